@@ -1,0 +1,7 @@
+"""placeholder."""
+
+from importlib.metadata import version
+
+__all__ = ["__version__"]
+
+__version__ = version("sgpa")
