@@ -1,4 +1,7 @@
-"""Not built yet: this release holds a version and nothing else. See the README."""
+"""Correlated Gaussian process attention.
+
+Not built yet: this release holds a version and nothing else.
+"""
 
 from importlib.metadata import version
 

@@ -1,0 +1,35 @@
+"""What a package that is not built yet can promise, and no more."""
+
+import importlib.metadata
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import cgpt
+
+MEMBER = Path(__file__).parents[1]
+SIBLINGS = {"sgpa", "cgpt", "kepsvgp", "ohsvgp", "pseudovideo", "probseq_apps"} - {"cgpt"}
+
+
+def test_version_agrees_with_metadata_and_pyproject() -> None:
+    project = tomllib.loads((MEMBER / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert project["name"] == "cgpt-transformer"
+    assert cgpt.__version__ == importlib.metadata.version("cgpt-transformer") == project["version"]
+
+
+def test_import_brings_in_no_sibling() -> None:
+    listing = subprocess.run(
+        [sys.executable, "-c", "import sys, cgpt; print(*sys.modules)"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split()
+    assert "cgpt" in listing
+    assert SIBLINGS.isdisjoint(listing)
+
+
+def test_nothing_is_pretended() -> None:
+    public = {name for name in vars(cgpt) if not name.startswith("_")}
+    assert public <= {"version"}
+    assert "**Not built yet.**" in (MEMBER / "README.md").read_text(encoding="utf-8")
