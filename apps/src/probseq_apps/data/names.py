@@ -1,0 +1,72 @@
+"""Names of data sets and corruptions, known without torch."""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Literal
+
+from probseq_apps.data.errors import DataError
+
+IMAGE_NAMES: tuple[str, ...] = (
+    "digits",
+    "mnist",
+    "fashion-mnist",
+    "cifar10",
+    "cifar100",
+    "svhn",
+)
+TEXT_NAMES: tuple[str, ...] = ("cola", "imdb")
+DATA_NAMES: tuple[str, ...] = IMAGE_NAMES + TEXT_NAMES
+
+# Sets of one's own are named by a prefix and a path: "folder:/path/to/images", "csv:/path/to/file".
+FOLDER_PREFIX = "folder:"
+CSV_PREFIX = "csv:"
+
+CORRUPTION_GROUPS: dict[str, tuple[str, ...]] = {
+    "noise": ("gaussian_noise", "shot_noise", "impulse_noise"),
+    "blur": ("defocus_blur", "gaussian_blur", "motion_blur", "zoom_blur"),
+    "weather": ("fog", "snow", "brightness"),
+    "digital": ("contrast", "elastic_transform", "pixelate", "jpeg_compression"),
+}
+CORRUPTION_NAMES: tuple[str, ...] = tuple(n for group in CORRUPTION_GROUPS.values() for n in group)
+
+
+def nearest_name(name: str, known: Iterable[str]) -> str | None:
+    """Return the known name that looks most like ``name``, or None if none does."""
+    matches = get_close_matches(name.lower().replace("_", "-"), list(known), n=1, cutoff=0.5)
+    return matches[0] if matches else None
+
+
+def unknown_name_message(what: str, name: str, known: Iterable[str]) -> str:
+    """Say that a name is unknown, with the nearest known name and the list of all."""
+    known = tuple(known)
+    nearest = nearest_name(name, known)
+    hint = f"; did you mean {nearest!r}?" if nearest else ";"
+    return f"unknown {what} {name!r}{hint} known: {', '.join(known)}"
+
+
+def own_path(name: str) -> Path | None:
+    """Return the path in ``folder:PATH`` or ``csv:PATH``, None for a set known by name."""
+    for prefix in (FOLDER_PREFIX, CSV_PREFIX):
+        if name.startswith(prefix):
+            if not name[len(prefix) :]:
+                raise DataError(f"data set {name!r} needs a path after the colon")
+            return Path(name[len(prefix) :]).expanduser()
+    return None
+
+
+def data_kind(name: str) -> Literal["image", "text"]:
+    """Say whether a data set holds images or texts.
+
+    Args:
+        name: one of ``DATA_NAMES``, ``folder:PATH`` or ``csv:PATH``.
+
+    Raises:
+        DataError: the name is unknown; the message suggests the nearest known one.
+    """
+    if name in IMAGE_NAMES or name.startswith(FOLDER_PREFIX):
+        return "image"
+    if name in TEXT_NAMES or name.startswith(CSV_PREFIX):
+        return "text"
+    known = (*DATA_NAMES, f"{FOLDER_PREFIX}PATH", f"{CSV_PREFIX}PATH")
+    raise DataError(unknown_name_message("data set", name, known))
