@@ -1,0 +1,64 @@
+"""What lies in the repository, and what must not."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+TOP_LEVEL = {"packages", "shared", "apps", "tests", "pyproject.toml", "uv.lock", "README.md"}
+ALSO_ALLOWED = {"LICENSE", "CITATION.cff"}
+# Written so that this file doesn't contain what it looks for.
+MACHINE_PATHS = re.compile(r"(?<![\w.])/(?:work|root|home/\w+|Users/\w+|opt|mnt)/(?=\w)")
+LEFTOVERS = re.compile(
+    r"^(?:<{7}|>{7}) |\b(?:TO" r"DO|FIX" r"ME|XX" r"X)\b|\bissue #?\d|\bcontract\.md\b", re.M
+)
+
+
+def texts(root: Path, tracked_files: list[Path]) -> dict[Path, str]:
+    found = {}
+    for path in tracked_files:
+        try:
+            found[path] = (root / path).read_text(encoding="utf-8")
+        except UnicodeDecodeError:  # a picture
+            continue
+    return found
+
+
+def test_the_top_level_holds_what_the_layout_says(tracked_files: list[Path]) -> None:
+    top = {path.parts[0] for path in tracked_files}
+    visible = {name for name in top if not name.startswith(".")}
+    assert visible - ALSO_ALLOWED == TOP_LEVEL
+    assert visible >= ALSO_ALLOWED
+
+
+def test_every_member_has_the_same_layout(member) -> None:
+    for name in ("README.md", "CHANGELOG.md", "LICENSE", "pyproject.toml", "src", "tests"):
+        assert (member.path / name).exists(), f"{member.name} has no {name}"
+    assert [path.name for path in (member.path / "src").iterdir() if path.is_dir()] == [
+        member.import_name
+    ]
+    assert list((member.path / "tests").rglob("test_*.py")), f"{member.name} has no tests"
+
+
+def test_test_folders_are_no_packages(tracked_files: list[Path]) -> None:
+    """With importlib mode an __init__.py would make equal file names clash."""
+    assert not [
+        path for path in tracked_files if "tests" in path.parts and path.name == "__init__.py"
+    ]
+
+
+@pytest.mark.parametrize("pattern", [MACHINE_PATHS, LEFTOVERS], ids=["machine paths", "leftovers"])
+def test_no_file_holds_what_only_its_writer_understands(
+    pattern: re.Pattern[str], root: Path, tracked_files: list[Path]
+) -> None:
+    found = [
+        f"{path}:{text.count(chr(10), 0, match.start()) + 1}: {match[0]!r}"
+        for path, text in texts(root, tracked_files).items()
+        for match in pattern.finditer(text)
+    ]
+    assert not found
+
+
+def test_no_large_file_is_tracked(root: Path, tracked_files: list[Path]) -> None:
+    large = [path for path in tracked_files if (root / path).stat().st_size > 1_000_000]
+    assert not large, "pictures in a README: at most 1 MB each; data and weights: not at all"

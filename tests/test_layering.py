@@ -1,0 +1,202 @@
+"""Who may import whom, read from the syntax trees of the sources."""
+
+import ast
+import importlib.metadata
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+# Slow to import or not always there: only ever imported where used.
+HEAVY = {"matplotlib", "lpips", "torch_fidelity", "torchvision", "tensorboard", "pyarrow"}
+LIBRARIES = ["probseq", "sgpa", "cgpt", "kepsvgp", "ohsvgp", "pseudovideo"]
+# Reusable test suites, imported only by test files, which have pytest.
+TEST_SUITES = "testing"
+TEST_TOOLS = {"pytest", "hypothesis"}
+
+
+def top_level_name(module: str) -> str:
+    # The one module of torch that needs another distribution.
+    return "tensorboard" if module == "torch.utils.tensorboard" else module.partition(".")[0]
+
+
+def imported_modules(tree: ast.AST) -> Iterator[str]:
+    """Names of all modules that a file imports, late imports and `require(...)` included."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            yield node.module or ""
+        elif isinstance(node, ast.Call) and called_name(node) in {"require", "import_module"}:
+            yield from (arg.value for arg in node.args[:1] if isinstance(arg, ast.Constant))
+
+
+def called_name(call: ast.Call) -> str:
+    if isinstance(call.func, ast.Attribute):
+        return call.func.attr
+    return call.func.id if isinstance(call.func, ast.Name) else ""
+
+
+def imported_on_import(statements: list[ast.stmt]) -> Iterator[str]:
+    """Names of the modules that are loaded when the file itself is imported."""
+    for node in statements:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            yield from imported_on_import(node.orelse)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            yield from imported_modules(node)
+        else:
+            for field in ("body", "orelse", "finalbody", "handlers"):
+                yield from imported_on_import(getattr(node, field, []))
+
+
+def parsed_sources(member) -> dict[Path, ast.Module]:
+    return {
+        path: ast.parse(path.read_text(encoding="utf-8"), str(path))
+        for path in sorted(member.source.rglob("*.py"))
+    }
+
+
+def declared_distributions(member) -> set[str]:
+    project = member.project
+    extras = project.get("optional-dependencies", {})
+    lines = [
+        *project.get("dependencies", []),
+        *(line for extra in extras.values() for line in extra),
+    ]
+    return {canonicalize_name(Requirement(line).name) for line in lines}
+
+
+def test_a_member_imports_only_the_members_below_it(member, members) -> None:
+    ours = {other.import_name for other in members}
+    if member.import_name == "probseq":
+        allowed = {"probseq"}
+    elif member.import_name == "probseq_apps":
+        allowed = ours
+    else:
+        allowed = {"probseq", member.import_name}
+    wrong = [
+        f"{path.relative_to(member.path)} imports {module}"
+        for path, tree in parsed_sources(member).items()
+        for module in imported_modules(tree)
+        if top_level_name(module) in ours - allowed
+    ]
+    assert not wrong
+
+
+def test_a_member_declares_every_distribution_that_it_imports(member) -> None:
+    distributions = importlib.metadata.packages_distributions()
+    declared = declared_distributions(member)
+    undeclared = []
+    for path, tree in parsed_sources(member).items():
+        tools = TEST_TOOLS if TEST_SUITES in path.relative_to(member.source).parts else set()
+        for module in imported_modules(tree):
+            name = top_level_name(module)
+            if name in sys.stdlib_module_names or name in tools or name == member.import_name:
+                continue
+            providers = {canonicalize_name(found) for found in distributions.get(name, [name])}
+            if providers.isdisjoint(declared):
+                undeclared.append(f"{path.relative_to(member.path)} imports {module}")
+    assert not undeclared
+
+
+def test_a_member_declares_no_distribution_that_it_never_imports(member) -> None:
+    if "**Not built yet.**" in (member.path / "README.md").read_text(encoding="utf-8"):
+        pytest.skip(f"{member.name} is not built yet: it declares what it will stand on")
+    distributions = importlib.metadata.packages_distributions()
+    imported = {
+        canonicalize_name(provider)
+        for tree in parsed_sources(member).values()
+        for module in imported_modules(tree)
+        for provider in distributions.get(top_level_name(module), [top_level_name(module)])
+    }
+    assert declared_distributions(member) <= imported
+
+
+def test_late_imports_name_an_extra_that_brings_the_library(member, members) -> None:
+    extras = {other.name: other.project.get("optional-dependencies", {}) for other in members}
+    distributions = importlib.metadata.packages_distributions()
+    for path, tree in parsed_sources(member).items():
+        for node in ast.walk(tree):
+            if not (isinstance(node, ast.Call) and called_name(node) == "require"):
+                continue
+            named = {keyword.arg: ast.literal_eval(keyword.value) for keyword in node.keywords}
+            module = top_level_name(ast.literal_eval(node.args[0]))
+            lines = extras[named["distribution"]][named["extra"]]
+            brought = {canonicalize_name(Requirement(line).name) for line in lines}
+            providers = {canonicalize_name(name) for name in distributions.get(module, [module])}
+            assert brought & providers, f"{path}:{node.lineno}: the extra does not bring {module}"
+
+
+def test_libraries_import_heavy_modules_late(member) -> None:
+    if member.import_name not in LIBRARIES:
+        pytest.skip("the command line is not a library")
+    early = [
+        f"{path.relative_to(member.path)} imports {module}"
+        for path, tree in parsed_sources(member).items()
+        for module in imported_on_import(tree.body)
+        if top_level_name(module) in HEAVY
+    ]
+    assert not early
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_importing_a_library_loads_no_plotting_and_no_data_library(library: str) -> None:
+    loaded = subprocess.run(
+        [sys.executable, "-c", f"import sys, {library}; print(*sys.modules)"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split()
+    assert library in loaded
+    assert (HEAVY | {"sklearn"}).isdisjoint(loaded)
+
+
+@pytest.mark.parametrize("arguments", [[], ["--help"]], ids=["import", "help"])
+def test_the_command_line_answers_before_torch_is_loaded(arguments: list[str]) -> None:
+    run = f"sys.argv[1:] = {arguments}; main()" if arguments else ""
+    finished = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "import atexit, sys\n"
+            "atexit.register(lambda: print(*sys.modules))\n"
+            "from probseq_apps.cli import main\n" + run,
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert finished.returncode == 0, finished.stderr
+    loaded = finished.stdout.splitlines()[-1].split()
+    assert "probseq_apps.cli" in loaded
+    assert {"torch", "sklearn", "matplotlib"}.isdisjoint(loaded)
+
+
+def test_sources_unpickle_nothing(member) -> None:
+    """A checkpoint or a data file must not be able to run code."""
+    unsafe = []
+    for path, tree in parsed_sources(member).items():
+        for node in ast.walk(tree):
+            where = f"{path.relative_to(member.path)}:{getattr(node, 'lineno', 0)}"
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                names = {top_level_name(name) for name in imported_modules(node)}
+                if names & {"pickle", "_pickle", "dill", "cloudpickle", "joblib", "shelve"}:
+                    unsafe.append(f"{where}: imports a pickle library")
+            if not isinstance(node, ast.Call):
+                continue
+            flags = {
+                keyword.arg: keyword.value.value
+                for keyword in node.keywords
+                if isinstance(keyword.value, ast.Constant)
+            }
+            if flags.get("allow_pickle") is True:
+                unsafe.append(f"{where}: allow_pickle=True")
+            if ast.unparse(node.func) == "torch.load" and flags.get("weights_only") is not True:
+                unsafe.append(f"{where}: torch.load without weights_only=True")
+    assert not unsafe

@@ -1,0 +1,196 @@
+"""Every code block of every README works.
+
+Python blocks run, in the order of the page, as one script. Shell blocks are not run, because they
+install, download or train: each command line is given to the real parser of its program instead.
+"""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+READMES = sorted(
+    path
+    for pattern in ("*.md", "shared/*.md", "apps/*.md", "packages/*/*.md")
+    for path in ROOT.glob(pattern)
+    if path.name != "CHANGELOG.md"
+)
+FENCE = re.compile(r"^ *```(?P<language>[\w-]*)[^\n]*\n(?P<body>.*?)^ *```$", re.M | re.S)
+LANGUAGES = {"python", "bash", "text", "bibtex"}
+
+# Parsing comes before torch in the command line, so reaching torch proves that the flags are right.
+PARSED = 77
+PARSE_ONLY = f"""
+import sys
+class StopAtTorch:
+    def find_spec(self, name, path=None, target=None):
+        if name == "torch":
+            raise SystemExit({PARSED})
+sys.meta_path.insert(0, StopAtTorch())
+from probseq_apps.cli import main
+sys.argv[0] = "probseq"
+sys.exit(main())
+"""
+
+
+def blocks(readme: Path, language: str) -> list[tuple[int, str]]:
+    """Return the fenced blocks of one language with the line that each body begins on."""
+    text = readme.read_text(encoding="utf-8")
+    return [
+        (text.count("\n", 0, match.start("body")) + 1, textwrap.dedent(match["body"]))
+        for match in FENCE.finditer(text)
+        if match["language"] == language
+    ]
+
+
+def shell_commands(readme: Path) -> Iterator[tuple[int, list[str]]]:
+    """Yield the simple commands of the shell blocks, split into words, with their lines."""
+    for first_line, body in blocks(readme, "bash"):
+        joined = re.sub(r"\\\n", "  ", body)
+        for offset, line in enumerate(joined.splitlines()):
+            lexer = shlex.shlex(line, posix=True, punctuation_chars="&|;")
+            lexer.whitespace_split = True
+            command: list[str] = []
+            for word in [*lexer, "&&"]:
+                if not set(word) <= set("&|;"):
+                    command.append(word)
+                elif command:
+                    yield first_line + offset, command
+                    command = []
+
+
+def readmes_with(language: str) -> list[Path]:
+    return [readme for readme in READMES if blocks(readme, language)]
+
+
+def name_of(readme: Path) -> str:
+    return str(readme.relative_to(ROOT))
+
+
+def check_paths(words: list[str]) -> None:
+    for word in words:
+        path = word.partition("::")[0].partition("[")[0]
+        if not word.startswith("-") and ("/" in path or path == "tests"):
+            assert (ROOT / path).exists(), f"{word} is not in the repository"
+
+
+def check_installed_paths(words: list[str]) -> None:
+    check_paths(words)
+    for word in words:
+        if word.startswith("./") and "*" not in word:
+            project = ROOT / word.partition("[")[0] / "pyproject.toml"
+            assert project.exists(), f"{word} cannot be installed: it has no pyproject.toml"
+
+
+def check_probseq(arguments: list[str], folder: Path) -> None:
+    finished = subprocess.run(
+        [sys.executable, "-c", PARSE_ONLY, *arguments],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    # 1: refused for what the arguments name (a folder that is not here), not for the arguments.
+    accepted = finished.returncode in {0, PARSED} or (
+        finished.returncode == 1 and "Traceback" not in finished.stderr
+    )
+    assert accepted, finished.stdout + finished.stderr
+
+
+def check_uv(uv: str, words: list[str], folder: Path) -> None:
+    if words[0] == "run":
+        # Options come first; each that takes a value is followed by it.
+        takes_value = {"--package", "--extra", "--group", "--python", "--with", "--directory"}
+        end = 1
+        while end < len(words) and words[end].startswith("-"):
+            end += 2 if words[end] in takes_value else 1
+        options, wrapped = words[:end], words[end:]
+        check_command(uv, wrapped, folder)
+    else:
+        options = words
+        check_installed_paths([word for word in words if not word.startswith("dist/")])
+    # With --help uv still refuses options that it doesn't know, and does nothing else.
+    finished = subprocess.run(
+        [uv, *options, "--help"], cwd=folder, capture_output=True, text=True, check=False
+    )
+    assert finished.returncode == 0, finished.stderr
+
+
+def check_command(uv: str, words: list[str], folder: Path) -> None:
+    """Raise if a command line of a README would be refused."""
+    while "=" in words[0]:  # NAME=value before a command
+        words = words[1:]
+    program, arguments = words[0], words[1:]
+    if program == "uv":
+        check_uv(uv, arguments, folder)
+    elif program == "probseq":
+        check_probseq(arguments, folder)
+    elif program == "torchrun":
+        start = arguments.index("-m")
+        assert arguments[start + 1] == "probseq_apps.cli"
+        check_probseq(arguments[start + 2 :], folder)
+    elif program == "pip":
+        assert arguments[0] == "install"
+        check_installed_paths(arguments[1:])
+    elif program in {"pytest", "ruff", "pyright"}:
+        check_paths(arguments)
+    else:
+        assert program in {"cd", "git"}, f"{program}: teach this test how to check it"
+
+
+def test_there_is_a_readme_for_every_member_and_for_the_whole(members) -> None:
+    assert {member.path / "README.md" for member in members} | {ROOT / "README.md"} <= set(READMES)
+
+
+@pytest.mark.parametrize("readme", READMES, ids=name_of)
+def test_blocks_are_closed_and_say_their_language(readme: Path) -> None:
+    text = readme.read_text(encoding="utf-8")
+    found = list(FENCE.finditer(text))
+    assert len(re.findall(r"^ *```", text, re.M)) == 2 * len(found)
+    assert {match["language"] for match in found} <= LANGUAGES
+
+
+@pytest.mark.parametrize("readme", readmes_with("python"), ids=name_of)
+def test_python_blocks_run(readme: Path, tmp_path: Path) -> None:
+    # Each block stays on its own lines, so that a traceback points into the README.
+    script: list[str] = []
+    for first_line, body in blocks(readme, "python"):
+        script += [""] * (first_line - 1 - len(script)) + body.splitlines()
+    path = tmp_path / f"{readme.parent.name}_readme.py"
+    path.write_text("\n".join(script) + "\n", encoding="utf-8")
+    finished = subprocess.run(
+        [sys.executable, path.name],
+        cwd=tmp_path,
+        env={**os.environ, "MPLBACKEND": "Agg", "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+
+
+@pytest.mark.parametrize("readme", readmes_with("bash"), ids=name_of)
+def test_shell_blocks_are_accepted_by_their_programs(readme: Path, uv: str, tmp_path: Path) -> None:
+    refused = []
+    for line, words in shell_commands(readme):
+        try:
+            check_command(uv, words, tmp_path)
+        except AssertionError as error:
+            refused.append(f"{name_of(readme)}:{line}: {shlex.join(words)}\n{error}")
+    assert not refused, "\n\n".join(refused)
+
+
+@pytest.mark.parametrize("readme", READMES, ids=name_of)
+def test_relative_links_lead_somewhere(readme: Path) -> None:
+    text = FENCE.sub("", readme.read_text(encoding="utf-8"))
+    targets = re.findall(r"\]\((?!https?://|#|mailto:)([^)#\s]+)", text)
+    assert not [target for target in targets if not (readme.parent / target).exists()]
