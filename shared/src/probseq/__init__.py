@@ -1,7 +1,22 @@
-"""placeholder."""
+"""Building blocks shared by the probabilistic sequence models of this repository.
+
+The mathematics is plain functions on tensors, in modules to be imported by name:
+
+- ``probseq.kernels``: covariance functions, one set of hyperparameters per head.
+- ``probseq.linalg``: the one Cholesky factorisation that everything uses.
+- ``probseq.gaussians``: Gaussian conditioning and Kullback-Leibler divergences.
+- ``probseq.fourier``: random Fourier features.
+- ``probseq.transformers``: the backbones that attention layers plug into.
+- ``probseq.metrics``: calibration, selective prediction and out-of-distribution scores.
+- ``probseq.testing``: test suites to inherit from; needs pytest.
+
+Importing ``probseq`` itself is cheap: torch is loaded with the first of the modules above.
+"""
 
 from importlib.metadata import version
 
-__all__ = ["__version__"]
+from probseq.errors import CholeskyError, JitterWarning, MissingExtraError
+
+__all__ = ["CholeskyError", "JitterWarning", "MissingExtraError", "__version__"]
 
 __version__ = version("probseq")

@@ -1,0 +1,94 @@
+"""Random Fourier features of stationary kernels (Rahimi and Recht, 2007)."""
+
+import math
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from probseq.kernels import Kernel, StationaryKernel
+
+__all__ = ["fourier_features", "sample_frequencies"]
+
+
+def sample_frequencies(
+    kernel: Kernel, num_features: int, generator: torch.Generator | None = None
+) -> Float[Tensor, "*heads f d"]:
+    """Frequencies ω drawn from the kernel's spectral density at unit lengthscale.
+
+    RBF: ω ~ N(0, I). Matérn of smoothness ν: ω is multivariate Student-t with 2ν degrees of
+    freedom, i.e. a normal vector divided by √(χ²/2ν), with one χ²_2ν per frequency.
+
+    Lengthscales are left out on purpose: ``fourier_features`` applies the current ones, so the
+    same frequencies serve while hyperparameters are learned, and gradients reach them.
+
+    Args:
+        kernel: a stationary kernel.
+        num_features: number of frequencies F per head.
+        generator: source of randomness, on the kernel's device.
+
+    Returns:
+        The frequencies, without gradient.
+
+    Raises:
+        TypeError: ``kernel`` is not stationary, so it has no spectral density.
+        ValueError: ``num_features`` below 1.
+    """
+    nu = _stationary(kernel).smoothness
+    if num_features < 1:
+        raise ValueError(f"num_features must be at least 1, got {num_features}")
+    parameter = kernel.raw_lengthscale.detach()
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(
+            shape, generator=generator, dtype=parameter.dtype, device=parameter.device
+        )
+
+    frequencies = normal(*kernel.batch_shape, num_features, kernel.dim)
+    if math.isinf(nu):
+        return frequencies
+    # 2ν is 1, 3 or 5: χ² is a sum of so many squared normals, and the generator is obeyed.
+    degrees = round(2 * nu)
+    chi_square = normal(*kernel.batch_shape, num_features, degrees).square().sum(-1, keepdim=True)
+    return frequencies * (degrees / chi_square).sqrt()
+
+
+def fourier_features(
+    kernel: Kernel, x: Float[Tensor, "*#b n d"], frequencies: Float[Tensor, "*#b f d"]
+) -> Float[Tensor, "*#b n g"]:
+    """Features with E[φ(x)ᵀφ(z)] = k(x, z): √(σ_f²/F) (cos ωᵀ(x/ℓ), sin ωᵀ(x/ℓ)).
+
+    Pairs of cosine and sine, not a cosine with a random phase: the variance φ(x)ᵀφ(x) = σ_f² is
+    then exact, and the error of the rest is smaller at the same number of features.
+
+    Args:
+        kernel: the stationary kernel that the frequencies were drawn for.
+        x: inputs.
+        frequencies: F frequencies per head, from ``sample_frequencies``.
+
+    Returns:
+        The features, g = 2F: first all cosines, then all sines.
+
+    Raises:
+        TypeError: ``kernel`` is not stationary.
+        ValueError: the last dimension of ``x`` or ``frequencies`` is not the kernel's dim.
+    """
+    _stationary(kernel)
+    for name, value in (("x", x), ("frequencies", frequencies)):
+        if value.shape[-1] != kernel.dim:
+            raise ValueError(
+                f"{name} must have shape (..., {kernel.dim}), got {tuple(value.shape)}: "
+                "the last dimension is the kernel's dim"
+            )
+    phase = (x / kernel.lengthscale) @ frequencies.mT
+    amplitude = (kernel.outputscale / frequencies.shape[-2]).sqrt()[..., None, None]
+    return amplitude * torch.cat([phase.cos(), phase.sin()], dim=-1)
+
+
+def _stationary(kernel: Kernel) -> StationaryKernel:
+    if not isinstance(kernel, StationaryKernel):
+        raise TypeError(
+            f"kernel must be stationary to have Fourier features, got {type(kernel).__name__}: "
+            "use RBF, Matern12, Matern32 or Matern52"
+        )
+    return kernel

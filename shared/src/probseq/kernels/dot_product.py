@@ -1,0 +1,66 @@
+"""Kernels of dot products: they depend on where the points are, not only on their differences."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from probseq.kernels.base import Kernel
+
+__all__ = ["Exponential", "cosine_features", "exponential"]
+
+
+def exponential(
+    x: Float[Tensor, "*#b n d"],
+    z: Float[Tensor, "*#b m d"],
+    lengthscale: Float[Tensor, "*#b 1 d"],
+    outputscale: Float[Tensor, "*#b"],
+) -> Float[Tensor, "*#b n m"]:
+    """Exponential dot-product kernel σ_f² exp(Σ_j x_j z_j/σ_j²).
+
+    There is no factor ½ and no 1/√d: with σ_j² = √d it is the numerator of softmax attention.
+
+    Args:
+        x: inputs, the rows.
+        z: inputs, the columns.
+        lengthscale: σ_j.
+        outputscale: σ_f².
+
+    Returns:
+        The covariance matrix; entries overflow once the exponent passes 88 in float32.
+    """
+    # σ_f² goes into the exponent: one pass over the matrix less, and a small one delays overflow.
+    exponent = (x / lengthscale) @ (z / lengthscale).mT
+    return torch.exp(exponent + outputscale.log()[..., None, None])
+
+
+def cosine_features(
+    x: Float[Tensor, "*#b n d"], weight: Float[Tensor, "*#b p d"]
+) -> Float[Tensor, "*#b n p"]:
+    """Features of the cosine kernel, φ(x) = Wx/‖Wx‖ (KEP-SVGP's choice of φ_q and φ_k).
+
+    Args:
+        x: inputs.
+        weight: W, the projection of each head.
+
+    Returns:
+        Vectors of length one; zero, with a finite gradient, where Wx is zero.
+    """
+    projected = x @ weight.mT
+    square = (projected * projected).sum(-1, keepdim=True)
+    # A direction does not exist at zero: divide by one there, so that padding tokens stay harmless.
+    tiny = torch.finfo(square.dtype).tiny
+    return projected * torch.where(square > tiny, square, torch.ones_like(square)).rsqrt()
+
+
+class Exponential(Kernel):
+    """Exponential dot-product kernel σ_f² exp(Σ_j x_j z_j/σ_j²); see ``Kernel`` for the arguments.
+
+    Its variance σ_f² exp(Σ_j x_j²/σ_j²) differs from point to point and is unbounded.
+    """
+
+    def _covariance(self, x: Tensor, z: Tensor) -> Tensor:
+        return exponential(x, z, self.lengthscale, self.outputscale)
+
+    def _variance(self, x: Tensor) -> Tensor:
+        exponent = (x / self.lengthscale).square().sum(-1)
+        return torch.exp(exponent + self.raw_outputscale[..., None])

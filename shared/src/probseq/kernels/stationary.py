@@ -1,0 +1,202 @@
+"""Stationary kernels: functions of the scaled distance r² = Σ_j (x_j − z_j)²/ℓ_j²."""
+
+import math
+from typing import Any, ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from probseq.kernels.base import Kernel
+from probseq.kernels.distances import scaled_squared_distance
+
+__all__ = [
+    "RBF",
+    "Matern12",
+    "Matern32",
+    "Matern52",
+    "StationaryKernel",
+    "matern12",
+    "matern32",
+    "matern52",
+    "rbf",
+]
+
+# exp2 and not exp: on a CPU exp is many times slower where the result underflows, as most entries
+# of a covariance matrix with short lengthscales do.
+_LOG2_E = math.log2(math.e)
+
+
+def rbf(
+    x: Float[Tensor, "*#b n d"],
+    z: Float[Tensor, "*#b m d"],
+    lengthscale: Float[Tensor, "*#b 1 d"],
+    outputscale: Float[Tensor, "*#b"],
+) -> Float[Tensor, "*#b n m"]:
+    """Squared exponential kernel σ_f² exp(−r²/2).
+
+    Args:
+        x: inputs, the rows.
+        z: inputs, the columns.
+        lengthscale: ℓ.
+        outputscale: σ_f².
+
+    Returns:
+        The covariance matrix.
+    """
+    scale = math.sqrt(_LOG2_E / 2) / lengthscale
+    distance = scaled_squared_distance(x, z, scale, exact=False)
+    return outputscale[..., None, None] * torch.exp2(-distance)
+
+
+def matern12(
+    x: Float[Tensor, "*#b n d"],
+    z: Float[Tensor, "*#b m d"],
+    lengthscale: Float[Tensor, "*#b 1 d"],
+    outputscale: Float[Tensor, "*#b"],
+) -> Float[Tensor, "*#b n m"]:
+    """Matérn kernel of smoothness 1/2: σ_f² exp(−r).
+
+    It has no derivative at r = 0; zero, the mean of the one-sided ones, is used there.
+
+    Args:
+        x: inputs, the rows.
+        z: inputs, the columns.
+        lengthscale: ℓ.
+        outputscale: σ_f².
+
+    Returns:
+        The covariance matrix.
+    """
+    distance = scaled_squared_distance(x, z, 1 / lengthscale, exact=True)
+    return outputscale[..., None, None] * _radial12(distance)
+
+
+def matern32(
+    x: Float[Tensor, "*#b n d"],
+    z: Float[Tensor, "*#b m d"],
+    lengthscale: Float[Tensor, "*#b 1 d"],
+    outputscale: Float[Tensor, "*#b"],
+) -> Float[Tensor, "*#b n m"]:
+    """Matérn kernel of smoothness 3/2: σ_f² (1 + s) exp(−s), s = √3 r.
+
+    Args:
+        x: inputs, the rows.
+        z: inputs, the columns.
+        lengthscale: ℓ.
+        outputscale: σ_f².
+
+    Returns:
+        The covariance matrix.
+    """
+    distance = scaled_squared_distance(x, z, math.sqrt(3) / lengthscale, exact=True)
+    return outputscale[..., None, None] * _Radial32.apply(distance)
+
+
+def matern52(
+    x: Float[Tensor, "*#b n d"],
+    z: Float[Tensor, "*#b m d"],
+    lengthscale: Float[Tensor, "*#b 1 d"],
+    outputscale: Float[Tensor, "*#b"],
+) -> Float[Tensor, "*#b n m"]:
+    """Matérn kernel of smoothness 5/2: σ_f² (1 + s + s²/3) exp(−s), s = √5 r.
+
+    Args:
+        x: inputs, the rows.
+        z: inputs, the columns.
+        lengthscale: ℓ.
+        outputscale: σ_f².
+
+    Returns:
+        The covariance matrix.
+    """
+    distance = scaled_squared_distance(x, z, math.sqrt(5) / lengthscale, exact=True)
+    return outputscale[..., None, None] * _Radial52.apply(distance)
+
+
+def _radial12(u: Tensor) -> Tensor:
+    """exp(−√u), with derivative zero at u = 0 instead of minus infinity."""
+    # Below the floor exp(−√u) rounds to one; clamp_min passes no gradient there.
+    floor = (torch.finfo(u.dtype).eps / 8) ** 2
+    return torch.exp2(-_LOG2_E * u.clamp_min(floor).sqrt())
+
+
+class _Radial32(torch.autograd.Function):
+    """m(u) = (1 + √u) exp(−√u); m'(u) = −½ exp(−√u), without the 0/0 of the chain rule."""
+
+    @staticmethod
+    def forward(ctx: Any, u: Tensor) -> Tensor:
+        ctx.save_for_backward(u)
+        s = u.sqrt()
+        return (1 + s) * torch.exp2(-_LOG2_E * s)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        (u,) = ctx.saved_tensors
+        return grads[0] * (-1 / 2) * _radial12(u)
+
+
+class _Radial52(torch.autograd.Function):
+    """m(u) = (1 + √u + u/3) exp(−√u); m'(u) = −(1/6)(1 + √u) exp(−√u)."""
+
+    @staticmethod
+    def forward(ctx: Any, u: Tensor) -> Tensor:
+        ctx.save_for_backward(u)
+        s = u.sqrt()
+        return (1 + s + u / 3) * torch.exp2(-_LOG2_E * s)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        (u,) = ctx.saved_tensors
+        return grads[0] * (-1 / 6) * _Radial32.apply(u)
+
+
+class StationaryKernel(Kernel):
+    """A kernel of the scaled distance alone; see ``Kernel`` for the arguments.
+
+    Attributes:
+        smoothness: ν of the Matérn family, infinity for the squared exponential. It names the
+            spectral density that random Fourier features are drawn from.
+    """
+
+    smoothness: ClassVar[float]
+
+    def _variance(self, x: Tensor) -> Tensor:
+        batch = torch.broadcast_shapes(x.shape[:-2], self.batch_shape)
+        return self.outputscale[..., None].expand(*batch, x.shape[-2])
+
+
+class RBF(StationaryKernel):
+    """Squared exponential kernel σ_f² exp(−r²/2); see ``Kernel`` for the arguments."""
+
+    smoothness = math.inf
+
+    def _covariance(self, x: Tensor, z: Tensor) -> Tensor:
+        return rbf(x, z, self.lengthscale, self.outputscale)
+
+
+class Matern12(StationaryKernel):
+    """Matérn kernel of smoothness 1/2, σ_f² exp(−r); see ``Kernel`` for the arguments."""
+
+    smoothness = 0.5
+
+    def _covariance(self, x: Tensor, z: Tensor) -> Tensor:
+        return matern12(x, z, self.lengthscale, self.outputscale)
+
+
+class Matern32(StationaryKernel):
+    """Matérn kernel of smoothness 3/2: σ_f² (1 + √3 r) exp(−√3 r); arguments as ``Kernel``."""
+
+    smoothness = 1.5
+
+    def _covariance(self, x: Tensor, z: Tensor) -> Tensor:
+        return matern32(x, z, self.lengthscale, self.outputscale)
+
+
+class Matern52(StationaryKernel):
+    """Matérn kernel of smoothness 5/2: σ_f² (1 + √5 r + 5r²/3) exp(−√5 r); as ``Kernel``."""
+
+    smoothness = 2.5
+
+    def _covariance(self, x: Tensor, z: Tensor) -> Tensor:
+        return matern52(x, z, self.lengthscale, self.outputscale)
