@@ -1,0 +1,260 @@
+"""Sparse Gaussian process attention, decoupled (thesis section 3.3)."""
+
+from typing import Literal, get_args
+
+import torch
+from einops import einsum, rearrange
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from probseq.transformers.attention import attention_kernel, check_heads, full_precision
+from probseq.transformers.kernel_attention import KernelName
+from probseq.transformers.outputs import AttentionOutput
+from probseq.transformers.protocol import TokenMap, check_tokens
+from sgpa.cache import ParameterCache
+from sgpa.posterior import (
+    AttentionPosterior,
+    GlobalTerms,
+    HeadKernel,
+    attention_posterior,
+    global_terms,
+    marginal_variance,
+    residual_cholesky,
+)
+
+VariantName = Literal["orthogonal", "decoupled"]
+CovarianceName = Literal["diag", "full"]
+KLWeighting = Literal["sequence", "dataset"]
+
+
+class SparseGPAttention(nn.Module):
+    r"""Multi-head self-attention whose heads are sparse Gaussian processes (thesis Eq. 3.15).
+
+    Each head's output is a sample from a GP posterior: its mean is kernel attention corrected by M
+    global inducing inputs that all sequences share, its variance comes from those alone. Cost
+    O(B T² + B T M² + M³) a head in time, O(T) in memory for long sequences.
+
+    Sampling with ``covariance="diag"`` (what the thesis does, B.5) draws each token on its own. The
+    marginals are right, but whatever is pooled over tokens varies too little: noise that a real
+    sample shares between tokens averages out. ``"full"`` draws tokens jointly, in O(T³).
+
+    Differences from the thesis: the corrections of Eqs. 3.8, 3.10 and 3.18 do not touch what is
+    computed here; :math:`S_g` is stored whitened, :math:`L R_d R_d^\top L^\top`, as in the authors'
+    code; the global inducing inputs of a block go through exactly the map that its tokens went
+    through, each head with its own rows of the projection.
+
+    Args:
+        dim: token width.
+        num_heads: heads H; must divide ``dim``.
+        num_inducing: global inducing inputs M of each head.
+        kernel: ``"rbf"`` (images) or ``"exponential"`` (text).
+        variant: ``"orthogonal"`` (3.14, better) or ``"decoupled"`` (B.14, plain).
+        covariance: ``"diag"`` or ``"full"`` samples, see above.
+        kl_weighting: ``"sequence"``: each sequence pays the whole KL (the papers).
+            ``"dataset"``: the global part is paid once for all ``num_data`` sequences.
+        num_data: number of training sequences, needed for ``kl_weighting="dataset"``.
+        initial_factor: the R to start from: ``"normal"`` draws its strict lower triangle and the
+            logarithm of its diagonal from N(0, 1) (the authors), ``"identity"`` starts at the
+            prior.
+        dropout: rate on the output.
+        jitter: relative jitter of Cholesky factors; ``None`` for the dtype's default.
+
+    Raises:
+        ValueError: an argument is out of range, or ``num_data`` is missing.
+
+    Example:
+        >>> import torch
+        >>> from sgpa import SparseGPAttention
+        >>> attention = SparseGPAttention(64, num_heads=4, num_inducing=16)
+        >>> values, kl = attention(torch.randn(8, 50, 64))
+        >>> values.shape, kl.shape
+        (torch.Size([8, 50, 64]), torch.Size([]))
+    """
+
+    stochastic = True
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        num_inducing: int,
+        *,
+        kernel: KernelName = "rbf",
+        variant: VariantName = "orthogonal",
+        covariance: CovarianceName = "diag",
+        kl_weighting: KLWeighting = "sequence",
+        num_data: int | None = None,
+        initial_factor: Literal["normal", "identity"] = "normal",
+        dropout: float = 0.0,
+        jitter: float | None = None,
+    ) -> None:
+        super().__init__()
+        check_heads(dim, num_heads)
+        check_choice("variant", variant, VariantName)
+        check_choice("covariance", covariance, CovarianceName)
+        check_choice("kl_weighting", kl_weighting, KLWeighting)
+        check_choice("initial_factor", initial_factor, Literal["normal", "identity"])
+        if num_inducing < 1:
+            raise ValueError(f"num_inducing must be at least 1, got {num_inducing}")
+        if (kl_weighting == "dataset") != (num_data is not None) or (num_data or 1) < 1:
+            raise ValueError(
+                "num_data, the number of training sequences, must be given with "
+                f"kl_weighting='dataset' and only then, got kl_weighting={kl_weighting!r}, "
+                f"num_data={num_data}"
+            )
+        self.dim, self.num_heads, self.num_inducing = dim, num_heads, num_inducing
+        self.kernel_name: KernelName = kernel
+        self.covariance: CovarianceName = covariance
+        self.global_weight = 1.0 if num_data is None else 1.0 / num_data
+        self.jitter = jitter
+        width = dim // num_heads
+        self.kernel = attention_kernel(kernel, width, num_heads)
+        self.to_qk = nn.Linear(dim, dim, bias=False)
+        self.to_v = nn.Linear(dim, dim, bias=False)
+        self.to_out = nn.Sequential(nn.Linear(dim, dim), nn.Dropout(dropout))
+        self.inducing_inputs = nn.Parameter(torch.randn(num_heads, num_inducing, dim))
+        # The plain variant has no inducing mean: an unused parameter would break distributed runs.
+        self.inducing_mean = (
+            nn.Parameter(torch.randn(num_heads, num_inducing, width))
+            if variant == "orthogonal"
+            else None
+        )
+        shape = (num_heads, width, num_inducing, num_inducing)
+        raw = torch.randn(shape) if initial_factor == "normal" else torch.zeros(shape)
+        self.raw_inducing_factor = nn.Parameter(raw.tril())
+        self._cache = ParameterCache[GlobalTerms]()
+
+    def forward(
+        self,
+        x: Float[Tensor, "batch tokens dim"],
+        mask: Bool[Tensor, "batch tokens"] | None = None,
+        *,
+        token_map: TokenMap | None = None,
+        generator: torch.Generator | None = None,
+        num_samples: int | None = None,
+    ) -> AttentionOutput:
+        """Draw the attention output from its posterior.
+
+        Args:
+            x: tokens, already normalised by the block.
+            mask: true at real tokens.
+            token_map: the map that the tokens went through since the previous attention output;
+                the global inducing inputs go through it too (3.16). ``None`` in the first block.
+            generator: source of the draws.
+            num_samples: draw S samples from one posterior and fold them into the batch.
+
+        Returns:
+            Sampled values, ``(batch, tokens, dim)`` or ``(S * batch, tokens, dim)``, and the KL
+            divergence in nats a sequence.
+
+        Raises:
+            ValueError: ``x`` or ``mask`` has a wrong shape or type.
+            CholeskyError: a covariance cannot be factorised.
+        """
+        check_tokens(x, mask, self.dim)
+        queries, values = self._project(x)
+        with torch.autocast(x.device.type, enabled=False):
+            terms = self._global_terms(token_map)
+            kernel = self._head_kernel()
+            posterior = attention_posterior(queries, values, kernel, terms, mask)
+            samples = self._sample(queries, kernel, posterior, terms, mask, num_samples, generator)
+            penalty = posterior.kl + self.global_weight * terms.kl
+        return AttentionOutput(self.to_out(samples), penalty)
+
+    def posterior(
+        self,
+        x: Float[Tensor, "batch tokens dim"],
+        mask: Bool[Tensor, "batch tokens"] | None = None,
+        *,
+        token_map: TokenMap | None = None,
+    ) -> tuple[
+        Float[Tensor, "heads batch tokens width"], Float[Tensor, "heads batch tokens width"]
+    ]:
+        """Return the posterior mean and variance of the heads' outputs, before they are mixed."""
+        check_tokens(x, mask, self.dim)
+        queries, values = self._project(x)
+        with torch.autocast(x.device.type, enabled=False):
+            terms = self._global_terms(token_map)
+            posterior = attention_posterior(queries, values, self._head_kernel(), terms, mask)
+            return posterior.mean, marginal_variance(posterior, terms.factors)
+
+    def train(self, mode: bool = True) -> "SparseGPAttention":
+        """Set training or evaluation mode; either way the cache starts empty."""
+        self._cache.clear()
+        return super().train(mode)
+
+    def _project(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        queries, values = (
+            full_precision(rearrange(linear(x), "b t (h d) -> h b t d", h=self.num_heads))
+            for linear in (self.to_qk, self.to_v)
+        )
+        return queries, values
+
+    def _head_kernel(self) -> HeadKernel:
+        return HeadKernel(self.kernel_name, self.kernel.lengthscale, self.kernel.outputscale)
+
+    def _global_terms(self, token_map: TokenMap | None) -> GlobalTerms:
+        def compute() -> GlobalTerms:
+            inducing = self.inducing_inputs
+            if token_map is not None:
+                inducing = token_map(inducing)
+            rows = rearrange(self.to_qk.weight, "(h k) d -> h k d", h=self.num_heads)
+            inducing = einsum(inducing, rows, "h m d, h k d -> h m k")
+            return global_terms(
+                inducing,
+                self._head_kernel(),
+                self.inducing_mean,
+                self.raw_inducing_factor,
+                jitter=self.jitter,
+            )
+
+        if self.training or torch.is_grad_enabled() or torch.compiler.is_compiling():
+            return compute()
+        tensors = [self.inducing_inputs, self.raw_inducing_factor, self.to_qk.weight]
+        if self.inducing_mean is not None:
+            tensors.append(self.inducing_mean)
+        tensors.extend(self.kernel.parameters())
+        if token_map is not None:
+            tensors.extend(token_map.parameters())
+        return self._cache.get(tensors, compute)
+
+    def _sample(
+        self,
+        queries: Tensor,
+        kernel: HeadKernel,
+        posterior: AttentionPosterior,
+        terms: GlobalTerms,
+        mask: Tensor | None,
+        num_samples: int | None,
+        generator: torch.Generator | None,
+    ) -> Tensor:
+        """Draw heads' outputs (3.17) and lay them side by side, ``(S * batch, tokens, dim)``."""
+        mean = posterior.mean
+        shape = (num_samples or 1, *mean.shape)
+        noise = draw(shape, like=mean, generator=generator)
+        if self.covariance == "diag":
+            samples = mean + marginal_variance(posterior, terms.factors).sqrt() * noise
+        else:
+            cholesky = residual_cholesky(queries, kernel, posterior, mask, jitter=self.jitter)
+            coefficients = draw(
+                (*shape[:3], *terms.factors.shape[1:3]), like=mean, generator=generator
+            )
+            inducing = einsum(terms.factors, coefficients, "h c m n, s h b c n -> s h b m c")
+            from_inducing = posterior.scale * (posterior.whitened @ inducing)
+            samples = mean + cholesky @ noise + from_inducing
+        return rearrange(samples, "s h b t c -> (s b) t (h c)")
+
+
+def draw(shape: tuple[int, ...], *, like: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Draw standard normal noise on the device and in the dtype of ``like``."""
+    return torch.randn(shape, generator=generator, device=like.device, dtype=like.dtype)
+
+
+def check_choice(name: str, value: str, choices: object) -> None:
+    """Refuse a value that is none of a ``Literal``'s.
+
+    Raises:
+        ValueError: ``value`` is unknown; the message lists the known ones.
+    """
+    if value not in get_args(choices):
+        raise ValueError(f"{name} must be one of {get_args(choices)}, got {value!r}")

@@ -1,0 +1,145 @@
+"""Transformers with SGPA in every block, and the papers' sizes (thesis B.4)."""
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from torch import nn
+
+from probseq.transformers import TextTransformer, TransformerConfig, VisionTransformer
+from probseq.transformers.kernel_attention import KernelName
+from sgpa.attention import CovarianceName, KLWeighting, SparseGPAttention, VariantName
+from sgpa.standard import StandardSparseGPAttention
+
+
+@dataclass(frozen=True, kw_only=True)
+class SGPAConfig(TransformerConfig):
+    """Settings of a transformer with SGPA.
+
+    Attributes:
+        num_inducing: global inducing inputs M of each head; unused by ``variant="standard"``.
+        kernel: ``"rbf"`` or ``"exponential"``.
+        variant: ``"orthogonal"``, ``"decoupled"`` or ``"standard"``.
+        covariance: ``"diag"`` or ``"full"`` samples.
+        kl_weighting: ``"sequence"`` or ``"dataset"``.
+        num_data: number of training sequences, for ``kl_weighting="dataset"``.
+        initial_factor: ``"normal"`` or ``"identity"``.
+        jitter: relative jitter of Cholesky factors; ``None`` for the dtype's default.
+
+    See :class:`~sgpa.attention.SparseGPAttention` for what these mean.
+    """
+
+    num_inducing: int
+    kernel: KernelName = "rbf"
+    variant: VariantName | Literal["standard"] = "orthogonal"
+    covariance: CovarianceName = "diag"
+    kl_weighting: KLWeighting = "sequence"
+    num_data: int | None = None
+    initial_factor: Literal["normal", "identity"] = "normal"
+    jitter: float | None = None
+
+    def attention(self, max_tokens: int) -> nn.Module:
+        """Build the attention module of one block.
+
+        Args:
+            max_tokens: longest sequence; only the standard variant depends on it.
+        """
+        if self.variant == "standard":
+            return StandardSparseGPAttention(
+                self.dim,
+                self.num_heads,
+                max_tokens,
+                kernel=self.kernel,
+                covariance=self.covariance,
+                dropout=self.dropout,
+                jitter=self.jitter,
+            )
+        return SparseGPAttention(
+            self.dim,
+            self.num_heads,
+            self.num_inducing,
+            kernel=self.kernel,
+            variant=self.variant,
+            covariance=self.covariance,
+            kl_weighting=self.kl_weighting,
+            num_data=self.num_data,
+            initial_factor=self.initial_factor,
+            dropout=self.dropout,
+            jitter=self.jitter,
+        )
+
+
+CIFAR10 = SGPAConfig(
+    depth=5,
+    dim=128,
+    num_heads=4,
+    hidden_dim=128,
+    num_inducing=32,
+    pooling="sequence",
+    shared_norm=True,
+)
+"""Thesis B.4, CIFAR-10 without augmentation: 32×32 images in 4×4 patches."""
+
+CIFAR100 = replace(CIFAR10, depth=6, dim=256, hidden_dim=256)
+"""Thesis B.4, CIFAR-100, and CIFAR-10 with augmentation."""
+
+IMDB = SGPAConfig(
+    depth=1,
+    dim=128,
+    num_heads=8,
+    hidden_dim=128,
+    num_inducing=50,
+    kernel="exponential",
+    shared_norm=True,
+)
+"""Thesis B.4, sentiment of film reviews: up to 512 tokens."""
+
+COLA = replace(IMDB, depth=2, num_heads=4, hidden_dim=256, num_inducing=5)
+"""Thesis B.4, linguistic acceptability."""
+
+
+def vision_transformer(
+    config: SGPAConfig, *, image_size: int, patch_size: int, channels: int, num_classes: int
+) -> VisionTransformer:
+    """Build a vision transformer with SGPA in every block.
+
+    Args:
+        config: settings, for instance :data:`CIFAR10`.
+        image_size: height and width of the images, in pixels.
+        patch_size: height and width of a patch.
+        channels: image channels.
+        num_classes: number of classes.
+
+    Raises:
+        ValueError: ``patch_size`` does not divide ``image_size``.
+    """
+    max_tokens = (image_size // patch_size) ** 2 + (config.pooling == "cls")
+    return VisionTransformer(
+        config,
+        image_size=image_size,
+        patch_size=patch_size,
+        channels=channels,
+        num_classes=num_classes,
+        attention=lambda index: config.attention(max_tokens),
+    )
+
+
+def text_transformer(
+    config: SGPAConfig, *, vocab_size: int, max_length: int, num_classes: int
+) -> TextTransformer:
+    """Build a text transformer with SGPA in every block.
+
+    Args:
+        config: settings, for instance :data:`IMDB`.
+        vocab_size: number of token ids, padding (0) included.
+        max_length: longest sequence.
+        num_classes: number of classes; 1 for regression with
+            :class:`~sgpa.objective.LaplaceLikelihood`.
+    """
+    max_tokens = max_length + (config.pooling == "cls")
+    return TextTransformer(
+        config,
+        vocab_size=vocab_size,
+        max_length=max_length,
+        num_classes=num_classes,
+        attention=lambda index: config.attention(max_tokens),
+    )

@@ -1,0 +1,44 @@
+"""A value computed from parameters, kept until one of them changes."""
+
+from collections.abc import Callable, Iterable
+from typing import Generic, TypeVar
+
+import torch
+from torch import Tensor
+
+T = TypeVar("T")
+
+
+class ParameterCache(Generic[T]):
+    """Remember one value for as long as the tensors that it came from stay as they are.
+
+    A tensor counts as changed when its storage, device, dtype or version counter differs: optimizer
+    steps, ``load_state_dict`` and ``.to()`` all show. Writing through ``.data`` does not; call
+    :meth:`clear` after that. The value is no part of any state dict.
+    """
+
+    def __init__(self) -> None:
+        self._key: tuple[object, ...] | None = None
+        self._value: T | None = None
+
+    def get(self, tensors: Iterable[Tensor], compute: Callable[[], T]) -> T:
+        """Return the remembered value, or compute and remember it.
+
+        Args:
+            tensors: all tensors on which the value depends.
+            compute: computes the value; called without gradients.
+        """
+        tensors = list(tensors)
+        if any(tensor.is_inference() for tensor in tensors):  # these carry no version counter
+            return compute()
+        key = tuple((t.data_ptr(), t._version, t.device, t.dtype) for t in tensors)
+        if self._value is None or key != self._key:
+            # Not in inference mode, or a later pass with plain no_grad could not use the value.
+            with torch.inference_mode(False), torch.no_grad():
+                self._value = compute()
+            self._key = key
+        return self._value
+
+    def clear(self) -> None:
+        """Forget the value."""
+        self._key = self._value = None

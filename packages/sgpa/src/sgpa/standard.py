@@ -1,0 +1,125 @@
+"""Standard sparse Gaussian process attention (thesis section 3.2.2): the baseline, not the method."""
+
+import torch
+from einops import rearrange
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from probseq.linalg import safe_cholesky
+from probseq.transformers.attention import attention_kernel, check_heads, full_precision
+from probseq.transformers.kernel_attention import KernelName, kernel_attention, rbf_matrix
+from probseq.transformers.outputs import AttentionOutput
+from probseq.transformers.protocol import TokenMap, check_tokens
+from sgpa.attention import CovarianceName, check_choice, draw
+from sgpa.posterior import HeadKernel, prior_scale
+
+
+class StandardSparseGPAttention(nn.Module):
+    r"""Attention as an SVGP whose inducing inputs are the sequence's own keys (thesis Eq. 3.4).
+
+    With q = k the posterior is :math:`m_d = K_{qq} v_d`, :math:`\Sigma = S`, and S must follow the
+    sequence: row t of the Cholesky factor is a linear function of token t,
+    :math:`R_{t,1..t} = x_t W_s` with the diagonal exponentiated, :math:`S = L R R^\top L^\top`,
+    :math:`L = \mathrm{chol}(K_{qq})`, tied over output dimensions. (The thesis writes the factor of S
+    itself as :math:`x W_s`; whitened, the KL divergence needs no inverse of K.) Column t' of R
+    belongs to position t', so the layer has a longest length and is not permutation equivariant.
+
+    O(T³) in time and O(T²) in memory and parameters: kept for comparison with
+    :class:`~sgpa.attention.SparseGPAttention`; the thesis finds that it underfits (Table B.1).
+
+    Args:
+        dim: token width.
+        num_heads: heads; must divide ``dim``.
+        max_tokens: longest sequence.
+        kernel: ``"rbf"`` or ``"exponential"``.
+        covariance: ``"diag"`` samples tokens independently, ``"full"`` jointly.
+        dropout: rate on the output.
+        jitter: relative jitter of Cholesky factors; ``None`` for the dtype's default.
+
+    Raises:
+        ValueError: an argument is out of range.
+    """
+
+    stochastic = True
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        max_tokens: int,
+        *,
+        kernel: KernelName = "rbf",
+        covariance: CovarianceName = "diag",
+        dropout: float = 0.0,
+        jitter: float | None = None,
+    ) -> None:
+        super().__init__()
+        check_heads(dim, num_heads)
+        check_choice("covariance", covariance, CovarianceName)
+        if max_tokens < 1:
+            raise ValueError(f"max_tokens must be at least 1, got {max_tokens}")
+        self.dim, self.num_heads, self.max_tokens = dim, num_heads, max_tokens
+        self.kernel_name: KernelName = kernel
+        self.covariance: CovarianceName = covariance
+        self.jitter = jitter
+        self.kernel = attention_kernel(kernel, dim // num_heads, num_heads)
+        self.to_qk = nn.Linear(dim, dim, bias=False)
+        self.to_v = nn.Linear(dim, dim, bias=False)
+        self.to_factor = nn.Linear(dim, num_heads * max_tokens, bias=False)
+        self.to_out = nn.Sequential(nn.Linear(dim, dim), nn.Dropout(dropout))
+
+    def forward(
+        self,
+        x: Float[Tensor, "batch tokens dim"],
+        mask: Bool[Tensor, "batch tokens"] | None = None,
+        *,
+        token_map: TokenMap | None = None,
+        generator: torch.Generator | None = None,
+        num_samples: int | None = None,
+    ) -> AttentionOutput:
+        """Draw the attention output from its posterior; see ``SparseGPAttention.forward``."""
+        check_tokens(x, mask, self.dim)
+        tokens = x.shape[1]
+        if tokens > self.max_tokens:
+            raise ValueError(
+                f"x must have at most max_tokens={self.max_tokens} tokens, got {tokens}"
+            )
+        queries, values, raw = (
+            full_precision(rearrange(linear(x), "b t (h d) -> h b t d", h=self.num_heads))
+            for linear in (self.to_qk, self.to_v, self.to_factor)
+        )
+        raw = raw[..., :tokens].tril()
+        with torch.autocast(x.device.type, enabled=False):
+            kernel = HeadKernel(self.kernel_name, self.kernel.lengthscale, self.kernel.outputscale)
+            scaled = queries / kernel.lengthscale[:, None]
+            centred = scaled - scaled.detach().mean(-2, keepdim=True)
+            correlation = rbf_matrix(centred, centred)
+            if mask is not None:
+                # Padding: independent of all else, at the prior, without a value.
+                real = (mask[:, :, None] & mask[:, None, :])[None]
+                eye = torch.eye(tokens, dtype=raw.dtype, device=raw.device)
+                correlation = torch.where(real, correlation, eye)
+                raw = raw.masked_fill(~real, 0.0)
+                values = values.masked_fill(~mask[None, :, :, None], 0.0)
+            scale = prior_scale(scaled, kernel)
+            log_diagonal = raw.diagonal(dim1=-2, dim2=-1)
+            factor = raw.tril(-1) + torch.diag_embed(log_diagonal.exp())
+            root = scale * (safe_cholesky(correlation, jitter=self.jitter) @ factor)
+            mean = kernel_attention(
+                scaled,
+                scaled,
+                values,
+                kernel=kernel.name,
+                key_mask=None if mask is None else mask[None],
+            )
+            mean = mean * kernel.outputscale[:, None, None, None]
+            # B.5 with S whitened: K's log-determinants cancel, and the trace is |R|².
+            covariance_kl = factor.square().sum() - 2.0 * log_diagonal.sum() - log_diagonal.numel()
+            twice_kl = values.shape[-1] * covariance_kl + (values * mean).sum()
+            noise = draw((num_samples or 1, *mean.shape), like=mean, generator=generator)
+            if self.covariance == "diag":
+                samples = mean + root.square().sum(-1, keepdim=True).sqrt() * noise
+            else:
+                samples = mean + root @ noise
+        samples = rearrange(samples, "s h b t c -> (s b) t (h c)")
+        return AttentionOutput(self.to_out(samples), 0.5 * twice_kl / x.shape[0])

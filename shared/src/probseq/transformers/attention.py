@@ -1,0 +1,166 @@
+"""Attention without uncertainty: softmax attention and kernel attention as plain modules."""
+
+import math
+from collections.abc import Iterable
+from typing import get_args
+
+import torch
+import torch.nn.functional as F
+from einops import rearrange
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from probseq.kernels import RBF, Exponential
+from probseq.transformers.kernel_attention import KernelName, kernel_attention
+from probseq.transformers.outputs import AttentionOutput
+from probseq.transformers.protocol import TokenMap, check_tokens
+
+
+class SoftmaxAttention(nn.Module):
+    """Scaled dot-product attention (thesis Eq. 3.1).
+
+    Args:
+        dim: token width.
+        num_heads: heads; must divide ``dim``.
+        dropout: rate on the output.
+
+    Raises:
+        ValueError: ``num_heads`` does not divide ``dim``.
+    """
+
+    stochastic = False
+
+    def __init__(self, dim: int, num_heads: int, *, dropout: float = 0.0) -> None:
+        super().__init__()
+        check_heads(dim, num_heads)
+        self.dim, self.num_heads = dim, num_heads
+        self.to_qkv = nn.Linear(dim, 3 * dim, bias=False)
+        self.to_out = nn.Sequential(nn.Linear(dim, dim), nn.Dropout(dropout))
+
+    def forward(
+        self,
+        x: Float[Tensor, "batch tokens dim"],
+        mask: Bool[Tensor, "batch tokens"] | None = None,
+        *,
+        token_map: TokenMap | None = None,
+        generator: torch.Generator | None = None,
+        num_samples: int | None = None,
+    ) -> AttentionOutput:
+        """Attend; see :class:`~probseq.transformers.protocol.AttentionModule`."""
+        check_tokens(x, mask, self.dim)
+        q, k, v = rearrange(
+            self.to_qkv(x), "b t (three h d) -> three b h t d", three=3, h=self.num_heads
+        ).unbind(0)
+        if mask is not None:
+            # A sequence of nothing but padding attends to its padding: finite, and never looked at.
+            mask = (mask | ~mask.any(-1, keepdim=True))[:, None, None, :]
+        out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+        return AttentionOutput(self.to_out(rearrange(out, "b h t d -> b t (h d)")), x.new_zeros(()))
+
+
+class KernelAttention(nn.Module):
+    r"""Kernel attention :math:`F_h = K_{qk} v` (Tsai et al. 2019; thesis Eq. 3.2), not normalised.
+
+    Args:
+        dim: token width.
+        num_heads: heads; must divide ``dim``. Each has its own kernel.
+        kernel: ``"rbf"``, :math:`\sigma^2 \exp(-\tfrac12 \sum_j (q_j - k_j)^2 / \ell_j^2)`, or
+            ``"exponential"``, :math:`\sigma^2 \exp(\sum_j q_j k_j / \ell_j^2)`.
+        symmetric: queries and keys share their projection, which makes the kernel of two tokens a
+            symmetric function of them (what SGPA needs).
+        dropout: rate on the output.
+
+    Raises:
+        ValueError: ``num_heads`` does not divide ``dim``, or ``kernel`` is unknown.
+    """
+
+    stochastic = False
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        *,
+        kernel: KernelName = "rbf",
+        symmetric: bool = True,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        check_heads(dim, num_heads)
+        self.dim, self.num_heads = dim, num_heads
+        self.kernel_name: KernelName = kernel
+        self.kernel = attention_kernel(kernel, dim // num_heads, num_heads)
+        self.to_qk = nn.Linear(dim, dim, bias=False)
+        self.to_k = None if symmetric else nn.Linear(dim, dim, bias=False)
+        self.to_v = nn.Linear(dim, dim, bias=False)
+        self.to_out = nn.Sequential(nn.Linear(dim, dim), nn.Dropout(dropout))
+
+    def forward(
+        self,
+        x: Float[Tensor, "batch tokens dim"],
+        mask: Bool[Tensor, "batch tokens"] | None = None,
+        *,
+        token_map: TokenMap | None = None,
+        generator: torch.Generator | None = None,
+        num_samples: int | None = None,
+    ) -> AttentionOutput:
+        """Attend; see :class:`~probseq.transformers.protocol.AttentionModule`."""
+        check_tokens(x, mask, self.dim)
+        q, v = split_heads((self.to_qk(x), self.to_v(x)), self.num_heads)
+        k = q if self.to_k is None else split_heads((self.to_k(x),), self.num_heads)[0]
+        with torch.autocast(x.device.type, enabled=False):
+            # Not normalised by a sum, a kernel is no place for half precision.
+            inverse_lengthscale = self.kernel.lengthscale.reciprocal()
+            out = kernel_attention(
+                full_precision(q) * inverse_lengthscale,
+                full_precision(k) * inverse_lengthscale,
+                full_precision(v),
+                kernel=self.kernel_name,
+                key_mask=None if mask is None else mask[:, None],
+            )
+            out = out * self.kernel.outputscale[:, None, None]
+        return AttentionOutput(self.to_out(rearrange(out, "b h t d -> b t (h d)")), x.new_zeros(()))
+
+
+def attention_kernel(name: KernelName, dim: int, num_heads: int) -> RBF | Exponential:
+    """Kernel with its own lengthscales for each head, initialised as SGPA's authors do.
+
+    RBF: log variance 0, log lengthscales drawn from N(0, 1). Exponential: log variance -4, log
+    lengthscales from N(4, 1).
+
+    Raises:
+        ValueError: ``name`` is not a kernel of attention.
+    """
+    if name not in get_args(KernelName):
+        raise ValueError(f"kernel must be one of {get_args(KernelName)}, got {name!r}")
+    log_lengthscale = torch.randn(num_heads, 1, dim)
+    if name == "rbf":
+        return RBF(dim, batch_shape=(num_heads,), lengthscale=log_lengthscale.exp())
+    return Exponential(
+        dim,
+        batch_shape=(num_heads,),
+        lengthscale=(log_lengthscale + 4.0).exp(),
+        outputscale=math.exp(-4.0),
+    )
+
+
+def split_heads(projections: Iterable[Tensor], num_heads: int) -> list[Tensor]:
+    """Split the last axis of each projection into heads: ``(b, t, h * d)`` to ``(b, h, t, d)``."""
+    return [rearrange(x, "b t (h d) -> b h t d", h=num_heads) for x in projections]
+
+
+def full_precision(x: Tensor) -> Tensor:
+    """Cast half precision to float32; leave float32 and float64 alone."""
+    return x.float() if x.dtype.itemsize < 4 else x
+
+
+def check_heads(dim: int, num_heads: int) -> None:
+    """Refuse head counts that don't divide the width.
+
+    Raises:
+        ValueError: ``num_heads`` is below 1 or does not divide ``dim``.
+    """
+    if num_heads < 1 or dim % num_heads:
+        raise ValueError(
+            f"num_heads must be at least 1 and divide dim={dim}, got num_heads={num_heads}"
+        )

@@ -1,0 +1,141 @@
+"""The stack of blocks: attention, residual, norm, MLP, with the penalty summed on the way."""
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from probseq.transformers.config import TransformerConfig
+from probseq.transformers.protocol import TokenMap
+from probseq.transformers.sampling import repeat_samples
+
+AttentionFactory = Callable[[int], nn.Module]
+
+
+class FeedForward(nn.Sequential):
+    """Linear, GELU, Linear, with dropout after each.
+
+    Args:
+        dim: token width.
+        hidden_dim: width between the two layers.
+        dropout: dropout rate.
+    """
+
+    def __init__(self, dim: int, hidden_dim: int, dropout: float) -> None:
+        super().__init__(
+            nn.Linear(dim, hidden_dim),
+            nn.GELU(),
+            nn.Dropout(dropout),
+            nn.Linear(hidden_dim, dim),
+            nn.Dropout(dropout),
+        )
+
+
+class Encoder(nn.Module):
+    """Transformer encoder around any attention module of the common protocol.
+
+    Args:
+        config: settings of the backbone.
+        attention: called with each block's index, returns its attention module.
+
+    Attributes:
+        norms: two a block, or a single one for all if ``config.shared_norm``.
+    """
+
+    def __init__(self, config: TransformerConfig, attention: AttentionFactory) -> None:
+        super().__init__()
+        self.config = config
+        self.attention = nn.ModuleList(attention(index) for index in range(config.depth))
+        self.feedforward = nn.ModuleList(
+            FeedForward(config.dim, config.hidden_dim, config.dropout) for _ in range(config.depth)
+        )
+        num_norms = 1 if config.shared_norm else 2 * config.depth
+        self.norms = nn.ModuleList(nn.LayerNorm(config.dim) for _ in range(num_norms))
+
+    def forward(
+        self,
+        x: Float[Tensor, "batch tokens dim"],
+        mask: Bool[Tensor, "batch tokens"] | None = None,
+        *,
+        generator: torch.Generator | None = None,
+        num_samples: int | None = None,
+    ) -> tuple[Float[Tensor, "folded tokens dim"], Float[Tensor, ""]]:
+        """Run all blocks.
+
+        With ``num_samples`` the batch is folded out where the first random draw happens: what
+        comes before is computed once.
+
+        Args:
+            x: embedded tokens.
+            mask: true at real tokens.
+            generator: source of the attention modules' draws.
+            num_samples: number of samples S; ``None`` for a single unfolded pass.
+
+        Returns:
+            Token values, ``(S * batch, tokens, dim)`` if samples were asked for, and the sum of the
+            layers' penalties.
+        """
+        if num_samples is not None and self._dropout_is_active():
+            # Dropout draws too: each sample needs its own masks from the first layer on.
+            x, mask = _fold(x, mask, num_samples)
+            num_samples = None
+        penalty = torch.zeros((), device=x.device)
+        for index, attention in enumerate(self.attention):
+            draws = num_samples if attention.stochastic else None
+            values, layer_penalty = attention(
+                self._attention_input(index, x),
+                mask,
+                token_map=self._token_map(index),
+                generator=generator,
+                num_samples=draws,
+            )
+            if draws is not None:
+                x, mask = _fold(x, mask, draws)
+                num_samples = None
+            x = x + values
+            if self.config.norm == "post":
+                x = self._norm(2 * index)(x)
+            x = self._feedforward(index, x)
+            penalty = penalty + layer_penalty
+        if num_samples is not None:  # nothing random on the way: the samples are equal
+            x, _ = _fold(x, None, num_samples)
+        return x, penalty
+
+    def _norm(self, index: int) -> nn.Module:
+        return self.norms[index % len(self.norms)]
+
+    def _attention_input(self, index: int, x: Tensor) -> Tensor:
+        return self._norm(2 * index)(x) if self.config.norm == "pre" else x
+
+    def _feedforward(self, index: int, x: Tensor) -> Tensor:
+        norm, mlp = self._norm(2 * index + 1), self.feedforward[index]
+        return x + mlp(norm(x)) if self.config.norm == "pre" else norm(x + mlp(x))
+
+    def _token_map(self, index: int) -> TokenMap | None:
+        """Map from block ``index - 1``'s attention output to block ``index``'s attention input."""
+        if index == 0:
+            return None
+        modules = (
+            self._norm(2 * index - 1),
+            self.feedforward[index - 1],
+            self._norm(2 * index),
+        )
+        return TokenMap(partial(self._between_attentions, index), modules)
+
+    def _between_attentions(self, index: int, x: Tensor) -> Tensor:
+        return self._attention_input(index, self._feedforward(index - 1, x))
+
+    def _dropout_is_active(self) -> bool:
+        return any(
+            isinstance(module, nn.Dropout) and module.training and module.p > 0
+            for module in self.modules()
+        )
+
+
+def _fold(x: Tensor, mask: Tensor | None, num_samples: int) -> tuple[Tensor, Tensor | None]:
+    return (
+        repeat_samples(x, num_samples),
+        None if mask is None else repeat_samples(mask, num_samples),
+    )

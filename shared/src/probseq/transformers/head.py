@@ -1,0 +1,40 @@
+"""Norm, pooling and linear layer behind the encoder."""
+
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from probseq.transformers.config import TransformerConfig
+from probseq.transformers.pooling import Pooling
+from probseq.transformers.sampling import repeat_samples
+
+
+class PooledHead(nn.Module):
+    """Read the outputs off the encoded tokens.
+
+    Args:
+        config: settings of the backbone.
+        num_outputs: width of the output.
+
+    Raises:
+        ValueError: ``num_outputs`` is below 1.
+    """
+
+    def __init__(self, config: TransformerConfig, num_outputs: int) -> None:
+        super().__init__()
+        if num_outputs < 1:
+            raise ValueError(f"num_outputs must be at least 1, got {num_outputs}")
+        self.norm = nn.LayerNorm(config.dim) if config.final_norm else nn.Identity()
+        self.pooling = Pooling(config.pooling, config.dim)
+        self.linear = nn.Linear(config.dim, num_outputs)
+
+    def forward(
+        self,
+        x: Float[Tensor, "folded tokens dim"],
+        mask: Bool[Tensor, "batch tokens"] | None,
+        num_samples: int | None,
+    ) -> Float[Tensor, "*samples batch outputs"]:
+        """Pool and project; unfold the samples if there are any."""
+        if mask is not None and num_samples is not None:
+            mask = repeat_samples(mask, num_samples)
+        outputs = self.linear(self.pooling(self.norm(x), mask))
+        return outputs if num_samples is None else outputs.unflatten(0, (num_samples, -1))

@@ -1,0 +1,58 @@
+"""From token values to one vector a sequence."""
+
+from typing import Literal, get_args
+
+import torch
+from einops import einsum
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+PoolingName = Literal["mean", "sequence", "cls"]
+
+
+class Pooling(nn.Module):
+    """Pool tokens into one vector, never looking at padding.
+
+    Args:
+        kind: ``"mean"`` over real tokens; ``"sequence"``: softmax of a learned score over tokens
+            (what SGPA's vision transformers use, where the thesis says mean pooling); ``"cls"``:
+            the first token.
+        dim: token width.
+
+    Raises:
+        ValueError: ``kind`` is none of the three.
+    """
+
+    def __init__(self, kind: PoolingName, dim: int) -> None:
+        super().__init__()
+        if kind not in get_args(PoolingName):
+            raise ValueError(f"pooling must be one of {get_args(PoolingName)}, got {kind!r}")
+        self.kind = kind
+        self.score = nn.Linear(dim, 1) if kind == "sequence" else None
+
+    def forward(
+        self, x: Float[Tensor, "batch tokens dim"], mask: Bool[Tensor, "batch tokens"] | None = None
+    ) -> Float[Tensor, "batch dim"]:
+        """Pool ``x``; a sequence of nothing but padding gives zeros.
+
+        Args:
+            x: tokens.
+            mask: true at real tokens; ``None`` means all are real.
+        """
+        if self.kind == "cls":
+            return x[:, 0]
+        if self.score is None:
+            weights = torch.ones_like(x[..., 0])
+        else:
+            score = self.score(x).flatten(1)
+            if mask is not None:
+                score = score.masked_fill(~mask, -torch.inf)
+            # Subtracting the maximum keeps exp in range; the quotient below doesn't change.
+            peak = score.detach().amax(-1, keepdim=True).clamp(min=torch.finfo(score.dtype).min)
+            weights = torch.exp(score - peak)
+        if mask is not None:
+            weights = weights.masked_fill(~mask, 0.0)
+            x = x.masked_fill(~mask.unsqueeze(-1), 0.0)
+        total = weights.sum(-1, keepdim=True)
+        weights = weights / total.clamp(min=torch.finfo(total.dtype).tiny)
+        return einsum(weights, x, "batch tokens, batch tokens dim -> batch dim")

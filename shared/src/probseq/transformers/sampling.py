@@ -1,0 +1,25 @@
+"""The one place where Monte Carlo samples are folded into the batch."""
+
+from einops import repeat
+from jaxtyping import Shaped
+from torch import Tensor
+
+
+def repeat_samples(
+    x: Shaped[Tensor, " batch *rest"], num_samples: int
+) -> Shaped[Tensor, " folded *rest"]:
+    """Fold ``num_samples`` copies of a batch into the batch axis, sample-major.
+
+    Args:
+        x: a batch, ``(batch, ...)``.
+        num_samples: number of copies S.
+
+    Returns:
+        ``(S * batch, ...)``; ``result.unflatten(0, (S, -1))[s]`` is copy ``s`` of ``x``.
+
+    Raises:
+        ValueError: ``num_samples`` is below 1.
+    """
+    if num_samples < 1:
+        raise ValueError(f"num_samples must be at least 1, got {num_samples}")
+    return repeat(x, "batch ... -> (samples batch) ...", samples=num_samples)

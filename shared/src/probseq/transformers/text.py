@@ -1,0 +1,111 @@
+"""Text transformer with a pluggable attention module."""
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor, nn
+
+from probseq.transformers.config import TransformerConfig
+from probseq.transformers.encoder import AttentionFactory, Encoder
+from probseq.transformers.head import PooledHead
+from probseq.transformers.outputs import TransformerOutput
+
+PADDING = 0
+
+
+class TextTransformer(nn.Module):
+    """Transformer encoder over token ids, with learned token and position embeddings.
+
+    Id 0 is padding. Sequences may be of any length up to ``max_length``.
+
+    Args:
+        config: settings of the backbone; ``pooling="cls"`` puts a learned token in front.
+        vocab_size: number of token ids, padding included.
+        max_length: longest sequence.
+        num_classes: width of the output.
+        attention: called with each block's index, returns its attention module.
+
+    Raises:
+        ValueError: ``vocab_size`` is below 2 or ``max_length`` below 1.
+    """
+
+    def __init__(
+        self,
+        config: TransformerConfig,
+        *,
+        vocab_size: int,
+        max_length: int,
+        num_classes: int,
+        attention: AttentionFactory,
+    ) -> None:
+        super().__init__()
+        if vocab_size < 2 or max_length < 1:
+            raise ValueError(
+                "vocab_size must be at least 2 and max_length at least 1, got "
+                f"vocab_size={vocab_size}, max_length={max_length}"
+            )
+        self.vocab_size, self.max_length = vocab_size, max_length
+        self.embed = nn.Embedding(vocab_size, config.dim, padding_idx=PADDING)
+        self.class_token = None
+        if config.pooling == "cls":
+            self.class_token = nn.Parameter(0.02 * torch.randn(1, 1, config.dim))
+        self.positions = nn.Parameter(0.02 * torch.randn(1, max_length, config.dim))
+        self.dropout = nn.Dropout(config.dropout)
+        self.encoder = Encoder(config, attention)
+        self.head = PooledHead(config, num_classes)
+
+    def forward(
+        self,
+        tokens: Int[Tensor, "batch tokens"],
+        mask: Bool[Tensor, "batch tokens"] | None = None,
+        *,
+        generator: torch.Generator | None = None,
+        num_samples: int | None = None,
+    ) -> TransformerOutput:
+        """Classify sequences.
+
+        Args:
+            tokens: token ids, 0 at padding.
+            mask: true at real tokens; the default is ``tokens != 0``.
+            generator: source of the attention modules' draws.
+            num_samples: number of Monte Carlo samples S, run as one batch.
+
+        Returns:
+            Logits, ``(batch, num_classes)`` or ``(S, batch, num_classes)``, and the penalty.
+
+        Raises:
+            ValueError: ``tokens`` or ``mask`` has a wrong shape or type, holds an id out of range,
+                or a sequence holds nothing but padding.
+        """
+        mask = self._checked_mask(tokens, mask)
+        x = self.embed(tokens) + self.positions[:, : tokens.shape[1]]
+        if self.class_token is not None:
+            x = torch.cat([self.class_token.expand(len(x), -1, -1), x], 1)
+            mask = torch.cat([mask.new_ones(len(x), 1), mask], 1)
+        x, penalty = self.encoder(
+            self.dropout(x), mask, generator=generator, num_samples=num_samples
+        )
+        return TransformerOutput(self.head(x, mask, num_samples), penalty)
+
+    def _checked_mask(self, tokens: Tensor, mask: Tensor | None) -> Tensor:
+        if tokens.ndim != 2 or 0 in tokens.shape or tokens.shape[1] > self.max_length:
+            raise ValueError(
+                f"tokens must have shape (batch, 1 to {self.max_length}), got {tuple(tokens.shape)}"
+            )
+        if mask is None:
+            mask = tokens != PADDING
+        elif mask.shape != tokens.shape or mask.dtype != torch.bool:
+            raise ValueError(
+                f"mask must be boolean of shape {tuple(tokens.shape)}, got {mask.dtype} of shape "
+                f"{tuple(mask.shape)}"
+            )
+        if torch.compiler.is_compiling():  # the checks below look at values
+            return mask
+        if tokens.min() < 0 or tokens.max() >= self.vocab_size:
+            raise ValueError(
+                f"tokens must be from 0 to {self.vocab_size - 1}, got {int(tokens.min())} to "
+                f"{int(tokens.max())}"
+            )
+        if not (seen := mask.any(-1)).all():
+            hidden = (~seen).nonzero().flatten().tolist()
+            raise ValueError(f"mask hides every token of sequences {hidden[:5]}: drop these")
+        return mask

@@ -1,0 +1,99 @@
+"""Vision transformer with a pluggable attention module."""
+
+import torch
+from einops import rearrange
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from probseq.transformers.config import TransformerConfig
+from probseq.transformers.encoder import AttentionFactory, Encoder
+from probseq.transformers.head import PooledHead
+from probseq.transformers.outputs import TransformerOutput
+
+
+class VisionTransformer(nn.Module):
+    """Vision transformer (Dosovitskiy et al. 2021).
+
+    Args:
+        config: settings of the backbone.
+        image_size: height and width of the square images, in pixels.
+        patch_size: height and width of a patch; must divide ``image_size``.
+        channels: image channels.
+        num_classes: width of the output.
+        attention: called with each block's index, returns its attention module.
+
+    Raises:
+        ValueError: ``patch_size`` does not divide ``image_size``.
+
+    Example:
+        >>> import torch
+        >>> from probseq.transformers import SoftmaxAttention, TransformerConfig, VisionTransformer
+        >>> config = TransformerConfig(depth=2, dim=32, num_heads=4, hidden_dim=64)
+        >>> model = VisionTransformer(
+        ...     config, image_size=8, patch_size=2, channels=1, num_classes=10,
+        ...     attention=lambda index: SoftmaxAttention(32, 4),
+        ... )
+        >>> model(torch.zeros(5, 1, 8, 8)).logits.shape
+        torch.Size([5, 10])
+    """
+
+    def __init__(
+        self,
+        config: TransformerConfig,
+        *,
+        image_size: int,
+        patch_size: int,
+        channels: int,
+        num_classes: int,
+        attention: AttentionFactory,
+    ) -> None:
+        super().__init__()
+        if patch_size < 1 or image_size % patch_size:
+            raise ValueError(
+                f"patch_size must be at least 1 and divide image_size={image_size}, "
+                f"got patch_size={patch_size}"
+            )
+        self.image_size, self.channels = image_size, channels
+        self.embed = nn.Conv2d(channels, config.dim, patch_size, stride=patch_size)
+        num_tokens = (image_size // patch_size) ** 2
+        self.class_token = None
+        if config.pooling == "cls":
+            self.class_token = nn.Parameter(0.02 * torch.randn(1, 1, config.dim))
+            num_tokens += 1
+        self.positions = nn.Parameter(0.02 * torch.randn(1, num_tokens, config.dim))
+        self.dropout = nn.Dropout(config.dropout)
+        self.encoder = Encoder(config, attention)
+        self.head = PooledHead(config, num_classes)
+
+    def forward(
+        self,
+        images: Float[Tensor, "batch channels height width"],
+        *,
+        generator: torch.Generator | None = None,
+        num_samples: int | None = None,
+    ) -> TransformerOutput:
+        """Classify images.
+
+        Args:
+            images: normalised images, ``(batch, channels, image_size, image_size)``.
+            generator: source of the attention modules' draws.
+            num_samples: number of Monte Carlo samples S, run as one batch.
+
+        Returns:
+            Logits, ``(batch, num_classes)`` or ``(S, batch, num_classes)``, and the penalty.
+
+        Raises:
+            ValueError: ``images`` has another shape.
+        """
+        expected = (self.channels, self.image_size, self.image_size)
+        if images.ndim != 4 or tuple(images.shape[1:]) != expected or images.shape[0] == 0:
+            raise ValueError(
+                "images must have shape (batch, channels, height, width)="
+                f"(>=1, {', '.join(map(str, expected))}), got {tuple(images.shape)}"
+            )
+        x = rearrange(self.embed(images), "b d h w -> b (h w) d")
+        if self.class_token is not None:
+            x = torch.cat([self.class_token.expand(len(x), -1, -1), x], 1)
+        x = self.dropout(x + self.positions)
+        x, penalty = self.encoder(x, generator=generator, num_samples=num_samples)
+        return TransformerOutput(self.head(x, None, num_samples), penalty)
