@@ -7,6 +7,7 @@ from einops import einsum, rearrange
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from probseq.gaussians import DiagonalGaussian
 from probseq.transformers.attention import attention_kernel, check_heads, full_precision
 from probseq.transformers.kernel_attention import KernelName
 from probseq.transformers.outputs import AttentionOutput
@@ -167,16 +168,23 @@ class SparseGPAttention(nn.Module):
         mask: Bool[Tensor, "batch tokens"] | None = None,
         *,
         token_map: TokenMap | None = None,
-    ) -> tuple[
-        Float[Tensor, "heads batch tokens width"], Float[Tensor, "heads batch tokens width"]
-    ]:
-        """Return the posterior mean and variance of the heads' outputs, before they are mixed."""
+    ) -> DiagonalGaussian:
+        """Return the posterior marginals of the heads' outputs, before ``to_out`` mixes them.
+
+        Args:
+            x: tokens, already normalised by the block.
+            mask: true at real tokens.
+            token_map: as in :meth:`forward`.
+
+        Returns:
+            A Gaussian of shape ``(heads, batch, tokens, dim / heads)``.
+        """
         check_tokens(x, mask, self.dim)
         queries, values = self._project(x)
         with torch.autocast(x.device.type, enabled=False):
             terms = self._global_terms(token_map)
             posterior = attention_posterior(queries, values, self._head_kernel(), terms, mask)
-            return posterior.mean, marginal_variance(posterior, terms.factors)
+            return DiagonalGaussian(posterior.mean, marginal_variance(posterior, terms.factors))
 
     def train(self, mode: bool = True) -> "SparseGPAttention":
         """Set training or evaluation mode; either way the cache starts empty."""

@@ -77,7 +77,7 @@ CIFAR10 = SGPAConfig(
     pooling="sequence",
     shared_norm=True,
 )
-"""Thesis B.4, CIFAR-10 without augmentation: 32×32 images in 4×4 patches."""
+"""Thesis B.4, CIFAR-10 without augmentation: images of 32 by 32 pixels in patches of 4 by 4."""
 
 CIFAR100 = replace(CIFAR10, depth=6, dim=256, hidden_dim=256)
 """Thesis B.4, CIFAR-100, and CIFAR-10 with augmentation."""

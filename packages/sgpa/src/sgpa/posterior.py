@@ -7,8 +7,8 @@ Cholesky factor is that of a correlation matrix C with unit diagonal, :math:`L =
 + jI)`, and its jitter is relative to each input's own variance.
 
 Shapes: H heads, B sequences, T tokens, M global inducing inputs, s head width. Tensors that depend
-on the sequences are laid out ``(H, B, T, ...)``: what the M inducing inputs need is then one product
-a head for the whole batch.
+on the sequences are laid out ``(H, B, T, ...)``: what the M inducing inputs need is then one
+product a head for the whole batch.
 
 Notation: R is whitened, :math:`S_{g,d} = L R_d R_d^\top L^\top`; ``W = K_qg L^{-T}``;
 :math:`v_g` is not whitened.
@@ -76,7 +76,7 @@ class AttentionPosterior(NamedTuple):
 
     mean: Float[Tensor, "heads batch tokens channels"]
     whitened: Float[Tensor, "heads batch tokens inducing"]
-    scale: Float[Tensor, "heads #batch #tokens 1"]
+    scale: Float[Tensor, "heads batch_or_1 tokens_or_1 1"]
     kl: Float[Tensor, ""]
 
 
@@ -230,7 +230,7 @@ def residual_cholesky(
 
 
 def prior_scale(scaled: Tensor, kernel: HeadKernel) -> Tensor:
-    """Prior standard deviation d(x), with a trailing axis of 1 and axes of 1 where it is constant."""
+    """Prior standard deviation d(x), ``(H, ..., 1)``, axes of 1 where it is constant."""
     sigma = kernel.outputscale.sqrt()
     sigma = sigma.reshape(-1, *(1,) * (scaled.ndim - 1))
     if kernel.name == "rbf":

@@ -61,7 +61,7 @@ class _QuadraticForms(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, Tensor]:
         (rows, factors), (grad,) = ctx.saved_tensors, grad_outputs
-        heads, dims, m, _ = factors.shape
+        _, dims, m, _ = factors.shape
         stacked = _side_by_side(factors)
         grad_stacked = torch.zeros_like(stacked)
         grad_rows: list[Tensor] = []

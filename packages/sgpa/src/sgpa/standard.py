@@ -1,4 +1,4 @@
-"""Standard sparse Gaussian process attention (thesis section 3.2.2): the baseline, not the method."""
+"""Standard sparse Gaussian process attention (thesis section 3.2.2), kept as a baseline."""
 
 import torch
 from einops import rearrange
@@ -20,8 +20,8 @@ class StandardSparseGPAttention(nn.Module):
     With q = k the posterior is :math:`m_d = K_{qq} v_d`, :math:`\Sigma = S`, and S must follow the
     sequence: row t of the Cholesky factor is a linear function of token t,
     :math:`R_{t,1..t} = x_t W_s` with the diagonal exponentiated, :math:`S = L R R^\top L^\top`,
-    :math:`L = \mathrm{chol}(K_{qq})`, tied over output dimensions. (The thesis writes the factor of S
-    itself as :math:`x W_s`; whitened, the KL divergence needs no inverse of K.) Column t' of R
+    :math:`L = \mathrm{chol}(K_{qq})`, tied over output dimensions. (The thesis writes the factor of
+    S itself as :math:`x W_s`; whitened, the KL divergence needs no inverse of K.) Column t' of R
     belongs to position t', so the layer has a longest length and is not permutation equivariant.
 
     O(T³) in time and O(T²) in memory and parameters: kept for comparison with
