@@ -1,0 +1,67 @@
+"""Metrics of probabilistic predictions: pure functions on whole evaluation sets.
+
+Plots live in :mod:`probseq.metrics.plots`, which needs matplotlib (extra ``plots``).
+"""
+
+from probseq.metrics.calibration import (
+    CalibrationBins,
+    calibration_bins,
+    expected_calibration_error,
+    maximum_calibration_error,
+)
+from probseq.metrics.classification import accuracy, brier, matthews_correlation, nll
+from probseq.metrics.ood import (
+    KLMatching,
+    energy_score,
+    entropy_score,
+    max_softmax_score,
+    ood_metrics,
+)
+from probseq.metrics.ranking import RocCurve, auroc, average_precision, fpr_at_tpr, roc_curve
+from probseq.metrics.regression import (
+    coverage_calibration_error,
+    gaussian_nlpd,
+    laplace_log_prob,
+    laplace_predictive_variance,
+    mae,
+    rmse,
+)
+from probseq.metrics.selective import (
+    aurc,
+    e_aurc,
+    failure_auroc,
+    failure_fpr,
+    risk_coverage_curve,
+)
+
+__all__ = [
+    "CalibrationBins",
+    "KLMatching",
+    "RocCurve",
+    "accuracy",
+    "aurc",
+    "auroc",
+    "average_precision",
+    "brier",
+    "calibration_bins",
+    "coverage_calibration_error",
+    "e_aurc",
+    "energy_score",
+    "entropy_score",
+    "expected_calibration_error",
+    "failure_auroc",
+    "failure_fpr",
+    "fpr_at_tpr",
+    "gaussian_nlpd",
+    "laplace_log_prob",
+    "laplace_predictive_variance",
+    "mae",
+    "matthews_correlation",
+    "max_softmax_score",
+    "maximum_calibration_error",
+    "nll",
+    "ood_metrics",
+    "risk_coverage_curve",
+    "rmse",
+    "roc_curve",
+]

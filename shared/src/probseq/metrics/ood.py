@@ -1,0 +1,192 @@
+"""Out-of-distribution detectors and their metrics.
+
+Every detector's score grows with "out of distribution" (OOD). The four are those of CGPT's table of
+OOD results: maximum softmax probability, entropy, energy and KL matching.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from probseq.metrics._checks import check_finite, check_labels, check_probs, check_vector
+from probseq.metrics.ranking import auroc, average_precision, fpr_at_tpr
+
+KLMode = Literal["true-class", "predicted-class"]
+
+
+def max_softmax_score(probs: Float[Tensor, "n c"]) -> Float[Tensor, " n"]:
+    """−max_c p_c (Hendrycks & Gimpel 2017).
+
+    Args:
+        probs: predictive probabilities; rows sum to 1.
+
+    Returns:
+        Scores in −1..−1/C.
+
+    Raises:
+        ValueError: a bad shape, NaN, or rows that don't sum to 1.
+    """
+    return -check_probs(probs).amax(dim=1)
+
+
+def entropy_score(probs: Float[Tensor, "n c"]) -> Float[Tensor, " n"]:
+    """Entropy −Σ_c p_c log p_c in nats, with 0 log 0 = 0 (Chan et al. 2021).
+
+    Args:
+        probs: predictive probabilities; rows sum to 1.
+
+    Returns:
+        Scores in 0..log C.
+
+    Raises:
+        ValueError: a bad shape, NaN, or rows that don't sum to 1.
+    """
+    return torch.special.entr(check_probs(probs).double()).sum(dim=1)
+
+
+def energy_score(logits: Float[Tensor, "n c"], temperature: float = 1.0) -> Float[Tensor, " n"]:
+    """Energy −T logsumexp_c(logits_c / T) (Liu et al. 2020).
+
+    Logits, not probabilities: softmax has divided the energy out.
+
+    Args:
+        logits: of one forward pass. With Monte Carlo samples, score each and average the scores.
+        temperature: T > 0.
+
+    Returns:
+        Scores on the real line.
+
+    Raises:
+        ValueError: a bad shape, NaN or infinity, nothing given, or a temperature not above 0.
+    """
+    if logits.ndim != 2:
+        raise ValueError(f"logits must have shape (N, C), got {tuple(logits.shape)}")
+    if not temperature > 0.0:
+        raise ValueError(f"temperature must be above 0, got {temperature}")
+    logits = check_finite("logits", logits).double()
+    return -temperature * torch.logsumexp(logits / temperature, dim=1)
+
+
+@dataclass(frozen=True)
+class KLMatching:
+    """KL divergence to the typical predictive distribution of a class (Hendrycks et al. 2022).
+
+    The typical distribution d_k is the mean predictive distribution of the validation samples of
+    class k. Two forms are in use:
+
+    * ``"true-class"``: class k by label, and the score is KL(p ‖ d_ŷ) with ŷ = argmax p. It is what
+      the detector library behind CGPT's table computes.
+    * ``"predicted-class"``: class k by prediction, and the score is min_k KL(p ‖ d_k), as the paper
+      of Hendrycks et al. has it; classes never predicted are left out.
+
+    Attributes:
+        typical: d_k in row k; zeros in the row of a class without samples.
+        fitted: which rows had samples.
+        mode: which form.
+    """
+
+    typical: Float[Tensor, "c c"]
+    fitted: Bool[Tensor, " c"]
+    mode: KLMode
+
+    @classmethod
+    def fit(
+        cls,
+        probs: Float[Tensor, "n c"],
+        labels: Int[Tensor, " n"],
+        mode: KLMode = "true-class",
+    ) -> "KLMatching":
+        """Average the predictive distributions of each class.
+
+        Args:
+            probs: predictive probabilities on in-distribution validation data; rows sum to 1.
+            labels: their true classes; not used by ``"predicted-class"``.
+            mode: ``"true-class"`` or ``"predicted-class"``.
+
+        Returns:
+            The detector.
+
+        Raises:
+            ValueError: a bad shape, NaN, rows that don't sum to 1, labels out of range, or an
+                unknown mode.
+        """
+        probs = check_probs(probs.detach())
+        labels = check_labels(labels, *probs.shape)
+        if mode not in ("true-class", "predicted-class"):
+            raise ValueError(f"mode must be 'true-class' or 'predicted-class', got {mode!r}")
+        group = labels if mode == "true-class" else probs.argmax(dim=1)
+        member = group == torch.arange(probs.shape[1], device=probs.device)[:, None]
+        count = member.sum(dim=1)
+        typical = (member.double() @ probs.double()) / count.clamp_min(1)[:, None]
+        return cls(typical, count > 0, mode)
+
+    def score(self, probs: Float[Tensor, "n c"]) -> Float[Tensor, " n"]:
+        """Score predictive distributions; higher is more OOD.
+
+        Args:
+            probs: predictive probabilities; rows sum to 1.
+
+        Returns:
+            KL divergences in nats. A typical probability of zero counts as the smallest normal
+            number of the dtype of ``probs``, so that scores stay finite.
+
+        Raises:
+            ValueError: a bad shape, NaN, rows that don't sum to 1, another number of classes than
+                in the fit, or (``"true-class"``) a predicted class that had no label in the fit.
+        """
+        probs = check_probs(probs)
+        if probs.shape[1] != self.fitted.numel():
+            raise ValueError(
+                f"probs must have the {self.fitted.numel()} classes of the fit, "
+                f"got shape {tuple(probs.shape)}"
+            )
+        tiny = torch.finfo(probs.dtype).tiny
+        predicted = probs.argmax(dim=1)
+        probs = probs.double()
+        # KL(p ‖ d_k) = Σ_c p_c log p_c − Σ_c p_c log d_kc for all k with one product.
+        cross = probs @ self.typical.clamp_min(tiny).log().T
+        divergence = -torch.special.entr(probs).sum(dim=1, keepdim=True) - cross
+        if self.mode == "true-class":
+            unfitted = ~self.fitted[predicted]
+            if unfitted.any():
+                missing = predicted[unfitted].unique().tolist()
+                raise ValueError(
+                    f"probs must predict classes that had labels in the fit, got classes "
+                    f"{missing}: fit on more data or use mode='predicted-class'"
+                )
+            chosen = divergence.gather(1, predicted[:, None])[:, 0]
+        else:
+            chosen = divergence.masked_fill(~self.fitted, torch.inf).amin(dim=1)
+        return chosen.clamp_min(0.0)  # round-off only: a KL divergence isn't negative
+
+
+def ood_metrics(
+    in_scores: Float[Tensor, " n"], out_scores: Float[Tensor, " m"]
+) -> dict[str, Tensor]:
+    """Detection metrics of scores that grow with OOD.
+
+    Args:
+        in_scores: scores of in-distribution samples.
+        out_scores: scores of OOD samples.
+
+    Returns:
+        Scalars: ``auroc``; ``aupr_out``, average precision with OOD as the positive class;
+        ``aupr_in``, with in-distribution positive and the scores negated; ``fpr95``, the share of
+        in-distribution samples flagged at the first threshold that catches 95% of the OOD ones.
+
+    Raises:
+        ValueError: bad shapes, NaN or infinity, or nothing given.
+    """
+    in_scores = check_vector("in_scores", in_scores.detach())
+    out_scores = check_vector("out_scores", out_scores.detach())
+    scores = torch.cat([in_scores.double(), out_scores.double()])
+    is_out = torch.arange(scores.numel(), device=scores.device) >= in_scores.numel()
+    return {
+        "auroc": auroc(scores, is_out),
+        "aupr_out": average_precision(scores, is_out),
+        "aupr_in": average_precision(-scores, ~is_out),
+        "fpr95": fpr_at_tpr(scores, is_out),
+    }

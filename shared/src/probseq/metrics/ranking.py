@@ -1,0 +1,180 @@
+"""Ranking metrics from scores and a boolean target, exact under ties.
+
+Higher scores mean "more likely positive". Equal scores share one threshold, so no result depends on
+the order of the samples. Counts are integers and are divided once, in float64.
+"""
+
+from typing import Literal, NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from probseq.metrics._checks import check_flags, check_vector
+
+TprMode = Literal["first", "nearest"]
+
+
+class RocCurve(NamedTuple):
+    """Receiver operating characteristic with K distinct thresholds, from (0, 0) to (1, 1).
+
+    Attributes:
+        fpr: share of the negatives with a score at or above each threshold; ascending.
+        tpr: share of the positives with a score at or above each threshold; ascending.
+    """
+
+    fpr: Float[Tensor, " k"]
+    tpr: Float[Tensor, " k"]
+
+
+def _checked(
+    scores: Tensor, positive: Tensor, *, names: tuple[str, str], both: bool
+) -> tuple[Tensor, Tensor]:
+    scores = check_vector(names[0], scores.detach())
+    positive = check_flags(names[1], positive, scores.numel())
+    hits = int(positive.sum())
+    if hits == 0 or (both and hits == positive.numel()):
+        needed = "both True and False" if both else "a True"
+        only = "False" if hits == 0 else "True"
+        raise ValueError(
+            f"{names[1]} must hold {needed}, got {positive.numel()} times {only}: "
+            "the metric is undefined on one class"
+        )
+    return scores, positive
+
+
+def _counts(
+    scores: Float[Tensor, " n"], positive: Bool[Tensor, " n"]
+) -> tuple[Int[Tensor, " k"], Int[Tensor, " k"]]:
+    """False and true positives at each distinct threshold, from the highest score down."""
+    order = scores.argsort(descending=True, stable=True)
+    scores, positive = scores[order], positive[order]
+    last_of_tie = torch.ones_like(positive)
+    last_of_tie[:-1] = scores[1:] != scores[:-1]
+    true_positives = positive.long().cumsum(0)[last_of_tie]
+    taken = last_of_tie.nonzero()[:, 0] + 1
+    return taken - true_positives, true_positives
+
+
+def _with_origin(counts: Int[Tensor, " k"]) -> Int[Tensor, " k+1"]:
+    return torch.cat([counts.new_zeros(1), counts])
+
+
+def _rates(false_positives: Int[Tensor, " k"], true_positives: Int[Tensor, " k"]) -> RocCurve:
+    fp, tp = _with_origin(false_positives), _with_origin(true_positives)
+    return RocCurve(fp.double() / fp[-1], tp.double() / tp[-1])
+
+
+def roc_curve(scores: Float[Tensor, " n"], positive: Bool[Tensor, " n"]) -> RocCurve:
+    """ROC curve with one point for each distinct score, after the origin.
+
+    Args:
+        scores: higher means more likely positive.
+        positive: which samples are positive.
+
+    Returns:
+        The pair (fpr, tpr).
+
+    Raises:
+        ValueError: bad shapes, NaN or infinity, nothing given, or one class only.
+    """
+    scores, positive = _checked(scores, positive, names=("scores", "positive"), both=True)
+    return _rates(*_counts(scores, positive))
+
+
+def auroc(scores: Float[Tensor, " n"], positive: Bool[Tensor, " n"]) -> Float[Tensor, ""]:
+    """Area under the ROC curve: P(score of a positive > score of a negative) + ½ P(equal).
+
+    Args:
+        scores: higher means more likely positive.
+        positive: which samples are positive.
+
+    Returns:
+        A scalar in 0..1.
+
+    Raises:
+        ValueError: bad shapes, NaN or infinity, nothing given, or one class only.
+
+    Example:
+        >>> float(auroc(torch.tensor([0.9, 0.4, 0.4]), torch.tensor([True, False, True])))
+        0.75
+    """
+    return auroc_of(scores, positive, names=("scores", "positive"))
+
+
+def auroc_of(scores: Tensor, positive: Tensor, *, names: tuple[str, str]) -> Float[Tensor, ""]:
+    """:func:`auroc` for callers whose arguments have other names in messages."""
+    scores, positive = _checked(scores, positive, names=names, both=True)
+    fp, tp = (_with_origin(counts) for counts in _counts(scores, positive))
+    # Twice the trapezoids' area is an integer; halves come from ties.
+    doubled = (fp.diff() * (tp[1:] + tp[:-1])).sum()
+    return doubled.double() / (2 * fp[-1] * tp[-1])
+
+
+def average_precision(
+    scores: Float[Tensor, " n"], positive: Bool[Tensor, " n"]
+) -> Float[Tensor, ""]:
+    """Area under the precision-recall curve as a step function, Σ_k (R_k − R_{k−1}) P_k.
+
+    No interpolation between points: the trapezoid rule is too optimistic here.
+
+    Args:
+        scores: higher means more likely positive.
+        positive: which samples are positive.
+
+    Returns:
+        A scalar in 0..1; random scores give the share of positives.
+
+    Raises:
+        ValueError: bad shapes, NaN or infinity, nothing given, or no positive sample.
+    """
+    scores, positive = _checked(scores, positive, names=("scores", "positive"), both=False)
+    fp, tp = _counts(scores, positive)
+    precision = tp.double() / (tp + fp)
+    return (_with_origin(tp).diff() * precision).sum() / tp[-1]
+
+
+def fpr_at_tpr(
+    scores: Float[Tensor, " n"],
+    positive: Bool[Tensor, " n"],
+    tpr: float = 0.95,
+    mode: TprMode = "first",
+) -> Float[Tensor, ""]:
+    """False-positive rate at the threshold where the true-positive rate reaches ``tpr``.
+
+    Args:
+        scores: higher means more likely positive.
+        positive: which samples are positive.
+        tpr: the true-positive rate to reach, in 0..1.
+        mode: ``"first"``: the first ROC point with a rate of at least ``tpr``. ``"nearest"``: the
+            point whose rate is closest to ``tpr``, which may lie below it, on the ROC curve without
+            its collinear points: what the published numbers of KEP-SVGP come from.
+
+    Returns:
+        A scalar in 0..1; lower is better.
+
+    Raises:
+        ValueError: bad shapes, NaN or infinity, nothing given, one class only, a rate outside
+            0..1, or an unknown mode.
+    """
+    return fpr_at_tpr_of(scores, positive, tpr, mode, names=("scores", "positive"))
+
+
+def fpr_at_tpr_of(
+    scores: Tensor, positive: Tensor, tpr: float, mode: TprMode, *, names: tuple[str, str]
+) -> Float[Tensor, ""]:
+    """:func:`fpr_at_tpr` for callers whose arguments have other names in messages."""
+    scores, positive = _checked(scores, positive, names=names, both=True)
+    if not 0.0 < tpr <= 1.0:
+        raise ValueError(f"tpr must lie in (0, 1], got {tpr}")
+    fp, tp = _counts(scores, positive)
+    if mode == "first":
+        curve = _rates(fp, tp)
+        return curve.fpr[torch.searchsorted(curve.tpr, tpr)]
+    if mode == "nearest":
+        # scikit-learn's roc_curve drops a point where both counts have no second difference.
+        corner = torch.ones_like(fp, dtype=torch.bool)
+        corner[1:-1] = (fp.diff(n=2) != 0) | (tp.diff(n=2) != 0)
+        curve = _rates(fp[corner], tp[corner])
+        return curve.fpr[(curve.tpr - tpr).abs().argmin()]
+    raise ValueError(f"mode must be 'first' or 'nearest', got {mode!r}")
