@@ -2,12 +2,26 @@
 
 from pathlib import Path
 
+import torch
+
 from probseq_apps.data.containers import ImageData, ImageSplit, TextData, TextSplit
 from probseq_apps.data.digits import digits
 from probseq_apps.data.errors import DataError
-from probseq_apps.data.names import data_kind
+from probseq_apps.data.image_folder import load_image_folder
+from probseq_apps.data.image_sets import load_image_set, load_image_test
+from probseq_apps.data.names import data_kind, own_path
+from probseq_apps.data.text_sets import TextProtocol, load_cola, load_csv, load_imdb
+from probseq_apps.data.transforms import match_images
 
-__all__ = ["ImageData", "ImageSplit", "TextData", "TextSplit", "load_data"]
+__all__ = [
+    "ImageData",
+    "ImageSplit",
+    "TextData",
+    "TextSplit",
+    "load_data",
+    "load_ood_images",
+    "load_test_images",
+]
 
 
 def load_data(
@@ -17,9 +31,107 @@ def load_data(
     seed: int = 0,
     download: bool = False,
     max_length: int | None = None,
+    image_size: int | None = None,
+    split: TextProtocol = "thesis",
+    text_column: str = "text",
+    label_column: str = "label",
 ) -> ImageData | TextData:
-    """Load a data set."""
-    data_kind(name)
+    """Load a data set: read, check, split, and tokenize texts.
+
+    Splits are fixed, so that every run holds out the same rows; only ``split="thesis"`` of the text
+    sets depends on the seed, as in the thesis. Nothing is written but by ``download``.
+
+    Args:
+        name: one of ``DATA_NAMES``, ``folder:PATH`` (images, see ``image_folder``) or ``csv:PATH``
+            (texts, see ``text_files.read_csv``).
+        data_dir: directory of the files; not needed for ``digits``, ``folder:`` and ``csv:``.
+        seed: seed of the run.
+        download: fetch missing files of the standard image sets into ``data_dir``.
+        max_length: longest text in tokens; by default 64 for CoLA, 512 for IMDB, 256 for a CSV.
+        image_size: side to resize the images of a folder to.
+        split: the thesis' or the official split of a text set, see ``text_sets``.
+        text_column: column of the texts in a CSV.
+        label_column: column of the labels in a CSV.
+
+    Raises:
+        DataError: unknown name, missing or damaged files; the message names the thing.
+    """
+    kind = data_kind(name)
+    path = own_path(name)
+    if path is not None:
+        if kind == "image":
+            return load_image_folder(path, image_size=image_size)
+        return load_csv(
+            path, max_length=max_length, text_column=text_column, label_column=label_column
+        )
     if name == "digits":
         return digits()
-    raise DataError(f"data set {name!r} cannot be read yet")
+    if kind == "image":
+        return load_image_set(name, data_dir, download=download)
+    if download:
+        raise DataError(f"{name!r} cannot be fetched: put its files under --data-dir yourself")
+    load_text = load_cola if name == "cola" else load_imdb
+    return load_text(data_dir, seed=seed, split=split, max_length=max_length)
+
+
+def load_test_images(
+    name: str,
+    *,
+    data_dir: Path | None = None,
+    download: bool = False,
+    image_size: int | None = None,
+) -> ImageSplit:
+    """Load only the test images of an image set; its training files need not be there.
+
+    Raises:
+        DataError: the set holds texts, or its test files are missing or damaged.
+    """
+    if data_kind(name) != "image":
+        raise DataError(f"{name!r} holds texts, but images are needed")
+    path = own_path(name)
+    if path is not None:
+        return load_image_folder(path, image_size=image_size).test
+    if name == "digits":
+        return digits().test
+    return load_image_test(name, data_dir, download=download)
+
+
+def load_ood_images(
+    name: str,
+    like: ImageData,
+    *,
+    data_dir: Path | None = None,
+    download: bool = False,
+) -> ImageSplit:
+    """Load test images of another set as out-of-distribution data for a model trained on ``like``.
+
+    They are given the channels and the size of ``like`` (see ``match_images``). Images that occur,
+    pixel for pixel, in ``like`` are dropped, and so are repeats: two images of CIFAR-100 are in
+    CIFAR-10 too.
+
+    Args:
+        name: name of the other set.
+        like: the in-distribution data.
+        data_dir: directory of the files.
+        download: fetch missing files.
+
+    Returns:
+        Images that fit ``like``, and their labels in the other set.
+    """
+    if name == like.name:
+        raise DataError(f"out-of-distribution data must differ from {like.name!r} itself")
+    # Only a folder of one's own can hold images of mixed sizes.
+    other = load_test_images(name, data_dir=data_dir, download=download, image_size=like.image_size)
+    images = match_images(other.images, channels=like.channels, image_size=like.image_size)
+    seen = {
+        row.tobytes()
+        for part in (like.train, like.validation, like.test)
+        for row in part.images.numpy()
+    }
+    kept: list[int] = []
+    for row, image in enumerate(images.numpy()):
+        if (content := image.tobytes()) not in seen:
+            seen.add(content)
+            kept.append(row)
+    rows = torch.tensor(kept, dtype=torch.int64)
+    return ImageSplit(images[rows], other.labels[rows])
