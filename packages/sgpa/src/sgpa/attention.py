@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from probseq.gaussians import DiagonalGaussian
 from probseq.transformers.attention import attention_kernel, check_heads, full_precision
-from probseq.transformers.kernel_attention import KernelName
+from probseq.transformers.functional import KernelName
 from probseq.transformers.outputs import AttentionOutput
 from probseq.transformers.protocol import TokenMap, check_tokens
 from sgpa.cache import ParameterCache

@@ -6,7 +6,7 @@ from typing import Literal
 from torch import nn
 
 from probseq.transformers import TextTransformer, TransformerConfig, VisionTransformer
-from probseq.transformers.kernel_attention import KernelName
+from probseq.transformers.functional import KernelName
 from sgpa.attention import CovarianceName, KLWeighting, SparseGPAttention, VariantName
 from sgpa.standard import StandardSparseGPAttention
 

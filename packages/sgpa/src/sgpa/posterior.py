@@ -22,7 +22,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from probseq.linalg import safe_cholesky, triangular_inverse
-from probseq.transformers.kernel_attention import KernelName, kernel_attention, rbf_matrix
+from probseq.transformers.functional import KernelName, kernel_attention, rbf_matrix
 from sgpa.quadratic import quadratic_forms
 
 # Round-off, relative to the prior variance, can take a variance below zero by about this much.

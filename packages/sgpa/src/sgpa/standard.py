@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from probseq.linalg import safe_cholesky
 from probseq.transformers.attention import attention_kernel, check_heads, full_precision
-from probseq.transformers.kernel_attention import KernelName, kernel_attention, rbf_matrix
+from probseq.transformers.functional import KernelName, kernel_attention, rbf_matrix
 from probseq.transformers.outputs import AttentionOutput
 from probseq.transformers.protocol import TokenMap, check_tokens
 from sgpa.attention import CovarianceName, check_choice, draw

@@ -3,7 +3,7 @@
 from probseq.transformers.attention import KernelAttention, SoftmaxAttention
 from probseq.transformers.config import TransformerConfig
 from probseq.transformers.encoder import Encoder
-from probseq.transformers.kernel_attention import kernel_attention, rbf_matrix
+from probseq.transformers.functional import kernel_attention, rbf_matrix
 from probseq.transformers.outputs import AttentionOutput, TransformerOutput
 from probseq.transformers.pooling import Pooling
 from probseq.transformers.protocol import AttentionModule, TokenMap

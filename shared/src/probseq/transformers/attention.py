@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from probseq.kernels import RBF, Exponential
-from probseq.transformers.kernel_attention import KernelName, kernel_attention
+from probseq.transformers.functional import KernelName, kernel_attention
 from probseq.transformers.outputs import AttentionOutput
 from probseq.transformers.protocol import TokenMap, check_tokens
 
