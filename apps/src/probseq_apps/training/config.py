@@ -119,8 +119,13 @@ def _check_int(name: str, value: object, *, minimum: int) -> None:
 
 def _check_float(name: str, value: object, *, positive: bool) -> None:
     wanted = "a finite number above 0" if positive else "a finite number of at least 0"
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not number or not math.isfinite(value) or value < 0 or (positive and value == 0):
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, (int, float))
+        or not math.isfinite(value)
+        or value < 0
+        or (positive and value == 0)
+    ):
         raise ValueError(f"{name} must be {wanted}, got {value!r}")
 
 

@@ -1,0 +1,179 @@
+"""Checkpoints that a crash cannot tear: written aside, listed in a manifest, renamed into place.
+
+A checkpoint is a folder `step-000123` that counts only when its `manifest.json` names the size and
+hash of each file and they agree:
+
+    model.safetensors   weights after that step
+    best.safetensors    weights of the best validation so far, if the run selects by validation
+    train_state.pt      optimizer, generators, running sums: everything else that resuming needs
+    config.json         the run's configuration
+    manifest.json       written last
+"""
+
+import json
+import shutil
+import warnings
+from collections.abc import Iterator, Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from probseq_apps.training.files import sha256, sync
+
+_MODEL, _BEST, _STATE = "model.safetensors", "best.safetensors", "train_state.pt"
+_CONFIG, _MANIFEST = "config.json", "manifest.json"
+_TEMPORARY = ".tmp-"
+
+
+class DamagedCheckpointWarning(UserWarning):
+    """A checkpoint is incomplete or altered; the message names it, and it is skipped."""
+
+
+class Checkpoint(NamedTuple):
+    """All that a run needs to go on.
+
+    Attributes:
+        step: optimizer steps done.
+        weights: the model's tensors, each once, by name.
+        best: the tensors of the best validation so far, if there are any.
+        state: optimizer, generators and running sums: tensors and plain values only.
+    """
+
+    step: int
+    weights: dict[str, Tensor]
+    best: dict[str, Tensor] | None
+    state: dict[str, Any]
+
+
+def save_checkpoint(
+    root: Path, checkpoint: Checkpoint, config: Mapping[str, object], *, keep: int = 2
+) -> Path:
+    """Write a checkpoint, and only then delete the ones that it makes superfluous.
+
+    Args:
+        root: folder of the run's checkpoints; made if it is not there.
+        checkpoint: what to store; tensors may lie on any device.
+        config: the run's configuration, to store beside the weights.
+        keep: how many checkpoints stay, the new one included.
+
+    Returns:
+        The checkpoint's folder.
+    """
+    root.mkdir(parents=True, exist_ok=True)
+    target = root / f"step-{checkpoint.step:06d}"
+    temporary = root / f"{_TEMPORARY}{target.name}"
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir()
+    try:
+        _write_files(temporary, checkpoint, config)
+        if target.exists():
+            # A damaged checkpoint of the same step: a folder cannot be renamed onto another.
+            aside = root / f"{_TEMPORARY}old-{target.name}"
+            shutil.rmtree(aside, ignore_errors=True)
+            target.rename(aside)
+            temporary.rename(target)
+            shutil.rmtree(aside)
+        else:
+            temporary.rename(target)
+        sync(root)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    # Later steps are damaged ones that were skipped: they don't count among the kept.
+    done = [step for step in sorted(_folders(root)) if step <= checkpoint.step]
+    for step in done[:-keep]:
+        shutil.rmtree(_folders(root)[step])
+    return target
+
+
+def load_latest_checkpoint(root: Path) -> Checkpoint | None:
+    """Read the newest complete checkpoint; name and skip damaged ones.
+
+    Args:
+        root: folder of the run's checkpoints.
+
+    Returns:
+        The checkpoint with its tensors on the CPU, or None where there is no complete one.
+    """
+    folders = _folders(root)
+    for step in sorted(folders, reverse=True):
+        folder = folders[step]
+        damage = _find_damage(folder)
+        if damage is not None:
+            warnings.warn(
+                f"checkpoint {folder} is damaged and skipped: {damage}",
+                DamagedCheckpointWarning,
+                stacklevel=2,
+            )
+            continue
+        best = folder / _BEST
+        return Checkpoint(
+            step=step,
+            weights=load_file(folder / _MODEL),
+            best=load_file(best) if best.exists() else None,
+            state=torch.load(folder / _STATE, map_location="cpu", weights_only=True),
+        )
+    return None
+
+
+def clean_leftovers(root: Path) -> None:
+    """Delete what writers that were killed left behind; complete checkpoints are not touched."""
+    for path in root.glob(f"{_TEMPORARY}*"):
+        shutil.rmtree(path)
+
+
+def _folders(root: Path) -> dict[int, Path]:
+    """Checkpoint folders by step, complete or not."""
+    numbers = ((path.name.removeprefix("step-"), path) for path in root.glob("step-*"))
+    return {int(number): path for number, path in numbers if number.isdecimal()}
+
+
+def _write_files(folder: Path, checkpoint: Checkpoint, config: Mapping[str, object]) -> None:
+    save_file(_on_cpu(checkpoint.weights), folder / _MODEL, metadata={"format": "pt"})
+    if checkpoint.best is not None:
+        save_file(_on_cpu(checkpoint.best), folder / _BEST, metadata={"format": "pt"})
+    torch.save(checkpoint.state, folder / _STATE)
+    (folder / _CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    files: dict[str, dict[str, object]] = {}
+    for path in sorted(folder.iterdir()):
+        sync(path)
+        files[path.name] = {"sha256": sha256(path), "size": path.stat().st_size}
+    manifest = {
+        "step": checkpoint.step,
+        "files": files,
+        "versions": {"torch": torch.__version__, "probseq-apps": version("probseq-apps")},
+    }
+    (folder / _MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
+    sync(folder / _MANIFEST)
+    sync(folder)
+
+
+def _on_cpu(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.to("cpu") for name, tensor in tensors.items()}
+
+
+def _find_damage(folder: Path) -> str | None:
+    """Compare a checkpoint with its manifest; None if all is well, else what is wrong."""
+    try:
+        manifest = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        return f"{_MANIFEST} cannot be read ({error})"
+    return next(_differences(folder, manifest), None)
+
+
+def _differences(folder: Path, manifest: object) -> Iterator[str]:
+    files = manifest.get("files") if isinstance(manifest, dict) else None
+    if not isinstance(files, dict) or not {_MODEL, _STATE, _CONFIG} <= files.keys():
+        yield f"{_MANIFEST} does not list the files"
+        return
+    for name, entry in files.items():
+        path = folder / str(name)
+        if not path.is_file():
+            yield f"{name} is missing"
+        elif path.stat().st_size != entry.get("size"):
+            yield f"{name} has {path.stat().st_size} bytes instead of {entry.get('size')}"
+        elif sha256(path) != entry.get("sha256"):
+            yield f"{name} does not have the content that was written"

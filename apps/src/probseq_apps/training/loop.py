@@ -1,0 +1,228 @@
+"""The training loop: epochs, validation, checkpoints, and an end that can be resumed."""
+
+import contextlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from torch import Tensor, nn
+from tqdm import tqdm
+
+from probseq_apps.training import distributed
+from probseq_apps.training.checkpoints import (
+    clean_leftovers,
+    load_latest_checkpoint,
+    save_checkpoint,
+)
+from probseq_apps.training.config import TrainConfig
+from probseq_apps.training.runs import (
+    CHECKPOINTS,
+    MetricsLog,
+    prepare_run_dir,
+    read_finished,
+    write_finished,
+)
+from probseq_apps.training.signals import StopRequest
+from probseq_apps.training.task import Task
+from probseq_apps.training.trainer import Trainer, fork_random
+from probseq_apps.training.weights import load_weights
+
+
+class FitResult(NamedTuple):
+    """How a run ended.
+
+    Attributes:
+        best_step: step of the selected weights.
+        best_score: their validation score; None without validation data.
+        steps: optimizer steps of the run.
+        seconds: time spent training, over all resumptions.
+    """
+
+    best_step: int
+    best_score: float | None
+    steps: int
+    seconds: float
+
+
+def fit(
+    task: Task,
+    train: tuple[Tensor, ...],
+    validation: tuple[Tensor, ...] | None,
+    config: TrainConfig,
+    run_dir: Path,
+    *,
+    resume: bool = False,
+    overwrite: bool = False,
+    progress: bool = True,
+    metadata: Mapping[str, object] | None = None,
+) -> FitResult:
+    """Train a model; afterwards it holds the selected weights, in eval mode.
+
+    On the CPU a resumed run ends with the same bits as one that was never interrupted. SIGTERM and
+    SIGINT save at the next step and exit with 143 or 130. The global random generators are left as
+    they were found. Under torchrun every rank calls this with the same arguments.
+
+    Args:
+        task: model, loss and score.
+        train: tensors of equal first dimension, one example a row; moved to the device whole.
+        validation: likewise, for `task.score`; None to train without validation.
+        config: the settings.
+        run_dir: folder of the run, empty or new unless `resume` or `overwrite` is given.
+        resume: go on from the newest complete checkpoint, or start where there is no run yet; a
+            finished run returns at once.
+        overwrite: delete the run that the folder holds.
+        progress: show a progress bar.
+        metadata: what else defines the run (method, data, model), as JSON values; compared on
+            resume.
+
+    Raises:
+        ValueError: the data don't fit together or the settings, or resuming is impossible.
+        RunExistsError: the folder holds a run, or other files.
+        ConfigMismatchError: the run to resume was started with other settings.
+        NonFiniteLossError: the loss became NaN or infinite.
+        SystemExit: SIGTERM or SIGINT came, and the state is saved.
+    """
+    _check_data(train, validation, config)
+    if metadata and "train" in metadata:
+        raise ValueError("metadata must not have the key 'train', which holds the settings")
+    device = distributed.resolve_device(config.device)
+    distributed.join(device)
+    settings = {**(metadata or {}), "train": config.to_dict()}
+    checkpoint = None
+    if distributed.is_main():
+        prepare_run_dir(run_dir, settings, resume=resume, overwrite=overwrite)
+        clean_leftovers(run_dir / CHECKPOINTS)
+        checkpoint = load_latest_checkpoint(run_dir / CHECKPOINTS)
+    checkpoint = distributed.broadcast(checkpoint)
+    with fork_random(device):
+        trainer = Trainer(task, train, config, device)
+        if checkpoint is not None:
+            trainer.restore(checkpoint)
+        with StopRequest() as stop:
+            if trainer.step < trainer.total_steps:
+                held = None if validation is None else tuple(t.to(device) for t in validation)
+                _train(trainer, held, config, run_dir, settings, stop, show=progress)
+            result = FitResult(*trainer.select(), trainer.step, trainer.seconds)
+            if distributed.is_main() and read_finished(run_dir) is None:
+                write_finished(run_dir, result._asdict())
+            _leave_if(distributed.largest(stop.signum, device))
+    return result
+
+
+def load_run(model: nn.Module, run_dir: Path) -> FitResult:
+    """Put the selected weights of a finished run into a model, in eval mode, without data.
+
+    Args:
+        model: built with the settings that the run was started with.
+        run_dir: folder of the run.
+
+    Raises:
+        FileNotFoundError: the folder holds no finished run, or its checkpoint is damaged.
+        ValueError: the model has other tensors than the run's.
+    """
+    finished = read_finished(run_dir)
+    checkpoint = load_latest_checkpoint(run_dir / CHECKPOINTS) if finished else None
+    if finished is None or checkpoint is None or checkpoint.step != finished["steps"]:
+        raise FileNotFoundError(
+            f"{run_dir} must hold a finished run with its last checkpoint, and does not: resume it"
+        )
+    load_weights(model, checkpoint.weights if checkpoint.best is None else checkpoint.best)
+    model.eval()
+    return FitResult(**finished)
+
+
+def _train(
+    trainer: Trainer,
+    validation: tuple[Tensor, ...] | None,
+    config: TrainConfig,
+    run_dir: Path,
+    settings: Mapping[str, object],
+    stop: StopRequest,
+    *,
+    show: bool,
+) -> None:
+    """Train from where the trainer stands to the last step; leaves early when asked to stop."""
+    main = distributed.is_main()
+    with contextlib.ExitStack() as stack:
+        log = None
+        if main:
+            log = MetricsLog(run_dir, step=trainer.step, tensorboard=config.tensorboard)
+            stack.callback(log.close)
+        bar = stack.enter_context(
+            tqdm(
+                total=trainer.total_steps,
+                initial=trainer.step,
+                unit="step",
+                disable=not (show and main),
+                dynamic_ncols=True,
+            )
+        )
+        while trainer.step < trainer.total_steps:
+            epoch = trainer.step // trainer.steps_per_epoch + 1
+            looked = trainer.train_step()
+            last = trainer.step == trainer.total_steps
+            epoch_over = trainer.step % trainer.steps_per_epoch == 0
+            if epoch_over:
+                scored = validation is not None and (last or epoch % config.validate_every == 0)
+                row = _epoch_row(trainer, validation if scored else None, epoch)
+                if log is not None:
+                    log.write(row)
+            bar.set_description(f"epoch {epoch}/{config.epochs}", refresh=False)
+            bar.set_postfix(_shown(trainer), refresh=False)
+            bar.update()
+            # Ranks agree where they meet anyway; a process of its own can stop after any step.
+            meet = looked or epoch_over or distributed.world_size() == 1
+            signum = distributed.largest(stop.signum, trainer.device) if meet else 0
+            if signum or last or (epoch_over and epoch % config.checkpoint_every == 0):
+                snapshot = trainer.snapshot()
+                if main:
+                    save_checkpoint(run_dir / CHECKPOINTS, snapshot, settings)
+            if not last:
+                _leave_if(signum)
+
+
+def _epoch_row(
+    trainer: Trainer, validation: tuple[Tensor, ...] | None, epoch: int
+) -> dict[str, object]:
+    """Close an epoch: mean losses, and the validation score where there is one."""
+    means = trainer.monitor.take_means()
+    score = None if validation is None else trainer.validate(validation)
+    return {
+        "step": trainer.step,
+        "epoch": epoch,
+        "loss": means.pop("loss"),
+        "parts": means,
+        "learning_rate": trainer.learning_rate,
+        "score": score,
+        "seconds": round(trainer.seconds, 3),
+    }
+
+
+def _shown(trainer: Trainer) -> dict[str, float]:
+    """What the progress bar shows."""
+    shown = dict(trainer.monitor.latest)
+    if trainer.last_score is not None:
+        shown["score"] = trainer.last_score
+    return shown
+
+
+def _leave_if(signum: int) -> None:
+    if signum:
+        # The main rank may still be writing, and torchrun ends all ranks when one has left.
+        distributed.barrier()
+        raise SystemExit(128 + signum)
+
+
+def _check_data(
+    train: tuple[Tensor, ...], validation: tuple[Tensor, ...] | None, config: TrainConfig
+) -> None:
+    for name, tensors in (("train", train), ("validation", validation)):
+        if tensors is None:
+            continue
+        lengths = [len(tensor) for tensor in tensors]
+        if not lengths or min(lengths) == 0 or min(lengths) != max(lengths):
+            raise ValueError(
+                f"{name} must be tensors with the same number of rows, at least one, got {lengths}"
+            )
+    if config.select == "best" and validation is None:
+        raise ValueError("select='best' needs validation data: give them, or use select='last'")

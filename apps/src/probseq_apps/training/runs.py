@@ -1,0 +1,177 @@
+"""The folder of a run: what it holds, and when it may be written to."""
+
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, TextIO
+
+from probseq_apps.training.files import write_atomic
+
+CONFIG = "config.json"
+METRICS = "metrics.jsonl"
+CHECKPOINTS = "checkpoints"
+FINISHED = "finished.json"
+
+# All that a run writes; nothing else in a folder is ever deleted. The configuration goes last, so
+# that a folder whose deletion was cut short still counts as a run.
+_ENTRIES = (FINISHED, "report.json", "plots", "tensorboard", METRICS, CHECKPOINTS, CONFIG)
+
+
+class RunExistsError(FileExistsError):
+    """The folder already holds a run, or files that are no run's."""
+
+
+class ConfigMismatchError(ValueError):
+    """A run is to be resumed with another configuration than it was started with."""
+
+
+def prepare_run_dir(
+    path: Path, config: Mapping[str, object], *, resume: bool = False, overwrite: bool = False
+) -> None:
+    """Make a folder ready for a run and store its configuration.
+
+    Args:
+        path: the run's folder.
+        config: the whole configuration, as values that JSON can hold.
+        resume: go on with the run that the folder holds; start one where it holds none.
+        overwrite: delete the run that the folder holds; other files in it stay.
+
+    Raises:
+        RunExistsError: the folder is not empty and neither `resume` nor `overwrite` is asked for,
+            or it holds files but no run.
+        ConfigMismatchError: the run to resume has another configuration; lists the keys.
+        NotADirectoryError: the path is a file.
+        ValueError: `resume` and `overwrite` are both asked for.
+    """
+    if resume and overwrite:
+        raise ValueError("resume and overwrite exclude each other: ask for one of them")
+    if path.exists() and not path.is_dir():
+        raise NotADirectoryError(f"run folder {path} must be a folder, and it is a file")
+    names = {entry.name for entry in path.iterdir()} if path.is_dir() else set[str]()
+    names.discard(f".tmp-{CONFIG}")  # left by a start that was killed
+    config = json.loads(json.dumps(config, allow_nan=False))
+    if names.intersection(_ENTRIES):
+        if overwrite:
+            _delete_run(path)
+        elif not resume:
+            raise RunExistsError(
+                f"{path} already holds a run: resume it, overwrite it, or choose another folder"
+            )
+        else:
+            _compare(path, config)
+            return
+    elif names:
+        raise RunExistsError(
+            f"{path} holds files that belong to no run ({sorted(names)[0]}): "
+            "choose an empty or a new folder"
+        )
+    path.mkdir(parents=True, exist_ok=True)
+    write_atomic(path / CONFIG, json.dumps(config, indent=2) + "\n")
+
+
+def read_finished(path: Path) -> dict[str, Any] | None:
+    """Read how a finished run ended; None while it is not finished."""
+    marker = path / FINISHED
+    return json.loads(marker.read_text(encoding="utf-8")) if marker.exists() else None
+
+
+def write_finished(path: Path, result: Mapping[str, object]) -> None:
+    """Mark a run as finished."""
+    write_atomic(path / FINISHED, json.dumps(result, indent=2) + "\n")
+
+
+class MetricsLog:
+    """`metrics.jsonl`: one JSON object a line, appended and flushed at once.
+
+    Args:
+        path: the run's folder.
+        step: step at which the run goes on. Rows of later steps are dropped: they were written
+            after the checkpoint, and come again.
+        tensorboard: also write each number as a TensorBoard scalar.
+    """
+
+    def __init__(self, path: Path, *, step: int, tensorboard: bool = False) -> None:
+        file = path / METRICS
+        kept = [row for row in read_metrics(path) if row["step"] <= step]
+        write_atomic(file, "".join(json.dumps(row) + "\n" for row in kept))
+        self._file: TextIO = file.open("a", encoding="utf-8")
+        self._writer = _tensorboard_writer(path, step) if tensorboard else None
+
+    def write(self, row: Mapping[str, Any]) -> None:
+        """Append one row; it must hold `step`."""
+        self._file.write(json.dumps(row, allow_nan=False) + "\n")
+        self._file.flush()
+        if self._writer is not None:
+            for name, value in _flatten(row):
+                if name != "step" and value is not None:
+                    self._writer.add_scalar(name, value, row["step"])
+            self._writer.flush()
+
+    def close(self) -> None:
+        """Close the files."""
+        self._file.close()
+        if self._writer is not None:
+            self._writer.close()
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """Read the rows of a run's log; a last line that a crash cut short is left out."""
+    file = path / METRICS
+    return list(_rows(file.read_text(encoding="utf-8"))) if file.exists() else []
+
+
+def _rows(text: str) -> Iterator[dict[str, Any]]:
+    for line in text.splitlines(keepends=True):
+        if line.endswith("\n"):
+            yield json.loads(line)
+
+
+def _tensorboard_writer(path: Path, step: int) -> Any:
+    # Late: tensorboard is an extra, and slow to import.
+    from probseq.errors import require
+
+    require("tensorboard", extra="tensorboard", distribution="probseq-apps")
+    from torch.utils.tensorboard.writer import SummaryWriter
+
+    return SummaryWriter(str(path / "tensorboard"), purge_step=step + 1)
+
+
+def _delete_run(path: Path) -> None:
+    for name in _ENTRIES:
+        entry = path / name
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry)
+        else:
+            entry.unlink(missing_ok=True)
+
+
+def _compare(path: Path, config: Mapping[str, object]) -> None:
+    file = path / CONFIG
+    if not file.exists():
+        raise ConfigMismatchError(
+            f"{path} holds a run without {CONFIG}, so nobody can tell how it was started: "
+            "overwrite it or choose another folder"
+        )
+    old = dict(_flatten(json.loads(file.read_text(encoding="utf-8"))))
+    new = dict(_flatten(config))
+    missing = "(absent)"
+    lines = [
+        f"{key}: {old.get(key, missing)!r} in the run, {new.get(key, missing)!r} now"
+        for key in sorted(old.keys() | new.keys())
+        if old.get(key, missing) != new.get(key, missing)
+    ]
+    if lines:
+        raise ConfigMismatchError(
+            f"{path} was started with another configuration: {'; '.join(lines)}; "
+            "resume it as it was started, or choose another folder"
+        )
+
+
+def _flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, object]]:
+    """Turn nested mappings into dotted keys."""
+    for key, value in values.items():
+        if isinstance(value, dict) and value:
+            yield from _flatten(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value

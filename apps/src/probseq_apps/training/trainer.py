@@ -1,0 +1,259 @@
+"""One optimizer step and everything that a checkpoint must hold of a run."""
+
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from probseq_apps.training import distributed
+from probseq_apps.training.checkpoints import Checkpoint
+from probseq_apps.training.config import TrainConfig
+from probseq_apps.training.monitor import LossMonitor
+from probseq_apps.training.schedule import derive_seed, epoch_order, learning_rate
+from probseq_apps.training.task import Task
+from probseq_apps.training.weights import copy_weights, load_weights
+
+# Steps between two looks at the losses on a CUDA device: each look waits for the device.
+_LOOK_EVERY_CUDA = 20
+
+
+class Trainer:
+    """Model, optimizer, random streams and best weights of one run.
+
+    Seeds the global random generators.
+
+    Args:
+        task: the model and its objective; the model is moved to the device.
+        train: tensors of equal first dimension; moved to the device as a whole.
+        config: the settings.
+        device: where to train.
+
+    Attributes:
+        device: where it trains.
+        step: optimizer steps done. It determines epoch, place in the epoch and step size.
+        monitor: the running means of the loss.
+        best_step: step of the best validation score, 0 before any.
+        best_score: the best validation score.
+        last_score: the newest validation score.
+    """
+
+    def __init__(
+        self, task: Task, train: tuple[Tensor, ...], config: TrainConfig, device: torch.device
+    ) -> None:
+        self._task, self._config, self.device = task, config, device
+        self._train = tuple(tensor.to(device) for tensor in train)
+        self._model = task.model.to(device)
+        self._wrapped = _wrap(self._model, config, device)
+        parameters = [p for p in self._model.parameters() if p.requires_grad]
+        if not parameters:
+            raise ValueError("task.model must have parameters to train, and it has none")
+        self._parameters = parameters
+        optimizer = torch.optim.AdamW if config.weight_decay > 0 else torch.optim.Adam
+        self._optimizer = optimizer(
+            parameters,
+            lr=config.learning_rate,
+            weight_decay=config.weight_decay,
+            fused=device.type == "cuda",
+        )
+        rank = distributed.rank()
+        torch.manual_seed(derive_seed(config.seed, "global", rank))
+        self._generator = torch.Generator(device)
+        self._generator.manual_seed(derive_seed(config.seed, "loss", rank))
+        self.monitor = LossMonitor(_LOOK_EVERY_CUDA if device.type == "cuda" else 1)
+        self.step = 0
+        self.best_step = 0
+        self.best_score: float | None = None
+        self.last_score: float | None = None
+        self._best: dict[str, Tensor] | None = None
+        self._order: tuple[int, Tensor] | None = None
+        self._seconds_before = 0.0
+        self._started = time.perf_counter()
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Optimizer steps per pass over the data; the last one may have a smaller batch."""
+        return -(-len(self._train[0]) // self._config.batch_size)
+
+    @property
+    def total_steps(self) -> int:
+        """Optimizer steps of the whole run."""
+        return self._config.epochs * self.steps_per_epoch
+
+    @property
+    def seconds(self) -> float:
+        """Time spent training, over all resumptions."""
+        return self._seconds_before + time.perf_counter() - self._started
+
+    @property
+    def learning_rate(self) -> float:
+        """Step size of the last optimizer step."""
+        return self._optimizer.param_groups[0]["lr"]
+
+    def train_step(self) -> bool:
+        """Do one optimizer step.
+
+        Returns:
+            Whether the losses were looked at, see `LossMonitor`.
+
+        Raises:
+            NonFiniteLossError: a loss was NaN or infinite.
+        """
+        batch, share, size = self._next_batch()
+        self._model.train()
+        with self._precision():
+            parts = self._task.loss(
+                self._wrapped,
+                batch,
+                progress=self.step / self.total_steps,
+                generator=self._generator,
+            )
+        looked = self.monitor.add(self.step + 1, parts, share=share, size=size)
+        self._optimizer.zero_grad(set_to_none=True)
+        # The ranks' gradients are averaged: times their number, they add up by share.
+        (parts.loss * (share * distributed.world_size())).backward()
+        if self._config.grad_clip is not None:
+            nn.utils.clip_grad_norm_(self._parameters, self._config.grad_clip)
+        for group in self._optimizer.param_groups:
+            group["lr"] = learning_rate(self._config, self.step, self.steps_per_epoch)
+        self._optimizer.step()
+        self.step += 1
+        return looked
+
+    def validate(self, validation: tuple[Tensor, ...]) -> float:
+        """Score the weights on the validation data and remember them if they are the best yet.
+
+        The main rank scores. Random numbers drawn here are the same each time and don't touch the
+        training's.
+
+        Args:
+            validation: tensors of equal first dimension on the device.
+
+        Raises:
+            ValueError: the score is not a finite number.
+        """
+        score = 0.0
+        if distributed.is_main():
+            self._model.eval()
+            with fork_random(self.device), torch.no_grad(), self._precision():
+                torch.manual_seed(derive_seed(self._config.seed, "validation"))
+                batches = _cut(validation, self._config.batch_size)
+                score = float(self._task.score(self._model, batches))
+        score = distributed.broadcast(score)
+        if not abs(score) < float("inf"):
+            raise ValueError(
+                f"task.score must be a finite number, got {score} at step {self.step}: "
+                "look at the validation data and at the loss"
+            )
+        self.last_score = score
+        if self.best_score is None or score > self.best_score:
+            self.best_step, self.best_score = self.step, score
+            if self._config.select == "best":
+                self._best = copy_weights(self._model)
+        return score
+
+    def select(self) -> tuple[int, float | None]:
+        """Put the selected weights into the model, in eval mode; returns their step and score."""
+        if self._best is not None:
+            load_weights(self._model, self._best)
+        self._model.eval()
+        if self._config.select == "best":
+            return self.best_step, self.best_score
+        return self.step, self.last_score
+
+    def snapshot(self) -> Checkpoint:
+        """Everything that resuming needs; every rank must call it."""
+        random = {
+            "cpu": torch.get_rng_state(),
+            "loss": self._generator.get_state(),
+            "cuda": torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else None,
+        }
+        state = {
+            "device": self.device.type,
+            "sampler": {
+                "seed": self._config.seed,
+                "epoch": self.step // self.steps_per_epoch,
+                "offset": self.step % self.steps_per_epoch * self._config.batch_size,
+                "num_examples": len(self._train[0]),
+            },
+            "optimizer": self._optimizer.state_dict(),
+            "random": distributed.gather(random),
+            "monitor": self.monitor.state_dict(),
+            "best_step": self.best_step,
+            "best_score": self.best_score,
+            "last_score": self.last_score,
+            "seconds": self.seconds,
+        }
+        return Checkpoint(self.step, copy_weights(self._model), self._best, state)
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Go on where `snapshot` was taken.
+
+        Raises:
+            ValueError: it was taken with other data, another kind of device or another number of
+                processes, or the model has other tensors.
+        """
+        state = checkpoint.state
+        load_weights(self._model, checkpoint.weights)
+        self._best = checkpoint.best
+        self.step = checkpoint.step
+        self.best_step, self.best_score = state["best_step"], state["best_score"]
+        self.last_score = state["last_score"]
+        self._seconds_before = state["seconds"]
+        self._started = time.perf_counter()
+        if self.step == self.total_steps:
+            return  # nothing is left to train, so the rest doesn't matter, nor does the device
+        self._check_same("the kind of device", state["device"], self.device.type)
+        self._check_same("the number of processes", len(state["random"]), distributed.world_size())
+        examples = state["sampler"]["num_examples"]
+        self._check_same("the number of training examples", examples, len(self._train[0]))
+        self._optimizer.load_state_dict(state["optimizer"])
+        self.monitor.load_state_dict(state["monitor"])
+        random: dict[str, Any] = state["random"][distributed.rank()]
+        torch.set_rng_state(random["cpu"])
+        self._generator.set_state(random["loss"])
+        if self.device.type == "cuda":
+            torch.cuda.set_rng_state(random["cuda"], self.device)
+
+    def _next_batch(self) -> tuple[tuple[Tensor, ...], float, int]:
+        epoch, position = divmod(self.step, self.steps_per_epoch)
+        if self._order is None or self._order[0] != epoch:
+            order = epoch_order(self._config.seed, epoch, len(self._train[0]))
+            self._order = (epoch, order.to(self.device))
+        start = position * self._config.batch_size
+        chosen = self._order[1][start : start + self._config.batch_size]
+        part, share = distributed.own_slice(chosen)
+        return tuple(t.index_select(0, part) for t in self._train), share, len(chosen)
+
+    def _precision(self) -> AbstractContextManager[object]:
+        if self._config.precision == "bf16":
+            return torch.autocast(self.device.type, dtype=torch.bfloat16)
+        return nullcontext()
+
+    def _check_same(self, what: str, old: object, new: object) -> None:
+        if old != new:
+            raise ValueError(
+                f"{what} must be {old}, as in the run to resume, got {new}: "
+                "resume it as it was started"
+            )
+
+
+def fork_random(device: torch.device) -> AbstractContextManager[object]:
+    """Context in which the global generators may be seeded; they come back at its end."""
+    return torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
+
+
+def _wrap(model: nn.Module, config: TrainConfig, device: torch.device) -> nn.Module:
+    """Dress the model for training; wrapper and model share their tensors."""
+    if distributed.world_size() > 1:
+        devices = [device] if device.type == "cuda" else None
+        model = nn.parallel.DistributedDataParallel(model, device_ids=devices)
+    if config.compile:
+        model = torch.compile(model)  # pyright: ignore[reportAssignmentType]
+    return model
+
+
+def _cut(tensors: tuple[Tensor, ...], size: int) -> Iterator[tuple[Tensor, ...]]:
+    return zip(*(tensor.split(size) for tensor in tensors), strict=True)
