@@ -84,7 +84,8 @@ def test_a_wheel_installs_and_imports_without_siblings(
     run(uv, "venv", "--python", sys.executable, environment, cwd=tmp_path)
     scripts = environment / ("Scripts" if sys.platform == "win32" else "bin")
     install = [uv, "pip", "install", "--python", scripts / "python"]
-    run(*install, "--requirements", locked, cwd=tmp_path)
+    # Links, or a temporary folder on another disk than uv's cache would get a copy of 5 GB.
+    run(*install, "--link-mode", "symlink", "--requirements", locked, cwd=tmp_path)
     run(*install, "--no-deps", *(wheels[name] for name in needed), cwd=tmp_path)
     run(uv, "pip", "check", "--python", scripts / "python", cwd=tmp_path)
 
