@@ -1,0 +1,259 @@
+"""Gaussian algebra against torch.distributions, dense conditioning and Monte Carlo."""
+
+import numpy as np
+import pytest
+import torch
+from torch.distributions import MultivariateNormal, kl_divergence
+
+from probseq.gaussians import DiagonalGaussian, Gaussian, conditional, gauss_kl
+from probseq.kernels import RBF
+from probseq.linalg import safe_cholesky
+
+
+def randn(*shape, seed):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+
+def random_q(*batch, m, seed=0):
+    return randn(*batch, m, seed=seed), randn(*batch, m, m, seed=seed + 1)
+
+
+def covariance_of(factor):
+    lower = factor.tril()
+    return lower @ lower.mT
+
+
+def prior_factor(*batch, m, seed=5):
+    return torch.linalg.cholesky(covariance_of(randn(*batch, m, m, seed=seed)) + torch.eye(m))
+
+
+@pytest.mark.parametrize("with_prior", [False, True])
+def test_gauss_kl_equals_torch_distributions_for_every_batch_member(with_prior):
+    q_mu, q_sqrt = random_q(3, 2, m=4)
+    L = prior_factor(3, 2, m=4) if with_prior else None
+    prior_covariance = L @ L.mT if with_prior else torch.eye(4, dtype=torch.float64)
+    q = MultivariateNormal(q_mu, covariance_of(q_sqrt))
+    p = MultivariateNormal(torch.zeros(4, dtype=torch.float64), prior_covariance)
+    torch.testing.assert_close(gauss_kl(q_mu, q_sqrt, L), kl_divergence(q, p))
+
+
+def test_gauss_kl_of_standard_deviations_is_that_of_the_diagonal_factor():
+    q_mu, deviations = randn(3, 4, seed=0), randn(3, 4, seed=1)
+    L = prior_factor(3, m=4)
+    for prior in (None, L):
+        expected = gauss_kl(q_mu, torch.diag_embed(deviations), prior)
+        torch.testing.assert_close(gauss_kl(q_mu, deviations, prior), expected)
+
+
+def test_gauss_kl_is_zero_at_the_prior_and_independent_of_the_diagonals_sign():
+    L = prior_factor(m=5)
+    zero = torch.zeros(5, dtype=torch.float64)
+    # 20 terms of order one cancel.
+    assert gauss_kl(zero, L, L).abs() < 1e-13
+    flipped = L * torch.tensor([1.0, -1, 1, -1, 1], dtype=torch.float64)
+    assert gauss_kl(zero, flipped, L).abs() < 1e-13
+
+
+def test_gauss_kl_does_not_change_under_whitening():
+    q_mu, q_sqrt = random_q(m=4)
+    L = prior_factor(m=4)
+    unwhitened = gauss_kl(L @ q_mu, L @ q_sqrt.tril(), L)
+    torch.testing.assert_close(gauss_kl(q_mu, q_sqrt), unwhitened)
+
+
+def test_gauss_kl_shares_factors_and_priors_of_batch_size_one():
+    q_mu, q_sqrt = randn(3, 4, seed=0), randn(1, 4, 4, seed=1)
+    L = prior_factor(1, m=4)
+    expected = gauss_kl(q_mu, q_sqrt.expand(3, 4, 4), L.expand(3, 4, 4))
+    torch.testing.assert_close(gauss_kl(q_mu, q_sqrt, L), expected)
+
+
+def test_gauss_kl_gradients_agree_with_finite_differences():
+    q_mu, q_sqrt = random_q(2, m=3)
+    L = prior_factor(2, m=3)
+    inputs = (q_mu.requires_grad_(), q_sqrt.requires_grad_(), L.requires_grad_())
+    torch.autograd.gradcheck(lambda m, s, f: gauss_kl(m, s, f.tril()), inputs)
+
+
+def test_gauss_kl_refuses_a_factor_of_the_wrong_rank():
+    function = getattr(gauss_kl, "__wrapped__", gauss_kl)
+    with pytest.raises(
+        ValueError, match=r"q_sqrt must have .* got shapes \(2, 3, 4, 4\) and \(4,\)"
+    ):
+        function(torch.zeros(4), torch.zeros(2, 3, 4, 4))
+
+
+def joint_covariance(m, n, seed=0):
+    """A random covariance of (u, f), cut into blocks."""
+    joint = covariance_of(randn(m + n, m + n, seed=seed)) + 0.5 * torch.eye(m + n)
+    return joint[:m, :m], joint[:m, m:], joint[m:, m:]
+
+
+def dense_conditional(Kmm, Kmn, Knn, mean_u, covariance_u):
+    """E and Cov of f by explicit inverses: the law of total expectation and covariance."""
+    Kmm, Kmn, Knn = Kmm.numpy(), Kmn.numpy(), Knn.numpy()
+    gain = Kmn.T @ np.linalg.inv(Kmm)
+    covariance = Knn - gain @ Kmn + gain @ covariance_u.numpy() @ gain.T
+    return gain @ mean_u.numpy(), covariance
+
+
+@pytest.mark.parametrize("whiten", [False, True])
+@pytest.mark.parametrize("uncertain", [False, True])
+def test_conditional_equals_dense_conditioning(whiten, uncertain):
+    Kmm, Kmn, Knn = joint_covariance(4, 3)
+    L = torch.linalg.cholesky(Kmm)
+    q_mu, q_sqrt = random_q(m=4)
+    covariance_v = covariance_of(q_sqrt) if uncertain else torch.zeros_like(Kmm)
+    mean_u = L @ q_mu if whiten else q_mu
+    covariance_u = L @ covariance_v @ L.mT if whiten else covariance_v
+    mean, covariance = dense_conditional(Kmm, Kmn, Knn, mean_u, covariance_u)
+
+    factor = q_sqrt if uncertain else None
+    full = conditional(Kmn, L, Knn, q_mu, factor, whiten=whiten, full_cov=True)
+    assert isinstance(full, Gaussian)
+    np.testing.assert_allclose(full.mean.numpy(), mean, rtol=1e-10)
+    np.testing.assert_allclose(full.covariance.numpy(), covariance, rtol=1e-9, atol=1e-10)
+    diagonal = conditional(Kmn, L, Knn.diagonal(), q_mu, factor, whiten=whiten, full_cov=False)
+    assert isinstance(diagonal, DiagonalGaussian)
+    np.testing.assert_allclose(diagonal.mean.numpy(), mean, rtol=1e-10)
+    np.testing.assert_allclose(diagonal.variance.numpy(), np.diag(covariance), rtol=1e-9)
+
+
+def test_conditional_on_noisy_observations_is_gaussian_process_regression():
+    # q(u) = p(u | y) makes the conditional the exact posterior, SGPR's limit Z = X.
+    kernel = RBF(1, lengthscale=0.7).double()
+    x = torch.linspace(0, 3, 8, dtype=torch.float64)[:, None]
+    new = torch.linspace(-0.5, 4, 5, dtype=torch.float64)[:, None]
+    y, noise = torch.sin(2 * x[:, 0]), 0.1
+    with torch.no_grad():
+        K, cross, prior = kernel(x, x), kernel(x, new), kernel(new, new)
+        noisy = torch.linalg.inv(K + noise * torch.eye(8))
+        expected_mean = cross.mT @ noisy @ y
+        expected = prior - cross.mT @ noisy @ cross
+        posterior = K - K @ noisy @ K
+        # Jitter 1e-12 to resolve the posterior to the tolerance below.
+        f = conditional(
+            cross,
+            safe_cholesky(K, jitter=1e-12),
+            prior,
+            K @ noisy @ y,
+            safe_cholesky(posterior, jitter=1e-12),
+            whiten=False,
+            full_cov=True,
+        )
+    torch.testing.assert_close(f.mean, expected_mean, rtol=0, atol=1e-8)
+    torch.testing.assert_close(f.covariance, expected, rtol=0, atol=1e-8)
+
+
+def test_conditional_with_q_equal_to_the_prior_gives_the_prior_back():
+    Kmm, Kmn, Knn = joint_covariance(4, 3)
+    L = torch.linalg.cholesky(Kmm)
+    zero = torch.zeros(4, dtype=torch.float64)
+    unwhitened = conditional(Kmn, L, Knn, zero, L, whiten=False, full_cov=True)
+    identity = torch.eye(4, dtype=torch.float64)
+    whitened = conditional(Kmn, L, Knn, zero, identity, whiten=True, full_cov=True)
+    for f in (unwhitened, whitened):
+        torch.testing.assert_close(f.mean, torch.zeros(3, dtype=torch.float64))
+        torch.testing.assert_close(f.covariance, Knn)
+
+
+@pytest.mark.parametrize("full_cov", [False, True])
+@pytest.mark.parametrize("whiten", [False, True])
+def test_conditional_shares_the_kernel_among_output_dimensions(whiten, full_cov):
+    blocks = [joint_covariance(4, 3, seed=seed) for seed in (0, 1)]
+    Kmm, Kmn, Knn = (torch.stack(block) for block in zip(*blocks, strict=True))
+    L = torch.linalg.cholesky(Kmm)
+    Knn = Knn if full_cov else Knn.diagonal(dim1=-2, dim2=-1)
+    q_mu, q_sqrt = random_q(2, 5, m=4)
+    shared = (Kmn[:, None], L[:, None], Knn[:, None])
+    batched = conditional(*shared, q_mu, q_sqrt, whiten=whiten, full_cov=full_cov)
+    certain = conditional(*shared, q_mu, None, whiten=whiten, full_cov=full_cov)
+    for h in range(2):
+        for d in range(5):
+            arguments = (Kmn[h], L[h], Knn[h], q_mu[h, d])
+            single = conditional(*arguments, q_sqrt[h, d], whiten=whiten, full_cov=full_cov)
+            torch.testing.assert_close(batched.mean[h, d], single.mean)
+            torch.testing.assert_close(batched.variance[h, d], single.variance)
+            single = conditional(*arguments, None, whiten=whiten, full_cov=full_cov)
+            torch.testing.assert_close(certain.mean[h, d], single.mean)
+            torch.testing.assert_close(certain.variance[h, d], single.variance)
+
+
+def test_conditional_variances_at_the_inducing_points_stay_positive_in_float32():
+    kernel = RBF(1, outputscale=3.0)
+    x = torch.linspace(0, 1, 20)[:, None]
+    with torch.no_grad():
+        L = safe_cholesky(kernel(x, x))
+        f = conditional(
+            kernel(x, x), L, kernel.diag(x), torch.zeros(20), None, whiten=True, full_cov=False
+        )
+    assert (f.variance > 0).all()
+    # True value below the jitter, 1e-6 of 3; float32 adds some rounding errors of 3e-7.
+    assert (f.variance < 2e-5).all()
+
+
+def test_conditional_gradients_agree_with_finite_differences():
+    Kmm, Kmn, Knn = joint_covariance(3, 2)
+    q_mu, q_sqrt = random_q(m=3)
+
+    def moments(Kmn, root, q_mu, q_sqrt):
+        L = root.tril()
+        full = conditional(Kmn, L, Knn, q_mu, q_sqrt, whiten=False, full_cov=True)
+        diagonal = conditional(Kmn, L, Knn.diagonal(), q_mu, q_sqrt, whiten=True, full_cov=False)
+        return full.mean, full.covariance, diagonal.mean, diagonal.variance
+
+    inputs = (Kmn, torch.linalg.cholesky(Kmm), q_mu, q_sqrt)
+    torch.autograd.gradcheck(moments, [value.clone().requires_grad_() for value in inputs])
+
+
+def test_densities_equal_torch_distributions():
+    mean, value = randn(3, 4, seed=0), randn(2, 3, 4, seed=1)
+    covariance = covariance_of(randn(3, 4, 4, seed=2)) + torch.eye(4)
+    full = Gaussian(mean, covariance)
+    # safe_cholesky adds 1e-8 of the mean variance.
+    expected = MultivariateNormal(mean, covariance).log_prob(value)
+    torch.testing.assert_close(full.log_prob(value), expected, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(full.variance, covariance.diagonal(dim1=-2, dim2=-1))
+    diagonal = DiagonalGaussian(mean, full.variance)
+    expected = torch.distributions.Normal(mean, full.variance.sqrt()).log_prob(value).sum(-1)
+    torch.testing.assert_close(diagonal.log_prob(value), expected)
+
+
+def test_samples_have_the_moments_they_should():
+    mean = randn(2, 3, seed=0)
+    covariance = covariance_of(randn(2, 3, 3, seed=1)) + torch.eye(3)
+    full = Gaussian(mean, covariance)
+    diagonal = DiagonalGaussian(mean, full.variance)
+    count = 100_000
+    for distribution, expected in ((full, covariance), (diagonal, torch.diag_embed(full.variance))):
+        generator = torch.Generator().manual_seed(2)
+        samples = distribution.rsample((count,), generator=generator)
+        assert samples.shape == (count, 2, 3)
+        # Five standard errors, which are √(v/n) for a mean and at most √(2 v²/n) for a covariance.
+        largest = full.variance.max()
+        torch.testing.assert_close(
+            samples.mean(0), mean, rtol=0, atol=5 * float((largest / count).sqrt())
+        )
+        centred = samples - mean
+        empirical = torch.einsum("sbi,sbj->bij", centred, centred) / count
+        torch.testing.assert_close(
+            empirical, expected, rtol=0, atol=5 * float(largest * (2 / count) ** 0.5)
+        )
+
+
+def test_a_generator_gives_bitwise_equal_draws_that_pass_gradients():
+    mean = randn(2, 3, seed=0).requires_grad_()
+    covariance = (covariance_of(randn(2, 3, 3, seed=1)) + torch.eye(3)).requires_grad_()
+    for distribution in (
+        Gaussian(mean, covariance),
+        DiagonalGaussian(mean, covariance.diagonal(dim1=-2, dim2=-1)),
+    ):
+        first, second = (
+            distribution.rsample(generator=torch.Generator().manual_seed(3)) for _ in range(2)
+        )
+        assert torch.equal(first, second)
+        other = distribution.rsample(generator=torch.Generator().manual_seed(4))
+        assert not torch.equal(first, other)
+        gradients = torch.autograd.grad(first.square().sum(), [mean, covariance])
+        assert all(gradient.abs().sum() > 0 for gradient in gradients)
