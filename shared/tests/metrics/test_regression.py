@@ -1,0 +1,160 @@
+import math
+
+import numpy as np
+import pytest
+import scipy.integrate
+import scipy.stats
+import sklearn.metrics
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from probseq.metrics import (
+    coverage_calibration_error,
+    gaussian_nlpd,
+    laplace_log_prob,
+    laplace_predictive_variance,
+    mae,
+    rmse,
+)
+
+LEVELS = np.arange(0.05, 1.0, 0.1)
+
+
+def draw(*shape, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("shape", [(50,), (10, 5)])
+def test_errors_equal_sklearn(shape):
+    mean, targets = draw(*shape, seed=1), draw(*shape, seed=2)
+    expected = sklearn.metrics.root_mean_squared_error(targets.flatten(), mean.flatten())
+    assert float(rmse(mean, targets)) == pytest.approx(expected, rel=1e-12)
+    expected = sklearn.metrics.mean_absolute_error(targets.flatten(), mean.flatten())
+    assert float(mae(mean, targets)) == pytest.approx(expected, rel=1e-12)
+
+
+@given(shift=st.floats(-5, 5), scale=st.floats(0.1, 10))
+def test_errors_ignore_a_shift_and_follow_a_scale(shift, scale):
+    mean, targets = draw(20, seed=1), draw(20, seed=2)
+    for metric in (rmse, mae):
+        moved = metric(scale * mean + shift, scale * targets + shift)
+        assert float(moved) == pytest.approx(scale * float(metric(mean, targets)), rel=1e-9)
+
+
+def test_gaussian_density_equals_scipy():
+    mean, targets, variance = draw(30, seed=1), draw(30, seed=2), draw(30, seed=3).exp()
+    expected = -scipy.stats.norm.logpdf(targets, mean, variance.sqrt()).mean()
+    assert float(gaussian_nlpd(mean, variance, targets)) == pytest.approx(expected, rel=1e-12)
+
+
+def test_gaussian_density_is_best_at_the_squared_error():
+    targets = torch.full((4,), 1.5, dtype=torch.float64)
+    mean = torch.zeros_like(targets)
+
+    def at(variance: float) -> float:
+        return float(gaussian_nlpd(mean, torch.full_like(targets, variance), targets))
+
+    assert at(2.25) == pytest.approx(0.5 * math.log(2 * math.pi * 2.25) + 0.5)
+    assert at(2.25) < min(at(2.0), at(2.5))
+
+
+def loop_coverage(samples, targets):
+    """Eq. 4.20 with numpy's quantiles."""
+    total = 0.0
+    for level in LEVELS:
+        low = np.quantile(samples, (1 - level) / 2, axis=0)
+        high = np.quantile(samples, (1 + level) / 2, axis=0)
+        total += abs(np.mean((low <= targets) & (targets <= high)) - level)
+    return total / len(LEVELS)
+
+
+@pytest.mark.parametrize("num_samples", [2, 7, 100])
+@pytest.mark.parametrize("spread", [0.3, 1.0, 3.0])
+def test_coverage_error_equals_numpys_quantiles(num_samples, spread):
+    samples, targets = spread * draw(num_samples, 40, seed=1), draw(40, seed=2)
+    expected = loop_coverage(samples.numpy(), targets.numpy())
+    assert float(coverage_calibration_error(samples, targets)) == pytest.approx(expected, rel=1e-9)
+
+
+def test_coverage_error_of_exact_predictions_vanishes_and_of_wrong_ones_does_not():
+    targets = draw(4_000, seed=1)
+    samples = draw(400, 4_000, seed=2)
+    exact = float(coverage_calibration_error(samples, targets))
+    # 1/S from the quantiles, sqrt(c(1-c)/N) < 0.008 from the targets.
+    assert exact < 0.01
+    for spread in (0.5, 2.0):
+        assert float(coverage_calibration_error(spread * samples, targets)) > 0.1
+    assert float(coverage_calibration_error(samples + 2, targets)) > 0.1
+
+
+def test_coverage_error_of_certain_and_wrong_predictions_is_the_mean_level():
+    samples, targets = torch.zeros(10, 6), torch.ones(6)
+    assert float(coverage_calibration_error(samples, targets)) == pytest.approx(0.5)
+    assert float(coverage_calibration_error(samples, 0 * targets)) == pytest.approx(0.5)
+
+
+def test_coverage_error_does_not_depend_on_any_order():
+    samples, targets = draw(20, 30, seed=1), draw(30, seed=2)
+    before = float(coverage_calibration_error(samples, targets))
+    generator = torch.Generator().manual_seed(3)
+    rows, columns = torch.randperm(20, generator=generator), torch.randperm(30, generator=generator)
+    after = coverage_calibration_error(samples[rows][:, columns], targets[columns])
+    assert float(after) == pytest.approx(before, abs=1e-12)
+
+
+@pytest.mark.parametrize("scale", [0.1, 2.5])
+def test_laplace_density_equals_the_logarithm_of_a_mean_of_densities(scale):
+    samples, targets = draw(8, 12, seed=1), draw(12, seed=2)
+    densities = scipy.stats.laplace.pdf(targets.numpy(), samples.numpy(), scale)
+    ours = laplace_log_prob(samples, targets, scale)
+    np.testing.assert_allclose(ours.numpy(), np.log(densities.mean(0)), rtol=1e-10)
+    bound = scipy.stats.laplace.logpdf(targets.numpy(), samples.numpy(), scale).mean(0)
+    assert (ours.numpy() > bound + 1e-6).all()
+
+
+def test_laplace_density_does_not_underflow_far_away():
+    samples, targets = torch.tensor([[0.0], [1.0]]), torch.tensor([1e4])
+    # Only the nearer sample counts: -(1e4 - 1) - log 2 - log 2 + log(1 + exp(-1)).
+    expected = -9999.0 - 2 * math.log(2) + math.log1p(math.exp(-1))
+    assert float(laplace_log_prob(samples, targets, 1.0)) == pytest.approx(expected, rel=1e-12)
+
+
+def test_laplace_variance_is_that_of_the_mixture():
+    samples, scale = draw(4, 1, seed=1), 0.7
+
+    def moment(power: int) -> float:
+        def integrand(y: float) -> float:
+            density = laplace_log_prob(samples, torch.tensor([y], dtype=torch.float64), scale)
+            return y**power * math.exp(float(density))
+
+        kinks = sorted(samples[:, 0].tolist())
+        return scipy.integrate.quad(integrand, -25, 25, points=kinks, limit=200)[0]
+
+    variance = float(laplace_predictive_variance(samples, scale))
+    assert variance == pytest.approx(moment(2) - moment(1) ** 2, rel=1e-6)
+
+
+def test_laplace_variance_is_spread_plus_twice_the_squared_scale():
+    samples = draw(9, 5, seed=1)
+    expected = samples.numpy().var(0) + 2 * 0.3**2
+    ours = laplace_predictive_variance(samples, torch.tensor(0.3, dtype=torch.float64))
+    np.testing.assert_allclose(ours.numpy(), expected, rtol=1e-12)
+    single = laplace_predictive_variance(samples[:1], 0.5)
+    assert single.tolist() == pytest.approx([0.5] * 5)
+
+
+def test_density_gradients_are_right():
+    samples, targets = draw(3, 4, seed=1).requires_grad_(), draw(4, seed=2)
+    scale = torch.tensor(0.8, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda f, b: laplace_log_prob(f, targets, b), (samples, scale))
+    mean, variance = draw(4, seed=3).requires_grad_(), draw(4, seed=4).exp().requires_grad_()
+    assert torch.autograd.gradcheck(lambda m, v: gaussian_nlpd(m, v, targets), (mean, variance))
+
+
+def test_float32_predictions_are_scored_in_float64():
+    mean, targets = draw(50, seed=1), draw(50, seed=2)
+    low = rmse(mean.float(), targets.float())
+    assert low.dtype == torch.float64
+    assert float(low) == pytest.approx(float(rmse(mean, targets)), rel=1e-6)

@@ -1,0 +1,126 @@
+import numpy as np
+import pytest
+import sklearn.metrics
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from probseq.metrics import aurc, e_aurc, failure_auroc, failure_fpr, risk_coverage_curve
+
+distinct_samples = st.lists(
+    st.tuples(st.integers(-1000, 1000), st.booleans()),
+    min_size=1,
+    max_size=30,
+    unique_by=lambda sample: sample[0],
+)
+
+
+def unzip(samples):
+    confidence, correct = zip(*samples, strict=True)
+    return torch.tensor(confidence, dtype=torch.float64) / 1000, torch.tensor(correct)
+
+
+def make_confidence(num_samples=200, seed=0):
+    rng = np.random.default_rng(seed)
+    confidence = rng.random(num_samples)
+    correct = rng.random(num_samples) < confidence
+    return torch.from_numpy(confidence), torch.from_numpy(correct)
+
+
+def loop_aurc(confidence, correct):
+    ranked = sorted(zip(confidence, correct, strict=True), key=lambda s: s[0], reverse=True)
+    errors, area = 0, 0.0
+    for k, (_, right) in enumerate(ranked, start=1):
+        errors += not right
+        area += errors / k / len(ranked)
+    return area
+
+
+@given(samples=distinct_samples)
+def test_aurc_equals_a_loop(samples):
+    confidence, correct = unzip(samples)
+    expected = loop_aurc(confidence.tolist(), correct.tolist())
+    assert float(aurc(confidence, correct)) == pytest.approx(expected, abs=1e-12)
+
+
+def test_curve_of_a_hand_made_example():
+    confidence = torch.tensor([0.2, 0.9, 0.5, 0.7])
+    correct = torch.tensor([False, True, True, False])
+    coverage, risk = risk_coverage_curve(confidence, correct)
+    assert coverage.tolist() == [0.25, 0.5, 0.75, 1.0]
+    np.testing.assert_allclose(risk.numpy(), [0, 1 / 2, 1 / 3, 2 / 4])
+    assert float(aurc(confidence, correct)) == pytest.approx((1 / 2 + 1 / 3 + 1 / 2) / 4)
+
+
+def test_ties_keep_the_order_of_the_samples():
+    confidence = torch.full((3,), 0.5)
+    for correct in ([True, False, True], [False, True, True], [True, True, False]):
+        expected = loop_aurc([0.5] * 3, correct)
+        assert float(aurc(confidence, torch.tensor(correct))) == pytest.approx(expected)
+
+
+@given(samples=distinct_samples, seed=st.integers(0, 2**31))
+def test_order_does_not_matter_without_ties(samples, seed):
+    confidence, correct = unzip(samples)
+    order = torch.randperm(len(samples), generator=torch.Generator().manual_seed(seed))
+    for metric in (aurc, e_aurc):
+        assert float(metric(confidence[order], correct[order])) == float(
+            metric(confidence, correct)
+        )
+
+
+@given(samples=distinct_samples)
+def test_excess_is_zero_for_an_ideal_ranking_and_never_negative(samples):
+    confidence, correct = unzip(samples)
+    assert float(e_aurc(confidence, correct)) >= 0.0
+    ideal = confidence.argsort().argsort() + 10_000 * correct
+    assert float(e_aurc(ideal.double(), correct)) == 0.0
+
+
+@pytest.mark.parametrize("errors", [1, 7, 49])
+def test_the_ideal_area_is_the_finite_sum(errors):
+    num_samples = 50
+    confidence, _ = make_confidence(num_samples)
+    correct = torch.arange(num_samples) >= errors
+    ideal = sum(j / (num_samples - errors + j) for j in range(1, errors + 1)) / num_samples
+    excess = float(aurc(confidence, correct)) - float(e_aurc(confidence, correct))
+    assert excess == pytest.approx(ideal, rel=1e-12)
+
+
+def test_the_ideal_area_tends_to_the_papers_formula():
+    gaps = []
+    for num_samples in (100, 10_000):
+        confidence, correct = make_confidence(num_samples)
+        rate = 1 - correct.double().mean()
+        limit = rate + (1 - rate) * torch.log1p(-rate)
+        gaps.append(float(aurc(confidence, correct) - limit - e_aurc(confidence, correct)))
+    # The difference is O(1/N): the sum exceeds the integral by about r/2N.
+    assert 0 < gaps[1] < 0.02 * gaps[0]
+
+
+@pytest.mark.parametrize("flag", [True, False])
+def test_excess_is_zero_where_all_or_none_are_correct(flag):
+    confidence, _ = make_confidence(20)
+    correct = torch.full((20,), flag)
+    assert float(e_aurc(confidence, correct)) == 0.0
+    assert float(aurc(confidence, correct)) == (0.0 if flag else 1.0)
+
+
+def test_informative_confidence_beats_its_reverse():
+    confidence, correct = make_confidence()
+    assert float(aurc(confidence, correct)) < float(aurc(-confidence, correct)) - 0.1
+    assert float(e_aurc(confidence, correct)) < float(e_aurc(-confidence, correct)) - 0.1
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_failure_metrics_take_correct_as_positive_as_keps_code_does(seed):
+    confidence, correct = make_confidence(seed=seed)
+    fpr, tpr, _ = sklearn.metrics.roc_curve(correct.numpy(), confidence.numpy())
+    area = sklearn.metrics.auc(fpr, tpr)
+    assert area > 0.6
+    assert float(failure_auroc(confidence, correct)) == pytest.approx(area, rel=1e-12)
+    nearest = fpr[np.argmin(np.abs(tpr - 0.95))]
+    assert float(failure_fpr(confidence, correct, mode="nearest")) == pytest.approx(nearest)
+    first = fpr[np.argmax(tpr >= 0.95)]
+    assert float(failure_fpr(confidence, correct)) == pytest.approx(first)
+    assert float(failure_fpr(confidence, correct, tpr=0.5)) < first
