@@ -1,8 +1,8 @@
 """Stationary kernels: the shared suite, other libraries, and derivatives at coincident points."""
 
 import math
-import warnings
 
+import gpytorch
 import numpy as np
 import pytest
 import torch
@@ -11,12 +11,6 @@ from sklearn.gaussian_process import kernels as sklearn_kernels
 from probseq.kernels import RBF, Matern12, Matern32, Matern52, matern52, rbf
 from probseq.kernels.distances import scaled_squared_distance
 from probseq.testing.kernels import KernelSuite
-
-with warnings.catch_warnings():
-    # Its dependency still compiles functions with torch.jit.script, which new versions of torch
-    # call deprecated.
-    warnings.simplefilter("ignore", FutureWarning)
-    import gpytorch
 
 
 def scaled_distance(x, z, lengthscale):
