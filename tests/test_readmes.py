@@ -82,6 +82,7 @@ def check_paths(words: list[str]) -> None:
 
 
 def check_installed_paths(words: list[str]) -> None:
+    words = [word for word in words if not word.startswith("dist/")]  # made by `uv build`
     check_paths(words)
     for word in words:
         if word.startswith("./") and "*" not in word:
@@ -116,7 +117,7 @@ def check_uv(uv: str, words: list[str], folder: Path) -> None:
         check_command(uv, wrapped, folder)
     else:
         options = words
-        check_installed_paths([word for word in words if not word.startswith("dist/")])
+        check_installed_paths(words)
     # With --help uv still refuses options that it doesn't know, and does nothing else.
     finished = subprocess.run(
         [uv, *options, "--help"], cwd=folder, capture_output=True, text=True, check=False
@@ -140,7 +141,7 @@ def check_command(uv: str, words: list[str], folder: Path) -> None:
     elif program == "pip":
         assert arguments[0] == "install"
         check_installed_paths(arguments[1:])
-    elif program in {"pytest", "ruff", "pyright"}:
+    elif program in {"pytest", "ruff", "pyright", "bash"}:
         check_paths(arguments)
     else:
         assert program in {"cd", "git"}, f"{program}: teach this test how to check it"
@@ -187,6 +188,24 @@ def test_shell_blocks_are_accepted_by_their_programs(readme: Path, uv: str, tmp_
         except AssertionError as error:
             refused.append(f"{name_of(readme)}:{line}: {shlex.join(words)}\n{error}")
     assert not refused, "\n\n".join(refused)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "probseq classify --no-such-flag",
+        "uv run probseq no-such-experiment",
+        "uv run --no-such-option pytest",
+        "uv run --package sgpa pytest packages/nowhere",
+        "uv sink",
+        "pip install ./packages/nowhere",
+        "NAME=value pip install ./tests",
+        "no-such-program",
+    ],
+)
+def test_a_wrong_command_is_recognised(command: str, uv: str, tmp_path: Path) -> None:
+    with pytest.raises(AssertionError):
+        check_command(uv, command.split(), tmp_path)
 
 
 @pytest.mark.parametrize("readme", READMES, ids=name_of)

@@ -60,3 +60,9 @@ def test_every_member_has_a_source_in_the_workspace(members, root: Path) -> None
     workspace = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
     sources = workspace["tool"]["uv"]["sources"]
     assert sources == {member.name: {"workspace": True} for member in members}
+
+
+def test_the_citation_names_the_version_of_the_core(root: Path, members) -> None:
+    (core,) = [member for member in members if member.name == "probseq"]
+    citation = (root / "CITATION.cff").read_text(encoding="utf-8")
+    assert f"\nversion: {core.project['version']}\n" in citation
