@@ -105,7 +105,13 @@ class TrainConfig:
         missing = [n for n in ("epochs", "batch_size", "learning_rate") if n not in values]
         if missing:
             raise ValueError(f"training settings lack {', '.join(missing)}: give a value for each")
-        return cls(**values)  # pyright: ignore[reportArgumentType]  (checked by __post_init__)
+        # JSON writes 1.0 and 1 alike in some hands.
+        floats = ("learning_rate", "final_learning_rate", "weight_decay", "grad_clip")
+        plain = {
+            name: float(value) if name in floats and type(value) is int else value
+            for name, value in values.items()
+        }
+        return cls(**plain)  # pyright: ignore[reportArgumentType]  (checked by __post_init__)
 
     def to_dict(self) -> dict[str, object]:
         """Plain values that JSON can hold and `from_dict` reads."""

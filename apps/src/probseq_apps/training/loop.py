@@ -8,6 +8,7 @@ from typing import NamedTuple
 from torch import Tensor, nn
 from tqdm import tqdm
 
+from probseq.errors import require
 from probseq_apps.training import distributed
 from probseq_apps.training.checkpoints import (
     clean_leftovers,
@@ -80,9 +81,10 @@ def fit(
         RunExistsError: the folder holds a run, or other files.
         ConfigMismatchError: the run to resume was started with other settings.
         NonFiniteLossError: the loss became NaN or infinite.
+        MissingExtraError: TensorBoard is asked for and not installed.
         SystemExit: SIGTERM or SIGINT came, and the state is saved.
     """
-    _check_data(train, validation, config)
+    _check_arguments(train, validation, config)
     if metadata and "train" in metadata:
         raise ValueError("metadata must not have the key 'train', which holds the settings")
     device = distributed.resolve_device(config.device)
@@ -213,7 +215,7 @@ def _leave_if(signum: int) -> None:
         raise SystemExit(128 + signum)
 
 
-def _check_data(
+def _check_arguments(
     train: tuple[Tensor, ...], validation: tuple[Tensor, ...] | None, config: TrainConfig
 ) -> None:
     for name, tensors in (("train", train), ("validation", validation)):
@@ -224,5 +226,7 @@ def _check_data(
             raise ValueError(
                 f"{name} must be tensors with the same number of rows, at least one, got {lengths}"
             )
+    if config.tensorboard:
+        require("tensorboard", extra="tensorboard", distribution="probseq-apps")
     if config.select == "best" and validation is None:
         raise ValueError("select='best' needs validation data: give them, or use select='last'")

@@ -129,9 +129,6 @@ def _rows(text: str) -> Iterator[dict[str, Any]]:
 
 def _tensorboard_writer(path: Path, step: int) -> Any:
     # Late: tensorboard is an extra, and slow to import.
-    from probseq.errors import require
-
-    require("tensorboard", extra="tensorboard", distribution="probseq-apps")
     from torch.utils.tensorboard.writer import SummaryWriter
 
     return SummaryWriter(str(path / "tensorboard"), purge_step=step + 1)

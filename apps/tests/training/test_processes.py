@@ -1,0 +1,91 @@
+"""Runs in processes of their own: killed, terminated, and several at once."""
+
+import os
+import signal
+import time
+
+import pytest
+import torch
+
+from probseq_apps.training.checkpoints import load_latest_checkpoint
+from probseq_apps.training.loop import fit, load_run
+from probseq_apps.training.runs import read_metrics
+
+
+@pytest.fixture
+def fit_here(digits_run):
+    def start(path, *, deterministic=False, num_train=203, **options):
+        noise = 0.0 if deterministic else 0.1
+        task = digits_run.DigitsTask(noise=noise, dropout=noise)
+        train, validation = digits_run.digits(num_train)
+        fit(task, train, validation, digits_run.settings(), path, progress=False, **options)
+        return task.model.state_dict()
+
+    return start
+
+
+def wait_for_checkpoint(run_dir, process):
+    deadline = time.monotonic() + 60
+    while not list(run_dir.glob("checkpoints/step-*")):
+        assert process.poll() is None, process.stderr.read()
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def equal(left, right):
+    return left.keys() == right.keys() and all(torch.equal(left[k], right[k]) for k in left)
+
+
+@pytest.mark.parametrize(
+    ("signum", "code"), [(signal.SIGKILL, -signal.SIGKILL), (signal.SIGTERM, 143)]
+)
+def test_a_run_cut_short_in_another_process_resumes_to_the_same_bits(
+    launch, fit_here, tmp_path, signum, code
+):
+    [process] = launch(tmp_path / "cut", "--delay", "0.1")
+    wait_for_checkpoint(tmp_path / "cut", process)
+    time.sleep(0.25)  # into the middle of the next epoch
+    os.kill(process.pid, signum)
+    assert process.wait(60) == code, process.stderr.read()
+    step = load_latest_checkpoint(tmp_path / "cut" / "checkpoints").step
+    assert step < 21
+    # Killed: back to the epoch's end. Terminated: saved where it was.
+    assert (step % 7 == 0) == (signum == signal.SIGKILL)
+    resumed = fit_here(tmp_path / "cut", resume=True)
+    assert equal(resumed, fit_here(tmp_path / "whole"))
+
+
+@pytest.mark.parametrize("num_train", [203, 65])
+def test_two_ranks_end_with_the_weights_of_one_process(
+    launch, fit_here, tmp_path, digits_run, num_train
+):
+    """Slices of unequal size (batches of 11), and for 65 a last batch of one example."""
+    options = ("--deterministic", "--num-train", str(num_train))
+    ranks = launch(tmp_path / "two", *options, ranks=2)
+    for rank in ranks:
+        assert rank.wait(90) == 0, rank.stderr.read()
+    one = fit_here(tmp_path / "one", deterministic=True, num_train=num_train)
+    model = digits_run.SharedNormNet(0.0)
+    load_run(model, tmp_path / "two")
+    two = model.state_dict()
+    for name in one.keys() - {"seen"}:
+        torch.testing.assert_close(two[name], one[name], atol=1e-5, rtol=1e-4)
+    for a, b in zip(*(read_metrics(tmp_path / name) for name in ("one", "two")), strict=True):
+        assert a["loss"] == pytest.approx(b["loss"], rel=1e-4)
+        assert a["score"] == pytest.approx(b["score"])
+
+
+def test_two_ranks_stop_together_and_resume_to_the_same_bits(launch, tmp_path):
+    ranks = launch(tmp_path / "cut", "--delay", "0.1", ranks=2)
+    wait_for_checkpoint(tmp_path / "cut", ranks[0])
+    ranks[1].send_signal(signal.SIGTERM)
+    assert [rank.wait(60) for rank in ranks] == [143, 143]
+    step = load_latest_checkpoint(tmp_path / "cut" / "checkpoints").step
+    assert step < 21
+    for path, more in (("cut", ["--resume"]), ("whole", [])):
+        for rank in launch(tmp_path / path, *more, ranks=2):
+            assert rank.wait(90) == 0, rank.stderr.read()
+    cut, whole = (load_latest_checkpoint(tmp_path / p / "checkpoints") for p in ("cut", "whole"))
+    assert equal(cut.weights, whole.weights)
+    noise = [random["loss"] for random in whole.state["random"]]
+    assert not torch.equal(noise[0], noise[1])
