@@ -1,4 +1,4 @@
-"""placeholder."""
+"""The command line `probseq`: train, evaluate and compare probabilistic sequence models."""
 
 from importlib.metadata import version
 

@@ -1,0 +1,179 @@
+"""The command line `probseq`.
+
+Arguments are read, and unknown names refused with exit status 2, before torch is imported: the
+modules imported here know settings and names only, and an experiment is imported when it runs.
+"""
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated, NamedTuple, NoReturn, Protocol
+
+import tyro
+from tyro.conf import OmitArgPrefixes, arg
+
+from probseq_apps.data.names import unknown_name_message
+from probseq_apps.experiments.saved import saved_command
+from probseq_apps.experiments.settings import ClassifySettings, RunOptions
+from probseq_apps.recipes import RECIPES, for_data, load_recipe, small_recipe_name
+
+
+@dataclass(frozen=True, kw_only=True)
+class Classify:
+    """Train classifiers, measure how sure they are and how right, and compare them.
+
+    Every setting comes from a recipe, and flags override it. The defaults shown are those of the
+    recipe named by --recipe; without one, of the small recipe that suits --data.
+    """
+
+    recipe: Annotated[str, arg(help=f"One of {', '.join(RECIPES)}.")] = "digits-small"
+    settings: Annotated[ClassifySettings, arg(name="")] = field(default_factory=ClassifySettings)
+    run: Annotated[RunOptions, arg(name="")] = field(default_factory=RunOptions)
+
+    @property
+    def debug(self) -> bool:
+        """Whether errors show where they came from."""
+        return self.run.debug
+
+    def execute(self) -> None:
+        """Run the experiment."""
+        from probseq_apps.experiments.classify import classify
+
+        classify(self.settings, self.run, recipe=self.recipe)
+
+
+class Command(Protocol):
+    """What the command line asks of a parsed command."""
+
+    @property
+    def debug(self) -> bool:
+        """Whether errors show where they came from."""
+        ...
+
+    def execute(self) -> None:
+        """Do it; imports what it needs."""
+        ...
+
+
+class Subcommand(NamedTuple):
+    """An entry of `probseq --help`.
+
+    Attributes:
+        summary: one line.
+        parse: reads the arguments behind the name; wrong ones exit with status 2.
+    """
+
+    summary: str
+    parse: Callable[[list[str]], Command]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run `probseq`.
+
+    Args:
+        argv: arguments without the program's name; `None` takes them from the process.
+
+    Returns:
+        Exit status: 0, or 1 for a failure. Wrong usage raises `SystemExit` with status 2, like
+        argparse.
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    name, rest = (arguments[0], arguments[1:]) if arguments else ("--help", [])
+    if name == "--version":
+        print(f"probseq {version('probseq-apps')}")
+        return 0
+    if name in ("-h", "--help"):
+        print(_help())
+        return 0
+    if name not in SUBCOMMANDS:
+        _refuse(unknown_name_message("command", name, SUBCOMMANDS))
+    command = SUBCOMMANDS[name].parse(rest)
+    # Failures of the data, the machine or the numbers are told in one line; an error that points
+    # to a mistake in the program itself (TypeError, KeyError, ...) keeps its traceback.
+    try:
+        command.execute()
+    except (ValueError, OSError, ImportError, ArithmeticError, RuntimeError) as error:
+        if command.debug:
+            raise
+        message = " ".join(str(error).split()) or type(error).__name__
+        print(f"probseq: error: {message}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def parse_classify(arguments: list[str]) -> Classify:
+    """Read the arguments of `probseq classify`."""
+    try:
+        default = _default_classify(arguments)
+    except ValueError as error:
+        _refuse(str(error))
+    return tyro.cli(
+        OmitArgPrefixes[Classify], prog="probseq classify", args=arguments, default=default
+    )
+
+
+def _default_classify(arguments: Sequence[str]) -> Classify:
+    """What `probseq classify` does where no flag says otherwise.
+
+    The settings of the recipe, or of the run to resume; they must be known before the flags are
+    read, since they are the flags' defaults.
+
+    Raises:
+        ValueError: the recipe or the data set is unknown.
+    """
+    recipe, data = _value_of("--recipe", arguments), _value_of("--data", arguments)
+    run_dir = _value_of("--run-dir", arguments)
+    if recipe is None and data is None and run_dir is not None and "--resume" in arguments:
+        saved = saved_command(Path(run_dir))
+        if saved is not None:
+            return Classify(recipe=saved[0], settings=saved[1])
+    if recipe is None:
+        recipe = small_recipe_name(data or "digits")
+    settings = load_recipe(recipe)
+    return Classify(recipe=recipe, settings=for_data(settings, data or settings.data))
+
+
+def _value_of(flag: str, arguments: Sequence[str]) -> str | None:
+    value = None
+    for index, argument in enumerate(arguments):
+        if argument == flag and index + 1 < len(arguments):
+            value = arguments[index + 1]
+        elif argument.startswith(f"{flag}="):
+            value = argument.removeprefix(f"{flag}=")
+    return value
+
+
+def _help() -> str:
+    width = max(map(len, SUBCOMMANDS))
+    lines = [f"  {name.ljust(width)}  {entry.summary}" for name, entry in SUBCOMMANDS.items()]
+    return "\n".join(
+        [
+            "usage: probseq [--help] [--version] COMMAND [options]",
+            "",
+            "Probabilistic sequence models: train, evaluate and compare.",
+            "",
+            "commands:",
+            *lines,
+            "",
+            "`probseq COMMAND --help` lists the options of a command.",
+        ]
+    )
+
+
+def _refuse(message: str) -> NoReturn:
+    print(f"probseq: error: {message}", file=sys.stderr)
+    raise SystemExit(2)
+
+
+SUBCOMMANDS: dict[str, Subcommand] = {
+    "classify": Subcommand(
+        "train classifiers on one data set, compare accuracy and uncertainty (default: digits)",
+        parse_classify,
+    ),
+}
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,4 @@
+"""Experiments of the command line.
+
+Nothing is imported here: `settings` and `methods` must stay importable without torch.
+"""

@@ -1,0 +1,202 @@
+"""One run: train a method with one seed, predict all test sets, and keep the predictions."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from torch import Tensor, nn
+from tqdm import tqdm
+
+from probseq_apps.data.augment import augment3, random_crop_flip
+from probseq_apps.data.containers import ImageData, ImageSplit, TextSplit
+from probseq_apps.data.transforms import normalize
+from probseq_apps.experiments.methods import BASE_METHODS, MethodSpec
+from probseq_apps.experiments.models import Data, build_model
+from probseq_apps.experiments.prediction import Predictions, Predictor, save_predictions
+from probseq_apps.experiments.settings import ClassifySettings
+from probseq_apps.experiments.tasks import Augment, ClassificationTask
+from probseq_apps.experiments.test_sets import TestSet
+from probseq_apps.experiments.warm_start import copy_kernel_weights, warm_start_config
+from probseq_apps.training import distributed
+from probseq_apps.training.config import TrainConfig
+from probseq_apps.training.loop import fit
+from probseq_apps.training.schedule import derive_seed
+
+PREDICTIONS = "predictions.npz"
+AUGMENTATIONS: dict[str, Augment | None] = {
+    "none": None,
+    "crop-flip": random_crop_flip,
+    "three-augment": augment3,
+}
+
+
+class Experiment(NamedTuple):
+    """What all runs share.
+
+    Attributes:
+        settings: all settings.
+        data: the data set.
+        test_sets: what to predict.
+        folder: the experiment's folder.
+        progress: show progress bars.
+    """
+
+    settings: ClassifySettings
+    data: Data
+    test_sets: Mapping[str, TestSet]
+    folder: Path
+    progress: bool
+
+
+def run_folder(folder: Path, method: MethodSpec, seed: int) -> Path:
+    """Folder of one run inside that of the experiment."""
+    return folder / method.name / f"seed-{seed}"
+
+
+def warm_start_folder(folder: Path, method: MethodSpec, seed: int) -> Path:
+    """Folder of the kernel model that an SGPA run starts from."""
+    return folder / method.name / f"seed-{seed}-warm-start"
+
+
+def is_finished(folder: Path, method: MethodSpec, seed: int) -> bool:
+    """Whether a run is trained and its predictions are stored."""
+    return (run_folder(folder, method, seed) / PREDICTIONS).exists()
+
+
+def train_and_predict(experiment: Experiment, method: MethodSpec, seed: int) -> None:
+    """Do one run, from where it stopped; under torchrun the main rank predicts.
+
+    Raises:
+        ValueError: as `fit`.
+        NonFiniteLossError: the loss became NaN or infinite.
+        SystemExit: SIGTERM or SIGINT came, and the state is saved.
+    """
+    settings = experiment.settings
+    predictor = make_predictor(method, settings, experiment.data)
+    model = build_model(method, settings, experiment.data, seed=derive_seed(seed, "weights"))
+    config = settings.training.train_config(seed=seed)
+    warm = settings.sgpa.warm_start_epochs if method.attention == "sgpa" else 0
+    if warm > 0:
+        copy_kernel_weights(_warm_start(experiment, method, seed, warm), model)
+        config = TrainConfig.from_dict({**config.to_dict(), "epochs": config.epochs - warm})
+    _fit(
+        experiment,
+        method,
+        model,
+        predictor,
+        config,
+        run_folder(experiment.folder, method, seed),
+    )
+    if distributed.is_main():
+        _predict(experiment, method, model, predictor, seed)
+
+
+def make_predictor(method: MethodSpec, settings: ClassifySettings, data: Data) -> Predictor:
+    """The predictor of a method on a data set."""
+    if isinstance(data, ImageData):
+        tokens = (data.image_size // settings.model.patch_size) ** 2
+    else:
+        tokens = data.max_length
+    return Predictor(
+        method,
+        prepare=preparation(data),
+        num_samples=settings.evaluation.num_samples,
+        tokens=tokens,
+    )
+
+
+def preparation(data: Data) -> Callable[[Tensor], Tensor]:
+    """Give a raw batch the form that the model takes: normalise images, trim padding."""
+    if isinstance(data, ImageData):
+        return partial(normalize, mean=data.mean, std=data.std)
+    return trim_padding
+
+
+def trim_padding(tokens: Tensor) -> Tensor:
+    """Cut off the columns that are padding in every text; one column stays."""
+    longest = int((tokens != 0).sum(1).max())
+    return tokens[:, : max(1, longest)]
+
+
+def _warm_start(experiment: Experiment, method: MethodSpec, seed: int, epochs: int) -> nn.Module:
+    kernel = BASE_METHODS["kernel"]
+    settings, data = experiment.settings, experiment.data
+    model = build_model(kernel, settings, data, seed=derive_seed(seed, "weights"))
+    _fit(
+        experiment,
+        kernel,
+        model,
+        make_predictor(kernel, settings, data),
+        warm_start_config(settings.training, epochs, seed=derive_seed(seed, "warm start")),
+        warm_start_folder(experiment.folder, method, seed),
+    )
+    return model
+
+
+def _fit(
+    experiment: Experiment,
+    method: MethodSpec,
+    model: nn.Module,
+    predictor: Predictor,
+    config: TrainConfig,
+    folder: Path,
+) -> None:
+    settings, data = experiment.settings, experiment.data
+    task = ClassificationTask(
+        model,
+        predictor,
+        prepare=preparation(data),
+        augment=AUGMENTATIONS[settings.training.augment],
+        kl_anneal=settings.sgpa.kl_anneal if method.attention == "sgpa" else None,
+        score="mcc" if data.name == "cola" else "accuracy",
+    )
+    validation = _tensors(data.validation) if len(data.validation) > 0 else None
+    fit(
+        task,
+        _tensors(data.train),
+        validation,
+        config,
+        folder,
+        resume=True,  # a new run starts at the beginning; the experiment's folder was checked
+        progress=experiment.progress,
+        metadata=_identity(method, settings),
+    )
+
+
+def _identity(method: MethodSpec, settings: ClassifySettings) -> dict[str, object]:
+    """What defines a run beside the training settings."""
+    values = settings.to_dict()
+    keys = ("data", "reading", "model", "sgpa")
+    return {"method": method.name, **{key: values[key] for key in keys}}
+
+
+def _tensors(split: ImageSplit | TextSplit) -> tuple[Tensor, Tensor]:
+    inputs = split.images if isinstance(split, ImageSplit) else split.tokens
+    return inputs, split.labels
+
+
+def _predict(
+    experiment: Experiment,
+    method: MethodSpec,
+    model: nn.Module,
+    predictor: Predictor,
+    seed: int,
+) -> None:
+    device = distributed.resolve_device(experiment.settings.training.device)
+    found: dict[str, Predictions] = {}
+    with tqdm(
+        total=None, unit="input", desc="predicting", leave=False, disable=not experiment.progress
+    ) as bar:
+        for name, make in experiment.test_sets.items():
+            bar.set_description(f"predicting {name}")
+            inputs, labels = make()
+            found[name] = predictor.predict(
+                model,
+                inputs,
+                labels,
+                device=device,
+                seed=derive_seed(seed, f"predict {name}"),
+                progress=bar,
+            )
+    save_predictions(run_folder(experiment.folder, method, seed) / PREDICTIONS, found)

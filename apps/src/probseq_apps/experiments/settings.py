@@ -1,0 +1,331 @@
+"""All settings of `probseq classify`; importable without torch, for the command line.
+
+Their docstrings are the command line's help. What changes the numbers is in `ClassifySettings` and
+goes into a run's `config.json`; where things lie and how a run is handled is in `RunOptions`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+from tyro.conf import arg
+
+from probseq_apps.data.names import (
+    CORRUPTION_NAMES,
+    IMAGE_NAMES,
+    data_kind,
+    unknown_name_message,
+)
+from probseq_apps.experiments.methods import KernelChoice, base_methods, parse_method
+from probseq_apps.training.config import Precision, Schedule, Selection, TrainConfig
+
+ROTATIONS = "rotations"
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSettings:
+    """Transformer."""
+
+    depth: int = 2
+    """Number of blocks."""
+    dim: int = 64
+    """Width of a token."""
+    num_heads: Annotated[int, arg(aliases=["--heads"])] = 4
+    """Attention heads; must divide the width."""
+    hidden_dim: int = 128
+    """Width of the MLP between attention layers."""
+    dropout: float = 0.1
+    """Dropout rate; also that of Monte Carlo dropout."""
+    pooling: Literal["mean", "sequence", "cls"] = "mean"
+    """How tokens become one vector: their mean, a learned weighting, or a class token."""
+    norm: Literal["pre", "post"] = "pre"
+    """Layer norm before each sub-layer or after each residual sum."""
+    shared_norm: bool = False
+    """One LayerNorm for all blocks."""
+    patch_size: int = 4
+    """Side of an image patch; must divide the image's side."""
+    max_length: int = 512
+    """Texts: most tokens of a sequence, the rest is cut."""
+    kernel: KernelChoice = "auto"
+    """Kernel of kernel attention and SGPA; auto: RBF for images, exponential for texts."""
+
+    def __post_init__(self) -> None:
+        """Refuse numbers out of range.
+
+        Raises:
+            ValueError: names the setting.
+        """
+        for name in ("depth", "dim", "num_heads", "hidden_dim", "patch_size", "max_length"):
+            _at_least(name, getattr(self, name), 1)
+        if self.dim % self.num_heads:
+            raise ValueError(f"num_heads must divide dim={self.dim}, got {self.num_heads}")
+        if not 0.0 <= self.dropout < 1.0:
+            raise ValueError(f"dropout must be in [0, 1), got {self.dropout}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SgpaSettings:
+    """SGPA."""
+
+    num_inducing: int = 16
+    """Global inducing points of each head."""
+    kl_weighting: Literal["sequence", "dataset"] = "sequence"
+    """Global part of the KL: once per sequence, as in the papers, or once per data set."""
+    kl_anneal: float = 0.5
+    """Share of the epochs in which the KL's weight rises from 0 to 1; 0: full from the start."""
+    warm_start_epochs: int = 0
+    """Of SGPA's epochs, those spent on kernel attention first, whose weights SGPA starts from."""
+
+    def __post_init__(self) -> None:
+        """Refuse numbers out of range.
+
+        Raises:
+            ValueError: names the setting.
+        """
+        _at_least("num_inducing", self.num_inducing, 1)
+        _at_least("warm_start_epochs", self.warm_start_epochs, 0)
+        if not 0.0 <= self.kl_anneal <= 1.0:
+            raise ValueError(f"kl_anneal must be in [0, 1], got {self.kl_anneal}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingSettings:
+    """Training."""
+
+    epochs: int = 30
+    """Passes over the training data, for each method."""
+    batch_size: int = 64
+    """Examples per optimizer step."""
+    learning_rate: Annotated[float, arg(aliases=["--lr"])] = 1e-3
+    """Adam's step size after the warm-up."""
+    final_learning_rate: Annotated[float, arg(aliases=["--final-lr"])] = 1e-5
+    """Step size at the last step."""
+    warmup_epochs: int = 0
+    """Epochs in which the step size rises from zero."""
+    schedule: Schedule = "linear"
+    """Way from the first to the final step size."""
+    weight_decay: float = 0.0
+    """Decoupled weight decay."""
+    grad_clip: float | None = None
+    """Largest norm of the gradient."""
+    augment: Literal["none", "crop-flip", "three-augment"] = "none"
+    """Images: augmentation of the training batches."""
+    validate_every: int = 1
+    """Epochs between two validations."""
+    select: Selection = "best"
+    """Weights to evaluate: those of the best validation score, or the last."""
+    checkpoint_every: int = 10
+    """Epochs between two checkpoints."""
+    device: str = "auto"
+    """auto, cpu, cuda or cuda:N."""
+    precision: Precision = "float32"
+    """bf16 trains under autocast; evaluation is always in float32."""
+    compile: bool = False
+    """Train through torch.compile."""
+    tensorboard: bool = False
+    """Also write TensorBoard events."""
+
+    def __post_init__(self) -> None:
+        """Refuse what `TrainConfig` refuses.
+
+        Raises:
+            ValueError: names the setting.
+        """
+        self.train_config(seed=0)
+
+    def train_config(self, *, seed: int) -> TrainConfig:
+        """Settings of the training loop for one run."""
+        values = asdict(self)
+        del values["augment"]
+        return TrainConfig(**values, seed=seed)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationSettings:
+    """Evaluation."""
+
+    num_samples: int = 10
+    """Monte Carlo samples of a prediction, for the methods that sample."""
+    shift: bool = False
+    """Images: evaluate under corruptions of the test images, at each severity."""
+    corruptions: tuple[str, ...] = CORRUPTION_NAMES
+    """Corruptions to use with --shift."""
+    severities: tuple[int, ...] = (1, 2, 3, 4, 5)
+    """Severities to use with --shift."""
+    ood: tuple[str, ...] = ()
+    """Images: sets to tell apart from the test set, e.g. fashion-mnist; `rotations` is the test set
+    turned by 90 degrees."""
+
+    def __post_init__(self) -> None:
+        """Refuse unknown names and numbers out of range.
+
+        Raises:
+            ValueError: names the setting.
+        """
+        _at_least("num_samples", self.num_samples, 1)
+        for name in self.corruptions:
+            if name not in CORRUPTION_NAMES:
+                raise ValueError(unknown_name_message("corruption", name, CORRUPTION_NAMES))
+        for severity in self.severities:
+            if severity not in range(1, 6):
+                raise ValueError(f"severities must be from 1 to 5, got {severity}")
+        for name in self.ood:
+            if name != ROTATIONS and data_kind(name) != "image":
+                known = (*IMAGE_NAMES, ROTATIONS)
+                raise ValueError(f"ood must name image sets ({', '.join(known)}), got {name!r}")
+        for name in ("corruptions", "severities", "ood"):
+            _unique(name, getattr(self, name))
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSettings:
+    """Data."""
+
+    split: Literal["thesis", "official"] = "thesis"
+    """cola, imdb: the thesis' split of all labelled texts, or the published one."""
+    image_size: int | None = None
+    """folder: side to crop and resize the images to."""
+    text_column: str = "text"
+    """csv: column of the texts."""
+    label_column: str = "label"
+    """csv: column of the labels."""
+
+    def __post_init__(self) -> None:
+        """Refuse numbers out of range.
+
+        Raises:
+            ValueError: names the setting.
+        """
+        if self.image_size is not None:
+            _at_least("image_size", self.image_size, 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassifySettings:
+    """What is compared, and on what."""
+
+    data: str = "digits"
+    """digits, mnist, fashion-mnist, cifar10, cifar100, svhn, cola, imdb; or a set of one's own:
+    folder:PATH (images in one folder per class) or csv:PATH (texts and labels, CSV or TSV)."""
+    method: tuple[str, ...] = ("mle", "kernel", "sgpa")
+    """mle (softmax attention), kernel, kernel-rbf, kernel-exponential, mcd (Monte Carlo dropout),
+    sgpa; each may be followed by +ts (temperature scaling) and +ensemble (mean over the seeds)."""
+    seeds: tuple[int, ...] = (0, 1, 2)
+    """Each method is trained once per seed."""
+    reading: DataSettings = field(default_factory=DataSettings)
+    model: ModelSettings = field(default_factory=ModelSettings)
+    sgpa: SgpaSettings = field(default_factory=SgpaSettings)
+    training: TrainingSettings = field(default_factory=TrainingSettings)
+    evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
+
+    def __post_init__(self) -> None:
+        """Refuse unknown names and settings that don't go together.
+
+        Raises:
+            ValueError: names the setting.
+        """
+        kind = data_kind(self.data)
+        for name, values in (("method", self.method), ("seeds", self.seeds)):
+            if not values:
+                raise ValueError(f"{name} must name at least one, got none")
+            _unique(name, values)
+        for name in self.method:
+            parsed = parse_method(name)
+            if parsed.ensemble and len(self.seeds) < 2:
+                raise ValueError(f"method {name!r} needs at least two seeds, got {self.seeds}")
+        for seed in self.seeds:
+            _at_least("seeds", seed, 0)
+        if kind == "text":
+            for name, used in (
+                ("shift", self.evaluation.shift),
+                ("ood", self.evaluation.ood),
+                ("augment", self.training.augment != "none"),
+            ):
+                if used:
+                    raise ValueError(f"{name} is for images, and {self.data!r} holds texts")
+        sgpa_used = any(spec.attention == "sgpa" for spec in base_methods(self.method))
+        rest = self.training.epochs - self.sgpa.warm_start_epochs
+        if sgpa_used and self.sgpa.warm_start_epochs and rest <= self.training.warmup_epochs:
+            raise ValueError(
+                f"warm_start_epochs must leave SGPA more than warmup_epochs="
+                f"{self.training.warmup_epochs} of epochs={self.training.epochs}, "
+                f"got {self.sgpa.warm_start_epochs}"
+            )
+
+    @property
+    def is_text(self) -> bool:
+        """Whether the data are texts."""
+        return data_kind(self.data) == "text"
+
+    def to_dict(self) -> dict[str, object]:
+        """Plain values that JSON can hold."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "ClassifySettings":
+        """Build from plain values, as a run's `config.json` holds them.
+
+        Raises:
+            ValueError: a key is unknown or a value is refused.
+        """
+        return _from_dict(cls, values)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """Files and running."""
+
+    data_dir: Path | None = None
+    """Folder that holds the data sets."""
+    download: bool = False
+    """Fetch a data set that is not in the data folder."""
+    run_dir: Path | None = None
+    """Folder of this run; None: runs/classify-DATA-TIME."""
+    resume: bool = False
+    """Go on with the run in --run-dir where it stopped."""
+    overwrite: bool = False
+    """Delete the run in --run-dir first."""
+    threads: int | None = None
+    """CPU threads of torch; None leaves it to torch."""
+    debug: bool = False
+    """Show where an error came from."""
+
+    def __post_init__(self) -> None:
+        """Refuse options that don't go together.
+
+        Raises:
+            ValueError: names the option.
+        """
+        if self.resume and self.overwrite:
+            raise ValueError("resume and overwrite exclude each other: give one of them")
+        if self.resume and self.run_dir is None:
+            raise ValueError("resume needs run_dir: name the run to go on with")
+        if self.threads is not None:
+            _at_least("threads", self.threads, 1)
+
+
+def _from_dict(cls: type[T], values: Mapping[str, Any]) -> T:
+    known = {item.name: item for item in fields(cls)}  # pyright: ignore[reportArgumentType]
+    if unknown := sorted(values.keys() - known.keys()):
+        raise ValueError(f"unknown settings {', '.join(unknown)}; known are {', '.join(known)}")
+    built: dict[str, Any] = {}
+    for name, value in values.items():
+        kind = known[name].type
+        if isinstance(value, Mapping) and isinstance(kind, type):
+            built[name] = _from_dict(kind, value)
+        else:
+            # JSON has lists where the settings have tuples.
+            built[name] = tuple(value) if isinstance(value, list) else value
+    return cls(**built)
+
+
+def _at_least(name: str, value: int, minimum: int) -> None:
+    if value < minimum:
+        raise ValueError(f"{name} must be at least {minimum}, got {value}")
+
+
+def _unique(name: str, values: tuple[object, ...]) -> None:
+    if len(set(values)) < len(values):
+        raise ValueError(f"{name} must not repeat a value, got {' '.join(map(str, values))}")

@@ -1,0 +1,99 @@
+"""What a trained model is evaluated on, by name."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from jaxtyping import Int64
+from torch import Tensor
+
+from probseq_apps.data.containers import ImageData, ImageSplit, TextData, TextSplit
+from probseq_apps.data.corruptions import available_cifar_c, corrupt, read_cifar_c
+from probseq_apps.data.sets import load_ood_images
+from probseq_apps.data.transforms import rotate
+from probseq_apps.experiments.settings import ROTATIONS, EvaluationSettings
+
+# Corruptions made by this program, and the published files of CIFAR-10-C and CIFAR-100-C.
+MADE, PUBLISHED = "shift", "cifar-c"
+SHIFT_PREFIXES = (f"{MADE}/", f"{PUBLISHED}/")
+
+# The same corrupted pixels for every method, seed and run.
+_CORRUPTION_SEED = 0
+_ROTATION_DEGREES = 90.0
+
+# Inputs and labels, made when they are needed: all corruptions of CIFAR-10 are two gigabytes.
+TestSet = Callable[[], tuple[Tensor, Int64[Tensor, " n"]]]
+
+
+def make_test_sets(
+    data: ImageData | TextData, settings: EvaluationSettings, data_dir: Path | None, download: bool
+) -> dict[str, TestSet]:
+    """List everything to predict.
+
+    Where the data folder has the published files of CIFAR-10-C or CIFAR-100-C, they take the place
+    of the corruptions that the program makes. Out-of-distribution files are read at once, so that
+    a missing one is noticed before anything is trained.
+
+    Args:
+        data: the data set; its validation part is listed unless it is empty.
+        settings: shift and out-of-distribution sets to use.
+        data_dir: folder of the data sets.
+        download: fetch missing out-of-distribution sets.
+
+    Raises:
+        DataError: an out-of-distribution set is missing or damaged.
+    """
+    sets: dict[str, TestSet] = {}
+    if len(data.validation) > 0:
+        sets["validation"] = _whole(data.validation)
+    sets["test"] = _whole(data.test)
+    if isinstance(data, TextData):
+        return sets | {name: _whole(split) for name, split in data.extra_tests.items()}
+    if settings.shift:
+        sets |= _shifted(data, settings, data_dir)
+    for name in settings.ood:
+        if name == ROTATIONS:
+            sets[f"ood/{name}"] = _rotated(data.test)
+        else:
+            outside = load_ood_images(name, data, data_dir=data_dir, download=download)
+            sets[f"ood/{name}"] = _whole(outside)
+    return sets
+
+
+def _whole(split: ImageSplit | TextSplit) -> TestSet:
+    inputs = split.images if isinstance(split, ImageSplit) else split.tokens
+    return lambda: (inputs, split.labels)
+
+
+def _rotated(split: ImageSplit) -> TestSet:
+    return lambda: (rotate(split.images, _ROTATION_DEGREES), split.labels)
+
+
+def _shifted(
+    data: ImageData, settings: EvaluationSettings, data_dir: Path | None
+) -> dict[str, TestSet]:
+    if data_dir is not None and (published := available_cifar_c(data.name, data_dir)):
+        return {
+            f"{PUBLISHED}/{name}/{severity}": _published(data.name, data_dir, name, severity)
+            for name in published
+            for severity in settings.severities
+        }
+    return {
+        f"{MADE}/{name}/{severity}": _corrupted(data.test, name, severity)
+        for name in settings.corruptions
+        for severity in settings.severities
+    }
+
+
+def _published(data: str, data_dir: Path, name: str, severity: int) -> TestSet:
+    def read() -> tuple[Tensor, Tensor]:
+        split = read_cifar_c(data, data_dir, name, severity)
+        return split.images, split.labels
+
+    return read
+
+
+def _corrupted(split: ImageSplit, name: str, severity: int) -> TestSet:
+    return lambda: (
+        corrupt(split.images, name, severity, seed=_CORRUPTION_SEED),
+        split.labels,
+    )

@@ -1,0 +1,1 @@
+"""Reports: from the stored predictions of the runs to tables, JSON and plots."""
