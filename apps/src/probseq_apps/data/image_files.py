@@ -85,11 +85,12 @@ def read_mat(path: Path) -> tuple[Images, Labels]:
 def read_npz(path: Path, part: str) -> tuple[Images, Labels] | None:
     """Read ``x_train``/``y_train`` (or ``_test``) of an NPZ file; None if it lacks the part."""
     try:
-        with np.load(path, allow_pickle=False) as content:
+        # Opened here: of a damaged archive numpy leaves its own file open.
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as content:
             if f"x_{part}" not in content or f"y_{part}" not in content:
                 return None
             pixels, classes = content[f"x_{part}"], content[f"y_{part}"]
-    except (OSError, ValueError, EOFError, BadZipFile, zlib.error) as error:
+    except (OSError, ValueError, TypeError, EOFError, BadZipFile, zlib.error) as error:
         raise DataError(f"{path} cannot be read as an NPZ file: {error}") from error
     images = image_tensor(pixels, path)
     return images, label_tensor(classes, len(images), path)
