@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import sklearn.metrics
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from probseq.metrics import accuracy, brier, matthews_correlation, nll
@@ -88,6 +88,7 @@ def test_matthews_correlation_is_one_minus_one_and_zero_at_its_limits():
 
 
 @pytest.mark.parametrize("metric", METRICS)
+@settings(deadline=None, max_examples=40)
 @given(seed=st.integers(0, 2**31))
 def test_the_order_of_samples_does_not_matter(metric, seed):
     generator = torch.Generator().manual_seed(seed)

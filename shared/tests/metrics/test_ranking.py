@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import sklearn.metrics
 import torch
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from probseq.metrics import auroc, average_precision, fpr_at_tpr, roc_curve
@@ -32,6 +32,7 @@ def make_scores(num_samples=300, seed=0, decimals=None):
     return torch.from_numpy(scores), torch.from_numpy(positive)
 
 
+@settings(deadline=None, max_examples=40)
 @given(samples=tied_samples)
 def test_auroc_counts_pairs_with_half_for_ties(samples):
     scores, positive = unzip(samples)
@@ -40,6 +41,7 @@ def test_auroc_counts_pairs_with_half_for_ties(samples):
     assert float(auroc(scores, positive)) == pytest.approx(np.mean(wins), abs=1e-14)
 
 
+@settings(deadline=None, max_examples=40)
 @given(samples=tied_samples)
 def test_average_precision_equals_sklearn_under_ties(samples):
     scores, positive = unzip(samples)
@@ -63,6 +65,7 @@ def test_areas_and_curve_equal_sklearn(decimals):
     assert float(average_precision(scores, positive)) == pytest.approx(expected, rel=1e-12)
 
 
+@settings(deadline=None, max_examples=40)
 @given(samples=tied_samples)
 def test_negated_scores_mirror_the_auroc(samples):
     scores, positive = unzip(samples)
@@ -71,6 +74,7 @@ def test_negated_scores_mirror_the_auroc(samples):
     assert float(auroc(-scores, ~positive)) == pytest.approx(forward, abs=1e-14)
 
 
+@settings(deadline=None, max_examples=40)
 @given(samples=tied_samples, seed=st.integers(0, 2**31))
 def test_neither_order_nor_monotone_maps_change_a_ranking(samples, seed):
     scores, positive = unzip(samples)
@@ -99,6 +103,7 @@ def test_constant_scores_know_nothing():
 
 
 @pytest.mark.parametrize("level", [0.5, 0.8, 0.95, 1.0])
+@settings(deadline=None, max_examples=40)
 @given(samples=tied_samples)
 def test_first_point_at_a_tpr_equals_a_search_over_thresholds(level, samples):
     scores, positive = unzip(samples)

@@ -6,7 +6,7 @@ import scipy.integrate
 import scipy.stats
 import sklearn.metrics
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from probseq.metrics import (
@@ -35,6 +35,7 @@ def test_errors_equal_sklearn(shape):
     assert float(mae(mean, targets)) == pytest.approx(expected, rel=1e-12)
 
 
+@settings(deadline=None, max_examples=40)
 @given(shift=st.floats(-5, 5), scale=st.floats(0.1, 10))
 def test_errors_ignore_a_shift_and_follow_a_scale(shift, scale):
     mean, targets = draw(20, seed=1), draw(20, seed=2)

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import sklearn.metrics
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from probseq.metrics import aurc, e_aurc, failure_auroc, failure_fpr, risk_coverage_curve
@@ -36,6 +36,7 @@ def loop_aurc(confidence, correct):
     return area
 
 
+@settings(deadline=None, max_examples=40)
 @given(samples=distinct_samples)
 def test_aurc_equals_a_loop(samples):
     confidence, correct = unzip(samples)
@@ -59,6 +60,7 @@ def test_ties_keep_the_order_of_the_samples():
         assert float(aurc(confidence, torch.tensor(correct))) == pytest.approx(expected)
 
 
+@settings(deadline=None, max_examples=40)
 @given(samples=distinct_samples, seed=st.integers(0, 2**31))
 def test_order_does_not_matter_without_ties(samples, seed):
     confidence, correct = unzip(samples)
@@ -69,6 +71,7 @@ def test_order_does_not_matter_without_ties(samples, seed):
         )
 
 
+@settings(deadline=None, max_examples=40)
 @given(samples=distinct_samples)
 def test_excess_is_zero_for_an_ideal_ranking_and_never_negative(samples):
     confidence, correct = unzip(samples)
