@@ -1,8 +1,7 @@
-"""A small real task, for tests in this process and, as a script, in others."""
+"""A small real task, for tests in this process and in others."""
 
-import argparse
+import os
 import time
-from pathlib import Path
 
 import torch
 from sklearn.datasets import load_digits
@@ -83,35 +82,18 @@ def settings(**changes) -> TrainConfig:
     return TrainConfig.from_dict(values | changes)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("run_dir", type=Path)
-    parser.add_argument("--resume", action="store_true")
-    parser.add_argument("--deterministic", action="store_true")
-    parser.add_argument("--delay", type=float, default=0.0)
-    parser.add_argument("--epochs", type=int, default=3)
-    parser.add_argument("--num-train", type=int, default=203)
-    arguments = parser.parse_args()
+def train_elsewhere(
+    run_dir, environment, *, resume=False, deterministic=False, delay=0.0, num_train=203
+):
+    """Body of another process: train with the environment that torchrun would give it."""
+    os.environ.update({name: str(value) for name, value in environment.items()})
     torch.set_num_threads(1)
 
     def wait(_, loss):
-        time.sleep(arguments.delay)
+        time.sleep(delay)
         return loss
 
-    noise = 0.0 if arguments.deterministic else 0.1
+    noise = 0.0 if deterministic else 0.1
     task = DigitsTask(noise=noise, dropout=noise, hook=wait)
-    config = settings(epochs=arguments.epochs)
-    train, validation = digits(arguments.num_train)
-    fit(
-        task,
-        train,
-        validation,
-        config,
-        arguments.run_dir,
-        resume=arguments.resume,
-        progress=False,
-    )
-
-
-if __name__ == "__main__":
-    main()
+    train, validation = digits(num_train)
+    fit(task, train, validation, settings(), run_dir, resume=resume, progress=False)
