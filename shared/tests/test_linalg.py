@@ -92,6 +92,11 @@ def test_nan_and_infinity_are_named_with_their_counts(place):
     matrix[1, row, column] = float("nan")
     with pytest.raises(CholeskyError, match="got 1 NaN and 0 infinite entries in 1 of 3 matrices"):
         safe_cholesky(matrix)
+    # Infinity alone on the diagonal makes the jitter infinite and the factorisation "succeed".
+    infinite = random_covariance(4)
+    infinite[row, column] = float("inf")
+    with pytest.raises(CholeskyError, match="got 0 NaN and 1 infinite entries in 1 of 1 matrices"):
+        safe_cholesky(infinite)
     matrix[2, row, column] = float("inf")
     with pytest.raises(CholeskyError, match="got 1 NaN and 1 infinite entries in 2 of 3 matrices"):
         safe_cholesky(matrix)

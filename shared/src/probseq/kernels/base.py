@@ -124,4 +124,4 @@ def _log_parameter(name: str, value: float | Tensor, shape: tuple[int, ...]) -> 
         raise ValueError(
             f"{name} must broadcast to shape {shape}, got {tuple(value.shape)}"
         ) from error
-    return nn.Parameter(value.log().contiguous())
+    return nn.Parameter(value.log())
