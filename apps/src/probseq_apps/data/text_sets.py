@@ -70,7 +70,7 @@ def load_cola(
         test,
         extra,
         ("unacceptable", "acceptable"),
-        max_length or COLA_LENGTH,
+        COLA_LENGTH if max_length is None else max_length,
     )
 
 
@@ -88,7 +88,7 @@ def load_imdb(
     else:
         kept, held = hold_out_validation(len(train.texts))
         train, validation = _rows(train, kept), _rows(train, held)
-    return _tokenized("imdb", train, validation, test, {}, SENTIMENTS, max_length or IMDB_LENGTH)
+    return _tokenized("imdb", train, validation, test, {}, SENTIMENTS, IMDB_LENGTH if max_length is None else max_length)
 
 
 def load_csv(
@@ -99,7 +99,7 @@ def load_csv(
     rows = stratified(torch.tensor(texts.labels), (0.1, 0.1), class_names)
     train, validation, test = (_rows(texts, part) for part in rows)
     return _tokenized(
-        f"csv:{path}", train, validation, test, {}, class_names, max_length or OWN_LENGTH
+        f"csv:{path}", train, validation, test, {}, class_names, OWN_LENGTH if max_length is None else max_length
     )
 
 
