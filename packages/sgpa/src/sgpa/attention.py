@@ -19,7 +19,7 @@ from sgpa.posterior import (
     HeadKernel,
     attention_posterior,
     global_terms,
-    marginal_variance,
+    relative_variance,
     residual_cholesky,
 )
 
@@ -184,7 +184,10 @@ class SparseGPAttention(nn.Module):
         with torch.autocast(x.device.type, enabled=False):
             terms = self._global_terms(token_map)
             posterior = attention_posterior(queries, values, self._head_kernel(), terms, mask)
-            return DiagonalGaussian(posterior.mean, marginal_variance(posterior, terms.factors))
+            return DiagonalGaussian(
+                posterior.scale * posterior.mean,
+                posterior.scale.square() * relative_variance(posterior, terms.factors),
+            )
 
     def train(self, mode: bool = True) -> "SparseGPAttention":
         """Set training or evaluation mode; either way the cache starts empty."""
@@ -241,15 +244,15 @@ class SparseGPAttention(nn.Module):
         shape = (num_samples or 1, *mean.shape)
         noise = draw(shape, like=mean, generator=generator)
         if self.covariance == "diag":
-            samples = mean + marginal_variance(posterior, terms.factors).sqrt() * noise
+            samples = mean + relative_variance(posterior, terms.factors).sqrt() * noise
         else:
             cholesky = residual_cholesky(queries, kernel, posterior, mask, jitter=self.jitter)
             coefficients = draw(
                 (*shape[:3], *terms.factors.shape[1:3]), like=mean, generator=generator
             )
             inducing = einsum(terms.factors, coefficients, "h c m n, s h b c n -> s h b m c")
-            from_inducing = posterior.scale * (posterior.whitened @ inducing)
-            samples = mean + cholesky @ noise + from_inducing
+            samples = mean + cholesky @ noise + posterior.whitened @ inducing
+        samples = posterior.scale * samples
         return rearrange(samples, "s h b t c -> (s b) t (h c)")
 
 

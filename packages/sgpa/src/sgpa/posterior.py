@@ -17,6 +17,7 @@ Notation: R is whitened, :math:`S_{g,d} = L R_d R_d^\top L^\top`; ``W = K_qg L^{
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from einops import rearrange
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -27,6 +28,7 @@ from sgpa.quadratic import quadratic_forms
 
 # Round-off, relative to the prior variance, can take a variance below zero by about this much.
 _VARIANCE_FLOOR = 1e-10
+_NEGLIGIBLE = 1e-15
 
 
 class HeadKernel(NamedTuple):
@@ -64,11 +66,11 @@ class GlobalTerms(NamedTuple):
 
 
 class AttentionPosterior(NamedTuple):
-    """Posterior of every head's output at every token.
+    """Posterior of every head's output at every token, in units of the prior standard deviation.
 
     Attributes:
-        mean: ``(H, B, T, s)``.
-        whitened: W divided by the prior standard deviation, ``(H, B, T, M)``.
+        mean: posterior mean over ``scale``, ``(H, B, T, s)``.
+        whitened: W over ``scale``, ``(H, B, T, M)``.
         scale: prior standard deviation d(q), broadcastable to ``(H, B, T, 1)``.
         kl: the part of the KL divergence in which the sequences enter, summed over heads and
             output dimensions, averaged over the batch, in nats.
@@ -124,9 +126,8 @@ def global_terms(
     if mean is not None:
         whitened_mean = cholesky.mT @ (prior_scale(scaled, kernel) * mean)
         twice_kl = twice_kl + whitened_mean.square().sum()
-    return GlobalTerms(
-        centre, features, triangular_inverse(cholesky), whitened_mean, factors, 0.5 * twice_kl
-    )
+    whitener = _flush(triangular_inverse(cholesky))
+    return GlobalTerms(centre, features, whitener, whitened_mean, factors, 0.5 * twice_kl)
 
 
 def attention_posterior(
@@ -158,40 +159,37 @@ def attention_posterior(
     """
     scaled = queries / kernel.lengthscale[:, None]
     scale = prior_scale(scaled, kernel)
+    values = scale * values
     if mask is not None:
         values = values.masked_fill(~mask[None, :, :, None], 0.0)
-    own = kernel_attention(
-        scaled, scaled, values, kernel=kernel.name, key_mask=None if mask is None else mask[None]
+    # The unit-variance part of both kernels is RBF: K v = d ∘ C (d ∘ v).
+    mean = kernel_attention(
+        scaled, scaled, values, kernel="rbf", key_mask=None if mask is None else mask[None]
     )
-    own = own * kernel.outputscale[:, None, None, None]
-    twice_kl = (values * own).sum()
-
+    twice_kl = (values * mean).sum()
     rows = rearrange(scaled, "h b t d -> h (b t) d") - terms.centre
-    whitened = rbf_matrix(rows, terms.features) @ terms.whitener.mT
+    whitened = _flush(rbf_matrix(rows, terms.features) @ terms.whitener.mT)
     whitened = rearrange(whitened, "h (b t) m -> h b t m", b=values.shape[1])
-    if terms.mean is None:
-        mean = own
-    else:
-        projected = whitened.mT @ (scale * values)
+    if terms.mean is not None:
+        projected = whitened.mT @ values
         twice_kl = twice_kl - projected.square().sum()
-        mean = own + scale * (whitened @ (terms.mean[:, None] - projected))
+        mean = mean + whitened @ (terms.mean[:, None] - projected)
     return AttentionPosterior(mean, whitened, scale, 0.5 * twice_kl / values.shape[1])
 
 
-def marginal_variance(
+def relative_variance(
     posterior: AttentionPosterior, factors: Float[Tensor, "heads channels inducing inducing"]
 ) -> Float[Tensor, "heads batch tokens channels"]:
-    r"""Diagonal of the posterior covariance (3.15, second line), clamped for round-off only.
+    r"""Diagonal of the posterior covariance (3.15, second line) over the prior variance.
 
-    .. math:: \Sigma_{d,tt} = k(q_t, q_t) - \|W_t\|^2 + \|R_d^\top W_t\|^2
+    .. math:: \Sigma_{d,tt} / k(q_t, q_t) = 1 - \|w_t\|^2 + \|R_d^\top w_t\|^2
+
+    with :math:`w_t` the row of ``posterior.whitened``. Clamped for round-off only.
     """
     rows = rearrange(posterior.whitened, "h b t m -> h (b t) m")
-    explained = rows.square().sum(-1, keepdim=True)
-    relative = 1.0 - explained + quadratic_forms(rows, factors)
-    relative = relative.clamp(min=_VARIANCE_FLOOR)
-    return posterior.scale.square() * rearrange(
-        relative, "h (b t) c -> h b t c", b=posterior.whitened.shape[1]
-    )
+    unexplained = 1.0 - rows.square().sum(-1, keepdim=True)
+    relative = (quadratic_forms(rows, factors) + unexplained).clamp(min=_VARIANCE_FLOOR)
+    return rearrange(relative, "h (b t) c -> h b t c", b=posterior.whitened.shape[1])
 
 
 def residual_cholesky(
@@ -202,9 +200,10 @@ def residual_cholesky(
     *,
     jitter: float | None = None,
 ) -> Float[Tensor, "heads batch tokens tokens"]:
-    r"""Cholesky factor of :math:`K_{qq} - W W^\top`, shared by all output dimensions.
+    r"""Cholesky factor of :math:`K_{qq} - W W^\top`, over the prior standard deviation.
 
-    With it a sample from the full covariance costs one T×T factorisation a head and sequence:
+    All output dimensions share it, so that a sample from the full covariance costs one T×T
+    factorisation a head and sequence:
     :math:`f_d = m_d + \mathrm{chol}(K_{qq} - WW^\top)\,\epsilon + W R_d\,\epsilon'`.
 
     Args:
@@ -226,7 +225,16 @@ def residual_cholesky(
         residual = torch.where(both, residual, eye)
     # The difference may be as small as round-off; the jitter's measure is the prior, not itself.
     floor = torch.finfo(residual.dtype).eps * 10.0 if jitter is None else jitter
-    return posterior.scale * safe_cholesky(residual + floor * eye)
+    return safe_cholesky(residual + floor * eye)
+
+
+def _flush(x: Tensor) -> Tensor:
+    """Set what is negligible beside a unit variance to zero.
+
+    Products of small kernel values are denormal numbers, which slow a CPU's matrix products down
+    tenfold.
+    """
+    return F.hardshrink(x, _NEGLIGIBLE)
 
 
 def prior_scale(scaled: Tensor, kernel: HeadKernel) -> Tensor:

@@ -7,6 +7,7 @@ rows at a time is multiplied, squared and summed, and the backward pass multipli
 ``w`` and ``R`` are kept.
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 # Elements of one intermediate block: it should stay in the processor's cache; a GPU wants more.
-_CPU_BLOCK = 2**19
+_CPU_BLOCK = 2**18
 _GPU_BLOCK = 2**26
 
 
@@ -34,14 +35,23 @@ def quadratic_forms(
     return result
 
 
-def _chunk(rows: Tensor, width: int) -> int:
-    block = _GPU_BLOCK if rows.is_cuda else _CPU_BLOCK
-    return max(1, block // (rows.shape[0] * width))
-
-
 def _side_by_side(factors: Tensor) -> Tensor:
     """Lay out ``(heads, dims, m, n)`` as ``(heads, m, dims * n)``: one product for all dims."""
     return factors.transpose(1, 2).flatten(2)
+
+
+def _blocks(rows: Tensor, stacked: Tensor) -> Iterator[tuple[slice, Tensor]]:
+    """Slices of rows, and for each a piece of one buffer for its product with ``stacked``.
+
+    One buffer for all blocks: on a CPU, fresh memory for each costs more than the product.
+    """
+    heads, width = rows.shape[0], stacked.shape[-1]
+    limit = _GPU_BLOCK if rows.is_cuda else _CPU_BLOCK
+    step = max(1, min(rows.shape[1], limit // (heads * width)))
+    buffer = rows.new_empty(heads * step * width)
+    for start in range(0, rows.shape[1], step):
+        size = min(step, rows.shape[1] - start)
+        yield slice(start, start + size), buffer[: heads * size * width].view(heads, size, width)
 
 
 class _QuadraticForms(torch.autograd.Function):
@@ -49,10 +59,11 @@ class _QuadraticForms(torch.autograd.Function):
     def forward(rows: Tensor, factors: Tensor) -> Tensor:
         dims, m = factors.shape[1], factors.shape[-1]
         stacked = _side_by_side(factors)
-        parts: list[Tensor] = []
-        for block in rows.split(_chunk(rows, dims * m), dim=1):
-            parts.append((block @ stacked).square_().unflatten(-1, (dims, m)).sum(-1))
-        return torch.cat(parts, 1)
+        out = rows.new_empty(*rows.shape[:2], dims)
+        for block, buffer in _blocks(rows, stacked):
+            torch.bmm(rows[:, block], stacked, out=buffer)
+            out[:, block] = buffer.square_().unflatten(-1, (dims, m)).sum(-1)
+        return out
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
@@ -61,16 +72,13 @@ class _QuadraticForms(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, Tensor]:
         (rows, factors), (grad,) = ctx.saved_tensors, grad_outputs
-        _, dims, m, _ = factors.shape
+        dims, m = factors.shape[1], factors.shape[-1]
         stacked = _side_by_side(factors)
-        grad_stacked = torch.zeros_like(stacked)
-        grad_rows: list[Tensor] = []
-        size = _chunk(rows, dims * m)
-        for block, grad_block in zip(rows.split(size, 1), grad.split(size, 1), strict=True):
-            # d‖Rᵀw‖² = 2 (wᵀR) dRᵀw + ...: both gradients need the product weighted by 2·grad.
-            product = (block @ stacked).unflatten(-1, (dims, m))
-            weighted = (product * (2.0 * grad_block).unsqueeze(-1)).flatten(2)
-            grad_rows.append(weighted @ stacked.mT)
-            grad_stacked.baddbmm_(block.mT, weighted)
-        grad_factors = grad_stacked.unflatten(-1, (dims, m)).transpose(1, 2)
-        return torch.cat(grad_rows, 1), grad_factors
+        grad_rows, grad_stacked = torch.empty_like(rows), torch.zeros_like(stacked)
+        for block, buffer in _blocks(rows, stacked):
+            # d‖Rᵀw‖² = 2 (wᵀR)(Rᵀdw + dRᵀw): both gradients need the product, weighted by 2·grad.
+            torch.bmm(rows[:, block], stacked, out=buffer)
+            buffer.unflatten(-1, (dims, m)).mul_((2.0 * grad[:, block]).unsqueeze(-1))
+            grad_rows[:, block] = buffer @ stacked.mT
+            grad_stacked.baddbmm_(rows[:, block].mT, buffer)
+        return grad_rows, grad_stacked.unflatten(-1, (dims, m)).transpose(1, 2)

@@ -1,19 +1,18 @@
-r"""Kernel attention :math:`F = K_{qk} v` (thesis Eq. 3.2) with exact results and O(T) memory.
+r"""Kernel attention :math:`F = K_{qk} v` (thesis Eq. 3.2), exact, without a T×T matrix.
 
-Two ways to the same sum, chosen by the number of keys:
-
-- few keys: one matrix product and an in-place ``exp2``;
-- many keys: softmax attention with a sink. Append one key whose logit is 0 for every query and
-  whose value is zero but for a 1 in an extra channel. Then the softmax's normaliser
-  :math:`Z_i = 1 + \sum_j e^{l_{ij}}` comes back in that channel as :math:`1/Z_i`, and dividing by
-  it undoes the normalisation: the unnormalised kernel sum, from a fused attention routine that
-  never stores the T×T matrix, forward or backward.
+The sum is not normalised, so no running maximum is needed: a block of queries at a time, one
+matrix product gives the logits, ``exp2`` in place the kernel, a second product the sum. The
+backward pass makes each block again, so that only the inputs are kept: O(T) memory both ways, at
+any T. On a CPU this beats the way through fused softmax attention (a sink key with logit 0 returns
+the normaliser, which is then divided out), whose backward pass slows down tenfold on the tiny
+numbers that a kernel of distant tokens gives.
 
 Inputs are already divided by the lengthscales; the outputscale is the caller's.
 """
 
 import math
-from typing import Literal
+from collections.abc import Iterator
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -22,12 +21,16 @@ from torch import Tensor
 
 KernelName = Literal["rbf", "exponential"]
 
-# Below this many keys the plain product is the faster one.
-DENSE_KEYS = 256
-# exp2 costs less than exp, and on the CPU far less where the result underflows.
+# exp2 costs less than exp; the factor goes into the features.
 _ROOT_LOG2E = math.sqrt(math.log2(math.e))
-# Logit of a padded key in the fused routine: exp(-1e4) is zero, and 0 * -1e4 is not NaN.
-_PADDED_LOGIT = -1e4
+# Kernel values below 2^cutoff become zero. They are far below round-off, and with their squares
+# they would be denormal numbers, which slow a CPU's matrix products down tenfold and more.
+_CUTOFF = {torch.float32: -50.0, torch.float64: -400.0}
+_UNDERFLOW = -2000.0
+# Elements of one block of the kernel matrix: it should stay in the processor's cache; a GPU wants
+# more.
+_CPU_BLOCK = 2**19
+_GPU_BLOCK = 2**28
 
 
 def kernel_attention(
@@ -44,7 +47,7 @@ def kernel_attention(
     :math:`k(q, k) = \exp(q^\top k)`.
 
     Args:
-        queries: ``(..., queries, dim)``, divided by the lengthscales.
+        queries: ``(..., queries, dim)``, divided by the lengthscales; float32 or float64.
         keys: ``(..., keys, dim)``, divided by the lengthscales.
         values: ``(..., keys, channels)``.
         kernel: which kernel.
@@ -60,10 +63,17 @@ def kernel_attention(
         values = values.masked_fill(hidden, 0.0)
     if kernel == "rbf":
         centre = _mean_key(keys, key_mask)
-        queries, keys = queries - centre, keys - centre
-    if keys.shape[-2] < DENSE_KEYS:
-        return _dense_kernel(queries, keys, kernel) @ values
-    return _fused_kernel_attention(queries, keys, values, kernel, key_mask)
+        same = queries is keys
+        keys = keys - centre
+        queries = keys if same else queries - centre
+    queries, keys = _logit_features(queries, keys, kernel)
+    batch = values.shape[:-2]
+    out: Tensor = _KernelSum.apply(  # pyright: ignore[reportAssignmentType]
+        queries.reshape(-1, *queries.shape[-2:]),
+        keys.reshape(-1, *keys.shape[-2:]),
+        values.reshape(-1, *values.shape[-2:]),
+    )
+    return out.reshape(*batch, *out.shape[-2:])
 
 
 def rbf_matrix(
@@ -72,8 +82,14 @@ def rbf_matrix(
     r"""Compute :math:`\exp(-\tfrac12 |x_i - z_j|^2)` by one matrix product.
 
     In float32 the expansion of the square needs ``x`` and ``z`` near the origin: centre both first.
+
+    Args:
+        x: inputs, divided by the lengthscales.
+        z: inputs, divided by the lengthscales.
     """
-    return _dense_kernel(x, z, "rbf")
+    x, z = _logit_features(x, z, "rbf")
+    matrix: Tensor = _Exp2.apply(x @ z.mT)  # pyright: ignore[reportAssignmentType]
+    return matrix
 
 
 def _mean_key(keys: Tensor, key_mask: Tensor | None) -> Tensor:
@@ -85,41 +101,87 @@ def _mean_key(keys: Tensor, key_mask: Tensor | None) -> Tensor:
         return keys.sum(-2, keepdim=True) / count
 
 
-def _dense_kernel(queries: Tensor, keys: Tensor, kernel: KernelName) -> Tensor:
-    queries, keys = queries * _ROOT_LOG2E, keys * _ROOT_LOG2E
-    if kernel == "rbf":
-        queries, keys = _squared_distance_features(queries, keys)
-    return torch.exp2_(queries @ keys.mT)
-
-
-def _squared_distance_features(queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
-    """Features whose inner product is -|q - k|²/2: [q, 1, -|q|²/2] and [k, -|k|²/2, 1]."""
-    half_q = -0.5 * queries.square().sum(-1, keepdim=True)
+def _logit_features(queries: Tensor, keys: Tensor, kernel: KernelName) -> tuple[Tensor, Tensor]:
+    """Features with inner product log2 k(q, k); RBF: [q, 1, -|q|²/2] and [k, -|k|²/2, 1]."""
+    same = queries is keys
+    keys = keys * _ROOT_LOG2E
+    queries = keys if same else queries * _ROOT_LOG2E
+    if kernel == "exponential":
+        return queries, keys
     half_k = -0.5 * keys.square().sum(-1, keepdim=True)
+    half_q = half_k if same else -0.5 * queries.square().sum(-1, keepdim=True)
     return (
         torch.cat([queries, torch.ones_like(half_q), half_q], -1),
         torch.cat([keys, half_k, torch.ones_like(half_k)], -1),
     )
 
 
-def _fused_kernel_attention(
-    queries: Tensor, keys: Tensor, values: Tensor, kernel: KernelName, key_mask: Tensor | None
-) -> Tensor:
-    channels = values.shape[-1]
-    if kernel == "rbf":
-        queries, keys = _squared_distance_features(queries, keys)
-    if key_mask is not None:
-        bias = torch.where(key_mask, 0.0, _PADDED_LOGIT).to(keys.dtype).unsqueeze(-1)
-        keys = torch.cat([keys, bias.expand(*keys.shape[:-1], 1)], -1)
-        queries = F.pad(queries, (0, 1), value=1.0)
-    # The sink key is zero, so its logit is; the fused routines want one width for all, a multiple
-    # of 4 (16 bytes in float32).
-    width = -(-max(queries.shape[-1], channels + 1) // 4) * 4
-    sink = values.new_zeros(width)
-    sink[channels] = 1.0
-    queries = F.pad(queries, (0, width - queries.shape[-1]))
-    keys = F.pad(keys, (0, width - keys.shape[-1], 0, 1))
-    values = F.pad(values, (0, width - channels))
-    values = torch.cat([values, sink.expand(*values.shape[:-2], 1, width)], -2)
-    out = F.scaled_dot_product_attention(queries, keys, values, scale=1.0)
-    return out[..., :channels] / out[..., channels : channels + 1]
+def _exp2_(logits: Tensor) -> Tensor:
+    """Two to the power of ``logits``, in place, with values below the cutoff set to zero."""
+    return F.threshold(logits, _CUTOFF[logits.dtype], _UNDERFLOW, inplace=True).exp2_()
+
+
+class _Exp2(torch.autograd.Function):
+    """``_exp2_`` with its gradient; keeps the result alone."""
+
+    @staticmethod
+    def forward(logits: Tensor) -> Tensor:
+        return _exp2_(logits.clone())
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(output)
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> Tensor:
+        (result,) = ctx.saved_tensors
+        return grad_outputs[0] * result * math.log(2.0)
+
+
+class _KernelSum(torch.autograd.Function):
+    """Σ_j 2^(q_i·k_j) v_j over blocks of queries; the backward pass makes the kernel again."""
+
+    @staticmethod
+    def forward(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        out = values.new_empty(*queries.shape[:2], values.shape[-1])
+        for item, rows, kernel, _ in _blocks(queries, keys):
+            _exp2_(torch.bmm(queries[item, rows], keys[item].mT, out=kernel))
+            out[item, rows] = kernel @ values[item]
+        return out
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        queries, keys, values = ctx.saved_tensors
+        (grad,) = grad_outputs
+        grad_queries = torch.empty_like(queries)
+        grad_keys, grad_values = torch.zeros_like(keys), torch.zeros_like(values)
+        for item, rows, kernel, grad_logits in _blocks(queries, keys):
+            block, grad_block = queries[item, rows], grad[item, rows]
+            _exp2_(torch.bmm(block, keys[item].mT, out=kernel))
+            grad_values[item].baddbmm_(kernel.mT, grad_block)
+            # d 2^l = ln 2 · 2^l dl; the constant is applied once, at the end.
+            torch.bmm(grad_block, values[item].mT, out=grad_logits).mul_(kernel)
+            grad_queries[item, rows] = grad_logits @ keys[item]
+            grad_keys[item].baddbmm_(grad_logits.mT, block)
+        return grad_queries.mul_(math.log(2.0)), grad_keys.mul_(math.log(2.0)), grad_values
+
+
+def _blocks(queries: Tensor, keys: Tensor) -> Iterator[tuple[slice, slice, Tensor, Tensor]]:
+    """Slices of batch items and query rows, and two buffers of the size of their kernel matrix.
+
+    The same two for all blocks: on a CPU, fresh memory for each costs more than the product.
+    """
+    items, rows, columns = queries.shape[0], queries.shape[1], keys.shape[1]
+    limit = _GPU_BLOCK if queries.is_cuda else _CPU_BLOCK
+    row_step = max(1, min(rows, limit // columns))
+    item_step = max(1, min(items, limit // (row_step * columns)))
+    buffers = queries.new_empty(2, item_step * row_step * columns)
+    for item in range(0, items, item_step):
+        for row in range(0, rows, row_step):
+            shape = (min(item_step, items - item), min(row_step, rows - row), columns)
+            first, second = (buffer[: math.prod(shape)].view(shape) for buffer in buffers)
+            yield slice(item, item + item_step), slice(row, row + row_step), first, second
