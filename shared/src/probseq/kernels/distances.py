@@ -50,8 +50,12 @@ class _SquaredDistance(torch.autograd.Function):
         ctx.save_for_backward(a, b)
         if exact:
             return torch.cdist(a, b, compute_mode="donot_use_mm_for_euclid_dist").square()
-        squares = (a * a).sum(-1)[..., :, None] + (b * b).sum(-1)[..., None, :]
-        return squares.sub(a @ b.mT, alpha=2).clamp_min(0)
+        # One product of widened factors, (−2a, |a|², 1)·(b, 1, |b|²): additions of n×m matrices
+        # would take longer than the product itself.
+        a_square, b_square = (a * a).sum(-1, keepdim=True), (b * b).sum(-1, keepdim=True)
+        rows = torch.cat([-2 * a, a_square, torch.ones_like(a_square)], dim=-1)
+        columns = torch.cat([b, torch.ones_like(b_square), b_square], dim=-1)
+        return (rows @ columns.mT).clamp_min_(0)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None]:
