@@ -69,7 +69,7 @@ def augment3(
     choice = torch.randint(3, (count, 1, 1, 1), generator=generator, device=images.device)
     grey = to_grey(floats).expand_as(floats)
     solarized = torch.where(floats >= 128 / 255, 1 - floats, floats)
-    blurred = gaussian_filter(floats, drawn(*_BLUR_SIGMAS).flatten(), truncate=3)
+    blurred = gaussian_filter(floats, drawn(*_BLUR_SIGMAS).flatten(), truncate=3.0)
     floats = torch.where(choice == 0, grey, torch.where(choice == 1, solarized, blurred))
 
     low, high = 1 - _JITTER, 1 + _JITTER

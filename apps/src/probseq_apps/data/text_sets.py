@@ -88,7 +88,15 @@ def load_imdb(
     else:
         kept, held = hold_out_validation(len(train.texts))
         train, validation = _rows(train, kept), _rows(train, held)
-    return _tokenized("imdb", train, validation, test, {}, SENTIMENTS, IMDB_LENGTH if max_length is None else max_length)
+    return _tokenized(
+        "imdb",
+        train,
+        validation,
+        test,
+        {},
+        SENTIMENTS,
+        IMDB_LENGTH if max_length is None else max_length,
+    )
 
 
 def load_csv(
@@ -99,7 +107,13 @@ def load_csv(
     rows = stratified(torch.tensor(texts.labels), (0.1, 0.1), class_names)
     train, validation, test = (_rows(texts, part) for part in rows)
     return _tokenized(
-        f"csv:{path}", train, validation, test, {}, class_names, OWN_LENGTH if max_length is None else max_length
+        f"csv:{path}",
+        train,
+        validation,
+        test,
+        {},
+        class_names,
+        OWN_LENGTH if max_length is None else max_length,
     )
 
 

@@ -88,7 +88,7 @@ def pixel_grid(
     return rows[:, None].expand(height, width), columns[None, :].expand(height, width)
 
 
-def rotate(images: UInt8[Tensor, "n c h w"], degrees: float) -> UInt8[Tensor, "n c h w"]:
+def rotate(images: UInt8[Tensor, "n c h w"], degrees: int | float) -> UInt8[Tensor, "n c h w"]:
     """Rotate images counter-clockwise about their centre; what comes in from outside is black."""
     height, width = images.shape[-2:]
     floats = images.to(torch.float32) / 255

@@ -44,7 +44,7 @@ def elastic_transform(
     field = 2 * torch.rand(field_shape, generator=generator, device=images.device) - 1
     if smoothness:
         sigma = field.new_tensor([smoothness * size])
-        field = gaussian_filter(field, sigma, truncate=3, padding="reflect")
+        field = gaussian_filter(field, sigma, truncate=3.0, padding="reflect")
     field = field * (height * size)
     # An affine map is fixed by what it does to three points, a third of the side off the centre.
     third = float(size // 3)
