@@ -22,6 +22,7 @@ from einops import rearrange
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from probseq.kernels.distances import scaled_squared_distance
 from probseq.linalg import safe_cholesky, triangular_inverse
 from probseq.transformers.functional import KernelName, kernel_attention, rbf_matrix
 from sgpa.quadratic import quadratic_forms
@@ -118,7 +119,7 @@ def global_terms(
     scaled = inducing / kernel.lengthscale
     centre = scaled.detach().mean(-2, keepdim=True)
     features = scaled - centre
-    cholesky = safe_cholesky(rbf_matrix(features, features), jitter=jitter)
+    cholesky = safe_cholesky(correlation_matrix(features), jitter=jitter)
     factors = factor_from_raw(raw_factor)
     log_diagonal = raw_factor.diagonal(dim1=-2, dim2=-1)
     twice_kl = factors.square().sum() - 2.0 * log_diagonal.sum() - log_diagonal.numel()
@@ -217,8 +218,7 @@ def residual_cholesky(
         CholeskyError: the covariance cannot be factorised.
     """
     scaled = queries / kernel.lengthscale[:, None]
-    centred = scaled - scaled.detach().mean(-2, keepdim=True)
-    residual = rbf_matrix(centred, centred) - posterior.whitened @ posterior.whitened.mT
+    residual = correlation_matrix(scaled) - posterior.whitened @ posterior.whitened.mT
     eye = torch.eye(residual.shape[-1], dtype=residual.dtype, device=residual.device)
     if mask is not None:
         both = (mask[:, :, None] & mask[:, None, :])[None]
@@ -226,6 +226,19 @@ def residual_cholesky(
     # The difference may be as small as round-off; the jitter's measure is the prior, not itself.
     floor = torch.finfo(residual.dtype).eps * 10.0 if jitter is None else jitter
     return safe_cholesky(residual + floor * eye)
+
+
+def correlation_matrix(scaled: Float[Tensor, "*b n dim"]) -> Float[Tensor, "*b n n"]:
+    r"""Correlations :math:`\exp(-\tfrac12 |a_i - a_j|^2)` of inputs, exact enough to factorise.
+
+    Summed differences: at short lengthscales the expansion of the square loses so many digits in
+    float32 that two equal inputs make the matrix indefinite beyond any jitter.
+
+    Args:
+        scaled: inputs, divided by the lengthscales.
+    """
+    unit = torch.ones((1, 1), dtype=scaled.dtype, device=scaled.device)
+    return _flush(torch.exp(-0.5 * scaled_squared_distance(scaled, scaled, unit, exact=True)))
 
 
 def _flush(x: Tensor) -> Tensor:

@@ -7,11 +7,11 @@ from torch import Tensor, nn
 
 from probseq.linalg import safe_cholesky
 from probseq.transformers.attention import attention_kernel, check_heads, full_precision
-from probseq.transformers.functional import KernelName, kernel_attention, rbf_matrix
+from probseq.transformers.functional import KernelName, kernel_attention
 from probseq.transformers.outputs import AttentionOutput
 from probseq.transformers.protocol import TokenMap, check_tokens
 from sgpa.attention import CovarianceName, check_choice, draw
-from sgpa.posterior import HeadKernel, prior_scale
+from sgpa.posterior import HeadKernel, correlation_matrix, prior_scale
 
 
 class StandardSparseGPAttention(nn.Module):
@@ -92,8 +92,7 @@ class StandardSparseGPAttention(nn.Module):
         with torch.autocast(x.device.type, enabled=False):
             kernel = HeadKernel(self.kernel_name, self.kernel.lengthscale, self.kernel.outputscale)
             scaled = queries / kernel.lengthscale[:, None]
-            centred = scaled - scaled.detach().mean(-2, keepdim=True)
-            correlation = rbf_matrix(centred, centred)
+            correlation = correlation_matrix(scaled)
             if mask is not None:
                 # Padding: independent of all else, at the prior, without a value.
                 real = (mask[:, :, None] & mask[:, None, :])[None]
