@@ -107,11 +107,11 @@ def parse_classify(arguments: list[str]) -> Classify:
     """Read the arguments of `probseq classify`."""
     try:
         default = _default_classify(arguments)
-    except ValueError as error:
+        return tyro.cli(
+            OmitArgPrefixes[Classify], prog="probseq classify", args=arguments, default=default
+        )
+    except ValueError as error:  # what the settings refuse once all of them are known
         _refuse(str(error))
-    return tyro.cli(
-        OmitArgPrefixes[Classify], prog="probseq classify", args=arguments, default=default
-    )
 
 
 def _default_classify(arguments: Sequence[str]) -> Classify:

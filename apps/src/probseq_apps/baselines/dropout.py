@@ -1,13 +1,13 @@
 """Monte Carlo dropout (Gal and Ghahramani 2016): dropout that stays active in prediction."""
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 
 from torch import nn
 
 
 @contextmanager
-def active_dropout(model: nn.Module) -> Iterator[None]:
+def active_dropout(model: nn.Module) -> Generator[None]:
     """Switch the dropout layers of a model in eval mode on, and off again at the end.
 
     Args:

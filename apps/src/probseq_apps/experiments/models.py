@@ -111,6 +111,7 @@ def _sgpa_model(
         shared_norm=model.shared_norm,
         num_inducing=own.num_inducing,
         kernel=kernel,
+        initial_factor=own.initial_factor,
         kl_weighting=own.kl_weighting,
         num_data=len(data.train) if own.kl_weighting == "dataset" else None,
     )

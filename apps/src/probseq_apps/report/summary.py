@@ -69,5 +69,5 @@ def best_names(summaries: Mapping[str, Summary], direction: Direction) -> frozen
 def _differ(first: Summary, second: Summary) -> bool:
     if first.standard_error == 0.0 and second.standard_error == 0.0:
         return first.mean != second.mean
-    test = stats.ttest_ind(first.values, second.values, equal_var=False)
-    return float(test.pvalue) < LEVEL
+    _, pvalue = stats.ttest_ind(first.values, second.values, equal_var=False)
+    return float(pvalue) < LEVEL

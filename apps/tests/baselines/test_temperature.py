@@ -1,0 +1,56 @@
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import minimize_scalar
+
+from probseq_apps.baselines.temperature import (
+    LARGEST,
+    SMALLEST,
+    fit_temperature,
+    scale_log_probs,
+)
+
+
+def overconfident(seed, scale):
+    generator = torch.Generator().manual_seed(seed)
+    logits = torch.randn(400, 5, generator=generator)
+    labels = torch.multinomial(logits.softmax(-1), 1, generator=generator)[:, 0]
+    return (scale * logits).log_softmax(-1), labels
+
+
+def negative_log_likelihood(log_probs, labels, temperature):
+    scaled = log_probs.double().numpy() / temperature
+    scaled = scaled - np.log(np.exp(scaled).sum(-1, keepdims=True))
+    return -scaled[np.arange(len(labels)), labels.numpy()].mean()
+
+
+@pytest.mark.parametrize("scale", [0.3, 1.0, 4.0])
+def test_the_temperature_minimises_the_validation_nll(scale):
+    log_probs, labels = overconfident(0, scale)
+    best = minimize_scalar(
+        lambda log_t: negative_log_likelihood(log_probs, labels, np.exp(log_t)),
+        bounds=(-3, 3),
+        method="bounded",
+        options={"xatol": 1e-10},
+    )
+    fitted = fit_temperature(log_probs, labels)
+    assert fitted == pytest.approx(np.exp(best.x), rel=1e-5)
+    assert fitted == pytest.approx(scale, rel=0.2)
+
+
+def test_scaling_is_softmax_of_logits_over_temperature():
+    logits = torch.randn(6, 4, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    scaled = scale_log_probs(logits.log_softmax(-1), 2.5).exp()
+    torch.testing.assert_close(scaled, (logits / 2.5).softmax(-1))
+    torch.testing.assert_close(scale_log_probs(logits.log_softmax(-1), 1.0), logits.log_softmax(-1))
+
+
+def test_predictions_without_an_optimum_end_at_the_bounds():
+    logits = torch.eye(3)
+    assert fit_temperature(logits.log_softmax(-1), torch.arange(3)) == SMALLEST
+    assert fit_temperature(logits.log_softmax(-1), torch.tensor([1, 2, 0])) == LARGEST
+
+
+def test_no_validation_data_are_refused():
+    with pytest.raises(ValueError, match="validation data"):
+        fit_temperature(torch.zeros(0, 3), torch.zeros(0, dtype=torch.int64))

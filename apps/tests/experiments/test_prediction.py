@@ -1,0 +1,103 @@
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from probseq.transformers import TransformerOutput
+from probseq_apps.experiments.methods import BASE_METHODS
+from probseq_apps.experiments.prediction import (
+    Predictions,
+    Predictor,
+    load_predictions,
+    save_predictions,
+)
+
+CPU = torch.device("cpu")
+
+
+class Noisy(nn.Module):
+    """Logits that depend on the inputs, and on draws where samples are asked for."""
+
+    def forward(self, x, *, generator=None, num_samples=None):
+        if num_samples is None:
+            return TransformerOutput(x, x.new_zeros(()))
+        noise = torch.randn((num_samples, *x.shape), generator=generator)
+        return TransformerOutput(x + noise, x.new_zeros(()))
+
+
+class Dropping(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.dropout = nn.Dropout(0.5)
+
+    def forward(self, x, *, generator=None, num_samples=None):
+        assert num_samples is None
+        return TransformerOutput(self.dropout(x), x.new_zeros(()))
+
+
+def predictor(method, *, num_samples=4, tokens=1):
+    return Predictor(
+        BASE_METHODS[method], prepare=lambda x: x, num_samples=num_samples, tokens=tokens
+    )
+
+
+def inputs(seed=0, rows=9):
+    return torch.randn(rows, 3, generator=torch.Generator().manual_seed(seed))
+
+
+def test_a_deterministic_prediction_is_the_softmax_in_any_batch_size():
+    x, labels = inputs(), torch.zeros(9, dtype=torch.int64)
+    whole = predictor("mle").predict(Noisy().eval(), x, labels, device=CPU, seed=0)
+    single = predictor("mle", tokens=65_536).predict(Noisy().eval(), x, labels, device=CPU, seed=0)
+    torch.testing.assert_close(whole.log_probs.exp(), x.softmax(-1))
+    torch.testing.assert_close(whole.energy, -x.double().logsumexp(-1))
+    torch.testing.assert_close(single.log_probs, whole.log_probs)
+
+
+def test_a_sampled_prediction_is_the_mean_of_the_samples_softmax():
+    x, labels = inputs(), torch.zeros(9, dtype=torch.int64)
+    found = predictor("sgpa").predict(Noisy().eval(), x, labels, device=CPU, seed=5)
+    noise = torch.randn((4, 9, 3), generator=torch.Generator().manual_seed(5))
+    expected = torch.stack([(x + draw).softmax(-1) for draw in noise]).mean(0)
+    torch.testing.assert_close(found.log_probs.exp(), expected)
+    energy = torch.stack([-(x + draw).double().logsumexp(-1) for draw in noise]).mean(0)
+    torch.testing.assert_close(found.energy, energy)
+
+
+def test_monte_carlo_dropout_draws_a_mask_for_each_sample_and_input():
+    model = Dropping().eval()
+    batch = predictor("mcd", num_samples=2000).batch(model, torch.ones(2, 2))
+    # Each logit is 0 or 2 with equal chances: the mean softmax is ½, the mean energy known.
+    torch.testing.assert_close(batch.log_probs.exp(), torch.full((2, 2), 0.5), atol=0.05, rtol=0)
+    energies = [math.log(2), 2 + math.log(2), 2 * math.log(1 + math.exp(2))]
+    expected = -(energies[0] + energies[1] + energies[2]) / 4
+    torch.testing.assert_close(batch.energy, torch.full((2,), expected).double(), atol=0.1, rtol=0)
+    assert batch.energy[0] != batch.energy[1]
+    assert not model.dropout.training
+
+
+@pytest.mark.parametrize(("method", "model"), [("sgpa", Noisy()), ("mcd", Dropping())])
+def test_the_seed_decides_all_draws_and_the_global_generator_is_left_alone(method, model):
+    x, labels = inputs(), torch.zeros(9, dtype=torch.int64)
+    state = torch.get_rng_state()
+    first, second, other = (
+        predictor(method).predict(model.eval(), x, labels, device=CPU, seed=seed)
+        for seed in (1, 1, 2)
+    )
+    assert torch.equal(first.log_probs, second.log_probs)
+    assert not torch.equal(first.log_probs, other.log_probs)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_predictions_are_stored_as_plain_arrays_and_read_back(tmp_path):
+    log_probs = inputs().log_softmax(-1)
+    stored = Predictions(log_probs, torch.arange(9.0), torch.arange(9) % 3)
+    sets = {"test": stored, "shift/contrast/5": stored._replace(energy=torch.zeros(9))}
+    save_predictions(tmp_path / "predictions.npz", sets)
+    found = load_predictions(tmp_path / "predictions.npz")
+    assert list(found) == list(sets)
+    for name, predictions in sets.items():
+        for wanted, given in zip(predictions, found[name], strict=True):
+            assert torch.equal(wanted, given)
+    assert [path.name for path in tmp_path.iterdir()] == ["predictions.npz"]

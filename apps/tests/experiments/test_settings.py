@@ -1,0 +1,60 @@
+import json
+
+import pytest
+
+from probseq_apps.experiments.saved import config_of, saved_command
+from probseq_apps.experiments.settings import (
+    ClassifySettings,
+    EvaluationSettings,
+    ModelSettings,
+    RunOptions,
+    SgpaSettings,
+    TrainingSettings,
+)
+from probseq_apps.recipes import RECIPES, load_recipe
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_settings_survive_the_way_through_json(name):
+    settings = load_recipe(name)
+    assert ClassifySettings.from_dict(json.loads(json.dumps(settings.to_dict()))) == settings
+
+
+def test_unknown_settings_are_refused_at_every_depth():
+    values = ClassifySettings().to_dict()
+    with pytest.raises(ValueError, match="unknown settings colour"):
+        ClassifySettings.from_dict({**values, "colour": "blue"})
+    values["model"] = {**values["model"], "width": 3}
+    with pytest.raises(ValueError, match="unknown settings width"):
+        ClassifySettings.from_dict(values)
+
+
+def test_a_run_s_command_is_read_back_from_its_folder(tmp_path):
+    settings = ClassifySettings(seeds=(3, 4))
+    assert saved_command(tmp_path) is None
+    (tmp_path / "config.json").write_text(json.dumps(config_of("digits-small", settings)))
+    assert saved_command(tmp_path) == ("digits-small", settings)
+
+
+def test_a_damaged_configuration_is_named(tmp_path):
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(ValueError, match=r"config\.json cannot be read"):
+        saved_command(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("build", "named"),
+    [
+        (lambda: ModelSettings(dropout=1.0), "dropout"),
+        (lambda: SgpaSettings(kl_anneal=1.5), "kl_anneal"),
+        (lambda: TrainingSettings(epochs=0), "epochs"),
+        (lambda: EvaluationSettings(num_samples=0), "num_samples"),
+        (lambda: EvaluationSettings(ood=("svhn", "svhn")), "ood"),
+        (lambda: ClassifySettings(method=()), "method"),
+        (lambda: ClassifySettings(seeds=(-1,)), "seeds"),
+        (lambda: RunOptions(threads=0), "threads"),
+    ],
+)
+def test_values_out_of_range_are_refused_by_name(build, named):
+    with pytest.raises(ValueError, match=named):
+        build()

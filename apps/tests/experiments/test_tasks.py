@@ -1,0 +1,68 @@
+import pytest
+import torch
+from sklearn.metrics import log_loss, matthews_corrcoef
+from torch import nn
+
+from probseq.transformers import TransformerOutput
+from probseq_apps.experiments.methods import BASE_METHODS
+from probseq_apps.experiments.prediction import Predictor
+from probseq_apps.experiments.runs import trim_padding
+from probseq_apps.experiments.tasks import ClassificationTask
+
+LOGITS = torch.tensor([[2.0, 0.0], [1.0, 0.0], [0.0, 3.0]])
+LABELS = torch.tensor([0, 1, 1])
+PENALTY = 7.0
+
+
+class Fixed(nn.Module):
+    """Returns its inputs as logits, and a fixed penalty."""
+
+    def forward(self, x, *, generator=None, num_samples=None):
+        return TransformerOutput(x, torch.tensor(PENALTY))
+
+
+def task(**options):
+    predictor = Predictor(BASE_METHODS["mle"], prepare=lambda x: x.float(), num_samples=1, tokens=1)
+    return ClassificationTask(Fixed(), predictor, prepare=lambda x: x.float(), **options)
+
+
+def loss(made, progress):
+    return made.loss(made.model, (LOGITS, LABELS), progress=progress, generator=torch.Generator())
+
+
+def test_without_a_kl_the_loss_is_the_cross_entropy():
+    found = loss(task(), 0.3)
+    assert found.loss.item() == pytest.approx(log_loss(LABELS, LOGITS.double().softmax(-1)))
+    assert set(found.parts) == {"nll"}
+
+
+@pytest.mark.parametrize(
+    ("anneal", "progress", "weight"),
+    [(0.5, 0.0, 0.0), (0.5, 0.25, 0.5), (0.5, 0.5, 1.0), (0.5, 0.9, 1.0), (0.0, 0.0, 1.0)],
+)
+def test_the_kl_rises_linearly_over_its_share_of_the_training(anneal, progress, weight):
+    found = loss(task(kl_anneal=anneal), progress)
+    expected = log_loss(LABELS, LOGITS.double().softmax(-1)) + weight * PENALTY
+    assert found.loss.item() == pytest.approx(expected, rel=1e-6)
+    assert found.parts["kl"].item() == PENALTY
+
+
+def test_training_batches_are_augmented_and_then_prepared():
+    made = task(augment=lambda x, generator: -x)
+    found = loss(made, 0.0)
+    assert found.loss.item() == pytest.approx(log_loss(LABELS, (-LOGITS).double().softmax(-1)))
+
+
+def test_scores_count_over_batches_of_unequal_sizes():
+    batches = [(LOGITS[:2], LABELS[:2]), (LOGITS[2:], LABELS[2:])]
+    made = task()
+    assert made.score(made.model, batches) == pytest.approx(2 / 3)
+    made = task(score="mcc")
+    expected = matthews_corrcoef(LABELS, LOGITS.argmax(-1))
+    assert made.score(made.model, batches) == pytest.approx(expected)
+
+
+def test_padding_that_all_texts_share_is_cut_off():
+    tokens = torch.tensor([[5, 3, 0, 0], [4, 0, 0, 0]])
+    assert torch.equal(trim_padding(tokens), tokens[:, :2])
+    assert trim_padding(torch.zeros(2, 4, dtype=torch.int64)).shape == (2, 1)

@@ -1,0 +1,69 @@
+import pytest
+import torch
+
+from probseq_apps.data.digits import digits
+from probseq_apps.experiments.methods import BASE_METHODS
+from probseq_apps.experiments.models import build_model
+from probseq_apps.experiments.settings import ClassifySettings, ModelSettings, TrainingSettings
+from probseq_apps.experiments.warm_start import (
+    SGPA_PARAMETERS,
+    copy_kernel_weights,
+    warm_start_config,
+)
+from probseq_apps.training.schedule import learning_rate
+
+SETTINGS = ClassifySettings(
+    model=ModelSettings(dim=16, hidden_dim=16, patch_size=4, shared_norm=True)
+)
+
+
+def model(name, seed=0):
+    return build_model(BASE_METHODS[name], SETTINGS, digits(), seed=seed)
+
+
+def test_all_weights_but_the_inducing_ones_come_from_the_kernel_model():
+    kernel, sgpa = model("kernel", 1), model("sgpa", 2)
+    before = {name: tensor.clone() for name, tensor in sgpa.state_dict().items()}
+    copy_kernel_weights(kernel, sgpa)
+    given, after = kernel.state_dict(), sgpa.state_dict()
+    own = {name for name in after if name.rpartition(".")[2] in SGPA_PARAMETERS}
+    assert own == after.keys() - given.keys()
+    assert len(own) == 3 * SETTINGS.model.depth
+    assert all(torch.equal(after[name], tensor) for name, tensor in given.items())
+    assert all(torch.equal(after[name], before[name]) for name in own)
+    assert any(not torch.equal(before[name], given[name]) for name in given)
+
+
+def test_a_model_that_differs_by_anything_else_is_refused():
+    with pytest.raises(ValueError, match="to_qkv"):
+        copy_kernel_weights(model("mle"), model("sgpa"))
+    with pytest.raises(ValueError, match="inducing"):
+        copy_kernel_weights(model("kernel"), model("kernel"))
+
+
+def test_a_weight_of_another_shape_is_refused():
+    longer = ClassifySettings(
+        model=ModelSettings(dim=16, hidden_dim=32, patch_size=4, shared_norm=True)
+    )
+    other = build_model(BASE_METHODS["kernel"], longer, digits(), seed=0)
+    with pytest.raises(ValueError, match="same shape"):
+        copy_kernel_weights(other, model("sgpa"))
+
+
+@pytest.mark.parametrize("schedule", ["linear", "cosine", "constant"])
+def test_the_warm_start_ends_where_the_full_schedule_would_be(schedule):
+    settings = TrainingSettings(
+        epochs=60,
+        warmup_epochs=5,
+        learning_rate=5e-4,
+        final_learning_rate=1e-5,
+        schedule=schedule,
+    )
+    config = warm_start_config(settings, 20, seed=3)
+    steps = 400
+    full = settings.train_config(seed=3)
+    assert config.epochs == 20
+    assert config.select == "last"
+    last = learning_rate(config, 20 * steps - 1, steps)
+    assert last == pytest.approx(learning_rate(full, 20 * steps - 1, steps), rel=1e-3)
+    assert learning_rate(config, 5, steps) == learning_rate(full, 5, steps)
