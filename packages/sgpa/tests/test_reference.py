@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+
 from sgpa import SparseGPAttention
 from sgpa.reference import literal_attention
 
