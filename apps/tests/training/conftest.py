@@ -12,10 +12,34 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import digits_run as _module
 
+from probseq_apps.training.loop import fit
+
 
 @pytest.fixture(scope="session")
 def digits_run():
     return _module
+
+
+@pytest.fixture
+def run(digits_run, tmp_path):
+    """Train the small task; returns it with its result."""
+
+    def start(*, path="run", task=None, data=None, resume=False, metadata=None, **changes):
+        task = task or digits_run.DigitsTask()
+        train, validation = data or digits_run.digits()
+        result = fit(
+            task,
+            train,
+            validation,
+            digits_run.settings(**changes),
+            tmp_path / path,
+            resume=resume,
+            progress=False,
+            metadata=metadata,
+        )
+        return task, result
+
+    return start
 
 
 @pytest.fixture

@@ -97,3 +97,23 @@ def train_elsewhere(
     task = DigitsTask(noise=noise, dropout=noise, hook=wait)
     train, validation = digits(num_train)
     fit(task, train, validation, settings(), run_dir, resume=resume, progress=False)
+
+
+def at_step(step, action):
+    def hook(task, loss):
+        return action(loss) if task.calls == step else loss
+
+    return hook
+
+
+def interrupt(signum):
+    def send(loss):
+        os.kill(os.getpid(), signum)
+        return loss
+
+    return send
+
+
+def same_bits(a, b):
+    left, right = a.model.state_dict(), b.model.state_dict()
+    return left.keys() == right.keys() and all(torch.equal(left[k], right[k]) for k in left)
