@@ -1,11 +1,14 @@
 """Settings of the transformer backbone."""
 
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 from probseq.transformers.pooling import PoolingName
 
 NormPlacement = Literal["pre", "post"]
+
+# Not typing.Self: beartype, which checks signatures in the tests, knows it in whole classes only.
+ConfigT = TypeVar("ConfigT", bound="TransformerConfig")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +64,7 @@ class TransformerConfig:
         return asdict(self)
 
     @classmethod
-    def from_dict(cls, settings: dict[str, Any]) -> Self:
+    def from_dict(cls: type[ConfigT], settings: dict[str, Any]) -> ConfigT:
         """Build from a dictionary.
 
         Raises:
