@@ -111,9 +111,11 @@ class KernelAttention(nn.Module):
         with torch.autocast(x.device.type, enabled=False):
             # Not normalised by a sum, a kernel is no place for half precision.
             inverse_lengthscale = self.kernel.lengthscale.reciprocal()
+            queries = full_precision(q) * inverse_lengthscale
+            keys = queries if k is q else full_precision(k) * inverse_lengthscale
             out = kernel_attention(
-                full_precision(q) * inverse_lengthscale,
-                full_precision(k) * inverse_lengthscale,
+                queries,
+                keys,
                 full_precision(v),
                 kernel=self.kernel_name,
                 key_mask=None if mask is None else mask[:, None],

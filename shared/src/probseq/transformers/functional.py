@@ -1,18 +1,19 @@
 r"""Kernel attention :math:`F = K_{qk} v` (thesis Eq. 3.2), exact, without a T×T matrix.
 
-The sum is not normalised, so no running maximum is needed: a block of queries at a time, one
-matrix product gives the logits, ``exp2`` in place the kernel, a second product the sum. The
-backward pass makes each block again, so that only the inputs are kept: O(T) memory both ways, at
-any T. On a CPU this beats the way through fused softmax attention (a sink key with logit 0 returns
-the normaliser, which is then divided out), whose backward pass slows down tenfold on the tiny
-numbers that a kernel of distant tokens gives.
+The sum is not normalised, so no running maximum is needed: a tile of the kernel matrix at a time,
+one matrix product gives the logits, ``exp2`` in place the kernel, a second product the sum. The
+backward pass makes each tile again, so that only the inputs are kept: O(T) memory both ways, at
+any T. Where queries are keys, the matrix is symmetric and only the tiles on and above its diagonal
+are made. On a CPU this beats the way through fused softmax attention (a sink key with logit 0
+returns the normaliser, which is then divided out), whose backward pass slows down tenfold on the
+tiny numbers that a kernel of distant tokens gives.
 
 Inputs are already divided by the lengthscales; the outputscale is the caller's.
 """
 
 import math
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 import torch.nn.functional as F
@@ -27,10 +28,10 @@ _ROOT_LOG2E = math.sqrt(math.log2(math.e))
 # they would be denormal numbers, which slow a CPU's matrix products down tenfold and more.
 _CUTOFF = {torch.float32: -50.0, torch.float64: -400.0}
 _UNDERFLOW = -2000.0
-# Elements of one block of the kernel matrix: it should stay in the processor's cache; a GPU wants
-# more.
-_CPU_BLOCK = 2**19
-_GPU_BLOCK = 2**28
+# Side of a square tile of the kernel matrix, and elements of the tiles of several batch items that
+# are made at once: they should stay in the processor's cache; a GPU wants more.
+_CPU_SIDE, _CPU_ELEMENTS = 2**8, 2**18
+_GPU_SIDE, _GPU_ELEMENTS = 2**13, 2**28
 
 
 def kernel_attention(
@@ -48,7 +49,9 @@ def kernel_attention(
 
     Args:
         queries: ``(..., queries, dim)``, divided by the lengthscales; float32 or float64.
-        keys: ``(..., keys, dim)``, divided by the lengthscales.
+        keys: ``(..., keys, dim)``, divided by the lengthscales. If they are the queries (the same
+            tensor), half of the kernel matrix is left out, and hidden keys are no queries either:
+            what comes out there is finite and without meaning.
         values: ``(..., keys, channels)``.
         kernel: which kernel.
         key_mask: true at real keys, broadcastable to ``(..., keys)``; the others take no part.
@@ -56,6 +59,7 @@ def kernel_attention(
     Returns:
         ``(..., queries, channels)``.
     """
+    same = queries is keys
     if key_mask is not None:
         # Filled, not multiplied: padding may hold anything.
         hidden = ~key_mask.unsqueeze(-1)
@@ -63,17 +67,17 @@ def kernel_attention(
         values = values.masked_fill(hidden, 0.0)
     if kernel == "rbf":
         centre = _mean_key(keys, key_mask)
-        same = queries is keys
         keys = keys - centre
         queries = keys if same else queries - centre
-    queries, keys = _logit_features(queries, keys, kernel)
     batch = values.shape[:-2]
-    out: Tensor = _KernelSum.apply(  # pyright: ignore[reportAssignmentType]
-        queries.reshape(-1, *queries.shape[-2:]),
-        keys.reshape(-1, *keys.shape[-2:]),
-        values.reshape(-1, *values.shape[-2:]),
-    )
-    return out.reshape(*batch, *out.shape[-2:])
+    folded = values.reshape(-1, *values.shape[-2:])
+    keys = keys.reshape(-1, *keys.shape[-2:])
+    if same:
+        out = _SymmetricSum.apply(keys, folded, kernel)
+    else:
+        queries = queries.reshape(-1, *queries.shape[-2:])
+        out = _KernelSum.apply(*_logit_features(queries, keys, kernel), folded)
+    return cast("Tensor", out).unflatten(0, batch)
 
 
 def rbf_matrix(
@@ -139,14 +143,14 @@ class _Exp2(torch.autograd.Function):
 
 
 class _KernelSum(torch.autograd.Function):
-    """Σ_j 2^(q_i·k_j) v_j over blocks of queries; the backward pass makes the kernel again."""
+    """Σ_j 2^(q_i·k_j) v_j, tile by tile; the backward pass makes the kernel again."""
 
     @staticmethod
     def forward(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        out = values.new_empty(*queries.shape[:2], values.shape[-1])
-        for item, rows, kernel, _ in _blocks(queries, keys):
-            _exp2_(torch.bmm(queries[item, rows], keys[item].mT, out=kernel))
-            out[item, rows] = kernel @ values[item]
+        out = values.new_zeros(*queries.shape[:2], values.shape[-1])
+        for item, rows, columns, kernel, _ in _tiles(queries, keys):
+            _exp2_(torch.bmm(queries[item, rows], keys[item, columns].mT, out=kernel))
+            out[item, rows].baddbmm_(kernel, values[item, columns])
         return out
 
     @staticmethod
@@ -157,31 +161,86 @@ class _KernelSum(torch.autograd.Function):
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         queries, keys, values = ctx.saved_tensors
         (grad,) = grad_outputs
-        grad_queries = torch.empty_like(queries)
-        grad_keys, grad_values = torch.zeros_like(keys), torch.zeros_like(values)
-        for item, rows, kernel, grad_logits in _blocks(queries, keys):
-            block, grad_block = queries[item, rows], grad[item, rows]
-            _exp2_(torch.bmm(block, keys[item].mT, out=kernel))
-            grad_values[item].baddbmm_(kernel.mT, grad_block)
+        grad_queries, grad_keys = torch.zeros_like(queries), torch.zeros_like(keys)
+        grad_values = torch.zeros_like(values)
+        for item, rows, columns, kernel, grad_logits in _tiles(queries, keys):
+            query, key = queries[item, rows], keys[item, columns]
+            _exp2_(torch.bmm(query, key.mT, out=kernel))
+            grad_values[item, columns].baddbmm_(kernel.mT, grad[item, rows])
             # d 2^l = ln 2 · 2^l dl; the constant is applied once, at the end.
-            torch.bmm(grad_block, values[item].mT, out=grad_logits).mul_(kernel)
-            grad_queries[item, rows] = grad_logits @ keys[item]
-            grad_keys[item].baddbmm_(grad_logits.mT, block)
+            torch.bmm(grad[item, rows], values[item, columns].mT, out=grad_logits).mul_(kernel)
+            grad_queries[item, rows].baddbmm_(grad_logits, key)
+            grad_keys[item, columns].baddbmm_(grad_logits.mT, query)
         return grad_queries.mul_(math.log(2.0)), grad_keys.mul_(math.log(2.0)), grad_values
 
 
-def _blocks(queries: Tensor, keys: Tensor) -> Iterator[tuple[slice, slice, Tensor, Tensor]]:
-    """Slices of batch items and query rows, and two buffers of the size of their kernel matrix.
+class _SymmetricSum(torch.autograd.Function):
+    """Σ_j k(x_i, x_j) v_j: a tile above the diagonal serves its mirror image too."""
 
-    The same two for all blocks: on a CPU, fresh memory for each costs more than the product.
+    @staticmethod
+    def forward(inputs: Tensor, values: Tensor, name: KernelName) -> Tensor:
+        queries, keys = _logit_features(inputs, inputs, name)
+        out = torch.zeros_like(values)
+        for item, rows, columns, kernel, _ in _tiles(queries, keys, symmetric=True):
+            _exp2_(torch.bmm(queries[item, rows], keys[item, columns].mT, out=kernel))
+            out[item, rows].baddbmm_(kernel, values[item, columns])
+            if rows != columns:
+                out[item, columns].baddbmm_(kernel.mT, values[item, rows])
+        return out
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, KernelName], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs[:2])
+        ctx.name = inputs[2]
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, Tensor, None]:
+        (inputs, values), (grad,) = ctx.saved_tensors, grad_outputs
+        queries, keys = _logit_features(inputs, inputs, ctx.name)
+        # The logit of a pair enters two sums: its gradient is k_ij (g_i·v_j + v_i·g_j), symmetric.
+        left, right = torch.cat([grad, values], -1), torch.cat([values, grad], -1)
+        grad_features, grad_values = torch.zeros_like(keys), torch.zeros_like(values)
+        for item, rows, columns, kernel, grad_logits in _tiles(queries, keys, symmetric=True):
+            _exp2_(torch.bmm(queries[item, rows], keys[item, columns].mT, out=kernel))
+            torch.bmm(left[item, rows], right[item, columns].mT, out=grad_logits).mul_(kernel)
+            grad_values[item, rows].baddbmm_(kernel, grad[item, columns])
+            grad_features[item, rows].baddbmm_(grad_logits, keys[item, columns])
+            if rows != columns:
+                grad_values[item, columns].baddbmm_(kernel.mT, grad[item, rows])
+                grad_features[item, columns].baddbmm_(grad_logits.mT, keys[item, rows])
+        # Exponential: Σ_j G_ij x_j, and a key's features are √log2(e) times x_j.
+        grad_inputs = grad_features[..., : inputs.shape[-1]] / _ROOT_LOG2E
+        if ctx.name == "rbf":  # Σ_j G_ij (x_j - x_i), and the last feature of a key is 1
+            grad_inputs -= grad_features[..., -1:] * inputs
+        return grad_inputs, grad_values, None
+
+
+def _tiles(
+    queries: Tensor, keys: Tensor, *, symmetric: bool = False
+) -> Iterator[tuple[slice, slice, slice, Tensor, Tensor]]:
+    """Slices of batch items, rows and columns of the kernel matrix, and two buffers for that tile.
+
+    The same two for all tiles: on a CPU, fresh memory for each costs more than the product. If
+    ``symmetric``, only the tiles on and above the diagonal.
     """
-    items, rows, columns = queries.shape[0], queries.shape[1], keys.shape[1]
-    limit = _GPU_BLOCK if queries.is_cuda else _CPU_BLOCK
-    row_step = max(1, min(rows, limit // columns))
-    item_step = max(1, min(items, limit // (row_step * columns)))
-    buffers = queries.new_empty(2, item_step * row_step * columns)
-    for item in range(0, items, item_step):
-        for row in range(0, rows, row_step):
-            shape = (min(item_step, items - item), min(row_step, rows - row), columns)
-            first, second = (buffer[: math.prod(shape)].view(shape) for buffer in buffers)
-            yield slice(item, item + item_step), slice(row, row + row_step), first, second
+    items, num_rows, num_columns = queries.shape[0], queries.shape[1], keys.shape[1]
+    side, elements = (_GPU_SIDE, _GPU_ELEMENTS) if queries.is_cuda else (_CPU_SIDE, _CPU_ELEMENTS)
+    tile = min(side, num_rows) * min(side, num_columns)
+    step = max(1, min(items, elements // tile))
+    buffers = queries.new_empty(2, step * tile)
+    for item in range(0, items, step):
+        for row in range(0, num_rows, side):
+            for column in range(row if symmetric else 0, num_columns, side):
+                shape = (
+                    min(step, items - item),
+                    min(side, num_rows - row),
+                    min(side, num_columns - column),
+                )
+                first, second = (buffer[: math.prod(shape)].view(shape) for buffer in buffers)
+                yield (
+                    slice(item, item + step),
+                    slice(row, row + side),
+                    slice(column, column + side),
+                    first,
+                    second,
+                )
