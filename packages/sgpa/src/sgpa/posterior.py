@@ -237,7 +237,7 @@ def correlation_matrix(scaled: Float[Tensor, "*b n dim"]) -> Float[Tensor, "*b n
     Args:
         scaled: inputs, divided by the lengthscales.
     """
-    unit = torch.ones((1, 1), dtype=scaled.dtype, device=scaled.device)
+    unit = torch.ones_like(scaled[..., :1, :])
     return _flush(torch.exp(-0.5 * scaled_squared_distance(scaled, scaled, unit, exact=True)))
 
 
