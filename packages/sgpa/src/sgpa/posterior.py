@@ -221,8 +221,11 @@ def residual_cholesky(
     residual = correlation_matrix(scaled) - posterior.whitened @ posterior.whitened.mT
     eye = torch.eye(residual.shape[-1], dtype=residual.dtype, device=residual.device)
     if mask is not None:
+        # With the variance of a mean real token, padding leaves the jitter as it is.
+        variances = residual.diagonal(dim1=-2, dim2=-1).masked_fill(~mask, 0.0)
+        variance = variances.sum(-1) / mask.sum(-1).clamp(min=1)
         both = (mask[:, :, None] & mask[:, None, :])[None]
-        residual = torch.where(both, residual, eye)
+        residual = torch.where(both, residual, variance[..., None, None] * eye)
     # The difference may be as small as round-off; the jitter's measure is the prior, not itself.
     floor = torch.finfo(residual.dtype).eps * 10.0 if jitter is None else jitter
     return safe_cholesky(residual + floor * eye)

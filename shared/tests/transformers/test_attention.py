@@ -1,0 +1,51 @@
+"""Softmax and kernel attention: the common suite, and equality with independent computations."""
+
+import math
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from probseq.testing.attention import AttentionSuite
+from probseq.transformers import KernelAttention, SoftmaxAttention
+
+
+class TestSoftmaxAttention(AttentionSuite):
+    compile_imports = "from probseq.transformers import KernelAttention, SoftmaxAttention"
+    compile_modules = (
+        "SoftmaxAttention(4, 2)",
+        "KernelAttention(4, 2)",
+        "KernelAttention(4, 2, symmetric=False)",
+        "KernelAttention(4, 2, kernel='exponential')",
+        "KernelAttention(4, 2, kernel='exponential', symmetric=False)",
+    )
+
+    def make(self, dim, num_heads):
+        return SoftmaxAttention(dim, num_heads)
+
+
+class KernelAttentionSuite(AttentionSuite):
+    kernel = "rbf"
+    symmetric = True
+
+    def make(self, dim, num_heads):
+        return KernelAttention(dim, num_heads, kernel=self.kernel, symmetric=self.symmetric)
+
+
+class TestSymmetricRBFAttention(KernelAttentionSuite):
+    pass
+
+
+class TestAsymmetricRBFAttention(KernelAttentionSuite):
+    symmetric = False
+
+
+class TestSymmetricExponentialAttention(KernelAttentionSuite):
+    kernel = "exponential"
+    # Unbounded: exp(|q|²) leaves float32 at an offset of 30 or a lengthscale e⁻³ times the usual.
+    offset = 1.0
+    log_lengthscale_shifts = (-2.0, 3.0)
+
+
+class TestAsymmetricExponentialAttention(TestSymmetricExponentialAttention):
+    symmetric = False
