@@ -70,8 +70,16 @@ def test_a_wheel_holds_the_package_its_licence_and_no_tests(member, wheels) -> N
     assert {Path(name).parts[0] for name in names} == {member.import_name, info}
 
 
+@pytest.fixture(scope="module")
+def environment(uv: str, tmp_path_factory) -> Path:
+    """One virtual environment; each test makes it hold what it needs and nothing else."""
+    folder = tmp_path_factory.mktemp("environment")
+    run(uv, "venv", "--python", sys.executable, folder, cwd=folder)
+    return folder
+
+
 def test_a_wheel_installs_and_imports_without_siblings(
-    member, members, wheels, uv: str, root: Path, tmp_path: Path
+    member, members, wheels, environment: Path, uv: str, root: Path, tmp_path: Path
 ) -> None:
     needed = needed_members(member, members)
     if member.import_name not in {"probseq", "probseq_apps"}:
@@ -80,20 +88,22 @@ def test_a_wheel_installs_and_imports_without_siblings(
     locked = tmp_path / "pylock.toml"
     export = ["--no-dev", "--no-emit-workspace", "--frozen", "--output-file", locked]
     run(uv, "export", "--package", member.name, "--format", "pylock.toml", *export, cwd=root)
-    environment = tmp_path / "environment"
-    run(uv, "venv", "--python", sys.executable, environment, cwd=tmp_path)
     scripts = environment / ("Scripts" if sys.platform == "win32" else "bin")
-    install = [uv, "pip", "install", "--python", scripts / "python"]
-    # Links, or a temporary folder on another disk than uv's cache would get a copy of 5 GB.
-    run(*install, "--link-mode", "symlink", "--requirements", locked, cwd=tmp_path)
-    run(*install, "--no-deps", *(wheels[name] for name in needed), cwd=tmp_path)
-    run(uv, "pip", "check", "--python", scripts / "python", cwd=tmp_path)
-
-    listing = run(uv, "pip", "freeze", "--python", scripts / "python", cwd=tmp_path)
-    installed = {line.partition(" @ ")[0] for line in listing.splitlines()}
-    assert installed & {other.name for other in members} == set(needed)
+    python = ["--python", scripts / "python"]
+    # `sync` removes what an earlier test installed beyond the locked distributions, wheels of ours
+    # included. Links, or a temporary folder on another disk than uv's cache would get 5 GB.
+    run(uv, "pip", "sync", *python, "--link-mode", "symlink", locked, cwd=tmp_path)
+    assert not installed_members(uv, python, members, tmp_path)
+    run(uv, "pip", "install", *python, "--no-deps", *map(wheels.get, needed), cwd=tmp_path)
+    assert installed_members(uv, python, members, tmp_path) == set(needed)
+    run(uv, "pip", "check", *python, cwd=tmp_path)
 
     printed = run(scripts / "python", "-c", IMPORT_EVERYTHING, member.import_name, cwd=tmp_path)
     assert printed.split()[-1] == member.project["version"]
     for script in member.project.get("scripts", {}):
         assert "classify" in run(scripts / script, "--help", cwd=tmp_path)
+
+
+def installed_members(uv: str, python: list[str | Path], members, cwd: Path) -> set[str]:
+    listing = run(uv, "pip", "freeze", *python, cwd=cwd).splitlines()
+    return {line.partition(" @ ")[0] for line in listing} & {member.name for member in members}
