@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from probseq_apps.report.summary import best_names, summarise
+from scipy.stats import ttest_ind
 
 
 def test_mean_and_standard_error_are_those_of_numpy():
@@ -28,6 +29,14 @@ def test_only_differences_that_the_seeds_support_are_marked():
     }
     assert best_names(metric, "lower") == {"good", "as good"}
     assert best_names(metric, "higher") == {"bad"}
+
+
+@pytest.mark.parametrize("gap", [0.001, 0.02, 0.03, 0.04, 0.06, 0.1])
+def test_a_mark_stands_for_welch_s_t_test(gap):
+    first, second = [0.10, 0.12, 0.14], [0.10 + gap, 0.11 + gap, 0.15 + gap, 0.13 + gap]
+    told_apart = ttest_ind(first, second, equal_var=False).pvalue < 0.05
+    best = best_names({"a": summarise(first), "b": summarise(second)}, "lower")
+    assert best == ({"a"} if told_apart else frozenset())
 
 
 def test_nothing_is_marked_where_nothing_can_be_told_apart():

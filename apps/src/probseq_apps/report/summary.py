@@ -67,7 +67,14 @@ def best_names(summaries: Mapping[str, Summary], direction: Direction) -> frozen
 
 
 def _differ(first: Summary, second: Summary) -> bool:
-    if first.standard_error == 0.0 and second.standard_error == 0.0:
-        return first.mean != second.mean
-    _, pvalue = stats.ttest_ind(first.values, second.values, equal_var=False)
-    return float(pvalue) < LEVEL
+    """Welch's t-test: two-sided, unequal variances."""
+    errors = [(s.standard_error or 0.0) ** 2 for s in (first, second)]
+    difference = abs((first.mean or 0.0) - (second.mean or 0.0))
+    if sum(errors) == 0.0:
+        return difference > 0.0
+    counts = [len(s.values) for s in (first, second)]
+    # Welch–Satterthwaite.
+    freedom = sum(errors) ** 2 / sum(
+        error**2 / (count - 1) for error, count in zip(errors, counts, strict=True)
+    )
+    return 2.0 * float(stats.t.sf(difference / math.sqrt(sum(errors)), freedom)) < LEVEL
