@@ -26,6 +26,7 @@ from sgpa.posterior import (
 VariantName = Literal["orthogonal", "decoupled"]
 CovarianceName = Literal["diag", "full"]
 KLWeighting = Literal["sequence", "dataset"]
+InitialPosterior = Literal["random", "prior"]
 
 
 class SparseGPAttention(nn.Module):
@@ -54,9 +55,11 @@ class SparseGPAttention(nn.Module):
         kl_weighting: ``"sequence"``: each sequence pays the whole KL (the papers).
             ``"dataset"``: the global part is paid once for all ``num_data`` sequences.
         num_data: number of training sequences, needed for ``kl_weighting="dataset"``.
-        initial_factor: the R to start from: ``"normal"`` draws its strict lower triangle and the
-            logarithm of its diagonal from N(0, 1) (the authors), ``"identity"`` starts at the
-            prior.
+        initial_posterior: ``"random"`` draws v_g, R's strict lower triangle and the logarithm of
+            its diagonal from N(0, 1) (the authors; tens of thousands of nats, for long training),
+            ``"prior"`` starts where the global part of the KL divergence is zero.
+        initial_variance: the prior variance σ_f² to start from; ``None`` for the authors': 1 for
+            RBF, e^-4 for exponential. It is the power of the noise that training starts under.
         dropout: rate on the output.
         jitter: relative jitter of Cholesky factors; ``None`` for the dtype's default.
 
@@ -85,7 +88,8 @@ class SparseGPAttention(nn.Module):
         covariance: CovarianceName = "diag",
         kl_weighting: KLWeighting = "sequence",
         num_data: int | None = None,
-        initial_factor: Literal["normal", "identity"] = "normal",
+        initial_posterior: InitialPosterior = "random",
+        initial_variance: float | None = None,
         dropout: float = 0.0,
         jitter: float | None = None,
     ) -> None:
@@ -94,7 +98,7 @@ class SparseGPAttention(nn.Module):
         check_choice("variant", variant, VariantName)
         check_choice("covariance", covariance, CovarianceName)
         check_choice("kl_weighting", kl_weighting, KLWeighting)
-        check_choice("initial_factor", initial_factor, Literal["normal", "identity"])
+        check_choice("initial_posterior", initial_posterior, InitialPosterior)
         if num_inducing < 1:
             raise ValueError(f"num_inducing must be at least 1, got {num_inducing}")
         if (kl_weighting == "dataset") != (num_data is not None) or (num_data or 1) < 1:
@@ -109,19 +113,19 @@ class SparseGPAttention(nn.Module):
         self.global_weight = 1.0 if num_data is None else 1.0 / num_data
         self.jitter = jitter
         width = dim // num_heads
-        self.kernel = attention_kernel(kernel, width, num_heads)
+        self.kernel = attention_kernel(kernel, width, num_heads, initial_variance=initial_variance)
         self.to_qk = nn.Linear(dim, dim, bias=False)
         self.to_v = nn.Linear(dim, dim, bias=False)
         self.to_out = nn.Sequential(nn.Linear(dim, dim), nn.Dropout(dropout))
         self.inducing_inputs = nn.Parameter(torch.randn(num_heads, num_inducing, dim))
+        initial = torch.randn if initial_posterior == "random" else torch.zeros
         # The plain variant has no inducing mean: an unused parameter would break distributed runs.
         self.inducing_mean = (
-            nn.Parameter(torch.randn(num_heads, num_inducing, width))
+            nn.Parameter(initial(num_heads, num_inducing, width))
             if variant == "orthogonal"
             else None
         )
-        shape = (num_heads, width, num_inducing, num_inducing)
-        raw = torch.randn(shape) if initial_factor == "normal" else torch.zeros(shape)
+        raw = initial(num_heads, width, num_inducing, num_inducing)
         self.raw_inducing_factor = nn.Parameter(raw.tril())
         self._cache = ParameterCache[GlobalTerms]()
 
@@ -220,6 +224,8 @@ class SparseGPAttention(nn.Module):
             )
 
         if self.training or torch.is_grad_enabled() or torch.compiler.is_compiling():
+            return compute()
+        if token_map is not None and token_map.training:  # dropout may be active, each time anew
             return compute()
         tensors = [self.inducing_inputs, self.raw_inducing_factor, self.to_qk.weight]
         if self.inducing_mean is not None:

@@ -14,11 +14,12 @@ class ParameterCache(Generic[T]):
 
     A tensor counts as changed when its storage, device, dtype or version counter differs: optimizer
     steps, ``load_state_dict`` and ``.to()`` all show. Writing through ``.data`` does not; call
-    :meth:`clear` after that. The value is no part of any state dict.
+    :meth:`clear` after that. The value is no part of any state dict, and copies start empty.
     """
 
     def __init__(self) -> None:
         self._key: tuple[object, ...] | None = None
+        self._tensors: list[Tensor] = []
         self._value: T | None = None
 
     def get(self, tensors: Iterable[Tensor], compute: Callable[[], T]) -> T:
@@ -37,8 +38,14 @@ class ParameterCache(Generic[T]):
             with torch.inference_mode(False), torch.no_grad():
                 self._value = compute()
             self._key = key
+            # While these live, no other tensor can be given their address.
+            self._tensors = [tensor.detach() for tensor in tensors]
         return self._value
 
     def clear(self) -> None:
         """Forget the value."""
         self._key = self._value = None
+        self._tensors = []
+
+    def __reduce__(self) -> tuple[type, tuple[()]]:
+        return type(self), ()

@@ -32,6 +32,11 @@ class TokenMap:
         """Send ``inputs`` through the map."""
         return self.function(inputs)
 
+    @property
+    def training(self) -> bool:
+        """Whether any part of the map is in training mode, where dropout makes it random."""
+        return any(part.training for module in self.modules for part in module.modules())
+
     def parameters(self) -> Iterator[nn.Parameter]:
         """Yield the parameters on which the map depends."""
         for module in self.modules:
