@@ -189,7 +189,7 @@ def test_diagonal_samples_keep_marginals_but_pooled_outputs_vary_too_little():
     x = tokens(1, 1, DIM) + 0.1 * tokens(1, 8, DIM, seed=2)
     pooled = {}
     for covariance in ("diag", "full"):
-        layer = make_layer(covariance=covariance, initial_factor="identity")
+        layer = make_layer(covariance=covariance, initial_posterior="prior")
         layer.to_out[0].weight.copy_(torch.eye(DIM))
         dense = dense_layer(layer, x, (8,))[1][:, 0].flatten(0, 1)
         values = layer(x, num_samples=8000, generator=torch.Generator().manual_seed(0)).values
@@ -205,7 +205,7 @@ def test_diagonal_samples_keep_marginals_but_pooled_outputs_vary_too_little():
 @torch.no_grad()
 def test_identity_factors_and_zero_values_give_the_prior():
     for kernel in ("rbf", "exponential"):
-        layer = make_layer(kernel, initial_factor="identity")
+        layer = make_layer(kernel, initial_posterior="prior")
         layer.inducing_mean.zero_()
         layer.to_v.weight.zero_()
         x = tokens(2, 5, DIM)

@@ -60,7 +60,12 @@ def _attention(
         return lambda index: SoftmaxAttention(model.dim, model.num_heads, dropout=model.dropout)
     kernel = kernel_name(method, data, settings)
     return lambda index: KernelAttention(
-        model.dim, model.num_heads, kernel=kernel, symmetric=True, dropout=model.dropout
+        model.dim,
+        model.num_heads,
+        kernel=kernel,
+        symmetric=True,
+        initial_variance=model.initial_variance,
+        dropout=model.dropout,
     )
 
 
@@ -111,7 +116,8 @@ def _sgpa_model(
         shared_norm=model.shared_norm,
         num_inducing=own.num_inducing,
         kernel=kernel,
-        initial_factor=own.initial_factor,
+        initial_posterior=own.initial_posterior,
+        initial_variance=model.initial_variance,
         kl_weighting=own.kl_weighting,
         num_data=len(data.train) if own.kl_weighting == "dataset" else None,
     )

@@ -50,6 +50,8 @@ class ModelSettings:
     """Texts: most tokens of a sequence, the rest is cut."""
     kernel: KernelChoice = "auto"
     """Kernel of kernel attention and SGPA; auto: RBF for images, exponential for texts."""
+    initial_variance: float | None = None
+    """Variance of that kernel to start from; None: 1 for RBF, e^-4 for exponential."""
 
     def __post_init__(self) -> None:
         """Refuse numbers out of range.
@@ -73,8 +75,8 @@ class SgpaSettings:
     """Global inducing points of each head."""
     kl_weighting: Literal["sequence", "dataset"] = "sequence"
     """Global part of the KL: once per sequence, as in the papers, or once per data set."""
-    initial_factor: Literal["normal", "identity"] = "normal"
-    """Covariance of the inducing outputs to start from: random as the authors', or the prior's."""
+    initial_posterior: Literal["random", "prior"] = "random"
+    """Inducing outputs to start from: random as the authors', or the prior's."""
     kl_anneal: float = 0.5
     """Share of the epochs in which the KL's weight rises from 0 to 1; 0: full from the start."""
     warm_start_epochs: int = 0

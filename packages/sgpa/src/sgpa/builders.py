@@ -7,7 +7,13 @@ from torch import nn
 
 from probseq.transformers import TextTransformer, TransformerConfig, VisionTransformer
 from probseq.transformers.functional import KernelName
-from sgpa.attention import CovarianceName, KLWeighting, SparseGPAttention, VariantName
+from sgpa.attention import (
+    CovarianceName,
+    InitialPosterior,
+    KLWeighting,
+    SparseGPAttention,
+    VariantName,
+)
 from sgpa.standard import StandardSparseGPAttention
 
 
@@ -22,7 +28,8 @@ class SGPAConfig(TransformerConfig):
         covariance: ``"diag"`` or ``"full"`` samples.
         kl_weighting: ``"sequence"`` or ``"dataset"``.
         num_data: number of training sequences, for ``kl_weighting="dataset"``.
-        initial_factor: ``"normal"`` or ``"identity"``.
+        initial_posterior: ``"random"`` or ``"prior"``.
+        initial_variance: prior variance to start from; ``None`` for the authors'.
         jitter: relative jitter of Cholesky factors; ``None`` for the dtype's default.
 
     See :class:`~sgpa.attention.SparseGPAttention` for what these mean.
@@ -34,7 +41,8 @@ class SGPAConfig(TransformerConfig):
     covariance: CovarianceName = "diag"
     kl_weighting: KLWeighting = "sequence"
     num_data: int | None = None
-    initial_factor: Literal["normal", "identity"] = "normal"
+    initial_posterior: InitialPosterior = "random"
+    initial_variance: float | None = None
     jitter: float | None = None
 
     def attention(self, max_tokens: int) -> nn.Module:
@@ -50,6 +58,7 @@ class SGPAConfig(TransformerConfig):
                 max_tokens,
                 kernel=self.kernel,
                 covariance=self.covariance,
+                initial_variance=self.initial_variance,
                 dropout=self.dropout,
                 jitter=self.jitter,
             )
@@ -62,7 +71,8 @@ class SGPAConfig(TransformerConfig):
             covariance=self.covariance,
             kl_weighting=self.kl_weighting,
             num_data=self.num_data,
-            initial_factor=self.initial_factor,
+            initial_posterior=self.initial_posterior,
+            initial_variance=self.initial_variance,
             dropout=self.dropout,
             jitter=self.jitter,
         )

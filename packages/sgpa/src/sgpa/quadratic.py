@@ -4,19 +4,21 @@ The part of SGPA's predictive variance that differs between output dimensions (t
 :math:`\|R_d^\top w_t\|^2` for every token t and dimension d. Written with autograd it keeps a
 rows × (dims · M) tensor for the backward pass, by far the largest of the layer. Here a chunk of
 rows at a time is multiplied, squared and summed, and the backward pass multiplies again: only
-``w`` and ``R`` are kept.
+``w`` and ``R`` are kept. R is lower triangular: its right half is zero in its upper half, which is
+a quarter of the work.
 """
 
 from collections.abc import Iterator
 from typing import Any
 
 import torch
+from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
 
-# Elements of one intermediate block: it should stay in the processor's cache; a GPU wants more.
-_CPU_BLOCK = 2**18
-_GPU_BLOCK = 2**26
+# Elements of one intermediate chunk: it should stay in the processor's cache; a GPU wants more.
+_CPU_CHUNK = 2**18
+_GPU_CHUNK = 2**26
 
 
 def quadratic_forms(
@@ -26,7 +28,7 @@ def quadratic_forms(
 
     Args:
         rows: the vectors w.
-        factors: the matrices R.
+        factors: the matrices R, lower triangular; what lies above the diagonal is not read.
 
     Returns:
         The squared norms, ``(heads, rows, dims)``, never negative.
@@ -35,34 +37,16 @@ def quadratic_forms(
     return result
 
 
-def _side_by_side(factors: Tensor) -> Tensor:
-    """Lay out ``(heads, dims, m, n)`` as ``(heads, m, dims * n)``: one product for all dims."""
-    return factors.transpose(1, 2).flatten(2)
-
-
-def _blocks(rows: Tensor, stacked: Tensor) -> Iterator[tuple[slice, Tensor]]:
-    """Slices of rows, and for each a piece of one buffer for its product with ``stacked``.
-
-    One buffer for all blocks: on a CPU, fresh memory for each costs more than the product.
-    """
-    heads, width = rows.shape[0], stacked.shape[-1]
-    limit = _GPU_BLOCK if rows.is_cuda else _CPU_BLOCK
-    step = max(1, min(rows.shape[1], limit // (heads * width)))
-    buffer = rows.new_empty(heads * step * width)
-    for start in range(0, rows.shape[1], step):
-        size = min(step, rows.shape[1] - start)
-        yield slice(start, start + size), buffer[: heads * size * width].view(heads, size, width)
-
-
 class _QuadraticForms(torch.autograd.Function):
     @staticmethod
     def forward(rows: Tensor, factors: Tensor) -> Tensor:
-        dims, m = factors.shape[1], factors.shape[-1]
-        stacked = _side_by_side(factors)
-        out = rows.new_empty(*rows.shape[:2], dims)
-        for block, buffer in _blocks(rows, stacked):
-            torch.bmm(rows[:, block], stacked, out=buffer)
-            out[:, block] = buffer.square_().unflatten(-1, (dims, m)).sum(-1)
+        dims = factors.shape[1]
+        halves = _halves(factors)
+        out = rows.new_zeros(*rows.shape[:2], dims)
+        for head, chunk, buffer in _chunks(rows, halves):
+            for start, half in halves:
+                product = _product(rows[head, chunk, start:], half[head], buffer)
+                out[head, chunk] += product.square_().unflatten(-1, (-1, dims)).sum(-2)
         return out
 
     @staticmethod
@@ -72,13 +56,55 @@ class _QuadraticForms(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, Tensor]:
         (rows, factors), (grad,) = ctx.saved_tensors, grad_outputs
-        dims, m = factors.shape[1], factors.shape[-1]
-        stacked = _side_by_side(factors)
-        grad_rows, grad_stacked = torch.empty_like(rows), torch.zeros_like(stacked)
-        for block, buffer in _blocks(rows, stacked):
-            # d‖Rᵀw‖² = 2 (wᵀR)(Rᵀdw + dRᵀw): both gradients need the product, weighted by 2·grad.
-            torch.bmm(rows[:, block], stacked, out=buffer)
-            buffer.unflatten(-1, (dims, m)).mul_((2.0 * grad[:, block]).unsqueeze(-1))
-            grad_rows[:, block] = buffer @ stacked.mT
-            grad_stacked.baddbmm_(rows[:, block].mT, buffer)
-        return grad_rows, grad_stacked.unflatten(-1, (dims, m)).transpose(1, 2)
+        dims = factors.shape[1]
+        halves = _halves(factors)
+        grad_rows, grad_factors = torch.zeros_like(rows), torch.zeros_like(factors)
+        grad_halves = [torch.zeros_like(half) for _, half in halves]
+        for head, chunk, buffer in _chunks(rows, halves):
+            weight = 2.0 * grad[head, chunk].unsqueeze(-2)
+            for (start, half), grad_half in zip(halves, grad_halves, strict=True):
+                part = rows[head, chunk, start:]
+                # d‖Rᵀw‖² = 2 (wᵀR)(Rᵀdw + dRᵀw): both gradients need the product, weighted.
+                product = _product(part, half[head], buffer)
+                product.unflatten(-1, (-1, dims)).mul_(weight)
+                grad_rows[head, chunk, start:].addmm_(product, half[head].mT)
+                grad_half[head].addmm_(part.mT, product)
+        for (start, _), grad_half in zip(halves, grad_halves, strict=True):
+            matrices = rearrange(grad_half, "h m (n d) -> h d m n", d=dims)
+            grad_factors[..., start:, start : start + matrices.shape[-1]] = matrices.tril()
+        return grad_rows, grad_factors
+
+
+def _halves(factors: Tensor) -> list[tuple[int, Tensor]]:
+    """Left and right columns of all R, side by side, without the rows in which they are zero.
+
+    The first entry is the first row that is not zero; the second is ``(heads, m, columns * dims)``:
+    one product serves all dimensions.
+    """
+    m = factors.shape[-1]
+    width = (m + 1) // 2
+    return [
+        (start, rearrange(columns[..., start:, :], "h d m n -> h m (n d)"))
+        for start, columns in zip(
+            range(0, m, width), factors.tril().split(width, dim=-1), strict=True
+        )
+    ]
+
+
+def _chunks(rows: Tensor, halves: list[tuple[int, Tensor]]) -> Iterator[tuple[int, slice, Tensor]]:
+    """Heads, slices of rows, and a buffer for the larger of the products with ``halves``.
+
+    One buffer for all: on a CPU, fresh memory for each costs more than the product.
+    """
+    width = halves[0][1].shape[-1]
+    limit = _GPU_CHUNK if rows.is_cuda else _CPU_CHUNK
+    step = max(1, min(rows.shape[1], limit // width))
+    buffer = rows.new_empty(step * width)
+    for head in range(rows.shape[0]):
+        for start in range(0, rows.shape[1], step):
+            yield head, slice(start, start + step), buffer
+
+
+def _product(left: Tensor, right: Tensor, buffer: Tensor) -> Tensor:
+    shape = (left.shape[0], right.shape[1])
+    return torch.mm(left, right, out=buffer[: shape[0] * shape[1]].view(shape))

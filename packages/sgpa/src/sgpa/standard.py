@@ -33,6 +33,7 @@ class StandardSparseGPAttention(nn.Module):
         max_tokens: longest sequence.
         kernel: ``"rbf"`` or ``"exponential"``.
         covariance: ``"diag"`` samples tokens independently, ``"full"`` jointly.
+        initial_variance: prior variance to start from; ``None``: 1 for RBF, e^-4 for exponential.
         dropout: rate on the output.
         jitter: relative jitter of Cholesky factors; ``None`` for the dtype's default.
 
@@ -50,6 +51,7 @@ class StandardSparseGPAttention(nn.Module):
         *,
         kernel: KernelName = "rbf",
         covariance: CovarianceName = "diag",
+        initial_variance: float | None = None,
         dropout: float = 0.0,
         jitter: float | None = None,
     ) -> None:
@@ -62,7 +64,9 @@ class StandardSparseGPAttention(nn.Module):
         self.kernel_name: KernelName = kernel
         self.covariance: CovarianceName = covariance
         self.jitter = jitter
-        self.kernel = attention_kernel(kernel, dim // num_heads, num_heads)
+        self.kernel = attention_kernel(
+            kernel, dim // num_heads, num_heads, initial_variance=initial_variance
+        )
         self.to_qk = nn.Linear(dim, dim, bias=False)
         self.to_v = nn.Linear(dim, dim, bias=False)
         self.to_factor = nn.Linear(dim, num_heads * max_tokens, bias=False)

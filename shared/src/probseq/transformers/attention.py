@@ -68,6 +68,7 @@ class KernelAttention(nn.Module):
             ``"exponential"``, :math:`\sigma^2 \exp(\sum_j q_j k_j / \ell_j^2)`.
         symmetric: queries and keys share their projection, which makes the kernel of two tokens a
             symmetric function of them (what SGPA needs).
+        initial_variance: σ² to start from; ``None``: 1 for RBF, e^-4 for exponential.
         dropout: rate on the output.
 
     Raises:
@@ -83,13 +84,16 @@ class KernelAttention(nn.Module):
         *,
         kernel: KernelName = "rbf",
         symmetric: bool = True,
+        initial_variance: float | None = None,
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
         check_heads(dim, num_heads)
         self.dim, self.num_heads = dim, num_heads
         self.kernel_name: KernelName = kernel
-        self.kernel = attention_kernel(kernel, dim // num_heads, num_heads)
+        self.kernel = attention_kernel(
+            kernel, dim // num_heads, num_heads, initial_variance=initial_variance
+        )
         self.to_qk = nn.Linear(dim, dim, bias=False)
         self.to_k = None if symmetric else nn.Linear(dim, dim, bias=False)
         self.to_v = nn.Linear(dim, dim, bias=False)
@@ -124,25 +128,35 @@ class KernelAttention(nn.Module):
         return AttentionOutput(self.to_out(rearrange(out, "b h t d -> b t (h d)")), x.new_zeros(()))
 
 
-def attention_kernel(name: KernelName, dim: int, num_heads: int) -> RBF | Exponential:
+def attention_kernel(
+    name: KernelName, dim: int, num_heads: int, *, initial_variance: float | None = None
+) -> RBF | Exponential:
     """Kernel with its own lengthscales for each head, initialised as SGPA's authors do.
 
-    RBF: log variance 0, log lengthscales drawn from N(0, 1). Exponential: log variance -4, log
-    lengthscales from N(4, 1).
+    RBF: log lengthscales from N(0, 1), variance 1. Exponential: log lengthscales from N(4, 1),
+    variance e^-4.
+
+    Args:
+        name: which kernel.
+        dim: head width.
+        num_heads: heads.
+        initial_variance: another variance σ_f² to start from; ``None`` for the authors'.
 
     Raises:
-        ValueError: ``name`` is not a kernel of attention.
+        ValueError: ``name`` is not a kernel of attention, or ``initial_variance`` not positive.
     """
     if name not in get_args(KernelName):
         raise ValueError(f"kernel must be one of {get_args(KernelName)}, got {name!r}")
-    log_lengthscale = torch.randn(num_heads, 1, dim)
-    if name == "rbf":
-        return RBF(dim, batch_shape=(num_heads,), lengthscale=log_lengthscale.exp())
-    return Exponential(
+    if initial_variance is not None and not initial_variance > 0.0:
+        raise ValueError(f"initial_variance must be positive, got {initial_variance}")
+    kernel, log_mean, variance = (
+        (RBF, 0.0, 1.0) if name == "rbf" else (Exponential, 4.0, math.exp(-4.0))
+    )
+    return kernel(
         dim,
         batch_shape=(num_heads,),
-        lengthscale=(log_lengthscale + 4.0).exp(),
-        outputscale=math.exp(-4.0),
+        lengthscale=(torch.randn(num_heads, 1, dim) + log_mean).exp(),
+        outputscale=variance if initial_variance is None else initial_variance,
     )
 
 
