@@ -1,11 +1,5 @@
 """Softmax and kernel attention: the common suite, and equality with independent computations."""
 
-import math
-
-import pytest
-import torch
-from torch.testing import assert_close
-
 from probseq.testing.attention import AttentionSuite
 from probseq.transformers import KernelAttention, SoftmaxAttention
 

@@ -47,6 +47,8 @@ class Encoder(nn.Module):
     def __init__(self, config: TransformerConfig, attention: AttentionFactory) -> None:
         super().__init__()
         self.config = config
+        # On the embeddings; here, because each sample needs its own mask.
+        self.dropout = nn.Dropout(config.dropout)
         self.attention = nn.ModuleList(attention(index) for index in range(config.depth))
         self.feedforward = nn.ModuleList(
             FeedForward(config.dim, config.hidden_dim, config.dropout) for _ in range(config.depth)
@@ -81,6 +83,7 @@ class Encoder(nn.Module):
             # Dropout draws too: each sample needs its own masks from the first layer on.
             x, mask = _fold(x, mask, num_samples)
             num_samples = None
+        x = self.dropout(x)
         penalty = torch.zeros((), device=x.device)
         for index, attention in enumerate(self.attention):
             draws = num_samples if attention.stochastic else None

@@ -77,7 +77,7 @@ def kernel_attention(
     else:
         queries = queries.reshape(-1, *queries.shape[-2:])
         out = _KernelSum.apply(*_logit_features(queries, keys, kernel), folded)
-    return cast("Tensor", out).unflatten(0, batch)
+    return cast("Tensor", out).reshape(*batch, *queries.shape[-2:-1], values.shape[-1])
 
 
 def rbf_matrix(
@@ -91,8 +91,7 @@ def rbf_matrix(
         x: inputs, divided by the lengthscales.
         z: inputs, divided by the lengthscales.
     """
-    x, z = _logit_features(x, z, "rbf")
-    matrix: Tensor = _Exp2.apply(x @ z.mT)  # pyright: ignore[reportAssignmentType]
+    matrix: Tensor = _RBFMatrix.apply(x, z)  # pyright: ignore[reportAssignmentType]
     return matrix
 
 
@@ -125,21 +124,31 @@ def _exp2_(logits: Tensor) -> Tensor:
     return F.threshold(logits, _CUTOFF[logits.dtype], _UNDERFLOW, inplace=True).exp2_()
 
 
-class _Exp2(torch.autograd.Function):
-    """``_exp2_`` with its gradient; keeps the result alone."""
+class _RBFMatrix(torch.autograd.Function):
+    """The kernel matrix with its gradient: made in one piece of memory, the logits not kept."""
 
     @staticmethod
-    def forward(logits: Tensor) -> Tensor:
-        return _exp2_(logits.clone())
+    def forward(x: Tensor, z: Tensor) -> Tensor:
+        queries, keys = _logit_features(x, z, "rbf")
+        return _exp2_(queries @ keys.mT)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
-        ctx.save_for_backward(output)
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs, output)
 
     @staticmethod
-    def backward(ctx: Any, *grad_outputs: Tensor) -> Tensor:
-        (result,) = ctx.saved_tensors
-        return grad_outputs[0] * result * math.log(2.0)
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, Tensor]:
+        x, z, matrix = ctx.saved_tensors
+        queries, keys = _logit_features(x, z, "rbf")
+        grad_logits = grad_outputs[0] * matrix
+        grad_x, grad_z = grad_logits @ keys, grad_logits.mT @ queries
+        # Σ_j G_ij (z_j - x_i), and the features hold √log2(e) z_j and a one: the last feature of
+        # keys, the last but one of queries.
+        dim = x.shape[-1]
+        return (
+            grad_x[..., :dim] / _ROOT_LOG2E - grad_x[..., dim + 1 :] * x,
+            grad_z[..., :dim] / _ROOT_LOG2E - grad_z[..., dim : dim + 1] * z,
+        )
 
 
 class _KernelSum(torch.autograd.Function):

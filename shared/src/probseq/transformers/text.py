@@ -49,7 +49,6 @@ class TextTransformer(nn.Module):
         if config.pooling == "cls":
             self.class_token = nn.Parameter(0.02 * torch.randn(1, 1, config.dim))
         self.positions = nn.Parameter(0.02 * torch.randn(1, max_length, config.dim))
-        self.dropout = nn.Dropout(config.dropout)
         self.encoder = Encoder(config, attention)
         self.head = PooledHead(config, num_classes)
 
@@ -81,9 +80,7 @@ class TextTransformer(nn.Module):
         if self.class_token is not None:
             x = torch.cat([self.class_token.expand(len(x), -1, -1), x], 1)
             mask = torch.cat([mask.new_ones(len(x), 1), mask], 1)
-        x, penalty = self.encoder(
-            self.dropout(x), mask, generator=generator, num_samples=num_samples
-        )
+        x, penalty = self.encoder(x, mask, generator=generator, num_samples=num_samples)
         return TransformerOutput(self.head(x, mask, num_samples), penalty)
 
     def _checked_mask(self, tokens: Tensor, mask: Tensor | None) -> Tensor:

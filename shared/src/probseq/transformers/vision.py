@@ -61,7 +61,6 @@ class VisionTransformer(nn.Module):
             self.class_token = nn.Parameter(0.02 * torch.randn(1, 1, config.dim))
             num_tokens += 1
         self.positions = nn.Parameter(0.02 * torch.randn(1, num_tokens, config.dim))
-        self.dropout = nn.Dropout(config.dropout)
         self.encoder = Encoder(config, attention)
         self.head = PooledHead(config, num_classes)
 
@@ -94,6 +93,5 @@ class VisionTransformer(nn.Module):
         x = rearrange(self.embed(images), "b d h w -> b (h w) d")
         if self.class_token is not None:
             x = torch.cat([self.class_token.expand(len(x), -1, -1), x], 1)
-        x = self.dropout(x + self.positions)
-        x, penalty = self.encoder(x, generator=generator, num_samples=num_samples)
+        x, penalty = self.encoder(x + self.positions, generator=generator, num_samples=num_samples)
         return TransformerOutput(self.head(x, None, num_samples), penalty)
