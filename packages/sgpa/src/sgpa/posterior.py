@@ -169,7 +169,7 @@ def attention_posterior(
     )
     twice_kl = (values * mean).sum()
     rows = rearrange(scaled, "h b t d -> h (b t) d") - terms.centre
-    whitened = _flush(rbf_matrix(rows, terms.features) @ terms.whitener.mT)
+    whitened = rbf_matrix(rows, terms.features) @ terms.whitener.mT
     whitened = rearrange(whitened, "h (b t) m -> h b t m", b=values.shape[1])
     if terms.mean is not None:
         projected = whitened.mT @ values
@@ -188,8 +188,7 @@ def relative_variance(
     with :math:`w_t` the row of ``posterior.whitened``. Clamped for round-off only.
     """
     rows = rearrange(posterior.whitened, "h b t m -> h (b t) m")
-    unexplained = 1.0 - rows.square().sum(-1, keepdim=True)
-    relative = (quadratic_forms(rows, factors) + unexplained).clamp(min=_VARIANCE_FLOOR)
+    relative = (1.0 + quadratic_forms(rows, factors)).clamp(min=_VARIANCE_FLOOR)
     return rearrange(relative, "h (b t) c -> h b t c", b=posterior.whitened.shape[1])
 
 
@@ -218,7 +217,8 @@ def residual_cholesky(
         CholeskyError: the covariance cannot be factorised.
     """
     scaled = queries / kernel.lengthscale[:, None]
-    residual = correlation_matrix(scaled) - posterior.whitened @ posterior.whitened.mT
+    whitened = _flush(posterior.whitened)
+    residual = correlation_matrix(scaled) - whitened @ whitened.mT
     eye = torch.eye(residual.shape[-1], dtype=residual.dtype, device=residual.device)
     if mask is not None:
         # With the variance of a mean real token, padding leaves the jitter as it is.

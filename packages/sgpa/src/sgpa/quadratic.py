@@ -1,21 +1,25 @@
 r"""Quadratic forms of many rows, without keeping what they are made of.
 
-The part of SGPA's predictive variance that differs between output dimensions (thesis Eq. 3.15) is
-:math:`\|R_d^\top w_t\|^2` for every token t and dimension d. Written with autograd it keeps a
-rows × (dims · M) tensor for the backward pass, by far the largest of the layer. Here a chunk of
-rows at a time is multiplied, squared and summed, and the backward pass multiplies again: only
-``w`` and ``R`` are kept. R is lower triangular: its right half is zero in its upper half, which is
-a quarter of the work.
+SGPA's predictive variance (thesis Eq. 3.15) over the prior's is :math:`1 + w_t^\top (R_d R_d^\top
+- I) w_t` for every token t and output dimension d. Written with autograd it keeps a rows × (dims ·
+M) tensor for the backward pass, by far the largest of the layer. Here a chunk of rows at a time is
+multiplied, squared and summed, and the backward pass multiplies again: only ``w`` and ``R`` are
+kept. R is lower triangular: its right half is zero in its upper half, which is a quarter of the
+work.
 """
 
 from collections.abc import Iterator
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
 
+# Entries of w that are negligible beside a unit variance: their squares are denormal numbers, which
+# slow a CPU down tenfold.
+_NEGLIGIBLE = 1e-15
 # Elements of one intermediate chunk: it should stay in the processor's cache; a GPU wants more.
 _CPU_CHUNK = 2**18
 _GPU_CHUNK = 2**26
@@ -24,14 +28,16 @@ _GPU_CHUNK = 2**26
 def quadratic_forms(
     rows: Float[Tensor, "heads rows m"], factors: Float[Tensor, "heads dims m m"]
 ) -> Float[Tensor, "heads rows dims"]:
-    r"""Compute :math:`\|R_{hd}^\top w_{ht}\|^2` for all rows t and dimensions d.
+    r"""Compute :math:`\|R_{hd}^\top w_{ht}\|^2 - \|w_{ht}\|^2` for all rows t and dimensions d.
+
+    A difference of sums of squares, so that it is no smaller than minus the second to round-off.
 
     Args:
         rows: the vectors w.
         factors: the matrices R, lower triangular; what lies above the diagonal is not read.
 
     Returns:
-        The squared norms, ``(heads, rows, dims)``, never negative.
+        The quadratic forms :math:`w^\top (R R^\top - I) w`, ``(heads, rows, dims)``.
     """
     result: Tensor = _QuadraticForms.apply(rows, factors)  # pyright: ignore[reportAssignmentType]
     return result
@@ -42,10 +48,12 @@ class _QuadraticForms(torch.autograd.Function):
     def forward(rows: Tensor, factors: Tensor) -> Tensor:
         dims = factors.shape[1]
         halves = _halves(factors)
-        out = rows.new_zeros(*rows.shape[:2], dims)
+        out = rows.new_empty(*rows.shape[:2], dims)
         for head, chunk, buffer in _chunks(rows, halves):
+            block = F.hardshrink(rows[head, chunk], _NEGLIGIBLE)
+            out[head, chunk] = -block.square().sum(-1, keepdim=True)
             for start, half in halves:
-                product = _product(rows[head, chunk, start:], half[head], buffer)
+                product = _product(block[:, start:], half[head], buffer)
                 out[head, chunk] += product.square_().unflatten(-1, (-1, dims)).sum(-2)
         return out
 
@@ -58,12 +66,14 @@ class _QuadraticForms(torch.autograd.Function):
         (rows, factors), (grad,) = ctx.saved_tensors, grad_outputs
         dims = factors.shape[1]
         halves = _halves(factors)
-        grad_rows, grad_factors = torch.zeros_like(rows), torch.zeros_like(factors)
+        grad_rows, grad_factors = torch.empty_like(rows), torch.zeros_like(factors)
         grad_halves = [torch.zeros_like(half) for _, half in halves]
         for head, chunk, buffer in _chunks(rows, halves):
+            block = F.hardshrink(rows[head, chunk], _NEGLIGIBLE)
             weight = 2.0 * grad[head, chunk].unsqueeze(-2)
+            grad_rows[head, chunk] = -weight.sum(-1) * block
             for (start, half), grad_half in zip(halves, grad_halves, strict=True):
-                part = rows[head, chunk, start:]
+                part = block[:, start:]
                 # d‖Rᵀw‖² = 2 (wᵀR)(Rᵀdw + dRᵀw): both gradients need the product, weighted.
                 product = _product(part, half[head], buffer)
                 product.unflatten(-1, (-1, dims)).mul_(weight)
