@@ -12,9 +12,7 @@ class TestOrthogonalRBF(AttentionSuite):
     compile_modules = (
         "SparseGPAttention(4, 2, 3)",
         "SparseGPAttention(4, 2, 3, kernel='exponential', covariance='full')",
-        "SparseGPAttention(4, 2, 3, variant='decoupled', kl_weighting='dataset', num_data=7)",
         "StandardSparseGPAttention(4, 2, 6)",
-        "StandardSparseGPAttention(4, 2, 6, kernel='exponential', covariance='full')",
     )
 
     def make(self, dim, num_heads):

@@ -101,7 +101,8 @@ class SparseGPAttention(nn.Module):
         check_choice("initial_posterior", initial_posterior, InitialPosterior)
         if num_inducing < 1:
             raise ValueError(f"num_inducing must be at least 1, got {num_inducing}")
-        if (kl_weighting == "dataset") != (num_data is not None) or (num_data or 1) < 1:
+        given = num_data is not None
+        if (kl_weighting == "dataset") != given or (given and num_data < 1):
             raise ValueError(
                 "num_data, the number of training sequences, must be given with "
                 f"kl_weighting='dataset' and only then, got kl_weighting={kl_weighting!r}, "

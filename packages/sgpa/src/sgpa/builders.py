@@ -50,8 +50,17 @@ class SGPAConfig(TransformerConfig):
 
         Args:
             max_tokens: longest sequence; only the standard variant depends on it.
+
+        Raises:
+            ValueError: an argument is out of range, or means nothing to the standard variant.
         """
         if self.variant == "standard":
+            if self.kl_weighting != "sequence" or self.initial_posterior != "random":
+                raise ValueError(
+                    "variant='standard' has no global inducing points: kl_weighting must be "
+                    "'sequence' and initial_posterior 'random', got "
+                    f"{self.kl_weighting!r} and {self.initial_posterior!r}"
+                )
             return StandardSparseGPAttention(
                 self.dim,
                 self.num_heads,

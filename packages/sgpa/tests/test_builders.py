@@ -1,0 +1,159 @@
+"""Transformers with sparse GP attention: the papers' sizes, settings, and one small fit."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from sgpa import (
+    CIFAR10,
+    CIFAR100,
+    COLA,
+    IMDB,
+    SGPAConfig,
+    SparseGPAttention,
+    StandardSparseGPAttention,
+    categorical_log_likelihood,
+    kl_annealing,
+    negative_elbo,
+    predict_probabilities,
+    text_transformer,
+    vision_transformer,
+)
+
+# Depth, width, heads, hidden width, inducing inputs, kernel and pooling: thesis B.4.
+SIZES = {
+    "CIFAR10": (CIFAR10, (5, 128, 4, 128, 32, "rbf", "sequence")),
+    "CIFAR100": (CIFAR100, (6, 256, 4, 256, 32, "rbf", "sequence")),
+    "IMDB": (IMDB, (1, 128, 8, 128, 50, "exponential", "mean")),
+    "COLA": (COLA, (2, 128, 4, 256, 5, "exponential", "mean")),
+}
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_the_papers_sizes_run(name):
+    config, sizes = SIZES[name]
+    names = ("depth", "dim", "num_heads", "hidden_dim", "num_inducing", "kernel", "pooling")
+    assert tuple(getattr(config, field) for field in names) == sizes
+    torch.manual_seed(0)
+    if config.kernel == "rbf":
+        model = vision_transformer(config, image_size=32, patch_size=4, channels=3, num_classes=10)
+        inputs = torch.randn(2, 3, 32, 32)
+    else:
+        model = text_transformer(config, vocab_size=50, max_length=20, num_classes=10)
+        inputs = torch.randint(1, 50, (2, 20))
+    out = model.eval()(inputs, num_samples=2)
+    assert out.logits.shape == (2, 2, 10)
+    assert out.logits.isfinite().all()
+    assert 0 < out.penalty < float("inf")
+    attentions = [m for m in model.modules() if isinstance(m, SparseGPAttention)]
+    assert len(attentions) == config.depth
+    width = config.dim // config.num_heads
+    factor = (config.num_heads, width, config.num_inducing, config.num_inducing)
+    assert all(a.raw_inducing_factor.shape == factor for a in attentions)
+
+
+def test_the_divergence_at_the_authors_start_dwarfs_the_cross_entropy():
+    # Why the divergence is annealed: about 5e4 nats for one CIFAR-10 layer.
+    torch.manual_seed(0)
+    model = vision_transformer(
+        replace(CIFAR10, depth=1), image_size=32, patch_size=4, channels=3, num_classes=10
+    )
+    penalty = float(model(torch.randn(4, 3, 32, 32)).penalty.detach())
+    assert 3e4 < penalty < 3e5
+
+
+def test_the_last_token_of_a_standard_layer_may_be_the_class_token():
+    config = SGPAConfig(
+        depth=1,
+        dim=4,
+        num_heads=2,
+        hidden_dim=4,
+        num_inducing=1,
+        variant="standard",
+        pooling="cls",
+    )
+    image = vision_transformer(config, image_size=4, patch_size=2, channels=1, num_classes=2)
+    text = text_transformer(config, vocab_size=5, max_length=6, num_classes=2)
+    for model, inputs in (
+        (image, torch.randn(2, 1, 4, 4)),
+        (text, torch.ones(2, 6, dtype=torch.long)),
+    ):
+        assert isinstance(model.encoder.attention[0], StandardSparseGPAttention)
+        assert model(inputs).logits.isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_inducing": 0}, "num_inducing must be at least 1, got 0"),
+        ({"kl_weighting": "dataset"}, "num_data, .* must be given with .*'dataset'"),
+        ({"num_data": 5}, "num_data, .* only then"),
+        ({"kl_weighting": "dataset", "num_data": 0}, "num_data"),
+        ({"variant": "standard", "initial_posterior": "prior"}, "initial_posterior 'random', got"),
+        (
+            {"variant": "standard", "kl_weighting": "dataset", "num_data": 5},
+            "kl_weighting must be 'sequence'",
+        ),
+    ],
+)
+def test_bad_settings_are_refused_by_name(changes, message):
+    with pytest.raises(ValueError, match=message):
+        replace(CIFAR10, **changes).attention(64)
+
+
+def test_settings_survive_a_dictionary():
+    assert SGPAConfig.from_dict(COLA.to_dict()) == COLA
+    with pytest.raises(ValueError, match=r"unknown settings \['inducing'\]"):
+        SGPAConfig.from_dict(COLA.to_dict() | {"inducing": 3})
+
+
+def bars(count, seed):
+    """Noisy images of one bar, horizontal (0) or vertical (1), anywhere."""
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.randint(0, 2, (count,), generator=generator)
+    images = 0.3 * torch.randn(count, 1, 8, 8, generator=generator)
+    for image, label in zip(images[:, 0], labels, strict=True):
+        at = int(torch.randint(0, 8, (), generator=generator))
+        bar = image[at] if label == 0 else image[:, at]
+        bar += 1.0
+    return images, labels
+
+
+@pytest.mark.parametrize("variant", ["orthogonal", "standard"])
+def test_a_small_fit_lowers_the_negative_elbo_and_beats_chance(variant):
+    torch.manual_seed(0)
+    config = SGPAConfig(
+        depth=2,
+        dim=16,
+        num_heads=2,
+        hidden_dim=32,
+        num_inducing=6,
+        variant=variant,
+        dropout=0.0,
+        kl_weighting="sequence",
+    )
+    model = vision_transformer(config, image_size=8, patch_size=2, channels=1, num_classes=2)
+    images, labels = bars(256, seed=1)
+    generator = torch.Generator().manual_seed(2)
+    optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
+    losses, steps = [], 80
+    for step in range(steps):
+        batch = torch.randint(0, 256, (64,), generator=generator)
+        out = model(images[batch], generator=generator)
+        elbo = negative_elbo(
+            categorical_log_likelihood(out.logits, labels[batch]),
+            out.penalty,
+            kl_scale=1e-3 * kl_annealing(step / steps, 0.5),
+        )
+        optimizer.zero_grad()
+        elbo.loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        losses.append(float(elbo.nll + elbo.kl))
+    assert sum(losses[-10:]) < 0.8 * sum(losses[:10])
+    tests, truth = bars(200, seed=3)
+    probabilities = predict_probabilities(model.eval(), tests, generator=generator)
+    accuracy = (probabilities.argmax(-1) == truth).double().mean()
+    assert accuracy > 0.8
