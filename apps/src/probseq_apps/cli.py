@@ -9,12 +9,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, NamedTuple, NoReturn, Protocol
+from typing import Annotated, Literal, NamedTuple, NoReturn, Protocol
 
 import tyro
-from tyro.conf import OmitArgPrefixes, arg
+from tyro.conf import OmitArgPrefixes, Positional, arg
 
 from probseq_apps.data.names import unknown_name_message
+from probseq_apps.experiments.bench_settings import BenchSettings
 from probseq_apps.experiments.saved import saved_command
 from probseq_apps.experiments.settings import ClassifySettings, RunOptions
 from probseq_apps.recipes import RECIPES, for_data, load_recipe, small_recipe_name
@@ -42,6 +43,25 @@ class Classify:
         from probseq_apps.experiments.classify import classify
 
         classify(self.settings, self.run, recipe=self.recipe)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bench:
+    """Time the methods beside plain softmax attention: speed, and memory kept for training."""
+
+    subject: Annotated[Positional[Literal["attention"]], arg(help="What to time.")]
+    settings: Annotated[BenchSettings, arg(name="")] = field(default_factory=BenchSettings)
+
+    @property
+    def debug(self) -> bool:
+        """Whether errors show where they came from."""
+        return self.settings.debug
+
+    def execute(self) -> None:
+        """Measure and print the table."""
+        from probseq_apps.experiments.bench import bench_attention
+
+        bench_attention(self.settings)
 
 
 class Command(Protocol):
@@ -114,6 +134,14 @@ def parse_classify(arguments: list[str]) -> Classify:
         _refuse(str(error))
 
 
+def parse_bench(arguments: list[str]) -> Bench:
+    """Read the arguments of `probseq bench`."""
+    try:
+        return tyro.cli(OmitArgPrefixes[Bench], prog="probseq bench", args=arguments)
+    except ValueError as error:
+        _refuse(str(error))
+
+
 def _default_classify(arguments: Sequence[str]) -> Classify:
     """What `probseq classify` does where no flag says otherwise.
 
@@ -172,6 +200,7 @@ SUBCOMMANDS: dict[str, Subcommand] = {
         "train classifiers on one data set, compare accuracy and uncertainty (default: digits)",
         parse_classify,
     ),
+    "bench": Subcommand("time attention methods beside softmax attention", parse_bench),
 }
 
 

@@ -11,7 +11,7 @@ from einops import einsum, rearrange
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from probseq.linalg import default_jitter
+from probseq.linalg import safe_cholesky
 from probseq.transformers.outputs import AttentionOutput
 from sgpa.attention import SparseGPAttention
 from sgpa.posterior import factor_from_raw
@@ -57,10 +57,12 @@ def literal_attention(
     k_qq = _kernel(module, queries, queries)
     k_qg = _kernel(module, queries, inducing)
     k_gg = _kernel(module, inducing, inducing)
-    jitter = default_jitter(x.dtype) if module.jitter is None else module.jitter
-    k_gg = k_gg + torch.diag_embed(jitter * k_gg.diagonal(dim1=-2, dim2=-1))
-    inverse = torch.linalg.inv(k_gg)
-    root = torch.linalg.cholesky(k_gg)[:, None] @ factor_from_raw(module.raw_inducing_factor)
+    # As in the module, the jitter is relative to each inducing input's own variance.
+    deviation = k_gg.diagonal(dim1=-2, dim2=-1).sqrt()[..., None]
+    cholesky = deviation * safe_cholesky(k_gg / (deviation * deviation.mT), jitter=module.jitter)
+    k_gg = cholesky @ cholesky.mT
+    inverse = torch.cholesky_inverse(cholesky)
+    root = cholesky[:, None] @ factor_from_raw(module.raw_inducing_factor)
     s_g = root @ root.mT
 
     mean = prior_mean = k_qq @ values
@@ -69,7 +71,7 @@ def literal_attention(
     solved = k_qg @ inverse
     product = torch.einsum("bhtm,hcmn->bhctn", solved, s_g - k_gg[:, None])
     prior = k_qq.diagonal(dim1=-2, dim2=-1)[..., None]
-    variance = prior + torch.einsum("bhctn,bhtn->bhtc", product, solved)
+    variance = prior + (product * solved[:, :, None]).sum(-1).mT
     variance = torch.maximum(variance, _VARIANCE_FLOOR * prior)
     samples = mean + variance.sqrt() * (torch.randn_like(mean) if noise is None else noise)
 
@@ -78,8 +80,8 @@ def literal_attention(
     if module.inducing_mean is not None:
         projected = k_qg.mT @ values
         local = local - (projected * (inverse @ projected)).sum()
-    shared = torch.einsum("hcmn,hnm->", s_g, inverse) - torch.logdet(s_g).sum()
-    shared = shared + values.shape[-1] * (torch.logdet(k_gg) - k_gg.shape[-1]).sum()
+    shared = torch.einsum("hcmn,hnm->", s_g, inverse) - _logdet(root).sum()
+    shared = shared + values.shape[-1] * (_logdet(cholesky) - k_gg.shape[-1]).sum()
     if module.inducing_mean is not None:
         shared = shared + (module.inducing_mean * (k_gg @ module.inducing_mean)).sum()
     penalty = 0.5 * (local / len(x) + module.global_weight * shared)
@@ -98,3 +100,8 @@ def _kernel(
         return scale * torch.exp(x @ z.mT)
     difference = x[..., :, None, :] - z[..., None, :, :]
     return scale * torch.exp(-0.5 * difference.square().sum(-1))
+
+
+def _logdet(root: Float[Tensor, "*b m m"]) -> Float[Tensor, "*b"]:
+    """Log-determinant of a matrix from its Cholesky factor."""
+    return 2.0 * root.diagonal(dim1=-2, dim2=-1).log().sum(-1)
