@@ -151,7 +151,7 @@ def test_a_small_fit_lowers_the_negative_elbo_and_beats_chance(variant):
         elbo.loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-        losses.append(float(elbo.nll + elbo.kl))
+        losses.append((elbo.nll + elbo.kl).item())
     assert sum(losses[-10:]) < 0.8 * sum(losses[:10])
     tests, truth = bars(200, seed=3)
     probabilities = predict_probabilities(model.eval(), tests, generator=generator)

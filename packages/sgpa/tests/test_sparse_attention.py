@@ -22,10 +22,12 @@ class TestOrthogonalRBF(AttentionSuite):
 class TestDecoupledRBF(TestOrthogonalRBF):
     options = {"variant": "decoupled"}  # noqa: RUF012
     compile_modules = ()
+    long_tokens = None
 
 
 class TestOneInducingInput(TestOrthogonalRBF):
     compile_modules = ()
+    long_tokens = None
 
     def make(self, dim, num_heads):
         return SparseGPAttention(dim, num_heads, 1)
@@ -43,6 +45,7 @@ class TestFullCovariance(TestOrthogonalRBF):
 class TestOrthogonalExponential(TestOrthogonalRBF):
     options = {"kernel": "exponential"}  # noqa: RUF012
     compile_modules = ()
+    long_tokens = None
     # Unbounded: exp(|q|²) leaves float32 at an offset of 30 or a lengthscale e⁻³ times the usual.
     offset = 1.0
     log_lengthscale_shifts = (-2.0, 3.0)

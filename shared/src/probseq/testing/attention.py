@@ -87,7 +87,7 @@ class AttentionSuite:
         float32_tol: error that float32 is allowed, relative to the largest value.
         bfloat16_tol: error of values that autocast is allowed, relative to the largest value.
         long_tokens: length at which no tensor may have a tenth of the elements of a square matrix;
-            ``None`` where the module is allowed one.
+            ``None`` where the module is allowed one, or another suite tests the same code.
         compile_imports: statements for a fresh process.
         compile_modules: expressions that make the modules to compile there, of width 4, with two
             heads; one process takes long to start, so let one suite name the variants of all.
@@ -366,7 +366,7 @@ class AttentionSuite:
     @pytest.mark.slow
     def test_long_sequences_need_no_square_matrix(self) -> None:
         if self.long_tokens is None:
-            return  # Documented as quadratic in memory.
+            return
         module = self.build(2, 1).float().train()
         x = self.tokens(1, self.long_tokens, 2).float().requires_grad_()
         with OperatorRecord() as record:
