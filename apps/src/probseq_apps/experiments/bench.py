@@ -161,7 +161,7 @@ def _rows(name: str, shape: Shape, found: dict[str, Cost]) -> list[list[str]]:
             goals = (
                 _goal(forward, shape.forward),
                 _goal(both, shape.both),
-                _goal(cost.kept_mib, shape.kept),
+                "O(T)" if shape.kept is None else _goal(cost.kept_mib, shape.kept),
             )
             rows.append([name, "goal", "", goals[0], "", goals[1], goals[2], ""])
     if LITERAL in found:
