@@ -126,10 +126,12 @@ def test_a_new_tensor_at_the_address_of_an_old_one_is_not_taken_for_it():
     assert [remember(number) for number in range(10)] == list(range(10))
 
 
-def test_a_parameter_of_the_token_map_drops_the_terms(layer, x):
-    linear = nn.Linear(6, 6).double()
+def test_a_parameter_of_the_token_map_drops_the_terms(layer, x, computed):
+    linear = nn.Linear(6, 6).double().eval()
     token_map = TokenMap(linear, (linear,))
     before = evaluate(layer, x, token_map=token_map)
+    evaluate(layer, x, token_map=token_map)
+    assert len(computed) == 1
     with torch.no_grad():
         linear.weight.mul_(2)
     after = evaluate(layer, x, token_map=token_map)
