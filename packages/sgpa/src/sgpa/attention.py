@@ -251,7 +251,8 @@ class SparseGPAttention(nn.Module):
         shape = (num_samples or 1, *mean.shape)
         noise = draw(shape, like=mean, generator=generator)
         if self.covariance == "diag":
-            samples = mean + relative_variance(posterior, terms.factors).sqrt() * noise
+            deviation = relative_variance(posterior, terms.factors).sqrt()
+            samples = torch.addcmul(mean, deviation, noise)
         else:
             cholesky = residual_cholesky(queries, kernel, posterior, mask, jitter=self.jitter)
             coefficients = draw(

@@ -51,10 +51,10 @@ class _QuadraticForms(torch.autograd.Function):
         out = rows.new_empty(*rows.shape[:2], dims)
         for head, chunk, buffer in _chunks(rows, halves):
             block = F.hardshrink(rows[head, chunk], _NEGLIGIBLE)
-            out[head, chunk] = -block.square().sum(-1, keepdim=True)
+            target = out[head, chunk].copy_(-block.square().sum(-1, keepdim=True))
             for start, half in halves:
                 product = _product(block[:, start:], half[head], buffer)
-                out[head, chunk] += product.square_().unflatten(-1, (-1, dims)).sum(-2)
+                target += product.square_().unflatten(-1, (-1, dims)).sum(-2)
         return out
 
     @staticmethod
