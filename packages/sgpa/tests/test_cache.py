@@ -9,7 +9,7 @@ from torch import nn
 from torch.testing import assert_close
 
 import sgpa.attention
-from probseq.testing.attention import constant_noise
+from probseq.testing.instruments import constant_noise
 from probseq.transformers import TokenMap
 from sgpa import CIFAR10, SparseGPAttention, vision_transformer
 from sgpa.cache import ParameterCache

@@ -54,12 +54,6 @@ class TestOrthogonalExponential(TestOrthogonalRBF):
     float32_tol = 1e-3
 
 
-class TestDatasetWeighting(TestOrthogonalRBF):
-    options = {"kl_weighting": "dataset", "num_data": 50}  # noqa: RUF012
-    compile_modules = ()
-    long_tokens = None
-
-
 class TestStandard(AttentionSuite):
     # Column t of the factor belongs to position t.
     permuted_noises = ()

@@ -9,7 +9,7 @@ import torch
 from torch.distributions import MultivariateNormal, kl_divergence
 from torch.testing import assert_close
 
-from probseq.testing.attention import constant_noise
+from probseq.testing.instruments import constant_noise
 from probseq.transformers import TokenMap, TransformerConfig, VisionTransformer
 from sgpa import SparseGPAttention, StandardSparseGPAttention
 

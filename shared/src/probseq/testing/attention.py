@@ -5,73 +5,19 @@
 
 import copy
 import inspect
-import subprocess
-import sys
 import warnings
-from collections.abc import Generator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.testing import assert_close
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from probseq.errors import JitterWarning
+from probseq.testing.instruments import OperatorRecord, compile_failure, constant_noise
 from probseq.transformers import AttentionModule, TextTransformer, TransformerConfig
 
-__all__ = ["AttentionSuite", "OperatorRecord", "constant_noise"]
-
-HALF = (torch.bfloat16, torch.float16)
-
-
-@contextmanager
-def constant_noise(value: float) -> Generator[None]:
-    """Replace every draw of ``torch.randn`` by ``value``: 0 gives means, 1 means plus deviations.
-
-    Args:
-        value: what every entry of every draw becomes.
-    """
-
-    def constant(
-        *size: Any,
-        generator: torch.Generator | None = None,
-        dtype: torch.dtype | None = None,
-        device: torch.device | None = None,
-    ) -> Tensor:
-        shape = size if isinstance(size[0], int) else tuple(size[0])
-        return torch.full(shape, value, dtype=dtype, device=device)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torch, "randn", constant)
-        yield
-
-
-class OperatorRecord(TorchDispatchMode):
-    """Remember what the operators inside a ``with`` block return, backward passes included.
-
-    Attributes:
-        largest: elements of the largest tensor that any operator returned.
-        half: names of the operators that returned half precision.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.largest = 0
-        self.half: set[str] = set()
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        """Run the operator and note its results."""
-        results = func(*args, **(kwargs or {}))
-        for result in results if isinstance(results, (tuple, list)) else (results,):
-            if isinstance(result, Tensor):
-                self.largest = max(self.largest, result.numel())
-                if result.dtype in HALF:
-                    self.half.add(func.overloadpacket.__name__)
-        return results
+__all__ = ["AttentionSuite"]
 
 
 class AttentionSuite:
@@ -379,13 +325,8 @@ class AttentionSuite:
     def test_compiles_into_one_graph_with_equal_results(self) -> None:
         if not self.compile_modules:
             return  # Another suite names this module.
-        # In another process: the shape checks of a test session cannot be traced.
-        modules = ", ".join(f"lambda: {expression}" for expression in self.compile_modules)
-        program = COMPILE.format(imports=self.compile_imports, modules=modules)
-        result = subprocess.run(
-            [sys.executable, "-c", program], capture_output=True, text=True, timeout=300
-        )
-        check(result.returncode == 0, result.stderr)
+        failure = compile_failure(self.compile_imports, self.compile_modules)
+        check(failure is None, failure or "")
 
     def test_wrong_tokens_and_masks_are_refused_by_name(self) -> None:
         module = self.build()
@@ -421,36 +362,3 @@ def close(actual: Tensor, expected: Tensor, tol: float) -> None:
     """Compare up to ``tol`` times the largest expected value."""
     expected = expected.to(actual.dtype)
     assert_close(actual, expected, rtol=0.0, atol=tol * float(expected.detach().abs().max()))
-
-
-COMPILE = """
-import warnings
-import torch
-from torch.testing import assert_close
-{imports}
-
-torch.set_num_threads(1)
-generator = torch.Generator().manual_seed(0)
-x = torch.randn(2, 5, 4, generator=generator, dtype=torch.float64)
-mask = torch.arange(5) < torch.tensor([5, 3])[:, None]
-for make in [{modules}]:
-    torch.manual_seed(0)
-    module = make().double()
-    compiled = torch.compile(module, fullgraph=True, backend="aot_eager")
-    results = []
-    for function in (module, compiled):
-        torch.manual_seed(1)
-        leaf = x.clone().requires_grad_()
-        values, penalty = function(leaf, mask)
-        loss = values.square().sum() + penalty
-        gradients = torch.autograd.grad(loss, (leaf, *module.parameters()))
-        results.append((values, penalty, *gradients))
-    assert_close(results[1], results[0])
-    module.eval()
-    with torch.no_grad():
-        torch.manual_seed(1)
-        expected = module(x)
-        torch.manual_seed(1)
-        assert_close(tuple(compiled(x)), tuple(expected))
-    torch._dynamo.reset()
-"""

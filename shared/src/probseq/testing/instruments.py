@@ -1,0 +1,116 @@
+"""What the suites look at modules with: fixed noise, a record of operators, a compiler."""
+
+import subprocess
+import sys
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+__all__ = ["OperatorRecord", "compile_failure", "constant_noise"]
+
+_HALF = (torch.bfloat16, torch.float16)
+
+
+@contextmanager
+def constant_noise(value: float) -> Generator[None]:
+    """Replace every draw of ``torch.randn`` by ``value``: 0 gives means, 1 means plus deviations.
+
+    Args:
+        value: what every entry of every draw becomes.
+    """
+
+    def constant(
+        *size: Any,
+        generator: torch.Generator | None = None,
+        dtype: torch.dtype | None = None,
+        device: torch.device | None = None,
+    ) -> Tensor:
+        shape = size if isinstance(size[0], int) else tuple(size[0])
+        return torch.full(shape, value, dtype=dtype, device=device)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch, "randn", constant)
+        yield
+
+
+class OperatorRecord(TorchDispatchMode):
+    """Remember what the operators inside a ``with`` block return, backward passes included.
+
+    Attributes:
+        largest: elements of the largest tensor that any operator returned.
+        half: names of the operators that returned half precision.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.largest = 0
+        self.half: set[str] = set()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Run the operator and note its results."""
+        results = func(*args, **(kwargs or {}))
+        for result in results if isinstance(results, (tuple, list)) else (results,):
+            if isinstance(result, Tensor):
+                self.largest = max(self.largest, result.numel())
+                if result.dtype in _HALF:
+                    self.half.add(func.overloadpacket.__name__)
+        return results
+
+
+def compile_failure(imports: str, modules: Sequence[str]) -> str | None:
+    """Compile attention modules into one graph each and compare results and gradients.
+
+    In another process: the shape checks of a test session cannot be traced.
+
+    Args:
+        imports: statements to run first.
+        modules: expressions that make the modules, of width 4, for at least 5 tokens.
+
+    Returns:
+        What went wrong, or ``None``.
+    """
+    makers = ", ".join(f"lambda: {expression}" for expression in modules)
+    program = _PROGRAM.format(imports=imports, modules=makers)
+    result = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=300
+    )
+    return None if result.returncode == 0 else result.stderr
+
+
+_PROGRAM = """
+import torch
+from torch.testing import assert_close
+{imports}
+
+torch.set_num_threads(1)
+generator = torch.Generator().manual_seed(0)
+x = torch.randn(2, 5, 4, generator=generator, dtype=torch.float64)
+mask = torch.arange(5) < torch.tensor([5, 3])[:, None]
+for make in [{modules}]:
+    torch.manual_seed(0)
+    module = make().double()
+    compiled = torch.compile(module, fullgraph=True, backend="aot_eager")
+    results = []
+    for function in (module, compiled):
+        torch.manual_seed(1)
+        leaf = x.clone().requires_grad_()
+        values, penalty = function(leaf, mask)
+        loss = values.square().sum() + penalty
+        gradients = torch.autograd.grad(loss, (leaf, *module.parameters()))
+        results.append((values, penalty, *gradients))
+    assert_close(results[1], results[0])
+    module.eval()
+    with torch.no_grad():
+        torch.manual_seed(1)
+        expected = module(x)
+        torch.manual_seed(1)
+        assert_close(tuple(compiled(x)), tuple(expected))
+    torch._dynamo.reset()
+"""
