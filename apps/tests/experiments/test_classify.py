@@ -142,6 +142,23 @@ def test_a_folder_of_other_files_is_refused_before_training(tmp_path, capsys):
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
+def test_nothing_is_overwritten_that_is_no_experiment(tmp_path, capsys):
+    (tmp_path / "plots").mkdir()
+    (tmp_path / "plots" / "mine.png").touch()
+    (tmp_path / "config.json").write_text('{"mine": 1}')
+    before = sorted(tmp_path.rglob("*"))
+    assert main(["classify", *TWO_EPOCHS, "--overwrite", "--run-dir", str(tmp_path)]) == 1
+    assert "no experiment to overwrite" in capsys.readouterr().err
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_resuming_needs_an_experiment(tmp_path, capsys):
+    folder = tmp_path / "mistyped"
+    assert main(["classify", *TWO_EPOCHS, "--resume", "--run-dir", str(folder)]) == 1
+    assert "mistyped holds no experiment to resume" in capsys.readouterr().err
+    assert not folder.exists()
+
+
 def interruptible(folder):
     return [
         *("classify", *TINY, "--method", "sgpa", "--seeds", "0", "--no-shift", "--epochs", "8"),

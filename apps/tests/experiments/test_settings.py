@@ -47,6 +47,7 @@ def test_a_damaged_configuration_is_named(tmp_path):
     [
         (lambda: ModelSettings(dropout=1.0), "dropout"),
         (lambda: SgpaSettings(kl_anneal=1.5), "kl_anneal"),
+        (lambda: SgpaSettings(kl_scale=0.0), "kl_scale"),
         (lambda: TrainingSettings(epochs=0), "epochs"),
         (lambda: EvaluationSettings(num_samples=0), "num_samples"),
         (lambda: EvaluationSettings(ood=("svhn", "svhn")), "ood"),

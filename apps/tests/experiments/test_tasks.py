@@ -47,6 +47,13 @@ def test_the_kl_rises_linearly_over_its_share_of_the_training(anneal, progress, 
     assert found.parts["kl"].item() == PENALTY
 
 
+def test_a_tempered_kl_ends_at_its_scale():
+    for progress, weight in ((0.25, 0.1), (1.0, 0.2)):
+        found = loss(task(kl_anneal=0.5, kl_scale=0.2), progress)
+        expected = log_loss(LABELS, LOGITS.double().softmax(-1)) + weight * PENALTY
+        assert found.loss.item() == pytest.approx(expected, rel=1e-6)
+
+
 def test_training_batches_are_augmented_and_then_prepared():
     made = task(augment=lambda x, generator: -x)
     found = loss(made, 0.0)

@@ -113,7 +113,10 @@ def measure_shape(name: str, shape: Shape, repeats: int, device: torch.device) -
     passes = {method: _pass(layers[method], modules[method], x) for method in layers}
     with (
         warnings.catch_warnings(),
-        tqdm(total=sum(runs.values()) + len(runs), desc=name, unit="run", leave=False) as bar,
+        # Hidden where the output is no terminal.
+        tqdm(
+            total=sum(runs.values()) + len(runs), desc=name, unit="run", leave=False, disable=None
+        ) as bar,
     ):
         # The literal formulas lose digits where the layer doesn't.
         warnings.simplefilter("ignore", JitterWarning)

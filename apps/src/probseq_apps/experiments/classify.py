@@ -16,7 +16,7 @@ from probseq_apps.experiments.settings import ClassifySettings, RunOptions
 from probseq_apps.experiments.test_sets import make_test_sets
 from probseq_apps.report.report import write_report
 from probseq_apps.training import distributed
-from probseq_apps.training.runs import prepare_run_dir
+from probseq_apps.training.runs import RunExistsError, prepare_run_dir
 
 
 def classify(settings: ClassifySettings, options: RunOptions, *, recipe: str) -> Path:
@@ -39,6 +39,8 @@ def classify(settings: ClassifySettings, options: RunOptions, *, recipe: str) ->
     if options.threads is not None:
         torch.set_num_threads(options.threads)
     distributed.join(distributed.resolve_device(settings.training.device))
+    if options.run_dir is not None and distributed.is_main():
+        _check_folder(options.run_dir, options)
     data = _load(settings, options)
     _check(settings, data)
     test_sets = make_test_sets(data, settings.evaluation, options.data_dir, options.download)
@@ -103,8 +105,27 @@ def _check(settings: ClassifySettings, data: Data) -> None:
         build_model(spec, settings, data, seed=0)
 
 
+def _check_folder(folder: Path, options: RunOptions) -> None:
+    """Refuse to resume or to delete what is no experiment of this program.
+
+    Raises:
+        FileNotFoundError: there is nothing to resume.
+        RunExistsError: what would be overwritten belongs to somebody else.
+    """
+    if not (options.resume or options.overwrite) or saved_command(folder) is not None:
+        return
+    if options.resume:
+        raise FileNotFoundError(
+            f"{folder} holds no experiment to resume: name its folder, or start without resume"
+        )
+    if folder.is_dir() and any(folder.iterdir()):
+        raise RunExistsError(
+            f"{folder} holds files, but no experiment to overwrite: choose an empty or a new folder"
+        )
+
+
 def _prepare_folder(folder: Path, config: dict[str, object], options: RunOptions) -> None:
-    if options.overwrite and saved_command(folder) is not None:
+    if options.overwrite:
         for name in BASE_METHODS:
             for run in (folder / name).glob("seed-*"):
                 shutil.rmtree(run)

@@ -87,6 +87,7 @@ def train_and_predict(experiment: Experiment, method: MethodSpec, seed: int) -> 
         predictor,
         config,
         run_folder(experiment.folder, method, seed),
+        method.name,
     )
     if distributed.is_main():
         _predict(experiment, method, model, predictor, seed)
@@ -130,6 +131,7 @@ def _warm_start(experiment: Experiment, method: MethodSpec, seed: int, epochs: i
         make_predictor(kernel, settings, data),
         warm_start_config(settings.training, epochs, seed=derive_seed(seed, "warm start")),
         warm_start_folder(experiment.folder, method, seed),
+        f"{method.name} warm start",
     )
     return model
 
@@ -141,6 +143,7 @@ def _fit(
     predictor: Predictor,
     config: TrainConfig,
     folder: Path,
+    label: str,
 ) -> None:
     settings, data = experiment.settings, experiment.data
     task = ClassificationTask(
@@ -149,6 +152,7 @@ def _fit(
         prepare=preparation(data),
         augment=AUGMENTATIONS[settings.training.augment],
         kl_anneal=settings.sgpa.kl_anneal if method.attention == "sgpa" else None,
+        kl_scale=settings.sgpa.kl_scale,
         score="mcc" if data.name == "cola" else "accuracy",
     )
     validation = _tensors(data.validation) if len(data.validation) > 0 else None
@@ -160,6 +164,7 @@ def _fit(
         folder,
         resume=True,  # a new run starts at the beginning; the experiment's folder was checked
         progress=experiment.progress,
+        label=label,
         metadata=_identity(method, settings),
     )
 
@@ -185,9 +190,9 @@ def _predict(
 ) -> None:
     device = distributed.resolve_device(experiment.settings.training.device)
     found: dict[str, Predictions] = {}
-    with tqdm(
-        total=None, unit="input", desc="predicting", leave=False, disable=not experiment.progress
-    ) as bar:
+    # A bar that is wiped at its end has no place in a file: None hides it where no terminal is.
+    hidden = None if experiment.progress else True
+    with tqdm(total=None, unit="input", desc="predicting", leave=False, disable=hidden) as bar:
         for name, make in experiment.test_sets.items():
             bar.set_description(f"predicting {name}")
             inputs, labels = make()

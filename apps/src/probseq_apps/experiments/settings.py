@@ -4,6 +4,7 @@ Their docstrings are the command line's help. What changes the numbers is in `Cl
 goes into a run's `config.json`; where things lie and how a run is handled is in `RunOptions`.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -65,6 +66,10 @@ class ModelSettings:
             raise ValueError(f"num_heads must divide dim={self.dim}, got {self.num_heads}")
         if not 0.0 <= self.dropout < 1.0:
             raise ValueError(f"dropout must be in [0, 1), got {self.dropout}")
+        if self.initial_variance is not None and not 0.0 < self.initial_variance < math.inf:
+            raise ValueError(
+                f"initial_variance must be positive and finite, got {self.initial_variance}"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,6 +84,8 @@ class SgpaSettings:
     """Inducing outputs to start from: random as the authors', or the prior's."""
     kl_anneal: float = 0.5
     """Share of the epochs in which the KL's weight rises from 0 to 1; 0: full from the start."""
+    kl_scale: float = 1.0
+    """Final weight of the KL; 1 is the ELBO, less tempers it so that attention is used more."""
     warm_start_epochs: int = 0
     """Of SGPA's epochs, those spent on kernel attention first, whose weights SGPA starts from."""
 
@@ -92,6 +99,8 @@ class SgpaSettings:
         _at_least("warm_start_epochs", self.warm_start_epochs, 0)
         if not 0.0 <= self.kl_anneal <= 1.0:
             raise ValueError(f"kl_anneal must be in [0, 1], got {self.kl_anneal}")
+        if not 0.0 < self.kl_scale <= 1.0:
+            raise ValueError(f"kl_scale must be above 0 and at most 1, got {self.kl_scale}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,6 +188,9 @@ class EvaluationSettings:
             if name != ROTATIONS and data_kind(name) != "image":
                 known = (*IMAGE_NAMES, ROTATIONS)
                 raise ValueError(f"ood must name image sets ({', '.join(known)}), got {name!r}")
+        for name in ("corruptions", "severities"):
+            if self.shift and not getattr(self, name):
+                raise ValueError(f"{name} must name at least one for shift, got none")
         for name in ("corruptions", "severities", "ood"):
             _unique(name, getattr(self, name))
 

@@ -26,6 +26,7 @@ class ClassificationTask:
         augment: changes a raw training batch.
         kl_anneal: share of the training in which the KL's weight rises from 0 to 1; None for
             methods without a KL.
+        kl_scale: the KL's final weight; 1 is the ELBO.
         score: what the best weights are chosen by; `mcc` is Matthews' correlation.
     """
 
@@ -37,12 +38,13 @@ class ClassificationTask:
         prepare: Prepare,
         augment: Augment | None = None,
         kl_anneal: float | None = None,
+        kl_scale: float = 1.0,
         score: Literal["accuracy", "mcc"] = "accuracy",
     ) -> None:
         self.model = model
         self._predictor = predictor
         self._prepare, self._augment = prepare, augment
-        self._kl_anneal = kl_anneal
+        self._kl_anneal, self._kl_scale = kl_anneal, kl_scale
         self._score = accuracy if score == "accuracy" else matthews_correlation
 
     def loss(
@@ -62,7 +64,7 @@ class ClassificationTask:
         if self._kl_anneal is None:
             loss = -log_likelihood.mean()
             return LossParts(loss, {"nll": loss.detach()})
-        scale = sgpa.kl_annealing(progress, self._kl_anneal)
+        scale = self._kl_scale * sgpa.kl_annealing(progress, self._kl_anneal)
         elbo = sgpa.negative_elbo(log_likelihood, output.penalty.float(), kl_scale=scale)
         parts = {"nll": elbo.nll.detach(), "kl": elbo.kl.detach()}
         return LossParts(elbo.loss, parts)

@@ -8,6 +8,8 @@ from torch import Tensor
 
 from probseq_apps.data.containers import ImageData, ImageSplit, TextData, TextSplit
 from probseq_apps.data.corruptions import available_cifar_c, corrupt, read_cifar_c
+from probseq_apps.data.errors import DataError
+from probseq_apps.data.names import CORRUPTION_NAMES
 from probseq_apps.data.sets import load_ood_images
 from probseq_apps.data.transforms import rotate
 from probseq_apps.experiments.settings import ROTATIONS, EvaluationSettings
@@ -30,7 +32,7 @@ def make_test_sets(
     """List everything to predict.
 
     Where the data folder has the published files of CIFAR-10-C or CIFAR-100-C, they take the place
-    of the corruptions that the program makes. Out-of-distribution files are read at once, so that
+    of the corruptions that the program makes, those of the same names if only some are asked for. Out-of-distribution files are read at once, so that
     a missing one is noticed before anything is trained.
 
     Args:
@@ -40,7 +42,8 @@ def make_test_sets(
         download: fetch missing out-of-distribution sets.
 
     Raises:
-        DataError: an out-of-distribution set is missing or damaged.
+        DataError: an out-of-distribution set is missing or damaged, or the images cannot be
+            corrupted.
     """
     sets: dict[str, TestSet] = {}
     if len(data.validation) > 0:
@@ -72,11 +75,22 @@ def _shifted(
     data: ImageData, settings: EvaluationSettings, data_dir: Path | None
 ) -> dict[str, TestSet]:
     if data_dir is not None and (published := available_cifar_c(data.name, data_dir)):
+        # The full list stands for all there are: the published families are a few more.
+        every = set(settings.corruptions) == set(CORRUPTION_NAMES)
+        chosen = [name for name in published if every or name in settings.corruptions]
+        if not chosen:
+            raise DataError(
+                f"none of the corruptions {', '.join(settings.corruptions)} is among the published "
+                f"files of {data.name!r} under {data_dir}, which are {', '.join(published)}"
+            )
         return {
             f"{PUBLISHED}/{name}/{severity}": _published(data.name, data_dir, name, severity)
-            for name in published
+            for name in chosen
             for severity in settings.severities
         }
+    for name in settings.corruptions:
+        # Images that cannot be corrupted are refused before anything is trained.
+        corrupt(data.test.images[:1], name, settings.severities[0], seed=_CORRUPTION_SEED)
     return {
         f"{MADE}/{name}/{severity}": _corrupted(data.test, name, severity)
         for name in settings.corruptions
