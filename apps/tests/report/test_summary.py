@@ -2,9 +2,9 @@ import math
 
 import numpy as np
 import pytest
+from scipy.stats import ttest_ind
 
 from probseq_apps.report.summary import best_names, summarise
-from scipy.stats import ttest_ind
 
 
 def test_mean_and_standard_error_are_those_of_numpy():

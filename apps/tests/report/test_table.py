@@ -28,6 +28,11 @@ def test_the_table_shows_means_errors_directions_and_marks():
     assert "AUROC, entropy ↑" in lines
 
 
+def test_a_folder_as_unknown_data_keeps_its_path():
+    found = {"mle": {"ood/folder:/my/images/energy/auroc": summarise([0.7])}}
+    assert "test set against folder:/my/images" in terminal_table(found, {"mle": 1})
+
+
 def test_columns_are_aligned_and_long_lists_of_methods_wrap():
     names = [f"method-{number}" for number in range(7)]
     text = terminal_table(summaries(names), dict.fromkeys(names, 2))

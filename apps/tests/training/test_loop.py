@@ -188,9 +188,11 @@ def test_weight_decay_takes_adamw(run, tmp_path):
 def test_the_progress_bar_shows_epoch_parts_and_score(digits_run, tmp_path, capsys):
     train, validation = digits_run.digits()
     task, config = digits_run.DigitsTask(), digits_run.settings(epochs=2)
-    fit(task, train, validation, config, tmp_path, progress=True)
+    fit(task, train, validation, config, tmp_path, progress=True, label="mle")
     shown = capsys.readouterr().err
-    for word in ("epoch 2/2", "14/14", "cross_entropy=", "penalty=", "score="):
+    # The beginning and the end: elsewhere than on a terminal, a state a minute.
+    assert shown.count("step/s") == 2
+    for word in ("mle epoch 2/2", "14/14", "cross_entropy=", "penalty=", "score="):
         assert word in shown
 
 

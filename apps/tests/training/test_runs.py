@@ -39,6 +39,13 @@ def test_a_folder_with_other_files_is_refused_whatever_is_asked(tmp_path, asked)
     assert [p.name for p in tmp_path.iterdir()] == ["thesis.tex"]
 
 
+def test_a_folder_without_configuration_is_no_run_to_overwrite(tmp_path):
+    (tmp_path / "plots").mkdir()
+    with pytest.raises(RunExistsError, match=r"holds no config\.json"):
+        prepare_run_dir(tmp_path, CONFIG, overwrite=True)
+    assert (tmp_path / "plots").exists()
+
+
 def test_overwriting_deletes_the_run_and_nothing_else(tmp_path):
     prepare_run_dir(tmp_path, CONFIG)
     (tmp_path / "checkpoints" / "step-000001").mkdir(parents=True)

@@ -62,8 +62,10 @@ def data_kind(name: str) -> Literal["image", "text"]:
         name: one of ``DATA_NAMES``, ``folder:PATH`` or ``csv:PATH``.
 
     Raises:
-        DataError: the name is unknown; the message suggests the nearest known one.
+        DataError: the name is unknown, and the message suggests the nearest known one; or the path
+            is empty.
     """
+    own_path(name)
     if name in IMAGE_NAMES or name.startswith(FOLDER_PREFIX):
         return "image"
     if name in TEXT_NAMES or name.startswith(CSV_PREFIX):

@@ -32,8 +32,9 @@ def make_test_sets(
     """List everything to predict.
 
     Where the data folder has the published files of CIFAR-10-C or CIFAR-100-C, they take the place
-    of the corruptions that the program makes, those of the same names if only some are asked for. Out-of-distribution files are read at once, so that
-    a missing one is noticed before anything is trained.
+    of the corruptions that the program makes; those of the same names, if only some are asked for.
+    Out-of-distribution files are read at once, so that a missing one is noticed before anything is
+    trained.
 
     Args:
         data: the data set; its validation part is listed unless it is empty.

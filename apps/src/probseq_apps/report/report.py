@@ -143,5 +143,8 @@ in {facts["classes"]} classes. Recipe `{report["recipe"]}`, seeds
 
 {versions}; {report["machine"]}.
 
+Reliability diagrams and ROC curves pool the predictions of all seeds, so their ECE and AUROC differ
+a little from the means in the table; risk-coverage curves are means over the seeds.
+
 {pictures}
 """

@@ -156,9 +156,10 @@ def _shown(metric: str) -> tuple[str, str | None] | None:
             if name in _SHIFT_SHOWN:
                 severity = where.removeprefix("severity-")
                 return f"{_SHIFT_TITLES[kind]}, severity {severity}", None
-        case ["ood", name, detector, metric_name] if metric_name in _OOD_SHOWN:
+        case ["ood", *name, detector, metric_name] if metric_name in _OOD_SHOWN:
             label = _LABELS[metric_name][0]
-            return f"test set against {name}", f"{label}, {detector}"
+            # A folder's path has slashes of its own.
+            return f"test set against {'/'.join(name)}", f"{label}, {detector}"
         case [name, metric_name] if metric_name in _LABELS:
             return name, None
         case _:

@@ -1,6 +1,7 @@
 """The training loop: epochs, validation, checkpoints, and an end that can be resumed."""
 
 import contextlib
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -27,6 +28,9 @@ from probseq_apps.training.signals import StopRequest
 from probseq_apps.training.task import Task
 from probseq_apps.training.trainer import Trainer, fork_random
 from probseq_apps.training.weights import load_weights
+
+# Seconds between two states of the progress bar: on a terminal, and where they pile up in a file.
+_TERMINAL_SECONDS, _FILE_SECONDS = 0.1, 60.0
 
 
 class FitResult(NamedTuple):
@@ -55,6 +59,7 @@ def fit(
     resume: bool = False,
     overwrite: bool = False,
     progress: bool = True,
+    label: str = "",
     metadata: Mapping[str, object] | None = None,
 ) -> FitResult:
     """Train a model; afterwards it holds the selected weights, in eval mode.
@@ -72,7 +77,8 @@ def fit(
         resume: go on from the newest complete checkpoint, or start where there is no run yet; a
             finished run returns at once.
         overwrite: delete the run that the folder holds.
-        progress: show a progress bar.
+        progress: show a progress bar; once a minute where the output is no terminal.
+        label: what the progress bar calls the run.
         metadata: what else defines the run (method, data, model), as JSON values; compared on
             resume.
 
@@ -103,7 +109,7 @@ def fit(
         with StopRequest() as stop:
             if trainer.step < trainer.total_steps:
                 held = None if validation is None else tuple(t.to(device) for t in validation)
-                _train(trainer, held, config, run_dir, settings, stop, show=progress)
+                _train(trainer, held, config, run_dir, settings, stop, label, show=progress)
             result = FitResult(*trainer.select(), trainer.step, trainer.seconds)
             if distributed.is_main() and read_finished(run_dir) is None:
                 write_finished(run_dir, result._asdict())
@@ -140,6 +146,7 @@ def _train(
     run_dir: Path,
     settings: Mapping[str, object],
     stop: StopRequest,
+    label: str,
     *,
     show: bool,
 ) -> None:
@@ -156,6 +163,7 @@ def _train(
                 initial=trainer.step,
                 unit="step",
                 disable=not (show and main),
+                mininterval=_TERMINAL_SECONDS if sys.stderr.isatty() else _FILE_SECONDS,
                 dynamic_ncols=True,
             )
         )
@@ -169,7 +177,7 @@ def _train(
                 row = _epoch_row(trainer, validation if scored else None, epoch)
                 if log is not None:
                     log.write(row)
-            bar.set_description(f"epoch {epoch}/{config.epochs}", refresh=False)
+            bar.set_description(f"{label} epoch {epoch}/{config.epochs}".lstrip(), refresh=False)
             bar.set_postfix(_shown(trainer), refresh=False)
             bar.update()
             # Ranks agree where they meet anyway; a process of its own can stop after any step.

@@ -39,7 +39,7 @@ def prepare_run_dir(
 
     Raises:
         RunExistsError: the folder is not empty and neither `resume` nor `overwrite` is asked for,
-            or it holds files but no run.
+            or it holds files but no run, which has a configuration.
         ConfigMismatchError: the run to resume has another configuration; lists the keys.
         NotADirectoryError: the path is a file.
         ValueError: `resume` and `overwrite` are both asked for.
@@ -52,6 +52,10 @@ def prepare_run_dir(
     names.discard(f".tmp-{CONFIG}")  # left by a start that was killed
     config = json.loads(json.dumps(config, allow_nan=False))
     if names.intersection(_ENTRIES):
+        if overwrite and CONFIG not in names:
+            raise RunExistsError(
+                f"{path} holds no {CONFIG}, so it is no run's: choose an empty or a new folder"
+            )
         if overwrite:
             _delete_run(path)
         elif not resume:

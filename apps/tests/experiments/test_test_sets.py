@@ -1,0 +1,41 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from probseq_apps.data.containers import ImageSplit
+from probseq_apps.data.digits import digits
+from probseq_apps.data.errors import DataError
+from probseq_apps.experiments.settings import EvaluationSettings
+from probseq_apps.experiments.test_sets import make_test_sets
+
+
+def make(data, folder=None, **settings):
+    return make_test_sets(data, EvaluationSettings(shift=True, **settings), folder, download=False)
+
+
+def test_images_too_small_to_corrupt_are_refused_before_anything_is_trained():
+    data = digits()
+    small = replace(data, test=ImageSplit(data.test.images[..., :4, :4], data.test.labels))
+    with pytest.raises(DataError, match="8x8"):
+        make(small)
+
+
+@pytest.mark.parametrize(
+    ("asked", "listed"),
+    [
+        ({}, {"fog", "frost", "snow"}),
+        ({"corruptions": ("fog", "contrast")}, {"fog"}),
+    ],
+)
+def test_published_corruptions_are_those_asked_for(tmp_path, asked, listed):
+    folder = tmp_path / "CIFAR-10-C"
+    folder.mkdir()
+    for name in ("fog", "frost", "snow", "labels"):
+        np.save(folder / f"{name}.npy", np.zeros(5, dtype=np.uint8))
+    found = make(replace(digits(), name="cifar10"), tmp_path, severities=(1, 5), **asked)
+    shifted = [name.split("/")[1:] for name in found if name.startswith("cifar-c/")]
+    assert {name for name, _ in shifted} == listed
+    assert {severity for _, severity in shifted} == {"1", "5"}
+    with pytest.raises(DataError, match="none of the corruptions contrast"):
+        make(replace(digits(), name="cifar10"), tmp_path, corruptions=("contrast",))
