@@ -96,8 +96,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: arguments without the program's name; `None` takes them from the process.
 
     Returns:
-        Exit status: 0, or 1 for a failure. Wrong usage raises `SystemExit` with status 2, like
-        argparse.
+        Exit status: 0, 1 for a failure, 130 after Ctrl-C. Wrong usage raises `SystemExit` with
+        status 2, like argparse.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     name, rest = (arguments[0], arguments[1:]) if arguments else ("--help", [])
@@ -120,6 +120,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         message = " ".join(str(error).split()) or type(error).__name__
         print(f"probseq: error: {message}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        if command.debug:
+            raise
+        print("probseq: interrupted", file=sys.stderr)
+        return 130
     return 0
 
 

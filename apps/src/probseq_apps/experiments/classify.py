@@ -2,6 +2,7 @@
 
 import re
 import shutil
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -58,7 +59,15 @@ def classify(settings: ClassifySettings, options: RunOptions, *, recipe: str) ->
             state = ": finished before" if finished else ""
             print(f"[{number}/{len(jobs)}] {spec.name}, seed {seed}{state}", flush=True)
         if not finished:
-            train_and_predict(experiment, spec, seed)
+            try:
+                train_and_predict(experiment, spec, seed)
+            except (SystemExit, KeyboardInterrupt):
+                if main:
+                    print(
+                        f"stopped; go on with: probseq classify --resume --run-dir {folder}",
+                        file=sys.stderr,
+                    )
+                raise
     if main:
         print(write_report(folder, settings, data, recipe=recipe))
     return folder

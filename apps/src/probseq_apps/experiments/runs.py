@@ -192,9 +192,9 @@ def _predict(
     found: dict[str, Predictions] = {}
     # A bar that is wiped at its end has no place in a file: None hides it where no terminal is.
     hidden = None if experiment.progress else True
-    with tqdm(total=None, unit="input", desc="predicting", leave=False, disable=hidden) as bar:
+    with tqdm(total=None, unit=" inputs", leave=False, disable=hidden) as bar:
         for name, make in experiment.test_sets.items():
-            bar.set_description(f"predicting {name}")
+            bar.set_description_str(f"predicting {name}")
             inputs, labels = make()
             found[name] = predictor.predict(
                 model,
