@@ -118,3 +118,16 @@ def test_predicted_mean_and_variance_are_those_of_the_mixture():
 def test_predictions_carry_no_gradient():
     x = draw(5, 3).requires_grad_()
     assert not predict_probabilities(Sampler(), x).requires_grad
+
+
+def test_labels_targets_and_penalties_of_another_shape_or_type_are_refused():
+    # Without the tests' own shape checks, as a user calls them.
+    log_likelihood = inspect.unwrap(categorical_log_likelihood)
+    for labels in (torch.zeros(4).long(), torch.zeros(5, 1).long(), torch.zeros(5)):
+        with pytest.raises(ValueError, match=r"labels must be int64 of shape \(batch,\)=\(5,\)"):
+            log_likelihood(torch.zeros(3, 5, 2), labels)
+    log_prob = inspect.unwrap(LaplaceLikelihood.log_prob)
+    with pytest.raises(ValueError, match=r"targets must have shape .*=\(5,\), got \(5, 1\)"):
+        log_prob(LaplaceLikelihood(), torch.zeros(3, 5, 1), torch.zeros(5, 1))
+    with pytest.raises(ValueError, match="penalty must be one number"):
+        inspect.unwrap(negative_elbo)(torch.zeros(5), torch.zeros(5))

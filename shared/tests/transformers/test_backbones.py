@@ -155,6 +155,8 @@ def test_images_of_another_shape_are_refused():
     for shape in ((2, 3, 6, 5), (2, 1, 6, 6), (3, 6, 6), (0, 3, 6, 6)):
         with pytest.raises(ValueError, match=r"images must have shape .*\(>=1, 3, 6, 6\), got"):
             forward(model, draw(*shape))
+    with pytest.raises(ValueError, match=r"images must be of a floating dtype, got torch\.uint8"):
+        forward(model, torch.zeros(2, 3, 6, 6, dtype=torch.uint8))
 
 
 def test_tokens_and_masks_that_make_no_sense_are_refused():
@@ -163,6 +165,8 @@ def test_tokens_and_masks_that_make_no_sense_are_refused():
     for tokens in (good[0], good[:0], torch.ones(1, 8, dtype=torch.long)):
         with pytest.raises(ValueError, match=r"tokens must have shape \(batch, 1 to 7\), got"):
             forward(model, tokens)
+    with pytest.raises(ValueError, match=r"tokens must be whole numbers .* got torch\.float32"):
+        forward(model, good.float())
     for tokens, found in (([[1, 9]], "1 to 9"), ([[-1, 2]], "-1 to 2")):
         with pytest.raises(ValueError, match=f"tokens must be from 0 to 8, got {found}"):
             forward(model, torch.tensor(tokens))
@@ -185,6 +189,9 @@ def test_impossible_sizes_are_refused_by_name():
     for patch in (0, 4, 12):
         with pytest.raises(ValueError, match=f"patch_size must .* got patch_size={patch}"):
             vision(patch_size=patch)
+    for name in ("image_size", "channels"):
+        with pytest.raises(ValueError, match=f"{name} must be at least 1, got 0"):
+            vision(**{name: 0})
     with pytest.raises(ValueError, match="num_outputs must be at least 1, got 0"):
         vision(num_classes=0)
     with pytest.raises(ValueError, match="vocab_size must be at least 2"):

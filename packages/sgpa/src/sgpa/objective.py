@@ -40,8 +40,10 @@ def negative_elbo(
         Loss and parts.
 
     Raises:
-        ValueError: ``kl_scale`` is negative.
+        ValueError: ``kl_scale`` is negative or ``penalty`` is not one number.
     """
+    if penalty.ndim:
+        raise ValueError(f"penalty must be one number, got shape {tuple(penalty.shape)}: sum it")
     if kl_scale < 0.0:
         raise ValueError(f"kl_scale must not be negative, got {kl_scale}")
     nll = -log_likelihood.mean()
@@ -56,7 +58,15 @@ def categorical_log_likelihood(
     Args:
         logits: ``(batch, classes)`` or ``(S, batch, classes)``.
         labels: class of each sequence.
+
+    Raises:
+        ValueError: ``labels`` is not one whole number a sequence.
     """
+    if labels.shape != logits.shape[-2:-1] or labels.dtype != torch.int64:
+        raise ValueError(
+            f"labels must be int64 of shape (batch,)={tuple(logits.shape[-2:-1])}, "
+            f"got {labels.dtype} of shape {tuple(labels.shape)}"
+        )
     log_probs = F.log_softmax(logits, -1)
     index = labels.expand(logits.shape[:-1]).unsqueeze(-1)
     return log_probs.gather(-1, index).squeeze(-1)
@@ -112,12 +122,18 @@ class LaplaceLikelihood(nn.Module):
             targets: one number a sequence.
 
         Raises:
-            ValueError: ``outputs`` is not one number a sequence.
+            ValueError: ``outputs`` or ``targets`` is not one number a sequence.
         """
         if outputs.shape[-1] != 1:
             raise ValueError(
                 f"outputs must have a last axis of 1, got {tuple(outputs.shape)}: build the "
                 "transformer with num_classes=1"
+            )
+        # (batch, 1) would broadcast to every pair of a target and an output.
+        if targets.shape != outputs.shape[-2:-1]:
+            raise ValueError(
+                f"targets must have shape (batch,)={tuple(outputs.shape[-2:-1])}, "
+                f"got {tuple(targets.shape)}"
             )
         error = (targets - outputs[..., 0]).abs()
         return -error / self.scale - math.log(2.0) - self.raw_scale

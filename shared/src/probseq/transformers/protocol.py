@@ -79,13 +79,15 @@ def check_tokens(x: Tensor, mask: Tensor | None, dim: int) -> None:
     """Refuse tokens or a mask of the wrong shape or type.
 
     Raises:
-        ValueError: ``x`` is not ``(batch, tokens, dim)``, is empty, or ``mask`` is not a boolean
-            ``(batch, tokens)``.
+        ValueError: ``x`` is not ``(batch, tokens, dim)``, is empty or not of a floating dtype, or
+            ``mask`` is not a boolean ``(batch, tokens)``.
     """
     if x.ndim != 3 or x.shape[-1] != dim or 0 in x.shape:
         raise ValueError(
             f"x must have shape (batch, tokens, {dim}), all at least 1, got {tuple(x.shape)}"
         )
+    if not x.is_floating_point():
+        raise ValueError(f"x must be of a floating dtype, got {x.dtype}: convert it")
     if mask is not None and (mask.shape != x.shape[:2] or mask.dtype != torch.bool):
         raise ValueError(
             f"mask must be boolean of shape (batch, tokens)={tuple(x.shape[:2])}, true at real "

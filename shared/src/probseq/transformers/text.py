@@ -88,6 +88,8 @@ class TextTransformer(nn.Module):
             raise ValueError(
                 f"tokens must have shape (batch, 1 to {self.max_length}), got {tuple(tokens.shape)}"
             )
+        if tokens.dtype not in (torch.int32, torch.int64):
+            raise ValueError(f"tokens must be whole numbers (int64), got {tokens.dtype}")
         if mask is None:
             mask = tokens != PADDING
         elif mask.shape != tokens.shape or mask.dtype != torch.bool:

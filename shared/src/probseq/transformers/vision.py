@@ -23,7 +23,7 @@ class VisionTransformer(nn.Module):
         attention: called with each block's index, returns its attention module.
 
     Raises:
-        ValueError: ``patch_size`` does not divide ``image_size``.
+        ValueError: ``patch_size`` does not divide ``image_size``, or a size is below 1.
 
     Example:
         >>> import torch
@@ -53,6 +53,9 @@ class VisionTransformer(nn.Module):
                 f"patch_size must be at least 1 and divide image_size={image_size}, "
                 f"got patch_size={patch_size}"
             )
+        for name, value in (("image_size", image_size), ("channels", channels)):
+            if value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}")
         self.image_size, self.channels = image_size, channels
         self.embed = nn.Conv2d(channels, config.dim, patch_size, stride=patch_size)
         num_tokens = (image_size // patch_size) ** 2
@@ -82,7 +85,7 @@ class VisionTransformer(nn.Module):
             Logits, ``(batch, num_classes)`` or ``(S, batch, num_classes)``, and the penalty.
 
         Raises:
-            ValueError: ``images`` has another shape.
+            ValueError: ``images`` has another shape, or is not of a floating dtype.
         """
         expected = (self.channels, self.image_size, self.image_size)
         if images.ndim != 4 or tuple(images.shape[1:]) != expected or images.shape[0] == 0:
@@ -90,6 +93,8 @@ class VisionTransformer(nn.Module):
                 "images must have shape (batch, channels, height, width)="
                 f"(>=1, {', '.join(map(str, expected))}), got {tuple(images.shape)}"
             )
+        if not images.is_floating_point():
+            raise ValueError(f"images must be of a floating dtype, got {images.dtype}: normalise")
         x = rearrange(self.embed(images), "b d h w -> b (h w) d")
         if self.class_token is not None:
             x = torch.cat([self.class_token.expand(len(x), -1, -1), x], 1)
