@@ -12,6 +12,7 @@ from scipy.special import logsumexp
 from sklearn.metrics import accuracy_score, log_loss, roc_auc_score
 
 from probseq_apps.cli import main
+from probseq_apps.training.runs import sole_use
 
 TINY = [
     *("--depth", "2", "--dim", "16", "--heads", "2", "--hidden-dim", "16", "--patch-size", "4"),
@@ -150,6 +151,15 @@ def test_nothing_is_overwritten_that_is_no_experiment(tmp_path, capsys):
     assert main(["classify", *TWO_EPOCHS, "--overwrite", "--run-dir", str(tmp_path)]) == 1
     assert "no experiment to overwrite" in capsys.readouterr().err
     assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("flag", ["--resume", "--overwrite"])
+def test_a_folder_in_use_is_left_to_its_process(finished, capsys, flag):
+    before = sorted(finished.rglob("*"))
+    with sole_use(finished):
+        assert main(["classify", "--run-dir", str(finished), flag]) == 1
+    assert "another process works in" in capsys.readouterr().err
+    assert sorted(finished.rglob("*")) == before
 
 
 def test_resuming_needs_an_experiment(tmp_path, capsys):

@@ -3,6 +3,7 @@ import pickle
 
 import pytest
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_model
 
 from probseq_apps.training.checkpoints import (
@@ -114,6 +115,16 @@ def test_a_failed_write_leaves_the_old_checkpoint_and_no_leftover(tmp_path):
     with pytest.raises(TypeError):
         save_checkpoint(tmp_path, checkpoint(2), {"not JSON": object()})
     assert steps(tmp_path) == ["step-000001"]
+
+
+def test_weights_that_cannot_be_written_are_an_error_of_the_machine(tmp_path, monkeypatch):
+    def full(*args, **kwargs):
+        raise SafetensorError("No space left on device")
+
+    monkeypatch.setattr("probseq_apps.training.checkpoints.save_file", full)
+    with pytest.raises(OSError, match=r"model\.safetensors cannot be written: No space left"):
+        save_checkpoint(tmp_path, checkpoint(1), {})
+    assert steps(tmp_path) == []
 
 
 def test_a_state_that_would_run_code_when_read_is_refused(tmp_path):

@@ -1,5 +1,6 @@
 """`probseq classify`: train methods on one data set, measure them, and compare."""
 
+import contextlib
 import re
 import shutil
 import sys
@@ -17,7 +18,7 @@ from probseq_apps.experiments.settings import ClassifySettings, RunOptions
 from probseq_apps.experiments.test_sets import make_test_sets
 from probseq_apps.report.report import write_report
 from probseq_apps.training import distributed
-from probseq_apps.training.runs import RunExistsError, prepare_run_dir
+from probseq_apps.training.runs import RunExistsError, prepare_run_dir, sole_use
 
 
 def classify(settings: ClassifySettings, options: RunOptions, *, recipe: str) -> Path:
@@ -47,11 +48,21 @@ def classify(settings: ClassifySettings, options: RunOptions, *, recipe: str) ->
     test_sets = make_test_sets(data, settings.evaluation, options.data_dir, options.download)
     main = distributed.is_main()
     folder = distributed.broadcast(options.run_dir or default_folder(settings.data))
-    if main:
-        _prepare_folder(folder, config_of(recipe, settings), options)
-        _announce(settings, data, folder)
-    distributed.barrier()
-    experiment = Experiment(settings, data, test_sets, folder, progress=main)
+    with contextlib.ExitStack() as stack:
+        if main:
+            _prepare_folder(folder, config_of(recipe, settings), options)
+            stack.enter_context(sole_use(folder))
+            _announce(settings, data, folder)
+        distributed.barrier()
+        _run(Experiment(settings, data, test_sets, folder, progress=main))
+        if main:
+            print(write_report(folder, settings, data, recipe=recipe))
+    return folder
+
+
+def _run(experiment: Experiment) -> None:
+    """Train and predict what is not finished yet."""
+    folder, settings, main = experiment.folder, experiment.settings, distributed.is_main()
     jobs = [(spec, seed) for seed in settings.seeds for spec in base_methods(settings.method)]
     for number, (spec, seed) in enumerate(jobs, 1):
         finished = distributed.broadcast(main and is_finished(folder, spec, seed))
@@ -68,9 +79,6 @@ def classify(settings: ClassifySettings, options: RunOptions, *, recipe: str) ->
                         file=sys.stderr,
                     )
                 raise
-    if main:
-        print(write_report(folder, settings, data, recipe=recipe))
-    return folder
 
 
 def default_folder(data: str) -> Path:
@@ -134,7 +142,9 @@ def _check_folder(folder: Path, options: RunOptions) -> None:
 
 
 def _prepare_folder(folder: Path, config: dict[str, object], options: RunOptions) -> None:
-    if options.overwrite:
+    if options.overwrite and saved_command(folder) is not None:
+        with sole_use(folder):
+            pass  # nobody loses the files that he is working with
         for name in BASE_METHODS:
             for run in (folder / name).glob("seed-*"):
                 shutil.rmtree(run)

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -62,6 +63,9 @@ def save_checkpoint(
 
     Returns:
         The checkpoint's folder.
+
+    Raises:
+        OSError: a file cannot be written.
     """
     root.mkdir(parents=True, exist_ok=True)
     target = root / f"step-{checkpoint.step:06d}"
@@ -132,9 +136,9 @@ def _folders(root: Path) -> dict[int, Path]:
 
 
 def _write_files(folder: Path, checkpoint: Checkpoint, config: Mapping[str, object]) -> None:
-    save_file(_on_cpu(checkpoint.weights), folder / _MODEL, metadata={"format": "pt"})
+    _save_tensors(checkpoint.weights, folder / _MODEL)
     if checkpoint.best is not None:
-        save_file(_on_cpu(checkpoint.best), folder / _BEST, metadata={"format": "pt"})
+        _save_tensors(checkpoint.best, folder / _BEST)
     torch.save(checkpoint.state, folder / _STATE)
     (folder / _CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     files: dict[str, dict[str, object]] = {}
@@ -151,8 +155,12 @@ def _write_files(folder: Path, checkpoint: Checkpoint, config: Mapping[str, obje
     sync(folder)
 
 
-def _on_cpu(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name: tensor.to("cpu") for name, tensor in tensors.items()}
+def _save_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
+    on_cpu = {name: tensor.to("cpu") for name, tensor in tensors.items()}
+    try:
+        save_file(on_cpu, path, metadata={"format": "pt"})
+    except SafetensorError as error:  # a full disk, for one, which is no OSError to safetensors
+        raise OSError(f"{path} cannot be written: {error}") from error
 
 
 def _find_damage(folder: Path) -> str | None:

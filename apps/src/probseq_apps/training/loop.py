@@ -210,10 +210,9 @@ def _epoch_row(
 
 def _shown(trainer: Trainer) -> dict[str, float]:
     """What the progress bar shows."""
-    shown = dict(trainer.monitor.latest)
-    if trainer.last_score is not None:
-        shown["score"] = trainer.last_score
-    return shown
+    # What matters most goes first: a narrow terminal cuts the rest off.
+    score = {} if trainer.last_score is None else {"score": trainer.last_score}
+    return {**score, **trainer.monitor.latest}
 
 
 def _leave_if(signum: int) -> None:

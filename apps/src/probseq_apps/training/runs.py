@@ -1,8 +1,9 @@
 """The folder of a run: what it holds, and when it may be written to."""
 
+import contextlib
 import json
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -72,6 +73,28 @@ def prepare_run_dir(
         )
     path.mkdir(parents=True, exist_ok=True)
     write_atomic(path / CONFIG, json.dumps(config, indent=2) + "\n")
+
+
+@contextlib.contextmanager
+def sole_use(path: Path) -> Generator[None]:
+    """Keep other processes out of a run's folder; a process that dies gives it back.
+
+    Raises:
+        RunExistsError: another process works in the folder.
+    """
+    try:
+        import fcntl
+    except ImportError:  # not on Windows
+        yield
+        return
+    with (path / CONFIG).open("r+", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise RunExistsError(
+                f"another process works in {path}: wait for its end, or choose another folder"
+            ) from error
+        yield
 
 
 def read_finished(path: Path) -> dict[str, Any] | None:
