@@ -54,3 +54,12 @@ def test_single_numbers_and_ensembles_are_not_compared():
     }
     assert best_names(metric, "lower") == {"a"}
     assert best_names({"a": summarise([0.1]), "b": summarise([0.2])}, "lower") == frozenset()
+
+
+def test_a_worse_method_is_not_marked_beside_a_better_one_because_its_seeds_scatter():
+    metric = {
+        "best": summarise([0.010, 0.011, 0.012]),
+        "differs": summarise([0.050, 0.051, 0.052]),
+        "scatters": summarise([0.010, 0.200, 0.400]),
+    }
+    assert best_names(metric, "lower") == {"best"}

@@ -1,6 +1,7 @@
 """Sparse GP attention passes the suite that every attention module passes."""
 
 import pytest
+import torch
 
 from probseq.testing.attention import AttentionSuite
 from sgpa import SparseGPAttention, StandardSparseGPAttention
@@ -72,3 +73,10 @@ class TestStandard(AttentionSuite):
 
 class TestStandardFull(TestStandard):
     covariance = "full"
+
+
+@pytest.mark.parametrize("num_samples", [0, -1])
+def test_sample_counts_below_one_are_refused(num_samples):
+    layer = SparseGPAttention(8, 2, 3)
+    with pytest.raises(ValueError, match="num_samples must be None or at least 1"):
+        layer(torch.zeros(1, 4, 8), num_samples=num_samples)

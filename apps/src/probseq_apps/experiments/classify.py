@@ -38,8 +38,7 @@ def classify(settings: ClassifySettings, options: RunOptions, *, recipe: str) ->
         ValueError: data, settings and folder don't go together.
         OSError: a file cannot be read or written.
     """
-    if options.threads is not None:
-        torch.set_num_threads(options.threads)
+    torch.set_num_threads(options.threads)
     distributed.join(distributed.resolve_device(settings.training.device))
     if options.run_dir is not None and distributed.is_main():
         _check_folder(options.run_dir, options)

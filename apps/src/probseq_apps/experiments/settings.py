@@ -303,8 +303,8 @@ class RunOptions:
     """Go on with the run in --run-dir where it stopped."""
     overwrite: bool = False
     """Delete the run in --run-dir first."""
-    threads: int | None = None
-    """CPU threads of torch; None leaves it to torch."""
+    threads: int = 1
+    """CPU threads of torch; more than one pays for the models of paper size only."""
     debug: bool = False
     """Show where an error came from."""
 
@@ -318,8 +318,7 @@ class RunOptions:
             raise ValueError("resume and overwrite exclude each other: give one of them")
         if self.resume and self.run_dir is None:
             raise ValueError("resume needs run_dir: name the run to go on with")
-        if self.threads is not None:
-            _at_least("threads", self.threads, 1)
+        _at_least("threads", self.threads, 1)
 
 
 def _from_dict(cls: type[T], values: Mapping[str, Any]) -> T:

@@ -41,9 +41,9 @@ def summarise(values: Sequence[float | None]) -> Summary:
 def best_names(summaries: Mapping[str, Summary], direction: Direction) -> frozenset[str]:
     """Names of the best methods, as far as the seeds can tell.
 
-    The method with the best mean is joined by each that Welch's t-test at the 5% level cannot tell
-    from it. If that is every one, nothing is claimed and the answer is empty. Methods without a
-    standard error (a single seed, an ensemble) take no part.
+    The method with the best mean is joined by those next to it, in the order of their means, until
+    Welch's t-test at the 5% level tells one from it. If that is every one, nothing is claimed and
+    the answer is empty. Methods without a standard error (a single seed, an ensemble) take no part.
 
     Args:
         summaries: one metric of all methods.
@@ -57,13 +57,14 @@ def best_names(summaries: Mapping[str, Summary], direction: Direction) -> frozen
     if len(taking_part) < 2:
         return frozenset()
     sign = 1.0 if direction == "higher" else -1.0
-    best = max(taking_part, key=lambda name: sign * (taking_part[name].mean or 0.0))
-    equals = {
-        name
-        for name, summary in taking_part.items()
-        if name == best or not _differ(taking_part[best], summary)
-    }
-    return frozenset() if len(equals) == len(taking_part) else frozenset(equals)
+    ranked = sorted(
+        taking_part, key=lambda name: sign * (taking_part[name].mean or 0.0), reverse=True
+    )
+    for position, name in enumerate(ranked):
+        # A worse method is not marked beside a better one only because its seeds scatter more.
+        if position and _differ(taking_part[ranked[0]], taking_part[name]):
+            return frozenset(ranked[:position])
+    return frozenset()
 
 
 def _differ(first: Summary, second: Summary) -> bool:

@@ -9,8 +9,8 @@ from probseq_apps.report.summary import Direction, Summary, best_names
 Summaries = Mapping[str, Mapping[str, Summary]]
 
 LEGEND = (
-    "mean ± standard error over the seeds. * marks the best mean and all that Welch's t-test (5%) "
-    "cannot tell from it; no mark where it tells none apart. — not defined."
+    "mean ± standard error over the seeds. * marks the best mean and those next to it that Welch's "
+    "t-test (5%) cannot tell from it; no mark where it tells none apart. — not defined."
 )
 
 _METHODS_ACROSS = 5

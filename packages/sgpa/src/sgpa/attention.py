@@ -11,7 +11,7 @@ from probseq.gaussians import DiagonalGaussian
 from probseq.transformers.attention import attention_kernel, check_heads, full_precision
 from probseq.transformers.functional import KernelName
 from probseq.transformers.outputs import AttentionOutput
-from probseq.transformers.protocol import TokenMap, check_tokens
+from probseq.transformers.protocol import TokenMap, check_num_samples, check_tokens
 from sgpa.cache import ParameterCache
 from sgpa.posterior import (
     AttentionPosterior,
@@ -158,6 +158,7 @@ class SparseGPAttention(nn.Module):
             CholeskyError: a covariance cannot be factorised.
         """
         check_tokens(x, mask, self.dim)
+        check_num_samples(num_samples)
         queries, values = self._project(x)
         with torch.autocast(x.device.type, enabled=False):
             terms = self._global_terms(token_map)

@@ -9,7 +9,7 @@ from probseq.linalg import safe_cholesky
 from probseq.transformers.attention import attention_kernel, check_heads, full_precision
 from probseq.transformers.functional import KernelName, kernel_attention
 from probseq.transformers.outputs import AttentionOutput
-from probseq.transformers.protocol import TokenMap, check_tokens
+from probseq.transformers.protocol import TokenMap, check_num_samples, check_tokens
 from sgpa.attention import CovarianceName, check_choice, draw
 from sgpa.posterior import HeadKernel, correlation_matrix, prior_scale
 
@@ -83,6 +83,7 @@ class StandardSparseGPAttention(nn.Module):
     ) -> AttentionOutput:
         """Draw the attention output from its posterior; see ``SparseGPAttention.forward``."""
         check_tokens(x, mask, self.dim)
+        check_num_samples(num_samples)
         tokens = x.shape[1]
         if tokens > self.max_tokens:
             raise ValueError(

@@ -93,3 +93,13 @@ def check_tokens(x: Tensor, mask: Tensor | None, dim: int) -> None:
             f"mask must be boolean of shape (batch, tokens)={tuple(x.shape[:2])}, true at real "
             f"tokens, got {mask.dtype} of shape {tuple(mask.shape)}"
         )
+
+
+def check_num_samples(num_samples: int | None) -> None:
+    """Refuse sample counts below one.
+
+    Raises:
+        ValueError: ``num_samples`` is neither ``None`` nor at least 1.
+    """
+    if num_samples is not None and num_samples < 1:
+        raise ValueError(f"num_samples must be None or at least 1, got {num_samples!r}")
