@@ -4,7 +4,9 @@ Both kernels of the papers are one: :math:`k(x, x') = d(x)\, d(x')\, e^{-\frac12
 ``a = x / lengthscale`` and the prior standard deviation ``d(x) = σ_f`` (RBF) or
 ``d(x) = σ_f exp(|a|²/2)`` (exponential: :math:`e^{a^\top a'}` is an RBF kernel times that). So the
 Cholesky factor is that of a correlation matrix C with unit diagonal, :math:`L = D\,\mathrm{chol}(C
-+ jI)`, and its jitter is relative to each input's own variance.
++ jI)`, and its jitter is relative to each input's own variance. In float32 the exponential kernel
+is exact while |a|² stays below about 60, where its variance σ_f² exp(|a|²) nears the end of the
+floating-point range anyway.
 
 Shapes: H heads, B sequences, T tokens, M global inducing inputs, s head width. Tensors that depend
 on the sequences are laid out ``(H, B, T, ...)``: what the M inducing inputs need is then one
@@ -17,7 +19,6 @@ Notation: R is whitened, :math:`S_{g,d} = L R_d R_d^\top L^\top`; ``W = K_qg L^{
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from einops import rearrange
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -25,11 +26,10 @@ from torch import Tensor
 from probseq.kernels.distances import scaled_squared_distance
 from probseq.linalg import safe_cholesky, triangular_inverse
 from probseq.transformers.functional import KernelName, kernel_attention, rbf_matrix
-from sgpa.quadratic import quadratic_forms
+from sgpa.quadratic import flush, quadratic_forms
 
 # Round-off, relative to the prior variance, can take a variance below zero by about this much.
 _VARIANCE_FLOOR = 1e-10
-_NEGLIGIBLE = 1e-15
 
 
 class HeadKernel(NamedTuple):
@@ -127,7 +127,7 @@ def global_terms(
     if mean is not None:
         whitened_mean = cholesky.mT @ (prior_scale(scaled, kernel) * mean)
         twice_kl = twice_kl + whitened_mean.square().sum()
-    whitener = _flush(triangular_inverse(cholesky))
+    whitener = flush(triangular_inverse(cholesky))
     return GlobalTerms(centre, features, whitener, whitened_mean, factors, 0.5 * twice_kl)
 
 
@@ -217,7 +217,7 @@ def residual_cholesky(
         CholeskyError: the covariance cannot be factorised.
     """
     scaled = queries / kernel.lengthscale[:, None]
-    whitened = _flush(posterior.whitened)
+    whitened = flush(posterior.whitened)
     residual = correlation_matrix(scaled) - whitened @ whitened.mT
     eye = torch.eye(residual.shape[-1], dtype=residual.dtype, device=residual.device)
     if mask is not None:
@@ -241,16 +241,7 @@ def correlation_matrix(scaled: Float[Tensor, "*b n dim"]) -> Float[Tensor, "*b n
         scaled: inputs, divided by the lengthscales.
     """
     unit = torch.ones_like(scaled[..., :1, :])
-    return _flush(torch.exp(-0.5 * scaled_squared_distance(scaled, scaled, unit, exact=True)))
-
-
-def _flush(x: Tensor) -> Tensor:
-    """Set what is negligible beside a unit variance to zero.
-
-    Products of small kernel values are denormal numbers, which slow a CPU's matrix products down
-    tenfold.
-    """
-    return F.hardshrink(x, _NEGLIGIBLE)
+    return flush(torch.exp(-0.5 * scaled_squared_distance(scaled, scaled, unit, exact=True)))
 
 
 def prior_scale(scaled: Tensor, kernel: HeadKernel) -> Tensor:

@@ -43,6 +43,15 @@ def quadratic_forms(
     return result
 
 
+def flush(x: Tensor) -> Tensor:
+    """Set what is negligible beside a unit variance to zero.
+
+    Products of small kernel values are denormal numbers, which slow a CPU's matrix products down
+    tenfold.
+    """
+    return F.hardshrink(x, _NEGLIGIBLE)
+
+
 class _QuadraticForms(torch.autograd.Function):
     @staticmethod
     def forward(rows: Tensor, factors: Tensor) -> Tensor:
@@ -50,7 +59,7 @@ class _QuadraticForms(torch.autograd.Function):
         halves = _halves(factors)
         out = rows.new_empty(*rows.shape[:2], dims)
         for head, chunk, buffer in _chunks(rows, halves):
-            block = F.hardshrink(rows[head, chunk], _NEGLIGIBLE)
+            block = flush(rows[head, chunk])
             target = out[head, chunk].copy_(-block.square().sum(-1, keepdim=True))
             for start, half in halves:
                 product = _product(block[:, start:], half[head], buffer)
@@ -69,7 +78,7 @@ class _QuadraticForms(torch.autograd.Function):
         grad_rows, grad_factors = torch.empty_like(rows), torch.zeros_like(factors)
         grad_halves = [torch.zeros_like(half) for _, half in halves]
         for head, chunk, buffer in _chunks(rows, halves):
-            block = F.hardshrink(rows[head, chunk], _NEGLIGIBLE)
+            block = flush(rows[head, chunk])
             weight = 2.0 * grad[head, chunk].unsqueeze(-2)
             grad_rows[head, chunk] = -weight.sum(-1) * block
             for (start, half), grad_half in zip(halves, grad_halves, strict=True):
