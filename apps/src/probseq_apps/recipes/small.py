@@ -26,10 +26,10 @@ def digits_small() -> ClassifySettings:
             dim=32,
             num_heads=4,
             hidden_dim=64,
-            patch_size=2,
+            patch_size=4,
             initial_variance=_LITTLE_NOISE,
         ),
-        sgpa=SgpaSettings(num_inducing=16, kl_anneal=0.5, initial_posterior="prior"),
+        sgpa=SgpaSettings(num_inducing=8, kl_anneal=0.5, initial_posterior="prior"),
         training=TrainingSettings(epochs=50, batch_size=128, learning_rate=1e-2, validate_every=10),
         evaluation=EvaluationSettings(
             shift=True,
