@@ -142,12 +142,11 @@ def _check_folder(folder: Path, options: RunOptions) -> None:
 
 def _prepare_folder(folder: Path, config: dict[str, object], options: RunOptions) -> None:
     if options.overwrite and saved_command(folder) is not None:
-        with sole_use(folder):
-            pass  # nobody loses the files that he is working with
-        for name in BASE_METHODS:
-            for run in (folder / name).glob("seed-*"):
-                shutil.rmtree(run)
-        (folder / "report.md").unlink(missing_ok=True)
+        with sole_use(folder):  # nobody loses the files that he is working with
+            for name in BASE_METHODS:
+                for run in (folder / name).glob("seed-*"):
+                    shutil.rmtree(run)
+            (folder / "report.md").unlink(missing_ok=True)
     prepare_run_dir(folder, config, resume=options.resume, overwrite=options.overwrite)
 
 
