@@ -1,10 +1,10 @@
 """Readers of text sets: CoLA's TSV, IMDB's Parquet or folders, CSV and TSV of one's own."""
 
-import csv
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
+from probseq_apps.data.csv_rows import csv_columns, csv_rows
 from probseq_apps.data.errors import DataError
 from probseq_apps.data.image_files import read_parquet_table
 
@@ -25,7 +25,7 @@ def read_cola(path: Path) -> Texts:
         DataError: a row has another number of columns, a label is not 0 or 1, or there are no rows.
     """
     found = Texts([], [])
-    for line, row in _rows(path, delimiter="\t", literal_quotes=True):
+    for line, row in csv_rows(path, delimiter="\t", literal_quotes=True):
         if len(row) != 4:
             raise DataError(f"{path}, line {line}: expected 4 columns, got {len(row)}")
         found.texts.append(_checked_text(row[3], path, line))
@@ -65,25 +65,12 @@ def read_csv(path: Path, text_column: str, label_column: str) -> tuple[Texts, tu
     Raises:
         DataError: the file is missing, has no such column, or has an empty text or label.
     """
-    if not path.is_file():
-        raise DataError(f"{path} does not exist or is no file")
-    delimiter = "\t" if path.suffix.lower() in (".tsv", ".tab") else ","
-    rows = _rows(path, delimiter=delimiter, literal_quotes=False)
-    header = next(rows, (1, list[str]()))[1]
-    for column, option in ((text_column, "text"), (label_column, "label")):
-        if header.count(column) != 1:
-            raise DataError(
-                f"{path} needs one column {column!r} for the {option}s in its header, "
-                f"which has {header}"
-            )
-    text_at, label_at = header.index(text_column), header.index(label_column)
     texts: list[str] = []
     names: list[str] = []
-    for line, row in rows:
-        if len(row) != len(header):
-            raise DataError(f"{path}, line {line}: expected {len(header)} columns, got {len(row)}")
-        texts.append(_checked_text(row[text_at], path, line))
-        name = row[label_at].strip()
+    columns = ((text_column, "texts"), (label_column, "labels"))
+    for line, (text, label) in csv_columns(path, columns):
+        texts.append(_checked_text(text, path, line))
+        name = label.strip()
         if name.lower() in ("", "nan"):
             raise DataError(f"{path}, line {line}: the label is missing (got {name!r})")
         names.append(name)
@@ -92,20 +79,6 @@ def read_csv(path: Path, text_column: str, label_column: str) -> tuple[Texts, tu
         raise DataError(f"{path} needs rows of at least two classes, it has {class_names}")
     numbers = {name: number for number, name in enumerate(class_names)}
     return Texts(texts, [numbers[name] for name in names]), class_names
-
-
-def _rows(path: Path, *, delimiter: str, literal_quotes: bool) -> Iterator[tuple[int, list[str]]]:
-    """Yield the line number and the cells of each row that isn't blank."""
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            quoting = csv.QUOTE_NONE if literal_quotes else csv.QUOTE_MINIMAL
-            # strict: a quote that is never closed would swallow the rest of the file.
-            reader = csv.reader(file, delimiter=delimiter, quoting=quoting, strict=True)
-            for row in reader:
-                if row:
-                    yield reader.line_num, row
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"{path} cannot be read: {error}") from error
 
 
 def _sorted_classes(names: Iterable[str]) -> tuple[str, ...]:
