@@ -2,20 +2,21 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 from probseq_apps.experiments.settings import ClassifySettings
 from probseq_apps.training.runs import CONFIG
 
-_EXPERIMENT = "classify"
+CLASSIFY = "classify"
 
 
 def config_of(recipe: str, settings: ClassifySettings) -> dict[str, object]:
-    """What an experiment's `config.json` holds."""
-    return {"experiment": _EXPERIMENT, "recipe": recipe, "settings": settings.to_dict()}
+    """What a `classify` experiment's `config.json` holds."""
+    return config_values(CLASSIFY, recipe, settings.to_dict())
 
 
 def saved_command(folder: Path) -> tuple[str, ClassifySettings] | None:
-    """Recipe and settings that the experiment in a folder was started with.
+    """Recipe and settings that the `classify` experiment in a folder was started with.
 
     Args:
         folder: any folder.
@@ -26,6 +27,28 @@ def saved_command(folder: Path) -> tuple[str, ClassifySettings] | None:
     Raises:
         ValueError: the file is damaged or from another version.
     """
+    saved = read_saved(folder, CLASSIFY)
+    return None if saved is None else (saved[0], ClassifySettings.from_dict(saved[1]))
+
+
+def config_values(experiment: str, recipe: str, settings: dict[str, object]) -> dict[str, object]:
+    """What the `config.json` of an experiment of any kind holds."""
+    return {"experiment": experiment, "recipe": recipe, "settings": settings}
+
+
+def read_saved(folder: Path, experiment: str) -> tuple[str, dict[str, Any]] | None:
+    """Recipe and settings, as plain values, of the experiment in a folder.
+
+    Args:
+        folder: any folder.
+        experiment: the kind of experiment.
+
+    Returns:
+        None where the folder holds no experiment of this kind.
+
+    Raises:
+        ValueError: the file is damaged.
+    """
     file = folder / CONFIG
     if not file.is_file():
         return None
@@ -33,6 +56,6 @@ def saved_command(folder: Path) -> tuple[str, ClassifySettings] | None:
         config = json.loads(file.read_text(encoding="utf-8"))
     except ValueError as error:
         raise ValueError(f"{file} cannot be read as JSON: {error}") from error
-    if not isinstance(config, dict) or config.get("experiment") != _EXPERIMENT:
+    if not isinstance(config, dict) or config.get("experiment") != experiment:
         return None
-    return config["recipe"], ClassifySettings.from_dict(config["settings"])
+    return config["recipe"], config["settings"]
