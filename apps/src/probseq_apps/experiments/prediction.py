@@ -3,7 +3,6 @@
 import math
 import os
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,9 +13,8 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from probseq.metrics import energy_score
-from probseq.transformers import repeat_samples
-from probseq_apps.baselines.dropout import active_dropout
 from probseq_apps.experiments.methods import MethodSpec
+from probseq_apps.experiments.sampling import sample_outputs
 
 # Tokens, samples included, that go through the model at once.
 _TOKENS_AT_ONCE = 65_536
@@ -73,7 +71,13 @@ class Predictor:
             inputs: images as bytes, or tokens.
             generator: source of the attention modules' draws; dropout draws from the global one.
         """
-        logits = self._logits(model, self._prepare(inputs), generator).float()
+        logits = sample_outputs(
+            self._method,
+            model,
+            self._prepare(inputs),
+            num_samples=self._num_samples,
+            generator=generator,
+        ).float()
         samples, classes = len(logits), logits.shape[-1]
         log_probs = torch.logsumexp(logits.log_softmax(-1), 0) - math.log(samples)
         energy = energy_score(logits.reshape(-1, classes)).unflatten(0, (samples, -1)).mean(0)
@@ -111,18 +115,6 @@ class Predictor:
                     progress.update(len(chunk))
         log_probs, energy = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
         return Predictions(log_probs, energy, labels.cpu())
-
-    def _logits(
-        self, model: nn.Module, inputs: Tensor, generator: torch.Generator | None
-    ) -> Float[Tensor, "s n c"]:
-        if not self._method.sampled:
-            return model(inputs, generator=generator).logits[None]
-        if not self._method.test_dropout:
-            return model(inputs, generator=generator, num_samples=self._num_samples).logits
-        # Copies of the inputs, not `num_samples`: the dropout behind the embedding draws too.
-        with active_dropout(model) if not model.training else nullcontext():
-            copies = repeat_samples(inputs, self._num_samples)
-            return model(copies, generator=generator).logits.unflatten(0, (self._num_samples, -1))
 
 
 def save_predictions(path: Path, sets: Mapping[str, Predictions]) -> None:
