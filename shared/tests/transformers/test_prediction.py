@@ -1,0 +1,87 @@
+"""Predictive probabilities against a loop over samples."""
+
+import inspect
+
+import pytest
+import torch
+from torch import nn
+from torch.testing import assert_close
+
+from probseq.transformers import (
+    AttentionOutput,
+    SoftmaxAttention,
+    TransformerConfig,
+    VisionTransformer,
+    predict_probabilities,
+    repeat_samples,
+)
+
+
+class NoisyAttention(nn.Module):
+    """Adds noise to the tokens, a draw a sample."""
+
+    stochastic = True
+
+    def forward(self, x, mask=None, *, token_map=None, generator=None, num_samples=None):
+        x = repeat_samples(x, num_samples or 1)
+        noise = torch.randn(x.shape, generator=generator, dtype=x.dtype)
+        return AttentionOutput(3.0 * noise, x.new_zeros(()))
+
+
+def make_model(attention=NoisyAttention):
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        config = TransformerConfig(depth=1, dim=4, num_heads=2, hidden_dim=6)
+        return (
+            VisionTransformer(
+                config,
+                image_size=4,
+                patch_size=2,
+                channels=1,
+                num_classes=3,
+                attention=lambda index: attention(),
+            )
+            .double()
+            .eval()
+        )
+
+
+def seeded(seed):
+    return torch.Generator().manual_seed(seed)
+
+
+def images():
+    return torch.randn(5, 1, 4, 4, generator=seeded(1), dtype=torch.float64)
+
+
+@pytest.mark.parametrize("average", ["probabilities", "logits"])
+def test_equals_a_loop_over_samples(average):
+    model, inputs = make_model(), images()
+    actual = predict_probabilities(
+        model, inputs, num_samples=6, generator=seeded(2), average=average
+    )
+    logits = model(inputs, num_samples=6, generator=seeded(2)).logits
+    assert logits.std(0).min() > 0.1  # the samples differ, so that what is averaged matters
+    expected = torch.zeros(5, 3, dtype=torch.float64)
+    for sample in logits:
+        expected += (sample.softmax(-1) if average == "probabilities" else sample) / 6
+    if average == "logits":
+        expected = expected.softmax(-1)
+    assert_close(actual, expected)
+    assert_close(actual.sum(-1), torch.ones(5, dtype=torch.float64))
+    assert not actual.requires_grad
+
+
+def test_a_model_without_noise_predicts_its_softmax():
+    model, inputs = make_model(lambda: SoftmaxAttention(4, 2)), images()
+    expected = model(inputs).logits.softmax(-1)
+    assert_close(predict_probabilities(model, inputs, num_samples=3), expected)
+
+
+def test_bad_arguments_are_refused_by_name():
+    # Unwrapped, because shape checks switched on by the test session would refuse first.
+    predict = inspect.unwrap(predict_probabilities)
+    with pytest.raises(ValueError, match="num_samples must be at least 1, got 0"):
+        predict(make_model(), images(), num_samples=0)
+    with pytest.raises(ValueError, match=r"average must be one of .* got 'votes'"):
+        predict(make_model(), images(), average="votes")
