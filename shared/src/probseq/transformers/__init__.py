@@ -6,8 +6,10 @@ from probseq.transformers.encoder import Encoder
 from probseq.transformers.functional import kernel_attention, rbf_matrix
 from probseq.transformers.outputs import AttentionOutput, TransformerOutput
 from probseq.transformers.pooling import Pooling
+from probseq.transformers.prediction import predict_probabilities
 from probseq.transformers.protocol import AttentionModule, TokenMap
 from probseq.transformers.sampling import repeat_samples
+from probseq.transformers.sequence import SequenceTransformer
 from probseq.transformers.text import TextTransformer
 from probseq.transformers.vision import VisionTransformer
 
@@ -17,6 +19,7 @@ __all__ = [
     "Encoder",
     "KernelAttention",
     "Pooling",
+    "SequenceTransformer",
     "SoftmaxAttention",
     "TextTransformer",
     "TokenMap",
@@ -24,6 +27,7 @@ __all__ = [
     "TransformerOutput",
     "VisionTransformer",
     "kernel_attention",
+    "predict_probabilities",
     "rbf_matrix",
     "repeat_samples",
 ]

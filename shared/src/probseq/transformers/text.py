@@ -5,14 +5,14 @@ from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
 from probseq.transformers.config import TransformerConfig
-from probseq.transformers.encoder import AttentionFactory, Encoder
-from probseq.transformers.head import PooledHead
+from probseq.transformers.encoder import AttentionFactory
 from probseq.transformers.outputs import TransformerOutput
+from probseq.transformers.padded import PaddedTransformer, checked_mask, refuse_hidden_sequences
 
 PADDING = 0
 
 
-class TextTransformer(nn.Module):
+class TextTransformer(PaddedTransformer):
     """Transformer encoder over token ids, with learned token and position embeddings.
 
     Id 0 is padding. Sequences may be of any length up to ``max_length``.
@@ -37,20 +37,20 @@ class TextTransformer(nn.Module):
         num_classes: int,
         attention: AttentionFactory,
     ) -> None:
-        super().__init__()
         if vocab_size < 2 or max_length < 1:
             raise ValueError(
                 "vocab_size must be at least 2 and max_length at least 1, got "
                 f"vocab_size={vocab_size}, max_length={max_length}"
             )
-        self.vocab_size, self.max_length = vocab_size, max_length
-        self.embed = nn.Embedding(vocab_size, config.dim, padding_idx=PADDING)
-        self.class_token = None
-        if config.pooling == "cls":
-            self.class_token = nn.Parameter(0.02 * torch.randn(1, 1, config.dim))
-        self.positions = nn.Parameter(0.02 * torch.randn(1, max_length, config.dim))
-        self.encoder = Encoder(config, attention)
-        self.head = PooledHead(config, num_classes)
+        super().__init__(
+            config,
+            embed=nn.Embedding(vocab_size, config.dim, padding_idx=PADDING),
+            max_length=max_length,
+            positions=True,
+            num_outputs=num_classes,
+            attention=attention,
+        )
+        self.vocab_size = vocab_size
 
     def forward(
         self,
@@ -76,12 +76,7 @@ class TextTransformer(nn.Module):
                 or a sequence holds nothing but padding.
         """
         mask = self._checked_mask(tokens, mask)
-        x = self.embed(tokens) + self.positions[:, : tokens.shape[1]]
-        if self.class_token is not None:
-            x = torch.cat([self.class_token.expand(len(x), -1, -1), x], 1)
-            mask = torch.cat([mask.new_ones(len(x), 1), mask], 1)
-        x, penalty = self.encoder(x, mask, generator=generator, num_samples=num_samples)
-        return TransformerOutput(self.head(x, mask, num_samples), penalty)
+        return self._classified(self.embed(tokens), mask, generator, num_samples)
 
     def _checked_mask(self, tokens: Tensor, mask: Tensor | None) -> Tensor:
         if tokens.ndim != 2 or 0 in tokens.shape or tokens.shape[1] > self.max_length:
@@ -90,13 +85,7 @@ class TextTransformer(nn.Module):
             )
         if tokens.dtype not in (torch.int32, torch.int64):
             raise ValueError(f"tokens must be whole numbers (int64), got {tokens.dtype}")
-        if mask is None:
-            mask = tokens != PADDING
-        elif mask.shape != tokens.shape or mask.dtype != torch.bool:
-            raise ValueError(
-                f"mask must be boolean of shape {tuple(tokens.shape)}, got {mask.dtype} of shape "
-                f"{tuple(mask.shape)}"
-            )
+        mask = checked_mask(mask, tokens != PADDING)
         if torch.compiler.is_compiling():  # the checks below look at values
             return mask
         if tokens.min() < 0 or tokens.max() >= self.vocab_size:
@@ -104,7 +93,5 @@ class TextTransformer(nn.Module):
                 f"tokens must be from 0 to {self.vocab_size - 1}, got {int(tokens.min())} to "
                 f"{int(tokens.max())}"
             )
-        if not (seen := mask.any(-1)).all():
-            hidden = (~seen).nonzero().flatten().tolist()
-            raise ValueError(f"mask hides every token of sequences {hidden[:5]}: drop these")
+        refuse_hidden_sequences(mask)
         return mask

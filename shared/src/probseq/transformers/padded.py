@@ -1,0 +1,88 @@
+"""What the backbones for sequences of differing lengths share: positions, padding, class token."""
+
+import torch
+from torch import Tensor, nn
+
+from probseq.transformers.config import TransformerConfig
+from probseq.transformers.encoder import AttentionFactory, Encoder
+from probseq.transformers.head import PooledHead
+from probseq.transformers.outputs import TransformerOutput
+
+
+class PaddedTransformer(nn.Module):
+    """Base class of the backbones whose sequences are padded to one length.
+
+    A subclass builds its embedding, checks its inputs and calls ``_classified``.
+
+    Args:
+        config: settings of the backbone; ``pooling="cls"`` puts a learned token in front.
+        embed: from inputs to tokens of width ``config.dim``.
+        max_length: longest sequence, at least 1.
+        positions: add a learned vector to each place.
+        num_outputs: width of the output.
+        attention: called with each block's index, returns its attention module.
+    """
+
+    def __init__(
+        self,
+        config: TransformerConfig,
+        *,
+        embed: nn.Module,
+        max_length: int,
+        positions: bool,
+        num_outputs: int,
+        attention: AttentionFactory,
+    ) -> None:
+        super().__init__()
+        self.max_length = max_length
+        self.embed = embed
+        self.class_token = self.positions = None
+        if config.pooling == "cls":
+            self.class_token = nn.Parameter(0.02 * torch.randn(1, 1, config.dim))
+        if positions:
+            self.positions = nn.Parameter(0.02 * torch.randn(1, max_length, config.dim))
+        self.encoder = Encoder(config, attention)
+        self.head = PooledHead(config, num_outputs)
+
+    def _classified(
+        self,
+        x: Tensor,
+        mask: Tensor,
+        generator: torch.Generator | None,
+        num_samples: int | None,
+    ) -> TransformerOutput:
+        """Run embedded tokens (B, T, dim) with their mask (B, T) through encoder and head."""
+        if self.positions is not None:
+            x = x + self.positions[:, : x.shape[1]]
+        if self.class_token is not None:
+            x = torch.cat([self.class_token.expand(len(x), -1, -1), x], 1)
+            mask = torch.cat([mask.new_ones(len(x), 1), mask], 1)
+        x, penalty = self.encoder(x, mask, generator=generator, num_samples=num_samples)
+        return TransformerOutput(self.head(x, mask, num_samples), penalty)
+
+
+def checked_mask(mask: Tensor | None, default: Tensor) -> Tensor:
+    """Return the mask (B, T), or ``default`` if there is none.
+
+    Raises:
+        ValueError: ``mask`` isn't a boolean of the shape of ``default``.
+    """
+    if mask is None:
+        return default
+    if mask.shape != default.shape or mask.dtype != torch.bool:
+        raise ValueError(
+            f"mask must be boolean of shape {tuple(default.shape)}, got {mask.dtype} of shape "
+            f"{tuple(mask.shape)}"
+        )
+    return mask
+
+
+def refuse_hidden_sequences(mask: Tensor) -> None:
+    """Refuse sequences of nothing but padding; looks at values, so not while compiling.
+
+    Raises:
+        ValueError: a row of ``mask`` holds no true entry.
+    """
+    if not (seen := mask.any(-1)).all():
+        hidden = (~seen).nonzero().flatten().tolist()
+        raise ValueError(f"mask hides every token of sequences {hidden[:5]}: drop these")

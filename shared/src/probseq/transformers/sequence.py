@@ -1,0 +1,112 @@
+"""Transformer over sequences of vectors with a pluggable attention module."""
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from probseq.transformers.config import TransformerConfig
+from probseq.transformers.encoder import AttentionFactory
+from probseq.transformers.outputs import TransformerOutput
+from probseq.transformers.padded import PaddedTransformer, checked_mask, refuse_hidden_sequences
+
+
+class SequenceTransformer(PaddedTransformer):
+    """Transformer encoder over vectors: contextual embeddings, atoms of a molecule, measurements.
+
+    A linear layer brings the vectors to the token width. Rows of zeros are padding. Sequences may
+    be of any length up to ``max_length``.
+
+    Args:
+        config: settings of the backbone; ``pooling="cls"`` puts a learned token in front.
+        input_dim: width of the vectors.
+        max_length: longest sequence.
+        num_outputs: width of the output.
+        attention: called with each block's index, returns its attention module.
+        positions: add a learned vector to each place; ``False`` for sets, whose order means
+            nothing.
+
+    Raises:
+        ValueError: ``input_dim`` or ``max_length`` is below 1.
+
+    Example:
+        >>> import torch
+        >>> from probseq.transformers import (
+        ...     SequenceTransformer, SoftmaxAttention, TransformerConfig
+        ... )
+        >>> config = TransformerConfig(depth=2, dim=32, num_heads=4, hidden_dim=64)
+        >>> model = SequenceTransformer(
+        ...     config, input_dim=7, max_length=10, num_outputs=2,
+        ...     attention=lambda index: SoftmaxAttention(32, 4),
+        ... )
+        >>> model(torch.ones(5, 8, 7)).logits.shape
+        torch.Size([5, 2])
+    """
+
+    def __init__(
+        self,
+        config: TransformerConfig,
+        *,
+        input_dim: int,
+        max_length: int,
+        num_outputs: int,
+        attention: AttentionFactory,
+        positions: bool = True,
+    ) -> None:
+        for name, value in (("input_dim", input_dim), ("max_length", max_length)):
+            if value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}")
+        super().__init__(
+            config,
+            embed=nn.Linear(input_dim, config.dim),
+            max_length=max_length,
+            positions=positions,
+            num_outputs=num_outputs,
+            attention=attention,
+        )
+        self.input_dim = input_dim
+
+    def forward(
+        self,
+        x: Float[Tensor, "batch tokens input_dim"],
+        mask: Bool[Tensor, "batch tokens"] | None = None,
+        *,
+        generator: torch.Generator | None = None,
+        num_samples: int | None = None,
+    ) -> TransformerOutput:
+        """Read the outputs off sequences.
+
+        Args:
+            x: vectors, zeros at padding; with a mask, whatever stands at padding is ignored.
+            mask: true at real vectors; the default is those that aren't all zero.
+            generator: source of the attention modules' draws.
+            num_samples: number of Monte Carlo samples S, run as one batch.
+
+        Returns:
+            Outputs as ``logits``, ``(batch, num_outputs)`` or ``(S, batch, num_outputs)``, and the
+            penalty.
+
+        Raises:
+            ValueError: ``x`` or ``mask`` has a wrong shape or type, or a sequence holds nothing
+                but padding.
+        """
+        mask = self._checked_mask(x, mask)
+        # What stands at padding must not reach the encoder: NaN times a zero weight is NaN.
+        tokens = self.embed(x.masked_fill(~mask.unsqueeze(-1), 0.0))
+        return self._classified(tokens, mask, generator, num_samples)
+
+    def _checked_mask(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        if x.ndim != 3 or 0 in x.shape or x.shape[1] > self.max_length:
+            raise ValueError(
+                f"x must have shape (batch, 1 to {self.max_length}, {self.input_dim}), "
+                f"got {tuple(x.shape)}"
+            )
+        if x.shape[2] != self.input_dim:
+            raise ValueError(
+                f"x must hold vectors of width input_dim={self.input_dim}, got {x.shape[2]}"
+            )
+        if not x.is_floating_point():
+            raise ValueError(f"x must be of a floating dtype, got {x.dtype}: convert it")
+        mask = checked_mask(mask, (x != 0).any(-1))
+        if not torch.compiler.is_compiling():  # looks at values
+            refuse_hidden_sequences(mask)
+        return mask
