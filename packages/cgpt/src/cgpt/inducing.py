@@ -1,0 +1,100 @@
+"""Inducing inputs of the canonical process: free parameters, or mixtures of the tokens."""
+
+import math
+
+import torch
+from einops import einsum
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+# Variance per dimension that a projection of normalised tokens has at nn.Linear's initialisation.
+# Inducing inputs start with the same, so as to lie among the tokens.
+INITIAL_VARIANCE = 1 / 3
+
+
+class FreeInducingInputs(nn.Module):
+    """Inducing inputs that are parameters (the paper), the same for all sequences.
+
+    Args:
+        num_heads: heads H, each with its own.
+        num_inducing: number of inducing inputs.
+        dim: width of a head.
+
+    Raises:
+        ValueError: ``num_inducing`` is below 1.
+    """
+
+    def __init__(self, num_heads: int, num_inducing: int, dim: int) -> None:
+        super().__init__()
+        _check_count(num_inducing)
+        self.inputs = nn.Parameter(
+            math.sqrt(INITIAL_VARIANCE) * torch.randn(num_heads, 1, num_inducing, dim)
+        )
+
+    def forward(
+        self,
+        canonical: Float[Tensor, "heads batch tokens dim"],
+        mask: Bool[Tensor, "batch tokens"] | None = None,
+    ) -> Float[Tensor, "heads 1 inducing dim"]:
+        """Return the parameters; the tokens don't matter."""
+        return self.inputs
+
+
+class MixedInducingInputs(nn.Module):
+    r"""Inducing inputs that are learned mixtures of the sequence's tokens (the authors' code).
+
+    Inducing input i of head h is :math:`b_{hi} + \sum_t a_{hit} x_t`, with a weight for each
+    position: the sequence has a longest length, and permuting tokens changes the result. Padding
+    has no weight.
+
+    Differences from the authors' code: each head has its own weights; the tokens mixed are those
+    projected to canonical inputs, the space that the inducing inputs live in; the offset is a
+    vector and not one number, so that the inputs of a short sequence don't fall together.
+
+    Args:
+        num_heads: heads H.
+        num_inducing: number of inducing inputs.
+        dim: width of a head.
+        max_tokens: longest sequence.
+
+    Raises:
+        ValueError: ``num_inducing`` or ``max_tokens`` is below 1.
+    """
+
+    def __init__(self, num_heads: int, num_inducing: int, dim: int, max_tokens: int) -> None:
+        super().__init__()
+        _check_count(num_inducing)
+        if max_tokens < 1:
+            raise ValueError(f"max_tokens must be at least 1, got {max_tokens}")
+        # Half of the variance from the offset, half from the tokens.
+        deviation = math.sqrt(INITIAL_VARIANCE / 2)
+        self.offset = nn.Parameter(deviation * torch.randn(num_heads, 1, num_inducing, dim))
+        weights = torch.randn(num_heads, num_inducing, max_tokens)
+        self.weights = nn.Parameter(weights / math.sqrt(2 * max_tokens))
+
+    def forward(
+        self,
+        canonical: Float[Tensor, "heads batch tokens dim"],
+        mask: Bool[Tensor, "batch tokens"] | None = None,
+    ) -> Float[Tensor, "heads batch inducing dim"]:
+        """Mix the tokens of each sequence.
+
+        Args:
+            canonical: projected tokens.
+            mask: true at real tokens.
+
+        Raises:
+            ValueError: a sequence is longer than ``max_tokens``.
+        """
+        tokens, limit = canonical.shape[2], self.weights.shape[-1]
+        if tokens > limit:
+            raise ValueError(f"x must have at most max_tokens={limit} tokens, got {tokens}")
+        if mask is not None:
+            canonical = canonical.masked_fill(~mask[None, :, :, None], 0.0)
+        weights = self.weights[..., :tokens]
+        return self.offset + einsum(weights, canonical, "h m t, h b t d -> h b m d")
+
+
+def _check_count(num_inducing: int) -> None:
+    if num_inducing < 1:
+        raise ValueError(f"num_inducing must be at least 1, got {num_inducing}")

@@ -1,0 +1,259 @@
+r"""Sparse correlated Gaussian processes as functions of tensors (CGPT paper, section 4, C and D).
+
+The canonical process :math:`z_o` is seen through two sets of inducing inputs: the m-set between
+queries and canonical inputs, the l-set between canonical inputs and keys. With
+:math:`P = (K_{mm} + \sigma^{-2} K_{mo} K_{om})^{-1}` and
+:math:`R = (K_{\ell\ell} + \sigma^{-2} K_{\ell k} K_{k\ell})^{-1}` the prediction is
+:math:`N(\nu, V)`,
+
+.. math::
+    \nu &= \sigma^{-4} K_{qm} P K_{mo} K_{o\ell} R K_{\ell k} z_k && (58) \\
+    V &= \sigma^2 I + K_{qm} M K_{mq}, \quad
+    M = P + \sigma^{-4} P K_{mo} (\sigma^2 I + K_{o\ell} R K_{\ell o}) K_{om} P. && (59-67)
+
+Everything is evaluated in whitened coordinates: with :math:`L_m L_m^\top = K_{mm}` the rows of
+:math:`W_q = K_{qm} L_m^{-\top}`, :math:`A = K_{om} L_m^{-\top}`, :math:`C = K_{o\ell}
+L_\ell^{-\top}` and :math:`W_k = K_{k\ell} L_\ell^{-\top}` are features of tokens, and
+
+.. math::
+    \nu = W_q\, D^{-1} A^\top C\, D_k^{-1} W_k^\top z_k, \quad
+    D = \sigma^2 I + A^\top A, \quad D_k = \sigma^2 I + W_k^\top W_k.
+
+Powers of σ have gone, and what is factorised has no eigenvalue below σ²: float32 is enough at
+σ = 0.1, where P itself is not representable to any use. No T×T matrix is made.
+
+Shapes: H heads, B sequences, T tokens, m and l inducing inputs, s output dimensions. Tensors are
+laid out ``(H, B, T, ...)``; inducing inputs are ``(H, 1, m, dim)`` where all sequences share them.
+All inputs are already divided by the lengthscales.
+"""
+
+from typing import Literal, NamedTuple
+
+import torch
+from einops import rearrange
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from probseq.kernels.distances import scaled_squared_distance
+from probseq.linalg import safe_cholesky, triangular_inverse
+from probseq.transformers.functional import rbf_matrix
+
+SparseConditional = Literal["sor", "fitc"]
+
+
+class SparseFeatures(NamedTuple):
+    r"""Whitened covariances between tokens and inducing inputs; rows of padding are zero.
+
+    Attributes:
+        queries: :math:`W_q`, with the scale σ_q, ``(H, B, T, m)``.
+        canonical: :math:`[A, C]` side by side, ``(H, B, T, m + l)``.
+        keys: :math:`W_k`, with the scale σ_k, ``(H, B, T, l)``.
+    """
+
+    queries: Float[Tensor, "heads batch tokens inducing"]
+    canonical: Float[Tensor, "heads batch tokens both"]
+    keys: Float[Tensor, "heads batch tokens key_inducing"]
+
+
+class SparsePosterior(NamedTuple):
+    r"""What the prediction is made of, in the whitened coordinates of the inducing inputs.
+
+    Attributes:
+        coefficients: :math:`D^{-1} A^\top C D_k^{-1} W_k^\top z_k`; the mean (58) is :math:`W_q`
+            times it, ``(H, B, m, s)``.
+        gram: :math:`[A, C]^\top [A, C]`, ``(H, B, m + l, m + l)``.
+        cholesky: Cholesky factor of :math:`\sigma^2 I` plus the diagonal blocks of ``gram``; its
+            first block belongs to D.
+        key_gram: :math:`W_k^\top W_k`, ``(H, B, l, l)``.
+        key_cholesky: Cholesky factor of :math:`D_k`.
+        key_values: :math:`W_k^\top z_k`, ``(H, B, l, s)``.
+    """
+
+    coefficients: Float[Tensor, "heads batch inducing channels"]
+    gram: Float[Tensor, "heads batch both both"]
+    cholesky: Float[Tensor, "heads batch both both"]
+    key_gram: Float[Tensor, "heads batch key_inducing key_inducing"]
+    key_cholesky: Float[Tensor, "heads batch key_inducing key_inducing"]
+    key_values: Float[Tensor, "heads batch key_inducing channels"]
+
+
+def sparse_features(
+    queries: Float[Tensor, "heads batch tokens dim"],
+    canonical: Float[Tensor, "heads batch tokens dim"],
+    keys: Float[Tensor, "heads batch tokens dim"],
+    inducing: Float[Tensor, "heads batch_or_1 inducing dim"],
+    key_inducing: Float[Tensor, "heads batch_or_1 key_inducing dim"],
+    query_scale: Float[Tensor, " heads"],
+    key_scale: Float[Tensor, " heads"],
+    mask: Bool[Tensor, "batch tokens"] | None = None,
+    *,
+    jitter: float | None = None,
+) -> SparseFeatures:
+    r"""Whiten the covariances :math:`K_{qm}, K_{om}, K_{o\ell}, K_{k\ell}`.
+
+    Args:
+        queries: projected tokens, as the next two.
+        canonical: inputs :math:`X_o` of the canonical process.
+        keys: the inputs of :math:`z_k`.
+        inducing: the m-set, in the space of the canonical inputs.
+        key_inducing: the l-set, there too.
+        query_scale: σ_q.
+        key_scale: σ_k.
+        mask: true at real tokens.
+        jitter: relative jitter of the Cholesky factors; ``None`` for the dtype's default.
+
+    Raises:
+        CholeskyError: the covariance of the inducing inputs cannot be factorised.
+    """
+    both = torch.cat([inducing, key_inducing], -2)
+    # The kernel is invariant to the origin, the rounding of its logits is not.
+    centre = both.detach().mean(-2, keepdim=True)
+    inducing, key_inducing, both = inducing - centre, key_inducing - centre, both - centre
+    whitener, key_whitener = (_whitener(inputs, jitter) for inputs in (inducing, key_inducing))
+    parts = (
+        (queries, inducing, query_scale[:, None, None, None] * whitener),
+        (canonical, both, _block_diagonal(whitener, key_whitener)),
+        (keys, key_inducing, key_scale[:, None, None, None] * key_whitener),
+    )
+    return SparseFeatures(
+        *(_features(inputs - centre, at, whiten, mask) for inputs, at, whiten in parts)
+    )
+
+
+def sparse_posterior(
+    features: SparseFeatures,
+    values: Float[Tensor, "heads batch tokens channels"],
+    noise_variance: Float[Tensor, " heads"],
+) -> SparsePosterior:
+    r"""Condition :math:`z_q` on :math:`z_k` = ``values`` (58), from right to left.
+
+    Args:
+        features: see :func:`sparse_features`.
+        values: :math:`z_k = X W_v`; rows of padding are not read.
+        noise_variance: σ².
+
+    Raises:
+        CholeskyError: a matrix holds NaN or infinity.
+    """
+    m = features.queries.shape[-1]
+    gram = features.canonical.mT @ features.canonical
+    key_gram = features.keys.mT @ features.keys
+    key_values = features.keys.mT @ values
+    cholesky = _add_noise_and_factorise(
+        torch.where(diagonal_blocks(gram, m), gram, 0.0), noise_variance
+    )
+    key_cholesky = _add_noise_and_factorise(key_gram, noise_variance)
+    canonical_mean = torch.cholesky_solve(key_values, key_cholesky)
+    coefficients = torch.cholesky_solve(
+        gram[..., :m, m:] @ canonical_mean, cholesky[..., :m, :m]
+    )
+    return SparsePosterior(coefficients, gram, cholesky, key_gram, key_cholesky, key_values)
+
+
+def covariance_root(
+    posterior: SparsePosterior, noise_variance: Float[Tensor, " heads"]
+) -> Float[Tensor, "heads batch inducing inducing"]:
+    r"""Return S with :math:`W_q S S^\top W_q^\top = K_{qm} M K_{mq}`, not triangular.
+
+    In whitened coordinates M is :math:`\sigma^2 D^{-1} [D + A^\top A + A^\top C D_k^{-1} C^\top A]
+    D^{-1}`, so S = :math:`\sigma D^{-1}` times the Cholesky factor of the bracket.
+
+    Args:
+        posterior: see :func:`sparse_posterior`.
+        noise_variance: σ².
+    """
+    m = posterior.coefficients.shape[-2]
+    cross = posterior.gram[..., :m, m:]
+    through_keys = cross @ torch.cholesky_solve(cross.mT, posterior.key_cholesky)
+    factor = _add_noise_and_factorise(
+        2.0 * posterior.gram[..., :m, :m] + through_keys, noise_variance
+    )
+    root = torch.cholesky_solve(factor, posterior.cholesky[..., :m, :m])
+    return noise_variance.sqrt()[:, None, None, None] * root
+
+
+def row_noise(
+    rows: Float[Tensor, "heads batch tokens features"],
+    scale: Float[Tensor, " heads"],
+    noise_variance: Float[Tensor, " heads"],
+    conditional: SparseConditional,
+) -> Float[Tensor, "heads batch_or_1 tokens_or_1 1"]:
+    r"""Variance of each token given the inducing variables.
+
+    ``"sor"`` (the paper): σ² everywhere, so that far from the inducing inputs the predictive
+    variance falls to σ², though nothing is known there. ``"fitc"`` adds what the inducing variables
+    leave unexplained, :math:`\mathrm{diag}(K_q - Q_q)` with :math:`Q_q = K_{qm} K_{mm}^{-1}
+    K_{mq}`: far away, the prior's σ_q² comes back.
+
+    Args:
+        rows: :math:`W_q`, or :math:`W_k` for the keys.
+        scale: σ_q, or σ_k.
+        noise_variance: σ².
+        conditional: which.
+    """
+    noise_variance = noise_variance[:, None, None, None]
+    if conditional == "sor":
+        return noise_variance
+    prior = scale.square()[:, None, None, None]
+    # Below zero only by round-off.
+    return noise_variance + (prior - rows.square().sum(-1, keepdim=True)).clamp(min=0.0)
+
+
+def predictive_variance(
+    features: SparseFeatures,
+    root: Float[Tensor, "heads batch inducing inducing"],
+    noise: Float[Tensor, "heads batch_or_1 tokens_or_1 1"],
+) -> Float[Tensor, "heads batch tokens 1"]:
+    """Diagonal of V, the same for all output dimensions, in O(T m²).
+
+    Args:
+        features: see :func:`sparse_features`.
+        root: see :func:`covariance_root`.
+        noise: see :func:`row_noise`.
+    """
+    return noise + (features.queries @ root).square().sum(-1, keepdim=True)
+
+
+def diagonal_blocks(
+    matrix: Float[Tensor, "*batch both both"], first: int
+) -> Bool[Tensor, "both both"]:
+    """Mask that is true in the two diagonal blocks, the first of which has ``first`` rows."""
+    second = torch.arange(matrix.shape[-1], device=matrix.device) >= first
+    return second[:, None] == second
+
+
+def _add_noise_and_factorise(matrix: Tensor, noise_variance: Tensor) -> Tensor:
+    r"""Cholesky factor of :math:`\sigma^2 I` + ``matrix``, a positive semidefinite one.
+
+    σ² is the jitter; what ``safe_cholesky`` adds by itself is kept at round-off.
+    """
+    eye = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
+    epsilon = torch.finfo(matrix.dtype).eps
+    return safe_cholesky(matrix + noise_variance[:, None, None, None] * eye, jitter=epsilon)
+
+
+def _whitener(inputs: Tensor, jitter: float | None) -> Tensor:
+    r"""Return :math:`L^{-\top}`, ``(H, B or 1, m, m)``."""
+    unit = torch.ones_like(inputs[..., :1, :])
+    # Summed differences: the expansion of the square would cost the digits that tell two nearby
+    # inputs apart.
+    covariance = torch.exp(-0.5 * scaled_squared_distance(inputs, inputs, unit, exact=True))
+    return triangular_inverse(safe_cholesky(covariance, jitter=jitter)).mT
+
+
+def _block_diagonal(first: Tensor, second: Tensor) -> Tensor:
+    m, n = first.shape[-1], second.shape[-1]
+    return torch.cat(
+        [torch.nn.functional.pad(first, (0, n)), torch.nn.functional.pad(second, (m, 0))], -2
+    )
+
+
+def _features(inputs: Tensor, inducing: Tensor, whitener: Tensor, mask: Tensor | None) -> Tensor:
+    if inducing.shape[1] == 1:
+        # One product a head for the whole batch.
+        rows = rearrange(inputs, "h b t d -> h (b t) d")
+        features = rbf_matrix(rows, inducing[:, 0]) @ whitener[:, 0]
+        features = rearrange(features, "h (b t) m -> h b t m", b=inputs.shape[1])
+    else:
+        features = rbf_matrix(inputs, inducing) @ whitener
+    return features if mask is None else features.masked_fill(~mask[None, :, :, None], 0.0)

@@ -1,0 +1,316 @@
+"""Sparse correlated Gaussian process attention as a module (CGPT paper, section 4)."""
+
+import math
+from typing import Literal, NamedTuple, get_args
+
+import torch
+from einops import rearrange
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from cgpt.inducing import INITIAL_VARIANCE, FreeInducingInputs, MixedInducingInputs
+from cgpt.sparse import (
+    SparseConditional,
+    SparseFeatures,
+    SparsePosterior,
+    covariance_root,
+    predictive_variance,
+    row_noise,
+    sparse_features,
+    sparse_posterior,
+)
+from cgpt.sparse_regulariser import (
+    CanonicalPrior,
+    SparseRegulariser,
+    canonical_covariance,
+    log_density,
+)
+from probseq.gaussians import DiagonalGaussian
+from probseq.transformers.attention import check_heads, full_precision
+from probseq.transformers.outputs import AttentionOutput
+from probseq.transformers.protocol import TokenMap, check_num_samples, check_tokens
+from probseq.transformers.sampling import repeat_samples
+
+InducingName = Literal["free", "mixed"]
+
+
+class SparseCorrelatedGPAttention(nn.Module):
+    r"""Multi-head attention between two correlated GPs, through inducing inputs (SCGPT).
+
+    Queries, keys and canonical inputs are three projections of the tokens, so that attention is not
+    symmetric, and z_k = X W_v are the values. The output is the prediction of z_q: in training its
+    mean (the paper's Algorithm 1), in evaluation a sample from N(ν, V), drawn jointly for all
+    tokens in O(T m). The penalty is minus the log-density of mean and values under the prior.
+
+    Time O(T m²) a head and sequence, but for the penalty's exact K_oo, which is summed in tiles:
+    O(T² m). Memory is O(T m) throughout.
+
+    The kernel is :math:`\exp(-\tfrac12 \sum_j (x_j - x_j')^2 / \ell_j^2)` with lengthscales for
+    each head. The paper has none; they start at the distance that two projected tokens have at
+    initialisation, :math:`\ell^2 = \tfrac23` times the head width. With :math:`\ell = 1` all
+    kernel values would start near zero: no output and no gradient.
+
+    Args:
+        dim: token width.
+        num_heads: heads H; must divide ``dim``.
+        num_inducing: inducing inputs m between queries and canonical inputs.
+        num_key_inducing: inducing inputs l between canonical inputs and keys; ``None``: as many.
+        noise: standard deviation σ; the paper's are 0.1 (CIFAR-10) and 0.5 (CoLA).
+        learn_noise: learn σ, one a head, from ``noise`` on; fixed otherwise (the paper).
+        conditional: ``"sor"`` (the paper), whose variance falls to σ² far from the inducing inputs,
+            or ``"fitc"``, whose variance goes back to the prior's; see
+            :func:`cgpt.sparse.row_noise`.
+        regulariser: ``"joint"`` density, ``"marginals"``, or their bound ``"jensen"`` (the paper);
+            see :func:`cgpt.sparse_regulariser.log_density`.
+        canonical_prior: covariance of z_o in the regulariser, ``"noise-free"`` K_oo (the paper) or
+            ``"noisy"`` K_oo + σ²I.
+        inducing: ``"free"`` parameters (the paper), or ``"mixed"`` from the tokens (the authors'
+            code): of fixed length and not permutation equivariant.
+        max_tokens: longest sequence; needed by ``inducing="mixed"`` and by nothing else.
+        sample_in_training: draw samples in training too.
+        dropout: rate on the output.
+        jitter: relative jitter of the inducing inputs' Cholesky factors; ``None`` for the dtype's
+            default.
+
+    Raises:
+        ValueError: an argument is out of range, or ``max_tokens`` is missing or without a use.
+
+    Example:
+        >>> import torch
+        >>> from cgpt.sparse_attention import SparseCorrelatedGPAttention
+        >>> attention = SparseCorrelatedGPAttention(64, num_heads=4, num_inducing=16)
+        >>> values, penalty = attention(torch.randn(8, 50, 64))
+        >>> values.shape, penalty.shape
+        (torch.Size([8, 50, 64]), torch.Size([]))
+    """
+
+    stochastic = True
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        num_inducing: int,
+        *,
+        num_key_inducing: int | None = None,
+        noise: float = 0.1,
+        learn_noise: bool = False,
+        conditional: SparseConditional = "sor",
+        regulariser: SparseRegulariser = "joint",
+        canonical_prior: CanonicalPrior = "noise-free",
+        inducing: InducingName = "free",
+        max_tokens: int | None = None,
+        sample_in_training: bool = False,
+        dropout: float = 0.0,
+        jitter: float | None = None,
+    ) -> None:
+        super().__init__()
+        check_heads(dim, num_heads)
+        _check_choice("conditional", conditional, SparseConditional)
+        _check_choice("regulariser", regulariser, SparseRegulariser)
+        _check_choice("canonical_prior", canonical_prior, CanonicalPrior)
+        _check_choice("inducing", inducing, InducingName)
+        num_key_inducing = num_inducing if num_key_inducing is None else num_key_inducing
+        for name, count in (("num_inducing", num_inducing), ("num_key_inducing", num_key_inducing)):
+            if count < 1:
+                raise ValueError(f"{name} must be at least 1, got {count}")
+        if not (noise > 0.0 and math.isfinite(noise)):
+            raise ValueError(f"noise, a standard deviation, must be positive, got {noise}")
+        if (inducing == "mixed") != (max_tokens is not None):
+            raise ValueError(
+                "max_tokens, the longest sequence, must be given with inducing='mixed' and only "
+                f"then, got inducing={inducing!r}, max_tokens={max_tokens}"
+            )
+        self.dim, self.num_heads = dim, num_heads
+        self.conditional: SparseConditional = conditional
+        self.regulariser: SparseRegulariser = regulariser
+        self.canonical_prior: CanonicalPrior = canonical_prior
+        self.sample_in_training, self.jitter = sample_in_training, jitter
+        width = dim // num_heads
+        self.to_qokv = nn.Linear(dim, 4 * dim, bias=False)
+        self.to_out = nn.Sequential(nn.Linear(dim, dim), nn.Dropout(dropout))
+        self.inducing, self.key_inducing = (
+            FreeInducingInputs(num_heads, count, width)
+            if max_tokens is None
+            else MixedInducingInputs(num_heads, count, width, max_tokens)
+            for count in (num_inducing, num_key_inducing)
+        )
+        log_lengthscale = 0.5 * math.log(2 * INITIAL_VARIANCE * width)
+        self.raw_lengthscale = nn.Parameter(torch.full((num_heads, 1, width), log_lengthscale))
+        self.raw_query_scale = nn.Parameter(torch.zeros(num_heads))
+        self.raw_key_scale = nn.Parameter(torch.zeros(num_heads))
+        raw_noise = torch.full((num_heads,), math.log(noise))
+        if learn_noise:
+            self.raw_noise = nn.Parameter(raw_noise)
+        else:
+            self.register_buffer("raw_noise", raw_noise)
+
+    @property
+    def lengthscale(self) -> Float[Tensor, "heads 1 width"]:
+        """ℓ, one per head and dimension."""
+        return self.raw_lengthscale.exp()
+
+    @property
+    def query_scale(self) -> Float[Tensor, " heads"]:
+        """σ_q, the prior standard deviation of z_q."""
+        return self.raw_query_scale.exp()
+
+    @property
+    def key_scale(self) -> Float[Tensor, " heads"]:
+        """σ_k, the prior standard deviation of z_k."""
+        return self.raw_key_scale.exp()
+
+    @property
+    def noise(self) -> Float[Tensor, " heads"]:
+        """σ, the standard deviation of the noise."""
+        return self.raw_noise.exp()
+
+    def forward(
+        self,
+        x: Float[Tensor, "batch tokens dim"],
+        mask: Bool[Tensor, "batch tokens"] | None = None,
+        *,
+        token_map: TokenMap | None = None,
+        generator: torch.Generator | None = None,
+        num_samples: int | None = None,
+    ) -> AttentionOutput:
+        """Predict z_q: its mean in training, a sample in evaluation.
+
+        Args:
+            x: tokens, already normalised by the block.
+            mask: true at real tokens.
+            token_map: not needed here.
+            generator: source of the draws.
+            num_samples: draw S samples and fold them into the batch; S copies of the mean where
+                none are drawn.
+
+        Returns:
+            Values, ``(batch, tokens, dim)`` or ``(S * batch, tokens, dim)``, and minus the
+            regulariser in nats a sequence.
+
+        Raises:
+            ValueError: ``x`` or ``mask`` has a wrong shape or type, or ``x`` is too long.
+            CholeskyError: a covariance cannot be factorised.
+        """
+        check_tokens(x, mask, self.dim)
+        check_num_samples(num_samples)
+        projections = self._project(x)
+        with torch.autocast(x.device.type, enabled=False):
+            prediction = self._predict(projections, mask)
+            penalty = -self._log_density(prediction, mask).sum(0).mean()
+            if self.training and not self.sample_in_training:
+                out = prediction.features.queries @ prediction.posterior.coefficients
+                out = rearrange(out, "h b t d -> b t (h d)")
+                if num_samples is not None:
+                    out = repeat_samples(out, num_samples)
+            else:
+                out = self._sample(prediction, num_samples or 1, generator)
+        return AttentionOutput(self.to_out(out), penalty)
+
+    def posterior(
+        self,
+        x: Float[Tensor, "batch tokens dim"],
+        mask: Bool[Tensor, "batch tokens"] | None = None,
+    ) -> DiagonalGaussian:
+        """Return the marginals of the heads' predictions, before ``to_out`` mixes them.
+
+        Args:
+            x: tokens, already normalised by the block.
+            mask: true at real tokens.
+
+        Returns:
+            A Gaussian of shape ``(heads, batch, tokens, dim / heads)``.
+        """
+        check_tokens(x, mask, self.dim)
+        projections = self._project(x)
+        with torch.autocast(x.device.type, enabled=False):
+            features, posterior, _, _, noise = self._predict(projections, mask)
+            root = covariance_root(posterior, self.noise.square())
+            mean = features.queries @ posterior.coefficients
+            variance = predictive_variance(features, root, noise)
+            return DiagonalGaussian(mean, variance.expand(mean.shape))
+
+    def _project(self, x: Tensor) -> Tensor:
+        return full_precision(
+            rearrange(
+                self.to_qokv(x), "b t (four h d) -> four h b t d", four=4, h=self.num_heads
+            )
+        )
+
+    def _predict(self, projections: Tensor, mask: Tensor | None) -> "_Prediction":
+        values = projections[3]
+        if mask is not None:
+            values = values.masked_fill(~mask[None, :, :, None], 0.0)
+        inverse = self.lengthscale.reciprocal()[:, None]
+        inducing, key_inducing = (
+            inputs(projections[1], mask) * inverse for inputs in (self.inducing, self.key_inducing)
+        )
+        queries, canonical, keys = (projections[:3] * inverse).unbind(0)
+        features = sparse_features(
+            queries,
+            canonical,
+            keys,
+            inducing,
+            key_inducing,
+            self.query_scale,
+            self.key_scale,
+            mask,
+            jitter=self.jitter,
+        )
+        noise_variance = self.noise.square()
+        posterior = sparse_posterior(features, values, noise_variance)
+        noise = row_noise(features.queries, self.query_scale, noise_variance, self.conditional)
+        return _Prediction(features, posterior, values, canonical, noise)
+
+    def _log_density(self, prediction: "_Prediction", mask: Tensor | None) -> Tensor:
+        features, posterior, values, canonical, noise = prediction
+        noise_variance = self.noise.square()
+        covariance = canonical_covariance(
+            canonical,
+            features,
+            posterior,
+            noise_variance,
+            mask,
+            canonical_prior=self.canonical_prior,
+        )
+        key_noise = row_noise(features.keys, self.key_scale, noise_variance, self.conditional)
+        return log_density(
+            features,
+            posterior,
+            values,
+            covariance,
+            (noise, key_noise),
+            noise_variance,
+            mask,
+            regulariser=self.regulariser,
+        )
+
+    def _sample(
+        self, prediction: "_Prediction", num_samples: int, generator: torch.Generator | None
+    ) -> Tensor:
+        """Draw ν + √noise ε₁ + W_q root ε₂, jointly over tokens."""
+        features, posterior, values, _, noise = prediction
+        root = covariance_root(posterior, self.noise.square())
+
+        def draw(shape: torch.Size) -> Tensor:
+            return torch.randn(
+                (num_samples, *shape), generator=generator, device=root.device, dtype=root.dtype
+            )
+
+        coefficients = posterior.coefficients
+        coefficients = coefficients + root @ draw(coefficients.shape)
+        samples = features.queries @ coefficients + noise.sqrt() * draw(values.shape)
+        return rearrange(samples, "s h b t d -> (s b) t (h d)")
+
+
+class _Prediction(NamedTuple):
+    features: SparseFeatures
+    posterior: SparsePosterior
+    values: Tensor
+    canonical: Tensor
+    noise: Tensor
+
+
+def _check_choice(name: str, value: str, choices: object) -> None:
+    if value not in get_args(choices):
+        raise ValueError(f"{name} must be one of {get_args(choices)}, got {value!r}")

@@ -1,0 +1,167 @@
+r"""The regulariser of SCGPT: log-densities of ν and z_k in closed form (CGPT paper, appendix E).
+
+Given the canonical process, both outputs are low-rank Gaussians in whitened coordinates (see
+:mod:`cgpt.sparse`): with :math:`\Phi = [A, C]`, :math:`D` = σ²I + the diagonal blocks of
+:math:`\Phi^\top \Phi` and :math:`U = \mathrm{diag}(W_q, W_k)`,
+
+.. math::
+    (z_q, z_k) \mid z_o \sim N(U D^{-1} \Phi^\top z_o,\; \sigma^2 I + \sigma^2 U D^{-1} U^\top),
+
+which is :math:`N(G z_o, \sigma^2 I + K_{qm} P K_{mq})` with :math:`G = \sigma^{-2} K_{qm} P K_{mo}`
+for the queries, and for the keys the same through the l-set. With :math:`z_o \sim N(0, K_{oo})`
+
+.. math::
+    (z_q, z_k) \sim N(0, \sigma^2 I + U \Omega U^\top), \quad
+    \Omega = D^{-1} (\sigma^2 D + E) D^{-1}, \quad E = \Phi^\top K_{oo} \Phi.
+
+:math:`K_{oo}` is the exact kernel matrix, as in the paper and not a low-rank copy of it: m
+features see only E, which is summed tile by tile in O(T) memory, though in O(T²) time. The low-rank
+matrix that would be consistent with the m-set (σ²I + :math:`Q_{oo}`, under which z_q has the
+covariance σ²I + :math:`Q_q`) differs from the one consistent with the l-set, so that it offers no
+joint density.
+
+Differences from the paper: (71-72) print :math:`(K_{mm} + \sigma^{-2} I)^{-1}` where P belongs;
+(70)'s constant is :math:`-\tfrac n2 \log 2\pi\sigma^2`; (68) adds the logarithms of two
+expectations that share z_o, which is the joint density only in ``"marginals"``.
+"""
+
+import math
+from typing import Literal
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from cgpt.sparse import SparseFeatures, SparsePosterior, diagonal_blocks
+from probseq.linalg import safe_cholesky
+from probseq.transformers.functional import kernel_attention
+
+SparseRegulariser = Literal["joint", "marginals", "jensen"]
+CanonicalPrior = Literal["noise-free", "noisy"]
+
+
+def canonical_covariance(
+    canonical: Float[Tensor, "heads batch tokens dim"],
+    features: SparseFeatures,
+    posterior: SparsePosterior,
+    noise_variance: Float[Tensor, " heads"],
+    mask: Bool[Tensor, "batch tokens"] | None = None,
+    *,
+    canonical_prior: CanonicalPrior = "noise-free",
+) -> Float[Tensor, "heads batch both both"]:
+    r"""Compute :math:`E = \Phi^\top K_{oo} \Phi`, or with :math:`K_{oo} + \sigma^2 I` if noisy.
+
+    Args:
+        canonical: :math:`X_o`, divided by the lengthscales.
+        features: see :func:`cgpt.sparse.sparse_features`.
+        posterior: see :func:`cgpt.sparse.sparse_posterior`.
+        noise_variance: σ².
+        mask: true at real tokens.
+        canonical_prior: covariance of :math:`z_o`: ``"noise-free"`` (the paper) or ``"noisy"``.
+    """
+    smoothed = kernel_attention(
+        canonical,
+        canonical,
+        features.canonical,
+        kernel="rbf",
+        key_mask=None if mask is None else mask[None],
+    )
+    covariance = features.canonical.mT @ smoothed
+    if canonical_prior == "noisy":
+        covariance = covariance + noise_variance[:, None, None, None] * posterior.gram
+    return covariance
+
+
+def log_density(
+    features: SparseFeatures,
+    posterior: SparsePosterior,
+    values: Float[Tensor, "heads batch tokens channels"],
+    covariance: Float[Tensor, "heads batch both both"],
+    noise: tuple[
+        Float[Tensor, "heads batch_or_1 tokens_or_1 1"],
+        Float[Tensor, "heads batch_or_1 tokens_or_1 1"],
+    ],
+    noise_variance: Float[Tensor, " heads"],
+    mask: Bool[Tensor, "batch tokens"] | None = None,
+    *,
+    regulariser: SparseRegulariser = "joint",
+) -> Float[Tensor, "heads batch"]:
+    r"""Log-density of ν and z_k in nats, summed over output dimensions.
+
+    ``"joint"``: :math:`\log N([\nu; z_k]; 0, \sigma^2 I + U \Omega U^\top)`. ``"marginals"``: the
+    sum of its two marginals. ``"jensen"``: the lower bound of the marginals (69-72),
+
+    .. math::
+        -\tfrac{1}{2\sigma^2} \big[|\nu|^2 + \mathrm{tr}(W_q \Omega_q W_q^\top)\big]
+        - \tfrac n2 \log 2 \pi \sigma^2
+
+    for the queries and the same for the keys.
+
+    Args:
+        features: see :func:`cgpt.sparse.sparse_features`.
+        posterior: see :func:`cgpt.sparse.sparse_posterior`.
+        values: :math:`z_k`; rows of padding are zero.
+        covariance: E, see :func:`canonical_covariance`.
+        noise: variances of queries and of keys given the inducing variables, σ² in the equations
+            above, see :func:`cgpt.sparse.row_noise`.
+        noise_variance: σ².
+        mask: true at real tokens.
+        regulariser: which.
+
+    Raises:
+        CholeskyError: a covariance cannot be factorised.
+    """
+    m, channels = posterior.coefficients.shape[-2:]
+    variance = noise_variance[:, None, None, None]
+    query_noise, key_noise = noise
+    query_gram = _weighted(features.queries, features.queries, query_noise)
+    key_gram = _weighted(features.keys, features.keys, key_noise, posterior.key_gram)
+    key_values = _weighted(features.keys, values, key_noise, posterior.key_values)
+    real = torch.ones_like(values[:1, :, :, :1]) if mask is None else mask[None, :, :, None]
+    log_noise = sum((real * (math.log(2 * math.pi) + row.log())).sum((-2, -1)) for row in noise)
+    squared_values = (values.square() / key_noise).sum((-2, -1))
+
+    # Ω = D⁻¹ (σ²D + E) D⁻¹ = root rootᵀ.
+    blocks = diagonal_blocks(covariance, m)
+    if regulariser != "joint":
+        covariance = torch.where(blocks, covariance, 0.0)
+    eye = torch.eye(covariance.shape[-1], dtype=covariance.dtype, device=covariance.device)
+    inner = variance * (torch.where(blocks, posterior.gram, 0.0) + variance * eye) + covariance
+    epsilon = torch.finfo(inner.dtype).eps
+    root = torch.cholesky_solve(safe_cholesky(inner, jitter=epsilon), posterior.cholesky)
+    # N = diag(W_qᵀ Λ_q⁻¹ W_q, W_kᵀ Λ_k⁻¹ W_k), and the same with ν = W_q c and z_k on the right.
+    gram_root = torch.cat([query_gram @ root[..., :m, :], key_gram @ root[..., m:, :]], -2)
+    gram_mean = query_gram @ posterior.coefficients
+    if regulariser == "jensen":
+        quadratic = (posterior.coefficients * gram_mean).sum((-2, -1)) + squared_values
+        trace = (root * gram_root).sum((-2, -1))
+        return -0.5 * (quadratic + channels * (trace + log_noise))
+
+    # |Λ + UΩUᵀ| = |Λ| |I + rootᵀ N root|.
+    factor = safe_cholesky(eye + root.mT @ gram_root, jitter=epsilon)
+    log_determinant = 2.0 * factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+    # yᵀ(Λ + UΩUᵀ)⁻¹y = min over w of (y - U root w)ᵀ Λ⁻¹ (y - U root w) + |w|²: a sum of squares
+    # where Woodbury's difference would cancel, ν being in the range of U. At the minimum its
+    # derivative by w is zero, so that the gradient needs none through the solution.
+    with torch.no_grad():
+        right = root.mT @ torch.cat([gram_mean, key_values], -2)
+        solution = torch.cholesky_solve(right, factor)
+    explained = root @ solution
+    query_rest = posterior.coefficients - explained[..., :m, :]
+    explained = explained[..., m:, :]
+    quadratic = (
+        (query_rest * (query_gram @ query_rest)).sum((-2, -1))
+        + squared_values
+        + (explained * (key_gram @ explained - 2.0 * key_values)).sum((-2, -1))
+        + solution.square().sum((-2, -1))
+    )
+    return -0.5 * (quadratic + channels * (log_determinant + log_noise))
+
+
+def _weighted(
+    rows: Tensor, others: Tensor, noise: Tensor, product: Tensor | None = None
+) -> Tensor:
+    """Sum over tokens of rows otherᵀ / noise; ``product`` is the sum without the noise, if known."""
+    if noise.shape[-2] == 1:
+        return (rows.mT @ others if product is None else product) / noise
+    return rows.mT @ (others / noise)
