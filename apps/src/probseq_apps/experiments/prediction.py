@@ -1,12 +1,10 @@
 """Predictive distributions: the mean over Monte Carlo samples, in batches, and their files."""
 
 import math
-import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
@@ -15,6 +13,7 @@ from tqdm import tqdm
 from probseq.metrics import energy_score
 from probseq_apps.experiments.methods import MethodSpec
 from probseq_apps.experiments.sampling import sample_outputs
+from probseq_apps.experiments.stored import load_groups, save_groups
 
 # Tokens, samples included, that go through the model at once.
 _TOKENS_AT_ONCE = 65_536
@@ -119,26 +118,9 @@ class Predictor:
 
 def save_predictions(path: Path, sets: Mapping[str, Predictions]) -> None:
     """Write predictions as plain arrays named `SET/FIELD`, all or nothing."""
-    arrays = {
-        f"{name}/{field}": value.numpy()
-        for name, predictions in sets.items()
-        for field, value in predictions._asdict().items()
-    }
-    temporary = path.with_name(f".tmp-{path.name}")
-    with temporary.open("wb") as file:
-        np.savez(file, allow_pickle=False, **arrays)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    save_groups(path, {name: predictions._asdict() for name, predictions in sets.items()})
 
 
 def load_predictions(path: Path) -> dict[str, Predictions]:
     """Read what `save_predictions` wrote."""
-    with np.load(path, allow_pickle=False) as arrays:
-        names = dict.fromkeys(key.rpartition("/")[0] for key in arrays.files)
-        return {
-            name: Predictions(
-                *(torch.from_numpy(arrays[f"{name}/{field}"]) for field in Predictions._fields)
-            )
-            for name in names
-        }
+    return {name: Predictions(**fields) for name, fields in load_groups(path).items()}

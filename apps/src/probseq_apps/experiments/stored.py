@@ -1,0 +1,34 @@
+"""Files of predictions: named groups of plain arrays."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+def save_groups(path: Path, groups: Mapping[str, Mapping[str, Tensor]]) -> None:
+    """Write tensors as arrays named `GROUP/FIELD`, all or nothing."""
+    arrays = {
+        f"{name}/{field}": value.numpy()
+        for name, group in groups.items()
+        for field, value in group.items()
+    }
+    temporary = path.with_name(f".tmp-{path.name}")
+    with temporary.open("wb") as file:
+        np.savez(file, allow_pickle=False, **arrays)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+def load_groups(path: Path) -> dict[str, dict[str, Tensor]]:
+    """Read what `save_groups` wrote; a group's name may have slashes, a field's has none."""
+    groups: dict[str, dict[str, Tensor]] = {}
+    with np.load(path, allow_pickle=False) as arrays:
+        for key in arrays.files:
+            name, _, field = key.rpartition("/")
+            groups.setdefault(name, {})[field] = torch.from_numpy(arrays[key])
+    return groups
