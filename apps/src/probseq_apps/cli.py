@@ -16,6 +16,7 @@ from tyro.conf import OmitArgPrefixes, Positional, arg
 
 from probseq_apps.data.names import unknown_name_message
 from probseq_apps.experiments.bench_settings import BenchSettings
+from probseq_apps.experiments.report_settings import ReportSettings
 from probseq_apps.experiments.saved import saved_command
 from probseq_apps.experiments.settings import ClassifySettings, RunOptions
 from probseq_apps.recipes import RECIPES, for_data, load_recipe, small_recipe_name
@@ -62,6 +63,24 @@ class Bench:
         from probseq_apps.experiments.bench import bench_attention
 
         bench_attention(self.settings)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """Put a table of the papers beside what run folders hold; print, write and draw it."""
+
+    settings: Annotated[ReportSettings, arg(name="")]
+
+    @property
+    def debug(self) -> bool:
+        """Whether errors show where they came from."""
+        return self.settings.debug
+
+    def execute(self) -> None:
+        """Make the table."""
+        from probseq_apps.report.paper_report import paper_report
+
+        paper_report(self.settings)
 
 
 class Command(Protocol):
@@ -147,6 +166,14 @@ def parse_bench(arguments: list[str]) -> Bench:
         _refuse(str(error))
 
 
+def parse_report(arguments: list[str]) -> Report:
+    """Read the arguments of `probseq report`."""
+    try:
+        return tyro.cli(OmitArgPrefixes[Report], prog="probseq report", args=arguments)
+    except ValueError as error:
+        _refuse(str(error))
+
+
 def _default_classify(arguments: Sequence[str]) -> Classify:
     """What `probseq classify` does where no flag says otherwise.
 
@@ -205,6 +232,7 @@ SUBCOMMANDS: dict[str, Subcommand] = {
         "train classifiers on one data set, compare accuracy and uncertainty (default: digits)",
         parse_classify,
     ),
+    "report": Subcommand("put a table of the papers beside what run folders hold", parse_report),
     "bench": Subcommand("time attention methods beside softmax attention", parse_bench),
 }
 

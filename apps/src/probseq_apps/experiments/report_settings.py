@@ -1,0 +1,39 @@
+"""Settings of `probseq report`; importable without torch, for the command line."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from tyro.conf import Positional, arg
+
+from probseq_apps.report.papers import resolve_name
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportSettings:
+    """Which table of the papers, and which runs to put beside it."""
+
+    run_folders: Annotated[
+        Positional[tuple[Path, ...]],
+        arg(metavar="[RUN_FOLDER ...]", help="Run folders, or folders of them; none: runs/."),
+    ] = ()
+    table: Annotated[str | None, arg(metavar="NAME")] = None
+    """Name of the table: 3.2, B.1 and B.4 to B.32 are the thesis', cgpt:I to cgpt:V those of CGPT's
+    paper, kep:1 to kep:9 those of KEP-SVGP's."""
+    show_list: Annotated[bool, arg(name="list")] = False
+    """List the tables."""
+    output_dir: Path = Path("paper-tables")
+    """Folder for the table as Markdown and as a picture; files of the same name are replaced."""
+    debug: bool = False
+    """Show where an error came from."""
+
+    def __post_init__(self) -> None:
+        """Refuse an unknown table, or none.
+
+        Raises:
+            ValueError: names what is wrong and the nearest known table.
+        """
+        if self.table is not None:
+            resolve_name(self.table)
+        if (self.table is None) != self.show_list:
+            raise ValueError("report needs one of --table NAME and --list")

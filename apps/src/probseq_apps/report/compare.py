@@ -1,0 +1,230 @@
+"""A table of a paper beside what run folders hold, cell by cell."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from probseq_apps.report.difference import differs
+from probseq_apps.report.labels import Direction, direction_of
+from probseq_apps.report.measured import SECONDS_PER_EPOCH, MeasuredRun
+from probseq_apps.report.papers import Column, PaperTable, TableRow, Value, load_table
+from probseq_apps.report.ranks import average_ranks
+from probseq_apps.report.summary import Summary, summarise
+
+Mark = Literal["", "▲", "▼"]
+
+# The tables whose tasks Table 3.2 ranks: without augmentation, and with it.
+_TASK_TABLES = (("B.28", "B.30"), ("B.29", "B.31"))
+_RANKED: Mapping[str, int] = {"auroc": 0, "aupr-out": 1}
+
+
+class Cell(NamedTuple):
+    """The paper's value and ours.
+
+    Attributes:
+        paper: as printed.
+        ours: in the paper's units; None where no run has it.
+        run: the run that has it.
+        source: the metric that was read, wildcards included.
+        mark: ▲ or ▼ where ours is better or worse by more than both errors allow.
+        same: for ranks, the paper's over the same methods and tasks as ours.
+    """
+
+    paper: Value
+    ours: Summary | None = None
+    run: MeasuredRun | None = None
+    source: str | None = None
+    mark: Mark = ""
+    same: float | None = None
+
+
+class ComparedRow(NamedTuple):
+    """A row of the table.
+
+    Attributes:
+        label: as printed.
+        method: our name of the method; None without one.
+        cells: one for each column.
+    """
+
+    label: str
+    method: str | None
+    cells: tuple[Cell, ...]
+
+
+class ComparedGroup(NamedTuple):
+    """Rows under one heading.
+
+    Attributes:
+        title: heading; may be empty.
+        heads: labels of the columns, with an arrow to the good end.
+        rows: the rows.
+    """
+
+    title: str
+    heads: tuple[str, ...]
+    rows: tuple[ComparedRow, ...]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A table with our numbers in it.
+
+    Attributes:
+        table: the paper's.
+        groups: its rows.
+        tasks: for ranks, the tasks that ours are over.
+    """
+
+    table: PaperTable
+    groups: tuple[ComparedGroup, ...]
+    tasks: tuple[str, ...] = ()
+
+    @property
+    def runs(self) -> tuple[MeasuredRun, ...]:
+        """The runs that any cell is from, in order of appearance."""
+        cells = [cell for group in self.groups for row in group.rows for cell in row.cells]
+        return tuple({cell.run.folder: cell.run for cell in cells if cell.run is not None}.values())
+
+
+def compare(table: PaperTable, runs: Sequence[MeasuredRun]) -> Comparison:
+    """Find our number for every cell of a table.
+
+    Of several runs that have a number, the one that was started from the paper's recipe is taken,
+    and of several of these the newest.
+
+    Args:
+        table: the paper's.
+        runs: what was measured, newest first.
+    """
+    if table.kind == "ranks":
+        return _compare_ranks(table, runs)
+    groups: list[ComparedGroup] = []
+    for group in table.groups:
+        rows = [
+            ComparedRow(
+                row.label,
+                row.method,
+                tuple(
+                    _cell(table, column, row, value, runs)
+                    for column, value in zip(group.columns, row.values, strict=True)
+                ),
+            )
+            for row in group.rows
+        ]
+        groups.append(ComparedGroup(group.title, _heads(group.columns), tuple(rows)))
+    return Comparison(table, tuple(groups))
+
+
+def _cell(
+    table: PaperTable, column: Column, row: TableRow, value: Value, runs: Sequence[MeasuredRun]
+) -> Cell:
+    if row.method is None:
+        return Cell(value)
+    metric = column.metric.replace("{detector}", row.detector or "")
+    fitting = [run for run in runs if _fits(table, column, row, run)]
+    for run in sorted(fitting, key=lambda run: run.recipe != column.recipe):
+        found = run.values(row.method, metric)
+        if found is not None:
+            source, values = found
+            ours = summarise([v if v is None else v * column.scale for v in values])
+            return Cell(value, ours, run, source, _mark(column, value, ours))
+    return Cell(value)
+
+
+def _fits(table: PaperTable, column: Column, row: TableRow, run: MeasuredRun) -> bool:
+    if run.data != column.data or table.augmented not in (None, run.augmented):
+        return False
+    return all(run.setting(path) in allowed for path, allowed in row.where.items())
+
+
+def _mark(column: Column, value: Value, ours: Summary) -> Mark:
+    direction = direction_of(column.metric)
+    # Seconds are those of different machines.
+    if direction is None or column.metric == SECONDS_PER_EPOCH or not value.target:
+        return ""
+    if ours.mean is None or not differs(value, ours):
+        return ""
+    return "▲" if (ours.mean > value.mean) == (direction == "higher") else "▼"
+
+
+def _heads(columns: Sequence[Column]) -> tuple[str, ...]:
+    arrows: dict[Direction | None, str] = {"higher": " ↑", "lower": " ↓", None: ""}
+    return tuple(f"{column.label}{arrows[direction_of(column.metric)]}" for column in columns)
+
+
+def _compare_ranks(table: PaperTable, runs: Sequence[MeasuredRun]) -> Comparison:
+    (group,) = table.groups
+    compared = [[compare(load_table(name), runs) for name in names] for names in _TASK_TABLES]
+    columns = [
+        _rank_column(
+            [row.label for row in group.rows], compared[index // 2], _RANKED[column.metric]
+        )
+        for index, column in enumerate(group.columns)
+    ]
+    rows = [
+        ComparedRow(
+            row.label,
+            row.method,
+            tuple(
+                columns[index].cells.get(row.label, Cell(value))._replace(paper=value)
+                for index, value in enumerate(row.values)
+            ),
+        )
+        for row in group.rows
+    ]
+    heads = tuple(f"{column.label} ↓" for column in group.columns)
+    tasks = tuple(task for column in columns[::2] for task in column.tasks)
+    return Comparison(table, (ComparedGroup(group.title, heads, tuple(rows)),), tasks)
+
+
+class _RankColumn(NamedTuple):
+    cells: dict[str, Cell]
+    tasks: list[str]
+
+
+def _rank_column(
+    labels: Sequence[str], comparisons: Sequence[Comparison], metric: int
+) -> _RankColumn:
+    ours: list[dict[str, float]] = []
+    theirs: list[dict[str, float]] = []
+    tasks: list[str] = []
+    run_of: dict[str, MeasuredRun] = {}
+    for comparison in comparisons:
+        (group,) = comparison.groups
+        for place in range(metric, len(group.heads), len(_RANKED)):
+            found = {
+                row.label: row.cells[place]
+                for row in group.rows
+                if row.label in labels and _is_measured(row.cells[place])
+            }
+            if len(found) < 2:
+                continue
+            ours.append({label: _mean_of(cell) for label, cell in found.items()})
+            theirs.append({label: cell.paper.mean for label, cell in found.items()})
+            run_of |= {label: cell.run for label, cell in found.items() if cell.run is not None}
+            head = group.heads[place].rsplit(" ", 2)[0]
+            kind = "with" if comparison.table.augmented else "without"
+            trained = comparison.table.groups[0].columns[0].data
+            tasks.append(f"{trained} {kind} augmentation against {head}: {len(found)} methods")
+    paper_ranks = average_ranks(theirs, "higher")
+    cells = {
+        label: Cell(
+            # Replaced by the printed value.
+            paper=Value("", rank, None, 0, 4, target=True),
+            ours=Summary((rank,), rank, None),
+            run=run_of[label],
+            same=paper_ranks[label],
+        )
+        for label, rank in average_ranks(ours, "higher").items()
+    }
+    return _RankColumn(cells, tasks)
+
+
+def _is_measured(cell: Cell) -> bool:
+    return cell.ours is not None and cell.ours.mean is not None
+
+
+def _mean_of(cell: Cell) -> float:
+    mean = None if cell.ours is None else cell.ours.mean
+    return 0.0 if mean is None else mean

@@ -1,0 +1,47 @@
+"""`probseq report`: a table of a paper beside what run folders hold."""
+
+import shutil
+from pathlib import Path
+
+from probseq_apps.experiments.report_settings import ReportSettings
+from probseq_apps.report.compare import compare
+from probseq_apps.report.measured import MeasuredRun, find_runs
+from probseq_apps.report.paper_picture import draw
+from probseq_apps.report.paper_text import markdown_text, terminal_text
+from probseq_apps.report.papers import load_table, table_names
+from probseq_apps.training.files import write_atomic
+
+_DEFAULT_FOLDER = Path("runs")
+
+
+def paper_report(settings: ReportSettings) -> None:
+    """Print the table, and write it as Markdown and as a picture; or list the tables.
+
+    Args:
+        settings: which table, which runs, and where to write.
+
+    Raises:
+        ValueError: a folder that was named holds no finished run.
+    """
+    if settings.table is None:
+        for name in table_names():
+            print(f"{name.ljust(9)} {load_table(name).title}")
+        return
+    runs, left_out = _runs(settings.run_folders)
+    comparison = compare(load_table(settings.table), runs)
+    name = comparison.table.name.replace(":", "-")
+    settings.output_dir.mkdir(parents=True, exist_ok=True)
+    markdown, picture = (settings.output_dir / f"table-{name}.{end}" for end in ("md", "png"))
+    write_atomic(markdown, markdown_text(comparison, left_out, picture.name))
+    draw(comparison, left_out).savefig(picture)
+    print(terminal_text(comparison, left_out, shutil.get_terminal_size((120, 24)).columns))
+    print(f"\nwritten: {markdown}, {picture}")
+
+
+def _runs(folders: tuple[Path, ...]) -> tuple[list[MeasuredRun], list[str]]:
+    if folders:
+        return find_runs(folders)
+    # Nothing measured yet: the paper's numbers alone.
+    if not any(_DEFAULT_FOLDER.glob("*/report.json")):
+        return [], []
+    return find_runs([_DEFAULT_FOLDER])

@@ -1,0 +1,195 @@
+"""Tables of the papers as objects."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+from probseq_apps.report.papers.files import raw_paper
+from probseq_apps.report.papers.names import resolve_name
+
+Kind = Literal["metrics", "ranks"]
+NOT_A_TARGET = "!"
+
+
+class Value(NamedTuple):
+    """A number as printed.
+
+    Attributes:
+        text: as printed.
+        mean: the number.
+        error: what stands behind ±, as a standard error; None without one.
+        runs: number of runs behind the error.
+        decimals: digits after the point.
+        target: whether it is to be reached; False for a known slip of the paper.
+    """
+
+    text: str
+    mean: float
+    error: float | None
+    runs: int
+    decimals: int
+    target: bool
+
+
+class Column(NamedTuple):
+    """A column and where its numbers are in a run's `report.json`.
+
+    Attributes:
+        label: as printed.
+        data: data set that the models were trained on.
+        recipe: recipe that reproduces the paper's setting; None where there is none.
+        metric: name of the metric, maybe with wildcards, see :mod:`probseq_apps.report.papers`.
+        scale: the paper prints the metric times this.
+    """
+
+    label: str
+    data: str
+    recipe: str | None
+    metric: str
+    scale: float
+
+
+class TableRow(NamedTuple):
+    """A row.
+
+    Attributes:
+        label: as printed.
+        method: the method on our command line; None for one that `probseq` doesn't train.
+        detector: out-of-distribution detector of the row, for `{detector}`.
+        where: settings that a run must have for this row, as `kepsvgp.layers`: allowed values.
+        values: one for each column.
+    """
+
+    label: str
+    method: str | None
+    detector: str | None
+    where: Mapping[str, tuple[object, ...]]
+    values: tuple[Value, ...]
+
+
+class Group(NamedTuple):
+    """Rows under one heading, which may have columns of their own.
+
+    Attributes:
+        title: heading; empty for a table without.
+        columns: what the rows' values are.
+        rows: the rows.
+        sizes: the paper's number of examples by part of the data; empty if not one for all.
+    """
+
+    title: str
+    columns: tuple[Column, ...]
+    rows: tuple[TableRow, ...]
+    sizes: Mapping[str, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PaperTable:
+    """A table.
+
+    Attributes:
+        name: as on the command line.
+        title: its caption.
+        paper: where it is from.
+        kind: `ranks` for average ranks over out-of-distribution tasks.
+        error: what the paper prints behind ±.
+        augmented: whether its models were trained with augmentation; None where both will do.
+        groups: its rows.
+        notes: what a reader of the comparison should know.
+    """
+
+    name: str
+    title: str
+    paper: str
+    kind: Kind
+    error: Literal["standard error", "standard deviation"]
+    augmented: bool | None
+    groups: tuple[Group, ...]
+    notes: tuple[str, ...]
+
+
+def load_table(name: str) -> PaperTable:
+    """Read a table.
+
+    Args:
+        name: as :func:`probseq_apps.report.papers.resolve_name` takes it.
+
+    Raises:
+        ValueError: there is no such table.
+    """
+    name = resolve_name(name)
+    prefix, _, key = name.rpartition(":")
+    paper = raw_paper(prefix or "thesis")
+    raw: dict[str, Any] = paper["tables"][key]
+    parts: list[dict[str, Any]] = raw.get("groups", [{}])
+    return PaperTable(
+        name=name,
+        title=raw["title"],
+        paper=paper["paper"],
+        kind=raw.get("kind", "metrics"),
+        error=paper["error"],
+        augmented=raw.get("augmented"),
+        groups=tuple(_group(paper, raw, raw | part, part) for part in parts),
+        notes=tuple(note.format(**paper["texts"]) for note in raw.get("notes", [])),
+    )
+
+
+def _group(
+    paper: Mapping[str, Any],
+    table: Mapping[str, Any],
+    merged: Mapping[str, Any],
+    part: Mapping[str, Any],
+) -> Group:
+    # The row conditions of a table stand beside those of a whole group.
+    by_label: Mapping[str, Mapping[str, Any]] = table.get("where", {})
+    for_all: Mapping[str, Any] = part.get("where", {})
+    rows: list[TableRow] = []
+    for line in merged["rows"].strip().splitlines():
+        label, *texts = (cell.strip() for cell in line.split(" | "))
+        detector = paper.get("detectors", {}).get(label)
+        conditions = {**for_all, **by_label.get(label, {})}
+        rows.append(
+            TableRow(
+                label=label,
+                method=paper["methods"].get(merged.get("method", label)),
+                detector=detector,
+                where={key: _alternatives(value) for key, value in conditions.items()},
+                values=tuple(
+                    _value(text, merged.get("runs", paper["runs"]), paper["error"])
+                    for text in texts
+                ),
+            )
+        )
+    columns = tuple(
+        _column(paper, merged, label, metric)
+        for label, metric in zip(merged["columns"], merged["metrics"], strict=True)
+    )
+    return Group(merged.get("title", "") if part else "", columns, tuple(rows), _sizes(merged))
+
+
+def _column(paper: Mapping[str, Any], merged: Mapping[str, Any], label: str, metric: str) -> Column:
+    data, colon, own = metric.partition(":")
+    data, metric = (data, own) if colon else (merged["data"], metric)
+    recipe = merged.get("recipes", {}).get(data, merged.get("recipe"))
+    scale = paper["scales"].get(metric.rpartition("/")[2], 1.0)
+    return Column(label, data, recipe, metric, float(scale))
+
+
+def _value(text: str, runs: int, kind: str) -> Value:
+    target = not text.startswith(NOT_A_TARGET)
+    text = text.removeprefix(NOT_A_TARGET)
+    mean, _, error = text.partition("±")
+    decimals = len(mean.partition(".")[2])
+    if not error:
+        return Value(text, float(mean), None, runs, decimals, target)
+    scale = 1.0 if kind == "standard error" else math.sqrt(runs)
+    return Value(text, float(mean), float(error) / scale, runs, decimals, target)
+
+
+def _alternatives(value: object) -> tuple[object, ...]:
+    return tuple(value) if isinstance(value, list) else (value,)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+
+
+def _sizes(merged: Mapping[str, Any]) -> Mapping[str, int]:
+    return merged.get("sizes", {})

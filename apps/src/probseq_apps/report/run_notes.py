@@ -1,0 +1,137 @@
+"""How a run's setting differs from that of a paper: recipe, sizes, seeds, epochs, samples."""
+
+from collections.abc import Mapping, Sequence
+
+from probseq_apps.recipes import RECIPES, load_recipe
+from probseq_apps.report.compare import Comparison
+from probseq_apps.report.measured import MeasuredRun
+
+# Where the run ran, and what only decides which numbers exist.
+_NOT_COMPARED = (
+    "data",
+    "method",
+    "seeds",
+    "reading",
+    "training.device",
+    "training.compile",
+    "training.tensorboard",
+    "training.checkpoint_every",
+    "evaluation.shift",
+    "evaluation.ood",
+)
+# Settings of one method say nothing about the others.
+_OF_METHODS: Mapping[str, tuple[str, ...]] = {
+    "sgpa": ("sgpa",),
+    "cgpt": ("cgpt", "scgpt"),
+    "kepsvgp": ("kepsvgp",),
+}
+
+
+def run_notes(comparison: Comparison) -> list[str]:
+    """One line about each run that the comparison uses, in the order of their numbers."""
+    return [_note(number, run, comparison) for number, run in enumerate(comparison.runs, start=1)]
+
+
+def _note(number: int, run: MeasuredRun, comparison: Comparison) -> str:
+    used = _methods_of(run, comparison)
+    seeds = sorted({len(run.seeds[method]) for method in used})
+    many = " or ".join(map(str, seeds))
+    parts = [
+        f"[{number}] {run.folder}: {run.data}, {many} seed{'' if seeds == [1] else 's'}, "
+        f"{run.setting('training.epochs')} epochs, recipe {run.recipe}"
+    ]
+    if sizes := _sizes(run, comparison):
+        parts.append(sizes)
+    if sources := _sources(run, comparison):
+        parts.append(sources)
+    recipes = _recipes_of(run, comparison)
+    if not recipes:
+        parts.append("the program has no recipe of the paper's setting")
+    for recipe in recipes:
+        found = _differences(run, recipe, used)
+        parts.append(
+            f"as the paper's recipe {recipe}"
+            if not found
+            else f"unlike the paper's recipe {recipe} in " + ", ".join(found)
+        )
+    return "; ".join(parts) + "."
+
+
+def _methods_of(run: MeasuredRun, comparison: Comparison) -> list[str]:
+    rows = [row for group in comparison.groups for row in group.rows]
+    return [
+        row.method
+        for row in rows
+        if row.method is not None and any(cell.run is run for cell in row.cells)
+    ]
+
+
+def _recipes_of(run: MeasuredRun, comparison: Comparison) -> list[str]:
+    columns = [column for group in comparison.table.groups for column in group.columns]
+    named = {column.recipe for column in columns if column.data == run.data}
+    return sorted(recipe for recipe in named if recipe in RECIPES)
+
+
+def _sizes(run: MeasuredRun, comparison: Comparison) -> str:
+    """The paper's numbers of examples where ours are others."""
+    groups = [group for group in comparison.table.groups if group.columns[0].data == run.data]
+    paper = next((group.sizes for group in groups if group.sizes), {})
+    other = [
+        f"{run.facts[part]:,} {part} examples (paper: {size:,})"
+        for part, size in paper.items()
+        if part in run.facts and run.facts[part] != size
+    ]
+    return ", ".join(other)
+
+
+def _sources(run: MeasuredRun, comparison: Comparison) -> str:
+    cells = [c for group in comparison.groups for row in group.rows for c in row.cells]
+    kinds = {(c.source or "").partition("/")[0] for c in cells if c.run is run}
+    found: list[str] = []
+    if "shift" in kinds:
+        severities = _listed(run.setting("evaluation.severities"))
+        corruptions = run.setting("evaluation.corruptions")
+        count = len(corruptions) if isinstance(corruptions, Sequence) else 0
+        found.append(
+            f"corruptions made by the program, not the published files: {count} kinds, "
+            f"severities {severities}"
+        )
+    if "ood" in kinds:
+        found.append(f"unknown sets: {_listed(run.setting('evaluation.ood'))}")
+    return "; ".join(found)
+
+
+def _differences(run: MeasuredRun, recipe: str, methods: Sequence[str]) -> list[str]:
+    bases = {method.partition("+")[0].partition("-")[0] for method in methods}
+    theirs, ours = _flat(load_recipe(recipe).to_dict()), _flat(run.settings)
+    found: list[str] = []
+    for path, value in theirs.items():
+        section = path.partition(".")[0]
+        if path in _NOT_COMPARED or section in _NOT_COMPARED or path not in ours:
+            continue
+        if section in _OF_METHODS and bases.isdisjoint(_OF_METHODS[section]):
+            continue
+        if ours[path] != value:
+            found.append(f"{path} {_shown(ours[path])} ({_shown(value)})")
+    return found
+
+
+def _flat(settings: Mapping[str, object], prefix: str = "") -> dict[str, object]:
+    flat: dict[str, object] = {}
+    for name, value in settings.items():
+        if isinstance(value, Mapping):
+            flat |= _flat(value, f"{prefix}{name}.")  # pyright: ignore[reportUnknownArgumentType]
+        else:
+            # JSON has lists where the settings have tuples.
+            flat[prefix + name] = list(value) if isinstance(value, tuple) else value  # pyright: ignore[reportUnknownArgumentType]
+    return flat
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, list):
+        return f"{len(value)} of them" if len(value) > 5 else _listed(value)  # pyright: ignore[reportUnknownArgumentType]
+    return str(value)
+
+
+def _listed(values: object) -> str:
+    return ", ".join(map(str, values)) if isinstance(values, Sequence) else str(values)  # pyright: ignore[reportUnknownArgumentType]
