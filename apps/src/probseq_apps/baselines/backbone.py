@@ -1,0 +1,108 @@
+"""What the baselines ask of a transformer: its kind, its last layer, and what goes into that."""
+
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from probseq.transformers import (
+    KernelAttention,
+    SequenceTransformer,
+    SoftmaxAttention,
+    TextTransformer,
+    VisionTransformer,
+)
+
+Backbone = VisionTransformer | TextTransformer | SequenceTransformer
+
+
+def check_backbone(model: nn.Module) -> Backbone:
+    """Return the model if it is one of the backbones with an ordinary linear last layer.
+
+    Raises:
+        ValueError: it is something else, or its last layer has been replaced already.
+    """
+    if not isinstance(model, Backbone):
+        raise ValueError(
+            "model must be a VisionTransformer, TextTransformer or SequenceTransformer, got "
+            f"{type(model).__name__}"
+        )
+    if type(model.head.linear) is not nn.Linear:
+        raise ValueError(
+            "model must end with an ordinary linear layer, got "
+            f"{type(model.head.linear).__name__}: it is another baseline already"
+        )
+    return model
+
+
+def check_plain(model: nn.Module, *, method: str) -> Backbone:
+    """As `check_backbone`, for methods that change the layers of softmax or kernel attention.
+
+    Other attention modules read their layers' weights on their own, or draw samples themselves.
+
+    Raises:
+        ValueError: as `check_backbone`, or a block has another attention module.
+    """
+    backbone = check_backbone(model)
+    for index, attention in enumerate(backbone.encoder.attention):
+        if not isinstance(attention, SoftmaxAttention | KernelAttention):
+            raise ValueError(
+                f"model must have SoftmaxAttention or KernelAttention in each block for {method}, "
+                f"got {type(attention).__name__} in block {index}"
+            )
+    return backbone
+
+
+def pooled_features(
+    model: Backbone,
+    inputs: Tensor,
+    *,
+    generator: torch.Generator | None = None,
+    num_samples: int | None = None,
+) -> Float[Tensor, "folded dim"]:
+    """What a model feeds into its last layer.
+
+    Args:
+        model: the transformer, in the mode that is wanted.
+        inputs: a batch as the model takes it.
+        generator: source of the attention modules' draws.
+        num_samples: number of Monte Carlo samples S.
+
+    Returns:
+        One vector an input; with ``num_samples`` S·batch vectors, sample-major.
+    """
+    captured: list[Tensor] = []
+
+    def capture(module: nn.Module, arguments: tuple[Any, ...]) -> None:
+        captured.append(arguments[0])
+
+    handle = model.head.linear.register_forward_pre_hook(capture)
+    try:
+        model(inputs, generator=generator, num_samples=num_samples)
+    finally:
+        handle.remove()
+    (features,) = captured
+    return features
+
+
+def check_num_data(num_data: int) -> None:
+    """Refuse impossible sizes of the training set.
+
+    Raises:
+        ValueError: ``num_data`` is below 1.
+    """
+    if num_data < 1:
+        raise ValueError(
+            f"num_data must be the number of training examples, at least 1, got {num_data}"
+        )
+
+
+def check_positive(name: str, value: float) -> None:
+    """Refuse scales that are not positive.
+
+    Raises:
+        ValueError: names the argument.
+    """
+    if not value > 0.0:
+        raise ValueError(f"{name} must be positive, got {value}")

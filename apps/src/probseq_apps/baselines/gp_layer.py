@@ -1,0 +1,56 @@
+"""The Gaussian processes of SV-DKL; imports gpytorch, so import it late."""
+
+from typing import cast
+
+import gpytorch
+import torch
+from gpytorch.distributions import MultivariateNormal
+from gpytorch.utils.memoize import clear_cache_hook
+from jaxtyping import Float
+from torch import Tensor
+
+from probseq.gaussians import DiagonalGaussian
+
+
+class GaussianProcesses(gpytorch.models.ApproximateGP):
+    """Independent sparse variational Gaussian processes, each of one scalar input.
+
+    Each has a constant mean, an RBF kernel, and inducing inputs of its own, whitened.
+
+    Args:
+        num_processes: number of processes G.
+        num_inducing: inducing inputs M of each; they start evenly spaced from -2 to 2.
+    """
+
+    def __init__(self, num_processes: int, num_inducing: int) -> None:
+        shape = torch.Size([num_processes])
+        grid = torch.linspace(-2.0, 2.0, num_inducing)
+        strategy = gpytorch.variational.VariationalStrategy(
+            self,
+            grid.repeat(num_processes, 1)[..., None],
+            gpytorch.variational.CholeskyVariationalDistribution(num_inducing, batch_shape=shape),
+            learn_inducing_locations=True,
+        )
+        super().__init__(strategy)
+        self.mean_module = gpytorch.means.ConstantMean(batch_shape=shape)
+        self.covar_module = gpytorch.kernels.ScaleKernel(
+            gpytorch.kernels.RBFKernel(batch_shape=shape), batch_shape=shape
+        )
+        # The first call in training mode sets the posterior to the prior, with a little noise from
+        # the global generator: here, so that a first training step draws nothing unseen.
+        self(torch.zeros(num_processes, 1, 1))
+
+    def forward(self, x: Tensor) -> MultivariateNormal:
+        """Prior at the inputs, as gpytorch asks for it."""
+        return MultivariateNormal(cast("Tensor", self.mean_module(x)), self.covar_module(x))
+
+    def marginals(self, x: Float[Tensor, "n processes"]) -> DiagonalGaussian:
+        """Posterior of each process at its input, ``(n, processes)``."""
+        # gpytorch keeps a factorisation in eval mode, stale when new weights are loaded.
+        clear_cache_hook(self.variational_strategy)
+        posterior = self(x.mT[..., None])
+        return DiagonalGaussian(posterior.mean.mT, posterior.variance.mT)
+
+    def kl(self) -> Float[Tensor, ""]:
+        """KL divergence of all posteriors from their priors, in nats."""
+        return self.variational_strategy.kl_divergence().sum()

@@ -1,0 +1,231 @@
+"""Mean-field variational inference over the weights (Blundell et al. 2015)."""
+
+import math
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Literal, get_args
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from probseq.transformers import TransformerOutput, repeat_samples
+from probseq.transformers.protocol import check_num_samples
+from probseq_apps.baselines.backbone import Backbone, check_num_data, check_plain, check_positive
+
+DrawName = Literal["activations", "weights"]
+
+
+class ForwardPass:
+    """What the layers must know of the forward pass that they are in; all layers share one.
+
+    Attributes:
+        generator: source of the draws.
+        num_samples: samples that are folded into the batch, sample-major.
+    """
+
+    def __init__(self) -> None:
+        self.generator: torch.Generator | None = None
+        self.num_samples = 1
+
+    @contextmanager
+    def of(self, generator: torch.Generator | None, num_samples: int) -> Generator[None]:
+        """Set both for the time of one pass."""
+        self.generator, self.num_samples = generator, num_samples
+        try:
+            yield
+        finally:
+            self.generator, self.num_samples = None, 1
+
+
+class MeanFieldLinear(nn.Module):
+    r"""Linear layer with an independent normal posterior over each weight and bias.
+
+    With :math:`q(W_{ij}) = N(\mu_{ij}, \sigma_{ij}^2)` an output given its input x is
+    :math:`N(\mu x, \sigma^2 x^2)` (Kingma et al. 2015, Eq. 6: local reparametrisation).
+
+    Args:
+        linear: layer whose weights become the means.
+        current: the forward pass, shared with the other layers.
+        draw: see `mean_field_model`.
+        prior_std: standard deviation p of the prior N(0, p²).
+        initial_std: standard deviation σ to start from.
+    """
+
+    def __init__(
+        self,
+        linear: nn.Linear,
+        current: ForwardPass,
+        *,
+        draw: DrawName,
+        prior_std: float,
+        initial_std: float,
+    ) -> None:
+        super().__init__()
+        self._current, self._draw, self._prior_std = current, draw, prior_std
+        start = math.log(initial_std)
+        self.weight_mean = linear.weight
+        self.raw_weight_std = nn.Parameter(torch.full_like(linear.weight, start))
+        self.bias_mean = dict(linear.named_parameters()).get("bias")
+        self.raw_bias_std = (
+            None if self.bias_mean is None else nn.Parameter(torch.full_like(self.bias_mean, start))
+        )
+
+    @property
+    def weight_std(self) -> Float[Tensor, "out in"]:
+        """Standard deviations σ of the weights."""
+        return self.raw_weight_std.exp()
+
+    @property
+    def bias_std(self) -> Float[Tensor, " out"] | None:
+        """Standard deviations of the biases, if the layer has any."""
+        return None if self.raw_bias_std is None else self.raw_bias_std.exp()
+
+    def forward(self, x: Float[Tensor, "folded *tokens in"]) -> Float[Tensor, "folded *tokens out"]:
+        """Draw the layer's outputs."""
+        return self._from_weights(x) if self._draw == "weights" else self._from_activations(x)
+
+    def kl(self) -> Float[Tensor, ""]:
+        r"""KL from N(0, p²), :math:`\sum \log(p/\sigma) + (\sigma^2 + \mu^2)/2p^2 - 1/2`, nats."""
+        total = _kl(self.weight_mean, self.raw_weight_std, self._prior_std)
+        if self.bias_mean is not None and self.raw_bias_std is not None:
+            total = total + _kl(self.bias_mean, self.raw_bias_std, self._prior_std)
+        return total
+
+    def _from_activations(self, x: Tensor) -> Tensor:
+        mean = F.linear(x, self.weight_mean, self.bias_mean)
+        bias_variance = None if self.bias_std is None else self.bias_std.square()
+        variance = F.linear(x.square(), self.weight_std.square(), bias_variance)
+        # The square root has no gradient at zero, where an input of zeros leads.
+        std = variance.clamp(min=torch.finfo(variance.dtype).tiny).sqrt()
+        return mean + std * self._noise(mean, mean.shape)
+
+    def _from_weights(self, x: Tensor) -> Tensor:
+        samples = self._current.num_samples
+        noise = self._noise(self.weight_mean, (samples, *self.weight_mean.shape))
+        weight = self.weight_mean + self.weight_std * noise
+        rows = x.reshape(samples, -1, x.shape[-1])
+        out = rows @ weight.mT
+        if self.bias_mean is not None and self.bias_std is not None:
+            noise = self._noise(self.bias_mean, (samples, 1, len(self.bias_mean)))
+            out = out + self.bias_mean + self.bias_std * noise
+        return out.reshape(*x.shape[:-1], -1)
+
+    def _noise(self, like: Tensor, shape: tuple[int, ...]) -> Tensor:
+        return torch.randn(
+            shape, generator=self._current.generator, dtype=like.dtype, device=like.device
+        )
+
+
+class MeanFieldTransformer(nn.Module):
+    """A transformer whose linear layers are `MeanFieldLinear`; see `mean_field_model`.
+
+    Args:
+        model: the transformer, with its layers replaced.
+        current: the forward pass that the layers share.
+        num_data: number of training examples.
+    """
+
+    def __init__(self, model: Backbone, current: ForwardPass, *, num_data: int) -> None:
+        super().__init__()
+        self.model, self.num_data = model, num_data
+        self._current = current
+
+    def forward(
+        self,
+        inputs: Tensor,
+        *,
+        generator: torch.Generator | None = None,
+        num_samples: int | None = None,
+    ) -> TransformerOutput:
+        """Draw weights (or what they lead to) and classify.
+
+        Args:
+            inputs: a batch as the transformer takes it.
+            generator: source of the draws.
+            num_samples: number of independent draws S, run as one batch.
+
+        Returns:
+            Logits, ``(batch, classes)`` or ``(S, batch, classes)``, and as penalty the
+            transformer's plus the weights' KL divergence divided by ``num_data``: nats an example.
+
+        Raises:
+            ValueError: ``num_samples`` is below 1, or as the transformer.
+        """
+        check_num_samples(num_samples)
+        copies = inputs if num_samples is None else repeat_samples(inputs, num_samples)
+        with self._current.of(generator, num_samples or 1):
+            logits, penalty = self.model(copies)
+        if num_samples is not None:
+            logits = logits.unflatten(0, (num_samples, -1))
+        return TransformerOutput(logits, penalty + self.kl() / self.num_data)
+
+    def kl(self) -> Float[Tensor, ""]:
+        """KL divergence of all weights' posterior from the prior, in nats."""
+        layers = [module for module in self.modules() if isinstance(module, MeanFieldLinear)]
+        return torch.stack([layer.kl() for layer in layers]).sum()
+
+
+def mean_field_model(
+    model: nn.Module,
+    *,
+    num_data: int,
+    draw: DrawName = "activations",
+    prior_std: float = 1.0,
+    initial_std: float = 0.01,
+) -> MeanFieldTransformer:
+    """Give the linear layers of a transformer a mean-field Gaussian posterior.
+
+    All linear layers of the blocks and of the head have one, weights and biases. Embeddings (the
+    patches' convolution too), positions, layer norms and kernel hyperparameters stay point
+    estimates. Dropout is switched off: the thesis (B.4) has it for all methods but this one.
+
+    What is drawn:
+
+    - ``"activations"``: each layer's outputs, a draw for each token. Gradients vary least. Every
+      single output has the right distribution, but a weight serves all tokens of a sequence, and
+      that dependence is lost: what is pooled over T tokens varies too little, by up to a factor T
+      in variance.
+    - ``"weights"``: one set of weights for a pass, or for each of its samples, as Blundell et al.;
+      all dependences are right. In training the whole batch shares the draw, so that gradients
+      vary more.
+
+    Args:
+        model: transformer with softmax or kernel attention; it is changed and becomes a part of
+            the result. Its weights are the initial means.
+        num_data: number of training examples.
+        draw: what is drawn, see above.
+        prior_std: standard deviation of the weights' prior.
+        initial_std: standard deviation of the weights' posterior to start from.
+
+    Returns:
+        A transformer with ``forward(inputs, *, generator, num_samples)`` that always draws.
+
+    Raises:
+        ValueError: the model is of another kind, or an argument is out of range.
+    """
+    check_num_data(num_data)
+    check_positive("prior_std", prior_std)
+    check_positive("initial_std", initial_std)
+    if draw not in get_args(DrawName):
+        raise ValueError(f"draw must be one of {get_args(DrawName)}, got {draw!r}")
+    backbone = check_plain(model, method="mean-field inference")
+    current = ForwardPass()
+    for part in (backbone.encoder, backbone.head):
+        for parent in list(part.modules()):
+            for name, child in list(parent.named_children()):
+                if isinstance(child, nn.Linear):
+                    layer = MeanFieldLinear(
+                        child, current, draw=draw, prior_std=prior_std, initial_std=initial_std
+                    )
+                    parent.register_module(name, layer)
+    for module in backbone.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+    return MeanFieldTransformer(backbone, current, num_data=num_data)
+
+
+def _kl(mean: Tensor, raw_std: Tensor, prior_std: float) -> Tensor:
+    scaled = (torch.exp(2.0 * raw_std) + mean.square()) / prior_std**2
+    return (math.log(prior_std) - raw_std + 0.5 * scaled - 0.5).sum()

@@ -1,0 +1,238 @@
+"""Spectral-normalised neural Gaussian process (Liu et al. 2020)."""
+
+import math
+from collections.abc import Iterable
+from typing import cast
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from probseq.fourier import fourier_features, sample_frequencies
+from probseq.kernels import RBF
+from probseq.linalg import triangular_inverse
+from probseq.transformers import TransformerOutput
+from probseq.transformers.attention import full_precision
+from probseq_apps.baselines.backbone import (
+    Backbone,
+    check_num_data,
+    check_plain,
+    check_positive,
+    pooled_features,
+)
+from probseq_apps.baselines.spectral import bound_spectral_norm
+
+
+class GaussianProcessHead(nn.Module):
+    r"""Gaussian process classifier on random Fourier features (Liu et al. 2020, Eqs. 7-9).
+
+    .. math:: f_c(h) = \phi(h)^\top w_c + b_c, \quad w_c \sim N(0, s^2 I), \quad
+        E[\phi(h)^\top \phi(h')] = \exp(-|h - h'|^2 / 2\ell^2).
+
+    The weights w are learned like those of any layer (their prior is part of the loss). After the
+    training `set_precision` gives them a Laplace posterior, and from then on predictions in eval
+    mode are mean-field adjusted, :math:`f / \sqrt{1 + \tfrac{\pi}{8} \operatorname{var} f}`. Going
+    back to training drops the posterior, which would be that of other weights.
+
+    Differences from the paper: its scale of the prior is 1; a logit would then vary by 1 under the
+    prior, less than a trained classifier's logits do. The constant b has no prior.
+
+    Args:
+        dim: width of the inputs h.
+        num_classes: width of the output.
+        num_features: number of random features, half cosines, half sines.
+        lengthscale: lengthscale ℓ of the kernel, not learned: the features that go in are.
+        prior_std: standard deviation s of each logit under the prior.
+
+    Raises:
+        ValueError: an argument is out of range.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        num_classes: int,
+        *,
+        num_features: int,
+        lengthscale: float,
+        prior_std: float,
+    ) -> None:
+        super().__init__()
+        if num_features < 2 or num_features % 2:
+            raise ValueError(f"num_features must be even and at least 2, got {num_features}")
+        check_positive("lengthscale", lengthscale)
+        check_positive("prior_std", prior_std)
+        self.prior_std = prior_std
+        self.kernel = RBF(dim, lengthscale=lengthscale).requires_grad_(False)
+        self.register_buffer("frequencies", sample_frequencies(self.kernel, num_features // 2))
+        self.output = nn.Linear(num_features, num_classes)
+        # Logits of variance 1: the layers below have a gradient from the first step on.
+        nn.init.normal_(self.output.weight)
+        nn.init.zeros_(self.output.bias)
+        self.register_buffer("covariance_root", prior_std * torch.eye(num_features))
+        self.register_buffer("fitted", torch.tensor(False))
+        self.frequencies: Tensor
+        self.covariance_root: Tensor
+        self.fitted: Tensor
+
+    def forward(self, h: Float[Tensor, "n dim"]) -> Float[Tensor, "n classes"]:
+        """Logits; mean-field adjusted in eval mode once there is a posterior."""
+        with torch.autocast(h.device.type, enabled=False):
+            phi = self.features(full_precision(h))
+            logits = self.output(phi)
+            if self.training:
+                return logits
+            variance = self.variance(phi) * self.fitted
+            return logits / (1.0 + math.pi / 8.0 * variance).sqrt()[:, None]
+
+    def features(self, h: Float[Tensor, "n dim"]) -> Float[Tensor, "n features"]:
+        """Random features φ(h), of norm 1."""
+        return fourier_features(self.kernel, h, self.frequencies)
+
+    def variance(self, phi: Float[Tensor, "n features"]) -> Float[Tensor, " n"]:
+        """Variance φᵀP⁻¹φ of each logit, the same for all classes."""
+        return (phi @ self.covariance_root.mT).square().sum(-1)
+
+    def negative_log_prior(self) -> Float[Tensor, ""]:
+        """|w|²/2s², up to a constant."""
+        return 0.5 * self.output.weight.square().sum() / self.prior_std**2
+
+    def train(self, mode: bool = True) -> "GaussianProcessHead":
+        """Switch the mode; training drops the posterior."""
+        if mode:
+            self.fitted.fill_(False)
+        return super().train(mode)
+
+    @torch.no_grad()
+    def set_precision(self, precision: Float[Tensor, "features features"]) -> None:
+        """Set the posterior precision P, in float64; R = L⁻¹ with P = LLᵀ has RᵀR = P⁻¹."""
+        root = triangular_inverse(torch.linalg.cholesky(precision))
+        self.covariance_root.copy_(root)
+        self.fitted.fill_(True)
+
+
+class SNGPTransformer(nn.Module):
+    """A transformer with bounded residual branches and a Gaussian process head: `sngp_model`.
+
+    Args:
+        model: the transformer, changed.
+        num_data: number of training examples.
+    """
+
+    def __init__(self, model: Backbone, *, num_data: int) -> None:
+        super().__init__()
+        self.model, self.num_data = model, num_data
+
+    @property
+    def head(self) -> GaussianProcessHead:
+        """The Gaussian process."""
+        return cast("GaussianProcessHead", self.model.head.linear)
+
+    def forward(
+        self,
+        inputs: Tensor,
+        *,
+        generator: torch.Generator | None = None,
+        num_samples: int | None = None,
+    ) -> TransformerOutput:
+        """Classify; nothing is drawn, samples are copies.
+
+        Args:
+            inputs: a batch as the transformer takes it.
+            generator: handed on to the attention modules, which don't use it.
+            num_samples: number of samples S.
+
+        Returns:
+            Logits, ``(batch, classes)`` or ``(S, batch, classes)``, mean-field adjusted in eval
+            mode once `fit_precision` has been called, and as penalty the transformer's plus the
+            negative log prior of the output weights divided by ``num_data``: nats an example.
+        """
+        logits, penalty = self.model(inputs, generator=generator, num_samples=num_samples)
+        return TransformerOutput(logits, penalty + self.head.negative_log_prior() / self.num_data)
+
+
+def sngp_model(
+    model: nn.Module,
+    *,
+    num_data: int,
+    bound: float = 0.95,
+    num_features: int = 1024,
+    lengthscale: float | None = None,
+    prior_std: float = 10.0,
+) -> SNGPTransformer:
+    """Bound a transformer's residual branches and end it with a Gaussian process.
+
+    The bound holds for the linear layers of the attention modules and of the MLPs, each matrix as
+    it is stored (the stacked projections to queries, keys and values are one). It keeps distances
+    between inputs from being lost or blown up. Embeddings and pooling have none.
+
+    The thesis draws 10 samples of the logits; here they are integrated over by the mean-field
+    formula, as the paper's authors do.
+
+    Args:
+        model: transformer with softmax or kernel attention; it is changed and becomes a part of
+            the result.
+        num_data: number of training examples.
+        bound: the largest spectral norm c; 0.95 is the authors' for BERT.
+        num_features: number of random features, even.
+        lengthscale: the kernel's lengthscale; ``None`` for the square root of the width, the size
+            of a vector behind a layer norm.
+        prior_std: standard deviation of each logit under the prior.
+
+    Returns:
+        A transformer with ``forward(inputs, *, generator, num_samples)``. Call `fit_precision` when
+        it is trained.
+
+    Raises:
+        ValueError: the model is of another kind, or an argument is out of range.
+    """
+    check_num_data(num_data)
+    check_positive("bound", bound)
+    backbone = check_plain(model, method="SNGP")
+    linear = backbone.head.linear
+    head = GaussianProcessHead(
+        linear.in_features,
+        linear.out_features,
+        num_features=num_features,
+        lengthscale=math.sqrt(linear.in_features) if lengthscale is None else lengthscale,
+        prior_std=prior_std,
+    )
+    backbone.head.register_module("linear", head.to(linear.weight))
+    bound_spectral_norm(backbone.encoder, bound=bound)
+    return SNGPTransformer(backbone, num_data=num_data)
+
+
+@torch.no_grad()
+def fit_precision(model: nn.Module, batches: Iterable[Tensor]) -> None:
+    r"""Fit the Laplace posterior of the output weights to the training set, in one pass.
+
+    .. math:: P = I / s^2 + \sum_n \max_c p_{nc} (1 - p_{nc}) \, \phi_n \phi_n^\top
+
+    The paper (Eq. 9) has a matrix for each class c, with the weights p_c (1 − p_c) alone; its
+    authors' code has one for all classes, with weight 1, the Gaussian likelihood's. This is one
+    matrix with the largest of the paper's weights: no class's variance is above that of the paper,
+    a confident classifier's is not as small as the code's, and as the variance is the same for all
+    classes, the predicted class never changes.
+
+    Args:
+        model: a trained `SNGPTransformer`; left in eval mode.
+        batches: the training inputs, as the transformer takes them.
+
+    Raises:
+        ValueError: the model is of another kind, or there are no batches.
+    """
+    if not isinstance(model, SNGPTransformer):
+        raise ValueError(f"model must be a SNGPTransformer, got {type(model).__name__}")
+    model.eval()
+    head = model.head
+    eye = torch.eye(head.frequencies.shape[0] * 2, dtype=torch.float64, device=head.fitted.device)
+    precision, empty = eye / head.prior_std**2, True
+    for inputs in batches:
+        phi = head.features(full_precision(pooled_features(model.model, inputs)))
+        probs = head.output(phi).softmax(-1).double()
+        weight = (probs * (1.0 - probs)).amax(-1, keepdim=True)
+        phi = phi.double()
+        precision, empty = precision + phi.mT @ (weight * phi), False
+    if empty:
+        raise ValueError("batches must hold training inputs, got none")
+    head.set_precision(precision)

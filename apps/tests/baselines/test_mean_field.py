@@ -1,0 +1,247 @@
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.distributions import Normal, kl_divergence
+
+import sgpa
+from probseq_apps.baselines.mean_field import ForwardPass, MeanFieldLinear, mean_field_model
+
+DRAWS = ("activations", "weights")
+KINDS = ("vision", "text", "sequence")
+
+
+def layer_with(draw, *, bias=True, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    current = ForwardPass()
+    linear = nn.Linear(4, 3, bias=bias).double()
+    layer = MeanFieldLinear(linear, current, draw=draw, prior_std=0.7, initial_std=0.1)
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) - 0.5)
+    return layer, current
+
+
+def posterior(layer):
+    """The layer's weights and biases as independent normals of torch."""
+    yield Normal(layer.weight_mean, layer.raw_weight_std.exp())
+    if layer.bias_mean is not None:
+        yield Normal(layer.bias_mean, layer.raw_bias_std.exp())
+
+
+def draw_outputs(layer, current, x, count):
+    with current.of(torch.Generator().manual_seed(1), count), torch.no_grad():
+        return layer(x.repeat(count, *(1,) * (x.ndim - 1))).unflatten(0, (count, -1))
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_the_kl_is_that_of_torch_distributions(bias):
+    layer, _ = layer_with("activations", bias=bias)
+    expected = sum(
+        kl_divergence(q, Normal(torch.zeros_like(q.loc), 0.7 * torch.ones_like(q.loc))).sum()
+        for q in posterior(layer)
+    )
+    torch.testing.assert_close(layer.kl(), expected)
+
+
+@pytest.mark.parametrize("draw", DRAWS)
+def test_each_output_has_the_mean_and_variance_of_drawn_weights(draw):
+    layer, current = layer_with(draw)
+    x = torch.randn(2, 3, 4, generator=torch.Generator().manual_seed(2)).double()
+    weight, bias = posterior(layer)
+    draws = draw_outputs(layer, current, x, 40_000)
+    mean = x @ weight.mean.mT + bias.mean
+    variance = x.square() @ weight.variance.mT + bias.variance
+    torch.testing.assert_close(draws.mean(0), mean, atol=0.05, rtol=0.0)
+    torch.testing.assert_close(draws.var(0), variance, atol=0.0, rtol=0.05)
+
+
+def test_drawn_activations_forget_that_tokens_share_their_weights_and_drawn_weights_do_not():
+    x = torch.randn(1, 1, 4, generator=torch.Generator().manual_seed(3)).double()
+    tokens = 16
+    pooled = {}
+    for draw in DRAWS:
+        layer, current = layer_with(draw)
+        pooled[draw] = draw_outputs(layer, current, x.expand(1, tokens, 4), 20_000).mean(2).var(0)
+    weight, bias = posterior(layer)
+    exact = x[0].square() @ weight.variance.mT + bias.variance  # equal tokens: that of one
+    torch.testing.assert_close(pooled["weights"], exact, atol=0.0, rtol=0.05)
+    torch.testing.assert_close(pooled["activations"], exact / tokens, atol=0.0, rtol=0.05)
+
+
+def test_drawn_weights_are_shared_by_all_rows_of_a_sample_and_differ_between_samples():
+    layer, current = layer_with("weights")
+    x = torch.randn(9, 4, generator=torch.Generator().manual_seed(4)).double()
+    design = torch.cat([x, torch.ones(9, 1).double()], 1)
+    draws = draw_outputs(layer, current, x, 3)
+    for sample in draws:  # nine rows of one affine map of four numbers
+        fitted = design @ torch.linalg.lstsq(design, sample).solution
+        torch.testing.assert_close(fitted, sample)
+    assert not torch.allclose(draws[0], draws[1])
+
+
+@pytest.mark.parametrize("draw", DRAWS)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("attention", ["softmax", "kernel", "kernel-asym"])
+def test_without_spread_the_model_is_the_point_estimate(make_model, kind, attention, draw):
+    model, inputs = make_model(kind, attention)
+    expected = copy.deepcopy(model)(inputs).logits
+    changed = mean_field_model(model, num_data=10, draw=draw, initial_std=1e-12)
+    torch.testing.assert_close(changed(inputs).logits, expected)
+    samples = changed(inputs, num_samples=4).logits
+    torch.testing.assert_close(samples, expected.expand(4, -1, -1))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_linear_layers_of_blocks_and_head_are_random_and_nothing_else(make_model, kind):
+    model, _ = make_model(kind, pooling="sequence")
+    linear = sum(type(module) is nn.Linear for module in model.modules())
+    inside = linear - (kind == "sequence")  # its embedding is a linear layer, and stays
+    changed = mean_field_model(model, num_data=10)
+    assert sum(isinstance(module, MeanFieldLinear) for module in changed.modules()) == inside
+    left = [name for name, module in changed.named_modules() if type(module) is nn.Linear]
+    assert left == ["model.embed"] * (kind == "sequence")
+    assert not any("norm" in name for name, _ in changed.named_parameters() if "raw" in name)
+
+
+def test_the_penalty_is_the_kl_of_all_weights_an_example(make_model):
+    model, inputs = make_model("text", pooling="sequence")
+    changed = mean_field_model(model, num_data=50, prior_std=0.3, initial_std=0.2)
+    expected = 0.0
+    for module in changed.modules():
+        if isinstance(module, MeanFieldLinear):
+            for q in posterior(module):
+                prior = Normal(torch.zeros_like(q.loc), 0.3 * torch.ones_like(q.loc))
+                expected = expected + kl_divergence(q, prior).sum()
+    torch.testing.assert_close(changed(inputs).penalty, expected / 50)
+    torch.testing.assert_close(changed(inputs, num_samples=3).penalty, expected / 50)
+
+
+@pytest.mark.parametrize("draw", DRAWS)
+def test_equal_generators_give_equal_draws_in_training_and_in_eval_mode(make_model, draw):
+    model, inputs = make_model()
+    changed = mean_field_model(model, num_data=10, draw=draw, initial_std=0.2)
+    for mode in (True, False):
+        changed.train(mode)
+        first, again, other = (
+            changed(inputs, generator=torch.Generator().manual_seed(seed), num_samples=2).logits
+            for seed in (1, 1, 2)
+        )
+        assert torch.equal(first, again)
+        assert not torch.allclose(first, other)
+        assert not torch.allclose(first[0], first[1])
+
+
+@pytest.mark.parametrize("draw", DRAWS)
+def test_many_samples_at_once_have_the_law_of_single_draws(make_model, draw):
+    model, inputs = make_model(seed=3)
+    changed = mean_field_model(model, num_data=10, draw=draw, initial_std=0.3).eval()
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        together = changed(inputs, generator=generator, num_samples=4000).logits
+        single = torch.stack([changed(inputs, generator=generator).logits for _ in range(800)])
+    spread = together.std(0)
+    assert ((together.mean(0) - single.mean(0)).abs() < 0.2 * spread).all()
+    torch.testing.assert_close(single.std(0), spread, atol=0.0, rtol=0.15)
+
+
+def test_inputs_of_zeros_have_finite_gradients():
+    layer, _ = layer_with("activations", bias=False)
+    x = torch.zeros(2, 4, dtype=torch.float64, requires_grad=True)
+    layer(x).sum().backward()
+    assert x.grad.isfinite().all()
+    assert all(parameter.grad.isfinite().all() for parameter in layer.parameters())
+
+
+def test_the_gradient_is_that_of_the_reparametrised_draw():
+    layer, current = layer_with("activations")
+    x = torch.randn(3, 4, generator=torch.Generator().manual_seed(5)).double().requires_grad_()
+
+    def output(x, *parameters):
+        with current.of(torch.Generator().manual_seed(0), 1):
+            names = dict(zip(dict(layer.named_parameters()), parameters, strict=True))
+            return torch.func.functional_call(layer, names, (x,))
+
+    assert torch.autograd.gradcheck(output, (x, *layer.parameters()))
+
+
+def test_every_parameter_is_trained(make_model):
+    model, inputs = make_model("sequence", pooling="sequence")
+    changed = mean_field_model(model, num_data=10)
+    logits, penalty = changed(inputs)
+    (logits.square().sum() + penalty).backward()
+    missing = [name for name, p in changed.named_parameters() if p.grad is None]
+    assert not missing
+
+
+def test_dropout_is_switched_off(make_model):
+    model, inputs = make_model(dropout=0.5)
+    changed = mean_field_model(model, num_data=10, initial_std=1e-12).train()
+    torch.testing.assert_close(changed(inputs).logits, changed(inputs).logits)
+
+
+def test_a_saved_model_is_the_model(make_model):
+    trained = mean_field_model(make_model(seed=1)[0], num_data=10, initial_std=0.2).eval()
+    fresh, inputs = make_model(seed=2)
+    fresh = mean_field_model(fresh, num_data=10).eval()
+    fresh.load_state_dict(trained.state_dict())
+    outputs = [
+        model(inputs, generator=torch.Generator().manual_seed(0)) for model in (trained, fresh)
+    ]
+    assert torch.equal(outputs[0].logits, outputs[1].logits)
+    assert torch.equal(outputs[0].penalty, outputs[1].penalty)
+
+
+def test_a_copy_draws_from_its_own_generator(make_model):
+    model, inputs = make_model()
+    changed = mean_field_model(model, num_data=10, draw="weights", initial_std=0.2)
+    copied = copy.deepcopy(changed)
+    outputs = [
+        each(inputs, generator=torch.Generator().manual_seed(0), num_samples=2).logits
+        for each in (changed, copied)
+    ]
+    assert torch.equal(outputs[0], outputs[1])
+
+
+def test_bfloat16_autocast_keeps_the_divergence_in_full_precision(make_model):
+    model, inputs = make_model()
+    changed = mean_field_model(model.float(), num_data=10, initial_std=0.1)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        logits, penalty = changed(inputs.float())
+    assert logits.isfinite().all()
+    torch.testing.assert_close(penalty, changed.kl() / 10)
+
+
+def test_attention_that_reads_its_weights_itself_is_refused(make_model):
+    model, _ = make_model(attention=lambda index: sgpa.SparseGPAttention(8, 2, 3))
+    with pytest.raises(ValueError, match="SparseGPAttention in block 0"):
+        mean_field_model(model, num_data=10)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"num_data": 0}, "num_data"),
+        ({"prior_std": 0.0}, "prior_std"),
+        ({"initial_std": -1.0}, "initial_std"),
+    ],
+)
+def test_bad_settings_are_refused(make_model, settings, message):
+    with pytest.raises(ValueError, match=message):
+        mean_field_model(make_model()[0], **{"num_data": 10, **settings})
+
+
+def test_a_baseline_on_a_baseline_is_refused(make_model):
+    changed = mean_field_model(make_model()[0], num_data=10)
+    with pytest.raises(ValueError, match="MeanFieldTransformer"):
+        mean_field_model(changed, num_data=10)
+    with pytest.raises(ValueError, match="MeanFieldLinear"):
+        mean_field_model(changed.model, num_data=10)
+
+
+@pytest.mark.parametrize("num_samples", [0, -2])
+def test_sample_counts_below_one_are_refused(make_model, num_samples):
+    model, inputs = make_model()
+    with pytest.raises(ValueError, match="num_samples"):
+        mean_field_model(model, num_data=10)(inputs, num_samples=num_samples)
