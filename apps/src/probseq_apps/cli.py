@@ -16,10 +16,12 @@ from tyro.conf import OmitArgPrefixes, Positional, arg
 
 from probseq_apps.data.names import unknown_name_message
 from probseq_apps.experiments.bench_settings import BenchSettings
+from probseq_apps.experiments.regress_settings import RegressSettings, saved_regress
 from probseq_apps.experiments.report_settings import ReportSettings
 from probseq_apps.experiments.saved import saved_command
 from probseq_apps.experiments.settings import ClassifySettings, RunOptions
 from probseq_apps.recipes import RECIPES, for_data, load_recipe, small_recipe_name
+from probseq_apps.recipes.regression import REGRESS_RECIPES, for_molecules, load_regress_recipe
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +46,30 @@ class Classify:
         from probseq_apps.experiments.classify import classify
 
         classify(self.settings, self.run, recipe=self.recipe)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Regress:
+    """Predict a property of molecules, measure how sure and how right, and compare methods.
+
+    Every setting comes from a recipe, and flags override it. The defaults shown are those of the
+    recipe named by --recipe. Molecules need the extra `molecules` (RDKit).
+    """
+
+    recipe: Annotated[str, arg(help=f"One of {', '.join(REGRESS_RECIPES)}.")] = "zinc-small"
+    settings: Annotated[RegressSettings, arg(name="")] = field(default_factory=RegressSettings)
+    run: Annotated[RunOptions, arg(name="")] = field(default_factory=RunOptions)
+
+    @property
+    def debug(self) -> bool:
+        """Whether errors show where they came from."""
+        return self.run.debug
+
+    def execute(self) -> None:
+        """Run the experiment."""
+        from probseq_apps.experiments.regress import regress
+
+        regress(self.settings, self.run, recipe=self.recipe)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,6 +184,17 @@ def parse_classify(arguments: list[str]) -> Classify:
         _refuse(str(error))
 
 
+def parse_regress(arguments: list[str]) -> Regress:
+    """Read the arguments of `probseq regress`."""
+    try:
+        default = _default_regress(arguments)
+        return tyro.cli(
+            OmitArgPrefixes[Regress], prog="probseq regress", args=arguments, default=default
+        )
+    except ValueError as error:
+        _refuse(str(error))
+
+
 def parse_bench(arguments: list[str]) -> Bench:
     """Read the arguments of `probseq bench`."""
     try:
@@ -193,6 +230,23 @@ def _default_classify(arguments: Sequence[str]) -> Classify:
         recipe = small_recipe_name(data or "digits")
     settings = load_recipe(recipe)
     return Classify(recipe=recipe, settings=for_data(settings, data or settings.data))
+
+
+def _default_regress(arguments: Sequence[str]) -> Regress:
+    """What `probseq regress` does where no flag says otherwise, as `_default_classify`.
+
+    Raises:
+        ValueError: the recipe or the data set is unknown.
+    """
+    recipe, data = _value_of("--recipe", arguments), _value_of("--data", arguments)
+    run_dir = _value_of("--run-dir", arguments)
+    if recipe is None and data is None and run_dir is not None and "--resume" in arguments:
+        saved = saved_regress(Path(run_dir))
+        if saved is not None:
+            return Regress(recipe=saved[0], settings=saved[1])
+    recipe = recipe or "zinc-small"
+    settings = load_regress_recipe(recipe)
+    return Regress(recipe=recipe, settings=for_molecules(settings, data or settings.data))
 
 
 def _value_of(flag: str, arguments: Sequence[str]) -> str | None:
@@ -231,6 +285,10 @@ SUBCOMMANDS: dict[str, Subcommand] = {
     "classify": Subcommand(
         "train classifiers on one data set, compare accuracy and uncertainty (default: digits)",
         parse_classify,
+    ),
+    "regress": Subcommand(
+        "predict a property of molecules, compare errors and uncertainty (default: zinc)",
+        parse_regress,
     ),
     "report": Subcommand("put a table of the papers beside what run folders hold", parse_report),
     "bench": Subcommand("time attention methods beside softmax attention", parse_bench),

@@ -1,0 +1,224 @@
+"""`probseq regress`: predict a property of molecules, measure how sure and how right, compare."""
+
+import contextlib
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from probseq_apps.data.zinc import GraphData, GraphSplit, load_molecules
+from probseq_apps.experiments.folders import (
+    check_folder,
+    default_folder,
+    prepare_folder,
+    run_all,
+)
+from probseq_apps.experiments.methods import MethodSpec, base_methods
+from probseq_apps.experiments.objectives import penalty_weight
+from probseq_apps.experiments.regress_model import RegressionModel, build_regression_model
+from probseq_apps.experiments.regress_prediction import (
+    NumberPredictions,
+    NumberPredictor,
+    save_number_predictions,
+)
+from probseq_apps.experiments.regress_settings import (
+    REGRESS,
+    RegressEvaluationSettings,
+    RegressSettings,
+    regress_config,
+)
+from probseq_apps.experiments.regress_task import RegressionTask
+from probseq_apps.experiments.runs import PREDICTIONS, run_folder
+from probseq_apps.experiments.settings import RunOptions
+from probseq_apps.report.regress_report import write_regress_report
+from probseq_apps.training import distributed
+from probseq_apps.training.loop import fit
+from probseq_apps.training.runs import sole_use
+from probseq_apps.training.schedule import derive_seed
+
+SWAPPED = "ood/swapped-edges"
+
+
+class RegressExperiment(NamedTuple):
+    """What all runs share.
+
+    Attributes:
+        settings: all settings.
+        data: the molecules.
+        folder: the experiment's folder.
+        progress: show progress bars.
+    """
+
+    settings: RegressSettings
+    data: GraphData
+    folder: Path
+    progress: bool
+
+
+def regress(settings: RegressSettings, options: RunOptions, *, recipe: str) -> Path:
+    """Run the experiment and write its report.
+
+    Everything that can be refused is refused before anything is written.
+
+    Args:
+        settings: what to compare.
+        options: files and running.
+        recipe: name of the recipe that the settings came from, for the report.
+
+    Returns:
+        The experiment's folder.
+
+    Raises:
+        ValueError: data, settings and folder don't go together.
+        OSError: a file cannot be read or written.
+        MissingExtraError: RDKit is not installed.
+    """
+    torch.set_num_threads(options.threads)
+    distributed.join(distributed.resolve_device(settings.training.device))
+    if options.run_dir is not None and distributed.is_main():
+        check_folder(options.run_dir, options, experiment=REGRESS)
+    if options.download:
+        raise ValueError("download must be off: molecules are read from files of one's own")
+    reading = settings.reading
+    data = load_molecules(
+        settings.data,
+        data_dir=options.data_dir,
+        smiles_column=reading.smiles_column,
+        target_column=reading.target_column,
+        validation_size=reading.validation_size,
+        test_size=reading.test_size,
+        max_atoms=reading.max_atoms,
+    )
+    methods = base_methods(settings.method)
+    for spec in methods:
+        build_regression_model(spec, settings, data, seed=0)
+    main = distributed.is_main()
+    folder = distributed.broadcast(options.run_dir or default_folder(REGRESS, settings.data))
+    with contextlib.ExitStack() as stack:
+        if main:
+            config = regress_config(recipe, settings)
+            prepare_folder(folder, config, options, experiment=REGRESS)
+            stack.enter_context(sole_use(folder))
+            _announce(settings, data, folder)
+        distributed.barrier()
+        experiment = RegressExperiment(settings, data, folder, progress=main)
+        run_all(
+            methods,
+            settings.seeds,
+            is_finished=lambda method, seed: predictions_file(folder, method, seed).exists(),
+            run=partial(train_and_predict, experiment),
+            hint=f"probseq regress --resume --run-dir {folder}",
+        )
+        if main:
+            files = {
+                spec.name: [predictions_file(folder, spec, seed) for seed in settings.seeds]
+                for spec in methods
+            }
+            print(write_regress_report(folder, settings, data, files, recipe=recipe))
+    return folder
+
+
+def predictions_file(folder: Path, method: MethodSpec, seed: int) -> Path:
+    """File of a run's predictions; it is there once the run is finished."""
+    return run_folder(folder, method, seed) / PREDICTIONS
+
+
+def train_and_predict(experiment: RegressExperiment, method: MethodSpec, seed: int) -> None:
+    """Do one run, from where it stopped; under torchrun the main rank predicts.
+
+    Raises:
+        ValueError: as `fit`.
+        NonFiniteLossError: the loss became NaN or infinite.
+        SystemExit: SIGTERM or SIGINT came, and the state is saved.
+    """
+    settings, data = experiment.settings, experiment.data
+    mean, std = (float(value) for value in (data.train.targets.mean(), data.train.targets.std()))
+    model = build_regression_model(method, settings, data, seed=derive_seed(seed, "weights"))
+    predictor = NumberPredictor(
+        method,
+        num_samples=settings.evaluation.num_samples,
+        tokens=data.max_tokens,
+        mean=mean,
+        std=std,
+    )
+    task = RegressionTask(
+        model,
+        predictor,
+        layout=data.layout,
+        mean=mean,
+        std=std,
+        penalty_weight=partial(penalty_weight, method, settings) if method.has_penalty else None,
+    )
+    fit(
+        task,
+        _tensors(data.train),
+        _tensors(data.validation),
+        settings.training.train_config(seed=seed),
+        run_folder(experiment.folder, method, seed),
+        resume=True,  # a new run starts at the beginning; the experiment's folder was checked
+        progress=experiment.progress,
+        label=method.name,
+        metadata=_identity(method, settings),
+    )
+    if distributed.is_main():
+        found = _predict(experiment, model, predictor, seed)
+        save_number_predictions(predictions_file(experiment.folder, method, seed), found)
+
+
+def sets_to_predict(
+    data: GraphData, settings: RegressEvaluationSettings
+) -> Mapping[str, GraphSplit]:
+    """What a trained model predicts, by name."""
+    return {"test": data.test} | ({SWAPPED: data.swapped} if settings.ood else {})
+
+
+def _predict(
+    experiment: RegressExperiment, model: RegressionModel, predictor: NumberPredictor, seed: int
+) -> dict[str, NumberPredictions]:
+    settings = experiment.settings
+    device = distributed.resolve_device(settings.training.device)
+    found: dict[str, NumberPredictions] = {}
+    # A bar that is wiped at its end has no place in a file: None hides it where no terminal is.
+    hidden = None if experiment.progress else True
+    with tqdm(total=None, unit=" inputs", leave=False, disable=hidden) as bar:
+        for name, split in sets_to_predict(experiment.data, settings.evaluation).items():
+            bar.set_description_str(f"predicting {name}")
+            found[name] = predictor.predict(
+                model,
+                *_tensors(split),
+                device=device,
+                seed=derive_seed(seed, f"predict {name}"),
+                progress=bar,
+            )
+    return found
+
+
+def _identity(method: MethodSpec, settings: RegressSettings) -> dict[str, object]:
+    """What defines a run beside the training settings."""
+    values = settings.to_dict()
+    keys = ("data", "reading", "model", "sgpa", "cgpt", "kepsvgp")
+    return {"experiment": REGRESS, "method": method.name, **{key: values[key] for key in keys}}
+
+
+def _tensors(split: GraphSplit) -> tuple[Tensor, Tensor]:
+    return split.tokens, split.targets
+
+
+def _announce(settings: RegressSettings, data: GraphData, folder: Path) -> None:
+    sizes = ", ".join(
+        f"{len(split):,} {name}"
+        for name, split in (
+            ("training", data.train),
+            ("validation", data.validation),
+            ("test", data.test),
+        )
+    )
+    print(f"{data.name}: {sizes} molecules, target {data.target!r}")
+    for note in data.notes:
+        print(f"note: {note}")
+    print(f"methods: {' '.join(settings.method)}; seeds: {' '.join(map(str, settings.seeds))}")
+    print(f"folder: {folder}", flush=True)

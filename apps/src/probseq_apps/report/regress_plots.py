@@ -1,0 +1,238 @@
+"""Plots of a `regress` experiment, as PNG files."""
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from probseq.metrics import roc_curve
+from probseq.metrics.plots import roc_plot
+from probseq_apps.experiments.regress_evaluation import (
+    LEVELS,
+    Members,
+    interval_coverage,
+    is_constant,
+    predictive_mean,
+    predictive_variance,
+    selective_error,
+)
+
+# For each method, its entries: predictions by set.
+Rows = Mapping[str, Sequence[Mapping[str, Members]]]
+
+# Okabe and Ito's colours, as in `probseq.metrics.plots`.
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
+_DASHES = ("-", "--", ":")
+_GUIDE = "#1A1A1A"
+_PANELS_ACROSS = 4
+
+
+def write_regress_plots(folder: Path, rows: Rows, *, target: str) -> list[Path]:
+    """Draw everything that the predictions allow.
+
+    Args:
+        folder: where to write; made if it is not there.
+        rows: predictions by method.
+        target: name of the predicted number, for the axes.
+
+    Returns:
+        The files.
+    """
+    figures = {
+        "predicted": predicted_figure(rows, target),
+        "coverage": coverage_figure(rows),
+        "error-by-variance": selective_figure(rows, target),
+    }
+    for name in next(iter(rows.values()))[0]:
+        # A constant variance tells nothing apart, and has no curve to draw.
+        telling = {
+            method: entries
+            for method, entries in rows.items()
+            if not is_constant(torch.cat(_variances(entries, "test", name)))
+        }
+        if name.startswith("ood/") and telling:
+            outside = name.removeprefix("ood/")
+            figures[f"ood-{outside}"] = variance_figure(telling, name, target)
+            figures[f"ood-{outside}-roc"] = _roc_figure(telling, name)
+    folder.mkdir(exist_ok=True)
+    paths = [folder / f"{name}.png" for name in figures]
+    for path, figure in zip(paths, figures.values(), strict=True):
+        figure.savefig(path)
+    return paths
+
+
+def predicted_figure(rows: Rows, target: str) -> Figure:
+    """Predictions of the first entry against true values, with two standard deviations."""
+    figure, panels = _grid(rows)
+    for (method, entries), panel in zip(rows.items(), panels, strict=True):
+        test = entries[0]["test"]
+        truth, mean = test[0].targets, predictive_mean(test)
+        panel.errorbar(
+            truth.numpy(),
+            mean.numpy(),
+            yerr=2.0 * predictive_variance(test).sqrt().numpy(),
+            fmt="o",
+            color=_COLOURS[0],
+            ecolor="#A6CBE3",
+            markersize=3,
+            elinewidth=0.8,
+        )
+        low, high = float(min(truth.amin(), mean.amin())), float(max(truth.amax(), mean.amax()))
+        panel.plot((low, high), (low, high), color=_GUIDE, linestyle="--", linewidth=1, zorder=3)
+        panel.set_title(method, fontsize=11)
+        panel.set_xlabel(f"True {target}")
+    _label_first_column(panels, f"Predicted {target} ± 2 std")
+    return figure
+
+
+def coverage_figure(rows: Rows) -> Figure:
+    """Share of the true values inside central intervals, against the intervals' probability."""
+    figure, axes = _panel()
+    levels = (0.0, *LEVELS, 1.0)
+    axes.plot((0, 100), (0, 100), color=_GUIDE, linewidth=1, linestyle="--")
+    for index, (method, entries) in enumerate(rows.items()):
+        found = torch.tensor([interval_coverage(entry["test"], levels) for entry in entries])
+        axes.plot(
+            [100 * level for level in levels],
+            100 * found.mean(0).numpy(),
+            marker="o",
+            markersize=3,
+            label=method,
+            **_line(index),
+        )
+    axes.set(xlabel="Probability of the interval (%)", ylabel="True values inside (%)")
+    axes.set_xlim(0, 100)
+    axes.set_ylim(0, 102)
+    _legend(figure, axes)
+    return figure
+
+
+def selective_figure(rows: Rows, target: str) -> Figure:
+    """Mean absolute error over the predictions of least variance, against their share."""
+    figure, axes = _panel()
+    top = 0.0
+    for index, (method, entries) in enumerate(rows.items()):
+        curves = [selective_error(entry["test"]) for entry in entries]
+        if all(is_constant(predictive_variance(entry["test"])) for entry in entries):
+            # No order: every choice has the same error on average.
+            overall = float(torch.stack([error[-1] for _, error in curves]).mean())
+            axes.plot((0, 100), (overall, overall), label=f"{method} (no order)", **_line(index))
+            top = max(top, overall)
+            continue
+        coverage, error = curves[0][0], torch.stack([error for _, error in curves]).mean(0)
+        axes.plot(100 * coverage.numpy(), error.numpy(), label=method, **_line(index))
+        # The error of the first few is chance and would flatten the rest.
+        top = max(top, float(error[coverage >= 0.1].amax()))
+    axes.set(xlabel="Coverage (% of molecules answered)", ylabel=f"MAE of {target} among them")
+    axes.set_xlim(0, 100)
+    axes.set_ylim(0, 1.1 * top or 1.0)
+    _legend(figure, axes)
+    return figure
+
+
+def variance_figure(rows: Rows, name: str, target: str) -> Figure:
+    """Histograms of the predictive standard deviation, test set and another set."""
+    figure, panels = _grid(rows)
+    for (method, entries), panel in zip(rows.items(), panels, strict=True):
+        inside, outside = (v.sqrt() for v in _variances(entries, "test", name))
+        both = torch.cat([inside, outside])
+        # The largest hundredth would squeeze all others into one bar.
+        edges = torch.linspace(float(both.amin()), float(both.quantile(0.99)), 25).numpy()
+        for values, label, colour in (
+            (inside, "Test set", _COLOURS[0]),
+            (outside, name.removeprefix("ood/").replace("-", " ").capitalize(), _COLOURS[1]),
+        ):
+            panel.hist(
+                values.clamp(max=float(edges[-1])).numpy(),
+                bins=edges.tolist(),
+                color=colour,
+                alpha=0.55,
+                label=label,
+            )
+        panel.set_title(method, fontsize=11)
+        panel.set_xlabel(f"Predictive std of {target}")
+    _label_first_column(panels, "Molecules")
+    _legend(figure, panels[0])
+    return figure
+
+
+def _roc_figure(rows: Rows, name: str) -> Figure:
+    curves: dict[str, tuple[Tensor, Tensor]] = {}
+    for method, entries in rows.items():
+        inside, outside = _variances(entries, "test", name)
+        scores = torch.cat([inside, outside])
+        curve = roc_curve(scores, torch.arange(len(scores)) >= len(inside))
+        curves[method] = curve.fpr, curve.tpr
+    figure = roc_plot(curves)
+    outside_name = name.removeprefix("ood/").replace("-", " ")
+    figure.suptitle(f"Test set against {outside_name}, by predictive variance", fontsize=10)
+    return figure
+
+
+def _variances(entries: Sequence[Mapping[str, Members]], *names: str) -> list[Tensor]:
+    """Predictive variances of each set, all entries together."""
+    return [torch.cat([predictive_variance(entry[name]) for entry in entries]) for name in names]
+
+
+def _line(index: int) -> dict[str, Any]:
+    return {
+        "color": _COLOURS[index % len(_COLOURS)],
+        "linestyle": _DASHES[index // len(_COLOURS) % len(_DASHES)],
+    }
+
+
+def _figure(width: float, height: float) -> Figure:
+    figure = Figure(figsize=(width, height), dpi=150)
+    figure.set_layout_engine("constrained", w_pad=0.1, h_pad=0.06)
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def _panel() -> tuple[Figure, Axes]:
+    figure = _figure(5.6, 4.4)
+    axes = figure.add_subplot()
+    _finish(axes)
+    return figure, axes
+
+
+def _grid(rows: Rows) -> tuple[Figure, list[Axes]]:
+    """A panel for each method, all on the same axes."""
+    columns = min(len(rows), _PANELS_ACROSS)
+    lines = math.ceil(len(rows) / columns)
+    figure = _figure(2.7 * columns + 0.9, 2.9 * lines + 0.4)
+    panels: list[Axes] = []
+    for place in range(len(rows)):
+        shared = panels[0] if panels else None
+        panels.append(figure.add_subplot(lines, columns, place + 1, sharex=shared, sharey=shared))
+        _finish(panels[-1])
+    return figure, panels
+
+
+def _label_first_column(panels: Sequence[Axes], label: str) -> None:
+    for panel in panels[::_PANELS_ACROSS]:
+        panel.set_ylabel(label)
+
+
+def _legend(figure: Figure, axes: Axes) -> None:
+    handles, labels = axes.get_legend_handles_labels()
+    figure.legend(
+        handles,
+        labels,
+        loc="outside lower center",
+        ncols=min(len(labels), 3),
+        frameon=False,
+        fontsize=9,
+    )
+
+
+def _finish(axes: Axes) -> None:
+    axes.grid(visible=True, color="#E5E5E5", linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.tick_params(labelsize=9)
