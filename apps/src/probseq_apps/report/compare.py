@@ -1,6 +1,6 @@
 """A table of a paper beside what run folders hold, cell by cell."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -24,7 +24,7 @@ class Cell(NamedTuple):
     Attributes:
         paper: as printed.
         ours: in the paper's units; None where no run has it.
-        run: the run that has it.
+        runs: the run that has it; for ranks, the runs of all tasks.
         source: the metric that was read, wildcards included.
         mark: ▲ or ▼ where ours is better or worse by more than both errors allow.
         same: for ranks, the paper's over the same methods and tasks as ours.
@@ -32,7 +32,7 @@ class Cell(NamedTuple):
 
     paper: Value
     ours: Summary | None = None
-    run: MeasuredRun | None = None
+    runs: tuple[MeasuredRun, ...] = ()
     source: str | None = None
     mark: Mark = ""
     same: float | None = None
@@ -84,13 +84,13 @@ class Comparison:
     def runs(self) -> tuple[MeasuredRun, ...]:
         """The runs that any cell is from, in order of appearance."""
         cells = [cell for group in self.groups for row in group.rows for cell in row.cells]
-        return tuple({cell.run.folder: cell.run for cell in cells if cell.run is not None}.values())
+        return _distinct(run for cell in cells for run in cell.runs)
 
 
 def compare(table: PaperTable, runs: Sequence[MeasuredRun]) -> Comparison:
     """Find our number for every cell of a table.
 
-    Of several runs that have a number, the one that was started from the paper's recipe is taken,
+    Of several runs that have a number, one that was started from a recipe of the paper's is taken,
     and of several of these the newest.
 
     Args:
@@ -123,12 +123,12 @@ def _cell(
         return Cell(value)
     metric = column.metric.replace("{detector}", row.detector or "")
     fitting = [run for run in runs if _fits(table, column, row, run)]
-    for run in sorted(fitting, key=lambda run: run.recipe != column.recipe):
+    for run in sorted(fitting, key=lambda run: run.recipe not in column.recipes):
         found = run.values(row.method, metric)
         if found is not None:
             source, values = found
             ours = summarise([v if v is None else v * column.scale for v in values])
-            return Cell(value, ours, run, source, _mark(column, value, ours))
+            return Cell(value, ours, (run,), source, _mark(column, value, ours))
     return Cell(value)
 
 
@@ -189,7 +189,7 @@ def _rank_column(
     ours: list[dict[str, float]] = []
     theirs: list[dict[str, float]] = []
     tasks: list[str] = []
-    run_of: dict[str, MeasuredRun] = {}
+    runs_of: dict[str, list[MeasuredRun]] = {}
     for comparison in comparisons:
         (group,) = comparison.groups
         for place in range(metric, len(group.heads), len(_RANKED)):
@@ -202,7 +202,8 @@ def _rank_column(
                 continue
             ours.append({label: _mean_of(cell) for label, cell in found.items()})
             theirs.append({label: cell.paper.mean for label, cell in found.items()})
-            run_of |= {label: cell.run for label, cell in found.items() if cell.run is not None}
+            for label, cell in found.items():
+                runs_of.setdefault(label, []).extend(cell.runs)
             head = group.heads[place].rsplit(" ", 2)[0]
             kind = "with" if comparison.table.augmented else "without"
             trained = comparison.table.groups[0].columns[0].data
@@ -213,12 +214,16 @@ def _rank_column(
             # Replaced by the printed value.
             paper=Value("", rank, None, 0, 4, target=True),
             ours=Summary((rank,), rank, None),
-            run=run_of[label],
+            runs=_distinct(runs_of[label]),
             same=paper_ranks[label],
         )
         for label, rank in average_ranks(ours, "higher").items()
     }
     return _RankColumn(cells, tasks)
+
+
+def _distinct(runs: Iterable[MeasuredRun]) -> tuple[MeasuredRun, ...]:
+    return tuple({run.folder: run for run in runs}.values())
 
 
 def _is_measured(cell: Cell) -> bool:

@@ -12,6 +12,7 @@ from probseq_apps.report.paper_text import PaperLine, footnotes, group_lines
 
 # Inches: DejaVu Sans at 9 points takes a little less for an average letter.
 _LETTER, _LINE, _GAP, _MARGIN = 0.078, 0.21, 0.22, 0.3
+_TITLE_LETTER = 0.105
 _SIZE, _DPI = 9, 150
 # Okabe and Ito's green and vermilion.
 _MARKS = {"▲": "#009E73", "▼": "#D55E00", "": "#000000"}
@@ -35,7 +36,8 @@ def draw(comparison: Comparison, left_out: list[str]) -> Figure:
     blocks = [_block(comparison, group) for group in comparison.groups]
     inner = max(_NOTE_WIDTH, *(sum(block.widths) for block in blocks))
     letters = int(inner / (_LETTER * 0.86))
-    title = textwrap.wrap(f"Table {comparison.table.name}: {comparison.table.title}", letters - 8)
+    name = f"Table {comparison.table.name}: {comparison.table.title}"
+    title = textwrap.wrap(name, int(inner / _TITLE_LETTER))
     notes = [
         line
         for note in (f"{comparison.table.paper}.", *footnotes(comparison, left_out))

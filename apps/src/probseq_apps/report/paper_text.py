@@ -4,6 +4,7 @@ Each row of the paper stands above ours. The same lines are drawn by
 :mod:`probseq_apps.report.paper_picture`.
 """
 
+import textwrap
 from typing import NamedTuple
 
 from probseq_apps.report.columns import aligned_blocks
@@ -42,7 +43,7 @@ def group_lines(comparison: Comparison, group: ComparedGroup) -> list[PaperLine]
     for row in group.rows:
         blank: tuple[Mark, ...] = ("",) * len(row.cells)
         lines.append(PaperLine(row.label, tuple(map(_paper, row.cells)), blank, ours=False))
-        places = sorted({numbers[cell.run.folder] for cell in row.cells if cell.run is not None})
+        places = sorted({numbers[run.folder] for cell in row.cells for run in cell.runs})
         where = f" [{','.join(map(str, places))}]" if places else ""
         lines.append(
             PaperLine(
@@ -79,6 +80,10 @@ def footnotes(comparison: Comparison, left_out: list[str]) -> list[str]:
         notes.append(f"Tasks: {'; '.join(comparison.tasks)}.")
     notes += table.notes
     runs = run_notes(comparison)
+    if runs:
+        runs.append(
+            "What the recipes do otherwise than the papers is written in probseq_apps.recipes."
+        )
     return notes + (runs or [_nothing(comparison)]) + left_out
 
 
@@ -92,7 +97,8 @@ def terminal_text(comparison: Comparison, left_out: list[str], width: int) -> st
         ]
         heads = [group.title or "Model", *(f"{head}  " for head in group.heads)]
         text += [aligned_blocks(heads, rows, width), ""]
-    return "\n".join(text + footnotes(comparison, left_out))
+    text += [textwrap.fill(note, width) for note in footnotes(comparison, left_out)]
+    return "\n".join(text)
 
 
 def markdown_text(comparison: Comparison, left_out: list[str], picture: str) -> str:

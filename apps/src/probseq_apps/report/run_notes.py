@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from probseq_apps.recipes import RECIPES, load_recipe
+from probseq_apps.recipes import load_recipe
 from probseq_apps.report.compare import Comparison
 from probseq_apps.report.measured import MeasuredRun
 
@@ -17,6 +17,8 @@ _NOT_COMPARED = (
     "training.tensorboard",
     "training.checkpoint_every",
     "evaluation.shift",
+    "evaluation.corruptions",
+    "evaluation.severities",
     "evaluation.ood",
 )
 # Settings of one method say nothing about the others.
@@ -44,16 +46,17 @@ def _note(number: int, run: MeasuredRun, comparison: Comparison) -> str:
         parts.append(sizes)
     if sources := _sources(run, comparison):
         parts.append(sources)
-    recipes = _recipes_of(run, comparison)
+    recipes = comparison.table.recipes.get(run.data, ())
     if not recipes:
         parts.append("the program has no recipe of the paper's setting")
-    for recipe in recipes:
-        found = _differences(run, recipe, used)
-        parts.append(
-            f"as the paper's recipe {recipe}"
-            if not found
-            else f"unlike the paper's recipe {recipe} in " + ", ".join(found)
-        )
+        return "; ".join(parts) + "."
+    # The nearest, where the table's rows have several.
+    found = {recipe: _differences(run, recipe, used) for recipe in recipes}
+    nearest = min(found, key=lambda recipe: len(found[recipe]))
+    if found[nearest]:
+        parts.append(f"unlike the paper's recipe {nearest} in {', '.join(found[nearest])}")
+    else:
+        parts.append(f"as the paper's recipe {nearest}")
     return "; ".join(parts) + "."
 
 
@@ -62,14 +65,8 @@ def _methods_of(run: MeasuredRun, comparison: Comparison) -> list[str]:
     return [
         row.method
         for row in rows
-        if row.method is not None and any(cell.run is run for cell in row.cells)
+        if row.method is not None and any(run in cell.runs for cell in row.cells)
     ]
-
-
-def _recipes_of(run: MeasuredRun, comparison: Comparison) -> list[str]:
-    columns = [column for group in comparison.table.groups for column in group.columns]
-    named = {column.recipe for column in columns if column.data == run.data}
-    return sorted(recipe for recipe in named if recipe in RECIPES)
 
 
 def _sizes(run: MeasuredRun, comparison: Comparison) -> str:
@@ -86,16 +83,17 @@ def _sizes(run: MeasuredRun, comparison: Comparison) -> str:
 
 def _sources(run: MeasuredRun, comparison: Comparison) -> str:
     cells = [c for group in comparison.groups for row in group.rows for c in row.cells]
-    kinds = {(c.source or "").partition("/")[0] for c in cells if c.run is run}
+    kinds = {(c.source or "").partition("/")[0] for c in cells if run in c.runs}
     found: list[str] = []
+    corruptions = _shown(run.setting("evaluation.corruptions"))
+    severities = _shown(run.setting("evaluation.severities"))
     if "shift" in kinds:
-        severities = _listed(run.setting("evaluation.severities"))
-        corruptions = run.setting("evaluation.corruptions")
-        count = len(corruptions) if isinstance(corruptions, Sequence) else 0
         found.append(
-            f"corruptions made by the program, not the published files: {count} kinds, "
-            f"severities {severities}"
+            f"corruptions made by the program, not the published files: {corruptions}, "
+            f"at severities {severities}"
         )
+    if "cifar-c" in kinds:
+        found.append(f"published corruptions at severities {severities}")
     if "ood" in kinds:
         found.append(f"unknown sets: {_listed(run.setting('evaluation.ood'))}")
     return "; ".join(found)
@@ -129,7 +127,7 @@ def _flat(settings: Mapping[str, object], prefix: str = "") -> dict[str, object]
 
 def _shown(value: object) -> str:
     if isinstance(value, list):
-        return f"{len(value)} of them" if len(value) > 5 else _listed(value)  # pyright: ignore[reportUnknownArgumentType]
+        return f"{len(value)} kinds" if len(value) > 5 else _listed(value)  # pyright: ignore[reportUnknownArgumentType]
     return str(value)
 
 

@@ -38,14 +38,14 @@ class Column(NamedTuple):
     Attributes:
         label: as printed.
         data: data set that the models were trained on.
-        recipe: recipe that reproduces the paper's setting; None where there is none.
+        recipes: recipes of the paper's setting, the first being that of most rows; may be empty.
         metric: name of the metric, maybe with wildcards, see :mod:`probseq_apps.report.papers`.
         scale: the paper prints the metric times this.
     """
 
     label: str
     data: str
-    recipe: str | None
+    recipes: tuple[str, ...]
     metric: str
     scale: float
 
@@ -95,6 +95,7 @@ class PaperTable:
         kind: `ranks` for average ranks over out-of-distribution tasks.
         error: what the paper prints behind ±.
         augmented: whether its models were trained with augmentation; None where both will do.
+        recipes: recipes of the paper's setting by data set; several where rows differ.
         groups: its rows.
         notes: what a reader of the comparison should know.
     """
@@ -105,6 +106,7 @@ class PaperTable:
     kind: Kind
     error: Literal["standard error", "standard deviation"]
     augmented: bool | None
+    recipes: Mapping[str, tuple[str, ...]]
     groups: tuple[Group, ...]
     notes: tuple[str, ...]
 
@@ -123,6 +125,8 @@ def load_table(name: str) -> PaperTable:
     paper = raw_paper(prefix or "thesis")
     raw: dict[str, Any] = paper["tables"][key]
     parts: list[dict[str, Any]] = raw.get("groups", [{}])
+    groups = tuple(_group(paper, raw, raw | part, part) for part in parts)
+    columns = [column for group in groups for column in group.columns]
     return PaperTable(
         name=name,
         title=raw["title"],
@@ -130,7 +134,9 @@ def load_table(name: str) -> PaperTable:
         kind=raw.get("kind", "metrics"),
         error=paper["error"],
         augmented=raw.get("augmented"),
-        groups=tuple(_group(paper, raw, raw | part, part) for part in parts),
+        recipes={data: tuple(names) for data, names in raw.get("rank_recipes", {}).items()}
+        | {column.data: column.recipes for column in columns if column.recipes},
+        groups=groups,
         notes=tuple(note.format(**paper["texts"]) for note in raw.get("notes", [])),
     )
 
@@ -171,9 +177,10 @@ def _group(
 def _column(paper: Mapping[str, Any], merged: Mapping[str, Any], label: str, metric: str) -> Column:
     data, colon, own = metric.partition(":")
     data, metric = (data, own) if colon else (merged["data"], metric)
-    recipe = merged.get("recipes", {}).get(data, merged.get("recipe"))
+    recipes = merged.get("recipes", {}).get(data, merged.get("recipe", ()))
+    recipes = (recipes,) if isinstance(recipes, str) else tuple(recipes)
     scale = paper["scales"].get(metric.rpartition("/")[2], 1.0)
-    return Column(label, data, recipe, metric, float(scale))
+    return Column(label, data, recipes, metric, float(scale))
 
 
 def _value(text: str, runs: int, kind: str) -> Value:
