@@ -27,6 +27,9 @@ _LABELS: dict[str, tuple[str, Direction]] = {
     "e-aurc": ("E-AURC", "lower"),
     "failure-auroc": ("failure AUROC", "higher"),
     "failure-fpr95": ("failure FPR95", "lower"),
+    "mae": ("MAE", "lower"),
+    "rmse": ("RMSE", "lower"),
+    "coverage-ece": ("coverage error", "lower"),
     "auroc": ("AUROC", "higher"),
     "aupr-out": ("AUPR-out", "higher"),
     "aupr-in": ("AUPR-in", "higher"),
@@ -36,6 +39,8 @@ _SHIFT_TITLES = {"shift": "corrupted", "cifar-c": "CIFAR-C"}
 # Of the many numbers under shift and on other data sets, those that go into the table.
 _SHIFT_SHOWN = ("accuracy", "nll", "ece")
 _OOD_SHOWN = ("auroc", "fpr95")
+# The columns of the thesis' Table B.32.
+_VARIANCE_SHOWN = ("auroc", "aupr-out")
 
 
 class Line(NamedTuple):
@@ -156,7 +161,9 @@ def _shown(metric: str) -> tuple[str, str | None] | None:
             if name in _SHIFT_SHOWN:
                 severity = where.removeprefix("severity-")
                 return f"{_SHIFT_TITLES[kind]}, severity {severity}", None
-        case ["ood", *name, detector, metric_name] if metric_name in _OOD_SHOWN:
+        case ["ood", *name, detector, metric_name] if metric_name in (
+            _VARIANCE_SHOWN if detector == "variance" else _OOD_SHOWN
+        ):
             label = _LABELS[metric_name][0]
             # A folder's path has slashes of its own.
             return f"test set against {'/'.join(name)}", f"{label}, {detector}"
