@@ -39,6 +39,7 @@ class GaussianProcesses(gpytorch.models.ApproximateGP):
         # The first call in training mode sets the posterior to the prior, with a little noise from
         # the global generator: here, so that a first training step draws nothing unseen.
         self(torch.zeros(num_processes, 1, 1))
+        self._forget()
 
     def forward(self, x: Tensor) -> MultivariateNormal:
         """Prior at the inputs, as gpytorch asks for it."""
@@ -46,11 +47,17 @@ class GaussianProcesses(gpytorch.models.ApproximateGP):
 
     def marginals(self, x: Float[Tensor, "n processes"]) -> DiagonalGaussian:
         """Posterior of each process at its input, ``(n, processes)``."""
-        # gpytorch keeps a factorisation in eval mode, stale when new weights are loaded.
-        clear_cache_hook(self.variational_strategy)
         posterior = self(x.mT[..., None])
-        return DiagonalGaussian(posterior.mean.mT, posterior.variance.mT)
+        marginals = DiagonalGaussian(posterior.mean.mT, posterior.variance.mT)
+        self._forget()
+        return marginals
 
     def kl(self) -> Float[Tensor, ""]:
         """KL divergence of all posteriors from their priors, in nats."""
-        return self.variational_strategy.kl_divergence().sum()
+        divergence = self.variational_strategy.kl_divergence().sum()
+        self._forget()
+        return divergence
+
+    def _forget(self) -> None:
+        """Drop what gpytorch remembers: stale once weights are loaded, and in the way of copies."""
+        clear_cache_hook(self.variational_strategy)

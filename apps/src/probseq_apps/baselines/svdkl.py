@@ -1,5 +1,7 @@
 """Stochastic variational deep kernel learning (Wilson et al. 2016), on gpytorch."""
 
+import warnings
+
 import torch
 from torch import Tensor, nn
 
@@ -104,7 +106,10 @@ def svdkl_model(
         if value < 1:
             raise ValueError(f"{name} must be at least 1, got {value}")
     backbone = check_backbone(model)
-    require("gpytorch", extra="dkl", distribution="probseq-apps")
+    with warnings.catch_warnings():
+        # What gpytorch says on import about a part of torch that it uses helps nobody here.
+        warnings.filterwarnings("ignore", ".torch.jit.script. is deprecated", FutureWarning)
+        require("gpytorch", extra="dkl", distribution="probseq-apps")
     linear = backbone.head.linear
     backbone.head.register_module("linear", nn.Identity())
     changed = SVDKLTransformer(

@@ -1,0 +1,210 @@
+import copy
+import math
+import sys
+
+import pytest
+import torch
+from torch.distributions import MultivariateNormal, kl_divergence
+
+import sgpa
+from probseq.errors import MissingExtraError
+from probseq_apps.baselines.svdkl import svdkl_model
+
+PROCESSES, INDUCING = 4, 5
+
+
+def changed(make_model, kind="vision", *, seed=0, **settings):
+    model, inputs = make_model(kind, seed=seed, **settings)
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        model = svdkl_model(model, num_data=20, num_processes=PROCESSES, num_inducing=INDUCING)
+        for name, parameter in model.processes.named_parameters():
+            noise = 0.3 * torch.randn(parameter.shape).double()
+            with torch.no_grad():
+                parameter.add_(noise.tril() if "chol" in name else noise)
+    return model, inputs
+
+
+def dense(model, inputs):
+    """Mean, variance and divergence of each process by textbook algebra, one after the other."""
+    reduced = model.model.eval()(inputs).logits @ model.reduction.weight.mT + model.reduction.bias
+    processes, strategy = model.processes, model.processes.variational_strategy
+    q = strategy._variational_distribution
+    means, variances, divergence = [], [], 0.0
+    for index in range(PROCESSES):
+        z = strategy.inducing_points[index, :, 0]
+        x = reduced[:, index]
+        scale = processes.covar_module.outputscale[index]
+        length = processes.covar_module.base_kernel.lengthscale[index, 0, 0]
+        constant = processes.mean_module.constant[index]
+
+        def kernel(a, b, scale=scale, length=length):
+            return scale * torch.exp(-0.5 * ((a[:, None] - b[None]) / length).square())
+
+        jitter = strategy.jitter_val * torch.eye(INDUCING).double()
+        root = torch.linalg.cholesky(kernel(z, z) + jitter)
+        weights = kernel(x, z) @ torch.linalg.inv(root).mT
+        factor = q.chol_variational_covar[index].tril()
+        covariance = factor @ factor.mT
+        mean = q.variational_mean[index]
+        means.append(constant + weights @ mean)
+        middle = torch.eye(INDUCING).double() - covariance
+        variances.append(scale - torch.diag(weights @ middle @ weights.mT))
+        standard = MultivariateNormal(torch.zeros_like(mean), torch.eye(INDUCING).double())
+        divergence = divergence + kl_divergence(MultivariateNormal(mean, covariance), standard)
+    return torch.stack(means, 1), torch.stack(variances, 1), divergence
+
+
+@pytest.mark.parametrize("kind", ["vision", "text", "sequence"])
+def test_draws_have_the_mean_and_covariance_of_mixed_gaussian_processes(make_model, kind):
+    model, inputs = changed(make_model, kind)
+    mean, variance, _ = dense(model, inputs)
+    mixing = model.mixing.weight
+    with torch.no_grad():
+        logits = model.eval()(inputs, num_samples=40_000).logits
+    torch.testing.assert_close(logits.mean(0), (mean @ mixing.mT).detach(), atol=0.02, rtol=0.0)
+    for index in range(len(inputs)):
+        expected = mixing @ torch.diag(variance[index]) @ mixing.mT
+        torch.testing.assert_close(
+            torch.cov(logits[:, index].mT), expected.detach(), atol=0.02, rtol=0.0
+        )
+
+
+@pytest.mark.parametrize("mode", [True, False])
+def test_marginals_are_dense_algebra_in_training_and_in_eval_mode(make_model, mode):
+    model, inputs = changed(make_model)
+    mean, variance, _ = dense(model, inputs)
+    model.train(mode)
+    reduced = model.reduction(model.model(inputs).logits)
+    marginals = model.processes.marginals(reduced)
+    # gpytorch adds its jitter to the prior variance of the data too.
+    jitter = model.processes.variational_strategy.jitter_val
+    torch.testing.assert_close(marginals.mean, mean, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(marginals.variance, variance, atol=3 * jitter, rtol=1e-5)
+
+
+def test_the_penalty_is_the_divergence_of_all_processes_an_example(make_model):
+    model, inputs = changed(make_model)
+    _, _, divergence = dense(model, inputs)
+    torch.testing.assert_close(model(inputs).penalty, divergence / 20)
+    torch.testing.assert_close(model.eval()(inputs, num_samples=3).penalty, divergence / 20)
+
+
+def test_equal_generators_give_equal_draws_and_the_global_one_is_left_alone(make_model):
+    model, inputs = changed(make_model)
+    for mode in (True, False):
+        model.train(mode)
+        state = torch.get_rng_state()
+        first, again, other = (
+            model(inputs, generator=torch.Generator().manual_seed(seed), num_samples=2).logits
+            for seed in (1, 1, 2)
+        )
+        assert torch.equal(state, torch.get_rng_state())
+        assert torch.equal(first, again)
+        assert not torch.allclose(first, other)
+        assert not torch.allclose(first[0], first[1])
+
+
+def test_new_weights_are_used_at_once_in_eval_mode(make_model):
+    model, inputs = changed(make_model, seed=1)
+    fresh, _ = changed(make_model, seed=2)
+    fresh.eval()(inputs)  # fills whatever is remembered in eval mode
+    fresh.load_state_dict(model.state_dict())
+    outputs = [
+        each.eval()(inputs, generator=torch.Generator().manual_seed(0)) for each in (model, fresh)
+    ]
+    assert torch.equal(outputs[0].logits, outputs[1].logits)
+    assert torch.equal(outputs[0].penalty, outputs[1].penalty)
+
+
+def test_every_parameter_is_trained(make_model):
+    model, inputs = changed(make_model, "sequence", pooling="sequence")
+    logits, penalty = model(inputs)
+    (logits.square().sum() + penalty).backward()
+    assert not [name for name, p in model.named_parameters() if p.grad is None]
+
+
+def test_building_is_reproducible_and_copies_are_independent(make_model):
+    model, inputs = changed(make_model)
+    copied = copy.deepcopy(model)
+    with torch.no_grad():
+        copied.mixing.weight.zero_()
+    again, _ = changed(make_model)
+    first, second = (
+        each(inputs, generator=torch.Generator().manual_seed(0)).logits for each in (model, again)
+    )
+    assert torch.equal(first, second)
+    assert first.abs().max() > 0.0
+    assert copied(inputs).logits.abs().max() == 0.0
+
+
+def test_a_backbone_that_draws_draws_for_each_sample(make_model):
+    model, inputs = changed(make_model, attention=lambda index: sgpa.SparseGPAttention(8, 2, 3))
+    with torch.no_grad():
+        for parameter in model.processes.parameters():
+            parameter.zero_()  # a posterior without spread: what is left is the backbone's
+        model.processes.variational_strategy._variational_distribution.variational_mean.add_(
+            torch.linspace(-1.0, 1.0, INDUCING)
+        )
+        model.processes.covar_module.initialize(outputscale=1e-3)
+        model.mixing.weight.mul_(100.0)
+    logits = model.eval()(inputs, num_samples=3).logits
+    assert logits.shape == (3, 5, 3)
+    assert not torch.allclose(logits[0], logits[1])
+
+
+def test_bfloat16_autocast_leaves_the_processes_in_full_precision(make_model):
+    model, inputs = changed(make_model)
+    model, inputs = model.float(), inputs.float()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        logits, penalty = model(inputs)
+    (logits.square().sum() + penalty).backward()
+    assert logits.dtype == penalty.dtype == torch.float32
+    assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)
+
+
+def test_equal_inputs_and_many_inducing_points_stay_finite_in_single_precision(make_model):
+    model, inputs = make_model()
+    model = svdkl_model(model.float(), num_data=10, num_inducing=64)
+    same = inputs[:1].float().expand(7, -1, -1, -1)
+    logits, penalty = model(same)
+    (logits.square().sum() + penalty).backward()
+    assert logits.isfinite().all()
+    assert all(p.grad.isfinite().all() for p in model.parameters())
+
+
+def test_a_little_training_separates_two_groups(make_model):
+    model, _ = make_model(classes=2)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = svdkl_model(model, num_data=64, num_processes=2, num_inducing=8)
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(64) % 2
+    inputs = torch.randn(64, 1, 4, 4, generator=generator).double()
+    inputs[labels == 1, :, :2] += 2.0
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
+    for _ in range(60):
+        optimizer.zero_grad()
+        logits, penalty = model(inputs, generator=generator)
+        (torch.nn.functional.cross_entropy(logits, labels) + penalty).backward()
+        optimizer.step()
+    with torch.no_grad():
+        logits = model.eval()(inputs, generator=generator, num_samples=10).logits
+    log_probs = torch.logsumexp(logits.log_softmax(-1), 0) - math.log(10)
+    assert (log_probs.argmax(-1) == labels).double().mean() > 0.9
+    assert torch.nn.functional.nll_loss(log_probs, labels) < 0.5
+
+
+@pytest.mark.parametrize("name", ["num_data", "num_processes", "num_inducing"])
+def test_bad_settings_are_refused(make_model, name):
+    with pytest.raises(ValueError, match=name):
+        svdkl_model(make_model()[0], **{"num_data": 10, name: 0})
+
+
+def test_without_gpytorch_the_extra_is_named_and_the_model_is_left_whole(make_model, monkeypatch):
+    model, inputs = make_model()
+    expected = model(inputs).logits
+    monkeypatch.setitem(sys.modules, "gpytorch", None)
+    with pytest.raises(MissingExtraError, match=r"probseq-apps\[dkl\]"):
+        svdkl_model(model, num_data=10)
+    torch.testing.assert_close(model(inputs).logits, expected)
