@@ -24,7 +24,8 @@ Powers of σ have gone, and what is factorised has no eigenvalue below σ²: flo
 
 Shapes: H heads, B sequences, T tokens, m and l inducing inputs, s output dimensions. Tensors are
 laid out ``(H, B, T, ...)``; inducing inputs are ``(H, 1, m, dim)`` where all sequences share them.
-All inputs are already divided by the lengthscales.
+All inputs are already divided by the lengthscales, and near the origin: squared distances are
+expanded.
 """
 
 from typing import Literal, NamedTuple
@@ -34,9 +35,9 @@ from einops import rearrange
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from cgpt.sparse_kernels import whitened_features
 from probseq.kernels.distances import scaled_squared_distance
 from probseq.linalg import safe_cholesky, triangular_inverse
-from probseq.transformers.functional import rbf_matrix
 
 SparseConditional = Literal["sor", "fitc"]
 
@@ -105,18 +106,14 @@ def sparse_features(
     Raises:
         CholeskyError: the covariance of the inducing inputs cannot be factorised.
     """
-    both = torch.cat([inducing, key_inducing], -2)
-    # The kernel is invariant to the origin, the rounding of its logits is not.
-    centre = both.detach().mean(-2, keepdim=True)
-    inducing, key_inducing, both = inducing - centre, key_inducing - centre, both - centre
     whitener, key_whitener = (_whitener(inputs, jitter) for inputs in (inducing, key_inducing))
     parts = (
         (queries, inducing, query_scale[:, None, None, None] * whitener),
-        (canonical, both, _block_diagonal(whitener, key_whitener)),
+        (canonical, torch.cat([inducing, key_inducing], -2), _block_diagonal(whitener, key_whitener)),
         (keys, key_inducing, key_scale[:, None, None, None] * key_whitener),
     )
     return SparseFeatures(
-        *(_features(inputs - centre, at, whiten, mask) for inputs, at, whiten in parts)
+        *(_features(inputs, at, whiten, mask) for inputs, at, whiten in parts)
     )
 
 
@@ -249,11 +246,9 @@ def _block_diagonal(first: Tensor, second: Tensor) -> Tensor:
 
 
 def _features(inputs: Tensor, inducing: Tensor, whitener: Tensor, mask: Tensor | None) -> Tensor:
-    if inducing.shape[1] == 1:
-        # One product a head for the whole batch.
-        rows = rearrange(inputs, "h b t d -> h (b t) d")
-        features = rbf_matrix(rows, inducing[:, 0]) @ whitener[:, 0]
-        features = rearrange(features, "h (b t) m -> h b t m", b=inputs.shape[1])
-    else:
-        features = rbf_matrix(inputs, inducing) @ whitener
+    # Where all sequences share the inducing inputs, one product a head serves the whole batch.
+    pattern = "h (b t) d" if inducing.shape[1] == 1 else "(h b) t d"
+    rows = rearrange(inputs, f"h b t d -> {pattern}")
+    features = whitened_features(rows, inducing.flatten(0, 1), whitener.flatten(0, 1))
+    features = rearrange(features, f"{pattern} -> h b t d", b=inputs.shape[1], h=inputs.shape[0])
     return features if mask is None else features.masked_fill(~mask[None, :, :, None], 0.0)

@@ -4,6 +4,7 @@ import math
 from typing import Literal, NamedTuple, get_args
 
 import torch
+import torch.nn.functional as F
 from einops import rearrange
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
@@ -194,9 +195,9 @@ class SparseCorrelatedGPAttention(nn.Module):
         """
         check_tokens(x, mask, self.dim)
         check_num_samples(num_samples)
-        projections = self._project(x)
+        inputs = self._project(x, mask)
         with torch.autocast(x.device.type, enabled=False):
-            prediction = self._predict(projections, mask)
+            prediction = self._predict(inputs, mask)
             penalty = -self._log_density(prediction, mask).sum(0).mean()
             if self.training and not self.sample_in_training:
                 out = prediction.features.queries @ prediction.posterior.coefficients
@@ -222,62 +223,71 @@ class SparseCorrelatedGPAttention(nn.Module):
             A Gaussian of shape ``(heads, batch, tokens, dim / heads)``.
         """
         check_tokens(x, mask, self.dim)
-        projections = self._project(x)
+        inputs = self._project(x, mask)
         with torch.autocast(x.device.type, enabled=False):
-            features, posterior, _, _, noise = self._predict(projections, mask)
+            _, features, posterior, noise = self._predict(inputs, mask)
             root = covariance_root(posterior, self.noise.square())
             mean = features.queries @ posterior.coefficients
             variance = predictive_variance(features, root, noise)
             return DiagonalGaussian(mean, variance.expand(mean.shape))
 
-    def _project(self, x: Tensor) -> Tensor:
-        return full_precision(
-            rearrange(
-                self.to_qokv(x), "b t (four h d) -> four h b t d", four=4, h=self.num_heads
-            )
-        )
+    def _project(self, x: Tensor, mask: Tensor | None) -> "_Inputs":
+        """Project tokens and divide by the lengthscales, with the origin amid inducing inputs.
 
-    def _predict(self, projections: Tensor, mask: Tensor | None) -> "_Prediction":
-        values = projections[3]
+        Scale and origin go into the weights, not over the tokens.
+        """
         if mask is not None:
-            values = values.masked_fill(~mask[None, :, :, None], 0.0)
-        inverse = self.lengthscale.reciprocal()[:, None]
-        inducing, key_inducing = (
-            inputs(projections[1], mask) * inverse for inputs in (self.inducing, self.key_inducing)
-        )
-        queries, canonical, keys = (projections[:3] * inverse).unbind(0)
+            # Filled, not multiplied: padding may hold anything.
+            x = x.masked_fill(~mask[..., None], 0.0)
+        inverse = self.lengthscale.reciprocal()
+        centres = torch.stack([self.inducing.centre(), self.key_inducing.centre()])
+        origin = (centres.mean(0) * inverse).detach()
+        scale = torch.stack([*[inverse.squeeze(1)] * 3, torch.ones_like(inverse[:, 0])])
+        shift = torch.stack([*[-origin.squeeze(1)] * 3, torch.zeros_like(origin[:, 0])])
+        weight = self.to_qokv.weight * scale.reshape(-1, 1)
+        projected = F.linear(x, weight, shift.reshape(-1))
+        queries, canonical, keys, values = full_precision(
+            rearrange(projected, "b t (four h d) -> four h b t d", four=4, h=self.num_heads)
+        ).unbind(0)
+        with torch.autocast(x.device.type, enabled=False):
+            inducing, key_inducing = (
+                inputs(canonical, inverse, origin, mask)
+                for inputs in (self.inducing, self.key_inducing)
+            )
+        return _Inputs(queries, canonical, keys, values, inducing, key_inducing)
+
+    def _predict(self, inputs: "_Inputs", mask: Tensor | None) -> "_Prediction":
         features = sparse_features(
-            queries,
-            canonical,
-            keys,
-            inducing,
-            key_inducing,
+            inputs.queries,
+            inputs.canonical,
+            inputs.keys,
+            inputs.inducing,
+            inputs.key_inducing,
             self.query_scale,
             self.key_scale,
             mask,
             jitter=self.jitter,
         )
         noise_variance = self.noise.square()
-        posterior = sparse_posterior(features, values, noise_variance)
+        posterior = sparse_posterior(features, inputs.values, noise_variance)
         noise = row_noise(features.queries, self.query_scale, noise_variance, self.conditional)
-        return _Prediction(features, posterior, values, canonical, noise)
+        return _Prediction(inputs, features, posterior, noise)
 
     def _log_density(self, prediction: "_Prediction", mask: Tensor | None) -> Tensor:
-        features, posterior, values, canonical, noise = prediction
+        inputs, features, posterior, noise = prediction
         noise_variance = self.noise.square()
         covariance = canonical_covariance(
-            canonical,
+            inputs.canonical,
             features,
             posterior,
             noise_variance,
-            mask,
             canonical_prior=self.canonical_prior,
         )
         key_noise = row_noise(features.keys, self.key_scale, noise_variance, self.conditional)
         return log_density(
             features,
             posterior,
-            values,
+            inputs.values,
             covariance,
             (noise, key_noise),
             noise_variance,
@@ -289,7 +299,7 @@ class SparseCorrelatedGPAttention(nn.Module):
         self, prediction: "_Prediction", num_samples: int, generator: torch.Generator | None
     ) -> Tensor:
         """Draw ν + √noise ε₁ + W_q root ε₂, jointly over tokens."""
-        features, posterior, values, _, noise = prediction
+        inputs, features, posterior, noise = prediction
         root = covariance_root(posterior, self.noise.square())
 
         def draw(shape: torch.Size) -> Tensor:
@@ -299,15 +309,25 @@ class SparseCorrelatedGPAttention(nn.Module):
 
         coefficients = posterior.coefficients
         coefficients = coefficients + root @ draw(coefficients.shape)
-        samples = features.queries @ coefficients + noise.sqrt() * draw(values.shape)
+        samples = features.queries @ coefficients + noise.sqrt() * draw(inputs.values.shape)
         return rearrange(samples, "s h b t d -> (s b) t (h d)")
 
 
+class _Inputs(NamedTuple):
+    """Projected tokens and inducing inputs, over the lengthscales, with one origin."""
+
+    queries: Tensor
+    canonical: Tensor
+    keys: Tensor
+    values: Tensor
+    inducing: Tensor
+    key_inducing: Tensor
+
+
 class _Prediction(NamedTuple):
+    inputs: _Inputs
     features: SparseFeatures
     posterior: SparsePosterior
-    values: Tensor
-    canonical: Tensor
     noise: Tensor
 
 

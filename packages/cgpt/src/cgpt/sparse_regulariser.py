@@ -33,8 +33,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from cgpt.sparse import SparseFeatures, SparsePosterior, diagonal_blocks
+from cgpt.sparse_kernels import kernel_form
 from probseq.linalg import safe_cholesky
-from probseq.transformers.functional import kernel_attention
 
 SparseRegulariser = Literal["joint", "marginals", "jensen"]
 CanonicalPrior = Literal["noise-free", "noisy"]
@@ -45,7 +45,6 @@ def canonical_covariance(
     features: SparseFeatures,
     posterior: SparsePosterior,
     noise_variance: Float[Tensor, " heads"],
-    mask: Bool[Tensor, "batch tokens"] | None = None,
     *,
     canonical_prior: CanonicalPrior = "noise-free",
 ) -> Float[Tensor, "heads batch both both"]:
@@ -56,17 +55,10 @@ def canonical_covariance(
         features: see :func:`cgpt.sparse.sparse_features`.
         posterior: see :func:`cgpt.sparse.sparse_posterior`.
         noise_variance: σ².
-        mask: true at real tokens.
         canonical_prior: covariance of :math:`z_o`: ``"noise-free"`` (the paper) or ``"noisy"``.
     """
-    smoothed = kernel_attention(
-        canonical,
-        canonical,
-        features.canonical,
-        kernel="rbf",
-        key_mask=None if mask is None else mask[None],
-    )
-    covariance = features.canonical.mT @ smoothed
+    form = kernel_form(canonical.flatten(0, 1), features.canonical.flatten(0, 1))
+    covariance = form.unflatten(0, canonical.shape[:2])
     if canonical_prior == "noisy":
         covariance = covariance + noise_variance[:, None, None, None] * posterior.gram
     return covariance
