@@ -38,7 +38,7 @@ def differs(paper: Value, ours: Summary) -> bool:
     if len(known) == 1:
         error, count = known[0]
         # s √(1 + 1/n) with s = error √n.
-        return _exceeds(distance, error * math.sqrt(count + 1), count - 1)
+        return _exceeds(distance, error * math.sqrt(count + 1), float(count - 1))
     total = sum(error**2 for error, _ in known)
     if total == 0.0:
         return True

@@ -7,8 +7,6 @@ Direction = Literal["higher", "lower"]
 LABELS: dict[str, tuple[str, Direction]] = {
     "accuracy": ("accuracy", "higher"),
     "mcc": ("MCC", "higher"),
-    "mae": ("MAE", "lower"),
-    "rmse": ("RMSE", "lower"),
     "nll": ("NLL", "lower"),
     "ece": ("ECE", "lower"),
     "classwise-ece": ("ECE, classwise", "lower"),
@@ -18,6 +16,9 @@ LABELS: dict[str, tuple[str, Direction]] = {
     "e-aurc": ("E-AURC", "lower"),
     "failure-auroc": ("failure AUROC", "higher"),
     "failure-fpr95": ("failure FPR95", "lower"),
+    "mae": ("MAE", "lower"),
+    "rmse": ("RMSE", "lower"),
+    "coverage-ece": ("coverage error", "lower"),
     "auroc": ("AUROC", "higher"),
     "aupr-out": ("AUPR-out", "higher"),
     "aupr-in": ("AUPR-in", "higher"),

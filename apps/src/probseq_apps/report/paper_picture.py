@@ -13,7 +13,7 @@ from probseq_apps.report.paper_text import PaperLine, footnotes, group_lines
 # Inches: DejaVu Sans at 9 points takes a little less for an average letter.
 _LETTER, _LINE, _GAP, _MARGIN = 0.078, 0.21, 0.22, 0.3
 _TITLE_LETTER = 0.105
-_SIZE, _DPI = 9, 150
+_SIZE, _DPI = 9.0, 150
 # Okabe and Ito's green and vermilion.
 _MARKS = {"▲": "#009E73", "▼": "#D55E00", "": "#000000"}
 _PAPER, _SHADE, _RULE = "#6A6A6A", "#F2F5F8", "#404040"

@@ -89,7 +89,7 @@ def footnotes(comparison: Comparison, left_out: list[str]) -> list[str]:
 
 def terminal_text(comparison: Comparison, left_out: list[str], width: int) -> str:
     """The table for a terminal of some width; columns that don't fit go below."""
-    text = [_title(comparison), ""]
+    text = [textwrap.fill(_title(comparison), width), ""]
     for group in comparison.groups:
         rows = [
             [line.label, *(f"{c} {m or ' '}" for c, m in zip(line.cells, line.marks, strict=True))]

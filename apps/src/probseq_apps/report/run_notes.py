@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
-from probseq_apps.recipes import load_recipe
+from probseq_apps.recipes import RECIPES
+from probseq_apps.recipes.regression import REGRESS_RECIPES
 from probseq_apps.report.compare import Comparison
 from probseq_apps.report.measured import MeasuredRun
 
@@ -101,7 +102,7 @@ def _sources(run: MeasuredRun, comparison: Comparison) -> str:
 
 def _differences(run: MeasuredRun, recipe: str, methods: Sequence[str]) -> list[str]:
     bases = {method.partition("+")[0].partition("-")[0] for method in methods}
-    theirs, ours = _flat(load_recipe(recipe).to_dict()), _flat(run.settings)
+    theirs, ours = _flat(_recipe(recipe)), _flat(run.settings)
     found: list[str] = []
     for path, value in theirs.items():
         section = path.partition(".")[0]
@@ -112,6 +113,12 @@ def _differences(run: MeasuredRun, recipe: str, methods: Sequence[str]) -> list[
         if ours[path] != value:
             found.append(f"{path} {_shown(ours[path])} ({_shown(value)})")
     return found
+
+
+def _recipe(name: str) -> Mapping[str, object]:
+    if name in REGRESS_RECIPES:
+        return REGRESS_RECIPES[name]().to_dict()
+    return RECIPES[name]().to_dict()
 
 
 def _flat(settings: Mapping[str, object], prefix: str = "") -> dict[str, object]:
