@@ -1,0 +1,303 @@
+"""Correlated Gaussian process attention (CGPT, section 3)."""
+
+import math
+from typing import Literal
+
+import torch
+from einops import rearrange
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from cgpt.checks import check_choice, check_positive
+from cgpt.covariances import (
+    CanonicalPrior,
+    JointCovariance,
+    LatentCovariances,
+    Scales,
+    conditional_covariances,
+    density_joint,
+    exact_covariance,
+    latent_covariances,
+    predictive_joint,
+)
+from cgpt.posterior import draw_samples, predictive_covariance, predictive_mean
+from cgpt.regulariser import (
+    RegulariserName,
+    jensen_bound,
+    joint_log_density,
+    marginals_log_density,
+)
+from probseq.gaussians import Gaussian
+from probseq.transformers.attention import check_heads, full_precision, split_heads
+from probseq.transformers.outputs import AttentionOutput
+from probseq.transformers.protocol import TokenMap, check_num_samples, check_tokens
+
+ConditionalName = Literal["nystrom", "exact"]
+
+
+class CorrelatedGPAttention(nn.Module):
+    r"""Multi-head attention as the prediction of one Gaussian process from another (CGPT, Eq. 25).
+
+    Queries and keys are two views of one canonical process, z_q(x) = σ_q z_o(x W_q) and
+    z_k(x) = σ_k z_o(x W_k), so that attention may be asymmetric and still has a covariance:
+
+    .. math::
+        \nu = K_{qo} (K_o + \sigma^2 I)^{-1} K_{ok} X W_v, \qquad
+        V = K_q - \sigma^2 G G^\top - G K_{ok} (K_k + \sigma^2 I)^{-1} K_{ko} G^\top,
+
+    :math:`G = K_{qo} (K_o + \sigma^2 I)^{-1}`, with the latent inputs X_o a third projection of the
+    tokens. V is shared by the output dimensions of a head. Training forwards ν (Alg. 1), evaluation
+    draws from N(ν, V) jointly over tokens. The penalty is the negative log density of ν and of the
+    keys' observations (Eq. 26), in nats a sequence, summed over heads and output dimensions: with
+    continuous values it may be negative, and it is in the thousands for one CIFAR-10 layer.
+
+    Cost O(T³) a head and sequence in time, O(T²) in memory: meant for T up to 512;
+    ``SparseCorrelatedGPAttention`` is for more.
+
+    Differences from the paper:
+
+    - (z_q, z_k) is jointly Gaussian, so E[z_q | z_k] is known exactly: kernel attention
+      :math:`\kappa(Q, K) V` (``conditional="exact"``). The paper's mean is a Nyström-type
+      approximation of it through X_o, kept as the method.
+    - Cross-covariances carry σ_q and σ_k, and the regulariser is exact; see
+      :mod:`cgpt.covariances` and :mod:`cgpt.regulariser`.
+    - The kernel has learned lengthscales for each head. The paper's has none, and at the usual
+      initialisation of the projections E|q − k|² is 20 for heads of width 32: attention would start
+      at e⁻¹⁰. Ours starts at E|q − k|²/ℓ² = 1.
+    - σ stays what it was set to: the density of the observations only grows as it shrinks. The
+      paper gives none for CGPT; the authors' code has a jitter of 1e-7 in place of σ², at which
+      factors in float32 hold little but round-off.
+    - The authors' code draws samples in training too: ``sample_in_training=True``.
+
+    Args:
+        dim: token width.
+        num_heads: heads H; must divide ``dim``.
+        noise: σ, standard deviation of the keys' observations and of the inducing values.
+        conditional: ``"nystrom"`` (Eq. 22) or ``"exact"``, which has no X_o.
+        regulariser: ``"joint"``: log p(ν, z_k); ``"marginals"``: log p(ν) + log p(z_k);
+            ``"jensen"``: the paper's lower bound of the latter (not with the exact conditional).
+        canonical_prior: ``"noise-free"``: p(z_o) = N(0, K_o) (the paper); ``"noisy"``:
+            N(0, K_o + σ²I), which agrees with the σ² in Eq. 22.
+        nugget: variance added to z_q in the regulariser, which is unbounded without.
+        query_scale: initial σ_q, learned.
+        key_scale: initial σ_k, learned.
+        lengthscale: initial ℓ, learned; ``None``: ℓ² is two thirds of the head width.
+        sample_in_training: draw samples in training too.
+        dropout: rate on the output.
+        jitter: relative jitter of Cholesky factors; ``None`` for machine epsilon.
+
+    Raises:
+        ValueError: an argument is out of range, or two do not go together.
+
+    Example:
+        >>> import torch
+        >>> from cgpt import CorrelatedGPAttention
+        >>> attention = CorrelatedGPAttention(64, num_heads=4)
+        >>> values, penalty = attention(torch.randn(8, 50, 64))
+        >>> values.shape, penalty.shape
+        (torch.Size([8, 50, 64]), torch.Size([]))
+    """
+
+    stochastic = True
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        *,
+        noise: float = 0.1,
+        conditional: ConditionalName = "nystrom",
+        regulariser: RegulariserName = "joint",
+        canonical_prior: CanonicalPrior = "noise-free",
+        nugget: float = 0.01,
+        query_scale: float = 1.0,
+        key_scale: float = 1.0,
+        lengthscale: float | None = None,
+        sample_in_training: bool = False,
+        dropout: float = 0.0,
+        jitter: float | None = None,
+    ) -> None:
+        super().__init__()
+        check_heads(dim, num_heads)
+        check_choice("conditional", conditional, ConditionalName)
+        check_choice("regulariser", regulariser, RegulariserName)
+        check_choice("canonical_prior", canonical_prior, CanonicalPrior)
+        check_positive(noise=noise, nugget=nugget, query_scale=query_scale, key_scale=key_scale)
+        if lengthscale is None:
+            # nn.Linear's weights have the variance 1 / (3 dim), layer-normalised tokens the square
+            # dim: E|q − k|² is two thirds of the head width, and becomes 1.
+            lengthscale = math.sqrt(2.0 / 3.0 * dim / num_heads)
+        check_positive(lengthscale=lengthscale)
+        if jitter is not None:
+            check_positive(jitter=jitter)
+        if conditional == "exact" and (regulariser == "jensen" or canonical_prior == "noisy"):
+            raise ValueError(
+                "conditional='exact' has no inducing values: regulariser must be 'joint' or "
+                "'marginals' and canonical_prior 'noise-free', got "
+                f"{regulariser!r} and {canonical_prior!r}"
+            )
+        self.dim, self.num_heads = dim, num_heads
+        self.noise, self.nugget, self.jitter = noise, nugget, jitter
+        self.regulariser: RegulariserName = regulariser
+        self.canonical_prior: CanonicalPrior = canonical_prior
+        self.sample_in_training = sample_in_training
+        self.to_q = nn.Linear(dim, dim, bias=False)
+        self.to_k = nn.Linear(dim, dim, bias=False)
+        self.to_v = nn.Linear(dim, dim, bias=False)
+        # Unused parameters would break distributed runs.
+        self.to_latent = nn.Linear(dim, dim, bias=False) if conditional == "nystrom" else None
+        self.to_out = nn.Sequential(nn.Linear(dim, dim), nn.Dropout(dropout))
+        lengthscales = torch.full((num_heads, 1, dim // num_heads), math.log(lengthscale))
+        self.raw_lengthscale = nn.Parameter(lengthscales)
+        self.raw_query_scale = nn.Parameter(torch.full((num_heads,), math.log(query_scale)))
+        self.raw_key_scale = nn.Parameter(torch.full((num_heads,), math.log(key_scale)))
+
+    @property
+    def lengthscale(self) -> Float[Tensor, "heads 1 width"]:
+        """ℓ, one per head and dimension."""
+        return self.raw_lengthscale.exp()
+
+    @property
+    def query_scale(self) -> Float[Tensor, " heads"]:
+        """σ_q, the prior standard deviation of z_q."""
+        return self.raw_query_scale.exp()
+
+    @property
+    def key_scale(self) -> Float[Tensor, " heads"]:
+        """σ_k, the prior standard deviation of z_k."""
+        return self.raw_key_scale.exp()
+
+    def forward(
+        self,
+        x: Float[Tensor, "batch tokens dim"],
+        mask: Bool[Tensor, "batch tokens"] | None = None,
+        *,
+        token_map: TokenMap | None = None,
+        generator: torch.Generator | None = None,
+        num_samples: int | None = None,
+    ) -> AttentionOutput:
+        """Predict (training) or draw from the prediction (evaluation).
+
+        Args:
+            x: tokens, already normalised by the block.
+            mask: true at real tokens.
+            token_map: not used.
+            generator: source of the draws.
+            num_samples: draw S samples and fold them into the batch; in training without draws they
+                are S times the mean.
+
+        Returns:
+            Values, ``(batch, tokens, dim)`` or ``(S * batch, tokens, dim)``, and the negative log
+            density in nats a sequence.
+
+        Raises:
+            ValueError: ``x`` or ``mask`` has a wrong shape or type, or ``num_samples`` is below 1.
+            CholeskyError: a covariance cannot be factorised.
+        """
+        check_tokens(x, mask, self.dim)
+        check_num_samples(num_samples)
+        queries, keys, latent_inputs, values = self._project(x, mask)
+        with torch.autocast(x.device.type, enabled=False):
+            joint, latent = self._covariances(queries, keys, latent_inputs, mask)
+            mean = predictive_mean(joint, values)
+            penalty = -self._log_density(joint, latent, mean, values, mask).sum(-1).mean()
+            samples = mean.expand(num_samples or 1, *mean.shape)
+            if not self.training or self.sample_in_training:
+                samples = draw_samples(
+                    mean,
+                    predictive_covariance(joint, mask, jitter=self.jitter),
+                    mask,
+                    num_samples=num_samples or 1,
+                    prior_variance=self.query_scale.square(),
+                    jitter=self.jitter,
+                    generator=generator,
+                )
+        samples = rearrange(samples, "s b h t c -> (s b) t (h c)")
+        return AttentionOutput(self.to_out(samples), penalty)
+
+    def posterior(
+        self,
+        x: Float[Tensor, "batch tokens dim"],
+        mask: Bool[Tensor, "batch tokens"] | None = None,
+    ) -> Gaussian:
+        """Return the predictive distribution of the heads' outputs, before ``to_out`` mixes them.
+
+        Args:
+            x: tokens, already normalised by the block.
+            mask: true at real tokens; mean and covariance are zero at the others.
+
+        Returns:
+            A Gaussian over tokens of shape ``(batch, heads, dim / heads, tokens)``; the output
+            dimensions of a head are independent and share their covariance.
+
+        Raises:
+            ValueError: ``x`` or ``mask`` has a wrong shape or type.
+            CholeskyError: a covariance cannot be factorised.
+        """
+        check_tokens(x, mask, self.dim)
+        queries, keys, latent_inputs, values = self._project(x, mask)
+        with torch.autocast(x.device.type, enabled=False):
+            joint, _ = self._covariances(queries, keys, latent_inputs, mask)
+            mean = predictive_mean(joint, values).mT
+            covariance = predictive_covariance(joint, mask, jitter=self.jitter)
+        return Gaussian(mean, covariance[:, :, None].expand(*mean.shape, mean.shape[-1]))
+
+    def _project(
+        self, x: Tensor, mask: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
+        """Queries, keys and latent inputs over the lengthscale, and values, ``(B, H, T, s)``."""
+        layers = [self.to_q, self.to_k, self.to_v]
+        if self.to_latent is not None:
+            layers.append(self.to_latent)
+        tokens = [full_precision(p) for p in split_heads((f(x) for f in layers), self.num_heads)]
+        if mask is not None:
+            # Filled, not multiplied: padding may hold anything.
+            hidden = ~mask[:, None, :, None]
+            tokens = [token.masked_fill(hidden, 0.0) for token in tokens]
+        queries, keys, values, *latent_inputs = tokens
+        inverse = self.lengthscale.reciprocal()
+        latent = latent_inputs[0] * inverse if latent_inputs else None
+        return queries * inverse, keys * inverse, latent, values
+
+    def _covariances(
+        self, queries: Tensor, keys: Tensor, latent_inputs: Tensor | None, mask: Tensor | None
+    ) -> tuple[JointCovariance, LatentCovariances | None]:
+        """Predictive joint covariance, and what it was made of."""
+        scales = Scales(self.raw_query_scale, self.raw_key_scale, self.noise)
+        if latent_inputs is None:
+            return exact_covariance(queries, keys, scales, mask), None
+        latent = latent_covariances(
+            queries,
+            keys,
+            latent_inputs,
+            scales,
+            mask,
+            canonical_prior=self.canonical_prior,
+            jitter=self.jitter,
+        )
+        return predictive_joint(latent), latent
+
+    def _log_density(
+        self,
+        predictive: JointCovariance,
+        latent: LatentCovariances | None,
+        mean: Tensor,
+        values: Tensor,
+        mask: Tensor | None,
+    ) -> Tensor:
+        """Log density of the attention output and the observations, ``(B, H)``."""
+        # Z = (K_k + σ²I) V (Alg. 1, line 1): zero at padding, where V is.
+        observations = predictive.keys @ values
+        joint = predictive if latent is None else density_joint(latent, predictive)
+        if self.regulariser == "jensen" and latent is not None:
+            return jensen_bound(
+                joint,
+                conditional_covariances(latent),
+                mean,
+                observations,
+                mask,
+                nugget=self.nugget,
+                jitter=self.jitter,
+            )
+        density = joint_log_density if self.regulariser == "joint" else marginals_log_density
+        return density(joint, mean, observations, mask, nugget=self.nugget, jitter=self.jitter)

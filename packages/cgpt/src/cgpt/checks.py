@@ -1,0 +1,25 @@
+"""Checks of arguments that more than one module makes."""
+
+import math
+from typing import get_args
+
+
+def check_choice(name: str, value: str, choices: object) -> None:
+    """Refuse a value that is none of a ``Literal``'s.
+
+    Raises:
+        ValueError: ``value`` is unknown; the message lists the known ones.
+    """
+    if value not in get_args(choices):
+        raise ValueError(f"{name} must be one of {get_args(choices)}, got {value!r}")
+
+
+def check_positive(**values: float) -> None:
+    """Refuse values that are not positive and finite.
+
+    Raises:
+        ValueError: a value is not positive and finite; the message names it.
+    """
+    for name, value in values.items():
+        if not (value > 0.0 and math.isfinite(value)):
+            raise ValueError(f"{name} must be positive and finite, got {value!r}")

@@ -1,0 +1,84 @@
+r"""Predictive distribution of the queries' process given the keys' (CGPT, Eqs. 22-25 and 45-52)."""
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from cgpt.covariances import JointCovariance, masked_cholesky
+
+# Round-off of a predictive covariance, a difference, relative to the prior's mean variance: where
+# the keys determine the queries, nothing else would be left to factorise.
+_FLOOR = {torch.float32: 1e-5, torch.float64: 1e-12}
+
+
+def predictive_mean(
+    joint: JointCovariance, values: Float[Tensor, "batch heads tokens channels"]
+) -> Float[Tensor, "batch heads tokens channels"]:
+    r"""Mean :math:`\nu = K_{qo} A K_{ok} V` (Eq. 25), or :math:`K_{qk} V` if it is exact.
+
+    The observations are chosen as :math:`Z = (K_k + \sigma^2 I) V`, so that the inverse in
+    :math:`\mathrm{Cov}(z_q, z_k) (K_k + \sigma^2 I)^{-1} Z` cancels.
+
+    Args:
+        joint: the predictive joint covariance.
+        values: V, zero at padding.
+    """
+    return joint.cross @ values
+
+
+def predictive_covariance(
+    joint: JointCovariance,
+    mask: Bool[Tensor, "batch tokens"] | None = None,
+    *,
+    jitter: float | None = None,
+) -> Float[Tensor, "batch heads tokens tokens"]:
+    r"""Covariance of z_q given z_k, the same for all output dimensions (Eqs. 45-52).
+
+    .. math:: V = K_q - \sigma^2 G G^\top - G K_{ok} (K_k + \sigma^2 I)^{-1} K_{ko} G^\top
+
+    where the second term is there with a noise-free p(z_o) only. It does not depend on the values.
+
+    Args:
+        joint: the predictive joint covariance.
+        mask: true at real tokens.
+        jitter: relative jitter of the Cholesky factor; ``None`` for machine epsilon.
+
+    Raises:
+        CholeskyError: K_k + σ²I cannot be factorised.
+    """
+    root = masked_cholesky(joint.keys, mask, jitter=jitter)
+    whitened = torch.linalg.solve_triangular(root, joint.cross.mT, upper=False)
+    return joint.queries - whitened.mT @ whitened
+
+
+def draw_samples(
+    mean: Float[Tensor, "batch heads tokens channels"],
+    covariance: Float[Tensor, "batch heads tokens tokens"],
+    mask: Bool[Tensor, "batch tokens"] | None = None,
+    *,
+    num_samples: int,
+    prior_variance: Float[Tensor, " heads"],
+    jitter: float | None = None,
+    generator: torch.Generator | None = None,
+) -> Float[Tensor, "samples batch heads tokens channels"]:
+    r"""Draw exact joint samples :math:`\nu + \mathrm{chol}(V)\,\epsilon`, one factor for all.
+
+    Args:
+        mean: ν.
+        covariance: V, zero where one token of a pair is padding.
+        mask: true at real tokens.
+        num_samples: number of draws.
+        prior_variance: σ_q² of each head, the measure of V's round-off.
+        jitter: relative jitter of the Cholesky factor; ``None`` for machine epsilon.
+        generator: source of the draws.
+
+    Raises:
+        CholeskyError: V cannot be factorised.
+    """
+    floor = _FLOOR[mean.dtype] * prior_variance[:, None, None]
+    eye = torch.eye(mean.shape[-2], dtype=mean.dtype, device=mean.device)
+    root = masked_cholesky(covariance + floor * eye, mask, jitter=jitter)
+    noise = torch.randn(
+        (num_samples, *mean.shape), generator=generator, dtype=mean.dtype, device=mean.device
+    )
+    return mean + root @ noise

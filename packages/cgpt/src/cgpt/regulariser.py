@@ -1,0 +1,150 @@
+r"""Log densities that CGPT is regularised with (Eqs. 26-44), exact, per head and sequence.
+
+All evaluate z_q at the attention output ν and the noisy z_k at the observations
+:math:`z_k = (K_k + \sigma^2 I) V`, sum over output dimensions, and count real tokens only. A nugget
+on the covariance of z_q bounds them: without one they grow without limit as the prediction becomes
+certain.
+
+Corrections to the paper: (27) splits log E[p(z_q|z_o) p(z_k|z_o)] into a sum of two logarithms,
+which is another number (``"marginals"``; ``"joint"`` is the one that 26 asks for); the bound of
+(38-43) has a closed form, so nothing is sampled (``"jensen"``), its (41) has the sign of log 2π
+wrong, and (44) lacks a factor ½; z_k is noisy in all of them, as it is where ν comes from.
+"""
+
+import math
+from typing import Literal
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from cgpt.covariances import JointCovariance, masked_cholesky, plus_diagonal
+
+RegulariserName = Literal["joint", "marginals", "jensen"]
+
+
+def joint_log_density(
+    joint: JointCovariance,
+    mean: Float[Tensor, "batch heads tokens channels"],
+    observations: Float[Tensor, "batch heads tokens channels"],
+    mask: Bool[Tensor, "batch tokens"] | None = None,
+    *,
+    nugget: float,
+    jitter: float | None = None,
+) -> Float[Tensor, "batch heads"]:
+    r"""Compute :math:`\log \mathcal{N}([\nu; z_k]; 0, C)`, what Eq. 26 asks for.
+
+    Block by block: log p(z_k) + log p(ν | z_k).
+
+    Args:
+        joint: C, from :func:`~cgpt.covariances.density_joint`.
+        mean: ν, zero at padding.
+        observations: z_k, zero at padding.
+        mask: true at real tokens.
+        nugget: added to the variances of z_q.
+        jitter: relative jitter of Cholesky factors; ``None`` for machine epsilon.
+
+    Raises:
+        CholeskyError: a covariance cannot be factorised.
+    """
+    root = masked_cholesky(joint.keys, mask, jitter=jitter)
+    solved = torch.linalg.solve_triangular(
+        root, torch.cat([joint.cross.mT, observations], -1), upper=False
+    )
+    whitened, whitened_keys = solved.split([mean.shape[-2], mean.shape[-1]], -1)
+    schur = plus_diagonal(joint.queries - whitened.mT @ whitened, nugget)
+    schur_root = masked_cholesky(schur, mask, jitter=jitter)
+    whitened_mean = torch.linalg.solve_triangular(
+        schur_root, mean - whitened.mT @ whitened_keys, upper=False
+    )
+    return _log_normal(root, whitened_keys, mask) + _log_normal(schur_root, whitened_mean, mask)
+
+
+def marginals_log_density(
+    joint: JointCovariance,
+    mean: Float[Tensor, "batch heads tokens channels"],
+    observations: Float[Tensor, "batch heads tokens channels"],
+    mask: Bool[Tensor, "batch tokens"] | None = None,
+    *,
+    nugget: float,
+    jitter: float | None = None,
+) -> Float[Tensor, "batch heads"]:
+    r"""Compute :math:`\log p(\nu) + \log p(z_k)`, the sum that Eqs. 27 and 36 write down.
+
+    Args:
+        joint: from :func:`~cgpt.covariances.density_joint`; its cross-covariance is not used.
+        mean: ν, zero at padding.
+        observations: z_k, zero at padding.
+        mask: true at real tokens.
+        nugget: added to the variances of z_q.
+        jitter: relative jitter of Cholesky factors; ``None`` for machine epsilon.
+
+    Raises:
+        CholeskyError: a covariance cannot be factorised.
+    """
+    total = torch.zeros((), dtype=mean.dtype, device=mean.device)
+    for covariance, values in (
+        (plus_diagonal(joint.queries, nugget), mean),
+        (joint.keys, observations),
+    ):
+        root = masked_cholesky(covariance, mask, jitter=jitter)
+        whitened = torch.linalg.solve_triangular(root, values, upper=False)
+        total = total + _log_normal(root, whitened, mask)
+    return total
+
+
+def jensen_bound(
+    joint: JointCovariance,
+    conditionals: tuple[Tensor, Tensor],
+    mean: Float[Tensor, "batch heads tokens channels"],
+    observations: Float[Tensor, "batch heads tokens channels"],
+    mask: Bool[Tensor, "batch tokens"] | None = None,
+    *,
+    nugget: float,
+    jitter: float | None = None,
+) -> Float[Tensor, "batch heads"]:
+    r"""Jensen's lower bound of :func:`marginals_log_density` (Eqs. 38-43) in closed form.
+
+    .. math::
+        E_{z_o} \log \mathcal{N}(\nu; G z_o, \Sigma_q) = -\tfrac12 [\nu^\top \Sigma_q^{-1} \nu
+        + \mathrm{tr}(\Sigma_q^{-1} G P G^\top) + \log|\Sigma_q| + n \log 2\pi]
+
+    and the same for the keys, with Σ_k + σ²I; :math:`G P G^\top` is Cov(z_q) − Σ_q.
+
+    Args:
+        joint: from :func:`~cgpt.covariances.density_joint`; its cross-covariance is not used.
+        conditionals: from :func:`~cgpt.covariances.conditional_covariances`.
+        mean: ν, zero at padding.
+        observations: z_k, zero at padding.
+        mask: true at real tokens.
+        nugget: added to the variances of z_q.
+        jitter: relative jitter of Cholesky factors; ``None`` for machine epsilon.
+
+    Raises:
+        CholeskyError: a covariance cannot be factorised.
+    """
+    total = torch.zeros((), dtype=mean.dtype, device=mean.device)
+    for conditional, covariance, values, added in (
+        (conditionals[0], joint.queries, mean, nugget),
+        (conditionals[1], joint.keys, observations, 0.0),
+    ):
+        root = masked_cholesky(plus_diagonal(conditional, added), mask, jitter=jitter)
+        whitened = torch.linalg.solve_triangular(root, values, upper=False)
+        # The difference is zero at padding, so that its factor there does not matter.
+        spread = torch.cholesky_inverse(root) * (covariance - conditional)
+        trace = values.shape[-1] * spread.sum((-2, -1))
+        total = total + _log_normal(root, whitened, mask) - 0.5 * trace
+    return total
+
+
+def _log_normal(
+    root: Float[Tensor, "batch heads tokens tokens"],
+    whitened: Float[Tensor, "batch heads tokens channels"],
+    mask: Bool[Tensor, "batch tokens"] | None,
+) -> Float[Tensor, "batch heads"]:
+    """Sum over channels of the log density of values that the Cholesky factor has whitened."""
+    # Per token: log of the factor's diagonal, and half of log 2π.
+    logs = root.diagonal(dim1=-2, dim2=-1).log() + 0.5 * math.log(2.0 * math.pi)
+    if mask is not None:
+        logs = logs.masked_fill(~mask[:, None], 0.0)
+    return -0.5 * whitened.square().sum((-2, -1)) - whitened.shape[-1] * logs.sum(-1)
