@@ -65,6 +65,27 @@ def test_shift_is_averaged_over_corruptions_and_over_their_groups():
     assert values["shift/severity-5/ece"] == values["shift/fog/5/ece"]
 
 
+def test_under_shift_all_columns_of_the_papers_tables_are_measured():
+    found = predictions(1)
+    values = evaluate({"test": found, "shift/fog/3": found})
+    names = ("accuracy", "nll", "ece", "mce", "brier", "aurc", "failure-auroc", "failure-fpr95")
+    for name in names:
+        assert values[f"shift/severity-3/{name}"] == values[f"test/{name}"]
+        assert values[f"shift/weather-3/{name}"] == values[f"test/{name}"]
+    assert "shift/fog/3/e-aurc" not in values
+
+
+def test_a_mean_over_corruptions_without_failures_in_one_leaves_that_one_out():
+    sure = 5.0 * torch.eye(4, dtype=torch.float64)
+    right = Predictions(sure.log_softmax(-1), torch.zeros(4, dtype=torch.float64), torch.arange(4))
+    found = predictions(1)
+    values = evaluate({"test": found, "shift/fog/3": found, "shift/contrast/3": right})
+    assert (
+        values["shift/contrast/3/failure-auroc"] is values["shift/digital-3/failure-auroc"] is None
+    )
+    assert values["shift/severity-3/failure-auroc"] == values["test/failure-auroc"]
+
+
 def test_out_of_distribution_metrics_agree_with_scikit_learn():
     test, outside = predictions(0), predictions(1, rows=150, sharpness=1.0)
     values = evaluate({"validation": predictions(2), "test": test, "ood/other": outside})

@@ -12,12 +12,6 @@ from probseq_apps.experiments.test_sets import SHIFT_PREFIXES
 
 Metric = Callable[[Tensor, Tensor], Tensor]
 
-_SHIFT_METRICS: dict[str, Metric] = {
-    "accuracy": metrics.accuracy,
-    "nll": metrics.nll,
-    "ece": metrics.expected_calibration_error,
-}
-
 
 def _classwise_ece(probs: Tensor, labels: Tensor) -> Tensor:
     return metrics.expected_calibration_error(probs, labels, mode="classwise")
@@ -31,12 +25,18 @@ def _on_confidence(metric: Metric) -> Metric:
     return of_predictions
 
 
-_TEST_METRICS: dict[str, Metric] = {
-    **_SHIFT_METRICS,
-    "classwise-ece": _classwise_ece,
+# Under shift too: the columns of the papers' tables.
+_SHIFT_METRICS: dict[str, Metric] = {
+    "accuracy": metrics.accuracy,
+    "nll": metrics.nll,
+    "ece": metrics.expected_calibration_error,
     "mce": metrics.maximum_calibration_error,
     "brier": metrics.brier,
     "aurc": _on_confidence(metrics.aurc),
+}
+_TEST_METRICS: dict[str, Metric] = {
+    **_SHIFT_METRICS,
+    "classwise-ece": _classwise_ece,
     "e-aurc": _on_confidence(metrics.e_aurc),
 }
 # Need right and wrong answers both.
@@ -62,10 +62,8 @@ def evaluate(sets: Mapping[str, Predictions]) -> dict[str, float | None]:
     for name, predictions in sets.items():
         if name == "validation" or name.startswith("ood/"):
             continue
-        if name.startswith(SHIFT_PREFIXES):
-            values.update(_measure(name, predictions, _SHIFT_METRICS))
-        else:
-            values.update(_labelled(name, predictions))
+        wanted = _SHIFT_METRICS if name.startswith(SHIFT_PREFIXES) else _TEST_METRICS
+        values.update(_labelled(name, predictions, wanted))
     values.update(_shift_means(values))
     scores = _OutOfDistribution(sets["test"], sets.get("validation"))
     for name, predictions in sets.items():
@@ -84,8 +82,10 @@ def _measure(
     }
 
 
-def _labelled(name: str, predictions: Predictions) -> dict[str, float | None]:
-    values = _measure(name, predictions, _TEST_METRICS)
+def _labelled(
+    name: str, predictions: Predictions, wanted: Mapping[str, Metric]
+) -> dict[str, float | None]:
+    values = _measure(name, predictions, wanted)
     if predictions.log_probs.shape[-1] == 2:
         values |= _measure(name, predictions, {"mcc": metrics.matthews_correlation})
     if values[f"{name}/accuracy"] in (0.0, 1.0):
@@ -97,12 +97,14 @@ def _shift_means(values: Mapping[str, float | None]) -> dict[str, float | None]:
     group_of = {name: group for group, names in CORRUPTION_GROUPS.items() for name in names}
     collected: dict[str, list[float]] = {}
     for name, value in values.items():
-        if not name.startswith(SHIFT_PREFIXES) or value is None:
+        if not name.startswith(SHIFT_PREFIXES):
             continue
         kind, corruption, severity, metric = name.split("/")
         for part in ("severity", group_of.get(corruption, "other")):
-            collected.setdefault(f"{kind}/{part}-{severity}/{metric}", []).append(value)
-    return {name: sum(found) / len(found) for name, found in collected.items()}
+            found = collected.setdefault(f"{kind}/{part}-{severity}/{metric}", [])
+            # Of failures of a model without any, nothing is known; the others still have a mean.
+            found += [] if value is None else [value]
+    return {name: sum(found) / len(found) if found else None for name, found in collected.items()}
 
 
 class _OutOfDistribution:
