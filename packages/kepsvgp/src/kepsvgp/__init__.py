@@ -1,10 +1,9 @@
-"""Kernel-eigen-pair sparse variational GP attention.
-
-Not built yet: this release holds a version and nothing else.
-"""
+"""Kernel-eigen-pair sparse variational GP attention (Chen et al. 2024)."""
 
 from importlib.metadata import version
 
-__all__ = ["__version__"]
+from kepsvgp.attention import KernelEigenPairAttention, Penalties
+
+__all__ = ["KernelEigenPairAttention", "Penalties", "__version__"]
 
 __version__ = version("kepsvgp")

@@ -1,0 +1,189 @@
+r"""Scores of the kernel SVD: cosine feature maps and data-dependent projections (Eq. 10).
+
+.. math:: e(x) = W_e^\top f(X)\,\phi_q(x), \quad r(x) = W_r^\top f(X)\,\phi_k(x), \quad
+    \phi(x) = Wx / \|Wx\|
+
+with f(X) some tokens of the sequence, so that the attention kernel is
+:math:`\kappa(x, y) = \langle f(X)\phi_q(x), f(X)\phi_k(y)\rangle` (Chen et al. 2023).
+
+Everything lies tokens last, (…, features, tokens): the projections come out of one batched product
+in that layout, and neither the scores nor the heads ever need a transposed copy.
+"""
+
+from typing import Any, NamedTuple, cast
+
+import torch
+import torch.nn.functional as F
+from einops import rearrange
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+# Squared norm below which a projected token counts as zero: padding, and nothing else.
+_ZERO_NORM = 1e-24
+
+
+class ProjectionTokens(NamedTuple):
+    """The tokens f(X) of each sequence.
+
+    Attributes:
+        rows: the tokens, zero where a sequence has fewer of them, ``(batch, picked, dim)``.
+        count: how many there are of each sequence; a plain number if of all alike.
+    """
+
+    rows: Float[Tensor, "batch picked dim"]
+    count: Int[Tensor, " batch"] | int
+
+
+def pick_tokens(
+    x: Float[Tensor, "batch tokens dim"],
+    mask: Bool[Tensor, "batch tokens"] | None,
+    size: int,
+) -> ProjectionTokens:
+    """Pick the tokens f(X): all real ones of a short sequence, else ``size`` evenly spaced ones.
+
+    Which ones depends on the real tokens alone, wherever padding stands: the j-th of p picks among
+    n > p real tokens is number floor(j (n - 1) / (p - 1)), first and last included. Where n <= p,
+    token j is row j of f(X), and the remaining rows of the projection weights take no part. (The
+    authors pick among all positions, padding included.)
+
+    Args:
+        x: tokens, zero at padding.
+        mask: true at real tokens.
+        size: largest number of picks p.
+    """
+    tokens = x.shape[1]
+    picks = torch.arange(min(tokens, size), device=x.device)
+    gaps = max(size - 1, 1)
+    if mask is None:
+        if tokens <= size:
+            return ProjectionTokens(x, tokens)
+        return ProjectionTokens(x[:, picks * (tokens - 1) // gaps], size)
+    real = mask.sum(-1)
+    # Real tokens first, in their order.
+    order = torch.argsort((~mask).byte(), dim=-1, stable=True)
+    last = (real - 1).clamp(min=0)[:, None]
+    number = torch.where(real[:, None] > size, picks * last // gaps, picks)
+    place = order.gather(1, number)
+    rows = x.gather(1, place[..., None].expand(-1, -1, x.shape[-1]))
+    count = real.clamp(max=size)
+    return ProjectionTokens(rows.masked_fill((picks >= count[:, None])[..., None], 0.0), count)
+
+
+def project(
+    x: Float[Tensor, "batch tokens dim"], weight: Float[Tensor, "width dim"]
+) -> Float[Tensor, "batch width tokens"]:
+    """Project tokens, with tokens last in the result.
+
+    Args:
+        x: tokens.
+        weight: rows of queries, then of keys.
+    """
+    if torch.is_autocast_enabled(x.device.type):
+        return F.linear(x, weight).mT
+    return cast("Tensor", _Projection.apply(x, weight))
+
+
+def projection_weights(
+    rows: Float[Tensor, "batch picked dim"],
+    weight: Float[Tensor, "two heads size rank"],
+) -> Float[Tensor, "batch two heads rank width"]:
+    r"""Data-dependent projections :math:`W_e^\top f(X)` and :math:`W_r^\top f(X)` of each head.
+
+    Args:
+        rows: f(X), see :func:`pick_tokens`.
+        weight: W_e and W_r.
+    """
+    heads, picked = weight.shape[1], rows.shape[1]
+    stacked = rearrange(weight[:, :, :picked], "two h p s -> h (two s) p")
+    # One product a head for the whole batch.
+    columns = rearrange(rows, "b p (h k) -> h p (b k)", h=heads)
+    return rearrange(
+        stacked @ columns, "h (two s) (b k) -> b two h s k", two=2, b=rows.shape[0]
+    ).contiguous()
+
+
+def scores(
+    projected: Float[Tensor, "batch two heads width tokens"],
+    weights: Float[Tensor, "batch two heads rank width"],
+) -> Float[Tensor, "batch two heads rank tokens"]:
+    r"""Scores :math:`E^\top` and :math:`R^\top` (10), s numbers a token and head.
+
+    The cosine map is applied to the scores and not to the features: there are fewer of them. A
+    token whose projection is zero has :math:`\phi = 0`.
+
+    Args:
+        projected: queries and keys, not normalised.
+        weights: see :func:`projection_weights`.
+    """
+    result, _ = cast(
+        "tuple[Tensor, Tensor]",
+        _CosineScores.apply(projected.flatten(0, 2), weights.flatten(0, 2)),
+    )
+    return result.view(*weights.shape[:-1], projected.shape[-1])
+
+
+def kernel_matrix(
+    projected: Float[Tensor, "batch two heads width tokens"],
+    rows: Float[Tensor, "batch picked dim"],
+) -> Float[Tensor, "batch heads tokens tokens"]:
+    r"""The attention kernel :math:`\langle f(X)\phi_q(x_i), f(X)\phi_k(x_j)\rangle`, T×T.
+
+    Nothing needs it but an analysis of its singular values.
+
+    Args:
+        projected: queries and keys, not normalised.
+        rows: f(X), see :func:`pick_tokens`.
+    """
+    norm = projected.square().sum(-2, keepdim=True)
+    queries, keys = (projected * _inverse_norm(norm)).unbind(1)
+    heads = rearrange(rows, "b p (h k) -> b h p k", h=projected.shape[2])
+    return (heads @ queries).mT @ (heads @ keys)
+
+
+def _inverse_norm(squared: Tensor) -> Tensor:
+    return squared.clamp(min=_ZERO_NORM).rsqrt().masked_fill(squared < _ZERO_NORM, 0.0)
+
+
+class _Projection(torch.autograd.Function):
+    """W x_bᵀ of each sequence, without the (batch, width, dim) gradient that autograd would make."""
+
+    @staticmethod
+    def forward(x: Tensor, weight: Tensor) -> Tensor:
+        return torch.bmm(weight.expand(len(x), -1, -1), x.mT)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, Tensor]:
+        x, weight = ctx.saved_tensors
+        (grad,) = grad_outputs
+        grad_x = torch.bmm(grad.mT, weight.expand(len(x), -1, -1))
+        # The sum over the batch as it goes.
+        return grad_x, torch.addbmm(torch.zeros_like(weight), grad, x, beta=0)
+
+
+class _CosineScores(torch.autograd.Function):
+    """D q / ‖q‖; the second result, 1/‖q‖, is there to be kept."""
+
+    @staticmethod
+    def forward(projected: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+        inverse = _inverse_norm(projected.square().sum(1, keepdim=True))
+        return torch.bmm(weights, projected).mul_(inverse), inverse
+
+    @staticmethod
+    def setup_context(
+        ctx: Any, inputs: tuple[Tensor, Tensor], output: tuple[Tensor, Tensor]
+    ) -> None:
+        ctx.mark_non_differentiable(output[1])
+        ctx.save_for_backward(*inputs, *output)
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, Tensor]:
+        projected, weights, result, inverse = ctx.saved_tensors
+        grad = grad_outputs[0] * inverse
+        # d(D q/‖q‖): (Dᵀ g - q̂ (g·e)) / ‖q‖.
+        along = (grad * result).sum(1, keepdim=True).mul_(inverse)
+        grad_projected = torch.bmm(weights.mT, grad).addcmul_(projected, along, value=-1)
+        return grad_projected, torch.bmm(grad, projected.mT)
