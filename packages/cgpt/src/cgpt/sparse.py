@@ -24,13 +24,13 @@ Powers of σ have gone, and what is factorised has no eigenvalue below σ²: flo
 
 Shapes: H heads, B sequences, T tokens, m and l inducing inputs, s output dimensions. Tensors are
 laid out ``(H, B, T, ...)``; inducing inputs are ``(H, 1, m, dim)`` where all sequences share them.
-All inputs are already divided by the lengthscales, and near the origin: squared distances are
-expanded.
+All inputs are already divided by the lengthscales.
 """
 
 from typing import Literal, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from einops import rearrange
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -63,8 +63,7 @@ class SparsePosterior(NamedTuple):
         coefficients: :math:`D^{-1} A^\top C D_k^{-1} W_k^\top z_k`; the mean (58) is :math:`W_q`
             times it, ``(H, B, m, s)``.
         gram: :math:`[A, C]^\top [A, C]`, ``(H, B, m + l, m + l)``.
-        cholesky: Cholesky factor of :math:`\sigma^2 I` plus the diagonal blocks of ``gram``; its
-            first block belongs to D.
+        cholesky: Cholesky factor of D, ``(H, B, m, m)``.
         key_gram: :math:`W_k^\top W_k`, ``(H, B, l, l)``.
         key_cholesky: Cholesky factor of :math:`D_k`.
         key_values: :math:`W_k^\top z_k`, ``(H, B, l, s)``.
@@ -72,7 +71,7 @@ class SparsePosterior(NamedTuple):
 
     coefficients: Float[Tensor, "heads batch inducing channels"]
     gram: Float[Tensor, "heads batch both both"]
-    cholesky: Float[Tensor, "heads batch both both"]
+    cholesky: Float[Tensor, "heads batch inducing inducing"]
     key_gram: Float[Tensor, "heads batch key_inducing key_inducing"]
     key_cholesky: Float[Tensor, "heads batch key_inducing key_inducing"]
     key_values: Float[Tensor, "heads batch key_inducing channels"]
@@ -109,7 +108,7 @@ def sparse_features(
     whitener, key_whitener = (_whitener(inputs, jitter) for inputs in (inducing, key_inducing))
     parts = (
         (queries, inducing, query_scale[:, None, None, None] * whitener),
-        (canonical, torch.cat([inducing, key_inducing], -2), _block_diagonal(whitener, key_whitener)),
+        (canonical, torch.cat([inducing, key_inducing], -2), block_diagonal(whitener, key_whitener)),
         (keys, key_inducing, key_scale[:, None, None, None] * key_whitener),
     )
     return SparseFeatures(
@@ -136,13 +135,11 @@ def sparse_posterior(
     gram = features.canonical.mT @ features.canonical
     key_gram = features.keys.mT @ features.keys
     key_values = features.keys.mT @ values
-    cholesky = _add_noise_and_factorise(
-        torch.where(diagonal_blocks(gram, m), gram, 0.0), noise_variance
-    )
-    key_cholesky = _add_noise_and_factorise(key_gram, noise_variance)
+    cholesky = noisy_cholesky(gram[..., :m, :m], noise_variance)
+    key_cholesky = noisy_cholesky(key_gram, noise_variance)
     canonical_mean = torch.cholesky_solve(key_values, key_cholesky)
     coefficients = torch.cholesky_solve(
-        gram[..., :m, m:] @ canonical_mean, cholesky[..., :m, :m]
+        gram[..., :m, m:] @ canonical_mean, cholesky
     )
     return SparsePosterior(coefficients, gram, cholesky, key_gram, key_cholesky, key_values)
 
@@ -162,10 +159,10 @@ def covariance_root(
     m = posterior.coefficients.shape[-2]
     cross = posterior.gram[..., :m, m:]
     through_keys = cross @ torch.cholesky_solve(cross.mT, posterior.key_cholesky)
-    factor = _add_noise_and_factorise(
+    factor = noisy_cholesky(
         2.0 * posterior.gram[..., :m, :m] + through_keys, noise_variance
     )
-    root = torch.cholesky_solve(factor, posterior.cholesky[..., :m, :m])
+    root = torch.cholesky_solve(factor, posterior.cholesky)
     return noise_variance.sqrt()[:, None, None, None] * root
 
 
@@ -211,22 +208,28 @@ def predictive_variance(
     return noise + (features.queries @ root).square().sum(-1, keepdim=True)
 
 
-def diagonal_blocks(
-    matrix: Float[Tensor, "*batch both both"], first: int
-) -> Bool[Tensor, "both both"]:
-    """Mask that is true in the two diagonal blocks, the first of which has ``first`` rows."""
-    second = torch.arange(matrix.shape[-1], device=matrix.device) >= first
-    return second[:, None] == second
-
-
-def _add_noise_and_factorise(matrix: Tensor, noise_variance: Tensor) -> Tensor:
+def noisy_cholesky(
+    matrix: Float[Tensor, "heads batch n n"], noise_variance: Float[Tensor, " heads"]
+) -> Float[Tensor, "heads batch n n"]:
     r"""Cholesky factor of :math:`\sigma^2 I` + ``matrix``, a positive semidefinite one.
 
     σ² is the jitter; what ``safe_cholesky`` adds by itself is kept at round-off.
+
+    Args:
+        matrix: symmetric matrices.
+        noise_variance: σ².
     """
     eye = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
     epsilon = torch.finfo(matrix.dtype).eps
     return safe_cholesky(matrix + noise_variance[:, None, None, None] * eye, jitter=epsilon)
+
+
+def block_diagonal(
+    first: Float[Tensor, "*batch m m"], second: Float[Tensor, "*batch n n"]
+) -> Float[Tensor, "*batch both both"]:
+    """Put two batches of matrices on the diagonal of larger ones."""
+    m, n = first.shape[-1], second.shape[-1]
+    return torch.cat([F.pad(first, (0, n)), F.pad(second, (m, 0))], -2)
 
 
 def _whitener(inputs: Tensor, jitter: float | None) -> Tensor:
@@ -236,13 +239,6 @@ def _whitener(inputs: Tensor, jitter: float | None) -> Tensor:
     # inputs apart.
     covariance = torch.exp(-0.5 * scaled_squared_distance(inputs, inputs, unit, exact=True))
     return triangular_inverse(safe_cholesky(covariance, jitter=jitter)).mT
-
-
-def _block_diagonal(first: Tensor, second: Tensor) -> Tensor:
-    m, n = first.shape[-1], second.shape[-1]
-    return torch.cat(
-        [torch.nn.functional.pad(first, (0, n)), torch.nn.functional.pad(second, (m, 0))], -2
-    )
 
 
 def _features(inputs: Tensor, inducing: Tensor, whitener: Tensor, mask: Tensor | None) -> Tensor:

@@ -232,27 +232,23 @@ class SparseCorrelatedGPAttention(nn.Module):
             return DiagonalGaussian(mean, variance.expand(mean.shape))
 
     def _project(self, x: Tensor, mask: Tensor | None) -> "_Inputs":
-        """Project tokens and divide by the lengthscales, with the origin amid inducing inputs.
-
-        Scale and origin go into the weights, not over the tokens.
-        """
+        """Project tokens and divide by the lengthscales, in the weights and not token by token."""
         if mask is not None:
             # Filled, not multiplied: padding may hold anything.
             x = x.masked_fill(~mask[..., None], 0.0)
         inverse = self.lengthscale.reciprocal()
-        centres = torch.stack([self.inducing.centre(), self.key_inducing.centre()])
-        origin = (centres.mean(0) * inverse).detach()
-        scale = torch.stack([*[inverse.squeeze(1)] * 3, torch.ones_like(inverse[:, 0])])
-        shift = torch.stack([*[-origin.squeeze(1)] * 3, torch.zeros_like(origin[:, 0])])
-        weight = self.to_qokv.weight * scale.reshape(-1, 1)
-        projected = F.linear(x, weight, shift.reshape(-1))
-        queries, canonical, keys, values = full_precision(
-            rearrange(projected, "b t (four h d) -> four h b t d", four=4, h=self.num_heads)
-        ).unbind(0)
+        scales = torch.cat([inverse.flatten()] * 3 + [torch.ones_like(inverse).flatten()])
+        projected = rearrange(
+            F.linear(x, scales[:, None] * self.to_qokv.weight),
+            "b t (four h d) -> four h b t d",
+            four=4,
+            h=self.num_heads,
+        )
+        # One copy here, or one in each of the products below.
+        queries, canonical, keys, values = full_precision(projected.contiguous()).unbind(0)
         with torch.autocast(x.device.type, enabled=False):
             inducing, key_inducing = (
-                inputs(canonical, inverse, origin, mask)
-                for inputs in (self.inducing, self.key_inducing)
+                inputs(canonical, inverse, mask) for inputs in (self.inducing, self.key_inducing)
             )
         return _Inputs(queries, canonical, keys, values, inducing, key_inducing)
 
@@ -314,7 +310,7 @@ class SparseCorrelatedGPAttention(nn.Module):
 
 
 class _Inputs(NamedTuple):
-    """Projected tokens and inducing inputs, over the lengthscales, with one origin."""
+    """Projected tokens and inducing inputs, over the lengthscales."""
 
     queries: Tensor
     canonical: Tensor

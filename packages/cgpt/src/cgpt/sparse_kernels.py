@@ -1,8 +1,7 @@
 r"""Two sums over the kernel :math:`\kappa(x, z) = e^{-\frac12 |x - z|^2}` with gradients by hand.
 
 Both make κ in one piece of memory, by a product, ``exp2`` in place; written with autograd, either
-keeps several tensors of its size. Inputs are already divided by the lengthscales and, because the
-square is expanded, near the origin: the kernel is invariant to it, float32 is not.
+keeps several tensors of its size. Inputs are already divided by the lengthscales.
 """
 
 import math
@@ -61,18 +60,20 @@ def kernel_form(
 class _WhitenedFeatures(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, inputs: Tensor, inducing: Tensor, whitener: Tensor) -> Tensor:
-        logits = _log2_norms(inputs) + _log2_norms(inducing).mT
-        matrix = _exp2_(logits.baddbmm_(inputs, (_LOG2E * inducing).mT))
+        x, z = _centred(inputs, inducing)
+        matrix = _log2_norms(x) + _log2_norms(z).mT
+        _add_products_and_exp2_(matrix, x, z)
         ctx.save_for_backward(inputs, inducing, whitener, matrix)
         return matrix @ whitener
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         inputs, inducing, whitener, matrix = ctx.saved_tensors
+        x, z = _centred(inputs, inducing)
         # Σ_j G_ij (z_j - x_i), with G the gradient of the logits.
         grad = (grads[0] @ whitener.mT).mul_(matrix)
-        grad_inputs = (inputs * -grad.sum(-1, keepdim=True)).baddbmm_(grad, inducing)
-        grad_inducing = grad.mT @ inputs - grad.sum(-2)[..., None] * inducing
+        grad_inducing = grad.mT @ x - grad.sum(-2)[..., None] * z
+        grad_inputs = x.mul_(-grad.sum(-1, keepdim=True)).baddbmm_(grad, z)
         return grad_inputs, grad_inducing, matrix.mT @ grads[0]
 
 
@@ -80,11 +81,9 @@ class _KernelForm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, inputs: Tensor, features: Tensor) -> Tensor:
         ctx.save_for_backward(inputs, features)
-        rows, columns = _logit_features(inputs)
-        channels = features.shape[-1]
+        inputs, channels = _centred(inputs, inputs)[0], features.shape[-1]
         form = features.new_zeros(len(features), channels, channels)
-        for item, row, column, kernel, _ in _tiles(rows):
-            _exp2_(torch.bmm(rows[item, row], columns[item, column].mT, out=kernel))
+        for item, row, column, kernel, _ in _tiles(inputs):
             part = features[item, row].mT @ (kernel @ features[item, column])
             form[item] += part
             if row != column:
@@ -94,23 +93,29 @@ class _KernelForm(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor]:
         inputs, features = ctx.saved_tensors
-        rows, columns = _logit_features(inputs)
+        inputs = _centred(inputs, inputs)[0]
         # Both factors Φ, and both arguments of κ, pass a gradient on: that of E plus its transpose.
         symmetric = grads[0] + grads[0].mT
         weighted = features @ symmetric
-        grad_features, smoothed = torch.zeros_like(rows), torch.zeros_like(features)
-        for item, row, column, kernel, grad in _tiles(rows):
-            _exp2_(torch.bmm(rows[item, row], columns[item, column].mT, out=kernel))
+        grad_inputs, smoothed = torch.zeros_like(inputs), torch.zeros_like(features)
+        sums = inputs.new_zeros(*inputs.shape[:-1], 1)
+        for item, row, column, kernel, grad in _tiles(inputs):
             smoothed[item, row].baddbmm_(kernel, features[item, column])
             torch.bmm(weighted[item, row], features[item, column].mT, out=grad).mul_(kernel)
-            grad_features[item, row].baddbmm_(grad, columns[item, column])
+            # Σ_j G_ij (x_j - x_i); the second term waits for the whole sum.
+            grad_inputs[item, row].baddbmm_(grad, inputs[item, column])
+            sums[item, row] += grad.sum(-1, keepdim=True)
             if row != column:
                 smoothed[item, column].baddbmm_(kernel.mT, features[item, row])
-                grad_features[item, column].baddbmm_(grad.mT, columns[item, row])
-        # Σ_j G_ij (x_j - x_i): columns hold x_j and a one.
-        dim = inputs.shape[-1]
-        grad_inputs = grad_features[..., :dim] - grad_features[..., dim : dim + 1] * inputs
-        return grad_inputs, smoothed @ symmetric
+                grad_inputs[item, column].baddbmm_(grad.mT, inputs[item, row])
+                sums[item, column] += grad.sum(-2)[..., None]
+        return grad_inputs.addcmul_(sums, inputs, value=-1.0), smoothed @ symmetric
+
+
+def _centred(x: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
+    """Move the origin amid ``z``: distances stay, their expansion keeps its digits."""
+    centre = z.mean(-2, keepdim=True)
+    return x - centre, z - centre
 
 
 def _log2_norms(inputs: Tensor) -> Tensor:
@@ -119,26 +124,22 @@ def _log2_norms(inputs: Tensor) -> Tensor:
     return torch.linalg.vector_norm(inputs, dim=-1, keepdim=True).square_().mul_(-0.5 * _LOG2E)
 
 
-def _logit_features(inputs: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows and columns whose inner products are log2 κ."""
-    norms, unit = _log2_norms(inputs), torch.ones_like(inputs[..., :1])
-    return torch.cat([_LOG2E * inputs, norms, unit], -1), torch.cat([inputs, unit, norms], -1)
-
-
-def _exp2_(logits: Tensor) -> Tensor:
-    """Two to the power of ``logits``, in place, with values below the cutoff set to zero."""
+def _add_products_and_exp2_(norms: Tensor, x: Tensor, z: Tensor) -> Tensor:
+    """Turn sums of norms into kernel values, in place, those below the cutoff into zero."""
+    logits = norms.baddbmm_(x, z.mT, alpha=_LOG2E)
     return F.threshold(logits, _CUTOFF[logits.dtype], _UNDERFLOW, inplace=True).exp2_()
 
 
-def _tiles(rows: Tensor) -> Iterator[tuple[slice, slice, slice, Tensor, Tensor]]:
-    """Items, rows and columns of the tiles on and above the diagonal, and two buffers for each.
+def _tiles(inputs: Tensor) -> Iterator[tuple[slice, slice, slice, Tensor, Tensor]]:
+    """Items, rows and columns of the tiles on and above the diagonal, each with κ and a buffer.
 
-    The same two for all: on a CPU, fresh memory for each costs more than the product.
+    The memory is the same for all: on a CPU, fresh memory for each costs more than the product.
     """
-    items, tokens = rows.shape[:2]
-    side, elements = (_GPU_SIDE, _GPU_ELEMENTS) if rows.is_cuda else (_CPU_SIDE, _CPU_ELEMENTS)
+    items, tokens = inputs.shape[:2]
+    norms = _log2_norms(inputs)
+    side, elements = (_GPU_SIDE, _GPU_ELEMENTS) if inputs.is_cuda else (_CPU_SIDE, _CPU_ELEMENTS)
     step = max(1, min(items, elements // min(side, tokens) ** 2))
-    buffers = rows.new_empty(2, step * min(side, tokens) ** 2)
+    buffers = inputs.new_empty(2, step * min(side, tokens) ** 2)
     for item in range(0, items, step):
         for row in range(0, tokens, side):
             for column in range(row, tokens, side):
@@ -147,11 +148,9 @@ def _tiles(rows: Tensor) -> Iterator[tuple[slice, slice, slice, Tensor, Tensor]]
                     min(side, tokens - row),
                     min(side, tokens - column),
                 )
-                first, second = (buffer[: math.prod(shape)].view(shape) for buffer in buffers)
-                yield (
-                    slice(item, item + step),
-                    slice(row, row + side),
-                    slice(column, column + side),
-                    first,
-                    second,
-                )
+                kernel, buffer = (memory[: math.prod(shape)].view(shape) for memory in buffers)
+                place = slice(item, item + step)
+                rows, columns = slice(row, row + side), slice(column, column + side)
+                torch.add(norms[place, rows], norms[place, columns].mT, out=kernel)
+                _add_products_and_exp2_(kernel, inputs[place, rows], inputs[place, columns])
+                yield place, rows, columns, kernel, buffer

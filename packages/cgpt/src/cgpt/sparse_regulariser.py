@@ -32,9 +32,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from cgpt.sparse import SparseFeatures, SparsePosterior, diagonal_blocks
+from cgpt.sparse import SparseFeatures, SparsePosterior, block_diagonal, noisy_cholesky
 from cgpt.sparse_kernels import kernel_form
-from probseq.linalg import safe_cholesky
 
 SparseRegulariser = Literal["joint", "marginals", "jensen"]
 CanonicalPrior = Literal["noise-free", "noisy"]
@@ -111,16 +110,21 @@ def log_density(
     key_values = _weighted(features.keys, values, key_noise, posterior.key_values)
     real = torch.ones_like(values[:1, :, :, :1]) if mask is None else mask[None, :, :, None]
     log_noise = sum((real * (math.log(2 * math.pi) + row.log())).sum((-2, -1)) for row in noise)
-    squared_values = (values.square() / key_noise).sum((-2, -1))
+    squared_values = ((values / key_noise) * values).sum((-2, -1))
 
     # Ω = D⁻¹ (σ²D + E) D⁻¹ = root rootᵀ.
-    blocks = diagonal_blocks(covariance, m)
+    blocks = posterior.gram[..., :m, :m], posterior.gram[..., m:, m:]
+    inner = variance * block_diagonal(*blocks) + covariance
     if regulariser != "joint":
-        covariance = torch.where(blocks, covariance, 0.0)
-    eye = torch.eye(covariance.shape[-1], dtype=covariance.dtype, device=covariance.device)
-    inner = variance * (torch.where(blocks, posterior.gram, 0.0) + variance * eye) + covariance
-    epsilon = torch.finfo(inner.dtype).eps
-    root = torch.cholesky_solve(safe_cholesky(inner, jitter=epsilon), posterior.cholesky)
+        inner = block_diagonal(inner[..., :m, :m], inner[..., m:, m:])
+    factor = noisy_cholesky(inner, noise_variance.square())
+    root = torch.cat(
+        [
+            torch.cholesky_solve(factor[..., :m, :], posterior.cholesky),
+            torch.cholesky_solve(factor[..., m:, :], noisy_cholesky(blocks[1], noise_variance)),
+        ],
+        -2,
+    )
     # N = diag(W_qᵀ Λ_q⁻¹ W_q, W_kᵀ Λ_k⁻¹ W_k), and the same with ν = W_q c and z_k on the right.
     gram_root = torch.cat([query_gram @ root[..., :m, :], key_gram @ root[..., m:, :]], -2)
     gram_mean = query_gram @ posterior.coefficients
@@ -130,7 +134,7 @@ def log_density(
         return -0.5 * (quadratic + channels * (trace + log_noise))
 
     # |Λ + UΩUᵀ| = |Λ| |I + rootᵀ N root|.
-    factor = safe_cholesky(eye + root.mT @ gram_root, jitter=epsilon)
+    factor = noisy_cholesky(root.mT @ gram_root, torch.ones_like(noise_variance))
     log_determinant = 2.0 * factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
     # yᵀ(Λ + UΩUᵀ)⁻¹y = min over w of (y - U root w)ᵀ Λ⁻¹ (y - U root w) + |w|²: a sum of squares
     # where Woodbury's difference would cancel, ν being in the range of U. At the minimum its
