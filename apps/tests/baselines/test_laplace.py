@@ -156,7 +156,7 @@ def test_independent_alike_logits_have_equal_centred_and_plain_variances():
             torch.nn.Linear(WIDTH - 1, CLASSES).double(),
             flat,
             prior_precision=2.0,
-            log_evidence=0.0,
+            log_likelihood=0.0,
             variance=name,
         )
         for name in ("centred", "plain")
@@ -264,3 +264,46 @@ def test_other_baselines_and_missing_data_are_refused(make_model):
         laplace_model(adjusted, [(inputs, labels_for(inputs))])
     with pytest.raises(ValueError, match="MeanFieldTransformer"):
         laplace_model(mean_field_model(model, num_data=3), [(inputs, labels_for(inputs))])
+
+
+@pytest.mark.parametrize("num_samples", [None, 3])
+def test_validation_data_choose_the_prior_precision_of_the_smallest_nll(make_model, num_samples):
+    model, inputs = make_model() if num_samples is None else sampling_model(make_model)
+    with torch.no_grad():
+        model.head.linear.weight.mul_(8.0)  # too sure of itself
+    training = [(inputs, labels_for(inputs))]
+    shifted = torch.cat([inputs + 0.3, inputs - 0.3, inputs * 2.0])
+    labels = model.eval()(shifted, generator=torch.Generator().manual_seed(0)).logits.argmax(-1)
+    labels[::5] = (labels[::5] + 1) % CLASSES  # right for the most part
+    held = [(shifted[:4], labels[:4]), (shifted[4:], labels[4:])]
+
+    def settings(**other):
+        seeded = torch.Generator().manual_seed(7)
+        return {"num_samples": num_samples, "generator": seeded, **other}
+
+    def nll(adjusted):
+        generator = torch.Generator().manual_seed(7)
+        adjusted(inputs, generator=generator, num_samples=num_samples)  # as many draws as the fit
+        total = 0.0
+        for x, labels in held:
+            logits = adjusted(x, generator=generator, num_samples=num_samples or 1).logits
+            total -= logits.softmax(-1).mean(0).log()[torch.arange(len(labels)), labels].sum()
+        return total
+
+    chosen = laplace_model(model, training, **settings(validation=held))
+    precision = chosen.head.linear.prior_precision
+    best = nll(chosen)
+    for other in (1e-4, precision / 1.26, precision * 1.26, 1e4):
+        fixed = laplace_model(model, training, **settings(prior_precision=other))
+        assert best <= nll(fixed) + 1e-12
+    assert 1e-4 < precision < 1e4
+    assert best < nll(laplace_model(model, training, **settings()))
+
+
+def test_a_given_prior_precision_and_validation_data_exclude_each_other(make_model):
+    model, inputs = make_model()
+    pairs = [(inputs, labels_for(inputs))]
+    with pytest.raises(ValueError, match="validation"):
+        laplace_model(model, pairs, prior_precision=1.0, validation=pairs)
+    with pytest.raises(ValueError, match="must hold data"):
+        laplace_model(model, pairs, validation=[])

@@ -2,7 +2,7 @@
 
 import copy
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -69,9 +69,9 @@ class KroneckerCurvature:
         return (self.class_basis * variance[:, None]) @ self.class_basis.mT
 
     def log_evidence(
-        self, log_likelihood: float, squared_norm: float, prior_precision: Float[Tensor, " grid"]
-    ) -> Float[Tensor, " grid"]:
-        r"""Laplace approximation of the log evidence, for each prior precision δ.
+        self, log_likelihood: float, squared_norm: float, prior_precision: float
+    ) -> float:
+        r"""Laplace approximation of the log evidence.
 
         .. math:: \log p(y|w) - \tfrac{\delta}{2} |w|^2
             - \tfrac12 \sum_{ij} \log(1 + N a_i h_j / \delta)
@@ -79,9 +79,9 @@ class KroneckerCurvature:
         Args:
             log_likelihood: log p(y|w) of the training set.
             squared_norm: |w|² of the layer's weights and biases.
-            prior_precision: values of δ.
+            prior_precision: δ.
         """
-        occam = torch.log1p(self.eigenvalues / prior_precision[:, None, None]).sum((-2, -1))
+        occam = float(torch.log1p(self.eigenvalues / prior_precision).sum())
         return log_likelihood - 0.5 * prior_precision * squared_norm - 0.5 * occam
 
 
@@ -94,8 +94,11 @@ class LaplaceLinear(nn.Module):
         linear: the layer, with its weights at the mode.
         curvature: of the loss there.
         prior_precision: δ.
-        log_evidence: at δ.
+        log_likelihood: of the training set.
         variance: see `laplace_model`.
+
+    Attributes:
+        log_evidence: Laplace approximation of the log evidence at δ.
     """
 
     def __init__(
@@ -104,12 +107,14 @@ class LaplaceLinear(nn.Module):
         curvature: KroneckerCurvature,
         *,
         prior_precision: float,
-        log_evidence: float,
+        log_likelihood: float,
         variance: VarianceName,
     ) -> None:
         super().__init__()
         self.linear = linear
-        self.prior_precision, self.log_evidence = prior_precision, log_evidence
+        self.prior_precision = prior_precision
+        squared_norm = sum(float(p.detach().double().square().sum()) for p in linear.parameters())
+        self.log_evidence = curvature.log_evidence(log_likelihood, squared_norm, prior_precision)
         basis = curvature.class_basis
         classes = len(basis)
         if variance == "centred" and classes > 1:
@@ -138,6 +143,7 @@ def laplace_model(
     batches: Iterable[tuple[Tensor, Tensor]],
     *,
     prior_precision: float | None = None,
+    validation: Iterable[tuple[Tensor, Tensor]] | None = None,
     variance: VarianceName = "centred",
     num_samples: int | None = None,
     generator: torch.Generator | None = None,
@@ -159,8 +165,11 @@ def laplace_model(
     Args:
         model: any trained transformer; a copy of it is changed.
         batches: the training set as pairs of inputs, as the model takes them, and labels.
-        prior_precision: δ of the prior N(0, I/δ); ``None`` for the one with the largest evidence
-            on a grid from 1e-4 to 1e4, which needs no validation data.
+        prior_precision: δ of the prior N(0, I/δ); ``None`` for the best on a grid from 1e-4 to
+            1e4: by the evidence, or by the validation data where they are given.
+        validation: pairs like the training set's; δ then has the smallest negative log likelihood
+            on them. The evidence needs none, but trusts a model that is surer of its training
+            data than of any others.
         variance: which variance scales the logits.
         num_samples: features are averaged over this many samples, for models that draw.
         generator: source of these draws.
@@ -169,58 +178,89 @@ def laplace_model(
         A copy of the model in eval mode, of the same kind, whose logits are probit-scaled.
 
     Raises:
-        ValueError: the model has no ordinary last layer, there are no batches, or an argument is
-            out of range.
+        ValueError: the model has no ordinary last layer, there are no batches, an argument is out
+            of range, or both ``prior_precision`` and ``validation`` are given.
     """
     if prior_precision is not None:
         check_positive("prior_precision", prior_precision)
     if variance not in get_args(VarianceName):
         raise ValueError(f"variance must be one of {get_args(VarianceName)}, got {variance!r}")
     check_num_samples(num_samples)
+    if prior_precision is not None and validation is not None:
+        raise ValueError("prior_precision must be left out when validation data choose it")
     backbone = copy.deepcopy(check_backbone(model)).eval().requires_grad_(False)
-    curvature, log_likelihood = _fit(backbone, batches, num_samples, generator)
     linear = backbone.head.linear
-    squared_norm = sum(float(weights.double().square().sum()) for weights in linear.parameters())
-    grid = _GRID if prior_precision is None else torch.tensor([prior_precision]).double()
-    evidence = curvature.log_evidence(log_likelihood, squared_norm, grid.to(linear.weight.device))
-    best = int(evidence.argmax())
-    layer = LaplaceLinear(
-        linear,
-        curvature,
-        prior_precision=float(grid[best]),
-        log_evidence=float(evidence[best]),
-        variance=variance,
+    data = _last_layer_data(backbone, batches, num_samples, generator)
+    curvature, log_likelihood = _fit(linear, data, num_samples or 1)
+    held = None
+    if validation is not None:
+        held = list(_last_layer_data(backbone, validation, num_samples, generator))
+    candidates = (
+        LaplaceLinear(
+            linear,
+            curvature,
+            prior_precision=value,
+            log_likelihood=log_likelihood,
+            variance=variance,
+        ).eval()
+        for value in (_GRID.tolist() if prior_precision is None else [prior_precision])
     )
-    backbone.head.register_module("linear", layer.eval())
+
+    def score(layer: LaplaceLinear) -> float:
+        return layer.log_evidence if held is None else _log_likelihood(layer, held)
+
+    backbone.head.register_module("linear", max(candidates, key=score))
     return backbone
 
 
 @torch.no_grad()
-def _fit(
+def _last_layer_data(
     model: Backbone,
     batches: Iterable[tuple[Tensor, Tensor]],
     num_samples: int | None,
     generator: torch.Generator | None,
-) -> tuple[KroneckerCurvature, float]:
-    """Curvature and log likelihood over the training set, in float64, sums over batches."""
-    linear, samples = model.head.linear, num_samples or 1
-    width, classes = linear.in_features + 1, linear.out_features
-    phi_sum = torch.zeros(width, width, dtype=torch.float64, device=linear.weight.device)
-    hessian_sum = phi_sum.new_zeros(classes, classes)
-    log_likelihood, num_data = phi_sum.new_zeros(()), 0
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """What goes into the last layer, samples folded, with one label an input."""
+    empty = True
     for inputs, labels in batches:
-        features = pooled_features(model, inputs, generator=generator, num_samples=num_samples)
+        yield (
+            pooled_features(model, inputs, generator=generator, num_samples=num_samples),
+            labels,
+        )
+        empty = False
+    if empty:
+        raise ValueError("batches and validation must hold data, got none")
+
+
+@torch.no_grad()
+def _fit(
+    linear: nn.Linear, data: Iterable[tuple[Tensor, Tensor]], samples: int
+) -> tuple[KroneckerCurvature, float]:
+    """Curvature and log likelihood of the training set, in float64; samples share one count."""
+    width, classes = linear.in_features + 1, linear.out_features
+    outer = torch.zeros(width, width, dtype=torch.float64, device=linear.weight.device)
+    hessian = outer.new_zeros(classes, classes)
+    log_likelihood, num_data = 0.0, 0
+    for features, labels in data:
         log_probs = linear(features).double().log_softmax(-1)
         probs, phi = log_probs.exp(), append_one(features).double()
-        phi_sum += phi.mT @ phi
-        hessian_sum += torch.diag(probs.sum(0)) - probs.mT @ probs
-        log_likelihood -= F.nll_loss(log_probs, labels.repeat(samples), reduction="sum")
+        outer += phi.mT @ phi
+        hessian += torch.diag(probs.sum(0)) - probs.mT @ probs
+        log_likelihood -= float(F.nll_loss(log_probs, labels.repeat(samples), reduction="sum"))
         num_data += len(labels)
-    if num_data == 0:
-        raise ValueError("batches must hold training data, got none")
     rows = samples * num_data
-    curvature = KroneckerCurvature.of(phi_sum / rows, hessian_sum / rows, num_data)
-    return curvature, float(log_likelihood) / samples
+    curvature = KroneckerCurvature.of(outer / rows, hessian / rows, num_data)
+    return curvature, log_likelihood / samples
+
+
+@torch.no_grad()
+def _log_likelihood(layer: LaplaceLinear, data: Iterable[tuple[Tensor, Tensor]]) -> float:
+    """Of the predictions: means over samples of the softmax."""
+    total = 0.0
+    for features, labels in data:
+        log_probs = layer(features).double().log_softmax(-1).unflatten(0, (-1, len(labels)))
+        total -= float(F.nll_loss(log_probs.logsumexp(0), labels, reduction="sum"))
+    return total
 
 
 def append_one(features: Float[Tensor, "n dim"]) -> Float[Tensor, "n features"]:

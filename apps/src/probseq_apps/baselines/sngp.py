@@ -34,8 +34,8 @@ class GaussianProcessHead(nn.Module):
     mode are mean-field adjusted, :math:`f / \sqrt{1 + \tfrac{\pi}{8} \operatorname{var} f}`. Going
     back to training drops the posterior, which would be that of other weights.
 
-    Differences from the paper: its scale of the prior is 1; a logit would then vary by 1 under the
-    prior, less than a trained classifier's logits do. The constant b has no prior.
+    Differences from the paper: its scale s of the prior is 1, under which a posterior can hardly
+    change a prediction: the divisor stays below 1.2 anywhere. The constant b has no prior.
 
     Args:
         dim: width of the inputs h.
@@ -158,7 +158,7 @@ def sngp_model(
     bound: float = 0.95,
     num_features: int = 1024,
     lengthscale: float | None = None,
-    prior_std: float = 10.0,
+    prior_std: float = 3.0,
 ) -> SNGPTransformer:
     """Bound a transformer's residual branches and end it with a Gaussian process.
 
