@@ -4,11 +4,10 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
-from typing import Literal
 
 from scipy import stats
 
-Direction = Literal["higher", "lower"]
+from probseq_apps.report.labels import Direction
 
 # Level of the two-sided test that stands behind a mark.
 LEVEL = 0.05
