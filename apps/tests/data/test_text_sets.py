@@ -4,7 +4,7 @@ import torch
 from probseq_apps.data.errors import DataError
 from probseq_apps.data.sets import load_data
 from probseq_apps.data.text_files import read_cola
-from probseq_apps.data.text_sets import encode_texts
+from probseq_apps.data.text_inputs import encode_texts
 from probseq_apps.data.vocabulary import build_vocabulary
 
 

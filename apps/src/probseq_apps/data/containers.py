@@ -1,15 +1,17 @@
 """What a loaded data set is: tensors, class names, normalisation.
 
-Letters: N rows, C channels, H and W image height and width, T tokens of a padded text.
+Letters: N rows, C channels, H and W image height and width, T tokens of a padded text, E width of
+an embedding.
 """
 
 from dataclasses import dataclass, field
 
-from jaxtyping import Int64, UInt8
+from jaxtyping import Float32, Int64, UInt8
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from probseq_apps.data.errors import DataError
-from probseq_apps.data.vocabulary import Vocabulary
+from probseq_apps.data.tokenizers import Tokenizer
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,6 +30,21 @@ class TextSplit:
     """Token numbers (N, T), padded with 0 on the right, and labels (N,)."""
 
     tokens: Int64[Tensor, "n t"]
+    labels: Int64[Tensor, " n"]
+
+    def __len__(self) -> int:
+        return self.labels.shape[0]
+
+
+@dataclass(frozen=True, eq=False)
+class EmbeddedTextSplit:
+    """Where each text's vectors stand, (N, 3), and labels (N,).
+
+    A row of ``spans`` is (table, first row, number of rows); ``EmbeddedTextData.padded`` fetches
+    them. So a batch is padded no further than its longest text, and the tables stay on disk.
+    """
+
+    spans: Int64[Tensor, "n 3"]
     labels: Int64[Tensor, " n"]
 
     def __len__(self) -> int:
@@ -87,23 +104,63 @@ class TextData:
     train: TextSplit
     validation: TextSplit
     test: TextSplit
-    vocab: Vocabulary
+    vocab: Tokenizer
     class_names: tuple[str, ...]
     max_length: int
     extra_tests: dict[str, TextSplit] = field(default_factory=dict[str, TextSplit])
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for part in (self.train, self.validation, self.test, *self.extra_tests.values()):
-            check_labels(part.labels, self.num_classes, self.name)
-        for label, part in (("train", self.train), ("test", self.test)):
-            if len(part) == 0:
-                raise DataError(f"data set {self.name!r} has no {label} texts")
+        _check_texts(self)
 
     @property
     def num_classes(self) -> int:
         """Number of classes."""
         return len(self.class_names)
+
+
+@dataclass(frozen=True, eq=False)
+class EmbeddedTextData:
+    """A text data set whose tokens are precomputed vectors; for the rest see ``TextData``.
+
+    ``tables`` are vectors (R, E), usually memory-mapped, into which the splits' ``spans`` point.
+    """
+
+    name: str
+    train: EmbeddedTextSplit
+    validation: EmbeddedTextSplit
+    test: EmbeddedTextSplit
+    tables: tuple[Tensor, ...]
+    class_names: tuple[str, ...]
+    max_length: int
+    extra_tests: dict[str, EmbeddedTextSplit] = field(default_factory=dict[str, EmbeddedTextSplit])
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        _check_texts(self)
+
+    @property
+    def num_classes(self) -> int:
+        """Number of classes."""
+        return len(self.class_names)
+
+    @property
+    def input_dim(self) -> int:
+        """Width E of the vectors."""
+        return self.tables[0].shape[1]
+
+    def padded(self, spans: Int64[Tensor, "n 3"]) -> Float32[Tensor, "n t e"]:
+        """Fetch the vectors of texts, on the device of ``spans``; rows of zeros are padding."""
+        texts = [self.tables[k][start : start + length] for k, start, length in spans.tolist()]
+        return pad_sequence(texts, batch_first=True).to(spans.device).float()
+
+
+def _check_texts(data: TextData | EmbeddedTextData) -> None:
+    for part in (data.train, data.validation, data.test, *data.extra_tests.values()):
+        check_labels(part.labels, data.num_classes, data.name)
+    for label, part in (("train", data.train), ("test", data.test)):
+        if len(part) == 0:
+            raise DataError(f"data set {data.name!r} has no {label} texts")
 
 
 def check_labels(labels: Int64[Tensor, " n"], num_classes: int, source: object) -> None:

@@ -22,6 +22,10 @@ DATA_NAMES: tuple[str, ...] = IMAGE_NAMES + TEXT_NAMES
 FOLDER_PREFIX = "folder:"
 CSV_PREFIX = "csv:"
 
+WORDS = "words"
+BPE_PREFIX = "bpe:"
+_SMALLEST_BPE = 258  # all bytes, padding, and a text without any token
+
 CORRUPTION_GROUPS: dict[str, tuple[str, ...]] = {
     "noise": ("gaussian_noise", "shot_noise", "impulse_noise"),
     "blur": ("defocus_blur", "gaussian_blur", "motion_blur", "zoom_blur"),
@@ -72,3 +76,31 @@ def data_kind(name: str) -> Literal["image", "text"]:
         return "text"
     known = (*DATA_NAMES, f"{FOLDER_PREFIX}PATH", f"{CSV_PREFIX}PATH")
     raise DataError(unknown_name_message("data set", name, known))
+
+
+def tokenizer_choice(name: str) -> int | Path | None:
+    """Say what a tokenizer's name means.
+
+    Args:
+        name: ``"words"``, ``"bpe:SIZE"`` or the path of a ``tokenizer.json``.
+
+    Returns:
+        None for words, the size of byte pair encoding, or the path.
+
+    Raises:
+        DataError: the name is unknown, or the size is not a whole number of at least 258.
+    """
+    if name == WORDS:
+        return None
+    if name.startswith(BPE_PREFIX):
+        size = name[len(BPE_PREFIX) :]
+        if not (size.isascii() and size.isdigit()) or int(size) < _SMALLEST_BPE:
+            raise DataError(
+                f"tokenizer 'bpe:SIZE' needs a whole number of at least {_SMALLEST_BPE}, "
+                f"got {size!r}"
+            )
+        return int(size)
+    if name.endswith(".json"):
+        return Path(name).expanduser()
+    known = (WORDS, f"{BPE_PREFIX}SIZE", "PATH/tokenizer.json")
+    raise DataError(unknown_name_message("tokenizer", name, known))

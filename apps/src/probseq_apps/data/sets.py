@@ -4,16 +4,26 @@ from pathlib import Path
 
 import torch
 
-from probseq_apps.data.containers import ImageData, ImageSplit, TextData, TextSplit
+from probseq_apps.data.containers import (
+    EmbeddedTextData,
+    EmbeddedTextSplit,
+    ImageData,
+    ImageSplit,
+    TextData,
+    TextSplit,
+)
 from probseq_apps.data.digits import digits
 from probseq_apps.data.errors import DataError
 from probseq_apps.data.image_folder import load_image_folder
 from probseq_apps.data.image_sets import load_image_set, load_image_test
-from probseq_apps.data.names import data_kind, own_path
-from probseq_apps.data.text_sets import TextProtocol, load_cola, load_csv, load_imdb
+from probseq_apps.data.names import WORDS, data_kind, own_path
+from probseq_apps.data.text_inputs import embedded, tokenized
+from probseq_apps.data.text_sets import TextProtocol, read_parts
 from probseq_apps.data.transforms import match_images
 
 __all__ = [
+    "EmbeddedTextData",
+    "EmbeddedTextSplit",
     "ImageData",
     "ImageSplit",
     "TextData",
@@ -21,6 +31,7 @@ __all__ = [
     "load_data",
     "load_ood_images",
     "load_test_images",
+    "load_texts",
 ]
 
 
@@ -35,8 +46,10 @@ def load_data(
     split: TextProtocol = "thesis",
     text_column: str = "text",
     label_column: str = "label",
-) -> ImageData | TextData:
-    """Load a data set: read, check, split, and tokenize texts.
+    tokenizer: str = WORDS,
+    embeddings: Path | None = None,
+) -> ImageData | TextData | EmbeddedTextData:
+    """Load a data set: read, check, split, and turn texts into tokens.
 
     Splits are fixed, so that every run holds out the same rows; only ``split="thesis"`` of the text
     sets depends on the seed, as in the thesis. Nothing is written but by ``download``.
@@ -52,26 +65,74 @@ def load_data(
         split: the thesis' or the official split of a text set, see ``text_sets``.
         text_column: column of the texts in a CSV.
         label_column: column of the labels in a CSV.
+        tokenizer: what turns texts into numbers: ``"words"``, ``"bpe:SIZE"`` (byte pairs), both
+            learned from the training texts, or the path of a pretrained ``tokenizer.json``.
+        embeddings: file or folder of precomputed contextual embeddings of the texts, which take
+            the place of the tokenizer; see the module ``embeddings``.
 
     Raises:
-        DataError: unknown name, missing or damaged files; the message names the thing.
+        DataError: unknown name, missing or damaged files, options that don't go together; the
+            message names the thing.
+        MissingExtraError: the tokenizer needs a library that is not installed.
     """
     kind = data_kind(name)
-    path = own_path(name)
-    if path is not None:
-        if kind == "image":
-            return load_image_folder(path, image_size=image_size)
-        return load_csv(
-            path, max_length=max_length, text_column=text_column, label_column=label_column
-        )
-    if name == "digits":
-        return digits()
     if kind == "image":
-        return load_image_set(name, data_dir, download=download)
-    if download:
+        if tokenizer != WORDS or embeddings is not None:
+            raise DataError(f"tokenizer and embeddings are for texts, and {name!r} holds images")
+        path = own_path(name)
+        if path is not None:
+            return load_image_folder(path, image_size=image_size)
+        return digits() if name == "digits" else load_image_set(name, data_dir, download=download)
+    if download and own_path(name) is None:
         raise DataError(f"{name!r} cannot be fetched: put its files under --data-dir yourself")
-    load_text = load_cola if name == "cola" else load_imdb
-    return load_text(data_dir, seed=seed, split=split, max_length=max_length)
+    if tokenizer != WORDS and embeddings is not None:
+        raise DataError(
+            f"embeddings take the place of the tokenizer, but got tokenizer={tokenizer!r} and "
+            f"embeddings={str(embeddings)!r}: give one of them"
+        )
+    parts = read_parts(
+        name,
+        data_dir=data_dir,
+        seed=seed,
+        split=split,
+        text_column=text_column,
+        label_column=label_column,
+    )
+    if embeddings is not None:
+        return embedded(parts, embeddings, max_length=max_length)
+    return tokenized(parts, tokenizer, max_length=max_length)
+
+
+def load_texts(
+    name: str,
+    *,
+    data_dir: Path | None = None,
+    text_column: str = "text",
+    label_column: str = "label",
+) -> list[str]:
+    """Load all texts of a text set, each once: what ``write_embeddings`` wants embeddings of.
+
+    Args:
+        name: ``cola``, ``imdb`` or ``csv:PATH``.
+        data_dir: directory of the files.
+        text_column: column of the texts in a CSV.
+        label_column: column of the labels in a CSV.
+
+    Raises:
+        DataError: the set holds images, or its files are missing or damaged.
+    """
+    if data_kind(name) != "text":
+        raise DataError(f"{name!r} holds images, but texts are needed")
+    # What one part loses as a repeat stands in another: every split holds all texts.
+    parts = read_parts(
+        name,
+        data_dir=data_dir,
+        seed=0,
+        split="official",
+        text_column=text_column,
+        label_column=label_column,
+    )
+    return parts.all_texts()
 
 
 def load_test_images(

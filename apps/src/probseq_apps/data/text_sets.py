@@ -1,4 +1,4 @@
-"""CoLA, IMDB and texts of one's own: splits, duplicates, tokens.
+"""CoLA, IMDB and texts of one's own: which texts are in which part.
 
 Splits:
 
@@ -14,39 +14,76 @@ Splits:
 
 A text that occurs in a test set is dropped from training and validation, and one that occurs in
 validation from training, so that no part is tested on what another has learned; hence the parts can
-be a little smaller than above. ``TextData.notes`` says how many were dropped.
+be a little smaller than above. ``TextParts.notes`` says how many were dropped.
 
-The thesis feeds ELMo-style embeddings for CoLA; here tokens are numbers of a vocabulary that is
-learned from the training texts alone, for an embedding that the model learns.
+Longest texts, by default: 64 tokens for CoLA, 512 for IMDB, 256 for a CSV.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from probseq_apps.data.containers import TextData, TextSplit
 from probseq_apps.data.errors import DataError
 from probseq_apps.data.image_sets import checked_data_dir
+from probseq_apps.data.names import own_path
 from probseq_apps.data.splits import hold_out_validation, permutation, stratified
 from probseq_apps.data.text_files import SENTIMENTS, Texts, read_cola, read_csv, read_imdb
-from probseq_apps.data.vocabulary import PAD_ID, Vocabulary, build_vocabulary
 
 TextProtocol = Literal["thesis", "official"]
 
-COLA_LENGTH = 64
-IMDB_LENGTH = 512
-OWN_LENGTH = 256
+_COLA_LENGTH = 64
+_IMDB_LENGTH = 512
+_OWN_LENGTH = 256
 
 
-def load_cola(
-    data_dir: Path | None, *, seed: int, split: TextProtocol, max_length: int | None
-) -> TextData:
-    """Load CoLA from ``cola/{in_domain_train,in_domain_dev,out_of_domain_dev}.tsv``."""
-    directory = checked_data_dir("cola", data_dir)
+class TextParts(NamedTuple):
+    """A text set in its parts, not yet tokenized; the fields are those of ``TextData``.
+
+    ``default_length`` is the longest text in tokens, unless another is asked for.
+    """
+
+    name: str
+    train: Texts
+    validation: Texts
+    test: Texts
+    extra_tests: dict[str, Texts]
+    class_names: tuple[str, ...]
+    default_length: int
+    notes: tuple[str, ...]
+
+    def all_texts(self) -> list[str]:
+        """Return each text once."""
+        parts = (self.train, self.validation, self.test, *self.extra_tests.values())
+        return list(dict.fromkeys(text for part in parts for text in part.texts))
+
+
+def read_parts(
+    name: str,
+    *,
+    data_dir: Path | None,
+    seed: int,
+    split: TextProtocol,
+    text_column: str,
+    label_column: str,
+) -> TextParts:
+    """Read a text set and split it; the arguments are those of ``load_data``.
+
+    Raises:
+        DataError: files are missing or damaged; the message names them.
+    """
+    path = own_path(name)
+    if path is not None:
+        return _csv_parts(path, text_column, label_column)
+    read = _cola_parts if name == "cola" else _imdb_parts
+    return read(checked_data_dir(name, data_dir), seed, split)
+
+
+def _cola_parts(directory: Path, seed: int, split: TextProtocol) -> TextParts:
+    """CoLA from ``cola/{in_domain_train,in_domain_dev,out_of_domain_dev}.tsv``."""
     folder = directory / "cola" if (directory / "cola").is_dir() else directory
     names = ("in_domain_train", "in_domain_dev", "out_of_domain_dev")
     missing = [f"{name}.tsv" for name in names if not (folder / f"{name}.tsv").is_file()]
@@ -63,22 +100,12 @@ def load_cola(
     else:
         test = _joined(inside, outside)
         extra["in-domain"] = inside
-    return _tokenized(
-        "cola",
-        train,
-        Texts([], []),
-        test,
-        extra,
-        ("unacceptable", "acceptable"),
-        COLA_LENGTH if max_length is None else max_length,
-    )
+    classes = ("unacceptable", "acceptable")
+    return _disjoint("cola", train, Texts([], []), test, extra, classes, _COLA_LENGTH)
 
 
-def load_imdb(
-    data_dir: Path | None, *, seed: int, split: TextProtocol, max_length: int | None
-) -> TextData:
-    """Load IMDB from ``imdb/*.parquet`` or the folder ``aclImdb``."""
-    directory = checked_data_dir("imdb", data_dir)
+def _imdb_parts(directory: Path, seed: int, split: TextProtocol) -> TextParts:
+    """IMDB from ``imdb/*.parquet`` or the folder ``aclImdb``."""
     train, test = (read_imdb(part, directory) for part in ("train", "test"))
     if split == "thesis":
         pool = _joined(train, test)
@@ -88,83 +115,39 @@ def load_imdb(
     else:
         kept, held = hold_out_validation(len(train.texts))
         train, validation = _rows(train, kept), _rows(train, held)
-    return _tokenized(
-        "imdb",
-        train,
-        validation,
-        test,
-        {},
-        SENTIMENTS,
-        IMDB_LENGTH if max_length is None else max_length,
-    )
+    return _disjoint("imdb", train, validation, test, {}, SENTIMENTS, _IMDB_LENGTH)
 
 
-def load_csv(
-    path: Path, *, max_length: int | None, text_column: str, label_column: str
-) -> TextData:
-    """Load a CSV or TSV file of one's own; see ``read_csv`` for its form."""
+def _csv_parts(path: Path, text_column: str, label_column: str) -> TextParts:
+    """A CSV or TSV file of one's own; see ``read_csv`` for its form."""
     texts, class_names = read_csv(path, text_column, label_column)
     rows = stratified(torch.tensor(texts.labels), (0.1, 0.1), class_names)
     train, validation, test = (_rows(texts, part) for part in rows)
-    return _tokenized(
-        f"csv:{path}",
-        train,
-        validation,
-        test,
-        {},
-        class_names,
-        OWN_LENGTH if max_length is None else max_length,
-    )
+    return _disjoint(f"csv:{path}", train, validation, test, {}, class_names, _OWN_LENGTH)
 
 
-def encode_texts(vocab: Vocabulary, texts: Sequence[str], max_length: int) -> Int64[Tensor, "n t"]:
-    """Turn texts into token numbers (N, T), cut off at ``max_length`` and padded with 0 to it."""
-    tokens = torch.full((len(texts), max_length), PAD_ID, dtype=torch.int64)
-    for row, text in enumerate(texts):
-        encoded = vocab.encode(text, max_length)
-        tokens[row, : len(encoded)] = torch.tensor(encoded)
-    return tokens
-
-
-def _tokenized(
+def _disjoint(
     name: str,
     train: Texts,
     validation: Texts,
     test: Texts,
     extra: Mapping[str, Texts],
     class_names: tuple[str, ...],
-    max_length: int,
-) -> TextData:
-    if max_length < 1:
-        raise DataError(f"max_length must be at least 1, got {max_length}")
+    default_length: int,
+) -> TextParts:
+    """Drop the texts of training and validation that are tested on."""
     tested = set(test.texts).union(*(part.texts for part in extra.values()))
     validation, from_validation = _without(validation, tested)
     train, from_train = _without(train, tested.union(validation.texts))
-    vocab = build_vocabulary(train.texts)
-
-    def encoded(part: Texts) -> TextSplit:
-        tokens = encode_texts(vocab, part.texts, max_length)
-        return TextSplit(tokens, torch.tensor(part.labels, dtype=torch.int64))
-
-    notes = [
+    notes = tuple(
         f"{name}: {count} texts dropped from {part}, since they occur in {other} too"
         for count, part, other in (
             (from_train, "training", "validation or test"),
             (from_validation, "validation", "test"),
         )
         if count
-    ]
-    return TextData(
-        name,
-        encoded(train),
-        encoded(validation),
-        encoded(test),
-        vocab,
-        class_names,
-        max_length,
-        {key: encoded(part) for key, part in extra.items()},
-        tuple(notes),
     )
+    return TextParts(name, train, validation, test, dict(extra), class_names, default_length, notes)
 
 
 def _joined(first: Texts, second: Texts) -> Texts:

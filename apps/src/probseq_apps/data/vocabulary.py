@@ -3,7 +3,7 @@
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -20,6 +20,11 @@ _LINE_BREAK = re.compile(r"<br\s*/?>", re.IGNORECASE)
 _TOKEN = re.compile(r"\w+(?:'\w+)*|[^\w\s]")
 
 
+def drop_line_breaks(text: str) -> str:
+    """Replace HTML line breaks, of which IMDB is full, by spaces."""
+    return _LINE_BREAK.sub(" ", text)
+
+
 def tokenize(text: str) -> list[str]:
     """Split a text into lower-cased words and punctuation marks; HTML line breaks are dropped.
 
@@ -27,7 +32,7 @@ def tokenize(text: str) -> list[str]:
         >>> tokenize("I won't go.<br />Never!")
         ['i', "won't", 'go', '.', 'never', '!']
     """
-    return _TOKEN.findall(_LINE_BREAK.sub(" ", text).lower())
+    return _TOKEN.findall(drop_line_breaks(text).lower())
 
 
 @dataclass(frozen=True)
@@ -59,6 +64,10 @@ class Vocabulary:
         numbers = self.numbers
         encoded = [numbers.get(token, UNKNOWN_ID) for token in tokenize(text)[:max_length]]
         return encoded or [UNKNOWN_ID]
+
+    def encode_all(self, texts: Iterable[str], max_length: int) -> Iterator[list[int]]:
+        """Yield the numbers of each text, as ``encode`` gives them."""
+        return (self.encode(text, max_length) for text in texts)
 
     def save(self, path: Path) -> None:
         """Write the vocabulary as JSON."""

@@ -1,0 +1,170 @@
+"""Texts to numbers: words, byte pairs learned from the training texts, pretrained tokenizers.
+
+The last two are the work of the library ``tokenizers`` (extra ``tokenizers``); nothing is fetched.
+"""
+
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+from probseq.errors import require
+from probseq_apps.data.errors import DataError
+from probseq_apps.data.names import tokenizer_choice
+from probseq_apps.data.vocabulary import build_vocabulary, drop_line_breaks
+
+# What tokenizers call padding if they don't say so in a section of their own.
+_PADDING_NAMES = ("[PAD]", "<pad>", "<PAD>", "<|pad|>")
+_TEXTS_AT_ONCE = 1_000  # an encoding holds far more than its numbers
+
+
+@runtime_checkable
+class Tokenizer(Protocol):
+    """What turns texts into numbers; 0 is padding."""
+
+    def __len__(self) -> int:
+        """Return how many numbers there are, padding included."""
+        ...
+
+    def encode_all(self, texts: Iterable[str], max_length: int) -> Iterator[list[int]]:
+        """Yield 1 to ``max_length`` numbers for each text, none of them 0."""
+        ...
+
+
+class SubwordTokenizer:
+    """A tokenizer of the library ``tokenizers``, its numbers moved so that 0 is padding.
+
+    If it has a padding token, that one becomes 0 and those before it move up by one; otherwise all
+    move up by one. One more number at the end stands for a text without any token, since a row of
+    padding alone would hide everything from attention. Unknown words and special tokens ([CLS],
+    [SEP]) are the tokenizer's own matter: it adds its special tokens, and they count in
+    ``max_length`` and survive cutting off. HTML line breaks are dropped first.
+
+    Args:
+        tokenizer: a ``tokenizers.Tokenizer``; its own padding and cutting off are switched off.
+    """
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self._padding = _padding_number(tokenizer)
+        tokenizer.no_padding()
+        tokenizer.no_truncation()
+        # Numbers of a vocabulary may have gaps.
+        self._top = 1 + max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
+        first = self._top if self._padding is None else self._padding
+        self._moved = [number + (number < first) for number in range(self._top)]
+        self._empty = self._top + (self._padding is None)
+
+    def __len__(self) -> int:
+        return self._empty + 1
+
+    def encode_all(self, texts: Iterable[str], max_length: int) -> Iterator[list[int]]:
+        """Yield the numbers of each text, cut off at ``max_length``.
+
+        Raises:
+            DataError: special tokens leave no room for a text, or the tokenizer refuses a text.
+        """
+        special = self._tokenizer.num_special_tokens_to_add(False)
+        if max_length <= special:
+            raise DataError(
+                f"max_length must be above the tokenizer's {special} special tokens, "
+                f"got {max_length}"
+            )
+        cleaned = (drop_line_breaks(text) for text in texts)
+        while chunk := list(islice(cleaned, _TEXTS_AT_ONCE)):
+            self._tokenizer.enable_truncation(max_length)
+            with _library_errors("the tokenizer cannot encode the texts"):
+                encodings = self._tokenizer.encode_batch_fast(chunk)
+            self._tokenizer.no_truncation()
+            for encoding in encodings:
+                # Padding inside a text is its name in plain letters, and would hide it.
+                kept = [self._moved[i] for i in encoding.ids if i != self._padding]
+                yield kept or [self._empty]
+
+    def save(self, path: Path) -> None:
+        """Write the tokenizer as ``tokenizer.json``, with the library's own numbers."""
+        path.write_text(self._tokenizer.to_str(), encoding="utf-8")
+
+
+def load_tokenizer(path: Path) -> SubwordTokenizer:
+    """Read a pretrained tokenizer from a ``tokenizer.json`` of the library ``tokenizers``.
+
+    Raises:
+        DataError: the file is missing or is no tokenizer.
+        MissingExtraError: the library is not installed.
+    """
+    library = _library("tokenizers")
+    try:
+        content = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path} cannot be read: {error}") from error
+    with _library_errors(f"{path} cannot be read as a tokenizer.json"):
+        tokenizer = library.Tokenizer.from_str(content)
+    return SubwordTokenizer(tokenizer)
+
+
+def train_byte_pairs(texts: Iterable[str], size: int) -> SubwordTokenizer:
+    """Learn a byte-level tokenizer by byte pair encoding (Sennrich et al. 2016).
+
+    Texts are lower-cased, as for words. Every byte is a token, so no text is unknown.
+
+    Args:
+        texts: the training texts, and no others.
+        size: largest number of tokens, padding included; few texts give fewer.
+
+    Raises:
+        MissingExtraError: the library ``tokenizers`` is not installed.
+    """
+    library, models = _library("tokenizers"), _library("tokenizers.models")
+    parts, normalizers = _library("tokenizers.pre_tokenizers"), _library("tokenizers.normalizers")
+    tokenizer = library.Tokenizer(models.BPE())
+    tokenizer.normalizer = normalizers.Sequence([normalizers.NFC(), normalizers.Lowercase()])
+    tokenizer.pre_tokenizer = parts.ByteLevel(add_prefix_space=True)
+    tokenizer.decoder = _library("tokenizers.decoders").ByteLevel()
+    trainer = _library("tokenizers.trainers").BpeTrainer(
+        vocab_size=size - 2,  # padding, and a text without any token
+        min_frequency=2,
+        initial_alphabet=sorted(parts.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator((drop_line_breaks(text) for text in texts), trainer)
+    return SubwordTokenizer(tokenizer)
+
+
+def make_tokenizer(name: str, train_texts: Sequence[str]) -> Tokenizer:
+    """Build the tokenizer that an option names.
+
+    Args:
+        name: ``"words"``, ``"bpe:SIZE"`` or the path of a ``tokenizer.json``.
+        train_texts: what the first two learn from.
+
+    Raises:
+        DataError: the name is unknown, or the file is missing or damaged.
+        MissingExtraError: the library ``tokenizers`` is needed and not installed.
+    """
+    choice = tokenizer_choice(name)
+    if isinstance(choice, Path):
+        return load_tokenizer(choice)
+    if isinstance(choice, int):
+        return train_byte_pairs(train_texts, choice)
+    return build_vocabulary(train_texts)
+
+
+def _padding_number(tokenizer: Any) -> int | None:
+    if tokenizer.padding is not None:
+        return tokenizer.token_to_id(tokenizer.padding["pad_token"])
+    found = (tokenizer.token_to_id(name) for name in _PADDING_NAMES)
+    return next((number for number in found if number is not None), None)
+
+
+def _library(module: str) -> Any:
+    return require(module, extra="tokenizers", distribution="probseq-apps")
+
+
+@contextmanager
+def _library_errors(message: str) -> Generator[None, None, None]:
+    try:
+        yield
+    except Exception as error:  # the library knows no narrower class
+        raise DataError(f"{message}: {error}") from error
