@@ -171,7 +171,7 @@ def laplace_model(
             on them. The evidence needs none, but trusts a model that is surer of its training
             data than of any others.
         variance: which variance scales the logits.
-        num_samples: features are averaged over this many samples, for models that draw.
+        num_samples: the curvature is averaged over this many samples, for models that draw.
         generator: source of these draws.
 
     Returns:
