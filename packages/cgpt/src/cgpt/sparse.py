@@ -62,7 +62,8 @@ class SparsePosterior(NamedTuple):
     Attributes:
         coefficients: :math:`D^{-1} A^\top C D_k^{-1} W_k^\top z_k`; the mean (58) is :math:`W_q`
             times it, ``(H, B, m, s)``.
-        gram: :math:`[A, C]^\top [A, C]`, ``(H, B, m + l, m + l)``.
+        gram: :math:`\sigma^2 I + [A, C]^\top [A, C]`, with D as its first block,
+            ``(H, B, m + l, m + l)``.
         cholesky: Cholesky factor of D, ``(H, B, m, m)``.
         key_gram: :math:`W_k^\top W_k`, ``(H, B, l, l)``.
         key_cholesky: Cholesky factor of :math:`D_k`.
@@ -108,12 +109,14 @@ def sparse_features(
     whitener, key_whitener = (_whitener(inputs, jitter) for inputs in (inducing, key_inducing))
     parts = (
         (queries, inducing, query_scale[:, None, None, None] * whitener),
-        (canonical, torch.cat([inducing, key_inducing], -2), block_diagonal(whitener, key_whitener)),
+        (
+            canonical,
+            torch.cat([inducing, key_inducing], -2),
+            _block_diagonal(whitener, key_whitener),
+        ),
         (keys, key_inducing, key_scale[:, None, None, None] * key_whitener),
     )
-    return SparseFeatures(
-        *(_features(inputs, at, whiten, mask) for inputs, at, whiten in parts)
-    )
+    return SparseFeatures(*(_features(inputs, at, whiten, mask) for inputs, at, whiten in parts))
 
 
 def sparse_posterior(
@@ -132,15 +135,14 @@ def sparse_posterior(
         CholeskyError: a matrix holds NaN or infinity.
     """
     m = features.queries.shape[-1]
-    gram = features.canonical.mT @ features.canonical
+    variance = noise_variance[:, None, None, None]
+    gram = _plus_diagonal(features.canonical.mT @ features.canonical, variance)
     key_gram = features.keys.mT @ features.keys
     key_values = features.keys.mT @ values
-    cholesky = noisy_cholesky(gram[..., :m, :m], noise_variance)
-    key_cholesky = noisy_cholesky(key_gram, noise_variance)
+    cholesky = factorise(gram[..., :m, :m])
+    key_cholesky = factorise(_plus_diagonal(key_gram, variance))
     canonical_mean = torch.cholesky_solve(key_values, key_cholesky)
-    coefficients = torch.cholesky_solve(
-        gram[..., :m, m:] @ canonical_mean, cholesky
-    )
+    coefficients = torch.cholesky_solve(gram[..., :m, m:] @ canonical_mean, cholesky)
     return SparsePosterior(coefficients, gram, cholesky, key_gram, key_cholesky, key_values)
 
 
@@ -159,11 +161,11 @@ def covariance_root(
     m = posterior.coefficients.shape[-2]
     cross = posterior.gram[..., :m, m:]
     through_keys = cross @ torch.cholesky_solve(cross.mT, posterior.key_cholesky)
-    factor = noisy_cholesky(
-        2.0 * posterior.gram[..., :m, :m] + through_keys, noise_variance
-    )
+    variance = noise_variance[:, None, None, None]
+    # D + AᵀA = 2D - σ²I.
+    factor = factorise(_plus_diagonal(2.0 * posterior.gram[..., :m, :m] + through_keys, -variance))
     root = torch.cholesky_solve(factor, posterior.cholesky)
-    return noise_variance.sqrt()[:, None, None, None] * root
+    return variance.sqrt() * root
 
 
 def row_noise(
@@ -208,26 +210,33 @@ def predictive_variance(
     return noise + (features.queries @ root).square().sum(-1, keepdim=True)
 
 
-def noisy_cholesky(
-    matrix: Float[Tensor, "heads batch n n"], noise_variance: Float[Tensor, " heads"]
-) -> Float[Tensor, "heads batch n n"]:
-    r"""Cholesky factor of :math:`\sigma^2 I` + ``matrix``, a positive semidefinite one.
+def factorise(matrix: Float[Tensor, "*batch n n"]) -> Float[Tensor, "*batch n n"]:
+    """Cholesky factor of matrices whose eigenvalues are bounded below by a noise variance.
 
-    σ² is the jitter; what ``safe_cholesky`` adds by itself is kept at round-off.
+    They need no jitter; ``safe_cholesky``, which adds one always, is called where one fails all the
+    same, and reports.
 
     Args:
         matrix: symmetric matrices.
-        noise_variance: σ².
+
+    Raises:
+        CholeskyError: a matrix holds NaN or infinity, or is indefinite beyond repair.
     """
-    eye = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
     epsilon = torch.finfo(matrix.dtype).eps
-    return safe_cholesky(matrix + noise_variance[:, None, None, None] * eye, jitter=epsilon)
+    if torch.compiler.is_compiling():  # a graph cannot look at values
+        return safe_cholesky(matrix, jitter=epsilon)
+    cholesky, info = torch.linalg.cholesky_ex(matrix)
+    diagonal = cholesky.detach().diagonal(dim1=-2, dim2=-1)
+    if info.any() or not diagonal.isfinite().all():
+        return safe_cholesky(matrix, jitter=epsilon)
+    return cholesky
 
 
-def block_diagonal(
-    first: Float[Tensor, "*batch m m"], second: Float[Tensor, "*batch n n"]
-) -> Float[Tensor, "*batch both both"]:
-    """Put two batches of matrices on the diagonal of larger ones."""
+def _plus_diagonal(matrix: Tensor, value: Tensor) -> Tensor:
+    return matrix + value * torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
+
+
+def _block_diagonal(first: Tensor, second: Tensor) -> Tensor:
     m, n = first.shape[-1], second.shape[-1]
     return torch.cat([F.pad(first, (0, n)), F.pad(second, (m, 0))], -2)
 

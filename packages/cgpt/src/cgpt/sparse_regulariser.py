@@ -32,7 +32,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from cgpt.sparse import SparseFeatures, SparsePosterior, block_diagonal, noisy_cholesky
+from cgpt.sparse import SparseFeatures, SparsePosterior, factorise
 from cgpt.sparse_kernels import kernel_form
 
 SparseRegulariser = Literal["joint", "marginals", "jensen"]
@@ -59,7 +59,9 @@ def canonical_covariance(
     form = kernel_form(canonical.flatten(0, 1), features.canonical.flatten(0, 1))
     covariance = form.unflatten(0, canonical.shape[:2])
     if canonical_prior == "noisy":
-        covariance = covariance + noise_variance[:, None, None, None] * posterior.gram
+        variance = noise_variance[:, None, None, None]
+        eye = torch.eye(covariance.shape[-1], dtype=covariance.dtype, device=covariance.device)
+        covariance = covariance + variance * (posterior.gram - variance * eye)
     return covariance
 
 
@@ -103,61 +105,60 @@ def log_density(
         CholeskyError: a covariance cannot be factorised.
     """
     m, channels = posterior.coefficients.shape[-2:]
-    variance = noise_variance[:, None, None, None]
     query_noise, key_noise = noise
     query_gram = _weighted(features.queries, features.queries, query_noise)
     key_gram = _weighted(features.keys, features.keys, key_noise, posterior.key_gram)
     key_values = _weighted(features.keys, values, key_noise, posterior.key_values)
+    query_values = query_gram @ posterior.coefficients
+    # |ν|² and |z_k|², over the noise.
+    squares = (posterior.coefficients * query_values).sum((-2, -1)) + _squares(values, key_noise)
     real = torch.ones_like(values[:1, :, :, :1]) if mask is None else mask[None, :, :, None]
     log_noise = sum((real * (math.log(2 * math.pi) + row.log())).sum((-2, -1)) for row in noise)
-    squared_values = ((values / key_noise) * values).sum((-2, -1))
 
-    # Ω = D⁻¹ (σ²D + E) D⁻¹ = root rootᵀ.
-    blocks = posterior.gram[..., :m, :m], posterior.gram[..., m:, m:]
-    inner = variance * block_diagonal(*blocks) + covariance
+    # Ω = D⁻¹ (σ²D + E) D⁻¹ = root rootᵀ, with D the diagonal blocks of the gram matrix.
+    first = torch.arange(covariance.shape[-1], device=covariance.device) < m
+    blocks = (first[:, None] == first).to(covariance.dtype)
     if regulariser != "joint":
-        inner = block_diagonal(inner[..., :m, :m], inner[..., m:, m:])
-    factor = noisy_cholesky(inner, noise_variance.square())
+        covariance = covariance * blocks
+    weights = noise_variance[:, None, None, None] * blocks
+    factor = factorise(torch.addcmul(covariance, posterior.gram, weights))
+    key_cholesky = factorise(posterior.gram[..., m:, m:])
     root = torch.cat(
         [
             torch.cholesky_solve(factor[..., :m, :], posterior.cholesky),
-            torch.cholesky_solve(factor[..., m:, :], noisy_cholesky(blocks[1], noise_variance)),
+            torch.cholesky_solve(factor[..., m:, :], key_cholesky),
         ],
         -2,
     )
-    # N = diag(W_qᵀ Λ_q⁻¹ W_q, W_kᵀ Λ_k⁻¹ W_k), and the same with ν = W_q c and z_k on the right.
+    # Uᵀ Λ⁻¹ U root, with Λ the noise.
     gram_root = torch.cat([query_gram @ root[..., :m, :], key_gram @ root[..., m:, :]], -2)
-    gram_mean = query_gram @ posterior.coefficients
     if regulariser == "jensen":
-        quadratic = (posterior.coefficients * gram_mean).sum((-2, -1)) + squared_values
         trace = (root * gram_root).sum((-2, -1))
-        return -0.5 * (quadratic + channels * (trace + log_noise))
+        return -0.5 * (squares + channels * (trace + log_noise))
 
-    # |Λ + UΩUᵀ| = |Λ| |I + rootᵀ N root|.
-    factor = noisy_cholesky(root.mT @ gram_root, torch.ones_like(noise_variance))
-    log_determinant = 2.0 * factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-    # yᵀ(Λ + UΩUᵀ)⁻¹y = min over w of (y - U root w)ᵀ Λ⁻¹ (y - U root w) + |w|²: a sum of squares
-    # where Woodbury's difference would cancel, ν being in the range of U. At the minimum its
-    # derivative by w is zero, so that the gradient needs none through the solution.
+    # |Λ + UΩUᵀ| = |Λ| |inner|.
+    eye = torch.eye(root.shape[-1], dtype=root.dtype, device=root.device)
+    inner = eye + root.mT @ gram_root
+    inner_cholesky = factorise(inner)
+    log_determinant = 2.0 * inner_cholesky.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+    # yᵀ(Λ + UΩUᵀ)⁻¹y = min over w of |Λ^-½ (y - U root w)|² + |w|². At the minimum its derivative
+    # by w is zero, so that the gradient need not pass through the solution.
+    right = root.mT @ torch.cat([query_values, key_values], -2)
     with torch.no_grad():
-        right = root.mT @ torch.cat([gram_mean, key_values], -2)
-        solution = torch.cholesky_solve(right, factor)
-    explained = root @ solution
-    query_rest = posterior.coefficients - explained[..., :m, :]
-    explained = explained[..., m:, :]
-    quadratic = (
-        (query_rest * (query_gram @ query_rest)).sum((-2, -1))
-        + squared_values
-        + (explained * (key_gram @ explained - 2.0 * key_values)).sum((-2, -1))
-        + solution.square().sum((-2, -1))
-    )
+        solution = torch.cholesky_solve(right, inner_cholesky)
+    quadratic = squares + (solution * (inner @ solution - 2.0 * right)).sum((-2, -1))
     return -0.5 * (quadratic + channels * (log_determinant + log_noise))
 
 
-def _weighted(
-    rows: Tensor, others: Tensor, noise: Tensor, product: Tensor | None = None
-) -> Tensor:
+def _weighted(rows: Tensor, others: Tensor, noise: Tensor, product: Tensor | None = None) -> Tensor:
     """Sum over tokens of rows otherᵀ / noise; ``product`` is the sum without the noise, if known."""
     if noise.shape[-2] == 1:
         return (rows.mT @ others if product is None else product) / noise
     return rows.mT @ (others / noise)
+
+
+def _squares(values: Tensor, noise: Tensor) -> Tensor:
+    """Sum of squares over the noise, ``(H, B)``."""
+    if noise.shape[-2] == 1:
+        return torch.linalg.vector_norm(values, dim=(-2, -1)).square() / noise[..., 0, 0]
+    return (values.square() / noise).sum((-2, -1))
