@@ -52,6 +52,15 @@ def predictive_variance(members: Members) -> Float[Tensor, " n"]:
     return torch.stack(within).mean(0) + means.var(0, correction=0)
 
 
+def function_variance(members: Members) -> Float[Tensor, " n"]:
+    """Predictive variance without the noise 2 b², which is the same for all inputs.
+
+    It ranks them as the predictive variance does, and is comparable between seeds.
+    """
+    noise = torch.stack([2.0 * member.scale.square() for member in members]).mean()
+    return (predictive_variance(members) - noise).clamp(min=0.0)
+
+
 def log_density(members: Members) -> Float[Tensor, " n"]:
     """Log density of the true values under the mixture over members and samples."""
     each = [

@@ -16,6 +16,7 @@ from probseq.metrics.plots import roc_plot
 from probseq_apps.experiments.regress_evaluation import (
     LEVELS,
     Members,
+    function_variance,
     interval_coverage,
     is_constant,
     predictive_mean,
@@ -50,11 +51,11 @@ def write_regress_plots(folder: Path, rows: Rows, *, target: str) -> list[Path]:
         "error-by-variance": selective_figure(rows, target),
     }
     for name in next(iter(rows.values()))[0]:
-        # A constant variance tells nothing apart, and has no curve to draw.
+        # Nothing but noise tells nothing apart, and has no curve to draw.
         telling = {
             method: entries
             for method, entries in rows.items()
-            if not is_constant(torch.cat(_variances(entries, "test", name)))
+            if not all(is_constant(predictive_variance(entry["test"])) for entry in entries)
         }
         if name.startswith("ood/") and telling:
             outside = name.removeprefix("ood/")
@@ -69,7 +70,7 @@ def write_regress_plots(folder: Path, rows: Rows, *, target: str) -> list[Path]:
 
 def predicted_figure(rows: Rows, target: str) -> Figure:
     """Predictions of the first entry against true values, with two standard deviations."""
-    figure, panels = _grid(rows)
+    figure, panels = _grid(rows, shared=True)
     for (method, entries), panel in zip(rows.items(), panels, strict=True):
         test = entries[0]["test"]
         truth, mean = test[0].targets, predictive_mean(test)
@@ -137,8 +138,9 @@ def selective_figure(rows: Rows, target: str) -> Figure:
 
 
 def variance_figure(rows: Rows, name: str, target: str) -> Figure:
-    """Histograms of the predictive standard deviation, test set and another set."""
-    figure, panels = _grid(rows)
+    """Histograms of the function values' standard deviation, test set and another set."""
+    # What is much for one method is little for another.
+    figure, panels = _grid(rows, shared=False)
     for (method, entries), panel in zip(rows.items(), panels, strict=True):
         inside, outside = (v.sqrt() for v in _variances(entries, "test", name))
         both = torch.cat([inside, outside])
@@ -156,7 +158,7 @@ def variance_figure(rows: Rows, name: str, target: str) -> Figure:
                 label=label,
             )
         panel.set_title(method, fontsize=11)
-        panel.set_xlabel(f"Predictive std of {target}")
+        panel.set_xlabel(f"Std of {target} without noise")
     _label_first_column(panels, "Molecules")
     _legend(figure, panels[0])
     return figure
@@ -176,8 +178,8 @@ def _roc_figure(rows: Rows, name: str) -> Figure:
 
 
 def _variances(entries: Sequence[Mapping[str, Members]], *names: str) -> list[Tensor]:
-    """Predictive variances of each set, all entries together."""
-    return [torch.cat([predictive_variance(entry[name]) for entry in entries]) for name in names]
+    """Variances of the function values in each set, all entries together."""
+    return [torch.cat([function_variance(entry[name]) for entry in entries]) for name in names]
 
 
 def _line(index: int) -> dict[str, Any]:
@@ -201,15 +203,15 @@ def _panel() -> tuple[Figure, Axes]:
     return figure, axes
 
 
-def _grid(rows: Rows) -> tuple[Figure, list[Axes]]:
-    """A panel for each method, all on the same axes."""
+def _grid(rows: Rows, *, shared: bool) -> tuple[Figure, list[Axes]]:
+    """A panel for each method, on the same axes or on its own."""
     columns = min(len(rows), _PANELS_ACROSS)
     lines = math.ceil(len(rows) / columns)
     figure = _figure(2.7 * columns + 0.9, 2.9 * lines + 0.4)
     panels: list[Axes] = []
     for place in range(len(rows)):
-        shared = panels[0] if panels else None
-        panels.append(figure.add_subplot(lines, columns, place + 1, sharex=shared, sharey=shared))
+        first = panels[0] if shared and panels else None
+        panels.append(figure.add_subplot(lines, columns, place + 1, sharex=first, sharey=first))
         _finish(panels[-1])
     return figure, panels
 

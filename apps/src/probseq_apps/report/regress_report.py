@@ -113,7 +113,7 @@ molecules; the target is `{facts["target"]}`, and errors are in its unit. Recipe
 {machine_line(report)}
 
 Predicted values are those of the first seed. Coverage and error by variance are means over the
-seeds; the ROC curves pool the seeds' scores, so their AUROC differs a little from the table's.
+seeds; histograms and ROC curves pool the seeds, so their AUROC differs a little from the table's.
 
 {pictures(plots)}
 """
