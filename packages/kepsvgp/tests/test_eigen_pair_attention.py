@@ -85,18 +85,15 @@ class TestConcatenationOfOneBranch(Variant):
 class TestLowRankConcatenation(TestConcatenation):
     options = {"merge": "concatenation-low-rank", "max_tokens": 16}  # noqa: RUF012
 
+    @pytest.mark.slow
+    def test_long_sequences_need_no_square_matrix(self):
+        self.long_tokens = 20_000
+        self.options = self.options | {"max_tokens": 20_000}
+        super().test_long_sequences_need_no_square_matrix()
+
 
 class TestAdditionUpToALength(TestConcatenation):
     options = {"max_tokens": 16}  # noqa: RUF012
-
-
-class TestLongLowRankConcatenation(AttentionSuite):
-    permuted_noises = ()
-
-    def make(self, dim, num_heads):
-        return KernelEigenPairAttention(
-            dim, num_heads, RANK, merge="concatenation-low-rank", max_tokens=20_000
-        )
 
 
 @pytest.mark.parametrize("num_samples", [0, -1])

@@ -263,7 +263,7 @@ class KernelEigenPairAttention(nn.Module):
         return scores(projected, weights)
 
     def _penalties(self, found: Tensor, picked: ProjectionTokens, factor: Tensor) -> Penalties:
-        objective = ksvd_objective(found, self.projection, self.singular_values, picked.count)
+        objective = ksvd_objective(found, self.projection, self.singular_values, picked.available)
         kl = inducing_kl(self.whitened_mean, factor)
         return Penalties(self._num_inducing * kl, ksvd_loss(objective))
 

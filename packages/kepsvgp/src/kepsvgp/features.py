@@ -27,11 +27,11 @@ class ProjectionTokens(NamedTuple):
 
     Attributes:
         rows: the tokens, zero where a sequence has fewer of them, ``(batch, picked, dim)``.
-        count: how many there are of each sequence; a plain number if of all alike.
+        available: how many there are of each sequence; a plain number if of all alike.
     """
 
     rows: Float[Tensor, "batch picked dim"]
-    count: Int[Tensor, " batch"] | int
+    available: Int[Tensor, " batch"] | int
 
 
 def pick_tokens(
@@ -65,8 +65,9 @@ def pick_tokens(
     number = torch.where(real[:, None] > size, picks * last // gaps, picks)
     place = order.gather(1, number)
     rows = x.gather(1, place[..., None].expand(-1, -1, x.shape[-1]))
-    count = real.clamp(max=size)
-    return ProjectionTokens(rows.masked_fill((picks >= count[:, None])[..., None], 0.0), count)
+    available = real.clamp(max=size)
+    missing = picks >= available[:, None]
+    return ProjectionTokens(rows.masked_fill(missing[..., None], 0.0), available)
 
 
 def project(
@@ -145,7 +146,7 @@ def _inverse_norm(squared: Tensor) -> Tensor:
 
 
 class _Projection(torch.autograd.Function):
-    """W x_bᵀ of each sequence, without the (batch, width, dim) gradient that autograd would make."""
+    """W x_bᵀ of each sequence, without autograd's (batch, width, dim) gradient."""
 
     @staticmethod
     def forward(x: Tensor, weight: Tensor) -> Tensor:

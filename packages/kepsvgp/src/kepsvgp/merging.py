@@ -75,11 +75,11 @@ def merged_processes(
     branches: BranchesName,
     mixing: TokenMixing | None,
 ) -> Float[Tensor, "folded tokens features"]:
-    """Merge the two processes, given their inducing variables.
+    r"""Merge the two processes, given their inducing variables.
 
     Args:
         scores: E and R, zero at padding.
-        inducing: :math:`\\Lambda^{-1}U`, one for both processes, or one each.
+        inducing: :math:`\Lambda^{-1}U`, one for both processes, or one each.
         branches: which scores the first and the second process have: the paper's pair or, as in
             Table 5, the same twice.
         mixing: the halves of W_1; ``None`` for addition.

@@ -1,0 +1,57 @@
+r"""The training objective :math:`-L_{ELBO} + \eta L_{KSVD}` (Eqs. 11, 20)."""
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor
+
+
+class NegativeELBO(NamedTuple):
+    """The loss and its parts, in nats a sequence.
+
+    Attributes:
+        loss: ``nll + penalty_scale * penalty``.
+        nll: expected negative log likelihood, estimated from the samples at hand.
+        penalty: the layers' KL divergences plus η times their losses of the kernel SVD, not scaled.
+    """
+
+    loss: Float[Tensor, ""]
+    nll: Float[Tensor, ""]
+    penalty: Float[Tensor, ""]
+
+
+def negative_elbo(
+    logits: Float[Tensor, "*samples batch classes"],
+    labels: Int[Tensor, " batch"],
+    penalty: Float[Tensor, ""],
+    *,
+    penalty_scale: float = 1.0,
+) -> NegativeELBO:
+    """Loss of a classifier: negative ELBO plus the loss of the kernel SVD.
+
+    Args:
+        logits: ``(batch, classes)`` or ``(S, batch, classes)``.
+        labels: class of each sequence.
+        penalty: sum of the layers' penalties, from the transformer's output.
+        penalty_scale: weight of the penalty; 1 is the paper's objective, less tempers it.
+
+    Returns:
+        Loss and parts.
+
+    Raises:
+        ValueError: ``labels`` is not one whole number a sequence, ``penalty`` not one number, or
+            ``penalty_scale`` negative.
+    """
+    if labels.shape != logits.shape[-2:-1] or labels.dtype != torch.int64:
+        raise ValueError(
+            f"labels must be int64 of shape (batch,)={tuple(logits.shape[-2:-1])}, "
+            f"got {labels.dtype} of shape {tuple(labels.shape)}"
+        )
+    if penalty.ndim:
+        raise ValueError(f"penalty must be one number, got shape {tuple(penalty.shape)}: sum it")
+    if penalty_scale < 0.0:
+        raise ValueError(f"penalty_scale must not be negative, got {penalty_scale}")
+    nll = F.cross_entropy(logits.flatten(0, -2), labels.expand(logits.shape[:-1]).flatten())
+    return NegativeELBO(nll + penalty_scale * penalty, nll, penalty)

@@ -1,0 +1,131 @@
+"""Singular values of trained attention matrices (section D.6, Fig. 4).
+
+The approximate posterior of the paper keeps the top s singular functions of the attention kernel
+and drops the rest: it is as good as the attention matrices are of low rank.
+"""
+
+from collections.abc import Iterable
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from einops import rearrange
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from kepsvgp.attention import KernelEigenPairAttention
+from probseq.transformers import Encoder, SoftmaxAttention
+
+
+class LayerSpectrum(NamedTuple):
+    """Singular values of a block's attention matrices, averaged over data.
+
+    Attributes:
+        layer: index of the block.
+        values: each singular value's share in their sum, largest first, of each head.
+        energy: share of the squared singular values that the first 1, 2, ... of them hold.
+    """
+
+    layer: int
+    values: Float[Tensor, "heads tokens"]
+    energy: Float[Tensor, "heads tokens"]
+
+    @property
+    def cumulative(self) -> Float[Tensor, "heads tokens"]:
+        """Normalised cumulative singular values, what Fig. 4 shows."""
+        return self.values.cumsum(-1)
+
+
+@torch.no_grad()
+def attention_spectrum(
+    model: nn.Module, batches: Iterable[tuple[Tensor, ...]]
+) -> list[LayerSpectrum]:
+    """Spectra of the attention matrices of a trained transformer on data.
+
+    Softmax attention has its T×T matrix of weights, kernel-eigen-pair attention the matrix of its
+    kernel. Of a padded sequence the matrix between real tokens counts.
+
+    Args:
+        model: a transformer, in evaluation mode.
+        batches: what ``model`` is called with, batch by batch: images, or tokens and mask.
+
+    Returns:
+        One spectrum for each block whose attention is of either kind; as long as the longest
+        sequence.
+
+    Raises:
+        ValueError: ``model`` has no such block, or there are no batches.
+    """
+    layers = {
+        index: attention
+        for encoder in model.modules()
+        if isinstance(encoder, Encoder)
+        for index, attention in enumerate(encoder.attention)
+        if isinstance(attention, (SoftmaxAttention, KernelEigenPairAttention))
+    }
+    if not layers:
+        raise ValueError(
+            f"model must have softmax or kernel-eigen-pair attention, got {type(model).__name__}"
+        )
+    collected: dict[int, list[Tensor]] = {index: [] for index in layers}
+
+    def record(index: int, module: nn.Module, inputs: tuple[Tensor, Tensor | None]) -> None:
+        collected[index].append(torch.linalg.svdvals(attention_matrix(module, *inputs)).cpu())
+
+    handles = [
+        module.register_forward_pre_hook(partial(record, index)) for index, module in layers.items()
+    ]
+    try:
+        for inputs in batches:
+            model(*inputs)
+    finally:
+        for handle in handles:
+            handle.remove()
+    if not all(collected.values()):
+        raise ValueError("batches must hold at least one batch, got none")
+    return [_mean_spectrum(index, found) for index, found in collected.items()]
+
+
+def attention_matrix(
+    module: nn.Module,
+    x: Float[Tensor, "batch tokens dim"],
+    mask: Bool[Tensor, "batch tokens"] | None = None,
+) -> Float[Tensor, "batch heads tokens tokens"]:
+    """What an attention module weighs tokens with, T×T, zero at padding.
+
+    Args:
+        module: softmax or kernel-eigen-pair attention.
+        x: its input.
+        mask: true at real tokens.
+
+    Raises:
+        ValueError: ``module`` is of another kind.
+    """
+    if isinstance(module, KernelEigenPairAttention):
+        return module.kernel(x, mask)
+    if not isinstance(module, SoftmaxAttention):
+        raise ValueError(
+            f"module must be softmax or kernel-eigen-pair attention, got {type(module).__name__}"
+        )
+    queries, keys, _ = rearrange(
+        module.to_qkv(x), "b t (three h d) -> three b h t d", three=3, h=module.num_heads
+    )
+    logits = queries @ keys.mT / queries.shape[-1] ** 0.5
+    if mask is None:
+        return logits.softmax(-1)
+    both = mask[:, None, :, None] & mask[:, None, None, :]
+    return logits.masked_fill(~both, -torch.inf).softmax(-1).masked_fill(~both, 0.0)
+
+
+def _mean_spectrum(layer: int, batches: list[Tensor]) -> LayerSpectrum:
+    """Average over sequences of the normalised spectra of batches of different lengths."""
+    longest = max(found.shape[-1] for found in batches)
+    singular = torch.cat(
+        [nn.functional.pad(found, (0, longest - found.shape[-1])) for found in batches]
+    ).double()
+    squares = singular.square()
+    return LayerSpectrum(
+        layer,
+        (singular / singular.sum(-1, keepdim=True)).mean(0),
+        (squares.cumsum(-1) / squares.sum(-1, keepdim=True)).mean(0),
+    )
