@@ -85,7 +85,7 @@ def test_markdown_of_many_methods_has_a_table_for_each_section():
     tables = markdown_table(summaries(names), dict.fromkeys(names, 2)).split("\n\n")
     assert [table.split("|")[1].strip() for table in tables] == [
         "test",
-        "test set against svhn",
         "corrupted, all severities",
+        "test set against svhn",
     ]
     assert "| method-3 (n=2) | " in tables[0]

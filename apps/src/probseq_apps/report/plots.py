@@ -1,5 +1,6 @@
 """Plots of an experiment, as PNG files."""
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,12 +14,13 @@ from probseq.metrics import calibration_bins, max_softmax_score, risk_coverage_c
 from probseq.metrics.plots import reliability_diagram, risk_coverage_plot, roc_plot
 from probseq_apps.experiments.prediction import Predictions
 from probseq_apps.experiments.rows import Row
+from probseq_apps.report.shift_grids import SHIFT_TITLES, severities_of
+from probseq_apps.report.small_multiples import Curve, small_multiples
 from probseq_apps.report.summary import Summary
 
 # Okabe and Ito's colours, as in `probseq.metrics.plots`.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
-_DASHES = ("-", "--", ":")
-_MARKERS = "osD^vP*X"
+_MARKERS = "osD^vP*"
 _SHIFT = {"accuracy": "Accuracy", "nll": "NLL", "ece": "ECE"}
 _TITLES = {"shift": "Corrupted test images", "cifar-c": "Published corruptions (CIFAR-C)"}
 
@@ -29,7 +31,8 @@ def write_plots(
     """Draw everything that the predictions allow.
 
     Curves pool the predictions of all seeds, except risk-coverage curves, which are means over
-    them; points under shift are means with standard errors.
+    them; points under shift are means with standard errors. More methods than colours have a panel
+    each.
 
     Args:
         folder: where to write; made if it is not there.
@@ -39,29 +42,83 @@ def write_plots(
     Returns:
         The files.
     """
+    many = len(rows) > len(_COLOURS)
+    coverage = {name: _risk_coverage(row) for name, row in rows.items()}
     figures: dict[str, Figure] = {
         "reliability": reliability_diagram(
             {name: calibration_bins(*_pooled(row, "test")) for name, row in rows.items()}
         ),
-        "risk-coverage": risk_coverage_plot(
-            {name: _risk_coverage(row) for name, row in rows.items()}
-        ),
+        "risk-coverage": _risk_coverage_panels(coverage) if many else risk_coverage_plot(coverage),
     }
     for name in next(iter(rows.values())).predictions[0]:
         if name.startswith("ood/"):
-            figure = roc_plot({method: _roc(row, name) for method, row in rows.items()})
             outside = name.removeprefix("ood/")
-            figure.suptitle(f"Test set against {outside}, by largest probability", fontsize=10)
+            curves = {method: _roc(row, name) for method, row in rows.items()}
+            title = f"Test set against {outside}, by largest probability"
+            figure = _roc_panels(curves, title) if many else roc_plot(curves)
+            if not many:
+                figure.suptitle(title, fontsize=10)
             figures[f"ood-{re.sub('[^A-Za-z0-9]+', '-', outside).strip('-')}"] = figure
-    for kind in _TITLES:
-        severities = _severities(next(iter(summaries.values())), kind)
-        if severities:
+    for kind in SHIFT_TITLES:
+        severities = severities_of(summaries, kind)
+        if severities and many:
+            for metric in _SHIFT:
+                figures[f"{kind}-{metric}"] = _shift_panels(kind, metric, severities, summaries)
+        elif severities:
             figures[kind] = _shift_figure(kind, severities, summaries)
     folder.mkdir(exist_ok=True)
     paths = [folder / f"{name}.png" for name in figures]
     for path, figure in zip(paths, figures.values(), strict=True):
         figure.savefig(path)
     return paths
+
+
+def _risk_coverage_panels(curves: Mapping[str, tuple[Tensor, Tensor]]) -> Figure:
+    # The risk of the first few samples is all or nothing and would flatten the rest.
+    top = max(float(risk[coverage >= 0.05].max()) for coverage, risk in curves.values())
+    return small_multiples(
+        {
+            name: Curve(100 * coverage, 100 * risk, f"AURC {float(risk.mean()):.4f}")
+            for name, (coverage, risk) in curves.items()
+        },
+        title="Risk against coverage",
+        x_label="Coverage (% of samples answered)",
+        y_label="Risk (% errors among them)",
+        y_limits=(0.0, min(115.0 * top, 100.0) or 1.0),
+    )
+
+
+def _roc_panels(curves: Mapping[str, tuple[Tensor, Tensor]], title: str) -> Figure:
+    return small_multiples(
+        {
+            name: Curve(
+                100 * fpr, 100 * tpr, f"AUROC {100 * float(torch.trapezoid(tpr, fpr)):.1f}%"
+            )
+            for name, (fpr, tpr) in curves.items()
+        },
+        title=title,
+        x_label="False-positive rate (%)",
+        y_label="True-positive rate (%)",
+        diagonal=True,
+    )
+
+
+def _shift_panels(
+    kind: str,
+    metric: str,
+    severities: Sequence[int],
+    summaries: Mapping[str, Mapping[str, Summary]],
+) -> Figure:
+    curves: dict[str, Curve] = {}
+    for method, metrics in summaries.items():
+        places, means, errors = _by_severity(metrics, kind, metric, severities)
+        curves[method] = Curve(torch.tensor(places), torch.tensor(means), "", torch.tensor(errors))
+    return small_multiples(
+        curves,
+        title=f"{_TITLES[kind]}, mean over the corruptions",
+        x_label="Severity",
+        y_label=_SHIFT[metric],
+    )
 
 
 def _pooled(row: Row, name: str) -> tuple[Tensor, Tensor]:
@@ -85,12 +142,14 @@ def _roc(row: Row, name: str) -> tuple[Tensor, Tensor]:
     return curve.fpr, curve.tpr
 
 
-def _severities(metrics: Mapping[str, Summary], kind: str) -> list[int]:
-    prefix = f"{kind}/severity-"
-    found = {
-        int(name.split("/")[1].partition("-")[2]) for name in metrics if name.startswith(prefix)
-    }
-    return sorted(found)
+def _by_severity(
+    metrics: Mapping[str, Summary], kind: str, metric: str, severities: Sequence[int]
+) -> tuple[list[int], list[float], list[float]]:
+    """Severities, means and standard errors; severity 0 is the test set as it is."""
+    shown = [metrics[f"test/{metric}"]]
+    shown += [metrics[f"{kind}/severity-{severity}/{metric}"] for severity in severities]
+    means = [math.nan if s.mean is None else s.mean for s in shown]
+    return [0, *severities], means, [s.standard_error or 0.0 for s in shown]
 
 
 def _shift_figure(
@@ -102,18 +161,14 @@ def _shift_figure(
     panels = figure.subplots(1, len(_SHIFT))
     for panel, (metric, label) in zip(panels, _SHIFT.items(), strict=True):
         for index, (method, metrics) in enumerate(summaries.items()):
-            shown = [metrics[f"{kind}/severity-{severity}/{metric}"] for severity in severities]
-            means, errors = [s.mean for s in shown], [s.standard_error or 0.0 for s in shown]
-            # Severity 0 is the test set as it is.
-            clean = metrics[f"test/{metric}"]
+            places, means, errors = _by_severity(metrics, kind, metric, severities)
             panel.errorbar(
-                [0, *severities],
-                [clean.mean, *means],
-                yerr=[clean.standard_error or 0.0, *errors],
+                places,
+                means,
+                yerr=errors,
                 label=method,
-                color=_COLOURS[index % len(_COLOURS)],
-                linestyle=_DASHES[index // len(_COLOURS) % len(_DASHES)],
-                marker=_MARKERS[index % len(_MARKERS)],
+                color=_COLOURS[index],
+                marker=_MARKERS[index],
                 markersize=4,
                 linewidth=1.6,
                 capsize=2,

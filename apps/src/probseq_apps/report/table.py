@@ -22,10 +22,12 @@ LEGEND = (
 _METHODS_ACROSS = 5
 # Five metrics side by side.
 _WIDTH = 120
+_AGAINST = "test set against"
 
 # Of the many numbers under shift and on other data sets, those that go into the table.
 _SHIFT_SHOWN = ("accuracy", "nll", "ece")
 _OOD_SHOWN = ("auroc", "fpr95")
+_OOD_SHOWN_OF_MANY = ("auroc",)
 # The columns of the thesis' Table B.32.
 _VARIANCE_SHOWN = ("auroc", "aupr-out")
 
@@ -33,7 +35,8 @@ _VARIANCE_SHOWN = ("auroc", "aupr-out")
 def terminal_table(summaries: Summaries, seeds: Mapping[str, int], width: int = _WIDTH) -> str:
     """Aligned text table.
 
-    With more than five methods, numbers under shift are means over the severities.
+    With more than five methods, numbers under shift are means over the severities, and detection
+    on other data is told by its AUROC.
 
     Args:
         summaries: metrics by method.
@@ -67,16 +70,20 @@ def markdown_table(summaries: Summaries, seeds: Mapping[str, int]) -> str:
 
 
 def _grids(summaries: Summaries) -> list[Grid]:
-    """One table for each section: test sets, then severities, then other data."""
+    """One table for each section: test sets, then shift, then other data."""
     few = len(summaries) <= _METHODS_ACROSS
     columns: dict[str, dict[str, str]] = {}
     for metric in next(iter(summaries.values())):
-        shown = _shown(metric, by_severity=few)
+        shown = _shown(metric, few=few)
         if shown is not None:
             section, label = shown
             columns.setdefault(section, {})[metric] = label
     grids = [_section(summaries, title, found) for title, found in columns.items()]
-    return grids if few else grids + _shift_means(summaries)
+    if few:
+        return grids
+    labelled = [grid for grid in grids if not grid.title.startswith(_AGAINST)]
+    against = [grid for grid in grids if grid.title.startswith(_AGAINST)]
+    return [*labelled, *_shift_means(summaries), *against]
 
 
 def _section(summaries: Summaries, title: str, columns: Mapping[str, str]) -> Grid:
@@ -107,23 +114,27 @@ def _shift_means(summaries: Summaries) -> list[Grid]:
     return grids
 
 
-def _shown(metric: str, *, by_severity: bool) -> tuple[str, str] | None:
+def _shown(metric: str, *, few: bool) -> tuple[str, str] | None:
     """Section and label of a metric; None for those that are in `report.json` alone."""
     match metric.split("/"):
         case [("shift" | "cifar-c") as kind, where, name]:
-            if by_severity and where.startswith("severity-") and name in _SHIFT_SHOWN:
+            if few and where.startswith("severity-") and name in _SHIFT_SHOWN:
                 severity = where.removeprefix("severity-")
                 return f"{SHIFT_TITLES[kind]}, severity {severity}", LABELS[name][0]
-        case ["ood", *name, detector, own] if own in (
-            _VARIANCE_SHOWN if detector == "variance" else _OOD_SHOWN
-        ):
+        case ["ood", *name, detector, own] if own in _detection(detector, few=few):
             # A folder's path has slashes of its own.
-            return f"test set against {'/'.join(name)}", f"{LABELS[own][0]}, {detector}"
+            return f"{_AGAINST} {'/'.join(name)}", f"{LABELS[own][0]}, {detector}"
         case [name, own] if own in LABELS:
             return name, LABELS[own][0]
         case _:
             pass
     return None
+
+
+def _detection(detector: str, *, few: bool) -> tuple[str, ...]:
+    if detector == "variance":
+        return _VARIANCE_SHOWN
+    return _OOD_SHOWN if few else _OOD_SHOWN_OF_MANY
 
 
 def _lines(grid: Grid) -> list[tuple[str, list[tuple[str, bool]]]]:
