@@ -151,7 +151,7 @@ def log_density(
 
 
 def _weighted(rows: Tensor, others: Tensor, noise: Tensor, product: Tensor | None = None) -> Tensor:
-    """Sum over tokens of rows otherᵀ / noise; ``product`` is the sum without the noise, if known."""
+    """Sum of rows otherᵀ / noise over tokens; ``product`` is the sum without noise, if known."""
     if noise.shape[-2] == 1:
         return (rows.mT @ others if product is None else product) / noise
     return rows.mT @ (others / noise)
