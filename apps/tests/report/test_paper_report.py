@@ -111,36 +111,51 @@ def test_no_text_of_a_drawn_table_leaves_the_picture_or_covers_another(name):
             assert end <= start
 
 
-def test_a_report_of_the_program_itself_is_understood(tmp_path, monkeypatch, capsys):
+@pytest.fixture(scope="module")
+def real_run(tmp_path_factory):
     """A real experiment; its report is renamed to a data set that the papers have."""
+    folder = tmp_path_factory.mktemp("real") / "run"
     tiny = ["--depth", "1", "--dim", "8", "--heads", "2", "--hidden-dim", "8", "--epochs", "1"]
-    folder = tmp_path / "runs" / "real"
-    arguments = ["classify", "--method", "kernel", "kernel+ts", "kernel+ensemble", "--seeds", "0"]
+    methods = ["--method", "mle", "kernel", "kernel+ts", "kernel+ensemble", "--seeds", "0", "1"]
     shift = ["--corruptions", "contrast", "--severities", "1", "--ood", "rotations"]
-    assert main([*arguments, "1", *tiny, *shift, "--run-dir", str(folder)]) == 0
+    assert main(["classify", *methods, *tiny, *shift, "--run-dir", str(folder)]) == 0
     file = folder / "report.json"
     report = json.loads(file.read_text())
     report["settings"]["data"] = "cifar10"
     file.write_text(json.dumps(report))
-    monkeypatch.chdir(tmp_path)
-    capsys.readouterr()
-    for name, metric, place in (
-        ("B.6", "test/accuracy", 0),
-        ("B.12", "shift/severity-1/accuracy", 0),
-        ("kep:2", "shift/severity-1/aurc", 1),
-        ("cgpt:II", "shift/digital-1/accuracy", 3),
-        ("cgpt:III", "ood/rotations/kl-matching/auroc", 0),
-    ):
-        assert main(["report", "--table", name]) == 0
-        method = "kernel" if name != "kep:2" else "mle"
-        if method not in report["methods"]:
-            continue
-        mean = report["methods"][method]["metrics"][metric]["mean"]
-        scale = 100 if name.startswith("cgpt") else 1
-        decimals = {"B": 4, "c": 2 if name == "cgpt:III" else 3}[name[0]]
-        line = next(
-            line for line in capsys.readouterr().out.splitlines() if "ours: kernel [1]" in line
-        )
-        assert (
-            f"{mean * scale:.{decimals}f}±" in line.replace("ours: kernel [1]", "").split()[place]
-        )
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("table", "method", "metric", "place", "scale", "decimals"),
+    [
+        ("B.6", "kernel+ts", "test/mce", 3, 1, 4),
+        ("B.6", "kernel+ensemble", "test/nll", 1, 1, 4),
+        ("B.12", "mle", "shift/severity-1/accuracy", 0, 1, 4),
+        ("cgpt:II", "kernel", "shift/digital-1/accuracy", 3, 100, 3),
+        ("cgpt:III", "kernel", "ood/rotations/kl-matching/aupr-out", 1, 100, 2),
+        ("kep:1", "mle", "test/failure-auroc", 2, 100, 2),
+        ("kep:2", "mle", "shift/severity-1/aurc", 1, 1000, 2),
+    ],
+)
+def test_a_report_of_the_program_itself_is_understood(
+    real_run, tmp_path, capsys, table, method, metric, place, scale, decimals
+):
+    out = ["--output-dir", str(tmp_path)]
+    assert main(["report", "--table", table, *out, str(real_run)]) == 0
+    found = json.loads((real_run / "report.json").read_text())["methods"][method]["metrics"][metric]
+    row = next(
+        line for line in capsys.readouterr().out.splitlines() if f"ours: {method} [1]" in line
+    )
+    cells = [word for word in row.partition("[1]")[2].split() if word not in "▲▼"]
+    expected = f"{scale * found['mean']:.{decimals}f}"
+    if found["standard_error"] is not None:
+        expected += f"±{scale * found['standard_error']:.{decimals}f}"
+    assert cells[place] == expected
+
+
+def test_seconds_per_epoch_are_of_the_training_time(real_run, tmp_path, capsys):
+    out = ["--output-dir", str(tmp_path)]
+    assert main(["report", "--table", "kep:4", *out, str(real_run)]) == 0
+    seconds = json.loads((real_run / "report.json").read_text())["methods"]["mle"]["train_seconds"]
+    assert f"{sum(seconds) / 2:.2f}±" in capsys.readouterr().out
