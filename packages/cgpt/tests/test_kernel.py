@@ -1,26 +1,30 @@
 """The canonical kernel against its definition, entry by entry."""
 
+import itertools
 import math
 
 import pytest
 import torch
 from torch.testing import assert_close
 
+from cgpt import kernel
 from cgpt.kernel import canonical_kernels
 
 PAIRS = ((0, 0), (0, 2), (2, 1), (1, 1))
 
 
-def test_equals_the_definition_entry_by_entry(draw):
-    tokens, scales = draw(3, 2, 5, 4), 0.3 * draw(4, 1, 1, 1, seed=1)
-    actual = canonical_kernels(tokens, scales, PAIRS)
+@pytest.mark.parametrize("chunk", [1, 50, 2**15])
+def test_equals_the_definition_entry_by_entry(draw, monkeypatch, chunk):
+    monkeypatch.setattr(kernel, "_CPU_CHUNK", chunk)
+    tokens, scales = draw(3, 3, 5, 4), 0.3 * draw(4, 1, 1, 1, seed=1)
+    actual = canonical_kernels(tokens, scales, PAIRS).tolist()
     for pair, (row, column) in enumerate(PAIRS):
-        for batch in range(2):
-            for i in range(5):
-                for j in range(5):
-                    square = (tokens[row, batch, i] - tokens[column, batch, j]).square().sum()
-                    expected = math.exp(float(scales[pair]) - 0.5 * float(square))
-                    assert_close(float(actual[pair, batch, i, j]), expected)
+        for batch in range(3):
+            left, right = tokens[row, batch].tolist(), tokens[column, batch].tolist()
+            for i, j in itertools.product(range(5), range(5)):
+                square = sum((a - b) ** 2 for a, b in zip(left[i], right[j], strict=True))
+                expected = math.exp(float(scales[pair]) - 0.5 * square)
+                assert actual[pair][batch][i][j] == pytest.approx(expected, rel=1e-12)
 
 
 def test_padding_is_zero_whatever_it_holds(draw):

@@ -11,7 +11,6 @@ which is another number (``"marginals"``; ``"joint"`` is the one that 26 asks fo
 wrong, and (44) lacks a factor ½; z_k is noisy in all of them, as it is where ν comes from.
 """
 
-import math
 from typing import Literal
 
 import torch
@@ -19,6 +18,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from cgpt.covariances import JointCovariance, masked_cholesky, plus_diagonal
+from cgpt.joint_density import block_log_density, log_normal
 
 RegulariserName = Literal["joint", "marginals", "jensen"]
 
@@ -34,8 +34,6 @@ def joint_log_density(
 ) -> Float[Tensor, "batch heads"]:
     r"""Compute :math:`\log \mathcal{N}([\nu; z_k]; 0, C)`, what Eq. 26 asks for.
 
-    Block by block: log p(z_k) + log p(ν | z_k).
-
     Args:
         joint: C, from :func:`~cgpt.covariances.density_joint`.
         mean: ν, zero at padding.
@@ -47,17 +45,10 @@ def joint_log_density(
     Raises:
         CholeskyError: a covariance cannot be factorised.
     """
-    root = masked_cholesky(joint.keys, mask, jitter=jitter)
-    solved = torch.linalg.solve_triangular(
-        root, torch.cat([joint.cross.mT, observations], -1), upper=False
+    queries = plus_diagonal(joint.queries, nugget)
+    return block_log_density(
+        queries, joint.cross, joint.keys, mean, observations, mask, jitter=jitter
     )
-    whitened, whitened_keys = solved.split([mean.shape[-2], mean.shape[-1]], -1)
-    schur = plus_diagonal(joint.queries - whitened.mT @ whitened, nugget)
-    schur_root = masked_cholesky(schur, mask, jitter=jitter)
-    whitened_mean = torch.linalg.solve_triangular(
-        schur_root, mean - whitened.mT @ whitened_keys, upper=False
-    )
-    return _log_normal(root, whitened_keys, mask) + _log_normal(schur_root, whitened_mean, mask)
 
 
 def marginals_log_density(
@@ -89,7 +80,7 @@ def marginals_log_density(
     ):
         root = masked_cholesky(covariance, mask, jitter=jitter)
         whitened = torch.linalg.solve_triangular(root, values, upper=False)
-        total = total + _log_normal(root, whitened, mask)
+        total = total + log_normal(root, whitened, mask)
     return total
 
 
@@ -133,18 +124,5 @@ def jensen_bound(
         # The difference is zero at padding, so that its factor there does not matter.
         spread = torch.cholesky_inverse(root) * (covariance - conditional)
         trace = values.shape[-1] * spread.sum((-2, -1))
-        total = total + _log_normal(root, whitened, mask) - 0.5 * trace
+        total = total + log_normal(root, whitened, mask) - 0.5 * trace
     return total
-
-
-def _log_normal(
-    root: Float[Tensor, "batch heads tokens tokens"],
-    whitened: Float[Tensor, "batch heads tokens channels"],
-    mask: Bool[Tensor, "batch tokens"] | None,
-) -> Float[Tensor, "batch heads"]:
-    """Sum over channels of the log density of values that the Cholesky factor has whitened."""
-    # Per token: log of the factor's diagonal, and half of log 2π.
-    logs = root.diagonal(dim1=-2, dim2=-1).log() + 0.5 * math.log(2.0 * math.pi)
-    if mask is not None:
-        logs = logs.masked_fill(~mask[:, None], 0.0)
-    return -0.5 * whitened.square().sum((-2, -1)) - whitened.shape[-1] * logs.sum(-1)
