@@ -103,10 +103,16 @@ class Report:
         return self.settings.debug
 
     def execute(self) -> None:
-        """Make the table."""
+        """Make the table, or list all."""
+        from probseq_apps.report.papers import load_table, table_names
+
+        if self.settings.table is None:
+            for name in table_names():
+                print(f"{name.ljust(9)} {load_table(name).title}")
+            return
         from probseq_apps.report.paper_report import paper_report
 
-        paper_report(self.settings)
+        paper_report(self.settings.table, self.settings)
 
 
 class Command(Protocol):

@@ -91,7 +91,10 @@ def test_without_any_run_the_paper_s_numbers_stand_alone(tmp_path, monkeypatch, 
     assert "No run folder holds a number of this table: it takes runs on imdb." in printed
 
 
-@pytest.mark.parametrize("name", table_names())
+LAYOUTS = ("3.2", "B.1", "B.22", "B.30", "cgpt:I", "cgpt:III", "cgpt:IV", "kep:1", "kep:4", "kep:9")
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
 def test_no_text_of_a_drawn_table_leaves_the_picture_or_covers_another(name):
     figure = draw(compare(load_table(name), []), [])
     figure.draw_without_rendering()

@@ -8,30 +8,27 @@ from probseq_apps.report.compare import compare
 from probseq_apps.report.measured import MeasuredRun, find_runs
 from probseq_apps.report.paper_picture import draw
 from probseq_apps.report.paper_text import markdown_text, terminal_text
-from probseq_apps.report.papers import load_table, table_names
+from probseq_apps.report.papers import load_table
 from probseq_apps.training.files import write_atomic
 
 _DEFAULT_FOLDER = Path("runs")
 
 
-def paper_report(settings: ReportSettings) -> None:
-    """Print the table, and write it as Markdown and as a picture; or list the tables.
+def paper_report(name: str, settings: ReportSettings) -> None:
+    """Print a table, and write it as Markdown and as a picture.
 
     Args:
-        settings: which table, which runs, and where to write.
+        name: of the table.
+        settings: which runs, and where to write.
 
     Raises:
         ValueError: a folder that was named holds no finished run.
     """
-    if settings.table is None:
-        for name in table_names():
-            print(f"{name.ljust(9)} {load_table(name).title}")
-        return
     runs, left_out = _runs(settings.run_folders)
-    comparison = compare(load_table(settings.table), runs)
-    name = comparison.table.name.replace(":", "-")
+    comparison = compare(load_table(name), runs)
+    stem = f"table-{comparison.table.name.replace(':', '-')}"
     settings.output_dir.mkdir(parents=True, exist_ok=True)
-    markdown, picture = (settings.output_dir / f"table-{name}.{end}" for end in ("md", "png"))
+    markdown, picture = (settings.output_dir / f"{stem}.{end}" for end in ("md", "png"))
     write_atomic(markdown, markdown_text(comparison, left_out, picture.name))
     draw(comparison, left_out).savefig(picture)
     print(terminal_text(comparison, left_out, shutil.get_terminal_size((120, 24)).columns))
