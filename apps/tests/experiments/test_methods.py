@@ -3,12 +3,17 @@ import pytest
 from probseq_apps.experiments.methods import BASE_METHODS, base_methods, parse_method
 
 
-@pytest.mark.parametrize("suffix", ["", "+ts", "+ensemble", "+ts+ensemble"])
+@pytest.mark.parametrize("suffix", ["", "+ts", "+ensemble", "+kflla+ts", "+kflla+ts+ensemble"])
 @pytest.mark.parametrize("base", BASE_METHODS)
 def test_a_method_s_name_is_read_back(base, suffix):
+    if "kflla" in suffix and BASE_METHODS[base].baseline is not None:
+        with pytest.raises(ValueError, match="leave out kflla"):
+            parse_method(base + suffix)
+        return
     method = parse_method(base + suffix)
     assert method.name == base + suffix
     assert method.base is BASE_METHODS[base]
+    assert method.laplace == ("kflla" in suffix)
     assert method.temperature == ("ts" in suffix)
     assert method.ensemble == ("ensemble" in suffix)
 
@@ -16,10 +21,11 @@ def test_a_method_s_name_is_read_back(base, suffix):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("sgp", "did you mean 'sgpa'"),
+        ("sgpaa", "did you mean 'sgpa'"),
         ("kernel+ensembles", "did you mean 'ensemble'"),
         ("kernel+ensemble+ts", "ts\\+ensemble"),
         ("kernel+ts+ts", "once"),
+        ("kernel+ts+kflla", "in the order kflla"),
         ("", "unknown method"),
         ("kernel+", "unknown addition"),
     ],

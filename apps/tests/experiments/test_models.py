@@ -3,11 +3,14 @@ import torch
 
 from probseq_apps.data.containers import ImageData, ImageSplit
 from probseq_apps.data.digits import digits
+from probseq_apps.experiments.method_settings import KepsvgpSettings, SgpaSettings
 from probseq_apps.experiments.methods import BASE_METHODS, parse_method
 from probseq_apps.experiments.models import build_model, kernel_name
-from probseq_apps.experiments.settings import ClassifySettings, ModelSettings, SgpaSettings
+from probseq_apps.experiments.settings import ClassifySettings, ModelSettings
 
-SETTINGS = ClassifySettings(model=ModelSettings(dim=16, hidden_dim=16, patch_size=4))
+SETTINGS = ClassifySettings(
+    model=ModelSettings(dim=16, hidden_dim=16, patch_size=4), kepsvgp=KepsvgpSettings(rank=4)
+)
 
 
 @pytest.mark.parametrize("name", BASE_METHODS)

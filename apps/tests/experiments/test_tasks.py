@@ -30,28 +30,19 @@ def loss(made, progress):
     return made.loss(made.model, (LOGITS, LABELS), progress=progress, generator=torch.Generator())
 
 
-def test_without_a_kl_the_loss_is_the_cross_entropy():
+def test_without_a_penalty_the_loss_is_the_cross_entropy():
     found = loss(task(), 0.3)
     assert found.loss.item() == pytest.approx(log_loss(LABELS, LOGITS.double().softmax(-1)))
     assert set(found.parts) == {"nll"}
 
 
-@pytest.mark.parametrize(
-    ("anneal", "progress", "weight"),
-    [(0.5, 0.0, 0.0), (0.5, 0.25, 0.5), (0.5, 0.5, 1.0), (0.5, 0.9, 1.0), (0.0, 0.0, 1.0)],
-)
-def test_the_kl_rises_linearly_over_its_share_of_the_training(anneal, progress, weight):
-    found = loss(task(kl_anneal=anneal), progress)
-    expected = log_loss(LABELS, LOGITS.double().softmax(-1)) + weight * PENALTY
+@pytest.mark.parametrize("progress", [0.0, 0.3, 1.0])
+def test_the_penalty_counts_with_the_weight_of_the_moment(progress):
+    found = loss(task(penalty_weight=lambda share: 0.5 * share), progress)
+    expected = log_loss(LABELS, LOGITS.double().softmax(-1)) + 0.5 * progress * PENALTY
     assert found.loss.item() == pytest.approx(expected, rel=1e-6)
-    assert found.parts["kl"].item() == PENALTY
-
-
-def test_a_tempered_kl_ends_at_its_scale():
-    for progress, weight in ((0.25, 0.1), (1.0, 0.2)):
-        found = loss(task(kl_anneal=0.5, kl_scale=0.2), progress)
-        expected = log_loss(LABELS, LOGITS.double().softmax(-1)) + weight * PENALTY
-        assert found.loss.item() == pytest.approx(expected, rel=1e-6)
+    assert found.parts["penalty"].item() == PENALTY
+    assert found.parts["nll"].item() == pytest.approx(log_loss(LABELS, LOGITS.double().softmax(-1)))
 
 
 def test_training_batches_are_augmented_and_then_prepared():

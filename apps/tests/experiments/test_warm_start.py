@@ -34,9 +34,35 @@ def test_all_weights_but_the_inducing_ones_come_from_the_kernel_model():
     assert any(not torch.equal(before[name], given[name]) for name in given)
 
 
+@pytest.mark.parametrize("name", ["cgpt", "scgpt"])
+def test_correlated_attention_starts_from_the_asymmetric_kernel_s_projections(name):
+    kernel, correlated = model("kernel-asym", 1), model(name, 2)
+    latent = [
+        a.to_latent.weight if name == "cgpt" else a.to_qokv.weight[16:32]
+        for a in correlated.encoder.attention
+    ]
+    latent = [weight.clone() for weight in latent]
+    copy_kernel_weights(kernel, correlated)
+    for given, taken, own in zip(
+        kernel.encoder.attention, correlated.encoder.attention, latent, strict=True
+    ):
+        if name == "cgpt":
+            rows = [taken.to_q.weight, taken.to_latent.weight, taken.to_k.weight, taken.to_v.weight]
+        else:
+            rows = taken.to_qokv.weight.chunk(4)
+        expected = (given.to_qk.weight, own, given.to_k.weight, given.to_v.weight)
+        assert all(torch.equal(row, weight) for row, weight in zip(rows, expected, strict=True))
+        assert torch.equal(taken.lengthscale, given.kernel.lengthscale)
+        torch.testing.assert_close(taken.query_scale * taken.key_scale, given.kernel.outputscale)
+        assert torch.equal(taken.to_out[0].weight, given.to_out[0].weight)
+    assert torch.equal(kernel.head.linear.weight, correlated.head.linear.weight)
+
+
 def test_a_model_that_differs_by_anything_else_is_refused():
     with pytest.raises(ValueError, match="to_qkv"):
         copy_kernel_weights(model("mle"), model("sgpa"))
+    with pytest.raises(ValueError, match="to_q"):
+        copy_kernel_weights(model("kernel"), model("cgpt"))
     with pytest.raises(ValueError, match="inducing"):
         copy_kernel_weights(model("kernel"), model("kernel"))
 

@@ -1,3 +1,5 @@
+from functools import partial
+
 import pytest
 import torch
 
@@ -7,6 +9,7 @@ from probseq_apps.data.image_info import IMAGE_INFO
 from probseq_apps.data.vocabulary import build_vocabulary
 from probseq_apps.experiments.methods import base_methods
 from probseq_apps.experiments.models import build_model
+from probseq_apps.experiments.objectives import penalty_weight
 from probseq_apps.experiments.runs import make_predictor, preparation
 from probseq_apps.experiments.tasks import ClassificationTask
 from probseq_apps.recipes import RECIPES, for_data, load_recipe, small_recipe_name
@@ -38,14 +41,14 @@ def test_every_method_of_every_recipe_takes_a_training_step(name):
     inputs = split.images[:2] if isinstance(split, ImageSplit) else split.tokens[:2]
     for method in base_methods(settings.method):
         model = build_model(method, settings, data, seed=0)
-        kl_anneal = settings.sgpa.kl_anneal if method.attention == "sgpa" else None
         predictor = make_predictor(method, settings, data)
-        task = ClassificationTask(model, predictor, prepare=prepare, kl_anneal=kl_anneal)
+        weight = partial(penalty_weight, method, settings) if method.has_penalty else None
+        task = ClassificationTask(model, predictor, prepare=prepare, penalty_weight=weight)
         batch = (inputs, split.labels[:2])
         loss = task.loss(model, batch, progress=0.5, generator=torch.Generator()).loss
         loss.backward()
         assert torch.isfinite(loss)
-        gradients = [parameter.grad for parameter in model.parameters()]
+        gradients = [p.grad for p in model.parameters() if p.requires_grad]
         assert all(gradient is not None and gradient.isfinite().all() for gradient in gradients)
 
 
@@ -77,3 +80,27 @@ def test_every_data_set_has_a_small_recipe_that_accepts_it(data):
     settings = for_data(load_recipe(small_recipe_name(data)), data)
     assert settings.data == data
     assert data not in settings.evaluation.ood
+
+
+def test_the_papers_sizes_are_those_of_the_kep_svgp_paper():
+    cifar, imdb, cola = (load_recipe(f"kepsvgp-{name}") for name in ("cifar10", "imdb", "cola"))
+    sizes = [
+        (s.model.depth, s.model.num_heads, s.model.dim, s.model.hidden_dim)
+        for s in (cifar, imdb, cola)
+    ]
+    assert sizes == [(7, 12, 384, 384), (1, 8, 128, 128), (2, 4, 128, 256)]
+    assert [(s.kepsvgp.rank, s.kepsvgp.ksvd_weight) for s in (cifar, imdb, cola)] == [
+        (10, 10.0),
+        (10, 10.0),
+        (5, 1.0),
+    ]
+    assert (cifar.training.epochs, cifar.training.batch_size) == (300, 128)
+    assert all(s.training.schedule == "cosine" for s in (cifar, imdb, cola))
+    assert load_recipe("kepsvgp-cola-pairs").kepsvgp.layers == "all"
+
+
+def test_the_correlated_recipes_have_the_papers_noise_and_warm_start():
+    cifar, cola = load_recipe("cgpt-cifar10"), load_recipe("cgpt-cola")
+    assert (cifar.cgpt.scgpt_noise, cola.cgpt.scgpt_noise) == (0.1, 0.5)
+    assert cifar.cgpt.cgpt_warm_start_epochs == 200
+    assert (cifar.cgpt.alpha_start, cifar.cgpt.alpha) == (0.0, 1.0)

@@ -1,4 +1,4 @@
-"""`probseq bench attention`: what sparse GP attention costs beside softmax attention.
+"""`probseq bench attention`: what GP attention costs beside softmax attention.
 
 Every method runs in turns with the others, on one thread, and the medians of the process' own time
 are compared: the ratios mean something on a busy machine too. The forward pass is timed as in
@@ -15,14 +15,26 @@ import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
+from cgpt import CorrelatedGPAttention, SparseCorrelatedGPAttention
+from kepsvgp import KernelEigenPairAttention
 from probseq.errors import JitterWarning
 from probseq.transformers import AttentionOutput, KernelAttention, SoftmaxAttention
-from probseq_apps.experiments.bench_settings import SHAPES, BenchSettings, Shape
+from probseq_apps.experiments.bench_settings import (
+    CGPT,
+    KEPSVGP,
+    SCGPT,
+    SGPA,
+    SHAPES,
+    BenchSettings,
+    Goal,
+    Shape,
+)
 from probseq_apps.experiments.measure import Pass, kept_bytes, time_interleaved
 from sgpa import SparseGPAttention
 from sgpa.reference import literal_attention
 
-SOFTMAX, KERNEL, SGPA, LITERAL = "softmax", "kernel", "SGPA", "SGPA, formula-literal"
+SOFTMAX, KERNEL, LITERAL = "softmax", "kernel", "SGPA, formula-literal"
+_SPARSE_INDUCING, _RANK = 16, 10
 _LITERAL_RUNS = 3
 _LITERAL_LIMIT = 2**31
 _HEAD = (
@@ -95,18 +107,15 @@ def measure_shape(name: str, shape: Shape, repeats: int, device: torch.device) -
         repeats: timed runs of each method.
         device: where to run.
     """
-    dim, heads = shape.dim, shape.heads
     torch.manual_seed(0)
-    x = torch.randn(shape.batch, shape.tokens, dim, device=device)
-    sgpa = SparseGPAttention(dim, heads, shape.inducing, kernel=shape.kernel).to(device)
-    modules: dict[str, nn.Module] = {
-        SOFTMAX: SoftmaxAttention(dim, heads).to(device),
-        KERNEL: KernelAttention(dim, heads, kernel=shape.kernel).to(device),
-        SGPA: sgpa,
+    x = torch.randn(shape.batch, shape.tokens, shape.dim, device=device)
+    modules = {
+        method: _module(method, shape).to(device) for method in (SOFTMAX, KERNEL, *shape.goals)
     }
     layers: dict[str, Callable[[Tensor], AttentionOutput]] = dict(modules)
     runs = dict.fromkeys(modules, repeats)
-    if literal_bytes(shape) <= _LITERAL_LIMIT:
+    sgpa = modules.get(SGPA)
+    if isinstance(sgpa, SparseGPAttention) and literal_bytes(shape) <= _LITERAL_LIMIT:
         modules[LITERAL] = sgpa
         layers[LITERAL] = partial(literal_attention, sgpa)
         runs[LITERAL] = min(repeats, _LITERAL_RUNS)
@@ -128,6 +137,24 @@ def measure_shape(name: str, shape: Shape, repeats: int, device: torch.device) -
     }
 
 
+def _module(method: str, shape: Shape) -> nn.Module:
+    dim, heads = shape.dim, shape.heads
+    if method == SOFTMAX:
+        return SoftmaxAttention(dim, heads)
+    if method == KERNEL:
+        return KernelAttention(dim, heads, kernel=shape.kernel)
+    if method == SGPA:
+        return SparseGPAttention(dim, heads, shape.inducing, kernel=shape.kernel)
+    if method == CGPT:
+        return CorrelatedGPAttention(dim, heads)
+    if method == SCGPT:
+        return SparseCorrelatedGPAttention(dim, heads, _SPARSE_INDUCING)
+    if method == KEPSVGP:
+        fixed = None if shape.merge == "addition" else shape.tokens
+        return KernelEigenPairAttention(dim, heads, _RANK, merge=shape.merge, max_tokens=fixed)
+    raise ValueError(f"method must be one that can be timed, got {method!r}")
+
+
 def literal_bytes(shape: Shape) -> int:
     """Bytes of the largest T×T tensor of the literal formulas: the RBF kernel's differences."""
     matrix = 4 * shape.batch * shape.heads * shape.tokens**2
@@ -147,43 +174,48 @@ def table(costs: Costs) -> str:
 
 
 def _rows(name: str, shape: Shape, found: dict[str, Cost]) -> list[list[str]]:
-    base, ours = found[SOFTMAX], found[SGPA]
     rows: list[list[str]] = []
     for method, cost in found.items():
-        forward, both = cost.forward_ms / base.forward_ms, cost.both_ms / base.both_ms
+        ratios = _ratios(cost, found[SOFTMAX])
         rows.append(
             [
-                name,
-                method,
-                *(f"{cost.forward_ms:.1f}", f"{forward:.2f}"),
-                *(f"{cost.both_ms:.1f}", f"{both:.2f}"),
+                *(name, method, f"{cost.forward_ms:.1f}", f"{ratios[0]:.2f}"),
+                *(f"{cost.both_ms:.1f}", f"{ratios[1]:.2f}"),
                 *(f"{cost.kept_mib:.1f}", str(cost.runs)),
             ]
         )
-        if method == SGPA:
-            goals = (
-                _goal(forward, shape.forward),
-                _goal(both, shape.both),
-                "O(T)" if shape.kept is None else _goal(cost.kept_mib, shape.kept),
-            )
-            rows.append([name, "goal", "", goals[0], "", goals[1], goals[2], ""])
+        if method in shape.goals:
+            rows.append(_goal_row(name, shape.goals[method], ratios, cost))
     if LITERAL in found:
-        literal = found[LITERAL]
-        times = literal.forward_ms / ours.forward_ms, literal.both_ms / ours.both_ms
-        kept = literal.kept_mib / ours.kept_mib
-        rows.append(
-            [
-                *(name, "formula-literal / SGPA", f"{times[0]:.1f}x", "", f"{times[1]:.1f}x", ""),
-                *(f"{kept:.1f}x", ""),
-            ]
-        )
-    else:
+        rows.append(_literal_row(name, found[LITERAL], found[SGPA]))
+    elif SGPA in found:
         reason = f"needs over {literal_bytes(shape) / 2**30:.0f} GiB"
         rows.append([name, LITERAL, reason, *("—" for _ in _HEAD[3:])])
     return rows
 
 
-def _goal(value: float, limit: float) -> str:
+def _ratios(cost: Cost, base: Cost) -> tuple[float, float]:
+    return cost.forward_ms / base.forward_ms, cost.both_ms / base.both_ms
+
+
+def _goal_row(name: str, goal: Goal, ratios: tuple[float, float], cost: Cost) -> list[str]:
+    kept = goal.kept if isinstance(goal.kept, str) else _against(cost.kept_mib, goal.kept)
+    times = [_against(ratio, limit) for ratio, limit in zip(ratios, goal[:2], strict=True)]
+    return [name, "goal", "", times[0], "", times[1], kept, ""]
+
+
+def _literal_row(name: str, literal: Cost, ours: Cost) -> list[str]:
+    times = _ratios(literal, ours)
+    kept = literal.kept_mib / ours.kept_mib
+    return [
+        *(name, "formula-literal / SGPA", f"{times[0]:.1f}x", "", f"{times[1]:.1f}x", ""),
+        *(f"{kept:.1f}x", ""),
+    ]
+
+
+def _against(value: float, limit: float | None) -> str:
+    if limit is None:
+        return ""
     return f"≤ {limit:g} {'met' if value <= limit else 'missed'}"
 
 

@@ -1,41 +1,76 @@
 """Settings of `probseq bench`; importable without torch, for the command line."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
+
+ShapeName = Literal["cifar", "imdb", "long", "cgpt-cifar", "scgpt-long", "kepsvgp-cifar"]
+SGPA, CGPT, SCGPT, KEPSVGP = "SGPA", "CGPT", "SCGPT", "KEP-SVGP"
+
+
+class Goal(NamedTuple):
+    """What a method should reach.
+
+    Attributes:
+        forward: most time of a forward pass, as a ratio to softmax attention.
+        both: the same for a forward and a backward pass; ``None`` without a goal.
+        kept: most MiB kept for the backward pass, or ``"O(T)"`` where the goal is its growth;
+            ``None`` without a goal.
+    """
+
+    forward: float
+    both: float | None
+    kept: float | Literal["O(T)"] | None
 
 
 class Shape(NamedTuple):
-    """One problem to time, and what sparse GP attention should reach on it.
+    """One problem to time.
 
     Attributes:
         batch: number of sequences.
         tokens: their length.
         heads: attention heads.
         dim: width of a token.
-        inducing: global inducing inputs of each head.
         kernel: kernel of kernel attention and SGPA.
-        forward: most time of a forward pass, as a ratio to softmax attention.
-        both: the same for a forward and a backward pass.
-        kept: most MiB kept for the backward pass; ``None`` where the goal is its growth, O(T).
+        goals: the methods that are timed beside softmax and kernel attention.
+        inducing: SGPA's global inducing inputs of each head.
+        merge: how KEP-SVGP's two processes become one output.
     """
 
     batch: int
     tokens: int
     heads: int
     dim: int
-    inducing: int
     kernel: Literal["rbf", "exponential"]
-    forward: float
-    both: float
-    kept: float | None
+    goals: Mapping[str, Goal]
+    inducing: int = 32
+    merge: Literal["addition", "concatenation"] = "addition"
 
 
-SHAPES = {
-    # A quarter and a sixth of what the authors' layer keeps (323 and 1536 MiB).
-    "cifar": Shape(100, 64, 4, 128, 32, "rbf", forward=5.0, both=5.0, kept=81.0),
-    "imdb": Shape(32, 512, 8, 128, 50, "exponential", forward=3.6, both=4.0, kept=256.0),
-    "long": Shape(1, 4096, 4, 128, 32, "rbf", forward=1.6, both=1.6, kept=None),
+# SCGPT has 16 inducing inputs in each set, KEP-SVGP rank 10, everywhere. Goals of memory are a
+# quarter, a sixth and a tenth of what the authors' layers keep (323, 1536 and 842 MiB).
+SHAPES: dict[str, Shape] = {
+    "cifar": Shape(
+        *(100, 64, 4, 128, "rbf"),
+        goals={SGPA: Goal(5.0, 5.0, 81.0), SCGPT: Goal(3.5, 3.3, None)},
+    ),
+    "imdb": Shape(
+        *(32, 512, 8, 128, "exponential"),
+        goals={SGPA: Goal(3.6, 4.0, 256.0), KEPSVGP: Goal(0.45, 0.4, None)},
+        inducing=50,
+    ),
+    "long": Shape(
+        *(1, 4096, 4, 128, "rbf"),
+        goals={SGPA: Goal(1.6, 1.6, "O(T)"), KEPSVGP: Goal(0.1, 0.1, None)},
+    ),
+    "cgpt-cifar": Shape(25, 64, 4, 128, "rbf", goals={CGPT: Goal(14.0, 11.0, 84.2)}),
+    "scgpt-long": Shape(2, 512, 8, 128, "rbf", goals={SCGPT: Goal(2.4, 2.5, "O(T)")}),
+    "kepsvgp-cifar": Shape(
+        *(128, 64, 12, 384, "rbf"),
+        goals={KEPSVGP: Goal(1.05, 1.0, None)},
+        merge="concatenation",
+    ),
 }
 
 
@@ -43,8 +78,8 @@ SHAPES = {
 class BenchSettings:
     """What is timed, and where."""
 
-    shape: tuple[Literal["cifar", "imdb", "long"], ...] = ("cifar", "imdb", "long")
-    """Problems: the paper's CIFAR-10 and IMDB layers, and one sequence of 4096 tokens."""
+    shape: tuple[ShapeName, ...] = get_args(ShapeName)
+    """Problems: the papers' CIFAR-10 and IMDB layers, and long sequences."""
     repeats: int = 9
     """Timed runs of each method; the formula-literal reference gets three at most."""
     device: Literal["cpu", "cuda"] = "cpu"

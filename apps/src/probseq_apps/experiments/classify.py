@@ -80,6 +80,8 @@ def _load(settings: ClassifySettings, options: RunOptions) -> Data:
         split=reading.split,
         text_column=reading.text_column,
         label_column=reading.label_column,
+        tokenizer=reading.tokenizer,
+        embeddings=None if reading.embeddings is None else Path(reading.embeddings),
     )
 
 

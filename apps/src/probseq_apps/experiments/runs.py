@@ -1,22 +1,33 @@
 """One run: train a method with one seed, predict all test sets, and keep the predictions."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
+from probseq_apps.baselines.laplace import laplace_model
+from probseq_apps.baselines.sngp import fit_precision
 from probseq_apps.data.augment import augment3, random_crop_flip
-from probseq_apps.data.containers import ImageData, ImageSplit, TextSplit
+from probseq_apps.data.containers import EmbeddedTextData, ImageData
 from probseq_apps.data.transforms import normalize
-from probseq_apps.experiments.methods import BASE_METHODS, MethodSpec
-from probseq_apps.experiments.models import Data, build_model
+from probseq_apps.experiments.method_settings import warm_start_epochs
+from probseq_apps.experiments.methods import (
+    BASE_METHODS,
+    Method,
+    MethodSpec,
+    laplace_is_wanted,
+)
+from probseq_apps.experiments.models import Data, build_model, max_tokens
+from probseq_apps.experiments.objectives import penalty_weight
 from probseq_apps.experiments.prediction import Predictions, Predictor, save_predictions
 from probseq_apps.experiments.settings import ClassifySettings
 from probseq_apps.experiments.tasks import Augment, ClassificationTask
-from probseq_apps.experiments.test_sets import TestSet
+from probseq_apps.experiments.test_sets import Split, TestSet, tensors
 from probseq_apps.experiments.warm_start import copy_kernel_weights, warm_start_config
 from probseq_apps.training import distributed
 from probseq_apps.training.config import TrainConfig
@@ -24,6 +35,7 @@ from probseq_apps.training.loop import fit
 from probseq_apps.training.schedule import derive_seed
 
 PREDICTIONS = "predictions.npz"
+LAPLACE_PREDICTIONS = "predictions-kflla.npz"
 AUGMENTATIONS: dict[str, Augment | None] = {
     "none": None,
     "crop-flip": random_crop_flip,
@@ -59,9 +71,19 @@ def warm_start_folder(folder: Path, method: MethodSpec, seed: int) -> Path:
     return folder / method.name / f"seed-{seed}-warm-start"
 
 
-def is_finished(folder: Path, method: MethodSpec, seed: int) -> bool:
-    """Whether a run is trained and its predictions are stored."""
-    return (run_folder(folder, method, seed) / PREDICTIONS).exists()
+def is_finished(experiment: Experiment, method: MethodSpec, seed: int) -> bool:
+    """Whether a run is trained and all predictions that the rows need are stored."""
+    files = [PREDICTIONS]
+    if laplace_is_wanted(experiment.settings.method, method):
+        files.append(LAPLACE_PREDICTIONS)
+    folder = run_folder(experiment.folder, method, seed)
+    return all((folder / name).exists() for name in files)
+
+
+def stored_predictions(folder: Path, method: Method, seed: int) -> Path:
+    """File of the predictions that a row starts from."""
+    name = LAPLACE_PREDICTIONS if method.laplace else PREDICTIONS
+    return run_folder(folder, method.base, seed) / name
 
 
 def train_and_predict(experiment: Experiment, method: MethodSpec, seed: int) -> None:
@@ -76,7 +98,7 @@ def train_and_predict(experiment: Experiment, method: MethodSpec, seed: int) -> 
     predictor = make_predictor(method, settings, experiment.data)
     model = build_model(method, settings, experiment.data, seed=derive_seed(seed, "weights"))
     config = settings.training.train_config(seed=seed)
-    warm = settings.sgpa.warm_start_epochs if method.attention == "sgpa" else 0
+    warm = warm_start_epochs(method, settings.sgpa, settings.cgpt)
     if warm > 0:
         copy_kernel_weights(_warm_start(experiment, method, seed, warm), model)
         config = TrainConfig.from_dict({**config.to_dict(), "epochs": config.epochs - warm})
@@ -90,28 +112,24 @@ def train_and_predict(experiment: Experiment, method: MethodSpec, seed: int) -> 
         method.name,
     )
     if distributed.is_main():
-        _predict(experiment, method, model, predictor, seed)
+        _finish(experiment, method, model, predictor, seed)
 
 
 def make_predictor(method: MethodSpec, settings: ClassifySettings, data: Data) -> Predictor:
     """The predictor of a method on a data set."""
-    if isinstance(data, ImageData):
-        tokens = (data.image_size // settings.model.patch_size) ** 2
-    else:
-        tokens = data.max_length
     return Predictor(
         method,
         prepare=preparation(data),
         num_samples=settings.evaluation.num_samples,
-        tokens=tokens,
+        tokens=max_tokens(settings.model, data),
     )
 
 
 def preparation(data: Data) -> Callable[[Tensor], Tensor]:
-    """Give a raw batch the form that the model takes: normalise images, trim padding."""
+    """Give a raw batch the form that the model takes: normalised images, padded texts."""
     if isinstance(data, ImageData):
         return partial(normalize, mean=data.mean, std=data.std)
-    return trim_padding
+    return data.padded if isinstance(data, EmbeddedTextData) else trim_padding
 
 
 def trim_padding(tokens: Tensor) -> Tensor:
@@ -122,6 +140,8 @@ def trim_padding(tokens: Tensor) -> Tensor:
 
 def _warm_start(experiment: Experiment, method: MethodSpec, seed: int, epochs: int) -> nn.Module:
     kernel = BASE_METHODS["kernel"]
+    if method.attention != "sgpa":  # the kernel of CGPT and SCGPT is the RBF, for texts too
+        kernel = replace(BASE_METHODS["kernel-asym"], kernel="rbf")
     settings, data = experiment.settings, experiment.data
     model = build_model(kernel, settings, data, seed=derive_seed(seed, "weights"))
     _fit(
@@ -151,14 +171,13 @@ def _fit(
         predictor,
         prepare=preparation(data),
         augment=AUGMENTATIONS[settings.training.augment],
-        kl_anneal=settings.sgpa.kl_anneal if method.attention == "sgpa" else None,
-        kl_scale=settings.sgpa.kl_scale,
+        penalty_weight=partial(penalty_weight, method, settings) if method.has_penalty else None,
         score="mcc" if data.name == "cola" else "accuracy",
     )
-    validation = _tensors(data.validation) if len(data.validation) > 0 else None
+    validation = tensors(data.validation) if len(data.validation) > 0 else None
     fit(
         task,
-        _tensors(data.train),
+        tensors(data.train),
         validation,
         config,
         folder,
@@ -172,21 +191,47 @@ def _fit(
 def _identity(method: MethodSpec, settings: ClassifySettings) -> dict[str, object]:
     """What defines a run beside the training settings."""
     values = settings.to_dict()
-    keys = ("data", "reading", "model", "sgpa")
+    keys = ("data", "reading", "model", "sgpa", "cgpt", "kepsvgp")
     return {"method": method.name, **{key: values[key] for key in keys}}
 
 
-def _tensors(split: ImageSplit | TextSplit) -> tuple[Tensor, Tensor]:
-    inputs = split.images if isinstance(split, ImageSplit) else split.tokens
-    return inputs, split.labels
+def _finish(
+    experiment: Experiment, method: MethodSpec, model: nn.Module, predictor: Predictor, seed: int
+) -> None:
+    """Fit what is fitted after the training, and predict all test sets."""
+    settings = experiment.settings
+    device = distributed.resolve_device(settings.training.device)
+    train, validation = experiment.data.train, experiment.data.validation
+    if method.baseline == "sngp":
+        fit_precision(model, (inputs for inputs, _ in _batches(experiment, train, device)))
+    folder = run_folder(experiment.folder, method, seed)
+    _predict(experiment, model, predictor, seed, folder / PREDICTIONS)
+    if laplace_is_wanted(settings.method, method):
+        # The curvature of a method that draws is a mean over its samples.
+        draws = method.sampled and not method.test_dropout
+        laplace = laplace_model(
+            model,
+            _batches(experiment, train, device),
+            validation=_batches(experiment, validation, device) if len(validation) else None,
+            num_samples=settings.evaluation.num_samples if draws else None,
+            generator=torch.Generator(device).manual_seed(derive_seed(seed, "laplace")),
+        )
+        _predict(experiment, laplace, predictor, seed, folder / LAPLACE_PREDICTIONS)
+
+
+def _batches(
+    experiment: Experiment, split: Split, device: torch.device
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Data as the model takes them, in order and not augmented."""
+    prepare = preparation(experiment.data)
+    inputs, labels = tensors(split)
+    size = experiment.settings.training.batch_size
+    for chunk, targets in zip(inputs.split(size), labels.split(size), strict=True):
+        yield prepare(chunk.to(device)), targets.to(device)
 
 
 def _predict(
-    experiment: Experiment,
-    method: MethodSpec,
-    model: nn.Module,
-    predictor: Predictor,
-    seed: int,
+    experiment: Experiment, model: nn.Module, predictor: Predictor, seed: int, file: Path
 ) -> None:
     device = distributed.resolve_device(experiment.settings.training.device)
     found: dict[str, Predictions] = {}
@@ -204,4 +249,4 @@ def _predict(
                 seed=derive_seed(seed, f"predict {name}"),
                 progress=bar,
             )
-    save_predictions(run_folder(experiment.folder, method, seed) / PREDICTIONS, found)
+    save_predictions(file, found)

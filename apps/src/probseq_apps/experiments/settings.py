@@ -4,7 +4,6 @@ Their docstrings are the command line's help. What changes the numbers is in `Cl
 goes into a run's `config.json`; where things lie and how a run is handled is in `RunOptions`.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -17,6 +16,13 @@ from probseq_apps.data.names import (
     IMAGE_NAMES,
     data_kind,
     unknown_name_message,
+)
+from probseq_apps.experiments.checks import at_least, positive, unique
+from probseq_apps.experiments.method_settings import (
+    CgptSettings,
+    KepsvgpSettings,
+    SgpaSettings,
+    warm_start_epochs,
 )
 from probseq_apps.experiments.methods import KernelChoice, base_methods, parse_method
 from probseq_apps.training.config import Precision, Schedule, Selection, TrainConfig
@@ -61,46 +67,13 @@ class ModelSettings:
             ValueError: names the setting.
         """
         for name in ("depth", "dim", "num_heads", "hidden_dim", "patch_size", "max_length"):
-            _at_least(name, getattr(self, name), 1)
+            at_least(name, getattr(self, name), 1)
         if self.dim % self.num_heads:
             raise ValueError(f"num_heads must divide dim={self.dim}, got {self.num_heads}")
         if not 0.0 <= self.dropout < 1.0:
             raise ValueError(f"dropout must be in [0, 1), got {self.dropout}")
-        if self.initial_variance is not None and not 0.0 < self.initial_variance < math.inf:
-            raise ValueError(
-                f"initial_variance must be positive and finite, got {self.initial_variance}"
-            )
-
-
-@dataclass(frozen=True, kw_only=True)
-class SgpaSettings:
-    """SGPA."""
-
-    num_inducing: int = 16
-    """Global inducing points of each head."""
-    kl_weighting: Literal["sequence", "dataset"] = "sequence"
-    """Global part of the KL: once per sequence, as in the papers, or once per data set."""
-    initial_posterior: Literal["random", "prior"] = "random"
-    """Inducing outputs to start from: random as the authors', or the prior's."""
-    kl_anneal: float = 0.5
-    """Share of the epochs in which the KL's weight rises from 0 to 1; 0: full from the start."""
-    kl_scale: float = 1.0
-    """Final weight of the KL; 1 is the ELBO, less tempers it so that attention is used more."""
-    warm_start_epochs: int = 0
-    """Of SGPA's epochs, those spent on kernel attention first, whose weights SGPA starts from."""
-
-    def __post_init__(self) -> None:
-        """Refuse numbers out of range.
-
-        Raises:
-            ValueError: names the setting.
-        """
-        _at_least("num_inducing", self.num_inducing, 1)
-        _at_least("warm_start_epochs", self.warm_start_epochs, 0)
-        if not 0.0 <= self.kl_anneal <= 1.0:
-            raise ValueError(f"kl_anneal must be in [0, 1], got {self.kl_anneal}")
-        if not 0.0 < self.kl_scale <= 1.0:
-            raise ValueError(f"kl_scale must be above 0 and at most 1, got {self.kl_scale}")
+        if self.initial_variance is not None:
+            positive("initial_variance", self.initial_variance)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,7 +150,7 @@ class EvaluationSettings:
         Raises:
             ValueError: names the setting.
         """
-        _at_least("num_samples", self.num_samples, 1)
+        at_least("num_samples", self.num_samples, 1)
         for name in self.corruptions:
             if name not in CORRUPTION_NAMES:
                 raise ValueError(unknown_name_message("corruption", name, CORRUPTION_NAMES))
@@ -192,7 +165,7 @@ class EvaluationSettings:
             if self.shift and not getattr(self, name):
                 raise ValueError(f"{name} must name at least one for shift, got none")
         for name in ("corruptions", "severities", "ood"):
-            _unique(name, getattr(self, name))
+            unique(name, getattr(self, name))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,6 +180,11 @@ class DataSettings:
     """csv: column of the texts."""
     label_column: str = "label"
     """csv: column of the labels."""
+    tokenizer: str = "words"
+    """Texts: words, bpe:SIZE (byte pairs), both learned from the training texts, or the path of a
+    pretrained tokenizer.json."""
+    embeddings: str | None = None
+    """Texts: file or folder of precomputed contextual embeddings, in place of the tokenizer."""
 
     def __post_init__(self) -> None:
         """Refuse numbers out of range.
@@ -215,7 +193,7 @@ class DataSettings:
             ValueError: names the setting.
         """
         if self.image_size is not None:
-            _at_least("image_size", self.image_size, 1)
+            at_least("image_size", self.image_size, 1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -226,13 +204,18 @@ class ClassifySettings:
     """digits, mnist, fashion-mnist, cifar10, cifar100, svhn, cola, imdb; or a set of one's own:
     folder:PATH (images in one folder per class) or csv:PATH (texts and labels, CSV or TSV)."""
     method: tuple[str, ...] = ("mle", "kernel", "sgpa")
-    """mle (softmax attention), kernel, kernel-rbf, kernel-exponential, mcd (Monte Carlo dropout),
-    sgpa; each may be followed by +ts (temperature scaling) and +ensemble (mean over the seeds)."""
+    """mle (softmax attention), kernel, kernel-rbf, kernel-exponential, kernel-asym (asymmetric),
+    mcd and mcd-softmax (Monte Carlo dropout), mfvi, sngp, svdkl, sgpa, cgpt, scgpt, kepsvgp,
+    kepsvgp-e and kepsvgp-r (one of its processes twice); each may be followed by +kflla (Laplace
+    approximation of the last layer), +ts (temperature scaling) and +ensemble (mean over the
+    seeds)."""
     seeds: tuple[int, ...] = (0, 1, 2)
     """Each method is trained once per seed."""
     reading: DataSettings = field(default_factory=DataSettings)
     model: ModelSettings = field(default_factory=ModelSettings)
     sgpa: SgpaSettings = field(default_factory=SgpaSettings)
+    cgpt: CgptSettings = field(default_factory=CgptSettings)
+    kepsvgp: KepsvgpSettings = field(default_factory=KepsvgpSettings)
     training: TrainingSettings = field(default_factory=TrainingSettings)
     evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
 
@@ -246,13 +229,13 @@ class ClassifySettings:
         for name, values in (("method", self.method), ("seeds", self.seeds)):
             if not values:
                 raise ValueError(f"{name} must name at least one, got none")
-            _unique(name, values)
+            unique(name, values)
         for name in self.method:
             parsed = parse_method(name)
             if parsed.ensemble and len(self.seeds) < 2:
                 raise ValueError(f"method {name!r} needs at least two seeds, got {self.seeds}")
         for seed in self.seeds:
-            _at_least("seeds", seed, 0)
+            at_least("seeds", seed, 0)
         if kind == "text":
             for name, used in (
                 ("shift", self.evaluation.shift),
@@ -261,14 +244,13 @@ class ClassifySettings:
             ):
                 if used:
                     raise ValueError(f"{name} is for images, and {self.data!r} holds texts")
-        sgpa_used = any(spec.attention == "sgpa" for spec in base_methods(self.method))
-        rest = self.training.epochs - self.sgpa.warm_start_epochs
-        if sgpa_used and self.sgpa.warm_start_epochs and rest <= self.training.warmup_epochs:
-            raise ValueError(
-                f"warm_start_epochs must leave SGPA more than warmup_epochs="
-                f"{self.training.warmup_epochs} of epochs={self.training.epochs}, "
-                f"got {self.sgpa.warm_start_epochs}"
-            )
+        for spec in base_methods(self.method):
+            warm = warm_start_epochs(spec, self.sgpa, self.cgpt)
+            if warm and self.training.epochs - warm <= self.training.warmup_epochs:
+                raise ValueError(
+                    f"the warm start must leave {spec.name} more than warmup_epochs="
+                    f"{self.training.warmup_epochs} of epochs={self.training.epochs}, got {warm}"
+                )
 
     @property
     def is_text(self) -> bool:
@@ -286,7 +268,7 @@ class ClassifySettings:
         Raises:
             ValueError: a key is unknown or a value is refused.
         """
-        return _from_dict(cls, values)
+        return settings_from_dict(cls, values)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -318,10 +300,19 @@ class RunOptions:
             raise ValueError("resume and overwrite exclude each other: give one of them")
         if self.resume and self.run_dir is None:
             raise ValueError("resume needs run_dir: name the run to go on with")
-        _at_least("threads", self.threads, 1)
+        at_least("threads", self.threads, 1)
 
 
-def _from_dict(cls: type[T], values: Mapping[str, Any]) -> T:
+def settings_from_dict(cls: type[T], values: Mapping[str, Any]) -> T:
+    """Build nested settings from plain values, as a run's `config.json` holds them.
+
+    Args:
+        cls: a dataclass of settings, whose groups are such classes, too.
+        values: by name; what is left out keeps its default.
+
+    Raises:
+        ValueError: a key is unknown or a value is refused.
+    """
     known = {item.name: item for item in fields(cls)}  # pyright: ignore[reportArgumentType]
     if unknown := sorted(values.keys() - known.keys()):
         raise ValueError(f"unknown settings {', '.join(unknown)}; known are {', '.join(known)}")
@@ -329,18 +320,8 @@ def _from_dict(cls: type[T], values: Mapping[str, Any]) -> T:
     for name, value in values.items():
         kind = known[name].type
         if isinstance(value, Mapping) and isinstance(kind, type):
-            built[name] = _from_dict(kind, value)
+            built[name] = settings_from_dict(kind, value)
         else:
             # JSON has lists where the settings have tuples.
             built[name] = tuple(value) if isinstance(value, list) else value
     return cls(**built)
-
-
-def _at_least(name: str, value: int, minimum: int) -> None:
-    if value < minimum:
-        raise ValueError(f"{name} must be at least {minimum}, got {value}")
-
-
-def _unique(name: str, values: tuple[object, ...]) -> None:
-    if len(set(values)) < len(values):
-        raise ValueError(f"{name} must not repeat a value, got {' '.join(map(str, values))}")

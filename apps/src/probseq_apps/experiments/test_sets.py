@@ -6,7 +6,14 @@ from pathlib import Path
 from jaxtyping import Int64
 from torch import Tensor
 
-from probseq_apps.data.containers import ImageData, ImageSplit, TextData, TextSplit
+from probseq_apps.data.containers import (
+    EmbeddedTextData,
+    EmbeddedTextSplit,
+    ImageData,
+    ImageSplit,
+    TextData,
+    TextSplit,
+)
 from probseq_apps.data.corruptions import available_cifar_c, corrupt, read_cifar_c
 from probseq_apps.data.errors import DataError
 from probseq_apps.data.names import CORRUPTION_NAMES
@@ -26,8 +33,12 @@ _ROTATION_DEGREES = 90.0
 TestSet = Callable[[], tuple[Tensor, Int64[Tensor, " n"]]]
 
 
+Data = ImageData | TextData | EmbeddedTextData
+Split = ImageSplit | TextSplit | EmbeddedTextSplit
+
+
 def make_test_sets(
-    data: ImageData | TextData, settings: EvaluationSettings, data_dir: Path | None, download: bool
+    data: Data, settings: EvaluationSettings, data_dir: Path | None, download: bool
 ) -> dict[str, TestSet]:
     """List everything to predict.
 
@@ -50,7 +61,7 @@ def make_test_sets(
     if len(data.validation) > 0:
         sets["validation"] = _whole(data.validation)
     sets["test"] = _whole(data.test)
-    if isinstance(data, TextData):
+    if not isinstance(data, ImageData):
         return sets | {name: _whole(split) for name, split in data.extra_tests.items()}
     if settings.shift:
         sets |= _shifted(data, settings, data_dir)
@@ -63,9 +74,15 @@ def make_test_sets(
     return sets
 
 
-def _whole(split: ImageSplit | TextSplit) -> TestSet:
-    inputs = split.images if isinstance(split, ImageSplit) else split.tokens
-    return lambda: (inputs, split.labels)
+def tensors(split: Split) -> tuple[Tensor, Int64[Tensor, " n"]]:
+    """Raw inputs and labels of a part of a data set."""
+    if isinstance(split, ImageSplit):
+        return split.images, split.labels
+    return split.tokens if isinstance(split, TextSplit) else split.spans, split.labels
+
+
+def _whole(split: Split) -> TestSet:
+    return lambda: tensors(split)
 
 
 def _rotated(split: ImageSplit) -> TestSet:

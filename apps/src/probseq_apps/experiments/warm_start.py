@@ -1,32 +1,42 @@
-"""SGPA from a trained kernel transformer: the deep kernel is learned before the uncertainty."""
+"""GP attention from a trained kernel transformer: the features before the uncertainty."""
 
 import math
+from collections.abc import Mapping
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from probseq_apps.experiments.settings import TrainingSettings
 from probseq_apps.training.config import TrainConfig
 
-# What SGPA's attention has and kernel attention has not.
+# What the attention of SGPA, and of CGPT and SCGPT, has and kernel attention has not.
 SGPA_PARAMETERS = ("inducing_inputs", "inducing_mean", "raw_inducing_factor")
+CGPT_PARAMETERS = ("to_latent", "inducing", "key_inducing", "raw_noise")
+_OWN = frozenset((*SGPA_PARAMETERS, *CGPT_PARAMETERS))
 
 
 def copy_kernel_weights(source: nn.Module, target: nn.Module) -> None:
-    """Copy a kernel transformer into an SGPA transformer; the inducing parameters stay.
+    """Copy a kernel transformer into one with GP attention; the inducing parameters stay.
+
+    SGPA takes symmetric kernel attention as it is. CGPT and SCGPT take asymmetric kernel attention
+    with the RBF kernel: projections and lengthscales, and half of the logarithm of the variance
+    for each of its two scales.
 
     Args:
-        source: transformer with symmetric kernel attention.
-        target: transformer of the same settings with SGPA.
+        source: transformer with kernel attention.
+        target: transformer of the same settings with SGPA, CGPT or SCGPT.
 
     Raises:
-        ValueError: the models differ by more than SGPA's inducing parameters, or in a shape.
+        ValueError: the models differ by more than the parameters of GP attention, or in a shape.
     """
-    given, wanted = source.state_dict(), target.state_dict()
-    own = {name for name in wanted if name.rpartition(".")[2] in SGPA_PARAMETERS}
+    wanted = target.state_dict()
+    given = source.state_dict()
+    if any(name.endswith(".raw_query_scale") for name in wanted):
+        given = _correlated(given, wanted)
+    own = {name for name in wanted if _OWN.intersection(name.split("."))} - given.keys()
     if given.keys() != wanted.keys() - own or not own:
         raise ValueError(
-            "a kernel model must have all weights of the SGPA model but its inducing ones: missing "
+            "a kernel model must have all weights of the GP model but its inducing ones: missing "
             f"{sorted(wanted.keys() - own - given.keys())}, "
             f"unknown {sorted(given.keys() - (wanted.keys() - own))}"
         )
@@ -38,6 +48,29 @@ def copy_kernel_weights(source: nn.Module, target: nn.Module) -> None:
             )
     with torch.no_grad():
         target.load_state_dict({**wanted, **given}, strict=True)
+
+
+def _correlated(given: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Kernel attention's weights under the names of correlated GP attention."""
+    result = dict(given)
+    for name in given:
+        if not name.endswith(".to_qk.weight") or name.replace(".to_qk.", ".to_k.") not in given:
+            continue
+        prefix = name.removesuffix("to_qk.weight")
+        queries, keys, values = (
+            result.pop(f"{prefix}{x}.weight") for x in ("to_qk", "to_k", "to_v")
+        )
+        result[f"{prefix}raw_lengthscale"] = result.pop(f"{prefix}kernel.raw_lengthscale")
+        half = 0.5 * result.pop(f"{prefix}kernel.raw_outputscale")
+        result |= {f"{prefix}raw_query_scale": half, f"{prefix}raw_key_scale": half}
+        stacked = wanted.get(f"{prefix}to_qokv.weight")
+        if stacked is None:
+            result |= {f"{prefix}to_q.weight": queries, f"{prefix}to_k.weight": keys}
+            result[f"{prefix}to_v.weight"] = values
+        else:
+            latent = stacked.chunk(4)[1]
+            result[f"{prefix}to_qokv.weight"] = torch.cat([queries, latent, keys, values])
+    return result
 
 
 def warm_start_config(settings: TrainingSettings, epochs: int, *, seed: int) -> TrainConfig:

@@ -5,11 +5,13 @@ from dataclasses import replace
 
 from probseq_apps.data.names import data_kind, unknown_name_message
 from probseq_apps.experiments.settings import ClassifySettings
-from probseq_apps.recipes import paper, small
+from probseq_apps.recipes import correlated, eigen_pair, paper, small
 
 RECIPES: dict[str, Callable[[], ClassifySettings]] = {
     "digits-small": small.digits_small,
+    "digits-all": small.digits_all,
     "mnist-small": small.mnist_small,
+    "mnist-all": small.mnist_all,
     "cifar10-small": small.cifar10_small,
     "cola-small": small.cola_small,
     "sgpa-cifar10": paper.sgpa_cifar10,
@@ -18,6 +20,16 @@ RECIPES: dict[str, Callable[[], ClassifySettings]] = {
     "sgpa-cifar100-aug": paper.sgpa_cifar100_aug,
     "sgpa-imdb": paper.sgpa_imdb,
     "sgpa-cola": paper.sgpa_cola,
+    "cgpt-cifar10": correlated.cgpt_cifar10,
+    "cgpt-cifar10-fixed-alpha": correlated.cgpt_cifar10_fixed_alpha,
+    "cgpt-cola": correlated.cgpt_cola,
+    "kepsvgp-cifar10": eigen_pair.kepsvgp_cifar10,
+    "kepsvgp-cifar100": eigen_pair.kepsvgp_cifar100,
+    "kepsvgp-imdb": eigen_pair.kepsvgp_imdb,
+    "kepsvgp-cola": eigen_pair.kepsvgp_cola,
+    "kepsvgp-cola-pairs": eigen_pair.kepsvgp_cola_pairs,
+    "kepsvgp-cifar10-sgpa-size": eigen_pair.kepsvgp_cifar10_sgpa_size,
+    "kepsvgp-cifar100-sgpa-size": eigen_pair.kepsvgp_cifar100_sgpa_size,
 }
 
 _SMALL_RECIPES = {

@@ -1,15 +1,16 @@
 """Settings of the thesis (app. B.4), named for the tables that they reproduce.
 
 Deviations: all runs of a recipe share one split of the data, which makes ensembles of them
-possible, where the thesis draws one for each run; CoLA has a learned embedding in place of ELMo.
+possible, where the thesis draws one for each run; CoLA has a learned embedding in place of ELMo
+unless `--embeddings` names a file.
 The thesis pools by the mean; its authors' code for images, and the recipes, by learned weights.
 """
 
+from probseq_apps.experiments.method_settings import SgpaSettings
 from probseq_apps.experiments.settings import (
     ClassifySettings,
     EvaluationSettings,
     ModelSettings,
-    SgpaSettings,
     TrainingSettings,
 )
 
@@ -18,7 +19,10 @@ _METHODS = (
     "mle",
     "kernel",
     "kernel+ts",
+    "mfvi",
     "mcd",
+    "kernel+kflla",
+    "sngp",
     "sgpa",
     "kernel+ensemble",
     "sgpa+ensemble",

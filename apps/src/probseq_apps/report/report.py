@@ -2,25 +2,30 @@
 
 import json
 import platform
+import shutil
 from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from probseq_apps.experiments.evaluation import evaluate
-from probseq_apps.experiments.methods import MethodSpec, base_methods, parse_method
+from probseq_apps.experiments.methods import MethodSpec, parse_method
 from probseq_apps.experiments.models import Data
 from probseq_apps.experiments.prediction import load_predictions
 from probseq_apps.experiments.rows import Row, Sets, make_row
-from probseq_apps.experiments.runs import PREDICTIONS, run_folder, warm_start_folder
+from probseq_apps.experiments.runs import run_folder, stored_predictions, warm_start_folder
 from probseq_apps.experiments.settings import ClassifySettings
+from probseq_apps.report.details import details, on_test_sets
 from probseq_apps.report.plots import write_plots
 from probseq_apps.report.summary import Summary, summarise
 from probseq_apps.report.table import LEGEND, markdown_table, terminal_table
 from probseq_apps.training.files import write_atomic
 from probseq_apps.training.runs import read_finished
 
-_PACKAGES = ("probseq-apps", "probseq", "sgpa", "torch", "numpy", "scikit-learn")
+_PACKAGES = (
+    *("probseq-apps", "probseq", "sgpa", "cgpt-transformer", "kepsvgp"),
+    *("torch", "numpy", "scikit-learn"),
+)
 
 
 def write_report(folder: Path, settings: ClassifySettings, data: Data, *, recipe: str) -> str:
@@ -35,14 +40,7 @@ def write_report(folder: Path, settings: ClassifySettings, data: Data, *, recipe
     Returns:
         The comparison as text, for the terminal.
     """
-    runs = {
-        spec.name: [
-            load_predictions(run_folder(folder, spec, seed) / PREDICTIONS)
-            for seed in settings.seeds
-        ]
-        for spec in base_methods(settings.method)
-    }
-    rows = {name: _row(name, runs) for name in settings.method}
+    rows = {name: _row(folder, name, settings) for name in settings.method}
     summaries = {name: _summaries(row) for name, row in rows.items()}
     report = {
         "experiment": "classify",
@@ -67,15 +65,17 @@ def write_report(folder: Path, settings: ClassifySettings, data: Data, *, recipe
     write_atomic(folder / "report.json", json.dumps(report, indent=2, allow_nan=False) + "\n")
     plots = write_plots(folder / "plots", rows, summaries)
     counts = {name: len(row.predictions) for name, row in rows.items()}
-    markdown = _markdown(report, markdown_table(summaries, counts), plots)
+    tables = markdown_table(on_test_sets(summaries), counts)
+    markdown = _markdown(report, tables, details(summaries, counts), plots)
     write_atomic(folder / "report.md", markdown)
-    table = terminal_table(summaries, counts)
+    table = terminal_table(summaries, counts, shutil.get_terminal_size((120, 24)).columns)
     return f"\n{table}\n\n{LEGEND}\n\nreport, numbers and plots: {folder}"
 
 
-def _row(name: str, runs: Mapping[str, list[dict[str, Any]]]) -> Row:
+def _row(folder: Path, name: str, settings: ClassifySettings) -> Row:
     method = parse_method(name)
-    members: list[Sets] = list(runs[method.base.name])
+    files = [stored_predictions(folder, method, seed) for seed in settings.seeds]
+    members: list[Sets] = [load_predictions(file) for file in files]
     return make_row(method, members)
 
 
@@ -113,7 +113,7 @@ def _python() -> str:
     return platform.python_version()
 
 
-def _markdown(report: Mapping[str, Any], table: str, plots: list[Path]) -> str:
+def _markdown(report: Mapping[str, Any], table: str, more: str, plots: list[Path]) -> str:
     facts = report["data"]
     methods = "\n".join(
         f"- `{name}`: {found['title']}; trained in "
@@ -142,6 +142,10 @@ in {facts["classes"]} classes. Recipe `{report["recipe"]}`, seeds
 {methods}
 
 {versions}; {report["machine"]}.
+
+{more}
+
+## Plots
 
 Reliability diagrams and ROC curves pool the predictions of all seeds, so their ECE and AUROC differ
 a little from the means in the table; risk-coverage curves are means over the seeds.
