@@ -16,7 +16,7 @@ from probseq_apps.data.digits import digits
 from probseq_apps.data.errors import DataError
 from probseq_apps.data.image_folder import load_image_folder
 from probseq_apps.data.image_sets import load_image_set, load_image_test
-from probseq_apps.data.names import WORDS, data_kind, own_path
+from probseq_apps.data.names import WORDS, data_kind, own_path, tokenizer_choice
 from probseq_apps.data.text_inputs import embedded, tokenized
 from probseq_apps.data.text_sets import TextProtocol, read_parts
 from probseq_apps.data.transforms import match_images
@@ -90,6 +90,7 @@ def load_data(
             f"embeddings take the place of the tokenizer, but got tokenizer={tokenizer!r} and "
             f"embeddings={str(embeddings)!r}: give one of them"
         )
+    tokenizer_choice(tokenizer)  # refuses unknown names before anything is read
     parts = read_parts(
         name,
         data_dir=data_dir,

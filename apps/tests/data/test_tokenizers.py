@@ -1,0 +1,235 @@
+"""Tokenizers of the library ``tokenizers``: learned byte pairs and pretrained files."""
+
+import random
+import sys
+import unicodedata
+
+import pytest
+import torch
+
+from probseq.errors import MissingExtraError
+from probseq_apps.data import tokenizers
+from probseq_apps.data.errors import DataError
+from probseq_apps.data.names import tokenizer_choice
+from probseq_apps.data.sets import load_data
+from probseq_apps.data.text_inputs import encode_texts
+from probseq_apps.data.text_sets import read_parts
+from probseq_apps.data.tokenizers import (
+    SubwordTokenizer,
+    Tokenizer,
+    load_tokenizer,
+    make_tokenizer,
+    train_byte_pairs,
+)
+from probseq_apps.data.vocabulary import build_vocabulary
+
+library = pytest.importorskip("tokenizers")
+
+TEXTS = ["the cat sat on the mat", "the hat of the cat", "a fat rat sat", "naïve größe"] * 5
+
+
+def word_level(tokens, *, unknown="[UNK]", template=None):
+    """A tokenizer of whole words with the numbers of ``tokens``."""
+    model = library.models.WordLevel(dict(tokens), **({"unk_token": unknown} if unknown else {}))
+    tokenizer = library.Tokenizer(model)
+    tokenizer.pre_tokenizer = library.pre_tokenizers.WhitespaceSplit()
+    special = [token for token in tokens if token.startswith("[")]
+    tokenizer.add_special_tokens(special)
+    if template:
+        tokenizer.post_processor = library.processors.TemplateProcessing(
+            single="[CLS] $A [SEP]", special_tokens=[(t, tokens[t]) for t in ("[CLS]", "[SEP]")]
+        )
+    return tokenizer
+
+
+BERT = {"the": 0, "[UNK]": 1, "[CLS]": 2, "[PAD]": 3, "[SEP]": 4, "cat": 5, "sat": 6}
+
+
+def encode(tokenizer, text, max_length=10):
+    return next(tokenizer.encode_all([text], max_length))
+
+
+def write(tokenizer, path):
+    path.write_text(tokenizer.to_str(), encoding="utf-8")
+    return path
+
+
+def test_the_padding_token_becomes_zero_and_those_before_it_move_up(tmp_path):
+    tokenizer = load_tokenizer(write(word_level(BERT, template=True), tmp_path / "t.json"))
+    # the 0->1, [UNK] 1->2, [CLS] 2->3, [PAD] 3->0, [SEP] 4, cat 5, sat 6, and 7 for no token.
+    assert encode(tokenizer, "the cat sat") == [3, 1, 5, 6, 4]
+    assert encode(tokenizer, "the zebra") == [3, 1, 2, 4]
+    assert len(tokenizer) == 8
+
+
+def test_the_padding_token_may_be_named_in_the_padding_section_alone():
+    tokenizer = word_level({"a": 0, "_": 1, "b": 2}, unknown=None)
+    tokenizer.enable_padding(pad_id=1, pad_token="_", length=6)
+    assert list(SubwordTokenizer(tokenizer).encode_all(["a", "b a"], 9)) == [[1], [2, 1]]
+
+
+def test_without_a_padding_token_all_numbers_move_up():
+    tokenizer = SubwordTokenizer(word_level({"a": 0, "b": 7}, unknown=None))
+    assert encode(tokenizer, "b a") == [8, 1]
+    # Padding, 0 to 7, and a text of no token.
+    assert len(tokenizer) == 10
+
+
+def test_no_text_is_padding_alone_or_holds_padding_inside():
+    tokenizer = SubwordTokenizer(word_level(BERT))
+    assert encode(tokenizer, "the [PAD] cat") == [1, 5]
+    for text in ("[PAD]", "<br />", " [PAD] [PAD] "):
+        assert encode(tokenizer, text) == [len(tokenizer) - 1]
+
+
+def test_a_texts_end_is_cut_off_and_special_tokens_stay():
+    raw = word_level(BERT, template=True)
+    raw.enable_truncation(2)  # the file's own setting must not count
+    tokenizer = SubwordTokenizer(raw)
+    assert encode(tokenizer, "cat sat the cat", 4) == [3, 5, 6, 4]
+    assert encode(tokenizer, "cat sat the cat", 5) == [3, 5, 6, 1, 4]
+    with pytest.raises(DataError, match="above the tokenizer's 2 special tokens, got 2"):
+        encode(tokenizer, "cat", 2)
+
+
+def test_lengths_of_texts_that_are_encoded_in_turn_do_not_mix():
+    tokenizer = SubwordTokenizer(word_level(BERT))
+    long, short = (tokenizer.encode_all(["the cat sat"] * 3, n) for n in (3, 1))
+    assert [len(row) for pair in zip(long, short, strict=True) for row in pair] == [3, 1] * 3
+
+
+def test_a_word_that_the_tokenizer_has_no_number_for_is_an_error_of_the_data():
+    tokenizer = SubwordTokenizer(word_level({"a": 0}, unknown=None))
+    with pytest.raises(DataError, match=r"cannot encode the texts: .*UNK"):
+        encode(tokenizer, "b")
+
+
+def test_byte_pairs_give_every_text_back(tmp_path):
+    tokenizer = train_byte_pairs(TEXTS, 300)
+    tokenizer.save(tmp_path / "t.json")
+    decode = library.Tokenizer.from_file(str(tmp_path / "t.json")).decode
+    for text in ("the cat sat", "ÜBER naïve 日本語 🙂", "e\u0301", "<pad> [PAD] \x00"):
+        numbers = encode(tokenizer, text, 99)
+        assert 0 < min(numbers) <= max(numbers) < len(tokenizer) - 1
+        expected = unicodedata.normalize("NFC", text).lower()
+        assert decode([number - 1 for number in numbers]) == f" {expected}"
+
+
+def test_frequent_words_are_one_byte_pair_and_strange_ones_many():
+    tokenizer = train_byte_pairs(TEXTS, 300)
+    assert len(encode(tokenizer, "the cat")) == 2
+    assert len(encode(tokenizer, "qqqq")) == 5  # with the space in front
+    assert encode(tokenizer, "THE<br />Cat") == encode(tokenizer, "the cat")
+
+
+def test_the_size_of_byte_pair_encoding_is_the_number_of_ids():
+    assert len(train_byte_pairs(TEXTS, 270)) == 270
+    bytes_alone = train_byte_pairs(TEXTS, 258)
+    assert len(bytes_alone) == 258
+    assert len(encode(bytes_alone, "größe", 99)) == 1 + len("größe".encode())
+
+
+def test_byte_pairs_depend_on_no_order_of_the_texts():
+    texts = [f"w{i % 7} w{i % 5} w{i}" for i in range(60)]
+    shuffled = texts.copy()
+    random.Random(0).shuffle(shuffled)
+    first, second = train_byte_pairs(texts, 290), train_byte_pairs(shuffled, 290)
+    assert list(first.encode_all(texts, 20)) == list(second.encode_all(texts, 20))
+
+
+def test_a_saved_tokenizer_gives_the_same_numbers(tmp_path):
+    for tokenizer in (train_byte_pairs(TEXTS, 280), SubwordTokenizer(word_level(BERT))):
+        list(tokenizer.encode_all(TEXTS, 2))
+        tokenizer.save(tmp_path / "t.json")
+        again = load_tokenizer(tmp_path / "t.json")
+        assert len(again) == len(tokenizer)
+        assert list(again.encode_all(TEXTS, 30)) == list(tokenizer.encode_all(TEXTS, 30))
+
+
+def test_many_texts_keep_their_order(monkeypatch):
+    tokenizer = train_byte_pairs(TEXTS, 280)
+    whole = list(tokenizer.encode_all(TEXTS, 30))
+    monkeypatch.setattr(tokenizers, "_TEXTS_AT_ONCE", 3)
+    assert list(tokenizer.encode_all(iter(TEXTS), 30)) == whole
+    tokens = encode_texts(tokenizer, TEXTS, 30)
+    for row, numbers in zip(tokens.tolist(), whole, strict=True):
+        assert row == numbers + [0] * (30 - len(numbers))
+
+
+@pytest.mark.parametrize("content", ["", "{}", '{"model": 3}', "no json", b"\xff\xfe"])
+def test_a_file_that_is_no_tokenizer_is_named(tmp_path, content):
+    path = tmp_path / "t.json"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(DataError, match=r"t\.json cannot be read"):
+        load_tokenizer(path)
+
+
+def test_a_missing_tokenizer_is_named_before_anything_else(tmp_path):
+    with pytest.raises(DataError, match=r"no\.json cannot be read"):
+        make_tokenizer(str(tmp_path / "no.json"), TEXTS)
+
+
+def test_without_the_library_its_extra_is_named_and_words_still_work(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    for name in ("bpe:300", str(tmp_path / "t.json")):
+        with pytest.raises(MissingExtraError, match=r"pip install 'probseq-apps\[tokenizers\]'"):
+            make_tokenizer(name, TEXTS)
+    assert make_tokenizer("words", TEXTS) == build_vocabulary(TEXTS)
+
+
+def test_names_of_tokenizers():
+    assert tokenizer_choice("words") is None
+    assert tokenizer_choice("bpe:8000") == 8000
+    assert str(tokenizer_choice("a/tokenizer.json")) == "a/tokenizer.json"
+    for name in ("bpe:", "bpe:257", "bpe:-300", "bpe:3e4", "bpe:²"):
+        with pytest.raises(DataError, match="whole number of at least 258"):
+            tokenizer_choice(name)
+    with pytest.raises(DataError, match="unknown tokenizer 'word'; did you mean 'words'"):
+        tokenizer_choice("word")
+
+
+def test_both_kinds_of_tokenizers_keep_to_the_protocol():
+    for tokenizer in (build_vocabulary(TEXTS), train_byte_pairs(TEXTS, 270)):
+        assert isinstance(tokenizer, Tokenizer)
+        assert all(0 not in numbers for numbers in tokenizer.encode_all(TEXTS, 5))
+
+
+def write_csv(path):
+    # A word of each text's own, twice: it is learned if the text is.
+    words = ["".join(random.Random(i).choices("abcdefgh", k=6)) for i in range(40)]
+    kinds = ("bad", "good")
+    rows = [f"the {kinds[i % 2]} film {word} {word},{i % 2}" for i, word in enumerate(words)]
+    path.write_text("text,label\n" + "\n".join(rows) + "\n", encoding="utf-8")
+    return f"csv:{path}"
+
+
+def test_a_data_set_is_loaded_with_byte_pairs_of_its_training_texts(tmp_path):
+    name = write_csv(tmp_path / "a.csv")
+    data = load_data(name, tokenizer="bpe:900", max_length=20)
+    again = load_data(name, tokenizer="bpe:900", max_length=20)
+    assert torch.equal(data.train.tokens, again.train.tokens)
+    assert data.train.tokens.shape == (32, 20)
+    assert int(data.test.tokens.max()) < len(data.vocab)
+    parts = read_parts(
+        name, data_dir=None, seed=0, split="thesis", text_column="text", label_column="label"
+    )
+    learned = train_byte_pairs(parts.train.texts, 900)
+    assert torch.equal(encode_texts(learned, parts.test.texts, 20), data.test.tokens)
+    everything = train_byte_pairs(parts.all_texts(), 900)
+    assert not torch.equal(encode_texts(everything, parts.test.texts, 20), data.test.tokens)
+
+
+def test_a_data_set_is_loaded_with_a_pretrained_tokenizer(tmp_path):
+    name = write_csv(tmp_path / "a.csv")
+    numbers = {"[PAD]": 0, "[UNK]": 1, "the": 2, "film": 3, "good": 4, "bad": 5}
+    path = write(word_level(numbers), tmp_path / "tokenizer.json")
+    data = load_data(name, tokenizer=str(path), max_length=6)
+    expected = torch.tensor([[2, 5, 3, 1, 1, 0], [2, 4, 3, 1, 1, 0]])
+    assert torch.equal(data.train.tokens, expected[data.train.labels])
+    assert len(data.vocab) == 7
+
+
+def test_a_wrong_tokenizer_is_refused_before_the_data_are_read():
+    for name, error in (("wrods", "did you mean 'words'"), ("bpe:9", "at least 258, got '9'")):
+        with pytest.raises(DataError, match=error):
+            load_data("csv:/no/such/file.csv", tokenizer=name)
