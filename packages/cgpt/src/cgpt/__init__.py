@@ -11,6 +11,7 @@ Example:
 
 from importlib.metadata import version
 
+from cgpt.analysis import token_cosine_similarity
 from cgpt.attention import CorrelatedGPAttention
 from cgpt.builders import (
     CIFAR10,
@@ -39,6 +40,7 @@ __all__ = [
     "penalised_loss",
     "predict_probabilities",
     "text_transformer",
+    "token_cosine_similarity",
     "vision_transformer",
 ]
 

@@ -17,8 +17,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from cgpt.covariances import JointCovariance, masked_cholesky, plus_diagonal
-from cgpt.joint_density import block_log_density, log_normal
+from cgpt.covariances import JointCovariance, plus_diagonal
+from cgpt.densities import block_log_density, expected_log_density
 
 RegulariserName = Literal["joint", "marginals", "jensen"]
 
@@ -73,15 +73,10 @@ def marginals_log_density(
     Raises:
         CholeskyError: a covariance cannot be factorised.
     """
-    total = torch.zeros((), dtype=mean.dtype, device=mean.device)
-    for covariance, values in (
-        (plus_diagonal(joint.queries, nugget), mean),
-        (joint.keys, observations),
-    ):
-        root = masked_cholesky(covariance, mask, jitter=jitter)
-        whitened = torch.linalg.solve_triangular(root, values, upper=False)
-        total = total + log_normal(root, whitened, mask)
-    return total
+    queries = plus_diagonal(joint.queries, nugget)
+    return expected_log_density(queries, None, mean, mask, jitter=jitter) + expected_log_density(
+        joint.keys, None, observations, mask, jitter=jitter
+    )
 
 
 def jensen_bound(
@@ -119,10 +114,7 @@ def jensen_bound(
         (conditionals[0], joint.queries, mean, nugget),
         (conditionals[1], joint.keys, observations, 0.0),
     ):
-        root = masked_cholesky(plus_diagonal(conditional, added), mask, jitter=jitter)
-        whitened = torch.linalg.solve_triangular(root, values, upper=False)
-        # The difference is zero at padding, so that its factor there does not matter.
-        spread = torch.cholesky_inverse(root) * (covariance - conditional)
-        trace = values.shape[-1] * spread.sum((-2, -1))
-        total = total + log_normal(root, whitened, mask) - 0.5 * trace
+        total = total + expected_log_density(
+            plus_diagonal(conditional, added), covariance - conditional, values, mask, jitter=jitter
+        )
     return total

@@ -1,6 +1,6 @@
-r"""Log density of two blocks of a Gaussian vector, with its closed-form gradient.
+r"""Gaussian log densities with their closed-form gradients.
 
-Autograd would differentiate two Cholesky factors and two triangular solves. The gradient of
+Autograd would differentiate Cholesky factors and triangular solves. The gradient of
 :math:`\log \mathcal{N}(z; 0, C)` is known, :math:`\tfrac12 (\alpha \alpha^\top - C^{-1})` with
 :math:`\alpha = C^{-1} z`, and costs half of that.
 """
@@ -46,7 +46,35 @@ def block_log_density(
     return density
 
 
-def log_normal(
+def expected_log_density(
+    covariance: Float[Tensor, "batch heads tokens tokens"],
+    spread: Float[Tensor, "batch heads tokens tokens"] | None,
+    values: Float[Tensor, "batch heads tokens channels"],
+    mask: Bool[Tensor, "batch tokens"] | None = None,
+    *,
+    jitter: float | None = None,
+) -> Float[Tensor, "batch heads"]:
+    r"""Compute :math:`\sum_d E \log \mathcal{N}(z_d; \mu, C)` over means :math:`\mu \sim N(0, D)`.
+
+    .. math:: \log \mathcal{N}(z; 0, C) - \tfrac12 \mathrm{tr}(C^{-1} D)
+
+    Args:
+        covariance: C, zero where one token of a pair is padding.
+        spread: D, zero there too; ``None`` for zero: then it is the log density.
+        values: z, zero at padding.
+        mask: true at real tokens; the others are not counted.
+        jitter: relative jitter of the Cholesky factor; ``None`` for machine epsilon.
+
+    Raises:
+        CholeskyError: C cannot be factorised.
+    """
+    density: Tensor = _ExpectedLogDensity.apply(  # pyright: ignore[reportAssignmentType]
+        covariance, spread, values, mask, jitter
+    )
+    return density
+
+
+def _log_normal(
     root: Float[Tensor, "batch heads tokens tokens"],
     whitened: Float[Tensor, "batch heads tokens channels"],
     mask: Bool[Tensor, "batch tokens"] | None,
@@ -80,7 +108,7 @@ class _BlockLogDensity(torch.autograd.Function):
         residual = mean - gain.mT @ whitened_keys
         whitened = torch.linalg.solve_triangular(schur_root, residual, upper=False)
         ctx.save_for_backward(root, solved, schur_root, whitened, mask)
-        return log_normal(root, whitened_keys, mask) + log_normal(schur_root, whitened, mask)
+        return _log_normal(root, whitened_keys, mask) + _log_normal(schur_root, whitened, mask)
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
@@ -108,8 +136,47 @@ class _BlockLogDensity(torch.autograd.Function):
                 lefts, rights, (0.5, 1.0, 0.5), precisions, strict=True
             )
         ]
-        if mask is not None:
-            # Padding has a variance there that nothing depends on.
-            hidden = ~(mask[:, None, :, None] & mask[:, None, None, :])
-            grads = [grad.masked_fill(hidden, 0.0) for grad in grads]
+        grads = [_real_pairs(grad, mask) for grad in grads]
         return *grads, -scaled_q, -scaled_k, None, None
+
+
+class _ExpectedLogDensity(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        covariance: Tensor,
+        spread: Tensor | None,
+        values: Tensor,
+        mask: Tensor | None,
+        jitter: float | None,
+    ) -> Tensor:
+        root = masked_cholesky(covariance, mask, jitter=jitter)
+        inverse = triangular_inverse(root)
+        whitened = inverse @ values
+        density = _log_normal(root, whitened, mask)
+        if spread is not None:
+            trace = ((inverse @ spread) * inverse).sum((-2, -1))
+            density = density - 0.5 * values.shape[-1] * trace
+        ctx.save_for_backward(inverse, whitened, spread, mask)
+        return density
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
+        inverse, whitened, spread, mask = ctx.saved_tensors
+        weight = grad_outputs[0][..., None, None]
+        precision, alpha = inverse.mT @ inverse, inverse.mT @ whitened
+        scaled_alpha = weight * alpha
+        scaled_precision = (0.5 * whitened.shape[-1] * weight) * precision
+        grad = 0.5 * scaled_alpha @ alpha.mT - scaled_precision
+        grad_spread = None
+        if spread is not None:
+            grad = grad + scaled_precision @ (spread @ precision)
+            grad_spread = _real_pairs(-scaled_precision, mask)
+        return _real_pairs(grad, mask), grad_spread, -scaled_alpha, None, None
+
+
+def _real_pairs(grad: Tensor, mask: Tensor | None) -> Tensor:
+    """Zero where one is padding, which has a variance there that nothing depends on."""
+    if mask is None:
+        return grad
+    return grad.masked_fill(~(mask[:, None, :, None] & mask[:, None, None, :]), 0.0)
