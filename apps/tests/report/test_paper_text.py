@@ -35,10 +35,10 @@ def test_the_note_on_a_run_says_where_it_departs_from_the_paper(write_run):
     )
     (note,) = [n for n in text_of("B.6", folder, width=10_000).splitlines() if n.startswith("[1]")]
     assert str(folder) in note
-    assert "cifar10, 3 seeds, 20 epochs, recipe cifar10-small" in note
+    assert "cifar10, 3 seeds, epochs 20, recipe cifar10-small" in note
     assert "4,500 train examples (paper: 45,000)" in note
     assert "test examples" not in note
-    for part in ("epochs 20 (600)", "depth 3 (5)", "num_samples 5 (10)"):
+    for part in ("training.epochs 20 (600)", "depth 3 (5)", "num_samples 5 (10)"):
         assert part in note
     # CGPT's settings say nothing about SGPA.
     assert "alpha" not in note

@@ -41,7 +41,7 @@ def _note(number: int, run: MeasuredRun, comparison: Comparison) -> str:
     many = " or ".join(map(str, seeds))
     parts = [
         f"[{number}] {run.folder}: {run.data}, {many} seed{'' if seeds == [1] else 's'}, "
-        f"{run.setting('training.epochs')} epochs, recipe {run.recipe}"
+        f"epochs {run.setting('training.epochs')}, recipe {run.recipe}"
     ]
     if sizes := _sizes(run, comparison):
         parts.append(sizes)
@@ -96,8 +96,15 @@ def _sources(run: MeasuredRun, comparison: Comparison) -> str:
     if "cifar-c" in kinds:
         found.append(f"published corruptions at severities {severities}")
     if "ood" in kinds:
-        found.append(f"unknown sets: {_listed(run.setting('evaluation.ood'))}")
+        found.append(f"unknown sets: {', '.join(_outsides(run))}")
     return "; ".join(found)
+
+
+def _outsides(run: MeasuredRun) -> list[str]:
+    names = [name for metrics in run.metrics.values() for name in metrics]
+    # ood/NAME/DETECTOR/METRIC, and a folder's path has slashes of its own.
+    found = [name.rsplit("/", 2)[0].removeprefix("ood/") for name in names if name[:4] == "ood/"]
+    return list(dict.fromkeys(found))
 
 
 def _differences(run: MeasuredRun, recipe: str, methods: Sequence[str]) -> list[str]:
