@@ -33,7 +33,7 @@ def draw(comparison: Comparison, left_out: list[str]) -> Figure:
         comparison: the table.
         left_out: notes on reports that could not be used.
     """
-    blocks = [_block(comparison, group) for group in comparison.groups]
+    blocks = _aligned([_block(comparison, group) for group in comparison.groups])
     inner = max(_NOTE_WIDTH, *(sum(block.widths) for block in blocks))
     letters = int(inner / (_LETTER * 0.86))
     name = f"Table {comparison.table.name}: {comparison.table.title}"
@@ -121,6 +121,15 @@ def _block(comparison: Comparison, group: ComparedGroup) -> _Block:
         for place, head in enumerate(group.heads)
     ]
     return _Block(group, lines, [_LETTER * count + _GAP for count in (first, *columns)])
+
+
+def _aligned(blocks: list[_Block]) -> list[_Block]:
+    """Groups of the same number of columns, each as wide as the widest of its place."""
+    widths: dict[int, list[float]] = {}
+    for block in blocks:
+        so_far = widths.setdefault(len(block.widths), block.widths)
+        widths[len(block.widths)] = list(map(max, so_far, block.widths))
+    return [block._replace(widths=widths[len(block.widths)]) for block in blocks]
 
 
 def _draw_block(pen: _Pen, block: _Block) -> None:

@@ -66,10 +66,12 @@ def footnotes(comparison: Comparison, left_out: list[str]) -> list[str]:
         left_out: notes on reports that could not be used.
     """
     table = comparison.table
-    notes = [
-        f"± is a {table.error} in the paper, a standard error over the seeds in our lines.",
-        LEGEND,
-    ]
+    notes: list[str] = []
+    if table.kind == "metrics":
+        notes += [
+            f"± is a {table.error} in the paper, a standard error over seeds in ours.",
+            LEGEND,
+        ]
     if any(not cell.paper.target for cell in _cells(comparison)):
         notes.append(f"{NO_TARGET} a slip of the paper, no target.")
     if any(cell.same is not None for cell in _cells(comparison)):
