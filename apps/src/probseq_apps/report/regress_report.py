@@ -1,6 +1,7 @@
 """Makes the report of a `regress` experiment from the files of its runs."""
 
 import json
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -78,7 +79,7 @@ def write_regress_report(
     counts = {name: len(entries) for name, entries in rows.items()}
     markdown = _markdown(report, markdown_table(summaries, counts), plots)
     write_atomic(folder / "report.md", markdown)
-    table = terminal_table(summaries, counts)
+    table = terminal_table(summaries, counts, shutil.get_terminal_size((120, 24)).columns)
     return f"\n{table}\n\n{LEGEND}\n\nreport, numbers and plots: {folder}"
 
 
@@ -111,6 +112,8 @@ molecules; the target is `{facts["target"]}`, and errors are in its unit. Recipe
 {method_list(report["methods"])}
 
 {machine_line(report)}
+
+## Plots
 
 Predicted values are those of the first seed. Coverage and error by variance are means over the
 seeds; histograms and ROC curves pool the seeds, so their AUROC differs a little from the table's.
