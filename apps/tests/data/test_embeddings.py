@@ -98,7 +98,7 @@ def test_the_order_of_the_file_and_repeats_do_not_matter(own_texts, tmp_path):
     write_embeddings(other, texts, map(vectors_of, texts), dtype=torch.float32)
     assert len(load_file(other)["lengths"]) == len(TEXTS)
     first, second = (load_data(name, embeddings=file) for file in (path, other))
-    assert_close(first.padded(first.train.spans), second.padded(second.train.spans), rtol=0, atol=0)
+    assert torch.equal(first.padded(first.train.spans), second.padded(second.train.spans))
 
 
 def test_a_folder_of_files_is_read_as_one(own_texts, tmp_path):
@@ -163,7 +163,7 @@ def test_the_texts_of_cola_serve_every_split_and_seed(shared_data, tmp_path):
     texts = load_texts("cola", data_dir=shared_data)
     path = tmp_path / "cola.safetensors"
     write_embeddings(path, texts, (torch.ones(len(text.split()), 2) for text in texts))
-    for split, seed in (("thesis", 0), ("thesis", 5), ("official", 0)):
+    for split, seed in (("thesis", 5), ("official", 0)):
         found, words = (
             load_data("cola", data_dir=shared_data, split=split, seed=seed, embeddings=file)
             for file in (path, None)
@@ -173,6 +173,7 @@ def test_the_texts_of_cola_serve_every_split_and_seed(shared_data, tmp_path):
         assert found.extra_tests.keys() == words.extra_tests.keys()
         assert found.notes == words.notes
         assert found.validation.spans.shape == (0, 3)
+        assert found.train.spans[:, 2].max() < 64  # no sentence is cut off
 
 
 def test_all_texts_are_each_given_once(tmp_path):

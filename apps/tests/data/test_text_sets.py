@@ -5,6 +5,7 @@ from probseq_apps.data.errors import DataError
 from probseq_apps.data.sets import load_data
 from probseq_apps.data.text_files import read_cola
 from probseq_apps.data.text_inputs import encode_texts
+from probseq_apps.data.text_sets import read_parts
 from probseq_apps.data.vocabulary import build_vocabulary
 
 
@@ -131,6 +132,24 @@ def test_imdb_is_read_from_parquet(shared_data, tmp_path):
     assert data.test.tokens.shape == (50, 512)
     expected = encode_texts(data.vocab, table["text"].to_pylist()[:1], 512)
     assert torch.equal(data.test.tokens[:1], expected)
+
+
+@pytest.mark.parametrize(
+    ("split", "sizes"), [("thesis", (35_000, 5_000, 10_000)), ("official", (22_500, 2_500, 25_000))]
+)
+def test_the_splits_of_the_real_imdb_have_their_sizes_and_share_no_text(shared_data, split, sizes):
+    pytest.importorskip("pyarrow")
+    parts = read_parts(
+        "imdb", data_dir=shared_data, seed=0, split=split, text_column="", label_column=""
+    )
+    texts = [set(part.texts) for part in (parts.train, parts.validation, parts.test)]
+    assert not texts[0] & texts[1]
+    assert not (texts[0] | texts[1]) & texts[2]
+    dropped = [int(note.split()[1]) for note in parts.notes]
+    found = len(parts.train.texts), len(parts.validation.texts), len(parts.test.texts)
+    assert found == (sizes[0] - dropped[0], sizes[1] - dropped[1], sizes[2])
+    # 418 of the 50,000 reviews repeat another: 96 in training, 199 in test, 123 across.
+    assert len(set.union(*texts)) == len(parts.all_texts()) == 50_000 - 418
 
 
 def test_a_damaged_or_missing_part_of_imdb_is_named(tmp_path):
