@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal, TypeVar
 
 from torch import nn
 
@@ -16,6 +16,9 @@ from probseq.transformers import (
 )
 
 LayersName = Literal["last", "all"]
+
+# Not typing.Self: beartype, which checks signatures in the tests, knows it in whole classes only.
+ConfigT = TypeVar("ConfigT", bound="KEPSVGPConfig")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,14 +56,23 @@ class KEPSVGPConfig(TransformerConfig):
         if isinstance(self.layers, str):
             check_choice("layers", self.layers, LayersName)
             return
-        # JSON has no tuples.
-        object.__setattr__(self, "layers", tuple(self.layers))
         known = set(range(self.depth))
         if not self.layers or len(set(self.layers)) < len(self.layers) or set(self.layers) - known:
             raise ValueError(
                 f"layers must be 'last', 'all' or different indices from 0 to {self.depth - 1}, "
                 f"got {self.layers}"
             )
+
+    @classmethod
+    def from_dict(cls: type[ConfigT], settings: dict[str, Any]) -> ConfigT:
+        """Build from a dictionary; ``layers`` may be a list, JSON having no tuples.
+
+        Raises:
+            ValueError: a key is unknown; the message lists the known ones.
+        """
+        if isinstance(settings.get("layers"), list):
+            settings = settings | {"layers": tuple(settings["layers"])}
+        return super().from_dict(settings)
 
     def attention(self, max_tokens: int) -> Callable[[int], nn.Module]:
         """Return what builds the attention module of a block from its index.

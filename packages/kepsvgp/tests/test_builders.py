@@ -1,0 +1,205 @@
+"""Transformers with kernel-eigen-pair attention: the paper's sizes, settings, prediction, a fit."""
+
+import inspect
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+from torch.testing import assert_close
+
+from kepsvgp import (
+    CIFAR10,
+    CIFAR100,
+    COLA,
+    IMDB,
+    KEPSVGPConfig,
+    KernelEigenPairAttention,
+    negative_elbo,
+    predict_probabilities,
+    text_transformer,
+    vision_transformer,
+)
+from probseq.testing.instruments import constant_noise
+from probseq.transformers import SoftmaxAttention
+
+# Depth, width, heads, hidden width, rank, merge, eta and dropout: D.1.
+SIZES = {
+    "CIFAR10": (CIFAR10, (7, 384, 12, 384, 10, "concatenation", 10.0, 0.1)),
+    "CIFAR100": (CIFAR100, (7, 384, 12, 384, 10, "concatenation", 10.0, 0.1)),
+    "IMDB": (IMDB, (1, 128, 8, 128, 10, "addition", 10.0, 0.1)),
+    "COLA": (COLA, (2, 128, 4, 256, 5, "addition", 1.0, 0.1)),
+}
+SMALL = KEPSVGPConfig(depth=3, dim=8, num_heads=2, hidden_dim=16, rank=2)
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_the_papers_sizes_run(name):
+    config, sizes = SIZES[name]
+    names = ("depth", "dim", "num_heads", "hidden_dim", "rank", "merge", "eta", "dropout")
+    assert tuple(getattr(config, field) for field in names) == sizes
+    torch.manual_seed(0)
+    if config.merge == "concatenation":
+        model = vision_transformer(config, image_size=32, patch_size=4, channels=3, num_classes=10)
+        inputs, size = torch.randn(2, 3, 32, 32), 64
+    else:
+        model = text_transformer(config, vocab_size=50, max_length=512, num_classes=10)
+        inputs, size = torch.randint(1, 50, (2, 20)), 10 if name == "COLA" else 100
+    out = model.eval()(inputs, num_samples=2)
+    assert out.logits.shape == (2, 2, 10)
+    assert out.logits.isfinite().all()
+    assert 0 < out.penalty < float("inf")
+    *plain, last = model.encoder.attention
+    assert isinstance(last, KernelEigenPairAttention)
+    assert all(isinstance(module, SoftmaxAttention) for module in plain)
+    assert last.projection.shape == (2, config.num_heads, size, config.rank)
+
+
+@pytest.mark.parametrize(
+    ("layers", "chosen"), [("last", {2}), ("all", {0, 1, 2}), ((0, 2), {0, 2}), ((1,), {1})]
+)
+def test_any_subset_of_blocks_may_have_it(layers, chosen):
+    config = KEPSVGPConfig.from_dict(SMALL.to_dict() | {"layers": layers})
+    model = text_transformer(config, vocab_size=9, max_length=6, num_classes=2)
+    kinds = [type(module) for module in model.encoder.attention]
+    for index, kind in enumerate(kinds):
+        assert kind is (KernelEigenPairAttention if index in chosen else SoftmaxAttention)
+    settings = json.loads(json.dumps(config.to_dict()))
+    assert KEPSVGPConfig.from_dict(settings) == config
+
+
+@pytest.mark.parametrize("layers", [(), (3,), (-1,), (0, 0)])
+def test_unknown_layers_are_refused_by_name(layers):
+    with pytest.raises(ValueError, match=r"layers must be .*, got"):
+        replace(SMALL, layers=layers)
+
+
+@pytest.mark.parametrize(
+    ("changes", "max_tokens", "message"),
+    [
+        ({"rank": 0}, 9, "rank must be at least 1, got 0"),
+        ({"rank": 10}, 9, "rank must be at most max_tokens=9, got 10"),
+        ({"rank": 5, "projection_tokens": 4}, 9, "rank must be at most projection_tokens=4, got 5"),
+        ({"eta": -0.5}, 9, r"eta must not be negative, got -0\.5"),
+    ],
+)
+def test_bad_settings_are_refused_by_name(changes, max_tokens, message):
+    with pytest.raises(ValueError, match=message):
+        replace(SMALL, **changes).attention(max_tokens)(2)
+
+
+def test_a_class_token_has_its_place_in_the_concatenation():
+    config = replace(SMALL, merge="concatenation", pooling="cls")
+    image = vision_transformer(config, image_size=4, patch_size=2, channels=1, num_classes=2)
+    text = text_transformer(config, vocab_size=5, max_length=6, num_classes=2)
+    assert image(torch.randn(2, 1, 4, 4)).logits.isfinite().all()
+    assert text(torch.ones(2, 6, dtype=torch.long)).logits.isfinite().all()
+
+
+@pytest.mark.parametrize("average", ["probabilities", "logits"])
+def test_predictions_are_those_of_single_passes_averaged(average):
+    # One backbone pass, then the samples: the same law, checked sample by sample at fixed noise.
+    torch.manual_seed(0)
+    config = replace(SMALL, depth=2, layers=(1,))
+    model = text_transformer(config, vocab_size=9, max_length=6, num_classes=3).double().eval()
+    tokens = torch.randint(1, 9, (4, 6), generator=torch.Generator().manual_seed(1))
+    passes = []
+    hook = model.encoder.attention[0].register_forward_hook(
+        lambda module, inputs, output: passes.append(len(inputs[0]))
+    )
+    found = predict_probabilities(
+        model,
+        tokens,
+        num_samples=5,
+        generator=torch.Generator().manual_seed(2),
+        average=average,
+    )
+    hook.remove()
+    assert passes == [4]  # the softmax block sees each sequence once
+    # The stochastic block's draws, five times four, in the order in which it takes them.
+    noise = torch.randn(
+        5, 4, 2, 2, 2, generator=torch.Generator().manual_seed(2), dtype=torch.float64
+    )
+    logits = torch.stack([single_pass(model, tokens, noise[s]) for s in range(5)])
+    expected = {"logits": logits.mean(0).softmax(-1), "probabilities": logits.softmax(-1).mean(0)}
+    assert_close(found, expected[average])
+    with constant_noise(0.0):
+        mean = predict_probabilities(model, tokens, num_samples=2, average=average)
+        assert_close(mean, model(tokens).logits.detach().softmax(-1))
+
+
+@torch.no_grad()
+def single_pass(model, tokens, noise):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch, "randn", lambda shape, **options: noise.view(shape))
+        return model(tokens).logits
+
+
+def test_the_objective_is_cross_entropy_plus_penalty():
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(3, 4, 5, generator=generator, dtype=torch.float64)
+    labels = torch.tensor([0, 4, 2, 2])
+    penalty = torch.tensor(7.0, dtype=torch.float64)
+    found = negative_elbo(logits, labels, penalty, penalty_scale=0.5)
+    picked = [logits[s].log_softmax(-1)[b, y] for s in range(3) for b, y in enumerate(labels)]
+    assert_close(found.nll, -torch.stack(picked).mean())
+    assert_close(found.loss, found.nll + 3.5)
+    assert found.penalty is penalty
+    assert_close(
+        negative_elbo(logits[0], labels, penalty).loss, -torch.stack(picked[:4]).mean() + 7
+    )
+
+
+@pytest.mark.parametrize(
+    ("labels", "penalty", "scale", "message"),
+    [
+        (torch.zeros(3, dtype=torch.long), torch.tensor(1.0), 1.0, r"labels .*\(4,\), got"),
+        (torch.zeros(4, dtype=torch.int32), torch.tensor(1.0), 1.0, "labels must be int64"),
+        (torch.zeros(4, dtype=torch.long), torch.tensor(1.0), -1.0, "penalty_scale must not"),
+        (torch.zeros(4, dtype=torch.long), torch.ones(2), 1.0, "penalty must be one number"),
+    ],
+)
+def test_bad_objectives_are_refused_by_name(labels, penalty, scale, message):
+    # Unwrapped, because shape checks switched on here would refuse first.
+    function = inspect.unwrap(negative_elbo)
+    with pytest.raises(ValueError, match=message):
+        function(torch.zeros(4, 5), labels, penalty, penalty_scale=scale)
+
+
+def bars(count, seed):
+    """Noisy images of one bar, horizontal (0) or vertical (1), anywhere."""
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.randint(0, 2, (count,), generator=generator)
+    images = 0.3 * torch.randn(count, 1, 8, 8, generator=generator)
+    for image, label in zip(images[:, 0], labels, strict=True):
+        at = int(torch.randint(0, 8, (), generator=generator))
+        bar = image[at] if label == 0 else image[:, at]
+        bar += 1.0
+    return images, labels
+
+
+@pytest.mark.parametrize("merge", ["addition", "concatenation"])
+def test_a_small_fit_lowers_the_objective_and_beats_chance(merge):
+    torch.manual_seed(0)
+    config = KEPSVGPConfig(
+        depth=2, dim=16, num_heads=2, hidden_dim=32, rank=4, merge=merge, dropout=0.0
+    )
+    model = vision_transformer(config, image_size=8, patch_size=2, channels=1, num_classes=2)
+    images, labels = bars(256, seed=1)
+    generator = torch.Generator().manual_seed(2)
+    optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
+    losses = []
+    for _ in range(100):
+        batch = torch.randint(0, 256, (64,), generator=generator)
+        out = model(images[batch], generator=generator)
+        found = negative_elbo(out.logits, labels[batch], out.penalty, penalty_scale=1e-4)
+        optimizer.zero_grad()
+        found.loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        losses.append((found.nll + found.penalty).item())
+    assert sum(losses[-10:]) < 0.8 * sum(losses[:10])
+    tests, truth = bars(200, seed=3)
+    probabilities = predict_probabilities(model.eval(), tests, generator=generator)
+    assert (probabilities.argmax(-1) == truth).double().mean() > 0.8
