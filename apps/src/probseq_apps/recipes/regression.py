@@ -8,15 +8,22 @@ from probseq_apps.experiments.method_settings import SgpaSettings
 from probseq_apps.experiments.regress_settings import MoleculeSettings, RegressSettings
 from probseq_apps.experiments.settings import ModelSettings, TrainingSettings
 
+# With 800 molecules, about a nat each, the full KL divergence wins: attention stays at its prior, and
+# the error is that of answering the median.
+_LITTLE_KL = 0.01
+
 
 def zinc_small() -> RegressSettings:
-    """The default: the 1,002 molecules of the small file, four methods, in minutes."""
+    """The default: the 1,002 molecules of the small file, four methods, in minutes.
+
+    The KL divergence of SGPA is tempered: `kl_scale=1` is the ELBO.
+    """
     return RegressSettings(
-        model=ModelSettings(depth=2, dim=32, num_heads=4, hidden_dim=64, initial_variance=0.02),
-        sgpa=SgpaSettings(num_inducing=8, kl_anneal=0.5, initial_posterior="prior"),
-        training=TrainingSettings(
-            epochs=60, batch_size=64, learning_rate=3e-3, validate_every=5, checkpoint_every=10
+        model=ModelSettings(depth=2, dim=32, num_heads=4, hidden_dim=64),
+        sgpa=SgpaSettings(
+            num_inducing=8, kl_anneal=0.5, kl_scale=_LITTLE_KL, initial_posterior="prior"
         ),
+        training=TrainingSettings(epochs=20, batch_size=32, learning_rate=5e-3, validate_every=2),
     )
 
 
