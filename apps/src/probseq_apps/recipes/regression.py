@@ -8,8 +8,8 @@ from probseq_apps.experiments.method_settings import SgpaSettings
 from probseq_apps.experiments.regress_settings import MoleculeSettings, RegressSettings
 from probseq_apps.experiments.settings import ModelSettings, TrainingSettings
 
-# With 800 molecules, about a nat each, the full KL divergence wins: attention stays at its prior, and
-# the error is that of answering the median.
+# With 800 molecules, about a nat each, the full KL divergence wins: attention stays at its prior,
+# and the error is that of answering the median.
 _LITTLE_KL = 0.01
 
 
