@@ -23,7 +23,6 @@ from cgpt.sparse import (
 from cgpt.sparse_regulariser import (
     CanonicalPrior,
     SparseRegulariser,
-    canonical_covariance,
     log_density,
 )
 from probseq.gaussians import DiagonalGaussian
@@ -272,23 +271,17 @@ class SparseCorrelatedGPAttention(nn.Module):
     def _log_density(self, prediction: "_Prediction", mask: Tensor | None) -> Tensor:
         inputs, features, posterior, noise = prediction
         noise_variance = self.noise.square()
-        covariance = canonical_covariance(
+        key_noise = row_noise(features.keys, self.key_scale, noise_variance, self.conditional)
+        return log_density(
             inputs.canonical,
             features,
             posterior,
-            noise_variance,
-            canonical_prior=self.canonical_prior,
-        )
-        key_noise = row_noise(features.keys, self.key_scale, noise_variance, self.conditional)
-        return log_density(
-            features,
-            posterior,
             inputs.values,
-            covariance,
             (noise, key_noise),
             noise_variance,
             mask,
             regulariser=self.regulariser,
+            canonical_prior=self.canonical_prior,
         )
 
     def _sample(

@@ -12,13 +12,16 @@ for the queries, and for the keys the same through the l-set. With :math:`z_o \s
 
 .. math::
     (z_q, z_k) \sim N(0, \sigma^2 I + U \Omega U^\top), \quad
-    \Omega = D^{-1} (\sigma^2 D + E) D^{-1}, \quad E = \Phi^\top K_{oo} \Phi.
+    \Omega = D^{-1} (\sigma^2 D + \Phi^\top K_{oo} \Phi) D^{-1}
+    = X (\sigma^2 I + X^\top \Phi^\top K_{oo} \Phi X) X^\top, \quad X X^\top = D^{-1}.
 
-:math:`K_{oo}` is the exact kernel matrix, as in the paper and not a low-rank copy of it: m
-features see only E, which is summed tile by tile in O(T) memory, though in O(T²) time. The low-rank
-matrix that would be consistent with the m-set (σ²I + :math:`Q_{oo}`, under which z_q has the
-covariance σ²I + :math:`Q_q`) differs from the one consistent with the l-set, so that it offers no
-joint density.
+The last form keeps its digits in float32: of the sum in the first one, entries grow as T² beside a
+floor of σ⁴.
+
+:math:`K_{oo}` is the exact kernel matrix, as in the paper, and not a low-rank copy of it: only the
+sum above is needed, made tile by tile in O(T) memory, though in O(T²) time. The low-rank prior that
+is consistent with the m-set (σ²I + :math:`Q_{oo}`, under which z_q has the covariance σ²I +
+:math:`Q_q`) is not the one that is consistent with the l-set: there is no joint density with both.
 
 Differences from the paper: (71-72) print :math:`(K_{mm} + \sigma^{-2} I)^{-1}` where P belongs;
 (70)'s constant is :math:`-\tfrac n2 \log 2\pi\sigma^2`; (68) adds the logarithms of two
@@ -34,42 +37,59 @@ from torch import Tensor
 
 from cgpt.sparse import SparseFeatures, SparsePosterior, factorise
 from cgpt.sparse_kernels import kernel_form
+from probseq.linalg import triangular_inverse
 
 SparseRegulariser = Literal["joint", "marginals", "jensen"]
 CanonicalPrior = Literal["noise-free", "noisy"]
 
 
-def canonical_covariance(
+def prior_root(
     canonical: Float[Tensor, "heads batch tokens dim"],
     features: SparseFeatures,
     posterior: SparsePosterior,
     noise_variance: Float[Tensor, " heads"],
     *,
     canonical_prior: CanonicalPrior = "noise-free",
+    joint: bool = True,
 ) -> Float[Tensor, "heads batch both both"]:
-    r"""Compute :math:`E = \Phi^\top K_{oo} \Phi`, or with :math:`K_{oo} + \sigma^2 I` if noisy.
+    r"""Return S with :math:`\Omega = S S^\top`, so that :math:`U \Omega U^\top` is the prior.
 
     Args:
         canonical: :math:`X_o`, divided by the lengthscales.
         features: see :func:`cgpt.sparse.sparse_features`.
         posterior: see :func:`cgpt.sparse.sparse_posterior`.
         noise_variance: σ².
-        canonical_prior: covariance of :math:`z_o`: ``"noise-free"`` (the paper) or ``"noisy"``.
+        canonical_prior: covariance of :math:`z_o`: ``"noise-free"`` :math:`K_{oo}` (the paper) or
+            ``"noisy"`` :math:`K_{oo} + \sigma^2 I`.
+        joint: keep what :math:`z_q` and :math:`z_k` have in common; Ω is block-diagonal without.
+
+    Raises:
+        CholeskyError: a matrix holds NaN or infinity.
     """
-    form = kernel_form(canonical.flatten(0, 1), features.canonical.flatten(0, 1))
+    m = posterior.coefficients.shape[-2]
+    key_cholesky = factorise(posterior.gram[..., m:, m:])
+    whiteners = [triangular_inverse(L).mT for L in (posterior.cholesky, key_cholesky)]
+    parts = features.canonical[..., :m], features.canonical[..., m:]
+    whitened = torch.cat([part @ X for part, X in zip(parts, whiteners, strict=True)], -1)
+    form = kernel_form(canonical.flatten(0, 1), whitened.flatten(0, 1))
     covariance = form.unflatten(0, canonical.shape[:2])
+    variance = noise_variance[:, None, None, None]
     if canonical_prior == "noisy":
-        variance = noise_variance[:, None, None, None]
-        eye = torch.eye(covariance.shape[-1], dtype=covariance.dtype, device=covariance.device)
-        covariance = covariance + variance * (posterior.gram - variance * eye)
-    return covariance
+        covariance = covariance + variance * (whitened.mT @ whitened)
+    if not joint:
+        first = torch.arange(covariance.shape[-1], device=covariance.device) < m
+        covariance = torch.where(first[:, None] == first, covariance, 0.0)
+    eye = torch.eye(covariance.shape[-1], dtype=covariance.dtype, device=covariance.device)
+    cholesky = factorise(covariance + variance * eye)
+    rows = cholesky[..., :m, :], cholesky[..., m:, :]
+    return torch.cat([X @ row for X, row in zip(whiteners, rows, strict=True)], -2)
 
 
 def log_density(
+    canonical: Float[Tensor, "heads batch tokens dim"],
     features: SparseFeatures,
     posterior: SparsePosterior,
     values: Float[Tensor, "heads batch tokens channels"],
-    covariance: Float[Tensor, "heads batch both both"],
     noise: tuple[
         Float[Tensor, "heads batch_or_1 tokens_or_1 1"],
         Float[Tensor, "heads batch_or_1 tokens_or_1 1"],
@@ -78,6 +98,7 @@ def log_density(
     mask: Bool[Tensor, "batch tokens"] | None = None,
     *,
     regulariser: SparseRegulariser = "joint",
+    canonical_prior: CanonicalPrior = "noise-free",
 ) -> Float[Tensor, "heads batch"]:
     r"""Log-density of ν and z_k in nats, summed over output dimensions.
 
@@ -91,19 +112,28 @@ def log_density(
     for the queries and the same for the keys.
 
     Args:
+        canonical: :math:`X_o`, divided by the lengthscales.
         features: see :func:`cgpt.sparse.sparse_features`.
         posterior: see :func:`cgpt.sparse.sparse_posterior`.
         values: :math:`z_k`; rows of padding are zero.
-        covariance: E, see :func:`canonical_covariance`.
         noise: variances of queries and of keys given the inducing variables, σ² in the equations
             above, see :func:`cgpt.sparse.row_noise`.
         noise_variance: σ².
         mask: true at real tokens.
         regulariser: which.
+        canonical_prior: covariance of :math:`z_o`, see :func:`prior_root`.
 
     Raises:
-        CholeskyError: a covariance cannot be factorised.
+        CholeskyError: a matrix holds NaN or infinity.
     """
+    root = prior_root(
+        canonical,
+        features,
+        posterior,
+        noise_variance,
+        canonical_prior=canonical_prior,
+        joint=regulariser == "joint",
+    )
     m, channels = posterior.coefficients.shape[-2:]
     query_noise, key_noise = noise
     query_gram = _weighted(features.queries, features.queries, query_noise)
@@ -115,21 +145,6 @@ def log_density(
     real = torch.ones_like(values[:1, :, :, :1]) if mask is None else mask[None, :, :, None]
     log_noise = sum((real * (math.log(2 * math.pi) + row.log())).sum((-2, -1)) for row in noise)
 
-    # Ω = D⁻¹ (σ²D + E) D⁻¹ = root rootᵀ, with D the diagonal blocks of the gram matrix.
-    first = torch.arange(covariance.shape[-1], device=covariance.device) < m
-    blocks = (first[:, None] == first).to(covariance.dtype)
-    if regulariser != "joint":
-        covariance = covariance * blocks
-    weights = noise_variance[:, None, None, None] * blocks
-    factor = factorise(torch.addcmul(covariance, posterior.gram, weights))
-    key_cholesky = factorise(posterior.gram[..., m:, m:])
-    root = torch.cat(
-        [
-            torch.cholesky_solve(factor[..., :m, :], posterior.cholesky),
-            torch.cholesky_solve(factor[..., m:, :], key_cholesky),
-        ],
-        -2,
-    )
     # Uᵀ Λ⁻¹ U root, with Λ the noise.
     gram_root = torch.cat([query_gram @ root[..., :m, :], key_gram @ root[..., m:, :]], -2)
     if regulariser == "jensen":
