@@ -5,6 +5,7 @@ import textwrap
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from jaxtyping import Real
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -25,10 +26,10 @@ class Curve(NamedTuple):
         errors: half lengths of the error bars; None for a line without.
     """
 
-    x: Tensor
-    y: Tensor
+    x: Real[Tensor, " n"]
+    y: Real[Tensor, " n"]
     caption: str
-    errors: Tensor | None = None
+    errors: Real[Tensor, " n"] | None = None
 
 
 def small_multiples(
