@@ -14,7 +14,6 @@ from sgpa import (
     categorical_log_likelihood,
     kl_annealing,
     negative_elbo,
-    predict_probabilities,
     predict_regression,
 )
 
@@ -87,19 +86,6 @@ def test_a_laplace_scale_and_outputs_that_make_no_sense_are_refused():
     log_prob = inspect.unwrap(LaplaceLikelihood.log_prob)
     with pytest.raises(ValueError, match=r"outputs must have a last axis of 1, got \(5, 2\)"):
         log_prob(LaplaceLikelihood(), torch.zeros(5, 2), torch.zeros(5))
-
-
-def test_predicted_probabilities_are_the_mean_of_the_samples_softmax():
-    x = draw(5, 3)
-    actual = predict_probabilities(
-        Sampler(), x, num_samples=4, generator=torch.Generator().manual_seed(3)
-    )
-    samples = x + torch.randn((4, 5, 3), generator=torch.Generator().manual_seed(3), dtype=x.dtype)
-    for b in range(5):
-        expected = sum(samples[s, b].exp() / samples[s, b].exp().sum() for s in range(4)) / 4
-        assert_close(actual[b], expected)
-    both = predict_probabilities(Sampler(), x, 1.0 + x, num_samples=2)
-    assert not torch.allclose(both, predict_probabilities(Sampler(), x, num_samples=2))
 
 
 def test_predicted_mean_and_variance_are_those_of_the_mixture():

@@ -11,6 +11,7 @@ Example:
 
 from importlib.metadata import version
 
+from probseq.transformers import predict_probabilities
 from sgpa.attention import SparseGPAttention
 from sgpa.builders import (
     CIFAR10,
@@ -28,7 +29,7 @@ from sgpa.objective import (
     kl_annealing,
     negative_elbo,
 )
-from sgpa.prediction import RegressionPrediction, predict_probabilities, predict_regression
+from sgpa.prediction import RegressionPrediction, predict_regression
 from sgpa.standard import StandardSparseGPAttention
 
 __all__ = [

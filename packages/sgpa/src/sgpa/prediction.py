@@ -26,28 +26,6 @@ class RegressionPrediction(NamedTuple):
 
 
 @torch.no_grad()
-def predict_probabilities(
-    model: Model,
-    *inputs: Tensor,
-    num_samples: int = 10,
-    generator: torch.Generator | None = None,
-) -> Float[Tensor, "batch classes"]:
-    """Predictive class probabilities: the mean of the samples' softmax.
-
-    Args:
-        model: transformer in evaluation mode.
-        inputs: images, or tokens and mask.
-        num_samples: number of samples S, run as one batch of S times the size.
-        generator: source of the draws.
-
-    Returns:
-        Probabilities that sum to one.
-    """
-    logits = model(*inputs, num_samples=num_samples, generator=generator).logits
-    return logits.softmax(-1).mean(0)
-
-
-@torch.no_grad()
 def predict_regression(
     model: Model,
     likelihood: LaplaceLikelihood,
