@@ -280,7 +280,7 @@ class RunOptions:
     download: bool = False
     """Fetch a data set that is not in the data folder."""
     run_dir: Path | None = None
-    """Folder of this run; None: runs/classify-DATA-TIME."""
+    """Folder of this run; None: runs/COMMAND-DATA-TIME."""
     resume: bool = False
     """Go on with the run in --run-dir where it stopped."""
     overwrite: bool = False
