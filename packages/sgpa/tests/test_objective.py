@@ -101,10 +101,6 @@ def test_predicted_mean_and_variance_are_those_of_the_mixture():
     assert_close(actual.variance, second - components.mean.mean(0).square())
 
 
-def test_predictions_carry_no_gradient():
-    x = draw(5, 3).requires_grad_()
-
-
 def test_labels_targets_and_penalties_of_another_shape_or_type_are_refused():
     # Without the tests' own shape checks, as a user calls them.
     log_likelihood = inspect.unwrap(categorical_log_likelihood)

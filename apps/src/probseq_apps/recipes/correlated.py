@@ -41,5 +41,5 @@ def cgpt_cola() -> ClassifySettings:
         sgpa_cola(),
         method=("kernel", "kernel-asym", "sgpa", "cgpt", "scgpt"),
         seeds=_SEEDS,
-        cgpt=CgptSettings(scgpt_noise=0.5, scgpt_inducing=16),
+        cgpt=CgptSettings(scgpt_noise=0.5, scgpt_inducing=5),
     )
