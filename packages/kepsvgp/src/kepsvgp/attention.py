@@ -1,5 +1,6 @@
 """Kernel-eigen-pair sparse variational GP attention (section 4)."""
 
+import math
 from typing import Literal, NamedTuple, get_args
 
 import torch
@@ -270,12 +271,14 @@ class KernelEigenPairAttention(nn.Module):
     def _initial_log_singular_values(self) -> Tensor:
         """The authors' law, Λ = exp(-2 U(0, 1)), on the scale of the kernel's singular values.
 
-        Standardised tokens give a kernel with entries of variance p²/d and about d singular values
-        T p/d. (The authors' loss averages over tokens, so that theirs may be near 1.)
+        Standardised tokens without anything in common give a kernel with about d singular values
+        T p/d; tokens that are all alike, one of about T p. Starting below the kernel's singular
+        values, (11) is large, and with η = 10 the quickest way down is to shrink all tokens, which
+        silences the layer. (The authors' loss averages over tokens: theirs may be near 1.)
         """
         tokens = self.projection_tokens if self.max_tokens is None else self.max_tokens
-        scale = tokens * self.projection_tokens * self.num_heads / self.dim
-        return torch.log(torch.tensor(scale)) - 2.0 * torch.rand(self.num_heads, self.rank)
+        scale = float(tokens * self.projection_tokens)
+        return math.log(scale) - 2.0 * torch.rand(self.num_heads, self.rank)
 
 
 def _mixing(

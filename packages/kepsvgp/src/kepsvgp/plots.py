@@ -76,20 +76,19 @@ def spectrum_plot(spectra: Mapping[str, Sequence[LayerSpectrum]]) -> "Figure":
 
 
 def _draw(axes: "Axes", name: str, found: LayerSpectrum, number: int) -> None:
-    repeat, colour = divmod(number, len(_PALETTE))
+    colour = _PALETTE[number % len(_PALETTE)]
     shares = 100 * found.cumulative.numpy()
     index = range(1, shares.shape[1] + 1)
     axes.plot(
         index,
         shares.mean(0),
         label=name,
-        color=_PALETTE[colour],
-        linestyle=_DASHES[repeat % len(_DASHES)],
+        color=colour,
+        # Curves lie upon each other where attention is of equal rank: the dashes show both.
+        linestyle=_DASHES[number % len(_DASHES)],
         linewidth=1.8,
     )
-    axes.fill_between(
-        index, shares.min(0), shares.max(0), color=_PALETTE[colour], alpha=0.15, linewidth=0
-    )
+    axes.fill_between(index, shares.min(0), shares.max(0), color=colour, alpha=0.15, linewidth=0)
 
 
 def _finish(axes: "Axes") -> None:
