@@ -247,8 +247,9 @@ class ClassifySettings:
         for spec in base_methods(self.method):
             warm = warm_start_epochs(spec, self.sgpa, self.cgpt)
             if warm and self.training.epochs - warm <= self.training.warmup_epochs:
+                setting = "" if spec.attention == "sgpa" else "cgpt_"
                 raise ValueError(
-                    f"the warm start must leave {spec.name} more than warmup_epochs="
+                    f"{setting}warm_start_epochs must leave {spec.name} more than warmup_epochs="
                     f"{self.training.warmup_epochs} of epochs={self.training.epochs}, got {warm}"
                 )
 
