@@ -31,20 +31,26 @@ class FreeInducingInputs(nn.Module):
             math.sqrt(INITIAL_VARIANCE) * torch.randn(num_heads, 1, num_inducing, dim)
         )
 
+    def centre(self) -> Float[Tensor, "heads 1 dim"]:
+        """Mean inducing input of each head, for an origin; a constant to gradients."""
+        return self.inputs.detach().mean(-2)
+
     def forward(
         self,
         canonical: Float[Tensor, "heads batch tokens dim"],
         inverse_lengthscale: Float[Tensor, "heads 1 dim"],
+        origin: Float[Tensor, "heads 1 dim"],
         mask: Bool[Tensor, "batch tokens"] | None = None,
     ) -> Float[Tensor, "heads 1 inducing dim"]:
-        """Return the inducing inputs over the lengthscale.
+        """Return the inducing inputs over the lengthscale, minus ``origin``.
 
         Args:
             canonical: not needed here.
             inverse_lengthscale: 1/ℓ.
+            origin: what was subtracted from the tokens, over the lengthscale.
             mask: not needed here.
         """
-        return self.inputs * inverse_lengthscale[:, None]
+        return self.inputs * inverse_lengthscale[:, None] - origin[:, None]
 
 
 class MixedInducingInputs(nn.Module):
@@ -79,21 +85,27 @@ class MixedInducingInputs(nn.Module):
         weights = torch.randn(num_heads, num_inducing, max_tokens)
         self.weights = nn.Parameter(weights / math.sqrt(2 * max_tokens))
 
+    def centre(self) -> Float[Tensor, "heads 1 dim"]:
+        """Mean offset of each head, for an origin; a constant to gradients."""
+        return self.offset.detach().mean(-2)
+
     def forward(
         self,
         canonical: Float[Tensor, "heads batch tokens dim"],
         inverse_lengthscale: Float[Tensor, "heads 1 dim"],
+        origin: Float[Tensor, "heads 1 dim"],
         mask: Bool[Tensor, "batch tokens"] | None = None,
     ) -> Float[Tensor, "heads batch inducing dim"]:
         """Mix the tokens of each sequence.
 
         Args:
-            canonical: projected tokens over the lengthscale.
+            canonical: projected tokens over the lengthscale, minus ``origin``.
             inverse_lengthscale: 1/ℓ.
+            origin: what was subtracted from the tokens, over the lengthscale.
             mask: true at real tokens.
 
         Returns:
-            The inducing inputs over the lengthscale.
+            The inducing inputs over the lengthscale, minus ``origin``.
 
         Raises:
             ValueError: a sequence is longer than ``max_tokens``.
@@ -101,10 +113,12 @@ class MixedInducingInputs(nn.Module):
         tokens, limit = canonical.shape[2], self.weights.shape[-1]
         if tokens > limit:
             raise ValueError(f"x must have at most max_tokens={limit} tokens, got {tokens}")
+        origin = origin[:, None]
+        inputs = canonical + origin
         if mask is not None:
-            canonical = canonical.masked_fill(~mask[None, :, :, None], 0.0)
-        mixture = einsum(self.weights[..., :tokens], canonical, "h m t, h b t d -> h b m d")
-        return mixture + self.offset * inverse_lengthscale[:, None]
+            inputs = inputs.masked_fill(~mask[None, :, :, None], 0.0)
+        mixture = einsum(self.weights[..., :tokens], inputs, "h m t, h b t d -> h b m d")
+        return mixture + self.offset * inverse_lengthscale[:, None] - origin
 
 
 def _check_count(num_inducing: int) -> None:

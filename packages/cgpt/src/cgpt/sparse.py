@@ -24,7 +24,8 @@ Powers of σ have gone, and what is factorised has no eigenvalue below σ²: flo
 
 Shapes: H heads, B sequences, T tokens, m and l inducing inputs, s output dimensions. Tensors are
 laid out ``(H, B, T, ...)``; inducing inputs are ``(H, 1, m, dim)`` where all sequences share them.
-All inputs are already divided by the lengthscales.
+All inputs are already divided by the lengthscales, and near the origin (see
+:mod:`cgpt.sparse_kernels`).
 """
 
 from typing import Literal, NamedTuple

@@ -1,7 +1,7 @@
 """Sparse correlated Gaussian process attention as a module (CGPT paper, section 4)."""
 
 import math
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 import torch.nn.functional as F
@@ -231,25 +231,25 @@ class SparseCorrelatedGPAttention(nn.Module):
             return DiagonalGaussian(mean, variance.expand(mean.shape))
 
     def _project(self, x: Tensor, mask: Tensor | None) -> "_Inputs":
-        """Project tokens and divide by the lengthscales, in the weights and not token by token."""
+        """Project tokens and divide by the lengthscales, with the origin amid inducing inputs.
+
+        The scale goes into the weights, not over the tokens.
+        """
         if mask is not None:
             # Filled, not multiplied: padding may hold anything.
             x = x.masked_fill(~mask[..., None], 0.0)
         inverse = self.lengthscale.reciprocal()
         scales = torch.cat([inverse.flatten()] * 3 + [torch.ones_like(inverse).flatten()])
-        projected = rearrange(
-            F.linear(x, scales[:, None] * self.to_qokv.weight),
-            "b t (four h d) -> four h b t d",
-            four=4,
-            h=self.num_heads,
-        )
-        # One copy here, or one in each of the products below.
-        queries, canonical, keys, values = full_precision(projected.contiguous()).unbind(0)
+        projected = full_precision(F.linear(x, scales[:, None] * self.to_qokv.weight))
         with torch.autocast(x.device.type, enabled=False):
+            centres = torch.stack([self.inducing.centre(), self.key_inducing.centre()])
+            origin = (centres.mean(0) * inverse).detach()
+            tokens: tuple[Tensor, Tensor, Tensor, Tensor] = _SplitHeads.apply(projected, origin)  # pyright: ignore[reportAssignmentType]
             inducing, key_inducing = (
-                inputs(canonical, inverse, mask) for inputs in (self.inducing, self.key_inducing)
+                inputs(tokens[1], inverse, origin, mask)
+                for inputs in (self.inducing, self.key_inducing)
             )
-        return _Inputs(queries, canonical, keys, values, inducing, key_inducing)
+        return _Inputs(*tokens, inducing, key_inducing)
 
     def _predict(self, inputs: "_Inputs", mask: Tensor | None) -> "_Prediction":
         features = sparse_features(
@@ -303,7 +303,7 @@ class SparseCorrelatedGPAttention(nn.Module):
 
 
 class _Inputs(NamedTuple):
-    """Projected tokens and inducing inputs, over the lengthscales."""
+    """Projected tokens and inducing inputs, over the lengthscales and minus one origin."""
 
     queries: Tensor
     canonical: Tensor
@@ -318,6 +318,32 @@ class _Prediction(NamedTuple):
     features: SparseFeatures
     posterior: SparsePosterior
     noise: Tensor
+
+
+class _SplitHeads(torch.autograd.Function):
+    """Lay queries, canonical inputs, keys and values out by head; all but values minus the origin.
+
+    One pass over each and, backwards, into one tensor: by autograd it would be three.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, projected: Tensor, origin: Tensor) -> tuple[Tensor, ...]:
+        parts = rearrange(
+            projected, "b t (four h d) -> four h b t d", four=4, h=len(origin)
+        ).unbind(0)
+        shifts = [origin[:, None]] * 3 + [torch.zeros_like(origin[:, None])]
+        return tuple(
+            torch.sub(part, shift, out=part.new_empty(part.shape))
+            for part, shift in zip(parts, shifts, strict=True)
+        )
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        heads, batch, tokens, dim = grads[0].shape
+        grad = grads[0].new_empty(batch, tokens, len(grads), heads, dim)
+        for place, part in enumerate(grads):
+            grad[:, :, place] = rearrange(part, "h b t d -> b t h d")
+        return grad.flatten(2), None
 
 
 def _check_choice(name: str, value: str, choices: object) -> None:

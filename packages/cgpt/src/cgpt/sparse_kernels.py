@@ -1,7 +1,8 @@
 r"""Two sums over the kernel :math:`\kappa(x, z) = e^{-\frac12 |x - z|^2}` with gradients by hand.
 
 Both make κ in one piece of memory, by a product, ``exp2`` in place; written with autograd, either
-keeps several tensors of its size. Inputs are already divided by the lengthscales.
+keeps several tensors of its size. Inputs are already divided by the lengthscales and, because the
+square is expanded, near the origin: the kernel does not depend on it, float32 does.
 """
 
 import math
@@ -19,10 +20,11 @@ _LOG2E = math.log2(math.e)
 # be denormal numbers, which slow a CPU's matrix products down tenfold.
 _CUTOFF = {torch.float32: -50.0, torch.float64: -400.0}
 _UNDERFLOW = -2000.0
-# Side of a square tile of the kernel matrix, and elements of the tiles of several items made at
-# once: they should stay in the processor's cache; a GPU wants more.
-_CPU_SIDE, _CPU_ELEMENTS = 2**8, 2**18
-_GPU_SIDE, _GPU_ELEMENTS = 2**12, 2**27
+# Elements of the tiles of the kernel matrix, of several items, that are made at once: they should
+# stay in the processor's cache; a GPU wants more. Small tiles leave out more of the lower half of
+# the matrix, and below the smallest side there is more overhead than work.
+_CPU_ELEMENTS, _GPU_ELEMENTS = 2**18, 2**27
+_SMALLEST_SIDE = 2**7
 
 
 def whitened_features(
@@ -60,20 +62,18 @@ def kernel_form(
 class _WhitenedFeatures(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, inputs: Tensor, inducing: Tensor, whitener: Tensor) -> Tensor:
-        x, z = _centred(inputs, inducing)
-        matrix = _log2_norms(x) + _log2_norms(z).mT
-        _add_products_and_exp2_(matrix, x, z)
+        matrix = _log2_norms(inputs) + _log2_norms(inducing).mT
+        _add_products_and_exp2_(matrix, inputs, inducing)
         ctx.save_for_backward(inputs, inducing, whitener, matrix)
         return matrix @ whitener
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         inputs, inducing, whitener, matrix = ctx.saved_tensors
-        x, z = _centred(inputs, inducing)
         # Σ_j G_ij (z_j - x_i), with G the gradient of the logits.
         grad = (grads[0] @ whitener.mT).mul_(matrix)
-        grad_inducing = grad.mT @ x - grad.sum(-2)[..., None] * z
-        grad_inputs = x.mul_(-grad.sum(-1, keepdim=True)).baddbmm_(grad, z)
+        grad_inputs = (inputs * -grad.sum(-1, keepdim=True)).baddbmm_(grad, inducing)
+        grad_inducing = grad.mT @ inputs - grad.sum(-2)[..., None] * inducing
         return grad_inputs, grad_inducing, matrix.mT @ grads[0]
 
 
@@ -81,7 +81,7 @@ class _KernelForm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, inputs: Tensor, features: Tensor) -> Tensor:
         ctx.save_for_backward(inputs, features)
-        inputs, channels = _centred(inputs, inputs)[0], features.shape[-1]
+        channels = features.shape[-1]
         form = features.new_zeros(len(features), channels, channels)
         for item, row, column, kernel, _ in _tiles(inputs):
             part = features[item, row].mT @ (kernel @ features[item, column])
@@ -93,7 +93,6 @@ class _KernelForm(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor]:
         inputs, features = ctx.saved_tensors
-        inputs = _centred(inputs, inputs)[0]
         # Both factors Φ, and both arguments of κ, pass a gradient on: that of E plus its transpose.
         symmetric = grads[0] + grads[0].mT
         weighted = features @ symmetric
@@ -110,12 +109,6 @@ class _KernelForm(torch.autograd.Function):
                 grad_inputs[item, column].baddbmm_(grad.mT, inputs[item, row])
                 sums[item, column] += grad.sum(-2)[..., None]
         return grad_inputs.addcmul_(sums, inputs, value=-1.0), smoothed @ symmetric
-
-
-def _centred(x: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
-    """Move the origin amid ``z``: distances stay, their expansion keeps its digits."""
-    centre = z.mean(-2, keepdim=True)
-    return x - centre, z - centre
 
 
 def _log2_norms(inputs: Tensor) -> Tensor:
@@ -137,9 +130,10 @@ def _tiles(inputs: Tensor) -> Iterator[tuple[slice, slice, slice, Tensor, Tensor
     """
     items, tokens = inputs.shape[:2]
     norms = _log2_norms(inputs)
-    side, elements = (_GPU_SIDE, _GPU_ELEMENTS) if inputs.is_cuda else (_CPU_SIDE, _CPU_ELEMENTS)
-    step = max(1, min(items, elements // min(side, tokens) ** 2))
-    buffers = inputs.new_empty(2, step * min(side, tokens) ** 2)
+    elements = _GPU_ELEMENTS if inputs.is_cuda else _CPU_ELEMENTS
+    side = min(tokens, max(_SMALLEST_SIDE, math.isqrt(elements // items)))
+    step = max(1, min(items, elements // side**2))
+    buffers = inputs.new_empty(2, step * side**2)
     for item in range(0, items, step):
         for row in range(0, tokens, side):
             for column in range(row, tokens, side):

@@ -29,7 +29,7 @@ expectations that share z_o, which is the joint density only in ``"marginals"``.
 """
 
 import math
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Bool, Float
@@ -154,15 +154,39 @@ def log_density(
     # |Λ + UΩUᵀ| = |Λ| |inner|.
     eye = torch.eye(root.shape[-1], dtype=root.dtype, device=root.device)
     inner = eye + root.mT @ gram_root
-    inner_cholesky = factorise(inner)
-    log_determinant = 2.0 * inner_cholesky.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-    # yᵀ(Λ + UΩUᵀ)⁻¹y = min over w of |Λ^-½ (y - U root w)|² + |w|². At the minimum its derivative
-    # by w is zero, so that the gradient need not pass through the solution.
+    # yᵀ(Λ + UΩUᵀ)⁻¹y = yᵀΛ⁻¹y - rightᵀ inner⁻¹ right.
     right = root.mT @ torch.cat([query_values, key_values], -2)
-    with torch.no_grad():
-        solution = torch.cholesky_solve(right, inner_cholesky)
-    quadratic = squares + (solution * (inner @ solution - 2.0 * right)).sum((-2, -1))
-    return -0.5 * (quadratic + channels * (log_determinant + log_noise))
+    log_determinant, explained = _log_determinant_and_square(inner, right)
+    return -0.5 * (squares - explained + channels * (log_determinant + log_noise))
+
+
+def _log_determinant_and_square(matrix: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+    """Return log|A| and tr(BᵀA⁻¹B), A = ``matrix``, B = ``right``."""
+    result: tuple[Tensor, Tensor] = _LogDeterminantAndSquare.apply(matrix, right)  # pyright: ignore[reportAssignmentType]
+    return result
+
+
+class _LogDeterminantAndSquare(torch.autograd.Function):
+    """One factorisation, and gradients that need no derivative of it."""
+
+    @staticmethod
+    def forward(ctx: Any, matrix: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+        cholesky = factorise(matrix)
+        half = torch.linalg.solve_triangular(cholesky, right, upper=False)
+        ctx.save_for_backward(cholesky, half)
+        log_determinant = 2.0 * cholesky.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+        return log_determinant, torch.linalg.vector_norm(half, dim=(-2, -1)).square()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor]:
+        cholesky, half = ctx.saved_tensors
+        by_determinant, by_square = (grad[..., None, None] for grad in grads)
+        inverse_root = triangular_inverse(cholesky).mT
+        solution = inverse_root @ half
+        weighted = by_square * solution
+        # d log|A| = tr(A⁻¹ dA); d tr(BᵀA⁻¹B) = 2 tr(SᵀdB) - tr(Sᵀ dA S), S = A⁻¹B.
+        grad_matrix = by_determinant * inverse_root @ inverse_root.mT - weighted @ solution.mT
+        return grad_matrix, 2.0 * weighted
 
 
 def _weighted(rows: Tensor, others: Tensor, noise: Tensor, product: Tensor | None = None) -> Tensor:
