@@ -78,10 +78,6 @@ class TestConcatenationOfSeparateProcesses(Variant):
     options = {"merge": "concatenation", "max_tokens": 16, "shared_u": False}  # noqa: RUF012
 
 
-class TestConcatenationOfOneBranch(Variant):
-    options = {"merge": "concatenation", "max_tokens": 16, "branches": "rr"}  # noqa: RUF012
-
-
 class TestLowRankConcatenation(TestConcatenation):
     options = {"merge": "concatenation-low-rank", "max_tokens": 16}  # noqa: RUF012
 
