@@ -2,13 +2,14 @@ import json
 
 import pytest
 
+from probseq_apps.experiments.method_settings import CgptSettings, KepsvgpSettings, SgpaSettings
 from probseq_apps.experiments.saved import config_of, saved_command
 from probseq_apps.experiments.settings import (
     ClassifySettings,
+    DataSettings,
     EvaluationSettings,
     ModelSettings,
     RunOptions,
-    SgpaSettings,
     TrainingSettings,
 )
 from probseq_apps.recipes import RECIPES, load_recipe
@@ -54,6 +55,12 @@ def test_a_damaged_configuration_is_named(tmp_path):
         (lambda: EvaluationSettings(ood=("svhn", "svhn")), "ood"),
         (lambda: EvaluationSettings(shift=True, severities=()), "severities"),
         (lambda: ClassifySettings(data="folder:"), "folder:"),
+        (lambda: DataSettings(tokenizer="bpe:7"), "bpe:SIZE"),
+        (lambda: CgptSettings(cgpt_noise=0.0), "cgpt_noise"),
+        (lambda: CgptSettings(scgpt_inducing=0), "scgpt_inducing"),
+        (lambda: CgptSettings(alpha=-1.0), "alpha"),
+        (lambda: KepsvgpSettings(rank=0), "rank"),
+        (lambda: KepsvgpSettings(ksvd_weight=float("inf")), "ksvd_weight"),
         (lambda: ClassifySettings(method=()), "method"),
         (lambda: ClassifySettings(seeds=(-1,)), "seeds"),
         (lambda: RunOptions(threads=0), "threads"),

@@ -94,7 +94,7 @@ def load_tokenizer(path: Path) -> SubwordTokenizer:
         DataError: the file is missing or is no tokenizer.
         MissingExtraError: the library is not installed.
     """
-    library = _library("tokenizers")
+    library = _library()
     try:
         content = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -116,13 +116,13 @@ def train_byte_pairs(texts: Iterable[str], size: int) -> SubwordTokenizer:
     Raises:
         MissingExtraError: the library ``tokenizers`` is not installed.
     """
-    library, models = _library("tokenizers"), _library("tokenizers.models")
-    parts, normalizers = _library("tokenizers.pre_tokenizers"), _library("tokenizers.normalizers")
+    library = _library()
+    models, parts, normalizers = library.models, library.pre_tokenizers, library.normalizers
     tokenizer = library.Tokenizer(models.BPE())
     tokenizer.normalizer = normalizers.Sequence([normalizers.NFC(), normalizers.Lowercase()])
     tokenizer.pre_tokenizer = parts.ByteLevel(add_prefix_space=True)
-    tokenizer.decoder = _library("tokenizers.decoders").ByteLevel()
-    trainer = _library("tokenizers.trainers").BpeTrainer(
+    tokenizer.decoder = library.decoders.ByteLevel()
+    trainer = library.trainers.BpeTrainer(
         vocab_size=size - 2,  # padding, and a text without any token
         min_frequency=2,
         initial_alphabet=sorted(parts.ByteLevel.alphabet()),
@@ -158,8 +158,8 @@ def _padding_number(tokenizer: Any) -> int | None:
     return next((number for number in found if number is not None), None)
 
 
-def _library(module: str) -> Any:
-    return require(module, extra="tokenizers", distribution="probseq-apps")
+def _library() -> Any:
+    return require("tokenizers", extra="tokenizers", distribution="probseq-apps")
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from probseq_apps.data.names import (
     CORRUPTION_NAMES,
     IMAGE_NAMES,
     data_kind,
+    tokenizer_choice,
     unknown_name_message,
 )
 from probseq_apps.experiments.checks import at_least, positive, unique
@@ -187,11 +188,12 @@ class DataSettings:
     """Texts: file or folder of precomputed contextual embeddings, in place of the tokenizer."""
 
     def __post_init__(self) -> None:
-        """Refuse numbers out of range.
+        """Refuse unknown names and numbers out of range.
 
         Raises:
             ValueError: names the setting.
         """
+        tokenizer_choice(self.tokenizer)
         if self.image_size is not None:
             at_least("image_size", self.image_size, 1)
 
