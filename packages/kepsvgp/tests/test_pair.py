@@ -11,7 +11,7 @@ from probseq.testing.instruments import constant_noise
 
 HEADS, WIDTH, RANK = 3, 2, 4
 DIM = HEADS * WIDTH
-EXACT = {"rtol": 1e-12, "atol": 1e-13}
+EXACT = {"rtol": 1e-13, "atol": 1e-14}
 
 
 def make_layer(seed=0, **options):
