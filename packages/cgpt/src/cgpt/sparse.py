@@ -107,7 +107,11 @@ def sparse_features(
     Raises:
         CholeskyError: the covariance of the inducing inputs cannot be factorised.
     """
-    whitener, key_whitener = (_whitener(inputs, jitter) for inputs in (inducing, key_inducing))
+    if inducing.shape == key_inducing.shape:  # one factorisation instead of two
+        stacked = _whitener(torch.stack([inducing, key_inducing]), jitter)
+        whitener, key_whitener = stacked.unbind(0)
+    else:
+        whitener, key_whitener = _whitener(inducing, jitter), _whitener(key_inducing, jitter)
     parts = (
         (queries, inducing, query_scale[:, None, None, None] * whitener),
         (

@@ -1,10 +1,9 @@
 """Sparse correlated Gaussian process attention as a module (CGPT paper, section 4)."""
 
 import math
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, get_args
 
 import torch
-import torch.nn.functional as F
 from einops import rearrange
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
@@ -20,13 +19,14 @@ from cgpt.sparse import (
     sparse_features,
     sparse_posterior,
 )
+from cgpt.sparse_projection import project_heads
 from cgpt.sparse_regulariser import (
     CanonicalPrior,
     SparseRegulariser,
     log_density,
 )
 from probseq.gaussians import DiagonalGaussian
-from probseq.transformers.attention import check_heads, full_precision
+from probseq.transformers.attention import check_heads
 from probseq.transformers.outputs import AttentionOutput
 from probseq.transformers.protocol import TokenMap, check_num_samples, check_tokens
 from probseq.transformers.sampling import repeat_samples
@@ -240,11 +240,10 @@ class SparseCorrelatedGPAttention(nn.Module):
             x = x.masked_fill(~mask[..., None], 0.0)
         inverse = self.lengthscale.reciprocal()
         scales = torch.cat([inverse.flatten()] * 3 + [torch.ones_like(inverse).flatten()])
-        projected = full_precision(F.linear(x, scales[:, None] * self.to_qokv.weight))
+        centres = torch.stack([self.inducing.centre(), self.key_inducing.centre()])
+        origin = (centres.mean(0) * inverse).detach()
+        tokens = project_heads(x, scales[:, None] * self.to_qokv.weight, origin)
         with torch.autocast(x.device.type, enabled=False):
-            centres = torch.stack([self.inducing.centre(), self.key_inducing.centre()])
-            origin = (centres.mean(0) * inverse).detach()
-            tokens: tuple[Tensor, Tensor, Tensor, Tensor] = _SplitHeads.apply(projected, origin)  # pyright: ignore[reportAssignmentType]
             inducing, key_inducing = (
                 inputs(tokens[1], inverse, origin, mask)
                 for inputs in (self.inducing, self.key_inducing)
@@ -318,32 +317,6 @@ class _Prediction(NamedTuple):
     features: SparseFeatures
     posterior: SparsePosterior
     noise: Tensor
-
-
-class _SplitHeads(torch.autograd.Function):
-    """Lay queries, canonical inputs, keys and values out by head; all but values minus the origin.
-
-    One pass over each and, backwards, into one tensor: by autograd it would be three.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, projected: Tensor, origin: Tensor) -> tuple[Tensor, ...]:
-        parts = rearrange(
-            projected, "b t (four h d) -> four h b t d", four=4, h=len(origin)
-        ).unbind(0)
-        shifts = [origin[:, None]] * 3 + [torch.zeros_like(origin[:, None])]
-        return tuple(
-            torch.sub(part, shift, out=part.new_empty(part.shape))
-            for part, shift in zip(parts, shifts, strict=True)
-        )
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        heads, batch, tokens, dim = grads[0].shape
-        grad = grads[0].new_empty(batch, tokens, len(grads), heads, dim)
-        for place, part in enumerate(grads):
-            grad[:, :, place] = rearrange(part, "h b t d -> b t h d")
-        return grad.flatten(2), None
 
 
 def _check_choice(name: str, value: str, choices: object) -> None:
