@@ -220,9 +220,10 @@ def test_attention_is_not_symmetric():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"noise": 0.0}, "noise, a standard deviation, must be positive"),
-        ({"noise": -0.1}, "noise, a standard deviation, must be positive"),
-        ({"noise": math.inf}, "noise, a standard deviation, must be positive"),
+        ({"noise": 0.0}, "noise must be positive"),
+        ({"noise": -0.1}, "noise must be positive"),
+        ({"jitter": 0.0}, "jitter must be positive"),
+        ({"noise": math.inf}, "noise must be positive"),
         ({"num_inducing": 0}, "num_inducing must be at least 1, got 0"),
         ({"num_key_inducing": 0}, "num_key_inducing must be at least 1, got 0"),
         ({"conditional": "exact"}, "conditional must be one of .* got 'exact'"),

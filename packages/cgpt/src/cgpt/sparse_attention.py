@@ -1,13 +1,15 @@
 """Sparse correlated Gaussian process attention as a module (CGPT paper, section 4)."""
 
 import math
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple
 
 import torch
 from einops import rearrange
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from cgpt.checks import check_choice, check_positive
+from cgpt.covariances import CanonicalPrior
 from cgpt.inducing import INITIAL_VARIANCE, FreeInducingInputs, MixedInducingInputs
 from cgpt.sparse import (
     SparseConditional,
@@ -21,7 +23,6 @@ from cgpt.sparse import (
 )
 from cgpt.sparse_projection import project_heads
 from cgpt.sparse_regulariser import (
-    CanonicalPrior,
     SparseRegulariser,
     log_density,
 )
@@ -77,7 +78,7 @@ class SparseCorrelatedGPAttention(nn.Module):
 
     Example:
         >>> import torch
-        >>> from cgpt.sparse_attention import SparseCorrelatedGPAttention
+        >>> from cgpt import SparseCorrelatedGPAttention
         >>> attention = SparseCorrelatedGPAttention(64, num_heads=4, num_inducing=16)
         >>> values, penalty = attention(torch.randn(8, 50, 64))
         >>> values.shape, penalty.shape
@@ -106,16 +107,17 @@ class SparseCorrelatedGPAttention(nn.Module):
     ) -> None:
         super().__init__()
         check_heads(dim, num_heads)
-        _check_choice("conditional", conditional, SparseConditional)
-        _check_choice("regulariser", regulariser, SparseRegulariser)
-        _check_choice("canonical_prior", canonical_prior, CanonicalPrior)
-        _check_choice("inducing", inducing, InducingName)
+        check_choice("conditional", conditional, SparseConditional)
+        check_choice("regulariser", regulariser, SparseRegulariser)
+        check_choice("canonical_prior", canonical_prior, CanonicalPrior)
+        check_choice("inducing", inducing, InducingName)
         num_key_inducing = num_inducing if num_key_inducing is None else num_key_inducing
         for name, count in (("num_inducing", num_inducing), ("num_key_inducing", num_key_inducing)):
             if count < 1:
                 raise ValueError(f"{name} must be at least 1, got {count}")
-        if not (noise > 0.0 and math.isfinite(noise)):
-            raise ValueError(f"noise, a standard deviation, must be positive, got {noise}")
+        check_positive(noise=noise)
+        if jitter is not None:
+            check_positive(jitter=jitter)
         if (inducing == "mixed") != (max_tokens is not None):
             raise ValueError(
                 "max_tokens, the longest sequence, must be given with inducing='mixed' and only "
@@ -317,8 +319,3 @@ class _Prediction(NamedTuple):
     features: SparseFeatures
     posterior: SparsePosterior
     noise: Tensor
-
-
-def _check_choice(name: str, value: str, choices: object) -> None:
-    if value not in get_args(choices):
-        raise ValueError(f"{name} must be one of {get_args(choices)}, got {value!r}")

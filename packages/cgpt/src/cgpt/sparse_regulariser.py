@@ -35,12 +35,12 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from cgpt.covariances import CanonicalPrior
 from cgpt.sparse import SparseFeatures, SparsePosterior, factorise
 from cgpt.sparse_kernels import kernel_form
 from probseq.linalg import triangular_inverse
 
 SparseRegulariser = Literal["joint", "marginals", "jensen"]
-CanonicalPrior = Literal["noise-free", "noisy"]
 
 
 def prior_root(
