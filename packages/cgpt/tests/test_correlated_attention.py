@@ -8,6 +8,7 @@ from torch.distributions import MultivariateNormal
 from torch.testing import assert_close
 
 from cgpt import CorrelatedGPAttention
+from cgpt.posterior import draw_samples
 from probseq.testing.attention import AttentionSuite
 from probseq.testing.instruments import constant_noise
 from probseq.transformers import KernelAttention
@@ -115,6 +116,48 @@ def test_each_head_equals_dense_conditioning(make_dense, draw, conditional):
     assert_close(actual.penalty, -log_density)
 
 
+def test_scales_start_as_they_were_set():
+    module = CorrelatedGPAttention(6, 2, query_scale=0.6, key_scale=1.4, lengthscale=3.0)
+    assert_close(module.query_scale, torch.full((2,), 0.6))
+    assert_close(module.key_scale, torch.full((2,), 1.4))
+    assert_close(module.lengthscale, torch.full((2, 1, 3), 3.0))
+
+
+def expected_log_prob(values, gain, residual, inducing):
+    """E log N(values; G z_o, residual) over z_o, summed over output dimensions."""
+    normal = MultivariateNormal(torch.zeros(len(values), dtype=values.dtype), residual)
+    spread = torch.linalg.solve(residual, gain @ inducing @ gain.mT).trace()
+    return normal.log_prob(values.mT).sum() - 0.5 * values.shape[1] * spread
+
+
+@pytest.mark.parametrize("regulariser", ["joint", "marginals", "jensen"])
+@pytest.mark.parametrize("canonical_prior", ["noise-free", "noisy"])
+@torch.no_grad()
+def test_settings_reach_prediction_and_penalty(make_dense, draw, canonical_prior, regulariser):
+    module = build(canonical_prior=canonical_prior, regulariser=regulariser, nugget=0.07)
+    x, expected = draw(1, 5, 6), 0.0
+    posterior = module.posterior(x)
+    for head in range(2):
+        dense = dense_of(module, x[0], head, make_dense)
+        predictive, density = dense.predictive_joint(), dense.density_joint()
+        gain = predictive[:5, 5:] @ torch.linalg.inv(dense.k_k)
+        covariance = predictive[:5, :5] - gain @ predictive[5:, :5]
+        assert_close(posterior.covariance[0, head, 0], covariance)
+        mean, added = gain @ dense.observations, 0.07 * dense.identity
+        if regulariser == "jensen":
+            gain_q, residual_q = dense.conditional("queries")
+            gain_k, residual_k = dense.conditional("keys")
+            expected += expected_log_prob(mean, gain_q, residual_q + added, dense.inducing)
+            expected += expected_log_prob(dense.observations, gain_k, residual_k, dense.inducing)
+            continue
+        density += torch.block_diag(added, 0.0 * added)
+        if regulariser == "marginals":
+            density = torch.block_diag(density[:5, :5], density[5:, 5:])
+        normal = MultivariateNormal(torch.zeros(10, dtype=torch.float64), density)
+        expected += normal.log_prob(torch.cat([mean, dense.observations]).mT).sum()
+    assert_close(module(x).penalty, -expected)
+
+
 @torch.no_grad()
 def test_exact_is_asymmetric_kernel_attention(draw):
     module = CorrelatedGPAttention(6, 2, conditional="exact").double().train()
@@ -164,6 +207,30 @@ def test_samples_vary_as_the_posterior_says(draw):
             for channel in range(3):
                 covariance = values[..., channel].T.cov()
                 assert_close(covariance, expected, rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("junk", [torch.nan, torch.inf, 1e30])
+def test_padding_may_hold_anything_even_where_gradients_are_taken(draw, junk):
+    module, x = build().train(), draw(2, 4, 6)
+    mask = torch.tensor([[True] * 4, [True, True, False, True]])
+    gradients = []
+    for tokens in (x, x.masked_fill(~mask[..., None], junk)):
+        values, penalty = module(tokens, mask)
+        loss = values[mask].sum() + penalty
+        gradients.append(torch.autograd.grad(loss, tuple(module.parameters())))
+    assert_close(*gradients, rtol=0, atol=0)
+
+
+def test_the_floor_of_the_draws_is_measured_by_the_queries_variance(draw, monkeypatch):
+    module, measures = build(), []
+
+    def spy(mean, *args, prior_variance, **kwargs):
+        measures.append(prior_variance)
+        return draw_samples(mean, *args, prior_variance=prior_variance, **kwargs)
+
+    monkeypatch.setattr("cgpt.attention.draw_samples", spy)
+    module(draw(1, 3, 6))
+    assert_close(measures, [module.query_scale.square()])
 
 
 @torch.no_grad()

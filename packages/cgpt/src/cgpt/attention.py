@@ -249,11 +249,10 @@ class CorrelatedGPAttention(nn.Module):
         layers = [self.to_q, self.to_k, self.to_v]
         if self.to_latent is not None:
             layers.append(self.to_latent)
-        tokens = [full_precision(p) for p in split_heads((f(x) for f in layers), self.num_heads)]
         if mask is not None:
-            # Filled, not multiplied: padding may hold anything.
-            hidden = ~mask[:, None, :, None]
-            tokens = [token.masked_fill(hidden, 0.0) for token in tokens]
+            # Filled before the weights see it, and not multiplied: padding may hold anything.
+            x = x.masked_fill(~mask[..., None], 0.0)
+        tokens = [full_precision(p) for p in split_heads((f(x) for f in layers), self.num_heads)]
         queries, keys, values, *latent_inputs = tokens
         inverse = self.lengthscale.reciprocal()
         latent = latent_inputs[0] * inverse if latent_inputs else None
