@@ -30,7 +30,11 @@ def test_progress_outside_training_is_refused(progress):
 
 
 def test_bad_weights_are_refused_by_name():
-    with pytest.raises(ValueError, match=r"start and end must not be negative, got start=-1.0"):
+    with pytest.raises(ValueError, match=r"start and end must not be .*, got start=-1.0"):
         alpha_schedule(0.5, start=-1.0)
-    with pytest.raises(ValueError, match=r"alpha must not be negative, got -0.1"):
+    with pytest.raises(ValueError, match=r"alpha must not be negative or infinite, got -0.1"):
         penalised_loss(torch.zeros(2), torch.tensor(0.0), alpha=-0.1)
+    with pytest.raises(ValueError, match=r"start and end .* got start=0.0, end=inf"):
+        alpha_schedule(0.0, end=float("inf"))
+    with pytest.raises(ValueError, match=r"alpha must not be negative or infinite, got inf"):
+        penalised_loss(torch.zeros(2), torch.tensor(0.0), alpha=float("inf"))

@@ -3,6 +3,8 @@ r"""Gaussian log densities with their closed-form gradients.
 Autograd would differentiate Cholesky factors and triangular solves. The gradient of
 :math:`\log \mathcal{N}(z; 0, C)` is known, :math:`\tfrac12 (\alpha \alpha^\top - C^{-1})` with
 :math:`\alpha = C^{-1} z`, and costs half of that.
+
+Differentiable once: second derivatives are not to be had, and are not refused.
 """
 
 import math

@@ -1,5 +1,6 @@
 """The regularised objective (CGPT, Eqs. 28-29) and the schedule of its weight."""
 
+import math
 from typing import NamedTuple
 
 from jaxtyping import Float
@@ -39,12 +40,12 @@ def penalised_loss(
         Loss and parts.
 
     Raises:
-        ValueError: ``alpha`` is negative or ``penalty`` is not one number.
+        ValueError: ``alpha`` is negative or infinite, or ``penalty`` is not one number.
     """
     if penalty.ndim:
         raise ValueError(f"penalty must be one number, got shape {tuple(penalty.shape)}: sum it")
-    if not alpha >= 0.0:
-        raise ValueError(f"alpha must not be negative, got {alpha}")
+    if not 0.0 <= alpha < math.inf:
+        raise ValueError(f"alpha must not be negative or infinite, got {alpha}")
     nll = -log_likelihood.mean()
     return PenalisedLoss(nll + alpha * penalty, nll, penalty)
 
@@ -60,10 +61,12 @@ def alpha_schedule(progress: float, *, start: float = 0.0, end: float = 1.0) -> 
         end: weight at the last step.
 
     Raises:
-        ValueError: ``progress`` is outside 0 to 1, or a weight is negative.
+        ValueError: ``progress`` is outside 0 to 1, or a weight is negative or infinite.
     """
     if not 0.0 <= progress <= 1.0:
         raise ValueError(f"progress must be from 0 to 1, got {progress}")
-    if not (start >= 0.0 and end >= 0.0):
-        raise ValueError(f"start and end must not be negative, got start={start}, end={end}")
+    if not (0.0 <= start < math.inf and 0.0 <= end < math.inf):
+        raise ValueError(
+            f"start and end must not be negative or infinite, got start={start}, end={end}"
+        )
     return start + (end - start) * progress
