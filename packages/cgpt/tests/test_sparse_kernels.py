@@ -45,3 +45,12 @@ def test_far_inputs_give_zeros_and_no_denormal_numbers():
     features = whitened_features(x, x, torch.eye(3)[None])
     assert ((features == 0) | (features.abs() > 1e-30)).all()
     assert features[0, 0, 2] == 0
+
+
+@pytest.mark.slow
+def test_a_long_sum_of_tiles_keeps_float32_s_digits(draw):
+    """Two and not twenty units of round-off: what is factorised next has a small floor."""
+    x, features = 0.3 * draw(1, 20_000, 2).float(), draw(1, 20_000, 3, seed=1).float().abs()
+    found, expected = kernel_form(x, features), kernel_form(x.double(), features.double())
+    error = (found.double() - expected).abs().max() / expected.abs().max()
+    assert error < 2 * torch.finfo(torch.float32).eps

@@ -25,6 +25,8 @@ _UNDERFLOW = -2000.0
 # the matrix, and below the smallest side there is more overhead than work.
 _CPU_ELEMENTS, _GPU_ELEMENTS = 2**18, 2**27
 _SMALLEST_SIDE = 2**7
+# Tokens beyond which tiles are summed in float64.
+_LONG = 2**11
 
 
 def whitened_features(
@@ -82,13 +84,15 @@ class _KernelForm(torch.autograd.Function):
     def forward(ctx: Any, inputs: Tensor, features: Tensor) -> Tensor:
         ctx.save_for_backward(inputs, features)
         channels = features.shape[-1]
-        form = features.new_zeros(len(features), channels, channels)
+        # Each tile's part is exact to round-off; a float32 sum of hundreds of them would not be.
+        wide = torch.float64 if inputs.shape[1] > _LONG else features.dtype
+        form = features.new_zeros(len(features), channels, channels, dtype=wide)
         for item, row, column, kernel, _ in _tiles(inputs):
             part = features[item, row].mT @ (kernel @ features[item, column])
             form[item] += part
             if row != column:
                 form[item] += part.mT
-        return form
+        return form.to(features.dtype)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor]:
