@@ -24,8 +24,9 @@ is consistent with the m-set (σ²I + :math:`Q_{oo}`, under which z_q has the co
 :math:`Q_q`) is not the one that is consistent with the l-set: there is no joint density with both.
 
 Differences from the paper: (71-72) print :math:`(K_{mm} + \sigma^{-2} I)^{-1}` where P belongs;
-(70)'s constant is :math:`-\tfrac n2 \log 2\pi\sigma^2`; (68) adds the logarithms of two
-expectations that share z_o, which is the joint density only in ``"marginals"``.
+(70)'s constant is :math:`-\tfrac n2 \log 2\pi\sigma^2`; (68) is the
+sum of two marginals (``"marginals"``) and not the joint density that the text speaks of, which has
+one z_o for both (``"joint"``).
 """
 
 import math
