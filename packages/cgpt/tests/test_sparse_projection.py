@@ -27,3 +27,16 @@ def test_half_precision_goes_in_and_gets_its_gradient(draw):
     assert {part.dtype for part in parts} == {torch.float32}
     (gradient,) = torch.autograd.grad(sum(part.sum() for part in parts), x)
     assert_close(gradient, weight.float().sum(0).expand(2, 3, 4).bfloat16(), atol=0.1, rtol=0.05)
+
+
+def test_half_precision_meets_float32_weights_under_autocast(draw):
+    """What a residual stream in half precision gives."""
+    x, weight = draw(2, 3, 4).bfloat16().requires_grad_(), draw(16, 4, seed=1).float()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        parts = project_heads(x, weight.requires_grad_(), torch.zeros(2, 1, 2))
+    gradients = torch.autograd.grad(sum(part.sum() for part in parts), (x, weight))
+    assert [gradient.dtype for gradient in gradients] == [torch.bfloat16, torch.float32]
+    expected = weight.detach().sum(0).expand(2, 3, 4)
+    assert_close(gradients[0].float(), expected, atol=0.1, rtol=0.05)
+    expected = x.detach().float().sum((0, 1)).expand(16, 4)
+    assert_close(gradients[1], expected, atol=0.1, rtol=0.05)

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from cgpt.covariances import masked_cholesky
 from probseq.linalg import triangular_inverse
+from probseq.precision import without_autocast
 
 
 def block_log_density(
@@ -113,6 +114,7 @@ class _BlockLogDensity(torch.autograd.Function):
         return _log_normal(root, whitened_keys, mask) + _log_normal(schur_root, whitened, mask)
 
     @staticmethod
+    @without_autocast
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
         root, solved, schur_root, whitened, mask = ctx.saved_tensors
         tokens, channels = whitened.shape[-2:]
@@ -163,6 +165,7 @@ class _ExpectedLogDensity(torch.autograd.Function):
         return density
 
     @staticmethod
+    @without_autocast
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
         inverse, whitened, spread, mask = ctx.saved_tensors
         weight = grad_outputs[0][..., None, None]

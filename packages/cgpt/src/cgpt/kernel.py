@@ -14,6 +14,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from probseq.precision import without_autocast
+
 # exp2 costs less than exp on a CPU.
 _LOG2E = math.log2(math.e)
 # Values below 2^cutoff become zero: far below round-off, and their products would be denormal
@@ -78,6 +80,7 @@ class _CanonicalKernels(torch.autograd.Function):
         ctx.scale_shape = log_scales.shape
 
     @staticmethod
+    @without_autocast
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, Tensor, None]:
         tokens, matrices = ctx.saved_tensors
         weights = grad_outputs[0] * matrices

@@ -14,6 +14,8 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
+from probseq.precision import without_autocast
+
 # exp2 costs less than exp on a CPU.
 _LOG2E = math.log2(math.e)
 # Kernel values below 2^cutoff become zero: they are far below round-off, and their products would
@@ -70,6 +72,7 @@ class _WhitenedFeatures(torch.autograd.Function):
         return matrix @ whitener
 
     @staticmethod
+    @without_autocast
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         inputs, inducing, whitener, matrix = ctx.saved_tensors
         # Σ_j G_ij (z_j - x_i), with G the gradient of the logits.
@@ -95,6 +98,7 @@ class _KernelForm(torch.autograd.Function):
         return form.to(features.dtype)
 
     @staticmethod
+    @without_autocast
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor]:
         inputs, features = ctx.saved_tensors
         # Both factors Φ, and both arguments of κ, pass a gradient on: that of E plus its transpose.

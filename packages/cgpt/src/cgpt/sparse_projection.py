@@ -7,6 +7,7 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
 
+from probseq.precision import without_autocast
 from probseq.transformers.attention import full_precision
 
 Heads = Float[Tensor, "heads batch tokens width"]
@@ -46,6 +47,7 @@ class _ProjectHeads(torch.autograd.Function):
         return tuple(full_precision(part).unflatten(1, x.shape[:2]) for part in parts)
 
     @staticmethod
+    @without_autocast
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None]:
         x, weight = ctx.saved_tensors
         heads, batch, tokens, width = grads[0].shape
@@ -54,4 +56,6 @@ class _ProjectHeads(torch.autograd.Function):
         for place, part in enumerate(grads):
             grad[:, :, place] = rearrange(part, "h b t w -> b t h w")
         grad = grad.flatten(2).flatten(0, 1)
-        return (grad @ weight).view_as(x), grad.mT @ x.flatten(0, 1), None
+        # Under autocast, tokens of half precision meet weights of float32.
+        grad_x = grad @ weight.to(x.dtype)
+        return grad_x.view_as(x), grad.mT @ x.flatten(0, 1), None

@@ -40,6 +40,7 @@ from cgpt.covariances import CanonicalPrior
 from cgpt.sparse import SparseFeatures, SparsePosterior, factorise
 from cgpt.sparse_kernels import kernel_form
 from probseq.linalg import triangular_inverse
+from probseq.precision import without_autocast
 
 SparseRegulariser = Literal["joint", "marginals", "jensen"]
 
@@ -179,6 +180,7 @@ class _LogDeterminantAndSquare(torch.autograd.Function):
         return log_determinant, torch.linalg.vector_norm(half, dim=(-2, -1)).square()
 
     @staticmethod
+    @without_autocast
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor]:
         cholesky, half = ctx.saved_tensors
         by_determinant, by_square = (grad[..., None, None] for grad in grads)

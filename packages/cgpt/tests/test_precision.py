@@ -1,0 +1,81 @@
+"""A training step whose backward pass runs inside autocast."""
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from cgpt import CorrelatedGPAttention, SparseCorrelatedGPAttention, densities
+from cgpt.kernel import canonical_kernels
+from cgpt.sparse_kernels import kernel_form, whitened_features
+from cgpt.sparse_regulariser import _log_determinant_and_square
+
+MODULES = {
+    "full": lambda: CorrelatedGPAttention(8, 2, noise=0.5),
+    "full, jensen": lambda: CorrelatedGPAttention(8, 2, noise=0.5, regulariser="jensen"),
+    "sparse": lambda: SparseCorrelatedGPAttention(8, 2, 4, noise=0.5),
+    "sparse, fitc": lambda: SparseCorrelatedGPAttention(8, 2, 4, noise=0.5, conditional="fitc"),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", MODULES)
+def test_a_backward_pass_inside_autocast_equals_the_one_outside(name, dtype):
+    """But for the products that autograd differentiates: inside, those are in half precision."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        module = MODULES[name]()
+    x = torch.randn(2, 6, 8, generator=torch.Generator().manual_seed(1)).to(dtype)
+
+    def gradients(*, inside):
+        module.zero_grad()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            values, penalty = module(x)
+            loss = values.float().square().sum() + 0.1 * penalty
+            if inside:
+                loss.backward()
+        if not inside:
+            loss.backward()
+        return {key: parameter.grad for key, parameter in module.named_parameters()}
+
+    found, expected = gradients(inside=True), gradients(inside=False)
+    for key, gradient in expected.items():
+        assert found[key].dtype == gradient.dtype == torch.float32
+        scale = float(gradient.abs().max())
+        assert_close(found[key], gradient, atol=0.05 * scale, rtol=0)
+
+
+def spd(draw, *shape, seed=0):
+    root = draw(*shape, seed=seed).float()
+    return root @ root.mT + torch.eye(shape[-1])
+
+
+def functions(draw):
+    """Every custom function, with float32 arguments."""
+    x, z, features = (draw(2, 5, 3, seed=seed).float() for seed in range(3))
+    joint, means = spd(draw, 2, 1, 10, 10), draw(2, 1, 5, 3, seed=4).float()
+    blocks = joint[..., :5, :5], joint[..., :5, 5:], joint[..., 5:, 5:]
+    return [
+        (whitened_features, (x, z, draw(2, 5, 5, seed=3).float())),
+        (kernel_form, (x, features)),
+        (lambda *args: torch.stack(_log_determinant_and_square(*args)), (spd(draw, 2, 5, 5), z)),
+        (densities.block_log_density, (*blocks, means, means)),
+        (densities.expected_log_density, (blocks[0], blocks[2], means)),
+        (
+            lambda tokens, scales: canonical_kernels(tokens, scales, ((0, 1), (1, 1))),
+            (torch.stack([x, z])[:, :, None], draw(2, 1, 1, 1, 1).float()),
+        ),
+    ]
+
+
+@pytest.mark.parametrize("place", range(6))
+def test_gradients_by_hand_ignore_autocast_to_the_last_digit(draw, place):
+    function, arguments = functions(draw)[place]
+    leaves = [argument.clone().requires_grad_() for argument in arguments]
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        weights = torch.randn_like(function(*leaves))
+    expected = torch.autograd.grad(function(*leaves), leaves, weights)
+    out = function(*leaves)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = torch.autograd.grad(out, leaves, weights)
+    assert_close(found, expected, atol=0, rtol=0)

@@ -1,0 +1,29 @@
+"""The precision that gradients by hand are computed in."""
+
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+Grads = TypeVar("Grads")
+
+
+def without_autocast(backward: Callable[..., Grads]) -> Callable[..., Grads]:
+    """Let the backward pass of a custom autograd function ignore autocast.
+
+    A caller may run ``backward()`` inside ``torch.autocast``. There products return half precision,
+    which neither buffers nor in-place products of float32 take. ``torch.amp.custom_bwd`` would want
+    to know the device when the class is defined.
+
+    Args:
+        backward: ``backward(ctx, *grads)``; the first gradient is a tensor.
+    """
+
+    @functools.wraps(backward)
+    def wrapped(ctx: Any, *grads: Tensor) -> Grads:
+        with torch.autocast(grads[0].device.type, enabled=False):
+            return backward(ctx, *grads)
+
+    return wrapped
