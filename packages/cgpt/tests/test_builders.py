@@ -1,5 +1,6 @@
 """Transformers with correlated GP attention: the paper's sizes, settings, and one small fit."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -114,18 +115,28 @@ def test_an_unknown_method_is_refused_at_construction():
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("config", "changes", "message"),
     [
-        ({"noise": 0.0}, "noise.* must be positive.* got 0.0"),
-        ({"method": "sparse", "num_inducing": 0}, "num_inducing must be at least 1, got 0"),
-        ({"method": "sparse", "num_inducing": 3, "noise": -1.0}, "noise.* must be positive"),
-        ({"conditional": "exact", "regulariser": "jensen"}, "regulariser must be 'joint' or"),
+        (CIFAR10, {"noise": 0.0}, "noise must be positive.* got 0.0"),
+        (COLA_SPARSE, {"noise": -1.0}, "noise must be positive.* got -1.0"),
+        (CIFAR10, {"nugget": 0.0}, "nugget must be positive.* got 0.0"),
+        (CIFAR10, {"jitter": math.nan}, "jitter must be positive.* got nan"),
+        (COLA_SPARSE, {"num_inducing": 0}, "num_inducing must be a whole number .* got 0"),
+        (COLA_SPARSE, {"num_key_inducing": 0}, "num_key_inducing must be a whole number .* got 0"),
+        (COLA_SPARSE, {"inducing": "other"}, "inducing must be one of .* got 'other'"),
+        (CIFAR10, {"regulariser": "none"}, "regulariser must be one of .* got 'none'"),
+        (CIFAR10, {"canonical_prior": "none"}, "canonical_prior must be one of .* got 'none'"),
+        (CIFAR10, {"conditional": "exact", "regulariser": "jensen"}, "must be 'joint' or"),
+        (CIFAR10, {"conditional": "exact", "canonical_prior": "noisy"}, "must be 'joint' or"),
     ],
 )
-def test_bad_settings_are_refused_when_the_model_is_built(changes, message):
-    config = replace(CIFAR10, **changes)
+def test_settings_out_of_range_are_refused_at_construction(config, changes, message):
+    bad = replace(config)
+    # Past the type checks of the test session, which would refuse some first.
+    for name, value in changes.items():
+        object.__setattr__(bad, name, value)
     with pytest.raises(ValueError, match=message):
-        vision_transformer(config, image_size=8, patch_size=2, channels=1, num_classes=2)
+        bad.__post_init__()
 
 
 def test_settings_survive_a_dictionary():

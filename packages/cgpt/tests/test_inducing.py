@@ -58,9 +58,11 @@ def test_inputs_start_among_the_tokens(make):
 
 def test_bad_sizes_are_refused_by_name(draw):
     for make in (lambda: FreeInducingInputs(1, 0, 2), lambda: MixedInducingInputs(1, 0, 2, 4)):
-        with pytest.raises(ValueError, match="num_inducing must be at least 1, got 0"):
+        with pytest.raises(
+            ValueError, match="num_inducing must be a whole number of at least 1, got 0"
+        ):
             make()
-    with pytest.raises(ValueError, match="max_tokens must be at least 1, got 0"):
+    with pytest.raises(ValueError, match="max_tokens must be a whole number of at least 1, got 0"):
         MixedInducingInputs(1, 2, 2, 0)
     module = MixedInducingInputs(1, 2, 2, 4).double()
     with pytest.raises(ValueError, match="at most max_tokens=4 tokens, got 5"):

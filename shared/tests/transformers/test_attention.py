@@ -1,5 +1,7 @@
 """Softmax and kernel attention: the common suite, and equality with independent computations."""
 
+import pytest
+
 from probseq.testing.attention import AttentionSuite
 from probseq.transformers import KernelAttention, SoftmaxAttention
 
@@ -43,3 +45,18 @@ class TestSymmetricExponentialAttention(KernelAttentionSuite):
 
 class TestAsymmetricExponentialAttention(TestSymmetricExponentialAttention):
     symmetric = False
+
+
+@pytest.mark.parametrize("make", [SoftmaxAttention, KernelAttention])
+@pytest.mark.parametrize(
+    ("dim", "num_heads", "message"),
+    [
+        (0, 1, "dim must be at least 1, got 0"),
+        (-4, 2, "dim must be at least 1, got -4"),
+        (4, 0, "num_heads must be at least 1 and divide dim=4, got num_heads=0"),
+        (4, 3, "num_heads must be at least 1 and divide dim=4, got num_heads=3"),
+    ],
+)
+def test_widths_and_head_counts_out_of_range_are_refused_by_name(make, dim, num_heads, message):
+    with pytest.raises(ValueError, match=message):
+        make(dim, num_heads)

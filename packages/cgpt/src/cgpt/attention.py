@@ -8,7 +8,7 @@ from einops import rearrange
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from cgpt.checks import check_choice, check_positive
+from cgpt.checks import check_choice, check_exact, check_positive
 from cgpt.covariances import (
     CanonicalPrior,
     JointCovariance,
@@ -130,12 +130,8 @@ class CorrelatedGPAttention(nn.Module):
         check_positive(lengthscale=lengthscale)
         if jitter is not None:
             check_positive(jitter=jitter)
-        if conditional == "exact" and (regulariser == "jensen" or canonical_prior == "noisy"):
-            raise ValueError(
-                "conditional='exact' has no inducing values: regulariser must be 'joint' or "
-                "'marginals' and canonical_prior 'noise-free', got "
-                f"{regulariser!r} and {canonical_prior!r}"
-            )
+        if conditional == "exact":
+            check_exact(regulariser, canonical_prior)
         self.dim, self.num_heads = dim, num_heads
         self.noise, self.nugget, self.jitter = noise, nugget, jitter
         self.regulariser: RegulariserName = regulariser

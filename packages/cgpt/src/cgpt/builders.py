@@ -6,7 +6,7 @@ from typing import Literal
 from torch import nn
 
 from cgpt.attention import ConditionalName, CorrelatedGPAttention
-from cgpt.checks import check_choice
+from cgpt.checks import check_choice, check_counts, check_exact, check_positive
 from cgpt.covariances import CanonicalPrior
 from cgpt.regulariser import RegulariserName
 from cgpt.sparse import SparseConditional
@@ -19,6 +19,11 @@ MethodName = Literal["full", "sparse"]
 _ONLY_FULL = {"nugget": None}
 _ONLY_SPARSE = {"num_inducing": None, "num_key_inducing": None, "inducing": "free"}
 _MISSING = "num_inducing must be given with method='sparse', got None"
+# Numbers that may be None, with what else they must be.
+_OPTIONAL = {
+    check_positive: ("nugget", "jitter"),
+    check_counts: ("num_inducing", "num_key_inducing"),
+}
 _CONDITIONALS = {"full": ConditionalName, "sparse": SparseConditional}
 
 
@@ -44,7 +49,7 @@ class CGPTConfig(TransformerConfig):
     :class:`~cgpt.sparse_attention.SparseCorrelatedGPAttention` for what these mean.
 
     Raises:
-        ValueError: a setting is unknown, missing, or means nothing to the method.
+        ValueError: a setting is unknown, out of range, missing, or means nothing to the others.
     """
 
     method: MethodName = "full"
@@ -64,6 +69,10 @@ class CGPTConfig(TransformerConfig):
         check_choice("method", self.method, MethodName)
         if self.conditional is not None:
             check_choice("conditional", self.conditional, _CONDITIONALS[self.method])
+        check_choice("regulariser", self.regulariser, RegulariserName)
+        check_choice("canonical_prior", self.canonical_prior, CanonicalPrior)
+        check_choice("inducing", self.inducing, InducingName)
+        check_positive(noise=self.noise)
         for name, absent in (_ONLY_SPARSE if self.method == "full" else _ONLY_FULL).items():
             if (value := getattr(self, name)) != absent:
                 raise ValueError(
@@ -72,6 +81,11 @@ class CGPTConfig(TransformerConfig):
                 )
         if self.method == "sparse" and self.num_inducing is None:
             raise ValueError(_MISSING)
+        for check, names in _OPTIONAL.items():
+            given = {name: getattr(self, name) for name in names}
+            check(**{name: value for name, value in given.items() if value is not None})
+        if self.conditional == "exact":
+            check_exact(self.regulariser, self.canonical_prior)
 
     def attention(self, max_tokens: int) -> nn.Module:
         """Build the attention module of one block.

@@ -23,3 +23,28 @@ def check_positive(**values: float) -> None:
     for name, value in values.items():
         if not (value > 0.0 and math.isfinite(value)):
             raise ValueError(f"{name} must be positive and finite, got {value!r}")
+
+
+def check_counts(**counts: object) -> None:
+    """Refuse counts that are not whole numbers of at least 1.
+
+    Raises:
+        ValueError: a count is not a whole number of at least 1; the message names it.
+    """
+    for name, value in counts.items():
+        if not isinstance(value, int) or value < 1:
+            raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
+
+
+def check_exact(regulariser: str, canonical_prior: str) -> None:
+    """Refuse settings that mean nothing to ``conditional="exact"``.
+
+    Raises:
+        ValueError: ``regulariser`` or ``canonical_prior`` needs inducing values.
+    """
+    if regulariser == "jensen" or canonical_prior == "noisy":
+        raise ValueError(
+            "conditional='exact' has no inducing values: regulariser must be 'joint' or "
+            "'marginals' and canonical_prior 'noise-free', got "
+            f"{regulariser!r} and {canonical_prior!r}"
+        )

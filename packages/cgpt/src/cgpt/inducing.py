@@ -7,6 +7,8 @@ from einops import einsum
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from cgpt.checks import check_counts
+
 # Variance per dimension that a projection of normalised tokens has at nn.Linear's initialisation.
 # Inducing inputs start with the same, so as to lie among the tokens.
 INITIAL_VARIANCE = 1 / 3
@@ -21,12 +23,12 @@ class FreeInducingInputs(nn.Module):
         dim: width of a head.
 
     Raises:
-        ValueError: ``num_inducing`` is below 1.
+        ValueError: ``num_inducing`` is no whole number of at least 1.
     """
 
     def __init__(self, num_heads: int, num_inducing: int, dim: int) -> None:
         super().__init__()
-        _check_count(num_inducing)
+        check_counts(num_inducing=num_inducing)
         self.inputs = nn.Parameter(
             math.sqrt(INITIAL_VARIANCE) * torch.randn(num_heads, 1, num_inducing, dim)
         )
@@ -71,14 +73,12 @@ class MixedInducingInputs(nn.Module):
         max_tokens: longest sequence.
 
     Raises:
-        ValueError: ``num_inducing`` or ``max_tokens`` is below 1.
+        ValueError: ``num_inducing`` or ``max_tokens`` is no whole number of at least 1.
     """
 
     def __init__(self, num_heads: int, num_inducing: int, dim: int, max_tokens: int) -> None:
         super().__init__()
-        _check_count(num_inducing)
-        if max_tokens < 1:
-            raise ValueError(f"max_tokens must be at least 1, got {max_tokens}")
+        check_counts(num_inducing=num_inducing, max_tokens=max_tokens)
         # Half of the variance from the offset, half from the tokens.
         deviation = math.sqrt(INITIAL_VARIANCE / 2)
         self.offset = nn.Parameter(deviation * torch.randn(num_heads, 1, num_inducing, dim))
@@ -119,8 +119,3 @@ class MixedInducingInputs(nn.Module):
             inputs = inputs.masked_fill(~mask[None, :, :, None], 0.0)
         mixture = einsum(self.weights[..., :tokens], inputs, "h m t, h b t d -> h b m d")
         return mixture + self.offset * inverse_lengthscale[:, None] - origin
-
-
-def _check_count(num_inducing: int) -> None:
-    if num_inducing < 1:
-        raise ValueError(f"num_inducing must be at least 1, got {num_inducing}")

@@ -8,7 +8,7 @@ from einops import rearrange
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from cgpt.checks import check_choice, check_positive
+from cgpt.checks import check_choice, check_counts, check_positive
 from cgpt.covariances import CanonicalPrior
 from cgpt.inducing import INITIAL_VARIANCE, FreeInducingInputs, MixedInducingInputs
 from cgpt.sparse import (
@@ -112,9 +112,7 @@ class SparseCorrelatedGPAttention(nn.Module):
         check_choice("canonical_prior", canonical_prior, CanonicalPrior)
         check_choice("inducing", inducing, InducingName)
         num_key_inducing = num_inducing if num_key_inducing is None else num_key_inducing
-        for name, count in (("num_inducing", num_inducing), ("num_key_inducing", num_key_inducing)):
-            if count < 1:
-                raise ValueError(f"{name} must be at least 1, got {count}")
+        check_counts(num_inducing=num_inducing, num_key_inducing=num_key_inducing)
         check_positive(noise=noise)
         if jitter is not None:
             check_positive(jitter=jitter)

@@ -171,11 +171,13 @@ def full_precision(x: Tensor) -> Tensor:
 
 
 def check_heads(dim: int, num_heads: int) -> None:
-    """Refuse head counts that don't divide the width.
+    """Refuse widths below 1 and head counts that don't divide the width.
 
     Raises:
-        ValueError: ``num_heads`` is below 1 or does not divide ``dim``.
+        ValueError: ``dim`` is below 1, or ``num_heads`` is or does not divide ``dim``.
     """
+    if dim < 1:
+        raise ValueError(f"dim must be at least 1, got {dim}")
     if num_heads < 1 or dim % num_heads:
         raise ValueError(
             f"num_heads must be at least 1 and divide dim={dim}, got num_heads={num_heads}"
