@@ -81,7 +81,7 @@ def test_unknown_layers_are_refused_by_name(layers):
         ({"rank": 0}, 9, "rank must be at least 1, got 0"),
         ({"rank": 10}, 9, "rank must be at most max_tokens=9, got 10"),
         ({"rank": 5, "projection_tokens": 4}, 9, "rank must be at most projection_tokens=4, got 5"),
-        ({"eta": -0.5}, 9, r"eta must not be negative, got -0\.5"),
+        ({"eta": -0.5}, 9, r"eta must be finite and not negative, got -0\.5"),
     ],
 )
 def test_bad_settings_are_refused_by_name(changes, max_tokens, message):

@@ -110,8 +110,9 @@ def test_sample_counts_below_one_are_refused(num_samples):
         ({"merge": "sum"}, r"merge must be one of \('addition', .*, got 'sum'"),
         ({"branches": "re"}, r"branches must be one of \('er', .*, got 're'"),
         ({"initial_posterior": "zero"}, "initial_posterior must be one of .*, got 'zero'"),
-        ({"eta": -1.0}, r"eta must not be negative, got -1\.0"),
-        ({"eta": float("nan")}, "eta must not be negative, got nan"),
+        ({"eta": -1.0}, r"eta must be finite and not negative, got -1\.0"),
+        ({"eta": float("nan")}, "eta must be finite and not negative, got nan"),
+        ({"eta": float("inf")}, "eta must be finite and not negative, got inf"),
     ],
 )
 def test_bad_arguments_are_refused_by_name(options, message):

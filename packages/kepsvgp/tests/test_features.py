@@ -67,6 +67,14 @@ def test_scores_of_a_cosine_map_have_the_right_gradient_and_vanish_without_direc
     assert not gradient.any()
 
 
+def test_second_derivatives_of_scores_are_refused_and_not_wrong():
+    projected = torch.ones(1, 1, 1, 3, 4, requires_grad=True)
+    found = scores(projected, torch.ones(1, 1, 1, 2, 3))
+    (gradient,) = torch.autograd.grad(found.square().sum(), projected, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        gradient.square().sum().backward()
+
+
 def test_the_kernel_is_the_inner_product_of_the_features():
     generator = torch.Generator().manual_seed(0)
     projected = torch.randn(1, 2, 2, 3, 4, generator=generator, dtype=torch.float64)

@@ -286,6 +286,15 @@ def test_whitening_takes_the_singular_values_out_of_the_values():
     assert not torch.allclose(parts.ksvd, moved.ksvd)
 
 
+@torch.no_grad()
+def test_autocast_leaves_the_kernel_in_full_precision():
+    layer, x = make_layer().float(), tokens(2, 5, DIM).float()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = layer.kernel(x)
+    assert found.dtype == torch.float32
+    assert_close(found, layer.kernel(x), atol=0.1, rtol=0.1)
+
+
 def test_projection_weights_start_with_orthonormal_columns():
     layer = KernelEigenPairAttention(DIM, HEADS, RANK)
     assert layer.projection.shape == (2, HEADS, 10 * RANK, RANK)

@@ -126,8 +126,8 @@ class KernelEigenPairAttention(nn.Module):
         check_choice("branches", branches, BranchesName)
         check_choice("initial_posterior", initial_posterior, InitialPosterior)
         check_rank(rank, max_tokens, projection_tokens)
-        if not eta >= 0.0:
-            raise ValueError(f"eta must not be negative, got {eta}")
+        if not 0.0 <= eta < math.inf:
+            raise ValueError(f"eta must be finite and not negative, got {eta}")
         self.dim, self.num_heads, self.rank = dim, num_heads, rank
         self.max_tokens = max_tokens
         self.branches: BranchesName = branches
@@ -236,7 +236,8 @@ class KernelEigenPairAttention(nn.Module):
             ValueError: as in :meth:`forward`.
         """
         picked, projected = self._project(x, mask)
-        return kernel_matrix(projected, full_precision(picked.rows))
+        with torch.autocast(x.device.type, enabled=False):
+            return kernel_matrix(projected, full_precision(picked.rows))
 
     @property
     def _num_inducing(self) -> int:

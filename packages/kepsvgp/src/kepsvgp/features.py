@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from einops import rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 # Squared norm below which a projected token counts as zero: padding, and nothing else.
 _ZERO_NORM = 1e-24
@@ -180,7 +181,9 @@ class _CosineScores(torch.autograd.Function):
         ctx.mark_non_differentiable(output[1])
         ctx.save_for_backward(*inputs, *output)
 
+    # Once: kept constants such as 1/‖q‖ would be silently left out of second derivatives.
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, Tensor]:
         projected, weights, result, inverse = ctx.saved_tensors
         grad = grad_outputs[0] * inverse
