@@ -31,3 +31,9 @@ def test_import_brings_in_no_sibling_and_no_plots() -> None:
 
 def test_every_public_name_is_there() -> None:
     assert all(hasattr(cgpt, name) for name in cgpt.__all__)
+
+
+def test_the_readme_s_table_names_all_that_is_public() -> None:
+    table = (MEMBER / "README.md").read_text(encoding="utf-8").split("## API")[1].split("\n\n")[1]
+    absent = {name for name in cgpt.__all__ if f"`{name}`" not in table}
+    assert absent == {"__version__"}

@@ -11,7 +11,7 @@ Example:
 
 from importlib.metadata import version
 
-from cgpt.analysis import token_cosine_similarity
+from cgpt.analysis import mean_cosine_similarity, token_cosine_similarity
 from cgpt.attention import CorrelatedGPAttention
 from cgpt.builders import (
     CIFAR10,
@@ -37,6 +37,7 @@ __all__ = [
     "SparseCorrelatedGPAttention",
     "__version__",
     "alpha_schedule",
+    "mean_cosine_similarity",
     "penalised_loss",
     "predict_probabilities",
     "text_transformer",
