@@ -4,6 +4,7 @@ import math
 import pytest
 import torch
 
+from probseq_apps.baselines.backbone import pooled_features
 from probseq_apps.baselines.sngp import GaussianProcessHead, fit_precision, sngp_model
 from probseq_apps.training.weights import copy_weights, load_weights
 
@@ -175,11 +176,26 @@ def test_autocast_leaves_the_gaussian_process_in_full_precision(make_model):
     torch.testing.assert_close(logits, model(inputs).logits, atol=0.1, rtol=0.1)
 
 
+def test_under_autocast_the_precision_is_that_of_the_features_which_the_head_sees(make_model):
+    model, inputs = trained(make_model)
+    model, inputs = model.float().eval(), inputs.float()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        h = pooled_features(model.model, inputs).float()
+        fit_precision(model, [inputs])
+    phi = model.head.features(h)
+    probs = model.head.output(phi).softmax(-1)
+    weight = (probs * (1 - probs)).amax(-1)
+    precision = torch.eye(20) / 9 + phi.mT @ (weight[:, None] * phi)
+    variance = (phi * torch.linalg.solve(precision, phi.mT).mT).sum(-1)
+    torch.testing.assert_close(model.head.variance(phi), variance, rtol=1e-4, atol=0.0)
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
         ({"num_data": 0}, "num_data"),
         ({"bound": 0.0}, "bound"),
+        ({"bound": float("inf")}, "bound must be positive and finite"),
         ({"num_features": 0}, "num_features"),
         ({"num_features": 7}, "num_features must be even"),
         ({"lengthscale": 0.0}, "lengthscale"),

@@ -1,5 +1,6 @@
 """What the baselines ask of a transformer: its kind, its last layer, and what goes into that."""
 
+import math
 from typing import Any
 
 import torch
@@ -92,17 +93,17 @@ def check_num_data(num_data: int) -> None:
     Raises:
         ValueError: ``num_data`` is below 1.
     """
-    if num_data < 1:
+    if not num_data >= 1:
         raise ValueError(
             f"num_data must be the number of training examples, at least 1, got {num_data}"
         )
 
 
 def check_positive(name: str, value: float) -> None:
-    """Refuse scales that are not positive.
+    """Refuse scales that are not positive and finite.
 
     Raises:
         ValueError: names the argument.
     """
-    if not value > 0.0:
-        raise ValueError(f"{name} must be positive, got {value}")
+    if not 0.0 < value < math.inf:
+        raise ValueError(f"{name} must be positive and finite, got {value}")

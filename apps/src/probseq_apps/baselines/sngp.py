@@ -228,8 +228,11 @@ def fit_precision(model: nn.Module, batches: Iterable[Tensor]) -> None:
     eye = torch.eye(head.frequencies.shape[0] * 2, dtype=torch.float64, device=head.fitted.device)
     precision, empty = eye / head.prior_std**2, True
     for inputs in batches:
-        phi = head.features(full_precision(pooled_features(model.model, inputs)))
-        probs = head.output(phi).softmax(-1).double()
+        h = full_precision(pooled_features(model.model, inputs))
+        # As in the head's forward pass.
+        with torch.autocast(h.device.type, enabled=False):
+            phi = head.features(h)
+            probs = head.output(phi).softmax(-1).double()
         weight = (probs * (1.0 - probs)).amax(-1, keepdim=True)
         phi = phi.double()
         precision, empty = precision + phi.mT @ (weight * phi), False
