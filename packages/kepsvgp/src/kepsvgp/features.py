@@ -184,7 +184,9 @@ class _CosineScores(torch.autograd.Function):
     # Once: kept constants such as 1/‖q‖ would be silently left out of second derivatives.
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, Tensor]:
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]  (the decorator's type)
+        ctx: Any, *grad_outputs: Tensor
+    ) -> tuple[Tensor, Tensor]:
         projected, weights, result, inverse = ctx.saved_tensors
         grad = grad_outputs[0] * inverse
         # d(D q/‖q‖): (Dᵀ g - q̂ (g·e)) / ‖q‖.
