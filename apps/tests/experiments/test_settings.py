@@ -3,6 +3,7 @@ import json
 import pytest
 
 from probseq_apps.experiments.method_settings import CgptSettings, KepsvgpSettings, SgpaSettings
+from probseq_apps.experiments.regress_settings import saved_regress
 from probseq_apps.experiments.saved import config_of, saved_command
 from probseq_apps.experiments.settings import (
     ClassifySettings,
@@ -41,6 +42,17 @@ def test_a_damaged_configuration_is_named(tmp_path):
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(ValueError, match=r"config\.json cannot be read"):
         saved_command(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "contents",
+    [{}, {"recipe": "x", "settings": 3}, {"recipe": "x", "settings": {"model": {"dim": "a"}}}],
+)
+@pytest.mark.parametrize("kind", ["classify", "regress"])
+def test_wrong_contents_are_refused_with_the_file_s_name(contents, kind, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"experiment": kind, **contents}))
+    with pytest.raises(ValueError, match=r"config\.json is damaged or from another version"):
+        (saved_command if kind == "classify" else saved_regress)(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from probseq_apps.experiments.methods import BASE_METHODS, MethodSpec
-from probseq_apps.experiments.saved import read_saved
+from probseq_apps.experiments.saved import holds_experiment
 from probseq_apps.experiments.settings import RunOptions
 from probseq_apps.training import distributed
 from probseq_apps.training.runs import RunExistsError, prepare_run_dir, sole_use
@@ -28,7 +28,7 @@ def check_folder(folder: Path, options: RunOptions, *, experiment: str) -> None:
         RunExistsError: what would be overwritten belongs to somebody else.
         ValueError: the folder's configuration is damaged.
     """
-    if not (options.resume or options.overwrite) or read_saved(folder, experiment) is not None:
+    if not (options.resume or options.overwrite) or holds_experiment(folder, experiment):
         return
     if options.resume:
         raise FileNotFoundError(
@@ -55,7 +55,7 @@ def prepare_folder(
         ValueError: the experiment to resume has other settings.
         OSError: the folder is not empty, or cannot be written to.
     """
-    if options.overwrite and read_saved(folder, experiment) is not None:
+    if options.overwrite and holds_experiment(folder, experiment):
         with sole_use(folder):  # nobody loses the files that he is working with
             for name in BASE_METHODS:
                 for run in (folder / name).glob("seed-*"):

@@ -14,7 +14,7 @@ from probseq_apps.data.names import CSV_PREFIX, own_path, unknown_name_message
 from probseq_apps.experiments.checks import at_least, unique
 from probseq_apps.experiments.method_settings import CgptSettings, KepsvgpSettings, SgpaSettings
 from probseq_apps.experiments.methods import Method, parse_method
-from probseq_apps.experiments.saved import config_values, read_saved
+from probseq_apps.experiments.saved import config_values, saved_settings
 from probseq_apps.experiments.settings import (
     ModelSettings,
     TrainingSettings,
@@ -161,8 +161,7 @@ def saved_regress(folder: Path) -> tuple[str, RegressSettings] | None:
     Raises:
         ValueError: the file is damaged or from another version.
     """
-    saved = read_saved(folder, REGRESS)
-    return None if saved is None else (saved[0], RegressSettings.from_dict(saved[1]))
+    return saved_settings(folder, REGRESS, RegressSettings.from_dict)
 
 
 def _check_data(name: str) -> None:

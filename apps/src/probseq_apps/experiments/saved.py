@@ -1,13 +1,15 @@
 """The `config.json` of an experiment; importable without torch, for the command line."""
 
 import json
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from probseq_apps.experiments.settings import ClassifySettings
 from probseq_apps.training.runs import CONFIG
 
 CLASSIFY = "classify"
+T = TypeVar("T")
 
 
 def config_of(recipe: str, settings: ClassifySettings) -> dict[str, object]:
@@ -27,8 +29,7 @@ def saved_command(folder: Path) -> tuple[str, ClassifySettings] | None:
     Raises:
         ValueError: the file is damaged or from another version.
     """
-    saved = read_saved(folder, CLASSIFY)
-    return None if saved is None else (saved[0], ClassifySettings.from_dict(saved[1]))
+    return saved_settings(folder, CLASSIFY, ClassifySettings.from_dict)
 
 
 def config_values(experiment: str, recipe: str, settings: dict[str, object]) -> dict[str, object]:
@@ -36,19 +37,44 @@ def config_values(experiment: str, recipe: str, settings: dict[str, object]) -> 
     return {"experiment": experiment, "recipe": recipe, "settings": settings}
 
 
-def read_saved(folder: Path, experiment: str) -> tuple[str, dict[str, Any]] | None:
-    """Recipe and settings, as plain values, of the experiment in a folder.
+def holds_experiment(folder: Path, experiment: str) -> bool:
+    """Whether a folder holds an experiment of this kind.
+
+    Raises:
+        ValueError: the file is damaged.
+    """
+    return _read(folder, experiment) is not None
+
+
+def saved_settings(
+    folder: Path, experiment: str, build: Callable[[Mapping[str, Any]], T]
+) -> tuple[str, T] | None:
+    """Recipe and settings of the experiment in a folder.
 
     Args:
         folder: any folder.
         experiment: the kind of experiment.
+        build: makes settings of plain values.
 
     Returns:
         None where the folder holds no experiment of this kind.
 
     Raises:
-        ValueError: the file is damaged.
+        ValueError: the file is damaged or from another version.
     """
+    config = _read(folder, experiment)
+    if config is None:
+        return None
+    try:
+        return str(config["recipe"]), build(config["settings"])
+    # What wrong contents end in, from a missing key to a comparison of a string with a number.
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise ValueError(
+            f"{folder / CONFIG} is damaged or from another version: {type(error).__name__}: {error}"
+        ) from error
+
+
+def _read(folder: Path, experiment: str) -> dict[str, Any] | None:
     file = folder / CONFIG
     if not file.is_file():
         return None
@@ -58,4 +84,4 @@ def read_saved(folder: Path, experiment: str) -> tuple[str, dict[str, Any]] | No
         raise ValueError(f"{file} cannot be read as JSON: {error}") from error
     if not isinstance(config, dict) or config.get("experiment") != experiment:
         return None
-    return config["recipe"], config["settings"]
+    return config
