@@ -307,3 +307,24 @@ def test_a_given_prior_precision_and_validation_data_exclude_each_other(make_mod
         laplace_model(model, pairs, prior_precision=1.0, validation=pairs)
     with pytest.raises(ValueError, match="must hold data"):
         laplace_model(model, pairs, validation=[])
+
+
+def test_copies_as_samples_change_nothing_and_each_has_its_own_label(make_model):
+    model, inputs = make_model()
+    batches = [(inputs, labels_for(inputs))]
+    once, many = (
+        laplace_model(model.eval(), batches, prior_precision=0.7, num_samples=count).head.linear
+        for count in (None, 3)
+    )
+    assert many.log_evidence == pytest.approx(once.log_evidence, rel=1e-12)
+
+
+def test_dropout_is_off_whatever_mode_the_model_is_in(make_model):
+    model, inputs = make_model(dropout=0.5)
+    batches = [(inputs, labels_for(inputs))]
+    evaluated, trained = (
+        laplace_model(model.train(mode), batches, prior_precision=0.7) for mode in (False, True)
+    )
+    assert not trained.training
+    assert trained.head.linear.log_evidence == evaluated.head.linear.log_evidence
+    torch.testing.assert_close(trained(inputs).logits, evaluated(inputs).logits)

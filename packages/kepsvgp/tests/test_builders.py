@@ -54,6 +54,7 @@ def test_the_papers_sizes_run(name):
     assert isinstance(last, KernelEigenPairAttention)
     assert all(isinstance(module, SoftmaxAttention) for module in plain)
     assert last.projection.shape == (2, config.num_heads, size, config.rank)
+    assert [part.p for part in last.modules() if isinstance(part, nn.Dropout)] == [0.1]
 
 
 @pytest.mark.parametrize(
