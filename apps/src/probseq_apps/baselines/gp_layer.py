@@ -1,18 +1,16 @@
-"""The Gaussian processes of SV-DKL; imports gpytorch, so import it late."""
+"""The Gaussian processes of SV-DKL, on gpytorch."""
 
-from typing import cast
+from typing import Any
 
-import gpytorch
 import torch
-from gpytorch.distributions import MultivariateNormal
-from gpytorch.utils.memoize import clear_cache_hook
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
+from probseq.errors import require
 from probseq.gaussians import DiagonalGaussian
 
 
-class GaussianProcesses(gpytorch.models.ApproximateGP):
+class GaussianProcesses(nn.Module):
     """Independent sparse variational Gaussian processes, each of one scalar input.
 
     Each has a constant mean, an RBF kernel, and inducing inputs of its own, whitened.
@@ -20,34 +18,39 @@ class GaussianProcesses(gpytorch.models.ApproximateGP):
     Args:
         num_processes: number of processes G.
         num_inducing: inducing inputs M of each; they start evenly spaced from -2 to 2.
+
+    Raises:
+        MissingExtraError: gpytorch is not installed.
     """
 
     def __init__(self, num_processes: int, num_inducing: int) -> None:
+        super().__init__()
+        gpytorch = _gpytorch()
         shape = torch.Size([num_processes])
         grid = torch.linspace(-2.0, 2.0, num_inducing)
-        strategy = gpytorch.variational.VariationalStrategy(
+        self.variational_strategy = gpytorch.variational.VariationalStrategy(
             self,
             grid.repeat(num_processes, 1)[..., None],
             gpytorch.variational.CholeskyVariationalDistribution(num_inducing, batch_shape=shape),
             learn_inducing_locations=True,
         )
-        super().__init__(strategy)
         self.mean_module = gpytorch.means.ConstantMean(batch_shape=shape)
         self.covar_module = gpytorch.kernels.ScaleKernel(
             gpytorch.kernels.RBFKernel(batch_shape=shape), batch_shape=shape
         )
         # The first call in training mode sets the posterior to the prior, with a little noise from
         # the global generator: here, so that a first training step draws nothing unseen.
-        self(torch.zeros(num_processes, 1, 1))
+        self.variational_strategy(torch.zeros(num_processes, 1, 1))
         self._forget()
 
-    def forward(self, x: Tensor) -> MultivariateNormal:
-        """Prior at the inputs, as gpytorch asks for it."""
-        return MultivariateNormal(cast("Tensor", self.mean_module(x)), self.covar_module(x))
+    def forward(self, x: Tensor) -> Any:
+        """Prior at the inputs, as gpytorch's variational strategy asks its model for it."""
+        distributions = _gpytorch().distributions
+        return distributions.MultivariateNormal(self.mean_module(x), self.covar_module(x))
 
     def marginals(self, x: Float[Tensor, "n processes"]) -> DiagonalGaussian:
         """Posterior of each process at its input, ``(n, processes)``."""
-        posterior = self(x.mT[..., None])
+        posterior = self.variational_strategy(x.mT[..., None])
         marginals = DiagonalGaussian(posterior.mean.mT, posterior.variance.mT)
         self._forget()
         return marginals
@@ -60,4 +63,8 @@ class GaussianProcesses(gpytorch.models.ApproximateGP):
 
     def _forget(self) -> None:
         """Drop what gpytorch remembers: stale once weights are loaded, and in the way of copies."""
-        clear_cache_hook(self.variational_strategy)
+        _gpytorch().utils.memoize.clear_cache_hook(self.variational_strategy)
+
+
+def _gpytorch() -> Any:
+    return require("gpytorch", extra="dkl", distribution="probseq-apps")

@@ -9,6 +9,7 @@ from probseq.errors import require
 from probseq.transformers import TransformerOutput
 from probseq.transformers.attention import full_precision
 from probseq_apps.baselines.backbone import Backbone, check_backbone, check_num_data
+from probseq_apps.baselines.gp_layer import GaussianProcesses
 
 
 class SVDKLTransformer(nn.Module):
@@ -38,8 +39,6 @@ class SVDKLTransformer(nn.Module):
         num_inducing: int,
     ) -> None:
         super().__init__()
-        from probseq_apps.baselines.gp_layer import GaussianProcesses
-
         self.model, self.num_data = model, num_data
         self.reduction = nn.Linear(dim, num_processes)
         self.processes = GaussianProcesses(num_processes, num_inducing)
