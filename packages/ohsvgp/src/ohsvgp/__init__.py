@@ -1,10 +1,21 @@
-"""Online HiPPO sparse variational Gaussian processes.
+"""Online Gaussian processes that learn from a stream without forgetting (thesis chapter 4).
 
-Not built yet: this release holds a version and nothing else.
+Example:
+    >>> import torch
+    >>> from ohsvgp import Gaussian, LegS, OnlineGP
+    >>> from probseq.kernels import RBF
+    >>> gp = OnlineGP(RBF(1), Gaussian(0.01), LegS(20))
+    >>> gp.update([0.0, 1.0, 2.0], [0.0, 0.8, 0.9]).n_new
+    3
 """
 
 from importlib.metadata import version
 
-__all__ = ["__version__"]
+from ohsvgp.bases import LegS
+from ohsvgp.likelihoods import Gaussian
+from ohsvgp.online import OnlineGP
+from ohsvgp.state import UpdateInfo
+
+__all__ = ["Gaussian", "LegS", "OnlineGP", "UpdateInfo", "__version__"]
 
 __version__ = version("ohsvgp")

@@ -48,6 +48,9 @@ class _SquaredDistance(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, a: Tensor, b: Tensor, exact: bool) -> Tensor:
         ctx.save_for_backward(a, b)
+        if a.shape[-1] == 1:
+            # On a line the difference itself is no dearer than the expansion, and exact.
+            return (a - b.mT).square_()
         if exact:
             return torch.cdist(a, b, compute_mode="donot_use_mm_for_euclid_dist").square()
         # One product of widened factors, (−2a, |a|², 1)·(b, 1, |b|²): additions of n×m matrices

@@ -1,0 +1,152 @@
+"""What an inducing basis is asked for when the stream moves on."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ohsvgp.inducing import Inducing, PointFunctional
+from ohsvgp.random_features import FeatureFunctional
+from probseq.kernels import Kernel
+
+__all__ = ["Advance", "Basis", "TimeBasis"]
+
+
+@dataclass(frozen=True, eq=False)
+class Advance:
+    """One step of the stream, as a basis sees it.
+
+    Times are counted from the first stamp t0, in float64, before they become ``inputs``.
+
+    Attributes:
+        kernel: the prior covariance function, from ``Basis.prior``.
+        previous: the inducing set so far; None at the first step.
+        inputs: new inputs in the order of the stream, shape (n, d); n may be zero.
+        length: end of the window minus t0. For paths: number of inputs seen, the new ones counted.
+        origin: t0 (0 for paths).
+        generator: source of randomness; None for torch's own.
+    """
+
+    kernel: Kernel
+    previous: Inducing | None
+    inputs: Float[Tensor, "n d"]
+    length: float
+    origin: float = 0.0
+    generator: torch.Generator | None = None
+
+
+class Basis(ABC):
+    """A rule that makes inducing variables follow the stream.
+
+    Attributes:
+        num_inducing: M.
+        fixed_hyperparameters: whether the sets depend on the kernel's hyperparameters in a way
+            that cannot be redone later, so that these must stay once data have been absorbed.
+    """
+
+    num_inducing: int
+    fixed_hyperparameters: bool = False
+
+    @abstractmethod
+    def advance(self, step: Advance) -> Inducing:
+        """The inducing set after a step; ``step.previous`` itself if it stays as it was."""
+
+    def prior(self, kernel: Kernel) -> Kernel:
+        """The covariance function that all covariances come from: the kernel itself by default.
+
+        A basis that replaces the kernel by random features returns that finite-rank kernel.
+        """
+        return kernel
+
+    def bind(self, kernel: Kernel, generator: torch.Generator) -> None:
+        """Meet the model's kernel, once, at its construction; draw what must be drawn.
+
+        Args:
+            kernel: the model's kernel.
+            generator: the model's source of randomness.
+
+        Raises:
+            ValueError: M below 1, or the kernel has another input dimension or family than the
+                basis needs.
+        """
+        if self.num_inducing < 1:
+            raise ValueError(f"num_inducing must be at least 1, got {self.num_inducing}")
+
+    def refine(
+        self, inducing: Inducing, objective: Callable[[Inducing], Tensor], step: Advance
+    ) -> Inducing:
+        """Optimise the set that ``advance`` gave; as it is by default.
+
+        Args:
+            inducing: the set.
+            objective: the online bound of the new data in nats, summed over series, to be
+                maximised; differentiable in the set's tensors.
+            step: the step that made the set.
+        """
+        return inducing
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What ``bind`` drew, to be saved with the model's state."""
+        return {}
+
+    def load_tensors(self, tensors: dict[str, Tensor]) -> None:
+        """Take what ``tensors`` of a saved model gave.
+
+        Raises:
+            ValueError: tensors that this basis does not have.
+        """
+        if tensors:
+            raise ValueError(
+                f"tensors must be empty for {type(self).__name__}, got {sorted(tensors)}"
+            )
+
+    def restore(self, tensors: dict[str, Tensor]) -> Inducing:
+        """The inducing set that ``Inducing.tensors`` was called on."""
+        if "coefficients" in tensors:
+            return FeatureFunctional(tensors["coefficients"])
+        return PointFunctional(tensors["nodes"], tensors.get("weights"))
+
+    def functions(
+        self, kernel: Kernel, x: Float[Tensor, "n 1"], length: float
+    ) -> Float[Tensor, "*b m n"]:
+        """Orthogonal functions g_m of the basis at x, for f ≈ Σ u_m g_m (thesis C.2).
+
+        Raises:
+            ValueError: the basis has none.
+        """
+        raise ValueError(
+            "basis must have orthogonal functions to rebuild f from its coefficients, "
+            f"got {type(self).__name__}: use predict, or LegS, LegT, LagT, FouT or Cosine"
+        )
+
+
+class TimeBasis(Basis):
+    """A basis whose inducing set depends on the window [t0, t0 + length] only."""
+
+    @abstractmethod
+    def inducing(self, kernel: Kernel, length: float) -> Inducing:
+        """The inducing set of the window [0, length]."""
+
+    def advance(self, step: Advance) -> Inducing:
+        """The set of the new window."""
+        return self.inducing(step.kernel, step.length)
+
+    def bind(self, kernel: Kernel, generator: torch.Generator) -> None:
+        """Refuse kernels on more than time.
+
+        Args:
+            kernel: the model's kernel.
+            generator: not used.
+
+        Raises:
+            ValueError: M below 1, or the kernel's dim is not 1.
+        """
+        super().bind(kernel, generator)
+        if kernel.dim != 1:
+            raise ValueError(
+                f"kernel must have dim=1 for the time basis {type(self).__name__}, got "
+                f"dim={kernel.dim}: use Path or points for inputs of several dimensions"
+            )

@@ -1,0 +1,85 @@
+"""Inducing variables as linear functionals of the process, and their covariances.
+
+Every set is u = W f(nodes), so that all covariances of one set, of two sets and of function values
+come from one joint Gaussian: no predictive variance can be negative, whatever the quadrature.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+from jaxtyping import Float
+from torch import Tensor
+
+from probseq.kernels import Kernel
+
+__all__ = ["Inducing", "PointFunctional"]
+
+
+class Inducing(ABC):
+    """A set of M inducing variables u, jointly Gaussian with the process f."""
+
+    @property
+    @abstractmethod
+    def num_inducing(self) -> int:
+        """M."""
+
+    @abstractmethod
+    def covariance(self, kernel: Kernel) -> Float[Tensor, "*b m m"]:
+        """Prior covariance K_uu."""
+
+    @abstractmethod
+    def cross(self, kernel: Kernel, x: Float[Tensor, "*#b n d"]) -> Float[Tensor, "*b m n"]:
+        """Prior covariance K_uf of u and f(x)."""
+
+    @abstractmethod
+    def cross_inducing(self, kernel: Kernel, other: "Inducing") -> Float[Tensor, "*b m k"]:
+        """Prior covariance K_ab of this set (rows) and another one of the same kind (columns)."""
+
+    @abstractmethod
+    def tensors(self) -> dict[str, Tensor]:
+        """What defines the set, by field name: enough to build it again."""
+
+
+@dataclass(frozen=True, eq=False)
+class PointFunctional(Inducing):
+    """u = W f(nodes), or u = f(nodes) where W is None.
+
+    Attributes:
+        nodes: inputs of shape (*b, Q, d).
+        weights: W of shape (*b, M, Q); None stands for the identity.
+    """
+
+    nodes: Float[Tensor, "*b q d"]
+    weights: Float[Tensor, "*b m q"] | None = None
+
+    @property
+    def num_inducing(self) -> int:
+        """M."""
+        return (self.nodes if self.weights is None else self.weights).shape[-2]
+
+    def covariance(self, kernel: Kernel) -> Float[Tensor, "*b m m"]:
+        """K_uu = W k(nodes, nodes) Wᵀ."""
+        return self.cross_inducing(kernel, self)
+
+    def cross(self, kernel: Kernel, x: Float[Tensor, "*#b n d"]) -> Float[Tensor, "*b m n"]:
+        """K_uf = W k(nodes, x)."""
+        K = kernel(self.nodes, x)
+        return K if self.weights is None else self.weights @ K
+
+    def cross_inducing(self, kernel: Kernel, other: Inducing) -> Float[Tensor, "*b m k"]:
+        """K_ab = W_a k(nodes_a, nodes_b) W_bᵀ, which thesis chapter 4 leaves out.
+
+        Raises:
+            TypeError: ``other`` is another kind of inducing set.
+        """
+        if not isinstance(other, PointFunctional):
+            raise TypeError(
+                f"other must be a PointFunctional like this set, got {type(other).__name__}"
+            )
+        K = self.cross(kernel, other.nodes)
+        return K if other.weights is None else K @ other.weights.mT
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The nodes, and the weights if there are any."""
+        fields = {"nodes": self.nodes}
+        return fields if self.weights is None else {**fields, "weights": self.weights}

@@ -1,0 +1,65 @@
+"""What an observation model p(y | f) is asked for."""
+
+from abc import ABC, abstractmethod
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from probseq.gaussians import DiagonalGaussian
+
+__all__ = ["Expectations", "Likelihood"]
+
+
+class Expectations(NamedTuple):
+    """Expectations under f ~ N(mean, variance), elementwise.
+
+    Attributes:
+        log_prob: E[log p(y | f)].
+        gradient: g = E[d log p / df].
+        curvature: w = −E[d² log p / df²].
+    """
+
+    log_prob: Tensor
+    gradient: Tensor
+    curvature: Tensor
+
+
+class Likelihood(nn.Module, ABC):
+    """Observation model, independent across points; parameters are stored unconstrained."""
+
+    @abstractmethod
+    def log_prob(self, f: Float[Tensor, "*#n"], y: Float[Tensor, "*#n"]) -> Float[Tensor, "*n"]:
+        """Log p(y | f), elementwise."""
+
+    @abstractmethod
+    def expectations(
+        self, mean: Float[Tensor, "*#n"], variance: Float[Tensor, "*#n"], y: Float[Tensor, "*#n"]
+    ) -> Expectations:
+        """Expectations under f ~ N(mean, variance)."""
+
+    @abstractmethod
+    def predictive_log_prob(
+        self, mean: Float[Tensor, "*#n"], variance: Float[Tensor, "*#n"], y: Float[Tensor, "*#n"]
+    ) -> Float[Tensor, "*n"]:
+        """Log ∫ p(y | f) N(f; mean, variance) df, elementwise."""
+
+    @abstractmethod
+    def predictive_moments(
+        self, mean: Float[Tensor, "*#n"], variance: Float[Tensor, "*#n"]
+    ) -> DiagonalGaussian:
+        """Mean and variance of y when f ~ N(mean, variance)."""
+
+    @abstractmethod
+    def sample(
+        self, f: Float[Tensor, "*n"], generator: torch.Generator | None = None
+    ) -> Float[Tensor, "*n"]:
+        """Draws y ~ p(y | f)."""
+
+    def check_targets(self, y: Tensor) -> None:
+        """Refuse targets outside the support.
+
+        Raises:
+            ValueError: names the first such target.
+        """

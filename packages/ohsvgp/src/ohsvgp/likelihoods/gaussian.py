@@ -1,0 +1,62 @@
+"""Gaussian noise."""
+
+import math
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from ohsvgp.likelihoods.base import Expectations, Likelihood
+from probseq.gaussians import DiagonalGaussian
+
+__all__ = ["Gaussian"]
+
+
+class Gaussian(Likelihood):
+    """y = f + ε, ε ~ N(0, σ²); updates are in closed form.
+
+    Args:
+        noise: the variance σ², a number or one per series.
+
+    Raises:
+        ValueError: σ² not above 0, or not finite.
+    """
+
+    def __init__(self, noise: float | Tensor = 0.1) -> None:
+        super().__init__()
+        value = torch.as_tensor(noise)
+        value = value if value.is_floating_point() else value.to(torch.get_default_dtype())
+        if not (value.isfinite() & (value > 0)).all():
+            raise ValueError(f"noise must be a variance above 0 and finite, got {value.tolist()}")
+        self.raw_noise = nn.Parameter(value.detach().log())
+
+    @property
+    def noise(self) -> Float[Tensor, "*b"]:
+        """σ²."""
+        return self.raw_noise.exp()
+
+    def log_prob(self, f: Tensor, y: Tensor) -> Tensor:
+        """Log N(y; f, σ²)."""
+        noise = self.noise[..., None]
+        return -0.5 * ((y - f).square() / noise + (2 * math.pi * noise).log())
+
+    def expectations(self, mean: Tensor, variance: Tensor, y: Tensor) -> Expectations:
+        """In closed form: g = (y − mean)/σ², w = 1/σ²."""
+        noise = self.noise[..., None]
+        log_prob = self.log_prob(mean, y) - 0.5 * variance / noise
+        gradient = (y - mean) / noise
+        return Expectations(log_prob, gradient, (1 / noise).expand(gradient.shape))
+
+    def predictive_log_prob(self, mean: Tensor, variance: Tensor, y: Tensor) -> Tensor:
+        """Log N(y; mean, variance + σ²)."""
+        total = variance + self.noise[..., None]
+        return -0.5 * ((y - mean).square() / total + (2 * math.pi * total).log())
+
+    def predictive_moments(self, mean: Tensor, variance: Tensor) -> DiagonalGaussian:
+        """N(mean, variance + σ²)."""
+        return DiagonalGaussian(mean, variance + self.noise[..., None])
+
+    def sample(self, f: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """F plus noise."""
+        noise = torch.randn(f.shape, dtype=f.dtype, device=f.device, generator=generator)
+        return f + self.noise[..., None].sqrt() * noise

@@ -1,0 +1,523 @@
+"""Gaussian processes that learn from a stream."""
+
+import copy
+import math
+import re
+import warnings
+from typing import Any, Literal, overload
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ohsvgp import core
+from ohsvgp.bases.base import Advance, Basis
+from ohsvgp.inducing import Inducing
+from ohsvgp.inputs import (
+    Clock,
+    as_mask,
+    as_points,
+    as_targets,
+    check_sorted,
+    start_clock,
+)
+from ohsvgp.likelihoods import Likelihood
+from ohsvgp.saved import pack, unpack
+from ohsvgp.state import OnlineState, UpdateInfo, hyperparameters
+from ohsvgp.step import Data, Move, absorb, move
+from ohsvgp.whitening import MAX_RELATIVE_JITTER
+from probseq.errors import JitterWarning
+from probseq.gaussians import DiagonalGaussian
+from probseq.gaussians import Gaussian as JointGaussian
+from probseq.kernels import Kernel
+from probseq.linalg import default_jitter
+
+__all__ = ["OnlineGP"]
+
+
+class OnlineGP:
+    """Sparse Gaussian process that absorbs a stream and never sees old data again (thesis ch. 4).
+
+    Inducing variables follow the stream as ``basis`` says; the posterior on them is carried along
+    exactly where the inducing set stays, and by the online bound of Bui et al. 2017 where it
+    moves. Memory is O(M²), whatever the length of the stream.
+
+    Inputs are torch tensors, numpy arrays, lists or pandas series. With a kernel of dim 1 they are
+    times of shape (n,), numbers or calendar stamps; otherwise points of shape (n, dim). Targets
+    have shape (*b, n): leading dimensions are independent series that share the inputs.
+
+    Args:
+        kernel: covariance function; converted to ``dtype`` in place.
+        likelihood: observation model; converted to ``dtype`` in place.
+        basis: how inducing variables follow the stream.
+        whitening: "chol", or "eig" to drop directions instead of adding jitter.
+        rel_jitter: jitter relative to the mean of K_uu's diagonal; 1e-8 in float64 and 1e-6 in
+            float32 if None.
+        t0: where the window starts; the first stamp if None.
+        rebase: when the window's end moves. "task": with every update, to its last stamp.
+            "grow:1.05": when a stamp passes it, to 1.05 times the time since t0, so that few
+            updates of one point move it. "manual": only by ``t_end`` or ``rebase``.
+        time_unit: numpy's code of the unit that calendar stamps are counted in, e.g. "D" or "h".
+        dtype: of everything but the clock, which is float64.
+        seed: of the model's own random numbers (random inducing points, random features).
+
+    Raises:
+        ValueError: an option that is not one of the above, ``rel_jitter`` not in (0, 1e-4], or a
+            kernel that the basis cannot serve.
+
+    Example:
+        >>> import torch
+        >>> from ohsvgp import Gaussian, LegS, OnlineGP
+        >>> from probseq.kernels import RBF
+        >>> t = torch.linspace(0.0, 10.0, 200)
+        >>> gp = OnlineGP(RBF(1), Gaussian(0.01), LegS(30))
+        >>> for part in torch.arange(200).chunk(4):
+        ...     info = gp.update(t[part], t[part].sin())
+        >>> bool((gp.predict(t).mean - t.sin()).abs().max() < 0.05)
+        True
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        likelihood: Likelihood,
+        basis: Basis,
+        *,
+        whitening: Literal["chol", "eig"] = "chol",
+        rel_jitter: float | None = None,
+        t0: Any = None,
+        rebase: str = "task",
+        time_unit: str = "D",
+        dtype: torch.dtype = torch.float64,
+        seed: int = 0,
+    ) -> None:
+        if whitening not in ("chol", "eig"):
+            raise ValueError(f'whitening must be "chol" or "eig", got {whitening!r}')
+        self.growth = _growth(rebase)
+        _check_jitter(rel_jitter, dtype)
+        self.kernel = kernel.to(dtype)
+        self.likelihood = likelihood.to(dtype)
+        self.whitening: Literal["chol", "eig"] = whitening
+        self.rel_jitter = rel_jitter
+        self.rebase_policy = rebase
+        self.time_unit = time_unit
+        self.dtype = dtype
+        self.generator = torch.Generator(kernel.raw_lengthscale.device).manual_seed(seed)
+        # A copy: what the basis draws for this kernel belongs to this model.
+        self.basis = copy.deepcopy(basis)
+        self.basis.bind(self.kernel, self.generator)
+        self.clock = None if t0 is None else start_clock([t0], time_unit)
+        self._state: OnlineState | None = None
+
+    @property
+    def of_time(self) -> bool:
+        """Whether inputs are times; otherwise points, and the window is counted in points."""
+        return self.kernel.dim == 1
+
+    @property
+    def state(self) -> OnlineState | None:
+        """What is remembered of the stream; None before the first update."""
+        return self._state
+
+    def update(
+        self,
+        t: Any,
+        y: Any,
+        *,
+        mask: Any = None,
+        missing: Literal["raise", "drop"] = "raise",
+        sort: bool = False,
+        t_end: Any = None,
+    ) -> UpdateInfo:
+        """Absorb new observations; one is enough. ``partial_fit`` is the same.
+
+        Args:
+            t: stamps of shape (n,), sorted, not before t0; later than what came before or inside
+                the window, duplicates allowed. Points of shape (n, dim) if the kernel's dim is
+                not 1.
+            y: targets of shape (*b, n).
+            mask: False at targets to be ignored, of y's shape (leading dimensions may be left out).
+            missing: what NaN in y means: an error, or a gap ("drop").
+            sort: sort by time first.
+            t_end: move the window's end at least to here; it never moves back.
+
+        Returns:
+            The bound, the information lost by moving, and what the factorisation took.
+
+        Raises:
+            ValueError: bad shapes, NaN or infinity, unsorted or too early stamps, targets outside
+                the likelihood's support, no first point and no ``t_end``, or hyperparameters
+                changed under a basis that cannot follow. The model is then as it was before.
+            CholeskyError: K_uu stays indefinite at a relative jitter of 1e-4.
+        """
+        clock, data, end = self._read(t, y, mask, missing, sort, t_end)
+        old, changed = self._state, self._changed()
+        length = self._length(data, end)
+        count = (old.count if old else 0) + data.x.shape[0]
+        kernel = self.basis.prior(self.kernel)
+        generator = _twin(self.generator)
+        with torch.no_grad():
+            inducing = self._advance(kernel, data, length, count, clock, generator, changed)
+            step = self._move(kernel, inducing, changed)
+            site, bound = absorb(kernel, self.likelihood, step, data)
+        state = OnlineState(
+            inducing, step.whitening, site, hyperparameters(self.kernel), length, count
+        )
+        info = UpdateInfo(
+            bound=bound.value,
+            lost_information=bound.lost_information,
+            rank=int(step.whitening.rank.min()),
+            jitter_used=float(step.whitening.relative_jitter.max()),
+            n_new=data.x.shape[0],
+            t_end=clock.user(length) if self.of_time else length,
+        )
+        self.clock, self.generator, self._state = clock, generator, state
+        return info
+
+    partial_fit = update
+
+    def updated(self, t: Any, y: Any, **options: Any) -> "OnlineGP":
+        """A new model that has absorbed the data; this one stays as it is.
+
+        The two share the kernel and the likelihood, which updates do not change.
+
+        Args:
+            t: as in ``update``.
+            y: as in ``update``.
+            options: as in ``update``.
+        """
+        twin = copy.copy(self)
+        twin.update(t, y, **options)
+        return twin
+
+    def rebase(self, t_end: Any) -> UpdateInfo:
+        """Move the window's end without new data.
+
+        Args:
+            t_end: the new end; an earlier one than now changes nothing.
+
+        Raises:
+            ValueError: as ``update``.
+        """
+        return self.update([], self.kernel.raw_lengthscale.new_zeros(0), t_end=t_end)
+
+    @overload
+    def predict(
+        self, t: Any, *, full_cov: Literal[False] = False, include_noise: bool = False
+    ) -> DiagonalGaussian: ...
+    @overload
+    def predict(
+        self, t: Any, *, full_cov: Literal[True], include_noise: Literal[False] = False
+    ) -> JointGaussian: ...
+    def predict(
+        self, t: Any, *, full_cov: bool = False, include_noise: bool = False
+    ) -> DiagonalGaussian | JointGaussian:
+        """Posterior of f, or mean and variance of y, at new inputs; the prior before any update.
+
+        Args:
+            t: inputs, anywhere and in any order.
+            full_cov: the covariance of all inputs instead of variances.
+            include_noise: mean and variance of a new y instead of f.
+
+        Returns:
+            A Gaussian with batch dimensions of the series.
+
+        Raises:
+            ValueError: bad inputs, or both options at once.
+        """
+        if full_cov and include_noise:
+            raise ValueError(
+                "full_cov and include_noise exclude each other: noise is independent across "
+                "points, add it to the covariance's diagonal"
+            )
+        with torch.no_grad():
+            latent = self._latent(self._inputs(t), full_cov)
+            if include_noise:
+                return self.likelihood.predictive_moments(latent.mean, latent.variance)
+            return latent
+
+    def sample(
+        self, t: Any, num_samples: int, generator: torch.Generator | None = None
+    ) -> Float[Tensor, "s *b n"]:
+        """Draws of f from the posterior, jointly over the inputs.
+
+        Args:
+            t: inputs.
+            num_samples: S.
+            generator: source of randomness; torch's own if None.
+
+        Returns:
+            Samples of shape (S, *b, n).
+
+        Raises:
+            ValueError: bad inputs, or S below 1.
+        """
+        if num_samples < 1:
+            raise ValueError(f"num_samples must be at least 1, got {num_samples}")
+        return self.predict(t, full_cov=True).rsample((num_samples,), generator=generator)
+
+    def log_prob(self, t: Any, y: Any) -> Float[Tensor, "*b n"]:
+        """Log predictive density of every target by itself, noise included, in nats.
+
+        Args:
+            t: inputs of the targets, in any order.
+            y: targets of shape (*b, n).
+
+        Raises:
+            ValueError: bad inputs or targets.
+        """
+        x = self._inputs(t)
+        targets = as_targets(y, x.shape[0], None, x)
+        self.likelihood.check_targets(targets)
+        with torch.no_grad():
+            latent = self._latent(x, full_cov=False)
+            return self.likelihood.predictive_log_prob(latent.mean, latent.variance, targets)
+
+    def posterior_coefficients(self) -> JointGaussian:
+        """Law q(u) of the inducing variables: of f's projections on the basis (thesis C.2).
+
+        Raises:
+            ValueError: no data yet.
+        """
+        state = self._ready("posterior_coefficients")
+        with torch.no_grad():
+            # u = R⁻¹ v, and R⁻¹ = K_uu Rᵀ up to the jitter.
+            K_uu = state.inducing.covariance(self.basis.prior(self.kernel))
+            P = state.whitening.matrix @ K_uu
+            return core.predict(state.moments, P, K_uu, full_cov=True)
+
+    def reconstruct(self, t: Any) -> DiagonalGaussian:
+        """F ≈ Σ u_m g_m(t), u ~ q(u): the finite-basis picture of the posterior (thesis C.2).
+
+        Args:
+            t: inputs, inside the window.
+
+        Raises:
+            ValueError: no data yet, or a basis without orthogonal functions.
+        """
+        state = self._ready("reconstruct")
+        law = self.posterior_coefficients()
+        g = self.basis.functions(self.kernel, self._inputs(t), state.length).detach()
+        mean = (g.mT @ law.mean[..., None])[..., 0]
+        return DiagonalGaussian(mean, (g * (law.covariance @ g)).sum(-2).expand(mean.shape))
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Everything that predictions and further updates need, as a flat dict of tensors."""
+        return pack(self)
+
+    def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
+        """Take over a saved state; predictions are then equal to the last bit.
+
+        Raises:
+            ValueError: the state of another schema, kernel, likelihood, basis, M or dtype.
+        """
+        self._state = unpack(self, tensors)
+
+    def bound(self, t: Any, y: Any, **options: Any) -> Float[Tensor, "*b"]:
+        """Online bound of new data, differentiable in kernel and likelihood; nothing is absorbed.
+
+        Args:
+            t: as in ``update``.
+            y: as in ``update``.
+            options: as in ``update``.
+        """
+        clock, data, end = self._read(t, y, **options)
+        length = self._length(data, end)
+        count = (self._state.count if self._state else 0) + data.x.shape[0]
+        kernel = self.basis.prior(self.kernel)
+        with torch.no_grad():
+            inducing = self._advance(
+                kernel, data, length, count, clock, _twin(self.generator), True
+            )
+        return absorb(kernel, self.likelihood, self._move(kernel, inducing, True), data)[1].value
+
+    def _advance(
+        self,
+        kernel: Kernel,
+        data: Data,
+        length: float,
+        count: int,
+        clock: Clock,
+        generator: torch.Generator,
+        changed: bool,
+    ) -> Inducing:
+        """The inducing set after the new inputs, optimised if the basis does so."""
+        old = self._state
+        if old is not None and self.growth is not None and length == old.length:
+            return old.inducing
+        step = Advance(
+            kernel=kernel,
+            previous=None if old is None else old.inducing,
+            inputs=data.x,
+            length=length if self.of_time else float(count),
+            origin=float(clock.origin) if clock.unit is None else 0.0,
+            generator=generator,
+        )
+        inducing = self.basis.advance(step)
+
+        def objective(candidate: Inducing) -> Tensor:
+            with torch.enable_grad():
+                step = self._move(kernel, candidate, changed)
+                return absorb(kernel, self.likelihood, step, data)[1].value.sum()
+
+        return self.basis.refine(inducing, objective, step)
+
+    def _move(self, kernel: Kernel, inducing: Inducing, changed: bool) -> Move:
+        return move(
+            kernel,
+            self._state,
+            inducing,
+            method=self.whitening,
+            rel_jitter=self.rel_jitter,
+            changed=changed and self._state is not None,
+        )
+
+    def _latent(self, x: Tensor, full_cov: bool) -> DiagonalGaussian | JointGaussian:
+        kernel = self.basis.prior(self.kernel)
+        K_ss = kernel(x, x) if full_cov else kernel.diag(x)
+        state = self._current()
+        if state is None:
+            mean = torch.zeros_like(K_ss[..., 0] if full_cov else K_ss)
+            return JointGaussian(mean, K_ss) if full_cov else DiagonalGaussian(mean, K_ss)
+        P = core.features(kernel, state.inducing, state.whitening.matrix, x)
+        if full_cov:
+            return core.predict(state.moments, P, K_ss, full_cov=True)
+        return core.predict(state.moments, P, K_ss)
+
+    def _current(self) -> OnlineState | None:
+        """The state under the kernel's hyperparameters of now."""
+        old = self._state
+        if old is None or not self._changed():
+            return old
+        step = self._move(self.basis.prior(self.kernel), old.inducing, True)
+        site = old.site if step.T is None else core.carry(old.site, step.T)
+        now = hyperparameters(self.kernel)
+        return OnlineState(old.inducing, step.whitening, site, now, old.length, old.count)
+
+    def _ready(self, caller: str) -> OnlineState:
+        state = self._current()
+        if state is None:
+            raise ValueError(f"{caller} needs data: call update first")
+        return state
+
+    def _changed(self) -> bool:
+        """Whether hyperparameters are no longer those of the state.
+
+        Raises:
+            ValueError: they are not and the basis cannot follow.
+        """
+        if self._state is None:
+            return False
+        changed = not torch.equal(self._state.hyperparameters, hyperparameters(self.kernel))
+        if changed and self.basis.fixed_hyperparameters:
+            raise ValueError(
+                f"kernel must keep its hyperparameters once {type(self.basis).__name__} has "
+                "absorbed data, they were changed: its inducing variables cannot be made again"
+            )
+        return changed
+
+    def _inputs(self, t: Any) -> Tensor:
+        """Inputs of a prediction, shape (n, dim)."""
+        if not self.of_time:
+            return as_points(t, self.kernel.dim, self.kernel.raw_lengthscale)
+        clock = self.clock or start_clock(t, self.time_unit)
+        return clock.internal(t).to(self.kernel.raw_lengthscale)[:, None]
+
+    def _read(
+        self,
+        t: Any,
+        y: Any,
+        mask: Any = None,
+        missing: str = "raise",
+        sort: bool = False,
+        t_end: Any = None,
+    ) -> tuple[Clock, Data, float | None]:
+        """Checked data of an update, the clock they are told by, and t_end since t0."""
+        like = self.kernel.raw_lengthscale
+        chosen = as_mask(mask, y, missing, like)
+        if not self.of_time:
+            if t_end is not None:
+                raise ValueError(f"t_end must be left out for points of dim {self.kernel.dim}")
+            x = as_points(t, self.kernel.dim, like)
+            return Clock(0.0), self._targets(x, y, chosen, None), None
+        clock = self.clock or start_clock(t, self.time_unit, sort=sort)
+        times = clock.internal(t)
+        order = torch.argsort(times, stable=True) if sort else None
+        times = times if order is None else times[order]
+        check_sorted(times)
+        if times.numel() and float(times[0]) < 0:
+            raise ValueError(
+                f"t must not lie before t0={clock.user(0.0)}, got {clock.user(float(times[0]))}: "
+                "give the earliest possible stamp as t0 when the model is made"
+            )
+        end = None if t_end is None else float(clock.internal(t_end, name="t_end")[0])
+        return clock, self._targets(times.to(like)[:, None], y, chosen, order), end
+
+    def _targets(self, x: Tensor, y: Any, mask: Tensor | None, order: Tensor | None) -> Data:
+        if order is not None and mask is not None:
+            mask = mask[..., order]
+        targets = as_targets(y, x.shape[0], mask, x, order)
+        self.likelihood.check_targets(targets if mask is None else targets[mask.expand_as(targets)])
+        if self._state is not None and self._state.site.shift.ndim > 1:
+            series = self._state.site.shift.shape[:-1]
+            if targets.shape[:-1] not in (series, ()):
+                raise ValueError(
+                    f"y must have shape {(*series, x.shape[0])} like the series before, "
+                    f"got {tuple(targets.shape)}"
+                )
+        return Data(x, targets, mask)
+
+    def _length(self, data: Data, end: float | None) -> float:
+        """The window's length after the data, by the rebase policy."""
+        old = 0.0 if self._state is None else self._state.length
+        if not self.of_time:
+            return old + data.x.shape[0]
+        if data.x.shape[0] == 0:
+            if self._state is None and end is None:
+                raise ValueError("t must hold at least one stamp at first, or give t_end")
+            return max(old, end or 0.0)
+        last = float(data.x[-1, 0])
+        growth = self.growth
+        if growth is None or (self._state is None and (end is not None or math.isinf(growth))):
+            wanted = last
+        elif math.isinf(growth) or last <= old:
+            wanted = old
+        else:
+            wanted = growth * last
+        return max(old, wanted, end or 0.0)
+
+
+def _growth(rebase: str) -> float | None:
+    """Growth of the window that a policy asks for; None for "task", infinity for "manual"."""
+    if rebase == "task":
+        return None
+    if rebase == "manual":
+        return math.inf
+    factor = re.fullmatch(r"grow:(\d+(?:\.\d*)?)", rebase)
+    if factor is None or not float(factor[1]) > 1:
+        raise ValueError(
+            f'rebase must be "task", "manual" or "grow:" with a factor above 1, got {rebase!r}'
+        )
+    return float(factor[1])
+
+
+def _check_jitter(rel_jitter: float | None, dtype: torch.dtype) -> None:
+    least = default_jitter(dtype)
+    if rel_jitter is None:
+        return
+    if not 0 < rel_jitter <= MAX_RELATIVE_JITTER:
+        raise ValueError(f"rel_jitter must be in (0, {MAX_RELATIVE_JITTER:g}], got {rel_jitter:g}")
+    if dtype == torch.float32 and rel_jitter < least:
+        warnings.warn(
+            f"rel_jitter {rel_jitter:g} is below the round-off of float32: "
+            f"use {least:g} or more, or float64",
+            JitterWarning,
+            stacklevel=3,
+        )
+
+
+def _twin(generator: torch.Generator) -> torch.Generator:
+    """A generator in the same state."""
+    twin = torch.Generator(generator.device)
+    twin.set_state(generator.get_state())
+    return twin

@@ -1,0 +1,94 @@
+"""Inducing variables under a kernel of finite rank: the random features of thesis Eq. 4.12-4.16."""
+
+from dataclasses import dataclass
+
+from jaxtyping import Float
+from torch import Tensor
+
+from ohsvgp.inducing import Inducing
+from probseq.fourier import fourier_features
+from probseq.kernels import Kernel
+
+__all__ = ["FeatureFunctional", "FeatureKernel"]
+
+
+@dataclass(frozen=True, eq=False)
+class FeatureFunctional(Inducing):
+    """u whose covariance with f(x) is Z φ(x)ᵀ, for a kernel of finite rank k = φ φᵀ.
+
+    The kernel that the methods are given must be a ``FeatureKernel``: an exact K_uf beside a K_uu
+    of random features is no joint covariance, and predictive variances come out negative.
+
+    Attributes:
+        coefficients: Z of shape (*b, M, g): the functionals applied to each of the g features.
+    """
+
+    coefficients: Float[Tensor, "*b m g"]
+
+    @property
+    def num_inducing(self) -> int:
+        """M."""
+        return self.coefficients.shape[-2]
+
+    def covariance(self, kernel: Kernel) -> Float[Tensor, "*b m m"]:
+        """K_uu = Z Zᵀ (thesis Eq. 4.16)."""
+        return self.coefficients @ self.coefficients.mT
+
+    def cross(self, kernel: Kernel, x: Float[Tensor, "*#b n d"]) -> Float[Tensor, "*b m n"]:
+        """K_uf = Z φ(x)ᵀ.
+
+        Raises:
+            TypeError: ``kernel`` has no features.
+        """
+        if not isinstance(kernel, FeatureKernel):
+            raise TypeError(
+                f"kernel must be a FeatureKernel for a FeatureFunctional, "
+                f"got {type(kernel).__name__}: the covariances would not be consistent"
+            )
+        return self.coefficients @ kernel.features(x).mT
+
+    def cross_inducing(self, kernel: Kernel, other: Inducing) -> Float[Tensor, "*b m k"]:
+        """K_ab = Z_a Z_bᵀ.
+
+        Raises:
+            TypeError: ``other`` is another kind of inducing set.
+        """
+        if not isinstance(other, FeatureFunctional):
+            raise TypeError(
+                f"other must be a FeatureFunctional like this set, got {type(other).__name__}"
+            )
+        return self.coefficients @ other.coefficients.mT
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The coefficients."""
+        return {"coefficients": self.coefficients}
+
+
+class FeatureKernel(Kernel):
+    """Kernel of finite rank k̂(x, z) = φ(x) φ(z)ᵀ with the random features of a stationary one.
+
+    It shares the stationary kernel's parameters.
+
+    Args:
+        kernel: the stationary kernel.
+        frequencies: ω of shape (*heads, F, d), from ``probseq.fourier.sample_frequencies``.
+    """
+
+    frequencies: Tensor
+
+    def __init__(self, kernel: Kernel, frequencies: Float[Tensor, "*#heads f d"]) -> None:
+        super().__init__(kernel.dim, batch_shape=kernel.batch_shape)
+        self.raw_lengthscale = kernel.raw_lengthscale
+        self.raw_outputscale = kernel.raw_outputscale
+        self.kernel = kernel
+        self.register_buffer("frequencies", frequencies)
+
+    def features(self, x: Float[Tensor, "*#b n d"]) -> Float[Tensor, "*b n g"]:
+        """φ(x), g = 2F: all cosines, then all sines, each with the kernel's amplitude."""
+        return fourier_features(self.kernel, x, self.frequencies)
+
+    def _covariance(self, x: Tensor, z: Tensor) -> Tensor:
+        return self.features(x) @ self.features(z).mT
+
+    def _variance(self, x: Tensor) -> Tensor:
+        return self.kernel.diag(x)

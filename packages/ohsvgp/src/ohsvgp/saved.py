@@ -1,0 +1,116 @@
+"""The state of an online Gaussian process as a flat dict of tensors, without pickles."""
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from ohsvgp.core import Site
+from ohsvgp.inputs import Clock
+from ohsvgp.state import OnlineState
+from ohsvgp.whitening import Whitening
+
+if TYPE_CHECKING:
+    from ohsvgp.online import OnlineGP
+
+__all__ = ["pack", "unpack"]
+
+_SCHEMA = 1
+_NO_UNIT = -1
+
+
+def pack(model: "OnlineGP") -> dict[str, Tensor]:
+    """All that the model is made of; the dict can be written with safetensors as it is.
+
+    Args:
+        model: the model.
+
+    Returns:
+        Tensors by dotted name. "identity" holds, in bytes, what a model must be to read them.
+    """
+    tensors = {
+        "identity": _bytes(json.dumps(identity(model))),
+        "generator": model.generator.get_state(),
+        **_named("kernel", model.kernel.state_dict()),
+        **_named("likelihood", model.likelihood.state_dict()),
+        **_named("basis", model.basis.tensors()),
+    }
+    if (clock := model.clock) is not None:
+        number = torch.float64 if clock.unit is None else torch.int64
+        tensors["clock.origin"] = torch.tensor(clock.origin, dtype=number)
+        tensors["clock.unit"] = torch.tensor(_NO_UNIT if clock.unit is None else clock.unit)
+    if (state := model.state) is not None:
+        tensors |= {
+            **_named("inducing", state.inducing.tensors()),
+            **_named("whitening", state.whitening._asdict()),
+            **_named("site", state.site._asdict()),
+            "hyperparameters": state.hyperparameters,
+            "length": torch.tensor(state.length, dtype=torch.float64),
+            "count": torch.tensor(state.count),
+        }
+    return {name: tensor.detach().clone().contiguous() for name, tensor in tensors.items()}
+
+
+def unpack(model: "OnlineGP", tensors: dict[str, Tensor]) -> OnlineState | None:
+    """Give the model the saved parameters, and return the saved state.
+
+    Args:
+        model: a model made with the same arguments.
+        tensors: from ``pack``.
+
+    Raises:
+        ValueError: tensors that are no such state, or that of another kind of model.
+    """
+    if "identity" not in tensors or "generator" not in tensors:
+        raise ValueError("tensors must come from OnlineGP.state_dict, got no identity in them")
+    saved, own = json.loads(bytes(tensors["identity"].tolist())), identity(model)
+    if saved != own:
+        differing = [name for name in own if saved.get(name) != own[name]]
+        told = ", ".join(f"{name} {saved.get(name)} instead of {own[name]}" for name in differing)
+        raise ValueError(f"the state must be that of a model like this one, got {told}")
+    parts: dict[str, dict[str, Tensor]] = {}
+    for name, tensor in tensors.items():
+        group, _, field = name.partition(".")
+        parts.setdefault(group, {})[field] = tensor.clone()
+    model.kernel.load_state_dict(parts["kernel"])
+    model.likelihood.load_state_dict(parts.get("likelihood", {}))
+    model.basis.load_tensors(parts.get("basis", {}))
+    model.generator.set_state(tensors["generator"].clone())
+    clock = parts.get("clock")
+    if clock is not None:
+        unit = int(clock["unit"])
+        model.clock = Clock(clock["origin"].item(), None if unit == _NO_UNIT else unit)
+    if "site" not in parts:
+        return None
+    return OnlineState(
+        model.basis.restore(parts["inducing"]),
+        Whitening(**parts["whitening"]),
+        Site(**parts["site"]),
+        tensors["hyperparameters"].clone(),
+        float(tensors["length"]),
+        int(tensors["count"]),
+    )
+
+
+def identity(model: "OnlineGP") -> dict[str, Any]:
+    """What two models must share for one to read the other's state."""
+    return {
+        "schema": _SCHEMA,
+        "kernel": type(model.kernel).__name__,
+        "dim": model.kernel.dim,
+        "kernel_batch": list(model.kernel.batch_shape),
+        "likelihood": type(model.likelihood).__name__,
+        "basis": type(model.basis).__name__,
+        "num_inducing": model.basis.num_inducing,
+        "whitening": model.whitening,
+        "dtype": str(model.dtype),
+    }
+
+
+def _named(group: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {f"{group}.{name}": tensor for name, tensor in tensors.items()}
+
+
+def _bytes(text: str) -> Tensor:
+    return torch.tensor(list(text.encode()), dtype=torch.uint8)

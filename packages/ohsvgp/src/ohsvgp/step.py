@@ -1,0 +1,129 @@
+"""One step of the stream: change the inducing set, then absorb the new data."""
+
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ohsvgp import core
+from ohsvgp.core import Bound, Site
+from ohsvgp.inducing import Inducing
+from ohsvgp.likelihoods import Gaussian, Likelihood
+from ohsvgp.natural import natural_update
+from ohsvgp.state import OnlineState
+from ohsvgp.whitening import Whitening, whiten
+from probseq.kernels import Kernel
+
+__all__ = ["Data", "Move", "absorb", "empty_site", "move"]
+
+
+class Data(NamedTuple):
+    """New observations, checked.
+
+    Attributes:
+        x: inputs of shape (n, d), times counted from t0.
+        y: targets of shape (*b, n), zero where masked.
+        mask: True at points that count; None for all.
+    """
+
+    x: Tensor
+    y: Tensor
+    mask: Tensor | None
+
+
+class Move(NamedTuple):
+    """From the old inducing set to the new one.
+
+    Attributes:
+        inducing: the new set.
+        whitening: of its K_uu.
+        old: the old site on v_a.
+        T: E[v_a | v_b] = T v_b; None where nothing changes.
+        prior_a: R_a K_aa R_aᵀ under new hyperparameters; None for the identity.
+    """
+
+    inducing: Inducing
+    whitening: Whitening
+    old: Site
+    T: Tensor | None
+    prior_a: Tensor | None
+
+
+def empty_site(M: int, like: Tensor) -> Site:
+    """The site of no data: G = 0, h = 0."""
+    return Site(like.new_zeros(M, M), like.new_zeros(M))
+
+
+def move(
+    kernel: Kernel,
+    old: OnlineState | None,
+    inducing: Inducing,
+    *,
+    method: Literal["chol", "eig"],
+    rel_jitter: float | None,
+    changed: bool,
+) -> Move:
+    """Whiten the new inducing set and relate the old one to it.
+
+    Args:
+        kernel: covariance function now.
+        old: the state; None before the first data.
+        inducing: the new set.
+        method: of ``whiten``.
+        rel_jitter: of ``whiten``.
+        changed: whether the kernel's hyperparameters differ from those of ``old.whitening``.
+
+    Returns:
+        The new set with what ``absorb`` needs.
+    """
+    if old is not None and inducing is old.inducing and not changed:
+        return Move(inducing, old.whitening, old.site, None, None)
+    K_bb = inducing.covariance(kernel)
+    whitening = whiten(K_bb, method=method, rel_jitter=rel_jitter)
+    if old is None:
+        return Move(inducing, whitening, empty_site(inducing.num_inducing, K_bb), None, None)
+    R_a = old.whitening.matrix
+    prior_a = None
+    if inducing is old.inducing:
+        # The jitter is noise on u itself, so the same set shares it.
+        K_ab = K_bb + torch.diag_embed(whitening.jitter[..., None].expand(K_bb.shape[:-1]))
+        prior_a = R_a @ K_ab @ R_a.mT
+    else:
+        K_ab = old.inducing.cross_inducing(kernel, inducing)
+        if changed:
+            K_aa = old.inducing.covariance(kernel)
+            jitter = old.whitening.jitter[..., None].expand(K_aa.shape[:-1])
+            prior_a = R_a @ (K_aa + torch.diag_embed(jitter)) @ R_a.mT
+    T = core.transition(R_a, K_ab, whitening.matrix)
+    return Move(inducing, whitening, old.site, T, prior_a)
+
+
+def absorb(kernel: Kernel, likelihood: Likelihood, step: Move, data: Data) -> tuple[Site, Bound]:
+    """The new site on v_b and the online bound of the new data.
+
+    In closed form for the Gaussian likelihood, by natural-gradient steps for others.
+
+    Args:
+        kernel: covariance function.
+        likelihood: observation model.
+        step: from ``move``.
+        data: new observations; may be empty.
+
+    Returns:
+        The site and the bound.
+    """
+    Psi = core.features(kernel, step.inducing, step.whitening.matrix, data.x)
+    K_ff = kernel.diag(data.x)
+    if not isinstance(likelihood, Gaussian):
+        return natural_update(
+            likelihood, step.old, step.T, Psi, K_ff, data.y, mask=data.mask, prior_a=step.prior_a
+        )
+    noise = likelihood.noise
+    precision = (1 / noise)[..., None].expand(*noise.shape, data.y.shape[-1])
+    if data.mask is not None:
+        precision = precision * data.mask
+    new = core.whitened_update(step.old, step.T, Psi, precision, precision * data.y)
+    bound = core.online_bound(
+        step.old, step.T, new, Psi, K_ff, data.y, noise, prior_a=step.prior_a, mask=data.mask
+    )
+    return new, bound

@@ -1,0 +1,75 @@
+"""Whitening of inducing variables: R with R K_uu Rᵀ = I."""
+
+import math
+from typing import Literal, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from probseq.linalg import default_jitter, safe_cholesky, triangular_inverse
+
+__all__ = ["MAX_RELATIVE_JITTER", "Whitening", "whiten"]
+
+# Beyond 1e-4 of the mean variance, jitter is no longer round-off but another model.
+MAX_RELATIVE_JITTER = 1e-4
+
+
+class Whitening(NamedTuple):
+    """A factor R of the inverse of K_uu; v = R u has covariance I.
+
+    Attributes:
+        matrix: R of shape (*b, M, M). By eigenvalues, rows of dropped directions are zero.
+        jitter: absolute jitter that was added to K_uu, shape (*b); zero by eigenvalues.
+        relative_jitter: the same in units of the mean of K_uu's diagonal.
+        rank: number of directions kept, shape (*b), integers; M for the Cholesky factor.
+    """
+
+    matrix: Float[Tensor, "*b m m"]
+    jitter: Float[Tensor, "*b"]
+    relative_jitter: Float[Tensor, "*b"]
+    rank: Tensor
+
+
+def whiten(
+    K_uu: Float[Tensor, "*b m m"],
+    *,
+    method: Literal["chol", "eig"] = "chol",
+    rel_jitter: float | None = None,
+) -> Whitening:
+    """Factorise K_uu for the state in whitened form.
+
+    "chol": R = L⁻¹ with L Lᵀ = K_uu + j·tr(K_uu)/M·I, j grown by ``safe_cholesky`` only where it
+    must be, up to 1e-4. "eig": R = Λ^(-1/2) Vᵀ with the eigenvalues above j·tr(K_uu)/M; the other
+    directions are dropped, which adds nothing to K_uu.
+
+    Args:
+        K_uu: prior covariances of the inducing variables.
+        method: "chol" or "eig".
+        rel_jitter: j; 1e-8 in float64 and 1e-6 in float32 if None.
+
+    Returns:
+        The factor, the jitter that it took and the rank.
+
+    Raises:
+        ValueError: another dtype than float32 or float64.
+        CholeskyError: K_uu holds NaN or infinity, or is indefinite at a relative jitter of 1e-4.
+
+    Warns:
+        JitterWarning: more than ``rel_jitter`` was needed.
+    """
+    relative = default_jitter(K_uu.dtype) if rel_jitter is None else rel_jitter
+    if method == "eig":
+        values, vectors = torch.linalg.eigh(K_uu)
+        kept = values > relative * K_uu.diagonal(dim1=-2, dim2=-1).mean(-1, keepdim=True)
+        scale = torch.where(kept, values.clamp_min(torch.finfo(values.dtype).tiny), 1).rsqrt()
+        matrix = (kept * scale)[..., None] * vectors.mT
+        none = torch.zeros_like(values[..., 0])
+        return Whitening(matrix, none, none, kept.sum(-1))
+    tries = 1 + max(0, round(math.log10(MAX_RELATIVE_JITTER / relative)))
+    L = safe_cholesky(K_uu, jitter=relative, max_tries=tries)
+    # What the factor holds more than K_uu does is what safe_cholesky added to the diagonal.
+    variance = K_uu.detach().diagonal(dim1=-2, dim2=-1)
+    jitter = (L.detach().square().sum(-1) - variance).mean(-1)
+    rank = torch.full(K_uu.shape[:-2], K_uu.shape[-1], device=K_uu.device)
+    return Whitening(triangular_inverse(L), jitter, jitter / variance.mean(-1), rank)
