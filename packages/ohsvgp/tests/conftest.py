@@ -1,5 +1,9 @@
-"""Shape annotations are checked while the tests run, and only then."""
+"""Shape annotations are checked while the tests run; real data beside the repository."""
 
+from pathlib import Path
+
+import numpy as np
+import pytest
 import torch
 from jaxtyping import install_import_hook
 
@@ -7,3 +11,22 @@ install_import_hook(["probseq", "ohsvgp"], "beartype.beartype")
 
 # One thread: the tests are small, and two threads under load are slower than one.
 torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """Folder of real data sets; tests that need it are skipped without it."""
+    for folder in Path(__file__).resolve().parents:
+        data = folder.parent / "shared" / "data"
+        if (folder / "uv.lock").is_file() and data.is_dir():
+            return data
+    pytest.skip("no folder shared/data beside the repository")
+
+
+@pytest.fixture(scope="session")
+def solar(shared_data: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Solar irradiance: time in decades since 1610.5, standardised values; 391 of each."""
+    file = shared_data / "solar_irradiance" / "solar_irradiance.csv"
+    table = np.genfromtxt(file, delimiter=",", names=True)
+    values = table["tsi_11yr_cycle_plus_background"]
+    return (table["year"] - 1610.5) / 10, (values - values.mean()) / values.std()
