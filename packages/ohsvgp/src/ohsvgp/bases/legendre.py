@@ -1,44 +1,116 @@
-"""Scaled Legendre polynomials on a growing window (HiPPO-LegS)."""
+"""Legendre polynomials on a growing window (HiPPO-LegS) and on a sliding one (HiPPO-LegT)."""
 
 from functools import lru_cache
 
-import numpy as np
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
-from ohsvgp.bases.base import TimeBasis
+from ohsvgp.bases.quadrature import (
+    QuadratureBasis,
+    check_inside,
+    check_positive,
+    gauss_legendre,
+)
 from ohsvgp.inducing import Inducing, PointFunctional
 from probseq.kernels import Kernel
 
-__all__ = ["LegS"]
+__all__ = ["LegS", "LegT", "scaled_legendre"]
 
 
-class LegS(TimeBasis):
-    """u_m = (1/T) ∫_0^T f(s) √(2m+1) P_m(2s/T − 1) ds.
+class LegS(QuadratureBasis):
+    """u_m = (1/T) ∫_0^T f(s) √(2m+1) P_m(2s/T − 1) ds: all of the past counts alike (thesis 2.1.2).
+
+    The integrals are Gauss-Legendre sums with Q nodes on [0, T]. With Q = M the model is the
+    sparse GP whose inducing points are the nodes. At T = 0, u = (f(0), 0, …, 0).
 
     Args:
         num_inducing: M.
-        num_nodes: Q Gauss-Legendre nodes; 4M if None.
+        num_nodes: Q; 2M + 100 if None.
 
     Raises:
         ValueError: M below 1 or Q below M.
     """
 
-    def __init__(self, num_inducing: int, *, num_nodes: int | None = None) -> None:
-        self.num_inducing = num_inducing
-        self.num_nodes = 4 * num_inducing if num_nodes is None else num_nodes
-
     def inducing(self, kernel: Kernel, length: float) -> Inducing:
         """Gauss-Legendre nodes on [0, length]."""
-        nodes, weights = _rule(self.num_inducing, self.num_nodes)
-        like = kernel.raw_lengthscale
-        s = (0.5 * length * (1 + nodes)).to(like)[:, None]
-        return PointFunctional(s, weights.to(like))
+        return _on_window(self.num_inducing, self.num_nodes, kernel, 0.0, length)
+
+    def functions(
+        self, kernel: Kernel, x: Float[Tensor, "n 1"], length: float
+    ) -> Float[Tensor, "m n"]:
+        """g_m(x) = √(2m+1) P_m(2x/T − 1), orthonormal under the uniform measure on [0, T].
+
+        Raises:
+            ValueError: x outside the window.
+        """
+        return _functions(self.num_inducing, x, 0.0, length)
 
 
-@lru_cache(maxsize=32)
+class LegT(QuadratureBasis):
+    """u_m = (1/θ) ∫_{t−θ}^t f(s) √(2m+1) P_m(2(s−t)/θ + 1) ds: the last θ only (thesis A.1).
+
+    What lies before t − θ is forgotten as the window slides. While t < θ the window begins before
+    t0, where f is as uncertain as the prior says; K_uu is the same at all times for a stationary
+    kernel.
+
+    Args:
+        num_inducing: M.
+        window: θ, in units of the time stamps.
+        num_nodes: Q Gauss-Legendre nodes on the window; 2M + 100 if None.
+
+    Raises:
+        ValueError: M below 1, Q below M, or θ not above 0.
+    """
+
+    def __init__(self, num_inducing: int, window: float, *, num_nodes: int | None = None) -> None:
+        super().__init__(num_inducing, num_nodes=num_nodes)
+        self.window = check_positive("window", window)
+
+    def inducing(self, kernel: Kernel, length: float) -> Inducing:
+        """Gauss-Legendre nodes on [length − θ, length]."""
+        start = length - self.window
+        return _on_window(self.num_inducing, self.num_nodes, kernel, start, self.window)
+
+    def functions(
+        self, kernel: Kernel, x: Float[Tensor, "n 1"], length: float
+    ) -> Float[Tensor, "m n"]:
+        """g_m(x) = √(2m+1) P_m(2(x−t)/θ + 1), orthonormal under the window's uniform measure.
+
+        Raises:
+            ValueError: x outside the window.
+        """
+        return _functions(self.num_inducing, x, length - self.window, self.window)
+
+
+def scaled_legendre(M: int, s: Float[Tensor, " n"]) -> Float[Tensor, "m n"]:
+    """√(2m+1) P_m(s) for m < M: orthonormal under the uniform probability measure on [−1, 1].
+
+    Args:
+        M: number of polynomials.
+        s: arguments in [−1, 1].
+    """
+    rows = [torch.ones_like(s), s]
+    for m in range(1, M - 1):
+        rows.append(((2 * m + 1) * s * rows[m] - m * rows[m - 1]) / (m + 1))
+    scale = (2 * torch.arange(M, dtype=s.dtype, device=s.device) + 1).sqrt()
+    return scale[:, None] * torch.stack(rows[:M])
+
+
+def _functions(M: int, x: Tensor, start: float, width: float) -> Tensor:
+    check_inside(x, start, start + width)
+    # A window of no width holds one point, its end; all coefficients but the first are zero there.
+    s = 2 * (x[:, 0] - start) / width - 1 if width > 0 else torch.ones_like(x[:, 0])
+    return scaled_legendre(M, s)
+
+
+def _on_window(M: int, Q: int, kernel: Kernel, start: float, width: float) -> PointFunctional:
+    nodes, weights = _rule(M, Q)
+    like = kernel.raw_lengthscale
+    return PointFunctional((start + 0.5 * width * (1 + nodes)).to(like)[:, None], weights.to(like))
+
+
+@lru_cache(maxsize=64)
 def _rule(M: int, Q: int) -> tuple[Tensor, Tensor]:
-    x, w = np.polynomial.legendre.leggauss(Q)
-    polynomials = np.polynomial.legendre.legvander(x, M - 1).T
-    scale = np.sqrt(2 * np.arange(M) + 1)[:, None]
-    return torch.from_numpy(x), torch.from_numpy(scale * polynomials * w / 2)
+    nodes, weights = gauss_legendre(Q)
+    return nodes, scaled_legendre(M, nodes) * weights

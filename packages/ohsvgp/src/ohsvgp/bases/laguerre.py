@@ -1,0 +1,89 @@
+"""Laguerre polynomials under an exponentially fading past (HiPPO-LagT)."""
+
+from functools import lru_cache
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ohsvgp.bases.quadrature import (
+    QuadratureBasis,
+    check_inside,
+    check_positive,
+    gauss_legendre,
+)
+from ohsvgp.inducing import Inducing, PointFunctional
+from probseq.kernels import Kernel
+
+__all__ = ["LagT"]
+
+# |L_m(s)| e^{−s/2} ≤ 1, so what lies beyond 80 time scales adds less than 2 e^{−40} = 9e-18.
+_HORIZON = 80.0
+
+
+class LagT(QuadratureBasis):
+    """u_m = ∫_0^∞ f(t − τs) L_m(s) e^{−s} ds: the past fades with time scale τ (thesis A.1).
+
+    The thesis has τ = 1, whatever the unit of time.
+
+    The quadrature is Gauss-Legendre in r = √s on [0, √80]. Laguerre polynomials oscillate like
+    J_0(2√m r), at an even pace in r, so that Q in proportion to √M resolves them; the nodes crowd
+    near the present, where the weight is. Gauss-Laguerre nodes reach out to 4Q, where the weights
+    underflow from Q = 190 on, and most of them are wasted.
+
+    Args:
+        num_inducing: M.
+        timescale: τ, in units of the time stamps.
+        num_nodes: Q; 2M + 100 if None.
+
+    Raises:
+        ValueError: M below 1, Q below M, or τ not above 0.
+    """
+
+    def __init__(
+        self, num_inducing: int, timescale: float, *, num_nodes: int | None = None
+    ) -> None:
+        super().__init__(num_inducing, num_nodes=num_nodes)
+        self.timescale = check_positive("timescale", timescale)
+
+    def inducing(self, kernel: Kernel, length: float) -> Inducing:
+        """Nodes before ``length``, as far back as 80τ: before t0 too."""
+        s, weights = _rule(self.num_inducing, self.num_nodes)
+        like = kernel.raw_lengthscale
+        nodes = (length - self.timescale * s).to(like)
+        return PointFunctional(nodes[:, None], weights.to(like))
+
+    def functions(
+        self, kernel: Kernel, x: Float[Tensor, "n 1"], length: float
+    ) -> Float[Tensor, "m n"]:
+        """g_m(x) = L_m((t − x)/τ), orthonormal under e^{−(t−x)/τ}/τ.
+
+        The sum Σ u_m g_m converges in that measure; far in the past, where the measure is small,
+        |g_m| grows like e^{(t−x)/2τ}.
+
+        Raises:
+            ValueError: x after the window's end.
+        """
+        check_inside(x, -torch.inf, length)
+        s = ((length - x[:, 0]) / self.timescale).clamp_min(0)
+        return _damped_laguerre(self.num_inducing, s) * (0.5 * s).exp()
+
+
+def _damped_laguerre(M: int, s: Tensor) -> Tensor:
+    """L_m(s) e^{−s/2} for m < M; never above 1, so the recurrence cannot overflow."""
+    start = (-0.5 * s).exp()
+    rows = [start, (1 - s) * start]
+    for m in range(1, M - 1):
+        rows.append(((2 * m + 1 - s) * rows[m] - m * rows[m - 1]) / (m + 1))
+    return torch.stack(rows[:M])
+
+
+@lru_cache(maxsize=64)
+def _rule(M: int, Q: int) -> tuple[Tensor, Tensor]:
+    """Nodes in s and W, from ds = 2r dr."""
+    nodes, weights = gauss_legendre(Q)
+    root = _HORIZON**0.5
+    r = 0.5 * root * (1 + nodes)
+    s = r.square()
+    density = 2 * r * root * weights * (-0.5 * s).exp()
+    return s, _damped_laguerre(M, s) * density
