@@ -22,7 +22,7 @@ from ohsvgp.inputs import (
     start_clock,
 )
 from ohsvgp.likelihoods import Likelihood
-from ohsvgp.saved import pack, unpack
+from ohsvgp.saved import differences, identity, pack, unpack
 from ohsvgp.state import OnlineState, UpdateInfo, hyperparameters
 from ohsvgp.step import Data, Move, absorb, move
 from ohsvgp.whitening import MAX_RELATIVE_JITTER
@@ -108,6 +108,7 @@ class OnlineGP:
         self.basis.bind(self.kernel, self.generator)
         self.clock = None if t0 is None else start_clock([t0], time_unit)
         self._state: OnlineState | None = None
+        self._identity = identity(self)
 
     @property
     def of_time(self) -> bool:
@@ -404,8 +405,14 @@ class OnlineGP:
         """Whether hyperparameters are no longer those of the state.
 
         Raises:
-            ValueError: they are not and the basis cannot follow.
+            ValueError: they are not and the basis cannot follow, or another kernel, likelihood or
+                basis was put in place since the model was made.
         """
+        if (now := identity(self)) != self._identity:
+            raise ValueError(
+                f"a model must stay of its kind, got {differences(now, self._identity)}: make a "
+                "new OnlineGP"
+            )
         if self._state is None:
             return False
         changed = not torch.equal(self._state.hyperparameters, hyperparameters(self.kernel))

@@ -14,7 +14,7 @@ from ohsvgp.whitening import Whitening
 if TYPE_CHECKING:
     from ohsvgp.online import OnlineGP
 
-__all__ = ["pack", "unpack"]
+__all__ = ["differences", "identity", "pack", "unpack"]
 
 _SCHEMA = 1
 _NO_UNIT = -1
@@ -66,9 +66,9 @@ def unpack(model: "OnlineGP", tensors: dict[str, Tensor]) -> OnlineState | None:
         raise ValueError("tensors must come from OnlineGP.state_dict, got no identity in them")
     saved, own = json.loads(bytes(tensors["identity"].tolist())), identity(model)
     if saved != own:
-        differing = [name for name in own if saved.get(name) != own[name]]
-        told = ", ".join(f"{name} {saved.get(name)} instead of {own[name]}" for name in differing)
-        raise ValueError(f"the state must be that of a model like this one, got {told}")
+        raise ValueError(
+            f"the state must be that of a model like this one, got {differences(saved, own)}"
+        )
     parts: dict[str, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
         group, _, field = name.partition(".")
@@ -106,6 +106,12 @@ def identity(model: "OnlineGP") -> dict[str, Any]:
         "whitening": model.whitening,
         "dtype": str(model.dtype),
     }
+
+
+def differences(got: dict[str, Any], expected: dict[str, Any]) -> str:
+    """What of two identities differs, in words."""
+    names = [name for name in expected if got.get(name) != expected[name]]
+    return ", ".join(f"{name} {got.get(name)} instead of {expected[name]}" for name in names)
 
 
 def _named(group: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
