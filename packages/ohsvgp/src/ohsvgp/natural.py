@@ -1,12 +1,36 @@
-"""Natural-gradient site updates for likelihoods that are not Gaussian."""
+"""Natural-gradient updates of q(v) for likelihoods that are not Gaussian.
 
+Conjugate-computation variational inference (Khan and Lin 2017): with q's marginals N(m, c) of f at
+the new points, g = E[l'] and w = −E[l''], l = log p(y | f), a step of length one is
+
+    G_b = Tᵀ G_a T + Ψ diag(w) Ψᵀ        h_b = Tᵀ h_a + Ψ (w ∘ m + g),
+
+and its fixed point is the optimum of the online bound over all Gaussian q(v_b). Steps are taken
+relative to the carried posterior q̂ = N(m̂, (C Cᵀ)⁻¹), C Cᵀ = I + TᵀG_aT: there z = Cᵀ(v − m̂) is
+N(0, I), the data see the span of Φ = C⁻¹Ψ only, and so n points cost steps of min(n, M)
+dimensions.
+
+Where l is not concave, w may be negative and the information H that the data add in z indefinite.
+Its eigenvalues are then cut at zero. With S = (I + H)⁻¹, which commutes with H, that fixed point
+satisfies the conditions of an optimum among the q that are nowhere wider than q̂, and is the free
+optimum wherever that one is no wider. The state stays positive semi-definite, as later changes of
+the inducing set need it.
+"""
+
+from typing import NamedTuple
+
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ohsvgp.core import Bound, Site
+from ohsvgp.core import Bound, Site, carry, posterior, predict, uncollapsed_bound
 from ohsvgp.likelihoods import Likelihood
+from probseq.linalg import triangular_inverse
 
-__all__ = ["natural_update"]
+__all__ = ["natural_update", "positive_part", "site_bound"]
+
+# Nats that a step must gain for another one to be worth its time.
+_WORTHWHILE = 1e-10
 
 
 def natural_update(
@@ -21,5 +45,174 @@ def natural_update(
     prior_a: Float[Tensor, "*#b m m"] | None = None,
     iterations: int = 8,
 ) -> tuple[Site, Bound]:
-    """Placeholder."""
-    raise NotImplementedError
+    """Absorb new data by natural-gradient steps on the online bound.
+
+    Steps start from sites at the likelihood's peaks, have length one, and are halved for every
+    series whose bound would fall. They end early when no bound rises any more.
+
+    Args:
+        likelihood: observation model.
+        old: the site on v_a.
+        T: from ``core.transition``; None where the inducing set stays.
+        Psi: Ψ at the new inputs, from ``core.features``.
+        K_ff: prior variances there.
+        y: targets; any value in the support where masked.
+        mask: True at points that count; all if None.
+        prior_a: R_a K_aa R_aᵀ under changed hyperparameters; None if they are unchanged.
+        iterations: most steps to take.
+
+    Returns:
+        The site on v_b, without gradients, and the bound there. The bound is differentiable in the
+        likelihood, T, Ψ, K_ff and prior_a at fixed q(v_b): at the optimum that is its total
+        derivative.
+    """
+    with torch.no_grad():
+        carried = old if T is None else carry(old, T)
+        site = carried
+        if y.shape[-1]:
+            site = _ascend(likelihood, carried, Psi, K_ff, y, mask, iterations)
+    bound = site_bound(likelihood, old, T, site, Psi, K_ff, y, mask=mask, prior_a=prior_a)
+    return site, bound
+
+
+def site_bound(
+    likelihood: Likelihood,
+    old: Site,
+    T: Float[Tensor, "*#b m k"] | None,
+    site: Site,
+    Psi: Float[Tensor, "*#b k n"],
+    K_ff: Float[Tensor, "*#b n"],
+    y: Float[Tensor, "*#b n"],
+    *,
+    mask: Tensor | None = None,
+    prior_a: Float[Tensor, "*#b m m"] | None = None,
+) -> Bound:
+    """Online bound of new data at a given site on v_b.
+
+    Args:
+        likelihood: observation model.
+        old: the site on v_a.
+        T: from ``core.transition``; None where the inducing set stays.
+        site: on v_b.
+        Psi: Ψ at the new inputs.
+        K_ff: prior variances there.
+        y: targets.
+        mask: True at points that count; all if None.
+        prior_a: R_a K_aa R_aᵀ under changed hyperparameters; None if they are unchanged.
+    """
+    q = posterior(site)
+    f = predict(q, Psi, K_ff)
+    expected = _kept(likelihood.expectations(f.mean, f.variance, y).log_prob, mask).sum(-1)
+    covariance = torch.cholesky_inverse(q.root)
+    return uncollapsed_bound(expected, old, T, q.mean, covariance, prior_a=prior_a)
+
+
+def positive_part(matrix: Float[Tensor, "*b k k"]) -> Float[Tensor, "*b k k"]:
+    """The nearest positive semi-definite matrix: eigenvalues below zero become zero."""
+    values, vectors = torch.linalg.eigh(matrix)
+    return (vectors * values.clamp_min(0)[..., None, :]) @ vectors.mT
+
+
+class _Problem(NamedTuple):
+    """New data as seen from the carried posterior; f = offset + Φᵀz + N(0, residual)."""
+
+    likelihood: Likelihood
+    Phi: Tensor
+    offset: Tensor
+    residual: Tensor
+    y: Tensor
+    mask: Tensor | None
+
+
+class _Step(NamedTuple):
+    """Q(z) ∝ N(z; 0, I) exp(−½ zᵀHz + bᵀz), and what its evaluation found."""
+
+    H: Tensor
+    b: Tensor
+    mean: Tensor
+    gradient: Tensor
+    curvature: Tensor
+    value: Tensor
+
+
+def _ascend(
+    likelihood: Likelihood,
+    carried: Site,
+    Psi: Tensor,
+    K_ff: Tensor,
+    y: Tensor,
+    mask: Tensor | None,
+    iterations: int,
+) -> Site:
+    prior = posterior(carried)
+    Phi = torch.linalg.solve_triangular(prior.root, Psi, upper=False)
+    root = prior.root
+    if y.shape[-1] < Phi.shape[-2]:
+        Q, Phi = torch.linalg.qr(Phi)
+        root = root @ Q
+    offset = (Psi.mT @ prior.mean[..., None])[..., 0]
+    problem = _Problem(likelihood, Phi, offset, K_ff - Psi.square().sum(-2), y, mask)
+    start = likelihood.start(y)
+    found = likelihood.expectations(start, torch.zeros_like(start), y)
+    w, g = _kept(found.curvature.clamp_min(0), mask), _kept(found.gradient, mask)
+    b = (Phi @ (w * (start - offset) + g)[..., None])[..., 0]
+    step = _evaluate(problem, _information(Phi, w), b)
+    rate = torch.ones_like(step.value)
+    for _ in range(iterations):
+        # Where the steps lead: with H = Φ diag(w) Φᵀ, b is Φ (w ∘ (m − offset) + g).
+        H = _information(Phi, _kept(step.curvature, mask))
+        g = _kept(step.gradient, mask)
+        b = (H @ step.mean[..., None] + Phi @ g[..., None])[..., 0]
+        tried = _evaluate(
+            problem,
+            step.H + rate[..., None, None] * (H - step.H),
+            step.b + rate[..., None] * (b - step.b),
+        )
+        gain = tried.value - step.value
+        # NaN and minus infinity count as falls; round-off doesn't.
+        better = gain >= -8 * torch.finfo(y.dtype).eps * step.value.abs()
+        step = _choose(better, tried, step)
+        if bool((better & (gain <= _WORTHWHILE)).all()):
+            break
+        rate = torch.where(better, (2 * rate).clamp_max(1), 0.5 * rate)
+    # Back to v: z = rootᵀ(v − m̂).
+    G = root @ step.H @ root.mT
+    h = (root @ step.b[..., None] + G @ prior.mean[..., None])[..., 0]
+    return Site(carried.precision + G, carried.shift + h)
+
+
+def _information(Phi: Tensor, w: Tensor) -> Tensor:
+    """Φ diag(w) Φᵀ, or its positive part."""
+    H = (Phi * w[..., None, :]) @ Phi.mT
+    return positive_part(H) if bool((w < 0).any()) else H
+
+
+def _evaluate(problem: _Problem, H: Tensor, b: Tensor) -> _Step:
+    eye = torch.eye(H.shape[-1], dtype=H.dtype, device=H.device)
+    # NaN in H must fail this step, not the update.
+    inverse = triangular_inverse(torch.linalg.cholesky_ex(eye + H).L)
+    mean = (inverse.mT @ (inverse @ b[..., None]))[..., 0]
+    m = problem.offset + (problem.Phi.mT @ mean[..., None])[..., 0]
+    c = problem.residual + (inverse @ problem.Phi).square().sum(-2)
+    found = problem.likelihood.expectations(m, c, problem.y)
+    # KL of q(z) from N(0, I); −log|S|/2 is the sum of the logs of the factor's diagonal.
+    log_det = inverse.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+    kl = 0.5 * (mean.square().sum(-1) + inverse.square().sum((-2, -1)) - b.shape[-1]) - log_det
+    value = _kept(found.log_prob, problem.mask).sum(-1) - kl
+    return _Step(H, b, mean, found.gradient, found.curvature, value)
+
+
+def _choose(better: Tensor, tried: _Step, step: _Step) -> _Step:
+    if bool(better.all()):
+        return tried
+    return _Step(
+        *(
+            torch.where(better.view(*better.shape, *(1,) * (new.ndim - better.ndim)), new, last)
+            for new, last in zip(tried, step, strict=True)
+        )
+    )
+
+
+def _kept(values: Tensor, mask: Tensor | None) -> Tensor:
+    """Values where the mask is True, zero elsewhere."""
+    return values if mask is None else torch.where(mask, values, 0)

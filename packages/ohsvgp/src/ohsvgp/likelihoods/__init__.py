@@ -1,6 +1,7 @@
 """Observation models."""
 
 from ohsvgp.likelihoods.base import Expectations, Likelihood
+from ohsvgp.likelihoods.bernoulli import Bernoulli
 from ohsvgp.likelihoods.gaussian import Gaussian
 
-__all__ = ["Expectations", "Gaussian", "Likelihood"]
+__all__ = ["Bernoulli", "Expectations", "Gaussian", "Likelihood"]

@@ -18,7 +18,7 @@ class Expectations(NamedTuple):
     Attributes:
         log_prob: E[log p(y | f)].
         gradient: g = E[d log p / df].
-        curvature: w = −E[d² log p / df²].
+        curvature: w = −E[d² log p / df²]; below 0 only where log p is not concave.
     """
 
     log_prob: Tensor
@@ -56,6 +56,14 @@ class Likelihood(nn.Module, ABC):
         self, f: Float[Tensor, "*n"], generator: torch.Generator | None = None
     ) -> Float[Tensor, "*n"]:
         """Draws y ~ p(y | f)."""
+
+    def start(self, y: Float[Tensor, "*b n"]) -> Float[Tensor, "*b n"]:
+        """Latent values near the peaks of p(y | f), where natural-gradient steps start; zero here.
+
+        Args:
+            y: targets.
+        """
+        return torch.zeros_like(y)
 
     def check_targets(self, y: Tensor) -> None:
         """Refuse targets outside the support.

@@ -1,0 +1,53 @@
+"""Binary labels."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from ohsvgp.likelihoods.quadrature import Derivatives, QuadratureLikelihood
+from probseq.gaussians import DiagonalGaussian
+
+__all__ = ["Bernoulli"]
+
+
+class Bernoulli(QuadratureLikelihood):
+    """P(y = 1 | f) = Φ(f), the probit link; labels are 0 and 1.
+
+    The thesis does not name its link. With the probit one, predictive probabilities are in closed
+    form, ∫ Φ(f) N(f; m, v) df = Φ(m/√(1 + v)), exact in both tails.
+    """
+
+    def derivatives(self, f: Tensor, y: Tensor) -> Derivatives:
+        """Log Φ(z) with z = ±f; its slope φ(z)/Φ(z) grows linearly where the label is wrong."""
+        sign = 2 * y - 1
+        z = sign * f
+        value = torch.special.log_ndtr(z)
+        slope = (-0.5 * z.square() - value).exp() / math.sqrt(2 * math.pi)
+        # In (0, 1); the sum of two large numbers loses its digits for z far below zero.
+        curvature = (slope * (slope + z)).clamp(0, 1)
+        return Derivatives(value, sign * slope, -curvature)
+
+    def predictive_log_prob(self, mean: Tensor, variance: Tensor, y: Tensor) -> Tensor:
+        """Log Φ(±mean/√(1 + variance))."""
+        return torch.special.log_ndtr((2 * y - 1) * mean / (1 + variance).sqrt())
+
+    def predictive_moments(self, mean: Tensor, variance: Tensor) -> DiagonalGaussian:
+        """P(y = 1) = Φ(mean/√(1 + variance)) and the variance p(1 − p) of a label."""
+        z = mean / (1 + variance).sqrt()
+        p = torch.special.ndtr(z)
+        return DiagonalGaussian(p, p * torch.special.ndtr(-z))
+
+    def sample(self, f: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """Labels with probability Φ(f)."""
+        return torch.bernoulli(torch.special.ndtr(f), generator=generator)
+
+    def check_targets(self, y: Tensor) -> None:
+        """Refuse anything but 0 and 1.
+
+        Raises:
+            ValueError: names the first such target.
+        """
+        wrong = y[(y != 0) & (y != 1)]
+        if wrong.numel():
+            raise ValueError(f"y must hold labels 0 and 1 for Bernoulli, got {float(wrong[0])}")
