@@ -1,0 +1,168 @@
+"""Predictive mean and two standard deviations along a series, with data and inducing locations."""
+
+from collections.abc import Mapping
+from itertools import pairwise
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from probseq_apps.report.online_look import (
+    COLOURS,
+    GUIDE,
+    SEEN,
+    label_bottom,
+    legend,
+    panels,
+)
+from probseq_apps.report.online_results import Predictions
+
+_TEST, _INDUCING = COLOURS[1], COLOURS[3]
+_ACROSS_TASKS = 5
+_BELOW = 0.14
+
+
+def final_figure(predictions: Mapping[str, Predictions], labels: tuple[str, str]) -> Figure:
+    """Every method after the last task (thesis Figures 4.5 and C.3).
+
+    Args:
+        predictions: by method.
+        labels: of the time axis and of the target.
+    """
+    across = 2 if len(predictions) > 3 else 1
+    width = 5.6 if across == 2 else 8.0
+    figure, found = panels(len(predictions), across, (width, 1.9), extra=(0.4, 0.9))
+    for axes, (method, one) in zip(found, predictions.items(), strict=True):
+        _fit(axes, one, one.num_tasks - 1)
+        axes.set_title(method, fontsize=10)
+    last = max(one.num_tasks for one in predictions.values())
+    _finish(figure, found, list(predictions.values()), labels[1], f"Prediction after task {last}")
+    label_bottom(found, across, labels[0])
+    return figure
+
+
+def tasks_figure(method: str, one: Predictions, labels: tuple[str, str]) -> Figure:
+    """One method after each task.
+
+    Args:
+        method: its name.
+        one: its predictions.
+        labels: of the time axis and of the target.
+    """
+    across = min(_ACROSS_TASKS, one.num_tasks) if one.num_tasks > 4 else 1
+    size = (2.7, 2.2) if across > 1 else (7.0, 1.8)
+    figure, found = panels(one.num_tasks, across, size, extra=(0.4, 1.0))
+    for task, axes in enumerate(found):
+        _fit(axes, one, task)
+        axes.set_title(f"after task {task + 1}", fontsize=9)
+    _finish(figure, found, [one], labels[1], f"{method}: prediction after each task")
+    label_bottom(found, across, labels[0])
+    return figure
+
+
+def value_limits(several: list[Predictions]) -> tuple[float, float]:
+    """Ends of the vertical axis: those of the data, with room for bands but not for explosions.
+
+    Args:
+        several: predictions that share an axis.
+    """
+    arrays = [one.arrays for one in several]
+    data = np.concatenate([a[name] for a in arrays for name in ("train_y", "test_y")])
+    low, high = float(np.nanmin(data)), float(np.nanmax(data))
+    room = 0.6 * (high - low) or 1.0
+    bands = [(a["mean"] + sign * 2 * a["sd"]) for a in arrays for sign in (-1.0, 1.0)]
+    reach = np.concatenate([band.ravel() for band in bands])
+    reach = reach[np.isfinite(reach)]
+    bottom = max(low - room, min(low, float(reach.min(initial=low))))
+    top = min(high + room, max(high, float(reach.max(initial=high))))
+    return bottom - _BELOW * (top - bottom), top + 0.04 * (top - bottom)
+
+
+def task_borders(one: Predictions) -> list[float]:
+    """Times halfway between the tasks; none between two that overlap in time."""
+    t, task = one.arrays["train_t"], one.train_task
+    spans = [(t[task == k].min(), t[task == k].max()) for k in np.unique(task)]
+    pairs = pairwise(spans)
+    return [float(0.5 * (end + start)) for (_, end), (start, _) in pairs if end <= start]
+
+
+def _fit(axes: Axes, one: Predictions, task: int) -> None:
+    arrays, seen = one.arrays, one.train_task
+    t, mean, sd = arrays["t"], arrays["mean"][task], arrays["sd"][task]
+    for border in task_borders(one):
+        axes.axvline(border, color="#D0D0D0", linewidth=0.6, zorder=0)
+    axes.fill_between(
+        t,
+        mean - 2 * sd,
+        mean + 2 * sd,
+        color=COLOURS[4],
+        alpha=0.35,
+        linewidth=0,
+        label="mean ± 2 sd",
+        zorder=1,
+    )
+    axes.plot(t, mean, color=COLOURS[0], linewidth=1.2, zorder=3)
+    for chosen, colour, label in (
+        (seen < task, SEEN, "training points, earlier tasks"),
+        (seen == task, GUIDE, "training points, latest task"),
+    ):
+        _points(axes, arrays["train_t"][chosen], arrays["train_y"][chosen], colour, label)
+    tests = arrays["test_task"].astype(int)
+    learned = tests - one.arrays["train_task"].astype(int).min() <= task
+    axes.plot(
+        arrays["test_t"][learned],
+        arrays["test_y"][learned],
+        linestyle="none",
+        marker="x",
+        markersize=3,
+        markeredgewidth=0.8,
+        color=_TEST,
+        label="test points of the learned tasks",
+        zorder=4,
+    )
+    places = one.inducing(task)
+    if places is not None:
+        # Along the lower edge, wherever that is.
+        axes.plot(
+            places,
+            np.full(len(places), 0.035),
+            transform=axes.get_xaxis_transform(),
+            linestyle="none",
+            marker="|",
+            markersize=6,
+            markeredgewidth=0.9,
+            color=_INDUCING,
+            label="inducing locations",
+            zorder=5,
+        )
+
+
+def _points(axes: Axes, t: np.ndarray, y: np.ndarray, colour: str, label: str) -> None:
+    if t.size == 0:
+        return
+    # Thousands of points would be one black bar.
+    size = 2.2 if t.size < 500 else 0.7
+    axes.plot(
+        t, y, linestyle="none", marker="o", markersize=size, color=colour, label=label, zorder=2,
+        markeredgewidth=0,
+    )  # fmt: skip
+
+
+def _finish(
+    figure: Figure,
+    found: list[Axes],
+    several: list[Predictions],
+    label: str,
+    title: str,
+) -> None:
+    low, high = value_limits(several)
+    found[0].set_ylim(low, high)
+    times = np.concatenate([one.arrays["t"] for one in several])
+    found[0].set_xlim(float(times.min()), float(times.max()))
+    bands = [one.arrays["mean"] + s * 2 * one.arrays["sd"] for one in several for s in (-1, 1)]
+    beyond = any(band.min() < low or band.max() > high for band in bands)
+    figure.supylabel(label, fontsize=10)
+    cut = "; bands beyond the axis are cut off" if beyond else ""
+    figure.suptitle(f"{title}{cut}", fontsize=11)
+    # The last panel has points of every kind.
+    legend(figure, found[::-1], across=3)

@@ -1,0 +1,181 @@
+"""What the pictures of `probseq online` share: colours, grids, limits and words."""
+
+import math
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+# Okabe and Ito's colours, as in `probseq.metrics.plots`; black is kept for data and guides.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
+GUIDE = "#1A1A1A"
+SEEN = "#8A8A8A"
+_DASHES = ("-", "--", ":")
+_MARKERS = "osD^vP"
+# What is further above the middle half of all values than this many times their distance from the
+# lowest value is cut off.
+_FAR = 3.0
+
+_METRICS: Mapping[str, tuple[str, Literal["higher", "lower"]]] = {
+    "nlpd": ("NLPD (nats)", "lower"),
+    "rmse": ("RMSE", "lower"),
+    "ece": ("ECE", "lower"),
+    "accuracy": ("Accuracy", "higher"),
+}
+_SERIES: Mapping[str, tuple[str, str]] = {
+    "solar": ("(year - 1610.5) / 10", "Solar irradiance (standardised)"),
+    "audio": ("Time (standardised)", "Audio subband (standardised)"),
+    "covid": ("Time (weeks)", "Deaths per week"),
+}
+
+
+class Limits(NamedTuple):
+    """Ends of an axis that one exploding method doesn't flatten.
+
+    Attributes:
+        low: lower end.
+        high: upper end.
+        cut: largest value of each curve that leaves the axis, by name.
+    """
+
+    low: float
+    high: float
+    cut: Mapping[str, float]
+
+    @property
+    def note(self) -> str:
+        """Which curves are cut off, or nothing."""
+        if not self.cut:
+            return ""
+        worst = ", ".join(f"{name} up to {value:.3g}" for name, value in self.cut.items())
+        return f"cut off above {self.high:.2g}: {worst}"
+
+
+def limits(curves: Mapping[str, np.ndarray], halves: Mapping[str, np.ndarray]) -> Limits:
+    """Ends for curves with bands.
+
+    Args:
+        curves: values by name; NaN is passed over.
+        halves: half widths of the bands by name.
+    """
+    values = np.concatenate([curve.ravel() for curve in curves.values()])
+    values = values[np.isfinite(values)]
+    if not values.size:
+        return Limits(0.0, 1.0, {})
+    lowest = float(values.min())
+    upper = float(np.quantile(values, 0.75))
+    cap = upper + _FAR * max(upper - lowest, 1e-3 * abs(upper))
+    shown = values[values <= cap]
+    top, bottom = float(shown.max()), lowest
+    for name, half in halves.items():
+        high, low = curves[name] + half, curves[name] - half
+        top = max(top, float(np.max(high[high <= cap], initial=top)))
+        bottom = min(bottom, float(np.min(low[low >= 2 * lowest - cap], initial=bottom)))
+    margin = 0.05 * (top - bottom) or 0.05 * abs(top) or 0.05
+    cut = {
+        name: float(np.nanmax(np.where(np.isfinite(curve), curve, -math.inf)))
+        for name, curve in curves.items()
+        if np.nanmax(np.where(np.isfinite(curve), curve, -math.inf)) > top + margin
+    }
+    return Limits(bottom - margin, top + margin, cut)
+
+
+def metric_label(metric: str) -> str:
+    """What a metric is called on an axis, with its unit."""
+    return _METRICS.get(metric, (metric, "lower"))[0]
+
+
+def lower_is_better(metric: str) -> bool:
+    """Which end of a metric is good."""
+    return _METRICS.get(metric, (metric, "lower"))[1] == "lower"
+
+
+def series_labels(data: str) -> tuple[str, str]:
+    """Labels of the time axis and of the target for a data set."""
+    return _SERIES.get(data, ("Time", "Target"))
+
+
+def line_style(index: int) -> dict[str, Any]:
+    """Colour, dash and marker of the method at a place; the same in every picture of a run."""
+    return {
+        "color": COLOURS[index % len(COLOURS)],
+        "linestyle": _DASHES[index // len(COLOURS) % len(_DASHES)],
+        "marker": _MARKERS[index % len(_MARKERS)],
+    }
+
+
+def panels(
+    count: int,
+    across: int,
+    size: tuple[float, float],
+    *,
+    shared: bool = True,
+    extra: tuple[float, float] = (0.5, 0.7),
+) -> tuple[Figure, list[Axes]]:
+    """A figure with a grid of panels.
+
+    Args:
+        count: number of panels.
+        across: most of them in a row.
+        size: width and height of one in inches.
+        shared: whether all have the same axes.
+        extra: width and height for what stands around them.
+    """
+    columns = min(across, count)
+    rows = math.ceil(count / columns)
+    figure = Figure(figsize=(size[0] * columns + extra[0], size[1] * rows + extra[1]), dpi=150)
+    figure.set_layout_engine("constrained", w_pad=0.06, h_pad=0.06)
+    FigureCanvasAgg(figure)
+    found: list[Axes] = []
+    for place in range(count):
+        first = found[0] if shared and found else None
+        axes = figure.add_subplot(rows, columns, place + 1, sharex=first, sharey=first)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.tick_params(labelsize=8)
+        if shared:
+            axes.tick_params(labelleft=place % columns == 0)
+            axes.tick_params(labelbottom=place + columns >= count)
+        found.append(axes)
+    return figure, found
+
+
+def label_bottom(found: Sequence[Axes], across: int, label: str) -> None:
+    """Name the horizontal axis below the lowest panels.
+
+    A figure's own label would stand where its legend is.
+    """
+    for place, axes in enumerate(found):
+        if place + min(across, len(found)) >= len(found):
+            axes.set_xlabel(label, fontsize=9)
+
+
+def light_grid(axes: Axes) -> None:
+    """Guide lines behind the data."""
+    axes.grid(visible=True, color="#EBEBEB", linewidth=0.6)
+    axes.set_axisbelow(True)
+
+
+def legend(figure: Figure, sources: Sequence[Axes], *, across: int = 6) -> None:
+    """One legend below the panels, each label once."""
+    entries: dict[str, Any] = {}
+    for axes in sources:
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+            entries.setdefault(label, handle)
+    figure.legend(
+        list(entries.values()),
+        list(entries),
+        loc="outside lower center",
+        ncols=min(len(entries), across),
+        frameon=False,
+        fontsize=9,
+    )
+
+
+def small_note(axes: Axes, text: str) -> None:
+    """A remark above a panel, left of its title's place."""
+    if text:
+        axes.set_title(textwrap.fill(text, 70), fontsize=7.5, loc="left", color="#505050")
