@@ -1,0 +1,138 @@
+"""Amortised posterior of latent processes and the bound that trains a GP-VAE, as pure functions.
+
+The encoder turns every y_t into a Gaussian site N(f_t; ỹ_t, diag ṽ_t) on the latents. With the old
+site carried along (Move, ``core.whitened_update``) the posterior of every process is
+
+    q(v) = N((I + G)⁻¹ h, (I + G)⁻¹),   G = TᵀG_aT + Ψ diag(1/ṽ) Ψᵀ,   h = Tᵀh_a + Ψ (ỹ/ṽ),
+
+the whitened form of thesis Eq. C.12-C.13, plus what the stream has left before.
+
+Two deviations from thesis Eq. C.14, which prints E_q[log p(y|f)] − log N(f|ỹ, ṽ) + L_H:
+
+* log N(f|ỹ, ṽ) stands inside the expectation. Then it cancels against the same term in L_H, and
+  what is left is E_q[log p(y|f)] − KL(q(u) ‖ p(u)).
+* Old data come in by their site, as in the online bound (thesis Eq. 4.6). C.14 knows none, so that
+  q(u) would be made from the newest task alone.
+"""
+
+import math
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ohsvgp import core
+from ohsvgp.core import Posterior, Site
+from ohsvgp.step import Move
+from probseq.gaussians import DiagonalGaussian
+
+__all__ = [
+    "Amortised",
+    "amortised_posterior",
+    "gaussian_log_density",
+    "latent_samples",
+    "natural_sites",
+]
+
+
+class Amortised(NamedTuple):
+    """Posterior that the encoder's sites and the carried site make together.
+
+    Attributes:
+        site: on v, shape (L, M, M) and (L, M).
+        moments: of q(v).
+        latent: q(f) at the task's times, shape (L, n).
+        complexity: KL(q(v) ‖ N(0, I)) − E_q[log of the normalised old site] in nats, shape (L,).
+        lost_information: the part of it that no q(v) can undo, shape (L,).
+    """
+
+    site: Site
+    moments: Posterior
+    latent: DiagonalGaussian
+    complexity: Float[Tensor, " l"]
+    lost_information: Float[Tensor, " l"]
+
+
+def natural_sites(
+    mean: Float[Tensor, "n l"], variance: Float[Tensor, "n l"]
+) -> tuple[Float[Tensor, "l n"], Float[Tensor, "l n"]]:
+    """Precision 1/ṽ and shift ỹ/ṽ of the encoder's sites, latents first.
+
+    Args:
+        mean: ỹ.
+        variance: ṽ > 0.
+    """
+    precision = variance.mT.reciprocal()
+    return precision, precision * mean.mT
+
+
+def amortised_posterior(
+    step: Move,
+    Psi: Float[Tensor, "*#l m n"],
+    K_ff: Float[Tensor, "*#l n"],
+    precision: Float[Tensor, "l n"],
+    shift: Float[Tensor, "l n"],
+) -> Amortised:
+    """Posterior of all latent processes, and what it costs to have moved it from the prior.
+
+    With Z the integral of a site against N(0, I), q(v) = N(0, I)·(old site)·(new sites)/Z_b, so
+
+        KL(q ‖ N(0, I)) − E_q[log old site/Z_a] = E_q[log new sites] − log Z_b + log Z_a + lost,
+
+    which needs no factorisation beyond that of I + G.
+
+    Args:
+        step: the inducing set and the old site, from ``step.move``.
+        Psi: Ψ at the task's times, from ``core.features``; without leading dimension if the
+            latent processes share their kernel.
+        K_ff: prior variances there.
+        precision: 1/ṽ of every latent and time.
+        shift: ỹ/ṽ.
+
+    Returns:
+        The posterior.
+    """
+    site = core.whitened_update(step.old, step.T, Psi, precision, shift)
+    moments = core.posterior(site)
+    mean = (Psi.mT @ moments.mean[..., None])[..., 0]
+    # Variance that q leaves along Ψ; the rest of the prior's is beyond what u knows.
+    spread = torch.linalg.solve_triangular(moments.root, Psi, upper=False).square().sum(-2)
+    variance = K_ff - Psi.square().sum(-2) + spread
+    # E_q of the encoder's sites −½ λ (Ψᵀv)² + s Ψᵀv, summed over the task.
+    expected = (shift * mean - 0.5 * precision * (mean.square() + spread)).sum(-1)
+    lost = core.lost_information(step.old, step.T, step.prior_a)
+    evidence = core.log_partition(site, moments) - core.log_partition(
+        step.old, core.posterior(step.old)
+    )
+    latent = DiagonalGaussian(mean, variance)
+    return Amortised(site, moments, latent, expected - evidence + lost, lost.expand(mean.shape[0]))
+
+
+def latent_samples(
+    latent: DiagonalGaussian, num_samples: int, generator: torch.Generator | None = None
+) -> Float[Tensor, "s n l"]:
+    """Draws of f_t, independent over time and latents: all that a sum over time points needs.
+
+    Args:
+        latent: q(f), shape (L, n).
+        num_samples: S.
+        generator: source of randomness.
+    """
+    # Where the data pin f down, round-off may leave a variance of −1e-17.
+    floor = torch.finfo(latent.mean.dtype).tiny
+    safe = DiagonalGaussian(latent.mean, latent.variance.clamp_min(floor))
+    return safe.rsample((num_samples,), generator=generator).mT
+
+
+def gaussian_log_density(
+    y: Float[Tensor, "*#b d"], mean: Float[Tensor, "*#b d"], noise: Float[Tensor, ""]
+) -> Float[Tensor, "*b d"]:
+    """Log N(y; mean, σ²), elementwise: the likelihood below thesis Eq. C.10.
+
+    Args:
+        y: data.
+        mean: what the decoder gives.
+        noise: σ².
+    """
+    return -0.5 * ((y - mean).square() / noise + (2 * math.pi * noise).log())

@@ -1,0 +1,86 @@
+"""One task of the stream as the GP-VAE's training sees it."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from jaxtyping import Float
+from torch import Tensor
+
+from ohsvgp import core
+from ohsvgp.inducing import Inducing
+from ohsvgp.state import OnlineState
+from ohsvgp.step import Move, move
+from probseq.kernels import Kernel
+
+__all__ = ["Task", "TaskInfo", "Window", "relate"]
+
+
+class TaskInfo(NamedTuple):
+    """What ``fit_task`` did.
+
+    Attributes:
+        bounds: mean bound of every epoch in nats per time point.
+        lost_information: nats of old knowledge that the new inducing set cannot hold, per latent.
+        n_new: number of time points.
+    """
+
+    bounds: Float[Tensor, " epochs"]
+    lost_information: Float[Tensor, " l"]
+    n_new: int
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """Checked data of a task and the inducing set for it.
+
+    Attributes:
+        x: times counted from t0, shape (n, 1).
+        y: data, shape (n, d_y).
+        inducing: the set of the task.
+        length: end of the window minus t0.
+        count: number of time points seen, these counted.
+    """
+
+    x: Tensor
+    y: Tensor
+    inducing: Inducing
+    length: float
+    count: int
+
+
+class Window(NamedTuple):
+    """Covariances of a task: all that doesn't depend on the encoder.
+
+    Attributes:
+        step: the inducing set and the old site.
+        Psi: Ψ at the task's times.
+        K_ff: prior variances there.
+    """
+
+    step: Move
+    Psi: Tensor
+    K_ff: Tensor
+
+
+def relate(
+    kernel: Kernel,
+    old: OnlineState | None,
+    task: Task,
+    inducing: Inducing,
+    *,
+    rel_jitter: float | None,
+    changed: bool,
+) -> Window:
+    """Covariances of the task under the kernel of now; differentiable.
+
+    Args:
+        kernel: prior covariance function, from ``Basis.prior``.
+        old: what is carried; None for nothing.
+        task: gives the times.
+        inducing: the task's set, or one whose points are being learned.
+        rel_jitter: of ``whiten``.
+        changed: whether hyperparameters are, or may become, other than those of ``old``.
+    """
+    step = move(kernel, old, inducing, method="chol", rel_jitter=rel_jitter, changed=changed)
+    Psi = core.features(kernel, step.inducing, step.whitening.matrix, task.x)
+    return Window(step, Psi, kernel.diag(task.x))
