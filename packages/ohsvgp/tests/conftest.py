@@ -1,7 +1,9 @@
 """Shape annotations are checked while the tests run; real data beside the repository."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
+import jaxtyping
 import numpy as np
 import pytest
 import torch
@@ -11,6 +13,15 @@ install_import_hook(["probseq", "ohsvgp"], "beartype.beartype")
 
 # One thread: the tests are small, and two threads under load are slower than one.
 torch.set_num_threads(1)
+
+
+@pytest.fixture
+def plain_calls() -> Iterator[None]:
+    """Calls as users make them: the suite's shape checks don't get in before our messages."""
+    before = jaxtyping.config.jaxtyping_disable
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", before)
 
 
 @pytest.fixture(scope="session")
