@@ -1,0 +1,96 @@
+"""Inducing points learned by gradient ascent on the online bound."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ohsvgp.inducing import Inducing, PointFunctional
+from probseq.errors import CholeskyError
+
+__all__ = ["AdamSteps", "learn_nodes"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdamSteps:
+    """How long and how fast inducing points are learned at every step of the stream.
+
+    Attributes:
+        steps: number of Adam steps (the thesis takes 1000 for time series).
+        learning_rate: in lengthscales: a point moves by about this much of one in each step, so
+            that the result doesn't depend on the units of the inputs.
+
+    Raises:
+        ValueError: ``steps`` below 1, or ``learning_rate`` not above 0 and finite.
+    """
+
+    steps: int = 1000
+    learning_rate: float = 0.01
+
+    def __post_init__(self) -> None:
+        if self.steps < 1:
+            raise ValueError(f"steps must be at least 1, got {self.steps}")
+        if not (self.learning_rate > 0 and math.isfinite(self.learning_rate)):
+            raise ValueError(f"learning_rate must be above 0 and finite, got {self.learning_rate}")
+
+
+def learn_nodes(
+    start: Float[Tensor, "*b m d"],
+    scale: Float[Tensor, "*#b 1 d"],
+    objective: Callable[[Inducing], Tensor],
+    options: AdamSteps,
+) -> PointFunctional:
+    """Maximise the online bound over the positions of inducing points, by Adam.
+
+    Only the positions are learned; no gradient is left in the kernel or the likelihood, and the
+    best positions that were met are returned, so that the bound is never below that of ``start``.
+
+    Args:
+        start: positions to begin with.
+        scale: unit of every input dimension, the kernel's lengthscale.
+        objective: the bound in nats as a function of the inducing set.
+        options: number of steps and learning rate.
+
+    Returns:
+        The best set.
+
+    Raises:
+        CholeskyError: the bound could not be computed at a step; the message says at which.
+    """
+    start, scale = start.detach(), scale.detach()
+    offset = torch.zeros_like(start).requires_grad_()
+    adam = torch.optim.Adam([offset], lr=options.learning_rate)
+    best, best_offset = -math.inf, offset.detach().clone()
+    for step in range(options.steps + 1):
+        value = _bound_at_step(step, objective, start, scale, offset)
+        if (current := value.item()) > best:
+            best, best_offset = current, offset.detach().clone()
+        # The last evaluation only judges where the last step led.
+        if step < options.steps:
+            (gradient,) = torch.autograd.grad(value, offset)
+            offset.grad = -gradient
+            adam.step()
+    return PointFunctional(start + scale * best_offset)
+
+
+def _bound_at_step(
+    step: int,
+    objective: Callable[[Inducing], Tensor],
+    start: Tensor,
+    scale: Tensor,
+    offset: Tensor,
+) -> Tensor:
+    try:
+        with torch.enable_grad():
+            value = objective(PointFunctional(start + scale * offset))
+    except CholeskyError as error:
+        raise CholeskyError(f"learning inducing points failed at step {step}: {error}") from error
+    if not bool(value.isfinite()):
+        raise CholeskyError(
+            f"learning inducing points failed at step {step}: the online bound must be finite, "
+            f"got {value.item()}"
+        )
+    return value

@@ -1,0 +1,54 @@
+"""Greedy partial Cholesky factorisation of a kernel matrix that is never built as a whole."""
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from probseq.kernels import Kernel
+from probseq.linalg import default_jitter
+
+__all__ = ["pivots"]
+
+
+@torch.no_grad()
+def pivots(kernel: Kernel, candidates: Float[Tensor, "*#b n d"], count: int) -> Int[Tensor, "*b m"]:
+    """Indices of the points that a pivoted Cholesky factorisation of the kernel picks, in order.
+
+    Each is the one whose variance given those before is largest, the first of them if several
+    are (Maddox et al. 2021, after Burt et al. 2019). One row of the kernel is computed for each
+    pivot: O(n M²) time and O(n M) memory.
+
+    It stops where what remains of every variance is below the jitter that factorisations add
+    anyway: more points would only repeat what those before know.
+
+    Args:
+        kernel: covariance function; each member of its batch picks for itself.
+        candidates: points to choose from.
+        count: how many to pick at most.
+
+    Returns:
+        Indices of M ≤ min(n, count) points; M is the same for the whole batch.
+    """
+    variance = kernel.diag(candidates)
+    batch, n = variance.shape[:-1], variance.shape[-1]
+    points = candidates.expand(*batch, n, candidates.shape[-1]).to(variance)
+    remaining = variance.clone()
+    least = default_jitter(variance.dtype) * variance.mean(-1, keepdim=True)
+    size = min(n, count)
+    factor = variance.new_zeros(*batch, size, n)
+    chosen = torch.zeros(*batch, size, dtype=torch.int64, device=variance.device)
+    for m in range(size):
+        largest, index = remaining.max(-1, keepdim=True)
+        if m > 0 and bool((largest <= least).all()):
+            return chosen[..., :m]
+        chosen[..., m : m + 1] = index
+        pivot = points.gather(-2, index[..., None].expand(*batch, 1, points.shape[-1]))
+        # Row of the Schur complement: k(pivot, ·) minus what the rows before explain.
+        known = factor[..., :m, :].gather(-1, index[..., None, :].expand(*batch, m, 1))
+        row = kernel(pivot, points) - known.mT @ factor[..., :m, :]
+        # A member that has finished before others adds rows of round-off: divided by the floor.
+        row = row[..., 0, :] / torch.maximum(largest, least).sqrt()
+        factor[..., m, :] = row
+        remaining -= row.square()
+        remaining.scatter_(-1, index, -torch.inf)
+    return chosen

@@ -1,0 +1,127 @@
+"""The exact Gaussian process in O(n³): what the online methods approximate."""
+
+import math
+from typing import Literal, overload
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from probseq.gaussians import DiagonalGaussian, Gaussian
+from probseq.kernels import Kernel
+from probseq.linalg import safe_cholesky
+
+__all__ = ["exact_posterior", "log_marginal_likelihood"]
+
+# The noise keeps K + σ²I well conditioned: jitter starts at round-off, unlike that of K_uu.
+_JITTER_TRIES = 8
+
+
+@overload
+def exact_posterior(
+    kernel: Kernel,
+    noise: Tensor | float,
+    x: Tensor,
+    y: Tensor,
+    x_new: Tensor,
+    *,
+    full_cov: Literal[False] = False,
+) -> DiagonalGaussian: ...
+@overload
+def exact_posterior(
+    kernel: Kernel,
+    noise: Tensor | float,
+    x: Tensor,
+    y: Tensor,
+    x_new: Tensor,
+    *,
+    full_cov: Literal[True],
+) -> Gaussian: ...
+def exact_posterior(
+    kernel: Kernel,
+    noise: Float[Tensor, "*#b"] | float,
+    x: Float[Tensor, "*#b n d"],
+    y: Float[Tensor, "*#b n"],
+    x_new: Float[Tensor, "*#b m d"],
+    *,
+    full_cov: bool = False,
+) -> DiagonalGaussian | Gaussian:
+    """Posterior of f at new inputs given all data at once.
+
+    mean = K_*f (K_ff + σ²I)⁻¹ y, covariance = K_** − K_*f (K_ff + σ²I)⁻¹ K_f*.
+
+    Args:
+        kernel: prior covariance function.
+        noise: σ², a number or one per series.
+        x: inputs of the data; times are points of one dimension.
+        y: targets; leading dimensions are independent series.
+        x_new: where to predict.
+        full_cov: whether to return the covariance of f or only its diagonal.
+
+    Returns:
+        ``Gaussian`` if ``full_cov``, else ``DiagonalGaussian``; noise is not included.
+
+    Raises:
+        ValueError: x and y of different length, or σ² not above 0.
+        CholeskyError: the matrix holds NaN or infinity, or the noise is below round-off.
+    """
+    L = _root(kernel, noise, x, y)
+    A = torch.linalg.solve_triangular(L, kernel(x, x_new), upper=False)
+    alpha = torch.linalg.solve_triangular(L, y[..., None], upper=False)
+    mean = (A.mT @ alpha)[..., 0]
+    if full_cov:
+        return Gaussian(mean, (kernel(x_new, x_new) - A.mT @ A).expand(*mean.shape, mean.shape[-1]))
+    variance = kernel.diag(x_new) - A.square().sum(-2)
+    return DiagonalGaussian(mean, variance.expand(mean.shape))
+
+
+def log_marginal_likelihood(
+    kernel: Kernel,
+    noise: Float[Tensor, "*#b"] | float,
+    x: Float[Tensor, "*#b n d"],
+    y: Float[Tensor, "*#b n"],
+    *,
+    mask: Bool[Tensor, "*#b n"] | None = None,
+) -> Float[Tensor, "*b"]:
+    """Log N(y; 0, K_ff + σ²I) in nats, one per series.
+
+    Args:
+        kernel: prior covariance function.
+        noise: σ², a number or one per series.
+        x: inputs.
+        y: targets; leading dimensions are independent series.
+        mask: True at points that count; all if None.
+
+    Returns:
+        The log evidence, differentiable in kernel and noise.
+
+    Raises:
+        ValueError: x and y of different length, or σ² not above 0.
+        CholeskyError: the matrix holds NaN or infinity, or the noise is below round-off.
+    """
+    L = _root(kernel, noise, x, y, mask)
+    count = y.shape[-1] if mask is None else mask.sum(-1)
+    y = y if mask is None else y.masked_fill(~mask, 0.0)
+    alpha = torch.linalg.solve_triangular(L, y[..., None], upper=False)[..., 0]
+    log_det = 2 * L.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+    return -0.5 * (alpha.square().sum(-1) + log_det + count * math.log(2 * math.pi))
+
+
+def _root(
+    kernel: Kernel, noise: Tensor | float, x: Tensor, y: Tensor, mask: Tensor | None = None
+) -> Tensor:
+    """Cholesky factor of K_ff + σ²I; hidden points are independent and have variance one."""
+    if x.shape[-2] != y.shape[-1]:
+        raise ValueError(
+            f"y must have shape (..., {x.shape[-2]}) for {x.shape[-2]} inputs, got {tuple(y.shape)}"
+        )
+    noise = torch.as_tensor(noise, dtype=y.dtype, device=y.device)
+    if not bool((noise > 0).all()):
+        raise ValueError(f"noise must be a variance above 0, got {noise.tolist()}")
+    covariance = kernel(x, x)
+    diagonal = noise[..., None].expand(*noise.shape, y.shape[-1])
+    if mask is not None:
+        covariance = covariance * (mask[..., None] & mask[..., None, :])
+        diagonal = torch.where(mask, diagonal, torch.ones_like(diagonal))
+    total = covariance + torch.diag_embed(diagonal)
+    return safe_cholesky(total, jitter=torch.finfo(total.dtype).eps, max_tries=_JITTER_TRIES)
