@@ -1,0 +1,316 @@
+"""The thesis' own recipe: random Fourier features carried along by HiPPO's recurrences."""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ohsvgp.bases.base import Advance, Basis, TimeBasis
+from ohsvgp.bases.fourier import FouT
+from ohsvgp.bases.laguerre import LagT
+from ohsvgp.bases.legendre import LegS, LegT
+from ohsvgp.hippo.features import (
+    fout_projections,
+    lagt_projections,
+    legs_projections,
+    legt_projections,
+)
+from ohsvgp.hippo.frequencies import EquispacedKernel, equispaced_frequencies
+from ohsvgp.hippo.steps import Method, evolve
+from ohsvgp.hippo.transitions import (
+    System,
+    fout_system,
+    lagt_system,
+    legs_system,
+    legt_system,
+)
+from ohsvgp.inducing import Inducing
+from ohsvgp.random_features import FeatureFunctional, FeatureKernel
+from probseq.fourier import sample_frequencies
+from probseq.kernels import Kernel, StationaryKernel
+
+__all__ = ["RecurrentFeatures"]
+
+_HiPPO = LegS | LegT | LagT | FouT
+
+
+class RecurrentFeatures(TimeBasis):
+    """HiPPO bases on a kernel of random Fourier features (thesis Eq. 4.11-4.17): a reference mode.
+
+    The coefficients Z of every feature solve a linear ODE in the window's end. Use ``LegS`` and its
+    like by themselves for results: they have the exact kernel's covariances and are faster.
+
+    How this differs from the thesis:
+
+    - All covariances come from the features. The thesis has the exact kernel in K_fu (Eq. 4.10)
+      beside the features in K_uu (Eq. 4.16), which is no joint covariance: predictive variances
+      come out negative.
+    - One set of frequencies is drawn once and shared by all covariances and windows.
+    - ``step="closed"`` replaces the recurrence by its closed-form solution.
+    - LegS starts at c(0) = (f(0), 0, ..., 0), as its definition says; the others start with the
+      closed form at t = 0, where their windows lie before t0.
+    - LegT and FouT follow their closures (A.1, A.2; A.5, A.6 with the factor put right), which do
+      not converge to the projections, however short the steps.
+
+    Args:
+        basis: LegS, LegT, LagT or FouT.
+        num_features: F frequencies, a cosine and a sine each.
+        step: "euler", "bilinear", "exact" or "closed".
+        step_size: longest step in time units; one step for each new input if None, as the thesis
+            has it.
+        horizon: take equally spaced frequencies, good to 2e-11 up to this length of the stream,
+            instead of random ones; their number follows, for the kernel's lengthscale when the
+            model is made. RBF only.
+
+    Raises:
+        ValueError: another basis, number or step, or a recurrence of FouT with an even M, whose
+            last cosine has no sine to turn into.
+
+    Example:
+        >>> from ohsvgp import Gaussian, LegS, OnlineGP
+        >>> from ohsvgp.bases import RecurrentFeatures
+        >>> from probseq.kernels import RBF
+        >>> basis = RecurrentFeatures(LegS(10), num_features=200, step_size=0.01)
+        >>> gp = OnlineGP(RBF(1), Gaussian(0.1), basis)
+        >>> gp.update([0.0, 0.5, 1.0], [0.0, 0.5, 0.8]).n_new
+        3
+    """
+
+    def __init__(
+        self,
+        basis: Basis,
+        *,
+        num_features: int = 1000,
+        step: Literal["euler", "bilinear", "exact", "closed"] = "euler",
+        step_size: float | None = None,
+        horizon: float | None = None,
+    ) -> None:
+        if not isinstance(basis, _HiPPO):
+            raise ValueError(
+                f"basis must be LegS, LegT, LagT or FouT, got {type(basis).__name__}: "
+                "others have no recurrence"
+            )
+        if num_features < 1:
+            raise ValueError(f"num_features must be at least 1, got {num_features}")
+        if step not in ("euler", "bilinear", "exact", "closed"):
+            raise ValueError(f'step must be "euler", "bilinear", "exact" or "closed", got {step!r}')
+        if step_size is not None and not (math.isfinite(step_size) and step_size > 0):
+            raise ValueError(f"step_size must be positive and finite, got {step_size}")
+        self.basis = basis
+        self.num_inducing = basis.num_inducing
+        self.num_features = num_features
+        self.method: Method | None = None if step == "closed" else step
+        self.step_size = step_size
+        self.horizon = horizon
+        # What the recurrence went through under other hyperparameters cannot be gone through again.
+        self.fixed_hyperparameters = step != "closed"
+        self.system = None if step == "closed" else _system(basis)
+        self._drawn: dict[str, Tensor] = {}
+
+    def bind(self, kernel: Kernel, generator: torch.Generator) -> None:
+        """Draw the frequencies.
+
+        Args:
+            kernel: the model's kernel.
+            generator: the model's source of randomness.
+
+        Raises:
+            ValueError: a kernel of more than time or without a spectral density; with ``horizon``,
+                another one than RBF.
+        """
+        super().bind(kernel, generator)
+        if not isinstance(kernel, StationaryKernel):
+            raise ValueError(
+                f"kernel must be stationary to have Fourier features, got {type(kernel).__name__}"
+            )
+        if self.horizon is None:
+            self._drawn = {"frequencies": sample_frequencies(kernel, self.num_features, generator)}
+        else:
+            frequencies, weights = equispaced_frequencies(kernel, self.horizon)
+            self._drawn = {"frequencies": frequencies, "weights": weights}
+
+    def prior(self, kernel: Kernel) -> FeatureKernel:
+        """The kernel of finite rank that all covariances come from."""
+        if self.horizon is None:
+            return FeatureKernel(kernel, self._drawn["frequencies"])
+        return EquispacedKernel(kernel, self._drawn["frequencies"], self._drawn["weights"])
+
+    def advance(self, step: Advance) -> Inducing:
+        """The coefficients carried from the end of the last window to that of the new one.
+
+        Raises:
+            ValueError: the window is longer than ``horizon``.
+        """
+        if self.horizon is not None and step.length > self.horizon:
+            raise ValueError(
+                f"horizon must cover the stream, got horizon={self.horizon} and a window of "
+                f"{step.length}: equally spaced frequencies repeat themselves beyond"
+            )
+        if self.method is None or self.system is None:
+            return self.inducing(step.kernel, step.length)
+        kernel = step.kernel
+        old = step.previous
+        if not isinstance(old, _Evolved):
+            old = _start(self.basis, kernel)
+        start = float(old.end)
+        if not step.length > start:
+            return old
+        if self.step_size is None:
+            num_steps = max(1, step.inputs.shape[0])
+        else:
+            # A hair less, lest round-off adds a step to a whole number of them.
+            num_steps = max(1, math.ceil((step.length - start) / self.step_size - 1e-9))
+        Z = evolve(
+            _like(self.system, old.coefficients),
+            old.coefficients,
+            lambda times: kernel.features(times[:, None]),
+            start,
+            step.length,
+            num_steps=num_steps,
+            method=self.method,
+        )
+        return _Evolved(Z, old.end.new_tensor(step.length))
+
+    def inducing(self, kernel: Kernel, length: float) -> Inducing:
+        """The set of the closed form."""
+        return _Closed(self.basis, torch.tensor(length, dtype=torch.float64))
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The frequencies, and their weights if they are equally spaced."""
+        return dict(self._drawn)
+
+    def load_tensors(self, tensors: dict[str, Tensor]) -> None:
+        """Take the frequencies of a saved model.
+
+        Raises:
+            ValueError: tensors of another kind of basis, or another number of random frequencies.
+        """
+        wanted = ["frequencies"] if self.horizon is None else ["frequencies", "weights"]
+        if sorted(tensors) != wanted:
+            raise ValueError(f"tensors must hold {wanted}, got {sorted(tensors)}")
+        count = tensors["frequencies"].shape[-2]
+        if self.horizon is None and count != self.num_features:
+            raise ValueError(f"frequencies must be num_features={self.num_features}, got {count}")
+        self._drawn = dict(tensors)
+
+    def restore(self, tensors: dict[str, Tensor]) -> Inducing:
+        """The inducing set that ``Inducing.tensors`` was called on."""
+        if "coefficients" in tensors:
+            return _Evolved(tensors["coefficients"], tensors["end"])
+        return _Closed(self.basis, tensors["end"])
+
+    def functions(
+        self, kernel: Kernel, x: Float[Tensor, "n 1"], length: float
+    ) -> Float[Tensor, "*b m n"]:
+        """The functions of the basis that is followed."""
+        return self.basis.functions(kernel, x, length)
+
+
+@dataclass(frozen=True, eq=False)
+class _Evolved(FeatureFunctional):
+    """Coefficients from a recurrence, and the time until which it has gone.
+
+    Attributes:
+        end: end of the window, float64, no dimensions.
+    """
+
+    end: Float[Tensor, ""]
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The coefficients and their time."""
+        return {"coefficients": self.coefficients, "end": self.end}
+
+
+@dataclass(frozen=True, eq=False)
+class _Closed(Inducing):
+    """Coefficients by the closed form, made for the kernel that asks: it may change.
+
+    Attributes:
+        basis: LegS, LegT, LagT or FouT.
+        end: end of the window, float64, no dimensions.
+    """
+
+    basis: _HiPPO
+    end: Float[Tensor, ""]
+
+    @property
+    def num_inducing(self) -> int:
+        """M."""
+        return self.basis.num_inducing
+
+    def covariance(self, kernel: Kernel) -> Float[Tensor, "*b m m"]:
+        """K_uu = Z Zᵀ."""
+        return self._under(kernel).covariance(kernel)
+
+    def cross(self, kernel: Kernel, x: Float[Tensor, "*#b n d"]) -> Float[Tensor, "*b m n"]:
+        """K_uf = Z φ(x)ᵀ.
+
+        Raises:
+            TypeError: ``kernel`` has no features.
+        """
+        return self._under(kernel).cross(kernel, x)
+
+    def cross_inducing(self, kernel: Kernel, other: Inducing) -> Float[Tensor, "*b m k"]:
+        """K_ab = Z_a Z_bᵀ.
+
+        Raises:
+            TypeError: ``other`` is another kind of inducing set.
+        """
+        if isinstance(other, _Closed):
+            other = other._under(kernel)
+        return self._under(kernel).cross_inducing(kernel, other)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The end of the window."""
+        return {"end": self.end}
+
+    def _under(self, kernel: Kernel) -> FeatureFunctional:
+        return FeatureFunctional(_closed_form(self.basis, kernel, float(self.end)))
+
+
+def _closed_form(basis: _HiPPO, kernel: Kernel, t: float) -> Tensor:
+    """Z of shape (*b, M, 2F), in the order of the kernel's features."""
+    if not isinstance(kernel, FeatureKernel):
+        raise TypeError(
+            f"kernel must be a FeatureKernel for closed-form features, got {type(kernel).__name__}"
+        )
+    w = kernel.frequencies[..., 0] / kernel.lengthscale[..., 0]
+    M = basis.num_inducing
+    match basis:
+        case LegS():
+            Z = legs_projections(M, w, t)
+        case LegT():
+            Z = legt_projections(M, w, t, basis.window)
+        case LagT():
+            Z = lagt_projections(M, w, t, basis.timescale)
+        case FouT():
+            Z = fout_projections(M, w, t, basis.window)
+    # At x = 0 the cosines' features are their amplitudes.
+    zero = kernel.lengthscale.new_zeros(1, 1)
+    amplitude = kernel.features(zero)[..., : w.shape[-1]]
+    return torch.cat([Z.real * amplitude, Z.imag * amplitude], dim=-1)
+
+
+def _start(basis: _HiPPO, kernel: Kernel) -> _Evolved:
+    """Coefficients at t = 0; for LegS the closed form is (f(0), 0, ..., 0)."""
+    return _Evolved(_closed_form(basis, kernel, 0.0), torch.zeros((), dtype=torch.float64))
+
+
+def _system(basis: _HiPPO) -> System:
+    M = basis.num_inducing
+    match basis:
+        case LegS():
+            return legs_system(M)
+        case LegT():
+            return legt_system(M, basis.window)
+        case LagT():
+            return lagt_system(M, basis.timescale)
+        case FouT():
+            return fout_system(M, basis.window)
+
+
+def _like(system: System, tensor: Tensor) -> System:
+    return System(system.A.to(tensor), system.B.to(tensor), system.growing)

@@ -1,0 +1,184 @@
+"""Propagation of LegS inducing covariances against direct quadrature."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from ohsvgp.bases import LegS
+from ohsvgp.hippo.covariance import (
+    block_covariance,
+    covariance_rate,
+    cross_rate,
+    euler_covariance,
+    legs_increment,
+    legs_propagator,
+)
+from ohsvgp.hippo.transitions import legs_matrices
+from ohsvgp.inducing import PointFunctional
+from probseq.kernels import RBF
+from scipy.integrate import quad
+from scipy.linalg import expm
+from scipy.special import eval_legendre
+
+M, T1, T2 = 12, 1.3, 2.1
+
+
+def _kernel() -> RBF:
+    return RBF(1, lengthscale=0.7, outputscale=1.4).double()
+
+
+def _projection(f, m: int, end: float, start: float = 0.0) -> float:
+    """(1/end) ∫_start^end f g_m, by scipy."""
+    value, _ = quad(
+        lambda s: f(s) * math.sqrt(2 * m + 1) * eval_legendre(m, 2 * s / end - 1),
+        start, end, epsabs=1e-13, epsrel=1e-13, limit=200,
+    )  # fmt: skip
+    return value / end
+
+
+def test_propagated_and_added_projections_are_those_of_the_longer_window():
+    def f(s):
+        return math.exp(-s) * math.cos(5 * s)
+
+    old = torch.tensor([_projection(f, m, T1) for m in range(M)], dtype=torch.float64)
+    new = [_projection(f, m, T2) for m in range(M)]
+    increment = legs_increment(M, T1, T2)
+    values = torch.tensor([f(s) for s in increment.nodes[:, 0].tolist()], dtype=torch.float64)
+    got = legs_propagator(M, T1, T2) @ old + increment.weights @ values
+    np.testing.assert_allclose(got, new, rtol=0, atol=1e-13)
+
+
+def test_propagated_projections_are_those_of_a_function_that_stops_at_the_old_end():
+    # Not a polynomial of the basis on [0, T2], and of higher degree than M on [0, T1].
+    def f(s):
+        return s**15 - 3 * s**4
+
+    old = torch.tensor([_projection(f, m, T1) for m in range(M)], dtype=torch.float64)
+    new = [quad(
+        lambda s, m=m: f(s) * math.sqrt(2 * m + 1) * eval_legendre(m, 2 * s / T2 - 1), 0, T1,
+        epsabs=1e-13,
+    )[0] / T2 for m in range(M)]  # fmt: skip
+    np.testing.assert_allclose(legs_propagator(M, T1, T2) @ old, new, rtol=0, atol=1e-11)
+
+
+def test_propagator_is_the_exponential_of_a_in_logarithmic_time():
+    A, _ = legs_matrices(M)
+    np.testing.assert_allclose(
+        legs_propagator(M, T1, T2), expm(A.numpy() * math.log(T2 / T1)), rtol=0, atol=1e-10
+    )
+
+
+def test_propagators_compose_and_the_shortest_is_the_identity():
+    R = legs_propagator(60, 0.2, 1.0)
+    parts = legs_propagator(60, 0.5, 1.0) @ legs_propagator(60, 0.2, 0.5)
+    np.testing.assert_allclose(parts, R, rtol=0, atol=1e-13)
+    np.testing.assert_allclose(legs_propagator(60, 0.7, 0.7), torch.eye(60), rtol=0, atol=1e-12)
+    assert legs_propagator(60, 0.0, 0.7).abs().max() == 0
+
+
+def test_propagator_has_norm_root_of_the_ratio_of_windows():
+    for t1, t2 in ((1.0, 1.05), (1.0, 2.0), (0.1, 3.0)):
+        norm = float(torch.linalg.matrix_norm(legs_propagator(80, t1, t2), 2))
+        assert norm <= math.sqrt(t1 / t2) * (1 + 1e-12)
+        assert norm > 0.999 * math.sqrt(t1 / t2)
+
+
+def test_block_step_gives_the_covariance_of_direct_quadrature():
+    kernel = _kernel()
+    old = LegS(M, num_nodes=120).inducing(kernel, T1)
+    increment = legs_increment(M, T1, T2, num_nodes=120)
+    with torch.no_grad():
+        got = block_covariance(
+            old.covariance(kernel),
+            legs_propagator(M, T1, T2),
+            old.cross_inducing(kernel, increment),
+            increment.covariance(kernel),
+        )
+        direct = LegS(M, num_nodes=120).inducing(kernel, T2).covariance(kernel)
+    np.testing.assert_allclose(got, direct, rtol=0, atol=1e-12)
+
+
+def test_block_steps_stay_exact_over_four_hundred_of_them():
+    # The set at the end, by blocks only: K_bb and the cross-covariance with f are carried along.
+    kernel, size = _kernel(), 30
+    ends = torch.linspace(0.02, 8.0, 400, dtype=torch.float64).tolist()
+    with torch.no_grad():
+        K = LegS(size).inducing(kernel, ends[0]).covariance(kernel)
+        for t1, t2 in zip(ends[:-1], ends[1:], strict=True):
+            added = legs_increment(size, t1, t2, num_nodes=6)
+            C = LegS(size).inducing(kernel, t1).cross_inducing(kernel, added)
+            R = legs_propagator(size, t1, t2)
+            K = block_covariance(K, R, C, added.covariance(kernel))
+        direct = LegS(size).inducing(kernel, ends[-1]).covariance(kernel)
+    np.testing.assert_allclose(K, direct, rtol=0, atol=1e-11)
+
+
+def _finite_difference(set_at, t: float, step: float = 1e-4) -> torch.Tensor:
+    # Fourth-order central differences.
+    a, b, c, d = (set_at(t + k * step) for k in (-2, -1, 1, 2))
+    return (a - 8 * b + 8 * c - d) / (12 * step)
+
+
+def test_corrected_equation_of_k_uu_holds_and_the_printed_one_fails():
+    kernel = _kernel()
+
+    def K_uu(t: float) -> torch.Tensor:
+        return LegS(M, num_nodes=80).inducing(kernel, t).covariance(kernel).detach()
+
+    rate = _finite_difference(K_uu, T1)
+    with torch.no_grad():
+        end = torch.full((1, 1), T1, dtype=torch.float64)
+        c = LegS(M, num_nodes=80).inducing(kernel, T1).cross(kernel, end)[:, 0]
+    ours = covariance_rate(K_uu(T1), c, T1)
+    np.testing.assert_allclose(ours, rate, rtol=0, atol=1e-8)
+    # C.5 and C.6 as printed: ones in the place of b.
+    A, _ = legs_matrices(M)
+    ones = torch.ones(M, dtype=torch.float64)
+    printed = A @ K_uu(T1) + K_uu(T1) @ A.mT + torch.outer(c, ones) + torch.outer(ones, c)
+    residual = torch.linalg.matrix_norm(printed / T1 - rate) / torch.linalg.matrix_norm(rate)
+    assert residual > 0.5
+
+
+def test_equation_of_k_fu_holds():
+    kernel = _kernel()
+    x = torch.tensor([[0.1], [0.9], [1.7]], dtype=torch.float64)
+
+    def K_fu(t: float) -> torch.Tensor:
+        return LegS(M, num_nodes=80).inducing(kernel, t).cross(kernel, x).mT.detach()
+
+    k_t = kernel(x, torch.full((1, 1), T1, dtype=torch.float64))[:, 0].detach()
+    np.testing.assert_allclose(
+        cross_rate(K_fu(T1), k_t, T1), _finite_difference(K_fu, T1), rtol=0, atol=1e-8
+    )
+
+
+def test_euler_steps_converge_at_first_order_and_explode_where_they_are_long():
+    kernel, size = _kernel(), 6
+
+    def error(num_steps: int, size: int = size) -> float:
+        times = torch.linspace(0.5, 2.0, num_steps + 1, dtype=torch.float64)
+        with torch.no_grad():
+            K = LegS(size).inducing(kernel, 0.5).covariance(kernel)
+            K = euler_covariance(kernel, K, times)
+            return float((K - LegS(size).inducing(kernel, 2.0).covariance(kernel)).abs().max())
+
+    assert error(200) / error(400) == pytest.approx(2.0, rel=0.1)
+    assert error(400) < 1e-2
+    # The same step size that serves 6 functions is useless for 60, and not by a little.
+    assert error(60, 60) > 1e3
+
+
+@pytest.mark.parametrize(("t1", "t2"), [(-0.1, 1.0), (1.1, 1.0), (0.0, 0.0)])
+def test_windows_that_shrink_are_refused(t1: float, t2: float):
+    with pytest.raises(ValueError, match="0 <= t1 <= t2"):
+        legs_propagator(4, t1, t2)
+
+
+def test_increment_covers_new_time_only():
+    increment = legs_increment(3, 1.0, 2.0, num_nodes=5)
+    assert isinstance(increment, PointFunctional)
+    assert increment.nodes.min() > 1.0
+    assert increment.nodes.max() < 2.0
+    with pytest.raises(ValueError, match="num_nodes"):
+        legs_increment(3, 1.0, 2.0, num_nodes=0)
