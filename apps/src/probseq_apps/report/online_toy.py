@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from ohsvgp import Gaussian, LegS, OnlineGP
-from ohsvgp.exact import exact_posterior
 from ohsvgp.core import predict
+from ohsvgp.exact import exact_posterior
 from probseq.gaussians import DiagonalGaussian
 from probseq.kernels import RBF
 
