@@ -121,7 +121,8 @@ def _half_waves(M: int, x: Tensor, kernel: Kernel, length: float) -> Tensor:
 def _pairs(M: int, age: Tensor) -> Tensor:
     """1, √2 cos 2πka, √2 sin 2πka, … of ages a in [0, 1]."""
     order = torch.arange(M, device=age.device)
-    phase = 2 * math.pi * ((order + 1) // 2)[:, None] * age
+    # In age's dtype at once: an integer tensor times a float is in torch's default dtype.
+    phase = 2 * math.pi * ((order + 1) // 2).to(age)[:, None] * age
     waves = math.sqrt(2) * torch.where((order % 2 == 1)[:, None], phase.cos(), phase.sin())
     return torch.where((order == 0)[:, None], torch.ones_like(waves), waves)
 

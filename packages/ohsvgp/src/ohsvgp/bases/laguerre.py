@@ -10,6 +10,7 @@ from ohsvgp.bases.quadrature import (
     QuadratureBasis,
     check_inside,
     check_positive,
+    default_nodes,
     gauss_legendre,
 )
 from ohsvgp.inducing import Inducing, PointFunctional
@@ -17,8 +18,8 @@ from probseq.kernels import Kernel
 
 __all__ = ["LagT"]
 
-# |L_m(s)| e^{−s/2} ≤ 1, so what lies beyond 80 time scales adds less than 2 e^{−40} = 9e-18.
-_HORIZON = 80.0
+# |L_m(s)| e^{−s/2} ≤ 1, so what lies beyond 64 time scales adds less than 2 e^{−32} = 3e-14.
+_HORIZON = 64.0
 
 
 class LagT(QuadratureBasis):
@@ -26,15 +27,18 @@ class LagT(QuadratureBasis):
 
     The thesis has τ = 1, whatever the unit of time.
 
-    The quadrature is Gauss-Legendre in r = √s on [0, √80]. Laguerre polynomials oscillate like
+    The quadrature is Gauss-Legendre in r = √s on [0, 8]. Laguerre polynomials oscillate like
     J_0(2√m r), at an even pace in r, so that Q in proportion to √M resolves them; the nodes crowd
     near the present, where the weight is. Gauss-Laguerre nodes reach out to 4Q, where the weights
-    underflow from Q = 190 on, and most of them are wasted.
+    underflow from Q = 187 on, and most of them are wasted.
+
+    The weights fade so fast that K_uu has the rank of about 20 at M = 50, and 40 at M = 150:
+    more than that adds nothing but jitter. A kernel much finer than τ needs many nodes.
 
     Args:
         num_inducing: M.
         timescale: τ, in units of the time stamps.
-        num_nodes: Q; 2M + 100 if None.
+        num_nodes: Q; 2M + 200 if None.
 
     Raises:
         ValueError: M below 1, Q below M, or τ not above 0.
@@ -43,11 +47,12 @@ class LagT(QuadratureBasis):
     def __init__(
         self, num_inducing: int, timescale: float, *, num_nodes: int | None = None
     ) -> None:
-        super().__init__(num_inducing, num_nodes=num_nodes)
+        Q = default_nodes(num_inducing) + 100 if num_nodes is None else num_nodes
+        super().__init__(num_inducing, num_nodes=Q)
         self.timescale = check_positive("timescale", timescale)
 
     def inducing(self, kernel: Kernel, length: float) -> Inducing:
-        """Nodes before ``length``, as far back as 80τ: before t0 too."""
+        """Nodes before ``length``, as far back as 64τ: before t0 too."""
         s, weights = _rule(self.num_inducing, self.num_nodes)
         like = kernel.raw_lengthscale
         nodes = (length - self.timescale * s).to(like)

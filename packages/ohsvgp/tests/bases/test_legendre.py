@@ -1,0 +1,208 @@
+"""LegS and LegT against closed forms, other quadratures, sparse regression and the ODE of K_uu."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy import integrate, special
+
+from ohsvgp import Gaussian, OnlineGP
+from ohsvgp.bases.legendre import LegS, LegT
+from probseq.kernels import RBF, Matern32
+
+
+def number(value):
+    return torch.tensor(value, dtype=torch.float64)
+
+
+def rbf():
+    return RBF(1, lengthscale=number(0.7), outputscale=number(1.3))
+
+
+def functional(basis, length, kernel=None):
+    """Nodes (Q,) and weights (M, Q) as numpy arrays."""
+    with torch.no_grad():
+        inducing = basis.inducing(kernel or rbf(), length)
+    return inducing.nodes[:, 0].numpy(), inducing.weights.numpy()
+
+
+def phi(m, s, start, width):
+    """√(2m+1) P_m on the window, times the measure's density."""
+    return math.sqrt(2 * m + 1) * special.eval_legendre(m, 2 * (s - start) / width - 1) / width
+
+
+@pytest.mark.parametrize("omega", [0.0, 0.3, 4.0, 30.0])
+def test_a_wave_has_the_coefficients_of_the_closed_form_with_spherical_bessel_functions(omega):
+    M, t, theta = 30, 5.0, 3.0
+    m = np.arange(M)
+    for basis, width in ((LegS(M), t), (LegT(M, theta), theta)):
+        s, W = functional(basis, t)
+        middle = t - width / 2
+        bessel = special.spherical_jn(m, omega * width / 2)
+        closed = np.sqrt(2 * m + 1) * 1j**m * np.exp(1j * omega * middle) * bessel
+        np.testing.assert_allclose(W @ np.exp(1j * omega * s), closed, atol=1e-12)
+
+
+def test_covariances_of_the_rbf_equal_adaptive_quadrature():
+    t, x = 4.0, 1.3
+    kernel = rbf()
+
+    def k(a, b):
+        return 1.3 * math.exp(-0.5 * ((a - b) / 0.7) ** 2)
+
+    with torch.no_grad():
+        inducing = LegS(8).inducing(kernel, t)
+        K_uu = inducing.covariance(kernel).numpy()
+        K_uf = inducing.cross(kernel, torch.tensor([[x]], dtype=torch.float64)).numpy()
+    # The double integral as a product rule on 20 panels of 12 nodes.
+    nodes, weights = special.roots_legendre(12)
+    panels = np.linspace(0, t, 21)
+    s = (panels[:-1, None] + (nodes + 1) * t / 40).ravel()
+    w = np.tile(weights * t / 40, 20)
+    Phi = np.stack([phi(m, s, 0, t) * w for m in range(8)])
+    K = 1.3 * np.exp(-0.5 * ((s[:, None] - s) / 0.7) ** 2)
+    np.testing.assert_allclose(K_uu, Phi @ K @ Phi.T, atol=1e-13)
+    for m in (0, 3, 7):
+        value, _ = integrate.quad(lambda b, m=m: k(x, b) * phi(m, b, 0, t), 0, t, epsabs=1e-14)
+        assert abs(K_uf[m, 0] - value) < 1e-12
+
+
+def test_covariances_of_a_rough_kernel_converge_to_adaptive_quadrature():
+    kernel = Matern32(1, lengthscale=number(0.7))
+    x, errors = 1.3, []
+    value, _ = integrate.quad(
+        lambda s: (
+            (1 + math.sqrt(3) * abs(s - x) / 0.7)
+            * math.exp(-math.sqrt(3) * abs(s - x) / 0.7)
+            * phi(4, s, 0, 4.0)
+        ),
+        *(0, 4.0),
+        points=[x],
+        epsabs=1e-14,
+    )
+    for Q in (20, 80, 320):
+        inducing = LegS(5, num_nodes=Q).inducing(kernel, 4.0)
+        K_uf = inducing.cross(kernel, torch.tensor([[x]], dtype=torch.float64))
+        errors.append(abs(K_uf[4, 0].item() - value))
+    assert errors[1] < errors[0] / 4
+    assert errors[2] < 1e-6
+
+
+def test_as_many_nodes_as_coefficients_make_sparse_regression_at_the_legendre_nodes():
+    rng = np.random.default_rng(0)
+    M, noise = 14, 0.05
+    x = np.sort(rng.uniform(0, 6, 60))
+    y = np.sin(2 * x) + 0.2 * rng.standard_normal(60)
+    gp = OnlineGP(rbf(), Gaussian(noise), LegS(M, num_nodes=M), t0=0.0, rel_jitter=1e-13)
+    info = gp.update(x, y)
+    # Titsias 2009 with inducing points at the roots of P_M on [0, last x], written out densely.
+    z = (special.roots_legendre(M)[0] + 1) * x[-1] / 2
+    new = np.linspace(0, 6, 17)
+
+    def k(a, b):
+        return 1.3 * np.exp(-0.5 * ((a[:, None] - b) / 0.7) ** 2)
+
+    K_zz, K_zx, K_zs = k(z, z), k(z, x), k(z, new)
+    S = np.linalg.inv(K_zz + K_zx @ K_zx.T / noise)
+    mean = K_zs.T @ S @ K_zx @ y / noise
+    variance = 1.3 - np.sum(K_zs * np.linalg.solve(K_zz, K_zs), 0) + np.sum(K_zs * (S @ K_zs), 0)
+    explained = K_zx.T @ np.linalg.solve(K_zz, K_zx)
+    C = explained + noise * np.eye(60)
+    bound = -0.5 * (
+        y @ np.linalg.solve(C, y)
+        + np.linalg.slogdet(2 * np.pi * C)[1]
+        + np.trace(1.3 * np.eye(60) - explained) / noise
+    )
+    predicted = gp.predict(new)
+    np.testing.assert_allclose(predicted.mean, mean, atol=1e-8)
+    np.testing.assert_allclose(predicted.variance, variance, atol=1e-8)
+    assert abs(float(info.bound) - bound) < 1e-6
+
+
+def hippo_legs(M):
+    """A and b of d c/dt = (A c + b f(t))/t (thesis Eq. 2.14, 2.15), by a slow loop."""
+    A = np.zeros((M, M))
+    for m in range(M):
+        for k in range(m):
+            A[m, k] = -math.sqrt((2 * m + 1) * (2 * k + 1))
+        A[m, m] = -m - 1
+    return A, np.sqrt(2 * np.arange(M) + 1)
+
+
+def test_K_uu_obeys_the_matrix_ode_with_the_corrected_boundary_term_and_not_the_printed_one():
+    """Thesis C.5 with C.6 as B̃ + B̃ᵀ = c bᵀ + b cᵀ; printed are ones instead of b."""
+    M, t, h = 10, 4.0, 1e-4
+    kernel, basis = rbf(), LegS(10)
+    A, b = hippo_legs(M)
+
+    def K_uu(t):
+        with torch.no_grad():
+            return basis.inducing(kernel, t).covariance(kernel).numpy()
+
+    derivative = (K_uu(t + h) - K_uu(t - h)) / (2 * h)
+    with torch.no_grad():
+        end = torch.tensor([[t]], dtype=torch.float64)
+        c = basis.inducing(kernel, t).cross(kernel, end).numpy()[:, 0]
+    flow = (A @ K_uu(t) + K_uu(t) @ A.T) / t
+    corrected = flow + (np.outer(c, b) + np.outer(b, c)) / t
+    ones = np.ones(M)
+    printed = flow + (np.outer(c, ones) + np.outer(ones, c)) / t
+    assert np.abs(derivative - corrected).max() < 1e-7
+    # As printed the error is of the size of the derivative itself.
+    assert np.abs(derivative - printed).max() > 0.5 * np.abs(derivative).max()
+
+
+def test_K_fu_obeys_the_ode_with_the_boundary_term():
+    """Thesis 4.10 as dK_fu/dt = K_fu A(t)ᵀ + k(X, t) B(t)ᵀ."""
+    t, h = 4.0, 1e-4
+    kernel, basis = rbf(), LegS(10)
+    A, b = hippo_legs(10)
+    x = torch.linspace(0, 6, 7, dtype=torch.float64)[:, None]
+
+    def K_fu(t):
+        with torch.no_grad():
+            return basis.inducing(kernel, t).cross(kernel, x).mT.numpy()
+
+    with torch.no_grad():
+        boundary = kernel(x, torch.tensor([[t]], dtype=torch.float64)).numpy()
+    derivative = (K_fu(t + h) - K_fu(t - h)) / (2 * h)
+    np.testing.assert_allclose(derivative, (K_fu(t) @ A.T + boundary * b) / t, atol=1e-7)
+
+
+def test_covariance_of_the_sliding_window_is_constant_in_time_and_of_the_growing_one_is_not():
+    kernel = rbf()
+    for basis, constant in ((LegT(12, 3.0), True), (LegS(12), False)):
+        early, late = (basis.inducing(kernel, t).covariance(kernel) for t in (1.0, 50.0))
+        assert (float((early - late).abs().max()) < 1e-12) == constant
+
+
+def test_the_sliding_window_equals_the_growing_one_when_they_coincide():
+    s, W = functional(LegS(12), 3.0)
+    s_sliding, W_sliding = functional(LegT(12, 3.0), 3.0)
+    np.testing.assert_allclose(s_sliding, s, atol=1e-15)
+    np.testing.assert_allclose(W_sliding, W, atol=1e-15)
+
+
+def test_a_window_of_no_length_keeps_the_value_alone():
+    s, W = functional(LegS(9), 0.0)
+    np.testing.assert_array_equal(s, 0.0)
+    np.testing.assert_allclose(W.sum(-1), np.eye(9)[0], atol=1e-13)
+    functions = LegS(9).functions(rbf(), torch.zeros(1, 1, dtype=torch.float64), 0.0)
+    assert torch.isfinite(functions).all()
+    assert float(functions[0, 0]) == 1.0
+
+
+@pytest.mark.parametrize(("basis", "start"), [(LegS(20), 0.0), (LegT(20, 3.0), 2.0)])
+def test_functions_are_the_scaled_polynomials_of_scipy(basis, start):
+    x = torch.linspace(start, 5.0, 11, dtype=torch.float64)[:, None]
+    width = 5.0 - start
+    expected = np.stack([width * phi(m, x[:, 0].numpy(), start, width) for m in range(20)])
+    np.testing.assert_allclose(basis.functions(rbf(), x, 5.0), expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("outside", [-0.1, 5.1])
+def test_functions_outside_the_window_are_refused(outside):
+    x = torch.tensor([[2.0], [outside]], dtype=torch.float64)
+    with pytest.raises(ValueError, match=f"inside the window .* got {outside}: use predict"):
+        LegS(4).functions(rbf(), x, 5.0)
