@@ -133,7 +133,7 @@ class Path(Basis):
             new = W @ step.kernel.features(x)
             if not isinstance(old, PathFeatures):
                 return PathFeatures(new, x[-1].clone())
-            R = legs_propagator(self.num_inducing, seen - added, seen, like=x)
+            R = legs_propagator(self.num_inducing, step.length - added, step.length, like=x)
             return PathFeatures(R @ old.coefficients + new, x[-1].clone())
         if not isinstance(old, PathPoints):
             return PathPoints.of(self.num_inducing, x, step.kernel)
@@ -218,7 +218,7 @@ class PathPoints(Inducing):
         M, old = self.weights.shape
         weights = cell_weights(M, 0, nodes.shape[0]).to(nodes)
         new = weights[:, old:]
-        R = legs_propagator(M, old, nodes.shape[0], like=nodes)
+        R = legs_propagator(M, float(old), float(nodes.shape[0]), like=nodes)
         C = self.cross(kernel, x) @ new.mT
         gram = block_covariance(self.covariance(kernel), R, C, _gram(kernel, x, new))
         return PathPoints(nodes, weights, gram, hyperparameters(kernel))
@@ -247,7 +247,7 @@ class PathPoints(Inducing):
         if not self._begins(other):
             return self.cross(kernel, other.nodes) @ other.weights.mT
         (M, old), n = self.weights.shape, other.nodes.shape[0]
-        R = legs_propagator(M, old, n, like=self.nodes)
+        R = legs_propagator(M, float(old), float(n), like=self.nodes)
         new = self.cross(kernel, other.nodes[old:]) @ other.weights[:, old:].mT
         return self.covariance(kernel) @ R.mT + new
 

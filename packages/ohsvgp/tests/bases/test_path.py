@@ -1,0 +1,423 @@
+"""LegS along a path: closed forms against loops and quadrature, both memories, whole models."""
+
+import copy
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy import integrate, linalg
+from scipy.special import eval_legendre
+from torch import Tensor
+
+from ohsvgp import Gaussian, OnlineGP
+from ohsvgp.bases import path
+from ohsvgp.bases.base import Advance
+from ohsvgp.bases.path import Path, PathFeatures, PathPoints, cell_weights
+from ohsvgp.inducing import Inducing, PointFunctional
+from ohsvgp.ordering import path_order
+from ohsvgp.random_features import FeatureKernel
+from probseq.fourier import sample_frequencies
+from probseq.kernels import RBF, Exponential, Kernel, Matern32
+
+DIM = 3
+
+
+def stream(n: int, seed: int = 0) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.rand(n, DIM, generator=generator, dtype=torch.float64)
+    noise = torch.randn(n, generator=generator, dtype=torch.float64)
+    return x, (3 * x).sin().sum(-1) + 0.1 * noise
+
+
+def model(M: int, **options: Any) -> OnlineGP:
+    lengthscale = torch.tensor([0.5, 0.7, 1.0], dtype=torch.float64)
+    return OnlineGP(RBF(DIM, lengthscale=lengthscale), Gaussian(0.01), Path(M, **options))
+
+
+def bound(kernel: Kernel, M: int, **options: Any) -> Path:
+    basis = Path(M, **options)
+    basis.bind(kernel, torch.Generator().manual_seed(0))
+    return basis
+
+
+def walk(basis: Path, kernel: Kernel, parts: list[Tensor]) -> Inducing:
+    """The inducing set after the parts, one after the other."""
+    old: Inducing | None = None
+    seen = 0
+    for part in parts:
+        seen += len(part)
+        old = basis.advance(Advance(basis.prior(kernel), old, part, float(seen)))
+    assert old is not None
+    return old
+
+
+def legs(M: int) -> tuple[np.ndarray, np.ndarray]:
+    """A and b of thesis Eq. 2.15, d/dt c = (−A c + b f)/t, entry by entry."""
+    A = np.zeros((M, M))
+    for m in range(M):
+        A[m, m] = m + 1
+        for k in range(m):
+            A[m, k] = np.sqrt((2 * m + 1) * (2 * k + 1))
+    return A, np.sqrt(2 * np.arange(M) + 1)
+
+
+def loop_of_exact_steps(M: int, values: np.ndarray, step: float) -> np.ndarray:
+    """C after a point at a time: over each cell f is constant, and c relaxes towards f·e_0."""
+    A, _ = legs(M)
+    c = np.outer(np.eye(M)[0], values[0])
+    for i in range(1, len(values)):
+        rest = np.outer(np.eye(M)[0], values[i])
+        c = rest + linalg.expm(-A * np.log((i + 1) * step / (i * step))) @ (c - rest)
+    return c
+
+
+def test_cell_weights_integrate_the_polynomials_over_the_cells() -> None:
+    M, T = 7, 9
+    W = cell_weights(M, 4, T)
+    assert W.shape == (M, 5)
+    for m in range(M):
+        for i in range(5, T + 1):
+            expected = integrate.quad(
+                lambda s, m=m: np.sqrt(2 * m + 1) * eval_legendre(m, 2 * s / T - 1) / T, i - 1, i
+            )[0]
+            assert abs(float(W[m, i - 5]) - expected) < 1e-14
+
+
+def test_cell_weights_of_many_polynomials_on_few_cells_are_exact() -> None:
+    # Gauss-Legendre of enough nodes inside every cell is exact for a polynomial.
+    M, T = 256, 3
+    z, w = np.polynomial.legendre.leggauss(M)
+    for i in range(T):
+        s = -1 + 2 * (i + (1 + z) / 2) / T
+        inside = np.sqrt(2 * np.arange(M) + 1) * np.polynomial.legendre.legvander(s, M - 1).T.dot(
+            np.diag(w / (2 * T))
+        ).sum(1)
+        assert np.abs(cell_weights(M, 0, T)[:, i].numpy() - inside).max() < 1e-13
+
+
+@pytest.mark.parametrize("step", [1.0, 0.01])
+def test_block_equals_the_loop_of_exact_steps_for_any_time_step(step: float) -> None:
+    kernel = RBF(DIM).double()
+    x, _ = stream(40)
+    basis = bound(kernel, 12, num_features=20)
+    values = FeatureKernel(kernel, basis.frequencies).features(x).detach().numpy()
+    expected = loop_of_exact_steps(12, values, step)
+    for sizes in ([40], [1, 15, 24], [1] * 40):
+        block = walk(basis, kernel, list(x.split(sizes)))
+        assert isinstance(block, PathFeatures)
+        assert np.abs(block.coefficients.detach().numpy() - expected).max() < 1e-13
+
+
+def test_euler_steps_of_eq_4_18_converge_to_the_block_as_they_become_finer() -> None:
+    M, kernel = 6, RBF(DIM).double()
+    x, _ = stream(12)
+    basis = bound(kernel, M, num_features=10)
+    values = FeatureKernel(kernel, basis.frequencies).features(x).detach().numpy()
+    exact = walk(basis, kernel, [x])
+    assert isinstance(exact, PathFeatures)
+    A, b = legs(M)
+
+    def euler(steps: int) -> float:
+        c = np.outer(np.eye(M)[0], values[0])
+        for i in range(1, len(values)):
+            for t in i + np.arange(steps) / steps:
+                c = c + (-A @ c + np.outer(b, values[i])) / (t * steps)
+        return float(np.abs(c - exact.coefficients.detach().numpy()).max())
+
+    errors = [euler(steps) for steps in (50, 100, 200, 400)]
+    ratios = [coarse / fine for coarse, fine in pairwise(errors)]
+    assert all(1.8 < ratio < 2.2 for ratio in ratios)
+    # The thesis takes one step a point.
+    assert euler(1) > 100 * errors[-1]
+
+
+@pytest.mark.parametrize("kernel", [RBF(DIM), Matern32(DIM, lengthscale=0.4)])
+def test_covariances_of_kept_inputs_are_those_of_the_plain_functional(kernel: Kernel) -> None:
+    kernel = kernel.double()
+    x, _ = stream(50)
+    basis = bound(kernel, 8, memory="inputs")
+    old = walk(basis, kernel, [x[:20], x[20:30]])
+    new = walk(basis, kernel, [x[:20], x[20:30], x[30:31], x[31:]])
+    plain_old = PointFunctional(x[:30], cell_weights(8, 0, 30))
+    plain_new = PointFunctional(x, cell_weights(8, 0, 50))
+    with torch.no_grad():
+        torch.testing.assert_close(new.covariance(kernel), plain_new.covariance(kernel))
+        torch.testing.assert_close(
+            old.cross_inducing(kernel, new), plain_old.cross_inducing(kernel, plain_new)
+        )
+        torch.testing.assert_close(
+            new.cross_inducing(kernel, old), plain_new.cross_inducing(kernel, plain_old)
+        )
+        torch.testing.assert_close(new.cross(kernel, x[:7]), plain_new.cross(kernel, x[:7]))
+        # The joint covariance of old, new and function values has no negative eigenvalue.
+        cross = old.cross_inducing(kernel, new)
+        joint = torch.cat(
+            [
+                torch.cat([old.covariance(kernel), cross, old.cross(kernel, x)], dim=1),
+                torch.cat([cross.mT, new.covariance(kernel), new.cross(kernel, x)], dim=1),
+                torch.cat([old.cross(kernel, x).mT, new.cross(kernel, x).mT, kernel(x, x)], dim=1),
+            ]
+        )
+        assert float(torch.linalg.eigvalsh(joint).min()) > -1e-12
+
+
+@pytest.mark.parametrize("entries", [1, 40])
+def test_blocks_of_rows_change_nothing(entries: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = RBF(DIM, batch_shape=(2,), lengthscale=torch.tensor([0.4, 1.0])[:, None, None])
+    kernel = kernel.double()
+    x, _ = stream(9)
+    whole = walk(bound(kernel, 5, memory="inputs"), kernel, [x])
+    monkeypatch.setattr(path, "_BLOCK_ENTRIES", entries)
+    blocks = walk(bound(kernel, 5, memory="inputs"), kernel, [x])
+    torch.testing.assert_close(blocks.covariance(kernel), whole.covariance(kernel))
+    assert whole.covariance(kernel).shape == (2, 5, 5)
+    crossed = blocks.cross(kernel, x)
+    monkeypatch.undo()
+    torch.testing.assert_close(crossed, whole.cross(kernel, x))
+
+
+def test_gradients_reach_the_hyperparameters_through_the_kept_covariance() -> None:
+    kernel = RBF(DIM, lengthscale=0.7).double()
+    x, _ = stream(30)
+    kept = walk(bound(kernel, 4, memory="inputs"), kernel, [x[:10], x[10:]])
+
+    kept.covariance(kernel).square().sum().backward()
+    raw, shift = kernel.raw_lengthscale.detach().clone(), torch.zeros(1, DIM, dtype=torch.float64)
+    shift[0, 1] = 1e-5
+    with torch.no_grad():
+        kernel.raw_lengthscale.copy_(raw + shift)
+        above = kept.covariance(kernel).square().sum()
+        kernel.raw_lengthscale.copy_(raw - shift)
+        below = kept.covariance(kernel).square().sum()
+    gradient = kernel.raw_lengthscale.grad
+    assert gradient is not None
+    torch.testing.assert_close(gradient[0, 1], (above - below) / 2e-5, rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize("order", ["given", "kernel-max", "kernel-min", "random"])
+def test_both_memories_are_one_model_under_the_kernel_of_the_features(order: Any) -> None:
+    x, y = stream(60)
+    kernel = RBF(DIM, lengthscale=0.6).double()
+    features = OnlineGP(kernel, Gaussian(0.01), Path(9, num_features=40, order=order))
+    frequencies = features.basis.tensors()["frequencies"]
+    inputs = OnlineGP(
+        FeatureKernel(kernel, frequencies), Gaussian(0.01), Path(9, memory="inputs", order=order)
+    )
+    inputs.generator.set_state(features.generator.get_state())
+    for part in torch.arange(60).split([5, 1, 34, 20]):
+        a, b = features.update(x[part], y[part]), inputs.update(x[part], y[part])
+        torch.testing.assert_close(a.bound, b.bound, rtol=1e-7, atol=1e-7)
+    a, b = features.predict(x), inputs.predict(x)
+    torch.testing.assert_close(a.mean, b.mean, rtol=1e-7, atol=1e-7)
+    torch.testing.assert_close(a.variance, b.variance, rtol=1e-7, atol=1e-7)
+
+
+def test_the_end_of_the_path_starts_the_next_task() -> None:
+    x, _ = stream(30)
+    kernel = RBF(DIM, lengthscale=0.6).double()
+    basis = bound(kernel, 4, memory="inputs", order="kernel-max")
+    first = walk(basis, kernel, [x[:15]])
+    both = walk(basis, kernel, [x[:15], x[15:]])
+    assert isinstance(first, PathPoints)
+    assert isinstance(both, PathPoints)
+    assert torch.equal(both.nodes[:15], x[:15][path_order("kernel-max", kernel, x[:15])])
+    later = path_order("kernel-max", kernel, x[15:], first.nodes[-1])
+    assert torch.equal(both.nodes[15:], x[15:][later])
+
+
+@pytest.mark.parametrize("memory", ["features", "inputs"])
+def test_variances_never_fall_below_zero(memory: Any) -> None:
+    x, y = stream(120)
+    new = torch.cat([x, 3 * stream(50, 1)[0]])
+    for kernel in (RBF(DIM, lengthscale=0.8), Matern32(DIM)):
+        for M, dtype, floor in (
+            (5, torch.float64, -1e-10),
+            (64, torch.float64, -1e-10),
+            (16, torch.float32, -1e-4),
+        ):
+            gp = OnlineGP(
+                copy.deepcopy(kernel),
+                Gaussian(1e-3),
+                Path(M, memory=memory, num_features=100),
+                dtype=dtype,
+            )
+            for part in torch.arange(120).split([3, 1, 56, 60]):
+                gp.update(x[part], y[part])
+                assert float(gp.predict(new).variance.min()) > floor
+
+
+@pytest.mark.parametrize("memory", ["features", "inputs"])
+def test_more_inducing_variables_than_points_make_the_exact_process(memory: Any) -> None:
+    """256 functionals of 8 points span the points: the posterior is that of the exact GP."""
+    x, y = stream(40)
+    gp = model(256, memory=memory, num_features=60)
+    first = gp.update(x[:8], y[:8])
+    assert first.jitter_used < 1.1e-8
+    kernel = gp.basis.prior(gp.kernel)
+
+    def exact(n: int) -> tuple[Tensor, Tensor]:
+        with torch.no_grad():
+            K = kernel(x[:n], x[:n]) + 0.01 * torch.eye(n, dtype=torch.float64)
+            k = kernel(x[:n], x)
+            mean = k.mT @ torch.linalg.solve(K, y[:n])
+            return mean, (kernel.diag(x) - (k * torch.linalg.solve(K, k)).sum(0))
+
+    for n in (8, 9, 40):
+        if n > 8:
+            old = int(gp.state.count) if gp.state else 0
+            gp.update(x[old:n], y[old:n])
+        mean, variance = exact(n)
+        law = gp.predict(x)
+        torch.testing.assert_close(law.mean, mean, rtol=0, atol=1e-4)
+        torch.testing.assert_close(law.variance, variance, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("memory", ["features", "inputs"])
+@pytest.mark.parametrize("order", ["kernel-max", "random"])
+def test_a_saved_model_continues_to_the_last_bit(memory: Any, order: Any) -> None:
+    x, y = stream(60)
+    gp = model(7, memory=memory, num_features=30, order=order)
+    for part in torch.arange(40).split([10, 1, 29]):
+        gp.update(x[part], y[part])
+    twin = model(7, memory=memory, num_features=30, order=order)
+    twin.load_state_dict({name: tensor.clone() for name, tensor in gp.state_dict().items()})
+    for part in (torch.arange(0), torch.arange(40, 55), torch.arange(55, 60)):
+        if len(part):
+            info, again = gp.update(x[part], y[part]), twin.update(x[part], y[part])
+            assert torch.equal(info.bound, again.bound)
+        assert torch.equal(gp.predict(x).mean, twin.predict(x).mean)
+        assert torch.equal(gp.predict(x).variance, twin.predict(x).variance)
+
+
+def test_the_feature_memory_does_not_grow_and_the_input_memory_keeps_only_inputs() -> None:
+    x, y = stream(60)
+    sizes: dict[str, list[int]] = {}
+    for memory in ("features", "inputs"):
+        gp = model(5, memory=memory, num_features=30)
+        for part in torch.arange(60).split(20):
+            gp.update(x[part], y[part])
+            total = sum(tensor.numel() for tensor in gp.state_dict().values())
+            sizes.setdefault(memory, []).append(total)
+    assert len(set(sizes["features"])) == 1
+    assert np.diff(sizes["inputs"]).tolist() == [20 * DIM, 20 * DIM]
+
+
+def test_hyperparameters_may_change_with_kept_inputs_and_not_with_features() -> None:
+    x, y = stream(40)
+    gp = model(6, memory="inputs")
+    gp.update(x[:20], y[:20])
+    with torch.no_grad():
+        gp.kernel.raw_lengthscale.add_(0.3)
+    gp.update(x[20:], y[20:])
+    state = gp.state
+    assert state is not None
+    expected = PointFunctional(x, cell_weights(6, 0, 40))
+    with torch.no_grad():
+        torch.testing.assert_close(
+            state.inducing.covariance(gp.kernel), expected.covariance(gp.kernel)
+        )
+    fixed = model(6, num_features=30)
+    fixed.update(x[:20], y[:20])
+    with torch.no_grad():
+        fixed.kernel.raw_lengthscale.add_(0.3)
+    with pytest.raises(ValueError, match="kernel must keep its hyperparameters once Path"):
+        fixed.update(x[20:], y[20:])
+
+
+def test_sorting_makes_the_order_within_a_batch_irrelevant() -> None:
+    x, y = stream(50)
+    shuffled = torch.randperm(50, generator=torch.Generator().manual_seed(4))
+    laws = []
+    for order in (torch.arange(50), shuffled):
+        gp = model(6, memory="inputs", order="kernel-max")
+        gp.update(x[order], y[order])
+        laws.append(gp.predict(x).mean)
+    torch.testing.assert_close(laws[0], laws[1], rtol=1e-9, atol=1e-9)
+
+
+def test_kernels_per_series_share_one_path() -> None:
+    x, y = stream(30)
+    y = torch.stack([y, y.square()])
+    scales = torch.tensor([0.5, 1.5], dtype=torch.float64)[:, None, None].expand(2, 1, DIM)
+    both = OnlineGP(
+        RBF(DIM, batch_shape=(2,), lengthscale=scales), Gaussian(0.01), Path(6, memory="inputs")
+    )
+    for part in torch.arange(30).split(10):
+        both.update(x[part], y[:, part])
+    for series in range(2):
+        single = OnlineGP(
+            RBF(DIM, lengthscale=scales[series]), Gaussian(0.01), Path(6, memory="inputs")
+        )
+        for part in torch.arange(30).split(10):
+            single.update(x[part], y[series, part])
+        torch.testing.assert_close(both.predict(x).mean[series], single.predict(x).mean)
+        torch.testing.assert_close(both.predict(x).variance[series], single.predict(x).variance)
+
+
+@pytest.mark.usefixtures("plain_calls")
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_inducing": 0}, "num_inducing must be at least 1, got 0"),
+        ({"memory": "none"}, "memory must be"),
+        ({"num_features": 0}, "num_features must be at least 1, got 0"),
+        ({"order": "sorted"}, "order must be one of given"),
+    ],
+)
+def test_options_are_checked_at_construction(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Path(**{"num_inducing": 3, **options})
+
+
+def test_kernels_that_cannot_serve_are_refused_when_the_model_is_made() -> None:
+    with pytest.raises(ValueError, match="use LegS for times"):
+        OnlineGP(RBF(1), Gaussian(), Path(3))
+    with pytest.raises(ValueError, match='kernel must be stationary for memory="features"'):
+        OnlineGP(Exponential(2), Gaussian(), Path(3))
+    x, y = stream(10)
+    gp = OnlineGP(Exponential(DIM), Gaussian(), Path(3, memory="inputs"))
+    assert gp.update(x, y).n_new == 10
+
+
+def test_a_first_batch_without_inputs_is_refused_and_a_later_one_changes_nothing() -> None:
+    x, y = stream(10)
+    gp = model(3, num_features=20)
+    with pytest.raises(ValueError, match="x must hold at least one input at first"):
+        gp.update(x[:0], y[:0])
+    gp.update(x, y)
+    before = gp.predict(x)
+    assert gp.update(x[:0], y[:0]).n_new == 0
+    torch.testing.assert_close(gp.predict(x).mean, before.mean)
+
+
+@pytest.mark.parametrize(
+    ("saved", "own"),
+    [
+        ({"num_features": 20}, {"num_features": 30}),
+        ({"num_features": 20}, {"memory": "inputs"}),
+        ({"memory": "inputs"}, {"num_features": 20}),
+    ],
+)
+def test_the_state_of_another_memory_is_refused(saved: Any, own: Any) -> None:
+    x, y = stream(10)
+    gp = model(3, **saved)
+    gp.update(x, y)
+    with pytest.raises(ValueError, match="tensors must have shapes"):
+        model(3, **own).load_state_dict(gp.state_dict())
+
+
+def test_sets_of_different_kinds_have_no_covariance() -> None:
+    kernel = RBF(DIM).double()
+    x, _ = stream(5)
+    kept = walk(bound(kernel, 3, memory="inputs"), kernel, [x])
+    with pytest.raises(TypeError, match="other must be a PathPoints"):
+        kept.cross_inducing(kernel, PointFunctional(x))
+
+
+def test_frequencies_are_those_of_the_model_seed() -> None:
+    kernel = RBF(DIM).double()
+    expected = sample_frequencies(kernel, 20, torch.Generator().manual_seed(7))
+    gp = OnlineGP(kernel, Gaussian(), Path(3, num_features=20), seed=7)
+    assert torch.equal(gp.basis.tensors()["frequencies"], expected)
