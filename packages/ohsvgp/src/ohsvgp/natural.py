@@ -47,8 +47,8 @@ def natural_update(
 ) -> tuple[Site, Bound]:
     """Absorb new data by natural-gradient steps on the online bound.
 
-    Steps start from sites at the likelihood's peaks, have length one, and are halved for every
-    series whose bound would fall. They end early when no bound rises any more.
+    Steps start from the sites that ``Likelihood.start`` asks for, have length one, and are halved
+    for every series whose bound would fall. They end early when no bound rises any more.
 
     Args:
         likelihood: observation model.
@@ -150,12 +150,13 @@ def _ascend(
     if y.shape[-1] < Phi.shape[-2]:
         Q, Phi = torch.linalg.qr(Phi)
         root = root @ Q
-    offset = (Psi.mT @ prior.mean[..., None])[..., 0]
+    known = predict(prior, Psi, K_ff)
+    offset = known.mean
     problem = _Problem(likelihood, Phi, offset, K_ff - Psi.square().sum(-2), y, mask)
-    start = likelihood.start(y)
-    found = likelihood.expectations(start, torch.zeros_like(start), y)
-    w, g = _kept(found.curvature.clamp_min(0), mask), _kept(found.gradient, mask)
-    b = (Phi @ (w * (start - offset) + g)[..., None])[..., 0]
+    start = likelihood.start(known.mean, known.variance, y)
+    found = likelihood.expectations(start.mean, start.variance, y)
+    w, g = _kept(found.curvature, mask), _kept(found.gradient, mask)
+    b = (Phi @ (w.clamp_min(0) * (start.mean - offset) + g)[..., None])[..., 0]
     step = _evaluate(problem, _information(Phi, w), b)
     rate = torch.ones_like(step.value)
     for _ in range(iterations):

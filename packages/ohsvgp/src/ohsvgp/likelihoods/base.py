@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from probseq.gaussians import DiagonalGaussian
 
-__all__ = ["Expectations", "Likelihood"]
+__all__ = ["Expectations", "Likelihood", "log_positive"]
 
 
 class Expectations(NamedTuple):
@@ -57,13 +57,20 @@ class Likelihood(nn.Module, ABC):
     ) -> Float[Tensor, "*n"]:
         """Draws y ~ p(y | f)."""
 
-    def start(self, y: Float[Tensor, "*b n"]) -> Float[Tensor, "*b n"]:
-        """Latent values near the peaks of p(y | f), where natural-gradient steps start; zero here.
+    def start(
+        self, mean: Float[Tensor, "*#n"], variance: Float[Tensor, "*#n"], y: Float[Tensor, "*#n"]
+    ) -> DiagonalGaussian:
+        """Law of f under which the expectations for the first natural-gradient step are taken.
 
         Args:
+            mean: what was known of f before y.
+            variance: its variance.
             y: targets.
+
+        Returns:
+            N(mean, variance); likelihoods override it where that lies too far from the data.
         """
-        return torch.zeros_like(y)
+        return DiagonalGaussian(mean, variance)
 
     def check_targets(self, y: Tensor) -> None:
         """Refuse targets outside the support.
@@ -71,3 +78,20 @@ class Likelihood(nn.Module, ABC):
         Raises:
             ValueError: names the first such target.
         """
+
+
+def log_positive(value: float | Tensor, name: str) -> Float[Tensor, "*b"]:
+    """Logarithm of a constructor's argument that must be positive, in floating point.
+
+    Args:
+        value: a number, or one per series.
+        name: the argument's name for the error.
+
+    Raises:
+        ValueError: a value not above 0, or not finite.
+    """
+    tensor = torch.as_tensor(value)
+    tensor = tensor if tensor.is_floating_point() else tensor.to(torch.get_default_dtype())
+    if not (tensor.isfinite() & (tensor > 0)).all():
+        raise ValueError(f"{name} must be above 0 and finite, got {tensor.tolist()}")
+    return tensor.detach().log()

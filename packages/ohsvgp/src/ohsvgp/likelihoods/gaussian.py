@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ohsvgp.likelihoods.base import Expectations, Likelihood
+from ohsvgp.likelihoods.base import Expectations, Likelihood, log_positive
 from probseq.gaussians import DiagonalGaussian
 
 __all__ = ["Gaussian"]
@@ -24,11 +24,7 @@ class Gaussian(Likelihood):
 
     def __init__(self, noise: float | Tensor = 0.1) -> None:
         super().__init__()
-        value = torch.as_tensor(noise)
-        value = value if value.is_floating_point() else value.to(torch.get_default_dtype())
-        if not (value.isfinite() & (value > 0)).all():
-            raise ValueError(f"noise must be a variance above 0 and finite, got {value.tolist()}")
-        self.raw_noise = nn.Parameter(value.detach().log())
+        self.raw_noise = nn.Parameter(log_positive(noise, "noise"))
 
     @property
     def noise(self) -> Float[Tensor, "*b"]:

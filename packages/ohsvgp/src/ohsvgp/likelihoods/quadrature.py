@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ohsvgp.likelihoods.base import Expectations, Likelihood
 
-__all__ = ["Derivatives", "NUM_NODES", "QuadratureLikelihood", "gauss_hermite", "log_integral"]
+__all__ = ["NUM_NODES", "Derivatives", "QuadratureLikelihood", "gauss_hermite", "log_integral"]
 
 # Exact to 1e-10 for log-concave links while f's standard deviation is below 2, to 1e-4 below 5.
 NUM_NODES = 64
@@ -80,7 +80,7 @@ class QuadratureLikelihood(Likelihood):
         # The mode f = mean + variance·slope(f) lies between these, because the slope falls in f.
         other = mean + variance * slope
         low, high = torch.minimum(mean, other), torch.maximum(mean, other)
-        f = self.start(y).clamp(low, high)
+        f = self.start(mean, variance, y).mean.clamp(low, high)
         curvature = 1 / variance
         for _ in range(_NEWTON_STEPS):
             _, first, second = self.derivatives(f, y)

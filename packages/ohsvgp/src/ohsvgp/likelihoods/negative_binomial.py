@@ -1,0 +1,59 @@
+"""Counts that vary more than their mean."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn.functional import softplus
+
+from ohsvgp.likelihoods.base import log_positive
+from ohsvgp.likelihoods.counts import CountLikelihood, bounded_exp
+from ohsvgp.likelihoods.quadrature import Derivatives
+from probseq.gaussians import DiagonalGaussian
+
+__all__ = ["NegativeBinomial"]
+
+
+class NegativeBinomial(CountLikelihood):
+    """Negative binomial counts of mean μ = exp(f) and variance μ + μ²/r.
+
+    p(y | f) = Γ(y + r)/(Γ(r) y!) · (r/(μ + r))^r · (μ/(μ + r))^y; Poisson as r → ∞.
+
+    Args:
+        dispersion: r, a number or one per series.
+        learnable: whether fits of hyperparameters change r.
+
+    Raises:
+        ValueError: r not above 0, or not finite.
+    """
+
+    def __init__(self, dispersion: float | Tensor = 10.0, *, learnable: bool = True) -> None:
+        super().__init__()
+        raw = log_positive(dispersion, "dispersion")
+        self.raw_dispersion = nn.Parameter(raw, requires_grad=learnable)
+
+    @property
+    def dispersion(self) -> Float[Tensor, "*b"]:
+        """The number r."""
+        return self.raw_dispersion.exp()
+
+    def derivatives(self, f: Tensor, y: Tensor) -> Derivatives:
+        """With logit t = f − log r: −y·softplus(−t) − r·softplus(t) and a constant."""
+        r = self.dispersion[..., None]
+        t = f - self.raw_dispersion[..., None]
+        constant = (y + r).lgamma() - r.lgamma() - (y + 1).lgamma()
+        p = t.sigmoid()
+        value = constant - y * softplus(-t) - r * softplus(t)
+        return Derivatives(value, y - (y + r) * p, -(y + r) * p * (1 - p))
+
+    def predictive_moments(self, mean: Tensor, variance: Tensor) -> DiagonalGaussian:
+        """E[μ], and E[μ + μ²/r] + Var[μ], of the log-normal μ."""
+        rate = bounded_exp(mean + 0.5 * variance)
+        excess = variance.expm1() + bounded_exp(variance) / self.dispersion[..., None]
+        return DiagonalGaussian(rate, rate + rate.square() * excess)
+
+    def sample(self, f: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """Poisson counts of a rate with the Gamma distribution of shape r and mean exp(f)."""
+        shape = self.dispersion[..., None].expand(f.shape)
+        # torch.distributions takes no generator; the function it calls does.
+        gamma = torch._standard_gamma(shape, generator=generator)  # pyright: ignore[reportPrivateImportUsage]
+        return torch.poisson(gamma * bounded_exp(f - self.raw_dispersion[..., None]), generator)

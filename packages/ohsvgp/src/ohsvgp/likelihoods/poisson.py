@@ -1,0 +1,34 @@
+"""Counts whose variance is their mean."""
+
+import torch
+from torch import Tensor
+
+from ohsvgp.likelihoods.base import Expectations
+from ohsvgp.likelihoods.counts import CountLikelihood, bounded_exp
+from ohsvgp.likelihoods.quadrature import Derivatives
+from probseq.gaussians import DiagonalGaussian
+
+__all__ = ["Poisson"]
+
+
+class Poisson(CountLikelihood):
+    """Y ~ Poisson(exp f); expectations are in closed form, E[exp f] = exp(mean + variance/2)."""
+
+    def derivatives(self, f: Tensor, y: Tensor) -> Derivatives:
+        """Y f − exp f − log y!, and its derivatives."""
+        rate = bounded_exp(f)
+        return Derivatives(y * f - rate - (y + 1).lgamma(), y - rate, -rate)
+
+    def expectations(self, mean: Tensor, variance: Tensor, y: Tensor) -> Expectations:
+        """In closed form: g = y − E[exp f], w = E[exp f]."""
+        rate = bounded_exp(mean + 0.5 * variance)
+        return Expectations(y * mean - rate - (y + 1).lgamma(), y - rate, rate)
+
+    def predictive_moments(self, mean: Tensor, variance: Tensor) -> DiagonalGaussian:
+        """E[exp f], and E[exp f] + Var[exp f]."""
+        rate = bounded_exp(mean + 0.5 * variance)
+        return DiagonalGaussian(rate, rate + rate.square() * variance.expm1())
+
+    def sample(self, f: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """Counts of mean exp(f)."""
+        return torch.poisson(bounded_exp(f), generator=generator)
