@@ -16,11 +16,18 @@ from tyro.conf import OmitArgPrefixes, Positional, arg
 
 from probseq_apps.data.names import unknown_name_message
 from probseq_apps.experiments.bench_settings import BenchSettings
+from probseq_apps.experiments.online_settings import OnlineSettings, saved_online
 from probseq_apps.experiments.regress_settings import RegressSettings, saved_regress
 from probseq_apps.experiments.report_settings import ReportSettings
 from probseq_apps.experiments.saved import saved_command
 from probseq_apps.experiments.settings import ClassifySettings, RunOptions
 from probseq_apps.recipes import RECIPES, for_data, load_recipe, small_recipe_name
+from probseq_apps.recipes.online import (
+    ONLINE_RECIPES,
+    for_stream,
+    load_online_recipe,
+    online_recipe_name,
+)
 from probseq_apps.recipes.regression import REGRESS_RECIPES, for_molecules, load_regress_recipe
 
 
@@ -70,6 +77,32 @@ class Regress:
         from probseq_apps.experiments.regress import regress
 
         regress(self.settings, self.run, recipe=self.recipe)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Online:
+    """Learn a stream task by task with online Gaussian processes, and compare what they remember.
+
+    Every setting comes from a recipe, and flags override it. The defaults shown are those of the
+    recipe named by --recipe; without one, of the recipe that suits --data. `probseq online live`
+    forecasts a stream from standard input, `probseq online vae` is for many channels: each has a
+    --help of its own.
+    """
+
+    recipe: Annotated[str, arg(help=f"One of {', '.join(ONLINE_RECIPES)}.")] = "sp500-small"
+    settings: Annotated[OnlineSettings, arg(name="")] = field(default_factory=OnlineSettings)
+    run: Annotated[RunOptions, arg(name="")] = field(default_factory=RunOptions)
+
+    @property
+    def debug(self) -> bool:
+        """Whether errors show where they came from."""
+        return self.run.debug
+
+    def execute(self) -> None:
+        """Run the comparison."""
+        from probseq_apps.experiments.online import online
+
+        online(self.settings, self.run, recipe=self.recipe)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,6 +234,17 @@ def parse_regress(arguments: list[str]) -> Regress:
         _refuse(str(error))
 
 
+def parse_online(arguments: list[str]) -> Command:
+    """Read the arguments of `probseq online`."""
+    try:
+        default = _default_online(arguments)
+        return tyro.cli(
+            OmitArgPrefixes[Online], prog="probseq online", args=arguments, default=default
+        )
+    except ValueError as error:
+        _refuse(str(error))
+
+
 def parse_bench(arguments: list[str]) -> Bench:
     """Read the arguments of `probseq bench`."""
     try:
@@ -255,6 +299,23 @@ def _default_regress(arguments: Sequence[str]) -> Regress:
     return Regress(recipe=recipe, settings=for_molecules(settings, data or settings.data))
 
 
+def _default_online(arguments: Sequence[str]) -> Online:
+    """What `probseq online` does where no flag says otherwise, as `_default_classify`.
+
+    Raises:
+        ValueError: the recipe or the data set is unknown.
+    """
+    recipe, data = _value_of("--recipe", arguments), _value_of("--data", arguments)
+    run_dir = _value_of("--run-dir", arguments)
+    if recipe is None and data is None and run_dir is not None and "--resume" in arguments:
+        saved = saved_online(Path(run_dir))
+        if saved is not None:
+            return Online(recipe=saved[0], settings=saved[1])
+    recipe = recipe or online_recipe_name(data or "sp500")
+    settings = load_online_recipe(recipe)
+    return Online(recipe=recipe, settings=for_stream(settings, data or settings.data))
+
+
 def _value_of(flag: str, arguments: Sequence[str]) -> str | None:
     value = None
     for index, argument in enumerate(arguments):
@@ -295,6 +356,10 @@ SUBCOMMANDS: dict[str, Subcommand] = {
     "regress": Subcommand(
         "predict a property of molecules, compare errors and uncertainty (default: zinc)",
         parse_regress,
+    ),
+    "online": Subcommand(
+        "learn a stream task by task, compare what methods remember; `online live` forecasts",
+        parse_online,
     ),
     "report": Subcommand("put a table of the papers beside what run folders hold", parse_report),
     "bench": Subcommand("time attention methods beside softmax attention", parse_bench),

@@ -11,11 +11,19 @@ from torch import Tensor
 
 def save_groups(path: Path, groups: Mapping[str, Mapping[str, Tensor]]) -> None:
     """Write tensors as arrays named `GROUP/FIELD`, all or nothing."""
-    arrays = {
-        f"{name}/{field}": value.numpy()
-        for name, group in groups.items()
-        for field, value in group.items()
-    }
+    save_arrays(
+        path,
+        {
+            f"{name}/{field}": value
+            for name, group in groups.items()
+            for field, value in group.items()
+        },
+    )
+
+
+def save_arrays(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Write tensors as plain arrays by name, all or nothing."""
+    arrays = {name: value.numpy() for name, value in tensors.items()}
     temporary = path.with_name(f".tmp-{path.name}")
     with temporary.open("wb") as file:
         np.savez(file, allow_pickle=False, **arrays)

@@ -10,6 +10,7 @@ from probseq.metrics.calibration import (
     maximum_calibration_error,
 )
 from probseq.metrics.classification import accuracy, brier, matthews_correlation, nll
+from probseq.metrics.continual import forgetting
 from probseq.metrics.ood import (
     KLMatching,
     energy_score,
@@ -51,6 +52,7 @@ __all__ = [
     "expected_calibration_error",
     "failure_auroc",
     "failure_fpr",
+    "forgetting",
     "fpr_at_tpr",
     "gaussian_nlpd",
     "laplace_log_prob",

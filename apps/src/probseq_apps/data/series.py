@@ -1,0 +1,281 @@
+"""Real series of numbers over time: standard sets, one that a dependency ships, and CSV files."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+from jaxtyping import Float64
+from numpy.typing import NDArray
+
+from probseq_apps.data.csv_rows import csv_columns
+from probseq_apps.data.errors import DataError
+from probseq_apps.data.names import CSV_PREFIX, own_path, unknown_name_message
+
+SERIES_NAMES: tuple[str, ...] = ("sp500", "toy", "solar", "audio", "covid")
+
+_STRETCH = slice(20_000, 31_250)  # of the sub-band: 9,000 samples to learn and 2,250 to test
+_SAMPLES_PER_MS = 4
+_COVID_DAYS = (date(2020, 3, 12), date(2021, 2, 28))
+_TOY_POINTS = 240
+_TOY_NOISE = 0.1
+_SECONDS_A_DAY = 86_400.0
+_EMPTY = ("", "na", "nan", "null", "none")
+
+
+@dataclass(frozen=True, eq=False)
+class Series:
+    """A series in the order of time.
+
+    Attributes:
+        name: as on the command line.
+        time: stamps in ``time_label``'s unit, not decreasing.
+        values: the series.
+        time_label: what time is counted in.
+        target_label: what the values are.
+        notes: what a reader of results must know about the data.
+    """
+
+    name: str
+    time: Float64[np.ndarray, " n"]
+    values: Float64[np.ndarray, " n"]
+    time_label: str
+    target_label: str
+    notes: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return self.time.shape[0]
+
+
+def load_series(
+    name: str,
+    data_dir: Path | None = None,
+    *,
+    time_column: str = "time",
+    target_column: str = "value",
+) -> Series:
+    """Read a series.
+
+    Args:
+        name: one of ``SERIES_NAMES``, or ``csv:PATH``.
+        data_dir: folder of the standard sets.
+        time_column: of a CSV file.
+        target_column: of a CSV file.
+
+    Raises:
+        DataError: the name is unknown, or the files are missing or damaged.
+    """
+    path = own_path(name) if name.startswith(CSV_PREFIX) else None
+    if path is not None:
+        return read_csv_series(path, time_column=time_column, target_column=target_column)
+    if name == "sp500":
+        return _sp500()
+    if name == "toy":
+        return _toy()
+    readers: dict[str, Callable[[Path], Series]] = {
+        "solar": _solar,
+        "audio": _audio,
+        "covid": _covid,
+    }
+    if name not in readers:
+        raise DataError(unknown_name_message("series", name, (*SERIES_NAMES, "csv:PATH")))
+    return readers[name](data_folder(name, data_dir))
+
+
+def data_folder(name: str, data_dir: Path | None) -> Path:
+    """The folder of the standard sets.
+
+    Raises:
+        DataError: it was not given or is none.
+    """
+    if data_dir is None:
+        raise DataError(f"data set {name!r} is read from files: give their folder with --data-dir")
+    if not data_dir.is_dir():
+        raise DataError(f"data folder {data_dir} does not exist or is no folder")
+    return data_dir
+
+
+def read_csv_series(path: Path, *, time_column: str, target_column: str) -> Series:
+    """Read two columns of a CSV file with a header; rows without a value are gaps.
+
+    Args:
+        path: the file; `.tsv` and `.tab` are separated by tabs.
+        time_column: numbers, or ISO 8601 dates and times, which become days since the first;
+            in any order.
+        target_column: numbers; empty, `NA`, `NaN`, `null` or `none` for a gap.
+
+    Raises:
+        DataError: a file or column is missing, or a cell is neither; the message names the line.
+    """
+    times: list[float] = []
+    values: list[float] = []
+    kinds: set[bool] = set()
+    gaps = 0
+    columns = [(time_column, "time"), (target_column, "target")]
+    for line, (stamp, value) in csv_columns(path, columns):
+        try:
+            at, calendar = parse_stamp(stamp)
+            kinds.add(calendar)
+            if value.strip().lower() in _EMPTY:
+                gaps += 1
+                continue
+            number = parse_number(value)
+        except ValueError as error:
+            raise DataError(f"{path}, line {line}: {error}") from error
+        if len(kinds) > 1:
+            raise DataError(
+                f"{path}, line {line}: column {time_column!r} must hold numbers or dates, "
+                f"got both: {stamp!r}"
+            )
+        times.append(at)
+        values.append(number)
+    if not times:
+        raise DataError(f"{path} holds no values in column {target_column!r}")
+    time, series = np.array(times), np.array(values)
+    notes = [f"{gaps:,} rows without a value are left out"] if gaps else []
+    if (np.diff(time) < 0.0).any():
+        order = np.argsort(time, kind="stable")
+        time, series = time[order], series[order]
+        notes.append("rows are sorted by time")
+    label = time_column
+    if kinds == {True}:
+        time = (time - time[0]) / _SECONDS_A_DAY
+        label = "days since the first stamp"
+    return Series(f"{CSV_PREFIX}{path}", time, series, label, target_column, tuple(notes))
+
+
+def parse_stamp(text: str) -> tuple[float, bool]:
+    """A number, or an ISO 8601 date or time as seconds since 1970, and whether it is the latter.
+
+    A time without a zone is taken as UTC.
+
+    Raises:
+        ValueError: neither, or not finite.
+    """
+    try:
+        number = float(text)
+    except ValueError:
+        try:
+            moment = datetime.fromisoformat(text.strip())
+        except ValueError:
+            raise ValueError(
+                f"a time stamp must be a number or an ISO date such as 2021-02-28, got {text!r}"
+            ) from None
+        zoned = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+        return zoned.timestamp(), True
+    if not math.isfinite(number):
+        raise ValueError(f"a time stamp must be finite, got {text!r}")
+    return number, False
+
+
+def parse_number(text: str) -> float:
+    """A finite number.
+
+    Raises:
+        ValueError: anything else.
+    """
+    try:
+        number = float(text)
+    except ValueError:
+        raise ValueError(f"a value must be a number, got {text!r}") from None
+    if not math.isfinite(number):
+        raise ValueError(f"a value must be finite, got {text!r}")
+    return number
+
+
+def _sp500() -> Series:
+    """Monthly S&P 500 index since 1990, of matplotlib's sample data."""
+    path = Path(matplotlib.get_data_path()) / "sample_data" / "Stocks.csv"
+    if not path.is_file():
+        raise DataError(
+            f"the sample data of matplotlib have no {path.name} in {path.parent}: install "
+            "matplotlib from a wheel, or name other data"
+        )
+    lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line[:1] != "#"]
+    heads = lines[0].split(",")
+    if "^GSPC" not in heads:
+        raise DataError(f"{path} needs a column '^GSPC', it has {heads}")
+    place = heads.index("^GSPC")
+    rows = [line.split(",") for line in lines[1:]]
+    found = [(date.fromisoformat(row[0]), float(row[place])) for row in rows if row[place]]
+    time = _years([day for day, _ in found])
+    values = np.log([value for _, value in found])
+    return Series("sp500", time, values, "year", "log of the S&P 500 index")
+
+
+def _toy() -> Series:
+    """Two sines with a little noise, for the small figures of the thesis."""
+    time = np.linspace(0.0, 3.0, _TOY_POINTS)
+    noise = _TOY_NOISE * np.random.default_rng(0).standard_normal(_TOY_POINTS)
+    values = np.sin(4.0 * time) + 0.5 * np.sin(11.0 * time) + noise
+    note = f"sin 4t + ½ sin 11t and noise of standard deviation {_TOY_NOISE}: a generated series"
+    return Series("toy", time, values, "t", "y", (note,))
+
+
+def _solar(folder: Path) -> Series:
+    """Total solar irradiance by year (Lean 2004), x = (year − 1610.5)/10."""
+    series = read_csv_series(
+        _existing(folder / "solar_irradiance" / "solar_irradiance.csv"),
+        time_column="year",
+        target_column="tsi_11yr_cycle_plus_background",
+    )
+    time = (series.time - 1610.5) / 10.0
+    return Series("solar", time, series.values, "decades since 1610.5", "irradiance")
+
+
+def _audio(folder: Path) -> Series:
+    """A stretch of the demodulated sub-band of Bui and Turner 2014."""
+    path = _existing(folder / "audio_subband" / "audio_subband.npz")
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            values = arrays["demodulated"][_STRETCH].astype(np.float64)
+    except (OSError, ValueError, KeyError) as error:
+        raise DataError(f"{path} cannot be read: {error}") from error
+    if len(values) < _STRETCH.stop - _STRETCH.start:
+        raise DataError(f"{path}: demodulated must have {_STRETCH.stop:,} samples or more")
+    note = (
+        f"samples {_STRETCH.start:,} to {_STRETCH.stop - 1:,} of the demodulated sub-band: about "
+        "190 lengthscales"
+    )
+    time = np.arange(len(values)) / _SAMPLES_PER_MS
+    return Series("audio", time, values, "ms", "sub-band", (note,))
+
+
+def _covid(folder: Path) -> Series:
+    """Daily deaths in Santa Catarina from the first one to the end of February 2021."""
+    path = _existing(folder / "covid_deaths_brazil" / "santa_catarina.csv")
+    days: list[date] = []
+    deaths: list[float] = []
+    for line, (day, count) in csv_columns(path, [("date", "time"), ("new_deaths", "target")]):
+        try:
+            days.append(date.fromisoformat(day))
+            deaths.append(parse_number(count))
+        except ValueError as error:
+            raise DataError(f"{path}, line {line}: {error}") from error
+    kept = [place for place, day in enumerate(days) if _COVID_DAYS[0] <= day <= _COVID_DAYS[1]]
+    if not kept:
+        raise DataError(f"{path} holds no day between {_COVID_DAYS[0]} and {_COVID_DAYS[1]}")
+    counts = np.array(deaths)[kept]
+    notes = [f"deaths by day of report, {days[kept[0]]} to {days[kept[-1]]}"]
+    if (counts < 0.0).any():
+        notes.append(f"{int((counts < 0).sum())} correction below zero is set to zero")
+    time = np.array([(days[place] - days[kept[0]]).days for place in kept], dtype=np.float64)
+    return Series("covid", time, counts.clip(min=0.0), "days", "deaths", tuple(notes))
+
+
+def _years(days: list[date]) -> NDArray[np.float64]:
+    """Years and parts of them."""
+    found: list[float] = []
+    for day in days:
+        start, end = date(day.year, 1, 1), date(day.year + 1, 1, 1)
+        found.append(day.year + (day - start) / (end - start))
+    return np.array(found)
+
+
+def _existing(path: Path) -> Path:
+    if not path.is_file():
+        raise DataError(f"{path} does not exist: the data folder needs this file")
+    return path

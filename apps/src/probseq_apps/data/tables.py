@@ -1,0 +1,95 @@
+"""Tables of points with several inputs, and which rows are for testing."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Bool, Float64
+from sklearn.datasets import make_moons
+
+from probseq_apps.data.errors import DataError
+from probseq_apps.data.image_files import read_parquet_table
+from probseq_apps.data.names import unknown_name_message
+from probseq_apps.data.series import data_folder
+
+TABLE_NAMES: tuple[str, ...] = ("skillcraft", "powerplant", "two-moons")
+
+_MOONS = 600
+_MOONS_TEST = 150
+_MOONS_NOISE = 0.1
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Points and targets, with one split.
+
+    Attributes:
+        name: as on the command line.
+        x: inputs, one row a point.
+        y: targets.
+        test: rows for evaluation.
+        columns: names of the inputs.
+        target_label: what the targets are.
+        notes: what a reader of results must know about the data.
+    """
+
+    name: str
+    x: Float64[np.ndarray, "n d"]
+    y: Float64[np.ndarray, " n"]
+    test: Bool[np.ndarray, " n"]
+    columns: tuple[str, ...]
+    target_label: str
+    notes: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return self.y.shape[0]
+
+
+def load_table(name: str, data_dir: Path | None, *, seed: int) -> Table:
+    """Read a table, or draw the two moons.
+
+    Args:
+        name: one of ``TABLE_NAMES``.
+        data_dir: folder of the standard sets.
+        seed: chooses the split of the published ones, or draws the points and the split.
+
+    Raises:
+        DataError: the name is unknown, or the file is missing or damaged.
+    """
+    if name == "two-moons":
+        return _two_moons(seed)
+    if name not in TABLE_NAMES:
+        raise DataError(unknown_name_message("table", name, TABLE_NAMES))
+    return _uci(name, data_folder(name, data_dir), seed)
+
+
+def _uci(name: str, folder: Path, seed: int) -> Table:
+    path = folder / "uci" / f"{name}.parquet"
+    if not path.is_file():
+        raise DataError(f"{path} does not exist: the data folder needs this file")
+    table = read_parquet_table(path)
+    columns = {column: table.column(column).to_numpy() for column in table.column_names}
+    inputs = [column for column in columns if column != "y" and not column.startswith("test")]
+    splits = [column for column in columns if column.startswith("test")]
+    if "y" not in columns or not inputs or not splits:
+        raise DataError(f"{path} needs inputs, a target y and splits test0.., it has {[*columns]}")
+    chosen = splits[seed % len(splits)]
+    return Table(
+        name,
+        np.stack([columns[column].astype(np.float64) for column in inputs], axis=1),
+        columns["y"].astype(np.float64),
+        columns[chosen].astype(np.bool_),
+        tuple(inputs),
+        "y",
+        (f"published split number seed modulo {len(splits)}",),
+    )
+
+
+def _two_moons(seed: int) -> Table:
+    x, y = make_moons(n_samples=_MOONS, noise=_MOONS_NOISE, random_state=seed)
+    test = np.zeros(_MOONS, dtype=np.bool_)
+    test[np.random.default_rng(seed).permutation(_MOONS)[:_MOONS_TEST]] = True
+    note = f"{_MOONS} points with noise of standard deviation {_MOONS_NOISE}, drawn for each seed"
+    return Table(
+        "two-moons", x.astype(np.float64), y.astype(np.float64), test, ("x0", "x1"), "moon", (note,)
+    )

@@ -1,0 +1,158 @@
+"""`probseq online`: learn a stream task by task, and measure what is remembered."""
+
+import json
+import shutil
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from tqdm import tqdm
+
+from probseq_apps.experiments.folders import check_folder, default_folder
+from probseq_apps.experiments.online_evaluation import Curves, Results, evaluate, metric_names
+from probseq_apps.experiments.online_methods import Priors, build_learner
+from probseq_apps.experiments.online_report import write_online_report
+from probseq_apps.experiments.online_settings import ONLINE, OnlineSettings, online_config
+from probseq_apps.experiments.online_tasks import Stream, load_stream
+from probseq_apps.experiments.saved import holds_experiment
+from probseq_apps.experiments.settings import RunOptions
+from probseq_apps.experiments.stored import save_arrays
+from probseq_apps.training.files import write_atomic
+from probseq_apps.training.runs import prepare_run_dir, sole_use
+from probseq_apps.training.schedule import derive_seed
+
+RESULTS = "results"
+PREDICTIONS = "predictions"
+
+
+def online(settings: OnlineSettings, options: RunOptions, *, recipe: str) -> Path:
+    """Run the comparison and write its report.
+
+    Everything that can be refused is refused before anything is written.
+
+    Args:
+        settings: what to compare.
+        options: files and running.
+        recipe: name of the recipe that the settings came from, for the report.
+
+    Returns:
+        The experiment's folder.
+
+    Raises:
+        ValueError: data, settings and folder don't go together.
+        OSError: a file cannot be read or written.
+        RuntimeError: a method failed; the message names it.
+    """
+    torch.set_num_threads(options.threads)
+    if options.run_dir is not None:
+        check_folder(options.run_dir, options, experiment=ONLINE)
+    if options.download:
+        raise ValueError("download must be off: the data of `online` are read from files")
+    streams = {seed: load_stream(settings, options.data_dir, seed=seed) for seed in settings.seeds}
+    folder = options.run_dir or default_folder(ONLINE, settings.data)
+    _prepare(folder, online_config(recipe, settings), options)
+    with sole_use(folder):
+        stream = streams[settings.seeds[0]]
+        _announce(settings, stream, folder)
+        _run_all(settings, streams, folder)
+        runs = {
+            method: {
+                str(seed): json.loads(results_file(folder, method, seed).read_text("utf-8"))
+                for seed in settings.seeds
+            }
+            for method in settings.method
+        }
+        print(write_online_report(folder, settings, stream, runs, recipe=recipe))
+    return folder
+
+
+def results_file(folder: Path, method: str, seed: int) -> Path:
+    """What a run measured; it is there once the run is finished."""
+    return folder / RESULTS / f"{method}-seed{seed}.json"
+
+
+def run_method(
+    method: str, stream: Stream, settings: OnlineSettings, priors: Priors, *, seed: int
+) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    """Let a method learn a stream task by task.
+
+    Args:
+        method: its name.
+        stream: data and split.
+        settings: of the comparison.
+        priors: hyperparameters to start from.
+        seed: of the method's own draws.
+
+    Returns:
+        What was measured, and the predictions for plots.
+
+    Raises:
+        RuntimeError: the method failed; the message names the task.
+    """
+    likelihood = settings.model.likelihood
+    names = metric_names(likelihood)
+    results, curves = Results(names, len(stream.tasks)), Curves(stream, likelihood)
+    generator = torch.Generator().manual_seed(derive_seed(seed, "samples of counts"))
+    number = 0
+    try:
+        learner = build_learner(method, stream, settings, priors, seed=seed)
+        for number, task in enumerate(stream.tasks, 1):
+            start = time.perf_counter()
+            lost = learner.learn(task.x, task.y)
+            seconds = time.perf_counter() - start
+            each, over = evaluate(learner, stream.tasks[:number], names, generator=generator)
+            results.add(each, over, seconds=seconds, lost=lost)
+            curves.add(learner)
+    except (ValueError, ArithmeticError, RuntimeError) as error:
+        raise RuntimeError(f"{method}, seed {seed}, task {number}: {error}") from error
+    return results.to_dict(), curves.arrays()
+
+
+def _run_all(settings: OnlineSettings, streams: dict[int, Stream], folder: Path) -> None:
+    for name in (RESULTS, PREDICTIONS):
+        (folder / name).mkdir(exist_ok=True)
+    jobs = [(seed, method) for seed in settings.seeds for method in settings.method]
+    priors: dict[int, Priors] = {}
+    with tqdm(jobs, unit=" runs", leave=False, disable=None) as bar:
+        for seed, method in bar:
+            bar.set_description_str(f"{method}, seed {seed}")
+            file = results_file(folder, method, seed)
+            if file.exists():
+                continue
+            stream = streams[seed]
+            if not priors:
+                _warm_up(stream, settings)
+            own = priors.setdefault(seed, Priors(stream, settings.model, seed=seed))
+            found, arrays = run_method(method, stream, settings, own, seed=seed)
+            save_arrays(folder / PREDICTIONS / f"{method}-seed{seed}.npz", arrays)
+            write_atomic(file, json.dumps(found, allow_nan=False) + "\n")
+
+
+def _warm_up(stream: Stream, settings: OnlineSettings) -> None:
+    """Pay for what torch does at its first use, so that it isn't the first method's time."""
+    fixed = replace(settings, model=replace(settings.model, hyperparameters="fixed"))
+    priors = Priors(stream, fixed.model, seed=0)
+    learner = build_learner("ovc", stream, fixed, priors, seed=0)
+    for task in stream.tasks[:2]:
+        learner.learn(task.x, task.y)
+
+
+def _prepare(folder: Path, config: dict[str, object], options: RunOptions) -> None:
+    if options.overwrite and holds_experiment(folder, ONLINE):
+        with sole_use(folder):
+            for name in (RESULTS, PREDICTIONS):
+                shutil.rmtree(folder / name, ignore_errors=True)
+            (folder / "report.md").unlink(missing_ok=True)
+    prepare_run_dir(folder, config, resume=options.resume, overwrite=options.overwrite)
+
+
+def _announce(settings: OnlineSettings, stream: Stream, folder: Path) -> None:
+    train = sum(len(task.y) for task in stream.tasks)
+    test = sum(len(task.test_y) for task in stream.tasks)
+    print(
+        f"{stream.name}: {train:,} points in {len(stream.tasks)} tasks, {test:,} for evaluation; "
+        f"{len(settings.method)} methods, {len(settings.seeds)} seeds -> {folder}",
+        flush=True,
+    )

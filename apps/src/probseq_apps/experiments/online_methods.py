@@ -1,0 +1,255 @@
+"""From a method's name to a learner."""
+
+import copy
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ohsvgp import OnlineGP
+from ohsvgp.bases.base import Basis
+from ohsvgp.bases.fourier import Cosine, FouT
+from ohsvgp.bases.grid import UniformGrid
+from ohsvgp.bases.laguerre import LagT
+from ohsvgp.bases.legendre import LegS, LegT
+from ohsvgp.bases.path import Path
+from ohsvgp.bases.points import AdamSteps, PivotedCholesky, RandomSubset
+from ohsvgp.bases.variational_fourier import VariationalFourier
+from ohsvgp.exact import exact_posterior
+from ohsvgp.inducing import PointFunctional
+from ohsvgp.likelihoods import Gaussian, Likelihood
+from probseq.gaussians import DiagonalGaussian
+from probseq.kernels import RBF, Kernel, Matern12, Matern32, Matern52
+from probseq_apps.experiments.online_evaluation import Learner
+from probseq_apps.experiments.online_settings import GPSettings, OnlineSettings
+from probseq_apps.experiments.online_tasks import Stream
+
+_KERNELS = {"rbf": RBF, "matern12": Matern12, "matern32": Matern32, "matern52": Matern52}
+_FIT_POINTS = 500
+_PATH_ORDERS = {
+    "ohsvgp-o": "given",
+    "ohsvgp-k": "kernel-max",
+    "ohsvgp-k-min": "kernel-min",
+    "ohsvgp-rand": "random",
+}
+
+
+class Prior(NamedTuple):
+    """What all methods of one kernel start from.
+
+    Attributes:
+        kernel: with its hyperparameters.
+        likelihood: with its parameters.
+    """
+
+    kernel: Kernel
+    likelihood: Likelihood
+
+
+class Priors:
+    """Priors of one stream, each estimated once.
+
+    Args:
+        stream: whose first task tells the hyperparameters.
+        settings: of the model.
+        seed: of the points that they are estimated on.
+    """
+
+    def __init__(self, stream: Stream, settings: GPSettings, *, seed: int) -> None:
+        self._stream, self._settings, self._seed = stream, settings, seed
+        self._found: dict[bool, Prior] = {}
+
+    def of(self, method: str) -> Prior:
+        """A method's prior, its own to change: ovff has another kernel than all others."""
+        fourier = method == "ovff"
+        if fourier not in self._found:
+            self._found[fourier] = self._estimate(fourier)
+        return copy.deepcopy(self._found[fourier])
+
+    def _estimate(self, fourier: bool) -> Prior:
+        settings, dim = self._settings, self._stream.dim
+        lengthscale = (settings.ovff_lengthscale if fourier else None) or settings.lengthscale
+        kernel = (Matern52 if fourier else _KERNELS[settings.kernel])(
+            dim,
+            lengthscale=torch.full((dim,), lengthscale, dtype=torch.float64),
+            outputscale=settings.outputscale,
+        )
+        prior = Prior(kernel, make_likelihood(settings))
+        given = settings.hyperparameters == "fixed" and (
+            not fourier or settings.ovff_lengthscale is not None
+        )
+        if not given:
+            self._fit(prior)
+        return prior
+
+    def _fit(self, prior: Prior) -> None:
+        """ML-II on the first task, with as many inducing points as points: the exact evidence."""
+        task = self._stream.tasks[0]
+        generator = torch.Generator().manual_seed(self._seed)
+        chosen = torch.randperm(len(task.y), generator=generator)[:_FIT_POINTS].sort().values
+        basis = PivotedCholesky(len(chosen))
+        model = OnlineGP(prior.kernel, prior.likelihood, basis, seed=self._seed)
+        model.fit_hyperparameters(task.x[chosen], task.y[chosen], steps=self._settings.fit_steps)
+
+
+class OnlineLearner:
+    """An online Gaussian process.
+
+    Args:
+        model: which has seen nothing yet.
+        refit_steps: Adam steps for the hyperparameters of each task after the first; None to keep
+            them.
+    """
+
+    def __init__(self, model: OnlineGP, *, refit_steps: int | None) -> None:
+        self.model, self.likelihood = model, model.likelihood
+        self._refit_steps = refit_steps
+
+    def learn(self, x: Tensor, y: Tensor) -> float:
+        """Absorb a task."""
+        if self._refit_steps is not None and self.model.state is not None:
+            self.model.fit_hyperparameters(x, y, steps=self._refit_steps)
+        return float(self.model.update(x, y).lost_information)
+
+    def latent(self, x: Tensor) -> DiagonalGaussian:
+        """Posterior of f."""
+        return self.model.predict(x)
+
+    def inducing_points(self) -> Float[Tensor, "m d"] | None:
+        """Inducing points in the units of the inputs."""
+        state, clock = self.model.state, self.model.clock
+        if state is None or not isinstance(state.inducing, PointFunctional):
+            return None
+        if state.inducing.weights is not None:
+            return None
+        origin = float(clock.origin) if self.model.of_time and clock is not None else 0.0
+        return state.inducing.nodes.detach() + origin
+
+
+class ExactLearner:
+    """The exact Gaussian process, which keeps all data: what the others approximate.
+
+    Args:
+        kernel: prior covariance.
+        likelihood: gives the noise.
+    """
+
+    def __init__(self, kernel: Kernel, likelihood: Gaussian) -> None:
+        self._kernel, self.likelihood = kernel.double(), likelihood.double()
+        self._x: list[Tensor] = []
+        self._y: list[Tensor] = []
+
+    def learn(self, x: Tensor, y: Tensor) -> float:
+        """Keep a task; nothing is lost."""
+        self._x.append(x.reshape(len(y), -1))
+        self._y.append(y)
+        self.latent(x[-1:])  # pays for the factorisation, so that its time is seen
+        return 0.0
+
+    def latent(self, x: Tensor) -> DiagonalGaussian:
+        """Posterior of f given all data."""
+        data, y = torch.cat(self._x), torch.cat(self._y)
+        with torch.no_grad():
+            return exact_posterior(
+                self._kernel, self.likelihood.noise, data, y, x.reshape(len(x), -1)
+            )
+
+    def inducing_points(self) -> None:
+        """There are none."""
+
+
+def build_learner(
+    method: str, stream: Stream, settings: OnlineSettings, priors: Priors, *, seed: int
+) -> Learner:
+    """A learner that has seen nothing yet.
+
+    Args:
+        method: its name.
+        stream: gives the start of time and the dimensions.
+        settings: of the model.
+        priors: hyperparameters to start from.
+        seed: of its own draws.
+    """
+    kernel, likelihood = priors.of(method)
+    if isinstance(likelihood, Gaussian) and method == "exact":
+        return ExactLearner(kernel, likelihood)
+    model = OnlineGP(
+        kernel,
+        likelihood,
+        make_basis(method, stream, settings.model),
+        t0=stream.interval[0] if stream.dim == 1 else None,
+        seed=seed,
+    )
+    online = settings.model.hyperparameters == "online"
+    return OnlineLearner(model, refit_steps=settings.model.fit_steps if online else None)
+
+
+def make_likelihood(settings: GPSettings) -> Likelihood:
+    """The observation model."""
+    match settings.likelihood:
+        case "gaussian":
+            return Gaussian(settings.noise)
+        case "student-t":
+            from ohsvgp.likelihoods.student_t import StudentT
+
+            return StudentT(scale=settings.noise**0.5)
+        case "poisson":
+            from ohsvgp.likelihoods.poisson import Poisson
+
+            return Poisson()
+        case "negative-binomial":
+            from ohsvgp.likelihoods.negative_binomial import NegativeBinomial
+
+            return NegativeBinomial(settings.dispersion)
+        case "bernoulli":
+            from ohsvgp.likelihoods.bernoulli import Bernoulli
+
+            return Bernoulli()
+
+
+def make_basis(method: str, stream: Stream, settings: GPSettings) -> Basis:
+    """How a method's inducing variables follow the stream."""
+    M = settings.num_inducing
+    if method in _PATH_ORDERS:
+        return Path(
+            M,
+            memory=settings.path_memory,
+            num_features=settings.num_features,
+            order=_PATH_ORDERS[method],
+        )
+    learn = AdamSteps(steps=settings.learn_steps, learning_rate=settings.learn_rate)
+    match method:
+        case "ohsvgp":
+            return LegS(M)
+        case "ohsvgp-rff":
+            from ohsvgp.bases.recurrent import RecurrentFeatures
+
+            return RecurrentFeatures(LegS(M), num_features=settings.num_features)
+        case "ohsvgp-legt":
+            return LegT(M, _window(stream, settings))
+        case "ohsvgp-lagt":
+            return LagT(M, _window(stream, settings))
+        case "ohsvgp-fout":
+            return FouT(M, _window(stream, settings))
+        case "cosine":
+            return Cosine(M)
+        case "grid":
+            return UniformGrid(M)
+        case "ovc":
+            return PivotedCholesky(M)
+        case "ovc-optz":
+            return PivotedCholesky(M, learn=learn)
+        case "osgpr" | "osvgp":
+            return RandomSubset(M, learn=learn)
+        case "ovff":
+            return VariationalFourier(M, *stream.interval)
+        case _:
+            raise ValueError(f"method {method!r} has no inducing variables")
+
+
+def _window(stream: Stream, settings: GPSettings) -> float:
+    """Length of the sliding window: that of the first task unless it is given."""
+    if settings.window is not None:
+        return settings.window
+    return float(stream.tasks[0].x.max()) - stream.interval[0]

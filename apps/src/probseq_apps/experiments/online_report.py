@@ -1,0 +1,117 @@
+"""Writes the report of an `online` experiment."""
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from probseq_apps.experiments.online_settings import (
+    LEARNED_METHODS,
+    ONLINE,
+    ONLINE_METHODS,
+    OnlineSettings,
+)
+from probseq_apps.experiments.online_tables import LEGEND, markdown_text, terminal_text
+from probseq_apps.experiments.online_tasks import Stream
+from probseq_apps.report.facts import machine_facts, machine_line, pictures
+from probseq_apps.report.online_plots import draw
+from probseq_apps.training.files import write_atomic
+
+
+def write_online_report(
+    folder: Path,
+    settings: OnlineSettings,
+    stream: Stream,
+    runs: Mapping[str, Mapping[str, Any]],
+    *,
+    recipe: str,
+) -> str:
+    """Write `report.json`, `plots/` and `report.md`.
+
+    Args:
+        folder: the experiment's folder.
+        settings: what was compared.
+        stream: of the first seed, for what the data are.
+        runs: what was measured, by method and seed.
+        recipe: name of the recipe that the settings came from.
+
+    Returns:
+        The comparison as text, for the terminal.
+    """
+    report = {
+        "experiment": ONLINE,
+        "recipe": recipe,
+        "settings": settings.to_dict(),
+        "data": {
+            "name": stream.name,
+            "input": stream.input_label,
+            "target": stream.target_label,
+            "train": [len(task.y) for task in stream.tasks],
+            "test": [len(task.test_y) for task in stream.tasks],
+            "notes": list(stream.notes),
+        },
+        **machine_facts(),
+        "methods": {
+            method: {"title": ONLINE_METHODS[method].title, "seeds": dict(found)}
+            for method, found in runs.items()
+        },
+    }
+    write_atomic(folder / "report.json", json.dumps(report, indent=2, allow_nan=False) + "\n")
+    plots = draw(folder)
+    write_atomic(folder / "report.md", _markdown(report, settings, plots))
+    table = terminal_text(report["methods"], shutil.get_terminal_size((120, 24)).columns)
+    notes = "\n".join(method_notes(settings))
+    return f"\n{table}\n\n{LEGEND}\n{notes}\n\nreport, numbers and plots: {folder}"
+
+
+def method_notes(settings: OnlineSettings) -> list[str]:
+    """What a reader must know about how methods were run."""
+    model = settings.model
+    values = f"lengthscale {model.lengthscale:g}, outputscale {model.outputscale:g}"
+    if model.likelihood == "gaussian":
+        values += f", noise {model.noise:g}"
+    origin = {
+        "fixed": f"as given ({values})",
+        "first": "of greatest evidence on the first task",
+        "online": "of greatest evidence on the first task, then re-estimated at every task",
+    }[model.hyperparameters]
+    notes = [f"M = {model.num_inducing}; {model.kernel} kernel, hyperparameters {origin}."]
+    if "ovff" in settings.method:
+        own = (
+            f"with its own lengthscale {model.ovff_lengthscale:g}"
+            if model.hyperparameters == "fixed" and model.ovff_lengthscale is not None
+            else "with its own hyperparameters, of greatest evidence on the first task"
+        )
+        notes.append(f"ovff: Matérn-5/2 kernel {own}; it knows the interval of all tasks.")
+    if learned := [name for name in LEARNED_METHODS if name in settings.method]:
+        notes.append(
+            f"{', '.join(learned)}: {model.learn_steps:,} Adam steps a task on the inducing "
+            "points (thesis: 1,000 for series)."
+        )
+    return notes
+
+
+def _markdown(report: Mapping[str, Any], settings: OnlineSettings, plots: Sequence[Path]) -> str:
+    data = report["data"]
+    facts = [*data["notes"], *method_notes(settings)]
+    titles = "\n".join(f"- `{name}`: {found['title']}" for name, found in report["methods"].items())
+    return f"""# {data["name"]}: {", ".join(report["methods"])}
+
+{sum(data["train"]):,} points in {len(data["train"])} tasks, {sum(data["test"]):,} for evaluation;
+input: {data["input"]}, target: {data["target"]}. Recipe `{report["recipe"]}`, seeds
+{", ".join(map(str, settings.seeds))}; all settings are in `config.json`.
+
+{"".join(f"- {fact}" + chr(10) for fact in facts)}
+{markdown_text(report["methods"])}
+
+{LEGEND}
+
+{titles}
+
+{machine_line(report)}
+
+## Plots
+
+{pictures(plots)}
+"""

@@ -1,0 +1,33 @@
+"""Forgetting in a sequence of tasks."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+
+def forgetting(
+    matrix: Float[Tensor, "tasks tasks"], *, higher_is_better: bool = False
+) -> Float[Tensor, " tasks"]:
+    """How much worse each task is at the end than right after it was learned.
+
+    F_i = R_{K,i} − R_{i,i}, with the sign turned where higher values are better. The last task has
+    had no time to be forgotten: F_K = 0.
+
+    Args:
+        matrix: R, a metric on task i (column) after learning task j (row). What is above the
+            diagonal, tasks that are yet to come, is not read and may be NaN.
+        higher_is_better: whether the metric is a score rather than an error.
+
+    Returns:
+        One value a task, in the metric's unit; positive is worse, negative has become better.
+
+    Raises:
+        ValueError: no square matrix, nothing in it, or NaN or infinity on or below the diagonal.
+    """
+    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or matrix.shape[0] == 0:
+        raise ValueError(f"matrix must have shape (tasks, tasks), got {tuple(matrix.shape)}")
+    learned = torch.ones_like(matrix, dtype=torch.bool).tril()
+    if not bool(matrix[learned].isfinite().all()):
+        raise ValueError("matrix must be finite on and below its diagonal, got NaN or infinity")
+    change = matrix[-1] - matrix.diagonal()
+    return -change if higher_is_better else change
