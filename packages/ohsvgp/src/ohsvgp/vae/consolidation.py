@@ -7,12 +7,16 @@ has the last centre and the sum of the informations (Huszár 2018): two vectors,
 """
 
 from collections.abc import Sequence
+from typing import cast
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-__all__ = ["Consolidation", "diagonal_fisher"]
+from ohsvgp.vae.objective import gaussian_log_density, latent_samples
+from probseq.gaussians import DiagonalGaussian
+
+__all__ = ["Consolidation", "diagonal_fisher", "predictive_fisher"]
 
 # Time points whose gradients are taken at once: memory against speed.
 _CHUNK = 16
@@ -71,17 +75,50 @@ def diagonal_fisher(
     total = torch.zeros_like(_flat(parameters))
     choices = torch.eye(log_prob.shape[0], dtype=log_prob.dtype, device=log_prob.device)
     for chosen in choices.split(_CHUNK):
-        gradients = torch.autograd.grad(
-            log_prob,
-            list(parameters),
-            grad_outputs=chosen,
-            is_grads_batched=True,
-            retain_graph=True,
-            materialize_grads=True,
+        gradients = cast(
+            tuple[Tensor | None, ...],
+            torch.autograd.grad(
+                log_prob,
+                list(parameters),
+                grad_outputs=chosen,
+                is_grads_batched=True,
+                retain_graph=True,
+                allow_unused=True,
+            ),
         )
-        rows = [gradient.reshape(chosen.shape[0], -1) for gradient in gradients]
+        rows = [
+            parameter.new_zeros(chosen.shape[0], parameter.numel())
+            if gradient is None
+            else gradient.reshape(chosen.shape[0], -1)
+            for parameter, gradient in zip(parameters, gradients, strict=True)
+        ]
         total += torch.cat(rows, dim=1).square().sum(0)
     return total
+
+
+def predictive_fisher(
+    latent: DiagonalGaussian,
+    decoder: nn.Module,
+    noise: Float[Tensor, ""],
+    parameters: Sequence[Tensor],
+    generator: torch.Generator,
+) -> Float[Tensor, " p"]:
+    """Information on encoder and decoder that a task's predictions p(y_t | f_t) hold.
+
+    f_t depends on the encoder by its sites, so one density serves both networks. One draw of f and
+    of y per time point; the sum over time averages.
+
+    Args:
+        latent: q(f), shape (L, n), with its graph.
+        decoder: f ↦ mean of y.
+        noise: σ².
+        parameters: θ.
+        generator: source of randomness.
+    """
+    mean = decoder(latent_samples(latent, 1, generator)[0])
+    noises = torch.randn(mean.shape, generator=generator, dtype=mean.dtype, device=mean.device)
+    y = (mean + noise.sqrt() * noises).detach()
+    return diagonal_fisher(gaussian_log_density(y, mean, noise).sum(-1), parameters)
 
 
 def _flat(parameters: Sequence[Tensor]) -> Tensor:

@@ -13,10 +13,11 @@ from ohsvgp.inputs import Clock
 from ohsvgp.state import OnlineState
 from ohsvgp.whitening import Whitening
 
-__all__ = ["Memory", "pack", "unpack"]
+__all__ = ["Memory", "load_memory", "pack", "save_memory", "unpack"]
 
 _SCHEMA = 1
 _NO_UNIT = -1
+_PREFIX = "memory."
 
 
 @dataclass
@@ -109,6 +110,39 @@ def unpack(
             int(tensors["count"]),
         )
     return Memory(clock, state, int(tensors["tasks"]))
+
+
+def save_memory(
+    module: Any, state_dict: dict[str, Tensor], prefix: str, local_metadata: object
+) -> None:
+    """Hook of ``nn.Module.state_dict``: adds the memory.
+
+    Args:
+        module: has ``memory``, ``basis`` and ``generator``.
+        state_dict: gets the tensors.
+        prefix: of the module's names.
+        local_metadata: not used.
+    """
+    packed = pack(module.memory, module.basis, module.generator)
+    state_dict |= {f"{prefix}{_PREFIX}{name}": tensor for name, tensor in packed.items()}
+
+
+def load_memory(module: Any, state_dict: dict[str, Tensor], prefix: str, *rest: object) -> None:
+    """Hook of ``nn.Module.load_state_dict``: takes the memory out, where it would be unknown.
+
+    Args:
+        module: has ``memory``, ``basis``, ``generator`` and ``raw_noise``.
+        state_dict: torch's own copy of the dict.
+        prefix: of the module's names.
+        rest: not used.
+
+    Raises:
+        ValueError: see ``unpack``.
+    """
+    start = f"{prefix}{_PREFIX}"
+    names = [name for name in state_dict if name.startswith(start)]
+    packed = {name.removeprefix(start): state_dict.pop(name) for name in names}
+    module.memory = unpack(packed, module.basis, module.generator, module.raw_noise)
 
 
 def _identity(basis: Basis) -> dict[str, Any]:

@@ -7,29 +7,26 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ohsvgp import core
-from ohsvgp.bases.base import Advance, Basis
+from ohsvgp.bases.base import Basis
 from ohsvgp.inducing import Inducing
-from ohsvgp.inputs import Clock, as_points, check_sorted, start_clock
+from ohsvgp.inputs import Clock, start_clock
 from ohsvgp.state import OnlineState, hyperparameters
-from ohsvgp.step import move
-from ohsvgp.vae.consolidation import Consolidation, diagonal_fisher
-from ohsvgp.vae.memory import Memory, pack, unpack
+from ohsvgp.vae.consolidation import Consolidation, predictive_fisher
+from ohsvgp.vae.memory import Memory, load_memory, save_memory
 from ohsvgp.vae.objective import (
     Amortised,
     amortised_posterior,
+    encoder_sites,
     gaussian_log_density,
     latent_samples,
-    natural_sites,
 )
-from ohsvgp.vae.task import Task, TaskInfo, Window, relate
+from ohsvgp.vae.prediction import latent_posterior
+from ohsvgp.vae.task import Task, TaskInfo, Window, as_channels, read_task, relate
 from ohsvgp.vae.training import train
 from probseq.gaussians import DiagonalGaussian
 from probseq.kernels import Kernel
 
 __all__ = ["OnlineSVGPVAE"]
-
-_MEMORY = "memory."
 
 
 class OnlineSVGPVAE(nn.Module):
@@ -62,7 +59,7 @@ class OnlineSVGPVAE(nn.Module):
 
     Raises:
         ValueError: a kernel of another batch shape or of more than time, ``noise`` not positive,
-            a negative ``consolidation``, or a kernel that the basis cannot serve.
+            a negative ``consolidation``, nothing to train, or a kernel that the basis cannot serve.
 
     Example:
         >>> import torch
@@ -111,21 +108,28 @@ class OnlineSVGPVAE(nn.Module):
         self.encoder = encoder
         self.decoder = decoder
         self.kernel = kernel
-        self.raw_noise = nn.Parameter(torch.tensor(noise).log(), requires_grad=learn_noise)
+        self.raw_noise = nn.Parameter(
+            torch.tensor(noise, dtype=torch.float64).log(), requires_grad=learn_noise
+        )
         self.num_latents = num_latents
         self.carry = carry
         self.rel_jitter = rel_jitter
         self.time_unit = time_unit
         self.to(dtype)
         self.consolidation_weight = consolidation
+        if not self.kept():
+            raise ValueError(
+                "encoder, decoder or noise must have a parameter to train, got none: "
+                "with frozen networks leave learn_noise on"
+            )
         self.consolidation = Consolidation(self.kept())
         self.generator = torch.Generator(kernel.raw_lengthscale.device).manual_seed(seed)
         # A copy: what the basis draws for this kernel belongs to this model.
         self.basis = copy.deepcopy(basis)
         self.basis.bind(kernel, self.generator)
         self.memory = Memory(None if t0 is None else start_clock([t0], time_unit))
-        self.register_state_dict_post_hook(_save_memory)
-        self.register_load_state_dict_pre_hook(_load_memory)
+        self.register_state_dict_post_hook(save_memory)
+        self.register_load_state_dict_pre_hook(load_memory)
 
     @property
     def noise(self) -> Float[Tensor, ""]:
@@ -184,7 +188,7 @@ class OnlineSVGPVAE(nn.Module):
                 f"learn_kernel must be False with {type(self.basis).__name__}: its inducing "
                 "variables cannot be made again under other hyperparameters"
             )
-        clock, task = self._task(t, y)
+        clock, task = self.prepare(t, y)
         self.train()
         bounds, inducing = train(
             self,
@@ -200,17 +204,13 @@ class OnlineSVGPVAE(nn.Module):
         with torch.no_grad():
             window = self.window(task, inducing)
             found = self.amortised(task, window)
-        state = OnlineState(
-            window.step.inducing,
-            window.step.whitening,
-            found.site,
-            hyperparameters(self.kernel),
-            task.length,
-            task.count,
-        )
         if self.consolidation_weight > 0:
-            self._consolidate(task, window)
-        self.memory = Memory(clock, state, self.memory.tasks + 1)
+            latent = self.amortised(task, window).latent
+            fisher = predictive_fisher(
+                latent, self.decoder, self.noise, self.kept(), self.generator
+            )
+            self.consolidation.consolidate(self.kept(), fisher)
+        self._remember(clock, task, window, found)
         return TaskInfo(bounds, found.lost_information, task.x.shape[0])
 
     def bound(self, t: Any, y: Any, *, num_samples: int = 1) -> Float[Tensor, ""]:
@@ -221,8 +221,31 @@ class OnlineSVGPVAE(nn.Module):
             y: as in ``fit_task``.
             num_samples: draws of f per time point.
         """
-        _, task = self._task(t, y)
+        _, task = self.prepare(t, y)
         return self.task_bound(task, self.window(task, task.inducing), None, num_samples)
+
+    def prepare(self, t: Any, y: Any) -> tuple[Clock, Task]:
+        """Checked data and the inducing set that follows them; nothing is absorbed.
+
+        Args:
+            t: as in ``fit_task``.
+            y: as in ``fit_task``.
+
+        Returns:
+            The clock by which the task's times are told, and the task.
+
+        Raises:
+            ValueError: bad data.
+        """
+        return read_task(
+            t,
+            y,
+            memory=self.memory,
+            basis=self.basis,
+            kernel=self.kernel,
+            generator=self.generator,
+            time_unit=self.time_unit,
+        )
 
     def task_bound(
         self, task: Task, window: Window, rows: Tensor | None, num_samples: int
@@ -250,18 +273,8 @@ class OnlineSVGPVAE(nn.Module):
         Raises:
             ValueError: the encoder's outputs are not two tensors of shape (n, L), ṽ > 0.
         """
-        mean, variance = self.encoder(task.y)
-        expected = (task.x.shape[0], self.num_latents)
-        if mean.shape != expected or variance.shape != expected:
-            raise ValueError(
-                f"encoder must give mean and variance of shape {expected}, "
-                f"got {tuple(mean.shape)} and {tuple(variance.shape)}"
-            )
-        if not bool((variance.detach() > 0).all()):
-            raise ValueError(
-                f"encoder must give variances above 0, got {float(variance.detach().min())}"
-            )
-        return amortised_posterior(*window, *natural_sites(mean, variance))
+        sites = encoder_sites(self.encoder, task.y, self.num_latents)
+        return amortised_posterior(*window, *sites)
 
     def window(self, task: Task, inducing: Inducing, *, learning: bool = False) -> Window:
         """Covariances of the task under the kernel of now.
@@ -288,28 +301,16 @@ class OnlineSVGPVAE(nn.Module):
         Args:
             t: stamps of shape (n,), in any order.
         """
-        kernel = self.basis.prior(self.kernel)
         clock = self.memory.clock or start_clock(t, self.time_unit)
-        x = clock.internal(t).to(kernel.raw_lengthscale)[:, None]
-        K_ss = kernel.diag(x)
-        shape = (self.num_latents, x.shape[0])
-        state = self.memory.state
-        if state is None:
-            return DiagonalGaussian(K_ss.new_zeros(shape), K_ss.expand(shape))
-        whitening, site = state.whitening, state.site
-        if self._changed(state):
-            step = move(
-                kernel,
-                state,
-                state.inducing,
-                method="chol",
-                rel_jitter=self.rel_jitter,
-                changed=True,
-            )
-            whitening = step.whitening
-            site = site if step.T is None else core.carry(site, step.T)
-        P = core.features(kernel, state.inducing, whitening.matrix, x)
-        return core.predict(core.posterior(site), P, K_ss)
+        x = clock.internal(t).to(self.kernel.raw_lengthscale)[:, None]
+        return latent_posterior(
+            self.basis.prior(self.kernel),
+            self.memory.state,
+            x,
+            num_latents=self.num_latents,
+            rel_jitter=self.rel_jitter,
+            changed=self._changed(self.memory.state),
+        )
 
     @torch.no_grad()
     def sample(
@@ -382,7 +383,7 @@ class OnlineSVGPVAE(nn.Module):
             ValueError: bad stamps or data.
         """
         means = self.sample(t, num_samples, include_noise=False, generator=generator)
-        data = self._data(y, means.shape[1])
+        data = as_channels(y, means.shape[1], means)
         density = gaussian_log_density(data, means, self.noise)
         return density.logsumexp(0) - torch.tensor(float(num_samples)).log()
 
@@ -393,81 +394,21 @@ class OnlineSVGPVAE(nn.Module):
         Args:
             y: data of shape (n, d_y).
         """
-        return self.decoder(self.encoder(self._data(y, None))[0])
-
-    def _task(self, t: Any, y: Any) -> tuple[Clock, Task]:
-        """Checked data, the inducing set that follows them, and the clock they are told by."""
-        clock = self.memory.clock or start_clock(t, self.time_unit)
-        times = clock.internal(t)
-        if times.numel() == 0:
-            raise ValueError("t must hold at least one stamp, got none")
-        check_sorted(times)
-        if float(times[0]) < 0:
-            raise ValueError(
-                f"t must not lie before t0={clock.user(0.0)}, got {clock.user(float(times[0]))}"
-            )
-        x = times.to(self.kernel.raw_lengthscale)[:, None]
-        data = self._data(y, x.shape[0])
-        old = self.memory.state
-        count = x.shape[0] + (0 if old is None else old.count)
-        length = max(float(times[-1]), 0.0 if old is None else old.length)
-        with torch.no_grad():
-            inducing = self.basis.advance(
-                Advance(
-                    kernel=self.basis.prior(self.kernel),
-                    previous=None if old is None else old.inducing,
-                    inputs=x,
-                    length=length,
-                    origin=float(clock.origin) if clock.unit is None else 0.0,
-                    generator=self.generator,
-                )
-            )
-        return clock, Task(x, data, inducing, length, count)
-
-    def _data(self, y: Any, count: int | None) -> Tensor:
-        array = torch.as_tensor(y)
-        if array.ndim != 2 or (count is not None and array.shape[0] != count):
-            raise ValueError(
-                f"y must have shape ({'n' if count is None else count}, channels), "
-                f"got {tuple(array.shape)}"
-            )
-        return as_points(array, array.shape[1], self.raw_noise)
+        return self.decoder(self.encoder(as_channels(y, None, self.raw_noise))[0])
 
     def _changed(self, state: OnlineState | None) -> bool:
         return state is not None and not torch.equal(
             state.hyperparameters, hyperparameters(self.kernel)
         )
 
-    def _consolidate(self, task: Task, window: Window) -> None:
-        parameters = self.kept()
-        with torch.enable_grad():
-            f = latent_samples(self.amortised(task, window).latent, 1, self.generator)[0]
-            mean = self.decoder(f)
-            # Drawn from the model, as the Fisher information asks for; the draw is data.
-            noise = torch.randn(
-                mean.shape, generator=self.generator, dtype=mean.dtype, device=mean.device
-            )
-            y = (mean + self.noise.sqrt() * noise).detach()
-            log_prob = gaussian_log_density(y, mean, self.noise).sum(-1)
-            fisher = diagonal_fisher(log_prob, parameters)
-        self.consolidation.consolidate(parameters, fisher)
-
-
-def _save_memory(
-    module: nn.Module, state_dict: dict[str, Tensor], prefix: str, local_metadata: Any
-) -> None:
-    if isinstance(module, OnlineSVGPVAE):
-        packed = pack(module.memory, module.basis, module.generator)
-        state_dict |= {f"{prefix}{_MEMORY}{name}": tensor for name, tensor in packed.items()}
-
-
-def _load_memory(module: nn.Module, state_dict: dict[str, Tensor], prefix: str, *rest: Any) -> None:
-    if isinstance(module, OnlineSVGPVAE):
-        start = f"{prefix}{_MEMORY}"
-        # Taken out, since the module knows no parameters of these names.
-        packed = {
-            name.removeprefix(start): state_dict.pop(name)
-            for name in list(state_dict)
-            if name.startswith(start)
-        }
-        module.memory = unpack(packed, module.basis, module.generator, module.raw_noise)
+    def _remember(self, clock: Clock, task: Task, window: Window, found: Amortised) -> None:
+        step = window.step
+        state = OnlineState(
+            step.inducing,
+            step.whitening,
+            found.site,
+            hyperparameters(self.kernel),
+            task.length,
+            task.count,
+        )
+        self.memory = Memory(clock, state, self.memory.tasks + 1)

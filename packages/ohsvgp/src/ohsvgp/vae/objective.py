@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from ohsvgp import core
 from ohsvgp.core import Posterior, Site
@@ -30,6 +30,7 @@ from probseq.gaussians import DiagonalGaussian
 __all__ = [
     "Amortised",
     "amortised_posterior",
+    "encoder_sites",
     "gaussian_log_density",
     "latent_samples",
     "natural_sites",
@@ -65,6 +66,33 @@ def natural_sites(
     """
     precision = variance.mT.reciprocal()
     return precision, precision * mean.mT
+
+
+def encoder_sites(
+    encoder: nn.Module, y: Float[Tensor, "n d"], num_latents: int
+) -> tuple[Float[Tensor, "l n"], Float[Tensor, "l n"]]:
+    """Sites of all time points, as precision and shift.
+
+    Args:
+        encoder: y ↦ (ỹ, ṽ).
+        y: data.
+        num_latents: L.
+
+    Raises:
+        ValueError: the encoder's outputs are not two tensors of shape (n, L), ṽ > 0.
+    """
+    mean, variance = encoder(y)
+    expected = (y.shape[0], num_latents)
+    if mean.shape != expected or variance.shape != expected:
+        raise ValueError(
+            f"encoder must give mean and variance of shape {expected}, "
+            f"got {tuple(mean.shape)} and {tuple(variance.shape)}"
+        )
+    if not bool((variance.detach() > 0).all()):
+        raise ValueError(
+            f"encoder must give variances above 0, got {float(variance.detach().min())}"
+        )
+    return natural_sites(mean, variance)
 
 
 def amortised_posterior(

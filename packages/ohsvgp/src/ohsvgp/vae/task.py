@@ -1,18 +1,23 @@
 """One task of the stream as the GP-VAE's training sees it."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from ohsvgp import core
+from ohsvgp.bases.base import Advance, Basis
 from ohsvgp.inducing import Inducing
+from ohsvgp.inputs import Clock, check_sorted, start_clock
 from ohsvgp.state import OnlineState
 from ohsvgp.step import Move, move
+from ohsvgp.vae.memory import Memory
 from probseq.kernels import Kernel
 
-__all__ = ["Task", "TaskInfo", "Window", "relate"]
+__all__ = ["Task", "TaskInfo", "Window", "as_channels", "read_task", "relate"]
 
 
 class TaskInfo(NamedTuple):
@@ -84,3 +89,79 @@ def relate(
     step = move(kernel, old, inducing, method="chol", rel_jitter=rel_jitter, changed=changed)
     Psi = core.features(kernel, step.inducing, step.whitening.matrix, task.x)
     return Window(step, Psi, kernel.diag(task.x))
+
+
+def read_task(
+    t: Any,
+    y: Any,
+    *,
+    memory: Memory,
+    basis: Basis,
+    kernel: Kernel,
+    generator: torch.Generator,
+    time_unit: str,
+) -> tuple[Clock, Task]:
+    """Check the data of a task, and let the inducing set follow them.
+
+    Args:
+        t: stamps of shape (n,), sorted, not before t0.
+        y: data of shape (n, d_y).
+        memory: where the stream stands.
+        basis: moves the inducing set.
+        kernel: of the latents.
+        generator: source of randomness of the basis.
+        time_unit: unit of calendar stamps.
+
+    Returns:
+        The clock by which the task's times are told, and the task.
+
+    Raises:
+        ValueError: no stamps, unsorted or too early ones, or bad data.
+    """
+    clock = memory.clock or start_clock(t, time_unit)
+    times = clock.internal(t)
+    if times.numel() == 0:
+        raise ValueError("t must hold at least one stamp, got none")
+    check_sorted(times)
+    if float(times[0]) < 0:
+        raise ValueError(
+            f"t must not lie before t0={clock.user(0.0)}, got {clock.user(float(times[0]))}"
+        )
+    x = times.to(kernel.raw_lengthscale)[:, None]
+    data = as_channels(y, x.shape[0], x)
+    old = memory.state
+    length = max(float(times[-1]), 0.0 if old is None else old.length)
+    step = Advance(
+        kernel=basis.prior(kernel),
+        previous=None if old is None else old.inducing,
+        inputs=x,
+        length=length,
+        origin=float(clock.origin) if clock.unit is None else 0.0,
+        generator=generator,
+    )
+    with torch.no_grad():
+        inducing = basis.advance(step)
+    return clock, Task(x, data, inducing, length, x.shape[0] + (old.count if old else 0))
+
+
+def as_channels(y: Any, count: int | None, like: Tensor) -> Tensor:
+    """Data of shape (n, d_y), finite.
+
+    Args:
+        y: torch tensor, numpy array or nested lists.
+        count: n; None for any.
+        like: gives dtype and device.
+
+    Raises:
+        ValueError: another shape, NaN or infinity.
+    """
+    data = (y if isinstance(y, Tensor) else torch.from_numpy(np.array(y, dtype=float))).to(like)
+    if data.ndim != 2 or (count is not None and data.shape[0] != count):
+        raise ValueError(
+            f"y must have shape ({'n' if count is None else count}, channels), "
+            f"got {tuple(data.shape)}"
+        )
+    if not bool(data.isfinite().all()):
+        bad = int((~data.isfinite()).any(-1).sum())
+        raise ValueError(f"y must be finite, got NaN or infinity at {bad} of {len(data)} times")
+    return data

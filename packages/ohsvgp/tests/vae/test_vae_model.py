@@ -1,0 +1,346 @@
+"""The GP-VAE: against the online GP it becomes with trivial networks, and as a whole."""
+
+import math
+from io import BytesIO
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from ohsvgp import Gaussian, LegS, OnlineGP
+from ohsvgp.bases.base import Basis
+from ohsvgp.bases.points import PivotedCholesky, RandomSubset
+from ohsvgp.inducing import PointFunctional
+from ohsvgp.vae import MLPDecoder, MLPEncoder, OnlineSVGPVAE, SharedSet
+from ohsvgp.vae import model as model_module
+from probseq.kernels import RBF, Matern32
+
+NOISE = 0.05
+
+
+class Truth(nn.Module):
+    """Encoder that takes y for f with noise."""
+
+    def forward(self, y: Tensor) -> tuple[Tensor, Tensor]:
+        return y, torch.full_like(y, NOISE)
+
+
+def trivial(basis: Basis | None = None, *, carry: bool = True) -> OnlineSVGPVAE:
+    return OnlineSVGPVAE(
+        Truth(),
+        nn.Identity(),
+        RBF(1, lengthscale=0.7),
+        basis or LegS(12),
+        num_latents=1,
+        noise=NOISE,
+        consolidation=0.0,
+        carry=carry,
+    )
+
+
+def series(n: int = 40) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(2)
+    t = torch.linspace(1.0, 6.0, n, dtype=torch.float64)
+    return t, t.sin() + NOISE**0.5 * torch.randn(n, generator=generator, dtype=torch.float64)
+
+
+def channels(n: int = 60) -> tuple[Tensor, Tensor]:
+    """Six channels made of two smooth latents."""
+    generator = torch.Generator().manual_seed(0)
+    t = torch.linspace(0.0, 6.0, n, dtype=torch.float64)
+    f = torch.stack([(1.3 * t).sin(), (1.7 * t + 0.5).cos()], dim=-1)
+    weights = torch.randn(2, 6, generator=generator, dtype=torch.float64)
+    noise = torch.randn(n, 6, generator=generator, dtype=torch.float64)
+    return t, (f @ weights).tanh() + 0.1 * noise
+
+
+def small(basis: Basis | None = None, *, carry: bool = True, seed: int = 0) -> OnlineSVGPVAE:
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        networks = MLPEncoder(6, 2, hidden=16), MLPDecoder(2, 6, hidden=16)
+    kernel = RBF(1, batch_shape=(2,))
+    options = {"num_latents": 2, "consolidation": 10.0, "carry": carry, "seed": seed}
+    return OnlineSVGPVAE(*networks, kernel, basis or LegS(15), **options)
+
+
+def test_trivial_networks_make_it_the_online_gp() -> None:
+    model, gp = trivial(), OnlineGP(RBF(1, lengthscale=0.7), Gaussian(NOISE), LegS(12))
+    t, y = series()
+    for part in torch.arange(40).chunk(3):
+        expected_bound = gp.bound(t[part], y[part]).detach()
+        _, task = model.prepare(t[part], y[part, None])
+        with torch.no_grad():
+            found = model.amortised(task, model.window(task, task.inducing))
+        # The expected log-likelihood of an identity decoder, in closed form.
+        residual = (y[part] - found.latent.mean[0]).square() + found.latent.variance[0]
+        expected = -0.5 * (residual / NOISE + math.log(2 * math.pi * NOISE)).sum()
+        # The sites are the optimal ones, so the bound is the collapsed one.
+        torch.testing.assert_close(
+            expected - found.complexity.sum(), expected_bound, rtol=1e-7, atol=1e-7
+        )
+        model.fit_task(t[part], y[part, None], epochs=1)
+        gp.update(t[part], y[part])
+    query = torch.linspace(0.5, 7.0, 30, dtype=torch.float64)
+    predicted, latent = gp.predict(query), model.latent(query)
+    torch.testing.assert_close(latent.mean[0], predicted.mean, rtol=0, atol=1e-7)
+    torch.testing.assert_close(latent.variance[0], predicted.variance, rtol=0, atol=1e-7)
+
+
+def test_other_hyperparameters_move_the_state_like_that_of_the_online_gp() -> None:
+    model, gp = trivial(), OnlineGP(RBF(1, lengthscale=0.7), Gaussian(NOISE), LegS(12))
+    t, y = series()
+    model.fit_task(t, y[:, None], epochs=1)
+    gp.update(t, y)
+    for kernel in (model.kernel, gp.kernel):
+        nn.init.constant_(kernel.raw_lengthscale, math.log(0.9))
+    query = torch.linspace(1.0, 6.0, 20, dtype=torch.float64)
+    torch.testing.assert_close(model.latent(query).mean[0], gp.predict(query).mean)
+    torch.testing.assert_close(model.latent(query).variance[0], gp.predict(query).variance)
+
+
+def test_without_the_carried_site_only_the_last_task_counts() -> None:
+    t, y = series()
+    model, alone = trivial(carry=False), trivial(carry=False)
+    model.fit_task(t[:20], y[:20, None], epochs=1)
+    model.fit_task(t[20:], y[20:, None], epochs=1)
+    # Same window and same last task, but other data before.
+    alone.fit_task(t[:20], 5.0 - y[:20, None], epochs=1)
+    alone.fit_task(t[20:], y[20:, None], epochs=1)
+    assert torch.equal(model.latent(t).mean, alone.latent(t).mean)
+
+
+def test_bound_of_a_linear_decoder_is_the_closed_form() -> None:
+    t, _ = channels(12)
+    generator = torch.Generator().manual_seed(4)
+    y = torch.randn(12, 6, generator=generator, dtype=torch.float64)
+    model = small()
+    model.decoder = nn.Linear(2, 6).double()
+    _, task = model.prepare(t, y)
+    window = model.window(task, task.inducing)
+    found = model.amortised(task, window)
+    W, b = model.decoder.weight, model.decoder.bias
+    noise = model.noise
+    squared = (y - found.latent.mean.mT @ W.mT - b).square().sum()
+    spread = (found.latent.variance.mT @ W.square().mT).sum()
+    constant = y.numel() * (2 * math.pi * noise).log()
+    expected = -0.5 * ((squared + spread) / noise + constant) - found.complexity.sum()
+    # Monte Carlo with 20,000 draws: six standard errors are below 1 nat.
+    torch.testing.assert_close(model.bound(t, y, num_samples=20_000), expected, rtol=0, atol=1.0)
+    assert abs(float(expected.detach())) > 50
+
+
+def test_a_minibatch_estimates_the_bound_without_bias(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Without the noise of sampling f, so that the equality is exact.
+    monkeypatch.setattr(model_module, "latent_samples", lambda q, *_: q.mean.mT[None])
+    model = small()
+    _, task = model.prepare(*channels(12))
+    window = model.window(task, task.inducing)
+    whole = model.task_bound(task, window, None, 1)
+    parts = [model.task_bound(task, window, rows, 1) for rows in torch.arange(12).split(3)]
+    torch.testing.assert_close(torch.stack(parts).mean(), whole)
+    assert float(torch.stack(parts).std().detach()) > 1.0
+
+
+def test_gradients_reach_encoder_decoder_kernel_and_noise() -> None:
+    model = small()
+    t, y = channels(20)
+    model.fit_task(t, y, epochs=1)
+    model.generator.manual_seed(0)
+    model.zero_grad()
+    model.bound(t + 6.0, y).backward()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None, name
+        assert float(parameter.grad.abs().max()) > 0, name
+
+
+def test_training_raises_the_bound() -> None:
+    info = small().fit_task(*channels(), epochs=60, batch_size=20, learning_rate=1e-2)
+    assert info.bounds.shape == (60,)
+    assert float(info.bounds[-5:].mean()) > float(info.bounds[:5].mean()) + 1.0
+    assert info.n_new == 60
+
+
+@pytest.fixture(scope="module")
+def forgetting() -> dict[bool, Tensor]:
+    """Errors on each of two tasks after the second, with and without the carried site."""
+    t, y = channels()
+    errors: dict[bool, Tensor] = {}
+    for carry in (True, False):
+        model = small(carry=carry)
+        for task, part in enumerate(torch.arange(60).chunk(2)):
+            model.fit_task(t[part], y[part], epochs=150, learning_rate=1e-2, learn_kernel=task == 0)
+        found = model.predict(t, generator=torch.Generator().manual_seed(1)).mean
+        errors[carry] = (found - y).square().reshape(2, -1).mean(-1).sqrt()
+    return errors
+
+
+def test_the_carried_site_keeps_the_first_task(forgetting: dict[bool, Tensor]) -> None:
+    assert float(forgetting[True][0]) < 0.3
+    assert float(forgetting[False][0]) > 2.0 * float(forgetting[True][0])
+
+
+def test_the_carried_site_costs_the_second_task_little(forgetting: dict[bool, Tensor]) -> None:
+    assert float(forgetting[True][1]) < 1.5 * float(forgetting[False][1])
+
+
+@pytest.mark.parametrize("basis", [LegS(15), RandomSubset(15), SharedSet(PivotedCholesky(15))])
+def test_state_goes_through_a_file_and_training_goes_on_equally(basis: Basis) -> None:
+    t, y = channels()
+    model = small(basis)
+    model.fit_task(t[:30], y[:30], epochs=3, learn_kernel=True)
+    file = BytesIO()
+    torch.save(model.state_dict(), file)
+    file.seek(0)
+    twin = small(basis, seed=7)
+    twin.load_state_dict(torch.load(file, weights_only=True))
+    twin.eval()
+    for part in (slice(30, 45), slice(45, 60)):
+        for each in (model, twin):
+            each.fit_task(t[part], y[part], epochs=2, batch_size=7)
+        assert torch.equal(model.predict(t).mean, twin.predict(t).mean)
+    assert twin.memory.tasks == 3
+    assert torch.equal(model.consolidation.fisher, twin.consolidation.fisher)
+
+
+def test_calendar_stamps_survive_the_state() -> None:
+    model = small()
+    t = np.datetime64("2020-01-01T00") + np.arange(20) * np.timedelta64(6, "h")
+    model.fit_task(t, channels(20)[1], epochs=1)
+    twin = small()
+    twin.load_state_dict(model.state_dict())
+    assert torch.equal(model.latent(t).mean, twin.latent(t).mean)
+    assert twin.memory.clock == model.memory.clock
+
+
+def test_state_of_another_basis_is_refused() -> None:
+    with pytest.raises(ValueError, match="LegS"):
+        small().load_state_dict(small(RandomSubset(15)).state_dict())
+    state = {n: v for n, v in small().state_dict().items() if not n.startswith("memory.")}
+    with pytest.raises(ValueError, match="no memory"):
+        small().load_state_dict(state)
+
+
+def test_prediction_before_any_task_is_the_prior() -> None:
+    latent = small().latent([0.0, 3.0])
+    torch.testing.assert_close(latent.mean, torch.zeros(2, 2, dtype=torch.float64))
+    torch.testing.assert_close(latent.variance, torch.ones(2, 2, dtype=torch.float64))
+
+
+def test_moments_and_densities_are_those_of_samples() -> None:
+    t, y = channels(30)
+    model = small()
+    model.fit_task(t, y, epochs=20, learning_rate=1e-2)
+    samples = model.sample(t, 8000, generator=torch.Generator().manual_seed(3))
+    predicted = model.predict(t, num_samples=8000, generator=torch.Generator().manual_seed(4))
+    torch.testing.assert_close(samples.mean(0), predicted.mean, rtol=0, atol=0.05)
+    torch.testing.assert_close(samples.var(0), predicted.variance, rtol=0.1, atol=0.01)
+    # Share of samples near y, over the width of the neighbourhood.
+    width = 0.2
+    near = ((samples - y).abs() < width / 2).double().mean(0) / width
+    density = model.log_prob(t, y, num_samples=2000).exp()
+    assert float((near - density).abs().mean()) < 0.05
+
+
+def test_reconstruction_is_decoder_after_encoder() -> None:
+    model = small()
+    _, y = channels(5)
+    expected = model.decoder(model.encoder(y)[0]).detach()
+    assert torch.equal(model.reconstruct(y), expected)
+    assert torch.equal(model.reconstruct(y.numpy()), expected)
+
+
+def test_ovc_shares_points_and_ovc_per_dim_gives_every_latent_its_own() -> None:
+    t, y = channels(30)
+    for basis, shape in (
+        (PivotedCholesky(8), (2, 8, 1)),
+        (SharedSet(PivotedCholesky(8)), (8, 1)),
+    ):
+        model = small(basis)
+        nn.init.constant_(model.kernel.raw_lengthscale[0], math.log(0.3))
+        model.fit_task(t, y, epochs=1)
+        assert model.memory.state is not None
+        inducing = model.memory.state.inducing
+        assert isinstance(inducing, PointFunctional)
+        assert inducing.nodes.shape == shape
+        assert torch.isin(inducing.nodes, t).all()
+        if len(shape) == 3:
+            assert not torch.equal(
+                inducing.nodes[0].sort(0).values, inducing.nodes[1].sort(0).values
+            )
+
+
+def test_plain_osvgp_learns_where_its_points_lie() -> None:
+    t, y = channels(30)
+    moved: list[Tensor] = []
+    for learn in (False, True):
+        model = small(RandomSubset(6))
+        model.fit_task(t, y, epochs=5, learn_inducing=learn)
+        assert model.memory.state is not None
+        moved.append(model.memory.state.inducing.tensors()["nodes"])
+        assert not moved[-1].requires_grad
+    assert torch.isin(moved[0], t).all()
+    assert not torch.equal(moved[0], moved[1])
+    with pytest.raises(ValueError, match="learn_inducing must be False unless"):
+        small().fit_task(t, y, epochs=1, learn_inducing=True)
+
+
+def test_float32_works() -> None:
+    networks = MLPEncoder(6, 2, hidden=8), MLPDecoder(2, 6, hidden=8)
+    model = OnlineSVGPVAE(*networks, Matern32(1), LegS(8), num_latents=2, dtype=torch.float32)
+    t, y = channels(24)
+    for part in torch.arange(24).chunk(2):
+        model.fit_task(t[part], y[part], epochs=3)
+    assert model.predict(t).mean.dtype == torch.float32
+    assert bool((model.predict(t).variance > 0).all())
+
+
+def test_a_model_without_anything_to_train_is_refused() -> None:
+    with pytest.raises(ValueError, match="must have a parameter to train"):
+        OnlineSVGPVAE(Truth(), nn.Identity(), RBF(1), LegS(5), num_latents=1, learn_noise=False)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"kernel": RBF(2)}, "kernel must have dim=1"),
+        ({"kernel": RBF(1, batch_shape=(3,))}, "batch_shape=\\(\\) or \\(2,\\)"),
+        ({"noise": 0.0}, "noise must be a variance above 0"),
+        ({"consolidation": -1.0}, "consolidation must be at least 0"),
+    ],
+)
+def test_bad_arguments_are_refused(change: dict[str, object], message: str) -> None:
+    kernel = change.get("kernel", RBF(1))
+    assert isinstance(kernel, RBF)
+    others = {name: value for name, value in change.items() if name != "kernel"}
+    with pytest.raises(ValueError, match=message):
+        OnlineSVGPVAE(MLPEncoder(6, 2), MLPDecoder(2, 6), kernel, LegS(5), num_latents=2, **others)
+
+
+def test_bad_data_are_refused_and_change_nothing() -> None:
+    t, y = channels(10)
+    model = small()
+    model.fit_task(t, y, epochs=1)
+    before = model.latent(t).mean
+    for stamps, values, message in (
+        (t + 6, y[:, 0], "y must have shape"),
+        (t + 6, y[:-1], "y must have shape"),
+        (t.flip(0) + 6, y, "t must be sorted"),
+        (t - 3, y, "before t0"),
+        (t[:0], y[:0], "at least one stamp"),
+        (t + 6, y / 0.0, "finite"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            model.fit_task(stamps, values, epochs=1)
+    for name in ("epochs", "batch_size", "num_samples"):
+        with pytest.raises(ValueError, match=f"{name} must be at least 1"):
+            model.fit_task(t + 6, y, **{name: 0})
+    assert torch.equal(model.latent(t).mean, before)
+
+
+def test_an_encoder_of_wrong_outputs_is_named() -> None:
+    t, y = channels(10)
+    model = small()
+    model.encoder = MLPEncoder(6, 3).double()
+    with pytest.raises(ValueError, match="encoder must give mean and variance of shape"):
+        model.fit_task(t, y, epochs=1)
