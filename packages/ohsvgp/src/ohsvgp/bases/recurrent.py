@@ -1,7 +1,6 @@
 """The thesis' own recipe: random Fourier features carried along by HiPPO's recurrences."""
 
 import math
-from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -9,32 +8,22 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ohsvgp.bases.base import Advance, Basis, TimeBasis
-from ohsvgp.bases.fourier import FouT
-from ohsvgp.bases.laguerre import LagT
-from ohsvgp.bases.legendre import LegS, LegT
-from ohsvgp.hippo.features import (
-    fout_projections,
-    lagt_projections,
-    legs_projections,
-    legt_projections,
-)
 from ohsvgp.hippo.frequencies import EquispacedKernel, equispaced_frequencies
-from ohsvgp.hippo.steps import Method, evolve
-from ohsvgp.hippo.transitions import (
-    System,
-    fout_system,
-    lagt_system,
-    legs_system,
-    legt_system,
+from ohsvgp.hippo.functionals import (
+    EvolvedFeatures,
+    HiPPOBasis,
+    ProjectedFeatures,
+    closed_form,
+    feature_kernel,
+    hippo_system,
 )
+from ohsvgp.hippo.steps import Method, evolve
 from ohsvgp.inducing import Inducing
-from ohsvgp.random_features import FeatureFunctional, FeatureKernel
+from ohsvgp.random_features import FeatureKernel
 from probseq.fourier import sample_frequencies
 from probseq.kernels import Kernel, StationaryKernel
 
 __all__ = ["RecurrentFeatures"]
-
-_HiPPO = LegS | LegT | LagT | FouT
 
 
 class RecurrentFeatures(TimeBasis):
@@ -60,7 +49,8 @@ class RecurrentFeatures(TimeBasis):
         num_features: F frequencies, a cosine and a sine each.
         step: "euler", "bilinear", "exact" or "closed".
         step_size: longest step in time units; one step for each new input if None, as the thesis
-            has it.
+            has it. Euler steps of LegS from t to t + h need h < 2t/M: on a short window a step for
+            each input is far too long, and predictions suffer for the whole stream.
         horizon: take equally spaced frequencies, good to 2e-11 up to this length of the stream,
             instead of random ones; their number follows, for the kernel's lengthscale when the
             model is made. RBF only.
@@ -88,7 +78,7 @@ class RecurrentFeatures(TimeBasis):
         step_size: float | None = None,
         horizon: float | None = None,
     ) -> None:
-        if not isinstance(basis, _HiPPO):
+        if not isinstance(basis, HiPPOBasis):
             raise ValueError(
                 f"basis must be LegS, LegT, LagT or FouT, got {type(basis).__name__}: "
                 "others have no recurrence"
@@ -107,7 +97,8 @@ class RecurrentFeatures(TimeBasis):
         self.horizon = horizon
         # What the recurrence went through under other hyperparameters cannot be gone through again.
         self.fixed_hyperparameters = step != "closed"
-        self.system = None if step == "closed" else _system(basis)
+        if self.method is not None:
+            hippo_system(basis, torch.empty(0))  # what has none is refused here
         self._drawn: dict[str, Tensor] = {}
 
     def bind(self, kernel: Kernel, generator: torch.Generator) -> None:
@@ -149,34 +140,36 @@ class RecurrentFeatures(TimeBasis):
                 f"horizon must cover the stream, got horizon={self.horizon} and a window of "
                 f"{step.length}: equally spaced frequencies repeat themselves beyond"
             )
-        if self.method is None or self.system is None:
+        if self.method is None:
             return self.inducing(step.kernel, step.length)
-        kernel = step.kernel
         old = step.previous
-        if not isinstance(old, _Evolved):
-            old = _start(self.basis, kernel)
+        if not isinstance(old, EvolvedFeatures):
+            zero = torch.zeros((), dtype=torch.float64)
+            old = EvolvedFeatures(closed_form(self.basis, step.kernel, 0.0), zero)
         start = float(old.end)
         if not step.length > start:
             return old
-        if self.step_size is None:
-            num_steps = max(1, step.inputs.shape[0])
-        else:
-            # A hair less, lest round-off adds a step to a whole number of them.
-            num_steps = max(1, math.ceil((step.length - start) / self.step_size - 1e-9))
-        Z = evolve(
-            _like(self.system, old.coefficients),
+        features = feature_kernel(step.kernel).features
+        coefficients = evolve(
+            hippo_system(self.basis, old.coefficients),
             old.coefficients,
-            lambda times: kernel.features(times[:, None]),
+            lambda times: features(times[:, None]),
             start,
             step.length,
-            num_steps=num_steps,
+            num_steps=self._num_steps(step, start),
             method=self.method,
         )
-        return _Evolved(Z, old.end.new_tensor(step.length))
+        return EvolvedFeatures(coefficients, old.end.new_tensor(step.length))
 
     def inducing(self, kernel: Kernel, length: float) -> Inducing:
-        """The set of the closed form."""
-        return _Closed(self.basis, torch.tensor(length, dtype=torch.float64))
+        """The set of the closed form, which the recurrences approximate."""
+        return ProjectedFeatures(self.basis, torch.tensor(length, dtype=torch.float64))
+
+    def _num_steps(self, step: Advance, start: float) -> int:
+        if self.step_size is None:
+            return max(1, step.inputs.shape[0])
+        # A hair less, lest round-off adds a step to a whole number of them.
+        return max(1, math.ceil((step.length - start) / self.step_size - 1e-9))
 
     def tensors(self) -> dict[str, Tensor]:
         """The frequencies, and their weights if they are equally spaced."""
@@ -199,118 +192,11 @@ class RecurrentFeatures(TimeBasis):
     def restore(self, tensors: dict[str, Tensor]) -> Inducing:
         """The inducing set that ``Inducing.tensors`` was called on."""
         if "coefficients" in tensors:
-            return _Evolved(tensors["coefficients"], tensors["end"])
-        return _Closed(self.basis, tensors["end"])
+            return EvolvedFeatures(tensors["coefficients"], tensors["end"])
+        return ProjectedFeatures(self.basis, tensors["end"])
 
     def functions(
         self, kernel: Kernel, x: Float[Tensor, "n 1"], length: float
     ) -> Float[Tensor, "*b m n"]:
         """The functions of the basis that is followed."""
         return self.basis.functions(kernel, x, length)
-
-
-@dataclass(frozen=True, eq=False)
-class _Evolved(FeatureFunctional):
-    """Coefficients from a recurrence, and the time until which it has gone.
-
-    Attributes:
-        end: end of the window, float64, no dimensions.
-    """
-
-    end: Float[Tensor, ""]
-
-    def tensors(self) -> dict[str, Tensor]:
-        """The coefficients and their time."""
-        return {"coefficients": self.coefficients, "end": self.end}
-
-
-@dataclass(frozen=True, eq=False)
-class _Closed(Inducing):
-    """Coefficients by the closed form, made for the kernel that asks: it may change.
-
-    Attributes:
-        basis: LegS, LegT, LagT or FouT.
-        end: end of the window, float64, no dimensions.
-    """
-
-    basis: _HiPPO
-    end: Float[Tensor, ""]
-
-    @property
-    def num_inducing(self) -> int:
-        """M."""
-        return self.basis.num_inducing
-
-    def covariance(self, kernel: Kernel) -> Float[Tensor, "*b m m"]:
-        """K_uu = Z Zᵀ."""
-        return self._under(kernel).covariance(kernel)
-
-    def cross(self, kernel: Kernel, x: Float[Tensor, "*#b n d"]) -> Float[Tensor, "*b m n"]:
-        """K_uf = Z φ(x)ᵀ.
-
-        Raises:
-            TypeError: ``kernel`` has no features.
-        """
-        return self._under(kernel).cross(kernel, x)
-
-    def cross_inducing(self, kernel: Kernel, other: Inducing) -> Float[Tensor, "*b m k"]:
-        """K_ab = Z_a Z_bᵀ.
-
-        Raises:
-            TypeError: ``other`` is another kind of inducing set.
-        """
-        if isinstance(other, _Closed):
-            other = other._under(kernel)
-        return self._under(kernel).cross_inducing(kernel, other)
-
-    def tensors(self) -> dict[str, Tensor]:
-        """The end of the window."""
-        return {"end": self.end}
-
-    def _under(self, kernel: Kernel) -> FeatureFunctional:
-        return FeatureFunctional(_closed_form(self.basis, kernel, float(self.end)))
-
-
-def _closed_form(basis: _HiPPO, kernel: Kernel, t: float) -> Tensor:
-    """Z of shape (*b, M, 2F), in the order of the kernel's features."""
-    if not isinstance(kernel, FeatureKernel):
-        raise TypeError(
-            f"kernel must be a FeatureKernel for closed-form features, got {type(kernel).__name__}"
-        )
-    w = kernel.frequencies[..., 0] / kernel.lengthscale[..., 0]
-    M = basis.num_inducing
-    match basis:
-        case LegS():
-            Z = legs_projections(M, w, t)
-        case LegT():
-            Z = legt_projections(M, w, t, basis.window)
-        case LagT():
-            Z = lagt_projections(M, w, t, basis.timescale)
-        case FouT():
-            Z = fout_projections(M, w, t, basis.window)
-    # At x = 0 the cosines' features are their amplitudes.
-    zero = kernel.lengthscale.new_zeros(1, 1)
-    amplitude = kernel.features(zero)[..., : w.shape[-1]]
-    return torch.cat([Z.real * amplitude, Z.imag * amplitude], dim=-1)
-
-
-def _start(basis: _HiPPO, kernel: Kernel) -> _Evolved:
-    """Coefficients at t = 0; for LegS the closed form is (f(0), 0, ..., 0)."""
-    return _Evolved(_closed_form(basis, kernel, 0.0), torch.zeros((), dtype=torch.float64))
-
-
-def _system(basis: _HiPPO) -> System:
-    M = basis.num_inducing
-    match basis:
-        case LegS():
-            return legs_system(M)
-        case LegT():
-            return legt_system(M, basis.window)
-        case LagT():
-            return lagt_system(M, basis.timescale)
-        case FouT():
-            return fout_system(M, basis.window)
-
-
-def _like(system: System, tensor: Tensor) -> System:
-    return System(system.A.to(tensor), system.B.to(tensor), system.growing)

@@ -1,7 +1,8 @@
 """Inducing covariances of HiPPO-LegS carried from one window to the next.
 
-LegS inducing variables are u(t) = (1/t) ∫_0^t f(s) g^{(t)}(s) ds with g_m(s) = √(2m+1) P_m(2s/t − 1).
-From t1 to t2 they change by a matrix and by what f adds on [t1, t2]:
+LegS inducing variables are u(t) = (1/t) ∫_0^t f(s) g^{(t)}(s) ds, where
+g_m^{(t)}(s) = √(2m+1) P_m(2s/t − 1). From t1 to t2 they change by a matrix and by what f adds
+on [t1, t2]:
 
     u(t2) = R u(t1) + v,   v = (1/t2) ∫_{t1}^{t2} f(s) g^{(t2)}(s) ds.
 
@@ -13,7 +14,6 @@ b_m = √(2m+1), since the delta of C.4 is multiplied by g_m(t) = b_m. The insta
 reports is that of explicit Euler steps, not of the equation: R has norm at most √(t1/t2) ≤ 1.
 """
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
