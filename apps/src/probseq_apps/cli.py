@@ -16,6 +16,7 @@ from tyro.conf import OmitArgPrefixes, Positional, arg
 
 from probseq_apps.data.names import unknown_name_message
 from probseq_apps.experiments.bench_settings import BenchSettings
+from probseq_apps.experiments.online_live_settings import LiveSettings, saved_model
 from probseq_apps.experiments.online_settings import OnlineSettings, saved_online
 from probseq_apps.experiments.regress_settings import RegressSettings, saved_regress
 from probseq_apps.experiments.report_settings import ReportSettings
@@ -103,6 +104,28 @@ class Online:
         from probseq_apps.experiments.online import online
 
         online(self.settings, self.run, recipe=self.recipe)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnlineLive:
+    """Learn lines `t,y` from standard input one by one; print a forecast `t,mean,sd` after each.
+
+    t is a number or an ISO date. With --state, a process that was killed goes on where it was;
+    the flags of the model then need not be repeated.
+    """
+
+    settings: Annotated[LiveSettings, arg(name="")] = field(default_factory=LiveSettings)
+
+    @property
+    def debug(self) -> bool:
+        """Whether errors show where they came from."""
+        return self.settings.debug
+
+    def execute(self) -> None:
+        """Follow the stream to its end."""
+        from probseq_apps.experiments.online_live import live
+
+        live(self.settings, sys.stdin, sys.stdout)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -235,13 +258,31 @@ def parse_regress(arguments: list[str]) -> Regress:
 
 
 def parse_online(arguments: list[str]) -> Command:
-    """Read the arguments of `probseq online`."""
+    """Read the arguments of `probseq online`, `online live` and `online vae`."""
+    if arguments[:1] == ["live"]:
+        return parse_online_live(arguments[1:])
     try:
         default = _default_online(arguments)
         return tyro.cli(
             OmitArgPrefixes[Online], prog="probseq online", args=arguments, default=default
         )
     except ValueError as error:
+        _refuse(str(error))
+
+
+def parse_online_live(arguments: list[str]) -> OnlineLive:
+    """Read the arguments of `probseq online live`; those of the model come from the state."""
+    try:
+        state = _value_of("--state", arguments)
+        model = None if state is None else saved_model(Path(state))
+        settings = LiveSettings() if model is None else LiveSettings(model=model)
+        return tyro.cli(
+            OmitArgPrefixes[OnlineLive],
+            prog="probseq online live",
+            args=arguments,
+            default=OnlineLive(settings=settings),
+        )
+    except (ValueError, OSError) as error:
         _refuse(str(error))
 
 

@@ -1,6 +1,7 @@
 """From a method's name to a learner."""
 
 import copy
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -69,13 +70,10 @@ class Priors:
 
     def _estimate(self, fourier: bool) -> Prior:
         settings, dim = self._settings, self._stream.dim
-        lengthscale = (settings.ovff_lengthscale if fourier else None) or settings.lengthscale
-        kernel = (Matern52 if fourier else _KERNELS[settings.kernel])(
-            dim,
-            lengthscale=torch.full((dim,), lengthscale, dtype=torch.float64),
-            outputscale=settings.outputscale,
-        )
-        prior = Prior(kernel, make_likelihood(settings))
+        if fourier:
+            own = settings.ovff_lengthscale or settings.lengthscale
+            settings = replace(settings, kernel="matern52", lengthscale=own)
+        prior = Prior(make_kernel(settings, dim), make_likelihood(settings))
         given = settings.hyperparameters == "fixed" and (
             not fourier or settings.ovff_lengthscale is not None
         )
@@ -174,15 +172,22 @@ def build_learner(
     kernel, likelihood = priors.of(method)
     if isinstance(likelihood, Gaussian) and method == "exact":
         return ExactLearner(kernel, likelihood)
-    model = OnlineGP(
-        kernel,
-        likelihood,
-        make_basis(method, stream, settings.model),
-        t0=stream.interval[0] if stream.dim == 1 else None,
-        seed=seed,
-    )
+    if stream.dim == 1:
+        first, last = stream.interval
+        # Unless it is given, the window is as long as the first task.
+        window = settings.model.window or float(stream.tasks[0].x.max()) - first
+        basis = make_basis(method, settings.model, window=window, interval=(first, last))
+        model = OnlineGP(kernel, likelihood, basis, t0=first, seed=seed)
+    else:
+        model = OnlineGP(kernel, likelihood, make_basis(method, settings.model), seed=seed)
     online = settings.model.hyperparameters == "online"
     return OnlineLearner(model, refit_steps=settings.model.fit_steps if online else None)
+
+
+def make_kernel(settings: GPSettings, dim: int) -> Kernel:
+    """The prior covariance, with a lengthscale for each dimension."""
+    lengthscale = torch.full((dim,), settings.lengthscale, dtype=torch.float64)
+    return _KERNELS[settings.kernel](dim, lengthscale=lengthscale, outputscale=settings.outputscale)
 
 
 def make_likelihood(settings: GPSettings) -> Likelihood:
@@ -208,8 +213,24 @@ def make_likelihood(settings: GPSettings) -> Likelihood:
             return Bernoulli()
 
 
-def make_basis(method: str, stream: Stream, settings: GPSettings) -> Basis:
-    """How a method's inducing variables follow the stream."""
+def make_basis(
+    method: str,
+    settings: GPSettings,
+    *,
+    window: float = 1.0,
+    interval: tuple[float, float] = (0.0, 1.0),
+) -> Basis:
+    """How a method's inducing variables follow the stream.
+
+    Args:
+        method: its name.
+        settings: of the model.
+        window: length of the sliding window, for those that have one.
+        interval: of all times, for ovff.
+
+    Raises:
+        ValueError: the method has no inducing variables.
+    """
     M = settings.num_inducing
     if method in _PATH_ORDERS:
         return Path(
@@ -227,11 +248,11 @@ def make_basis(method: str, stream: Stream, settings: GPSettings) -> Basis:
 
             return RecurrentFeatures(LegS(M), num_features=settings.num_features)
         case "ohsvgp-legt":
-            return LegT(M, _window(stream, settings))
+            return LegT(M, window)
         case "ohsvgp-lagt":
-            return LagT(M, _window(stream, settings))
+            return LagT(M, window)
         case "ohsvgp-fout":
-            return FouT(M, _window(stream, settings))
+            return FouT(M, window)
         case "cosine":
             return Cosine(M)
         case "grid":
@@ -243,13 +264,6 @@ def make_basis(method: str, stream: Stream, settings: GPSettings) -> Basis:
         case "osgpr" | "osvgp":
             return RandomSubset(M, learn=learn)
         case "ovff":
-            return VariationalFourier(M, *stream.interval)
+            return VariationalFourier(M, *interval)
         case _:
             raise ValueError(f"method {method!r} has no inducing variables")
-
-
-def _window(stream: Stream, settings: GPSettings) -> float:
-    """Length of the sliding window: that of the first task unless it is given."""
-    if settings.window is not None:
-        return settings.window
-    return float(stream.tasks[0].x.max()) - stream.interval[0]

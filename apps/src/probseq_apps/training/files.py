@@ -14,10 +14,15 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def write_atomic(path: Path, text: str) -> None:
-    """Replace a text file at once: temporary sibling, fsync, rename, fsync of the folder."""
+def write_atomic(path: Path, content: str | bytes) -> None:
+    """Replace a file at once: temporary sibling, fsync, rename, fsync of the folder.
+
+    Args:
+        path: the file.
+        content: text to be stored in UTF-8, or bytes.
+    """
     temporary = path.with_name(f".tmp-{path.name}")
-    temporary.write_text(text, encoding="utf-8")
+    temporary.write_bytes(content.encode("utf-8") if isinstance(content, str) else content)
     sync(temporary)
     temporary.replace(path)
     sync(path.parent)

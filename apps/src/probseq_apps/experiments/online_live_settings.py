@@ -1,0 +1,137 @@
+"""Settings of `probseq online live`; importable without torch and numpy, for the command line."""
+
+import json
+import struct
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from probseq_apps.experiments.checks import at_least, positive
+from probseq_apps.experiments.online_settings import KernelName, LikelihoodName
+from probseq_apps.experiments.settings import settings_from_dict
+
+LIVE_SCHEMA = "probseq-online-live-1"
+_LARGEST_HEADER = 1 << 24
+
+LiveMethod = Literal["ohsvgp", "cosine", "grid", "ovc", "ohsvgp-legt", "ohsvgp-lagt", "ohsvgp-fout"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LiveModel:
+    """Model."""
+
+    method: LiveMethod = "ohsvgp"
+    """How inducing variables follow the stream; the last three forget what is older than the
+    window."""
+    num_inducing: int = 50
+    """Inducing variables M."""
+    kernel: KernelName = "rbf"
+    """Prior covariance."""
+    lengthscale: float = 1.0
+    """Of the kernel, in the units of time."""
+    outputscale: float = 1.0
+    """Prior variance."""
+    noise: float = 0.1
+    """Variance of gaussian noise; squared scale of student-t."""
+    likelihood: LikelihoodName = "gaussian"
+    """How values scatter about the process."""
+    dispersion: float = 1.0
+    """negative-binomial: the variance of a count with mean m is m + m²/dispersion."""
+    offset: float = 0.0
+    """Subtracted from each value, added to each forecast: the process has mean zero."""
+    window: float = 10.0
+    """Length of the sliding window, or the time in which the past fades."""
+    time_unit: Literal["s", "m", "h", "D", "W"] = "D"
+    """Unit of time for stamps that are dates: seconds to weeks."""
+
+    def __post_init__(self) -> None:
+        """Refuse numbers out of range.
+
+        Raises:
+            ValueError: names the setting.
+        """
+        at_least("num_inducing", self.num_inducing, 1)
+        for name in ("lengthscale", "outputscale", "noise", "dispersion", "window"):
+            positive(name, getattr(self, name))
+        if self.offset and self.likelihood not in ("gaussian", "student-t"):
+            raise ValueError(f"offset must be 0 for likelihood {self.likelihood}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LiveSettings:
+    """What is learned and forecast."""
+
+    model: LiveModel = field(default_factory=LiveModel)
+    horizon: int = 1
+    """Stamps to forecast after each line."""
+    step: float | None = None
+    """Time between them; None: as between the two latest stamps."""
+    state: Path | None = None
+    """File of the state: made if it isn't there, taken up if it is. Its model then is that of the
+    flags."""
+    every: int = 1
+    """Lines between two savings of the state."""
+    replay: bool = False
+    """The input starts at the stream's first line: skip those that the state has absorbed."""
+    threads: int = 1
+    """CPU threads of torch."""
+    debug: bool = False
+    """Show where an error came from."""
+
+    def __post_init__(self) -> None:
+        """Refuse numbers out of range.
+
+        Raises:
+            ValueError: names the setting.
+        """
+        for name in ("horizon", "every", "threads"):
+            at_least(name, getattr(self, name), 1)
+        if self.step is not None:
+            positive("step", self.step)
+        if self.replay and self.state is None:
+            raise ValueError("replay needs state: name the file that knows what was absorbed")
+
+
+def model_facts(model: LiveModel) -> str:
+    """The model's settings, as a state file holds them."""
+    return json.dumps(asdict(model), sort_keys=True)
+
+
+def saved_model(path: Path) -> LiveModel | None:
+    """The settings of the model in a state file; None if there is no file.
+
+    Raises:
+        ValueError: the file is no such state, or from another version.
+        OSError: it cannot be read.
+    """
+    facts = read_facts(path) if path.exists() else None
+    return None if facts is None else _model_of(path, facts)
+
+
+def read_facts(path: Path) -> dict[str, str]:
+    """The text that a state file holds beside its tensors.
+
+    Raises:
+        ValueError: the file is no such state, or from another version.
+        OSError: it cannot be read.
+    """
+    # A safetensors file begins with the length of a JSON header; read here without numpy.
+    with path.open("rb") as file:
+        start = file.read(8)
+        size = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
+        header = file.read(size) if size <= _LARGEST_HEADER else b""
+    try:
+        facts = json.loads(header)["__metadata__"]
+        if facts["schema"] != LIVE_SCHEMA:
+            raise ValueError(f"schema {facts['schema']!r} instead of {LIVE_SCHEMA!r}")
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} is no state of `probseq online live`: {error!r}") from error
+    return facts
+
+
+def _model_of(path: Path, facts: Mapping[str, Any]) -> LiveModel:
+    try:
+        return settings_from_dict(LiveModel, json.loads(facts["model"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{path} is damaged or from another version: {error}") from error
