@@ -46,7 +46,7 @@ class Path(Basis):
 
     memory="inputs" keeps all inputs seen, O(n d), and uses the kernel as it is. An update by n_new
     points after n costs n·n_new kernel values and O(M n n_new) products, one with changed
-    hyperparameters n²/2 of them. At n = 8611, d = 4, M = 256 the latter is 1-2 s on one core and
+    hyperparameters n²/2 of them. At n = 8611, d = 4, M = 256 the latter takes 2 s of one core and
     64 MB, where the kernel matrix has 0.6 GB.
 
     Args:
