@@ -67,8 +67,7 @@ def exact_posterior(
     """
     L = _root(kernel, noise, x, y)
     A = torch.linalg.solve_triangular(L, kernel(x, x_new), upper=False)
-    alpha = torch.linalg.solve_triangular(L, y[..., None], upper=False)
-    mean = (A.mT @ alpha)[..., 0]
+    mean = (_whitened(L, y)[..., None, :] @ A)[..., 0, :]
     if full_cov:
         return Gaussian(mean, (kernel(x_new, x_new) - A.mT @ A).expand(*mean.shape, mean.shape[-1]))
     variance = kernel.diag(x_new) - A.square().sum(-2)
@@ -102,7 +101,7 @@ def log_marginal_likelihood(
     L = _root(kernel, noise, x, y, mask)
     count = y.shape[-1] if mask is None else mask.sum(-1)
     y = y if mask is None else y.masked_fill(~mask, 0.0)
-    alpha = torch.linalg.solve_triangular(L, y[..., None], upper=False)[..., 0]
+    alpha = _whitened(L, y)
     log_det = 2 * L.diagonal(dim1=-2, dim2=-1).log().sum(-1)
     return -0.5 * (alpha.square().sum(-1) + log_det + count * math.log(2 * math.pi))
 
@@ -125,3 +124,11 @@ def _root(
         diagonal = torch.where(mask, diagonal, torch.ones_like(diagonal))
     total = covariance + torch.diag_embed(diagonal)
     return safe_cholesky(total, jitter=torch.finfo(total.dtype).eps, max_tries=_JITTER_TRIES)
+
+
+def _whitened(L: Tensor, y: Tensor) -> Tensor:
+    """L⁻¹y; series that share one factor are solved for together, without copies of it."""
+    if L.ndim > 2:
+        return torch.linalg.solve_triangular(L, y[..., None], upper=False)[..., 0]
+    columns = y.reshape(-1, y.shape[-1]).mT
+    return torch.linalg.solve_triangular(L, columns, upper=False).mT.reshape(y.shape)

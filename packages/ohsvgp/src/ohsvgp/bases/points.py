@@ -4,6 +4,7 @@ With fewer candidates (old inducing points and new inputs) than M there are fewe
 all of them, until there are enough.
 """
 
+import copy
 import math
 from abc import abstractmethod
 from collections.abc import Callable
@@ -17,14 +18,22 @@ from ohsvgp.bases.learning import AdamSteps, learn_nodes
 from ohsvgp.bases.pivoted import pivots
 from ohsvgp.inducing import Inducing, PointFunctional
 
-__all__ = ["AdamSteps", "PivotedCholesky", "RandomSubset"]
+__all__ = ["AdamSteps", "PivotedCholesky", "PointBasis", "RandomSubset"]
 
 # Share of the inducing points that stay when new inputs come: 0.7 in the code of Bui et al. 2017.
 _SHARE_KEPT = 0.7
 
 
-class _Points(Basis):
-    """Inducing points for inputs of any dimension, learned after their choice if asked for."""
+class PointBasis(Basis):
+    """Inducing points for inputs of any dimension, learned after their choice if asked for.
+
+    Args:
+        num_inducing: M.
+        learn: learn the points by Adam on the online bound; None to leave them as chosen.
+
+    Raises:
+        ValueError: M below 1.
+    """
 
     def __init__(self, num_inducing: int, *, learn: AdamSteps | None = None) -> None:
         if num_inducing < 1:
@@ -72,6 +81,12 @@ class _Points(Basis):
         start = inducing.nodes.expand(*batch, *inducing.nodes.shape[-2:])
         return learn_nodes(start, scale, objective, self.learn)
 
+    def without_learning(self) -> "PointBasis":
+        """The same rule of choice without Adam, as the online bound of hyperparameters needs it."""
+        twin = copy.copy(self)
+        twin.learn = None
+        return twin
+
     def _nodes(self, step: Advance) -> Tensor:
         """Old inducing points; an empty set at first."""
         if step.previous is None:
@@ -84,7 +99,7 @@ class _Points(Basis):
         return step.previous.nodes
 
 
-class RandomSubset(_Points):
+class RandomSubset(PointBasis):
     """Random old inducing points and random new inputs: OSGPR and OSVGP of Bui et al. 2017.
 
     Of M points, ⌊0.7 M⌋ are old and the others new, as in the authors' code (the thesis only says
@@ -112,7 +127,7 @@ class RandomSubset(_Points):
         return torch.cat([old[..., _sample(old.shape[-2], kept, step), :], new], dim=-2)
 
 
-class PivotedCholesky(_Points):
+class PivotedCholesky(PointBasis):
     """Pivots of the kernel matrix of old inducing points and new inputs: OVC (Maddox et al. 2021).
 
     Greedy: each point is the one about which those before tell least. With ``learn`` the pivots

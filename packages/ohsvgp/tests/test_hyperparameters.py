@@ -1,0 +1,237 @@
+"""Fits of hyperparameters: against scipy, on generated data, on the online bound, and failures."""
+
+import math
+import warnings
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import minimize
+from scipy.stats import multivariate_normal
+from torch import Tensor
+
+from ohsvgp import Gaussian, LegS, OnlineGP
+from ohsvgp.bases.points import AdamSteps, RandomSubset
+from ohsvgp.bases.variational_fourier import VariationalFourier
+from ohsvgp.hyperparameters import fit_hyperparameters
+from probseq.errors import CholeskyError
+from probseq.kernels import RBF, Matern52
+
+
+def normal(*shape: int, seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, dtype=torch.float64, generator=generator)
+
+
+def draw(t: Tensor, lengthscale: float, variance: float, noise: float, seed: int = 0) -> Tensor:
+    """Targets from the prior, by NumPy's formulas."""
+    d = t[:, None] - t
+    K = variance * (-0.5 * (d / lengthscale) ** 2).exp() + noise * torch.eye(len(t))
+    return torch.linalg.cholesky(K) @ normal(len(t), seed=seed)
+
+
+def model(noise: float = 0.5, **options: float) -> OnlineGP:
+    return OnlineGP(RBF(1, **options), Gaussian(noise), LegS(25))
+
+
+def settings(gp: OnlineGP) -> Tensor:
+    assert isinstance(gp.likelihood, Gaussian)
+    parts = [gp.kernel.lengthscale.flatten(), gp.kernel.outputscale[None]]
+    return torch.cat([*parts, gp.likelihood.noise[None]]).detach()
+
+
+def test_evidence_fit_is_that_of_scipy() -> None:
+    t = torch.linspace(0.0, 10.0, 50, dtype=torch.float64)
+    y = draw(t, 0.8, 1.5, 0.05)
+    gp = model()
+    info = fit_hyperparameters(gp, t, y)
+
+    def loss(z: np.ndarray) -> float:
+        d = (t[:, None] - t).numpy() / math.exp(z[0])
+        K = math.exp(z[1]) * np.exp(-0.5 * d**2) + math.exp(z[2]) * np.eye(50)
+        return -multivariate_normal(np.zeros(50), K).logpdf(y.numpy())
+
+    best = minimize(loss, np.log([0.8, 1.5, 0.05]), method="Nelder-Mead")
+    assert info.objective == "evidence"
+    assert info.after == pytest.approx(-best.fun, abs=1e-3)
+    assert info.before == pytest.approx(-loss(np.log([1.0, 1.0, 0.5])), abs=1e-6)
+    np.testing.assert_allclose(settings(gp).numpy(), np.exp(best.x), rtol=0.02)
+    assert gp.state is None
+    assert gp.kernel.raw_lengthscale.grad is None
+
+
+def test_known_hyperparameters_come_back_from_many_data() -> None:
+    t = torch.linspace(0.0, 60.0, 300, dtype=torch.float64)
+    gp = model(lengthscale=3.0)
+    # Twenty series that share the hyperparameters.
+    y = torch.stack([draw(t, 0.7, 2.0, 0.1, seed) for seed in range(20)])
+    fit_hyperparameters(gp, t, y)
+    truth = torch.tensor([0.7, 2.0, 0.1], dtype=torch.float64)
+    # About 700 independent values: 5% is one standard deviation of the variance.
+    torch.testing.assert_close(settings(gp), truth, rtol=0.12, atol=0)
+
+
+def test_masked_targets_do_not_count() -> None:
+    t = torch.linspace(0.0, 10.0, 40, dtype=torch.float64)
+    y = draw(t, 0.8, 1.5, 0.05)
+    mask = torch.arange(40) % 3 > 0
+    whole, part = model(), model()
+    spoilt = torch.where(mask, y, math.nan)
+    info = fit_hyperparameters(whole, t, spoilt, mask=mask)
+    expected = fit_hyperparameters(part, t[mask], y[mask])
+    assert info.after == pytest.approx(expected.after, abs=1e-5)
+    torch.testing.assert_close(settings(whole), settings(part), rtol=1e-2, atol=0)
+
+
+def test_points_of_several_dimensions_get_lengthscales_of_their_own() -> None:
+    x = normal(80, 2)
+    y = (3 * x[:, 0]).sin() + 0.1 * normal(80, seed=1)
+    gp = OnlineGP(RBF(2), Gaussian(0.1), RandomSubset(10))
+    fit_hyperparameters(gp, x, y)
+    relevant, irrelevant = gp.kernel.lengthscale.detach()[0].tolist()
+    assert irrelevant > 5 * relevant
+
+
+def test_refit_between_batches_raises_the_online_bound_and_absorbs_nothing() -> None:
+    t = torch.linspace(0.0, 12.0, 120, dtype=torch.float64)
+    y = draw(t, 0.8, 1.5, 0.05)
+    gp = model()
+    gp.update(t[:60], y[:60])
+    before = float(gp.bound(t[60:], y[60:]).detach())
+    info = fit_hyperparameters(gp, t[60:], y[60:], steps=20)
+    assert info.objective == "bound"
+    assert info.before == pytest.approx(before)
+    assert info.after > before + 10
+    assert info.after == pytest.approx(float(gp.bound(t[60:], y[60:]).detach()), abs=1e-6)
+    assert gp.state is not None
+    assert gp.state.count == 60
+    found = settings(gp)
+    torch.testing.assert_close(
+        found, torch.tensor([0.8, 1.5, 0.05], dtype=torch.float64), rtol=0.6, atol=0
+    )
+    # The update then has exactly the bound that was maximised.
+    assert float(gp.update(t[60:], y[60:]).bound) == pytest.approx(info.after, abs=1e-6)
+
+
+def test_learned_points_stay_as_chosen_while_hyperparameters_are_fitted() -> None:
+    # A million Adam steps for each evaluation would never end.
+    t = torch.linspace(0.0, 5.0, 30, dtype=torch.float64)
+    gp = OnlineGP(RBF(1), Gaussian(0.5), RandomSubset(10))
+    gp.update(t[:15], t[:15].sin())
+    gp.basis = RandomSubset(10, learn=AdamSteps(steps=10**6))
+    info = fit_hyperparameters(gp, t[15:], t[15:].sin(), steps=5)
+    assert info.after > info.before
+
+
+def test_fixed_parameters_stay_as_they_are() -> None:
+    t = torch.linspace(0.0, 10.0, 40, dtype=torch.float64)
+    gp = model()
+    gp.kernel.raw_outputscale.requires_grad_(False)
+    fit_hyperparameters(gp, t, draw(t, 0.8, 3.0, 0.05))
+    assert float(gp.kernel.outputscale) == 1.0
+    assert float(gp.kernel.lengthscale.detach()) != 1.0
+    for parameter in (*gp.kernel.parameters(), *gp.likelihood.parameters()):
+        parameter.requires_grad_(False)
+    with pytest.raises(ValueError, match="must have parameters that require gradients"):
+        fit_hyperparameters(gp, t, t)
+
+
+def test_noise_of_targets_without_noise_stops_at_its_floor() -> None:
+    # The more the noise shrinks, the larger the evidence of a noiseless curve.
+    t = torch.linspace(0.0, 6.0, 12, dtype=torch.float64)
+    gp = model(noise=0.1)
+    y = 3 * (2.5 * t).sin()
+    fit_hyperparameters(gp, t, y)
+    assert isinstance(gp.likelihood, Gaussian)
+    noise, floor = gp.likelihood.noise.item(), 1e-6 * float(y.square().mean())
+    assert floor <= noise * (1 + 1e-9)
+    assert noise < 100 * floor
+
+
+def test_noise_that_is_already_below_the_floor_may_stay() -> None:
+    t = torch.linspace(0.0, 6.0, 12, dtype=torch.float64)
+    gp = model(noise=1e-9)
+    info = fit_hyperparameters(gp, t, 3 * (2.5 * t).sin(), steps=1)
+    assert math.isfinite(info.before)
+    assert info.after >= info.before
+
+
+class Trap(RBF):
+    """A kernel that cannot be computed at lengthscales below a limit."""
+
+    limit: float = 0.9
+    error: Callable[[], Tensor]
+
+    def _covariance(self, x: Tensor, z: Tensor) -> Tensor:
+        if self.lengthscale.detach().item() < self.limit:
+            return self.error()
+        return super()._covariance(x, z)
+
+
+def indefinite() -> Tensor:
+    raise CholeskyError("matrix is not positive definite")
+
+
+def not_a_number() -> Tensor:
+    return torch.full((40, 40), math.nan, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("error", [indefinite, not_a_number])
+def test_hyperparameters_that_fail_are_left_and_reported(error: Callable[[], Tensor]) -> None:
+    t = torch.linspace(0.0, 10.0, 40, dtype=torch.float64)
+    y = draw(t, 0.3, 1.0, 0.05)
+    kernel = Trap(1, lengthscale=2.0)
+    kernel.error = error
+    gp = OnlineGP(kernel, Gaussian(0.5), LegS(10))
+    info = fit_hyperparameters(gp, t, y)
+    assert info.failures > 0
+    assert "matri" in info.last_failure
+    assert info.after > info.before
+    assert kernel.lengthscale.item() >= 0.9
+    # At the start there is nothing to go back to.
+    kernel.limit = 100.0
+    before = settings(gp)
+    with pytest.raises(CholeskyError):
+        fit_hyperparameters(gp, t, y)
+    assert torch.equal(settings(gp), before)
+
+
+def test_interrupted_fit_leaves_the_best_hyperparameters() -> None:
+    t = torch.linspace(0.0, 10.0, 40, dtype=torch.float64)
+
+    def interrupt() -> Tensor:
+        raise KeyboardInterrupt
+
+    kernel = Trap(1, lengthscale=2.0)
+    kernel.error = interrupt
+    gp = OnlineGP(kernel, Gaussian(0.5), LegS(10))
+    with pytest.raises(KeyboardInterrupt):
+        fit_hyperparameters(gp, t, draw(t, 0.3, 1.0, 0.05))
+    assert kernel.lengthscale.item() >= 0.9
+
+
+def test_bad_arguments_are_refused() -> None:
+    t = torch.linspace(0.0, 5.0, 10, dtype=torch.float64)
+    with pytest.raises(ValueError, match="steps must be at least 1, got 0"):
+        fit_hyperparameters(model(), t, t, steps=0)
+    with pytest.raises(ValueError, match=r"y must have shape \(..., 10\)"):
+        fit_hyperparameters(model(), t, t[:9])
+    with pytest.raises(ValueError, match="y must hold at least one target"):
+        fit_hyperparameters(model(), t, t, mask=torch.zeros(10, dtype=torch.bool))
+    gp = OnlineGP(Matern52(1), Gaussian(0.1), VariationalFourier(5, 0.0, 6.0))
+    fit_hyperparameters(gp, t, t.sin(), steps=2)
+    gp.update(t, t.sin())
+    with pytest.raises(ValueError, match="fit them before the first update"):
+        fit_hyperparameters(gp, t, t.sin())
+
+
+def test_no_warning_about_jitter_on_the_way() -> None:
+    # Long lengthscales on the way need more jitter than the model is given.
+    t = torch.linspace(0.0, 1.0, 40, dtype=torch.float64)
+    gp = model(lengthscale=0.3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        gp.update(t[:20], t[:20])
+        info = fit_hyperparameters(gp, t[20:], t[20:], steps=10)
+    assert info.after > info.before
