@@ -11,11 +11,49 @@ Example:
 
 from importlib.metadata import version
 
-from ohsvgp.bases import LegS
-from ohsvgp.likelihoods import Gaussian
+from ohsvgp.bases import (
+    AdamSteps,
+    Cosine,
+    FouT,
+    LagT,
+    LegS,
+    LegT,
+    Path,
+    PivotedCholesky,
+    RandomSubset,
+    RecurrentFeatures,
+    UniformGrid,
+    VariationalFourier,
+)
+from ohsvgp.exact import exact_posterior
+from ohsvgp.hyperparameters import FitInfo
+from ohsvgp.likelihoods import Bernoulli, Gaussian, NegativeBinomial, Poisson, StudentT
 from ohsvgp.online import OnlineGP
 from ohsvgp.state import UpdateInfo
 
-__all__ = ["Gaussian", "LegS", "OnlineGP", "UpdateInfo", "__version__"]
+__all__ = [
+    "AdamSteps",
+    "Bernoulli",
+    "Cosine",
+    "FitInfo",
+    "FouT",
+    "Gaussian",
+    "LagT",
+    "LegS",
+    "LegT",
+    "NegativeBinomial",
+    "OnlineGP",
+    "Path",
+    "PivotedCholesky",
+    "Poisson",
+    "RandomSubset",
+    "RecurrentFeatures",
+    "StudentT",
+    "UniformGrid",
+    "UpdateInfo",
+    "VariationalFourier",
+    "__version__",
+    "exact_posterior",
+]
 
 __version__ = version("ohsvgp")

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ohsvgp import core
 from ohsvgp.bases.base import Advance, Basis
+from ohsvgp.hyperparameters import FitInfo, fit_hyperparameters
 from ohsvgp.inducing import Inducing
 from ohsvgp.inputs import (
     Clock,
@@ -190,6 +191,20 @@ class OnlineGP:
         twin = copy.copy(self)
         twin.update(t, y, **options)
         return twin
+
+    def fit_hyperparameters(self, t: Any, y: Any, *, mask: Any = None, steps: int = 100) -> FitInfo:
+        """Fit kernel and likelihood to data by maximum likelihood; nothing is absorbed.
+
+        Args:
+            t: as in ``update``.
+            y: as in ``update``.
+            mask: as in ``update``.
+            steps: iterations of L-BFGS at most.
+
+        Returns:
+            What ``ohsvgp.hyperparameters.fit_hyperparameters`` says, which this is.
+        """
+        return fit_hyperparameters(self, t, y, mask=mask, steps=steps)
 
     def rebase(self, t_end: Any) -> UpdateInfo:
         """Move the window's end without new data.
