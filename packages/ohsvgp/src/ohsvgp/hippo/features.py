@@ -112,7 +112,7 @@ def spherical_bessel(M: int, a: Float[Tensor, "*b f"]) -> Float[Tensor, "*b {M} 
         M: number of orders.
         a: arguments, of any sign: j_m(−a) = (−1)ᵐ j_m(a).
     """
-    size = a.abs()
+    size = torch.where(a < 0, -a, a)  # not abs, whose derivative at zero is zero
     # Ratios converge over O(a^{1/3}) orders beyond a, and are needed for a below M only.
     top = M + 30 + math.ceil(8 * M ** (1 / 3))
     ratio = torch.zeros_like(size)

@@ -52,7 +52,7 @@ def equispaced_frequencies(
         raise ValueError(f"length must be finite and not negative, got {length}")
     parameter = kernel.raw_lengthscale.detach()
     # One spacing for all heads: the one that the shortest lengthscale needs.
-    reach = length / float(kernel.lengthscale.min()) + _REACH
+    reach = length / float(kernel.lengthscale.detach().min()) + _REACH
     count = math.ceil(_REACH * reach / (2 * math.pi))
     frequencies = torch.arange(count + 1, dtype=torch.float64) * (2 * math.pi / reach)
     weights = (-0.5 * frequencies.square()).exp()

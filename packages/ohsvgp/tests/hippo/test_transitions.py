@@ -1,0 +1,192 @@
+"""HiPPO's linear systems against projections by quadrature."""
+
+import math
+from collections.abc import Callable
+from functools import lru_cache
+
+import numpy as np
+import pytest
+import torch
+from numpy.polynomial import legendre
+from scipy.special import eval_laguerre, eval_legendre
+
+from ohsvgp.hippo.transitions import (
+    System,
+    fout_system,
+    lagt_system,
+    legs_system,
+    legt_system,
+)
+
+M, T, THETA, TAU = 9, 2.3, 1.7, 0.4
+
+
+def _f(x):
+    return np.sin(2.1 * x + 0.3) * np.exp(-0.2 * x) + 0.3 * x
+
+
+leggauss = lru_cache(legendre.leggauss)
+
+
+def _integral(g: Callable, start: float, end: float) -> float:
+    x, w = leggauss(200)
+    s = 0.5 * (start + end) + 0.5 * (end - start) * x
+    return float((0.5 * (end - start) * w * g(s)).sum())
+
+
+def _legs(t: float) -> np.ndarray:
+    return np.array([
+        math.sqrt(2 * m + 1) / t
+        * _integral(lambda s, m=m: _f(s) * eval_legendre(m, 2 * s / t - 1), 0, t)
+        for m in range(M)
+    ])  # fmt: skip
+
+
+def _legt(t: float) -> np.ndarray:
+    def g(m, s):
+        return math.sqrt(2 * m + 1) * eval_legendre(m, 2 * (s - t) / THETA + 1)
+
+    return np.array([
+        _integral(lambda s, m=m: _f(s) * g(m, s), t - THETA, t) / THETA for m in range(M)
+    ])  # fmt: skip
+
+
+def _lagt(t: float) -> np.ndarray:
+    return np.array([
+        _integral(lambda a, m=m: _f(t - TAU * a) * eval_laguerre(m, a) * np.exp(-a), 0, 70)
+        for m in range(M)
+    ])  # fmt: skip
+
+
+def _fout(t: float, f: Callable = _f) -> np.ndarray:
+    def g(m, s):
+        if m == 0:
+            return 1.0
+        phase = 2 * math.pi * ((m + 1) // 2) * (t - s) / THETA
+        return math.sqrt(2) * (np.cos(phase) if m % 2 else np.sin(phase))
+
+    return np.array([
+        _integral(lambda s, m=m: f(s) * g(m, s), t - THETA, t) / THETA for m in range(M)
+    ])  # fmt: skip
+
+
+def _rate(c: Callable, step: float = 1e-3) -> np.ndarray:
+    return (c(T - 2 * step) - 8 * c(T - step) + 8 * c(T + step) - c(T + 2 * step)) / (12 * step)
+
+
+def _right_side(system: System, c: np.ndarray) -> np.ndarray:
+    value = system.A.numpy() @ c + system.B.numpy() * _f(T)
+    if system.delayed is not None:
+        value = value + system.delayed.numpy() * _f(T - THETA)
+    return system.rate(T) * value
+
+
+@pytest.mark.parametrize(
+    ("system", "projections"),
+    [
+        (legs_system(M), _legs),
+        (legt_system(M, THETA, delayed=True), _legt),
+        (lagt_system(M, TAU), _lagt),
+        (fout_system(M, THETA, delayed=True), _fout),
+    ],
+    ids=["LegS", "LegT", "LagT", "FouT"],
+)
+def test_projections_solve_the_exact_system(system: System, projections: Callable):
+    residual = _right_side(system, projections(T)) - _rate(projections)
+    np.testing.assert_allclose(residual, 0, atol=1e-8)
+
+
+def test_closure_of_legt_is_not_exact_though_near_it_for_smooth_signals():
+    residual = _right_side(legt_system(M, THETA), _legt(T)) - _rate(_legt)
+    error = np.linalg.norm(residual) / np.linalg.norm(_rate(_legt))
+    assert 1e-7 < error < 1e-2
+    # What is missing is (f(t − θ) − Σ b̃ c)/θ in the direction b̃.
+    far = np.array([(-1) ** m * math.sqrt(2 * m + 1) for m in range(M)])
+    missing = far * (_f(T - THETA) - far @ _legt(T)) / THETA
+    np.testing.assert_allclose(residual, missing, rtol=0, atol=1e-8)
+
+
+def test_closure_of_fout_is_exact_for_its_own_functions_with_factor_two_and_not_with_one():
+    # Its fourth function at time T, a sine, so that both ends of the window agree.
+    def f(s):
+        return np.sin(2 * math.pi * 2 * (T - s) / THETA) + 0.4
+
+    def rates(factor: float) -> np.ndarray:
+        system = fout_system(M, THETA)
+        exact = fout_system(M, THETA, delayed=True).A
+        A = exact + (system.A - exact) * factor / 2
+        return (A.numpy() @ _fout(T, f)) + system.B.numpy() * factor / 2 * f(T)
+
+    truth = _rate(lambda t: _fout(t, f))
+    np.testing.assert_allclose(rates(2.0), truth, rtol=0, atol=1e-8)
+    np.testing.assert_allclose(rates(1.0), truth, rtol=0, atol=1e-8)
+
+    # With a jump at the seam the sum of the series is the mean of both ends: factor 2 follows the
+    # jump as M grows, factor 1, as printed in A.5 and A.6, follows half of it.
+    def residual(size: int, factor: float) -> float:
+        b = np.array([1.0] + [math.sqrt(2) * (m % 2) for m in range(1, size)])
+        age = 0.5 * (1 + leggauss(400)[0])
+        waves = np.stack([np.ones_like(age)] + [
+            math.sqrt(2) * (np.cos if m % 2 else np.sin)(2 * math.pi * ((m + 1) // 2) * age)
+            for m in range(1, size)
+        ])  # fmt: skip
+        c = waves @ (0.5 * leggauss(400)[1] * _f(T - THETA * age))
+        lost = _f(T) - factor * (_f(T) - b @ c)  # what the closure takes f(t − θ) for
+        return abs(lost - _f(T - THETA))
+
+    assert residual(101, 2.0) < 0.02
+    assert residual(101, 1.0) > 0.4
+
+
+def test_fout_closure_is_the_exact_system_with_the_lost_end_by_its_series():
+    closure, exact = fout_system(M, THETA), fout_system(M, THETA, delayed=True)
+    c = torch.from_numpy(_fout(T))
+    b = exact.B * THETA
+    lost = 2 * (b @ c) - _f(T)
+    assert exact.delayed is not None
+    np.testing.assert_allclose(
+        closure.A @ c + closure.B * _f(T),
+        exact.A @ c + exact.B * _f(T) + exact.delayed * lost,
+        atol=1e-12,
+    )
+
+
+def test_constant_signals_are_at_rest():
+    e0 = torch.eye(M, dtype=torch.float64)[0]
+    for system in (legs_system(M), legt_system(M, THETA), fout_system(M, THETA)):
+        assert float((system.A @ e0 + system.B).abs().max()) < 1e-12
+    # Laguerre's weight is a probability density too.
+    lagt = lagt_system(M, TAU)
+    assert float((lagt.A @ e0 + lagt.B).abs().max()) < 1e-12
+
+
+def test_legs_stands_still_at_time_zero():
+    system = legs_system(M)
+    assert system.rate(0.0) == 0.0
+    assert system.rate(4.0) == 0.25
+
+
+def test_matrices_take_the_dtype_they_are_asked_for():
+    like = torch.empty(0, dtype=torch.float32)
+    for system in (
+        legs_system(3, like),
+        legt_system(3, 1.0, like=like),
+        lagt_system(3, 1.0, like=like),
+        fout_system(3, 1.0, delayed=True, like=like),
+    ):
+        assert system.A.dtype == system.B.dtype == torch.float32
+
+
+@pytest.mark.parametrize("make", [legt_system, lagt_system, fout_system])
+def test_senseless_sizes_are_refused(make: Callable):
+    with pytest.raises(ValueError, match="M must"):
+        make(0, 1.0)
+    with pytest.raises(ValueError, match="positive"):
+        make(3, -1.0)
+    with pytest.raises(ValueError, match="at least 1"):
+        legs_system(0)
+
+
+def test_fout_without_the_last_sine_is_refused():
+    with pytest.raises(ValueError, match="odd"):
+        fout_system(4, 1.0)
