@@ -1,9 +1,6 @@
 """Gaussian processes that learn from a stream."""
 
 import copy
-import math
-import re
-import warnings
 from typing import Any, Literal, overload
 
 import torch
@@ -14,24 +11,17 @@ from ohsvgp import core
 from ohsvgp.bases.base import Advance, Basis
 from ohsvgp.hyperparameters import FitInfo, fit_hyperparameters
 from ohsvgp.inducing import Inducing
-from ohsvgp.inputs import (
-    Clock,
-    as_mask,
-    as_points,
-    as_targets,
-    check_sorted,
-    start_clock,
-)
+from ohsvgp.inputs import as_targets, start_clock
 from ohsvgp.likelihoods import Likelihood
+from ohsvgp.reading import Batch, read_batch, read_inputs
 from ohsvgp.saved import differences, identity, pack, unpack
 from ohsvgp.state import OnlineState, UpdateInfo, hyperparameters
-from ohsvgp.step import Data, Move, absorb, move
-from ohsvgp.whitening import MAX_RELATIVE_JITTER
-from probseq.errors import JitterWarning
+from ohsvgp.step import Move, absorb, move
+from ohsvgp.whitening import check_jitter
+from ohsvgp.window import growth_factor
 from probseq.gaussians import DiagonalGaussian
 from probseq.gaussians import Gaussian as JointGaussian
 from probseq.kernels import Kernel
-from probseq.linalg import default_jitter
 
 __all__ = ["OnlineGP"]
 
@@ -94,8 +84,8 @@ class OnlineGP:
     ) -> None:
         if whitening not in ("chol", "eig"):
             raise ValueError(f'whitening must be "chol" or "eig", got {whitening!r}')
-        self.growth = _growth(rebase)
-        _check_jitter(rel_jitter, dtype)
+        self.growth = growth_factor(rebase)
+        check_jitter(rel_jitter, dtype)
         self.kernel = kernel.to(dtype)
         self.likelihood = likelihood.to(dtype)
         self.whitening: Literal["chol", "eig"] = whitening
@@ -152,28 +142,25 @@ class OnlineGP:
                 changed under a basis that cannot follow. The model is then as it was before.
             CholeskyError: K_uu stays indefinite at a relative jitter of 1e-4.
         """
-        clock, data, end = self._read(t, y, mask, missing, sort, t_end)
-        old, changed = self._state, self._changed()
-        length = self._length(data, end)
-        count = (old.count if old else 0) + data.x.shape[0]
+        batch = read_batch(self, t, y, mask, missing, sort, t_end)
+        changed = self._changed()
         kernel = self.basis.prior(self.kernel)
         generator = _twin(self.generator)
         with torch.no_grad():
-            inducing = self._advance(kernel, data, length, count, clock, generator, changed)
+            inducing = self._advance(kernel, batch, generator, changed)
             step = self._move(kernel, inducing, changed)
-            site, bound = absorb(kernel, self.likelihood, step, data)
-        state = OnlineState(
-            inducing, step.whitening, site, hyperparameters(self.kernel), length, count
-        )
+            site, bound = absorb(kernel, self.likelihood, step, batch.data)
+        now = hyperparameters(self.kernel)
+        state = OnlineState(inducing, step.whitening, site, now, batch.length, batch.count)
         info = UpdateInfo(
             bound=bound.value,
             lost_information=bound.lost_information,
             rank=int(step.whitening.rank.min()),
             jitter_used=float(step.whitening.relative_jitter.max()),
-            n_new=data.x.shape[0],
-            t_end=clock.user(length) if self.of_time else length,
+            n_new=batch.data.x.shape[0],
+            t_end=batch.clock.user(batch.length) if self.of_time else batch.length,
         )
-        self.clock, self.generator, self._state = clock, generator, state
+        self.clock, self.generator, self._state = batch.clock, generator, state
         return info
 
     partial_fit = update
@@ -247,7 +234,7 @@ class OnlineGP:
                 "points, add it to the covariance's diagonal"
             )
         with torch.no_grad():
-            latent = self._latent(self._inputs(t), full_cov)
+            latent = self._latent(read_inputs(self, t), full_cov)
             if include_noise:
                 return self.likelihood.predictive_moments(latent.mean, latent.variance)
             return latent
@@ -282,7 +269,7 @@ class OnlineGP:
         Raises:
             ValueError: bad inputs or targets.
         """
-        x = self._inputs(t)
+        x = read_inputs(self, t)
         targets = as_targets(y, x.shape[0], None, x)
         self.likelihood.check_targets(targets)
         with torch.no_grad():
@@ -313,7 +300,7 @@ class OnlineGP:
         """
         state = self._ready("reconstruct")
         law = self.posterior_coefficients()
-        g = self.basis.functions(self.kernel, self._inputs(t), state.length).detach()
+        g = self.basis.functions(self.kernel, read_inputs(self, t), state.length).detach()
         mean = (g.mT @ law.mean[..., None])[..., 0]
         return DiagonalGaussian(mean, (g * (law.covariance @ g)).sum(-2).expand(mean.shape))
 
@@ -337,36 +324,26 @@ class OnlineGP:
             y: as in ``update``.
             options: as in ``update``.
         """
-        clock, data, end = self._read(t, y, **options)
-        length = self._length(data, end)
-        count = (self._state.count if self._state else 0) + data.x.shape[0]
+        batch = read_batch(self, t, y, **options)
         kernel = self.basis.prior(self.kernel)
         with torch.no_grad():
-            inducing = self._advance(
-                kernel, data, length, count, clock, _twin(self.generator), True
-            )
-        return absorb(kernel, self.likelihood, self._move(kernel, inducing, True), data)[1].value
+            inducing = self._advance(kernel, batch, _twin(self.generator), True)
+        step = self._move(kernel, inducing, True)
+        return absorb(kernel, self.likelihood, step, batch.data)[1].value
 
     def _advance(
-        self,
-        kernel: Kernel,
-        data: Data,
-        length: float,
-        count: int,
-        clock: Clock,
-        generator: torch.Generator,
-        changed: bool,
+        self, kernel: Kernel, batch: Batch, generator: torch.Generator, changed: bool
     ) -> Inducing:
         """The inducing set after the new inputs, optimised if the basis does so."""
         old = self._state
-        if old is not None and self.growth is not None and length == old.length:
+        if old is not None and self.growth is not None and batch.length == old.length:
             return old.inducing
         step = Advance(
             kernel=kernel,
             previous=None if old is None else old.inducing,
-            inputs=data.x,
-            length=length if self.of_time else float(count),
-            origin=float(clock.origin) if clock.unit is None else 0.0,
+            inputs=batch.data.x,
+            length=batch.length,
+            origin=float(batch.clock.origin) if batch.clock.unit is None else 0.0,
             generator=generator,
         )
         inducing = self.basis.advance(step)
@@ -374,7 +351,7 @@ class OnlineGP:
         def objective(candidate: Inducing) -> Tensor:
             with torch.enable_grad():
                 step = self._move(kernel, candidate, changed)
-                return absorb(kernel, self.likelihood, step, data)[1].value.sum()
+                return absorb(kernel, self.likelihood, step, batch.data)[1].value.sum()
 
         return self.basis.refine(inducing, objective, step)
 
@@ -437,105 +414,6 @@ class OnlineGP:
                 "absorbed data, they were changed: its inducing variables cannot be made again"
             )
         return changed
-
-    def _inputs(self, t: Any) -> Tensor:
-        """Inputs of a prediction, shape (n, dim)."""
-        if not self.of_time:
-            return as_points(t, self.kernel.dim, self.kernel.raw_lengthscale)
-        clock = self.clock or start_clock(t, self.time_unit)
-        return clock.internal(t).to(self.kernel.raw_lengthscale)[:, None]
-
-    def _read(
-        self,
-        t: Any,
-        y: Any,
-        mask: Any = None,
-        missing: str = "raise",
-        sort: bool = False,
-        t_end: Any = None,
-    ) -> tuple[Clock, Data, float | None]:
-        """Checked data of an update, the clock they are told by, and t_end since t0."""
-        like = self.kernel.raw_lengthscale
-        chosen = as_mask(mask, y, missing, like)
-        if not self.of_time:
-            if t_end is not None:
-                raise ValueError(f"t_end must be left out for points of dim {self.kernel.dim}")
-            x = as_points(t, self.kernel.dim, like)
-            return Clock(0.0), self._targets(x, y, chosen, None), None
-        clock = self.clock or start_clock(t, self.time_unit, sort=sort)
-        times = clock.internal(t)
-        order = torch.argsort(times, stable=True) if sort else None
-        times = times if order is None else times[order]
-        check_sorted(times)
-        if times.numel() and float(times[0]) < 0:
-            raise ValueError(
-                f"t must not lie before t0={clock.user(0.0)}, got {clock.user(float(times[0]))}: "
-                "give the earliest possible stamp as t0 when the model is made"
-            )
-        end = None if t_end is None else float(clock.internal(t_end, name="t_end")[0])
-        return clock, self._targets(times.to(like)[:, None], y, chosen, order), end
-
-    def _targets(self, x: Tensor, y: Any, mask: Tensor | None, order: Tensor | None) -> Data:
-        if order is not None and mask is not None:
-            mask = mask[..., order]
-        targets = as_targets(y, x.shape[0], mask, x, order)
-        self.likelihood.check_targets(targets if mask is None else targets[mask.expand_as(targets)])
-        if self._state is not None and self._state.site.shift.ndim > 1:
-            series = self._state.site.shift.shape[:-1]
-            if targets.shape[:-1] not in (series, ()):
-                raise ValueError(
-                    f"y must have shape {(*series, x.shape[0])} like the series before, "
-                    f"got {tuple(targets.shape)}"
-                )
-        return Data(x, targets, mask)
-
-    def _length(self, data: Data, end: float | None) -> float:
-        """The window's length after the data, by the rebase policy."""
-        old = 0.0 if self._state is None else self._state.length
-        if not self.of_time:
-            return old + data.x.shape[0]
-        if data.x.shape[0] == 0:
-            if self._state is None and end is None:
-                raise ValueError("t must hold at least one stamp at first, or give t_end")
-            return max(old, end or 0.0)
-        last = float(data.x[-1, 0])
-        growth = self.growth
-        if growth is None or (self._state is None and (end is not None or math.isinf(growth))):
-            wanted = last
-        elif math.isinf(growth) or last <= old:
-            wanted = old
-        else:
-            wanted = growth * last
-        return max(old, wanted, end or 0.0)
-
-
-def _growth(rebase: str) -> float | None:
-    """Growth of the window that a policy asks for; None for "task", infinity for "manual"."""
-    if rebase == "task":
-        return None
-    if rebase == "manual":
-        return math.inf
-    factor = re.fullmatch(r"grow:(\d+(?:\.\d*)?)", rebase)
-    if factor is None or not float(factor[1]) > 1:
-        raise ValueError(
-            f'rebase must be "task", "manual" or "grow:" with a factor above 1, got {rebase!r}'
-        )
-    return float(factor[1])
-
-
-def _check_jitter(rel_jitter: float | None, dtype: torch.dtype) -> None:
-    least = default_jitter(dtype)
-    if rel_jitter is None:
-        return
-    if not 0 < rel_jitter <= MAX_RELATIVE_JITTER:
-        raise ValueError(f"rel_jitter must be in (0, {MAX_RELATIVE_JITTER:g}], got {rel_jitter:g}")
-    if dtype == torch.float32 and rel_jitter < least:
-        warnings.warn(
-            f"rel_jitter {rel_jitter:g} is below the round-off of float32: "
-            f"use {least:g} or more, or float64",
-            JitterWarning,
-            stacklevel=3,
-        )
 
 
 def _twin(generator: torch.Generator) -> torch.Generator:

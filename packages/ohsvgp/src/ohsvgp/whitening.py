@@ -1,18 +1,20 @@
 """Whitening of inducing variables: R with R K_uu Rᵀ = I."""
 
 import math
+import warnings
 from typing import Literal, NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from probseq.errors import JitterWarning
 from probseq.linalg import default_jitter, safe_cholesky, triangular_inverse
 
-__all__ = ["MAX_RELATIVE_JITTER", "Whitening", "whiten"]
+__all__ = ["Whitening", "check_jitter", "whiten"]
 
 # Beyond 1e-4 of the mean variance, jitter is no longer round-off but another model.
-MAX_RELATIVE_JITTER = 1e-4
+_MAX_RELATIVE_JITTER = 1e-4
 
 
 class Whitening(NamedTuple):
@@ -66,10 +68,37 @@ def whiten(
         matrix = (kept * scale)[..., None] * vectors.mT
         none = torch.zeros_like(values[..., 0])
         return Whitening(matrix, none, none, kept.sum(-1))
-    tries = 1 + max(0, round(math.log10(MAX_RELATIVE_JITTER / relative)))
+    tries = 1 + max(0, round(math.log10(_MAX_RELATIVE_JITTER / relative)))
     L = safe_cholesky(K_uu, jitter=relative, max_tries=tries)
     # What the factor holds more than K_uu does is what safe_cholesky added to the diagonal.
     variance = K_uu.detach().diagonal(dim1=-2, dim2=-1)
     jitter = (L.detach().square().sum(-1) - variance).mean(-1)
     rank = torch.full(K_uu.shape[:-2], K_uu.shape[-1], device=K_uu.device)
     return Whitening(triangular_inverse(L), jitter, jitter / variance.mean(-1), rank)
+
+
+def check_jitter(rel_jitter: float | None, dtype: torch.dtype) -> None:
+    """Refuse a relative jitter that cannot work.
+
+    Args:
+        rel_jitter: as in ``whiten``.
+        dtype: of the matrices.
+
+    Raises:
+        ValueError: it is not in (0, 1e-4], or ``dtype`` is neither float32 nor float64.
+
+    Warns:
+        JitterWarning: it is below what ``dtype`` can resolve.
+    """
+    least = default_jitter(dtype)
+    if rel_jitter is None:
+        return
+    if not 0 < rel_jitter <= _MAX_RELATIVE_JITTER:
+        raise ValueError(f"rel_jitter must be in (0, {_MAX_RELATIVE_JITTER:g}], got {rel_jitter:g}")
+    if dtype == torch.float32 and rel_jitter < least:
+        warnings.warn(
+            f"rel_jitter {rel_jitter:g} is below the round-off of float32: "
+            f"use {least:g} or more, or float64",
+            JitterWarning,
+            stacklevel=3,
+        )

@@ -1,0 +1,56 @@
+"""Where the window of a stream ends."""
+
+import math
+import re
+
+__all__ = ["growth_factor", "next_length"]
+
+
+def growth_factor(rebase: str) -> float | None:
+    """Growth of the window that a rebase policy asks for.
+
+    Args:
+        rebase: "task", "manual" or "grow:" with a factor.
+
+    Returns:
+        None for "task", infinity for "manual", else the factor.
+
+    Raises:
+        ValueError: another word, or a factor that is not above 1.
+    """
+    if rebase == "task":
+        return None
+    if rebase == "manual":
+        return math.inf
+    factor = re.fullmatch(r"grow:(\d+(?:\.\d*)?)", rebase)
+    if factor is None or not float(factor[1]) > 1:
+        raise ValueError(
+            f'rebase must be "task", "manual" or "grow:" with a factor above 1, got {rebase!r}'
+        )
+    return float(factor[1])
+
+
+def next_length(
+    growth: float | None, old: float | None, last: float | None, end: float | None
+) -> float:
+    """The window's length after an update; it never shrinks.
+
+    Args:
+        growth: from ``growth_factor``.
+        old: length so far; None before the first update.
+        last: last new stamp since t0; None without new stamps.
+        end: the end that the user asks for, since t0; None for none.
+
+    Raises:
+        ValueError: nothing says where the first window ends.
+    """
+    floor = max(old or 0.0, end or 0.0)
+    if last is None:
+        if old is None and end is None:
+            raise ValueError("t must hold at least one stamp at first, or give t_end")
+        return floor
+    if growth is None or (old is None and (end is not None or math.isinf(growth))):
+        return max(floor, last)
+    if math.isinf(growth) or last <= (old or 0.0):
+        return floor
+    return max(floor, growth * last)
