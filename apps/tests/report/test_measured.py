@@ -77,7 +77,7 @@ def test_a_folder_without_a_run_is_refused(tmp_path):
         ("{", "cannot be read as JSON"),
         ("[]", "not a report of this version"),
         (json.dumps({"experiment": "classify"}), "not a report of this version: KeyError"),
-        (json.dumps({"experiment": "online"}), "of the experiment 'online'"),
+        (json.dumps({"experiment": "other"}), "of the experiment 'other'"),
     ],
 )
 def test_a_damaged_or_foreign_report_is_left_out_with_a_note(write_run, tmp_path, text, reason):

@@ -91,7 +91,19 @@ def test_without_any_run_the_paper_s_numbers_stand_alone(tmp_path, monkeypatch, 
     assert "No run folder holds a number of this table: it takes runs on imdb." in printed
 
 
-LAYOUTS = ("3.2", "B.1", "B.22", "B.30", "cgpt:I", "cgpt:III", "cgpt:IV", "kep:1", "kep:4", "kep:9")
+LAYOUTS = (
+    "3.2",
+    "B.1",
+    "B.22",
+    "B.30",
+    "cgpt:I",
+    "cgpt:III",
+    "cgpt:IV",
+    "kep:1",
+    "kep:4",
+    "kep:9",
+    "4.1",
+)
 
 
 @pytest.mark.parametrize("name", LAYOUTS)

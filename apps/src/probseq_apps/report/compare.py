@@ -135,7 +135,8 @@ def _cell(
 def _fits(table: PaperTable, column: Column, row: TableRow, run: MeasuredRun) -> bool:
     if run.data != column.data or table.augmented not in (None, run.augmented):
         return False
-    return all(run.setting(path) in allowed for path, allowed in row.where.items())
+    conditions = (*column.where.items(), *row.where.items())
+    return all(run.setting(path) in allowed for path, allowed in conditions)
 
 
 def _mark(column: Column, value: Value, ours: Summary) -> Mark:

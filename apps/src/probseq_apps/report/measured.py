@@ -9,8 +9,9 @@ from statistics import fmean
 from typing import Any
 
 REPORT = "report.json"
-EXPERIMENTS = ("classify", "regress")
+EXPERIMENTS = ("classify", "regress", "online")
 SECONDS_PER_EPOCH = "seconds-per-epoch"
+ACCUMULATED_SECONDS = "accumulated-seconds"
 
 # The published corruptions are preferred to those that the program makes.
 _SHIFT = "{shift}"
@@ -119,7 +120,8 @@ def read_run(folder: Path) -> MeasuredRun:
         report = json.loads(file.read_text(encoding="utf-8"))
         if report["experiment"] not in EXPERIMENTS:
             raise ValueError(f"{file} is of the experiment {report['experiment']!r}")
-        return _run(folder, report, file.stat().st_mtime)
+        read = _online_run if report["experiment"] == "online" else _run
+        return read(folder, report, file.stat().st_mtime)
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{file} is not a report of this version: {error!r}") from error
     except json.JSONDecodeError as error:
@@ -143,6 +145,23 @@ def _run(folder: Path, report: Mapping[str, Any], written: float) -> MeasuredRun
         facts=report["data"],
         seeds={name: tuple(method["seeds"]) for name, method in report["methods"].items()},
         metrics=metrics,
+        written=written,
+    )
+
+
+def _online_run(folder: Path, report: Mapping[str, Any], written: float) -> MeasuredRun:
+    methods = {name: method["seeds"] for name, method in report["methods"].items()}
+    return MeasuredRun(
+        folder=folder,
+        recipe=report["recipe"],
+        data=report["settings"]["data"],
+        settings=report["settings"],
+        facts=report["data"],
+        seeds={name: tuple(map(int, seeds)) for name, seeds in methods.items()},
+        metrics={
+            name: {ACCUMULATED_SECONDS: tuple(float(sum(s["seconds"])) for s in seeds.values())}
+            for name, seeds in methods.items()
+        },
         written=written,
     )
 

@@ -26,11 +26,6 @@ _METRICS: Mapping[str, tuple[str, Literal["higher", "lower"]]] = {
     "ece": ("ECE", "lower"),
     "accuracy": ("Accuracy", "higher"),
 }
-_SERIES: Mapping[str, tuple[str, str]] = {
-    "solar": ("(year - 1610.5) / 10", "Solar irradiance (standardised)"),
-    "audio": ("Time (standardised)", "Audio subband (standardised)"),
-    "covid": ("Time (weeks)", "Deaths per week"),
-}
 
 
 class Limits(NamedTuple):
@@ -92,11 +87,6 @@ def metric_label(metric: str) -> str:
 def lower_is_better(metric: str) -> bool:
     """Which end of a metric is good."""
     return _METRICS.get(metric, (metric, "lower"))[1] == "lower"
-
-
-def series_labels(data: str) -> tuple[str, str]:
-    """Labels of the time axis and of the target for a data set."""
-    return _SERIES.get(data, ("Time", "Target"))
 
 
 def line_style(index: int) -> dict[str, Any]:

@@ -8,7 +8,6 @@ from matplotlib.figure import Figure
 from probseq_apps.report.online_boundaries import boundary_figure
 from probseq_apps.report.online_curves import over_tasks_figure, per_task_figure, runtime_figure
 from probseq_apps.report.online_fits import final_figure, tasks_figure
-from probseq_apps.report.online_look import series_labels
 from probseq_apps.report.online_matrices import matrix_figure
 from probseq_apps.report.online_results import (
     OnlineResults,
@@ -33,9 +32,7 @@ def draw(folder: Path) -> list[Path]:
     """
     results = load_results(folder)
     figures = _of_numbers(results)
-    figures |= _of_predictions(
-        load_predictions(folder, list(results.methods)), str(results.settings.get("data", ""))
-    )
+    figures |= _of_predictions(load_predictions(folder, list(results.methods)), results.labels)
     plots = folder / "plots"
     plots.mkdir(exist_ok=True)
     paths = [plots / f"{name}.png" for name in figures]
@@ -62,14 +59,15 @@ def _of_numbers(results: OnlineResults) -> dict[str, Figure]:
     return figures
 
 
-def _of_predictions(predictions: dict[str, Predictions], data: str) -> dict[str, Figure]:
+def _of_predictions(
+    predictions: dict[str, Predictions], labels: tuple[str, str]
+) -> dict[str, Figure]:
     planes = {method: one for method, one in predictions.items() if one.of_plane}
     series = {method: one for method, one in predictions.items() if not one.of_plane}
     figures: dict[str, Figure] = {}
     if planes:
         figures["boundaries"] = boundary_figure(planes)
     if series:
-        labels = series_labels(data)
         figures["fits"] = final_figure(series, labels)
         for method, one in series.items():
             name = re.sub("[^A-Za-z0-9]+", "-", method).strip("-")

@@ -48,11 +48,11 @@ class OnlineResults:
     """All methods of a run.
 
     Attributes:
-        settings: as in `report.json`.
+        labels: what the inputs and the targets are.
         methods: results of each seed by method.
     """
 
-    settings: Mapping[str, Any]
+    labels: tuple[str, str]
     methods: Mapping[str, tuple[SeedResult, ...]]
 
     @property
@@ -143,7 +143,8 @@ def load_results(folder: Path) -> OnlineResults:
             method: tuple(_seed(seed) for seed in found["seeds"].values())
             for method, found in report["methods"].items()
         }
-        return OnlineResults(report["settings"], methods)
+        data = report.get("data", {})
+        return OnlineResults((data.get("input", "Time"), data.get("target", "Target")), methods)
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{file} is not a report of `probseq online`: {error!r}") from error
 
@@ -165,7 +166,10 @@ def load_predictions(folder: Path, methods: Sequence[str]) -> dict[str, Predicti
         if files:
             seed = min(files)
             with np.load(files[seed], allow_pickle=False) as arrays:
-                found[method] = Predictions(seed, dict(arrays))
+                kept = dict(arrays)
+            # Inputs of many dimensions have no curve.
+            if "mean" in kept or "probability" in kept:
+                found[method] = Predictions(seed, kept)
     return found
 
 

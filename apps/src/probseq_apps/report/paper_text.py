@@ -4,6 +4,7 @@ Each row of the paper stands above ours. The same lines are drawn by
 :mod:`probseq_apps.report.paper_picture`.
 """
 
+import math
 import textwrap
 from typing import NamedTuple
 
@@ -139,6 +140,9 @@ def _paper(cell: Cell) -> str:
 def _ours(cell: Cell, decimals: int) -> str:
     if cell.ours is None or cell.ours.mean is None:
         return MISSING
+    if decimals == 0:
+        # A paper's whole seconds may be our milliseconds.
+        decimals = max(0, 2 - math.floor(math.log10(abs(cell.ours.mean) or 1.0)))
     text = f"{cell.ours.mean:.{decimals}f}"
     error = cell.ours.standard_error
     return text if error is None else f"{text}±{error:.{decimals}f}"

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from probseq_apps.recipes import RECIPES
+from probseq_apps.recipes.online import ONLINE_RECIPES
 from probseq_apps.recipes.regression import REGRESS_RECIPES
 from probseq_apps.report.compare import Comparison
 from probseq_apps.report.measured import MeasuredRun
@@ -41,7 +42,7 @@ def _note(number: int, run: MeasuredRun, comparison: Comparison) -> str:
     many = " or ".join(map(str, seeds))
     parts = [
         f"[{number}] {run.folder}: {run.data}, {many} seed{'' if seeds == [1] else 's'}, "
-        f"epochs {run.setting('training.epochs')}, recipe {run.recipe}"
+        f"{_length(run)}, recipe {run.recipe}"
     ]
     if sizes := _sizes(run, comparison):
         parts.append(sizes)
@@ -59,6 +60,17 @@ def _note(number: int, run: MeasuredRun, comparison: Comparison) -> str:
     else:
         parts.append(f"as the paper's recipe {nearest}")
     return "; ".join(parts) + "."
+
+
+def _length(run: MeasuredRun) -> str:
+    """How long was trained; of a stream, how it was learned, and where its pictures are."""
+    if (steps := run.setting("model.learn_steps")) is None:
+        return f"epochs {run.setting('training.epochs')}"
+    return (
+        f"{run.setting('stream.num_tasks')} tasks, M = {run.setting('model.num_inducing')}, "
+        f"{steps} Adam steps a task where inducing points are learned, plots in "
+        f"{run.folder / 'plots'}"
+    )
 
 
 def _methods_of(run: MeasuredRun, comparison: Comparison) -> list[str]:
@@ -125,6 +137,8 @@ def _differences(run: MeasuredRun, recipe: str, methods: Sequence[str]) -> list[
 def _recipe(name: str) -> Mapping[str, object]:
     if name in REGRESS_RECIPES:
         return REGRESS_RECIPES[name]().to_dict()
+    if name in ONLINE_RECIPES:
+        return ONLINE_RECIPES[name]().to_dict()
     return RECIPES[name]().to_dict()
 
 

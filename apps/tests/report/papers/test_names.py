@@ -16,6 +16,8 @@ def test_every_name_means_itself_in_any_case(name):
         ("kep-3", "kep:3"),
         ("thesis:B.6", "B.6"),
         ("thesis-3.2", "3.2"),
+        ("thesis:4.1", "4.1"),
+        ("ohsvgp-4.1", "4.1"),
         (" b.31 ", "B.31"),
     ],
 )

@@ -5,14 +5,16 @@ from scipy.stats import rankdata
 
 from probseq_apps.data.names import DATA_NAMES
 from probseq_apps.experiments.methods import parse_method
+from probseq_apps.experiments.online_settings import ONLINE_METHODS, SERIES
 from probseq_apps.recipes import RECIPES
+from probseq_apps.recipes.online import ONLINE_RECIPES
 from probseq_apps.recipes.regression import REGRESS_RECIPES
 from probseq_apps.report.labels import LABELS
-from probseq_apps.report.measured import SECONDS_PER_EPOCH
+from probseq_apps.report.measured import ACCUMULATED_SECONDS, SECONDS_PER_EPOCH
 from probseq_apps.report.papers import load_table, table_names
 
 # Times, and a data set of `probseq regress`.
-NOT_CLASSIFIED = {SECONDS_PER_EPOCH, "no-metric"}
+NOT_CLASSIFIED = {SECONDS_PER_EPOCH, ACCUMULATED_SECONDS, "no-metric"}
 ALL = table_names()
 
 
@@ -27,7 +29,8 @@ def means(name, label, group=0):
 def test_all_tables_of_the_three_papers_are_there():
     thesis = ["3.2", "B.1", *(f"B.{number}" for number in range(4, 33))]
     cgpt = [f"cgpt:{numeral}" for numeral in ("I", "II", "III", "IV", "V")]
-    assert list(ALL) == thesis + cgpt + [f"kep:{number}" for number in range(1, 10)]
+    kep = [f"kep:{number}" for number in range(1, 10)]
+    assert list(ALL) == [*thesis, "4.1", *cgpt, *kep]
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -41,7 +44,7 @@ def test_every_row_is_full_and_every_number_is_read_to_its_last_digit(name):
         for row in group.rows:
             assert len(row.values) == len(group.columns)
             for value in row.values:
-                assert re.fullmatch(r"\d+\.\d+(±\d+\.\d+)?", value.text)
+                assert re.fullmatch(r"\d+(\.\d+(±\d+\.\d+)?)?", value.text)
                 assert f"{value.mean:.{value.decimals}f}" == value.text.partition("±")[0]
                 assert (value.error is None) == ("±" not in value.text)
 
@@ -51,13 +54,15 @@ def test_every_method_metric_data_set_and_recipe_is_one_of_ours(name):
     table = load_table(name)
     for group in table.groups:
         for column in group.columns:
-            assert column.data in (*DATA_NAMES, "zinc")
+            assert column.data in (*DATA_NAMES, "zinc", *SERIES)
             assert column.metric in NOT_CLASSIFIED or column.metric.rpartition("/")[2] in LABELS
         for row in group.rows:
-            if row.method is not None:
+            if group.columns[0].data in SERIES:
+                assert row.method in ONLINE_METHODS
+            elif row.method is not None:
                 assert parse_method(row.method).name == row.method
             assert ("{detector}" in group.columns[0].metric) == (row.detector is not None)
-    known = RECIPES.keys() | REGRESS_RECIPES.keys()
+    known = RECIPES.keys() | REGRESS_RECIPES.keys() | ONLINE_RECIPES.keys()
     assert {name for names in table.recipes.values() for name in names} <= known
 
 
@@ -84,6 +89,12 @@ def test_only_the_two_variants_of_sgpa_are_rows_without_a_method():
         ("cgpt:I", 0, "CGPT", ["26.471±0.387", "0.774±0.010", "0.725±0.013", "0.236±0.004"]),
         ("cgpt:III", 3, "Energy-Based", ["77.70", "68.56", "82.06", "60.09"]),
         ("kep:4", 0, "KEP-SVGP", ["78.27±0.30", "6.29±0.06", "30.97", "56.26±0.70"]),
+        ("4.1", 0, "OSGPR/OSVGP", ["140", "149"]),
+        ("4.1", 0, "OHSGPR/OHSVGP", ["0.297", "0.394"]),
+        ("4.1", 1, "OVC", ["0.558", "0.863"]),
+        ("4.1", 1, "OVFF", ["0.295", "0.356"]),
+        ("4.1", 2, "OSGPR/OSVGP", ["525", "530"]),
+        ("4.1", 2, "OHSGPR/OHSVGP", ["370", "380"]),
         ("kep:9", 1, "eta = 0.01", ["81.46", "49.71", "85.81", "66.51", "13.94", "11.24", "31.35"]),
     ],
 )
@@ -182,6 +193,15 @@ def test_the_printed_ece_is_not_that_over_all_classes():
     assert means("B.6", "SDP MLE")[2] > 2 / 10
     assert means("B.8", "SDP MLE")[2] > 2 / 100
     assert rows("B.6").keys() == rows("B.8").keys()
+
+
+def test_each_runtime_is_of_its_own_number_of_inducing_variables():
+    groups = load_table("4.1").groups
+    places = [(column.data, *column.where.values()) for g in groups for column in g.columns]
+    numbers = {"solar": (50, 150), "audio": (100, 200), "covid": (15, 30)}
+    assert places == [(data, (M,)) for data, both in numbers.items() for M in both]
+    # The same method has another name with other likelihoods.
+    assert [group.rows[0].method for group in groups] == ["osgpr", "osgpr", "osvgp"]
 
 
 def test_ablations_ask_for_their_settings():

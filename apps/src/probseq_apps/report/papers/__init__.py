@@ -1,13 +1,13 @@
 """The papers' tables as data, without torch: numbers as printed, and where ours are to be found.
 
-`thesis.toml`, `cgpt.toml` and `kep.toml` hold a table's rows as text, one line a row. Beside them
-stand the metric of each column in the names of `report.json`, and the units in which the paper
-prints it. A metric may hold `*` (the mean over everything that matches), `{shift}` (the published
-corruptions, or else those that the program makes), `{detector}` (that of the row), and a data set
-of its own in front, as in `cifar100:test/nll`.
+`thesis.toml`, `ohsvgp.toml`, `cgpt.toml` and `kep.toml` hold a table's rows as text, one line a
+row. Beside them stand the metric of each column in the names of `report.json`, and the units in
+which the paper prints it. A metric may hold `*` (the mean over everything that matches), `{shift}`
+(the published corruptions, or else those that the program makes), `{detector}` (that of the row),
+and a data set of its own in front, as in `cifar100:test/nll`.
 
-Names: `B.6` and `3.2` are the thesis' tables, `cgpt:II` is Table II of CGPT's paper, `kep:1` is
-Table 1 of KEP-SVGP's.
+Names: `B.6`, `3.2` and `4.1` are the thesis' tables, `cgpt:II` is Table II of CGPT's paper,
+`kep:1` is Table 1 of KEP-SVGP's.
 """
 
 from probseq_apps.report.papers.names import resolve_name, table_names

@@ -5,7 +5,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-PAPERS = ("thesis", "cgpt", "kep")
+PAPERS = ("thesis", "ohsvgp", "cgpt", "kep")
 
 
 @cache

@@ -4,9 +4,12 @@ from difflib import get_close_matches
 
 from probseq_apps.report.papers.files import PAPERS, raw_paper
 
+# Both files are of the thesis, whose tables have names of their own.
+_OF_THESIS = ("thesis", "ohsvgp")
+
 
 def table_names() -> tuple[str, ...]:
-    """All tables: `3.2`, `B.1`, ..., `cgpt:I`, ..., `kep:9`."""
+    """All tables: `3.2`, `B.1`, ..., `4.1`, `cgpt:I`, ..., `kep:9`."""
     return tuple(f"{_shown_prefix(paper)}{key}" for paper in PAPERS for key in _keys(paper))
 
 
@@ -31,13 +34,24 @@ def resolve_name(name: str) -> str:
     raise ValueError(f"unknown table {name!r}{hint} known: {', '.join(table_names())}")
 
 
+def paper_and_key(name: str) -> tuple[str, str]:
+    """The file that holds a table, and the table's name in it.
+
+    Args:
+        name: from ``resolve_name``.
+    """
+    prefix, _, key = name.rpartition(":")
+    return prefix or next(paper for paper in _OF_THESIS if key in _keys(paper)), key
+
+
 def _aliases() -> dict[str, str]:
     aliases: dict[str, str] = {}
     for paper in PAPERS:
         for key in _keys(paper):
             full = f"{_shown_prefix(paper)}{key}"
-            for alias in (full, f"{paper}:{key}", f"{paper}-{key}"):
-                aliases[alias] = full
+            for start in (paper, "thesis") if paper in _OF_THESIS else (paper,):
+                aliases |= {f"{start}:{key}": full, f"{start}-{key}": full}
+            aliases[full] = full
             # Roman numerals are CGPT's alone.
             if key.isalpha():
                 aliases[key] = full
@@ -45,7 +59,7 @@ def _aliases() -> dict[str, str]:
 
 
 def _shown_prefix(paper: str) -> str:
-    return "" if paper == "thesis" else f"{paper}:"
+    return "" if paper in _OF_THESIS else f"{paper}:"
 
 
 def _keys(paper: str) -> list[str]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from probseq_apps.report.papers.files import raw_paper
-from probseq_apps.report.papers.names import resolve_name
+from probseq_apps.report.papers.names import paper_and_key, resolve_name
 
 Kind = Literal["metrics", "ranks"]
 NOT_A_TARGET = "!"
@@ -41,6 +41,8 @@ class Column(NamedTuple):
         recipes: recipes of the paper's setting, the first being that of most rows; may be empty.
         metric: name of the metric, maybe with wildcards, see :mod:`probseq_apps.report.papers`.
         scale: the paper prints the metric times this.
+        where: settings that a run must have for this column, as `model.num_inducing`: allowed
+            values.
     """
 
     label: str
@@ -48,6 +50,7 @@ class Column(NamedTuple):
     recipes: tuple[str, ...]
     metric: str
     scale: float
+    where: Mapping[str, tuple[object, ...]]
 
 
 class TableRow(NamedTuple):
@@ -121,8 +124,8 @@ def load_table(name: str) -> PaperTable:
         ValueError: there is no such table.
     """
     name = resolve_name(name)
-    prefix, _, key = name.rpartition(":")
-    paper = raw_paper(prefix or "thesis")
+    file, key = paper_and_key(name)
+    paper = raw_paper(file)
     raw: dict[str, Any] = paper["tables"][key]
     parts: list[dict[str, Any]] = raw.get("groups", [{}])
     groups = tuple(_group(paper, raw, raw | part, part) for part in parts)
@@ -150,6 +153,7 @@ def _group(
     # The row conditions of a table stand beside those of a whole group.
     by_label: Mapping[str, Mapping[str, Any]] = table.get("where", {})
     for_all: Mapping[str, Any] = part.get("where", {})
+    methods = paper["methods"] | merged.get("methods", {})
     rows: list[TableRow] = []
     for line in merged["rows"].strip().splitlines():
         label, *texts = (cell.strip() for cell in line.split(" | "))
@@ -158,7 +162,7 @@ def _group(
         rows.append(
             TableRow(
                 label=label,
-                method=paper["methods"].get(merged.get("method", label)),
+                method=methods.get(merged.get("method", label)),
                 detector=detector,
                 where={key: _alternatives(value) for key, value in conditions.items()},
                 values=tuple(
@@ -167,20 +171,32 @@ def _group(
                 ),
             )
         )
+    conditions_of: list[Mapping[str, Any]] = merged.get(
+        "column_where", [{}] * len(merged["columns"])
+    )
     columns = tuple(
-        _column(paper, merged, label, metric)
-        for label, metric in zip(merged["columns"], merged["metrics"], strict=True)
+        _column(paper, merged, label, metric, where)
+        for label, metric, where in zip(
+            merged["columns"], merged["metrics"], conditions_of, strict=True
+        )
     )
     return Group(merged.get("title", "") if part else "", columns, tuple(rows), _sizes(merged))
 
 
-def _column(paper: Mapping[str, Any], merged: Mapping[str, Any], label: str, metric: str) -> Column:
+def _column(
+    paper: Mapping[str, Any],
+    merged: Mapping[str, Any],
+    label: str,
+    metric: str,
+    where: Mapping[str, Any],
+) -> Column:
     data, colon, own = metric.partition(":")
     data, metric = (data, own) if colon else (merged["data"], metric)
     recipes = merged.get("recipes", {}).get(data, merged.get("recipe", ()))
     recipes = (recipes,) if isinstance(recipes, str) else tuple(recipes)
     scale = paper["scales"].get(metric.rpartition("/")[2], 1.0)
-    return Column(label, data, recipes, metric, float(scale))
+    allowed = {key: _alternatives(value) for key, value in where.items()}
+    return Column(label, data, recipes, metric, float(scale), allowed)
 
 
 def _value(text: str, runs: int, kind: str) -> Value:
