@@ -1,15 +1,17 @@
 """Time stamps, targets and masks of users, as tensors that the algebra can trust."""
 
 from dataclasses import dataclass
+from datetime import date
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["Clock", "as_mask", "as_points", "as_targets"]
+__all__ = ["Clock", "as_mask", "as_points", "as_targets", "nanoseconds"]
 
-_NANOSECOND = np.timedelta64(1, "ns")
+# What int64 nanoseconds since 1970 reach, in seconds.
+_LAST_SECOND = np.iinfo(np.int64).max // 10**9
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,27 @@ def start_clock(t: Any, time_unit: str, *, sort: bool = False) -> Clock:
     first = values.min() if sort else values[0]
     if not calendar:
         return Clock(float(first))
-    return Clock(int(first), int(np.timedelta64(1, time_unit) / _NANOSECOND))
+    return Clock(int(first), nanoseconds(time_unit))
+
+
+def nanoseconds(time_unit: str) -> int:
+    """Length of a unit of time.
+
+    Args:
+        time_unit: numpy's code of it.
+
+    Raises:
+        ValueError: no such code, or a unit without a fixed whole number of nanoseconds.
+    """
+    try:
+        length = int(np.timedelta64(1, time_unit) / np.timedelta64(1, "ns"))
+    except TypeError as error:
+        raise ValueError(
+            f'time_unit must be a numpy code like "s", "m", "h", "D" or "W", got {time_unit!r}'
+        ) from error
+    if length < 1:
+        raise ValueError(f"time_unit must be a nanosecond or longer, got {time_unit!r}")
+    return length
 
 
 def stamps(t: Any, *, name: str) -> tuple[np.ndarray, bool]:
@@ -73,20 +95,36 @@ def stamps(t: Any, *, name: str) -> tuple[np.ndarray, bool]:
 
     Args:
         t: torch tensor, numpy array, pandas series or index, list, or a single stamp; shape (n,).
+            Calendar stamps are numpy's, pandas' or Python's, without a time zone.
         name: the argument's name for errors.
 
     Raises:
-        ValueError: another shape, NaN, NaT, infinity, or something that is no number or stamp.
+        ValueError: another shape, NaN, NaT, infinity, something that is no number or stamp, a
+            stamp with a time zone, or one that nanoseconds since 1970 do not reach.
     """
     array = np.atleast_1d(t.detach().cpu().numpy() if isinstance(t, Tensor) else np.asarray(t))
     if array.ndim != 1:
         raise ValueError(
             f"{name} must have shape (n,), got {array.shape}: all series share their time stamps"
         )
+    if array.dtype == object and all(isinstance(value, date) for value in array):
+        if any(getattr(value, "tzinfo", None) is not None for value in array):
+            raise ValueError(
+                f"{name} must hold stamps without a time zone, got {array[0]}: "
+                "convert them to UTC and drop the zone"
+            )
+        # By their text: numpy takes pandas' NaT in no other way.
+        array = np.array([np.datetime64(str(value)) for value in array])
     if np.issubdtype(array.dtype, np.datetime64):
         if np.isnat(array).any():
             raise ValueError(
                 f"{name} must hold dates, got NaT at position {_first(np.isnat(array))}"
+            )
+        beyond = np.abs(array.astype("datetime64[s]").astype(np.int64)) > _LAST_SECOND
+        if beyond.any():
+            raise ValueError(
+                f"{name} must lie between the years 1678 and 2262, got {array[_first(beyond)]}: "
+                "give numbers for what lies further away"
             )
         return array.astype("datetime64[ns]").astype(np.int64), True
     try:
@@ -107,7 +145,7 @@ def as_points(x: Any, dim: int, like: Tensor) -> Tensor:
     Raises:
         ValueError: another shape, NaN or infinity.
     """
-    points = _tensor(x, like)
+    points = _tensor(x, like, "x")
     if points.ndim != 2 or points.shape[-1] != dim:
         raise ValueError(
             f"x must have shape (n, {dim}), got {tuple(points.shape)}: "
@@ -126,7 +164,7 @@ def as_targets(
     Raises:
         ValueError: another last dimension than ``count``, or NaN or infinity outside the mask.
     """
-    targets = torch.atleast_1d(_tensor(y, like))
+    targets = torch.atleast_1d(_tensor(y, like, "y"))
     if targets.shape[-1] != count:
         raise ValueError(
             f"y must have shape (..., {count}) for {count} inputs, got {tuple(targets.shape)}"
@@ -153,7 +191,7 @@ def as_mask(mask: Any, y: Any, missing: str, like: Tensor) -> Tensor | None:
     """
     if missing not in ("raise", "drop"):
         raise ValueError(f'missing must be "raise" or "drop", got {missing!r}')
-    targets = torch.atleast_1d(_tensor(y, like))
+    targets = torch.atleast_1d(_tensor(y, like, "y"))
     if mask is None:
         if missing == "raise":
             return None
@@ -164,7 +202,12 @@ def as_mask(mask: Any, y: Any, missing: str, like: Tensor) -> Tensor | None:
     chosen = torch.atleast_1d(torch.as_tensor(mask, device=like.device))
     if chosen.dtype != torch.bool:
         raise ValueError(f"mask must be boolean, True at points that count, got {chosen.dtype}")
-    if chosen.shape[-1:] != targets.shape[-1:] or chosen.ndim > targets.ndim:
+    shape = targets.shape[targets.ndim - chosen.ndim :]
+    if (
+        chosen.ndim > targets.ndim
+        or chosen.shape[-1:] != shape[-1:]
+        or not all(own in (1, other) for own, other in zip(chosen.shape, shape, strict=True))
+    ):
         raise ValueError(
             f"mask must have y's shape {tuple(targets.shape)}, got {tuple(chosen.shape)}"
         )
@@ -186,9 +229,13 @@ def check_sorted(times: Tensor) -> None:
         )
 
 
-def _tensor(value: Any, like: Tensor) -> Tensor:
-    array = value if isinstance(value, Tensor) else torch.from_numpy(np.array(value, dtype=float))
-    return array.to(dtype=like.dtype, device=like.device)
+def _tensor(value: Any, like: Tensor, name: str) -> Tensor:
+    if not isinstance(value, Tensor):
+        try:
+            value = torch.from_numpy(np.array(value, dtype=float))
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{name} must be an array of numbers: {error}") from error
+    return value.to(dtype=like.dtype, device=like.device)
 
 
 def _first(flags: np.ndarray) -> int:

@@ -18,6 +18,12 @@ __all__ = ["differences", "identity", "pack", "unpack"]
 
 _SCHEMA = 1
 _NO_UNIT = -1
+# What every state has beside its inducing set.
+_STATE = {
+    *(f"whitening.{field}" for field in Whitening._fields),
+    *(f"site.{field}" for field in Site._fields),
+    *("hyperparameters", "length", "count"),
+}
 
 
 def pack(model: "OnlineGP") -> dict[str, Tensor]:
@@ -73,12 +79,14 @@ def unpack(model: "OnlineGP", tensors: dict[str, Tensor]) -> OnlineState | None:
     for name, tensor in tensors.items():
         group, _, field = name.partition(".")
         parts.setdefault(group, {})[field] = tensor.clone()
+    _check_complete(model, parts)
+    # The basis refuses what is not its own; until then nothing is changed.
+    model.basis.load_tensors(parts.get("basis", {}))
     model.kernel.load_state_dict(parts["kernel"])
     model.likelihood.load_state_dict(parts.get("likelihood", {}))
-    model.basis.load_tensors(parts.get("basis", {}))
     model.generator.set_state(tensors["generator"].clone())
-    clock = parts.get("clock")
-    if clock is not None:
+    model.clock = None
+    if (clock := parts.get("clock")) is not None:
         unit = int(clock["unit"])
         model.clock = Clock(clock["origin"].item(), None if unit == _NO_UNIT else unit)
     if "site" not in parts:
@@ -91,6 +99,19 @@ def unpack(model: "OnlineGP", tensors: dict[str, Tensor]) -> OnlineState | None:
         float(tensors["length"]),
         int(tensors["count"]),
     )
+
+
+def _check_complete(model: "OnlineGP", parts: dict[str, dict[str, Tensor]]) -> None:
+    """Refuse saved parameters of other shapes, and a state of which something is missing."""
+    for group, module in (("kernel", model.kernel), ("likelihood", model.likelihood)):
+        got = {name: tuple(tensor.shape) for name, tensor in parts.get(group, {}).items()}
+        own = {name: tuple(tensor.shape) for name, tensor in module.state_dict().items()}
+        if got != own:
+            raise ValueError(f"tensors of the {group} must have shapes {own}, got {got}")
+    held = {f"{group}.{field}".rstrip(".") for group, fields in parts.items() for field in fields}
+    missing = sorted(_STATE - held) + ["inducing"] * ("inducing" not in parts)
+    if missing and ("inducing" in parts or _STATE & held):
+        raise ValueError(f"tensors must hold a whole state, missing are {', '.join(missing)}")
 
 
 def identity(model: "OnlineGP") -> dict[str, Any]:
