@@ -47,8 +47,9 @@ def natural_update(
 ) -> tuple[Site, Bound]:
     """Absorb new data by natural-gradient steps on the online bound.
 
-    Steps start from the sites that ``Likelihood.start`` asks for, have length one, and are halved
-    for every series whose bound would fall. They end early when no bound rises any more.
+    Steps start from the carried posterior, or from sites at ``Likelihood.start`` where the bound
+    is higher there. They have length one, and are halved for every series whose bound would fall.
+    They end early when no bound rises any more.
 
     Args:
         likelihood: observation model.
@@ -65,7 +66,12 @@ def natural_update(
         The site on v_b, without gradients, and the bound there. The bound is differentiable in the
         likelihood, T, Ψ, K_ff and prior_a at fixed q(v_b): at the optimum that is its total
         derivative.
+
+    Raises:
+        ValueError: ``iterations`` below 1.
     """
+    if iterations < 1:
+        raise ValueError(f"iterations must be at least 1, got {iterations}")
     with torch.no_grad():
         carried = old if T is None else carry(old, T)
         site = carried
@@ -150,14 +156,17 @@ def _ascend(
     if y.shape[-1] < Phi.shape[-2]:
         Q, Phi = torch.linalg.qr(Phi)
         root = root @ Q
-    known = predict(prior, Psi, K_ff)
-    offset = known.mean
+    offset = (Psi.mT @ prior.mean[..., None])[..., 0]
     problem = _Problem(likelihood, Phi, offset, K_ff - Psi.square().sum(-2), y, mask)
-    start = likelihood.start(known.mean, known.variance, y)
-    found = likelihood.expectations(start.mean, start.variance, y)
-    w, g = _kept(found.curvature, mask), _kept(found.gradient, mask)
-    b = (Phi @ (w.clamp_min(0) * (start.mean - offset) + g)[..., None])[..., 0]
-    step = _evaluate(problem, _information(Phi, w), b)
+    batch = torch.broadcast_shapes(Phi.shape[:-2], offset.shape[:-1], y.shape[:-1])
+    nothing = Phi.new_zeros(*batch, Phi.shape[-2], Phi.shape[-2])
+    step = _evaluate(problem, nothing, nothing[..., 0])
+    if (f := likelihood.start(y)) is not None:
+        found = likelihood.expectations(f, torch.zeros_like(f), y)
+        w, g = _kept(found.curvature, mask), _kept(found.gradient, mask)
+        b = (Phi @ (w * (f - offset) + g)[..., None])[..., 0]
+        tried = _evaluate(problem, _information(Phi, w), b)
+        step = _choose(tried.value > step.value, tried, step)
     rate = torch.ones_like(step.value)
     for _ in range(iterations):
         # Where the steps lead: with H = Φ diag(w) Φᵀ, b is Φ (w ∘ (m − offset) + g).
@@ -208,7 +217,7 @@ def _choose(better: Tensor, tried: _Step, step: _Step) -> _Step:
         return tried
     return _Step(
         *(
-            torch.where(better.view(*better.shape, *(1,) * (new.ndim - better.ndim)), new, last)
+            torch.where(better.view(better.shape + (1,) * (new.ndim - better.ndim)), new, last)
             for new, last in zip(tried, step, strict=True)
         )
     )

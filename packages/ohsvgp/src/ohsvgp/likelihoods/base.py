@@ -57,20 +57,13 @@ class Likelihood(nn.Module, ABC):
     ) -> Float[Tensor, "*n"]:
         """Draws y ~ p(y | f)."""
 
-    def start(
-        self, mean: Float[Tensor, "*#n"], variance: Float[Tensor, "*#n"], y: Float[Tensor, "*#n"]
-    ) -> DiagonalGaussian:
-        """Law of f under which the expectations for the first natural-gradient step are taken.
+    def start(self, y: Float[Tensor, "*#n"]) -> Float[Tensor, "*#n"] | None:
+        """Latent values where natural-gradient steps should start; None for where f is known to be.
 
         Args:
-            mean: what was known of f before y.
-            variance: its variance.
             y: targets.
-
-        Returns:
-            N(mean, variance); likelihoods override it where that lies too far from the data.
         """
-        return DiagonalGaussian(mean, variance)
+        return None
 
     def check_targets(self, y: Tensor) -> None:
         """Refuse targets outside the support.

@@ -23,7 +23,7 @@ class Bernoulli(QuadratureLikelihood):
         sign = 2 * y - 1
         z = sign * f
         value = torch.special.log_ndtr(z)
-        slope = (-0.5 * z.square() - value).exp() / math.sqrt(2 * math.pi)
+        slope = math.sqrt(2 / math.pi) / torch.special.erfcx(-z / math.sqrt(2))
         # In (0, 1); the sum of two large numbers loses its digits for z far below zero.
         curvature = (slope * (slope + z)).clamp(0, 1)
         return Derivatives(value, sign * slope, -curvature)

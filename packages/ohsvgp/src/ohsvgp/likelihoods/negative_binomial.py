@@ -54,6 +54,7 @@ class NegativeBinomial(CountLikelihood):
     def sample(self, f: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """Poisson counts of a rate with the Gamma distribution of shape r and mean exp(f)."""
         shape = self.dispersion[..., None].expand(f.shape)
-        # torch.distributions takes no generator; the function it calls does.
-        gamma = torch._standard_gamma(shape, generator=generator)  # pyright: ignore[reportPrivateImportUsage]
+        # torch.distributions takes no generator; the function that it calls does.
+        draw = torch._standard_gamma  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]
+        gamma = draw(shape, generator=generator)
         return torch.poisson(gamma * bounded_exp(f - self.raw_dispersion[..., None]), generator)

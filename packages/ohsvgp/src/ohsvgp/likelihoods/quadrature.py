@@ -12,15 +12,19 @@ from torch import Tensor
 
 from ohsvgp.likelihoods.base import Expectations, Likelihood
 
-__all__ = ["NUM_NODES", "Derivatives", "QuadratureLikelihood", "gauss_hermite", "log_integral"]
+__all__ = [
+    "NUM_NODES",
+    "Derivatives",
+    "QuadratureLikelihood",
+    "gauss_hermite",
+    "log_integral",
+    "positive_root",
+]
 
 # Exact to 1e-10 for log-concave links while f's standard deviation is below 2, to 1e-4 below 5.
 NUM_NODES = 64
 # Of the trapezoidal rule below, on either side of the centre.
 _HALF_NODES = 64
-# exp(−½ 8.7²) is round-off of 1 in float64.
-_REACH = 8.7
-_NEWTON_STEPS = 15
 
 
 class Derivatives(NamedTuple):
@@ -38,7 +42,7 @@ class Derivatives(NamedTuple):
 
 
 class QuadratureLikelihood(Likelihood):
-    """Likelihood with a log-concave log p(y | f) whose derivatives are known in closed form."""
+    """Likelihood whose log p(y | f) is smooth and concave in f, with known derivatives."""
 
     @abstractmethod
     def derivatives(self, f: Float[Tensor, "*#n"], y: Float[Tensor, "*#n"]) -> Derivatives:
@@ -53,43 +57,12 @@ class QuadratureLikelihood(Likelihood):
         nodes, weights = gauss_hermite(mean.dtype, mean.device)
         # Nodes go first, so that parameters of a series broadcast as they do in log_prob.
         shape = (-1, *(1,) * max(mean.ndim, variance.ndim))
-        f = mean + _root(variance) * nodes.view(shape)
+        f = mean + positive_root(variance) * nodes.view(shape)
         value, first, second = (
             (part * weights.view(-1, *(1,) * (part.ndim - 1))).sum(0)
             for part in self.derivatives(f, y)
         )
         return Expectations(value, first, -second)
-
-    def predictive_log_prob(self, mean: Tensor, variance: Tensor, y: Tensor) -> Tensor:
-        """By a trapezoidal rule around the integrand's peak, exact however narrow it is."""
-        mean, variance, y = torch.broadcast_tensors(mean, variance, y)
-        variance = _root(variance).square()
-        with torch.no_grad():
-            centre, scale = self._peak(mean, variance, y)
-
-        def log_integrand(f: Tensor) -> Tensor:
-            residual = (f - mean).square() / variance
-            return self.log_prob(f, y) - 0.5 * (residual + (2 * torch.pi * variance).log())
-
-        # Log-concavity bounds the integrand by a Gaussian of the prior's width around its peak.
-        return log_integral(log_integrand, centre, scale, _REACH * variance.detach().sqrt())
-
-    def _peak(self, mean: Tensor, variance: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """Mode of p(y | f) N(f; mean, variance), and the standard deviation by its curvature."""
-        _, slope, _ = self.derivatives(mean, y)
-        # The mode f = mean + variance·slope(f) lies between these, because the slope falls in f.
-        other = mean + variance * slope
-        low, high = torch.minimum(mean, other), torch.maximum(mean, other)
-        f = self.start(mean, variance, y).mean.clamp(low, high)
-        curvature = 1 / variance
-        for _ in range(_NEWTON_STEPS):
-            _, first, second = self.derivatives(f, y)
-            slope = first - (f - mean) / variance
-            low, high = torch.where(slope > 0, f, low), torch.where(slope > 0, high, f)
-            curvature = 1 / variance - second
-            step = f + slope / curvature
-            f = torch.where((step < low) | (step > high), 0.5 * (low + high), step)
-        return f, curvature.rsqrt()
 
 
 def log_integral(
@@ -132,6 +105,6 @@ def gauss_hermite(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Ten
         return nodes, torch.from_numpy(w / w.sum()).to(device, dtype)
 
 
-def _root(variance: Tensor) -> Tensor:
+def positive_root(variance: Tensor) -> Tensor:
     """Standard deviations; variances below zero are round-off, and the root at zero is steep."""
     return variance.clamp_min(torch.finfo(variance.dtype).eps ** 2).sqrt()

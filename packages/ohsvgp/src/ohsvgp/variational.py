@@ -1,0 +1,107 @@
+"""Updates of q(v) by Adam on the online bound, as the thesis trains it (section 4.6.1).
+
+The natural-gradient steps of ``ohsvgp.natural`` reach the same optimum in a handful of iterations.
+"""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ohsvgp.core import Bound, Site, carry, posterior
+from ohsvgp.likelihoods import Likelihood
+from ohsvgp.natural import positive_part, site_bound
+from probseq.gaussians import gauss_kl
+
+__all__ = ["variational_update"]
+
+
+def variational_update(
+    likelihood: Likelihood,
+    old: Site,
+    T: Float[Tensor, "*#b m k"] | None,
+    Psi: Float[Tensor, "*#b k n"],
+    K_ff: Float[Tensor, "*#b n"],
+    y: Float[Tensor, "*#b n"],
+    *,
+    mask: Tensor | None = None,
+    prior_a: Float[Tensor, "*#b m m"] | None = None,
+    steps: int = 5000,
+    learning_rate: float = 0.01,
+) -> tuple[Site, Bound]:
+    """Absorb new data by Adam on the mean and a lower triangular factor of the covariance.
+
+    Steps start from the carried posterior q̂ = N(m̂, (C Cᵀ)⁻¹) and are taken on q(z) = N(μ, LLᵀ),
+    z = Cᵀ(v − m̂), where q̂ is N(0, I): the thesis' parameters in better scaled coordinates. At the
+    end (LLᵀ)⁻¹ − I is the information that the data added. Its eigenvalues below zero are cut, so
+    that the state stays positive semi-definite; the optimum for a log-concave likelihood has none,
+    and for another one see ``ohsvgp.natural``.
+
+    Args:
+        likelihood: observation model; its parameters stay as they are.
+        old: the site on v_a.
+        T: from ``core.transition``; None where the inducing set stays.
+        Psi: Ψ at the new inputs, from ``core.features``.
+        K_ff: prior variances there.
+        y: targets; any value in the support where masked.
+        mask: True at points that count; all if None.
+        prior_a: R_a K_aa R_aᵀ under changed hyperparameters; None if they are unchanged.
+        steps: of Adam.
+        learning_rate: of Adam.
+
+    Returns:
+        The site on v_b and the bound there, as ``natural_update`` does.
+
+    Raises:
+        ValueError: ``steps`` below 1 or ``learning_rate`` not above 0.
+    """
+    if steps < 1:
+        raise ValueError(f"steps must be at least 1, got {steps}")
+    if not learning_rate > 0:
+        raise ValueError(f"learning_rate must be above 0, got {learning_rate}")
+    carried = old if T is None else carry(old, T)
+    site = Site(carried.precision.detach(), carried.shift.detach())
+    if y.shape[-1]:
+        site = _fit(likelihood, site, Psi.detach(), K_ff.detach(), y, mask, steps, learning_rate)
+    bound = site_bound(likelihood, old, T, site, Psi, K_ff, y, mask=mask, prior_a=prior_a)
+    return site, bound
+
+
+def _fit(
+    likelihood: Likelihood,
+    carried: Site,
+    Psi: Tensor,
+    K_ff: Tensor,
+    y: Tensor,
+    mask: Tensor | None,
+    steps: int,
+    learning_rate: float,
+) -> Site:
+    known = posterior(carried)
+    Phi = torch.linalg.solve_triangular(known.root, Psi, upper=False)
+    offset = (Psi.mT @ known.mean[..., None])[..., 0]
+    residual = K_ff - Psi.square().sum(-2)
+    batch = torch.broadcast_shapes(offset.shape, residual.shape, y.shape)[:-1]
+    M = Psi.shape[-2]
+    mean = Psi.new_zeros(*batch, M)
+    factor = torch.eye(M, dtype=Psi.dtype, device=Psi.device).repeat(*batch, 1, 1)
+    leaves = [mean.requires_grad_(), factor.requires_grad_()]
+    optimiser = torch.optim.Adam(leaves, lr=learning_rate)
+    for _ in range(steps):
+        with torch.enable_grad():
+            m = offset + (Phi.mT @ mean[..., None])[..., 0]
+            c = residual + (factor.tril().mT @ Phi).square().sum(-2)
+            log_prob = likelihood.expectations(m, c, y).log_prob
+            kept = log_prob if mask is None else torch.where(mask, log_prob, 0)
+            loss = gauss_kl(mean, factor).sum() - kept.sum()
+        # Only of q: the likelihood's parameters may be leaves of a caller's graph.
+        mean.grad, factor.grad = torch.autograd.grad(loss, leaves)
+        optimiser.step()
+    with torch.no_grad():
+        eye = torch.eye(M, dtype=Psi.dtype, device=Psi.device)
+        inverse = torch.linalg.solve_triangular(factor.tril(), eye.expand_as(factor), upper=False)
+        H = positive_part(inverse.mT @ inverse - eye)
+        b = mean + (H @ mean[..., None])[..., 0]
+        # Back to v: z = Cᵀ(v − m̂).
+        G = known.root @ H @ known.root.mT
+        h = (known.root @ b[..., None] + G @ known.mean[..., None])[..., 0]
+        return Site(carried.precision + G, carried.shift + h)

@@ -1,0 +1,111 @@
+"""Adam on the online bound, against the natural-gradient optimum."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from ohsvgp import core
+from ohsvgp.core import Site
+from ohsvgp.likelihoods import Bernoulli, Gaussian, Likelihood, NegativeBinomial, Poisson, StudentT
+from ohsvgp.natural import natural_update
+from ohsvgp.variational import variational_update
+
+
+def _problem() -> tuple[Site, Tensor, Tensor, Tensor]:
+    """An old site on 4 variables, T to 5 new ones, Ψ and K_ff at 9 points."""
+    generator = torch.Generator().manual_seed(3)
+    root = torch.randn(18, 20, generator=generator, dtype=torch.float64)
+    K = root @ root.mT / 9
+    R_a = torch.linalg.inv(torch.linalg.cholesky(K[:4, :4]))
+    R_b = torch.linalg.inv(torch.linalg.cholesky(K[4:9, 4:9]))
+    root = torch.randn(4, 4, generator=generator, dtype=torch.float64)
+    site = Site(root @ root.mT, torch.randn(4, generator=generator, dtype=torch.float64))
+    return site, R_a @ K[:4, 4:9] @ R_b.mT, R_b @ K[4:9, 9:], K.diagonal()[9:]
+
+
+@pytest.mark.parametrize(
+    "likelihood",
+    [Bernoulli(), Poisson(), NegativeBinomial(3.0).double(), StudentT(20.0, 2.0).double()],
+    ids=lambda likelihood: type(likelihood).__name__,
+)
+def test_adam_ends_where_natural_gradients_do(likelihood: Likelihood) -> None:
+    generator = torch.Generator().manual_seed(1)
+    f = torch.randn(2, 9, generator=generator, dtype=torch.float64)
+    y, mask = likelihood.sample(f, generator).detach(), torch.arange(9) != 4
+    problem = _problem()
+    site, bound = variational_update(
+        likelihood, *problem, y * mask, mask=mask, steps=400, learning_rate=0.05
+    )
+    expected, best = natural_update(likelihood, *problem, y * mask, mask=mask, iterations=30)
+    assert (best.value - bound.value).min() > -1e-9
+    torch.testing.assert_close(bound.value, best.value, rtol=0, atol=1e-5)
+    q, p = core.posterior(site), core.posterior(expected)
+    torch.testing.assert_close(q.mean, p.mean, rtol=0, atol=5e-3)
+    torch.testing.assert_close(
+        torch.cholesky_inverse(q.root), torch.cholesky_inverse(p.root), rtol=0, atol=5e-3
+    )
+
+
+def test_more_steps_raise_the_bound_from_that_of_the_carried_posterior() -> None:
+    problem, y = _problem(), torch.tensor([0, 3, 9, 1, 0, 2, 30, 1, 4], dtype=torch.float64)
+    bounds = [
+        variational_update(Poisson(), *problem, y, steps=steps)[1].value for steps in (1, 20, 60)
+    ]
+    assert bounds[0] < bounds[1] < bounds[2]
+
+
+def test_state_stays_positive_semi_definite_before_convergence() -> None:
+    old, T, Psi, K_ff = _problem()
+    y = 20 * torch.ones(9, dtype=torch.float64)
+    site, _ = variational_update(StudentT(3.0, 0.1).double(), old, T, Psi, K_ff, y, steps=20)
+    added = site.precision - core.carry(old, T).precision
+    assert torch.linalg.eigvalsh(added).min() > -1e-12
+
+
+def test_bound_is_differentiable_in_the_likelihood_and_steps_leave_no_gradients() -> None:
+    old, T, Psi, K_ff = _problem()
+    likelihood = NegativeBinomial(3.0).double()
+    y = torch.tensor([0, 3, 9, 1, 0, 2, 30, 1, 4], dtype=torch.float64)
+    data = old, T, Psi.requires_grad_(), K_ff, y
+    _, bound = variational_update(likelihood, *data, steps=500, learning_rate=0.05)
+    assert likelihood.raw_dispersion.grad is None
+    assert Psi.grad is None
+    leaves = [likelihood.raw_dispersion, Psi]
+    got = torch.autograd.grad(bound.value, leaves)
+    best = natural_update(likelihood, *data, iterations=30)[1]
+    for part, expected in zip(got, torch.autograd.grad(best.value, leaves), strict=True):
+        torch.testing.assert_close(part, expected, rtol=1e-2, atol=1e-2)
+
+
+def test_works_where_gradients_are_off_and_without_data() -> None:
+    old, T, Psi, K_ff = _problem()
+    with torch.no_grad():
+        y = torch.ones(9, dtype=torch.float64)
+        site, bound = variational_update(Bernoulli(), old, T, Psi, K_ff, y, steps=2)
+        assert not bound.value.requires_grad
+        site, bound = variational_update(Bernoulli(), old, T, Psi[:, :0], K_ff[:0], y[:0])
+    torch.testing.assert_close(site.precision, T.mT @ old.precision @ T)
+    assert bound.lost_information > 0
+
+
+def test_gaussian_noise_gives_the_closed_form() -> None:
+    old, T, Psi, K_ff = _problem()
+    y, noise = torch.linspace(-1, 1, 9, dtype=torch.float64), torch.tensor(0.5, dtype=torch.float64)
+    _, bound = variational_update(
+        Gaussian(noise), old, T, Psi, K_ff, y, steps=500, learning_rate=0.05
+    )
+    new = core.whitened_update(old, T, Psi, (1 / noise).expand(9), y / noise)
+    collapsed = core.online_bound(old, T, new, Psi, K_ff, y, noise).value
+    assert bound.value.item() == pytest.approx(collapsed.item(), abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"steps": 0}, "steps must be at least 1"), ({"learning_rate": 0.0}, "learning_rate must be")],
+)
+def test_bad_options_are_refused(options: dict, message: str) -> None:
+    problem, y = _problem(), torch.ones(9, dtype=torch.float64)
+    with pytest.raises(ValueError, match=message):
+        variational_update(Bernoulli(), *problem, y, **options)
+    with pytest.raises(ValueError, match="iterations must be at least 1"):
+        natural_update(Bernoulli(), *problem, y, iterations=0)
