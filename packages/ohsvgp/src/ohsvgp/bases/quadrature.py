@@ -19,6 +19,9 @@ class QuadratureBasis(TimeBasis):
     Any Q is a valid model, since all covariances come from the same point values; a large Q makes
     it the model of the integral. Kernels with kinks (Matérn) converge as a power of 1/Q.
 
+    Thesis Eq. 4.10 to 4.17 evolve covariances of the integrals by an ODE and random features; they
+    come directly here, and ``RecurrentFeatures`` is the thesis' own way.
+
     Args:
         num_inducing: M.
         num_nodes: Q; ``default_nodes(M)`` if None.
