@@ -172,8 +172,7 @@ def as_targets(
     if order is not None:
         targets = targets[..., order]
     if mask is not None:
-        shape = torch.broadcast_shapes(targets.shape, mask.shape)
-        targets = targets.expand(shape).masked_fill(~mask.expand(shape), 0.0)
+        targets = targets.masked_fill(~mask, 0.0)
     if not targets.isfinite().all():
         bad = int((~targets.isfinite()).sum())
         raise ValueError(

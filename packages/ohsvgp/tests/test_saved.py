@@ -1,0 +1,167 @@
+"""State dicts: bit-equal continuation, plain tensors, and refusal of what is not one's own."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import Tensor
+
+from ohsvgp import Bernoulli, Cosine, Gaussian, LegS, OnlineGP, RandomSubset
+from probseq.kernels import RBF, Matern32
+
+T = torch.linspace(0, 6, 40, dtype=torch.float64)
+Y = (2 * T).sin()
+
+
+def model(basis: Any = None, **options: Any) -> OnlineGP:
+    return OnlineGP(RBF(1, lengthscale=0.7), Gaussian(0.02), basis or LegS(8), **options)
+
+
+def copied(tensors: dict[str, Tensor], folder: Path) -> dict[str, Tensor]:
+    """The tensors as a file of raw arrays gives them back."""
+    np.savez(folder / "state.npz", **{name: tensor.numpy() for name, tensor in tensors.items()})
+    with np.load(folder / "state.npz") as arrays:
+        return {name: torch.from_numpy(arrays[name]) for name in arrays.files}
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"rebase": "grow:1.05"}, {"whitening": "eig"}, {"t0": -1.0}]
+)
+@pytest.mark.parametrize("basis", [LegS(8), Cosine(8), RandomSubset(8)])
+def test_a_saved_model_continues_to_the_last_bit(
+    basis: Any, options: dict[str, Any], tmp_path: Path
+) -> None:
+    gp = model(basis, **options)
+    for part in torch.arange(20).split(7):
+        gp.update(T[part], Y[part])
+    with torch.no_grad():
+        gp.likelihood.raw_noise.add_(0.1)
+    twin = model(basis, seed=5, **options)
+    twin.load_state_dict(copied(gp.state_dict(), tmp_path))
+    for part in (*torch.arange(20, 30).split(1), torch.arange(30, 40)):
+        a, b = gp.update(T[part], Y[part]), twin.update(T[part], Y[part])
+        assert torch.equal(a.bound, b.bound)
+        assert a.t_end == b.t_end
+    for a, b in zip(
+        gp.predict(T).__dict__.values(), twin.predict(T).__dict__.values(), strict=True
+    ):
+        assert torch.equal(a, b)
+    assert torch.equal(gp.generator.get_state(), twin.generator.get_state())
+    first, second = gp.state_dict(), twin.state_dict()
+    assert first.keys() == second.keys()
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_the_state_is_a_flat_dict_of_contiguous_tensors_that_share_no_memory() -> None:
+    gp = model()
+    gp.update(T, Y)
+    state = gp.state_dict()
+    assert all(isinstance(name, str) for name in state)
+    assert all(type(tensor) is Tensor and tensor.is_contiguous() for tensor in state.values())
+    assert not any(tensor.requires_grad for tensor in state.values())
+    places = [tensor.untyped_storage().data_ptr() for tensor in state.values()]
+    assert len(set(places)) == len(places)
+    before = gp.predict(T).mean
+    for tensor in state.values():
+        tensor.zero_()
+    assert torch.equal(gp.predict(T).mean, before)
+
+
+def test_loading_takes_a_copy() -> None:
+    gp, twin = model(), model()
+    gp.update(T, Y)
+    state = gp.state_dict()
+    twin.load_state_dict(state)
+    for tensor in state.values():
+        tensor.zero_()
+    assert torch.equal(gp.predict(T).mean, twin.predict(T).mean)
+
+
+def test_calendar_clocks_come_back_with_their_unit() -> None:
+    days = pd.date_range("2024-01-01", periods=40)
+    gp, twin = model(time_unit="W"), model(time_unit="D")
+    gp.update(days[:20], Y[:20])
+    twin.load_state_dict(gp.state_dict())
+    assert gp.update(days[20:], Y[20:]).t_end == twin.update(days[20:], Y[20:]).t_end
+    assert torch.equal(gp.predict(days).mean, twin.predict(days).mean)
+
+
+def test_a_model_without_data_has_a_state_too() -> None:
+    gp, twin = model(), model(seed=3)
+    twin.update(T, Y)
+    with torch.no_grad():
+        gp.kernel.raw_lengthscale.add_(0.2)
+    twin.load_state_dict(gp.state_dict())
+    assert twin.state is None
+    assert torch.equal(twin.predict(T).variance, gp.predict(T).variance)
+    # Its clock starts with the next data, as that of the saved model would.
+    assert twin.update(T - 3, Y).t_end == pytest.approx(3.0)
+
+
+OTHERS: list[tuple[str, OnlineGP]] = [
+    ("kernel RBF instead of Matern32", OnlineGP(Matern32(1), Gaussian(), LegS(8))),
+    ("likelihood Gaussian instead of Bernoulli", OnlineGP(RBF(1), Bernoulli(), LegS(8))),
+    ("basis LegS instead of Cosine", model(Cosine(8))),
+    ("num_inducing 8 instead of 9", model(LegS(9))),
+    ("whitening chol instead of eig", model(whitening="eig")),
+    ("dtype torch.float64 instead of torch.float32", model(dtype=torch.float32)),
+    (
+        r"kernel_batch \[\] instead of \[2\]",
+        OnlineGP(RBF(1, batch_shape=(2,)), Gaussian(), LegS(8)),
+    ),
+    (
+        "tensors of the likelihood must have shapes",
+        OnlineGP(RBF(1), Gaussian(torch.tensor([0.1, 0.2])), LegS(8)),
+    ),
+]
+
+
+@pytest.mark.parametrize(("message", "other"), OTHERS, ids=[message for message, _ in OTHERS])
+def test_the_state_of_another_kind_of_model_is_refused_and_changes_nothing(
+    message: str, other: OnlineGP
+) -> None:
+    gp = model()
+    gp.update(T, Y)
+    before = other.state_dict()
+    with pytest.raises(ValueError, match=message):
+        other.load_state_dict(gp.state_dict())
+    after = other.state_dict()
+    assert all(torch.equal(before[name], after[name]) for name in before | after)
+
+
+def test_the_state_of_another_schema_is_refused() -> None:
+    gp = model()
+    gp.update(T, Y)
+    state = gp.state_dict()
+    text = bytes(state["identity"].tolist()).replace(b'"schema": 1', b'"schema": 0')
+    state["identity"] = torch.tensor(list(text), dtype=torch.uint8)
+    with pytest.raises(ValueError, match="schema 0 instead of 1"):
+        model().load_state_dict(state)
+
+
+@pytest.mark.parametrize(
+    ("lost", "message"),
+    [
+        ("identity", "tensors must come from OnlineGP.state_dict"),
+        ("generator", "tensors must come from OnlineGP.state_dict"),
+        ("kernel.raw_lengthscale", "tensors of the kernel must have shapes"),
+        ("likelihood.raw_noise", "tensors of the likelihood must have shapes"),
+        ("site.precision", "missing are site.precision"),
+        ("whitening.matrix", "missing are whitening.matrix"),
+        ("length", "missing are length"),
+        ("hyperparameters", "missing are hyperparameters"),
+        ("inducing", "missing are inducing"),
+    ],
+)
+def test_a_state_of_which_something_is_missing_is_refused(lost: str, message: str) -> None:
+    gp, twin = model(), model()
+    gp.update(T, Y)
+    twin.update(T, -Y)
+    state = {name: tensor for name, tensor in gp.state_dict().items() if not name.startswith(lost)}
+    before = twin.predict(T).mean
+    with pytest.raises(ValueError, match=message):
+        twin.load_state_dict(state)
+    assert torch.equal(twin.predict(T).mean, before)
