@@ -14,6 +14,8 @@ b_m = √(2m+1), since the delta of C.4 is multiplied by g_m(t) = b_m. The insta
 reports is that of explicit Euler steps, not of the equation: R has norm at most √(t1/t2) ≤ 1.
 """
 
+from functools import lru_cache
+
 from jaxtyping import Float
 from torch import Tensor
 
@@ -54,11 +56,10 @@ def legs_propagator(
         ValueError: M below 1, or times not in 0 ≤ t1 ≤ t2 with t2 > 0.
     """
     _check(M, t1, t2)
-    x, w = gauss_legendre(M)
+    x, old = _old_basis(M)
     share = t1 / t2
-    new = scaled_legendre(M, share * (1 + x) - 1)
     # Above the diagonal the exact value is zero: g_m is orthogonal to all of higher degree.
-    R = (share * (new * w) @ scaled_legendre(M, x).mT).tril()
+    R = (share * scaled_legendre(M, share * (1 + x) - 1) @ old).tril()
     return R if like is None else R.to(like)
 
 
@@ -165,6 +166,13 @@ def euler_covariance(
         c = legs_increment(M, 0.0, t, like=K_uu).cross(kernel, end)[..., 0]
         K_uu = K_uu + (after - t) * covariance_rate(K_uu, c, t)
     return K_uu
+
+
+@lru_cache(maxsize=32)
+def _old_basis(M: int) -> tuple[Tensor, Tensor]:
+    """The M Gauss-Legendre nodes on [−1, 1], and diag(w/2) G₁ᵀ there."""
+    x, w = gauss_legendre(M)
+    return x, w[:, None] * scaled_legendre(M, x).mT
 
 
 def _check(M: int, t1: float, t2: float) -> None:

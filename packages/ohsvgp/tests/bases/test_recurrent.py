@@ -1,0 +1,311 @@
+"""HiPPO's recurrences on random features behind the seam of bases."""
+
+import numpy as np
+import pytest
+import torch
+
+from ohsvgp import Gaussian, LegS, OnlineGP
+from ohsvgp.bases import FouT, LagT, LegT, UniformGrid
+from ohsvgp.bases.base import Advance
+from ohsvgp.bases.recurrent import RecurrentFeatures
+from ohsvgp.random_features import FeatureKernel
+from probseq.fourier import fourier_features
+from probseq.kernels import RBF, Kernel, Matern32
+
+BASES = {
+    "LegS": lambda: LegS(8),
+    "LegT": lambda: LegT(7, 1.5),
+    "LagT": lambda: LagT(6, 0.8),
+    "FouT": lambda: FouT(7, 1.5),
+}
+
+
+def _kernel() -> RBF:
+    return RBF(1, lengthscale=0.7, outputscale=1.3).double()
+
+
+def _bound(basis: RecurrentFeatures, kernel: Kernel | None = None) -> Kernel:
+    kernel = kernel or _kernel()
+    basis.bind(kernel, torch.Generator().manual_seed(0))
+    return basis.prior(kernel)
+
+
+def _advance(basis: RecurrentFeatures, kernel: Kernel, ends: list[float], n: int = 5):
+    inducing = None
+    with torch.no_grad():
+        for end in ends:
+            inputs = torch.zeros(n, 1, dtype=torch.float64)
+            inducing = basis.advance(Advance(kernel, inducing, inputs, end))
+    assert inducing is not None
+    return inducing
+
+
+def _model(basis: RecurrentFeatures, **options) -> OnlineGP:
+    return OnlineGP(_kernel(), Gaussian(0.01), basis, t0=0.0, seed=3, **options)
+
+
+def _stream(n: int = 60) -> tuple[torch.Tensor, torch.Tensor]:
+    t = torch.linspace(0.05, 6.0, n, dtype=torch.float64)
+    return t, (2 * t).sin() + 0.3 * t
+
+
+@pytest.mark.parametrize("name", BASES)
+def test_closed_form_is_the_basis_applied_to_the_features(name: str):
+    basis = RecurrentFeatures(BASES[name](), num_features=40, step="closed")
+    kernel = _bound(basis)
+    assert isinstance(kernel, FeatureKernel)
+    x = torch.tensor([[0.2], [1.1]], dtype=torch.float64)
+    with torch.no_grad():
+        # The quadrature set of the plain basis, and features written out at its nodes.
+        points = BASES[name]().inducing(_kernel(), 2.0)
+        frequencies = basis.tensors()["frequencies"]
+        Z = points.weights @ fourier_features(_kernel(), points.nodes, frequencies)
+        got = _advance(basis, kernel, [2.0])
+        torch.testing.assert_close(got.covariance(kernel), Z @ Z.mT, rtol=0, atol=1e-11)
+        phi = fourier_features(_kernel(), x, frequencies)
+        torch.testing.assert_close(got.cross(kernel, x), Z @ phi.mT, rtol=0, atol=1e-11)
+        old = _advance(basis, kernel, [1.2])
+        nodes = BASES[name]().inducing(_kernel(), 1.2)
+        Z_old = nodes.weights @ fourier_features(_kernel(), nodes.nodes, frequencies)
+        joint = got.cross_inducing(kernel, old)
+        torch.testing.assert_close(joint, Z @ Z_old.mT, rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize(("step", "order"), [("euler", 1), ("bilinear", 2), ("exact", 2)])
+@pytest.mark.parametrize("name", ["LegS", "LagT"])
+def test_recurrences_converge_to_the_closed_form_over_several_windows(
+    name: str, step: str, order: int
+):
+    def covariance(**options) -> torch.Tensor:
+        basis = RecurrentFeatures(BASES[name](), num_features=30, **options)
+        kernel = _bound(basis)
+        return _advance(basis, kernel, [1.0, 1.7, 3.0]).covariance(kernel).detach()
+
+    closed = covariance(step="closed")
+    size = 0.005 if order == 1 else 0.02
+    coarse, fine = (
+        float((covariance(step=step, step_size=h) - closed).abs().max()) for h in (size, size / 2)
+    )
+    assert coarse / fine == pytest.approx(2**order, rel=0.2)
+    assert fine < 0.03
+
+
+@pytest.mark.parametrize("name", ["LegT", "FouT"])
+def test_closures_start_at_the_closed_form_and_stay_near_it(name: str):
+    def covariance(step: str) -> torch.Tensor:
+        basis = RecurrentFeatures(BASES[name](), num_features=30, step=step, step_size=0.005)
+        kernel = _bound(basis)
+        return _advance(basis, kernel, [0.05, 3.0]).covariance(kernel).detach()
+
+    closed, evolved = covariance("closed"), covariance("exact")
+    error = float((evolved - closed).abs().max() / closed.abs().max())
+    # LegT's closure is a good one; Fourier series do not converge at a jump.
+    assert error < (0.02 if name == "LegT" else 0.6)
+
+
+def test_one_step_for_each_input_is_the_recurrence_of_the_thesis():
+    basis = RecurrentFeatures(LegS(4), num_features=6)
+    kernel = _bound(basis)
+    Z = torch.zeros(4, 12, dtype=torch.float64)
+    A = torch.tensor([[
+        -(m + 1.0) if m == k else -(((2 * m + 1) * (2 * k + 1)) ** 0.5) * (m > k)
+        for k in range(4)] for m in range(4)], dtype=torch.float64)  # fmt: skip
+    b = torch.tensor([1, 3, 5, 7], dtype=torch.float64).sqrt()
+    with torch.no_grad():
+        for k in range(11):
+            t = torch.tensor([[0.1 * k]], dtype=torch.float64)
+            phi = kernel.features(t)
+            if k == 0:
+                Z[0] = phi[0]
+                continue  # at rest at time zero
+            Z = Z + (0.1 / (0.1 * k)) * (A @ Z + b[:, None] * phi) if k < 10 else Z
+        got = _advance(basis, kernel, [1.0], n=10).tensors()["coefficients"]
+    torch.testing.assert_close(got, Z, rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize("step", ["euler", "bilinear", "exact", "closed"])
+@pytest.mark.parametrize("name", BASES)
+def test_predictive_variances_are_never_negative(name: str, step: str):
+    model = _model(RecurrentFeatures(BASES[name](), num_features=200, step=step, step_size=0.02))
+    t, y = _stream()
+    for part in torch.arange(60).chunk(4):
+        model.update(t[part], y[part])
+        grid = torch.linspace(-2.0, 9.0, 200, dtype=torch.float64)
+        variance = model.predict(grid).variance
+        assert float(variance.min()) > -1e-10
+        assert float(variance.max()) < 1.3 + 1e-6
+
+
+def test_exact_covariances_with_values_beside_features_are_no_joint_law():
+    # Equation 4.10 with the exact kernel and 4.16 with random features, as the thesis has them.
+    size = 30
+    exact, t = _kernel(), 12.0
+    basis = RecurrentFeatures(LegS(size), num_features=1000, step="closed")
+    features = _bound(basis, exact)
+    x = torch.linspace(0, t, 100, dtype=torch.float64)[:, None]
+    with torch.no_grad():
+        inducing = _advance(basis, features, [t])
+        K_uu = inducing.covariance(features)
+        K_uu += 1e-8 * K_uu.diagonal().mean() * torch.eye(size)
+
+        def least(K_uf: torch.Tensor) -> float:
+            explained = (K_uf * torch.linalg.solve(K_uu, K_uf)).sum(0)
+            return float((exact.diag(x) - explained).min())
+
+        assert least(LegS(size).inducing(exact, t).cross(exact, x)) < -0.5
+        assert least(inducing.cross(features, x)) > -1e-8
+
+
+def test_online_learning_follows_the_exact_basis():
+    t, y = _stream()
+    models = [_model(RecurrentFeatures(LegS(20), num_features=3000, step="closed"))]
+    models.append(_model(RecurrentFeatures(LegS(20), num_features=3000, step="bilinear",
+                                           step_size=0.01)))  # fmt: skip
+    models.append(_model(RecurrentFeatures(LegS(20), horizon=6.0, step="closed")))
+    models.append(OnlineGP(_kernel(), Gaussian(0.01), LegS(20), t0=0.0))
+    for model in models:
+        for part in torch.arange(60).chunk(3):
+            model.update(t[part], y[part])
+    closed, bilinear, equispaced, exact = (model.predict(t).mean for model in models)
+    assert float((closed - exact).abs().max()) < 0.05
+    assert float((bilinear - closed).abs().max()) < 0.01
+    assert float((equispaced - exact).abs().max()) < 1e-5
+
+
+def test_solar_irradiance_is_remembered_by_fine_steps_and_by_the_closed_form(solar):
+    x, y = solar
+    test = np.sort(np.random.default_rng(0).permutation(391)[:78])
+    train = np.setdiff1d(np.arange(391), test)
+
+    def error(**options) -> tuple[float, float]:
+        gp = OnlineGP(
+            RBF(1, lengthscale=0.40, outputscale=0.77),
+            Gaussian(0.0075),
+            RecurrentFeatures(LegS(50), **options),
+            t0=x[0],
+        )
+        for part in np.array_split(train, 10):
+            gp.update(x[part], y[part])
+        miss = gp.predict(x[test]).mean - torch.from_numpy(y[test])
+        return -float(gp.log_prob(x[test], y[test]).mean()), float(miss.square().mean().sqrt())
+
+    nlpd, rmse = error(step="closed")
+    assert rmse == pytest.approx(0.25, abs=0.05)
+    assert nlpd == pytest.approx(0.3, abs=0.2)
+    assert error(step="bilinear", step_size=0.1)[1] == pytest.approx(rmse, abs=0.02)
+    # One Euler step for each year is unstable where the window is short, and never recovers.
+    assert error(step="euler")[1] > 1.5 * rmse
+
+
+def test_state_makes_the_round_trip_to_the_last_bit_and_goes_on_alike():
+    t, y = _stream()
+    for options in ({"step": "exact", "step_size": 0.05}, {"step": "closed"}, {"horizon": 8.0}):
+        first = _model(RecurrentFeatures(LegS(8), num_features=50, **options))
+        first.update(t[:40], y[:40])
+        second = OnlineGP(
+            _kernel(), Gaussian(0.01), RecurrentFeatures(LegS(8), num_features=50, **options),
+            t0=0.0, seed=9,
+        )  # fmt: skip
+        second.load_state_dict(first.state_dict())
+        assert torch.equal(first.predict(t).mean, second.predict(t).mean)
+        first.update(t[40:], y[40:])
+        second.update(t[40:], y[40:])
+        assert torch.equal(first.predict(t).mean, second.predict(t).mean)
+
+
+def test_functional_updates_leave_the_recurrence_where_it_was():
+    t, y = _stream()
+    model = _model(RecurrentFeatures(LegS(8), num_features=50, step="exact"))
+    model.update(t[:30], y[:30])
+    before = model.predict(t).mean
+    one, two = model.updated(t[30:], y[30:]), model.updated(t[30:], y[30:])
+    assert torch.equal(one.predict(t).mean, two.predict(t).mean)
+    assert torch.equal(model.predict(t).mean, before)
+
+
+def test_window_that_stays_keeps_the_set():
+    basis = RecurrentFeatures(LegS(5), num_features=10)
+    kernel = _bound(basis)
+    first = _advance(basis, kernel, [1.0])
+    step = Advance(kernel, first, torch.zeros(2, 1, dtype=torch.float64), 1.0)
+    assert basis.advance(step) is first
+
+
+def test_recurrences_refuse_changed_hyperparameters_and_closed_forms_follow_them():
+    t, y = _stream()
+    evolved = _model(RecurrentFeatures(LegS(8), num_features=50))
+    closed = _model(RecurrentFeatures(LegS(8), num_features=500, step="closed"))
+    for model in (evolved, closed):
+        model.update(t[:30], y[:30])
+        with torch.no_grad():
+            model.kernel.raw_lengthscale += 0.2
+    with pytest.raises(ValueError, match="hyperparameters"):
+        evolved.predict(t)
+    closed.update(t[30:], y[30:])
+    assert float((closed.predict(t[30:]).mean - y[30:]).abs().max()) < 0.2
+
+
+def test_closed_form_passes_gradients_of_the_bound_to_the_lengthscale():
+    t, y = _stream(20)
+    model = _model(RecurrentFeatures(LegS(8), num_features=100, step="closed"))
+    raw = model.kernel.raw_lengthscale
+
+    def bound() -> torch.Tensor:
+        return model.bound(t, y).sum()
+
+    (slope,) = torch.autograd.grad(bound(), raw)
+    with torch.no_grad():
+        raw += 1e-5
+        up = float(bound())
+        raw -= 2e-5
+        down = float(bound())
+    assert float(slope) == pytest.approx((up - down) / 2e-5, rel=1e-5)
+
+
+def test_functions_are_those_of_the_basis_that_is_followed():
+    basis = RecurrentFeatures(LegT(5, 1.5))
+    x = torch.linspace(0.6, 2.0, 7, dtype=torch.float64)[:, None]
+    expected = LegT(5, 1.5).functions(_kernel(), x, 2.0)
+    torch.testing.assert_close(basis.functions(_kernel(), x, 2.0), expected)
+
+
+def test_several_heads_share_a_recurrence_of_their_own_frequencies():
+    lengthscale = torch.tensor([0.4, 1.5], dtype=torch.float64)[:, None, None]
+    heads = RBF(1, batch_shape=(2,), lengthscale=lengthscale).double()
+    basis = RecurrentFeatures(LegS(6), num_features=20, step="bilinear", step_size=0.02)
+    kernel = _bound(basis, heads)
+    both = _advance(basis, kernel, [1.0, 2.0]).covariance(kernel)
+    for head, ell in enumerate(lengthscale):
+        one = RecurrentFeatures(LegS(6), num_features=20, step="bilinear", step_size=0.02)
+        _bound(one)
+        one.load_tensors({"frequencies": basis.tensors()["frequencies"][head]})
+        alone = one.prior(RBF(1, lengthscale=ell).double())
+        expected = _advance(one, alone, [1.0, 2.0]).covariance(alone)
+        torch.testing.assert_close(both[head], expected, rtol=0, atol=1e-12)
+
+
+def test_what_has_no_recurrence_or_no_spectrum_is_refused():
+    with pytest.raises(ValueError, match="basis must be LegS"):
+        RecurrentFeatures(UniformGrid(5))
+    with pytest.raises(ValueError, match="odd"):
+        RecurrentFeatures(FouT(6, 1.0))
+    assert RecurrentFeatures(FouT(6, 1.0), step="closed").num_inducing == 6
+    with pytest.raises(ValueError, match="num_features"):
+        RecurrentFeatures(LegS(5), num_features=0)
+    with pytest.raises(ValueError, match="step_size"):
+        RecurrentFeatures(LegS(5), step_size=0.0)
+    with pytest.raises(ValueError, match="dim=1"):
+        _bound(RecurrentFeatures(LegS(5)), RBF(2).double())
+    with pytest.raises(ValueError, match="RBF"):
+        _bound(RecurrentFeatures(LegS(5), horizon=2.0), Matern32(1).double())
+    with pytest.raises(ValueError, match="horizon"):
+        _model(RecurrentFeatures(LegS(5), horizon=2.0)).update([0.0, 3.0], [0.0, 1.0])
+
+
+def test_tensors_of_another_kind_are_refused():
+    basis = RecurrentFeatures(LegS(5), num_features=10)
+    _bound(basis)
+    with pytest.raises(ValueError, match="frequencies"):
+        basis.load_tensors({})
+    with pytest.raises(ValueError, match="num_features=10"):
+        basis.load_tensors({"frequencies": torch.zeros(4, 1)})
