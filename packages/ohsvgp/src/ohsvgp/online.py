@@ -11,7 +11,7 @@ from ohsvgp import core
 from ohsvgp.bases.base import Advance, Basis
 from ohsvgp.hyperparameters import FitInfo, fit_hyperparameters
 from ohsvgp.inducing import Inducing
-from ohsvgp.inputs import as_targets, start_clock
+from ohsvgp.inputs import as_targets, nanoseconds, start_clock
 from ohsvgp.likelihoods import Likelihood
 from ohsvgp.reading import Batch, read_batch, read_inputs
 from ohsvgp.saved import differences, identity, pack, unpack
@@ -53,8 +53,8 @@ class OnlineGP:
         seed: of the model's own random numbers (random inducing points, random features).
 
     Raises:
-        ValueError: an option that is not one of the above, ``rel_jitter`` not in (0, 1e-4], or a
-            kernel that the basis cannot serve.
+        ValueError: an option that is not one of the above, ``rel_jitter`` not in (0, 1e-4], a
+            kernel that the basis cannot serve, or ``t0`` or ``rebase`` for points, not times.
 
     Example:
         >>> import torch
@@ -97,6 +97,11 @@ class OnlineGP:
         # A copy: what the basis draws for this kernel belongs to this model.
         self.basis = copy.deepcopy(basis)
         self.basis.bind(self.kernel, self.generator)
+        if not self.of_time and (t0 is not None or rebase != "task"):
+            raise ValueError(
+                f"t0 and rebase must be left out for points of dim {kernel.dim}: they have no time"
+            )
+        nanoseconds(time_unit)
         self.clock = None if t0 is None else start_clock([t0], time_unit)
         self._state: OnlineState | None = None
         self._identity = identity(self)

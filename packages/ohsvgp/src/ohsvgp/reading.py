@@ -79,6 +79,11 @@ def read_batch(
     if not model.of_time:
         if t_end is not None:
             raise ValueError(f"t_end must be left out for points of dim {model.kernel.dim}")
+        if sort:
+            raise ValueError(
+                f"sort must be False for points of dim {model.kernel.dim}, which have no order in "
+                "time: Path has rules for one"
+            )
         x = as_points(t, model.kernel.dim, like)
         count = x.shape[0] + (0 if old is None else old.count)
         return Batch(Clock(0.0), _data(model, x, y, chosen, None), float(count), count)
@@ -92,11 +97,18 @@ def read_batch(
             f"t must not lie before t0={clock.user(0.0)}, got {clock.user(float(times[0]))}: "
             "give the earliest possible stamp as t0 when the model is made"
         )
-    end = None if t_end is None else float(clock.internal(t_end, name="t_end")[0])
+    end = None if t_end is None else _end(clock, t_end)
     last = float(times[-1]) if times.numel() else None
     length = next_length(model.growth, None if old is None else old.length, last, end)
     data = _data(model, times.to(like)[:, None], y, chosen, order)
     return Batch(clock, data, length, times.numel() + (0 if old is None else old.count))
+
+
+def _end(clock: Clock, t_end: Any) -> float:
+    ends = clock.internal(t_end, name="t_end")
+    if ends.numel() != 1:
+        raise ValueError(f"t_end must be one stamp, got {ends.numel()}")
+    return float(ends[0])
 
 
 def _data(model: "OnlineGP", x: Tensor, y: Any, mask: Tensor | None, order: Tensor | None) -> Data:
