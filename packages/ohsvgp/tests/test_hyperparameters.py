@@ -15,8 +15,8 @@ from ohsvgp import Gaussian, LegS, OnlineGP
 from ohsvgp.bases.points import AdamSteps, RandomSubset
 from ohsvgp.bases.variational_fourier import VariationalFourier
 from ohsvgp.hyperparameters import fit_hyperparameters
-from probseq.errors import CholeskyError
-from probseq.kernels import RBF, Matern52
+from probseq.errors import CholeskyError, JitterWarning
+from probseq.kernels import RBF, Matern52, rbf
 
 
 def normal(*shape: int, seed: int = 0) -> Tensor:
@@ -227,11 +227,18 @@ def test_bad_arguments_are_refused() -> None:
 
 
 def test_no_warning_about_jitter_on_the_way() -> None:
-    # Long lengthscales on the way need more jitter than the model is given.
-    t = torch.linspace(0.0, 1.0, 40, dtype=torch.float64)
-    gp = model(lengthscale=0.3)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        gp.update(t[:20], t[:20])
-        info = fit_hyperparameters(gp, t[20:], t[20:], steps=10)
-    assert info.after > info.before
+    t = torch.linspace(0.0, 10.0, 40, dtype=torch.float64)
+    kernel = Trap(1, lengthscale=2.0)
+    warned: list[float] = []
+
+    def warn() -> Tensor:
+        warned.append(kernel.lengthscale.item())
+        warnings.warn("more jitter", JitterWarning, stacklevel=1)
+        return rbf(t[:, None], t[:, None], kernel.lengthscale, kernel.outputscale)
+
+    kernel.error = warn
+    gp = OnlineGP(kernel, Gaussian(0.5), LegS(10))
+    # Warnings are errors in these tests.
+    fit_hyperparameters(gp, t, draw(t, 0.3, 1.0, 0.05))
+    assert warned
+    assert kernel.lengthscale.item() < 0.9

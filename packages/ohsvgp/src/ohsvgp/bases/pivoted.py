@@ -1,4 +1,4 @@
-"""Greedy partial Cholesky factorisation of a kernel matrix that is never built as a whole."""
+"""Greedy partial Cholesky factorisation of a kernel matrix."""
 
 import torch
 from jaxtyping import Float, Int
@@ -9,14 +9,17 @@ from probseq.linalg import default_jitter
 
 __all__ = ["pivots"]
 
+# Up to this many candidates for each pivot their whole matrix is computed.
+_FEW = 4
+
 
 @torch.no_grad()
 def pivots(kernel: Kernel, candidates: Float[Tensor, "*#b n d"], count: int) -> Int[Tensor, "*b m"]:
     """Indices of the points that a pivoted Cholesky factorisation of the kernel picks, in order.
 
     Each is the one whose variance given those before is largest, the first of them if several
-    are (Maddox et al. 2021, after Burt et al. 2019). One row of the kernel is computed for each
-    pivot: O(n M²) time and O(n M) memory.
+    are (Maddox et al. 2021, after Burt et al. 2019). Among many points only one row of the kernel
+    is computed for each pivot: O(n M²) time and O(n M) memory.
 
     It stops where what remains of every variance is below the jitter that factorisations add
     anyway: more points would only repeat what those before know.
@@ -37,15 +40,21 @@ def pivots(kernel: Kernel, candidates: Float[Tensor, "*#b n d"], count: int) -> 
     size = min(n, count)
     factor = variance.new_zeros(*batch, size, n)
     chosen = torch.zeros(*batch, size, dtype=torch.int64, device=variance.device)
+    # The matrix of few points is no larger than the factor, and faster than a row at a time.
+    matrix = kernel(points, points) if n <= _FEW * size else None
     for m in range(size):
         largest, index = remaining.max(-1, keepdim=True)
         if m > 0 and bool((largest <= least).all()):
             return chosen[..., :m]
         chosen[..., m : m + 1] = index
-        pivot = points.gather(-2, index[..., None].expand(*batch, 1, points.shape[-1]))
+        if matrix is None:
+            pivot = points.gather(-2, index[..., None].expand(*batch, 1, points.shape[-1]))
+            prior = kernel(pivot, points)
+        else:
+            prior = matrix.gather(-2, index[..., None].expand(*batch, 1, n))
         # Row of the Schur complement: k(pivot, ·) minus what the rows before explain.
         known = factor[..., :m, :].gather(-1, index[..., None, :].expand(*batch, m, 1))
-        row = kernel(pivot, points) - known.mT @ factor[..., :m, :]
+        row = prior - known.mT @ factor[..., :m, :]
         # A member that has finished before others adds rows of round-off: divided by the floor.
         row = row[..., 0, :] / torch.maximum(largest, least).sqrt()
         factor[..., m, :] = row
