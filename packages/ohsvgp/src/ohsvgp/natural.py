@@ -157,8 +157,10 @@ def _ascend(
         Q, Phi = torch.linalg.qr(Phi)
         root = root @ Q
     offset = (Psi.mT @ prior.mean[..., None])[..., 0]
-    problem = _Problem(likelihood, Phi, offset, K_ff - Psi.square().sum(-2), y, mask)
-    batch = torch.broadcast_shapes(Phi.shape[:-2], offset.shape[:-1], y.shape[:-1])
+    residual = K_ff - Psi.square().sum(-2)
+    problem = _Problem(likelihood, Phi, offset, residual, y, mask)
+    # Not torch.broadcast_shapes, which imports sympy: seconds for the first update of a process.
+    batch = torch.broadcast_tensors(offset, residual, y)[0].shape[:-1]
     nothing = Phi.new_zeros(*batch, Phi.shape[-2], Phi.shape[-2])
     step = _evaluate(problem, nothing, nothing[..., 0])
     if (f := likelihood.start(y)) is not None:

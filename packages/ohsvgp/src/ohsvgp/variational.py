@@ -80,7 +80,7 @@ def _fit(
     Phi = torch.linalg.solve_triangular(known.root, Psi, upper=False)
     offset = (Psi.mT @ known.mean[..., None])[..., 0]
     residual = K_ff - Psi.square().sum(-2)
-    batch = torch.broadcast_shapes(offset.shape, residual.shape, y.shape)[:-1]
+    batch = torch.broadcast_tensors(offset, residual, y)[0].shape[:-1]
     M = Psi.shape[-2]
     mean = Psi.new_zeros(*batch, M)
     factor = torch.eye(M, dtype=Psi.dtype, device=Psi.device).repeat(*batch, 1, 1)
