@@ -296,6 +296,7 @@ def predict(
     mean = (P.mT @ moments.mean[..., None])[..., 0]
     A = torch.linalg.solve_triangular(moments.root, P, upper=False)
     if full_cov:
-        return Gaussian(mean, K_ss - P.mT @ P + A.mT @ A)
+        covariance = K_ss - P.mT @ P + A.mT @ A
+        return Gaussian(mean, covariance.expand(*mean.shape, mean.shape[-1]))
     variance = K_ss - P.square().sum(-2) + A.square().sum(-2)
     return DiagonalGaussian(mean, variance.expand(mean.shape))

@@ -33,7 +33,7 @@ class Clock:
             ValueError: a calendar stamp where numbers are expected or the reverse; see ``stamps``.
         """
         values, calendar = stamps(t, name=name)
-        if calendar != (self.unit is not None):
+        if values.size and calendar != (self.unit is not None):
             kinds = ("calendar stamps", "numbers")
             raise ValueError(
                 f"{name} must hold {kinds[calendar]} like the stamps before, "
