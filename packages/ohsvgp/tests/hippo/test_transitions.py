@@ -106,8 +106,8 @@ def test_closure_of_legt_is_not_exact_though_near_it_for_smooth_signals():
     np.testing.assert_allclose(residual, missing, rtol=0, atol=1e-8)
 
 
-def test_closure_of_fout_is_exact_for_its_own_functions_with_factor_two_and_not_with_one():
-    # Its fourth function at time T, a sine, so that both ends of the window agree.
+def test_closure_of_fout_follows_a_jump_at_the_seam_with_factor_two_and_half_of_it_with_one():
+    # Both ends of the window agree: any factor will do.
     def f(s):
         return np.sin(2 * math.pi * 2 * (T - s) / THETA) + 0.4
 
@@ -121,8 +121,8 @@ def test_closure_of_fout_is_exact_for_its_own_functions_with_factor_two_and_not_
     np.testing.assert_allclose(rates(2.0), truth, rtol=0, atol=1e-8)
     np.testing.assert_allclose(rates(1.0), truth, rtol=0, atol=1e-8)
 
-    # With a jump at the seam the sum of the series is the mean of both ends: factor 2 follows the
-    # jump as M grows, factor 1, as printed in A.5 and A.6, follows half of it.
+    # At a jump the series is the mean of both ends: with factor 1, as printed in A.5 and A.6, the
+    # closure takes half of the jump for the whole.
     def residual(size: int, factor: float) -> float:
         b = np.array([1.0] + [math.sqrt(2) * (m % 2) for m in range(1, size)])
         age = 0.5 * (1 + leggauss(200)[0])
