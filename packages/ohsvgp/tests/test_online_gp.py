@@ -1,0 +1,419 @@
+"""What an online Gaussian process does with a stream, against dense algebra and itself."""
+
+import copy
+import math
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import Tensor
+
+from ohsvgp import Cosine, Gaussian, LegS, OnlineGP, RandomSubset, UniformGrid
+from ohsvgp.bases import Basis
+from probseq.kernels import RBF, Kernel, Matern32
+
+NOISE = 0.02
+GRID = torch.linspace(-1, 12, 40, dtype=torch.float64)
+
+
+def stream(n: int, seed: int = 0) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    t = (10 * torch.rand(n, generator=generator, dtype=torch.float64)).sort().values
+    return t, t.sin() + 0.1 * torch.randn(n, generator=generator, dtype=torch.float64)
+
+
+def rbf(lengthscale: float = 0.8) -> Kernel:
+    return RBF(1, lengthscale=torch.tensor(lengthscale, dtype=torch.float64))
+
+
+def model(basis: Basis | None = None, kernel: Kernel | None = None, **options: Any) -> OnlineGP:
+    noise = torch.tensor(NOISE, dtype=torch.float64)
+    return OnlineGP(kernel or rbf(), Gaussian(noise), basis or LegS(9), **options)
+
+
+def assert_equal_laws(a: OnlineGP, b: OnlineGP, tolerance: float = 1e-9) -> None:
+    one, other = a.predict(GRID), b.predict(GRID)
+    torch.testing.assert_close(one.mean, other.mean, rtol=0, atol=tolerance)
+    torch.testing.assert_close(one.variance, other.variance, rtol=0, atol=tolerance)
+
+
+def dense(gp: OnlineGP, t: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Conditioning on all data at once through the model's inducing set, without whitening."""
+    assert gp.state is not None
+    u, kernel, jitter = gp.state.inducing, gp.kernel, gp.state.whitening.jitter
+    with torch.no_grad():
+        K_uu = u.covariance(kernel)
+        K_uu = K_uu + jitter * torch.eye(len(K_uu), dtype=torch.float64)
+        K_uf, K_us = u.cross(kernel, t[:, None]), u.cross(kernel, GRID[:, None])
+        A = K_uu + K_uf @ K_uf.mT / NOISE
+        mean = K_us.mT @ torch.linalg.solve(A, K_uf @ y) / NOISE
+        explained = (K_us * torch.linalg.solve(K_uu, K_us)).sum(0)
+        left = (K_us * torch.linalg.solve(A, K_us)).sum(0)
+        return mean, kernel.diag(GRID[:, None]) - explained + left
+
+
+@pytest.mark.parametrize("basis", [LegS(9), Cosine(9), UniformGrid(9)])
+def test_late_and_repeated_stamps_inside_the_window_are_exact(basis: Basis) -> None:
+    t, y = stream(40)
+    generator = torch.Generator().manual_seed(1)
+    t = t.clone()
+    t[5:9] = t[5]
+    gp = model(basis, t0=0.0, rebase="manual")
+    gp.rebase(10.0)
+    for part in torch.randperm(40, generator=generator).split([1, 7, 20, 12]):
+        info = gp.update(t[part], y[part], sort=True)
+        assert info.t_end == 10.0
+        assert float(info.lost_information) == 0.0
+    mean, variance = dense(gp, t, y)
+    law = gp.predict(GRID)
+    torch.testing.assert_close(law.mean, mean, rtol=0, atol=1e-8)
+    torch.testing.assert_close(law.variance, variance, rtol=0, atol=1e-8)
+
+
+def test_late_stamps_after_the_window_has_moved_are_exact_too() -> None:
+    t, y = stream(30)
+    early, late = torch.arange(0, 30, 2), torch.arange(1, 30, 2)
+    gp, reference = model(t0=0.0), model(t0=0.0)
+    gp.update(t[early], y[early], t_end=10.0)
+    gp.update(t[late], y[late])
+    reference.update(t, y, t_end=10.0)
+    # Up to the jitter.
+    assert_equal_laws(gp, reference, 1e-7)
+
+
+def test_one_point_at_a_time_equals_batches_inside_a_window() -> None:
+    t, y = stream(30)
+    single, whole = model(t0=0.0, rebase="manual"), model(t0=0.0, rebase="manual")
+    single.rebase(10.0)
+    bounds = [single.update(t[i], y[i]).bound for i in range(30)]
+    total = whole.update(t, y, t_end=10.0).bound
+    torch.testing.assert_close(torch.stack(bounds).sum(), total, rtol=1e-9, atol=1e-9)
+    assert_equal_laws(single, whole)
+
+
+def test_the_end_of_the_window_never_moves_back() -> None:
+    gp = model(t0=0.0)
+    ends = [
+        gp.update([1.0, 4.0], [0.0, 0.1]).t_end,
+        gp.update([2.0], [0.3]).t_end,
+        gp.rebase(3.0).t_end,
+        gp.update([2.0], [0.3], t_end=1.0).t_end,
+        gp.rebase(6.0).t_end,
+        gp.update([5.0], [0.3]).t_end,
+        gp.update([6.5], [0.3]).t_end,
+    ]
+    assert ends == [4.0, 4.0, 4.0, 4.0, 6.0, 6.0, 6.5]
+
+
+def test_policies_move_the_window_as_they_say() -> None:
+    growing, manual = model(rebase="grow:1.5"), model(rebase="manual")
+    for gp, expected in (
+        (growing, [13.0, 13.0, 16.75, 16.75, 20.0]),
+        (manual, [12.0, 12.0, 12.0, 12.0, 20.0]),
+    ):
+        steps = [([10.0, 12.0], None), ([13.0], None), ([14.5], None), ([15.0], None), ([], 20.0)]
+        ends = [gp.update(t, [0.1] * len(t), t_end=end).t_end for t, end in steps]
+        assert ends == expected
+
+
+def test_before_any_data_predictions_are_the_prior() -> None:
+    gp = model(kernel=Matern32(1, lengthscale=0.5, outputscale=2.0))
+    law = gp.predict(GRID)
+    assert torch.equal(law.mean, torch.zeros(40, dtype=torch.float64))
+    torch.testing.assert_close(law.variance, torch.full((40,), 2.0, dtype=torch.float64))
+    expected = gp.kernel(GRID[:, None], GRID[:, None]).detach()
+    torch.testing.assert_close(gp.predict(GRID, full_cov=True).covariance, expected)
+    noisy = gp.predict(GRID, include_noise=True)
+    torch.testing.assert_close(noisy.variance, law.variance + NOISE)
+
+
+def test_gaps_equal_leaving_the_points_out() -> None:
+    t, y = stream(30)
+    kept = torch.rand(30, generator=torch.Generator().manual_seed(2)) < 0.6
+    kept[-1] = kept[0] = True
+    holed = y.masked_fill(~kept, math.nan)
+    by_mask, by_drop, short = model(), model(), model()
+    a, b = by_mask.update(t, holed, mask=kept), by_drop.update(t, holed, missing="drop")
+    c = short.update(t[kept], y[kept])
+    torch.testing.assert_close(a.bound, c.bound)
+    torch.testing.assert_close(b.bound, c.bound)
+    assert_equal_laws(by_mask, short)
+    assert_equal_laws(by_drop, short)
+
+
+def test_every_series_of_a_batch_has_its_own_gaps() -> None:
+    t, y = stream(30)
+    y = torch.stack([y, y.cos(), -y])
+    kept = torch.rand(3, 30, generator=torch.Generator().manual_seed(2)) < 0.6
+    kept[:, [0, 9, 29]] = True
+    batch = model()
+    for part in (slice(0, 10), slice(10, 30)):
+        batch.update(t[part], y[:, part].masked_fill(~kept[:, part], math.nan), missing="drop")
+    for series in range(3):
+        single = model()
+        for part in (slice(0, 10), slice(10, 30)):
+            chosen = kept[series, part]
+            single.update(t[part][chosen], y[series, part][chosen])
+        torch.testing.assert_close(batch.predict(GRID).mean[series], single.predict(GRID).mean)
+        torch.testing.assert_close(
+            batch.predict(GRID).variance[series], single.predict(GRID).variance
+        )
+
+
+@pytest.mark.parametrize("own", ["nothing", "kernel", "noise", "both"])
+def test_a_batch_of_series_is_a_stack_of_models(own: str) -> None:
+    t, y = stream(30)
+    y = torch.stack([y, y.cos()])
+    scales = torch.tensor([0.6, 1.1], dtype=torch.float64)[:, None, None]
+    noises = torch.tensor([0.01, 0.05], dtype=torch.float64)
+    kernel = rbf()
+    if own in ("kernel", "both"):
+        kernel = RBF(1, batch_shape=(2,), lengthscale=scales)
+    noise = noises if own in ("noise", "both") else torch.tensor(NOISE, dtype=torch.float64)
+    batch = OnlineGP(kernel, Gaussian(noise), LegS(9))
+    infos = [batch.update(t[part], y[:, part]) for part in torch.arange(30).split(10)]
+    law = batch.predict(GRID, full_cov=True)
+    scores = batch.log_prob(t, y)
+    for i in range(2):
+        single = OnlineGP(
+            RBF(1, lengthscale=scales[i]) if own in ("kernel", "both") else rbf(),
+            Gaussian(noise.expand(2)[i]),
+            LegS(9),
+        )
+        for info, part in zip(infos, torch.arange(30).split(10), strict=True):
+            torch.testing.assert_close(info.bound[i], single.update(t[part], y[i, part]).bound)
+        alone = single.predict(GRID, full_cov=True)
+        torch.testing.assert_close(law.mean[i], alone.mean)
+        torch.testing.assert_close(law.covariance[i], alone.covariance)
+        torch.testing.assert_close(scores[i], single.log_prob(t, y[i]))
+
+
+def test_arrays_of_all_kinds_give_one_model() -> None:
+    t, y = stream(20)
+    reference = model()
+    reference.update(t, y)
+    for times, targets in (
+        (t.numpy(), y.numpy()),
+        (t.tolist(), y.tolist()),
+        (pd.Series(t.numpy(), index=range(5, 25)), pd.Series(y.numpy(), index=range(7, 27))),
+        (t.clone().requires_grad_(), y.clone().requires_grad_()),
+    ):
+        gp = model()
+        gp.partial_fit(times, targets)
+        assert torch.equal(gp.predict(GRID).mean, reference.predict(GRID).mean)
+
+
+def test_calendar_stamps_are_times_in_the_chosen_unit() -> None:
+    days = pd.date_range("2024-01-01", periods=30, freq="6h")
+    y = stream(30)[1]
+    numbers, calendar = model(), model(time_unit="h")
+    numbers.update(6.0 * torch.arange(30), y)
+    info = calendar.update(pd.Series(days), y)
+    assert info.t_end == np.datetime64("2024-01-08T06:00")
+    new = pd.date_range("2024-01-03", periods=5, freq="h")
+    expected = numbers.predict(48.0 + torch.arange(5))
+    for stamps in (new, new.to_numpy(), list(new)):
+        torch.testing.assert_close(calendar.predict(stamps).mean, expected.mean)
+    later = calendar.rebase(pd.Timestamp("2024-02-01"))
+    assert later.t_end == np.datetime64("2024-02-01")
+
+
+@pytest.mark.parametrize("basis", [LegS(9), RandomSubset(9)])
+def test_updated_equals_update_and_leaves_the_old_model_alone(basis: Basis) -> None:
+    t, y = stream(30)
+    gp, twin = model(basis), model(basis)
+    for part in torch.arange(20).split(10):
+        gp.update(t[part], y[part])
+        twin.update(t[part], y[part])
+    before = gp.state_dict()
+    new = gp.updated(t[20:], y[20:])
+    after = gp.state_dict()
+    assert all(torch.equal(before[name], after[name]) for name in before | after)
+    twin.update(t[20:], y[20:])
+    expected, got = twin.state_dict(), new.state_dict()
+    assert all(torch.equal(expected[name], got[name]) for name in expected | got)
+    assert not torch.equal(gp.predict(GRID).mean, new.predict(GRID).mean)
+    first = model(basis)
+    first.updated(t, y)
+    assert first.state is None
+    assert first.clock is None
+
+
+@pytest.mark.usefixtures("plain_calls")
+def test_memory_is_flat_over_five_thousand_points_one_at_a_time() -> None:
+    gp = model(LegS(4), rebase="grow:1.05")
+    sizes = set()
+    for i in range(5000):
+        gp.update([0.01 * i], [math.sin(0.1 * i)])
+        if i % 500 == 1:
+            state = gp.state_dict()
+            sizes.add(sum(tensor.numel() * tensor.element_size() for tensor in state.values()))
+    assert len(sizes) == 1
+    assert gp.state is not None
+    assert gp.state.count == 5000
+
+
+def test_joint_and_noisy_predictions_belong_together() -> None:
+    t, y = stream(30)
+    gp = model()
+    gp.update(t, y)
+    single, joint = gp.predict(GRID), gp.predict(GRID, full_cov=True)
+    torch.testing.assert_close(joint.mean, single.mean)
+    torch.testing.assert_close(joint.variance, single.variance)
+    assert float(torch.linalg.eigvalsh(joint.covariance).min()) > -1e-10
+    noisy = gp.predict(GRID, include_noise=True)
+    torch.testing.assert_close(noisy.mean, single.mean)
+    torch.testing.assert_close(noisy.variance, single.variance + NOISE)
+    targets = torch.linspace(-1, 1, 40, dtype=torch.float64)
+    expected = torch.distributions.Normal(noisy.mean, noisy.variance.sqrt()).log_prob(targets)
+    torch.testing.assert_close(gp.log_prob(GRID, targets), expected)
+
+
+def test_samples_have_the_moments_of_the_posterior_and_obey_their_generator() -> None:
+    t, y = stream(30)
+    gp = model()
+    gp.update(t, torch.stack([y, -y]))
+    new = torch.tensor([0.0, 5.0, 11.0, 11.2], dtype=torch.float64)
+    draws = gp.sample(new, 20_000, torch.Generator().manual_seed(3))
+    assert draws.shape == (20_000, 2, 4)
+    law = gp.predict(new, full_cov=True)
+    torch.testing.assert_close(draws.mean(0), law.mean, rtol=0, atol=0.03)
+    for series in range(2):
+        covariance = draws[:, series].mT.cov()
+        torch.testing.assert_close(covariance, law.covariance[series], rtol=0, atol=0.04)
+    again = gp.sample(new, 20_000, torch.Generator().manual_seed(3))
+    assert torch.equal(draws, again)
+
+
+def test_coefficients_are_the_projections_of_the_posterior_process() -> None:
+    """Thesis C.2: u = W f(nodes) under q(f) has the law q(u)."""
+    t, y = stream(40)
+    gp = model(LegS(9))
+    gp.update(t, y)
+    assert gp.state is not None
+    tensors = gp.state.inducing.tensors()
+    law = gp.predict(tensors["nodes"][:, 0] + t[0], full_cov=True)
+    W, coefficients = tensors["weights"], gp.posterior_coefficients()
+    torch.testing.assert_close(coefficients.mean, W @ law.mean, rtol=0, atol=1e-6)
+    torch.testing.assert_close(
+        coefficients.covariance, W @ law.covariance @ W.mT, rtol=0, atol=1e-6
+    )
+    # The finite-basis picture is their sum, and close to the process where M resolves it.
+    fine = model(LegS(30), kernel=rbf(1.5))
+    fine.update(t, y)
+    inside = torch.linspace(float(t[0]) + 0.5, float(t[-1]) - 0.5, 50, dtype=torch.float64)
+    picture, process = fine.reconstruct(inside), fine.predict(inside)
+    torch.testing.assert_close(picture.mean, process.mean, rtol=0, atol=1e-3)
+    torch.testing.assert_close(picture.variance, process.variance, rtol=0, atol=1e-3)
+
+
+def test_changed_hyperparameters_are_followed_and_forgotten_again() -> None:
+    t, y = stream(30)
+    gp = model(t0=0.0)
+    gp.update(t, y, t_end=10.0)
+    before = gp.predict(GRID)
+    with torch.no_grad():
+        gp.kernel.raw_lengthscale.add_(0.2)
+    changed, absorbed = gp.predict(GRID), gp.updated([], [])
+    assert float((changed.mean - before.mean).abs().max()) > 1e-3
+    # What the change does to predictions, an update without data makes lasting.
+    torch.testing.assert_close(absorbed.predict(GRID).mean, changed.mean)
+    torch.testing.assert_close(absorbed.predict(GRID).variance, changed.variance)
+    with torch.no_grad():
+        gp.kernel.raw_lengthscale.sub_(0.2)
+    torch.testing.assert_close(gp.predict(GRID).mean, before.mean, rtol=0, atol=1e-7)
+
+
+def test_a_changed_kernel_sees_the_old_data_as_noisy_values_of_the_old_inducing_variables() -> None:
+    """The old site stays: pseudo-data at u_a with the precision of the data (Bui et al. 2017)."""
+    (t1, y1), (t2, y2) = (part[:15] for part in stream(30)), (part[15:] for part in stream(30))
+    gp = model(LegS(7), t0=0.0)
+    gp.update(t1, y1)
+    old = gp.state
+    assert old is not None
+    R, (G, h) = old.whitening.matrix, old.site
+    with torch.no_grad():
+        gp.kernel.raw_lengthscale.add_(0.3)
+    gp.update(t2, y2)
+    assert gp.state is not None
+    a, b, kernel = old.inducing, gp.state.inducing, gp.kernel
+    with torch.no_grad():
+        K_bb = b.covariance(kernel) + gp.state.whitening.jitter * torch.eye(7, dtype=torch.float64)
+        # Precision and shift of the sites as functions of u_b, through E[u_a | u_b] = C u_b.
+        C = R @ torch.linalg.solve(K_bb, a.cross_inducing(kernel, b).mT).mT
+        F = torch.linalg.solve(K_bb, b.cross(kernel, t2[:, None])).mT
+        precision = torch.linalg.inv(K_bb) + C.mT @ G @ C + F.mT @ F / NOISE
+        S = torch.linalg.inv(precision)
+        mean = S @ (C.mT @ h + F.mT @ y2 / NOISE)
+        H = torch.linalg.solve(K_bb, b.cross(kernel, GRID[:, None])).mT
+        expected = H @ mean
+    torch.testing.assert_close(gp.predict(GRID).mean, expected, rtol=0, atol=1e-6)
+
+
+def test_the_bound_is_that_of_an_update_and_absorbs_nothing() -> None:
+    t, y = stream(30)
+    gp = model()
+    gp.update(t[:15], y[:15])
+    before = gp.state_dict()
+    value = gp.bound(t[15:], y[15:])
+    value.sum().backward()
+    assert gp.kernel.raw_lengthscale.grad is not None
+    assert gp.likelihood.raw_noise.grad is not None
+    after = gp.state_dict()
+    assert all(torch.equal(before[name], after[name]) for name in before | after)
+    torch.testing.assert_close(value.detach(), gp.update(t[15:], y[15:]).bound)
+    # Its gradient is the slope of the bounds of models with other noise.
+    slope, raw = float(gp.likelihood.raw_noise.grad), gp.likelihood.raw_noise
+    values = []
+    for shift in (1e-5, -1e-5):
+        twin = model()
+        twin.load_state_dict(before)
+        with torch.no_grad():
+            twin.likelihood.raw_noise.copy_(raw + shift)
+        values.append(float(twin.bound(t[15:], y[15:]).detach()))
+    assert math.isclose(slope, (values[0] - values[1]) / 2e-5, rel_tol=1e-5)
+
+
+def test_information_is_lost_when_the_window_outgrows_the_basis_and_told() -> None:
+    t, y = stream(40)
+    gp = model(LegS(5))
+    first = gp.update(t[:10], y[:10])
+    later = gp.update(t[10:], y[10:])
+    assert float(first.lost_information) == 0.0
+    assert float(later.lost_information) > 0.1
+    assert (later.n_new, later.rank) == (30, 5)
+    assert math.isclose(later.jitter_used, 1e-8, rel_tol=1e-3)
+    assert later.t_end == float(t[-1])
+
+
+@pytest.mark.parametrize("basis", [LegS(9), Cosine(9), RandomSubset(9)])
+def test_single_precision_follows_double(basis: Basis) -> None:
+    t, y = stream(60)
+    single, double = model(basis, rbf(), dtype=torch.float32), model(basis, rbf(), rel_jitter=1e-6)
+    for part in torch.arange(60).split(20):
+        # A far origin is no harm: times are counted from t0 in double precision.
+        single.update(1e6 + t[part], y[part])
+        double.update(1e6 + t[part], y[part])
+    law = single.predict(1e6 + GRID)
+    assert law.mean.dtype == torch.float32
+    assert float(law.variance.min()) > -1e-5
+    torch.testing.assert_close(
+        law.mean.double(), double.predict(1e6 + GRID).mean, rtol=0, atol=5e-3
+    )
+
+
+def test_models_share_neither_basis_nor_randomness() -> None:
+    t, y = stream(30)
+    basis = RandomSubset(5)
+    one, two, other = model(basis, seed=1), model(basis, seed=1), model(basis, seed=2)
+    for gp in (one, two, other):
+        gp.update(t, y)
+    assert torch.equal(one.predict(GRID).mean, two.predict(GRID).mean)
+    assert not torch.equal(one.predict(GRID).mean, other.predict(GRID).mean)
+    assert one.basis is not basis
+    # Deep copies go their own way.
+    twin = copy.deepcopy(one)
+    twin.update(t[:3] + 11, y[:3])
+    assert torch.equal(one.predict(GRID).mean, two.predict(GRID).mean)
