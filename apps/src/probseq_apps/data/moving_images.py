@@ -19,7 +19,7 @@ _GREY = 16.0  # levels
 _WAVES = (0.9, 2.3)
 
 
-def moving_digits(num_frames: int, *, num_digits: int = 2, seed: int = 0) -> ChannelSeries:
+def moving_digits(num_frames: int, *, num_digits: int = 1, seed: int = 0) -> ChannelSeries:
     """A film of digits that move over a canvas of 16x16 pixels.
 
     The pictures are real, the motion is generated: on each axis the sum of two waves with random
@@ -72,7 +72,10 @@ def _path(num_frames: int, rng: np.random.Generator) -> Float64[np.ndarray, "n 2
 def _placed(
     picture: Float64[np.ndarray, "h w"], place: Float64[np.ndarray, " 2"]
 ) -> Float64[np.ndarray, "side side"]:
-    """The picture with its corner at a place between pixels, by linear interpolation."""
+    """The picture with its corner at a place between pixels, by linear interpolation.
+
+    With "grid-constant", what lies at the edge fades into the zeros outside instead of vanishing.
+    """
     canvas = np.zeros((_SIDE, _SIDE))
     canvas[:_DIGIT, :_DIGIT] = picture
-    return ndimage.shift(canvas, place, order=1, mode="constant", cval=0.0)
+    return ndimage.shift(canvas, place, order=1, mode="grid-constant", cval=0.0)

@@ -58,7 +58,7 @@ class ChannelSettings:
 class VaeSettings:
     """Model."""
 
-    num_inducing: int = 20
+    num_inducing: int = 30
     """Inducing variables M of every method."""
     num_latents: int = 6
     """Latent processes L."""
@@ -67,7 +67,7 @@ class VaeSettings:
     lengthscale: float = 0.3
     """Of the latents' RBF kernels to start from, in lengths of the first task; learned in the first
     task, then fixed."""
-    noise: float = 0.05
+    noise: float = 0.01
     """Variance of the channels' noise to start from."""
     carry: bool = True
     """Keep what inducing variables knew of earlier tasks as a site; without it they are made from

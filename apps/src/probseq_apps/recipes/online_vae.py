@@ -13,7 +13,7 @@ from probseq_apps.experiments.online_vae_settings import (
 
 
 def moving_digits_small() -> OnlineVaeSettings:
-    """The default: two digits on a canvas, five tasks of 40 frames, all methods in a minute."""
+    """The default: a digit on a canvas, five tasks of 40 frames, all methods in about a minute."""
     return OnlineVaeSettings()
 
 
@@ -26,7 +26,7 @@ def era5(num_inducing: int) -> OnlineVaeSettings:
     return OnlineVaeSettings(
         data="csv:era5.csv",
         stream=ChannelSettings(num_tasks=10, task_length=186),
-        model=VaeSettings(num_inducing=num_inducing, num_latents=20),
+        model=VaeSettings(num_inducing=num_inducing, num_latents=20, noise=0.1),
         training=VaeTrainingSettings(
             epochs=20, batch_size=16, learning_rate=5e-3, prediction_samples=100
         ),

@@ -1,0 +1,263 @@
+"""`probseq online vae`: settings, tasks, runs, and going on with a run."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from probseq_apps.data.channels import ChannelSeries
+from probseq_apps.data.errors import DataError
+from probseq_apps.experiments.online_vae import online_vae, results_file, run_method
+from probseq_apps.experiments.online_vae_evaluation import measure, results_of
+from probseq_apps.experiments.online_vae_model import build_vae, load_progress, save_progress
+from probseq_apps.experiments.online_vae_settings import (
+    ChannelSettings,
+    OnlineVaeSettings,
+    VaeSettings,
+    VaeTrainingSettings,
+    saved_online_vae,
+)
+from probseq_apps.experiments.online_vae_tasks import load_channels, make_stream
+from probseq_apps.experiments.settings import RunOptions
+from probseq_apps.recipes.online_vae import (
+    ONLINE_VAE_RECIPES,
+    for_channels,
+    load_online_vae_recipe,
+)
+from probseq_apps.training.runs import ConfigMismatchError
+
+TINY = OnlineVaeSettings(
+    method=("ohsvgp", "osvgp"),
+    seeds=(0,),
+    stream=ChannelSettings(num_tasks=2, num_frames=24),
+    model=VaeSettings(num_inducing=6, num_latents=2, hidden_dim=8),
+    training=VaeTrainingSettings(epochs=2, prediction_samples=4),
+)
+
+
+def line_series(n: int, channels: int = 2) -> ChannelSeries:
+    time = 10.0 + 2.0 * np.arange(n)
+    values = np.stack([time * (channel + 1) for channel in range(channels)], axis=1)
+    names = tuple(f"c{channel}" for channel in range(channels))
+    return ChannelSeries("lines", time, values, names, "time")
+
+
+def csv_of_waves(path: Path, n: int = 60) -> Path:
+    t = np.linspace(0.0, 6.0, n)
+    rows = [f"{a},{np.sin(a)},{np.cos(a)},{np.sin(a) * np.cos(a)}" for a in t]
+    path.write_text("\n".join(["time,u,v,w", *rows]) + "\n", encoding="utf-8")
+    return path
+
+
+def test_tasks_are_cut_in_time_and_counted_in_lengths_of_the_first() -> None:
+    stream = make_stream(line_series(21), TINY, seed=0)
+    first, second = stream.tasks
+    everything = torch.cat([first.t, first.test_t, second.t, second.test_t]).sort().values
+    # Ten steps in the first task, eleven in the second: what is left over is in the last.
+    torch.testing.assert_close(everything, torch.arange(21).double() / 9)
+    assert float(first.t.max()) == 1.0
+    assert float(second.t.min()) > 1.0
+    assert len(first.test_t) == len(second.test_t) == 2
+
+
+def test_a_task_length_leaves_later_steps_out() -> None:
+    settings = replace(TINY, stream=ChannelSettings(num_tasks=2, task_length=5))
+    stream = make_stream(line_series(21), settings, seed=0)
+    assert [len(task.t) + len(task.test_t) for task in stream.tasks] == [5, 5]
+
+
+def test_channels_are_standardised_by_what_the_first_task_learns() -> None:
+    series = line_series(40)
+    series.values[:, 1] = np.arange(40) >= 20  # constant in the first task
+    first, second = make_stream(series, TINY, seed=0).tasks
+    torch.testing.assert_close(first.y.mean(0), torch.zeros(2).double(), rtol=0, atol=1e-12)
+    torch.testing.assert_close(first.y[:, 0].std(), torch.tensor(1.0).double())
+    assert set(second.y[:, 1].tolist()) == {1.0}
+    assert float(second.y[:, 0].min()) > 1.0
+
+
+def test_pixels_stay_grey_levels() -> None:
+    film = load_channels(TINY, seed=0)
+    stream = make_stream(film, TINY, seed=0)
+    everything = torch.cat([part for task in stream.tasks for part in (task.y, task.test_y)])
+    assert float(everything.min()) >= 0.0
+    assert 0.8 < float(everything.max()) <= 1.0
+
+
+def test_too_few_steps_are_refused() -> None:
+    with pytest.raises(DataError, match="holds 5 time steps, too few for 2 tasks of 3 or more"):
+        make_stream(line_series(5), TINY, seed=0)
+    settings = replace(TINY, stream=ChannelSettings(num_tasks=2, task_length=11))
+    with pytest.raises(DataError, match="too few for 2 tasks of 11"):
+        make_stream(line_series(21), settings, seed=0)
+    still = line_series(20)
+    still.time[:] = 4.0
+    with pytest.raises(DataError, match="the first task must take time"):
+        make_stream(still, TINY, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"data": "mnist"}, "unknown data set 'mnist'"),
+        ({"data": "csv:"}, "csv:"),
+        ({"method": ("ohsvpg",)}, "ohsvgp"),
+        ({"method": ()}, "method must name at least one"),
+        ({"seeds": (0, 0)}, "seeds must not repeat"),
+        ({"seeds": (-1,)}, "seeds must be at least 0"),
+    ],
+)
+def test_bad_settings_are_refused(change: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        OnlineVaeSettings(**change)
+
+
+@pytest.mark.parametrize(
+    ("group", "change", "message"),
+    [
+        (ChannelSettings, {"num_tasks": 0}, "num_tasks"),
+        (ChannelSettings, {"task_length": 2}, "task_length must be at least 3"),
+        (ChannelSettings, {"test_share": 1.0}, "test_share must be between 0 and 1"),
+        (VaeSettings, {"num_latents": 0}, "num_latents"),
+        (VaeSettings, {"noise": 0.0}, "noise must be positive"),
+        (VaeSettings, {"consolidation": -1.0}, "consolidation must be at least 0"),
+        (VaeTrainingSettings, {"batch_size": 0}, "batch_size"),
+        (VaeTrainingSettings, {"learning_rate": 0.0}, "learning_rate must be positive"),
+    ],
+)
+def test_numbers_out_of_range_are_refused(
+    group: type, change: dict[str, object], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        group(**change)
+
+
+def test_recipes_hold_the_numbers_of_the_thesis() -> None:
+    era5 = load_online_vae_recipe("ohsvgp-era5-50")
+    assert (era5.stream.num_tasks, era5.stream.task_length) == (10, 186)
+    assert (era5.model.num_latents, era5.model.num_inducing) == (20, 50)
+    assert (era5.training.epochs, era5.training.learning_rate) == (20, 0.005)
+    assert load_online_vae_recipe("ohsvgp-era5-100").model.num_inducing == 100
+    for build in ONLINE_VAE_RECIPES.values():
+        assert OnlineVaeSettings.from_dict(json.loads(json.dumps(build().to_dict()))) == build()
+    assert for_channels(era5, "csv:mine.csv").data == "csv:mine.csv"
+    with pytest.raises(ValueError, match="ohsvgp-era5-50"):
+        load_online_vae_recipe("ohsvgp-era5-5")
+
+
+def test_metrics_over_all_tasks_pool_those_of_each() -> None:
+    stream = make_stream(line_series(30), TINY, seed=0)
+    model = build_vae("ohsvgp", 2, TINY.model, seed=0)
+    found = measure(model, stream.tasks, num_samples=3, generator=torch.Generator())
+    sizes = [len(task.test_t) for task in stream.tasks]
+    pooled = sum(n * each["rmse"] ** 2 for n, each in zip(sizes, found.each, strict=True))
+    assert found.over["rmse"] == pytest.approx((pooled / sum(sizes)) ** 0.5)
+    nlpd = sum(n * each["nlpd"] for n, each in zip(sizes, found.each, strict=True))
+    assert found.over["nlpd"] == pytest.approx(nlpd / sum(sizes))
+
+
+def test_results_have_the_form_of_an_online_report() -> None:
+    record = {"each": [{"nlpd": 1.0, "rmse": 2.0}], "over": {"nlpd": 1.0, "rmse": 2.0}}
+    results = results_of([record | {"seconds": 0.5, "lost": 3.0}], 2)
+    assert results["matrix"]["rmse"] == [[2.0, None]]
+    assert results["over_tasks"]["nlpd"] == [1.0]
+    assert results["lost_information"] == [3.0]
+
+
+def test_a_run_that_stopped_between_tasks_ends_as_if_it_had_not(tmp_path: Path) -> None:
+    stream = make_stream(load_channels(TINY, seed=0), TINY, seed=0)
+    whole, pictures = run_method("ohsvgp", stream, TINY, tmp_path / "whole.safetensors", seed=0)
+    half = tmp_path / "half.safetensors"
+    run_method("ohsvgp", stream._replace(tasks=stream.tasks[:1]), TINY, half, seed=0)
+    again, same = run_method("ohsvgp", stream, TINY, half, seed=0)
+    for name in ("matrix", "over_tasks", "lost_information"):
+        assert again[name] == whole[name]
+    assert pictures.keys() == same.keys() == {"truth", "learned", "last"}
+    for name in pictures:
+        assert torch.equal(pictures[name], same[name])
+
+
+def test_a_damaged_model_file_is_named(tmp_path: Path) -> None:
+    model = build_vae("ohsvgp", 2, TINY.model, seed=0)
+    file = tmp_path / "model.safetensors"
+    assert load_progress(file, model) == ([], {})
+    save_progress(file, model, [], {})
+    file.write_bytes(file.read_bytes()[:-50])
+    with pytest.raises(ValueError, match=r"model\.safetensors is damaged"):
+        load_progress(file, model)
+
+
+def test_methods_of_a_seed_start_from_equal_networks() -> None:
+    one, other = (build_vae(method, 3, TINY.model, seed=4) for method in ("ovc", "osvgp"))
+    for a, b in zip(one.encoder.parameters(), other.encoder.parameters(), strict=True):
+        assert torch.equal(a, b)
+    assert build_vae("ovc", 3, replace(TINY.model, carry=False), seed=4).carry is False
+
+
+def test_a_film_ends_in_tables_and_pictures(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = online_vae(TINY, RunOptions(run_dir=tmp_path / "run"))
+    text = capsys.readouterr().out
+    for word in ("256 channels", "ohsvgp", "osvgp", "RMSE", "NLPD", "forgetting", "grey levels"):
+        assert word in text
+    report = json.loads((folder / "report.json").read_text("utf-8"))
+    run = report["methods"]["ohsvgp"]["seeds"]["0"]
+    assert run["tasks"] == 2
+    assert run["matrix"]["rmse"][0][1] is None
+    assert np.isfinite(np.array(run["matrix"]["nlpd"][1], dtype=float)).all()
+    plots = {path.stem for path in (folder / "plots").glob("*.png")}
+    assert {"frames", "matrix-rmse", "per-task-nlpd", "per-task-rmse", "over-tasks"} <= plots
+    assert saved_online_vae(folder) == ("moving-digits-small", TINY)
+    assert "carried along as a site" in (folder / "report.md").read_text("utf-8")
+    # Going on with it does nothing again.
+    before = results_file(folder, "ohsvgp", 0).stat().st_mtime_ns
+    online_vae(TINY, RunOptions(run_dir=folder, resume=True))
+    assert results_file(folder, "ohsvgp", 0).stat().st_mtime_ns == before
+    other = replace(TINY, model=replace(TINY.model, carry=False))
+    with pytest.raises(ConfigMismatchError, match="carry"):
+        online_vae(other, RunOptions(run_dir=folder, resume=True))
+    online_vae(TINY, RunOptions(run_dir=folder, overwrite=True))
+    assert results_file(folder, "ohsvgp", 0).stat().st_mtime_ns > before
+
+
+def test_channels_of_ones_own_and_no_carried_site(tmp_path: Path) -> None:
+    settings = replace(
+        TINY,
+        data=f"csv:{csv_of_waves(tmp_path / 'waves.csv')}",
+        method=("ovc", "ovc-per-dim"),
+        seeds=(0, 1),
+        model=replace(TINY.model, carry=False),
+    )
+    folder = online_vae(settings, RunOptions(run_dir=tmp_path / "run"))
+    assert not (folder / "plots" / "frames.png").exists()
+    text = (folder / "report.md").read_text("utf-8")
+    assert "newest task alone" in text
+    assert "±" in text
+    assert "standard deviations" in text
+
+
+def test_nothing_is_written_where_data_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "few.csv"
+    file.write_text("time,u\n0,1\n1,2\n", encoding="utf-8")
+    settings = replace(TINY, data=f"csv:{file}")
+    with pytest.raises(DataError, match="too few for 2 tasks"):
+        online_vae(settings, RunOptions(run_dir=tmp_path / "run"))
+    with pytest.raises(ValueError, match="download must be off"):
+        online_vae(TINY, RunOptions(run_dir=tmp_path / "run", download=True))
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_method_that_fails_is_named_with_its_task(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise ValueError("no")
+
+    stream = make_stream(load_channels(TINY, seed=0), TINY, seed=0)
+    monkeypatch.setattr("ohsvgp.vae.OnlineSVGPVAE.fit_task", broken)
+    with pytest.raises(RuntimeError, match="osvgp, seed 3, task 1: no"):
+        run_method("osvgp", stream, TINY, tmp_path / "x.safetensors", seed=3)
