@@ -11,7 +11,7 @@ from scipy.optimize import minimize
 from scipy.stats import multivariate_normal
 from torch import Tensor
 
-from ohsvgp import Gaussian, LegS, OnlineGP
+from ohsvgp import Gaussian, LegS, OnlineGP, Poisson
 from ohsvgp.bases.points import AdamSteps, RandomSubset
 from ohsvgp.bases.variational_fourier import VariationalFourier
 from ohsvgp.hyperparameters import fit_hyperparameters
@@ -112,6 +112,17 @@ def test_refit_between_batches_raises_the_online_bound_and_absorbs_nothing() -> 
     )
     # The update then has exactly the bound that was maximised.
     assert float(gp.update(t[60:], y[60:]).bound) == pytest.approx(info.after, abs=1e-6)
+
+
+def test_other_likelihoods_are_fitted_by_the_bound_of_the_first_batch() -> None:
+    t = torch.linspace(0.0, 10.0, 60, dtype=torch.float64)
+    generator = torch.Generator().manual_seed(0)
+    y = torch.poisson((1.5 * (1.3 * t).sin()).exp(), generator=generator)
+    gp = OnlineGP(RBF(1, lengthscale=3.0), Poisson(), LegS(20))
+    info = fit_hyperparameters(gp, t, y)
+    assert info.objective == "bound"
+    assert info.after > info.before + 5
+    assert float(gp.update(t, y).bound) == pytest.approx(info.after, abs=1e-5)
 
 
 def test_learned_points_stay_as_chosen_while_hyperparameters_are_fitted() -> None:

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from ohsvgp.bases.points import PointBasis
 from ohsvgp.exact import log_marginal_likelihood
-from ohsvgp.inputs import as_mask, as_points, as_targets, start_clock
 from ohsvgp.likelihoods import Gaussian
+from ohsvgp.reading import read_batch
 from probseq.errors import CholeskyError, JitterWarning
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def fit_hyperparameters(
     parameters = [parameter for parameter in candidates if parameter.requires_grad]
     if not parameters:
         raise ValueError("model must have parameters that require gradients, got none")
-    x, targets, chosen = _read(model, t, y, mask)
+    x, targets, chosen = read_batch(model, t, y, mask).data
     count = targets.numel() if chosen is None else int(chosen.expand_as(targets).sum())
     if count == 0:
         raise ValueError("y must hold at least one target to fit hyperparameters, got none")
@@ -222,15 +222,3 @@ def _maximise(objective: _Objective, name: Literal["evidence", "bound"], steps: 
         failures=objective.failures,
         last_failure=objective.last_failure,
     )
-
-
-def _read(model: "OnlineGP", t: Any, y: Any, mask: Any) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Inputs of shape (n, d), targets and mask for the dense evidence, which needs no order."""
-    like = model.kernel.raw_lengthscale.detach()
-    chosen = as_mask(mask, y, "raise", like)
-    if model.of_time:
-        clock = model.clock or start_clock(t, model.time_unit, sort=True)
-        x = clock.internal(t).to(like)[:, None]
-    else:
-        x = as_points(t, model.kernel.dim, like)
-    return x, as_targets(y, x.shape[0], chosen, x), chosen

@@ -234,6 +234,25 @@ def test_state_round_trip_gives_equal_predictions() -> None:
     gp.update(t, y)
     copy.update(t, y)
     assert torch.equal(gp.predict(t).variance, copy.predict(t).variance)
+    other = OnlineGP(make(Matern52), Gaussian(0.1), VariationalFourier(6, 2.0, 6.0))
+    with pytest.raises(ValueError, match=r"got basis.end 5\.0 instead of 6\.0"):
+        other.load_state_dict(gp.state_dict())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("kernel_class", MATERNS)
+def test_variances_are_never_negative_up_to_the_edges(
+    kernel_class: type[Kernel], dtype: torch.dtype
+) -> None:
+    # Ends that float32 does not hold.
+    t = torch.linspace(0.1, 3.7, 40, dtype=torch.float64)
+    basis = VariationalFourier(31, 0.1, 3.7)
+    gp = OnlineGP(make(kernel_class), Gaussian(1e-3), basis, dtype=dtype, t0=0.3 / 3)
+    for part in torch.arange(40).chunk(4):
+        gp.update(t[part], t[part].sin())
+    variance = gp.predict(torch.linspace(0.1, 3.7, 301, dtype=torch.float64)).variance
+    # Whitening with the jitter of float32 is good to 1e-6.
+    assert float(variance.min()) > (-1e-10 if dtype == torch.float64 else -1e-5)
 
 
 def test_queries_and_data_outside_the_interval_are_refused_in_units_of_the_user() -> None:

@@ -13,7 +13,7 @@ from probseq.kernels import Kernel, Matern12, Matern32, Matern52
 
 __all__ = ["FourierProjections", "VariationalFourier"]
 
-# Round-off that a query at the edge may have, as a share of the interval.
+# Round-off that a query at the edge may have, as a share of the interval; more in float32.
 _EDGE = 1e-9
 
 # White noise of (d/dx + rate)^p f in units of outputscale·rate^(2p−1), for p = 1, 2, 3.
@@ -74,7 +74,7 @@ class FourierProjections(Inducing):
             ValueError: an input outside the interval, where this would not be the covariance.
         """
         start, end, origin = self.interval.tolist()
-        edge = _EDGE * (end - start)
+        edge = max(_EDGE, 16 * torch.finfo(x.dtype).eps) * (end - start)
         position = x[..., 0] + (origin - start)
         outside = (position < -edge) | (position > end - start + edge)
         if bool(outside.any()):
