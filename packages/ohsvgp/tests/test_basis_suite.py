@@ -74,7 +74,8 @@ def test_no_variance_is_negative_before_any_clamp(name, kind, dtype):
         # A smooth kernel in float32 may need more jitter than the default, and says so.
         warnings.simplefilter("ignore")
         gp = learn(BASES[name](25), x, y, kernel=make_kernel(kind), noise=1e-4, dtype=dtype, t0=0.0)
-    variance = gp.predict(np.linspace(0, 8, 161)).variance
+    # The covariance is not clamped.
+    variance = gp.predict(np.linspace(0, 8, 161), full_cov=True).variance
     assert variance.dtype == dtype
     # k** − ΣP² + Σ(C⁻¹P)² cancels numbers of size one. In float32 whitening with jitter j holds
     # ΣP² to about eps/√j = 1e-4; the grid, worst of all, is seen at −1.5e-4, the others above 0.

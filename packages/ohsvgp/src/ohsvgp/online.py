@@ -1,32 +1,30 @@
 """Gaussian processes that learn from a stream."""
 
 import copy
-from typing import Any, Literal, overload
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ohsvgp import core
 from ohsvgp.bases.base import Advance, Basis
 from ohsvgp.hyperparameters import FitInfo, fit_hyperparameters
 from ohsvgp.inducing import Inducing
-from ohsvgp.inputs import as_targets, nanoseconds, start_clock
+from ohsvgp.inputs import nanoseconds, start_clock
 from ohsvgp.likelihoods import Likelihood
-from ohsvgp.reading import Batch, read_batch, read_inputs
-from ohsvgp.saved import differences, identity, pack, unpack
+from ohsvgp.predictions import Predictions
+from ohsvgp.reading import Batch, read_batch
+from ohsvgp.saved import identity, pack, unpack
 from ohsvgp.state import OnlineState, UpdateInfo, hyperparameters
-from ohsvgp.step import Move, absorb, move
+from ohsvgp.step import absorb
 from ohsvgp.whitening import check_jitter
 from ohsvgp.window import growth_factor
-from probseq.gaussians import DiagonalGaussian
-from probseq.gaussians import Gaussian as JointGaussian
 from probseq.kernels import Kernel
 
 __all__ = ["OnlineGP"]
 
 
-class OnlineGP:
+class OnlineGP(Predictions):
     """Sparse Gaussian process that absorbs a stream and never sees old data again (thesis ch. 4).
 
     Inducing variables follow the stream as ``basis`` says; the posterior on them is carried along
@@ -88,9 +86,8 @@ class OnlineGP:
         check_jitter(rel_jitter, dtype)
         self.kernel = kernel.to(dtype)
         self.likelihood = likelihood.to(dtype)
-        self.whitening: Literal["chol", "eig"] = whitening
+        self.whitening = whitening
         self.rel_jitter = rel_jitter
-        self.rebase_policy = rebase
         self.time_unit = time_unit
         self.dtype = dtype
         self.generator = torch.Generator(kernel.raw_lengthscale.device).manual_seed(seed)
@@ -103,18 +100,8 @@ class OnlineGP:
             )
         nanoseconds(time_unit)
         self.clock = None if t0 is None else start_clock([t0], time_unit)
-        self._state: OnlineState | None = None
+        self._state = None
         self._identity = identity(self)
-
-    @property
-    def of_time(self) -> bool:
-        """Whether inputs are times; otherwise points, and the window is counted in points."""
-        return self.kernel.dim == 1
-
-    @property
-    def state(self) -> OnlineState | None:
-        """What is remembered of the stream; None before the first update."""
-        return self._state
 
     def update(
         self,
@@ -209,106 +196,6 @@ class OnlineGP:
         """
         return self.update([], self.kernel.raw_lengthscale.new_zeros(0), t_end=t_end)
 
-    @overload
-    def predict(
-        self, t: Any, *, full_cov: Literal[False] = False, include_noise: bool = False
-    ) -> DiagonalGaussian: ...
-    @overload
-    def predict(
-        self, t: Any, *, full_cov: Literal[True], include_noise: Literal[False] = False
-    ) -> JointGaussian: ...
-    def predict(
-        self, t: Any, *, full_cov: bool = False, include_noise: bool = False
-    ) -> DiagonalGaussian | JointGaussian:
-        """Posterior of f, or mean and variance of y, at new inputs; the prior before any update.
-
-        Args:
-            t: inputs, anywhere and in any order.
-            full_cov: the covariance of all inputs instead of variances.
-            include_noise: mean and variance of a new y instead of f.
-
-        Returns:
-            A Gaussian with batch dimensions of the series.
-
-        Raises:
-            ValueError: bad inputs, or both options at once.
-        """
-        if full_cov and include_noise:
-            raise ValueError(
-                "full_cov and include_noise exclude each other: noise is independent across "
-                "points, add it to the covariance's diagonal"
-            )
-        with torch.no_grad():
-            latent = self._latent(read_inputs(self, t), full_cov)
-            if include_noise:
-                return self.likelihood.predictive_moments(latent.mean, latent.variance)
-            return latent
-
-    def sample(
-        self, t: Any, num_samples: int, generator: torch.Generator | None = None
-    ) -> Float[Tensor, "s *b n"]:
-        """Draws of f from the posterior, jointly over the inputs.
-
-        Args:
-            t: inputs.
-            num_samples: S.
-            generator: source of randomness; torch's own if None.
-
-        Returns:
-            Samples of shape (S, *b, n).
-
-        Raises:
-            ValueError: bad inputs, or S below 1.
-        """
-        if num_samples < 1:
-            raise ValueError(f"num_samples must be at least 1, got {num_samples}")
-        return self.predict(t, full_cov=True).rsample((num_samples,), generator=generator)
-
-    def log_prob(self, t: Any, y: Any) -> Float[Tensor, "*b n"]:
-        """Log predictive density of every target by itself, noise included, in nats.
-
-        Args:
-            t: inputs of the targets, in any order.
-            y: targets of shape (*b, n).
-
-        Raises:
-            ValueError: bad inputs or targets.
-        """
-        x = read_inputs(self, t)
-        targets = as_targets(y, x.shape[0], None, x)
-        self.likelihood.check_targets(targets)
-        with torch.no_grad():
-            latent = self._latent(x, full_cov=False)
-            return self.likelihood.predictive_log_prob(latent.mean, latent.variance, targets)
-
-    def posterior_coefficients(self) -> JointGaussian:
-        """Law q(u) of the inducing variables: of f's projections on the basis (thesis C.2).
-
-        Raises:
-            ValueError: no data yet.
-        """
-        state = self._ready("posterior_coefficients")
-        with torch.no_grad():
-            # u = R⁻¹ v, and R⁻¹ = K_uu Rᵀ up to the jitter.
-            K_uu = state.inducing.covariance(self.basis.prior(self.kernel))
-            P = state.whitening.matrix @ K_uu
-            return core.predict(state.moments, P, K_uu, full_cov=True)
-
-    def reconstruct(self, t: Any) -> DiagonalGaussian:
-        """F ≈ Σ u_m g_m(t), u ~ q(u): the finite-basis picture of the posterior (thesis C.2).
-
-        Args:
-            t: inputs, inside the window.
-
-        Raises:
-            ValueError: no data yet, or a basis without orthogonal functions.
-        """
-        state = self._ready("reconstruct")
-        law = self.posterior_coefficients()
-        g = self.basis.functions(self.kernel, read_inputs(self, t), state.length).detach()
-        mean = (g.mT @ law.mean[..., None])[..., 0]
-        return DiagonalGaussian(mean, (g * (law.covariance @ g)).sum(-2).expand(mean.shape))
-
     def state_dict(self) -> dict[str, Tensor]:
         """Everything that predictions and further updates need, as a flat dict of tensors."""
         return pack(self)
@@ -331,7 +218,8 @@ class OnlineGP:
         """
         batch = read_batch(self, t, y, **options)
         kernel = self.basis.prior(self.kernel)
-        with torch.no_grad():
+        # Where sets hold the kernel's features they depend on its hyperparameters themselves.
+        with torch.set_grad_enabled(self.basis.fixed_hyperparameters):
             inducing = self._advance(kernel, batch, _twin(self.generator), True)
         step = self._move(kernel, inducing, True)
         return absorb(kernel, self.likelihood, step, batch.data)[1].value
@@ -359,66 +247,6 @@ class OnlineGP:
                 return absorb(kernel, self.likelihood, step, batch.data)[1].value.sum()
 
         return self.basis.refine(inducing, objective, step)
-
-    def _move(self, kernel: Kernel, inducing: Inducing, changed: bool) -> Move:
-        return move(
-            kernel,
-            self._state,
-            inducing,
-            method=self.whitening,
-            rel_jitter=self.rel_jitter,
-            changed=changed and self._state is not None,
-        )
-
-    def _latent(self, x: Tensor, full_cov: bool) -> DiagonalGaussian | JointGaussian:
-        kernel = self.basis.prior(self.kernel)
-        K_ss = kernel(x, x) if full_cov else kernel.diag(x)
-        state = self._current()
-        if state is None:
-            mean = torch.zeros_like(K_ss[..., 0] if full_cov else K_ss)
-            return JointGaussian(mean, K_ss) if full_cov else DiagonalGaussian(mean, K_ss)
-        P = core.features(kernel, state.inducing, state.whitening.matrix, x)
-        if full_cov:
-            return core.predict(state.moments, P, K_ss, full_cov=True)
-        return core.predict(state.moments, P, K_ss)
-
-    def _current(self) -> OnlineState | None:
-        """The state under the kernel's hyperparameters of now."""
-        old = self._state
-        if old is None or not self._changed():
-            return old
-        step = self._move(self.basis.prior(self.kernel), old.inducing, True)
-        site = old.site if step.T is None else core.carry(old.site, step.T)
-        now = hyperparameters(self.kernel)
-        return OnlineState(old.inducing, step.whitening, site, now, old.length, old.count)
-
-    def _ready(self, caller: str) -> OnlineState:
-        state = self._current()
-        if state is None:
-            raise ValueError(f"{caller} needs data: call update first")
-        return state
-
-    def _changed(self) -> bool:
-        """Whether hyperparameters are no longer those of the state.
-
-        Raises:
-            ValueError: they are not and the basis cannot follow, or another kernel, likelihood or
-                basis was put in place since the model was made.
-        """
-        if (now := identity(self)) != self._identity:
-            raise ValueError(
-                f"a model must stay of its kind, got {differences(now, self._identity)}: make a "
-                "new OnlineGP"
-            )
-        if self._state is None:
-            return False
-        changed = not torch.equal(self._state.hyperparameters, hyperparameters(self.kernel))
-        if changed and self.basis.fixed_hyperparameters:
-            raise ValueError(
-                f"kernel must keep its hyperparameters once {type(self.basis).__name__} has "
-                "absorbed data, they were changed: its inducing variables cannot be made again"
-            )
-        return changed
 
 
 def _twin(generator: torch.Generator) -> torch.Generator:

@@ -11,7 +11,7 @@ from ohsvgp.step import Data
 from ohsvgp.window import next_length
 
 if TYPE_CHECKING:
-    from ohsvgp.online import OnlineGP
+    from ohsvgp.predictions import Predictions
 
 __all__ = ["Batch", "read_batch", "read_inputs"]
 
@@ -33,7 +33,7 @@ class Batch:
     count: int
 
 
-def read_inputs(model: "OnlineGP", t: Any) -> Tensor:
+def read_inputs(model: "Predictions", t: Any) -> Tensor:
     """Inputs of a prediction, shape (n, dim); times are told since t0.
 
     Args:
@@ -51,7 +51,7 @@ def read_inputs(model: "OnlineGP", t: Any) -> Tensor:
 
 
 def read_batch(
-    model: "OnlineGP",
+    model: "Predictions",
     t: Any,
     y: Any,
     mask: Any = None,
@@ -111,7 +111,9 @@ def _end(clock: Clock, t_end: Any) -> float:
     return float(ends[0])
 
 
-def _data(model: "OnlineGP", x: Tensor, y: Any, mask: Tensor | None, order: Tensor | None) -> Data:
+def _data(
+    model: "Predictions", x: Tensor, y: Any, mask: Tensor | None, order: Tensor | None
+) -> Data:
     if order is not None and mask is not None:
         mask = mask[..., order]
     targets = as_targets(y, x.shape[0], mask, x, order)

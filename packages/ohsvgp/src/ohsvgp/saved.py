@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from ohsvgp.bases.base import Basis
 from ohsvgp.core import Site
 from ohsvgp.inputs import Clock
 from ohsvgp.state import OnlineState
 from ohsvgp.whitening import Whitening
 
 if TYPE_CHECKING:
-    from ohsvgp.online import OnlineGP
+    from ohsvgp.predictions import Predictions
 
 __all__ = ["differences", "identity", "pack", "unpack"]
 
@@ -26,7 +27,7 @@ _STATE = {
 }
 
 
-def pack(model: "OnlineGP") -> dict[str, Tensor]:
+def pack(model: "Predictions") -> dict[str, Tensor]:
     """All that the model is made of; the dict can be written with safetensors as it is.
 
     Args:
@@ -58,7 +59,7 @@ def pack(model: "OnlineGP") -> dict[str, Tensor]:
     return {name: tensor.detach().clone().contiguous() for name, tensor in tensors.items()}
 
 
-def unpack(model: "OnlineGP", tensors: dict[str, Tensor]) -> OnlineState | None:
+def unpack(model: "Predictions", tensors: dict[str, Tensor]) -> OnlineState | None:
     """Give the model the saved parameters, and return the saved state.
 
     Args:
@@ -101,7 +102,7 @@ def unpack(model: "OnlineGP", tensors: dict[str, Tensor]) -> OnlineState | None:
     )
 
 
-def _check_complete(model: "OnlineGP", parts: dict[str, dict[str, Tensor]]) -> None:
+def _check_complete(model: "Predictions", parts: dict[str, dict[str, Tensor]]) -> None:
     """Refuse saved parameters of other shapes, and a state of which something is missing."""
     for group, module in (("kernel", model.kernel), ("likelihood", model.likelihood)):
         got = {name: tuple(tensor.shape) for name, tensor in parts.get(group, {}).items()}
@@ -114,7 +115,7 @@ def _check_complete(model: "OnlineGP", parts: dict[str, dict[str, Tensor]]) -> N
         raise ValueError(f"tensors must hold a whole state, missing are {', '.join(missing)}")
 
 
-def identity(model: "OnlineGP") -> dict[str, Any]:
+def identity(model: "Predictions") -> dict[str, Any]:
     """What two models must share for one to read the other's state."""
     return {
         "schema": _SCHEMA,
@@ -122,11 +123,21 @@ def identity(model: "OnlineGP") -> dict[str, Any]:
         "dim": model.kernel.dim,
         "kernel_batch": list(model.kernel.batch_shape),
         "likelihood": type(model.likelihood).__name__,
-        "basis": type(model.basis).__name__,
-        "num_inducing": model.basis.num_inducing,
+        **_settings("basis", model.basis),
         "whitening": model.whitening,
         "dtype": str(model.dtype),
     }
+
+
+def _settings(name: str, basis: Basis) -> dict[str, Any]:
+    """Kind and numbers of a basis, and of one that it wraps: LegT(2.0) is not LegT(3.0)."""
+    settings: dict[str, Any] = {name: type(basis).__name__}
+    for field, value in vars(basis).items():
+        if isinstance(value, Basis):
+            settings |= _settings(f"{name}.{field}", value)
+        elif not field.startswith("_") and isinstance(value, int | float | str):
+            settings[f"{name}.{field}"] = value
+    return settings
 
 
 def differences(got: dict[str, Any], expected: dict[str, Any]) -> str:

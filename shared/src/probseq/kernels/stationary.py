@@ -162,8 +162,8 @@ class StationaryKernel(Kernel):
     smoothness: ClassVar[float]
 
     def _variance(self, x: Tensor) -> Tensor:
-        batch = torch.broadcast_shapes(x.shape[:-2], self.batch_shape)
-        return self.outputscale[..., None].expand(*batch, x.shape[-2])
+        # Not torch.broadcast_shapes, which imports sympy: seconds in the first call of a process.
+        return torch.broadcast_tensors(self.outputscale[..., None], x[..., 0])[0]
 
 
 class RBF(StationaryKernel):
