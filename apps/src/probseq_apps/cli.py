@@ -9,26 +9,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple, NoReturn, Protocol
+from typing import Annotated, Literal, NamedTuple
 
 import tyro
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
+from probseq_apps.cli_arguments import Command, refuse, value_of
+from probseq_apps.cli_online import parse_online
 from probseq_apps.data.names import unknown_name_message
+from probseq_apps.experiments.bench_online_settings import BenchOnlineSettings
 from probseq_apps.experiments.bench_settings import BenchSettings
-from probseq_apps.experiments.online_live_settings import LiveSettings, saved_model
-from probseq_apps.experiments.online_settings import OnlineSettings, saved_online
 from probseq_apps.experiments.regress_settings import RegressSettings, saved_regress
 from probseq_apps.experiments.report_settings import ReportSettings
 from probseq_apps.experiments.saved import saved_command
 from probseq_apps.experiments.settings import ClassifySettings, RunOptions
 from probseq_apps.recipes import RECIPES, for_data, load_recipe, small_recipe_name
-from probseq_apps.recipes.online import (
-    ONLINE_RECIPES,
-    for_stream,
-    load_online_recipe,
-    online_recipe_name,
-)
 from probseq_apps.recipes.regression import REGRESS_RECIPES, for_molecules, load_regress_recipe
 
 
@@ -81,56 +76,11 @@ class Regress:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Online:
-    """Learn a stream task by task with online Gaussian processes, and compare what they remember.
-
-    Every setting comes from a recipe, and flags override it. The defaults shown are those of the
-    recipe named by --recipe; without one, of the recipe that suits --data. `probseq online live`
-    forecasts a stream from standard input, `probseq online vae` is for many channels: each has a
-    --help of its own.
-    """
-
-    recipe: Annotated[str, arg(help=f"One of {', '.join(ONLINE_RECIPES)}.")] = "sp500-small"
-    settings: Annotated[OnlineSettings, arg(name="")] = field(default_factory=OnlineSettings)
-    run: Annotated[RunOptions, arg(name="")] = field(default_factory=RunOptions)
-
-    @property
-    def debug(self) -> bool:
-        """Whether errors show where they came from."""
-        return self.run.debug
-
-    def execute(self) -> None:
-        """Run the comparison."""
-        from probseq_apps.experiments.online import online
-
-        online(self.settings, self.run, recipe=self.recipe)
-
-
-@dataclass(frozen=True, kw_only=True)
-class OnlineLive:
-    """Learn lines `t,y` from standard input one by one; print a forecast `t,mean,sd` after each.
-
-    t is a number or an ISO date. With --state, a process that was killed goes on where it was;
-    the flags of the model then need not be repeated.
-    """
-
-    settings: Annotated[LiveSettings, arg(name="")] = field(default_factory=LiveSettings)
-
-    @property
-    def debug(self) -> bool:
-        """Whether errors show where they came from."""
-        return self.settings.debug
-
-    def execute(self) -> None:
-        """Follow the stream to its end."""
-        from probseq_apps.experiments.online_live import live
-
-        live(self.settings, sys.stdin, sys.stdout)
-
-
-@dataclass(frozen=True, kw_only=True)
 class Bench:
-    """Time the methods beside plain softmax attention: speed, and memory kept for training."""
+    """Time the methods beside plain softmax attention: speed, and memory kept for training.
+
+    `probseq bench online` times online Gaussian processes, with options of its own.
+    """
 
     subject: Annotated[Positional[Literal["attention"]], arg(help="What to time.")]
     settings: Annotated[BenchSettings, arg(name="")] = field(default_factory=BenchSettings)
@@ -145,6 +95,26 @@ class Bench:
         from probseq_apps.experiments.bench import bench_attention
 
         bench_attention(self.settings)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchOnline:
+    """Time updates of online Gaussian processes, and watch the memory of a long stream."""
+
+    settings: Annotated[BenchOnlineSettings, arg(name="")] = field(
+        default_factory=BenchOnlineSettings
+    )
+
+    @property
+    def debug(self) -> bool:
+        """Whether errors show where they came from."""
+        return self.settings.debug
+
+    def execute(self) -> None:
+        """Measure and print the table."""
+        from probseq_apps.experiments.bench_online import bench_online
+
+        bench_online(self.settings)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,19 +139,6 @@ class Report:
         from probseq_apps.report.paper_report import paper_report
 
         paper_report(self.settings.table, self.settings)
-
-
-class Command(Protocol):
-    """What the command line asks of a parsed command."""
-
-    @property
-    def debug(self) -> bool:
-        """Whether errors show where they came from."""
-        ...
-
-    def execute(self) -> None:
-        """Do it; imports what it needs."""
-        ...
 
 
 class Subcommand(NamedTuple):
@@ -215,7 +172,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(_help())
         return 0
     if name not in SUBCOMMANDS:
-        _refuse(unknown_name_message("command", name, SUBCOMMANDS))
+        refuse(unknown_name_message("command", name, SUBCOMMANDS))
     command = SUBCOMMANDS[name].parse(rest)
     # Failures of the data, the machine or the numbers are told in one line; an error that points
     # to a mistake in the program itself (TypeError, KeyError, ...) keeps its traceback.
@@ -243,7 +200,7 @@ def parse_classify(arguments: list[str]) -> Classify:
             OmitArgPrefixes[Classify], prog="probseq classify", args=arguments, default=default
         )
     except ValueError as error:  # what the settings refuse once all of them are known
-        _refuse(str(error))
+        refuse(str(error))
 
 
 def parse_regress(arguments: list[str]) -> Regress:
@@ -254,44 +211,19 @@ def parse_regress(arguments: list[str]) -> Regress:
             OmitArgPrefixes[Regress], prog="probseq regress", args=arguments, default=default
         )
     except ValueError as error:
-        _refuse(str(error))
+        refuse(str(error))
 
 
-def parse_online(arguments: list[str]) -> Command:
-    """Read the arguments of `probseq online`, `online live` and `online vae`."""
-    if arguments[:1] == ["live"]:
-        return parse_online_live(arguments[1:])
+def parse_bench(arguments: list[str]) -> Command:
+    """Read the arguments of `probseq bench attention` and `bench online`."""
     try:
-        default = _default_online(arguments)
-        return tyro.cli(
-            OmitArgPrefixes[Online], prog="probseq online", args=arguments, default=default
-        )
-    except ValueError as error:
-        _refuse(str(error))
-
-
-def parse_online_live(arguments: list[str]) -> OnlineLive:
-    """Read the arguments of `probseq online live`; those of the model come from the state."""
-    try:
-        state = _value_of("--state", arguments)
-        model = None if state is None else saved_model(Path(state))
-        settings = LiveSettings() if model is None else LiveSettings(model=model)
-        return tyro.cli(
-            OmitArgPrefixes[OnlineLive],
-            prog="probseq online live",
-            args=arguments,
-            default=OnlineLive(settings=settings),
-        )
-    except (ValueError, OSError) as error:
-        _refuse(str(error))
-
-
-def parse_bench(arguments: list[str]) -> Bench:
-    """Read the arguments of `probseq bench`."""
-    try:
+        if arguments[:1] == ["online"]:
+            return tyro.cli(
+                OmitArgPrefixes[BenchOnline], prog="probseq bench online", args=arguments[1:]
+            )
         return tyro.cli(OmitArgPrefixes[Bench], prog="probseq bench", args=arguments)
     except ValueError as error:
-        _refuse(str(error))
+        refuse(str(error))
 
 
 def parse_report(arguments: list[str]) -> Report:
@@ -299,7 +231,7 @@ def parse_report(arguments: list[str]) -> Report:
     try:
         return tyro.cli(OmitArgPrefixes[Report], prog="probseq report", args=arguments)
     except ValueError as error:
-        _refuse(str(error))
+        refuse(str(error))
 
 
 def _default_classify(arguments: Sequence[str]) -> Classify:
@@ -311,8 +243,8 @@ def _default_classify(arguments: Sequence[str]) -> Classify:
     Raises:
         ValueError: the recipe or the data set is unknown.
     """
-    recipe, data = _value_of("--recipe", arguments), _value_of("--data", arguments)
-    run_dir = _value_of("--run-dir", arguments)
+    recipe, data = value_of("--recipe", arguments), value_of("--data", arguments)
+    run_dir = value_of("--run-dir", arguments)
     if recipe is None and data is None and run_dir is not None and "--resume" in arguments:
         saved = saved_command(Path(run_dir))
         if saved is not None:
@@ -329,8 +261,8 @@ def _default_regress(arguments: Sequence[str]) -> Regress:
     Raises:
         ValueError: the recipe or the data set is unknown.
     """
-    recipe, data = _value_of("--recipe", arguments), _value_of("--data", arguments)
-    run_dir = _value_of("--run-dir", arguments)
+    recipe, data = value_of("--recipe", arguments), value_of("--data", arguments)
+    run_dir = value_of("--run-dir", arguments)
     if recipe is None and data is None and run_dir is not None and "--resume" in arguments:
         saved = saved_regress(Path(run_dir))
         if saved is not None:
@@ -338,33 +270,6 @@ def _default_regress(arguments: Sequence[str]) -> Regress:
     recipe = recipe or "zinc-small"
     settings = load_regress_recipe(recipe)
     return Regress(recipe=recipe, settings=for_molecules(settings, data or settings.data))
-
-
-def _default_online(arguments: Sequence[str]) -> Online:
-    """What `probseq online` does where no flag says otherwise, as `_default_classify`.
-
-    Raises:
-        ValueError: the recipe or the data set is unknown.
-    """
-    recipe, data = _value_of("--recipe", arguments), _value_of("--data", arguments)
-    run_dir = _value_of("--run-dir", arguments)
-    if recipe is None and data is None and run_dir is not None and "--resume" in arguments:
-        saved = saved_online(Path(run_dir))
-        if saved is not None:
-            return Online(recipe=saved[0], settings=saved[1])
-    recipe = recipe or online_recipe_name(data or "sp500")
-    settings = load_online_recipe(recipe)
-    return Online(recipe=recipe, settings=for_stream(settings, data or settings.data))
-
-
-def _value_of(flag: str, arguments: Sequence[str]) -> str | None:
-    value = None
-    for index, argument in enumerate(arguments):
-        if argument == flag and index + 1 < len(arguments):
-            value = arguments[index + 1]
-        elif argument.startswith(f"{flag}="):
-            value = argument.removeprefix(f"{flag}=")
-    return value
 
 
 def _help() -> str:
@@ -384,11 +289,6 @@ def _help() -> str:
     )
 
 
-def _refuse(message: str) -> NoReturn:
-    print(f"probseq: error: {message}", file=sys.stderr)
-    raise SystemExit(2)
-
-
 SUBCOMMANDS: dict[str, Subcommand] = {
     "classify": Subcommand(
         "train classifiers on one data set, compare accuracy and uncertainty (default: digits)",
@@ -403,7 +303,9 @@ SUBCOMMANDS: dict[str, Subcommand] = {
         parse_online,
     ),
     "report": Subcommand("put a table of the papers beside what run folders hold", parse_report),
-    "bench": Subcommand("time attention methods beside softmax attention", parse_bench),
+    "bench": Subcommand(
+        "time attention methods beside softmax attention, or online processes", parse_bench
+    ),
 }
 
 

@@ -19,7 +19,8 @@ SERIES_NAMES: tuple[str, ...] = ("sp500", "toy", "solar", "audio", "covid")
 
 _STRETCH = slice(20_000, 31_250)  # of the sub-band: 9,000 samples to learn and 2,250 to test
 _SAMPLES_PER_MS = 4
-_COVID_DAYS = (date(2020, 3, 12), date(2021, 2, 28))
+_AUDIO_NOISE = 0.1
+_COVID_DAYS = (date(2020, 3, 1), date(2021, 2, 28))
 _TOY_POINTS = 240
 _TOY_NOISE = 0.1
 _SECONDS_A_DAY = 86_400.0
@@ -236,16 +237,20 @@ def _audio(folder: Path) -> Series:
         raise DataError(f"{path} cannot be read: {error}") from error
     if len(values) < _STRETCH.stop - _STRETCH.start:
         raise DataError(f"{path}: demodulated must have {_STRETCH.stop:,} samples or more")
+    # Noise is part of their preparation, and the file comes without it. The sub-band alone has next
+    # to none, so that densities would measure round-off.
+    noise = np.random.default_rng(0).standard_normal(len(values))
+    values += _AUDIO_NOISE * values.std() * noise
     note = (
-        f"samples {_STRETCH.start:,} to {_STRETCH.stop - 1:,} of the demodulated sub-band: about "
-        "190 lengthscales"
+        f"samples {_STRETCH.start:,} to {_STRETCH.stop - 1:,} of the demodulated sub-band, about "
+        f"190 lengthscales; noise of {_AUDIO_NOISE} of its standard deviation is added"
     )
     time = np.arange(len(values)) / _SAMPLES_PER_MS
     return Series("audio", time, values, "ms", "sub-band", (note,))
 
 
 def _covid(folder: Path) -> Series:
-    """Daily deaths in Santa Catarina from the first one to the end of February 2021."""
+    """Daily deaths in Santa Catarina, March 2020 to February 2021."""
     path = _existing(folder / "covid_deaths_brazil" / "santa_catarina.csv")
     days: list[date] = []
     deaths: list[float] = []

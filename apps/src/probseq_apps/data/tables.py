@@ -86,7 +86,7 @@ def _uci(name: str, folder: Path, seed: int) -> Table:
 
 
 def _two_moons(seed: int) -> Table:
-    x, y = make_moons(n_samples=_MOONS, noise=_MOONS_NOISE, random_state=seed)
+    x, y = map(np.asarray, make_moons(_MOONS, noise=_MOONS_NOISE, random_state=seed))
     test = np.zeros(_MOONS, dtype=np.bool_)
     test[np.random.default_rng(seed).permutation(_MOONS)[:_MOONS_TEST]] = True
     note = f"{_MOONS} points with noise of standard deviation {_MOONS_NOISE}, drawn for each seed"

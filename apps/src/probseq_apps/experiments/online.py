@@ -12,7 +12,7 @@ from tqdm import tqdm
 
 from probseq_apps.experiments.folders import check_folder, default_folder
 from probseq_apps.experiments.online_evaluation import Curves, Results, evaluate, metric_names
-from probseq_apps.experiments.online_methods import Priors, build_learner
+from probseq_apps.experiments.online_methods import Priors, build_learner, make_likelihood
 from probseq_apps.experiments.online_report import write_online_report
 from probseq_apps.experiments.online_settings import ONLINE, OnlineSettings, online_config
 from probseq_apps.experiments.online_tasks import Stream, load_stream
@@ -51,6 +51,10 @@ def online(settings: OnlineSettings, options: RunOptions, *, recipe: str) -> Pat
     if options.download:
         raise ValueError("download must be off: the data of `online` are read from files")
     streams = {seed: load_stream(settings, options.data_dir, seed=seed) for seed in settings.seeds}
+    likelihood = make_likelihood(settings.model)
+    for stream in streams.values():
+        for task in stream.tasks:
+            likelihood.check_targets(torch.cat([task.y, task.test_y]))
     folder = options.run_dir or default_folder(ONLINE, settings.data)
     _prepare(folder, online_config(recipe, settings), options)
     with sole_use(folder):
@@ -132,9 +136,10 @@ def _run_all(settings: OnlineSettings, streams: dict[int, Stream], folder: Path)
 
 def _warm_up(stream: Stream, settings: OnlineSettings) -> None:
     """Pay for what torch does at its first use, so that it isn't the first method's time."""
-    fixed = replace(settings, model=replace(settings.model, hyperparameters="fixed"))
-    priors = Priors(stream, fixed.model, seed=0)
-    learner = build_learner("ovc", stream, fixed, priors, seed=0)
+    model = replace(settings.model, hyperparameters="fixed", learn_steps=1)
+    settings = replace(settings, method=("ovc-optz",), model=model)
+    priors = Priors(stream, model, seed=0)
+    learner = build_learner("ovc-optz", stream, settings, priors, seed=0)
     for task in stream.tasks[:2]:
         learner.learn(task.x, task.y)
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -17,14 +17,14 @@ from probseq_apps.experiments.online_tasks import Stream, Task
 _SAMPLES = 100  # of a count, for the coverage of thesis Eq. 4.20
 
 
+@runtime_checkable
 class Learner(Protocol):
-    """What is asked of a method.
+    """What is asked of a method."""
 
-    Attributes:
-        likelihood: observation model, which turns predictions of f into those of y.
-    """
-
-    likelihood: Likelihood
+    @property
+    def likelihood(self) -> Likelihood:
+        """Observation model, which turns predictions of f into those of y."""
+        ...
 
     def learn(self, x: Tensor, y: Tensor) -> float:
         """Absorb a task; what its updates lost of the old knowledge, in nats."""

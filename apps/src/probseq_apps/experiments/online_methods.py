@@ -16,10 +16,17 @@ from ohsvgp.bases.laguerre import LagT
 from ohsvgp.bases.legendre import LegS, LegT
 from ohsvgp.bases.path import Path
 from ohsvgp.bases.points import AdamSteps, PivotedCholesky, RandomSubset
+from ohsvgp.bases.recurrent import RecurrentFeatures
 from ohsvgp.bases.variational_fourier import VariationalFourier
 from ohsvgp.exact import exact_posterior
+from ohsvgp.hyperparameters import fit_hyperparameters
 from ohsvgp.inducing import PointFunctional
 from ohsvgp.likelihoods import Gaussian, Likelihood
+from ohsvgp.likelihoods.bernoulli import Bernoulli
+from ohsvgp.likelihoods.negative_binomial import NegativeBinomial
+from ohsvgp.likelihoods.poisson import Poisson
+from ohsvgp.likelihoods.student_t import StudentT
+from ohsvgp.ordering import Order
 from probseq.gaussians import DiagonalGaussian
 from probseq.kernels import RBF, Kernel, Matern12, Matern32, Matern52
 from probseq_apps.experiments.online_evaluation import Learner
@@ -28,7 +35,7 @@ from probseq_apps.experiments.online_tasks import Stream
 
 _KERNELS = {"rbf": RBF, "matern12": Matern12, "matern32": Matern32, "matern52": Matern52}
 _FIT_POINTS = 500
-_PATH_ORDERS = {
+_PATH_ORDERS: dict[str, Order] = {
     "ohsvgp-o": "given",
     "ohsvgp-k": "kernel-max",
     "ohsvgp-k-min": "kernel-min",
@@ -88,7 +95,7 @@ class Priors:
         chosen = torch.randperm(len(task.y), generator=generator)[:_FIT_POINTS].sort().values
         basis = PivotedCholesky(len(chosen))
         model = OnlineGP(prior.kernel, prior.likelihood, basis, seed=self._seed)
-        model.fit_hyperparameters(task.x[chosen], task.y[chosen], steps=self._settings.fit_steps)
+        fit_hyperparameters(model, task.x[chosen], task.y[chosen], steps=self._settings.fit_steps)
 
 
 class OnlineLearner:
@@ -96,8 +103,8 @@ class OnlineLearner:
 
     Args:
         model: which has seen nothing yet.
-        refit_steps: Adam steps for the hyperparameters of each task after the first; None to keep
-            them.
+        refit_steps: L-BFGS iterations for the hyperparameters of each task after the first; None
+            to keep them.
     """
 
     def __init__(self, model: OnlineGP, *, refit_steps: int | None) -> None:
@@ -107,7 +114,7 @@ class OnlineLearner:
     def learn(self, x: Tensor, y: Tensor) -> float:
         """Absorb a task."""
         if self._refit_steps is not None and self.model.state is not None:
-            self.model.fit_hyperparameters(x, y, steps=self._refit_steps)
+            fit_hyperparameters(self.model, x, y, steps=self._refit_steps)
         return float(self.model.update(x, y).lost_information)
 
     def latent(self, x: Tensor) -> DiagonalGaussian:
@@ -196,20 +203,12 @@ def make_likelihood(settings: GPSettings) -> Likelihood:
         case "gaussian":
             return Gaussian(settings.noise)
         case "student-t":
-            from ohsvgp.likelihoods.student_t import StudentT
-
             return StudentT(scale=settings.noise**0.5)
         case "poisson":
-            from ohsvgp.likelihoods.poisson import Poisson
-
             return Poisson()
         case "negative-binomial":
-            from ohsvgp.likelihoods.negative_binomial import NegativeBinomial
-
             return NegativeBinomial(settings.dispersion)
         case "bernoulli":
-            from ohsvgp.likelihoods.bernoulli import Bernoulli
-
             return Bernoulli()
 
 
@@ -244,9 +243,9 @@ def make_basis(
         case "ohsvgp":
             return LegS(M)
         case "ohsvgp-rff":
-            from ohsvgp.bases.recurrent import RecurrentFeatures
-
-            return RecurrentFeatures(LegS(M), num_features=settings.num_features)
+            return RecurrentFeatures(
+                LegS(M), num_features=settings.num_features, step=settings.recurrence
+            )
         case "ohsvgp-legt":
             return LegT(M, window)
         case "ohsvgp-lagt":

@@ -39,7 +39,7 @@ def write_online_report(
     Returns:
         The comparison as text, for the terminal.
     """
-    report = {
+    report: dict[str, Any] = {
         "experiment": ONLINE,
         "recipe": recipe,
         "settings": settings.to_dict(),

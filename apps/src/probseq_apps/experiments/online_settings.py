@@ -114,7 +114,7 @@ class GPSettings:
     """ovff: its own lengthscale where hyperparameters are fixed; None: of greatest evidence on the
     first task."""
     fit_steps: int = 100
-    """Adam steps for the hyperparameters of a task."""
+    """L-BFGS iterations for the hyperparameters of a task."""
     window: float | None = None
     """ohsvgp-legt, ohsvgp-fout: length of the sliding window in units of time; ohsvgp-lagt: time
     in which the past fades. None: the length of the first task."""
@@ -122,6 +122,9 @@ class GPSettings:
     """Paths: keep the inputs seen, for exact covariances, or random features of fixed size."""
     num_features: int = 1000
     """ohsvgp-rff, and paths that keep features: their number."""
+    recurrence: Literal["closed", "exact", "bilinear", "euler"] = "closed"
+    """ohsvgp-rff: how the features follow the stream: in closed form, or by steps from point to
+    point as in the thesis, which are too long for euler where points are sparse."""
     learn_steps: int = 100
     """osgpr, osvgp, ovc-optz: Adam steps on the inducing points at every task. The thesis has
     1000; a tenth is the default here, to be done in a minute."""

@@ -6,7 +6,7 @@ from torch import Tensor
 
 
 def forgetting(
-    matrix: Float[Tensor, "tasks tasks"], *, higher_is_better: bool = False
+    matrix: Float[Tensor, "..."], *, higher_is_better: bool = False
 ) -> Float[Tensor, " tasks"]:
     """How much worse each task is at the end than right after it was learned.
 

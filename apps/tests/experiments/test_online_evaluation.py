@@ -1,0 +1,213 @@
+import math
+
+import pytest
+import torch
+from scipy import stats
+
+from ohsvgp.likelihoods import Gaussian
+from ohsvgp.likelihoods.bernoulli import Bernoulli
+from ohsvgp.likelihoods.poisson import Poisson
+from probseq.gaussians import DiagonalGaussian
+from probseq_apps.experiments.online import run_method
+from probseq_apps.experiments.online_evaluation import Curves, Results, evaluate, metric_names
+from probseq_apps.experiments.online_methods import Priors
+from probseq_apps.experiments.online_settings import GPSettings, OnlineSettings, StreamSettings
+from probseq_apps.experiments.online_tables import final_table, forgotten, interval_text
+from probseq_apps.experiments.online_tasks import Stream, Task, load_stream
+
+
+class Constant:
+    """Predicts the same everywhere."""
+
+    def __init__(self, mean, variance, likelihood):
+        self.mean, self.variance, self.likelihood = mean, variance, likelihood.double()
+
+    def learn(self, x, y):
+        return 0.0
+
+    def latent(self, x):
+        shape = x.shape[:1]
+        return DiagonalGaussian(
+            torch.full(shape, self.mean, dtype=torch.float64),
+            torch.full(shape, self.variance, dtype=torch.float64),
+        )
+
+    def inducing_points(self):
+        return None
+
+
+def numbers(*values):
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def task(*test_y):
+    y = numbers(*test_y)
+    return Task(
+        torch.arange(3.0).double(), torch.zeros(3).double(), torch.zeros(len(y)).double(), y
+    )
+
+
+def generator():
+    return torch.Generator().manual_seed(0)
+
+
+def test_metrics_of_each_task_and_of_all_points_at_once():
+    learner = Constant(1.0, 0.5, Gaussian(0.25))
+    names = metric_names("gaussian")
+    each, over = evaluate(learner, [task(1.0), task(3.0, 0.0)], names, generator=generator())
+    density = stats.norm(1.0, math.sqrt(0.75)).logpdf
+    assert [found["rmse"] for found in each] == pytest.approx([0.0, math.sqrt(2.5)])
+    assert each[0]["nlpd"] == pytest.approx(-density(1.0))
+    assert over["nlpd"] == pytest.approx(-(density(1.0) + density(3.0) + density(0.0)) / 3)
+    assert over["rmse"] == pytest.approx(math.sqrt(5 / 3))
+
+
+def test_classes_have_accuracy_in_place_of_errors():
+    names = metric_names("bernoulli")
+    learner = Constant(0.7, 0.2, Bernoulli())
+    each, over = evaluate(learner, [task(1.0, 1.0), task(0.0)], names, generator=generator())
+    assert [found["accuracy"] for found in each] == [1.0, 0.0]
+    assert over["accuracy"] == pytest.approx(2 / 3)
+    assert names == ("nlpd", "accuracy")
+
+
+def test_counts_have_a_coverage_that_is_small_for_exact_predictions_only():
+    rate = 20.0
+    counts = torch.poisson(torch.full((600,), rate).double(), generator=generator())
+    names = metric_names("poisson")
+    errors = {}
+    for factor in (1.0, 1.5):
+        learner = Constant(math.log(factor * rate), 1e-12, Poisson())
+        _, over = evaluate(learner, [task(*counts.tolist())], names, generator=generator())
+        errors[factor] = over["ece"]
+    assert errors[1.0] < 0.07 < 0.3 < errors[1.5]
+
+
+def test_predictions_that_are_not_finite_are_an_error():
+    learner = Constant(math.nan, 1.0, Gaussian(0.1))
+    with pytest.raises(ArithmeticError, match="nlpd"):
+        evaluate(learner, [task(1.0)], ("nlpd",), generator=generator())
+
+
+def test_the_matrix_has_a_row_for_each_task_learned_and_nothing_for_the_future():
+    results = Results(("rmse",), 2)
+    results.add([{"rmse": 1.0}], {"rmse": 1.5}, seconds=0.1, lost=0.0)
+    results.add([{"rmse": 3.0}, {"rmse": 2.0}], {"rmse": 2.5}, seconds=0.2, lost=4.0)
+    assert results.to_dict() == {
+        "tasks": 2,
+        "matrix": {"rmse": [[1.0, None], [3.0, 2.0]]},
+        "over_tasks": {"rmse": [1.5, 2.5]},
+        "seconds": [0.1, 0.2],
+        "lost_information": [0.0, 4.0],
+    }
+    assert forgotten(results.to_dict()["matrix"]["rmse"], "rmse") == 2.0
+
+
+def test_the_table_has_final_values_forgetting_and_total_seconds():
+    run = {
+        "tasks": 2,
+        "matrix": {"nlpd": [[1.0, None], [2.0, 2.0]], "rmse": [[1.0, None], [3.0, 2.0]]},
+        "over_tasks": {"nlpd": [1.0, 2.25], "rmse": [1.5, 2.5]},
+        "seconds": [0.1, 0.2],
+        "lost_information": [0.0, 4.0],
+    }
+    heads, rows = final_table({"ovc": {"seeds": {"0": run}}})
+    assert heads[3] == "forgetting (RMSE) ↓"
+    assert rows == [["ovc", "2.250", "2.500", "2.000", "4.00", "0.300"]]
+
+
+def test_the_interval_is_students():
+    values = [1.0, 2.0, 4.0]
+    low, high = stats.t.interval(0.95, 2, loc=7 / 3, scale=stats.sem(values))
+    assert interval_text(values) == f"2.333±{(high - low) / 2:.3f}"
+    assert interval_text([1.0]) == "1.000"
+    assert interval_text([1.0, None]) == "—"
+
+
+def test_early_inducing_points_are_filled_up_with_nan():
+    class Growing(Constant):
+        size = 1
+
+        def inducing_points(self):
+            self.size += 1
+            return torch.zeros(self.size, 1, dtype=torch.float64)
+
+    grid = torch.linspace(0.0, 1.0, 5, dtype=torch.float64)
+    stream = Stream("own", (task(1.0), task(2.0)), grid, "t", "y", ())
+    curves = Curves(stream, "gaussian")
+    learner = Growing(0.5, 1.0, Gaussian(0.5))
+    curves.add(learner)
+    curves.add(learner)
+    arrays = curves.arrays()
+    assert arrays["inducing"].isnan().tolist() == [[False, False, True], [False, False, False]]
+    assert arrays["mean"].shape == (2, 5)
+    assert arrays["sd"][0, 0].item() == pytest.approx(math.sqrt(1.5))  # of a new y
+    assert arrays["train_task"].tolist() == [0, 0, 0, 1, 1, 1]
+    assert arrays["test_y"].tolist() == [1.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("data", "likelihood", "methods"),
+    [
+        ("toy", "gaussian", ("ohsvgp", "ohsvgp-rff", "ohsvgp-legt", "ohsvgp-lagt", "ohsvgp-fout")),
+        (
+            "toy",
+            "gaussian",
+            ("cosine", "grid", "ovc", "ovc-optz", "osgpr", "osvgp", "ovff", "exact"),
+        ),
+        ("two-moons", "bernoulli", ("ohsvgp-o", "ohsvgp-k", "ohsvgp-k-min", "ohsvgp-rand", "ovc")),
+    ],
+)
+def test_every_method_learns_a_first_task_far_better_than_its_prior(data, likelihood, methods):
+    settings = OnlineSettings(
+        data=data,
+        method=methods,
+        stream=StreamSettings(num_tasks=6),
+        model=GPSettings(
+            num_inducing=11,
+            likelihood=likelihood,
+            hyperparameters="fixed",
+            lengthscale=0.3,
+            ovff_lengthscale=0.5,
+            noise=0.02,
+            learn_steps=2,
+            num_features=200,
+        ),
+    )
+    stream = load_stream(settings, None, seed=0)
+    stream = Stream(stream.name, stream.tasks[:2], None, "", "", ())
+    priors = Priors(stream, settings.model, seed=0)
+    # The standard deviation of targets is one; a coin has 0.69 nats.
+    worst = 0.6 if data == "toy" else 0.4
+    for method in methods:
+        found, arrays = run_method(method, stream, settings, priors, seed=0)
+        assert found["over_tasks"]["nlpd"][0] < worst, method
+        assert ("inducing" in arrays) == (method in ("grid", "ovc", "ovc-optz", "osgpr", "osvgp"))
+
+
+def test_the_hyperparameters_of_the_first_task_are_those_of_greatest_evidence():
+    settings = GPSettings(num_inducing=5, lengthscale=1.0, noise=0.5)
+    parts = StreamSettings(num_tasks=6)
+    chosen = OnlineSettings(data="toy", method=("ovc",), stream=parts, model=settings)
+    stream = load_stream(chosen, None, seed=0)
+    kernel, likelihood = Priors(stream, settings, seed=0).of("ovc")
+    x, y = stream.tasks[0].x, stream.tasks[0].y
+
+    def evidence(lengthscale, variance, noise):
+        K = variance * torch.exp(-0.5 * ((x[:, None] - x) / lengthscale) ** 2)
+        K = K + noise * torch.eye(len(x), dtype=torch.float64)
+        law = torch.distributions.MultivariateNormal(torch.zeros_like(y), K)
+        return float(law.log_prob(y))
+
+    best = [kernel.lengthscale.item(), kernel.outputscale.item(), likelihood.noise.item()]
+    assert evidence(*best) > evidence(1.0, 1.0, 0.5)
+    for place in range(3):
+        for factor in (0.8, 1.25):
+            other = list(best)
+            other[place] *= factor
+            assert evidence(*other) <= evidence(*best) + 1e-6
+    # A method may change its own; others are not to see it.
+    priors = Priors(stream, settings, seed=0)
+    with torch.no_grad():
+        priors.of("ovc").kernel.raw_lengthscale.add_(1.0)
+    assert torch.equal(priors.of("grid").kernel.lengthscale, kernel.lengthscale)

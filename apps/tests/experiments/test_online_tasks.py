@@ -1,0 +1,111 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from probseq_apps.data.series import Series
+from probseq_apps.data.tables import Table
+from probseq_apps.experiments.online_settings import (
+    GPSettings,
+    OnlineSettings,
+    StreamSettings,
+)
+from probseq_apps.experiments.online_tasks import cut_series, cut_table, load_stream
+
+
+def settings(num_tasks=4, likelihood="gaussian", **stream):
+    return OnlineSettings(
+        method=("ohsvgp",),
+        stream=StreamSettings(num_tasks=num_tasks, **stream),
+        model=GPSettings(likelihood=likelihood),
+    )
+
+
+def series(count=101):
+    time = np.linspace(3.0, 8.0, count)
+    return Series("own", time, 5.0 + 2.0 * np.sin(time), "t", "y")
+
+
+def test_tasks_are_sequential_equal_and_disjoint():
+    stream = cut_series(series(), settings(), seed=0)
+    sizes = [len(task.y) for task in stream.tasks]
+    assert sum(sizes) == 81
+    assert max(sizes) - min(sizes) <= 1
+    for earlier, later in zip(stream.tasks, stream.tasks[1:], strict=False):
+        assert earlier.x.max() < later.x.min()
+        assert earlier.test_x.max() < later.test_x.min()
+    everything = torch.cat([torch.cat([task.x, task.test_x]) for task in stream.tasks])
+    assert sorted(everything.tolist()) == series().time.tolist()
+
+
+def test_points_for_evaluation_lie_in_the_time_of_their_task():
+    tasks = cut_series(series(), settings(), seed=1).tasks
+    for number, task in enumerate(tasks[:-1]):
+        assert task.test_x.max() <= task.x.max()
+        if number:
+            assert task.test_x.min() > tasks[number - 1].x.max()
+
+
+def test_the_seed_chooses_the_split():
+    first, again, other = (cut_series(series(), settings(), seed=seed) for seed in (0, 0, 1))
+    assert torch.equal(first.tasks[0].x, again.tasks[0].x)
+    assert not torch.equal(first.tasks[0].test_x, other.tasks[0].test_x)
+
+
+def test_targets_are_standardised_on_the_training_points_for_gaussian_noise_only():
+    stream = cut_series(series(), settings(), seed=0)
+    y = torch.cat([task.y for task in stream.tasks])
+    assert y.mean().item() == pytest.approx(0.0, abs=1e-12)
+    assert y.std(correction=0).item() == pytest.approx(1.0)
+    counts = replace(series(), values=np.arange(101.0))
+    plain = cut_series(counts, settings(likelihood="poisson"), seed=0)
+    assert torch.cat([task.test_y for task in plain.tasks]).max() <= 100.0
+    assert plain.tasks[0].y.tolist() == plain.tasks[0].y.round().tolist()
+
+
+def test_points_are_sorted_by_the_first_input_or_by_their_distance_from_the_origin():
+    x = np.random.default_rng(0).normal(size=(60, 3)) * [1.0, 10.0, 0.1] + 4.0
+    test = np.arange(60) % 3 == 0
+    table = Table("own", x, x[:, 0], test, ("a", "b", "c"), "y")
+    first = cut_table(table, settings(num_tasks=3))
+    inputs = torch.cat([task.x for task in first.tasks])
+    assert (inputs[1:, 0] >= inputs[:-1, 0]).all()
+    assert inputs.mean(0).tolist() == pytest.approx([0.0] * 3, abs=1e-12)
+    assert inputs.std(0, correction=0).tolist() == pytest.approx([1.0] * 3)
+    norms = torch.cat(
+        [task.x for task in cut_table(table, settings(num_tasks=3, order="l2")).tasks]
+    )
+    norms = norms.norm(dim=1)
+    assert (norms[1:] >= norms[:-1]).all()
+    assert first.dim == 3
+    assert first.grid is None
+
+
+def test_moons_keep_their_plane_and_get_a_grid_around_them():
+    chosen = OnlineSettings(
+        data="two-moons",
+        method=("ovc",),
+        stream=StreamSettings(num_tasks=3),
+        model=GPSettings(likelihood="bernoulli"),
+    )
+    stream = load_stream(chosen, None, seed=0)
+    x = torch.cat([task.x for task in stream.tasks])
+    assert x.shape == (450, 2)
+    assert stream.grid is not None
+    assert (stream.grid.amin(0) < x.amin(0)).all()
+    assert (stream.grid.amax(0) > x.amax(0)).all()
+
+
+@pytest.mark.parametrize(
+    ("count", "num_tasks", "named"),
+    [(20, 17, "num_tasks must be at most"), (20, 12, "no point for evaluation")],
+)
+def test_too_few_points_for_the_tasks_are_refused(count, num_tasks, named):
+    with pytest.raises(ValueError, match=named):
+        cut_series(series(count), settings(num_tasks=num_tasks), seed=0)
+
+
+def test_constant_targets_are_refused():
+    with pytest.raises(ValueError, match="nothing to learn"):
+        cut_series(replace(series(), values=np.ones(101)), settings(), seed=0)
