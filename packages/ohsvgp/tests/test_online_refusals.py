@@ -1,0 +1,320 @@
+"""What an online Gaussian process refuses, and that a refusal leaves it as it was."""
+
+import math
+import re
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import Tensor, nn
+
+from ohsvgp import (
+    Bernoulli,
+    Cosine,
+    Gaussian,
+    LegS,
+    OnlineGP,
+    Poisson,
+    RandomSubset,
+    VariationalFourier,
+)
+from probseq.errors import CholeskyError, JitterWarning
+from probseq.kernels import RBF, Kernel, Matern32
+
+T = torch.linspace(0, 5, 20, dtype=torch.float64)
+Y = T.sin()
+NAN, INF = math.nan, math.inf
+
+
+def model(**options: Any) -> OnlineGP:
+    return OnlineGP(RBF(1, lengthscale=0.8), Gaussian(0.02), LegS(6), **options)
+
+
+def assert_unchanged(gp: OnlineGP, act: Callable[[], object]) -> None:
+    before, clock, state = gp.state_dict(), gp.clock, gp.state
+    act()
+    after = gp.state_dict()
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert gp.clock is clock
+    assert gp.state is state
+
+
+BAD_UPDATES: list[tuple[str, tuple[Any, Any], dict[str, Any], str]] = [
+    ("NaN stamp", ([6.0, NAN], [0.0, 0.0]), {}, "t must be finite, got nan at position 1"),
+    ("infinite stamp", ([INF], [0.0]), {}, "t must be finite, got inf at position 0"),
+    ("NaN target", ([6.0, 7.0], [0.0, NAN]), {}, "y must be finite, got 1 NaN or infinite"),
+    ("infinite target", ([6.0], [-INF]), {}, "y must be finite"),
+    ("infinite target kept", ([6.0, 7.0], [INF, 0.0]), {"missing": "drop"}, "y must be finite"),
+    ("before t0", ([-0.5, 6.0], [0.0, 0.0]), {}, "t must not lie before t0=0.0, got -0.5"),
+    ("unsorted", ([7.0, 6.0], [0.0, 0.0]), {}, "t must be sorted"),
+    ("two-dimensional stamps", (np.zeros((2, 1)), [0.0, 0.0]), {}, "t must have shape (n,)"),
+    ("fewer targets", ([6.0, 7.0], [0.0]), {}, "y must have shape (..., 2) for 2 inputs, got (1,)"),
+    ("transposed", ([6.0, 7.0], np.zeros((2, 3))), {}, "y must have shape (..., 2)"),
+    ("mask of another shape", ([6.0], [0.0]), {"mask": [True, True]}, "mask must have y's shape"),
+    ("mask of numbers", ([6.0], [0.0]), {"mask": [1]}, "mask must be boolean"),
+    ("mask and drop", ([6.0], [0.0]), {"mask": [True], "missing": "drop"}, "exclude each other"),
+    ("other word for missing", ([6.0], [0.0]), {"missing": "skip"}, 'missing must be "raise"'),
+    ("calendar after numbers", (pd.to_datetime(["2020-01-01"]), [0.0]), {}, "t must hold numbers"),
+    (
+        "calendar t_end",
+        ([6.0], [0.0]),
+        {"t_end": pd.Timestamp("2020-01-01")},
+        "t_end must hold num",
+    ),
+    ("NaN t_end", ([6.0], [0.0]), {"t_end": NAN}, "t_end must be finite"),
+    ("two t_end", ([6.0], [0.0]), {"t_end": [7.0, 8.0]}, "t_end must be one stamp, got 2"),
+    ("words", (["a"], [0.0]), {}, "t must hold numbers or datetime64 stamps"),
+    ("words as targets", ([6.0], ["a"]), {}, "y must be an array of numbers"),
+]
+
+
+@pytest.mark.usefixtures("plain_calls")
+@pytest.mark.parametrize(
+    ("data", "options", "message"),
+    [case[1:] for case in BAD_UPDATES],
+    ids=[case[0] for case in BAD_UPDATES],
+)
+def test_a_bad_update_is_refused_and_the_model_stays(
+    data: tuple[Any, Any], options: dict[str, Any], message: str
+) -> None:
+    gp = model(t0=0.0)
+    gp.update(T, Y)
+
+    def act() -> None:
+        for call in (gp.update, gp.partial_fit, gp.updated, gp.bound):
+            with pytest.raises(ValueError, match=re.escape(message)):
+                call(*data, **options)
+
+    assert_unchanged(gp, act)
+
+
+def test_a_bad_first_update_leaves_no_clock() -> None:
+    gp = model()
+
+    def act() -> None:
+        with pytest.raises(ValueError, match="y must be finite"):
+            gp.update([3.0, 4.0], [0.0, NAN])
+
+    assert_unchanged(gp, act)
+    assert gp.update([1.0, 2.0], [0.0, 0.0]).t_end == 2.0
+
+
+def test_unsorted_stamps_are_sorted_on_demand_with_their_targets_and_mask() -> None:
+    order = torch.randperm(20, generator=torch.Generator().manual_seed(0))
+    hidden = T > 4.2
+    hidden[-1] = False
+    gp, sorted_gp = model(), model()
+    y = Y.masked_fill(hidden, NAN)
+    gp.update(T[order], y[order], mask=~hidden[order], sort=True)
+    sorted_gp.update(T, y, mask=~hidden)
+    assert gp.clock == sorted_gp.clock
+    torch.testing.assert_close(gp.predict(T).mean, sorted_gp.predict(T).mean)
+
+
+@pytest.mark.parametrize("t0", [None, 0.0])
+def test_a_first_batch_of_no_points_needs_an_end(t0: float | None) -> None:
+    gp = model(t0=t0)
+    with pytest.raises(ValueError, match="t must hold at least one stamp"):
+        gp.update([], [])
+    if t0 is not None:
+        info = gp.update([], [], t_end=5.0)
+        assert (info.n_new, info.t_end, float(info.bound)) == (0, 5.0, 0.0)
+        torch.testing.assert_close(gp.predict(T).variance, torch.ones(20, dtype=torch.float64))
+
+
+def test_a_batch_of_another_number_of_series_is_refused() -> None:
+    gp = model()
+    gp.update(T, torch.stack([Y, -Y]))
+    with pytest.raises(ValueError, match=re.escape("y must have shape (2, 1) like the series")):
+        gp.update([6.0], np.zeros((3, 1)))
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "y", "message"),
+    [
+        (Bernoulli(), [0.0, 1.0, 2.0], "y must"),
+        (Bernoulli(), [0.0, 0.5, 1.0], "y must"),
+        (Poisson(), [0.0, 3.0, -1.0], "y must"),
+        (Poisson(), [0.0, 3.0, 1.5], "y must"),
+    ],
+)
+def test_targets_outside_the_support_are_refused_unless_hidden(
+    likelihood: Any, y: list[float], message: str
+) -> None:
+    gp = OnlineGP(RBF(1), likelihood, LegS(4))
+    good = [float(value in (0.0, 1.0, 3.0)) for value in y]
+    with pytest.raises(ValueError, match=message):
+        gp.update([0.0, 1.0, 2.0], y)
+    assert gp.state is None
+    info = gp.update([0.0, 1.0, 2.0], y, mask=np.array(good, dtype=bool))
+    assert bool(info.bound.isfinite())
+    with pytest.raises(ValueError, match=message):
+        gp.log_prob([0.0, 1.0, 2.0], y)
+
+
+@pytest.mark.parametrize("noise", [0.0, -1.0, NAN, INF])
+def test_noise_must_be_a_variance(noise: float) -> None:
+    with pytest.raises(ValueError, match="noise must be above 0 and finite"):
+        Gaussian(noise)
+    with pytest.raises(ValueError, match="noise must be above 0 and finite"):
+        Gaussian(torch.tensor([0.1, noise]))
+
+
+@pytest.mark.parametrize("basis", [LegS, Cosine])
+def test_bases_need_inducing_variables_and_nodes_for_them(basis: Any) -> None:
+    with pytest.raises(ValueError, match="num_inducing must be at least 1, got 0"):
+        basis(0)
+    with pytest.raises(ValueError, match="num_nodes must be at least num_inducing=5, got 4"):
+        basis(5, num_nodes=4)
+
+
+def test_queries_outside_the_interval_of_variational_fourier_features_are_refused() -> None:
+    gp = OnlineGP(Matern32(1), Gaussian(0.1), VariationalFourier(7, 0.0, 5.0))
+    gp.update(T, Y)
+
+    def act() -> None:
+        for call in (gp.predict, lambda t: gp.update(t, [0.0]), lambda t: gp.sample(t, 2)):
+            with pytest.raises(ValueError, match=r"\[0, 5\]"):
+                call([5.5])
+
+    assert_unchanged(gp, act)
+
+
+@pytest.mark.usefixtures("plain_calls")
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"whitening": "svd"}, 'whitening must be "chol" or "eig"'),
+        ({"rel_jitter": 0.0}, "rel_jitter must be in (0, 0.0001], got 0"),
+        ({"rel_jitter": 1e-3}, "rel_jitter must be in (0, 0.0001], got 0.001"),
+        ({"rel_jitter": NAN}, "rel_jitter must be in (0, 0.0001], got nan"),
+        ({"rebase": "always"}, 'rebase must be "task", "manual" or "grow:"'),
+        ({"rebase": "grow:1.0"}, "with a factor above 1"),
+        ({"rebase": "grow:-2"}, "with a factor above 1"),
+        ({"t0": NAN}, "t must be finite"),
+        ({"t0": "yesterday"}, "t must hold numbers or datetime64 stamps"),
+        ({"time_unit": "fortnight"}, "time_unit must be a numpy code"),
+    ],
+)
+def test_options_are_checked_at_construction(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        model(**options)
+
+
+def test_points_have_no_time() -> None:
+    x, y = torch.rand(5, 2, dtype=torch.float64), torch.zeros(5, dtype=torch.float64)
+    for options in ({"t0": 0.0}, {"rebase": "manual"}):
+        with pytest.raises(ValueError, match="t0 and rebase must be left out for points of dim 2"):
+            OnlineGP(RBF(2), Gaussian(), RandomSubset(3), **options)
+    gp = OnlineGP(RBF(2), Gaussian(), RandomSubset(3))
+    gp.update(x, y)
+
+    def act() -> None:
+        for options, message in (
+            ({"t_end": 5.0}, "t_end must be left out for points of dim 2"),
+            ({"sort": True}, "sort must be False for points of dim 2"),
+        ):
+            with pytest.raises(ValueError, match=message):
+                gp.update(x, y, **options)
+        with pytest.raises(ValueError, match=re.escape("x must have shape (n, 2), got (5,)")):
+            gp.predict(y)
+
+    assert_unchanged(gp, act)
+
+
+@pytest.mark.usefixtures("plain_calls")
+def test_bad_predictions_are_refused() -> None:
+    gp = model()
+    gp.update(T, Y)
+
+    def act() -> None:
+        with pytest.raises(ValueError, match="full_cov and include_noise exclude each other"):
+            gp.predict(T, full_cov=True, include_noise=True)
+        with pytest.raises(ValueError, match="t must be finite"):
+            gp.predict([NAN])
+        with pytest.raises(ValueError, match="num_samples must be at least 1, got 0"):
+            gp.sample(T, 0)
+        with pytest.raises(ValueError, match="y must be finite"):
+            gp.log_prob([1.0], [NAN])
+        with pytest.raises(ValueError, match=re.escape("y must have shape (..., 2)")):
+            gp.log_prob([1.0, 2.0], [0.0])
+
+    assert_unchanged(gp, act)
+
+
+def test_coefficients_need_data_and_orthogonal_functions() -> None:
+    gp = model()
+    for call in (gp.posterior_coefficients, lambda: gp.reconstruct(T)):
+        with pytest.raises(ValueError, match="needs data: call update first"):
+            call()
+    points = OnlineGP(RBF(1), Gaussian(), RandomSubset(4))
+    points.update(T, Y)
+    with pytest.raises(ValueError, match="basis must have orthogonal functions"):
+        points.reconstruct(T)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda gp: setattr(gp, "kernel", Matern32(1).double()), "kernel Matern32 instead of RBF"),
+        (lambda gp: setattr(gp, "basis", LegS(7)), "num_inducing 7 instead of 6"),
+        (lambda gp: setattr(gp, "basis", Cosine(6)), "basis Cosine instead of LegS"),
+        (lambda gp: setattr(gp, "likelihood", Poisson()), "likelihood Poisson instead of Gaussian"),
+    ],
+)
+def test_a_model_stays_of_its_kind(change: Callable[[OnlineGP], None], message: str) -> None:
+    gp = model()
+    gp.update(T, Y)
+    change(gp)
+    state = gp.state
+    for call in (lambda: gp.update([6.0], [0.0]), lambda: gp.predict(T)):
+        with pytest.raises(ValueError, match=message):
+            call()
+    assert gp.state is state
+
+
+def test_too_small_a_jitter_in_single_precision_warns_when_the_model_is_made() -> None:
+    with pytest.warns(JitterWarning, match="rel_jitter 1e-08 is below the round-off of float32"):
+        model(rel_jitter=1e-8, dtype=torch.float32)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model(rel_jitter=1e-8)
+        model(rel_jitter=1e-6, dtype=torch.float32)
+
+
+class Indefinite(RBF):
+    """RBF minus a constant: no covariance once the constant is large."""
+
+    def __init__(self, minus: float) -> None:
+        super().__init__(1)
+        self.minus = nn.Parameter(torch.tensor(minus))
+
+    def _covariance(self, x: Tensor, z: Tensor) -> Tensor:
+        return super()._covariance(x, z) - self.minus
+
+
+def test_a_covariance_that_will_not_factorise_raises_and_the_model_stays() -> None:
+    kernel: Kernel = Indefinite(0.0)
+    gp = OnlineGP(kernel, Gaussian(0.1), RandomSubset(4))
+    gp.update(T[:10], Y[:10])
+    with torch.no_grad():
+        kernel.minus.fill_(5.0)
+
+    def act() -> None:
+        for call in (lambda: gp.update(T[10:], Y[10:]), lambda: gp.predict(T)):
+            with pytest.raises(CholeskyError, match="not positive definite"):
+                call()
+
+    assert_unchanged(gp, act)
+    with torch.no_grad():
+        kernel.minus.fill_(NAN)
+    with pytest.raises(CholeskyError, match="matrix must be finite"):
+        gp.update(T[10:], Y[10:])
+    with torch.no_grad():
+        kernel.minus.fill_(0.0)
+    assert gp.update(T[10:], Y[10:]).n_new == 10
