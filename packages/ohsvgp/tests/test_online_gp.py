@@ -79,8 +79,7 @@ def test_late_stamps_after_the_window_has_moved_are_exact_too() -> None:
     gp.update(t[early], y[early], t_end=10.0)
     gp.update(t[late], y[late])
     reference.update(t, y, t_end=10.0)
-    # Up to the jitter.
-    assert_equal_laws(gp, reference, 1e-7)
+    assert_equal_laws(gp, reference)
 
 
 def test_one_point_at_a_time_equals_batches_inside_a_window() -> None:
@@ -243,7 +242,7 @@ def test_updated_equals_update_and_leaves_the_old_model_alone(basis: Basis) -> N
 
 @pytest.mark.usefixtures("plain_calls")
 def test_memory_is_flat_over_five_thousand_points_one_at_a_time() -> None:
-    gp = model(LegS(4), rebase="grow:1.05")
+    gp = model(LegS(4, num_nodes=8), rebase="grow:1.05")
     sizes = set()
     for i in range(5000):
         gp.update([0.01 * i], [math.sin(0.1 * i)])

@@ -196,6 +196,23 @@ def test_gradients_reach_the_hyperparameters_through_the_kept_covariance() -> No
     torch.testing.assert_close(gradient[0, 1], (above - below) / 2e-5, rtol=1e-7, atol=1e-9)
 
 
+@pytest.mark.parametrize("memory", ["features", "inputs"])
+def test_the_gradient_of_the_bound_is_its_slope(memory: Any) -> None:
+    x, y = stream(25)
+    gp = model(6, memory=memory, num_features=30)
+    raw = gp.kernel.raw_lengthscale
+    gp.bound(x, y).backward()
+    assert raw.grad is not None
+    values = []
+    for shift in (1e-5, -1e-5):
+        with torch.no_grad():
+            raw[0, 1] += shift
+            values.append(float(gp.bound(x, y)))
+            raw[0, 1] -= shift
+    slope = (values[0] - values[1]) / 2e-5
+    assert abs(float(raw.grad[0, 1]) - slope) < 1e-5 * abs(slope)
+
+
 @pytest.mark.parametrize("order", ["given", "kernel-max", "kernel-min", "random"])
 def test_both_memories_are_one_model_under_the_kernel_of_the_features(order: Any) -> None:
     x, y = stream(60)
