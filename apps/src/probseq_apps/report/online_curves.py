@@ -122,7 +122,7 @@ def _line(axes: Axes, name: str, x: np.ndarray, band: Band, order: Sequence[str]
             band.mean - band.half,
             band.mean + band.half,
             color=style["color"],
-            alpha=0.15,
+            alpha=0.12,
             linewidth=0,
         )
 
@@ -135,7 +135,7 @@ def _seeds_title(text: str, metrics: Mapping[str, Mapping[str, Band]]) -> str:
     banded = any(
         np.isfinite(band.half).any() for methods in metrics.values() for band in methods.values()
     )
-    return f"{text}, mean over seeds with 95% bands" if banded else f"{text} (one seed)"
+    return f"{text}, mean over seeds{' with 95% bands' if banded else ' (too few for bands)'}"
 
 
 def _seconds_text(value: float) -> str:

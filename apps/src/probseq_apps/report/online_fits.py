@@ -36,7 +36,8 @@ def final_figure(predictions: Mapping[str, Predictions], labels: tuple[str, str]
         _fit(axes, one, one.num_tasks - 1)
         axes.set_title(method, fontsize=10)
     last = max(one.num_tasks for one in predictions.values())
-    _finish(figure, found, list(predictions.values()), labels[1], f"Prediction after task {last}")
+    title = f"Prediction after task {last}"
+    _finish(figure, found, list(predictions.values()), labels[1], title, first=last - 1)
     label_bottom(found, across, labels[0])
     return figure
 
@@ -60,20 +61,23 @@ def tasks_figure(method: str, one: Predictions, labels: tuple[str, str]) -> Figu
     return figure
 
 
-def value_limits(several: list[Predictions]) -> tuple[float, float]:
+def value_limits(several: list[Predictions], first: int = 0) -> tuple[float, float]:
     """Ends of the vertical axis: those of the data, with room for bands but not for explosions.
 
     Args:
         several: predictions that share an axis.
+        first: the first of the tasks after which predictions are shown.
     """
     arrays = [one.arrays for one in several]
     data = np.concatenate([a[name] for a in arrays for name in ("train_y", "test_y")])
     low, high = float(np.nanmin(data)), float(np.nanmax(data))
     room = 0.6 * (high - low) or 1.0
-    bands = [(a["mean"] + sign * 2 * a["sd"]) for a in arrays for sign in (-1.0, 1.0)]
-    reach = np.concatenate([band.ravel() for band in bands])
+    reach = np.concatenate([edge.ravel() for edge in _edges(several, first)])
     reach = reach[np.isfinite(reach)]
     bottom = max(low - room, min(low, float(reach.min(initial=low))))
+    if low >= 0.0 and np.array_equal(data, np.round(data)):
+        # Counts have no negative values, whatever the band says.
+        bottom = 0.0
     top = min(high + room, max(high, float(reach.max(initial=high))))
     return bottom - _BELOW * (top - bottom), top + 0.04 * (top - bottom)
 
@@ -84,6 +88,12 @@ def task_borders(one: Predictions) -> list[float]:
     spans = [(t[task == k].min(), t[task == k].max()) for k in np.unique(task)]
     pairs = pairwise(spans)
     return [float(0.5 * (end + start)) for (_, end), (start, _) in pairs if end <= start]
+
+
+def _edges(several: list[Predictions], first: int) -> list[np.ndarray]:
+    """Lower and upper edges of the bands that are shown."""
+    shown = [(one.arrays["mean"][first:], one.arrays["sd"][first:]) for one in several]
+    return [mean + sign * 2 * sd for mean, sd in shown for sign in (-1.0, 1.0)]
 
 
 def _fit(axes: Axes, one: Predictions, task: int) -> None:
@@ -154,13 +164,13 @@ def _finish(
     several: list[Predictions],
     label: str,
     title: str,
+    first: int = 0,
 ) -> None:
-    low, high = value_limits(several)
+    low, high = value_limits(several, first)
     found[0].set_ylim(low, high)
     times = np.concatenate([one.arrays["t"] for one in several])
     found[0].set_xlim(float(times.min()), float(times.max()))
-    bands = [one.arrays["mean"] + s * 2 * one.arrays["sd"] for one in several for s in (-1, 1)]
-    beyond = any(band.min() < low or band.max() > high for band in bands)
+    beyond = any(edge.min() < low or edge.max() > high for edge in _edges(several, first))
     figure.supylabel(label, fontsize=10)
     cut = "; bands beyond the axis are cut off" if beyond else ""
     figure.suptitle(f"{title}{cut}", fontsize=11)

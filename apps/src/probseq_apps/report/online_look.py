@@ -19,6 +19,7 @@ _MARKERS = "osD^vP"
 # What is further above the middle half of all values than this many times their distance from the
 # lowest value is cut off.
 _FAR = 3.0
+_BAND_ROOM = 0.25
 
 _METRICS: Mapping[str, tuple[str, Literal["higher", "lower"]]] = {
     "nlpd": ("NLPD (nats)", "lower"),
@@ -64,12 +65,18 @@ def limits(curves: Mapping[str, np.ndarray], halves: Mapping[str, np.ndarray]) -
     lowest = float(values.min())
     upper = float(np.quantile(values, 0.75))
     cap = upper + _FAR * max(upper - lowest, 1e-3 * abs(upper))
-    shown = values[values <= cap]
-    top, bottom = float(shown.max()), lowest
+    highest = float(values[values <= cap].max())
+    # Bands of few seeds are wide: they may widen the axis by so much.
+    room = _BAND_ROOM * (highest - lowest)
+    top, bottom = highest, lowest
     for name, half in halves.items():
-        high, low = curves[name] + half, curves[name] - half
-        top = max(top, float(np.max(high[high <= cap], initial=top)))
-        bottom = min(bottom, float(np.min(low[low >= 2 * lowest - cap], initial=bottom)))
+        known = np.isfinite(half) & (curves[name] <= highest)
+        high, low = (curves[name] + sign * half for sign in (1.0, -1.0))
+        top = max(top, min(highest + room, float(np.max(high[known], initial=highest))))
+        bottom = min(bottom, max(lowest - room, float(np.min(low[known], initial=lowest))))
+    if lowest >= 0.0:
+        # Errors have no negative values, whatever their band says.
+        bottom = max(bottom, 0.0)
     margin = 0.05 * (top - bottom) or 0.05 * abs(top) or 0.05
     cut = {
         name: float(np.nanmax(np.where(np.isfinite(curve), curve, -math.inf)))

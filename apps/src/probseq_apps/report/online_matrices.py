@@ -28,7 +28,9 @@ def matrix_figure(metric: str, methods: Mapping[str, Band]) -> Figure:
     tasks = max(len(band.mean) for band in methods.values())
     bounds = limits({name: band.mean for name, band in methods.items()}, {})
     shown = np.concatenate([band.mean[np.isfinite(band.mean)] for band in methods.values()])
-    scale = Normalize(float(shown.min()), min(float(shown.max()), bounds.high))
+    low, high = float(shown.min()), min(float(shown.max()), bounds.high)
+    # A single value has no scale of its own.
+    scale = Normalize(low if low < high else high - 0.1 * (abs(high) or 1.0), high)
     # Dark is bad.
     colours = matplotlib.colormaps["cividis_r" if lower_is_better(metric) else "cividis"]
     side = max(1.6, 0.9 + 0.26 * tasks)
@@ -66,7 +68,8 @@ def forgetting(metric: str, matrix: np.ndarray) -> float:
     """
     change = (matrix[-1] - np.diagonal(matrix))[:-1]
     worse = float(change.mean()) if change.size else 0.0
-    return worse if lower_is_better(metric) else -worse
+    # No minus before zero.
+    return (worse if lower_is_better(metric) else -worse) + 0.0
 
 
 def _caption(metric: str, matrix: np.ndarray) -> str:

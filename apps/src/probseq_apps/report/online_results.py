@@ -28,7 +28,7 @@ class SeedResult:
 
     matrix: Mapping[str, Float[np.ndarray, "tasks tasks"]]
     over_tasks: Mapping[str, Float[np.ndarray, " tasks"]]
-    seconds: Float[np.ndarray, " tasks"]
+    seconds: Float[np.ndarray, " learned"]
 
 
 class Band(NamedTuple):
@@ -36,7 +36,8 @@ class Band(NamedTuple):
 
     Attributes:
         mean: over the seeds.
-        half: half length by Student's t; NaN for a single seed.
+        half: half length by Student's t; NaN for fewer than three seeds, of which two would have
+            thirteen standard errors.
     """
 
     mean: np.ndarray
@@ -181,7 +182,7 @@ def band(values: Sequence[Any]) -> Band:
     """
     array = np.stack([np.asarray(value, dtype=float) for value in values])
     mean = array.mean(0)
-    if len(array) < 2:
+    if len(array) < 3:
         return Band(mean, np.full_like(mean, math.nan))
     error = array.std(0, ddof=1) / math.sqrt(len(array))
     return Band(mean, float(stats.t.ppf(0.975, len(array) - 1)) * error)
