@@ -80,7 +80,7 @@ def test_channels_are_standardised_by_what_the_first_task_learns() -> None:
 
 
 def test_pixels_stay_grey_levels() -> None:
-    film = load_channels(TINY, seed=0)
+    film = load_channels(TINY)
     stream = make_stream(film, TINY, seed=0)
     everything = torch.cat([part for task in stream.tasks for part in (task.y, task.test_y)])
     assert float(everything.min()) >= 0.0
@@ -168,7 +168,7 @@ def test_results_have_the_form_of_an_online_report() -> None:
 
 
 def test_a_run_that_stopped_between_tasks_ends_as_if_it_had_not(tmp_path: Path) -> None:
-    stream = make_stream(load_channels(TINY, seed=0), TINY, seed=0)
+    stream = make_stream(load_channels(TINY), TINY, seed=0)
     whole, pictures = run_method("ohsvgp", stream, TINY, tmp_path / "whole.safetensors", seed=0)
     half = tmp_path / "half.safetensors"
     run_method("ohsvgp", stream._replace(tasks=stream.tasks[:1]), TINY, half, seed=0)
@@ -257,7 +257,7 @@ def test_a_method_that_fails_is_named_with_its_task(
     def broken(*_: object, **__: object) -> None:
         raise ValueError("no")
 
-    stream = make_stream(load_channels(TINY, seed=0), TINY, seed=0)
+    stream = make_stream(load_channels(TINY), TINY, seed=0)
     monkeypatch.setattr("ohsvgp.vae.OnlineSVGPVAE.fit_task", broken)
     with pytest.raises(RuntimeError, match="osvgp, seed 3, task 1: no"):
         run_method("osvgp", stream, TINY, tmp_path / "x.safetensors", seed=3)

@@ -61,10 +61,8 @@ def online_vae(
         check_folder(options.run_dir, options, experiment=ONLINE_VAE)
     if options.download:
         raise ValueError("download must be off: the data of `online vae` are read from files")
-    streams = {
-        seed: make_stream(load_channels(settings, seed=seed), settings, seed=seed)
-        for seed in settings.seeds
-    }
+    series = load_channels(settings)
+    streams = {seed: make_stream(series, settings, seed=seed) for seed in settings.seeds}
     folder = options.run_dir or default_folder(ONLINE_VAE, settings.data)
     _prepare(folder, online_vae_config(recipe, settings), options)
     with sole_use(folder):

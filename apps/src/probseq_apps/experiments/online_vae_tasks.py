@@ -1,7 +1,6 @@
 """A series of channels cut into tasks, each with time steps to learn and to test."""
 
 from itertools import pairwise
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -13,7 +12,7 @@ from probseq_apps.data.channels import ChannelSeries, read_csv_channels
 from probseq_apps.data.errors import DataError
 from probseq_apps.data.moving_images import moving_digits
 from probseq_apps.data.names import own_path
-from probseq_apps.experiments.online_vae_settings import MOVING_DIGITS, OnlineVaeSettings
+from probseq_apps.experiments.online_vae_settings import OnlineVaeSettings
 from probseq_apps.training.schedule import derive_seed
 
 # Two time steps to learn and one to test.
@@ -50,18 +49,16 @@ class ChannelStream(NamedTuple):
     unit: str
 
 
-def load_channels(settings: OnlineVaeSettings, *, seed: int) -> ChannelSeries:
-    """The series of a seed: films differ between seeds, files don't.
+def load_channels(settings: OnlineVaeSettings) -> ChannelSeries:
+    """The series: one film for all seeds, or a file.
 
     Raises:
         DataError: the file is missing or damaged.
     """
-    if settings.data == MOVING_DIGITS:
-        return moving_digits(settings.stream.num_frames, seed=derive_seed(seed, "moving digits"))
     path = own_path(settings.data)
     if path is None:
-        raise DataError(f"data must be {MOVING_DIGITS} or csv:PATH, got {settings.data!r}")
-    return read_csv_channels(Path(path), time_column=settings.stream.time_column)
+        return moving_digits(settings.stream.num_frames)
+    return read_csv_channels(path, time_column=settings.stream.time_column)
 
 
 def make_stream(series: ChannelSeries, settings: OnlineVaeSettings, *, seed: int) -> ChannelStream:

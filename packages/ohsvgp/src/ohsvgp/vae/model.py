@@ -1,6 +1,7 @@
 """Variational autoencoder with online Gaussian processes as its latents (thesis C.3, 4.6.3)."""
 
 import copy
+import math
 from typing import Any
 
 import torch
@@ -8,6 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ohsvgp.bases.base import Basis
+from ohsvgp.core import Site
 from ohsvgp.inducing import Inducing
 from ohsvgp.inputs import Clock, start_clock
 from ohsvgp.state import OnlineState, hyperparameters
@@ -36,6 +38,8 @@ class OnlineSVGPVAE(nn.Module):
     (Jazbec et al. 2021). After a task its sites stay, summed up in those of M inducing variables
     that ``basis`` moves along: LegS makes it OHSVGP, ``PivotedCholesky`` OVC, ``RandomSubset``
     plain OSVGP. Networks are kept from forgetting by elastic weight consolidation.
+
+    Give the modules on the device where they shall stay; state and random numbers live there too.
 
     Deviations from thesis C.3: the corrected bound and the carried site of ``vae.objective``, and
     σ², where it is learned, is consolidated like the networks.
@@ -101,16 +105,15 @@ class OnlineSVGPVAE(nn.Module):
                 f"kernel must have dim=1 and batch_shape=() or ({num_latents},), "
                 f"got dim={kernel.dim} and batch_shape={kernel.batch_shape}"
             )
-        if not 0 < noise < float("inf"):
+        if not 0 < noise < math.inf:
             raise ValueError(f"noise must be a variance above 0 and finite, got {noise}")
-        if not 0 <= consolidation < float("inf"):
+        if not 0 <= consolidation < math.inf:
             raise ValueError(f"consolidation must be at least 0 and finite, got {consolidation}")
         self.encoder = encoder
         self.decoder = decoder
         self.kernel = kernel
-        self.raw_noise = nn.Parameter(
-            torch.tensor(noise, dtype=torch.float64).log(), requires_grad=learn_noise
-        )
+        level = torch.tensor(noise, dtype=torch.float64, device=kernel.raw_lengthscale.device)
+        self.raw_noise = nn.Parameter(level.log(), requires_grad=learn_noise)
         self.num_latents = num_latents
         self.carry = carry
         self.rel_jitter = rel_jitter
@@ -176,18 +179,6 @@ class OnlineSVGPVAE(nn.Module):
             ValueError: bad data, a number below 1, or hyperparameters or inducing variables that
                 cannot be learned with this basis.
         """
-        for name, value in (
-            ("epochs", epochs),
-            ("batch_size", 1 if batch_size is None else batch_size),
-            ("num_samples", num_samples),
-        ):
-            if value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}")
-        if learn_kernel and self.basis.fixed_hyperparameters:
-            raise ValueError(
-                f"learn_kernel must be False with {type(self.basis).__name__}: its inducing "
-                "variables cannot be made again under other hyperparameters"
-            )
         clock, task = self.prepare(t, y)
         self.train()
         bounds, inducing = train(
@@ -203,13 +194,11 @@ class OnlineSVGPVAE(nn.Module):
         self.eval()
         with torch.no_grad():
             window = self.window(task, inducing)
-            found = self.amortised(task, window)
+        found = self.amortised(task, window)
         if self.consolidation_weight > 0:
-            latent = self.amortised(task, window).latent
-            fisher = predictive_fisher(
-                latent, self.decoder, self.noise, self.kept(), self.generator
-            )
-            self.consolidation.consolidate(self.kept(), fisher)
+            kept = self.kept()
+            fisher = predictive_fisher(found.latent, self.decoder, self.noise, kept, self.generator)
+            self.consolidation.consolidate(kept, fisher)
         self._remember(clock, task, window, found)
         return TaskInfo(bounds, found.lost_information, task.x.shape[0])
 
@@ -221,7 +210,7 @@ class OnlineSVGPVAE(nn.Module):
             y: as in ``fit_task``.
             num_samples: draws of f per time point.
         """
-        _, task = self.prepare(t, y)
+        task = self.prepare(t, y)[1]
         return self.task_bound(task, self.window(task, task.inducing), None, num_samples)
 
     def prepare(self, t: Any, y: Any) -> tuple[Clock, Task]:
@@ -327,18 +316,17 @@ class OnlineSVGPVAE(nn.Module):
             t: stamps.
             num_samples: S.
             include_noise: y instead of its mean given f.
-            generator: source of randomness; the model's own if None.
+            generator: source of randomness; torch's own if None.
 
         Raises:
             ValueError: bad stamps, or S below 1.
         """
         if num_samples < 1:
             raise ValueError(f"num_samples must be at least 1, got {num_samples}")
-        source = self.generator if generator is None else generator
-        mean = self.decoder(latent_samples(self.latent(t), num_samples, source))
+        mean = self.decoder(latent_samples(self.latent(t), num_samples, generator))
         if not include_noise:
             return mean
-        noise = torch.randn(mean.shape, generator=source, dtype=mean.dtype, device=mean.device)
+        noise = torch.randn(mean.shape, generator=generator, dtype=mean.dtype, device=mean.device)
         return mean + self.noise.sqrt() * noise
 
     def predict(
@@ -385,7 +373,7 @@ class OnlineSVGPVAE(nn.Module):
         means = self.sample(t, num_samples, include_noise=False, generator=generator)
         data = as_channels(y, means.shape[1], means)
         density = gaussian_log_density(data, means, self.noise)
-        return density.logsumexp(0) - torch.tensor(float(num_samples)).log()
+        return density.logsumexp(0) - math.log(num_samples)
 
     @torch.no_grad()
     def reconstruct(self, y: Any) -> Float[Tensor, "n d"]:
@@ -402,13 +390,7 @@ class OnlineSVGPVAE(nn.Module):
         )
 
     def _remember(self, clock: Clock, task: Task, window: Window, found: Amortised) -> None:
-        step = window.step
-        state = OnlineState(
-            step.inducing,
-            step.whitening,
-            found.site,
-            hyperparameters(self.kernel),
-            task.length,
-            task.count,
-        )
+        step, now = window.step, hyperparameters(self.kernel)
+        site = Site(found.site.precision.detach(), found.site.shift.detach())
+        state = OnlineState(step.inducing, step.whitening, site, now, task.length, task.count)
         self.memory = Memory(clock, state, self.memory.tasks + 1)

@@ -116,7 +116,7 @@ def read_task(
         The clock by which the task's times are told, and the task.
 
     Raises:
-        ValueError: no stamps, unsorted or too early ones, or bad data.
+        ValueError: no stamps, unsorted or too early ones, a first task of no length, or bad data.
     """
     clock = memory.clock or start_clock(t, time_unit)
     times = clock.internal(t)
@@ -131,6 +131,10 @@ def read_task(
     data = as_channels(y, x.shape[0], x)
     old = memory.state
     length = max(float(times[-1]), 0.0 if old is None else old.length)
+    if not length > 0:
+        raise ValueError(
+            "t must span some time in the first task, got a single instant: give more stamps, or t0"
+        )
     step = Advance(
         kernel=basis.prior(kernel),
         previous=None if old is None else old.inducing,

@@ -42,8 +42,18 @@ def train(
         Mean bound of every epoch in nats per time point, and the inducing set.
 
     Raises:
-        ValueError: inducing variables that are no points are to be learned.
+        ValueError: a number below 1, or hyperparameters or inducing variables that cannot be
+            learned with this basis.
     """
+    numbers = {"epochs": epochs, "batch_size": batch_size, "num_samples": num_samples}
+    for name, value in numbers.items():
+        if value is not None and value < 1:
+            raise ValueError(f"{name} must be at least 1, got {value}")
+    if learn_kernel and model.basis.fixed_hyperparameters:
+        raise ValueError(
+            f"learn_kernel must be False with {type(model.basis).__name__}: its inducing "
+            "variables cannot be made again under other hyperparameters"
+        )
     points = _Points(task.inducing, model.kernel) if learn_inducing else None
     kept: list[nn.Parameter] = model.kept()
     hyperparameters = list(model.kernel.parameters()) if learn_kernel else []
