@@ -31,6 +31,10 @@ def exit_code(arguments):
         (["classify", "--recipe", "sgpa-cifar"], "'sgpa-cifar10'"),
         (["classify", "--corruptions", "gausian_noise"], "'gaussian_noise'"),
         (["clasify"], "'classify'"),
+        (["online", "--method", "ohsvpg"], "'ohsvgp'"),
+        (["online", "--recipe", "solar-51"], "'solar-50'"),
+        (["online", "live", "--horizn", "2"], "--horizon"),
+        (["online", "vae", "--recipe", "moving-digits"], "'moving-digits-small'"),
     ],
 )
 def test_unknown_names_exit_2_with_the_nearest_before_torch_is_imported(arguments, nearest):

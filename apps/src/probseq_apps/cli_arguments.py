@@ -2,9 +2,10 @@
 
 import sys
 from collections.abc import Sequence
-from typing import NoReturn, Protocol
+from typing import NoReturn, Protocol, runtime_checkable
 
 
+@runtime_checkable
 class Command(Protocol):
     """What the command line asks of a parsed command."""
 

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -98,7 +99,11 @@ class OnlineLive:
         """Follow the stream to its end."""
         from probseq_apps.experiments.online_live import live
 
-        live(self.settings, sys.stdin, sys.stdout)
+        live(self.settings, sys.stdin, partial(print, flush=True), _complain)
+
+
+def _complain(message: str) -> None:
+    print(message, file=sys.stderr, flush=True)
 
 
 def parse_online(arguments: list[str]) -> Command:

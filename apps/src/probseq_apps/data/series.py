@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from pathlib import Path
 
-import matplotlib
 import numpy as np
 from jaxtyping import Float64
 from numpy.typing import NDArray
@@ -189,6 +188,8 @@ def parse_number(text: str) -> float:
 
 def _sp500() -> Series:
     """Monthly S&P 500 index since 1990, of matplotlib's sample data."""
+    import matplotlib  # late: a stream from standard input needs none
+
     path = Path(matplotlib.get_data_path()) / "sample_data" / "Stocks.csv"
     if not path.is_file():
         raise DataError(

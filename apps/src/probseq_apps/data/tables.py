@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 from jaxtyping import Bool, Float64
-from sklearn.datasets import make_moons
 
 from probseq_apps.data.errors import DataError
 from probseq_apps.data.image_files import read_parquet_table
@@ -86,6 +85,8 @@ def _uci(name: str, folder: Path, seed: int) -> Table:
 
 
 def _two_moons(seed: int) -> Table:
+    from sklearn.datasets import make_moons  # late: slow to import
+
     x, y = map(np.asarray, make_moons(_MOONS, noise=_MOONS_NOISE, random_state=seed))
     test = np.zeros(_MOONS, dtype=np.bool_)
     test[np.random.default_rng(seed).permutation(_MOONS)[:_MOONS_TEST]] = True

@@ -11,11 +11,10 @@ never lost. After a crash the stream goes on with the lines that were not absorb
 """
 
 import json
-import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import numpy as np
 import torch
@@ -179,15 +178,18 @@ def build_live_model(settings: LiveModel) -> OnlineGP:
 
 
 def live(
-    settings: LiveSettings, lines: Iterable[str], output: TextIO, complaints: TextIO = sys.stderr
+    settings: LiveSettings,
+    lines: Iterable[str],
+    tell: Callable[[str], None],
+    complain: Callable[[str], None],
 ) -> None:
-    """Read lines to the end; print a forecast after each.
+    """Read lines to the end; tell a forecast after each.
 
     Args:
         settings: model, forecast and state.
         lines: the stream.
-        output: where forecasts go; flushed after each line.
-        complaints: where lines that cannot be understood are named.
+        tell: takes the forecasts, line by line.
+        complain: takes messages about lines that cannot be understood.
 
     Raises:
         ValueError: the state's file is damaged, or belongs to another model.
@@ -203,7 +205,7 @@ def live(
         try:
             learned = stream.learn(line)
         except ValueError as error:
-            print(f"line {number} skipped: {error}", file=complaints, flush=True)
+            complain(f"line {number} skipped: {error}")
             learned = False
         unsaved += 1
         if unsaved == settings.every:
@@ -211,8 +213,7 @@ def live(
             unsaved = 0
         if learned:
             for text in stream.forecast():
-                print(text, file=output)
-            output.flush()
+                tell(text)
     if unsaved:
         stream.save()
 

@@ -193,23 +193,31 @@ def build_learner(
 
 def make_kernel(settings: GPSettings, dim: int) -> Kernel:
     """The prior covariance, with a lengthscale for each dimension."""
-    lengthscale = torch.full((dim,), settings.lengthscale, dtype=torch.float64)
-    return _KERNELS[settings.kernel](dim, lengthscale=lengthscale, outputscale=settings.outputscale)
+    return _KERNELS[settings.kernel](
+        dim,
+        lengthscale=_double(settings.lengthscale).expand(dim),
+        outputscale=_double(settings.outputscale),
+    )
 
 
 def make_likelihood(settings: GPSettings) -> Likelihood:
     """The observation model."""
     match settings.likelihood:
         case "gaussian":
-            return Gaussian(settings.noise)
+            return Gaussian(_double(settings.noise))
         case "student-t":
-            return StudentT(scale=settings.noise**0.5)
+            return StudentT(scale=_double(settings.noise).sqrt())
         case "poisson":
             return Poisson()
         case "negative-binomial":
-            return NegativeBinomial(settings.dispersion)
+            return NegativeBinomial(_double(settings.dispersion))
         case "bernoulli":
             return Bernoulli()
+
+
+def _double(value: float) -> Tensor:
+    """A number that keeps its digits: a Python float would pass through float32."""
+    return torch.tensor(value, dtype=torch.float64)
 
 
 def make_basis(

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float, Float64
 from numpy.typing import NDArray
+from sklearn.model_selection import train_test_split
 from torch import Tensor
 
 from probseq_apps.data.series import Series, load_series
@@ -103,7 +104,7 @@ def cut_series(series: Series, settings: OnlineSettings, *, seed: int) -> Stream
     Args:
         series: the data.
         settings: share of the points for evaluation, number of tasks, likelihood.
-        seed: of the choice.
+        seed: of the choice, scikit-learn's ``random_state``.
 
     Raises:
         ValueError: a task would be empty, or have no point for evaluation.
@@ -111,7 +112,9 @@ def cut_series(series: Series, settings: OnlineSettings, *, seed: int) -> Stream
     count = len(series)
     test = np.zeros(count, dtype=np.bool_)
     size = round(settings.stream.test_share * count)
-    test[np.random.default_rng(seed).permutation(count)[:size]] = True
+    if size:
+        # A known generator of splits, so that others can draw the same ones.
+        test[train_test_split(np.arange(count), test_size=size, random_state=seed)[1]] = True
     y, note = _targets(series.values, test, settings)
     time = series.time
     tasks = _tasks(time, time, y, test, settings.stream.num_tasks)

@@ -1,0 +1,165 @@
+import json
+import math
+
+import numpy as np
+import pytest
+
+from probseq_apps.cli import main
+from probseq_apps.cli_online import parse_online
+from probseq_apps.experiments.online_settings import OnlineSettings
+
+METHODS = ["ohsvgp", "ovc", "osgpr", "exact"]
+TINY = ["--num-tasks", "3", "--num-inducing", "6", "--learn-steps", "2", "--seeds", "0", "1"]
+
+
+@pytest.fixture(scope="module")
+def series(tmp_path_factory):
+    """A slow wave on dates, with a gap."""
+    rows = [f"2021-01-{day:02d},{math.sin(day / 4.0):.4f}" for day in range(1, 31)]
+    rows += [f"2021-03-{day:02d},{math.cos(day / 4.0):.4f}" for day in range(1, 31)]
+    path = tmp_path_factory.mktemp("data") / "own.csv"
+    path.write_text("\n".join(["day,level", *rows[:20], "2021-01-31,", *rows[20:]]) + "\n")
+    return path
+
+
+def arguments(path, *more):
+    columns = ["--time-column", "day", "--target-column", "level"]
+    return ["online", "--data", f"csv:{path}", *columns, *TINY, "--method", *METHODS, *more]
+
+
+@pytest.fixture(scope="module")
+def finished(series, tmp_path_factory):
+    """A finished comparison."""
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    assert main(arguments(series, "--run-dir", str(folder))) == 0
+    return folder
+
+
+def read_report(folder):
+    return json.loads((folder / "report.json").read_text())
+
+
+def without_seconds(report):
+    for method in report["methods"].values():
+        for run in method["seeds"].values():
+            del run["seconds"]
+    return report
+
+
+def test_the_report_holds_each_method_seed_and_task(finished):
+    report = read_report(finished)
+    assert list(report["methods"]) == METHODS
+    for method in report["methods"].values():
+        assert list(method["seeds"]) == ["0", "1"]
+        for run in method["seeds"].values():
+            for metric in ("nlpd", "rmse"):
+                matrix = run["matrix"][metric]
+                assert [[cell is None for cell in row] for row in matrix] == [
+                    [False, True, True],
+                    [False, False, True],
+                    [False, False, False],
+                ]
+                assert len(run["over_tasks"][metric]) == 3
+            assert len(run["seconds"]) == len(run["lost_information"]) == 3
+    assert "1 rows without a value" in report["data"]["notes"][0]
+    assert (finished / "report.md").read_text().count("| ohsvgp |") == 3
+    assert list((finished / "plots").iterdir())
+
+
+def test_all_methods_of_a_seed_have_the_same_split(finished):
+    splits = {}
+    for method in METHODS:
+        for seed in (0, 1):
+            with np.load(finished / "predictions" / f"{method}-seed{seed}.npz") as arrays:
+                splits[method, seed] = arrays["train_t"], arrays["test_t"], arrays["test_y"]
+                assert arrays["mean"].shape == arrays["sd"].shape == (3, len(arrays["t"]))
+                assert ("inducing" in arrays) == (method in ("ovc", "osgpr"))
+    for (_, seed), arrays in splits.items():
+        for own, other in zip(arrays, splits["ohsvgp", seed], strict=True):
+            assert np.array_equal(own, other)
+    assert not np.array_equal(splits["ovc", 0][1], splits["ovc", 1][1])
+
+
+@pytest.fixture
+def undrawn(monkeypatch):
+    """No plots: they take longer than the runs."""
+    monkeypatch.setattr("probseq_apps.experiments.online_report.draw", lambda folder: [])
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_the_same_command_gives_the_same_report(series, finished, tmp_path):
+    assert main(arguments(series, "--run-dir", str(tmp_path / "again"))) == 0
+    assert without_seconds(read_report(tmp_path / "again")) == without_seconds(
+        read_report(finished)
+    )
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_a_stopped_run_goes_on_with_what_is_missing(series, tmp_path, capsys):
+    folder = tmp_path / "run"
+    base = arguments(series, "--run-dir", str(folder), "--seeds", "0")
+    assert main(base) == 0
+    expected = read_report(folder)
+    kept = (folder / "results" / "ovc-seed0.json").read_bytes()
+    (folder / "results" / "exact-seed0.json").unlink()
+    assert main(["online", "--resume", "--run-dir", str(folder)]) == 0
+    assert (folder / "results" / "ovc-seed0.json").read_bytes() == kept
+    assert without_seconds(read_report(folder)) == without_seconds(expected)
+    assert main(base) == 1
+    assert "already holds a run" in capsys.readouterr().err
+    assert main([*base, "--overwrite"]) == 0
+
+
+def test_counts_that_are_none_are_refused_before_anything_is_written(series, tmp_path, capsys):
+    more = ["--likelihood", "poisson", "--method", "ohsvgp", "--run-dir", str(tmp_path / "run")]
+    assert main(arguments(series, *more)) == 1
+    assert "counts" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        (["--method", "ohsvpg"], "did you mean 'ohsvgp'"),
+        (["--method", "ohsvgp-k"], "'ohsvgp-k' is for points"),
+        (["--data", "two-moons", "--method", "ovff"], "'ovff' is for series"),
+        (["--data", "covid", "--method", "exact"], "'exact' needs likelihood gaussian"),
+        (["--method", "ovff", "--hyperparameters", "online"], "'ovff' cannot change"),
+        (["--data", "sollar"], "did you mean 'solar'"),
+        (["--recipe", "solar-51"], "did you mean 'solar-50'"),
+        (["--num-tasks", "0"], "num_tasks"),
+        (["--test-share", "1"], "test_share"),
+        (["--lengthscale", "0"], "lengthscale"),
+        (["--seeds", "1", "1"], "seeds"),
+    ],
+)
+def test_what_cannot_go_together_exits_2_and_is_named(given, named, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["online", *given])
+    assert stop.value.code == 2
+    assert named in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        (["--data", "solar"], "--data-dir"),
+        (["--data", "csv:none.csv"], "none.csv"),
+        (["--num-tasks", "200"], "no point for evaluation"),
+        (["--resume", "--run-dir", "none"], "no experiment to resume"),
+        (["--download"], "download"),
+    ],
+)
+def test_failures_are_one_line_and_write_nothing(given, named, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["online", *given]) == 1
+    error = capsys.readouterr().err
+    assert named in error
+    assert error.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_settings_survive_json():
+    settings = parse_online(["--recipe", "covid-15", "--seeds", "7"]).settings
+    assert settings.seeds == (7,)
+    assert OnlineSettings.from_dict(json.loads(json.dumps(settings.to_dict()))) == settings

@@ -1,0 +1,59 @@
+import pytest
+
+from probseq_apps.experiments.online_settings import OnlineSettings
+from probseq_apps.recipes.online import (
+    ONLINE_RECIPES,
+    for_stream,
+    load_online_recipe,
+    online_recipe_name,
+)
+
+
+@pytest.mark.parametrize("name", ONLINE_RECIPES)
+def test_recipes_are_settings_that_survive_json(name):
+    settings = load_online_recipe(name)
+    assert OnlineSettings.from_dict(settings.to_dict()) == settings
+
+
+@pytest.mark.parametrize(
+    ("name", "num_tasks", "num_inducing"),
+    [
+        ("solar-50", 10, 50),
+        ("solar-150", 10, 150),
+        ("audio-100", 10, 100),
+        ("audio-200", 10, 200),
+        ("covid-15", 5, 15),
+        ("covid-30", 5, 30),
+        ("skillcraft-first", 10, 256),
+        ("powerplant-l2", 10, 256),
+        ("two-moons", 3, 20),
+    ],
+)
+def test_the_figures_have_the_sizes_of_the_thesis(name, num_tasks, num_inducing):
+    settings = load_online_recipe(name)
+    assert settings.stream.num_tasks == num_tasks
+    assert settings.model.num_inducing == num_inducing
+    assert len(settings.seeds) == 5
+    assert settings.data == name.rpartition("-")[0] or name == settings.data
+    if name.startswith(("solar", "audio")):
+        assert settings.model.learn_steps == 1000
+        assert {"grid", "ovc", "osgpr", "ovff"} <= set(settings.method)
+
+
+def test_the_orderings_of_the_uci_tables_are_told_apart():
+    orders = [load_online_recipe(f"skillcraft-{name}").stream.order for name in ("first", "l2")]
+    assert orders == ["first", "l2"]
+
+
+def test_a_data_set_without_a_recipe_has_one_that_suits_it():
+    assert online_recipe_name("solar") == "solar-50"
+    name = online_recipe_name("csv:mine.csv")
+    assert for_stream(load_online_recipe(name), "csv:mine.csv").data == "csv:mine.csv"
+    assert load_online_recipe(name).model.hyperparameters == "first"
+    with pytest.raises(ValueError, match="did you mean 'two-moons'"):
+        online_recipe_name("twomoons")
+
+
+def test_an_unknown_recipe_is_refused_with_the_nearest():
+    with pytest.raises(ValueError, match="did you mean 'audio-100'"):
+        load_online_recipe("audio100")
