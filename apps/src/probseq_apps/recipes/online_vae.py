@@ -21,12 +21,13 @@ def era5(num_inducing: int) -> OnlineVaeSettings:
     """Figures 4.12 and 4.13: 17 variables of ERA5 by the hour, 10 tasks of 186 hours.
 
     The data as a CSV file with a column `time` and the variables in the others. The thesis says
-    nothing of the width of the networks, of the batch, and of the weight of consolidation.
+    nothing of the width of the networks, of the batch, of the kernels, and of the weight of
+    consolidation: these are ours.
     """
     return OnlineVaeSettings(
         data="csv:era5.csv",
         stream=ChannelSettings(num_tasks=10, task_length=186),
-        model=VaeSettings(num_inducing=num_inducing, num_latents=20, noise=0.1),
+        model=VaeSettings(num_inducing=num_inducing, num_latents=20, lengthscale=0.1, noise=0.1),
         training=VaeTrainingSettings(
             epochs=20, batch_size=16, learning_rate=5e-3, prediction_samples=100
         ),
