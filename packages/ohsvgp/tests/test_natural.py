@@ -347,6 +347,30 @@ def test_a_bad_start_is_damped_until_the_bound_rises() -> None:
     assert math.isfinite(bounds[1])
 
 
+def test_one_step_from_the_peaks_of_the_counts_is_near_the_optimum() -> None:
+    # What was known is 14 posterior standard deviations off, and not zero.
+    one = torch.ones(1, dtype=torch.float64)
+    old, y = Site(2 * one[:, None], 3 * one), torch.tensor([3000.0], dtype=torch.float64)
+    data = old, None, 1.5 * one[:, None], 2.25 * one, y
+    first, best = (natural_update(Poisson(), *data, iterations=k)[1].value for k in (1, 60))
+    assert 0 <= (best - first).item() < 0.05
+
+
+def test_a_start_worse_than_what_was_known_is_not_taken() -> None:
+    class Astray(Poisson):
+        """Starts far above its data."""
+
+        def start(self, y: Tensor) -> Tensor:
+            return (y + 0.5).log() + 200
+
+    one = torch.ones(1, dtype=torch.float64)
+    data = Site(0 * one[:, None], 0 * one), None, one[:, None], 1.1 * one, 2 * one
+    got, expected = (
+        natural_update(likelihood, *data)[1].value for likelihood in (Astray(), Poisson())
+    )
+    assert got.item() == pytest.approx(expected.item(), abs=1e-6)
+
+
 def test_site_bound_is_the_bound_of_any_site() -> None:
     generator = torch.Generator().manual_seed(9)
     problem = _problem(5, 8, generator, 4)

@@ -85,8 +85,10 @@ def test_student_t_of_many_degrees_of_freedom_is_gaussian() -> None:
     found = likelihood.expectations(mean, variance, y)
     assert found.gradient.item() == pytest.approx(0.8 / 0.16, rel=1e-5)
     assert found.curvature.item() == pytest.approx(1 / 0.16, rel=1e-5)
-    expected = scipy.stats.norm(0.3, math.sqrt(0.36)).logpdf(1.1)
-    assert likelihood.predictive_log_prob(mean, variance, y).item() == pytest.approx(expected, 1e-5)
+    for narrow in (variance, _double(1e-6)):
+        expected = scipy.stats.norm(0.3, math.sqrt(narrow.item() + 0.16)).logpdf(1.1)
+        got = likelihood.predictive_log_prob(mean, narrow, y).item()
+        assert got == pytest.approx(expected, 1e-5)
 
 
 def test_student_t_without_moments_says_so() -> None:
