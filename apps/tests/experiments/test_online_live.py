@@ -6,7 +6,6 @@ import sys
 import numpy as np
 import pytest
 import torch
-
 from safetensors.torch import load_file
 
 from ohsvgp import Gaussian, LegS, OnlineGP

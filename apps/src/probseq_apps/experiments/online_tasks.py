@@ -7,7 +7,6 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float, Float64
 from numpy.typing import NDArray
-from sklearn.model_selection import train_test_split
 from torch import Tensor
 
 from probseq_apps.data.series import Series, load_series
@@ -109,6 +108,8 @@ def cut_series(series: Series, settings: OnlineSettings, *, seed: int) -> Stream
     Raises:
         ValueError: a task would be empty, or have no point for evaluation.
     """
+    from sklearn.model_selection import train_test_split  # late: slow to import
+
     count = len(series)
     test = np.zeros(count, dtype=np.bool_)
     size = round(settings.stream.test_share * count)

@@ -43,7 +43,7 @@ def sp500_small() -> OnlineSettings:
             outputscale=0.61,
             noise=0.003,
             ovff_lengthscale=1.2,
-            learn_steps=50,
+            learn_steps=30,
         ),
     )
 
