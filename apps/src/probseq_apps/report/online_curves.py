@@ -115,6 +115,8 @@ def runtime_figure(seconds: Mapping[str, Band]) -> Figure:
 
 def _line(axes: Axes, name: str, x: np.ndarray, band: Band, order: Sequence[str]) -> None:
     style = line_style(order.index(name))
+    # Many bands above each other are as dark as one.
+    shade = max(0.04, min(0.15, 0.5 / len(order)))
     axes.plot(x, band.mean, label=name, linewidth=1.5, markersize=3.5, **style)
     if np.isfinite(band.half).any():
         axes.fill_between(
@@ -122,7 +124,7 @@ def _line(axes: Axes, name: str, x: np.ndarray, band: Band, order: Sequence[str]
             band.mean - band.half,
             band.mean + band.half,
             color=style["color"],
-            alpha=0.12,
+            alpha=shade,
             linewidth=0,
         )
 

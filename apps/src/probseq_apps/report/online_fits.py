@@ -20,6 +20,7 @@ from probseq_apps.report.online_results import Predictions
 _TEST, _INDUCING = COLOURS[1], COLOURS[3]
 _ACROSS_TASKS = 5
 _BELOW = 0.14
+_MANY, _MANY_SIZE = 1500, 0.8
 
 
 def final_figure(predictions: Mapping[str, Predictions], labels: tuple[str, str]) -> Figure:
@@ -116,19 +117,22 @@ def _fit(axes: Axes, one: Predictions, task: int) -> None:
         (seen < task, SEEN, "training points, earlier tasks"),
         (seen == task, GUIDE, "training points, latest task"),
     ):
-        _points(axes, arrays["train_t"][chosen], arrays["train_y"][chosen], colour, label)
+        t_chosen, y_chosen = arrays["train_t"][chosen], arrays["train_y"][chosen]
+        _points(axes, t_chosen, y_chosen, _MANY_SIZE if _many(one) else 2.2, colour, label)
     tests = arrays["test_task"].astype(int)
     learned = tests - one.arrays["train_task"].astype(int).min() <= task
+    size = _MANY_SIZE if _many(one) else 3.0
+    marker = "." if _many(one) else "x"
     axes.plot(
         arrays["test_t"][learned],
         arrays["test_y"][learned],
         linestyle="none",
-        marker="x",
-        markersize=3,
+        marker=marker,
+        markersize=size,
         markeredgewidth=0.8,
         color=_TEST,
         label="test points of the learned tasks",
-        zorder=4,
+        zorder=2.5,
     )
     places = one.inducing(task)
     if places is not None:
@@ -147,15 +151,24 @@ def _fit(axes: Axes, one: Predictions, task: int) -> None:
         )
 
 
-def _points(axes: Axes, t: np.ndarray, y: np.ndarray, colour: str, label: str) -> None:
-    if t.size == 0:
-        return
-    # Thousands of points would be one black bar.
-    size = 2.2 if t.size < 500 else 0.7
-    axes.plot(
-        t, y, linestyle="none", marker="o", markersize=size, color=colour, label=label, zorder=2,
-        markeredgewidth=0,
-    )  # fmt: skip
+def _points(axes: Axes, t: np.ndarray, y: np.ndarray, size: float, colour: str, label: str) -> None:
+    if t.size:
+        axes.plot(
+            t,
+            y,
+            linestyle="none",
+            marker="o",
+            markersize=size,
+            markeredgewidth=0,
+            color=colour,
+            label=label,
+            zorder=2,
+        )
+
+
+def _many(one: Predictions) -> bool:
+    """Whether points of their usual size would hide everything else."""
+    return len(one.arrays["train_t"]) + len(one.arrays["test_t"]) > _MANY
 
 
 def _finish(

@@ -9,6 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 # Okabe and Ito's colours, as in `probseq.metrics.plots`; black is kept for data and guides.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
@@ -162,7 +163,7 @@ def legend(figure: Figure, sources: Sequence[Axes], *, across: int = 6) -> None:
     for axes in sources:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
             entries.setdefault(label, handle)
-    figure.legend(
+    box = figure.legend(
         list(entries.values()),
         list(entries),
         loc="outside lower center",
@@ -170,6 +171,10 @@ def legend(figure: Figure, sources: Sequence[Axes], *, across: int = 6) -> None:
         frameon=False,
         fontsize=9,
     )
+    for handle in box.legend_handles:
+        # One dot of a thousand cannot be seen.
+        if isinstance(handle, Line2D) and handle.get_marker() in ("o", "."):
+            handle.set_markersize(max(4.0, handle.get_markersize()))
 
 
 def small_note(axes: Axes, text: str) -> None:
