@@ -4,6 +4,8 @@ import torch
 from torch import nn
 
 from ohsvgp.vae import Consolidation, diagonal_fisher
+from ohsvgp.vae.consolidation import predictive_fisher
+from probseq.gaussians import DiagonalGaussian
 
 
 def test_information_is_the_sum_of_squared_gradients_of_single_points() -> None:
@@ -30,6 +32,20 @@ def test_information_of_a_linear_model_is_its_precision() -> None:
     log_prob = -0.5 * (y - w * x).square() / variance
     found = diagonal_fisher(log_prob, [w])
     torch.testing.assert_close(found[0], x.square().sum() / variance, rtol=0.1, atol=0)
+
+
+def test_information_on_a_decoders_bias_is_the_noises_precision_at_every_time() -> None:
+    decoder = nn.Linear(2, 3).double()
+    latent = DiagonalGaussian(torch.zeros(2, 800).double(), torch.ones(2, 800).double())
+    found = predictive_fisher(
+        latent,
+        decoder,
+        torch.tensor(0.2, dtype=torch.float64),
+        [decoder.bias],
+        torch.Generator().manual_seed(0),
+    )
+    # Means of 800 squares of standard normals: within five standard errors.
+    torch.testing.assert_close(found, torch.full((3,), 800 / 0.2).double(), rtol=0.25, atol=0)
 
 
 def test_parameters_that_play_no_part_have_no_information() -> None:

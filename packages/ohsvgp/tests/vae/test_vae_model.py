@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ohsvgp import Gaussian, LegS, OnlineGP
-from ohsvgp.bases.base import Basis
+from ohsvgp.bases.base import Advance, Basis
 from ohsvgp.bases.points import PivotedCholesky, RandomSubset
 from ohsvgp.inducing import PointFunctional
 from ohsvgp.vae import MLPDecoder, MLPEncoder, OnlineSVGPVAE, SharedSet
@@ -298,6 +298,22 @@ def test_ovc_shares_points_and_ovc_per_dim_gives_every_latent_its_own() -> None:
             assert not torch.equal(
                 inducing.nodes[0].sort(0).values, inducing.nodes[1].sort(0).values
             )
+
+
+def test_shared_points_are_the_pivots_of_the_mean_kernel() -> None:
+    scales = torch.tensor([0.3, 1.5], dtype=torch.float64)[:, None, None]
+    kernel = RBF(1, batch_shape=(2,), lengthscale=scales).double().requires_grad_(False)
+    t = channels(25)[0] ** 1.3  # uneven, so that no two points are equally good
+    step = Advance(kernel=kernel, previous=None, inputs=t[:, None], length=float(t[-1]))
+    inducing = SharedSet(PivotedCholesky(6)).advance(step)
+    # Greedy choice by dense conditioning: the point of largest variance given those before.
+    squared = (t[:, None] - t[None, :]).square()
+    K = torch.stack([torch.exp(-0.5 * squared / s.square()) for s in scales.flatten()]).mean(0)
+    chosen: list[int] = []
+    for _ in range(6):
+        known = K[:, chosen] @ torch.linalg.solve(K[chosen][:, chosen], K[chosen]) if chosen else 0
+        chosen.append(int((K - known).diagonal().argmax()))
+    assert torch.equal(inducing.tensors()["nodes"][:, 0], t[chosen])
 
 
 def test_plain_osvgp_learns_where_its_points_lie() -> None:
