@@ -15,10 +15,8 @@ import torch
 from torch import Tensor
 from tqdm import tqdm, trange
 
-from ohsvgp import Gaussian, LegS, OnlineGP
+from ohsvgp import AdamSteps, Gaussian, LegS, OnlineGP, RandomSubset, RecurrentFeatures
 from ohsvgp.bases import Advance, Basis
-from ohsvgp.bases.points import AdamSteps, RandomSubset
-from ohsvgp.bases.recurrent import RecurrentFeatures
 from probseq.kernels import RBF
 
 # Length and hyperparameters of the thesis' solar series, in ten tasks.

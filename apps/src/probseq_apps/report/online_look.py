@@ -16,7 +16,8 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
 GUIDE = "#1A1A1A"
 SEEN = "#8A8A8A"
 _DASHES = ("-", "--", ":")
-_MARKERS = "osD^vP"
+# One more than colours: where a colour comes again, the marker is another.
+_MARKERS = "osD^vPX"
 # What is further above the middle half of all values than this many times their distance from the
 # lowest value is cut off.
 _FAR = 3.0
