@@ -4,11 +4,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from ohsvgp import core
+from ohsvgp import AdamSteps, LegS, OnlineGP, core
 from ohsvgp.core import Site
 from ohsvgp.likelihoods import Bernoulli, Gaussian, Likelihood, NegativeBinomial, Poisson, StudentT
 from ohsvgp.natural import natural_update
 from ohsvgp.variational import variational_update
+from probseq.kernels import RBF
 
 
 def _problem() -> tuple[Site, Tensor, Tensor, Tensor]:
@@ -109,3 +110,21 @@ def test_bad_options_are_refused(options: dict, message: str) -> None:
         variational_update(Bernoulli(), *problem, y, **options)
     with pytest.raises(ValueError, match="iterations must be at least 1"):
         natural_update(Bernoulli(), *problem, y, iterations=0)
+
+
+def test_an_online_process_learns_by_adam_what_it_learns_by_natural_gradients() -> None:
+    t = torch.linspace(0.0, 6.0, 40, dtype=torch.float64)
+    counts = torch.tensor([i % 4 + i // 10 for i in range(40)], dtype=torch.float64)
+    natural, adam = (
+        OnlineGP(RBF(1), Poisson(), LegS(8), inference=inference)
+        for inference in ("natural", AdamSteps(steps=1500, learning_rate=0.02))
+    )
+    for part in torch.arange(40).chunk(2):
+        best, found = natural.update(t[part], counts[part]), adam.update(t[part], counts[part])
+        assert 0 <= float(best.bound - found.bound) < 1e-3
+    torch.testing.assert_close(adam.predict(t).mean, natural.predict(t).mean, atol=5e-3, rtol=0)
+
+
+def test_another_inference_is_refused(plain_calls) -> None:
+    with pytest.raises(ValueError, match="inference must be \"natural\" or AdamSteps, got 'vi'"):
+        OnlineGP(RBF(1), Poisson(), LegS(8), inference="vi")

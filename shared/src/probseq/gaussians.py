@@ -232,8 +232,9 @@ def conditional(
         root = q_sqrt.tril().mT @ projection
         covariance = covariance + (root.mT @ root if full_cov else root.square().sum(-2))
     if full_cov:
-        batch = torch.broadcast_shapes(mean.shape[:-1], covariance.shape[:-2])
         n = mean.shape[-1]
+        # Not torch.broadcast_shapes, which imports sympy: seconds in the first call of a process.
+        batch = torch.broadcast_tensors(mean, covariance[..., 0])[0].shape[:-1]
         return Gaussian(mean.expand(*batch, n), covariance.expand(*batch, n, n))
     return DiagonalGaussian(*torch.broadcast_tensors(mean, covariance))
 

@@ -1,6 +1,7 @@
 """Gaussian processes that learn from a stream."""
 
 import copy
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -8,15 +9,18 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ohsvgp.bases.base import Advance, Basis, TimeBasis
+from ohsvgp.bases.learning import AdamSteps
 from ohsvgp.hyperparameters import FitInfo, fit_hyperparameters
 from ohsvgp.inducing import Inducing
 from ohsvgp.inputs import nanoseconds, start_clock
 from ohsvgp.likelihoods import Likelihood
+from ohsvgp.natural import natural_update
 from ohsvgp.predictions import Predictions
 from ohsvgp.reading import Batch, read_batch
 from ohsvgp.saved import identity, pack, unpack
 from ohsvgp.state import OnlineState, UpdateInfo, hyperparameters
 from ohsvgp.step import absorb
+from ohsvgp.variational import variational_update
 from ohsvgp.whitening import check_jitter
 from ohsvgp.window import growth_factor
 from probseq.kernels import Kernel
@@ -47,6 +51,8 @@ class OnlineGP(Predictions):
             "grow:1.05": when a stamp passes it, to 1.05 times the time since t0, so that few
             updates of one point move it. "manual": only by ``t_end`` or ``rebase``.
         time_unit: numpy's code of the unit that calendar stamps are counted in, e.g. "D" or "h".
+        inference: for other likelihoods than the Gaussian, whose updates are in closed form:
+            natural-gradient steps, or Adam on the uncollapsed bound, as the thesis has it.
         dtype: of everything but the clock, which is float64.
         seed: of the model's own random numbers (random inducing points, random features).
 
@@ -77,11 +83,20 @@ class OnlineGP(Predictions):
         t0: Any = None,
         rebase: str = "task",
         time_unit: str = "D",
+        inference: Literal["natural"] | AdamSteps = "natural",
         dtype: torch.dtype = torch.float64,
         seed: int = 0,
     ) -> None:
         if whitening not in ("chol", "eig"):
             raise ValueError(f'whitening must be "chol" or "eig", got {whitening!r}')
+        if isinstance(inference, AdamSteps):
+            self._infer = partial(
+                variational_update, steps=inference.steps, learning_rate=inference.learning_rate
+            )
+        else:
+            if inference not in ("natural",):
+                raise ValueError(f'inference must be "natural" or AdamSteps, got {inference!r}')
+            self._infer = natural_update
         self.growth = growth_factor(rebase)
         check_jitter(rel_jitter, dtype)
         self.kernel = kernel.to(dtype)
@@ -141,7 +156,7 @@ class OnlineGP(Predictions):
         with torch.no_grad():
             inducing = self._advance(kernel, batch, generator, changed)
             step = self._move(kernel, inducing, changed)
-            site, bound = absorb(kernel, self.likelihood, step, batch.data)
+            site, bound = absorb(kernel, self.likelihood, step, batch.data, self._infer)
         now = hyperparameters(self.kernel)
         state = OnlineState(inducing, step.whitening, site, now, batch.length, batch.count)
         info = UpdateInfo(

@@ -1,5 +1,6 @@
 """One step of the stream: change the inducing set, then absorb the new data."""
 
+from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 import torch
@@ -98,16 +99,23 @@ def move(
     return Move(inducing, whitening, old.site, T, prior_a)
 
 
-def absorb(kernel: Kernel, likelihood: Likelihood, step: Move, data: Data) -> tuple[Site, Bound]:
+def absorb(
+    kernel: Kernel,
+    likelihood: Likelihood,
+    step: Move,
+    data: Data,
+    infer: Callable[..., tuple[Site, Bound]] = natural_update,
+) -> tuple[Site, Bound]:
     """The new site on v_b and the online bound of the new data.
 
-    In closed form for the Gaussian likelihood, by natural-gradient steps for others.
+    In closed form for the Gaussian likelihood, by natural-gradient steps or Adam for others.
 
     Args:
         kernel: covariance function.
         likelihood: observation model.
         step: from ``move``.
         data: new observations; may be empty.
+        infer: ``natural_update``, or ``variational_update`` with its steps given.
 
     Returns:
         The site and the bound.
@@ -115,7 +123,7 @@ def absorb(kernel: Kernel, likelihood: Likelihood, step: Move, data: Data) -> tu
     Psi = core.features(kernel, step.inducing, step.whitening.matrix, data.x)
     K_ff = kernel.diag(data.x)
     if not isinstance(likelihood, Gaussian):
-        return natural_update(
+        return infer(
             likelihood, step.old, step.T, Psi, K_ff, data.y, mask=data.mask, prior_a=step.prior_a
         )
     noise = likelihood.noise

@@ -46,6 +46,10 @@ def rbf(
     """
     scale = math.sqrt(_LOG2_E / 2) / lengthscale
     distance = scaled_squared_distance(x, z, scale, exact=False)
+    if not distance.requires_grad:
+        # The square root of the smallest normal number is zero beside a variance, and denormal
+        # numbers, of which products with smaller ones are made, take ten times the time.
+        distance.clamp_max_(-0.5 * math.log2(torch.finfo(distance.dtype).tiny))
     return outputscale[..., None, None] * torch.exp2(-distance)
 
 

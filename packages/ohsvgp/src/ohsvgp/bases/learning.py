@@ -16,12 +16,13 @@ __all__ = ["AdamSteps", "learn_nodes"]
 
 @dataclass(frozen=True, kw_only=True)
 class AdamSteps:
-    """How long and how fast inducing points are learned at every step of the stream.
+    """How long and how fast Adam learns at every step of the stream.
 
     Attributes:
         steps: number of Adam steps (the thesis takes 1000 for time series).
-        learning_rate: in lengthscales: a point moves by about this much of one in each step, so
-            that the result doesn't depend on the units of the inputs.
+        learning_rate: about how far a step goes; for inducing points in lengthscales, so that
+            the result doesn't depend on the units of the inputs, and for q(v) in standard
+            deviations of the posterior so far.
 
     Raises:
         ValueError: ``steps`` below 1, or ``learning_rate`` not above 0 and finite.

@@ -76,9 +76,10 @@ class PointBasis(Basis):
         if not isinstance(inducing, PointFunctional):
             raise TypeError(f"inducing must be points, got {type(inducing).__name__}")
         scale = step.kernel.lengthscale
-        batch = torch.broadcast_shapes(inducing.nodes.shape[:-2], scale.shape[:-2])
+        # Not torch.broadcast_shapes, which imports sympy: seconds in the first call of a process.
+        nodes = torch.broadcast_tensors(inducing.nodes[..., :1, :1], scale[..., :1])[0]
         # Each kernel of a batch gets points of its own.
-        start = inducing.nodes.expand(*batch, *inducing.nodes.shape[-2:])
+        start = inducing.nodes.expand(*nodes.shape[:-2], *inducing.nodes.shape[-2:])
         return learn_nodes(start, scale, objective, self.learn)
 
     def without_learning(self) -> "PointBasis":
