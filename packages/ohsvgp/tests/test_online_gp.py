@@ -10,8 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from ohsvgp import Cosine, Gaussian, LegS, OnlineGP, RandomSubset, UniformGrid
+from ohsvgp import Bernoulli, Cosine, Gaussian, LegS, OnlineGP, RandomSubset, UniformGrid
 from ohsvgp.bases import Basis
+from ohsvgp.likelihoods import Likelihood
 from probseq.kernels import RBF, Kernel
 
 NOISE = 0.02
@@ -308,3 +309,68 @@ def test_models_share_neither_basis_nor_randomness() -> None:
     twin = copy.deepcopy(one)
     twin.update(t[:3] + 11, y[:3])
     assert torch.equal(one.predict(GRID).mean, two.predict(GRID).mean)
+
+
+@pytest.mark.parametrize("likelihood", [Gaussian(NOISE), Bernoulli()])
+def test_a_set_that_stays_loses_nothing_under_other_hyperparameters(likelihood: Likelihood) -> None:
+    """It knows itself, jitter and all, whatever the kernel."""
+    t, y = stream(40)
+    gp = OnlineGP(rbf(), likelihood, LegS(9), t0=0.0, rebase="manual", rel_jitter=1e-4)
+    gp.update(t, (y > 0).double(), t_end=10.0)
+    with torch.no_grad():
+        gp.kernel.raw_lengthscale.add_(0.3)
+        gp.kernel.raw_outputscale.add_(0.5)
+    info = gp.update([], [])
+    assert abs(float(info.lost_information)) < 1e-9
+
+
+def test_cosines_follow_a_lengthscale_that_changed_inside_the_window() -> None:
+    t, y = stream(30)
+    gp = model(Cosine(9), t0=0.0)
+    gp.update(t[:20], y[:20], t_end=10.0)
+    with torch.no_grad():
+        gp.kernel.raw_lengthscale.add_(0.3)
+    gp.update(t[20:], y[20:])
+    assert gp.state is not None
+    expected = Cosine(9).inducing(gp.kernel, 10.0).tensors()
+    torch.testing.assert_close(gp.state.inducing.tensors(), expected, rtol=0, atol=0)
+
+
+def test_inducing_points_stay_while_a_manual_window_does() -> None:
+    t, y = stream(30)
+    gp = model(RandomSubset(9), t0=0.0, rebase="manual")
+    gp.update(t[:15], y[:15], t_end=10.0)
+    assert gp.state is not None
+    first = gp.state.inducing.tensors()["nodes"]
+    info = gp.update(t[15:], y[15:])
+    assert torch.equal(gp.state.inducing.tensors()["nodes"], first)
+    assert float(info.lost_information) == 0.0
+    mean, variance = dense(gp, t, y)
+    # As good as the dense solution: some of the points lie close together.
+    torch.testing.assert_close(gp.predict(GRID).mean, mean, rtol=0, atol=1e-5)
+    torch.testing.assert_close(gp.predict(GRID).variance, variance, rtol=0, atol=1e-5)
+
+
+def test_the_bound_takes_none_of_the_random_numbers_of_updates() -> None:
+    t, y = stream(30)
+    gp = model(RandomSubset(9))
+    gp.update(t[:15], y[:15])
+    values = [gp.bound(t[15:], y[15:]).detach() for _ in range(2)]
+    assert torch.equal(values[0], values[1])
+    torch.testing.assert_close(gp.update(t[15:], y[15:]).bound, values[0])
+
+
+def test_targets_without_series_are_those_of_all_series_before() -> None:
+    t, y = stream(30)
+    short, full = model(), model()
+    for gp in (short, full):
+        gp.update(t[:20], torch.stack([y[:20], -y[:20]]))
+    short.update(t[20:], y[20:])
+    full.update(t[20:], y[20:].expand(2, -1))
+    assert_equal_laws(short, full)
+
+
+def test_an_end_beyond_the_growth_of_the_window_holds() -> None:
+    gp = model(rebase="grow:1.5")
+    gp.update([10.0, 12.0], [0.1, 0.1])
+    assert gp.update([14.0], [0.1], t_end=100.0).t_end == 100.0

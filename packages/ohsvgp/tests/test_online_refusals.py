@@ -157,6 +157,20 @@ def test_targets_outside_the_support_are_refused_unless_hidden(
         gp.log_prob([0.0, 1.0, 2.0], y)
 
 
+class _Positive(Gaussian):
+    def check_targets(self, y: Tensor) -> None:
+        if not bool((y > 0).all()):
+            raise ValueError("y must be above 0")
+
+
+def test_hidden_targets_are_not_held_against_a_support_without_zero() -> None:
+    gp = OnlineGP(RBF(1), _Positive(0.02), LegS(4))
+    with pytest.raises(ValueError, match="y must be above 0"):
+        gp.update([0.0, 1.0, 2.0], [1.0, 0.0, 2.0])
+    info = gp.update([0.0, 1.0, 2.0], [1.0, NAN, 2.0], missing="drop")
+    assert bool(info.bound.isfinite())
+
+
 @pytest.mark.parametrize("noise", [0.0, -1.0, NAN, INF])
 def test_noise_must_be_a_variance(noise: float) -> None:
     with pytest.raises(ValueError, match="noise must be above 0 and finite"):

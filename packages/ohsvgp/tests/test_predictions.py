@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ohsvgp import Gaussian, LegS, OnlineGP
+from ohsvgp import Gaussian, LegS, OnlineGP, UniformGrid
 from ohsvgp.bases import Basis
 from probseq.kernels import RBF, Kernel, Matern32
 
@@ -134,3 +134,12 @@ def test_a_changed_kernel_sees_the_old_data_as_noisy_values_of_the_old_inducing_
         H = torch.linalg.solve(K_bb, b.cross(kernel, GRID[:, None])).mT
         expected = H @ mean
     torch.testing.assert_close(gp.predict(GRID).mean, expected, rtol=0, atol=1e-6)
+
+
+def test_variances_in_single_precision_stay_above_zero() -> None:
+    """Points so close that round-off is all that is left of some variances."""
+    t = torch.linspace(0, 10, 300)
+    gp = model(UniformGrid(15), rbf(3.0), dtype=torch.float32)
+    for part in t.chunk(3):
+        gp.update(part, part.sin())
+    assert float(gp.predict(t).variance.min()) > 0

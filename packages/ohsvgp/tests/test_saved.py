@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from ohsvgp import Bernoulli, Cosine, Gaussian, LegS, OnlineGP, RandomSubset
+from ohsvgp import Bernoulli, Cosine, Gaussian, LegS, LegT, OnlineGP, RandomSubset
+from ohsvgp.bases import RecurrentFeatures
 from probseq.kernels import RBF, Matern32
 
 T = torch.linspace(0, 6, 40, dtype=torch.float64)
@@ -165,3 +166,13 @@ def test_a_state_of_which_something_is_missing_is_refused(lost: str, message: st
     with pytest.raises(ValueError, match=message):
         twin.load_state_dict(state)
     assert torch.equal(twin.predict(T).mean, before)
+
+
+def test_numbers_of_a_basis_inside_another_must_agree() -> None:
+    gp, other = (
+        model(RecurrentFeatures(LegT(5, window), num_features=10, step="closed"))
+        for window in (2.0, 3.0)
+    )
+    gp.update(T, Y)
+    with pytest.raises(ValueError, match=r"basis.basis.window 2.0 instead of 3.0"):
+        other.load_state_dict(gp.state_dict())

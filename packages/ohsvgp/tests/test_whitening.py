@@ -114,3 +114,23 @@ def test_models_by_eigenvalues_stand_a_covariance_of_low_rank() -> None:
     law = gp.predict(t)
     assert float((law.mean - t.sin()).abs().max()) < 0.02
     assert float(law.variance.min()) > 0
+
+
+def test_the_threshold_of_eigenvalues_is_a_share_of_the_mean_variance() -> None:
+    """Between j/2 times the largest, where the threshold is, and j times it."""
+    for small, rank in ((9e-5, 2), (4e-5, 1)):
+        K = torch.diag(torch.tensor([1.0, small], dtype=torch.float64))
+        assert int(whiten(K, method="eig", rel_jitter=1e-4).rank) == rank
+
+
+def test_the_rank_of_a_batch_is_the_least_of_its_members() -> None:
+    t = torch.linspace(0, 5, 20, dtype=torch.float64)
+    scales = torch.tensor([0.3, 3.0], dtype=torch.float64)[:, None, None]
+
+    def rank(kernel: RBF) -> int:
+        gp = OnlineGP(kernel, Gaussian(0.01), LegS(15), whitening="eig")
+        return gp.update(t, t.sin()).rank
+
+    alone = [rank(RBF(1, lengthscale=scale)) for scale in scales]
+    assert alone[1] < alone[0]
+    assert rank(RBF(1, batch_shape=(2,), lengthscale=scales)) == alone[1]

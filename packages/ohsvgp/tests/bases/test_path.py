@@ -78,6 +78,18 @@ def test_the_end_of_the_path_starts_the_next_task() -> None:
     assert torch.equal(path[15:], x[15:][later])
 
 
+def test_the_order_goes_by_the_kernel_and_not_by_its_features() -> None:
+    x, y = stream(30)
+    gp = model(4, num_features=3, order="kernel-max")
+    gp.update(x, y)
+    ends = [
+        x[path_order("kernel-max", kernel, x)][-1]
+        for kernel in (gp.kernel, gp.basis.prior(gp.kernel))
+    ]
+    assert not torch.equal(ends[0], ends[1])
+    assert torch.equal(gp.state_dict()["inducing.last"], ends[0])
+
+
 @pytest.mark.parametrize("memory", ["features", "inputs"])
 def test_variances_never_fall_below_zero(memory: Any) -> None:
     x, y = stream(120)

@@ -161,10 +161,11 @@ def test_blocks_of_rows_change_nothing(entries: int, monkeypatch: pytest.MonkeyP
     kernel = kernel.double()
     x, _ = stream(9)
     whole = walk(bound(kernel, 5, memory="inputs"), kernel, [x])
+    expected = whole.covariance(kernel)
+    assert expected.shape == (2, 5, 5)
     monkeypatch.setattr(path_inducing, "_BLOCK_ENTRIES", entries)
     blocks = walk(bound(kernel, 5, memory="inputs"), kernel, [x])
-    torch.testing.assert_close(blocks.covariance(kernel), whole.covariance(kernel))
-    assert whole.covariance(kernel).shape == (2, 5, 5)
+    torch.testing.assert_close(blocks.covariance(kernel), expected)
     crossed = blocks.cross(kernel, x)
     monkeypatch.undo()
     torch.testing.assert_close(crossed, whole.cross(kernel, x))
@@ -186,6 +187,15 @@ def test_gradients_reach_the_hyperparameters_through_the_kept_covariance() -> No
     gradient = kernel.raw_lengthscale.grad
     assert gradient is not None
     torch.testing.assert_close(gradient[0, 1], (above - below) / 2e-5, rtol=1e-7, atol=1e-9)
+
+
+def test_sets_of_different_sizes_on_one_path_have_a_covariance() -> None:
+    kernel = RBF(DIM).double()
+    x, _ = stream(20)
+    few = walk(bound(kernel, 3, memory="inputs"), kernel, [x[:12]])
+    many = walk(bound(kernel, 5, memory="inputs"), kernel, [x])
+    expected = cell_weights(3, 0, 12) @ kernel(x[:12], x) @ cell_weights(5, 0, 20).mT
+    torch.testing.assert_close(few.cross_inducing(kernel, many), expected)
 
 
 def test_sets_of_different_kinds_have_no_covariance() -> None:

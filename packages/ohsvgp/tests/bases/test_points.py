@@ -255,6 +255,17 @@ def test_learning_keeps_the_best_points_that_it_met() -> None:
     assert float(found.nodes) == 0.0
 
 
+def test_where_the_last_step_of_learning_leads_counts_too() -> None:
+    def objective(inducing: Inducing) -> Tensor:
+        return inducing.tensors()["nodes"].sum()
+
+    start = torch.zeros(1, 1, dtype=torch.float64)
+    options = AdamSteps(steps=1, learning_rate=0.2)
+    found = learn_nodes(start, torch.ones_like(start), objective, options)
+    # Adam's first step has the length of the learning rate.
+    assert math.isclose(float(found.nodes), 0.2, rel_tol=1e-6)
+
+
 def test_each_kernel_of_a_batch_learns_points_of_its_own() -> None:
     lengthscale = torch.tensor([0.3, 1.5], dtype=torch.float64)[:, None, None]
     kernel = RBF(1, batch_shape=(2,), lengthscale=lengthscale).double()

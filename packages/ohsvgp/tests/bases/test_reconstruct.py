@@ -129,3 +129,13 @@ def test_inducing_points_have_no_functions_to_sum():
     gp = trained(UniformGrid(8))
     with pytest.raises(ValueError, match="got UniformGrid: use predict"):
         gp.reconstruct([1.0])
+
+
+def test_the_finite_sum_follows_a_lengthscale_that_changed():
+    gp = trained(Cosine(30), batches=1)
+    with torch.no_grad():
+        gp.kernel.raw_lengthscale.add_(0.2)
+    x = np.linspace(0.0, END, 41)
+    finite, full = gp.reconstruct(x), gp.predict(x)
+    np.testing.assert_allclose(finite.mean, full.mean, atol=1e-3)
+    np.testing.assert_allclose(finite.variance, full.variance, atol=1e-3)

@@ -309,3 +309,30 @@ def test_tensors_of_another_kind_are_refused():
         basis.load_tensors({})
     with pytest.raises(ValueError, match="num_features=10"):
         basis.load_tensors({"frequencies": torch.zeros(4, 1)})
+
+
+def test_coefficients_are_the_projections_of_the_posterior_under_the_features():
+    gp = _model(RecurrentFeatures(LegS(8), num_features=40, step="closed"))
+    t, y = _stream()
+    gp.update(t, y)
+    points = LegS(8).inducing(_kernel(), float(t[-1]))
+    W, dense = points.weights, gp.predict(points.nodes[:, 0], full_cov=True)
+    law = gp.posterior_coefficients()
+    torch.testing.assert_close(law.mean, W @ dense.mean, rtol=0, atol=1e-6)
+    torch.testing.assert_close(law.covariance, W @ dense.covariance @ W.mT, rtol=0, atol=1e-6)
+
+
+def test_a_whole_number_of_steps_is_not_rounded_up():
+    assert (1.1 - 0.8) / 0.1 > 3
+    by_size = RecurrentFeatures(LegS(8), num_features=20, step_size=0.1)
+    by_inputs = RecurrentFeatures(LegS(8), num_features=20)
+    kernel = _bound(by_size)
+    _bound(by_inputs)
+    start = _advance(by_size, kernel, [0.8])
+    x = torch.zeros(3, 1, dtype=torch.float64)
+    with torch.no_grad():
+        got, expected = (
+            basis.advance(Advance(kernel, start, x, 1.1)).tensors()["coefficients"]
+            for basis in (by_size, by_inputs)
+        )
+    assert torch.equal(got, expected)

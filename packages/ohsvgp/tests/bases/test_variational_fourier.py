@@ -265,6 +265,15 @@ def test_queries_and_data_outside_the_interval_are_refused_in_units_of_the_user(
         gp.update([13.0, 21.0], [0.0, 1.0])
 
 
+@pytest.mark.parametrize("edge", [START, END])
+def test_round_off_beyond_an_edge_is_no_query_outside(edge: float) -> None:
+    kernel = make(Matern32)
+    beyond = edge + math.copysign(1e-12, edge)
+    x = torch.tensor([[edge], [beyond]], dtype=torch.float64)
+    cross = projections(7).cross(kernel, x).detach()
+    torch.testing.assert_close(cross[:, 0], cross[:, 1], rtol=0, atol=1e-10)
+
+
 def test_hyperparameters_must_stay_once_data_are_absorbed() -> None:
     kernel = make(Matern32)
     gp = OnlineGP(kernel, Gaussian(0.1), VariationalFourier(7, 0.0, 2.0))
