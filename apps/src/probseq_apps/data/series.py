@@ -283,5 +283,7 @@ def _years(days: list[date]) -> NDArray[np.float64]:
 
 def _existing(path: Path) -> Path:
     if not path.is_file():
-        raise DataError(f"{path} does not exist: the data folder needs this file")
+        raise DataError(
+            f"{path} does not exist: the data folder needs this file; --download fetches it"
+        )
     return path

