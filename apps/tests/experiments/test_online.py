@@ -6,6 +6,7 @@ import pytest
 
 from probseq_apps.cli import main
 from probseq_apps.cli_online import parse_online
+from probseq_apps.experiments.online_methods import build_learner
 from probseq_apps.experiments.online_settings import OnlineSettings
 
 METHODS = ["ohsvgp", "ovc", "osgpr", "exact"]
@@ -110,6 +111,54 @@ def test_a_stopped_run_goes_on_with_what_is_missing(series, tmp_path, capsys):
     assert main([*base, "--overwrite"]) == 0
 
 
+@pytest.mark.usefixtures("undrawn")
+def test_each_method_that_will_run_is_warmed_up_on_a_few_points_first(
+    series, tmp_path, monkeypatch
+):
+    built = []
+
+    def record(method, stream, settings, priors, *, seed):
+        built.append((method, len(stream.tasks[0].y) <= 20 and len(stream.tasks) == 2))
+        return build_learner(method, stream, settings, priors, seed=seed)
+
+    monkeypatch.setattr("probseq_apps.experiments.online.build_learner", record)
+    base = arguments(series, "--run-dir", str(tmp_path / "run"))
+    assert main(base) == 0
+    warm = [(method, True) for method in METHODS]
+    assert built == warm + [(method, False) for _ in range(2) for method in METHODS]
+    built.clear()
+    (tmp_path / "run" / "results" / "ovc-seed1.json").unlink()
+    assert main(["online", "--resume", "--run-dir", str(tmp_path / "run")]) == 0
+    assert built == [("ovc", True), ("ovc", False)]
+
+
+@pytest.mark.usefixtures("undrawn")
+@pytest.mark.parametrize("num_tasks", [2, 3])
+def test_two_toy_tasks_have_the_figure_of_the_toy(num_tasks, tmp_path):
+    given = ["--recipe", "toy", "--num-tasks", str(num_tasks), "--num-inducing", "6"]
+    assert main(["online", *given, "--run-dir", str(tmp_path / "run")]) == 0
+    drawn = (tmp_path / "run" / "plots" / "toy.png").is_file()
+    assert drawn == (num_tasks == 2)
+    assert ("![toy](plots/toy.png)" in (tmp_path / "run" / "report.md").read_text()) == drawn
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_a_standard_file_that_is_missing_is_fetched(tmp_path, monkeypatch):
+    rows = [f"{1610.5 + year},0,{math.sin(year / 3.0):.4f}" for year in range(60)]
+    head = "year,tsi_11yr_cycle,tsi_11yr_cycle_plus_background"
+
+    def fetch(name, data_dir):
+        (data_dir / "solar_irradiance").mkdir(parents=True)
+        text = "\n".join([head, *rows])
+        (data_dir / "solar_irradiance" / "solar_irradiance.csv").write_text(text)
+
+    monkeypatch.setattr("probseq_apps.experiments.online.download_online", fetch)
+    folders = ["--data-dir", str(tmp_path / "data"), "--run-dir", str(tmp_path / "run")]
+    given = ["--data", "solar", "--download", *TINY, "--seeds", "0", "--method", "ohsvgp"]
+    assert main(["online", *given, *folders]) == 0
+    assert sum(read_report(tmp_path / "run")["data"]["train"]) == 48
+
+
 def test_counts_that_are_none_are_refused_before_anything_is_written(series, tmp_path, capsys):
     more = ["--likelihood", "poisson", "--method", "ohsvgp", "--run-dir", str(tmp_path / "run")]
     assert main(arguments(series, *more)) == 1
@@ -147,7 +196,8 @@ def test_what_cannot_go_together_exits_2_and_is_named(given, named, capsys):
         (["--data", "csv:none.csv"], "none.csv"),
         (["--num-tasks", "200"], "no point for evaluation"),
         (["--resume", "--run-dir", "none"], "no experiment to resume"),
-        (["--download"], "download"),
+        (["--download"], "download needs data_dir"),
+        (["--download", "--data-dir", "new"], "'sp500' is not fetched"),
     ],
 )
 def test_failures_are_one_line_and_write_nothing(given, named, tmp_path, monkeypatch, capsys):

@@ -33,6 +33,7 @@ def test_the_figures_have_the_sizes_of_the_thesis(name, num_tasks, num_inducing)
     settings = load_online_recipe(name)
     assert settings.stream.num_tasks == num_tasks
     assert settings.model.num_inducing == num_inducing
+    assert settings.model.learn_rate == 0.025  # 0.01 in Solar's units, whose lengthscale is 0.4
     assert len(settings.seeds) == 5
     assert settings.data == name.rpartition("-")[0] or name == settings.data
     if name.startswith(("solar", "audio")):

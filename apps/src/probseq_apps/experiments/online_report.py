@@ -16,6 +16,7 @@ from probseq_apps.experiments.online_tables import LEGEND, markdown_text, termin
 from probseq_apps.experiments.online_tasks import Stream
 from probseq_apps.report.facts import machine_facts, machine_line, pictures
 from probseq_apps.report.online_plots import draw
+from probseq_apps.report.online_toy import write_toy_figure
 from probseq_apps.training.files import write_atomic
 
 
@@ -58,7 +59,7 @@ def write_online_report(
         },
     }
     write_atomic(folder / "report.json", json.dumps(report, indent=2, allow_nan=False) + "\n")
-    plots = draw(folder)
+    plots = [*draw(folder), *_toy_figure(folder, settings)]
     write_atomic(folder / "report.md", _markdown(report, settings, plots))
     table = terminal_text(report["methods"], shutil.get_terminal_size((120, 24)).columns)
     notes = "\n".join(method_notes(settings))
@@ -86,10 +87,17 @@ def method_notes(settings: OnlineSettings) -> list[str]:
         notes.append(f"ovff: Matérn-5/2 kernel {own}; it knows the interval of all tasks.")
     if learned := [name for name in LEARNED_METHODS if name in settings.method]:
         notes.append(
-            f"{', '.join(learned)}: {model.learn_steps:,} Adam steps a task on the inducing "
-            "points (thesis: 1,000 for series)."
+            f"{', '.join(learned)}: {model.learn_steps:,} Adam steps of rate {model.learn_rate:g} "
+            "lengthscales a task on the inducing points (thesis: 1,000 for series)."
         )
     return notes
+
+
+def _toy_figure(folder: Path, settings: OnlineSettings) -> list[Path]:
+    """Fig. 4.1, which has two tasks of a toy series of its own."""
+    if settings.data != "toy" or settings.stream.num_tasks != 2:
+        return []
+    return [write_toy_figure(folder / "plots")]
 
 
 def _markdown(report: Mapping[str, Any], settings: OnlineSettings, plots: Sequence[Path]) -> str:

@@ -14,6 +14,10 @@ _BASES = ("ohsvgp", "ohsvgp-rff", "ohsvgp-legt", "ohsvgp-lagt", "ohsvgp-fout", "
 _POINTS = ("ovc", "ovc-optz", "osgpr")
 _PATHS = ("ohsvgp-o", "ohsvgp-k", "osvgp", "ovc")
 _THESIS_STEPS = 1000
+# Adam on the inducing points. Ours counts in lengthscales: on Solar, with a lengthscale of 0.40,
+# the thesis' rate of 0.01 is 0.025 of them, which gives its numbers of OSGPR there. The figures of
+# other data take the same.
+_THESIS_RATE = 0.025
 
 # Of greatest evidence on all of Solar: RBF for all methods, the Matérn-5/2 lengthscale for OVFF.
 _SOLAR = GPSettings(
@@ -23,6 +27,7 @@ _SOLAR = GPSettings(
     noise=0.0075,
     ovff_lengthscale=0.60,
     learn_steps=_THESIS_STEPS,
+    learn_rate=_THESIS_RATE,
 )
 
 
@@ -72,7 +77,11 @@ def audio(num_inducing: int) -> OnlineSettings:
         data="audio",
         method=("ohsvgp", "ohsvgp-rff", "cosine", "grid", *_POINTS, "ovff"),
         model=GPSettings(
-            num_inducing=num_inducing, lengthscale=15.0, noise=0.01, learn_steps=_THESIS_STEPS
+            num_inducing=num_inducing,
+            lengthscale=15.0,
+            noise=0.01,
+            learn_steps=_THESIS_STEPS,
+            learn_rate=_THESIS_RATE,
         ),
     )
 
@@ -89,6 +98,7 @@ def covid(num_inducing: int) -> OnlineSettings:
             lengthscale=30.0,
             outputscale=4.0,
             dispersion=5.0,
+            learn_rate=_THESIS_RATE,
         ),
     )
 
@@ -99,7 +109,7 @@ def uci(data: str, *, l2: bool) -> OnlineSettings:
         data=data,
         method=_PATHS,
         stream=StreamSettings(order="l2" if l2 else "first"),
-        model=GPSettings(num_inducing=256),
+        model=GPSettings(num_inducing=256, learn_rate=_THESIS_RATE),
     )
 
 
@@ -115,6 +125,7 @@ def two_moons() -> OnlineSettings:
             hyperparameters="fixed",
             lengthscale=0.5,
             outputscale=10.0,
+            learn_rate=_THESIS_RATE,
         ),
     )
 
