@@ -9,12 +9,12 @@ import pytest
 import torch
 from scipy.optimize import minimize
 from scipy.stats import multivariate_normal
-from torch import Tensor
+from torch import Tensor, nn
 
 from ohsvgp import Gaussian, LegS, OnlineGP, Poisson
 from ohsvgp.bases.points import AdamSteps, RandomSubset
 from ohsvgp.bases.variational_fourier import VariationalFourier
-from ohsvgp.hyperparameters import fit_hyperparameters
+from ohsvgp.hyperparameters import _Objective, fit_hyperparameters
 from probseq.errors import CholeskyError, JitterWarning
 from probseq.kernels import RBF, Matern52, rbf
 
@@ -166,6 +166,19 @@ def test_noise_that_is_already_below_the_floor_may_stay() -> None:
     info = fit_hyperparameters(gp, t, 3 * (2.5 * t).sin(), steps=1)
     assert math.isfinite(info.before)
     assert info.after >= info.before
+
+
+def test_the_slope_in_free_coordinates_is_that_of_the_loss_above_a_floor() -> None:
+    parameter = nn.Parameter(torch.tensor(0.3, dtype=torch.float64))
+    floor = torch.tensor(0.8, dtype=torch.float64)
+    objective = _Objective(lambda: -(parameter - 2.0).square(), [parameter], [floor], 5)
+    z = objective.start()[0]
+    # exp(0.3) = 0.8 + exp(z).
+    assert math.isclose(float(z), math.log(math.exp(0.3) - 0.8), rel_tol=1e-12)
+    losses = [float(objective.loss([z + shift])) for shift in (1e-5, -1e-5)]
+    objective.loss([z])
+    assert z.grad is not None
+    assert math.isclose(float(z.grad), (losses[0] - losses[1]) / 2e-5, rel_tol=1e-7)
 
 
 class Trap(RBF):

@@ -51,6 +51,17 @@ def test_predictive_log_prob_of_counts_is_exact_far_from_the_mean(
         assert abs(got.item() - expected) < 1e-8
 
 
+def test_newton_steps_to_the_peak_of_a_flat_likelihood_are_bracketed() -> None:
+    """From the peak of the likelihood the first step leads far beyond that of the integrand."""
+    y, mean, variance = 7569.0, -9.5, 0.55
+    f = np.linspace(mean - 8, math.log(y) + 8, 400_001)
+    law = scipy.stats.nbinom(1, 1 / (1 + np.exp(f)))
+    expected = _log_integral(law.logpmf(y) + _log_normal(f, mean, variance), f)
+    likelihood = NegativeBinomial(_double(1.0)[0])
+    got = likelihood.predictive_log_prob(_double(mean), _double(variance), _double(y))
+    assert abs(got.item() - expected) < 1e-8
+
+
 @pytest.mark.parametrize("df", [0.5, 1.0, 4.0, 30.0])
 @pytest.mark.parametrize(
     ("y", "variance"), [(0.0, 1.0), (5.0, 1.0), (30.0, 1.0), (1e6, 1.0), (3.0, 100.0), (0.3, 1e-6)]
@@ -108,6 +119,13 @@ def test_bernoulli_tails_keep_their_digits() -> None:
     found = Bernoulli().expectations(_double(-1e5), _double(1e-4), _double(1.0))
     assert found.gradient.item() == pytest.approx(1e5, rel=1e-9)
     assert found.curvature.item() == pytest.approx(1.0, abs=1e-4)
+
+
+def test_bernoulli_curvature_stays_in_its_bounds_where_no_digit_of_it_is_left() -> None:
+    far = torch.logspace(2, 12, 2001, dtype=torch.float64)
+    curvature = -Bernoulli().derivatives(-far, torch.ones_like(far)).second
+    assert float(curvature.min()) >= 0
+    assert float(curvature.max()) <= 1
 
 
 @pytest.mark.parametrize("likelihood", [Poisson(), NegativeBinomial(), StudentT(), Bernoulli()])

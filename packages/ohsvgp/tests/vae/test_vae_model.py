@@ -14,6 +14,7 @@ from ohsvgp.bases.points import PivotedCholesky, RandomSubset
 from ohsvgp.inducing import PointFunctional
 from ohsvgp.vae import MLPDecoder, MLPEncoder, OnlineSVGPVAE, SharedSet
 from ohsvgp.vae import model as model_module
+from ohsvgp.vae import training as training_module
 from probseq.kernels import RBF, Matern32
 
 NOISE = 0.05
@@ -166,6 +167,34 @@ def test_a_minibatch_estimates_the_bound_without_bias(monkeypatch: pytest.Monkey
     parts = [model.task_bound(task, window, rows, 1) for rows in torch.arange(12).split(3)]
     torch.testing.assert_close(torch.stack(parts).mean(), whole)
     assert float(torch.stack(parts).std().detach()) > 1.0
+
+
+def test_the_bound_of_an_epoch_is_that_of_the_task_whatever_the_batches(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(model_module, "latent_samples", lambda q, *_: q.mean.mT[None])
+    t, y = channels(12)
+    model = small()
+    expected = model.bound(t, y).detach() / 12
+    # Batches of 5, 5 and 2; the networks hardly move.
+    info = model.fit_task(t, y, epochs=1, batch_size=5, learning_rate=1e-12)
+    torch.testing.assert_close(info.bounds[0], expected, rtol=1e-7, atol=0)
+
+
+def test_the_penalty_counts_as_often_as_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training_module.torch.optim, "Adam", torch.optim.SGD)
+    found = []
+    for weight in (0.0, 10.0):
+        model = small()
+        model.consolidation_weight = weight
+        # Held one below where the parameters are, with an information of one.
+        model.consolidation.fisher.fill_(1.0)
+        model.consolidation.anchor.sub_(1.0)
+        model.fit_task(*channels(20), epochs=1, learning_rate=0.02)
+        found.append(torch.cat([parameter.detach().flatten() for parameter in model.kept()]))
+    # In nats per time point: the slope of the penalty is the weight over their number.
+    expected = torch.full_like(found[0], -0.02 * 10.0 / 20)
+    torch.testing.assert_close(found[1] - found[0], expected)
 
 
 def test_gradients_reach_encoder_decoder_kernel_and_noise() -> None:
@@ -329,6 +358,30 @@ def test_plain_osvgp_learns_where_its_points_lie() -> None:
     assert not torch.equal(moved[0], moved[1])
     with pytest.raises(ValueError, match="learn_inducing must be False unless"):
         small().fit_task(t, y, epochs=1, learn_inducing=True)
+
+
+def test_points_that_latents_share_move_in_units_of_their_mean_lengthscale() -> None:
+    nodes = []
+    for learn in (False, True):
+        model = small(RandomSubset(6))
+        nn.init.constant_(model.kernel.raw_lengthscale[0], math.log(0.3))
+        nn.init.constant_(model.kernel.raw_lengthscale[1], math.log(1.5))
+        model.fit_task(*channels(30), epochs=1, learning_rate=0.01, learn_inducing=learn)
+        assert model.memory.state is not None
+        nodes.append(model.memory.state.inducing.tensors()["nodes"])
+    # Adam's first step has the length of the learning rate.
+    moved = (nodes[1] - nodes[0]).abs()
+    torch.testing.assert_close(moved, torch.full_like(moved, 0.009), rtol=1e-3, atol=0)
+
+
+def test_a_task_inside_the_window_leaves_its_end() -> None:
+    t, y = channels(30)
+    model = small()
+    for part in (slice(15, 30), slice(0, 15)):
+        model.fit_task(torch.cat([t[:1], t[part]]), torch.cat([y[:1], y[part]]), epochs=1)
+        assert model.memory.state is not None
+        assert model.memory.state.length == 6.0
+    assert model.memory.state.count == 32
 
 
 def test_float32_works() -> None:

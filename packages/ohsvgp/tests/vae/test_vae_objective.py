@@ -152,6 +152,13 @@ def test_samples_have_the_moments_of_the_latents() -> None:
     torch.testing.assert_close(f.var(0), variance.mT, rtol=0.05, atol=1e-6)
 
 
+def test_samples_of_latents_that_are_all_but_known_are_their_means() -> None:
+    mean = torch.ones(2, 3, dtype=torch.float64)
+    latent = DiagonalGaussian(mean, torch.full_like(mean, -1e-17))
+    samples = latent_samples(latent, 2, torch.Generator().manual_seed(0))
+    torch.testing.assert_close(samples, torch.ones(2, 3, 2, dtype=torch.float64))
+
+
 def test_density_is_that_of_torch_distributions() -> None:
     y, mean = torch.tensor([[0.3, -1.0]]), torch.tensor([[1.0, 0.5]])
     expected = Normal(mean, 0.5).log_prob(y)
