@@ -139,7 +139,7 @@ def test_a_changed_kernel_sees_the_old_data_as_noisy_values_of_the_old_inducing_
 def test_variances_in_single_precision_stay_above_zero() -> None:
     """Points so close that round-off is all that is left of some variances."""
     t = torch.linspace(0, 10, 300)
-    gp = model(UniformGrid(15), rbf(3.0), dtype=torch.float32)
+    gp = OnlineGP(rbf(3.0), Gaussian(1e-4), UniformGrid(15), dtype=torch.float32)
     for part in t.chunk(3):
         gp.update(part, part.sin())
     assert float(gp.predict(t).variance.min()) > 0
