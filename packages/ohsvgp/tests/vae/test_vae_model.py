@@ -118,6 +118,21 @@ def test_bound_under_other_hyperparameters_is_that_of_the_online_gp() -> None:
     torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
 
 
+def test_the_first_step_of_learning_the_kernel_has_the_slope_of_the_online_gp() -> None:
+    model, gp = trivial(), OnlineGP(RBF(1, lengthscale=0.7), Gaussian(NOISE), LegS(12))
+    t, y = series()
+    model.fit_task(t[:20], y[:20, None], epochs=1)
+    gp.update(t[:20], y[:20])
+    # Hyperparameters are those of the state, and about to leave it.
+    _, task = model.prepare(t[20:], y[20:, None])
+    found = model.amortised(task, model.window(task, task.inducing, learning=True))
+    residual = (y[20:] - found.latent.mean[0]).square() + found.latent.variance[0]
+    bound = -0.5 * residual.sum() / NOISE - found.complexity.sum()
+    (ours,) = torch.autograd.grad(bound, model.kernel.raw_lengthscale)
+    (theirs,) = torch.autograd.grad(gp.bound(t[20:], y[20:]), gp.kernel.raw_lengthscale)
+    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
 def test_predictions_leave_the_random_numbers_of_training_alone() -> None:
     model = small()
     model.fit_task(*channels(20), epochs=1)
@@ -299,6 +314,16 @@ def test_moments_and_densities_are_those_of_samples() -> None:
     near = ((samples - y).abs() < width / 2).double().mean(0) / width
     density = model.log_prob(t, y, num_samples=2000).exp()
     assert float((near - density).abs().mean()) < 0.05
+
+
+def test_densities_are_means_over_draws_and_not_of_their_logarithms() -> None:
+    t, y = channels(10)
+    model = small()
+    model.fit_task(t, y, epochs=1)
+    means = model.sample(t, 50, include_noise=False, generator=torch.Generator().manual_seed(3))
+    density = torch.distributions.Normal(means, model.noise.detach().sqrt()).log_prob(y).exp()
+    found = model.log_prob(t, y, num_samples=50, generator=torch.Generator().manual_seed(3))
+    torch.testing.assert_close(found.exp(), density.mean(0))
 
 
 def test_reconstruction_is_decoder_after_encoder() -> None:
