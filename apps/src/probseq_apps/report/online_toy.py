@@ -56,7 +56,7 @@ def coefficient_path(model: OnlineGP, ends: Float[Tensor, " n"]) -> DiagonalGaus
     with torch.no_grad():
         for end in ends.tolist():
             window = basis.inducing(model.kernel, end)
-            P = state.whitening.matrix @ state.inducing.cross_inducing(model.kernel, window)
+            P = state.whitening.apply(state.inducing.cross_inducing(model.kernel, window))
             law = predict(state.moments, P, window.covariance(model.kernel), full_cov=True)
             means.append(law.mean)
             variances.append(law.variance)

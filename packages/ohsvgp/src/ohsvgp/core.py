@@ -25,8 +25,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ohsvgp.inducing import Inducing
+from ohsvgp.whitening import Whitening
 from probseq.gaussians import DiagonalGaussian, Gaussian
 from probseq.kernels import Kernel
+from probseq.linalg import safe_cholesky
 
 __all__ = [
     "Bound",
@@ -84,27 +86,42 @@ class Bound(NamedTuple):
 
 
 def features(
-    kernel: Kernel, inducing: Inducing, R: Float[Tensor, "*b m m"], x: Float[Tensor, "*#b n d"]
+    kernel: Kernel,
+    inducing: Inducing,
+    R: Whitening | Float[Tensor, "*b m m"],
+    x: Float[Tensor, "*#b n d"],
 ) -> Float[Tensor, "*b m n"]:
     """Ψ = R K_uf: covariance of the whitened inducing variables and f(x).
 
     Args:
         kernel: prior covariance function of f.
         inducing: u.
-        R: its whitening matrix.
+        R: its whitening, or any matrix with R K_uu Rᵀ = I.
         x: inputs.
 
     Returns:
         Ψ; diag(ΨᵀΨ) is the part of the prior variance that u explains.
     """
-    return R @ inducing.cross(kernel, x)
+    return _whitened(R, inducing.cross(kernel, x))
 
 
 def transition(
-    R_a: Float[Tensor, "*#b m m"], K_ab: Float[Tensor, "*#b m k"], R_b: Float[Tensor, "*#b k k"]
+    R_a: Whitening | Float[Tensor, "*#b m m"],
+    K_ab: Float[Tensor, "*#b m k"],
+    R_b: Whitening | Float[Tensor, "*#b k k"],
 ) -> Float[Tensor, "*b m k"]:
-    """T = R_a K_ab R_bᵀ: E[v_a | v_b] = T v_b, the carrier of the old site to the new set."""
-    return R_a @ K_ab @ R_b.mT
+    """T = R_a K_ab R_bᵀ: E[v_a | v_b] = T v_b, the carrier of the old site to the new set.
+
+    Args:
+        R_a: whitening of the old set, or a matrix.
+        K_ab: covariance of the old set (rows) and the new one.
+        R_b: whitening of the new set, or a matrix.
+    """
+    return _whitened(R_b, _whitened(R_a, K_ab).mT).mT
+
+
+def _whitened(R: Whitening | Tensor, K: Tensor) -> Tensor:
+    return R.apply(K) if isinstance(R, Whitening) else R @ K
 
 
 def whitened_update(
@@ -146,11 +163,16 @@ def posterior(site: Site) -> Posterior:
         site: G and h.
 
     Returns:
-        The mean, and the Cholesky factor of I + G, which needs no jitter: its eigenvalues are at
-        least one.
+        The mean, and the Cholesky factor of I + G, whose eigenvalues are at least one. Jitter is
+        added only where the round-off of a large G in float32 hides them.
+
+    Raises:
+        CholeskyError: G holds NaN or infinity, or is far from positive semi-definite.
     """
     eye = torch.eye(site.shift.shape[-1], dtype=site.precision.dtype, device=site.precision.device)
-    root = torch.linalg.cholesky(eye + site.precision)
+    root, info = torch.linalg.cholesky_ex(eye + site.precision)
+    if bool((info != 0).any()):
+        root = safe_cholesky(eye + site.precision)
     return Posterior(torch.cholesky_solve(site.shift[..., None], root)[..., 0], root)
 
 

@@ -175,7 +175,7 @@ class OnlineGP(Predictions):
     def updated(self, t: Any, y: Any, **options: Any) -> "OnlineGP":
         """A new model that has absorbed the data; this one stays as it is.
 
-        The two share the kernel and the likelihood, which updates do not change.
+        The two share nothing that can change.
 
         Args:
             t: as in ``update``.
@@ -183,6 +183,9 @@ class OnlineGP(Predictions):
             options: as in ``update``.
         """
         twin = copy.copy(self)
+        # At once, for what a basis holds of the kernel.
+        parts = (self.kernel, self.likelihood, self.basis)
+        twin.kernel, twin.likelihood, twin.basis = copy.deepcopy(parts)
         twin.update(t, y, **options)
         return twin
 
@@ -231,6 +234,7 @@ class OnlineGP(Predictions):
             y: as in ``update``.
             options: as in ``update``.
         """
+        self._changed()
         batch = read_batch(self, t, y, **options)
         kernel = self.basis.prior(self.kernel)
         # Where sets hold the kernel's features they depend on its hyperparameters themselves.

@@ -18,6 +18,7 @@ from ohsvgp.step import Move, move
 from probseq.gaussians import DiagonalGaussian
 from probseq.gaussians import Gaussian as JointGaussian
 from probseq.kernels import Kernel
+from probseq.linalg import default_jitter
 
 __all__ = ["Predictions"]
 
@@ -114,7 +115,12 @@ class Predictions:
         """
         if num_samples < 1:
             raise ValueError(f"num_samples must be at least 1, got {num_samples}")
-        return self.predict(t, full_cov=True).rsample((num_samples,), generator=generator)
+        law = self.predict(t, full_cov=True)
+        x = read_inputs(self, t)
+        # What round-off does to a posterior is a share of the prior's variance, not of its own.
+        jitter = default_jitter(self.dtype) * self.kernel.diag(x).detach()
+        covariance = law.covariance + torch.diag_embed(jitter)
+        return JointGaussian(law.mean, covariance).rsample((num_samples,), generator=generator)
 
     def log_prob(self, t: Any, y: Any) -> Float[Tensor, "*b n"]:
         """Log predictive density of every target by itself, noise included, in nats.
@@ -176,7 +182,7 @@ class Predictions:
         if state is None:
             mean = torch.zeros_like(K_ss[..., 0] if full_cov else K_ss)
             return JointGaussian(mean, K_ss) if full_cov else DiagonalGaussian(mean, K_ss)
-        P = core.features(kernel, state.inducing, state.whitening.matrix, x)
+        P = core.features(kernel, state.inducing, state.whitening, x)
         if full_cov:
             return core.predict(state.moments, P, K_ss, full_cov=True)
         latent = core.predict(state.moments, P, K_ss)
@@ -189,7 +195,7 @@ class Predictions:
         state = self._ready("posterior_coefficients")
         kernel = self.basis.prior(self.kernel)
         with torch.no_grad():
-            P = state.whitening.matrix @ state.inducing.cross_inducing(kernel, inducing)
+            P = state.whitening.apply(state.inducing.cross_inducing(kernel, inducing))
             return core.predict(state.moments, P, inducing.covariance(kernel), full_cov=True)
 
     def _current(self) -> OnlineState | None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from ohsvgp.inputs import Clock, as_mask, as_points, as_targets, check_sorted, start_clock
+from ohsvgp.inputs import Clock, as_mask, as_points, as_targets, check_sorted, stamps, start_clock
 from ohsvgp.step import Data
 from ohsvgp.window import next_length
 
@@ -46,7 +46,8 @@ def read_inputs(model: "Predictions", t: Any) -> Tensor:
     like = model.kernel.raw_lengthscale
     if not model.of_time:
         return as_points(t, model.kernel.dim, like)
-    clock = model.clock or start_clock(t, model.time_unit)
+    empty = model.clock is None and len(stamps(t, name="t")[0]) == 0
+    clock = model.clock or (Clock(0.0) if empty else start_clock(t, model.time_unit))
     return clock.internal(t).to(like)[:, None]
 
 

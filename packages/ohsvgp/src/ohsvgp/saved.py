@@ -109,10 +109,23 @@ def _check_complete(model: "Predictions", parts: dict[str, dict[str, Tensor]]) -
         own = {name: tuple(tensor.shape) for name, tensor in module.state_dict().items()}
         if got != own:
             raise ValueError(f"tensors of the {group} must have shapes {own}, got {got}")
+    generator, own = parts["generator"][""], model.generator.get_state()
+    if generator.dtype != own.dtype or generator.shape != own.shape:
+        raise ValueError(
+            f"generator must be {own.numel()} bytes of its state, got {generator.dtype} "
+            f"of shape {tuple(generator.shape)}"
+        )
     held = {f"{group}.{field}".rstrip(".") for group, fields in parts.items() for field in fields}
     missing = sorted(_STATE - held) + ["inducing"] * ("inducing" not in parts)
     if missing and ("inducing" in parts or _STATE & held):
         raise ValueError(f"tensors must hold a whole state, missing are {', '.join(missing)}")
+    if "site" in parts:
+        G, h = parts["site"]["precision"], parts["site"]["shift"]
+        if G.shape[-2:] != (h.shape[-1], h.shape[-1]):
+            raise ValueError(
+                f"site.precision must have shape (..., M, M) for site.shift of shape (..., M), "
+                f"got {tuple(G.shape)} and {tuple(h.shape)}"
+            )
 
 
 def identity(model: "Predictions") -> dict[str, Any]:
@@ -142,8 +155,8 @@ def _settings(name: str, basis: Basis) -> dict[str, Any]:
 
 def differences(got: dict[str, Any], expected: dict[str, Any]) -> str:
     """What of two identities differs, in words."""
-    names = [name for name in expected if got.get(name) != expected[name]]
-    return ", ".join(f"{name} {got.get(name)} instead of {expected[name]}" for name in names)
+    names = [name for name in {**expected, **got} if got.get(name) != expected.get(name)]
+    return ", ".join(f"{name} {got.get(name)} instead of {expected.get(name)}" for name in names)
 
 
 def _named(group: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

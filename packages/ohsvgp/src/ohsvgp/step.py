@@ -83,19 +83,19 @@ def move(
     whitening = whiten(K_bb, method=method, rel_jitter=rel_jitter)
     if old is None:
         return Move(inducing, whitening, empty_site(inducing.num_inducing, K_bb), None, None)
-    R_a = old.whitening.matrix
+    R_a = old.whitening
     prior_a = None
     if inducing is old.inducing:
         # The jitter is noise on u itself, so the same set shares it.
         K_ab = K_bb + torch.diag_embed(whitening.jitter[..., None].expand(K_bb.shape[:-1]))
-        prior_a = R_a @ K_ab @ R_a.mT
+        prior_a = core.transition(R_a, K_ab, R_a)
     else:
         K_ab = old.inducing.cross_inducing(kernel, inducing)
         if changed:
             K_aa = old.inducing.covariance(kernel)
             jitter = old.whitening.jitter[..., None].expand(K_aa.shape[:-1])
-            prior_a = R_a @ (K_aa + torch.diag_embed(jitter)) @ R_a.mT
-    T = core.transition(R_a, K_ab, whitening.matrix)
+            prior_a = core.transition(R_a, K_aa + torch.diag_embed(jitter), R_a)
+    T = core.transition(R_a, K_ab, whitening)
     return Move(inducing, whitening, old.site, T, prior_a)
 
 
@@ -120,7 +120,7 @@ def absorb(
     Returns:
         The site and the bound.
     """
-    Psi = core.features(kernel, step.inducing, step.whitening.matrix, data.x)
+    Psi = core.features(kernel, step.inducing, step.whitening, data.x)
     K_ff = kernel.diag(data.x)
     if not isinstance(likelihood, Gaussian):
         return infer(

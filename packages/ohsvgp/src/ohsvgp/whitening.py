@@ -22,15 +22,30 @@ class Whitening(NamedTuple):
 
     Attributes:
         matrix: R of shape (*b, M, M). By eigenvalues, rows of dropped directions are zero.
+        root: L = R⁻¹, lower triangular; empty, (*b, 0, 0), by eigenvalues.
         jitter: absolute jitter that was added to K_uu, shape (*b); zero by eigenvalues.
         relative_jitter: the same in units of the mean of K_uu's diagonal.
         rank: number of directions kept, shape (*b), integers; M for the Cholesky factor.
     """
 
     matrix: Float[Tensor, "*b m m"]
+    root: Float[Tensor, "*b r r"]
     jitter: Float[Tensor, "*b"]
     relative_jitter: Float[Tensor, "*b"]
     rank: Tensor
+
+    def apply(self, K: Float[Tensor, "*#b m n"]) -> Float[Tensor, "*b m n"]:
+        """R K, by a triangular solve where there is a Cholesky factor.
+
+        A product with the explicit inverse would be as near to R K, but not near to R K' for any
+        K' near K: in float32, variances that remain after conditioning came out negative.
+
+        Args:
+            K: covariances of u, in the rows.
+        """
+        if self.root.shape[-1] == 0:
+            return self.matrix @ K
+        return torch.linalg.solve_triangular(self.root, K, upper=False)
 
 
 def whiten(
@@ -67,14 +82,14 @@ def whiten(
         scale = torch.where(kept, values.clamp_min(torch.finfo(values.dtype).tiny), 1).rsqrt()
         matrix = (kept * scale)[..., None] * vectors.mT
         none = torch.zeros_like(values[..., 0])
-        return Whitening(matrix, none, none, kept.sum(-1))
+        return Whitening(matrix, matrix[..., :0, :0], none, none, kept.sum(-1))
     tries = 1 + max(0, round(math.log10(_MAX_RELATIVE_JITTER / relative)))
     L = safe_cholesky(K_uu, jitter=relative, max_tries=tries)
     # What the factor holds more than K_uu does is what safe_cholesky added to the diagonal.
     variance = K_uu.detach().diagonal(dim1=-2, dim2=-1)
     jitter = (L.detach().square().sum(-1) - variance).mean(-1)
     rank = torch.full(K_uu.shape[:-2], K_uu.shape[-1], device=K_uu.device)
-    return Whitening(triangular_inverse(L), jitter, jitter / variance.mean(-1), rank)
+    return Whitening(triangular_inverse(L), L, jitter, jitter / variance.mean(-1), rank)
 
 
 def check_jitter(rel_jitter: float | None, dtype: torch.dtype) -> None:

@@ -42,8 +42,10 @@ def next_length(
         end: the end that the user asks for, since t0; None for none.
 
     Raises:
-        ValueError: nothing says where the first window ends.
+        ValueError: nothing says where the first window ends, or ``end`` lies before t0.
     """
+    if end is not None and end < 0:
+        raise ValueError(f"t_end must not lie before t0, got {-end:g} units of time before it")
     floor = max(old or 0.0, end or 0.0)
     if last is None:
         if old is None and end is None:

@@ -11,7 +11,9 @@ __all__ = ["CountLikelihood", "bounded_exp"]
 
 # exp(−½ 8.7²) is round-off of 1 in float64.
 _REACH = 8.7
-_NEWTON_STEPS = 15
+_NEWTON_STEPS = 60
+# Standard deviations that the centre of a rule may lie beside the peak.
+_SETTLED = 1e-3
 
 
 class CountLikelihood(QuadratureLikelihood):
@@ -40,14 +42,20 @@ class CountLikelihood(QuadratureLikelihood):
         other = mean + variance * self.derivatives(mean, y).first
         low, high = torch.minimum(mean, other), torch.maximum(mean, other)
         f = self.start(y).clamp(low, high)
-        curvature = 1 / variance
+        curvature, moved = 1 / variance, high - low
         for _ in range(_NEWTON_STEPS):
             _, first, second = self.derivatives(f, y)
             slope = first - (f - mean) / variance
             low, high = torch.where(slope > 0, f, low), torch.where(slope > 0, high, f)
             curvature = 1 / variance - second
             step = f + slope / curvature
-            f = torch.where((step < low) | (step > high), 0.5 * (low + high), step)
+            # On the exponential's flank Newton steps are of length one, inside the bracket for
+            # ever: those that are not half as long as the last give way to bisection.
+            poor = (step < low) | (step > high) | ((step - f).abs() > 0.5 * moved)
+            step = torch.where(poor, 0.5 * (low + high), step)
+            f, moved = step, (step - f).abs()
+            if bool((moved <= _SETTLED * curvature.rsqrt()).all()):
+                break
         return f, curvature.rsqrt()
 
     def check_targets(self, y: Tensor) -> None:

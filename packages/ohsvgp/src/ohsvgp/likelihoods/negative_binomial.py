@@ -40,7 +40,9 @@ class NegativeBinomial(CountLikelihood):
         """With logit t = f − log r: −y·softplus(−t) − r·softplus(t) and a constant."""
         r = self.dispersion[..., None]
         t = f - self.raw_dispersion[..., None]
-        constant = (y + r).lgamma() - r.lgamma() - (y + 1).lgamma()
+        # In float64: for many r the first two are large and all but equal.
+        wide, count = r.double(), y.double()
+        constant = ((count + wide).lgamma() - wide.lgamma() - (count + 1).lgamma()).to(y.dtype)
         p = t.sigmoid()
         value = constant - y * softplus(-t) - r * softplus(t)
         return Derivatives(value, y - (y + r) * p, -(y + r) * p * (1 - p))

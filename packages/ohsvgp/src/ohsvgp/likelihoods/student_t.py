@@ -57,6 +57,10 @@ class StudentT(Likelihood):
         df, scale = self.df[..., None], self.scale[..., None]
         return self._constant() - 0.5 * (df + 1) * ((y - f) / scale).square().div(df).log1p()
 
+    def start(self, y: Tensor) -> Tensor:
+        """At the targets: from far away all are outliers, which pull less the farther they are."""
+        return y
+
     def expectations(self, mean: Tensor, variance: Tensor, y: Tensor) -> Expectations:
         """By quadrature over a scale instead of f, exact also where f is wider than the noise.
 

@@ -42,5 +42,5 @@ def latent_posterior(
         )
         whitening = step.whitening
         site = site if step.T is None else core.carry(site, step.T)
-    P = core.features(kernel, state.inducing, whitening.matrix, x)
+    P = core.features(kernel, state.inducing, whitening, x)
     return core.predict(core.posterior(site), P, K_ss)

@@ -87,7 +87,7 @@ def relate(
         changed: whether hyperparameters are, or may become, other than those of ``old``.
     """
     step = move(kernel, old, inducing, method="chol", rel_jitter=rel_jitter, changed=changed)
-    Psi = core.features(kernel, step.inducing, step.whitening.matrix, task.x)
+    Psi = core.features(kernel, step.inducing, step.whitening, task.x)
     return Window(step, Psi, kernel.diag(task.x))
 
 
