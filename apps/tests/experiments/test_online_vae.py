@@ -10,7 +10,7 @@ import torch
 
 from probseq_apps.data.channels import ChannelSeries
 from probseq_apps.data.errors import DataError
-from probseq_apps.experiments.online_vae import online_vae, results_file, run_method
+from probseq_apps.experiments.online_vae import online_vae, run_method
 from probseq_apps.experiments.online_vae_evaluation import measure, results_of
 from probseq_apps.experiments.online_vae_model import build_vae, load_progress, save_progress
 from probseq_apps.experiments.online_vae_settings import (
@@ -22,6 +22,7 @@ from probseq_apps.experiments.online_vae_settings import (
 )
 from probseq_apps.experiments.online_vae_tasks import load_channels, make_stream
 from probseq_apps.experiments.settings import RunOptions
+from probseq_apps.experiments.task_runs import results_file
 from probseq_apps.recipes.online_vae import (
     ONLINE_VAE_RECIPES,
     for_channels,

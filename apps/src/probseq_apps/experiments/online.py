@@ -1,7 +1,5 @@
 """`probseq online`: learn a stream task by task, and measure what is remembered."""
 
-import json
-import shutil
 import time
 from contextlib import suppress
 from dataclasses import replace
@@ -18,15 +16,21 @@ from probseq_apps.experiments.online_methods import Priors, build_learner, make_
 from probseq_apps.experiments.online_report import write_online_report
 from probseq_apps.experiments.online_settings import ONLINE, OnlineSettings, online_config
 from probseq_apps.experiments.online_tasks import Stream, Task, load_stream
-from probseq_apps.experiments.saved import holds_experiment
 from probseq_apps.experiments.settings import RunOptions
 from probseq_apps.experiments.stored import save_arrays
-from probseq_apps.training.files import write_atomic
-from probseq_apps.training.runs import prepare_run_dir, sole_use
+from probseq_apps.experiments.task_runs import (
+    RESULTS,
+    make_parts,
+    prepare_folder,
+    read_results,
+    results_file,
+    write_results,
+)
+from probseq_apps.training.runs import sole_use
 from probseq_apps.training.schedule import derive_seed
 
-RESULTS = "results"
 PREDICTIONS = "predictions"
+_PARTS = (RESULTS, PREDICTIONS)
 _WARM_POINTS = 20
 
 
@@ -61,25 +65,15 @@ def online(settings: OnlineSettings, options: RunOptions, *, recipe: str) -> Pat
         for task in stream.tasks:
             likelihood.check_targets(torch.cat([task.y, task.test_y]))
     folder = options.run_dir or default_folder(ONLINE, settings.data)
-    _prepare(folder, online_config(recipe, settings), options)
+    config = online_config(recipe, settings)
+    prepare_folder(folder, config, options, experiment=ONLINE, parts=_PARTS)
     with sole_use(folder):
         stream = streams[settings.seeds[0]]
         _announce(settings, stream, folder)
         _run_all(settings, streams, folder)
-        runs = {
-            method: {
-                str(seed): json.loads(results_file(folder, method, seed).read_text("utf-8"))
-                for seed in settings.seeds
-            }
-            for method in settings.method
-        }
+        runs = read_results(folder, settings.method, settings.seeds)
         print(write_online_report(folder, settings, stream, runs, recipe=recipe))
     return folder
-
-
-def results_file(folder: Path, method: str, seed: int) -> Path:
-    """What a run measured; it is there once the run is finished."""
-    return folder / RESULTS / f"{method}-seed{seed}.json"
 
 
 def run_method(
@@ -120,8 +114,7 @@ def run_method(
 
 
 def _run_all(settings: OnlineSettings, streams: dict[int, Stream], folder: Path) -> None:
-    for name in (RESULTS, PREDICTIONS):
-        (folder / name).mkdir(exist_ok=True)
+    make_parts(folder, _PARTS)
     jobs = [
         (seed, method)
         for seed in settings.seeds
@@ -138,8 +131,7 @@ def _run_all(settings: OnlineSettings, streams: dict[int, Stream], folder: Path)
             own = priors.setdefault(seed, Priors(stream, settings.model, seed=seed))
             found, arrays = run_method(method, stream, settings, own, seed=seed)
             save_arrays(folder / PREDICTIONS / f"{method}-seed{seed}.npz", arrays)
-            file = results_file(folder, method, seed)
-            write_atomic(file, json.dumps(found, allow_nan=False) + "\n")
+            write_results(folder, method, seed, found)
 
 
 def _warm_up(method: str, stream: Stream, settings: OnlineSettings) -> None:
@@ -167,15 +159,6 @@ def _warm_up(method: str, stream: Stream, settings: OnlineSettings) -> None:
         learner = build_learner(method, small, replace(settings, model=once), priors, seed=0)
         for task in parts:
             learner.learn(task.x, task.y)
-
-
-def _prepare(folder: Path, config: dict[str, object], options: RunOptions) -> None:
-    if options.overwrite and holds_experiment(folder, ONLINE):
-        with sole_use(folder):
-            for name in (RESULTS, PREDICTIONS):
-                shutil.rmtree(folder / name, ignore_errors=True)
-            (folder / "report.md").unlink(missing_ok=True)
-    prepare_run_dir(folder, config, resume=options.resume, overwrite=options.overwrite)
 
 
 def _announce(settings: OnlineSettings, stream: Stream, folder: Path) -> None:

@@ -1,8 +1,6 @@
 """Writes the report of an `online` experiment."""
 
-import json
-import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +10,11 @@ from probseq_apps.experiments.online_settings import (
     ONLINE_METHODS,
     OnlineSettings,
 )
-from probseq_apps.experiments.online_tables import LEGEND, markdown_text, terminal_text
+from probseq_apps.experiments.online_tables import LEGEND
 from probseq_apps.experiments.online_tasks import Stream
-from probseq_apps.report.facts import machine_facts, machine_line, pictures
+from probseq_apps.experiments.task_report import write_task_report
 from probseq_apps.report.online_plots import draw
 from probseq_apps.report.online_toy import write_toy_figure
-from probseq_apps.training.files import write_atomic
 
 
 def write_online_report(
@@ -52,18 +49,25 @@ def write_online_report(
             "test": [len(task.test_y) for task in stream.tasks],
             "notes": list(stream.notes),
         },
-        **machine_facts(),
         "methods": {
             method: {"title": ONLINE_METHODS[method].title, "seeds": dict(found)}
             for method, found in runs.items()
         },
     }
-    write_atomic(folder / "report.json", json.dumps(report, indent=2, allow_nan=False) + "\n")
-    plots = [*draw(folder), *_toy_figure(folder, settings)]
-    write_atomic(folder / "report.md", _markdown(report, settings, plots))
-    table = terminal_text(report["methods"], shutil.get_terminal_size((120, 24)).columns)
-    notes = "\n".join(method_notes(settings))
-    return f"\n{table}\n\n{LEGEND}\n{notes}\n\nreport, numbers and plots: {folder}"
+    data = report["data"]
+    opening = (
+        f"{sum(data['train']):,} points in {len(data['train'])} tasks, {sum(data['test']):,} for "
+        f"evaluation;\ninput: {data['input']}, target: {data['target']}. Recipe `{recipe}`, seeds\n"
+        f"{', '.join(map(str, settings.seeds))}; all settings are in `config.json`."
+    )
+    return write_task_report(
+        folder,
+        report,
+        opening=opening,
+        notes=method_notes(settings),
+        legend=LEGEND,
+        draw=lambda: [*draw(folder), *_toy_figure(folder, settings)],
+    )
 
 
 def method_notes(settings: OnlineSettings) -> list[str]:
@@ -98,28 +102,3 @@ def _toy_figure(folder: Path, settings: OnlineSettings) -> list[Path]:
     if settings.data != "toy" or settings.stream.num_tasks != 2:
         return []
     return [write_toy_figure(folder / "plots")]
-
-
-def _markdown(report: Mapping[str, Any], settings: OnlineSettings, plots: Sequence[Path]) -> str:
-    data = report["data"]
-    facts = [*data["notes"], *method_notes(settings)]
-    titles = "\n".join(f"- `{name}`: {found['title']}" for name, found in report["methods"].items())
-    return f"""# {data["name"]}: {", ".join(report["methods"])}
-
-{sum(data["train"]):,} points in {len(data["train"])} tasks, {sum(data["test"]):,} for evaluation;
-input: {data["input"]}, target: {data["target"]}. Recipe `{report["recipe"]}`, seeds
-{", ".join(map(str, settings.seeds))}; all settings are in `config.json`.
-
-{"".join(f"- {fact}" + chr(10) for fact in facts)}
-{markdown_text(report["methods"])}
-
-{LEGEND}
-
-{titles}
-
-{machine_line(report)}
-
-## Plots
-
-{pictures(plots)}
-"""

@@ -1,7 +1,5 @@
 """`probseq online vae`: learn many channels task by task with a GP-VAE, see what it forgets."""
 
-import json
-import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -25,15 +23,21 @@ from probseq_apps.experiments.online_vae_settings import (
     online_vae_config,
 )
 from probseq_apps.experiments.online_vae_tasks import ChannelStream, load_channels, make_stream
-from probseq_apps.experiments.saved import holds_experiment
 from probseq_apps.experiments.settings import RunOptions
 from probseq_apps.experiments.stored import save_arrays
-from probseq_apps.training.files import write_atomic
-from probseq_apps.training.runs import prepare_run_dir, sole_use
+from probseq_apps.experiments.task_runs import (
+    RESULTS,
+    make_parts,
+    prepare_folder,
+    read_results,
+    results_file,
+    write_results,
+)
+from probseq_apps.training.runs import sole_use
 from probseq_apps.training.schedule import derive_seed
 
-RESULTS = "results"
 MODELS = "models"
+_PARTS = (RESULTS, MODELS, FRAMES)
 
 
 def online_vae(
@@ -64,25 +68,15 @@ def online_vae(
     series = load_channels(settings)
     streams = {seed: make_stream(series, settings, seed=seed) for seed in settings.seeds}
     folder = options.run_dir or default_folder(ONLINE_VAE, settings.data)
-    _prepare(folder, online_vae_config(recipe, settings), options)
+    config = online_vae_config(recipe, settings)
+    prepare_folder(folder, config, options, experiment=ONLINE_VAE, parts=_PARTS)
     with sole_use(folder):
         stream = streams[settings.seeds[0]]
         _announce(settings, stream, folder)
         _run_all(settings, streams, folder)
-        runs = {
-            method: {
-                str(seed): json.loads(results_file(folder, method, seed).read_text("utf-8"))
-                for seed in settings.seeds
-            }
-            for method in settings.method
-        }
+        runs = read_results(folder, settings.method, settings.seeds)
         print(write_online_vae_report(folder, settings, stream, runs, recipe=recipe))
     return folder
-
-
-def results_file(folder: Path, method: str, seed: int) -> Path:
-    """What a run measured; it is there once the run is finished."""
-    return folder / RESULTS / f"{method}-seed{seed}.json"
 
 
 def run_method(
@@ -147,20 +141,18 @@ def run_method(
 
 
 def _run_all(settings: OnlineVaeSettings, streams: dict[int, ChannelStream], folder: Path) -> None:
-    for name in (RESULTS, MODELS, FRAMES):
-        (folder / name).mkdir(exist_ok=True)
+    make_parts(folder, _PARTS)
     _warm_up(settings)
     jobs = [(seed, method) for seed in settings.seeds for method in settings.method]
     with tqdm(jobs, unit=" runs", leave=False, disable=None) as bar:
         for seed, method in bar:
             bar.set_description_str(f"{method}, seed {seed}")
-            file = results_file(folder, method, seed)
-            if file.exists():
+            if results_file(folder, method, seed).exists():
                 continue
             progress = folder / MODELS / f"{method}-seed{seed}.safetensors"
             found, pictures = run_method(method, streams[seed], settings, progress, seed=seed)
             save_arrays(folder / FRAMES / f"{method}-seed{seed}.npz", pictures)
-            write_atomic(file, json.dumps(found, allow_nan=False) + "\n")
+            write_results(folder, method, seed, found)
 
 
 def _warm_up(settings: OnlineVaeSettings) -> None:
@@ -168,15 +160,6 @@ def _warm_up(settings: OnlineVaeSettings) -> None:
     model = build_vae("ohsvgp", 2, settings.model, seed=0)
     t = torch.linspace(0.0, 1.0, 4)
     model.fit_task(t, torch.stack([t, -t], dim=-1), epochs=1, learn_kernel=True)
-
-
-def _prepare(folder: Path, config: dict[str, object], options: RunOptions) -> None:
-    if options.overwrite and holds_experiment(folder, ONLINE_VAE):
-        with sole_use(folder):
-            for name in (RESULTS, MODELS, FRAMES):
-                shutil.rmtree(folder / name, ignore_errors=True)
-            (folder / "report.md").unlink(missing_ok=True)
-    prepare_run_dir(folder, config, resume=options.resume, overwrite=options.overwrite)
 
 
 def _announce(settings: OnlineVaeSettings, stream: ChannelStream, folder: Path) -> None:

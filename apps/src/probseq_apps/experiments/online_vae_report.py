@@ -1,21 +1,17 @@
 """Writes the report of an `online-vae` experiment."""
 
-import json
-import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from probseq_apps.experiments.online_tables import markdown_text, terminal_text
 from probseq_apps.experiments.online_vae_settings import (
     ONLINE_VAE,
     VAE_METHODS,
     OnlineVaeSettings,
 )
 from probseq_apps.experiments.online_vae_tasks import ChannelStream
-from probseq_apps.report.facts import machine_facts, machine_line, pictures
+from probseq_apps.experiments.task_report import write_task_report
 from probseq_apps.report.online_vae_plots import draw_vae
-from probseq_apps.training.files import write_atomic
 
 FRAMES = "frames"
 LEGEND = (
@@ -59,18 +55,26 @@ def write_online_vae_report(
             "test": [len(task.test_t) for task in stream.tasks],
             "notes": list(stream.series.notes),
         },
-        **machine_facts(),
         "methods": {
             method: {"title": VAE_METHODS[method], "seeds": dict(found)}
             for method, found in runs.items()
         },
     }
-    write_atomic(folder / "report.json", json.dumps(report, indent=2, allow_nan=False) + "\n")
-    plots = draw_vae(folder, stream.series.frame)
-    write_atomic(folder / "report.md", _markdown(report, settings, plots))
-    table = terminal_text(report["methods"], shutil.get_terminal_size((120, 24)).columns)
-    notes = "\n".join(_notes(report, settings))
-    return f"\n{table}\n\n{LEGEND}\n{notes}\n\nreport, numbers and plots: {folder}"
+    data = report["data"]
+    opening = (
+        f"{data['channels']} channels, {sum(data['train']):,} time steps in {len(data['train'])} "
+        f"tasks,\n{sum(data['test']):,} for evaluation. Recipe `{recipe}`, seeds\n"
+        f"{', '.join(map(str, settings.seeds))}; all settings are in `config.json`, the trained "
+        "models in\n`models/`."
+    )
+    return write_task_report(
+        folder,
+        report,
+        opening=opening,
+        notes=_notes(report, settings),
+        legend=LEGEND,
+        draw=lambda: draw_vae(folder, stream.series.frame),
+    )
 
 
 def _notes(report: Mapping[str, Any], settings: OnlineVaeSettings) -> list[str]:
@@ -86,29 +90,3 @@ def _notes(report: Mapping[str, Any], settings: OnlineVaeSettings) -> list[str]:
         f"weight consolidation {model.consolidation:g}.",
         f"Errors are in {report['data']['unit']}.",
     ]
-
-
-def _markdown(report: Mapping[str, Any], settings: OnlineVaeSettings, plots: Sequence[Path]) -> str:
-    data = report["data"]
-    facts = [*data["notes"], *_notes(report, settings)]
-    titles = "\n".join(f"- `{name}`: {found['title']}" for name, found in report["methods"].items())
-    return f"""# {data["name"]}: {", ".join(report["methods"])}
-
-{data["channels"]} channels, {sum(data["train"]):,} time steps in {len(data["train"])} tasks,
-{sum(data["test"]):,} for evaluation. Recipe `{report["recipe"]}`, seeds
-{", ".join(map(str, settings.seeds))}; all settings are in `config.json`, the trained models in
-`models/`.
-
-{"".join(f"- {fact}" + chr(10) for fact in facts)}
-{markdown_text(report["methods"])}
-
-{LEGEND}
-
-{titles}
-
-{machine_line(report)}
-
-## Plots
-
-{pictures(plots)}
-"""
