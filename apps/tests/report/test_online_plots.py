@@ -109,6 +109,16 @@ def test_a_run_on_the_plane_has_boundaries_and_one_of_many_inputs_no_curves(writ
     assert draw(folder)[-1].stem == "boundaries"
 
 
+def test_values_on_a_plane_are_no_curve_and_probabilities_over_time_no_plane(write):
+    values = plane().arrays | {"mean": np.zeros((2, 441)), "sd": np.ones((2, 441))}
+    del values["probability"]
+    over_time = series().arrays | {"probability": np.full((K, 31), 0.5)}
+    del over_time["mean"], over_time["sd"]
+    kept = {"osvgp-seed0": Predictions(0, values), "ovc-seed0": Predictions(0, over_time)}
+    folder = write({"osvgp": of_seeds(0), "ovc": of_seeds(0)}, kept)
+    assert [path.stem for path in draw(folder)][-1] == "runtime"
+
+
 def test_a_foreign_report_is_refused(tmp_path):
     (tmp_path / "report.json").write_text(json.dumps({"methods": {"mle": {"metrics": {}}}}))
     with pytest.raises(ValueError, match="not a report of `probseq online`"):

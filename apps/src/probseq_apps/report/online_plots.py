@@ -63,7 +63,7 @@ def _of_predictions(
     predictions: dict[str, Predictions], labels: tuple[str, str]
 ) -> dict[str, Figure]:
     planes = {method: one for method, one in predictions.items() if one.of_plane}
-    series = {method: one for method, one in predictions.items() if not one.of_plane}
+    series = {method: one for method, one in predictions.items() if one.of_series}
     figures: dict[str, Figure] = {}
     if planes:
         figures["boundaries"] = boundary_figure(planes)

@@ -104,7 +104,13 @@ class Predictions:
     @property
     def of_plane(self) -> bool:
         """Whether these are class probabilities on the plane."""
-        return "probability" in self.arrays
+        grid = self.arrays.get("grid")
+        return "probability" in self.arrays and grid is not None and grid.shape[1:] == (2,)
+
+    @property
+    def of_series(self) -> bool:
+        """Whether these are curves over time."""
+        return {"t", "mean", "sd"} <= self.arrays.keys()
 
     @property
     def num_tasks(self) -> int:
@@ -151,7 +157,7 @@ def load_results(folder: Path) -> OnlineResults:
 
 
 def load_predictions(folder: Path, methods: Sequence[str]) -> dict[str, Predictions]:
-    """Predictions of each method's first seed, of the methods that kept any.
+    """Predictions of each method's first seed, of the methods that kept any with a picture.
 
     Args:
         folder: the run folder.
@@ -168,9 +174,10 @@ def load_predictions(folder: Path, methods: Sequence[str]) -> dict[str, Predicti
             seed = min(files)
             with np.load(files[seed], allow_pickle=False) as arrays:
                 kept = dict(arrays)
-            # Inputs of many dimensions have no curve.
-            if "mean" in kept or "probability" in kept:
-                found[method] = Predictions(seed, kept)
+            one = Predictions(seed, kept)
+            # Neither inputs of many dimensions nor values on a plane have a picture.
+            if one.of_plane or one.of_series:
+                found[method] = one
     return found
 
 
