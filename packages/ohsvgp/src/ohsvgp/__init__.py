@@ -30,6 +30,7 @@ from ohsvgp.hyperparameters import FitInfo
 from ohsvgp.likelihoods import Bernoulli, Gaussian, NegativeBinomial, Poisson, StudentT
 from ohsvgp.online import OnlineGP
 from ohsvgp.state import UpdateInfo
+from ohsvgp.vae import OnlineSVGPVAE
 
 __all__ = [
     "AdamSteps",
@@ -43,6 +44,7 @@ __all__ = [
     "LegT",
     "NegativeBinomial",
     "OnlineGP",
+    "OnlineSVGPVAE",
     "Path",
     "PivotedCholesky",
     "Poisson",
