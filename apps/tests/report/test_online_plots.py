@@ -66,8 +66,9 @@ def plane():
 
 @pytest.fixture
 def write(tmp_path):
-    def write(methods, predictions=None):
-        report = {"experiment": "online", "settings": {}, "methods": methods}
+    def write(methods, predictions=None, likelihood="poisson"):
+        settings = {"model": {"likelihood": likelihood}}
+        report = {"experiment": "online", "settings": settings, "methods": methods}
         report["data"] = dict(zip(("input", "target"), LABELS, strict=True))
         (tmp_path / "report.json").write_text(json.dumps(report))
         (tmp_path / "predictions").mkdir(exist_ok=True)
@@ -117,6 +118,24 @@ def test_values_on_a_plane_are_no_curve_and_probabilities_over_time_no_plane(wri
     kept = {"osvgp-seed0": Predictions(0, values), "ovc-seed0": Predictions(0, over_time)}
     folder = write({"osvgp": of_seeds(0), "ovc": of_seeds(0)}, kept)
     assert [path.stem for path in draw(folder)][-1] == "runtime"
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "unit"),
+    [("gaussian", " (standardised)"), ("student-t", " (standardised)"), ("poisson", "")],
+)
+def test_axes_say_where_values_are_in_standard_deviations(write, likelihood, unit):
+    results = load_results(write({"ohsvgp": of_seeds(0)}, likelihood=likelihood))
+    assert results.labels == (LABELS[0], LABELS[1] + unit)
+    chosen = {"standardised": results.standardised}
+    over = {name: results.over_tasks(name) for name in ("nlpd", "rmse")}
+    nlpd, rmse = over_tasks_figure(over, ["ohsvgp"], **chosen).axes
+    assert nlpd.get_ylabel() == "NLPD (nats)\nover the learned tasks"
+    assert rmse.get_ylabel() == f"RMSE{unit}\nover the learned tasks"
+    matrices = results.matrices("nlpd")
+    one = per_task_figure("rmse", matrices, ["ohsvgp"], **chosen)
+    assert one.get_supylabel() == f"RMSE{unit}"
+    assert matrix_figure("rmse", matrices, **chosen).axes[-1].get_ylabel() == f"RMSE{unit}"
 
 
 def test_a_foreign_report_is_refused(tmp_path):

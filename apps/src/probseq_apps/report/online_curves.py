@@ -21,12 +21,15 @@ from probseq_apps.report.online_results import Band
 _ACROSS = 5
 
 
-def over_tasks_figure(metrics: Mapping[str, Mapping[str, Band]], order: Sequence[str]) -> Figure:
+def over_tasks_figure(
+    metrics: Mapping[str, Mapping[str, Band]], order: Sequence[str], *, standardised: bool = False
+) -> Figure:
     """Metrics over all learned tasks against their number (thesis Figures 4.3, 4.4, C.1, C.2).
 
     Args:
         metrics: by metric, then by method, values after each task.
         order: all methods of the run, which fixes their colours.
+        standardised: whether errors are in standard deviations.
     """
     figure, found = panels(len(metrics), 3, (4.6, 3.6), shared=False, extra=(0.2, 0.8))
     for axes, (metric, methods) in zip(found, metrics.items(), strict=True):
@@ -38,7 +41,8 @@ def over_tasks_figure(metrics: Mapping[str, Mapping[str, Band]], order: Sequence
             _line(axes, name, np.arange(1, len(band.mean) + 1), band, order)
         axes.set_ylim(bounds.low, bounds.high)
         axes.set_xlabel("Number of learned tasks")
-        axes.set_ylabel(f"{metric_label(metric)} over the learned tasks")
+        label = metric_label(metric, standardised=standardised)
+        axes.set_ylabel(f"{label}\nover the learned tasks")
         light_grid(axes)
         _whole_ticks(axes, max(len(band.mean) for band in methods.values()))
         small_note(axes, bounds.note)
@@ -49,13 +53,16 @@ def over_tasks_figure(metrics: Mapping[str, Mapping[str, Band]], order: Sequence
     return figure
 
 
-def per_task_figure(metric: str, methods: Mapping[str, Band], order: Sequence[str]) -> Figure:
+def per_task_figure(
+    metric: str, methods: Mapping[str, Band], order: Sequence[str], *, standardised: bool = False
+) -> Figure:
     """A metric of each task after learning it and every later one (thesis Figures 4.6 to 4.13).
 
     Args:
         metric: its name.
         methods: matrices by method.
         order: all methods of the run, which fixes their colours.
+        standardised: whether errors are in standard deviations.
     """
     tasks = max(len(band.mean) for band in methods.values())
     figure, found = panels(tasks, _ACROSS, (2.35, 2.2), extra=(0.5, 1.1))
@@ -74,7 +81,7 @@ def per_task_figure(metric: str, methods: Mapping[str, Band], order: Sequence[st
     found[0].set_xlim(0.7, tasks + 0.3)
     _whole_ticks(found[0], tasks)
     label_bottom(found, _ACROSS, "Number of learned tasks")
-    figure.supylabel(metric_label(metric), fontsize=10)
+    figure.supylabel(metric_label(metric, standardised=standardised), fontsize=10)
     title = _seeds_title("Test metric of each task after learning it and later ones", {"": methods})
     figure.suptitle(f"{title}\n{bounds.note}" if bounds.note else title, fontsize=10)
     legend(figure, found)

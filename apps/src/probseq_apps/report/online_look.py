@@ -88,9 +88,15 @@ def limits(curves: Mapping[str, np.ndarray], halves: Mapping[str, np.ndarray]) -
     return Limits(bottom - margin, top + margin, cut)
 
 
-def metric_label(metric: str) -> str:
-    """What a metric is called on an axis, with its unit."""
-    return _METRICS.get(metric, (metric, "lower"))[0]
+def metric_label(metric: str, *, standardised: bool = False) -> str:
+    """What a metric is called on an axis, with its unit.
+
+    Args:
+        metric: its name.
+        standardised: whether errors are in standard deviations of the targets.
+    """
+    label = _METRICS.get(metric, (metric, "lower"))[0]
+    return f"{label} (standardised)" if standardised and metric == "rmse" else label
 
 
 def lower_is_better(metric: str) -> bool:

@@ -18,12 +18,15 @@ _ACROSS = 4
 _BRIGHT = 0.45
 
 
-def matrix_figure(metric: str, methods: Mapping[str, Band]) -> Figure:
+def matrix_figure(
+    metric: str, methods: Mapping[str, Band], *, standardised: bool = False
+) -> Figure:
     """One matrix a method: row after which task, column of which task; the colours are shared.
 
     Args:
         metric: its name.
         methods: matrices by method, means over the seeds.
+        standardised: whether errors are in standard deviations.
     """
     tasks = max(len(band.mean) for band in methods.values())
     bounds = limits({name: band.mean for name, band in methods.items()}, {})
@@ -49,10 +52,11 @@ def matrix_figure(metric: str, methods: Mapping[str, Band]) -> Figure:
         shrink=0.8,
         fraction=0.03,
     )
-    bar.set_label(metric_label(metric), fontsize=10)
+    label = metric_label(metric, standardised=standardised)
+    bar.set_label(label, fontsize=10)
     figure.supxlabel("Test part of task", fontsize=10)
     figure.supylabel("After learning task", fontsize=10)
-    title = f"{metric_label(metric)}, mean over seeds"
+    title = f"{label}, mean over seeds"
     if bounds.cut:
         title += f"; colours end at {scale.vmax:.2g}, the numbers are as they are"
     figure.suptitle(title, fontsize=11)

@@ -47,12 +47,16 @@ def _of_numbers(results: OnlineResults) -> dict[str, Figure]:
     over = {metric: results.over_tasks(metric) for metric in results.metrics}
     over = {metric: methods for metric, methods in over.items() if methods}
     if over:
-        figures["over-tasks"] = over_tasks_figure(over, order)
+        figures["over-tasks"] = over_tasks_figure(over, order, standardised=results.standardised)
     for metric in results.metrics:
         matrices = results.matrices(metric)
         if matrices:
-            figures[f"per-task-{metric}"] = per_task_figure(metric, matrices, order)
-            figures[f"matrix-{metric}"] = matrix_figure(metric, matrices)
+            figures[f"per-task-{metric}"] = per_task_figure(
+                metric, matrices, order, standardised=results.standardised
+            )
+            figures[f"matrix-{metric}"] = matrix_figure(
+                metric, matrices, standardised=results.standardised
+            )
     seconds = {name: band for name, band in results.seconds().items() if float(band.mean) > 0.0}
     if seconds:
         figures["runtime"] = runtime_figure(seconds)

@@ -13,6 +13,8 @@ from scipy import stats
 
 REPORT = "report.json"
 PREDICTIONS = "predictions"
+# Likelihoods whose targets `probseq online` standardises.
+_STANDARDISED = ("gaussian", "student-t")
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,10 +53,12 @@ class OnlineResults:
     Attributes:
         labels: what the inputs and the targets are.
         methods: results of each seed by method.
+        standardised: whether targets, and so their errors, are in standard deviations.
     """
 
     labels: tuple[str, str]
     methods: Mapping[str, tuple[SeedResult, ...]]
+    standardised: bool = False
 
     @property
     def metrics(self) -> tuple[str, ...]:
@@ -151,7 +155,9 @@ def load_results(folder: Path) -> OnlineResults:
             for method, found in report["methods"].items()
         }
         data = report.get("data", {})
-        return OnlineResults((data.get("input", "Time"), data.get("target", "Target")), methods)
+        standardised = _standardised(report)
+        target = f"{data.get('target', 'Target')}{' (standardised)' if standardised else ''}"
+        return OnlineResults((data.get("input", "Time"), target), methods, standardised)
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{file} is not a report of `probseq online`: {error!r}") from error
 
@@ -193,6 +199,13 @@ def band(values: Sequence[Any]) -> Band:
         return Band(mean, np.full_like(mean, math.nan))
     error = array.std(0, ddof=1) / math.sqrt(len(array))
     return Band(mean, float(stats.t.ppf(0.975, len(array) - 1)) * error)
+
+
+def _standardised(report: Mapping[str, Any]) -> bool:
+    # Channels tell the unit of their errors, others follow from the likelihood.
+    unit = report.get("data", {}).get("unit", "")
+    likelihood = report.get("settings", {}).get("model", {}).get("likelihood")
+    return likelihood in _STANDARDISED or unit.startswith("standard deviations")
 
 
 def _seed(raw: Mapping[str, Any]) -> SeedResult:
