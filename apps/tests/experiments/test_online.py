@@ -1,13 +1,22 @@
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from probseq_apps.cli import main
 from probseq_apps.cli_online import parse_online
-from probseq_apps.experiments.online_methods import build_learner
+from probseq_apps.data.series import Series
+from probseq_apps.experiments.online import run_method
+from probseq_apps.experiments.online_methods import (
+    Priors,
+    build_learner,
+    starting_lengthscales,
+)
 from probseq_apps.experiments.online_settings import OnlineSettings
+from probseq_apps.experiments.online_tasks import cut_series
+from probseq_apps.recipes.online import load_online_recipe
 
 METHODS = ["ohsvgp", "ovc", "osgpr", "exact"]
 TINY = ["--num-tasks", "3", "--num-inducing", "6", "--learn-steps", "2", "--seeds", "0", "1"]
@@ -207,6 +216,32 @@ def test_failures_are_one_line_and_write_nothing(given, named, tmp_path, monkeyp
     assert named in error
     assert error.count("\n") == 1
     assert not list(tmp_path.iterdir())
+
+
+def wave(name, step, start):
+    """A sine of 80 points, as one seed sees it."""
+    settings = load_online_recipe("own-series")
+    time = start + step * np.arange(80.0)
+    own = Series(name, time, np.sin(np.arange(80) / 5.0), "t", "y")
+    return cut_series(own, settings, seed=0), settings
+
+
+def test_seconds_since_1970_are_learned_as_well_as_small_numbers():
+    stream, settings = wave("csv:own.csv", 60.0, 1.7e9)
+    priors = Priors(stream, settings.model, seed=0)
+    minutes = Priors(wave("csv:own.csv", 1.0, 0.0)[0], settings.model, seed=0)
+    found, expected = (own.of("ohsvgp").kernel.lengthscale.item() for own in (priors, minutes))
+    assert found / 60.0 == pytest.approx(expected, rel=0.02)
+    results, _ = run_method("ohsvgp", stream, settings, priors, seed=0)
+    assert results["over_tasks"]["rmse"][-1] < 0.05
+
+
+def test_lengthscales_of_own_files_start_from_shares_of_the_first_task():
+    stream, _ = wave("csv:own.csv", 60.0, 1.7e9)
+    span = float(stream.tasks[0].x.max() - stream.tasks[0].x.min())
+    # A thirtieth of the span is less than the gap of a minute between points.
+    assert starting_lengthscales(stream, 2.0) == (span / 3.0, 60.0, 2.0)
+    assert starting_lengthscales(replace(stream, name="sp500"), 2.0) == (2.0,)
 
 
 def test_settings_survive_json():

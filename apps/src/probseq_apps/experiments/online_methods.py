@@ -1,6 +1,7 @@
 """From a method's name to a learner."""
 
 import copy
+import math
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -27,14 +28,17 @@ from ohsvgp.likelihoods.negative_binomial import NegativeBinomial
 from ohsvgp.likelihoods.poisson import Poisson
 from ohsvgp.likelihoods.student_t import StudentT
 from ohsvgp.ordering import Order
+from probseq.errors import CholeskyError
 from probseq.gaussians import DiagonalGaussian
 from probseq.kernels import RBF, Kernel, Matern12, Matern32, Matern52
+from probseq_apps.data.names import CSV_PREFIX
 from probseq_apps.experiments.online_evaluation import Learner
 from probseq_apps.experiments.online_settings import GPSettings, OnlineSettings
 from probseq_apps.experiments.online_tasks import Stream
 
 _KERNELS = {"rbf": RBF, "matern12": Matern12, "matern32": Matern32, "matern52": Matern52}
 _FIT_POINTS = 500
+_START_SHARES = (1.0 / 3.0, 1.0 / 10.0, 1.0 / 30.0)
 _PATH_ORDERS: dict[str, Order] = {
     "ohsvgp-o": "given",
     "ohsvgp-k": "kernel-max",
@@ -80,22 +84,55 @@ class Priors:
         if fourier:
             own = settings.ovff_lengthscale or settings.lengthscale
             settings = replace(settings, kernel="matern52", lengthscale=own)
-        prior = Prior(make_kernel(settings, dim), make_likelihood(settings))
         given = settings.hyperparameters == "fixed" and (
             not fourier or settings.ovff_lengthscale is not None
         )
-        if not given:
-            self._fit(prior)
-        return prior
+        if given:
+            return Prior(make_kernel(settings, dim), make_likelihood(settings))
+        best, most, failure = None, -math.inf, None
+        for lengthscale in starting_lengthscales(self._stream, settings.lengthscale):
+            start = replace(settings, lengthscale=lengthscale)
+            prior = Prior(make_kernel(start, dim), make_likelihood(start))
+            try:
+                evidence = self._fit(prior)
+            except CholeskyError as error:
+                failure = error
+                continue
+            if best is None or evidence > most:
+                best, most = prior, evidence
+        if best is None:
+            raise failure or RuntimeError("there is no lengthscale to start from")
+        return best
 
-    def _fit(self, prior: Prior) -> None:
+    def _fit(self, prior: Prior) -> float:
         """ML-II on the first task, with as many inducing points as points: the exact evidence."""
         task = self._stream.tasks[0]
         generator = torch.Generator().manual_seed(self._seed)
         chosen = torch.randperm(len(task.y), generator=generator)[:_FIT_POINTS].sort().values
         basis = PivotedCholesky(len(chosen))
         model = OnlineGP(prior.kernel, prior.likelihood, basis, seed=self._seed)
-        fit_hyperparameters(model, task.x[chosen], task.y[chosen], steps=self._settings.fit_steps)
+        steps = self._settings.fit_steps
+        return fit_hyperparameters(model, task.x[chosen], task.y[chosen], steps=steps).after
+
+
+def starting_lengthscales(stream: Stream, given: float) -> tuple[float, ...]:
+    """Where the search for a lengthscale starts.
+
+    Settings count in units that are known for the standard sets. The times of a file of one's own
+    may be anything, such as seconds since 1970, and far from its optimum the evidence is flat:
+    there, shares of the first task's span are tried too, none below its median gap.
+
+    Args:
+        stream: whose first task tells the span.
+        given: by the settings, in the units of the inputs.
+    """
+    times = stream.tasks[0].x
+    if not stream.name.startswith(CSV_PREFIX) or len(times) < 2:
+        return (given,)
+    span = float(times.max() - times.min())
+    gap = float(times.sort().values.diff().median())
+    shares = (max(span * share, gap) for share in _START_SHARES)
+    return tuple(dict.fromkeys((*(start for start in shares if start > 0.0), given)))
 
 
 class OnlineLearner:
