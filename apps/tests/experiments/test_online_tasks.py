@@ -1,8 +1,10 @@
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
 import torch
+from sklearn.model_selection import train_test_split
 
 from probseq_apps.data.series import Series
 from probseq_apps.data.tables import Table
@@ -68,14 +70,13 @@ def test_points_are_sorted_by_the_first_input_or_by_their_distance_from_the_orig
     x = np.random.default_rng(0).normal(size=(60, 3)) * [1.0, 10.0, 0.1] + 4.0
     test = np.arange(60) % 3 == 0
     table = Table("own", x, x[:, 0], test, ("a", "b", "c"), "y")
-    first = cut_table(table, settings(num_tasks=3))
+    first = cut_table(table, settings(num_tasks=3), seed=0)
     inputs = torch.cat([task.x for task in first.tasks])
     assert (inputs[1:, 0] >= inputs[:-1, 0]).all()
     assert inputs.mean(0).tolist() == pytest.approx([0.0] * 3, abs=1e-12)
     assert inputs.std(0, correction=0).tolist() == pytest.approx([1.0] * 3)
-    norms = torch.cat(
-        [task.x for task in cut_table(table, settings(num_tasks=3, order="l2")).tasks]
-    )
+    l2 = cut_table(table, settings(num_tasks=3, order="l2"), seed=0)
+    norms = torch.cat([task.x for task in l2.tasks])
     norms = norms.norm(dim=1)
     assert (norms[1:] >= norms[:-1]).all()
     assert first.dim == 3
@@ -99,7 +100,10 @@ def test_moons_keep_their_plane_and_get_a_grid_around_them():
 
 @pytest.mark.parametrize(
     ("count", "num_tasks", "named"),
-    [(20, 17, "num_tasks must be at most"), (20, 12, "no point for evaluation")],
+    [
+        (20, 17, "--num-tasks must be at most"),
+        (20, 12, "for evaluation with seed 0: lower --num-tasks or raise --test-share"),
+    ],
 )
 def test_too_few_points_for_the_tasks_are_refused(count, num_tasks, named):
     with pytest.raises(ValueError, match=named):
@@ -109,3 +113,44 @@ def test_too_few_points_for_the_tasks_are_refused(count, num_tasks, named):
 def test_constant_targets_are_refused():
     with pytest.raises(ValueError, match="nothing to learn"):
         cut_series(replace(series(), values=np.ones(101)), settings(), seed=0)
+
+
+@pytest.mark.parametrize(
+    ("count", "num_tasks", "test_share"),
+    [(30, 10, 0.2), (31, 10, 0.2), (80, 10, 0.2), (100, 7, 0.5), (60, 4, 0.01), (40, 5, 0.99)],
+)
+@pytest.mark.parametrize("seed", [0, 1])
+def test_each_task_of_an_own_file_has_its_share_for_evaluation(count, num_tasks, test_share, seed):
+    own = replace(series(count), name="csv:own.csv")
+    tasks = cut_series(own, settings(num_tasks=num_tasks, test_share=test_share), seed=seed).tasks
+    learned = [len(task.y) for task in tasks]
+    assert min(learned) >= 1
+    assert max(learned) - min(learned) <= 2
+    for task in tasks:
+        share = test_share * (len(task.y) + len(task.test_y))
+        assert 1 <= len(task.test_y) < max(2.0, share + 1.0)
+    everything = torch.cat([torch.cat([task.x, task.test_x]) for task in tasks])
+    assert sorted(everything.tolist()) == own.time.tolist()
+    for task, later in pairwise(tasks):
+        assert task.test_x.max() < task.x.max()
+        assert task.x.max() < min(later.x.min(), later.test_x.min())
+
+
+def test_the_seed_chooses_the_split_of_an_own_file():
+    own = replace(series(), name="csv:own.csv")
+    first, again, other = (cut_series(own, settings(), seed=seed) for seed in (0, 0, 1))
+    assert torch.equal(first.tasks[1].test_x, again.tasks[1].test_x)
+    assert not torch.equal(first.tasks[1].test_x, other.tasks[1].test_x)
+
+
+def test_the_split_of_a_standard_set_is_that_of_scikit_learn():
+    kept = train_test_split(np.arange(101), test_size=20, random_state=3)[1]
+    tasks = cut_series(series(), settings(), seed=3).tasks
+    found = torch.cat([task.test_x for task in tasks])
+    assert found.tolist() == series().time[np.sort(kept)].tolist()
+
+
+def test_an_own_file_too_short_for_its_tasks_is_refused():
+    own = replace(series(29), name="csv:own.csv")
+    with pytest.raises(ValueError, match=r"29 points.*10 tasks.*seed 4.*--test-share 0.2.*--num-t"):
+        cut_series(own, settings(num_tasks=10), seed=4)

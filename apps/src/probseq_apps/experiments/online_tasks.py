@@ -1,5 +1,6 @@
 """A stream cut into tasks: what is learned when, and what is kept for evaluation."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,14 +10,19 @@ from jaxtyping import Bool, Float, Float64
 from numpy.typing import NDArray
 from torch import Tensor
 
+from probseq_apps.data.names import CSV_PREFIX
 from probseq_apps.data.series import Series, load_series
 from probseq_apps.data.tables import Table, load_table
-from probseq_apps.experiments.online_settings import OnlineSettings
+from probseq_apps.experiments.online_settings import OnlineSettings, StreamSettings
 
 _STANDARDISED = ("gaussian", "student-t")
 _GRID = 500
+_LEAST_POINTS = 3  # of a task: one for evaluation, and two that make a curve
 _GRID_SIDE = 60
 _GRID_MARGIN = 0.5
+
+Part = tuple[NDArray[np.intp], NDArray[np.intp]]
+"""Places of a task's training and test points."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,40 +98,42 @@ def load_stream(settings: OnlineSettings, data_dir: Path | None, *, seed: int) -
             target_column=stream.target_column,
         )
         return cut_series(series, settings, seed=seed)
-    return cut_table(load_table(settings.data, data_dir, seed=seed), settings)
+    return cut_table(load_table(settings.data, data_dir, seed=seed), settings, seed=seed)
 
 
 def cut_series(series: Series, settings: OnlineSettings, *, seed: int) -> Stream:
     """Take random points out for evaluation, and cut the others into sequential tasks.
 
-    A point for evaluation belongs to the task in whose time it lies.
+    A point for evaluation belongs to the task in whose time it lies. For the standard sets they
+    are drawn from all points, with a known generator of splits, so that others can draw the same
+    ones; from a file of one's own, which may be short, they are drawn task by task.
 
     Args:
         series: the data.
         settings: share of the points for evaluation, number of tasks, likelihood.
-        seed: of the choice, scikit-learn's ``random_state``.
+        seed: of the choice; for standard sets, scikit-learn's ``random_state``.
 
     Raises:
         ValueError: a task would be empty, or have no point for evaluation.
     """
-    from sklearn.model_selection import train_test_split  # late: slow to import
-
-    count = len(series)
-    test = np.zeros(count, dtype=np.bool_)
-    size = round(settings.stream.test_share * count)
-    if size:
-        # A known generator of splits, so that others can draw the same ones.
-        test[train_test_split(np.arange(count), test_size=size, random_state=seed)[1]] = True
+    own = series.name.startswith(CSV_PREFIX)
+    parts = (_stratified if own else _drawn)(series, settings.stream, seed=seed)
+    test = np.zeros(len(series), dtype=np.bool_)
+    test[np.concatenate([kept for _, kept in parts])] = True
     y, note = _targets(series.values, test, settings)
     time = series.time
-    tasks = _tasks(time, time, y, test, settings.stream.num_tasks)
     grid = torch.linspace(float(time[0]), float(time[-1]), _GRID, dtype=torch.float64)
     return Stream(
-        series.name, tasks, grid, series.time_label, series.target_label, (*series.notes, *note)
+        series.name,
+        _tasks(time, y, parts),
+        grid,
+        series.time_label,
+        series.target_label,
+        (*series.notes, *note),
     )
 
 
-def cut_table(table: Table, settings: OnlineSettings) -> Stream:
+def cut_table(table: Table, settings: OnlineSettings, *, seed: int) -> Stream:
     """Sort points by their first input or distance from the origin, and cut them into tasks.
 
     Inputs are standardised on the training points, but for two moons, whose inputs are a plane.
@@ -133,6 +141,7 @@ def cut_table(table: Table, settings: OnlineSettings) -> Stream:
     Args:
         table: the data with their split.
         settings: order, number of tasks, likelihood.
+        seed: which the split came from, for messages.
 
     Raises:
         ValueError: a task would be empty, or have no point for evaluation.
@@ -145,7 +154,9 @@ def cut_table(table: Table, settings: OnlineSettings) -> Stream:
     y, note = _targets(table.y, table.test, settings)
     key = x[:, 0] if settings.stream.order == "first" else np.linalg.norm(x, axis=1)
     order = np.argsort(key, kind="stable")
-    tasks = _tasks(key[order], x[order], y[order], table.test[order], settings.stream.num_tasks)
+    hint = f"with seed {seed}: lower --num-tasks"
+    parts = _sequential(key[order], table.test[order], settings.stream.num_tasks, hint=hint)
+    tasks = _tasks(x[order], y[order], parts)
     grid = _plane(x) if x.shape[1] == 2 else None
     label = ", ".join(table.columns)
     return Stream(table.name, tasks, grid, label, table.target_label, (*notes, *note))
@@ -164,34 +175,68 @@ def _targets(
     return (values - mean) / std, ("targets are standardised on the training points",)
 
 
-def _tasks(
-    key: Float64[np.ndarray, " n"],
-    x: Float64[np.ndarray, "n ..."],
-    y: Float64[np.ndarray, " n"],
-    test: Bool[np.ndarray, " n"],
-    num_tasks: int,
-) -> tuple[Task, ...]:
-    """Sequential tasks of points sorted by a key."""
+def _drawn(series: Series, settings: StreamSettings, *, seed: int) -> list[Part]:
+    from sklearn.model_selection import train_test_split  # late: slow to import
+
+    count = len(series)
+    test = np.zeros(count, dtype=np.bool_)
+    size = round(settings.test_share * count)
+    if size:
+        test[train_test_split(np.arange(count), test_size=size, random_state=seed)[1]] = True
+    hint = f"with seed {seed}: lower --num-tasks or raise --test-share"
+    return _sequential(series.time, test, settings.num_tasks, hint=hint)
+
+
+def _stratified(series: Series, settings: StreamSettings, *, seed: int) -> list[Part]:
+    """Sequential tasks that each have their share of points for evaluation, one at least."""
+    count, num_tasks = len(series), settings.num_tasks
+    if count < _LEAST_POINTS * num_tasks:
+        raise ValueError(
+            f"{series.name} has {count:,} points with a value, which cannot be cut into "
+            f"{num_tasks} tasks of {_LEAST_POINTS} or more (seed {seed}, --test-share "
+            f"{settings.test_share:g}): lower --num-tasks"
+        )
+    generator = np.random.default_rng(seed)
+    parts: list[Part] = []
+    for block in np.array_split(np.arange(count), num_tasks):
+        start, end = block[0], block[-1] + 1
+        size = round(settings.test_share * end) - round(settings.test_share * start)
+        # A task's last point is learned: those for evaluation lie in the time that it has seen.
+        size = min(max(size, 1), len(block) - 1)
+        kept = np.sort(generator.choice(block[:-1], size, replace=False))
+        parts.append((np.setdiff1d(block, kept), kept))
+    return parts
+
+
+def _sequential(
+    key: Float64[np.ndarray, " n"], test: Bool[np.ndarray, " n"], num_tasks: int, *, hint: str
+) -> list[Part]:
+    """Places of the training and test points of sequential tasks, of points sorted by a key."""
     train = np.flatnonzero(~test)
     if len(train) < num_tasks:
         raise ValueError(
-            f"num_tasks must be at most the number of training points {len(train)}, got {num_tasks}"
+            f"--num-tasks must be at most the number of training points {len(train)}, "
+            f"got {num_tasks}"
         )
-    parts = np.array_split(train, num_tasks)
+    blocks = np.array_split(train, num_tasks)
     # A point for evaluation belongs to the first task that ends at or after it, or to the last.
-    ends = key[[part[-1] for part in parts[:-1]]]
+    ends = key[[block[-1] for block in blocks[:-1]]]
     kept = np.flatnonzero(test)
     owners = np.searchsorted(ends, key[kept], side="left")
-    tasks: list[Task] = []
-    for number, part in enumerate(parts):
-        own = kept[owners == number]
+    parts = [(block, kept[owners == number]) for number, block in enumerate(blocks)]
+    for number, (_, own) in enumerate(parts, 1):
         if len(own) == 0:
-            raise ValueError(
-                f"task {number + 1} of {num_tasks} has no point for evaluation: choose fewer tasks "
-                "or a larger test_share"
-            )
-        tasks.append(Task(*(torch.from_numpy(a) for a in (x[part], y[part], x[own], y[own]))))
-    return tuple(tasks)
+            raise ValueError(f"task {number} of {num_tasks} has no point for evaluation {hint}")
+    return parts
+
+
+def _tasks(
+    x: Float64[np.ndarray, "n ..."], y: Float64[np.ndarray, " n"], parts: Sequence[Part]
+) -> tuple[Task, ...]:
+    return tuple(
+        Task(*(torch.from_numpy(array) for array in (x[train], y[train], x[kept], y[kept])))
+        for train, kept in parts
+    )
 
 
 def _plane(x: NDArray[np.float64]) -> Float[Tensor, "g 2"]:
