@@ -9,8 +9,22 @@ import pytest
 import torch
 from torch import Tensor
 
-from ohsvgp import Bernoulli, Cosine, Gaussian, LegS, LegT, OnlineGP, RandomSubset
+from ohsvgp import (
+    Bernoulli,
+    Cosine,
+    FouT,
+    Gaussian,
+    LagT,
+    LegS,
+    LegT,
+    OnlineGP,
+    PivotedCholesky,
+    RandomSubset,
+    UniformGrid,
+    VariationalFourier,
+)
 from ohsvgp.bases import RecurrentFeatures
+from ohsvgp.bases.base import Basis
 from probseq.kernels import RBF, Matern32
 
 T = torch.linspace(0, 6, 40, dtype=torch.float64)
@@ -54,6 +68,36 @@ def test_a_saved_model_continues_to_the_last_bit(
     first, second = gp.state_dict(), twin.state_dict()
     assert first.keys() == second.keys()
     assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+@pytest.mark.parametrize(
+    "basis",
+    [
+        *(LegS(20), Cosine(20), UniformGrid(8), RandomSubset(8), PivotedCholesky(8)),
+        *(LegT(8, 5.0), LagT(8, 5.0), FouT(8, 5.0), VariationalFourier(9, -1.0, 12.0)),
+        RecurrentFeatures(LegS(8), num_features=20),
+    ],
+    ids=lambda basis: type(basis).__name__,
+)
+def test_after_each_point_a_loaded_model_predicts_and_learns_to_the_last_bit(
+    basis: Basis, tmp_path: Path
+) -> None:
+    def fresh() -> OnlineGP:
+        return OnlineGP(Matern32(1, lengthscale=0.7), Gaussian(0.02), basis, rebase="grow:1.05")
+
+    gp = fresh()
+    ahead = torch.tensor([0.1, 0.3, 0.7], dtype=torch.float64)
+    for t in 0.3 * torch.arange(24, dtype=torch.float64):
+        gp.update(t[None], (2 * t[None]).sin())
+        twin = fresh()
+        twin.load_state_dict(copied(gp.state_dict(), tmp_path))
+        for later in (t + ahead[:1], t + ahead):
+            first, second = gp.predict(later), twin.predict(later)
+            assert torch.equal(first.mean, second.mean)
+            assert torch.equal(first.variance, second.variance)
+        onward = (t + ahead[1:2], torch.ones(1, dtype=torch.float64))
+        first, second = gp.updated(*onward).state_dict(), twin.updated(*onward).state_dict()
+        assert all(torch.equal(first[name], second[name]) for name in first)
 
 
 def test_the_state_is_a_flat_dict_of_contiguous_tensors_that_share_no_memory() -> None:

@@ -1,6 +1,7 @@
 """Gaussian processes that learn from a stream."""
 
 import copy
+import dataclasses
 from functools import partial
 from typing import Any, Literal
 
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from ohsvgp.bases.base import Advance, Basis, TimeBasis
 from ohsvgp.bases.learning import AdamSteps
+from ohsvgp.core import Site
 from ohsvgp.hyperparameters import FitInfo, fit_hyperparameters
 from ohsvgp.inducing import Inducing
 from ohsvgp.inputs import nanoseconds, start_clock
@@ -21,7 +23,7 @@ from ohsvgp.saved import identity, pack, unpack
 from ohsvgp.state import OnlineState, UpdateInfo, hyperparameters
 from ohsvgp.step import absorb
 from ohsvgp.variational import variational_update
-from ohsvgp.whitening import check_jitter
+from ohsvgp.whitening import Whitening, check_jitter
 from ohsvgp.window import growth_factor
 from probseq.kernels import Kernel
 
@@ -158,7 +160,9 @@ class OnlineGP(Predictions):
             step = self._move(kernel, inducing, changed)
             site, bound = absorb(kernel, self.likelihood, step, batch.data, self._infer)
         now = hyperparameters(self.kernel)
-        state = OnlineState(inducing, step.whitening, site, now, batch.length, batch.count)
+        state = self._row_major(
+            OnlineState(inducing, step.whitening, site, now, batch.length, batch.count)
+        )
         info = UpdateInfo(
             bound=bound.value,
             lost_information=bound.lost_information,
@@ -243,6 +247,25 @@ class OnlineGP(Predictions):
         step = self._move(kernel, inducing, True)
         return absorb(kernel, self.likelihood, step, batch.data)[1].value
 
+    def _row_major(self, state: OnlineState) -> OnlineState:
+        """The state with every tensor as it would come back from a file.
+
+        LAPACK's factors are column-major, and BLAS sums in another order for them: without this a
+        loaded model's predictions would differ in the last bits.
+        """
+        inducing, old = state.inducing, self._state
+        # The set of the step before stays the same object: that tells that it did not move.
+        if old is None or inducing is not old.inducing:
+            inducing = self.basis.restore(
+                {name: _row_major(tensor) for name, tensor in inducing.tensors().items()}
+            )
+        return dataclasses.replace(
+            state,
+            inducing=inducing,
+            whitening=Whitening(*map(_row_major, state.whitening)),
+            site=Site(*map(_row_major, state.site)),
+        )
+
     def _advance(
         self, kernel: Kernel, batch: Batch, generator: torch.Generator, changed: bool
     ) -> Inducing:
@@ -269,6 +292,11 @@ class OnlineGP(Predictions):
                 return absorb(kernel, self.likelihood, step, batch.data)[1].value.sum()
 
         return self.basis.refine(inducing, objective, step)
+
+
+def _row_major(tensor: Tensor) -> Tensor:
+    # Not contiguous(): that leaves odd strides of dimensions of size 1.
+    return tensor.clone(memory_format=torch.contiguous_format)
 
 
 def _twin(generator: torch.Generator) -> torch.Generator:
