@@ -246,8 +246,33 @@ def test_the_axis_follows_the_data_where_a_band_explodes():
     low, high = value_limits([wild])
     assert -1.5 < low < -0.5
     assert 1.2 < high < 2.0
-    counts = Predictions(0, {**wild.arrays, "train_y": np.arange(12), "test_y": np.arange(3)})
-    assert -5 < value_limits([counts])[0] < 0
+    title = tasks_figure("osgpr", wild, LABELS).get_suptitle()
+    edges = [(wild.arrays["mean"] + sign * 2 * wild.arrays["sd"]) for sign in (-1, 1)]
+    ends = f"down to {edges[0].min():.3g} and up to {edges[1].max():.3g}"
+    assert title.endswith(f"; bands go on beyond the axis, {ends}")
+    calm = Predictions(0, {**one.arrays, "mean": np.full((K, 31), 0.5)})
+    assert tasks_figure("osgpr", calm, LABELS).get_suptitle().endswith("after each task")
+
+
+def test_counts_have_neither_an_axis_nor_a_band_below_zero():
+    one = series()
+    counted = {"train_y": np.arange(12), "test_y": np.arange(3), "sd": 30 * one.arrays["sd"]}
+    counts = Predictions(0, {**one.arrays, **counted})
+    low, high = value_limits([counts])
+    assert low == 0.0
+    assert 11 < high < 20
+    figure = tasks_figure("ovc", counts, LABELS)
+    for task, axes in enumerate(figure.axes):
+        edges = axes.collections[0].get_paths()[0].vertices[:, 1]
+        assert edges.min() == 0.0
+        upper = np.sin(one.arrays["t"] + task) + 6.0 * (task + 1)
+        assert edges.max() == pytest.approx(upper.max())
+        # Below are points, of which many are zero.
+        assert (named(axes, "inducing locations")[:, 1] > 0.9).all()
+    assert "up to 18.9" in figure.get_suptitle()
+    assert "down" not in figure.get_suptitle()
+    # Values below zero are no counts, even if all are whole.
+    assert value_limits([Predictions(0, {**counts.arrays, "test_y": np.arange(3) - 1})])[0] < -1
 
 
 def test_boundaries_lie_where_the_probability_is_one_half():

@@ -76,11 +76,16 @@ def value_limits(several: list[Predictions], first: int = 0) -> tuple[float, flo
     reach = np.concatenate([edge.ravel() for edge in _edges(several, first)])
     reach = reach[np.isfinite(reach)]
     bottom = max(low - room, min(low, float(reach.min(initial=low))))
-    if low >= 0.0 and np.array_equal(data, np.round(data)):
-        # Counts have no negative values, whatever the band says.
-        bottom = 0.0
     top = min(high + room, max(high, float(reach.max(initial=high))))
+    if all(of_counts(one) for one in several):
+        return 0.0, 1.04 * top
     return bottom - _BELOW * (top - bottom), top + 0.04 * (top - bottom)
+
+
+def of_counts(one: Predictions) -> bool:
+    """Whether the targets are counts: whole numbers from zero, of which bands end there too."""
+    data = np.concatenate([one.arrays[name] for name in ("train_y", "test_y")])
+    return bool((data >= 0.0).all()) and np.array_equal(data, np.round(data))
 
 
 def task_borders(one: Predictions) -> list[float]:
@@ -93,26 +98,31 @@ def task_borders(one: Predictions) -> list[float]:
 
 def _edges(several: list[Predictions], first: int) -> list[np.ndarray]:
     """Lower and upper edges of the bands that are shown."""
-    shown = [(one.arrays["mean"][first:], one.arrays["sd"][first:]) for one in several]
-    return [mean + sign * 2 * sd for mean, sd in shown for sign in (-1.0, 1.0)]
+    return [edge for one in several for edge in _band(one, slice(first, None))]
+
+
+def _band(one: Predictions, tasks: int | slice) -> tuple[np.ndarray, np.ndarray]:
+    """Lower and upper edge after one task or several."""
+    mean, sd = one.arrays["mean"][tasks], one.arrays["sd"][tasks]
+    low = mean - 2 * sd
+    return np.maximum(low, 0.0) if of_counts(one) else low, mean + 2 * sd
 
 
 def _fit(axes: Axes, one: Predictions, task: int) -> None:
     arrays, seen = one.arrays, one.train_task
-    t, mean, sd = arrays["t"], arrays["mean"][task], arrays["sd"][task]
+    t, counts = arrays["t"], of_counts(one)
     for border in task_borders(one):
         axes.axvline(border, color="#D0D0D0", linewidth=0.6, zorder=0)
     axes.fill_between(
         t,
-        mean - 2 * sd,
-        mean + 2 * sd,
+        *_band(one, task),
         color=COLOURS[4],
         alpha=0.35,
         linewidth=0,
-        label="mean ± 2 sd",
+        label="mean ± 2 sd, not below 0" if counts else "mean ± 2 sd",
         zorder=1,
     )
-    axes.plot(t, mean, color=COLOURS[0], linewidth=1.2, zorder=3)
+    axes.plot(t, arrays["mean"][task], color=COLOURS[0], linewidth=1.2, zorder=3)
     for chosen, colour, label in (
         (seen < task, SEEN, "training points, earlier tasks"),
         (seen == task, GUIDE, "training points, latest task"),
@@ -136,10 +146,10 @@ def _fit(axes: Axes, one: Predictions, task: int) -> None:
     )
     places = one.inducing(task)
     if places is not None:
-        # Along the lower edge, wherever that is.
+        # Along the lower edge, wherever that is; of counts, many lie there.
         axes.plot(
             places,
-            np.full(len(places), 0.035),
+            np.full(len(places), 0.965 if counts else 0.035),
             transform=axes.get_xaxis_transform(),
             linestyle="none",
             marker="|",
@@ -171,6 +181,15 @@ def _many(one: Predictions) -> bool:
     return len(one.arrays["train_t"]) + len(one.arrays["test_t"]) > _MANY
 
 
+def _cut(several: list[Predictions], first: int, low: float, high: float) -> str:
+    """How far bands go beyond an axis, or nothing."""
+    edges = np.concatenate([edge.ravel() for edge in _edges(several, first)])
+    lowest, highest = float(np.nanmin(edges)), float(np.nanmax(edges))
+    ends = [f"down to {lowest:.3g}"] if lowest < low else []
+    ends += [f"up to {highest:.3g}"] if highest > high else []
+    return f"; bands go on beyond the axis, {' and '.join(ends)}" if ends else ""
+
+
 def _finish(
     figure: Figure,
     found: list[Axes],
@@ -183,9 +202,7 @@ def _finish(
     found[0].set_ylim(low, high)
     times = np.concatenate([one.arrays["t"] for one in several])
     found[0].set_xlim(float(times.min()), float(times.max()))
-    beyond = any(edge.min() < low or edge.max() > high for edge in _edges(several, first))
     figure.supylabel(label, fontsize=10)
-    cut = "; bands beyond the axis are cut off" if beyond else ""
-    figure.suptitle(f"{title}{cut}", fontsize=11)
+    figure.suptitle(f"{title}{_cut(several, first, low, high)}", fontsize=11)
     # The last panel has points of every kind.
     legend(figure, found[::-1], across=3)
