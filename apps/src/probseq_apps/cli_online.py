@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -84,8 +85,10 @@ class OnlineVae:
 class OnlineLive:
     """Learn lines `t,y` from standard input one by one; print a forecast `t,mean,sd` after each.
 
-    t is a number or an ISO date. With --state, a process that was killed goes on where it was;
-    the flags of the model then need not be repeated.
+    t is a number or an ISO date. Without --step the first line has no forecast: how far the next
+    stamp is becomes known with the second. With --state, a process that was killed goes on where
+    it was; the flags of the model then need not be repeated. Lines that cannot be understood, that
+    lie before --t0, or absurdly far ahead, are named on standard error and skipped.
     """
 
     settings: Annotated[LiveSettings, arg(name="")] = field(default_factory=LiveSettings)
@@ -123,8 +126,10 @@ def parse_online(arguments: list[str]) -> Command:
 
 def _parse_live(arguments: list[str]) -> OnlineLive:
     """Arguments of `online live`; those of the model come from the state."""
-    state = value_of("--state", arguments)
-    model = None if state is None else saved_model(Path(state))
+    state, model = value_of("--state", arguments), None
+    # A file that cannot be read is no wrong usage: the stream will refuse it when it begins.
+    with suppress(ValueError, OSError):
+        model = None if state is None else saved_model(Path(state))
     settings = LiveSettings() if model is None else LiveSettings(model=model)
     return tyro.cli(
         OmitArgPrefixes[OnlineLive],

@@ -1,3 +1,4 @@
+import io
 import math
 import signal
 import subprocess
@@ -67,6 +68,53 @@ def test_lines_that_say_nothing_are_passed_over_and_wrong_ones_named_and_skipped
     ]
     assert "t,y" in complaints[0]
     assert "'one'" in complaints[1]
+    assert "lie before 0.0" in complaints[3]
+    assert "--t0" in complaints[3]
+
+
+def test_a_wild_stamp_is_named_and_skipped_and_a_long_silence_is_not():
+    wild = ["1e300,1\n", "3e6,1\n"]
+    forecasts, complaints = run([*LINES[:9], *wild, *LINES[9:]])
+    assert forecasts == run(LINES)[0]
+    assert [line.split(":")[0] for line in complaints] == ["line 10 skipped", "line 11 skipped"]
+    assert "'1e300'" in complaints[0]
+    assert run([*LINES[:9], "1e6,1\n"])[1] == []
+    # A tiny first gap must not make the rest of the stream look wild.
+    assert run(["0,1\n", "1e-9,1\n", "5,1\n"])[1] == []
+    days = ["2024-01-01,1\n", "2024-01-02,1\n", "9999-01-01,1\n", "2024-01-03,1\n"]
+    assert [line.split(":")[0] for line in run(days)[1]] == ["line 3 skipped"]
+
+
+def test_a_gap_does_not_change_the_step():
+    forecasts, _ = run(["0,1\n", "1,1\n", "2,1\n", "3,1\n", "40,1\n", "41,1\n"])
+    assert [float(line.split(",")[0]) for line in forecasts] == [2.0, 3.0, 4.0, 41.0, 42.0]
+
+
+@pytest.mark.parametrize(
+    ("t0", "lines", "late"),
+    [
+        ("-1", ["1,1\n", "2,1\n", "-0.5,1\n"], "-1.5,1\n"),
+        (
+            "2024-01-01",
+            ["2024-01-05,1\n", "2024-01-06,1\n", "2024-01-02,1\n"],
+            "2023-12-31,1\n",
+        ),
+    ],
+)
+def test_stamps_may_lie_before_the_first_where_t0_allows_them(t0, lines, late, tmp_path):
+    model = LiveModel(num_inducing=8, lengthscale=3.0, t0=t0)
+    whole, complaints = run([*lines, late], model=model)
+    assert len(whole) == 2
+    assert [line.split(":")[0] for line in complaints] == ["line 4 skipped"]
+    first, _ = run(lines[:2], model=model, state=tmp_path / "state")
+    rest, _ = run(lines[2:], model=model, state=tmp_path / "state")
+    assert [*first, *rest] == whole
+    assert run(lines, model=LiveModel(num_inducing=8, lengthscale=3.0))[1] != []
+
+
+def test_numbers_are_no_stamps_where_t0_is_a_date():
+    _, complaints = run(["1,1\n"], model=LiveModel(num_inducing=8, t0="2024-01-01"))
+    assert "stamps must be dates" in complaints[0]
 
 
 @pytest.mark.parametrize("every", [1, 7])
@@ -87,13 +135,18 @@ def command(state, *more):
 
 
 def test_a_killed_process_has_lost_nothing(tmp_path):
+    # Line by line: what is forecast by a model that has just learned must not differ from what is
+    # forecast by one that has just been loaded.
     state, whole = tmp_path / "state", tmp_path / "whole"
     process = subprocess.Popen(
         command(state), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
-    process.stdin.writelines(LINES[:15])
-    process.stdin.flush()
-    told = [process.stdout.readline() for _ in range(14)]  # while its input is still open
+    told = []
+    for number, line in enumerate(LINES[:15]):
+        process.stdin.write(line)
+        process.stdin.flush()
+        if number:
+            told.append(process.stdout.readline())  # while its input is still open
     process.send_signal(signal.SIGKILL)
     process.communicate()
     assert process.returncode == -signal.SIGKILL
@@ -108,16 +161,50 @@ def test_a_killed_process_has_lost_nothing(tmp_path):
     assert read_facts(state) == read_facts(whole)
 
 
-def test_the_model_of_a_state_need_not_be_named_again_and_must_not_change(tmp_path, capsys):
+def test_a_stream_that_is_stopped_after_each_line_forecasts_to_the_last_bit(tmp_path):
+    lines = [f"{0.3 * k + 0.01 * math.sin(7.0 * k)},{math.sin(0.6 * k)}\n" for k in range(40)]
+    state, model = tmp_path / "state", LiveModel(num_inducing=20, lengthscale=0.7, noise=0.01)
+    parts = [run([line], model=model, state=state)[0] for line in lines]
+    assert [text for part in parts for text in part] == run(lines, model=model)[0]
+
+
+def test_the_model_of_a_state_need_not_be_named_again_and_must_not_change(tmp_path):
     state = tmp_path / "state"
     run(LINES[:5], state=state)
     assert parse_online(["live", "--state", str(state)]).settings.model == MODEL
     with pytest.raises(ValueError, match=r"noise 0\.01 instead of 0\.5"):
         run([], model=LiveModel(num_inducing=8, lengthscale=0.7, noise=0.5), state=state)
-    state.write_bytes(b"something else")
-    with pytest.raises(SystemExit):
-        main(["online", "live", "--state", str(state)])
-    assert "no state" in capsys.readouterr().err
+
+
+def test_state_files_that_are_none_are_refused_by_their_name(tmp_path, capsys, monkeypatch):
+    state, file = tmp_path / "good", tmp_path / "file"
+    run(LINES[:5], state=state)
+    whole = state.read_bytes()
+    nested = b"[" * 100_000
+    header = b'{"__metadata__": {"schema": "probseq-online-live-2"}}'
+    contents = {
+        **{"empty": b"", "noise": bytes(range(256)) * 9, "text": b"something else"},
+        **{"short": whole[:100], "cut": whole[:-50], "header": whole[: whole.index(b"}}") + 2]},
+        "deep": len(nested).to_bytes(8, "little") + nested,
+        "bare": len(header).to_bytes(8, "little") + header,
+        "old": whole.replace(b"probseq-online-live-2", b"probseq-online-live-1"),
+        "position": whole.replace(b'lines\\"', b'lanes\\"'),
+        "identity": whole.replace(b'"kernel": "RBF"', b'"kernel": "RBG"'),
+    }
+    for name, content in contents.items():
+        (tmp_path / name).write_bytes(content)
+    (tmp_path / "folder").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "stdin", io.StringIO("".join(LINES)))
+    file.write_text("x")
+    for name in (*contents, "folder", "nowhere/state", "file/state", "n" * 253, "n" * 300):
+        assert main(["online", "live", "--state", name]) == 1, name
+        told = capsys.readouterr()
+        assert told.err.startswith(f"probseq: error: {name} "), told.err
+        assert told.err.count("\n") == 1
+        assert ".tmp-" not in told.err
+        assert told.out == ""
+    assert all((tmp_path / name).read_bytes() == content for name, content in contents.items())
 
 
 @pytest.mark.parametrize(
@@ -127,6 +214,8 @@ def test_the_model_of_a_state_need_not_be_named_again_and_must_not_change(tmp_pa
         (["--noise", "-1"], "noise"),
         (["--replay"], "state"),
         (["--likelihood", "poisson", "--offset", "3"], "offset"),
+        (["--offset", "nan"], "offset"),
+        (["--t0", "yesterday"], "t0"),
     ],
 )
 def test_impossible_settings_are_named(arguments, named, capsys):

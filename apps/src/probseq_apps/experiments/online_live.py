@@ -1,9 +1,10 @@
 """`probseq online live`: learn a stream line by line, forecast, and survive being killed.
 
 A line is `t,y`: a number or an ISO date, and a number. Empty lines and those that begin with # are
-passed over. A line that cannot be understood, or whose stamp lies before the first one, is named
-on standard error and skipped: a stream must not stop at one bad line. After each other line the
-forecast is printed, one line `t,mean,sd` for each stamp, with the noise of a new value in it.
+passed over. A line that cannot be understood, or whose stamp lies before t0 or absurdly far ahead,
+is named on standard error and skipped: a stream must not stop at one bad line. After each other
+line the forecast is printed, one line `t,mean,sd` for each stamp, with the noise of a new value in
+it.
 
 The state is written after the update and before its forecast is printed: what was printed is
 never lost. After a crash the stream goes on with the lines that were not absorbed, or with
@@ -12,8 +13,9 @@ never lost. After a crash the stream goes on with the lines that were not absorb
 
 import json
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median_low
 from typing import Any
 
 import numpy as np
@@ -36,6 +38,13 @@ from probseq_apps.training.files import write_atomic
 
 _REBASE = "grow:1.05"
 _NANOSECONDS = 1_000_000_000
+# What int64 nanoseconds since 1970 reach, in seconds.
+_LAST_SECOND = np.iinfo(np.int64).max // _NANOSECONDS
+# A window that has grown to a wild stamp never shrinks: all that was learned would lie in one point
+# of it. Counted in spans of the stream so far.
+_FARTHEST = 1e6
+# Of so many gaps the median is the step: one that stands out, or a few, say nothing.
+_GAPS = 9
 
 
 @dataclass
@@ -44,20 +53,23 @@ class Position:
 
     Attributes:
         lines: lines of input that were read, those passed over too.
-        calendar: whether stamps are dates; None before the first.
+        calendar: whether stamps are dates; None before it is known.
+        start: t0.
         last: the latest stamp.
-        gap: time between the two latest stamps; None before there are two.
+        gaps: times between the latest stamps.
     """
 
     lines: int = 0
     calendar: bool | None = None
+    start: float | None = None
     last: float | None = None
-    gap: float | None = None
+    gaps: list[float] = field(default_factory=list[float])
 
     def pass_to(self, stamp: float) -> None:
         """Take up a stamp; a late one changes nothing."""
         if self.last is not None and stamp > self.last:
-            self.gap = stamp - self.last
+            self.gaps = [*self.gaps, stamp - self.last][-_GAPS:]
+        self.start = stamp if self.start is None else self.start
         self.last = stamp if self.last is None else max(self.last, stamp)
 
 
@@ -65,24 +77,28 @@ class LiveStream:
     """A model and its place in a stream.
 
     Args:
-        settings: model and forecast. If the state's file is there, it is taken up.
+        settings: model and forecast. If the state's file is there, it is taken up, else made.
 
     Raises:
         ValueError: the file is damaged, or belongs to another model.
-        OSError: it cannot be read.
+        OSError: it cannot be read or written.
     """
 
     def __init__(self, settings: LiveSettings) -> None:
         self.settings, self.position = settings, Position()
         self._model = build_live_model(settings.model)
-        if settings.state is not None and settings.state.exists():
+        if settings.model.t0 is not None:
+            self.position.start, self.position.calendar = parse_stamp(settings.model.t0)
+        if settings.state is not None:
             self._take_up(settings.state)
+        self.save()  # a file that cannot be written is told before anything is learned
 
     def learn(self, line: str) -> bool:
         """Read a line; whether there was something to learn in it.
 
         Raises:
-            ValueError: the line cannot be understood, or its stamp lies before the first.
+            ValueError: the line cannot be understood, or its stamp lies before t0 or absurdly far
+                ahead.
         """
         self.position.lines += 1
         text = line.strip()
@@ -98,6 +114,7 @@ class LiveStream:
             raise ValueError(
                 f"stamps must be {kinds[not calendar]} like those before, got {cells[0]!r}"
             )
+        self._check_place(stamp, cells[0].strip())
         self._model.update(_times([stamp], calendar), [value - self.settings.model.offset])
         self.position.calendar = calendar
         self.position.pass_to(stamp)
@@ -127,18 +144,47 @@ class LiveStream:
             "model": model_facts(self.settings.model),
             "position": json.dumps(vars(self.position)),
         }
-        write_atomic(self.settings.state, save(self._model.state_dict(), metadata=facts))
+        content = save(self._model.state_dict(), metadata=facts)
+        try:
+            write_atomic(self.settings.state, content)
+        except OSError as error:
+            raise OSError(f"{self.settings.state} cannot be written: {error.strerror}") from error
+
+    def _check_place(self, stamp: float, text: str) -> None:
+        """Refuse a stamp before t0, and one that would stretch the window beyond all use."""
+        start, last, calendar = self.position.start, self.position.last, self.position.calendar
+        if start is not None and stamp < start:
+            raise ValueError(
+                f"the stamp must not lie before {_stamp_text(start, bool(calendar))}, got {text!r}:"
+                " give the earliest that can come as --t0 when the stream begins"
+            )
+        if start is None or last is None or not self.position.gaps:
+            return
+        # A first gap may happen to be tiny; the lengthscale is the other measure of time.
+        scale = max(last - start, self._in_stamps(self.settings.model.lengthscale))
+        if stamp - last > _FARTHEST * scale:
+            raise ValueError(
+                f"the stamp must not lie more than {_FARTHEST:g} times the {last - start:g} so "
+                f"far{' (seconds)' if calendar else ''} behind the latest, "
+                f"{_stamp_text(last, bool(calendar))}, got {text!r}"
+            )
+
+    def _in_stamps(self, time: float) -> float:
+        """A time in the model's unit, as a difference of stamps."""
+        if not self.position.calendar:
+            return time
+        unit = np.timedelta64(1, self.settings.model.time_unit)
+        return time * float(unit / np.timedelta64(1, "s"))
 
     def _step(self) -> float | None:
-        step = self.settings.step
-        if step is None or not self.position.calendar:
-            return self.position.gap if step is None else step
-        return step * float(
-            np.timedelta64(1, self.settings.model.time_unit) / np.timedelta64(1, "s")
-        )
+        if self.settings.step is not None:
+            return self._in_stamps(self.settings.step)
+        return median_low(self.position.gaps) if self.position.gaps else None
 
     def _take_up(self, path: Path) -> None:
         facts = read_facts(path)
+        if facts is None:
+            return
         if facts["model"] != model_facts(self.settings.model):
             saved, now = json.loads(facts["model"]), json.loads(model_facts(self.settings.model))
             changed = [
@@ -151,7 +197,7 @@ class LiveStream:
         try:
             self._model.load_state_dict(load_file(path))
             self.position = Position(**json.loads(facts["position"]))
-        except (SafetensorError, KeyError, TypeError) as error:
+        except (SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as error:
             raise ValueError(f"{path} is damaged: {error}") from error
 
 
@@ -168,10 +214,15 @@ def build_live_model(settings: LiveModel) -> OnlineGP:
         dispersion=settings.dispersion,
         window=settings.window,
     )
+    start = None
+    if settings.t0 is not None:
+        stamp, calendar = parse_stamp(settings.t0)
+        start = _times([stamp], calendar)[0]
     return OnlineGP(
         make_kernel(model, 1),
         make_likelihood(model),
         make_basis(settings.method, model, window=settings.window),
+        t0=start,
         rebase=_REBASE,
         time_unit=settings.time_unit,
     )
@@ -220,7 +271,9 @@ def live(
 
 def _times(stamps: list[float], calendar: bool) -> Any:
     if not calendar:
-        return torch.tensor(stamps, dtype=torch.float64)
+        return np.array(stamps)
+    if any(abs(stamp) > _LAST_SECOND for stamp in stamps):
+        raise ValueError("dates must lie between the years 1678 and 2261")
     return np.array([round(stamp * _NANOSECONDS) for stamp in stamps], dtype="datetime64[ns]")
 
 

@@ -1,17 +1,17 @@
 """Settings of `probseq online live`; importable without torch and numpy, for the command line."""
 
 import json
+import math
 import struct
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from probseq_apps.experiments.checks import at_least, positive
 from probseq_apps.experiments.online_settings import KernelName, LikelihoodName
 from probseq_apps.experiments.settings import settings_from_dict
 
-LIVE_SCHEMA = "probseq-online-live-1"
+LIVE_SCHEMA = "probseq-online-live-2"
 _LARGEST_HEADER = 1 << 24
 
 LiveMethod = Literal["ohsvgp", "cosine", "grid", "ovc", "ohsvgp-legt", "ohsvgp-lagt", "ohsvgp-fout"]
@@ -44,6 +44,8 @@ class LiveModel:
     """Length of the sliding window, or the time in which the past fades."""
     time_unit: Literal["s", "m", "h", "D", "W"] = "D"
     """Unit of time for stamps that are dates: seconds to weeks."""
+    t0: str | None = None
+    """Earliest stamp that can come, a number or an ISO date; None: the first that does."""
 
     def __post_init__(self) -> None:
         """Refuse numbers out of range.
@@ -54,6 +56,15 @@ class LiveModel:
         at_least("num_inducing", self.num_inducing, 1)
         for name in ("lengthscale", "outputscale", "noise", "dispersion", "window"):
             positive(name, getattr(self, name))
+        if not math.isfinite(self.offset):
+            raise ValueError(f"offset must be finite, got {self.offset}")
+        if self.t0 is not None:
+            from probseq_apps.data.series import parse_stamp  # late: it needs numpy
+
+            try:
+                parse_stamp(self.t0)
+            except ValueError as error:
+                raise ValueError(f"t0: {error}") from None
         if self.offset and self.likelihood not in ("gaussian", "student-t"):
             raise ValueError(f"offset must be 0 for likelihood {self.likelihood}")
 
@@ -66,10 +77,10 @@ class LiveSettings:
     horizon: int = 1
     """Stamps to forecast after each line."""
     step: float | None = None
-    """Time between them; None: as between the two latest stamps."""
+    """Time between them; None: the median of the latest gaps between stamps."""
     state: Path | None = None
-    """File of the state: made if it isn't there, taken up if it is. Its model then is that of the
-    flags."""
+    """File of the state: made if it isn't there, taken up if it is. The model then is the one in
+    the file: its flags may be left out, and must not say otherwise."""
     every: int = 1
     """Lines between two savings of the state."""
     replay: bool = False
@@ -102,36 +113,40 @@ def saved_model(path: Path) -> LiveModel | None:
     """The settings of the model in a state file; None if there is no file.
 
     Raises:
-        ValueError: the file is no such state, or from another version.
+        ValueError: the file is no such state, damaged, or from another version.
         OSError: it cannot be read.
     """
-    facts = read_facts(path) if path.exists() else None
-    return None if facts is None else _model_of(path, facts)
-
-
-def read_facts(path: Path) -> dict[str, str]:
-    """The text that a state file holds beside its tensors.
-
-    Raises:
-        ValueError: the file is no such state, or from another version.
-        OSError: it cannot be read.
-    """
-    # A safetensors file begins with the length of a JSON header; read here without numpy.
-    with path.open("rb") as file:
-        start = file.read(8)
-        size = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
-        header = file.read(size) if size <= _LARGEST_HEADER else b""
-    try:
-        facts = json.loads(header)["__metadata__"]
-        if facts["schema"] != LIVE_SCHEMA:
-            raise ValueError(f"schema {facts['schema']!r} instead of {LIVE_SCHEMA!r}")
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} is no state of `probseq online live`: {error!r}") from error
-    return facts
-
-
-def _model_of(path: Path, facts: Mapping[str, Any]) -> LiveModel:
+    facts = read_facts(path)
+    if facts is None:
+        return None
     try:
         return settings_from_dict(LiveModel, json.loads(facts["model"]))
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path} is damaged or from another version: {error}") from error
+
+
+def read_facts(path: Path) -> dict[str, str] | None:
+    """The text that a state file holds beside its tensors; None if there is no file.
+
+    Raises:
+        ValueError: the file is no such state, damaged, or from another version.
+        OSError: it cannot be read.
+    """
+    # A safetensors file begins with the length of a JSON header; read here without numpy.
+    try:
+        if not path.exists():
+            return None
+        with path.open("rb") as file:
+            start = file.read(8)
+            size = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
+            header = file.read(size) if size <= _LARGEST_HEADER else b""
+    except OSError as error:
+        raise OSError(f"{path} cannot be read: {error.strerror}") from error
+    try:
+        facts = json.loads(header)["__metadata__"]
+        schema, _, _ = facts["schema"], facts["model"], facts["position"]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ValueError(f"{path} is no state of `probseq online live`, or damaged") from error
+    if schema != LIVE_SCHEMA:
+        raise ValueError(f"{path} is from another version: {schema!r} instead of {LIVE_SCHEMA!r}")
+    return facts
