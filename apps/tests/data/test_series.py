@@ -65,11 +65,26 @@ def test_dates_become_days_since_the_first_and_rows_are_sorted(tmp_path):
         (["t,y", "0,1", "2020-01-01,2"], "line 3.*both"),
         (["t,y", "0,1,2"], "line 2.*columns"),
         (["t,y", "0,"], "no values"),
+        (["t;y", "0;1"], "one column 't;y'.*semicolons"),
+        (["t,y", "0,1e200", "1,2"], r"column 'y'.*1e\+200.*overflow"),
+        (["t,y", "0,1e154", "1,1e154", "2,0"], r"column 'y'.*1e\+154.*overflow"),
+        (["t,y", "0,1", "1e200,2"], r"column 't'.*overflow"),
+        (["t,y", "0,0", "1,1e-200"], r"column 'y'.*1e-200.*vanishes"),
     ],
 )
 def test_what_a_csv_file_must_not_hold_is_named(lines, named, tmp_path):
     with pytest.raises(DataError, match=named):
         read(written(tmp_path, *lines))
+
+
+def test_large_numbers_and_constants_may_be_read(tmp_path):
+    assert read(written(tmp_path, "t,y", "0,1e150", "1,-1e150")).values.tolist() == [1e150, -1e150]
+    assert read(written(tmp_path, "t,y", "0,3", "1,3")).values.tolist() == [3.0, 3.0]
+
+
+def test_a_semicolon_in_a_name_is_one_where_the_name_is_asked_for(tmp_path):
+    path = written(tmp_path, "t;s", "0", "1")
+    assert read(path, time="t;s", target="t;s").values.tolist() == [0.0, 1.0]
 
 
 def test_a_missing_file_folder_or_name_is_named(tmp_path):

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Float64
 from numpy.typing import NDArray
 
-from probseq_apps.data.csv_rows import csv_columns
+from probseq_apps.data.csv_rows import csv_columns, csv_rows
 from probseq_apps.data.errors import DataError
 from probseq_apps.data.names import CSV_PREFIX, own_path, unknown_name_message
 
@@ -108,8 +108,10 @@ def read_csv_series(path: Path, *, time_column: str, target_column: str) -> Seri
         target_column: numbers; empty, `NA`, `NaN`, `null` or `none` for a gap.
 
     Raises:
-        DataError: a file or column is missing, or a cell is neither; the message names the line.
+        DataError: a file or column is missing, a cell is neither (the message names the line), or
+            a column's numbers are too large or too close to be squared.
     """
+    _check_separator(path, (time_column, target_column))
     times: list[float] = []
     values: list[float] = []
     kinds: set[bool] = set()
@@ -135,6 +137,8 @@ def read_csv_series(path: Path, *, time_column: str, target_column: str) -> Seri
     if not times:
         raise DataError(f"{path} holds no values in column {target_column!r}")
     time, series = np.array(times), np.array(values)
+    for column, numbers in ((time_column, time), (target_column, series)):
+        _check_squares(path, column, numbers)
     notes = [f"{gaps:,} rows without a value are left out"] if gaps else []
     if (np.diff(time) < 0.0).any():
         order = np.argsort(time, kind="stable")
@@ -145,6 +149,36 @@ def read_csv_series(path: Path, *, time_column: str, target_column: str) -> Seri
         time = (time - time[0]) / _SECONDS_A_DAY
         label = "days since the first stamp"
     return Series(f"{CSV_PREFIX}{path}", time, series, label, target_column, tuple(notes))
+
+
+def _check_separator(path: Path, columns: tuple[str, str]) -> None:
+    """Refuse a file whose cells are separated by semicolons."""
+    if not path.is_file() or path.suffix.lower() in (".tsv", ".tab"):
+        return
+    header = next(csv_rows(path, delimiter=","), (1, list[str]()))[1]
+    if len(header) == 1 and ";" in header[0] and header[0] not in columns:
+        raise DataError(
+            f"{path} has one column {header[0]!r}, and its cells seem to be separated by "
+            "semicolons: separate them by commas, or by tabs in a file named .tsv"
+        )
+
+
+def _check_squares(path: Path, column: str, numbers: NDArray[np.float64]) -> None:
+    """Refuse numbers whose squares, which all methods take, overflow or vanish."""
+    with np.errstate(over="ignore", under="ignore"):
+        total, std = float(np.square(numbers).sum()), float(numbers.std())
+    if not (math.isfinite(total) and math.isfinite(std)):
+        largest = float(np.abs(numbers).max())
+        raise DataError(
+            f"{path}: column {column!r} holds numbers up to {largest:g} in size, whose squares "
+            "overflow: give them in a larger unit"
+        )
+    if std == 0.0 and numbers.min() < numbers.max():
+        raise DataError(
+            f"{path}: column {column!r} holds numbers that differ by "
+            f"{numbers.max() - numbers.min():g} at most, whose square vanishes: give them in a "
+            "smaller unit"
+        )
 
 
 def parse_stamp(text: str) -> tuple[float, bool]:
