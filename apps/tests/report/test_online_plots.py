@@ -1,4 +1,5 @@
 import json
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -6,7 +7,7 @@ from matplotlib.image import AxesImage
 from scipy import stats
 
 from probseq_apps.report.online_boundaries import boundary_figure
-from probseq_apps.report.online_curves import over_tasks_figure, per_task_figure
+from probseq_apps.report.online_curves import over_tasks_figure, per_task_figure, runtime_figure
 from probseq_apps.report.online_fits import final_figure, task_borders, tasks_figure, value_limits
 from probseq_apps.report.online_matrices import forgetting, matrix_figure
 from probseq_apps.report.online_plots import draw
@@ -181,6 +182,36 @@ def test_a_method_that_explodes_is_cut_off_and_named():
     assert quiet.get_title(loc="left") == ""
 
 
+@pytest.mark.parametrize("tasks", [1, 2, 5])
+def test_titles_are_as_wide_as_their_figures_at_most(tasks):
+    curve = np.linspace(0.1, 0.2, tasks)
+    methods = {"ohsvgp": Band(np.tile(curve, (tasks, 1)), np.full((tasks, tasks), np.nan))}
+    wild = {f"method-{i}": methods["ohsvgp"] for i in range(4)}
+    wild["osgpr"] = Band(1e6 * methods["ohsvgp"].mean, methods["ohsvgp"].half)
+    over = {"rmse": {name: Band(found.mean[0], found.half[0]) for name, found in wild.items()}}
+    for figure in (
+        per_task_figure("rmse", methods, list(methods)),
+        per_task_figure("rmse", wild, list(wild)),
+        matrix_figure("rmse", {"ohsvgp": methods["ohsvgp"], "osgpr": wild["osgpr"]}),
+        over_tasks_figure(over, list(wild)),
+    ):
+        figure.canvas.draw()
+        extent = figure._suptitle.get_window_extent()
+        assert 0 <= extent.x0 < extent.x1 <= figure.bbox.width
+
+
+def test_ticks_of_running_times_that_lie_close_do_not_overlap():
+    figure = runtime_figure({"ohsvgp": band([0.9]), "exact": band([0.3])})
+    figure.canvas.draw()
+    (axes,) = figure.axes
+    ticks = [*axes.get_xticklabels(), *axes.get_xticklabels(minor=True)]
+    low, high = axes.get_xlim()
+    shown = [tick for tick in ticks if tick.get_text() and low <= tick.get_position()[0] <= high]
+    extents = sorted((box.x0, box.x1) for box in (tick.get_window_extent() for tick in shown))
+    assert extents
+    assert all(end < start for (_, end), (start, _) in pairwise(extents))
+
+
 def test_matrices_print_their_numbers_in_colours_of_one_scale(write):
     results = load_results(write({"ohsvgp": of_seeds(0, 1), "grid": of_seeds(3)}))
     figure = matrix_figure("nlpd", results.matrices("nlpd"))
@@ -246,7 +277,7 @@ def test_the_axis_follows_the_data_where_a_band_explodes():
     low, high = value_limits([wild])
     assert -1.5 < low < -0.5
     assert 1.2 < high < 2.0
-    title = tasks_figure("osgpr", wild, LABELS).get_suptitle()
+    title = tasks_figure("osgpr", wild, LABELS).get_suptitle().replace("\n", " ")
     edges = [(wild.arrays["mean"] + sign * 2 * wild.arrays["sd"]) for sign in (-1, 1)]
     ends = f"down to {edges[0].min():.3g} and up to {edges[1].max():.3g}"
     assert title.endswith(f"; bands go on beyond the axis, {ends}")

@@ -5,8 +5,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter
 
 from probseq_apps.report.online_look import (
+    headline,
     label_bottom,
     legend,
     light_grid,
@@ -46,9 +48,7 @@ def over_tasks_figure(
         light_grid(axes)
         _whole_ticks(axes, max(len(band.mean) for band in methods.values()))
         small_note(axes, bounds.note)
-    figure.suptitle(
-        _seeds_title("Test metrics over the tasks learned so far", metrics), fontsize=11
-    )
+    headline(figure, _seeds_title("Test metrics over the tasks learned so far", metrics), 11)
     legend(figure, found)
     return figure
 
@@ -83,7 +83,7 @@ def per_task_figure(
     label_bottom(found, _ACROSS, "Number of learned tasks")
     figure.supylabel(metric_label(metric, standardised=standardised), fontsize=10)
     title = _seeds_title("Test metric of each task after learning it and later ones", {"": methods})
-    figure.suptitle(f"{title}\n{bounds.note}" if bounds.note else title, fontsize=10)
+    headline(figure, f"{title}\n{bounds.note}", 10)
     legend(figure, found)
     return figure
 
@@ -104,6 +104,8 @@ def runtime_figure(seconds: Mapping[str, Band]) -> Figure:
     axes.set_yticks(places, list(seconds))
     axes.set_ylim(len(seconds) - 0.4, -0.6)
     axes.set_xscale("log")
+    # Names of ticks between powers of ten would overlap.
+    axes.xaxis.set_minor_formatter(NullFormatter())
     # Room for the numbers, which stand behind the points.
     axes.set_xlim(values.min() / 2, values.max() * 6)
     for place, value in zip(places, values, strict=True):

@@ -11,6 +11,7 @@ from probseq_apps.report.online_look import (
     COLOURS,
     GUIDE,
     SEEN,
+    headline,
     label_bottom,
     legend,
     panels,
@@ -203,6 +204,6 @@ def _finish(
     times = np.concatenate([one.arrays["t"] for one in several])
     found[0].set_xlim(float(times.min()), float(times.max()))
     figure.supylabel(label, fontsize=10)
-    figure.suptitle(f"{title}{_cut(several, first, low, high)}", fontsize=11)
+    headline(figure, f"{title}{_cut(several, first, low, high)}", 11)
     # The last panel has points of every kind.
     legend(figure, found[::-1], across=3)

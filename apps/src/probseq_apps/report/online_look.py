@@ -22,6 +22,8 @@ _MARKERS = "osD^vPX"
 # lowest value is cut off.
 _FAR = 3.0
 _BAND_ROOM = 0.25
+# Width of a letter, on average and with some room, as a share of its height.
+_LETTER = 0.6
 
 _METRICS: Mapping[str, tuple[str, Literal["higher", "lower"]]] = {
     "nlpd": ("NLPD (nats)", "lower"),
@@ -146,6 +148,19 @@ def panels(
             axes.tick_params(labelbottom=place + columns >= count)
         found.append(axes)
     return figure, found
+
+
+def headline(figure: Figure, text: str, size: int) -> None:
+    """A title above all panels, in as many lines as the figure's width asks for.
+
+    Args:
+        figure: the figure.
+        text: its title; lines that end stay ended.
+        size: of its letters in points.
+    """
+    letters = int(72 * figure.get_figwidth() / (_LETTER * size))
+    lines = [part for line in text.splitlines() for part in textwrap.wrap(line, letters)]
+    figure.suptitle("\n".join(lines), fontsize=size)
 
 
 def label_bottom(found: Sequence[Axes], across: int, label: str) -> None:

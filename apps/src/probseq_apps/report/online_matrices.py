@@ -10,7 +10,7 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Colormap, Normalize
 from matplotlib.figure import Figure
 
-from probseq_apps.report.online_look import limits, lower_is_better, metric_label, panels
+from probseq_apps.report.online_look import headline, limits, lower_is_better, metric_label, panels
 from probseq_apps.report.online_results import Band
 
 _ACROSS = 4
@@ -59,7 +59,7 @@ def matrix_figure(
     title = f"{label}, mean over seeds"
     if bounds.cut:
         title += f"; colours end at {scale.vmax:.2g}, the numbers are as they are"
-    figure.suptitle(title, fontsize=11)
+    headline(figure, title, 11)
     return figure
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib.figure import Figure
 
-from probseq_apps.report.online_look import panels
+from probseq_apps.report.online_look import headline, panels
 from probseq_apps.report.online_plots import draw
 from probseq_apps.report.online_results import load_results
 
@@ -61,7 +61,7 @@ def frames_figure(
             axes.set_title(f"Task {task + 1}", fontsize=9)
         if task == 0:
             axes.set_ylabel(label, fontsize=8, rotation=0, ha="right", va="center")
-    figure.suptitle("A test frame of each task: right after the task, and after the last", size=10)
+    headline(figure, "A test frame of each task: right after the task, and after the last", 10)
     return figure
 
 
