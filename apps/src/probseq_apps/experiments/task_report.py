@@ -33,13 +33,16 @@ def write_task_report(
 
     Returns:
         The comparison as text, for the terminal.
+
+    Raises:
+        RuntimeError: the plots cannot be drawn; the report stands without them.
     """
     whole: dict[str, Any] = {**report, **machine_facts()}
     write_atomic(folder / "report.json", json.dumps(whole, indent=2, allow_nan=False) + "\n")
     methods, data = whole["methods"], whole["data"]
     facts = "".join(f"- {fact}\n" for fact in (*data["notes"], *notes))
     titles = "\n".join(f"- `{name}`: {found['title']}" for name, found in methods.items())
-    markdown = f"""# {data["name"]}: {", ".join(methods)}
+    text = f"""# {data["name"]}: {", ".join(methods)}
 
 {opening}
 
@@ -51,12 +54,19 @@ def write_task_report(
 {titles}
 
 {machine_line(whole)}
-
-## Plots
-
-{pictures(draw())}
 """
-    write_atomic(folder / "report.md", markdown)
+    # What was measured took long: it is written before anything is drawn, and shown in any case.
+    write_atomic(folder / "report.md", text)
     table = terminal_text(methods, shutil.get_terminal_size((120, 24)).columns)
     told = "\n".join(notes)
-    return f"\n{table}\n\n{legend}\n{told}\n\nreport, numbers and plots: {folder}"
+    shown = f"\n{table}\n\n{legend}\n{told}"
+    try:
+        plots = draw()
+    except (LookupError, ValueError, OSError) as error:
+        print(shown)
+        raise RuntimeError(
+            f"{folder} holds the report without plots, which cannot be drawn: "
+            f"{type(error).__name__}: {error}"
+        ) from error
+    write_atomic(folder / "report.md", f"{text}\n## Plots\n\n{pictures(plots)}\n")
+    return f"{shown}\n\nreport, numbers and plots: {folder}"
