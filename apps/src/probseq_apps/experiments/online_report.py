@@ -4,13 +4,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from probseq_apps.experiments.online_evaluation import metric_names
 from probseq_apps.experiments.online_settings import (
     LEARNED_METHODS,
     ONLINE,
     ONLINE_METHODS,
     OnlineSettings,
 )
-from probseq_apps.experiments.online_tables import LEGEND
+from probseq_apps.experiments.online_tables import legend
 from probseq_apps.experiments.online_tasks import Stream
 from probseq_apps.experiments.task_report import write_task_report
 from probseq_apps.report.online_plots import draw
@@ -65,7 +66,7 @@ def write_online_report(
         report,
         opening=opening,
         notes=method_notes(settings),
-        legend=LEGEND,
+        legend=legend(metric_names(settings.model.likelihood)),
         draw=lambda: [*draw(folder), *_toy_figure(folder, settings)],
     )
 
@@ -92,9 +93,18 @@ def method_notes(settings: OnlineSettings) -> list[str]:
     if learned := [name for name in LEARNED_METHODS if name in settings.method]:
         notes.append(
             f"{', '.join(learned)}: {model.learn_steps:,} Adam steps of rate {model.learn_rate:g} "
-            "lengthscales a task on the inducing points (thesis: 1,000 for series)."
+            f"lengthscales a task on the inducing points{_thesis_steps(settings)}."
         )
     return notes
+
+
+def _thesis_steps(settings: OnlineSettings) -> str:
+    """The thesis' number of Adam steps for such data, where it has one."""
+    if settings.data == "covid":
+        return " (thesis: 5,000 for COVID)"
+    if settings.of_time:
+        return " (thesis: 1,000 for series)"
+    return " (thesis: 2,000 for UCI)" if settings.data in ("skillcraft", "powerplant") else ""
 
 
 def _toy_figure(folder: Path, settings: OnlineSettings) -> list[Path]:

@@ -15,13 +15,13 @@ LABELS = {
     "ece": "ECE ↓",
     "accuracy": "accuracy ↑",
 }
-LEGEND = (
-    "mean ± half of the 95% interval (Student's t) over the seeds. NLPD, RMSE, accuracy and ECE "
-    "(coverage, thesis Eq. 4.20) on the test points of all tasks, after the last one; forgetting: "
-    "how much worse a task before the last is predicted then than right after it was learned, "
-    "mean over those tasks; lost: nats that changes of the inducing variables cost; seconds: all "
-    "updates."
+_LEGEND = (
+    "mean ± half of the 95% interval (Student's t) over the seeds. {metrics} on the test points of "
+    "all tasks, after the last one; forgetting: how much worse a task before the last is predicted "
+    "then than right after it was learned, mean over those tasks; lost: nats that changes of the "
+    "inducing variables cost; seconds: all updates."
 )
+_EXPLAINED = {"ece": "ECE (coverage, thesis Eq. 4.20)"}
 
 Rows = Sequence[Sequence[str]]
 
@@ -49,7 +49,7 @@ def final_table(methods: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]
     measure = "rmse" if "rmse" in metrics else "accuracy"
     name = LABELS[measure].split()[0]
     heads = ["method", *(LABELS[metric] for metric in metrics)]
-    heads += [f"forgetting ({name}) ↓", "lost", "seconds"]
+    heads += [f"forgetting ({name}) ↓", "lost ↓", "seconds"]
     rows: list[list[str]] = []
     for method, found in methods.items():
         runs = _runs(found)
@@ -83,6 +83,17 @@ def task_table(methods: Mapping[str, Any], metric: str) -> tuple[list[str], list
         for method, found in methods.items()
     ]
     return heads, rows
+
+
+def legend(metrics: Sequence[str]) -> str:
+    """What the numbers of the tables are.
+
+    Args:
+        metrics: names of those that are shown.
+    """
+    names = [_EXPLAINED.get(metric, LABELS[metric].split()[0]) for metric in metrics]
+    listed = " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+    return _LEGEND.format(metrics=listed)
 
 
 def forgotten(matrix: Sequence[Sequence[float | None]], metric: str) -> float | None:
