@@ -14,6 +14,7 @@ from probseq_apps.experiments.online_methods import (
     build_learner,
     starting_lengthscales,
 )
+from probseq_apps.experiments.online_report import method_notes
 from probseq_apps.experiments.online_settings import OnlineSettings
 from probseq_apps.experiments.online_tasks import cut_series
 from probseq_apps.recipes.online import load_online_recipe
@@ -171,7 +172,8 @@ def test_a_standard_file_that_is_missing_is_fetched(tmp_path, monkeypatch):
 def test_counts_that_are_none_are_refused_before_anything_is_written(series, tmp_path, capsys):
     more = ["--likelihood", "poisson", "--method", "ohsvgp", "--run-dir", str(tmp_path / "run")]
     assert main(arguments(series, *more)) == 1
-    assert "counts" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert f"poisson does not suit 'level' of data set 'csv:{series}': y must hold counts" in error
     assert not (tmp_path / "run").exists()
 
 
@@ -189,6 +191,7 @@ def test_counts_that_are_none_are_refused_before_anything_is_written(series, tmp
         (["--test-share", "1"], "test_share"),
         (["--lengthscale", "0"], "lengthscale"),
         (["--seeds", "1", "1"], "seeds"),
+        (["--method", "osgpr", "ovc", "osvgp"], "osgpr and osvgp"),
     ],
 )
 def test_what_cannot_go_together_exits_2_and_is_named(given, named, capsys):
@@ -216,6 +219,64 @@ def test_failures_are_one_line_and_write_nothing(given, named, tmp_path, monkeyp
     assert named in error
     assert error.count("\n") == 1
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("wrong", [KeyError("t"), ValueError("no such colour")])
+def test_plots_that_fail_cost_neither_report_nor_table(
+    wrong, series, tmp_path, monkeypatch, capsys
+):
+    def fail(folder):
+        raise wrong
+
+    monkeypatch.setattr("probseq_apps.experiments.online_report.draw", fail)
+    folder = tmp_path / "run"
+    more = ["--run-dir", str(folder), "--method", "ohsvgp", "--seeds", "0"]
+    assert main(arguments(series, *more)) == 1
+    shown = capsys.readouterr()
+    assert f"cannot be drawn: {type(wrong).__name__}: {wrong}" in shown.err
+    assert "NLPD ↓" in shown.out
+    assert read_report(folder)["methods"]["ohsvgp"]["seeds"]["0"]["tasks"] == 3
+    markdown = (folder / "report.md").read_text()
+    assert markdown.count("| ohsvgp |") == 3
+    assert "## Plots" not in markdown
+    monkeypatch.setattr("probseq_apps.experiments.online_report.draw", lambda folder: [])
+    assert main(["online", "--resume", "--run-dir", str(folder)]) == 0
+    assert (folder / "report.md").read_text().startswith(f"{markdown}\n## Plots\n")
+
+
+def test_huge_targets_are_refused_before_anything_is_written(tmp_path, capsys):
+    path = tmp_path / "huge.csv"
+    rows = [f"{t},{math.sin(t / 5.0) * 1e200}" for t in range(80)]
+    path.write_text("\n".join(["time,value", *rows]))
+    folder = tmp_path / "run"
+    assert main(["online", "--data", f"csv:{path}", "--run-dir", str(folder)]) == 1
+    error = capsys.readouterr().err
+    assert "column 'value'" in error
+    assert error.count("\n") == 1
+    assert not folder.exists()
+
+
+def test_what_fails_before_the_first_task_is_said_of_task_1(monkeypatch):
+    def fail(*given, **named):
+        raise ValueError("no such thing")
+
+    monkeypatch.setattr("probseq_apps.experiments.online.build_learner", fail)
+    stream, settings = wave("csv:own.csv", 1.0, 0.0)
+    with pytest.raises(RuntimeError, match="ohsvgp, seed 0, task 1: no such thing"):
+        run_method("ohsvgp", stream, settings, Priors(stream, settings.model, seed=0), seed=0)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "said"),
+    [
+        ("sp500-small", "inducing points (thesis: 1,000 for series)."),
+        ("covid-15", "inducing points (thesis: 5,000 for COVID)."),
+        ("skillcraft-l2", "inducing points (thesis: 2,000 for UCI)."),
+        ("two-moons", "inducing points."),
+    ],
+)
+def test_the_notes_say_how_many_steps_the_thesis_has_for_such_data(recipe, said):
+    assert method_notes(load_online_recipe(recipe))[-1].endswith(said)
 
 
 def wave(name, step, start):

@@ -60,10 +60,8 @@ def online(settings: OnlineSettings, options: RunOptions, *, recipe: str) -> Pat
             raise ValueError("download needs data_dir: name the folder for the files")
         download_online(settings.data, options.data_dir)
     streams = {seed: load_stream(settings, options.data_dir, seed=seed) for seed in settings.seeds}
-    likelihood = make_likelihood(settings.model)
     for stream in streams.values():
-        for task in stream.tasks:
-            likelihood.check_targets(torch.cat([task.y, task.test_y]))
+        _check_targets(settings, stream)
     folder = options.run_dir or default_folder(ONLINE, settings.data)
     config = online_config(recipe, settings)
     prepare_folder(folder, config, options, experiment=ONLINE, parts=_PARTS)
@@ -98,7 +96,7 @@ def run_method(
     names = metric_names(likelihood)
     results, curves = Results(names, len(stream.tasks)), Curves(stream, likelihood)
     generator = torch.Generator().manual_seed(derive_seed(seed, "samples of counts"))
-    number = 0
+    number = 1
     try:
         learner = build_learner(method, stream, settings, priors, seed=seed)
         for number, task in enumerate(stream.tasks, 1):
@@ -111,6 +109,18 @@ def run_method(
     except (ValueError, ArithmeticError, RuntimeError) as error:
         raise RuntimeError(f"{method}, seed {seed}, task {number}: {error}") from error
     return results.to_dict(), curves.arrays()
+
+
+def _check_targets(settings: OnlineSettings, stream: Stream) -> None:
+    likelihood = make_likelihood(settings.model)
+    try:
+        for task in stream.tasks:
+            likelihood.check_targets(torch.cat([task.y, task.test_y]))
+    except ValueError as error:
+        raise ValueError(
+            f"likelihood {settings.model.likelihood} does not suit {stream.target_label!r} of data "
+            f"set {stream.name!r}: {error}"
+        ) from error
 
 
 def _run_all(settings: OnlineSettings, streams: dict[int, Stream], folder: Path) -> None:
