@@ -79,6 +79,11 @@ def test_a_wild_stamp_is_named_and_skipped_and_a_long_silence_is_not():
     assert [line.split(":")[0] for line in complaints] == ["line 10 skipped", "line 11 skipped"]
     assert "'1e300'" in complaints[0]
     assert run([*LINES[:9], "1e6,1\n"])[1] == []
+    # Also where it is the second, or the first after t0.
+    second = run([LINES[0], wild[0], *LINES[1:]])
+    assert (second[0], len(second[1])) == (run(LINES)[0], 1)
+    assert len(run(["-1e308,1\n", "1e308,1\n"])[1]) == 1
+    assert len(run([wild[0]], model=LiveModel(num_inducing=8, t0="0"))[1]) == 1
     # A tiny first gap must not make the rest of the stream look wild.
     assert run(["0,1\n", "1e-9,1\n", "5,1\n"])[1] == []
     days = ["2024-01-01,1\n", "2024-01-02,1\n", "9999-01-01,1\n", "2024-01-03,1\n"]

@@ -43,6 +43,8 @@ _LAST_SECOND = np.iinfo(np.int64).max // _NANOSECONDS
 # A window that has grown to a wild stamp never shrinks: all that was learned would lie in one point
 # of it. Counted in spans of the stream so far.
 _FARTHEST = 1e6
+# Where there is no span yet: after so many lengthscales, stamps in float64 are no finer than one.
+_RESOLUTION = 1e15
 # Of so many gaps the median is the step: one that stands out, or a few, say nothing.
 _GAPS = 9
 
@@ -158,15 +160,18 @@ class LiveStream:
                 f"the stamp must not lie before {_stamp_text(start, bool(calendar))}, got {text!r}:"
                 " give the earliest that can come as --t0 when the stream begins"
             )
-        if start is None or last is None or not self.position.gaps:
+        latest = start if last is None else last
+        if start is None or latest is None:
             return
+        lengthscale = self._in_stamps(self.settings.model.lengthscale)
         # A first gap may happen to be tiny; the lengthscale is the other measure of time.
-        scale = max(last - start, self._in_stamps(self.settings.model.lengthscale))
-        if stamp - last > _FARTHEST * scale:
+        known = _FARTHEST * max(latest - start, lengthscale)
+        reach = known if self.position.gaps else _RESOLUTION * lengthscale
+        if stamp - latest > reach:
+            unit = " seconds" if calendar else ""
             raise ValueError(
-                f"the stamp must not lie more than {_FARTHEST:g} times the {last - start:g} so "
-                f"far{' (seconds)' if calendar else ''} behind the latest, "
-                f"{_stamp_text(last, bool(calendar))}, got {text!r}"
+                f"the stamp must lie within {reach:g}{unit} of the latest, "
+                f"{_stamp_text(latest, bool(calendar))}, to go by the stream so far, got {text!r}"
             )
 
     def _in_stamps(self, time: float) -> float:

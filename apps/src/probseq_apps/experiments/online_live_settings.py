@@ -79,8 +79,8 @@ class LiveSettings:
     step: float | None = None
     """Time between them; None: the median of the latest gaps between stamps."""
     state: Path | None = None
-    """File of the state: made if it isn't there, taken up if it is. The model then is the one in
-    the file: its flags may be left out, and must not say otherwise."""
+    """File of the state: made if it isn't there, else taken up with the model in it, whose flags
+    may be left out and must not differ."""
     every: int = 1
     """Lines between two savings of the state."""
     replay: bool = False
