@@ -226,6 +226,44 @@ def test_matrices_print_their_numbers_in_colours_of_one_scale(write):
     assert first.norm is second.norm
 
 
+@pytest.mark.parametrize(
+    ("metric", "values", "expected"),
+    [
+        ("accuracy", [0.9968, 1.0, 1.0], (0.98, 1.0)),
+        ("accuracy", [0.5, 0.75, 1.0], (0.5, 1.0)),
+        ("rmse", [0.127, 0.128, 0.129], (0.127, 0.147)),
+        ("nlpd", [4.0, 4.0, 4.0], (4.0, 4.4)),
+        ("nlpd", [-4.0, -4.0, -4.0], (-4.0, -3.6)),
+        ("nlpd", [1.0, 2.0, 3.0], (1.0, 3.0)),
+    ],
+)
+def test_numbers_that_print_alike_have_like_colours(metric, values, expected):
+    first, second, third = values
+    matrix = np.array([[first, np.nan], [second, third]])
+    figure = matrix_figure(metric, {"ovc": Band(matrix, matrix)})
+    assert figure.axes[0].get_images()[0].get_clim() == pytest.approx(expected)
+    assert "colours end at" not in figure.get_suptitle()
+    # What explodes has no say.
+    if metric != "accuracy":
+        wild = np.where(np.tri(3) > 0, first, np.nan)
+        wild[2, 2] = 1e6
+        figure = matrix_figure(metric, {"ovc": Band(matrix, matrix), "osvgp": Band(wild, wild)})
+        assert figure.axes[0].get_images()[0].get_clim() == pytest.approx(expected, rel=0.01)
+        assert "colours end at" in figure.get_suptitle()
+
+
+def test_an_axis_of_shares_ends_at_one_and_shows_what_lies_there_whole():
+    perfect = {"ohsvgp": band([np.array([0.999, 1.0, 1.0])] * 3)}
+    (axes,) = over_tasks_figure({"accuracy": perfect}, ["ohsvgp"]).axes
+    assert axes.get_ylim()[1] == 1.0
+    assert not axes.lines[0].get_clip_on()
+    (axes,) = over_tasks_figure({"nlpd": perfect}, ["ohsvgp"]).axes
+    assert axes.get_ylim()[1] > 1.0
+    matrix = Band(np.array([[1.0, np.nan], [0.9, 1.0]]), np.full((2, 2), 0.05))
+    for axes in per_task_figure("accuracy", {"ovc": matrix}, ["ovc"]).axes:
+        assert axes.get_ylim()[1] == 1.0
+
+
 def test_forgetting_is_positive_where_earlier_tasks_have_become_worse():
     matrix = np.array([[0.1, np.nan, np.nan], [0.2, 0.3, np.nan], [0.5, 0.4, 9.0]])
     assert forgetting("nlpd", matrix) == pytest.approx((0.4 + 0.1) / 2)

@@ -8,8 +8,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
 
 from probseq_apps.report.online_look import (
+    Limits,
     headline,
     label_bottom,
+    largest_value,
     legend,
     light_grid,
     limits,
@@ -38,9 +40,10 @@ def over_tasks_figure(
         bounds = limits(
             {name: band.mean for name, band in methods.items()},
             {name: band.half for name, band in methods.items()},
+            ceiling=largest_value(metric),
         )
         for name, band in methods.items():
-            _line(axes, name, np.arange(1, len(band.mean) + 1), band, order)
+            _line(axes, name, np.arange(1, len(band.mean) + 1), band, order, bounds)
         axes.set_ylim(bounds.low, bounds.high)
         axes.set_xlabel("Number of learned tasks")
         label = metric_label(metric, standardised=standardised)
@@ -69,12 +72,13 @@ def per_task_figure(
     bounds = limits(
         {name: band.mean for name, band in methods.items()},
         {name: band.half for name, band in methods.items()},
+        ceiling=largest_value(metric),
     )
     learned = np.arange(1, tasks + 1)
     for task, axes in enumerate(found):
         for name, band in methods.items():
             column = Band(band.mean[task:, task], band.half[task:, task])
-            _line(axes, name, learned[task:], column, order)
+            _line(axes, name, learned[task:], column, order, bounds)
         axes.set_title(f"Task {task + 1}", fontsize=10)
         light_grid(axes)
     found[0].set_ylim(bounds.low, bounds.high)
@@ -122,11 +126,15 @@ def runtime_figure(seconds: Mapping[str, Band]) -> Figure:
     return figure
 
 
-def _line(axes: Axes, name: str, x: np.ndarray, band: Band, order: Sequence[str]) -> None:
+def _line(
+    axes: Axes, name: str, x: np.ndarray, band: Band, order: Sequence[str], bounds: Limits
+) -> None:
     style = line_style(order.index(name))
     # Many bands above each other are as dark as one.
     shade = max(0.04, min(0.15, 0.5 / len(order)))
-    axes.plot(x, band.mean, label=name, linewidth=1.5, markersize=3.5, **style)
+    # Where an axis ends at a value that is reached, points are drawn whole.
+    inside = not bool((band.mean > bounds.high).any())
+    axes.plot(x, band.mean, label=name, linewidth=1.5, markersize=3.5, clip_on=not inside, **style)
     if np.isfinite(band.half).any():
         axes.fill_between(
             x,

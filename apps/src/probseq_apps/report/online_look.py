@@ -55,12 +55,18 @@ class Limits(NamedTuple):
         return f"cut off above {self.high:.2g}: {worst}"
 
 
-def limits(curves: Mapping[str, np.ndarray], halves: Mapping[str, np.ndarray]) -> Limits:
+def limits(
+    curves: Mapping[str, np.ndarray],
+    halves: Mapping[str, np.ndarray],
+    *,
+    ceiling: float = math.inf,
+) -> Limits:
     """Ends for curves with bands.
 
     Args:
         curves: values by name; NaN is passed over.
         halves: half widths of the bands by name.
+        ceiling: the largest value that there can be, above which no axis goes.
     """
     values = np.concatenate([curve.ravel() for curve in curves.values()])
     values = values[np.isfinite(values)]
@@ -87,7 +93,7 @@ def limits(curves: Mapping[str, np.ndarray], halves: Mapping[str, np.ndarray]) -
         for name, curve in curves.items()
         if np.nanmax(np.where(np.isfinite(curve), curve, -math.inf)) > top + margin
     }
-    return Limits(bottom - margin, top + margin, cut)
+    return Limits(bottom - margin, min(top + margin, ceiling), cut)
 
 
 def metric_label(metric: str, *, standardised: bool = False) -> str:
@@ -99,6 +105,11 @@ def metric_label(metric: str, *, standardised: bool = False) -> str:
     """
     label = _METRICS.get(metric, (metric, "lower"))[0]
     return f"{label} (standardised)" if standardised and metric == "rmse" else label
+
+
+def largest_value(metric: str) -> float:
+    """The largest value that a metric can have."""
+    return 1.0 if metric in ("accuracy", "ece") else math.inf
 
 
 def lower_is_better(metric: str) -> bool:

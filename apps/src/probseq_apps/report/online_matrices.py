@@ -31,14 +31,13 @@ def matrix_figure(
     tasks = max(len(band.mean) for band in methods.values())
     bounds = limits({name: band.mean for name, band in methods.items()}, {})
     shown = np.concatenate([band.mean[np.isfinite(band.mean)] for band in methods.values()])
-    low, high = float(shown.min()), min(float(shown.max()), bounds.high)
-    # A single value has no scale of its own.
-    scale = Normalize(low if low < high else high - 0.1 * (abs(high) or 1.0), high)
+    digits = _digits(shown, bounds.high)
+    scale = _scale(metric, shown[shown <= bounds.high], digits)
+    cut = bool((shown > float(scale.vmax or 0.0)).any())
     # Dark is bad.
     colours = matplotlib.colormaps["cividis_r" if lower_is_better(metric) else "cividis"]
     side = max(1.6, 0.9 + 0.26 * tasks)
     figure, found = panels(len(methods), _ACROSS, (side, side + 0.5), extra=(1.4, 1.0))
-    digits = _digits(shown, bounds.high)
     for axes, (name, band) in zip(found, methods.items(), strict=True):
         _matrix(axes, band.mean, scale, colours, digits)
         axes.set_title(f"{textwrap.fill(name, 28)}\n{_caption(metric, band.mean)}", fontsize=9)
@@ -48,7 +47,7 @@ def matrix_figure(
     bar = figure.colorbar(
         ScalarMappable(scale, colours),
         ax=found,
-        extend="max" if bounds.cut else "neither",
+        extend="max" if cut else "neither",
         shrink=0.8,
         fraction=0.03,
     )
@@ -57,7 +56,7 @@ def matrix_figure(
     figure.supxlabel("Test part of task", fontsize=10)
     figure.supylabel("After learning task", fontsize=10)
     title = f"{label}, mean over seeds"
-    if bounds.cut:
+    if cut:
         title += f"; colours end at {scale.vmax:.2g}, the numbers are as they are"
     headline(figure, title, 11)
     return figure
@@ -79,6 +78,19 @@ def forgetting(metric: str, matrix: np.ndarray) -> float:
 def _caption(metric: str, matrix: np.ndarray) -> str:
     last = float(np.nanmean(matrix[-1])) if np.isfinite(matrix[-1]).any() else float("nan")
     return f"at the end {last:.3g},\nforgotten {forgetting(metric, matrix):+.2g}"
+
+
+def _scale(metric: str, values: np.ndarray, digits: int) -> Normalize:
+    """Ends of the colours: those of the values, but apart enough for what prints alike to be alike.
+
+    What is missing is added at the bad end, where no value is.
+    """
+    low, high = float(values.min()), float(values.max())
+    least = 2 * 10.0**-digits
+    if metric != "accuracy":
+        least = max(least, 0.1 * abs(float(values.mean())))
+    short = max(0.0, least - (high - low))
+    return Normalize(low, high + short) if lower_is_better(metric) else Normalize(low - short, high)
 
 
 def _digits(values: np.ndarray, top: float) -> int:
