@@ -264,6 +264,27 @@ def test_an_axis_of_shares_ends_at_one_and_shows_what_lies_there_whole():
         assert axes.get_ylim()[1] == 1.0
 
 
+@pytest.mark.parametrize(
+    ("seeds", "words", "bands"),
+    [
+        ((0,), "one seed", ""),
+        ((0, 1), "mean over 2 seeds", " (too few for bands)"),
+        ((0, 1, 5), "mean over 3 seeds", " with 95% bands"),
+    ],
+)
+def test_titles_say_of_how_many_seeds_numbers_are(write, seeds, words, bands):
+    results = load_results(write({"ohsvgp": of_seeds(*seeds)}))
+    matrices = results.matrices("nlpd")
+    title = over_tasks_figure({"nlpd": results.over_tasks("nlpd")}, ["ohsvgp"]).get_suptitle()
+    assert title.replace("\n", " ").endswith(f", {words}{bands}")
+    title = per_task_figure("nlpd", matrices, ["ohsvgp"]).get_suptitle()
+    assert title.replace("\n", " ").endswith(f", {words}{bands}")
+    figure = matrix_figure("nlpd", matrices)
+    assert figure.get_suptitle().replace("\n", " ").endswith(f", {words}")
+    # Reports pool the points of all tasks: theirs is another number.
+    assert "(mean over tasks)" in figure.axes[0].get_title()
+
+
 def test_forgetting_is_positive_where_earlier_tasks_have_become_worse():
     matrix = np.array([[0.1, np.nan, np.nan], [0.2, 0.3, np.nan], [0.5, 0.4, 9.0]])
     assert forgetting("nlpd", matrix) == pytest.approx((0.4 + 0.1) / 2)

@@ -20,7 +20,7 @@ from probseq_apps.report.online_look import (
     panels,
     small_note,
 )
-from probseq_apps.report.online_results import Band
+from probseq_apps.report.online_results import Band, over_seeds
 
 _ACROSS = 5
 
@@ -151,10 +151,11 @@ def _whole_ticks(axes: Axes, tasks: int) -> None:
 
 
 def _seeds_title(text: str, metrics: Mapping[str, Mapping[str, Band]]) -> str:
-    banded = any(
-        np.isfinite(band.half).any() for methods in metrics.values() for band in methods.values()
-    )
-    return f"{text}, mean over seeds{' with 95% bands' if banded else ' (too few for bands)'}"
+    bands = [band for methods in metrics.values() for band in methods.values()]
+    banded = any(np.isfinite(band.half).any() for band in bands)
+    # Two seeds have a mean but no band worth its name, one has neither.
+    few = " (too few for bands)" if max(band.seeds for band in bands) > 1 else ""
+    return f"{text}, {over_seeds(bands)}{' with 95% bands' if banded else few}"
 
 
 def _seconds_text(value: float) -> str:

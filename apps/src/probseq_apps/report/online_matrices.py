@@ -11,7 +11,7 @@ from matplotlib.colors import Colormap, Normalize
 from matplotlib.figure import Figure
 
 from probseq_apps.report.online_look import headline, limits, lower_is_better, metric_label, panels
-from probseq_apps.report.online_results import Band
+from probseq_apps.report.online_results import Band, over_seeds
 
 _ACROSS = 4
 # Above this luminance, black can be read and white cannot.
@@ -55,7 +55,7 @@ def matrix_figure(
     bar.set_label(label, fontsize=10)
     figure.supxlabel("Test part of task", fontsize=10)
     figure.supylabel("After learning task", fontsize=10)
-    title = f"{label}, mean over seeds"
+    title = f"{label}, {over_seeds(methods.values())}"
     if cut:
         title += f"; colours end at {scale.vmax:.2g}, the numbers are as they are"
     headline(figure, title, 11)
@@ -77,7 +77,7 @@ def forgetting(metric: str, matrix: np.ndarray) -> float:
 
 def _caption(metric: str, matrix: np.ndarray) -> str:
     last = float(np.nanmean(matrix[-1])) if np.isfinite(matrix[-1]).any() else float("nan")
-    return f"at the end {last:.3g},\nforgotten {forgetting(metric, matrix):+.2g}"
+    return f"at the end {last:.3g}\n(mean over tasks),\nforgotten {forgetting(metric, matrix):+.2g}"
 
 
 def _scale(metric: str, values: np.ndarray, digits: int) -> Normalize:

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -40,10 +40,12 @@ class Band(NamedTuple):
         mean: over the seeds.
         half: half length by Student's t; NaN for fewer than three seeds, of which two would have
             thirteen standard errors.
+        seeds: how many there are.
     """
 
     mean: np.ndarray
     half: np.ndarray
+    seeds: int = 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -196,9 +198,15 @@ def band(values: Sequence[Any]) -> Band:
     array = np.stack([np.asarray(value, dtype=float) for value in values])
     mean = array.mean(0)
     if len(array) < 3:
-        return Band(mean, np.full_like(mean, math.nan))
+        return Band(mean, np.full_like(mean, math.nan), len(array))
     error = array.std(0, ddof=1) / math.sqrt(len(array))
-    return Band(mean, float(stats.t.ppf(0.975, len(array) - 1)) * error)
+    return Band(mean, float(stats.t.ppf(0.975, len(array) - 1)) * error, len(array))
+
+
+def over_seeds(bands: Iterable[Band]) -> str:
+    """What the numbers of several bands are: of one seed, or means over so many."""
+    most = max(one.seeds for one in bands)
+    return "one seed" if most == 1 else f"mean over {most} seeds"
 
 
 def _standardised(report: Mapping[str, Any]) -> bool:
