@@ -20,6 +20,7 @@ from probseq_apps.experiments.settings import RunOptions
 from probseq_apps.experiments.stored import save_arrays
 from probseq_apps.experiments.task_runs import (
     RESULTS,
+    counted,
     make_parts,
     prepare_folder,
     read_results,
@@ -176,6 +177,6 @@ def _announce(settings: OnlineSettings, stream: Stream, folder: Path) -> None:
     test = sum(len(task.test_y) for task in stream.tasks)
     print(
         f"{stream.name}: {train:,} points in {len(stream.tasks)} tasks, {test:,} for evaluation; "
-        f"{len(settings.method)} methods, {len(settings.seeds)} seeds -> {folder}",
+        f"{counted(settings.method, settings.seeds)} -> {folder}",
         flush=True,
     )

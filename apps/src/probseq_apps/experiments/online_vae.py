@@ -27,6 +27,7 @@ from probseq_apps.experiments.settings import RunOptions
 from probseq_apps.experiments.stored import save_arrays
 from probseq_apps.experiments.task_runs import (
     RESULTS,
+    counted,
     make_parts,
     prepare_folder,
     read_results,
@@ -167,7 +168,6 @@ def _announce(settings: OnlineVaeSettings, stream: ChannelStream, folder: Path) 
     test = sum(len(task.test_t) for task in stream.tasks)
     print(
         f"{stream.series.name}: {len(stream.series.channels)} channels, {train:,} time steps in "
-        f"{len(stream.tasks)} tasks, {test:,} for evaluation; {len(settings.method)} methods, "
-        f"{len(settings.seeds)} seeds -> {folder}",
+        f"{len(stream.tasks)} tasks, {test:,} for evaluation; {counted(settings.method, settings.seeds)} -> {folder}",
         flush=True,
     )

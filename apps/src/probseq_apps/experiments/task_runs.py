@@ -76,3 +76,9 @@ def make_parts(folder: Path, parts: Sequence[str]) -> None:
     """Make the folders of results."""
     for name in parts:
         (folder / name).mkdir(exist_ok=True)
+
+
+def counted(methods: Sequence[str], seeds: Sequence[int]) -> str:
+    """How many methods and seeds are compared, in words."""
+    parts = (("method", len(methods)), ("seed", len(seeds)))
+    return ", ".join(f"{number} {name}{'' if number == 1 else 's'}" for name, number in parts)
