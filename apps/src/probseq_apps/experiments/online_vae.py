@@ -168,6 +168,7 @@ def _announce(settings: OnlineVaeSettings, stream: ChannelStream, folder: Path) 
     test = sum(len(task.test_t) for task in stream.tasks)
     print(
         f"{stream.series.name}: {len(stream.series.channels)} channels, {train:,} time steps in "
-        f"{len(stream.tasks)} tasks, {test:,} for evaluation; {counted(settings.method, settings.seeds)} -> {folder}",
+        f"{len(stream.tasks)} tasks, {test:,} for evaluation; "
+        f"{counted(settings.method, settings.seeds)} -> {folder}",
         flush=True,
     )
