@@ -1,7 +1,4 @@
-"""Image generation through pseudo videos.
-
-Not built yet: this release holds a version and nothing else.
-"""
+"""Image generation through pseudo videos: an image is the last frame of its own corruptions."""
 
 from importlib.metadata import version
 

@@ -1,0 +1,8 @@
+"""Transformer layers that tokenizers and priors share."""
+
+from pseudovideo.layers.attention import Attention
+from pseudovideo.layers.block import Block
+from pseudovideo.layers.cache import KeyValueCache
+from pseudovideo.layers.feedforward import FeedForward
+
+__all__ = ["Attention", "Block", "FeedForward", "KeyValueCache"]

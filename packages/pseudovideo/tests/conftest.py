@@ -1,0 +1,42 @@
+"""Shape annotations are checked while the tests run; real images without files."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import jaxtyping
+import pytest
+import torch
+from jaxtyping import install_import_hook
+
+install_import_hook(["probseq", "pseudovideo"], "beartype.beartype")
+
+# One thread: the tests are small, and two threads under load are slower than one.
+torch.set_num_threads(1)
+
+
+@pytest.fixture
+def plain_calls() -> Iterator[None]:
+    """Calls as users make them: the suite's shape checks don't get in before our messages."""
+    before = jaxtyping.config.jaxtyping_disable
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", before)
+
+
+@pytest.fixture(scope="session")
+def digits() -> torch.Tensor:
+    """The 1,797 digits of scikit-learn, (n, 1, 16, 16) in −1..1."""
+    from sklearn.datasets import load_digits
+
+    levels = torch.as_tensor(load_digits().images, dtype=torch.float32)[:, None] / 8 - 1
+    return torch.nn.functional.interpolate(levels, size=16, mode="bilinear")
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """Folder of real data sets; tests that need it are skipped without it."""
+    for folder in Path(__file__).resolve().parents:
+        data = folder.parent / "shared" / "data"
+        if (folder / "uv.lock").is_file() and data.is_dir():
+            return data
+    pytest.skip("no folder shared/data beside the repository")
