@@ -1,14 +1,17 @@
 """What all priors over tokens share: they know their grid, and draw frames with a tokenizer."""
 
 from abc import abstractmethod
+from collections.abc import Callable
 from typing import Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Float, Int64
-from torch import Tensor
+from einops import rearrange
+from jaxtyping import Float, Int64, Integer
+from torch import Tensor, nn
 
 from pseudovideo.grid import TokenGrid
 from pseudovideo.pretrained import Pretrained, fingerprint
+from pseudovideo.token_cache import TokenCache
 
 
 @runtime_checkable
@@ -23,6 +26,26 @@ class Decoder(Protocol):
     def decode(self, indices: Int64[Tensor, "b t h w"]) -> Float[Tensor, "b f c y x"]:
         """Frames of token grids."""
         ...
+
+
+class AxisPositions(nn.Module):
+    """A learned vector per slot of time, one per row and one per column; a token has their sum.
+
+    Args:
+        shape: (t, h, w) of the grid.
+        dim: width of the tokens.
+    """
+
+    def __init__(self, shape: tuple[int, int, int], dim: int) -> None:
+        super().__init__()
+        time, rows, columns = (0.02 * torch.randn(length, dim) for length in shape)
+        self.time = nn.Parameter(time)
+        self.rows = nn.Parameter(rows)
+        self.columns = nn.Parameter(columns)
+
+    def forward(self) -> Float[Tensor, "n d"]:
+        """The positions of all tokens in raster order."""
+        return (self.time[:, None, None] + self.rows[:, None] + self.columns).flatten(0, 2)
 
 
 class TokenPrior(Pretrained):
@@ -45,6 +68,54 @@ class TokenPrior(Pretrained):
     ) -> Int64[Tensor, "n t h w"]:
         """Draw token grids; subclasses have further options."""
 
+    @abstractmethod
+    def sample(
+        self,
+        n: int,
+        tokenizer: Decoder,
+        *,
+        temperature: float = 1.0,
+        generator: torch.Generator | None = None,
+        batch_size: int = 256,
+    ) -> Float[Tensor, "n f c y x"]:
+        """Draw videos; subclasses have the further options of their `sample_tokens`."""
+
+    def _sample_frames(
+        self,
+        n: int,
+        tokenizer: Decoder,
+        draw: Callable[[int], Int64[Tensor, "b t h w"]],
+        *,
+        batch_size: int,
+    ) -> Float[Tensor, "n f c y x"]:
+        """Draw token grids and decode them, batch by batch.
+
+        Args:
+            n: number of videos.
+            tokenizer: decodes; on the prior's device.
+            draw: `sample_tokens` with its options set, called with the size of each batch.
+            batch_size: videos that are drawn and decoded at once.
+
+        Returns:
+            Frames; the last one is the image.
+
+        Raises:
+            ValueError: `n` or `batch_size` is below 1, or the tokenizer is not the prior's.
+        """
+        for name, value in (("n", n), ("batch_size", batch_size)):
+            if value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}")
+        self.check_tokenizer(tokenizer)
+        with torch.no_grad():
+            first = tokenizer.decode(draw(min(batch_size, n)))
+            # Laid out once: a list and its concatenation would hold all frames twice.
+            frames = first.new_empty((n, *first.shape[1:]))
+            frames[: len(first)] = first
+            for start in range(batch_size, n, batch_size):
+                decoded = tokenizer.decode(draw(min(batch_size, n - start)))
+                frames[start : start + batch_size] = decoded
+        return frames
+
     def check_tokenizer(self, tokenizer: Decoder) -> None:
         """Refuse a tokenizer whose tokens this prior does not know.
 
@@ -54,17 +125,49 @@ class TokenPrior(Pretrained):
         Raises:
             ValueError: K, the grid, or the weights differ; the message says what.
         """
-        if tokenizer.grid != self.grid:
+        known = self.tokenizer_fingerprint is not None and isinstance(tokenizer, nn.Module)
+        self._check("tokenizer", tokenizer.grid, fingerprint(tokenizer) if known else None)
+
+    def check_cache(self, cache: TokenCache) -> None:
+        """Refuse tokens of another grid or from another tokenizer than this prior's.
+
+        Args:
+            cache: what shall be learned.
+
+        Raises:
+            ValueError: as of `check_tokenizer`.
+        """
+        self._check("cache", cache.grid, cache.tokenizer_fingerprint)
+
+    def _check(self, name: str, grid: TokenGrid, found: str | None) -> None:
+        if grid != self.grid:
             raise ValueError(
-                f"tokenizer must have codebook_size={self.grid.codebook_size} and a grid "
+                f"{name} must have codebook_size={self.grid.codebook_size} and a grid "
                 f"(time, height, width)={self.grid.shape} as this prior, "
-                f"got {tokenizer.grid.codebook_size} and {tokenizer.grid.shape}"
+                f"got {grid.codebook_size} and {grid.shape}"
             )
-        if self.tokenizer_fingerprint is None or not isinstance(tokenizer, torch.nn.Module):
-            return
-        found = fingerprint(tokenizer)
-        if found != self.tokenizer_fingerprint:
+        if None not in (self.tokenizer_fingerprint, found) and found != self.tokenizer_fingerprint:
             raise ValueError(
-                "tokenizer must be the one whose tokens this prior has learned "
+                f"{name} must be of the tokenizer whose tokens this prior learns "
                 f"({self.tokenizer_fingerprint}), got one with other weights ({found})"
             )
+
+    def _sequences(self, tokens: Integer[Tensor, "b t h w"]) -> Int64[Tensor, "b n"]:
+        """Token grids, of any integer type, in raster order with the blurriest slot first.
+
+        Raises:
+            ValueError: no integers, another shape than the grid's, or on the CPU, where the look
+                costs no synchronisation, tokens outside 0..K−1.
+        """
+        if tokens.dtype.is_floating_point or tokens.shape[1:] != self.grid.shape or not len(tokens):
+            raise ValueError(
+                f"tokens must be integers of shape (batch, {', '.join(map(str, self.grid.shape))})"
+                f", got {tokens.dtype} of shape {tuple(tokens.shape)}"
+            )
+        if tokens.device.type == "cpu":
+            low, high = (int(bound) for bound in tokens.aminmax())
+            if low < 0 or high >= self.grid.codebook_size:
+                raise ValueError(
+                    f"tokens must lie in 0..{self.grid.codebook_size - 1}, got {low}..{high}"
+                )
+        return rearrange(tokens.long(), "b t h w -> b (t h w)")

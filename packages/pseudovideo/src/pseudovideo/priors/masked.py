@@ -1,0 +1,251 @@
+"""MaskGIT for images and Phenaki for videos: tokens are filled in, the surest first."""
+
+import math
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int64, Integer
+from torch import Tensor, nn
+
+from pseudovideo.grid import TokenGrid
+from pseudovideo.layers import Block
+from pseudovideo.priors.base import AxisPositions, Decoder, TokenPrior
+from pseudovideo.priors.sampling import draw
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaskedConfig:
+    """A masked prior; the defaults are those of thesis table D.3.
+
+    Attributes:
+        codebook_size: K.
+        grid: (t, h, w) of the tokens.
+        tokenizer_fingerprint: see `TokenPrior`.
+        dim: width of the transformer.
+        depth: number of blocks.
+        num_heads: heads of every attention; must divide `dim`.
+    """
+
+    codebook_size: int
+    grid: tuple[int, int, int]
+    tokenizer_fingerprint: str | None = None
+    dim: int = 512
+    depth: int = 6
+    num_heads: int = 8
+
+    def __post_init__(self) -> None:
+        """Refuse what makes no transformer.
+
+        Raises:
+            ValueError: names the setting.
+        """
+        for name in ("dim", "depth", "num_heads"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+
+
+class MaskedPrior(TokenPrior):
+    """p(tokens at masked places | the other tokens), a bidirectional transformer.
+
+    Chang et al. 2022 (MaskGIT), Villegas et al. 2022 (Phenaki). Every masked place has the same
+    learned vector in the place of its token, so that a network pass tells of all of them at once.
+
+    Args:
+        config: the settings.
+
+    Raises:
+        ValueError: the grid is empty or `num_heads` doesn't divide `dim`.
+    """
+
+    config_class = MaskedConfig
+    config: MaskedConfig
+
+    def __init__(self, config: MaskedConfig) -> None:
+        grid = TokenGrid(codebook_size=config.codebook_size, shape=config.grid)
+        super().__init__(grid, config.tokenizer_fingerprint)
+        self.config = config
+        self.embedding = nn.Embedding(config.codebook_size, config.dim)
+        nn.init.normal_(self.embedding.weight, std=0.02)
+        self.mask = nn.Parameter(0.02 * torch.randn(config.dim))
+        self.positions = AxisPositions(config.grid, config.dim)
+        self.blocks = nn.ModuleList(
+            Block(config.dim, config.num_heads, normalize=True) for _ in range(config.depth)
+        )
+        self.norm = nn.LayerNorm(config.dim)
+        self.head = nn.Linear(config.dim, config.codebook_size)
+
+    def forward(
+        self,
+        tokens: Int64[Tensor, "b n"],
+        masked: Bool[Tensor, "b n"],
+        places: Int64[Tensor, "b m"] | None = None,
+    ) -> Float[Tensor, "b m k"]:
+        """Logits of the tokens given those that aren't masked.
+
+        Args:
+            tokens: in raster order, the blurriest slot first; any token where masked.
+            masked: where the token is not to be looked at.
+            places: where logits are wanted; everywhere if not given.
+        """
+        x = torch.where(masked[..., None], self.mask, self.embedding(tokens)) + self.positions()
+        for block in self.blocks:
+            x = block(x)
+        if places is not None:
+            x = x.gather(1, places[..., None].expand(-1, -1, x.shape[-1]))
+        return self.head(self.norm(x))
+
+    def loss(
+        self, tokens: Integer[Tensor, "b t h w"], *, generator: torch.Generator | None = None
+    ) -> Float[Tensor, ""]:
+        """Mean of −log p over the masked tokens of a batch, in nats per token.
+
+        Args:
+            tokens: token grids of any integer type.
+            generator: draws the masks; torch's global one if not given.
+
+        Raises:
+            ValueError: tokens that are not of this prior's grid.
+        """
+        sequences = self._sequences(tokens)
+        masked = draw_masks(sequences, generator=generator)
+        logits = self(sequences, masked)
+        return F.cross_entropy(logits.transpose(1, 2), sequences.masked_fill(~masked, -100))
+
+    @torch.no_grad()
+    def sample_tokens(
+        self,
+        n: int,
+        *,
+        num_steps: int = 18,
+        temperature: float = 1.0,
+        choice_temperature: float = 4.5,
+        generator: torch.Generator | None = None,
+    ) -> Int64[Tensor, "n t h w"]:
+        """Draw token grids.
+
+        Each step draws a token for every masked place, and keeps those of the largest confidence
+        log p(token) + τ(1 − s/S)·Gumbel, as many as `unmasking_schedule` says. A kept token never
+        changes. p is the network's own, whatever the temperature of the draw.
+
+        Args:
+            n: number of grids.
+            num_steps: S, the network passes; a grid of fewer tokens takes as many as it has, since
+                every step keeps at least one.
+            temperature: of the draw of tokens; 0 takes the likeliest.
+            choice_temperature: τ, how far chance says which tokens are kept, least at the end.
+            generator: draws; torch's global one if not given.
+
+        Raises:
+            ValueError: `n` or `num_steps` is below 1, or a temperature is negative.
+        """
+        if n < 1:
+            raise ValueError(f"n must be at least 1, got {n}")
+        if not (math.isfinite(choice_temperature) and choice_temperature >= 0.0):
+            raise ValueError(f"choice_temperature must be at least 0, got {choice_temperature}")
+        left = unmasking_schedule(self.grid.num_tokens, num_steps)
+        tokens = torch.zeros(n, self.grid.num_tokens, dtype=torch.int64, device=self.mask.device)
+        masked = torch.ones_like(tokens, dtype=torch.bool)
+        # The masked places of each sequence: all have equally many, so that the head and the draw
+        # work on these alone.
+        places = torch.arange(self.grid.num_tokens, device=self.mask.device).repeat(n, 1)
+        for step, still_masked in enumerate(left, start=1):
+            logits = self(tokens, masked, places)
+            drawn = draw(logits, temperature=temperature, generator=generator)
+            confidence = logits.log_softmax(-1).gather(-1, drawn[..., None])[..., 0]
+            noise = choice_temperature * (1.0 - step / len(left))
+            confidence = confidence + noise * _gumbel(confidence, generator=generator)
+            order = confidence.argsort(dim=1, descending=True)
+            kept, places_left = order.split([places.shape[1] - still_masked, still_masked], dim=1)
+            now = places.gather(1, kept)
+            tokens.scatter_(1, now, drawn.gather(1, kept))
+            masked.scatter_(1, now, False)
+            places = places.gather(1, places_left)
+        return tokens.unflatten(1, self.grid.shape)
+
+    def sample(
+        self,
+        n: int,
+        tokenizer: Decoder,
+        *,
+        num_steps: int = 18,
+        temperature: float = 1.0,
+        choice_temperature: float = 4.5,
+        generator: torch.Generator | None = None,
+        batch_size: int = 256,
+    ) -> Float[Tensor, "n f c y x"]:
+        """Draw videos.
+
+        Args:
+            n: number of videos.
+            tokenizer: whose tokens this prior has learned; decodes them, on the prior's device.
+            num_steps: see `sample_tokens`.
+            temperature: see `sample_tokens`.
+            choice_temperature: see `sample_tokens`.
+            generator: see `sample_tokens`.
+            batch_size: videos that are drawn and decoded at once; another size is another draw.
+
+        Returns:
+            Frames; the last one is the image.
+
+        Raises:
+            ValueError: as of `sample_tokens`, or the tokenizer is another one.
+        """
+        draw_tokens = partial(
+            self.sample_tokens,
+            num_steps=num_steps,
+            temperature=temperature,
+            choice_temperature=choice_temperature,
+            generator=generator,
+        )
+        return self._sample_frames(n, tokenizer, draw_tokens, batch_size=batch_size)
+
+
+def draw_masks(
+    tokens: Int64[Tensor, "b n"], *, generator: torch.Generator | None = None
+) -> Bool[Tensor, "b n"]:
+    """Masks for training: ⌈n cos(πu/2)⌉ places of each sequence, u uniform, chosen evenly.
+
+    At least one place, since u < 1, and all of them for the smallest u: the first step of sampling
+    is trained too.
+
+    Args:
+        tokens: the sequences; only their shape and device matter.
+        generator: draws; torch's global one if not given.
+    """
+    batch, length = tokens.shape
+    ratio = torch.rand(batch, 1, generator=generator, device=tokens.device)
+    count = (length * torch.cos(0.5 * math.pi * ratio)).ceil().clamp(1, length)
+    # The rank of noise at a place is uniform, and no two places have the same.
+    noise = torch.rand(batch, length, generator=generator, device=tokens.device)
+    return noise.argsort(dim=1).argsort(dim=1) < count
+
+
+def unmasking_schedule(num_tokens: int, num_steps: int) -> list[int]:
+    """How many tokens are masked after each step: ⌊n cos(πs/2S)⌋, one less each step at least.
+
+    Args:
+        num_tokens: n.
+        num_steps: S; no more than n steps are made.
+
+    Returns:
+        Falling numbers, the last one 0.
+
+    Raises:
+        ValueError: `num_steps` is below 1.
+    """
+    if num_steps < 1:
+        raise ValueError(f"num_steps must be at least 1, got {num_steps}")
+    steps = min(num_steps, num_tokens)
+    left: list[int] = []
+    for step in range(1, steps + 1):
+        wanted = math.floor(num_tokens * math.cos(0.5 * math.pi * step / steps))
+        left.append(min(wanted, (left[-1] if left else num_tokens) - 1))
+    return left
+
+
+def _gumbel(like: Tensor, *, generator: torch.Generator | None) -> Tensor:
+    exponential = torch.empty_like(like).exponential_(generator=generator)
+    # An exact 0 would make an infinity, and 0 · ∞ at the last step a NaN.
+    return -exponential.clamp_min(torch.finfo(like.dtype).tiny).log()
