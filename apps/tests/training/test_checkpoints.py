@@ -26,13 +26,14 @@ def steps(root):
 
 
 def test_what_is_saved_comes_back(tmp_path):
-    saved = checkpoint(7, best={"w": torch.zeros(3)})
+    saved = checkpoint(7, best={"w": torch.zeros(3)})._replace(ema={"w": torch.ones(3)})
     folder = save_checkpoint(tmp_path, saved, {"a": 1})
     loaded = load_latest_checkpoint(tmp_path)
     assert folder.name == "step-000007"
     assert loaded.step == 7
     assert torch.equal(loaded.weights["w"], saved.weights["w"])
     assert torch.equal(loaded.best["w"], torch.zeros(3))
+    assert torch.equal(loaded.ema["w"], torch.ones(3))
     assert torch.equal(loaded.state["rng"], saved.state["rng"])
     assert json.loads((folder / "config.json").read_text()) == {"a": 1}
 

@@ -52,6 +52,9 @@ def test_missing_keys_are_listed():
         ("weight_decay", -0.1),
         ("grad_clip", 0.0),
         ("warmup_epochs", 4),
+        ("warmup_steps", 1),
+        ("ema_decay", 1.0),
+        ("ema_decay", 0.0),
         ("schedule", "step"),
         ("select", "worst"),
         ("precision", "fp16"),
@@ -74,3 +77,40 @@ def test_whole_numbers_may_stand_for_floats():
 def test_the_settings_are_importable_without_torch():
     code = "import sys, probseq_apps.training.config; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
+
+
+def test_a_length_in_steps_takes_the_place_of_epochs_and_its_warm_up_counts_steps(unhooked):
+    base = {"batch_size": 8, "learning_rate": 1e-3}
+    config = unhooked.TrainConfig.from_dict({**base, "steps": 100, "warmup_steps": 99})
+    assert unhooked.TrainConfig.from_dict(config.to_dict()) == config
+    for name, value in (("steps", 0), ("warmup_steps", 100), ("warmup_epochs", 1), ("epochs", 4)):
+        with pytest.raises(ValueError, match=rf"^{name} must be"):
+            unhooked.TrainConfig.from_dict({**config.to_dict(), name: value})
+    with pytest.raises(ValueError, match="settings lack epochs: give"):
+        unhooked.TrainConfig.from_dict(base)
+    with pytest.raises(ValueError, match="epochs must be a whole number of at least 1, got 0"):
+        unhooked.TrainConfig(**base)
+
+
+def test_settings_that_a_stored_run_did_not_know_are_not_written_while_unused():
+    """Its `config.json` is compared, key by key, with the settings of the run that resumes it."""
+    old = {
+        "epochs": 4,
+        "batch_size": 8,
+        "learning_rate": 1e-3,
+        "final_learning_rate": 1e-5,
+        "warmup_epochs": 0,
+        "schedule": "linear",
+        "weight_decay": 0.0,
+        "grad_clip": None,
+        "validate_every": 1,
+        "select": "best",
+        "checkpoint_every": 1,
+        "seed": 0,
+        "device": "auto",
+        "precision": "float32",
+        "compile": False,
+        "tensorboard": False,
+    }
+    assert TrainConfig.from_dict(BASE).to_dict() == old
+    assert TrainConfig.from_dict({**old, "ema_decay": 0.9}).to_dict() == {**old, "ema_decay": 0.9}

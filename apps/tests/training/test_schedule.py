@@ -5,7 +5,12 @@ import pytest
 import torch
 
 from probseq_apps.training.config import TrainConfig
-from probseq_apps.training.schedule import derive_seed, epoch_order, learning_rate
+from probseq_apps.training.schedule import (
+    derive_seed,
+    epoch_order,
+    learning_rate,
+    total_steps,
+)
 
 
 def rates(schedule, **changes):
@@ -48,6 +53,17 @@ def test_the_constant_schedule_stays_at_the_peak():
 def test_a_run_of_one_step_uses_the_peak():
     config = TrainConfig(epochs=1, batch_size=8, learning_rate=0.5)
     assert math.isclose(learning_rate(config, 0, 1), 0.5)
+
+
+@pytest.mark.parametrize("schedule", ["linear", "cosine", "constant"])
+def test_a_length_in_steps_gives_the_step_sizes_of_as_many_epochs(schedule):
+    """50 steps are 5 epochs of 10; with passes of 7, where 50 is in the middle of one, too."""
+    values = {"batch_size": 1, "learning_rate": 1.0, "final_learning_rate": 0.1}
+    config = TrainConfig(**values, steps=50, warmup_steps=20, schedule=schedule)
+    for size in (10, 7):
+        found = [learning_rate(config, step, size) for step in range(50)]
+        assert found == rates(schedule, warmup_epochs=2)
+    assert total_steps(config, 7) == 50
 
 
 def test_each_epoch_visits_every_example_once_in_an_order_of_its_own():

@@ -5,6 +5,7 @@ hash of each file and they agree:
 
     model.safetensors   weights after that step
     best.safetensors    weights of the best validation so far, if the run selects by validation
+    ema.safetensors     moving average of the parameters, if the run keeps one
     train_state.pt      optimizer, generators, running sums: everything else that resuming needs
     config.json         the run's configuration
     manifest.json       written last
@@ -25,7 +26,8 @@ from torch import Tensor
 
 from probseq_apps.training.files import sha256, sync
 
-_MODEL, _BEST, _STATE = "model.safetensors", "best.safetensors", "train_state.pt"
+_MODEL, _BEST, _EMA = "model.safetensors", "best.safetensors", "ema.safetensors"
+_STATE = "train_state.pt"
 _CONFIG, _MANIFEST = "config.json", "manifest.json"
 _TEMPORARY = ".tmp-"
 
@@ -42,12 +44,14 @@ class Checkpoint(NamedTuple):
         weights: the model's tensors, each once, by name.
         best: the tensors of the best validation so far, if there are any.
         state: optimizer, generators and running sums: tensors and plain values only.
+        ema: the moving average of the parameters, if there is one.
     """
 
     step: int
     weights: dict[str, Tensor]
     best: dict[str, Tensor] | None
     state: dict[str, Any]
+    ema: dict[str, Tensor] | None = None
 
 
 def save_checkpoint(
@@ -113,12 +117,13 @@ def load_latest_checkpoint(root: Path) -> Checkpoint | None:
                 stacklevel=2,
             )
             continue
-        best = folder / _BEST
+        best, ema = folder / _BEST, folder / _EMA
         return Checkpoint(
             step=step,
             weights=load_file(folder / _MODEL),
             best=load_file(best) if best.exists() else None,
             state=torch.load(folder / _STATE, map_location="cpu", weights_only=True),
+            ema=load_file(ema) if ema.exists() else None,
         )
     return None
 
@@ -139,6 +144,8 @@ def _write_files(folder: Path, checkpoint: Checkpoint, config: Mapping[str, obje
     _save_tensors(checkpoint.weights, folder / _MODEL)
     if checkpoint.best is not None:
         _save_tensors(checkpoint.best, folder / _BEST)
+    if checkpoint.ema is not None:
+        _save_tensors(checkpoint.ema, folder / _EMA)
     torch.save(checkpoint.state, folder / _STATE)
     (folder / _CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     files: dict[str, dict[str, object]] = {}

@@ -11,6 +11,9 @@ Schedule = Literal["linear", "cosine", "constant"]
 Selection = Literal["best", "last"]
 Precision = Literal["float32", "bf16"]
 
+# Settings that came after runs had been stored without them.
+_LATER = frozenset(("steps", "warmup_steps", "ema_decay"))
+
 _DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
 
 
@@ -19,17 +22,24 @@ class TrainConfig:
     """How to train, whatever the model.
 
     Attributes:
-        epochs: passes over the training data.
+        epochs: passes over the training data; left at 0 where `steps` tells the length.
+        steps: optimizer steps of the whole run, in place of `epochs`; a pass that the last step
+            cuts short counts as an epoch.
         batch_size: examples per optimizer step, over all ranks together.
         learning_rate: step size of Adam after the warm-up.
         final_learning_rate: step size at the last step; ignored by the constant schedule.
         warmup_epochs: epochs in which the step size rises linearly from about zero.
+        warmup_steps: the same in steps, for a length in `steps`.
         schedule: shape of the way from `learning_rate` to `final_learning_rate`.
         weight_decay: decoupled weight decay; above zero, AdamW takes the place of Adam.
         grad_clip: largest norm of the whole gradient; None leaves it alone.
         validate_every: epochs between two validations; the last epoch always ends with one.
         select: keep the weights of the best validation score, or those of the last step.
-        checkpoint_every: epochs between two checkpoints; the last epoch always ends with one.
+        checkpoint_every: epochs between two checkpoints; the last epoch always ends with one, and
+            five minutes after the last one another is due, wherever the run stands.
+        ema_decay: decay of an exponential moving average of the parameters, which is what is
+            validated, selected and loaded from the finished run, see `WeightAverage`; None for
+            the parameters themselves.
         seed: seed of the batch order and of all noise.
         device: `auto` (CUDA if there is any, else the CPU), `cpu`, `cuda` or `cuda:N`.
         precision: `bf16` runs forward passes under autocast; parameters stay float32.
@@ -37,17 +47,20 @@ class TrainConfig:
         tensorboard: also write the metrics as TensorBoard events (extra `tensorboard`).
     """
 
-    epochs: int
     batch_size: int
     learning_rate: float
+    epochs: int = 0
+    steps: int | None = None
     final_learning_rate: float = 1e-5
     warmup_epochs: int = 0
+    warmup_steps: int = 0
     schedule: Schedule = "linear"
     weight_decay: float = 0.0
     grad_clip: float | None = None
     validate_every: int = 1
     select: Selection = "best"
     checkpoint_every: int = 1
+    ema_decay: float | None = None
     seed: int = 0
     device: str = "auto"
     precision: Precision = "float32"
@@ -60,9 +73,9 @@ class TrainConfig:
         Raises:
             ValueError: a value has the wrong type or lies outside its range.
         """
-        for name in ("epochs", "batch_size", "validate_every", "checkpoint_every"):
+        for name in ("batch_size", "validate_every", "checkpoint_every"):
             _check_int(name, getattr(self, name), minimum=1)
-        for name in ("warmup_epochs", "seed"):
+        for name in ("warmup_epochs", "warmup_steps", "seed"):
             _check_int(name, getattr(self, name), minimum=0)
         for name in ("final_learning_rate", "weight_decay"):
             _check_float(name, getattr(self, name), positive=False)
@@ -80,12 +93,27 @@ class TrainConfig:
             # A string would do as a truth value, and "False" would be true.
             if not isinstance(value, bool):
                 raise ValueError(f"{name} must be true or false, got {value!r}")
-        if self.warmup_epochs >= self.epochs:
-            raise ValueError(
-                f"warmup_epochs must be less than epochs={self.epochs}, got {self.warmup_epochs}"
-            )
+        self._check_length()
+        if self.ema_decay is not None:
+            _check_float("ema_decay", self.ema_decay, positive=True)
+            if self.ema_decay >= 1.0:
+                raise ValueError(f"ema_decay must be below 1, got {self.ema_decay}")
         if not _DEVICE.fullmatch(str(self.device)):
             raise ValueError(f"device must be auto, cpu, cuda or cuda:N, got {self.device!r}")
+
+    def _check_length(self) -> None:
+        """The length is given once, and the warm-up in its unit."""
+        unit, other = ("epochs", "steps") if self.steps is None else ("steps", "epochs")
+        length, warmup = getattr(self, unit), getattr(self, f"warmup_{unit}")
+        _check_int(unit, length, minimum=1)
+        for name in (other, f"warmup_{other}"):
+            if getattr(self, name):
+                raise ValueError(
+                    f"{name} must be left out where {unit}={length} tells the length, "
+                    f"got {getattr(self, name)!r}"
+                )
+        if warmup >= length:
+            raise ValueError(f"warmup_{unit} must be less than {unit}={length}, got {warmup}")
 
     @classmethod
     def from_dict(cls, values: Mapping[str, object]) -> "TrainConfig":
@@ -102,11 +130,12 @@ class TrainConfig:
             if key not in names:
                 near = difflib.get_close_matches(key, names, n=1, cutoff=0.0)[0]
                 raise ValueError(f"unknown training setting {key!r}, did you mean {near!r}?")
-        missing = [n for n in ("epochs", "batch_size", "learning_rate") if n not in values]
+        length = "epochs" if values.get("steps") is None else "steps"
+        missing = [n for n in (length, "batch_size", "learning_rate") if n not in values]
         if missing:
             raise ValueError(f"training settings lack {', '.join(missing)}: give a value for each")
         # JSON writes 1.0 and 1 alike in some hands.
-        floats = ("learning_rate", "final_learning_rate", "weight_decay", "grad_clip")
+        floats = ("learning_rate", "final_learning_rate", "weight_decay", "grad_clip", "ema_decay")
         plain = {
             name: float(value) if name in floats and type(value) is int else value
             for name, value in values.items()
@@ -114,8 +143,12 @@ class TrainConfig:
         return cls(**plain)  # pyright: ignore[reportArgumentType]  (checked by __post_init__)
 
     def to_dict(self) -> dict[str, object]:
-        """Plain values that JSON can hold and `from_dict` reads."""
-        return asdict(self)
+        """Plain values that JSON can hold and `from_dict` reads.
+
+        Later settings are left out while they are unused, so that a run started before there were
+        any compares equal with itself and can be resumed.
+        """
+        return {name: value for name, value in asdict(self).items() if value or name not in _LATER}
 
 
 def _check_int(name: str, value: object, *, minimum: int) -> None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -31,6 +32,9 @@ from probseq_apps.training.weights import load_weights
 
 # Seconds between two states of the progress bar: on a terminal, and where they pile up in a file.
 _TERMINAL_SECONDS, _FILE_SECONDS = 0.1, 60.0
+
+# A checkpoint at least this often: what a killed run may lose.
+_CHECKPOINT_SECONDS = 300.0
 
 
 class FitResult(NamedTuple):
@@ -134,7 +138,8 @@ def load_run(model: nn.Module, run_dir: Path) -> FitResult:
         raise FileNotFoundError(
             f"{run_dir} must hold a finished run with its last checkpoint, and does not: resume it"
         )
-    load_weights(model, checkpoint.weights if checkpoint.best is None else checkpoint.best)
+    # Without a best validation the last weights count; their average stands in their place.
+    load_weights(model, checkpoint.best or {**checkpoint.weights, **(checkpoint.ema or {})})
     model.eval()
     return FitResult(**finished)
 
@@ -167,26 +172,32 @@ def _train(
                 dynamic_ncols=True,
             )
         )
+        saved = time.monotonic()
         while trainer.step < trainer.total_steps:
             epoch = trainer.step // trainer.steps_per_epoch + 1
             looked = trainer.train_step()
             last = trainer.step == trainer.total_steps
-            epoch_over = trainer.step % trainer.steps_per_epoch == 0
+            epoch_over = last or trainer.step % trainer.steps_per_epoch == 0
             if epoch_over:
                 scored = validation is not None and (last or epoch % config.validate_every == 0)
                 row = _epoch_row(trainer, validation if scored else None, epoch)
                 if log is not None:
                     log.write(row)
-            bar.set_description(f"{label} epoch {epoch}/{config.epochs}".lstrip(), refresh=False)
+            bar.set_description(
+                f"{label} epoch {epoch}/{trainer.total_epochs}".lstrip(), refresh=False
+            )
             bar.set_postfix(_shown(trainer), refresh=False)
             bar.update()
             # Ranks agree where they meet anyway; a process of its own can stop after any step.
             meet = looked or epoch_over or distributed.world_size() == 1
             signum = distributed.largest(stop.signum, trainer.device) if meet else 0
-            if signum or last or (epoch_over and epoch % config.checkpoint_every == 0):
+            late = int(time.monotonic() - saved >= _CHECKPOINT_SECONDS)
+            due = distributed.largest(late, trainer.device) if meet else 0
+            if signum or due or last or (epoch_over and epoch % config.checkpoint_every == 0):
                 snapshot = trainer.snapshot()
                 if main:
                     save_checkpoint(run_dir / CHECKPOINTS, snapshot, settings)
+                saved = time.monotonic()
             if not last:
                 _leave_if(signum)
 

@@ -25,6 +25,11 @@ def epoch_order(seed: int, epoch: int, num_examples: int) -> Int64[Tensor, " n"]
     return torch.randperm(num_examples, generator=generator)
 
 
+def total_steps(config: TrainConfig, steps_per_epoch: int) -> int:
+    """Optimizer steps of a whole run."""
+    return config.epochs * steps_per_epoch if config.steps is None else config.steps
+
+
 def learning_rate(config: TrainConfig, step: int, steps_per_epoch: int) -> float:
     """Step size of the optimizer step number `step`, counted from 0.
 
@@ -32,10 +37,10 @@ def learning_rate(config: TrainConfig, step: int, steps_per_epoch: int) -> float
     linear η + u(η_end − η), cosine η_end + ½(1 + cos πu)(η − η_end).
     """
     peak, final = config.learning_rate, config.final_learning_rate
-    warmup = config.warmup_epochs * steps_per_epoch
+    warmup = config.warmup_epochs * steps_per_epoch + config.warmup_steps
     if step < warmup:
         return peak * (step + 1) / warmup
-    last = config.epochs * steps_per_epoch - 1
+    last = total_steps(config, steps_per_epoch) - 1
     done = (step - warmup) / max(1, last - warmup)
     match config.schedule:
         case "constant":

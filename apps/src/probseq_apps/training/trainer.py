@@ -9,10 +9,16 @@ import torch
 from torch import Tensor, nn
 
 from probseq_apps.training import distributed
+from probseq_apps.training.averaging import WeightAverage
 from probseq_apps.training.checkpoints import Checkpoint
 from probseq_apps.training.config import TrainConfig
 from probseq_apps.training.monitor import LossMonitor
-from probseq_apps.training.schedule import derive_seed, epoch_order, learning_rate
+from probseq_apps.training.schedule import (
+    derive_seed,
+    epoch_order,
+    learning_rate,
+    total_steps,
+)
 from probseq_apps.training.task import Task
 from probseq_apps.training.weights import copy_weights, load_weights
 
@@ -58,6 +64,8 @@ class Trainer:
             weight_decay=config.weight_decay,
             fused=device.type == "cuda",
         )
+        decay = config.ema_decay
+        self._average = None if decay is None else WeightAverage(self._model, decay)
         rank = distributed.rank()
         torch.manual_seed(derive_seed(config.seed, "global", rank))
         self._generator = torch.Generator(device)
@@ -80,7 +88,12 @@ class Trainer:
     @property
     def total_steps(self) -> int:
         """Optimizer steps of the whole run."""
-        return self._config.epochs * self.steps_per_epoch
+        return total_steps(self._config, self.steps_per_epoch)
+
+    @property
+    def total_epochs(self) -> int:
+        """Passes over the data, of which the last may be cut short."""
+        return -(-self.total_steps // self.steps_per_epoch)
 
     @property
     def seconds(self) -> float:
@@ -119,6 +132,8 @@ class Trainer:
         for group in self._optimizer.param_groups:
             group["lr"] = learning_rate(self._config, self.step, self.steps_per_epoch)
         self._optimizer.step()
+        if self._average is not None:
+            self._average.update(self.step)
         self.step += 1
         return looked
 
@@ -134,30 +149,21 @@ class Trainer:
         Raises:
             ValueError: the score is not a finite number.
         """
-        score = 0.0
-        if distributed.is_main():
-            self._model.eval()
-            with fork_random(self.device), torch.no_grad(), self._precision():
-                torch.manual_seed(derive_seed(self._config.seed, "validation"))
-                batches = _cut(validation, self._config.batch_size)
-                score = float(self._task.score(self._model, batches))
-        score = distributed.broadcast(score)
-        if not abs(score) < float("inf"):
-            raise ValueError(
-                f"task.score must be a finite number, got {score} at step {self.step}: "
-                "look at the validation data and at the loss"
-            )
-        self.last_score = score
-        if self.best_score is None or score > self.best_score:
-            self.best_step, self.best_score = self.step, score
-            if self._config.select == "best":
-                self._best = copy_weights(self._model)
+        with self._scored_weights():
+            score = self._score(validation)
+            self.last_score = score
+            if self.best_score is None or score > self.best_score:
+                self.best_step, self.best_score = self.step, score
+                if self._config.select == "best":
+                    self._best = copy_weights(self._model)
         return score
 
     def select(self) -> tuple[int, float | None]:
         """Put the selected weights into the model, in eval mode; returns their step and score."""
         if self._best is not None:
             load_weights(self._model, self._best)
+        elif self._average is not None:
+            self._average.apply()
         self._model.eval()
         if self._config.select == "best":
             return self.best_step, self.best_score
@@ -186,7 +192,8 @@ class Trainer:
             "last_score": self.last_score,
             "seconds": self.seconds,
         }
-        return Checkpoint(self.step, copy_weights(self._model), self._best, state)
+        ema = None if self._average is None else self._average.state_dict()
+        return Checkpoint(self.step, copy_weights(self._model), self._best, state, ema)
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Go on where `snapshot` was taken.
@@ -198,6 +205,10 @@ class Trainer:
         state = checkpoint.state
         load_weights(self._model, checkpoint.weights)
         self._best = checkpoint.best
+        if self._average is not None:
+            # `fit` has compared the settings, so a complete checkpoint has averages where they
+            # are asked for.
+            self._average.load_state_dict(checkpoint.ema or {})
         self.step = checkpoint.step
         self.best_step, self.best_score = state["best_step"], state["best_score"]
         self.last_score = state["last_score"]
@@ -226,6 +237,26 @@ class Trainer:
         chosen = self._order[1][start : start + self._config.batch_size]
         part, share = distributed.own_slice(chosen)
         return tuple(t.index_select(0, part) for t in self._train), share, len(chosen)
+
+    def _score(self, validation: tuple[Tensor, ...]) -> float:
+        """The main rank scores, and every rank learns the score."""
+        score = 0.0
+        if distributed.is_main():
+            self._model.eval()
+            with fork_random(self.device), torch.no_grad(), self._precision():
+                torch.manual_seed(derive_seed(self._config.seed, "validation"))
+                batches = _cut(validation, self._config.batch_size)
+                score = float(self._task.score(self._model, batches))
+        score = distributed.broadcast(score)
+        if not abs(score) < float("inf"):
+            raise ValueError(
+                f"task.score must be a finite number, got {score} at step {self.step}: "
+                "look at the validation data and at the loss"
+            )
+        return score
+
+    def _scored_weights(self) -> AbstractContextManager[object]:
+        return nullcontext() if self._average is None else self._average.applied()
 
     def _precision(self) -> AbstractContextManager[object]:
         if self._config.precision == "bf16":

@@ -1,0 +1,76 @@
+"""An exponential moving average of the weights beside the weights that are trained."""
+
+import contextlib
+from collections.abc import Generator
+
+import torch
+from torch import Tensor, nn
+from torch.optim.swa_utils import get_ema_multi_avg_fn
+
+
+class WeightAverage:
+    """Moving average of a model's parameters, in float32.
+
+    After the optimizer step number n, counted from 0: a <- d_n a + (1 - d_n) θ with
+    d_n = min(decay, (1 + n) / (10 + n)). A fixed decay of .9999 would leave a run of a thousand
+    steps with nine tenths of its initial weights; this one keeps a few of the last steps at first.
+    Buffers are not averaged: the model's own stand beside the averaged parameters, because running
+    statistics and codebooks are averages already, and counts have no average.
+
+    Args:
+        model: the model that is trained; its parameters are where the average begins.
+        decay: the largest decay, between 0 and 1.
+    """
+
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        self._decay = decay
+        # A tensor shared by two modules comes once, under its first name, as in the checkpoints.
+        self._parameters = dict(model.named_parameters())
+        self._averages = {
+            name: parameter.detach().to(torch.float32, copy=True)
+            for name, parameter in self._parameters.items()
+        }
+
+    @torch.no_grad()
+    def update(self, step: int) -> None:
+        """Take in the parameters after the optimizer step number `step`, counted from 0."""
+        decay = min(self._decay, (1 + step) / (10 + step))
+        current = [parameter.detach().float() for parameter in self._parameters.values()]
+        get_ema_multi_avg_fn(decay)(list(self._averages.values()), current, None)
+
+    @contextlib.contextmanager
+    def applied(self) -> Generator[None]:
+        """Have the averages in the model; the trained parameters come back, bit for bit."""
+        trained = {name: parameter.detach().clone() for name, parameter in self._parameters.items()}
+        self.apply()
+        try:
+            yield
+        finally:
+            self._set(trained)
+
+    def apply(self) -> None:
+        """Put the averages into the model for good."""
+        self._set(self._averages)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Copy the averages, by the parameters' names."""
+        return {name: average.clone() for name, average in self._averages.items()}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Go on with stored averages.
+
+        Raises:
+            ValueError: they are not those of this model's parameters.
+        """
+        if state.keys() != self._averages.keys():
+            raise ValueError(
+                "averages must name the parameters of this model; "
+                f"they differ in {sorted(state.keys() ^ self._averages.keys())}"
+            )
+        for name, average in self._averages.items():
+            average.copy_(state[name])
+
+    @torch.no_grad()
+    def _set(self, values: dict[str, Tensor]) -> None:
+        for name, parameter in self._parameters.items():
+            parameter.copy_(values[name])
