@@ -1,0 +1,95 @@
+"""The mathematics of a codebook: nearest codes, cluster sums, k-means; on one rank or on many."""
+
+import torch
+import torch.distributed
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+
+def nearest_codes(
+    points: Float[Tensor, "n d"], codebook: Float[Tensor, "k d"]
+) -> Int64[Tensor, " n"]:
+    """Index of the closest code, argmin_k ‖x − e_k‖² = argmin_k ‖e_k‖² − 2 xᵀe_k (eq. 5.5).
+
+    One matrix product for all distances. Of codes that are exactly equally far the lowest index
+    is taken.
+
+    Args:
+        points: x.
+        codebook: e, of the same type.
+    """
+    norms = codebook.square().sum(dim=-1)
+    return torch.addmm(norms, points, codebook.T, alpha=-2).argmin(dim=-1)
+
+
+def cluster_sums(
+    points: Float[Tensor, "n d"], indices: Int64[Tensor, " n"], codebook_size: int
+) -> tuple[Float[Tensor, " k"], Float[Tensor, "k d"]]:
+    """How many points chose each code, and their sum; of all ranks together.
+
+    A product with the one-hot matrix, which adds in the same order at every run: `index_add_`
+    does not on a GPU. Points that are not finite count for nothing.
+
+    Args:
+        points: what was assigned.
+        indices: the code of each point.
+        codebook_size: K.
+
+    Returns:
+        Counts and sums.
+    """
+    finite = points.isfinite().all(dim=-1, keepdim=True)
+    chosen = points.new_zeros(len(points), codebook_size)
+    chosen.scatter_(1, indices[:, None], finite.to(points.dtype))
+    rows = torch.cat((points.new_ones(len(points), 1), points.where(finite, 0)), dim=1)
+    moments = sum_over_ranks(chosen.T @ rows)
+    return moments[:, 0], moments[:, 1:]
+
+
+def random_points(points: Float[Tensor, "n d"], count: int) -> Float[Tensor, "{count} d"]:
+    """Draw rows by the global random generator; ranks take turns, and all get the same rows.
+
+    The rows of a rank are distinct where it has enough of them, and else come again and again.
+
+    Args:
+        points: what is drawn from.
+        count: rows to draw.
+    """
+    order = torch.randperm(len(points), device=points.device)
+    drawn = points[order[torch.arange(count, device=points.device) % len(points)]]
+    if not _several_ranks():
+        return drawn
+    turns = torch.arange(count, device=points.device) % torch.distributed.get_world_size()
+    mine = (turns == torch.distributed.get_rank())[:, None]
+    return sum_over_ranks(drawn.where(mine, 0))
+
+
+def k_means(
+    points: Float[Tensor, "n d"], codebook: Float[Tensor, "k d"], steps: int
+) -> tuple[Float[Tensor, "k d"], Float[Tensor, " k"]]:
+    """Lloyd's algorithm from a given codebook; a code that nobody chooses stays where it is.
+
+    Args:
+        points: what is clustered.
+        codebook: where it starts.
+        steps: assignments and averages.
+
+    Returns:
+        The codebook, and how many points choose each of its codes.
+    """
+    for _ in range(steps):
+        counts, sums = cluster_sums(points, nearest_codes(points, codebook), len(codebook))
+        codebook = torch.where(counts[:, None] > 0, sums / counts[:, None].clamp(min=1), codebook)
+    counts, _ = cluster_sums(points, nearest_codes(points, codebook), len(codebook))
+    return codebook, counts
+
+
+def sum_over_ranks(values: Tensor) -> Tensor:
+    """The sum of a tensor over all processes of `torch.distributed`, or the tensor itself."""
+    if _several_ranks():
+        torch.distributed.all_reduce(values)
+    return values
+
+
+def _several_ranks() -> bool:
+    return torch.distributed.is_available() and torch.distributed.is_initialized()
