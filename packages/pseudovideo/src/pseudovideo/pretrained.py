@@ -7,12 +7,12 @@ import hashlib
 import json
 import os
 import tempfile
-from dataclasses import asdict, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import nn
 
@@ -22,7 +22,8 @@ CONFIG, WEIGHTS = "config.json", "model.safetensors"
 class Pretrained(nn.Module):
     """A model that is built of one frozen dataclass and can be stored in a folder.
 
-    Subclasses set `config_class` and keep the dataclass they were built of as `config`.
+    Subclasses set `config_class` and keep the dataclass they were built of as `config`. Its values
+    are numbers, strings, booleans, None and tuples of these: what JSON gives back unchanged.
     """
 
     config_class: ClassVar[type[Any]]
@@ -31,10 +32,20 @@ class Pretrained(nn.Module):
     def save_pretrained(self, folder: Path | str) -> None:
         """Write `config.json` and `model.safetensors`; each file appears whole or not at all.
 
+        Two files cannot be replaced at one instant. So the weights carry the settings they belong
+        to, and a folder in which a crash left new weights beside old settings is refused when it
+        is read instead of giving another model.
+
         Args:
             folder: made if it is not there.
+
+        Raises:
+            ValueError: a setting would not come back from JSON as it is, or `folder` is a file.
         """
         folder = Path(folder)
+        if folder.exists() and not folder.is_dir():
+            raise ValueError(f"folder must be a directory, got the file {folder}")
+        text = _settings(self)
         folder.mkdir(parents=True, exist_ok=True)
         tensors = {
             name: tensor.detach().to("cpu", copy=True).contiguous()
@@ -42,9 +53,8 @@ class Pretrained(nn.Module):
         }
         with tempfile.TemporaryDirectory(dir=folder, prefix=".tmp-") as aside:
             weights, config = Path(aside) / WEIGHTS, Path(aside) / CONFIG
-            save_file(tensors, weights, metadata={"format": "pt"})
-            values = {"class": type(self).__name__, "config": asdict(self.config)}
-            config.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
+            save_file(tensors, weights, metadata={"format": "pt", "settings": text})
+            config.write_text(json.dumps(json.loads(text), indent=2) + "\n", encoding="utf-8")
             os.replace(weights, folder / WEIGHTS)
             os.replace(config, folder / CONFIG)
 
@@ -57,47 +67,107 @@ class Pretrained(nn.Module):
 
         Raises:
             FileNotFoundError: a file is missing; the message names it.
-            ValueError: the folder holds a model of another class or another version.
+            ValueError: the folder holds a model of another class or another version, or is
+                damaged; the message says which.
         """
         folder = Path(folder)
-        for name in (CONFIG, WEIGHTS):
-            if not (folder / name).is_file():
-                raise FileNotFoundError(
-                    f"{folder} must hold a saved {cls.__name__}, and has no file {name}"
-                )
-        try:
-            values = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
-            saved_class, saved = values["class"], dict(values["config"])
-        except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"{folder / CONFIG} is damaged: {error}") from error
-        if saved_class != cls.__name__:
-            raise ValueError(f"{folder} holds a {saved_class}, not a {cls.__name__}")
+        values = _read_settings(folder, cls.__name__)
+        if values["class"] != cls.__name__:
+            raise ValueError(f"{folder} holds a {values['class']}, not a {cls.__name__}")
+        saved = values["config"]
         known = {field.name for field in fields(cls.config_class)}
         if saved.keys() != known:
             raise ValueError(
                 f"{folder / CONFIG} must have the settings {sorted(known)}, got {sorted(saved)}: "
                 "it was written by another version"
             )
-        plain = {k: tuple(v) if isinstance(v, list) else v for k, v in saved.items()}
-        model = cls(cls.config_class(**plain))
+        path = folder / WEIGHTS
         try:
-            model.load_state_dict(load_file(folder / WEIGHTS), strict=True)
-        except (RuntimeError, SafetensorError) as error:
+            with safe_open(path, framework="pt") as file:
+                belongs = (file.metadata() or {}).get("settings")
+            tensors = load_file(path)
+        except SafetensorError as error:
+            raise ValueError(f"{path} is damaged: {error}") from error
+        if belongs is None or json.loads(belongs) != values:
             raise ValueError(
-                f"{folder / WEIGHTS} does not hold the weights that {CONFIG} tells of: {error}"
+                f"{path} belongs to other settings than {folder / CONFIG}: the folder was changed "
+                "by hand, or a crash interrupted its writing; save the model again"
+            )
+        try:
+            model = cls(cls.config_class(**{k: _from_json(v) for k, v in saved.items()}))
+        except TypeError as error:
+            raise ValueError(f"{folder / CONFIG} is damaged: {error}") from error
+        try:
+            model.load_state_dict(tensors, strict=True)
+        except RuntimeError as error:
+            raise ValueError(
+                f"{path} does not hold the weights that {CONFIG} tells of: {error}"
             ) from error
         return model.eval()
 
 
+def saved_class(folder: Path | str) -> str:
+    """Name of the class whose model a folder holds.
+
+    Args:
+        folder: what `save_pretrained` wrote.
+
+    Raises:
+        FileNotFoundError: a file is missing; the message names it.
+        ValueError: `config.json` is damaged.
+    """
+    return _read_settings(Path(folder), "model")["class"]
+
+
 def fingerprint(model: nn.Module) -> str:
-    """Hash of a model's tensors, names and shapes included; the same on every device.
+    """Hash of a model: names, shapes and values of its tensors; the same on every device.
+
+    For a `Pretrained` model its class and settings count too, since some of them, as the number of
+    heads, change what it computes without a trace in the weights.
 
     Returns:
         32 hexadecimal digits.
     """
     digest = hashlib.sha256()
+    if isinstance(model, Pretrained):
+        digest.update(_settings(model).encode())
     for name, tensor in sorted(model.state_dict().items()):
         plain = tensor.detach().to("cpu").contiguous()
         digest.update(f"{name}:{tuple(plain.shape)}:{plain.dtype};".encode())
-        digest.update(plain.reshape(-1).view(torch.uint8).numpy().tobytes())
+        # Hashed in place: the bytes of large models are not copied once more.
+        digest.update(plain.reshape(-1).view(torch.uint8).numpy())
     return digest.hexdigest()[:32]
+
+
+def _settings(model: Pretrained) -> str:
+    """Class and settings as one line of JSON."""
+    config = model.config
+    values = {field.name: getattr(config, field.name) for field in fields(config)}
+    for name, value in values.items():
+        try:
+            back = _from_json(json.loads(json.dumps(value, allow_nan=False)))
+        except (TypeError, ValueError):
+            back = None
+        if back != value:
+            raise ValueError(
+                f"{type(config).__name__}.{name} must be a number, string, boolean, None or a "
+                f"tuple of these to be stored, got {value!r}"
+            )
+    return json.dumps({"class": type(model).__name__, "config": values}, sort_keys=True)
+
+
+def _from_json(value: Any) -> Any:
+    """JSON's lists as the tuples that they were."""
+    return tuple(map(_from_json, value)) if isinstance(value, list) else value
+
+
+def _read_settings(folder: Path, kind: str) -> dict[str, Any]:
+    """`config.json` of a folder that must hold both files."""
+    for name in (CONFIG, WEIGHTS):
+        if not (folder / name).is_file():
+            raise FileNotFoundError(f"{folder} must hold a saved {kind}, and has no file {name}")
+    try:
+        values = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+        return {"class": str(values["class"]), "config": dict(values["config"])}
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{folder / CONFIG} is damaged: {error!r}") from error

@@ -1,1 +1,22 @@
-"""See the modules."""
+"""Videos to tokens and back: VQ-VAE for images, C-ViViT for pseudo videos."""
+
+from pseudovideo.tokenizers.build import build_tokenizer, load_tokenizer
+from pseudovideo.tokenizers.config import STEMS, Stem, TokenizerConfig
+from pseudovideo.tokenizers.cvivit import CViViT
+from pseudovideo.tokenizers.quantizer import QuantizerOutput, VectorQuantizer
+from pseudovideo.tokenizers.tokenizer import Tokenizer, TokenizerOutput
+from pseudovideo.tokenizers.vqvae import VQVAE
+
+__all__ = [
+    "STEMS",
+    "VQVAE",
+    "CViViT",
+    "QuantizerOutput",
+    "Stem",
+    "Tokenizer",
+    "TokenizerConfig",
+    "TokenizerOutput",
+    "VectorQuantizer",
+    "build_tokenizer",
+    "load_tokenizer",
+]

@@ -1,11 +1,12 @@
 """The settings of a tokenizer."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from pseudovideo.grid import TokenGrid
 
 Stem = Literal["plain", "layernorm"]
+STEMS: tuple[Stem, ...] = get_args(Stem)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +52,42 @@ class TokenizerConfig:
     commitment: float = 0.25
     decay: float = 0.99
     revive_below: float = 0.01
+
+    def __post_init__(self) -> None:
+        """Refuse what makes no tokenizer.
+
+        Raises:
+            ValueError: names the setting.
+        """
+        counts = (
+            "num_frames image_size channels patch_size temporal_patch dim num_heads spatial_depth "
+            "codebook_size code_dim"
+        )
+        for name, least in [*((name, 1) for name in counts.split()), ("temporal_depth", 0)]:
+            value = getattr(self, name)
+            if type(value) is not int or value < least:
+                raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}")
+        if self.num_frames % self.temporal_patch:
+            raise ValueError(
+                f"num_frames must be a multiple of temporal_patch={self.temporal_patch}, "
+                f"got {self.num_frames}"
+            )
+        if self.image_size % self.patch_size:
+            raise ValueError(
+                f"image_size must be a multiple of patch_size={self.patch_size}, "
+                f"got {self.image_size}"
+            )
+        if self.dim % self.num_heads:
+            raise ValueError(f"num_heads must divide dim={self.dim}, got {self.num_heads}")
+        if self.codebook_size < 2:
+            raise ValueError(f"codebook_size must be at least 2, got {self.codebook_size}")
+        if self.stem not in STEMS:
+            raise ValueError(f"stem must be one of {', '.join(STEMS)}, got {self.stem!r}")
+        if not self.commitment >= 0.0:
+            raise ValueError(f"commitment must be at least 0, got {self.commitment}")
+        for name in ("decay", "revive_below"):
+            if not 0.0 <= getattr(self, name) < 1.0:
+                raise ValueError(f"{name} must be in [0, 1), got {getattr(self, name)}")
 
     @property
     def grid(self) -> TokenGrid:
