@@ -1,1 +1,31 @@
-"""See the modules."""
+"""Pseudo videos: an image behind its own corruptions."""
+
+from pseudovideo.corruptions.blur import blur_matrices
+from pseudovideo.corruptions.config import CORRUPTIONS, CorruptionKind, PseudoVideoConfig
+from pseudovideo.corruptions.counter import counter_normal
+from pseudovideo.corruptions.gaussian import (
+    PredictionErrors,
+    image_spectrum,
+    prediction_error,
+    prediction_errors,
+)
+from pseudovideo.corruptions.moments import VideoMoments, video_moments
+from pseudovideo.corruptions.noise import noise_coefficients, noise_schedule
+from pseudovideo.corruptions.videos import pseudo_videos
+
+__all__ = [
+    "CORRUPTIONS",
+    "CorruptionKind",
+    "PredictionErrors",
+    "PseudoVideoConfig",
+    "VideoMoments",
+    "blur_matrices",
+    "counter_normal",
+    "image_spectrum",
+    "noise_coefficients",
+    "noise_schedule",
+    "prediction_error",
+    "prediction_errors",
+    "pseudo_videos",
+    "video_moments",
+]

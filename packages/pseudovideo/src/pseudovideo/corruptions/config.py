@@ -1,5 +1,6 @@
 """Which pseudo video is made of an image."""
 
+import math
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -22,7 +23,7 @@ class PseudoVideoConfig:
         num_frames: T; 1 for the image alone.
         kind: `blur` (recursive), `high-order-blur` (blur of the mean of all cleaner frames),
             `first-order-noise` and `high-order-noise` (section 5.4.2), `matched-noise` (first-order
-            noise with the marginal noise levels of the high-order one, an ablation), or `repeat`
+            noise with the signal-to-noise ratios of the high-order one, an ablation), or `repeat`
             (T identical frames, a control of equal bits).
         blur_rate: step i of the blur has standard deviation exp(rate·i), i = 0..T−2; the thesis
             takes .05 for 8 frames and .01 for 18.
@@ -46,6 +47,8 @@ class PseudoVideoConfig:
             raise ValueError(f"num_frames must be at least 1, got {self.num_frames}")
         if self.kind not in CORRUPTIONS:
             raise ValueError(f"kind must be one of {', '.join(CORRUPTIONS)}, got {self.kind!r}")
+        if not math.isfinite(self.blur_rate):
+            raise ValueError(f"blur_rate must be finite, got {self.blur_rate}")
         if not 0.0 <= self.beta_min <= self.beta_max < 1.0:
             raise ValueError(
                 "beta_min and beta_max must be 0 <= beta_min <= beta_max < 1, "

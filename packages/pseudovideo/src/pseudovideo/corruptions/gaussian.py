@@ -1,0 +1,129 @@
+"""Theorem 5.4.1 in numbers: how well Gaussian pseudo videos can be predicted at best.
+
+Noise commutes with rotations, so that a video of images with covariance Σ = U diag(λ) Uᵀ falls
+into independent videos of single numbers x ~ N(0, λ_i): z = a·x + L ε. Theirs is the exact minimum
+of E‖z_t − g(z_S)‖² over all functions g, the sum of the conditional variances.
+"""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Float64
+from torch import Tensor
+
+from pseudovideo.corruptions.config import PseudoVideoConfig
+from pseudovideo.corruptions.noise import noise_coefficients
+
+
+class PredictionErrors(NamedTuple):
+    """Minimal mean squared errors of one kind of video, per pixel; frames are numbered from 1.
+
+    Attributes:
+        from_nearest: entry k−1 is that of the image from the k frames before it (eq. 5.10): it
+            never grows with k, and is constant for first-order noise.
+        from_first: entry k−1 is that of the image from the frames 1..k: what a first window that is
+            generated jointly says of it.
+        next_frame: entry t−2 is that of frame t from the frames of the context before it.
+        next_from_one: the same from frame t−1 alone; equal to `next_frame` for first-order noise.
+    """
+
+    from_nearest: Float64[Tensor, " steps"]
+    from_first: Float64[Tensor, " steps"]
+    next_frame: Float64[Tensor, " steps"]
+    next_from_one: Float64[Tensor, " steps"]
+
+
+def image_spectrum(images: Float[Tensor, "n c h w"]) -> Float64[Tensor, " pixels"]:
+    """Eigenvalues of the covariance of images, falling; zero beyond their number.
+
+    Args:
+        images: at least two.
+
+    Raises:
+        ValueError: fewer than two images.
+    """
+    if len(images) < 2:
+        raise ValueError(f"images must be at least 2 to have a covariance, got {len(images)}")
+    rows = images.flatten(1).double()
+    rows = rows - rows.mean(0)
+    # The smaller of the two products has all eigenvalues that are not zero.
+    gram = rows @ rows.mT if len(rows) < rows.shape[1] else rows.mT @ rows
+    found = torch.linalg.eigvalsh(gram / (len(rows) - 1)).clamp_min(0).flip(0)
+    return torch.nn.functional.pad(found, (0, rows.shape[1] - len(found)))
+
+
+def prediction_error(
+    spectrum: Float[Tensor, " d"], config: PseudoVideoConfig, *, frame: int, given: Iterable[int]
+) -> Float64[Tensor, " d"]:
+    """Conditional variance of a frame given earlier ones, along each eigenvector.
+
+    With x = √λ·u a frame is the product of a row f_t = (√λ a_t, L_t) and standard normal numbers,
+    and its conditional variance is the squared distance of f_t from the span of the given rows: no
+    difference of large numbers, exact where λ or β is 0.
+
+    Args:
+        spectrum: eigenvalues λ of the images' covariance.
+        config: a kind of noise.
+        frame: which frame is predicted, 0..T−1; T−1 is the image.
+        given: earlier frames, each 0..frame−1; none leaves the frame's variance.
+
+    Raises:
+        ValueError: the kind is no noise (a blur has no randomness to predict), eigenvalues are
+            negative or not finite, or frames are out of range.
+    """
+    mean, mixing = noise_coefficients(config)
+    known = sorted(set(given))
+    if not 0 <= frame < config.num_frames:
+        raise ValueError(f"frame must be 0..{config.num_frames - 1}, got {frame}")
+    if known and not 0 <= known[0] <= known[-1] < frame:
+        raise ValueError(f"given must be frames before {frame}, 0..{frame - 1}, got {known}")
+    if not (spectrum.isfinite() & (spectrum >= 0)).all():
+        raise ValueError(
+            f"spectrum must have finite eigenvalues of 0 or more, got {float(spectrum.min()):.3g} "
+            f"to {float(spectrum.max()):.3g}"
+        )
+    mean, mixing = mean.to(spectrum.device), mixing.to(spectrum.device)
+    signal = spectrum.double().sqrt()[:, None] * mean
+    rows = torch.cat([signal[..., None], mixing.expand(len(signal), -1, -1)], dim=-1)
+    target = rows[:, frame, None]
+    if known:
+        _, sizes, directions = torch.linalg.svd(rows[:, known], full_matrices=False)
+        # Frames that are multiples of each other span fewer directions.
+        cut = sizes.shape[-1] * torch.finfo(sizes.dtype).eps * sizes[:, :1]
+        directions = directions * (sizes > cut)[..., None]
+        target = target - target @ directions.mT @ directions
+    return target.square().sum((-2, -1))
+
+
+def prediction_errors(
+    spectrum: Float[Tensor, " d"], config: PseudoVideoConfig, *, context: int | None = None
+) -> PredictionErrors:
+    """The errors that matter when videos are generated frame after frame.
+
+    Args:
+        spectrum: eigenvalues of the images' covariance.
+        config: a kind of noise with at least 2 frames.
+        context: C, how many frames before it a frame is predicted from in `next_frame`; all by
+            default.
+
+    Raises:
+        ValueError: as `prediction_error`, or there is one frame only, or `context` is below 1.
+    """
+    last = config.num_frames - 1
+    if last < 1:
+        raise ValueError(f"config.num_frames must be at least 2, got {config.num_frames}")
+    if context is not None and context < 1:
+        raise ValueError(f"context must be at least 1, got {context}")
+    reach = last if context is None else context
+
+    def error(frame: int, first: int, end: int) -> Tensor:
+        return prediction_error(spectrum, config, frame=frame, given=range(first, end)).mean()
+
+    steps = range(1, last + 1)
+    return PredictionErrors(
+        torch.stack([error(last, last - k, last) for k in steps]),
+        torch.stack([error(last, 0, k) for k in steps]),
+        torch.stack([error(t, max(0, t - reach), t) for t in steps]),
+        torch.stack([error(t, t - 1, t) for t in steps]),
+    )

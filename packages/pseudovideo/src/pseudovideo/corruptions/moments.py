@@ -1,0 +1,61 @@
+"""Mean and covariance of the videos of random images."""
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from pseudovideo.corruptions.config import PseudoVideoConfig
+from pseudovideo.corruptions.noise import noise_coefficients
+from pseudovideo.corruptions.videos import corrupted_signal
+
+
+class VideoMoments(NamedTuple):
+    """First two moments of videos; pixels n = c·h·w in the order (c, h, w).
+
+    Attributes:
+        mean: (T, n).
+        covariance: (T, n, T, n).
+    """
+
+    mean: Float[Tensor, "T n"]
+    covariance: Float[Tensor, "T n T n"]
+
+
+def video_moments(
+    mean: Float[Tensor, "c h w"], covariance: Float[Tensor, "n n"], config: PseudoVideoConfig
+) -> VideoMoments:
+    """Moments of the videos of images with mean μ and covariance Σ, whatever their distribution.
+
+    A frame is A_t x + Σ_k L_tk ε_k, hence E z_t = A_t μ and
+    Cov(z_s, z_t) = A_s Σ A_tᵀ + (L Lᵀ)_st I.
+
+    Args:
+        mean: μ, which also says how pixels are arranged.
+        covariance: Σ, symmetric.
+        config: the kind of video.
+
+    Raises:
+        ValueError: the covariance is not that of c·h·w pixels, or the images are too small to be
+            blurred.
+    """
+    pixels = mean.numel()
+    if covariance.shape != (pixels, pixels):
+        raise ValueError(
+            f"covariance must have shape {(pixels, pixels)} for images {tuple(mean.shape)}, got "
+            f"{tuple(covariance.shape)}"
+        )
+
+    def frames(rows: Tensor) -> Tensor:
+        images = rows.reshape(-1, *mean.shape)
+        return torch.cat([corrupted_signal(images, config), images[:, None]], dim=1).flatten(2)
+
+    # The linear map takes one side of Σ, then the other: first (n, T, n), then (T·n, T, n).
+    once = frames(covariance).movedim(0, -1)
+    both = frames(once).unflatten(0, once.shape[:2])
+    if config.random:
+        mixing = noise_coefficients(config)[1].to(both)
+        added = both.diagonal(dim1=1, dim2=3)
+        added += (mixing @ mixing.mT)[..., None]
+    return VideoMoments(frames(mean)[0], both)
