@@ -8,22 +8,29 @@ the tokens, so that tokens and manifest of different writers are never taken tog
 
 import hashlib
 import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Int16, Shaped
-from torch import Tensor, nn
+from jaxtyping import Int16, Int64, Shaped
+from torch import Tensor
 
+from pseudovideo.corruptions import pseudo_videos
 from pseudovideo.corruptions.config import PseudoVideoConfig
 from pseudovideo.grid import TokenGrid
 from pseudovideo.pretrained import fingerprint
+from pseudovideo.tokenizers.tokenizer import Tokenizer
 
 TOKENS, MANIFEST = "tokens.npy", "manifest.json"
+_ASIDE = ".tmp-"
 _FORMAT = 1
-_LARGEST_CODEBOOK = 2**15
+_LARGEST_CODEBOOK = 2**15  # int16 holds 0..32,767.
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -53,11 +60,11 @@ class TokenCache:
         cls,
         folder: Path | str,
         *,
-        tokenizer: nn.Module | None = None,
+        tokenizer: Tokenizer | None = None,
         config: PseudoVideoConfig | None = None,
         images: Shaped[Tensor, "n c h w"] | None = None,
         seed: int | None = None,
-    ) -> Self:
+    ) -> "TokenCache":
         """Read what `write_token_cache` wrote; what is given is compared with it.
 
         Args:
@@ -98,6 +105,107 @@ class TokenCache:
         )
 
 
+def write_token_cache(
+    folder: Path | str,
+    tokenizer: Tokenizer,
+    images: Shaped[Tensor, "n c h w"],
+    config: PseudoVideoConfig,
+    *,
+    seed: int = 0,
+    batch_size: int = 256,
+    progress: Callable[[int], object] | None = None,
+) -> TokenCache:
+    """Encode the pseudo videos of images once, on the tokenizer's device, and store the tokens.
+
+    Args:
+        folder: made if it is not there; a cache that it holds stays until the new one is whole.
+        tokenizer: encodes in eval mode, in which its codebook stands still; its mode comes back.
+        images: floating point in −1..1, or uint8 (then 2x/255 − 1, batch by batch).
+        config: which videos are made of them.
+        seed: of random corruptions; the draw is the one of epoch 0.
+        batch_size: videos that are encoded at once.
+        progress: called after each batch with the number of its images.
+
+    Returns:
+        The stored cache.
+
+    Raises:
+        ValueError: images or settings that don't fit the tokenizer, or more than 32,768 codes.
+    """
+    folder = Path(folder)
+    _check_arguments(tokenizer, images, config, batch_size)
+    folder.mkdir(parents=True, exist_ok=True)
+    for leftover in folder.glob(f"{_ASIDE}*"):
+        shutil.rmtree(leftover)
+    shape = (len(images), *tokenizer.grid.shape)
+    with tempfile.TemporaryDirectory(dir=folder, prefix=_ASIDE) as aside:
+        tokens, manifest = Path(aside) / TOKENS, Path(aside) / MANIFEST
+        stored = np.lib.format.open_memmap(tokens, mode="w+", dtype=np.dtype("<i2"), shape=shape)
+        for start in range(0, len(images), batch_size):
+            batch = images[start : start + batch_size]
+            encoded = _encode(tokenizer, batch, start, config, seed)
+            stored[start : start + len(batch)] = encoded.to("cpu", torch.int16).numpy()
+            if progress is not None:
+                progress(len(batch))
+        stored.flush()
+        values = {
+            "format": _FORMAT,
+            "codebook_size": tokenizer.grid.codebook_size,
+            "shape": shape,
+            "tokenizer": fingerprint(tokenizer),
+            "corruption": asdict(config),
+            "seed": seed,
+            "images": hash_images(images),
+            "sha256": _hash_file(tokens),
+        }
+        manifest.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
+        for path in (tokens, manifest):
+            _sync(path)
+            os.replace(path, folder / path.name)
+        _sync(folder)
+    return TokenCache.open(folder)
+
+
+def _check_arguments(
+    tokenizer: Tokenizer, images: Tensor, config: PseudoVideoConfig, batch_size: int
+) -> None:
+    if batch_size < 1:
+        raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+    if tokenizer.grid.codebook_size > _LARGEST_CODEBOOK:
+        raise ValueError(
+            f"tokenizer must have at most {_LARGEST_CODEBOOK} codes, since tokens are stored as "
+            f"int16, got {tokenizer.grid.codebook_size}"
+        )
+    if config.num_frames != tokenizer.config.num_frames:
+        raise ValueError(
+            f"config must have num_frames={tokenizer.config.num_frames} as the tokenizer, "
+            f"got {config.num_frames}"
+        )
+    if images.ndim != 4 or not len(images):
+        raise ValueError(
+            f"images must have shape (n, channels, height, width), n >= 1, got {images.shape}"
+        )
+    if not images.is_floating_point() and images.dtype != torch.uint8:
+        raise ValueError(f"images must be floating point or uint8, got {images.dtype}")
+
+
+@torch.inference_mode()
+def _encode(
+    tokenizer: Tokenizer, images: Tensor, start: int, config: PseudoVideoConfig, seed: int
+) -> Int64[Tensor, "b t h w"]:
+    device = next(tokenizer.parameters()).device
+    images = images.to(device)
+    if images.dtype == torch.uint8:
+        images = images / 127.5 - 1.0
+    index = torch.arange(start, start + len(images), device=device)
+    training = tokenizer.training
+    tokenizer.eval()
+    try:
+        return tokenizer.encode(pseudo_videos(images, config, seed=seed, epoch=0, index=index))
+    finally:
+        tokenizer.train(training)
+
+
 def hash_images(images: Shaped[Tensor, "n c h w"]) -> str:
     """Hash of images, with their shape and type.
 
@@ -107,7 +215,7 @@ def hash_images(images: Shaped[Tensor, "n c h w"]) -> str:
     digest = hashlib.sha256(f"{tuple(images.shape)}:{images.dtype};".encode())
     # A batch at a time: images on another device or with strides are copied before they are hashed.
     for batch in images.split(1024):
-        digest.update(batch.cpu().contiguous().numpy())
+        digest.update(batch.cpu().numpy().tobytes())
     return digest.hexdigest()[:32]
 
 
@@ -144,3 +252,11 @@ def _read_tokens(folder: Path, manifest: dict[str, Any]) -> Int16[Tensor, "n t h
 def _hash_file(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

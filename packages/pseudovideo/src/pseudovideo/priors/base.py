@@ -125,8 +125,10 @@ class TokenPrior(Pretrained):
         Raises:
             ValueError: K, the grid, or the weights differ; the message says what.
         """
-        known = self.tokenizer_fingerprint is not None and isinstance(tokenizer, nn.Module)
-        self._check("tokenizer", tokenizer.grid, fingerprint(tokenizer) if known else None)
+        found = None
+        if self.tokenizer_fingerprint is not None and isinstance(tokenizer, nn.Module):
+            found = fingerprint(tokenizer)
+        self._check("tokenizer", tokenizer.grid, found)
 
     def check_cache(self, cache: TokenCache) -> None:
         """Refuse tokens of another grid or from another tokenizer than this prior's.

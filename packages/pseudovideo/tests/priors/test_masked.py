@@ -1,0 +1,399 @@
+import itertools
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from pseudovideo.pretrained import fingerprint
+from pseudovideo.priors.masked import MaskedConfig, MaskedPrior, draw_masks, unmasking_schedule
+
+
+def seeded(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def small_prior(
+    grid: tuple[int, int, int] = (2, 2, 3), codebook_size: int = 5, *, depth: int = 2, dim: int = 16
+) -> MaskedPrior:
+    torch.manual_seed(0)
+    config = MaskedConfig(codebook_size=codebook_size, grid=grid, dim=dim, depth=depth, num_heads=2)
+    prior = MaskedPrior(config)
+    with torch.no_grad():  # At the start all tokens look alike; here they shall matter.
+        for weight in (prior.embedding.weight, prior.mask, *prior.positions.parameters()):
+            weight.mul_(50.0)
+        prior.head.weight.mul_(2.0)
+    return prior
+
+
+def random_tokens(prior: MaskedPrior, n: int, seed: int = 1) -> Tensor:
+    shape = (n, *prior.grid.shape)
+    return torch.randint(prior.grid.codebook_size, shape, generator=seeded(seed))
+
+
+# Masks of training
+
+
+def test_every_sequence_has_the_number_of_masks_of_its_own_ratio() -> None:
+    tokens = torch.zeros(500, 24, dtype=torch.int64)
+    masked = draw_masks(tokens, generator=seeded(3))
+    ratios = torch.rand(500, 1, generator=seeded(3)).double().flatten().tolist()
+    expected = [max(1, math.ceil(24 * math.cos(math.pi * u / 2))) for u in ratios]
+    assert masked.sum(1).tolist() == expected
+    assert min(expected) == 1
+    assert max(expected) == 24
+
+
+def test_mean_share_of_masks_is_that_of_the_cosine() -> None:
+    masked = draw_masks(torch.zeros(40_000, 64, dtype=torch.int64), generator=seeded(4))
+    # E[cos(πu/2)] = 2/π; rounding up adds about half a token of 64. Standard error 0.0015.
+    assert abs(masked.double().mean() - (2 / math.pi + 0.5 / 64)) < 0.006
+
+
+def test_masked_places_are_chosen_evenly_and_in_all_pairs() -> None:
+    masked = draw_masks(torch.zeros(60_000, 6, dtype=torch.int64), generator=seeded(5))
+    two = masked[masked.sum(1) == 2].double()
+    pairs = (two.T @ two)[torch.triu_indices(6, 6, offset=1).unbind()]
+    share = 1 / 15
+    error = (share * (1 - share) / len(two)) ** 0.5
+    assert len(two) > 3000
+    assert ((pairs / len(two) - share).abs() < 4.5 * error).all()
+
+
+def test_a_single_token_is_always_masked() -> None:
+    assert draw_masks(torch.zeros(50, 1, dtype=torch.int64), generator=seeded(6)).all()
+
+
+# The network
+
+
+def test_masked_tokens_are_not_looked_at_and_all_others_are() -> None:
+    prior = small_prior().double()
+    tokens = random_tokens(prior, 3).flatten(1)
+    masked = draw_masks(tokens, generator=seeded(2))
+    logits = prior(tokens, masked)
+    others = (tokens + 1) % 5
+    torch.testing.assert_close(
+        prior(torch.where(masked, others, tokens), masked), logits, rtol=0, atol=0
+    )
+    unmasked = torch.zeros_like(masked)
+    before = prior(tokens, unmasked)
+    for place in range(12):
+        changed = tokens.clone()
+        changed[:, place] = others[:, place]
+        moved = (prior(changed, unmasked) - before).abs().amax(dim=(0, 2))
+        assert (moved > 1e-6).all()  # every place sees every other: no order in it
+
+
+def test_logits_at_places_are_those_of_the_full_pass() -> None:
+    prior = small_prior().double()
+    tokens = random_tokens(prior, 4).flatten(1)
+    masked = draw_masks(tokens, generator=seeded(2))
+    places = torch.tensor([[3, 0], [11, 5], [7, 7], [2, 1]])
+    full = prior(tokens, masked)
+    expected = torch.stack([full[i, places[i]] for i in range(4)])
+    torch.testing.assert_close(prior(tokens, masked, places), expected, rtol=0, atol=1e-12)
+
+
+def test_a_batch_is_a_stack_of_singles_in_any_order() -> None:
+    prior = small_prior().double()
+    tokens = random_tokens(prior, 5).flatten(1)
+    masked = draw_masks(tokens, generator=seeded(2))
+    full = prior(tokens, masked)
+    singles = torch.cat([prior(tokens[i : i + 1], masked[i : i + 1]) for i in range(5)])
+    torch.testing.assert_close(full, singles, rtol=0, atol=1e-12)
+    order = torch.tensor([3, 1, 4, 0, 2])
+    torch.testing.assert_close(prior(tokens[order], masked[order]), full[order])
+
+
+def test_only_positions_tell_places_apart() -> None:
+    prior = small_prior().double()
+    tokens = random_tokens(prior, 2).flatten(1)
+    masked = draw_masks(tokens, generator=seeded(2))
+    order = torch.randperm(12, generator=seeded(3))
+    gap = prior(tokens[:, order], masked[:, order]) - prior(tokens, masked)[:, order]
+    assert gap.abs().max() > 1e-2
+    for weight in prior.positions.parameters():
+        torch.nn.init.zeros_(weight)
+    gap = prior(tokens[:, order], masked[:, order]) - prior(tokens, masked)[:, order]
+    assert gap.abs().max() < 1e-12
+
+
+# The loss
+
+
+def test_loss_is_the_mean_over_masked_tokens_alone() -> None:
+    prior = small_prior().double()
+    tokens = random_tokens(prior, 4)
+    kept: list[Tensor] = []
+    handle = prior.head.register_forward_hook(lambda _module, _args, out: kept.append(out))
+    loss = prior.loss(tokens, generator=seeded(7))
+    handle.remove()
+    (logits,) = kept
+    masked = draw_masks(tokens.flatten(1), generator=seeded(7))
+    terms = [
+        torch.logsumexp(logits[i, j], 0) - logits[i, j, tokens.flatten(1)[i, j]]
+        for i in range(4)
+        for j in range(12)
+        if masked[i, j]
+    ]
+    assert 4 <= len(terms) < 48
+    torch.testing.assert_close(loss, torch.stack(terms).mean(), rtol=1e-12, atol=0)
+    (gradient,) = torch.autograd.grad(loss, logits)
+    received = gradient.abs().sum(-1)
+    assert (received[~masked] == 0).all()
+    assert (received[masked] > 0).all()
+
+
+def test_every_parameter_learns() -> None:
+    prior = small_prior()
+    prior.loss(random_tokens(prior, 8), generator=seeded(7)).backward()
+    assert all(p.grad is not None and p.grad.abs().max() > 0 for p in prior.parameters())
+
+
+def test_loss_of_stored_int16_tokens_is_the_loss_of_int64() -> None:
+    prior = small_prior()
+    tokens = random_tokens(prior, 8)
+    losses = [prior.loss(t, generator=seeded(7)) for t in (tokens, tokens.to(torch.int16))]
+    assert losses[0] == losses[1]
+
+
+# Sampling
+
+
+@pytest.mark.parametrize(
+    ("num_tokens", "num_steps"), [(1, 1), (1, 18), (16, 18), (16, 12), (64, 18), (576, 12), (7, 7)]
+)
+def test_schedule_is_the_cosine_and_each_step_shows_a_token(
+    num_tokens: int, num_steps: int
+) -> None:
+    left = unmasking_schedule(num_tokens, num_steps)
+    steps = min(num_steps, num_tokens)
+    assert len(left) == steps
+    before = num_tokens
+    for step, count in enumerate(left, start=1):
+        cosine = math.floor(num_tokens * math.sin(math.pi / 2 * (1 - step / steps)) + 1e-9)
+        assert count == min(cosine, before - 1)
+        before = count
+    assert left[-1] == 0
+
+
+def test_schedule_of_64_tokens_in_eight_steps() -> None:
+    # 64·cos(πs/16): 62.77, 59.13, 53.21, 45.25, 35.56, 24.49, 12.49, 0.
+    assert unmasking_schedule(64, 8) == [62, 59, 53, 45, 35, 24, 12, 0]
+
+
+@pytest.mark.parametrize("num_steps", [1, 5, 12, 18])
+def test_sampling_takes_one_pass_a_step_and_never_changes_a_kept_token(num_steps: int) -> None:
+    prior = small_prior()
+    calls: list[tuple[Tensor, Tensor, Tensor]] = []
+    handle = prior.register_forward_pre_hook(
+        lambda _module, args: calls.append(tuple(a.clone() for a in args))
+    )
+    passes: list[int] = []
+    prior.blocks[0].register_forward_hook(lambda *_: passes.append(1))
+    final = prior.sample_tokens(40, num_steps=num_steps, generator=seeded(1)).flatten(1)
+    handle.remove()
+    left = unmasking_schedule(12, num_steps)
+    assert len(calls) == len(passes) == len(left) == min(num_steps, 12)
+    for (tokens, masked, places), count in zip(calls, [12, *left], strict=False):
+        assert (masked.sum(1) == count).all()
+        assert (tokens[~masked] == final[~masked]).all()
+        assert (torch.zeros_like(masked).scatter(1, places, True) == masked).all()
+    assert final.min() >= 0
+    assert final.max() < 5
+
+
+def test_one_step_at_temperature_zero_is_the_argmax_of_the_masked_logits() -> None:
+    prior = small_prior()
+    tokens = torch.zeros(3, 12, dtype=torch.int64)
+    expected = prior(tokens, torch.ones(3, 12, dtype=torch.bool)).argmax(-1)
+    drawn = prior.sample_tokens(3, num_steps=1, temperature=0.0, generator=seeded(1))
+    assert torch.equal(drawn.flatten(1), expected)
+    assert len(set(expected[0].tolist())) > 1
+
+
+def test_without_chance_sampling_is_the_greedy_loop() -> None:
+    prior = small_prior().double()
+    tokens = [0] * 12
+    masked = [True] * 12
+    for left in unmasking_schedule(12, 5):
+        logits = prior(torch.tensor([tokens]), torch.tensor([masked]))[0].log_softmax(-1)
+        surest = sorted(
+            (place for place in range(12) if masked[place]),
+            key=lambda place: -logits[place].max().item(),
+        )
+        for place in surest[: sum(masked) - left]:
+            tokens[place], masked[place] = int(logits[place].argmax()), False
+    drawn = prior.sample_tokens(
+        2, num_steps=5, temperature=0.0, choice_temperature=0.0, generator=seeded(1)
+    )
+    assert drawn.flatten(1).tolist() == [tokens, tokens]
+
+
+def test_frequencies_of_samples_are_the_law_of_the_algorithm() -> None:
+    # Three places, two steps: all are drawn, place i stays with probability
+    # softmax_i(log p_i(x_i) / (τ/2)), by the law of the largest Gumbel, then the other two are
+    # drawn given it.
+    prior = small_prior((1, 1, 3), 3).double()
+    temperature, choice = 0.8, 1.5
+    n = 40_000
+    nothing = torch.zeros(1, 3, dtype=torch.int64)
+    everywhere = torch.ones(1, 3, dtype=torch.bool)
+    with torch.no_grad():
+        first = prior(nothing, everywhere)[0]
+        sure, law = first.log_softmax(-1), (first / temperature).softmax(-1)
+        kept = torch.zeros(3, 3, dtype=torch.float64)  # place, token
+        for x in itertools.product(range(3), repeat=3):
+            chance = math.prod(law[i, x[i]].item() for i in range(3))
+            stays = (torch.stack([sure[i, x[i]] for i in range(3)]) / (choice / 2)).softmax(0)
+            for i in range(3):
+                kept[i, x[i]] += chance * stays[i]
+        exact = torch.zeros(3, 3, 3, dtype=torch.float64)
+        for i, token in itertools.product(range(3), repeat=2):
+            tokens, masked = nothing.clone(), everywhere.clone()
+            tokens[0, i], masked[0, i] = token, False
+            second = (prior(tokens, masked)[0] / temperature).softmax(-1)
+            for x in itertools.product(range(3), repeat=3):
+                if x[i] == token:
+                    others = math.prod(second[j, x[j]].item() for j in range(3) if j != i)
+                    exact[x] += kept[i, token] * others
+    assert abs(exact.sum() - 1) < 1e-12
+    drawn = prior.sample_tokens(
+        n,
+        num_steps=2,
+        temperature=temperature,
+        choice_temperature=choice,
+        generator=seeded(8),
+    ).flatten(1)
+    counts = torch.bincount(drawn @ torch.tensor([9, 3, 1]), minlength=27).double()
+    expected = n * exact.flatten()
+    seen = expected > 5
+    chi_squared = ((counts - expected) ** 2 / expected)[seen].sum()
+    degrees = int(seen.sum()) - 1
+    assert degrees >= 10
+    assert chi_squared < degrees + 4 * (2 * degrees) ** 0.5
+
+
+def train(prior: MaskedPrior, tokens: Tensor, *, steps: int, rate: float, batch: int = 64) -> None:
+    optimizer = torch.optim.AdamW(prior.parameters(), lr=rate)
+    generator = seeded(11)
+    for _ in range(steps):
+        rows = torch.randint(len(tokens), (batch,), generator=generator)
+        optimizer.zero_grad()
+        prior.loss(tokens[rows], generator=generator).backward()
+        optimizer.step()
+
+
+def test_steps_carry_what_one_pass_cannot() -> None:
+    # Both tokens of each pair are equal: one pass draws them independently, two passes don't.
+    torch.manual_seed(0)
+    prior = MaskedPrior(MaskedConfig(codebook_size=4, grid=(1, 1, 2), dim=16, depth=1, num_heads=2))
+    pairs = torch.arange(4).repeat(64)[:, None].expand(-1, 2)[:, None, None]
+    train(prior, pairs, steps=150, rate=1e-2)
+    equal = []
+    for num_steps in (1, 2):
+        drawn = prior.sample_tokens(4000, num_steps=num_steps, generator=seeded(2)).flatten(1)
+        equal.append((drawn[:, 0] == drawn[:, 1]).double().mean().item())
+    assert abs(equal[0] - 0.25) < 0.05
+    assert equal[1] > 0.97
+
+
+@pytest.fixture(scope="module")
+def digit_tokens(digits: Tensor) -> Tensor:
+    """K-means tokens of the digits' 4×4 patches, (n, 1, 4, 4), K = 16."""
+    from sklearn.cluster import KMeans
+
+    patches = digits.unfold(2, 4, 4).unfold(3, 4, 4).reshape(-1, 16).numpy()
+    means = KMeans(16, n_init=1, max_iter=20, random_state=0).fit(patches[: 16 * 500])
+    return torch.as_tensor(means.predict(patches)).long().reshape(-1, 1, 4, 4)
+
+
+def test_training_on_digits_learns_more_than_each_places_own_frequencies(
+    digit_tokens: Tensor,
+) -> None:
+    known, held_out = digit_tokens[:1500], digit_tokens[1500:]
+    torch.manual_seed(0)
+    prior = MaskedPrior(
+        MaskedConfig(codebook_size=16, grid=(1, 4, 4), dim=48, depth=2, num_heads=4)
+    )
+    counts = torch.nn.functional.one_hot(known.flatten(1), 16).sum(0).double() + 0.5
+    own = (counts / counts.sum(-1, keepdim=True)).log()
+    of_place = -own.gather(1, held_out.flatten(1).T).mean().item()
+    shares = torch.bincount(known.flatten(), minlength=16).double() / known.numel()
+    overall = -(shares * shares.log()).sum().item()
+    assert of_place < overall
+    train(prior, known, steps=200, rate=3e-3)
+    with torch.no_grad():
+        losses = [prior.loss(held_out, generator=seeded(seed)).item() for seed in range(10)]
+    assert sum(losses) / 10 < 0.9 * of_place
+
+
+# Chance, storage, refusals
+
+
+def test_samples_depend_on_the_generator_alone() -> None:
+    prior = small_prior()
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    first = prior.sample_tokens(6, num_steps=4, generator=seeded(1))
+    prior.loss(first, generator=seeded(1))
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.manual_seed(6)
+    assert torch.equal(prior.sample_tokens(6, num_steps=4, generator=seeded(1)), first)
+    assert not torch.equal(prior.sample_tokens(6, num_steps=4, generator=seeded(2)), first)
+    assert first.shape == (6, 2, 2, 3)
+    assert first.dtype == torch.int64
+
+
+def test_a_stored_prior_comes_back_to_the_bit(tmp_path: Path) -> None:
+    config = MaskedConfig(
+        codebook_size=5, grid=(2, 2, 3), tokenizer_fingerprint="f" * 32, dim=16, depth=2,
+        num_heads=2,
+    )  # fmt: skip
+    prior = MaskedPrior(config)
+    prior.save_pretrained(tmp_path)
+    again = MaskedPrior.from_pretrained(tmp_path)
+    assert again.config == config
+    assert again.tokenizer_fingerprint == "f" * 32
+    assert fingerprint(again) == fingerprint(prior)
+    tokens = random_tokens(prior, 3).flatten(1)
+    masked = draw_masks(tokens, generator=seeded(0))
+    assert torch.equal(again(tokens, masked), prior(tokens, masked))
+    samples = [p.sample_tokens(3, generator=seeded(1)) for p in (prior, again)]
+    assert torch.equal(*samples)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"dim": 0}, "dim must be at least 1, got 0"),
+        ({"depth": 0}, "depth must be at least 1"),
+        ({"num_heads": 3}, "num_heads must divide dim=16, got 3"),
+        ({"codebook_size": 1}, "codebook_size must be at least 2, got 1"),
+        ({"grid": (0, 2, 2)}, "each at least 1"),
+    ],
+)
+def test_settings_that_make_no_prior_are_refused(changes: dict[str, object], message: str) -> None:
+    settings = {"codebook_size": 5, "grid": (1, 2, 2), "dim": 16, "depth": 1, "num_heads": 2}
+    with pytest.raises(ValueError, match=message):
+        MaskedPrior(MaskedConfig(**{**settings, **changes}))
+
+
+@pytest.mark.parametrize(
+    ("n", "options", "message"),
+    [
+        (0, {}, "n must be at least 1, got 0"),
+        (1, {"num_steps": 0}, "num_steps must be at least 1, got 0"),
+        (1, {"temperature": -1.0}, "temperature"),
+        (1, {"temperature": math.nan}, "temperature"),
+        (1, {"choice_temperature": -0.1}, "choice_temperature must be at least 0"),
+        (1, {"choice_temperature": math.nan}, "choice_temperature must be at least 0"),
+    ],
+)
+def test_bad_options_of_sampling_are_refused(
+    n: int, options: dict[str, float], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        small_prior().sample_tokens(n, **options)
