@@ -1,0 +1,216 @@
+"""Features of images for Fréchet distances and inception scores."""
+
+from collections.abc import Iterator
+from itertools import chain
+from typing import NamedTuple, Protocol, Self, runtime_checkable
+
+import torch
+from jaxtyping import Float, UInt8
+from torch import Tensor, nn
+
+from probseq.metrics.image._images import check_images
+
+_RANDOM_WIDTH = 16
+_RANDOM_CELLS = 2
+
+
+class Features(NamedTuple):
+    """What an extractor makes of images.
+
+    Attributes:
+        features: one row for each image.
+        probabilities: of K classes, rows that sum to 1; None from an extractor without classes.
+    """
+
+    features: Float[Tensor, "n d"]
+    probabilities: Float[Tensor, "n k"] | None
+
+
+@runtime_checkable
+class FeatureExtractor(Protocol):
+    """A fixed function from images to features; a number means little without its name."""
+
+    @property
+    def name(self) -> str:
+        """What tables call it."""
+        ...
+
+    @property
+    def dimension(self) -> int:
+        """Width d of the features."""
+        ...
+
+    def __call__(self, images: Float[Tensor, "n c h w"]) -> Features:
+        """Features of images in −1..1."""
+        ...
+
+
+class FrozenExtractor(nn.Module):
+    """A network whose weights take no gradient and which stays in eval mode, whatever is asked.
+
+    Args:
+        name: what tables call it.
+        dimension: width of the features.
+    """
+
+    def __init__(self, name: str, dimension: int) -> None:
+        super().__init__()
+        self.name, self.dimension = name, dimension
+
+    def freeze(self) -> None:
+        """To be called when all parts are in place."""
+        self.requires_grad_(False)
+        self.eval()
+
+    def train(self, mode: bool = True) -> Self:
+        """Stay in eval mode: batch norms and dropout would make features depend on the batch."""
+        return super().train(False)
+
+
+class ModuleFeatures(FrozenExtractor):
+    """Any network that turns images in −1..1 into features; it is frozen here.
+
+    Args:
+        module: maps (n, c, h, w) to (n, dimension).
+        name: what tables call it.
+        dimension: width of the features.
+    """
+
+    def __init__(self, module: nn.Module, *, name: str, dimension: int) -> None:
+        super().__init__(name, dimension)
+        self.module = module
+        self.freeze()
+
+    @torch.no_grad()
+    def forward(self, images: Float[Tensor, "n c h w"]) -> Features:
+        """Features of a batch.
+
+        Args:
+            images: floats in −1..1.
+
+        Raises:
+            ValueError: bad images, or the module returns another shape than it was said to.
+        """
+        features = self.module(check_images("images", images))
+        if features.shape != (len(images), self.dimension):
+            raise ValueError(
+                f"module {self.name!r} must return shape (n, dimension)="
+                f"({len(images)}, {self.dimension}), got {tuple(features.shape)}"
+            )
+        return Features(features, None)
+
+
+class ClassifierFeatures(FrozenExtractor):
+    """A classifier in two parts: what comes out of the first are features, of the second, logits.
+
+    Args:
+        trunk: maps images in −1..1 to (n, d).
+        head: the last layer, d to K.
+        name: what tables call it.
+    """
+
+    def __init__(self, trunk: nn.Module, head: nn.Linear, *, name: str) -> None:
+        super().__init__(name, head.in_features)
+        self.trunk, self.head = trunk, head
+        self.freeze()
+
+    @torch.no_grad()
+    def forward(self, images: Float[Tensor, "n c h w"]) -> Features:
+        """Features and class probabilities of a batch.
+
+        Args:
+            images: floats in −1..1.
+
+        Raises:
+            ValueError: bad images, or the trunk returns another shape than the head takes.
+        """
+        features = self.trunk(check_images("images", images))
+        if features.shape != (len(images), self.dimension):
+            raise ValueError(
+                f"trunk of {self.name!r} must return shape (n, d)="
+                f"({len(images)}, {self.dimension}), got {tuple(features.shape)}"
+            )
+        return Features(features, self.head(features).softmax(dim=1))
+
+
+class RandomConvolution(FrozenExtractor):
+    """Two random convolutions, rectified and averaged over four quarters: features for want of any.
+
+    Distances under it see brightness, contrast and local texture, and no meaning. The weights
+    depend on the number of channels and the seed alone.
+
+    Args:
+        channels: 1 for grey images, 3 for colour.
+        seed: of the weights.
+    """
+
+    def __init__(self, channels: int, *, seed: int = 0) -> None:
+        super().__init__("random convolution", _RANDOM_WIDTH * _RANDOM_CELLS**2)
+        self.layers = nn.Sequential(
+            nn.Conv2d(channels, _RANDOM_WIDTH, 3, stride=2, padding=1, bias=False),
+            nn.ReLU(),
+            nn.Conv2d(_RANDOM_WIDTH, _RANDOM_WIDTH, 3, stride=2, padding=1, bias=False),
+            nn.ReLU(),
+            nn.AdaptiveAvgPool2d(_RANDOM_CELLS),
+            nn.Flatten(),
+        )
+        generator = torch.Generator().manual_seed(seed)
+        for layer in self.layers:
+            if isinstance(layer, nn.Conv2d):
+                nn.init.kaiming_normal_(layer.weight, nonlinearity="relu", generator=generator)
+        self.freeze()
+
+    @torch.no_grad()
+    def forward(self, images: Float[Tensor, "n c h w"]) -> Features:
+        """Features of a batch.
+
+        Args:
+            images: floats in −1..1 with the channels that it was made for.
+
+        Raises:
+            ValueError: bad images.
+        """
+        return Features(self.layers(check_images("images", images)), None)
+
+
+def extract_features(
+    extractor: FeatureExtractor,
+    images: Float[Tensor, "n c h w"] | UInt8[Tensor, "n c h w"],
+    *,
+    batch_size: int = 256,
+) -> Features:
+    """Features of many images, in batches.
+
+    Args:
+        extractor: what makes them; images travel to where its weights are.
+        images: floats in −1..1, or levels of 0..255 as uint8.
+        batch_size: images at a time.
+
+    Returns:
+        Features, and probabilities if it has any, on the CPU.
+
+    Raises:
+        ValueError: no image, a batch size below 1, or what the extractor refuses.
+    """
+    if len(images) == 0 or batch_size < 1:
+        raise ValueError(
+            "images must hold at least one image and batch_size must be at least 1, "
+            f"got {len(images)} and {batch_size}"
+        )
+    device = _device(extractor)
+    parts = [extractor(_levels(batch.to(device))) for batch in images.split(batch_size)]
+    probabilities = [part.probabilities.cpu() for part in parts if part.probabilities is not None]
+    features = torch.cat([part.features.cpu() for part in parts])
+    return Features(features, torch.cat(probabilities) if probabilities else None)
+
+
+def _levels(images: Tensor) -> Tensor:
+    return images.float() / 127.5 - 1.0 if images.dtype == torch.uint8 else images
+
+
+def _device(extractor: FeatureExtractor) -> torch.device | None:
+    if not isinstance(extractor, nn.Module):
+        return None
+    tensors: Iterator[Tensor] = chain(extractor.parameters(), extractor.buffers())
+    first = next(tensors, None)
+    return None if first is None else first.device

@@ -1,0 +1,166 @@
+"""Learned perceptual image patch similarity (Zhang et al. 2018); extra ``image``."""
+
+import pickle
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Literal, Self
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from probseq.errors import require
+from probseq.metrics._checks import check_same_shape
+from probseq.metrics.image._images import as_colour, check_images
+
+Trunk = Literal["vgg", "alex", "squeeze"]
+
+# torchvision's name of each trunk's weights, and the least side that leaves each layer a pixel.
+_WEIGHTS: dict[str, str] = {
+    "vgg": "VGG16_Weights",
+    "alex": "AlexNet_Weights",
+    "squeeze": "SqueezeNet1_1_Weights",
+}
+_LEAST_SIDE: dict[str, int] = {"vgg": 16, "alex": 31, "squeeze": 17}
+
+
+class LPIPS(nn.Module):
+    """LPIPS 0.1: weighted distances of a classifier's unit-normed features; lower is more alike.
+
+    Trunk and linear heads are frozen and stay in eval mode after `train()` too (the heads have
+    dropout); gradients reach the images. The heads come with the library; the trunk's weights are
+    torchvision's, from a file or from the folder where torch.hub keeps its downloads.
+
+    Args:
+        net: the trunk: `vgg` for losses, `alex` for scores, or `squeeze`.
+        weights: file with the trunk's weights as torchvision stores them; None looks for
+            torchvision's own file in the hub's folder.
+        download: let torch.hub fetch a file that is not there.
+        random_trunk: leave the trunk at random (seed 0): for tests.
+
+    Raises:
+        FileNotFoundError: the trunk's weights are not there; the message names the file.
+        ValueError: an unknown trunk, arguments that exclude each other, or another file.
+        MissingExtraError: lpips is not installed.
+    """
+
+    def __init__(
+        self,
+        net: Trunk = "vgg",
+        *,
+        weights: Path | str | None = None,
+        download: bool = False,
+        random_trunk: bool = False,
+    ) -> None:
+        super().__init__()
+        if net not in _WEIGHTS:
+            raise ValueError(f"net must be one of {', '.join(_WEIGHTS)}, got {net!r}")
+        if random_trunk + download + (weights is not None) > 1:
+            raise ValueError(
+                "weights, download and random_trunk exclude each other, "
+                f"got {weights!r}, {download} and {random_trunk}"
+            )
+        library = require("lpips", extra="image", distribution="probseq")
+        state = None if random_trunk else _trunk_state(net, weights, download)
+        self.network = _random_network(library, net)
+        if state is not None:
+            _load_trunk(self.network, state, weights)
+        self.net = net
+        self.requires_grad_(False)
+        self.eval()
+
+    def train(self, mode: bool = True) -> Self:
+        """Stay in eval mode."""
+        return super().train(False)
+
+    def forward(
+        self, images: Float[Tensor, "n c h w"], references: Float[Tensor, "n c h w"]
+    ) -> Float[Tensor, " n"]:
+        """Distance of each image from its reference.
+
+        Args:
+            images: floats in −1..1, grey or colour; clamp reconstructions.
+            references: as many, of the same shape.
+
+        Returns:
+            A number >= 0 for each pair.
+
+        Raises:
+            ValueError: shapes that differ, values outside −1..1, or images too small for the trunk.
+        """
+        check_same_shape("images", images, "references", references)
+        images, references = check_images("images", images), check_images("references", references)
+        least = _LEAST_SIDE[self.net]
+        if min(images.shape[-2:]) < least:
+            raise ValueError(
+                f"images must be at least {least} pixels high and wide for the trunk {self.net}, "
+                f"got {tuple(images.shape[-2:])}: resize them"
+            )
+        return self.network(as_colour(images), as_colour(references)).reshape(len(images))
+
+
+def _random_network(library: ModuleType, net: str) -> nn.Module:
+    """The library's module, heads loaded and trunk random; no other random number is touched."""
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        # The library calls torchvision by arguments that are out of date.
+        warnings.filterwarnings("ignore", category=UserWarning, module="torchvision")
+        torch.default_generator.manual_seed(0)
+        return library.LPIPS(pretrained=True, net=net, pnet_rand=True, verbose=False)
+
+
+def _trunk_state(net: str, weights: Path | str | None, download: bool) -> Mapping[str, Any]:
+    if weights is not None:
+        file = Path(weights)
+        if not file.is_file():
+            raise FileNotFoundError(
+                f"weights must be a file with weights of the trunk {net}, and {file} is not there"
+            )
+        return _read(file)
+    models = require("torchvision.models", extra="image", distribution="probseq")
+    url: str = getattr(models, _WEIGHTS[net]).IMAGENET1K_V1.url
+    file = Path(torch.hub.get_dir()) / "checkpoints" / url.rpartition("/")[2]
+    if download and not file.is_file():
+        return torch.hub.load_state_dict_from_url(
+            url, map_location="cpu", check_hash=True, weights_only=True
+        )
+    if not file.is_file():
+        raise FileNotFoundError(
+            f"weights of the trunk {net} must be in {file}, which is not there: name a file by "
+            "weights=, or let it be fetched by download=True"
+        )
+    return _read(file)
+
+
+def _read(file: Path) -> Mapping[str, Any]:
+    try:
+        state = torch.load(file, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
+        raise ValueError(
+            f"weights must hold tensors and nothing else, and {file} does not: "
+            f"{str(error).splitlines()[0]}"
+        ) from error
+    if not isinstance(state, Mapping):
+        raise ValueError(
+            f"weights must be a file of named tensors, and {file} holds {type(state).__name__}"
+        )
+    return state
+
+
+def _load_trunk(network: Any, state: Mapping[str, Any], weights: Path | str | None) -> None:
+    """Fill the trunk: its `slice2.5.weight` is torchvision's `features.5.weight`."""
+    wanted = {name: f"features.{name.partition('.')[2]}" for name in network.net.state_dict()}
+    missing = sorted(set(wanted.values()) - state.keys())
+    if missing:
+        raise ValueError(
+            f"weights must hold torchvision's names of this trunk, and {weights or 'the file'} "
+            f"lacks {missing[0]} and {len(missing) - 1} more"
+        )
+    try:
+        network.net.load_state_dict({name: state[theirs] for name, theirs in wanted.items()})
+    except RuntimeError as error:
+        raise ValueError(
+            f"weights must have this trunk's shapes, and {weights or 'the file'} has others: "
+            f"{str(error).splitlines()[-1].strip()}"
+        ) from error
