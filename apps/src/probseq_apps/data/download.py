@@ -1,5 +1,6 @@
 """Fetch the standard image sets from where torchvision fetches them, sums checked."""
 
+from importlib import import_module
 from pathlib import Path
 from typing import Literal
 from urllib.error import URLError
@@ -33,6 +34,40 @@ def download_images(name: str, part: Literal["train", "test"], data_dir: Path) -
                 failures.append(f"{url}: {error}")
         else:
             raise DataError(f"{filename} of {name!r} could not be fetched: {'; '.join(failures)}")
+
+
+def download_celeba(data_dir: Path) -> None:
+    """Fetch the aligned images of CelebA and their division into parts, unless they are there.
+
+    The archive stays packed. It lies with Google Drive, which needs the package gdown and often
+    refuses: then the message tells where to put the files by hand.
+
+    Args:
+        data_dir: directory for the files, which go to ``celeba`` in it.
+
+    Raises:
+        DataError: the files cannot be fetched, or what came is damaged.
+    """
+    from torchvision.datasets import CelebA
+    from torchvision.datasets.utils import download_file_from_google_drive
+
+    folder = data_dir / CelebA.base_folder
+    wanted = ("img_align_celeba.zip", "list_eval_partition.txt")
+    by_hand = f"put {' and '.join(wanted)} into {folder} yourself"
+    try:
+        refused = import_module("gdown.exceptions").FileURLRetrievalError
+    except ImportError as error:
+        raise DataError(
+            f"'celeba' is fetched with the package gdown: install it, or {by_hand}"
+        ) from error
+    for file_id, md5, filename in CelebA.file_list:
+        if filename in wanted:
+            try:
+                download_file_from_google_drive(file_id, str(folder), filename, md5)
+            except (RuntimeError, URLError, OSError, refused) as error:
+                raise DataError(
+                    f"{filename} of 'celeba' could not be fetched: {error}; {by_hand}"
+                ) from error
 
 
 def _published(name: str, part: str) -> list[tuple[str, str, list[str], str]]:

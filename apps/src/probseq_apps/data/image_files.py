@@ -111,18 +111,24 @@ def read_parquet_table(path: Path) -> Any:
         raise DataError(f"{path} cannot be read as a Parquet file: {error}") from error
 
 
-def read_parquet_images(paths: Sequence[Path], mode: str) -> tuple[Images, Labels]:
+def read_parquet_images(
+    paths: Sequence[Path], mode: str, *, limit: int | None = None
+) -> tuple[Images, Labels]:
     """Read encoded images from Parquet files.
 
     Args:
         paths: files with a column ``image`` or ``img`` (a struct with ``bytes``) and a column
             ``label`` or ``fine_label``.
         mode: ``"L"`` for grey or ``"RGB"``.
+        limit: decode the first images only, which takes most of the time.
     """
     pixels: list[Tensor] = []
     labels: list[Tensor] = []
     for path in paths:
-        table = read_parquet_table(path)
+        left = None if limit is None else limit - sum(map(len, pixels))
+        if left == 0:
+            break
+        table = read_parquet_table(path).slice(0, left)
         encoded = table[_column(table, ("image", "img"), path)].to_pylist()
         classes = table[_column(table, ("label", "fine_label"), path)].to_numpy()
         decoded = [_decode(cell, mode, path, row) for row, cell in enumerate(encoded)]

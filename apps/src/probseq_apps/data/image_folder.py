@@ -27,7 +27,7 @@ from probseq_apps.data.transforms import channel_statistics
 ENDINGS = frozenset(
     (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".pgm", ".ppm")
 )
-_VALIDATION_FOLDERS = ("val", "validation", "valid")
+VALIDATION_FOLDERS = ("val", "validation", "valid")
 _GREY_MODES = frozenset(("1", "L", "LA"))
 # What Pillow raises on a damaged or monstrous file.
 _DAMAGE = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
@@ -58,7 +58,7 @@ def load_image_folder(root: Path, *, image_size: int | None = None) -> ImageData
         parts = [_list_images(root, class_names)]
     paths = [path for part in parts for path, _ in part]
     labels = torch.tensor([label for part in parts for _, label in part], dtype=torch.int64)
-    images = _read_images(paths, image_size)
+    images = read_images(paths, image_size)
     if len(parts) == 1:
         rows = stratified(labels, (0.1, 0.1), class_names)
     else:
@@ -75,7 +75,7 @@ def _list_parts(root: Path) -> tuple[tuple[str, ...], list[list[tuple[Path, int]
     class_names = _class_names(root / "train")
     if not (root / "test").is_dir():
         raise DataError(f"{root} has a folder train but no folder test: add it")
-    validation = next((root / n for n in _VALIDATION_FOLDERS if (root / n).is_dir()), None)
+    validation = next((root / n for n in VALIDATION_FOLDERS if (root / n).is_dir()), None)
     return class_names, [
         _list_images(root / "train", class_names),
         _list_images(validation, class_names) if validation else [],
@@ -84,12 +84,28 @@ def _list_parts(root: Path) -> tuple[tuple[str, ...], list[list[tuple[Path, int]
 
 
 def _class_names(folder: Path) -> tuple[str, ...]:
-    names = sorted(p.name for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
+    names = subfolder_names(folder)
     if len(names) < 2:
         raise DataError(
             f"{folder} needs at least two sub-folders, one for each class, it has {len(names)}"
         )
-    return tuple(names)
+    return names
+
+
+def subfolder_names(folder: Path) -> tuple[str, ...]:
+    """Names of the folders in a folder, in order, hidden ones left out."""
+    return tuple(
+        sorted(p.name for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
+    )
+
+
+def image_paths(folder: Path) -> list[Path]:
+    """Paths of the images in a folder, in order, hidden ones and other files left out."""
+    return [
+        path
+        for path in sorted(folder.iterdir())
+        if path.suffix.lower() in ENDINGS and not path.name.startswith(".")
+    ]
 
 
 def _list_images(folder: Path, class_names: tuple[str, ...]) -> list[tuple[Path, int]]:
@@ -100,18 +116,19 @@ def _list_images(folder: Path, class_names: tuple[str, ...]) -> list[tuple[Path,
     for label, name in enumerate(class_names):
         if not (folder / name).is_dir():
             continue
-        found = [
-            (path, label)
-            for path in sorted((folder / name).iterdir())
-            if path.suffix.lower() in ENDINGS and not path.name.startswith(".")
-        ]
+        found = [(path, label) for path in image_paths(folder / name)]
         if not found:
             raise DataError(f"{folder / name} holds no images ({', '.join(sorted(ENDINGS))})")
         listing += found
     return listing
 
 
-def _read_images(paths: list[Path], image_size: int | None) -> UInt8[Tensor, "n c h w"]:
+def read_images(paths: list[Path], image_size: int | None) -> UInt8[Tensor, "n c h w"]:
+    """Read image files, all grey or all in colour, see the module's text.
+
+    Raises:
+        DataError: a file cannot be read, or sizes are mixed or not square without ``image_size``.
+    """
     # First the headers alone: mixed sizes are refused before anything is decoded.
     grey = True
     first_size: tuple[int, int] | None = None

@@ -32,7 +32,9 @@ def checked_data_dir(name: str, data_dir: Path | None) -> Path:
     return data_dir
 
 
-def load_image_set(name: str, data_dir: Path | None, *, download: bool = False) -> ImageData:
+def load_image_set(
+    name: str, data_dir: Path | None, *, download: bool = False, limit: int | None = None
+) -> ImageData:
     """Load a standard image set in training, validation and test part.
 
     Validation is 10% of the training images, at most 5,000, by a fixed permutation: CIFAR has
@@ -42,12 +44,14 @@ def load_image_set(name: str, data_dir: Path | None, *, download: bool = False) 
         name: a name in ``IMAGE_INFO``.
         data_dir: directory that holds the files.
         download: fetch missing files into ``data_dir`` first.
+        limit: take no more than so many of the first training images, validation included, and
+            decode no more of them.
 
     Raises:
         DataError: files are missing, damaged, or of another kind.
     """
     info = IMAGE_INFO[name]
-    whole = find_part(name, "train", data_dir, download=download)
+    whole = find_part(name, "train", data_dir, download=download, limit=limit)
     test = find_part(name, "test", data_dir, download=download)
     if test is None or whole is None:
         _refuse_missing(name, data_dir, test_found=test is not None, train_found=whole is not None)
@@ -56,7 +60,7 @@ def load_image_set(name: str, data_dir: Path | None, *, download: bool = False) 
     notes = [
         f"{name}: the {part} files hold {found:,} of the standard {expected:,} images"
         for part, found, expected in (
-            ("train", len(whole), info.train_count),
+            ("train", len(whole), min(info.train_count, limit or info.train_count)),
             ("test", len(test), info.test_count),
         )
         if found != expected
@@ -75,26 +79,38 @@ def load_image_test(name: str, data_dir: Path | None, *, download: bool = False)
 
 
 def find_part(
-    name: str, part: Part, data_dir: Path | None, *, download: bool = False
+    name: str,
+    part: Part,
+    data_dir: Path | None,
+    *,
+    download: bool = False,
+    limit: int | None = None,
 ) -> ImageSplit | None:
     """Read the training or test part of a standard set; None if there are no files of it.
+
+    Args:
+        name: a name in ``IMAGE_INFO``.
+        part: which part.
+        data_dir: directory that holds the files.
+        download: fetch missing files into ``data_dir`` first.
+        limit: take the first images only.
 
     Raises:
         DataError: the directory is missing, or files are damaged or of another kind.
     """
     # Files that are to be fetched need neither a directory that exists nor one with content.
     directory = data_dir if download and data_dir else checked_data_dir(name, data_dir)
-    found = _search(name, part, directory)
+    found = _search(name, part, directory, limit)
     if found is None and download:
         download_images(name, part, directory)
-        found = _search(name, part, directory)
-    return found
+        found = _search(name, part, directory, limit)
+    return found and ImageSplit(found.images[:limit], found.labels[:limit])
 
 
-def _search(name: str, part: Part, data_dir: Path) -> ImageSplit | None:
+def _search(name: str, part: Part, data_dir: Path, limit: int | None) -> ImageSplit | None:
     info = IMAGE_INFO[name]
     for folder in info.folders:
-        if found := _read_folder(name, part, data_dir / folder):
+        if found := _read_folder(name, part, data_dir / folder, limit):
             return _checked(found, info, data_dir / folder, name)
     # The directory itself is searched only for names that belong to one set alone: an IDX or
     # Parquet file there could be MNIST as well as Fashion-MNIST.
@@ -103,13 +119,15 @@ def _search(name: str, part: Part, data_dir: Path) -> ImageSplit | None:
     return None
 
 
-def _read_folder(name: str, part: Part, folder: Path) -> tuple[Images, Labels] | None:
+def _read_folder(
+    name: str, part: Part, folder: Path, limit: int | None
+) -> tuple[Images, Labels] | None:
     if not folder.is_dir():
         return None
     info = IMAGE_INFO[name]
     tables = sorted((*folder.glob(f"{part}.parquet"), *folder.glob(f"{part}-*.parquet")))
     if tables:
-        return read_parquet_images(tables, "L" if info.channels == 1 else "RGB")
+        return read_parquet_images(tables, "L" if info.channels == 1 else "RGB", limit=limit)
     for archive in sorted(folder.glob("*.npz")):
         if found := read_npz(archive, part):
             return found

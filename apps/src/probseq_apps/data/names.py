@@ -17,6 +17,7 @@ IMAGE_NAMES: tuple[str, ...] = (
 )
 TEXT_NAMES: tuple[str, ...] = ("cola", "imdb")
 DATA_NAMES: tuple[str, ...] = IMAGE_NAMES + TEXT_NAMES
+GENERATION_NAMES: tuple[str, ...] = ("digits", "mnist", "cifar10", "celeba")
 
 # Sets of one's own are named by a prefix and a path: "folder:/path/to/images", "csv:/path/to/file".
 FOLDER_PREFIX = "folder:"
@@ -76,6 +77,22 @@ def data_kind(name: str) -> Literal["image", "text"]:
         return "text"
     known = (*DATA_NAMES, f"{FOLDER_PREFIX}PATH", f"{CSV_PREFIX}PATH")
     raise DataError(unknown_name_message("data set", name, known))
+
+
+def check_generation_name(name: str) -> None:
+    """Refuse what is no data set for generation.
+
+    Args:
+        name: one of ``GENERATION_NAMES``, or ``folder:PATH``.
+
+    Raises:
+        DataError: the name is unknown, and the message suggests the nearest known one; or the path
+            is empty.
+    """
+    own_path(name)
+    if name not in GENERATION_NAMES and not name.startswith(FOLDER_PREFIX):
+        known = (*GENERATION_NAMES, f"{FOLDER_PREFIX}PATH")
+        raise DataError(unknown_name_message("data set for generation", name, known))
 
 
 def tokenizer_choice(name: str) -> int | Path | None:
