@@ -1,0 +1,335 @@
+"""All settings of `probseq generate`; importable without torch, for the command line.
+
+Their docstrings are the command line's help.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from probseq_apps.data.names import check_generation_name
+from probseq_apps.experiments.checks import at_least, unique
+from probseq_apps.experiments.generate_arms import Arm, all_arms
+from probseq_apps.experiments.generate_groups import (
+    CorruptionSettings,
+    LossSettings,
+    MachineSettings,
+    ReadingSettings,
+    StemName,
+    TokenizerSettings,
+    TokenizerTraining,
+)
+from probseq_apps.experiments.generate_prior_groups import (
+    AutoregressiveSettings,
+    FeatureSettings,
+    GenerateEvaluationSettings,
+    MaskedSettings,
+    PriorChoice,
+    PriorName,
+    PriorTraining,
+    SamplingSettings,
+)
+from probseq_apps.experiments.saved import config_values, saved_settings
+from probseq_apps.experiments.settings import settings_from_dict
+
+GENERATE = "generate"
+GENERATE_TOKENIZER = "generate-tokenizer"
+GENERATE_PRIOR = "generate-prior"
+GENERATE_SAMPLE = "generate-sample"
+
+
+@dataclass(frozen=True, kw_only=True)
+class OneTokenizerSettings:
+    """One tokenizer, and the images it learns from."""
+
+    data: str = "digits"
+    """digits, mnist, cifar10, celeba, or folder:PATH."""
+    frames: int = 8
+    """Frames of a pseudo video; 1 for the image alone."""
+    stem: StemName = "plain"
+    """plain projects raw patches linearly; layernorm normalises them, which erases each patch's
+    brightness and contrast."""
+    seed: int = 0
+    """Of weights, batches and noise."""
+    reading: ReadingSettings = field(default_factory=ReadingSettings)
+    videos: CorruptionSettings = field(default_factory=CorruptionSettings)
+    tokenizer: TokenizerSettings = field(default_factory=TokenizerSettings)
+    loss: LossSettings = field(default_factory=LossSettings)
+    training: TokenizerTraining = field(default_factory=TokenizerTraining)
+    machine: MachineSettings = field(default_factory=MachineSettings)
+
+    def __post_init__(self) -> None:
+        """Refuse what makes no tokenizer.
+
+        Raises:
+            ValueError: names the setting.
+        """
+        check_generation_name(self.data)
+        _check_frames(self.frames)
+        at_least("seed", self.seed, 0)
+
+    def to_dict(self) -> dict[str, object]:
+        """Plain values that JSON can hold."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "OneTokenizerSettings":
+        """Build from plain values, as a run's `config.json` holds them.
+
+        Raises:
+            ValueError: a key is unknown or a value is refused.
+        """
+        return settings_from_dict(cls, values)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnePriorSettings:
+    """One prior over the tokens of a tokenizer that is trained."""
+
+    tokenizer: str = ""
+    """Folder of the tokenizer: of `generate tokenizer`, or in tokenizers/ of `generate run`."""
+    prior: PriorName = "autoregressive"
+    """autoregressive (ImageGPT, VideoGPT) or masked (MaskGIT, Phenaki)."""
+    seed: int = 0
+    """Of weights, batches and noise."""
+    autoregressive: AutoregressiveSettings = field(default_factory=AutoregressiveSettings)
+    masked: MaskedSettings = field(default_factory=MaskedSettings)
+    training: PriorTraining = field(default_factory=PriorTraining)
+    machine: MachineSettings = field(default_factory=MachineSettings)
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be trained.
+
+        Raises:
+            ValueError: names the setting.
+        """
+        at_least("seed", self.seed, 0)
+        self.training.train_config(self.machine, self.steps, seed=self.seed)
+
+    @property
+    def steps(self) -> int:
+        """Optimizer steps."""
+        if self.prior == "autoregressive":
+            return self.autoregressive.ar_steps
+        return self.masked.masked_steps
+
+    def to_dict(self) -> dict[str, object]:
+        """Plain values that JSON can hold."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "OnePriorSettings":
+        """Build from plain values, as a run's `config.json` holds them.
+
+        Raises:
+            ValueError: a key is unknown or a value is refused.
+        """
+        return settings_from_dict(cls, values)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampleSettings:
+    """Images to draw."""
+
+    tokenizer: str = ""
+    """Folder of the tokenizer."""
+    prior: str = ""
+    """Folder of the prior that was trained on its tokens."""
+    num: int = 64
+    """Images to draw."""
+    seed: int = 0
+    """Of the draws."""
+    device: str = "auto"
+    """auto, cpu, cuda or cuda:N."""
+    sampling: SamplingSettings = field(default_factory=SamplingSettings)
+
+    def __post_init__(self) -> None:
+        """Refuse numbers out of range.
+
+        Raises:
+            ValueError: names the setting.
+        """
+        at_least("num", self.num, 1)
+        at_least("seed", self.seed, 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateSettings:
+    """What to measure: samples, a tokenizer's reconstructions, or both."""
+
+    samples: str | None = None
+    """File samples.npz of `generate sample`, or in samples/ of `generate run`."""
+    tokenizer: str | None = None
+    """Folder of a tokenizer."""
+    data: str | None = None
+    """Images to compare with; None: those that the tokenizer was trained on, else digits."""
+    seed: int = 0
+    """Of the classifier whose features serve without Inception's."""
+    device: str = "auto"
+    """auto, cpu, cuda or cuda:N."""
+    reading: ReadingSettings = field(default_factory=ReadingSettings)
+    features: FeatureSettings = field(default_factory=FeatureSettings)
+
+    def __post_init__(self) -> None:
+        """Refuse nothing to measure.
+
+        Raises:
+            ValueError: names the setting.
+        """
+        if self.samples is None and self.tokenizer is None:
+            raise ValueError("samples or tokenizer must be named: there is nothing to measure")
+        if self.data is not None:
+            check_generation_name(self.data)
+        at_least("seed", self.seed, 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenerateSettings:
+    """What is compared, and on what."""
+
+    data: str = "digits"
+    """digits, mnist, cifar10, celeba, or folder:PATH (images of one size, in it or in folders in
+    it)."""
+    frames: tuple[int, ...] = (1, 8)
+    """Lengths of the pseudo videos; 1 for the image alone, others even."""
+    controls: bool = True
+    """Also the controls of equal bits: as many identical frames, and one frame in half patches."""
+    stem: tuple[StemName, ...] = ("plain", "layernorm")
+    """plain projects raw patches linearly; layernorm normalises them, which erases each patch's
+    brightness and contrast."""
+    seeds: tuple[int, ...] = (0,)
+    """Each tokenizer and prior is trained once per seed."""
+    reading: ReadingSettings = field(default_factory=ReadingSettings)
+    videos: CorruptionSettings = field(default_factory=CorruptionSettings)
+    tokenizer: TokenizerSettings = field(default_factory=TokenizerSettings)
+    loss: LossSettings = field(default_factory=LossSettings)
+    training: TokenizerTraining = field(default_factory=TokenizerTraining)
+    priors: PriorChoice = field(default_factory=PriorChoice)
+    autoregressive: AutoregressiveSettings = field(default_factory=AutoregressiveSettings)
+    masked: MaskedSettings = field(default_factory=MaskedSettings)
+    prior_training: PriorTraining = field(default_factory=PriorTraining)
+    sampling: SamplingSettings = field(default_factory=SamplingSettings)
+    evaluation: GenerateEvaluationSettings = field(default_factory=GenerateEvaluationSettings)
+    machine: MachineSettings = field(default_factory=MachineSettings)
+
+    def __post_init__(self) -> None:
+        """Refuse unknown names and settings that don't go together.
+
+        Raises:
+            ValueError: names the setting.
+        """
+        check_generation_name(self.data)
+        for name in ("frames", "stem", "seeds"):
+            values = getattr(self, name)
+            if not values:
+                raise ValueError(f"{name} must name at least one, got none")
+            unique(name, values)
+        for number in self.frames:
+            _check_frames(number)
+        for seed in self.seeds:
+            at_least("seeds", seed, 0)
+        if self.controls and max(self.frames) > 1 and self.tokenizer.patch_size % 2:
+            raise ValueError(
+                "patch_size must be even for the control with half patches, "
+                f"got {self.tokenizer.patch_size}: change it, or leave the controls out"
+            )
+        for prior in self.priors.prior:
+            self.one_prior("", prior, seed=0)
+
+    @property
+    def arms(self) -> tuple[Arm, ...]:
+        """All arms, in the order of the tables."""
+        return all_arms(
+            self.frames,
+            self.tokenizer.patch_size,
+            self.videos.corruption,
+            controls=self.controls,
+        )
+
+    def has_priors(self, arm: Arm, stem: str) -> bool:
+        """Whether priors are trained on the tokens of an arm."""
+        return arm.kind in self.priors.prior_arms and stem in self.priors.prior_stem
+
+    def one_tokenizer(self, arm: Arm, stem: StemName, seed: int) -> OneTokenizerSettings:
+        """Settings of the tokenizer of an arm."""
+        return OneTokenizerSettings(
+            data=self.data,
+            frames=arm.frames,
+            stem=stem,
+            seed=seed,
+            reading=self.reading,
+            videos=replace(self.videos, corruption=arm.corruption),
+            tokenizer=replace(self.tokenizer, patch_size=arm.patch_size),
+            loss=self.loss,
+            training=self.training,
+            machine=self.machine,
+        )
+
+    def one_prior(self, tokenizer: str, prior: PriorName, seed: int) -> OnePriorSettings:
+        """Settings of a prior on the tokens of a tokenizer."""
+        return OnePriorSettings(
+            tokenizer=tokenizer,
+            prior=prior,
+            seed=seed,
+            autoregressive=self.autoregressive,
+            masked=self.masked,
+            training=self.prior_training,
+            machine=self.machine,
+        )
+
+    def to_dict(self) -> dict[str, object]:
+        """Plain values that JSON can hold."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "GenerateSettings":
+        """Build from plain values, as a run's `config.json` holds them.
+
+        Raises:
+            ValueError: a key is unknown or a value is refused.
+        """
+        return settings_from_dict(cls, values)
+
+
+def generate_config(recipe: str, settings: GenerateSettings) -> dict[str, object]:
+    """What the `config.json` of `generate run` holds."""
+    return config_values(GENERATE, recipe, settings.to_dict())
+
+
+def saved_generate(folder: Path) -> tuple[str, GenerateSettings] | None:
+    """Recipe and settings that the experiment in a folder was started with.
+
+    Args:
+        folder: any folder.
+
+    Returns:
+        None where the folder holds no such experiment.
+
+    Raises:
+        ValueError: the file is damaged or from another version.
+    """
+    return saved_settings(folder, GENERATE, GenerateSettings.from_dict)
+
+
+def saved_tokenizer(folder: Path) -> tuple[str, OneTokenizerSettings] | None:
+    """Recipe and settings of the tokenizer in a folder, as `saved_generate`.
+
+    Raises:
+        ValueError: the file is damaged or from another version.
+    """
+    return saved_settings(folder, GENERATE_TOKENIZER, OneTokenizerSettings.from_dict)
+
+
+def saved_prior(folder: Path) -> tuple[str, OnePriorSettings] | None:
+    """Recipe and settings of the prior in a folder, as `saved_generate`.
+
+    Raises:
+        ValueError: the file is damaged or from another version.
+    """
+    return saved_settings(folder, GENERATE_PRIOR, OnePriorSettings.from_dict)
+
+
+def _check_frames(number: int) -> None:
+    if number != 1 and (number < 2 or number % 2):
+        raise ValueError(f"frames must be 1 or even, got {number}: tokens span two frames")

@@ -1,0 +1,155 @@
+"""Settings of `probseq generate`; importable without torch.
+
+The small recipes are for two CPU cores; those named `-fast` for minutes on a GPU. The columns of
+Table 5.2 have the thesis' numbers (section 5.3, tables D.1-D.3), and both stems and the controls of
+equal bits beside them. What the thesis leaves open is ours: warm-up, weight decay, the weights of
+LPIPS and of the GAN, and when the latter starts.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from probseq_apps.data.names import FOLDER_PREFIX, unknown_name_message
+from probseq_apps.experiments.generate_groups import (
+    LossSettings,
+    MachineSettings,
+    ReadingSettings,
+    TokenizerSettings,
+    TokenizerTraining,
+)
+from probseq_apps.experiments.generate_prior_groups import (
+    AutoregressiveSettings,
+    FeatureSettings,
+    GenerateEvaluationSettings,
+    MaskedSettings,
+    PriorChoice,
+    PriorTraining,
+)
+from probseq_apps.experiments.generate_settings import GenerateSettings
+
+
+def digits_small() -> GenerateSettings:
+    """The default: 8x8 digits enlarged to 16x16, everything in under four minutes."""
+    return GenerateSettings(
+        tokenizer=TokenizerSettings(dim=64, num_heads=4, depth=1, codebook_size=128, code_dim=16),
+        training=TokenizerTraining(
+            steps=250, batch_size=64, learning_rate=2e-3, warmup_steps=20, weight_decay=0.0
+        ),
+        autoregressive=AutoregressiveSettings(ar_dim=64, ar_depth=2, ar_num_heads=4, ar_steps=400),
+        masked=MaskedSettings(masked_dim=64, masked_depth=2, masked_num_heads=4, masked_steps=600),
+        prior_training=PriorTraining(prior_learning_rate=2e-3, prior_warmup_steps=20),
+        evaluation=GenerateEvaluationSettings(
+            num_samples=500, features=FeatureSettings(classifier_steps=200)
+        ),
+    )
+
+
+def mnist_small() -> GenerateSettings:
+    """MNIST padded to 32x32, the arms of the default."""
+    small = digits_small()
+    return replace(
+        small,
+        data="mnist",
+        tokenizer=replace(small.tokenizer, codebook_size=256),
+        training=replace(small.training, steps=500),
+        autoregressive=replace(small.autoregressive, ar_dim=96, ar_depth=3, ar_steps=1500),
+        masked=replace(small.masked, masked_dim=96, masked_depth=3, masked_steps=1500),
+    )
+
+
+def folder_small() -> GenerateSettings:
+    """Images of one's own at 32x32: tokenizer and priors of 8 frames with all controls."""
+    small = mnist_small()
+    return replace(small, data=f"{FOLDER_PREFIX}images", reading=ReadingSettings(image_size=32))
+
+
+def cifar10_small() -> GenerateSettings:
+    """Reconstruction of CIFAR-10 averaged to 16x16, squared error only: what the stem decides."""
+    return GenerateSettings(
+        data="cifar10",
+        reading=ReadingSettings(image_size=16),
+        tokenizer=TokenizerSettings(dim=128, num_heads=4, depth=2, codebook_size=512),
+        training=TokenizerTraining(steps=1200, learning_rate=1e-3, warmup_steps=100),
+        priors=PriorChoice(prior=()),
+        evaluation=GenerateEvaluationSettings(num_images=2000),
+    )
+
+
+def paper(data: str, frames: int) -> GenerateSettings:
+    """A column of Table 5.2; LPIPS and Inception's weights are named by flags."""
+    return GenerateSettings(
+        data=data,
+        frames=(frames,),
+        loss=LossSettings(perceptual_weight=0.1, adversarial_weight=0.8, adversarial_start=10_000),
+        evaluation=GenerateEvaluationSettings(num_samples=50_000),
+    )
+
+
+def recon_cifar_fast() -> GenerateSettings:
+    """Reconstruction of CIFAR-10 at full size with a short training of 6,000 steps an arm."""
+    return GenerateSettings(
+        data="cifar10",
+        training=TokenizerTraining(steps=6000, learning_rate=3e-4, warmup_steps=500),
+        priors=PriorChoice(prior=()),
+        machine=MachineSettings(precision="bf16"),
+    )
+
+
+def prior_cifar_fast() -> GenerateSettings:
+    """Both priors on CIFAR-10, 1 and 8 frames and half patches, in a short training."""
+    recon = recon_cifar_fast()
+    return replace(
+        recon,
+        stem=("plain",),
+        priors=PriorChoice(),
+        autoregressive=AutoregressiveSettings(ar_steps=6000),
+        masked=MaskedSettings(masked_steps=6000),
+        prior_training=PriorTraining(
+            prior_batch_size=128, prior_learning_rate=3e-4, prior_warmup_steps=500
+        ),
+        evaluation=GenerateEvaluationSettings(num_samples=5000),
+    )
+
+
+GENERATE_RECIPES: dict[str, Callable[[], GenerateSettings]] = {
+    "digits-small": digits_small,
+    "mnist-small": mnist_small,
+    "folder-small": folder_small,
+    "cifar10-small": cifar10_small,
+    "cifar10-1-frame": lambda: paper("cifar10", 1),
+    "cifar10-8-frame": lambda: paper("cifar10", 8),
+    "cifar10-18-frame": lambda: paper("cifar10", 18),
+    "celeba-1-frame": lambda: paper("celeba", 1),
+    "celeba-8-frame": lambda: paper("celeba", 8),
+    "celeba-18-frame": lambda: paper("celeba", 18),
+    "recon-cifar-fast": recon_cifar_fast,
+    "prior-cifar-fast": prior_cifar_fast,
+}
+
+_SMALL_RECIPES = {
+    "digits": "digits-small",
+    "mnist": "mnist-small",
+    "cifar10": "cifar10-small",
+    "celeba": "celeba-8-frame",
+}
+
+
+def load_generate_recipe(name: str) -> GenerateSettings:
+    """Settings of a recipe.
+
+    Raises:
+        ValueError: the name is unknown; the message names the nearest known one.
+    """
+    if name not in GENERATE_RECIPES:
+        raise ValueError(unknown_name_message("recipe", name, GENERATE_RECIPES))
+    return GENERATE_RECIPES[name]()
+
+
+def generate_recipe_name(data: str) -> str:
+    """Name of the recipe that suits a data set; an unknown set is refused with the settings."""
+    return _SMALL_RECIPES.get(data, "folder-small" if FOLDER_PREFIX in data else "digits-small")
+
+
+def for_images(recipe: GenerateSettings, data: str) -> GenerateSettings:
+    """A recipe's settings with another data set."""
+    return recipe if data == recipe.data else replace(recipe, data=data)
