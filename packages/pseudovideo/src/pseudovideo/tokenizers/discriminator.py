@@ -1,0 +1,79 @@
+"""A small convolutional discriminator for images of 8 to 128 pixels."""
+
+from math import sqrt
+
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+_SMALLEST_MAP = 4
+
+
+class Discriminator(nn.Module):
+    """Say of patches of an image whether they are real: residual, as in StyleGAN2.
+
+    Blocks halve the image down to a map of 4×4 to 7×7, of which each place gives a logit; its
+    field of view is most of a small image. No statistics of the batch: the logits of an image
+    don't depend on the others, and real and fake images can go through together.
+
+    Args:
+        channels: of the images.
+        image_size: their height and width.
+        width: channels after the first layer; doubled by each block, up to four times as many.
+
+    Raises:
+        ValueError: names the argument.
+
+    Example:
+        >>> Discriminator(3, 32)(torch.randn(8, 3, 32, 32)).shape
+        torch.Size([8, 4, 4])
+    """
+
+    def __init__(self, channels: int, image_size: int, width: int = 64) -> None:
+        super().__init__()
+        for name, value, least in (
+            ("channels", channels, 1),
+            ("image_size", image_size, 2 * _SMALLEST_MAP),
+            ("width", width, 1),
+        ):
+            if value < least:
+                raise ValueError(f"{name} must be at least {least}, got {value}")
+        blocks: list[nn.Module] = []
+        current, size = width, image_size
+        while size >= 2 * _SMALLEST_MAP:
+            wider = min(2 * current, 4 * width)
+            blocks.append(_Block(current, wider))
+            current, size = wider, size // 2
+        self.enter = nn.Conv2d(channels, width, 3, padding=1)
+        self.blocks = nn.Sequential(*blocks)
+        self.head = nn.Conv2d(current, current, 3, padding=1)
+        self.logits = nn.Conv2d(current, 1, 1)
+
+    def forward(self, images: Float[Tensor, "b c y x"]) -> Float[Tensor, "b h w"]:
+        """Logits of patches, above 0 for real ones.
+
+        Args:
+            images: in −1..1, or a little outside.
+        """
+        features = self.blocks(_rectify(self.enter(images)))
+        return self.logits(_rectify(self.head(features))).flatten(1, 2)
+
+
+class _Block(nn.Module):
+    """Two convolutions with an average over 2×2 in between, beside a shortcut."""
+
+    def __init__(self, width: int, wider: int) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(width, width, 3, padding=1)
+        self.second = nn.Conv2d(width, wider, 3, padding=1)
+        self.shortcut = nn.Conv2d(width, wider, 1, bias=False)
+
+    def forward(self, x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b d h w"]:
+        """Half the height and width."""
+        halved = F.avg_pool2d(_rectify(self.first(x)), 2)
+        out = _rectify(self.second(halved)) + self.shortcut(F.avg_pool2d(x, 2))
+        return out / sqrt(2)
+
+
+def _rectify(x: Tensor) -> Tensor:
+    return F.leaky_relu(x, 0.2)

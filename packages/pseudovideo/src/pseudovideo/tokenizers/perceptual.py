@@ -1,0 +1,69 @@
+"""A perceptual distance between small or grey images as a loss."""
+
+from collections.abc import Callable
+from typing import Self
+
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+class PerceptualLoss(nn.Module):
+    """Mean of a distance that knows colour images of a certain size only.
+
+    Grey images get three equal channels; images smaller than `min_size` are enlarged bilinearly:
+    a network that halves its input five times (AlexNet at 16 pixels) has nothing left of them.
+    Values are clamped to −1..1, as decoded images are, so that pixels outside have no gradient
+    here; the squared error brings them back.
+
+    The network of the distance is frozen and no part of this module's state: it moves along to
+    devices and types, but it is in no checkpoint, no average and no optimizer, and stays in eval
+    mode.
+
+    Args:
+        distance: takes images and references (b, 3, y, x) in −1..1 to a distance per image.
+        min_size: smallest height and width that it is given.
+
+    Raises:
+        ValueError: `min_size` is below 1.
+    """
+
+    def __init__(self, distance: nn.Module, *, min_size: int = 32) -> None:
+        super().__init__()
+        if min_size < 1:
+            raise ValueError(f"min_size must be at least 1, got {min_size}")
+        # A tuple hides it from `nn.Module`'s registration.
+        self._distance = (distance.requires_grad_(False).eval(),)
+        self._min_size = min_size
+
+    def forward(
+        self, images: Float[Tensor, "b c y x"], references: Float[Tensor, "b c y x"]
+    ) -> Float[Tensor, ""]:
+        """The mean distance of a batch.
+
+        Args:
+            images: with gradients.
+            references: what they shall look like.
+
+        Raises:
+            ValueError: there are neither one nor three channels.
+        """
+        (distance,) = self._distance
+        return distance(self._fitted(images), self._fitted(references)).mean()
+
+    def _fitted(self, images: Float[Tensor, "b c y x"]) -> Float[Tensor, "b 3 v u"]:
+        channels, *size = images.shape[1:]
+        if channels not in (1, 3):
+            raise ValueError(
+                f"images must have 1 or 3 channels for a perceptual distance, got {channels}"
+            )
+        if min(size) < self._min_size:
+            factor = self._min_size / min(size)
+            wanted = [round(length * factor) for length in size]
+            images = F.interpolate(images, wanted, mode="bilinear")
+        return images.clamp(-1, 1).expand(-1, 3, -1, -1)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        # What `.to`, `.cuda` and `.double` call.
+        self._distance[0]._apply(fn, recurse)  # pyright: ignore[reportPrivateUsage]
+        return super()._apply(fn, recurse)
