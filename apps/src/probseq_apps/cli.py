@@ -15,6 +15,7 @@ import tyro
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
 from probseq_apps.cli_arguments import Command, refuse, value_of
+from probseq_apps.cli_generate import parse_generate
 from probseq_apps.cli_online import parse_online
 from probseq_apps.data.names import unknown_name_message
 from probseq_apps.experiments.bench_online_settings import BenchOnlineSettings
@@ -301,6 +302,10 @@ SUBCOMMANDS: dict[str, Subcommand] = {
     "online": Subcommand(
         "learn a stream task by task, compare what methods remember; `online live` forecasts",
         parse_online,
+    ),
+    "generate": Subcommand(
+        "generate images through pseudo videos; `generate run` does all steps (default: digits)",
+        parse_generate,
     ),
     "report": Subcommand("put a table of the papers beside what run folders hold", parse_report),
     "bench": Subcommand(

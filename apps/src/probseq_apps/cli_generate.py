@@ -1,0 +1,306 @@
+"""`probseq generate`: `run` does all at once; `tokenizer`, `prior`, `sample`, `evaluate` one step."""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from tyro.conf import OmitArgPrefixes, arg
+
+from probseq_apps.cli_arguments import Command, refuse, value_of
+from probseq_apps.data.names import check_generation_name, unknown_name_message
+from probseq_apps.experiments.generate_settings import (
+    EvaluateSettings,
+    GenerateSettings,
+    OnePriorSettings,
+    OneTokenizerSettings,
+    SampleSettings,
+    saved_generate,
+    saved_prior,
+    saved_tokenizer,
+)
+from probseq_apps.experiments.settings import RunOptions
+from probseq_apps.recipes.generate import (
+    GENERATE_RECIPES,
+    for_images,
+    generate_recipe_name,
+    load_generate_recipe,
+)
+
+_RECIPE = f"One of {', '.join(GENERATE_RECIPES)}."
+_STEPS = {
+    "run": "tokenizers, tokens, priors, samples, metrics and report in one go",
+    "tokenizer": "train one tokenizer on the pseudo videos of images",
+    "prior": "train one prior on the tokens of a tokenizer",
+    "sample": "draw images from a prior: pictures, a film, and an array",
+    "evaluate": "measure samples, or a tokenizer's reconstructions",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenerateRun:
+    """Tokenizers of images and of pseudo videos, their priors, samples, metrics, and a report.
+
+    Every setting comes from a recipe, and flags override it. The defaults shown are those of the
+    recipe named by --recipe; without one, of the recipe that suits --data.
+    """
+
+    recipe: Annotated[str, arg(help=_RECIPE)] = "digits-small"
+    settings: Annotated[GenerateSettings, arg(name="")] = field(default_factory=GenerateSettings)
+    run: Annotated[RunOptions, arg(name="")] = field(default_factory=RunOptions)
+
+    @property
+    def debug(self) -> bool:
+        """Whether errors show where they came from."""
+        return self.run.debug
+
+    def execute(self) -> None:
+        """Run the comparison."""
+        from probseq_apps.experiments.generate import generate
+
+        generate(self.settings, self.run, recipe=self.recipe)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenerateTokenizer:
+    """Train one tokenizer: a VQ-VAE for --frames 1, a C-ViViT for more.
+
+    The defaults shown are those of the recipe named by --recipe; without one, of the recipe that
+    suits --data. The folder is what the other commands take as --tokenizer.
+    """
+
+    recipe: Annotated[str, arg(help=_RECIPE)] = "digits-small"
+    settings: Annotated[OneTokenizerSettings, arg(name="")] = field(
+        default_factory=OneTokenizerSettings
+    )
+    run: Annotated[RunOptions, arg(name="")] = field(default_factory=RunOptions)
+
+    @property
+    def debug(self) -> bool:
+        """Whether errors show where they came from."""
+        return self.run.debug
+
+    def execute(self) -> None:
+        """Train it."""
+        from probseq_apps.experiments.generate_tokenizer import tokenizer_command
+
+        tokenizer_command(self.settings, self.run, recipe=self.recipe)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GeneratePrior:
+    """Train one prior over the tokens of a tokenizer.
+
+    The images are encoded once; their tokens stay in the folder. The defaults shown are those of
+    the recipe named by --recipe; without one, of the recipe that the tokenizer came from.
+    """
+
+    recipe: Annotated[str, arg(help=_RECIPE)] = "digits-small"
+    settings: Annotated[OnePriorSettings, arg(name="")] = field(default_factory=OnePriorSettings)
+    run: Annotated[RunOptions, arg(name="")] = field(default_factory=RunOptions)
+
+    @property
+    def debug(self) -> bool:
+        """Whether errors show where they came from."""
+        return self.run.debug
+
+    def execute(self) -> None:
+        """Train it."""
+        from probseq_apps.experiments.generate_prior import prior_command
+
+        prior_command(self.settings, self.run, recipe=self.recipe)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenerateSample:
+    """Draw images: a grid and strips of frames as PNG, a film as GIF, all frames as .npz."""
+
+    settings: Annotated[SampleSettings, arg(name="")] = field(default_factory=SampleSettings)
+    run: Annotated[RunOptions, arg(name="")] = field(default_factory=RunOptions)
+
+    @property
+    def debug(self) -> bool:
+        """Whether errors show where they came from."""
+        return self.run.debug
+
+    def execute(self) -> None:
+        """Draw them."""
+        from probseq_apps.experiments.generate_sample import sample_command
+
+        sample_command(self.settings, self.run)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenerateEvaluate:
+    """Measure how far samples or reconstructions are from real images; prints JSON."""
+
+    settings: Annotated[EvaluateSettings, arg(name="")]
+    run: Annotated[RunOptions, arg(name="")] = field(default_factory=RunOptions)
+
+    @property
+    def debug(self) -> bool:
+        """Whether errors show where they came from."""
+        return self.run.debug
+
+    def execute(self) -> None:
+        """Measure and print."""
+        from probseq_apps.experiments.generate_measure import evaluate_command
+
+        evaluate_command(self.settings, self.run)
+
+
+def parse_generate(arguments: list[str]) -> Command:
+    """Read the arguments of `probseq generate` and of its steps."""
+    step, rest = (arguments[0], arguments[1:]) if arguments else ("--help", [])
+    if step in ("-h", "--help"):
+        print(_help())
+        raise SystemExit(0)
+    if step not in _STEPS:
+        refuse(unknown_name_message("step of generate", step, _STEPS))
+    try:
+        return _PARSERS[step](rest)
+    except (ValueError, OSError) as error:
+        refuse(str(error))
+
+
+def _parse_run(arguments: list[str]) -> GenerateRun:
+    return tyro.cli(
+        OmitArgPrefixes[GenerateRun],
+        prog="probseq generate run",
+        args=arguments,
+        default=_default_run(arguments),
+    )
+
+
+def _parse_tokenizer(arguments: list[str]) -> GenerateTokenizer:
+    return tyro.cli(
+        OmitArgPrefixes[GenerateTokenizer],
+        prog="probseq generate tokenizer",
+        args=arguments,
+        default=_default_tokenizer(arguments),
+    )
+
+
+def _parse_prior(arguments: list[str]) -> GeneratePrior:
+    command = tyro.cli(
+        OmitArgPrefixes[GeneratePrior],
+        prog="probseq generate prior",
+        args=arguments,
+        default=_default_prior(arguments),
+    )
+    _required("tokenizer", command.settings.tokenizer, "the folder of a trained tokenizer")
+    return command
+
+
+def _parse_sample(arguments: list[str]) -> GenerateSample:
+    command = tyro.cli(
+        OmitArgPrefixes[GenerateSample], prog="probseq generate sample", args=arguments
+    )
+    _required("tokenizer", command.settings.tokenizer, "the folder of a trained tokenizer")
+    _required("prior", command.settings.prior, "the folder of a trained prior")
+    return command
+
+
+def _parse_evaluate(arguments: list[str]) -> GenerateEvaluate:
+    return tyro.cli(
+        OmitArgPrefixes[GenerateEvaluate], prog="probseq generate evaluate", args=arguments
+    )
+
+
+def _required(name: str, value: str, what: str) -> None:
+    if not value:
+        raise ValueError(f"{name} must be given: name {what}")
+
+
+def _default_run(arguments: Sequence[str]) -> GenerateRun:
+    """What `generate run` does where no flag says otherwise.
+
+    The settings of the recipe, or of the run to resume; they must be known before the flags are
+    read, since they are the flags' defaults.
+
+    Raises:
+        ValueError: the recipe or the data set is unknown.
+    """
+    if _names_nothing(arguments) and (folder := _to_resume(arguments)) is not None:
+        saved = saved_generate(folder)
+        if saved is not None:
+            return GenerateRun(recipe=saved[0], settings=saved[1])
+    recipe, settings = _recipe_for(arguments)
+    return GenerateRun(recipe=recipe, settings=settings)
+
+
+def _default_tokenizer(arguments: Sequence[str]) -> GenerateTokenizer:
+    """What `generate tokenizer` does where no flag says otherwise, as `_default_run`."""
+    if _names_nothing(arguments) and (folder := _to_resume(arguments)) is not None:
+        saved = saved_tokenizer(folder)
+        if saved is not None:
+            return GenerateTokenizer(recipe=saved[0], settings=saved[1])
+    recipe, settings = _recipe_for(arguments)
+    longest = max((a for a in settings.arms if a.kind == "frames"), key=lambda a: a.frames)
+    one = settings.one_tokenizer(longest, settings.stem[0], settings.seeds[0])
+    return GenerateTokenizer(recipe=recipe, settings=one)
+
+
+def _default_prior(arguments: Sequence[str]) -> GeneratePrior:
+    """What `generate prior` does where no flag says otherwise, as `_default_run`."""
+    tokenizer = value_of("--tokenizer", arguments) or ""
+    recipe = value_of("--recipe", arguments)
+    if recipe is None and (folder := _to_resume(arguments)) is not None:
+        saved = saved_prior(folder)
+        if saved is not None:
+            settings = replace(saved[1], tokenizer=tokenizer or saved[1].tokenizer)
+            return GeneratePrior(recipe=saved[0], settings=settings)
+    if recipe is None and tokenizer:
+        # A folder that cannot be read is refused when the command runs.
+        with suppress(ValueError, OSError):
+            found = saved_tokenizer(Path(tokenizer))
+            recipe = None if found is None else found[0]
+    recipe = recipe or "digits-small"
+    settings = load_generate_recipe(recipe).one_prior(tokenizer, "autoregressive", seed=0)
+    return GeneratePrior(recipe=recipe, settings=settings)
+
+
+def _recipe_for(arguments: Sequence[str]) -> tuple[str, GenerateSettings]:
+    recipe, data = value_of("--recipe", arguments), value_of("--data", arguments)
+    if data is not None:
+        check_generation_name(data)
+    recipe = recipe or generate_recipe_name(data or "digits")
+    settings = load_generate_recipe(recipe)
+    return recipe, for_images(settings, data or settings.data)
+
+
+def _names_nothing(arguments: Sequence[str]) -> bool:
+    return value_of("--recipe", arguments) is None and value_of("--data", arguments) is None
+
+
+def _to_resume(arguments: Sequence[str]) -> Path | None:
+    folder = value_of("--run-dir", arguments)
+    return Path(folder) if folder is not None and "--resume" in arguments else None
+
+
+def _help() -> str:
+    width = max(map(len, _STEPS))
+    lines = [f"  {name.ljust(width)}  {summary}" for name, summary in _STEPS.items()]
+    return "\n".join(
+        [
+            "usage: probseq generate STEP [options]",
+            "",
+            "Generate images through pseudo videos: an image is the last frame of its corruptions.",
+            "",
+            "steps:",
+            *lines,
+            "",
+            "`probseq generate STEP --help` lists the options of a step.",
+        ]
+    )
+
+
+_PARSERS = {
+    "run": _parse_run,
+    "tokenizer": _parse_tokenizer,
+    "prior": _parse_prior,
+    "sample": _parse_sample,
+    "evaluate": _parse_evaluate,
+}
