@@ -3,6 +3,8 @@
 from pseudovideo.tokenizers.build import build_tokenizer, load_tokenizer
 from pseudovideo.tokenizers.config import STEMS, Stem, TokenizerConfig
 from pseudovideo.tokenizers.cvivit import CViViT
+from pseudovideo.tokenizers.patch_kmeans import PatchKMeans
+from pseudovideo.tokenizers.presets import paper_config
 from pseudovideo.tokenizers.quantizer import QuantizerOutput, VectorQuantizer
 from pseudovideo.tokenizers.tokenizer import Tokenizer, TokenizerOutput
 from pseudovideo.tokenizers.vqvae import VQVAE
@@ -11,6 +13,7 @@ __all__ = [
     "STEMS",
     "VQVAE",
     "CViViT",
+    "PatchKMeans",
     "QuantizerOutput",
     "Stem",
     "Tokenizer",
@@ -19,4 +22,5 @@ __all__ = [
     "VectorQuantizer",
     "build_tokenizer",
     "load_tokenizer",
+    "paper_config",
 ]

@@ -71,6 +71,7 @@ class TokenizerConfig:
             raise ValueError(
                 f"num_frames must be a multiple of temporal_patch={self.temporal_patch}, "
                 f"got {self.num_frames}"
+                + (": an image takes temporal_patch=1" if self.num_frames == 1 else "")
             )
         if self.image_size % self.patch_size:
             raise ValueError(

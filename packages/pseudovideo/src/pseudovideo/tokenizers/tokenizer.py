@@ -94,14 +94,14 @@ class Tokenizer(Pretrained):
         """Tokens of videos; never changes the codebook.
 
         Args:
-            videos: frames whose last one, the image, is in −1..1.
+            videos: frames whose last one, the image, is in −1..1; of any floating-point type.
 
         Raises:
             ValueError: number of frames, channels, size or values are not what they must be.
         """
         check_shape(videos, self.config)
         check_range(videos)
-        return self.quantizer.encode(self.encoder(videos))
+        return self.quantizer.encode(self.encoder(videos.to(self.last_layer.dtype)))
 
     @torch.no_grad()
     def decode(self, indices: Int64[Tensor, "b t h w"]) -> Float[Tensor, "b f c y x"]:
