@@ -53,12 +53,10 @@ def pseudo_videos(
         if config.random:
             if index is None:
                 index = torch.arange(len(images))
-            shape = frames[0].shape
-            noise = counter_normal(
-                index.to(images.device), shape.numel(), seed=seed, epoch=epoch
-            ).to(frames.dtype)
-            mixing = noise_coefficients(config)[1][:-1].to(frames)
-            frames = frames + (mixing @ noise.view(len(images), shape[0], -1)).view_as(frames)
+            index, count = index.to(images.device), frames.shape[1:].numel()
+            noise = counter_normal(index, count, seed=seed, epoch=epoch).to(frames.dtype)
+            _, mixing = _coefficients(config, frames.device, frames.dtype)
+            frames = frames + torch.einsum("ts,bschw->btchw", mixing, noise.view(frames.shape))
         return torch.cat([frames.to(images.dtype), images[:, None]], dim=1)
 
 
@@ -90,7 +88,7 @@ def corrupted_signal(
         )
         spectrum = V_inv @ images @ U_inv.mT
         return V @ (spectrum[:, None] * multipliers[:, None]) @ U.mT
-    mean = noise_coefficients(config)[0][:-1].to(images)
+    mean, _ = _coefficients(config, device, dtype)
     return mean[:, None, None, None] * images[:, None]
 
 
@@ -118,6 +116,15 @@ def _spectral(
         multipliers = high_order_multipliers(height, width, num_frames, rate)[:-1]
         parts = (*cosine_basis(height), *cosine_basis(width), multipliers)
         return tuple(part.to(device, dtype) for part in parts)
+
+
+@lru_cache(maxsize=16)
+def _coefficients(
+    config: PseudoVideoConfig, device: torch.device, dtype: torch.dtype
+) -> tuple[Tensor, ...]:
+    """Those of the noise of all frames but the image, kept on the device."""
+    with torch.inference_mode(False):
+        return tuple(part[:-1].to(device, dtype) for part in noise_coefficients(config))
 
 
 def _check_images(images: Tensor) -> None:

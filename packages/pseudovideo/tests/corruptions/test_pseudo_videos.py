@@ -1,0 +1,167 @@
+"""Whole videos: what they are made of, what they depend on, and what is refused."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from pseudovideo.corruptions import CORRUPTIONS, PseudoVideoConfig, pseudo_videos
+
+RANDOM = [kind for kind in CORRUPTIONS if kind.endswith("noise")]
+FIXED = [kind for kind in CORRUPTIONS if not kind.endswith("noise")]
+
+
+def images(b=5, c=2, height=8, width=7, dtype=torch.float64, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.rand(b, c, height, width, generator=generator, dtype=dtype) * 2 - 1
+
+
+def config(kind, num_frames=5):
+    return PseudoVideoConfig(kind=kind, num_frames=num_frames)
+
+
+@pytest.mark.parametrize("kind", CORRUPTIONS)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+def test_the_last_frame_is_the_image_bit_for_bit(kind, dtype):
+    x = images(dtype=torch.float64).to(dtype)
+    videos = pseudo_videos(x, config(kind))
+    assert videos.shape == (5, 5, 2, 8, 7)
+    assert videos.dtype == dtype
+    assert torch.equal(videos[:, -1], x)
+
+
+@pytest.mark.parametrize("kind", CORRUPTIONS)
+def test_one_frame_is_the_image_alone(kind):
+    x = images()
+    assert torch.equal(pseudo_videos(x, config(kind, num_frames=1)), x[:, None])
+
+
+@pytest.mark.parametrize("kind", [k for k in CORRUPTIONS if k != "repeat"])
+def test_frames_are_further_from_the_image_the_earlier_they_are(kind, digits):
+    videos = pseudo_videos(digits[:200], config(kind, num_frames=8))
+    distances = (videos - digits[:200, None]).square().mean((0, 2, 3, 4))
+    assert (distances[:-1] > distances[1:]).all()
+
+
+def test_repeat_has_identical_frames():
+    x = images()
+    assert torch.equal(pseudo_videos(x, config("repeat", 3)), torch.stack([x, x, x], dim=1))
+
+
+@pytest.mark.parametrize("high_order", [False, True])
+def test_blur_videos_are_convolutions_of_colour_images(high_order):
+    """The slow way in torch's own operations: padding, a two-dimensional kernel, step by step."""
+    x, frames = images(b=2, c=3, height=9, width=12), []
+    frames.append(x)
+    shifts = torch.arange(-5, 6, dtype=torch.float64)
+    for i in range(4):
+        taps = (-(shifts**2) / (2 * torch.tensor(0.05 * i, dtype=torch.float64).exp() ** 2)).exp()
+        kernel = torch.outer(taps, taps) / taps.sum() ** 2
+        source = torch.stack(frames).mean(0) if high_order else frames[-1]
+        padded = F.pad(source, (5, 5, 5, 5), mode="reflect")
+        frames.append(F.conv2d(padded, kernel.expand(3, 1, 11, 11), groups=3))
+    videos = pseudo_videos(x, config("high-order-blur" if high_order else "blur"))
+    torch.testing.assert_close(videos, torch.stack(frames[::-1], dim=1), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", RANDOM)
+def test_noise_depends_on_seed_epoch_and_index_only(kind):
+    x, index = images(b=6), torch.tensor([4, 9, 2, 100, 7, 0])
+    whole = pseudo_videos(x, config(kind), seed=1, epoch=2, index=index)
+    order = torch.tensor([5, 0, 3, 1, 4, 2])
+    permuted = pseudo_videos(x[order], config(kind), seed=1, epoch=2, index=index[order])
+    torch.testing.assert_close(permuted, whole[order], rtol=0, atol=1e-14)
+    parts = [
+        pseudo_videos(a, config(kind), seed=1, epoch=2, index=i)
+        for a, i in zip(x.split(4), index.split(4), strict=True)
+    ]
+    torch.testing.assert_close(torch.cat(parts), whole, rtol=0, atol=1e-14)
+    for changed in ({"seed": 2, "epoch": 2}, {"seed": 1, "epoch": 3}):
+        other = pseudo_videos(x, config(kind), **changed, index=index)
+        assert (other - whole)[:, :-1].abs().amax((1, 2, 3, 4)).min() > 1e-3
+
+
+@pytest.mark.parametrize("kind", FIXED)
+def test_other_kinds_depend_on_nothing_but_the_image(kind):
+    x = images()
+    one = pseudo_videos(x, config(kind), seed=1, epoch=2, index=torch.arange(5) + 3)
+    assert torch.equal(one, pseudo_videos(x, config(kind)))
+
+
+@pytest.mark.parametrize("kind", RANDOM)
+def test_the_noise_is_the_same_in_every_precision(kind):
+    x = images(dtype=torch.float32)
+    single = pseudo_videos(x, config(kind))
+    double = pseudo_videos(x.double(), config(kind))
+    torch.testing.assert_close(single.double(), double, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", CORRUPTIONS)
+def test_autocast_does_not_coarsen_the_frames(kind):
+    x = images(dtype=torch.float32)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        inside = pseudo_videos(x, config(kind))
+    torch.testing.assert_close(inside, pseudo_videos(x, config(kind)), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("kind", CORRUPTIONS)
+def test_inference_first_and_gradients_later(kind):
+    x = images(height=10, width=13).requires_grad_()
+    with torch.inference_mode():
+        pseudo_videos(x, config(kind))
+    pseudo_videos(x, config(kind)).sum().backward()
+    assert x.grad is not None
+    assert x.grad.abs().sum() > 0
+
+
+@pytest.mark.usefixtures("plain_calls")
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (torch.zeros(2, 1, 8, 8, dtype=torch.uint8), "floats in -1..1, got torch.uint8"),
+        (torch.zeros(1, 8, 8), r"shape \(b, c, h, w\), got \(1, 8, 8\)"),
+        (torch.full((2, 1, 8, 8), 255.0), "values in -1..1, got 255 to 255"),
+        (torch.full((2, 1, 8, 8), -1.01), "values in -1..1, got -1.01"),
+        (torch.full((2, 1, 8, 8), torch.nan), "values in -1..1, got nan"),
+        (torch.zeros(2, 1, 8, 5), "at least 6 pixels on each side, got 5"),
+    ],
+)
+def test_wrong_images_are_refused(wrong, message):
+    with pytest.raises(ValueError, match=message):
+        pseudo_videos(wrong, config("blur"))
+
+
+@pytest.mark.usefixtures("plain_calls")
+def test_an_index_of_another_length_is_refused():
+    with pytest.raises(ValueError, match=r"number for each of 5 images, got shape \(4,\)"):
+        pseudo_videos(images(), config("first-order-noise"), index=torch.arange(4))
+
+
+def test_round_off_beyond_the_range_and_small_images_with_noise_are_taken():
+    x = torch.full((1, 1, 2, 2), 1.0001)
+    assert torch.equal(pseudo_videos(x, config("high-order-noise"))[:, -1], x)
+
+
+@pytest.mark.parametrize("kind", CORRUPTIONS)
+def test_an_empty_batch_gives_no_videos(kind):
+    assert pseudo_videos(images(b=0), config(kind)).shape == (0, 5, 2, 8, 7)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_frames": 0}, "num_frames must be at least 1, got 0"),
+        ({"kind": "fog"}, "kind must be one of blur, .*got 'fog'"),
+        ({"blur_rate": float("inf")}, "blur_rate must be finite, got inf"),
+        ({"beta_min": 0.1}, "beta_min <= beta_max < 1, got 0.1 and 0.05"),
+        ({"beta_max": 1.0}, "beta_max < 1, got 0.0001 and 1.0"),
+    ],
+)
+@pytest.mark.usefixtures("plain_calls")
+def test_settings_that_make_no_video_are_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        PseudoVideoConfig(**changes)
+
+
+def test_only_noise_of_several_frames_is_random():
+    assert [kind for kind in CORRUPTIONS if config(kind).random] == RANDOM
+    assert not config("first-order-noise", 1).random
