@@ -25,6 +25,11 @@ def epoch_order(seed: int, epoch: int, num_examples: int) -> Int64[Tensor, " n"]
     return torch.randperm(num_examples, generator=generator)
 
 
+def steps_per_epoch(config: TrainConfig, num_examples: int) -> int:
+    """Optimizer steps per pass over the data; the last one may have a smaller batch."""
+    return -(-num_examples // config.batch_size)
+
+
 def total_steps(config: TrainConfig, steps_per_epoch: int) -> int:
     """Optimizer steps of a whole run."""
     return config.epochs * steps_per_epoch if config.steps is None else config.steps

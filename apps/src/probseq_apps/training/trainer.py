@@ -17,6 +17,7 @@ from probseq_apps.training.schedule import (
     derive_seed,
     epoch_order,
     learning_rate,
+    steps_per_epoch,
     total_steps,
 )
 from probseq_apps.training.task import Task
@@ -83,7 +84,7 @@ class Trainer:
     @property
     def steps_per_epoch(self) -> int:
         """Optimizer steps per pass over the data; the last one may have a smaller batch."""
-        return -(-len(self._train[0]) // self._config.batch_size)
+        return steps_per_epoch(self._config, len(self._train[0]))
 
     @property
     def total_steps(self) -> int:
