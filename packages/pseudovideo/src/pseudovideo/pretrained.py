@@ -9,13 +9,15 @@ import os
 import tempfile
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+# Not `typing.Self`, which the tests' shape checks cannot read in a decorated method.
+Model = TypeVar("Model", bound="Pretrained")
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 
 
@@ -59,7 +61,7 @@ class Pretrained(nn.Module):
             os.replace(config, folder / CONFIG)
 
     @classmethod
-    def from_pretrained(cls, folder: Path | str) -> Self:
+    def from_pretrained(cls: type[Model], folder: Path | str) -> Model:
         """Build the model that a folder holds, in eval mode on the CPU.
 
         Args:

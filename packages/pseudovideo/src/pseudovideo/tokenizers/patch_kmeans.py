@@ -171,7 +171,7 @@ def _update(
 
 def _seed(
     points: Float[Tensor, "n p"], size: int, generator: torch.Generator | None
-) -> Float[Tensor, "{size} p"]:
+) -> Float[Tensor, "k p"]:
     """Patches far from each other."""
     first, *others = torch.arange(size).tensor_split(min(_SEEDING_ROUNDS, size))
     codebook = points[_draw(points.new_ones(len(points)), len(first), generator)]
@@ -183,7 +183,7 @@ def _seed(
 
 def _draw(
     weights: Float[Tensor, " n"], count: int, generator: torch.Generator | None
-) -> Int64[Tensor, "{count}"]:
+) -> Int64[Tensor, " m"]:
     """Draw without replacement, each next one with probability proportional to its weight.
 
     The largest weight/exponential are such a draw (Efraimidis and Spirakis 2006), for any n:
