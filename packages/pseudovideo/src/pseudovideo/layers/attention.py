@@ -26,6 +26,7 @@ class Attention(nn.Module):
         if dim % num_heads:
             raise ValueError(f"num_heads must divide dim={dim}, got {num_heads}")
         self.num_heads = num_heads
+        self.normalize = normalize
         head_dim = dim // num_heads
         self.to_qkv = nn.Linear(dim, 3 * dim, bias=False)
         self.norm_q = nn.RMSNorm(head_dim, eps=1e-6) if normalize else nn.Identity()

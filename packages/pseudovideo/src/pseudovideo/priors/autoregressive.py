@@ -1,0 +1,223 @@
+"""ImageGPT and VideoGPT: each token given all before it (thesis section 5.3, Table D.2).
+
+Differences from VideoGPT's code: tokens have embeddings of the prior's own instead of the
+tokenizer's codes, so that a prior is trained on stored tokens alone; positions of the axes are
+summed, not concatenated; the first input is learned, not zero; no dropout.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import cast
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int64, Integer
+from torch import Tensor, nn
+
+from pseudovideo.grid import TokenGrid
+from pseudovideo.layers import Block, StackDecoder
+from pseudovideo.priors.base import AxisPositions, Decoder, TokenPrior
+from pseudovideo.priors.sampling import check_options, draw
+
+
+@dataclass(frozen=True, kw_only=True)
+class AutoregressiveConfig:
+    """Settings of `AutoregressivePrior`; the defaults are those of thesis Table D.2.
+
+    Attributes:
+        codebook_size: K.
+        grid: (t, h, w): slots in time, the blurriest first, rows and columns.
+        tokenizer_fingerprint: of the tokenizer whose tokens are learned; None leaves it to K and
+            the grid whether one fits.
+        dim: width.
+        depth: number of blocks.
+        num_heads: heads of each; must divide `dim`.
+    """
+
+    codebook_size: int
+    grid: tuple[int, int, int]
+    tokenizer_fingerprint: str | None = None
+    dim: int = 144
+    depth: int = 8
+    num_heads: int = 4
+
+    def __post_init__(self) -> None:
+        """Refuse what makes no transformer; `TokenGrid` refuses an empty grid.
+
+        Raises:
+            ValueError: names the setting.
+        """
+        for name in ("dim", "depth", "num_heads"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.dim % self.num_heads:
+            raise ValueError(f"num_heads must divide dim={self.dim}, got {self.num_heads}")
+
+
+class AutoregressivePrior(TokenPrior):
+    """p(tokens) = Π p(token i | tokens before i) by a causal transformer.
+
+    Tokens are ordered slot by slot, the blurriest first, each slot row by row. What predicts token
+    i sees token i − 1 (a learned start for the first) plus the position of token i, which is a sum
+    of one learned vector per axis.
+
+    Args:
+        config: sizes.
+
+    Raises:
+        ValueError: the grid is empty, or K below 2.
+    """
+
+    config_class = AutoregressiveConfig
+    config: AutoregressiveConfig
+
+    def __init__(self, config: AutoregressiveConfig) -> None:
+        grid = TokenGrid(codebook_size=config.codebook_size, shape=config.grid)
+        super().__init__(grid, config.tokenizer_fingerprint)
+        self.config = config
+        self.start = nn.Parameter(0.02 * torch.randn(config.dim))
+        self.embedding = nn.Embedding(config.codebook_size, config.dim)
+        nn.init.normal_(self.embedding.weight, std=0.02)
+        self.positions = AxisPositions(config.grid, config.dim)
+        self.blocks = nn.ModuleList(
+            Block(config.dim, config.num_heads, gated=False) for _ in range(config.depth)
+        )
+        self.norm = nn.LayerNorm(config.dim)
+        self.head = nn.Linear(config.dim, config.codebook_size, bias=False)
+        # Every token is as likely as any other before training, as in VideoGPT.
+        nn.init.zeros_(self.head.weight)
+
+    def forward(self, tokens: Integer[Tensor, "b t h w"]) -> Float[Tensor, "b n K"]:
+        """Logits of each token given those before it.
+
+        Args:
+            tokens: token grids of any integer type.
+
+        Raises:
+            ValueError: tokens that are not of this prior's grid.
+        """
+        return self._logits(self._sequences(tokens)[:, :-1])
+
+    def loss(self, tokens: Integer[Tensor, "b t h w"]) -> Float[Tensor, ""]:
+        """Mean of −log p(token | tokens before it), in nats per token.
+
+        Args:
+            tokens: token grids of any integer type.
+
+        Raises:
+            ValueError: tokens that are not of this prior's grid.
+        """
+        sequences = self._sequences(tokens)
+        logits = self._logits(sequences[:, :-1])
+        return F.cross_entropy(logits.flatten(0, 1), sequences.flatten())
+
+    def sample_tokens(
+        self,
+        n: int,
+        *,
+        temperature: float = 1.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        generator: torch.Generator | None = None,
+        cache: bool = True,
+    ) -> Int64[Tensor, "n t h w"]:
+        """Draw token grids, one token after the other, all grids at once.
+
+        Args:
+            n: number of grids.
+            temperature: divides the logits; 0 takes the most likely token each time.
+            top_k: draw from so many of the most likely tokens only.
+            top_p: draw from the smallest set of likely tokens that has this mass.
+            generator: of the draws; on the prior's device.
+            cache: keep the keys and values of earlier tokens. Without it everything is computed
+                anew at each token: slower, and the same up to rounding.
+
+        Raises:
+            ValueError: `n` below 1, or an option outside its range.
+        """
+        if n < 1:
+            raise ValueError(f"n must be at least 1, got {n}")
+        check_options(temperature=temperature, top_k=top_k, top_p=top_p)
+        with torch.inference_mode():
+            tokens = torch.empty(
+                n, self.grid.num_tokens, dtype=torch.int64, device=self.start.device
+            )
+            logits_at = self._cached(tokens) if cache else self._recomputed(tokens)
+            for i, logits in enumerate(logits_at):
+                tokens[:, i] = draw(
+                    logits,
+                    temperature=temperature,
+                    top_k=top_k,
+                    top_p=top_p,
+                    generator=generator,
+                )
+        # A copy from outside of inference mode may enter a loss.
+        return tokens.clone().view(n, *self.grid.shape)
+
+    def sample(
+        self,
+        n: int,
+        tokenizer: Decoder,
+        *,
+        temperature: float = 1.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        generator: torch.Generator | None = None,
+        batch_size: int = 256,
+    ) -> Float[Tensor, "n f c y x"]:
+        """Draw videos.
+
+        Args:
+            n: number of videos.
+            tokenizer: whose tokens this prior has learned; decodes them, on the prior's device.
+            temperature: see `sample_tokens`.
+            top_k: see `sample_tokens`.
+            top_p: see `sample_tokens`.
+            generator: see `sample_tokens`.
+            batch_size: videos that are drawn and decoded at once; another size is another draw.
+
+        Returns:
+            Frames; the last one is the image.
+
+        Raises:
+            ValueError: as of `sample_tokens`, or the tokenizer is another one.
+        """
+        draw_tokens = partial(
+            self.sample_tokens,
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            generator=generator,
+        )
+        return self._sample_frames(n, tokenizer, draw_tokens, batch_size=batch_size)
+
+    def _stack(self) -> list[Block]:
+        return cast("list[Block]", list(self.blocks))
+
+    def _logits(self, before: Int64[Tensor, "b m"]) -> Float[Tensor, "b m+1 K"]:
+        """Of the first m + 1 tokens, given the first m."""
+        start = self.start.expand(len(before), 1, -1)
+        x = torch.cat([start, self.embedding(before)], dim=1)
+        x = x + self.positions()[: x.shape[1]]
+        for block in self._stack():
+            x = block(x, causal=True)
+        return self.head(self.norm(x))
+
+    def _recomputed(self, tokens: Int64[Tensor, "b n"]) -> Iterator[Float[Tensor, "b K"]]:
+        """Logits of one token after the other, while the caller fills them in."""
+        for i in range(tokens.shape[1]):
+            yield self._logits(tokens[:, :i])[:, -1]
+
+    def _cached(self, tokens: Int64[Tensor, "b n"]) -> Iterator[Float[Tensor, "b K"]]:
+        """The same through the keys and values of earlier tokens."""
+        batch, length = tokens.shape
+        decoder = StackDecoder(self._stack(), batch, length)
+        embedding, head = self.embedding.weight, self.head.weight.t().contiguous()
+        width, scale, shift = self.start.shape, self.norm.weight, self.norm.bias
+        x = self.start.expand(batch, -1)
+        for i, position in enumerate(self.positions()):
+            if i:
+                x = F.embedding(tokens[:, i - 1], embedding)
+            x = decoder.step(x + position)
+            yield torch.mm(torch.layer_norm(x, width, scale, shift), head)

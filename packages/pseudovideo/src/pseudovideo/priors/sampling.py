@@ -1,0 +1,82 @@
+"""Draws from logits."""
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+
+def draw(
+    logits: Float[Tensor, "*b K"],
+    *,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    generator: torch.Generator | None = None,
+) -> Int64[Tensor, "*b"]:
+    """Draw a token from softmax(logits / temperature), the unlikely ones left out where asked.
+
+    One uniform number a draw, through the inverse of the distribution function: many times faster
+    on a CPU than `torch.multinomial`, which takes a number for each token of the codebook.
+
+    Args:
+        logits: unnormalised log-probabilities.
+        temperature: 0 gives the most likely token, the lowest one among equals.
+        top_k: leave only so many of the most likely tokens.
+        top_p: leave only the smallest set of most likely tokens whose mass reaches this, after
+            `top_k`. Here and there, equals are left out from the highest token on.
+        generator: of the draws; it must live on the logits' device.
+
+    Returns:
+        Tokens.
+
+    Raises:
+        ValueError: a temperature below 0, `top_k` below 1, or `top_p` outside (0, 1].
+    """
+    check_options(temperature=temperature, top_k=top_k, top_p=top_p)
+    if temperature == 0:
+        return logits.argmax(dim=-1)
+    values = (logits.float() if logits.dtype.itemsize < 4 else logits) / temperature
+    if top_k is not None and top_k < values.shape[-1]:
+        least = values.topk(top_k, dim=-1).values[..., -1:]
+        values = values.masked_fill(~_largest(values, least, top_k), -torch.inf)
+    probabilities = values.softmax(dim=-1)
+    if top_p is not None and top_p < 1:
+        falling = probabilities.sort(dim=-1, descending=True).values
+        # A token stays while those before it don't reach top_p; the first always does.
+        count = (falling.cumsum(dim=-1) - falling < top_p).sum(dim=-1, keepdim=True)
+        least = falling.gather(-1, count - 1)
+        probabilities = probabilities * _largest(probabilities, least, count)
+    return _inverse(probabilities, generator)
+
+
+def check_options(*, temperature: float, top_k: int | None, top_p: float | None) -> None:
+    """Refuse what `draw` would not understand, before anything is computed.
+
+    Raises:
+        ValueError: names the option.
+    """
+    if not temperature >= 0:
+        raise ValueError(f"temperature must be at least 0, got {temperature}")
+    if top_k is not None and top_k < 1:
+        raise ValueError(f"top_k must be at least 1, got {top_k}")
+    if top_p is not None and not 0 < top_p <= 1:
+        raise ValueError(f"top_p must be above 0 and at most 1, got {top_p}")
+
+
+def _largest(values: Tensor, least: Tensor, count: Tensor | int) -> Tensor:
+    """Mark the `count` largest, `least` being the last of them; of equals the first ones."""
+    above, equal = values > least, values == least
+    room = count - above.sum(dim=-1, keepdim=True)
+    return above | (equal & (equal.cumsum(dim=-1) <= room))
+
+
+def _inverse(probabilities: Tensor, generator: torch.Generator | None) -> Tensor:
+    """The first token at which the distribution function passes a uniform number."""
+    mass = probabilities.cumsum(dim=-1)
+    total = mass[..., -1:]
+    uniform = torch.rand(
+        total.shape, dtype=mass.dtype, device=mass.device, generator=generator
+    ).mul_(total)
+    # Rounded up to the total it would pass no token.
+    uniform = torch.minimum(uniform, torch.nextafter(total, torch.zeros_like(total)))
+    return torch.searchsorted(mass, uniform, right=True)[..., 0]
