@@ -43,7 +43,9 @@ class VectorQuantizer(nn.Module):
        e_k \leftarrow e_k + \frac{(1 - γ) n_k}{N_k} (\bar x_k - e_k) $$
 
     which is the quotient of both averages, without smoothing: a code that nobody chooses stays
-    where it is, and γ = 0 is one step of k-means.
+    where it is, and γ = 0 is one step of k-means. At the n-th batch γ is at most (1+n)/(10+n):
+    the encoder moves fastest at first, and averages over a hundred batches would leave the
+    codebook behind, with most codes unused and hundreds of batches to go until they count as dead.
 
     All of it happens in training mode only: the first batch sets the codebook by k-means from
     random inputs of its own; codes whose N_k falls below `revive_below` times an even use take
@@ -59,7 +61,7 @@ class VectorQuantizer(nn.Module):
         codebook_size: K.
         code_dim: width of the codes; no projections where it equals `dim`.
         dim: width of inputs and outputs.
-        decay: γ.
+        decay: γ, after the first batches.
         commitment: β.
         revive_below: share of an even use under which a code is dead; 0 revives none.
         kmeans_steps: of the initialisation; 0 leaves the random inputs as they are.
@@ -75,6 +77,7 @@ class VectorQuantizer(nn.Module):
 
     codebook: Float[Tensor, "k d"]
     counts: Float[Tensor, " k"]
+    batches: Int64[Tensor, ""]
     initialised: Bool[Tensor, ""]
 
     def __init__(
@@ -109,6 +112,7 @@ class VectorQuantizer(nn.Module):
         self.project_out = nn.Linear(code_dim, dim) if projected else nn.Identity()
         self.register_buffer("codebook", torch.randn(codebook_size, code_dim))
         self.register_buffer("counts", torch.zeros(codebook_size))
+        self.register_buffer("batches", torch.tensor(0))
         self.register_buffer("initialised", torch.tensor(False))
         # The flag is in the state dict, so that a resumed run keeps its codebook; to read it
         # makes a GPU wait, so it is read once, and again after weights were loaded.
@@ -216,9 +220,11 @@ class VectorQuantizer(nn.Module):
             # `bincount` would make a GPU wait.
             return points.new_zeros(size).scatter_add_(0, indices, points.new_ones(len(indices)))
         batch, sums = cluster_sums(points, indices, size)
-        counts = self.decay * self.counts + (1 - self.decay) * batch
+        age = self.batches.to(batch.dtype)
+        decay = ((1 + age) / (10 + age)).clamp(max=self.decay)
+        counts = decay * self.counts + (1 - decay) * batch
         # (1 − γ) n_k / N_k, which is 0 for a code that the batch left alone.
-        step = (1 - self.decay) * batch / torch.where(batch > 0, counts, 1)
+        step = (1 - decay) * batch / torch.where(batch > 0, counts, 1)
         means = sums / batch.clamp(min=1)[:, None]
         codebook = self.codebook + step[:, None] * (means - self.codebook)
         if self.revive_below:
@@ -229,6 +235,7 @@ class VectorQuantizer(nn.Module):
             counts = torch.where(dead, threshold, counts)
         self.codebook.copy_(codebook)
         self.counts.copy_(counts)
+        self.batches.add_(1)
         return batch
 
     @staticmethod
