@@ -1,0 +1,125 @@
+"""Features that distances are measured in: Inception's from a file, or those of a classifier."""
+
+from pathlib import Path
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from probseq.metrics.image import (
+    ClassifierFeatures,
+    FeatureExtractor,
+    InceptionFeatures,
+    RandomConvolution,
+)
+from probseq_apps.data.generation import GenerationData
+from probseq_apps.experiments.generate_groups import FeatureSettings
+from probseq_apps.experiments.generate_tasks import ClassifierTask
+from probseq_apps.training.config import TrainConfig
+from probseq_apps.training.distributed import resolve_device
+from probseq_apps.training.loop import fit
+
+_WIDTH, _FEATURES = 32, 64
+_BATCH, _LEARNING_RATE = 64, 1e-3
+
+
+class SmallClassifier(nn.Module):
+    """Three strided convolutions, a layer of 64 features, and one of logits.
+
+    Args:
+        channels: 1 for grey images, 3 for colour.
+        num_classes: K.
+        seed: of the weights.
+    """
+
+    def __init__(self, channels: int, num_classes: int, *, seed: int) -> None:
+        super().__init__()
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(seed)
+            self.trunk = nn.Sequential(
+                *_convolution(channels, _WIDTH, stride=1),
+                *_convolution(_WIDTH, 2 * _WIDTH, stride=2),
+                *_convolution(2 * _WIDTH, 2 * _WIDTH, stride=2),
+                nn.AdaptiveAvgPool2d(4),
+                nn.Flatten(),
+                nn.Linear(32 * _WIDTH, _FEATURES),
+                nn.GELU(),
+            )
+            self.head = nn.Linear(_FEATURES, num_classes)
+
+    def forward(self, images: Float[Tensor, "n c h w"]) -> Float[Tensor, "n k"]:
+        """Logits of images in -1..1."""
+        return self.head(self.trunk(images))
+
+
+def make_extractor(
+    data: GenerationData,
+    settings: FeatureSettings,
+    folder: Path,
+    *,
+    seed: int,
+    device: str,
+    resume: bool = False,
+    progress: bool = True,
+) -> FeatureExtractor:
+    """Inception if its weights are named, else a classifier of the data, else random features.
+
+    The classifier is trained here, as a run of its own that can be resumed.
+
+    Args:
+        data: images, and labels if there are any.
+        settings: which features.
+        folder: of the classifier's run.
+        seed: of the classifier, or of the random convolution.
+        device: as `TrainConfig.device`.
+        resume: go on with the run that the folder holds.
+        progress: show a progress bar.
+
+    Returns:
+        The extractor on the device.
+
+    Raises:
+        FileNotFoundError: the file of Inception's weights is not there.
+        ValueError: it holds something else.
+    """
+    place = resolve_device(device)
+    if settings.inception_weights is not None:
+        return InceptionFeatures(settings.inception_weights).to(place)
+    if data.labels is None:
+        return RandomConvolution(data.channels, seed=0).to(place)
+    classifier = SmallClassifier(data.channels, len(data.class_names), seed=seed)
+    fit(
+        ClassifierTask(classifier),
+        (data.train, data.labels.train),
+        (data.validation, data.labels.validation),
+        _training(settings, seed, device),
+        folder,
+        resume=resume,
+        progress=progress,
+        label=f"classifier seed {seed}",
+        metadata={"experiment": "generate-classifier", "data": data.name},
+    )
+    name = f"classifier of {data.name}"
+    return ClassifierFeatures(classifier.trunk, classifier.head, name=name).to(place)
+
+
+def _convolution(inputs: int, outputs: int, *, stride: int) -> tuple[nn.Module, ...]:
+    return (
+        nn.Conv2d(inputs, outputs, 3, stride=stride, padding=1, bias=False),
+        nn.BatchNorm2d(outputs),
+        nn.GELU(),
+    )
+
+
+def _training(settings: FeatureSettings, seed: int, device: str) -> TrainConfig:
+    steps = settings.classifier_steps
+    return TrainConfig(
+        steps=steps,
+        batch_size=_BATCH,
+        learning_rate=_LEARNING_RATE,
+        warmup_steps=steps // 20,
+        schedule="cosine",
+        select="last",
+        seed=seed,
+        device=device,
+    )

@@ -1,0 +1,247 @@
+"""Whether the gain of pseudo videos survives a plain stem and controls of equal bits.
+
+Everything said here is a function of one run's numbers. "Clearly" means that Welch's t-test (5%)
+over the seeds tells two means apart; where standard errors overlap it never does.
+"""
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+from probseq_apps.report.generate_results import (
+    BASE,
+    FLOOR,
+    Group,
+    Measure,
+    Result,
+    fd_name,
+    groups_of,
+    priors_of,
+)
+from probseq_apps.report.summary import Summary, best_names
+
+State = Literal["survives", "fails controls", "no controls", "no gain", "worse", "undecided"]
+Order = Literal["better", "worse", "no clear difference", "undecided"]
+
+_GAINS: tuple[State, ...] = ("survives", "fails controls", "no controls")
+_PSNR = Measure("PSNR", " dB", "higher", ("reconstruction", "psnr"))
+
+
+class Verdict(NamedTuple):
+    """What a run says about the videos of one length.
+
+    Attributes:
+        measure: label of the number that it is about.
+        arm: the videos' arm.
+        stem: of the tokenizers.
+        state: the verdict.
+        text: the verdict with its numbers, for readers.
+    """
+
+    measure: str
+    arm: str
+    stem: str
+    state: State
+    text: str
+
+
+def verdict_notes(results: Sequence[Result], floors: Sequence[Result]) -> list[str]:
+    """All that a run's numbers say about its videos.
+
+    Args:
+        results: of all arms, stems and seeds.
+        floors: of patch k-means, with the names of the arms whose tokens it equals.
+    """
+    notes: list[str] = []
+    for measure in _measures(results):
+        found = verdicts(results, measure)
+        notes += [verdict.text for verdict in found]
+        notes += stem_notes(found)
+    return [*notes, *floor_notes(results, floors)]
+
+
+def verdicts(results: Sequence[Result], measure: Measure) -> list[Verdict]:
+    """A verdict for each stem and each length of videos that has the number.
+
+    Args:
+        results: of all arms, stems and seeds.
+        measure: the number to judge by.
+    """
+    groups = [g for g in groups_of(results) if g.summary(measure.path).mean is not None]
+    found: list[Verdict] = []
+    for stem in dict.fromkeys(group.stem for group in groups):
+        own = [group for group in groups if group.stem == stem]
+        base = next((group for group in own if group.arm == BASE), None)
+        for video in own:
+            if video.is_video and base is not None:
+                controls = [g for g in own if g.is_control and _of_length(g, video)]
+                found.append(_verdict(measure, video, base, controls))
+    return found
+
+
+def stem_notes(found: Sequence[Verdict]) -> list[str]:
+    """Whether gains depend on the stem; nothing where one stem alone was run.
+
+    Args:
+        found: the verdicts of one measure.
+    """
+    notes: list[str] = []
+    for arm in dict.fromkeys(verdict.arm for verdict in found):
+        states = {v.stem: v.state for v in found if v.arm == arm}
+        if not {"plain", "layernorm"} <= states.keys():
+            continue
+        about = f"{found[0].measure}, both stems: "
+        plain, normed = states["plain"] in _GAINS, states["layernorm"] in _GAINS
+        if "undecided" in states.values():
+            text = f"one seed doesn't decide whether a gain of {arm} depends on the stem."
+        elif plain and normed:
+            text = f"{arm} is clearly better than {BASE} with either stem."
+        elif normed:
+            text = (
+                f"{arm} is clearly better than {BASE} with the layernorm stem and not with the "
+                "plain one: the gain does not survive a plain stem."
+            )
+        elif plain:
+            text = f"{arm} is clearly better than {BASE} with the plain stem only."
+        else:
+            text = f"{arm} is not clearly better than {BASE} with either stem."
+        notes.append(about + text)
+    return notes
+
+
+def floor_notes(results: Sequence[Result], floors: Sequence[Result]) -> list[str]:
+    """Tokenizers whose mean PSNR lies below that of k-means on raw patches at equal tokens.
+
+    Args:
+        results: of all arms, stems and seeds.
+        floors: of patch k-means, with the names of the arms whose tokens it equals.
+    """
+    floor = {group.arm: group.summary(_PSNR.path).mean for group in groups_of(floors)}
+    below: list[str] = []
+    compared = 0
+    for group in groups_of(results):
+        own, least = group.summary(_PSNR.path).mean, floor.get(group.arm)
+        if own is not None and least is not None:
+            compared += 1
+            if own < least:
+                below.append(f"{group.name} ({own - least:.2f} dB)")
+    if not compared:
+        return []
+    if not below:
+        return [f"Floor: all tokenizers lie above {FLOOR} at equal tokens, by their mean PSNR."]
+    return [f"Floor: below {FLOOR} at equal tokens, by their mean PSNR: {', '.join(below)}."]
+
+
+def order_of(first: Summary, second: Summary, measure: Measure) -> Order:
+    """How the first stands to the second.
+
+    Args:
+        first: the one in question.
+        second: what it is compared with.
+        measure: tells which end is good.
+
+    Returns:
+        `undecided` where either has fewer than two seeds.
+    """
+    if first.standard_error is None or second.standard_error is None:
+        return "undecided"
+    best = best_names({"first": first, "second": second}, measure.direction)
+    if not best:
+        return "no clear difference"
+    return "better" if "first" in best else "worse"
+
+
+def _verdict(measure: Measure, video: Group, base: Group, controls: Sequence[Group]) -> Verdict:
+    own = video.summary(measure.path)
+    others = [base, *controls]
+    summaries = [other.summary(measure.path) for other in others]
+    orders: list[Order] = [order_of(own, summary, measure) for summary in summaries]
+    compared = ", ".join(
+        f"{other.arm} {_number(summary, measure)}{_bits(video, other)} "
+        f"({_relation(own, summary, order, measure)})"
+        for other, summary, order in zip(others, summaries, orders, strict=True)
+    )
+    unbeaten = [g.arm for g, order in zip(controls, orders[1:], strict=True) if order != "better"]
+    state = _state(orders[0], orders[1:])
+    said = _SAID[state].format(
+        video=video.arm,
+        base=base.arm,
+        controls=" and ".join(group.arm for group in controls),
+        unbeaten=" and ".join(unbeaten),
+    )
+    text = (
+        f"{measure.label}, stem {video.stem}: {video.arm} {_number(own, measure)} against "
+        f"{compared}. {said}"
+    )
+    return Verdict(measure.label, video.arm, video.stem, state, text)
+
+
+_SAID: dict[State, str] = {
+    "survives": "The gain over {base} survives: {video} is clearly better than {controls} too.",
+    "fails controls": (
+        "{video} is clearly better than {base}, but the gain does not survive the controls: "
+        "it is not clearly better than {unbeaten}."
+    ),
+    "no controls": (
+        "{video} is clearly better than {base}; no control of equal bits was run, so that "
+        "bits may be the whole of it."
+    ),
+    "no gain": "No clear difference between {video} and {base}: these runs show no gain.",
+    "worse": "{video} is clearly worse than {base}.",
+    "undecided": "One seed has no error: nothing is decided.",
+}
+
+
+def _state(base: Order, controls: Sequence[Order]) -> State:
+    if base == "undecided" or "undecided" in controls:
+        return "undecided"
+    if base == "no clear difference":
+        return "no gain"
+    if base == "worse":
+        return "worse"
+    if not controls:
+        return "no controls"
+    return "survives" if set(controls) == {"better"} else "fails controls"
+
+
+def _relation(own: Summary, other: Summary, order: Order, measure: Measure) -> str:
+    """How the other one stands, from where the video is."""
+    if order == "undecided":
+        higher = (other.mean or 0.0) > (own.mean or 0.0)
+        good = higher == (measure.direction == "higher")
+        same = other.mean == own.mean
+        return "the same" if same else ("better" if good else "worse") + " in this seed"
+    if order == "no clear difference":
+        return order
+    return "clearly worse" if order == "better" else "clearly better"
+
+
+def _number(summary: Summary, measure: Measure) -> str:
+    digits = 2 if abs(summary.mean or 0.0) >= 1.0 else 4
+    error = summary.standard_error
+    around = "" if error is None else f"±{error:.{digits}f}"
+    return f"{summary.mean:.{digits}f}{around}{measure.unit}"
+
+
+def _bits(video: Group, other: Group) -> str:
+    """Bits of a control that are not those of the video."""
+    if not other.is_control or other.fact("bits") == video.fact("bits"):
+        return ""
+    return f" at {other.fact('bits'):,.0f} bits, not {video.fact('bits'):,.0f},"
+
+
+def _of_length(control: Group, video: Group) -> bool:
+    """Whether a control belongs to the videos of a length; half patches belong to all."""
+    return control.fact("frames") in (1, video.fact("frames"))
+
+
+def _measures(results: Sequence[Result]) -> list[Measure]:
+    distance = fd_name(results)
+    found = [
+        _PSNR,
+        Measure(f"{distance} of reconstructions", "", "lower", ("reconstruction", "fd")),
+    ]
+    found += [
+        Measure(f"{distance} of samples, {prior} prior", "", "lower", ("generation", prior, "fd"))
+        for prior in priors_of(results)
+    ]
+    return found
