@@ -93,11 +93,10 @@ class TokenCache:
                     f"{folder} holds tokens of another {name}: {manifest[name]}, not {value}; "
                     "write the cache anew"
                 )
+        shape = tuple(manifest["shape"][1:])
         return cls(
             tokens=_read_tokens(folder, manifest),
-            grid=TokenGrid(
-                codebook_size=manifest["codebook_size"], shape=tuple(manifest["shape"][1:])
-            ),
+            grid=TokenGrid(codebook_size=manifest["codebook_size"], shape=shape),
             tokenizer_fingerprint=manifest["tokenizer"],
             corruption=PseudoVideoConfig(**manifest["corruption"]),
             seed=manifest["seed"],
@@ -189,7 +188,6 @@ def _check_arguments(
         raise ValueError(f"images must be floating point or uint8, got {images.dtype}")
 
 
-@torch.inference_mode()
 def _encode(
     tokenizer: Tokenizer, images: Tensor, start: int, config: PseudoVideoConfig, seed: int
 ) -> Int64[Tensor, "b t h w"]:
@@ -198,10 +196,13 @@ def _encode(
     if images.dtype == torch.uint8:
         images = images / 127.5 - 1.0
     index = torch.arange(start, start + len(images), device=device)
+    # Outside of inference mode, whose tensors cannot be trained on: blur matrices are kept.
+    videos = pseudo_videos(images, config, seed=seed, epoch=0, index=index)
     training = tokenizer.training
     tokenizer.eval()
     try:
-        return tokenizer.encode(pseudo_videos(images, config, seed=seed, epoch=0, index=index))
+        with torch.inference_mode():
+            return tokenizer.encode(videos)
     finally:
         tokenizer.train(training)
 
@@ -215,7 +216,7 @@ def hash_images(images: Shaped[Tensor, "n c h w"]) -> str:
     digest = hashlib.sha256(f"{tuple(images.shape)}:{images.dtype};".encode())
     # A batch at a time: images on another device or with strides are copied before they are hashed.
     for batch in images.split(1024):
-        digest.update(batch.cpu().numpy().tobytes())
+        digest.update(batch.cpu().contiguous().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()[:32]
 
 
@@ -246,6 +247,11 @@ def _read_tokens(folder: Path, manifest: dict[str, Any]) -> Int16[Tensor, "n t h
         mapped = np.load(path, mmap_mode="c", allow_pickle=False)
     except FileNotFoundError as error:
         raise FileNotFoundError(f"{folder} holds a manifest and no {TOKENS}") from error
+    if mapped.dtype != np.int16 or list(mapped.shape) != manifest["shape"]:
+        raise ValueError(
+            f"{path} must hold int16 of shape {manifest['shape']}, "
+            f"got {mapped.dtype} of {list(mapped.shape)}"
+        )
     return torch.from_numpy(mapped)
 
 

@@ -1,0 +1,349 @@
+import hashlib
+import json
+import os
+import signal
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from pseudovideo.corruptions import PseudoVideoConfig, pseudo_videos
+from pseudovideo.pretrained import fingerprint
+from pseudovideo.priors.masked import MaskedConfig, MaskedPrior
+from pseudovideo.token_cache import TokenCache, hash_images, write_token_cache
+from pseudovideo.tokenizers.build import build_tokenizer
+from pseudovideo.tokenizers.config import TokenizerConfig
+from pseudovideo.tokenizers.tokenizer import Tokenizer
+
+BLUR = PseudoVideoConfig(num_frames=4)
+NOISE = PseudoVideoConfig(num_frames=4, kind="high-order-noise", beta_max=0.3)
+
+
+def small_tokenizer(seed: int = 0, **changes: Any) -> Tokenizer:
+    torch.manual_seed(seed)
+    settings = {
+        "num_frames": 4,
+        "image_size": 16,
+        "channels": 1,
+        "dim": 16,
+        "num_heads": 2,
+        "spatial_depth": 1,
+        "temporal_depth": 1,
+        "codebook_size": 64,
+        "code_dim": 4,
+    }
+    return build_tokenizer(TokenizerConfig(**{**settings, **changes}))
+
+
+@pytest.fixture(scope="module")
+def tokenizer(digits: Tensor) -> Tokenizer:
+    """A tokenizer whose codebook was set by one batch of digits."""
+    tokenizer = small_tokenizer()
+    torch.manual_seed(1)
+    with torch.no_grad():
+        tokenizer.train()(pseudo_videos(digits[:64], BLUR))
+    return tokenizer
+
+
+def leftovers(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir() if path.name.startswith("."))
+
+
+def test_tokens_on_disk_are_those_of_each_image_by_itself(
+    tokenizer: Tokenizer, digits: Tensor, tmp_path: Path
+) -> None:
+    images = digits[:50]
+    written = write_token_cache(tmp_path / "new" / "tokens", tokenizer, images, BLUR, batch_size=23)
+    expected = torch.cat([tokenizer.encode(pseudo_videos(image[None], BLUR)) for image in images])
+    opened = TokenCache.open(tmp_path / "new" / "tokens", tokenizer=tokenizer, config=BLUR)
+    for cache in (written, opened):
+        assert cache.tokens.dtype == torch.int16
+        assert torch.equal(cache.tokens.long(), expected)
+        assert cache.grid == tokenizer.grid
+        assert cache.corruption == BLUR
+        assert cache.tokenizer_fingerprint == fingerprint(tokenizer)
+    assert len(expected.unique()) > 20
+    assert leftovers(tmp_path / "new" / "tokens") == []
+
+
+def test_tokens_are_mapped_from_a_plain_numpy_file_that_nothing_changes(
+    tokenizer: Tokenizer, digits: Tensor, tmp_path: Path
+) -> None:
+    cache = write_token_cache(tmp_path, tokenizer, digits[:10], BLUR)
+    file = tmp_path / "tokens.npy"
+    before = file.read_bytes()
+    plain = np.load(file, allow_pickle=False)
+    assert plain.dtype == np.dtype("<i2")
+    assert (plain == cache.tokens.numpy()).all()
+    if Path("/proc/self/maps").exists():
+        assert str(file) in Path("/proc/self/maps").read_text()
+    cache.tokens.fill_(0)
+    assert file.read_bytes() == before
+
+
+def test_encoding_leaves_a_tokenizer_in_training_as_it_was(
+    tokenizer: Tokenizer, digits: Tensor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    states: list[tuple[bool, bool]] = []
+    encode = Tokenizer.encode
+
+    def spy(self: Tokenizer, videos: Tensor) -> Tensor:
+        states.append((self.training, torch.is_inference_mode_enabled()))
+        return encode(self, videos)
+
+    monkeypatch.setattr(Tokenizer, "encode", spy)
+    before = fingerprint(tokenizer)
+    training = write_token_cache(tmp_path / "a", tokenizer.train(), digits[:40], BLUR)
+    assert tokenizer.training
+    evaluating = write_token_cache(tmp_path / "b", tokenizer.eval(), digits[:40], BLUR)
+    assert not tokenizer.training
+    assert states == [(False, True), (False, True)]
+    assert fingerprint(tokenizer) == before
+    assert torch.equal(training.tokens, evaluating.tokens)
+
+
+def test_noise_is_the_draw_of_seed_and_epoch_zero_whatever_the_batches(
+    tokenizer: Tokenizer, digits: Tensor, tmp_path: Path
+) -> None:
+    images = digits[:30]
+    one = write_token_cache(tmp_path / "1", tokenizer, images, NOISE, seed=5, batch_size=7)
+    other = write_token_cache(tmp_path / "2", tokenizer, images, NOISE, seed=5, batch_size=30)
+    seed = write_token_cache(tmp_path / "3", tokenizer, images, NOISE, seed=6)
+    expected = tokenizer.encode(pseudo_videos(images, NOISE, seed=5, epoch=0))
+    assert torch.equal(one.tokens.long(), expected)
+    assert torch.equal(one.tokens, other.tokens)
+    assert (one.tokens != seed.tokens).float().mean() > 0.05
+    assert one.seed == 5
+
+
+def test_pixels_of_bytes_give_the_tokens_of_their_values(
+    tokenizer: Tokenizer, digits: Tensor, tmp_path: Path
+) -> None:
+    pixels = ((digits[:20] + 1) * 127.5).round().to(torch.uint8)
+    cache = write_token_cache(tmp_path, tokenizer, pixels, BLUR)
+    values = pixels.double() * 2 / 255 - 1
+    expected = tokenizer.encode(pseudo_videos(values.float(), BLUR))
+    # Rounding of 2x/255 − 1 may move a patch over the border between two codes.
+    assert (cache.tokens == expected).float().mean() > 0.99
+
+
+def test_images_of_one_frame_have_one_slot(digits: Tensor, tmp_path: Path) -> None:
+    tokenizer = small_tokenizer(num_frames=1, temporal_patch=1, temporal_depth=0)
+    config = PseudoVideoConfig(num_frames=1)
+    cache = write_token_cache(tmp_path, tokenizer, digits[:12], config)
+    assert torch.equal(cache.tokens.long(), tokenizer.encode(digits[:12, None]))
+    assert cache.tokens.shape == (12, 1, 4, 4)
+
+
+def test_progress_tells_the_images_of_each_batch(
+    tokenizer: Tokenizer, digits: Tensor, tmp_path: Path
+) -> None:
+    told: list[int] = []
+    write_token_cache(tmp_path, tokenizer, digits[:25], BLUR, batch_size=10, progress=told.append)
+    assert told == [10, 10, 5]
+
+
+def test_a_prior_learns_from_the_stored_tokens_themselves(
+    tokenizer: Tokenizer, digits: Tensor, tmp_path: Path
+) -> None:
+    cache = write_token_cache(tmp_path, tokenizer, digits[:16], BLUR)
+    prior = MaskedPrior(
+        MaskedConfig(
+            codebook_size=64,
+            grid=cache.grid.shape,
+            tokenizer_fingerprint=cache.tokenizer_fingerprint,
+            dim=8,
+            depth=1,
+            num_heads=2,
+        )
+    )
+    prior.check_cache(cache)
+    rows = torch.tensor([3, 1, 15])
+    losses = [
+        prior.loss(tokens[rows], generator=torch.Generator().manual_seed(0))
+        for tokens in (cache.tokens, cache.tokens.long())
+    ]
+    assert losses[0] == losses[1]
+    losses[0].backward()
+
+
+# What does not fit
+
+
+def test_tokens_of_something_else_are_refused_with_what_differs(
+    tokenizer: Tokenizer, digits: Tensor, tmp_path: Path
+) -> None:
+    images = digits[:8]
+    write_token_cache(tmp_path, tokenizer, images, BLUR, seed=3)
+    TokenCache.open(tmp_path, tokenizer=tokenizer, config=BLUR, images=images, seed=3)
+    touched = images.clone()
+    touched[-1, 0, -1, -1] += 1e-6
+    with pytest.raises(ValueError, match=f"another tokenizer: {fingerprint(tokenizer)}, not"):
+        TokenCache.open(tmp_path, tokenizer=small_tokenizer(9))
+    with pytest.raises(ValueError, match=r"another corruption: .*'blur'.*, not .*'repeat'"):
+        TokenCache.open(tmp_path, config=PseudoVideoConfig(num_frames=4, kind="repeat"))
+    with pytest.raises(ValueError, match=r"another corruption: .*0\.05.*, not .*0\.050001"):
+        TokenCache.open(tmp_path, config=PseudoVideoConfig(num_frames=4, blur_rate=0.050001))
+    with pytest.raises(ValueError, match="another images: "):
+        TokenCache.open(tmp_path, images=touched)
+    with pytest.raises(ValueError, match="another images: "):
+        TokenCache.open(tmp_path, images=images[:7])
+    with pytest.raises(ValueError, match="another seed: 3, not 0; write the cache anew"):
+        TokenCache.open(tmp_path, seed=0)
+
+
+def test_the_hash_of_images_knows_values_order_shape_and_type(digits: Tensor) -> None:
+    images = digits[:6]
+    hashes = {
+        hash_images(variant)
+        for variant in (images, images.flip(0), images.double(), images.flatten(2)[..., None])
+    }
+    assert len(hashes) == 4
+    assert hash_images(images.mT.contiguous().mT) == hash_images(images)
+
+
+@pytest.mark.parametrize(
+    ("settings", "config", "spoil", "message"),
+    [
+        ({}, PseudoVideoConfig(num_frames=8), None, "num_frames=4 as the tokenizer, got 8"),
+        ({"codebook_size": 32769}, BLUR, None, "at most 32768 codes.* got 32769"),
+        ({"channels": 3}, BLUR, None, "channels"),
+        ({"image_size": 8}, BLUR, None, r"\(4, 1, 8, 8\)"),
+        ({}, BLUR, lambda x: x + 1.5, "-1"),
+        ({}, BLUR, lambda x: x * torch.nan, "-1"),
+        ({}, BLUR, lambda x: x[:0], "n >= 1"),
+        ({}, BLUR, lambda x: x[0], r"\(n, channels, height, width\)"),
+        ({}, BLUR, lambda x: x.long(), "floating point or uint8, got torch.int64"),
+    ],
+)
+@pytest.mark.usefixtures("plain_calls")
+def test_images_and_settings_that_do_not_fit_are_refused(
+    digits: Tensor,
+    tmp_path: Path,
+    settings: dict[str, int],
+    config: PseudoVideoConfig,
+    spoil: Callable[[Tensor], Tensor] | None,
+    message: str,
+) -> None:
+    images = digits[:5] if spoil is None else spoil(digits[:5])
+    with pytest.raises(ValueError, match=message):
+        write_token_cache(tmp_path, small_tokenizer(**settings), images, config)
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(FileNotFoundError, match="holds no finished token cache"):
+        TokenCache.open(tmp_path)
+
+
+def test_a_batch_of_nothing_is_refused(
+    tokenizer: Tokenizer, digits: Tensor, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match="batch_size must be at least 1, got 0"):
+        write_token_cache(tmp_path, tokenizer, digits[:5], BLUR, batch_size=0)
+
+
+def test_the_last_of_32768_codes_survives_int16(
+    digits: Tensor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokenizer = small_tokenizer(codebook_size=2**15)
+    last = torch.full((5, 2, 4, 4), 2**15 - 1)
+    monkeypatch.setattr(Tokenizer, "encode", lambda *_: last)
+    cache = write_token_cache(tmp_path, tokenizer, digits[:5], BLUR)
+    assert torch.equal(cache.tokens.long(), last)
+
+
+# Crashes and damage
+
+
+def test_a_killed_writer_leaves_nothing_that_opens_and_the_next_one_starts_anew(
+    tokenizer: Tokenizer, digits: Tensor, tmp_path: Path
+) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of threads: torch has one here
+        child = os.fork()
+    if not child:  # a fork: a new interpreter would load torch for seconds
+        signal.alarm(60)
+        write_token_cache(
+            tmp_path,
+            tokenizer,
+            digits[:9],
+            BLUR,
+            batch_size=3,
+            progress=lambda _: os.kill(os.getpid(), signal.SIGKILL),
+        )
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    assert len(leftovers(tmp_path)) == 1
+    with pytest.raises(FileNotFoundError, match="holds no finished token cache"):
+        TokenCache.open(tmp_path)
+    cache = write_token_cache(tmp_path, tokenizer, digits[:9], BLUR)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["manifest.json", "tokens.npy"]
+    assert torch.equal(cache.tokens, TokenCache.open(tmp_path, images=digits[:9]).tokens)
+
+
+def test_a_cache_stays_until_the_new_one_is_whole(
+    tokenizer: Tokenizer, digits: Tensor, tmp_path: Path
+) -> None:
+    old = write_token_cache(tmp_path, tokenizer, digits[:9], BLUR).tokens.clone()
+
+    def fail(_: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_token_cache(tmp_path, tokenizer, digits[9:20], BLUR, progress=fail)
+    assert leftovers(tmp_path) == []
+    assert torch.equal(TokenCache.open(tmp_path, images=digits[:9]).tokens, old)
+    new = write_token_cache(tmp_path, tokenizer, digits[9:20], BLUR)
+    assert len(new.tokens) == 11
+    with pytest.raises(ValueError, match="another images"):
+        TokenCache.open(tmp_path, images=digits[:9])
+
+
+def rewrite(folder: Path, **changes: object) -> None:
+    values = json.loads((folder / "manifest.json").read_text())
+    (folder / "manifest.json").write_text(json.dumps({**values, **changes}))
+
+
+def hashed(folder: Path) -> str:
+    return hashlib.sha256((folder / "tokens.npy").read_bytes()).hexdigest()
+
+
+def pickled(folder: Path) -> None:
+    np.save(folder / "tokens.npy", np.array([{"a": 1}], dtype=object), allow_pickle=True)
+    rewrite(folder, sha256=hashed(folder))
+
+
+def reshaped(folder: Path) -> None:
+    np.save(folder / "tokens.npy", np.zeros((4, 2, 4, 3), dtype=np.int16))
+    rewrite(folder, sha256=hashed(folder))
+
+
+@pytest.mark.parametrize(
+    ("damage", "error", "message"),
+    [
+        (lambda f: os.truncate(f / "tokens.npy", 200), ValueError, "does not hold the tokens"),
+        (lambda f: (f / "tokens.npy").unlink(), FileNotFoundError, "a manifest and no tokens.npy"),
+        (lambda f: (f / "manifest.json").unlink(), FileNotFoundError, "no finished token cache"),
+        (lambda f: (f / "manifest.json").write_text("{"), ValueError, "manifest.json is damaged"),
+        (lambda f: (f / "manifest.json").write_text("[]"), ValueError, "not the manifest of"),
+        (lambda f: rewrite(f, more=1), ValueError, "not the manifest of a token cache"),
+        (lambda f: rewrite(f, format=2), ValueError, "of format 1, got 2"),
+        (pickled, ValueError, "Python objects in dtype"),
+        (reshaped, ValueError, r"must hold int16 of shape \[4, 2, 4, 4\], got .* \[4, 2, 4, 3\]"),
+    ],
+)
+def test_damaged_files_are_refused(
+    tokenizer: Tokenizer,
+    digits: Tensor,
+    tmp_path: Path,
+    damage: Callable[[Path], object],
+    error: type[Exception],
+    message: str,
+) -> None:
+    write_token_cache(tmp_path, tokenizer, digits[:4], BLUR)
+    damage(tmp_path)
+    with pytest.raises(error, match=message):
+        TokenCache.open(tmp_path)
