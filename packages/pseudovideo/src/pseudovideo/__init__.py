@@ -1,7 +1,49 @@
-"""Image generation through pseudo videos: an image is the last frame of its own corruptions."""
+"""Image generation through pseudo videos: an image is the last frame of its own corruptions.
+
+An image becomes a video (`pseudo_videos`), a tokenizer turns videos into grids of tokens (`VQVAE`,
+`CViViT`), and a prior learns the grids (`AutoregressivePrior`, `MaskedPrior`) and draws new ones.
+"""
 
 from importlib.metadata import version
 
-__all__ = ["__version__"]
+from pseudovideo.corruptions import PseudoVideoConfig, pseudo_videos
+from pseudovideo.grid import TokenGrid
+from pseudovideo.priors import (
+    AutoregressiveConfig,
+    AutoregressivePrior,
+    MaskedConfig,
+    MaskedPrior,
+)
+from pseudovideo.token_cache import TokenCache, write_token_cache
+from pseudovideo.tokenizers import (
+    VQVAE,
+    CViViT,
+    PatchKMeans,
+    TokenizerConfig,
+    build_tokenizer,
+    load_tokenizer,
+)
+from pseudovideo.tokenizers.objective import ObjectiveConfig, TokenizerObjective
+
+__all__ = [
+    "VQVAE",
+    "AutoregressiveConfig",
+    "AutoregressivePrior",
+    "CViViT",
+    "MaskedConfig",
+    "MaskedPrior",
+    "ObjectiveConfig",
+    "PatchKMeans",
+    "PseudoVideoConfig",
+    "TokenCache",
+    "TokenGrid",
+    "TokenizerConfig",
+    "TokenizerObjective",
+    "__version__",
+    "build_tokenizer",
+    "load_tokenizer",
+    "pseudo_videos",
+    "write_token_cache",
+]
 
 __version__ = version("pseudovideo")
