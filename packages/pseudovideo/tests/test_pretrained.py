@@ -121,10 +121,10 @@ def test_a_crash_before_the_first_file_leaves_the_old_model(
 def test_a_setting_that_json_would_change_is_refused_when_saved(
     value: object, tmp_path: Path
 ) -> None:
+    model = toy()
+    object.__setattr__(model.config, "shape", value)
     with pytest.raises(ValueError, match=r"ToyConfig\.shape must be a number, string"):
-        toy_of_any = Toy(ToyConfig())
-        object.__setattr__(toy_of_any.config, "shape", value)
-        toy_of_any.save_pretrained(tmp_path)
+        model.save_pretrained(tmp_path)
     assert not list(tmp_path.iterdir())
 
 

@@ -60,9 +60,9 @@ def test_a_cvivit_of_an_odd_number_of_frames_is_refused_for_any_patch(frames: in
 def test_settings_of_images_and_of_videos_are_not_mixed_up() -> None:
     image = TokenizerConfig(**{**SMALL, **IMAGE})
     video = TokenizerConfig(num_frames=4, **SMALL)
-    with pytest.raises(ValueError, match="num_frames must be even.*images need a VQVAE"):
+    with pytest.raises(ValueError, match=r"num_frames must be even.*images need a VQVAE"):
         CViViT(image)
-    with pytest.raises(ValueError, match="num_frames must be 1 in a VQVAE.*need a CViViT"):
+    with pytest.raises(ValueError, match=r"num_frames must be 1 in a VQVAE.*need a CViViT"):
         VQVAE(video)
     with pytest.raises(ValueError, match="temporal_depth must be 0 in a VQVAE, got 1"):
         VQVAE(TokenizerConfig(**{**SMALL, **IMAGE, "temporal_depth": 1}))

@@ -1,0 +1,128 @@
+"""Bad input from outside: every refusal names what was expected and what came."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from pseudovideo.tokenizers import VQVAE, CViViT, PatchKMeans, Tokenizer, TokenizerConfig
+
+CONFIG = TokenizerConfig(
+    num_frames=4,
+    image_size=8,
+    dim=16,
+    num_heads=2,
+    spatial_depth=1,
+    temporal_depth=1,
+    codebook_size=8,
+    code_dim=4,
+)
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    torch.manual_seed(0)
+    model = CViViT(CONFIG)
+    model(torch.rand(2, 4, 3, 8, 8) * 2 - 1)
+    return model.eval()
+
+
+@pytest.fixture(scope="module")
+def clusters() -> PatchKMeans:
+    model = PatchKMeans(CONFIG)
+    model.fit(torch.rand(2, 4, 3, 8, 8) * 2 - 1, iterations=1)
+    return model
+
+
+SHAPES = [
+    (torch.zeros(2, 3, 8, 8), r"5 dimensions.*got shape \(2, 3, 8, 8\).*images\[:, None\]"),
+    (torch.zeros(2, 3, 3, 8, 8), r"=\(4, 3, 8, 8\), got \(3, 3, 8, 8\)"),
+    (torch.zeros(2, 4, 3, 8, 12), r"=\(4, 3, 8, 8\), got \(4, 3, 8, 12\)"),
+    (torch.zeros(2, 4, 3, 16, 16), r"=\(4, 3, 8, 8\), got \(4, 3, 16, 16\)"),
+    (
+        torch.zeros(2, 4, 1, 8, 8),
+        r"channels=3 \(colour images\), got 1 \(grey images\)",
+    ),
+    (torch.zeros(2, 4, 4, 8, 8), r"channels=3 \(colour images\), got 4$"),
+    (torch.zeros(2, 4, 3, 8, 8, dtype=torch.uint8), r"floating point.*uint8.*/ 127\.5 - 1"),
+]
+
+
+@pytest.mark.parametrize(("videos", "message"), SHAPES)
+@pytest.mark.parametrize("call", ["encode", "reconstruct", "forward"])
+def test_videos_of_another_shape_or_type_are_refused(
+    call: str, videos: Tensor, message: str, tokenizer: Tokenizer, plain_calls: None
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        getattr(tokenizer, call)(videos)
+
+
+@pytest.mark.parametrize(("videos", "message"), SHAPES)
+@pytest.mark.parametrize("call", ["encode", "reconstruct", "fit"])
+def test_patch_k_means_refuses_the_same_videos(
+    call: str, videos: Tensor, message: str, clusters: PatchKMeans, plain_calls: None
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        getattr(clusters, call)(videos)
+
+
+def video(frame: int, value: float) -> Tensor:
+    videos = torch.zeros(1, 4, 3, 8, 8)
+    videos[0, frame, 2, 7, 7] = value
+    return videos
+
+
+@pytest.mark.parametrize(
+    ("videos", "message"),
+    [
+        (video(-1, 1.01), r"-1\.\.1 in their last frame, the image, got 0\.\.1\.01"),
+        (video(-1, -1.01), r"in their last frame, the image, got -1\.01\.\.0"),
+        (video(-1, 255.0), r"in their last frame, the image, got 0\.\.255"),
+        (video(-1, float("nan")), "in their last frame, the image, got nan"),
+        (video(0, 255.0), r"values in -1\.\.1 \(noise may leave it, up to 8\), got 0\.\.255"),
+        (video(0, -9.0), r"noise may leave it, up to 8\), got -9\.\.0"),
+        (video(1, float("nan")), "noise may leave it.*got nan"),
+        (video(1, float("inf")), "noise may leave it.*inf"),
+        (torch.zeros(0, 4, 3, 8, 8), r"videos must not be empty, got shape \(0, 4, 3, 8, 8\)"),
+    ],
+)
+@pytest.mark.parametrize("call", ["encode", "reconstruct"])
+def test_values_that_are_no_pixels_are_refused(
+    call: str, videos: Tensor, message: str, tokenizer: Tokenizer, clusters: PatchKMeans
+) -> None:
+    for model in (tokenizer, clusters):
+        with pytest.raises(ValueError, match=message):
+            getattr(model, call)(videos)
+
+
+def test_rounding_and_noise_beyond_the_range_are_taken(tokenizer: Tokenizer) -> None:
+    assert tokenizer.encode(video(-1, 1.0005)).shape == (1, 2, 2, 2)
+    assert tokenizer.encode(video(0, 2.5)).shape == (1, 2, 2, 2)
+
+
+@pytest.mark.parametrize(
+    ("indices", "message"),
+    [
+        (torch.zeros(1, 2, 2, dtype=torch.int64), r"=\(b, 2, 2, 2\), got \(1, 2, 2\)"),
+        (torch.zeros(1, 3, 2, 2, dtype=torch.int64), r"=\(b, 2, 2, 2\), got \(1, 3, 2, 2\)"),
+        (torch.full((1, 2, 2, 2), 8), r"indices must be in 0\.\.7 .*got 8\.\.8"),
+        (torch.full((1, 2, 2, 2), -1), r"indices must be in 0\.\.7 .*got -1\.\.-1"),
+        (torch.zeros(1, 2, 2, 2, dtype=torch.int16), "indices must be int64, got torch.int16"),
+        (torch.zeros(1, 2, 2, 2), "indices must be int64, got torch.float32"),
+        (torch.zeros(0, 2, 2, 2, dtype=torch.int64), "indices must not be empty"),
+    ],
+)
+def test_tokens_of_another_grid_or_codebook_are_refused(
+    indices: Tensor, message: str, tokenizer: Tokenizer, clusters: PatchKMeans, plain_calls: None
+) -> None:
+    for model in (tokenizer, clusters):
+        with pytest.raises(ValueError, match=message):
+            model.decode(indices)
+
+
+def test_colour_images_are_refused_where_grey_ones_are_expected(plain_calls: None) -> None:
+    settings: dict[str, Any] = {"num_frames": 1, "temporal_patch": 1, "temporal_depth": 0}
+    model = VQVAE(TokenizerConfig(channels=1, image_size=8, dim=16, num_heads=2, **settings))
+    with pytest.raises(ValueError, match=r"=1 \(grey images\), got 3 \(colour images\)"):
+        model.encode(torch.zeros(1, 1, 3, 8, 8))
