@@ -1,0 +1,291 @@
+"""The autoregressive prior: order, cache, loss, samples."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from pseudovideo.grid import TokenGrid
+from pseudovideo.layers import StackDecoder
+from pseudovideo.pretrained import fingerprint
+from pseudovideo.priors import AutoregressiveConfig, AutoregressivePrior
+
+
+def seeded(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def small_prior(
+    grid: tuple[int, int, int] = (2, 2, 3), codebook_size: int = 5, *, trained: bool = True
+) -> AutoregressivePrior:
+    torch.manual_seed(0)
+    config = AutoregressiveConfig(
+        codebook_size=codebook_size, grid=grid, dim=24, depth=3, num_heads=4
+    )
+    prior = AutoregressivePrior(config)
+    if trained:  # Fresh weights hardly tell tokens and places apart.
+        with torch.no_grad():
+            for weight in (prior.start, prior.embedding.weight, *prior.positions.parameters()):
+                weight.mul_(40.0)
+            prior.head.weight.normal_(std=0.5)
+            prior.norm.bias.uniform_(-0.5, 0.5)
+    return prior
+
+
+def random_tokens(prior: AutoregressivePrior, n: int, seed: int = 1) -> Tensor:
+    shape = (n, *prior.grid.shape)
+    return torch.randint(prior.grid.codebook_size, shape, generator=seeded(seed))
+
+
+class Pixels(nn.Module):
+    """A tokenizer of images of one slot, whose frames are its tokens."""
+
+    def __init__(self, grid: TokenGrid) -> None:
+        super().__init__()
+        self.grid = grid
+        self.weight = nn.Parameter(torch.ones(1))
+
+    def decode(self, indices: Tensor) -> Tensor:
+        return indices[:, :, None].float() * self.weight
+
+
+# Logits and loss
+
+
+def test_logits_are_those_of_the_network_written_out() -> None:
+    prior = small_prior().double()
+    tokens = random_tokens(prior, 2)
+    expected = []
+    for video in tokens:
+        x, before = [], prior.start
+        for t in range(2):
+            for r in range(2):
+                for c in range(3):
+                    place = prior.positions
+                    x.append(before + place.time[t] + place.rows[r] + place.columns[c])
+                    before = prior.embedding.weight[video[t, r, c]]
+        h = torch.stack(x)[None]
+        for block in prior.blocks:
+            h = block(h, causal=True)
+        expected.append(prior.norm(h[0]) @ prior.head.weight.T)
+    torch.testing.assert_close(prior(tokens), torch.stack(expected))
+
+
+def test_a_token_changes_the_logits_of_later_tokens_only() -> None:
+    prior = small_prior().double()
+    tokens = random_tokens(prior, 1)
+    logits = prior(tokens)
+    for i in range(12):
+        other = tokens.flatten(1).clone()
+        other[0, i] = (other[0, i] + 1) % 5
+        changed = (prior(other.view_as(tokens)) != logits).any(-1)[0]
+        assert not changed[: i + 1].any()
+        assert changed[i + 1 :].all()
+
+
+def test_no_gradient_leaks_from_later_embeddings() -> None:
+    prior = small_prior(codebook_size=12).double()
+    tokens = torch.arange(12).view(1, 2, 2, 3)  # Each token once: its embedding is its place.
+    direction = torch.randn(5, 12, generator=seeded(2), dtype=torch.float64)
+    loss = (prior(tokens)[0, :5] * direction).sum()
+    (gradient,) = torch.autograd.grad(loss, prior.embedding.weight)
+    assert torch.equal(gradient[4:], torch.zeros_like(gradient[4:]))
+    assert (gradient[:4].norm(dim=-1) > 0).all()
+
+
+def test_the_loss_is_the_mean_negative_log_probability_in_nats() -> None:
+    prior = small_prior().double()
+    tokens = random_tokens(prior, 3)
+    total = 0.0
+    for row, video in zip(prior(tokens).tolist(), tokens.flatten(1).tolist(), strict=True):
+        for logits, token in zip(row, video, strict=True):
+            total -= logits[token] - math.log(math.fsum(map(math.exp, logits)))
+    assert prior.loss(tokens).item() == pytest.approx(total / 36, rel=1e-12)
+
+
+def test_probabilities_of_all_grids_sum_to_one() -> None:
+    prior = small_prior((1, 2, 2), 3).double()
+    every = torch.cartesian_prod(*4 * [torch.arange(3)]).view(81, 1, 2, 2)
+    log_p = prior(every).log_softmax(-1).gather(-1, every.flatten(1)[..., None]).sum((1, 2))
+    assert log_p.exp().sum().item() == pytest.approx(1.0, abs=1e-12)
+
+
+def test_before_training_every_token_costs_log_k() -> None:
+    prior = small_prior(codebook_size=7, trained=False)
+    assert prior.loss(random_tokens(prior, 4)).item() == pytest.approx(math.log(7), rel=1e-6)
+
+
+def test_the_loss_takes_any_integers_and_batches_are_stacks_of_singles() -> None:
+    prior = small_prior().double()
+    tokens = random_tokens(prior, 4)
+    assert torch.equal(prior.loss(tokens.short()), prior.loss(tokens))
+    torch.testing.assert_close(prior(tokens), torch.cat([prior(one[None]) for one in tokens]))
+
+
+def test_default_sizes_are_those_of_table_d_2() -> None:
+    prior = AutoregressivePrior(AutoregressiveConfig(codebook_size=1024, grid=(4, 8, 8)))
+    blocks = 8 * (12 * 144**2 + 144 + 5 * 144 + 4 * 144)
+    rest = 2 * 1024 * 144 + (1 + 4 + 8 + 8) * 144 + 2 * 144
+    assert sum(p.numel() for p in prior.parameters()) == blocks + rest
+
+
+# Sampling
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 1e-4)])
+def test_cached_logits_are_the_full_logits(dtype: torch.dtype, tolerance: float) -> None:
+    prior = small_prior().to(dtype)
+    tokens = random_tokens(prior, 3)
+    flat = tokens.flatten(1)
+    full = prior(tokens)
+    for logits in (prior._cached(flat), prior._recomputed(flat)):
+        found = torch.stack([step.clone() for step in logits], dim=1)
+        torch.testing.assert_close(found, full, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"temperature": 0.5}, {"temperature": 0.0}, {"top_k": 3}, {"top_p": 0.7}],
+)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_samples_with_a_cache_are_those_without(
+    options: dict[str, Any], dtype: torch.dtype
+) -> None:
+    prior = small_prior(codebook_size=11).to(dtype)
+    cached = prior.sample_tokens(6, generator=seeded(3), **options)
+    plain = prior.sample_tokens(6, generator=seeded(3), cache=False, **options)
+    assert torch.equal(cached, plain)
+
+
+def test_samples_come_as_often_as_the_prior_says() -> None:
+    prior = small_prior((1, 1, 2), 3).double()
+    every = torch.cartesian_prod(torch.arange(3), torch.arange(3)).view(9, 1, 1, 2)
+    with torch.no_grad():
+        log_p = prior(every).log_softmax(-1).gather(-1, every.flatten(1)[..., None]).sum((1, 2))
+    drawn = prior.sample_tokens(20_000, generator=seeded(4)).flatten(1)
+    found = (3 * drawn[:, 0] + drawn[:, 1]).bincount(minlength=9) / 20_000
+    expected = log_p.exp()
+    assert ((found - expected).abs() <= 5 * (expected * (1 - expected) / 20_000).sqrt()).all()
+    assert expected.max() < 0.9  # A point mass would prove little.
+
+
+def test_temperature_zero_takes_the_most_likely_token_each_time() -> None:
+    prior = small_prior().double()
+    flat = torch.zeros(1, 12, dtype=torch.int64)
+    with torch.no_grad():
+        for i in range(12):
+            flat[0, i] = prior(flat.view(1, 2, 2, 3))[0, i].argmax()
+    assert torch.equal(prior.sample_tokens(1, temperature=0.0), flat.view(1, 2, 2, 3))
+
+
+def test_weights_that_change_between_calls_change_samples() -> None:
+    prior = small_prior()
+    before = prior.sample_tokens(4, temperature=0.0)
+    with torch.no_grad():
+        prior.head.weight.neg_()
+    assert not torch.equal(prior.sample_tokens(4, temperature=0.0), before)
+
+
+def test_samples_may_be_learned_from() -> None:
+    prior = small_prior()
+    prior.loss(prior.sample_tokens(2, generator=seeded(5))).backward()
+    assert prior.embedding.weight.grad is not None
+
+
+def test_every_option_reaches_the_draw(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[dict[str, object]] = []
+
+    def spy(logits: Tensor, **options: object) -> Tensor:
+        seen.append(options)
+        return logits.argmax(-1)
+
+    monkeypatch.setattr("pseudovideo.priors.autoregressive.draw", spy)
+    prior = small_prior((1, 1, 2))
+    generator = seeded(6)
+    options: dict[str, Any] = {"temperature": 0.9, "top_k": 4, "top_p": 0.8, "generator": generator}
+    prior.sample_tokens(2, **options)
+    assert seen == [options, options]
+    prior.sample(2, Pixels(prior.grid), **options)
+    assert seen == 4 * [options]
+
+
+def test_frames_are_the_decoded_tokens_of_each_batch() -> None:
+    prior = small_prior()
+    frames = prior.sample(5, Pixels(prior.grid), generator=seeded(7), batch_size=2)
+    generator = seeded(7)
+    tokens = torch.cat([prior.sample_tokens(n, generator=generator) for n in (2, 2, 1)])
+    assert torch.equal(frames, tokens[:, :, None].float())
+
+
+def test_the_cache_is_only_built_where_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    prior, steps = small_prior((1, 1, 2)), []
+    original = StackDecoder.step
+    monkeypatch.setattr(
+        StackDecoder, "step", lambda self, x: (steps.append(len(x)), original(self, x))[1]
+    )
+    prior.sample_tokens(3, cache=False)
+    assert steps == []
+    prior.sample_tokens(3)
+    assert steps == [3, 3]
+
+
+# Learning, saving, refusals
+
+
+def test_it_learns_what_follows_what() -> None:
+    torch.manual_seed(8)
+    prior = small_prior((2, 1, 4), 6, trained=False)
+    first = torch.randint(6, (256, 1), generator=seeded(9))
+    tokens = ((first + torch.arange(8)) % 6).view(256, 2, 1, 4)
+    optimizer = torch.optim.Adam(prior.parameters(), lr=1e-2)
+    order = torch.randperm(256, generator=seeded(10)).view(8, 32)
+    for step in range(60):
+        optimizer.zero_grad()
+        prior.loss(tokens[order[step % 8]]).backward()
+        optimizer.step()
+    # Only the first token is free: log 6 of 8 tokens.
+    assert prior.loss(tokens).item() < math.log(6) / 8 + 0.1
+    drawn = prior.sample_tokens(50, generator=seeded(11)).flatten(1)
+    share = ((drawn.diff(dim=1) % 6) == 1).double().mean()
+    assert share > 0.9
+
+
+def test_a_saved_prior_is_the_same_prior(tmp_path: Path) -> None:
+    prior = small_prior()
+    prior.save_pretrained(tmp_path)
+    again = AutoregressivePrior.from_pretrained(tmp_path)
+    assert again.config == prior.config
+    assert fingerprint(again) == fingerprint(prior)
+    drawn = [model.sample_tokens(4, generator=seeded(12)) for model in (prior, again)]
+    assert torch.equal(*drawn)
+
+
+def test_another_tokenizer_is_refused() -> None:
+    prior = small_prior()
+    with pytest.raises(ValueError, match="codebook_size=5"):
+        prior.sample(1, Pixels(TokenGrid(codebook_size=6, shape=(2, 2, 3))))
+
+
+@pytest.mark.parametrize("name", ["dim", "depth", "num_heads"])
+def test_empty_transformers_are_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=f"{name} must be at least 1, got 0"):
+        AutoregressiveConfig(codebook_size=4, grid=(1, 2, 2), **{name: 0})
+
+
+def test_settings_and_arguments_that_make_no_sense_are_refused() -> None:
+    with pytest.raises(ValueError, match="num_heads must divide dim=144, got 5"):
+        AutoregressiveConfig(codebook_size=4, grid=(1, 2, 2), num_heads=5)
+    with pytest.raises(ValueError, match="codebook_size must be at least 2"):
+        AutoregressivePrior(AutoregressiveConfig(codebook_size=1, grid=(1, 2, 2)))
+    prior = small_prior()
+    with pytest.raises(ValueError, match="n must be at least 1, got 0"):
+        prior.sample_tokens(0)
+    with pytest.raises(ValueError, match="top_p"):
+        prior.sample_tokens(1, top_p=2.0)
+    for wrong in (torch.zeros(1, 2, 3, 2, dtype=torch.int64), torch.full((1, 2, 2, 3), 5)):
+        with pytest.raises(ValueError, match="tokens must"):
+            prior.loss(wrong)
