@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from itertools import chain
-from typing import NamedTuple, Protocol, Self, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, UInt8
@@ -62,7 +62,7 @@ class FrozenExtractor(nn.Module):
         self.requires_grad_(False)
         self.eval()
 
-    def train(self, mode: bool = True) -> Self:
+    def train(self, mode: bool = True) -> "FrozenExtractor":
         """Stay in eval mode: batch norms and dropout would make features depend on the batch."""
         return super().train(False)
 

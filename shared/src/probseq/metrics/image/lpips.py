@@ -5,7 +5,7 @@ import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
@@ -71,7 +71,7 @@ class LPIPS(nn.Module):
         self.requires_grad_(False)
         self.eval()
 
-    def train(self, mode: bool = True) -> Self:
+    def train(self, mode: bool = True) -> "LPIPS":
         """Stay in eval mode."""
         return super().train(False)
 

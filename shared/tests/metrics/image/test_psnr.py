@@ -1,0 +1,58 @@
+import math
+
+import pytest
+import torch
+
+from probseq.metrics.image import mean_psnr, psnr
+
+
+def pictures(seed=0, shape=(5, 3, 8, 6)):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.rand(shape, generator=generator, dtype=torch.float64) * 2 - 1
+
+
+def test_an_error_of_a_tenth_of_the_range_is_twenty_decibels():
+    x = pictures()
+    torch.testing.assert_close(psnr(x + 0.2, x), torch.full((5,), 20.0, dtype=torch.float64))
+    # The same picture in 0..1 and in levels has the same number.
+    unit, levels = (x + 1) / 2, (x + 1) * 127.5
+    torch.testing.assert_close(psnr(unit + 0.1, unit, data_range=1.0), psnr(x + 0.2, x))
+    torch.testing.assert_close(psnr(levels + 25.5, levels, data_range=255.0), psnr(x + 0.2, x))
+
+
+def test_each_image_has_its_own_number_and_the_mean_is_over_images():
+    x, y = pictures(1), pictures(2)
+    expected = []
+    for a, b in zip(x, y, strict=True):
+        error = (
+            sum(
+                (p - q) ** 2
+                for p, q in zip(a.flatten().tolist(), b.flatten().tolist(), strict=True)
+            )
+            / a.numel()
+        )
+        expected.append(10 * math.log10(4 / error))
+    assert psnr(x, y).tolist() == pytest.approx(expected, rel=1e-12)
+    assert float(mean_psnr(x, y)) == pytest.approx(sum(expected) / 5, rel=1e-12)
+    pooled = 10 * math.log10(4 / float((x - y).square().mean()))
+    assert float(mean_psnr(x, y)) > pooled  # Jensen
+
+
+def test_identical_images_are_infinitely_good():
+    x = pictures(3)
+    y = x.clone()
+    y[2] += 0.02
+    assert psnr(y, x).isinf().tolist() == [True, True, False, True, True]
+    assert float(mean_psnr(y, x)) == math.inf
+
+
+def test_bad_images_are_refused(plain_calls):
+    x = pictures()
+    with pytest.raises(ValueError, match=r"images must have the shape of references"):
+        psnr(x, x[:, :1])
+    with pytest.raises(ValueError, match=r"images must have shape \(n, c, h, w\)"):
+        psnr(x[0], x[0])
+    with pytest.raises(ValueError, match="data_range must be above 0"):
+        psnr(x, x, data_range=0.0)
+    with pytest.raises(ValueError, match="references must be finite"):
+        mean_psnr(x, x * torch.nan)
