@@ -1,4 +1,4 @@
-"""`probseq generate`: `run` does all at once; `tokenizer`, `prior`, `sample`, `evaluate` one step."""
+"""`probseq generate`: `run` does all at once, the other commands one step each."""
 
 from collections.abc import Sequence
 from contextlib import suppress

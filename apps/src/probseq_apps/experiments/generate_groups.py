@@ -200,3 +200,23 @@ class TokenizerTraining:
             precision=machine.precision,
             tensorboard=machine.tensorboard,
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeatureSettings:
+    """Features that distances between sets of images are measured in."""
+
+    inception_weights: str | None = None
+    """File of Inception's weights (pt_inception-2015-12-05-6726825d.pth) for FID and IS. None: a
+    classifier trained on the data's labels, or without labels a random convolution, and the
+    distance is called FD."""
+    classifier_steps: int = 300
+    """Optimizer steps of that classifier."""
+
+    def __post_init__(self) -> None:
+        """Refuse numbers out of range.
+
+        Raises:
+            ValueError: names the setting.
+        """
+        at_least("classifier_steps", self.classifier_steps, 1)

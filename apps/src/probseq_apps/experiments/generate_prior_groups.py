@@ -10,6 +10,7 @@ from typing import Literal
 from probseq_apps.experiments.checks import at_least, not_negative, positive, unique
 from probseq_apps.experiments.generate_groups import (
     CHECKPOINT_EVERY,
+    FeatureSettings,
     MachineSettings,
     StemName,
 )
@@ -177,26 +178,6 @@ class SamplingSettings:
             at_least("top_k", self.top_k, 1)
         if self.top_p is not None and not 0.0 < self.top_p <= 1.0:
             raise ValueError(f"top_p must be in (0, 1], got {self.top_p}")
-
-
-@dataclass(frozen=True, kw_only=True)
-class FeatureSettings:
-    """Features that distances between sets of images are measured in."""
-
-    inception_weights: str | None = None
-    """File of Inception's weights (pt_inception-2015-12-05-6726825d.pth) for FID and IS. None: a
-    classifier trained on the data's labels, or without labels a random convolution, and the
-    distance is called FD."""
-    classifier_steps: int = 300
-    """Optimizer steps of that classifier."""
-
-    def __post_init__(self) -> None:
-        """Refuse numbers out of range.
-
-        Raises:
-            ValueError: names the setting.
-        """
-        at_least("classifier_steps", self.classifier_steps, 1)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,6 +13,7 @@ from probseq_apps.experiments.checks import at_least, unique
 from probseq_apps.experiments.generate_arms import Arm, all_arms
 from probseq_apps.experiments.generate_groups import (
     CorruptionSettings,
+    FeatureSettings,
     LossSettings,
     MachineSettings,
     ReadingSettings,
@@ -22,7 +23,6 @@ from probseq_apps.experiments.generate_groups import (
 )
 from probseq_apps.experiments.generate_prior_groups import (
     AutoregressiveSettings,
-    FeatureSettings,
     GenerateEvaluationSettings,
     MaskedSettings,
     PriorChoice,
@@ -295,6 +295,11 @@ class GenerateSettings:
 def generate_config(recipe: str, settings: GenerateSettings) -> dict[str, object]:
     """What the `config.json` of `generate run` holds."""
     return config_values(GENERATE, recipe, settings.to_dict())
+
+
+def sample_config(settings: SampleSettings) -> dict[str, object]:
+    """What the `config.json` of `generate sample` holds."""
+    return {"experiment": GENERATE_SAMPLE, "settings": asdict(settings)}
 
 
 def saved_generate(folder: Path) -> tuple[str, GenerateSettings] | None:

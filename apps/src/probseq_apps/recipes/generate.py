@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from probseq_apps.data.names import FOLDER_PREFIX, unknown_name_message
 from probseq_apps.experiments.generate_groups import (
+    FeatureSettings,
     LossSettings,
     MachineSettings,
     ReadingSettings,
@@ -19,7 +20,6 @@ from probseq_apps.experiments.generate_groups import (
 )
 from probseq_apps.experiments.generate_prior_groups import (
     AutoregressiveSettings,
-    FeatureSettings,
     GenerateEvaluationSettings,
     MaskedSettings,
     PriorChoice,

@@ -1,0 +1,55 @@
+"""The folder of `probseq generate run`."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from probseq_apps.experiments.generate_arms import prior_name, run_name
+from probseq_apps.experiments.task_runs import RESULTS
+from probseq_apps.training.files import write_atomic
+
+TOKENIZERS, TOKENS, PRIORS = "tokenizers", "tokens", "priors"
+CLASSIFIER, SAMPLES = "classifier", "samples"
+# What goes when an experiment is overwritten.
+PARTS = (RESULTS, SAMPLES, PRIORS, TOKENS, TOKENIZERS, CLASSIFIER)
+
+
+def tokenizer_folder(folder: Path, arm: str, stem: str, seed: int) -> Path:
+    """Folder of a tokenizer's run."""
+    return folder / TOKENIZERS / run_name(arm, stem, seed)
+
+
+def tokens_folder(folder: Path, arm: str, stem: str, seed: int) -> Path:
+    """Folder of the tokens of the training images."""
+    return folder / TOKENS / run_name(arm, stem, seed)
+
+
+def prior_folder(folder: Path, prior: str, arm: str, stem: str, seed: int) -> Path:
+    """Folder of a prior's run."""
+    return folder / PRIORS / prior_name(prior, arm, stem, seed)
+
+
+def samples_file(folder: Path, prior: str, arm: str, stem: str, seed: int) -> Path:
+    """File of what a prior drew; see `Samples`."""
+    return folder / SAMPLES / f"{prior_name(prior, arm, stem, seed)}.npz"
+
+
+def result_file(folder: Path, arm: str, stem: str, seed: int) -> Path:
+    """What was measured of an arm; it is there once the arm is finished."""
+    return folder / RESULTS / f"{run_name(arm, stem, seed)}.json"
+
+
+def reference_file(folder: Path, seed: int) -> Path:
+    """What was measured of the test images as if they were samples."""
+    return folder / RESULTS / f"reference-seed{seed}.json"
+
+
+def write_result(file: Path, found: Mapping[str, Any]) -> None:
+    """Store what was measured, which makes it a finished one."""
+    write_atomic(file, json.dumps(found, indent=2, allow_nan=False) + "\n")
+
+
+def read_result(file: Path) -> dict[str, Any]:
+    """Read what `write_result` wrote."""
+    return json.loads(file.read_text("utf-8"))

@@ -1,0 +1,157 @@
+"""Samples of `probseq generate`: draws from a prior, and their files."""
+
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple, Self
+
+import numpy as np
+import torch
+from jaxtyping import Float, UInt8
+from torch import Tensor
+from tqdm import tqdm
+
+from probseq_apps.experiments.folders import check_folder, default_folder
+from probseq_apps.experiments.generate_prior import Prior, open_prior
+from probseq_apps.experiments.generate_prior_groups import SamplingSettings
+from probseq_apps.experiments.generate_settings import (
+    GENERATE_SAMPLE,
+    SampleSettings,
+    sample_config,
+)
+from probseq_apps.experiments.generate_tokenizer import open_tokenizer
+from probseq_apps.experiments.settings import RunOptions
+from probseq_apps.experiments.stored import save_arrays
+from probseq_apps.training import distributed
+from probseq_apps.training.runs import prepare_run_dir, sole_use
+from pseudovideo.priors import AutoregressivePrior
+from pseudovideo.tokenizers import Tokenizer
+
+SAMPLES = "samples.npz"
+# Videos that are kept whole, for pictures; of the others the image is kept.
+_KEPT_VIDEOS = 64
+# At once: keys and values of as many sequences must fit.
+_BATCH = 250
+
+
+class Samples(NamedTuple):
+    """What was drawn.
+
+    Attributes:
+        images: last frames of all samples.
+        videos: the first samples with all their frames.
+        seconds: time that drawing and decoding took.
+    """
+
+    images: UInt8[Tensor, "n c h w"]
+    videos: UInt8[Tensor, "m t c h w"]
+    seconds: float
+
+    def save(self, file: Path) -> None:
+        """Write the arrays, all or nothing."""
+        seconds = torch.tensor(self.seconds, dtype=torch.float64)
+        save_arrays(file, {"images": self.images, "videos": self.videos, "seconds": seconds})
+
+    @classmethod
+    def load(cls, file: Path) -> Self:
+        """Read what `save` wrote.
+
+        Raises:
+            FileNotFoundError: the file is not there.
+            ValueError: it holds something else.
+        """
+        if not file.is_file():
+            raise FileNotFoundError(f"samples must be a file of samples, and {file} is not there")
+        try:
+            with np.load(file, allow_pickle=False) as arrays:
+                images, videos = (torch.from_numpy(arrays[name]) for name in ("images", "videos"))
+                return cls(images, videos, float(arrays["seconds"]))
+        except (KeyError, ValueError, OSError, TypeError, AttributeError) as error:
+            raise ValueError(f"samples must be a file of samples, and {file} holds none") from error
+
+
+def sample_command(settings: SampleSettings, options: RunOptions) -> Path:
+    """Draw images, and write array and pictures into a folder.
+
+    Args:
+        settings: tokenizer, prior and how to draw.
+        options: files and running.
+
+    Returns:
+        The folder.
+
+    Raises:
+        ValueError: prior and tokenizer don't go together.
+        OSError: a file cannot be read or written.
+    """
+    torch.set_num_threads(options.threads)
+    if options.run_dir is not None:
+        check_folder(options.run_dir, options, experiment=GENERATE_SAMPLE)
+    device = distributed.resolve_device(settings.device)
+    trained = open_tokenizer(Path(settings.tokenizer))
+    prior = open_prior(Path(settings.prior)).prior
+    prior.check_tokenizer(trained.tokenizer)
+    folder = options.run_dir or default_folder(GENERATE_SAMPLE, trained.settings.data)
+    config = sample_config(settings)
+    prepare_run_dir(folder, config, resume=options.resume, overwrite=options.overwrite)
+    with sole_use(folder):
+        samples = draw_samples(
+            prior.to(device),
+            trained.tokenizer.to(device),
+            settings.num,
+            settings.sampling,
+            seed=settings.seed,
+        )
+        samples.save(folder / SAMPLES)
+    print(f"{len(samples.images)} images in {samples.seconds:.1f} s: {folder}")
+    return folder
+
+
+def draw_samples(
+    prior: Prior, tokenizer: Tokenizer, num: int, settings: SamplingSettings, *, seed: int
+) -> Samples:
+    """Draw videos and keep what is needed of them.
+
+    Args:
+        prior: draws tokens; on the tokenizer's device.
+        tokenizer: decodes them.
+        num: how many.
+        settings: how to draw.
+        seed: of the draws.
+    """
+    device = next(tokenizer.parameters()).device
+    generator = torch.Generator(device).manual_seed(seed)
+    draw = _drawer(prior, settings)
+    images: list[Tensor] = []
+    videos: list[Tensor] = []
+    start = time.perf_counter()
+    with tqdm(total=num, unit=" images", leave=False, disable=None) as bar:
+        bar.set_description_str("samples")
+        for first in range(0, num, _BATCH):
+            count = min(_BATCH, num - first)
+            frames = _bytes(draw(count, tokenizer, generator=generator, batch_size=count)).cpu()
+            images.append(frames[:, -1])
+            videos.append(frames[: max(0, _KEPT_VIDEOS - first)])
+            bar.update(count)
+    return Samples(torch.cat(images), torch.cat(videos), time.perf_counter() - start)
+
+
+def _drawer(prior: Prior, settings: SamplingSettings) -> Callable[..., Float[Tensor, "n f c y x"]]:
+    if isinstance(prior, AutoregressivePrior):
+        return partial(
+            prior.sample,
+            temperature=settings.temperature,
+            top_k=settings.top_k,
+            top_p=settings.top_p,
+        )
+    return partial(
+        prior.sample,
+        temperature=settings.temperature,
+        num_steps=settings.num_steps,
+        choice_temperature=settings.choice_temperature,
+    )
+
+
+def _bytes(frames: Float[Tensor, "n f c y x"]) -> UInt8[Tensor, "n f c y x"]:
+    return ((frames + 1.0) * 127.5).round().to(torch.uint8)
