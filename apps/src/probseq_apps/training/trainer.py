@@ -141,8 +141,8 @@ class Trainer:
     def validate(self, validation: tuple[Tensor, ...]) -> float:
         """Score the weights on the validation data and remember them if they are the best yet.
 
-        Where there is a moving average of them, it is what is scored and remembered. The main rank scores. Random numbers drawn here are the same each time and don't touch the
-        training's.
+        Where there is a moving average of them, it is what is scored and remembered. The main rank
+        scores. Random numbers drawn here are the same each time and don't touch the training's.
 
         Args:
             validation: tensors of equal first dimension on the device.
