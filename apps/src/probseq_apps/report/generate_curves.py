@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
+from matplotlib.ticker import NullFormatter
 
 from probseq_apps.report.generate_results import (
     FLOOR,
@@ -98,7 +99,7 @@ def save_summary(results: Sequence[Result], file: Path, *, floors: Sequence[Resu
     arms = {group.arm: group for group in reversed(groups)}
     order = list(dict.fromkeys(group.arm for group in groups))
     stems = list(dict.fromkeys(group.stem for group in groups))
-    columns = min(_ACROSS, len(measures))
+    columns = 2 if len(measures) == 4 else min(_ACROSS, len(measures))
     size = (2.5, 0.34 * len(order) * max(1, len(stems) / 2) + 0.9)
     figure, found = panels(len(measures), columns, size, shared=False, extra=(1.6, 0.5))
     for place, (axes, measure) in enumerate(zip(found, measures, strict=True)):
@@ -149,24 +150,41 @@ def _draw_curves(
     for axes, (title, by_label) in zip(found, curves.items(), strict=True):
         values = np.concatenate([y for several in by_label.values() for _, y in several])
         for place, (label, several) in enumerate(by_label.items()):
-            style = line_style(place)
             for x, y in several:
-                few = {} if len(x) <= _FEW_POINTS else {"marker": ""}
-                axes.plot(x, y, label=label, markersize=3, linewidth=1.4, **style | few)
+                style = line_style(place)
+                if len(x) > _FEW_POINTS:
+                    style["marker"] = ""
+                axes.plot(x, y, label=label, markersize=3, linewidth=1.4, **style)
         if title in _LOSS.values() and (values > 0).all():
             axes.set_yscale("log")
+            axes.yaxis.set_major_formatter(_plain)
+            # Less than two decades may have one power of ten.
+            if values.max() < 100 * values.min():
+                axes.yaxis.set_minor_formatter(_some)
+            else:
+                axes.yaxis.set_minor_formatter(NullFormatter())
+            axes.tick_params(which="minor", labelsize=8)
         axes.set_title(title, fontsize=10)
         axes.set_xlabel("Optimizer steps", fontsize=9)
         light_grid(axes)
-    legend(figure, found, across=2 * count)
-    file.parent.mkdir(parents=True, exist_ok=True)
+    letters = max(len(label) for by_label in curves.values() for label in by_label)
+    legend(figure, found, across=max(1, int(figure.get_figwidth() / (0.085 * letters + 0.6))))
     figure.savefig(file)
+
+
+def _plain(value: float, _: float | int | None) -> str:
+    return f"{value:g}"
+
+
+def _some(value: float, _: float | int | None) -> str:
+    """Twice, three and five times a power of ten: all would be too close."""
+    return f"{value:g}" if f"{value:.0e}"[0] in "235" else ""
 
 
 def _measures(results: Sequence[Result]) -> list[Measure]:
     distance = fd_name(results)
     found = [
-        Measure("PSNR", " dB", "higher", ("reconstruction", "psnr")),
+        Measure("PSNR", " (dB)", "higher", ("reconstruction", "psnr")),
         Measure(f"{distance}, reconstructions", "", "lower", ("reconstruction", "fd")),
     ]
     found += [
@@ -210,5 +228,6 @@ def _draw_measure(
             place = arms.index(floor.arm)
             axes.vlines(mean, place - 0.36, place + 0.36, color=GUIDE, linewidth=1.6)
     axes.margins(x=0.08)
+    axes.locator_params(axis="x", nbins=5)
     axes.set_title(f"{measure.label}{measure.unit} {ARROWS[measure.direction]}", fontsize=9.5)
     light_grid(axes)

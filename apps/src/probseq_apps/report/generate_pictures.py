@@ -22,10 +22,9 @@ from pseudovideo.corruptions.plots import theorem_plot
 
 # White between two images, in their own pixels as they are drawn.
 _GAP = 2
-# Small images are drawn larger, at least this many pixels wide.
-_LEAST_CELL = 64
-# In figures with labels: inches of an image, and letters of a label's line.
-_CELL, _LETTERS = 0.6, 22
+# Small images are drawn larger, at least this many pixels wide; more beside labels.
+_LEAST_CELL, _LEAST_LABELLED = 64, 96
+_DPI, _LETTERS = 150, 22
 _NOISE: dict[CorruptionKind, str] = {
     "first-order-noise": "first-order noise",
     "high-order-noise": "high-order noise",
@@ -166,11 +165,11 @@ def _side(count: int) -> int:
     return int(np.ceil(np.sqrt(count)))
 
 
-def _tiles(images: Tensor, columns: int) -> UInt8[np.ndarray, "y x 3"]:
+def _tiles(images: Tensor, columns: int, least: int = _LEAST_CELL) -> UInt8[np.ndarray, "y x 3"]:
     """Images in rows on white, small ones enlarged by a whole factor."""
     values = images.detach().float().clamp(-1, 1).add(1).mul(127.5).round().byte().cpu()
     pixels = values.expand(-1, 3, -1, -1).movedim(1, -1).numpy()
-    factor = max(1, -(-_LEAST_CELL // pixels.shape[2]))
+    factor = max(1, -(-least // pixels.shape[2]))
     pixels = pixels.repeat(factor, axis=1).repeat(factor, axis=2)
     count, height, width, _ = pixels.shape
     rows = -(-count // columns)
@@ -193,25 +192,21 @@ def _save_rows(
     labels: Sequence[str], rows: Sequence[Tensor], file: Path, heads: Sequence[str] = ()
 ) -> Path:
     """Rows of images with a label each, and heads above the columns."""
-    columns = len(rows[0])
-    strips = [_tiles(row, columns) for row in rows]
+    strips = [_tiles(row, len(row), _LEAST_LABELLED) for row in rows]
     height, width, _ = strips[0].shape
-    cell = (width + _GAP) / columns
-    lines = [textwrap.fill(label, _LETTERS) for label in labels]
-    margin = 0.075 * max(len(part) for line in lines for part in [*line.splitlines(), ""]) + 0.2
-    # A row is as high as its label, where images are wide and low.
-    size = (columns * _CELL + margin, len(rows) * _CELL * height / (cell - _GAP) + 0.3)
-    figure = Figure(figsize=size, dpi=150)
-    figure.set_layout_engine("constrained", w_pad=0.03, h_pad=0.03)
-    FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
     gap = np.full((_GAP, width, 3), 255, np.uint8)
-    parts = [part for strip in strips for part in (strip, gap)][:-1]
-    axes.imshow(np.concatenate(parts))
+    canvas = np.concatenate([part for strip in strips for part in (strip, gap)][:-1])
+    figure = Figure(figsize=(width / _DPI, len(canvas) / _DPI), dpi=_DPI)
+    FigureCanvasAgg(figure)
+    axes = figure.add_axes((0.0, 0.0, 1.0, 1.0))
+    axes.imshow(canvas)
+    lines = [textwrap.fill(label, _LETTERS) for label in labels]
     axes.set_yticks([(height + _GAP) * row + height / 2 for row in range(len(rows))], lines)
+    cell = (width + _GAP) / len(rows[0])
     axes.set_xticks([cell * (place + 0.5) for place in range(len(heads))], list(heads))
     axes.tick_params(length=0, labelsize=8, labeltop=True, labelbottom=False)
     axes.spines[:].set_visible(False)
     file.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(file)
+    # The images fill the figure, and the file grows by what the labels take.
+    figure.savefig(file, bbox_inches="tight", pad_inches=0.06)
     return file
