@@ -21,6 +21,8 @@ from probseq_apps.training.loop import fit
 
 _WIDTH, _FEATURES = 32, 64
 _BATCH, _LEARNING_RATE = 64, 1e-3
+# Epochs between two validations and checkpoints; of a small data set they pass in a second.
+_EPOCHS_BETWEEN = 10
 
 
 class SmallClassifier(nn.Module):
@@ -99,8 +101,7 @@ def make_extractor(
         label=f"classifier seed {seed}",
         metadata={"experiment": "generate-classifier", "data": data.name},
     )
-    name = f"classifier of {data.name}"
-    return ClassifierFeatures(classifier.trunk, classifier.head, name=name).to(place)
+    return ClassifierFeatures(classifier.trunk, classifier.head, name="classifier").to(place)
 
 
 def _convolution(inputs: int, outputs: int, *, stride: int) -> tuple[nn.Module, ...]:
@@ -120,6 +121,8 @@ def _training(settings: FeatureSettings, seed: int, device: str) -> TrainConfig:
         warmup_steps=steps // 20,
         schedule="cosine",
         select="last",
+        validate_every=_EPOCHS_BETWEEN,
+        checkpoint_every=_EPOCHS_BETWEEN,
         seed=seed,
         device=device,
     )

@@ -160,13 +160,19 @@ def _verdict(measure: Measure, video: Group, base: Group, controls: Sequence[Gro
         f"({_relation(own, summary, order, measure)})"
         for other, summary, order in zip(others, summaries, orders, strict=True)
     )
-    unbeaten = [g.arm for g, order in zip(controls, orders[1:], strict=True) if order != "better"]
-    state = _state(orders[0], orders[1:])
+    # More bits than the video's prove nothing against it, fewer nothing for it.
+    judged: list[tuple[Group, Order]] = [
+        (control, order)
+        for control, order in zip(controls, orders[1:], strict=True)
+        if control.fact("bits") <= video.fact("bits")
+    ]
+    equal = any(control.fact("bits") == video.fact("bits") for control, _ in judged)
+    state = _state(orders[0], [order for _, order in judged], equal=equal)
     said = _SAID[state].format(
         video=video.arm,
         base=base.arm,
-        controls=" and ".join(group.arm for group in controls),
-        unbeaten=" and ".join(unbeaten),
+        controls=" and ".join(control.arm for control, _ in judged),
+        unbeaten=" and ".join(c.arm for c, order in judged if order != "better"),
     )
     text = (
         f"{measure.label}, stem {video.stem}: {video.arm} {_number(own, measure)} against "
@@ -191,16 +197,23 @@ _SAID: dict[State, str] = {
 }
 
 
-def _state(base: Order, controls: Sequence[Order]) -> State:
+def _state(base: Order, controls: Sequence[Order], *, equal: bool) -> State:
+    """The verdict.
+
+    Args:
+        base: how the video stands to one frame.
+        controls: how it stands to controls of no more bits.
+        equal: whether one of them has just as many.
+    """
     if base == "undecided" or "undecided" in controls:
         return "undecided"
     if base == "no clear difference":
         return "no gain"
     if base == "worse":
         return "worse"
-    if not controls:
-        return "no controls"
-    return "survives" if set(controls) == {"better"} else "fails controls"
+    if set(controls) - {"better"}:
+        return "fails controls"
+    return "survives" if equal else "no controls"
 
 
 def _relation(own: Summary, other: Summary, order: Order, measure: Measure) -> str:

@@ -1,0 +1,161 @@
+import json
+
+import pytest
+import torch
+
+from probseq_apps.data.generation import GenerationData
+from probseq_apps.experiments.generate_settings import GenerateSettings
+from probseq_apps.report.generate_report import write_generate_report
+from probseq_apps.report.generate_tables import (
+    REAL,
+    generation_table,
+    reconstruction_table,
+)
+
+
+def result(arm, stem, seed, psnr, *, generation=None, **changes):
+    found = {
+        "arm": arm,
+        "stem": stem,
+        "seed": seed,
+        "frames": int(arm.split("-")[0]),
+        "patch": 4,
+        "tokens": 16,
+        "bits": 160.0,
+        "parameters": 12_345,
+        "steps": 700,
+        "tokenizer_seconds": 3.0,
+        "reconstruction": {
+            "psnr": psnr,
+            "psnr_all_frames": psnr + 1,
+            "fd": 100 - psnr,
+            "fd_name": "FD(classifier)",
+            "num_images": 360,
+            "usage": 0.25,
+            "perplexity": 11.0,
+        },
+    } | changes
+    return found | ({} if generation is None else {"generation": generation})
+
+
+def sampled(fd):
+    return {"fd": fd, "is": 7.0, "is_std": 0.1, "num_samples": 500, "nats_per_token": 1.5}
+
+
+@pytest.fixture
+def results():
+    return [
+        result("1-frame", "plain", 0, 20.0, generation={"masked": sampled(31.0)}),
+        result("8-frame", "plain", 0, 24.0, generation={"masked": sampled(21.0)}),
+        result("1-frame", "layernorm", 0, 15.0),
+        result("1-frame", "plain", 1, 22.0, generation={"masked": sampled(33.0)}),
+        result("8-frame", "plain", 1, 26.0, generation={"masked": sampled(23.0)}),
+        result("1-frame", "layernorm", 1, 15.0),
+    ]
+
+
+@pytest.fixture
+def floors():
+    return [result("1-frame", "patch-k-means", s, 18.0, steps=None) for s in (0, 1)]
+
+
+@pytest.fixture
+def references():
+    return [{"seed": s, **sampled(2.0 + s), "nats_per_token": None} for s in (0, 1)]
+
+
+def cells(table, name):
+    (row,) = (row for row in table.rows if row[0] == name)
+    return dict(zip(table.heads, row, strict=True))
+
+
+def test_reconstruction_has_all_arms_the_floor_and_real_images(results, floors, references):
+    table = reconstruction_table(results, floors, references)
+    assert [row[0] for row in table.rows] == [
+        "1-frame, plain",
+        "8-frame, plain",
+        "1-frame, layernorm",
+        "1-frame, patch-k-means",
+        REAL,
+    ]
+    row = cells(table, "1-frame, plain")
+    # Standard error of (20, 22): 1.
+    assert row["PSNR ↑"] == "21.00±1.00"
+    assert row["FD(classifier) ↓"] == "79.00±1.00"
+    assert (row["n"], row["bits"], row["tokens"]) == ("2", "160", "16")
+    assert (row["steps"], row["parameters"]) == ("700", "12,345")
+    assert row["usage"] == "0.2500±0.0000"
+    floor = cells(table, "1-frame, patch-k-means")
+    assert (floor["PSNR ↑"], floor["steps"]) == ("18.00±0.00", "—")
+    real = cells(table, REAL)
+    assert (real["FD(classifier) ↓"], real["PSNR ↑"], real["n"]) == ("2.500±0.500", "—", "2")
+
+
+def test_generation_has_each_prior_and_only_arms_that_were_sampled(results, references):
+    table = generation_table(results, references)
+    assert [row[0] for row in table.rows] == ["1-frame, plain", "8-frame, plain", REAL]
+    row = cells(table, "8-frame, plain")
+    assert row["masked: FD(classifier) ↓"] == "22.00±1.00"
+    assert row["masked: IS ↑"] == "7.000±0.000"
+    assert row["masked: samples"] == "500"
+    assert cells(table, REAL)["masked: FD(classifier) ↓"] == "2.500±0.500"
+    assert cells(table, REAL)["masked: nats per token ↓"] == "—"
+    assert generation_table([result("1-frame", "plain", 0, 20.0)], references) is None
+
+
+def test_one_seed_has_no_error_and_numbers_that_a_seed_lacks_no_mean(results):
+    alone = reconstruction_table([results[0]], [], [])
+    assert cells(alone, "1-frame, plain")["PSNR ↑"] == "20.00"
+    results[0]["reconstruction"]["psnr"] = None
+    table = reconstruction_table(results, [], [])
+    assert cells(table, "1-frame, plain")["PSNR ↑"] == "—"
+
+
+def small_data():
+    images = torch.zeros(3, 1, 16, 16, dtype=torch.uint8)
+    return GenerationData("digits", images, images, images, notes=("enlarged",))
+
+
+def written(tmp_path, results, floors, references, draw):
+    return write_generate_report(
+        tmp_path,
+        GenerateSettings(seeds=(0, 1)),
+        results,
+        floors,
+        references,
+        data=small_data(),
+        recipe="digits-small",
+        draw=draw,
+    )
+
+
+def test_the_report_is_written_with_tables_verdicts_and_pictures(
+    tmp_path, results, floors, references
+):
+    text = written(
+        tmp_path, results, floors, references, lambda: [tmp_path / "plots" / "samples.png"]
+    )
+    markdown = (tmp_path / "report.md").read_text(encoding="utf-8")
+    report = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
+    for shown in ("21.00±1.00", "FD(classifier)", "Floor: below patch-k-means", "Bits:"):
+        assert shown in text
+        assert shown in markdown
+    assert "| 1-frame, plain | 2 | 160 |" in markdown
+    assert "![samples](plots/samples.png)" in markdown
+    assert "- enlarged" in markdown
+    assert report["results"] == results
+    assert (report["floors"], report["references"]) == (floors, references)
+    assert report["notes"]
+    assert all(note in markdown for note in report["notes"])
+
+
+def test_a_report_stands_where_its_pictures_cannot_be_drawn(
+    tmp_path, results, floors, references, capsys
+):
+    def fail():
+        raise ValueError("no canvas")
+
+    with pytest.raises(RuntimeError, match=r"without plots.*no canvas"):
+        written(tmp_path, results, floors, references, fail)
+    assert "21.00±1.00" in (tmp_path / "report.md").read_text(encoding="utf-8")
+    assert "21.00±1.00" in capsys.readouterr().out
