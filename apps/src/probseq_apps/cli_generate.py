@@ -127,7 +127,7 @@ class GenerateSample:
 
     def execute(self) -> None:
         """Draw them."""
-        from probseq_apps.experiments.generate_sample import sample_command
+        from probseq_apps.experiments.generate_measure import sample_command
 
         sample_command(self.settings, self.run)
 

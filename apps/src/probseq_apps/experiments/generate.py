@@ -11,6 +11,7 @@ from probseq.metrics.image import FeatureExtractor, FeatureMoments
 from probseq_apps.data.generation import GenerationData
 from probseq_apps.experiments.folders import check_folder, default_folder
 from probseq_apps.experiments.generate_arms import Arm, run_name
+from probseq_apps.experiments.generate_draw import draw_run
 from probseq_apps.experiments.generate_evaluation import evaluate_generation, reference_moments
 from probseq_apps.experiments.generate_features import make_extractor
 from probseq_apps.experiments.generate_files import (
@@ -199,7 +200,7 @@ def _report(
         references,
         data=data,
         recipe=recipe,
-        draw=list,
+        draw=lambda: draw_run(settings, data, folder, results, floors),
     )
 
 

@@ -12,23 +12,12 @@ from jaxtyping import Float, UInt8
 from torch import Tensor
 from tqdm import tqdm
 
-from probseq_apps.experiments.folders import check_folder, default_folder
-from probseq_apps.experiments.generate_prior import Prior, open_prior
+from probseq_apps.experiments.generate_prior import Prior
 from probseq_apps.experiments.generate_prior_groups import SamplingSettings
-from probseq_apps.experiments.generate_settings import (
-    GENERATE_SAMPLE,
-    SampleSettings,
-    sample_config,
-)
-from probseq_apps.experiments.generate_tokenizer import open_tokenizer
-from probseq_apps.experiments.settings import RunOptions
 from probseq_apps.experiments.stored import save_arrays
-from probseq_apps.training import distributed
-from probseq_apps.training.runs import prepare_run_dir, sole_use
 from pseudovideo.priors import AutoregressivePrior
 from pseudovideo.tokenizers import Tokenizer
 
-SAMPLES = "samples.npz"
 # Videos that are kept whole, for pictures; of the others the image is kept.
 _KEPT_VIDEOS = 64
 # At once: keys and values of as many sequences must fit.
@@ -69,43 +58,6 @@ class Samples(NamedTuple):
                 return cls(images, videos, float(arrays["seconds"]))
         except (KeyError, ValueError, OSError, TypeError, AttributeError) as error:
             raise ValueError(f"samples must be a file of samples, and {file} holds none") from error
-
-
-def sample_command(settings: SampleSettings, options: RunOptions) -> Path:
-    """Draw images, and write array and pictures into a folder.
-
-    Args:
-        settings: tokenizer, prior and how to draw.
-        options: files and running.
-
-    Returns:
-        The folder.
-
-    Raises:
-        ValueError: prior and tokenizer don't go together.
-        OSError: a file cannot be read or written.
-    """
-    torch.set_num_threads(options.threads)
-    if options.run_dir is not None:
-        check_folder(options.run_dir, options, experiment=GENERATE_SAMPLE)
-    device = distributed.resolve_device(settings.device)
-    trained = open_tokenizer(Path(settings.tokenizer))
-    prior = open_prior(Path(settings.prior)).prior
-    prior.check_tokenizer(trained.tokenizer)
-    folder = options.run_dir or default_folder(GENERATE_SAMPLE, trained.settings.data)
-    config = sample_config(settings)
-    prepare_run_dir(folder, config, resume=options.resume, overwrite=options.overwrite)
-    with sole_use(folder):
-        samples = draw_samples(
-            prior.to(device),
-            trained.tokenizer.to(device),
-            settings.num,
-            settings.sampling,
-            seed=settings.seed,
-        )
-        samples.save(folder / SAMPLES)
-    print(f"{len(samples.images)} images in {samples.seconds:.1f} s: {folder}")
-    return folder
 
 
 def draw_samples(

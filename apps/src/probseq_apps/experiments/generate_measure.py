@@ -1,0 +1,155 @@
+"""`probseq generate sample` and `probseq generate evaluate`."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from probseq_apps.data.generation import GenerationData, load_generation_data
+from probseq_apps.experiments.folders import check_folder, default_folder
+from probseq_apps.experiments.generate_draw import PLOTS, draw_samples_of
+from probseq_apps.experiments.generate_evaluation import (
+    evaluate_generation,
+    evaluate_reconstruction,
+    reference_moments,
+)
+from probseq_apps.experiments.generate_features import make_extractor
+from probseq_apps.experiments.generate_prior import open_prior
+from probseq_apps.experiments.generate_sample import Samples, draw_samples
+from probseq_apps.experiments.generate_settings import (
+    GENERATE_SAMPLE,
+    EvaluateSettings,
+    SampleSettings,
+    sample_config,
+)
+from probseq_apps.experiments.generate_tokenizer import (
+    TrainedTokenizer,
+    open_tokenizer,
+    video_config,
+)
+from probseq_apps.experiments.settings import RunOptions
+from probseq_apps.training import distributed
+from probseq_apps.training.runs import prepare_run_dir, sole_use
+from probseq_apps.training.schedule import derive_seed
+
+SAMPLES = "samples.npz"
+
+
+def sample_command(settings: SampleSettings, options: RunOptions) -> Path:
+    """Draw images, and write array and pictures into a folder.
+
+    Args:
+        settings: tokenizer, prior and how to draw.
+        options: files and running.
+
+    Returns:
+        The folder.
+
+    Raises:
+        ValueError: prior and tokenizer don't go together.
+        OSError: a file cannot be read or written.
+    """
+    torch.set_num_threads(options.threads)
+    if options.run_dir is not None:
+        check_folder(options.run_dir, options, experiment=GENERATE_SAMPLE)
+    device = distributed.resolve_device(settings.device)
+    trained = open_tokenizer(Path(settings.tokenizer))
+    prior = open_prior(Path(settings.prior)).prior
+    prior.check_tokenizer(trained.tokenizer)
+    folder = options.run_dir or default_folder(GENERATE_SAMPLE, trained.settings.data)
+    config = sample_config(settings)
+    prepare_run_dir(folder, config, resume=options.resume, overwrite=options.overwrite)
+    with sole_use(folder):
+        samples = draw_samples(
+            prior.to(device),
+            trained.tokenizer.to(device),
+            settings.num,
+            settings.sampling,
+            seed=settings.seed,
+        )
+        samples.save(folder / SAMPLES)
+        draw_samples_of(samples, folder / PLOTS, "samples")
+    print(f"{len(samples.images)} images in {samples.seconds:.1f} s: {folder}")
+    return folder
+
+
+def evaluate_command(settings: EvaluateSettings, options: RunOptions) -> dict[str, Any]:
+    """Measure samples, a tokenizer's reconstructions, or both, and print it as JSON.
+
+    The classifier that gives features without Inception's weights is trained in the run folder,
+    and kept there for the next time.
+
+    Args:
+        settings: what to measure.
+        options: files and running.
+
+    Returns:
+        What is printed.
+
+    Raises:
+        ValueError: samples, tokenizer and data don't go together.
+        OSError: a file cannot be read or written.
+    """
+    torch.set_num_threads(options.threads)
+    device = distributed.resolve_device(settings.device)
+    samples = None if settings.samples is None else Samples.load(Path(settings.samples))
+    trained = None if settings.tokenizer is None else open_tokenizer(Path(settings.tokenizer))
+    data = _real_images(settings, trained, options)
+    if samples is not None:
+        _check_shape("samples", samples.images.shape[1:], data)
+    if trained is not None:
+        sizes = trained.tokenizer.config
+        _check_shape("tokenizer", (sizes.channels, sizes.image_size, sizes.image_size), data)
+    folder = options.run_dir or default_folder("generate-evaluate", data.name)
+    extractor = make_extractor(
+        data,
+        settings.features,
+        folder,
+        seed=settings.seed,
+        device=settings.device,
+        resume=True,
+    )
+    found: dict[str, Any] = {"data": data.name}
+    if trained is not None:
+        one, tokenizer, *_ = trained
+        found["reconstruction"] = evaluate_reconstruction(
+            tokenizer.to(device),
+            data.test,
+            video_config(one.videos, one.frames),
+            extractor,
+            seed=derive_seed(one.seed, "test videos"),
+            device=device,
+        )
+    if samples is not None:
+        reference = reference_moments(extractor, data.train)
+        found["generation"] = evaluate_generation(samples.images[:, None], reference, extractor)
+        found["real images"] = evaluate_generation(data.test[:, None], reference, extractor)
+    print(json.dumps(found, indent=2, allow_nan=False))
+    return found
+
+
+def _real_images(
+    settings: EvaluateSettings, trained: TrainedTokenizer | None, options: RunOptions
+) -> GenerationData:
+    name, size = settings.data, settings.reading.image_size
+    if trained is not None:
+        name = name or trained.settings.data
+        size = size or trained.tokenizer.config.image_size
+    return load_generation_data(
+        name or "digits", image_size=size, data_dir=options.data_dir, download=options.download
+    )
+
+
+def _check_shape(name: str, found: tuple[int, ...], data: GenerationData) -> None:
+    """Refuse grey images where colour is expected, and other sizes.
+
+    Raises:
+        ValueError: the shapes differ.
+    """
+    expected = (data.channels, data.image_size, data.image_size)
+    if tuple(found) != expected:
+        raise ValueError(
+            f"{name} must have images of (channels, height, width)={expected} as {data.name}, "
+            f"got {tuple(found)}"
+        )
