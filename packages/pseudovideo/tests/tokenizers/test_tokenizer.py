@@ -1,0 +1,254 @@
+"""Tokenizers from end to end: tokens, frames, training, storage."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from pseudovideo.pretrained import fingerprint
+from pseudovideo.tokenizers import (
+    VQVAE,
+    CViViT,
+    PatchKMeans,
+    Tokenizer,
+    TokenizerConfig,
+    build_tokenizer,
+    load_tokenizer,
+)
+
+
+def small(num_frames: int, **settings: Any) -> TokenizerConfig:
+    base: dict[str, Any] = {
+        "num_frames": num_frames,
+        "temporal_patch": 1 if num_frames == 1 else 2,
+        "temporal_depth": 0 if num_frames == 1 else 1,
+        "spatial_depth": 1,
+        "image_size": 8,
+        "channels": 1,
+        "dim": 16,
+        "num_heads": 2,
+        "codebook_size": 16,
+        "code_dim": 8,
+    }
+    return TokenizerConfig(**{**base, **settings})
+
+
+def some_videos(n: int, config: TokenizerConfig) -> Tensor:
+    size = config.image_size
+    g = torch.Generator().manual_seed(1)
+    return torch.rand(n, config.num_frames, config.channels, size, size, generator=g) * 2 - 1
+
+
+def train(tokenizer: Tokenizer, videos: Tensor, steps: int) -> Tokenizer:
+    optimizer = torch.optim.AdamW(tokenizer.parameters(), lr=3e-3)
+    for _ in range(steps):
+        out = tokenizer(videos)
+        loss = (out.reconstruction - videos).square().mean() + out.commitment
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return tokenizer.eval()
+
+
+@pytest.fixture(params=[1, 4], ids=["image", "video"])
+def trained(request: pytest.FixtureRequest) -> tuple[Tokenizer, Tensor]:
+    torch.manual_seed(0)
+    config = small(request.param)
+    videos = some_videos(6, config)
+    return train(build_tokenizer(config), videos, 3), videos
+
+
+def shades(config: TokenizerConfig) -> Tensor:
+    """Black, white, and two greys."""
+    levels = torch.tensor([-1.0, 1.0, -0.25, 0.5])[:, None, None, None, None]
+    return levels.expand(4, config.num_frames, 1, 8, 8).contiguous()
+
+
+@pytest.mark.parametrize("num_frames", [1, 4])
+def test_black_and_white_get_different_tokens_and_come_back(num_frames: int) -> None:
+    torch.manual_seed(0)
+    tokenizer = build_tokenizer(small(num_frames))
+    videos = shades(tokenizer.config)
+    tokenizer(videos)
+    # From the first batch on: the codebook starts from its inputs.
+    tokens = tokenizer.eval().encode(videos)
+    assert (tokens[0] != tokens[1]).all()
+    train(tokenizer.train(), videos, 100)
+    torch.testing.assert_close(tokenizer.reconstruct(videos), videos, rtol=0, atol=0.1)
+
+
+@pytest.mark.parametrize("num_frames", [1, 4])
+def test_to_the_layernorm_stem_black_and_white_are_one_however_long_it_trains(
+    num_frames: int,
+) -> None:
+    torch.manual_seed(0)
+    tokenizer = build_tokenizer(small(num_frames, stem="layernorm"))
+    videos = shades(tokenizer.config)
+    train(tokenizer, videos, 100)
+    tokens = tokenizer.encode(videos[:2])
+    assert torch.equal(tokens[0], tokens[1])
+    # The best that is left is the mean of all that look the same.
+    black, white = tokenizer.reconstruct(videos[:2])
+    assert torch.equal(black, white)
+    assert abs(black.mean() - videos.mean()) < 0.1
+
+
+def test_every_parameter_gets_a_gradient() -> None:
+    """A parameter without one would stop training on several devices."""
+    for config in (small(1), small(4), small(4, stem="layernorm", causal=False)):
+        torch.manual_seed(0)
+        tokenizer = build_tokenizer(config)
+        videos = some_videos(8, config)
+        out = tokenizer(videos)
+        ((out.reconstruction - videos).square().mean() + out.commitment).backward()
+        for name, parameter in tokenizer.named_parameters():
+            assert parameter.grad is not None, name
+            assert parameter.grad.abs().sum() > 0, name
+
+
+def test_reconstruct_is_encode_then_decode_and_what_forward_shows_clamped(
+    trained: tuple[Tokenizer, Tensor],
+) -> None:
+    tokenizer, videos = trained
+    with torch.no_grad():
+        out = tokenizer(videos)
+    assert torch.equal(tokenizer.encode(videos), out.indices)
+    assert torch.equal(tokenizer.decode(out.indices), tokenizer.reconstruct(videos))
+    torch.testing.assert_close(
+        tokenizer.reconstruct(videos), out.reconstruction.clamp(-1, 1), rtol=0, atol=1e-6
+    )
+
+
+def test_decode_stays_in_the_range_of_pixels(trained: tuple[Tokenizer, Tensor]) -> None:
+    tokenizer, videos = trained
+    with torch.no_grad():
+        tokenizer.last_layer.mul_(100)
+    frames = tokenizer.reconstruct(videos)
+    assert frames.min() == -1
+    assert frames.max() == 1
+
+
+def test_a_batch_is_its_members(trained: tuple[Tokenizer, Tensor]) -> None:
+    tokenizer, videos = trained
+    singles = [tokenizer.encode(video[None]) for video in videos]
+    assert torch.equal(tokenizer.encode(videos), torch.cat(singles))
+    torch.testing.assert_close(
+        tokenizer.reconstruct(videos),
+        torch.cat([tokenizer.decode(tokens) for tokens in singles]),
+        rtol=0,
+        atol=1e-5,
+    )
+
+
+def test_tokens_come_in_rows_and_columns_of_the_image(trained: tuple[Tokenizer, Tensor]) -> None:
+    """With attention switched off a patch decides its token alone, at the same place."""
+    tokenizer, videos = trained
+    with torch.no_grad():
+        for name, parameter in tokenizer.named_parameters():
+            if "to_out" in name:
+                parameter.zero_()
+    before = tokenizer.encode(videos)
+    changed = videos.clone()
+    changed[..., :4, 4:] = -videos[..., :4, 4:]
+    moved = (tokenizer.encode(changed) != before).any(0).any(0)
+    assert moved.tolist() == [[False, True], [False, False]]
+
+
+def test_encoding_and_decoding_learn_nothing(trained: tuple[Tokenizer, Tensor]) -> None:
+    tokenizer, videos = trained
+    before = fingerprint(tokenizer.train())
+    assert not tokenizer.reconstruct(videos).requires_grad
+    assert fingerprint(tokenizer) == before
+    tokenizer(videos)
+    assert fingerprint(tokenizer) != before, "a training step moves the codebook"
+
+
+def test_training_beats_the_mean_image_and_lowers_the_loss(digits: Tensor) -> None:
+    torch.manual_seed(0)
+    videos = digits[:64, None]
+    tokenizer = build_tokenizer(small(1, image_size=16, codebook_size=32))
+    first = (tokenizer(videos).reconstruction - videos).square().mean()
+    train(tokenizer, videos, 80)
+    error = (tokenizer.reconstruct(videos) - videos).square().mean()
+    assert error < 0.5 * (videos - videos.mean(0)).square().mean() < first
+
+
+def test_the_last_layer_is_linear_in_front_of_the_pixels(
+    trained: tuple[Tokenizer, Tensor],
+) -> None:
+    tokenizer, videos = trained
+    frames = []
+    with torch.no_grad():
+        weight = tokenizer.last_layer.clone()
+        for factor in (0.0, 1.0, 2.0):
+            tokenizer.last_layer.copy_(factor * weight)
+            frames.append(tokenizer(videos).reconstruction)
+    none, one, two = frames
+    torch.testing.assert_close(two - one, one - none, rtol=0, atol=1e-5)
+    assert (one - none).abs().max() > 0.1
+    assert isinstance(tokenizer.last_layer, torch.nn.Parameter)
+
+
+def test_a_stored_tokenizer_comes_back_bit_for_bit(
+    trained: tuple[Tokenizer, Tensor], tmp_path: Path
+) -> None:
+    tokenizer, videos = trained
+    tokenizer.save_pretrained(tmp_path)
+    back = load_tokenizer(tmp_path)
+    assert type(back) is type(tokenizer)
+    assert not back.training
+    assert back.config == tokenizer.config
+    assert fingerprint(back) == fingerprint(tokenizer)
+    assert torch.equal(back.encode(videos), tokenizer.encode(videos))
+    assert torch.equal(back.reconstruct(videos), tokenizer.reconstruct(videos))
+
+
+def test_training_goes_on_from_a_stored_tokenizer_as_from_the_first(
+    trained: tuple[Tokenizer, Tensor], tmp_path: Path
+) -> None:
+    tokenizer, videos = trained
+    tokenizer.save_pretrained(tmp_path)
+    back = load_tokenizer(tmp_path).train()
+    torch.manual_seed(5)
+    train(tokenizer.train(), videos, 2)
+    torch.manual_seed(5)
+    train(back, videos, 2)
+    assert fingerprint(back) == fingerprint(tokenizer)
+
+
+def test_folders_of_other_models_are_refused(tmp_path: Path) -> None:
+    VQVAE(small(1)).save_pretrained(tmp_path / "image")
+    with pytest.raises(ValueError, match="holds a VQVAE, not a CViViT"):
+        CViViT.from_pretrained(tmp_path / "image")
+    PatchKMeans(small(1)).save_pretrained(tmp_path / "clusters")
+    with pytest.raises(ValueError, match="must hold a VQVAE or CViViT, got a PatchKMeans"):
+        load_tokenizer(tmp_path / "clusters")
+    with pytest.raises(FileNotFoundError, match=r"has no file config\.json"):
+        load_tokenizer(tmp_path / "nothing")
+
+
+def test_videos_of_other_floating_types_are_encoded(trained: tuple[Tokenizer, Tensor]) -> None:
+    tokenizer, videos = trained
+    assert torch.equal(tokenizer.encode(videos.double()), tokenizer.encode(videos))
+
+
+@pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weight")
+def test_half_precision_training_gives_finite_gradients() -> None:
+    torch.manual_seed(0)
+    tokenizer = build_tokenizer(small(4))
+    videos = some_videos(4, tokenizer.config)
+    with torch.autocast("cpu", torch.bfloat16):
+        out = tokenizer(videos)
+        loss = (out.reconstruction - videos).square().mean() + out.commitment
+    loss.backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in tokenizer.parameters())
+
+
+def test_a_training_step_is_one_graph_for_the_compiler(plain_calls: None) -> None:
+    torch.manual_seed(0)
+    tokenizer = build_tokenizer(small(4))
+    videos = some_videos(4, tokenizer.config)
+    tokenizer(videos)
+    assert torch._dynamo.explain(tokenizer)(videos).graph_break_count == 0
