@@ -1,0 +1,166 @@
+"""VideoGPT's sampler, written from a description of its code, for `probseq bench generate`.
+
+It works on the weights of an `AutoregressivePrior`, so that both samplers draw from the same
+distribution. What it keeps of VideoGPT's way of working (Yan et al. 2021, `videogpt/attention.py`
+and `gpt.py`), all of it at each token:
+
+- the whole stack of modules is called for a sequence of length one;
+- the codes, 256 wide, of the whole grid are looked up, one of them is used;
+- the positions of the whole grid are put together, one of them is used;
+- queries, keys and values come from three maps;
+- keys and values lie in arrays of zeros of the grid's shape, and attention runs over the whole
+  grid, with a row of the causal mask;
+- LayerNorm is written out; the loss of the drawn token is computed; tokens are drawn by
+  `torch.multinomial`.
+
+What it leaves out costs VideoGPT more: its GELU in three calls, dropout, and conditioning.
+"""
+
+import itertools
+from typing import cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from pseudovideo.layers import Block
+from pseudovideo.priors import AutoregressivePrior
+
+_CODE_DIM = 256
+
+
+class VideoGPTSampler(nn.Module):
+    """Draws one token after the other as VideoGPT does.
+
+    Args:
+        prior: whose weights are copied.
+    """
+
+    mask: Tensor
+
+    def __init__(self, prior: AutoregressivePrior) -> None:
+        super().__init__()
+        self.grid = prior.grid
+        dim = prior.config.dim
+        # The projected code of a token is the prior's embedding of it.
+        self.codes = nn.Parameter(F.pad(prior.embedding.weight.detach(), (0, _CODE_DIM - dim)))
+        self.fc_in = nn.Linear(_CODE_DIM, dim, bias=False)
+        self.fc_in.weight = nn.Parameter(torch.eye(dim, _CODE_DIM).to(prior.start))
+        self.start = prior.start
+        self.positions = prior.positions
+        blocks = cast("list[Block]", list(prior.blocks))
+        self.blocks = nn.ModuleList(_StepBlock(block, prior.grid.shape) for block in blocks)
+        self.norm = _WrittenNorm(prior.norm)
+        self.fc_out = prior.head
+        length = prior.grid.num_tokens
+        self.register_buffer("mask", torch.ones(length, length).tril())
+
+    @torch.no_grad()
+    def sample_tokens(self, n: int, steps: int | None = None) -> Tensor:
+        """Draw token grids.
+
+        Args:
+            n: number of grids.
+            steps: stop after so many tokens; the rest are zeros.
+
+        Returns:
+            Tokens (n, t, h, w).
+        """
+        shape = self.grid.shape
+        tokens = torch.zeros(n, *shape, dtype=torch.int64, device=self.start.device)
+        places = list(itertools.product(*map(range, shape)))[:steps]
+        before = places[0]
+        for step, place in enumerate(places):
+            logits = self.logits(tokens, before, place, step)
+            probabilities = logits.softmax(dim=-1)
+            tokens[:, *place] = torch.multinomial(probabilities, 1)[:, 0]
+            before = place
+        return tokens
+
+    def logits(
+        self, tokens: Tensor, before: tuple[int, ...], place: tuple[int, ...], step: int
+    ) -> Tensor:
+        """Logits (n, K) of a token.
+
+        Args:
+            tokens: the grids as far as they are drawn.
+            before: place of the token before, which is passed through the stack.
+            place: place of the token that is asked for.
+            step: its number.
+        """
+        codes = F.embedding(tokens, self.codes)
+        x = self.fc_in(codes[_at(before)])
+        if step == 0:
+            x = self.start.expand_as(x)
+        time, rows, columns = self.positions.time, self.positions.rows, self.positions.columns
+        positions = time[:, None, None] + rows[:, None] + columns
+        x = x + positions[None][_at(place)]
+        for block in self.blocks:
+            x = block(x, place, step, self.mask)
+        logits = self.fc_out(self.norm(x))
+        F.cross_entropy(logits.movedim(-1, 1), tokens[_at(before)])
+        return logits.flatten(1)
+
+
+class _WrittenNorm(nn.Module):
+    def __init__(self, norm: nn.LayerNorm) -> None:
+        super().__init__()
+        self.weight, self.bias, self.eps = norm.weight, norm.bias, norm.eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        mean = x.mean(dim=-1, keepdim=True)
+        variance = (x - mean).square().mean(dim=-1, keepdim=True)
+        return (x - mean) * (variance + self.eps).rsqrt() * self.weight + self.bias
+
+
+class _StepBlock(nn.Module):
+    def __init__(self, block: Block, shape: tuple[int, int, int]) -> None:
+        super().__init__()
+        self.norm_attention = _WrittenNorm(block.norm_attention)
+        self.attention = _StepAttention(block, shape)
+        self.norm_feedforward = _WrittenNorm(block.norm_feedforward)
+        net = block.feedforward
+        self.feedforward = nn.Sequential(net.inner, nn.GELU(), net.outer)
+
+    def forward(self, x: Tensor, place: tuple[int, ...], step: int, mask: Tensor) -> Tensor:
+        x = x + self.attention(self.norm_attention(x), place, step, mask)
+        return x + self.feedforward(self.norm_feedforward(x))
+
+
+class _StepAttention(nn.Module):
+    def __init__(self, block: Block, shape: tuple[int, int, int]) -> None:
+        super().__init__()
+        self.shape, self.num_heads = shape, block.attention.num_heads
+        weights = block.attention.to_qkv.weight.detach().chunk(3)
+        self.to_q, self.to_k, self.to_v = (_linear(weight) for weight in weights)
+        self.to_out = block.attention.to_out
+        self._keys = self._values = weights[0].new_empty(0)
+
+    def forward(self, x: Tensor, place: tuple[int, ...], step: int, mask: Tensor) -> Tensor:
+        # (n, 1, 1, 1, d) → (n, heads, 1, 1, 1, c)
+        q, k, v = (
+            to(x).unflatten(-1, (self.num_heads, -1)).movedim(-2, 1).contiguous()
+            for to in (self.to_q, self.to_k, self.to_v)
+        )
+        if step == 0:
+            shape = (*q.shape[:2], *self.shape, q.shape[-1])
+            self._keys, self._values = q.new_zeros(shape), q.new_zeros(shape)
+        slot = (slice(None), *_at(place))
+        self._keys[slot] = k
+        self._values[slot] = v
+        q, k, v = (part.flatten(2, -2) for part in (q, self._keys, self._values))
+        scores = q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5
+        scores = scores.masked_fill(mask[[step]] == 0, -torch.inf)
+        out = (scores.softmax(dim=-1) @ v).movedim(1, -2).contiguous()
+        return self.to_out(out.flatten(-2)[:, :, None, None])
+
+
+def _linear(weight: Tensor) -> nn.Linear:
+    layer = nn.Linear(weight.shape[1], weight.shape[0], bias=False)
+    layer.weight = nn.Parameter(weight)
+    return layer
+
+
+def _at(place: tuple[int, ...]) -> tuple[slice, ...]:
+    """Index of one place of grids, with all dimensions kept."""
+    return (slice(None), *(slice(i, i + 1) for i in place))
