@@ -265,16 +265,18 @@ def test_a_killed_writer_leaves_nothing_that_opens_and_the_next_one_starts_anew(
         warnings.simplefilter("ignore", DeprecationWarning)  # of threads: torch has one here
         child = os.fork()
     if not child:  # a fork: a new interpreter would load torch for seconds
-        signal.alarm(60)
-        write_token_cache(
-            tmp_path,
-            tokenizer,
-            digits[:9],
-            BLUR,
-            batch_size=3,
-            progress=lambda _: os.kill(os.getpid(), signal.SIGKILL),
-        )
-        os._exit(0)
+        try:
+            signal.alarm(60)
+            write_token_cache(
+                tmp_path,
+                tokenizer,
+                digits[:9],
+                BLUR,
+                batch_size=3,
+                progress=lambda _: os.kill(os.getpid(), signal.SIGKILL),
+            )
+        finally:
+            os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
     assert len(leftovers(tmp_path)) == 1
     with pytest.raises(FileNotFoundError, match="holds no finished token cache"):
