@@ -84,7 +84,7 @@ def test_reconstruction_has_all_arms_the_floor_and_real_images(results, floors, 
     assert row["FD(classifier) ↓"] == "79.00±1.00"
     assert (row["n"], row["bits"], row["tokens"]) == ("2", "160", "16")
     assert (row["steps"], row["parameters"]) == ("700", "12,345")
-    assert row["usage"] == "0.2500±0.0000"
+    assert (row["usage"], row["perplexity"]) == ("25%", "11")
     floor = cells(table, "1-frame, patch-k-means")
     assert (floor["PSNR ↑"], floor["steps"]) == ("18.00±0.00", "—")
     real = cells(table, REAL)
@@ -100,6 +100,7 @@ def test_generation_has_each_prior_and_only_arms_that_were_sampled(results, refe
     assert row["masked: samples"] == "500"
     assert cells(table, REAL)["masked: FD(classifier) ↓"] == "2.500±0.500"
     assert cells(table, REAL)["masked: nats per token ↓"] == "—"
+    assert cells(table, REAL)["masked: samples"] == "500"
     assert generation_table([result("1-frame", "plain", 0, 20.0)], references) is None
 
 

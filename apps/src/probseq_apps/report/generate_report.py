@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -77,9 +78,9 @@ def write_generate_report(
     # What was measured took long: it is written before anything is drawn, and shown in any case.
     write_atomic(folder / "report.md", text)
     width = shutil.get_terminal_size((120, 24)).columns
-    shown = "\n\n".join(
-        ["", *(table.text(width) for table in tables), LEGEND, "\n".join(notes)]
-    ).lstrip("\n")
+    told = "\n".join(textwrap.fill(f"- {note}", width, subsequent_indent="  ") for note in notes)
+    parts = [*(table.text(width) for table in tables), textwrap.fill(LEGEND, width), told]
+    shown = "\n\n".join(parts)
     try:
         plots = draw()
     except (LookupError, ValueError, OSError) as error:

@@ -63,7 +63,7 @@ class Group(NamedTuple):
 
     def summary(self, path: Sequence[str]) -> Summary:
         """A number over the seeds; without a mean where a seed lacks it."""
-        return summarise([_value(result, path) for result in self.results])
+        return summarise([value_of(result, path) for result in self.results])
 
 
 def groups_of(results: Sequence[Result]) -> list[Group]:
@@ -94,7 +94,13 @@ def _seeds(results: Sequence[Result], arm: str, stem: str) -> tuple[Result, ...]
     return tuple(sorted(own, key=lambda result: int(result["seed"])))
 
 
-def _value(result: Result, path: Sequence[str]) -> float | None:
+def value_of(result: Result, path: Sequence[str]) -> float | None:
+    """A number of a result; None where it lacks it.
+
+    Args:
+        result: as JSON holds it.
+        path: keys that lead to the number.
+    """
     found: Any = result
     for key in path:
         found = found.get(key) if isinstance(found, Mapping) else None

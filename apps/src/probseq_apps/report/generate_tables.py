@@ -1,6 +1,6 @@
 """Tables of `probseq generate run`: reconstruction, and generation under each prior."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from probseq_apps.report.columns import aligned_blocks
@@ -11,6 +11,7 @@ from probseq_apps.report.generate_results import (
     fd_name,
     groups_of,
     priors_of,
+    value_of,
 )
 from probseq_apps.report.labels import ARROWS, Direction
 from probseq_apps.report.summary import Summary, summarise
@@ -21,10 +22,14 @@ LEGEND = (
     "reconstructions are from the test images themselves, those of samples from the training "
     "images; the row of real images has the test part's distance from the training part. Usage: "
     "share of the codebook that the test images use; perplexity: exp of the entropy of its use. "
+    "A classifier's features are those of each seed's own classifier. "
     "Distances and inception scores (IS) depend on the number of images, and IS on its splits. "
     "— not defined, or not measured."
 )
 REAL = "real images, test part"
+
+# A mean and its standard error as text.
+Writer = Callable[[float, float | None], str]
 
 
 class Table(NamedTuple):
@@ -56,17 +61,17 @@ def reconstruction_table(
     groups = [*groups_of(results), *groups_of(floors)]
     measures = [
         _measure("PSNR", "higher", "psnr"),
-        _measure("PSNR, all frames", "higher", "psnr_all_frames"),
+        _measure("all frames", "higher", "psnr_all_frames"),
         _measure(fd_name(results), "lower", "fd"),
     ]
-    extra = [("usage", "usage"), ("perplexity", "perplexity")]
     heads = ["tokenizer", "n", "bits", "tokens", "steps", "parameters"]
+    heads += [*(_head(measure) for measure in measures), "usage", "perplexity"]
     columns = [_column(groups, measure.path) for measure in measures]
-    columns += [_column(groups, ("reconstruction", key)) for _, key in extra]
-    heads += [_head(measure) for measure in measures] + [label for label, _ in extra]
+    columns.append(_column(groups, ("reconstruction", "usage"), write=_share))
+    columns.append(_column(groups, ("reconstruction", "perplexity"), write=_whole))
     rows = [[*_facts(group), *cells] for group, *cells in zip(groups, *columns, strict=True)]
     if references:
-        rows.append(_real_row(references, heads, {_head(measures[2]): "fd"}))
+        rows.append(_real_row(references, heads, {_head(measures[2]): ("fd", None)}))
     return Table(heads, rows)
 
 
@@ -87,15 +92,16 @@ def generation_table(results: Sequence[Result], references: Sequence[Result]) ->
         ("nats per token", "lower", "nats_per_token"),
         ("samples", None, "num_samples"),
     )
-    heads, real = ["samples", "n", "bits", "tokens"], dict[str, str]()
+    heads = ["samples", "n", "bits", "tokens"]
+    real: dict[str, tuple[str, Writer | None]] = {}
     columns: list[list[str]] = []
     for prior in priors:
         for label, direction, key in shown:
             head = f"{prior}: {label}{f' {ARROWS[direction]}' if direction else ''}"
             heads.append(head)
-            columns.append(_column(groups, ("generation", prior, key), whole=direction is None))
-            if key in ("fd", "is"):
-                real[head] = key
+            write = None if direction else _whole
+            columns.append(_column(groups, ("generation", prior, key), write=write))
+            real[head] = (key, write)
     rows = [[*_facts(group)[:4], *cells] for group, *cells in zip(groups, *columns, strict=True)]
     if references:
         rows.append(_real_row(references, heads, real))
@@ -117,38 +123,44 @@ def _facts(group: Group) -> list[str]:
     return [group.name, seeds, *("—" if n is None else f"{n:,.0f}" for n in numbers)]
 
 
-def _column(groups: Sequence[Group], path: Sequence[str], *, whole: bool = False) -> list[str]:
-    """A number of all groups, with the decimals that suit the largest."""
+def _column(
+    groups: Sequence[Group], path: Sequence[str], *, write: Writer | None = None
+) -> list[str]:
+    """A number of all groups, by default with the decimals that suit the largest."""
     summaries = [group.summary(path) for group in groups]
-    write = _writer(summaries, whole=whole)
-    return [write(summary) for summary in summaries]
+    return [_cell(summary, write or _with_error(summaries)) for summary in summaries]
 
 
-def _writer(summaries: Sequence[Summary], *, whole: bool = False) -> Callable[[Summary], str]:
+def _cell(summary: Summary, write: Writer) -> str:
+    return "—" if summary.mean is None else write(summary.mean, summary.standard_error)
+
+
+def _with_error(summaries: Sequence[Summary]) -> Writer:
     largest = max((abs(s.mean) for s in summaries if s.mean is not None), default=0.0)
-    digits = 0 if whole else 4 - sum(largest >= bound for bound in (1.0, 10.0, 1000.0))
+    digits = 4 - sum(largest >= bound for bound in (1.0, 10.0, 1000.0))
 
-    def write(summary: Summary) -> str:
-        if summary.mean is None:
-            return "—"
-        error = summary.standard_error
-        around = "" if error is None or whole else f"±{error:.{digits}f}"
-        return f"{summary.mean:,.{digits}f}{around}"
+    def write(mean: float, error: float | None) -> str:
+        return f"{mean:,.{digits}f}{'' if error is None else f'±{error:.{digits}f}'}"
 
     return write
 
 
+def _whole(mean: float, error: float | None) -> str:
+    return f"{mean:,.0f}"
+
+
+def _share(mean: float, error: float | None) -> str:
+    return f"{mean:.0%}"
+
+
 def _real_row(
-    references: Sequence[Result], heads: Sequence[str], shown: dict[str, str]
+    references: Sequence[Result],
+    heads: Sequence[str],
+    shown: Mapping[str, tuple[str, Writer | None]],
 ) -> list[str]:
     row = [REAL, str(len(references))]
     for head in heads[2:]:
-        summary = summarise([_real_value(r, shown.get(head)) for r in references])
-        row.append(_writer([summary])(summary))
+        key, write = shown.get(head, ("", None))
+        summary = summarise([value_of(reference, (key,)) for reference in references])
+        row.append(_cell(summary, write or _with_error([summary])))
     return row
-
-
-def _real_value(reference: Result, key: str | None) -> float | None:
-    """A number of real images; None for columns that they don't have."""
-    found = None if key is None else reference.get(key)
-    return None if found is None else float(found)
