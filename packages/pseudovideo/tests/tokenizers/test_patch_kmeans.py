@@ -74,6 +74,23 @@ def test_as_many_patches_as_codes_are_met_exactly_however_rare() -> None:
         assert len(history) < 25, "it stops where nothing changes"
 
 
+def test_an_empty_code_moves_to_a_badly_served_patch_and_the_others_to_their_means() -> None:
+    points = torch.tensor([[0.0], [0.2], [0.9], [1.1], [5.0]])
+    codebook = torch.tensor([[0.0], [1.0], [-9.0]])
+    found = patch_kmeans._assign(points, codebook)
+    assert found.indices.tolist() == [0, 0, 1, 1, 1]
+    torch.testing.assert_close(found.errors, torch.tensor([0, 0.04, 0.01, 0.01, 16.0]))
+    moved = torch.cat([patch_kmeans._update(points, found, codebook, seeded(s)) for s in range(99)])
+    torch.testing.assert_close(moved.view(99, 3)[:, :2].mean(0), torch.tensor([0.1, 7 / 3]))
+    # 5 has 16/16.06 of the squared distance; 0 is met exactly and is never drawn.
+    assert (moved.view(99, 3)[:, 2] == 5).float().mean() > 0.9
+    served = torch.tensor([[0.0], [1.0], [5.0], [7.0]])
+    exact = patch_kmeans._assign(served[:3].repeat(2, 1), served)
+    assert torch.equal(
+        patch_kmeans._update(served[:3].repeat(2, 1), exact, served, seeded()), served
+    )
+
+
 def test_fewer_kinds_of_patches_than_codes_do_no_harm() -> None:
     videos = torch.ones(8, 1, 1, 8, 8)
     videos[4:] = -1

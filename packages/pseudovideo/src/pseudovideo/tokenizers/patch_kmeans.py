@@ -162,11 +162,13 @@ def _update(
         more, further = cluster_sums(piece, indices, size)
         counts, sums = counts + more, sums + further
     means = sums / counts.clamp(min=1)[:, None]
-    drawn = _draw(found.errors, size, generator)
+    empty = counts == 0
+    # The first draws, the likeliest to be bad ones, go to the empty codes.
+    drawn = _draw(found.errors, size, generator)[(empty.cumsum(0) - 1).clamp(min=0)]
     # A patch that a code meets exactly is of no use as another code.
     useful = found.errors[drawn] > 0
     fresh = torch.where(useful[:, None], points[drawn], codebook)
-    return torch.where(counts[:, None] > 0, means, fresh)
+    return torch.where(empty[:, None], fresh, means)
 
 
 def _seed(
