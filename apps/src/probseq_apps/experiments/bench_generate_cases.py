@@ -7,6 +7,7 @@ process' own time. Networks have random weights and images are noise: no time de
 import math
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -187,8 +188,7 @@ def sampling(sampler: Sampler, prior: AutoregressivePrior, batch: int, limit: in
 
 def _recomputation(prior: AutoregressivePrior, batch: int, count: int) -> Callable[[], object]:
     # A prior of one row is the same network on a sequence of that length.
-    config = AutoregressiveConfig(codebook_size=CODES, grid=(1, 1, count))
-    short = AutoregressivePrior(config)
+    short = AutoregressivePrior(replace(prior.config, grid=(1, 1, count)))
     short.blocks = prior.blocks
     tokens = torch.zeros(batch, 1, 1, count, dtype=torch.int64)
     return lambda: short(tokens)
