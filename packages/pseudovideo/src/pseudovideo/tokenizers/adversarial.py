@@ -75,7 +75,7 @@ def adaptive_weight(
         A constant; 0 where a gradient is not finite.
     """
     norms = [
-        torch.autograd.grad(loss, last_layer, retain_graph=True)[0].float().norm()
+        torch.autograd.grad(loss, last_layer, retain_graph=True)[0].norm()
         for loss in (reconstruction, adversarial)
     ]
     ratio = norms[0] / (norms[1] + 1e-6)

@@ -7,6 +7,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 _SMALLEST_MAP = 4
+# Of rectified features below 0.
+_SLOPE = 0.2
 
 
 class Discriminator(nn.Module):
@@ -48,6 +50,13 @@ class Discriminator(nn.Module):
         self.blocks = nn.Sequential(*blocks)
         self.head = nn.Conv2d(current, current, 3, padding=1)
         self.logits = nn.Conv2d(current, 1, 1)
+        # Signals keep their size through the layers, as StyleGAN2's do; torch's own initial
+        # weights halve them at each, and the image is lost among the biases.
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, a=_SLOPE)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
 
     def forward(self, images: Float[Tensor, "b c y x"]) -> Float[Tensor, "b h w"]:
         """Logits of patches, above 0 for real ones.
@@ -76,4 +85,4 @@ class _Block(nn.Module):
 
 
 def _rectify(x: Tensor) -> Tensor:
-    return F.leaky_relu(x, 0.2)
+    return F.leaky_relu(x, _SLOPE)

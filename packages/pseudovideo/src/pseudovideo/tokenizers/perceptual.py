@@ -1,7 +1,6 @@
 """A perceptual distance between small or grey images as a loss."""
 
 from collections.abc import Callable
-from typing import Self
 
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -63,7 +62,7 @@ class PerceptualLoss(nn.Module):
             images = F.interpolate(images, wanted, mode="bilinear")
         return images.clamp(-1, 1).expand(-1, 3, -1, -1)
 
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "PerceptualLoss":
         # What `.to`, `.cuda` and `.double` call.
         self._distance[0]._apply(fn, recurse)  # pyright: ignore[reportPrivateUsage]
         return super()._apply(fn, recurse)
