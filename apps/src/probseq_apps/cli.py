@@ -18,6 +18,7 @@ from probseq_apps.cli_arguments import Command, refuse, value_of
 from probseq_apps.cli_generate import parse_generate
 from probseq_apps.cli_online import parse_online
 from probseq_apps.data.names import unknown_name_message
+from probseq_apps.experiments.bench_generate_settings import BenchGenerateSettings
 from probseq_apps.experiments.bench_online_settings import BenchOnlineSettings
 from probseq_apps.experiments.bench_settings import BenchSettings
 from probseq_apps.experiments.regress_settings import RegressSettings, saved_regress
@@ -80,7 +81,8 @@ class Regress:
 class Bench:
     """Time the methods beside plain softmax attention: speed, and memory kept for training.
 
-    `probseq bench online` times online Gaussian processes, with options of its own.
+    `probseq bench online` times online Gaussian processes, `probseq bench generate` pseudo videos,
+    tokenizers and priors; each has options of its own.
     """
 
     subject: Annotated[Positional[Literal["attention"]], arg(help="What to time.")]
@@ -116,6 +118,26 @@ class BenchOnline:
         from probseq_apps.experiments.bench_online import bench_online
 
         bench_online(self.settings)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchGenerate:
+    """Time pseudo videos, tokenizers, priors and the Fréchet distance."""
+
+    settings: Annotated[BenchGenerateSettings, arg(name="")] = field(
+        default_factory=BenchGenerateSettings
+    )
+
+    @property
+    def debug(self) -> bool:
+        """Whether errors show where they came from."""
+        return self.settings.debug
+
+    def execute(self) -> None:
+        """Measure and print the table."""
+        from probseq_apps.experiments.bench_generate import bench_generate
+
+        bench_generate(self.settings)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,11 +238,15 @@ def parse_regress(arguments: list[str]) -> Regress:
 
 
 def parse_bench(arguments: list[str]) -> Command:
-    """Read the arguments of `probseq bench attention` and `bench online`."""
+    """Read the arguments of `probseq bench attention`, `bench online` and `bench generate`."""
     try:
         if arguments[:1] == ["online"]:
             return tyro.cli(
                 OmitArgPrefixes[BenchOnline], prog="probseq bench online", args=arguments[1:]
+            )
+        if arguments[:1] == ["generate"]:
+            return tyro.cli(
+                OmitArgPrefixes[BenchGenerate], prog="probseq bench generate", args=arguments[1:]
             )
         return tyro.cli(OmitArgPrefixes[Bench], prog="probseq bench", args=arguments)
     except ValueError as error:
@@ -309,7 +335,8 @@ SUBCOMMANDS: dict[str, Subcommand] = {
     ),
     "report": Subcommand("put a table of the papers beside what run folders hold", parse_report),
     "bench": Subcommand(
-        "time attention methods beside softmax attention, or online processes", parse_bench
+        "time attention beside softmax attention, online processes, or image generation",
+        parse_bench,
     ),
 }
 
