@@ -26,7 +26,7 @@ class Sizes(NamedTuple):
     Attributes:
         images: of a batch that is corrupted.
         samples: batches and tokens of the autoregressive samplers.
-        limit: tokens that slow samplers draw; their time for more is extrapolated.
+        limit: tokens that slow samplers draw; their time for more is extrapolated, see `sampling`.
         masked: grids that the masked prior draws at once.
         steps: of the masked prior.
         width: of the tokenizers.
@@ -56,7 +56,7 @@ _FULL = Sizes(
         SampleSize(*size) for size in ((1, 64), (64, 64), (64, 256), (1, 576), (16, 576))
     ),
     limit=64,
-    masked=4,
+    masked=1,
     steps=18,
     width=512,
     depth=8,
@@ -68,7 +68,6 @@ _FULL = Sizes(
 _QUICK = _FULL._replace(
     images=32,
     samples=(SampleSize(1, 64), SampleSize(8, 64)),
-    masked=1,
     width=256,
     batch=1,
     dim=512,
@@ -101,9 +100,9 @@ def bench_generate(settings: BenchGenerateSettings) -> list[Row]:
         f"\ntorch {torch.__version__}, cpu, one thread, process time, medians of "
         f"{settings.repeats} runs in turns; noise for images, random weights. VideoGPT's sampler "
         "is this program's, written from a description of its code, on the same weights.\n"
-        f"Beyond {sizes.limit} tokens two times are extrapolated: VideoGPT's from its first "
-        f"{sizes.limit} tokens, each of which costs the same there, and that without a cache from "
-        "passes over four lengths."
+        f"Two times are extrapolated: VideoGPT's beyond {sizes.limit} tokens, each of which costs "
+        f"the same there, and that without a cache, beyond one grid of {sizes.limit}, from passes "
+        "over four lengths."
     )
     if settings.json is not None:
         numbers = [row._asdict() | {"met": row.met} for row in rows]

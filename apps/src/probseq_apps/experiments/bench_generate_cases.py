@@ -168,8 +168,8 @@ def sampling(sampler: Sampler, prior: AutoregressivePrior, batch: int, limit: in
         prior: the network.
         batch: grids at once.
         limit: tokens that are drawn where a sampler is too slow to draw more: VideoGPT's time is
-            scaled from so many tokens, each of which costs the same, and that of re-computation
-            is four lengths' mean.
+            scaled from so many tokens of a grid, each of which costs the same; that of
+            re-computation is four lengths' mean where there are more tokens in all.
     """
     length = prior.grid.num_tokens
     if sampler == "cache":
@@ -179,7 +179,7 @@ def sampling(sampler: Sampler, prior: AutoregressivePrior, batch: int, limit: in
         model = VideoGPTSampler(prior)
         case = timed(lambda: model.sample_tokens(batch, steps))
         return lambda: case() * length / steps
-    if length <= limit:
+    if batch * length <= limit:
         return timed(lambda: prior.sample_tokens(batch, cache=False))
     lengths = [round(length * (part + 0.5) / _PARTS) for part in range(_PARTS)]
     parts = [timed(_recomputation(prior, batch, count)) for count in lengths]
