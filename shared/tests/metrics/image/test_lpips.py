@@ -37,24 +37,16 @@ def test_it_is_the_papers_distance_written_out(metric):
     torch.testing.assert_close(metric(x, y), by_hand(metric, x, y), rtol=1e-4, atol=1e-7)
 
 
-def test_it_is_the_librarys_number(metric):
-    x, y = pictures(seed=1), pictures(seed=2)
-    torch.testing.assert_close(metric(x, y), metric.network(x, y).flatten(), rtol=1e-5, atol=1e-8)
-
-
 def test_features_that_vanish_give_no_nan_to_the_gradient():
     metric = LPIPS("alex", random_trunk=True)
     last = metric.network.net.slice5[0]
     last.weight.zero_()
     last.bias.fill_(-1.0)
     x, y = pictures(seed=1).requires_grad_(), pictures(seed=2)
+    # The root of a sum of squares has no slope at zero; the rectifier before it hides that.
     metric(x, y).sum().backward()
     assert torch.isfinite(x.grad).all()
     assert float(x.grad.abs().sum()) > 0.0
-    torch.testing.assert_close(metric(x, y), metric.network(x, y).flatten(), rtol=1e-5, atol=1e-8)
-    x.grad = None
-    metric.network(x, y).sum().backward()
-    assert x.grad.isnan().any()  # what the library does
 
 
 def test_it_is_zero_for_equal_images_symmetric_and_of_each_image_alone(metric):

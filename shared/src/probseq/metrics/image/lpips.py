@@ -10,7 +10,6 @@ from typing import Any, Literal
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from probseq.errors import require
 from probseq.metrics._checks import check_same_shape
@@ -25,7 +24,6 @@ _WEIGHTS: dict[str, str] = {
     "squeeze": "SqueezeNet1_1_Weights",
 }
 _LEAST_SIDE: dict[str, int] = {"vgg": 16, "alex": 31, "squeeze": 17}
-_EPS = 1e-10  # the library's, below which features have no direction
 
 
 class LPIPS(nn.Module):
@@ -100,23 +98,7 @@ class LPIPS(nn.Module):
                 f"images must be at least {least} pixels high and wide for the trunk {self.net}, "
                 f"got {tuple(images.shape[-2:])}: resize them"
             )
-        return _distance(self.network, as_colour(images), as_colour(references))
-
-
-def _distance(
-    network: Any, images: Float[Tensor, "n 3 h w"], references: Float[Tensor, "n 3 h w"]
-) -> Float[Tensor, " n"]:
-    """Eq. 1 with the library's layers.
-
-    The library's own forward pass divides by √Σx², whose gradient is NaN where all channels of a
-    layer are zero, as they may be in a black corner.
-    """
-    layers = [network.net(network.scaling_layer(x)) for x in (images, references)]
-    apart = [
-        head((F.normalize(a, eps=_EPS) - F.normalize(b, eps=_EPS)).square()).mean(dim=(1, 2, 3))
-        for a, b, head in zip(*layers, network.lins, strict=True)
-    ]
-    return torch.stack(apart).sum(dim=0)
+        return self.network(as_colour(images), as_colour(references)).reshape(len(images))
 
 
 def _random_network(library: ModuleType, net: str) -> nn.Module:
