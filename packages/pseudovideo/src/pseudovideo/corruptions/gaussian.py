@@ -88,10 +88,9 @@ def prediction_error(
     rows = torch.cat([signal[..., None], mixing.expand(len(signal), -1, -1)], dim=-1)
     target = rows[:, frame, None]
     if known:
-        _, sizes, directions = torch.linalg.svd(rows[:, known], full_matrices=False)
-        # Frames that are multiples of each other span fewer directions.
-        cut = sizes.shape[-1] * torch.finfo(sizes.dtype).eps * sizes[:, :1]
-        directions = directions * (sizes > cut)[..., None]
+        # Rows depend on each other only where all β are 0 and frames are equal: a direction too
+        # many does no harm then, the distance being 0.
+        directions = torch.linalg.svd(rows[:, known], full_matrices=False)[2]
         target = target - target @ directions.mT @ directions
     return target.square().sum((-2, -1))
 
