@@ -87,11 +87,11 @@ def test_curves_are_the_logged_values(tmp_path, figures):
 
 def test_a_prior_has_no_codebook_and_a_loss_below_zero_no_logarithm(tmp_path, figures):
     runs = {"8-frame": write_log(tmp_path / "a", [0.5, -0.1], codebook=False)}
-    files = save_training_curves(runs, tmp_path, name="masked", score="Less the nats per token")
-    assert [file.name for file in files] == ["masked-loss.png"]
-    loss, score = figures["masked-loss.png"].axes
+    files = save_training_curves(runs, tmp_path, name="prior")
+    assert [file.name for file in files] == ["prior-loss.png"]
+    loss, score = figures["prior-loss.png"].axes
     assert loss.get_yscale() == "linear"
-    assert score.get_title() == "Less the nats per token"
+    assert score.get_title() == "Validation: less the nats per token"
 
 
 def test_runs_without_a_log_have_no_picture(tmp_path):

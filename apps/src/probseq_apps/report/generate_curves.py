@@ -33,6 +33,10 @@ _ACROSS = 3
 # Rows of a log up to which each has a marker.
 _FEW_POINTS = 30
 _LOSS = {"loss": "Training loss", "parts/reconstruction": "Squared error"}
+_SCORES = {
+    "tokenizer": "Validation PSNR (dB)",
+    "prior": "Validation: less the nats per token",
+}
 _CODES = {"parts/usage": "Codebook usage of a batch", "parts/perplexity": "Perplexity of a batch"}
 
 
@@ -41,15 +45,13 @@ def save_training_curves(
     folder: Path,
     *,
     name: str = "tokenizer",
-    score: str = "Validation PSNR (dB)",
 ) -> list[Path]:
     """Write `NAME-loss.png` and, where codebooks were trained, `NAME-codebook.png`.
 
     Args:
         runs: folders of `fit` by label; several of one label, such as seeds, look alike.
         folder: where to write; made if it is not there.
-        name: begins the files' names.
-        score: what the validation score is.
+        name: what was trained, `tokenizer` or `prior`; begins the files' names.
 
     Returns:
         The files; none where no run has logged anything.
@@ -58,8 +60,9 @@ def save_training_curves(
         label: [read_metrics(path) for path in ([one] if isinstance(one, Path) else one)]
         for label, one in runs.items()
     }
+    score = _SCORES.get(name, "Validation score")
     written: list[Path] = []
-    for kind, quantities in (("loss", {**_LOSS, "score": score}), ("codebook", _CODES)):
+    for kind, quantities in (("loss", _LOSS | {"score": score}), ("codebook", _CODES)):
         curves = {
             title: {label: [_curve(rows, key) for rows in found] for label, found in logs.items()}
             for key, title in quantities.items()
