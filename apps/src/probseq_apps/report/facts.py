@@ -10,7 +10,7 @@ from probseq_apps.report.summary import Summary, summarise
 from probseq_apps.training.runs import read_finished
 
 _PACKAGES = (
-    *("probseq-apps", "probseq", "sgpa", "cgpt-transformer", "kepsvgp", "ohsvgp"),
+    *("probseq-apps", "probseq", "sgpa", "cgpt-transformer", "kepsvgp", "ohsvgp", "pseudovideo"),
     *("torch", "numpy", "scikit-learn"),
 )
 
