@@ -26,8 +26,9 @@ def write_log(folder, values, *, codebook=True, scored=True):
     folder.mkdir(parents=True)
     rows = []
     for epoch, value in enumerate(values, start=1):
-        parts = {"usage": 0.1 * epoch, "perplexity": 10.0 * epoch} if codebook else {}
-        row = {"step": 7 * epoch, "epoch": epoch, "loss": value, "parts": parts}
+        parts = {"usage": 0.1 * epoch, "perplexity": 10.0 * epoch, "psnr": 9.0 + epoch}
+        row = {"step": 7 * epoch, "epoch": epoch, "loss": value}
+        row["parts"] = parts if codebook else {}
         # Not every epoch is validated.
         rows.append(row | {"score": 20.0 + epoch if scored and epoch % 2 == 0 else None})
     lines = "".join(json.dumps(row) + "\n" for row in rows)
@@ -67,7 +68,8 @@ def test_curves_are_the_logged_values(tmp_path, figures):
     files = save_training_curves(runs, tmp_path / "plots")
     assert [file.name for file in files] == ["tokenizer-loss.png", "tokenizer-codebook.png"]
     assert all(file.stat().st_size > 1000 for file in files)
-    loss, score = figures["tokenizer-loss.png"].axes
+    loss, psnr, score = figures["tokenizer-loss.png"].axes
+    assert psnr.get_lines()[1].get_ydata().tolist() == [10, 11]
     assert [line.get_ydata().tolist() for line in loss.get_lines()] == [
         [0.5, 0.25, 0.2],
         [0.4, 0.3],
@@ -91,6 +93,7 @@ def test_a_prior_has_no_codebook_and_a_loss_below_zero_no_logarithm(tmp_path, fi
     assert [file.name for file in files] == ["prior-loss.png"]
     loss, score = figures["prior-loss.png"].axes
     assert loss.get_yscale() == "linear"
+    assert [tick % 1 for tick in loss.get_xticks()] == [0.0] * len(loss.get_xticks())
     assert score.get_title() == "Validation: less the nats per token"
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
-from matplotlib.ticker import NullFormatter
+from matplotlib.ticker import MaxNLocator, NullFormatter
 
 from probseq_apps.report.generate_results import (
     FLOOR,
@@ -30,9 +30,12 @@ from probseq_apps.report.online_look import (
 from probseq_apps.training.runs import read_metrics
 
 _ACROSS = 3
+# Smaller ratios of the largest to the smallest loss need no logarithm.
+_WIDE = 3.0
 # Rows of a log up to which each has a marker.
 _FEW_POINTS = 30
-_LOSS = {"loss": "Training loss", "parts/reconstruction": "Squared error"}
+_LOSS = {"loss": "Training loss", "parts/reconstruction": "Squared error, training"}
+_PSNR = {"parts/psnr": "PSNR of the image, training (dB)"}
 _SCORES = {
     "tokenizer": "Validation PSNR (dB)",
     "prior": "Validation: less the nats per token",
@@ -62,7 +65,7 @@ def save_training_curves(
     }
     score = _SCORES.get(name, "Validation score")
     written: list[Path] = []
-    for kind, quantities in (("loss", _LOSS | {"score": score}), ("codebook", _CODES)):
+    for kind, quantities in (("loss", _LOSS | _PSNR | {"score": score}), ("codebook", _CODES)):
         curves = {
             title: {label: [_curve(rows, key) for rows in found] for label, found in logs.items()}
             for key, title in quantities.items()
@@ -149,7 +152,8 @@ def _draw_curves(
     curves: Mapping[str, Mapping[str, Sequence[tuple[np.ndarray, np.ndarray]]]], file: Path
 ) -> None:
     count = len(curves)
-    figure, found = panels(count, _ACROSS, (3.5, 2.7), shared=False)
+    across = 2 if count == 4 else _ACROSS
+    figure, found = panels(count, across, (3.5, 2.7), shared=False)
     for axes, (title, by_label) in zip(found, curves.items(), strict=True):
         values = np.concatenate([y for several in by_label.values() for _, y in several])
         for place, (label, several) in enumerate(by_label.items()):
@@ -158,7 +162,7 @@ def _draw_curves(
                 if len(x) > _FEW_POINTS:
                     style["marker"] = ""
                 axes.plot(x, y, label=label, markersize=3, linewidth=1.4, **style)
-        if title in _LOSS.values() and (values > 0).all():
+        if title in _LOSS.values() and 0.0 < _WIDE * values.min() < values.max():
             axes.set_yscale("log")
             axes.yaxis.set_major_formatter(_plain)
             # Less than two decades may have one power of ten.
@@ -169,6 +173,7 @@ def _draw_curves(
             axes.tick_params(which="minor", labelsize=8)
         axes.set_title(title, fontsize=10)
         axes.set_xlabel("Optimizer steps", fontsize=9)
+        axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
         light_grid(axes)
     letters = max(len(label) for by_label in curves.values() for label in by_label)
     legend(figure, found, across=max(1, int(figure.get_figwidth() / (0.085 * letters + 0.6))))
