@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pseudovideo.pretrained import fingerprint
+from pseudovideo.priors import masked as masked_module
 from pseudovideo.priors.masked import MaskedConfig, MaskedPrior, draw_masks, unmasking_schedule
 
 
@@ -215,61 +216,75 @@ def test_one_step_at_temperature_zero_is_the_argmax_of_the_masked_logits() -> No
     assert len(set(expected[0].tolist())) > 1
 
 
-def test_without_chance_sampling_is_the_greedy_loop() -> None:
+@pytest.mark.parametrize("choice", [0.0, 0.3, 1.0])
+def test_sampling_at_temperature_zero_is_the_loop_that_keeps_the_largest_confidence(
+    choice: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     prior = small_prior().double()
+    noise = torch.randn(12, generator=seeded(4), dtype=torch.float64)  # in the place of Gumbels
+    calls: list[tuple[Tensor, Tensor, Tensor]] = []
+    hook = prior.register_forward_pre_hook(
+        lambda _module, args: calls.append(tuple(a.clone() for a in args))
+    )
+    monkeypatch.setattr(masked_module, "_gumbel", lambda *_, **__: noise[calls[-1][2]])
+    drawn = prior.sample_tokens(2, num_steps=5, temperature=0.0, choice_temperature=choice)
+    hook.remove()
     tokens = [0] * 12
     masked = [True] * 12
-    for left in unmasking_schedule(12, 5):
+    for step, left in enumerate(unmasking_schedule(12, 5), start=1):
+        assert calls[step - 1][1].tolist() == [masked, masked]
         logits = prior(torch.tensor([tokens]), torch.tensor([masked]))[0].log_softmax(-1)
-        surest = sorted(
-            (place for place in range(12) if masked[place]),
-            key=lambda place: -logits[place].max().item(),
-        )
-        for place in surest[: sum(masked) - left]:
-            tokens[place], masked[place] = int(logits[place].argmax()), False
-    drawn = prior.sample_tokens(
-        2, num_steps=5, temperature=0.0, choice_temperature=0.0, generator=seeded(1)
-    )
+        confidence = logits.amax(-1) + choice * (1 - step / 5) * noise
+        surest = sorted((i for i in range(12) if masked[i]), key=lambda i: -confidence[i].item())
+        for i in surest[: sum(masked) - left]:
+            tokens[i], masked[i] = int(logits[i].argmax()), False
     assert drawn.flatten(1).tolist() == [tokens, tokens]
 
 
-def test_frequencies_of_samples_are_the_law_of_the_algorithm() -> None:
-    # Three places, two steps: all are drawn, place i stays with probability
-    # softmax_i(log p_i(x_i) / (τ/2)), by the law of the largest Gumbel, then the other two are
-    # drawn given it.
-    prior = small_prior((1, 1, 3), 3).double()
-    temperature, choice = 0.8, 1.5
-    n = 40_000
-    nothing = torch.zeros(1, 3, dtype=torch.int64)
-    everywhere = torch.ones(1, 3, dtype=torch.bool)
+def law_of_sampling(
+    prior: MaskedPrior, *, temperature: float, choice: float
+) -> dict[tuple[int, ...], float]:
+    """Probabilities of three tokens of K = 3 in three steps, by enumeration.
+
+    At step s all open places draw; place i is the one that stays with probability
+    softmax_i(log p_i(x_i) / (τ(1 − s/3))), by the law of the largest Gumbel.
+    """
+
+    def rest(fixed: dict[int, int], step: int) -> dict[tuple[int, ...], float]:
+        if len(fixed) == 3:
+            return {tuple(fixed[i] for i in range(3)): 1.0}
+        tokens = torch.tensor([[fixed.get(i, 0) for i in range(3)]])
+        masked = torch.tensor([[i not in fixed for i in range(3)]])
+        logits = prior(tokens, masked)[0]
+        sure, drawn = logits.log_softmax(-1), (logits / temperature).softmax(-1)
+        places = [i for i in range(3) if i not in fixed]
+        stays: dict[tuple[int, int], float] = {}
+        for x in itertools.product(range(3), repeat=len(places)):
+            chance = math.prod(drawn[i, k].item() for i, k in zip(places, x, strict=True))
+            confidence = torch.stack([sure[i, k] for i, k in zip(places, x, strict=True)])
+            shares = (confidence / (choice * max(1 - step / 3, 1e-9))).softmax(0).tolist()
+            for i, k, share in zip(places, x, shares, strict=True):
+                stays[i, k] = stays.get((i, k), 0.0) + chance * share
+        law: dict[tuple[int, ...], float] = {}
+        for (i, k), weight in stays.items():
+            for x, chance in rest({**fixed, i: k}, step + 1).items():
+                law[x] = law.get(x, 0.0) + weight * chance
+        return law
+
     with torch.no_grad():
-        first = prior(nothing, everywhere)[0]
-        sure, law = first.log_softmax(-1), (first / temperature).softmax(-1)
-        kept = torch.zeros(3, 3, dtype=torch.float64)  # place, token
-        for x in itertools.product(range(3), repeat=3):
-            chance = math.prod(law[i, x[i]].item() for i in range(3))
-            stays = (torch.stack([sure[i, x[i]] for i in range(3)]) / (choice / 2)).softmax(0)
-            for i in range(3):
-                kept[i, x[i]] += chance * stays[i]
-        exact = torch.zeros(3, 3, 3, dtype=torch.float64)
-        for i, token in itertools.product(range(3), repeat=2):
-            tokens, masked = nothing.clone(), everywhere.clone()
-            tokens[0, i], masked[0, i] = token, False
-            second = (prior(tokens, masked)[0] / temperature).softmax(-1)
-            for x in itertools.product(range(3), repeat=3):
-                if x[i] == token:
-                    others = math.prod(second[j, x[j]].item() for j in range(3) if j != i)
-                    exact[x] += kept[i, token] * others
-    assert abs(exact.sum() - 1) < 1e-12
+        return rest({}, 1)
+
+
+def test_frequencies_of_samples_are_the_law_of_the_algorithm() -> None:
+    prior = small_prior((1, 1, 3), 3).double()
+    law = law_of_sampling(prior, temperature=0.8, choice=3.0)
+    assert abs(sum(law.values()) - 1) < 1e-12
+    n = 40_000
     drawn = prior.sample_tokens(
-        n,
-        num_steps=2,
-        temperature=temperature,
-        choice_temperature=choice,
-        generator=seeded(8),
-    ).flatten(1)
-    counts = torch.bincount(drawn @ torch.tensor([9, 3, 1]), minlength=27).double()
-    expected = n * exact.flatten()
+        n, num_steps=3, temperature=0.8, choice_temperature=3.0, generator=seeded(8)
+    )
+    counts = torch.bincount(drawn.flatten(1) @ torch.tensor([9, 3, 1]), minlength=27).double()
+    expected = n * torch.tensor([law[x] for x in itertools.product(range(3), repeat=3)])
     seen = expected > 5
     chi_squared = ((counts - expected) ** 2 / expected)[seen].sum()
     degrees = int(seen.sum()) - 1

@@ -1,4 +1,9 @@
-"""MaskGIT for images and Phenaki for videos: tokens are filled in, the surest first."""
+"""MaskGIT for images and Phenaki for videos: tokens are filled in, the surest first.
+
+Differences from the papers' code: numbers of masks are rounded up in training, so that a single
+token and the fully masked start of sampling are both met; confidence is the network's own log p
+whatever the temperature of the draw; positions of the axes are summed; no dropout.
+"""
 
 import math
 from dataclasses import dataclass
@@ -111,7 +116,9 @@ class MaskedPrior(TokenPrior):
         sequences = self._sequences(tokens)
         masked = draw_masks(sequences, generator=generator)
         logits = self(sequences, masked)
-        return F.cross_entropy(logits.transpose(1, 2), sequences.masked_fill(~masked, -100))
+        # -100 is what the loss passes over.
+        targets = sequences.masked_fill(~masked, -100)
+        return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
     @torch.no_grad()
     def sample_tokens(
