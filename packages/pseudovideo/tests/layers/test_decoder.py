@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from pseudovideo.layers import Block, KeyValueCache, StackDecoder
+from pseudovideo.layers import Block, StackDecoder
 
 
 def stack(dtype: torch.dtype, depth: int = 3, dim: int = 24, num_heads: int = 4) -> list[Block]:
@@ -40,20 +40,6 @@ def test_steps_give_what_the_blocks_give_of_the_whole(
     x = torch.randn(batch, 9, 24, generator=torch.Generator().manual_seed(1), dtype=dtype)
     found = stepwise(blocks, x)
     torch.testing.assert_close(found, through(blocks, x), rtol=tolerance, atol=tolerance)
-
-
-@torch.no_grad()
-def test_steps_give_what_the_blocks_give_with_caches() -> None:
-    blocks = stack(torch.float64)
-    x = torch.randn(2, 5, 24, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
-    caches = [KeyValueCache(2, 4, 5, 6, like=x) for _ in blocks]
-    cached: list[Tensor] = []
-    for i in range(5):
-        token = x[:, i : i + 1]
-        for block, cache in zip(blocks, caches, strict=True):
-            token = block(token, cache=cache)
-        cached.append(token)
-    torch.testing.assert_close(stepwise(blocks, x), torch.cat(cached, 1), rtol=1e-12, atol=1e-12)
 
 
 @torch.no_grad()

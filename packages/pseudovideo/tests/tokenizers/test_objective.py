@@ -201,7 +201,6 @@ def test_validation_without_gradients_has_no_adaptive_terms():
 
 
 # Of the attention's norms, which are slower there than they could be.
-@pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weight:UserWarning")
 def test_autocast_leaves_the_losses_in_float32():
     objective = _objective(_Distance(), perceptual_weight=0.1, adversarial_start=0)
     torch.manual_seed(1)

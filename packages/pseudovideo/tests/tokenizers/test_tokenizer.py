@@ -234,7 +234,6 @@ def test_videos_of_other_floating_types_are_encoded(trained: tuple[Tokenizer, Te
     assert torch.equal(tokenizer.encode(videos.double()), tokenizer.encode(videos))
 
 
-@pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weight")
 def test_half_precision_training_gives_finite_gradients() -> None:
     torch.manual_seed(0)
     tokenizer = build_tokenizer(small(4))

@@ -2,8 +2,7 @@
 
 from pseudovideo.layers.attention import Attention
 from pseudovideo.layers.block import Block
-from pseudovideo.layers.cache import KeyValueCache
 from pseudovideo.layers.decoder import StackDecoder
 from pseudovideo.layers.feedforward import FeedForward
 
-__all__ = ["Attention", "Block", "FeedForward", "KeyValueCache", "StackDecoder"]
+__all__ = ["Attention", "Block", "FeedForward", "StackDecoder"]

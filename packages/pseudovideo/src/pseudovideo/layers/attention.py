@@ -1,11 +1,9 @@
-"""Multi-head self-attention with normalised queries and keys, a bias, and a cache."""
+"""Multi-head self-attention, causal or not, with normalised queries and keys."""
 
 import torch.nn.functional as F
 from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
-
-from pseudovideo.layers.cache import KeyValueCache
 
 
 class Attention(nn.Module):
@@ -33,36 +31,28 @@ class Attention(nn.Module):
         self.norm_k = nn.RMSNorm(head_dim, eps=1e-6) if normalize else nn.Identity()
         self.to_out = nn.Linear(dim, dim)
 
-    def forward(
-        self,
-        x: Float[Tensor, "b n d"],
-        *,
-        causal: bool = False,
-        bias: Float[Tensor, "h n n"] | None = None,
-        cache: KeyValueCache | None = None,
-    ) -> Float[Tensor, "b n d"]:
+    def forward(self, x: Float[Tensor, "b n d"], *, causal: bool = False) -> Float[Tensor, "b n d"]:
         """Attend.
 
         Args:
-            x: tokens; with a cache, the next ones of each sequence.
+            x: tokens.
             causal: let token i see tokens 0..i only.
-            bias: added to the logits; excludes `causal`.
-            cache: keys and values of the tokens before these; theirs are added to it. Causal by
-                nature; takes one token at a time once it isn't empty.
-
-        Raises:
-            ValueError: `causal` and `bias`, or several tokens behind a filled cache.
         """
-        if causal and bias is not None:
-            raise ValueError("causal and bias exclude each other: put -inf into the bias")
         q, k, v = rearrange(
             self.to_qkv(x), "b n (three h c) -> three b h n c", three=3, h=self.num_heads
         )
-        q, k = self.norm_q(q), self.norm_k(k)
-        if cache is not None:
-            if cache.length and x.shape[1] != 1:
-                raise ValueError(f"x must hold one token behind a filled cache, got {x.shape[1]}")
-            causal = not cache.length and x.shape[1] > 1
-            k, v = cache.append(k, v)
-        out = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, is_causal=causal)
+        if self.normalize:
+            q, k = _normalized(q, self.norm_q), _normalized(k, self.norm_k)
+        out = F.scaled_dot_product_attention(q, k, v, is_causal=causal)
         return self.to_out(rearrange(out, "b h n c -> b n (h c)"))
+
+
+def _normalized(x: Float[Tensor, "b h n c"], norm: nn.Module) -> Float[Tensor, "b h n c"]:
+    """The norm in the precision of its input.
+
+    Under autocast the queries are in half precision and the weights are not, a mixture that has
+    no fused kernel and makes torch warn.
+    """
+    assert isinstance(norm, nn.RMSNorm)
+    weight = norm.weight
+    return F.rms_norm(x, norm.normalized_shape, weight.to(x.dtype), norm.eps)

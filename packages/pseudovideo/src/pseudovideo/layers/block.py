@@ -4,7 +4,6 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from pseudovideo.layers.attention import Attention
-from pseudovideo.layers.cache import KeyValueCache
 from pseudovideo.layers.feedforward import FeedForward
 
 
@@ -27,14 +26,12 @@ class Block(nn.Module):
         self.norm_feedforward = nn.LayerNorm(dim)
         self.feedforward = FeedForward(dim, gated=gated)
 
-    def forward(
-        self,
-        x: Float[Tensor, "b n d"],
-        *,
-        causal: bool = False,
-        bias: Float[Tensor, "h n n"] | None = None,
-        cache: KeyValueCache | None = None,
-    ) -> Float[Tensor, "b n d"]:
-        """Map tokens to tokens; arguments as of `Attention`."""
-        x = x + self.attention(self.norm_attention(x), causal=causal, bias=bias, cache=cache)
+    def forward(self, x: Float[Tensor, "b n d"], *, causal: bool = False) -> Float[Tensor, "b n d"]:
+        """Map tokens to tokens.
+
+        Args:
+            x: tokens.
+            causal: let token i see tokens 0..i only.
+        """
+        x = x + self.attention(self.norm_attention(x), causal=causal)
         return x + self.feedforward(self.norm_feedforward(x))
