@@ -29,4 +29,3 @@ def test_import_brings_in_no_sibling() -> None:
     ).stdout.split()
     assert "pseudovideo" in listing
     assert SIBLINGS.isdisjoint(listing)
-
