@@ -33,10 +33,10 @@ def digits_small() -> GenerateSettings:
     return GenerateSettings(
         tokenizer=TokenizerSettings(dim=64, num_heads=4, depth=1, codebook_size=128, code_dim=16),
         training=TokenizerTraining(
-            steps=200, batch_size=32, learning_rate=3e-3, warmup_steps=20, weight_decay=0.0
+            steps=350, batch_size=16, learning_rate=1.5e-3, warmup_steps=20, weight_decay=0.0
         ),
         autoregressive=AutoregressiveSettings(ar_dim=64, ar_depth=2, ar_num_heads=4, ar_steps=300),
-        masked=MaskedSettings(masked_dim=64, masked_depth=2, masked_num_heads=4, masked_steps=400),
+        masked=MaskedSettings(masked_dim=64, masked_depth=2, masked_num_heads=4, masked_steps=300),
         prior_training=PriorTraining(
             prior_batch_size=32, prior_learning_rate=3e-3, prior_warmup_steps=20
         ),
