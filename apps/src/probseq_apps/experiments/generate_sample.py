@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -43,7 +43,7 @@ class Samples(NamedTuple):
         save_arrays(file, {"images": self.images, "videos": self.videos, "seconds": seconds})
 
     @classmethod
-    def load(cls, file: Path) -> Self:
+    def load(cls, file: Path) -> "Samples":
         """Read what `save` wrote.
 
         Raises:

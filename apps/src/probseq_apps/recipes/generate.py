@@ -60,9 +60,8 @@ def mnist_small() -> GenerateSettings:
 
 
 def folder_small() -> GenerateSettings:
-    """Images of one's own at 32x32: tokenizer and priors of 8 frames with all controls."""
-    small = mnist_small()
-    return replace(small, data=f"{FOLDER_PREFIX}images", reading=ReadingSettings(image_size=32))
+    """Images of one's own at their own size, which must be one: the arms of the default."""
+    return replace(mnist_small(), data=f"{FOLDER_PREFIX}images")
 
 
 def cifar10_small() -> GenerateSettings:
