@@ -1,0 +1,171 @@
+"""`probseq generate`: what is refused, when, and with which words."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from probseq_apps.cli import main
+from probseq_apps.cli_generate import parse_generate
+
+TELL_TORCH = """
+import sys
+from probseq_apps.cli import main
+try:
+    main(sys.argv[1:])
+except SystemExit as stop:
+    print(stop.code, "torch" in sys.modules, "numpy" in sys.modules)
+"""
+DEVICE = ("--device", "cpu")
+TOKENIZER = (
+    *("--steps", "3", "--warmup-steps", "1", "--dim", "16", "--num-heads", "2"),
+    *("--codebook-size", "8", *DEVICE),
+)
+PRIOR = (
+    *("--masked-dim", "16", "--masked-depth", "1", "--masked-num-heads", "2"),
+    *("--masked-steps", "3", "--prior-warmup-steps", "1", *DEVICE),
+)
+
+
+def exit_code(arguments):
+    with pytest.raises(SystemExit) as stop:
+        main(arguments)
+    return stop.value.code
+
+
+@pytest.mark.parametrize(
+    ("arguments", "nearest"),
+    [
+        (["run", "--recipe", "cifar10-8-frames"], "'cifar10-8-frame'"),
+        (["run", "--data", "celebA-hq"], "'celeba'"),
+        (["run", "--frame", "8"], "--frames"),
+        (["runn"], "'run'"),
+        (["tokenizer", "--corupption", "blur"], "--corruption"),
+        (["sample", "--temprature", "2"], "--temperature"),
+    ],
+)
+def test_unknown_names_exit_2_with_the_nearest_before_torch_is_imported(arguments, nearest):
+    finished = subprocess.run(
+        [sys.executable, "-c", TELL_TORCH, "generate", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert finished.stdout.split() == ["2", "False", "False"]
+    assert nearest in finished.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["run", "--frames", "1", "7"], "frames must be 1 or even, got 7"),
+        (["run", "--patch-size", "3"], "patch_size must be even"),
+        (["run", "--stem", "norm"], "--stem"),
+        (["run", "--codebook-size", "1"], "codebook_size must be at least 2, got 1"),
+        (["tokenizer", "--frames", "9"], "frames must be 1 or even, got 9"),
+        (["prior"], "tokenizer must be given"),
+        (["sample", "--tokenizer", "x"], "prior must be given"),
+        (["evaluate"], "samples or tokenizer"),
+        (["run", "--resume"], "run_dir"),
+    ],
+)
+def test_impossible_settings_exit_2_and_are_named(arguments, named, capsys):
+    assert exit_code(["generate", *arguments]) == 2
+    assert named in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["--patch-size", "6"], "patch_size=6, got 16"),
+        (["--data", "mnist"], "--data-dir"),
+        (["--data", "folder:not-there"], "not-there"),
+        (["--data", "folder:empty"], "empty"),
+        (["--data", "folder:mixed"], "mixed"),
+        (["--perceptual-weight", "0.1"], "lpips_weights"),
+        (["--perceptual-weight", "0.1", "--lpips-weights", "vgg.pth"], "vgg.pth"),
+        (["--inception-weights", "inception.pth"], "inception_weights"),
+        (["--device", "cuda:99"], "cuda:99"),
+        (["--recipe", "cifar10-8-frame", "--data", "digits"], "lpips_weights"),
+    ],
+)
+def test_failures_exit_1_with_one_line_and_write_nothing(
+    arguments, named, tmp_path, monkeypatch, capsys
+):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "mixed").mkdir()
+    for number in range(24):
+        picture = Image.new("L", (16, 16 + 8 * (number % 2)), color=10 * number)
+        picture.save(tmp_path / "mixed" / f"{number}.png")
+    monkeypatch.chdir(tmp_path)
+    assert main(["generate", "run", *arguments]) == 1
+    captured = capsys.readouterr()
+    assert captured.err.startswith("probseq: error: ")
+    assert captured.err.count("\n") == 1
+    assert named in captured.err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "mixed"]
+
+
+def test_every_setting_comes_from_the_recipe_and_flags_override_it():
+    command = parse_generate(["run", "--recipe", "celeba-18-frame", "--steps", "7000"])
+    assert command.settings.data == "celeba"
+    assert command.settings.frames == (18,)
+    assert command.settings.training.steps == 7000
+    assert command.settings.training.batch_size == 64
+    one = parse_generate(["tokenizer", "--recipe", "cifar10-18-frame", "--stem", "layernorm"])
+    assert (one.settings.frames, one.settings.stem) == (18, "layernorm")
+    assert parse_generate(["run", "--data", "mnist"]).recipe == "mnist-small"
+    assert parse_generate(["run", "--data", "folder:mine"]).recipe == "folder-small"
+
+
+def test_the_steps_one_by_one_and_what_each_refuses(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for frames, codes, folder in (("2", "8", "t"), ("1", "9", "u")):
+        tokenizer = ["generate", "tokenizer", "--frames", frames, *TOKENIZER]
+        assert main([*tokenizer, "--codebook-size", codes, "--run-dir", folder]) == 0
+    prior = ["generate", "prior", "--prior", "masked", *PRIOR]
+    assert main([*prior, "--tokenizer", "t", "--run-dir", "p"]) == 0
+    assert main([*prior, "--tokenizer", "nowhere", "--run-dir", "q"]) == 1
+    assert "tokenizer" in capsys.readouterr().err
+    assert not (tmp_path / "q").exists()
+
+    sample = ["generate", "sample", "--prior", "p", "--num", "9", *DEVICE]
+    assert main([*sample, "--tokenizer", "u", "--run-dir", "s"]) == 1
+    err = capsys.readouterr().err
+    assert "codebook_size=8" in err
+    assert "got 9" in err
+    assert not (tmp_path / "s").exists()
+    assert main([*sample, "--tokenizer", "t", "--run-dir", "s"]) == 0
+    names = {path.name for path in (tmp_path / "s" / "plots").iterdir()}
+    assert names == {"samples.png", "samples-videos.png", "samples.gif"}
+    with np.load(tmp_path / "s" / "samples.npz") as arrays:
+        assert arrays["images"].shape == (9, 1, 16, 16)
+        assert arrays["videos"].shape == (9, 2, 1, 16, 16)
+        assert (arrays["videos"][:, -1] == arrays["images"]).all()
+
+    measure = ["generate", "evaluate", "--samples", "s/samples.npz", "--tokenizer", "t", *DEVICE]
+    capsys.readouterr()
+    assert main([*measure, "--classifier-steps", "3", "--run-dir", "e"]) == 0
+    out = capsys.readouterr().out
+    assert '"FD(classifier)"' in out
+    assert '"psnr"' in out
+    assert main(["generate", "evaluate", "--samples", "nothing.npz", *DEVICE]) == 1
+    assert "samples" in capsys.readouterr().err
+
+
+def test_grey_tokenizers_refuse_colour_and_the_other_way_round(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    generator = torch.Generator().manual_seed(0)
+    (tmp_path / "colour").mkdir()
+    for number in range(24):
+        pixels = torch.randint(0, 256, (16, 16, 3), generator=generator).to(torch.uint8).numpy()
+        Image.fromarray(pixels).save(tmp_path / "colour" / f"{number}.png")
+    tokenizer = ["generate", "tokenizer", "--frames", "1", *TOKENIZER]
+    assert main([*tokenizer, "--run-dir", "t"]) == 0
+    measure = ["generate", "evaluate", "--tokenizer", "t", "--device", "cpu"]
+    capsys.readouterr()
+    assert main([*measure, "--data", "folder:colour"]) == 1
+    assert "(3, 16, 16)" in capsys.readouterr().err
