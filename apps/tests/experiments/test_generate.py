@@ -1,0 +1,163 @@
+"""`probseq generate run`: what a folder holds, going on after a kill, and starting anew."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from probseq_apps.experiments.generate import generate
+from probseq_apps.experiments.generate_groups import (
+    FeatureSettings,
+    MachineSettings,
+    TokenizerSettings,
+    TokenizerTraining,
+)
+from probseq_apps.experiments.generate_prior_groups import (
+    AutoregressiveSettings,
+    GenerateEvaluationSettings,
+    MaskedSettings,
+    PriorChoice,
+    PriorTraining,
+)
+from probseq_apps.experiments.generate_sample import Samples
+from probseq_apps.experiments.generate_settings import GenerateSettings, generate_config
+from probseq_apps.experiments.settings import RunOptions
+from probseq_apps.training.runs import ConfigMismatchError, RunExistsError
+
+TINY = GenerateSettings(
+    frames=(1, 2),
+    stem=("plain",),
+    tokenizer=TokenizerSettings(dim=16, num_heads=2, depth=1, codebook_size=8, code_dim=4),
+    training=TokenizerTraining(steps=4, batch_size=16, warmup_steps=1, learning_rate=1e-3),
+    priors=PriorChoice(prior_arms=("frames",)),
+    autoregressive=AutoregressiveSettings(ar_dim=16, ar_depth=1, ar_num_heads=2, ar_steps=4),
+    masked=MaskedSettings(masked_dim=16, masked_depth=1, masked_num_heads=2, masked_steps=4),
+    prior_training=PriorTraining(prior_warmup_steps=1, prior_batch_size=16),
+    evaluation=GenerateEvaluationSettings(
+        num_samples=20, num_images=30, features=FeatureSettings(classifier_steps=4)
+    ),
+    machine=MachineSettings(device="cpu"),
+)
+ARMS = ("1-frame", "2-frame", "2-frame-repeat", "1-frame-patch2")
+TIMES = {"seconds", "training_seconds", "tokenizer_seconds"}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A run that was never interrupted."""
+    return generate(TINY, RunOptions(run_dir=tmp_path_factory.mktemp("runs") / "whole"))
+
+
+def measured(folder):
+    """All results but for the times."""
+
+    def timeless(values):
+        return {
+            key: timeless(value) if isinstance(value, dict) else value
+            for key, value in values.items()
+            if key not in TIMES
+        }
+
+    files = sorted((folder / "results").glob("*.json"))
+    return {file.name: timeless(json.loads(file.read_text("utf-8"))) for file in files}
+
+
+def weights(folder):
+    files = sorted(folder.glob("*/*/pretrained/model.safetensors"))
+    return {str(file.relative_to(folder)): load_file(file) for file in files}
+
+
+def assert_same(one, other):
+    assert measured(one) == measured(other)
+    first, second = weights(one), weights(other)
+    assert first.keys() == second.keys()
+    for name, tensors in first.items():
+        for key, tensor in tensors.items():
+            assert torch.equal(tensor, second[name][key]), f"{name}: {key}"
+    for file in (one / "samples").glob("*.npz"):
+        a, b = Samples.load(file), Samples.load(other / "samples" / file.name)
+        assert torch.equal(a.images, b.images)
+        assert torch.equal(a.videos, b.videos)
+
+
+def test_a_run_leaves_results_models_samples_pictures_and_a_report(whole):
+    report = json.loads((whole / "report.json").read_text("utf-8"))
+    assert [found["arm"] for found in report["results"]] == list(ARMS)
+    assert [found["arm"] for found in report["floors"]] == list(ARMS)
+    bits = {found["arm"]: found["bits"] for found in report["results"]}
+    # One slot of 4x4 tokens from 8 codes; half patches have four times as many.
+    assert bits == dict(zip(ARMS, (48, 48, 48, 192), strict=True))
+    generated = {found["arm"] for found in report["results"] if found.get("generation")}
+    assert generated == {"1-frame", "2-frame"}
+    for found in report["results"]:
+        assert found["steps"] == 4
+        assert found["reconstruction"]["num_images"] == 30
+        for prior in found.get("generation", {}).values():
+            assert prior["num_samples"] == 20
+            # Four steps teach a uniform prior over eight codes little.
+            assert 1.0 < prior["nats_per_token"] < 3.0
+    text = (whole / "report.md").read_text("utf-8")
+    pictures = {path.name for path in (whole / "plots").iterdir()}
+    assert all(f"plots/{name}" in text for name in pictures)
+    assert {"summary.png", "pseudo-videos.png", "reconstructions-plain.png"} <= pictures
+    assert "samples-masked-2-frame-plain-seed0.gif" in pictures
+    assert len(weights(whole)) == len(ARMS) + 4
+
+
+def test_a_finished_run_is_only_reported_again(whole):
+    before = {path: path.stat().st_mtime_ns for path in whole.glob("*/*/metrics.jsonl")}
+    report = (whole / "report.md").read_text("utf-8")
+    generate(TINY, RunOptions(run_dir=whole, resume=True))
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+    assert (whole / "report.md").read_text("utf-8") == report
+
+
+def test_other_settings_and_foreign_folders_are_refused(whole, tmp_path):
+    with pytest.raises(RunExistsError, match="resume"):
+        generate(TINY, RunOptions(run_dir=whole))
+    other = replace(TINY, tokenizer=replace(TINY.tokenizer, codebook_size=16))
+    with pytest.raises(ConfigMismatchError, match="codebook_size"):
+        generate(other, RunOptions(run_dir=whole, resume=True))
+    (tmp_path / "thesis.txt").write_text("mine", encoding="utf-8")
+    with pytest.raises(RunExistsError, match="no experiment"):
+        generate(TINY, RunOptions(run_dir=tmp_path, overwrite=True))
+
+
+@pytest.mark.parametrize(
+    "until", ["tokenizers/2-frame-plain-seed0/config.json", "priors/masked-1-frame-plain-seed0"]
+)
+def test_a_killed_run_goes_on_to_the_same_bits(whole, tmp_path, until):
+    folder = tmp_path / "killed"
+    folder.mkdir()
+    config = generate_config("digits-small", TINY)
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    program = "import sys; from probseq_apps.cli import main; sys.exit(main(sys.argv[1:]))"
+    command = [sys.executable, "-c", program, "generate", "run", "--run-dir", str(folder)]
+    process = subprocess.Popen(
+        [*command, "--resume"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    try:
+        deadline = time.monotonic() + 120
+        while not (folder / until).exists() and process.poll() is None:
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+    finally:
+        process.kill()
+    assert process.wait() == -signal.SIGKILL
+    assert not (folder / "report.md").exists()
+    generate(TINY, RunOptions(run_dir=folder, resume=True))
+    assert_same(whole, folder)
+
+
+def test_an_overwritten_run_starts_anew(whole, tmp_path):
+    folder = tmp_path / "again"
+    generate(replace(TINY, seeds=(1,)), RunOptions(run_dir=folder))
+    generate(TINY, RunOptions(run_dir=folder, overwrite=True))
+    assert_same(whole, folder)
+    assert not list(folder.glob("*/*seed1*"))
