@@ -24,6 +24,7 @@ from probseq_apps.experiments.generate_prior_groups import (
     MaskedSettings,
     PriorChoice,
     PriorTraining,
+    SamplingSettings,
 )
 from probseq_apps.experiments.generate_settings import GenerateSettings
 
@@ -33,15 +34,16 @@ def digits_small() -> GenerateSettings:
     return GenerateSettings(
         tokenizer=TokenizerSettings(dim=64, num_heads=4, depth=1, codebook_size=128, code_dim=16),
         training=TokenizerTraining(
-            steps=350, batch_size=16, learning_rate=1.5e-3, warmup_steps=20, weight_decay=0.0
+            steps=300, batch_size=16, learning_rate=1.5e-3, warmup_steps=20, weight_decay=0.0
         ),
-        autoregressive=AutoregressiveSettings(ar_dim=64, ar_depth=2, ar_num_heads=4, ar_steps=300),
+        autoregressive=AutoregressiveSettings(ar_dim=64, ar_depth=2, ar_num_heads=4, ar_steps=600),
         masked=MaskedSettings(masked_dim=64, masked_depth=2, masked_num_heads=4, masked_steps=300),
         prior_training=PriorTraining(
             prior_batch_size=32, prior_learning_rate=3e-3, prior_warmup_steps=20
         ),
+        sampling=SamplingSettings(temperature=0.9, num_steps=12),
         evaluation=GenerateEvaluationSettings(
-            num_samples=500, features=FeatureSettings(classifier_steps=150)
+            num_samples=400, features=FeatureSettings(classifier_steps=150)
         ),
     )
 
