@@ -276,7 +276,9 @@ def test_celeba_is_fetched_by_torchvisions_numbers_and_sums(tmp_path, monkeypatc
         fetched.append((root, filename, md5))
         raise Refused("too many users")
 
-    with pytest.raises(DataError, match="gdown: install it"):
+    monkeypatch.setitem(sys.modules, "gdown", None)
+    monkeypatch.delitem(sys.modules, "gdown.exceptions", raising=False)
+    with pytest.raises(DataError, match="gdown is needed here"):
         load_generation_data("celeba", data_dir=tmp_path / "new", download=True)
     module = types.ModuleType("gdown.exceptions")
     module.FileURLRetrievalError = Refused

@@ -1,10 +1,10 @@
 """Fetch the standard image sets from where torchvision fetches them, sums checked."""
 
-from importlib import import_module
 from pathlib import Path
 from typing import Literal
 from urllib.error import URLError
 
+from probseq.errors import MissingExtraError, require
 from probseq_apps.data.errors import DataError
 
 
@@ -55,16 +55,14 @@ def download_celeba(data_dir: Path) -> None:
     wanted = ("img_align_celeba.zip", "list_eval_partition.txt")
     by_hand = f"put {' and '.join(wanted)} into {folder} yourself"
     try:
-        refused = import_module("gdown.exceptions").FileURLRetrievalError
-    except ImportError as error:
-        raise DataError(
-            f"'celeba' is fetched with the package gdown: install it, or {by_hand}"
-        ) from error
+        gdown = require("gdown.exceptions", extra="celeba", distribution="probseq-apps")
+    except MissingExtraError as error:
+        raise DataError(f"'celeba' cannot be fetched: {error}; or {by_hand}") from error
     for file_id, md5, filename in CelebA.file_list:
         if filename in wanted:
             try:
                 download_file_from_google_drive(file_id, str(folder), filename, md5)
-            except (RuntimeError, URLError, OSError, refused) as error:
+            except (RuntimeError, URLError, OSError, gdown.FileURLRetrievalError) as error:
                 raise DataError(
                     f"{filename} of 'celeba' could not be fetched: {error}; {by_hand}"
                 ) from error
