@@ -196,10 +196,15 @@ def test_reading_leaves_the_vectors_on_disk(tmp_path):
     vectors = torch.ones(16_000, 1024, dtype=torch.float16)  # 31 MiB
     write_embeddings(path, ["text"], [vectors])
     read_embeddings(path)  # brings what is loaded once
-    before = anonymous_memory()
-    store = read_embeddings(path)
-    assert torch.equal(store.tables[0][-1], vectors[0])
-    assert anonymous_memory() - before < vectors.nbytes / 4
+    stores, growth = [], []
+    for _ in range(3):
+        before = anonymous_memory()
+        stores.append(read_embeddings(path))
+        assert torch.equal(stores[-1].tables[0][-1], vectors[0])
+        growth.append(anonymous_memory() - before)
+    # Other tests' threads allocate and free at times of their own: what reading takes, all three
+    # take, for they are kept.
+    assert min(growth) < vectors.nbytes / 4
 
 
 def test_embeddings_and_tokenizers_are_not_for_images_nor_for_each_other(own_texts):

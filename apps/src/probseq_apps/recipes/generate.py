@@ -72,7 +72,7 @@ def cifar10_small() -> GenerateSettings:
         data="cifar10",
         reading=ReadingSettings(image_size=16),
         tokenizer=TokenizerSettings(dim=128, num_heads=4, depth=2, codebook_size=512),
-        training=TokenizerTraining(steps=1200, learning_rate=1e-3, warmup_steps=100),
+        training=TokenizerTraining(steps=1200, batch_size=32, learning_rate=1e-3, warmup_steps=100),
         priors=PriorChoice(prior=()),
         evaluation=GenerateEvaluationSettings(num_images=2000),
     )
@@ -83,7 +83,7 @@ def paper(data: str, frames: int) -> GenerateSettings:
     return GenerateSettings(
         data=data,
         frames=(frames,),
-        loss=LossSettings(perceptual_weight=0.1, adversarial_weight=0.8, adversarial_start=10_000),
+        loss=LossSettings(perceptual_weight=0.1, adversarial_weight=0.1, adversarial_start=10_000),
         evaluation=GenerateEvaluationSettings(num_samples=50_000),
     )
 

@@ -27,6 +27,7 @@ class Discriminator(nn.Module):
         ValueError: names the argument.
 
     Example:
+        >>> import torch
         >>> Discriminator(3, 32)(torch.randn(8, 3, 32, 32)).shape
         torch.Size([8, 4, 4])
     """

@@ -20,9 +20,8 @@ from pseudovideo.tokenizers.perceptual import PerceptualLoss
 from pseudovideo.tokenizers.tokenizer import Tokenizer
 
 FrameChoice = Literal["random", "last"]
-_OPTIONAL_PARTS = [
-    *("perceptual", "generator", "discriminator", "r1"),
-    *("adaptive_weight", "real_logits", "fake_logits"),
+_ADVERSARIAL_PARTS = [
+    *("generator", "discriminator", "r1", "adaptive_weight", "real_logits", "fake_logits"),
 ]
 
 
@@ -144,7 +143,7 @@ class TokenizerObjective(nn.Module):
         step: int,
         generator: torch.Generator | None = None,
     ) -> dict[str, Tensor]:
-        """The loss and what to log of it: the same keys at every step, 0 where a term is off.
+        """The loss and what to log of it: the same keys at every step, 0 while a term is off.
 
         Without gradients (validation) there is no adaptive weight, hence no generator's term in
         the loss, and no gradient penalty.
@@ -156,9 +155,10 @@ class TokenizerObjective(nn.Module):
 
         Returns:
             Scalars: `loss`, the only one with a gradient; its terms without their weights
-            `reconstruction` (frame-weighted), `commitment` (with β), `perceptual`, `generator`,
-            `discriminator`, `r1`; and `adaptive_weight`, `real_logits`, `fake_logits` (means),
-            `usage`, `perplexity`, `psnr` (last frame, mean over images of decibels).
+            `reconstruction` (frame-weighted), `commitment` (with β), and where its weight is not 0
+            `perceptual`; with a discriminator `generator`, `discriminator`, `r1`,
+            `adaptive_weight`, `real_logits`, `fake_logits` (means); and `usage`, `perplexity`,
+            `psnr` (last frame, mean over images of decibels).
 
         Raises:
             ValueError: the videos are not the tokenizer's.
@@ -167,17 +167,16 @@ class TokenizerObjective(nn.Module):
         # Autocast decodes in bfloat16; losses are sums of many small squares.
         decoded = output.reconstruction.to(videos.dtype)
         errors = (decoded - videos).square().mean(dim=(0, 2, 3, 4))
-        zero = errors.new_zeros(())
-        parts: dict[str, Tensor] = {name: zero for name in _OPTIONAL_PARTS}
         # Not a matrix product, which autocast would do in bfloat16.
-        parts["reconstruction"] = (errors * self.frame_shares).sum()
-        parts["commitment"] = output.commitment
+        faithful = (errors * self.frame_shares).sum()
+        parts: dict[str, Tensor] = {"reconstruction": faithful, "commitment": output.commitment}
         real, fake = self._frames(videos, decoded, generator)
         if self.perceptual is not None:
             parts["perceptual"] = self.perceptual(fake, real)
-        faithful = parts["reconstruction"] + self.config.perceptual_weight * parts["perceptual"]
+            faithful = faithful + self.config.perceptual_weight * parts["perceptual"]
         loss = faithful + output.commitment
         if self.discriminator is not None:
+            parts |= {name: errors.new_zeros(()) for name in _ADVERSARIAL_PARTS}
             if step >= self.config.adversarial_start:
                 parts |= self._play(self.discriminator, real, fake, faithful, step)
                 loss = loss + self._weighted(parts)

@@ -62,8 +62,8 @@ class LPIPS(nn.Module):
                 "weights, download and random_trunk exclude each other, "
                 f"got {weights!r}, {download} and {random_trunk}"
             )
-        library = require("lpips", extra="image", distribution="probseq")
         state = None if random_trunk else _trunk_state(net, weights, download)
+        library = require("lpips", extra="image", distribution="probseq")
         self.network = _random_network(library, net)
         if state is not None:
             _load_trunk(self.network, state, weights)
