@@ -156,8 +156,8 @@ def _verdict(measure: Measure, video: Group, base: Group, controls: Sequence[Gro
     summaries = [other.summary(measure.path) for other in others]
     orders: list[Order] = [order_of(own, summary, measure) for summary in summaries]
     compared = ", ".join(
-        f"{other.arm} {_number(summary, measure)}{_bits(video, other)} "
-        f"({_relation(own, summary, order, measure)})"
+        f"{_relation(own, summary, order, measure)} {other.arm} {_number(summary, measure)}"
+        f"{_bits(video, other)}"
         for other, summary, order in zip(others, summaries, orders, strict=True)
     )
     # More bits than the video's prove nothing against it, fewer nothing for it.
@@ -175,8 +175,8 @@ def _verdict(measure: Measure, video: Group, base: Group, controls: Sequence[Gro
         unbeaten=" and ".join(c.arm for c, order in judged if order != "better"),
     )
     text = (
-        f"{measure.label}, stem {video.stem}: {video.arm} {_number(own, measure)} against "
-        f"{compared}. {said}"
+        f"{measure.label}, stem {video.stem}: {video.arm} {_number(own, measure)} is {compared}. "
+        f"{said}"
     )
     return Verdict(measure.label, video.arm, video.stem, state, text)
 
@@ -217,15 +217,16 @@ def _state(base: Order, controls: Sequence[Order], *, equal: bool) -> State:
 
 
 def _relation(own: Summary, other: Summary, order: Order, measure: Measure) -> str:
-    """How the other one stands, from where the video is."""
+    """How the video stands to the other one, in words before the other's name."""
     if order == "undecided":
-        higher = (other.mean or 0.0) > (own.mean or 0.0)
+        if other.mean == own.mean:
+            return "the same as"
+        higher = (own.mean or 0.0) > (other.mean or 0.0)
         good = higher == (measure.direction == "higher")
-        same = other.mean == own.mean
-        return "the same" if same else ("better" if good else "worse") + " in this seed"
+        return "better than" if good else "worse than"
     if order == "no clear difference":
-        return order
-    return "clearly worse" if order == "better" else "clearly better"
+        return "not clearly different from"
+    return f"clearly {order} than"
 
 
 def _number(summary: Summary, measure: Measure) -> str:
@@ -239,7 +240,7 @@ def _bits(video: Group, other: Group) -> str:
     """Bits of a control that are not those of the video."""
     if not other.is_control or other.fact("bits") == video.fact("bits"):
         return ""
-    return f" at {other.fact('bits'):,.0f} bits, not {video.fact('bits'):,.0f},"
+    return f" ({other.fact('bits'):,.0f} bits, not {video.fact('bits'):,.0f})"
 
 
 def _of_length(control: Group, video: Group) -> bool:
