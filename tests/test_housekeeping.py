@@ -59,6 +59,20 @@ def test_no_file_holds_what_only_its_writer_understands(
     assert not found
 
 
+def test_continuous_integration_runs_the_tests_as_the_readme_does(root: Path) -> None:
+    readme = (root / "README.md").read_text(encoding="utf-8")
+    commands = (root / ".ci" / "run").read_text(encoding="utf-8").splitlines()
+    (command,) = re.findall(
+        r"^pip install uv && (uv run pytest.*?) +# runs all tests$", readme, re.M
+    )
+    assert f"{command} || status=$?" in commands
+
+
+def test_every_members_tests_can_run_in_several_processes(member) -> None:
+    tools = {line.partition(">")[0] for line in member.pyproject["dependency-groups"]["dev"]}
+    assert {"pytest", "pytest-xdist"} <= tools
+
+
 def test_no_large_file_is_tracked(root: Path, tracked_files: list[Path]) -> None:
     large = [path for path in tracked_files if (root / path).stat().st_size > 1_000_000]
     assert not large, "pictures in a README: at most 1 MB each; data and weights: not at all"
