@@ -236,3 +236,10 @@ def test_fingerprint_does_not_depend_on_the_layout_in_memory() -> None:
     before = fingerprint(model)
     model.turned = model.turned.contiguous()
     assert fingerprint(model) == before
+
+
+def test_fingerprint_sees_the_type_of_equal_bytes() -> None:
+    one, other = nn.Module(), nn.Module()
+    one.register_buffer("numbers", torch.zeros(3, dtype=torch.int32))
+    other.register_buffer("numbers", torch.zeros(3, dtype=torch.float32))
+    assert fingerprint(one) != fingerprint(other)

@@ -132,6 +132,18 @@ def test_pixels_of_bytes_give_the_tokens_of_their_values(
     assert (cache.tokens == expected).float().mean() > 0.99
 
 
+def test_bytes_are_encoded_as_values_between_minus_one_and_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokenizer, seen = small_tokenizer(), list[Tensor]()
+    inner = tokenizer.encode
+    monkeypatch.setattr(tokenizer, "encode", lambda videos: seen.append(videos) or inner(videos))
+    pixels = torch.arange(256, dtype=torch.uint8).view(1, 1, 16, 16)
+    write_token_cache(tmp_path, tokenizer, pixels, BLUR)
+    expected = torch.tensor([2 * level / 255 - 1 for level in range(256)])
+    torch.testing.assert_close(seen[0][0, -1].flatten(), expected, rtol=0, atol=1e-6)
+
+
 def test_images_of_one_frame_have_one_slot(digits: Tensor, tmp_path: Path) -> None:
     tokenizer = small_tokenizer(num_frames=1, temporal_patch=1, temporal_depth=0)
     config = PseudoVideoConfig(num_frames=1)
@@ -205,6 +217,8 @@ def test_the_hash_of_images_knows_values_order_shape_and_type(digits: Tensor) ->
     }
     assert len(hashes) == 4
     assert hash_images(images.mT.contiguous().mT) == hash_images(images)
+    # The same bytes as numbers of another type.
+    assert hash_images(images.view(torch.int32)) != hash_images(images)
 
 
 @pytest.mark.parametrize(

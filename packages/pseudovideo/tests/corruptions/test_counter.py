@@ -56,6 +56,33 @@ def test_tensor_arithmetic_equals_whole_numbers(seed, epoch, index, count):
     torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
 
 
+def unmixed(word):
+    """The inverse of `splitmix`: shifts and odd multipliers can be undone."""
+
+    def unshifted(word, shift):
+        found = word
+        for _ in range(64 // shift):
+            found = word ^ (found >> shift)
+        return found
+
+    word = unshifted(word, 31)
+    word = unshifted(word * pow(0x94D049BB133111EB, -1, 2**64) & MASK, 27)
+    return unshifted(word * pow(0xBF58476D1CE4E5B9, -1, 2**64) & MASK, 30)
+
+
+@pytest.mark.parametrize("low", [0, 1, MASK >> 32])
+def test_the_smallest_uniform_number_gives_the_largest_normal_ones_and_no_infinity(low):
+    """The index is the one whose first hash has 32 zeros above the given lower bits."""
+    assert unmixed(splitmix(1234567)) == 1234567
+    stream = splitmix(splitmix(GOLDEN))
+    key = unmixed(low) ^ splitmix(GOLDEN)
+    # A hash of the index' own: key = splitmix(index * GOLDEN + stream).
+    index = (unmixed(key) - stream) * pow(GOLDEN, -1, 2**64) & MASK
+    index -= 2**64 * (index >= 2**63)
+    found = counter_normal(torch.tensor([index]), 2, seed=0, epoch=0)[0]
+    assert float(found.norm()) == pytest.approx(math.sqrt(2 * math.log(2**33)), rel=1e-6)
+
+
 def test_a_sample_does_not_depend_on_its_batch():
     index = torch.tensor([7, 0, 123456789, 3])
     whole = counter_normal(index, 10, seed=1, epoch=2)

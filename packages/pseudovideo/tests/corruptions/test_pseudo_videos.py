@@ -113,6 +113,26 @@ def test_inference_first_and_gradients_later(kind):
     assert x.grad.abs().sum() > 0
 
 
+@pytest.mark.parametrize("kind", RANDOM)
+def test_noise_made_in_inference_first_has_gradients_later(kind):
+    """With betas of its own, so that nothing was kept of them before."""
+    x = images().requires_grad_()
+    fresh = PseudoVideoConfig(kind=kind, num_frames=3, beta_max=0.0317)
+    with torch.inference_mode():
+        pseudo_videos(x, fresh)
+    pseudo_videos(x, fresh).sum().backward()
+    assert x.grad is not None
+    assert x.grad.abs().sum() > 0
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("kind", CORRUPTIONS)
+def test_frames_of_half_precision_are_rounded_once(kind, dtype):
+    x = images(dtype=torch.float32).to(dtype)
+    expected = pseudo_videos(x.float(), config(kind)).to(dtype)
+    assert torch.equal(pseudo_videos(x, config(kind)), expected)
+
+
 @pytest.mark.usefixtures("plain_calls")
 @pytest.mark.parametrize(
     ("wrong", "message"),

@@ -43,6 +43,17 @@ def test_both_networks_have_about_eight_dim_squared_weights() -> None:
         assert count == pytest.approx(8 * 144**2, rel=0.01)
 
 
+@pytest.mark.parametrize(("dim", "hidden"), [(12, 32), (16, 48), (144, 384), (512, 1368)])
+def test_the_gated_width_is_eight_thirds_rounded_up_to_a_multiple_of_eight(
+    dim: int, hidden: int
+) -> None:
+    net = FeedForward(dim)
+    assert net.inner.out_features == 2 * hidden
+    assert net.outer.in_features == hidden
+    assert hidden % 8 == 0
+    assert 0 <= hidden - 8 * dim / 3 < 8
+
+
 def test_a_block_normalises_before_each_part_and_adds_what_the_part_gives(x: Tensor) -> None:
     torch.manual_seed(1)
     block = Block(12, 3, gated=False).double()

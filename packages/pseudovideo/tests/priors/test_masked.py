@@ -292,6 +292,32 @@ def test_frequencies_of_samples_are_the_law_of_the_algorithm() -> None:
     assert chi_squared < degrees + 4 * (2 * degrees) ** 0.5
 
 
+def test_the_largest_sum_with_the_noise_falls_by_the_probabilities() -> None:
+    shares = torch.tensor([0.6, 0.3, 0.1], dtype=torch.float64)
+    noise = masked_module._gumbel(shares.expand(40_000, 3), generator=seeded(3))
+    largest = (shares.log() + noise).argmax(dim=1)
+    found = torch.bincount(largest, minlength=3) / 40_000
+    # Five standard deviations of a share of 40,000 draws.
+    torch.testing.assert_close(found.double(), shares, rtol=0, atol=0.0123)
+
+
+def test_noise_from_an_exact_zero_is_finite(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Tensor, "exponential_", lambda self, generator=None: self.zero_())
+    for dtype in (torch.float32, torch.float64):
+        noise = masked_module._gumbel(torch.zeros(3, dtype=dtype), generator=None)
+        assert noise.isfinite().all()
+
+
+def test_all_inputs_of_the_transformer_start_as_small_as_each_other() -> None:
+    torch.manual_seed(0)
+    sizes = {"codebook_size": 64, "grid": (2, 16, 16), "dim": 256, "depth": 1, "num_heads": 2}
+    prior = MaskedPrior(MaskedConfig(**sizes))
+    positions = (prior.positions.time, prior.positions.rows, prior.positions.columns)
+    for vectors in (prior.embedding.weight, prior.mask, *positions):
+        # Of at least 256 numbers: the standard error is below a twentieth.
+        assert float(vectors.detach().std()) == pytest.approx(0.02, rel=0.2)
+
+
 def train(prior: MaskedPrior, tokens: Tensor, *, steps: int) -> None:
     optimizer = torch.optim.AdamW(prior.parameters(), lr=1e-2)
     generator = seeded(11)

@@ -155,3 +155,10 @@ def test_impossible_tokens_are_never_drawn_whatever_the_uniform_number(
 def test_options_out_of_range_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         draw(torch.zeros(2, 3), **options)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_logits_of_half_precision_are_drawn_from_in_single_precision(dtype: torch.dtype) -> None:
+    logits = torch.randn(500, 64, generator=seeded(2)).to(dtype)
+    expected = draw(logits.float(), temperature=0.7, generator=seeded(3))
+    assert torch.equal(draw(logits, temperature=0.7, generator=seeded(3)), expected)

@@ -15,6 +15,13 @@ def test_a_map_of_logits_comes_of_any_size_and_channels(channels, size, places):
     assert discriminator(torch.randn(3, channels, size, size)).shape == (3, places, places)
 
 
+def test_channels_double_up_to_four_times_the_first_layers():
+    discriminator = Discriminator(1, 128, width=2)
+    # Blocks of 128, 64, 32, 16 and 8 pixels.
+    widths = [block.second.out_channels for block in discriminator.blocks]
+    assert widths == [4, 8, 8, 8, 8]
+
+
 def test_the_logits_of_an_image_do_not_depend_on_the_others():
     torch.manual_seed(0)
     discriminator = Discriminator(3, 16, width=4).double()

@@ -190,6 +190,18 @@ def test_a_shift_by_a_fifth_is_twenty_decibels_and_a_perfect_copy_is_finite():
     assert all(gradient.isfinite().all() for gradient in gradients)
 
 
+def test_the_log_has_the_mean_of_decibels_and_not_the_decibels_of_the_mean_error():
+    shifts = torch.tensor([0.02, 0.2]).view(2, 1, 1, 1, 1)
+    parts = _shifted(shifts)(_videos(1, count=2), step=0)
+    assert parts["psnr"].item() == pytest.approx((40 + 20) / 2, abs=1e-3)
+
+
+def test_the_adaptive_weight_stays_below_the_bound_of_the_settings():
+    objective = _objective(adversarial_start=0, adaptive_max=0.001)
+    parts = objective(_videos(), step=0, generator=_seeded())
+    assert parts["adaptive_weight"].item() == pytest.approx(0.001)
+
+
 def test_validation_without_gradients_has_no_adaptive_terms():
     objective = _objective(adversarial_start=0).eval()
     with torch.no_grad():

@@ -91,6 +91,31 @@ def test_an_empty_code_moves_to_a_badly_served_patch_and_the_others_to_their_mea
     )
 
 
+def test_the_start_is_spread_over_patches_far_from_each_other() -> None:
+    crowd = 0.001 * torch.randn(1000, 4, generator=seeded())
+    far = 5 * torch.eye(4)
+    for seed in range(5):
+        start = patch_kmeans._seed(torch.cat((crowd, far)), 5, seeded(seed))
+        assert all((start == patch).all(dim=1).any() for patch in far)
+
+
+def test_the_history_is_the_error_per_pixel_value(digits: Tensor) -> None:
+    videos, model = digits[:20, None], PatchKMeans(images(8))
+    history = model.fit(videos, iterations=100, generator=seeded())
+    assert len(history) < 100
+    # It stopped where nothing changes: the last error is that of the codes that are kept.
+    error = (model.reconstruct(videos) - videos).double().square().mean()
+    assert history[-1].item() == pytest.approx(error.item(), rel=1e-5)
+
+
+def test_frames_are_clamped_to_the_range_of_images() -> None:
+    """Codes of noisy frames may lie outside."""
+    model = PatchKMeans(images(2, size=8))
+    model.codebook.copy_(torch.tensor([[-1.5], [0.5]]).expand(2, 16))
+    frames = model.decode(torch.tensor([[[[0, 1], [1, 0]]]]))
+    assert frames.unique().tolist() == [-1.0, 0.5]
+
+
 def test_fewer_kinds_of_patches_than_codes_do_no_harm() -> None:
     videos = torch.ones(8, 1, 1, 8, 8)
     videos[4:] = -1

@@ -264,6 +264,21 @@ def test_inputs_that_are_not_finite_leave_the_codebook_alone():
     assert fresh.codebook.isfinite().all()
 
 
+def test_codes_do_not_start_at_inputs_that_are_not_finite():
+    """There are more codes than inputs, so that every input is drawn as a code."""
+    quantizer = _quantizer(40, ready=False, kmeans_steps=0, revive_below=0.0)
+    quantizer(torch.cat((_inputs(30, 5), torch.full((3, 5), torch.nan, dtype=torch.float64))))
+    assert quantizer.codebook.isfinite().all()
+
+
+def test_autocast_changes_no_token():
+    torch.manual_seed(0)
+    quantizer, z = VectorQuantizer(64, 3, 5).eval(), torch.randn(2000, 5)
+    with torch.autocast("cpu", torch.bfloat16):
+        inside = quantizer.encode(z)
+    assert torch.equal(inside, quantizer.encode(z))
+
+
 def test_an_encoder_learns_through_the_codes():
     torch.manual_seed(0)
     encoder, quantizer = nn.Linear(2, 6), VectorQuantizer(64, 3, 6).train()

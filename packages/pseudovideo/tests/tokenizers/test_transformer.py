@@ -52,6 +52,17 @@ def by_slot(frames: Tensor) -> Tensor:
     return frames.flatten(2).any(-1).view(len(frames), SLOTS, -1).any(-1)
 
 
+def test_nothing_is_added_by_biases_of_the_start() -> None:
+    encoder, decoder = Encoder(small()), Decoder(small())
+    assert not decoder.head.bias.any()
+    stacks = (encoder.spatial, encoder.temporal, decoder.spatial, decoder.temporal)
+    blocks = [block for stack in stacks for block in stack.get_submodule("blocks").children()]
+    assert len(blocks) == 8
+    for block in blocks:
+        for last in ("attention.to_out", "feedforward.outer"):
+            assert not block.get_submodule(last).bias.any()
+
+
 def test_spatial_attention_mixes_places_and_no_slots_or_videos() -> None:
     torch.manual_seed(0)
     spatial = SpatialTransformer(small())
