@@ -86,6 +86,28 @@ def test_images_that_shrink_by_a_whole_factor_are_means_of_blocks(tmp_path):
     assert load_generation_data("mnist", data_dir=tmp_path, image_size=20).train.shape[-1] == 20
 
 
+def test_no_image_is_lost_where_they_shrink_in_chunks(tmp_path):
+    images = write_mnist(tmp_path / "mnist", train=1250)
+    data = load_generation_data("mnist", data_dir=tmp_path, image_size=7)
+    kept, held = hold_out_validation(1250)
+    assert (len(data.train), len(data.validation), len(data.labels.train)) == (1125, 125, 1125)
+    for part, rows in ((data.train, kept), (data.validation, held)):
+        blocks = images[rows].double().reshape(-1, 1, 7, 4, 7, 4)
+        assert (part.double() - blocks.mean((3, 5))).abs().max() <= 0.5
+
+
+def test_images_of_a_folder_keep_the_order_of_their_names_in_each_part(tmp_path):
+    for number in range(40):
+        save(tmp_path / f"{number:02}.png", mode="L", value=number)
+    parts = first_values(load_generation_data(f"folder:{tmp_path}"))
+    assert parts == [sorted(part) for part in parts]
+    assert sorted(number for part in parts for number in part) == list(range(40))
+    # A few of them are no run of neighbours, which in folders would be of a few classes.
+    fewer = first_values(load_generation_data(f"folder:{tmp_path}", num_train=11))[0]
+    assert fewer == sorted(fewer)
+    assert fewer not in [parts[0][k : k + 11] for k in range(len(parts[0]))]
+
+
 def test_cifar_averages_to_16_pixels_and_reads_only_what_is_asked_for(shared_data, monkeypatch):
     pytest.importorskip("pyarrow")
     from probseq_apps.data import image_files

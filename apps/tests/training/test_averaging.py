@@ -156,6 +156,19 @@ def test_half_precision_weights_are_averaged_in_float32():
         assert model.weight.dtype == torch.bfloat16
 
 
+def test_a_state_that_was_taken_is_not_moved_by_later_updates():
+    model = nn.Linear(2, 1, bias=False)
+    average = WeightAverage(model, 0.9)
+    before = model.weight.detach().clone()
+    state = average.state_dict()
+    with torch.no_grad():
+        model.weight.add_(1.0)
+    average.update(0)
+    torch.testing.assert_close(state["weight"], before, rtol=0, atol=0)
+    # The first step keeps a tenth.
+    torch.testing.assert_close(average.state_dict()["weight"], before + 0.9)
+
+
 def test_averages_of_another_model_are_refused_by_name():
     average = WeightAverage(nn.Linear(3, 2), 0.9)
     with pytest.raises(ValueError, match=r"differ in \['bias'\]"):

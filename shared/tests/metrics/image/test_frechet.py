@@ -136,6 +136,12 @@ def test_single_precision_is_raised_before_anything_is_subtracted():
     assert float(frechet_distance(x, x[torch.randperm(64)])) < 1e-6
 
 
+def test_a_set_is_at_no_negative_distance_from_itself():
+    for seed in range(40):
+        x = features(30 + seed, 8, seed=seed)
+        assert 0.0 <= float(frechet_distance(x, x)) < 1e-9
+
+
 def test_small_sets_are_biased_upwards():
     # Two halves of one population: the more features, the nearer.
     x = features(2000, 6, seed=13)

@@ -5,6 +5,7 @@ import torch
 
 from probseq.errors import MissingExtraError
 from probseq.metrics.image import InceptionFeatures, distance_name, inception
+from probseq.metrics.image.extractors import FrozenExtractor
 
 
 def network_weights(tmp_path, monkeypatch):
@@ -94,3 +95,19 @@ def test_without_the_extra_its_name_is_told(tmp_path, monkeypatch):
     monkeypatch.setattr(inception, "require", missing)
     with pytest.raises(MissingExtraError, match=r"torch_fidelity.* probseq\[image\]"):
         InceptionFeatures(tmp_path / "weights.pth")
+
+
+def test_values_a_little_outside_the_range_are_its_ends():
+    """256 would be 0 as a byte."""
+    levels = []
+
+    def network(images):
+        levels.append(images)
+        return torch.zeros(len(images), 2048), torch.zeros(len(images), 3)
+
+    extractor = InceptionFeatures.__new__(InceptionFeatures)
+    FrozenExtractor.__init__(extractor, "inception", 2048)
+    extractor.network = network
+    values = torch.tensor([-1.009, -1.0, 0.0, 1.0, 1.009])
+    extractor(values.expand(1, 3, 2, 5))
+    assert levels[0][0, 0, 0].tolist() == [0, 0, 128, 255, 255]
