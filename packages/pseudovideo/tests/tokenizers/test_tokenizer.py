@@ -75,7 +75,7 @@ def test_black_and_white_get_different_tokens_and_come_back(num_frames: int) -> 
     # From the first batch on: the codebook starts from its inputs.
     tokens = tokenizer.eval().encode(videos)
     assert (tokens[0] != tokens[1]).all()
-    train(tokenizer.train(), videos, 100)
+    train(tokenizer.train(), videos, 200)
     torch.testing.assert_close(tokenizer.reconstruct(videos), videos, rtol=0, atol=0.1)
 
 

@@ -44,7 +44,7 @@ class AttentionSuite:
     log_lengthscale_shifts: tuple[float, ...] = (-3.0, 3.0)
     float32_tol: float = 1e-4
     bfloat16_tol: float = 0.1
-    long_tokens: int | None = 20_000
+    long_tokens: int | None = 10_000
     compile_imports: str = ""
     compile_modules: tuple[str, ...] = ()
 
