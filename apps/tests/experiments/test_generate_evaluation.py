@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from probseq.metrics.image import RandomConvolution, frechet_distance
+from probseq.metrics.image import Features, RandomConvolution, frechet_distance
 from probseq_apps.data.generation import GenerationData, PartLabels, load_generation_data, to_unit
 from probseq_apps.experiments.generate_evaluation import (
     evaluate_generation,
@@ -175,3 +175,49 @@ def test_labels_of_own_folders_may_be_few(tmp_path):
         data, FeatureSettings(classifier_steps=2), tmp_path, seed=0, device="cpu", progress=False
     )
     assert extractor(to_unit(data.test)).probabilities.shape == (30, 2)
+
+
+def test_ten_parts_are_scored_where_each_has_a_hundred_samples():
+    class Classes:
+        name, dimension = "classes", 2
+
+        def __call__(self, images):
+            probabilities = images.flatten(1)[:, :3].add(1.01).float()
+            shares = probabilities / probabilities.sum(dim=1, keepdim=True)
+            return Features(images.flatten(1)[:, :2], shares)
+
+    images, extractor = pictures(1000), Classes()
+    reference = reference_moments(extractor, images)
+    for count, splits in ((1000, 10), (999, 1)):
+        found = evaluate_generation(images[:count, None], reference, extractor)
+        assert found["is_splits"] == splits
+        shares = extractor(to_unit(images[:count])).probabilities.double()
+        scores = [
+            (part * (part / part.mean(dim=0)).log()).sum(dim=1).mean().exp()
+            for part in shares.split(count // splits)
+        ]
+        assert found["is"] == pytest.approx(float(sum(scores) / splits), rel=1e-9)
+
+
+def test_the_classifier_learns_from_training_images_and_never_sees_test_images(
+    tmp_path, monkeypatch
+):
+    fitted = []
+
+    def fit(task, train, validation, config, folder, **_):
+        fitted.append((task.model.head.weight.clone(), train, validation, config))
+
+    monkeypatch.setattr("probseq_apps.experiments.generate_features.fit", fit)
+    labels = PartLabels(*(torch.full((30,), number) for number in range(3)))
+    parts = [pictures(seed=number) for number in range(3)]
+    data = GenerationData("mine", *parts, labels, ("a", "b", "c"))
+    for seed in (4, 5):
+        settings = FeatureSettings(classifier_steps=60)
+        make_extractor(data, settings, tmp_path, seed=seed, device="cpu")
+        head, train, validation, config = fitted[-1]
+        assert torch.equal(head, SmallClassifier(1, 3, seed=seed).head.weight)
+        assert train[0] is data.train
+        assert train[1] is labels.train
+        assert validation[0] is data.validation
+        assert validation[1] is labels.validation
+        assert (config.seed, config.steps, config.warmup_steps) == (seed, 60, 3)

@@ -12,10 +12,14 @@ from probseq_apps.experiments.generate_arms import all_arms, run_name
 from probseq_apps.experiments.generate_groups import (
     CorruptionName,
     LossSettings,
+    MachineSettings,
+    ReadingSettings,
     StemName,
     TokenizerSettings,
+    TokenizerTraining,
 )
 from probseq_apps.experiments.generate_prior_groups import (
+    AutoregressiveSettings,
     MaskedSettings,
     PriorChoice,
     PriorTraining,
@@ -29,6 +33,7 @@ from probseq_apps.experiments.generate_settings import (
     generate_config,
     saved_generate,
 )
+from probseq_apps.training.config import TrainConfig
 from pseudovideo.corruptions import CORRUPTIONS
 from pseudovideo.tokenizers import STEMS
 
@@ -164,3 +169,79 @@ def test_a_warm_up_longer_than_the_training_of_a_prior_is_refused_at_once():
 def test_an_unknown_data_set_is_refused_with_the_nearest():
     with pytest.raises(DataError, match="did you mean 'celeba'"):
         GenerateSettings(data="celebA-hq")
+
+
+def test_one_tokenizer_and_one_prior_have_every_setting_of_the_comparison():
+    groups = {
+        "reading": ReadingSettings(image_size=24),
+        "loss": LossSettings(adversarial_weight=0.2),
+        "training": TokenizerTraining(steps=5000),
+        "machine": MachineSettings(device="cpu", precision="bf16"),
+    }
+    priors = {
+        "autoregressive": AutoregressiveSettings(ar_dim=8),
+        "masked": MaskedSettings(masked_dim=16),
+    }
+    training = PriorTraining(prior_batch_size=3)
+    settings = GenerateSettings(data="mnist", prior_training=training, **groups, **priors)
+    arm = settings.arms[1]
+    expected = OneTokenizerSettings(data="mnist", frames=8, stem="layernorm", seed=5, **groups)
+    assert settings.one_tokenizer(arm, "layernorm", 5) == expected
+    assert settings.one_prior("here", "masked", 5) == OnePriorSettings(
+        tokenizer="here",
+        prior="masked",
+        seed=5,
+        training=training,
+        machine=groups["machine"],
+        **priors,
+    )
+
+
+def test_every_setting_of_the_training_reaches_the_loop():
+    machine = MachineSettings(device="cpu", precision="bf16", tensorboard=True)
+    common = {
+        "schedule": "cosine",
+        "select": "last",
+        "checkpoint_every": 10,
+        "seed": 5,
+        "device": "cpu",
+        "precision": "bf16",
+        "tensorboard": True,
+    }
+    tokenizer = TokenizerTraining(
+        steps=70,
+        batch_size=3,
+        learning_rate=0.2,
+        final_learning_rate=0.1,
+        warmup_steps=6,
+        weight_decay=0.3,
+        grad_clip=0.4,
+    )
+    assert tokenizer.train_config(machine, seed=5) == TrainConfig(
+        steps=70,
+        batch_size=3,
+        learning_rate=0.2,
+        final_learning_rate=0.1,
+        warmup_steps=6,
+        weight_decay=0.3,
+        grad_clip=0.4,
+        **common,
+    )
+    prior = PriorTraining(
+        prior_batch_size=3,
+        prior_learning_rate=0.2,
+        prior_warmup_steps=6,
+        prior_weight_decay=0.3,
+        prior_ema_decay=0.9,
+    )
+    assert prior.train_config(machine, 70, seed=5) == TrainConfig(
+        steps=70,
+        batch_size=3,
+        learning_rate=0.2,
+        final_learning_rate=0.0,
+        warmup_steps=6,
+        weight_decay=0.3,
+        grad_clip=1.0,
+        ema_decay=0.9,
+        **common,
+    )

@@ -110,6 +110,19 @@ def test_the_tokenizers_score_is_the_mean_of_each_last_frames_psnr():
     assert torch.equal(videos[:, -1], to_unit(pictures))
 
 
+def test_noise_of_validation_is_not_that_of_training(monkeypatch):
+    seeds = []
+    monkeypatch.setattr(
+        "probseq_apps.experiments.generate_tasks.pseudo_videos",
+        lambda images, config, *, seed, index, epoch=0: seeds.append(seed) or images[:, None],
+    )
+    task, batch = make_tokenizer_task(settings()), numbered(images()[0][:3])
+    task.model.tokenizer.reconstruct = lambda videos: videos
+    call(task, Watched(), batch)
+    task.score(task.model, [batch])
+    assert seeds[0] != seeds[1]
+
+
 def test_an_image_that_comes_back_to_the_bit_leaves_the_score_finite():
     task = make_tokenizer_task(settings())
     task.model.tokenizer.reconstruct = lambda videos: videos
