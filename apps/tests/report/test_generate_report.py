@@ -60,8 +60,8 @@ def floors():
 
 
 @pytest.fixture
-def references():
-    return [{"seed": s, **sampled(2.0 + s), "nats_per_token": None} for s in (0, 1)]
+def real():
+    return {**sampled(2.5), "nats_per_token": None}
 
 
 def cells(table, name):
@@ -69,8 +69,8 @@ def cells(table, name):
     return dict(zip(table.heads, row, strict=True))
 
 
-def test_reconstruction_has_all_arms_the_floor_and_real_images(results, floors, references):
-    table = reconstruction_table(results, floors, references)
+def test_reconstruction_has_all_arms_the_floor_and_real_images(results, floors, real):
+    table = reconstruction_table(results, floors, real)
     assert [row[0] for row in table.rows] == [
         "1-frame, plain",
         "8-frame, plain",
@@ -87,28 +87,28 @@ def test_reconstruction_has_all_arms_the_floor_and_real_images(results, floors, 
     assert (row["usage"], row["perplexity"]) == ("25%", "11")
     floor = cells(table, "1-frame, patch-k-means")
     assert (floor["PSNR ↑"], floor["steps"]) == ("18.00±0.00", "—")
-    real = cells(table, REAL)
-    assert (real["FD(classifier) ↓"], real["PSNR ↑"], real["n"]) == ("2.500±0.500", "—", "2")
+    last = cells(table, REAL)
+    assert (last["FD(classifier) ↓"], last["PSNR ↑"], last["n"]) == ("2.500", "—", "—")
 
 
-def test_generation_has_each_prior_and_only_arms_that_were_sampled(results, references):
-    table = generation_table(results, references)
+def test_generation_has_each_prior_and_only_arms_that_were_sampled(results, real):
+    table = generation_table(results, real)
     assert [row[0] for row in table.rows] == ["1-frame, plain", "8-frame, plain", REAL]
     row = cells(table, "8-frame, plain")
     assert row["masked: FD(classifier) ↓"] == "22.00±1.00"
     assert row["masked: IS ↑"] == "7.000±0.000"
     assert row["masked: samples"] == "500"
-    assert cells(table, REAL)["masked: FD(classifier) ↓"] == "2.500±0.500"
+    assert cells(table, REAL)["masked: FD(classifier) ↓"] == "2.500"
     assert cells(table, REAL)["masked: nats per token ↓"] == "—"
     assert cells(table, REAL)["masked: samples"] == "500"
-    assert generation_table([result("1-frame", "plain", 0, 20.0)], references) is None
+    assert generation_table([result("1-frame", "plain", 0, 20.0)], real) is None
 
 
-def test_one_seed_has_no_error_and_numbers_that_a_seed_lacks_no_mean(results):
-    alone = reconstruction_table([results[0]], [], [])
+def test_one_seed_has_no_error_and_numbers_that_a_seed_lacks_no_mean(results, real):
+    alone = reconstruction_table([results[0]], [], real)
     assert cells(alone, "1-frame, plain")["PSNR ↑"] == "20.00"
     results[0]["reconstruction"]["psnr"] = None
-    table = reconstruction_table(results, [], [])
+    table = reconstruction_table(results, [], real)
     assert cells(table, "1-frame, plain")["PSNR ↑"] == "—"
 
 
@@ -117,25 +117,21 @@ def small_data():
     return GenerationData("digits", images, images, images, notes=("enlarged",))
 
 
-def written(tmp_path, results, floors, references, draw):
+def written(tmp_path, results, floors, real, draw):
     return write_generate_report(
         tmp_path,
         GenerateSettings(seeds=(0, 1)),
         results,
         floors,
-        references,
+        real,
         data=small_data(),
         recipe="digits-small",
         draw=draw,
     )
 
 
-def test_the_report_is_written_with_tables_verdicts_and_pictures(
-    tmp_path, results, floors, references
-):
-    text = written(
-        tmp_path, results, floors, references, lambda: [tmp_path / "plots" / "samples.png"]
-    )
+def test_the_report_is_written_with_tables_verdicts_and_pictures(tmp_path, results, floors, real):
+    text = written(tmp_path, results, floors, real, lambda: [tmp_path / "plots" / "samples.png"])
     markdown = (tmp_path / "report.md").read_text(encoding="utf-8")
     report = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
     for shown in ("21.00±1.00", "FD(classifier)", "Floor: below patch-k-means", "Bits:"):
@@ -145,18 +141,18 @@ def test_the_report_is_written_with_tables_verdicts_and_pictures(
     assert "![samples](plots/samples.png)" in markdown
     assert "- enlarged" in markdown
     assert report["results"] == results
-    assert (report["floors"], report["references"]) == (floors, references)
+    assert (report["floors"], report["real"]) == (floors, real)
     assert report["notes"]
     assert all(note in markdown for note in report["notes"])
 
 
 def test_a_report_stands_where_its_pictures_cannot_be_drawn(
-    tmp_path, results, floors, references, capsys
+    tmp_path, results, floors, real, capsys
 ):
     def fail():
         raise ValueError("no canvas")
 
     with pytest.raises(RuntimeError, match=r"without plots.*no canvas"):
-        written(tmp_path, results, floors, references, fail)
+        written(tmp_path, results, floors, real, fail)
     assert "21.00±1.00" in (tmp_path / "report.md").read_text(encoding="utf-8")
     assert "21.00±1.00" in capsys.readouterr().out

@@ -52,7 +52,7 @@ class Job(NamedTuple):
 
 
 class Ruler(NamedTuple):
-    """What all arms of a seed are measured with.
+    """What all arms of all seeds are measured with.
 
     Attributes:
         extractor: of features.
@@ -97,8 +97,7 @@ def generate(
         make_parts(folder, PARTS)
         _announce(settings, data, folder)
         try:
-            for seed in settings.seeds:
-                _run_seed(settings, data, folder, [j for j in jobs if j.seed == seed], recipe)
+            _run_jobs(settings, data, folder, jobs, recipe)
         except (SystemExit, KeyboardInterrupt):
             hint = f"probseq generate run --run-dir {folder} --resume"
             print(f"stopped; go on with: {hint}", file=sys.stderr)
@@ -136,42 +135,46 @@ def _check(settings: GenerateSettings, data: GenerationData) -> None:
         )
 
 
-def _run_seed(
+def _run_jobs(
     settings: GenerateSettings, data: GenerationData, folder: Path, jobs: list[Job], recipe: str
 ) -> None:
-    """All arms of a seed that have no results yet."""
-    seed = jobs[0].seed
-    floors = [job for job in jobs if job.stem == settings.stem[0]]
-    files = [result_file(folder, job.arm.name, job.stem, seed) for job in jobs]
-    files += [result_file(folder, job.arm.name, FLOOR, seed) for job in floors]
-    files.append(reference_file(folder, seed))
-    if all(file.exists() for file in files):
-        print(f"seed {seed}: finished before", flush=True)
+    """All arms of all seeds that have no results yet."""
+    floors = _floors(settings, jobs)
+    files = [result_file(folder, job.arm.name, job.stem, job.seed) for job in jobs]
+    files += [result_file(folder, job.arm.name, FLOOR, job.seed) for job in floors]
+    if all(file.exists() for file in [*files, reference_file(folder)]):
+        print("all arms were finished before", flush=True)
         return
-    ruler = _make_ruler(settings, data, folder, seed)
-    if not reference_file(folder, seed).exists():
+    ruler = _make_ruler(settings, data, folder)
+    if not reference_file(folder).exists():
         found = evaluate_generation(data.test[:, None], ruler.reference, ruler.extractor)
-        write_result(reference_file(folder, seed), {"seed": seed, **found})
+        write_result(reference_file(folder), found)
     for number, job in enumerate(jobs, 1):
-        file = result_file(folder, job.arm.name, job.stem, seed)
+        file = result_file(folder, job.arm.name, job.stem, job.seed)
         state = ": finished before" if file.exists() else ""
-        name = run_name(job.arm.name, job.stem, seed)
+        name = run_name(job.arm.name, job.stem, job.seed)
         print(f"[{number}/{len(jobs)}] {name}{state}", flush=True)
         if not file.exists():
             found = run_arm(settings, data, folder, *job, *ruler, recipe=recipe)
             write_result(file, found)
     for job in floors:
-        file = result_file(folder, job.arm.name, FLOOR, seed)
+        file = result_file(folder, job.arm.name, FLOOR, job.seed)
         if not file.exists():
             write_result(file, floor_result(settings, data, *job, ruler.extractor))
 
 
-def _make_ruler(settings: GenerateSettings, data: GenerationData, folder: Path, seed: int) -> Ruler:
+def _floors(settings: GenerateSettings, jobs: list[Job]) -> list[Job]:
+    """Patch k-means knows no stem: a floor for each arm and seed."""
+    return [job for job in jobs if job.stem == settings.stem[0]]
+
+
+def _make_ruler(settings: GenerateSettings, data: GenerationData, folder: Path) -> Ruler:
     extractor = make_extractor(
         data,
         settings.evaluation.features,
-        folder / CLASSIFIER / f"seed{seed}",
-        seed=seed,
+        folder / CLASSIFIER,
+        # All seeds are measured in the same features: spreads are those of the models alone.
+        seed=0,
         device=settings.machine.device,
         resume=True,
     )
@@ -188,16 +191,14 @@ def _report(
     results = [read_result(result_file(folder, j.arm.name, j.stem, j.seed)) for j in jobs]
     floors = [
         read_result(result_file(folder, job.arm.name, FLOOR, job.seed))
-        for job in jobs
-        if job.stem == settings.stem[0]
+        for job in _floors(settings, jobs)
     ]
-    references = [read_result(reference_file(folder, seed)) for seed in settings.seeds]
     return write_generate_report(
         folder,
         settings,
         results,
         floors,
-        references,
+        read_result(reference_file(folder)),
         data=data,
         recipe=recipe,
         draw=lambda: draw_run(settings, data, folder, results, floors),

@@ -72,7 +72,7 @@ def make_extractor(
         data: images, and labels if there are any.
         settings: which features.
         folder: of the classifier's run.
-        seed: of the classifier, or of the random convolution.
+        seed: of the classifier; the random convolution is the same always.
         device: as `TrainConfig.device`.
         resume: go on with the run that the folder holds.
         progress: show a progress bar.
@@ -98,7 +98,7 @@ def make_extractor(
         folder,
         resume=resume,
         progress=progress,
-        label=f"classifier seed {seed}",
+        label="classifier",
         metadata={"experiment": "generate-classifier", "data": data.name},
     )
     return ClassifierFeatures(classifier.trunk, classifier.head, name="classifier").to(place)

@@ -40,9 +40,9 @@ def result_file(folder: Path, arm: str, stem: str, seed: int) -> Path:
     return folder / RESULTS / f"{run_name(arm, stem, seed)}.json"
 
 
-def reference_file(folder: Path, seed: int) -> Path:
+def reference_file(folder: Path) -> Path:
     """What was measured of the test images as if they were samples."""
-    return folder / RESULTS / f"reference-seed{seed}.json"
+    return folder / RESULTS / "reference.json"
 
 
 def write_result(file: Path, found: Mapping[str, Any]) -> None:

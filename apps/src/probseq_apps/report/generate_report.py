@@ -25,7 +25,7 @@ def write_generate_report(
     settings: GenerateSettings,
     results: Sequence[Result],
     floors: Sequence[Result],
-    references: Sequence[Result],
+    real: Result,
     *,
     data: GenerationData,
     recipe: str,
@@ -39,7 +39,7 @@ def write_generate_report(
         results: contents of `results/*.json`, in the order of the arms.
         floors: of patch k-means, in the same form: "arm" is the arm whose tokens it equals, "stem"
             is `patch-k-means`, "steps" is None, "parameters" counts the codebook.
-        references: what `evaluate_generation` says of the test images, one for each seed.
+        real: what `evaluate_generation` says of the test images.
         data: gives sizes and notes.
         recipe: name of the recipe that the settings came from.
         draw: makes the plots, in `plots/`.
@@ -66,13 +66,13 @@ def write_generate_report(
         },
         "results": [dict(result) for result in results],
         "floors": [dict(floor) for floor in floors],
-        "references": [dict(reference) for reference in references],
+        "real": dict(real),
         "notes": notes,
         **machine_facts(),
     }
     write_atomic(folder / "report.json", json.dumps(report, indent=2, allow_nan=False) + "\n")
-    tables = [reconstruction_table(results, floors, references)]
-    generation = generation_table(results, references)
+    tables = [reconstruction_table(results, floors, real)]
+    generation = generation_table(results, real)
     tables += [] if generation is None else [generation]
     text = _markdown(report, "\n\n".join(table.markdown() for table in tables))
     # What was measured took long: it is written before anything is drawn, and shown in any case.

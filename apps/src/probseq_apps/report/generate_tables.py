@@ -22,7 +22,7 @@ LEGEND = (
     "reconstructions are from the test images themselves, those of samples from the training "
     "images; the row of real images has the test part's distance from the training part. Usage: "
     "share of the codebook that the test images use; perplexity: exp of the entropy of its use. "
-    "A classifier's features are those of each seed's own classifier. "
+    "A classifier's features are those of one classifier for all seeds. "
     "Distances and inception scores (IS) depend on the number of images, and IS on its splits. "
     "— not defined, or not measured."
 )
@@ -49,14 +49,14 @@ class Table(NamedTuple):
 
 
 def reconstruction_table(
-    results: Sequence[Result], floors: Sequence[Result], references: Sequence[Result]
+    results: Sequence[Result], floors: Sequence[Result], real: Result
 ) -> Table:
     """All arms with both stems, patch k-means at equal tokens, and real images.
 
     Args:
         results: of all arms, stems and seeds.
         floors: of patch k-means, in the same form.
-        references: of the test images as if they were samples, one for each seed.
+        real: of the test images as if they were samples.
     """
     groups = [*groups_of(results), *groups_of(floors)]
     measures = [
@@ -70,17 +70,16 @@ def reconstruction_table(
     columns.append(_column(groups, ("reconstruction", "usage"), write=_share))
     columns.append(_column(groups, ("reconstruction", "perplexity"), write=_whole))
     rows = [[*_facts(group), *cells] for group, *cells in zip(groups, *columns, strict=True)]
-    if references:
-        rows.append(_real_row(references, heads, {_head(measures[2]): ("fd", None)}))
+    rows.append(_real_row(real, heads, {_head(measures[2]): ("fd", None)}))
     return Table(heads, rows)
 
 
-def generation_table(results: Sequence[Result], references: Sequence[Result]) -> Table | None:
+def generation_table(results: Sequence[Result], real: Result) -> Table | None:
     """Samples under each prior, and real images; None where no prior was trained.
 
     Args:
         results: of all arms, stems and seeds.
-        references: of the test images as if they were samples, one for each seed.
+        real: of the test images as if they were samples.
     """
     priors = priors_of(results)
     if not priors:
@@ -93,7 +92,7 @@ def generation_table(results: Sequence[Result], references: Sequence[Result]) ->
         ("samples", None, "num_samples"),
     )
     heads = ["samples", "n", "bits", "tokens"]
-    real: dict[str, tuple[str, Writer | None]] = {}
+    shown_of_real: dict[str, tuple[str, Writer | None]] = {}
     columns: list[list[str]] = []
     for prior in priors:
         for label, direction, key in shown:
@@ -101,10 +100,9 @@ def generation_table(results: Sequence[Result], references: Sequence[Result]) ->
             heads.append(head)
             write = None if direction else _whole
             columns.append(_column(groups, ("generation", prior, key), write=write))
-            real[head] = (key, write)
+            shown_of_real[head] = (key, write)
     rows = [[*_facts(group)[:4], *cells] for group, *cells in zip(groups, *columns, strict=True)]
-    if references:
-        rows.append(_real_row(references, heads, real))
+    rows.append(_real_row(real, heads, shown_of_real))
     return Table(heads, rows)
 
 
@@ -154,13 +152,11 @@ def _share(mean: float, error: float | None) -> str:
 
 
 def _real_row(
-    references: Sequence[Result],
-    heads: Sequence[str],
-    shown: Mapping[str, tuple[str, Writer | None]],
+    real: Result, heads: Sequence[str], shown: Mapping[str, tuple[str, Writer | None]]
 ) -> list[str]:
-    row = [REAL, str(len(references))]
+    row = [REAL, "—"]
     for head in heads[2:]:
         key, write = shown.get(head, ("", None))
-        summary = summarise([value_of(reference, (key,)) for reference in references])
+        summary = summarise([value_of(real, (key,))])
         row.append(_cell(summary, write or _with_error([summary])))
     return row
