@@ -63,7 +63,8 @@ class Trainer:
             parameters,
             lr=config.learning_rate,
             weight_decay=config.weight_decay,
-            fused=device.type == "cuda",
+            # A step over small weights is mostly the overhead of its many operations.
+            fused=device.type in ("cpu", "cuda"),
         )
         decay = config.ema_decay
         self._average = None if decay is None else WeightAverage(self._model, decay)

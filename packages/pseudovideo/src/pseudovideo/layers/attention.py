@@ -38,21 +38,22 @@ class Attention(nn.Module):
             x: tokens.
             causal: let token i see tokens 0..i only.
         """
-        q, k, v = rearrange(
-            self.to_qkv(x), "b n (three h c) -> three b h n c", three=3, h=self.num_heads
-        )
-        if self.normalize:
-            q, k = _normalized(q, self.norm_q), _normalized(k, self.norm_k)
+        q, k, v = self._projected(x)
         out = F.scaled_dot_product_attention(q, k, v, is_causal=causal)
         return self.to_out(rearrange(out, "b h n c -> b n (h c)"))
 
-
-def _normalized(x: Float[Tensor, "b h n c"], norm: nn.Module) -> Float[Tensor, "b h n c"]:
-    """The norm in the precision of its input.
-
-    Under autocast the queries are in half precision and the weights are not, a mixture that has
-    no fused kernel and makes torch warn.
-    """
-    assert isinstance(norm, nn.RMSNorm)
-    weight = norm.weight
-    return F.rms_norm(x, norm.normalized_shape, weight.to(x.dtype), norm.eps)
+    def _projected(self, x: Float[Tensor, "b n d"]) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values, each (b, h, n, c)."""
+        qkv = self.to_qkv(x)
+        if not isinstance(self.norm_q, nn.RMSNorm) or not isinstance(self.norm_k, nn.RMSNorm):
+            qkv = rearrange(qkv, "b n (three h c) -> three b h n c", three=3, h=self.num_heads)
+            q, k, v = qkv
+            return q, k, v
+        dim = x.shape[-1]
+        qk, v = qkv.split((2 * dim, dim), dim=-1)
+        qk = rearrange(qk, "b n (two h c) -> two b h n c", two=2, h=self.num_heads)
+        # Queries and keys meet in their product alone, so one of them can carry both weights. They
+        # take its precision: under autocast a mixture has no fused kernel and makes torch warn.
+        q, k = F.rms_norm(qk, self.norm_q.normalized_shape, eps=self.norm_q.eps)
+        q = q * (self.norm_q.weight * self.norm_k.weight).to(q.dtype)
+        return q, k, rearrange(v, "b n (h c) -> b h n c", h=self.num_heads)

@@ -23,8 +23,14 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Float[Tensor, "*b d"]) -> Float[Tensor, "*b d"]:
         """W₂(W₁x · GELU(V₁x)), or W₂ GELU(W₁x)."""
-        inner = self.inner(x)
         if not self.gated:
-            return self.outer(F.gelu(inner))
-        value, gate = inner.chunk(2, dim=-1)
+            return self.outer(F.gelu(self.inner(x)))
+        # Two products: halves of one result are strided, where GELU takes several times as long on
+        # a CPU, and their gradients would have to be put together again.
+        value, gate = (
+            F.linear(x, weight, bias)
+            for weight, bias in zip(
+                self.inner.weight.chunk(2), self.inner.bias.chunk(2), strict=True
+            )
+        )
         return self.outer(value * F.gelu(gate))
