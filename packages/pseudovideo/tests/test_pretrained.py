@@ -243,3 +243,19 @@ def test_fingerprint_sees_the_type_of_equal_bytes() -> None:
     one.register_buffer("numbers", torch.zeros(3, dtype=torch.int32))
     other.register_buffer("numbers", torch.zeros(3, dtype=torch.float32))
     assert fingerprint(one) != fingerprint(other)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_a_model_of_another_precision_comes_back_in_it(dtype: torch.dtype, tmp_path: Path) -> None:
+    model = toy().to(dtype)
+    with torch.no_grad():
+        model.first.weight.normal_()
+    model.save_pretrained(tmp_path)
+    again = Toy.from_pretrained(tmp_path)
+    assert fingerprint(again) == fingerprint(model)
+    assert {name: t.dtype for name, t in again.state_dict().items()} == {
+        name: t.dtype for name, t in model.state_dict().items()
+    }
+    assert torch.equal(again.first.weight, model.first.weight)
+    assert again.tied.weight is again.first.weight
+    assert again.first.weight.requires_grad

@@ -363,3 +363,40 @@ def test_damaged_files_are_refused(
     damage(tmp_path)
     with pytest.raises(error, match=message):
         TokenCache.open(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("codebook_size", 2, "must hold tokens below codebook_size=2"),
+        ("codebook_size", "8", "is damaged"),
+        ("shape", None, "is damaged"),
+        ("corruption", {"colour": 1}, "is damaged"),
+        ("corruption", {"num_frames": 3.5}, "is damaged"),
+    ],
+)
+def test_a_manifest_that_was_changed_by_hand_is_refused(
+    name: str, value: object, message: str, tokenizer: Tokenizer, digits: Tensor, tmp_path: Path
+) -> None:
+    write_token_cache(tmp_path, tokenizer, digits[:8], BLUR)
+    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    (tmp_path / "manifest.json").write_text(json.dumps({**manifest, name: value}))
+    with pytest.raises(ValueError, match=message):
+        TokenCache.open(tmp_path)
+
+
+def test_autocast_does_not_change_the_tokens(
+    tokenizer: Tokenizer, digits: Tensor, tmp_path: Path
+) -> None:
+    plain = write_token_cache(tmp_path / "plain", tokenizer, digits[:50], BLUR)
+    with torch.autocast("cpu", torch.bfloat16):
+        cast = write_token_cache(tmp_path / "cast", tokenizer, digits[:50], BLUR)
+    assert torch.equal(cast.tokens, plain.tokens)
+
+
+@pytest.mark.usefixtures("plain_calls")
+def test_a_seed_of_numpy_is_stored_as_a_number(
+    tokenizer: Tokenizer, digits: Tensor, tmp_path: Path
+) -> None:
+    write_token_cache(tmp_path, tokenizer, digits[:2], BLUR, seed=np.int64(3))
+    assert TokenCache.open(tmp_path).seed == 3

@@ -100,6 +100,10 @@ class Pretrained(nn.Module):
         except TypeError as error:
             raise ValueError(f"{folder / CONFIG} is damaged: {error}") from error
         try:
+            # In the precision they were stored in: copying would turn them to float32.
+            for name, tensor in model.state_dict(keep_vars=True).items():
+                if name in tensors:
+                    tensor.data = tensor.data.to(tensors[name].dtype)
             model.load_state_dict(tensors, strict=True)
         except RuntimeError as error:
             raise ValueError(

@@ -93,12 +93,18 @@ class TokenCache:
                     f"{folder} holds tokens of another {name}: {manifest[name]}, not {value}; "
                     "write the cache anew"
                 )
-        shape = tuple(manifest["shape"][1:])
+        try:
+            grid = TokenGrid(
+                codebook_size=manifest["codebook_size"], shape=tuple(manifest["shape"][1:])
+            )
+            corruption = PseudoVideoConfig(**manifest["corruption"])
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{folder / MANIFEST} is damaged: {error}") from error
         return cls(
             tokens=_read_tokens(folder, manifest),
-            grid=TokenGrid(codebook_size=manifest["codebook_size"], shape=shape),
+            grid=grid,
             tokenizer_fingerprint=manifest["tokenizer"],
-            corruption=PseudoVideoConfig(**manifest["corruption"]),
+            corruption=corruption,
             seed=manifest["seed"],
             images_hash=manifest["images"],
         )
@@ -131,7 +137,7 @@ def write_token_cache(
     Raises:
         ValueError: images or settings that don't fit the tokenizer, or more than 32,768 codes.
     """
-    folder = Path(folder)
+    folder, seed = Path(folder), int(seed)
     _check_arguments(tokenizer, images, config, batch_size)
     folder.mkdir(parents=True, exist_ok=True)
     for leftover in folder.glob(f"{_ASIDE}*"):
@@ -201,7 +207,8 @@ def _encode(
     training = tokenizer.training
     tokenizer.eval()
     try:
-        with torch.inference_mode():
+        # Half precision would give other tokens, and the manifest wouldn't tell.
+        with torch.inference_mode(), torch.autocast(device.type, enabled=False):
             return tokenizer.encode(videos)
     finally:
         tokenizer.train(training)
@@ -251,6 +258,11 @@ def _read_tokens(folder: Path, manifest: dict[str, Any]) -> Int16[Tensor, "n t h
         raise ValueError(
             f"{path} must hold int16 of shape {manifest['shape']}, "
             f"got {mapped.dtype} of {list(mapped.shape)}"
+        )
+    if mapped.min() < 0 or mapped.max() >= manifest["codebook_size"]:
+        raise ValueError(
+            f"{path} must hold tokens below codebook_size={manifest['codebook_size']}, "
+            f"got {mapped.min()}..{mapped.max()}"
         )
     return torch.from_numpy(mapped)
 

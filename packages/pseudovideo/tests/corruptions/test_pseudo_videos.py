@@ -169,9 +169,11 @@ def test_an_empty_batch_gives_no_videos(kind):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        ({"num_frames": 8.0}, "num_frames must be an int, got 8.0 of float"),
+        ({"num_frames": 8, "blur_rate": -800.0}, "blur_rate must be at most 100 .*, got -800"),
         ({"num_frames": 0}, "num_frames must be at least 1, got 0"),
         ({"kind": "fog"}, "kind must be one of blur, .*got 'fog'"),
-        ({"blur_rate": float("inf")}, "blur_rate must be finite, got inf"),
+        ({"blur_rate": float("inf")}, "blur_rate must be at most 100 .*, got inf"),
         ({"beta_min": 0.1}, "beta_min <= beta_max < 1, got 0.1 and 0.05"),
         ({"beta_max": 1.0}, "beta_max < 1, got 0.0001 and 1.0"),
     ],
@@ -185,3 +187,16 @@ def test_settings_that_make_no_video_are_refused(changes, message):
 def test_only_noise_of_several_frames_is_random():
     assert [kind for kind in CORRUPTIONS if config(kind).random] == RANDOM
     assert not config("first-order-noise", 1).random
+
+
+@pytest.mark.usefixtures("plain_calls")
+def test_narrow_integers_index_the_same_noise_and_floats_none():
+    images = torch.zeros(3, 1, 8, 8)
+    config = PseudoVideoConfig(num_frames=3, kind="first-order-noise")
+    index = torch.tensor([200, 7, 90])
+    expected = pseudo_videos(images, config, index=index)
+    for dtype in (torch.int32, torch.int16, torch.uint8):
+        assert torch.equal(pseudo_videos(images, config, index=index.to(dtype)), expected)
+    for dtype in (torch.float32, torch.bool):
+        with pytest.raises(ValueError, match="index must hold integers, got torch"):
+            pseudo_videos(images, config, index=index.to(dtype))

@@ -289,3 +289,11 @@ def test_settings_and_arguments_that_make_no_sense_are_refused() -> None:
     for wrong in (torch.zeros(1, 2, 3, 2, dtype=torch.int64), torch.full((1, 2, 2, 3), 5)):
         with pytest.raises(ValueError, match="tokens must"):
             prior.loss(wrong)
+
+
+def test_autocast_does_not_change_the_samples() -> None:
+    prior = small_prior()
+    plain = prior.sample_tokens(6, generator=seeded(3))
+    with torch.autocast("cpu", torch.bfloat16):
+        for cache in (True, False):
+            assert torch.equal(prior.sample_tokens(6, generator=seeded(3), cache=cache), plain)

@@ -445,3 +445,14 @@ def test_bad_options_of_sampling_are_refused(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         small_prior().sample_tokens(n, **options)
+
+
+def test_every_number_of_steps_has_a_schedule_that_falls_to_nothing() -> None:
+    for num_tokens in (1, 13, 39, 64):
+        for num_steps in range(1, 131):
+            left = unmasking_schedule(num_tokens, num_steps)
+            assert len(left) == min(num_tokens, num_steps)
+            assert left[-1] == 0
+            assert all(before > after for before, after in itertools.pairwise([num_tokens, *left]))
+    # Where the cosine is a half: step 26 of 39.
+    assert unmasking_schedule(64, 39)[25] == 32

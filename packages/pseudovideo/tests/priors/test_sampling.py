@@ -145,9 +145,10 @@ def test_impossible_tokens_are_never_drawn_whatever_the_uniform_number(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"temperature": -0.1}, "temperature must be at least 0, got -0.1"),
-        ({"temperature": math.nan}, "temperature must be at least 0, got nan"),
-        ({"top_k": 0}, "top_k must be at least 1, got 0"),
+        ({"temperature": -0.1}, "temperature must be 0 or at least 1e-06, got -0.1"),
+        ({"temperature": 1e-38}, "temperature must be 0 or at least 1e-06, got 1e-38"),
+        ({"temperature": math.nan}, "temperature must be 0 or at least 1e-06, got nan"),
+        ({"top_k": 0}, "top_k must be a whole number of at least 1, got 0"),
         ({"top_p": 0.0}, "top_p must be above 0 and at most 1, got 0.0"),
         ({"top_p": 1.1}, "top_p must be above 0 and at most 1, got 1.1"),
     ],
@@ -162,3 +163,10 @@ def test_logits_of_half_precision_are_drawn_from_in_single_precision(dtype: torc
     logits = torch.randn(500, 64, generator=seeded(2)).to(dtype)
     expected = draw(logits.float(), temperature=0.7, generator=seeded(3))
     assert torch.equal(draw(logits, temperature=0.7, generator=seeded(3)), expected)
+
+
+def test_logits_that_are_no_numbers_give_a_token_of_the_codebook() -> None:
+    logits = torch.tensor([[1.0, math.nan, 0.0], [0.0, 2.0, 1.0]])
+    for seed in range(20):
+        drawn = draw(logits, generator=seeded(seed))
+        assert drawn.max() <= 2

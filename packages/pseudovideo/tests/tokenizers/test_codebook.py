@@ -3,6 +3,7 @@ import itertools
 import numpy as np
 import torch
 
+from pseudovideo.tokenizers import codebook as codebook_module
 from pseudovideo.tokenizers.codebook import cluster_sums, k_means, nearest_codes, random_points
 
 
@@ -50,3 +51,14 @@ def test_k_means_never_raises_the_error_and_ends_at_its_fixed_point():
     nearest = nearest_codes(points, codebook)
     for k in range(1, 12):
         torch.testing.assert_close(codebook[k], points[nearest == k].mean(dim=0))
+
+
+def test_pieces_change_neither_the_nearest_codes_nor_the_sums(monkeypatch):
+    points, codebook = torch.randn(50, 3, dtype=torch.float64), torch.randn(7, 3).double()
+    whole = nearest_codes(points, codebook)
+    counts, sums = cluster_sums(points, whole, 7)
+    monkeypatch.setattr(codebook_module, "_PIECE", 16)
+    assert torch.equal(nearest_codes(points, codebook), whole)
+    pieces = cluster_sums(points, whole, 7)
+    assert torch.equal(pieces[0], counts)
+    torch.testing.assert_close(pieces[1], sums, rtol=1e-14, atol=1e-14)

@@ -80,7 +80,7 @@ def test_one_backward_gives_both_networks_the_gradients_of_alternating_steps(ste
     output = tokenizer(videos)
     decoded, image = output.reconstruction[:, -1], videos[:, -1]
     # LPIPS sees 32×32 pixels and three channels.
-    larger = [F.interpolate(x, (32, 32), mode="bilinear").clamp(-1, 1) for x in (decoded, image)]
+    larger = [F.interpolate(x.clamp(-1, 1), (32, 32), mode="bilinear") for x in (decoded, image)]
     faithful = F.mse_loss(output.reconstruction, videos) + 0.5 * F.l1_loss(*larger)
     fooled = -discriminator(decoded).mean()
     last = tokenizer.decoder.head.weight
@@ -155,7 +155,7 @@ def test_each_video_shows_one_random_frame_the_same_of_both_and_by_the_generator
         frames = match.argmin(dim=0)
         assert match.amin(dim=0).max() == 0
         picked = decoded[torch.arange(64), frames]
-        expected = F.interpolate(picked, (32, 32), mode="bilinear").clamp(-1, 1)
+        expected = F.interpolate(picked.clamp(-1, 1), (32, 32), mode="bilinear")
         torch.testing.assert_close(fakes[:, :1], expected)
         chosen.append(frames)
     assert torch.equal(chosen[0], chosen[1])

@@ -112,6 +112,7 @@ def test_frames_are_clamped_to_the_range_of_images() -> None:
     """Codes of noisy frames may lie outside."""
     model = PatchKMeans(images(2, size=8))
     model.codebook.copy_(torch.tensor([[-1.5], [0.5]]).expand(2, 16))
+    model.fitted.fill_(True)
     frames = model.decode(torch.tensor([[[[0, 1], [1, 0]]]]))
     assert frames.unique().tolist() == [-1.0, 0.5]
 
@@ -188,9 +189,14 @@ def test_it_is_stored_and_comes_back_bit_for_bit(digits: Tensor, tmp_path: Path)
 
 def test_what_makes_no_codebook_is_refused(digits: Tensor) -> None:
     model = PatchKMeans(images(64))
-    with pytest.raises(ValueError, match=r"must be fitted before it encodes: call fit\(videos\)"):
+    with pytest.raises(ValueError, match=r"must be fitted before it is used: call fit\(videos\)"):
         model.encode(digits[:1, None])
     with pytest.raises(ValueError, match="at least codebook_size=64 patches, got 48"):
         model.fit(digits[:3, None])
     with pytest.raises(ValueError, match="iterations must be at least 1, got 0"):
         model.fit(digits[:10, None], iterations=0)
+
+
+def test_nothing_is_decoded_before_there_are_codes() -> None:
+    with pytest.raises(ValueError, match="must be fitted before it is used"):
+        PatchKMeans(images(4, size=8)).decode(torch.zeros(1, 1, 2, 2, dtype=torch.int64))

@@ -113,3 +113,16 @@ def test_lpips_takes_digits(digits):
     assert one.grad is not None
     assert one.grad.isfinite().all()
     assert one.grad.abs().sum() > 0
+
+
+def test_pixels_outside_of_the_range_have_no_say_where_images_are_enlarged_either():
+    images = _images(1, 3, 16, 16)
+    images[0, :, 5, 6] = 1.8
+    images.requires_grad_()
+    reference, distance = _images(1, 3, 16, 16, seed=1), _Distance()
+    loss = PerceptualLoss(distance, min_size=32)(images, reference)
+    loss.backward()
+    assert (images.grad[0, :, 5, 6] == 0).all()
+    assert (images.grad[0, :, 5, 7] != 0).all()
+    again = PerceptualLoss(_Distance(), min_size=32)(images.detach().clamp(-1, 1), reference)
+    assert loss.item() == again.item()

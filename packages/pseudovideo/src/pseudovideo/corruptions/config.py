@@ -1,6 +1,5 @@
 """Which pseudo video is made of an image."""
 
-import math
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -13,6 +12,8 @@ CorruptionKind = Literal[
     "repeat",
 ]
 CORRUPTIONS: tuple[CorruptionKind, ...] = get_args(CorruptionKind)
+# Of exp(rate·i), beyond which a blur is 0/0.
+_LARGEST_EXPONENT = 100.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,12 +44,21 @@ class PseudoVideoConfig:
         Raises:
             ValueError: names the setting.
         """
+        # Numbers of numpy and 8.0 would not come back from JSON as they are.
+        if type(self.num_frames) is not int:
+            raise ValueError(
+                f"num_frames must be an int, got {self.num_frames!r} of "
+                f"{type(self.num_frames).__name__}"
+            )
         if self.num_frames < 1:
             raise ValueError(f"num_frames must be at least 1, got {self.num_frames}")
         if self.kind not in CORRUPTIONS:
             raise ValueError(f"kind must be one of {', '.join(CORRUPTIONS)}, got {self.kind!r}")
-        if not math.isfinite(self.blur_rate):
-            raise ValueError(f"blur_rate must be finite, got {self.blur_rate}")
+        if not abs(self.blur_rate) * max(self.num_frames - 2, 1) <= _LARGEST_EXPONENT:
+            raise ValueError(
+                f"blur_rate must be at most {_LARGEST_EXPONENT:g} in absolute value, times "
+                f"num_frames - 2={self.num_frames - 2} too, got {self.blur_rate}"
+            )
         if not 0.0 <= self.beta_min <= self.beta_max < 1.0:
             raise ValueError(
                 "beta_min and beta_max must be 0 <= beta_min <= beta_max < 1, "

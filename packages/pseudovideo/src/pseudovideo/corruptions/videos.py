@@ -41,6 +41,8 @@ def pseudo_videos(
             `index` has another length.
     """
     _check_images(images)
+    if index is not None and (index.is_floating_point() or index.dtype == torch.bool):
+        raise ValueError(f"index must hold integers, got {index.dtype}")
     if index is not None and index.shape != images.shape[:1]:
         raise ValueError(
             f"index must have a number for each of {len(images)} images, got shape "
@@ -53,7 +55,8 @@ def pseudo_videos(
         if config.random:
             if index is None:
                 index = torch.arange(len(images))
-            index, count = index.to(images.device), frames.shape[1:].numel()
+            # The hash is of 64 bits: narrower integers would wrap at their own width.
+            index, count = index.to(images.device, torch.int64), frames.shape[1:].numel()
             noise = counter_normal(index, count, seed=seed, epoch=epoch).to(frames.dtype)
             _, mixing = _coefficients(config, frames.device, frames.dtype)
             frames = frames + torch.einsum("ts,bschw->btchw", mixing, noise.view(frames.shape))

@@ -139,7 +139,8 @@ class AutoregressivePrior(TokenPrior):
         if n < 1:
             raise ValueError(f"n must be at least 1, got {n}")
         check_options(temperature=temperature, top_k=top_k, top_p=top_p)
-        with torch.inference_mode():
+        # The cached steps are plain products of the weights, which autocast would mix with others.
+        with torch.inference_mode(), torch.autocast(self.start.device.type, enabled=False):
             tokens = torch.empty(
                 n, self.grid.num_tokens, dtype=torch.int64, device=self.start.device
             )

@@ -19,6 +19,8 @@ from pseudovideo.layers import Block
 from pseudovideo.priors.base import AxisPositions, Decoder, TokenPrior
 from pseudovideo.priors.sampling import draw
 
+_ROUNDING = 1e-9
+
 
 @dataclass(frozen=True, kw_only=True)
 class MaskedConfig:
@@ -247,7 +249,9 @@ def unmasking_schedule(num_tokens: int, num_steps: int) -> list[int]:
     steps = min(num_steps, num_tokens)
     left: list[int] = []
     for step in range(1, steps + 1):
-        wanted = math.floor(num_tokens * math.cos(0.5 * math.pi * step / steps))
+        # Rounding must not put a whole number below itself: cos 60° is .49999…, and cos 90° may be
+        # negative.
+        wanted = math.floor(num_tokens * math.cos(0.5 * math.pi * step / steps) + _ROUNDING)
         left.append(min(wanted, (left[-1] if left else num_tokens) - 1))
     return left
 

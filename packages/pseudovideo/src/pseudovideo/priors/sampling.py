@@ -4,6 +4,9 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+# Below it logits overflow when they are divided.
+_LEAST_TEMPERATURE = 1e-6
+
 
 def draw(
     logits: Float[Tensor, "*b K"],
@@ -30,7 +33,8 @@ def draw(
         Tokens.
 
     Raises:
-        ValueError: a temperature below 0, `top_k` below 1, or `top_p` outside (0, 1].
+        ValueError: a temperature below 0 or between 0 and 1e-6, `top_k` below 1, or `top_p`
+            outside (0, 1].
     """
     check_options(temperature=temperature, top_k=top_k, top_p=top_p)
     if temperature == 0:
@@ -55,10 +59,12 @@ def check_options(*, temperature: float, top_k: int | None, top_p: float | None)
     Raises:
         ValueError: names the option.
     """
-    if not temperature >= 0:
-        raise ValueError(f"temperature must be at least 0, got {temperature}")
-    if top_k is not None and top_k < 1:
-        raise ValueError(f"top_k must be at least 1, got {top_k}")
+    if not (temperature == 0 or temperature >= _LEAST_TEMPERATURE):
+        raise ValueError(
+            f"temperature must be 0 or at least {_LEAST_TEMPERATURE:g}, got {temperature}"
+        )
+    if top_k is not None and (int(top_k) != top_k or top_k < 1):
+        raise ValueError(f"top_k must be a whole number of at least 1, got {top_k}")
     if top_p is not None and not 0 < top_p <= 1:
         raise ValueError(f"top_p must be above 0 and at most 1, got {top_p}")
 
@@ -79,4 +85,5 @@ def _inverse(probabilities: Tensor, generator: torch.Generator | None) -> Tensor
     ).mul_(total)
     # Rounded up to the total it would pass no token.
     uniform = torch.minimum(uniform, torch.nextafter(total, torch.zeros_like(total)))
-    return torch.searchsorted(mass, uniform, right=True)[..., 0]
+    # Logits that are not numbers have no such token: an index past the last would be the result.
+    return torch.searchsorted(mass, uniform, right=True)[..., 0].clamp_(max=mass.shape[-1] - 1)

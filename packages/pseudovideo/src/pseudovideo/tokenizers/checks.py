@@ -27,6 +27,8 @@ def check_shape(videos: Tensor, config: TokenizerConfig) -> None:
             "videos must have 5 dimensions (batch, frames, channels, height, width), got shape "
             f"{tuple(videos.shape)}; images are videos of one frame: images[:, None]"
         )
+    if not len(videos):
+        raise ValueError(f"videos must not be empty, got shape {tuple(videos.shape)}")
     frames, channels, *sides = videos.shape[1:]
     if channels != config.channels:
         kinds = {1: "grey images", 3: "colour images"}

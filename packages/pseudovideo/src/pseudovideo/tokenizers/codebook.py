@@ -5,21 +5,28 @@ import torch.distributed
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+# Points of one matrix product: a large batch times a large codebook would fill the memory.
+_PIECE = 1 << 14
+
 
 def nearest_codes(
     points: Float[Tensor, "n d"], codebook: Float[Tensor, "k d"]
 ) -> Int64[Tensor, " n"]:
     """Index of the closest code, argmin_k ‖x − e_k‖² = argmin_k ‖e_k‖² − 2 xᵀe_k (eq. 5.5).
 
-    One matrix product for all distances. Of codes that are exactly equally far the lowest index
-    is taken.
+    Matrix products, some ten thousand points at a time. Of codes that are exactly equally far the
+    lowest index is taken.
 
     Args:
         points: x.
         codebook: e, of the same type.
     """
     norms = codebook.square().sum(dim=-1)
-    return torch.addmm(norms, points, codebook.T, alpha=-2).argmin(dim=-1)
+    nearest = [
+        torch.addmm(norms, piece, codebook.T, alpha=-2).argmin(dim=-1)
+        for piece in points.split(_PIECE)
+    ]
+    return torch.cat(nearest)
 
 
 def cluster_sums(
@@ -38,11 +45,14 @@ def cluster_sums(
     Returns:
         Counts and sums.
     """
-    finite = points.isfinite().all(dim=-1, keepdim=True)
-    chosen = points.new_zeros(len(points), codebook_size)
-    chosen.scatter_(1, indices[:, None], finite.to(points.dtype))
-    rows = torch.cat((points.new_ones(len(points), 1), points.where(finite, 0)), dim=1)
-    moments = sum_over_ranks(chosen.T @ rows)
+    moments = points.new_zeros(codebook_size, 1 + points.shape[1])
+    for piece, chosen in zip(points.split(_PIECE), indices.split(_PIECE), strict=True):
+        finite = piece.isfinite().all(dim=-1, keepdim=True)
+        one_hot = piece.new_zeros(len(piece), codebook_size)
+        one_hot.scatter_(1, chosen[:, None], finite.to(piece.dtype))
+        rows = torch.cat((piece.new_ones(len(piece), 1), piece.where(finite, 0)), dim=1)
+        moments.addmm_(one_hot.T, rows)
+    moments = sum_over_ranks(moments)
     return moments[:, 0], moments[:, 1:]
 
 

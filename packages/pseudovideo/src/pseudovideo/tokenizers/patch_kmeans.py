@@ -109,8 +109,7 @@ class PatchKMeans(Pretrained):
         Raises:
             ValueError: videos are not of `config`, or nothing has been fitted.
         """
-        if not self.fitted:
-            raise ValueError("PatchKMeans must be fitted before it encodes: call fit(videos)")
+        self._check_fitted()
         indices = _assign(self._points(videos), self.codebook).indices
         return indices.view(-1, *self.grid.shape)
 
@@ -122,14 +121,19 @@ class PatchKMeans(Pretrained):
             indices: tokens, 0..K−1.
 
         Raises:
-            ValueError: the grid or the values are not those of `config`.
+            ValueError: the grid or the values are not those of `config`, or nothing was fitted.
         """
+        self._check_fitted()
         check_indices(indices, self.grid)
         return unpatchify(self.codebook[indices], *self.patch).clamp(-1.0, 1.0)
 
     def reconstruct(self, videos: Float[Tensor, "b f c y x"]) -> Float[Tensor, "b f c y x"]:
         """Videos through their tokens: `decode(encode(videos))`."""
         return self.decode(self.encode(videos))
+
+    def _check_fitted(self) -> None:
+        if not self.fitted:
+            raise ValueError("PatchKMeans must be fitted before it is used: call fit(videos)")
 
     def _points(self, videos: Float[Tensor, "b f c y x"]) -> Float[Tensor, "n p"]:
         check_shape(videos, self.config)

@@ -56,11 +56,13 @@ class PerceptualLoss(nn.Module):
             raise ValueError(
                 f"images must have 1 or 3 channels for a perceptual distance, got {channels}"
             )
+        # Before they are enlarged, which mixes pixels.
+        images = images.clamp(-1, 1)
         if min(size) < self._min_size:
             factor = self._min_size / min(size)
             wanted = [round(length * factor) for length in size]
             images = F.interpolate(images, wanted, mode="bilinear")
-        return images.clamp(-1, 1).expand(-1, 3, -1, -1)
+        return images.expand(-1, 3, -1, -1)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "PerceptualLoss":
         # What `.to`, `.cuda` and `.double` call.
