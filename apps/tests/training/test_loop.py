@@ -12,6 +12,7 @@ from probseq_apps.training.checkpoints import load_latest_checkpoint
 from probseq_apps.training.loop import fit
 from probseq_apps.training.monitor import NonFiniteLossError
 from probseq_apps.training.runs import RunExistsError, read_finished, read_metrics
+from probseq_apps.training.task import LossParts
 
 
 def test_the_task_is_learned_and_the_log_tells_how(run, tmp_path):
@@ -65,6 +66,58 @@ def test_training_equals_a_plain_loop_written_out(run, digits_run):
         optimizer.param_groups[0]["lr"] = warm if step < 3 else cold
         optimizer.step()
     torch.testing.assert_close(ours.model.state_dict(), hand.model.state_dict())
+
+
+class Opponents(torch.nn.Module):
+    """Two networks, one with gradients a million times as large as the other's."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.small, self.large = torch.nn.Linear(64, 1), torch.nn.Linear(64, 1)
+
+    @property
+    def networks(self):
+        return (self.small, self.large)
+
+    def forward(self, pixels, labels):
+        wanted = labels.float()[:, None]
+        return (
+            1e-3 * (self.small(pixels) - wanted).square().mean()
+            + 1e3 * (self.large(pixels) - wanted).square().mean()
+        )
+
+
+class OpponentsTask:
+    def __init__(self):
+        self.model = Opponents()
+
+    def loss(self, model, batch, *, progress, generator):
+        return LossParts(model(batch[0].float() / 16, batch[1]), {})
+
+    def score(self, model, batches):
+        return 0.0
+
+
+def test_networks_that_play_against_each_other_are_clipped_each_by_itself(run, digits_run):
+    from probseq_apps.training.schedule import epoch_order
+
+    (pixels, labels), validation = digits_run.digits(num_train=70)
+    ours = OpponentsTask()
+    plain = {"warmup_epochs": 0, "final_learning_rate": 1e-2, "select": "last"}
+    run(task=ours, data=((pixels, labels), validation), grad_clip=1e-3, **plain)
+    hand = Opponents()
+    optimizer = torch.optim.Adam(hand.parameters(), lr=1e-2)
+    for step in range(9):
+        chosen = epoch_order(0, step // 3, 70)[32 * (step % 3) : 32 * (step % 3) + 32]
+        optimizer.zero_grad()
+        hand(pixels[chosen].float() / 16, labels[chosen]).backward()
+        for network in hand.networks:
+            gradient = torch.cat([p.grad.flatten() for p in network.parameters()])
+            for parameter in network.parameters():
+                parameter.grad *= min(1.0, 1e-3 / (gradient.norm() + 1e-6))
+        optimizer.step()
+    torch.testing.assert_close(ours.model.state_dict(), hand.state_dict(), rtol=1e-5, atol=1e-6)
 
 
 def test_the_same_seed_gives_the_same_bits_and_another_seed_others(run, digits_run):

@@ -172,7 +172,7 @@ class TokenizerTraining:
     weight_decay: float = 0.01
     """Decoupled weight decay."""
     grad_clip: float | None = 1.0
-    """Largest norm of the gradient; None leaves it alone."""
+    """Largest norm of a network's gradient; None leaves it alone."""
 
     def __post_init__(self) -> None:
         """Refuse what `TrainConfig` refuses.

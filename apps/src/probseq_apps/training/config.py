@@ -32,7 +32,8 @@ class TrainConfig:
         warmup_steps: the same in steps, for a length in `steps`.
         schedule: shape of the way from `learning_rate` to `final_learning_rate`.
         weight_decay: decoupled weight decay; above zero, AdamW takes the place of Adam.
-        grad_clip: largest norm of the whole gradient; None leaves it alone.
+        grad_clip: largest norm of the whole gradient, or of each network's own where several play
+            against each other; None leaves it alone.
         validate_every: epochs between two validations; the last epoch always ends with one.
         select: keep the weights of the best validation score, or those of the last step.
         checkpoint_every: epochs between two checkpoints; the last epoch always ends with one, and

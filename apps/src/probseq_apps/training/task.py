@@ -1,6 +1,6 @@
 """What the training loop asks of a method: a model, a loss and a validation score."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
@@ -19,6 +19,16 @@ class LossParts(NamedTuple):
 
     loss: Float[Tensor, ""]
     parts: dict[str, Tensor]
+
+
+@runtime_checkable
+class Players(Protocol):
+    """A model of several networks with losses of their own: their gradients are no one vector."""
+
+    @property
+    def networks(self) -> Sequence[nn.Module]:
+        """The networks; all parameters that are trained are in one of them."""
+        ...
 
 
 @runtime_checkable

@@ -20,7 +20,7 @@ from probseq_apps.training.schedule import (
     steps_per_epoch,
     total_steps,
 )
-from probseq_apps.training.task import Task
+from probseq_apps.training.task import Players, Task
 from probseq_apps.training.weights import copy_weights, load_weights
 
 # Steps between two looks at the losses on a CUDA device: each look waits for the device.
@@ -57,7 +57,8 @@ class Trainer:
         parameters = [p for p in self._model.parameters() if p.requires_grad]
         if not parameters:
             raise ValueError("task.model must have parameters to train, and it has none")
-        self._parameters = parameters
+        networks = self._model.networks if isinstance(self._model, Players) else [self._model]
+        self._clipped = [[p for p in n.parameters() if p.requires_grad] for n in networks]
         optimizer = torch.optim.AdamW if config.weight_decay > 0 else torch.optim.Adam
         self._optimizer = optimizer(
             parameters,
@@ -130,7 +131,8 @@ class Trainer:
         # The ranks' gradients are averaged: times their number, they add up by share.
         (parts.loss * (share * distributed.world_size())).backward()
         if self._config.grad_clip is not None:
-            nn.utils.clip_grad_norm_(self._parameters, self._config.grad_clip)
+            for parameters in self._clipped:
+                nn.utils.clip_grad_norm_(parameters, self._config.grad_clip)
         for group in self._optimizer.param_groups:
             group["lr"] = learning_rate(self._config, self.step, self.steps_per_epoch)
         self._optimizer.step()

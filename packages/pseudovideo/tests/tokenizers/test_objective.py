@@ -287,3 +287,12 @@ def test_what_does_not_fit_the_tokenizer_is_refused():
         _objective(frame_weights=(1.0, 2.0))
     with pytest.raises(ValueError, match="perceptual must be a network where perceptual_weight"):
         _objective(perceptual_weight=0.1)
+
+
+def test_tokenizer_and_discriminator_are_networks_with_gradients_of_their_own():
+    objective = _objective(_Distance(), perceptual_weight=0.1, adversarial_start=0)
+    assert objective.networks == (objective.tokenizer, objective.discriminator)
+    named = [p for network in objective.networks for p in network.parameters()]
+    assert {id(p) for p in named} == {id(p) for p in objective.parameters() if p.requires_grad}
+    alone = _objective(adversarial_weight=0.0)
+    assert alone.networks == (alone.tokenizer,)

@@ -136,6 +136,16 @@ class TokenizerObjective(nn.Module):
 
     frame_shares: Float[Tensor, " f"]
 
+    @property
+    def networks(self) -> tuple[nn.Module, ...]:
+        """What has a gradient of its own, to be clipped by itself.
+
+        The discriminator's is a thousand times the tokenizer's: clipped as one vector, nearly
+        nothing would be left of the latter.
+        """
+        players = (self.tokenizer, self.discriminator)
+        return tuple(network for network in players if network is not None)
+
     def forward(
         self,
         videos: Float[Tensor, "b f c y x"],
