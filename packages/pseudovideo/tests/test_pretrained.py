@@ -259,3 +259,12 @@ def test_a_model_of_another_precision_comes_back_in_it(dtype: torch.dtype, tmp_p
     assert torch.equal(again.first.weight, model.first.weight)
     assert again.tied.weight is again.first.weight
     assert again.first.weight.requires_grad
+
+
+def test_a_model_is_stored_as_the_same_bytes_each_time(tmp_path: Path) -> None:
+    model = toy()
+    files = []
+    for number in range(8):
+        model.save_pretrained(tmp_path / str(number))
+        files.append([(tmp_path / str(number) / name).read_bytes() for name in (CONFIG, WEIGHTS)])
+    assert all(file == files[0] for file in files)

@@ -55,7 +55,8 @@ class Pretrained(nn.Module):
         }
         with tempfile.TemporaryDirectory(dir=folder, prefix=".tmp-") as aside:
             weights, config = Path(aside) / WEIGHTS, Path(aside) / CONFIG
-            save_file(tensors, weights, metadata={"format": "pt", "settings": text})
+            # One key alone: safetensors writes several in an order that changes from file to file.
+            save_file(tensors, weights, metadata={"settings": text})
             config.write_text(json.dumps(json.loads(text), indent=2) + "\n", encoding="utf-8")
             os.replace(weights, folder / WEIGHTS)
             os.replace(config, folder / CONFIG)
