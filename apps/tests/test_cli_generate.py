@@ -1,7 +1,11 @@
 """`probseq generate`: what is refused, when, and with which words."""
 
+import shlex
+import signal
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +14,9 @@ from PIL import Image
 
 from probseq_apps.cli import main
 from probseq_apps.cli_generate import parse_generate
+from probseq_apps.experiments.generate_settings import saved_prior
+from probseq_apps.experiments.generate_stop import resume_command
+from probseq_apps.experiments.settings import RunOptions
 
 TELL_TORCH = """
 import sys
@@ -18,6 +25,16 @@ try:
     main(sys.argv[1:])
 except SystemExit as stop:
     print(stop.code, "torch" in sys.modules, "numpy" in sys.modules)
+"""
+# Tokens that take long, so that a signal comes while they are written.
+SLOW_TOKENS = """
+import sys, time
+from probseq_apps.cli import main
+from pseudovideo import token_cache
+encode = token_cache._encode
+token_cache._encode = lambda *args: time.sleep(0.2) or encode(*args)
+token_cache.write_token_cache.__kwdefaults__["batch_size"] = 8
+sys.exit(main(sys.argv[1:]))
 """
 DEVICE = ("--device", "cpu")
 TOKENIZER = (
@@ -86,7 +103,11 @@ def test_impossible_settings_exit_2_and_are_named(arguments, named, capsys):
         (["--data", "folder:empty"], "empty"),
         (["--data", "folder:mixed"], "mixed"),
         (["--perceptual-weight", "0.1"], "lpips_weights"),
-        (["--perceptual-weight", "0.1", "--lpips-weights", "vgg.pth"], "vgg.pth"),
+        (
+            ["--perceptual-weight", "0.1", "--lpips-weights", "vgg.pth"],
+            "lpips_weights must be a file of torchvision's VGG-16 weights, got vgg.pth",
+        ),
+        (["--perceptual-weight", "0.1", "--lpips-weights", "list.pth"], "lpips_weights must be"),
         (["--inception-weights", "inception.pth"], "inception_weights"),
         (["--device", "cuda:99"], "cuda:99"),
         (["--recipe", "cifar10-8-frame", "--data", "digits"], "lpips_weights"),
@@ -97,6 +118,7 @@ def test_failures_exit_1_with_one_line_and_write_nothing(
 ):
     (tmp_path / "empty").mkdir()
     (tmp_path / "mixed").mkdir()
+    torch.save([torch.zeros(1)], tmp_path / "list.pth")
     for number in range(24):
         picture = Image.new("L", (16, 16 + 8 * (number % 2)), color=10 * number)
         picture.save(tmp_path / "mixed" / f"{number}.png")
@@ -106,7 +128,7 @@ def test_failures_exit_1_with_one_line_and_write_nothing(
     assert captured.err.startswith("probseq: error: ")
     assert captured.err.count("\n") == 1
     assert named in captured.err
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "mixed"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "list.pth", "mixed"]
 
 
 def test_every_setting_comes_from_the_recipe_and_flags_override_it():
@@ -169,3 +191,63 @@ def test_grey_tokenizers_refuse_colour_and_the_other_way_round(tmp_path, monkeyp
     capsys.readouterr()
     assert main([*measure, "--data", "folder:colour"]) == 1
     assert "(3, 16, 16)" in capsys.readouterr().err
+
+
+def test_sigterm_outside_of_training_cleans_up_and_names_a_command_that_goes_on(
+    tmp_path, monkeypatch, capfd
+):
+    monkeypatch.chdir(tmp_path)
+    assert main(["generate", "tokenizer", "--frames", "1", *TOKENIZER, "--run-dir", "t"]) == 0
+    folder = tmp_path / "p"
+    prior = ["generate", "prior", "--prior", "masked", *PRIOR, "--tokenizer", "t"]
+    process = subprocess.Popen(
+        [sys.executable, "-c", SLOW_TOKENS, *prior, "--run-dir", str(folder)],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        deadline = time.monotonic() + 120
+        while not list(folder.glob("tokens/.tmp-*/tokens.npy")):
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 143
+    assert list((folder / "tokens").iterdir()) == []
+    (hint,) = [line for line in err.splitlines() if line.startswith("stopped; go on with: ")]
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert main(shlex.split(hint.partition(": probseq ")[2])) == 0
+    assert saved_prior(folder)[1].tokenizer == str(tmp_path / "t")
+
+
+@pytest.mark.parametrize("step", ["run", "tokenizer", "prior", "sample", "evaluate"])
+def test_sigterm_ends_every_step_with_143_and_the_old_handler_comes_back(step, monkeypatch, capsys):
+    def terminated(*_, **__):
+        signal.raise_signal(signal.SIGTERM)
+
+    modules = {"run": "generate", "sample": "generate_measure", "evaluate": "generate_measure"}
+    module = f"probseq_apps.experiments.{modules.get(step, f'generate_{step}')}"
+    name = "generate" if step == "run" else f"{step}_command"
+    monkeypatch.setattr(f"{module}.{name}", terminated)
+    before = signal.getsignal(signal.SIGTERM)
+    named = ["--tokenizer", "t", "--prior", "p"][
+        : {"sample": 4, "prior": 2, "evaluate": 2}.get(step, 0)
+    ]
+    assert exit_code(["generate", step, *named]) == 143
+    assert capsys.readouterr().err == "probseq: terminated\n"
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_the_hint_names_the_folder_of_the_data_absolutely(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    options = RunOptions(run_dir=Path("my runs/a"), data_dir=Path("data"))
+    assert resume_command("run", Path("my runs/a"), options) == (
+        f"probseq generate run --run-dir 'my runs/a' --resume --data-dir {tmp_path / 'data'}"
+    )
+    assert resume_command("tokenizer", Path("t"), RunOptions()) == (
+        "probseq generate tokenizer --run-dir t --resume"
+    )

@@ -1,7 +1,9 @@
 """`probseq generate`: `run` does all at once, the other commands one step each."""
 
-from collections.abc import Sequence
-from contextlib import suppress
+import signal
+import sys
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated
@@ -28,6 +30,7 @@ from probseq_apps.recipes.generate import (
     generate_recipe_name,
     load_generate_recipe,
 )
+from probseq_apps.training.signals import exit_on_sigterm
 
 _RECIPE = f"One of {', '.join(GENERATE_RECIPES)}."
 _STEPS = {
@@ -58,9 +61,10 @@ class GenerateRun:
 
     def execute(self) -> None:
         """Run the comparison."""
-        from probseq_apps.experiments.generate import generate
+        with _terminable():
+            from probseq_apps.experiments.generate import generate
 
-        generate(self.settings, self.run, recipe=self.recipe)
+            generate(self.settings, self.run, recipe=self.recipe)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,9 +88,10 @@ class GenerateTokenizer:
 
     def execute(self) -> None:
         """Train it."""
-        from probseq_apps.experiments.generate_tokenizer import tokenizer_command
+        with _terminable():
+            from probseq_apps.experiments.generate_tokenizer import tokenizer_command
 
-        tokenizer_command(self.settings, self.run, recipe=self.recipe)
+            tokenizer_command(self.settings, self.run, recipe=self.recipe)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,9 +113,10 @@ class GeneratePrior:
 
     def execute(self) -> None:
         """Train it."""
-        from probseq_apps.experiments.generate_prior import prior_command
+        with _terminable():
+            from probseq_apps.experiments.generate_prior import prior_command
 
-        prior_command(self.settings, self.run, recipe=self.recipe)
+            prior_command(self.settings, self.run, recipe=self.recipe)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,9 +133,10 @@ class GenerateSample:
 
     def execute(self) -> None:
         """Draw them."""
-        from probseq_apps.experiments.generate_measure import sample_command
+        with _terminable():
+            from probseq_apps.experiments.generate_measure import sample_command
 
-        sample_command(self.settings, self.run)
+            sample_command(self.settings, self.run)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,9 +153,22 @@ class GenerateEvaluate:
 
     def execute(self) -> None:
         """Measure and print."""
-        from probseq_apps.experiments.generate_measure import evaluate_command
+        with _terminable():
+            from probseq_apps.experiments.generate_measure import evaluate_command
 
-        evaluate_command(self.settings, self.run)
+            evaluate_command(self.settings, self.run)
+
+
+@contextmanager
+def _terminable() -> Generator[None]:
+    """Context manager in which SIGTERM cleans up, says so, and exits with 143."""
+    try:
+        with exit_on_sigterm():
+            yield
+    except SystemExit as stop:
+        if stop.code == 128 + signal.SIGTERM:
+            print("probseq: terminated", file=sys.stderr)
+        raise
 
 
 def parse_generate(arguments: list[str]) -> Command:

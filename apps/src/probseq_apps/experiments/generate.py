@@ -1,6 +1,5 @@
 """`probseq generate run`: tokenizers, tokens, priors, samples and metrics of all arms."""
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -30,6 +29,7 @@ from probseq_apps.experiments.generate_settings import (
     generate_config,
 )
 from probseq_apps.experiments.generate_steps import floor_result, run_arm
+from probseq_apps.experiments.generate_stop import tell_how_to_resume
 from probseq_apps.experiments.generate_tokenizer import (
     check_tokenizer,
     load_images,
@@ -96,13 +96,9 @@ def generate(
     with sole_use(folder):
         make_parts(folder, PARTS)
         _announce(settings, data, folder)
-        try:
+        with tell_how_to_resume("run", folder, options):
             _run_jobs(settings, data, folder, jobs, recipe)
-        except (SystemExit, KeyboardInterrupt):
-            hint = f"probseq generate run --run-dir {folder} --resume"
-            print(f"stopped; go on with: {hint}", file=sys.stderr)
-            raise
-        print(_report(settings, data, folder, jobs, recipe))
+            print(_report(settings, data, folder, jobs, recipe))
     return folder
 
 

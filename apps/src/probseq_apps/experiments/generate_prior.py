@@ -5,6 +5,7 @@ A prior's folder is a run of `fit`, with the trained prior in `pretrained/`.
 
 import shutil
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,6 +19,7 @@ from probseq_apps.experiments.generate_settings import (
     OnePriorSettings,
     saved_prior,
 )
+from probseq_apps.experiments.generate_stop import tell_how_to_resume
 from probseq_apps.experiments.generate_tasks import PriorTask
 from probseq_apps.experiments.generate_tokenizer import (
     PRETRAINED,
@@ -80,13 +82,15 @@ def prior_command(
     torch.set_num_threads(options.threads)
     if options.run_dir is not None:
         check_folder(options.run_dir, options, experiment=GENERATE_PRIOR)
+    # The folder may be resumed from another working directory.
+    settings = replace(settings, tokenizer=str(Path(settings.tokenizer).resolve()))
     trained = open_tokenizer(Path(settings.tokenizer))
     check_prior(settings, trained.tokenizer.grid)
     data = load_images(trained.settings, options)
     folder = options.run_dir or default_folder(GENERATE_PRIOR, trained.settings.data)
     config = _identity(settings, recipe) | {"train": _training(settings)}
     prepare_run_dir(folder, config, resume=options.resume, overwrite=options.overwrite)
-    with sole_use(folder):
+    with sole_use(folder), tell_how_to_resume("prior", folder, options):
         if options.overwrite:
             for name in (PRETRAINED, TOKENS):
                 shutil.rmtree(folder / name, ignore_errors=True)

@@ -20,6 +20,7 @@ from probseq_apps.experiments.generate_settings import (
     OneTokenizerSettings,
     saved_tokenizer,
 )
+from probseq_apps.experiments.generate_stop import tell_how_to_resume
 from probseq_apps.experiments.generate_tasks import TokenizerTask, numbered
 from probseq_apps.experiments.saved import config_values
 from probseq_apps.experiments.settings import RunOptions
@@ -88,7 +89,7 @@ def tokenizer_command(
         resume=options.resume,
         overwrite=options.overwrite,
     )
-    with sole_use(folder):
+    with sole_use(folder), tell_how_to_resume("tokenizer", folder, options):
         if options.overwrite:
             shutil.rmtree(folder / PRETRAINED, ignore_errors=True)
         trained = train_tokenizer(settings, data, folder, recipe=recipe)
@@ -186,17 +187,24 @@ def make_perceptual(settings: LossSettings) -> LPIPS | None:
     """LPIPS with the named weights; None where it has no weight.
 
     Raises:
-        ValueError: it has a weight, and no file is named.
+        ValueError: it has a weight, and no file is named, or one that holds something else.
         FileNotFoundError: the file is not there.
     """
     if not settings.perceptual_weight:
         return None
-    if settings.lpips_weights is None:
+    file = settings.lpips_weights
+    if file is None:
         raise ValueError(
             f"perceptual_weight={settings.perceptual_weight} needs lpips_weights, got none: name "
             "the file of torchvision's VGG-16 weights, or set perceptual_weight to 0"
         )
-    return LPIPS(weights=settings.lpips_weights)
+    what = f"lpips_weights must be a file of torchvision's VGG-16 weights, got {file}"
+    if not Path(file).is_file():
+        raise FileNotFoundError(f"{what}, which is not there")
+    try:
+        return LPIPS(weights=file)
+    except ValueError as error:
+        raise ValueError(f"{what}: {error}") from error
 
 
 def make_objective(settings: OneTokenizerSettings, data: GenerationData) -> TokenizerObjective:

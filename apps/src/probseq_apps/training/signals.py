@@ -1,7 +1,9 @@
-"""SIGTERM and SIGINT as a request that the loop honours between two steps."""
+"""SIGTERM and SIGINT as a request that the loop honours between two steps, or as an exception."""
 
+import contextlib
 import signal
 import threading
+from collections.abc import Generator
 from types import FrameType, TracebackType
 
 
@@ -43,3 +45,25 @@ class StopRequest:
                 raise KeyboardInterrupt
             self._interrupted = True
         self.signum = self.signum or signum
+
+
+@contextlib.contextmanager
+def exit_on_sigterm() -> Generator[None]:
+    """Context manager in which SIGTERM raises `SystemExit(143)`, so that work is cleaned up.
+
+    A `StopRequest` within it takes SIGTERM for itself as long as it lasts. The previous handler
+    comes back at exit. Outside the main thread, where Python allows no handlers, it does nothing.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    previous = signal.signal(signal.SIGTERM, _leave)
+    try:
+        yield
+    finally:
+        # None stands for a handler that was not installed from Python: it cannot come back.
+        signal.signal(signal.SIGTERM, signal.SIG_DFL if previous is None else previous)
+
+
+def _leave(signum: int, frame: FrameType | None) -> None:
+    raise SystemExit(128 + signum)
