@@ -6,11 +6,9 @@ import torch
 from probseq_apps.data.generation import GenerationData
 from probseq_apps.experiments.generate_settings import GenerateSettings
 from probseq_apps.report.generate_report import write_generate_report
-from probseq_apps.report.generate_tables import (
-    REAL,
-    generation_table,
-    reconstruction_table,
-)
+from probseq_apps.report.generate_results import REAL
+from probseq_apps.report.generate_tables import generation_table, reconstruction_table
+from probseq_apps.report.generate_verdict import verdict_notes
 
 
 def result(arm, stem, seed, psnr, *, generation=None, **changes):
@@ -76,19 +74,19 @@ def test_reconstruction_has_all_arms_the_floor_and_real_images(results, floors, 
         "8-frame, plain",
         "1-frame, layernorm",
         "1-frame, patch-k-means",
-        REAL,
+        "real images: test part from training part",
     ]
     row = cells(table, "1-frame, plain")
     # Standard error of (20, 22): 1.
-    assert row["PSNR ↑"] == "21.00±1.00"
+    assert row["PSNR (dB) ↑"] == "21.00±1.00"
     assert row["FD(classifier) ↓"] == "79.00±1.00"
     assert (row["n"], row["bits"], row["tokens"]) == ("2", "160", "16")
     assert (row["steps"], row["parameters"]) == ("700", "12,345")
     assert (row["usage"], row["perplexity"]) == ("25%", "11")
     floor = cells(table, "1-frame, patch-k-means")
-    assert (floor["PSNR ↑"], floor["steps"]) == ("18.00±0.00", "—")
-    last = cells(table, REAL)
-    assert (last["FD(classifier) ↓"], last["PSNR ↑"], last["n"]) == ("2.500", "—", "—")
+    assert (floor["PSNR (dB) ↑"], floor["steps"]) == ("18.00±0.00", "—")
+    last = cells(table, "real images: test part from training part")
+    assert (last["FD(classifier) ↓"], last["PSNR (dB) ↑"], last["n"]) == ("2.50", "—", "—")
 
 
 def test_generation_has_each_prior_and_only_arms_that_were_sampled(results, real):
@@ -96,20 +94,43 @@ def test_generation_has_each_prior_and_only_arms_that_were_sampled(results, real
     assert [row[0] for row in table.rows] == ["1-frame, plain", "8-frame, plain", REAL]
     row = cells(table, "8-frame, plain")
     assert row["masked: FD(classifier) ↓"] == "22.00±1.00"
-    assert row["masked: IS ↑"] == "7.000±0.000"
+    assert row["masked: IS(classifier) ↑"] == "7.000±0.000"
     assert row["masked: samples"] == "500"
-    assert cells(table, REAL)["masked: FD(classifier) ↓"] == "2.500"
+    assert cells(table, REAL)["masked: FD(classifier) ↓"] == "2.50"
     assert cells(table, REAL)["masked: nats per token ↓"] == "—"
     assert cells(table, REAL)["masked: samples"] == "500"
     assert generation_table([result("1-frame", "plain", 0, 20.0)], real) is None
 
 
+def test_inception_scores_are_named_for_their_features_and_left_out_without_classes(results, real):
+    table = generation_table(results, real)
+    assert "masked: IS(classifier) ↑" in table.heads
+    for one in results:
+        one["reconstruction"]["fd_name"] = "FID"
+    assert "masked: IS ↑" in generation_table(results, real).heads
+    for one in results:
+        if "generation" in one:
+            one["generation"]["masked"]["is"] = None
+    heads = generation_table(results, {**real, "is": None}).heads
+    assert [head for head in heads if "IS" in head] == []
+    assert "masked: FID ↓" in heads
+    assert "masked: nats per token ↓" in heads
+
+
+def test_a_column_has_the_decimals_of_its_statements(results, real):
+    results[0]["reconstruction"]["fd"] = results[3]["reconstruction"]["fd"] = 0.25
+    table = reconstruction_table(results, [], real)
+    assert cells(table, "1-frame, plain")["FD(classifier) ↓"] == "0.25±0.00"
+    notes = verdict_notes(results, [])
+    assert any("1-frame 0.25±0.00." in note for note in notes)
+
+
 def test_one_seed_has_no_error_and_numbers_that_a_seed_lacks_no_mean(results, real):
     alone = reconstruction_table([results[0]], [], real)
-    assert cells(alone, "1-frame, plain")["PSNR ↑"] == "20.00"
+    assert cells(alone, "1-frame, plain")["PSNR (dB) ↑"] == "20.00"
     results[0]["reconstruction"]["psnr"] = None
     table = reconstruction_table(results, [], real)
-    assert cells(table, "1-frame, plain")["PSNR ↑"] == "—"
+    assert cells(table, "1-frame, plain")["PSNR (dB) ↑"] == "—"
 
 
 def small_data():
@@ -134,8 +155,9 @@ def test_the_report_is_written_with_tables_verdicts_and_pictures(tmp_path, resul
     text = written(tmp_path, results, floors, real, lambda: [tmp_path / "plots" / "samples.png"])
     markdown = (tmp_path / "report.md").read_text(encoding="utf-8")
     report = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
-    for shown in ("21.00±1.00", "FD(classifier)", "Floor: below patch-k-means", "Bits:"):
-        assert shown in text
+    stands = "Not clearly different: 1-frame, plain (+3.00 dB)"
+    for shown in ("21.00±1.00", "FD(classifier)", stands, "Bits:"):
+        assert shown in " ".join(text.split())
         assert shown in markdown
     assert "| 1-frame, plain | 2 | 160 |" in markdown
     assert "![samples](plots/samples.png)" in markdown

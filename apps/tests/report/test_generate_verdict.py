@@ -157,15 +157,39 @@ def test_stems_are_not_weighed_by_one_seed_nor_where_there_is_one():
     assert "one seed doesn't decide" in note
 
 
-def test_tokenizers_below_the_floor_are_named():
-    results = made_up({"1-frame": 20.0, "8-frame": 25.0})
-    floors = made_up({"1-frame": 22.5, "8-frame": 24.0}, stem=FLOOR, spread=(0.0,))
-    assert floor_notes(results, floors) == [
-        "Floor: below patch-k-means at equal tokens, by their mean PSNR: 1-frame, plain (-2.50 dB)."
-    ]
-    floors = made_up({"1-frame": 12.5, "8-frame": 14.0}, stem=FLOOR)
-    assert "all tokenizers lie above" in floor_notes(results, floors)[0]
-    assert floor_notes(results, []) == []
+def test_tokenizers_stand_to_patch_k_means_as_the_seeds_tell():
+    numbers = {"1-frame": 20.0, "8-frame": 25.0, "8-frame-repeat": 21.0, "1-frame-patch2": 23.0}
+    floors = {"1-frame": 22.5, "8-frame": 24.0, "8-frame-repeat": 21.02, "1-frame-patch2": 23.0}
+    (note,) = floor_notes(made_up(numbers), made_up(floors, stem=FLOOR))
+    assert note == (
+        "PSNR against patch-k-means at equal tokens. Clearly below: 1-frame, plain (-2.50 dB). "
+        "Not clearly different: 8-frame-repeat, plain (-0.02 dB), 1-frame-patch2, plain. "
+        "Clearly above: 8-frame, plain (+1.00 dB)."
+    )
+    assert floor_notes(made_up(numbers), []) == []
+
+
+def test_one_seed_decides_nothing_against_patch_k_means():
+    results = made_up({"1-frame": 20.0, "8-frame": 25.0, "8-frame-repeat": 21.0}, spread=(0.0,))
+    floors = {"1-frame": 22.5, "8-frame": 24.0, "8-frame-repeat": 21.004}
+    (note,) = floor_notes(results, made_up(floors, stem=FLOOR, spread=(0.0,)))
+    assert note == (
+        "PSNR against patch-k-means at equal tokens. Below: 1-frame, plain (-2.50 dB). "
+        "Less than 0.005 dB away: 8-frame-repeat, plain. Above: 8-frame, plain (+1.00 dB). "
+        "One seed has no error: nothing is decided."
+    )
+
+
+def test_a_difference_below_the_decimals_shown_is_none_even_without_any_spread():
+    results = made_up({"1-frame": 20.0}, spread=(0.0, 0.0))
+    floors = made_up({"1-frame": 20.004}, stem=FLOOR, spread=(0.0, 0.0))
+    assert "Not clearly different: 1-frame, plain." in floor_notes(results, floors)[0]
+
+
+def test_unequal_bits_are_told_of_one_frame_too():
+    found = verdict({"1-frame": 20.0, "8-frame": 25.0, "8-frame-repeat": 21.0})
+    assert "1-frame 20.00±0.06 dB (640 bits, not 2,560)" in found.text
+    assert "8-frame-repeat 21.00±0.06 dB." in found.text
 
 
 def test_notes_judge_reconstructions_and_samples_alike():

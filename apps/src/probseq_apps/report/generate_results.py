@@ -11,6 +11,7 @@ Result = Mapping[str, Any]
 
 BASE = "1-frame"
 FLOOR = "patch-k-means"
+REAL = "real images, test part"
 
 
 class Measure(NamedTuple):
@@ -82,6 +83,24 @@ def fd_name(results: Sequence[Result]) -> str:
     """What the results' Fréchet distance is called: FID, or FD with the name of the features."""
     names = dict.fromkeys(str(result["reconstruction"]["fd_name"]) for result in results)
     return " / ".join(names)
+
+
+def is_name(results: Sequence[Result]) -> str:
+    """What the results' inception score is called: IS, or IS with the name of the features."""
+    names = fd_name(results).split(" / ")
+    return " / ".join(f"IS{name.removeprefix('FID').removeprefix('FD')}" for name in names)
+
+
+def decimals(results: Sequence[Result], path: Sequence[str]) -> int:
+    """Decimals that suit the largest mean of a number; tables and statements write the same.
+
+    Args:
+        results: of all trained arms, stems and seeds.
+        path: keys that lead to the number.
+    """
+    means = [group.summary(path).mean for group in groups_of(results)]
+    largest = max((abs(mean) for mean in means if mean is not None), default=0.0)
+    return 4 - sum(largest >= bound for bound in (1.0, 10.0, 1000.0))
 
 
 def priors_of(results: Sequence[Result]) -> list[str]:

@@ -5,11 +5,14 @@ from typing import NamedTuple
 
 from probseq_apps.report.columns import aligned_blocks
 from probseq_apps.report.generate_results import (
+    REAL,
     Group,
     Measure,
     Result,
+    decimals,
     fd_name,
     groups_of,
+    is_name,
     priors_of,
     value_of,
 )
@@ -17,16 +20,21 @@ from probseq_apps.report.labels import ARROWS, Direction
 from probseq_apps.report.summary import Summary, summarise
 
 LEGEND = (
-    "mean ± standard error over the seeds. Bits: of the tokens of an image; arms compare at equal "
-    "bits only. PSNR: mean over the test images of each one's PSNR, last frame. Distances of "
+    "mean ± standard error over the seeds; n: how many seeds. Bits: of the tokens of an image; "
+    "arms compare at equal bits only. PSNR: mean over the test images of each one's PSNR in dB, "
+    "last frame; all frames: the same over all frames. FID and IS: Fréchet distance and inception "
+    "score by Inception's features; FD(NAME) and IS(NAME): by other features. Distances of "
     "reconstructions are from the test images themselves, those of samples from the training "
-    "images; the row of real images has the test part's distance from the training part. Usage: "
+    "images; a row of real images has the test part's distance from the training part. Usage: "
     "share of the codebook that the test images use; perplexity: exp of the entropy of its use. "
-    "A classifier's features are those of one classifier for all seeds. "
-    "Distances and inception scores (IS) depend on the number of images, and IS on its splits. "
-    "— not defined, or not measured."
+    "A classifier's features are those of one classifier for all seeds. Distances and inception "
+    "scores depend on the number of images, and the score on its splits. Nats per token: mean of "
+    "-log p over tokens of the test images; of an autoregressive prior over all of them, of a "
+    "masked one over those that its masks hide alone, which is no likelihood; priors of different "
+    "kinds or numbers of tokens don't compare by it. — not defined, or not measured."
 )
-REAL = "real images, test part"
+# Where distances of other rows are from the test images.
+_REAL_DISTANCE = "real images: test part from training part"
 
 # A mean and its standard error as text.
 Writer = Callable[[float, float | None], str]
@@ -60,17 +68,22 @@ def reconstruction_table(
     """
     groups = [*groups_of(results), *groups_of(floors)]
     measures = [
-        _measure("PSNR", "higher", "psnr"),
-        _measure("all frames", "higher", "psnr_all_frames"),
+        _measure("PSNR (dB)", "higher", "psnr"),
+        _measure("all frames (dB)", "higher", "psnr_all_frames"),
         _measure(fd_name(results), "lower", "fd"),
     ]
     heads = ["tokenizer", "n", "bits", "tokens", "steps", "parameters"]
     heads += [*(_head(measure) for measure in measures), "usage", "perplexity"]
-    columns = [_column(groups, measure.path) for measure in measures]
-    columns.append(_column(groups, ("reconstruction", "usage"), write=_share))
-    columns.append(_column(groups, ("reconstruction", "perplexity"), write=_whole))
+    writers = [_with_error(decimals(results, measure.path)) for measure in measures]
+    columns = [
+        _column(groups, measure.path, write)
+        for measure, write in zip(measures, writers, strict=True)
+    ]
+    columns.append(_column(groups, ("reconstruction", "usage"), _share))
+    columns.append(_column(groups, ("reconstruction", "perplexity"), _whole))
     rows = [[*_facts(group), *cells] for group, *cells in zip(groups, *columns, strict=True)]
-    rows.append(_real_row(real, heads, {_head(measures[2]): ("fd", None)}))
+    shown_of_real = {_head(measures[2]): ("fd", writers[2])}
+    rows.append(_real_row(_REAL_DISTANCE, real, heads, shown_of_real))
     return Table(heads, rows)
 
 
@@ -87,22 +100,25 @@ def generation_table(results: Sequence[Result], real: Result) -> Table | None:
     groups = groups_of([result for result in results if result.get("generation")])
     shown: tuple[tuple[str, Direction | None, str], ...] = (
         (fd_name(results), "lower", "fd"),
-        ("IS", "higher", "is"),
+        (is_name(results), "higher", "is"),
         ("nats per token", "lower", "nats_per_token"),
         ("samples", None, "num_samples"),
     )
     heads = ["samples", "n", "bits", "tokens"]
-    shown_of_real: dict[str, tuple[str, Writer | None]] = {}
+    shown_of_real: dict[str, tuple[str, Writer]] = {}
     columns: list[list[str]] = []
     for prior in priors:
         for label, direction, key in shown:
+            path = ("generation", prior, key)
+            if key == "is" and all(value_of(result, path) is None for result in results):
+                continue
             head = f"{prior}: {label}{f' {ARROWS[direction]}' if direction else ''}"
             heads.append(head)
-            write = None if direction else _whole
-            columns.append(_column(groups, ("generation", prior, key), write=write))
+            write = _with_error(decimals(results, path)) if direction else _whole
+            columns.append(_column(groups, path, write))
             shown_of_real[head] = (key, write)
     rows = [[*_facts(group)[:4], *cells] for group, *cells in zip(groups, *columns, strict=True)]
-    rows.append(_real_row(real, heads, shown_of_real))
+    rows.append(_real_row(REAL, real, heads, shown_of_real))
     return Table(heads, rows)
 
 
@@ -121,22 +137,16 @@ def _facts(group: Group) -> list[str]:
     return [group.name, seeds, *("—" if n is None else f"{n:,.0f}" for n in numbers)]
 
 
-def _column(
-    groups: Sequence[Group], path: Sequence[str], *, write: Writer | None = None
-) -> list[str]:
-    """A number of all groups, by default with the decimals that suit the largest."""
-    summaries = [group.summary(path) for group in groups]
-    return [_cell(summary, write or _with_error(summaries)) for summary in summaries]
+def _column(groups: Sequence[Group], path: Sequence[str], write: Writer) -> list[str]:
+    """A number of all groups."""
+    return [_cell(group.summary(path), write) for group in groups]
 
 
 def _cell(summary: Summary, write: Writer) -> str:
     return "—" if summary.mean is None else write(summary.mean, summary.standard_error)
 
 
-def _with_error(summaries: Sequence[Summary]) -> Writer:
-    largest = max((abs(s.mean) for s in summaries if s.mean is not None), default=0.0)
-    digits = 4 - sum(largest >= bound for bound in (1.0, 10.0, 1000.0))
-
+def _with_error(digits: int) -> Writer:
     def write(mean: float, error: float | None) -> str:
         return f"{mean:,.{digits}f}{'' if error is None else f'±{error:.{digits}f}'}"
 
@@ -152,11 +162,10 @@ def _share(mean: float, error: float | None) -> str:
 
 
 def _real_row(
-    real: Result, heads: Sequence[str], shown: Mapping[str, tuple[str, Writer | None]]
+    name: str, real: Result, heads: Sequence[str], shown: Mapping[str, tuple[str, Writer]]
 ) -> list[str]:
-    row = [REAL, "—"]
+    row = [name, "—"]
     for head in heads[2:]:
-        key, write = shown.get(head, ("", None))
-        summary = summarise([value_of(real, (key,))])
-        row.append(_cell(summary, write or _with_error([summary])))
+        key, write = shown.get(head, ("", _whole))
+        row.append(_cell(summarise([value_of(real, (key,))]), write))
     return row

@@ -13,6 +13,7 @@ from probseq_apps.report.generate_results import (
     Group,
     Measure,
     Result,
+    decimals,
     fd_name,
     groups_of,
     priors_of,
@@ -24,6 +25,9 @@ Order = Literal["better", "worse", "no clear difference", "undecided"]
 
 _GAINS: tuple[State, ...] = ("survives", "fails controls", "no controls")
 _PSNR = Measure("PSNR", " dB", "higher", ("reconstruction", "psnr"))
+# A difference in dB that two decimals don't show.
+_SAME = 0.005
+_ONE_SEED = "One seed has no error: nothing is decided."
 
 
 class Verdict(NamedTuple):
@@ -67,6 +71,7 @@ def verdicts(results: Sequence[Result], measure: Measure) -> list[Verdict]:
         measure: the number to judge by.
     """
     groups = [g for g in groups_of(results) if g.summary(measure.path).mean is not None]
+    digits = decimals(results, measure.path)
     found: list[Verdict] = []
     for stem in dict.fromkeys(group.stem for group in groups):
         own = [group for group in groups if group.stem == stem]
@@ -74,7 +79,7 @@ def verdicts(results: Sequence[Result], measure: Measure) -> list[Verdict]:
         for video in own:
             if video.is_video and base is not None:
                 controls = [g for g in own if g.is_control and _of_length(g, video)]
-                found.append(_verdict(measure, video, base, controls))
+                found.append(_verdict(measure, digits, video, base, controls))
     return found
 
 
@@ -109,26 +114,27 @@ def stem_notes(found: Sequence[Verdict]) -> list[str]:
 
 
 def floor_notes(results: Sequence[Result], floors: Sequence[Result]) -> list[str]:
-    """Tokenizers whose mean PSNR lies below that of k-means on raw patches at equal tokens.
+    """How the tokenizers' PSNR stands to that of k-means on raw patches at equal tokens.
 
     Args:
         results: of all arms, stems and seeds.
         floors: of patch k-means, with the names of the arms whose tokens it equals.
     """
-    floor = {group.arm: group.summary(_PSNR.path).mean for group in groups_of(floors)}
-    below: list[str] = []
-    compared = 0
+    floor = {group.arm: group.summary(_PSNR.path) for group in groups_of(floors)}
+    found: dict[str, list[str]] = {place: [] for place in _PLACES}
     for group in groups_of(results):
-        own, least = group.summary(_PSNR.path).mean, floor.get(group.arm)
-        if own is not None and least is not None:
-            compared += 1
-            if own < least:
-                below.append(f"{group.name} ({own - least:.2f} dB)")
-    if not compared:
+        own, other = group.summary(_PSNR.path), floor.get(group.arm)
+        if own.mean is not None and other is not None and other.mean is not None:
+            gap = own.mean - other.mean
+            place = _place(order_of(own, other, _PSNR), gap)
+            far = "" if abs(gap) < _SAME else f" ({gap:+.2f} dB)"
+            found[place].append(f"{group.name}{far}")
+    told = [f"{place}: {', '.join(names)}" for place, names in found.items() if names]
+    if not told:
         return []
-    if not below:
-        return [f"Floor: all tokenizers lie above {FLOOR} at equal tokens, by their mean PSNR."]
-    return [f"Floor: below {FLOOR} at equal tokens, by their mean PSNR: {', '.join(below)}."]
+    undecided = any(found[place] for place in _PLACES[:3])
+    about = f"PSNR against {FLOOR} at equal tokens. "
+    return [f"{about}{'. '.join(told)}.{f' {_ONE_SEED}' if undecided else ''}"]
 
 
 def order_of(first: Summary, second: Summary, measure: Measure) -> Order:
@@ -150,13 +156,38 @@ def order_of(first: Summary, second: Summary, measure: Measure) -> Order:
     return "better" if "first" in best else "worse"
 
 
-def _verdict(measure: Measure, video: Group, base: Group, controls: Sequence[Group]) -> Verdict:
+# Of one seed, then of several.
+_PLACES = (
+    "Below",
+    "Less than 0.005 dB away",
+    "Above",
+    "Clearly below",
+    "Not clearly different",
+    "Clearly above",
+)
+
+
+def _place(order: Order, gap: float) -> str:
+    """Where a tokenizer stands that lies so many dB above another."""
+    if order == "undecided":
+        below, same, above = _PLACES[:3]
+        place = below if gap < 0 else above
+    else:
+        below, same, above = _PLACES[3:]
+        place = {"better": above, "worse": below}.get(order, same)
+    return same if abs(gap) < _SAME else place
+
+
+def _verdict(
+    measure: Measure, digits: int, video: Group, base: Group, controls: Sequence[Group]
+) -> Verdict:
     own = video.summary(measure.path)
     others = [base, *controls]
     summaries = [other.summary(measure.path) for other in others]
     orders: list[Order] = [order_of(own, summary, measure) for summary in summaries]
     compared = ", ".join(
-        f"{_relation(own, summary, order, measure)} {other.arm} {_number(summary, measure)}"
+        f"{_relation(own, summary, order, measure)} {other.arm} "
+        f"{_number(summary, measure, digits)}"
         f"{_bits(video, other)}"
         for other, summary, order in zip(others, summaries, orders, strict=True)
     )
@@ -175,8 +206,8 @@ def _verdict(measure: Measure, video: Group, base: Group, controls: Sequence[Gro
         unbeaten=" and ".join(c.arm for c, order in judged if order != "better"),
     )
     text = (
-        f"{measure.label}, stem {video.stem}: {video.arm} {_number(own, measure)} is {compared}. "
-        f"{said}"
+        f"{measure.label}, stem {video.stem}: {video.arm} "
+        f"{_number(own, measure, digits)} is {compared}. {said}"
     )
     return Verdict(measure.label, video.arm, video.stem, state, text)
 
@@ -193,7 +224,7 @@ _SAID: dict[State, str] = {
     ),
     "no gain": "No clear difference between {video} and {base}: these runs show no gain.",
     "worse": "{video} is clearly worse than {base}.",
-    "undecided": "One seed has no error: nothing is decided.",
+    "undecided": _ONE_SEED,
 }
 
 
@@ -229,16 +260,15 @@ def _relation(own: Summary, other: Summary, order: Order, measure: Measure) -> s
     return f"clearly {order} than"
 
 
-def _number(summary: Summary, measure: Measure) -> str:
-    digits = 2 if abs(summary.mean or 0.0) >= 1.0 else 4
+def _number(summary: Summary, measure: Measure, digits: int) -> str:
     error = summary.standard_error
     around = "" if error is None else f"±{error:.{digits}f}"
     return f"{summary.mean:.{digits}f}{around}{measure.unit}"
 
 
 def _bits(video: Group, other: Group) -> str:
-    """Bits of a control that are not those of the video."""
-    if not other.is_control or other.fact("bits") == video.fact("bits"):
+    """Bits of an arm that are not those of the video."""
+    if other.fact("bits") == video.fact("bits"):
         return ""
     return f" ({other.fact('bits'):,.0f} bits, not {video.fact('bits'):,.0f})"
 
