@@ -1,28 +1,31 @@
 """Curves of `probseq generate`: training, codebooks, and the comparison at a glance; as PNG."""
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, NullFormatter
 
 from probseq_apps.report.generate_results import (
     FLOOR,
+    REAL,
     Group,
     Measure,
     Result,
     fd_name,
     groups_of,
     priors_of,
+    value_of,
 )
 from probseq_apps.report.labels import ARROWS
 from probseq_apps.report.online_look import (
     COLOURS,
     GUIDE,
-    legend,
     light_grid,
     line_style,
     panels,
@@ -30,17 +33,63 @@ from probseq_apps.report.online_look import (
 from probseq_apps.training.runs import read_metrics
 
 _ACROSS = 3
-# Smaller ratios of the largest to the smallest loss need no logarithm.
-_WIDE = 3.0
+# Smaller ratios of the largest to the smallest loss need no logarithm, whose ticks are few then.
+_WIDE = 10.0
 # Rows of a log up to which each has a marker.
 _FEW_POINTS = 30
-_LOSS = {"loss": "Training loss", "parts/reconstruction": "Squared error, training"}
-_PSNR = {"parts/psnr": "PSNR of the image, training (dB)"}
-_SCORES = {
-    "tokenizer": "Validation PSNR (dB)",
-    "prior": "Validation: less the nats per token",
-}
-_CODES = {"parts/usage": "Codebook usage of a batch", "parts/perplexity": "Perplexity of a batch"}
+# Width and height of a panel of the summary, and the letters of its title that fit a line.
+_PANEL, _TITLE_LETTERS = (2.5, 0.34), 32
+
+
+class _Quantity(NamedTuple):
+    """A panel: a number of the logs.
+
+    Attributes:
+        key: where rows hold it.
+        title: what it is.
+        label: of its axis, with the unit.
+        factor: what logged values are multiplied by.
+        wide: whether it may span powers of ten.
+    """
+
+    key: str
+    title: str
+    label: str
+    factor: float = 1.0
+    wide: bool = False
+
+
+class _Run(NamedTuple):
+    """What a label `ARM, STEM, PRIOR` says; empty where it is shorter."""
+
+    arm: str
+    stem: str
+    prior: str
+
+    @classmethod
+    def of(cls, label: str) -> "_Run":
+        """The parts of a label."""
+        arm, stem, prior = [*label.split(", ", 2), "", ""][:3]
+        return cls(arm, stem, prior)
+
+
+_TOKENIZER = (
+    _Quantity("loss", "Training loss", "Loss", wide=True),
+    _Quantity(
+        "parts/reconstruction", "Squared error, training", "Squared error per pixel", wide=True
+    ),
+    _Quantity("parts/psnr", "PSNR of the image, training", "PSNR (dB)"),
+    _Quantity("score", "PSNR of the image, validation", "PSNR (dB)"),
+)
+_CODES = (
+    _Quantity("parts/usage", "Codebook usage of a batch", "Usage (%)", factor=100.0),
+    _Quantity("parts/perplexity", "Perplexity of a batch", "Perplexity (codes)"),
+)
+# A masked prior predicts the masked tokens alone: its numbers aren't those of other priors.
+_NATS = {"masked": "Nats per masked token"}
+_STEM_LINES = ("-", "--", ":")
+# Steps and values of each run, seed by seed.
+_Curves = Mapping[_Run, Sequence[tuple[np.ndarray, np.ndarray]]]
 
 
 def save_training_curves(
@@ -51,8 +100,11 @@ def save_training_curves(
 ) -> list[Path]:
     """Write `NAME-loss.png` and, where codebooks were trained, `NAME-codebook.png`.
 
+    A colour an arm, a line style a stem; each kind of prior has panels of its own.
+
     Args:
-        runs: folders of `fit` by label; several of one label, such as seeds, look alike.
+        runs: folders of `fit` by label, which is `ARM`, `ARM, STEM` or `ARM, STEM, PRIOR`; several
+            of one label, such as seeds, look alike.
         folder: where to write; made if it is not there.
         name: what was trained, `tokenizer` or `prior`; begins the files' names.
 
@@ -60,38 +112,45 @@ def save_training_curves(
         The files; none where no run has logged anything.
     """
     logs = {
-        label: [read_metrics(path) for path in ([one] if isinstance(one, Path) else one)]
+        _Run.of(label): [read_metrics(path) for path in ([one] if isinstance(one, Path) else one)]
         for label, one in runs.items()
     }
-    score = _SCORES.get(name, "Validation score")
     written: list[Path] = []
-    for kind, quantities in (("loss", _LOSS | _PSNR | {"score": score}), ("codebook", _CODES)):
-        curves = {
-            title: {label: [_curve(rows, key) for rows in found] for label, found in logs.items()}
-            for key, title in quantities.items()
-        }
-        curves = {
-            title: found
-            for title, found in curves.items()
-            if any(len(x) for several in found.values() for x, _ in several)
-        }
+    for kind in ("loss", "codebook"):
+        curves: dict[_Quantity, _Curves] = {}
+        for prior in dict.fromkeys(run.prior for run in logs):
+            own = {run: found for run, found in logs.items() if run.prior == prior}
+            for quantity in _quantities(name, kind, prior):
+                found = {
+                    run: [_curve(rows, quantity) for rows in several]
+                    for run, several in own.items()
+                }
+                if any(len(x) for several in found.values() for x, _ in several):
+                    curves[quantity] = found
         if curves:
             folder.mkdir(parents=True, exist_ok=True)
             written.append(folder / f"{name}-{kind}.png")
-            _draw_curves(curves, written[-1])
+            _draw_curves(curves, list(logs), written[-1])
     return written
 
 
-def save_summary(results: Sequence[Result], file: Path, *, floors: Sequence[Result] = ()) -> Path:
+def save_summary(
+    results: Sequence[Result],
+    file: Path,
+    *,
+    floors: Sequence[Result] = (),
+    real: Result | None = None,
+) -> Path:
     """Write the comparison as a picture: an arm a row, a colour a stem, a panel a number.
 
     Means over the seeds with their standard errors, the seeds as small dots; a bar across an arm's
-    row is the floor, patch k-means at equal tokens.
+    row is patch k-means at equal tokens. Panels of samples have the arms that were sampled alone.
 
     Args:
         results: of all arms, stems and seeds, as JSON holds them.
-        floors: of patch k-means in the same form; those among `results` are taken too.
         file: the file; its folder is made.
+        floors: of patch k-means in the same form; those among `results` are taken too.
+        real: of the test images as if they were samples, a line across the panels of samples.
 
     Raises:
         ValueError: no results.
@@ -102,82 +161,147 @@ def save_summary(results: Sequence[Result], file: Path, *, floors: Sequence[Resu
         raise ValueError("results must hold at least one trained tokenizer, got none")
     measures = _measures(trained)
     groups = groups_of(trained)
-    arms = {group.arm: group for group in reversed(groups)}
+    bits = {group.arm: group.fact("bits") for group in reversed(groups)}
     order = list(dict.fromkeys(group.arm for group in groups))
+    sampled = {result["arm"] for result in trained if result.get("generation")}
     stems = list(dict.fromkeys(group.stem for group in groups))
     columns = 2 if len(measures) == 4 else min(_ACROSS, len(measures))
-    size = (2.5, 0.34 * len(order) * max(1, len(stems) / 2) + 0.9)
+    width, row = _PANEL
+    size = (width, row * len(order) * max(1, len(stems) / 2) + 1.05)
     figure, found = panels(len(measures), columns, size, shared=False, extra=(1.6, 0.5))
+    distance = None if real is None else value_of(real, ("fd",))
+    shown: list[str] = []
     for place, (axes, measure) in enumerate(zip(found, measures, strict=True)):
-        _draw_measure(axes, measure, groups, groups_of(floors), order, stems)
-        labels = [f"{arm}\n{arms[arm].fact('bits'):,.0f} bits" for arm in order]
-        axes.set_yticks(range(len(order)), labels if place % columns == 0 else [""] * len(order))
-        axes.set_ylim(len(order) - 0.5, -0.5)
+        of_samples = measure.path[0] == "generation"
+        arms = [arm for arm in order if arm in sampled] if of_samples else order
+        _draw_measure(axes, measure, groups, groups_of(floors), arms, stems)
+        if of_samples and distance is not None:
+            axes.axvline(distance, color=GUIDE, linestyle="--", linewidth=1.2)
+        named = place % columns == 0 or arms != shown
+        labels = [f"{arm}\n{bits[arm]:,.0f} bits" if named else "" for arm in arms]
+        axes.set_yticks(range(len(arms)), labels)
+        axes.set_ylim(len(arms) - 0.5, -0.5)
+        shown = arms
+    lined = distance is not None and any(m.path[0] == "generation" for m in measures)
+    _summary_legend(figure, stems, floors=bool(floors), real=lined)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(file)
+    return file
+
+
+def _summary_legend(figure: Figure, stems: Sequence[str], *, floors: bool, real: bool) -> None:
     handles = [
         Line2D((), (), color=COLOURS[i], marker="os"[i % 2], linestyle="", label=f"stem {stem}")
         for i, stem in enumerate(stems)
     ]
     if floors:
         handles.append(
-            Line2D(
-                (),
-                (),
-                color=GUIDE,
-                marker="|",
-                markersize=12,
-                linestyle="",
-                label=f"floor: {FLOOR}",
-            )
+            Line2D((), (), color=GUIDE, marker="|", markersize=12, linestyle="", label=FLOOR)
         )
-    figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False, fontsize=9)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(file)
-    return file
+    if real:
+        handles.append(Line2D((), (), color=GUIDE, linestyle="--", linewidth=1.2, label=REAL))
+    across = 2 if len(handles) == 4 else 3
+    figure.legend(
+        handles=handles, loc="outside lower center", ncols=across, frameon=False, fontsize=9
+    )
 
 
-def _curve(rows: Sequence[Mapping[str, Any]], key: str) -> tuple[np.ndarray, np.ndarray]:
+def _quantities(name: str, kind: str, prior: str) -> Sequence[_Quantity]:
+    """What is drawn of the runs of one kind of prior; of tokenizers `prior` is empty."""
+    if kind == "codebook":
+        return _CODES
+    if name != "prior":
+        return _TOKENIZER
+    whose = f"{prior.capitalize()} prior" if prior else "Prior"
+    label = _NATS.get(prior, "Nats per token")
+    return (
+        _Quantity("loss", f"{whose}, training", label),
+        # Scores rise: less the nats per token.
+        _Quantity("score", f"{whose}, validation", label, factor=-1.0),
+    )
+
+
+def _curve(rows: Sequence[Mapping[str, Any]], quantity: _Quantity) -> tuple[np.ndarray, np.ndarray]:
     """Steps and values of a number, where it was logged."""
     points: list[tuple[float, float]] = []
     for row in rows:
         found: Any = row
-        for part in key.split("/"):
+        for part in quantity.key.split("/"):
             found = found.get(part) if isinstance(found, Mapping) else None
         if found is not None:
             points.append((row["step"], found))
     array = np.array(points, dtype=float).reshape(-1, 2)
-    return array[:, 0], array[:, 1]
+    return array[:, 0], quantity.factor * array[:, 1]
 
 
-def _draw_curves(
-    curves: Mapping[str, Mapping[str, Sequence[tuple[np.ndarray, np.ndarray]]]], file: Path
-) -> None:
-    count = len(curves)
-    across = 2 if count == 4 else _ACROSS
-    figure, found = panels(count, across, (3.5, 2.7), shared=False)
-    for axes, (title, by_label) in zip(found, curves.items(), strict=True):
-        values = np.concatenate([y for several in by_label.values() for _, y in several])
-        for place, (label, several) in enumerate(by_label.items()):
+def _draw_curves(curves: Mapping[_Quantity, _Curves], runs: Sequence[_Run], file: Path) -> None:
+    arms = list(dict.fromkeys(run.arm for run in runs))
+    stems = list(dict.fromkeys(run.stem for run in runs))
+    across = 2 if len(curves) == 4 else _ACROSS
+    figure, found = panels(len(curves), across, (3.5, 2.7), shared=False)
+    for axes, (quantity, by_run) in zip(found, curves.items(), strict=True):
+        for run, several in by_run.items():
+            style = _curve_style(arms.index(run.arm), stems.index(run.stem))
             for x, y in several:
-                style = line_style(place)
                 if len(x) > _FEW_POINTS:
                     style["marker"] = ""
-                axes.plot(x, y, label=label, markersize=3, linewidth=1.4, **style)
-        if title in _LOSS.values() and 0.0 < _WIDE * values.min() < values.max():
-            axes.set_yscale("log")
-            axes.yaxis.set_major_formatter(_plain)
-            # Less than two decades may have one power of ten.
-            if values.max() < 100 * values.min():
-                axes.yaxis.set_minor_formatter(_some)
-            else:
-                axes.yaxis.set_minor_formatter(NullFormatter())
-            axes.tick_params(which="minor", labelsize=8)
-        axes.set_title(title, fontsize=10)
-        axes.set_xlabel("Optimizer steps", fontsize=9)
-        axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
-        light_grid(axes)
-    letters = max(len(label) for by_label in curves.values() for label in by_label)
-    legend(figure, found, across=max(1, int(figure.get_figwidth() / (0.085 * letters + 0.6))))
+                axes.plot(x, y, markersize=3, linewidth=1.4, **style)
+        _finish(axes, quantity, [y for several in by_run.values() for _, y in several])
+    _curves_legend(figure, arms, stems)
     figure.savefig(file)
+
+
+def _finish(axes: Axes, quantity: _Quantity, curves: Sequence[np.ndarray]) -> None:
+    """Title, axes and ticks of a panel."""
+    values = np.concatenate(curves)
+    if quantity.wide and 0.0 < _WIDE * values.min() < values.max():
+        axes.set_yscale("log")
+        axes.yaxis.set_major_formatter(_plain)
+        # Less than two decades may have one power of ten.
+        close = values.max() < 100 * values.min()
+        axes.yaxis.set_minor_formatter(_some if close else NullFormatter())
+        axes.tick_params(which="minor", labelsize=8)
+    else:
+        axes.yaxis.set_major_locator(MaxNLocator(8, steps=[1, 2, 5, 10]))
+    axes.set_title(quantity.title, fontsize=10)
+    axes.set_xlabel("Optimizer steps", fontsize=9)
+    axes.set_ylabel(quantity.label, fontsize=9)
+    axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+    light_grid(axes)
+
+
+def _curve_style(arm: int, stem: int) -> dict[str, Any]:
+    """Colour and marker of an arm, dashes of a stem."""
+    return line_style(arm) | {"linestyle": _STEM_LINES[stem % len(_STEM_LINES)]}
+
+
+def _curves_legend(figure: Figure, arms: Sequence[str], stems: Sequence[str]) -> None:
+    """Each arm in its colour, then each stem in its line style."""
+    handles = [
+        Line2D((), (), label=arm, markersize=4, linewidth=1.4, **_curve_style(place, 0))
+        for place, arm in enumerate(arms)
+    ]
+    handles += [
+        Line2D(
+            (),
+            (),
+            label=f"stem {stem}",
+            color=GUIDE,
+            linewidth=1.4,
+            linestyle=_STEM_LINES[place % len(_STEM_LINES)],
+        )
+        for place, stem in enumerate(stems)
+        if stem
+    ]
+    letters = max(len(str(handle.get_label())) for handle in handles)
+    across = max(1, int(figure.get_figwidth() / (0.085 * letters + 0.6)))
+    figure.legend(
+        handles=handles,
+        loc="outside lower center",
+        ncols=min(len(handles), across),
+        frameon=False,
+        fontsize=9,
+    )
 
 
 def _plain(value: float, _: float | int | None) -> str:
@@ -193,10 +317,10 @@ def _measures(results: Sequence[Result]) -> list[Measure]:
     distance = fd_name(results)
     found = [
         Measure("PSNR", " (dB)", "higher", ("reconstruction", "psnr")),
-        Measure(f"{distance}, reconstructions", "", "lower", ("reconstruction", "fd")),
+        Measure(f"{distance}\nreconstructions", "", "lower", ("reconstruction", "fd")),
     ]
     found += [
-        Measure(f"{distance}, {prior} samples", "", "lower", ("generation", prior, "fd"))
+        Measure(f"{distance}\n{prior} samples", "", "lower", ("generation", prior, "fd"))
         for prior in priors_of(results)
     ]
     return found
@@ -212,6 +336,8 @@ def _draw_measure(
 ) -> None:
     spread = 0.36 if len(stems) > 1 else 0.0
     for group in groups:
+        if group.arm not in arms:
+            continue
         stem = stems.index(group.stem)
         height = arms.index(group.arm) + spread * (stem / max(1, len(stems) - 1) - 0.5)
         summary = group.summary(measure.path)
@@ -237,5 +363,7 @@ def _draw_measure(
             axes.vlines(mean, place - 0.36, place + 0.36, color=GUIDE, linewidth=1.6)
     axes.margins(x=0.08)
     axes.locator_params(axis="x", nbins=5)
-    axes.set_title(f"{measure.label}{measure.unit} {ARROWS[measure.direction]}", fontsize=9.5)
+    title = f"{measure.label}{measure.unit} {ARROWS[measure.direction]}"
+    lines = [textwrap.fill(line, _TITLE_LETTERS) for line in title.splitlines()]
+    axes.set_title("\n".join(lines), fontsize=9.5)
     light_grid(axes)
