@@ -1,6 +1,7 @@
 """`probseq generate run`: what a folder holds, going on after a kill, and starting anew."""
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from probseq_apps.experiments import generate as generate_module
 from probseq_apps.experiments.generate import generate
 from probseq_apps.experiments.generate_groups import (
     FeatureSettings,
@@ -116,6 +118,38 @@ def test_a_finished_run_is_only_reported_again(whole):
     generate(TINY, RunOptions(run_dir=whole, resume=True))
     assert {path: path.stat().st_mtime_ns for path in before} == before
     assert (whole / "report.md").read_text("utf-8") == report
+
+
+def test_deleted_samples_are_drawn_anew_and_what_cannot_be_has_a_remedy(whole, tmp_path, capsys):
+    folder = tmp_path / "lost"
+    shutil.copytree(whole, folder)
+    name = "masked-2-frame-plain-seed0"
+    (folder / "samples" / f"{name}.npz").unlink()
+    shutil.rmtree(folder / "plots")
+    generate(TINY, RunOptions(run_dir=folder, resume=True))
+    assert f"samples of {name} are not there and are drawn anew" in capsys.readouterr().out
+    assert_same(whole, folder)
+    assert (folder / "plots" / f"samples-{name}.gif").exists()
+    (folder / "samples" / f"{name}.npz").unlink()
+    shutil.rmtree(folder / "priors" / name)
+    with pytest.raises(FileNotFoundError, match=r"delete .*results/2-frame-plain-seed0\.json"):
+        generate(TINY, RunOptions(run_dir=folder, resume=True))
+    (folder / "results" / "2-frame-plain-seed0.json").unlink()
+    generate(TINY, RunOptions(run_dir=folder, resume=True))
+    assert_same(whole, folder)
+
+
+def test_more_images_than_there_are_is_said(tmp_path, capsys, monkeypatch):
+    def stop(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(generate_module, "_run_jobs", stop)
+    for asked, said in ((360, True), (359, False)):
+        settings = replace(TINY, evaluation=replace(TINY.evaluation, num_images=asked))
+        with pytest.raises(KeyboardInterrupt):
+            generate(settings, RunOptions(run_dir=tmp_path / str(asked)))
+        out = capsys.readouterr().out
+        assert (f"num_images={asked}: all 359 test images are reconstructed" in out) == said
 
 
 def test_other_settings_and_foreign_folders_are_refused(whole, tmp_path):

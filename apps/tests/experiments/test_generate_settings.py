@@ -108,6 +108,13 @@ def test_priors_are_trained_where_they_are_asked_for():
     assert wanted == [("8-frame-repeat", "plain")]
 
 
+def test_arms_that_a_run_lacks_may_be_named_beside_those_that_it_has():
+    settings = GenerateSettings(frames=(1,), priors=PriorChoice(prior_arms=("frames", "patch")))
+    assert [settings.has_priors(arm, "plain") for arm in settings.arms] == [True]
+    without = PriorChoice(prior=(), prior_stem=("layernorm",), prior_arms=("repeat",))
+    assert GenerateSettings(frames=(1,), stem=("plain",), priors=without).priors == without
+
+
 def test_settings_survive_their_file(tmp_path):
     settings = GenerateSettings(
         data="folder:my images",
@@ -151,6 +158,23 @@ def test_odd_and_empty_videos_are_refused(frames):
         (lambda: SamplingSettings(num_steps=0), "num_steps"),
         (lambda: EvaluateSettings(), "samples or tokenizer"),
         (lambda: PriorChoice(prior=("masked", "masked")), "prior"),
+        (
+            lambda: GenerateSettings(
+                stem=("plain",), priors=PriorChoice(prior_stem=("layernorm",))
+            ),
+            "prior_stem must be among stem=plain, got layernorm",
+        ),
+        (lambda: GenerateSettings(priors=PriorChoice(prior_stem=())), "prior_stem .* got none"),
+        (
+            lambda: GenerateSettings(
+                frames=(1,), priors=PriorChoice(prior_arms=("patch", "repeat"))
+            ),
+            r"prior_arms must name an arm of this run \(frames\), got patch, repeat",
+        ),
+        (
+            lambda: TokenizerTraining(learning_rate=1e-3, final_learning_rate=2e-3),
+            "^final_learning",
+        ),
     ],
 )
 def test_impossible_settings_are_refused_and_named(make, named):

@@ -68,6 +68,17 @@ def test_a_senseless_value_is_refused_by_name(unhooked, name, value):
         unhooked.TrainConfig.from_dict({**BASE, name: value})
 
 
+def test_the_step_size_may_not_grow_after_the_warm_up(unhooked):
+    values = {**BASE, "final_learning_rate": 2e-3}
+    with pytest.raises(
+        ValueError, match=r"^final_learning_rate must be at most learning_rate=0.001"
+    ):
+        unhooked.TrainConfig.from_dict(values)
+    unhooked.TrainConfig.from_dict({**BASE, "final_learning_rate": BASE["learning_rate"]})
+    # The constant schedule knows no final step size.
+    unhooked.TrainConfig.from_dict({**values, "schedule": "constant"})
+
+
 def test_whole_numbers_may_stand_for_floats():
     config = TrainConfig.from_dict({**BASE, "learning_rate": 1, "grad_clip": 2})
     assert config.to_dict()["learning_rate"] == 1.0

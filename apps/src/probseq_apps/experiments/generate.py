@@ -10,7 +10,7 @@ from probseq.metrics.image import FeatureExtractor, FeatureMoments
 from probseq_apps.data.generation import GenerationData
 from probseq_apps.experiments.folders import check_folder, default_folder
 from probseq_apps.experiments.generate_arms import Arm, run_name
-from probseq_apps.experiments.generate_draw import draw_run
+from probseq_apps.experiments.generate_draw import draw_run, restore_samples
 from probseq_apps.experiments.generate_evaluation import evaluate_generation, reference_moments
 from probseq_apps.experiments.generate_features import make_extractor
 from probseq_apps.experiments.generate_files import (
@@ -98,6 +98,7 @@ def generate(
         _announce(settings, data, folder)
         with tell_how_to_resume("run", folder, options):
             _run_jobs(settings, data, folder, jobs, recipe)
+            restore_samples(settings, folder)
             print(_report(settings, data, folder, jobs, recipe))
     return folder
 
@@ -204,6 +205,9 @@ def _report(
 def _announce(settings: GenerateSettings, data: GenerationData, folder: Path) -> None:
     device = distributed.resolve_device(settings.machine.device)
     arms = ", ".join(arm.name for arm in settings.arms)
+    asked = settings.evaluation.num_images
+    if asked is not None and asked > len(data.test):
+        print(f"num_images={asked:,}: all {len(data.test):,} test images are reconstructed")
     print(
         f"{data.name}: {len(data.train):,} training and {len(data.test):,} test images of "
         f"{data.channels}x{data.image_size}x{data.image_size}; {arms}; stems "

@@ -1,6 +1,6 @@
 """Pictures of `probseq generate`: which are drawn, and of what."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -8,13 +8,17 @@ from jaxtyping import Float
 from torch import Tensor
 
 from probseq_apps.data.generation import GenerationData, to_unit
-from probseq_apps.experiments.generate_arms import prior_name
+from probseq_apps.experiments.generate_arms import Arm, prior_name
 from probseq_apps.experiments.generate_files import (
     prior_folder,
+    result_file,
     samples_file,
     tokenizer_folder,
 )
-from probseq_apps.experiments.generate_sample import Samples
+from probseq_apps.experiments.generate_groups import StemName
+from probseq_apps.experiments.generate_prior import open_prior
+from probseq_apps.experiments.generate_prior_groups import PriorName
+from probseq_apps.experiments.generate_sample import Samples, draw_samples
 from probseq_apps.experiments.generate_settings import GenerateSettings
 from probseq_apps.experiments.generate_tokenizer import open_tokenizer, video_config
 from probseq_apps.report.generate_curves import save_summary, save_training_curves
@@ -26,6 +30,7 @@ from probseq_apps.report.generate_pictures import (
     save_theorem,
 )
 from probseq_apps.report.generate_results import Result
+from probseq_apps.training.distributed import resolve_device
 from probseq_apps.training.schedule import derive_seed
 from pseudovideo.corruptions import pseudo_videos
 
@@ -60,6 +65,51 @@ def draw_run(
     drawn += _draw_samples(settings, folder)
     drawn += _draw_curves(settings, folder)
     return drawn
+
+
+def restore_samples(settings: GenerateSettings, folder: Path) -> None:
+    """Draw samples anew that `draw_run` needs and that were deleted; they have the same seed.
+
+    Args:
+        settings: what was compared.
+        folder: of the experiment.
+
+    Raises:
+        FileNotFoundError: their tokenizer or prior is gone, too.
+        ValueError: the files of one of them are damaged.
+    """
+    device = resolve_device(settings.machine.device)
+    seed = settings.seeds[0]
+    for prior, arm, stem in _priors(settings):
+        file = samples_file(folder, prior, arm.name, stem, seed)
+        if file.exists():
+            continue
+        name = prior_name(prior, arm.name, stem, seed)
+        print(f"samples of {name} are not there and are drawn anew", flush=True)
+        try:
+            tokenizer = open_tokenizer(tokenizer_folder(folder, arm.name, stem, seed)).tokenizer
+            model = open_prior(prior_folder(folder, prior, arm.name, stem, seed)).prior
+        except FileNotFoundError as error:
+            result = result_file(folder, arm.name, stem, seed)
+            raise FileNotFoundError(
+                f"{error}; delete {result} and resume, so that all of this arm is made anew"
+            ) from error
+        draw_samples(
+            model.to(device),
+            tokenizer.to(device),
+            settings.evaluation.num_samples,
+            settings.sampling,
+            seed=derive_seed(seed, f"{prior} samples"),
+        ).save(file)
+
+
+def _priors(settings: GenerateSettings) -> Iterator[tuple[PriorName, Arm, StemName]]:
+    """All priors with arm and stem of their tokenizers."""
+    for prior in settings.priors.prior:
+        for stem in settings.stem:
+            for arm in settings.arms:
+                if settings.has_priors(arm, stem):
+                    yield prior, arm, stem
 
 
 def draw_samples_of(samples: Samples, plots: Path, name: str) -> list[Path]:
@@ -116,13 +166,10 @@ def _reconstruct(folder: Path, images: Float[Tensor, "n c h w"]) -> Float[Tensor
 
 def _draw_samples(settings: GenerateSettings, folder: Path) -> list[Path]:
     seed, drawn = settings.seeds[0], list[Path]()
-    for prior in settings.priors.prior:
-        for stem in settings.stem:
-            for arm in settings.arms:
-                if settings.has_priors(arm, stem):
-                    samples = Samples.load(samples_file(folder, prior, arm.name, stem, seed))
-                    name = f"samples-{prior_name(prior, arm.name, stem, seed)}"
-                    drawn += draw_samples_of(samples, folder / PLOTS, name)
+    for prior, arm, stem in _priors(settings):
+        samples = Samples.load(samples_file(folder, prior, arm.name, stem, seed))
+        name = f"samples-{prior_name(prior, arm.name, stem, seed)}"
+        drawn += draw_samples_of(samples, folder / PLOTS, name)
     return drawn
 
 
@@ -138,10 +185,7 @@ def _draw_curves(settings: GenerateSettings, folder: Path) -> list[Path]:
         f"{arm.name}, {stem}, {prior}": [
             prior_folder(folder, prior, arm.name, stem, seed) for seed in settings.seeds
         ]
-        for prior in settings.priors.prior
-        for stem in settings.stem
-        for arm in settings.arms
-        if settings.has_priors(arm, stem)
+        for prior, arm, stem in _priors(settings)
     }
     drawn = save_training_curves(tokenizers, folder / PLOTS)
     return drawn + (save_training_curves(priors, folder / PLOTS, name="prior") if priors else [])

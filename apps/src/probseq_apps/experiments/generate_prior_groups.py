@@ -135,10 +135,10 @@ class PriorChoice:
     prior: tuple[PriorName, ...] = ("autoregressive", "masked")
     """Priors to train; none for reconstruction only."""
     prior_arms: tuple[ArmKind, ...] = ("frames", "patch")
-    """Tokenizers to train them on: frames (those of --frames), patch (the control with half
-    patches), repeat (the control with identical frames)."""
+    """Tokenizers to train them on, where the run has them: frames (those of --frames), patch (the
+    control with half patches), repeat (the control with identical frames)."""
     prior_stem: tuple[StemName, ...] = ("plain",)
-    """Stems of those tokenizers."""
+    """Stems of those tokenizers, among --stem."""
 
     def __post_init__(self) -> None:
         """Refuse repetitions.

@@ -236,6 +236,23 @@ class GenerateSettings:
             )
         for prior in self.priors.prior:
             self.one_prior("", prior, seed=0)
+        if self.priors.prior:
+            self._check_prior_choice()
+
+    def _check_prior_choice(self) -> None:
+        """Refuse priors on tokenizers that aren't trained; of several arms some may be missing."""
+        choice = self.priors
+        if not set(choice.prior_stem) <= set(self.stem) or not choice.prior_stem:
+            raise ValueError(
+                f"prior_stem must be among stem={', '.join(self.stem)}, got "
+                f"{', '.join(choice.prior_stem) or 'none'}: name trained ones, or no prior"
+            )
+        kinds = tuple(dict.fromkeys(arm.kind for arm in self.arms))
+        if not set(choice.prior_arms) & set(kinds):
+            raise ValueError(
+                f"prior_arms must name an arm of this run ({', '.join(kinds)}), got "
+                f"{', '.join(choice.prior_arms) or 'none'}: name one that is trained, or no prior"
+            )
 
     @property
     def arms(self) -> tuple[Arm, ...]:

@@ -81,6 +81,11 @@ class TrainConfig:
         for name in ("final_learning_rate", "weight_decay"):
             _check_float(name, getattr(self, name), positive=False)
         _check_float("learning_rate", self.learning_rate, positive=True)
+        if self.schedule != "constant" and self.final_learning_rate > self.learning_rate:
+            raise ValueError(
+                f"final_learning_rate must be at most learning_rate={self.learning_rate}, "
+                f"got {self.final_learning_rate}"
+            )
         if self.grad_clip is not None:
             _check_float("grad_clip", self.grad_clip, positive=True)
         for name, kind in (
