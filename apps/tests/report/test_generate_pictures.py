@@ -54,6 +54,38 @@ def test_a_grid_holds_each_image_in_reading_order(tmp_path, c):
     assert (found[64:66] == 255).all()
 
 
+def test_a_title_stands_above_a_grid_and_changes_no_image(tmp_path):
+    images = random_images(4, size=64)
+    title = "masked prior, 8-frame, stem plain, seed 0"
+    found = pixels(save_sample_grid(images, tmp_path / "titled.png", title=title))
+    plain = pixels(save_sample_grid(images, tmp_path / "plain.png"))
+    # The title, in two lines, is wider than so small a grid, whose place is the one with its pixels.
+    height = found.shape[0] - 9 - 130
+    assert height > 30
+    inner = plain[8:-8, 8:-8]
+    rows, columns, _ = inner.shape
+    places = [
+        found[top : top + rows, left : left + columns]
+        for top in range(height + 4, height + 13)
+        for left in range((found.shape[1] - columns) // 2 - 4, (found.shape[1] - columns) // 2 + 5)
+    ]
+    assert any(np.array_equal(place, inner) for place in places)
+    assert (found[:height] < 128).any()
+
+
+def test_rows_have_titles_above_their_heads(tmp_path):
+    videos = random_images(2)[:, None].expand(2, 5, 1, 16, 16)
+    plain = pixels(save_pseudo_videos(videos, tmp_path / "plain.png"))
+    titled = pixels(save_pseudo_videos(videos, tmp_path / "titled.png", title="masked, seed 0"))
+    assert titled.shape[1] == plain.shape[1]
+    assert titled.shape[0] > plain.shape[0] + 15
+    np.testing.assert_array_equal(titled[-150:], plain[-150:])
+    arms = {"1-frame": random_images(4)}
+    plain = pixels(save_reconstructions(random_images(4), arms, tmp_path / "a.png"))
+    file = save_reconstructions(random_images(4), arms, tmp_path / "b.png", title="stem plain")
+    assert len(pixels(file)) > len(plain) + 15
+
+
 def test_a_grid_is_square_by_default_and_clamps(tmp_path):
     found = pixels(save_sample_grid(torch.full((9, 1, 64, 64), 1.7), tmp_path / "grid.png"))
     assert found.shape == (64 * 3 + 4, 64 * 3 + 4, 3)

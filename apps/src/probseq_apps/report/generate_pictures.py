@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 from jaxtyping import Float, UInt8
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from PIL import Image
@@ -30,6 +31,12 @@ _NOISE: dict[CorruptionKind, str] = {
     "high-order-noise": "high-order noise",
     "matched-noise": "first-order noise, matched levels",
 }
+_THEOREM = (
+    "Theorem 5.4.1: the best predictions of noise videos of Gaussian images with this data set's "
+    "covariance,\nwhatever corruption the run itself used"
+)
+# Of titles in points, the width of a letter as a share of that, and the fewest letters of a line.
+_TITLE_SIZE, _LETTER, _TITLE_LETTERS = 9, 0.6, 28
 # A video's last frame stays for so many frames: it is the image.
 _HOLD = 4
 # The covariance of more images has eigenvalues that take minutes.
@@ -37,7 +44,11 @@ _SPECTRUM_IMAGES = 2000
 
 
 def save_sample_grid(
-    images: Float[Tensor, "n c h w"], file: Path, *, columns: int | None = None
+    images: Float[Tensor, "n c h w"],
+    file: Path,
+    *,
+    columns: int | None = None,
+    title: str | None = None,
 ) -> Path:
     """Write images in a grid, as PNG.
 
@@ -45,17 +56,30 @@ def save_sample_grid(
         images: in -1..1, grey or colour; values beyond are clamped.
         file: the file; its folder is made.
         columns: images in a row; by default as many as there are rows.
+        title: stands above them, such as what drew them; without one the file holds the images
+            alone, pixel for pixel.
 
     Raises:
         ValueError: no images, or neither grey nor colour.
     """
     _check("images", images, 4)
-    _save(Image.fromarray(_tiles(images, columns or _side(len(images)))), file)
+    canvas = _tiles(images, columns or _side(len(images)))
+    file.parent.mkdir(parents=True, exist_ok=True)
+    if title is None:
+        Image.fromarray(canvas).save(file)
+    else:
+        figure, axes = _figure(canvas, title)
+        axes.set_axis_off()
+        _save(figure, file)
     return file
 
 
 def save_reconstructions(
-    truth: Float[Tensor, "n c h w"], arms: Mapping[str, Float[Tensor, "n c h w"]], file: Path
+    truth: Float[Tensor, "n c h w"],
+    arms: Mapping[str, Float[Tensor, "n c h w"]],
+    file: Path,
+    *,
+    title: str | None = None,
 ) -> Path:
     """Write images above what each arm makes of them, as PNG.
 
@@ -63,6 +87,7 @@ def save_reconstructions(
         truth: images in -1..1.
         arms: the same images reconstructed, by label.
         file: the file; its folder is made.
+        title: stands above them, such as what all arms share.
 
     Raises:
         ValueError: no images, or an arm has others.
@@ -75,15 +100,18 @@ def save_reconstructions(
                 f"{tuple(images.shape)}"
             )
     rows = {"truth": truth, **arms}
-    return _save_rows(list(rows), list(rows.values()), file)
+    return _save_rows(list(rows), list(rows.values()), file, title=title)
 
 
-def save_pseudo_videos(videos: Float[Tensor, "n T c h w"], file: Path) -> Path:
+def save_pseudo_videos(
+    videos: Float[Tensor, "n T c h w"], file: Path, *, title: str | None = None
+) -> Path:
     """Write videos as strips, one below the other, the image on the right, as PNG.
 
     Args:
         videos: in -1..1; noise beyond is clamped.
         file: the file; its folder is made.
+        title: stands above them, such as what drew them.
 
     Raises:
         ValueError: no videos, or neither grey nor colour.
@@ -91,7 +119,7 @@ def save_pseudo_videos(videos: Float[Tensor, "n T c h w"], file: Path) -> Path:
     _check("videos", videos, 5)
     frames = videos.shape[1]
     heads = [str(frame) for frame in range(1, frames)] + ["image"]
-    return _save_rows([""] * len(videos), list(videos), file, heads)
+    return _save_rows([""] * len(videos), list(videos), file, heads, title=title)
 
 
 def save_gif(
@@ -149,7 +177,7 @@ def save_theorem(
         for kind, label in _NOISE.items()
     }
     file.parent.mkdir(parents=True, exist_ok=True)
-    theorem_plot(errors).savefig(file)
+    theorem_plot(errors, title=_THEOREM).savefig(file)
     return file
 
 
@@ -183,23 +211,20 @@ def _tiles(images: Tensor, columns: int, least: int = _LEAST_CELL) -> UInt8[np.n
     return canvas
 
 
-def _save(picture: Image.Image, file: Path) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    picture.save(file)
-
-
 def _save_rows(
-    labels: Sequence[str], rows: Sequence[Tensor], file: Path, heads: Sequence[str] = ()
+    labels: Sequence[str],
+    rows: Sequence[Tensor],
+    file: Path,
+    heads: Sequence[str] = (),
+    *,
+    title: str | None = None,
 ) -> Path:
     """Rows of images with a label each, and heads above the columns."""
     strips = [_tiles(row, len(row), _LEAST_LABELLED) for row in rows]
     height, width, _ = strips[0].shape
     gap = np.full((_GAP, width, 3), 255, np.uint8)
     canvas = np.concatenate([part for strip in strips for part in (strip, gap)][:-1])
-    figure = Figure(figsize=(width / _DPI, len(canvas) / _DPI), dpi=_DPI)
-    FigureCanvasAgg(figure)
-    axes = figure.add_axes((0.0, 0.0, 1.0, 1.0))
-    axes.imshow(canvas)
+    figure, axes = _figure(canvas, title)
     lines = [textwrap.fill(label, _LETTERS) for label in labels]
     axes.set_yticks([(height + _GAP) * row + height / 2 for row in range(len(rows))], lines)
     cell = (width + _GAP) / len(rows[0])
@@ -207,6 +232,23 @@ def _save_rows(
     axes.tick_params(length=0, labelsize=8, labeltop=True, labelbottom=False)
     axes.spines[:].set_visible(False)
     file.parent.mkdir(parents=True, exist_ok=True)
+    _save(figure, file)
+    return file
+
+
+def _figure(canvas: UInt8[np.ndarray, "y x 3"], title: str | None) -> tuple[Figure, Axes]:
+    """A figure that a picture fills, below a title in as many lines as its width asks for."""
+    height, width, _ = canvas.shape
+    figure = Figure(figsize=(width / _DPI, height / _DPI), dpi=_DPI)
+    FigureCanvasAgg(figure)
+    axes = figure.add_axes((0.0, 0.0, 1.0, 1.0))
+    axes.imshow(canvas)
+    if title is not None:
+        letters = max(_TITLE_LETTERS, int(72 * width / _DPI / (_LETTER * _TITLE_SIZE)))
+        axes.set_title(textwrap.fill(title, letters), fontsize=_TITLE_SIZE)
+    return figure, axes
+
+
+def _save(figure: Figure, file: Path) -> None:
     # The images fill the figure, and the file grows by what the labels take.
     figure.savefig(file, bbox_inches="tight", pad_inches=0.06)
-    return file

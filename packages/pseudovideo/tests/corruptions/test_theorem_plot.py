@@ -28,10 +28,32 @@ def test_lines_are_the_errors():
     assert gains.max() > 1
 
 
-def test_titles_and_labels_have_room():
-    figure = theorem_plot({"first-order-noise": errors("first-order-noise")})
+@pytest.mark.parametrize(
+    ("num_frames", "ticks"),
+    [
+        (2, ["image"]),
+        (6, ["2", "3", "4", "5", "image"]),
+        (18, ["2", "5", "8", "11", "14", "image"]),
+    ],
+)
+def test_the_last_frame_is_called_the_image(num_frames, ticks):
+    middle = theorem_plot({"a": errors("high-order-noise", num_frames)}).axes[1]
+    assert [label.get_text() for label in middle.get_xticklabels()] == ticks
+    assert middle.get_xticks()[-1] == num_frames
+
+
+@pytest.mark.parametrize("title", [None, "Theorem 5.4.1: videos of noise\non Gaussian images"])
+@pytest.mark.parametrize("num_frames", [6, 18])
+def test_titles_and_labels_have_room(title, num_frames):
+    found = {"first-order-noise": errors("first-order-noise", num_frames)}
+    figure = theorem_plot(found, title=title)
     figure.canvas.draw()
+    assert figure.get_suptitle() == (title or "")
     boxes = [panel.get_tightbbox() for panel in figure.axes]
+    boxes += [text.get_window_extent() for text in figure.texts]
+    ticks = [label.get_window_extent() for label in figure.axes[1].get_xticklabels()]
+    for place, box in enumerate(ticks):
+        assert not any(box.overlaps(other) for other in ticks[place + 1 :])
     boxes += [legend.get_window_extent() for legend in figure.legends]
     for place, box in enumerate(boxes):
         assert not any(box.overlaps(other) for other in boxes[place + 1 :])

@@ -22,15 +22,22 @@ _STYLES: tuple[dict[str, Any], ...] = (
 )
 
 
-def theorem_plot(errors: Mapping[str, PredictionErrors]) -> "Figure":
+_FALL = "Fall of the squared error (%)\nagainst knowing one frame"
+# Ticks of an axis of frames.
+_TICKS = 8
+
+
+def theorem_plot(errors: Mapping[str, PredictionErrors], *, title: str | None = None) -> "Figure":
     """What longer contexts are worth: exact errors of Gaussian videos, one line for each kind.
 
     Left: by how much the image's error falls when more of the frames next to it are known. Middle:
-    the same for every frame, its context against the frame before it alone. Right: the image's
-    error when the first k frames are known, as after a first window that is generated jointly.
+    the same for every frame, its context against the frame before it alone; the last frame is the
+    image itself, which the frame before it all but shows. Right: the image's error when the first k
+    frames are known, as after a first window that is generated jointly.
 
     Args:
         errors: what `prediction_errors` gives, by name; 1 to 4 videos of equal length.
+        title: stands above the panels, such as whose covariance it is.
 
     Returns:
         A figure with three panels; save it with `figure.savefig(path)`.
@@ -49,25 +56,30 @@ def theorem_plot(errors: Mapping[str, PredictionErrors]) -> "Figure":
     agg = require("matplotlib.backends.backend_agg", extra="plots", distribution="pseudovideo")
     ticker = require("matplotlib.ticker", extra="plots", distribution="pseudovideo")
     steps = lengths.pop()
-    figure = figures.Figure(figsize=(10.5, 3.6), dpi=150)
+    figure = figures.Figure(figsize=(10.8, 3.6 if title is None else 4.0), dpi=150)
     figure.set_layout_engine("constrained", w_pad=0.1, h_pad=0.06)
     agg.FigureCanvasAgg(figure)
+    if title is not None:
+        figure.suptitle(title, fontsize=10.5)
     left, middle, right = figure.subplots(1, 3)
     known = range(1, steps + 1)
     _draw(left, errors, known, lambda found: _gain(found.from_nearest, found.from_nearest[0]))
-    _finish(left, "Image, against one known frame", "Known frames next to it", "Error falls by (%)")
+    _finish(left, "The image, from frames next to it", "Known frames next to the image", _FALL)
     _draw(
         middle,
         errors,
         range(2, steps + 2),
         lambda found: _gain(found.next_frame, found.next_from_one),
     )
-    _finish(middle, "Each frame, against one known frame", "Frame", "Error falls by (%)")
+    _finish(middle, "Each frame, from frames before it", "Predicted frame", _FALL)
     _draw(right, errors, known, lambda found: found.from_first)
-    _finish(right, "Image, from the first frames", "Known first frames", "Squared error per pixel")
+    _finish(
+        right, "The image, from the first frames", "Known first frames", "Squared error per pixel"
+    )
     right.set_yscale("log")
-    for panel in (left, middle, right):
-        panel.xaxis.set_major_locator(ticker.MaxNLocator(integer=True, nbins=8))
+    for panel in (left, right):
+        panel.xaxis.set_major_locator(ticker.MaxNLocator(integer=True, nbins=_TICKS))
+    _name_last_frame(middle, steps + 1)
     for panel in (left, middle):
         # A line of zeros gets an axis of its own size otherwise.
         panel.set_ylim(bottom=min(0.0, panel.get_ylim()[0]), top=max(0.1, panel.get_ylim()[1]))
@@ -91,6 +103,14 @@ def _draw(
 ) -> None:
     for (name, found), style in zip(errors.items(), _STYLES, strict=False):
         panel.plot(places, values(found).cpu(), label=name, linewidth=1.6, **style)
+
+
+def _name_last_frame(panel: "Axes", last: int) -> None:
+    """Ticks of frames 2..last, of which the last is the image."""
+    stride = -(-last // _TICKS)
+    # A tick too close to the last one would meet its name.
+    others = [frame for frame in range(2, last, stride) if last - frame >= stride]
+    panel.set_xticks([*others, last], [*map(str, others), "image"])
 
 
 def _finish(panel: "Axes", title: str, x_label: str, y_label: str) -> None:
