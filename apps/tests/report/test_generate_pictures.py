@@ -59,7 +59,7 @@ def test_a_title_stands_above_a_grid_and_changes_no_image(tmp_path):
     title = "masked prior, 8-frame, stem plain, seed 0"
     found = pixels(save_sample_grid(images, tmp_path / "titled.png", title=title))
     plain = pixels(save_sample_grid(images, tmp_path / "plain.png"))
-    # The title, in two lines, is wider than so small a grid, whose place is the one with its pixels.
+    # The title is wider than so small a grid, whose place is the one with its pixels.
     height = found.shape[0] - 9 - 130
     assert height > 30
     inner = plain[8:-8, 8:-8]
