@@ -1,10 +1,12 @@
 """`probseq generate`: what is refused, when, and with which words."""
 
+import json
 import shlex
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,9 +16,11 @@ from PIL import Image
 
 from probseq_apps.cli import main
 from probseq_apps.cli_generate import parse_generate
-from probseq_apps.experiments.generate_settings import saved_prior
+from probseq_apps.experiments.generate_prior_groups import SamplingSettings
+from probseq_apps.experiments.generate_settings import generate_config, saved_prior
 from probseq_apps.experiments.generate_stop import resume_command
 from probseq_apps.experiments.settings import RunOptions
+from probseq_apps.recipes.generate import load_generate_recipe
 
 TELL_TORCH = """
 import sys
@@ -86,6 +90,7 @@ def test_unknown_names_exit_2_with_the_nearest_before_torch_is_imported(argument
         (["prior"], "tokenizer must be given"),
         (["sample", "--tokenizer", "x"], "prior must be given"),
         (["evaluate"], "samples or tokenizer"),
+        (["evaluate", "--tokenizer", "t", "--num-images", "1"], "num_images must be at least 2"),
         (["run", "--resume"], "run_dir"),
     ],
 )
@@ -143,6 +148,70 @@ def test_every_setting_comes_from_the_recipe_and_flags_override_it():
     assert parse_generate(["run", "--data", "folder:mine"]).recipe == "folder-small"
 
 
+def test_a_shorter_training_has_a_shorter_warm_up_unless_that_is_named():
+    recipe = load_generate_recipe("cifar10-small").training
+    assert (recipe.steps, recipe.warmup_steps) == (1200, 100)
+    for flags, steps, warmup in (
+        (["--steps", "40"], 40, 3),
+        (["--steps=2400"], 2400, 100),
+        (["--steps", "40", "--warmup-steps", "30"], 40, 30),
+    ):
+        for step in ("run", "tokenizer"):
+            found = parse_generate([step, "--data", "cifar10", *flags]).settings.training
+            assert (found.steps, found.warmup_steps) == (steps, warmup)
+    recipe = load_generate_recipe("digits-small")
+    whole, steps = recipe.prior_training.prior_warmup_steps, recipe.masked.masked_steps
+    flags = ["--masked-steps", str(steps // 2)]
+    for command in (["run"], ["prior", "--tokenizer", "t", "--prior", "masked"]):
+        settings = parse_generate([*command, *flags]).settings
+        training = settings.prior_training if command == ["run"] else settings.training
+        assert training.prior_warmup_steps == whole // 2
+
+
+def store(folder, config):
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+
+
+def test_samples_are_drawn_and_measured_as_in_the_run_or_the_recipe(tmp_path):
+    run = load_generate_recipe("mnist-small")
+    one = {"experiment": "generate-prior", "recipe": "mnist-small"}
+    prior = one | {"settings": run.one_prior("t", "masked", 0).to_dict()}
+    tokenizer = {"experiment": "generate-tokenizer", "recipe": "mnist-small"}
+    tokenizer |= {"settings": run.one_tokenizer(run.arms[0], "plain", 0).to_dict()}
+    store(tmp_path / "prior", prior)
+    store(tmp_path / "tokenizer", tokenizer)
+    features = replace(run.evaluation.features, classifier_steps=7)
+    other = replace(
+        run,
+        sampling=SamplingSettings(temperature=0.7, top_k=3),
+        evaluation=replace(run.evaluation, features=features),
+    )
+    store(tmp_path / "run", generate_config("mnist-small", other))
+    store(tmp_path / "run" / "priors" / "p", prior)
+    store(tmp_path / "run" / "tokenizers" / "t", tokenizer)
+
+    def sampling(folder, *flags):
+        arguments = ["sample", "--tokenizer", "t", "--prior", str(tmp_path / folder), *flags]
+        return parse_generate(arguments).settings.sampling
+
+    assert run.sampling != SamplingSettings()
+    assert sampling("prior") == run.sampling
+    assert sampling("prior", "--temperature", "0.5") == replace(run.sampling, temperature=0.5)
+    assert sampling("run/priors/p") == other.sampling
+    assert sampling("nowhere") == SamplingSettings()
+
+    def steps(flag, part, *flags):
+        arguments = ["evaluate", flag, str(tmp_path / part), *flags]
+        return parse_generate(arguments).settings.features.classifier_steps
+
+    assert steps("--tokenizer", "tokenizer") == run.evaluation.features.classifier_steps != 300
+    assert steps("--tokenizer", "run/tokenizers/t") == 7
+    assert steps("--samples", "run/samples/s.npz") == 7
+    assert steps("--samples", "run/samples/s.npz", "--classifier-steps", "9") == 9
+    assert steps("--samples", "samples.npz", "--data", "cifar10") == 300
+
+
 def test_the_steps_one_by_one_and_what_each_refuses(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     for frames, codes, folder in (("2", "8", "t"), ("1", "9", "u")):
@@ -170,10 +239,24 @@ def test_the_steps_one_by_one_and_what_each_refuses(tmp_path, monkeypatch, capsy
 
     measure = ["generate", "evaluate", "--samples", "s/samples.npz", "--tokenizer", "t", *DEVICE]
     capsys.readouterr()
-    assert main([*measure, "--classifier-steps", "3", "--run-dir", "e"]) == 0
-    out = capsys.readouterr().out
-    assert '"FD(classifier)"' in out
-    assert '"psnr"' in out
+    measure += ["--classifier-steps", "3", "--num-images", "20", "--run-dir", "e"]
+    assert main(measure) == 0
+    captured = capsys.readouterr()
+    found = json.loads(captured.out)
+    assert found["generation"]["fd_name"] == "FD(classifier)"
+    assert found["reconstruction"]["num_images"] == 20
+    assert json.loads((tmp_path / "e" / "metrics.json").read_text("utf-8")) == found
+    assert "e/metrics.json" in captured.err
+    assert main(measure) == 1
+    assert "overwrite" in capsys.readouterr().err
+    classifier = tmp_path / "e" / "classifier" / "finished.json"
+    before = classifier.stat().st_mtime_ns
+    assert main([*measure, "--overwrite"]) == 0
+    assert json.loads(capsys.readouterr().out) == found
+    assert classifier.stat().st_mtime_ns == before
+    assert main([*sample, "--tokenizer", "t", "--num", "1", "--run-dir", "one"]) == 0
+    assert main(["generate", "evaluate", "--samples", "one/samples.npz", *DEVICE]) == 1
+    assert "at least 2 images" in capsys.readouterr().err
     assert main(["generate", "evaluate", "--samples", "nothing.npz", *DEVICE]) == 1
     assert "samples" in capsys.readouterr().err
 

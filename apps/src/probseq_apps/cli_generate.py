@@ -2,9 +2,10 @@
 
 import signal
 import sys
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Annotated
 
@@ -13,6 +14,7 @@ from tyro.conf import OmitArgPrefixes, arg
 
 from probseq_apps.cli_arguments import Command, refuse, value_of
 from probseq_apps.data.names import check_generation_name, unknown_name_message
+from probseq_apps.experiments.generate_groups import FeatureSettings
 from probseq_apps.experiments.generate_settings import (
     EvaluateSettings,
     GenerateSettings,
@@ -121,7 +123,11 @@ class GeneratePrior:
 
 @dataclass(frozen=True, kw_only=True)
 class GenerateSample:
-    """Draw images: a grid and strips of frames as PNG, a film as GIF, all frames as .npz."""
+    """Draw images: a grid and strips of frames as PNG, a film as GIF, all frames as .npz.
+
+    The defaults of the sampling are those of the run that --prior lies in, else of the recipe that
+    it was trained with.
+    """
 
     settings: Annotated[SampleSettings, arg(name="")] = field(default_factory=SampleSettings)
     run: Annotated[RunOptions, arg(name="")] = field(default_factory=RunOptions)
@@ -141,7 +147,11 @@ class GenerateSample:
 
 @dataclass(frozen=True, kw_only=True)
 class GenerateEvaluate:
-    """Measure how far samples or reconstructions are from real images; prints JSON."""
+    """Measure how far samples or reconstructions are from real images.
+
+    Prints JSON, and stores it as metrics.json. The classifier is trained as long as in the run that
+    the tokenizer or the samples lie in, else as in their recipe.
+    """
 
     settings: Annotated[EvaluateSettings, arg(name="")]
     run: Annotated[RunOptions, arg(name="")] = field(default_factory=RunOptions)
@@ -216,7 +226,10 @@ def _parse_prior(arguments: list[str]) -> GeneratePrior:
 
 def _parse_sample(arguments: list[str]) -> GenerateSample:
     command = tyro.cli(
-        OmitArgPrefixes[GenerateSample], prog="probseq generate sample", args=arguments
+        OmitArgPrefixes[GenerateSample],
+        prog="probseq generate sample",
+        args=arguments,
+        default=_default_sample(arguments),
     )
     _required("tokenizer", command.settings.tokenizer, "the folder of a trained tokenizer")
     _required("prior", command.settings.prior, "the folder of a trained prior")
@@ -224,9 +237,10 @@ def _parse_sample(arguments: list[str]) -> GenerateSample:
 
 
 def _parse_evaluate(arguments: list[str]) -> GenerateEvaluate:
-    return tyro.cli(
-        OmitArgPrefixes[GenerateEvaluate], prog="probseq generate evaluate", args=arguments
-    )
+    prog, default = "probseq generate evaluate", _default_evaluate(arguments)
+    if default is None:
+        return tyro.cli(OmitArgPrefixes[GenerateEvaluate], prog=prog, args=arguments)
+    return tyro.cli(OmitArgPrefixes[GenerateEvaluate], prog=prog, args=arguments, default=default)
 
 
 def _required(name: str, value: str, what: str) -> None:
@@ -278,8 +292,88 @@ def _default_prior(arguments: Sequence[str]) -> GeneratePrior:
             found = saved_tokenizer(Path(tokenizer))
             recipe = None if found is None else found[0]
     recipe = recipe or "digits-small"
-    settings = load_generate_recipe(recipe).one_prior(tokenizer, "autoregressive", seed=0)
-    return GeneratePrior(recipe=recipe, settings=settings)
+    settings = _shorter(load_generate_recipe(recipe), arguments)
+    one = settings.one_prior(tokenizer, "autoregressive", seed=0)
+    return GeneratePrior(recipe=recipe, settings=one)
+
+
+def _default_sample(arguments: Sequence[str]) -> GenerateSample:
+    """What `generate sample` does where no flag says otherwise: what drew a run's own samples."""
+    prior = value_of("--prior", arguments)
+    found = None if prior is None else _made_with(Path(prior), saved_prior)
+    return GenerateSample(
+        settings=SampleSettings() if found is None else SampleSettings(sampling=found.sampling)
+    )
+
+
+def _default_evaluate(arguments: Sequence[str]) -> GenerateEvaluate | None:
+    """What `generate evaluate` does where no flag says otherwise: with the classifier of a run.
+
+    Returns:
+        None where nothing is named that could be measured.
+    """
+    tokenizer, samples = value_of("--tokenizer", arguments), value_of("--samples", arguments)
+    if tokenizer is not None:
+        found = _made_with(Path(tokenizer), saved_tokenizer)
+    elif samples is not None:
+        found = _made_with(Path(samples), saved_generate)
+    else:
+        return None
+    if found is None:
+        data = value_of("--data", arguments) or "digits"
+        found = load_generate_recipe(generate_recipe_name(data))
+    steps = found.evaluation.features.classifier_steps
+    features = FeatureSettings(classifier_steps=steps)
+    return GenerateEvaluate(
+        settings=EvaluateSettings(samples=samples, tokenizer=tokenizer, features=features)
+    )
+
+
+def _made_with(
+    part: Path, saved: Callable[[Path], tuple[str, object] | None]
+) -> GenerateSettings | None:
+    """Settings of the run that a tokenizer, a prior or samples lie in, else of their recipe.
+
+    Args:
+        part: its folder or file.
+        saved: reads recipe and settings of the folder.
+
+    Returns:
+        None where nothing tells; a part that cannot be read is refused when the command runs.
+    """
+    with suppress(ValueError, OSError):
+        run = saved_generate(part.resolve().parent.parent)
+        if run is not None:
+            return run[1]
+        own = saved(part)
+        return None if own is None else load_generate_recipe(own[0])
+    return None
+
+
+def _shorter(settings: GenerateSettings, arguments: Sequence[str]) -> GenerateSettings:
+    """A recipe whose warm-ups are shortened as much as flags shorten the training.
+
+    Warm-ups that flags name count as named, and those of longer trainings stay.
+    """
+    training, priors = settings.training, settings.prior_training
+    share = _share("--steps", training.steps, arguments)
+    prior_share = min(
+        _share("--ar-steps", settings.autoregressive.ar_steps, arguments),
+        _share("--masked-steps", settings.masked.masked_steps, arguments),
+    )
+    return replace(
+        settings,
+        training=replace(training, warmup_steps=int(training.warmup_steps * share)),
+        prior_training=replace(
+            priors, prior_warmup_steps=int(priors.prior_warmup_steps * prior_share)
+        ),
+    )
+
+
+def _share(flag: str, steps: int, arguments: Sequence[str]) -> Fraction:
+    """Which part of a recipe's steps a flag leaves; a number that is none is refused later."""
+    given = value_of(flag, arguments) or ""
+    return min(Fraction(int(given), steps), Fraction(1)) if given.isdecimal() else Fraction(1)
 
 
 def _recipe_for(arguments: Sequence[str]) -> tuple[str, GenerateSettings]:
@@ -287,7 +381,7 @@ def _recipe_for(arguments: Sequence[str]) -> tuple[str, GenerateSettings]:
     if data is not None:
         check_generation_name(data)
     recipe = recipe or generate_recipe_name(data or "digits")
-    settings = load_generate_recipe(recipe)
+    settings = _shorter(load_generate_recipe(recipe), arguments)
     return recipe, for_images(settings, data or settings.data)
 
 

@@ -321,6 +321,7 @@ def test_samples_are_compared_with_training_images_and_test_images_as_if_they_we
         "make_extractor": lambda *_, **__: RandomConvolution(1),
         "run_arm": arm_of,
         "floor_result": lambda *_: {"arm": FLOOR},
+        "restore_samples": lambda *_: None,
         "write_generate_report": lambda *_, **__: "told",
     }
     for name, value in replaced.items():

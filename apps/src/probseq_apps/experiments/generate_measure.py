@@ -1,6 +1,7 @@
 """`probseq generate sample` and `probseq generate evaluate`."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from probseq_apps.experiments.generate_evaluation import (
     reference_moments,
 )
 from probseq_apps.experiments.generate_features import make_extractor
+from probseq_apps.experiments.generate_files import CLASSIFIER, write_result
 from probseq_apps.experiments.generate_prior import open_prior
 from probseq_apps.experiments.generate_sample import Samples, draw_samples
 from probseq_apps.experiments.generate_settings import (
@@ -30,10 +32,10 @@ from probseq_apps.experiments.generate_tokenizer import (
 )
 from probseq_apps.experiments.settings import RunOptions
 from probseq_apps.training import distributed
-from probseq_apps.training.runs import prepare_run_dir, sole_use
+from probseq_apps.training.runs import RunExistsError, prepare_run_dir, sole_use
 from probseq_apps.training.schedule import derive_seed
 
-SAMPLES = "samples.npz"
+SAMPLES, METRICS = "samples.npz", "metrics.json"
 
 
 def sample_command(settings: SampleSettings, options: RunOptions) -> Path:
@@ -75,10 +77,11 @@ def sample_command(settings: SampleSettings, options: RunOptions) -> Path:
 
 
 def evaluate_command(settings: EvaluateSettings, options: RunOptions) -> dict[str, Any]:
-    """Measure samples, a tokenizer's reconstructions, or both, and print it as JSON.
+    """Measure samples, a tokenizer's reconstructions, or both; print and store it as JSON.
 
-    The classifier that gives features without Inception's weights is trained in the run folder,
-    and kept there for the next time.
+    What is printed goes into `metrics.json` of the run folder, too. The classifier that gives
+    features without Inception's weights is trained in `classifier/` of that folder, as in the
+    folder of `generate run`, and kept there for the next time.
 
     Args:
         settings: what to measure.
@@ -89,15 +92,23 @@ def evaluate_command(settings: EvaluateSettings, options: RunOptions) -> dict[st
 
     Raises:
         ValueError: samples, tokenizer and data don't go together.
-        OSError: a file cannot be read or written.
+        OSError: a file cannot be read or written, or the folder has a `metrics.json` that is not to
+            be overwritten.
     """
     torch.set_num_threads(options.threads)
+    if options.run_dir is not None:
+        _check_new(options.run_dir / METRICS, options)
     device = distributed.resolve_device(settings.device)
     samples = None if settings.samples is None else Samples.load(Path(settings.samples))
     trained = None if settings.tokenizer is None else open_tokenizer(Path(settings.tokenizer))
     data = _real_images(settings, trained, options)
     if samples is not None:
         _check_shape("samples", samples.images.shape[1:], data)
+        if len(samples.images) < 2:
+            raise ValueError(
+                f"samples must hold at least 2 images for a Fréchet distance, and "
+                f"{settings.samples} holds {len(samples.images)}: draw more"
+            )
     if trained is not None:
         sizes = trained.tokenizer.config
         _check_shape("tokenizer", (sizes.channels, sizes.image_size, sizes.image_size), data)
@@ -105,7 +116,7 @@ def evaluate_command(settings: EvaluateSettings, options: RunOptions) -> dict[st
     extractor = make_extractor(
         data,
         settings.features,
-        folder,
+        folder / CLASSIFIER,
         seed=settings.seed,
         device=settings.device,
         resume=True,
@@ -115,7 +126,7 @@ def evaluate_command(settings: EvaluateSettings, options: RunOptions) -> dict[st
         one, tokenizer, *_ = trained
         found["reconstruction"] = evaluate_reconstruction(
             tokenizer.to(device),
-            data.test,
+            data.test[: settings.num_images],
             video_config(one.videos, one.frames),
             extractor,
             seed=derive_seed(one.seed, "test videos"),
@@ -126,7 +137,22 @@ def evaluate_command(settings: EvaluateSettings, options: RunOptions) -> dict[st
         found["generation"] = evaluate_generation(samples.images[:, None], reference, extractor)
         found["real images"] = evaluate_generation(data.test[:, None], reference, extractor)
     print(json.dumps(found, indent=2, allow_nan=False))
+    folder.mkdir(parents=True, exist_ok=True)
+    write_result(folder / METRICS, found)
+    print(f"metrics: {folder / METRICS}", file=sys.stderr)
     return found
+
+
+def _check_new(file: Path, options: RunOptions) -> None:
+    """Refuse to replace what was measured before.
+
+    Raises:
+        RunExistsError: it is there, and nobody asked for that.
+    """
+    if file.exists() and not options.overwrite:
+        raise RunExistsError(
+            f"{file} is there already: choose another folder, or overwrite it"
+        )
 
 
 def _real_images(

@@ -165,9 +165,11 @@ class EvaluateSettings:
     data: str | None = None
     """Images to compare with; None: those that the tokenizer was trained on, else digits."""
     seed: int = 0
-    """Of the classifier whose features serve without Inception's."""
+    """Of the classifier whose features serve without Inception's; `generate run` has 0."""
     device: str = "auto"
     """auto, cpu, cuda or cuda:N."""
+    num_images: int | None = None
+    """Test images to reconstruct; None: all."""
     reading: ReadingSettings = field(default_factory=ReadingSettings)
     features: FeatureSettings = field(default_factory=FeatureSettings)
 
@@ -182,6 +184,8 @@ class EvaluateSettings:
         if self.data is not None:
             check_generation_name(self.data)
         at_least("seed", self.seed, 0)
+        if self.num_images is not None:
+            at_least("num_images", self.num_images, 2)
 
 
 @dataclass(frozen=True, kw_only=True)
