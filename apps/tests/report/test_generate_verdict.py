@@ -104,6 +104,11 @@ def test_one_seed_decides_nothing_however_large_the_difference():
     assert "worse than 8-frame-repeat 50.00 dB" in found.text
 
 
+def test_numbers_of_one_seed_that_look_alike_are_called_the_same():
+    found = verdict({"1-frame": 20.001, "8-frame": 20.002}, spread=(0.0,))
+    assert "8-frame 20.00 dB is the same as 1-frame 20.00 dB" in found.text
+
+
 def test_without_controls_bits_may_be_the_whole_gain():
     found = verdict({"1-frame": 20.0, "8-frame": 25.0})
     assert found.state == "no controls"

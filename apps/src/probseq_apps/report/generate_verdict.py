@@ -186,7 +186,7 @@ def _verdict(
     summaries = [other.summary(measure.path) for other in others]
     orders: list[Order] = [order_of(own, summary, measure) for summary in summaries]
     compared = ", ".join(
-        f"{_relation(own, summary, order, measure)} {other.arm} "
+        f"{_relation(own, summary, order, measure, digits)} {other.arm} "
         f"{_number(summary, measure, digits)}"
         f"{_bits(video, other)}"
         for other, summary, order in zip(others, summaries, orders, strict=True)
@@ -247,12 +247,14 @@ def _state(base: Order, controls: Sequence[Order], *, equal: bool) -> State:
     return "survives" if equal else "no controls"
 
 
-def _relation(own: Summary, other: Summary, order: Order, measure: Measure) -> str:
+def _relation(own: Summary, other: Summary, order: Order, measure: Measure, digits: int) -> str:
     """How the video stands to the other one, in words before the other's name."""
     if order == "undecided":
-        if other.mean == own.mean:
+        mine, theirs = (round(summary.mean or 0.0, digits) for summary in (own, other))
+        # Numbers that look alike are not told to differ.
+        if mine == theirs:
             return "the same as"
-        higher = (own.mean or 0.0) > (other.mean or 0.0)
+        higher = mine > theirs
         good = higher == (measure.direction == "higher")
         return "better than" if good else "worse than"
     if order == "no clear difference":
