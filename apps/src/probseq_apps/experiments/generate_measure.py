@@ -150,9 +150,7 @@ def _check_new(file: Path, options: RunOptions) -> None:
         RunExistsError: it is there, and nobody asked for that.
     """
     if file.exists() and not options.overwrite:
-        raise RunExistsError(
-            f"{file} is there already: choose another folder, or overwrite it"
-        )
+        raise RunExistsError(f"{file} is there already: choose another folder, or overwrite it")
 
 
 def _real_images(
