@@ -190,15 +190,16 @@ def _report(
         read_result(result_file(folder, job.arm.name, FLOOR, job.seed))
         for job in _floors(settings, jobs)
     ]
+    real = read_result(reference_file(folder))
     return write_generate_report(
         folder,
         settings,
         results,
         floors,
-        read_result(reference_file(folder)),
+        real,
         data=data,
         recipe=recipe,
-        draw=lambda: draw_run(settings, data, folder, results, floors),
+        draw=lambda: draw_run(settings, data, folder, results, floors, real),
     )
 
 

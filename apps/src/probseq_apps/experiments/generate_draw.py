@@ -45,6 +45,7 @@ def draw_run(
     folder: Path,
     results: Sequence[Result],
     floors: Sequence[Result],
+    real: Result,
 ) -> list[Path]:
     """Draw what a run made; of several seeds the first.
 
@@ -54,12 +55,13 @@ def draw_run(
         folder: of the experiment.
         results: of all arms, stems and seeds.
         floors: of patch k-means.
+        real: of the test images as if they were samples.
 
     Returns:
         The files, in `plots/`.
     """
     plots = folder / PLOTS
-    drawn = [save_summary(results, plots / "summary.png", floors=floors)]
+    drawn = [save_summary(results, plots / "summary.png", floors=floors, real=real)]
     drawn += _draw_videos(settings, data, plots)
     drawn += _draw_reconstructions(settings, data, folder)
     drawn += _draw_samples(settings, folder)
@@ -112,18 +114,23 @@ def _priors(settings: GenerateSettings) -> Iterator[tuple[PriorName, Arm, StemNa
                     yield prior, arm, stem
 
 
-def draw_samples_of(samples: Samples, plots: Path, name: str) -> list[Path]:
+def draw_samples_of(
+    samples: Samples, plots: Path, name: str, *, title: str | None = None
+) -> list[Path]:
     """A grid of images; of videos also strips and a film.
 
     Args:
         samples: what was drawn.
         plots: folder of the files.
         name: begins the files' names.
+        title: stands above the images, and above the strips.
     """
-    drawn = [save_sample_grid(to_unit(samples.images[:_GRID]), plots / f"{name}.png")]
+    images = to_unit(samples.images[:_GRID])
+    drawn = [save_sample_grid(images, plots / f"{name}.png", title=title)]
     if samples.videos.shape[1] > 1:
         videos = to_unit(samples.videos)
-        drawn.append(save_pseudo_videos(videos[:_VIDEOS], plots / f"{name}-videos.png"))
+        file = plots / f"{name}-videos.png"
+        drawn.append(save_pseudo_videos(videos[:_VIDEOS], file, title=title))
         drawn.append(save_gif(videos[:_FILM], plots / f"{name}.gif"))
     return drawn
 
@@ -152,7 +159,8 @@ def _draw_reconstructions(
             for arm in settings.arms
         }
         file = folder / PLOTS / f"reconstructions-{stem}.png"
-        drawn.append(save_reconstructions(images, arms, file))
+        title = f"Test images and their reconstructions, stem {stem}, seed {seed}"
+        drawn.append(save_reconstructions(images, arms, file, title=title))
     return drawn
 
 
@@ -169,7 +177,8 @@ def _draw_samples(settings: GenerateSettings, folder: Path) -> list[Path]:
     for prior, arm, stem in _priors(settings):
         samples = Samples.load(samples_file(folder, prior, arm.name, stem, seed))
         name = f"samples-{prior_name(prior, arm.name, stem, seed)}"
-        drawn += draw_samples_of(samples, folder / PLOTS, name)
+        title = f"{prior.capitalize()} prior, {arm.name}, stem {stem}, seed {seed}"
+        drawn += draw_samples_of(samples, folder / PLOTS, name, title=title)
     return drawn
 
 
