@@ -154,8 +154,9 @@ def real_run(tmp_path_factory):
     ],
 )
 def test_a_report_of_the_program_itself_is_understood(
-    real_run, tmp_path, capsys, table, method, metric, place, scale, decimals
+    real_run, tmp_path, capsys, monkeypatch, table, method, metric, place, scale, decimals
 ):
+    monkeypatch.setenv("COLUMNS", "200")  # the row is looked for in one piece
     out = ["--output-dir", str(tmp_path)]
     assert main(["report", "--table", table, *out, str(real_run)]) == 0
     found = json.loads((real_run / "report.json").read_text())["methods"][method]["metrics"][metric]
