@@ -41,7 +41,7 @@ def digits_small() -> GenerateSettings:
             steps=450, batch_size=8, learning_rate=2e-3, warmup_steps=150, weight_decay=0.0
         ),
         autoregressive=AutoregressiveSettings(ar_dim=64, ar_depth=2, ar_num_heads=4, ar_steps=600),
-        masked=MaskedSettings(masked_dim=64, masked_depth=2, masked_num_heads=4, masked_steps=1000),
+        masked=MaskedSettings(masked_dim=64, masked_depth=2, masked_num_heads=4, masked_steps=600),
         prior_training=PriorTraining(
             prior_batch_size=16, prior_learning_rate=4e-3, prior_warmup_steps=100
         ),
