@@ -30,7 +30,7 @@ from probseq_apps.experiments.generate_settings import GenerateSettings
 
 
 def digits_small() -> GenerateSettings:
-    """The default: 8x8 digits enlarged to 16x16, everything in under four minutes.
+    """The default: 8x8 digits enlarged to 16x16, about three minutes of CPU time.
 
     Steps are small and many, codes narrow, and the warm-up is a third of the training, all of which
     the 8-frame arm needs for a sharp last frame in so short a time.
