@@ -1,0 +1,267 @@
+"""The UNet of improved DDPM (Nichol & Dhariwal 2021), set up from diffusers' `UNet2DModel`.
+
+With these settings diffusers' network computes what the authors' does, weight for weight: residual
+blocks that the time scales and shifts, multi-head attention within the image at chosen sizes,
+strided convolutions on the way down and nearest neighbours with a convolution on the way up. What
+ends each residual block, each attention and the network is initialised with zeros as theirs.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+
+from jaxtyping import Float
+from torch import Tensor, cat, nn
+
+from probseq.errors import require
+
+Attend = Callable[[int, Tensor, nn.Module, Tensor], Tensor]
+"""(number of the site, input (b,c,h,w), attention within images, time (b,e)) -> (b,c,h,w)."""
+
+# Those of 32, 64 and 256 pixels are the authors'; the others halve the image as far as it goes.
+_MULTIPLIERS: dict[int, tuple[int, ...]] = {
+    16: (1, 2, 2),
+    28: (1, 2, 2),
+    32: (1, 2, 2, 2),
+    64: (1, 2, 3, 4),
+    256: (1, 1, 2, 2, 4, 4),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class UNetConfig:
+    """Sizes of a UNet; the defaults are improved DDPM's for 32 by 32 colour images.
+
+    Attributes:
+        image_size: height and width in pixels.
+        channels: 1 for grey images, 3 for colour.
+        base_channels: width of the first level; even.
+        channel_multipliers: width of each level in units of `base_channels`; each level but the
+            last halves the image. See `channel_multipliers_for`.
+        num_res_blocks: residual blocks of a level on the way down; one more on the way up.
+        attention_sizes: heights of the feature maps that have attention, besides the middle.
+        num_heads: heads of every attention, whatever its width.
+        num_groups: groups of every group normalisation.
+        dropout: before the last convolution of each residual block.
+    """
+
+    image_size: int = 32
+    channels: int = 3
+    base_channels: int = 128
+    channel_multipliers: tuple[int, ...] = (1, 2, 2, 2)
+    num_res_blocks: int = 2
+    attention_sizes: tuple[int, ...] = (16, 8)
+    num_heads: int = 4
+    num_groups: int = 32
+    dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Refuse what makes no UNet.
+
+        Raises:
+            ValueError: names the setting.
+        """
+        counts = "image_size channels base_channels num_res_blocks num_heads num_groups"
+        for name in counts.split():
+            value = getattr(self, name)
+            if type(value) is not int or value < 1:
+                raise ValueError(f"{name} must be an integer of at least 1, got {value!r}")
+        multipliers = self.channel_multipliers
+        if not multipliers or any(type(m) is not int or m < 1 for m in multipliers):
+            raise ValueError(
+                f"channel_multipliers must be one or more integers of at least 1, got {multipliers}"
+            )
+        halvings = len(multipliers) - 1
+        if self.image_size % 2**halvings:
+            raise ValueError(
+                f"image_size must be a multiple of {2**halvings}, since a UNet of "
+                f"{len(multipliers)} levels halves it {halvings} times, got {self.image_size}"
+            )
+        unknown = set(self.attention_sizes) - set(self.sizes)
+        if unknown:
+            raise ValueError(
+                f"attention_sizes must be among the sizes of the feature maps {self.sizes}, "
+                f"got {self.attention_sizes}"
+            )
+        if self.base_channels % 2 or self.base_channels % self.num_groups:
+            raise ValueError(
+                f"base_channels must be even and a multiple of num_groups={self.num_groups}, "
+                f"got {self.base_channels}"
+            )
+        with_attention = {
+            width
+            for width, size in zip(self.widths, self.sizes, strict=True)
+            if size in self.attention_sizes
+        }
+        for width in sorted(with_attention | {self.widths[-1]}):
+            if width % self.num_heads:
+                raise ValueError(
+                    "num_heads must divide the width of every level with attention and of the "
+                    f"last, of which one is {width}, got {self.num_heads}"
+                )
+        if not 0.0 <= self.dropout < 1.0:
+            raise ValueError(f"dropout must be in [0, 1), got {self.dropout}")
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Channels of each level."""
+        return tuple(self.base_channels * m for m in self.channel_multipliers)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Height of the feature maps of each level."""
+        return tuple(self.image_size >> level for level in range(len(self.channel_multipliers)))
+
+    @property
+    def time_width(self) -> int:
+        """Width e of the time's embedding."""
+        return 4 * self.base_channels
+
+
+def channel_multipliers_for(image_size: int) -> tuple[int, ...]:
+    """Widths of the levels for images of this size.
+
+    Args:
+        image_size: height and width in pixels.
+
+    Returns:
+        Improved DDPM's at 32, 64 and 256 pixels; our own choice at 16 and 28.
+
+    Raises:
+        ValueError: there is no usual choice; pass `channel_multipliers` yourself.
+    """
+    if image_size not in _MULTIPLIERS:
+        raise ValueError(
+            f"image_size must be one of {', '.join(map(str, _MULTIPLIERS))} to have usual "
+            f"channel multipliers, got {image_size}: set channel_multipliers"
+        )
+    return _MULTIPLIERS[image_size]
+
+
+def build_unet(config: UNetConfig, *, in_channels: int, out_channels: int) -> nn.Module:
+    """Improved DDPM's UNet with fresh weights; its output is exactly 0.
+
+    Args:
+        config: sizes.
+        in_channels: of the input; more than `config.channels` where something is told beside it.
+        out_channels: of the output, 2c for noise and variance.
+
+    Returns:
+        diffusers' `UNet2DModel`; `unet(x, times).sample` and `walk(unet, x, times)` compute it.
+
+    Raises:
+        ValueError: `in_channels` or `out_channels` is below 1.
+        MissingExtraError: diffusers is not installed.
+    """
+    for name, value in (("in_channels", in_channels), ("out_channels", out_channels)):
+        if value < 1:
+            raise ValueError(f"{name} must be at least 1, got {value}")
+    diffusers = require("diffusers", extra="diffusion", distribution="pseudovideo")
+    attends = [size in config.attention_sizes for size in config.sizes]
+    unet: Any = diffusers.UNet2DModel(
+        sample_size=config.image_size,
+        in_channels=in_channels,
+        out_channels=out_channels,
+        block_out_channels=config.widths,
+        layers_per_block=config.num_res_blocks,
+        down_block_types=tuple("AttnDownBlock2D" if a else "DownBlock2D" for a in attends),
+        up_block_types=tuple("AttnUpBlock2D" if a else "UpBlock2D" for a in reversed(attends)),
+        # Divides every width; how many heads there are is settled below.
+        attention_head_dim=config.base_channels,
+        resnet_time_scale_shift="scale_shift",
+        norm_num_groups=config.num_groups,
+        attn_norm_num_groups=config.num_groups,
+        norm_eps=1e-5,
+        flip_sin_to_cos=True,
+        freq_shift=0,
+        downsample_padding=1,
+        dropout=config.dropout,
+    )
+    for module in unet.modules():
+        if isinstance(module, diffusers.models.attention_processor.Attention):
+            _set_heads(module, config.num_heads)
+            _zero(module.to_out[0])
+        elif isinstance(module, diffusers.models.resnet.ResnetBlock2D):
+            _zero(module.conv2)
+    _zero(unet.conv_out)
+    return unet
+
+
+def walk(
+    unet: nn.Module,
+    x: Float[Tensor, "b c h w"],
+    times: Float[Tensor, " b"],
+    attend: Attend | None = None,
+) -> Float[Tensor, "b o h w"]:
+    """Run a UNet with something else at the places where it attends.
+
+    Args:
+        unet: of `build_unet`.
+        x: input.
+        times: steps on the scale of 1,000; fractions are allowed.
+        attend: called instead of each attention within images, which it is given; None calls that.
+            Sites are numbered in the order of their use, as in `attention_sites`.
+
+    Returns:
+        Output; `unet(x, times).sample` if `attend` is None.
+    """
+    net: Any = unet
+    sites = count()
+    time = net.time_embedding(net.time_proj(times).to(net.dtype))
+
+    def attended(hidden: Tensor, attention: nn.Module | None) -> Tensor:
+        if attention is None:
+            return hidden
+        if attend is None:
+            return attention(hidden)
+        return attend(next(sites), hidden, attention, time)
+
+    hidden = net.conv_in(x)
+    skips = [hidden]
+    for block in net.down_blocks:
+        for resnet, attention in _layers(block):
+            hidden = attended(resnet(hidden, time), attention)
+            skips.append(hidden)
+        for downsampler in block.downsamplers or ():
+            hidden = downsampler(hidden)
+            skips.append(hidden)
+    before, after = net.mid_block.resnets
+    hidden = after(attended(before(hidden, time), net.mid_block.attentions[0]), time)
+    for block in net.up_blocks:
+        for resnet, attention in _layers(block):
+            hidden = attended(resnet(cat([hidden, skips.pop()], dim=1), time), attention)
+        for upsampler in block.upsamplers or ():
+            hidden = upsampler(hidden)
+    return net.conv_out(net.conv_act(net.conv_norm_out(hidden)))
+
+
+def attention_sites(unet: nn.Module) -> tuple[int, ...]:
+    """Channels of each attention, in the order in which `walk` comes to them.
+
+    Args:
+        unet: of `build_unet`.
+    """
+    net: Any = unet
+    blocks = (*net.down_blocks, net.mid_block, *net.up_blocks)
+    return tuple(
+        attention.query_dim for block in blocks for attention in getattr(block, "attentions", ())
+    )
+
+
+def _layers(block: Any) -> list[tuple[nn.Module, nn.Module | None]]:
+    """Residual blocks of a level, each with its attention if the level has any."""
+    attentions = getattr(block, "attentions", [None] * len(block.resnets))
+    return list(zip(block.resnets, attentions, strict=True))
+
+
+def _set_heads(attention: Any, num_heads: int) -> None:
+    """Divide an attention's width anew; diffusers fixes the width of a head for all levels."""
+    attention.heads = attention.sliceable_head_dim = num_heads
+    # Only the processors that don't read the head's width off the tensors look at it.
+    attention.scale = (attention.inner_dim // num_heads) ** -0.5
+
+
+def _zero(layer: Any) -> None:
+    nn.init.zeros_(layer.weight)
+    nn.init.zeros_(layer.bias)
