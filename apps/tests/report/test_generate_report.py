@@ -5,8 +5,8 @@ import torch
 
 from probseq_apps.data.generation import GenerationData
 from probseq_apps.experiments.generate_settings import GenerateSettings
+from probseq_apps.report.arm_results import REAL
 from probseq_apps.report.generate_report import write_generate_report
-from probseq_apps.report.generate_results import REAL
 from probseq_apps.report.generate_tables import generation_table, reconstruction_table
 from probseq_apps.report.generate_verdict import verdict_notes
 

@@ -1,9 +1,10 @@
 import pytest
 
-from probseq_apps.report.generate_results import FLOOR, Measure, groups_of
+from probseq_apps.report.arm_results import Measure
+from probseq_apps.report.arm_verdict import order_of
+from probseq_apps.report.generate_results import FLOOR, groups_of
 from probseq_apps.report.generate_verdict import (
     floor_notes,
-    order_of,
     stem_notes,
     verdict_notes,
     verdicts,

@@ -11,16 +11,13 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, NullFormatter
 
+from probseq_apps.report.arm_results import REAL, Measure, Result, value_of
 from probseq_apps.report.generate_results import (
     FLOOR,
-    REAL,
     Group,
-    Measure,
-    Result,
     fd_name,
     groups_of,
     priors_of,
-    value_of,
 )
 from probseq_apps.report.labels import ARROWS
 from probseq_apps.report.online_look import (

@@ -1,33 +1,13 @@
 """Results of `probseq generate run` over the seeds: rows of tables, and what verdicts compare."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from probseq_apps.report.labels import Direction
+from probseq_apps.report.arm_results import Result, decimals_of, value_of
 from probseq_apps.report.summary import Summary, summarise
-
-# One entry of `results/`, as JSON holds it.
-Result = Mapping[str, Any]
 
 BASE = "1-frame"
 FLOOR = "patch-k-means"
-REAL = "real images, test part"
-
-
-class Measure(NamedTuple):
-    """A number of each result.
-
-    Attributes:
-        label: what it is called.
-        unit: of its values, with a space before; empty for none.
-        direction: its good end.
-        path: keys that lead to it.
-    """
-
-    label: str
-    unit: str
-    direction: Direction
-    path: tuple[str, ...]
 
 
 class Group(NamedTuple):
@@ -98,9 +78,7 @@ def decimals(results: Sequence[Result], path: Sequence[str]) -> int:
         results: of all trained arms, stems and seeds.
         path: keys that lead to the number.
     """
-    means = [group.summary(path).mean for group in groups_of(results)]
-    largest = max((abs(mean) for mean in means if mean is not None), default=0.0)
-    return 4 - sum(largest >= bound for bound in (1.0, 10.0, 1000.0))
+    return decimals_of([group.summary(path).mean for group in groups_of(results)])
 
 
 def priors_of(results: Sequence[Result]) -> list[str]:
@@ -111,16 +89,3 @@ def priors_of(results: Sequence[Result]) -> list[str]:
 def _seeds(results: Sequence[Result], arm: str, stem: str) -> tuple[Result, ...]:
     own = [r for r in results if r["arm"] == arm and r["stem"] == stem]
     return tuple(sorted(own, key=lambda result: int(result["seed"])))
-
-
-def value_of(result: Result, path: Sequence[str]) -> float | None:
-    """A number of a result; None where it lacks it.
-
-    Args:
-        result: as JSON holds it.
-        path: keys that lead to the number.
-    """
-    found: Any = result
-    for key in path:
-        found = found.get(key) if isinstance(found, Mapping) else None
-    return None if found is None else float(found)

@@ -1,23 +1,27 @@
 """Tables of `probseq generate run`: reconstruction, and generation under each prior."""
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
 
-from probseq_apps.report.columns import aligned_blocks
+from probseq_apps.report.arm_results import REAL, Measure, Result, value_of
+from probseq_apps.report.arm_tables import (
+    Table,
+    Writer,
+    column,
+    head_of,
+    real_row,
+    share,
+    whole,
+    with_error,
+)
 from probseq_apps.report.generate_results import (
-    REAL,
     Group,
-    Measure,
-    Result,
     decimals,
     fd_name,
     groups_of,
     is_name,
     priors_of,
-    value_of,
 )
 from probseq_apps.report.labels import ARROWS, Direction
-from probseq_apps.report.summary import Summary, summarise
 
 LEGEND = (
     "mean ± standard error over the seeds; n: how many seeds. Bits: of the tokens of an image; "
@@ -35,25 +39,6 @@ LEGEND = (
 )
 # Where distances of other rows are from the test images.
 _REAL_DISTANCE = "real images: test part from training part"
-
-# A mean and its standard error as text.
-Writer = Callable[[float, float | None], str]
-
-
-class Table(NamedTuple):
-    """Cells of a table; the first column names the rows."""
-
-    heads: list[str]
-    rows: list[list[str]]
-
-    def text(self, width: int) -> str:
-        """For the terminal, columns that don't fit `width` below."""
-        return aligned_blocks(self.heads, self.rows, width)
-
-    def markdown(self) -> str:
-        """For `report.md`."""
-        lines = [self.heads, ["---", *("---:" for _ in self.heads[1:])], *self.rows]
-        return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def reconstruction_table(
@@ -73,17 +58,17 @@ def reconstruction_table(
         _measure(fd_name(results), "lower", "fd"),
     ]
     heads = ["tokenizer", "n", "bits", "tokens", "steps", "parameters"]
-    heads += [*(_head(measure) for measure in measures), "usage", "perplexity"]
-    writers = [_with_error(decimals(results, measure.path)) for measure in measures]
+    heads += [*(head_of(measure) for measure in measures), "usage", "perplexity"]
+    writers = [with_error(decimals(results, measure.path)) for measure in measures]
     columns = [
-        _column(groups, measure.path, write)
+        column(groups, measure.path, write)
         for measure, write in zip(measures, writers, strict=True)
     ]
-    columns.append(_column(groups, ("reconstruction", "usage"), _share))
-    columns.append(_column(groups, ("reconstruction", "perplexity"), _whole))
+    columns.append(column(groups, ("reconstruction", "usage"), share))
+    columns.append(column(groups, ("reconstruction", "perplexity"), whole))
     rows = [[*_facts(group), *cells] for group, *cells in zip(groups, *columns, strict=True)]
-    shown_of_real = {_head(measures[2]): ("fd", writers[2])}
-    rows.append(_real_row(_REAL_DISTANCE, real, heads, shown_of_real))
+    shown_of_real = {head_of(measures[2]): ("fd", writers[2])}
+    rows.append(real_row(_REAL_DISTANCE, real, heads, shown_of_real))
     return Table(heads, rows)
 
 
@@ -114,11 +99,11 @@ def generation_table(results: Sequence[Result], real: Result) -> Table | None:
                 continue
             head = f"{prior}: {label}{f' {ARROWS[direction]}' if direction else ''}"
             heads.append(head)
-            write = _with_error(decimals(results, path)) if direction else _whole
-            columns.append(_column(groups, path, write))
+            write = with_error(decimals(results, path)) if direction else whole
+            columns.append(column(groups, path, write))
             shown_of_real[head] = (key, write)
     rows = [[*_facts(group)[:4], *cells] for group, *cells in zip(groups, *columns, strict=True)]
-    rows.append(_real_row(REAL, real, heads, shown_of_real))
+    rows.append(real_row(REAL, real, heads, shown_of_real))
     return Table(heads, rows)
 
 
@@ -126,46 +111,8 @@ def _measure(label: str, direction: Direction, key: str) -> Measure:
     return Measure(label, "", direction, ("reconstruction", key))
 
 
-def _head(measure: Measure) -> str:
-    return f"{measure.label} {ARROWS[measure.direction]}"
-
-
 def _facts(group: Group) -> list[str]:
     """Name and the columns that all seeds share."""
     numbers = (group.fact(name) for name in ("bits", "tokens", "steps", "parameters"))
     seeds = str(len(group.results))
     return [group.name, seeds, *("—" if n is None else f"{n:,.0f}" for n in numbers)]
-
-
-def _column(groups: Sequence[Group], path: Sequence[str], write: Writer) -> list[str]:
-    """A number of all groups."""
-    return [_cell(group.summary(path), write) for group in groups]
-
-
-def _cell(summary: Summary, write: Writer) -> str:
-    return "—" if summary.mean is None else write(summary.mean, summary.standard_error)
-
-
-def _with_error(digits: int) -> Writer:
-    def write(mean: float, error: float | None) -> str:
-        return f"{mean:,.{digits}f}{'' if error is None else f'±{error:.{digits}f}'}"
-
-    return write
-
-
-def _whole(mean: float, error: float | None) -> str:
-    return f"{mean:,.0f}"
-
-
-def _share(mean: float, error: float | None) -> str:
-    return f"{mean:.0%}"
-
-
-def _real_row(
-    name: str, real: Result, heads: Sequence[str], shown: Mapping[str, tuple[str, Writer]]
-) -> list[str]:
-    row = [name, "—"]
-    for head in heads[2:]:
-        key, write = shown.get(head, ("", _whole))
-        row.append(_cell(summarise([value_of(real, (key,))]), write))
-    return row

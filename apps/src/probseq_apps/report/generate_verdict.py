@@ -7,27 +7,30 @@ over the seeds tells two means apart; where standard errors overlap it never doe
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
+from probseq_apps.report.arm_results import Measure, Result
+from probseq_apps.report.arm_verdict import (
+    ONE_SEED,
+    Order,
+    number_text,
+    order_of,
+    relation_text,
+)
 from probseq_apps.report.generate_results import (
     BASE,
     FLOOR,
     Group,
-    Measure,
-    Result,
     decimals,
     fd_name,
     groups_of,
     priors_of,
 )
-from probseq_apps.report.summary import Summary, best_names
 
 State = Literal["survives", "fails controls", "no controls", "no gain", "worse", "undecided"]
-Order = Literal["better", "worse", "no clear difference", "undecided"]
 
 _GAINS: tuple[State, ...] = ("survives", "fails controls", "no controls")
 _PSNR = Measure("PSNR", " dB", "higher", ("reconstruction", "psnr"))
 # A difference in dB that two decimals don't show.
 _SAME = 0.005
-_ONE_SEED = "One seed has no error: nothing is decided."
 
 
 class Verdict(NamedTuple):
@@ -134,26 +137,7 @@ def floor_notes(results: Sequence[Result], floors: Sequence[Result]) -> list[str
         return []
     undecided = any(found[place] for place in _PLACES[:3])
     about = f"PSNR against {FLOOR} at equal tokens. "
-    return [f"{about}{'. '.join(told)}.{f' {_ONE_SEED}' if undecided else ''}"]
-
-
-def order_of(first: Summary, second: Summary, measure: Measure) -> Order:
-    """How the first stands to the second.
-
-    Args:
-        first: the one in question.
-        second: what it is compared with.
-        measure: tells which end is good.
-
-    Returns:
-        `undecided` where either has fewer than two seeds.
-    """
-    if first.standard_error is None or second.standard_error is None:
-        return "undecided"
-    best = best_names({"first": first, "second": second}, measure.direction)
-    if not best:
-        return "no clear difference"
-    return "better" if "first" in best else "worse"
+    return [f"{about}{'. '.join(told)}.{f' {ONE_SEED}' if undecided else ''}"]
 
 
 # Of one seed, then of several.
@@ -186,8 +170,8 @@ def _verdict(
     summaries = [other.summary(measure.path) for other in others]
     orders: list[Order] = [order_of(own, summary, measure) for summary in summaries]
     compared = ", ".join(
-        f"{_relation(own, summary, order, measure, digits)} {other.arm} "
-        f"{_number(summary, measure, digits)}"
+        f"{relation_text(own, summary, order, measure, digits)} {other.arm} "
+        f"{number_text(summary, measure, digits)}"
         f"{_bits(video, other)}"
         for other, summary, order in zip(others, summaries, orders, strict=True)
     )
@@ -207,7 +191,7 @@ def _verdict(
     )
     text = (
         f"{measure.label}, stem {video.stem}: {video.arm} "
-        f"{_number(own, measure, digits)} is {compared}. {said}"
+        f"{number_text(own, measure, digits)} is {compared}. {said}"
     )
     return Verdict(measure.label, video.arm, video.stem, state, text)
 
@@ -224,7 +208,7 @@ _SAID: dict[State, str] = {
     ),
     "no gain": "No clear difference between {video} and {base}: these runs show no gain.",
     "worse": "{video} is clearly worse than {base}.",
-    "undecided": _ONE_SEED,
+    "undecided": ONE_SEED,
 }
 
 
@@ -245,27 +229,6 @@ def _state(base: Order, controls: Sequence[Order], *, equal: bool) -> State:
     if set(controls) - {"better"}:
         return "fails controls"
     return "survives" if equal else "no controls"
-
-
-def _relation(own: Summary, other: Summary, order: Order, measure: Measure, digits: int) -> str:
-    """How the video stands to the other one, in words before the other's name."""
-    if order == "undecided":
-        mine, theirs = (round(summary.mean or 0.0, digits) for summary in (own, other))
-        # Numbers that look alike are not told to differ.
-        if mine == theirs:
-            return "the same as"
-        higher = mine > theirs
-        good = higher == (measure.direction == "higher")
-        return "better than" if good else "worse than"
-    if order == "no clear difference":
-        return "not clearly different from"
-    return f"clearly {order} than"
-
-
-def _number(summary: Summary, measure: Measure, digits: int) -> str:
-    error = summary.standard_error
-    around = "" if error is None else f"±{error:.{digits}f}"
-    return f"{summary.mean:.{digits}f}{around}{measure.unit}"
 
 
 def _bits(video: Group, other: Group) -> str:
