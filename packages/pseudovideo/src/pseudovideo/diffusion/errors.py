@@ -1,0 +1,35 @@
+"""How far a model's conditional mean is from the true frame, from a few samples of it."""
+
+from jaxtyping import Float, Float64
+from torch import Tensor
+
+
+def frame_errors(
+    frames: Float[Tensor, "b c h w"], samples: Float[Tensor, "b k c h w"]
+) -> Float64[Tensor, " b"]:
+    """Unbiased estimate of ‖z − m‖² per pixel, m the mean of the model's conditional.
+
+    The mean z̄ of K samples is m plus noise of variance σ²/K, so E‖z − z̄‖² = ‖z − m‖² + σ²/K; the
+    samples' own variance s² (over K−1) says what is to be taken off: ‖z − z̄‖² − s²/K. For a model
+    that is exact its mean is the minimal error of theorem 5.4.1
+    (`corruptions.gaussian.prediction_errors`). Single values may be negative.
+
+    Args:
+        frames: true frames z.
+        samples: K samples of each frame, given its true context.
+
+    Raises:
+        ValueError: fewer than 2 samples each, which have no variance, or shapes that differ.
+    """
+    if samples.ndim != frames.ndim + 1 or samples[:, 0].shape != frames.shape:
+        raise ValueError(
+            f"samples must have shape (b, k, c, h, w) with frames {tuple(frames.shape)}, got "
+            f"{tuple(samples.shape)}"
+        )
+    count = samples.shape[1]
+    if count < 2:
+        raise ValueError(f"samples must be at least 2 of each frame, got {count}")
+    exact = samples.double()
+    variance = exact.var(dim=1, correction=1)
+    error = (frames.double() - exact.mean(dim=1)).square() - variance / count
+    return error.flatten(1).mean(1)

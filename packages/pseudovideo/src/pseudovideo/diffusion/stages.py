@@ -1,0 +1,169 @@
+"""Which frames of a video pass through the network together, and which of them are given.
+
+Frames are numbered from 0, the most corrupted, to T−1, the image.
+"""
+
+import math
+import random
+from typing import Literal, NamedTuple, get_args
+
+import torch
+from jaxtyping import Bool, Int64
+from torch import Tensor
+
+TrainingMasks = Literal["stages", "random"]
+TRAINING_MASKS: tuple[TrainingMasks, ...] = get_args(TrainingMasks)
+
+
+class Stage(NamedTuple):
+    """Frames that are generated together, and those that they are generated from.
+
+    Attributes:
+        observed: frames that are given.
+        latent: frames that are generated.
+    """
+
+    observed: tuple[int, ...]
+    latent: tuple[int, ...]
+
+
+class Window(NamedTuple):
+    """The frames of b videos that pass through the network, in s slots each.
+
+    A slot that is neither observed nor latent is padding: nothing attends to it.
+
+    Attributes:
+        frames: numbers of the frames in their videos.
+        observed: slots whose pixels are given.
+        latent: slots that are denoised.
+    """
+
+    frames: Int64[Tensor, "b s"]
+    observed: Bool[Tensor, "b s"]
+    latent: Bool[Tensor, "b s"]
+
+
+def stages(num_frames: int, context: int) -> tuple[Stage, ...]:
+    """The context window C of section 5.4.2 to the letter: p(z_1..z_C) Π_t p(z_t | z_{t−C..t−1}).
+
+    The first C frames are generated together, each further one given the C before it: T−C+1 runs
+    of the reverse process (3 for T=4 and C=2, 5 for T=8 and C=4).
+
+    Args:
+        num_frames: T.
+        context: C.
+
+    Raises:
+        ValueError: `context` is below 1 or leaves no frame to be generated after the first window.
+    """
+    if not 1 <= context < num_frames:
+        raise ValueError(
+            f"context must be from 1 to num_frames - 1={num_frames - 1}, got {context}"
+        )
+    following = (
+        Stage(tuple(range(frame - context, frame)), (frame,))
+        for frame in range(context, num_frames)
+    )
+    return (Stage((), tuple(range(context))), *following)
+
+
+def stage_window(stage: Stage, batch: int, *, device: torch.device | str = "cpu") -> Window:
+    """The same stage for each video of a batch: observed slots, then latent ones, no padding.
+
+    Args:
+        stage: which frames.
+        batch: number of videos b.
+        device: where the window is wanted.
+    """
+    return Window(*(part.to(device).expand(batch, -1) for part in _table([stage])))
+
+
+def draw_windows(
+    batch: int,
+    *,
+    num_frames: int,
+    context: int,
+    masks: TrainingMasks = "stages",
+    generator: torch.Generator | None = None,
+    device: torch.device | str = "cpu",
+) -> Window:
+    """What the videos of a training batch are trained on.
+
+    `stages` draws one of the sampler's own stages for each video, all equally likely. They have C
+    or C+1 frames; all windows have C+1 slots, and the C frames of the first stage leave one to
+    padding, which changes nothing.
+
+    `random` draws as the training loop of flexible video diffusion (Harvey et al. 2022) does with
+    C+1 frames at most: evenly spaced sets of frames from the whole video, latent first and then
+    latent or observed by a coin, until a set does not fit any more. Deviation: it also ends once
+    C+1 frames are taken, without which C+1 = T would never end.
+
+    Args:
+        batch: number of videos b.
+        num_frames: T.
+        context: C.
+        masks: how windows are drawn.
+        generator: of the draws, on any device; torch's global one if not given.
+        device: where the windows are wanted.
+
+    Raises:
+        ValueError: `context` does not fit, or `masks` is unknown.
+    """
+    plan = stages(num_frames, context)
+    if masks == "stages":
+        table = _table(plan)
+        origin = "cpu" if generator is None else generator.device
+        drawn = torch.randint(len(plan), (batch,), generator=generator, device=origin)
+        # The generator's device is the videos' as a rule: then nothing waits for the other side.
+        drawn = drawn.to(device)
+        return Window(*(part.to(device)[drawn] for part in table))
+    if masks != "random":
+        raise ValueError(f"masks must be one of {', '.join(TRAINING_MASKS)}, got {masks!r}")
+    origin = "cpu" if generator is None else generator.device
+    seed = int(torch.randint(1 << 62, (), generator=generator, device=origin))
+    rng = random.Random(seed)
+    drawn_stages = [random_stage(num_frames, context + 1, rng) for _ in range(batch)]
+    return Window(*(part.to(device) for part in _table(drawn_stages, slots=context + 1)))
+
+
+def random_stage(num_frames: int, max_frames: int, rng: random.Random) -> Stage:
+    """One random division of frames, see `draw_windows`.
+
+    Args:
+        num_frames: T.
+        max_frames: frames that may be used, 1..T.
+        rng: of the draws.
+    """
+    latent = set(_spaced_frames(num_frames, max_frames, rng))
+    observed: set[int] = set()
+    while len(latent) + len(observed) < max_frames:
+        chosen = observed if rng.random() < 0.5 else latent
+        added = set(_spaced_frames(num_frames, max_frames, rng)) - latent - observed
+        if len(added) > max_frames - len(latent) - len(observed):
+            break
+        chosen |= added
+    return Stage(tuple(sorted(observed)), tuple(sorted(latent)))
+
+
+def _spaced_frames(num_frames: int, max_frames: int, rng: random.Random) -> list[int]:
+    """1..max_frames frames at a distance that is log-uniform between 1 and the widest that fits."""
+    count = rng.randint(1, max_frames)
+    # .999 as in the reference: the last frame stays inside, and one frame alone has no distance.
+    distance = math.exp(rng.random() * math.log(num_frames / (count - 0.999)))
+    first = rng.random() * (num_frames - distance * (count - 1))
+    # Round-off could reach T.
+    return [min(int(first + i * distance), num_frames - 1) for i in range(count)]
+
+
+def _table(plan: list[Stage] | tuple[Stage, ...], *, slots: int | None = None) -> Window:
+    """One row per stage: observed slots, then latent ones, then padding."""
+    width = slots or max(len(stage.observed) + len(stage.latent) for stage in plan)
+    frames = torch.zeros(len(plan), width, dtype=torch.int64)
+    observed = torch.zeros(len(plan), width, dtype=torch.bool)
+    latent = torch.zeros(len(plan), width, dtype=torch.bool)
+    for row, stage in enumerate(plan):
+        given, used = len(stage.observed), len(stage.observed) + len(stage.latent)
+        frames[row, :used] = torch.tensor(stage.observed + stage.latent)
+        observed[row, :given] = True
+        latent[row, given:used] = True
+    return Window(frames, observed, latent)

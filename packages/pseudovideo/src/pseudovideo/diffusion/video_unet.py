@@ -1,0 +1,117 @@
+"""The UNet of video diffusion: the image model's on each frame, and attention between frames."""
+
+import torch
+from einops import rearrange, repeat
+from jaxtyping import Bool, Float, Int64
+from torch import Tensor, nn
+
+from pseudovideo.diffusion.stages import Window
+from pseudovideo.diffusion.temporal import Memory, TemporalAttention
+from pseudovideo.diffusion.unet import UNetConfig, attention_sites, build_unet, walk
+
+
+class VideoUNet(nn.Module):
+    """Improved DDPM's UNet on b·s frames; at each attention, frames attend to each other first.
+
+    The input has one channel more than the images: 1 where a frame's pixels are given, else 0. As
+    the maps that end temporal attention are zero at first, a new network treats frames one by one.
+
+    Args:
+        config: sizes of the UNet; its heads and groups are the temporal attention's too.
+        one_way: observed frames are at diffusion time 0 and attend to observed frames alone, so
+            that what they are to the others does not change while those are denoised.
+    """
+
+    def __init__(self, config: UNetConfig, *, one_way: bool = False) -> None:
+        super().__init__()
+        self.one_way = one_way
+        self.unet = build_unet(
+            config, in_channels=config.channels + 1, out_channels=2 * config.channels
+        )
+        self.temporal = nn.ModuleList(
+            TemporalAttention(
+                channels,
+                num_heads=config.num_heads,
+                num_groups=config.num_groups,
+                time_channels=config.time_width,
+            )
+            for channels in attention_sites(self.unet)
+        )
+
+    def forward(
+        self,
+        pixels: Float[Tensor, "b s c h w"],
+        times: Float[Tensor, " b"],
+        window: Window,
+        memories: tuple[Memory, ...] | None = None,
+    ) -> Float[Tensor, "b s o h w"]:
+        """Predict the noise and the variances of frames.
+
+        Args:
+            pixels: given ones in the observed slots, noisy ones in the latent slots.
+            times: diffusion time of each video, on the scale of 1,000.
+            window: which frames these are.
+            memories: of `remember`: frames to attend to that need not pass through the network
+                again. They must be all that is observed; `one_way` only.
+
+        Returns:
+            Outputs of all slots; those of the latent slots are of use.
+        """
+        return self._walk(pixels, times, window, memories)[0]
+
+    def remember(
+        self, pixels: Float[Tensor, "b k c h w"], frames: Int64[Tensor, "b k"]
+    ) -> tuple[Memory, ...]:
+        """Pass observed frames through the network once.
+
+        Args:
+            pixels: the frames.
+            frames: their numbers in their videos.
+
+        Returns:
+            Their keys and values at each attention site.
+
+        Raises:
+            ValueError: the network is not `one_way`: what observed frames are to others then
+                depends on what is being denoised.
+        """
+        if not self.one_way:
+            raise ValueError("one_way must be True for observed frames to be kept, got False")
+        observed = torch.ones_like(frames, dtype=torch.bool)
+        window = Window(frames, observed, ~observed)
+        return self._walk(pixels, pixels.new_zeros(len(pixels)), window, None)[1]
+
+    def _walk(
+        self, pixels: Tensor, times: Tensor, window: Window, memories: tuple[Memory, ...] | None
+    ) -> tuple[Tensor, tuple[Memory, ...]]:
+        slots = pixels.shape[1]
+        frame_times = repeat(times, "b -> b s", s=slots)
+        if self.one_way:
+            frame_times = frame_times.masked_fill(window.observed, 0.0)
+        remembered = 0 if memories is None else memories[0].frames.shape[1]
+        allowed = _allowed(window, one_way=self.one_way, remembered=remembered)
+        made: list[Memory] = []
+
+        def attend(site: int, hidden: Tensor, spatial: nn.Module, temb: Tensor) -> Tensor:
+            memory = None if memories is None else memories[site]
+            hidden, own = self.temporal[site](hidden, temb, window.frames, allowed, memory)
+            made.append(own)
+            return spatial(hidden)
+
+        indicator = window.observed.to(pixels.dtype)[:, :, None, None, None]
+        given = torch.cat([pixels, indicator.expand_as(pixels[:, :, :1])], dim=2)
+        output = walk(self.unet, given.flatten(0, 1), frame_times.flatten(), attend)
+        return rearrange(output, "(b s) o h w -> b s o h w", s=slots), tuple(made)
+
+
+def _allowed(window: Window, *, one_way: bool, remembered: int) -> Bool[Tensor, "b s k"]:
+    """Whether slot i may attend to frame j, remembered frames first.
+
+    Padding attends to itself too, lest its softmax be 0/0 where nothing else is there.
+    """
+    seen = (window.observed | window.latent)[:, None]
+    if one_way:
+        seen = seen & (window.observed[:, None] | ~window.observed[:, :, None])
+    own = seen | torch.eye(seen.shape[-1], dtype=torch.bool, device=seen.device)
+    everyone = own.new_ones((*own.shape[:2], remembered))
+    return torch.cat([everyone, own], dim=-1)
