@@ -1,0 +1,1 @@
+"""Gaussian diffusion of images and of pseudo videos."""

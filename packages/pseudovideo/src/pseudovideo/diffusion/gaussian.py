@@ -1,0 +1,339 @@
+"""Gaussian diffusion with a predicted noise and learned variances (Ho et al.; improved DDPM).
+
+Steps are numbered 0..S−1 as in improved DDPM; ᾱ is the product of 1−β up to and with a step, and
+ᾱ' the one before (1 at step 0).
+
+Every coefficient is computed in float64 and rounded once, to the precision of the images, at least
+float32: also what a network under autocast returns in bfloat16 is lifted before it is used.
+
+Two differences to improved DDPM: a process needs two steps, as the posterior's variance at step 0,
+which is 0, is replaced by that of step 1; and a process whose last step keeps more than 1% of the
+image's variance is refused, because sampling starts from pure noise.
+"""
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import NamedTuple, get_args
+
+import torch
+from jaxtyping import Float, Float64, Int64
+from torch import Tensor
+
+from pseudovideo.diffusion.respacing import spaced_steps
+from pseudovideo.diffusion.schedules import ScheduleName, cosine_betas, linear_betas
+
+Times = Int64[Tensor, " #n"] | Int64[Tensor, ""] | int
+"""Steps: one of each entry, or one for all."""
+
+# Networks know time on the scale of a process of 1,000 steps.
+_MODEL_STEPS = 1000
+_MAX_KEPT = 0.01
+_SCHEDULES: dict[str, Callable[[int], Tensor]] = {"linear": linear_betas, "cosine": cosine_betas}
+
+
+class Reverse(NamedTuple):
+    """The model's Gaussian p(x_{t−1} | x_t).
+
+    Attributes:
+        mean: (n, c, h, w).
+        log_variance: (n, c, h, w).
+        x0: the predicted image (n, c, h, w).
+    """
+
+    mean: Tensor
+    log_variance: Tensor
+    x0: Tensor
+
+
+class GaussianDiffusion:
+    """A noise process q(x_t | x_0) = N(√ᾱ_t x_0, 1−ᾱ_t) and its reversal.
+
+    A plain object without parameters. Images have shape (n, c, h, w); the frames of videos are
+    entries of their own.
+
+    Args:
+        betas: variances of the noise that the steps add, in (0, 1).
+        timesteps: number of each step in the process that the network was trained on; None: this
+            is that process.
+        original_steps: steps of that process.
+
+    Attributes:
+        betas: float64 (S,).
+        alpha_bars: ᾱ, float64 (S,).
+        timesteps: as above, a tuple.
+        original_steps: as above.
+
+    Raises:
+        ValueError: fewer than two steps, betas outside (0, 1), an ᾱ_S above 0.01, or timesteps
+            that are no ascending numbers of the original steps, one for each beta.
+    """
+
+    def __init__(
+        self,
+        betas: Float64[Tensor, " S"],
+        *,
+        timesteps: Sequence[int] | None = None,
+        original_steps: int | None = None,
+    ) -> None:
+        _check_betas(betas)
+        self.betas = betas = betas.cpu()
+        self.timesteps = tuple(range(len(betas)) if timesteps is None else timesteps)
+        self.original_steps = len(betas) if original_steps is None else original_steps
+        _check_timesteps(self.timesteps, len(betas), self.original_steps)
+        self.alpha_bars = kept = (1 - betas).cumprod(0)
+        before = torch.cat((kept.new_ones(1), kept[:-1]))
+        variance = betas * (1 - before) / (1 - kept)
+        self._table = {
+            "signal": kept.sqrt(),
+            "noise": (1 - kept).sqrt(),
+            "signal_before": before.sqrt(),
+            # x_0 = inverse_signal x_t − noise_to_signal ε.
+            "inverse_signal": kept.rsqrt(),
+            "noise_to_signal": ((1 - kept) / kept).sqrt(),
+            # Mean of q(x_{t−1} | x_t, x_0).
+            "from_image": betas * before.sqrt() / (1 - kept),
+            "from_state": (1 - before) * (1 - betas).sqrt() / (1 - kept),
+            # Step 0 has no variance, and the logarithm would be −∞.
+            "least_log_variance": torch.cat((variance[1:2], variance[1:])).log(),
+            "most_log_variance": betas.log(),
+            "variance": variance,
+            "noise_variance_before": 1 - before,
+        }
+        self._moved: dict[tuple[str, torch.device, torch.dtype], Tensor] = {}
+
+    @classmethod
+    def make(cls, num_steps: int, schedule: ScheduleName) -> "GaussianDiffusion":
+        """The process of a named schedule.
+
+        Args:
+            num_steps: S.
+            schedule: `linear` or `cosine`.
+
+        Raises:
+            ValueError: there is no such schedule, or it has no such number of steps.
+        """
+        if schedule not in _SCHEDULES:
+            names = ", ".join(get_args(ScheduleName))
+            raise ValueError(f"schedule must be one of {names}, got {schedule!r}")
+        return cls(_SCHEDULES[schedule](num_steps))
+
+    @property
+    def num_steps(self) -> int:
+        """S."""
+        return len(self.betas)
+
+    def model_times(self, t: Int64[Tensor, " n"]) -> Float[Tensor, " n"]:
+        """What the network is told of t: its step in the original process times 1000/steps."""
+        scale = _MODEL_STEPS / self.original_steps
+        times = scale * torch.tensor(self.timesteps, dtype=torch.float64)
+        return self._cached("model_times", times, t.device, torch.float32)[t]
+
+    def add_noise(
+        self, x0: Float[Tensor, "n c h w"], noise: Float[Tensor, "n c h w"], t: Times
+    ) -> Float[Tensor, "n c h w"]:
+        """x_t = √ᾱ_t x_0 + √(1−ᾱ_t) ε."""
+        return self._at("signal", t, x0) * x0 + self._at("noise", t, x0) * noise
+
+    def predict_x0(
+        self, x_t: Float[Tensor, "n c h w"], eps: Float[Tensor, "n c h w"], t: Times
+    ) -> Float[Tensor, "n c h w"]:
+        """The image (x_t − √(1−ᾱ_t) ε)/√ᾱ_t."""
+        state = self._at("inverse_signal", t, x_t) * x_t
+        return state - self._at("noise_to_signal", t, x_t) * eps
+
+    def predict_noise(
+        self, x_t: Float[Tensor, "n c h w"], x0: Float[Tensor, "n c h w"], t: Times
+    ) -> Float[Tensor, "n c h w"]:
+        """The noise (x_t/√ᾱ_t − x_0)/√(1/ᾱ_t − 1): `predict_x0` solved for ε."""
+        difference = self._at("inverse_signal", t, x_t) * x_t - x0
+        return difference / self._at("noise_to_signal", t, x_t)
+
+    def posterior(
+        self, x0: Float[Tensor, "n c h w"], x_t: Float[Tensor, "n c h w"], t: Times
+    ) -> tuple[Float[Tensor, "n c h w"], Float[Tensor, "n c h w"]]:
+        """Mean and logarithm of the variance of q(x_{t−1} | x_t, x_0) (Ho et al., equation 7).
+
+        At t = 0 the mean is x_0 and the variance, which is 0, is given as that of step 1.
+        """
+        mean = self._at("from_image", t, x0) * x0 + self._at("from_state", t, x0) * x_t
+        return mean, self._at("least_log_variance", t, x0).expand(mean.shape)
+
+    def reverse(
+        self,
+        output: Float[Tensor, "n channels h w"],
+        x_t: Float[Tensor, "n c h w"],
+        t: Times,
+        *,
+        clip: bool = True,
+    ) -> Reverse:
+        """p(x_{t−1} | x_t) of what a network returns.
+
+        Its first half of channels is the noise ε, its second v places the variance between the
+        posterior's and β on the logarithmic scale (improved DDPM, equation 15, with (v+1)/2).
+
+        Args:
+            output: of the network, with twice the channels of the images.
+            x_t: what it was given.
+            t: steps.
+            clip: keep the predicted image in −1..1; off in training.
+
+        Raises:
+            ValueError: `output` has another number of channels.
+        """
+        eps, position = split_output(output, x_t)
+        x0 = self.predict_x0(x_t, eps, t)
+        x0 = x0.clamp(-1, 1) if clip else x0
+        mean, least = self.posterior(x0, x_t, t)
+        share = (position + 1) / 2
+        log_variance = share * self._at("most_log_variance", t, x0) + (1 - share) * least
+        return Reverse(mean, log_variance, x0)
+
+    def step(
+        self,
+        output: Float[Tensor, "n channels h w"],
+        x_t: Float[Tensor, "n c h w"],
+        t: Times,
+        noise: Float[Tensor, "n c h w"] | None = None,
+        *,
+        clip: bool = True,
+    ) -> Float[Tensor, "n c h w"]:
+        """x_{t−1} drawn from `reverse`; its mean at t = 0.
+
+        Args:
+            output: of the network.
+            x_t: what it was given.
+            t: steps.
+            noise: standard normal; None only where all t are 0.
+            clip: as of `reverse`.
+        """
+        reverse = self.reverse(output, x_t, t, clip=clip)
+        if noise is None:
+            return reverse.mean
+        # Exactly 0 at step 0, and √variance elsewhere.
+        moves = self._at("variance", t, x_t) > 0
+        return reverse.mean + moves * (reverse.log_variance / 2).exp() * noise
+
+    def ddim_step(
+        self,
+        output: Float[Tensor, "n channels h w"],
+        x_t: Float[Tensor, "n c h w"],
+        t: Times,
+        noise: Float[Tensor, "n c h w"] | None = None,
+        *,
+        eta: float,
+        clip: bool = True,
+    ) -> Float[Tensor, "n c h w"]:
+        r"""x_{t−1} = √ᾱ' x_0 + √(1−ᾱ'−σ²) ε + σ·noise with σ² = η²β(1−ᾱ')/(1−ᾱ).
+
+        Song, Meng & Ermon 2021, "Denoising diffusion implicit models", equations 12 and 16. Where
+        the predicted image is clipped, ε is that of the clipped one, as in improved DDPM.
+
+        Args:
+            output: of the network; its variances play no part.
+            x_t: what it was given.
+            t: steps.
+            noise: standard normal; None only where `eta` or all t are 0.
+            eta: η in 0..1: 0 draws nothing, 1 has the posterior's variance.
+            clip: as of `reverse`.
+
+        Raises:
+            ValueError: `eta` is outside 0..1.
+        """
+        if not 0 <= eta <= 1:
+            raise ValueError(f"eta must lie in 0..1, got {eta}")
+        eps, _ = split_output(output, x_t)
+        x0 = self.predict_x0(x_t, eps, t)
+        if clip:
+            x0 = x0.clamp(-1, 1)
+            eps = self.predict_noise(x_t, x0, t)
+        variance = eta**2 * self._at("variance", t, x_t)
+        # Rounding may leave −10⁻¹⁷.
+        left = (self._at("noise_variance_before", t, x_t) - variance).clamp(min=0)
+        mean = self._at("signal_before", t, x_t) * x0 + left.sqrt() * eps
+        return mean if noise is None else mean + variance.sqrt() * noise
+
+    def respaced(self, spec: int | str | Sequence[int]) -> "GaussianDiffusion":
+        """The process that takes some of the steps only, with the same ᾱ at each of them.
+
+        Args:
+            spec: a number of even steps, "ddimN", or a number for each of several sections, see
+                `spaced_steps`.
+
+        Raises:
+            ValueError: `spec` is no choice of steps, or leaves a process that is none.
+        """
+        steps = spaced_steps(self.num_steps, spec)
+        if len(steps) == self.num_steps:
+            # The very same: quotients of products would differ in the last digit.
+            return self
+        kept = self.alpha_bars[list(steps)]
+        before = torch.cat((kept.new_ones(1), kept[:-1]))
+        return GaussianDiffusion(
+            1 - kept / before,
+            timesteps=[self.timesteps[step] for step in steps],
+            original_steps=self.original_steps,
+        )
+
+    def _at(self, name: str, t: Times, images: Tensor) -> Tensor:
+        """A coefficient of each entry, to be multiplied with images."""
+        dtype = torch.promote_types(images.dtype, torch.float32)
+        values = self._cached(name, self._table[name], images.device, dtype)[t]
+        return values.reshape(-1, *(1,) * (images.ndim - 1))
+
+    def _cached(self, name: str, table: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:
+        key = name, device, dtype
+        if key not in self._moved:
+            self._moved[key] = table.to(dtype).to(device)
+        return self._moved[key]
+
+
+def split_output(
+    output: Float[Tensor, "n channels h w"], x_t: Float[Tensor, "n c h w"]
+) -> tuple[Float[Tensor, "n c h w"], Float[Tensor, "n c h w"]]:
+    """The two halves of a network's channels: noise ε and place v of the variance.
+
+    Args:
+        output: of the network; lifted to float32 at least.
+        x_t: what it was given.
+
+    Raises:
+        ValueError: `output` has not twice the channels of `x_t`, or another shape otherwise.
+    """
+    expected = (x_t.shape[0], 2 * x_t.shape[1], *x_t.shape[2:])
+    if output.shape != expected:
+        raise ValueError(
+            f"output must have shape {expected}, noise and variance of each channel, "
+            f"got {tuple(output.shape)}"
+        )
+    lifted = output.to(torch.promote_types(output.dtype, torch.float32))
+    eps, position = lifted.chunk(2, dim=1)
+    return eps, position
+
+
+def _check_betas(betas: Tensor) -> None:
+    if betas.ndim != 1 or betas.dtype != torch.float64 or len(betas) < 2:
+        raise ValueError(
+            f"betas must be a float64 vector of at least two steps, got {betas.dtype} of shape "
+            f"{tuple(betas.shape)}"
+        )
+    # Negated: NaN is refused, too.
+    if not bool(((betas > 0) & (betas < 1)).all()):
+        raise ValueError(
+            f"betas must lie in (0, 1), got values from {betas.min():g} to {betas.max():g}"
+        )
+    last = float((1 - betas).prod())
+    if last > _MAX_KEPT:
+        raise ValueError(
+            f"betas must leave at most {_MAX_KEPT} of the image's variance at the last step, as "
+            f"sampling starts from pure noise, got {last:.3g}: take more steps or larger betas"
+        )
+
+
+def _check_timesteps(timesteps: tuple[int, ...], count: int, original_steps: int) -> None:
+    ascending = all(one < other for one, other in pairwise(timesteps))
+    inside = timesteps[0] >= 0 and timesteps[-1] < original_steps if timesteps else False
+    if len(timesteps) != count or not (ascending and inside):
+        raise ValueError(
+            f"timesteps must be {count} ascending numbers of 0..{original_steps - 1}, "
+            f"got {timesteps}"
+        )

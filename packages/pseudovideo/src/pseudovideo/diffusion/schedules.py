@@ -1,0 +1,55 @@
+"""Noise schedules β_1..β_S of a diffusion process, in float64."""
+
+import math
+from typing import Literal
+
+import torch
+from jaxtyping import Float64
+from torch import Tensor
+
+ScheduleName = Literal["linear", "cosine"]
+
+# Of 1,000 steps.
+_LINEAR_STEPS, _LINEAR_FIRST, _LINEAR_LAST = 1000, 1e-4, 0.02
+_COSINE_OFFSET, _COSINE_MAX = 0.008, 0.999
+
+
+def linear_betas(num_steps: int) -> Float64[Tensor, " S"]:
+    """From 10⁻⁴ to 0.02 for 1,000 steps; times 1000/S for S steps, so that ᾱ_S stays about the same.
+
+    Ho, Jain & Abbeel 2020, section 4; rescaled as in improved DDPM.
+
+    Args:
+        num_steps: S.
+
+    Raises:
+        ValueError: `num_steps` is 20 or less, where the last β would not be below 1.
+    """
+    scale = _LINEAR_STEPS / max(num_steps, 1)
+    if num_steps < 1 or scale * _LINEAR_LAST >= 1:
+        least = int(_LINEAR_STEPS * _LINEAR_LAST) + 1
+        raise ValueError(
+            f"num_steps must be at least {least} for the linear schedule, whose β would reach 1 "
+            f"with fewer, got {num_steps}: take the cosine schedule"
+        )
+    return torch.linspace(
+        scale * _LINEAR_FIRST, scale * _LINEAR_LAST, num_steps, dtype=torch.float64
+    )
+
+
+def cosine_betas(num_steps: int) -> Float64[Tensor, " S"]:
+    """β_t = 1 − f(t/S)/f((t−1)/S) ≤ 0.999 with f(u) = cos²(π/2 · (u+0.008)/1.008).
+
+    Nichol & Dhariwal 2021, "Improved denoising diffusion probabilistic models", equation 17.
+
+    Args:
+        num_steps: S.
+
+    Raises:
+        ValueError: `num_steps` is below 1.
+    """
+    if num_steps < 1:
+        raise ValueError(f"num_steps must be at least 1, got {num_steps}")
+    times = torch.linspace(0, 1, num_steps + 1, dtype=torch.float64)
+    kept = ((times + _COSINE_OFFSET) / (1 + _COSINE_OFFSET) * math.pi / 2).cos().square()
+    return (1 - kept[1:] / kept[:-1]).clamp(max=_COSINE_MAX)
