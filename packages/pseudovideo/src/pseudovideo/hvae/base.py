@@ -1,0 +1,260 @@
+"""What both HVAEs share: the decoder, the bound and the way samples are drawn."""
+
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from pseudovideo.corruptions.counter import counter_normal
+from pseudovideo.diffusion.unet import build_unet, walk
+from pseudovideo.hvae.bound import step_costs
+from pseudovideo.hvae.config import HVAEConfig
+from pseudovideo.pretrained import Pretrained
+
+
+class Bound(NamedTuple):
+    """Negative evidence lower bound of images, in nats per dimension.
+
+    Attributes:
+        total: (b,), the sum of the others.
+        terms: (b, T), cost of the steps t = 1..T; the first is −log p(x|z_1).
+        prior: (b,), KL at level T, as far as the arm counts it.
+    """
+
+    total: Tensor
+    terms: Tensor
+    prior: Tensor
+
+
+class LevelTerms(NamedTuple):
+    """What one level of each image adds to the bound, in nats per dimension.
+
+    Attributes:
+        step: (b,), cost of the step from z_t to z_{t−1}.
+        prior: (b,), KL(q(z_T|x) ‖ p(z_T)) where t = T, 0 elsewhere.
+        mse: (b,), mean squared distance of m_{t−1}(x) to μ_θ(z_t, t).
+    """
+
+    step: Tensor
+    prior: Tensor
+    mse: Tensor
+
+
+class HVAE(Pretrained):
+    """Images as the end of a chain z_T, …, z_1, x of latent frames of the image's size.
+
+    The decoder is p(z_{t−1}|z_t) = N(z_t + r_θ(z_t, t), δ²I): a UNet predicts the residual to the
+    less blurred frame and starts at 0, so that an untrained decoder repeats its frame. The
+    encoder q(z_t|x) = N(m_t(x), σ_h²I) is the subclass'. Differences from Rissanen et al. (2023):
+    the UNet is improved DDPM's, whose times run to 1,000, so level t is told as 1000·t/T; and the
+    loss is the bound itself, theirs its squared distances alone, which is the same but for
+    constants that no parameter moves.
+
+    Args:
+        config: sizes and settings.
+    """
+
+    config_class = HVAEConfig
+    config: HVAEConfig
+
+    def __init__(self, config: HVAEConfig) -> None:
+        super().__init__()
+        self.config = config
+        channels = config.channels
+        self.decoder = build_unet(config, in_channels=channels, out_channels=channels)
+
+    @abstractmethod
+    def encode(
+        self, images: Float[Tensor, "b c h w"], t: Int64[Tensor, " b"]
+    ) -> Float[Tensor, "b c h w"]:
+        """m_t(x), the mean of q(z_t|x); the image itself where t = 0."""
+
+    @abstractmethod
+    def prior_kl(self, last: Float[Tensor, "b c h w"]) -> Float[Tensor, " b"]:
+        """KL(q(z_T|x) ‖ p(z_T)) in nats per dimension, as far as the arm counts it.
+
+        Args:
+            last: m_T(x).
+        """
+
+    @abstractmethod
+    def draw_prior(
+        self, numbers: Int64[Tensor, " b"], images: Float[Tensor, "n c h w"] | None, *, seed: int
+    ) -> Float[Tensor, "b c h w"]:
+        """z_T of the samples with these numbers."""
+
+    def decode(
+        self, z: Float[Tensor, "b c h w"], t: Int64[Tensor, " b"]
+    ) -> Float[Tensor, "b c h w"]:
+        """μ_θ(z_t, t), the mean of p(z_{t−1}|z_t).
+
+        Args:
+            z: frames of level t.
+            t: 1..T.
+        """
+        return z + walk(self.decoder, z, t * (1000 / self.config.num_levels))
+
+    def training_losses(
+        self, images: Float[Tensor, "b c h w"], *, generator: torch.Generator | None = None
+    ) -> dict[str, Tensor]:
+        """An unbiased estimate of the bound: T times the cost of one step, drawn for each image.
+
+        Args:
+            images: in −1..1.
+            generator: draws t from 1..T, both included, and the noise of z_t.
+
+        Returns:
+            Scalars: `loss`, the bound in nats per dimension, the only one with a gradient; its
+            parts `steps` and `prior`; and `mse`, the mean squared error of the less blurred frame.
+
+        Raises:
+            ValueError: the images are not the model's.
+        """
+        self._check_images(images)
+        levels = self.config.num_levels
+        device = images.device if generator is None else generator.device
+        t = torch.randint(1, levels + 1, (len(images),), generator=generator, device=device)
+        numbers = torch.arange(len(images), device=images.device)
+        noise = self._noise(numbers, _seed(generator), level=levels)
+        terms = self.level_terms(images, t.to(images.device), noise)
+        steps, prior = levels * terms.step.mean(), levels * terms.prior.mean()
+        parts = {"steps": steps, "prior": prior, "mse": terms.mse.mean()}
+        return {"loss": steps + prior, **{name: part.detach() for name, part in parts.items()}}
+
+    @torch.no_grad()
+    def bound(
+        self, images: Float[Tensor, "b c h w"], generator: torch.Generator | None = None
+    ) -> Bound:
+        """The negative evidence lower bound with all of its T steps, one z_t each.
+
+        Args:
+            images: in −1..1.
+            generator: draws the noise.
+
+        Returns:
+            Nats per dimension, see `Bound`; `HeatHVAE` says what its own leaves out.
+
+        Raises:
+            ValueError: the images are not the model's.
+        """
+        self._check_images(images)
+        seed = _seed(generator)
+        numbers = torch.arange(len(images), device=images.device)
+        levels: list[LevelTerms] = []
+        # Level by level: T times the batch at once would need T times the memory.
+        for level in range(1, self.config.num_levels + 1):
+            noise = self._noise(numbers, seed, level=level)
+            levels.append(self.level_terms(images, torch.full_like(numbers, level), noise))
+        steps = torch.stack([terms.step for terms in levels], dim=1)
+        prior = levels[-1].prior
+        return Bound(steps.sum(1) + prior, steps, prior)
+
+    def level_terms(
+        self,
+        images: Float[Tensor, "b c h w"],
+        t: Int64[Tensor, " b"],
+        noise: Float[Tensor, "b c h w"],
+    ) -> LevelTerms:
+        """What level t adds to the bound; its sum over t = 1..T is the bound.
+
+        Gradients reach the encoder through z_t as well as through the target m_{t−1}(x).
+
+        Args:
+            images: in −1..1.
+            t: level of each image, 1..T.
+            noise: standard normal.
+        """
+        config = self.config
+        # One pass of the encoder for both of the levels that a step connects.
+        frames = self.encode(torch.cat([images, images]), torch.cat([t, t - 1]))
+        frame, target = frames.chunk(2)
+        mean = self.decode(frame + config.noise_std * noise, t)
+        mse = (target - mean).square().flatten(1).mean(1)
+        step = step_costs(mse, t, noise_std=config.noise_std, delta=config.delta)
+        prior = self.prior_kl(frame)
+        return LevelTerms(step, torch.where(t == config.num_levels, prior, 0 * prior), mse)
+
+    @torch.no_grad()
+    def sample(
+        self,
+        n: int,
+        *,
+        images: Float[Tensor, "m c h w"] | None = None,
+        generator: torch.Generator | None = None,
+        batch_size: int = 256,
+        progress: Callable[[int], object] | None = None,
+        watch: Callable[[int, Tensor], object] | None = None,
+    ) -> Float[Tensor, "n c h w"]:
+        """Draw images: z_T from the prior, then T steps of the decoder.
+
+        As in the code of Rissanen et al. the last step adds no noise: a sample is the mean of
+        p(x|z_1), cut to −1..1.
+
+        Args:
+            n: number of images.
+            images: what the prior of `HeatHVAE` consists of, the training images;
+                `LearnedEncoderHVAE` has no use for them.
+            generator: draws the one seed that all noise follows from. Each sample has noise of
+                its own: it depends neither on `batch_size` nor, but for round-off, on the others.
+            batch_size: images drawn at once.
+            progress: called after each batch with the number of its images.
+            watch: called for each batch with T and z_T, then after every step with t−1 and
+                z_{t−1}; with 0 and the images, before they are cut, at last.
+
+        Returns:
+            In −1..1, on the model's device.
+
+        Raises:
+            ValueError: `n` or `batch_size` is below 1, or the prior's images are missing or
+                not the model's.
+        """
+        for name, value in (("n", n), ("batch_size", batch_size)):
+            if value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}")
+        seed, levels = _seed(generator), self.config.num_levels
+        done: list[Tensor] = []
+        for numbers in torch.arange(n, device=self._weight.device).split(batch_size):
+            z = self.draw_prior(numbers, images, seed=seed)
+            if watch is not None:
+                watch(levels, z)
+            for level in range(levels, 0, -1):
+                z = self.decode(z, torch.full_like(numbers, level))
+                if level > 1:
+                    z = z + self.config.delta * self._noise(numbers, seed, level=level - 1)
+                if watch is not None:
+                    watch(level - 1, z)
+            done.append(z.clamp(-1, 1))
+            if progress is not None:
+                progress(len(numbers))
+        return torch.cat(done)
+
+    def _noise(self, numbers: Int64[Tensor, " b"], seed: int, *, level: int) -> Tensor:
+        """Standard normal frames of one level, in the decoder's precision."""
+        config = self.config
+        shape = (config.channels, config.image_size, config.image_size)
+        noise = counter_normal(
+            numbers, config.channels * config.image_size**2, seed=seed, epoch=level
+        )
+        return noise.view(-1, *shape).to(self._weight.dtype)
+
+    def _check_images(self, images: Tensor) -> None:
+        config = self.config
+        shape = (config.channels, config.image_size, config.image_size)
+        if images.shape[1:] != shape or not len(images) or not images.is_floating_point():
+            raise ValueError(
+                f"images must be floats of shape (batch, {', '.join(map(str, shape))}), "
+                f"got {images.dtype} of shape {tuple(images.shape)}"
+            )
+
+    @property
+    def _weight(self) -> Tensor:
+        """Any weight: it tells the device and the precision."""
+        return next(self.decoder.parameters())
+
+
+def _seed(generator: torch.Generator | None) -> int:
+    device = "cpu" if generator is None else generator.device
+    return int(torch.randint(1 << 62, (), generator=generator, device=device))

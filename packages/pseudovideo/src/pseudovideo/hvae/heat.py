@@ -1,0 +1,94 @@
+"""The heat equation on images, in closed form: each frequency decays at its own rate.
+
+With borders that let no heat out, the equation is diagonal in the DCT of type II: after the time
+σ²/2 the frequency (k_y, k_x) of an H×W image is multiplied by exp(−π²σ²(k_y²/H² + k_x²/W²)/2),
+which is a Gaussian blur of standard deviation σ pixels with the image mirrored at its borders
+(border pixels included). Rissanen, Heinonen & Solin (2023, "Generative modelling with inverse heat
+dissipation"), section 3; thesis eq. 5.3. For square images both axes share N = H = W, as there;
+rectangular images take each axis' own length.
+"""
+
+import math
+from functools import lru_cache
+
+import torch
+from jaxtyping import Float, Float64
+from torch import Tensor
+
+
+def heat_sigmas(
+    num_levels: int, sigma_min: float, sigma_max: float
+) -> Float64[Tensor, " levels_and_image"]:
+    """Blur of each level: σ_0 = 0, the image, then σ_1..σ_T evenly spaced in their logarithm.
+
+    Args:
+        num_levels: T, at least 2.
+        sigma_min: σ_1 in pixels.
+        sigma_max: σ_T in pixels.
+
+    Returns:
+        T+1 rising numbers.
+
+    Raises:
+        ValueError: too few levels, or sigmas that don't rise from above 0.
+    """
+    if type(num_levels) is not int or num_levels < 2:
+        raise ValueError(f"num_levels must be an integer of at least 2, got {num_levels!r}")
+    if not 0.0 < sigma_min < sigma_max < math.inf:
+        raise ValueError(
+            f"sigmas must rise from above 0: 0 < sigma_min < sigma_max, got sigma_min={sigma_min} "
+            f"and sigma_max={sigma_max}"
+        )
+    steps = torch.linspace(0, 1, num_levels, dtype=torch.float64)
+    rising = sigma_min * (sigma_max / sigma_min) ** steps
+    return torch.cat([rising.new_zeros(1), rising])
+
+
+def heat_blur(
+    images: Float[Tensor, "b c h w"], sigmas: Float[Tensor, " b"]
+) -> Float[Tensor, "b c h w"]:
+    """F_h: images after the heat equation, each with a blur of its own.
+
+    Args:
+        images: any values.
+        sigmas: standard deviation of each image's blur in pixels; 0 returns the image bit for bit.
+
+    Returns:
+        Blurred images of the same mean, in the images' dtype.
+
+    Raises:
+        ValueError: not one sigma for each image.
+    """
+    if sigmas.shape != images.shape[:1]:
+        raise ValueError(
+            f"sigmas must have one value for each of {len(images)} images, "
+            f"got shape {tuple(sigmas.shape)}"
+        )
+    # Under autocast the products would be made in half precision.
+    with torch.autocast(images.device.type, enabled=False):
+        exact = images.float() if images.dtype in (torch.float16, torch.bfloat16) else images
+        rows, columns = (_basis(size, exact.device, exact.dtype) for size in exact.shape[-2:])
+        by_row, by_column = (_decay(sigmas, size).to(exact) for size in exact.shape[-2:])
+        # Each axis' decay multiplies its own basis: no spectrum of the whole image is needed.
+        blur_rows = torch.einsum("ki,bk,kj->bij", rows, by_row, rows)
+        blur_columns = torch.einsum("ki,bk,kj->bij", columns, by_column, columns)
+        blurred = torch.einsum("bij,bcjw,bvw->bciv", blur_rows, exact, blur_columns)
+    unchanged = (sigmas == 0)[:, None, None, None]
+    return torch.where(unchanged, images, blurred.to(images.dtype))
+
+
+def _decay(sigmas: Tensor, size: int) -> Tensor:
+    """Multipliers exp(−π²k²σ²/(2N²)) of an axis, one row an image."""
+    frequencies = torch.arange(size, device=sigmas.device) * (math.pi / size)
+    return (-0.5 * (sigmas[:, None] * frequencies).square()).exp()
+
+
+@lru_cache(maxsize=16)
+def _basis(size: int, device: torch.device, dtype: torch.dtype) -> Tensor:
+    """The orthonormal DCT of type II, a row a frequency, kept on the device."""
+    # What is made in inference mode could not be used in training later.
+    with torch.inference_mode(False):
+        places = torch.arange(size, dtype=torch.float64)
+        waves = (places[:, None] * (places + 0.5) * (math.pi / size)).cos()
+        waves[0] *= 0.5**0.5
+        return (waves * (2 / size) ** 0.5).to(device, dtype)

@@ -1,0 +1,59 @@
+"""The standard HVAE: the same decoder, and an encoder that is learned with it."""
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from pseudovideo.diffusion.unet import build_unet, walk
+from pseudovideo.hvae.base import HVAE
+from pseudovideo.hvae.bound import standard_normal_kl
+from pseudovideo.hvae.config import HVAEConfig
+
+
+class LearnedEncoderHVAE(HVAE):
+    """Encoder q(z_t|x) = N(f_φ(x, t), σ_h²I), f_φ a UNet of the decoder's architecture.
+
+    The prior is N(0, I), and KL(q(z_T|x) ‖ N(0, I)) is part of loss and bound. f_φ is the UNet's
+    output itself, which starts at 0: with the image added to it, the copy z_t = x that no chain of
+    frames needs would be where training starts.
+
+    Args:
+        config: sizes and settings; `sigma_min` and `sigma_max` have no bearing.
+    """
+
+    def __init__(self, config: HVAEConfig) -> None:
+        super().__init__(config)
+        channels = config.channels
+        self.encoder = build_unet(config, in_channels=channels, out_channels=channels)
+
+    def encode(
+        self, images: Float[Tensor, "b c h w"], t: Int64[Tensor, " b"]
+    ) -> Float[Tensor, "b c h w"]:
+        """f_φ(x, t); the image itself where t = 0.
+
+        Args:
+            images: in −1..1.
+            t: 0..T.
+        """
+        frames = walk(self.encoder, images, t * (1000 / self.config.num_levels))
+        return torch.where((t == 0)[:, None, None, None], images, frames)
+
+    def prior_kl(self, last: Float[Tensor, "b c h w"]) -> Float[Tensor, " b"]:
+        """KL(N(f_φ(x, T), σ_h²I) ‖ N(0, I)) in nats per dimension.
+
+        Args:
+            last: f_φ(x, T).
+        """
+        return standard_normal_kl(last, self.config.noise_std)
+
+    def draw_prior(
+        self, numbers: Int64[Tensor, " b"], images: Float[Tensor, "n c h w"] | None, *, seed: int
+    ) -> Float[Tensor, "b c h w"]:
+        """Standard normal frames.
+
+        Args:
+            numbers: of the samples.
+            images: unused: this prior needs none.
+            seed: of the noise.
+        """
+        return self._noise(numbers, seed, level=self.config.num_levels)
