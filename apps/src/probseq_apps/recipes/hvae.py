@@ -1,0 +1,107 @@
+"""Settings of `probseq generate hvae`; importable without torch.
+
+The small recipes are for two CPU cores; `hvae-mnist-fast` is for minutes on a GPU. `table-5.1` is
+the thesis' comparison on binarised MNIST (section 5.2), of whose training it tells nothing: the
+numbers are those of Rissanen et al. (2023) for MNIST where they have any.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from probseq_apps.data.names import unknown_name_message
+from probseq_apps.experiments.diffusion_groups import ModelTraining, UNetSettings
+from probseq_apps.experiments.generate_groups import (
+    FeatureSettings,
+    MachineSettings,
+    ReadingSettings,
+)
+from probseq_apps.experiments.hvae_settings import (
+    HvaeEvaluationSettings,
+    HvaeSettings,
+    HvaeSizes,
+)
+
+DIGITS_HVAE = "digits-hvae"
+
+
+def digits_hvae() -> HvaeSettings:
+    """The default: 8x8 digits enlarged to 16x16 and binarised."""
+    return HvaeSettings(
+        unet=UNetSettings(
+            base_channels=24,
+            channel_multipliers=(1, 2, 2),
+            num_res_blocks=1,
+            attention_sizes=(8,),
+            num_groups=8,
+        ),
+        sizes=HvaeSizes(sigma_max=10.0),
+        training=ModelTraining(
+            steps=1500,
+            batch_size=16,
+            learning_rate=2e-3,
+            decay="cosine",
+            warmup_steps=50,
+            grad_clip=1.0,
+            ema_decay=0.99,
+        ),
+        evaluation=HvaeEvaluationSettings(
+            num_samples=1000, features=FeatureSettings(classifier_steps=150)
+        ),
+    )
+
+
+def mnist_hvae() -> HvaeSettings:
+    """Binarised MNIST padded to 32x32, in larger models than the default's."""
+    small = digits_hvae()
+    return replace(
+        small,
+        data="mnist",
+        unet=replace(small.unet, base_channels=32, channel_multipliers=(1, 2, 2, 2)),
+        sizes=HvaeSizes(),
+        training=replace(small.training, steps=3000, batch_size=32, learning_rate=1e-3),
+    )
+
+
+def table_5_1() -> HvaeSettings:
+    """Binarised MNIST at its own 28x28 pixels, full size."""
+    return HvaeSettings(
+        data="mnist",
+        reading=ReadingSettings(image_size=28),
+        unet=UNetSettings(channel_multipliers=(1, 2, 2), attention_sizes=(14, 7)),
+        training=ModelTraining(steps=100_000, batch_size=128, learning_rate=2e-4, grad_clip=1.0),
+        machine=MachineSettings(precision="bf16"),
+    )
+
+
+def hvae_mnist_fast() -> HvaeSettings:
+    """Binarised MNIST with 48 channels and 10,000 steps an arm."""
+    full = table_5_1()
+    return replace(
+        full,
+        unet=replace(full.unet, base_channels=48, num_groups=16),
+        training=replace(full.training, steps=10_000, ema_decay=0.999, warmup_steps=500),
+    )
+
+
+HVAE_RECIPES: dict[str, Callable[[], HvaeSettings]] = {
+    DIGITS_HVAE: digits_hvae,
+    "mnist-hvae": mnist_hvae,
+    "table-5.1": table_5_1,
+    "hvae-mnist-fast": hvae_mnist_fast,
+}
+
+
+def load_hvae_recipe(name: str) -> HvaeSettings:
+    """Settings of a recipe.
+
+    Raises:
+        ValueError: the name is unknown; the message names the nearest known one.
+    """
+    if name not in HVAE_RECIPES:
+        raise ValueError(unknown_name_message("recipe", name, HVAE_RECIPES))
+    return HVAE_RECIPES[name]()
+
+
+def hvae_recipe_name(data: str) -> str:
+    """Name of the recipe that suits a data set; an unknown set is refused with the settings."""
+    return DIGITS_HVAE if data == "digits" else "mnist-hvae"
