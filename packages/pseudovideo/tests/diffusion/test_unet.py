@@ -1,0 +1,268 @@
+"""Improved DDPM's UNet: against the same network written anew, and the walk through it."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from diffusers.models.attention_processor import Attention, AttnProcessor
+from diffusers.models.resnet import ResnetBlock2D
+from improved_ddpm import ImprovedDDPM, published_weights, randomised
+from torch import nn
+
+from pseudovideo.diffusion.unet import (
+    UNetConfig,
+    attention_sites,
+    build_unet,
+    channel_multipliers_for,
+    walk,
+)
+
+TINY = UNetConfig(
+    image_size=8,
+    channels=1,
+    base_channels=8,
+    channel_multipliers=(1, 2),
+    num_res_blocks=1,
+    attention_sizes=(4,),
+    num_heads=2,
+    num_groups=4,
+)
+
+
+def tiny(**changes):
+    return UNetConfig(**{**TINY.__dict__, **changes})
+
+
+def inputs(config, batch=2, channels=None, dtype=torch.float64):
+    generator = torch.Generator().manual_seed(7)
+    shape = (batch, channels or config.channels, config.image_size, config.image_size)
+    x = torch.randn(shape, generator=generator, dtype=dtype)
+    return x, torch.tensor([0.25, 730.0, 12.5][:batch], dtype=torch.float32)
+
+
+def test_the_default_has_improved_ddpm_s_number_of_parameters():
+    with torch.device("meta"):
+        unet = build_unet(UNetConfig(), in_channels=3, out_channels=6)
+    assert sum(parameter.numel() for parameter in unet.parameters()) == 39_629_062
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        TINY,
+        tiny(image_size=16, channel_multipliers=(1, 2, 2), attention_sizes=(8, 4), channels=3),
+        # As for 64 pixels: heads of every width, as many as ever.
+        tiny(channel_multipliers=(1, 2, 3, 4), attention_sizes=(4, 2), num_heads=4),
+        tiny(num_res_blocks=3, attention_sizes=(8, 4)),
+        tiny(num_heads=1, attention_sizes=()),
+    ],
+    ids=["tiny", "colour", "64-pixels", "3-blocks", "middle-only"],
+)
+@torch.no_grad()
+def test_it_computes_what_improved_ddpm_computes(config):
+    unet = build_unet(config, in_channels=config.channels, out_channels=2).double()
+    randomised(unet, 0)
+    other = ImprovedDDPM(config, config.channels, 2).double()
+    other.load_state_dict(published_weights(unet, config.num_heads))
+    x, times = inputs(config, 3)
+    expected = other(x, times)
+    assert expected.std() > 0.1
+    torch.testing.assert_close(unet(x, times).sample, expected, rtol=1e-9, atol=1e-9)
+
+
+@torch.no_grad()
+def test_at_64_pixels_it_is_theirs_in_every_size():
+    config = UNetConfig(
+        image_size=64, channel_multipliers=channel_multipliers_for(64), base_channels=32
+    )
+    unet = randomised(build_unet(config, in_channels=3, out_channels=6), 0)
+    widths = {(m.query_dim, m.heads) for m in unet.modules() if isinstance(m, Attention)}
+    assert widths == {(96, 4), (128, 4)}
+    other = ImprovedDDPM(config, 3, 6)
+    other.load_state_dict(published_weights(unet, 4))
+    x, times = inputs(config, 1, dtype=torch.float32)
+    torch.testing.assert_close(unet(x, times).sample, other(x, times), rtol=1e-3, atol=1e-3)
+
+
+@torch.no_grad()
+def test_heads_change_what_is_computed_and_both_kinds_of_attention_agree():
+    outputs = []
+    for heads in (1, 2, 4):
+        config = tiny(num_heads=heads)
+        unet = randomised(build_unet(config, in_channels=1, out_channels=2).double(), 0)
+        x, times = inputs(config)
+        outputs.append(unet(x, times).sample)
+        # This one multiplies by the stored scale, and has its softmax in float32.
+        for attention in (m for m in unet.modules() if isinstance(m, Attention)):
+            attention.set_processor(AttnProcessor())
+        torch.testing.assert_close(unet(x, times).sample, outputs[-1], rtol=1e-5, atol=1e-5)
+    for first, second in ((0, 1), (1, 2)):
+        assert (outputs[first] - outputs[second]).abs().max() > 1e-3
+
+
+def test_it_starts_as_zero_and_so_does_every_branch():
+    unet = build_unet(TINY, in_channels=2, out_channels=3)
+    x, times = inputs(TINY, channels=2, dtype=torch.float32)
+    assert torch.equal(unet(x, times).sample, torch.zeros(2, 3, 8, 8))
+    hidden, time = torch.randn(2, 8, 4, 4), torch.randn(2, TINY.time_width)
+    same = [m for m in unet.modules() if isinstance(m, ResnetBlock2D) and m.in_channels == 8]
+    assert torch.equal(same[0](hidden, time), hidden)
+    attention = next(m for m in unet.modules() if isinstance(m, Attention))
+    hidden = torch.randn(2, 16, 4, 4)
+    assert torch.equal(attention(hidden), hidden)
+
+
+class Marked(nn.Module):
+    """What stands for dropout: no two places are scaled alike, and it draws nothing."""
+
+    def forward(self, x):
+        return x * torch.linspace(0.0, 2.0, x[0].numel(), dtype=x.dtype).view_as(x[0])
+
+
+@torch.no_grad()
+def test_dropout_falls_where_theirs_does():
+    config = tiny(dropout=0.4)
+    unet = randomised(build_unet(config, in_channels=1, out_channels=2).double(), 0)
+    other = ImprovedDDPM(config, 1, 2).double()
+    other.load_state_dict(published_weights(unet, config.num_heads))
+    x, times = inputs(config)
+    without = unet(x, times).sample
+    replaced = []
+    for model in (unet, other):
+        found = [m for m in model.modules() if isinstance(m, nn.Dropout) and m.p > 0]
+        assert {dropout.p for dropout in found} == {0.4}
+        replaced.append(len(found))
+        for dropout in found:
+            holder = next(m for m in model.modules() if dropout in m.children())
+            name = next(name for name, child in holder.named_children() if child is dropout)
+            setattr(holder, name, Marked())
+    assert replaced == [8, 8]
+    expected = other(x, times)
+    assert (expected - without).abs().max() > 1e-2
+    torch.testing.assert_close(unet(x, times).sample, expected, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("attention_sizes", [(), (4,), (8, 4)])
+def test_a_walk_is_the_network_bit_for_bit_with_its_gradients(attention_sizes):
+    config = tiny(attention_sizes=attention_sizes, dropout=0.2, num_res_blocks=2)
+    unet = randomised(build_unet(config, in_channels=1, out_channels=2), 0).train()
+    x, times = inputs(config, dtype=torch.float32)
+    found = []
+    for run in (lambda: unet(x, times).sample, lambda: walk(unet, x, times)):
+        unet.zero_grad()
+        torch.manual_seed(5)
+        output = run()
+        output.square().sum().backward()
+        found.append([output, *(parameter.grad.clone() for parameter in unet.parameters())])
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+
+
+@torch.no_grad()
+def test_a_walk_calls_back_once_at_each_site_in_the_order_of_the_list():
+    config = tiny(
+        image_size=16, channel_multipliers=(1, 2, 3), attention_sizes=(8, 4), num_res_blocks=2
+    )
+    unet = randomised(build_unet(config, in_channels=1, out_channels=2), 0)
+    x, times = inputs(config, dtype=torch.float32)
+    seen = []
+
+    def attend(site, hidden, attention, time):
+        assert time.shape == (2, config.time_width)
+        seen.append((site, hidden.shape[1], attention))
+        return attention(hidden)
+
+    expected = unet(x, times).sample
+    assert torch.equal(walk(unet, x, times, attend), expected)
+    sites = attention_sites(unet)
+    assert sites == (16, 16, 24, 24, 24, 24, 24, 24, 16, 16, 16)
+    assert [(site, width) for site, width, _ in seen] == list(enumerate(sites))
+    assert len({id(attention) for *_, attention in seen}) == len(sites)
+    without = walk(unet, x, times, lambda site, hidden, attention, time: hidden)
+    assert (without - expected).abs().max() > 1e-3
+    # The time that is handed over is what the residual blocks get.
+    times_seen = []
+    walk(unet, x, times, lambda *called: (times_seen.append(called[3]), called[1])[1])
+    embedded = unet.time_embedding(unet.time_proj(times))
+    assert all(torch.equal(time, embedded) for time in times_seen)
+
+
+@torch.no_grad()
+def test_fractions_of_a_step_are_times_of_their_own():
+    unet = randomised(build_unet(TINY, in_channels=1, out_channels=2), 0)
+    x, _ = inputs(TINY, dtype=torch.float32)
+    outputs = [walk(unet, x, torch.full((2,), time)) for time in (3.0, 3.25, 3.5)]
+    assert (outputs[0] - outputs[1]).abs().max() > 1e-4
+    assert (outputs[1] - outputs[2]).abs().max() > 1e-4
+
+
+@torch.no_grad()
+def test_the_order_of_memory_does_not_matter():
+    unet = randomised(build_unet(TINY, in_channels=1, out_channels=2), 0)
+    x, times = inputs(TINY, dtype=torch.float32)
+    expected = walk(unet, x, times)
+    last = unet.to(memory_format=torch.channels_last)
+    found = walk(last, x.contiguous(memory_format=torch.channels_last), times)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_bfloat16_and_channels_last_train_as_float32_does():
+    x, times = inputs(TINY, dtype=torch.float32)
+    target = torch.randn(2, 2, 8, 8, generator=torch.Generator().manual_seed(1))
+    gradients = []
+    for lean in (False, True):
+        unet = randomised(build_unet(TINY, in_channels=1, out_channels=2), 0)
+        batch = x
+        if lean:
+            unet.to(memory_format=torch.channels_last)
+            batch = x.contiguous(memory_format=torch.channels_last)
+        with torch.autocast("cpu", torch.bfloat16, enabled=lean):
+            output = walk(unet, batch, times)
+        F.mse_loss(output.float(), target).backward()
+        gradients.append(torch.cat([p.grad.flatten() for p in unet.parameters()]))
+    assert F.cosine_similarity(*gradients, dim=0) > 0.99
+
+
+def test_no_image_of_a_batch_touches_another():
+    unet = randomised(build_unet(TINY, in_channels=1, out_channels=2).double(), 0)
+    x, times = inputs(TINY, 3)
+    together = walk(unet, x, times)
+    apart = torch.cat([walk(unet, x[[i]], times[[i]]) for i in range(3)])
+    torch.testing.assert_close(together, apart, rtol=1e-10, atol=1e-10)
+
+
+def test_usual_widths_of_the_levels_fit_their_sizes():
+    assert channel_multipliers_for(32) == (1, 2, 2, 2)
+    assert channel_multipliers_for(64) == (1, 2, 3, 4)
+    for size in (16, 28, 256):
+        multipliers = channel_multipliers_for(size)
+        UNetConfig(image_size=size, channel_multipliers=multipliers, attention_sizes=())
+    with pytest.raises(ValueError, match="image_size must be one of .* got 30"):
+        channel_multipliers_for(30)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"image_size": 6, "channel_multipliers": (1, 1, 1)}, "image_size must be a multiple of 4"),
+        ({"image_size": 0}, "image_size must be an integer of at least 1, got 0"),
+        ({"channels": 1.5}, "channels must be an integer of at least 1, got 1.5"),
+        ({"channel_multipliers": ()}, "channel_multipliers must be one or more integers"),
+        ({"channel_multipliers": (1, 0)}, "channel_multipliers must be one or more integers"),
+        ({"num_res_blocks": 0}, "num_res_blocks must be an integer of at least 1"),
+        ({"attention_sizes": (16,)}, r"attention_sizes must be among .*\(8, 4\), got \(16,\)"),
+        ({"num_groups": 3}, "base_channels must be even and a multiple of num_groups=3, got 8"),
+        ({"base_channels": 9, "num_groups": 3}, "base_channels must be even"),
+        ({"num_heads": 3}, "num_heads must divide the width .* 16, got 3"),
+        ({"dropout": 1.0}, r"dropout must be in \[0, 1\), got 1.0"),
+        ({"dropout": float("nan")}, "dropout must be in"),
+    ],
+)
+def test_what_makes_no_unet_is_refused_by_name(changes, message, plain_calls):
+    with pytest.raises(ValueError, match=message):
+        tiny(**changes)
+
+
+def test_numbers_of_channels_below_one_are_refused():
+    with pytest.raises(ValueError, match="in_channels must be at least 1, got 0"):
+        build_unet(TINY, in_channels=0, out_channels=2)
+    with pytest.raises(ValueError, match="out_channels must be at least 1, got 0"):
+        build_unet(TINY, in_channels=1, out_channels=0)
