@@ -2,6 +2,8 @@
 
 import sys
 from collections.abc import Sequence
+from fractions import Fraction
+from pathlib import Path
 from typing import NoReturn, Protocol, runtime_checkable
 
 
@@ -28,6 +30,23 @@ def value_of(flag: str, arguments: Sequence[str]) -> str | None:
         elif argument.startswith(f"{flag}="):
             value = argument.removeprefix(f"{flag}=")
     return value
+
+
+def names_nothing(arguments: Sequence[str]) -> bool:
+    """Whether neither recipe nor data are named."""
+    return value_of("--recipe", arguments) is None and value_of("--data", arguments) is None
+
+
+def to_resume(arguments: Sequence[str]) -> Path | None:
+    """Folder of the run that the arguments ask to go on with; None where they don't."""
+    folder = value_of("--run-dir", arguments)
+    return Path(folder) if folder is not None and "--resume" in arguments else None
+
+
+def share_left(flag: str, steps: int, arguments: Sequence[str]) -> Fraction:
+    """Which part of a recipe's steps a flag leaves; a number that is none is refused later."""
+    given = value_of(flag, arguments) or ""
+    return min(Fraction(int(given), steps), Fraction(1)) if given.isdecimal() else Fraction(1)
 
 
 def refuse(message: str) -> NoReturn:

@@ -1,15 +1,24 @@
-"""`probseq generate`: `run` does all at once, the other commands one step each."""
+"""`probseq generate`: `run` does all at once for tokenizers and priors, other commands a step each.
+
+`diffusion` and `hvae` do all at once for models that need no tokens.
+"""
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from fractions import Fraction
 from pathlib import Path
 
 import tyro
 from tyro.conf import OmitArgPrefixes
 
-from probseq_apps.cli_arguments import Command, refuse, value_of
+from probseq_apps.cli_arguments import (
+    Command,
+    names_nothing,
+    refuse,
+    share_left,
+    to_resume,
+    value_of,
+)
 from probseq_apps.cli_generate_commands import (
     GenerateEvaluate,
     GeneratePrior,
@@ -17,7 +26,10 @@ from probseq_apps.cli_generate_commands import (
     GenerateSample,
     GenerateTokenizer,
 )
+from probseq_apps.cli_generate_models import parse_diffusion, parse_hvae
 from probseq_apps.data.names import check_generation_name, unknown_name_message
+from probseq_apps.experiments.diffusion_groups import DiffusionSampling
+from probseq_apps.experiments.diffusion_settings import saved_diffusion, saved_diffusion_model
 from probseq_apps.experiments.generate_groups import FeatureSettings
 from probseq_apps.experiments.generate_settings import (
     EvaluateSettings,
@@ -27,6 +39,7 @@ from probseq_apps.experiments.generate_settings import (
     saved_prior,
     saved_tokenizer,
 )
+from probseq_apps.recipes.diffusion import load_diffusion_recipe
 from probseq_apps.recipes.generate import (
     for_images,
     generate_recipe_name,
@@ -37,7 +50,9 @@ _STEPS = {
     "run": "tokenizers, tokens, priors, samples, metrics and report in one go",
     "tokenizer": "train one tokenizer on the pseudo videos of images",
     "prior": "train one prior on the tokens of a tokenizer",
-    "sample": "draw images from a prior: pictures, a film, and an array",
+    "diffusion": "diffusion models of images and of pseudo videos: train, sample, measure, compare",
+    "hvae": "hierarchical VAEs with a blurring or a learned encoder: train, sample, compare",
+    "sample": "draw images from a prior or a model: pictures, a film, and an array",
     "evaluate": "measure samples, or a tokenizer's reconstructions",
 }
 
@@ -92,8 +107,10 @@ def _parse_sample(arguments: list[str]) -> GenerateSample:
         args=arguments,
         default=_default_sample(arguments),
     )
-    _required("tokenizer", command.settings.tokenizer, "the folder of a trained tokenizer")
-    _required("prior", command.settings.prior, "the folder of a trained prior")
+    if not command.settings.model:
+        also = ", or model a trained one without tokens"
+        _required("tokenizer", command.settings.tokenizer, f"the folder of a trained one{also}")
+        _required("prior", command.settings.prior, f"the folder of a trained one{also}")
     return command
 
 
@@ -118,7 +135,7 @@ def _default_run(arguments: Sequence[str]) -> GenerateRun:
     Raises:
         ValueError: the recipe or the data set is unknown.
     """
-    if _names_nothing(arguments) and (folder := _to_resume(arguments)) is not None:
+    if names_nothing(arguments) and (folder := to_resume(arguments)) is not None:
         saved = saved_generate(folder)
         if saved is not None:
             return GenerateRun(recipe=saved[0], settings=saved[1])
@@ -128,7 +145,7 @@ def _default_run(arguments: Sequence[str]) -> GenerateRun:
 
 def _default_tokenizer(arguments: Sequence[str]) -> GenerateTokenizer:
     """What `generate tokenizer` does where no flag says otherwise, as `_default_run`."""
-    if _names_nothing(arguments) and (folder := _to_resume(arguments)) is not None:
+    if names_nothing(arguments) and (folder := to_resume(arguments)) is not None:
         saved = saved_tokenizer(folder)
         if saved is not None:
             return GenerateTokenizer(recipe=saved[0], settings=saved[1])
@@ -142,7 +159,7 @@ def _default_prior(arguments: Sequence[str]) -> GeneratePrior:
     """What `generate prior` does where no flag says otherwise, as `_default_run`."""
     tokenizer = value_of("--tokenizer", arguments) or ""
     recipe = value_of("--recipe", arguments)
-    if recipe is None and (folder := _to_resume(arguments)) is not None:
+    if recipe is None and (folder := to_resume(arguments)) is not None:
         saved = saved_prior(folder)
         if saved is not None:
             settings = replace(saved[1], tokenizer=tokenizer or saved[1].tokenizer)
@@ -160,11 +177,26 @@ def _default_prior(arguments: Sequence[str]) -> GeneratePrior:
 
 def _default_sample(arguments: Sequence[str]) -> GenerateSample:
     """What `generate sample` does where no flag says otherwise: what drew a run's own samples."""
+    model = value_of("--model", arguments)
+    if model is not None:
+        return GenerateSample(settings=SampleSettings(diffusion=_drawn_with(Path(model))))
     prior = value_of("--prior", arguments)
     found = None if prior is None else _made_with(Path(prior), saved_prior)
     return GenerateSample(
         settings=SampleSettings() if found is None else SampleSettings(sampling=found.sampling)
     )
+
+
+def _drawn_with(model: Path) -> DiffusionSampling:
+    """How a run drew from a diffusion model of its own, else how the model's recipe does."""
+    with suppress(ValueError, OSError):
+        run = saved_diffusion(model.resolve().parent.parent)
+        if run is not None:
+            return run[1].sampling
+        own = saved_diffusion_model(model)
+        if own is not None:
+            return load_diffusion_recipe(own[0]).sampling
+    return DiffusionSampling()
 
 
 def _default_evaluate(arguments: Sequence[str]) -> GenerateEvaluate | None:
@@ -217,10 +249,10 @@ def _shorter(settings: GenerateSettings, arguments: Sequence[str]) -> GenerateSe
     Warm-ups that flags name count as named, and those of longer trainings stay.
     """
     training, priors = settings.training, settings.prior_training
-    share = _share("--steps", training.steps, arguments)
+    share = share_left("--steps", training.steps, arguments)
     prior_share = min(
-        _share("--ar-steps", settings.autoregressive.ar_steps, arguments),
-        _share("--masked-steps", settings.masked.masked_steps, arguments),
+        share_left("--ar-steps", settings.autoregressive.ar_steps, arguments),
+        share_left("--masked-steps", settings.masked.masked_steps, arguments),
     )
     return replace(
         settings,
@@ -231,12 +263,6 @@ def _shorter(settings: GenerateSettings, arguments: Sequence[str]) -> GenerateSe
     )
 
 
-def _share(flag: str, steps: int, arguments: Sequence[str]) -> Fraction:
-    """Which part of a recipe's steps a flag leaves; a number that is none is refused later."""
-    given = value_of(flag, arguments) or ""
-    return min(Fraction(int(given), steps), Fraction(1)) if given.isdecimal() else Fraction(1)
-
-
 def _recipe_for(arguments: Sequence[str]) -> tuple[str, GenerateSettings]:
     recipe, data = value_of("--recipe", arguments), value_of("--data", arguments)
     if data is not None:
@@ -244,15 +270,6 @@ def _recipe_for(arguments: Sequence[str]) -> tuple[str, GenerateSettings]:
     recipe = recipe or generate_recipe_name(data or "digits")
     settings = _shorter(load_generate_recipe(recipe), arguments)
     return recipe, for_images(settings, data or settings.data)
-
-
-def _names_nothing(arguments: Sequence[str]) -> bool:
-    return value_of("--recipe", arguments) is None and value_of("--data", arguments) is None
-
-
-def _to_resume(arguments: Sequence[str]) -> Path | None:
-    folder = value_of("--run-dir", arguments)
-    return Path(folder) if folder is not None and "--resume" in arguments else None
 
 
 def _help() -> str:
@@ -276,6 +293,8 @@ _PARSERS = {
     "run": _parse_run,
     "tokenizer": _parse_tokenizer,
     "prior": _parse_prior,
+    "diffusion": parse_diffusion,
+    "hvae": parse_hvae,
     "sample": _parse_sample,
     "evaluate": _parse_evaluate,
 }

@@ -42,7 +42,7 @@ class GenerateRun:
 
     def execute(self) -> None:
         """Run the comparison."""
-        with _terminable():
+        with terminable():
             from probseq_apps.experiments.generate import generate
 
             generate(self.settings, self.run, recipe=self.recipe)
@@ -69,7 +69,7 @@ class GenerateTokenizer:
 
     def execute(self) -> None:
         """Train it."""
-        with _terminable():
+        with terminable():
             from probseq_apps.experiments.generate_tokenizer import tokenizer_command
 
             tokenizer_command(self.settings, self.run, recipe=self.recipe)
@@ -94,7 +94,7 @@ class GeneratePrior:
 
     def execute(self) -> None:
         """Train it."""
-        with _terminable():
+        with terminable():
             from probseq_apps.experiments.generate_prior import prior_command
 
             prior_command(self.settings, self.run, recipe=self.recipe)
@@ -104,8 +104,8 @@ class GeneratePrior:
 class GenerateSample:
     """Draw images: a grid and strips of frames as PNG, a film as GIF, all frames as .npz.
 
-    The defaults of the sampling are those of the run that --prior lies in, else of the recipe that
-    it was trained with.
+    From --prior with its --tokenizer, or from --model. The defaults of the sampling are those of
+    the run that prior or model lies in, else of the recipe that it was trained with.
     """
 
     settings: Annotated[SampleSettings, arg(name="")] = field(default_factory=SampleSettings)
@@ -118,7 +118,7 @@ class GenerateSample:
 
     def execute(self) -> None:
         """Draw them."""
-        with _terminable():
+        with terminable():
             from probseq_apps.experiments.generate_measure import sample_command
 
             sample_command(self.settings, self.run)
@@ -142,14 +142,14 @@ class GenerateEvaluate:
 
     def execute(self) -> None:
         """Measure and print."""
-        with _terminable():
+        with terminable():
             from probseq_apps.experiments.generate_measure import evaluate_command
 
             evaluate_command(self.settings, self.run)
 
 
 @contextmanager
-def _terminable() -> Generator[None]:
+def terminable() -> Generator[None]:
     """Context manager in which SIGTERM cleans up, says so, and exits with 143."""
     try:
         with exit_on_sigterm():

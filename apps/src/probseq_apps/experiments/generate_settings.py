@@ -10,6 +10,7 @@ from typing import Any
 
 from probseq_apps.data.names import check_generation_name
 from probseq_apps.experiments.checks import at_least, unique
+from probseq_apps.experiments.diffusion_groups import DiffusionSampling
 from probseq_apps.experiments.generate_arms import Arm, all_arms
 from probseq_apps.experiments.generate_groups import (
     CorruptionSettings,
@@ -136,6 +137,9 @@ class SampleSettings:
     """Folder of the tokenizer."""
     prior: str = ""
     """Folder of the prior that was trained on its tokens."""
+    model: str = ""
+    """Folder of a model without tokens, in models/ of `generate diffusion` or `generate hvae`; in
+    place of tokenizer and prior."""
     num: int = 64
     """Images to draw."""
     seed: int = 0
@@ -143,15 +147,20 @@ class SampleSettings:
     device: str = "auto"
     """auto, cpu, cuda or cuda:N."""
     sampling: SamplingSettings = field(default_factory=SamplingSettings)
+    diffusion: DiffusionSampling = field(default_factory=DiffusionSampling)
 
     def __post_init__(self) -> None:
-        """Refuse numbers out of range.
+        """Refuse numbers out of range, and two things to draw from.
 
         Raises:
             ValueError: names the setting.
         """
         at_least("num", self.num, 1)
         at_least("seed", self.seed, 0)
+        if self.model and (self.tokenizer or self.prior):
+            raise ValueError(
+                "model is in place of tokenizer and prior, got both: name the model, or the others"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

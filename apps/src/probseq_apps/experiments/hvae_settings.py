@@ -37,7 +37,7 @@ class HvaeSizes:
     """heat: blur of the last latent frame, in pixels."""
     noise_std: float = 0.02
     """Standard deviation of the encoder's noise, for images in -1..1."""
-    delta_ratio: float = 1.25
+    delta_factor: float = 1.25
     """Standard deviation of the noise in sampling, as a multiple of the encoder's."""
 
     def __post_init__(self) -> None:
@@ -47,7 +47,7 @@ class HvaeSizes:
             ValueError: names the setting.
         """
         at_least("num_levels", self.num_levels, 2)
-        for name in ("sigma_min", "noise_std", "delta_ratio"):
+        for name in ("sigma_min", "noise_std", "delta_factor"):
             positive(name, getattr(self, name))
         if not self.sigma_min < self.sigma_max < float("inf"):
             raise ValueError(
