@@ -1,1 +1,1 @@
-"""Gaussian diffusion of images and of pseudo videos."""
+"""Gaussian diffusion of images and of pseudo videos (thesis section 5.4)."""

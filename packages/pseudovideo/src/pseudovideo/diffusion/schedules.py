@@ -15,7 +15,7 @@ _COSINE_OFFSET, _COSINE_MAX = 0.008, 0.999
 
 
 def linear_betas(num_steps: int) -> Float64[Tensor, " S"]:
-    """From 10⁻⁴ to 0.02 for 1,000 steps; times 1000/S for S steps, so that ᾱ_S stays about the same.
+    """From 10⁻⁴ to 0.02 for 1,000 steps; times 1000/S for S steps, which keeps ᾱ_S about the same.
 
     Ho, Jain & Abbeel 2020, section 4; rescaled as in improved DDPM.
 

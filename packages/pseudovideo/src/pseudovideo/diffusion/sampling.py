@@ -1,0 +1,97 @@
+"""Sampling: noise that depends on where it is used alone, and the walk from noise to images.
+
+A sampler draws one whole number from its generator. All further noise is a hash of that number, of
+the sample's number, its frame and the step: a sample is the same whatever batch it is drawn in,
+and the noise of one frame has no part in another.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+from jaxtyping import Float, Float32, Int64
+from torch import Tensor
+
+from pseudovideo.corruptions.counter import counter_normal
+from pseudovideo.diffusion.gaussian import GaussianDiffusion
+
+Network = Callable[[Tensor, Tensor], Tensor]
+"""Takes x_t (n, c, h, w) and the model's times (n,) to noise and variances (n, 2c, h, w)."""
+
+_FRAME = 1 << 32
+
+
+def draw_seed(generator: torch.Generator | None) -> int:
+    """One whole number for all noise that is to come; None: from torch's global generator."""
+    device = None if generator is None else generator.device
+    return int(torch.randint(2**63 - 1, (), generator=generator, device=device))
+
+
+def draw_noise(
+    numbers: Int64[Tensor, " n"], shape: Sequence[int], *, seed: int, step: int, frame: int = 0
+) -> Float32[Tensor, "n *shape"]:
+    """Standard normal noise of one step of some samples.
+
+    Args:
+        numbers: of the samples, counted over all batches; on the device where the noise is wanted.
+        shape: of one sample.
+        seed: of all samples, from `draw_seed`.
+        step: t, or S for the noise that sampling starts from.
+        frame: of a video.
+    """
+    count = math.prod(shape)
+    normals = counter_normal(numbers, count, seed=seed, epoch=frame * _FRAME + step)
+    return normals.reshape(len(numbers), *shape)
+
+
+def noise_like(
+    images: Float[Tensor, "n *shape"], generator: torch.Generator | None
+) -> Float[Tensor, "n *shape"]:
+    """Standard normal noise to train with, made on the images' device wherever the generator is.
+
+    Args:
+        images: what it shall be like.
+        generator: one number is drawn of it.
+    """
+    numbers = torch.arange(len(images), device=images.device)
+    noise = draw_noise(numbers, images.shape[1:], seed=draw_seed(generator), step=0)
+    return noise.to(images.dtype)
+
+
+def denoise(
+    model: Network,
+    x_start: Float[Tensor, "n c h w"],
+    diffusion: GaussianDiffusion,
+    *,
+    step_noise: Callable[[int], Tensor],
+    eta: float | None = None,
+    watch: Callable[[int, Tensor], None] | None = None,
+) -> Float[Tensor, "n c h w"]:
+    """Walk from noise to images, through all steps of a process; no gradients.
+
+    Args:
+        model: predicts noise and variances.
+        x_start: standard normal noise.
+        diffusion: the process, respaced for fewer steps.
+        step_noise: standard normal noise (n, c, h, w) of step t; asked for where it has a part,
+            which it never has at t = 0.
+        eta: None draws from the model's own Gaussians (ancestral); a number is η of DDIM.
+        watch: called after each step with its t and with what it came to; the last, t = 0, is the
+            result. Must not change it.
+
+    Returns:
+        Images in −1..1.
+    """
+    x = x_start
+    with torch.no_grad():
+        for t in reversed(range(diffusion.num_steps)):
+            steps = torch.full((len(x),), t, device=x.device)
+            output = model(x, diffusion.model_times(steps))
+            noise = step_noise(t) if t > 0 and eta != 0 else None
+            if eta is None:
+                x = diffusion.step(output, x, t, noise)
+            else:
+                x = diffusion.ddim_step(output, x, t, noise, eta=eta)
+            if watch is not None:
+                watch(t, x)
+    return x
