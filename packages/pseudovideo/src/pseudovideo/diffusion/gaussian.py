@@ -12,22 +12,20 @@ image's variance is refused, because sampling starts from pure noise.
 """
 
 from collections.abc import Callable, Sequence
-from itertools import pairwise
 from typing import NamedTuple, get_args
 
 import torch
 from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
-from pseudovideo.diffusion.respacing import spaced_steps
-from pseudovideo.diffusion.schedules import ScheduleName, cosine_betas, linear_betas
+from pseudovideo.diffusion.respacing import check_timesteps, spaced_steps
+from pseudovideo.diffusion.schedules import ScheduleName, check_betas, cosine_betas, linear_betas
 
 Times = Int64[Tensor, " #n"] | Int64[Tensor, ""] | int
 """Steps: one of each entry, or one for all."""
 
 # Networks know time on the scale of a process of 1,000 steps.
 _MODEL_STEPS = 1000
-_MAX_KEPT = 0.01
 _SCHEDULES: dict[str, Callable[[int], Tensor]] = {"linear": linear_betas, "cosine": cosine_betas}
 
 
@@ -75,11 +73,11 @@ class GaussianDiffusion:
         timesteps: Sequence[int] | None = None,
         original_steps: int | None = None,
     ) -> None:
-        _check_betas(betas)
+        check_betas(betas)
         self.betas = betas = betas.cpu()
         self.timesteps = tuple(range(len(betas)) if timesteps is None else timesteps)
         self.original_steps = len(betas) if original_steps is None else original_steps
-        _check_timesteps(self.timesteps, len(betas), self.original_steps)
+        check_timesteps(self.timesteps, len(betas), self.original_steps)
         self.alpha_bars = kept = (1 - betas).cumprod(0)
         before = torch.cat((kept.new_ones(1), kept[:-1]))
         variance = betas * (1 - before) / (1 - kept)
@@ -308,32 +306,3 @@ def split_output(
     lifted = output.to(torch.promote_types(output.dtype, torch.float32))
     eps, position = lifted.chunk(2, dim=1)
     return eps, position
-
-
-def _check_betas(betas: Tensor) -> None:
-    if betas.ndim != 1 or betas.dtype != torch.float64 or len(betas) < 2:
-        raise ValueError(
-            f"betas must be a float64 vector of at least two steps, got {betas.dtype} of shape "
-            f"{tuple(betas.shape)}"
-        )
-    # Negated: NaN is refused, too.
-    if not bool(((betas > 0) & (betas < 1)).all()):
-        raise ValueError(
-            f"betas must lie in (0, 1), got values from {betas.min():g} to {betas.max():g}"
-        )
-    last = float((1 - betas).prod())
-    if last > _MAX_KEPT:
-        raise ValueError(
-            f"betas must leave at most {_MAX_KEPT} of the image's variance at the last step, as "
-            f"sampling starts from pure noise, got {last:.3g}: take more steps or larger betas"
-        )
-
-
-def _check_timesteps(timesteps: tuple[int, ...], count: int, original_steps: int) -> None:
-    ascending = all(one < other for one, other in pairwise(timesteps))
-    inside = timesteps[0] >= 0 and timesteps[-1] < original_steps if timesteps else False
-    if len(timesteps) != count or not (ascending and inside):
-        raise ValueError(
-            f"timesteps must be {count} ascending numbers of 0..{original_steps - 1}, "
-            f"got {timesteps}"
-        )

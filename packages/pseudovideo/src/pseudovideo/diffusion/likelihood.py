@@ -149,9 +149,10 @@ def bits_per_dim(
 
 
 def _prior(diffusion: GaussianDiffusion, x0: Float[Tensor, "b c h w"]) -> Float[Tensor, " b"]:
-    kept = diffusion.alpha_bars[-1].to(x0.device)
-    mean, standard = kept.sqrt().to(x0.dtype) * x0, x0.new_zeros(1)
-    return _bits(normal_kl(mean, torch.log1p(-kept).to(x0.dtype), standard, standard))
+    lifted = x0.to(torch.promote_types(x0.dtype, torch.float32))
+    # A float64 number, which leaves the precision and the device to the images.
+    kept, standard = diffusion.alpha_bars[-1], lifted.new_zeros(1)
+    return _bits(normal_kl(kept.sqrt() * lifted, torch.log1p(-kept), standard, standard))
 
 
 def _bits(nats: Float[Tensor, "n c h w"]) -> Float[Tensor, " n"]:

@@ -20,7 +20,7 @@ class DiffusionModel(Protocol):
 
     def training_losses(
         self,
-        images: Float[Tensor, "b *shape"],
+        images: Float[Tensor, "b ..."],
         t: Int64[Tensor, " b"],
         /,
         *,

@@ -1,6 +1,7 @@
 """Which steps of a diffusion process are taken when it is walked in fewer (Nichol & Dhariwal)."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 
 def spaced_steps(num_steps: int, spec: int | str | Sequence[int]) -> tuple[int, ...]:
@@ -41,6 +42,26 @@ def spaced_steps(num_steps: int, spec: int | str | Sequence[int]) -> tuple[int, 
             place += stride
         start += size
     return tuple(kept)
+
+
+def check_timesteps(timesteps: tuple[int, ...], count: int, original_steps: int) -> None:
+    """Refuse what is no choice of steps.
+
+    Args:
+        timesteps: the original number of each step.
+        count: how many there must be.
+        original_steps: of the original process.
+
+    Raises:
+        ValueError: they are not `count` ascending numbers below `original_steps`.
+    """
+    ascending = all(one < other for one, other in pairwise(timesteps))
+    inside = timesteps[0] >= 0 and timesteps[-1] < original_steps if timesteps else False
+    if len(timesteps) != count or not (ascending and inside):
+        raise ValueError(
+            f"timesteps must be {count} ascending numbers of 0..{original_steps - 1}, "
+            f"got {timesteps}"
+        )
 
 
 def _strided(num_steps: int, spec: str) -> tuple[int, ...]:

@@ -29,7 +29,7 @@ def draw_seed(generator: torch.Generator | None) -> int:
 
 def draw_noise(
     numbers: Int64[Tensor, " n"], shape: Sequence[int], *, seed: int, step: int, frame: int = 0
-) -> Float32[Tensor, "n *shape"]:
+) -> Float32[Tensor, "n ..."]:
     """Standard normal noise of one step of some samples.
 
     Args:
@@ -45,8 +45,8 @@ def draw_noise(
 
 
 def noise_like(
-    images: Float[Tensor, "n *shape"], generator: torch.Generator | None
-) -> Float[Tensor, "n *shape"]:
+    images: Float[Tensor, "n ..."], generator: torch.Generator | None
+) -> Float[Tensor, "n ..."]:
     """Standard normal noise to train with, made on the images' device wherever the generator is.
 
     Args:

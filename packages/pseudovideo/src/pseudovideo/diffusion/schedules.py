@@ -12,6 +12,7 @@ ScheduleName = Literal["linear", "cosine"]
 # Of 1,000 steps.
 _LINEAR_STEPS, _LINEAR_FIRST, _LINEAR_LAST = 1000, 1e-4, 0.02
 _COSINE_OFFSET, _COSINE_MAX = 0.008, 0.999
+_MAX_KEPT = 0.01
 
 
 def linear_betas(num_steps: int) -> Float64[Tensor, " S"]:
@@ -53,3 +54,31 @@ def cosine_betas(num_steps: int) -> Float64[Tensor, " S"]:
     times = torch.linspace(0, 1, num_steps + 1, dtype=torch.float64)
     kept = ((times + _COSINE_OFFSET) / (1 + _COSINE_OFFSET) * math.pi / 2).cos().square()
     return (1 - kept[1:] / kept[:-1]).clamp(max=_COSINE_MAX)
+
+
+def check_betas(betas: Tensor) -> None:
+    """Refuse what is no schedule.
+
+    Args:
+        betas: variances of the noise that the steps add.
+
+    Raises:
+        ValueError: it is no float64 vector of at least two numbers in (0, 1), or the last step
+            keeps more than 1% of the image's variance.
+    """
+    if betas.ndim != 1 or betas.dtype != torch.float64 or len(betas) < 2:
+        raise ValueError(
+            f"betas must be a float64 vector of at least two steps, got {betas.dtype} of shape "
+            f"{tuple(betas.shape)}"
+        )
+    # Negated: NaN is refused, too.
+    if not bool(((betas > 0) & (betas < 1)).all()):
+        raise ValueError(
+            f"betas must lie in (0, 1), got values from {betas.min():g} to {betas.max():g}"
+        )
+    last = float((1 - betas).prod())
+    if last > _MAX_KEPT:
+        raise ValueError(
+            f"betas must leave at most {_MAX_KEPT} of the image's variance at the last step, as "
+            f"sampling starts from pure noise, got {last:.3g}: take more steps or larger betas"
+        )
