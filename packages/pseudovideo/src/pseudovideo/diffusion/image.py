@@ -1,0 +1,184 @@
+"""Improved DDPM: a diffusion model of images (Nichol & Dhariwal 2021), the arm with one frame."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from pseudovideo.diffusion.gaussian import GaussianDiffusion
+from pseudovideo.diffusion.likelihood import BitsPerDim, bits_per_dim
+from pseudovideo.diffusion.losses import HybridLosses, hybrid_losses
+from pseudovideo.diffusion.sampling import denoise, draw_noise, draw_seed, noise_like
+from pseudovideo.diffusion.schedules import ScheduleName
+from pseudovideo.diffusion.unet import UNetConfig, build_unet, walk
+from pseudovideo.pretrained import Pretrained
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageDiffusionConfig(UNetConfig):
+    """A diffusion model of images; the defaults are those of thesis Table D.4 for CIFAR-10.
+
+    Attributes:
+        num_steps: S, steps of the process that is learned.
+        schedule: of its noise: `linear`, rescaled for other numbers than 1,000, or `cosine`.
+    """
+
+    num_steps: int = 1000
+    schedule: ScheduleName = "linear"
+
+    def __post_init__(self) -> None:
+        """Refuse what makes no UNet or no process.
+
+        Raises:
+            ValueError: names the setting.
+        """
+        super().__post_init__()
+        if type(self.num_steps) is not int:
+            raise ValueError(f"num_steps must be an integer, got {self.num_steps!r}")
+        GaussianDiffusion.make(self.num_steps, self.schedule)
+
+
+class ImageDiffusion(Pretrained):
+    """A UNet that tells noise, and how sure it is, from noisy images.
+
+    Args:
+        config: sizes and process.
+
+    Attributes:
+        diffusion: the process that is learned.
+
+    Raises:
+        MissingExtraError: diffusers is not installed.
+    """
+
+    config_class = ImageDiffusionConfig
+    config: ImageDiffusionConfig
+
+    def __init__(self, config: ImageDiffusionConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.diffusion = GaussianDiffusion.make(config.num_steps, config.schedule)
+        self.unet = build_unet(
+            config, in_channels=config.channels, out_channels=2 * config.channels
+        )
+
+    def forward(
+        self, x_t: Float[Tensor, "b c h w"], times: Float[Tensor, " b"]
+    ) -> Float[Tensor, "b o h w"]:
+        """Noise and places of the variances, each of all channels.
+
+        Args:
+            x_t: noisy images.
+            times: of `diffusion.model_times`: steps on the scale of 1,000.
+        """
+        return walk(self.unet, x_t, times)
+
+    def training_losses(
+        self,
+        images: Float[Tensor, "b c h w"],
+        t: Int64[Tensor, " b"],
+        *,
+        generator: torch.Generator | None = None,
+    ) -> HybridLosses:
+        """L_hybrid of each image at its step (improved DDPM, equation 16).
+
+        Args:
+            images: in −1..1.
+            t: steps, 0..S−1.
+            generator: draws the noise.
+
+        Raises:
+            ValueError: images of another kind than the model's.
+        """
+        self._check(images)
+        noise = noise_like(images, generator)
+        x_t = self.diffusion.add_noise(images, noise, t)
+        output = self(x_t, self.diffusion.model_times(t))
+        return hybrid_losses(self.diffusion, output, images, x_t, noise, t)
+
+    @torch.no_grad()
+    def sample(
+        self,
+        n: int,
+        *,
+        num_steps: int | str | Sequence[int] | None = None,
+        eta: float | None = None,
+        generator: torch.Generator | None = None,
+        batch_size: int = 64,
+        progress: Callable[[int], object] | None = None,
+        watch: Callable[[int, Tensor], None] | None = None,
+    ) -> Float[Tensor, "n c h w"]:
+        """Draw images, from pure noise through the steps of the process.
+
+        Args:
+            n: number of images.
+            num_steps: steps to take, see `GaussianDiffusion.respaced`; None takes all.
+            eta: None draws from the model's Gaussians; a number in 0..1 is η of DDIM.
+            generator: draws the one seed that all noise follows from. Each sample has noise of
+                its own: it depends neither on `batch_size` nor, but for round-off, on the others.
+            batch_size: images drawn at once.
+            progress: called after each batch with the number of its images.
+            watch: called for each batch with the number of steps and the noise, then after each
+                step t with t and what it came to; with 0 and the images at last.
+
+        Returns:
+            In −1..1, on the model's device.
+
+        Raises:
+            ValueError: `n` or `batch_size` is below 1, `num_steps` leaves no steps to take, or
+                `eta` is outside 0..1.
+        """
+        for name, value in (("n", n), ("batch_size", batch_size)):
+            if value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}")
+        if eta is not None and not 0 <= eta <= 1:
+            raise ValueError(f"eta must lie in 0..1, got {eta}")
+        diffusion = self.diffusion if num_steps is None else self.diffusion.respaced(num_steps)
+        seed, weight = draw_seed(generator), next(self.unet.parameters())
+        done: list[Tensor] = []
+        for numbers in torch.arange(n, device=weight.device).split(batch_size):
+            noise = partial(self._noise, numbers, seed)
+            start = noise(diffusion.num_steps).to(weight.dtype)
+            if watch is not None:
+                watch(diffusion.num_steps, start)
+            done.append(denoise(self, start, diffusion, step_noise=noise, eta=eta, watch=watch))
+            if progress is not None:
+                progress(len(numbers))
+        return torch.cat(done)
+
+    def bits_per_dim(
+        self,
+        images: Float[Tensor, "b c h w"],
+        *,
+        generator: torch.Generator | None = None,
+        progress: Callable[[int], object] | None = None,
+    ) -> BitsPerDim:
+        """The bound on −log₂ p(image) in bits per dimension; S passes of the network.
+
+        Args:
+            images: levels k/127.5 − 1 of 8-bit images.
+            generator: draws the one seed that all noise follows from.
+            progress: called after each step with 1.
+
+        Raises:
+            ValueError: images of another kind than the model's.
+        """
+        self._check(images)
+        return bits_per_dim(self, images, self.diffusion, generator=generator, progress=progress)
+
+    def _noise(self, numbers: Int64[Tensor, " b"], seed: int, step: int) -> Tensor:
+        config = self.config
+        shape = (config.channels, config.image_size, config.image_size)
+        return draw_noise(numbers, shape, seed=seed, step=step)
+
+    def _check(self, images: Tensor) -> None:
+        config = self.config
+        shape = (config.channels, config.image_size, config.image_size)
+        if images.shape[1:] != shape or not len(images) or not images.is_floating_point():
+            raise ValueError(
+                f"images must be floats of shape (batch, {', '.join(map(str, shape))}) with "
+                f"values in -1..1, got {images.dtype} of shape {tuple(images.shape)}"
+            )
