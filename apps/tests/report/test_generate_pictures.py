@@ -6,8 +6,8 @@ import pytest
 import torch
 from PIL import Image, ImageSequence
 
+from probseq_apps.report.films import save_gif
 from probseq_apps.report.generate_pictures import (
-    save_gif,
     save_pseudo_videos,
     save_reconstructions,
     save_sample_grid,

@@ -22,9 +22,9 @@ from probseq_apps.experiments.generate_sample import Samples, draw_samples
 from probseq_apps.experiments.generate_settings import GenerateSettings
 from probseq_apps.experiments.generate_tokenizer import open_tokenizer, video_config
 from probseq_apps.report.arm_results import Result
+from probseq_apps.report.films import save_gif
 from probseq_apps.report.generate_curves import save_summary, save_training_curves
 from probseq_apps.report.generate_pictures import (
-    save_gif,
     save_pseudo_videos,
     save_reconstructions,
     save_sample_grid,

@@ -1,7 +1,7 @@
 """Results of arms over the seeds: what tables, verdicts and pictures of all comparisons share."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
 from probseq_apps.report.labels import Direction
 from probseq_apps.report.summary import Summary, summarise
@@ -10,20 +10,6 @@ from probseq_apps.report.summary import Summary, summarise
 Result = Mapping[str, Any]
 
 REAL = "real images, test part"
-
-
-@runtime_checkable
-class ArmSettings(Protocol):
-    """Settings of a comparison of arms."""
-
-    @property
-    def seeds(self) -> tuple[int, ...]:
-        """Seeds of each arm."""
-        ...
-
-    def to_dict(self) -> dict[str, object]:
-        """Plain values that JSON can hold."""
-        ...
 
 
 class Measure(NamedTuple):

@@ -3,7 +3,8 @@
 "Clearly" means that Welch's t-test (5%) over the seeds tells two means apart.
 """
 
-from typing import Literal
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
 
 from probseq_apps.report.arm_results import Measure
 from probseq_apps.report.summary import Summary, best_names
@@ -11,6 +12,40 @@ from probseq_apps.report.summary import Summary, best_names
 Order = Literal["better", "worse", "no clear difference", "undecided"]
 
 ONE_SEED = "One seed has no error: nothing is decided."
+
+
+class Other(NamedTuple):
+    """What an arm is compared with.
+
+    Attributes:
+        name: of the other arm.
+        summary: its number.
+        about: what is said behind the number, with a space before; may be empty.
+    """
+
+    name: str
+    summary: Summary
+    about: str = ""
+
+
+def comparison(
+    own: Summary, others: Sequence[Other], measure: Measure, digits: int
+) -> tuple[str, list[Order]]:
+    """How an arm stands to others: words with numbers, and the order of each.
+
+    Args:
+        own: of the arm in question.
+        others: what it is compared with.
+        measure: the number.
+        digits: decimals that are shown.
+    """
+    orders: list[Order] = [order_of(own, other.summary, measure) for other in others]
+    told = ", ".join(
+        f"{relation_text(own, other.summary, order, measure, digits)} {other.name} "
+        f"{number_text(other.summary, measure, digits)}{other.about}"
+        for other, order in zip(others, orders, strict=True)
+    )
+    return told, orders
 
 
 def order_of(first: Summary, second: Summary, measure: Measure) -> Order:

@@ -4,12 +4,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from probseq_apps.data.generation import GenerationData
-from probseq_apps.report.arm_results import ArmSettings, Result
+from probseq_apps.experiments.diffusion_settings import DiffusionSettings
+from probseq_apps.report.arm_results import Result
 
 
 def write_diffusion_report(
     folder: Path,
-    settings: ArmSettings,
+    settings: DiffusionSettings,
     results: Sequence[Result],
     real: Result,
     *,

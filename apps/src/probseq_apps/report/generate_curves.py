@@ -9,7 +9,6 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import MaxNLocator, NullFormatter
 
 from probseq_apps.report.arm_results import REAL, Measure, Result, value_of
 from probseq_apps.report.generate_results import (
@@ -27,33 +26,12 @@ from probseq_apps.report.online_look import (
     line_style,
     panels,
 )
+from probseq_apps.report.training_curves import Line, Quantity, curve_of, draw_lines
 from probseq_apps.training.runs import read_metrics
 
 _ACROSS = 3
-# Smaller ratios of the largest to the smallest loss need no logarithm, whose ticks are few then.
-_WIDE = 10.0
-# Rows of a log up to which each has a marker.
-_FEW_POINTS = 30
 # Width and height of a panel of the summary, and the letters of its title that fit a line.
 _PANEL, _TITLE_LETTERS = (2.5, 0.34), 32
-
-
-class _Quantity(NamedTuple):
-    """A panel: a number of the logs.
-
-    Attributes:
-        key: where rows hold it.
-        title: what it is.
-        label: of its axis, with the unit.
-        factor: what logged values are multiplied by.
-        wide: whether it may span powers of ten.
-    """
-
-    key: str
-    title: str
-    label: str
-    factor: float = 1.0
-    wide: bool = False
 
 
 class _Run(NamedTuple):
@@ -71,16 +49,16 @@ class _Run(NamedTuple):
 
 
 _TOKENIZER = (
-    _Quantity("loss", "Training loss", "Loss", wide=True),
-    _Quantity(
+    Quantity("loss", "Training loss", "Loss", wide=True),
+    Quantity(
         "parts/reconstruction", "Squared error, training", "Squared error per pixel", wide=True
     ),
-    _Quantity("parts/psnr", "PSNR of the image, training", "PSNR (dB)"),
-    _Quantity("score", "PSNR of the image, validation", "PSNR (dB)"),
+    Quantity("parts/psnr", "PSNR of the image, training", "PSNR (dB)"),
+    Quantity("score", "PSNR of the image, validation", "PSNR (dB)"),
 )
 _CODES = (
-    _Quantity("parts/usage", "Codebook usage of a batch", "Usage (%)", factor=100.0),
-    _Quantity("parts/perplexity", "Perplexity of a batch", "Perplexity (codes)"),
+    Quantity("parts/usage", "Codebook usage of a batch", "Usage (%)", factor=100.0),
+    Quantity("parts/perplexity", "Perplexity of a batch", "Perplexity (codes)"),
 )
 # A masked prior predicts the masked tokens alone: its numbers aren't those of other priors.
 _NATS = {"masked": "Nats per masked token"}
@@ -114,12 +92,12 @@ def save_training_curves(
     }
     written: list[Path] = []
     for kind in ("loss", "codebook"):
-        curves: dict[_Quantity, _Curves] = {}
+        curves: dict[Quantity, _Curves] = {}
         for prior in dict.fromkeys(run.prior for run in logs):
             own = {run: found for run, found in logs.items() if run.prior == prior}
             for quantity in _quantities(name, kind, prior):
                 found = {
-                    run: [_curve(rows, quantity) for rows in several]
+                    run: [curve_of(rows, quantity) for rows in several]
                     for run, several in own.items()
                 }
                 if any(len(x) for several in found.values() for x, _ in several):
@@ -203,7 +181,7 @@ def _summary_legend(figure: Figure, stems: Sequence[str], *, floors: bool, real:
     )
 
 
-def _quantities(name: str, kind: str, prior: str) -> Sequence[_Quantity]:
+def _quantities(name: str, kind: str, prior: str) -> Sequence[Quantity]:
     """What is drawn of the runs of one kind of prior; of tokenizers `prior` is empty."""
     if kind == "codebook":
         return _CODES
@@ -212,59 +190,24 @@ def _quantities(name: str, kind: str, prior: str) -> Sequence[_Quantity]:
     whose = f"{prior.capitalize()} prior" if prior else "Prior"
     label = _NATS.get(prior, "Nats per token")
     return (
-        _Quantity("loss", f"{whose}, training", label),
+        Quantity("loss", f"{whose}, training", label),
         # Scores rise: less the nats per token.
-        _Quantity("score", f"{whose}, validation", label, factor=-1.0),
+        Quantity("score", f"{whose}, validation", label, factor=-1.0),
     )
 
 
-def _curve(rows: Sequence[Mapping[str, Any]], quantity: _Quantity) -> tuple[np.ndarray, np.ndarray]:
-    """Steps and values of a number, where it was logged."""
-    points: list[tuple[float, float]] = []
-    for row in rows:
-        found: Any = row
-        for part in quantity.key.split("/"):
-            found = found.get(part) if isinstance(found, Mapping) else None
-        if found is not None:
-            points.append((row["step"], found))
-    array = np.array(points, dtype=float).reshape(-1, 2)
-    return array[:, 0], quantity.factor * array[:, 1]
-
-
-def _draw_curves(curves: Mapping[_Quantity, _Curves], runs: Sequence[_Run], file: Path) -> None:
+def _draw_curves(curves: Mapping[Quantity, _Curves], runs: Sequence[_Run], file: Path) -> None:
     arms = list(dict.fromkeys(run.arm for run in runs))
     stems = list(dict.fromkeys(run.stem for run in runs))
-    across = 2 if len(curves) == 4 else _ACROSS
-    figure, found = panels(len(curves), across, (3.5, 2.7), shared=False)
-    for axes, (quantity, by_run) in zip(found, curves.items(), strict=True):
-        for run, several in by_run.items():
-            style = _curve_style(arms.index(run.arm), stems.index(run.stem))
-            for x, y in several:
-                if len(x) > _FEW_POINTS:
-                    style["marker"] = ""
-                axes.plot(x, y, markersize=3, linewidth=1.4, **style)
-        _finish(axes, quantity, [y for several in by_run.values() for _, y in several])
-    _curves_legend(figure, arms, stems)
-    figure.savefig(file)
-
-
-def _finish(axes: Axes, quantity: _Quantity, curves: Sequence[np.ndarray]) -> None:
-    """Title, axes and ticks of a panel."""
-    values = np.concatenate(curves)
-    if quantity.wide and 0.0 < _WIDE * values.min() < values.max():
-        axes.set_yscale("log")
-        axes.yaxis.set_major_formatter(_plain)
-        # Less than two decades may have one power of ten.
-        close = values.max() < 100 * values.min()
-        axes.yaxis.set_minor_formatter(_some if close else NullFormatter())
-        axes.tick_params(which="minor", labelsize=8)
-    else:
-        axes.yaxis.set_major_locator(MaxNLocator(8, steps=[1, 2, 5, 10]))
-    axes.set_title(quantity.title, fontsize=10)
-    axes.set_xlabel("Optimizer steps", fontsize=9)
-    axes.set_ylabel(quantity.label, fontsize=9)
-    axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
-    light_grid(axes)
+    lines = {
+        quantity: [
+            Line(x, y, _curve_style(arms.index(run.arm), stems.index(run.stem)))
+            for run, several in by_run.items()
+            for x, y in several
+        ]
+        for quantity, by_run in curves.items()
+    }
+    draw_lines(lines, _curve_handles(arms, stems), file)
 
 
 def _curve_style(arm: int, stem: int) -> dict[str, Any]:
@@ -272,7 +215,7 @@ def _curve_style(arm: int, stem: int) -> dict[str, Any]:
     return line_style(arm) | {"linestyle": _STEM_LINES[stem % len(_STEM_LINES)]}
 
 
-def _curves_legend(figure: Figure, arms: Sequence[str], stems: Sequence[str]) -> None:
+def _curve_handles(arms: Sequence[str], stems: Sequence[str]) -> list[Line2D]:
     """Each arm in its colour, then each stem in its line style."""
     handles = [
         Line2D((), (), label=arm, markersize=4, linewidth=1.4, **_curve_style(place, 0))
@@ -290,24 +233,7 @@ def _curves_legend(figure: Figure, arms: Sequence[str], stems: Sequence[str]) ->
         for place, stem in enumerate(stems)
         if stem
     ]
-    letters = max(len(str(handle.get_label())) for handle in handles)
-    across = max(1, int(figure.get_figwidth() / (0.085 * letters + 0.6)))
-    figure.legend(
-        handles=handles,
-        loc="outside lower center",
-        ncols=min(len(handles), across),
-        frameon=False,
-        fontsize=9,
-    )
-
-
-def _plain(value: float, _: float | int | None) -> str:
-    return f"{value:g}"
-
-
-def _some(value: float, _: float | int | None) -> str:
-    """Twice, three and five times a power of ten: all would be too close."""
-    return f"{value:g}" if f"{value:.0e}"[0] in "235" else ""
+    return handles
 
 
 def _measures(results: Sequence[Result]) -> list[Measure]:

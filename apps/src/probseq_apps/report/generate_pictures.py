@@ -13,6 +13,13 @@ from matplotlib.figure import Figure
 from PIL import Image
 from torch import Tensor
 
+from probseq_apps.report.image_tiles import (
+    GAP,
+    LEAST_LABELLED,
+    check_images,
+    side,
+    tiles,
+)
 from pseudovideo.corruptions import (
     CorruptionKind,
     PseudoVideoConfig,
@@ -21,10 +28,6 @@ from pseudovideo.corruptions import (
 )
 from pseudovideo.corruptions.plots import theorem_plot
 
-# White between two images, in their own pixels as they are drawn.
-_GAP = 2
-# Small images are drawn larger, at least this many pixels wide; more beside labels.
-_LEAST_CELL, _LEAST_LABELLED = 64, 96
 _DPI, _LETTERS = 150, 22
 _NOISE: dict[CorruptionKind, str] = {
     "first-order-noise": "first-order noise",
@@ -37,8 +40,6 @@ _THEOREM = (
 )
 # Of titles in points, the width of a letter as a share of that, and the fewest letters of a line.
 _TITLE_SIZE, _LETTER, _TITLE_LETTERS = 9, 0.6, 28
-# A video's last frame stays for so many frames: it is the image.
-_HOLD = 4
 # The covariance of more images has eigenvalues that take minutes.
 _SPECTRUM_IMAGES = 2000
 
@@ -62,8 +63,8 @@ def save_sample_grid(
     Raises:
         ValueError: no images, or neither grey nor colour.
     """
-    _check("images", images, 4)
-    canvas = _tiles(images, columns or _side(len(images)))
+    check_images("images", images, 4)
+    canvas = tiles(images, columns or side(len(images)))
     file.parent.mkdir(parents=True, exist_ok=True)
     if title is None:
         Image.fromarray(canvas).save(file)
@@ -92,7 +93,7 @@ def save_reconstructions(
     Raises:
         ValueError: no images, or an arm has others.
     """
-    _check("truth", truth, 4)
+    check_images("truth", truth, 4)
     for label, images in arms.items():
         if images.shape != truth.shape:
             raise ValueError(
@@ -100,7 +101,7 @@ def save_reconstructions(
                 f"{tuple(images.shape)}"
             )
     rows = {"truth": truth, **arms}
-    return _save_rows(list(rows), list(rows.values()), file, title=title)
+    return save_rows(list(rows), list(rows.values()), file, title=title)
 
 
 def save_pseudo_videos(
@@ -116,41 +117,10 @@ def save_pseudo_videos(
     Raises:
         ValueError: no videos, or neither grey nor colour.
     """
-    _check("videos", videos, 5)
+    check_images("videos", videos, 5)
     frames = videos.shape[1]
     heads = [str(frame) for frame in range(1, frames)] + ["image"]
-    return _save_rows([""] * len(videos), list(videos), file, heads, title=title)
-
-
-def save_gif(
-    videos: Float[Tensor, "n T c h w"], file: Path, *, seconds_per_frame: float = 0.25
-) -> Path:
-    """Write videos side by side in a grid, as an animated GIF that starts again at its end.
-
-    Args:
-        videos: in -1..1, the most corrupted frame first; values beyond are clamped.
-        file: the file; its folder is made.
-        seconds_per_frame: of all frames but the last, which stays four times as long.
-
-    Raises:
-        ValueError: no videos, neither grey nor colour, or frames shorter than a hundredth of a
-            second, GIF's unit.
-    """
-    _check("videos", videos, 5)
-    if not seconds_per_frame >= 0.01:
-        raise ValueError(f"seconds_per_frame must be at least 0.01, got {seconds_per_frame}")
-    columns, grey = _side(len(videos)), videos.shape[2] == 1
-    pictures = [
-        Image.fromarray(_tiles(videos[:, frame], columns)) for frame in range(videos.shape[1])
-    ]
-    # Grey has no more than GIF's 256 colours; colours are chosen for each frame.
-    palettes = [p.convert("L") if grey else p.quantize(256) for p in pictures]
-    unit = round(1000 * seconds_per_frame)
-    durations = [unit] * (len(palettes) - 1) + [_HOLD * unit]
-    file.parent.mkdir(parents=True, exist_ok=True)
-    first, *others = palettes
-    first.save(file, save_all=True, append_images=others, duration=durations, loop=0)
-    return file
+    return save_rows([""] * len(videos), list(videos), file, heads, title=title)
 
 
 def save_theorem(
@@ -181,37 +151,7 @@ def save_theorem(
     return file
 
 
-def _check(name: str, values: Tensor, dimensions: int) -> None:
-    if values.ndim != dimensions or 0 in values.shape or values.shape[-3] not in (1, 3):
-        raise ValueError(
-            f"{name} must have {dimensions} dimensions, none empty, and 1 or 3 channels, got "
-            f"shape {tuple(values.shape)}"
-        )
-
-
-def _side(count: int) -> int:
-    return int(np.ceil(np.sqrt(count)))
-
-
-def _tiles(images: Tensor, columns: int, least: int = _LEAST_CELL) -> UInt8[np.ndarray, "y x 3"]:
-    """Images in rows on white, small ones enlarged by a whole factor."""
-    values = images.detach().float().clamp(-1, 1).add(1).mul(127.5).round().byte().cpu()
-    pixels = values.expand(-1, 3, -1, -1).movedim(1, -1).numpy()
-    factor = max(1, -(-least // pixels.shape[2]))
-    pixels = pixels.repeat(factor, axis=1).repeat(factor, axis=2)
-    count, height, width, _ = pixels.shape
-    rows = -(-count // columns)
-    canvas = np.full(
-        (rows * (height + _GAP) - _GAP, columns * (width + _GAP) - _GAP, 3), 255, np.uint8
-    )
-    for place, image in enumerate(pixels):
-        row, column = divmod(place, columns)
-        top, left = row * (height + _GAP), column * (width + _GAP)
-        canvas[top : top + height, left : left + width] = image
-    return canvas
-
-
-def _save_rows(
+def save_rows(
     labels: Sequence[str],
     rows: Sequence[Tensor],
     file: Path,
@@ -219,15 +159,23 @@ def _save_rows(
     *,
     title: str | None = None,
 ) -> Path:
-    """Rows of images with a label each, and heads above the columns."""
-    strips = [_tiles(row, len(row), _LEAST_LABELLED) for row in rows]
+    """Write rows of images with a label each, and heads above the columns, as PNG.
+
+    Args:
+        labels: of the rows.
+        rows: images (n, c, h, w) in -1..1 of each row, equally many.
+        file: the file; its folder is made.
+        heads: above the columns; none by default.
+        title: stands above all.
+    """
+    strips = [tiles(row, len(row), LEAST_LABELLED) for row in rows]
     height, width, _ = strips[0].shape
-    gap = np.full((_GAP, width, 3), 255, np.uint8)
+    gap = np.full((GAP, width, 3), 255, np.uint8)
     canvas = np.concatenate([part for strip in strips for part in (strip, gap)][:-1])
     figure, axes = _figure(canvas, title)
     lines = [textwrap.fill(label, _LETTERS) for label in labels]
-    axes.set_yticks([(height + _GAP) * row + height / 2 for row in range(len(rows))], lines)
-    cell = (width + _GAP) / len(rows[0])
+    axes.set_yticks([(height + GAP) * row + height / 2 for row in range(len(rows))], lines)
+    cell = (width + GAP) / len(rows[0])
     axes.set_xticks([cell * (place + 0.5) for place in range(len(heads))], list(heads))
     axes.tick_params(length=0, labelsize=8, labeltop=True, labelbottom=False)
     axes.spines[:].set_visible(False)

@@ -11,9 +11,10 @@ from probseq_apps.report.arm_results import Measure, Result
 from probseq_apps.report.arm_verdict import (
     ONE_SEED,
     Order,
+    Other,
+    comparison,
     number_text,
     order_of,
-    relation_text,
 )
 from probseq_apps.report.generate_results import (
     BASE,
@@ -166,15 +167,11 @@ def _verdict(
     measure: Measure, digits: int, video: Group, base: Group, controls: Sequence[Group]
 ) -> Verdict:
     own = video.summary(measure.path)
-    others = [base, *controls]
-    summaries = [other.summary(measure.path) for other in others]
-    orders: list[Order] = [order_of(own, summary, measure) for summary in summaries]
-    compared = ", ".join(
-        f"{relation_text(own, summary, order, measure, digits)} {other.arm} "
-        f"{number_text(summary, measure, digits)}"
-        f"{_bits(video, other)}"
-        for other, summary, order in zip(others, summaries, orders, strict=True)
-    )
+    others = [
+        Other(group.arm, group.summary(measure.path), _bits(video, group))
+        for group in (base, *controls)
+    ]
+    compared, orders = comparison(own, others, measure, digits)
     # More bits than the video's prove nothing against it, fewer nothing for it.
     judged: list[tuple[Group, Order]] = [
         (control, order)

@@ -4,12 +4,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from probseq_apps.data.generation import GenerationData
-from probseq_apps.report.arm_results import ArmSettings, Result
+from probseq_apps.experiments.hvae_settings import HvaeSettings
+from probseq_apps.report.arm_results import Result
 
 
 def write_hvae_report(
     folder: Path,
-    settings: ArmSettings,
+    settings: HvaeSettings,
     results: Sequence[Result],
     real: Result,
     *,

@@ -1,0 +1,156 @@
+"""Tables of `probseq generate diffusion`: all arms, and errors of single frames."""
+
+from collections.abc import Sequence
+
+from probseq_apps.report.arm_results import REAL, ArmGroup, Measure, Result, arms_of, decimals_of
+from probseq_apps.report.arm_tables import (
+    Table,
+    Writer,
+    column,
+    head_of,
+    real_row,
+    whole,
+    with_error,
+)
+from probseq_apps.report.diffusion_results import (
+    INTERMEDIATE,
+    Arm,
+    frame_arms,
+    frames_of,
+    generation_name,
+    lengths_of,
+)
+
+LEGEND = (
+    "mean ± standard error over the seeds; n: how many seeds. T: frames of a video, the last being "
+    "the image; C: frames that a frame is generated from. FID and IS: Fréchet distance and "
+    "inception score by Inception's features; FD(NAME) and IS(NAME): by other features; of last "
+    "frames, distances from the training images. A row of real images has the test part's distance "
+    "from the training part. Both depend on the number of samples, and the score on its splits. "
+    "Bits/dim: bound on the test images' bits per number of a pixel, of image models alone. "
+    "Sampling steps: denoising steps that make an image, all stages of a video together; "
+    "evaluations: frames that pass through the network for it. — not defined, or not measured."
+)
+FRAME_LEGEND = (
+    "Errors of single frames: squared error per pixel, in thousandths, of the model's mean of a "
+    "frame given the true frames before it (images are in -1..1; corrected for the number of "
+    "samples behind the mean). Exact: the least error there can be for Gaussian images with the "
+    "data's covariance, the error of the best linear prediction; what is not linear in images can "
+    "lie below. The frames of different corruptions have different noise: errors of first-order "
+    "and high-order are of different targets, those of high-order and matched of equal "
+    "signal-to-noise ratios."
+)
+
+
+def arms_table(results: Sequence[Result], real: Result) -> Table:
+    """All arms, and real images.
+
+    Args:
+        results: of all arms and seeds.
+        real: of the test images as if they were samples.
+    """
+    groups = arms_of(results)
+    measures = quality_measures(results)
+    facts = (
+        ("T", ("frames",)),
+        ("C", ("context",)),
+        ("parameters", ("parameters",)),
+        ("steps", ("steps",)),
+        ("sampler", ("generation", "sampler")),
+        ("sampling steps", ("generation", "sampling_steps")),
+        ("evaluations", ("generation", "evaluations")),
+        ("samples", ("generation", "num_samples")),
+    )
+    spent = (
+        ("training s", ("training_seconds",)),
+        ("sampling s", ("generation", "seconds")),
+    )
+    heads = ["arm", "n", *(head_of(measure) for measure in measures)]
+    shown: dict[str, tuple[str, Writer]] = {"samples": ("num_samples", whole)}
+    columns: list[list[str]] = []
+    for measure in measures:
+        write = with_error(digits_of(groups, measure))
+        columns.append(column(groups, measure.path, write))
+        if measure.path[0] == "generation":
+            shown[head_of(measure)] = (measure.path[1], write)
+    for head, path in facts:
+        heads.append(head)
+        columns.append([_fact(group.fact(*path)) for group in groups])
+    for head, path in spent:
+        heads.append(head)
+        columns.append(column(groups, path, whole))
+    rows = [
+        [group.name, str(len(group.results)), *cells]
+        for group, *cells in zip(groups, *columns, strict=True)
+    ]
+    rows.append(real_row(REAL, real, heads, shown))
+    return Table(heads, rows)
+
+
+def frame_tables(results: Sequence[Result]) -> list[Table]:
+    """Errors of single frames, a table for each length of videos that has them.
+
+    Args:
+        results: of all arms and seeds.
+    """
+    arms = frame_arms(results)
+    return [_frame_table([arm for arm in arms if arm.frames == n]) for n in lengths_of(arms)]
+
+
+def quality_measures(results: Sequence[Result]) -> list[Measure]:
+    """Numbers of samples and of likelihood that any result has.
+
+    Args:
+        results: of all arms and seeds.
+    """
+    found = [Measure(generation_name(results, "FD"), "", "lower", ("generation", "fd"))]
+    if any(group.summary(("generation", "is")).mean is not None for group in arms_of(results)):
+        found.append(Measure(generation_name(results, "IS"), "", "higher", ("generation", "is")))
+    if any(result.get("bits_per_dim") is not None for result in results):
+        found.append(Measure("bits/dim", "", "lower", ("bits_per_dim",)))
+    return found
+
+
+def digits_of(groups: Sequence[ArmGroup], measure: Measure) -> int:
+    """Decimals of a number in tables and statements.
+
+    Args:
+        groups: all arms.
+        measure: the number.
+    """
+    return decimals_of([group.summary(measure.path).mean for group in groups])
+
+
+def _frame_table(arms: Sequence[Arm]) -> Table:
+    groups = [arm.group for arm in arms]
+    frames = sorted({frame for arm in arms for frame in frames_of(arm)})
+    places = [("mean before the image", INTERMEDIATE.path, ("exact_intermediate",))]
+    places += [
+        (
+            "image" if frame == arms[0].frames else f"frame {frame}",
+            ("model", str(frame)),
+            ("exact", str(frame)),
+        )
+        for frame in frames
+    ]
+    heads = [f"errors of frames, T = {arms[0].frames}", "n"]
+    columns: list[list[str]] = []
+    for label, model, exact in places:
+        digits = digits_of(groups, INTERMEDIATE._replace(path=model))
+        heads += [f"{label} ↓", "exact"]
+        columns += [column(groups, path, with_error(digits)) for path in (model, exact)]
+    heads += ["images", "samples"]
+    columns += [
+        [_fact(group.fact(name)) for group in groups] for name in ("num_images", "num_samples")
+    ]
+    rows = [
+        [group.name, str(len(group.results)), *cells]
+        for group, *cells in zip(groups, *columns, strict=True)
+    ]
+    return Table(heads, rows)
+
+
+def _fact(value: object) -> str:
+    if value is None:
+        return "—"
+    return f"{value:,}" if isinstance(value, int) else str(value)
