@@ -12,6 +12,7 @@ image's variance is refused, because sampling starts from pure noise.
 """
 
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from typing import NamedTuple, get_args
 
 import torch
@@ -80,22 +81,26 @@ class GaussianDiffusion:
         check_timesteps(self.timesteps, len(betas), self.original_steps)
         self.alpha_bars = kept = (1 - betas).cumprod(0)
         before = torch.cat((kept.new_ones(1), kept[:-1]))
-        variance = betas * (1 - before) / (1 - kept)
+        # 1−ᾱ without the difference, which would leave it 12 digits where ᾱ is close to 1.
+        total = list(accumulate(betas.tolist(), lambda sum, beta: sum + beta * (1 - sum)))
+        noise = torch.tensor(total, dtype=torch.float64)
+        noise_before = torch.cat((noise.new_zeros(1), noise[:-1]))
+        variance = betas * noise_before / noise
         self._table = {
             "signal": kept.sqrt(),
-            "noise": (1 - kept).sqrt(),
+            "noise": noise.sqrt(),
             "signal_before": before.sqrt(),
             # x_0 = inverse_signal x_t − noise_to_signal ε.
             "inverse_signal": kept.rsqrt(),
-            "noise_to_signal": ((1 - kept) / kept).sqrt(),
+            "noise_to_signal": (noise / kept).sqrt(),
             # Mean of q(x_{t−1} | x_t, x_0).
-            "from_image": betas * before.sqrt() / (1 - kept),
-            "from_state": (1 - before) * (1 - betas).sqrt() / (1 - kept),
+            "from_image": betas * before.sqrt() / noise,
+            "from_state": noise_before * (1 - betas).sqrt() / noise,
             # Step 0 has no variance, and the logarithm would be −∞.
             "least_log_variance": torch.cat((variance[1:2], variance[1:])).log(),
             "most_log_variance": betas.log(),
             "variance": variance,
-            "noise_variance_before": 1 - before,
+            "noise_variance_before": noise_before,
         }
         self._moved: dict[tuple[str, torch.device, torch.dtype], Tensor] = {}
 
