@@ -235,7 +235,7 @@ def test_usual_widths_of_the_levels_fit_their_sizes():
     for size in (16, 28, 256):
         multipliers = channel_multipliers_for(size)
         UNetConfig(image_size=size, channel_multipliers=multipliers, attention_sizes=())
-    with pytest.raises(ValueError, match="image_size must be one of .* got 30"):
+    with pytest.raises(ValueError, match=r"image_size must be one of .* got 30"):
         channel_multipliers_for(30)
 
 
