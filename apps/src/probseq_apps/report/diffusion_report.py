@@ -4,8 +4,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from probseq_apps.data.generation import GenerationData
-from probseq_apps.experiments.diffusion_settings import DiffusionSettings
+from probseq_apps.experiments.diffusion_settings import GENERATE_DIFFUSION, DiffusionSettings
+from probseq_apps.report.arm_report import write_arm_report
 from probseq_apps.report.arm_results import Result
+from probseq_apps.report.diffusion_draw import draw_diffusion
+from probseq_apps.report.diffusion_tables import FRAME_LEGEND, LEGEND, arms_table, frame_tables
+from probseq_apps.report.diffusion_verdict import diffusion_notes
 
 
 def write_diffusion_report(
@@ -37,4 +41,24 @@ def write_diffusion_report(
     Raises:
         RuntimeError: the plots cannot be drawn; the report stands without them.
     """
-    return ""
+    about = {
+        "experiment": GENERATE_DIFFUSION,
+        "recipe": recipe,
+        "settings": settings.to_dict(),
+        "results": [dict(result) for result in results],
+        "real": dict(real),
+    }
+    errors = frame_tables(results)
+    frames = settings.frames
+    return write_arm_report(
+        folder,
+        about,
+        data=data,
+        title="diffusion models of images and of pseudo videos",
+        opening=f"""Recipe `{recipe}`, seeds {", ".join(map(str, settings.seeds))}, frames' noise
+{frames.beta_min:g} to {frames.beta_max:g}; all settings are in `config.json`.""",
+        tables=[arms_table(results, real), *errors],
+        legend=f"{LEGEND} {FRAME_LEGEND}" if errors else LEGEND,
+        notes=diffusion_notes(results),
+        draw=lambda: draw_diffusion(settings, data, folder, results, real),
+    )

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, NullFormatter
 
@@ -88,6 +89,18 @@ def draw_lines(
             if len(x) > _FEW_POINTS:
                 drawn.set_marker("")
         _finish(axes, quantity, [line.y for line in lines])
+    legend_below(figure, handles)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(file)
+
+
+def legend_below(figure: Figure, handles: Sequence[Line2D]) -> None:
+    """One legend below all panels, as many entries in a row as fit the figure.
+
+    Args:
+        figure: the figure.
+        handles: of the entries.
+    """
     letters = max(len(str(handle.get_label())) for handle in handles)
     across = max(1, int(figure.get_figwidth() / (0.085 * letters + 0.6)))
     figure.legend(
@@ -97,20 +110,28 @@ def draw_lines(
         frameon=False,
         fontsize=9,
     )
-    file.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(file)
+
+
+def log_axis(axes: Axes, values: np.ndarray) -> None:
+    """Make the vertical axis logarithmic, with ticks in plain numbers.
+
+    Args:
+        axes: the panel.
+        values: all that it shows.
+    """
+    axes.set_yscale("log")
+    axes.yaxis.set_major_formatter(_plain)
+    # Less than two decades may have one power of ten.
+    close = values.max() < 100 * values.min()
+    axes.yaxis.set_minor_formatter(_some if close else NullFormatter())
+    axes.tick_params(which="minor", labelsize=8)
 
 
 def _finish(axes: Axes, quantity: Quantity, curves: Sequence[np.ndarray]) -> None:
     """Title, axes and ticks of a panel."""
     values = np.concatenate(curves)
     if quantity.wide and 0.0 < _WIDE * values.min() < values.max():
-        axes.set_yscale("log")
-        axes.yaxis.set_major_formatter(_plain)
-        # Less than two decades may have one power of ten.
-        close = values.max() < 100 * values.min()
-        axes.yaxis.set_minor_formatter(_some if close else NullFormatter())
-        axes.tick_params(which="minor", labelsize=8)
+        log_axis(axes, values)
     else:
         axes.yaxis.set_major_locator(MaxNLocator(8, steps=[1, 2, 5, 10]))
     axes.set_title(quantity.title, fontsize=10)
