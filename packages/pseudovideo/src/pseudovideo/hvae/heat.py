@@ -79,7 +79,7 @@ def heat_blur(
 
 def _decay(sigmas: Tensor, size: int) -> Tensor:
     """Multipliers exp(−π²k²σ²/(2N²)) of an axis, one row an image."""
-    frequencies = torch.arange(size, device=sigmas.device) * (math.pi / size)
+    frequencies = torch.arange(size, device=sigmas.device, dtype=sigmas.dtype) * (math.pi / size)
     return (-0.5 * (sigmas[:, None] * frequencies).square()).exp()
 
 

@@ -1,7 +1,9 @@
 """The HVAE whose encoder is the heat equation."""
 
+from functools import lru_cache
+
 import torch
-from jaxtyping import Float, Float64, Int64
+from jaxtyping import Float, Int64
 from torch import Tensor
 
 from pseudovideo.corruptions.counter import counter_normal
@@ -27,13 +29,6 @@ class HeatHVAE(HVAE):
         config: sizes and settings.
     """
 
-    def __init__(self, config: HVAEConfig) -> None:
-        super().__init__(config)
-        sigmas = heat_sigmas(config.num_levels, config.sigma_min, config.sigma_max)
-        self.register_buffer("sigmas", sigmas, persistent=False)
-
-    sigmas: Float64[Tensor, " levels"]
-
     def encode(
         self, images: Float[Tensor, "b c h w"], t: Int64[Tensor, " b"]
     ) -> Float[Tensor, "b c h w"]:
@@ -43,7 +38,7 @@ class HeatHVAE(HVAE):
             images: in −1..1.
             t: 0..T.
         """
-        return heat_blur(images, self.sigmas[t])
+        return heat_blur(images, _sigmas(self.config, t.device)[t])
 
     def prior_kl(self, last: Float[Tensor, "b c h w"]) -> Float[Tensor, " b"]:
         """0: the empirical prior's KL is no function of the parameters and is left out.
@@ -79,3 +74,11 @@ class HeatHVAE(HVAE):
         levels = torch.full_like(numbers, self.config.num_levels)
         noise = self._noise(numbers, seed, level=self.config.num_levels)
         return self.encode(chosen, levels) + self.config.delta * noise
+
+
+@lru_cache(maxsize=16)
+def _sigmas(config: HVAEConfig, device: torch.device) -> Tensor:
+    """Blur of the levels 0..T, kept on the device, in float64 whatever the model's precision is."""
+    # What is made in inference mode could not be used in training later.
+    with torch.inference_mode(False):
+        return heat_sigmas(config.num_levels, config.sigma_min, config.sigma_max).to(device)

@@ -1,0 +1,290 @@
+"""What both HVAEs share: the bound, its estimate, sampling, storage and training."""
+
+import math
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from pseudovideo.corruptions.counter import counter_normal
+from pseudovideo.hvae import HVAE, HeatHVAE, HVAEConfig, LearnedEncoderHVAE, load_hvae
+from pseudovideo.tokenizers import TokenizerConfig, build_tokenizer
+
+Make = Callable[..., Any]
+both = pytest.mark.parametrize("kind", [HeatHVAE, LearnedEncoderHVAE])
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def seed_of(seed: int) -> int:
+    """The one integer that a call draws from its generator."""
+    return int(torch.randint(1 << 62, (), generator=generator(seed)))
+
+
+@both
+def test_an_untrained_decoder_repeats_its_frame(kind: type[HVAE], tiny: Make) -> None:
+    frames = torch.randn(3, 1, 8, 8, generator=generator())
+    assert torch.equal(kind(tiny()).decode(frames, torch.tensor([1, 2, 4])), frames)
+
+
+def test_both_arms_have_the_same_decoder(tiny: Make) -> None:
+    config = tiny()
+    heat, learned = HeatHVAE(config), LearnedEncoderHVAE(config)
+    shapes = [
+        {name: value.shape for name, value in model.decoder.state_dict().items()}
+        for model in (heat, learned)
+    ]
+    assert shapes[0] == shapes[1]
+    count = sum(p.numel() for p in heat.parameters())
+    assert count == sum(p.numel() for p in heat.decoder.parameters())
+    assert sum(p.numel() for p in learned.parameters()) == 2 * count
+
+
+@both
+def test_the_bound_is_the_sum_of_its_terms_written_out(
+    kind: type[HVAE], tiny: Make, stirred: Make, few: Tensor
+) -> None:
+    config = tiny(num_levels=3, noise_std=0.1)
+    model, images = stirred(kind(config).double()), few.double()
+    result = model.bound(images, generator(5))
+    seed, delta = seed_of(5), 1.25 * 0.1
+    for row, image in enumerate(images):
+        means = [image]
+        for t in range(1, 4):
+            if kind is HeatHVAE:
+                sigma = 0.5 * (6.0 / 0.5) ** ((t - 1) / 2)
+                k = torch.arange(8.0, dtype=torch.float64)
+                waves = ((k[:, None] * (k + 0.5)) * math.pi / 8).cos()
+                decay = (-(math.pi**2) * (k[:, None] ** 2 + k**2) * sigma**2 / 128).exp()
+                spectrum = torch.linalg.solve(waves.T, torch.linalg.solve(waves.T, image[0]).T).T
+                means.append((waves.T @ (decay * spectrum) @ waves)[None])
+            else:
+                time = torch.tensor([t * 1000 / 3], dtype=torch.float64)
+                means.append(model.encoder(image[None], time).sample[0].detach())
+        total = 0.0
+        for t in range(1, 4):
+            noise = counter_normal(torch.tensor([row]), 64, seed=seed, epoch=t).double()
+            z = means[t] + 0.1 * noise.view(1, 8, 8)
+            time = torch.tensor([t * 1000 / 3], dtype=torch.float64)
+            predicted = z + model.decoder(z[None], time).sample[0].detach()
+            decoder = torch.distributions.Normal(predicted, delta)
+            if t == 1:
+                cost = -decoder.log_prob(image)
+            else:
+                encoder = torch.distributions.Normal(means[t - 1], 0.1)
+                cost = torch.distributions.kl_divergence(encoder, decoder)
+            torch.testing.assert_close(result.terms[row, t - 1], cost.mean())
+            total += cost.mean().item()
+        if kind is LearnedEncoderHVAE:
+            last = torch.distributions.Normal(means[3], 0.1)
+            kl = torch.distributions.kl_divergence(last, torch.distributions.Normal(0.0, 1.0))
+            torch.testing.assert_close(result.prior[row], kl.mean())
+            total += kl.mean().item()
+        assert result.total[row].item() == pytest.approx(total, rel=1e-9)
+    assert kind is LearnedEncoderHVAE or torch.equal(result.prior, torch.zeros(5).double())
+
+
+@both
+def test_the_loss_is_an_unbiased_estimate_of_the_bound(
+    kind: type[HVAE], tiny: Make, stirred: Make, few: Tensor
+) -> None:
+    model = stirred(kind(tiny(num_levels=3, noise_std=0.3)))
+    images, g = few[:1].expand(100, -1, -1, -1), generator()
+    with torch.no_grad():
+        drawn = [model.training_losses(images, generator=g) for _ in range(40)]
+        losses = torch.stack([parts["loss"] for parts in drawn])
+        bound = model.bound(images.repeat(5, 1, 1, 1), g)
+    error = (losses.var() / len(losses) + bound.total.var() / len(bound.total)).sqrt()
+    assert abs(losses.mean() - bound.total.mean()) < 4 * error
+    # The error is small beside each term: a missing one would show.
+    assert 6 * error < bound.terms.mean(0).min()
+    assert kind is HeatHVAE or 6 * error < bound.prior.mean()
+    for parts in drawn[:3]:
+        torch.testing.assert_close(parts["loss"], parts["steps"] + parts["prior"])
+
+
+@both
+def test_each_level_from_the_first_to_the_last_is_drawn_equally_often(
+    kind: type[HVAE], tiny: Make, monkeypatch: pytest.MonkeyPatch, few: Tensor
+) -> None:
+    model, seen = kind(tiny()), []
+    original = kind.level_terms
+
+    def record(self: HVAE, images: Tensor, t: Tensor, noise: Tensor) -> Any:
+        seen.append(t)
+        return original(self, images, t, noise)
+
+    monkeypatch.setattr(kind, "level_terms", record)
+    model.training_losses(few[:1].expand(1000, -1, -1, -1), generator=generator())
+    counts = torch.cat(seen).bincount(minlength=5)
+    assert len(counts) == 5
+    assert counts[0] == 0
+    # Five standard deviations of a binomial count with p = 1/4.
+    assert (counts[1:] - 250).abs().max() < 5 * math.sqrt(1000 * 0.25 * 0.75)
+
+
+@both
+def test_training_losses_report_the_decoders_squared_error(
+    kind: type[HVAE], tiny: Make, few: Tensor
+) -> None:
+    # The fresh decoder repeats z_t = m_t + σ_h ε, so that E mse = ‖m_{t−1} − m_t‖²/D + σ_h².
+    model = kind(tiny(noise_std=0.2))
+    parts = model.training_losses(few.repeat(100, 1, 1, 1), generator=generator())
+    differences = []
+    for t in range(1, 5):
+        near, far = (model.encode(few, torch.full((5,), level)) for level in (t - 1, t))
+        differences.append((near - far).square().mean())
+    expected = torch.stack(differences).mean() + 0.2**2
+    torch.testing.assert_close(parts["mse"], expected.detach(), rtol=0.1, atol=0)
+
+
+@both
+def test_a_loss_is_the_same_again_from_an_equal_generator_and_leaves_the_global_one(
+    kind: type[HVAE], tiny: Make, stirred: Make, few: Tensor
+) -> None:
+    model = stirred(kind(tiny()))
+    before = torch.get_rng_state()
+    first, again, other = (
+        model.training_losses(few, generator=generator(seed))["loss"] for seed in (0, 0, 1)
+    )
+    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+@both
+def test_samples_depend_on_the_seed_and_not_on_the_batch(
+    kind: type[HVAE], tiny: Make, stirred: Make, few: Tensor
+) -> None:
+    model = stirred(kind(tiny(noise_std=0.1)), scale=0.05).eval()
+    draws = [
+        model.sample(n, images=few, generator=generator(seed), batch_size=size)
+        for n, seed, size in [(7, 0, 7), (7, 0, 7), (7, 0, 2), (4, 0, 3), (7, 1, 7)]
+    ]
+    assert torch.equal(draws[0], draws[1])
+    torch.testing.assert_close(draws[2], draws[0], rtol=0, atol=1e-5)
+    torch.testing.assert_close(draws[3], draws[0][:4], rtol=0, atol=1e-5)
+    assert (draws[4] - draws[0]).abs().max() > 0.1
+    assert (draws[0][0] - draws[0][1]).abs().max() > 0.1
+    assert draws[0].abs().max() <= 1
+
+
+@both
+def test_sampling_walks_from_the_last_level_to_the_image_and_adds_no_noise_at_the_end(
+    kind: type[HVAE], tiny: Make, few: Tensor
+) -> None:
+    model, seen, counts = kind(tiny(image_size=16, attention_sizes=(8,), noise_std=0.2)), [], []
+    drawn = model.sample(
+        40,
+        images=few.repeat_interleave(2, -1).repeat_interleave(2, -2),
+        generator=generator(),
+        batch_size=25,
+        progress=counts.append,
+        watch=lambda level, z: seen.append((level, z)),
+    )
+    assert counts == [25, 15]
+    assert [level for level, _ in seen] == 2 * [4, 3, 2, 1, 0]
+    # A fresh decoder repeats its frame: what changes from level to level is the noise alone.
+    changes = [after - before for (_, before), (_, after) in pairwise(seen[:5])]
+    for change in changes[:3]:
+        assert change.std().item() == pytest.approx(1.25 * 0.2, rel=0.05)
+    assert torch.equal(changes[3], torch.zeros_like(changes[3]))
+    flat = torch.stack([change.flatten() for change in changes[:3]])
+    assert (torch.corrcoef(flat) - torch.eye(3)).abs().max() < 0.05
+    assert torch.equal(drawn, torch.cat([seen[4][1], seen[9][1]]).clamp(-1, 1))
+
+
+@both
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_stored_model_comes_back_bit_for_bit(
+    kind: type[HVAE], dtype: torch.dtype, tiny: Make, stirred: Make, few: Tensor, tmp_path: Path
+) -> None:
+    model = stirred(kind(tiny()).to(dtype)).eval()
+    model.save_pretrained(tmp_path)
+    again = load_hvae(tmp_path)
+    assert type(again) is kind
+    assert again.config == model.config
+    assert not again.training
+    images = few.to(dtype)
+    pairs = [
+        (m.bound(images, generator()), m.sample(2, images=images, generator=generator()))
+        for m in (model, again)
+    ]
+    assert torch.equal(pairs[0][0].total, pairs[1][0].total)
+    assert torch.equal(pairs[0][1], pairs[1][1])
+    assert pairs[0][1].dtype == dtype
+
+
+def test_a_folder_with_another_model_is_refused(tmp_path: Path) -> None:
+    config = TokenizerConfig(
+        num_frames=1,
+        temporal_patch=1,
+        temporal_depth=0,
+        spatial_depth=1,
+        image_size=8,
+        channels=1,
+        dim=16,
+        num_heads=2,
+        codebook_size=16,
+        code_dim=8,
+    )
+    build_tokenizer(config).save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="must hold a HeatHVAE or LearnedEncoderHVAE, got a VQVAE"):
+        load_hvae(tmp_path)
+
+
+@both
+@pytest.mark.parametrize(
+    "images",
+    [
+        torch.zeros(2, 1, 16, 16),
+        torch.zeros(2, 3, 8, 8),
+        torch.zeros(0, 1, 8, 8),
+        torch.zeros(2, 1, 8, 8, dtype=torch.int64),
+    ],
+    ids=["size", "colour", "none", "integers"],
+)
+def test_images_of_another_kind_are_refused(
+    kind: type[HVAE], images: Tensor, tiny: Make, plain_calls: None
+) -> None:
+    model = kind(tiny())
+    for call in (model.training_losses, model.bound):
+        with pytest.raises(ValueError, match=r"images must be floats of shape \(batch, 1, 8, 8\)"):
+            call(images)
+
+
+@both
+def test_no_samples_and_no_batch_are_refused(kind: type[HVAE], tiny: Make, few: Tensor) -> None:
+    model = kind(tiny())
+    with pytest.raises(ValueError, match="n must be at least 1, got 0"):
+        model.sample(0, images=few)
+    with pytest.raises(ValueError, match="batch_size must be at least 1, got 0"):
+        model.sample(1, images=few, batch_size=0)
+
+
+@both
+def test_a_few_steps_on_binarised_digits_lower_the_bound(
+    kind: type[HVAE], tiny: Callable[..., HVAEConfig], digits: Tensor
+) -> None:
+    torch.manual_seed(0)
+    small = torch.nn.functional.avg_pool2d(digits, 2)
+    binary = torch.where(small > 0, 1.0, -1.0)
+    train, test = binary[:1500], binary[1500:1600]
+    model = kind(tiny(noise_std=0.1))
+    before = model.bound(test, generator()).total.mean()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    g = generator(1)
+    for _ in range(40):
+        batch = train[torch.randint(len(train), (16,), generator=g)]
+        loss = model.training_losses(batch, generator=g)["loss"]
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    after = model.bound(test, generator()).total.mean()
+    assert after < 0.7 * before
