@@ -1,0 +1,281 @@
+"""Autoregressive video diffusion: frames given the C frames before them (section 5.4.2)."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from einops import repeat
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from pseudovideo.diffusion.gaussian import GaussianDiffusion
+from pseudovideo.diffusion.image import ImageDiffusionConfig
+from pseudovideo.diffusion.losses import HybridLosses, hybrid_losses
+from pseudovideo.diffusion.sampling import draw_seed, noise_like
+from pseudovideo.diffusion.stages import TRAINING_MASKS, TrainingMasks, draw_windows, stages
+from pseudovideo.diffusion.video_sampling import Watch, frame_noise, sample_stage, sample_videos
+from pseudovideo.diffusion.video_unet import VideoUNet
+from pseudovideo.pretrained import Pretrained
+
+
+@dataclass(frozen=True, kw_only=True)
+class VideoDiffusionConfig(ImageDiffusionConfig):
+    """A diffusion model of pseudo videos; the defaults are thesis Table D.4's for 4 frames.
+
+    Attributes:
+        num_frames: T.
+        context: C: the first C frames are generated together, each further one given the C before.
+        masks: training windows: `stages`, the sampler's own, or `random`, the reference
+            implementation's; see `draw_windows`.
+        one_way: observed frames don't see what is denoised, and pass through the network once per
+            stage when sampling.
+    """
+
+    num_frames: int = 4
+    context: int = 2
+    masks: TrainingMasks = "stages"
+    one_way: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse what makes no model.
+
+        Raises:
+            ValueError: names the setting.
+        """
+        super().__post_init__()
+        for name in ("num_frames", "context"):
+            value = getattr(self, name)
+            if type(value) is not int:
+                raise ValueError(f"{name} must be an integer, got {value!r}")
+        stages(self.num_frames, self.context)
+        if self.masks not in TRAINING_MASKS:
+            raise ValueError(
+                f"masks must be one of {', '.join(TRAINING_MASKS)}, got {self.masks!r}"
+            )
+        if type(self.one_way) is not bool:
+            raise ValueError(f"one_way must be True or False, got {self.one_way!r}")
+
+
+class VideoDiffusion(Pretrained):
+    """A UNet that tells the noise of frames from noisy frames and given ones.
+
+    Args:
+        config: sizes, process and stages.
+
+    Attributes:
+        diffusion: the process that is learned.
+        stages: the sampler's plan.
+
+    Raises:
+        MissingExtraError: diffusers is not installed.
+    """
+
+    config_class = VideoDiffusionConfig
+    config: VideoDiffusionConfig
+
+    def __init__(self, config: VideoDiffusionConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.diffusion = GaussianDiffusion.make(config.num_steps, config.schedule)
+        self.stages = stages(config.num_frames, config.context)
+        self.network = VideoUNet(config, one_way=config.one_way)
+
+    def training_losses(
+        self,
+        videos: Float[Tensor, "b T c h w"],
+        t: Int64[Tensor, " b"],
+        *,
+        generator: torch.Generator | None = None,
+    ) -> HybridLosses:
+        """L_hybrid of each video, on a window of its frames; the mean over the latent ones.
+
+        Args:
+            videos: in −1..1 but for their noise, the image last.
+            t: steps, 0..S−1.
+            generator: draws windows and noise.
+
+        Raises:
+            ValueError: videos of another kind than the model's.
+        """
+        self._check(videos)
+        config, batch = self.config, len(videos)
+        window = draw_windows(
+            batch,
+            num_frames=config.num_frames,
+            context=config.context,
+            masks=config.masks,
+            generator=generator,
+            device=videos.device,
+        )
+        rows = torch.arange(batch, device=videos.device)[:, None]
+        clean = videos[rows, window.frames]
+        slots = clean.shape[1]
+        noise = noise_like(clean, generator)
+        x0, eps, steps = clean.flatten(0, 1), noise.flatten(0, 1), repeat(t, "b -> (b s)", s=slots)
+        x_t = self.diffusion.add_noise(x0, eps, steps)
+        given = window.observed[:, :, None, None, None]
+        pixels = torch.where(given, clean, x_t.unflatten(0, (batch, slots)))
+        output = self.network(pixels, self.diffusion.model_times(t), window).flatten(0, 1)
+        losses = hybrid_losses(self.diffusion, output, x0, x_t, eps, steps)
+        weights = window.latent / window.latent.sum(1, keepdim=True)
+        return HybridLosses(
+            *((weights * part.unflatten(0, (batch, slots))).sum(1) for part in losses)
+        )
+
+    @torch.no_grad()
+    def sample(
+        self,
+        n: int,
+        *,
+        num_steps: int | str | Sequence[int] | None = None,
+        eta: float | None = None,
+        generator: torch.Generator | None = None,
+        batch_size: int = 64,
+        progress: Callable[[int], object] | None = None,
+        watch: Watch | None = None,
+    ) -> Float[Tensor, "n T c h w"]:
+        """Draw videos stage by stage.
+
+        Args:
+            n: number of videos.
+            num_steps: steps to take in each stage, see `GaussianDiffusion.respaced`; None takes
+                all.
+            eta: None draws from the model's Gaussians; a number in 0..1 is η of DDIM.
+            generator: draws the one seed that all noise follows from. Each frame of each sample
+                has noise of its own: it depends neither on `batch_size` nor, but for round-off, on
+                other samples, nor on frames of later stages.
+            batch_size: videos drawn at once.
+            progress: called after each batch with the number of its videos.
+            watch: called for each batch with the number of steps in all stages and the noise, then
+                after each step with the number of steps that are left and the videos as they are:
+                frames that are not begun are noise. With 0 and the videos at last.
+
+        Returns:
+            On the model's device; frame −1, the image, in −1..1.
+
+        Raises:
+            ValueError: `n` or `batch_size` is below 1, `num_steps` leaves no steps to take, or
+                `eta` is outside 0..1.
+        """
+        diffusion = self._sampler(num_steps, eta, n=n, batch_size=batch_size)
+        seed, weight = draw_seed(generator), next(self.parameters())
+        done: list[Tensor] = []
+        for numbers in torch.arange(n, device=weight.device).split(batch_size):
+            start = frame_noise(
+                numbers,
+                range(self.config.num_frames),
+                self._frame_shape,
+                seed=seed,
+                step=diffusion.num_steps,
+            )
+            drawn = sample_videos(
+                self.network,
+                diffusion,
+                self.stages,
+                start.to(weight.dtype),
+                numbers=numbers,
+                seed=seed,
+                eta=eta,
+                watch=watch,
+            )
+            done.append(drawn)
+            if progress is not None:
+                progress(len(numbers))
+        return torch.cat(done)
+
+    @torch.no_grad()
+    def predict_frames(
+        self,
+        videos: Float[Tensor, "b T c h w"],
+        frame: int,
+        *,
+        num_samples: int,
+        num_steps: int | str | Sequence[int] | None = None,
+        eta: float | None = None,
+        generator: torch.Generator | None = None,
+        batch_size: int = 64,
+        progress: Callable[[int], object] | None = None,
+    ) -> Float[Tensor, "b k c h w"]:
+        """Draw a frame given the true C frames before it; see `frame_errors`.
+
+        Args:
+            videos: true videos, on the model's device.
+            frame: number of the frame, C..T−1.
+            num_samples: samples K for each video.
+            num_steps: as of `sample`.
+            eta: as of `sample`.
+            generator: draws the one seed that all noise follows from.
+            batch_size: samples drawn at once.
+            progress: called after each batch with the number of its samples.
+
+        Raises:
+            ValueError: as of `sample`; videos of another kind than the model's, or a frame of the
+                first window, which has no context.
+        """
+        self._check(videos)
+        config = self.config
+        if not config.context <= frame < config.num_frames:
+            raise ValueError(
+                f"frame must be one that has a context, {config.context}..{config.num_frames - 1}, "
+                f"got {frame}"
+            )
+        diffusion = self._sampler(num_steps, eta, num_samples=num_samples, batch_size=batch_size)
+        stage = self.stages[frame - config.context + 1]
+        seed, done = draw_seed(generator), list[Tensor]()
+        contexts = videos[:, list(stage.observed)]
+        for numbers in torch.arange(len(videos) * num_samples, device=videos.device).split(
+            batch_size
+        ):
+            drawn = sample_stage(
+                self.network,
+                diffusion,
+                stage,
+                contexts[numbers // num_samples],
+                clip=frame == config.num_frames - 1,
+                numbers=numbers,
+                seed=seed,
+                eta=eta,
+            )
+            done.append(drawn[:, 0])
+            if progress is not None:
+                progress(len(numbers))
+        return torch.cat(done).unflatten(0, (len(videos), num_samples))
+
+    def evaluations_per_sample(self, num_steps: int | str | Sequence[int] | None = None) -> int:
+        """Frames that pass through the network for one video.
+
+        Args:
+            num_steps: as of `sample`.
+
+        Raises:
+            ValueError: `num_steps` leaves no steps to take.
+        """
+        steps = self._sampler(num_steps, None).num_steps
+        # Observed frames of one-way networks pass once, else at each step.
+        passes = 1 if self.config.one_way else steps
+        return sum(
+            passes * len(stage.observed) + steps * len(stage.latent) for stage in self.stages
+        )
+
+    @property
+    def _frame_shape(self) -> tuple[int, int, int]:
+        return (self.config.channels, self.config.image_size, self.config.image_size)
+
+    def _sampler(
+        self, num_steps: int | str | Sequence[int] | None, eta: float | None, **counts: int
+    ) -> GaussianDiffusion:
+        """The process that is walked; refuses what makes no samples."""
+        for name, value in counts.items():
+            if value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}")
+        if eta is not None and not 0 <= eta <= 1:
+            raise ValueError(f"eta must lie in 0..1, got {eta}")
+        return self.diffusion if num_steps is None else self.diffusion.respaced(num_steps)
+
+    def _check(self, videos: Tensor) -> None:
+        shape = (self.config.num_frames, *self._frame_shape)
+        if videos.shape[1:] != shape or not len(videos) or not videos.is_floating_point():
+            raise ValueError(
+                f"videos must be floats of shape (batch, {', '.join(map(str, shape))}), got "
+                f"{videos.dtype} of shape {tuple(videos.shape)}"
+            )

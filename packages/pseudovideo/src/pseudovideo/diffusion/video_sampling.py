@@ -1,0 +1,163 @@
+"""Sampling videos stage by stage: each from noise to frames, given frames that are there."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from pseudovideo.diffusion.gaussian import GaussianDiffusion, split_output
+from pseudovideo.diffusion.sampling import draw_noise
+from pseudovideo.diffusion.stages import Stage, Window, stage_window
+from pseudovideo.diffusion.video_unet import VideoUNet
+
+Watch = Callable[[int, Tensor], None]
+"""Takes the number of steps that are left and what has been reached."""
+
+# Noise of the strongest pseudo videos in use (beta 0.1) reaches this at five standard deviations.
+_FRAME_LIMIT = 3.0
+
+
+def frame_noise(
+    numbers: Int64[Tensor, " b"],
+    frames: Sequence[int],
+    shape: Sequence[int],
+    *,
+    seed: int,
+    step: int,
+) -> Float[Tensor, "b l c h w"]:
+    """Noise of one step; that of a frame is the same whatever other frames are asked for.
+
+    Args:
+        numbers: of the samples, counted over all batches.
+        frames: numbers of the frames.
+        shape: of one frame.
+        seed: of all samples.
+        step: t, or S for the noise that sampling starts from.
+    """
+    parts = [draw_noise(numbers, shape, seed=seed, step=step, frame=frame) for frame in frames]
+    return torch.stack(parts, dim=1)
+
+
+@torch.no_grad()
+def sample_stage(
+    network: VideoUNet,
+    diffusion: GaussianDiffusion,
+    stage: Stage,
+    observed: Float[Tensor, "b k c h w"],
+    *,
+    clip: bool,
+    numbers: Int64[Tensor, " b"],
+    seed: int,
+    eta: float | None = None,
+    watch: Watch | None = None,
+) -> Float[Tensor, "b l c h w"]:
+    """Draw the latent frames of a stage given its observed ones.
+
+    A one-way network sees the observed frames once, else they pass through it at each step.
+
+    Args:
+        network: predicts noise and variances.
+        diffusion: the process, respaced for fewer steps.
+        stage: which frames.
+        observed: pixels of its observed frames.
+        clip: keep predictions of the latent frames in −1..1, as images are. Off for corrupted
+            frames, whose noise goes beyond: they are kept in −3..3.
+        numbers: of the samples, counted over all batches.
+        seed: of all samples.
+        eta: None for ancestral sampling, else η of DDIM.
+        watch: called after each step t with t and the latent frames.
+    """
+    batch, given = observed.shape[:2]
+    count, shape = len(stage.latent), observed.shape[2:]
+    window = stage_window(stage, batch, device=observed.device)
+    memories = None
+    if network.one_way and given:
+        memories = network.remember(observed, window.frames[:, :given])
+        window, observed = Window(*(part[:, given:] for part in window)), observed[:, :0]
+
+    def noise(step: int) -> Tensor:
+        drawn = frame_noise(numbers, stage.latent, shape, seed=seed, step=step)
+        return drawn.to(observed.dtype).flatten(0, 1)
+
+    x = noise(diffusion.num_steps)
+    for t in reversed(range(diffusion.num_steps)):
+        latent = x.unflatten(0, (batch, count))
+        times = diffusion.model_times(torch.full_like(numbers, t))
+        pixels = torch.cat([observed.to(latent.dtype), latent], dim=1)
+        output = network(pixels, times, window, memories)[:, -count:].flatten(0, 1)
+        if not clip:
+            output = _bounded(diffusion, output, x, t)
+        fresh = noise(t) if t > 0 and eta != 0 else None
+        if eta is None:
+            x = diffusion.step(output, x, t, fresh, clip=clip)
+        else:
+            x = diffusion.ddim_step(output, x, t, fresh, eta=eta, clip=clip)
+        if watch is not None:
+            watch(t, x.unflatten(0, (batch, count)))
+    return x.unflatten(0, (batch, count))
+
+
+def sample_videos(
+    network: VideoUNet,
+    diffusion: GaussianDiffusion,
+    plan: Sequence[Stage],
+    start: Float[Tensor, "b T c h w"],
+    *,
+    numbers: Int64[Tensor, " b"],
+    seed: int,
+    eta: float | None = None,
+    watch: Watch | None = None,
+) -> Float[Tensor, "b T c h w"]:
+    """Draw whole videos, stage after stage.
+
+    Args:
+        network: predicts noise and variances.
+        diffusion: the process, respaced for fewer steps.
+        plan: the stages; each observes frames that earlier ones have made.
+        start: the noise that sampling starts from (`frame_noise` of step S), shown by `watch` for
+            frames that are not begun.
+        numbers: of the samples, counted over all batches.
+        seed: of all samples.
+        eta: None for ancestral sampling, else η of DDIM.
+        watch: called at first and after each step with the number of steps that are left in all
+            stages, and the videos as they are.
+    """
+    videos, steps = start.clone(), diffusion.num_steps
+    if watch is not None:
+        watch(len(plan) * steps, videos.clone())
+    for later, stage in zip(reversed(range(len(plan))), plan, strict=True):
+        latent = list(stage.latent)
+
+        def seen(
+            t: int, x: Tensor, *, left: int = later * steps, latent: list[int] = latent
+        ) -> None:
+            if watch is not None:
+                shown = videos.clone()
+                shown[:, latent] = x.to(shown.dtype)
+                watch(left + t, shown)
+
+        drawn = sample_stage(
+            network,
+            diffusion,
+            stage,
+            videos[:, list(stage.observed)],
+            clip=stage.latent[0] == videos.shape[1] - 1,
+            numbers=numbers,
+            seed=seed,
+            eta=eta,
+            watch=seen if watch else None,
+        )
+        videos[:, latent] = drawn.to(videos.dtype)
+    return videos
+
+
+def _bounded(diffusion: GaussianDiffusion, output: Tensor, x: Tensor, t: int) -> Tensor:
+    """The output whose prediction of the frame is that of `output`, kept within the limit.
+
+    An image is clipped to its range. Frames with noise have none, but a prediction made of almost
+    pure noise is a hundred times as wrong as the network is, and must not run away.
+    """
+    eps, position = split_output(output, x)
+    frame = diffusion.predict_x0(x, eps, t).clamp(-_FRAME_LIMIT, _FRAME_LIMIT)
+    return torch.cat([diffusion.predict_noise(x, frame, t), position], dim=1)
