@@ -6,15 +6,11 @@ from typing import NamedTuple
 
 import torch
 
-from probseq.metrics.image import FeatureExtractor, FeatureMoments
 from probseq_apps.data.generation import GenerationData
 from probseq_apps.experiments.folders import check_folder, default_folder
 from probseq_apps.experiments.generate_arms import Arm, run_name
 from probseq_apps.experiments.generate_draw import draw_run, restore_samples
-from probseq_apps.experiments.generate_evaluation import evaluate_generation, reference_moments
-from probseq_apps.experiments.generate_features import make_extractor
 from probseq_apps.experiments.generate_files import (
-    CLASSIFIER,
     PARTS,
     read_result,
     reference_file,
@@ -23,6 +19,7 @@ from probseq_apps.experiments.generate_files import (
 )
 from probseq_apps.experiments.generate_groups import StemName
 from probseq_apps.experiments.generate_prior import check_prior
+from probseq_apps.experiments.generate_ruler import check_features, make_ruler
 from probseq_apps.experiments.generate_settings import (
     GENERATE,
     GenerateSettings,
@@ -49,18 +46,6 @@ class Job(NamedTuple):
     arm: Arm
     stem: StemName
     seed: int
-
-
-class Ruler(NamedTuple):
-    """What all arms of all seeds are measured with.
-
-    Attributes:
-        extractor: of features.
-        reference: moments of the training images' features.
-    """
-
-    extractor: FeatureExtractor
-    reference: FeatureMoments
 
 
 def generate(
@@ -125,11 +110,7 @@ def _check(settings: GenerateSettings, data: GenerationData) -> None:
                 for prior in settings.priors.prior:
                     grid = tokenizer_config(one, data).grid
                     check_prior(settings.one_prior("", prior, job.seed), grid)
-    weights = settings.evaluation.features.inception_weights
-    if weights is not None and not Path(weights).is_file():
-        raise FileNotFoundError(
-            f"inception_weights must be a file of Inception's weights, and {weights} is not there"
-        )
+    check_features(settings.evaluation.features)
 
 
 def _run_jobs(
@@ -142,10 +123,7 @@ def _run_jobs(
     if all(file.exists() for file in [*files, reference_file(folder)]):
         print("all arms were finished before", flush=True)
         return
-    ruler = _make_ruler(settings, data, folder)
-    if not reference_file(folder).exists():
-        found = evaluate_generation(data.test[:, None], ruler.reference, ruler.extractor)
-        write_result(reference_file(folder), found)
+    ruler = make_ruler(data, settings.evaluation.features, folder, device=settings.machine.device)
     for number, job in enumerate(jobs, 1):
         file = result_file(folder, job.arm.name, job.stem, job.seed)
         state = ": finished before" if file.exists() else ""
@@ -163,19 +141,6 @@ def _run_jobs(
 def _floors(settings: GenerateSettings, jobs: list[Job]) -> list[Job]:
     """Patch k-means knows no stem: a floor for each arm and seed."""
     return [job for job in jobs if job.stem == settings.stem[0]]
-
-
-def _make_ruler(settings: GenerateSettings, data: GenerationData, folder: Path) -> Ruler:
-    extractor = make_extractor(
-        data,
-        settings.evaluation.features,
-        folder / CLASSIFIER,
-        # All seeds are measured in the same features: spreads are those of the models alone.
-        seed=0,
-        device=settings.machine.device,
-        resume=True,
-    )
-    return Ruler(extractor, reference_moments(extractor, data.train))
 
 
 def _report(

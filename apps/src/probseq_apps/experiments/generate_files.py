@@ -1,18 +1,21 @@
-"""The folder of `probseq generate run`."""
+"""The folders of `probseq generate run`, and of `generate diffusion` and `generate hvae`."""
 
 import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from probseq_apps.experiments.diffusion_arms import model_name
 from probseq_apps.experiments.generate_arms import prior_name, run_name
 from probseq_apps.experiments.task_runs import RESULTS
 from probseq_apps.training.files import write_atomic
 
 TOKENIZERS, TOKENS, PRIORS = "tokenizers", "tokens", "priors"
 CLASSIFIER, SAMPLES = "classifier", "samples"
+MODELS, PROCESS = "models", "process"
 # What goes when an experiment is overwritten.
 PARTS = (RESULTS, SAMPLES, PRIORS, TOKENS, TOKENIZERS, CLASSIFIER)
+MODEL_PARTS = (RESULTS, SAMPLES, PROCESS, MODELS, CLASSIFIER)
 
 
 def tokenizer_folder(folder: Path, arm: str, stem: str, seed: int) -> Path:
@@ -38,6 +41,21 @@ def samples_file(folder: Path, prior: str, arm: str, stem: str, seed: int) -> Pa
 def result_file(folder: Path, arm: str, stem: str, seed: int) -> Path:
     """What was measured of an arm; it is there once the arm is finished."""
     return folder / RESULTS / f"{run_name(arm, stem, seed)}.json"
+
+
+def model_folder(folder: Path, arm: str, seed: int) -> Path:
+    """Folder of a model's run."""
+    return folder / MODELS / model_name(arm, seed)
+
+
+def model_samples_file(folder: Path, arm: str, seed: int) -> Path:
+    """File of what a model drew; see `Samples`."""
+    return folder / SAMPLES / f"{model_name(arm, seed)}.npz"
+
+
+def process_file(folder: Path, arm: str, seed: int) -> Path:
+    """File of how a few of these came into being; see `Process`."""
+    return folder / PROCESS / f"{model_name(arm, seed)}.npz"
 
 
 def reference_file(folder: Path) -> Path:

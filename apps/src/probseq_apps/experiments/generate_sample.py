@@ -1,4 +1,4 @@
-"""Samples of `probseq generate`: draws from a prior, and their files."""
+"""Samples of `probseq generate`: draws from a prior or a model, and their files."""
 
 import time
 from collections.abc import Callable
@@ -72,9 +72,30 @@ def draw_samples(
         settings: how to draw.
         seed: of the draws.
     """
-    device = next(tokenizer.parameters()).device
-    generator = torch.Generator(device).manual_seed(seed)
     draw = _drawer(prior, settings)
+
+    def frames(count: int, generator: torch.Generator) -> Tensor:
+        return draw(count, tokenizer, generator=generator, batch_size=count)
+
+    return collect_samples(frames, num, next(tokenizer.parameters()).device, seed=seed)
+
+
+def collect_samples(
+    draw: Callable[[int, torch.Generator], Float[Tensor, "n f c y x"]],
+    num: int,
+    device: torch.device,
+    *,
+    seed: int,
+) -> Samples:
+    """Draw videos part by part and keep what is needed of them.
+
+    Args:
+        draw: gives so many videos, with the noise of a generator.
+        num: how many.
+        device: of the generator.
+        seed: of the draws.
+    """
+    generator = torch.Generator(device).manual_seed(seed)
     images: list[Tensor] = []
     videos: list[Tensor] = []
     start = time.perf_counter()
@@ -82,7 +103,7 @@ def draw_samples(
         bar.set_description_str("samples")
         for first in range(0, num, _BATCH):
             count = min(_BATCH, num - first)
-            frames = _bytes(draw(count, tokenizer, generator=generator, batch_size=count)).cpu()
+            frames = _bytes(draw(count, generator)).cpu()
             images.append(frames[:, -1])
             videos.append(frames[: max(0, _KEPT_VIDEOS - first)])
             bar.update(count)
@@ -106,4 +127,5 @@ def _drawer(prior: Prior, settings: SamplingSettings) -> Callable[..., Float[Ten
 
 
 def _bytes(frames: Float[Tensor, "n f c y x"]) -> UInt8[Tensor, "n f c y x"]:
-    return ((frames + 1.0) * 127.5).round().to(torch.uint8)
+    # The noise of pseudo videos goes beyond.
+    return ((frames.clamp(-1, 1) + 1.0) * 127.5).round().to(torch.uint8)

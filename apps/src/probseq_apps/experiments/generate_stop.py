@@ -14,7 +14,7 @@ def tell_how_to_resume(step: str, folder: Path, options: RunOptions) -> Generato
     """Context manager that names the command which goes on, when a signal ends what it holds.
 
     Args:
-        step: `run`, `tokenizer` or `prior`.
+        step: `run`, `tokenizer`, `prior`, `diffusion` or `hvae`.
         folder: of the step.
         options: that it was started with.
     """
@@ -29,7 +29,7 @@ def resume_command(step: str, folder: Path, options: RunOptions) -> str:
     """The command that goes on with a step; its folder keeps the settings, but not the data's.
 
     Args:
-        step: `run`, `tokenizer` or `prior`.
+        step: `run`, `tokenizer`, `prior`, `diffusion` or `hvae`.
         folder: of the step.
         options: that it was started with.
     """
