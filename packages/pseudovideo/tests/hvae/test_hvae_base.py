@@ -24,7 +24,7 @@ def generator(seed: int = 0) -> torch.Generator:
 
 def seed_of(seed: int) -> int:
     """The one integer that a call draws from its generator."""
-    return int(torch.randint(1 << 62, (), generator=generator(seed)))
+    return int(torch.randint(2**63 - 1, (), generator=generator(seed)))
 
 
 @both

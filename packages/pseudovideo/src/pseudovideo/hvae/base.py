@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from pseudovideo.corruptions.counter import counter_normal
+from pseudovideo.diffusion.sampling import draw_noise, draw_seed, noise_like
 from pseudovideo.diffusion.unet import build_unet, walk
 from pseudovideo.hvae.bound import step_costs
 from pseudovideo.hvae.config import HVAEConfig
@@ -117,8 +117,7 @@ class HVAE(Pretrained):
         levels = self.config.num_levels
         device = images.device if generator is None else generator.device
         t = torch.randint(1, levels + 1, (len(images),), generator=generator, device=device)
-        numbers = torch.arange(len(images), device=images.device)
-        noise = self._noise(numbers, _seed(generator), level=levels)
+        noise = noise_like(images, generator)
         terms = self.level_terms(images, t.to(images.device), noise)
         steps, prior = levels * terms.step.mean(), levels * terms.prior.mean()
         parts = {"steps": steps, "prior": prior, "mse": terms.mse.mean()}
@@ -141,7 +140,7 @@ class HVAE(Pretrained):
             ValueError: the images are not the model's.
         """
         self._check_images(images)
-        seed = _seed(generator)
+        seed = draw_seed(generator)
         numbers = torch.arange(len(images), device=images.device)
         levels: list[LevelTerms] = []
         # Level by level: T times the batch at once would need T times the memory.
@@ -186,7 +185,7 @@ class HVAE(Pretrained):
         generator: torch.Generator | None = None,
         batch_size: int = 256,
         progress: Callable[[int], object] | None = None,
-        watch: Callable[[int, Tensor], object] | None = None,
+        watch: Callable[[int, Tensor], None] | None = None,
     ) -> Float[Tensor, "n c h w"]:
         """Draw images: z_T from the prior, then T steps of the decoder.
 
@@ -214,7 +213,7 @@ class HVAE(Pretrained):
         for name, value in (("n", n), ("batch_size", batch_size)):
             if value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}")
-        seed, levels = _seed(generator), self.config.num_levels
+        seed, levels = draw_seed(generator), self.config.num_levels
         done: list[Tensor] = []
         for numbers in torch.arange(n, device=self._weight.device).split(batch_size):
             z = self.draw_prior(numbers, images, seed=seed)
@@ -235,10 +234,7 @@ class HVAE(Pretrained):
         """Standard normal frames of one level, in the decoder's precision."""
         config = self.config
         shape = (config.channels, config.image_size, config.image_size)
-        noise = counter_normal(
-            numbers, config.channels * config.image_size**2, seed=seed, epoch=level
-        )
-        return noise.view(-1, *shape).to(self._weight.dtype)
+        return draw_noise(numbers, shape, seed=seed, step=level).to(self._weight.dtype)
 
     def _check_images(self, images: Tensor) -> None:
         config = self.config
@@ -253,8 +249,3 @@ class HVAE(Pretrained):
     def _weight(self) -> Tensor:
         """Any weight: it tells the device and the precision."""
         return next(self.decoder.parameters())
-
-
-def _seed(generator: torch.Generator | None) -> int:
-    device = "cpu" if generator is None else generator.device
-    return int(torch.randint(1 << 62, (), generator=generator, device=device))

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from pseudovideo.corruptions.counter import counter_normal
+from pseudovideo.diffusion.sampling import draw_noise
 from pseudovideo.hvae.base import HVAE
 from pseudovideo.hvae.config import HVAEConfig
 from pseudovideo.hvae.heat import heat_blur, heat_sigmas
@@ -67,7 +67,7 @@ class HeatHVAE(HVAE):
                 "HeatHVAE, got None"
             )
         self._check_images(images)
-        normal = counter_normal(numbers, 1, seed=seed, epoch=_CHOICE)[:, 0]
+        normal = draw_noise(numbers, (), seed=seed, step=_CHOICE)
         # Evenly spread, as Φ of a normal number is; in float64, for sets of any size.
         places = torch.special.ndtr(normal.double()).mul(len(images)).long()
         chosen = images[places.clamp(max=len(images) - 1).to(images.device)].to(self._weight)
