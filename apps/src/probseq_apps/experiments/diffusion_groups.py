@@ -199,7 +199,7 @@ class DiffusionSampling:
             ValueError: names the setting.
         """
         if self.sampling_steps is not None:
-            at_least("sampling_steps", self.sampling_steps, 1)
+            at_least("sampling_steps", self.sampling_steps, 2)
         if not 0.0 <= self.eta <= 1.0:
             raise ValueError(f"eta must be in [0, 1], got {self.eta}")
         if self.eta and self.sampler != "ddim":
