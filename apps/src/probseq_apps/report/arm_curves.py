@@ -17,13 +17,15 @@ from probseq_apps.training.runs import read_metrics
 _ACROSS = 3
 # Width of a panel of bars, height of a bar, and what titles, ticks and legend take.
 _WIDTH, _BAR, _AROUND = 2.7, 0.36, 1.15
-_SEED_DOT = {"color": GUIDE, "markersize": 3.5, "alpha": 0.6, "linestyle": "", "marker": "o"}
+_SEED_DOT: dict[str, Any] = {"color": GUIDE, "marker": ".", "linestyle": "", "alpha": 0.6}
 
 
 def save_losses(
     runs: Mapping[str, Sequence[Path]], file: Path, labels: Mapping[str, Quantity]
 ) -> list[Path]:
-    """Write what the logs of all runs hold: a panel a number, a colour an arm, a line a seed.
+    """Write what the logs of all runs hold: a panel a number, a line an arm, mean over its seeds.
+
+    Seeds whose logs have other steps, as those that have just begun, have lines of their own.
 
     Args:
         runs: folders of `fit`, those of all seeds, by arm.
@@ -37,9 +39,9 @@ def save_losses(
     curves: dict[Quantity, list[Line]] = {}
     for quantity in labels.values():
         lines = [
-            Line(*curve_of(rows, quantity), line_style(place))
+            Line(x, y, line_style(place))
             for place, several in enumerate(logs.values())
-            for rows in several
+            for x, y in _averaged([curve_of(rows, quantity) for rows in several])
         ]
         if any(len(line.x) for line in lines):
             curves[quantity] = lines
@@ -51,6 +53,16 @@ def save_losses(
     ]
     draw_lines(curves, handles, file)
     return [file]
+
+
+def _averaged(
+    curves: Sequence[tuple[np.ndarray, np.ndarray]],
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """The mean of curves over the same steps; else the curves themselves."""
+    steps = curves[0][0]
+    if any(not np.array_equal(steps, x) for x, _ in curves):
+        return list(curves)
+    return [(steps, np.mean([y for _, y in curves], axis=0))]
 
 
 def save_bars(

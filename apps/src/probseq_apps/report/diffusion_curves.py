@@ -19,6 +19,7 @@ _TITLE = (
 )
 # Error bars of arms at the same frame stand so far apart.
 _APART = 0.07
+_HOLLOW: dict[str, Any] = {"linestyle": "--", "markerfacecolor": "white"}
 
 
 def save_frame_errors(results: Sequence[Result], file: Path) -> list[Path]:
@@ -56,8 +57,8 @@ def save_frame_errors(results: Sequence[Result], file: Path) -> list[Path]:
         Line2D((), (), label=name, markersize=5, linewidth=1.4, **line_style(place))
         for place, name in enumerate(names)
     ]
-    exact = {"color": GUIDE, "marker": "o", "markerfacecolor": "white", "linestyle": "--"}
-    handles.append(Line2D((), (), label="exact, in the arm's colour", **exact))
+    exact = "exact, in the arm's colour"
+    handles.append(Line2D((), (), label=exact, color=GUIDE, marker="o", **_HOLLOW))
     legend_below(figure, handles)
     headline(figure, _TITLE, 10)
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -74,10 +75,7 @@ def _draw_errors(axes: Axes, arm: Arm, offset: float, style: dict[str, Any]) -> 
         if np.isnan(means).all():
             continue
         errors = np.array([summary.standard_error or 0.0 for summary in found])
-        shown = (
-            style if kind == "model" else style | {"linestyle": "--", "markerfacecolor": "white"}
-        )
-        axes.errorbar(places, means, yerr=errors, markersize=5, linewidth=1.4, capsize=2.5, **shown)
+        _errorbars(axes, places, means, errors, style if kind == "model" else style | _HOLLOW)
 
 
 def _draw_ratios(axes: Axes, arm: Arm, offset: float, style: dict[str, Any]) -> None:
@@ -92,15 +90,13 @@ def _draw_ratios(axes: Axes, arm: Arm, offset: float, style: dict[str, Any]) -> 
         return
     count = table.shape[1]
     errors = table.std(1, ddof=1) / np.sqrt(count) if count > 1 else np.zeros(len(table))
-    axes.errorbar(
-        np.array(frames) + offset,
-        table.mean(1),
-        yerr=errors,
-        markersize=5,
-        linewidth=1.4,
-        capsize=2.5,
-        **style,
-    )
+    _errorbars(axes, np.array(frames) + offset, table.mean(1), errors, style)
+
+
+def _errorbars(
+    axes: Axes, x: np.ndarray, y: np.ndarray, errors: np.ndarray, style: dict[str, Any]
+) -> None:
+    axes.errorbar(x, y, yerr=errors, markersize=5, linewidth=1.4, capsize=2.5, **style)
 
 
 def _positive(arms: Sequence[Arm]) -> np.ndarray:

@@ -12,9 +12,9 @@ BASE = "1-frame"
 # Mean squared errors per pixel are told in thousandths.
 PER_PIXEL = 1000.0
 INTERMEDIATE = Measure(
-    "squared error of the intermediate frames", "e-3", "lower", ("intermediate",)
+    "Squared error of the intermediate frames, in thousandths", "", "lower", ("intermediate",)
 )
-LAST = Measure("squared error of the last frame, the image", "e-3", "lower", ("last",))
+LAST = Measure("Squared error of the image, in thousandths", "", "lower", ("last",))
 
 
 class Arm(NamedTuple):
@@ -49,7 +49,7 @@ def frame_arms(results: Sequence[Result]) -> list[Arm]:
 
     Each holds in thousandths: "model" and "exact" by frame, "intermediate" and
     "exact_intermediate", means over the frames before the image, and "last", the image's. What was
-    not measured is None.
+    not measured is None. The frames of an arm are those of its first seed in all seeds.
 
     Args:
         results: of all arms and seeds.

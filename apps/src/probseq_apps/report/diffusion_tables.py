@@ -124,8 +124,7 @@ def digits_of(groups: Sequence[ArmGroup], measure: Measure) -> int:
 def _frame_table(arms: Sequence[Arm]) -> Table:
     groups = [arm.group for arm in arms]
     frames = sorted({frame for arm in arms for frame in frames_of(arm)})
-    places = [("mean before the image", INTERMEDIATE.path, ("exact_intermediate",))]
-    places += [
+    places: list[tuple[str, tuple[str, ...], tuple[str, ...]]] = [
         (
             "image" if frame == arms[0].frames else f"frame {frame}",
             ("model", str(frame)),
@@ -133,12 +132,17 @@ def _frame_table(arms: Sequence[Arm]) -> Table:
         )
         for frame in frames
     ]
+    if len(frames) > 2:
+        mean = ("mean before the image", INTERMEDIATE.path, ("exact_intermediate",))
+        places.insert(0, mean)
     heads = [f"errors of frames, T = {arms[0].frames}", "n"]
     columns: list[list[str]] = []
     for label, model, exact in places:
         digits = digits_of(groups, INTERMEDIATE._replace(path=model))
         heads += [f"{label} ↓", "exact"]
-        columns += [column(groups, path, with_error(digits)) for path in (model, exact)]
+        columns.append(column(groups, model, with_error(digits)))
+        # A property of the data: the same for all seeds.
+        columns.append(column(groups, exact, lambda mean, _, digits=digits: f"{mean:.{digits}f}"))
     heads += ["images", "samples"]
     columns += [
         [_fact(group.fact(name)) for group in groups] for name in ("num_images", "num_samples")

@@ -32,6 +32,11 @@ State = Literal[
     "survives", "fails matched", "no matched", "no gain", "worse", "undecided", "no comparison"
 ]
 
+_SHORT: dict[str | None, str] = {
+    "first-order-noise": "first-order",
+    "high-order-noise": "high-order",
+    "matched-noise": "matched",
+}
 _SAID: dict[State, str] = {
     "survives": (
         "The gain of high-order noise survives matched levels: {high} is clearly better than "
@@ -79,7 +84,7 @@ def diffusion_notes(results: Sequence[Result]) -> list[str]:
     notes: list[str] = []
     for measure in (INTERMEDIATE, LAST):
         notes += [verdict.text for verdict in order_verdicts(errors, measure)]
-    notes += [note for frames in lengths_of(errors) for note in _exact_notes(errors, frames)]
+    notes += exact_notes(errors)
     distance = fd_measure(results)
     notes += [verdict.text for verdict in order_verdicts(arms, distance)]
     return notes + image_notes(arms, distance) + blur_notes(arms, distance)
@@ -112,6 +117,38 @@ def order_verdicts(arms: Sequence[Arm], measure: Measure) -> list[Verdict]:
         if high is not None and not first is matched is None:
             found.append(_order_verdict(measure, digits, frames, high, first, matched))
     return found
+
+
+def exact_notes(errors: Sequence[Arm]) -> list[str]:
+    """How errors of the intermediate frames stand to the exact ones of Gaussian images.
+
+    Args:
+        errors: all arms, as `frame_arms` gives them.
+    """
+    notes: list[str] = []
+    for frames in lengths_of(errors):
+        known = {
+            arm.corruption: both
+            for arm in errors
+            if arm.frames == frames and (both := _model_and_exact(arm)) is not None
+        }
+        if not known:
+            continue
+        told = [f"{_SHORT[kind]} {model / exact:.2f}" for kind, (model, exact) in known.items()]
+        note = (
+            f"Intermediate frames, T = {frames}: errors of models are multiples of the exact ones "
+            f"of Gaussian images with the data's covariance, {', '.join(told)}."
+        )
+        high = known.pop("high-order-noise", None)
+        if high is not None and known:
+            falls = [
+                f"{_apart(high[1], exact)} those of {_SHORT[kind]} when exact and "
+                f"{_apart(high[0], model)} in models"
+                for kind, (model, exact) in known.items()
+            ]
+            note += f" Errors of high-order are {', '.join(falls)}."
+        notes.append(note)
+    return notes
 
 
 def image_notes(arms: Sequence[Arm], measure: Measure) -> list[str]:
@@ -166,7 +203,7 @@ def _order_verdict(
         f"{measure.label}, T = {frames}: {high.name} {number_text(own, measure, digits)} is "
         f"{compared}. {said}"
     )
-    return Verdict(measure.label, frames, state, text[0].upper() + text[1:])
+    return Verdict(measure.label, frames, state, text)
 
 
 def _state(orders: Sequence[Order], *, has_first: bool, has_matched: bool) -> State:
@@ -191,20 +228,16 @@ def _state(orders: Sequence[Order], *, has_first: bool, has_matched: bool) -> St
     return "survives" if orders[1] == "better" else "fails matched"
 
 
-def _exact_notes(arms: Sequence[Arm], frames: int) -> list[str]:
-    """How far models are from the exact errors of Gaussian images."""
-    told: list[str] = []
-    for arm in arms:
-        model = arm.group.summary(INTERMEDIATE.path).mean
-        exact = arm.group.summary(("exact_intermediate",)).mean
-        if arm.frames == frames and model is not None and exact:
-            told.append(f"{arm.group.name} {model / exact:.2f} times {exact:.3g}e-3")
-    if not told:
-        return []
-    return [
-        f"Against the exact errors of Gaussian images with the data's covariance, T = {frames}, "
-        f"mean over the intermediate frames: {', '.join(told)}."
-    ]
+def _model_and_exact(arm: Arm) -> tuple[float, float] | None:
+    model = arm.group.summary(INTERMEDIATE.path).mean
+    exact = arm.group.summary(("exact_intermediate",)).mean
+    return None if model is None or not exact else (model, exact)
+
+
+def _apart(error: float, other: float) -> str:
+    """How far an error is below or above another."""
+    share = error / other - 1
+    return f"{abs(share):.1%} {'below' if share < 0 else 'above'}"
 
 
 def _against(group: ArmGroup, others: Sequence[ArmGroup], measure: Measure, digits: int) -> str:
