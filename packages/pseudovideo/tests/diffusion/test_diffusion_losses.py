@@ -1,0 +1,109 @@
+"""The hybrid loss: whose gradient reaches which channels, and by which weight."""
+
+import pytest
+import torch
+
+from pseudovideo.diffusion.gaussian import GaussianDiffusion
+from pseudovideo.diffusion.likelihood import vlb_terms
+from pseudovideo.diffusion.losses import hybrid_losses
+
+
+@pytest.fixture
+def case():
+    generator = torch.Generator().manual_seed(0)
+    diffusion = GaussianDiffusion.make(4000, "cosine")
+    t = torch.tensor([0, 1, 2000, 3999])
+    levels = torch.randint(256, (4, 3, 4, 4), generator=generator)
+    x0 = levels.double() / 127.5 - 1
+    noise = torch.randn(4, 3, 4, 4, dtype=torch.float64, generator=generator)
+    output = torch.randn(4, 6, 4, 4, dtype=torch.float64, generator=generator)
+    return diffusion, output.requires_grad_(), x0, diffusion.add_noise(x0, noise, t), noise, t
+
+
+def test_the_bounds_gradient_on_the_mean_channels_is_exactly_0(case):
+    output = case[1]
+    (gradient,) = torch.autograd.grad(hybrid_losses(*case).vlb.sum(), output)
+    assert torch.equal(gradient[:, :3], torch.zeros_like(gradient[:, :3]))
+    assert bool((gradient[:, 3:].abs() > 0).all())
+
+
+def test_the_squared_errors_gradient_on_the_variance_channels_is_exactly_0(case):
+    output, noise = case[1], case[4]
+    (gradient,) = torch.autograd.grad(hybrid_losses(*case).mse.sum(), output)
+    assert torch.equal(gradient[:, 3:], torch.zeros_like(gradient[:, 3:]))
+    expected = 2 * (output.detach()[:, :3] - noise) / (3 * 4 * 4)
+    torch.testing.assert_close(gradient[:, :3], expected)
+
+
+def test_the_loss_is_the_squared_error_and_4_bounds_for_4000_steps(case):
+    diffusion, output, x0, x_t, noise, t = case
+    losses = hybrid_losses(*case)
+    for entry in range(4):
+        pairs = zip(output[entry, :3].flatten(), noise[entry].flatten(), strict=True)
+        squares = [(a.item() - b.item()) ** 2 for a, b in pairs]
+        assert losses.mse[entry].item() == pytest.approx(sum(squares) / len(squares))
+    terms = vlb_terms(diffusion, output, x0, x_t, t, clip=False)
+    torch.testing.assert_close(losses.vlb, terms)
+    torch.testing.assert_close(losses.loss, losses.mse + 4 * losses.vlb)
+
+
+def test_the_images_are_not_clipped_in_training(case):
+    diffusion, output, x0, x_t, _, t = case
+    clipped = vlb_terms(diffusion, output, x0, x_t, t, clip=True)
+    assert not torch.allclose(clipped, hybrid_losses(*case).vlb)
+
+
+def test_entries_have_losses_of_their_own(case):
+    diffusion, *tensors = case
+    losses = hybrid_losses(*case)
+    for entry in range(4):
+        alone = hybrid_losses(diffusion, *(tensor[entry : entry + 1] for tensor in tensors))
+        for together, one in zip(losses, alone, strict=True):
+            torch.testing.assert_close(together[entry : entry + 1], one)
+
+
+def test_single_precision_gives_the_same_losses(case):
+    diffusion, *tensors, t = case
+    single = hybrid_losses(diffusion, *(tensor.float() for tensor in tensors), t)
+    for exact, rough in zip(hybrid_losses(*case), single, strict=True):
+        assert rough.dtype == torch.float32
+        torch.testing.assert_close(rough.double(), exact, rtol=1e-3, atol=1e-4)
+
+
+def test_under_autocast_losses_are_computed_in_single_precision(case):
+    """A network returns bfloat16 there; whatever is done with it is not done in bfloat16."""
+    diffusion, output, x0, x_t, noise, t = case
+    half = output.detach().bfloat16()
+    inputs = x0.float(), x_t.float(), noise.float(), t
+    with torch.autocast("cpu", torch.bfloat16):
+        found = hybrid_losses(diffusion, half, *inputs)
+    expected = hybrid_losses(diffusion, half.float(), *inputs)
+    for one, other in zip(found, expected, strict=True):
+        assert one.dtype == torch.float32
+        assert torch.equal(one, other)
+
+
+def test_the_bound_is_least_at_the_best_variance():
+    """With the mean fixed, that is the posterior's plus the mean's squared error."""
+    diffusion, t = GaussianDiffusion.make(50, "cosine"), 20
+    generator = torch.Generator().manual_seed(1)
+    x0 = torch.rand(64, 1, 4, 4, dtype=torch.float64, generator=generator) - 0.5
+    noise, error = torch.randn(2, 64, 1, 4, 4, dtype=torch.float64, generator=generator)
+    steps = torch.full((64,), t)
+    x_t = diffusion.add_noise(x0, noise, steps)
+    eps = noise + 0.3 * error
+    # Where the predicted mean lies does not depend on the place of the variance.
+    predicted = diffusion.reverse(torch.cat((eps, eps), dim=1), x_t, steps, clip=False).mean
+    mean, least = diffusion.posterior(x0, x_t, steps)
+    least, most = least.flatten()[0], diffusion.betas[t].log()
+    best = (least.exp() + (predicted - mean).square().mean()).log()
+    place = (2 * (best - least) / (most - least) - 1).requires_grad_()
+
+    def slope(at):
+        output = torch.cat((eps, at.expand(eps.shape)), dim=1)
+        loss = hybrid_losses(diffusion, output, x0, x_t, noise, steps).loss.mean()
+        return float(torch.autograd.grad(loss, place)[0])
+
+    below, middle, above = (slope(place + shift) for shift in (-0.5, 0.0, 0.5))
+    assert below < 0 < above
+    assert abs(middle) < 1e-10 * (above - below)

@@ -1,0 +1,230 @@
+"""Sampling: exact moments, noise by place alone, and what is watched."""
+
+import math
+
+import pytest
+import torch
+from gaussian_data import exact_network
+from scipy import stats
+
+from pseudovideo.corruptions.counter import counter_normal
+from pseudovideo.diffusion.gaussian import GaussianDiffusion
+from pseudovideo.diffusion.likelihood import bits_per_dim
+from pseudovideo.diffusion.losses import hybrid_losses
+from pseudovideo.diffusion.sampling import denoise, draw_noise, draw_seed, noise_like
+
+MEAN, STD = 0.3, 0.15
+
+
+def sample(diffusion, network, numbers, *, eta=None, seed=5, shape=(1, 4, 4), watch=None):
+    """Samples of given numbers in one batch."""
+    numbers = torch.as_tensor(numbers)
+
+    def noise(step):
+        return draw_noise(numbers, shape, seed=seed, step=step).double()
+
+    start = noise(diffusion.num_steps)
+    return denoise(network, start, diffusion, step_noise=noise, eta=eta, watch=watch)
+
+
+def walked(diffusion, eta):
+    """Mean and standard deviation of exact samples, step by step as scalars."""
+    mean, variance = 0.0, 1.0
+    kept = [1.0, *diffusion.alpha_bars.tolist()]
+    for now, before in zip(kept[:0:-1], kept[-2::-1], strict=True):
+        known = now * STD**2 / (now * STD**2 + 1 - now)
+        # x_0 = a x + b, and ε = (x − √ᾱ x_0)/√(1−ᾱ).
+        a, b = known / math.sqrt(now), (1 - known) * MEAN
+        beta = 1 - now / before
+        fresh = (eta or 0.0) ** 2 * beta * (1 - before) / (1 - now)
+        if eta is None:
+            of_image = beta * math.sqrt(before) / (1 - now)
+            of_state = (1 - before) * math.sqrt(now / before) / (1 - now)
+            left = (1 - known) * STD**2
+            fresh = beta * (1 - before) / (1 - now) + of_image**2 * left if before < 1 else 0.0
+        else:
+            away = math.sqrt(1 - before - fresh) / math.sqrt(1 - now)
+            of_image, of_state = math.sqrt(before) - away * math.sqrt(now), away
+        slope = of_image * a + of_state
+        mean, variance = slope * mean + of_image * b, slope**2 * variance + fresh
+    return mean, math.sqrt(variance)
+
+
+@pytest.mark.parametrize(
+    ("steps", "spec", "eta"),
+    [(40, 40, None), (1000, 20, None), (40, 40, 1.0), (100, 100, 0.0), (1000, "ddim100", 0.3)],
+)
+def test_samples_of_gaussian_pixels_have_their_mean_and_variance(steps, spec, eta):
+    """The last step gives x_1's mean: what it leaves out shrinks with the first β."""
+    diffusion = GaussianDiffusion.make(steps, "cosine").respaced(spec)
+    network = exact_network(diffusion, MEAN, STD)
+    pixels = sample(diffusion, network, range(16), eta=eta, shape=(1, 32, 32)).flatten()
+    mean, std = walked(diffusion, eta)
+    assert float(pixels.mean()) == pytest.approx(mean, abs=4 * std / len(pixels) ** 0.5)
+    assert float(pixels.std()) == pytest.approx(std, rel=4 / (2 * len(pixels)) ** 0.5)
+
+
+@pytest.mark.parametrize("eta", [None, 0.0, 1.0])
+def test_with_many_steps_they_have_those_of_the_data(eta):
+    spread = []
+    for steps in (50, 200):
+        mean, std = walked(GaussianDiffusion.make(steps, "cosine"), eta)
+        assert mean == pytest.approx(MEAN, abs=0.002)
+        spread.append(abs(std - STD) / STD)
+    assert spread[1] < 0.4 * spread[0]
+    assert spread[1] < 0.06
+
+
+def test_ancestral_samples_of_gaussian_pixels_are_gaussian():
+    diffusion = GaussianDiffusion.make(25, "cosine")
+    network = exact_network(diffusion, MEAN, STD)
+    pixels = sample(diffusion, network, range(8), shape=(1, 32, 32)).flatten()
+    mean, std = walked(diffusion, None)
+    assert stats.kstest(((pixels - mean) / std).numpy(), "norm").pvalue > 0.01
+
+
+def test_ddim_is_the_walk_along_the_flow_of_gaussians():
+    """With η=0 each sample is a monotone function of its noise, close to MEAN + STD·noise."""
+    diffusion = GaussianDiffusion.make(1000, "cosine").respaced(250)
+    network = exact_network(diffusion, MEAN, STD)
+    found = sample(diffusion, network, [3], eta=0.0)
+    start = draw_noise(torch.tensor([3]), (1, 4, 4), seed=5, step=250).double()
+    torch.testing.assert_close(found, MEAN + STD * start, rtol=0, atol=0.02)
+
+
+@pytest.mark.parametrize("eta", [None, 0.0, 0.5])
+def test_a_sample_depends_on_its_number_alone(eta):
+    diffusion = GaussianDiffusion.make(30, "linear")
+    network = exact_network(diffusion, MEAN, STD)
+    together = sample(diffusion, network, range(5), eta=eta)
+    parts = [sample(diffusion, network, part, eta=eta) for part in ([0, 1], [2], [3, 4])]
+    assert torch.equal(together, torch.cat(parts))
+    turned = sample(diffusion, network, [4, 0], eta=eta)
+    assert torch.equal(turned, together[[4, 0]])
+    assert not torch.equal(together, sample(diffusion, network, range(5), eta=eta, seed=6))
+
+
+def test_the_walk_is_that_of_the_steps_written_out():
+    diffusion = GaussianDiffusion.make(1000, "linear").respaced(6)
+    network = exact_network(diffusion, MEAN, STD)
+    x = draw_noise(torch.arange(2), (1, 4, 4), seed=5, step=6).double()
+    times = [0, 200, 400, 599, 799, 999]
+    assert diffusion.timesteps == tuple(times)
+    for t in (5, 4, 3, 2, 1, 0):
+        told = torch.full((2,), float(times[t]))
+        noise = draw_noise(torch.arange(2), (1, 4, 4), seed=5, step=t).double()
+        x = diffusion.step(network(x, told), x, torch.tensor([t, t]), noise)
+    assert torch.equal(sample(diffusion, network, [0, 1]), x)
+
+
+@pytest.mark.parametrize(("eta", "asked"), [(None, [3, 2, 1]), (0.7, [3, 2, 1]), (0.0, [])])
+def test_noise_is_asked_for_where_it_has_a_part(eta, asked):
+    diffusion = GaussianDiffusion.make(4, "cosine")
+    steps = []
+
+    def noise(step):
+        steps.append(step)
+        return torch.zeros(1, 1, 4, 4)
+
+    start = torch.zeros(1, 1, 4, 4)
+    network = exact_network(diffusion, MEAN, STD)
+    denoise(network, start, diffusion, step_noise=noise, eta=eta)
+    assert steps == asked
+
+
+def test_every_step_is_watched_and_the_last_is_the_result():
+    diffusion = GaussianDiffusion.make(10, "cosine")
+    network = exact_network(diffusion, MEAN, STD)
+    seen = []
+    result = sample(diffusion, network, [0, 1], watch=lambda t, x: seen.append((t, x)))
+    assert [t for t, _ in seen] == list(range(9, -1, -1))
+    assert torch.equal(seen[-1][1], result)
+    assert torch.equal(result, sample(diffusion, network, [0, 1]))
+    spread = [float(x.std()) for _, x in seen]
+    assert spread[0] > spread[5] > spread[-1]
+
+
+def test_images_lie_in_their_range_whatever_the_network_says():
+    diffusion = GaussianDiffusion.make(30, "linear")
+    for eta in (None, 0.0, 1.0):
+        result = sample(diffusion, lambda x, times: torch.cat((-9 * x, 0 * x), 1), [0], eta=eta)
+        assert float(result.abs().max()) == 1
+
+
+def test_sampling_leaves_no_gradients():
+    layer = torch.nn.Conv2d(1, 2, 1)
+    diffusion = GaussianDiffusion.make(4, "cosine")
+    noise = torch.zeros(1, 1, 4, 4)
+    result = denoise(lambda x, times: layer(x), noise, diffusion, step_noise=lambda t: noise)
+    assert not result.requires_grad
+
+
+def test_noise_differs_between_seeds_steps_frames_and_samples():
+    numbers = torch.tensor([0, 1])
+    draws = [
+        draw_noise(numbers, (1, 8, 8), seed=seed, step=step, frame=frame)
+        for seed in (0, 1)
+        for step in (0, 1, 1000)
+        for frame in (0, 1, 7)
+    ]
+    rows = torch.cat(draws).flatten(1)
+    products = (rows @ rows.T / rows.shape[1]).fill_diagonal_(0)
+    # 36 rows of 64 numbers: equal ones would have a product near 1.
+    assert float(products.abs().max()) < 0.7
+    assert float(rows.mean()) == pytest.approx(0, abs=0.08)
+    assert float(rows.std()) == pytest.approx(1, abs=0.06)
+
+
+def test_noise_is_the_counters_at_its_place():
+    numbers = torch.tensor([4, 9])
+    expected = counter_normal(numbers, 12, seed=3, epoch=2 * 2**32 + 11)
+    found = draw_noise(numbers, (3, 2, 2), seed=3, step=11, frame=2)
+    assert torch.equal(found, expected.reshape(2, 3, 2, 2))
+
+
+def test_training_noise_follows_its_generator_and_the_images_precision():
+    images = torch.zeros(3, 2, 32, 32, dtype=torch.float64)
+    one, same, other = (
+        noise_like(images, torch.Generator().manual_seed(seed)) for seed in (0, 0, 1)
+    )
+    assert one.dtype == torch.float64
+    assert torch.equal(one, same)
+    assert not torch.equal(one, other)
+    generator = torch.Generator().manual_seed(0)
+    first, second = noise_like(images, generator), noise_like(images, generator)
+    correlation = float((first * second).mean())
+    assert abs(correlation) < 4 / math.sqrt(images.numel())
+    assert float(first.std()) == pytest.approx(1, abs=0.03)
+
+
+def test_one_number_is_drawn_for_all_noise():
+    generator, after = torch.Generator().manual_seed(0), torch.Generator().manual_seed(0)
+    seeds = [draw_seed(generator) for _ in range(3)]
+    assert len(set(seeds)) == 3
+    expected = torch.randint(2**63 - 1, (3,), generator=after)
+    assert seeds == expected.tolist()
+    torch.manual_seed(1)
+    first = draw_seed(None)
+    torch.manual_seed(1)
+    assert draw_seed(None) == first
+
+
+def test_everything_runs_on_the_images_device():
+    """Without values: an operation between two devices would be refused there as on a GPU."""
+    diffusion = GaussianDiffusion.make(5, "cosine")
+    images, t = torch.zeros(2, 1, 4, 4, device="meta"), torch.tensor([0, 3], device="meta")
+
+    def network(x, times):
+        assert times.device == x.device
+        return torch.cat((x, x), dim=1)
+
+    def noise(step):
+        numbers = torch.arange(2, device="meta")
+        return draw_noise(numbers, (1, 4, 4), seed=0, step=step)
+
+    for eta in (None, 1.0):
+        found = denoise(network, noise(5), diffusion, step_noise=noise, eta=eta)
+        assert found.device == images.device
+    losses = hybrid_losses(diffusion, network(images, t), images, images, images, t)
+    assert losses.loss.device == bits_per_dim(network, images, diffusion).total.device
+    assert losses.loss.device == images.device == noise_like(images, torch.Generator()).device
