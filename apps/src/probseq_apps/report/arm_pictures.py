@@ -59,7 +59,7 @@ def save_process(process: Process, file: Path, *, name: str, unit: str) -> Path:
     Args:
         process: the snapshots.
         file: the file; its folder is made.
-        name: what is shown, at the beginning of each caption.
+        name: what is shown, the first line of each caption.
         unit: of what was done, `step` or `level`.
     """
     frames = to_unit(process.frames)
@@ -70,6 +70,6 @@ def save_process(process: Process, file: Path, *, name: str, unit: str) -> Path:
         file,
         seconds_per_frame=min(_LONGEST, max(_SHORTEST, _FILM_SECONDS / snapshots)),
         columns=length if length > 1 else None,
-        captions=[f"{name}: {unit} {number:,} of {done[-1]:,}" for number in done],
+        captions=[f"{name}\n{unit} {number:,} of {done[-1]:,}" for number in done],
         heads=frame_heads(length) if length > 1 else (),
     )

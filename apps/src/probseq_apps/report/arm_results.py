@@ -76,6 +76,19 @@ def decimals_of(means: Sequence[float | None]) -> int:
     return 4 - sum(largest >= bound for bound in (1.0, 10.0, 1000.0))
 
 
+def generation_name(results: Sequence[Result], start: str) -> str:
+    """What the Fréchet distance or the inception score of some results is called.
+
+    Args:
+        results: of all arms and seeds.
+        start: `FD`, which is FID with Inception's features, or `IS`.
+    """
+    names = dict.fromkeys(str(entry_of(result, ("generation", "fd_name"))) for result in results)
+    if start == "FD":
+        return " / ".join(names)
+    return " / ".join(f"{start}{name.removeprefix('FID').removeprefix('FD')}" for name in names)
+
+
 def value_of(result: Result, path: Sequence[str]) -> float | None:
     """A number of a result; None where it lacks it.
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
-from probseq_apps.report.arm_results import Measure, Result, value_of
+from probseq_apps.report.arm_results import REAL, ArmGroup, Measure, Result, decimals_of, value_of
 from probseq_apps.report.columns import aligned_blocks
 from probseq_apps.report.labels import ARROWS
 from probseq_apps.report.summary import Summary, summarise
@@ -35,6 +35,64 @@ class Summarised(Protocol):
     def summary(self, path: Sequence[str]) -> Summary:
         """A number over the seeds."""
         ...
+
+
+# What all seeds of an arm share, such as its parameters.
+Fact = Callable[[ArmGroup], object]
+
+_SECONDS = (("training s", ("training_seconds",)), ("sampling s", ("generation", "seconds")))
+
+
+def arm_table(
+    groups: Sequence[ArmGroup],
+    real: Result,
+    measures: Sequence[Measure],
+    facts: Mapping[str, Fact],
+) -> Table:
+    """All arms of trained models, and real images.
+
+    Args:
+        groups: the arms.
+        real: of the test images as if they were samples.
+        measures: numbers over the seeds.
+        facts: further columns by their heads; before the seconds.
+    """
+    heads = ["arm", "n", *map(head_of, measures), *facts, *(head for head, _ in _SECONDS)]
+    writers = [with_error(digits_of(groups, measure)) for measure in measures]
+    columns = [
+        column(groups, measure.path, write)
+        for measure, write in zip(measures, writers, strict=True)
+    ]
+    columns += [[fact_text(fact(group)) for group in groups] for fact in facts.values()]
+    columns += [column(groups, path, whole) for _, path in _SECONDS]
+    rows = [
+        [group.name, str(len(group.results)), *cells]
+        for group, *cells in zip(groups, *columns, strict=True)
+    ]
+    shown: dict[str, tuple[str, Writer]] = {
+        head_of(measure): (measure.path[1], write)
+        for measure, write in zip(measures, writers, strict=True)
+        if measure.path[0] == "generation"
+    }
+    shown |= {"samples": ("num_samples", whole), "splits": ("is_splits", whole)}
+    return Table(heads, [*rows, real_row(REAL, real, heads, shown)])
+
+
+def digits_of(groups: Sequence[ArmGroup], measure: Measure) -> int:
+    """Decimals of a number in tables and statements.
+
+    Args:
+        groups: all arms.
+        measure: the number.
+    """
+    return decimals_of([group.summary(measure.path).mean for group in groups])
+
+
+def fact_text(value: object) -> str:
+    """Text of what all seeds share; a dash for what is not there."""
+    if value is None:
+        return "—"
+    return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def head_of(measure: Measure) -> str:

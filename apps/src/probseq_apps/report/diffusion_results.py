@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from probseq_apps.experiments.diffusion_arms import diffusion_arm
 from probseq_apps.experiments.generate_groups import CorruptionName
-from probseq_apps.report.arm_results import ArmGroup, Measure, Result, arms_of, entry_of
+from probseq_apps.report.arm_results import ArmGroup, Measure, Result, arms_of
 
 BASE = "1-frame"
 # Mean squared errors per pixel are told in thousandths.
@@ -101,17 +101,17 @@ def lengths_of(arms: Sequence[Arm]) -> list[int]:
     return sorted({arm.frames for arm in arms if arm.frames > 1})
 
 
-def generation_name(results: Sequence[Result], start: str) -> str:
-    """What the Fréchet distance or the inception score of some results is called.
+def total_steps(group: ArmGroup) -> int:
+    """Denoising steps that make an image: those of a stage, times the stages of a video.
+
+    The first C frames are one stage, each later frame is one.
 
     Args:
-        results: of all arms and seeds.
-        start: `FD`, which is FID with Inception's features, or `IS`.
+        group: results of an arm.
     """
-    names = dict.fromkeys(str(entry_of(result, ("generation", "fd_name"))) for result in results)
-    if start == "FD":
-        return " / ".join(names)
-    return " / ".join(f"{start}{name.removeprefix('FID').removeprefix('FD')}" for name in names)
+    frames, context = group.fact("frames"), group.fact("context")
+    stages = 1 if frames == 1 else frames - context + 1
+    return stages * group.fact("generation", "sampling_steps")
 
 
 def _scaled(values: Sequence[float | None]) -> float | None:

@@ -2,14 +2,14 @@
 
 from collections.abc import Sequence
 
-from probseq_apps.report.arm_results import REAL, ArmGroup, Measure, Result, arms_of, decimals_of
+from probseq_apps.report.arm_results import Measure, Result, arms_of, generation_name
 from probseq_apps.report.arm_tables import (
+    Fact,
     Table,
-    Writer,
+    arm_table,
     column,
-    head_of,
-    real_row,
-    whole,
+    digits_of,
+    fact_text,
     with_error,
 )
 from probseq_apps.report.diffusion_results import (
@@ -17,8 +17,8 @@ from probseq_apps.report.diffusion_results import (
     Arm,
     frame_arms,
     frames_of,
-    generation_name,
     lengths_of,
+    total_steps,
 )
 
 LEGEND = (
@@ -49,42 +49,17 @@ def arms_table(results: Sequence[Result], real: Result) -> Table:
         results: of all arms and seeds.
         real: of the test images as if they were samples.
     """
-    groups = arms_of(results)
-    measures = quality_measures(results)
-    facts = (
-        ("T", ("frames",)),
-        ("C", ("context",)),
-        ("parameters", ("parameters",)),
-        ("steps", ("steps",)),
-        ("sampler", ("generation", "sampler")),
-        ("sampling steps", ("generation", "sampling_steps")),
-        ("evaluations", ("generation", "evaluations")),
-        ("samples", ("generation", "num_samples")),
-    )
-    spent = (
-        ("training s", ("training_seconds",)),
-        ("sampling s", ("generation", "seconds")),
-    )
-    heads = ["arm", "n", *(head_of(measure) for measure in measures)]
-    shown: dict[str, tuple[str, Writer]] = {"samples": ("num_samples", whole)}
-    columns: list[list[str]] = []
-    for measure in measures:
-        write = with_error(digits_of(groups, measure))
-        columns.append(column(groups, measure.path, write))
-        if measure.path[0] == "generation":
-            shown[head_of(measure)] = (measure.path[1], write)
-    for head, path in facts:
-        heads.append(head)
-        columns.append([_fact(group.fact(*path)) for group in groups])
-    for head, path in spent:
-        heads.append(head)
-        columns.append(column(groups, path, whole))
-    rows = [
-        [group.name, str(len(group.results)), *cells]
-        for group, *cells in zip(groups, *columns, strict=True)
-    ]
-    rows.append(real_row(REAL, real, heads, shown))
-    return Table(heads, rows)
+    facts: dict[str, Fact] = {
+        "T": lambda arm: arm.fact("frames"),
+        "C": lambda arm: arm.fact("context"),
+        "parameters": lambda arm: arm.fact("parameters"),
+        "steps": lambda arm: arm.fact("steps"),
+        "sampler": lambda arm: arm.fact("generation", "sampler"),
+        "sampling steps": total_steps,
+        "evaluations": lambda arm: arm.fact("generation", "evaluations"),
+        "samples": lambda arm: arm.fact("generation", "num_samples"),
+    }
+    return arm_table(arms_of(results), real, quality_measures(results), facts)
 
 
 def frame_tables(results: Sequence[Result]) -> list[Table]:
@@ -111,16 +86,6 @@ def quality_measures(results: Sequence[Result]) -> list[Measure]:
     return found
 
 
-def digits_of(groups: Sequence[ArmGroup], measure: Measure) -> int:
-    """Decimals of a number in tables and statements.
-
-    Args:
-        groups: all arms.
-        measure: the number.
-    """
-    return decimals_of([group.summary(measure.path).mean for group in groups])
-
-
 def _frame_table(arms: Sequence[Arm]) -> Table:
     groups = [arm.group for arm in arms]
     frames = sorted({frame for arm in arms for frame in frames_of(arm)})
@@ -145,16 +110,10 @@ def _frame_table(arms: Sequence[Arm]) -> Table:
         columns.append(column(groups, exact, lambda mean, _, digits=digits: f"{mean:.{digits}f}"))
     heads += ["images", "samples"]
     columns += [
-        [_fact(group.fact(name)) for group in groups] for name in ("num_images", "num_samples")
+        [fact_text(group.fact(name)) for group in groups] for name in ("num_images", "num_samples")
     ]
     rows = [
         [group.name, str(len(group.results)), *cells]
         for group, *cells in zip(groups, *columns, strict=True)
     ]
     return Table(heads, rows)
-
-
-def _fact(value: object) -> str:
-    if value is None:
-        return "—"
-    return f"{value:,}" if isinstance(value, int) else str(value)

@@ -7,7 +7,8 @@ over the seeds tells two means apart; where standard errors overlap it never doe
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
-from probseq_apps.report.arm_results import ArmGroup, Measure, Result
+from probseq_apps.report.arm_results import ArmGroup, Measure, Result, generation_name
+from probseq_apps.report.arm_tables import digits_of
 from probseq_apps.report.arm_verdict import (
     ONE_SEED,
     Order,
@@ -22,11 +23,10 @@ from probseq_apps.report.diffusion_results import (
     Arm,
     diffusion_arms,
     frame_arms,
-    generation_name,
     lengths_of,
     of_kind,
+    total_steps,
 )
-from probseq_apps.report.diffusion_tables import digits_of
 
 State = Literal[
     "survives", "fails matched", "no matched", "no gain", "worse", "undecided", "no comparison"
@@ -258,8 +258,7 @@ def _against(group: ArmGroup, others: Sequence[ArmGroup], measure: Measure, digi
 
 def _spent(group: ArmGroup) -> str:
     """Denoising steps and evaluations behind a sample."""
-    steps = group.fact("generation", "sampling_steps")
-    return f"{steps:,} steps, {group.fact('generation', 'evaluations'):,} evaluations"
+    return f"{total_steps(group):,} steps, {group.fact('generation', 'evaluations'):,} evaluations"
 
 
 def _measured(group: ArmGroup | None, measure: Measure) -> ArmGroup | None:

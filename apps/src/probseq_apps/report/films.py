@@ -33,7 +33,8 @@ def save_gif(
         file: the file; its folder is made.
         seconds_per_frame: of all frames but the last, which stays four times as long.
         columns: videos in a row; by default as many as there are rows.
-        captions: stand above the grid, one for each frame; none by default.
+        captions: stand above the grid, one for each frame, lines that end stay ended; none by
+            default.
         heads: stand above the columns.
 
     Raises:
@@ -66,7 +67,11 @@ def save_gif(
 def _captioned(pictures: Sequence[Image.Image], captions: Sequence[str]) -> list[Image.Image]:
     """A caption above each picture, all of the same height."""
     width = pictures[0].width
-    lines = [textwrap.wrap(caption, max(8, int(width / _LETTER))) for caption in captions]
+    letters = max(8, int(width / _LETTER))
+    lines = [
+        [part for line in caption.splitlines() for part in textwrap.wrap(line, letters)]
+        for caption in captions
+    ]
     height = _LINE * max(len(found) for found in lines) + GAP
     captioned: list[Image.Image] = []
     for picture, found in zip(pictures, lines, strict=True):
