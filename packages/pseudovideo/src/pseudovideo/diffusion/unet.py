@@ -208,7 +208,7 @@ def walk(
     """
     net: Any = unet
     sites = count()
-    time = net.time_embedding(net.time_proj(times).to(net.dtype))
+    time = net.time_embedding(net.time_proj(times).to(net.conv_in.weight.dtype))
 
     def attended(hidden: Tensor, attention: nn.Module | None) -> Tensor:
         if attention is None:

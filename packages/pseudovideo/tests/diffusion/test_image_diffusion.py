@@ -1,0 +1,304 @@
+"""Improved DDPM of images: its losses, its samples and its bound, and a fit from end to end."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from improved_ddpm import randomised
+
+from pseudovideo.corruptions.counter import counter_normal
+from pseudovideo.diffusion.image import ImageDiffusion, ImageDiffusionConfig
+from pseudovideo.diffusion.likelihood import bits_per_dim
+from pseudovideo.diffusion.objective import DiffusionObjective
+from pseudovideo.diffusion.sampling import draw_seed
+
+
+def config(**changes):
+    sizes = {
+        "image_size": 8,
+        "channels": 1,
+        "base_channels": 8,
+        "channel_multipliers": (1, 2),
+        "num_res_blocks": 1,
+        "attention_sizes": (4,),
+        "num_heads": 2,
+        "num_groups": 4,
+        "num_steps": 6,
+        "schedule": "cosine",
+    }
+    return ImageDiffusionConfig(**sizes | changes)
+
+
+def model(**changes):
+    return randomised(ImageDiffusion(config(**changes)).double().eval(), 0)
+
+
+def images(count, channels=1, seed=1):
+    generator = torch.Generator().manual_seed(seed)
+    pixels = torch.randint(256, (count, channels, 8, 8), generator=generator)
+    return pixels.double() / 127.5 - 1
+
+
+def seeded(seed=3):
+    return torch.Generator().manual_seed(seed)
+
+
+def betas_of(steps):
+    """The cosine schedule, from its definition."""
+
+    def kept(u):
+        return math.cos((u + 0.008) / 1.008 * math.pi / 2) ** 2
+
+    return [min(1 - kept((i + 1) / steps) / kept(i / steps), 0.999) for i in range(steps)]
+
+
+@torch.no_grad()
+def test_losses_are_the_noise_s_error_and_the_bound_s_terms_by_hand():
+    steps, t = 6, torch.tensor([0, 3, 5])
+    net, x0 = model(num_steps=steps, channels=2), images(3, 2)
+    numbers, seed = torch.arange(3), draw_seed(seeded())
+    noise = counter_normal(numbers, 128, seed=seed, epoch=0).view(3, 2, 8, 8).double()
+    losses = net.training_losses(x0, t, generator=seeded())
+    betas = betas_of(steps)
+    bars = [math.prod(1 - beta for beta in betas[: i + 1]) for i in range(steps)]
+    for n, step in enumerate(t.tolist()):
+        bar, beta = bars[step], betas[step]
+        x_t = math.sqrt(bar) * x0[n] + math.sqrt(1 - bar) * noise[n]
+        output = net(x_t[None], torch.tensor([step * 1000 / steps]))[0]
+        eps, place = output[:2], output[2:]
+        mse = (eps - noise[n]).square().mean()
+        before = bars[step - 1] if step else 1.0
+        least = math.log(betas[1] * (1 - bars[0]) / (1 - bars[1]))
+        if step:
+            least = math.log(beta * (1 - before) / (1 - bar))
+        log_variance = (place + 1) / 2 * math.log(beta) + (1 - place) / 2 * least
+        predicted = (x_t - math.sqrt(1 - bar) * eps) / math.sqrt(bar)
+        of_x0 = beta * math.sqrt(before) / (1 - bar)
+        of_x_t = (1 - before) * math.sqrt(1 - beta) / (1 - bar)
+        if step:
+            gap = (of_x0 * (x0[n] - predicted)).square()
+            ratio = (least - log_variance).exp()
+            nats = 0.5 * (log_variance - least + ratio - 1 + gap / log_variance.exp())
+        else:
+            normal = torch.distributions.Normal(
+                of_x0 * predicted + of_x_t * x_t, (log_variance / 2).exp()
+            )
+            upper = torch.where(x0[n] > 0.999, 1.0, normal.cdf(x0[n] + 1 / 255))
+            lower = torch.where(x0[n] < -0.999, 0.0, normal.cdf(x0[n] - 1 / 255))
+            # Differences of Φ written so hold their digits near the mean alone.
+            assert (upper - lower).min() > 1e-8
+            nats = -(upper - lower).log()
+        vlb = nats.mean() / math.log(2)
+        torch.testing.assert_close(losses.mse[n], mse, rtol=1e-7, atol=0)
+        torch.testing.assert_close(losses.vlb[n], vlb, rtol=1e-6, atol=0)
+        torch.testing.assert_close(losses.loss[n], mse + steps / 1000 * vlb, rtol=1e-6, atol=0)
+
+
+def test_the_network_is_told_steps_on_the_scale_of_1000(monkeypatch):
+    net, told = model(num_steps=4000), []
+    forward = ImageDiffusion.forward
+    monkeypatch.setattr(
+        ImageDiffusion,
+        "forward",
+        lambda self, x, times: (told.append(times), forward(self, x, times))[1],
+    )
+    net.training_losses(images(3), torch.tensor([0, 1, 3999]))
+    assert told[0].tolist() == [0.0, 0.25, 999.75]
+    net.sample(1, num_steps=4)
+    assert torch.cat(told[1:]).tolist() == [999.75, 666.5, 333.25, 0.0]
+
+
+@pytest.mark.parametrize("eta", [None, 0.0, 0.7])
+def test_samples_are_those_of_the_walk_written_out(eta):
+    steps, net = 6, model()
+    found = net.sample(2, eta=eta, generator=seeded())
+    seed, numbers = draw_seed(seeded()), torch.arange(2)
+
+    def noise(step):
+        return counter_normal(numbers, 64, seed=seed, epoch=step).view(2, 1, 8, 8).double()
+
+    betas = betas_of(steps)
+    bars = [math.prod(1 - beta for beta in betas[: i + 1]) for i in range(steps)]
+    x = noise(steps)
+    for step in reversed(range(steps)):
+        bar, before, beta = bars[step], bars[step - 1] if step else 1.0, betas[step]
+        with torch.no_grad():
+            eps, place = net(x, torch.full((2,), step * 1000 / steps)).split(1, dim=1)
+        x0 = ((x - math.sqrt(1 - bar) * eps) / math.sqrt(bar)).clamp(-1, 1)
+        posterior = beta * (1 - before) / (1 - bar)
+        if eta is None:
+            x = (beta * math.sqrt(before) * x0 + (1 - before) * math.sqrt(1 - beta) * x) / (1 - bar)
+            if step:
+                share = (place + 1) / 2
+                log_variance = share * math.log(beta) + (1 - share) * math.log(posterior)
+                x = x + (log_variance / 2).exp() * noise(step)
+        else:
+            eps = (x - math.sqrt(bar) * x0) / math.sqrt(1 - bar)
+            x = math.sqrt(before) * x0 + math.sqrt(1 - before - eta**2 * posterior) * eps
+            x = x + eta * math.sqrt(posterior) * noise(step)
+    assert found.std() > 0.1
+    torch.testing.assert_close(found, x, rtol=1e-6, atol=1e-6)
+
+
+def test_a_sample_depends_on_its_number_and_on_nothing_else():
+    net = model()
+    five = net.sample(5, generator=seeded())
+    for batch_size in (1, 2, 4):
+        again = net.sample(5, generator=seeded(), batch_size=batch_size)
+        torch.testing.assert_close(again, five, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(net.sample(2, generator=seeded()), five[:2], rtol=1e-9, atol=1e-9)
+    assert (five[1:] - five[:-1]).abs().amax((1, 2, 3)).min() > 1e-3
+    assert (net.sample(5, generator=seeded(4)) - five).abs().max() > 1e-3
+    torch.manual_seed(8)
+    one = net.sample(1)
+    torch.manual_seed(8)
+    assert torch.equal(net.sample(1), one)
+
+
+def test_fewer_steps_are_passes_of_the_network(monkeypatch):
+    net, calls = model(num_steps=40), []
+    forward = ImageDiffusion.forward
+    monkeypatch.setattr(
+        ImageDiffusion,
+        "forward",
+        lambda self, x, times: (calls.append(len(x)), forward(self, x, times))[1],
+    )
+    for num_steps, count in ((None, 40), (5, 5), ("ddim20", 20), ((2, 3), 5)):
+        calls.clear()
+        net.sample(3, num_steps=num_steps, batch_size=3)
+        assert calls == [3] * count
+
+
+def test_those_who_watch_see_each_batch_from_noise_to_images():
+    net, seen, done = model(), [], []
+    found = net.sample(
+        5,
+        generator=seeded(),
+        batch_size=3,
+        progress=done.append,
+        watch=lambda step, x: seen.append((step, x.clone())),
+    )
+    assert done == [3, 2]
+    assert [step for step, _ in seen] == 2 * list(range(6, -1, -1))
+    assert torch.equal(torch.cat([seen[6][1], seen[13][1]]), found)
+    assert found.abs().max() <= 1
+    start = torch.cat([seen[0][1], seen[7][1]])
+    assert start.std() == pytest.approx(1.0, abs=0.15)
+
+
+def test_the_bound_is_the_process_s_own_of_this_network():
+    net, x0 = model(), images(3)
+    calls = []
+    found = net.bits_per_dim(x0, generator=seeded(), progress=calls.append)
+    expected = bits_per_dim(net, x0, net.diffusion, generator=seeded())
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+    assert calls == [1] * 6
+    assert not found.total.requires_grad
+
+
+def test_a_stored_model_computes_the_same_bits(tmp_path):
+    net = randomised(ImageDiffusion(config(attention_sizes=(4, 8))).eval(), 0)
+    net.save_pretrained(tmp_path / "saved")
+    back = ImageDiffusion.from_pretrained(tmp_path / "saved")
+    assert back.config == net.config
+    x = images(3).float()
+    assert torch.equal(back(x, torch.ones(3)), net(x, torch.ones(3)))
+    assert torch.equal(back.sample(3, generator=seeded()), net.sample(3, generator=seeded()))
+
+
+def test_every_weight_has_a_gradient_and_channels_last_has_the_same_one():
+    gradients = []
+    for memory_format in (torch.contiguous_format, torch.channels_last):
+        net = randomised(ImageDiffusion(config(channels=3)), 0).to(memory_format=memory_format)
+        x0 = images(2, 3).float().contiguous(memory_format=memory_format)
+        net.training_losses(x0, torch.tensor([1, 4]), generator=seeded()).loss.mean().backward()
+        assert all(p.grad is not None and p.grad.abs().max() > 0 for p in net.parameters())
+        gradients.append(torch.cat([p.grad.flatten() for p in net.parameters()]))
+    torch.testing.assert_close(*gradients, rtol=1e-3, atol=1e-4 * gradients[0].abs().max())
+
+
+def test_losses_are_float32_where_the_network_runs_in_bfloat16():
+    net, x0 = randomised(ImageDiffusion(config()), 0), images(2).float()
+    t = torch.tensor([1, 4])
+    exact = net.training_losses(x0, t, generator=seeded())
+    with torch.autocast("cpu", torch.bfloat16):
+        lean = net.training_losses(x0, t, generator=seeded())
+        drawn = net.sample(1, num_steps=2, generator=seeded())
+    assert {part.dtype for part in (*lean, drawn)} == {torch.float32}
+    torch.testing.assert_close(lean.loss, exact.loss, rtol=0.05, atol=0)
+
+
+def test_two_digits_are_learned_and_both_are_drawn(digits):
+    torch.manual_seed(0)
+    # A 0 and a 1, at half their size.
+    training = F.avg_pool2d(digits[:2], 2)
+    net = ImageDiffusion(config(base_channels=16, num_steps=20))
+    objective = DiffusionObjective(net)
+    videos, steps, rate = training.repeat(16, 1, 1, 1)[:, None], 80, 8e-3
+    optimizer = torch.optim.Adam(objective.parameters(), lr=rate, fused=True)
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: min(1.0, (steps - step) / (0.4 * steps))
+    )
+    generator = seeded()
+    before = net.bits_per_dim(training, generator=seeded()).total
+    for _ in range(steps):
+        optimizer.zero_grad()
+        objective(videos, generator=generator)["loss"].backward()
+        optimizer.step()
+        schedule.step()
+    net.eval()
+    distances = (net.sample(24, generator=generator)[:, None] - training).square().mean((2, 3, 4))
+    # The two are 0.8 apart.
+    assert distances.min(1).values.max() < 0.2
+    assert distances.argmin(1).bincount(minlength=2).min() >= 4
+    assert (net.bits_per_dim(training, generator=seeded()).total < before - 3).all()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_steps": 10, "schedule": "linear"}, "num_steps must be at least 21"),
+        ({"num_steps": 1}, "betas must be .* at least two steps"),
+        ({"num_steps": 10.0}, r"num_steps must be an integer, got 10\.0"),
+        ({"schedule": "square"}, "schedule must be one of linear, cosine, got 'square'"),
+        ({"image_size": 9}, "image_size must be a multiple of 2"),
+    ],
+)
+def test_what_makes_no_model_is_refused_by_name(changes, message, plain_calls):
+    with pytest.raises(ValueError, match=message):
+        config(**changes)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        torch.zeros(2, 3, 8, 8),
+        torch.zeros(2, 1, 8, 9),
+        torch.zeros(0, 1, 8, 8),
+        torch.zeros(2, 1, 8, 8, dtype=torch.uint8),
+        torch.zeros(1, 8, 8),
+    ],
+)
+def test_images_of_another_kind_are_refused(wrong, plain_calls):
+    net = ImageDiffusion(config())
+    said = r"images must be floats of shape \(batch, 1, 8, 8\) with values in -1..1, got "
+    with pytest.raises(ValueError, match=said):
+        net.training_losses(wrong, torch.zeros(2, dtype=torch.int64))
+    with pytest.raises(ValueError, match=said):
+        net.bits_per_dim(wrong)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"n": 0}, "n must be at least 1, got 0"),
+        ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
+        ({"eta": 1.5}, r"eta must lie in 0\.\.1, got 1\.5"),
+        ({"num_steps": 0}, "spec must leave at least one step"),
+        ({"num_steps": 7}, "spec must ask for at most 6 steps"),
+    ],
+)
+def test_samples_that_cannot_be_drawn_are_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        ImageDiffusion(config()).sample(**{"n": 1} | arguments)
