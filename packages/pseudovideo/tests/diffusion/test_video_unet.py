@@ -1,30 +1,14 @@
 import pytest
 import torch
+from tiny_video import SIZES, frames, shaken
 
 from pseudovideo.diffusion.stages import Stage, Window, draw_windows, stage_window
 from pseudovideo.diffusion.unet import UNetConfig, build_unet
 from pseudovideo.diffusion.video_unet import VideoUNet
 
 CONFIG = UNetConfig(
-    image_size=8,
-    channels=1,
-    base_channels=8,
-    channel_multipliers=(1, 2),
-    num_res_blocks=1,
-    attention_sizes=(4,),
-    num_heads=2,
-    num_groups=4,
+    **{name: value for name, value in SIZES.items() if name not in ("num_steps", "schedule")}
 )
-
-
-def shaken(module, seed=0):
-    """Weights that are not zero anywhere, in float64."""
-    generator = torch.Generator().manual_seed(seed)
-    for parameter in module.parameters():
-        parameter.data = parameter.data.double()
-        noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
-        parameter.data += 0.15 * noise
-    return module.double().eval().requires_grad_(False)
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +20,7 @@ def networks():
 
 
 def pixels(b, s, seed=1):
-    return torch.randn(b, s, 1, 8, 8, generator=torch.Generator().manual_seed(seed)).double()
+    return frames(b, s, 1, 8, 8, seed=seed, scale=1.0)
 
 
 def far(a, b):

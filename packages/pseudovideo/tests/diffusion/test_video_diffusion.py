@@ -1,0 +1,255 @@
+import json
+
+import pytest
+import torch
+from einops import repeat
+from tiny_video import SIZES, frames, seeded, shaken, video_model
+
+from pseudovideo.corruptions import PseudoVideoConfig, pseudo_videos
+from pseudovideo.diffusion.errors import frame_errors
+from pseudovideo.diffusion.image import ImageDiffusion, ImageDiffusionConfig
+from pseudovideo.diffusion.load import load_diffusion
+from pseudovideo.diffusion.losses import hybrid_losses
+from pseudovideo.diffusion.objective import DiffusionObjective
+from pseudovideo.diffusion.sampling import draw_noise, draw_seed
+from pseudovideo.diffusion.stages import Stage, Window, draw_windows
+from pseudovideo.diffusion.video import VideoDiffusion, VideoDiffusionConfig
+from pseudovideo.diffusion.video_sampling import sample_stage
+from pseudovideo.tokenizers import CViViT, TokenizerConfig
+
+STEPS = torch.tensor([3, 30, 11, 0, 22, 39])
+
+
+def drawn_alike(model, videos, seed):
+    """The windows and the noise that `training_losses` draws."""
+    config, generator = model.config, seeded(seed)
+    window = draw_windows(
+        len(videos),
+        num_frames=config.num_frames,
+        context=config.context,
+        masks=config.masks,
+        generator=generator,
+    )
+    shape = (window.frames.shape[1], *videos.shape[2:])
+    noise = draw_noise(torch.arange(len(videos)), shape, seed=draw_seed(generator), step=0)
+    return window, noise.double()
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"one_way": True}, {"masks": "random"}, {"masks": "random", "one_way": True}]
+)
+def test_the_loss_is_that_of_the_latent_frames_one_video_at_a_time(settings):
+    model = video_model(**settings)
+    videos = frames(6, 4, 1, 8, 8)
+    losses = model.training_losses(videos, STEPS, generator=seeded(2))
+    window, noise = drawn_alike(model, videos, 2)
+    assert len(set(window.latent.sum(1).tolist())) > 1
+    for row, t in enumerate(STEPS.tolist()):
+        used = (window.observed | window.latent)[row].nonzero()[:, 0].tolist()
+        latent = window.latent[row, used]
+        x0, eps = videos[row, window.frames[row, used]], noise[row, used]
+        ab = model.diffusion.alpha_bars[t]
+        noisy = ab.sqrt() * x0 + (1 - ab).sqrt() * eps
+        pixels = torch.where(latent[:, None, None, None], noisy, x0)
+        # Without padding, and on its own.
+        alone = Window(window.frames[row, used][None], ~latent[None], latent[None])
+        output = model.network(pixels[None], torch.tensor([t * 25.0]), alone)[0, latent]
+        mse = (output[:, :1] - eps[latent]).square().mean()
+        assert float(losses.mse[row]) == pytest.approx(float(mse), abs=1e-6)
+        steps = repeat(torch.tensor(t), "-> n", n=int(latent.sum()))
+        expected = hybrid_losses(
+            model.diffusion, output, x0[latent], noisy[latent], eps[latent], steps
+        )
+        assert float(losses.vlb[row]) == pytest.approx(float(expected.vlb.mean()), rel=1e-5)
+        assert float(losses.loss[row]) == pytest.approx(float(expected.loss.mean()), rel=1e-5)
+
+
+@pytest.mark.parametrize("one_way", [False, True])
+def test_later_frames_and_unused_ones_never_change_the_loss(one_way):
+    model = video_model(one_way=one_way)
+    videos = frames(6, 4, 1, 8, 8).requires_grad_()
+    losses = model.training_losses(videos, STEPS, generator=seeded(2)).loss
+    (gradient,) = torch.autograd.grad((losses * torch.linspace(1, 2, 6)).sum(), videos)
+    window, _ = drawn_alike(model, videos.detach(), 2)
+    kinds = set()
+    for row in range(6):
+        used = window.frames[row, window.observed[row] | window.latent[row]].tolist()
+        kinds.add(tuple(used))
+        for frame in range(4):
+            moved = float(gradient[row, frame].abs().max())
+            assert (moved > 1e-8) if frame in used else (moved == 0)
+    assert len(kinds) == 3
+
+
+def test_altering_a_later_frame_leaves_the_loss_bit_identical():
+    model = video_model()
+    videos = frames(6, 4, 1, 8, 8)
+    window, _ = drawn_alike(model, videos, 2)
+    before = model.training_losses(videos, STEPS, generator=seeded(2)).loss
+    altered = videos.clone()
+    altered[:, 3] += 1
+    after = model.training_losses(altered, STEPS, generator=seeded(2)).loss
+    sees = ((window.frames == 3) & window.latent).any(1)
+    assert torch.equal(after[~sees], before[~sees])
+    assert (after[sees] != before[sees]).all()
+    assert 0 < int(sees.sum()) < 6
+
+
+@pytest.fixture(scope="module")
+def image_and_video():
+    """An image model, and a video model that has its weights and no temporal output."""
+    torch.manual_seed(0)
+    image = shaken(ImageDiffusion(ImageDiffusionConfig(**SIZES)))
+    video = VideoDiffusion(VideoDiffusionConfig(**SIZES, num_frames=2, context=1)).double().eval()
+    weights = image.unet.state_dict()
+    first = weights["conv_in.weight"]
+    weights["conv_in.weight"] = torch.cat([first, torch.ones_like(first)], dim=1)
+    video.network.unet.load_state_dict(weights)
+    return image, video.requires_grad_(False)
+
+
+def test_with_one_frame_and_no_temporal_output_the_loss_is_the_image_models(image_and_video):
+    image, video = image_and_video
+    videos, steps = frames(8, 2, 1, 8, 8), torch.arange(0, 40, 5)
+    losses = video.training_losses(videos, steps, generator=seeded(0))
+    window, noise = drawn_alike(video, videos, 0)
+    first = ~window.observed.any(1)
+    assert 0 < int(first.sum()) < 8
+    x0, eps, t = videos[first, 0], noise[first, 0], steps[first]
+    x_t = image.diffusion.add_noise(x0, eps, t)
+    output = image(x_t, image.diffusion.model_times(t))
+    expected = hybrid_losses(image.diffusion, output, x0, x_t, eps, t)
+    for found, other in zip(losses, expected, strict=True):
+        torch.testing.assert_close(found[first], other, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("eta", [None, 0.5])
+def test_with_one_frame_and_no_temporal_output_samples_are_the_image_models(image_and_video, eta):
+    image, video = image_and_video
+    expected = image.sample(3, num_steps=5, eta=eta, generator=seeded(4))
+    drawn = sample_stage(
+        video.network,
+        video.diffusion.respaced(5),
+        Stage((), (0,)),
+        expected.new_zeros(3, 0, 1, 8, 8),
+        clip=True,
+        numbers=torch.arange(3),
+        seed=draw_seed(seeded(4)),
+        eta=eta,
+    )
+    torch.testing.assert_close(drawn[:, 0], expected, rtol=0, atol=1e-9)
+    assert (expected.abs() < 1).any()
+
+
+@pytest.mark.parametrize("one_way", [False, True])
+def test_a_stored_model_comes_back_bit_for_bit(tmp_path, one_way):
+    torch.manual_seed(0)
+    model = VideoDiffusion(VideoDiffusionConfig(**SIZES, one_way=one_way, masks="random")).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.05 * torch.randn_like(parameter)
+    model.save_pretrained(tmp_path)
+    for found in (VideoDiffusion.from_pretrained(tmp_path), load_diffusion(tmp_path)):
+        assert isinstance(found, VideoDiffusion)
+        assert found.config == model.config
+        assert not found.training
+        for (name, a), (other, b) in zip(
+            model.state_dict().items(), found.state_dict().items(), strict=True
+        ):
+            assert name == other
+            assert torch.equal(a, b)
+        expected = model.sample(2, num_steps=2, generator=seeded(0))
+        assert torch.equal(found.sample(2, num_steps=2, generator=seeded(0)), expected)
+
+
+def test_models_of_other_architectures_are_told_apart(tmp_path):
+    torch.manual_seed(0)
+    ImageDiffusion(ImageDiffusionConfig(**SIZES)).save_pretrained(tmp_path / "image")
+    assert isinstance(load_diffusion(tmp_path / "image"), ImageDiffusion)
+    with pytest.raises(ValueError, match="holds a ImageDiffusion, not a VideoDiffusion"):
+        VideoDiffusion.from_pretrained(tmp_path / "image")
+    VideoDiffusion(VideoDiffusionConfig(**SIZES)).save_pretrained(tmp_path / "video")
+    with pytest.raises(ValueError, match="holds a VideoDiffusion, not a ImageDiffusion"):
+        ImageDiffusion.from_pretrained(tmp_path / "video")
+    path = tmp_path / "video" / "config.json"
+    values = json.loads(path.read_text())
+    values["config"]["base_channels"] = 16
+    path.write_text(json.dumps(values))
+    with pytest.raises(ValueError, match="belongs to other settings"):
+        VideoDiffusion.from_pretrained(tmp_path / "video")
+
+
+def test_a_folder_that_holds_no_diffusion_model_is_refused(tmp_path):
+    config = TokenizerConfig(
+        num_frames=2, image_size=8, channels=1, dim=8, num_heads=2, codebook_size=4, code_dim=4
+    )
+    CViViT(config).save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="must hold a ImageDiffusion or VideoDiffusion, got a CVi"):
+        load_diffusion(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"context": 4}, "context must be from 1 to num_frames - 1=3, got 4"),
+        ({"context": 0}, "context must be from 1 .*, got 0"),
+        ({"num_frames": 1, "context": 1}, "context must be from 1 to num_frames - 1=0, got 1"),
+        ({"num_frames": 4.0}, "num_frames must be an integer, got 4.0"),
+        ({"context": True}, "context must be an integer, got True"),
+        ({"masks": "all"}, "masks must be one of stages, random, got 'all'"),
+        ({"one_way": 1}, "one_way must be True or False, got 1"),
+        ({"image_size": 7, "attention_sizes": ()}, "image_size must be a multiple of 2"),
+        ({"num_steps": 1}, "steps"),
+    ],
+)
+def test_settings_that_make_no_model_are_refused(plain_calls, settings, message):
+    with pytest.raises(ValueError, match=message):
+        VideoDiffusionConfig(**{**SIZES, **settings})
+
+
+@pytest.mark.parametrize(
+    "shape", [(2, 3, 1, 8, 8), (2, 5, 1, 8, 8), (2, 4, 3, 8, 8), (0, 4, 1, 8, 8)]
+)
+def test_videos_of_another_kind_are_refused(shape):
+    model = video_model()
+    with pytest.raises(ValueError, match=r"videos must be floats of shape \(batch, 4, 1, 8, 8\)"):
+        model.training_losses(torch.zeros(shape), torch.zeros(shape[0], dtype=torch.int64))
+    with pytest.raises(ValueError, match=r"videos must be floats of shape \(batch, 4, 1, 8, 8\)"):
+        model.predict_frames(torch.zeros(shape), 2, num_samples=2)
+
+
+def test_a_tiny_model_learns_to_predict_digits_from_their_noisy_frames(digits):
+    images = torch.nn.functional.avg_pool2d(digits, 2)
+    kind = PseudoVideoConfig(num_frames=3, kind="high-order-noise", beta_min=0.2, beta_max=0.5)
+    torch.manual_seed(0)
+    sizes = {**SIZES, "base_channels": 16, "num_steps": 50}
+    config = VideoDiffusionConfig(**sizes, num_frames=3, context=1, one_way=True)
+    objective = DiffusionObjective(VideoDiffusion(config))
+    optimiser = torch.optim.Adam(objective.parameters(), lr=4e-3)
+    generator, history = seeded(0), []
+    for step in range(120):
+        chosen = torch.randint(1_500, (32,), generator=generator)
+        videos = pseudo_videos(images[chosen], kind, epoch=step, index=chosen)
+        losses = objective(videos, generator=generator)
+        optimiser.zero_grad()
+        losses["loss"].backward()
+        optimiser.step()
+        history.append(losses["mse"].item())
+    assert history[0] == pytest.approx(1, abs=0.1)
+    assert sum(history[-20:]) / 20 < 0.35
+
+    model = objective.model.eval()
+    held_out = images[1_500:1_532]
+    videos = pseudo_videos(held_out, kind, seed=1)
+    samples = model.predict_frames(videos, 2, num_samples=2, num_steps=10, generator=generator)
+    error = float(frame_errors(videos[:, 2], samples).mean())
+    spread = float(images.var(0).mean())
+    noise = float((videos[:, 1] - videos[:, 2]).square().mean())
+    # Better than any guess without the frame before, and than that frame itself.
+    assert error < 0.5 * spread
+    assert error < noise
+    drawn = model.sample(32, num_steps=10, generator=generator)
+    # Digits, not noise: their borders are dark, as are those of the data.
+    assert float(drawn[:, -1, :, :, 0].mean()) == pytest.approx(
+        float(images[:, :, :, 0].mean()), abs=0.2
+    )
