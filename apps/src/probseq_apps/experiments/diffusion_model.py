@@ -3,6 +3,7 @@
 import shutil
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -84,7 +85,8 @@ def model_config(settings: OneDiffusionSettings, data: GenerationData) -> ImageD
     Raises:
         ValueError: the settings don't fit the images, or don't go together.
     """
-    values = asdict(unet_config(settings.unet, data)) | {
+    values: dict[str, Any] = {
+        **asdict(unet_config(settings.unet, data)),
         "num_steps": settings.diffusion_steps,
         "schedule": settings.process.schedule,
     }

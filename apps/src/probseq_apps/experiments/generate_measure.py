@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from probseq_apps.experiments.generate_evaluation import (
 )
 from probseq_apps.experiments.generate_features import make_extractor
 from probseq_apps.experiments.generate_files import CLASSIFIER, write_result
+from probseq_apps.experiments.generate_model_sample import model_sampler
 from probseq_apps.experiments.generate_prior import open_prior
 from probseq_apps.experiments.generate_sample import Samples, draw_samples
 from probseq_apps.experiments.generate_settings import (
@@ -42,7 +44,7 @@ def sample_command(settings: SampleSettings, options: RunOptions) -> Path:
     """Draw images, and write array and pictures into a folder.
 
     Args:
-        settings: tokenizer, prior and how to draw.
+        settings: tokenizer and prior, or a model, and how to draw.
         options: files and running.
 
     Returns:
@@ -56,24 +58,39 @@ def sample_command(settings: SampleSettings, options: RunOptions) -> Path:
     if options.run_dir is not None:
         check_folder(options.run_dir, options, experiment=GENERATE_SAMPLE)
     device = distributed.resolve_device(settings.device)
-    trained = open_tokenizer(Path(settings.tokenizer))
-    prior = open_prior(Path(settings.prior)).prior
-    prior.check_tokenizer(trained.tokenizer)
-    folder = options.run_dir or default_folder(GENERATE_SAMPLE, trained.settings.data)
+    if settings.model:
+        data, draw = model_sampler(settings, options, device)
+    else:
+        data, draw = _prior_sampler(settings, device)
+    folder = options.run_dir or default_folder(GENERATE_SAMPLE, data)
     config = sample_config(settings)
     prepare_run_dir(folder, config, resume=options.resume, overwrite=options.overwrite)
     with sole_use(folder):
-        samples = draw_samples(
+        samples = draw()
+        samples.save(folder / SAMPLES)
+        draw_samples_of(samples, folder / PLOTS, "samples")
+    print(f"{len(samples.images)} images in {samples.seconds:.1f} s: {folder}")
+    return folder
+
+
+def _prior_sampler(
+    settings: SampleSettings, device: torch.device
+) -> tuple[str, Callable[[], Samples]]:
+    """Name of the data that prior and tokenizer have learned, and what draws from them."""
+    trained = open_tokenizer(Path(settings.tokenizer))
+    prior = open_prior(Path(settings.prior)).prior
+    prior.check_tokenizer(trained.tokenizer)
+
+    def draw() -> Samples:
+        return draw_samples(
             prior.to(device),
             trained.tokenizer.to(device),
             settings.num,
             settings.sampling,
             seed=settings.seed,
         )
-        samples.save(folder / SAMPLES)
-        draw_samples_of(samples, folder / PLOTS, "samples")
-    print(f"{len(samples.images)} images in {samples.seconds:.1f} s: {folder}")
-    return folder
+
+    return trained.settings.data, draw
 
 
 def evaluate_command(settings: EvaluateSettings, options: RunOptions) -> dict[str, Any]:

@@ -304,7 +304,8 @@ def unet_config(settings: UNetSettings, data: GenerationData) -> UNetConfig:
     Raises:
         ValueError: the UNet cannot have the images' size, or its settings don't go together.
     """
-    values = asdict(settings) | {"image_size": data.image_size, "channels": data.channels}
+    sizes = {"image_size": data.image_size, "channels": data.channels}
+    values: dict[str, Any] = {**asdict(settings), **sizes}
     if settings.channel_multipliers is None:
         values["channel_multipliers"] = channel_multipliers_for(data.image_size)
     return UNetConfig(**values)

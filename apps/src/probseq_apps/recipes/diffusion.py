@@ -27,14 +27,14 @@ def digits_diffusion() -> DiffusionSettings:
     """The default: 8x8 digits enlarged to 16x16."""
     return DiffusionSettings(
         unet=UNetSettings(
-            base_channels=24,
-            channel_multipliers=(1, 2, 2),
+            base_channels=16,
+            channel_multipliers=(1, 2, 4),
             num_res_blocks=1,
-            attention_sizes=(8,),
+            attention_sizes=(4,),
             num_groups=8,
         ),
         training=DiffusionTraining(
-            steps=900,
+            steps=600,
             batch_size=16,
             learning_rate=2e-3,
             decay="cosine",
@@ -42,10 +42,11 @@ def digits_diffusion() -> DiffusionSettings:
             grad_clip=1.0,
             ema_decay=0.99,
         ),
-        sampling=DiffusionSampling(sampling_steps=25),
+        sampling=DiffusionSampling(sampling_steps=20),
         evaluation=DiffusionEvaluationSettings(
-            num_samples=200,
-            frame_error_images=100,
+            num_samples=150,
+            frame_error_images=50,
+            frame_error_samples=2,
             features=FeatureSettings(classifier_steps=150),
         ),
     )
