@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 
 from probseq_apps.report.difference import differs
 from probseq_apps.report.labels import Direction, direction_of
-from probseq_apps.report.measured import SECONDS_PER_EPOCH, MeasuredRun
+from probseq_apps.report.measured import GENERATIONS, SECONDS_PER_EPOCH, MeasuredRun
 from probseq_apps.report.papers import Column, PaperTable, TableRow, Value, load_table
 from probseq_apps.report.ranks import average_ranks
 from probseq_apps.report.summary import Summary, summarise
@@ -91,12 +91,14 @@ def compare(table: PaperTable, runs: Sequence[MeasuredRun]) -> Comparison:
     """Find our number for every cell of a table.
 
     Of several runs that have a number, one that was started from a recipe of the paper's is taken,
-    and of several of these the newest.
+    and of several of these the newest. Where no run is on the first data set of a table of
+    generated images, those on others stand in.
 
     Args:
         table: the paper's.
         runs: what was measured, newest first.
     """
+    runs = [run for run in runs if fits_experiment(table, run)]
     if table.kind == "ranks":
         return _compare_ranks(table, runs)
     groups: list[ComparedGroup] = []
@@ -116,35 +118,62 @@ def compare(table: PaperTable, runs: Sequence[MeasuredRun]) -> Comparison:
     return Comparison(table, tuple(groups))
 
 
+def fits_experiment(table: PaperTable, run: MeasuredRun) -> bool:
+    """Whether a run is of a kind of experiment that a table has numbers of.
+
+    Args:
+        table: the paper's.
+        run: any run.
+    """
+    if table.experiment is None:
+        return run.experiment not in GENERATIONS
+    return run.experiment == table.experiment
+
+
 def _cell(
     table: PaperTable, column: Column, row: TableRow, value: Value, runs: Sequence[MeasuredRun]
 ) -> Cell:
     if row.method is None:
         return Cell(value)
     metric = column.metric.replace("{detector}", row.detector or "")
-    fitting = [run for run in runs if _fits(table, column, row, run)]
+    others = table.first_data == column.data and all(run.data != column.data for run in runs)
+    wanted = None if others else column.data
+    fitting = [run for run in runs if _fits(table, wanted, column, row, run)]
     for run in sorted(fitting, key=lambda run: run.recipe not in column.recipes):
         found = run.values(row.method, metric)
         if found is not None:
             source, values = found
             ours = summarise([v if v is None else v * column.scale for v in values])
-            return Cell(value, ours, (run,), source, _mark(column, value, ours))
+            mark = "" if others else _mark(source, value, ours)
+            return Cell(value, ours, (run,), source, mark)
     return Cell(value)
 
 
-def _fits(table: PaperTable, column: Column, row: TableRow, run: MeasuredRun) -> bool:
-    if run.data != column.data or table.augmented not in (None, run.augmented):
+def _fits(
+    table: PaperTable, data: str | None, column: Column, row: TableRow, run: MeasuredRun
+) -> bool:
+    """Whether a run has a cell's settings.
+
+    Args:
+        table: the paper's.
+        data: the data set that is asked for; None where any stands in.
+        column: of the cell.
+        row: of the cell.
+        run: the run.
+    """
+    if data not in (None, run.data) or table.augmented not in (None, run.augmented):
         return False
     conditions = (*column.where.items(), *row.where.items())
     return all(run.setting(path) in allowed for path, allowed in conditions)
 
 
-def _mark(column: Column, value: Value, ours: Summary) -> Mark:
-    direction = direction_of(column.metric)
-    # Seconds are those of different machines.
-    if direction is None or column.metric == SECONDS_PER_EPOCH or not value.target:
+def _mark(source: str, value: Value, ours: Summary) -> Mark:
+    # A distance in other features than the paper's has no direction here.
+    direction = direction_of(source)
+    # Seconds are those of different machines, scores those of different classifiers.
+    if direction is None or source == SECONDS_PER_EPOCH or source.endswith("/is"):
         return ""
-    if ours.mean is None or not differs(value, ours):
+    if not value.target or ours.mean is None or not differs(value, ours):
         return ""
     return "▲" if (ours.mean > value.mean) == (direction == "higher") else "▼"
 

@@ -23,6 +23,9 @@ LABELS: dict[str, tuple[str, Direction]] = {
     "aupr-out": ("AUPR-out", "higher"),
     "aupr-in": ("AUPR-in", "higher"),
     "fpr95": ("FPR95", "lower"),
+    "fid": ("FID", "lower"),
+    "is": ("IS", "higher"),
+    "psnr": ("PSNR (dB)", "higher"),
 }
 
 ARROWS: dict[Direction, str] = {"higher": "↑", "lower": "↓"}

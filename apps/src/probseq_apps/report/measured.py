@@ -8,16 +8,27 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from probseq_apps.report.measured_generation import (
+    DIFFUSION,
+    FD,
+    FID,
+    GENERATE,
+    HVAE,
+    Seeds,
+    generation_facts,
+    generation_rows,
+)
+from probseq_apps.training.runs import CONFIG
+
+GENERATIONS = (GENERATE, DIFFUSION, HVAE)
 REPORT = "report.json"
-EXPERIMENTS = ("classify", "regress", "online")
+EXPERIMENTS = ("classify", "regress", "online", *GENERATIONS)
 SECONDS_PER_EPOCH = "seconds-per-epoch"
 ACCUMULATED_SECONDS = "accumulated-seconds"
 
 # The published corruptions are preferred to those that the program makes.
 _SHIFT = "{shift}"
 _SHIFT_KINDS = ("cifar-c", "shift")
-
-Seeds = tuple[float | None, ...]
 
 
 @dataclass(frozen=True)
@@ -26,6 +37,7 @@ class MeasuredRun:
 
     Attributes:
         folder: where it lies.
+        experiment: its kind, as `report.json` names it.
         recipe: recipe that it was started from.
         data: name of the data set.
         settings: all settings, nested.
@@ -36,6 +48,7 @@ class MeasuredRun:
     """
 
     folder: Path
+    experiment: str
     recipe: str
     data: str
     settings: Mapping[str, Any]
@@ -63,15 +76,20 @@ class MeasuredRun:
 
         Args:
             method: the method's name.
-            metric: name of the metric; with `*`, the mean over all that match.
+            metric: name of the metric; with `*`, the mean over all that match. Where the run has no
+                FID, another Fréchet distance stands for it.
 
         Returns:
             The pattern that was found, `{shift}` being filled in, and the values; None if the run
             doesn't have it.
         """
         known = self.metrics.get(method, {})
-        patterns = [metric.replace(_SHIFT, kind) for kind in _SHIFT_KINDS]
-        for pattern in patterns if _SHIFT in metric else [metric]:
+        patterns = [metric]
+        if _SHIFT in metric:
+            patterns = [metric.replace(_SHIFT, kind) for kind in _SHIFT_KINDS]
+        elif metric.endswith(f"/{FID}"):
+            patterns.append(metric.removesuffix(FID) + FD)
+        for pattern in patterns:
             found = [values for name, values in known.items() if fnmatchcase(name.lower(), pattern)]
             if found:
                 return pattern, tuple(_mean(column) for column in zip(*found, strict=True))
@@ -97,13 +115,20 @@ def find_runs(folders: Iterable[Path]) -> tuple[list[MeasuredRun], list[str]]:
             [folder / REPORT] if (folder / REPORT).is_file() else list(folder.glob(f"*/{REPORT}"))
         )
         if not files:
-            raise ValueError(f"folder {folder} must hold a finished run ({REPORT}), and holds none")
+            raise ValueError(
+                f"folder {folder} must hold a finished run ({REPORT}), and "
+                f"{'holds one that is not finished' if _begun(folder) else 'holds none'}"
+            )
         for file in sorted(files):
             try:
                 runs[file.resolve()] = read_run(file.parent)
             except ValueError as error:
                 notes.append(f"left out: {error}")
     return sorted(runs.values(), key=lambda run: run.written, reverse=True), notes
+
+
+def _begun(folder: Path) -> bool:
+    return (folder / CONFIG).is_file()
 
 
 def read_run(folder: Path) -> MeasuredRun:
@@ -120,7 +145,8 @@ def read_run(folder: Path) -> MeasuredRun:
         report = json.loads(file.read_text(encoding="utf-8"))
         if report["experiment"] not in EXPERIMENTS:
             raise ValueError(f"{file} is of the experiment {report['experiment']!r}")
-        read = _online_run if report["experiment"] == "online" else _run
+        kind = "generation" if report["experiment"] in GENERATIONS else report["experiment"]
+        read = {"online": _online_run, "generation": _generation_run}.get(kind, _run)
         return read(folder, report, file.stat().st_mtime)
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{file} is not a report of this version: {error!r}") from error
@@ -139,6 +165,7 @@ def _run(folder: Path, report: Mapping[str, Any], written: float) -> MeasuredRun
             metrics[name][SECONDS_PER_EPOCH] = tuple(value / epochs for value in seconds)
     return MeasuredRun(
         folder=folder,
+        experiment=report["experiment"],
         recipe=report["recipe"],
         data=report["settings"]["data"],
         settings=report["settings"],
@@ -153,6 +180,7 @@ def _online_run(folder: Path, report: Mapping[str, Any], written: float) -> Meas
     methods = {name: method["seeds"] for name, method in report["methods"].items()}
     return MeasuredRun(
         folder=folder,
+        experiment=report["experiment"],
         recipe=report["recipe"],
         data=report["settings"]["data"],
         settings=report["settings"],
@@ -162,6 +190,21 @@ def _online_run(folder: Path, report: Mapping[str, Any], written: float) -> Meas
             name: {ACCUMULATED_SECONDS: tuple(float(sum(s["seconds"])) for s in seeds.values())}
             for name, seeds in methods.items()
         },
+        written=written,
+    )
+
+
+def _generation_run(folder: Path, report: Mapping[str, Any], written: float) -> MeasuredRun:
+    rows = generation_rows(report)
+    return MeasuredRun(
+        folder=folder,
+        experiment=report["experiment"],
+        recipe=report["recipe"],
+        data=report["settings"]["data"],
+        settings=report["settings"],
+        facts=report["data"] | generation_facts(report),
+        seeds={name: row.seeds for name, row in rows.items()},
+        metrics={name: row.metrics for name, row in rows.items()},
         written=written,
     )
 

@@ -4,11 +4,12 @@ import shutil
 from pathlib import Path
 
 from probseq_apps.experiments.report_settings import ReportSettings
-from probseq_apps.report.compare import compare
+from probseq_apps.report.compare import compare, fits_experiment
+from probseq_apps.report.generation_notes import COMMANDS
 from probseq_apps.report.measured import MeasuredRun, find_runs
 from probseq_apps.report.paper_picture import draw
 from probseq_apps.report.paper_text import markdown_text, terminal_text
-from probseq_apps.report.papers import load_table
+from probseq_apps.report.papers import PaperTable, load_table
 from probseq_apps.training.files import write_atomic
 
 _DEFAULT_FOLDER = Path("runs")
@@ -25,7 +26,10 @@ def paper_report(name: str, settings: ReportSettings) -> None:
         ValueError: a folder that was named holds no finished run.
     """
     runs, left_out = _runs(settings.run_folders)
-    comparison = compare(load_table(name), runs)
+    table = load_table(name)
+    if settings.run_folders:
+        left_out += _others(table, runs)
+    comparison = compare(table, runs)
     stem = f"table-{comparison.table.name.replace(':', '-')}"
     settings.output_dir.mkdir(parents=True, exist_ok=True)
     markdown, picture = (settings.output_dir / f"{stem}.{end}" for end in ("md", "png"))
@@ -33,6 +37,21 @@ def paper_report(name: str, settings: ReportSettings) -> None:
     draw(comparison, left_out).savefig(picture)
     print(terminal_text(comparison, left_out, shutil.get_terminal_size((120, 24)).columns))
     print(f"\nwritten: {markdown}, {picture}")
+
+
+def _others(table: PaperTable, runs: list[MeasuredRun]) -> list[str]:
+    """Notes on runs of experiments that the table has no numbers of."""
+    wanted = (
+        "not of `probseq generate`"
+        if table.experiment is None
+        else f"of `{COMMANDS[table.experiment]}`"
+    )
+    return [
+        f"left out: {run.folder} is of the experiment {run.experiment!r}, and the numbers of table "
+        f"{table.name} are {wanted}"
+        for run in runs
+        if not fits_experiment(table, run)
+    ]
 
 
 def _runs(folders: tuple[Path, ...]) -> tuple[list[MeasuredRun], list[str]]:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from probseq_apps.report.columns import aligned_blocks
 from probseq_apps.report.compare import Cell, ComparedGroup, Comparison, Mark
 from probseq_apps.report.difference import LEGEND
+from probseq_apps.report.generation_notes import COMMANDS
 from probseq_apps.report.run_notes import run_notes
 
 MISSING = "—"
@@ -69,10 +70,12 @@ def footnotes(comparison: Comparison, left_out: list[str]) -> list[str]:
     table = comparison.table
     notes: list[str] = []
     if table.kind == "metrics":
-        notes += [
-            f"± is a {table.error} in the paper, a standard error over seeds in ours.",
-            LEGEND,
-        ]
+        theirs = (
+            f"a {table.error} in the paper, "
+            if any(cell.paper.error is not None for cell in _cells(comparison))
+            else ""
+        )
+        notes += [f"± is {theirs}a standard error over seeds in ours.", LEGEND]
     if any(not cell.paper.target for cell in _cells(comparison)):
         notes.append(f"{NO_TARGET} a slip of the paper, no target.")
     if any(cell.same is not None for cell in _cells(comparison)):
@@ -156,9 +159,11 @@ def _nothing(comparison: Comparison) -> str:
     columns = [column for group in comparison.table.groups for column in group.columns]
     wanted = dict.fromkeys(column.data for column in columns)
     which = {None: "", True: " with augmentation", False: " without augmentation"}
+    experiment = comparison.table.experiment
+    command = "" if experiment is None else f"of `{COMMANDS[experiment]}` "
     return (
-        f"No run folder holds a number of this table: it takes runs on {' or '.join(wanted)}"
-        f"{which[comparison.table.augmented]}."
+        f"No run folder holds a number of this table: it takes runs {command}on "
+        f"{' or '.join(wanted)}{which[comparison.table.augmented]}."
     )
 
 

@@ -1,19 +1,23 @@
 """How a run's setting differs from that of a paper: recipe, sizes, seeds, epochs, samples."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
 from probseq_apps.recipes import RECIPES
+from probseq_apps.recipes.diffusion import DIFFUSION_RECIPES
+from probseq_apps.recipes.generate import GENERATE_RECIPES
+from probseq_apps.recipes.hvae import HVAE_RECIPES
 from probseq_apps.recipes.online import ONLINE_RECIPES
 from probseq_apps.recipes.regression import REGRESS_RECIPES
 from probseq_apps.report.compare import Comparison
-from probseq_apps.report.measured import MeasuredRun
+from probseq_apps.report.generation_notes import generation_length, generation_parts
+from probseq_apps.report.measured import GENERATIONS, MeasuredRun
 
 # Where the run ran, and what only decides which numbers exist.
 _NOT_COMPARED = (
     "data",
     "method",
     "seeds",
-    "reading",
     "training.device",
     "training.compile",
     "training.tensorboard",
@@ -22,13 +26,29 @@ _NOT_COMPARED = (
     "evaluation.corruptions",
     "evaluation.severities",
     "evaluation.ood",
+    "evaluation.features.inception_weights",
+    "evaluation.features.classifier_steps",
+    "loss.lpips_weights",
+    "arms",
+    "stem",
+    "frames",
+    "controls",
 )
+_SECTIONS_NOT_COMPARED = ("reading", "machine", "priors")
 # Settings of one method say nothing about the others.
 _OF_METHODS: Mapping[str, tuple[str, ...]] = {
     "sgpa": ("sgpa",),
     "cgpt": ("cgpt", "scgpt"),
     "kepsvgp": ("kepsvgp",),
 }
+
+
+class Settings(Protocol):
+    """Settings of any experiment."""
+
+    def to_dict(self) -> dict[str, object]:
+        """Plain values that JSON can hold."""
+        ...
 
 
 def run_notes(comparison: Comparison) -> list[str]:
@@ -44,16 +64,23 @@ def _note(number: int, run: MeasuredRun, comparison: Comparison) -> str:
         f"[{number}] {run.folder}: {run.data}, {many} seed{'' if seeds == [1] else 's'}, "
         f"{_length(run)}, recipe {run.recipe}"
     ]
+    if run.experiment in GENERATIONS:
+        parts += generation_parts(run, comparison)
     if sizes := _sizes(run, comparison):
         parts.append(sizes)
     if sources := _sources(run, comparison):
         parts.append(sources)
-    recipes = comparison.table.recipes.get(run.data, ())
+    # A run on other images stands in for those of the first data set.
+    recipes_of = comparison.table.recipes
+    recipes = recipes_of.get(run.data) or recipes_of.get(comparison.table.first_data or "", ())
     if not recipes:
         parts.append("the program has no recipe of the paper's setting")
         return "; ".join(parts) + "."
     # The nearest, where the table's rows have several.
     found = {recipe: _differences(run, recipe, used) for recipe in recipes}
+    if run.data not in recipes_of:
+        other = f"data {run.data} ({comparison.table.first_data})"
+        found = {recipe: [other, *differences] for recipe, differences in found.items()}
     nearest = min(found, key=lambda recipe: len(found[recipe]))
     if found[nearest]:
         parts.append(f"unlike the paper's recipe {nearest} in {', '.join(found[nearest])}")
@@ -64,6 +91,8 @@ def _note(number: int, run: MeasuredRun, comparison: Comparison) -> str:
 
 def _length(run: MeasuredRun) -> str:
     """How long was trained; of a stream, how it was learned, and where its pictures are."""
+    if run.experiment in GENERATIONS:
+        return generation_length(run)
     if (steps := run.setting("model.learn_steps")) is None:
         return f"epochs {run.setting('training.epochs')}"
     return (
@@ -125,7 +154,7 @@ def _differences(run: MeasuredRun, recipe: str, methods: Sequence[str]) -> list[
     found: list[str] = []
     for path, value in theirs.items():
         section = path.partition(".")[0]
-        if path in _NOT_COMPARED or section in _NOT_COMPARED or path not in ours:
+        if path in _NOT_COMPARED or section in _SECTIONS_NOT_COMPARED or path not in ours:
             continue
         if section in _OF_METHODS and bases.isdisjoint(_OF_METHODS[section]):
             continue
@@ -135,11 +164,15 @@ def _differences(run: MeasuredRun, recipe: str, methods: Sequence[str]) -> list[
 
 
 def _recipe(name: str) -> Mapping[str, object]:
-    if name in REGRESS_RECIPES:
-        return REGRESS_RECIPES[name]().to_dict()
-    if name in ONLINE_RECIPES:
-        return ONLINE_RECIPES[name]().to_dict()
-    return RECIPES[name]().to_dict()
+    known: Mapping[str, Callable[[], Settings]] = {
+        **RECIPES,
+        **REGRESS_RECIPES,
+        **ONLINE_RECIPES,
+        **GENERATE_RECIPES,
+        **DIFFUSION_RECIPES,
+        **HVAE_RECIPES,
+    }
+    return known[name]().to_dict()
 
 
 def _flat(settings: Mapping[str, object], prefix: str = "") -> dict[str, object]:

@@ -96,6 +96,8 @@ class PaperTable:
         title: its caption.
         paper: where it is from.
         kind: `ranks` for average ranks over out-of-distribution tasks.
+        experiment: kind of experiment that has the numbers, as `report.json` names it; None for
+            the classification, regression and online tables, whose methods tell them apart.
         error: what the paper prints behind ±.
         augmented: whether its models were trained with augmentation; None where both will do.
         recipes: recipes of the paper's setting by data set; several where rows differ.
@@ -107,11 +109,17 @@ class PaperTable:
     title: str
     paper: str
     kind: Kind
+    experiment: str | None
     error: Literal["standard error", "standard deviation"]
     augmented: bool | None
     recipes: Mapping[str, tuple[str, ...]]
     groups: tuple[Group, ...]
     notes: tuple[str, ...]
+
+    @property
+    def first_data(self) -> str | None:
+        """The data set for which runs on others stand in; None where they don't."""
+        return None if self.experiment is None else self.groups[0].columns[0].data
 
 
 def load_table(name: str) -> PaperTable:
@@ -135,6 +143,7 @@ def load_table(name: str) -> PaperTable:
         title=raw["title"],
         paper=paper["paper"],
         kind=raw.get("kind", "metrics"),
+        experiment=raw.get("experiment"),
         error=paper["error"],
         augmented=raw.get("augmented"),
         recipes={data: tuple(names) for data, names in raw.get("rank_recipes", {}).items()}

@@ -1,0 +1,57 @@
+"""How a run of `probseq generate` differs from the thesis: data, images, samples, features."""
+
+from collections.abc import Mapping
+
+from probseq_apps.report.compare import Comparison
+from probseq_apps.report.measured import MeasuredRun
+from probseq_apps.report.measured_generation import DIFFUSION, GENERATE, HVAE
+
+# What a table's numbers are made with, as one types it.
+COMMANDS: Mapping[str, str] = {
+    GENERATE: "probseq generate run",
+    DIFFUSION: "probseq generate diffusion",
+    HVAE: "probseq generate hvae",
+}
+# Sides of the images that the thesis gives.
+_SIZES: Mapping[str, int] = {"cifar10": 32, "celeba": 64}
+
+
+def generation_parts(run: MeasuredRun, comparison: Comparison) -> list[str]:
+    """What a note says of a run's images and samples.
+
+    Args:
+        run: of one of the three kinds.
+        comparison: the table.
+    """
+    parts: list[str] = []
+    data = {column.data for group in comparison.table.groups for column in group.columns}
+    first = comparison.table.first_data or ""
+    size, channels = run.facts["image_size"], run.facts["channels"]
+    theirs = _SIZES.get(run.data if run.data in data else first)
+    side = f" (thesis: 3x{theirs}x{theirs})" if theirs not in (None, size) else ""
+    parts.append(f"images of {channels}x{size}x{size}{side}")
+    features = ", ".join(run.facts["features"])
+    if comparison.table.experiment == HVAE:
+        parts.append(f"scores by the features of {features}{_split(run)}")
+    else:
+        other = "" if features == "FID" else ", not FID"
+        parts.append(f"distances are {features}{other}")
+    if run.facts["samples"]:
+        parts.append(f"{_listed(run.facts['samples'])} samples of each model")
+    if run.facts["sampling"]:
+        parts.append(f"sampling {', '.join(run.facts['sampling'])} steps a frame or window")
+    return parts
+
+
+def generation_length(run: MeasuredRun) -> str:
+    """How long each model was trained."""
+    return f"{run.setting('training.steps'):,} optimizer steps a model"
+
+
+def _split(run: MeasuredRun) -> str:
+    splits = run.facts["splits"]
+    return f" in {_listed(splits)} split{'' if splits == [1] else 's'}" if splits else ""
+
+
+def _listed(numbers: list[int]) -> str:
+    return " or ".join(f"{number:,}" for number in numbers)
