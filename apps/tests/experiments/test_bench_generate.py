@@ -23,6 +23,7 @@ from probseq_apps.experiments.bench_generate_cases import (
     tokenizer_step,
     training_step,
 )
+from probseq_apps.experiments.bench_generate_diffusion import PAPER, UNetSizes
 from probseq_apps.experiments.bench_generate_settings import BenchGenerateSettings
 from probseq_apps.experiments.bench_generate_videogpt import VideoGPTSampler
 from probseq_apps.experiments.bench_online import Row
@@ -42,6 +43,7 @@ TINY = Sizes(
     dim=8,
     compared=6,
     few=5,
+    unets=UNetSizes(image_size=16, base_channels=32, batch=1, drawn=1, steps=2),
 )
 
 
@@ -79,7 +81,10 @@ def tiny(monkeypatch):
 def test_every_goal_has_a_row_and_ratios_are_of_the_rows_above(tiny, monkeypatch):
     monkeypatch.setitem(GRIDS, 64, (1, 2, 2))
     monkeypatch.setitem(GRIDS, 256, (4, 8, 8))
-    rows = measure(TINY, repeats=1)
+    unets = Row("UNets", 1.0, "ms")
+    monkeypatch.setattr(bench_generate, "diffusion_rows", lambda *arguments: [unets, arguments])
+    *rows, last, asked = measure(TINY, repeats=1, device=torch.device("cpu"))
+    assert (last, asked) == (unets, (TINY.unets, 1, torch.device("cpu")))
     assert all(math.isfinite(row.value) and row.value > 0 for row in rows)
     names = [row.label for row in rows]
     for batch, tokens in TINY.samples:
@@ -190,13 +195,13 @@ def test_the_table_is_printed_and_the_numbers_are_written(monkeypatch, tmp_path,
     rows = [Row("a ratio", 3.1, "x", 3.0, least=True), Row("a rate", 2048.0, "/s")]
     asked = []
     monkeypatch.setattr(
-        bench_generate, "measure", lambda sizes, repeats: (asked.append((sizes, repeats)), rows)[1]
+        bench_generate, "measure", lambda *arguments: (asked.append(arguments), rows)[1]
     )
     path, threads = tmp_path / "bench.json", torch.get_num_threads()
     settings = BenchGenerateSettings(repeats=2, quick=True, json=path)
     assert bench_generate.bench_generate(settings) == rows
     assert torch.get_num_threads() == threads
-    assert asked == [(bench_generate._QUICK, 2)]
+    assert asked == [(bench_generate._QUICK, 2, torch.device("cpu"))]
     printed = capsys.readouterr().out
     assert "3.1x  ≥ 3x  met" in printed
     assert "2,048 /s" in printed
@@ -210,6 +215,23 @@ def test_full_sizes_hold_the_goals_of_both_batches():
     samples = bench_generate._FULL.samples
     assert {SampleSize(1, 64), SampleSize(64, 64), SampleSize(64, 256)} <= set(samples)
     assert bench_generate._FULL.dim == 2048
+
+
+def test_a_gpu_has_unets_of_the_thesis_and_must_be_there(monkeypatch, capsys):
+    asked = []
+    monkeypatch.setattr(
+        bench_generate, "measure", lambda *arguments: (asked.append(arguments), [])[1]
+    )
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    bench_generate.bench_generate(BenchGenerateSettings(device="cuda"))
+    assert asked == [(bench_generate._FULL._replace(unets=PAPER), 3, torch.device("cuda"))]
+    assert "on the GPU, wall time" in capsys.readouterr().out
+    bench_generate.bench_generate(BenchGenerateSettings())
+    assert asked[1] == (bench_generate._FULL, 3, torch.device("cpu"))
+    assert "GPU" not in capsys.readouterr().out
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ValueError, match="device must be cpu on a machine without CUDA"):
+        bench_generate.bench_generate(BenchGenerateSettings(device="cuda"))
 
 
 @pytest.mark.parametrize(

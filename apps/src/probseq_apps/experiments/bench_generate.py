@@ -1,7 +1,7 @@
 """`probseq bench generate`: what the parts of image generation cost, and what they are beside.
 
 All cases of a part run in turns, on one thread, and the medians of the process' own time are
-shown, so that ratios mean something on a busy machine too.
+shown, so that ratios mean something on a busy machine too. UNets may run on a GPU.
 """
 
 import json
@@ -12,6 +12,13 @@ import torch
 
 from probseq_apps.experiments import bench_generate_cases as cases
 from probseq_apps.experiments.bench_generate_cases import SampleSize
+from probseq_apps.experiments.bench_generate_diffusion import (
+    PAPER,
+    QUICK,
+    SMALL,
+    UNetSizes,
+    diffusion_rows,
+)
 from probseq_apps.experiments.bench_generate_settings import BenchGenerateSettings
 from probseq_apps.experiments.bench_online import Row, table
 from probseq_apps.experiments.bench_online_cases import Case, interleaved
@@ -35,6 +42,7 @@ class Sizes(NamedTuple):
         dim: of the features.
         compared: dimensions at which the distance by scipy is timed too.
         few: features where there are fewer than dimensions.
+        unets: of diffusion.
     """
 
     images: int
@@ -48,6 +56,7 @@ class Sizes(NamedTuple):
     dim: int
     compared: int
     few: int
+    unets: UNetSizes
 
 
 _FULL = Sizes(
@@ -64,6 +73,7 @@ _FULL = Sizes(
     dim=2048,
     compared=512,
     few=256,
+    unets=SMALL,
 )
 _QUICK = _FULL._replace(
     images=32,
@@ -73,6 +83,7 @@ _QUICK = _FULL._replace(
     dim=512,
     compared=128,
     few=64,
+    unets=QUICK,
 )
 
 
@@ -86,13 +97,19 @@ def bench_generate(settings: BenchGenerateSettings) -> list[Row]:
         The table's rows.
 
     Raises:
+        ValueError: the device is not there.
         OSError: the file cannot be written.
     """
+    device = torch.device(settings.device)
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError("device must be cpu on a machine without CUDA, got 'cuda'")
     sizes = _QUICK if settings.quick else _FULL
+    if device.type == "cuda" and not settings.quick:
+        sizes = sizes._replace(unets=PAPER)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        rows = measure(sizes, settings.repeats)
+        rows = measure(sizes, settings.repeats, device)
     finally:
         torch.set_num_threads(threads)
     print(table(rows))
@@ -103,6 +120,7 @@ def bench_generate(settings: BenchGenerateSettings) -> list[Row]:
         f"Two times are extrapolated: VideoGPT's beyond {sizes.limit} tokens, each of which costs "
         f"the same there, and that without a cache, beyond one grid of {sizes.limit}, from passes "
         "over four lengths."
+        + ("\nUNets and videos: on the GPU, wall time." if device.type == "cuda" else "")
     )
     if settings.json is not None:
         numbers = [row._asdict() | {"met": row.met} for row in rows]
@@ -110,12 +128,13 @@ def bench_generate(settings: BenchGenerateSettings) -> list[Row]:
     return rows
 
 
-def measure(sizes: Sizes, repeats: int) -> list[Row]:
+def measure(sizes: Sizes, repeats: int, device: torch.device) -> list[Row]:
     """Run everything.
 
     Args:
         sizes: how much.
         repeats: timed runs of each case.
+        device: where UNets run; all else runs on the CPU.
     """
     return [
         *_corruption_rows(sizes, interleaved(_corruptions(sizes), repeats)),
@@ -123,6 +142,7 @@ def measure(sizes: Sizes, repeats: int) -> list[Row]:
         *(row for size in sizes.samples for row in _sampling(size, sizes.limit, repeats)),
         *_masked_rows(sizes, interleaved(_masked(sizes), repeats)),
         *_distance_rows(sizes, interleaved(_distances(sizes), repeats)),
+        *diffusion_rows(sizes.unets, repeats, device),
     ]
 
 

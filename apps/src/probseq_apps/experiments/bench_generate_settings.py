@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -11,7 +12,9 @@ class BenchGenerateSettings:
     repeats: int = 3
     """Timed runs of each case, in turns; medians are shown."""
     quick: bool = False
-    """Small batches and 64 tokens only; says less, in about half a minute."""
+    """Small batches and 64 tokens only; says less, in about a minute."""
+    device: Literal["cpu", "cuda"] = "cpu"
+    """Where UNets are timed: cpu, small ones; cuda, those of the thesis. All else is on the CPU."""
     json: Path | None = None
     """File for the numbers."""
     debug: bool = False

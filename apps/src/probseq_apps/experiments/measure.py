@@ -27,6 +27,18 @@ class Timing(NamedTuple):
     runs: int
 
 
+def now(device: torch.device) -> float:
+    """Seconds on the clock that suits a device, once it has done what it was given.
+
+    Args:
+        device: a CPU's clock counts this process' time, a GPU's is the wall's.
+    """
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+        return time.perf_counter()
+    return time.process_time()
+
+
 def time_interleaved(
     passes: Mapping[str, Pass], runs: Mapping[str, int], device: torch.device, bar: tqdm
 ) -> dict[str, Timing]:
@@ -46,10 +58,10 @@ def time_interleaved(
             if turn > runs[name]:
                 continue
             for with_gradients, found in zip((False, True), seconds[name], strict=True):
-                start = _now(device)
+                start = now(device)
                 run(with_gradients)
                 if turn > 0:
-                    found.append(_now(device) - start)
+                    found.append(now(device) - start)
             bar.update()
     return {
         name: Timing(median(forward), median(both), len(both))
@@ -80,10 +92,3 @@ def kept_bytes(forward: Callable[[], object], owned: set[int]) -> int:
     total = sum(size for size, _ in storages.values())
     del graph
     return total
-
-
-def _now(device: torch.device) -> float:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-        return time.perf_counter()
-    return time.process_time()

@@ -1,5 +1,7 @@
 """Improved DDPM's UNet: against the same network written anew, and the walk through it."""
 
+import sys
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -8,6 +10,7 @@ from diffusers.models.resnet import ResnetBlock2D
 from improved_ddpm import ImprovedDDPM, published_weights, randomised
 from torch import nn
 
+from probseq.errors import MissingExtraError
 from pseudovideo.diffusion.unet import (
     UNetConfig,
     attention_sites,
@@ -259,6 +262,13 @@ def test_usual_widths_of_the_levels_fit_their_sizes():
 def test_what_makes_no_unet_is_refused_by_name(changes, message, plain_calls):
     with pytest.raises(ValueError, match=message):
         tiny(**changes)
+
+
+def test_without_diffusers_the_extra_that_brings_it_is_named(monkeypatch):
+    # None in the place of a module: its import fails as if it were not installed.
+    monkeypatch.setitem(sys.modules, "diffusers", None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'pseudovideo\[diffusion\]'"):
+        build_unet(TINY, in_channels=1, out_channels=2)
 
 
 def test_numbers_of_channels_below_one_are_refused():
