@@ -19,11 +19,11 @@ class HeatHVAE(HVAE):
     """Encoder without parameters: q(z_t|x) = N(F_h(t) x, σ_h²I) (thesis eq. 5.3).
 
     The prior is the one of Rissanen et al. (2023): a training image, blurred to level T, with noise
-    of standard deviation δ. Its KL at level T is a constant in the parameters, and is left out of
-    both the loss and the bound: what they hold is the cost of the steps alone. For training images
-    the missing term lies between 0 and (log m)/D nats per dimension, for m training images of D
-    dimensions, beside the ½(σ_h²/δ² − 1 − log σ_h²/δ²) that a step has too; for other images it
-    may be more. Keep it in mind beside the bound of `LearnedEncoderHVAE`, which has all terms.
+    of standard deviation δ. Its KL at level T is no function of the parameters, and is left out of
+    both the loss and the bound: what they hold is the cost of the steps alone. For one of m
+    training images of D dimensions the missing term lies between 0 and
+    (log m)/D + ½(σ_h²/δ² − 1 − log σ_h²/δ²) nats per dimension; for other images it may be more.
+    Keep it in mind beside the bound of `LearnedEncoderHVAE`, which has all terms.
 
     Args:
         config: sizes and settings.
