@@ -89,6 +89,9 @@ class VideoDiffusion(Pretrained):
     ) -> HybridLosses:
         """L_hybrid of each video, on a window of its frames; the mean over the latent ones.
 
+        The bound's term of t = 0 takes corrupted frames for 8-bit images as the last frame is. Its
+        value is no code length of such frames then; it still trains their variances.
+
         Args:
             videos: in −1..1 but for their noise, the image last.
             t: steps, 0..S−1.
