@@ -32,7 +32,7 @@ def generation_parts(run: MeasuredRun, comparison: Comparison) -> list[str]:
     parts.append(f"images of {channels}x{size}x{size}{side}")
     features = ", ".join(run.facts["features"])
     if comparison.table.experiment == HVAE:
-        parts.append(f"scores by the features of {features}{_split(run)}")
+        parts.append(f"scores are IS{features.removeprefix('FID').removeprefix('FD')}{_split(run)}")
     else:
         other = "" if features == "FID" else ", not FID"
         parts.append(f"distances are {features}{other}")

@@ -47,6 +47,5 @@ def draw_hvae(
     drawn = [save_bars(groups, hvae_measures(results), real, summary)]
     drawn += draw_samples(data, folder, names, seed)
     for name in names:
-        what = f"{name}, from the prior to the image"
-        drawn += draw_process(folder, name, seed, what=what, unit="level")
+        drawn += draw_process(folder, name, seed, what=f"{name} HVAE", unit="level")
     return drawn + draw_losses(folder, names, settings.seeds, _LOSSES)

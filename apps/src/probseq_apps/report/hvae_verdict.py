@@ -16,10 +16,8 @@ HEAT, LEARNED = "heat", "learned"
 _USUAL = 50_000
 
 _SAID: dict[Order, str] = {
-    "better": "The heat equation's encoder is clearly better than a learned one, as in the thesis.",
-    "worse": (
-        "The heat equation's encoder is clearly worse than a learned one, unlike in the thesis."
-    ),
+    "better": "The encoder of the heat equation is clearly better than the learned one.",
+    "worse": "The encoder of the heat equation is clearly worse than the learned one.",
     "no clear difference": "These runs show no clear difference between the encoders.",
     "undecided": ONE_SEED,
 }

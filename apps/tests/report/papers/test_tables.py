@@ -3,10 +3,13 @@ import re
 import pytest
 from scipy.stats import rankdata
 
-from probseq_apps.data.names import DATA_NAMES
+from probseq_apps.data.names import DATA_NAMES, GENERATION_NAMES
 from probseq_apps.experiments.methods import parse_method
 from probseq_apps.experiments.online_settings import ONLINE_METHODS, SERIES
 from probseq_apps.recipes import RECIPES
+from probseq_apps.recipes.diffusion import DIFFUSION_RECIPES
+from probseq_apps.recipes.generate import GENERATE_RECIPES
+from probseq_apps.recipes.hvae import HVAE_RECIPES
 from probseq_apps.recipes.online import ONLINE_RECIPES
 from probseq_apps.recipes.regression import REGRESS_RECIPES
 from probseq_apps.report.labels import LABELS
@@ -16,6 +19,15 @@ from probseq_apps.report.papers import load_table, table_names
 # Times, and a data set of `probseq regress`.
 NOT_CLASSIFIED = {SECONDS_PER_EPOCH, ACCUMULATED_SECONDS, "no-metric"}
 ALL = table_names()
+# Of generated images, by the experiment that has them.
+STEMS = ("plain", "layernorm")
+ROWS = {
+    "generate": [
+        f"{r}, {s}" for r in ("reconstruction", "autoregressive", "masked") for s in STEMS
+    ],
+    "generate-diffusion": ["first-order", "high-order", "blur"],
+    "generate-hvae": ["hvae"],
+}
 
 
 def rows(name, group=0):
@@ -27,7 +39,12 @@ def means(name, label, group=0):
 
 
 def test_all_tables_of_the_three_papers_are_there():
-    thesis = ["3.2", "B.1", *(f"B.{number}" for number in range(4, 33))]
+    thesis = [
+        "3.2",
+        *(f"5.{number}" for number in range(1, 6)),
+        "B.1",
+        *(f"B.{number}" for number in range(4, 33)),
+    ]
     cgpt = [f"cgpt:{numeral}" for numeral in ("I", "II", "III", "IV", "V")]
     kep = [f"kep:{number}" for number in range(1, 10)]
     assert list(ALL) == [*thesis, "4.1", *cgpt, *kep]
@@ -54,15 +71,18 @@ def test_every_method_metric_data_set_and_recipe_is_one_of_ours(name):
     table = load_table(name)
     for group in table.groups:
         for column in group.columns:
-            assert column.data in (*DATA_NAMES, "zinc", *SERIES)
+            assert column.data in (*DATA_NAMES, "zinc", *SERIES, *GENERATION_NAMES)
             assert column.metric in NOT_CLASSIFIED or column.metric.rpartition("/")[2] in LABELS
         for row in group.rows:
-            if group.columns[0].data in SERIES:
+            if table.experiment is not None:
+                assert row.method in ROWS[table.experiment]
+            elif group.columns[0].data in SERIES:
                 assert row.method in ONLINE_METHODS
             elif row.method is not None:
                 assert parse_method(row.method).name == row.method
             assert ("{detector}" in group.columns[0].metric) == (row.detector is not None)
     known = RECIPES.keys() | REGRESS_RECIPES.keys() | ONLINE_RECIPES.keys()
+    known |= GENERATE_RECIPES.keys() | DIFFUSION_RECIPES.keys() | HVAE_RECIPES.keys()
     assert {name for names in table.recipes.values() for name in names} <= known
 
 
@@ -95,6 +115,13 @@ def test_only_the_two_variants_of_sgpa_are_rows_without_a_method():
         ("4.1", 1, "OVFF", ["0.295", "0.356"]),
         ("4.1", 2, "OSGPR/OSVGP", ["525", "530"]),
         ("4.1", 2, "OHSGPR/OHSVGP", ["370", "380"]),
+        ("5.1", 0, "IS", ["9.32", "7.27"]),
+        ("5.2", 0, "AR Generation (FID)", ["72.06", "54.60", "69.23", "32.98", "30.19", "28.08"]),
+        ("5.2", 1, "Reconstruction (PSNR)", ["19.97", "21.86", "25.89", "20.52", "24.66", "29.68"]),
+        ("5.3", 0, "First-order Markov", ["12.90", "17.30", "15.90", "7.76", "13.61", "12.64"]),
+        ("5.3", 0, "High-order Markov", ["12.90", "12.58", "12.80", "7.76", "6.88", "7.55"]),
+        ("5.4", 1, "CelebA", ["7.76", "7.87", "6.88"]),
+        ("5.5", 0, "Gaussian blur", ["15.33", "22.63"]),
         ("kep:9", 1, "eta = 0.01", ["81.46", "49.71", "85.81", "66.51", "13.94", "11.24", "31.35"]),
     ],
 )
@@ -141,6 +168,19 @@ def test_numbers_that_papers_repeat_are_equal():
     for ours, thesis in (("MSP", "MLE"), ("SGPA", "SGPA")):
         accuracy, nll = means("B.6", thesis)[:2]
         assert means("kep:4", ours)[:2] == pytest.approx([100 * accuracy, 10 * nll], abs=6e-3)
+
+
+def test_the_thesis_repeats_its_diffusion_models_in_three_tables():
+    high = means("5.3", "High-order Markov")
+    assert high[::3] == means("5.3", "First-order Markov")[::3]
+    for group, name in enumerate(("CIFAR10", "CelebA")):
+        one, _, four = means("5.4", name, group)
+        assert [one, four] == high[3 * group : 3 * group + 2]
+    assert means("5.5", "Gaussian noise") == high[1:3]
+    # Both stems stand beside the same printed numbers.
+    for label in rows("5.2"):
+        assert means("5.2", label) == means("5.2", label, 2)
+    assert means("5.2", "Reconstruction (PSNR)", 1) == means("5.2", "Reconstruction (PSNR)", 3)
 
 
 def test_averages_lie_between_what_they_average():
