@@ -53,8 +53,11 @@ class WeightAverage:
         self._set(self._averages)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Copy the averages, by the parameters' names."""
-        return {name: average.clone() for name, average in self._averages.items()}
+        """Copy the averages, by the parameters' names, laid out as files have them."""
+        return {
+            name: average.clone(memory_format=torch.contiguous_format)
+            for name, average in self._averages.items()
+        }
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """Go on with stored averages.
