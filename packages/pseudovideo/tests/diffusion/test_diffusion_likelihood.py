@@ -16,6 +16,7 @@ from pseudovideo.diffusion.likelihood import (
     normal_kl,
     vlb_terms,
 )
+from pseudovideo.diffusion.sampling import draw_noise, draw_seed
 
 LEVELS = torch.linspace(-1, 1, 256, dtype=torch.float64)
 
@@ -224,6 +225,29 @@ def test_the_errors_are_those_of_the_predicted_noise_and_progress_is_told():
     first = bits_per_dim(network, images[:1], diffusion, generator=torch.Generator().manual_seed(0))
     assert torch.equal(again.total[:1], first.total)
     assert not torch.equal(again.mse[0], again.mse[1])
+
+
+def test_each_step_is_judged_at_noise_of_its_own_with_predictions_in_range():
+    diffusion, images = GaussianDiffusion.make(4, "cosine"), normal(2, 1, 3, 3).clamp(-1, 1)
+
+    def network(x, times):
+        # Far off: predicted images leave −1..1.
+        return torch.cat((-x, 0.1 * x), dim=1)
+
+    found = bits_per_dim(network, images, diffusion, generator=torch.Generator().manual_seed(6))
+    seed = draw_seed(torch.Generator().manual_seed(6))
+    for t in range(4):
+        noise = draw_noise(torch.arange(2), (1, 3, 3), seed=seed, step=t).double()
+        x_t = diffusion.add_noise(images, noise, t)
+        output = network(x_t, None)
+        terms = vlb_terms(diffusion, output, images, x_t, t, clip=True)
+        assert torch.equal(found.terms[:, t], terms)
+        if t > 0:
+            assert not torch.allclose(
+                terms, vlb_terms(diffusion, output, images, x_t, t, clip=False)
+            )
+        error = (output[:, :1] - noise).square().mean(dim=(1, 2, 3))
+        torch.testing.assert_close(found.mse[:, t], error)
 
 
 def test_single_precision_images_give_the_same_bits():
