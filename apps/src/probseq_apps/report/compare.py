@@ -92,7 +92,7 @@ def compare(table: PaperTable, runs: Sequence[MeasuredRun]) -> Comparison:
 
     Of several runs that have a number, one that was started from a recipe of the paper's is taken,
     and of several of these the newest. Where no run is on the first data set of a table of
-    generated images, those on others stand in.
+    generated images, those on images that the table has not stand in.
 
     Args:
         table: the paper's.
@@ -137,8 +137,12 @@ def _cell(
         return Cell(value)
     metric = column.metric.replace("{detector}", row.detector or "")
     others = table.first_data == column.data and all(run.data != column.data for run in runs)
-    wanted = None if others else column.data
-    fitting = [run for run in runs if _fits(table, wanted, column, row, run)]
+    fitting = [
+        run
+        for run in runs
+        if (run.data not in table.data if others else run.data == column.data)
+        and _fits(table, column, row, run)
+    ]
     for run in sorted(fitting, key=lambda run: run.recipe not in column.recipes):
         found = run.values(row.method, metric)
         if found is not None:
@@ -149,19 +153,8 @@ def _cell(
     return Cell(value)
 
 
-def _fits(
-    table: PaperTable, data: str | None, column: Column, row: TableRow, run: MeasuredRun
-) -> bool:
-    """Whether a run has a cell's settings.
-
-    Args:
-        table: the paper's.
-        data: the data set that is asked for; None where any stands in.
-        column: of the cell.
-        row: of the cell.
-        run: the run.
-    """
-    if data not in (None, run.data) or table.augmented not in (None, run.augmented):
+def _fits(table: PaperTable, column: Column, row: TableRow, run: MeasuredRun) -> bool:
+    if table.augmented not in (None, run.augmented):
         return False
     conditions = (*column.where.items(), *row.where.items())
     return all(run.setting(path) in allowed for path, allowed in conditions)

@@ -24,14 +24,15 @@ def generation_parts(run: MeasuredRun, comparison: Comparison) -> list[str]:
         comparison: the table.
     """
     parts: list[str] = []
-    data = {column.data for group in comparison.table.groups for column in group.columns}
-    first = comparison.table.first_data or ""
+    table = comparison.table
+    # Where its images are none of the thesis', it stands in for those of the first data set.
+    instead = run.data if run.data in table.data else table.data[0]
     size, channels = run.facts["image_size"], run.facts["channels"]
-    theirs = _SIZES.get(run.data if run.data in data else first)
+    theirs = _SIZES.get(instead)
     side = f" (thesis: 3x{theirs}x{theirs})" if theirs not in (None, size) else ""
     parts.append(f"images of {channels}x{size}x{size}{side}")
     features = ", ".join(run.facts["features"])
-    if comparison.table.experiment == HVAE:
+    if table.experiment == HVAE:
         parts.append(f"scores are IS{features.removeprefix('FID').removeprefix('FD')}{_split(run)}")
     else:
         other = "" if features == "FID" else ", not FID"

@@ -156,14 +156,12 @@ def _cells(comparison: Comparison) -> list[Cell]:
 
 
 def _nothing(comparison: Comparison) -> str:
-    columns = [column for group in comparison.table.groups for column in group.columns]
-    wanted = dict.fromkeys(column.data for column in columns)
     which = {None: "", True: " with augmentation", False: " without augmentation"}
     experiment = comparison.table.experiment
     command = "" if experiment is None else f"of `{COMMANDS[experiment]}` "
     return (
         f"No run folder holds a number of this table: it takes runs {command}on "
-        f"{' or '.join(wanted)}{which[comparison.table.augmented]}."
+        f"{' or '.join(comparison.table.data)}{which[comparison.table.augmented]}."
     )
 
 

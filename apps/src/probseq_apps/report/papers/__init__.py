@@ -4,9 +4,10 @@
 row. Beside them stand the metric of each column in the names of `report.json`, and the units in
 which the paper prints it. A metric may hold `*` (the mean over everything that matches), `{shift}`
 (the published corruptions, or else those that the program makes), `{detector}` (that of the row),
-and a data set of its own in front, as in `cifar100:test/nll`.
+and a data set of its own in front, as in `cifar100:test/nll`. Where a run of generated images has
+no `fid`, its Fréchet distance in other features is shown.
 
-Names: `B.6`, `3.2` and `4.1` are the thesis' tables, `cgpt:II` is Table II of CGPT's paper,
+Names: `B.6`, `3.2`, `4.1` and `5.3` are the thesis' tables, `cgpt:II` is Table II of CGPT's paper,
 `kep:1` is Table 1 of KEP-SVGP's.
 """
 

@@ -117,9 +117,15 @@ class PaperTable:
     notes: tuple[str, ...]
 
     @property
+    def data(self) -> tuple[str, ...]:
+        """The data sets of its columns, in order of appearance."""
+        columns = [column for group in self.groups for column in group.columns]
+        return tuple(dict.fromkeys(column.data for column in columns))
+
+    @property
     def first_data(self) -> str | None:
         """The data set for which runs on others stand in; None where they don't."""
-        return None if self.experiment is None else self.groups[0].columns[0].data
+        return None if self.experiment is None else self.data[0]
 
 
 def load_table(name: str) -> PaperTable:
