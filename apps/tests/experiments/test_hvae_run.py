@@ -1,0 +1,238 @@
+"""`probseq generate hvae`: what a folder holds, going on after a stop, and what is refused."""
+
+import json
+import os
+import shutil
+import signal
+from dataclasses import replace
+
+import pytest
+import torch
+
+from probseq_apps.data.generation import GenerationData, load_generation_data, to_unit
+from probseq_apps.experiments import hvae_run
+from probseq_apps.experiments.diffusion_groups import ModelTraining, UNetSettings
+from probseq_apps.experiments.generate_groups import (
+    FeatureSettings,
+    MachineSettings,
+    ReadingSettings,
+)
+from probseq_apps.experiments.generate_sample import Samples
+from probseq_apps.experiments.hvae_model import binarized, measure_hvae, open_hvae
+from probseq_apps.experiments.hvae_run import generate_hvae
+from probseq_apps.experiments.hvae_settings import (
+    HvaeEvaluationSettings,
+    HvaeSettings,
+    HvaeSizes,
+    OneHvaeSettings,
+)
+from probseq_apps.experiments.hvae_tasks import HvaeTask
+from probseq_apps.experiments.settings import RunOptions
+from probseq_apps.report.diffusion_process import Process
+from probseq_apps.training.runs import ConfigMismatchError
+
+TINY = HvaeSettings(
+    reading=ReadingSettings(image_size=8),
+    unet=UNetSettings(
+        base_channels=8,
+        channel_multipliers=(1, 2),
+        num_res_blocks=1,
+        attention_sizes=(4,),
+        num_heads=2,
+        num_groups=4,
+    ),
+    sizes=HvaeSizes(num_levels=4, sigma_max=5.0),
+    training=ModelTraining(steps=6, batch_size=8, learning_rate=1e-3),
+    evaluation=HvaeEvaluationSettings(
+        num_samples=20, bound_images=30, features=FeatureSettings(classifier_steps=4)
+    ),
+    machine=MachineSettings(device="cpu"),
+)
+NAMES = ("heat-seed0", "learned-seed0")
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_report():
+    """Reports have tests of their own, and their pictures take longer than these models."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(hvae_run, "write_hvae_report", lambda *_, **__: "reported")
+        yield
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A run that was never interrupted."""
+    folder = tmp_path_factory.mktemp("runs") / "whole"
+    return generate_hvae(TINY, RunOptions(run_dir=folder))
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return binarized(load_generation_data("digits", image_size=8))
+
+
+def results(folder):
+    found = {f.stem: json.loads(f.read_text("utf-8")) for f in (folder / "results").glob("*.json")}
+    for result in found.values():
+        result.pop("training_seconds", None)
+        result.get("generation", {}).pop("seconds", None)
+    return found
+
+
+def test_results_hold_all_that_reports_take(whole):
+    found = results(whole)
+    assert set(found) == {*NAMES, "reference"}
+    for name in NAMES:
+        result = found[name]
+        assert (result["arm"], result["seed"]) == (name.removesuffix("-seed0"), 0)
+        assert (result["levels"], result["steps"], result["num_bound"]) == (4, 6, 30)
+        drawn = result["generation"]
+        assert (drawn["sampling_steps"], drawn["evaluations"]) == (4, 4)
+        assert drawn["num_samples"] == 20
+        assert drawn["is"] >= 1
+    # Encoder and decoder are of one size.
+    assert found[NAMES[1]]["parameters"] == 2 * found[NAMES[0]]["parameters"]
+
+
+def test_films_lead_from_the_last_latent_frame_to_the_sample(whole, digits):
+    for name in NAMES:
+        samples = Samples.load(whole / "samples" / f"{name}.npz")
+        film = Process.load(whole / "process" / f"{name}.npz")
+        assert film.done.tolist() == [0, 1, 2, 3, 4]
+        assert film.frames.shape == (16, 5, 1, 1, 8, 8)
+        last = film.frames[:, -1, 0].int() - samples.images[:16].int()
+        assert last.abs().max() <= 1
+    # A training image blurred over most of its 8 pixels is nearly even; standard normal is not.
+    spread = [
+        Process.load(whole / "process" / f"{name}.npz").frames[:, 0].float().std().item()
+        for name in NAMES
+    ]
+    assert spread[0] < 30 < spread[1]
+
+
+def test_pixels_above_127_are_white_and_all_others_black(digits):
+    plain = load_generation_data("digits", image_size=8)
+    for part in ("train", "validation", "test"):
+        before, after = getattr(plain, part), getattr(digits, part)
+        assert torch.equal(after == 255, before >= 128)
+        assert set(after.unique().tolist()) == {0, 255}
+    assert "pixels above 127 white" in digits.notes[-1]
+
+
+def test_colour_is_not_binarised():
+    images = torch.zeros(3, 3, 8, 8, dtype=torch.uint8)
+    with pytest.raises(ValueError, match="binarize is for grey images, and mine has 3 channels"):
+        binarized(GenerationData("mine", images, images, images))
+
+
+def test_the_classifier_and_the_reference_see_binarised_images(tmp_path, monkeypatch):
+    seen = []
+
+    def ruler(data, *_, **__):
+        seen.append(data)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("probseq_apps.experiments.generate_models.make_ruler", ruler)
+    for binarize in (True, False):
+        with pytest.raises(KeyboardInterrupt):
+            generate_hvae(
+                replace(TINY, binarize=binarize), RunOptions(run_dir=tmp_path / str(binarize))
+            )
+    assert len(seen[0].train.unique()) == 2
+    assert len(seen[1].train.unique()) > 10
+
+
+def test_the_bound_is_a_mean_over_images_not_over_batches(whole, digits, monkeypatch):
+    hvae, _ = open_hvae(whole / "models" / NAMES[0], device=CPU)
+
+    class Found:
+        def __init__(self, images):
+            self.total = images.flatten(1).mean(1)
+
+    monkeypatch.setattr(type(hvae), "bound", lambda self, images, generator: Found(images))
+    found = measure_hvae(hvae, digits, 251, seed=0, device=CPU)
+    assert found["num_bound"] == 251
+    assert found["bound"] == pytest.approx(float(to_unit(digits.test[:251]).mean()), abs=1e-6)
+    assert measure_hvae(hvae, digits, 10**6, seed=0, device=CPU)["num_bound"] == len(digits.test)
+
+
+@pytest.mark.parametrize("stopped_at", [3, 10])
+def test_a_stopped_run_goes_on_to_the_same_bits(whole, tmp_path, monkeypatch, capsys, stopped_at):
+    """In the training of either arm."""
+    inner, calls = HvaeTask.loss, []
+
+    def loss(self, *arguments, **keywords):
+        calls.append(None)
+        if len(calls) == stopped_at:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return inner(self, *arguments, **keywords)
+
+    folder = tmp_path / "cut"
+    with monkeypatch.context() as patch:
+        patch.setattr(HvaeTask, "loss", loss)
+        with pytest.raises(SystemExit) as left:
+            generate_hvae(TINY, RunOptions(run_dir=folder))
+    assert left.value.code == 143
+    assert f"probseq generate hvae --run-dir {folder} --resume" in capsys.readouterr().err
+    generate_hvae(TINY, RunOptions(run_dir=folder, resume=True))
+    assert results(folder) == results(whole)
+    for name in NAMES:
+        a, b = (Samples.load(f / "samples" / f"{name}.npz").images for f in (whole, folder))
+        assert torch.equal(a, b)
+
+
+def test_deleted_samples_are_drawn_anew(whole, tmp_path):
+    folder = tmp_path / "lost"
+    shutil.copytree(whole, folder)
+    lost = folder / "samples" / f"{NAMES[0]}.npz"
+    before = Samples.load(lost).images
+    lost.unlink()
+    generate_hvae(TINY, RunOptions(run_dir=folder, resume=True))
+    assert torch.equal(Samples.load(lost).images, before)
+
+
+def test_another_blur_is_another_run(whole):
+    other = replace(TINY, sizes=replace(TINY.sizes, sigma_max=6.0))
+    with pytest.raises(ConfigMismatchError, match="sigma_max"):
+        generate_hvae(other, RunOptions(run_dir=whole, resume=True))
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"arms": ("heat", "learnt")}, "did you mean 'learned'"),
+        ({"arms": ()}, "arms must name at least one"),
+        ({"seeds": (0, 0)}, "seeds must not repeat"),
+        ({"data": "digit"}, "did you mean 'digits'"),
+    ],
+)
+def test_settings_that_do_not_go_together_are_refused(changes, said):
+    with pytest.raises(ValueError, match=said):
+        HvaeSettings(**changes)
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"num_levels": 1}, "num_levels must be at least 2"),
+        ({"sigma_max": 0.5}, "sigma_max must be finite and above sigma_min=0.5"),
+        ({"noise_std": 0.0}, "noise_std must be positive"),
+    ],
+)
+def test_sizes_out_of_range_are_refused(values, said):
+    with pytest.raises(ValueError, match=said):
+        HvaeSizes(**values)
+
+
+def test_a_size_that_the_unet_cannot_halve_is_refused_before_anything_is_written(tmp_path):
+    unet = replace(TINY.unet, channel_multipliers=(1, 1, 1, 1, 1))
+    with pytest.raises(ValueError, match="image_size must be a multiple of 16"):
+        generate_hvae(replace(TINY, unet=unet), RunOptions(run_dir=tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
+
+
+def test_one_models_settings_survive_json():
+    one = TINY.one_model("learned", 3)
+    assert (one.arm, one.seed, one.sizes) == ("learned", 3, TINY.sizes)
+    assert OneHvaeSettings.from_dict(one.to_dict()) == one
