@@ -302,6 +302,9 @@ def test_frames_with_noise_go_beyond_the_range_of_images(monkeypatch, models):
     drawn = model.sample(2, num_steps=5, generator=seeded(0))
     expected = torch.tensor([1.5, 2.5, 3.0, 1.0], dtype=torch.float64)
     torch.testing.assert_close(drawn.mean((0, 2, 3, 4)), expected, rtol=0, atol=1e-6)
+    for frame in (2, 3):
+        predicted = model.predict_frames(drawn, frame, num_samples=1, num_steps=5)
+        assert float(predicted.mean()) == pytest.approx(float(expected[frame]), abs=1e-6)
 
 
 @pytest.mark.parametrize(
