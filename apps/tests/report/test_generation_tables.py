@@ -79,9 +79,12 @@ def test_blur_has_a_row_of_its_own_and_matched_noise_none(write_diffusion):
 @pytest.mark.parametrize(("fd_name", "mark"), [("FID", "▼"), ("FD(classifier)", "")])
 def test_only_fid_is_marked_against_the_thesis(write_diffusion, fd_name, mark):
     numbers = {"4-frame-high-order": 60.0}
-    folder = write_diffusion("a", numbers, recipe="table-5.3-cifar10", fd_name=fd_name)
+    recipe = "table-5.3-cifar10"
+    folder = write_diffusion("a", numbers, recipe=recipe, fd_name=fd_name, size=32)
     cell = compared("5.3", folder).groups[0].rows[1].cells[1]
     assert (cell.ours.mean, cell.mark) == (60.5, mark)
+    smaller = write_diffusion("b", numbers, recipe=recipe, fd_name=fd_name, size=16)
+    assert compared("5.3", smaller).groups[0].rows[1].cells[1].mark == ""
     note = "distances are FID;" if fd_name == "FID" else "distances are FD(classifier), not FID;"
     assert note in text_of("5.3", folder)
 

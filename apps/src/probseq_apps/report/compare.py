@@ -7,6 +7,7 @@ from typing import Literal, NamedTuple
 from probseq_apps.report.difference import differs
 from probseq_apps.report.labels import Direction, direction_of
 from probseq_apps.report.measured import GENERATIONS, SECONDS_PER_EPOCH, MeasuredRun
+from probseq_apps.report.measured_generation import SIDES
 from probseq_apps.report.papers import Column, PaperTable, TableRow, Value, load_table
 from probseq_apps.report.ranks import average_ranks
 from probseq_apps.report.summary import Summary, summarise
@@ -148,7 +149,7 @@ def _cell(
         if found is not None:
             source, values = found
             ours = summarise([v if v is None else v * column.scale for v in values])
-            mark = "" if others else _mark(source, value, ours)
+            mark = _mark(source, value, ours) if _same_images(column, run) else ""
             return Cell(value, ours, (run,), source, mark)
     return Cell(value)
 
@@ -158,6 +159,14 @@ def _fits(table: PaperTable, column: Column, row: TableRow, run: MeasuredRun) ->
         return False
     conditions = (*column.where.items(), *row.where.items())
     return all(run.setting(path) in allowed for path, allowed in conditions)
+
+
+def _same_images(column: Column, run: MeasuredRun) -> bool:
+    """Whether numbers of generated images are of those of the paper, and of their size."""
+    if run.experiment not in GENERATIONS:
+        return True
+    side = SIDES.get(column.data)
+    return run.data == column.data and side in (None, run.facts["image_size"])
 
 
 def _mark(source: str, value: Value, ours: Summary) -> Mark:

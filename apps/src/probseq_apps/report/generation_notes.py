@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from probseq_apps.report.compare import Comparison
 from probseq_apps.report.measured import MeasuredRun
-from probseq_apps.report.measured_generation import DIFFUSION, GENERATE, HVAE
+from probseq_apps.report.measured_generation import DIFFUSION, GENERATE, HVAE, SIDES
 
 # What a table's numbers are made with, as one types it.
 COMMANDS: Mapping[str, str] = {
@@ -12,8 +12,6 @@ COMMANDS: Mapping[str, str] = {
     DIFFUSION: "probseq generate diffusion",
     HVAE: "probseq generate hvae",
 }
-# Sides of the images that the thesis gives.
-_SIZES: Mapping[str, int] = {"cifar10": 32, "celeba": 64}
 
 
 def generation_parts(run: MeasuredRun, comparison: Comparison) -> list[str]:
@@ -28,7 +26,7 @@ def generation_parts(run: MeasuredRun, comparison: Comparison) -> list[str]:
     # Where its images are none of the thesis', it stands in for those of the first data set.
     instead = run.data if run.data in table.data else table.data[0]
     size, channels = run.facts["image_size"], run.facts["channels"]
-    theirs = _SIZES.get(instead)
+    theirs = SIDES.get(instead)
     side = f" (thesis: 3x{theirs}x{theirs})" if theirs not in (None, size) else ""
     parts.append(f"images of {channels}x{size}x{size}{side}")
     features = ", ".join(run.facts["features"])
