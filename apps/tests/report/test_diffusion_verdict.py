@@ -176,7 +176,15 @@ def test_exact_errors_tell_how_much_there_was_to_gain(with_errors):
     assert "first-order 1.10, high-order 1.05, matched 0.95" in note
     assert "10.0% below those of first-order when exact and 14.1% below in models" in note
     assert "5.3% below those of matched when exact and 5.0% above in models" in note
+    assert "remark 5.4.2" not in note
     assert exact_notes(frame_arms(with_errors({FIRST: 22.0, HIGH: 18.9}))) == []
+
+
+@pytest.mark.parametrize("far", [FIRST, HIGH])
+def test_models_far_above_the_exact_errors_are_no_test_of_the_theorem(with_errors, far):
+    numbers = {FIRST: 20.5, HIGH: 18.5} | {far: 50.0}
+    (note,) = exact_notes(frame_arms(with_errors(numbers, exact={FIRST: 20.0, HIGH: 18.0})))
+    assert "remark 5.4.2" in note
 
 
 def test_an_arm_of_another_comparison_is_refused(diffusion_result):

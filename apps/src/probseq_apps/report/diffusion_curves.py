@@ -19,6 +19,8 @@ _TITLE = (
 )
 # Error bars of arms at the same frame stand so far apart.
 _APART = 0.07
+# Larger ratios of the largest to the smallest are shown on a logarithmic axis.
+_WIDE = 10.0
 _HOLLOW: dict[str, Any] = {"linestyle": "--", "markerfacecolor": "white"}
 
 
@@ -51,8 +53,12 @@ def save_frame_errors(results: Sequence[Result], file: Path) -> list[Path]:
             _draw_ratios(right, arm, offset, style)
         log_axis(left, _positive(own))
         right.axhline(1.0, color=GUIDE, linewidth=0.9, linestyle=":")
+        ratios = _ratios(own)
+        # Models that are hardly trained are far from exact, each frame by another factor.
+        if ratios.min() > 0.0 and ratios.max() > _WIDE * ratios.min():
+            log_axis(right, ratios)
         _finish(left, own, f"Error, T = {frames}", "Squared error per pixel ($10^{-3}$)")
-        _finish(right, own, f"Error of the model / exact, T = {frames}", "Ratio (no unit)")
+        _finish(right, own, f"Error of the model / exact, T = {frames}", "Times the exact error")
     handles = [
         Line2D((), (), label=name, markersize=5, linewidth=1.4, **line_style(place))
         for place, name in enumerate(names)
@@ -97,6 +103,18 @@ def _errorbars(
     axes: Axes, x: np.ndarray, y: np.ndarray, errors: np.ndarray, style: dict[str, Any]
 ) -> None:
     axes.errorbar(x, y, yerr=errors, markersize=5, linewidth=1.4, capsize=2.5, **style)
+
+
+def _ratios(arms: Sequence[Arm]) -> np.ndarray:
+    """All means that the right panel shows, and 1."""
+    found = [1.0]
+    for arm in arms:
+        for frame in frames_of(arm):
+            model = arm.group.summary(("model", str(frame))).mean
+            exact = arm.group.summary(("exact", str(frame))).mean
+            if model is not None and exact:
+                found.append(model / exact)
+    return np.array(found)
 
 
 def _positive(arms: Sequence[Arm]) -> np.ndarray:

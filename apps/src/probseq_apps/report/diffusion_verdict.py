@@ -32,6 +32,8 @@ State = Literal[
     "survives", "fails matched", "no matched", "no gain", "worse", "undecided", "no comparison"
 ]
 
+# Models whose errors are more than so many times the exact ones are no test of the theorem.
+_FAR = 2.0
 _SHORT: dict[str | None, str] = {
     "first-order-noise": "first-order",
     "high-order-noise": "high-order",
@@ -147,6 +149,13 @@ def exact_notes(errors: Sequence[Arm]) -> list[str]:
                 for kind, (model, exact) in known.items()
             ]
             note += f" Errors of high-order are {', '.join(falls)}."
+        if any(
+            model > _FAR * exact for model, exact in [*known.values(), *([high] if high else [])]
+        ):
+            note += (
+                " Models so far above the exact errors are not the best predictors that the "
+                "theorem supposes (remark 5.4.2): their differences say little about it."
+            )
         notes.append(note)
     return notes
 
