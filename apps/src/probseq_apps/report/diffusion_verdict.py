@@ -116,7 +116,7 @@ def order_verdicts(arms: Sequence[Arm], measure: Measure) -> list[Verdict]:
         high = _measured(of_kind(arms, frames, "high-order-noise"), measure)
         first = _measured(of_kind(arms, frames, "first-order-noise"), measure)
         matched = _measured(of_kind(arms, frames, "matched-noise"), measure)
-        if high is not None and not first is matched is None:
+        if high is not None and (first is not None or matched is not None):
             found.append(_order_verdict(measure, digits, frames, high, first, matched))
     return found
 
@@ -141,6 +141,7 @@ def exact_notes(errors: Sequence[Arm]) -> list[str]:
             f"Intermediate frames, T = {frames}: errors of models are multiples of the exact ones "
             f"of Gaussian images with the data's covariance, {', '.join(told)}."
         )
+        far = any(model > _FAR * exact for model, exact in known.values())
         high = known.pop("high-order-noise", None)
         if high is not None and known:
             falls = [
@@ -149,9 +150,7 @@ def exact_notes(errors: Sequence[Arm]) -> list[str]:
                 for kind, (model, exact) in known.items()
             ]
             note += f" Errors of high-order are {', '.join(falls)}."
-        if any(
-            model > _FAR * exact for model, exact in [*known.values(), *([high] if high else [])]
-        ):
+        if far:
             note += (
                 " Models so far above the exact errors are not the best predictors that the "
                 "theorem supposes (remark 5.4.2): their differences say little about it."
