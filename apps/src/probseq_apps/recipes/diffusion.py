@@ -14,6 +14,7 @@ from probseq_apps.experiments.diffusion_groups import (
     DiffusionEvaluationSettings,
     DiffusionSampling,
     DiffusionTraining,
+    ProcessSettings,
     UNetSettings,
 )
 from probseq_apps.experiments.diffusion_settings import DiffusionSettings
@@ -24,7 +25,11 @@ _FOUR_FRAMES = ("4-frame-first-order", "4-frame-high-order")
 
 
 def digits_diffusion() -> DiffusionSettings:
-    """The default: 8x8 digits enlarged to 16x16."""
+    """The default: 8x8 digits enlarged to 16x16.
+
+    Noise grows by the cosine schedule: so small images are nothing but noise for long stretches of
+    the linear one.
+    """
     return DiffusionSettings(
         unet=UNetSettings(
             base_channels=16,
@@ -33,6 +38,7 @@ def digits_diffusion() -> DiffusionSettings:
             attention_sizes=(4,),
             num_groups=8,
         ),
+        process=ProcessSettings(schedule="cosine"),
         training=DiffusionTraining(
             steps=600,
             batch_size=16,
