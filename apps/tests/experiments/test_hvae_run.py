@@ -95,6 +95,13 @@ def test_results_hold_all_that_reports_take(whole):
     assert found[NAMES[1]]["parameters"] == 2 * found[NAMES[0]]["parameters"]
 
 
+def test_each_encoder_has_its_own_noise(whole):
+    for arm, noise in (("heat", 0.02), ("learned", 0.3)):
+        assert results(whole)[f"{arm}-seed0"]["noise_std"] == noise
+        hvae, _ = open_hvae(whole / "models" / f"{arm}-seed0", device=CPU)
+        assert hvae.config.noise_std == noise
+
+
 def test_films_lead_from_the_last_latent_frame_to_the_sample(whole, digits):
     for name in NAMES:
         samples = Samples.load(whole / "samples" / f"{name}.npz")
@@ -218,6 +225,7 @@ def test_settings_that_do_not_go_together_are_refused(changes, said):
         ({"num_levels": 1}, "num_levels must be at least 2"),
         ({"sigma_max": 0.5}, "sigma_max must be finite and above sigma_min=0.5"),
         ({"noise_std": 0.0}, "noise_std must be positive"),
+        ({"learned_noise_std": 0.0}, "learned_noise_std must be positive"),
     ],
 )
 def test_sizes_out_of_range_are_refused(values, said):

@@ -79,7 +79,11 @@ def build_hvae(settings: OneHvaeSettings, data: GenerationData) -> HVAE:
         ValueError: the settings don't fit the images.
     """
     unet = unet_config(settings.unet, data)
-    config = HVAEConfig(**asdict(unet), **asdict(settings.sizes))
+    sizes = asdict(settings.sizes)
+    learned_noise_std = sizes.pop("learned_noise_std")
+    if settings.arm == "learned":
+        sizes["noise_std"] = learned_noise_std
+    config = HVAEConfig(**asdict(unet), **sizes)
     with fork_random(torch.device("cpu")):
         torch.manual_seed(derive_seed(settings.seed, "weights"))
         return _CLASSES[settings.arm](config)

@@ -135,6 +135,7 @@ class HvaeComparison:
             "arm": job.arm,
             "seed": job.seed,
             "levels": levels,
+            "noise_std": hvae.config.noise_std,
             "parameters": sum(p.numel() for p in hvae.parameters()),
             "steps": trained.steps,
             "training_seconds": trained.seconds,

@@ -36,7 +36,10 @@ class HvaeSizes:
     sigma_max: float = 20.0
     """heat: blur of the last latent frame, in pixels."""
     noise_std: float = 0.02
-    """Standard deviation of the encoder's noise, for images in -1..1."""
+    """heat: standard deviation of the encoder's noise, for images in -1..1."""
+    learned_noise_std: float = 0.3
+    """learned: the same. With 0.02 the encoder copies the image, and what is drawn is noise: the
+    prior then asks for frames that the decoder has never seen."""
     delta_factor: float = 1.25
     """Standard deviation of the noise in sampling, as a multiple of the encoder's."""
 
@@ -47,7 +50,7 @@ class HvaeSizes:
             ValueError: names the setting.
         """
         at_least("num_levels", self.num_levels, 2)
-        for name in ("sigma_min", "noise_std", "delta_factor"):
+        for name in ("sigma_min", "noise_std", "learned_noise_std", "delta_factor"):
             positive(name, getattr(self, name))
         if not self.sigma_min < self.sigma_max < float("inf"):
             raise ValueError(

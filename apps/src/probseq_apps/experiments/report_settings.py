@@ -18,8 +18,8 @@ class ReportSettings:
         arg(metavar="[RUN_FOLDER ...]", help="Run folders, or folders of them; none: runs/."),
     ] = ()
     table: Annotated[str | None, arg(metavar="NAME")] = None
-    """Name of the table: 3.2, 4.1, 5.1 to 5.5, B.1 and B.4 to B.32 are the thesis', cgpt:I to cgpt:V
-    those of CGPT's paper, kep:1 to kep:9 those of KEP-SVGP's."""
+    """Name of the table: 3.2, 4.1, 5.1 to 5.5, B.1 and B.4 to B.32 are the thesis', cgpt:I to
+    cgpt:V those of CGPT's paper, kep:1 to kep:9 those of KEP-SVGP's."""
     show_list: Annotated[bool, arg(name="list")] = False
     """List the tables."""
     output_dir: Path = Path("paper-tables")

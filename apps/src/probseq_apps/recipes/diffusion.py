@@ -40,8 +40,8 @@ def digits_diffusion() -> DiffusionSettings:
         ),
         process=ProcessSettings(schedule="cosine"),
         training=DiffusionTraining(
-            steps=600,
-            batch_size=16,
+            steps=800,
+            batch_size=12,
             learning_rate=2e-3,
             decay="cosine",
             warmup_steps=50,

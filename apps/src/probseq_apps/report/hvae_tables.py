@@ -7,13 +7,14 @@ from probseq_apps.report.arm_tables import Fact, Table, arm_table
 
 LEGEND = (
     "mean ± standard error over the seeds; n: how many seeds. heat: the encoder blurs and is not "
-    "trained; learned: the encoder is trained, too; the decoder is the same. IS and FID: inception "
-    "score and Fréchet distance by Inception's features; IS(NAME) and FD(NAME): by other features, "
-    "a classifier's being one for all arms and seeds. The score is a mean over the splits, and "
-    "FD is from the training images; a row of real images has those of the test part. Both depend "
-    "on the number of samples. Bound: negative evidence lower bound in nats per dimension, mean "
-    "over the test images; that of heat lacks its prior's constant, so that the two arms' don't "
-    "compare. — not defined, or not measured."
+    "trained; learned: the encoder is trained, too; the decoder is the same. Noise: standard "
+    "deviation of the encoder's, for images in -1..1. IS and FID: inception score and Fréchet "
+    "distance by Inception's features; IS(NAME) and FD(NAME): by other features, a classifier's "
+    "being one for all arms and seeds. The score is a mean over the splits, and FD is from the "
+    "training images; a row of real images has those of the test part. Both depend on the number "
+    "of samples. Bound: negative evidence lower bound in nats per dimension, mean over the test "
+    "images; that of heat lacks its prior's constant, and densities differ with the noise, so that "
+    "the two arms' don't compare. — not defined, or not measured."
 )
 BOUND = Measure("bound (nats/dim)", "", "lower", ("bound",))
 
@@ -29,6 +30,7 @@ def hvae_table(results: Sequence[Result], real: Result) -> Table:
         "samples": lambda arm: arm.fact("generation", "num_samples"),
         "splits": lambda arm: arm.fact("generation", "is_splits"),
         "levels": lambda arm: arm.fact("levels"),
+        "noise": lambda arm: arm.fact("noise_std"),
         "parameters": lambda arm: arm.fact("parameters"),
         "steps": lambda arm: arm.fact("steps"),
         "evaluations": lambda arm: arm.fact("generation", "evaluations"),
