@@ -82,7 +82,7 @@ class Bench:
     """Time the methods beside plain softmax attention: speed, and memory kept for training.
 
     `probseq bench online` times online Gaussian processes, `probseq bench generate` pseudo videos,
-    tokenizers and priors; each has options of its own.
+    tokenizers, priors and UNets; each has options of its own.
     """
 
     subject: Annotated[Positional[Literal["attention"]], arg(help="What to time.")]
@@ -122,7 +122,7 @@ class BenchOnline:
 
 @dataclass(frozen=True, kw_only=True)
 class BenchGenerate:
-    """Time pseudo videos, tokenizers, priors and the Fréchet distance."""
+    """Time pseudo videos, tokenizers, priors, UNets and the Fréchet distance."""
 
     settings: Annotated[BenchGenerateSettings, arg(name="")] = field(
         default_factory=BenchGenerateSettings

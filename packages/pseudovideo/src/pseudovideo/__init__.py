@@ -2,12 +2,24 @@
 
 An image becomes a video (`pseudo_videos`), a tokenizer turns videos into grids of tokens (`VQVAE`,
 `CViViT`), and a prior learns the grids (`AutoregressivePrior`, `MaskedPrior`) and draws new ones.
+Without tokens, `ImageDiffusion` draws images, `VideoDiffusion` pseudo videos frame after frame, and
+the HVAEs images through latent frames that are blurred (`HeatHVAE`) or learned
+(`LearnedEncoderHVAE`).
 """
 
 from importlib.metadata import version
 
 from pseudovideo.corruptions import PseudoVideoConfig, pseudo_videos
+from pseudovideo.diffusion import (
+    DiffusionObjective,
+    ImageDiffusion,
+    ImageDiffusionConfig,
+    VideoDiffusion,
+    VideoDiffusionConfig,
+    load_diffusion,
+)
 from pseudovideo.grid import TokenGrid
+from pseudovideo.hvae import HeatHVAE, HVAEConfig, LearnedEncoderHVAE, load_hvae
 from pseudovideo.priors import (
     AutoregressiveConfig,
     AutoregressivePrior,
@@ -30,6 +42,12 @@ __all__ = [
     "AutoregressiveConfig",
     "AutoregressivePrior",
     "CViViT",
+    "DiffusionObjective",
+    "HVAEConfig",
+    "HeatHVAE",
+    "ImageDiffusion",
+    "ImageDiffusionConfig",
+    "LearnedEncoderHVAE",
     "MaskedConfig",
     "MaskedPrior",
     "ObjectiveConfig",
@@ -39,8 +57,12 @@ __all__ = [
     "TokenGrid",
     "TokenizerConfig",
     "TokenizerObjective",
+    "VideoDiffusion",
+    "VideoDiffusionConfig",
     "__version__",
     "build_tokenizer",
+    "load_diffusion",
+    "load_hvae",
     "load_tokenizer",
     "pseudo_videos",
     "write_token_cache",
