@@ -184,7 +184,25 @@ def test_a_file_with_code_or_with_no_tensors_is_refused_and_nothing_in_it_runs(w
     assert ("setattr" in str(refused.value)) == (writer in ("torch", "pickle"))
 
 
-@pytest.mark.parametrize("weights", [[torch.ones(1)], {"model": {"a": torch.ones(1)}}])
-def test_tensors_that_have_no_names_are_refused(weights, saved):
-    with pytest.raises(ValueError, match=r"must hold tensors by their names, got (list|dict)"):
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        ([torch.ones(1)], "must hold tensors by their names, got a list"),
+        (
+            {"state_dict": {"a": torch.ones(1)}, "step": 3},
+            "got a value of type dict under 'state_dict': save that part alone",
+        ),
+        ({"step": 3}, "must hold tensors by their names, got a value of type int under 'step'"),
+    ],
+)
+def test_tensors_that_have_no_names_are_refused(weights, message, saved):
+    with pytest.raises(ValueError, match=message):
+        load_improved_ddpm(saved(weights), CONFIG)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_weights_that_are_no_numbers_are_refused(value, saved):
+    weights = theirs().state_dict()
+    weights["middle_block.0.in_layers.2.bias"][3] = value
+    with pytest.raises(ValueError, match=r"middle_block.0.in_layers.2.bias of finite numbers"):
         load_improved_ddpm(saved(weights), CONFIG)

@@ -49,7 +49,8 @@ def load_improved_ddpm(path: Path | str, config: ImageDiffusionConfig) -> ImageD
     """An image model with weights that improved DDPM's code saved.
 
     The weights do not tell everything: the number of heads (4 in all published image models), the
-    dropout, the schedule and the number of steps are believed as `config` says. Models without
+    groups of the normalisations (32 in all), the dropout, the schedule and the number of steps are
+    believed as `config` says. Models without
     learned variances, without scale and shift by the time, or with classes are refused.
 
     Args:
@@ -62,8 +63,8 @@ def load_improved_ddpm(path: Path | str, config: ImageDiffusionConfig) -> ImageD
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: the file is none of tensors, or holds another architecture; the message says
-            which.
+        ValueError: the file is none of finite tensors, or holds another architecture; the message
+            says which.
     """
     path = Path(path)
     weights = _read(path)
@@ -109,10 +110,18 @@ def _read(path: Path) -> dict[str, Tensor]:
             f"{path} must hold tensors and nothing that would have to be run"
             + (f": {reason[1]}" if reason else "")
         ) from error
-    if not isinstance(weights, Mapping) or not all(
-        isinstance(name, str) and isinstance(value, Tensor) for name, value in weights.items()
-    ):
-        raise ValueError(f"{path} must hold tensors by their names, got {type(weights).__name__}")
+    if not isinstance(weights, Mapping):
+        raise ValueError(f"{path} must hold tensors by their names, got a {type(weights).__name__}")
+    for name, value in weights.items():
+        if not (isinstance(name, str) and isinstance(value, Tensor)):
+            # Checkpoints of other trainers hold more than the weights.
+            advice = ": save that part alone" if isinstance(value, Mapping) else ""
+            raise ValueError(
+                f"{path} must hold tensors by their names, got a value of type "
+                f"{type(value).__name__} under {name!r}{advice}"
+            )
+        if not bool(value.isfinite().all()):
+            raise ValueError(f"{path} must hold {name} of finite numbers, got NaN or infinity")
     return dict(weights)
 
 
