@@ -44,7 +44,8 @@ class ImportanceTimes(nn.Module):
 
     The mean is over the last losses of each step; until every step has that many, and after a loss
     that is not finite, all steps are alike. The state is in buffers and comes back with them. In
-    distributed training each process goes by its own losses.
+    distributed training all go by the losses of process 0, whose buffers
+    `DistributedDataParallel` hands to the others before each step; improved DDPM gathers all.
 
     Args:
         num_steps: S.
