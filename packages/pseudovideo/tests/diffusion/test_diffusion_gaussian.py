@@ -94,7 +94,7 @@ def test_a_step_with_learned_variance_is_diffusers(diffusion, t, clip):
     x_t, output = normal(2, 3, 4, 4), 0.5 * normal(2, 6, 4, 4, seed=1)
     expected = scheduler.step(output, t, x_t, generator=torch.Generator().manual_seed(7))
     noise = normal(2, 3, 4, 4, seed=7)
-    found = diffusion.step(output, x_t, t, noise, clip=clip)
+    found = diffusion.step(output, x_t, t, noise, limit=1.0 if clip else None)
     torch.testing.assert_close(found, expected.prev_sample, rtol=1e-9, atol=1e-9)
 
 
@@ -128,7 +128,7 @@ def test_a_ddim_step_is_diffusers(diffusion, place, eta, clip):
         use_clipped_model_output=clip,
         variance_noise=noise,
     ).prev_sample
-    found = spaced.ddim_step(output, x_t, place, noise, eta=eta, clip=clip)
+    found = spaced.ddim_step(output, x_t, place, noise, eta=eta, limit=1.0 if clip else None)
     torch.testing.assert_close(found, expected, rtol=1e-8, atol=1e-8)
 
 
@@ -158,7 +158,7 @@ def test_the_variance_lies_between_the_posteriors_and_beta(diffusion):
 
 def test_predicted_images_are_clipped_only_when_asked(diffusion):
     x_t, output = 3 * normal(2, 1, 4, 4), normal(2, 2, 4, 4, seed=1)
-    free = diffusion.reverse(output, x_t, 200, clip=False)
+    free = diffusion.reverse(output, x_t, 200, limit=None)
     clipped = diffusion.reverse(output, x_t, 200)
     assert free.x0.abs().max() > 1
     assert torch.equal(clipped.x0, free.x0.clamp(-1, 1))
@@ -265,7 +265,7 @@ def test_the_exact_network_of_the_tests_reverses_the_chain():
     for t in range(1, 40):
         times = diffusion.model_times(torch.tensor([t]))
         at_zero, at_one = (
-            diffusion.reverse(network(x, times), x, t, clip=False) for x in (zero, one)
+            diffusion.reverse(network(x, times), x, t, limit=None) for x in (zero, one)
         )
         offset, slope = float(at_zero.mean), float(at_one.mean - at_zero.mean)
         kept, before = diffusion.alpha_bars[t], diffusion.alpha_bars[t - 1]
@@ -319,3 +319,13 @@ def test_processes_that_are_none_are_refused():
 def test_respacing_that_leaves_no_process_is_refused(spec, message):
     with pytest.raises(ValueError, match=message):
         GaussianDiffusion.make(1000, "linear").respaced(spec)
+
+
+def test_a_process_first_used_in_inference_mode_serves_to_train():
+    diffusion = GaussianDiffusion.make(20, "cosine")
+    images = torch.zeros(1, 1, 2, 2)
+    with torch.inference_mode():
+        diffusion.add_noise(images, images, 3)
+    leaf = images.clone().requires_grad_()
+    diffusion.add_noise(leaf, images, 3).sum().backward()
+    assert float(leaf.grad.mean()) == pytest.approx(float(diffusion.alpha_bars[3]) ** 0.5)

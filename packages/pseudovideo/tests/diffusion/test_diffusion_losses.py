@@ -42,14 +42,14 @@ def test_the_loss_is_the_squared_error_and_4_bounds_for_4000_steps(case):
         pairs = zip(output[entry, :3].flatten(), noise[entry].flatten(), strict=True)
         squares = [(a.item() - b.item()) ** 2 for a, b in pairs]
         assert losses.mse[entry].item() == pytest.approx(sum(squares) / len(squares))
-    terms = vlb_terms(diffusion, output, x0, x_t, t, clip=False)
+    terms = vlb_terms(diffusion, output, x0, x_t, t, limit=None)
     torch.testing.assert_close(losses.vlb, terms)
     torch.testing.assert_close(losses.loss, losses.mse + 4 * losses.vlb)
 
 
 def test_the_images_are_not_clipped_in_training(case):
     diffusion, output, x0, x_t, _, t = case
-    clipped = vlb_terms(diffusion, output, x0, x_t, t, clip=True)
+    clipped = vlb_terms(diffusion, output, x0, x_t, t, limit=1.0)
     assert not torch.allclose(clipped, hybrid_losses(*case).vlb)
 
 
@@ -93,7 +93,7 @@ def test_the_bound_is_least_at_the_best_variance():
     x_t = diffusion.add_noise(x0, noise, steps)
     eps = noise + 0.3 * error
     # Where the predicted mean lies does not depend on the place of the variance.
-    predicted = diffusion.reverse(torch.cat((eps, eps), dim=1), x_t, steps, clip=False).mean
+    predicted = diffusion.reverse(torch.cat((eps, eps), dim=1), x_t, steps, limit=None).mean
     mean, least = diffusion.posterior(x0, x_t, steps)
     least, most = least.flatten()[0], diffusion.betas[t].log()
     best = (least.exp() + (predicted - mean).square().mean()).log()

@@ -3,7 +3,9 @@
 from fractions import Fraction
 from itertools import pairwise
 
+import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -45,6 +47,11 @@ def test_sections_share_out_what_is_left_over_from_the_front():
     assert spaced_steps(11, [1, 1, 1]) == (0, 4, 8)
 
 
+def test_whole_numbers_of_other_kinds_serve():
+    assert spaced_steps(10, np.int64(4)) == spaced_steps(10, torch.tensor(4)) == (0, 3, 6, 9)
+    assert spaced_steps(10, np.array([2, 3]).tolist()) == spaced_steps(10, (np.int32(2), 3))
+
+
 def test_ddim_steps_have_an_even_stride_from_the_first_on():
     assert spaced_steps(1000, "ddim25") == tuple(range(0, 1000, 40))
     assert spaced_steps(10, "ddim4") == (0, 3, 6, 9)
@@ -62,7 +69,11 @@ def test_ddim_steps_have_an_even_stride_from_the_first_on():
         ("10,0", "at least one step in each section, got '10,0'"),
         (11, "at most 10 steps of a section of 10, got 11"),
         ([6, 1], "at most 5 steps of a section of 5"),
-        ("ten", "whole numbers with commas between or 'ddimN', got 'ten'"),
+        (True, "spec must be whole numbers.* got True"),
+        (2.5, "whole numbers"),
+        ([2, 2.0], "whole numbers"),
+        ([True, 2], "whole numbers"),
+        ("ten", "whole numbers, as a string with commas between, or 'ddimN', got 'ten'"),
         ("", "whole numbers"),
         ("2.5", "whole numbers"),
         ("ddim", "'ddimN' with a whole number N of at least 1, got 'ddim'"),
@@ -71,7 +82,7 @@ def test_ddim_steps_have_an_even_stride_from_the_first_on():
         ("ddim11", "even stride of 10"),
     ],
 )
-def test_what_leaves_no_process_is_refused(spec, message):
+def test_what_leaves_no_process_is_refused(spec, message, plain_calls):
     with pytest.raises(ValueError, match=message):
         spaced_steps(10, spec)
 

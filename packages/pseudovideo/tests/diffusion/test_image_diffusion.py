@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -164,7 +165,7 @@ def test_fewer_steps_are_passes_of_the_network(monkeypatch):
         "forward",
         lambda self, x, times: (calls.append(len(x)), forward(self, x, times))[1],
     )
-    for num_steps, count in ((None, 40), (5, 5), ("ddim20", 20), ((2, 3), 5)):
+    for num_steps, count in ((None, 40), (5, 5), (np.int64(5), 5), ("ddim20", 20), ((2, 3), 5)):
         calls.clear()
         net.sample(3, num_steps=num_steps, batch_size=3)
         assert calls == [3] * count
@@ -227,6 +228,42 @@ def test_losses_are_float32_where_the_network_runs_in_bfloat16():
         drawn = net.sample(1, num_steps=2, generator=seeded())
     assert {part.dtype for part in (*lean, drawn)} == {torch.float32}
     torch.testing.assert_close(lean.loss, exact.loss, rtol=0.05, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "found", "tolerance"),
+    [(torch.bfloat16, torch.float32, 0.05), (torch.float64, torch.float64, 1e-4)],
+)
+def test_models_of_other_precisions_compute_what_one_in_float32_does(dtype, found, tolerance):
+    net, x0, t = randomised(ImageDiffusion(config()), 0), images(2).float(), torch.tensor([1, 4])
+
+    def results():
+        return (
+            net.training_losses(x0, t, generator=seeded()).loss,
+            net.bits_per_dim(x0, generator=seeded()).total,
+            net.sample(2, eta=0.0, num_steps=2, generator=seeded()),
+        )
+
+    expected = results()
+    net.to(dtype)
+    for one, other in zip(results(), expected, strict=True):
+        assert one.dtype == found
+        # Of samples the mean: single pixels of a network without training may jump.
+        one, other = (part if part.ndim == 1 else part.abs().mean() for part in (one, other))
+        torch.testing.assert_close(one.to(other), other, rtol=tolerance, atol=0)
+
+
+def test_samples_and_the_bound_know_no_dropout_and_leave_the_mode_as_it_was():
+    net, x0 = model(dropout=0.5), images(2)
+    expected = net.sample(2, generator=seeded()), net.bits_per_dim(x0, generator=seeded()).total
+    net.train()
+    net.unet.conv_in.eval()
+    found = net.sample(2, generator=seeded()), net.bits_per_dim(x0, generator=seeded()).total
+    assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
+    with pytest.raises(ZeroDivisionError):
+        net.sample(1, progress=lambda count: count / 0)
+    modes = {name for name, module in net.named_modules() if not module.training}
+    assert modes == {"unet.conv_in"}
 
 
 def test_two_digits_are_learned_and_both_are_drawn(digits):
@@ -295,10 +332,15 @@ def test_images_of_another_kind_are_refused(wrong, plain_calls):
         ({"n": 0}, "n must be at least 1, got 0"),
         ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
         ({"eta": 1.5}, r"eta must lie in 0\.\.1, got 1\.5"),
-        ({"num_steps": 0}, "spec must leave at least one step"),
-        ({"num_steps": 7}, "spec must ask for at most 6 steps"),
+        ({"num_steps": 0}, "num_steps must choose from the 6 steps .* got 0: .* at least one step"),
+        ({"num_steps": 7}, "num_steps must choose .* got 7: spec must ask for at most 6 steps"),
+        ({"num_steps": 1}, "num_steps must choose .* got 1: spec must leave at least two steps"),
+        ({"num_steps": True}, "num_steps must choose .* got True: spec must be whole numbers"),
+        ({"num_steps": 2.5}, "num_steps must choose .* got 2.5: spec must be whole numbers"),
+        ({"num_steps": (5.0,)}, r"num_steps must choose .* got \(5.0,\): spec must be whole"),
+        ({"num_steps": "ddim2"}, "got 'ddim2': spec must keep a last step .* take 2 steps"),
     ],
 )
-def test_samples_that_cannot_be_drawn_are_refused(arguments, message):
+def test_samples_that_cannot_be_drawn_are_refused(arguments, message, plain_calls):
     with pytest.raises(ValueError, match=message):
         ImageDiffusion(config()).sample(**{"n": 1} | arguments)

@@ -19,8 +19,14 @@ import torch
 from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
-from pseudovideo.diffusion.respacing import check_timesteps, spaced_steps
-from pseudovideo.diffusion.schedules import ScheduleName, check_betas, cosine_betas, linear_betas
+from pseudovideo.diffusion.respacing import StepChoice, check_timesteps, spaced_steps
+from pseudovideo.diffusion.schedules import (
+    MAX_KEPT,
+    ScheduleName,
+    check_betas,
+    cosine_betas,
+    linear_betas,
+)
 
 Times = Int64[Tensor, " #n"] | Int64[Tensor, ""] | int
 """Steps: one of each entry, or one for all."""
@@ -167,7 +173,7 @@ class GaussianDiffusion:
         x_t: Float[Tensor, "n c h w"],
         t: Times,
         *,
-        clip: bool = True,
+        limit: float | None = 1.0,
     ) -> Reverse:
         """p(x_{t−1} | x_t) of what a network returns.
 
@@ -178,14 +184,14 @@ class GaussianDiffusion:
             output: of the network, with twice the channels of the images.
             x_t: what it was given.
             t: steps.
-            clip: keep the predicted image in −1..1; off in training.
+            limit: keep the predicted image within ±limit; None lets it be, as in training.
 
         Raises:
             ValueError: `output` has another number of channels.
         """
         eps, position = split_output(output, x_t)
         x0 = self.predict_x0(x_t, eps, t)
-        x0 = x0.clamp(-1, 1) if clip else x0
+        x0 = x0 if limit is None else x0.clamp(-limit, limit)
         mean, least = self.posterior(x0, x_t, t)
         share = (position + 1) / 2
         log_variance = share * self._at("most_log_variance", t, x0) + (1 - share) * least
@@ -198,7 +204,7 @@ class GaussianDiffusion:
         t: Times,
         noise: Float[Tensor, "n c h w"] | None = None,
         *,
-        clip: bool = True,
+        limit: float | None = 1.0,
     ) -> Float[Tensor, "n c h w"]:
         """x_{t−1} drawn from `reverse`; its mean at t = 0.
 
@@ -207,9 +213,9 @@ class GaussianDiffusion:
             x_t: what it was given.
             t: steps.
             noise: standard normal; None only where all t are 0.
-            clip: as of `reverse`.
+            limit: as of `reverse`.
         """
-        reverse = self.reverse(output, x_t, t, clip=clip)
+        reverse = self.reverse(output, x_t, t, limit=limit)
         if noise is None:
             return reverse.mean
         # Exactly 0 at step 0, and √variance elsewhere.
@@ -224,7 +230,7 @@ class GaussianDiffusion:
         noise: Float[Tensor, "n c h w"] | None = None,
         *,
         eta: float,
-        clip: bool = True,
+        limit: float | None = 1.0,
     ) -> Float[Tensor, "n c h w"]:
         r"""x_{t−1} = √ᾱ' x_0 + √(1−ᾱ'−σ²) ε + σ·noise with σ² = η²β(1−ᾱ')/(1−ᾱ).
 
@@ -237,7 +243,7 @@ class GaussianDiffusion:
             t: steps.
             noise: standard normal; None only where `eta` or all t are 0.
             eta: η in 0..1: 0 draws nothing, 1 has the posterior's variance.
-            clip: as of `reverse`.
+            limit: as of `reverse`.
 
         Raises:
             ValueError: `eta` is outside 0..1.
@@ -246,8 +252,8 @@ class GaussianDiffusion:
             raise ValueError(f"eta must lie in 0..1, got {eta}")
         eps, _ = split_output(output, x_t)
         x0 = self.predict_x0(x_t, eps, t)
-        if clip:
-            x0 = x0.clamp(-1, 1)
+        if limit is not None:
+            x0 = x0.clamp(-limit, limit)
             eps = self.predict_noise(x_t, x0, t)
         variance = eta**2 * self._at("variance", t, x_t)
         # Rounding may leave −10⁻¹⁷.
@@ -255,21 +261,35 @@ class GaussianDiffusion:
         mean = self._at("signal_before", t, x_t) * x0 + left.sqrt() * eps
         return mean if noise is None else mean + variance.sqrt() * noise
 
-    def respaced(self, spec: int | str | Sequence[int]) -> "GaussianDiffusion":
+    def respaced(self, spec: StepChoice) -> "GaussianDiffusion":
         """The process that takes some of the steps only, with the same ᾱ at each of them.
+
+        The last step that is kept must leave at most 1% of the image's variance, as sampling starts
+        from pure noise. A number of steps always keeps the last one; "ddimN" keeps an earlier one,
+        which is too early where N is small: "ddim10" of 1,000 cosine steps ends at step 900.
 
         Args:
             spec: a number of even steps, "ddimN", or a number for each of several sections, see
                 `spaced_steps`.
 
         Raises:
-            ValueError: `spec` is no choice of steps, or leaves a process that is none.
+            ValueError: `spec` is no choice of steps, or leaves a process that is none: a single
+                step, or a last one that is no pure noise.
         """
         steps = spaced_steps(self.num_steps, spec)
         if len(steps) == self.num_steps:
             # The very same: quotients of products would differ in the last digit.
             return self
+        if len(steps) < 2:
+            raise ValueError(f"spec must leave at least two steps, got {spec!r}")
         kept = self.alpha_bars[list(steps)]
+        if kept[-1] > MAX_KEPT:
+            raise ValueError(
+                f"spec must keep a last step that leaves at most {MAX_KEPT} of the image's "
+                f"variance, as sampling starts from pure noise, got {spec!r}, whose last step "
+                f"{steps[-1]} leaves {float(kept[-1]):.3g}: take {len(steps)} steps without "
+                "'ddim', which keep the very last one, or more of them"
+            )
         before = torch.cat((kept.new_ones(1), kept[:-1]))
         return GaussianDiffusion(
             1 - kept / before,
@@ -286,7 +306,9 @@ class GaussianDiffusion:
     def _cached(self, name: str, table: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:
         key = name, device, dtype
         if key not in self._moved:
-            self._moved[key] = table.to(dtype).to(device)
+            # What is made in inference mode could not be used in training later.
+            with torch.inference_mode(False):
+                self._moved[key] = table.to(device, dtype, copy=True)
         return self._moved[key]
 
 

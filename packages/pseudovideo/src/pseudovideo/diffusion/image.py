@@ -1,6 +1,6 @@
 """Improved DDPM: a diffusion model of images (Nichol & Dhariwal 2021), the arm with one frame."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -11,9 +11,18 @@ from torch import Tensor
 from pseudovideo.diffusion.gaussian import GaussianDiffusion
 from pseudovideo.diffusion.likelihood import BitsPerDim, bits_per_dim
 from pseudovideo.diffusion.losses import HybridLosses, hybrid_losses
-from pseudovideo.diffusion.sampling import denoise, draw_noise, draw_seed, noise_like
+from pseudovideo.diffusion.respacing import StepChoice
+from pseudovideo.diffusion.sampling import (
+    at_least_float32,
+    denoise,
+    draw_noise,
+    draw_seed,
+    noise_like,
+    sampling_process,
+)
 from pseudovideo.diffusion.schedules import ScheduleName
 from pseudovideo.diffusion.unet import UNetConfig, build_unet, walk
+from pseudovideo.evaluation import evaluation
 from pseudovideo.pretrained import Pretrained
 
 
@@ -104,18 +113,19 @@ class ImageDiffusion(Pretrained):
         self,
         n: int,
         *,
-        num_steps: int | str | Sequence[int] | None = None,
+        num_steps: StepChoice | None = None,
         eta: float | None = None,
         generator: torch.Generator | None = None,
         batch_size: int = 64,
         progress: Callable[[int], object] | None = None,
         watch: Callable[[int, Tensor], None] | None = None,
     ) -> Float[Tensor, "n c h w"]:
-        """Draw images, from pure noise through the steps of the process.
+        """Draw images in eval mode, from pure noise through the steps of the process.
 
         Args:
             n: number of images.
-            num_steps: steps to take, see `GaussianDiffusion.respaced`; None takes all.
+            num_steps: steps to take, 2 at least, see `GaussianDiffusion.respaced` (also for why
+                "ddimN" is refused where N is small); None takes all.
             eta: None draws from the model's Gaussians; a number in 0..1 is η of DDIM.
             generator: draws the one seed that all noise follows from. Each sample has noise of
                 its own: it depends neither on `batch_size` nor, but for round-off, on the others.
@@ -125,28 +135,24 @@ class ImageDiffusion(Pretrained):
                 step t with t and what it came to; with 0 and the images at last.
 
         Returns:
-            In −1..1, on the model's device.
+            In −1..1, on the model's device and in its precision, at least float32.
 
         Raises:
-            ValueError: `n` or `batch_size` is below 1, `num_steps` leaves no steps to take, or
-                `eta` is outside 0..1.
+            ValueError: `n` or `batch_size` is below 1, `num_steps` is no choice of steps, or `eta`
+                is outside 0..1.
         """
-        for name, value in (("n", n), ("batch_size", batch_size)):
-            if value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}")
-        if eta is not None and not 0 <= eta <= 1:
-            raise ValueError(f"eta must lie in 0..1, got {eta}")
-        diffusion = self.diffusion if num_steps is None else self.diffusion.respaced(num_steps)
+        diffusion = sampling_process(self.diffusion, num_steps, eta, n=n, batch_size=batch_size)
         seed, weight = draw_seed(generator), next(self.unet.parameters())
         done: list[Tensor] = []
-        for numbers in torch.arange(n, device=weight.device).split(batch_size):
-            noise = partial(self._noise, numbers, seed)
-            start = noise(diffusion.num_steps).to(weight.dtype)
-            if watch is not None:
-                watch(diffusion.num_steps, start)
-            done.append(denoise(self, start, diffusion, step_noise=noise, eta=eta, watch=watch))
-            if progress is not None:
-                progress(len(numbers))
+        with evaluation(self):
+            for numbers in torch.arange(n, device=weight.device).split(batch_size):
+                noise = partial(self._noise, numbers, seed)
+                start = noise(diffusion.num_steps).to(at_least_float32(weight))
+                if watch is not None:
+                    watch(diffusion.num_steps, start)
+                done.append(denoise(self, start, diffusion, step_noise=noise, eta=eta, watch=watch))
+                if progress is not None:
+                    progress(len(numbers))
         return torch.cat(done)
 
     def bits_per_dim(
@@ -156,7 +162,7 @@ class ImageDiffusion(Pretrained):
         generator: torch.Generator | None = None,
         progress: Callable[[int], object] | None = None,
     ) -> BitsPerDim:
-        """The bound on −log₂ p(image) in bits per dimension; S passes of the network.
+        """The bound on −log₂ p(image) in bits per dimension: S passes of the network in eval mode.
 
         Args:
             images: levels k/127.5 − 1 of 8-bit images.
@@ -167,7 +173,10 @@ class ImageDiffusion(Pretrained):
             ValueError: images of another kind than the model's.
         """
         self._check(images)
-        return bits_per_dim(self, images, self.diffusion, generator=generator, progress=progress)
+        with evaluation(self):
+            return bits_per_dim(
+                self, images, self.diffusion, generator=generator, progress=progress
+            )
 
     def _noise(self, numbers: Int64[Tensor, " b"], seed: int, step: int) -> Tensor:
         config = self.config

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from pseudovideo.diffusion.gaussian import GaussianDiffusion, Times, split_output
-from pseudovideo.diffusion.sampling import Network, draw_noise, draw_seed
+from pseudovideo.diffusion.sampling import Network, at_least_float32, draw_noise, draw_seed
 
 # 256 levels in −1..1: half the distance between two.
 _HALF_BIN = 1 / 255
@@ -88,7 +88,7 @@ def vlb_terms(
     x_t: Float[Tensor, "n c h w"],
     t: Times,
     *,
-    clip: bool,
+    limit: float | None,
 ) -> Float[Tensor, " n"]:
     """The term of the bound that belongs to step t, in bits per dimension.
 
@@ -98,10 +98,10 @@ def vlb_terms(
         x0: images.
         x_t: their noisy states.
         t: steps.
-        clip: keep the predicted image in −1..1.
+        limit: keep the predicted image within ±limit; None lets it be.
     """
     mean, log_variance = diffusion.posterior(x0, x_t, t)
-    reverse = diffusion.reverse(output, x_t, t, clip=clip)
+    reverse = diffusion.reverse(output, x_t, t, limit=limit)
     kl = normal_kl(mean, log_variance, reverse.mean, reverse.log_variance)
     levels = x0.to(reverse.mean.dtype)
     nll = -discretized_log_likelihood(levels, reverse.mean, reverse.log_variance)
@@ -134,11 +134,11 @@ def bits_per_dim(
     errors: list[Tensor] = []
     with torch.no_grad():
         for t in range(diffusion.num_steps):
-            noise = draw_noise(numbers, x0.shape[1:], seed=seed, step=t).to(x0.dtype)
+            noise = draw_noise(numbers, x0.shape[1:], seed=seed, step=t).to(at_least_float32(x0))
             x_t = diffusion.add_noise(x0, noise, t)
             times = diffusion.model_times(torch.full((len(x0),), t, device=x0.device))
             output = model(x_t, times)
-            terms.append(vlb_terms(diffusion, output, x0, x_t, t, clip=True))
+            terms.append(vlb_terms(diffusion, output, x0, x_t, t, limit=1.0))
             eps, _ = split_output(output, x_t)
             errors.append((eps - noise).square().flatten(1).mean(1))
             if progress is not None:
@@ -149,7 +149,7 @@ def bits_per_dim(
 
 
 def _prior(diffusion: GaussianDiffusion, x0: Float[Tensor, "b c h w"]) -> Float[Tensor, " b"]:
-    lifted = x0.to(torch.promote_types(x0.dtype, torch.float32))
+    lifted = x0.to(at_least_float32(x0))
     # A float64 number, which leaves the precision and the device to the images.
     kept, standard = diffusion.alpha_bars[-1], lifted.new_zeros(1)
     return _bits(normal_kl(kept.sqrt() * lifted, torch.log1p(-kept), standard, standard))

@@ -51,5 +51,5 @@ def hybrid_losses(
     eps, position = split_output(output, x_t)
     frozen = torch.cat((eps.detach(), position), dim=1)
     mse = (eps - noise).square().flatten(1).mean(1)
-    vlb = vlb_terms(diffusion, frozen, x0, x_t, t, clip=False)
+    vlb = vlb_terms(diffusion, frozen, x0, x_t, t, limit=None)
     return HybridLosses(mse + _VLB_WEIGHT * diffusion.num_steps * vlb, mse, vlb)

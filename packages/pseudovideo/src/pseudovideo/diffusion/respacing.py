@@ -1,10 +1,16 @@
 """Which steps of a diffusion process are taken when it is walked in fewer (Nichol & Dhariwal)."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import pairwise
+from operator import index
+from typing import SupportsIndex
+
+StepChoice = SupportsIndex | str | Sequence[SupportsIndex]
+"""A number of steps, a number for each of several sections, or "ddimN"; see `spaced_steps`."""
 
 
-def spaced_steps(num_steps: int, spec: int | str | Sequence[int]) -> tuple[int, ...]:
+def spaced_steps(num_steps: int, spec: StepChoice) -> tuple[int, ...]:
     """Steps of 0..S−1 that are kept, ascending, chosen as improved DDPM does.
 
     A number n, or "n", keeps n steps as evenly as whole numbers allow, the first and the last
@@ -77,12 +83,17 @@ def _strided(num_steps: int, spec: str) -> tuple[int, ...]:
     )
 
 
-def _counts(spec: int | str | Sequence[int]) -> tuple[int, ...]:
-    if isinstance(spec, int):
-        return (spec,)
-    if not isinstance(spec, str):
-        return tuple(spec)
-    parts = [part.strip() for part in spec.split(",")]
-    if not all(part.isdecimal() for part in parts):
-        raise ValueError(f"spec must be whole numbers with commas between or 'ddimN', got {spec!r}")
-    return tuple(map(int, parts))
+def _counts(spec: StepChoice) -> tuple[int, ...]:
+    if isinstance(spec, str):
+        words = [part.strip() for part in spec.split(",")]
+        if all(word.isdecimal() for word in words):
+            return tuple(map(int, words))
+    else:
+        parts = spec if isinstance(spec, Sequence) else (spec,)
+        # True has an index, and is no number of steps.
+        if not any(isinstance(part, bool) for part in parts):
+            with suppress(TypeError):
+                return tuple(map(index, parts))
+    raise ValueError(
+        f"spec must be whole numbers, as a string with commas between, or 'ddimN', got {spec!r}"
+    )

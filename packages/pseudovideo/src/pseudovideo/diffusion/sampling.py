@@ -14,6 +14,7 @@ from torch import Tensor
 
 from pseudovideo.corruptions.counter import counter_normal
 from pseudovideo.diffusion.gaussian import GaussianDiffusion
+from pseudovideo.diffusion.respacing import StepChoice
 
 Network = Callable[[Tensor, Tensor], Tensor]
 """Takes x_t (n, c, h, w) and the model's times (n,) to noise and variances (n, 2c, h, w)."""
@@ -49,13 +50,53 @@ def noise_like(
 ) -> Float[Tensor, "n ..."]:
     """Standard normal noise to train with, made on the images' device wherever the generator is.
 
+    In the images' precision, at least float32.
+
     Args:
         images: what it shall be like.
         generator: one number is drawn of it.
     """
     numbers = torch.arange(len(images), device=images.device)
     noise = draw_noise(numbers, images.shape[1:], seed=draw_seed(generator), step=0)
-    return noise.to(images.dtype)
+    return noise.to(at_least_float32(images))
+
+
+def at_least_float32(tensor: Tensor) -> torch.dtype:
+    """The precision to compute in with images or a model's weights: their own, or float32."""
+    return torch.promote_types(tensor.dtype, torch.float32)
+
+
+def sampling_process(
+    diffusion: GaussianDiffusion,
+    num_steps: StepChoice | None,
+    eta: float | None,
+    **counts: int,
+) -> GaussianDiffusion:
+    """The process that a sampler walks; refuses what makes no samples.
+
+    Args:
+        diffusion: that was learned.
+        num_steps: steps to take; None takes all.
+        eta: None or η of DDIM.
+        counts: numbers that must be 1 at least, by the names of the arguments.
+
+    Raises:
+        ValueError: names the argument.
+    """
+    for name, value in counts.items():
+        if value < 1:
+            raise ValueError(f"{name} must be at least 1, got {value}")
+    if eta is not None and not 0 <= eta <= 1:
+        raise ValueError(f"eta must lie in 0..1, got {eta}")
+    if num_steps is None:
+        return diffusion
+    try:
+        return diffusion.respaced(num_steps)
+    except ValueError as error:
+        raise ValueError(
+            f"num_steps must choose from the {diffusion.num_steps} steps of the process, got "
+            f"{num_steps!r}: {error}"
+        ) from error
 
 
 def denoise(
@@ -65,6 +106,7 @@ def denoise(
     *,
     step_noise: Callable[[int], Tensor],
     eta: float | None = None,
+    limit: float = 1.0,
     watch: Callable[[int, Tensor], None] | None = None,
 ) -> Float[Tensor, "n c h w"]:
     """Walk from noise to images, through all steps of a process; no gradients.
@@ -76,11 +118,12 @@ def denoise(
         step_noise: standard normal noise (n, c, h, w) of step t; asked for where it has a part,
             which it never has at t = 0.
         eta: None draws from the model's own Gaussians (ancestral); a number is η of DDIM.
+        limit: predicted images are kept within ±limit.
         watch: called after each step with its t and with what it came to; the last, t = 0, is the
             result. Must not change it.
 
     Returns:
-        Images in −1..1.
+        Images within ±limit.
     """
     x = x_start
     with torch.no_grad():
@@ -89,9 +132,9 @@ def denoise(
             output = model(x, diffusion.model_times(steps))
             noise = step_noise(t) if t > 0 and eta != 0 else None
             if eta is None:
-                x = diffusion.step(output, x, t, noise)
+                x = diffusion.step(output, x, t, noise, limit=limit)
             else:
-                x = diffusion.ddim_step(output, x, t, noise, eta=eta)
+                x = diffusion.ddim_step(output, x, t, noise, eta=eta, limit=limit)
             if watch is not None:
                 watch(t, x)
     return x

@@ -68,9 +68,16 @@ class UNetConfig:
             if type(value) is not int or value < 1:
                 raise ValueError(f"{name} must be an integer of at least 1, got {value!r}")
         multipliers = self.channel_multipliers
-        if not multipliers or any(type(m) is not int or m < 1 for m in multipliers):
+        # Lists would come back from storage as tuples; floats would equal sizes and pass for them.
+        if not (multipliers and _whole_numbers(multipliers)):
             raise ValueError(
-                f"channel_multipliers must be one or more integers of at least 1, got {multipliers}"
+                "channel_multipliers must be a tuple of one or more integers of at least 1, got "
+                f"{multipliers}"
+            )
+        if not _whole_numbers(self.attention_sizes):
+            raise ValueError(
+                f"attention_sizes must be a tuple of integers, () for none, got "
+                f"{self.attention_sizes}"
             )
         halvings = len(multipliers) - 1
         if self.image_size % 2**halvings:
@@ -88,6 +95,12 @@ class UNetConfig:
             raise ValueError(
                 f"base_channels must be even and a multiple of num_groups={self.num_groups}, "
                 f"got {self.base_channels}"
+            )
+        if self.sizes[-1] == 1 and self.widths[-1] == self.num_groups:
+            raise ValueError(
+                f"num_groups must be below the {self.widths[-1]} channels of the last level, whose "
+                f"maps are single pixels: groups of one number are 0 once normalised, got "
+                f"{self.num_groups}"
             )
         with_attention = {
             width
@@ -198,7 +211,7 @@ def walk(
 
     Args:
         unet: of `build_unet`.
-        x: input.
+        x: input, in any precision.
         times: steps on the scale of 1,000; fractions are allowed.
         attend: called instead of each attention within images, which it is given; None calls that.
             Sites are numbered in the order of their use, as in `attention_sites`.
@@ -208,7 +221,9 @@ def walk(
     """
     net: Any = unet
     sites = count()
-    time = net.time_embedding(net.time_proj(times).to(net.conv_in.weight.dtype))
+    # Images of another precision than the weights: what is around the network may need more digits.
+    dtype = net.conv_in.weight.dtype
+    time = net.time_embedding(net.time_proj(times).to(dtype))
 
     def attended(hidden: Tensor, attention: nn.Module | None) -> Tensor:
         if attention is None:
@@ -217,7 +232,7 @@ def walk(
             return attention(hidden)
         return attend(next(sites), hidden, attention, time)
 
-    hidden = net.conv_in(x)
+    hidden = net.conv_in(x.to(dtype))
     skips = [hidden]
     for block in net.down_blocks:
         for resnet, attention in _layers(block):
@@ -247,6 +262,11 @@ def attention_sites(unet: nn.Module) -> tuple[int, ...]:
     return tuple(
         attention.query_dim for block in blocks for attention in getattr(block, "attentions", ())
     )
+
+
+def _whole_numbers(values: Any) -> bool:
+    """Whether a setting is a tuple of integers of at least 1."""
+    return type(values) is tuple and all(type(v) is int and v >= 1 for v in values)
 
 
 def _layers(block: Any) -> list[tuple[nn.Module, nn.Module | None]]:

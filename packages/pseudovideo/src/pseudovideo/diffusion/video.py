@@ -1,6 +1,6 @@
 """Autoregressive video diffusion: frames given the C frames before them (section 5.4.2)."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -11,10 +11,17 @@ from torch import Tensor
 from pseudovideo.diffusion.gaussian import GaussianDiffusion
 from pseudovideo.diffusion.image import ImageDiffusionConfig
 from pseudovideo.diffusion.losses import HybridLosses, hybrid_losses
-from pseudovideo.diffusion.sampling import draw_seed, noise_like
+from pseudovideo.diffusion.respacing import StepChoice
+from pseudovideo.diffusion.sampling import (
+    at_least_float32,
+    draw_seed,
+    noise_like,
+    sampling_process,
+)
 from pseudovideo.diffusion.stages import TRAINING_MASKS, TrainingMasks, draw_windows, stages
 from pseudovideo.diffusion.video_sampling import Watch, frame_noise, sample_stage, sample_videos
 from pseudovideo.diffusion.video_unet import VideoUNet
+from pseudovideo.evaluation import evaluation
 from pseudovideo.pretrained import Pretrained
 
 
@@ -92,6 +99,12 @@ class VideoDiffusion(Pretrained):
         The bound's term of t = 0 takes corrupted frames for 8-bit images as the last frame is. Its
         value is no code length of such frames then; it still trains their variances.
 
+        Deviations from the reference implementation of flexible video diffusion: it takes the mean
+        over all slots, the masked ones as 0, by which windows with fewer latent frames count less,
+        and its bound is over all slots, of frames that are all clipped to −1..1. Here each window
+        counts alike: of 4 frames with C = 2 the shares in the loss are 1/6, 1/6, 1/3 and 1/3, the
+        image's among the largest, against 1/4 each.
+
         Args:
             videos: in −1..1 but for their noise, the image last.
             t: steps, 0..S−1.
@@ -130,19 +143,19 @@ class VideoDiffusion(Pretrained):
         self,
         n: int,
         *,
-        num_steps: int | str | Sequence[int] | None = None,
+        num_steps: StepChoice | None = None,
         eta: float | None = None,
         generator: torch.Generator | None = None,
         batch_size: int = 64,
         progress: Callable[[int], object] | None = None,
         watch: Watch | None = None,
     ) -> Float[Tensor, "n T c h w"]:
-        """Draw videos stage by stage.
+        """Draw videos stage by stage, in eval mode.
 
         Args:
             n: number of videos.
-            num_steps: steps to take in each stage, see `GaussianDiffusion.respaced`; None takes
-                all.
+            num_steps: steps to take in each stage, 2 at least, see `GaussianDiffusion.respaced`
+                (also for why "ddimN" is refused where N is small); None takes all.
             eta: None draws from the model's Gaussians; a number in 0..1 is η of DDIM.
             generator: draws the one seed that all noise follows from. Each frame of each sample
                 has noise of its own: it depends neither on `batch_size` nor, but for round-off, on
@@ -154,36 +167,38 @@ class VideoDiffusion(Pretrained):
                 frames that are not begun are noise. With 0 and the videos at last.
 
         Returns:
-            On the model's device; frame −1, the image, in −1..1.
+            On the model's device and in its precision, at least float32; frame −1, the image, in
+            −1..1.
 
         Raises:
-            ValueError: `n` or `batch_size` is below 1, `num_steps` leaves no steps to take, or
-                `eta` is outside 0..1.
+            ValueError: `n` or `batch_size` is below 1, `num_steps` is no choice of steps, or `eta`
+                is outside 0..1.
         """
-        diffusion = self._sampler(num_steps, eta, n=n, batch_size=batch_size)
+        diffusion = sampling_process(self.diffusion, num_steps, eta, n=n, batch_size=batch_size)
         seed, weight = draw_seed(generator), next(self.parameters())
         done: list[Tensor] = []
-        for numbers in torch.arange(n, device=weight.device).split(batch_size):
-            start = frame_noise(
-                numbers,
-                range(self.config.num_frames),
-                self._frame_shape,
-                seed=seed,
-                step=diffusion.num_steps,
-            )
-            drawn = sample_videos(
-                self.network,
-                diffusion,
-                self.stages,
-                start.to(weight.dtype),
-                numbers=numbers,
-                seed=seed,
-                eta=eta,
-                watch=watch,
-            )
-            done.append(drawn)
-            if progress is not None:
-                progress(len(numbers))
+        with evaluation(self):
+            for numbers in torch.arange(n, device=weight.device).split(batch_size):
+                start = frame_noise(
+                    numbers,
+                    range(self.config.num_frames),
+                    self._frame_shape,
+                    seed=seed,
+                    step=diffusion.num_steps,
+                )
+                drawn = sample_videos(
+                    self.network,
+                    diffusion,
+                    self.stages,
+                    start.to(at_least_float32(weight)),
+                    numbers=numbers,
+                    seed=seed,
+                    eta=eta,
+                    watch=watch,
+                )
+                done.append(drawn)
+                if progress is not None:
+                    progress(len(numbers))
         return torch.cat(done)
 
     @torch.no_grad()
@@ -193,13 +208,13 @@ class VideoDiffusion(Pretrained):
         frame: int,
         *,
         num_samples: int,
-        num_steps: int | str | Sequence[int] | None = None,
+        num_steps: StepChoice | None = None,
         eta: float | None = None,
         generator: torch.Generator | None = None,
         batch_size: int = 64,
         progress: Callable[[int], object] | None = None,
     ) -> Float[Tensor, "b k c h w"]:
-        """Draw a frame given the true C frames before it; see `frame_errors`.
+        """Draw a frame given the true C frames before it, in eval mode; see `frame_errors`.
 
         Args:
             videos: true videos, on the model's device.
@@ -222,38 +237,40 @@ class VideoDiffusion(Pretrained):
                 f"frame must be one that has a context, {config.context}..{config.num_frames - 1}, "
                 f"got {frame}"
             )
-        diffusion = self._sampler(num_steps, eta, num_samples=num_samples, batch_size=batch_size)
+        diffusion = sampling_process(
+            self.diffusion, num_steps, eta, num_samples=num_samples, batch_size=batch_size
+        )
         stage = self.stages[frame - config.context + 1]
         seed, done = draw_seed(generator), list[Tensor]()
-        contexts = videos[:, list(stage.observed)]
-        for numbers in torch.arange(len(videos) * num_samples, device=videos.device).split(
-            batch_size
-        ):
-            drawn = sample_stage(
-                self.network,
-                diffusion,
-                stage,
-                contexts[numbers // num_samples],
-                clip=frame == config.num_frames - 1,
-                numbers=numbers,
-                seed=seed,
-                eta=eta,
-            )
-            done.append(drawn[:, 0])
-            if progress is not None:
-                progress(len(numbers))
+        contexts = videos[:, list(stage.observed)].to(at_least_float32(next(self.parameters())))
+        every = torch.arange(len(videos) * num_samples, device=videos.device)
+        with evaluation(self):
+            for numbers in every.split(batch_size):
+                drawn = sample_stage(
+                    self.network,
+                    diffusion,
+                    stage,
+                    contexts[numbers // num_samples],
+                    clip=frame == config.num_frames - 1,
+                    numbers=numbers,
+                    seed=seed,
+                    eta=eta,
+                )
+                done.append(drawn[:, 0])
+                if progress is not None:
+                    progress(len(numbers))
         return torch.cat(done).unflatten(0, (len(videos), num_samples))
 
-    def evaluations_per_sample(self, num_steps: int | str | Sequence[int] | None = None) -> int:
+    def evaluations_per_sample(self, num_steps: StepChoice | None = None) -> int:
         """Frames that pass through the network for one video.
 
         Args:
             num_steps: as of `sample`.
 
         Raises:
-            ValueError: `num_steps` leaves no steps to take.
+            ValueError: `num_steps` is no choice of steps.
         """
-        steps = self._sampler(num_steps, None).num_steps
+        steps = sampling_process(self.diffusion, num_steps, None).num_steps
         # Observed frames of one-way networks pass once, else at each step.
         passes = 1 if self.config.one_way else steps
         return sum(
@@ -263,17 +280,6 @@ class VideoDiffusion(Pretrained):
     @property
     def _frame_shape(self) -> tuple[int, int, int]:
         return (self.config.channels, self.config.image_size, self.config.image_size)
-
-    def _sampler(
-        self, num_steps: int | str | Sequence[int] | None, eta: float | None, **counts: int
-    ) -> GaussianDiffusion:
-        """The process that is walked; refuses what makes no samples."""
-        for name, value in counts.items():
-            if value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}")
-        if eta is not None and not 0 <= eta <= 1:
-            raise ValueError(f"eta must lie in 0..1, got {eta}")
-        return self.diffusion if num_steps is None else self.diffusion.respaced(num_steps)
 
     def _check(self, videos: Tensor) -> None:
         shape = (self.config.num_frames, *self._frame_shape)

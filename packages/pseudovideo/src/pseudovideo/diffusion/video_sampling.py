@@ -6,16 +6,20 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from pseudovideo.diffusion.gaussian import GaussianDiffusion, split_output
-from pseudovideo.diffusion.sampling import draw_noise
+from pseudovideo.diffusion.gaussian import GaussianDiffusion
+from pseudovideo.diffusion.sampling import denoise, draw_noise
 from pseudovideo.diffusion.stages import Stage, Window, stage_window
 from pseudovideo.diffusion.video_unet import VideoUNet
 
 Watch = Callable[[int, Tensor], None]
 """Takes the number of steps that are left and what has been reached."""
 
-# Noise of the strongest pseudo videos in use (beta 0.1) reaches this at five standard deviations.
-_FRAME_LIMIT = 3.0
+FRAME_LIMIT = 6.1
+"""What predictions of corrupted frames are kept within: no frame ever reaches it.
+
+A frame of any noise is a·x + s·ε with a² + s² ≤ 1, whatever the length of the video. Six
+standard deviations from a pixel at 1 it has come to a + 6s ≤ √37.
+"""
 
 
 def frame_noise(
@@ -39,7 +43,6 @@ def frame_noise(
     return torch.stack(parts, dim=1)
 
 
-@torch.no_grad()
 def sample_stage(
     network: VideoUNet,
     diffusion: GaussianDiffusion,
@@ -61,8 +64,9 @@ def sample_stage(
         diffusion: the process, respaced for fewer steps.
         stage: which frames.
         observed: pixels of its observed frames.
-        clip: keep predictions of the latent frames in −1..1, as images are. Off for corrupted
-            frames, whose noise goes beyond: they are kept in −3..3.
+        clip: keep predictions of the latent frames in −1..1, as images are. Corrupted frames go
+            beyond, but a prediction made of almost pure noise is a hundred times as wrong as the
+            network is, and must not run away: theirs are kept within `FRAME_LIMIT`.
         numbers: of the samples, counted over all batches.
         seed: of all samples.
         eta: None for ancestral sampling, else η of DDIM.
@@ -73,29 +77,32 @@ def sample_stage(
     window = stage_window(stage, batch, device=observed.device)
     memories = None
     if network.one_way and given:
-        memories = network.remember(observed, window.frames[:, :given])
+        with torch.no_grad():
+            memories = network.remember(observed, window.frames[:, :given])
         window, observed = Window(*(part[:, given:] for part in window)), observed[:, :0]
+
+    def predict(x: Tensor, times: Tensor) -> Tensor:
+        # All frames of a video have the same time.
+        pixels = torch.cat([observed, unfolded(x)], dim=1)
+        return network(pixels, times[::count], window, memories)[:, -count:].flatten(0, 1)
 
     def noise(step: int) -> Tensor:
         drawn = frame_noise(numbers, stage.latent, shape, seed=seed, step=step)
         return drawn.to(observed.dtype).flatten(0, 1)
 
-    x = noise(diffusion.num_steps)
-    for t in reversed(range(diffusion.num_steps)):
-        latent = x.unflatten(0, (batch, count))
-        times = diffusion.model_times(torch.full_like(numbers, t))
-        pixels = torch.cat([observed.to(latent.dtype), latent], dim=1)
-        output = network(pixels, times, window, memories)[:, -count:].flatten(0, 1)
-        if not clip:
-            output = _bounded(diffusion, output, x, t)
-        fresh = noise(t) if t > 0 and eta != 0 else None
-        if eta is None:
-            x = diffusion.step(output, x, t, fresh, clip=clip)
-        else:
-            x = diffusion.ddim_step(output, x, t, fresh, eta=eta, clip=clip)
-        if watch is not None:
-            watch(t, x.unflatten(0, (batch, count)))
-    return x.unflatten(0, (batch, count))
+    def unfolded(x: Tensor) -> Tensor:
+        return x.unflatten(0, (batch, count))
+
+    x = denoise(
+        predict,
+        noise(diffusion.num_steps),
+        diffusion,
+        step_noise=noise,
+        eta=eta,
+        limit=1.0 if clip else FRAME_LIMIT,
+        watch=None if watch is None else lambda t, x: watch(t, unfolded(x)),
+    )
+    return unfolded(x)
 
 
 def sample_videos(
@@ -150,14 +157,3 @@ def sample_videos(
         )
         videos[:, latent] = drawn.to(videos.dtype)
     return videos
-
-
-def _bounded(diffusion: GaussianDiffusion, output: Tensor, x: Tensor, t: int) -> Tensor:
-    """The output whose prediction of the frame is that of `output`, kept within the limit.
-
-    An image is clipped to its range. Frames with noise have none, but a prediction made of almost
-    pure noise is a hundred times as wrong as the network is, and must not run away.
-    """
-    eps, position = split_output(output, x)
-    frame = diffusion.predict_x0(x, eps, t).clamp(-_FRAME_LIMIT, _FRAME_LIMIT)
-    return torch.cat([diffusion.predict_noise(x, frame, t), position], dim=1)
