@@ -177,12 +177,13 @@ def test_samples_depend_on_the_seed_and_not_on_the_batch(
 
 @both
 def test_sampling_walks_from_the_last_level_to_the_image_and_adds_no_noise_at_the_end(
-    kind: type[HVAE], tiny: Make, few: Tensor
+    kind: type[HVAE], tiny: Make
 ) -> None:
     model, seen, counts = kind(tiny(image_size=16, attention_sizes=(8,), noise_std=0.2)), [], []
+    # Of a grey image the prior is noise alone.
     drawn = model.sample(
         40,
-        images=few.repeat_interleave(2, -1).repeat_interleave(2, -2),
+        images=torch.zeros(1, 1, 16, 16),
         generator=generator(),
         batch_size=25,
         progress=counts.append,
@@ -195,8 +196,9 @@ def test_sampling_walks_from_the_last_level_to_the_image_and_adds_no_noise_at_th
     for change in changes[:3]:
         assert change.std().item() == pytest.approx(1.25 * 0.2, rel=0.05)
     assert torch.equal(changes[3], torch.zeros_like(changes[3]))
-    flat = torch.stack([change.flatten() for change in changes[:3]])
-    assert (torch.corrcoef(flat) - torch.eye(3)).abs().max() < 0.05
+    # Each noise is its own, that of the prior too.
+    flat = torch.stack([part.flatten() for part in (seen[0][1], *changes[:3])])
+    assert (torch.corrcoef(flat) - torch.eye(4)).abs().max() < 0.05
     assert torch.equal(drawn, torch.cat([seen[4][1], seen[9][1]]).clamp(-1, 1))
 
 
@@ -257,6 +259,44 @@ def test_images_of_another_kind_are_refused(
     for call in (model.training_losses, model.bound):
         with pytest.raises(ValueError, match=r"images must be floats of shape \(batch, 1, 8, 8\)"):
             call(images)
+
+
+@both
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_models_of_other_precisions_compute_what_one_in_float32_does(
+    kind: type[HVAE], dtype: torch.dtype, tiny: Make, stirred: Make, few: Tensor
+) -> None:
+    model = stirred(kind(tiny(noise_std=0.2)), scale=0.05)
+
+    def results() -> list[Tensor]:
+        return [
+            model.training_losses(few, generator=generator())["loss"],
+            model.bound(few, generator()).total,
+            model.sample(2, images=few, generator=generator()),
+        ]
+
+    expected = results()
+    model.to(dtype)
+    for found, other in zip(results(), expected, strict=True):
+        assert found.dtype == torch.promote_types(dtype, torch.float32)
+        tolerance = 1e-4 if dtype == torch.float64 else 0.05
+        assert (found - other).norm() < tolerance * other.norm()
+
+
+@both
+def test_the_bound_and_samples_know_no_dropout_and_leave_the_mode_as_it_was(
+    kind: type[HVAE], tiny: Make, stirred: Make, few: Tensor
+) -> None:
+    model = stirred(kind(tiny(dropout=0.5))).eval()
+
+    def results() -> list[Tensor]:
+        drawn = model.sample(2, images=few, generator=generator())
+        return [drawn, model.bound(few, generator()).total]
+
+    expected = results()
+    model.train()
+    assert all(torch.equal(a, b) for a, b in zip(results(), expected, strict=True))
+    assert all(module.training for module in model.modules())
 
 
 @both

@@ -8,8 +8,9 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from pseudovideo.diffusion.sampling import draw_noise, draw_seed, noise_like
+from pseudovideo.diffusion.sampling import at_least_float32, draw_noise, draw_seed, noise_like
 from pseudovideo.diffusion.unet import build_unet, walk
+from pseudovideo.evaluation import evaluation
 from pseudovideo.hvae.bound import step_costs
 from pseudovideo.hvae.config import HVAEConfig
 from pseudovideo.pretrained import Pretrained
@@ -127,7 +128,7 @@ class HVAE(Pretrained):
     def bound(
         self, images: Float[Tensor, "b c h w"], generator: torch.Generator | None = None
     ) -> Bound:
-        """The negative evidence lower bound with all of its T steps, one z_t each.
+        """The negative evidence lower bound with all of its T steps, one z_t each, in eval mode.
 
         Args:
             images: in −1..1.
@@ -143,10 +144,11 @@ class HVAE(Pretrained):
         seed = draw_seed(generator)
         numbers = torch.arange(len(images), device=images.device)
         levels: list[LevelTerms] = []
-        # Level by level: T times the batch at once would need T times the memory.
-        for level in range(1, self.config.num_levels + 1):
-            noise = self._noise(numbers, seed, level=level)
-            levels.append(self.level_terms(images, torch.full_like(numbers, level), noise))
+        with evaluation(self):
+            # Level by level: T times the batch at once would need T times the memory.
+            for level in range(1, self.config.num_levels + 1):
+                noise = self._noise(numbers, seed, level=level)
+                levels.append(self.level_terms(images, torch.full_like(numbers, level), noise))
         steps = torch.stack([terms.step for terms in levels], dim=1)
         prior = levels[-1].prior
         return Bound(steps.sum(1) + prior, steps, prior)
@@ -167,6 +169,7 @@ class HVAE(Pretrained):
             noise: standard normal.
         """
         config = self.config
+        images = images.to(at_least_float32(images))
         # One pass of the encoder for both of the levels that a step connects.
         frames = self.encode(torch.cat([images, images]), torch.cat([t, t - 1]))
         frame, target = frames.chunk(2)
@@ -187,7 +190,7 @@ class HVAE(Pretrained):
         progress: Callable[[int], object] | None = None,
         watch: Callable[[int, Tensor], None] | None = None,
     ) -> Float[Tensor, "n c h w"]:
-        """Draw images: z_T from the prior, then T steps of the decoder.
+        """Draw images in eval mode: z_T from the prior, then T steps of the decoder.
 
         As in the code of Rissanen et al. the last step adds no noise: a sample is the mean of
         p(x|z_1), cut to −1..1.
@@ -204,7 +207,7 @@ class HVAE(Pretrained):
                 z_{t−1}; with 0 and the images, before they are cut, at last.
 
         Returns:
-            In −1..1, on the model's device.
+            In −1..1, on the model's device and in its precision, at least float32.
 
         Raises:
             ValueError: `n` or `batch_size` is below 1, or the prior's images are missing or
@@ -215,26 +218,27 @@ class HVAE(Pretrained):
                 raise ValueError(f"{name} must be at least 1, got {value}")
         seed, levels = draw_seed(generator), self.config.num_levels
         done: list[Tensor] = []
-        for numbers in torch.arange(n, device=self._weight.device).split(batch_size):
-            z = self.draw_prior(numbers, images, seed=seed)
-            if watch is not None:
-                watch(levels, z)
-            for level in range(levels, 0, -1):
-                z = self.decode(z, torch.full_like(numbers, level))
-                if level > 1:
-                    z = z + self.config.delta * self._noise(numbers, seed, level=level - 1)
+        with evaluation(self):
+            for numbers in torch.arange(n, device=self._weight.device).split(batch_size):
+                z = self.draw_prior(numbers, images, seed=seed)
                 if watch is not None:
-                    watch(level - 1, z)
-            done.append(z.clamp(-1, 1))
-            if progress is not None:
-                progress(len(numbers))
+                    watch(levels, z)
+                for level in range(levels, 0, -1):
+                    z = self.decode(z, torch.full_like(numbers, level))
+                    if level > 1:
+                        z = z + self.config.delta * self._noise(numbers, seed, level=level - 1)
+                    if watch is not None:
+                        watch(level - 1, z)
+                done.append(z.clamp(-1, 1))
+                if progress is not None:
+                    progress(len(numbers))
         return torch.cat(done)
 
     def _noise(self, numbers: Int64[Tensor, " b"], seed: int, *, level: int) -> Tensor:
-        """Standard normal frames of one level, in the decoder's precision."""
+        """Standard normal frames of one level, in the decoder's precision, at least float32."""
         config = self.config
         shape = (config.channels, config.image_size, config.image_size)
-        return draw_noise(numbers, shape, seed=seed, step=level).to(self._weight.dtype)
+        return draw_noise(numbers, shape, seed=seed, step=level).to(at_least_float32(self._weight))
 
     def _check_images(self, images: Tensor) -> None:
         config = self.config

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from pseudovideo.diffusion.sampling import draw_noise
+from pseudovideo.diffusion.sampling import at_least_float32, draw_noise
 from pseudovideo.hvae.base import HVAE
 from pseudovideo.hvae.config import HVAEConfig
 from pseudovideo.hvae.heat import heat_blur, heat_sigmas
@@ -18,8 +18,9 @@ _CHOICE = 0
 class HeatHVAE(HVAE):
     """Encoder without parameters: q(z_t|x) = N(F_h(t) x, σ_h²I) (thesis eq. 5.3).
 
-    The prior is the one of Rissanen et al. (2023): a training image, blurred to level T, with noise
-    of standard deviation δ. Its KL at level T is no function of the parameters, and is left out of
+    The prior is that of Rissanen et al. (2023): a training image, blurred to level T, with noise of
+    standard deviation δ, as the density in their paper has it; their code samples without that
+    noise. Its KL at level T is no function of the parameters, and is left out of
     both the loss and the bound: what they hold is the cost of the steps alone. For one of m
     training images of D dimensions the missing term lies between 0 and
     (log m)/D + ½(σ_h²/δ² − 1 − log σ_h²/δ²) nats per dimension; for other images it may be more.
@@ -70,7 +71,8 @@ class HeatHVAE(HVAE):
         normal = draw_noise(numbers, (), seed=seed, step=_CHOICE)
         # Evenly spread, as Φ of a normal number is; in float64, for sets of any size.
         places = torch.special.ndtr(normal.double()).mul(len(images)).long()
-        chosen = images[places.clamp(max=len(images) - 1).to(images.device)].to(self._weight)
+        chosen = images[places.clamp(max=len(images) - 1).to(images.device)]
+        chosen = chosen.to(self._weight.device, at_least_float32(self._weight))
         levels = torch.full_like(numbers, self.config.num_levels)
         noise = self._noise(numbers, seed, level=self.config.num_levels)
         return self.encode(chosen, levels) + self.config.delta * noise
