@@ -7,13 +7,14 @@ from sklearn.datasets import load_digits
 from tiny_video import SIZES, frames, seeded, shaken, video_model
 
 from pseudovideo.corruptions import PseudoVideoConfig, pseudo_videos
+from pseudovideo.diffusion import video as video_module
 from pseudovideo.diffusion.errors import frame_errors
 from pseudovideo.diffusion.image import ImageDiffusion, ImageDiffusionConfig
 from pseudovideo.diffusion.load import load_diffusion
-from pseudovideo.diffusion.losses import hybrid_losses
+from pseudovideo.diffusion.losses import HybridLosses, hybrid_losses
 from pseudovideo.diffusion.objective import DiffusionObjective
 from pseudovideo.diffusion.sampling import draw_noise, draw_seed
-from pseudovideo.diffusion.stages import Stage, Window, draw_windows
+from pseudovideo.diffusion.stages import Stage, Window, draw_windows, stage_window
 from pseudovideo.diffusion.video import VideoDiffusion, VideoDiffusionConfig
 from pseudovideo.diffusion.video_sampling import sample_stage
 from pseudovideo.tokenizers import CViViT, TokenizerConfig
@@ -55,14 +56,36 @@ def test_the_loss_is_that_of_the_latent_frames_one_video_at_a_time(settings):
         # Without padding, and on its own.
         alone = Window(window.frames[row, used][None], ~latent[None], latent[None])
         output = model.network(pixels[None], torch.tensor([t * 25.0]), alone)[0, latent]
-        mse = (output[:, :1] - eps[latent]).square().mean()
+        # Three stages for four frames: what all frames have in the mean over stages is 1/4.
+        share = 3 / 4 * int(latent.sum())
+        mse = share * (output[:, :1] - eps[latent]).square().mean()
         assert float(losses.mse[row]) == pytest.approx(float(mse), abs=1e-6)
         steps = repeat(torch.tensor(t), "-> n", n=int(latent.sum()))
         expected = hybrid_losses(
             model.diffusion, output, x0[latent], noisy[latent], eps[latent], steps
         )
-        assert float(losses.vlb[row]) == pytest.approx(float(expected.vlb.mean()), rel=1e-5)
-        assert float(losses.loss[row]) == pytest.approx(float(expected.loss.mean()), rel=1e-5)
+        vlb, loss = (share * float(part.mean()) for part in (expected.vlb, expected.loss))
+        assert float(losses.vlb[row]) == pytest.approx(vlb, rel=1e-5)
+        assert float(losses.loss[row]) == pytest.approx(loss, rel=1e-5)
+
+
+@pytest.mark.parametrize(("num_frames", "context"), [(4, 2), (8, 4), (5, 1)])
+def test_all_frames_count_alike_in_the_mean_over_the_stages(monkeypatch, num_frames, context):
+    model = video_model(num_frames=num_frames, context=context)
+    plan, videos = model.stages, frames(1, num_frames, 1, 8, 8)
+    shares = torch.zeros(num_frames, dtype=torch.float64)
+    for stage in plan:
+        window = stage_window(stage, 1)
+        monkeypatch.setattr(video_module, "draw_windows", lambda *_, w=window, **__: w)
+        for frame in stage.latent:
+            # Nothing else than this frame is wrong.
+            wrong = (window.frames[0] == frame).double()
+            monkeypatch.setattr(
+                video_module, "hybrid_losses", lambda *_, e=wrong, **__: HybridLosses(e, e, e)
+            )
+            losses = model.training_losses(videos, torch.tensor([3]))
+            shares[frame] += losses.loss.sum() / len(plan)
+    torch.testing.assert_close(shares, torch.full_like(shares, 1 / num_frames))
 
 
 @pytest.mark.parametrize("one_way", [False, True])

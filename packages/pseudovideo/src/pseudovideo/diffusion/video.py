@@ -94,16 +94,18 @@ class VideoDiffusion(Pretrained):
         *,
         generator: torch.Generator | None = None,
     ) -> HybridLosses:
-        """L_hybrid of each video, on a window of its frames; the mean over the latent ones.
+        """L_hybrid of each video: the latent frames of one window stand for all its frames.
+
+        Stages being drawn alike, the sum over latent frames is scaled by stages/T, so that the
+        expectation is the mean over the video's frames, as they count in the video's bound. The
+        mean over the latent frames of a window would count the image twice as much as the frames
+        of the first window, which are the hardest.
 
         The bound's term of t = 0 takes corrupted frames for 8-bit images as the last frame is. Its
         value is no code length of such frames then; it still trains their variances.
 
-        Deviations from the reference implementation of flexible video diffusion: it takes the mean
-        over all slots, the masked ones as 0, by which windows with fewer latent frames count less,
-        and its bound is over all slots, of frames that are all clipped to −1..1. Here each window
-        counts alike: of 4 frames with C = 2 the shares in the loss are 1/6, 1/6, 1/3 and 1/3, the
-        image's among the largest, against 1/4 each.
+        Deviation from the reference implementation of flexible video diffusion: its bound is over
+        observed frames too, of frames that are all clipped to −1..1.
 
         Args:
             videos: in −1..1 but for their noise, the image last.
@@ -133,7 +135,7 @@ class VideoDiffusion(Pretrained):
         pixels = torch.where(given, clean, x_t.unflatten(0, (batch, slots)))
         output = self.network(pixels, self.diffusion.model_times(t), window).flatten(0, 1)
         losses = hybrid_losses(self.diffusion, output, x0, x_t, eps, steps)
-        weights = window.latent / window.latent.sum(1, keepdim=True)
+        weights = window.latent * (len(self.stages) / config.num_frames)
         return HybridLosses(
             *((weights * part.unflatten(0, (batch, slots))).sum(1) for part in losses)
         )
