@@ -171,11 +171,23 @@ def test_settings_that_were_changed_by_hand_are_refused(tmp_path: Path) -> None:
         Toy.from_pretrained(tmp_path)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '"Toy"', '{"class": "Toy"}', '{"config": 3}'])
-def test_a_damaged_settings_file_is_named(text: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "Expecting value in line 1"),
+        ("{", "Expecting property name enclosed in double quotes in line 1"),
+        ("[]", "it must be text that names class and config"),
+        ('"Toy"', "it must be text that names class and config"),
+        ('{"class": "Toy"}', "it must be text that names class and config"),
+        ('{"config": 3}', "it must be text that names class and config"),
+    ],
+)
+def test_a_damaged_settings_file_is_named_in_plain_words(
+    text: str, said: str, tmp_path: Path
+) -> None:
     toy().save_pretrained(tmp_path)
     (tmp_path / CONFIG).write_text(text)
-    with pytest.raises(ValueError, match=r"config\.json is damaged"):
+    with pytest.raises(ValueError, match=rf"config\.json is damaged: {said}$"):
         Toy.from_pretrained(tmp_path)
 
 

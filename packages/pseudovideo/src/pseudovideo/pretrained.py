@@ -176,5 +176,11 @@ def _read_settings(folder: Path, kind: str) -> dict[str, Any]:
     try:
         values = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
         return {"class": str(values["class"]), "config": dict(values["config"])}
+    except json.JSONDecodeError as error:
+        raise ValueError(
+            f"{folder / CONFIG} is damaged: {error.msg} in line {error.lineno}"
+        ) from error
     except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{folder / CONFIG} is damaged: {error!r}") from error
+        raise ValueError(
+            f"{folder / CONFIG} is damaged: it must be text that names class and config"
+        ) from error
