@@ -101,8 +101,8 @@ def test_one_seed_decides_nothing_however_large_the_difference():
     found = verdict({"1-frame": 10.0, "8-frame": 40.0, "8-frame-repeat": 50.0}, spread=(0.0,))
     assert found.state == "undecided"
     assert "nothing is decided" in found.text
-    assert "8-frame 40.00 dB is better than 1-frame 10.00 dB" in found.text
-    assert "worse than 8-frame-repeat 50.00 dB" in found.text
+    assert "8-frame 40.00 dB is higher than 1-frame 10.00 dB" in found.text
+    assert "lower than 8-frame-repeat 50.00 dB" in found.text
 
 
 def test_numbers_of_one_seed_that_look_alike_are_called_the_same():

@@ -155,7 +155,13 @@ def test_scores_of_both_encoders_stand_side_by_side_and_are_never_marked(
     table = compared("5.1", folder)
     assert ours(table, "IS") == [3.005, 2.005]
     assert [cell.mark for cell in table.groups[0].rows[0].cells] == ["", ""]
-    assert "scores are IS(classifier) in 10 splits; 1,000 samples" in text_of("5.1", folder)
+    text = text_of("5.1", folder)
+    assert "scores are IS(classifier) in 10 splits; 1,000 samples" in text
+    assert "sampling ancestral 18 levels" in text
+    assert "(thesis: 1x28x28)" not in text
+    assert "as little, it copies the image, and the model's samples are noise, not digits." in text
+    smaller = write_generation("s", "generate-hvae", results, recipe="table-5.1", size=16)
+    assert "images of 1x16x16 (thesis: 1x28x28)" in text_of("5.1", smaller)
     grey = write_generation("g", "generate-hvae", results, recipe="table-5.1", binarize=False)
     assert ours(compared("5.1", grey), "IS") == [None, None]
 

@@ -11,7 +11,7 @@ from matplotlib.lines import Line2D
 from probseq_apps.report.arm_results import REAL, ArmGroup, Measure, Result, value_of
 from probseq_apps.report.arm_tables import head_of
 from probseq_apps.report.online_look import COLOURS, GUIDE, light_grid, line_style, panels
-from probseq_apps.report.training_curves import Line, Quantity, curve_of, draw_lines
+from probseq_apps.report.training_curves import Line, Quantity, curve_of, draw_lines, legend_below
 from probseq_apps.training.runs import read_metrics
 
 _ACROSS = 3
@@ -78,9 +78,9 @@ def save_bars(
     """
     size = (_WIDTH, _BAR * len(groups) + _AROUND)
     figure, found = panels(len(measures), _ACROSS, size, shared=False, extra=(1.9, 0.35))
-    lined = False
+    lined, dotted = False, False
     for place, (axes, measure) in enumerate(zip(found, measures, strict=True)):
-        _draw_bars(axes, groups, measure)
+        dotted |= _draw_bars(axes, groups, measure)
         level = value_of(real, measure.path[1:]) if measure.path[0] == "generation" else None
         if level is not None:
             axes.axvline(level, color=GUIDE, linestyle="--", linewidth=1.2)
@@ -88,16 +88,19 @@ def save_bars(
         first = place % min(_ACROSS, len(measures)) == 0
         axes.set_yticks(range(len(groups)), [group.name if first else "" for group in groups])
         axes.set_ylim(len(groups) - 0.5, -0.5)
-    handles = [Line2D((), (), label="a seed", **_SEED_DOT)]
+    handles = [Line2D((), (), label="a seed", **_SEED_DOT)] if dotted else []
     if lined:
         handles.append(Line2D((), (), color=GUIDE, linestyle="--", linewidth=1.2, label=REAL))
-    figure.legend(handles=handles, loc="outside lower center", ncols=2, frameon=False, fontsize=9)
+    if handles:
+        legend_below(figure, handles)
     file.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(file)
     return file
 
 
-def _draw_bars(axes: Axes, groups: Sequence[ArmGroup], measure: Measure) -> None:
+def _draw_bars(axes: Axes, groups: Sequence[ArmGroup], measure: Measure) -> bool:
+    """A panel of bars; gives whether it has dots of seeds."""
+    dotted = False
     style: dict[str, Any] = {"ecolor": GUIDE, "capsize": 3, "height": 0.66, "alpha": 0.85}
     for place, group in enumerate(groups):
         summary = group.summary(measure.path)
@@ -115,6 +118,7 @@ def _draw_bars(axes: Axes, groups: Sequence[ArmGroup], measure: Measure) -> None
         if len(summary.values) > 1:
             values = np.array(summary.values, dtype=float)
             axes.plot(values, np.full(len(values), place + 0.22), **_SEED_DOT)
+            dotted = True
     axes.margins(x=0.08)
     axes.set_xlim(left=min(0.0, axes.get_xlim()[0]))
     axes.locator_params(axis="x", nbins=5)
@@ -122,3 +126,4 @@ def _draw_bars(axes: Axes, groups: Sequence[ArmGroup], measure: Measure) -> None
     light_grid(axes)
     if measure.unit:
         axes.set_xlabel(measure.unit.strip(), fontsize=9)
+    return dotted

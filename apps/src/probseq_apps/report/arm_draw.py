@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from torch import Tensor
+
 from probseq_apps.data.generation import GenerationData, to_unit
 from probseq_apps.experiments.generate_files import model_folder, model_samples_file, process_file
 from probseq_apps.experiments.generate_sample import Samples
@@ -26,12 +28,15 @@ def draw_samples(data: GenerationData, folder: Path, arms: Sequence[str], seed: 
         arms: their names; those whose samples are not there are left out.
         seed: of the models.
     """
-    shown = {REAL: to_unit(data.test[:GRID])}
+    shown: dict[str, Tensor] = {}
     for arm in arms:
         file = model_samples_file(folder, arm, seed)
         if file.is_file():
             shown[arm] = to_unit(Samples.load(file).images[:GRID])
     title = f"{data.name}: samples, seed {seed}"
+    # No more than of any arm.
+    count = max(map(len, shown.values()), default=GRID)
+    shown = {REAL: to_unit(data.test[:count]), **shown}
     return [save_arm_grids(shown, folder / PLOTS / "samples.png", title=title)]
 
 

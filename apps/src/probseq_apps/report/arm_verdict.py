@@ -41,7 +41,7 @@ def comparison(
     """
     orders: list[Order] = [order_of(own, other.summary, measure) for other in others]
     told = ", ".join(
-        f"{relation_text(own, other.summary, order, measure, digits)} {other.name} "
+        f"{relation_text(own, other.summary, order, digits)} {other.name} "
         f"{number_text(other.summary, measure, digits)}{other.about}"
         for other, order in zip(others, orders, strict=True)
     )
@@ -67,14 +67,13 @@ def order_of(first: Summary, second: Summary, measure: Measure) -> Order:
     return "better" if "first" in best else "worse"
 
 
-def relation_text(own: Summary, other: Summary, order: Order, measure: Measure, digits: int) -> str:
+def relation_text(own: Summary, other: Summary, order: Order, digits: int) -> str:
     """How the first stands to the other, in words before the other's name.
 
     Args:
         own: of the first.
         other: of the one that it is compared with.
-        order: how the first stands to it.
-        measure: tells which end is good.
+        order: how the first stands to it; undecided says no more than which number is higher.
         digits: decimals that are shown.
     """
     if order == "undecided":
@@ -82,9 +81,7 @@ def relation_text(own: Summary, other: Summary, order: Order, measure: Measure, 
         # Numbers that look alike are not told to differ.
         if mine == theirs:
             return "the same as"
-        higher = mine > theirs
-        good = higher == (measure.direction == "higher")
-        return "better than" if good else "worse than"
+        return "higher than" if mine > theirs else "lower than"
     if order == "no clear difference":
         return "not clearly different from"
     return f"clearly {order} than"

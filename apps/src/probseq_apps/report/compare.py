@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 from probseq_apps.report.difference import differs
 from probseq_apps.report.labels import Direction, direction_of
 from probseq_apps.report.measured import GENERATIONS, SECONDS_PER_EPOCH, MeasuredRun
-from probseq_apps.report.measured_generation import SIDES
+from probseq_apps.report.measured_generation import SIZES
 from probseq_apps.report.papers import Column, PaperTable, TableRow, Value, load_table
 from probseq_apps.report.ranks import average_ranks
 from probseq_apps.report.summary import Summary, summarise
@@ -165,8 +165,8 @@ def _same_images(column: Column, run: MeasuredRun) -> bool:
     """Whether numbers of generated images are of those of the paper, and of their size."""
     if run.experiment not in GENERATIONS:
         return True
-    side = SIDES.get(column.data)
-    return run.data == column.data and side in (None, run.facts["image_size"])
+    size = SIZES.get(column.data)
+    return run.data == column.data and (size is None or size[1] == run.facts["image_size"])
 
 
 def _mark(source: str, value: Value, ours: Summary) -> Mark:

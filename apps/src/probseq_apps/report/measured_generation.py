@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 GENERATE, DIFFUSION, HVAE = "generate", "generate-diffusion", "generate-hvae"
 FID, FD = "fid", "fd"
-# Sides in pixels that the thesis gives of its images.
-SIDES: Mapping[str, int] = {"cifar10": 32, "celeba": 64}
+# Channels and sides in pixels of the thesis' images.
+SIZES: Mapping[str, tuple[int, int]] = {"cifar10": (3, 32), "celeba": (3, 64), "mnist": (1, 28)}
 # Rows of videos; those of one frame are in each of them.
 _KINDS = ("first-order", "high-order", "matched", "blur")
 _STEMS = ("plain", "layernorm")
