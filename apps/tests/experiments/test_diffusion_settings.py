@@ -13,6 +13,7 @@ from probseq_apps.experiments.diffusion_groups import (
     ProcessSettings,
 )
 from probseq_apps.experiments.diffusion_settings import DiffusionSettings, OneDiffusionSettings
+from pseudovideo.diffusion.schedules import linear_betas
 
 
 @pytest.mark.parametrize(
@@ -100,11 +101,20 @@ def test_settings_that_do_not_go_together_are_refused(changes, said):
         (DiffusionTraining, {"ema_decay": 1.0}, "ema_decay must be below 1"),
         (DiffusionTraining, {"steps": 5, "warmup_steps": 5}, "warmup_steps must be less than"),
         (FrameSettings, {"beta_max": 1.0}, "beta_min and beta_max"),
+        (FrameSettings, {"blur_rate": float("nan")}, "blur_rate must be a finite number, got nan"),
+        (ProcessSettings, {"diffusion_steps": 20}, "diffusion_steps must be at least 21 with"),
     ],
 )
 def test_numbers_out_of_range_are_refused(group, values, said):
     with pytest.raises(ValueError, match=said):
         group(**values)
+
+
+def test_the_linear_schedule_takes_as_few_steps_as_its_betas_allow():
+    assert float(linear_betas(ProcessSettings(diffusion_steps=21).diffusion_steps).max()) < 1
+    with pytest.raises(ValueError, match="at least 21"):
+        linear_betas(20)
+    assert ProcessSettings(diffusion_steps=20, schedule="cosine").diffusion_steps == 20
 
 
 def test_ancestral_sampling_has_no_eta_and_ddim_has_one():

@@ -102,6 +102,27 @@ def test_each_encoder_has_its_own_noise(whole):
         assert hvae.config.noise_std == noise
 
 
+@pytest.mark.parametrize(("place", "other"), [(0, 1), (1, 0)])
+def test_the_weights_of_the_other_encoder_are_refused(whole, tmp_path, place, other):
+    folder = tmp_path / NAMES[place]
+    shutil.copytree(whole / "models" / NAMES[place], folder)
+    shutil.rmtree(folder / "pretrained")
+    shutil.copytree(whole / "models" / NAMES[other] / "pretrained", folder / "pretrained")
+    with pytest.raises(ValueError, match=r"pretrained must hold the model that .*config\.json"):
+        open_hvae(folder, device=CPU)
+
+
+@pytest.mark.parametrize(("name", "value"), [("learned_noise_std", 0.25), ("num_levels", 5)])
+def test_an_hvae_of_other_sizes_than_its_folders_is_refused(whole, tmp_path, name, value):
+    folder = tmp_path / "model"
+    shutil.copytree(whole / "models" / NAMES[1], folder)
+    config = json.loads((folder / "config.json").read_text("utf-8"))
+    config["settings"]["sizes"][name] = value
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    with pytest.raises(ValueError, match=f"with {name.removeprefix('learned_')}={value}, and"):
+        open_hvae(folder, device=CPU)
+
+
 def test_films_lead_from_the_last_latent_frame_to_the_sample(whole, digits):
     for name in NAMES:
         samples = Samples.load(whole / "samples" / f"{name}.npz")

@@ -4,6 +4,7 @@ Their docstrings are the command line's help. The numbers of the thesis are thos
 and of table D.4.
 """
 
+import math
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -18,6 +19,8 @@ from probseq_apps.training.config import Schedule, TrainConfig
 ScheduleName = Literal["linear", "cosine"]
 MaskName = Literal["stages", "random"]
 SamplerName = Literal["ancestral", "ddim"]
+# Fewest of the linear schedule, whose last variance is 20 over their number.
+_LINEAR_STEPS = 21
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +76,12 @@ class ProcessSettings:
             ValueError: names the setting.
         """
         at_least("diffusion_steps", self.diffusion_steps, 2)
+        if self.schedule == "linear" and self.diffusion_steps < _LINEAR_STEPS:
+            raise ValueError(
+                f"diffusion_steps must be at least {_LINEAR_STEPS} with schedule=linear, whose "
+                f"noise would fill the last step with fewer, got {self.diffusion_steps}: take "
+                "more, or schedule=cosine"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,6 +111,8 @@ class FrameSettings:
         """
         if self.context is not None:
             at_least("context", self.context, 1)
+        if self.blur_rate is not None and not math.isfinite(self.blur_rate):
+            raise ValueError(f"blur_rate must be a finite number, got {self.blur_rate}")
         if not 0.0 <= self.beta_min <= self.beta_max < 1.0:
             raise ValueError(
                 "beta_min and beta_max must be 0 <= beta_min <= beta_max < 1, "

@@ -16,7 +16,13 @@ from probseq_apps.experiments.diffusion_settings import (
 )
 from probseq_apps.experiments.diffusion_tasks import DiffusionTask
 from probseq_apps.experiments.generate_groups import CorruptionSettings
-from probseq_apps.experiments.generate_models import Trained, fit_model, open_model, unet_config
+from probseq_apps.experiments.generate_models import (
+    Sized,
+    Trained,
+    fit_model,
+    open_model,
+    unet_config,
+)
 from probseq_apps.experiments.generate_tasks import numbered
 from probseq_apps.experiments.generate_tokenizer import PRETRAINED, video_config
 from probseq_apps.experiments.saved import config_values
@@ -79,14 +85,18 @@ def check_model(settings: OneDiffusionSettings, data: GenerationData) -> None:
     pseudo_videos(to_unit(data.train[:1]), arm_videos(settings))
 
 
-def model_config(settings: OneDiffusionSettings, data: GenerationData) -> ImageDiffusionConfig:
-    """Sizes and process of a model for the images of a data set.
+def model_config(settings: OneDiffusionSettings, images: Sized) -> ImageDiffusionConfig:
+    """Sizes and process of a model for images.
+
+    Args:
+        settings: of the model.
+        images: a data set, or the sizes of a model of such images.
 
     Raises:
         ValueError: the settings don't fit the images, or don't go together.
     """
     values: dict[str, Any] = {
-        **asdict(unet_config(settings.unet, data)),
+        **asdict(unet_config(settings.unet, images)),
         "num_steps": settings.diffusion_steps,
         "schedule": settings.process.schedule,
     }
@@ -163,13 +173,21 @@ def open_diffusion(folder: Path, *, device: torch.device) -> tuple[Diffusion, Tr
 
     Raises:
         FileNotFoundError: there is none, or its training isn't finished.
-        ValueError: its files are damaged.
+        ValueError: its files are damaged, or it is not the model that the folder's settings make.
     """
-    if saved_diffusion_model(folder) is None:
+    saved = saved_diffusion_model(folder)
+    if saved is None:
         raise FileNotFoundError(
             f"model must be a folder in models/ of `generate diffusion`, and {folder} is none"
         )
-    return open_model(folder, load_diffusion, device=device)
+    settings = saved[1]
+
+    def described(sizes: Sized) -> tuple[type[Diffusion], ImageDiffusionConfig]:
+        kind = VideoDiffusion if settings.parsed_arm.is_video else ImageDiffusion
+        return kind, model_config(settings, sizes)
+
+    size = settings.reading.image_size
+    return open_model(folder, load_diffusion, described, image_size=size, device=device)
 
 
 def _new(config: ImageDiffusionConfig) -> Diffusion:
@@ -181,6 +199,10 @@ def _new(config: ImageDiffusionConfig) -> Diffusion:
 def _published(settings: OneDiffusionSettings, config: ImageDiffusionConfig) -> ImageDiffusion:
     try:
         return load_improved_ddpm(settings.init_weights or "", config)
+    except FileNotFoundError as error:
+        raise FileNotFoundError(
+            f"init_weights must be a file of published weights, and {settings.init_weights} is none"
+        ) from error
     except ValueError as error:
         raise ValueError(f"init_weights must hold weights of this UNet: {error}") from error
 

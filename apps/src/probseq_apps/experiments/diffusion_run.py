@@ -26,7 +26,7 @@ from probseq_apps.experiments.generate_files import (
     process_file,
 )
 from probseq_apps.experiments.generate_groups import FeatureSettings, MachineSettings
-from probseq_apps.experiments.generate_models import ModelJob, run_models
+from probseq_apps.experiments.generate_models import ModelJob, run_models, told_steps
 from probseq_apps.experiments.settings import RunOptions
 from probseq_apps.report.diffusion_report import write_diffusion_report
 from probseq_apps.training.distributed import resolve_device
@@ -88,7 +88,7 @@ class DiffusionComparison:
     @property
     def length(self) -> str:
         """How long each model is trained, in words."""
-        return f"{self.settings.training.steps:,} steps"
+        return told_steps(self.settings.training.steps)
 
     def config(self, recipe: str) -> dict[str, object]:
         """What `config.json` holds."""

@@ -18,6 +18,7 @@ from probseq_apps.experiments.generate_files import (
     write_result,
 )
 from probseq_apps.experiments.generate_groups import StemName
+from probseq_apps.experiments.generate_models import told_steps
 from probseq_apps.experiments.generate_prior import check_prior
 from probseq_apps.experiments.generate_ruler import check_features, make_ruler
 from probseq_apps.experiments.generate_settings import (
@@ -177,7 +178,7 @@ def _announce(settings: GenerateSettings, data: GenerationData, folder: Path) ->
     print(
         f"{data.name}: {len(data.train):,} training and {len(data.test):,} test images of "
         f"{data.channels}x{data.image_size}x{data.image_size}; {arms}; stems "
-        f"{', '.join(settings.stem)}; {settings.training.steps:,} steps each, on {device} "
+        f"{', '.join(settings.stem)}; {told_steps(settings.training.steps)} each, on {device} "
         f"-> {folder}",
         flush=True,
     )

@@ -35,7 +35,7 @@ from probseq_apps.experiments.task_runs import make_parts, prepare_folder, resul
 from probseq_apps.training import distributed
 from probseq_apps.training.config import TrainConfig
 from probseq_apps.training.loop import fit
-from probseq_apps.training.runs import read_finished, sole_use
+from probseq_apps.training.runs import CONFIG, read_finished, sole_use
 from probseq_apps.training.task import Task
 from pseudovideo.diffusion.unet import UNetConfig, channel_multipliers_for
 from pseudovideo.pretrained import Pretrained
@@ -60,6 +60,21 @@ class Trained(NamedTuple):
 
     steps: int
     seconds: float
+
+
+@runtime_checkable
+class Sized(Protocol):
+    """Square images of one size, or what is made for such."""
+
+    @property
+    def image_size(self) -> int:
+        """Height and width in pixels."""
+        ...
+
+    @property
+    def channels(self) -> int:
+        """1 for grey images, 3 for colour."""
+        ...
 
 
 @runtime_checkable
@@ -271,25 +286,58 @@ def fit_model(
 
 
 def open_model(
-    folder: Path, load: Callable[[Path], Model], *, device: torch.device
+    folder: Path,
+    load: Callable[[Path], Model],
+    described: Callable[[UNetConfig], tuple[type[Pretrained], UNetConfig]],
+    *,
+    image_size: int | None,
+    device: torch.device,
 ) -> tuple[Model, Trained]:
     """Read a trained model.
 
     Args:
         folder: in `models/` of an experiment.
         load: reads what `pretrained/` holds.
+        described: class and sizes that the settings of the folder make of images like the model's.
+        image_size: side that the settings bring images to; None for one that the data decide.
         device: where the model is wanted.
 
     Raises:
         FileNotFoundError: its training isn't finished.
-        ValueError: its files are damaged.
+        ValueError: its files are damaged, or `pretrained/` is of another model.
     """
     finished = read_finished(folder)
     if finished is None:
         raise FileNotFoundError(
             f"model must be a trained one, and the training in {folder} is not finished: resume it"
         )
-    return load(folder / PRETRAINED).to(device), Trained(finished["steps"], finished["seconds"])
+    model = load(folder / PRETRAINED)
+    kind, config = described(model.config)
+    wanted: dict[str, Any] = {"class": kind.__name__, **asdict(config)}
+    _check_described(folder, model, wanted | ({"image_size": image_size} if image_size else {}))
+    return model.to(device), Trained(finished["steps"], finished["seconds"])
+
+
+def _check_described(folder: Path, model: Pretrained, wanted: Mapping[str, Any]) -> None:
+    """Refuse a model that belongs into another folder; seeds leave no trace in it.
+
+    Raises:
+        ValueError: the first difference.
+    """
+    found: dict[str, Any] = {"class": type(model).__name__, **asdict(model.config)}
+    # The class comes first: models of others may lack the settings that follow.
+    for name, value in wanted.items():
+        if found[name] != value:
+            raise ValueError(
+                f"{folder / PRETRAINED} must hold the model that {folder / CONFIG} tells of, with "
+                f"{name}={value}, and holds another one with {name}={found[name]}: copy its own "
+                "there, or train it anew"
+            )
+
+
+def told_steps(steps: int) -> str:
+    """How long a training is, in words."""
+    return f"{steps:,} step{'' if steps == 1 else 's'}"
 
 
 def channels_last(module: nn.Module) -> None:
@@ -298,16 +346,20 @@ def channels_last(module: nn.Module) -> None:
     module.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
 
 
-def unet_config(settings: UNetSettings, data: GenerationData) -> UNetConfig:
-    """Sizes of a UNet for the images of a data set.
+def unet_config(settings: UNetSettings, images: Sized) -> UNetConfig:
+    """Sizes of a UNet for images.
+
+    Args:
+        settings: all but the images' sizes.
+        images: a data set, or the sizes of a model of such images.
 
     Raises:
         ValueError: the UNet cannot have the images' size, or its settings don't go together.
     """
-    sizes = {"image_size": data.image_size, "channels": data.channels}
+    sizes = {"image_size": images.image_size, "channels": images.channels}
     values: dict[str, Any] = {**asdict(settings), **sizes}
     if settings.channel_multipliers is None:
-        values["channel_multipliers"] = channel_multipliers_for(data.image_size)
+        values["channel_multipliers"] = channel_multipliers_for(images.image_size)
     return UNetConfig(**values)
 
 

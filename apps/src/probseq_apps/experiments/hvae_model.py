@@ -9,7 +9,13 @@ from torch import Tensor
 
 from probseq_apps.data.generation import GenerationData, load_generation_data, to_unit
 from probseq_apps.experiments.diffusion_arms import model_name
-from probseq_apps.experiments.generate_models import Trained, fit_model, open_model, unet_config
+from probseq_apps.experiments.generate_models import (
+    Sized,
+    Trained,
+    fit_model,
+    open_model,
+    unet_config,
+)
 from probseq_apps.experiments.generate_sample import Samples, collect_samples
 from probseq_apps.experiments.hvae_settings import (
     GENERATE_HVAE_MODEL,
@@ -78,15 +84,27 @@ def build_hvae(settings: OneHvaeSettings, data: GenerationData) -> HVAE:
     Raises:
         ValueError: the settings don't fit the images.
     """
-    unet = unet_config(settings.unet, data)
+    config = hvae_sizes(settings, data)
+    with fork_random(torch.device("cpu")):
+        torch.manual_seed(derive_seed(settings.seed, "weights"))
+        return _CLASSES[settings.arm](config)
+
+
+def hvae_sizes(settings: OneHvaeSettings, images: Sized) -> HVAEConfig:
+    """Sizes and noise of an HVAE for images.
+
+    Args:
+        settings: of the HVAE.
+        images: a data set, or the sizes of an HVAE of such images.
+
+    Raises:
+        ValueError: the settings don't fit the images.
+    """
     sizes = asdict(settings.sizes)
     learned_noise_std = sizes.pop("learned_noise_std")
     if settings.arm == "learned":
         sizes["noise_std"] = learned_noise_std
-    config = HVAEConfig(**asdict(unet), **sizes)
-    with fork_random(torch.device("cpu")):
-        torch.manual_seed(derive_seed(settings.seed, "weights"))
-        return _CLASSES[settings.arm](config)
+    return HVAEConfig(**asdict(unet_config(settings.unet, images)), **sizes)
 
 
 def train_hvae(
@@ -128,13 +146,20 @@ def open_hvae(folder: Path, *, device: torch.device) -> tuple[HVAE, Trained]:
 
     Raises:
         FileNotFoundError: there is none, or its training isn't finished.
-        ValueError: its files are damaged.
+        ValueError: its files are damaged, or it is not the HVAE that the folder's settings make.
     """
-    if saved_hvae_model(folder) is None:
+    saved = saved_hvae_model(folder)
+    if saved is None:
         raise FileNotFoundError(
             f"model must be a folder in models/ of `generate hvae`, and {folder} is none"
         )
-    return open_model(folder, load_hvae, device=device)
+    settings = saved[1]
+
+    def described(sizes: Sized) -> tuple[type[HVAE], HVAEConfig]:
+        return _CLASSES[settings.arm], hvae_sizes(settings, sizes)
+
+    size = settings.reading.image_size
+    return open_model(folder, load_hvae, described, image_size=size, device=device)
 
 
 def draw_hvae(

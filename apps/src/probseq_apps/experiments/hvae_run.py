@@ -14,7 +14,7 @@ from probseq_apps.experiments.generate_files import (
     process_file,
 )
 from probseq_apps.experiments.generate_groups import FeatureSettings, MachineSettings
-from probseq_apps.experiments.generate_models import ModelJob, run_models
+from probseq_apps.experiments.generate_models import ModelJob, run_models, told_steps
 from probseq_apps.experiments.hvae_model import (
     build_hvae,
     draw_hvae,
@@ -91,7 +91,7 @@ class HvaeComparison:
     @property
     def length(self) -> str:
         """How long each model is trained, in words."""
-        return f"{self.settings.training.steps:,} steps"
+        return told_steps(self.settings.training.steps)
 
     def config(self, recipe: str) -> dict[str, object]:
         """What `config.json` holds."""
