@@ -28,6 +28,14 @@ UNET = (
 )
 
 
+def assert_own_samples(drawn, run):
+    """The first images of a run, up to the round-off of another batch size."""
+    with np.load(f"{drawn}/samples.npz") as few, np.load(run) as all_of_them:
+        images = few["images"].astype(int)
+        away = images - all_of_them["images"][: len(images)]
+    assert abs(away).max() <= 1
+
+
 def exit_code(arguments):
     with pytest.raises(SystemExit) as stop:
         main(arguments)
@@ -65,7 +73,26 @@ def test_unknown_names_exit_2_with_the_nearest_before_torch_is_imported(argument
         (["diffusion", "--steps", "0"], "without init_weights"),
         (["diffusion", "--init-weights", "w.pt"], "one of videos"),
         (["hvae", "--num-levels", "1"], "num_levels must be at least 2"),
-        (["sample"], "tokenizer must be given"),
+        (
+            ["diffusion", "--diffusion-steps", "20", "--schedule", "linear"],
+            "diffusion_steps must be at least 21",
+        ),
+        (["diffusion", "--blur-rate", "nan"], "blur_rate must be a finite number, got nan"),
+        (
+            ["sample"],
+            "tokenizer must be given: name the folder of a trained one, or name --model",
+        ),
+        (["sample", "--model", "m", "--temperature", "0.5"], "temperature is for tokenizer and"),
+        (["sample", "--model", "m", "--top-k", "5"], "top_k is for tokenizer and prior"),
+        (["sample", "--model", "m", "--num-steps", "9"], "num_steps is for tokenizer and prior"),
+        (
+            ["sample", "--tokenizer", "t", "--prior", "p", "--sampling-steps", "5"],
+            "sampling_steps is for model, a diffusion model",
+        ),
+        (
+            ["sample", "--tokenizer", "t", "--prior", "p", "--sampler", "ddim"],
+            "sampler is for model, a diffusion model",
+        ),
         (["sample", "--model", "m", "--prior", "p"], "model is in place of tokenizer and prior"),
     ],
 )
@@ -78,8 +105,7 @@ def test_impossible_settings_exit_2_and_are_named(arguments, named, capsys):
     ("arguments", "named"),
     [
         (["diffusion", "--image-size", "10", "--channel-multipliers", "1", "2", "2"], "multiple"),
-        (["diffusion", "--diffusion-steps", "20", "--sampling-steps", "5"], "num_steps"),
-        (["diffusion", "--arms", "1-frame", "--init-weights", "no.pt"], "no.pt"),
+        (["diffusion", "--arms", "1-frame", "--init-weights", "no.pt"], "init_weights must be a"),
         (["diffusion", "--data", "mnist"], "--data-dir"),
         (["diffusion", "--inception-weights", "no.pth"], "inception_weights"),
         (["hvae", "--device", "cuda:99"], "cuda:99"),
@@ -126,6 +152,7 @@ def test_diffusion_models_train_sample_resume_and_are_drawn_from(tmp_path, monke
     # How the run drew is how this draws.
     assert parse_generate(draw[1:]).settings.diffusion.sampling_steps == 2
     assert main([*draw, "--num", "3", "--run-dir", "s"]) == 0
+    assert_own_samples("s", "r/samples/2-frame-blur-seed0.npz")
     with np.load(tmp_path / "s" / "samples.npz") as arrays:
         assert arrays["videos"].shape == (3, 2, 1, 8, 8)
         assert (arrays["videos"][:, -1] == arrays["images"]).all()
@@ -145,8 +172,15 @@ def test_hvaes_train_resume_and_are_drawn_from(tmp_path, monkeypatch, capsys):
     assert (tmp_path / "r" / "report.md").is_file()
     assert main(["generate", "hvae", "--run-dir", "r", "--resume"]) == 0
     assert "all arms were finished before" in capsys.readouterr().out
+    assert main(["generate", "diffusion", "--run-dir", "r", "--resume"]) == 1
+    said = "r holds an experiment of kind generate-hvae, and none of kind generate-diffusion"
+    assert said in capsys.readouterr().err
     for arm in ("heat", "learned"):
         draw = ["generate", "sample", "--model", f"r/models/{arm}-seed0", "--device", "cpu"]
         assert main([*draw, "--num", "3", "--run-dir", f"s-{arm}"]) == 0
         with np.load(tmp_path / f"s-{arm}" / "samples.npz") as arrays:
             assert arrays["images"].shape == (3, 1, 8, 8)
+        assert_own_samples(f"s-{arm}", f"r/samples/{arm}-seed0.npz")
+    for flag in (("--sampling-steps", "2"), ("--sampler", "ddim")):
+        assert main([*draw, *flag, "--run-dir", "t"]) == 1
+        assert f"{flag[0][2:].replace('-', '_')} is for diffusion models" in capsys.readouterr().err

@@ -108,7 +108,7 @@ def _parse_sample(arguments: list[str]) -> GenerateSample:
         default=_default_sample(arguments),
     )
     if not command.settings.model:
-        also = ", or model a trained one without tokens"
+        also = ", or name --model"
         _required("tokenizer", command.settings.tokenizer, f"the folder of a trained one{also}")
         _required("prior", command.settings.prior, f"the folder of a trained one{also}")
     return command
@@ -179,7 +179,8 @@ def _default_sample(arguments: Sequence[str]) -> GenerateSample:
     """What `generate sample` does where no flag says otherwise: what drew a run's own samples."""
     model = value_of("--model", arguments)
     if model is not None:
-        return GenerateSample(settings=SampleSettings(diffusion=_drawn_with(Path(model))))
+        drawn = _drawn_with(Path(model))
+        return GenerateSample(settings=SampleSettings(model=model, diffusion=drawn))
     prior = value_of("--prior", arguments)
     found = None if prior is None else _made_with(Path(prior), saved_prior)
     return GenerateSample(

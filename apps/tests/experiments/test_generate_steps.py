@@ -363,20 +363,19 @@ def test_evaluation_takes_the_same_images_and_noise_as_the_run(arm, tmp_path, mo
     assert found["real images"]["fd"] == pytest.approx(expected, rel=1e-5)
 
 
-def test_the_seed_of_the_settings_draws_the_samples(arm, tmp_path):
+def test_the_seed_and_the_number_of_a_run_draw_its_own_samples(arm, tmp_path):
     folder, _ = arm
     where = tokenizer_folder(folder, *NAME), prior_folder(folder, "masked", *NAME)
     settings = SampleSettings(
-        tokenizer=str(where[0]), prior=str(where[1]), num=9, seed=6, device="cpu"
+        tokenizer=str(where[0]),
+        prior=str(where[1]),
+        num=SETTINGS.evaluation.num_samples,
+        seed=SEED,
+        device="cpu",
+        sampling=SETTINGS.sampling,
     )
     generate_measure.sample_command(settings, RunOptions(run_dir=tmp_path / "s"))
-    expected = draw_samples(
-        open_prior(where[1]).prior,
-        open_tokenizer(where[0]).tokenizer,
-        9,
-        settings.sampling,
-        seed=6,
-    )
+    expected = Samples.load(samples_file(folder, "masked", *NAME))
     found = Samples.load(tmp_path / "s" / "samples.npz")
     assert torch.equal(found.images, expected.images)
 

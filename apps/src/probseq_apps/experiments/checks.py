@@ -1,6 +1,8 @@
 """Checks of settings; importable without torch."""
 
 import math
+from dataclasses import fields
+from typing import Any
 
 
 def at_least(name: str, value: int, minimum: int) -> None:
@@ -41,3 +43,10 @@ def unique(name: str, values: tuple[object, ...]) -> None:
     """
     if len(set(values)) < len(values):
         raise ValueError(f"{name} must not repeat a value, got {' '.join(map(str, values))}")
+
+
+def unlike_defaults(settings: Any) -> list[str]:
+    """Names of those of some settings, a dataclass, that differ from their defaults."""
+    default = type(settings)()
+    names = [field.name for field in fields(settings)]
+    return [name for name in names if getattr(settings, name) != getattr(default, name)]

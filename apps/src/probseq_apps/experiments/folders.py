@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from probseq_apps.experiments.methods import BASE_METHODS, MethodSpec
-from probseq_apps.experiments.saved import holds_experiment
+from probseq_apps.experiments.saved import held_experiment, holds_experiment
 from probseq_apps.experiments.settings import RunOptions
 from probseq_apps.training import distributed
 from probseq_apps.training.runs import RunExistsError, prepare_run_dir, sole_use
@@ -31,6 +31,12 @@ def check_folder(folder: Path, options: RunOptions, *, experiment: str) -> None:
     if not (options.resume or options.overwrite) or holds_experiment(folder, experiment):
         return
     if options.resume:
+        kind = held_experiment(folder)
+        if kind is not None:
+            raise FileNotFoundError(
+                f"{folder} holds an experiment of kind {kind}, and none of kind {experiment} to "
+                "resume: name another folder, or start without resume"
+            )
         raise FileNotFoundError(
             f"{folder} holds no experiment to resume: name its folder, or start without resume"
         )

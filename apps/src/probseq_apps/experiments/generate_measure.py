@@ -36,6 +36,7 @@ from probseq_apps.experiments.settings import RunOptions
 from probseq_apps.training import distributed
 from probseq_apps.training.runs import RunExistsError, prepare_run_dir, sole_use
 from probseq_apps.training.schedule import derive_seed
+from pseudovideo.priors import AutoregressivePrior
 
 SAMPLES, METRICS = "samples.npz", "metrics.json"
 
@@ -80,6 +81,7 @@ def _prior_sampler(
     trained = open_tokenizer(Path(settings.tokenizer))
     prior = open_prior(Path(settings.prior)).prior
     prior.check_tokenizer(trained.tokenizer)
+    name = "autoregressive" if isinstance(prior, AutoregressivePrior) else "masked"
 
     def draw() -> Samples:
         return draw_samples(
@@ -87,7 +89,8 @@ def _prior_sampler(
             trained.tokenizer.to(device),
             settings.num,
             settings.sampling,
-            seed=settings.seed,
+            # As the run draws that the prior lies in.
+            seed=derive_seed(settings.seed, f"{name} samples"),
         )
 
     return trained.settings.data, draw

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 
+from probseq_apps.experiments.checks import unlike_defaults
 from probseq_apps.experiments.diffusion_draw import draw_model
 from probseq_apps.experiments.diffusion_model import open_diffusion
 from probseq_apps.experiments.diffusion_settings import saved_diffusion_model
@@ -14,6 +15,7 @@ from probseq_apps.experiments.generate_settings import SampleSettings
 from probseq_apps.experiments.hvae_model import draw_hvae, load_hvae_images, open_hvae
 from probseq_apps.experiments.hvae_settings import saved_hvae_model
 from probseq_apps.experiments.settings import RunOptions
+from probseq_apps.training.schedule import derive_seed
 
 
 def model_sampler(
@@ -30,16 +32,18 @@ def model_sampler(
         Name of the data that the model has learned, and what draws from it.
 
     Raises:
-        ValueError: more steps are asked for than the model has.
+        ValueError: more steps are asked for than the model has, or the model has no such sampler.
         OSError: there is no model, its training isn't finished, or its images are missing.
     """
     folder = Path(settings.model)
+    # As the run draws that the model lies in.
+    seed = derive_seed(settings.seed, "samples")
     diffusion = saved_diffusion_model(folder)
     if diffusion is not None:
         settings.diffusion.check_steps(diffusion[1].diffusion_steps)
         model, _ = open_diffusion(folder, device=device)
         return diffusion[1].data, partial(
-            draw_model, model, settings.num, settings.diffusion, seed=settings.seed, device=device
+            draw_model, model, settings.num, settings.diffusion, seed=seed, device=device
         )
     hvae = saved_hvae_model(folder)
     if hvae is None:
@@ -47,8 +51,12 @@ def model_sampler(
             "model must be a folder in models/ of `generate diffusion` or `generate hvae`, and "
             f"{folder} is none"
         )
+    given = unlike_defaults(settings.diffusion)
+    if given:
+        raise ValueError(
+            f"{given[0]} is for diffusion models, and {folder} holds an HVAE, whose levels are all "
+            "taken: leave it out"
+        )
     model, _ = open_hvae(folder, device=device)
     data = load_hvae_images(hvae[1], options)
-    return hvae[1].data, partial(
-        draw_hvae, model, data, settings.num, seed=settings.seed, device=device
-    )
+    return hvae[1].data, partial(draw_hvae, model, data, settings.num, seed=seed, device=device)

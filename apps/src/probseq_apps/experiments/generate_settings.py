@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from probseq_apps.data.names import check_generation_name
-from probseq_apps.experiments.checks import at_least, unique
+from probseq_apps.experiments.checks import at_least, unique, unlike_defaults
 from probseq_apps.experiments.diffusion_groups import DiffusionSampling
 from probseq_apps.experiments.generate_arms import Arm, all_arms
 from probseq_apps.experiments.generate_groups import (
@@ -143,14 +143,15 @@ class SampleSettings:
     num: int = 64
     """Images to draw."""
     seed: int = 0
-    """Of the draws."""
+    """Of the draws: that of a run's model gives the run's own samples, from a prior where --num is
+    the run's, too."""
     device: str = "auto"
     """auto, cpu, cuda or cuda:N."""
     sampling: SamplingSettings = field(default_factory=SamplingSettings)
     diffusion: DiffusionSampling = field(default_factory=DiffusionSampling)
 
     def __post_init__(self) -> None:
-        """Refuse numbers out of range, and two things to draw from.
+        """Refuse numbers out of range, two things to draw from, and settings of the other.
 
         Raises:
             ValueError: names the setting.
@@ -160,6 +161,15 @@ class SampleSettings:
         if self.model and (self.tokenizer or self.prior):
             raise ValueError(
                 "model is in place of tokenizer and prior, got both: name the model, or the others"
+            )
+        if self.model and (given := unlike_defaults(self.sampling)):
+            raise ValueError(
+                f"{given[0]} is for tokenizer and prior, and model has no tokens: leave it out"
+            )
+        if not self.model and (given := unlike_defaults(self.diffusion)):
+            raise ValueError(
+                f"{given[0]} is for model, a diffusion model, and none is named: name one, "
+                "or leave it out"
             )
 
 

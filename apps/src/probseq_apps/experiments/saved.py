@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from probseq_apps.experiments.settings import ClassifySettings
 from probseq_apps.training.runs import CONFIG
@@ -46,6 +46,16 @@ def holds_experiment(folder: Path, experiment: str) -> bool:
     return _read(folder, experiment) is not None
 
 
+def held_experiment(folder: Path) -> str | None:
+    """The kind of experiment that a folder holds; None where it holds none.
+
+    Raises:
+        ValueError: the file is damaged.
+    """
+    config = _config(folder)
+    return None if config is None or "experiment" not in config else str(config["experiment"])
+
+
 def saved_settings(
     folder: Path, experiment: str, build: Callable[[Mapping[str, Any]], T]
 ) -> tuple[str, T] | None:
@@ -75,6 +85,11 @@ def saved_settings(
 
 
 def _read(folder: Path, experiment: str) -> dict[str, Any] | None:
+    config = _config(folder)
+    return None if config is None or config.get("experiment") != experiment else config
+
+
+def _config(folder: Path) -> dict[str, Any] | None:
     file = folder / CONFIG
     if not file.is_file():
         return None
@@ -82,6 +97,5 @@ def _read(folder: Path, experiment: str) -> dict[str, Any] | None:
         config = json.loads(file.read_text(encoding="utf-8"))
     except ValueError as error:
         raise ValueError(f"{file} cannot be read as JSON: {error}") from error
-    if not isinstance(config, dict) or config.get("experiment") != experiment:
-        return None
-    return config
+    # Typed for what JSON objects are.
+    return cast("dict[str, Any]", config) if isinstance(config, dict) else None
