@@ -14,6 +14,7 @@ from probseq_apps.experiments import (
 from probseq_apps.experiments import (
     generate_measure,
     generate_prior,
+    generate_ruler,
     generate_sample,
     generate_steps,
 )
@@ -318,7 +319,6 @@ def test_samples_are_compared_with_training_images_and_test_images_as_if_they_we
 
     replaced = {
         "load_images": lambda *_: DATA,
-        "make_extractor": lambda *_, **__: RandomConvolution(1),
         "run_arm": arm_of,
         "floor_result": lambda *_: {"arm": FLOOR},
         "restore_samples": lambda *_: None,
@@ -326,6 +326,7 @@ def test_samples_are_compared_with_training_images_and_test_images_as_if_they_we
     }
     for name, value in replaced.items():
         monkeypatch.setattr(generate_module, name, value)
+    monkeypatch.setattr(generate_ruler, "make_extractor", lambda *_, **__: RandomConvolution(1))
     folder = generate_module.generate(SETTINGS, RunOptions(run_dir=tmp_path / "run"))
     (reference,) = references
     features = RandomConvolution(1)(to_unit(DATA.train)).features.double()
