@@ -131,7 +131,7 @@ def test_an_existing_run_is_left_alone_unless_asked(finished, tmp_path, capsys):
     assert main(arguments(molecules(tmp_path), *more)) == 1
     assert "already holds a run" in capsys.readouterr().err
     assert main(["classify", "--resume", "--run-dir", str(finished)]) == 1
-    assert "no experiment to resume" in capsys.readouterr().err
+    assert "of kind regress, and none of kind classify to resume" in capsys.readouterr().err
 
 
 def test_without_swapped_edges_nothing_is_said_about_them(tmp_path):
