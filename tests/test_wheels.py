@@ -5,6 +5,7 @@ environment with torch in it takes a second, and no index is asked. That the whe
 declare all of them is what `uv pip check` and the imports then show.
 """
 
+import re
 import subprocess
 import sys
 import zipfile
@@ -54,7 +55,8 @@ def needed_members(member, members) -> list[str]:
     needed = [member.name]
     for name in needed:
         for line in known[name].project.get("dependencies", []):
-            dependency = line.partition(">")[0]
+            # The name, without extras and versions.
+            dependency = re.split(r"[\[>]", line)[0]
             if dependency in known and dependency not in needed:
                 needed.append(dependency)
     return needed
