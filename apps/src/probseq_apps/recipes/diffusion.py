@@ -40,7 +40,7 @@ def digits_diffusion() -> DiffusionSettings:
         ),
         process=ProcessSettings(schedule="cosine"),
         training=DiffusionTraining(
-            steps=700,
+            steps=600,
             batch_size=12,
             learning_rate=2e-3,
             decay="cosine",
