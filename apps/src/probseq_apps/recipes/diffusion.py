@@ -40,7 +40,7 @@ def digits_diffusion() -> DiffusionSettings:
         ),
         process=ProcessSettings(schedule="cosine"),
         training=DiffusionTraining(
-            steps=600,
+            steps=500,
             batch_size=12,
             learning_rate=2e-3,
             decay="cosine",
