@@ -23,6 +23,9 @@ from probseq_apps.experiments.bench_online_cases import (
 
 TINY = Sizes(singles=8, few=1, more=2, early=60, late=120, watched=100)
 
+# Few inducing variables for streams of this length, on purpose.
+pytestmark = pytest.mark.filterwarnings("ignore:.*inducing variables cannot hold the stream")
+
 
 @pytest.fixture
 def tiny(monkeypatch):

@@ -23,6 +23,9 @@ from probseq_apps.experiments.online_live_settings import (
 MODEL = LiveModel(num_inducing=8, lengthscale=0.7, noise=0.01)
 LINES = [f"{0.25 * k},{math.sin(0.25 * k)}\n" for k in range(40)]
 
+# Few inducing variables for streams of this length, on purpose.
+pytestmark = pytest.mark.filterwarnings("ignore:.*inducing variables cannot hold the stream")
+
 
 def run(lines, **settings):
     """Forecasts and complaints, as lists of lines."""

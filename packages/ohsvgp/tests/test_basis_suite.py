@@ -172,7 +172,7 @@ def test_one_point_at_a_time_equals_batches_inside_a_window(name):
         gp.rebase(t_end=6.0)
         bound = 0.0
         for part in np.array_split(np.arange(40), batches):
-            bound += float(gp.update(x[part], y[part]).bound)
+            bound += float(gp.update(x[part], y[part]).energy)
         models.append((gp.predict(np.linspace(0, 7, 15)), bound))
     for predicted, bound in models[1:]:
         np.testing.assert_allclose(predicted.mean, models[0][0].mean, atol=1e-9)
@@ -189,7 +189,7 @@ def test_a_first_batch_of_one_point_is_enough_and_more_can_follow(name):
     if name in ("LegS", "Cosine", "UniformGrid"):
         assert abs(float(at_point.mean) - 0.8) < 1e-6
         assert abs(float(at_point.variance) - 0.2) < 1e-6
-        assert float(gp.update([3.0], [1.0]).bound) == pytest.approx(
+        assert float(gp.update([3.0], [1.0]).energy) == pytest.approx(
             -0.5 * (0.2**2 / 0.45 + math.log(2 * math.pi * 0.45)), abs=1e-6
         )
     gp.update([3.5, 4.0, 6.0], [1.0, 0.9, 0.1])

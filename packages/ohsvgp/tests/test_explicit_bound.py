@@ -1,7 +1,8 @@
 """The whitened algebra against Bui et al. 2017 written out with D_a = (S_a⁻¹ − K'_aa⁻¹)⁻¹.
 
-The old posterior enters theirs as M pseudo-observations ŷ_a = D_a S_a⁻¹ m_a of a with noise D_a:
-dense matrices, no whitening. Hyperparameters change from update to update.
+The old posterior enters theirs as M pseudo-observations ŷ_a = D_a S_a⁻¹ m_a of a with noise D_a,
+and in power EP with noise D_a + α (K_aa − Q_aa): dense matrices, no whitening. Hyperparameters
+change from update to update.
 """
 
 import math
@@ -15,9 +16,10 @@ from torch.distributions import MultivariateNormal, kl_divergence
 from ohsvgp import Gaussian, OnlineGP
 from ohsvgp.bases.base import Advance, Basis
 from ohsvgp.core import (
+    Carried,
     Site,
+    carry,
     features,
-    lost_information,
     online_bound,
     posterior,
     predict,
@@ -83,28 +85,41 @@ def explicit_site(old: Old) -> tuple[Tensor, Tensor, Tensor]:
     return D, D @ shift, constant
 
 
+class Explicit(NamedTuple):
+    """New q(b), the objective, the information lost, and what b does not explain of the data."""
+
+    q: Old
+    bound: Tensor
+    lost: Tensor
+    unexplained: Tensor
+
+
 def explicit_update(
-    kernel: Kernel, old: Old | None, b: Tensor, x: Tensor, y: Tensor
-) -> tuple[Old, Tensor, Tensor]:
-    """New q(b), the bound and the information lost, as Bui et al. write them."""
+    kernel: Kernel, old: Old | None, b: Tensor, x: Tensor, y: Tensor, alpha: float = 0.0
+) -> Explicit:
+    """As Bui et al. write it; 2017a for the bound, Bui, Yan and Turner 2017 for powers of a."""
     K_bb, K_fb = kernel(b, b), kernel(x, b)
     Sigma, cross, targets = NOISE * torch.eye(len(y), dtype=y.dtype), K_fb, y
     lost = constant = torch.zeros((), dtype=y.dtype)
     if old is not None:
         D, pseudo, constant = explicit_site(old)
         K_ab = kernel(old.points, b)
-        Sigma = torch.block_diag(Sigma, D)
+        rest = kernel(old.points, old.points) - K_ab @ inverse(K_bb) @ K_ab.T
+        Sigma = torch.block_diag(Sigma, D + alpha * rest)
         cross = torch.cat([K_fb, K_ab])
         targets = torch.cat([y, pseudo])
-        rest = kernel(old.points, old.points) - K_ab @ inverse(K_bb) @ K_ab.T
-        lost = 0.5 * torch.trace(inverse(D) @ rest)
+        # E[N(ŷ; a, D)^α | b]^(1/α) is N(ŷ; A b, D + α rest) times exp(−(1 − α) lost).
+        if alpha > 0:
+            lost = (torch.logdet(D + alpha * rest) - torch.logdet(D)) / (2 * alpha)
+        else:
+            lost = 0.5 * torch.trace(inverse(D) @ rest)
     Q = cross @ inverse(K_bb) @ cross.T
-    unexplained = kernel.diag(x).sum() - torch.trace(Q[: len(y), : len(y)])
-    bound = log_normal(targets, Q + Sigma) - unexplained / (2 * NOISE) - lost + constant
+    unexplained = (kernel.diag(x).sum() - torch.trace(Q[: len(y), : len(y)])) / (2 * NOISE)
+    bound = log_normal(targets, Q + Sigma) - unexplained - (1 - alpha) * lost + constant
     # Regression of b on all observations, pseudo-observations among them.
     gain = cross.T @ inverse(Q + Sigma)
     covariance = K_bb - gain @ cross
-    return Old(b, gain @ targets, covariance, K_bb), bound, lost
+    return Explicit(Old(b, gain @ targets, covariance, K_bb), bound, lost, unexplained)
 
 
 def explicit_prediction(kernel: Kernel, q: Old, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -117,41 +132,38 @@ def root(K: Tensor) -> Tensor:
     return inverse(torch.linalg.cholesky(K))
 
 
-def test_update_bound_and_loss_equal_the_explicit_form_under_changing_hyperparameters() -> None:
+@pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0])
+def test_update_bound_and_loss_equal_the_explicit_form_under_changing_hyperparameters(
+    alpha: float,
+) -> None:
     x, y = stream()
     x_new = torch.linspace(-1.0, 9.0, 11, dtype=torch.float64)[:, None]
     old, site, R_a, set_a = None, Site(x.new_zeros(6, 6), x.new_zeros(6)), None, None
     for step, batch in enumerate(BATCHES):
         kernel, inducing = kernel_of(step), PointFunctional(points_of(step))
-        explicit, bound, lost = explicit_update(kernel, old, inducing.nodes, x[batch], y[batch])
+        explicit = explicit_update(kernel, old, inducing.nodes, x[batch], y[batch], alpha)
         R_b = root(inducing.covariance(kernel))
-        T = prior_a = None
+        carried = carry(site, None)
         if R_a is not None and set_a is not None:
             T = transition(R_a, set_a.cross_inducing(kernel, inducing), R_b)
             prior_a = R_a @ set_a.covariance(kernel) @ R_a.mT
+            carried = carry(site, T, prior_a - T @ T.mT, alpha=alpha)
         Psi = features(kernel, inducing, R_b, x[batch])
         precision = torch.full_like(y[batch], 1 / NOISE)
-        new = whitened_update(site, T, Psi, precision, precision * y[batch])
-        found = online_bound(
-            site,
-            T,
-            new,
-            Psi,
-            kernel.diag(x[batch]),
-            y[batch],
-            y.new_tensor(NOISE),
-            prior_a=prior_a,
-        )
-        torch.testing.assert_close(found.value, bound, rtol=1e-8, atol=1e-8)
-        torch.testing.assert_close(found.lost_information, lost, rtol=1e-7, atol=1e-8)
+        new = whitened_update(carried.site, Psi, precision, precision * y[batch])
+        K_ff = kernel.diag(x[batch])
+        found = online_bound(carried, new, Psi, K_ff, y[batch], y.new_tensor(NOISE))
+        torch.testing.assert_close(found.value, explicit.bound, rtol=1e-8, atol=1e-8)
+        torch.testing.assert_close(found.lost_information, explicit.lost, rtol=1e-7, atol=1e-8)
+        torch.testing.assert_close(found.unexplained, explicit.unexplained, rtol=1e-7, atol=1e-8)
         P = features(kernel, inducing, R_b, x_new)
         law = predict(posterior(new), P, kernel(x_new, x_new), full_cov=True)
-        mean, covariance = explicit_prediction(kernel, explicit, x_new)
+        mean, covariance = explicit_prediction(kernel, explicit.q, x_new)
         torch.testing.assert_close(law.mean, mean, rtol=0, atol=1e-8)
         torch.testing.assert_close(law.covariance, covariance, rtol=0, atol=1e-8)
         # The loss is no rounding error here, and hyperparameters do matter.
-        assert step == 0 or float(lost) > 0.01
-        old, site, R_a, set_a = explicit, new, R_b, inducing
+        assert step == 0 or float(explicit.lost) > 0.01
+        old, site, R_a, set_a = explicit.q, new, R_b, inducing
 
 
 class GivenPoints(Basis):
@@ -164,20 +176,23 @@ class GivenPoints(Basis):
         return PointFunctional(points_of([3, 6, 8].index(math.ceil(step.length))))
 
 
-def test_model_equals_the_explicit_form_under_changing_hyperparameters() -> None:
+@pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0])
+def test_model_equals_the_explicit_form_under_changing_hyperparameters(alpha: float) -> None:
     x, y = stream()
     kernel = kernel_of(0)
-    gp = OnlineGP(kernel, Gaussian(NOISE), GivenPoints(), t0=0.0)
+    gp = OnlineGP(kernel, Gaussian(NOISE), GivenPoints(), t0=0.0, alpha=alpha)
     old = None
     for step, batch in enumerate(BATCHES):
         kernel.load_state_dict(kernel_of(step).state_dict())
         info = gp.update(x[batch, 0], y[batch])
-        old, bound, lost = explicit_update(kernel, old, points_of(step), x[batch], y[batch])
+        explicit = explicit_update(kernel, old, points_of(step), x[batch], y[batch], alpha)
+        old = explicit.q
         found = gp.predict(x[:, 0], full_cov=True)
         mean, covariance = explicit_prediction(kernel, old, x)
         # The model's jitter is 1e-8 of the prior variance.
-        torch.testing.assert_close(info.bound, bound, rtol=0, atol=1e-4)
-        torch.testing.assert_close(info.lost_information, lost, rtol=0, atol=1e-4)
+        torch.testing.assert_close(info.energy, explicit.bound, rtol=0, atol=1e-4)
+        torch.testing.assert_close(info.lost_information, explicit.lost, rtol=0, atol=1e-4)
+        torch.testing.assert_close(info.unexplained, explicit.unexplained, rtol=0, atol=1e-4)
         torch.testing.assert_close(found.mean, mean, rtol=0, atol=1e-5)
         torch.testing.assert_close(found.covariance, covariance, rtol=0, atol=1e-5)
 
@@ -188,7 +203,7 @@ def test_prediction_under_new_hyperparameters_keeps_the_old_site() -> None:
     batch, kernel = BATCHES[0], kernel_of(0)
     gp = OnlineGP(kernel, Gaussian(NOISE), GivenPoints(), t0=0.0)
     gp.update(x[batch, 0], y[batch])
-    old, _, _ = explicit_update(kernel, None, points_of(0), x[batch], y[batch])
+    old = explicit_update(kernel, None, points_of(0), x[batch], y[batch]).q
     D, pseudo, _ = explicit_site(old)
     kernel.load_state_dict(kernel_of(1).state_dict())
     K_aa, K_sa = kernel(old.points, old.points), kernel(x, old.points)
@@ -200,8 +215,8 @@ def test_prediction_under_new_hyperparameters_keeps_the_old_site() -> None:
 
 
 @pytest.fixture
-def second_step() -> tuple[Kernel, Old, Site, Tensor, Tensor, Tensor, Tensor]:
-    """Everything about the second update: kernel, q(a), its site, T, prior_a, R_b and b."""
+def second_step() -> tuple[Kernel, Old, Carried, Tensor, Tensor]:
+    """Everything about the second update: kernel, q(a), its carried site, R_b and b."""
     x, y = stream()
     first, kernel = kernel_of(0), kernel_of(1)
     set_a, set_b = PointFunctional(points_of(0)), PointFunctional(points_of(1))
@@ -209,11 +224,11 @@ def second_step() -> tuple[Kernel, Old, Site, Tensor, Tensor, Tensor, Tensor]:
     Psi = features(first, set_a, R_a, x[BATCHES[0]])
     precision = torch.full_like(y[BATCHES[0]], 1 / NOISE)
     empty = Site(x.new_zeros(6, 6), x.new_zeros(6))
-    site = whitened_update(empty, None, Psi, precision, precision * y[BATCHES[0]])
-    old, _, _ = explicit_update(first, None, set_a.nodes, x[BATCHES[0]], y[BATCHES[0]])
+    site = whitened_update(empty, Psi, precision, precision * y[BATCHES[0]])
+    old = explicit_update(first, None, set_a.nodes, x[BATCHES[0]], y[BATCHES[0]]).q
     T = transition(R_a, set_a.cross_inducing(kernel, set_b), R_b)
-    prior_a = R_a @ set_a.covariance(kernel) @ R_a.mT
-    return kernel, old, site, T, prior_a, R_b, set_b.nodes
+    carried = carry(site, T, R_a @ set_a.covariance(kernel) @ R_a.mT - T @ T.mT)
+    return kernel, old, carried, R_b, set_b.nodes
 
 
 def expected_log_likelihood(Psi: Tensor, K_ff: Tensor, m: Tensor, S: Tensor, y: Tensor) -> Tensor:
@@ -225,10 +240,10 @@ def expected_log_likelihood(Psi: Tensor, K_ff: Tensor, m: Tensor, S: Tensor, y: 
 
 
 def test_uncollapsed_bound_is_the_sum_of_its_divergences(
-    second_step: tuple[Kernel, Old, Site, Tensor, Tensor, Tensor, Tensor],
+    second_step: tuple[Kernel, Old, Carried, Tensor, Tensor],
 ) -> None:
     # Thesis Eq. 4.6 with densities of torch.distributions, at an arbitrary q(b).
-    kernel, old, site, T, prior_a, R_b, b = second_step
+    kernel, old, carried, R_b, b = second_step
     generator = torch.Generator().manual_seed(1)
     m = torch.randn(6, dtype=torch.float64, generator=generator)
     root_S = 0.3 * torch.randn(6, 6, dtype=torch.float64, generator=generator)
@@ -243,25 +258,25 @@ def test_uncollapsed_bound_is_the_sum_of_its_divergences(
     p_a = MultivariateNormal(torch.zeros_like(m), old.prior)
     expected = kl_divergence(q_tilde, p_a) - kl_divergence(q_tilde, q_a) - kl_divergence(q_b, p_b)
     nothing = torch.zeros((), dtype=torch.float64)
-    found = uncollapsed_bound(nothing, site, T, m, S, prior_a=prior_a)
+    found = uncollapsed_bound(nothing, nothing, carried, m, S)
     torch.testing.assert_close(found.value, expected, rtol=1e-8, atol=1e-8)
 
 
 def test_uncollapsed_bound_is_largest_at_the_closed_form_and_equals_the_collapsed_one(
-    second_step: tuple[Kernel, Old, Site, Tensor, Tensor, Tensor, Tensor],
+    second_step: tuple[Kernel, Old, Carried, Tensor, Tensor],
 ) -> None:
-    kernel, _, site, T, prior_a, R_b, b = second_step
+    kernel, _, carried, R_b, b = second_step
     x, y = (part[BATCHES[1]] for part in stream())
     Psi, K_ff = features(kernel, PointFunctional(b), R_b, x), kernel.diag(x)
     precision = torch.full_like(y, 1 / NOISE)
-    new = whitened_update(site, T, Psi, precision, precision * y)
-    collapsed = online_bound(site, T, new, Psi, K_ff, y, y.new_tensor(NOISE), prior_a=prior_a)
+    new = whitened_update(carried.site, Psi, precision, precision * y)
+    collapsed = online_bound(carried, new, Psi, K_ff, y, y.new_tensor(NOISE))
     moments = posterior(new)
     m, S = moments.mean, torch.cholesky_inverse(moments.root)
 
     def uncollapsed(mean: Tensor, covariance: Tensor) -> Tensor:
         fit = expected_log_likelihood(Psi, K_ff, mean, covariance, y)
-        return uncollapsed_bound(fit, site, T, mean, covariance, prior_a=prior_a).value
+        return uncollapsed_bound(fit, collapsed.unexplained, carried, mean, covariance).value
 
     torch.testing.assert_close(uncollapsed(m, S), collapsed.value, rtol=1e-9, atol=1e-9)
     m.requires_grad_(), S.requires_grad_()
@@ -279,21 +294,28 @@ def test_online_bounds_sum_to_the_batch_bound_while_the_inducing_set_stays() -> 
     x, y = stream()
     kernel = kernel_of(0)
     gp = OnlineGP(kernel, Gaussian(NOISE), Fixed(), rel_jitter=1e-10)
-    total = sum(gp.update(x[batch, 0], y[batch]).bound for batch in BATCHES)
-    _, batch_bound, _ = explicit_update(kernel, None, points_of(2), x, y)
-    torch.testing.assert_close(total, batch_bound, rtol=1e-7, atol=1e-7)
+    total = sum(gp.update(x[batch, 0], y[batch]).energy for batch in BATCHES)
+    whole = explicit_update(kernel, None, points_of(2), x, y)
+    torch.testing.assert_close(total, whole.bound, rtol=1e-7, atol=1e-7)
 
 
-def test_information_is_lost_only_where_the_new_set_does_not_span_the_old_one(
-    second_step: tuple[Kernel, Old, Site, Tensor, Tensor, Tensor, Tensor],
-) -> None:
-    kernel, _, site, T, prior_a, _, b = second_step
-    assert float(lost_information(site, T, prior_a)) > 0.01
+def test_information_is_lost_only_where_the_new_set_does_not_span_the_old_one() -> None:
+    x, y = stream()
+    kernel, batch = kernel_of(0), BATCHES[0]
+    old, other = PointFunctional(points_of(0)), PointFunctional(points_of(1))
+    R_a = root(old.covariance(kernel))
+    Psi = features(kernel, old, R_a, x[batch])
+    precision = torch.full_like(y[batch], 1 / NOISE)
+    empty = Site(x.new_zeros(6, 6), x.new_zeros(6))
+    site = whitened_update(empty, Psi, precision, precision * y[batch])
+
+    def lost(b: PointFunctional, alpha: float) -> Tensor:
+        T = transition(R_a, old.cross_inducing(kernel, b), root(b.covariance(kernel)))
+        C = torch.eye(6, dtype=x.dtype) - T @ T.mT
+        return carry(site, T, C, alpha=alpha).lost_information
+
     # A new set that contains the old one loses nothing.
-    old = PointFunctional(points_of(0))
-    both = PointFunctional(torch.cat([old.nodes, b + 0.3]))
-    R_a, R_both = root(old.covariance(kernel)), root(both.covariance(kernel))
-    wide = transition(R_a, old.cross_inducing(kernel, both), R_both)
-    torch.testing.assert_close(
-        lost_information(site, wide), torch.zeros((), dtype=torch.float64), rtol=0, atol=1e-9
-    )
+    both = PointFunctional(torch.cat([old.nodes, other.nodes + 0.3]))
+    for alpha in (0.0, 0.5, 1.0):
+        assert float(lost(other, alpha)) > 0.01
+        assert abs(float(lost(both, alpha))) < 1e-9

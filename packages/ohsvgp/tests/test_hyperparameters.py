@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from ohsvgp import Gaussian, LegS, OnlineGP, Poisson
 from ohsvgp.bases.points import AdamSteps, RandomSubset
 from ohsvgp.bases.variational_fourier import VariationalFourier
-from ohsvgp.hyperparameters import _Objective, fit_hyperparameters
+from ohsvgp.hyperparameters import _Objective
 from probseq.errors import CholeskyError, JitterWarning
 from probseq.kernels import RBF, Matern52, rbf
 
@@ -45,7 +45,7 @@ def test_evidence_fit_is_that_of_scipy() -> None:
     t = torch.linspace(0.0, 10.0, 50, dtype=torch.float64)
     y = draw(t, 0.8, 1.5, 0.05)
     gp = model()
-    info = fit_hyperparameters(gp, t, y)
+    info = gp.fit_hyperparameters(t, y)
 
     def loss(z: np.ndarray) -> float:
         d = (t[:, None] - t).numpy() / math.exp(z[0])
@@ -66,7 +66,7 @@ def test_known_hyperparameters_come_back_from_many_data() -> None:
     gp = model(lengthscale=3.0)
     # Twenty series that share the hyperparameters.
     y = torch.stack([draw(t, 0.7, 2.0, 0.1, seed) for seed in range(20)])
-    fit_hyperparameters(gp, t, y)
+    gp.fit_hyperparameters(t, y)
     truth = torch.tensor([0.7, 2.0, 0.1], dtype=torch.float64)
     # About 700 independent values: 5% is one standard deviation of the variance.
     torch.testing.assert_close(settings(gp), truth, rtol=0.12, atol=0)
@@ -78,8 +78,8 @@ def test_masked_targets_do_not_count() -> None:
     mask = torch.arange(40) % 3 > 0
     whole, part = model(), model()
     spoilt = torch.where(mask, y, math.nan)
-    info = fit_hyperparameters(whole, t, spoilt, mask=mask)
-    expected = fit_hyperparameters(part, t[mask], y[mask])
+    info = whole.fit_hyperparameters(t, spoilt, mask=mask)
+    expected = part.fit_hyperparameters(t[mask], y[mask])
     assert info.after == pytest.approx(expected.after, abs=1e-5)
     torch.testing.assert_close(settings(whole), settings(part), rtol=1e-2, atol=0)
 
@@ -88,41 +88,41 @@ def test_points_of_several_dimensions_get_lengthscales_of_their_own() -> None:
     x = normal(80, 2)
     y = (3 * x[:, 0]).sin() + 0.1 * normal(80, seed=1)
     gp = OnlineGP(RBF(2), Gaussian(0.1), RandomSubset(10))
-    fit_hyperparameters(gp, x, y)
+    gp.fit_hyperparameters(x, y)
     relevant, irrelevant = gp.kernel.lengthscale.detach()[0].tolist()
     assert irrelevant > 5 * relevant
 
 
-def test_refit_between_batches_raises_the_online_bound_and_absorbs_nothing() -> None:
+def test_refit_between_batches_raises_the_energy_and_absorbs_nothing() -> None:
     t = torch.linspace(0.0, 12.0, 120, dtype=torch.float64)
     y = draw(t, 0.8, 1.5, 0.05)
     gp = model()
     gp.update(t[:60], y[:60])
-    before = float(gp.bound(t[60:], y[60:]).detach())
-    info = fit_hyperparameters(gp, t[60:], y[60:], steps=20)
-    assert info.objective == "bound"
+    before = float(gp.energy(t[60:], y[60:]).detach())
+    info = gp.fit_hyperparameters(t[60:], y[60:], steps=20)
+    assert info.objective == "energy"
     assert info.before == pytest.approx(before)
     assert info.after > before + 10
-    assert info.after == pytest.approx(float(gp.bound(t[60:], y[60:]).detach()), abs=1e-6)
+    assert info.after == pytest.approx(float(gp.energy(t[60:], y[60:]).detach()), abs=1e-6)
     assert gp.state is not None
     assert gp.state.count == 60
     found = settings(gp)
     torch.testing.assert_close(
         found, torch.tensor([0.8, 1.5, 0.05], dtype=torch.float64), rtol=0.6, atol=0
     )
-    # The update then has exactly the bound that was maximised.
-    assert float(gp.update(t[60:], y[60:]).bound) == pytest.approx(info.after, abs=1e-6)
+    # The update then has exactly the energy that was maximised.
+    assert float(gp.update(t[60:], y[60:]).energy) == pytest.approx(info.after, abs=1e-6)
 
 
-def test_other_likelihoods_are_fitted_by_the_bound_of_the_first_batch() -> None:
+def test_other_likelihoods_are_fitted_by_the_energy_of_the_first_batch() -> None:
     t = torch.linspace(0.0, 10.0, 60, dtype=torch.float64)
     generator = torch.Generator().manual_seed(0)
     y = torch.poisson((1.5 * (1.3 * t).sin()).exp(), generator=generator)
     gp = OnlineGP(RBF(1, lengthscale=3.0), Poisson(), LegS(20))
-    info = fit_hyperparameters(gp, t, y)
-    assert info.objective == "bound"
+    info = gp.fit_hyperparameters(t, y)
+    assert info.objective == "energy"
     assert info.after > info.before + 5
-    assert float(gp.update(t, y).bound) == pytest.approx(info.after, abs=1e-5)
+    assert float(gp.update(t, y).energy) == pytest.approx(info.after, abs=1e-5)
 
 
 def test_learned_points_stay_as_chosen_while_hyperparameters_are_fitted() -> None:
@@ -131,7 +131,7 @@ def test_learned_points_stay_as_chosen_while_hyperparameters_are_fitted() -> Non
     gp = OnlineGP(RBF(1), Gaussian(0.5), RandomSubset(10))
     gp.update(t[:15], t[:15].sin())
     gp.basis = RandomSubset(10, learn=AdamSteps(steps=10**6))
-    info = fit_hyperparameters(gp, t[15:], t[15:].sin(), steps=5)
+    info = gp.fit_hyperparameters(t[15:], t[15:].sin(), steps=5)
     assert info.after > info.before
 
 
@@ -139,13 +139,13 @@ def test_fixed_parameters_stay_as_they_are() -> None:
     t = torch.linspace(0.0, 10.0, 40, dtype=torch.float64)
     gp = model()
     gp.kernel.raw_outputscale.requires_grad_(False)
-    fit_hyperparameters(gp, t, draw(t, 0.8, 3.0, 0.05))
+    gp.fit_hyperparameters(t, draw(t, 0.8, 3.0, 0.05))
     assert float(gp.kernel.outputscale) == 1.0
     assert float(gp.kernel.lengthscale.detach()) != 1.0
     for parameter in (*gp.kernel.parameters(), *gp.likelihood.parameters()):
         parameter.requires_grad_(False)
     with pytest.raises(ValueError, match="must have parameters that require gradients"):
-        fit_hyperparameters(gp, t, t)
+        gp.fit_hyperparameters(t, t)
 
 
 def test_noise_of_targets_without_noise_stops_at_its_floor() -> None:
@@ -153,7 +153,7 @@ def test_noise_of_targets_without_noise_stops_at_its_floor() -> None:
     t = torch.linspace(0.0, 6.0, 12, dtype=torch.float64)
     gp = model(noise=0.1)
     y = 3 * (2.5 * t).sin()
-    fit_hyperparameters(gp, t, y)
+    gp.fit_hyperparameters(t, y)
     assert isinstance(gp.likelihood, Gaussian)
     noise, floor = gp.likelihood.noise.item(), 1e-6 * float(y.square().mean())
     assert floor <= noise * (1 + 1e-9)
@@ -163,7 +163,7 @@ def test_noise_of_targets_without_noise_stops_at_its_floor() -> None:
 def test_noise_that_is_already_below_the_floor_may_stay() -> None:
     t = torch.linspace(0.0, 6.0, 12, dtype=torch.float64)
     gp = model(noise=1e-9)
-    info = fit_hyperparameters(gp, t, 3 * (2.5 * t).sin(), steps=1)
+    info = gp.fit_hyperparameters(t, 3 * (2.5 * t).sin(), steps=1)
     assert math.isfinite(info.before)
     assert info.after >= info.before
 
@@ -208,7 +208,7 @@ def test_hyperparameters_that_fail_are_left_and_reported(error: Callable[[], Ten
     kernel = Trap(1, lengthscale=2.0)
     kernel.error = error
     gp = OnlineGP(kernel, Gaussian(0.5), LegS(10))
-    info = fit_hyperparameters(gp, t, y)
+    info = gp.fit_hyperparameters(t, y)
     assert info.failures > 0
     assert "matri" in info.last_failure
     assert info.after > info.before
@@ -217,7 +217,7 @@ def test_hyperparameters_that_fail_are_left_and_reported(error: Callable[[], Ten
     kernel.limit = 100.0
     before = settings(gp)
     with pytest.raises(CholeskyError):
-        fit_hyperparameters(gp, t, y)
+        gp.fit_hyperparameters(t, y)
     assert torch.equal(settings(gp), before)
 
 
@@ -231,23 +231,23 @@ def test_interrupted_fit_leaves_the_best_hyperparameters() -> None:
     kernel.error = interrupt
     gp = OnlineGP(kernel, Gaussian(0.5), LegS(10))
     with pytest.raises(KeyboardInterrupt):
-        fit_hyperparameters(gp, t, draw(t, 0.3, 1.0, 0.05))
+        gp.fit_hyperparameters(t, draw(t, 0.3, 1.0, 0.05))
     assert kernel.lengthscale.item() >= 0.9
 
 
 def test_bad_arguments_are_refused() -> None:
     t = torch.linspace(0.0, 5.0, 10, dtype=torch.float64)
     with pytest.raises(ValueError, match="steps must be at least 1, got 0"):
-        fit_hyperparameters(model(), t, t, steps=0)
+        model().fit_hyperparameters(t, t, steps=0)
     with pytest.raises(ValueError, match=r"y must have shape \(..., 10\)"):
-        fit_hyperparameters(model(), t, t[:9])
+        model().fit_hyperparameters(t, t[:9])
     with pytest.raises(ValueError, match="y must hold at least one target"):
-        fit_hyperparameters(model(), t, t, mask=torch.zeros(10, dtype=torch.bool))
+        model().fit_hyperparameters(t, t, mask=torch.zeros(10, dtype=torch.bool))
     gp = OnlineGP(Matern52(1), Gaussian(0.1), VariationalFourier(5, 0.0, 6.0))
-    fit_hyperparameters(gp, t, t.sin(), steps=2)
+    gp.fit_hyperparameters(t, t.sin(), steps=2)
     gp.update(t, t.sin())
     with pytest.raises(ValueError, match="fit them before the first update"):
-        fit_hyperparameters(gp, t, t.sin())
+        gp.fit_hyperparameters(t, t.sin())
 
 
 def test_no_warning_about_jitter_on_the_way() -> None:
@@ -263,6 +263,6 @@ def test_no_warning_about_jitter_on_the_way() -> None:
     kernel.error = warn
     gp = OnlineGP(kernel, Gaussian(0.5), LegS(10))
     # Warnings are errors in these tests.
-    fit_hyperparameters(gp, t, draw(t, 0.3, 1.0, 0.05))
+    gp.fit_hyperparameters(t, draw(t, 0.3, 1.0, 0.05))
     assert warned
     assert kernel.lengthscale.item() < 0.9

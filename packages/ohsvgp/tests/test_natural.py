@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ohsvgp import core
-from ohsvgp.core import Site
+from ohsvgp.core import Carried, Site, positive_part
 from ohsvgp.inducing import PointFunctional
 from ohsvgp.likelihoods import (
     Bernoulli,
@@ -18,7 +18,7 @@ from ohsvgp.likelihoods import (
     Poisson,
     StudentT,
 )
-from ohsvgp.natural import natural_update, positive_part, site_bound
+from ohsvgp.natural import natural_update, site_bound
 from ohsvgp.whitening import whiten
 from probseq.kernels import RBF
 
@@ -40,10 +40,25 @@ def _targets(likelihood: Likelihood, shape: tuple[int, ...], generator: torch.Ge
     return likelihood.sample(f, generator).detach()
 
 
+def _carried(old: Site, T: Tensor | None) -> Carried:
+    """As the online bound does, under unchanged hyperparameters."""
+    if T is None:
+        return core.carry(old, None)
+    return core.carry(old, T, torch.eye(len(T), dtype=T.dtype) - T @ T.mT)
+
+
 def _problem(
     M: int, n: int, generator: torch.Generator, old_M: int | None = None
+) -> tuple[Carried, Tensor, Tensor]:
+    """A carried site, Ψ and K_ff of a random joint Gaussian; no old data if ``old_M`` is None."""
+    old, T, Psi, K_ff = _parts(M, n, generator, old_M)
+    return _carried(old, T), Psi, K_ff
+
+
+def _parts(
+    M: int, n: int, generator: torch.Generator, old_M: int | None
 ) -> tuple[Site, Tensor | None, Tensor, Tensor]:
-    """An old site, T, Ψ and K_ff of a random joint Gaussian; no old data if ``old_M`` is None."""
+    """The old site, T, Ψ and K_ff."""
     a = 0 if old_M is None else old_M
     root = torch.randn(a + M + n, a + M + n + 5, generator=generator, dtype=torch.float64)
     K = root @ root.mT / (M + n)
@@ -60,16 +75,17 @@ def _problem(
 
 def _bound_of_moments(
     likelihood: Likelihood,
-    problem: tuple[Site, Tensor | None, Tensor, Tensor],
+    problem: tuple[Carried, Tensor, Tensor],
     y: Tensor,
     mean: Tensor,
     covariance: Tensor,
 ) -> Tensor:
     """The online bound as a function of q's mean and covariance."""
-    old, T, Psi, K_ff = problem
+    carried, Psi, K_ff = problem
     variance = K_ff - Psi.square().sum(-2) + (Psi * (covariance @ Psi)).sum(-2)
     expected = likelihood.expectations(Psi.mT @ mean, variance, y).log_prob.sum()
-    return core.uncollapsed_bound(expected, old, T, mean, covariance).value
+    nothing = torch.zeros_like(expected)
+    return core.uncollapsed_bound(expected, nothing, carried, mean, covariance).value
 
 
 @pytest.mark.parametrize("likelihood", LIKELIHOODS, ids=_ids)
@@ -98,16 +114,17 @@ def test_fixed_point_is_the_optimum_of_the_bound_over_all_gaussians(
 def test_one_step_for_gaussian_noise_is_the_closed_form() -> None:
     generator = torch.Generator().manual_seed(0)
     for n in (3, 12):
-        old, T, Psi, K_ff = _problem(6, n, generator, 5)
+        carried, Psi, K_ff = _problem(6, n, generator, 5)
         y = torch.randn(n, generator=generator, dtype=torch.float64)
         noise = torch.tensor(0.3, dtype=torch.float64)
-        site, bound = natural_update(Gaussian(noise), old, T, Psi, K_ff, y, iterations=1)
-        expected = core.whitened_update(old, T, Psi, (1 / noise).expand(n), y / noise)
+        site, bound = natural_update(Gaussian(noise), carried, Psi, K_ff, y, iterations=1)
+        expected = core.whitened_update(carried.site, Psi, (1 / noise).expand(n), y / noise)
         torch.testing.assert_close(site.precision, expected.precision, rtol=1e-10, atol=1e-12)
         torch.testing.assert_close(site.shift, expected.shift, rtol=1e-10, atol=1e-12)
-        collapsed = core.online_bound(old, T, expected, Psi, K_ff, y, noise)
+        collapsed = core.online_bound(carried, expected, Psi, K_ff, y, noise)
         torch.testing.assert_close(bound.value.detach(), collapsed.value, rtol=1e-11, atol=0)
         torch.testing.assert_close(bound.lost_information, collapsed.lost_information)
+        torch.testing.assert_close(bound.unexplained, collapsed.unexplained)
 
 
 @pytest.mark.parametrize("likelihood", LIKELIHOODS[:3], ids=_ids)
@@ -122,8 +139,8 @@ def test_inducing_points_at_the_inputs_give_the_dense_variational_approximation(
     inducing = PointFunctional(x)
     R = whiten(K - 1e-8 * torch.eye(12, dtype=torch.float64)).matrix.detach()
     Psi = core.features(kernel, inducing, R, x).detach()
-    empty = Site(K.new_zeros(12, 12), K.new_zeros(12))
-    site, bound = natural_update(likelihood, empty, None, Psi, K.diagonal(), y, iterations=60)
+    empty = core.carry(Site(K.new_zeros(12, 12), K.new_zeros(12)), None)
+    site, bound = natural_update(likelihood, empty, Psi, K.diagonal(), y, iterations=60)
     f = core.predict(core.posterior(site), Psi, K.diagonal())
     # Opper and Archambeau 2009: S = (K⁻¹ + diag(w))⁻¹ and mean K g solve the stationarity
     # conditions on f itself; no inducing variables, no whitening, damped by one half.
@@ -149,12 +166,13 @@ def test_inducing_points_at_the_inputs_give_the_dense_variational_approximation(
 @pytest.mark.parametrize("likelihood", LIKELIHOODS[:4], ids=_ids)
 def test_batch_is_a_stack_of_singles(likelihood: Likelihood) -> None:
     generator = torch.Generator().manual_seed(4)
-    old, T, Psi, K_ff = _problem(6, 9, generator, 5)
+    old, T, Psi, K_ff = _parts(6, 9, generator, 5)
     y = _targets(likelihood, (3, 9), generator)
     shifts = torch.randn(3, 5, generator=generator, dtype=torch.float64)
-    site, bound = natural_update(likelihood, Site(old.precision, shifts), T, Psi, K_ff, y)
+    site, bound = natural_update(likelihood, _carried(Site(old.precision, shifts), T), Psi, K_ff, y)
     for k in range(3):
-        one, its = natural_update(likelihood, Site(old.precision, shifts[k]), T, Psi, K_ff, y[k])
+        carried = _carried(Site(old.precision, shifts[k]), T)
+        one, its = natural_update(likelihood, carried, Psi, K_ff, y[k])
         # A series alone may end its steps earlier.
         torch.testing.assert_close(site.precision[k], one.precision, rtol=1e-5, atol=1e-5)
         torch.testing.assert_close(site.shift[k], one.shift, rtol=1e-5, atol=1e-5)
@@ -165,22 +183,23 @@ def test_batch_is_a_stack_of_singles(likelihood: Likelihood) -> None:
 @pytest.mark.parametrize("n", [4, 15])
 def test_masked_points_are_as_if_left_out(likelihood: Likelihood, n: int) -> None:
     generator = torch.Generator().manual_seed(5)
-    old, T, Psi, K_ff = _problem(6, n, generator, 5)
+    carried, Psi, K_ff = _problem(6, n, generator, 5)
     y = _targets(likelihood, (n,), generator)
     mask = torch.arange(n) % 3 != 1
-    site, bound = natural_update(likelihood, old, T, Psi, K_ff, y * mask, mask=mask)
-    less, its = natural_update(likelihood, old, T, Psi[:, mask], K_ff[mask], y[mask])
+    site, bound = natural_update(likelihood, carried, Psi, K_ff, y * mask, mask=mask)
+    less, its = natural_update(likelihood, carried, Psi[:, mask], K_ff[mask], y[mask])
     torch.testing.assert_close(site.precision, less.precision, rtol=1e-9, atol=1e-9)
     torch.testing.assert_close(site.shift, less.shift, rtol=1e-9, atol=1e-9)
     torch.testing.assert_close(bound.value, its.value, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(bound.unexplained, its.unexplained, rtol=1e-9, atol=1e-9)
 
 
 def test_no_data_only_carries_the_old_site() -> None:
-    old, T, Psi, K_ff = _problem(6, 2, torch.Generator().manual_seed(6), 5)
+    old, T, Psi, K_ff = _parts(6, 2, torch.Generator().manual_seed(6), 5)
     assert T is not None
     for mask, keep in ((None, 0), (torch.zeros(2, dtype=torch.bool), 2)):
         data = Psi[:, :keep], K_ff[:keep], torch.zeros(keep, dtype=torch.float64)
-        site, bound = natural_update(Poisson(), old, T, *data, mask=mask)
+        site, bound = natural_update(Poisson(), _carried(old, T), *data, mask=mask)
         torch.testing.assert_close(site.precision, T.mT @ old.precision @ T)
         torch.testing.assert_close(site.shift, T.mT @ old.shift)
         carried = core.log_partition(site, core.posterior(site))
@@ -196,10 +215,10 @@ def test_tiny_and_huge_counts_do_not_overflow(likelihood: Likelihood, dtype: tor
     inducing = PointFunctional(x[::4])
     R = whiten(inducing.covariance(kernel)).matrix.detach()
     Psi, K_ff = core.features(kernel, inducing, R, x).detach(), kernel.diag(x).detach()
-    empty = Site(R.new_zeros(10, 10), R.new_zeros(10))
+    empty = core.carry(Site(R.new_zeros(10, 10), R.new_zeros(10)), None)
     for y in (torch.zeros(40), torch.full((40,), 1e6), 1e6 * (torch.arange(40) % 2)):
         counts = y.to(dtype)
-        site, bound = natural_update(likelihood.to(dtype), empty, None, Psi, K_ff, counts)
+        site, bound = natural_update(likelihood.to(dtype), empty, Psi, K_ff, counts)
         f = core.predict(core.posterior(site), Psi, K_ff)
         assert f.mean.isfinite().all()
         assert bound.value.isfinite()
@@ -210,12 +229,12 @@ def test_tiny_and_huge_counts_do_not_overflow(likelihood: Likelihood, dtype: tor
 
 def test_an_outlier_of_student_t_is_left_where_it_is() -> None:
     # One target far from what is known: the free optimum would widen q beyond it.
-    old = Site(torch.zeros(1, 1).double(), torch.zeros(1).double())
+    nothing = core.carry(Site(torch.zeros(1, 1).double(), torch.zeros(1).double()), None)
     Psi, K_ff = torch.ones(1, 1).double(), torch.ones(1).double()
     likelihood = StudentT(4.0, 0.1).double()
     y = torch.tensor([10.0]).double()
     assert likelihood.expectations(torch.zeros(1).double(), K_ff, y).curvature < 0
-    site, bound = natural_update(likelihood, old, None, Psi, K_ff, y, iterations=60)
+    site, bound = natural_update(likelihood, nothing, Psi, K_ff, y, iterations=60)
     q = core.posterior(site)
     assert abs(q.mean.item()) < 1.0
     # Among the q no wider than before, and means on a grid, it is the best one.
@@ -281,14 +300,16 @@ def test_gradients_at_fixed_q_are_total_derivatives(likelihood: Likelihood, chan
         K_ff = scale * kernel.diag(x / spread)
         moved = PointFunctional(old_inducing.nodes / spread)
         T = R_a @ (scale * moved.cross_inducing(kernel, inducing)) @ R_b.mT
-        prior_a = R_a @ (scale * moved.covariance(kernel)) @ R_a.mT if changed else None
+        K_aa = scale * moved.covariance(kernel)
+        prior_a = R_a @ K_aa @ R_a.mT if changed else torch.eye(5, dtype=torch.float64)
+        carried = core.carry(old, T, prior_a - T @ T.mT)
         state = {
             name: value.reshape(parameter.shape)
             for (name, parameter), value in zip(
                 likelihood.named_parameters(), values[3:], strict=True
             )
         }
-        call = _Update(likelihood, (old, T, Psi, K_ff, y), prior_a)
+        call = _Update(likelihood, (carried, Psi, K_ff, y))
         return torch.func.functional_call(call, {f"likelihood.{k}": v for k, v in state.items()})
 
     parameters = [p.detach().flatten() for p in likelihood.parameters()]
@@ -306,15 +327,12 @@ def test_gradients_at_fixed_q_are_total_derivatives(likelihood: Likelihood, chan
 class _Update(torch.nn.Module):
     """The bound at the update's result, as a module so that parameters can be replaced."""
 
-    def __init__(self, likelihood: Likelihood, data: tuple, prior_a: Tensor | None) -> None:
+    def __init__(self, likelihood: Likelihood, data: tuple[Carried, Tensor, Tensor, Tensor]):
         super().__init__()
-        self.likelihood, self.data, self.prior_a = likelihood, data, prior_a
+        self.likelihood, self.data = likelihood, data
 
     def forward(self) -> Tensor:
-        old, T, Psi, K_ff, y = self.data
-        return natural_update(
-            self.likelihood, old, T, Psi, K_ff, y, prior_a=self.prior_a, iterations=60
-        )[1].value
+        return natural_update(self.likelihood, *self.data, iterations=60)[1].value
 
 
 def test_bound_is_never_above_the_evidence_of_the_new_data() -> None:
@@ -322,11 +340,11 @@ def test_bound_is_never_above_the_evidence_of_the_new_data() -> None:
     one = torch.ones(1, dtype=torch.float64)
     old = Site(0.5 * one[:, None], 0.8 * one)
     likelihood = NegativeBinomial(2.0).double()
-    q = core.posterior(old)
+    q, carried = core.posterior(old), core.carry(old, None)
     for count in (0.0, 3.0, 200.0):
         y = count * one
         exact = likelihood.predictive_log_prob(q.mean, 1 / q.root[0].square(), y).item()
-        bound = natural_update(likelihood, old, None, one[:, None], one, y)[1].value.item()
+        bound = natural_update(likelihood, carried, one[:, None], one, y)[1].value.item()
         assert exact - 0.1 < bound < exact
 
 
@@ -338,7 +356,7 @@ def test_a_bad_start_is_damped_until_the_bound_rises() -> None:
 
     one = torch.ones(1, dtype=torch.float64)
     old, y = Site(0 * one[:, None], 0 * one), torch.tensor([300.0], dtype=torch.float64)
-    data = old, None, 1.5 * one[:, None], 2.3 * one, y
+    data = core.carry(old, None), 1.5 * one[:, None], 2.3 * one, y
     good = natural_update(Poisson(), *data, iterations=30)[1].value
     # Its first step of length one leads to f of about 100, and the rate beyond all numbers.
     bounds = [natural_update(Blind(), *data, iterations=k)[1].value.item() for k in (1, 8, 60)]
@@ -351,7 +369,7 @@ def test_one_step_from_the_peaks_of_the_counts_is_near_the_optimum() -> None:
     # What was known is 14 posterior standard deviations off, and not zero.
     one = torch.ones(1, dtype=torch.float64)
     old, y = Site(2 * one[:, None], 3 * one), torch.tensor([3000.0], dtype=torch.float64)
-    data = old, None, 1.5 * one[:, None], 2.25 * one, y
+    data = core.carry(old, None), 1.5 * one[:, None], 2.25 * one, y
     first, best = (natural_update(Poisson(), *data, iterations=k)[1].value for k in (1, 60))
     assert 0 <= (best - first).item() < 0.05
 
@@ -364,7 +382,8 @@ def test_a_start_worse_than_what_was_known_is_not_taken() -> None:
             return (y + 0.5).log() + 200
 
     one = torch.ones(1, dtype=torch.float64)
-    data = Site(0 * one[:, None], 0 * one), None, one[:, None], 1.1 * one, 2 * one
+    nothing = core.carry(Site(0 * one[:, None], 0 * one), None)
+    data = nothing, one[:, None], 1.1 * one, 2 * one
     got, expected = (
         natural_update(likelihood, *data)[1].value for likelihood in (Astray(), Poisson())
     )
@@ -377,8 +396,8 @@ def test_site_bound_is_the_bound_of_any_site() -> None:
     y = _targets(LIKELIHOODS[0], (8,), generator)
     root = torch.randn(5, 5, generator=generator, dtype=torch.float64)
     site = Site(root @ root.mT, torch.randn(5, generator=generator, dtype=torch.float64))
-    old, T, Psi, K_ff = problem
-    got = site_bound(Bernoulli(), old, T, site, Psi, K_ff, y).value
+    carried, Psi, K_ff = problem
+    got = site_bound(Bernoulli(), carried, site, Psi, K_ff, y).value
     S = torch.linalg.inv(torch.eye(5, dtype=torch.float64) + site.precision)
     expected = _bound_of_moments(Bernoulli(), problem, y, S @ site.shift, S)
     np.testing.assert_allclose(got, expected, rtol=1e-12)

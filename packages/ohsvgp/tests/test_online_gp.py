@@ -2,6 +2,8 @@
 
 import copy
 import math
+import warnings
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,7 @@ from torch import Tensor
 from ohsvgp import Bernoulli, Cosine, Gaussian, LegS, OnlineGP, RandomSubset, UniformGrid
 from ohsvgp.bases import Basis
 from ohsvgp.likelihoods import Likelihood
+from ohsvgp.online import LostInformationWarning
 from probseq.kernels import RBF, Kernel
 
 NOISE = 0.02
@@ -87,9 +90,9 @@ def test_one_point_at_a_time_equals_batches_inside_a_window() -> None:
     t, y = stream(30)
     single, whole = model(t0=0.0, rebase="manual"), model(t0=0.0, rebase="manual")
     single.rebase(10.0)
-    bounds = [single.update(t[i], y[i]).bound for i in range(30)]
-    total = whole.update(t, y, t_end=10.0).bound
-    torch.testing.assert_close(torch.stack(bounds).sum(), total, rtol=1e-9, atol=1e-9)
+    energies = [single.update(t[i], y[i]).energy for i in range(30)]
+    total = whole.update(t, y, t_end=10.0).energy
+    torch.testing.assert_close(torch.stack(energies).sum(), total, rtol=1e-9, atol=1e-9)
     assert_equal_laws(single, whole)
 
 
@@ -126,8 +129,8 @@ def test_gaps_equal_leaving_the_points_out() -> None:
     by_mask, by_drop, short = model(), model(), model()
     a, b = by_mask.update(t, holed, mask=kept), by_drop.update(t, holed, missing="drop")
     c = short.update(t[kept], y[kept])
-    torch.testing.assert_close(a.bound, c.bound)
-    torch.testing.assert_close(b.bound, c.bound)
+    torch.testing.assert_close(a.energy, c.energy)
+    torch.testing.assert_close(b.energy, c.energy)
     assert_equal_laws(by_mask, short)
     assert_equal_laws(by_drop, short)
 
@@ -172,7 +175,7 @@ def test_a_batch_of_series_is_a_stack_of_models(own: str) -> None:
             LegS(9),
         )
         for info, part in zip(infos, torch.arange(30).split(10), strict=True):
-            torch.testing.assert_close(info.bound[i], single.update(t[part], y[i, part]).bound)
+            torch.testing.assert_close(info.energy[i], single.update(t[part], y[i, part]).energy)
         alone = single.predict(GRID, full_cov=True)
         torch.testing.assert_close(law.mean[i], alone.mean)
         torch.testing.assert_close(law.covariance[i], alone.covariance)
@@ -244,19 +247,19 @@ def test_memory_is_flat_over_five_thousand_points_one_at_a_time() -> None:
     assert gp.state.count == 5000
 
 
-def test_the_bound_is_that_of_an_update_and_absorbs_nothing() -> None:
+def test_the_energy_is_that_of_an_update_and_absorbs_nothing() -> None:
     t, y = stream(30)
     gp = model()
     gp.update(t[:15], y[:15])
     before = gp.state_dict()
-    value = gp.bound(t[15:], y[15:])
+    value = gp.energy(t[15:], y[15:])
     value.sum().backward()
     assert gp.kernel.raw_lengthscale.grad is not None
     assert gp.likelihood.raw_noise.grad is not None
     after = gp.state_dict()
     assert all(torch.equal(before[name], after[name]) for name in before | after)
-    torch.testing.assert_close(value.detach(), gp.update(t[15:], y[15:]).bound)
-    # Its gradient is the slope of the bounds of models with other noise.
+    torch.testing.assert_close(value.detach(), gp.update(t[15:], y[15:]).energy)
+    # Its gradient is the slope of the energies of models with other noise.
     slope, raw = float(gp.likelihood.raw_noise.grad), gp.likelihood.raw_noise
     values = []
     for shift in (1e-5, -1e-5):
@@ -264,7 +267,7 @@ def test_the_bound_is_that_of_an_update_and_absorbs_nothing() -> None:
         twin.load_state_dict(before)
         with torch.no_grad():
             twin.likelihood.raw_noise.copy_(raw + shift)
-        values.append(float(twin.bound(t[15:], y[15:]).detach()))
+        values.append(float(twin.energy(t[15:], y[15:]).detach()))
     assert math.isclose(slope, (values[0] - values[1]) / 2e-5, rel_tol=1e-5)
 
 
@@ -274,26 +277,74 @@ def test_information_is_lost_when_the_window_outgrows_the_basis_and_told() -> No
     first = gp.update(t[:10], y[:10])
     later = gp.update(t[10:], y[10:])
     assert float(first.lost_information) == 0.0
+    assert gp.state is not None
+    # ½ Σ (k(x, x) − k(x, u) K_uu⁻¹ k(u, x))/σ².
+    x, u = t[10:, None] - t[0], gp.state.inducing
+    with torch.no_grad():
+        K_uu, K_uf = u.covariance(gp.kernel), u.cross(gp.kernel, x)
+        beyond = gp.kernel.diag(x) - (K_uf * torch.linalg.solve(K_uu, K_uf)).sum(0)
+    expected = 0.5 * beyond.sum() / NOISE
+    torch.testing.assert_close(later.unexplained, expected, rtol=1e-5, atol=1e-5)
     assert float(later.lost_information) > 0.1
     assert (later.n_new, later.rank) == (30, 5)
     assert math.isclose(later.jitter_used, 1e-8, rel_tol=1e-3)
     assert later.t_end == float(t[-1])
 
 
+def test_too_few_inducing_variables_are_warned_of_once() -> None:
+    t, y = stream(40)
+    few, enough = model(LegS(3)), model(LegS(30))
+    with pytest.warns(LostInformationWarning, match="3 inducing variables cannot hold"):
+        few.update(t[:20], y[:20])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        few.update(t[20:], y[20:])
+        for part in torch.arange(40).split(20):
+            enough.update(t[part], y[part])
+
+
+def test_knowledge_lost_by_a_move_without_data_is_warned_of_too() -> None:
+    gp = model(LegS(8))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        gp.update([0.0, 1.0, 2.0], [0.0, 0.8, 0.9])
+    with pytest.warns(LostInformationWarning):
+        assert float(gp.rebase(200.0).lost_information) > 1.0
+
+
 @pytest.mark.parametrize("basis", [LegS(9), Cosine(9), RandomSubset(9)])
-def test_single_precision_follows_double(basis: Basis) -> None:
+def test_a_far_origin_is_no_harm(basis: Basis) -> None:
+    """Times are counted from t0, and not in the precision that predictions are given in."""
     t, y = stream(60)
-    single, double = model(basis, rbf(), dtype=torch.float32), model(basis, rbf(), rel_jitter=1e-6)
+    far, near = model(basis, dtype=torch.float32), model(basis)
     for part in torch.arange(60).split(20):
-        # A far origin is no harm: times are counted from t0 in double precision.
-        single.update(1e6 + t[part], y[part])
-        double.update(1e6 + t[part], y[part])
-    law = single.predict(1e6 + GRID)
+        far.update(1e6 + t[part], y[part])
+        near.update(t[part], y[part])
+    law = far.predict(1e6 + GRID)
     assert law.mean.dtype == torch.float32
-    assert float(law.variance.min()) > -1e-5
+    assert float(law.variance.min()) > 0
+    # 1e6 + t is rounded to 1e-10.
+    torch.testing.assert_close(law.mean.double(), near.predict(GRID).mean, rtol=0, atol=1e-6)
     torch.testing.assert_close(
-        law.mean.double(), double.predict(1e6 + GRID).mean, rtol=0, atol=5e-3
+        law.variance.double(), near.predict(GRID).variance, rtol=0, atol=1e-6
     )
+
+
+def test_a_move_without_data_costs_the_full_power_nothing() -> None:
+    """The integral of the old posterior stays one, under the marginal law of the new variables."""
+    t, y = stream(40)
+    energies, variances = [], []
+    for alpha in (0.0, 0.5, 1.0):
+        gp = model(LegS(5), alpha=alpha)
+        gp.update(t[:20], y[:20])
+        energies.append(float(gp.rebase(10.0).energy))
+        variances.append(gp.predict(GRID).variance)
+    assert energies[0] < energies[1] - 0.1 < energies[2] - 0.2
+    assert abs(energies[2]) < 1e-9
+    # The larger the power, the less the model claims to know.
+    for one, other in pairwise(variances):
+        assert float((other - one).min()) > -1e-9
+        assert float((other - one).max()) > 1e-3
 
 
 def test_models_share_neither_basis_nor_randomness() -> None:
@@ -351,13 +402,13 @@ def test_inducing_points_stay_while_a_manual_window_does() -> None:
     torch.testing.assert_close(gp.predict(GRID).variance, variance, rtol=0, atol=1e-5)
 
 
-def test_the_bound_takes_none_of_the_random_numbers_of_updates() -> None:
+def test_the_energy_takes_none_of_the_random_numbers_of_updates() -> None:
     t, y = stream(30)
     gp = model(RandomSubset(9))
     gp.update(t[:15], y[:15])
-    values = [gp.bound(t[15:], y[15:]).detach() for _ in range(2)]
+    values = [gp.energy(t[15:], y[15:]).detach() for _ in range(2)]
     assert torch.equal(values[0], values[1])
-    torch.testing.assert_close(gp.update(t[15:], y[15:]).bound, values[0])
+    torch.testing.assert_close(gp.update(t[15:], y[15:]).energy, values[0])
 
 
 def test_targets_without_series_are_those_of_all_series_before() -> None:

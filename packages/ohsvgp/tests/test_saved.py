@@ -58,7 +58,7 @@ def test_a_saved_model_continues_to_the_last_bit(
     twin.load_state_dict(copied(gp.state_dict(), tmp_path))
     for part in (*torch.arange(20, 30).split(1), torch.arange(30, 40)):
         a, b = gp.update(T[part], Y[part]), twin.update(T[part], Y[part])
-        assert torch.equal(a.bound, b.bound)
+        assert torch.equal(a.energy, b.energy)
         assert a.t_end == b.t_end
     for a, b in zip(
         gp.predict(T).__dict__.values(), twin.predict(T).__dict__.values(), strict=True
@@ -157,8 +157,9 @@ OTHERS: list[tuple[str, OnlineGP]] = [
         r"kernel_batch \[\] instead of \[2\]",
         OnlineGP(RBF(1, batch_shape=(2,)), Gaussian(), LegS(8)),
     ),
+    (r"alpha [0-9.]+ instead of 1.0", model(alpha=1.0)),
     (
-        "tensors of the likelihood must have shapes",
+        r"likelihood_parameters \{'raw_noise': \[\]\} instead of \{'raw_noise': \[2\]\}",
         OnlineGP(RBF(1), Gaussian(torch.tensor([0.1, 0.2])), LegS(8)),
     ),
 ]
@@ -181,35 +182,84 @@ def test_the_state_of_another_schema_is_refused() -> None:
     gp = model()
     gp.update(T, Y)
     state = gp.state_dict()
-    text = bytes(state["identity"].tolist()).replace(b'"schema": 1', b'"schema": 0')
+    text = bytes(state["identity"].tolist()).replace(b'"schema": 2', b'"schema": 0')
     state["identity"] = torch.tensor(list(text), dtype=torch.uint8)
-    with pytest.raises(ValueError, match="schema 0 instead of 1"):
+    with pytest.raises(ValueError, match="schema 0 instead of 2"):
         model().load_state_dict(state)
 
 
-@pytest.mark.parametrize(
-    ("lost", "message"),
-    [
-        ("identity", "tensors must come from OnlineGP.state_dict"),
-        ("generator", "tensors must come from OnlineGP.state_dict"),
-        ("kernel.raw_lengthscale", "tensors of the kernel must have shapes"),
-        ("likelihood.raw_noise", "tensors of the likelihood must have shapes"),
-        ("site.precision", "missing are site.precision"),
-        ("whitening.matrix", "missing are whitening.matrix"),
-        ("length", "missing are length"),
-        ("hyperparameters", "missing are hyperparameters"),
-        ("inducing", "missing are inducing"),
-    ],
-)
-def test_a_state_of_which_something_is_missing_is_refused(lost: str, message: str) -> None:
-    gp, twin = model(), model()
-    gp.update(T, Y)
-    twin.update(T, -Y)
-    state = {name: tensor for name, tensor in gp.state_dict().items() if not name.startswith(lost)}
-    before = twin.predict(T).mean
+CHECKSUM = "tensors must be those that were saved, but their checksum is another"
+
+
+def assert_refused(gp: OnlineGP, state: dict[str, Tensor], message: str | None) -> None:
+    """And the model stays as it was."""
+    before = gp.state_dict()
     with pytest.raises(ValueError, match=message):
-        twin.load_state_dict(state)
-    assert torch.equal(twin.predict(T).mean, before)
+        gp.load_state_dict(state)
+    after = gp.state_dict()
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+@pytest.fixture
+def saved() -> dict[str, Tensor]:
+    gp = OnlineGP(RBF(1, lengthscale=2.0), Gaussian(0.1), LegS(8))
+    gp.update(T, Y)
+    return gp.state_dict()
+
+
+def test_a_state_of_which_something_is_missing_is_refused(saved: dict[str, Tensor]) -> None:
+    gp = model()
+    gp.update(T, -Y)
+    for lost in saved:
+        rest = {name: tensor for name, tensor in saved.items() if name != lost}
+        message = "OnlineGP.state_dict, got no identity" if lost == "identity" else CHECKSUM
+        assert_refused(gp, rest, message)
+    gp.load_state_dict(saved)
+    assert float(gp.kernel.lengthscale.detach()) == pytest.approx(2.0)
+
+
+def test_a_state_of_another_name_shape_dtype_or_with_more_in_it_is_refused(
+    saved: dict[str, Tensor],
+) -> None:
+    shift = saved["site.shift"]
+    for change in (
+        {"site.extra": shift},
+        {"site.shift": shift[None]},
+        {"site.shift": shift.float()},
+        {"site.shift": shift.view(torch.int64)},
+        {"site.shift": -shift},
+        {"site.shift": torch.zeros(5, dtype=torch.float64)},
+        {"generator": torch.zeros(3)},
+        {"length": torch.full_like(saved["length"], torch.nan)},
+    ):
+        assert_refused(model(), {**saved, **change}, CHECKSUM)
+    renamed = {name.replace("shift", "shifts"): tensor for name, tensor in saved.items()}
+    assert_refused(model(), renamed, CHECKSUM)
+
+
+def flipped(tensor: Tensor, bit: int) -> Tensor:
+    """A copy with one bit the other way."""
+    raw = tensor.clone().flatten().view(torch.uint8)
+    raw[bit // 8] ^= 1 << bit % 8
+    return raw.view(tensor.dtype).reshape(tensor.shape)
+
+
+def test_a_state_with_one_bit_flipped_is_refused(saved: dict[str, Tensor]) -> None:
+    rng, gp = np.random.default_rng(0), model()
+    gp.update(T, -Y)
+    bits = {name: 8 * t.numel() * t.element_size() for name, t in saved.items()}
+    names = [name for name in saved if name != "identity"]
+    # At least one of every tensor, the others wherever the bits are.
+    share = np.array([bits[name] for name in names]) / sum(bits[name] for name in names)
+    chosen = [*names, *rng.choice(names, 40 - len(names), p=share)]
+    for name in chosen:
+        spoilt = flipped(saved[name], int(rng.integers(bits[name])))
+        assert_refused(gp, {**saved, name: spoilt}, CHECKSUM)
+    for bit in rng.choice(bits["identity"], 40, replace=False):
+        # JSON no more, another setting, or another checksum.
+        assert_refused(gp, {**saved, "identity": flipped(saved["identity"], int(bit))}, None)
+    gp.load_state_dict(saved)
 
 
 def test_numbers_of_a_basis_inside_another_must_agree() -> None:

@@ -96,9 +96,9 @@ def test_models_by_eigenvalues_agree_with_those_by_cholesky_where_well_condition
         gp = OnlineGP(
             RBF(1, lengthscale=0.5), Gaussian(0.01), LegS(M), whitening=method, rel_jitter=1e-12
         )
-        bounds = [gp.update(t[part], t[part].sin()).bound for part in torch.arange(60).split(20)]
+        energies = [gp.update(t[part], t[part].sin()).energy for part in torch.arange(60).split(20)]
         law = gp.predict(torch.linspace(-1, 12, 30))
-        laws.append((torch.stack(bounds), law.mean, law.variance))
+        laws.append((torch.stack(energies), law.mean, law.variance))
     for by_cholesky, by_eigenvalues in zip(*laws, strict=True):
         torch.testing.assert_close(by_cholesky, by_eigenvalues, rtol=1e-8, atol=1e-8)
 

@@ -2,6 +2,7 @@
 
 import copy
 import math
+import warnings
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -9,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ohsvgp import OnlineGP
+from ohsvgp import LostInformationWarning, OnlineGP
 from ohsvgp.bases.base import Basis
 from ohsvgp.bases.fourier import Cosine, FouT
 from ohsvgp.bases.grid import UniformGrid
@@ -20,7 +21,6 @@ from ohsvgp.bases.points import AdamSteps, PivotedCholesky, RandomSubset
 from ohsvgp.bases.recurrent import RecurrentFeatures
 from ohsvgp.bases.variational_fourier import VariationalFourier
 from ohsvgp.exact import exact_posterior
-from ohsvgp.hyperparameters import fit_hyperparameters
 from ohsvgp.inducing import PointFunctional
 from ohsvgp.likelihoods import Gaussian, Likelihood
 from ohsvgp.likelihoods.bernoulli import Bernoulli
@@ -112,7 +112,7 @@ class Priors:
         basis = PivotedCholesky(len(chosen))
         model = OnlineGP(prior.kernel, prior.likelihood, basis, seed=self._seed)
         steps = self._settings.fit_steps
-        return fit_hyperparameters(model, task.x[chosen], task.y[chosen], steps=steps).after
+        return model.fit_hyperparameters(task.x[chosen], task.y[chosen], steps=steps).after
 
 
 def starting_lengthscales(stream: Stream, given: float) -> tuple[float, ...]:
@@ -151,8 +151,11 @@ class OnlineLearner:
     def learn(self, x: Tensor, y: Tensor) -> float:
         """Absorb a task."""
         if self._refit_steps is not None and self.model.state is not None:
-            fit_hyperparameters(self.model, x, y, steps=self._refit_steps)
-        return float(self.model.update(x, y).lost_information)
+            self.model.fit_hyperparameters(x, y, steps=self._refit_steps)
+        with warnings.catch_warnings():
+            # The report tells what is lost, for every task.
+            warnings.simplefilter("ignore", LostInformationWarning)
+            return float(self.model.update(x, y).lost_information)
 
     def latent(self, x: Tensor) -> DiagonalGaussian:
         """Posterior of f."""
@@ -221,9 +224,10 @@ def build_learner(
         # Unless it is given, the window is as long as the first task.
         window = settings.model.window or float(stream.tasks[0].x.max()) - first
         basis = make_basis(method, settings.model, window=window, interval=(first, last))
-        model = OnlineGP(kernel, likelihood, basis, t0=first, seed=seed)
+        model = OnlineGP(kernel, likelihood, basis, alpha=settings.model.alpha, t0=first, seed=seed)
     else:
-        model = OnlineGP(kernel, likelihood, make_basis(method, settings.model), seed=seed)
+        basis = make_basis(method, settings.model)
+        model = OnlineGP(kernel, likelihood, basis, alpha=settings.model.alpha, seed=seed)
     online = settings.model.hyperparameters == "online"
     return OnlineLearner(model, refit_steps=settings.model.fit_steps if online else None)
 

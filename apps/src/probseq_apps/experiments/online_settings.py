@@ -117,6 +117,9 @@ class GPSettings:
     first task."""
     fit_steps: int = 100
     """L-BFGS iterations for the hyperparameters of a task."""
+    alpha: float = 0.1
+    """How sure a move of the inducing variables stays of what the new ones cannot hold, 0 to 1: as
+    if it were known exactly (0, as in the papers), or less and less, by power EP."""
     window: float | None = None
     """ohsvgp-legt, ohsvgp-fout: length of the sliding window in units of time; ohsvgp-lagt: time
     in which the past fades. None: the length of the first task."""
@@ -144,6 +147,8 @@ class GPSettings:
             at_least(name, getattr(self, name), 1)
         for name in ("lengthscale", "outputscale", "noise", "dispersion", "learn_rate"):
             positive(name, getattr(self, name))
+        if not 0.0 <= self.alpha <= 1.0:
+            raise ValueError(f"alpha must be from 0 to 1, got {self.alpha}")
         for name in ("ovff_lengthscale", "window"):
             if (value := getattr(self, name)) is not None:
                 positive(name, value)

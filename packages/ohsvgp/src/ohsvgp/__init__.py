@@ -28,7 +28,7 @@ from ohsvgp.bases import (
 from ohsvgp.exact import exact_posterior
 from ohsvgp.hyperparameters import FitInfo
 from ohsvgp.likelihoods import Bernoulli, Gaussian, NegativeBinomial, Poisson, StudentT
-from ohsvgp.online import OnlineGP
+from ohsvgp.online import LostInformationWarning, OnlineGP
 from ohsvgp.state import UpdateInfo
 from ohsvgp.vae import OnlineSVGPVAE
 
@@ -42,6 +42,7 @@ __all__ = [
     "LagT",
     "LegS",
     "LegT",
+    "LostInformationWarning",
     "NegativeBinomial",
     "OnlineGP",
     "OnlineSVGPVAE",

@@ -11,7 +11,9 @@ so only the prior covariance of u is ever factorised with jitter; I + G needs no
     G_b = Tᵀ G_a T + Ψ diag(λ) Ψᵀ        h_b = Tᵀ h_a + Ψ (λ ỹ),
 
 equal to the online bound's optimum of Bui et al. 2017, whatever the old hyperparameters were: R_a
-and the site on v_a stay as they were, K_ab is that of the new ones.
+and the site on v_a stay as they were, K_ab is that of the new ones. What the old variables hold
+beyond the new ones, v_a | v_b ~ N(T v_b, C), the bound takes as known exactly; ``carry`` with
+``alpha`` above 0 leaves it uncertain, as power EP does.
 
 Every function broadcasts over leading batch dimensions: with one kernel and one set of inputs for
 all series, the covariances have none, and h has those of the targets.
@@ -32,13 +34,14 @@ from probseq.linalg import safe_cholesky
 
 __all__ = [
     "Bound",
+    "Carried",
     "Posterior",
     "Site",
     "carry",
     "features",
     "log_partition",
-    "lost_information",
     "online_bound",
+    "positive_part",
     "posterior",
     "predict",
     "transition",
@@ -71,18 +74,38 @@ class Posterior(NamedTuple):
     root: Float[Tensor, "*#b m m"]
 
 
+class Carried(NamedTuple):
+    """The old site as a factor t_b of the new variables, log t_b(v) = −½ vᵀG_b v + h_bᵀv + c.
+
+    Attributes:
+        site: G_b and h_b.
+        log_scale: c in nats, with the old site normalised to integrate to one against its prior;
+            shape (*b).
+        lost_information: what the old site knew of directions that the new inducing set does not
+            span, in nats, at least 0: ½ tr(G_a C), or (1/2α) log|I + α G_a C|; shape (*b).
+    """
+
+    site: Site
+    log_scale: Float[Tensor, "*#b"]
+    lost_information: Float[Tensor, "*#b"]
+
+
 class Bound(NamedTuple):
     """The online bound of one batch of data.
 
     Attributes:
-        value: F in nats, a lower bound of log p(y_new | old posterior) as long as the inducing
-            set stays; shape (*b).
-        lost_information: ½ tr(G_a [R_a K_aa R_aᵀ − T Tᵀ]) ≥ 0 in nats: what the old site knew of
-            directions that the new inducing set does not span; shape (*b).
+        value: F in nats: a lower bound of the log evidence of the new data beside the carried
+            factor, and so of log p(y_new | old posterior) as long as the inducing set stays. With
+            a set that has moved and alpha > 0 it is an energy of power EP, no lower bound; shape
+            (*b).
+        lost_information: of ``Carried``; shape (*b).
+        unexplained: what the new data lose because u does not explain all of f at them, in nats, at
+            least 0: ½ Σ λ_i (k(x_i, x_i) − |Ψ_i|²), λ_i the precision of their sites; shape (*b).
     """
 
     value: Float[Tensor, "*b"]
     lost_information: Float[Tensor, "*b"]
+    unexplained: Float[Tensor, "*b"]
 
 
 def features(
@@ -124,21 +147,93 @@ def _whitened(R: Whitening | Tensor, K: Tensor) -> Tensor:
     return R.apply(K) if isinstance(R, Whitening) else R @ K
 
 
-def whitened_update(
+def carry(
     old: Site,
     T: Float[Tensor, "*#b m k"] | None,
+    C: Float[Tensor, "*#b m m"] | None = None,
+    *,
+    alpha: float = 0.0,
+) -> Carried:
+    """Carry the old site to the new inducing set, v_a | v_b ~ N(T v_b, C).
+
+    α = 0 takes the mean of the log, as the online bound does (thesis Eq. 4.6):
+
+        log t_b(v_b) = E[log t_a(v_a) | v_b]:
+        G_b = Tᵀ G_a T,   h_b = Tᵀ h_a,   c = −½ tr(G_a C).
+
+    α > 0 is the power-EP form (Bui, Nguyen and Turner 2017), α = 1 the exact integral:
+
+        log t_b(v_b) = (1/α) log E[t_a(v_a)^α | v_b]:
+        G_b = Tᵀ (I + α G_a C)⁻¹ G_a T,   h_b = Tᵀ (I + α G_a C)⁻¹ h_a,
+        c = −(1/2α) log|I + α G_a C| + (α/2) h_aᵀ (I + α C G_a)⁻¹ C h_a.
+
+    Args:
+        old: the site on v_a, without gradients if ``alpha`` is above 0.
+        T: from ``transition``; None where the inducing set stays.
+        C: covariance of v_a given v_b, R_a K_aa R_aᵀ − T Tᵀ under the kernel of now; None for 0.
+        alpha: α in [0, 1].
+
+    Returns:
+        The factor; its scale is that of t_a over the integral of t_a against N(0, I).
+    """
+    partition = log_partition(old, posterior(old))
+    none = torch.zeros_like(old.precision[..., 0, 0])
+    if T is None:
+        return Carried(old, -partition, none)
+    scale = lost = none
+    shrunk = old
+    if C is not None and alpha == 0:
+        lost = 0.5 * (old.precision * C).sum((-2, -1))
+        scale = -lost
+    elif C is not None:
+        # G_a = F Fᵀ, h_a = F k + r: only S = I + α Fᵀ C F is inverted.
+        F, k, r = _square_root(old)
+        eye = torch.eye(F.shape[-1], dtype=F.dtype, device=F.device)
+        FCF = F.mT @ C @ F
+        root, info = torch.linalg.cholesky_ex(eye + alpha * FCF)
+        if bool((info != 0).any()):
+            # Round-off of C, which a large G_a multiplies.
+            root = torch.linalg.cholesky(eye + alpha * positive_part(FCF))
+        W = torch.linalg.solve_triangular(root, F.mT, upper=False)
+        # (I + α G_a C)⁻¹ h_a = F S⁻¹ (k − α Fᵀ C r) + r.
+        rest = k[..., None] - alpha * (F.mT @ (C @ r[..., None]))
+        solved = torch.linalg.solve_triangular(root, rest, upper=False)
+        h = (W.mT @ solved)[..., 0] + r
+        # (I + α G_a C)⁻¹ G_a = F S⁻¹ Fᵀ.
+        shrunk = Site(W.mT @ W, h)
+        # log|I + α G_a C| = log|S|.
+        lost = root.diagonal(dim1=-2, dim2=-1).log().sum(-1) / alpha
+        # h_aᵀ (I + α C G_a)⁻¹ C h_a = h_aᵀ C (I + α G_a C)⁻¹ h_a.
+        scale = 0.5 * alpha * (old.shift * (C @ h[..., None])[..., 0]).sum(-1) - lost
+    site = Site(T.mT @ shrunk.precision @ T, (T.mT @ shrunk.shift[..., None])[..., 0])
+    return Carried(site, scale - partition, lost)
+
+
+def _square_root(site: Site) -> tuple[Tensor, Tensor, Tensor]:
+    """F, k and r with G = F Fᵀ, h = F k + r and Fᵀ r = 0, but for eigenvalues below round-off."""
+    values, vectors = torch.linalg.eigh(site.precision)
+    largest = values[..., -1:].clamp_min(torch.finfo(values.dtype).tiny)
+    kept = values > values.shape[-1] * torch.finfo(values.dtype).eps * largest
+    roots = torch.where(kept, values, 0).sqrt()
+    along = (vectors.mT @ site.shift[..., None])[..., 0]
+    k = torch.where(kept, along / torch.where(kept, roots, 1), 0)
+    r = (vectors @ torch.where(kept, 0, along)[..., None])[..., 0]
+    return vectors * roots[..., None, :], k, r
+
+
+def whitened_update(
+    carried: Site,
     Psi: Float[Tensor, "*#b k n"],
     precision: Float[Tensor, "*#b n"],
     shift: Float[Tensor, "*#b n"],
 ) -> Site:
-    """Carry the old site to the new inducing set and absorb new Gaussian likelihood sites.
+    """Absorb new Gaussian likelihood sites beside the carried one.
 
-    G_b = Tᵀ G_a T + Ψ diag(λ) Ψᵀ and h_b = Tᵀ h_a + Ψ s. A Gaussian likelihood has λ = 1/σ² and
-    s = y/σ²; non-conjugate ones give local approximations. λ = 0 = s ignores a point.
+    G_b = G + Ψ diag(λ) Ψᵀ and h_b = h + Ψ s. A Gaussian likelihood has λ = 1/σ² and s = y/σ²;
+    non-conjugate ones give local approximations. λ = 0 = s ignores a point.
 
     Args:
-        old: the site on v_a.
-        T: from ``transition``; None where the inducing set and its whitening stay (T = I).
+        carried: G and h on v_b, from ``carry``.
         Psi: Ψ at the new inputs, from ``features``.
         precision: λ of every point; without batch dimensions G has none either.
         shift: s of every point.
@@ -146,14 +241,10 @@ def whitened_update(
     Returns:
         The site on v_b.
     """
-    G, h = old if T is None else carry(old, T)
     scaled = Psi * precision[..., None, :]
-    return Site(G + scaled @ Psi.mT, h + (Psi @ shift[..., None])[..., 0])
-
-
-def carry(old: Site, T: Float[Tensor, "*#b m k"]) -> Site:
-    """The old site as a site on v_b: Tᵀ G_a T and Tᵀ h_a."""
-    return Site(T.mT @ old.precision @ T, (T.mT @ old.shift[..., None])[..., 0])
+    return Site(
+        carried.precision + scaled @ Psi.mT, carried.shift + (Psi @ shift[..., None])[..., 0]
+    )
 
 
 def posterior(site: Site) -> Posterior:
@@ -164,7 +255,7 @@ def posterior(site: Site) -> Posterior:
 
     Returns:
         The mean, and the Cholesky factor of I + G, whose eigenvalues are at least one. Jitter is
-        added only where the round-off of a large G in float32 hides them.
+        added only where the round-off of a large G hides them.
 
     Raises:
         CholeskyError: G holds NaN or infinity, or is far from positive semi-definite.
@@ -176,116 +267,94 @@ def posterior(site: Site) -> Posterior:
     return Posterior(torch.cholesky_solve(site.shift[..., None], root)[..., 0], root)
 
 
+def positive_part(matrix: Float[Tensor, "*b k k"]) -> Float[Tensor, "*b k k"]:
+    """The nearest positive semi-definite matrix: eigenvalues below zero become zero."""
+    values, vectors = torch.linalg.eigh(matrix)
+    return (vectors * values.clamp_min(0)[..., None, :]) @ vectors.mT
+
+
 def log_partition(site: Site, moments: Posterior) -> Float[Tensor, "*b"]:
     """Log of the site's integral against N(0, I): −½ log|I + G| + ½ hᵀ(I + G)⁻¹h."""
     log_det = 2 * moments.root.diagonal(dim1=-2, dim2=-1).log().sum(-1)
     return 0.5 * ((site.shift * moments.mean).sum(-1) - log_det)
 
 
-def lost_information(
-    old: Site, T: Float[Tensor, "*#b m k"] | None, prior_a: Float[Tensor, "*#b m m"] | None = None
-) -> Float[Tensor, "*b"]:
-    """½ tr(G_a [R_a K_aa R_aᵀ − T Tᵀ]), the information lost by changing the inducing set.
-
-    Args:
-        old: the site on v_a.
-        T: from ``transition``; None where the inducing set stays.
-        prior_a: R_a K_aa R_aᵀ with K_aa under the new hyperparameters; the identity if None
-            (unchanged hyperparameters).
-
-    Returns:
-        The loss in nats.
-    """
-    if T is None:
-        return torch.zeros_like(old.precision[..., 0, 0])
-    carried = ((old.precision @ T) * T).sum((-2, -1))
-    if prior_a is None:
-        total = old.precision.diagonal(dim1=-2, dim2=-1).sum(-1)
-    else:
-        total = (old.precision * prior_a).sum((-2, -1))
-    return 0.5 * (total - carried)
-
-
 def online_bound(
-    old: Site,
-    T: Float[Tensor, "*#b m k"] | None,
+    carried: Carried,
     new: Site,
     Psi: Float[Tensor, "*#b k n"],
     K_ff: Float[Tensor, "*#b n"],
     y: Float[Tensor, "*#b n"],
     noise: Float[Tensor, "*#b"],
     *,
-    prior_a: Float[Tensor, "*#b m m"] | None = None,
     mask: Tensor | None = None,
 ) -> Bound:
     """Collapsed online bound of Bui et al. 2017 for the Gaussian likelihood, whitened.
 
-    F = −n/2 log(2πσ²) − [yᵀy + tr K_ff − ‖Ψ‖²_F]/(2σ²) − ½ log|I + G_b| + ½ h_bᵀ(I + G_b)⁻¹h_b
-        + ½ log|I + G_a| − ½ h_aᵀ(I + G_a)⁻¹h_a − ½ tr(G_a [R_a K_aa R_aᵀ − T Tᵀ]).
+    F = −n/2 log(2πσ²) − [yᵀy + tr K_ff − ‖Ψ‖²_F]/(2σ²) − ½ log|I + G_b| + ½ h_bᵀ(I + G_b)⁻¹h_b + c;
+    with α = 0, c = ½ log|I + G_a| − ½ h_aᵀ(I + G_a)⁻¹h_a − ½ tr(G_a [R_a K_aa R_aᵀ − T Tᵀ]).
 
     Sums over batches of data bound the log evidence only as long as the inducing set stays.
 
     Args:
-        old: the site on v_a.
-        T: from ``transition``; None where the inducing set stays.
+        carried: the old site on v_b, with c, from ``carry``.
         new: the updated site on v_b.
         Psi: Ψ at the new inputs.
         K_ff: prior variances k(x, x) there.
         y: targets.
         noise: σ².
-        prior_a: R_a K_aa R_aᵀ under changed hyperparameters; None if they are unchanged.
         mask: True at points that count; all if None.
 
     Returns:
-        F and its last term.
+        F with what was lost.
     """
     weight = torch.ones_like(y) if mask is None else mask.to(y.dtype)
-    # What a point adds whatever u is: its normalisation, and the variance that u cannot explain.
-    residual = y.square() + K_ff - Psi.square().sum(-2)
-    local = (weight * (residual / noise[..., None] + (2 * math.pi * noise[..., None]).log())).sum(
+    precision = weight / noise[..., None]
+    # ½ Σ (k(x_i, x_i) − |Ψ_i|²)/σ².
+    unexplained = 0.5 * (precision * (K_ff - Psi.square().sum(-2))).sum(-1)
+    # −½ Σ [y_i²/σ² + log 2πσ²].
+    local = -0.5 * (precision * y.square() + weight * (2 * math.pi * noise[..., None]).log()).sum(
         -1
     )
-    lost = lost_information(old, T, prior_a)
-    evidence = log_partition(new, posterior(new)) - log_partition(old, posterior(old))
-    return Bound(evidence - 0.5 * local - lost, lost.expand(evidence.shape))
+    # −½ log|I + G_b| + ½ h_bᵀ(I + G_b)⁻¹h_b.
+    evidence = log_partition(new, posterior(new))
+    value = evidence + carried.log_scale + local - unexplained
+    return Bound(value, carried.lost_information.expand(value.shape), unexplained)
 
 
 def uncollapsed_bound(
     expected_log_likelihood: Float[Tensor, "*b"],
-    old: Site,
-    T: Float[Tensor, "*#b m k"] | None,
+    unexplained: Float[Tensor, "*b"],
+    carried: Carried,
     mean: Float[Tensor, "*b k"],
     covariance: Float[Tensor, "*#b k k"],
-    *,
-    prior_a: Float[Tensor, "*#b m m"] | None = None,
 ) -> Bound:
     """Online bound for any likelihood and any Gaussian q(v_b) = N(m, S) (thesis Eq. 4.6).
 
-    F = Σ E_q[log p(y|f)] − KL(q(v_b) ‖ N(0, I)) + E_q[log q_a(u_a)/p_a(u_a)].
+    F = Σ E_q[log p(y|f)] − KL(q(v_b) ‖ N(0, I)) + E_q[log t_b(v_b)];
+    with α = 0 the last term is E_q[log q_a(u_a)/p_a(u_a)].
 
     Args:
         expected_log_likelihood: Σ_i E_q[log p(y_i | f_i)] over the new points.
-        old: the site on v_a.
-        T: from ``transition``; None where the inducing set stays.
+        unexplained: of ``Bound``, to be handed on.
+        carried: the old site on v_b, from ``carry``.
         mean: m.
         covariance: S.
-        prior_a: R_a K_aa R_aᵀ under changed hyperparameters; None if they are unchanged.
 
     Returns:
-        F, and the part of the last expectation that no q(v_b) can recover.
+        F with what was lost, which no q(v_b) can recover.
     """
     dim = mean.shape[-1]
     # KL of N(m, S) from N(0, I): ½ (mᵀm + tr S − log|S| − dim).
     log_det = torch.linalg.slogdet(covariance).logabsdet
     trace = covariance.diagonal(dim1=-2, dim2=-1).sum(-1)
     kl = 0.5 * (mean.square().sum(-1) + trace - log_det - dim)
-    # E_q[−½ v_aᵀ G_a v_a + h_aᵀ v_a] of the carried site, minus what the new set cannot know.
-    G, h = old if T is None else carry(old, T)
+    # E_q[log t_b] = −½ (mᵀG_b m + tr(G_b S)) + h_bᵀm + c.
+    G, h = carried.site
     quadratic = (mean * (G @ mean[..., None])[..., 0]).sum(-1) + (G * covariance).sum((-2, -1))
-    lost = lost_information(old, T, prior_a)
-    site = (h * mean).sum(-1) - 0.5 * quadratic - log_partition(old, posterior(old))
-    value = expected_log_likelihood - kl + site - lost
-    return Bound(value, lost.expand(value.shape))
+    factor = (h * mean).sum(-1) - 0.5 * quadratic + carried.log_scale
+    value = expected_log_likelihood - kl + factor
+    return Bound(value, carried.lost_information.expand(value.shape), unexplained)
 
 
 @overload

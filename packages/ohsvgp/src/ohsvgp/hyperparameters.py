@@ -1,29 +1,16 @@
 """Hyperparameters by maximum likelihood, before the stream starts or between its batches."""
 
-import copy
 import warnings
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from ohsvgp.bases.points import PointBasis
-from ohsvgp.exact import log_marginal_likelihood
-from ohsvgp.likelihoods import Gaussian
-from ohsvgp.reading import read_batch
 from probseq.errors import CholeskyError, JitterWarning
 
-if TYPE_CHECKING:
-    from ohsvgp.online import OnlineGP
+__all__ = ["FitInfo", "maximise"]
 
-__all__ = ["FitInfo", "fit_hyperparameters"]
-
-# Up to here the exact evidence takes at most about a second an evaluation.
-_MAX_EXACT = 2000
-# The noise stays above this share of the mean square of y: at zero the evidence has no maximum
-# for targets that the kernel can interpolate.
-_NOISE_FLOOR = 1e-6
 # Nats per target below the best that hyperparameters count where the objective fails.
 _PENALTY = 1.0
 
@@ -32,7 +19,8 @@ class FitInfo(NamedTuple):
     """What a fit of hyperparameters did.
 
     Attributes:
-        objective: "evidence", the exact log marginal likelihood, or "bound", the online bound.
+        objective: "evidence", the exact log marginal likelihood, or "energy", the online objective
+            (``UpdateInfo.energy``).
         before: its value in nats at the hyperparameters before, summed over series.
         after: its value at those that the model has now; never below ``before``.
         evaluations: how often it was computed.
@@ -41,7 +29,7 @@ class FitInfo(NamedTuple):
         last_failure: the error of the last of them; empty without any.
     """
 
-    objective: Literal["evidence", "bound"]
+    objective: Literal["evidence", "energy"]
     before: float
     after: float
     evaluations: int
@@ -49,73 +37,53 @@ class FitInfo(NamedTuple):
     last_failure: str
 
 
-def fit_hyperparameters(
-    model: "OnlineGP", t: Any, y: Any, *, mask: Any = None, steps: int = 100
+def maximise(
+    objective: Callable[[], Tensor],
+    parameters: Sequence[nn.Parameter],
+    *,
+    floors: Sequence[Tensor],
+    count: int,
+    steps: int,
+    name: Literal["evidence", "energy"],
 ) -> FitInfo:
-    """Fit the parameters of kernel and likelihood to data, without absorbing them.
-
-    Before any data, with a Gaussian likelihood and at most 2000 points, by the exact log marginal
-    likelihood (ML-II); otherwise by the model's online bound of these data, which sees the old
-    ones through the posterior. L-BFGS on the unconstrained parameters; those with
-    ``requires_grad=False`` stay, and the Gaussian noise cannot fall below 1e-6 of the mean square
-    of y. The best parameters that were met are kept. Bases that learn inducing points do not
-    learn them meanwhile.
+    """Maximise an objective by L-BFGS over parameters that are logarithms; the best met are kept.
 
     Args:
-        model: the model; its kernel and likelihood are changed in place.
-        t: as in ``OnlineGP.update``.
-        y: as in ``OnlineGP.update``.
-        mask: as in ``OnlineGP.update``.
-        steps: iterations of L-BFGS at most.
-
-    Returns:
-        The objective before and after, and how often it failed.
+        objective: its value in nats at the parameters of now, differentiable in them.
+        parameters: logarithms of what is fitted, changed in place.
+        floors: lower limits of the parameters' exponentials; zero for none.
+        count: number of targets; the loss is per target.
+        steps: iterations at most.
+        name: of the objective.
 
     Raises:
-        ValueError: bad data, ``steps`` below 1, no parameter to fit, or data have been absorbed
-            under a basis whose hyperparameters must stay.
-        CholeskyError: the objective cannot be computed at the hyperparameters before.
+        ValueError: ``steps`` or ``count`` below 1, or no parameters.
+        CholeskyError: the objective cannot be computed at the parameters of now.
     """
     if steps < 1:
         raise ValueError(f"steps must be at least 1, got {steps}")
-    if model.state is not None and model.basis.fixed_hyperparameters:
-        raise ValueError(
-            f"kernel must keep its hyperparameters once {type(model.basis).__name__} has absorbed "
-            "data: fit them before the first update"
-        )
-    candidates = [*model.kernel.parameters(), *model.likelihood.parameters()]
-    parameters = [parameter for parameter in candidates if parameter.requires_grad]
     if not parameters:
         raise ValueError("model must have parameters that require gradients, got none")
-    x, targets, chosen = read_batch(model, t, y, mask).data
-    count = targets.numel() if chosen is None else int(chosen.expand_as(targets).sum())
-    if count == 0:
+    if count < 1:
         raise ValueError("y must hold at least one target to fit hyperparameters, got none")
-    likelihood = model.likelihood
-    if model.state is None and isinstance(likelihood, Gaussian) and len(x) <= _MAX_EXACT:
-        name: Literal["evidence", "bound"] = "evidence"
-
-        def objective() -> Tensor:
-            noise = likelihood.noise
-            return log_marginal_likelihood(model.kernel, noise, x, targets, mask=chosen).sum()
-    else:
-        name = "bound"
-        twin = copy.copy(model)
-        if isinstance(model.basis, PointBasis):
-            twin.basis = model.basis.without_learning()
-
-        def objective() -> Tensor:
-            return twin.bound(t, y, mask=mask).sum()
-
-    floors = [torch.zeros_like(parameter.detach()) for parameter in parameters]
-    if isinstance(likelihood, Gaussian):
-        floor = _NOISE_FLOOR * targets.square().sum() / count
-        # A noise that the user chose lower than that may stay.
-        lowest = torch.minimum(floor, 0.1 * likelihood.noise.detach())
-        for i, parameter in enumerate(parameters):
-            if parameter is likelihood.raw_noise:
-                floors[i] = lowest
-    return _maximise(_Objective(objective, parameters, floors, count), name, steps)
+    search = _Objective(objective, list(parameters), list(floors), count)
+    free = [z.requires_grad_() for z in search.start()]
+    optimizer = torch.optim.LBFGS(free, max_iter=steps, line_search_fn="strong_wolfe")
+    try:
+        with warnings.catch_warnings():
+            # On the way matrices may need more jitter; the model tells if they do in the end.
+            warnings.simplefilter("ignore", JitterWarning)
+            optimizer.step(lambda: search.loss(free))
+    finally:
+        search.restore()
+    return FitInfo(
+        objective=name,
+        before=search.before,
+        after=search.value,
+        evaluations=search.evaluations,
+        failures=search.failures,
+        last_failure=search.last_failure,
+    )
 
 
 class _Objective:
@@ -202,23 +170,3 @@ class _Objective:
                 f"the objective and its gradient must be finite, got {value.item()} in nats"
             )
         return value.item(), gradients
-
-
-def _maximise(objective: _Objective, name: Literal["evidence", "bound"], steps: int) -> FitInfo:
-    free = [z.requires_grad_() for z in objective.start()]
-    optimizer = torch.optim.LBFGS(free, max_iter=steps, line_search_fn="strong_wolfe")
-    try:
-        with warnings.catch_warnings():
-            # On the way matrices may need more jitter; the model tells if they do in the end.
-            warnings.simplefilter("ignore", JitterWarning)
-            optimizer.step(lambda: objective.loss(free))
-    finally:
-        objective.restore()
-    return FitInfo(
-        objective=name,
-        before=objective.before,
-        after=objective.value,
-        evaluations=objective.evaluations,
-        failures=objective.failures,
-        last_failure=objective.last_failure,
-    )

@@ -3,12 +3,12 @@
 Conjugate-computation variational inference (Khan and Lin 2017): with q's marginals N(m, c) of f at
 the new points, g = E[l'] and w = −E[l''], l = log p(y | f), a step of length one is
 
-    G_b = Tᵀ G_a T + Ψ diag(w) Ψᵀ        h_b = Tᵀ h_a + Ψ (w ∘ m + g),
+    G_b = G + Ψ diag(w) Ψᵀ        h_b = h + Ψ (w ∘ m + g),
 
-and its fixed point is the optimum of the online bound over all Gaussian q(v_b). Steps are taken
-relative to the carried posterior q̂ = N(m̂, (C Cᵀ)⁻¹), C Cᵀ = I + TᵀG_aT: there z = Cᵀ(v − m̂) is
-N(0, I), the data see the span of Φ = C⁻¹Ψ only, and so n points cost steps of min(n, M)
-dimensions.
+G and h the carried site, and its fixed point is the optimum of the online bound over all Gaussian
+q(v_b). Steps are taken relative to the carried posterior q̂ = N(m̂, (C Cᵀ)⁻¹), C Cᵀ = I + G: there
+z = Cᵀ(v − m̂) is N(0, I), the data see the span of Φ = C⁻¹Ψ only, and so n points cost steps of
+min(n, M) dimensions.
 
 Where l is not concave, w may be negative and the information H that the data add in z indefinite.
 Its eigenvalues are then cut at zero. With S = (I + H)⁻¹, which commutes with H, that fixed point
@@ -23,11 +23,19 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ohsvgp.core import Bound, Site, carry, posterior, predict, uncollapsed_bound
+from ohsvgp.core import (
+    Bound,
+    Carried,
+    Site,
+    positive_part,
+    posterior,
+    predict,
+    uncollapsed_bound,
+)
 from ohsvgp.likelihoods import Likelihood
 from probseq.linalg import triangular_inverse
 
-__all__ = ["natural_update", "positive_part", "site_bound"]
+__all__ = ["natural_update", "site_bound"]
 
 # Nats that a step must gain for another one to be worth its time.
 _WORTHWHILE = 1e-10
@@ -35,14 +43,12 @@ _WORTHWHILE = 1e-10
 
 def natural_update(
     likelihood: Likelihood,
-    old: Site,
-    T: Float[Tensor, "*#b m k"] | None,
+    carried: Carried,
     Psi: Float[Tensor, "*#b k n"],
     K_ff: Float[Tensor, "*#b n"],
     y: Float[Tensor, "*#b n"],
     *,
     mask: Tensor | None = None,
-    prior_a: Float[Tensor, "*#b m m"] | None = None,
     iterations: int = 100,
 ) -> tuple[Site, Bound]:
     """Absorb new data by natural-gradient steps on the online bound.
@@ -54,18 +60,16 @@ def natural_update(
 
     Args:
         likelihood: observation model.
-        old: the site on v_a.
-        T: from ``core.transition``; None where the inducing set stays.
+        carried: the old site on v_b, from ``core.carry``.
         Psi: Ψ at the new inputs, from ``core.features``.
         K_ff: prior variances there.
         y: targets; any value in the support where masked.
         mask: True at points that count; all if None.
-        prior_a: R_a K_aa R_aᵀ under changed hyperparameters; None if they are unchanged.
         iterations: most steps to take.
 
     Returns:
         The site on v_b, without gradients, and the bound there. The bound is differentiable in the
-        likelihood, T, Ψ, K_ff and prior_a at fixed q(v_b): at the optimum that is its total
+        likelihood, the carried site, Ψ and K_ff at fixed q(v_b): at the optimum that is its total
         derivative.
 
     Raises:
@@ -73,51 +77,44 @@ def natural_update(
     """
     if iterations < 1:
         raise ValueError(f"iterations must be at least 1, got {iterations}")
-    with torch.no_grad():
-        carried = old if T is None else carry(old, T)
-        site = carried
-        if y.shape[-1]:
-            site = _ascend(likelihood, carried, Psi, K_ff, y, mask, iterations)
-    bound = site_bound(likelihood, old, T, site, Psi, K_ff, y, mask=mask, prior_a=prior_a)
-    return site, bound
+    site = Site(carried.site.precision.detach(), carried.site.shift.detach())
+    if y.shape[-1]:
+        with torch.no_grad():
+            site = _ascend(likelihood, site, Psi, K_ff, y, mask, iterations)
+    return site, site_bound(likelihood, carried, site, Psi, K_ff, y, mask=mask)
 
 
 def site_bound(
     likelihood: Likelihood,
-    old: Site,
-    T: Float[Tensor, "*#b m k"] | None,
+    carried: Carried,
     site: Site,
     Psi: Float[Tensor, "*#b k n"],
     K_ff: Float[Tensor, "*#b n"],
     y: Float[Tensor, "*#b n"],
     *,
     mask: Tensor | None = None,
-    prior_a: Float[Tensor, "*#b m m"] | None = None,
 ) -> Bound:
     """Online bound of new data at a given site on v_b.
 
     Args:
         likelihood: observation model.
-        old: the site on v_a.
-        T: from ``core.transition``; None where the inducing set stays.
+        carried: the old site on v_b, from ``core.carry``.
         site: on v_b.
         Psi: Ψ at the new inputs.
         K_ff: prior variances there.
         y: targets.
         mask: True at points that count; all if None.
-        prior_a: R_a K_aa R_aᵀ under changed hyperparameters; None if they are unchanged.
     """
     q = posterior(site)
     f = predict(q, Psi, K_ff)
-    expected = _kept(likelihood.expectations(f.mean, f.variance, y).log_prob, mask).sum(-1)
+    found = likelihood.expectations(f.mean, f.variance, y)
+    # To second order, E[log p] falls by half its curvature times the variance beyond u.
+    unexplained = 0.5 * found.curvature.clamp_min(0) * (K_ff - Psi.square().sum(-2))
+    expected, unexplained = (
+        _kept(part, mask).sum(-1) for part in (found.log_prob, unexplained.detach())
+    )
     covariance = torch.cholesky_inverse(q.root)
-    return uncollapsed_bound(expected, old, T, q.mean, covariance, prior_a=prior_a)
-
-
-def positive_part(matrix: Float[Tensor, "*b k k"]) -> Float[Tensor, "*b k k"]:
-    """The nearest positive semi-definite matrix: eigenvalues below zero become zero."""
-    values, vectors = torch.linalg.eigh(matrix)
-    return (vectors * values.clamp_min(0)[..., None, :]) @ vectors.mT
+    return uncollapsed_bound(expected, unexplained, carried, q.mean, covariance)
 
 
 class _Problem(NamedTuple):

@@ -1,7 +1,7 @@
 """What a user hands to an online Gaussian process, checked before anything is done with it."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -10,10 +10,7 @@ from ohsvgp.inputs import Clock, as_mask, as_points, as_targets, check_sorted, s
 from ohsvgp.step import Data
 from ohsvgp.window import next_length
 
-if TYPE_CHECKING:
-    from ohsvgp.predictions import Predictions
-
-__all__ = ["Batch", "read_batch", "read_inputs"]
+__all__ = ["Batch", "Stream"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,77 +29,112 @@ class Batch:
     length: float
     count: int
 
+    def targets(self) -> Tensor:
+        """The targets that count, in one dimension where some do not."""
+        y, mask = self.data.y, self.data.mask
+        return y if mask is None else y[mask.expand_as(y)]
 
-def read_inputs(model: "Predictions", t: Any) -> Tensor:
-    """Inputs of a prediction, shape (n, dim); times are told since t0.
 
-    Args:
-        model: the model.
-        t: times or points, in any order.
+@dataclass(frozen=True, eq=False)
+class Stream:
+    """Where a stream stands: all that tells how its next inputs are to be read.
 
-    Raises:
-        ValueError: bad inputs.
+    Attributes:
+        dim: dimensions of an input; inputs of one dimension are times.
+        like: gives dtype and device of the tensors.
+        time_unit: unit of calendar stamps.
+        growth: of the window, from ``ohsvgp.window.growth_factor``.
+        clock: what tells times since t0; None before the first data.
+        length: of the window; None before the first data.
+        count: number of inputs absorbed.
+        series: leading dimensions of the targets so far; () for one or none.
     """
-    like = model.kernel.raw_lengthscale
-    if not model.of_time:
-        return as_points(t, model.kernel.dim, like)
-    empty = model.clock is None and len(stamps(t, name="t")[0]) == 0
-    clock = model.clock or (Clock(0.0) if empty else start_clock(t, model.time_unit))
-    return clock.internal(t).to(like)[:, None]
 
+    dim: int
+    like: Tensor
+    time_unit: str
+    growth: float | None
+    clock: Clock | None
+    length: float | None
+    count: int
+    series: tuple[int, ...]
 
-def read_batch(
-    model: "Predictions",
-    t: Any,
-    y: Any,
-    mask: Any = None,
-    missing: str = "raise",
-    sort: bool = False,
-    t_end: Any = None,
-) -> Batch:
-    """Check and convert the arguments of ``OnlineGP.update``.
+    def inputs(self, t: Any) -> Tensor:
+        """Inputs of a prediction, shape (n, dim); times are told since t0.
 
-    Args:
-        model: the model; it is left as it is.
-        t: times or points.
-        y: targets.
-        mask: False at targets to be ignored.
-        missing: "raise" or "drop".
-        sort: whether to sort by time.
-        t_end: where the window shall end at least.
+        Args:
+            t: times or points, in any order.
 
-    Raises:
-        ValueError: as ``OnlineGP.update``.
-    """
-    like = model.kernel.raw_lengthscale
-    old = model.state
-    chosen = as_mask(mask, y, missing, like)
-    if not model.of_time:
-        if t_end is not None:
-            raise ValueError(f"t_end must be left out for points of dim {model.kernel.dim}")
-        if sort:
+        Raises:
+            ValueError: bad inputs.
+        """
+        if self.dim != 1:
+            return as_points(t, self.dim, self.like)
+        empty = self.clock is None and len(stamps(t, name="t")[0]) == 0
+        clock = self.clock or (Clock(0.0) if empty else start_clock(t, self.time_unit))
+        return clock.internal(t).to(self.like)[:, None]
+
+    def batch(
+        self,
+        t: Any,
+        y: Any,
+        *,
+        mask: Any = None,
+        missing: str = "raise",
+        sort: bool = False,
+        t_end: Any = None,
+    ) -> Batch:
+        """Check and convert the arguments of ``OnlineGP.update``.
+
+        Args:
+            t: times or points.
+            y: targets.
+            mask: False at targets to be ignored.
+            missing: "raise" or "drop".
+            sort: whether to sort by time.
+            t_end: where the window shall end at least.
+
+        Raises:
+            ValueError: as ``OnlineGP.update``.
+        """
+        chosen = as_mask(mask, y, missing, self.like)
+        if self.dim != 1:
+            if t_end is not None:
+                raise ValueError(f"t_end must be left out for points of dim {self.dim}")
+            if sort:
+                raise ValueError(
+                    f"sort must be False for points of dim {self.dim}, which have no order in "
+                    "time: Path has rules for one"
+                )
+            x = as_points(t, self.dim, self.like)
+            count = x.shape[0] + self.count
+            return Batch(Clock(0.0), self._data(x, y, chosen, None), float(count), count)
+        clock = self.clock or start_clock(t, self.time_unit, sort=sort)
+        times = clock.internal(t)
+        order = torch.argsort(times, stable=True) if sort else None
+        times = times if order is None else times[order]
+        check_sorted(times)
+        if times.numel() and float(times[0]) < 0:
             raise ValueError(
-                f"sort must be False for points of dim {model.kernel.dim}, which have no order in "
-                "time: Path has rules for one"
+                f"t must not lie before t0={clock.user(0.0)}, got {clock.user(float(times[0]))}: "
+                "give the earliest possible stamp as t0 when the model is made"
             )
-        x = as_points(t, model.kernel.dim, like)
-        count = x.shape[0] + (0 if old is None else old.count)
-        return Batch(Clock(0.0), _data(model, x, y, chosen, None), float(count), count)
-    clock = model.clock or start_clock(t, model.time_unit, sort=sort)
-    times = clock.internal(t)
-    order = torch.argsort(times, stable=True) if sort else None
-    times = times if order is None else times[order]
-    check_sorted(times)
-    if times.numel() and float(times[0]) < 0:
-        raise ValueError(
-            f"t must not lie before t0={clock.user(0.0)}, got {clock.user(float(times[0]))}: "
-            "give the earliest possible stamp as t0 when the model is made"
-        )
-    end = None if t_end is None else _end(clock, t_end)
-    last = float(times[-1]) if times.numel() else None
-    length = next_length(model.growth, None if old is None else old.length, last, end)
-    data = _data(model, times.to(like)[:, None], y, chosen, order)
-    return Batch(clock, data, length, times.numel() + (0 if old is None else old.count))
+        end = None if t_end is None else _end(clock, t_end)
+        last = float(times[-1]) if times.numel() else None
+        length = next_length(self.growth, self.length, last, end)
+        data = self._data(times.to(self.like)[:, None], y, chosen, order)
+        return Batch(clock, data, length, times.numel() + self.count)
+
+    def _data(self, x: Tensor, y: Any, mask: Tensor | None, order: Tensor | None) -> Data:
+        if order is not None and mask is not None:
+            mask = mask[..., order]
+        targets = as_targets(y, x.shape[0], mask, x, order)
+        if self.series and targets.shape[:-1] not in (self.series, ()):
+            raise ValueError(
+                f"y must have shape {(*self.series, x.shape[0])} like the series before, "
+                f"got {tuple(targets.shape)}"
+            )
+        return Data(x, targets, mask)
 
 
 def _end(clock: Clock, t_end: Any) -> float:
@@ -110,20 +142,3 @@ def _end(clock: Clock, t_end: Any) -> float:
     if ends.numel() != 1:
         raise ValueError(f"t_end must be one stamp, got {ends.numel()}")
     return float(ends[0])
-
-
-def _data(
-    model: "Predictions", x: Tensor, y: Any, mask: Tensor | None, order: Tensor | None
-) -> Data:
-    if order is not None and mask is not None:
-        mask = mask[..., order]
-    targets = as_targets(y, x.shape[0], mask, x, order)
-    model.likelihood.check_targets(targets if mask is None else targets[mask.expand_as(targets)])
-    if model.state is not None and model.state.site.shift.ndim > 1:
-        series = model.state.site.shift.shape[:-1]
-        if targets.shape[:-1] not in (series, ()):
-            raise ValueError(
-                f"y must have shape {(*series, x.shape[0])} like the series before, "
-                f"got {tuple(targets.shape)}"
-            )
-    return Data(x, targets, mask)

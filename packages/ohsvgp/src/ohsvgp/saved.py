@@ -1,153 +1,151 @@
-"""The state of an online Gaussian process as a flat dict of tensors, without pickles."""
+"""States as flat dicts of tensors, without pickles, that are checked when they come back."""
 
+import hashlib
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ohsvgp.bases.base import Basis
-from ohsvgp.core import Site
 from ohsvgp.inputs import Clock
-from ohsvgp.state import OnlineState
-from ohsvgp.whitening import Whitening
 
-if TYPE_CHECKING:
-    from ohsvgp.predictions import Predictions
+__all__ = [
+    "basis_settings",
+    "clock_from_tensors",
+    "clock_tensors",
+    "differences",
+    "fresh",
+    "generator_from_tensors",
+    "pack",
+    "unpack",
+]
 
-__all__ = ["differences", "identity", "pack", "unpack"]
-
-_SCHEMA = 1
+_SCHEMA = 2
 _NO_UNIT = -1
-# What every state has beside its inducing set.
-_STATE = {
-    *(f"whitening.{field}" for field in Whitening._fields),
-    *(f"site.{field}" for field in Site._fields),
-    *("hyperparameters", "length", "count"),
-}
 
 
-def pack(model: "Predictions") -> dict[str, Tensor]:
-    """All that the model is made of; the dict can be written with safetensors as it is.
+def fresh(tensor: Tensor) -> Tensor:
+    """A copy in row-major order at an aligned address, as it would come back from a file.
+
+    BLAS and LAPACK round in other ways for other strides and alignments: only what is kept in this
+    one form predicts the same bits before and after it has been saved.
+    """
+    # Not contiguous(): that leaves odd strides of dimensions of size 1.
+    return tensor.detach().clone(memory_format=torch.contiguous_format)
+
+
+def pack(identity: dict[str, Any], groups: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """A flat dict that safetensors can write as it is.
 
     Args:
-        model: the model.
+        identity: what a model must be to read the state; JSON values.
+        groups: tensors by group and name.
 
     Returns:
-        Tensors by dotted name. "identity" holds, in bytes, what a model must be to read them.
+        Fresh tensors by dotted name, without the dot where the name is empty. "identity" holds, in
+        bytes, the identity, a schema and a checksum over all other tensors.
     """
     tensors = {
-        "identity": _bytes(json.dumps(identity(model))),
-        "generator": model.generator.get_state(),
-        **_named("kernel", model.kernel.state_dict()),
-        **_named("likelihood", model.likelihood.state_dict()),
-        **_named("basis", model.basis.tensors()),
+        f"{group}.{name}".rstrip("."): fresh(tensor)
+        for group, named in groups.items()
+        for name, tensor in named.items()
     }
-    if (clock := model.clock) is not None:
-        number = torch.float64 if clock.unit is None else torch.int64
-        tensors["clock.origin"] = torch.tensor(clock.origin, dtype=number)
-        tensors["clock.unit"] = torch.tensor(_NO_UNIT if clock.unit is None else clock.unit)
-    if (state := model.state) is not None:
-        tensors |= {
-            **_named("inducing", state.inducing.tensors()),
-            **_named("whitening", state.whitening._asdict()),
-            **_named("site", state.site._asdict()),
-            "hyperparameters": state.hyperparameters,
-            "length": torch.tensor(state.length, dtype=torch.float64),
-            "count": torch.tensor(state.count),
-        }
-    return {name: tensor.detach().clone().contiguous() for name, tensor in tensors.items()}
+    text = json.dumps({"schema": _SCHEMA, "sha256": _checksum(tensors), **identity})
+    return {"identity": torch.tensor(list(text.encode()), dtype=torch.uint8), **tensors}
 
 
-def unpack(model: "Predictions", tensors: dict[str, Tensor]) -> OnlineState | None:
-    """Give the model the saved parameters, and return the saved state.
+def unpack(
+    tensors: Mapping[str, Tensor], identity: dict[str, Any], device: torch.device, *, source: str
+) -> dict[str, dict[str, Tensor]]:
+    """The groups that ``pack`` was given, as fresh tensors.
 
     Args:
-        model: a model made with the same arguments.
         tensors: from ``pack``.
+        identity: of the model that reads them.
+        device: where the tensors shall be.
+        source: where such tensors come from, for errors.
 
     Raises:
-        ValueError: tensors that are no such state, or that of another kind of model.
+        ValueError: no such tensors, those of another kind of model, or tensors that are not those
+            that were packed.
     """
-    if "identity" not in tensors or "generator" not in tensors:
-        raise ValueError("tensors must come from OnlineGP.state_dict, got no identity in them")
-    saved, own = json.loads(bytes(tensors["identity"].tolist())), identity(model)
+    if "identity" not in tensors:
+        raise ValueError(f"tensors must come from {source}, got no identity in them")
+    try:
+        saved = dict(json.loads(bytes(tensors["identity"].tolist())))
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"identity of the tensors must be JSON in bytes: {error}") from error
+    checksum = saved.pop("sha256", None)
+    own = {"schema": _SCHEMA, **identity}
     if saved != own:
         raise ValueError(
             f"the state must be that of a model like this one, got {differences(saved, own)}"
         )
-    parts: dict[str, dict[str, Tensor]] = {}
-    for name, tensor in tensors.items():
-        group, _, field = name.partition(".")
-        parts.setdefault(group, {})[field] = tensor.clone()
-    _check_complete(model, parts)
-    # The basis refuses what is not its own; until then nothing is changed.
-    model.basis.load_tensors(parts.get("basis", {}))
-    model.kernel.load_state_dict(parts["kernel"])
-    model.likelihood.load_state_dict(parts.get("likelihood", {}))
-    model.generator.set_state(tensors["generator"].clone())
-    model.clock = None
-    if (clock := parts.get("clock")) is not None:
-        unit = int(clock["unit"])
-        model.clock = Clock(clock["origin"].item(), None if unit == _NO_UNIT else unit)
-    if "site" not in parts:
-        return None
-    return OnlineState(
-        model.basis.restore(parts["inducing"]),
-        Whitening(**parts["whitening"]),
-        Site(**parts["site"]),
-        tensors["hyperparameters"].clone(),
-        float(tensors["length"]),
-        int(tensors["count"]),
-    )
-
-
-def _check_complete(model: "Predictions", parts: dict[str, dict[str, Tensor]]) -> None:
-    """Refuse saved parameters of other shapes, and a state of which something is missing."""
-    for group, module in (("kernel", model.kernel), ("likelihood", model.likelihood)):
-        got = {name: tuple(tensor.shape) for name, tensor in parts.get(group, {}).items()}
-        own = {name: tuple(tensor.shape) for name, tensor in module.state_dict().items()}
-        if got != own:
-            raise ValueError(f"tensors of the {group} must have shapes {own}, got {got}")
-    generator, own = parts["generator"][""], model.generator.get_state()
-    if generator.dtype != own.dtype or generator.shape != own.shape:
+    rest = {name: tensor for name, tensor in tensors.items() if name != "identity"}
+    if _checksum(rest) != checksum:
         raise ValueError(
-            f"generator must be {own.numel()} bytes of its state, got {generator.dtype} "
-            f"of shape {tuple(generator.shape)}"
+            "tensors must be those that were saved, but their checksum is another: "
+            "the state is damaged, incomplete or was changed"
         )
-    held = {f"{group}.{field}".rstrip(".") for group, fields in parts.items() for field in fields}
-    missing = sorted(_STATE - held) + ["inducing"] * ("inducing" not in parts)
-    if missing and ("inducing" in parts or _STATE & held):
-        raise ValueError(f"tensors must hold a whole state, missing are {', '.join(missing)}")
-    if "site" in parts:
-        G, h = parts["site"]["precision"], parts["site"]["shift"]
-        if G.shape[-2:] != (h.shape[-1], h.shape[-1]):
-            raise ValueError(
-                f"site.precision must have shape (..., M, M) for site.shift of shape (..., M), "
-                f"got {tuple(G.shape)} and {tuple(h.shape)}"
-            )
+    groups: dict[str, dict[str, Tensor]] = {}
+    for name, tensor in rest.items():
+        group, _, field = name.partition(".")
+        groups.setdefault(group, {})[field] = fresh(tensor.to(device))
+    return groups
 
 
-def identity(model: "Predictions") -> dict[str, Any]:
-    """What two models must share for one to read the other's state."""
+def _checksum(tensors: Mapping[str, Tensor]) -> str:
+    """SHA-256 over names, dtypes, shapes and bytes."""
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        tensor = tensors[name].detach().cpu().contiguous()
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)};".encode())
+        digest.update(tensor.flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def generator_from_tensors(generator: torch.Generator, state: Tensor) -> None:
+    """Set the generator to a saved state.
+
+    Raises:
+        ValueError: no state of such a generator.
+    """
+    own = generator.get_state()
+    if state.dtype != own.dtype or state.shape != own.shape:
+        raise ValueError(
+            f"generator must be {own.numel()} bytes of its state, got {state.dtype} "
+            f"of shape {tuple(state.shape)}"
+        )
+    generator.set_state(state.cpu())
+
+
+def clock_tensors(clock: Clock | None) -> dict[str, Tensor]:
+    """Origin and unit of a clock; nothing of none."""
+    if clock is None:
+        return {}
+    number = torch.float64 if clock.unit is None else torch.int64
     return {
-        "schema": _SCHEMA,
-        "kernel": type(model.kernel).__name__,
-        "dim": model.kernel.dim,
-        "kernel_batch": list(model.kernel.batch_shape),
-        "likelihood": type(model.likelihood).__name__,
-        **_settings("basis", model.basis),
-        "whitening": model.whitening,
-        "dtype": str(model.dtype),
+        "origin": torch.tensor(clock.origin, dtype=number),
+        "unit": torch.tensor(_NO_UNIT if clock.unit is None else clock.unit),
     }
 
 
-def _settings(name: str, basis: Basis) -> dict[str, Any]:
+def clock_from_tensors(tensors: Mapping[str, Tensor]) -> Clock | None:
+    """The clock of ``clock_tensors``."""
+    if not tensors:
+        return None
+    unit = int(tensors["unit"])
+    return Clock(tensors["origin"].item(), None if unit == _NO_UNIT else unit)
+
+
+def basis_settings(basis: Basis, name: str = "basis") -> dict[str, Any]:
     """Kind and numbers of a basis, and of one that it wraps: LegT(2.0) is not LegT(3.0)."""
     settings: dict[str, Any] = {name: type(basis).__name__}
     for field, value in vars(basis).items():
         if isinstance(value, Basis):
-            settings |= _settings(f"{name}.{field}", value)
+            settings |= basis_settings(value, f"{name}.{field}")
         elif not field.startswith("_") and isinstance(value, int | float | str):
             settings[f"{name}.{field}"] = value
     return settings
@@ -157,11 +155,3 @@ def differences(got: dict[str, Any], expected: dict[str, Any]) -> str:
     """What of two identities differs, in words."""
     names = [name for name in {**expected, **got} if got.get(name) != expected.get(name)]
     return ", ".join(f"{name} {got.get(name)} instead of {expected.get(name)}" for name in names)
-
-
-def _named(group: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {f"{group}.{name}": tensor for name, tensor in tensors.items()}
-
-
-def _bytes(text: str) -> Tensor:
-    return torch.tensor(list(text.encode()), dtype=torch.uint8)

@@ -1,6 +1,7 @@
 """What an online Gaussian process remembers of the stream."""
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -10,18 +11,23 @@ from torch import Tensor
 
 from ohsvgp.core import Posterior, Site, posterior
 from ohsvgp.inducing import Inducing
+from ohsvgp.saved import fresh
 from ohsvgp.whitening import Whitening
 from probseq.kernels import Kernel
 
-__all__ = ["OnlineState", "UpdateInfo"]
+__all__ = ["OnlineState", "UpdateInfo", "hyperparameters"]
 
 
 class UpdateInfo(NamedTuple):
     """What an update did.
 
     Attributes:
-        bound: online bound F of the new data in nats, shape (*b).
+        energy: F of the new data in nats, shape (*b): an estimate of their log evidence given all
+            before. A lower bound as long as the inducing set stays (``core.online_bound``); where
+            it moved and the model's ``alpha`` is above 0, an energy of power EP, no bound.
         lost_information: nats of old knowledge that the new inducing set cannot hold, shape (*b).
+        unexplained: nats that the new observations lose because the inducing variables do not
+            explain all of f at them (``core.Bound``), shape (*b).
         rank: number of whitened directions in use, the least over a batch.
         jitter_used: largest relative jitter that a factorisation took.
         n_new: number of new points.
@@ -29,8 +35,9 @@ class UpdateInfo(NamedTuple):
             that are not times.
     """
 
-    bound: Tensor
+    energy: Tensor
     lost_information: Tensor
+    unexplained: Tensor
     rank: int
     jitter_used: float
     n_new: int
@@ -61,6 +68,61 @@ class OnlineState:
     def moments(self) -> Posterior:
         """Of q(v); factorised once per state."""
         return posterior(self.site)
+
+    def kept(
+        self, restore: Callable[[dict[str, Tensor]], Inducing], old: "OnlineState | None"
+    ) -> "OnlineState":
+        """This state with every tensor ``fresh``: as it would come back from a file.
+
+        Args:
+            restore: makes an inducing set of its tensors, ``Basis.restore``.
+            old: the state before. Its set stays the same object if it is this one's, which tells
+                that it did not move.
+        """
+        inducing = self.inducing
+        if old is None or inducing is not old.inducing:
+            tensors = inducing.tensors().items()
+            inducing = restore({name: fresh(tensor) for name, tensor in tensors})
+        return replace(
+            self,
+            inducing=inducing,
+            whitening=Whitening(*map(fresh, self.whitening)),
+            site=Site(*map(fresh, self.site)),
+        )
+
+    def to_tensors(self) -> dict[str, dict[str, Tensor]]:
+        """Groups of tensors that ``from_tensors`` reads."""
+        return {
+            "inducing": self.inducing.tensors(),
+            "whitening": self.whitening._asdict(),
+            "site": self.site._asdict(),
+            "hyperparameters": {"": self.hyperparameters},
+            "length": {"": torch.tensor(self.length, dtype=torch.float64)},
+            "count": {"": torch.tensor(self.count)},
+        }
+
+    @classmethod
+    def from_tensors(
+        cls,
+        groups: Mapping[str, dict[str, Tensor]],
+        restore: Callable[[dict[str, Tensor]], Inducing],
+    ) -> "OnlineState | None":
+        """The state of ``to_tensors``; None of groups that hold none.
+
+        Args:
+            groups: fresh tensors, those of ``to_tensors`` among them.
+            restore: makes an inducing set of its tensors, ``Basis.restore``.
+        """
+        if "site" not in groups:
+            return None
+        return cls(
+            restore(groups["inducing"]),
+            Whitening(**groups["whitening"]),
+            Site(**groups["site"]),
+            groups["hyperparameters"][""],
+            float(groups["length"][""]),
+            int(groups["count"][""]),
+        )
 
 
 def hyperparameters(kernel: Kernel) -> Tensor:

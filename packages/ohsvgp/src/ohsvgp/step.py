@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ohsvgp import core
-from ohsvgp.core import Bound, Site
+from ohsvgp.core import Bound, Carried, Site
 from ohsvgp.inducing import Inducing
 from ohsvgp.likelihoods import Gaussian, Likelihood
 from ohsvgp.natural import natural_update
@@ -38,16 +38,12 @@ class Move(NamedTuple):
     Attributes:
         inducing: the new set.
         whitening: of its K_uu.
-        old: the old site on v_a.
-        T: E[v_a | v_b] = T v_b; None where nothing changes.
-        prior_a: R_a K_aa R_aᵀ under new hyperparameters; None for the identity.
+        carried: the old site as a factor of the new set's v_b.
     """
 
     inducing: Inducing
     whitening: Whitening
-    old: Site
-    T: Tensor | None
-    prior_a: Tensor | None
+    carried: Carried
 
 
 def empty_site(M: int, like: Tensor) -> Site:
@@ -63,6 +59,7 @@ def move(
     method: Literal["chol", "eig"],
     rel_jitter: float | None,
     changed: bool,
+    alpha: float = 0.0,
 ) -> Move:
     """Whiten the new inducing set and relate the old one to it.
 
@@ -73,18 +70,20 @@ def move(
         method: of ``whiten``.
         rel_jitter: of ``whiten``.
         changed: whether the kernel's hyperparameters differ from those of ``old.whitening``.
+        alpha: of ``core.carry``.
 
     Returns:
         The new set with what ``absorb`` needs.
     """
     if old is not None and inducing is old.inducing and not changed:
-        return Move(inducing, old.whitening, old.site, None, None)
+        return Move(inducing, old.whitening, core.carry(old.site, None))
     K_bb = inducing.covariance(kernel)
     whitening = whiten(K_bb, method=method, rel_jitter=rel_jitter)
     if old is None:
-        return Move(inducing, whitening, empty_site(inducing.num_inducing, K_bb), None, None)
+        empty = empty_site(inducing.num_inducing, K_bb)
+        return Move(inducing, whitening, core.carry(empty, None))
     R_a = old.whitening
-    prior_a = None
+    prior_a = torch.eye(R_a.matrix.shape[-1], dtype=K_bb.dtype, device=K_bb.device)
     if inducing is old.inducing:
         # The jitter is noise on u itself, so the same set shares it.
         K_ab = K_bb + torch.diag_embed(whitening.jitter[..., None].expand(K_bb.shape[:-1]))
@@ -93,10 +92,12 @@ def move(
         K_ab = old.inducing.cross_inducing(kernel, inducing)
         if changed:
             K_aa = old.inducing.covariance(kernel)
-            jitter = old.whitening.jitter[..., None].expand(K_aa.shape[:-1])
+            jitter = R_a.jitter[..., None].expand(K_aa.shape[:-1])
             prior_a = core.transition(R_a, K_aa + torch.diag_embed(jitter), R_a)
     T = core.transition(R_a, K_ab, whitening)
-    return Move(inducing, whitening, old.site, T, prior_a)
+    # v_a | v_b ~ N(T v_b, R_a K_aa R_aᵀ − T Tᵀ).
+    carried = core.carry(old.site, T, prior_a - T @ T.mT, alpha=alpha)
+    return Move(inducing, whitening, carried)
 
 
 def absorb(
@@ -123,15 +124,10 @@ def absorb(
     Psi = core.features(kernel, step.inducing, step.whitening, data.x)
     K_ff = kernel.diag(data.x)
     if not isinstance(likelihood, Gaussian):
-        return infer(
-            likelihood, step.old, step.T, Psi, K_ff, data.y, mask=data.mask, prior_a=step.prior_a
-        )
+        return infer(likelihood, step.carried, Psi, K_ff, data.y, mask=data.mask)
     noise = likelihood.noise
     precision = (1 / noise)[..., None].expand(*noise.shape, data.y.shape[-1])
     if data.mask is not None:
         precision = precision * data.mask
-    new = core.whitened_update(step.old, step.T, Psi, precision, precision * data.y)
-    bound = core.online_bound(
-        step.old, step.T, new, Psi, K_ff, data.y, noise, prior_a=step.prior_a, mask=data.mask
-    )
-    return new, bound
+    new = core.whitened_update(step.carried.site, Psi, precision, precision * data.y)
+    return new, core.online_bound(step.carried, new, Psi, K_ff, data.y, noise, mask=data.mask)

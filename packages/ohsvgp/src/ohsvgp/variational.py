@@ -7,9 +7,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ohsvgp.core import Bound, Site, carry, posterior
+from ohsvgp.core import Bound, Carried, Site, positive_part, posterior
 from ohsvgp.likelihoods import Likelihood
-from ohsvgp.natural import positive_part, site_bound
+from ohsvgp.natural import site_bound
 from probseq.gaussians import gauss_kl
 
 __all__ = ["variational_update"]
@@ -17,14 +17,12 @@ __all__ = ["variational_update"]
 
 def variational_update(
     likelihood: Likelihood,
-    old: Site,
-    T: Float[Tensor, "*#b m k"] | None,
+    carried: Carried,
     Psi: Float[Tensor, "*#b k n"],
     K_ff: Float[Tensor, "*#b n"],
     y: Float[Tensor, "*#b n"],
     *,
     mask: Tensor | None = None,
-    prior_a: Float[Tensor, "*#b m m"] | None = None,
     steps: int = 5000,
     learning_rate: float = 0.01,
 ) -> tuple[Site, Bound]:
@@ -38,13 +36,11 @@ def variational_update(
 
     Args:
         likelihood: observation model; its parameters stay as they are.
-        old: the site on v_a.
-        T: from ``core.transition``; None where the inducing set stays.
+        carried: the old site on v_b, from ``core.carry``.
         Psi: Ψ at the new inputs, from ``core.features``.
         K_ff: prior variances there.
         y: targets; any value in the support where masked.
         mask: True at points that count; all if None.
-        prior_a: R_a K_aa R_aᵀ under changed hyperparameters; None if they are unchanged.
         steps: of Adam.
         learning_rate: of Adam.
 
@@ -58,12 +54,10 @@ def variational_update(
         raise ValueError(f"steps must be at least 1, got {steps}")
     if not learning_rate > 0:
         raise ValueError(f"learning_rate must be above 0, got {learning_rate}")
-    carried = old if T is None else carry(old, T)
-    site = Site(carried.precision.detach(), carried.shift.detach())
+    site = Site(carried.site.precision.detach(), carried.site.shift.detach())
     if y.shape[-1]:
         site = _fit(likelihood, site, Psi.detach(), K_ff.detach(), y, mask, steps, learning_rate)
-    bound = site_bound(likelihood, old, T, site, Psi, K_ff, y, mask=mask, prior_a=prior_a)
-    return site, bound
+    return site, site_bound(likelihood, carried, site, Psi, K_ff, y, mask=mask)
 
 
 def _fit(

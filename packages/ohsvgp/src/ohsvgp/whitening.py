@@ -1,14 +1,12 @@
 """Whitening of inducing variables: R with R K_uu Rᵀ = I."""
 
 import math
-import warnings
 from typing import Literal, NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from probseq.errors import JitterWarning
 from probseq.linalg import default_jitter, safe_cholesky, triangular_inverse
 
 __all__ = ["Whitening", "check_jitter", "whiten"]
@@ -92,28 +90,14 @@ def whiten(
     return Whitening(triangular_inverse(L), L, jitter, jitter / variance.mean(-1), rank)
 
 
-def check_jitter(rel_jitter: float | None, dtype: torch.dtype) -> None:
+def check_jitter(rel_jitter: float | None) -> None:
     """Refuse a relative jitter that cannot work.
 
     Args:
         rel_jitter: as in ``whiten``.
-        dtype: of the matrices.
 
     Raises:
-        ValueError: it is not in (0, 1e-4], or ``dtype`` is neither float32 nor float64.
-
-    Warns:
-        JitterWarning: it is below what ``dtype`` can resolve.
+        ValueError: it is not in (0, 1e-4].
     """
-    least = default_jitter(dtype)
-    if rel_jitter is None:
-        return
-    if not 0 < rel_jitter <= _MAX_RELATIVE_JITTER:
+    if rel_jitter is not None and not 0 < rel_jitter <= _MAX_RELATIVE_JITTER:
         raise ValueError(f"rel_jitter must be in (0, {_MAX_RELATIVE_JITTER:g}], got {rel_jitter:g}")
-    if dtype == torch.float32 and rel_jitter < least:
-        warnings.warn(
-            f"rel_jitter {rel_jitter:g} is below the round-off of float32: "
-            f"use {least:g} or more, or float64",
-            JitterWarning,
-            stacklevel=3,
-        )

@@ -117,7 +117,7 @@ def test_as_many_nodes_as_coefficients_make_sparse_regression_at_the_legendre_no
     predicted = gp.predict(new)
     np.testing.assert_allclose(predicted.mean, mean, atol=1e-8)
     np.testing.assert_allclose(predicted.variance, variance, atol=1e-8)
-    assert abs(float(info.bound) - bound) < 1e-6
+    assert abs(float(info.energy) - bound) < 1e-6
 
 
 def hippo_legs(M):

@@ -37,13 +37,13 @@ def test_the_gradient_of_the_bound_is_its_slope(memory: Any) -> None:
     x, y = stream(25)
     gp = model(6, memory=memory, num_features=30)
     raw = gp.kernel.raw_lengthscale
-    gp.bound(x, y).backward()
+    gp.energy(x, y).backward()
     assert raw.grad is not None
     values = []
     for shift in (1e-5, -1e-5):
         with torch.no_grad():
             raw[0, 1] += shift
-            values.append(float(gp.bound(x, y)))
+            values.append(float(gp.energy(x, y)))
             raw[0, 1] -= shift
     slope = (values[0] - values[1]) / 2e-5
     assert abs(float(raw.grad[0, 1]) - slope) < 1e-5 * abs(slope)
@@ -61,7 +61,7 @@ def test_both_memories_are_one_model_under_the_kernel_of_the_features(order: Any
     inputs.generator.set_state(features.generator.get_state())
     for part in torch.arange(60).split([5, 1, 34, 20]):
         a, b = features.update(x[part], y[part]), inputs.update(x[part], y[part])
-        torch.testing.assert_close(a.bound, b.bound, rtol=1e-7, atol=1e-7)
+        torch.testing.assert_close(a.energy, b.energy, rtol=1e-7, atol=1e-7)
     a, b = features.predict(x), inputs.predict(x)
     torch.testing.assert_close(a.mean, b.mean, rtol=1e-7, atol=1e-7)
     torch.testing.assert_close(a.variance, b.variance, rtol=1e-7, atol=1e-7)
@@ -149,7 +149,7 @@ def test_a_saved_model_continues_to_the_last_bit(memory: Any, order: Any) -> Non
     for part in (torch.arange(0), torch.arange(40, 55), torch.arange(55, 60)):
         if len(part):
             info, again = gp.update(x[part], y[part]), twin.update(x[part], y[part])
-            assert torch.equal(info.bound, again.bound)
+            assert torch.equal(info.energy, again.energy)
         assert torch.equal(gp.predict(x).mean, twin.predict(x).mean)
         assert torch.equal(gp.predict(x).variance, twin.predict(x).variance)
 

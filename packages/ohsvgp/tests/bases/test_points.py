@@ -224,7 +224,7 @@ def test_learned_points_raise_the_bound(basis_class: Callable[..., Basis]) -> No
     for learn in (None, AdamSteps(steps=25, learning_rate=0.05)):
         gp = OnlineGP(kernel, Gaussian(0.01), basis_class(5, learn=learn))
         first = gp.update(t[:15], y[:15])
-        bounds[learn is None] = float(first.bound)
+        bounds[learn is None] = float(first.energy)
         gp.update(t[15:], y[15:])
     assert bounds[False] > bounds[True] + 0.3
     # Nothing was accumulated in the model's parameters.

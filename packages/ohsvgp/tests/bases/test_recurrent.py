@@ -251,7 +251,7 @@ def test_closed_form_passes_gradients_of_the_bound_to_the_lengthscale():
     raw = model.kernel.raw_lengthscale
 
     def bound() -> torch.Tensor:
-        return model.bound(t, y).sum()
+        return model.energy(t, y).sum()
 
     (slope,) = torch.autograd.grad(bound(), raw)
     with torch.no_grad():

@@ -52,7 +52,7 @@ def test_covid_deaths_in_five_tasks_have_calibrated_forecasts(
     gp = OnlineGP(kernel, NegativeBinomial(5.0), LegS(num_inducing))
     for task in np.array_split(np.flatnonzero(~test), 5):
         info = gp.update(t[task], y[task])
-        assert info.bound.isfinite()
+        assert info.energy.isfinite()
     nlpd = -gp.log_prob(t[test], y[test])
     assert nlpd.isfinite().all()
     # Against a negative binomial of the training targets' mean and variance.
@@ -81,7 +81,7 @@ def test_dispersion_is_fitted_by_the_bound_unless_it_is_fixed() -> None:
     fixed = OnlineGP(RBF(1), NegativeBinomial(20.0, learnable=False), UniformGrid(12))
     fixed.fit_hyperparameters(t, y, steps=3)
     assert fixed.likelihood.dispersion.item() == pytest.approx(20.0)
-    assert free.bound(t, y) > fixed.bound(t, y) + 10
+    assert free.energy(t, y) > fixed.energy(t, y) + 10
 
 
 def test_one_count_at_a_time_is_close_to_all_at_once() -> None:

@@ -6,7 +6,7 @@ minimises a loss that holds the older penalties already, so the Laplace approxim
 has the last centre and the sum of the informations (Huszár 2018): two vectors, however many tasks.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import cast
 
 import torch
@@ -98,7 +98,7 @@ def diagonal_fisher(
 
 def predictive_fisher(
     latent: DiagonalGaussian,
-    decoder: nn.Module,
+    decoder: Callable[[Tensor], Tensor],
     noise: Float[Tensor, ""],
     parameters: Sequence[Tensor],
     generator: torch.Generator,

@@ -24,7 +24,7 @@ from ohsvgp.vae.objective import (
 )
 from ohsvgp.vae.prediction import latent_posterior
 from ohsvgp.vae.task import Task, TaskInfo, Window, as_channels, read_task, relate
-from ohsvgp.vae.training import train
+from ohsvgp.vae.training import LearnedPoints, train
 from probseq.gaussians import DiagonalGaussian
 from probseq.kernels import Kernel
 
@@ -58,7 +58,7 @@ class OnlineSVGPVAE(nn.Module):
         rel_jitter: relative jitter of K_uu; see ``OnlineGP``.
         t0: where the window starts; the first stamp if None.
         time_unit: numpy's code of the unit that calendar stamps are counted in.
-        dtype: of everything but the clock.
+        dtype: of networks, data and predictions; the latent processes are in float64.
         seed: of the model's own random numbers.
 
     Raises:
@@ -119,6 +119,7 @@ class OnlineSVGPVAE(nn.Module):
         self.rel_jitter = rel_jitter
         self.time_unit = time_unit
         self.to(dtype)
+        self.kernel.double()
         self.consolidation_weight = consolidation
         if not self.kept():
             raise ValueError(
@@ -179,25 +180,47 @@ class OnlineSVGPVAE(nn.Module):
             ValueError: bad data, a number below 1, or hyperparameters or inducing variables that
                 cannot be learned with this basis.
         """
+        if num_samples < 1:
+            raise ValueError(f"num_samples must be at least 1, got {num_samples}")
+        if learn_kernel and self.basis.fixed_hyperparameters:
+            raise ValueError(
+                f"learn_kernel must be False with {type(self.basis).__name__}: its inducing "
+                "variables cannot be made again under other hyperparameters"
+            )
         clock, task = self.prepare(t, y)
+        points = LearnedPoints(task.inducing, self.kernel) if learn_inducing else None
+        hyper = [*self.kernel.parameters()] if learn_kernel else []
+        moved = [] if points is None else [points.offset]
+        fixed = None
+        if points is None and not learn_kernel:
+            with torch.no_grad():
+                fixed = self.window(task, task.inducing)
+
+        def set_now() -> Inducing:
+            return task.inducing if points is None else points.inducing()
+
+        def bound(rows: Tensor) -> Tensor:
+            window = fixed or self.window(task, set_now(), learning=learn_kernel)
+            return self.task_bound(task, window, rows, num_samples)
+
+        kept = self.kept()
         self.train()
-        bounds, inducing = train(
-            self,
-            task,
+        bounds = train(
+            bound,
+            lambda: self.consolidation_weight * self.consolidation.penalty(kept),
+            [*kept, *hyper, *moved],
+            count=task.x.shape[0],
             epochs=epochs,
             batch_size=batch_size,
             learning_rate=learning_rate,
-            num_samples=num_samples,
-            learn_kernel=learn_kernel,
-            learn_inducing=learn_inducing,
+            generator=self.generator,
         )
         self.eval()
         with torch.no_grad():
-            window = self.window(task, inducing)
+            window = self.window(task, set_now())
         found = self.amortised(task, window)
         if self.consolidation_weight > 0:
-            kept = self.kept()
-            fisher = predictive_fisher(found.latent, self.decoder, self.noise, kept, self.generator)
+            fisher = predictive_fisher(found.latent, self._decode, self.noise, kept, self.generator)
             self.consolidation.consolidate(kept, fisher)
         self._remember(clock, task, window, found)
         return TaskInfo(bounds, found.lost_information, task.x.shape[0])
@@ -234,6 +257,7 @@ class OnlineSVGPVAE(nn.Module):
             kernel=self.kernel,
             generator=self.generator,
             time_unit=self.time_unit,
+            like=self.raw_noise,
         )
 
     def task_bound(
@@ -252,7 +276,7 @@ class OnlineSVGPVAE(nn.Module):
         if rows is not None:
             mean, variance, y = mean[:, rows], variance[:, rows], y[rows]
         f = latent_samples(DiagonalGaussian(mean, variance), num_samples, self.generator)
-        expected = gaussian_log_density(y, self.decoder(f), self.noise).sum(-1).mean(0)
+        expected = gaussian_log_density(y, self._decode(f), self.noise).sum(-1).mean(0)
         share = task.x.shape[0] / y.shape[0]
         return share * expected.sum() - found.complexity.sum()
 
@@ -263,7 +287,7 @@ class OnlineSVGPVAE(nn.Module):
             ValueError: the encoder's outputs are not two tensors of shape (n, L), ṽ > 0.
         """
         sites = encoder_sites(self.encoder, task.y, self.num_latents)
-        return amortised_posterior(*window, *sites)
+        return amortised_posterior(*window, *(part.to(task.x.dtype) for part in sites))
 
     def window(self, task: Task, inducing: Inducing, *, learning: bool = False) -> Window:
         """Covariances of the task under the kernel of now.
@@ -323,7 +347,7 @@ class OnlineSVGPVAE(nn.Module):
         """
         if num_samples < 1:
             raise ValueError(f"num_samples must be at least 1, got {num_samples}")
-        mean = self.decoder(latent_samples(self.latent(t), num_samples, generator))
+        mean = self._decode(latent_samples(self.latent(t), num_samples, generator))
         if not include_noise:
             return mean
         noise = torch.randn(mean.shape, generator=generator, dtype=mean.dtype, device=mean.device)
@@ -384,6 +408,9 @@ class OnlineSVGPVAE(nn.Module):
         """
         return self.decoder(self.encoder(as_channels(y, None, self.raw_noise))[0])
 
+    def _decode(self, f: Tensor) -> Tensor:
+        return self.decoder(f.to(self.raw_noise.dtype))
+
     def _changed(self, state: OnlineState | None) -> bool:
         return state is not None and not torch.equal(
             state.hyperparameters, hyperparameters(self.kernel)
@@ -393,4 +420,5 @@ class OnlineSVGPVAE(nn.Module):
         step, now = window.step, hyperparameters(self.kernel)
         site = Site(found.site.precision.detach(), found.site.shift.detach())
         state = OnlineState(step.inducing, step.whitening, site, now, task.length, task.count)
+        state = state.kept(self.basis.restore, self.memory.state)
         self.memory = Memory(clock, state, self.memory.tasks + 1)

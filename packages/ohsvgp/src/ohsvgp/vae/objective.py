@@ -104,9 +104,10 @@ def amortised_posterior(
 ) -> Amortised:
     """Posterior of all latent processes, and what it costs to have moved it from the prior.
 
-    With Z the integral of a site against N(0, I), q(v) = N(0, I)·(old site)·(new sites)/Z_b, so
+    With t_b the carried factor of scale c and Z_b the integral of all sites against N(0, I),
+    q(v) = N(0, I)·(carried site)·(new sites)/Z_b, so
 
-        KL(q ‖ N(0, I)) − E_q[log old site/Z_a] = E_q[log new sites] − log Z_b + log Z_a + lost,
+        KL(q ‖ N(0, I)) − E_q[log t_b] = E_q[log new sites] − log Z_b − c,
 
     which needs no factorisation beyond that of I + G.
 
@@ -121,7 +122,8 @@ def amortised_posterior(
     Returns:
         The posterior.
     """
-    site = core.whitened_update(step.old, step.T, Psi, precision, shift)
+    carried = step.carried
+    site = core.whitened_update(carried.site, Psi, precision, shift)
     moments = core.posterior(site)
     mean = (Psi.mT @ moments.mean[..., None])[..., 0]
     # Variance that q leaves along Ψ; the rest of the prior's is beyond what u knows.
@@ -129,12 +131,10 @@ def amortised_posterior(
     variance = K_ff - Psi.square().sum(-2) + spread
     # E_q of the encoder's sites −½ λ (Ψᵀv)² + s Ψᵀv, summed over the task.
     expected = (shift * mean - 0.5 * precision * (mean.square() + spread)).sum(-1)
-    lost = core.lost_information(step.old, step.T, step.prior_a)
-    evidence = core.log_partition(site, moments) - core.log_partition(
-        step.old, core.posterior(step.old)
-    )
+    complexity = expected - core.log_partition(site, moments) - carried.log_scale
+    lost = carried.lost_information.expand(mean.shape[0])
     latent = DiagonalGaussian(mean, variance)
-    return Amortised(site, moments, latent, expected - evidence + lost, lost.expand(mean.shape[0]))
+    return Amortised(site, moments, latent, complexity, lost)
 
 
 def latent_samples(

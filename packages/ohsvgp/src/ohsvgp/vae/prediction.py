@@ -40,7 +40,6 @@ def latent_posterior(
         step = move(
             kernel, state, state.inducing, method="chol", rel_jitter=rel_jitter, changed=True
         )
-        whitening = step.whitening
-        site = site if step.T is None else core.carry(site, step.T)
+        whitening, site = step.whitening, step.carried.site
     P = core.features(kernel, state.inducing, whitening, x)
     return core.predict(core.posterior(site), P, K_ss)

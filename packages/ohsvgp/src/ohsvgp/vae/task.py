@@ -100,6 +100,7 @@ def read_task(
     kernel: Kernel,
     generator: torch.Generator,
     time_unit: str,
+    like: Tensor,
 ) -> tuple[Clock, Task]:
     """Check the data of a task, and let the inducing set follow them.
 
@@ -111,6 +112,7 @@ def read_task(
         kernel: of the latents.
         generator: source of randomness of the basis.
         time_unit: unit of calendar stamps.
+        like: gives dtype and device of the data.
 
     Returns:
         The clock by which the task's times are told, and the task.
@@ -128,7 +130,7 @@ def read_task(
             f"t must not lie before t0={clock.user(0.0)}, got {clock.user(float(times[0]))}"
         )
     x = times.to(kernel.raw_lengthscale)[:, None]
-    data = as_channels(y, x.shape[0], x)
+    data = as_channels(y, x.shape[0], like)
     old = memory.state
     length = max(float(times[-1]), 0.0 if old is None else old.length)
     if not length > 0:

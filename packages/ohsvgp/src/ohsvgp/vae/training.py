@@ -1,94 +1,75 @@
 """Adam on the bound of one task."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
 
 import torch
-from torch import Tensor, nn
+from jaxtyping import Float
+from torch import Tensor
 
 from ohsvgp.inducing import Inducing, PointFunctional
-from ohsvgp.vae.task import Task
 from probseq.kernels import Kernel
 
-if TYPE_CHECKING:
-    from ohsvgp.vae.model import OnlineSVGPVAE
-
-__all__ = ["train"]
+__all__ = ["LearnedPoints", "train"]
 
 
 def train(
-    model: "OnlineSVGPVAE",
-    task: Task,
+    bound: Callable[[Tensor], Tensor],
+    penalty: Callable[[], Tensor],
+    parameters: Sequence[Tensor],
     *,
+    count: int,
     epochs: int,
     batch_size: int | None,
     learning_rate: float,
-    num_samples: int,
-    learn_kernel: bool,
-    learn_inducing: bool,
-) -> tuple[Tensor, Inducing]:
-    """Maximise the task's bound minus the penalty of consolidation.
+    generator: torch.Generator,
+) -> Float[Tensor, " epochs"]:
+    """Maximise a task's bound minus a penalty, both in nats.
 
     Args:
-        model: trained in place.
-        task: its data and first inducing set.
-        epochs: passes over the time points.
-        batch_size: time points that a step decodes; all if None.
+        bound: an unbiased estimate of the bound from the time points at the given positions.
+        penalty: of the parameters of now.
+        parameters: what is trained, in place.
+        count: number of time points.
+        epochs: passes over them.
+        batch_size: time points per step; all if None.
         learning_rate: of Adam.
-        num_samples: draws of f per time point and step.
-        learn_kernel: train the kernel's hyperparameters too.
-        learn_inducing: train the inducing points too.
+        generator: source of the batches' order.
 
     Returns:
-        Mean bound of every epoch in nats per time point, and the inducing set.
+        Mean bound of every epoch in nats per time point.
 
     Raises:
-        ValueError: a number below 1, or hyperparameters or inducing variables that cannot be
-            learned with this basis.
+        ValueError: ``epochs`` or ``batch_size`` below 1.
     """
-    numbers = {"epochs": epochs, "batch_size": batch_size, "num_samples": num_samples}
-    for name, value in numbers.items():
+    for name, value in {"epochs": epochs, "batch_size": batch_size}.items():
         if value is not None and value < 1:
             raise ValueError(f"{name} must be at least 1, got {value}")
-    if learn_kernel and model.basis.fixed_hyperparameters:
-        raise ValueError(
-            f"learn_kernel must be False with {type(model.basis).__name__}: its inducing "
-            "variables cannot be made again under other hyperparameters"
-        )
-    points = _Points(task.inducing, model.kernel) if learn_inducing else None
-    kept: list[nn.Parameter] = model.kept()
-    hyperparameters = list(model.kernel.parameters()) if learn_kernel else []
-    moved = [] if points is None else [points.offset]
-    optimizer = torch.optim.Adam([*kept, *hyperparameters, *moved], lr=learning_rate)
-    fixed = None
-    if points is None and not learn_kernel:
-        with torch.no_grad():
-            fixed = model.window(task, task.inducing)
-    count = task.x.shape[0]
+    optimizer = torch.optim.Adam(parameters, lr=learning_rate)
     bounds: list[Tensor] = []
     for _ in range(epochs):
-        order = torch.randperm(count, generator=model.generator, device=model.generator.device)
-        total = torch.zeros_like(model.raw_noise)
+        order = torch.randperm(count, generator=generator, device=generator.device)
+        parts: list[Tensor] = []
         for rows in order.split(batch_size or count):
             optimizer.zero_grad()
-            if fixed is None:
-                inducing = task.inducing if points is None else points.inducing()
-                window = model.window(task, inducing, learning=learn_kernel)
-            else:
-                window = fixed
-            bound = model.task_bound(task, window, rows, num_samples)
-            penalty = model.consolidation_weight * model.consolidation.penalty(kept)
-            ((penalty - bound) / count).backward()
+            value = bound(rows)
+            ((penalty() - value) / count).backward()
             optimizer.step()
             # Weighted by the batch's size, so that a small last batch counts little.
-            total = total + bound.detach() * (rows.numel() / count)
-        bounds.append(total / count)
-    with torch.no_grad():
-        found = task.inducing if points is None else points.inducing()
-    return torch.stack(bounds), found
+            parts.append(value.detach() * (rows.numel() / count))
+        bounds.append(torch.stack(parts).sum() / count)
+    return torch.stack(bounds)
 
 
-class _Points:
-    """Inducing points that are learned, in units of the lengthscale like all of the package's."""
+class LearnedPoints:
+    """Inducing points that are learned, in units of the lengthscale like all of the package's.
+
+    Args:
+        start: the points to begin with.
+        kernel: gives the units.
+
+    Raises:
+        ValueError: ``start`` is no set of points.
+    """
 
     def __init__(self, start: Inducing, kernel: Kernel) -> None:
         if not isinstance(start, PointFunctional) or start.weights is not None:
