@@ -2,6 +2,7 @@
 
 import datetime as dt
 import re
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ohsvgp import Gaussian, LegS, OnlineGP
 from ohsvgp.inputs import (
     Clock,
     as_mask,
@@ -21,6 +23,7 @@ from ohsvgp.inputs import (
     stamps,
     start_clock,
 )
+from probseq.kernels import RBF
 
 LIKE = torch.zeros(1, dtype=torch.float64)
 DAYS = ["2020-02-27", "2020-02-29", "2020-03-01"]
@@ -57,12 +60,45 @@ def test_numbers_come_in_any_array(t: Any) -> None:
         [dt.datetime.fromisoformat(day) for day in DAYS],
         [dt.date.fromisoformat(day) for day in DAYS],
         [np.datetime64(day) for day in DAYS],
+        DAYS,
+        np.array(DAYS),
+        np.array(DAYS, dtype=object),
+        pd.Series(DAYS, dtype=object),
+        pd.Series(DAYS, dtype="string"),
+        pd.Index(DAYS),
+        ["2020-02-27T00:00", "2020-02-29 00:00:00", "20200301T000000"],
+        ["2020-02-27T01:00+01:00", "2020-02-28T19:00-05:00", "2020-03-01T00:00Z"],
+        pd.to_datetime(DAYS).tz_localize("UTC").tz_convert("Asia/Tokyo"),
+        [dt.datetime.fromisoformat(f"{day}T01:00+01:00") for day in DAYS],
     ],
 )
 def test_calendar_stamps_come_in_any_array_and_count_in_the_given_unit(t: Any) -> None:
     clock = start_clock(t, "h")
     assert clock.internal(t).tolist() == [0.0, 48.0, 72.0]
     assert clock.user(48.0) == np.datetime64("2020-02-29", "ns")
+
+
+def test_strings_of_numbers_are_numbers() -> None:
+    values, calendar = stamps(["0", " 1.5", "2e1"], name="t")
+    assert not calendar
+    assert values.tolist() == [0.0, 1.5, 20.0]
+
+
+def test_bfloat16_stamps_are_numbers() -> None:
+    values, calendar = stamps(torch.tensor([0.5, 2.0], dtype=torch.bfloat16), name="t")
+    assert not calendar
+    assert values.tolist() == [0.5, 2.0]
+
+
+def test_text_of_stamps_keeps_their_nanoseconds() -> None:
+    t = np.datetime64("2026-01-01T00:00:00.123456789", "ns") + np.array([0, 1, 1000])
+    for text in (t.astype(str), [str(stamp) for stamp in t], list(pd.to_datetime(t))):
+        values, calendar = stamps(text, name="t")
+        assert calendar
+        assert values.tolist() == t.astype(np.int64).tolist()
+    # Fewer digits are tenths, hundredths, …, before 1970 too.
+    values, _ = stamps(["1969-12-31T23:59:59.9999999", "1970-01-01T00:00:00.1"], name="t")
+    assert values.tolist() == [-100, 100_000_000]
 
 
 def test_one_stamp_is_an_array_of_one() -> None:
@@ -85,6 +121,49 @@ def test_calendar_stamps_keep_their_precision_far_from_1970() -> None:
     assert start_clock(t, "ns").internal(t).tolist() == [0.0, 1.0, 2.0]
 
 
+CENTURIES = np.arange("1678-01-01", "2262-04-01", dtype="datetime64[D]")[::97]
+
+
+@pytest.mark.parametrize("origin", [0, len(CENTURIES) // 2, len(CENTURIES) - 1])
+@pytest.mark.parametrize("unit", ["ns", "us", "ms", "s", "m", "h", "D", "W"])
+def test_five_centuries_fit_into_every_unit(unit: str, origin: int) -> None:
+    clock = start_clock(CENTURIES[origin : origin + 1], unit)
+    lengths = clock.internal(CENTURIES)
+    # In exact fractions, rounded once.
+    days = (CENTURIES - CENTURIES[origin]).astype(int).tolist()
+    exact = [float(Fraction(day * nanoseconds("D"), nanoseconds(unit))) for day in days]
+    assert lengths.tolist() == exact
+    check_sorted(lengths)
+    back = [clock.user(length) for length in lengths.tolist()]
+    # float64 keeps 53 bits of up to 65.
+    error = np.array(back).astype("datetime64[ns]") - CENTURIES.astype("datetime64[ns]")
+    assert np.abs(error.astype(np.int64)).max() <= 2**11
+
+
+@given(st.integers(-(2**62), 2**62), st.integers(0, 2**53), st.booleans())
+def test_nanoseconds_near_the_origin_survive(origin: int, distance: int, back: bool) -> None:
+    clock = Clock(origin, nanoseconds("ns"))
+    stamp = np.int64(origin - distance if back else origin + distance).view("datetime64[ns]")
+    there = clock.internal(stamp)
+    assert float(there[0]) == (-distance if back else distance)
+    assert clock.user(float(there[0])) == stamp
+
+
+def test_five_centuries_of_days_are_learned_and_predicted() -> None:
+    t = np.arange("1700-01-01", "2200-01-01", dtype="datetime64[D]")
+    y = 6.0 + np.sin(2 * np.pi * np.arange(len(t)) / 20_000)
+    gp = OnlineGP(RBF(1, lengthscale=6000.0, outputscale=40.0), Gaussian(0.01), LegS(40))
+    for days, values in zip(np.array_split(t, 5), np.array_split(y, 5), strict=True):
+        assert gp.update(days, values).t_end == days[-1]
+    assert np.abs(gp.predict(t[::50]).mean.numpy() - y[::50]).max() < 0.01
+
+
+def test_a_time_beyond_the_calendar_of_nanoseconds_is_told_in_seconds() -> None:
+    clock = start_clock(np.array(["1700-01-01"], dtype="datetime64[D]"), "D")
+    far = np.datetime64("2300-01-01T00:00:00")
+    assert clock.user(float((far - np.datetime64("1700-01-01")) / np.timedelta64(1, "D"))) == far
+
+
 def test_the_first_stamp_starts_the_clock_or_the_earliest_when_sorting() -> None:
     assert start_clock([3.0, 1.0, 2.0], "D").origin == 3.0
     assert start_clock([3.0, 1.0, 2.0], "D", sort=True).origin == 1.0
@@ -97,11 +176,25 @@ def test_the_first_stamp_starts_the_clock_or_the_earliest_when_sorting() -> None
         ([np.inf, 0.0], "t must be finite, got inf at position 0"),
         (np.array(["2020-01-01", "NaT"], dtype="datetime64[D]"), "got NaT at position 1"),
         ([pd.Timestamp("2020-01-01"), pd.NaT], "got NaT at position 1"),
-        (["a", "b"], "t must hold numbers or datetime64 stamps"),
-        ([None, 1.0, object()], "t must hold numbers or datetime64 stamps"),
+        (
+            ["2020-01-01", "a"],
+            "t must hold finite numbers or ISO dates such as 2021-02-28, got 'a'",
+        ),
+        (["1.0", "nan"], "got 'nan' at position 1"),
+        (pd.Series(["2020-01-01", None]), "at position 1"),
+        (["2020-01-01", "3.5"], "t must hold numbers or calendar stamps, got both"),
+        (["2500-01-01"], "between the years 1678 and 2262, got 2500"),
+        ([b"2020-01-01"], "t must hold numbers or calendar stamps, got dtype |S10"),
+        ([None, 1.0, object()], "t must hold numbers or calendar stamps, got dtype object"),
+        (np.array([0.0, 1j]), "t must hold numbers or calendar stamps, got dtype complex128"),
+        (torch.tensor([0.0, 1j]), "t must hold numbers or calendar stamps, got dtype complex64"),
+        ([0.0, 1j], "t must hold numbers or calendar stamps, got dtype complex128"),
+        (np.array([1, 2], dtype="timedelta64[s]"), "got dtype timedelta64[s]"),
+        ([[0.0], [1.0, 2.0]], "t must be an array: "),
         (np.zeros((3, 1)), r"t must have shape (n,), got (3, 1)"),
-        (pd.date_range("2020", periods=2, tz="UTC"), "t must hold stamps without a time zone"),
         (np.array(["1610"], dtype="datetime64[Y]"), "between the years 1678 and 2262, got 1610"),
+        (np.array([10**12], dtype="datetime64[Y]"), "between the years 1678 and 2262, got 1000"),
+        (np.array(["2262-04-11T23:47:16.9"], dtype="datetime64[ms]"), "1678 and 2262, got 2262"),
         ([dt.date(2500, 1, 1)], "between the years 1678 and 2262, got 2500"),
     ],
 )
@@ -144,7 +237,10 @@ def test_stamps_that_go_back_are_named() -> None:
         (np.zeros((3, 3)), "x must have shape (n, 2), got (3, 3)"),
         (np.zeros((1, 3, 2)), "x must have shape (n, 2), got (1, 3, 2)"),
         ([[0.0, np.nan]], "x must be finite, got 1 NaN or infinite"),
-        ([["a", "b"]], "x must be an array of numbers"),
+        ([["a", "b"]], "x must be an array of real numbers, got dtype <U1"),
+        ([[0.0, 1j]], "x must be an array of real numbers, got dtype complex128"),
+        (torch.zeros(1, 2, dtype=torch.complex64), "real numbers, got dtype torch.complex64"),
+        ([[0.0], [1.0, 2.0]], "x must be an array: "),
     ],
 )
 def test_points_that_are_none_are_refused(x: Any, message: str) -> None:
@@ -163,7 +259,12 @@ def test_points_come_as_frames_too() -> None:
         ([0.0, 1.0], "y must have shape (..., 3) for 3 inputs, got (2,)"),
         (np.zeros((3, 2)), "y must have shape (..., 3) for 3 inputs, got (3, 2)"),
         ([0.0, np.nan, np.inf], "y must be finite, got 2 NaN or infinite values"),
-        (["a", "b", "c"], "y must be an array of numbers"),
+        (["a", "b", "c"], "y must be an array of real numbers, got dtype <U1"),
+        ([0.0, 1.0, 1j], "y must be an array of real numbers, got dtype complex128"),
+        (np.ones(3, np.complex64), "y must be an array of real numbers, got dtype complex64"),
+        (np.array([0, 1, 1j], object), "y must be an array of real numbers, got dtype object"),
+        (torch.ones(3) * 1j, "y must be an array of real numbers, got dtype torch.complex64"),
+        (np.ones(3, "datetime64[D]"), "y must be an array of real numbers, got dtype datetime64"),
     ],
 )
 def test_targets_that_are_none_are_refused(y: Any, message: str) -> None:
@@ -199,6 +300,10 @@ def test_masks_may_leave_out_the_series(mask: Any) -> None:
     ("mask", "missing", "message"),
     [
         ([1.0, 0.0], "raise", "mask must be boolean"),
+        ([1.0, 1j], "raise", "mask must be boolean, True at points that count, got complex128"),
+        (torch.ones(2) * 1j, "raise", "mask must be boolean, True at points that count, got comp"),
+        (["a", "b"], "raise", "mask must be boolean"),
+        ([[True], [True, False]], "raise", "mask must be an array: "),
         ([True], "raise", "mask must have y's shape (3, 2), got (1,)"),
         ([[True, False]] * 2, "raise", "mask must have y's shape (3, 2), got (2, 2)"),
         (np.ones((1, 3, 2), bool), "raise", "mask must have y's shape (3, 2), got (1, 3, 2)"),

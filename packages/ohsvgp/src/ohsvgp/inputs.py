@@ -1,17 +1,22 @@
 """Time stamps, targets and masks of users, as tensors that the algebra can trust."""
 
+import math
+import re
 from dataclasses import dataclass
-from datetime import date
+from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["Clock", "as_mask", "as_points", "as_targets", "nanoseconds"]
+__all__ = ["Clock", "as_mask", "as_points", "as_targets", "nanoseconds", "parse_stamp"]
 
-# What int64 nanoseconds since 1970 reach, in seconds.
-_LAST_SECOND = np.iinfo(np.int64).max // 10**9
+# What int64 nanoseconds reach on both sides of 1970.
+_LAST_YEAR = 292
+_LAST_SECOND = np.iinfo(np.int64).max // 10**9 - 1
+_LAST_NANOSECOND = np.iinfo(np.int64).max
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True)
@@ -41,13 +46,26 @@ class Clock:
             )
         if self.unit is None:
             return torch.from_numpy(values - self.origin)
-        return torch.from_numpy((values - self.origin) / self.unit)
+        later = values >= self.origin
+        # |t − t0| reaches 2^64: int64 wraps around, and its bits are the difference as uint64.
+        distance = np.where(later, values - self.origin, self.origin - values).view(np.uint64)
+        # Whole units are exact; ns / unit would round twice.
+        whole, rest = np.divmod(distance, np.uint64(self.unit))
+        return torch.from_numpy(np.where(later, 1.0, -1.0) * (whole + rest / self.unit))
 
     def user(self, length: float) -> float | np.datetime64:
-        """The stamp that lies ``length`` after t0."""
+        """The stamp that lies ``length`` after t0.
+
+        Calendar stamps are in nanoseconds, or in seconds beyond what these reach.
+        """
         if self.unit is None:
             return self.origin + length
-        return np.datetime64(round(self.origin + length * self.unit), "ns")
+        # In Python's integers: as float64 the origin alone would lose hundreds of nanoseconds.
+        whole = math.floor(length)
+        stamp = int(self.origin) + whole * self.unit + round((length - whole) * self.unit)
+        if abs(stamp) > _LAST_NANOSECOND:
+            return np.datetime64(stamp // 10**9, "s")
+        return np.datetime64(stamp, "ns")
 
 
 def start_clock(t: Any, time_unit: str, *, sort: bool = False) -> Clock:
@@ -95,48 +113,104 @@ def stamps(t: Any, *, name: str) -> tuple[np.ndarray, bool]:
 
     Args:
         t: torch tensor, numpy array, pandas series or index, list, or a single stamp; shape (n,).
-            Calendar stamps are numpy's, pandas' or Python's, without a time zone.
+            Calendar stamps are numpy's, pandas' or Python's, or ISO 8601 strings; see
+            ``parse_stamp``.
         name: the argument's name for errors.
 
     Raises:
-        ValueError: another shape, NaN, NaT, infinity, something that is no number or stamp, a
-            stamp with a time zone, or one that nanoseconds since 1970 do not reach.
+        ValueError: another shape, NaN, NaT, infinity, something that is no real number or stamp,
+            numbers and stamps in one array, or a stamp that nanoseconds since 1970 do not reach.
     """
-    array = np.atleast_1d(t.detach().cpu().numpy() if isinstance(t, Tensor) else np.asarray(t))
+    array = np.atleast_1d(_array(t, name))
     if array.ndim != 1:
         raise ValueError(
             f"{name} must have shape (n,), got {array.shape}: all series share their time stamps"
         )
-    if array.dtype == object and all(isinstance(value, date) for value in array):
-        if any(getattr(value, "tzinfo", None) is not None for value in array):
-            raise ValueError(
-                f"{name} must hold stamps without a time zone, got {array[0]}: "
-                "convert them to UTC and drop the zone"
-            )
-        # By their text: numpy takes pandas' NaT in no other way.
-        array = np.array([np.datetime64(str(value)) for value in array])
-    if np.issubdtype(array.dtype, np.datetime64):
-        if np.isnat(array).any():
-            raise ValueError(
-                f"{name} must hold dates, got NaT at position {_first(np.isnat(array))}"
-            )
-        beyond = np.abs(array.astype("datetime64[s]").astype(np.int64)) > _LAST_SECOND
-        if beyond.any():
-            raise ValueError(
-                f"{name} must lie between the years 1678 and 2262, got {array[_first(beyond)]}: "
-                "give numbers for what lies further away"
-            )
-        return array.astype("datetime64[ns]").astype(np.int64), True
-    try:
-        values = array.astype(np.float64)
-    except (TypeError, ValueError) as error:
-        raise ValueError(
-            f"{name} must hold numbers or datetime64 stamps, got dtype {array.dtype}"
-        ) from error
+    if array.dtype.kind == "M":
+        return _calendar_nanoseconds(array, name), True
+    if array.dtype.kind in "OUT" and any(isinstance(value, date | str) for value in array):
+        return _parse_stamps(array.tolist(), name)
+    values = _real(array, name, "hold numbers or calendar stamps")
     if not np.isfinite(values).all():
         where = _first(~np.isfinite(values))
         raise ValueError(f"{name} must be finite, got {values[where]} at position {where}")
     return values, False
+
+
+def parse_stamp(text: str) -> tuple[float | int, bool]:
+    """Read a number, or an ISO 8601 date or time as nanoseconds since 1970.
+
+    A time without a zone is taken as UTC; one with a zone is converted to UTC.
+
+    Args:
+        text: such as "3.5", "2021-02-28", "2021-02-28T12:30" or "2021-02-28 12:30:00.25+01:00".
+
+    Returns:
+        The stamp, and whether it is a date or time.
+
+    Raises:
+        ValueError: neither, or not finite.
+    """
+    try:
+        number = float(text)
+    except ValueError:
+        try:
+            moment = datetime.fromisoformat(text.strip())
+        except ValueError:
+            raise ValueError(
+                f"a time stamp must be a number or an ISO date such as 2021-02-28, got {text!r}"
+            ) from None
+        zoned = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+        # Python's times end at microseconds, and cut off the digits beyond.
+        beyond = re.search(r"[.,]\d{6}(\d{1,3})", text)
+        rest = int(beyond[1].ljust(3, "0")) if beyond else 0
+        return (zoned - _EPOCH) // timedelta(microseconds=1) * 1000 + rest, True
+    if not math.isfinite(number):
+        raise ValueError(f"a time stamp must be finite, got {text!r}")
+    return number, False
+
+
+def _parse_stamps(stamps: list[Any], name: str) -> tuple[np.ndarray, bool]:
+    """Read strings, dates and times (pandas' too) by their text."""
+    parsed: list[float | int] = []
+    kinds: set[bool] = set()
+    for where, stamp in enumerate(stamps):
+        if isinstance(stamp, date) and str(stamp) == "NaT":
+            raise ValueError(f"{name} must hold dates, got NaT at position {where}")
+        try:
+            value, calendar = parse_stamp(str(stamp))
+        except ValueError:
+            raise ValueError(
+                f"{name} must hold finite numbers or ISO dates such as 2021-02-28, "
+                f"got {str(stamp)!r} at position {where}"
+            ) from None
+        if calendar and abs(value) > _LAST_SECOND * 10**9:
+            raise _out_of_reach(stamp, name)
+        parsed.append(value)
+        kinds.add(calendar)
+    if len(kinds) > 1:
+        raise ValueError(f"{name} must hold numbers or calendar stamps, got both")
+    calendar = kinds == {True}
+    return np.array(parsed, dtype=np.int64 if calendar else np.float64), calendar
+
+
+def _calendar_nanoseconds(array: np.ndarray, name: str) -> np.ndarray:
+    missing = np.isnat(array)
+    if missing.any():
+        raise ValueError(f"{name} must hold dates, got NaT at position {_first(missing)}")
+    # Years first: stamps beyond all reach overflow in seconds.
+    beyond = np.abs(array.astype("datetime64[Y]").astype(np.int64)) > _LAST_YEAR
+    beyond |= np.abs(array.astype("datetime64[s]").astype(np.int64)) > _LAST_SECOND
+    if beyond.any():
+        raise _out_of_reach(array[_first(beyond)], name)
+    return array.astype("datetime64[ns]").astype(np.int64)
+
+
+def _out_of_reach(stamp: Any, name: str) -> ValueError:
+    return ValueError(
+        f"{name} must lie between the years 1678 and 2262, got {stamp}: "
+        "give numbers for what lies further away"
+    )
 
 
 def as_points(x: Any, dim: int, like: Tensor) -> Tensor:
@@ -198,9 +272,10 @@ def as_mask(mask: Any, y: Any, missing: str, like: Tensor) -> Tensor | None:
         return ~hidden if bool(hidden.any()) else None
     if missing == "drop":
         raise ValueError('mask and missing="drop" exclude each other: give one of them')
-    chosen = torch.atleast_1d(torch.as_tensor(mask, device=like.device))
-    if chosen.dtype != torch.bool:
+    chosen = _array(mask, "mask")
+    if chosen.dtype != np.bool_:
         raise ValueError(f"mask must be boolean, True at points that count, got {chosen.dtype}")
+    chosen = torch.atleast_1d(torch.from_numpy(chosen.copy())).to(like.device)
     shape = targets.shape[targets.ndim - chosen.ndim :]
     if (
         chosen.ndim > targets.ndim
@@ -230,11 +305,35 @@ def check_sorted(times: Tensor) -> None:
 
 def _tensor(value: Any, like: Tensor, name: str) -> Tensor:
     if not isinstance(value, Tensor):
-        try:
-            value = torch.from_numpy(np.array(value, dtype=float))
-        except (TypeError, ValueError) as error:
-            raise ValueError(f"{name} must be an array of numbers: {error}") from error
+        value = torch.from_numpy(_real(_array(value, name), name, "be an array of real numbers"))
+    elif value.is_complex():
+        raise ValueError(f"{name} must be an array of real numbers, got dtype {value.dtype}")
     return value.to(dtype=like.dtype, device=like.device)
+
+
+def _array(value: Any, name: str) -> np.ndarray:
+    if isinstance(value, Tensor):
+        value = value.detach().cpu()
+        # numpy has no bfloat16.
+        return (value.double() if value.is_floating_point() else value).numpy()
+    try:
+        return np.asarray(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(f"{name} must be an array: {error}") from error
+
+
+def _real(array: np.ndarray, name: str, wanted: str) -> np.ndarray:
+    """A copy in float64.
+
+    Raises:
+        ValueError: strings, dates, complex numbers or other things.
+    """
+    try:
+        if array.dtype.kind not in "biufO":
+            raise TypeError
+        return array.astype(np.float64)
+    except (TypeError, ValueError):
+        raise ValueError(f"{name} must {wanted}, got dtype {array.dtype}") from None
 
 
 def _first(flags: np.ndarray) -> int:
