@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import date
 from pathlib import Path
 
 import numpy as np
@@ -189,20 +189,10 @@ def parse_stamp(text: str) -> tuple[float, bool]:
     Raises:
         ValueError: neither, or not finite.
     """
-    try:
-        number = float(text)
-    except ValueError:
-        try:
-            moment = datetime.fromisoformat(text.strip())
-        except ValueError:
-            raise ValueError(
-                f"a time stamp must be a number or an ISO date such as 2021-02-28, got {text!r}"
-            ) from None
-        zoned = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-        return zoned.timestamp(), True
-    if not math.isfinite(number):
-        raise ValueError(f"a time stamp must be finite, got {text!r}")
-    return number, False
+    from ohsvgp.inputs import parse_stamp  # late: it loads torch
+
+    stamp, calendar = parse_stamp(text)
+    return (stamp / 10**9 if calendar else stamp), calendar
 
 
 def parse_number(text: str) -> float:
