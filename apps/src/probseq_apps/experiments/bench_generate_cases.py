@@ -8,7 +8,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -72,7 +72,7 @@ def videos(kind: CorruptionKind, frames: int, batch: int) -> Case:
 
 def blur_by_convolution(frames: int, batch: int) -> Case:
     """The same blur, frame after frame with an 11×11 kernel behind reflected borders."""
-    data, rate = images(batch), PseudoVideoConfig(num_frames=frames).blur_rate
+    data, rate = images(batch), cast(float, PseudoVideoConfig(num_frames=frames).blur_rate)
     return timed(lambda: convolved(data, frames, rate))
 
 

@@ -39,8 +39,6 @@ from pseudovideo.tokenizers import (
 from pseudovideo.tokenizers.objective import ObjectiveConfig, TokenizerObjective
 
 PRETRAINED = "pretrained"
-# The rates of the thesis, for 8 frames and for 18.
-_SHORT_RATE, _LONG_RATE, _SHORT = 0.05, 0.01, 8
 
 
 class TrainedTokenizer(NamedTuple):
@@ -117,11 +115,10 @@ def load_images(settings: OneTokenizerSettings, options: RunOptions) -> Generati
 
 def video_config(settings: CorruptionSettings, frames: int) -> PseudoVideoConfig:
     """Which videos are made of images."""
-    rate = _SHORT_RATE if frames <= _SHORT else _LONG_RATE
     return PseudoVideoConfig(
         num_frames=frames,
         kind=settings.corruption,
-        blur_rate=rate if settings.blur_rate is None else settings.blur_rate,
+        blur_rate=settings.blur_rate,
         beta_min=settings.beta_min,
         beta_max=settings.beta_max,
     )

@@ -1,5 +1,8 @@
 """Whole videos: what they are made of, what they depend on, and what is refused."""
 
+import math
+from dataclasses import asdict
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -182,6 +185,24 @@ def test_an_empty_batch_gives_no_videos(kind):
 def test_settings_that_make_no_video_are_refused(changes, message):
     with pytest.raises(ValueError, match=message):
         PseudoVideoConfig(**changes)
+
+
+@pytest.mark.parametrize(
+    ("num_frames", "sigma"),
+    [(8, math.exp(0.3)), (18, math.exp(0.16)), (4, math.exp(0.1)), (9, math.exp(0.07))],
+)
+def test_the_last_blur_is_the_thesis_one_for_its_number_of_frames(num_frames, sigma):
+    settings = PseudoVideoConfig(num_frames=num_frames)
+    assert math.exp(settings.blur_rate * (num_frames - 2)) == pytest.approx(sigma, rel=1e-12)
+    assert PseudoVideoConfig(**asdict(settings)) == settings
+    assert PseudoVideoConfig(num_frames=num_frames, blur_rate=0.02).blur_rate == 0.02
+    # The first frame is a blur of that width of the second.
+    taps = torch.exp(-0.5 * (torch.arange(-5.0, 6.0, dtype=torch.float64) / sigma) ** 2)
+    x = torch.rand(1, 1, 24, 24, dtype=torch.float64) * 2 - 1
+    video = pseudo_videos(x, settings)
+    padded = F.pad(video[:, 1], (5, 5, 5, 5), mode="reflect")
+    kernel = torch.outer(taps, taps)[None, None] / taps.sum() ** 2
+    torch.testing.assert_close(F.conv2d(padded, kernel), video[:, 0], rtol=0.0, atol=1e-12)
 
 
 def test_only_noise_of_several_frames_is_random():

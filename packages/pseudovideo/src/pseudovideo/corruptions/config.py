@@ -12,6 +12,8 @@ CorruptionKind = Literal[
     "repeat",
 ]
 CORRUPTIONS: tuple[CorruptionKind, ...] = get_args(CorruptionKind)
+# Section 5.3.2 of the thesis has two lengths of blurred videos: 8 frames and 18.
+_SHORT, _SHORT_RATE, _LONG_RATE = 8, 0.05, 0.01
 # Of exp(rate·i), beyond which a blur is 0/0.
 _LARGEST_EXPONENT = 100.0
 
@@ -26,15 +28,16 @@ class PseudoVideoConfig:
             `first-order-noise` and `high-order-noise` (section 5.4.2), `matched-noise` (first-order
             noise with the signal-to-noise ratios of the high-order one, an ablation), or `repeat`
             (T identical frames, a control of equal bits).
-        blur_rate: step i of the blur has standard deviation exp(rate·i), i = 0..T−2; the thesis
-            takes .05 for 8 frames and .01 for 18.
+        blur_rate: step i of the blur has standard deviation exp(rate·i), i = 0..T−2. None becomes
+            the thesis' (section 5.3.2): .05, its rate for 8 frames, up to 8 frames, and .01, its
+            rate for 18, above.
         beta_min: noise variance of the step next to the image.
         beta_max: noise variance of the last step; linear between.
     """
 
     num_frames: int = 8
     kind: CorruptionKind = "blur"
-    blur_rate: float = 0.05
+    blur_rate: float | None = None
     beta_min: float = 1e-4
     beta_max: float = 0.05
 
@@ -54,7 +57,10 @@ class PseudoVideoConfig:
             raise ValueError(f"num_frames must be at least 1, got {self.num_frames}")
         if self.kind not in CORRUPTIONS:
             raise ValueError(f"kind must be one of {', '.join(CORRUPTIONS)}, got {self.kind!r}")
-        if not abs(self.blur_rate) * max(self.num_frames - 2, 1) <= _LARGEST_EXPONENT:
+        if self.blur_rate is None:
+            rate = _SHORT_RATE if self.num_frames <= _SHORT else _LONG_RATE
+            object.__setattr__(self, "blur_rate", rate)
+        elif not abs(self.blur_rate) * max(self.num_frames - 2, 1) <= _LARGEST_EXPONENT:
             raise ValueError(
                 f"blur_rate must be at most {_LARGEST_EXPONENT:g} in absolute value, times "
                 f"num_frames - 2={self.num_frames - 2} too, got {self.blur_rate}"

@@ -1,6 +1,7 @@
 """Pseudo videos of images, on the images' device, without a loop over samples or frames."""
 
 from functools import lru_cache
+from typing import cast
 
 import torch
 from jaxtyping import Float, Int64
@@ -79,15 +80,15 @@ def corrupted_signal(
     device, dtype = images.device, images.dtype
     if config.kind == "repeat" or steps == 0:
         return images[:, None].expand(-1, steps, -1, -1, -1)
+    rate = cast(float, config.blur_rate)  # a config has a number in the place of None
     if config.kind == "blur":
         rows, columns = (
-            _recursive(size, config.num_frames, config.blur_rate, device, dtype)
-            for size in (height, width)
+            _recursive(size, config.num_frames, rate, device, dtype) for size in (height, width)
         )
         return torch.einsum("tih,bchw,tjw->btcij", rows, images, columns)
     if config.kind == "high-order-blur":
         V, V_inv, U, U_inv, multipliers = _spectral(
-            height, width, config.num_frames, config.blur_rate, device, dtype
+            height, width, config.num_frames, rate, device, dtype
         )
         spectrum = V_inv @ images @ U_inv.mT
         return V @ (spectrum[:, None] * multipliers[:, None]) @ U.mT
