@@ -1,7 +1,11 @@
 """Models as folders: what comes back is what was stored, and nothing else is taken."""
 
+import hashlib
 import json
 import os
+import random
+import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -11,7 +15,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from pseudovideo.pretrained import CONFIG, WEIGHTS, Pretrained, fingerprint, saved_class
+from pseudovideo.folders import CONFIG
+from pseudovideo.pretrained import WEIGHTS, Pretrained, fingerprint, saved_class
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,13 +96,15 @@ def test_a_crash_between_the_two_files_gives_no_model_of_mixed_parts(
         replace(source, target)
 
     monkeypatch.setattr(os, "replace", crash)
+    later = toy(scale=0.2)
+    torch.nn.init.zeros_(later.first.bias)
     with pytest.raises(KeyboardInterrupt):
-        toy(scale=0.2).save_pretrained(tmp_path)
+        later.save_pretrained(tmp_path)
     monkeypatch.undo()
-    # Both settings fit these weights: only what the weights carry tells them apart.
-    with pytest.raises(ValueError, match="belongs to other settings"):
+    # Both settings fit these weights: only their hash tells them apart.
+    with pytest.raises(ValueError, match=r"model\.safetensors is damaged, or belongs to other"):
         Toy.from_pretrained(tmp_path)
-    toy(scale=0.2).save_pretrained(tmp_path)
+    later.save_pretrained(tmp_path)
     assert Toy.from_pretrained(tmp_path).config.scale == 0.2
 
 
@@ -151,24 +158,57 @@ def test_a_model_of_another_class_is_refused(tmp_path: Path) -> None:
         OtherToy.from_pretrained(tmp_path)
 
 
-def edit(folder: Path, **changes: object) -> None:
+def edit(folder: Path, change: Callable[[dict[str, Any]], object], *, seal: bool = False) -> None:
+    """Change `config.json`; `seal` makes its hash fit, as a writer of another version would."""
     values = json.loads((folder / CONFIG).read_text())
-    values["config"].update(changes)
+    change(values)
+    if seal:
+        hashes = values.pop("sha256")
+        hashes = {WEIGHTS: hashlib.sha256((folder / WEIGHTS).read_bytes()).hexdigest()}
+        text = json.dumps([values, hashes], sort_keys=True)
+        values["sha256"] = {**hashes, CONFIG: hashlib.sha256(text.encode()).hexdigest()}
     (folder / CONFIG).write_text(json.dumps(values))
 
 
 def test_settings_of_another_version_are_refused(tmp_path: Path) -> None:
     toy().save_pretrained(tmp_path)
-    edit(tmp_path, heads=3)
+    edit(tmp_path, lambda values: values["config"].update(heads=3), seal=True)
     with pytest.raises(ValueError, match="was written by another version"):
         Toy.from_pretrained(tmp_path)
 
 
-def test_settings_that_were_changed_by_hand_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("seal", [True, False])
+def test_a_folder_of_another_format_is_refused(seal: bool, tmp_path: Path) -> None:
     toy().save_pretrained(tmp_path)
-    edit(tmp_path, scale=0.3)
-    with pytest.raises(ValueError, match="belongs to other settings"):
-        Toy.from_pretrained(tmp_path)
+    edit(tmp_path, lambda values: values.update(format=2), seal=seal)
+    for read in (Toy.from_pretrained, saved_class):
+        with pytest.raises(ValueError, match=r"config\.json must be of format 1, got 2: it was"):
+            read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda values: values["config"].update(scale=0.3),
+        lambda values: values["config"].update(heads=3),
+        lambda values: values["config"].pop("scale"),
+        lambda values: values.update({"class": "OtherToy"}),
+        lambda values: values.update(more=1),
+        lambda values: values.pop("sha256"),
+        lambda values: values["sha256"].pop(WEIGHTS),
+        lambda values: values["sha256"].pop(CONFIG),
+        lambda values: values["sha256"].update({WEIGHTS: "0" * 64}),
+        lambda values: values["sha256"].update({"other.safetensors": "0" * 64}),
+    ],
+)
+def test_settings_that_were_changed_by_hand_are_refused(
+    change: Callable[[dict[str, Any]], object], tmp_path: Path
+) -> None:
+    toy().save_pretrained(tmp_path)
+    edit(tmp_path, change)
+    for read in (Toy.from_pretrained, saved_class):
+        with pytest.raises(ValueError, match=r"config\.json is damaged or was changed by hand"):
+            read(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -176,10 +216,9 @@ def test_settings_that_were_changed_by_hand_are_refused(tmp_path: Path) -> None:
     [
         ("", "Expecting value in line 1"),
         ("{", "Expecting property name enclosed in double quotes in line 1"),
-        ("[]", "it must be text that names class and config"),
-        ('"Toy"', "it must be text that names class and config"),
-        ('{"class": "Toy"}', "it must be text that names class and config"),
-        ('{"config": 3}', "it must be text that names class and config"),
+        ("[]", "it must hold the format of the folder"),
+        ('"format"', "it must hold the format of the folder"),
+        ('{"class": "Toy", "config": {}}', "it must hold the format of the folder"),
     ],
 )
 def test_a_damaged_settings_file_is_named_in_plain_words(
@@ -199,13 +238,29 @@ def test_truncated_weights_are_named(tmp_path: Path) -> None:
         Toy.from_pretrained(tmp_path)
 
 
+@pytest.mark.parametrize("name", [CONFIG, WEIGHTS])
+def test_one_flipped_bit_anywhere_in_a_file_is_refused_by_the_files_name(
+    name: str, tmp_path: Path
+) -> None:
+    toy().save_pretrained(tmp_path)
+    path, draw = tmp_path / name, random.Random(0)
+    whole = path.read_bytes()
+    for bit in draw.sample(range(8 * len(whole)), 60):
+        data = bytearray(whole)
+        data[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(data)
+        with pytest.raises(ValueError, match=re.escape(name)):
+            Toy.from_pretrained(tmp_path)
+    path.write_bytes(whole)
+    Toy.from_pretrained(tmp_path)
+
+
 def test_weights_that_lack_a_tensor_are_refused(tmp_path: Path) -> None:
-    model = toy()
-    model.save_pretrained(tmp_path)
+    toy().save_pretrained(tmp_path)
     tensors = load_file(tmp_path / WEIGHTS)
     del tensors["counts"]
-    text = json.dumps(json.loads((tmp_path / CONFIG).read_text()))
-    save_file(tensors, tmp_path / WEIGHTS, metadata={"settings": text})
+    save_file(tensors, tmp_path / WEIGHTS)
+    edit(tmp_path, lambda values: None, seal=True)
     with pytest.raises(ValueError, match="does not hold the weights") as caught:
         Toy.from_pretrained(tmp_path)
     assert "counts" in str(caught.value)

@@ -5,20 +5,19 @@ Nothing is unpickled: a folder from a stranger holds numbers and plain settings.
 
 import hashlib
 import json
-import os
-import tempfile
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 import torch
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+from pseudovideo.folders import CONFIG, SavedFolder, write_folder
+
 # Not `typing.Self`, which the tests' shape checks cannot read in a decorated method.
 Model = TypeVar("Model", bound="Pretrained")
-CONFIG, WEIGHTS = "config.json", "model.safetensors"
+WEIGHTS = "model.safetensors"
 
 
 class Pretrained(nn.Module):
@@ -34,9 +33,8 @@ class Pretrained(nn.Module):
     def save_pretrained(self, folder: Path | str) -> None:
         """Write `config.json` and `model.safetensors`; each file appears whole or not at all.
 
-        Two files cannot be replaced at one instant. So the weights carry the settings they belong
-        to, and a folder in which a crash left new weights beside old settings is refused when it
-        is read instead of giving another model.
+        `config.json` comes last and holds the sha256 of both: a folder in which a crash left new
+        weights beside old settings is refused when it is read instead of giving another model.
 
         Args:
             folder: made if it is not there.
@@ -44,22 +42,13 @@ class Pretrained(nn.Module):
         Raises:
             ValueError: a setting would not come back from JSON as it is, or `folder` is a file.
         """
-        folder = Path(folder)
-        if folder.exists() and not folder.is_dir():
-            raise ValueError(f"folder must be a directory, got the file {folder}")
-        text = _settings(self)
-        folder.mkdir(parents=True, exist_ok=True)
+        settings = _settings(self)
         tensors = {
             name: tensor.detach().to("cpu", copy=True).contiguous()
             for name, tensor in self.state_dict().items()
         }
-        with tempfile.TemporaryDirectory(dir=folder, prefix=".tmp-") as aside:
-            weights, config = Path(aside) / WEIGHTS, Path(aside) / CONFIG
-            # One key alone: safetensors writes several in an order that changes from file to file.
-            save_file(tensors, weights, metadata={"settings": text})
-            config.write_text(json.dumps(json.loads(text), indent=2) + "\n", encoding="utf-8")
-            os.replace(weights, folder / WEIGHTS)
-            os.replace(config, folder / CONFIG)
+        with write_folder(Path(folder), type(self).__name__, settings) as aside:
+            save_file(tensors, aside / WEIGHTS)
 
     @classmethod
     def from_pretrained(cls: type[Model], folder: Path | str) -> Model:
@@ -71,35 +60,19 @@ class Pretrained(nn.Module):
         Raises:
             FileNotFoundError: a file is missing; the message names it.
             ValueError: the folder holds a model of another class or another version, or is
-                damaged; the message says which.
+                damaged; the message names the file.
         """
         folder = Path(folder)
-        values = _read_settings(folder, cls.__name__)
-        if values["class"] != cls.__name__:
-            raise ValueError(f"{folder} holds a {values['class']}, not a {cls.__name__}")
-        saved = values["config"]
+        saved = SavedFolder(folder, cls.__name__, (WEIGHTS,))
         known = {field.name for field in fields(cls.config_class)}
-        if saved.keys() != known:
+        if saved.config.keys() != known:
             raise ValueError(
-                f"{folder / CONFIG} must have the settings {sorted(known)}, got {sorted(saved)}: "
-                "it was written by another version"
+                f"{folder / CONFIG} must have the settings {sorted(known)}, got "
+                f"{sorted(saved.config)}: it was written by another version"
             )
-        path = folder / WEIGHTS
-        try:
-            with safe_open(path, framework="pt") as file:
-                belongs = (file.metadata() or {}).get("settings")
-            tensors = load_file(path)
-        except SafetensorError as error:
-            raise ValueError(f"{path} is damaged: {error}") from error
-        if belongs is None or json.loads(belongs) != values:
-            raise ValueError(
-                f"{path} belongs to other settings than {folder / CONFIG}: the folder was changed "
-                "by hand, or a crash interrupted its writing; save the model again"
-            )
-        try:
-            model = cls(cls.config_class(**{k: _from_json(v) for k, v in saved.items()}))
-        except TypeError as error:
-            raise ValueError(f"{folder / CONFIG} is damaged: {error}") from error
+        path = saved.checked(WEIGHTS)
+        tensors = load_file(path)
+        model = cls(cls.config_class(**{k: _from_json(v) for k, v in saved.config.items()}))
         try:
             # In the precision they were stored in: copying would turn them to float32.
             for name, tensor in model.state_dict(keep_vars=True).items():
@@ -123,7 +96,7 @@ def saved_class(folder: Path | str) -> str:
         FileNotFoundError: a file is missing; the message names it.
         ValueError: `config.json` is damaged.
     """
-    return _read_settings(Path(folder), "model")["class"]
+    return SavedFolder(Path(folder), None, (WEIGHTS,)).kind
 
 
 def fingerprint(model: nn.Module) -> str:
@@ -137,7 +110,8 @@ def fingerprint(model: nn.Module) -> str:
     """
     digest = hashlib.sha256()
     if isinstance(model, Pretrained):
-        digest.update(_settings(model).encode())
+        settings = {"class": type(model).__name__, "config": _settings(model)}
+        digest.update(json.dumps(settings, sort_keys=True).encode())
     for name, tensor in sorted(model.state_dict().items()):
         plain = tensor.detach().to("cpu").contiguous()
         digest.update(f"{name}:{tuple(plain.shape)}:{plain.dtype};".encode())
@@ -146,8 +120,8 @@ def fingerprint(model: nn.Module) -> str:
     return digest.hexdigest()[:32]
 
 
-def _settings(model: Pretrained) -> str:
-    """Class and settings as one line of JSON."""
+def _settings(model: Pretrained) -> dict[str, Any]:
+    """Settings by name, for JSON."""
     config = model.config
     values = {field.name: getattr(config, field.name) for field in fields(config)}
     for name, value in values.items():
@@ -160,27 +134,9 @@ def _settings(model: Pretrained) -> str:
                 f"{type(config).__name__}.{name} must be a number, string, boolean, None or a "
                 f"tuple of these to be stored, got {value!r}"
             )
-    return json.dumps({"class": type(model).__name__, "config": values}, sort_keys=True)
+    return values
 
 
 def _from_json(value: Any) -> Any:
     """JSON's lists as the tuples that they were."""
     return tuple(map(_from_json, value)) if isinstance(value, list) else value
-
-
-def _read_settings(folder: Path, kind: str) -> dict[str, Any]:
-    """`config.json` of a folder that must hold both files."""
-    for name in (CONFIG, WEIGHTS):
-        if not (folder / name).is_file():
-            raise FileNotFoundError(f"{folder} must hold a saved {kind}, and has no file {name}")
-    try:
-        values = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
-        return {"class": str(values["class"]), "config": dict(values["config"])}
-    except json.JSONDecodeError as error:
-        raise ValueError(
-            f"{folder / CONFIG} is damaged: {error.msg} in line {error.lineno}"
-        ) from error
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(
-            f"{folder / CONFIG} is damaged: it must be text that names class and config"
-        ) from error

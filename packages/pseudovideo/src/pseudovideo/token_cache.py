@@ -1,20 +1,14 @@
 """Tokens of a set of images on disk: encoded once, then read as often as a prior is trained.
 
-A folder holds `tokens.npy`, int16 of shape (n, t, h, w), and `manifest.json`, which says whose
-tokens they are. A writer works aside and puts both in place when the last token is written: one
-that is killed leaves the folder as it was, and the next starts anew. The manifest holds the hash of
-the tokens, so that tokens and manifest of different writers are never taken together.
+A folder holds `tokens.npy`, int16 of shape (n, t, h, w), and `config.json`, which says whose tokens
+they are (see `folders`). A writer that is killed leaves the folder as it was, and the next starts
+anew.
 """
 
 import hashlib
-import json
-import os
-import shutil
-import tempfile
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -23,13 +17,12 @@ from torch import Tensor
 
 from pseudovideo.corruptions import pseudo_videos
 from pseudovideo.corruptions.config import PseudoVideoConfig
+from pseudovideo.folders import CONFIG, SavedFolder, write_folder
 from pseudovideo.grid import TokenGrid
 from pseudovideo.pretrained import fingerprint
 from pseudovideo.tokenizers.tokenizer import Tokenizer
 
-TOKENS, MANIFEST = "tokens.npy", "manifest.json"
-_ASIDE = ".tmp-"
-_FORMAT = 1
+TOKENS = "tokens.npy"
 _LARGEST_CODEBOOK = 2**15  # int16 holds 0..32,767.
 
 
@@ -75,12 +68,14 @@ class TokenCache:
             seed: that the videos must have.
 
         Raises:
-            FileNotFoundError: no cache is there, or none that was finished.
-            ValueError: the files are damaged, or tell of something else than is given; the message
-                says what differs.
+            FileNotFoundError: no cache is there, or none that was finished; the message names the
+                file that is missing.
+            ValueError: the files are damaged, which is told with the file's name, or tell of
+                something else than is given; the message says what differs.
         """
         folder = Path(folder)
-        manifest = _read_manifest(folder)
+        saved = SavedFolder(folder, cls.__name__, (TOKENS,))
+        values = saved.config
         expected = {
             "tokenizer": None if tokenizer is None else fingerprint(tokenizer),
             "corruption": None if config is None else asdict(config),
@@ -88,25 +83,29 @@ class TokenCache:
             "seed": seed,
         }
         for name, value in expected.items():
-            if value is not None and value != manifest[name]:
+            if value is not None and value != values[name]:
                 raise ValueError(
-                    f"{folder} holds tokens of another {name}: {manifest[name]}, not {value}; "
+                    f"{folder} holds tokens of another {name}: {values[name]}, not {value}; "
                     "write the cache anew"
                 )
         try:
             grid = TokenGrid(
-                codebook_size=manifest["codebook_size"], shape=tuple(manifest["shape"][1:])
+                codebook_size=values["codebook_size"], shape=tuple(values["shape"][1:])
             )
-            corruption = PseudoVideoConfig(**manifest["corruption"])
+            corruption = PseudoVideoConfig(**values["corruption"])
         except (TypeError, ValueError) as error:
-            raise ValueError(f"{folder / MANIFEST} is damaged: {error}") from error
+            raise ValueError(
+                f"{folder / CONFIG} was written by another version: {error}"
+            ) from error
+        # Mode c, copy on write: torch warns of arrays that it may not write to.
+        tokens = np.load(saved.checked(TOKENS), mmap_mode="c", allow_pickle=False)
         return cls(
-            tokens=_read_tokens(folder, manifest),
+            tokens=torch.from_numpy(tokens),
             grid=grid,
-            tokenizer_fingerprint=manifest["tokenizer"],
+            tokenizer_fingerprint=values["tokenizer"],
             corruption=corruption,
-            seed=manifest["seed"],
-            images_hash=manifest["images"],
+            seed=values["seed"],
+            images_hash=values["images"],
         )
 
 
@@ -139,13 +138,19 @@ def write_token_cache(
     """
     folder, seed = Path(folder), int(seed)
     _check_arguments(tokenizer, images, config, batch_size)
-    folder.mkdir(parents=True, exist_ok=True)
-    for leftover in folder.glob(f"{_ASIDE}*"):
-        shutil.rmtree(leftover)
     shape = (len(images), *tokenizer.grid.shape)
-    with tempfile.TemporaryDirectory(dir=folder, prefix=_ASIDE) as aside:
-        tokens, manifest = Path(aside) / TOKENS, Path(aside) / MANIFEST
-        stored = np.lib.format.open_memmap(tokens, mode="w+", dtype=np.dtype("<i2"), shape=shape)
+    values = {
+        "codebook_size": tokenizer.grid.codebook_size,
+        "shape": shape,
+        "tokenizer": fingerprint(tokenizer),
+        "corruption": asdict(config),
+        "seed": seed,
+        "images": hash_images(images),
+    }
+    with write_folder(folder, TokenCache.__name__, values) as aside:
+        stored = np.lib.format.open_memmap(
+            aside / TOKENS, mode="w+", dtype=np.dtype("<i2"), shape=shape
+        )
         for start in range(0, len(images), batch_size):
             batch = images[start : start + batch_size]
             encoded = _encode(tokenizer, batch, start, config, seed)
@@ -153,21 +158,6 @@ def write_token_cache(
             if progress is not None:
                 progress(len(batch))
         stored.flush()
-        values = {
-            "format": _FORMAT,
-            "codebook_size": tokenizer.grid.codebook_size,
-            "shape": shape,
-            "tokenizer": fingerprint(tokenizer),
-            "corruption": asdict(config),
-            "seed": seed,
-            "images": hash_images(images),
-            "sha256": _hash_file(tokens),
-        }
-        manifest.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
-        for path in (tokens, manifest):
-            _sync(path)
-            os.replace(path, folder / path.name)
-        _sync(folder)
     return TokenCache.open(folder)
 
 
@@ -225,56 +215,3 @@ def hash_images(images: Shaped[Tensor, "n c h w"]) -> str:
     for batch in images.split(1024):
         digest.update(batch.cpu().contiguous().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()[:32]
-
-
-def _read_manifest(folder: Path) -> dict[str, Any]:
-    try:
-        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise FileNotFoundError(f"{folder} holds no finished token cache") from error
-    except ValueError as error:
-        raise ValueError(f"{folder / MANIFEST} is damaged: {error}") from error
-    known = {"format", "codebook_size", "shape", "tokenizer", "corruption", "seed", "images"}
-    if not isinstance(manifest, dict) or manifest.keys() != known | {"sha256"}:
-        raise ValueError(f"{folder / MANIFEST} is not the manifest of a token cache")
-    if manifest["format"] != _FORMAT:
-        raise ValueError(
-            f"{folder} must hold a token cache of format {_FORMAT}, got {manifest['format']}: "
-            "it was written by another version"
-        )
-    return manifest
-
-
-def _read_tokens(folder: Path, manifest: dict[str, Any]) -> Int16[Tensor, "n t h w"]:
-    path = folder / TOKENS
-    try:
-        if _hash_file(path) != manifest["sha256"]:
-            raise ValueError(f"{path} does not hold the tokens that {MANIFEST} tells of")
-        # Mode c, copy on write: torch warns of arrays that it may not write to.
-        mapped = np.load(path, mmap_mode="c", allow_pickle=False)
-    except FileNotFoundError as error:
-        raise FileNotFoundError(f"{folder} holds a manifest and no {TOKENS}") from error
-    if mapped.dtype != np.int16 or list(mapped.shape) != manifest["shape"]:
-        raise ValueError(
-            f"{path} must hold int16 of shape {manifest['shape']}, "
-            f"got {mapped.dtype} of {list(mapped.shape)}"
-        )
-    if mapped.min() < 0 or mapped.max() >= manifest["codebook_size"]:
-        raise ValueError(
-            f"{path} must hold tokens below codebook_size={manifest['codebook_size']}, "
-            f"got {mapped.min()}..{mapped.max()}"
-        )
-    return torch.from_numpy(mapped)
-
-
-def _hash_file(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
