@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from probseq.metrics._checks import check_finite
+from probseq.metrics.image._features import check_features, check_same_dimension
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class FeatureMoments:
         Raises:
             ValueError: a bad shape, nothing given, or NaN or infinity.
         """
-        features = _check_features("features", features)
+        features = check_features("features", features)
         mean = features.mean(dim=0)
         centred = features - mean
         return cls(len(features), mean, centred.T @ centred)
@@ -110,7 +110,7 @@ def frechet_distance(
     """
     sides: list[Tensor | FeatureMoments] = []
     for name, side in (("real", real), ("fake", fake)):
-        checked = side if isinstance(side, FeatureMoments) else _check_features(name, side)
+        checked = side if isinstance(side, FeatureMoments) else check_features(name, side)
         count = checked.count if isinstance(checked, FeatureMoments) else len(checked)
         if count < 2:
             raise ValueError(f"{name} must hold at least 2 features for a covariance, got {count}")
@@ -170,22 +170,9 @@ def _factor(covariance: Tensor) -> Tensor:
     return vectors[:, spread] * values[spread].sqrt()
 
 
-def _check_features(name: str, features: Tensor) -> Tensor:
-    if features.ndim != 2 or features.numel() == 0:
-        raise ValueError(
-            f"{name} must have shape (n, d) with n, d >= 1, got {tuple(features.shape)}: "
-            "flatten each image's features"
-        )
-    return check_finite(name, features.detach()).double()
-
-
 def _check_dimensions(first: Tensor | FeatureMoments, second: Tensor | FeatureMoments) -> None:
     sizes = [
         side.mean.numel() if isinstance(side, FeatureMoments) else side.shape[1]
         for side in (first, second)
     ]
-    if sizes[0] != sizes[1]:
-        raise ValueError(
-            f"features must have the same dimension, got {sizes[0]} and {sizes[1]}: "
-            "take both from the same extractor"
-        )
+    check_same_dimension(*sizes)
