@@ -1,4 +1,4 @@
-"""The moving average of the weights: by hand, in a run, and over a resumption."""
+"""The moving average of the weights in a run, and over a resumption."""
 
 import signal
 import time
@@ -6,10 +6,8 @@ import time
 import pytest
 import torch
 from digits_run import at_step, interrupt, same_bits
-from torch import nn
 
 from probseq_apps.training import loop
-from probseq_apps.training.averaging import WeightAverage
 from probseq_apps.training.checkpoints import load_latest_checkpoint
 from probseq_apps.training.loop import load_run
 
@@ -121,58 +119,6 @@ def test_a_run_cut_in_mid_epoch_ends_with_the_same_bits_average_included(
     again, _ = run(path="cut", resume=True, **options)
     assert again.calls == 0
     assert same_bits(whole, again)
-
-
-def test_the_trained_weights_come_back_even_when_scoring_fails():
-    model = nn.Linear(3, 2)
-    average = WeightAverage(model, 0.9)
-    with torch.no_grad():
-        model.weight.add_(1.0)
-    before = model.weight.clone()
-
-    def fail():
-        with average.applied():
-            assert not torch.equal(model.weight, before)
-            raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        fail()
-    assert torch.equal(model.weight, before)
-
-
-def test_half_precision_weights_are_averaged_in_float32():
-    """Increments of a thousandth of the weight vanish in bfloat16, which has 8 bits."""
-    model = nn.Linear(1, 1, bias=False).to(torch.bfloat16)
-    with torch.no_grad():
-        model.weight.fill_(1.0)
-    average = WeightAverage(model, 0.999)
-    with torch.no_grad():
-        model.weight.fill_(2.0)
-    for step in range(100_000, 100_100):
-        average.update(step)
-    [found] = average.state_dict().values()
-    assert float(found) == pytest.approx(2 - 0.999**100, rel=1e-5)
-    with average.applied():
-        assert model.weight.dtype == torch.bfloat16
-
-
-def test_a_state_that_was_taken_is_not_moved_by_later_updates():
-    model = nn.Linear(2, 1, bias=False)
-    average = WeightAverage(model, 0.9)
-    before = model.weight.detach().clone()
-    state = average.state_dict()
-    with torch.no_grad():
-        model.weight.add_(1.0)
-    average.update(0)
-    torch.testing.assert_close(state["weight"], before, rtol=0, atol=0)
-    # The first step keeps a tenth.
-    torch.testing.assert_close(average.state_dict()["weight"], before + 0.9)
-
-
-def test_averages_of_another_model_are_refused_by_name():
-    average = WeightAverage(nn.Linear(3, 2), 0.9)
-    with pytest.raises(ValueError, match=r"differ in \['bias'\]"):
-        average.load_state_dict({"weight": torch.zeros(2, 3)})
 
 
 def test_a_checkpoint_is_due_when_five_minutes_have_passed_in_mid_epoch(

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from probseq_apps.training import distributed
-from probseq_apps.training.averaging import WeightAverage
 from probseq_apps.training.checkpoints import Checkpoint
 from probseq_apps.training.config import TrainConfig
 from probseq_apps.training.monitor import LossMonitor
@@ -22,6 +21,7 @@ from probseq_apps.training.schedule import (
 )
 from probseq_apps.training.task import Players, Task
 from probseq_apps.training.weights import copy_weights, load_weights
+from pseudovideo.averaging import WeightAverage
 
 # Steps between two looks at the losses on a CUDA device: each look waits for the device.
 _LOOK_EVERY_CUDA = 20

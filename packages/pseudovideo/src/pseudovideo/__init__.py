@@ -9,6 +9,7 @@ the HVAEs images through latent frames that are blurred (`HeatHVAE`) or learned
 
 from importlib.metadata import version
 
+from pseudovideo.averaging import WeightAverage
 from pseudovideo.corruptions import PseudoVideoConfig, pseudo_videos
 from pseudovideo.diffusion import (
     DiffusionObjective,
@@ -59,6 +60,7 @@ __all__ = [
     "TokenizerObjective",
     "VideoDiffusion",
     "VideoDiffusionConfig",
+    "WeightAverage",
     "__version__",
     "build_tokenizer",
     "load_diffusion",

@@ -20,9 +20,25 @@ class WeightAverage:
     Args:
         model: the model that is trained; its parameters are where the average begins.
         decay: the largest decay, between 0 and 1.
+
+    Raises:
+        ValueError: `decay` is out of range.
+
+    Example:
+        >>> model = torch.nn.Linear(2, 1)
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> average = WeightAverage(model, 0.999)
+        >>> for step in range(3):
+        ...     model(torch.ones(4, 2)).square().mean().backward()
+        ...     optimizer.step()
+        ...     average.update(step)
+        >>> with average.applied():  # the average's output; then training may go on
+        ...     output = model(torch.ones(4, 2))
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
+        if not 0.0 < decay < 1.0:
+            raise ValueError(f"decay must be in (0, 1), got {decay}")
         self._decay = decay
         # A tensor shared by two modules comes once, under its first name, as in the checkpoints.
         self._parameters = dict(model.named_parameters())
@@ -70,6 +86,12 @@ class WeightAverage:
                 "averages must name the parameters of this model; "
                 f"they differ in {sorted(state.keys() ^ self._averages.keys())}"
             )
+        for name, average in self._averages.items():
+            if state[name].shape != average.shape:
+                raise ValueError(
+                    f"averages must have the shapes of this model's parameters, {name} "
+                    f"{tuple(average.shape)}, got {tuple(state[name].shape)}"
+                )
         for name, average in self._averages.items():
             average.copy_(state[name])
 
