@@ -6,9 +6,8 @@ import pytest
 import torch
 from PIL import Image, ImageSequence
 
-from probseq_apps.report.arm_pictures import frame_heads, save_arm_grids, save_process
+from probseq_apps.report.arm_pictures import save_arm_grids, save_process
 from probseq_apps.report.diffusion_process import Process
-from probseq_apps.report.films import save_gif
 
 
 @pytest.fixture
@@ -79,30 +78,6 @@ def test_a_film_of_videos_has_a_row_a_sample_and_a_column_a_frame(tmp_path):
     middles = [grid[row, 32::66].mean(1).tolist() for row in (32, 98)]
     assert middles[0] == pytest.approx(shades.tolist(), abs=2)
     assert middles[1] == pytest.approx((255 - shades.int()).tolist(), abs=2)
-
-
-def test_frames_are_numbered_and_the_last_is_the_image():
-    assert frame_heads(4) == ["1", "2", "3", "image"]
-
-
-@pytest.mark.parametrize(
-    ("texts", "reason"),
-    [({"captions": ["a"]}, "captions must be 3, got 1"), ({"heads": "abc"}, "heads must be 2")],
-)
-def test_texts_of_another_number_are_refused(tmp_path, texts, reason):
-    with pytest.raises(ValueError, match=reason):
-        save_gif(torch.zeros(4, 3, 1, 8, 8), tmp_path / "v.gif", **texts)
-
-
-def test_long_captions_are_wrapped_so_that_none_is_cut(tmp_path):
-    caption = "a caption that is far too long for a picture of two small images"
-    (found,) = pictures(
-        save_gif(torch.zeros(1, 1, 1, 8, 8) + 1, tmp_path / "v.gif", captions=[caption])
-    )
-    text = found[:-64]
-    assert text.shape[0] > 5 * 19
-    # Nothing touches the left and the right edge.
-    assert text[:, [0, -1]].min() > 200
 
 
 def test_grids_of_arms_stand_side_by_side_with_at_most_36_images(tmp_path):

@@ -4,16 +4,15 @@ import jaxtyping
 import numpy as np
 import pytest
 import torch
-from PIL import Image, ImageSequence
+from PIL import Image
 
-from probseq_apps.report.films import save_gif
 from probseq_apps.report.generate_pictures import (
     save_pseudo_videos,
     save_reconstructions,
     save_sample_grid,
     save_theorem,
 )
-from pseudovideo.corruptions import PseudoVideoConfig, pseudo_videos
+from pseudovideo.corruptions import PseudoVideoConfig
 
 
 @pytest.fixture
@@ -127,27 +126,6 @@ def test_videos_are_strips_with_the_image_on_the_right(tmp_path):
         row = found[int(found.shape[0] * height)]
         levels = [int(row[int(width * (place + 0.5) / 5)]) for place in range(5)]
         assert levels == pytest.approx(((expected + 1) * 127.5).tolist(), abs=1)
-
-
-@pytest.mark.parametrize("c", [1, 3])
-def test_a_gif_has_the_frames_in_order_and_stays_at_the_image(tmp_path, c):
-    config = PseudoVideoConfig(num_frames=6)
-    videos = pseudo_videos(random_images(3, c, size=64), config)
-    file = save_gif(videos, tmp_path / "videos.gif", seconds_per_frame=0.1)
-    with Image.open(file) as animation:
-        assert animation.info["loop"] == 0
-        frames = [np.asarray(f.convert("RGB")) for f in ImageSequence.Iterator(animation)]
-        times = [f.info["duration"] for f in ImageSequence.Iterator(animation)]
-    assert times == [100] * 5 + [400]
-    for frame, shown in enumerate(frames):
-        error = np.abs(shown[:64, 66:130].astype(int) - as_bytes(videos[1, frame]))
-        # Grey is exact; colours are the nearest of 256.
-        assert error.max() == 0 if c == 1 else error.mean() < 12
-
-
-def test_frames_too_short_for_a_gif_are_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"at least 0\.01, got 0.001"):
-        save_gif(torch.zeros(1, 2, 1, 8, 8), tmp_path / "v.gif", seconds_per_frame=0.001)
 
 
 @pytest.mark.parametrize("shape", [(0, 1, 8, 8), (2, 2, 8, 8)])

@@ -22,7 +22,6 @@ from probseq_apps.experiments.generate_sample import Samples, draw_samples
 from probseq_apps.experiments.generate_settings import GenerateSettings
 from probseq_apps.experiments.generate_tokenizer import open_tokenizer, video_config
 from probseq_apps.report.arm_results import Result
-from probseq_apps.report.films import save_gif
 from probseq_apps.report.generate_curves import save_summary, save_training_curves
 from probseq_apps.report.generate_pictures import (
     save_pseudo_videos,
@@ -33,6 +32,7 @@ from probseq_apps.report.generate_pictures import (
 from probseq_apps.training.distributed import resolve_device
 from probseq_apps.training.schedule import derive_seed
 from pseudovideo.corruptions import pseudo_videos
+from pseudovideo.plots import frame_captions, save_gif
 
 PLOTS = "plots"
 # Images of a strip, videos below each other, samples of a grid and of a film.
@@ -131,7 +131,8 @@ def draw_samples_of(
         videos = to_unit(samples.videos)
         file = plots / f"{name}-videos.png"
         drawn.append(save_pseudo_videos(videos[:_VIDEOS], file, title=title))
-        drawn.append(save_gif(videos[:_FILM], plots / f"{name}.gif"))
+        captions = frame_captions(title or name, videos.shape[1])
+        drawn.append(save_gif(videos[:_FILM], plots / f"{name}.gif", captions=captions))
     return drawn
 
 

@@ -10,9 +10,8 @@ from torch import Tensor
 
 from probseq_apps.data.generation import to_unit
 from probseq_apps.report.diffusion_process import Process
-from probseq_apps.report.films import save_gif
-from probseq_apps.report.image_tiles import check_images, side, tiles
 from probseq_apps.report.online_look import headline, panels
+from pseudovideo.plots import check_images, frame_heads, save_gif, side, tiles
 
 # Panels of a row, inches of one, letters of its title; samples that are shown of each arm.
 _ACROSS, _PANEL, _LETTERS = 3, (2.8, 2.95), 34
@@ -46,11 +45,6 @@ def save_arm_grids(
     file.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(file)
     return file
-
-
-def frame_heads(count: int) -> list[str]:
-    """Heads of a video's frames, the last of which is the image."""
-    return [*map(str, range(1, count)), "image"]
 
 
 def save_process(process: Process, file: Path, *, name: str, unit: str) -> Path:

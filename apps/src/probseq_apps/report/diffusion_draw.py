@@ -10,15 +10,14 @@ from probseq_apps.experiments.generate_files import model_samples_file
 from probseq_apps.experiments.generate_sample import Samples
 from probseq_apps.report.arm_curves import save_bars
 from probseq_apps.report.arm_draw import PLOTS, draw_losses, draw_process, draw_samples
-from probseq_apps.report.arm_pictures import frame_heads
 from probseq_apps.report.arm_results import Result, arms_of
 from probseq_apps.report.diffusion_curves import save_frame_errors
 from probseq_apps.report.diffusion_results import Arm, diffusion_arms
 from probseq_apps.report.diffusion_tables import quality_measures
-from probseq_apps.report.films import save_gif
 from probseq_apps.report.generate_pictures import save_rows, save_theorem
 from probseq_apps.report.training_curves import Quantity
 from pseudovideo.corruptions import pseudo_videos
+from pseudovideo.plots import frame_captions, frame_heads, save_gif
 
 _LOSSES = {
     name: Quantity(name, title, label, wide=True)
@@ -95,5 +94,5 @@ def _draw_videos(
     heads, plots = frame_heads(arm.frames), folder / PLOTS
     title = f"{name}, seed {seed}: frames of videos"
     strips = save_rows(labels, rows, plots / f"videos-{name}.png", heads, title=title)
-    captions = [f"{name}\n{head if head == 'image' else f'frame {head}'}" for head in heads]
+    captions = frame_captions(name, arm.frames)
     return [strips, save_gif(videos[:_FILM], plots / f"videos-{name}.gif", captions=captions)]

@@ -13,13 +13,6 @@ from matplotlib.figure import Figure
 from PIL import Image
 from torch import Tensor
 
-from probseq_apps.report.image_tiles import (
-    GAP,
-    LEAST_LABELLED,
-    check_images,
-    side,
-    tiles,
-)
 from pseudovideo.corruptions import (
     CorruptionKind,
     PseudoVideoConfig,
@@ -27,6 +20,7 @@ from pseudovideo.corruptions import (
     prediction_errors,
 )
 from pseudovideo.corruptions.plots import theorem_plot
+from pseudovideo.plots import GAP, LEAST_LABELLED, check_images, frame_heads, side, tiles
 
 _DPI, _LETTERS = 150, 22
 _NOISE: dict[CorruptionKind, str] = {
@@ -118,8 +112,7 @@ def save_pseudo_videos(
         ValueError: no videos, or neither grey nor colour.
     """
     check_images("videos", videos, 5)
-    frames = videos.shape[1]
-    heads = [str(frame) for frame in range(1, frames)] + ["image"]
+    heads = frame_heads(videos.shape[1])
     return save_rows([""] * len(videos), list(videos), file, heads, title=title)
 
 
