@@ -82,7 +82,7 @@ class Carried(NamedTuple):
         log_scale: c in nats, with the old site normalised to integrate to one against its prior;
             shape (*b).
         lost_information: what the old site knew of directions that the new inducing set does not
-            span, in nats, at least 0: ½ tr(G_a C), or (1/2α) log|I + α G_a C|; shape (*b).
+            span, in nats: ½ tr(G_a C), or (1/2α) log|I + α G_a C|; shape (*b).
     """
 
     site: Site
