@@ -90,6 +90,35 @@ def test_a_member_imports_only_the_members_below_it(member, members) -> None:
     assert not wrong
 
 
+def module_name(member, path: Path) -> str:
+    parts = path.relative_to(member.source).with_suffix("").parts
+    return ".".join((member.import_name, *(part for part in parts if part != "__init__")))
+
+
+def imports_between_modules(member) -> dict[str, set[str]]:
+    """Which modules of a member each one imports, late and for type checkers only too."""
+    sources = {module_name(member, path): tree for path, tree in parsed_sources(member).items()}
+    arrows: dict[str, set[str]] = {name: set() for name in sources}
+    for name, tree in sources.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and node.level == 0:
+                inside = {f"{node.module}.{alias.name}" for alias in node.names} & sources.keys()
+                arrows[name] |= inside or {node.module or ""} & sources.keys()
+            elif isinstance(node, ast.Import):
+                arrows[name] |= {alias.name for alias in node.names} & sources.keys()
+    return arrows
+
+
+def test_no_modules_of_a_library_import_each_other_in_a_circle(member) -> None:
+    if member.import_name not in LIBRARIES:
+        pytest.skip("the command line is not a library")
+    arrows = imports_between_modules(member)
+    while ends := {name for name, targets in arrows.items() if not targets & arrows.keys()}:
+        arrows = {name: targets for name, targets in arrows.items() if name not in ends}
+    # What is left lies on a circle or above one.
+    assert not {name: sorted(targets & arrows.keys()) for name, targets in arrows.items()}
+
+
 def providers_of_modules(members) -> dict[str, list[str]]:
     """Distributions that bring each module; an editable install tells nothing of its modules."""
     ours = {member.import_name: [member.name] for member in members}
