@@ -1,22 +1,33 @@
 """What float32 and hard cases may cost, and what they may not."""
 
 import math
+import warnings
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 import torch
 
 from ohsvgp import (
+    Cosine,
+    FouT,
     Gaussian,
+    LagT,
     LegS,
+    LegT,
     NegativeBinomial,
     OnlineGP,
+    PivotedCholesky,
     Poisson,
+    RandomSubset,
+    RecurrentFeatures,
     StudentT,
+    UniformGrid,
     VariationalFourier,
     core,
 )
-from probseq.kernels import RBF, Matern32
+from ohsvgp.bases import Basis
+from probseq.kernels import RBF, Matern32, Matern52
 
 
 @pytest.mark.parametrize("noise", [1e-6, 1e-5, 1e-4, 1e-3, 1e-2])
@@ -48,6 +59,45 @@ def test_a_float32_model_is_the_float64_model_rounded(noise: float) -> None:
         torch.testing.assert_close(got, expected.float(), rtol=1e-6, atol=1e-12)
     assert float((single.predict(t).mean - t.sin()).abs().max()) < math.sqrt(noise)
     assert float(single.predict(t).variance.min()) > 0
+
+
+BASES: list[Callable[[int], Basis]] = [
+    UniformGrid,
+    LegS,
+    Cosine,
+    PivotedCholesky,
+    RandomSubset,
+    lambda M: LegT(M, 10.0),
+    lambda M: LagT(M, 5.0),
+    lambda M: FouT(M, 10.0),
+    lambda M: VariationalFourier(M, -5.0, 15.0),
+    lambda M: RecurrentFeatures(LegS(M), num_features=100, step="closed"),
+]
+
+
+@pytest.mark.parametrize("basis", BASES, ids=lambda basis: type(basis(10)).__name__)
+@pytest.mark.parametrize("M", [10, 30, 60])
+@pytest.mark.parametrize("alpha", [0.0, 0.1])
+def test_errors_stay_within_four_predicted_deviations_unless_the_model_warns(
+    basis: Callable[[int], Basis], M: int, alpha: float
+) -> None:
+    # The least deviation of all, that of f, however little noise there is: float32 predictions
+    # of a smooth stream in three parts.
+    t = torch.linspace(0.0, 10.0, 300)
+    truth = t.double().sin()
+    for noise in (1e-6, 1e-4, 1e-2):
+        chosen = basis(M)
+        kernel = Matern52 if isinstance(chosen, VariationalFourier) else RBF
+        gp = OnlineGP(
+            kernel(1, lengthscale=3.0), Gaussian(noise), chosen, alpha=alpha, dtype=torch.float32
+        )
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            for part in torch.arange(300).chunk(3):
+                gp.update(t[part], truth[part])
+        law = gp.predict(t)
+        ratio = float(((law.mean - truth).abs() / law.variance.sqrt()).max())
+        assert ratio < 4 or caught, f"noise {noise}: {ratio}"
 
 
 def test_an_indefinite_site_is_refused_by_name() -> None:
