@@ -116,8 +116,7 @@ def save_gif(
     for name, texts, count in (("captions", captions, frames), ("heads", heads, across)):
         if texts and len(texts) != count:
             raise ValueError(f"{name} must be {count}, got {len(texts)}")
-    image = _pillow("Image")
-    pictures = [image.fromarray(tiles(videos[:, frame], across)) for frame in range(frames)]
+    pictures = [_picture(tiles(videos[:, frame], across)) for frame in range(frames)]
     if heads:
         pictures = [_headed(picture, heads) for picture in pictures]
     if captions:
@@ -145,7 +144,7 @@ def _captioned(pictures: Sequence["Image.Image"], captions: Sequence[str]) -> li
     captioned: list["Image.Image"] = []
     for picture, found in zip(pictures, lines, strict=True):
         canvas = _below(picture, height)
-        pen = _pillow("ImageDraw").Draw(canvas)
+        pen = _pen(canvas)
         for row, line in enumerate(found):
             pen.text((width / 2, (row + 0.5) * _LINE), line, "black", _font(), anchor="mm")
         captioned.append(canvas)
@@ -154,7 +153,7 @@ def _captioned(pictures: Sequence["Image.Image"], captions: Sequence[str]) -> li
 
 def _headed(picture: "Image.Image", heads: Sequence[str]) -> "Image.Image":
     canvas = _below(picture, _LINE)
-    pen = _pillow("ImageDraw").Draw(canvas)
+    pen = _pen(canvas)
     cell = (picture.width + GAP) / len(heads)
     for place, head in enumerate(heads):
         pen.text((cell * (place + 0.5), _LINE / 2), head, "black", _font(), anchor="mm")
@@ -164,12 +163,17 @@ def _headed(picture: "Image.Image", heads: Sequence[str]) -> "Image.Image":
 def _below(picture: "Image.Image", height: int) -> "Image.Image":
     """The picture below white of a height."""
     white = np.full((height, picture.width, 3), 255, np.uint8)
-    return _pillow("Image").fromarray(np.concatenate([white, np.asarray(picture)]))
+    return _picture(np.concatenate([white, np.asarray(picture)]))
+
+
+def _picture(pixels: np.ndarray) -> "Image.Image":
+    return require("PIL.Image", extra="plots", distribution="pseudovideo").fromarray(pixels)
+
+
+def _pen(canvas: "Image.Image") -> Any:
+    return require("PIL.ImageDraw", extra="plots", distribution="pseudovideo").Draw(canvas)
 
 
 def _font() -> Any:
-    return _pillow("ImageFont").load_default(_SIZE)
-
-
-def _pillow(part: str) -> Any:
-    return require(f"PIL.{part}", extra="plots", distribution="pseudovideo")
+    fonts = require("PIL.ImageFont", extra="plots", distribution="pseudovideo")
+    return fonts.load_default(_SIZE)
