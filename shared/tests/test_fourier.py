@@ -132,7 +132,9 @@ def test_kernels_that_are_not_stationary_are_refused():
 
 def test_bad_sizes_are_refused_by_name():
     kernel = RBF(2)
-    with pytest.raises(ValueError, match="num_features must be at least 1, got 0"):
+    with pytest.raises(
+        ValueError, match="num_features must be a whole number of at least 1, got 0"
+    ):
         sample_frequencies(kernel, 0)
-    with pytest.raises(ValueError, match=r"x must have shape \(..., 2\), got \(4, 3\)"):
+    with pytest.raises(ValueError, match=r"x must have shape \(..., count, 2\), got \(4, 3\)"):
         fourier_features(kernel, torch.zeros(4, 3), torch.zeros(5, 3))

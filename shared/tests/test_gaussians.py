@@ -1,5 +1,8 @@
 """Gaussian algebra against torch.distributions, dense conditioning and Monte Carlo."""
 
+import inspect
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -39,7 +42,7 @@ def test_gauss_kl_equals_torch_distributions_for_every_batch_member(with_prior):
 
 
 def test_gauss_kl_of_standard_deviations_is_that_of_the_diagonal_factor():
-    q_mu, deviations = randn(3, 4, seed=0), randn(3, 4, seed=1)
+    q_mu, deviations = randn(3, 4, seed=0), randn(3, 4, seed=1).abs()
     L = prior_factor(3, m=4)
     for prior in (None, L):
         expected = gauss_kl(q_mu, torch.diag_embed(deviations), prior)
@@ -79,9 +82,129 @@ def test_gauss_kl_gradients_agree_with_finite_differences():
 def test_gauss_kl_refuses_a_factor_of_the_wrong_rank():
     function = getattr(gauss_kl, "__wrapped__", gauss_kl)
     with pytest.raises(
-        ValueError, match=r"q_sqrt must have .* got shapes \(2, 3, 4, 4\) and \(4,\)"
+        ValueError, match=r"q_mu must have .* q_sqrt .* got \(4,\), \(2, 3, 4, 4\) and None"
     ):
         function(torch.zeros(4), torch.zeros(2, 3, 4, 4))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_gauss_kl_near_the_prior_is_right_and_never_negative(dtype):
+    # Every number next to one, and others on the way to both ends.
+    eps = torch.finfo(dtype).eps
+    near = 1 + eps * torch.arange(-20_000, 20_001, dtype=torch.float64)
+    far = torch.logspace(-30, 18, 4001, dtype=torch.float64)
+    deviations = torch.cat([near, far]).to(dtype)[:, None]
+    found = gauss_kl(torch.zeros_like(deviations), deviations)[:, None]
+    assert (found >= 0).all()
+    # (w² − 1 − log w²)/2 in twice the precision: by its series at one, and as it stands elsewhere.
+    w = deviations.double()
+    t = w - 1
+    series = t.square() * (1 - t * (1 / 3 - t * (1 / 4 - t / 5)))
+    expected = torch.where(t.abs() < 1e-2, series, 0.5 * (w.square() - 1) - w.log())
+    error = (found.double() - expected).abs()
+    assert (error <= 4 * eps * (t.abs() + expected) + 1e-11 * t.abs()).all()
+
+
+def test_gauss_kl_of_factors_near_the_prior_s_is_never_negative_in_float32():
+    generator = torch.Generator().manual_seed(0)
+    L = prior_factor(200, m=12)
+    change = 1e-4 * torch.randn(200, 12, 12, generator=generator, dtype=torch.float64)
+    q_sqrt = L @ (torch.eye(12) + change.tril())
+    zero = torch.zeros(200, 12, dtype=torch.float64)
+    expected = gauss_kl(zero, q_sqrt, L)
+    found = gauss_kl(zero.float(), q_sqrt.float(), L.float())
+    assert (found >= 0).all()
+    # The float32 factors are other factors: 1e-7 in W, whose entries off the identity are 1e-4.
+    torch.testing.assert_close(found.double(), expected, rtol=0.1, atol=1e-9)
+
+
+def test_gauss_kl_is_infinite_for_a_deviation_of_zero_and_refuses_negative_ones():
+    zero = torch.zeros(2)
+    assert gauss_kl(zero, torch.tensor([1.0, 0.0])).item() == math.inf
+    for bad in (-1e-9, math.nan):
+        with pytest.raises(ValueError, match="q_sqrt, standard deviations, must not be negative"):
+            gauss_kl(zero, torch.tensor([1.0, bad]))
+
+
+@pytest.mark.parametrize(
+    "shapes",
+    [
+        ((), (), None),
+        ((4,), (3,), None),
+        ((4,), (3, 4), None),
+        ((4,), (4, 4), (3, 3)),
+        ((4,), (4, 4), (4,)),
+        ((2, 4), (3, 4, 4), None),
+        ((2, 4), (2, 4, 4), (3, 4, 4)),
+    ],
+)
+def test_gauss_kl_refuses_shapes_that_do_not_belong_together(shapes):
+    arguments = [None if shape is None else torch.ones(shape) for shape in shapes]
+    with pytest.raises(ValueError, match=r"q_mu must have shape .* got"):
+        inspect.unwrap(gauss_kl)(*arguments)
+
+
+def made(kind, **values):
+    """A distribution past the shape checks of the test session, which would refuse first."""
+    distribution = object.__new__(kind)
+    for name, value in values.items():
+        object.__setattr__(distribution, name, value)
+    inspect.unwrap(kind.__post_init__)(distribution)
+    return distribution
+
+
+def test_distributions_refuse_moments_that_do_not_belong_together():
+    for mean, variance in (((), ()), ((3,), (2,)), ((3,), (1,)), ((2, 3), (3,))):
+        with pytest.raises(ValueError, match="mean and variance must have the same shape"):
+            made(DiagonalGaussian, mean=torch.zeros(mean), variance=torch.ones(variance))
+    for mean, covariance in (((), ()), ((3,), (3,)), ((3,), (2, 2)), ((2, 3), (3, 3))):
+        with pytest.raises(ValueError, match="mean and covariance must have the shapes"):
+            made(Gaussian, mean=torch.zeros(mean), covariance=torch.ones(covariance))
+
+
+@pytest.mark.parametrize("bad", [-1.0, -(2.0**-99), math.nan])
+def test_a_diagonal_gaussian_refuses_negative_variances(bad):
+    with pytest.raises(ValueError, match=f"variance must not be negative or NaN, .* {bad}"):
+        DiagonalGaussian(torch.zeros(3), torch.tensor([1.0, bad, 0.0]))
+    DiagonalGaussian(torch.zeros(3), torch.tensor([0.0, math.inf, 1.0]))
+
+
+def test_samples_and_densities_refuse_shapes_by_name():
+    for distribution in (
+        DiagonalGaussian(torch.zeros(2, 3), torch.ones(2, 3)),
+        Gaussian(torch.zeros(2, 3), torch.eye(3).expand(2, 3, 3)),
+    ):
+        log_prob = inspect.unwrap(type(distribution).log_prob)
+        for shape in ((), (2,), (1,), (5, 3), (4, 5, 3)):
+            with pytest.raises(ValueError, match=r"value must broadcast .*\(2, 3\).* got"):
+                log_prob(distribution, torch.zeros(shape))
+        with pytest.raises(ValueError, match=r"sample_shape must be a tuple .* got \(4, -1\)"):
+            distribution.rsample((4, -1))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"Kmn": torch.ones(3)}, "Kmn must have shape"),
+        ({"Lm": torch.eye(2)}, r"Lm must have shape \(..., 4, 4\) .* got \(2, 2\)"),
+        ({"Knn": torch.ones(2)}, r"Knn must have shape \(..., 3\) with full_cov=False"),
+        ({"Knn": torch.ones(3), "full_cov": True}, r"Knn must have shape \(..., 3, 3\)"),
+        ({"q_mu": torch.ones(3)}, r"q_mu must have shape \(..., 4\)"),
+        ({"q_sqrt": torch.ones(4)}, r"q_sqrt must have shape \(..., 4, 4\)"),
+        ({"q_mu": torch.ones(2, 4), "Lm": torch.eye(4).expand(3, 4, 4)}, "batches that broadcast"),
+    ],
+)
+def test_conditional_refuses_shapes_by_name(changes, message):
+    arguments = {
+        "Kmn": torch.ones(4, 3),
+        "Lm": torch.eye(4),
+        "Knn": torch.ones(3),
+        "q_mu": torch.ones(4),
+        "q_sqrt": torch.eye(4),
+        "full_cov": False,
+    }
+    with pytest.raises(ValueError, match=message):
+        inspect.unwrap(conditional)(**(arguments | changes), whiten=True)
 
 
 def joint_covariance(m, n, seed=0):

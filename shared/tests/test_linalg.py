@@ -106,9 +106,15 @@ def test_nan_and_infinity_are_named_with_their_counts(place):
     ("arguments", "message"),
     [
         ({"matrix": torch.eye(3)[:2]}, r"shape \(..., n, n\), got \(2, 3\)"),
-        ({"matrix": torch.eye(3), "jitter": 0.0}, "jitter must be positive, got 0.0"),
-        ({"matrix": torch.eye(3), "jitter": float("nan")}, "jitter must be positive, got nan"),
-        ({"matrix": torch.eye(3), "max_tries": 0}, "max_tries must be at least 1, got 0"),
+        ({"matrix": torch.eye(3), "jitter": 0.0}, "jitter must be positive and finite, got 0.0"),
+        (
+            {"matrix": torch.eye(3), "jitter": float("nan")},
+            "jitter must be positive and finite, got nan",
+        ),
+        (
+            {"matrix": torch.eye(3), "max_tries": 0},
+            "max_tries must be a whole number of at least 1, got 0",
+        ),
     ],
 )
 def test_bad_arguments_are_refused_by_name(arguments, message):

@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from probseq.checks import broadcastable, check_counts, check_real
 from probseq.kernels import Kernel, StationaryKernel
 
 __all__ = ["fourier_features", "sample_frequencies"]
@@ -32,11 +33,10 @@ def sample_frequencies(
 
     Raises:
         TypeError: ``kernel`` is not stationary, so it has no spectral density.
-        ValueError: ``num_features`` below 1.
+        ValueError: ``num_features`` is no whole number of at least 1.
     """
     nu = _stationary(kernel).smoothness
-    if num_features < 1:
-        raise ValueError(f"num_features must be at least 1, got {num_features}")
+    check_counts(num_features=num_features)
     parameter = kernel.raw_lengthscale.detach()
 
     def normal(*shape: int) -> Tensor:
@@ -71,15 +71,27 @@ def fourier_features(
 
     Raises:
         TypeError: ``kernel`` is not stationary.
-        ValueError: the last dimension of ``x`` or ``frequencies`` is not the kernel's dim.
+        ValueError: the last dimension of ``x`` or ``frequencies`` is not the kernel's dim, batches
+            do not broadcast, or dtypes differ.
     """
     _stationary(kernel)
+    check_real(x=x, frequencies=frequencies)
+    if torch.promote_types(x.dtype, kernel.raw_lengthscale.dtype) != frequencies.dtype:
+        raise ValueError(
+            f"x, frequencies and the kernel must be of one dtype, got {x.dtype}, "
+            f"{frequencies.dtype} and {kernel.raw_lengthscale.dtype}"
+        )
     for name, value in (("x", x), ("frequencies", frequencies)):
-        if value.shape[-1] != kernel.dim:
+        if value.ndim < 2 or value.shape[-1] != kernel.dim:
             raise ValueError(
-                f"{name} must have shape (..., {kernel.dim}), got {tuple(value.shape)}: "
+                f"{name} must have shape (..., count, {kernel.dim}), got {tuple(value.shape)}: "
                 "the last dimension is the kernel's dim"
             )
+    if not broadcastable(x.shape[:-2], frequencies.shape[:-2], kernel.batch_shape):
+        raise ValueError(
+            "x and frequencies must have batches that broadcast against one another and against "
+            f"batch_shape={kernel.batch_shape}, got {tuple(x.shape)} and {tuple(frequencies.shape)}"
+        )
     phase = (x / kernel.lengthscale) @ frequencies.mT
     amplitude = (kernel.outputscale / frequencies.shape[-2]).sqrt()[..., None, None]
     return amplitude * torch.cat([phase.cos(), phase.sin()], dim=-1)

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from probseq.checks import broadcastable
 from probseq.linalg import safe_cholesky
 
 __all__ = ["DiagonalGaussian", "Gaussian", "conditional", "gauss_kl"]
@@ -19,11 +20,24 @@ class DiagonalGaussian:
 
     Attributes:
         mean: shape (*b, n).
-        variance: shape (*b, n).
+        variance: shape (*b, n), nowhere negative.
+
+    Raises:
+        ValueError: ``mean`` and ``variance`` differ in shape, or a variance is negative or NaN.
+            Inside a compiled graph, which cannot look at values, the second passes unseen.
     """
 
     mean: Float[Tensor, "*b n"]
     variance: Float[Tensor, "*b n"]
+
+    def __post_init__(self) -> None:
+        if self.mean.ndim < 1 or self.variance.shape != self.mean.shape:
+            raise ValueError(
+                "mean and variance must have the same shape (..., n), got "
+                f"{tuple(self.mean.shape)} and {tuple(self.variance.shape)}"
+            )
+        if not torch.compiler.is_compiling():
+            _refuse_negative("variance", self.variance)
 
     def rsample(
         self, sample_shape: tuple[int, ...] = (), *, generator: torch.Generator | None = None
@@ -36,6 +50,9 @@ class DiagonalGaussian:
 
         Returns:
             Samples of shape (*sample_shape, *b, n).
+
+        Raises:
+            ValueError: ``sample_shape`` is not a tuple of whole numbers of at least 0.
         """
         return self.mean + self.variance.sqrt() * _noise(self.mean, sample_shape, generator)
 
@@ -47,7 +64,11 @@ class DiagonalGaussian:
 
         Returns:
             The log-densities in nats.
+
+        Raises:
+            ValueError: ``value`` does not hold vectors of length n.
         """
+        _check_value(value, self.mean)
         mahalanobis = (value - self.mean).square() / self.variance
         return -0.5 * (mahalanobis + self.variance.log() + math.log(2 * math.pi)).sum(-1)
 
@@ -62,10 +83,20 @@ class Gaussian:
     Attributes:
         mean: shape (*b, n).
         covariance: shape (*b, n, n).
+
+    Raises:
+        ValueError: the shapes of ``mean`` and ``covariance`` do not belong together.
     """
 
     mean: Float[Tensor, "*b n"]
     covariance: Float[Tensor, "*b n n"]
+
+    def __post_init__(self) -> None:
+        if self.mean.ndim < 1 or self.covariance.shape != (*self.mean.shape, self.mean.shape[-1]):
+            raise ValueError(
+                "mean and covariance must have the shapes (..., n) and (..., n, n), got "
+                f"{tuple(self.mean.shape)} and {tuple(self.covariance.shape)}"
+            )
 
     @property
     def variance(self) -> Float[Tensor, "*b n"]:
@@ -83,6 +114,9 @@ class Gaussian:
 
         Returns:
             Samples of shape (*sample_shape, *b, n).
+
+        Raises:
+            ValueError: ``sample_shape`` is not a tuple of whole numbers of at least 0.
         """
         noise = _noise(self.mean, sample_shape, generator)
         return self.mean + (safe_cholesky(self.covariance) @ noise[..., None])[..., 0]
@@ -95,7 +129,11 @@ class Gaussian:
 
         Returns:
             The log-densities in nats.
+
+        Raises:
+            ValueError: ``value`` does not hold vectors of length n.
         """
+        _check_value(value, self.mean)
         L = safe_cholesky(self.covariance)
         residual = (value - self.mean)[..., None]
         alpha = torch.linalg.solve_triangular(L, residual, upper=False)[..., 0]
@@ -111,7 +149,9 @@ def gauss_kl(
 ) -> Float[Tensor, "*b"]:
     """Divergence KL(q‖p) of q = N(q_mu, S), S = q_sqrt q_sqrtᵀ, from p = N(0, LLᵀ) or N(0, I).
 
-    KL = ½ [μᵀ(LLᵀ)⁻¹μ − M − log|S| + tr((LLᵀ)⁻¹S) + log|LLᵀ|].
+    KL = ½ [μᵀ(LLᵀ)⁻¹μ − M − log|S| + tr((LLᵀ)⁻¹S) + log|LLᵀ|]. With the lower triangular
+    W = L⁻¹ q_sqrt the last four terms are Σ_{i>j} W_ij² + Σ_i (W_ii² − 1 − log W_ii²): nothing but
+    terms that are not negative, so that round-off cannot make the divergence negative either.
 
     Args:
         q_mu: mean μ of q; every leading dimension is a batch, output dimensions included.
@@ -121,35 +161,34 @@ def gauss_kl(
         L: lower Cholesky factor of p's covariance; the identity if None.
 
     Returns:
-        The divergence of each batch member in nats, not summed.
+        The divergence of each batch member in nats, not summed; infinite where S is singular, as
+        for a standard deviation of zero.
 
     Raises:
-        ValueError: ``q_sqrt`` has another number of dimensions.
+        ValueError: shapes do not belong together, or a standard deviation is negative or NaN
+            (inside a compiled graph, which cannot look at values, that passes unseen).
     """
-    if q_sqrt.ndim - q_mu.ndim not in (0, 1):
-        raise ValueError(
-            f"q_sqrt must have as many dimensions as q_mu (standard deviations) or one more "
-            f"(triangular factors), got shapes {tuple(q_sqrt.shape)} and {tuple(q_mu.shape)}"
-        )
     diagonal = q_sqrt.ndim == q_mu.ndim
+    _check_divergence(q_mu, q_sqrt, L)
+    if diagonal and not torch.compiler.is_compiling():
+        _refuse_negative("q_sqrt, standard deviations,", q_sqrt)
     factor = torch.diag_embed(q_sqrt) if diagonal else q_sqrt.tril()
+    # α = L⁻¹μ and W = L⁻¹ q_sqrt.
     if L is None:
         alpha, whitened = q_mu, factor
-        log_det_p = torch.zeros_like(q_mu[..., 0])
     else:
         alpha = torch.linalg.solve_triangular(L, q_mu[..., None], upper=False)[..., 0]
         whitened = torch.linalg.solve_triangular(L, factor, upper=False)
-        log_det_p = 2 * L.diagonal(dim1=-2, dim2=-1).log().sum(-1)
 
-    # Mahalanobis term: μᵀ(LLᵀ)⁻¹μ.
+    # Mahalanobis term: μᵀ(LLᵀ)⁻¹μ = |α|².
     mahalanobis = alpha.square().sum(-1)
-    # Constant term: −M.
-    constant = -q_mu.shape[-1]
-    # Log-determinant of q's covariance; the factor's diagonal may have any sign.
-    log_det_q = 2 * factor.diagonal(dim1=-2, dim2=-1).abs().log().sum(-1)
-    # Trace term: tr((LLᵀ)⁻¹S) = ‖L⁻¹ q_sqrt‖²_F.
-    trace = whitened.square().sum((-2, -1))
-    return 0.5 * (mahalanobis + constant - log_det_q + trace + log_det_p)
+    # tr((LLᵀ)⁻¹S) = ‖W‖²_F: below the diagonal first.
+    below = whitened.tril(-1).square().sum((-2, -1))
+    # Its diagonal, with −M − log|S| + log|LLᵀ|: Σ_i (W_ii² − 1 − log W_ii²). With w = |W_ii| each
+    # is (w − 1)² + 2 (w − 1 − log w). Near one w − 1 is exact, and log w is never above it.
+    w = whitened.diagonal(dim1=-2, dim2=-1).abs()
+    on_diagonal = ((w - 1).square() + 2 * (w - 1 - w.log())).sum(-1)
+    return 0.5 * (mahalanobis + below + on_diagonal)
 
 
 @overload
@@ -217,7 +256,11 @@ def conditional(
     Returns:
         ``Gaussian`` if ``full_cov``, else ``DiagonalGaussian``. The diagonal of the conditional
         term is kept above round-off of K_nn, so variances are positive wherever K_nn is.
+
+    Raises:
+        ValueError: shapes do not belong together.
     """
+    _check_conditional(Kmn, Lm, Knn, q_mu, q_sqrt, full_cov)
     A = torch.linalg.solve_triangular(Lm, Kmn, upper=False)
     if full_cov:
         covariance = Knn - A.mT @ A
@@ -242,5 +285,82 @@ def conditional(
 def _noise(
     like: Tensor, sample_shape: tuple[int, ...], generator: torch.Generator | None
 ) -> Tensor:
-    shape = (*sample_shape, *like.shape)
-    return torch.randn(shape, generator=generator, dtype=like.dtype, device=like.device)
+    _check_sample_shape(sample_shape)
+    return torch.randn(
+        (*sample_shape, *like.shape), generator=generator, dtype=like.dtype, device=like.device
+    )
+
+
+def _check_sample_shape(shape: object) -> None:
+    if not isinstance(shape, tuple) or not all(isinstance(n, int) and n >= 0 for n in shape):
+        raise ValueError(
+            f"sample_shape must be a tuple of whole numbers of at least 0, got {shape!r}"
+        )
+
+
+def _refuse_negative(name: str, values: Tensor) -> None:
+    if not bool((values >= 0).all()):
+        smallest = float(values.min())  # NaN if there is one
+        raise ValueError(f"{name} must not be negative or NaN, got a smallest value of {smallest}")
+
+
+def _check_value(value: Tensor, mean: Tensor) -> None:
+    if (
+        value.ndim < 1
+        or value.shape[-1] != mean.shape[-1]
+        or not broadcastable(value.shape, mean.shape)
+    ):
+        raise ValueError(
+            f"value must broadcast against the mean's shape {tuple(mean.shape)} and hold vectors "
+            f"of length {mean.shape[-1]}, got {tuple(value.shape)}"
+        )
+
+
+def _check_divergence(q_mu: Tensor, q_sqrt: Tensor, L: Tensor | None) -> None:
+    m = q_mu.shape[-1:]
+    square = (*m, *m)
+    batches = [q_mu.shape[:-1]]
+    fits = q_mu.ndim >= 1
+    if q_sqrt.ndim == q_mu.ndim:
+        fits = fits and q_sqrt.shape[-1:] == m
+        batches.append(q_sqrt.shape[:-1])
+    else:
+        fits = fits and q_sqrt.ndim == q_mu.ndim + 1 and q_sqrt.shape[-2:] == square
+        batches.append(q_sqrt.shape[:-2])
+    if L is not None:
+        fits = fits and L.ndim >= 2 and L.shape[-2:] == square
+        batches.append(L.shape[:-2])
+    if not fits or not broadcastable(*batches):
+        given = "None" if L is None else tuple(L.shape)
+        raise ValueError(
+            "q_mu must have shape (..., m), q_sqrt (..., m) for standard deviations or "
+            "(..., m, m) for triangular factors, L (..., m, m) or None, got "
+            f"{tuple(q_mu.shape)}, {tuple(q_sqrt.shape)} and {given}"
+        )
+
+
+def _check_conditional(
+    Kmn: Tensor, Lm: Tensor, Knn: Tensor, q_mu: Tensor, q_sqrt: Tensor | None, full_cov: bool
+) -> None:
+    m, n = (Kmn.shape[-2], Kmn.shape[-1]) if Kmn.ndim >= 2 else (0, 0)
+    expected = {
+        "Kmn": (Kmn, (m, n)),
+        "Lm": (Lm, (m, m)),
+        "Knn": (Knn, (n, n) if full_cov else (n,)),
+        "q_mu": (q_mu, (m,)),
+    }
+    if q_sqrt is not None:
+        expected["q_sqrt"] = (q_sqrt, (m, m))
+    for name, (tensor, shape) in expected.items():
+        if tensor.ndim < len(shape) or tuple(tensor.shape[-len(shape) :]) != shape:
+            raise ValueError(
+                f"{name} must have shape (..., {', '.join(map(str, shape))}) with "
+                f"full_cov={full_cov} and Kmn of shape {tuple(Kmn.shape)}, "
+                f"got {tuple(tensor.shape)}"
+            )
+    batches = [tensor.shape[: -len(shape)] for tensor, shape in expected.values()]
+    if not broadcastable(*batches):
+        raise ValueError(
+            f"{', '.join(expected)} must have batches that broadcast, got "
+            f"{', '.join(str(tuple(batch)) for batch in batches)}"
+        )

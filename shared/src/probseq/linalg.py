@@ -1,11 +1,13 @@
 """Cholesky factors of covariance matrices that are positive definite only up to round-off."""
 
+import math
 import warnings
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from probseq.checks import check_counts, check_real
 from probseq.errors import CholeskyError, JitterWarning
 
 __all__ = ["default_jitter", "safe_cholesky", "triangular_inverse"]
@@ -57,8 +59,8 @@ def safe_cholesky(
         L, lower triangular with positive diagonal, such that L Lᵀ = A + j·mean(diag A)·I.
 
     Raises:
-        ValueError: ``matrix`` is not square or not float32/float64, or ``jitter`` or ``max_tries``
-            is not positive.
+        ValueError: ``matrix`` is not square or not float32/float64, ``jitter`` is not positive and
+            finite, or ``max_tries`` no whole number of at least 1.
         CholeskyError: ``matrix`` holds NaN or infinity, or is indefinite at the largest jitter.
 
     Warns:
@@ -71,14 +73,13 @@ def safe_cholesky(
         )
     first = default_jitter(matrix.dtype)
     if jitter is not None:
-        if not jitter > 0:
+        if not 0 < jitter < math.inf:
             raise ValueError(
-                f"jitter must be positive, got {jitter}: leave it out for the default {first}, "
-                "or call torch.linalg.cholesky for none"
+                f"jitter must be positive and finite, got {jitter}: leave it out for the default "
+                f"{first}, or call torch.linalg.cholesky for none"
             )
         first = jitter
-    if max_tries < 1:
-        raise ValueError(f"max_tries must be at least 1, got {max_tries}: 4 is the default")
+    check_counts(max_tries=max_tries)
     if torch.compiler.is_compiling():
         # The search branches on data, which a graph cannot hold; its outcome, one number per
         # matrix, has no gradient, so the search is hidden behind an operator.
@@ -95,7 +96,13 @@ def triangular_inverse(L: Float[Tensor, "*b n n"]) -> Float[Tensor, "*b n n"]:
 
     Returns:
         L⁻¹, lower triangular.
+
+    Raises:
+        ValueError: ``L`` is not square or neither float32 nor float64.
     """
+    if L.ndim < 2 or L.shape[-1] != L.shape[-2]:
+        raise ValueError(f"L must have shape (..., n, n), got {tuple(L.shape)}")
+    check_real(L=L)
     eye = torch.eye(L.shape[-1], dtype=L.dtype, device=L.device)
     return torch.linalg.solve_triangular(L, eye.expand(L.shape), upper=False)
 

@@ -1,5 +1,7 @@
 """What came in wrong is named, with what was expected, before any arithmetic."""
 
+import inspect
+
 import pytest
 import torch
 
@@ -139,8 +141,11 @@ def test_unknown_modes_are_refused():
 
 
 def test_a_histogram_needs_a_bin():
-    with pytest.raises(ValueError, match="num_bins must be at least 1, got 0"):
+    with pytest.raises(ValueError, match="num_bins must be a whole number of at least 1, got 0"):
         m.calibration_bins(GOOD, LABELS, num_bins=0)
+    # Unwrapped, because the shape checks of the tests would refuse first.
+    with pytest.raises(ValueError, match="num_bins must be a whole number of at least 1, got nan"):
+        inspect.unwrap(m.calibration_bins)(GOOD, LABELS, num_bins=NAN)
 
 
 @pytest.mark.parametrize("detector", [m.max_softmax_score, m.entropy_score])
@@ -154,7 +159,7 @@ def test_energy_needs_finite_logits_and_a_positive_temperature():
         m.energy_score(SCORES)
     with pytest.raises(ValueError, match="logits must be finite"):
         m.energy_score(torch.tensor([[NAN, 1.0]]))
-    with pytest.raises(ValueError, match="temperature must be above 0, got -1"):
+    with pytest.raises(ValueError, match="temperature must be positive and finite, got -1"):
         m.energy_score(GOOD, temperature=-1.0)
 
 

@@ -4,7 +4,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-__all__ = ["Kernel"]
+from probseq.checks import broadcastable, check_counts, check_real
+from probseq.kernels.distances import check_points
+
+__all__ = ["Kernel", "check_arguments"]
 
 
 class Kernel(nn.Module):
@@ -24,8 +27,8 @@ class Kernel(nn.Module):
         outputscale: initial value of the variance σ_f², broadcast to (*batch_shape).
 
     Raises:
-        ValueError: ``dim`` below 1, a hyperparameter that is not positive and finite, or one whose
-            shape does not broadcast.
+        ValueError: ``dim`` is no whole number of at least 1, a hyperparameter is not positive and
+            finite, or its shape does not broadcast.
     """
 
     def __init__(
@@ -37,8 +40,7 @@ class Kernel(nn.Module):
         outputscale: float | Tensor = 1.0,
     ) -> None:
         super().__init__()
-        if dim < 1:
-            raise ValueError(f"dim must be at least 1, got {dim}: it is the inputs' last dimension")
+        check_counts(dim=dim)
         self.dim = dim
         self.batch_shape = tuple(batch_shape)
         self.raw_lengthscale = _log_parameter("lengthscale", lengthscale, (*batch_shape, 1, dim))
@@ -70,9 +72,15 @@ class Kernel(nn.Module):
             k(x_i, z_j), in the wider dtype of inputs and parameters.
 
         Raises:
-            ValueError: the last dimension of an input is not ``dim``.
+            ValueError: the last dimension of an input is not ``dim``, batches do not broadcast, or
+                the covariance would be neither float32 nor float64.
         """
         x, z = self._checked("x", x), self._checked("z", z)
+        if not broadcastable(x.shape[:-2], z.shape[:-2], self.batch_shape):
+            raise ValueError(
+                "x and z must have batches that broadcast against one another and against "
+                f"batch_shape={self.batch_shape}, got {tuple(x.shape)} and {tuple(z.shape)}"
+            )
         with torch.autocast(x.device.type, enabled=False):
             return self._covariance(x, z)
 
@@ -86,9 +94,14 @@ class Kernel(nn.Module):
             The variances.
 
         Raises:
-            ValueError: the last dimension of ``x`` is not ``dim``.
+            ValueError: as in :meth:`forward`.
         """
         x = self._checked("x", x)
+        if not broadcastable(x.shape[:-2], self.batch_shape):
+            raise ValueError(
+                f"x must have a batch that broadcasts against batch_shape={self.batch_shape}, "
+                f"got {tuple(x.shape)}"
+            )
         with torch.autocast(x.device.type, enabled=False):
             return self._variance(x)
 
@@ -108,7 +121,43 @@ class Kernel(nn.Module):
                 f"{name} must have shape (..., number of points, {self.dim}), "
                 f"got {tuple(inputs.shape)}: the last dimension is the kernel's dim"
             )
-        return inputs.to(torch.promote_types(inputs.dtype, self.raw_lengthscale.dtype))
+        dtype = torch.promote_types(inputs.dtype, self.raw_lengthscale.dtype)
+        if dtype not in (torch.float32, torch.float64):
+            raise ValueError(
+                f"{name} or the kernel must be float32 or float64, and neither complex, got "
+                f"{inputs.dtype} and a kernel in {self.raw_lengthscale.dtype}: convert one"
+            )
+        return inputs.to(dtype)
+
+
+def check_arguments(x: Tensor, z: Tensor, lengthscale: Tensor, outputscale: Tensor) -> None:
+    """Refuse arguments of a kernel function that do not go together, or scales out of range.
+
+    Looks at the values of the scales, but not inside a compiled graph, which cannot.
+
+    Raises:
+        ValueError: shapes or dtypes do not go together, a lengthscale is not positive or an
+            outputscale is negative.
+    """
+    check_points(x, z)
+    check_real(lengthscale=lengthscale, outputscale=outputscale)
+    d = x.shape[-1]
+    if lengthscale.ndim < 2 or lengthscale.shape[-2] != 1 or lengthscale.shape[-1] not in (1, d):
+        raise ValueError(
+            f"lengthscale must have shape (..., 1, {d}), got {tuple(lengthscale.shape)}"
+        )
+    batches = (x.shape[:-2], z.shape[:-2], lengthscale.shape[:-2], outputscale.shape)
+    if not broadcastable(*batches):
+        raise ValueError(
+            "x, z, lengthscale and outputscale must have batches that broadcast, got "
+            f"{', '.join(str(tuple(batch)) for batch in batches)}"
+        )
+    if torch.compiler.is_compiling():
+        return
+    if not bool((lengthscale > 0).all()):
+        raise ValueError(f"lengthscale must be positive, got {lengthscale.tolist()}")
+    if not bool((outputscale >= 0).all()):
+        raise ValueError(f"outputscale must not be negative, got {outputscale.tolist()}")
 
 
 def _log_parameter(name: str, value: float | Tensor, shape: tuple[int, ...]) -> nn.Parameter:

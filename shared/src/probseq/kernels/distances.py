@@ -6,7 +6,31 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-__all__ = ["scaled_squared_distance"]
+from probseq.checks import broadcastable, check_real
+
+__all__ = ["check_points", "scaled_squared_distance"]
+
+
+def check_points(x: Tensor, z: Tensor) -> None:
+    """Refuse points that no kernel can be evaluated between.
+
+    Raises:
+        ValueError: ``x`` or ``z`` is not ``(..., points, d)`` with the same d, their batches do not
+            broadcast, or they are not both float32 or both float64.
+    """
+    if x.ndim < 2 or z.ndim < 2 or x.shape[-1] != z.shape[-1]:
+        raise ValueError(
+            "x and z must have the shapes (..., n, d) and (..., m, d), got "
+            f"{tuple(x.shape)} and {tuple(z.shape)}"
+        )
+    if not broadcastable(x.shape[:-2], z.shape[:-2]):
+        raise ValueError(
+            "x and z must have batches that broadcast, got shapes "
+            f"{tuple(x.shape)} and {tuple(z.shape)}"
+        )
+    check_real(x=x, z=z)
+    if x.dtype != z.dtype:
+        raise ValueError(f"z must be {x.dtype} as x is, got {z.dtype}: convert one of them")
 
 
 def scaled_squared_distance(
@@ -31,7 +55,11 @@ def scaled_squared_distance(
 
     Returns:
         The squared distances, never negative.
+
+    Raises:
+        ValueError: see :func:`check_points`.
     """
+    check_points(x, z)
     centre = z.detach().mean(-2, keepdim=True)
     return _SquaredDistance.apply((x - centre) * scale, (z - centre) * scale, exact)
 

@@ -4,7 +4,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from probseq.kernels.base import Kernel
+from probseq.checks import broadcastable, check_real
+from probseq.kernels.base import Kernel, check_arguments
 
 __all__ = ["Exponential", "cosine_features", "exponential"]
 
@@ -27,7 +28,15 @@ def exponential(
 
     Returns:
         The covariance matrix; entries overflow once the exponent passes 88 in float32.
+
+    Raises:
+        ValueError: see :func:`~probseq.kernels.base.check_arguments`.
     """
+    check_arguments(x, z, lengthscale, outputscale)
+    return _exponential(x, z, lengthscale, outputscale)
+
+
+def _exponential(x: Tensor, z: Tensor, lengthscale: Tensor, outputscale: Tensor) -> Tensor:
     # σ_f² goes into the exponent: one pass over the matrix less, and a small one delays overflow.
     exponent = (x / lengthscale) @ (z / lengthscale).mT
     return torch.exp(exponent + outputscale.log()[..., None, None])
@@ -44,7 +53,21 @@ def cosine_features(
 
     Returns:
         Vectors of length one; zero, with a finite gradient, where Wx is zero.
+
+    Raises:
+        ValueError: ``x`` and ``weight`` differ in their last dimension, their batches do not
+            broadcast, or a dtype is neither float32 nor float64.
     """
+    check_real(x=x, weight=weight)
+    if (
+        min(x.ndim, weight.ndim) < 2
+        or x.shape[-1] != weight.shape[-1]
+        or not broadcastable(x.shape[:-2], weight.shape[:-2])
+    ):
+        raise ValueError(
+            "x and weight must have the shapes (..., n, d) and (..., p, d), got "
+            f"{tuple(x.shape)} and {tuple(weight.shape)}"
+        )
     projected = x @ weight.mT
     square = (projected * projected).sum(-1, keepdim=True)
     # A direction does not exist at zero: divide by one there, so that padding tokens stay harmless.
@@ -59,7 +82,7 @@ class Exponential(Kernel):
     """
 
     def _covariance(self, x: Tensor, z: Tensor) -> Tensor:
-        return exponential(x, z, self.lengthscale, self.outputscale)
+        return _exponential(x, z, self.lengthscale, self.outputscale)
 
     def _variance(self, x: Tensor) -> Tensor:
         exponent = (x / self.lengthscale).square().sum(-1)

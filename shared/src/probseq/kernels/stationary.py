@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from probseq.kernels.base import Kernel
+from probseq.kernels.base import Kernel, check_arguments
 from probseq.kernels.distances import scaled_squared_distance
 
 __all__ = [
@@ -43,7 +43,15 @@ def rbf(
 
     Returns:
         The covariance matrix.
+
+    Raises:
+        ValueError: see :func:`~probseq.kernels.base.check_arguments`.
     """
+    check_arguments(x, z, lengthscale, outputscale)
+    return _rbf(x, z, lengthscale, outputscale)
+
+
+def _rbf(x: Tensor, z: Tensor, lengthscale: Tensor, outputscale: Tensor) -> Tensor:
     scale = math.sqrt(_LOG2_E / 2) / lengthscale
     distance = scaled_squared_distance(x, z, scale, exact=False)
     if not distance.requires_grad:
@@ -71,7 +79,15 @@ def matern12(
 
     Returns:
         The covariance matrix.
+
+    Raises:
+        ValueError: see :func:`~probseq.kernels.base.check_arguments`.
     """
+    check_arguments(x, z, lengthscale, outputscale)
+    return _matern12(x, z, lengthscale, outputscale)
+
+
+def _matern12(x: Tensor, z: Tensor, lengthscale: Tensor, outputscale: Tensor) -> Tensor:
     distance = scaled_squared_distance(x, z, 1 / lengthscale, exact=True)
     return outputscale[..., None, None] * _radial12(distance)
 
@@ -92,7 +108,15 @@ def matern32(
 
     Returns:
         The covariance matrix.
+
+    Raises:
+        ValueError: see :func:`~probseq.kernels.base.check_arguments`.
     """
+    check_arguments(x, z, lengthscale, outputscale)
+    return _matern32(x, z, lengthscale, outputscale)
+
+
+def _matern32(x: Tensor, z: Tensor, lengthscale: Tensor, outputscale: Tensor) -> Tensor:
     distance = scaled_squared_distance(x, z, math.sqrt(3) / lengthscale, exact=True)
     return outputscale[..., None, None] * _Radial32.apply(distance)
 
@@ -113,7 +137,15 @@ def matern52(
 
     Returns:
         The covariance matrix.
+
+    Raises:
+        ValueError: see :func:`~probseq.kernels.base.check_arguments`.
     """
+    check_arguments(x, z, lengthscale, outputscale)
+    return _matern52(x, z, lengthscale, outputscale)
+
+
+def _matern52(x: Tensor, z: Tensor, lengthscale: Tensor, outputscale: Tensor) -> Tensor:
     distance = scaled_squared_distance(x, z, math.sqrt(5) / lengthscale, exact=True)
     return outputscale[..., None, None] * _Radial52.apply(distance)
 
@@ -176,7 +208,7 @@ class RBF(StationaryKernel):
     smoothness = math.inf
 
     def _covariance(self, x: Tensor, z: Tensor) -> Tensor:
-        return rbf(x, z, self.lengthscale, self.outputscale)
+        return _rbf(x, z, self.lengthscale, self.outputscale)
 
 
 class Matern12(StationaryKernel):
@@ -185,7 +217,7 @@ class Matern12(StationaryKernel):
     smoothness = 0.5
 
     def _covariance(self, x: Tensor, z: Tensor) -> Tensor:
-        return matern12(x, z, self.lengthscale, self.outputscale)
+        return _matern12(x, z, self.lengthscale, self.outputscale)
 
 
 class Matern32(StationaryKernel):
@@ -194,7 +226,7 @@ class Matern32(StationaryKernel):
     smoothness = 1.5
 
     def _covariance(self, x: Tensor, z: Tensor) -> Tensor:
-        return matern32(x, z, self.lengthscale, self.outputscale)
+        return _matern32(x, z, self.lengthscale, self.outputscale)
 
 
 class Matern52(StationaryKernel):
@@ -203,4 +235,4 @@ class Matern52(StationaryKernel):
     smoothness = 2.5
 
     def _covariance(self, x: Tensor, z: Tensor) -> Tensor:
-        return matern52(x, z, self.lengthscale, self.outputscale)
+        return _matern52(x, z, self.lengthscale, self.outputscale)

@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from probseq.checks import check_counts
 from probseq.metrics._checks import check_labels, check_probs
 
 Mode = Literal["top", "classwise"]
@@ -63,13 +64,12 @@ def calibration_bins(
         The histogram, in float64 on the device of ``probs``.
 
     Raises:
-        ValueError: a bad shape, NaN, rows that don't sum to 1, labels out of range, fewer than one
-            bin, or an unknown mode.
+        ValueError: a bad shape, NaN, rows that don't sum to 1, labels out of range, a number of
+            bins that is no whole number of at least 1, or an unknown mode.
     """
     probs = check_probs(probs.detach())
     labels = check_labels(labels, *probs.shape)
-    if num_bins < 1:
-        raise ValueError(f"num_bins must be at least 1, got {num_bins}")
+    check_counts(num_bins=num_bins)
     if mode == "top":
         confidence, predicted = probs.max(dim=1)
         hit = predicted == labels

@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from probseq.checks import check_positive
 from probseq.metrics._checks import check_finite, check_labels, check_probs, check_vector
 from probseq.metrics.ranking import auroc, average_precision, fpr_at_tpr
 
@@ -60,12 +61,12 @@ def energy_score(logits: Float[Tensor, "n c"], temperature: float = 1.0) -> Floa
         Scores on the real line.
 
     Raises:
-        ValueError: a bad shape, NaN or infinity, nothing given, or a temperature not above 0.
+        ValueError: a bad shape, NaN or infinity, nothing given, or a temperature that is not
+            positive and finite.
     """
     if logits.ndim != 2:
         raise ValueError(f"logits must have shape (N, C), got {tuple(logits.shape)}")
-    if not temperature > 0.0:
-        raise ValueError(f"temperature must be above 0, got {temperature}")
+    check_positive(temperature=temperature)
     logits = check_finite("logits", logits).double()
     return -temperature * torch.logsumexp(logits / temperature, dim=1)
 

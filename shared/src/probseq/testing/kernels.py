@@ -194,9 +194,23 @@ class KernelSuite:
         with pytest.raises(ValueError, match="x must have shape"):
             kernel.diag(bad)
 
+    def test_batches_and_dtypes_that_do_not_go_together_are_refused_by_name(self) -> None:
+        kernel, x = self.make_kernel((2,), 3), torch.zeros(2, 5, 3)
+        # Unwrapped, because shape checks switched on by a test session would refuse first.
+        forward, diag = (inspect.unwrap(f) for f in (type(kernel).forward, type(kernel).diag))
+        with pytest.raises(ValueError, match=r"x and z must have batches .* got \(3, 5, 3\) and"):
+            forward(kernel, torch.zeros(3, 5, 3), x)
+        with pytest.raises(ValueError, match=r"x must have a batch .* got \(3, 5, 3\)"):
+            diag(kernel, torch.zeros(3, 5, 3))
+        with pytest.raises(ValueError, match=r"z or the kernel .* got torch\.complex64 and"):
+            forward(kernel, x, x.cfloat())
+        kernel.bfloat16()
+        with pytest.raises(ValueError, match=r"x or the kernel .* float32 .* torch\.bfloat16"):
+            forward(kernel, x.bfloat16(), x.bfloat16())
+
     def test_bad_hyperparameters_are_refused_by_name(self) -> None:
         kernel_type = type(self.make_kernel((), 2))
-        with pytest.raises(ValueError, match="dim must be at least 1, got 0"):
+        with pytest.raises(ValueError, match="dim must be a whole number of at least 1, got 0"):
             kernel_type(0)
         with pytest.raises(ValueError, match="lengthscale must be positive"):
             kernel_type(2, lengthscale=0.0)
