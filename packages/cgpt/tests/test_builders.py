@@ -205,3 +205,9 @@ def test_a_small_fit_lowers_the_loss_and_beats_chance(method):
     probabilities = predict_probabilities(model.eval(), tests, generator=generator)
     accuracy = (probabilities.argmax(-1) == truth).double().mean()
     assert accuracy > 0.8
+
+
+@pytest.mark.parametrize("patch_size", [0, -2])
+def test_impossible_patches_are_refused_by_name(patch_size):
+    with pytest.raises(ValueError, match="patch_size must be a whole number of at least 1, got"):
+        vision_transformer(CIFAR10, image_size=4, patch_size=patch_size, channels=1, num_classes=2)

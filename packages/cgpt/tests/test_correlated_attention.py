@@ -1,5 +1,6 @@
 """Correlated GP attention passes the shared suite and equals dense algebra, head by head."""
 
+import copy
 import math
 
 import pytest
@@ -251,6 +252,7 @@ def test_training_repeats_the_mean_for_every_sample(draw):
         ({"key_scale": -1.0}, "key_scale must be positive"),
         ({"lengthscale": math.inf}, "lengthscale must be positive and finite, got inf"),
         ({"jitter": 0.0}, "jitter must be positive"),
+        ({"dropout": math.nan}, r"dropout must be in \[0, 1\), got nan"),
         ({"conditional": "sor"}, r"conditional must be one of \('nystrom', 'exact'\), got 'sor'"),
         ({"regulariser": "elbo"}, "regulariser must be one of"),
         ({"canonical_prior": "free"}, "canonical_prior must be one of"),
@@ -266,8 +268,22 @@ def test_bad_arguments_are_refused_by_name(options, message):
         init(module, 8, 2, **options)
 
 
+@torch.no_grad()
+def test_draws_in_float32_and_float64_follow_one_law_where_keys_determine_queries():
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        module = CorrelatedGPAttention(32, 2).eval()
+        x = torch.nn.functional.layer_norm(torch.randn(2, 16, 32), (32,))
+    module.raw_lengthscale += 3.0
+    with constant_noise(1.0):
+        found = module(x).values
+        expected = copy.deepcopy(module).double()(x.double()).values
+    tolerance = 3e-4 * float(expected.abs().max())
+    assert_close(found.double(), expected, rtol=0.0, atol=tolerance)
+
+
 @pytest.mark.parametrize("num_samples", [0, -1])
 def test_sample_counts_below_one_are_refused(num_samples):
     layer = CorrelatedGPAttention(8, 2)
-    with pytest.raises(ValueError, match="num_samples must be None or at least 1"):
+    with pytest.raises(ValueError, match="num_samples must be a whole number of at least 1"):
         layer(torch.zeros(1, 4, 8), num_samples=num_samples)

@@ -30,11 +30,15 @@ def test_progress_outside_training_is_refused(progress):
 
 
 def test_bad_weights_are_refused_by_name():
-    with pytest.raises(ValueError, match=r"start and end must not be .*, got start=-1.0"):
+    with pytest.raises(ValueError, match=r"start must be finite and not negative, got -1.0"):
         alpha_schedule(0.5, start=-1.0)
-    with pytest.raises(ValueError, match=r"alpha must not be negative or infinite, got -0.1"):
+    with pytest.raises(ValueError, match=r"alpha must be finite and not negative, got -0.1"):
         penalised_loss(torch.zeros(2), torch.tensor(0.0), alpha=-0.1)
-    with pytest.raises(ValueError, match=r"start and end .* got start=0.0, end=inf"):
+    with pytest.raises(ValueError, match=r"end must be finite and not negative, got inf"):
         alpha_schedule(0.0, end=float("inf"))
-    with pytest.raises(ValueError, match=r"alpha must not be negative or infinite, got inf"):
+    with pytest.raises(ValueError, match=r"alpha must be finite and not negative, got inf"):
         penalised_loss(torch.zeros(2), torch.tensor(0.0), alpha=float("inf"))
+    with pytest.raises(
+        ValueError, match=r"log_likelihood must .* one sequence, got shape \(3, 0\)"
+    ):
+        penalised_loss(torch.zeros(3, 0), torch.tensor(0.0), alpha=1.0)

@@ -1,5 +1,6 @@
 """SCGPT's module passes the suite that every attention module passes, and keeps its promises."""
 
+import copy
 import inspect
 import math
 
@@ -92,7 +93,7 @@ def test_training_forwards_the_mean_and_evaluation_draws_around_it(draw):
 @pytest.mark.parametrize("conditional", ["sor", "fitc"])
 def test_draws_have_the_law_of_the_dense_prediction(draw, conditional):
     """Joint moments over tokens of one head, with to_out taken away."""
-    module = build(3, 1, 4, conditional=conditional, noise=0.3).double().eval()
+    module = build(3, 1, 4, conditional=conditional, noise=0.3, jitter=1e-8).double().eval()
     module.to_out = torch.nn.Identity()
     x, number = draw(1, 5, 3), 100_000
     generator = torch.Generator().manual_seed(0)
@@ -148,6 +149,17 @@ def test_attention_is_alive_at_initialisation(options):
     x.requires_grad_()
     module(x).values.square().sum().backward()
     assert x.grad.abs().mean() > 1e-4
+
+
+@torch.no_grad()
+def test_float32_and_float64_are_one_model_where_lengthscales_are_long():
+    module, x = build(32, 2, 16), tokens(2, 16, 32)
+    module.raw_lengthscale.fill_(math.log(8.0) + 3.0)
+    found, expected = module.posterior(x), copy.deepcopy(module).double().posterior(x.double())
+    for moment in ("mean", "variance"):
+        exact = getattr(expected, moment)
+        tolerance = 1e-3 * float(exact.abs().max())
+        assert_close(getattr(found, moment).double(), exact, rtol=0.0, atol=tolerance)
 
 
 @pytest.mark.parametrize("noise", [0.1, 0.5])
@@ -223,6 +235,7 @@ def test_attention_is_not_symmetric():
         ({"noise": 0.0}, "noise must be positive"),
         ({"noise": -0.1}, "noise must be positive"),
         ({"jitter": 0.0}, "jitter must be positive"),
+        ({"dropout": math.nan}, r"dropout must be in \[0, 1\), got nan"),
         ({"jitter": -1.0}, "jitter must be positive"),
         ({"jitter": math.nan}, "jitter must be positive"),
         ({"noise": math.inf}, "noise must be positive"),
@@ -254,7 +267,7 @@ def test_bad_settings_are_refused_at_construction(options, message):
 
 @pytest.mark.parametrize("num_samples", [0, -1])
 def test_sample_counts_below_one_are_refused(num_samples):
-    with pytest.raises(ValueError, match="num_samples must be None or at least 1"):
+    with pytest.raises(ValueError, match="num_samples must be a whole number of at least 1"):
         build()(tokens(1, 4, 32), num_samples=num_samples)
 
 

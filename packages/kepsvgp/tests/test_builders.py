@@ -79,7 +79,7 @@ def test_unknown_layers_are_refused_by_name(layers):
 @pytest.mark.parametrize(
     ("changes", "max_tokens", "message"),
     [
-        ({"rank": 0}, 9, "rank must be at least 1, got 0"),
+        ({"rank": 0}, 9, "rank must be a whole number of at least 1, got 0"),
         ({"rank": 10}, 9, "rank must be at most max_tokens=9, got 10"),
         ({"rank": 5, "projection_tokens": 4}, 9, "rank must be at most projection_tokens=4, got 5"),
         ({"eta": -0.5}, 9, r"eta must be finite and not negative, got -0\.5"),
@@ -157,8 +157,21 @@ def test_the_objective_is_cross_entropy_plus_penalty():
     [
         (torch.zeros(3, dtype=torch.long), torch.tensor(1.0), 1.0, r"labels .*\(4,\), got"),
         (torch.zeros(4, dtype=torch.int32), torch.tensor(1.0), 1.0, "labels must be int64"),
-        (torch.zeros(4, dtype=torch.long), torch.tensor(1.0), -1.0, "penalty_scale must not"),
+        (
+            torch.zeros(4, dtype=torch.long),
+            torch.tensor(1.0),
+            -1.0,
+            "penalty_scale must be finite and not negative",
+        ),
+        (
+            torch.zeros(4, dtype=torch.long),
+            torch.tensor(1.0),
+            float("nan"),
+            "penalty_scale must be finite and not negative",
+        ),
         (torch.zeros(4, dtype=torch.long), torch.ones(2), 1.0, "penalty must be one number"),
+        (torch.tensor([0, 0, 0, 5]), torch.tensor(1.0), 1.0, "labels must be from 0 to 4, got"),
+        (torch.tensor([0, 0, -1, 0]), torch.tensor(1.0), 1.0, "labels must be from 0 to 4, got"),
     ],
 )
 def test_bad_objectives_are_refused_by_name(labels, penalty, scale, message):
@@ -166,6 +179,11 @@ def test_bad_objectives_are_refused_by_name(labels, penalty, scale, message):
     function = inspect.unwrap(negative_elbo)
     with pytest.raises(ValueError, match=message):
         function(torch.zeros(4, 5), labels, penalty, penalty_scale=scale)
+
+
+def test_an_empty_batch_has_no_objective():
+    with pytest.raises(ValueError, match=r"logits must hold at least one sequence, got \(0, 5\)"):
+        negative_elbo(torch.zeros(0, 5), torch.zeros(0, dtype=torch.long), torch.tensor(1.0))
 
 
 def bars(count, seed):
@@ -204,3 +222,9 @@ def test_a_small_fit_lowers_the_objective_and_beats_chance(merge):
     tests, truth = bars(200, seed=3)
     probabilities = predict_probabilities(model.eval(), tests, generator=generator)
     assert (probabilities.argmax(-1) == truth).double().mean() > 0.8
+
+
+@pytest.mark.parametrize("patch_size", [0, -2])
+def test_impossible_patches_are_refused_by_name(patch_size):
+    with pytest.raises(ValueError, match="patch_size must be a whole number of at least 1, got"):
+        vision_transformer(SMALL, image_size=4, patch_size=patch_size, channels=1, num_classes=2)

@@ -1,5 +1,7 @@
 """Kernel-eigen-pair attention passes the suite that every attention module passes."""
 
+import math
+
 import pytest
 import torch
 
@@ -95,14 +97,15 @@ class TestAdditionUpToALength(TestConcatenation):
 @pytest.mark.parametrize("num_samples", [0, -1])
 def test_sample_counts_below_one_are_refused(num_samples):
     layer = KernelEigenPairAttention(8, 2, 3)
-    with pytest.raises(ValueError, match="num_samples must be None or at least 1"):
+    with pytest.raises(ValueError, match="num_samples must be a whole number of at least 1"):
         layer(torch.zeros(1, 4, 8), num_samples=num_samples)
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"rank": 0}, "rank must be at least 1, got 0"),
+        ({"dropout": math.nan}, r"dropout must be in \[0, 1\), got nan"),
+        ({"rank": 0}, "rank must be a whole number of at least 1, got 0"),
         ({"rank": 9, "max_tokens": 8}, "rank must be at most max_tokens=8, got 9"),
         ({"projection_tokens": 2}, "rank must be at most projection_tokens=2, got 3"),
         ({"merge": "concatenation"}, "max_tokens must be given with merge='concatenation'"),

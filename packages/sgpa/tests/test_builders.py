@@ -87,7 +87,7 @@ def test_the_last_token_of_a_standard_layer_may_be_the_class_token():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"num_inducing": 0}, "num_inducing must be at least 1, got 0"),
+        ({"num_inducing": 0}, "num_inducing must be a whole number of at least 1, got 0"),
         ({"kl_weighting": "dataset"}, "num_data, .* must be given with .*'dataset'"),
         ({"num_data": 5}, "num_data, .* only then"),
         ({"kl_weighting": "dataset", "num_data": 0}, "num_data"),
@@ -157,3 +157,9 @@ def test_a_small_fit_lowers_the_negative_elbo_and_beats_chance(variant):
     probabilities = predict_probabilities(model.eval(), tests, generator=generator)
     accuracy = (probabilities.argmax(-1) == truth).double().mean()
     assert accuracy > 0.8
+
+
+@pytest.mark.parametrize("patch_size", [0, -2])
+def test_impossible_patches_are_refused_by_name(patch_size):
+    with pytest.raises(ValueError, match="patch_size must be a whole number of at least 1, got"):
+        vision_transformer(CIFAR10, image_size=4, patch_size=patch_size, channels=1, num_classes=2)

@@ -38,6 +38,12 @@ def test_categorical_log_likelihood_is_that_of_the_distribution(shape):
     assert_close(categorical_log_likelihood(logits, labels), expected)
 
 
+def test_labels_out_of_range_are_refused_by_name():
+    for labels in ([0, 3], [-1, 0]):
+        with pytest.raises(ValueError, match="labels must be from 0 to 2, got"):
+            categorical_log_likelihood(draw(4, 2, 3), torch.tensor(labels))
+
+
 def test_negative_elbo_is_the_mean_loss_plus_the_scaled_divergence():
     log_likelihood, kl = draw(3, 4), torch.tensor(7.0, dtype=torch.float64)
     out = negative_elbo(log_likelihood, kl, kl_scale=0.25)
@@ -46,8 +52,12 @@ def test_negative_elbo_is_the_mean_loss_plus_the_scaled_divergence():
     assert_close(out.kl, kl)
     assert_close(out.loss, nll + 7.0 / 4)
     assert_close(negative_elbo(log_likelihood, kl).loss, nll + 7.0)
-    with pytest.raises(ValueError, match=r"kl_scale must not be negative, got -0\.5"):
+    with pytest.raises(ValueError, match=r"kl_scale must be finite and not negative, got -0\.5"):
         negative_elbo(log_likelihood, kl, kl_scale=-0.5)
+    with pytest.raises(ValueError, match="kl_scale must be finite and not negative, got nan"):
+        negative_elbo(log_likelihood, kl, kl_scale=math.nan)
+    with pytest.raises(ValueError, match=r"log_likelihood must .* one sequence, got shape \(0,\)"):
+        negative_elbo(log_likelihood[0, :0], kl)
 
 
 def test_annealing_grows_linearly_and_then_stays_at_one():
@@ -60,6 +70,9 @@ def test_annealing_grows_linearly_and_then_stays_at_one():
         1.0,
     ]
     assert kl_annealing(0.0, 0.0) == 1.0
+    for progress in (-0.1, 1.1, math.nan):
+        with pytest.raises(ValueError, match=f"progress must be from 0 to 1, got {progress}"):
+            kl_annealing(progress, 0.5)
     assert kl_annealing(0.5, 1.0) == 0.5
     for fraction in (-0.1, 1.1, math.nan):
         with pytest.raises(ValueError, match="fraction must be from 0 to 1"):
@@ -80,11 +93,13 @@ def test_laplace_likelihood_is_that_of_the_distribution():
 
 
 def test_a_laplace_scale_and_outputs_that_make_no_sense_are_refused():
-    for scale in (0.0, -1.0, math.nan):
+    for scale in (0.0, -1.0, math.nan, math.inf):
         with pytest.raises(ValueError, match="scale must be positive"):
             LaplaceLikelihood(scale)
     log_prob = inspect.unwrap(LaplaceLikelihood.log_prob)
-    with pytest.raises(ValueError, match=r"outputs must have a last axis of 1, got \(5, 2\)"):
+    with pytest.raises(
+        ValueError, match=r"outputs must have shape \(..., batch, 1\), got \(5, 2\)"
+    ):
         log_prob(LaplaceLikelihood(), torch.zeros(5, 2), torch.zeros(5))
 
 

@@ -1,5 +1,7 @@
 """Softmax and kernel attention: the common suite, and equality with independent computations."""
 
+import math
+
 import pytest
 
 from probseq.testing.attention import AttentionSuite
@@ -7,6 +9,7 @@ from probseq.transformers import KernelAttention, SoftmaxAttention
 
 
 class TestSoftmaxAttention(AttentionSuite):
+    half = True
     compile_imports = "from probseq.transformers import KernelAttention, SoftmaxAttention"
     compile_modules = (
         "SoftmaxAttention(4, 2)",
@@ -47,14 +50,21 @@ class TestAsymmetricExponentialAttention(TestSymmetricExponentialAttention):
     symmetric = False
 
 
+@pytest.mark.parametrize("dropout", [-0.1, 1.0, math.nan])
+@pytest.mark.parametrize("make", [SoftmaxAttention, KernelAttention])
+def test_dropout_out_of_range_is_refused_by_name(make, dropout):
+    with pytest.raises(ValueError, match=rf"dropout must be in \[0, 1\), got {dropout}"):
+        make(4, 2, dropout=dropout)
+
+
 @pytest.mark.parametrize("make", [SoftmaxAttention, KernelAttention])
 @pytest.mark.parametrize(
     ("dim", "num_heads", "message"),
     [
-        (0, 1, "dim must be at least 1, got 0"),
-        (-4, 2, "dim must be at least 1, got -4"),
-        (4, 0, "num_heads must be at least 1 and divide dim=4, got num_heads=0"),
-        (4, 3, "num_heads must be at least 1 and divide dim=4, got num_heads=3"),
+        (0, 1, "dim must be a whole number of at least 1, got 0"),
+        (-4, 2, "dim must be a whole number of at least 1, got -4"),
+        (4, 0, "num_heads must be a whole number of at least 1, got 0"),
+        (4, 3, "num_heads must divide dim=4, got num_heads=3"),
     ],
 )
 def test_widths_and_head_counts_out_of_range_are_refused_by_name(make, dim, num_heads, message):

@@ -187,16 +187,16 @@ def test_impossible_sizes_are_refused_by_name():
         TextTransformer(settings(), **sizes, attention=attention)
 
     for patch in (0, 4, 12):
-        with pytest.raises(ValueError, match=f"patch_size must .* got patch_size={patch}"):
+        with pytest.raises(ValueError, match=f"patch_size must .* got (patch_size=)?{patch}"):
             vision(patch_size=patch)
     for name in ("image_size", "channels"):
-        with pytest.raises(ValueError, match=f"{name} must be at least 1, got 0"):
+        with pytest.raises(ValueError, match=f"{name} must be a whole number of at least 1, got 0"):
             vision(**{name: 0})
-    with pytest.raises(ValueError, match="num_outputs must be at least 1, got 0"):
+    with pytest.raises(ValueError, match="num_outputs must be a whole number of at least 1, got 0"):
         vision(num_classes=0)
     with pytest.raises(ValueError, match="vocab_size must be at least 2"):
         text(vocab_size=1)
-    with pytest.raises(ValueError, match="max_length at least 1"):
+    with pytest.raises(ValueError, match="max_length must be a whole number of at least 1"):
         text(max_length=0)
 
 
@@ -212,3 +212,37 @@ def test_no_parameter_is_unused_in_training(pooling, norm):
             model.train()(inputs).logits.square().sum().backward()
             unused = [name for name, p in model.named_parameters() if p.grad is None]
             assert not unused
+
+
+def test_inputs_of_another_dtype_than_the_parameters_are_refused_by_name():
+    sizes = {"image_size": 4, "patch_size": 2, "channels": 1, "num_classes": 2}
+    vision = VisionTransformer(settings(), **sizes, attention=attention)
+    # Unwrapped, because the shape checks of the tests would refuse first.
+    forward = inspect.unwrap(VisionTransformer.forward)
+    for dtype in (torch.float64, torch.bfloat16):
+        with pytest.raises(ValueError, match=f"images must be torch.float32 .* got {dtype}"):
+            forward(vision, torch.zeros(2, 1, 4, 4, dtype=dtype))
+    with pytest.raises(
+        ValueError, match=r"images must be of a floating dtype, got torch\.complex64"
+    ):
+        forward(vision, torch.zeros(2, 1, 4, 4, dtype=torch.complex64))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_backbones_with_softmax_attention_work_in_half_precision(dtype):
+    config = TransformerConfig(depth=2, dim=8, num_heads=2, hidden_dim=8, pooling="sequence")
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = VisionTransformer(
+            config,
+            image_size=4,
+            patch_size=2,
+            channels=1,
+            num_classes=3,
+            attention=lambda index: SoftmaxAttention(8, 2),
+        ).eval()
+        images = torch.randn(2, 1, 4, 4)
+    expected = model(images).logits
+    found = model.to(dtype)(images.to(dtype)).logits
+    assert found.dtype == dtype
+    torch.testing.assert_close(found.float(), expected, rtol=0, atol=0.05)

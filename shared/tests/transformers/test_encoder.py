@@ -161,7 +161,7 @@ def test_active_dropout_gives_each_sample_its_own_masks():
 def test_samples_are_folded_sample_major():
     x = draw(2, 3)
     assert_close(repeat_samples(x, 4).unflatten(0, (4, -1)), x.expand(4, 2, 3))
-    with pytest.raises(ValueError, match="num_samples must be at least 1, got 0"):
+    with pytest.raises(ValueError, match="num_samples must be a whole number of at least 1, got 0"):
         repeat_samples(x, 0)
 
 
@@ -238,7 +238,7 @@ def test_settings_survive_a_dictionary_and_unknown_ones_are_refused():
     assert TransformerConfig.from_dict(config.to_dict()) == config
     with pytest.raises(ValueError, match=r"unknown settings \['width'\]; known are .*'dim'"):
         TransformerConfig.from_dict(config.to_dict() | {"width": 3})
-    with pytest.raises(ValueError, match="pooling must be one of"):
+    with pytest.raises(ValueError, match="kind must be one of"):
         inspect.unwrap(Pooling.__init__)(Pooling.__new__(Pooling), "max", 4)
 
 

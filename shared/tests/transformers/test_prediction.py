@@ -81,7 +81,7 @@ def test_a_model_without_noise_predicts_its_softmax():
 def test_bad_arguments_are_refused_by_name():
     # Unwrapped, because shape checks switched on by the test session would refuse first.
     predict = inspect.unwrap(predict_probabilities)
-    with pytest.raises(ValueError, match="num_samples must be at least 1, got 0"):
+    with pytest.raises(ValueError, match="num_samples must be a whole number of at least 1, got 0"):
         predict(make_model(), images(), num_samples=0)
     with pytest.raises(ValueError, match=r"average must be one of .* got 'votes'"):
         predict(make_model(), images(), average="votes")

@@ -169,5 +169,5 @@ def test_inputs_and_masks_that_make_no_sense_are_refused():
 def test_impossible_sizes_are_refused_by_name():
     for name in ("input_dim", "max_length", "num_outputs"):
         sizes = {"input_dim": 3, "max_length": 7, "num_outputs": 2} | {name: 0}
-        with pytest.raises(ValueError, match=f"{name} must be at least 1, got 0"):
+        with pytest.raises(ValueError, match=f"{name} must be a whole number of at least 1, got 0"):
             SequenceTransformer(settings(), **sizes, attention=lambda index: SoftmaxAttention(4, 2))

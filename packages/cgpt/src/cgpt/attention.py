@@ -8,7 +8,6 @@ from einops import rearrange
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from cgpt.checks import check_choice, check_exact, check_positive
 from cgpt.covariances import (
     CanonicalPrior,
     JointCovariance,
@@ -27,6 +26,7 @@ from cgpt.regulariser import (
     joint_log_density,
     marginals_log_density,
 )
+from probseq.checks import check_choice, check_positive, check_rates
 from probseq.gaussians import Gaussian
 from probseq.transformers.attention import check_heads, full_precision, split_heads
 from probseq.transformers.outputs import AttentionOutput
@@ -122,6 +122,7 @@ class CorrelatedGPAttention(nn.Module):
         check_choice("conditional", conditional, ConditionalName)
         check_choice("regulariser", regulariser, RegulariserName)
         check_choice("canonical_prior", canonical_prior, CanonicalPrior)
+        check_rates(dropout=dropout)
         check_positive(noise=noise, nugget=nugget, query_scale=query_scale, key_scale=key_scale)
         if lengthscale is None:
             # nn.Linear's weights have the variance 1 / (3 dim), layer-normalised tokens the square
@@ -190,7 +191,7 @@ class CorrelatedGPAttention(nn.Module):
             ValueError: ``x`` or ``mask`` has a wrong shape or type, or ``num_samples`` is below 1.
             CholeskyError: a covariance cannot be factorised.
         """
-        check_tokens(x, mask, self.dim)
+        check_tokens(x, mask, self.dim, self.to_q.weight)
         check_num_samples(num_samples)
         queries, keys, latent_inputs, values = self._project(x, mask)
         with torch.autocast(x.device.type, enabled=False):
@@ -230,7 +231,7 @@ class CorrelatedGPAttention(nn.Module):
             ValueError: ``x`` or ``mask`` has a wrong shape or type.
             CholeskyError: a covariance cannot be factorised.
         """
-        check_tokens(x, mask, self.dim)
+        check_tokens(x, mask, self.dim, self.to_q.weight)
         queries, keys, latent_inputs, values = self._project(x, mask)
         with torch.autocast(x.device.type, enabled=False):
             joint, _ = self._covariances(queries, keys, latent_inputs, mask)
@@ -296,3 +297,17 @@ class CorrelatedGPAttention(nn.Module):
             )
         density = joint_log_density if self.regulariser == "joint" else marginals_log_density
         return density(joint, mean, observations, mask, nugget=self.nugget, jitter=self.jitter)
+
+
+def check_exact(regulariser: str, canonical_prior: str) -> None:
+    """Refuse settings that mean nothing to ``conditional="exact"``.
+
+    Raises:
+        ValueError: ``regulariser`` or ``canonical_prior`` needs inducing values.
+    """
+    if regulariser == "jensen" or canonical_prior == "noisy":
+        raise ValueError(
+            "conditional='exact' has no inducing values: regulariser must be 'joint' or "
+            "'marginals' and canonical_prior 'noise-free', got "
+            f"{regulariser!r} and {canonical_prior!r}"
+        )

@@ -5,13 +5,15 @@ from typing import Literal
 
 from torch import nn
 
-from cgpt.attention import ConditionalName, CorrelatedGPAttention
-from cgpt.checks import check_choice, check_counts, check_exact, check_positive
+from cgpt.attention import ConditionalName, CorrelatedGPAttention, check_exact
 from cgpt.covariances import CanonicalPrior
 from cgpt.regulariser import RegulariserName
 from cgpt.sparse import SparseConditional
 from cgpt.sparse_attention import InducingName, SparseCorrelatedGPAttention
+from probseq.checks import check_choice, check_counts, check_positive
 from probseq.transformers import TextTransformer, TransformerConfig, VisionTransformer
+from probseq.transformers.attention import ATTENTION_JITTER
+from probseq.transformers.vision import count_tokens
 
 MethodName = Literal["full", "sparse"]
 
@@ -124,7 +126,7 @@ class CGPTConfig(TransformerConfig):
             max_tokens=max_tokens if self.inducing == "mixed" else None,
             sample_in_training=self.sample_in_training,
             dropout=self.dropout,
-            jitter=self.jitter,
+            jitter=ATTENTION_JITTER if self.jitter is None else self.jitter,
         )
 
 
@@ -158,7 +160,7 @@ def vision_transformer(
     Raises:
         ValueError: ``patch_size`` does not divide ``image_size``, or a setting is out of range.
     """
-    max_tokens = (image_size // max(patch_size, 1)) ** 2 + (config.pooling == "cls")
+    max_tokens = count_tokens(config, image_size=image_size, patch_size=patch_size)
     return VisionTransformer(
         config,
         image_size=image_size,

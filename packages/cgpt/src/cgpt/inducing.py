@@ -7,7 +7,7 @@ from einops import einsum
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from cgpt.checks import check_counts
+from probseq.checks import check_counts
 
 # Variance per dimension that a projection of normalised tokens has at nn.Linear's initialisation.
 # Inducing inputs start with the same, so as to lie among the tokens.

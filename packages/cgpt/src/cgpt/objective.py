@@ -1,10 +1,11 @@
 """The regularised objective (CGPT, Eqs. 28-29) and the schedule of its weight."""
 
-import math
 from typing import NamedTuple
 
 from jaxtyping import Float
 from torch import Tensor
+
+from probseq.checks import check_not_negative
 
 
 class PenalisedLoss(NamedTuple):
@@ -40,12 +41,17 @@ def penalised_loss(
         Loss and parts.
 
     Raises:
-        ValueError: ``alpha`` is negative or infinite, or ``penalty`` is not one number.
+        ValueError: ``log_likelihood`` is empty, ``alpha`` is negative or not finite, or
+            ``penalty`` is not one number.
     """
+    if log_likelihood.numel() == 0:
+        raise ValueError(
+            "log_likelihood must hold at least one sequence, got shape "
+            f"{tuple(log_likelihood.shape)}"
+        )
     if penalty.ndim:
         raise ValueError(f"penalty must be one number, got shape {tuple(penalty.shape)}: sum it")
-    if not 0.0 <= alpha < math.inf:
-        raise ValueError(f"alpha must not be negative or infinite, got {alpha}")
+    check_not_negative(alpha=alpha)
     nll = -log_likelihood.mean()
     return PenalisedLoss(nll + alpha * penalty, nll, penalty)
 
@@ -61,12 +67,9 @@ def alpha_schedule(progress: float, *, start: float = 0.0, end: float = 1.0) -> 
         end: weight at the last step.
 
     Raises:
-        ValueError: ``progress`` is outside 0 to 1, or a weight is negative or infinite.
+        ValueError: ``progress`` is outside 0 to 1, or a weight is negative or not finite.
     """
     if not 0.0 <= progress <= 1.0:
         raise ValueError(f"progress must be from 0 to 1, got {progress}")
-    if not (0.0 <= start < math.inf and 0.0 <= end < math.inf):
-        raise ValueError(
-            f"start and end must not be negative or infinite, got start={start}, end={end}"
-        )
+    check_not_negative(start=start, end=end)
     return start + (end - start) * progress

@@ -6,9 +6,10 @@ from torch import Tensor
 
 from cgpt.covariances import JointCovariance, masked_cholesky
 
-# Round-off of a predictive covariance, a difference, relative to the prior's mean variance: where
-# the keys determine the queries, nothing else would be left to factorise.
-_FLOOR = {torch.float32: 1e-5, torch.float64: 1e-12}
+# Round-off of a predictive covariance in float32, a difference, relative to the prior's variance:
+# where the keys determine the queries, nothing else would be left to factorise. It is the same in
+# float64, whose draws would follow another law otherwise.
+_FLOOR = 1e-5
 
 
 def predictive_mean(
@@ -75,7 +76,7 @@ def draw_samples(
     Raises:
         CholeskyError: V cannot be factorised.
     """
-    floor = _FLOOR[mean.dtype] * prior_variance[:, None, None]
+    floor = _FLOOR * prior_variance[:, None, None]
     eye = torch.eye(mean.shape[-2], dtype=mean.dtype, device=mean.device)
     root = masked_cholesky(covariance + floor * eye, mask, jitter=jitter)
     noise = torch.randn(

@@ -39,6 +39,7 @@ from torch import Tensor
 from cgpt.sparse_kernels import whitened_features
 from probseq.kernels.distances import scaled_squared_distance
 from probseq.linalg import safe_cholesky, triangular_inverse
+from probseq.transformers.attention import ATTENTION_JITTER
 
 SparseConditional = Literal["sor", "fitc"]
 
@@ -89,7 +90,7 @@ def sparse_features(
     key_scale: Float[Tensor, " heads"],
     mask: Bool[Tensor, "batch tokens"] | None = None,
     *,
-    jitter: float | None = None,
+    jitter: float = ATTENTION_JITTER,
 ) -> SparseFeatures:
     r"""Whiten the covariances :math:`K_{qm}, K_{om}, K_{o\ell}, K_{k\ell}`.
 
@@ -102,7 +103,7 @@ def sparse_features(
         query_scale: σ_q.
         key_scale: σ_k.
         mask: true at real tokens.
-        jitter: relative jitter of the Cholesky factors; ``None`` for the dtype's default.
+        jitter: relative jitter of the Cholesky factors.
 
     Raises:
         CholeskyError: the covariance of the inducing inputs cannot be factorised.
@@ -246,7 +247,7 @@ def _block_diagonal(first: Tensor, second: Tensor) -> Tensor:
     return torch.cat([F.pad(first, (0, n)), F.pad(second, (m, 0))], -2)
 
 
-def _whitener(inputs: Tensor, jitter: float | None) -> Tensor:
+def _whitener(inputs: Tensor, jitter: float) -> Tensor:
     r"""Return :math:`L^{-\top}`, ``(H, B or 1, m, m)``."""
     unit = torch.ones_like(inputs[..., :1, :])
     # Summed differences: the expansion of the square would cost the digits that tell two nearby

@@ -8,7 +8,6 @@ from einops import rearrange
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from cgpt.checks import check_choice, check_counts, check_positive
 from cgpt.covariances import CanonicalPrior
 from cgpt.inducing import INITIAL_VARIANCE, FreeInducingInputs, MixedInducingInputs
 from cgpt.sparse import (
@@ -26,8 +25,9 @@ from cgpt.sparse_regulariser import (
     SparseRegulariser,
     log_density,
 )
+from probseq.checks import check_choice, check_counts, check_positive, check_rates
 from probseq.gaussians import DiagonalGaussian
-from probseq.transformers.attention import check_heads
+from probseq.transformers.attention import ATTENTION_JITTER, check_heads
 from probseq.transformers.outputs import AttentionOutput
 from probseq.transformers.protocol import TokenMap, check_num_samples, check_tokens
 from probseq.transformers.sampling import repeat_samples
@@ -70,8 +70,7 @@ class SparseCorrelatedGPAttention(nn.Module):
         max_tokens: longest sequence; needed by ``inducing="mixed"`` and by nothing else.
         sample_in_training: draw samples in training too.
         dropout: rate on the output.
-        jitter: relative jitter of the inducing inputs' Cholesky factors; ``None`` for the dtype's
-            default.
+        jitter: relative jitter of the inducing inputs' Cholesky factors, the same in all dtypes.
 
     Raises:
         ValueError: an argument is out of range, or ``max_tokens`` is missing or without a use.
@@ -103,7 +102,7 @@ class SparseCorrelatedGPAttention(nn.Module):
         max_tokens: int | None = None,
         sample_in_training: bool = False,
         dropout: float = 0.0,
-        jitter: float | None = None,
+        jitter: float = ATTENTION_JITTER,
     ) -> None:
         super().__init__()
         check_heads(dim, num_heads)
@@ -113,9 +112,8 @@ class SparseCorrelatedGPAttention(nn.Module):
         check_choice("inducing", inducing, InducingName)
         num_key_inducing = num_inducing if num_key_inducing is None else num_key_inducing
         check_counts(num_inducing=num_inducing, num_key_inducing=num_key_inducing)
-        check_positive(noise=noise)
-        if jitter is not None:
-            check_positive(jitter=jitter)
+        check_rates(dropout=dropout)
+        check_positive(noise=noise, jitter=jitter)
         if (inducing == "mixed") != (max_tokens is not None):
             raise ValueError(
                 "max_tokens, the longest sequence, must be given with inducing='mixed' and only "
@@ -192,7 +190,7 @@ class SparseCorrelatedGPAttention(nn.Module):
             ValueError: ``x`` or ``mask`` has a wrong shape or type, or ``x`` is too long.
             CholeskyError: a covariance cannot be factorised.
         """
-        check_tokens(x, mask, self.dim)
+        check_tokens(x, mask, self.dim, self.to_qokv.weight)
         check_num_samples(num_samples)
         inputs = self._project(x, mask)
         with torch.autocast(x.device.type, enabled=False):
@@ -221,7 +219,7 @@ class SparseCorrelatedGPAttention(nn.Module):
         Returns:
             A Gaussian of shape ``(heads, batch, tokens, dim / heads)``.
         """
-        check_tokens(x, mask, self.dim)
+        check_tokens(x, mask, self.dim, self.to_qokv.weight)
         inputs = self._project(x, mask)
         with torch.autocast(x.device.type, enabled=False):
             _, features, posterior, noise = self._predict(inputs, mask)

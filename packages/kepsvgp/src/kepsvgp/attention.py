@@ -1,7 +1,7 @@
 """Kernel-eigen-pair sparse variational GP attention (section 4)."""
 
 import math
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple
 
 import torch
 from einops import rearrange
@@ -25,6 +25,7 @@ from kepsvgp.merging import (
     MergeName,
     merged_processes,
 )
+from probseq.checks import check_choice, check_counts, check_not_negative, check_rates
 from probseq.transformers.attention import check_heads, full_precision
 from probseq.transformers.outputs import AttentionOutput
 from probseq.transformers.protocol import TokenMap, check_num_samples, check_tokens
@@ -126,8 +127,8 @@ class KernelEigenPairAttention(nn.Module):
         check_choice("branches", branches, BranchesName)
         check_choice("initial_posterior", initial_posterior, InitialPosterior)
         check_rank(rank, max_tokens, projection_tokens)
-        if not 0.0 <= eta < math.inf:
-            raise ValueError(f"eta must be finite and not negative, got {eta}")
+        check_not_negative(eta=eta)
+        check_rates(dropout=dropout)
         self.dim, self.num_heads, self.rank = dim, num_heads, rank
         self.max_tokens = max_tokens
         self.branches: BranchesName = branches
@@ -244,7 +245,7 @@ class KernelEigenPairAttention(nn.Module):
         return 1 if self.shared_u else 2
 
     def _project(self, x: Tensor, mask: Tensor | None) -> tuple[ProjectionTokens, Tensor]:
-        check_tokens(x, mask, self.dim)
+        check_tokens(x, mask, self.dim, self.to_qk.weight)
         if self.max_tokens is not None and x.shape[1] > self.max_tokens:
             raise ValueError(
                 f"x must have at most max_tokens={self.max_tokens} tokens, got {x.shape[1]}"
@@ -298,20 +299,12 @@ def check_rank(rank: int, max_tokens: int | None, projection_tokens: int | None)
     """Refuse ranks that leave no room for orthonormal columns.
 
     Raises:
-        ValueError: ``rank`` is below 1, or above the number of tokens in f(X).
+        ValueError: an argument is no whole number of at least 1, or ``rank`` is above the number of
+            tokens in f(X).
     """
-    if rank < 1:
-        raise ValueError(f"rank must be at least 1, got {rank}")
+    check_counts(rank=rank)
     for name, value in (("max_tokens", max_tokens), ("projection_tokens", projection_tokens)):
-        if value is not None and value < rank:
-            raise ValueError(f"rank must be at most {name}={value}, got {rank}")
-
-
-def check_choice(name: str, value: str, choices: object) -> None:
-    """Refuse a value that is none of a ``Literal``'s.
-
-    Raises:
-        ValueError: ``value`` is unknown; the message lists the known ones.
-    """
-    if value not in get_args(choices):
-        raise ValueError(f"{name} must be one of {get_args(choices)}, got {value!r}")
+        if value is not None:
+            check_counts(**{name: value})
+            if value < rank:
+                raise ValueError(f"rank must be at most {name}={value}, got {rank}")

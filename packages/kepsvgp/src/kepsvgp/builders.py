@@ -6,14 +6,16 @@ from typing import Any, Literal, TypeVar
 
 from torch import nn
 
-from kepsvgp.attention import InitialPosterior, KernelEigenPairAttention, check_choice
+from kepsvgp.attention import InitialPosterior, KernelEigenPairAttention
 from kepsvgp.merging import BranchesName, MergeName
+from probseq.checks import check_choice
 from probseq.transformers import (
     SoftmaxAttention,
     TextTransformer,
     TransformerConfig,
     VisionTransformer,
 )
+from probseq.transformers.vision import count_tokens
 
 LayersName = Literal["last", "all"]
 
@@ -143,7 +145,7 @@ def vision_transformer(
         ValueError: ``patch_size`` does not divide ``image_size``, or the rank is above the number
             of tokens.
     """
-    max_tokens = (image_size // max(patch_size, 1)) ** 2 + (config.pooling == "cls")
+    max_tokens = count_tokens(config, image_size=image_size, patch_size=patch_size)
     return VisionTransformer(
         config,
         image_size=image_size,

@@ -2,10 +2,11 @@ r"""The training objective :math:`-L_{ELBO} + \eta L_{KSVD}` (Eqs. 11, 20)."""
 
 from typing import NamedTuple
 
-import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
+
+from probseq.checks import check_labels, check_not_negative
 
 
 class NegativeELBO(NamedTuple):
@@ -41,17 +42,15 @@ def negative_elbo(
         Loss and parts.
 
     Raises:
-        ValueError: ``labels`` is not one whole number a sequence, ``penalty`` not one number, or
-            ``penalty_scale`` negative.
+        ValueError: ``logits`` is empty, ``labels`` does not belong to it (see
+            :func:`~probseq.checks.check_labels`), ``penalty`` is not one number, or
+            ``penalty_scale`` is negative or not finite.
     """
-    if labels.shape != logits.shape[-2:-1] or labels.dtype != torch.int64:
-        raise ValueError(
-            f"labels must be int64 of shape (batch,)={tuple(logits.shape[-2:-1])}, "
-            f"got {labels.dtype} of shape {tuple(labels.shape)}"
-        )
+    check_labels(labels, logits)
+    if logits.numel() == 0:
+        raise ValueError(f"logits must hold at least one sequence, got {tuple(logits.shape)}")
     if penalty.ndim:
         raise ValueError(f"penalty must be one number, got shape {tuple(penalty.shape)}: sum it")
-    if penalty_scale < 0.0:
-        raise ValueError(f"penalty_scale must not be negative, got {penalty_scale}")
+    check_not_negative(penalty_scale=penalty_scale)
     nll = F.cross_entropy(logits.flatten(0, -2), labels.expand(logits.shape[:-1]).flatten())
     return NegativeELBO(nll + penalty_scale * penalty, nll, penalty)

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from kepsvgp.attention import KernelEigenPairAttention
 from probseq.transformers import Encoder, SoftmaxAttention
+from probseq.transformers.protocol import check_tokens
 
 
 class LayerSpectrum(NamedTuple):
@@ -99,7 +100,7 @@ def attention_matrix(
         mask: true at real tokens.
 
     Raises:
-        ValueError: ``module`` is of another kind.
+        ValueError: ``module`` is of another kind, or ``x`` or ``mask`` has a wrong shape or type.
     """
     if isinstance(module, KernelEigenPairAttention):
         return module.kernel(x, mask)
@@ -107,6 +108,7 @@ def attention_matrix(
         raise ValueError(
             f"module must be softmax or kernel-eigen-pair attention, got {type(module).__name__}"
         )
+    check_tokens(x, mask, module.dim, module.to_qkv.weight, half=True)
     queries, keys, _ = rearrange(
         module.to_qkv(x), "b t (three h d) -> three b h t d", three=3, h=module.num_heads
     )

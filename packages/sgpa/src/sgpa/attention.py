@@ -1,14 +1,20 @@
 """Sparse Gaussian process attention, decoupled (thesis section 3.3)."""
 
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from einops import einsum, rearrange
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from probseq.checks import check_choice, check_counts, check_positive, check_rates
 from probseq.gaussians import DiagonalGaussian
-from probseq.transformers.attention import attention_kernel, check_heads, full_precision
+from probseq.transformers.attention import (
+    ATTENTION_JITTER,
+    attention_kernel,
+    check_heads,
+    full_precision,
+)
 from probseq.transformers.functional import KernelName
 from probseq.transformers.outputs import AttentionOutput
 from probseq.transformers.protocol import TokenMap, check_num_samples, check_tokens
@@ -61,7 +67,7 @@ class SparseGPAttention(nn.Module):
         initial_variance: the prior variance σ_f² to start from; ``None`` for the authors': 1 for
             RBF, e^-4 for exponential. It is the power of the noise that training starts under.
         dropout: rate on the output.
-        jitter: relative jitter of Cholesky factors; ``None`` for the dtype's default.
+        jitter: relative jitter of Cholesky factors, the same in all dtypes.
 
     Raises:
         ValueError: an argument is out of range, or ``num_data`` is missing.
@@ -91,7 +97,7 @@ class SparseGPAttention(nn.Module):
         initial_posterior: InitialPosterior = "random",
         initial_variance: float | None = None,
         dropout: float = 0.0,
-        jitter: float | None = None,
+        jitter: float = ATTENTION_JITTER,
     ) -> None:
         super().__init__()
         check_heads(dim, num_heads)
@@ -99,10 +105,12 @@ class SparseGPAttention(nn.Module):
         check_choice("covariance", covariance, CovarianceName)
         check_choice("kl_weighting", kl_weighting, KLWeighting)
         check_choice("initial_posterior", initial_posterior, InitialPosterior)
-        if num_inducing < 1:
-            raise ValueError(f"num_inducing must be at least 1, got {num_inducing}")
-        given = num_data is not None
-        if (kl_weighting == "dataset") != given or (given and num_data < 1):
+        check_counts(num_inducing=num_inducing)
+        check_rates(dropout=dropout)
+        check_positive(jitter=jitter)
+        if num_data is not None:
+            check_counts(num_data=num_data)
+        if (kl_weighting == "dataset") != (num_data is not None):
             raise ValueError(
                 "num_data, the number of training sequences, must be given with "
                 f"kl_weighting='dataset' and only then, got kl_weighting={kl_weighting!r}, "
@@ -154,10 +162,11 @@ class SparseGPAttention(nn.Module):
             divergence in nats a sequence.
 
         Raises:
-            ValueError: ``x`` or ``mask`` has a wrong shape or type.
+            ValueError: ``x`` or ``mask`` has a wrong shape or type, or the parameters are in half
+                precision.
             CholeskyError: a covariance cannot be factorised.
         """
-        check_tokens(x, mask, self.dim)
+        check_tokens(x, mask, self.dim, self.to_qk.weight)
         check_num_samples(num_samples)
         queries, values = self._project(x)
         with torch.autocast(x.device.type, enabled=False):
@@ -185,7 +194,7 @@ class SparseGPAttention(nn.Module):
         Returns:
             A Gaussian of shape ``(heads, batch, tokens, dim / heads)``.
         """
-        check_tokens(x, mask, self.dim)
+        check_tokens(x, mask, self.dim, self.to_qk.weight)
         queries, values = self._project(x)
         with torch.autocast(x.device.type, enabled=False):
             terms = self._global_terms(token_map)
@@ -268,13 +277,3 @@ class SparseGPAttention(nn.Module):
 def draw(shape: tuple[int, ...], *, like: Tensor, generator: torch.Generator | None) -> Tensor:
     """Draw standard normal noise on the device and in the dtype of ``like``."""
     return torch.randn(shape, generator=generator, device=like.device, dtype=like.dtype)
-
-
-def check_choice(name: str, value: str, choices: object) -> None:
-    """Refuse a value that is none of a ``Literal``'s.
-
-    Raises:
-        ValueError: ``value`` is unknown; the message lists the known ones.
-    """
-    if value not in get_args(choices):
-        raise ValueError(f"{name} must be one of {get_args(choices)}, got {value!r}")

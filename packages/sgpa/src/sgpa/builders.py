@@ -6,7 +6,9 @@ from typing import Literal
 from torch import nn
 
 from probseq.transformers import TextTransformer, TransformerConfig, VisionTransformer
+from probseq.transformers.attention import ATTENTION_JITTER
 from probseq.transformers.functional import KernelName
+from probseq.transformers.vision import count_tokens
 from sgpa.attention import (
     CovarianceName,
     InitialPosterior,
@@ -30,7 +32,7 @@ class SGPAConfig(TransformerConfig):
         num_data: number of training sequences, for ``kl_weighting="dataset"``.
         initial_posterior: ``"random"`` or ``"prior"``.
         initial_variance: prior variance to start from; ``None`` for the authors'.
-        jitter: relative jitter of Cholesky factors; ``None`` for the dtype's default.
+        jitter: relative jitter of Cholesky factors.
 
     See :class:`~sgpa.attention.SparseGPAttention` for what these mean.
     """
@@ -43,7 +45,7 @@ class SGPAConfig(TransformerConfig):
     num_data: int | None = None
     initial_posterior: InitialPosterior = "random"
     initial_variance: float | None = None
-    jitter: float | None = None
+    jitter: float = ATTENTION_JITTER
 
     def attention(self, max_tokens: int) -> nn.Module:
         """Build the attention module of one block.
@@ -129,9 +131,9 @@ def vision_transformer(
         num_classes: number of classes.
 
     Raises:
-        ValueError: ``patch_size`` does not divide ``image_size``.
+        ValueError: ``patch_size`` does not divide ``image_size``, or a setting is out of range.
     """
-    max_tokens = (image_size // patch_size) ** 2 + (config.pooling == "cls")
+    max_tokens = count_tokens(config, image_size=image_size, patch_size=patch_size)
     return VisionTransformer(
         config,
         image_size=image_size,

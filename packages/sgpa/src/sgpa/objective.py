@@ -8,6 +8,8 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from probseq.checks import check_labels, check_not_negative, check_positive
+
 
 class NegativeELBO(NamedTuple):
     """The loss and its parts, in nats a sequence.
@@ -40,12 +42,17 @@ def negative_elbo(
         Loss and parts.
 
     Raises:
-        ValueError: ``kl_scale`` is negative or ``penalty`` is not one number.
+        ValueError: ``log_likelihood`` is empty, ``penalty`` is not one number, or ``kl_scale`` is
+            negative or not finite.
     """
+    if log_likelihood.numel() == 0:
+        raise ValueError(
+            "log_likelihood must hold at least one sequence, got shape "
+            f"{tuple(log_likelihood.shape)}"
+        )
     if penalty.ndim:
         raise ValueError(f"penalty must be one number, got shape {tuple(penalty.shape)}: sum it")
-    if kl_scale < 0.0:
-        raise ValueError(f"kl_scale must not be negative, got {kl_scale}")
+    check_not_negative(kl_scale=kl_scale)
     nll = -log_likelihood.mean()
     return NegativeELBO(nll + kl_scale * penalty, nll, penalty)
 
@@ -60,13 +67,9 @@ def categorical_log_likelihood(
         labels: class of each sequence.
 
     Raises:
-        ValueError: ``labels`` is not one whole number a sequence.
+        ValueError: see :func:`~probseq.checks.check_labels`.
     """
-    if labels.shape != logits.shape[-2:-1] or labels.dtype != torch.int64:
-        raise ValueError(
-            f"labels must be int64 of shape (batch,)={tuple(logits.shape[-2:-1])}, "
-            f"got {labels.dtype} of shape {tuple(labels.shape)}"
-        )
+    check_labels(labels, logits)
     log_probs = F.log_softmax(logits, -1)
     index = labels.expand(logits.shape[:-1]).unsqueeze(-1)
     return log_probs.gather(-1, index).squeeze(-1)
@@ -84,8 +87,10 @@ def kl_annealing(progress: float, fraction: float) -> float:
         fraction: share over which the weight grows; 0 switches annealing off.
 
     Raises:
-        ValueError: ``fraction`` is outside 0 to 1.
+        ValueError: ``progress`` or ``fraction`` is outside 0 to 1.
     """
+    if not 0.0 <= progress <= 1.0:
+        raise ValueError(f"progress must be from 0 to 1, got {progress}")
     if not 0.0 <= fraction <= 1.0:
         raise ValueError(f"fraction must be from 0 to 1, got {fraction}")
     return 1.0 if progress >= fraction else progress / fraction
@@ -98,13 +103,12 @@ class LaplaceLikelihood(nn.Module):
         scale: initial b, in the targets' units.
 
     Raises:
-        ValueError: ``scale`` is not positive.
+        ValueError: ``scale`` is not positive and finite.
     """
 
     def __init__(self, scale: float = 1.0) -> None:
         super().__init__()
-        if not scale > 0.0:
-            raise ValueError(f"scale must be positive, got {scale}")
+        check_positive(scale=scale)
         self.raw_scale = nn.Parameter(torch.tensor(math.log(scale)))
 
     @property
@@ -124,9 +128,9 @@ class LaplaceLikelihood(nn.Module):
         Raises:
             ValueError: ``outputs`` or ``targets`` is not one number a sequence.
         """
-        if outputs.shape[-1] != 1:
+        if outputs.ndim < 2 or outputs.shape[-1] != 1:
             raise ValueError(
-                f"outputs must have a last axis of 1, got {tuple(outputs.shape)}: build the "
+                f"outputs must have shape (..., batch, 1), got {tuple(outputs.shape)}: build the "
                 "transformer with num_classes=1"
             )
         # (batch, 1) would broadcast to every pair of a target and an output.

@@ -23,8 +23,10 @@ from einops import rearrange
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from probseq.gaussians import gauss_kl
 from probseq.kernels.distances import scaled_squared_distance
 from probseq.linalg import safe_cholesky, triangular_inverse
+from probseq.transformers.attention import ATTENTION_JITTER
 from probseq.transformers.functional import KernelName, kernel_attention, rbf_matrix
 from sgpa.quadratic import flush, quadratic_forms
 
@@ -96,7 +98,7 @@ def global_terms(
     mean: Float[Tensor, "heads inducing channels"] | None,
     raw_factor: Float[Tensor, "heads channels inducing inducing"],
     *,
-    jitter: float | None = None,
+    jitter: float = ATTENTION_JITTER,
 ) -> GlobalTerms:
     r"""Factorise the inducing inputs' covariance, once a head for the whole batch.
 
@@ -104,14 +106,17 @@ def global_terms(
 
     .. math::
         \tfrac12\Big[\sum_d v_{g,d}^\top K_{gg} v_{g,d} + \sum_d \|R_d\|_F^2
-        - 2 \sum_d \sum_m \log R_{d,mm} - M s\Big].
+        - 2 \sum_d \sum_m \log R_{d,mm} - M s\Big]
+        = \sum_d \mathrm{KL}[N(L^\top v_{g,d}, R_d R_d^\top) \,\|\, N(0, I)],
+
+    which :func:`~probseq.gaussians.gauss_kl` adds up from terms that are not negative.
 
     Args:
         inducing: projected global inducing inputs k_g.
         kernel: hyperparameters.
         mean: v_g, or ``None`` for the plain decoupled variant (B.14), which has no such term.
         raw_factor: see :func:`factor_from_raw`.
-        jitter: relative jitter of the Cholesky factor; ``None`` for the dtype's default.
+        jitter: relative jitter of the Cholesky factor.
 
     Raises:
         CholeskyError: the covariance of the inducing inputs cannot be factorised.
@@ -119,16 +124,19 @@ def global_terms(
     scaled = inducing / kernel.lengthscale
     centre = scaled.detach().mean(-2, keepdim=True)
     features = scaled - centre
+    # L = D chol(C + jI).
     cholesky = safe_cholesky(correlation_matrix(features), jitter=jitter)
+    whitener = flush(triangular_inverse(cholesky))
+    # R_d.
     factors = factor_from_raw(raw_factor)
-    log_diagonal = raw_factor.diagonal(dim1=-2, dim2=-1)
-    twice_kl = factors.square().sum() - 2.0 * log_diagonal.sum() - log_diagonal.numel()
+    # Lᵀ v_g = chol(C + jI)ᵀ D v_g.
     whitened_mean = None
     if mean is not None:
         whitened_mean = cholesky.mT @ (prior_scale(scaled, kernel) * mean)
-        twice_kl = twice_kl + whitened_mean.square().sum()
-    whitener = flush(triangular_inverse(cholesky))
-    return GlobalTerms(centre, features, whitener, whitened_mean, factors, 0.5 * twice_kl)
+    # Σ_d KL[N(Lᵀ v_g,d, R_d R_dᵀ) ‖ N(0, I)].
+    means = torch.zeros_like(factors[..., 0]) if whitened_mean is None else whitened_mean.mT
+    kl = gauss_kl(means, factors).sum()
+    return GlobalTerms(centre, features, whitener, whitened_mean, factors, kl)
 
 
 def attention_posterior(
@@ -147,9 +155,10 @@ def attention_posterior(
     part, per head and sequence:
 
     .. math::
-        \tfrac12 \sum_d \big[v_{a,d}^\top K_{qq} v_{a,d} - \|W^\top v_{a,d}\|^2\big],
+        \tfrac12 \sum_d \big[v_{a,d}^\top K_{qq} v_{a,d} - \|W^\top v_{a,d}\|^2\big]
+        = \tfrac12 \sum_d v_{a,d}^\top B v_{a,d}, \quad B = K_{qq} - W W^\top,
 
-    without the second term in the plain variant.
+    without the second term in the plain variant, whose B is :math:`K_{qq}`.
 
     Args:
         queries: q = k_a, not yet divided by the lengthscale.
@@ -158,24 +167,43 @@ def attention_posterior(
         terms: see :func:`global_terms`.
         mask: true at real tokens; padding enters neither the mean of other tokens nor the KL.
     """
+    # a = q/ℓ and d(q); K_qq = D C D with C = exp(-½|a - a'|²), D = diag d(q). From here on all is
+    # over d(q): K_qq v_a is C v with v = D v_a, and W is C_qg chol(C_gg + jI)⁻ᵀ.
     scaled = queries / kernel.lengthscale[:, None]
     scale = prior_scale(scaled, kernel)
+    # v = D v_a, zero at padding.
     values = scale * values
     if mask is not None:
         values = values.masked_fill(~mask[None, :, :, None], 0.0)
-    # The unit-variance part of both kernels is RBF: K v = d ∘ C (d ∘ v).
+    # C v.
     mean = kernel_attention(
         scaled, scaled, values, kernel="rbf", key_mask=None if mask is None else mask[None]
     )
-    twice_kl = (values * mean).sum()
+    # W.
     rows = rearrange(scaled, "h b t d -> h (b t) d") - terms.centre
     whitened = rbf_matrix(rows, terms.features) @ terms.whitener.mT
     whitened = rearrange(whitened, "h (b t) m -> h b t m", b=values.shape[1])
-    if terms.mean is not None:
-        projected = whitened.mT @ values
-        twice_kl = twice_kl - projected.square().sum()
-        mean = mean + whitened @ (terms.mean[:, None] - projected)
-    return AttentionPosterior(mean, whitened, scale, 0.5 * twice_kl / values.shape[1])
+    # B v = C v - W Wᵀ v, or C v in the plain variant.
+    residual = mean if terms.mean is None else mean - whitened @ (whitened.mT @ values)
+    # ½ Σ_d v_dᵀ B v_d, averaged over the batch.
+    kl = 0.5 * _quadratic_form(values, residual, mask).sum() / values.shape[1]
+    # m = B v + W Lᵀ v_g.
+    mean = residual if terms.mean is None else residual + whitened @ terms.mean[:, None]
+    return AttentionPosterior(mean, whitened, scale, kl)
+
+
+def _quadratic_form(values: Tensor, residual: Tensor, mask: Tensor | None) -> Tensor:
+    """Return vᵀBv from v and Bv, ``(H, B, s)``, for a covariance B with variances of at most one.
+
+    Where the inducing inputs know nearly all that the tokens say, Bv is little more than round-off,
+    and its product with v may come out negative. But B has no eigenvalue below zero or above its
+    trace, which is at most T, so that vᵀBv ≥ |Bv|²/T, a sum of squares: the larger of the two is
+    nearer to the truth, and never negative. But for round-off it is the product.
+    """
+    if mask is not None:
+        residual = residual.masked_fill(~mask[None, :, :, None], 0.0)
+    bound = residual.square().sum(-2) / residual.shape[-2]
+    return torch.maximum((values * residual).sum(-2), bound)
 
 
 def relative_variance(
@@ -198,7 +226,7 @@ def residual_cholesky(
     posterior: AttentionPosterior,
     mask: Bool[Tensor, "batch tokens"] | None = None,
     *,
-    jitter: float | None = None,
+    jitter: float = ATTENTION_JITTER,
 ) -> Float[Tensor, "heads batch tokens tokens"]:
     r"""Cholesky factor of :math:`K_{qq} - W W^\top`, over the prior standard deviation.
 
@@ -211,7 +239,7 @@ def residual_cholesky(
         kernel: hyperparameters.
         posterior: see :func:`attention_posterior`.
         mask: true at real tokens; padding is independent of all else.
-        jitter: jitter relative to the prior variance; ``None`` for the dtype's default.
+        jitter: jitter relative to the prior variance.
 
     Raises:
         CholeskyError: the covariance cannot be factorised.
@@ -227,8 +255,7 @@ def residual_cholesky(
         both = (mask[:, :, None] & mask[:, None, :])[None]
         residual = torch.where(both, residual, variance[..., None, None] * eye)
     # The difference may be as small as round-off; the jitter's measure is the prior, not itself.
-    floor = torch.finfo(residual.dtype).eps * 10.0 if jitter is None else jitter
-    return safe_cholesky(residual + floor * eye)
+    return safe_cholesky(residual + jitter * eye, jitter=jitter)
 
 
 def correlation_matrix(scaled: Float[Tensor, "*b n dim"]) -> Float[Tensor, "*b n n"]:

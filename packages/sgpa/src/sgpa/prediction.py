@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from probseq.checks import check_counts
 from probseq.transformers import TransformerOutput
 from sgpa.objective import LaplaceLikelihood
 
@@ -41,7 +42,11 @@ def predict_regression(
         inputs: images, or tokens and mask.
         num_samples: number of samples S, run as one batch of S times the size.
         generator: source of the draws.
+
+    Raises:
+        ValueError: ``num_samples`` is no whole number of at least 1.
     """
+    check_counts(num_samples=num_samples)
     outputs = model(*inputs, num_samples=num_samples, generator=generator).logits[..., 0]
     noise = 2.0 * likelihood.scale.square()
     return RegressionPrediction(outputs.mean(0), outputs.var(0, correction=0) + noise)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from probseq.linalg import safe_cholesky
 from probseq.transformers.outputs import AttentionOutput
+from probseq.transformers.protocol import check_tokens
 from sgpa.attention import SparseGPAttention
 from sgpa.posterior import factor_from_raw
 
@@ -43,7 +44,11 @@ def literal_attention(
 
     Returns:
         What the module returns for the same noise, to round-off.
+
+    Raises:
+        ValueError: ``x`` or ``mask`` has a wrong shape or type.
     """
+    check_tokens(x, mask, module.dim, module.to_qk.weight)
     heads = module.num_heads
     queries, values = (
         rearrange(linear(x), "b t (h c) -> b h t c", h=heads)

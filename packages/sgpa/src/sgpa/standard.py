@@ -5,13 +5,20 @@ from einops import rearrange
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from probseq.checks import check_choice, check_counts, check_positive, check_rates
+from probseq.gaussians import gauss_kl
 from probseq.linalg import safe_cholesky
-from probseq.transformers.attention import attention_kernel, check_heads, full_precision
+from probseq.transformers.attention import (
+    ATTENTION_JITTER,
+    attention_kernel,
+    check_heads,
+    full_precision,
+)
 from probseq.transformers.functional import KernelName, kernel_attention
 from probseq.transformers.outputs import AttentionOutput
 from probseq.transformers.protocol import TokenMap, check_num_samples, check_tokens
-from sgpa.attention import CovarianceName, check_choice, draw
-from sgpa.posterior import HeadKernel, correlation_matrix, prior_scale
+from sgpa.attention import CovarianceName, draw
+from sgpa.posterior import HeadKernel, correlation_matrix, factor_from_raw, prior_scale
 
 
 class StandardSparseGPAttention(nn.Module):
@@ -35,7 +42,7 @@ class StandardSparseGPAttention(nn.Module):
         covariance: ``"diag"`` samples tokens independently, ``"full"`` jointly.
         initial_variance: prior variance to start from; ``None``: 1 for RBF, e^-4 for exponential.
         dropout: rate on the output.
-        jitter: relative jitter of Cholesky factors; ``None`` for the dtype's default.
+        jitter: relative jitter of Cholesky factors, the same in all dtypes.
 
     Raises:
         ValueError: an argument is out of range.
@@ -53,13 +60,14 @@ class StandardSparseGPAttention(nn.Module):
         covariance: CovarianceName = "diag",
         initial_variance: float | None = None,
         dropout: float = 0.0,
-        jitter: float | None = None,
+        jitter: float = ATTENTION_JITTER,
     ) -> None:
         super().__init__()
         check_heads(dim, num_heads)
         check_choice("covariance", covariance, CovarianceName)
-        if max_tokens < 1:
-            raise ValueError(f"max_tokens must be at least 1, got {max_tokens}")
+        check_counts(max_tokens=max_tokens)
+        check_rates(dropout=dropout)
+        check_positive(jitter=jitter)
         self.dim, self.num_heads, self.max_tokens = dim, num_heads, max_tokens
         self.kernel_name: KernelName = kernel
         self.covariance: CovarianceName = covariance
@@ -82,7 +90,7 @@ class StandardSparseGPAttention(nn.Module):
         num_samples: int | None = None,
     ) -> AttentionOutput:
         """Draw the attention output from its posterior; see ``SparseGPAttention.forward``."""
-        check_tokens(x, mask, self.dim)
+        check_tokens(x, mask, self.dim, self.to_qk.weight)
         check_num_samples(num_samples)
         tokens = x.shape[1]
         if tokens > self.max_tokens:
@@ -105,25 +113,30 @@ class StandardSparseGPAttention(nn.Module):
                 correlation = torch.where(real, correlation, eye)
                 raw = raw.masked_fill(~real, 0.0)
                 values = values.masked_fill(~mask[None, :, :, None], 0.0)
+            # K_qq = D C D and L = D chol(C + jI), with D the prior standard deviations.
             scale = prior_scale(scaled, kernel)
-            log_diagonal = raw.diagonal(dim1=-2, dim2=-1)
-            factor = raw.tril(-1) + torch.diag_embed(log_diagonal.exp())
-            root = scale * (safe_cholesky(correlation, jitter=self.jitter) @ factor)
-            mean = kernel_attention(
+            cholesky = safe_cholesky(correlation, jitter=self.jitter)
+            # L R.
+            factor = factor_from_raw(raw)
+            root = scale * (cholesky @ factor)
+            # m = K_qq v = D C D v.
+            relative_mean = kernel_attention(
                 scaled,
                 scaled,
-                values,
-                kernel=kernel.name,
+                scale * values,
+                kernel="rbf",
                 key_mask=None if mask is None else mask[None],
             )
-            mean = mean * kernel.outputscale[:, None, None, None]
-            # B.5 with S whitened: K's log-determinants cancel, and the trace is |R|².
-            covariance_kl = factor.square().sum() - 2.0 * log_diagonal.sum() - log_diagonal.numel()
-            twice_kl = values.shape[-1] * covariance_kl + (values * mean).sum()
+            if mask is not None:
+                relative_mean = relative_mean.masked_fill(~mask[None, :, :, None], 0.0)
+            mean = scale * relative_mean
+            # B.5 with m and S whitened: Σ_d KL[N(L⁻¹ m_d, R Rᵀ) ‖ N(0, I)], a mean over the batch.
+            whitened = torch.linalg.solve_triangular(cholesky, relative_mean, upper=False)
+            penalty = gauss_kl(whitened.mT, factor[:, :, None]).sum() / x.shape[0]
             noise = draw((num_samples or 1, *mean.shape), like=mean, generator=generator)
             if self.covariance == "diag":
                 samples = mean + root.square().sum(-1, keepdim=True).sqrt() * noise
             else:
                 samples = mean + root @ noise
         samples = rearrange(samples, "s h b t c -> (s b) t (h c)")
-        return AttentionOutput(self.to_out(samples), 0.5 * twice_kl / x.shape[0])
+        return AttentionOutput(self.to_out(samples), penalty)

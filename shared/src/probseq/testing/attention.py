@@ -32,6 +32,7 @@ class AttentionSuite:
         log_lengthscale_shifts: what is added to the initial log lengthscales there.
         float32_tol: error that float32 is allowed, relative to the largest value.
         bfloat16_tol: error of values that autocast is allowed, relative to the largest value.
+        half: whether parameters may be in half precision; such a module works, others refuse.
         long_tokens: length at which no tensor may have a tenth of the elements of a square matrix;
             ``None`` where the module is allowed one, or another suite tests the same code.
         compile_imports: statements for a fresh process.
@@ -44,6 +45,7 @@ class AttentionSuite:
     log_lengthscale_shifts: tuple[float, ...] = (-3.0, 3.0)
     float32_tol: float = 1e-4
     bfloat16_tol: float = 0.1
+    half: bool = False
     long_tokens: int | None = 10_000
     compile_imports: str = ""
     compile_modules: tuple[str, ...] = ()
@@ -341,9 +343,43 @@ class AttentionSuite:
             with pytest.raises(ValueError, match=r"mask must be boolean .*\(2, 5\)"):
                 forward(module, x, mask)
 
+    def test_dtypes_that_do_not_go_together_are_refused_by_name(self) -> None:
+        module, x = self.build().float(), self.tokens(2, 5, 4)
+        forward = inspect.unwrap(type(module).forward)
+        for dtype in (torch.float64, torch.bfloat16, torch.float16):
+            message = f"x must be torch.float32 as the module's parameters are, got {dtype}"
+            with pytest.raises(ValueError, match=message):
+                forward(module, x.to(dtype))
+        with pytest.raises(ValueError, match=r"x must be torch\.float64 .* got torch\.float32"):
+            forward(self.build(), x.float())
+        # What autocast does not cast.
+        with (
+            torch.autocast("cpu", dtype=torch.bfloat16),
+            pytest.raises(ValueError, match=r"x must be torch\.float32 .* got torch\.float64"),
+        ):
+            forward(module, x)
+        for dtype in (torch.complex64, torch.int64):
+            with pytest.raises(ValueError, match=f"x must be of a floating dtype, got {dtype}"):
+                forward(module, x.to(dtype))
+
+    @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+    def test_parameters_in_half_precision_work_or_are_refused_by_name(self, dtype: Any) -> None:
+        module, x = self.build(8, 2).float(), self.tokens(2, 5, 8).float()
+        mask = torch.arange(5) < torch.tensor([5, 3])[:, None]
+        low = copy.deepcopy(module).to(dtype)
+        if not self.half:
+            message = f"parameters must be float32 or float64, got {dtype}: .* torch.autocast"
+            with pytest.raises(ValueError, match=message):
+                low(x.to(dtype), mask)
+            return
+        with constant_noise(1.0):
+            found, expected = low(x.to(dtype), mask), module(x, mask)
+        check(found.values.dtype == dtype, f"{dtype} in, {found.values.dtype} out")
+        close(found.values[mask].float(), expected.values[mask], self.bfloat16_tol)
+
     def test_wrong_head_counts_are_refused_by_name(self) -> None:
         for heads in (0, 3):
-            with pytest.raises(ValueError, match=f"num_heads must .* got num_heads={heads}"):
+            with pytest.raises(ValueError, match=f"num_heads must .*{heads}"):
                 self.make(4, heads)
 
 

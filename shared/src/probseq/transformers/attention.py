@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterable
-from typing import get_args
 
 import torch
 import torch.nn.functional as F
@@ -10,10 +9,18 @@ from einops import rearrange
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from probseq.checks import check_choice, check_counts, check_positive, check_rates
 from probseq.kernels import RBF, Exponential
 from probseq.transformers.functional import KernelName, kernel_attention
 from probseq.transformers.outputs import AttentionOutput
 from probseq.transformers.protocol import TokenMap, check_tokens
+
+ATTENTION_JITTER = 1e-6
+"""Relative jitter of the covariances that attention factorises, in float32 and in float64.
+
+One number for both: it is a part of the model, whose predictions must not depend on the dtype.
+float32 cannot do with less.
+"""
 
 
 class SoftmaxAttention(nn.Module):
@@ -24,8 +31,10 @@ class SoftmaxAttention(nn.Module):
         num_heads: heads; must divide ``dim``.
         dropout: rate on the output.
 
+    Works in half precision too.
+
     Raises:
-        ValueError: ``num_heads`` does not divide ``dim``.
+        ValueError: ``num_heads`` does not divide ``dim``, or ``dropout`` is out of range.
     """
 
     stochastic = False
@@ -33,6 +42,7 @@ class SoftmaxAttention(nn.Module):
     def __init__(self, dim: int, num_heads: int, *, dropout: float = 0.0) -> None:
         super().__init__()
         check_heads(dim, num_heads)
+        check_rates(dropout=dropout)
         self.dim, self.num_heads = dim, num_heads
         self.to_qkv = nn.Linear(dim, 3 * dim, bias=False)
         self.to_out = nn.Sequential(nn.Linear(dim, dim), nn.Dropout(dropout))
@@ -47,7 +57,7 @@ class SoftmaxAttention(nn.Module):
         num_samples: int | None = None,
     ) -> AttentionOutput:
         """Attend; see :class:`~probseq.transformers.protocol.AttentionModule`."""
-        check_tokens(x, mask, self.dim)
+        check_tokens(x, mask, self.dim, self.to_qkv.weight, half=True)
         q, k, v = rearrange(
             self.to_qkv(x), "b t (three h d) -> three b h t d", three=3, h=self.num_heads
         ).unbind(0)
@@ -72,7 +82,8 @@ class KernelAttention(nn.Module):
         dropout: rate on the output.
 
     Raises:
-        ValueError: ``num_heads`` does not divide ``dim``, or ``kernel`` is unknown.
+        ValueError: ``num_heads`` does not divide ``dim``, ``kernel`` is unknown, or a number is out
+            of range.
     """
 
     stochastic = False
@@ -89,6 +100,7 @@ class KernelAttention(nn.Module):
     ) -> None:
         super().__init__()
         check_heads(dim, num_heads)
+        check_rates(dropout=dropout)
         self.dim, self.num_heads = dim, num_heads
         self.kernel_name: KernelName = kernel
         self.kernel = attention_kernel(
@@ -109,7 +121,7 @@ class KernelAttention(nn.Module):
         num_samples: int | None = None,
     ) -> AttentionOutput:
         """Attend; see :class:`~probseq.transformers.protocol.AttentionModule`."""
-        check_tokens(x, mask, self.dim)
+        check_tokens(x, mask, self.dim, self.to_v.weight)
         q, v = split_heads((self.to_qk(x), self.to_v(x)), self.num_heads)
         k = q if self.to_k is None else split_heads((self.to_k(x),), self.num_heads)[0]
         with torch.autocast(x.device.type, enabled=False):
@@ -143,12 +155,12 @@ def attention_kernel(
         initial_variance: another variance σ_f² to start from; ``None`` for the authors'.
 
     Raises:
-        ValueError: ``name`` is not a kernel of attention, or ``initial_variance`` not positive.
+        ValueError: ``name`` is not a kernel of attention, or ``initial_variance`` not positive and
+            finite.
     """
-    if name not in get_args(KernelName):
-        raise ValueError(f"kernel must be one of {get_args(KernelName)}, got {name!r}")
-    if initial_variance is not None and not initial_variance > 0.0:
-        raise ValueError(f"initial_variance must be positive, got {initial_variance}")
+    check_choice("kernel", name, KernelName)
+    if initial_variance is not None:
+        check_positive(initial_variance=initial_variance)
     kernel, log_mean, variance = (
         (RBF, 0.0, 1.0) if name == "rbf" else (Exponential, 4.0, math.exp(-4.0))
     )
@@ -174,11 +186,9 @@ def check_heads(dim: int, num_heads: int) -> None:
     """Refuse widths below 1 and head counts that don't divide the width.
 
     Raises:
-        ValueError: ``dim`` is below 1, or ``num_heads`` is or does not divide ``dim``.
+        ValueError: one of the two is no whole number of at least 1, or ``num_heads`` does not
+            divide ``dim``.
     """
-    if dim < 1:
-        raise ValueError(f"dim must be at least 1, got {dim}")
-    if num_heads < 1 or dim % num_heads:
-        raise ValueError(
-            f"num_heads must be at least 1 and divide dim={dim}, got num_heads={num_heads}"
-        )
+    check_counts(dim=dim, num_heads=num_heads)
+    if dim % num_heads:
+        raise ValueError(f"num_heads must divide dim={dim}, got num_heads={num_heads}")

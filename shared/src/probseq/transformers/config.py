@@ -1,8 +1,9 @@
 """Settings of the transformer backbone."""
 
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, Literal, TypeVar
 
+from probseq.checks import check_choice, check_counts, check_rates
 from probseq.transformers.pooling import PoolingName
 
 NormPlacement = Literal["pre", "post"]
@@ -42,22 +43,16 @@ class TransformerConfig:
     final_norm: bool = True
 
     def __post_init__(self) -> None:
-        for name in ("depth", "dim", "num_heads", "hidden_dim"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or value < 1:
-                raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
+        check_counts(
+            depth=self.depth, dim=self.dim, num_heads=self.num_heads, hidden_dim=self.hidden_dim
+        )
         if self.dim % self.num_heads:
             raise ValueError(
                 f"num_heads must divide dim={self.dim}, got num_heads={self.num_heads}"
             )
-        if not 0.0 <= self.dropout < 1.0:
-            raise ValueError(f"dropout must be in [0, 1), got {self.dropout}")
-        if self.pooling not in get_args(PoolingName):
-            raise ValueError(
-                f"pooling must be one of {get_args(PoolingName)}, got {self.pooling!r}"
-            )
-        if self.norm not in get_args(NormPlacement):
-            raise ValueError(f"norm must be one of {get_args(NormPlacement)}, got {self.norm!r}")
+        check_rates(dropout=self.dropout)
+        check_choice("pooling", self.pooling, PoolingName)
+        check_choice("norm", self.norm, NormPlacement)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the settings as a plain dictionary, ready for JSON."""

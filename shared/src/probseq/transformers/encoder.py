@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from probseq.checks import check_counts, check_rates
 from probseq.transformers.config import TransformerConfig
 from probseq.transformers.protocol import TokenMap
 from probseq.transformers.sampling import repeat_samples
@@ -21,9 +22,14 @@ class FeedForward(nn.Sequential):
         dim: token width.
         hidden_dim: width between the two layers.
         dropout: dropout rate.
+
+    Raises:
+        ValueError: a width is no whole number of at least 1, or ``dropout`` not in [0, 1).
     """
 
     def __init__(self, dim: int, hidden_dim: int, dropout: float) -> None:
+        check_counts(dim=dim, hidden_dim=hidden_dim)
+        check_rates(dropout=dropout)
         super().__init__(
             nn.Linear(dim, hidden_dim),
             nn.GELU(),

@@ -20,6 +20,9 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from probseq.checks import broadcastable, check_choice, check_real
+from probseq.kernels.distances import check_points
+
 KernelName = Literal["rbf", "exponential"]
 
 # exp2 costs less than exp; the factor goes into the features.
@@ -58,7 +61,35 @@ def kernel_attention(
 
     Returns:
         ``(..., queries, channels)``.
+
+    Raises:
+        ValueError: ``kernel`` is unknown, or shapes or dtypes do not go together.
     """
+    check_choice("kernel", kernel, KernelName)
+    check_points(queries, keys)
+    check_real(values=values)
+    if (
+        values.ndim != keys.ndim
+        or values.shape[:-1] != keys.shape[:-1]
+        or queries.shape[:-2] != keys.shape[:-2]
+        or values.dtype != keys.dtype
+    ):
+        raise ValueError(
+            "queries, keys and values must have the shapes (*batch, queries, dim), "
+            "(*batch, keys, dim) and (*batch, keys, channels) and one dtype, got "
+            f"{tuple(queries.shape)}, {tuple(keys.shape)} and {tuple(values.shape)} in "
+            f"{keys.dtype} and {values.dtype}"
+        )
+    if key_mask is not None and (
+        key_mask.dtype != torch.bool
+        or key_mask.ndim != keys.ndim - 1
+        or key_mask.shape[-1] != keys.shape[-2]
+        or not broadcastable(key_mask.shape, keys.shape[:-1])
+    ):
+        raise ValueError(
+            f"key_mask must be boolean and broadcast to (*batch, keys)={tuple(keys.shape[:-1])}, "
+            f"got {key_mask.dtype} of shape {tuple(key_mask.shape)}"
+        )
     same = queries is keys
     if key_mask is not None:
         # Filled, not multiplied: padding may hold anything.
@@ -90,7 +121,11 @@ def rbf_matrix(
     Args:
         x: inputs, divided by the lengthscales.
         z: inputs, divided by the lengthscales.
+
+    Raises:
+        ValueError: see :func:`~probseq.kernels.distances.check_points`.
     """
+    check_points(x, z)
     matrix: Tensor = _RBFMatrix.apply(x, z)  # pyright: ignore[reportAssignmentType]
     return matrix
 

@@ -3,6 +3,7 @@
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from probseq.checks import check_counts
 from probseq.transformers.config import TransformerConfig
 from probseq.transformers.pooling import Pooling
 from probseq.transformers.sampling import repeat_samples
@@ -16,13 +17,12 @@ class PooledHead(nn.Module):
         num_outputs: width of the output.
 
     Raises:
-        ValueError: ``num_outputs`` is below 1.
+        ValueError: ``num_outputs`` is no whole number of at least 1.
     """
 
     def __init__(self, config: TransformerConfig, num_outputs: int) -> None:
         super().__init__()
-        if num_outputs < 1:
-            raise ValueError(f"num_outputs must be at least 1, got {num_outputs}")
+        check_counts(num_outputs=num_outputs)
         self.norm = nn.LayerNorm(config.dim) if config.final_norm else nn.Identity()
         self.pooling = Pooling(config.pooling, config.dim)
         self.linear = nn.Linear(config.dim, num_outputs)

@@ -1,11 +1,13 @@
 """From token values to one vector a sequence."""
 
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from einops import einsum
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
+
+from probseq.checks import check_choice
 
 PoolingName = Literal["mean", "sequence", "cls"]
 
@@ -25,8 +27,7 @@ class Pooling(nn.Module):
 
     def __init__(self, kind: PoolingName, dim: int) -> None:
         super().__init__()
-        if kind not in get_args(PoolingName):
-            raise ValueError(f"pooling must be one of {get_args(PoolingName)}, got {kind!r}")
+        check_choice("kind", kind, PoolingName)
         self.kind = kind
         self.score = nn.Linear(dim, 1) if kind == "sequence" else None
 

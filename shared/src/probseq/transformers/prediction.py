@@ -1,12 +1,13 @@
 """Predictive class probabilities from S Monte Carlo samples in one batched pass."""
 
 from collections.abc import Callable
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from probseq.checks import check_choice, check_counts
 from probseq.transformers.outputs import TransformerOutput
 
 AverageName = Literal["probabilities", "logits"]
@@ -35,12 +36,10 @@ def predict_probabilities(
         Probabilities that sum to one.
 
     Raises:
-        ValueError: ``num_samples`` is below 1, or ``average`` is unknown.
+        ValueError: ``num_samples`` is no whole number of at least 1, or ``average`` is unknown.
     """
-    if num_samples < 1:
-        raise ValueError(f"num_samples must be at least 1, got {num_samples}")
-    if average not in get_args(AverageName):
-        raise ValueError(f"average must be one of {get_args(AverageName)}, got {average!r}")
+    check_counts(num_samples=num_samples)
+    check_choice("average", average, AverageName)
     logits = model(*inputs, num_samples=num_samples, generator=generator).logits
     if average == "logits":
         return logits.mean(0).softmax(-1)

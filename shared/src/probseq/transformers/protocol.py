@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from probseq.checks import check_counts
 from probseq.transformers.outputs import AttentionOutput
 
 
@@ -75,19 +76,27 @@ class AttentionModule(Protocol):
         ...
 
 
-def check_tokens(x: Tensor, mask: Tensor | None, dim: int) -> None:
-    """Refuse tokens or a mask of the wrong shape or type.
+def check_tokens(
+    x: Tensor, mask: Tensor | None, dim: int, weight: Tensor, *, half: bool = False
+) -> None:
+    """Refuse tokens or a mask that an attention module cannot take.
+
+    Args:
+        x: tokens.
+        mask: true at real tokens, or ``None``.
+        dim: token width.
+        weight: the module's first weight, see :func:`check_dtype`.
+        half: see :func:`check_dtype`.
 
     Raises:
-        ValueError: ``x`` is not ``(batch, tokens, dim)``, is empty or not of a floating dtype, or
-            ``mask`` is not a boolean ``(batch, tokens)``.
+        ValueError: ``x`` is not ``(batch, tokens, dim)``, is empty or of a dtype that the module's
+            parameters cannot take, or ``mask`` is not a boolean ``(batch, tokens)``.
     """
     if x.ndim != 3 or x.shape[-1] != dim or 0 in x.shape:
         raise ValueError(
             f"x must have shape (batch, tokens, {dim}), all at least 1, got {tuple(x.shape)}"
         )
-    if not x.is_floating_point():
-        raise ValueError(f"x must be of a floating dtype, got {x.dtype}: convert it")
+    check_dtype("x", x, weight, half=half)
     if mask is not None and (mask.shape != x.shape[:2] or mask.dtype != torch.bool):
         raise ValueError(
             f"mask must be boolean of shape (batch, tokens)={tuple(x.shape[:2])}, true at real "
@@ -95,11 +104,43 @@ def check_tokens(x: Tensor, mask: Tensor | None, dim: int) -> None:
         )
 
 
+def check_dtype(name: str, x: Tensor, weight: Tensor, *, half: bool = False) -> None:
+    """Refuse inputs and parameters whose dtypes do not go together.
+
+    Inputs have the dtype of the parameters; under autocast, which casts both, half precision may
+    meet float32.
+
+    Args:
+        name: what the caller calls the inputs.
+        x: inputs.
+        weight: what they are multiplied with first.
+        half: whether the module works with parameters in half precision. What factorises
+            covariances or sums kernels does not: float32 is the least that holds their digits.
+
+    Raises:
+        ValueError: the parameters are not of an allowed dtype, or ``x`` is of another one.
+    """
+    allowed = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+    if weight.dtype not in (allowed if half else allowed[:2]):
+        raise ValueError(
+            f"the module's parameters must be float32 or float64, got {weight.dtype}: keep them in "
+            "float32 and call the module inside torch.autocast"
+        )
+    if not x.is_floating_point():
+        raise ValueError(f"{name} must be of a floating dtype, got {x.dtype}: convert it")
+    cast = torch.is_autocast_enabled(x.device.type) and torch.float64 not in (x.dtype, weight.dtype)
+    if x.dtype != weight.dtype and not cast:
+        raise ValueError(
+            f"{name} must be {weight.dtype} as the module's parameters are, got {x.dtype}: convert "
+            "one of them, or call the module inside torch.autocast for half precision"
+        )
+
+
 def check_num_samples(num_samples: int | None) -> None:
     """Refuse sample counts below one.
 
     Raises:
-        ValueError: ``num_samples`` is neither ``None`` nor at least 1.
+        ValueError: ``num_samples`` is neither ``None`` nor a whole number of at least 1.
     """
-    if num_samples is not None and num_samples < 1:
-        raise ValueError(f"num_samples must be None or at least 1, got {num_samples!r}")
+    if num_samples is not None:
+        check_counts(num_samples=num_samples)

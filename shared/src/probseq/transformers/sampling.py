@@ -4,6 +4,8 @@ from einops import repeat
 from jaxtyping import Shaped
 from torch import Tensor
 
+from probseq.checks import check_counts
+
 
 def repeat_samples(
     x: Shaped[Tensor, " batch *rest"], num_samples: int
@@ -18,8 +20,7 @@ def repeat_samples(
         ``(S * batch, ...)``; ``result.unflatten(0, (S, -1))[s]`` is copy ``s`` of ``x``.
 
     Raises:
-        ValueError: ``num_samples`` is below 1.
+        ValueError: ``num_samples`` is no whole number of at least 1.
     """
-    if num_samples < 1:
-        raise ValueError(f"num_samples must be at least 1, got {num_samples}")
+    check_counts(num_samples=num_samples)
     return repeat(x, "batch ... -> (samples batch) ...", samples=num_samples)

@@ -4,10 +4,12 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from probseq.checks import check_counts
 from probseq.transformers.config import TransformerConfig
 from probseq.transformers.encoder import AttentionFactory
 from probseq.transformers.outputs import TransformerOutput
 from probseq.transformers.padded import PaddedTransformer, checked_mask, refuse_hidden_sequences
+from probseq.transformers.protocol import check_dtype
 
 
 class SequenceTransformer(PaddedTransformer):
@@ -26,7 +28,7 @@ class SequenceTransformer(PaddedTransformer):
             nothing.
 
     Raises:
-        ValueError: ``input_dim`` or ``max_length`` is below 1.
+        ValueError: ``input_dim`` or ``max_length`` is no whole number of at least 1.
 
     Example:
         >>> import torch
@@ -52,9 +54,7 @@ class SequenceTransformer(PaddedTransformer):
         attention: AttentionFactory,
         positions: bool = True,
     ) -> None:
-        for name, value in (("input_dim", input_dim), ("max_length", max_length)):
-            if value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}")
+        check_counts(input_dim=input_dim, max_length=max_length)
         super().__init__(
             config,
             embed=nn.Linear(input_dim, config.dim),
@@ -86,8 +86,8 @@ class SequenceTransformer(PaddedTransformer):
             penalty.
 
         Raises:
-            ValueError: ``x`` or ``mask`` has a wrong shape or type, or a sequence holds nothing
-                but padding.
+            ValueError: ``x`` or ``mask`` has a wrong shape or type (``x`` has that of the
+                parameters), or a sequence holds nothing but padding.
         """
         mask = self._checked_mask(x, mask)
         # What stands at padding must not reach the encoder: NaN times a zero weight is NaN.
@@ -104,8 +104,7 @@ class SequenceTransformer(PaddedTransformer):
             raise ValueError(
                 f"x must hold vectors of width input_dim={self.input_dim}, got {x.shape[2]}"
             )
-        if not x.is_floating_point():
-            raise ValueError(f"x must be of a floating dtype, got {x.dtype}: convert it")
+        check_dtype("x", x, self.head.linear.weight, half=True)
         mask = checked_mask(mask, (x != 0).any(-1))
         if not torch.compiler.is_compiling():  # looks at values
             refuse_hidden_sequences(mask)

@@ -4,6 +4,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
+from probseq.checks import check_counts
 from probseq.transformers.config import TransformerConfig
 from probseq.transformers.encoder import AttentionFactory
 from probseq.transformers.outputs import TransformerOutput
@@ -25,7 +26,8 @@ class TextTransformer(PaddedTransformer):
         attention: called with each block's index, returns its attention module.
 
     Raises:
-        ValueError: ``vocab_size`` is below 2 or ``max_length`` below 1.
+        ValueError: ``vocab_size`` is no whole number of at least 2, or ``max_length`` none of at
+            least 1.
     """
 
     def __init__(
@@ -37,11 +39,9 @@ class TextTransformer(PaddedTransformer):
         num_classes: int,
         attention: AttentionFactory,
     ) -> None:
-        if vocab_size < 2 or max_length < 1:
-            raise ValueError(
-                "vocab_size must be at least 2 and max_length at least 1, got "
-                f"vocab_size={vocab_size}, max_length={max_length}"
-            )
+        check_counts(vocab_size=vocab_size, max_length=max_length)
+        if vocab_size < 2:
+            raise ValueError(f"vocab_size must be at least 2, padding included, got {vocab_size}")
         super().__init__(
             config,
             embed=nn.Embedding(vocab_size, config.dim, padding_idx=PADDING),

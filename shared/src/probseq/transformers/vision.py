@@ -5,10 +5,12 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from probseq.checks import check_counts
 from probseq.transformers.config import TransformerConfig
 from probseq.transformers.encoder import AttentionFactory, Encoder
 from probseq.transformers.head import PooledHead
 from probseq.transformers.outputs import TransformerOutput
+from probseq.transformers.protocol import check_dtype
 
 
 class VisionTransformer(nn.Module):
@@ -23,7 +25,8 @@ class VisionTransformer(nn.Module):
         attention: called with each block's index, returns its attention module.
 
     Raises:
-        ValueError: ``patch_size`` does not divide ``image_size``, or a size is below 1.
+        ValueError: ``patch_size`` does not divide ``image_size``, or a size is no whole number of
+            at least 1.
 
     Example:
         >>> import torch
@@ -48,21 +51,13 @@ class VisionTransformer(nn.Module):
         attention: AttentionFactory,
     ) -> None:
         super().__init__()
-        if patch_size < 1 or image_size % patch_size:
-            raise ValueError(
-                f"patch_size must be at least 1 and divide image_size={image_size}, "
-                f"got patch_size={patch_size}"
-            )
-        for name, value in (("image_size", image_size), ("channels", channels)):
-            if value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}")
+        num_tokens = count_tokens(config, image_size=image_size, patch_size=patch_size)
+        check_counts(channels=channels)
         self.image_size, self.channels = image_size, channels
         self.embed = nn.Conv2d(channels, config.dim, patch_size, stride=patch_size)
-        num_tokens = (image_size // patch_size) ** 2
         self.class_token = None
         if config.pooling == "cls":
             self.class_token = nn.Parameter(0.02 * torch.randn(1, 1, config.dim))
-            num_tokens += 1
         self.positions = nn.Parameter(0.02 * torch.randn(1, num_tokens, config.dim))
         self.encoder = Encoder(config, attention)
         self.head = PooledHead(config, num_classes)
@@ -85,7 +80,7 @@ class VisionTransformer(nn.Module):
             Logits, ``(batch, num_classes)`` or ``(S, batch, num_classes)``, and the penalty.
 
         Raises:
-            ValueError: ``images`` has another shape, or is not of a floating dtype.
+            ValueError: ``images`` has another shape, or another dtype than the parameters.
         """
         expected = (self.channels, self.image_size, self.image_size)
         if images.ndim != 4 or tuple(images.shape[1:]) != expected or images.shape[0] == 0:
@@ -93,10 +88,29 @@ class VisionTransformer(nn.Module):
                 "images must have shape (batch, channels, height, width)="
                 f"(>=1, {', '.join(map(str, expected))}), got {tuple(images.shape)}"
             )
-        if not images.is_floating_point():
-            raise ValueError(f"images must be of a floating dtype, got {images.dtype}: normalise")
+        check_dtype("images", images, self.embed.weight, half=True)
         x = rearrange(self.embed(images), "b d h w -> b (h w) d")
         if self.class_token is not None:
             x = torch.cat([self.class_token.expand(len(x), -1, -1), x], 1)
         x, penalty = self.encoder(x + self.positions, generator=generator, num_samples=num_samples)
         return TransformerOutput(self.head(x, None, num_samples), penalty)
+
+
+def count_tokens(config: TransformerConfig, *, image_size: int, patch_size: int) -> int:
+    """Return the number of tokens of an image: its patches, and the class token if there is one.
+
+    Args:
+        config: settings of the backbone.
+        image_size: height and width of the image, in pixels.
+        patch_size: height and width of a patch.
+
+    Raises:
+        ValueError: ``patch_size`` does not divide ``image_size``, or one of them is no whole number
+            of at least 1.
+    """
+    check_counts(image_size=image_size, patch_size=patch_size)
+    if image_size % patch_size:
+        raise ValueError(
+            f"patch_size must divide image_size={image_size}, got patch_size={patch_size}"
+        )
+    return (image_size // patch_size) ** 2 + (config.pooling == "cls")
