@@ -17,7 +17,7 @@ def normal(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, dtype=torch.float64, generator=generator)
 
 
-def unchecked(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+def unchecked(function: Callable[..., object]) -> Callable[..., object]:
     return inspect.unwrap(function)
 
 
@@ -86,6 +86,18 @@ def test_bad_arguments_are_refused(problem: tuple[Matern32, Tensor, Tensor, Tens
     kernel, x, y, x_new = problem
     with pytest.raises(ValueError, match="noise must be a variance above 0, got 0"):
         exact_posterior(kernel, 0.0, x, y, x_new)
-    with pytest.raises(ValueError, match=r"y must have shape \(..., 15\).*got \(14,\)"):
-        # Without the shape checks of the tests, which come first.
-        unchecked(log_marginal_likelihood)(kernel, 0.1, x, y[:14])
+    # Without the shape checks of the tests, which come first.
+    evidence, posterior = unchecked(log_marginal_likelihood), unchecked(exact_posterior)
+    for bad_x, bad_y in ((x, y[:14]), (x, y[0]), (x[:, 0], y), (x[0, 0], y)):
+        with pytest.raises(ValueError, match=r"x and y must have the shapes .* got \("):
+            evidence(kernel, 0.1, bad_x, bad_y)
+        with pytest.raises(ValueError, match=r"x and y must have the shapes .* got \("):
+            posterior(kernel, 0.1, bad_x, bad_y, x_new)
+
+
+def test_variances_at_data_without_noise_are_not_negative() -> None:
+    kernel = RBF(1, lengthscale=2.0)
+    x = torch.linspace(0.0, 3.0, 30)[:, None]
+    found = exact_posterior(kernel, 1e-6, x, x[:, 0].sin(), x)
+    assert (found.variance > 0).all()
+    assert (found.variance < 1e-4).all()

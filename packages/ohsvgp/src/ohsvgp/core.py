@@ -381,8 +381,8 @@ def predict(
         full_cov: whether to return the covariance of f or only its diagonal.
 
     Returns:
-        ``Gaussian`` if ``full_cov``, else ``DiagonalGaussian``. Nothing is clamped: variances are
-        above −1e-10 of the prior's by construction.
+        ``Gaussian`` if ``full_cov``, else ``DiagonalGaussian``, whose variances are kept above
+        round-off of the prior's: they are positive by construction, but for round-off.
     """
     mean = (P.mT @ moments.mean[..., None])[..., 0]
     A = torch.linalg.solve_triangular(moments.root, P, upper=False)
@@ -390,4 +390,5 @@ def predict(
         covariance = K_ss - P.mT @ P + A.mT @ A
         return Gaussian(mean, covariance.expand(*mean.shape, mean.shape[-1]))
     variance = K_ss - P.square().sum(-2) + A.square().sum(-2)
-    return DiagonalGaussian(mean, variance.expand(mean.shape))
+    floor = torch.finfo(K_ss.dtype).eps * K_ss.detach()
+    return DiagonalGaussian(mean, torch.maximum(variance, floor).expand(mean.shape))

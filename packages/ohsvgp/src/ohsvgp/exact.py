@@ -70,7 +70,10 @@ def exact_posterior(
     mean = (_whitened(L, y)[..., None, :] @ A)[..., 0, :]
     if full_cov:
         return Gaussian(mean, (kernel(x_new, x_new) - A.mT @ A).expand(*mean.shape, mean.shape[-1]))
-    variance = kernel.diag(x_new) - A.square().sum(-2)
+    prior = kernel.diag(x_new)
+    # What the true difference cannot fall below, round-off does.
+    floor = torch.finfo(prior.dtype).eps * prior.detach()
+    variance = torch.maximum(prior - A.square().sum(-2), floor)
     return DiagonalGaussian(mean, variance.expand(mean.shape))
 
 
@@ -110,9 +113,10 @@ def _root(
     kernel: Kernel, noise: Tensor | float, x: Tensor, y: Tensor, mask: Tensor | None = None
 ) -> Tensor:
     """Cholesky factor of K_ff + σ²I; hidden points are independent and have variance one."""
-    if x.shape[-2] != y.shape[-1]:
+    if x.ndim < 2 or y.ndim < 1 or x.shape[-2] != y.shape[-1]:
         raise ValueError(
-            f"y must have shape (..., {x.shape[-2]}) for {x.shape[-2]} inputs, got {tuple(y.shape)}"
+            "x and y must have the shapes (..., n, d) and (..., n), got "
+            f"{tuple(x.shape)} and {tuple(y.shape)}"
         )
     noise = torch.as_tensor(noise, dtype=y.dtype, device=y.device)
     if not bool((noise > 0).all()):

@@ -128,7 +128,9 @@ def amortised_posterior(
     mean = (Psi.mT @ moments.mean[..., None])[..., 0]
     # Variance that q leaves along Ψ; the rest of the prior's is beyond what u knows.
     spread = torch.linalg.solve_triangular(moments.root, Psi, upper=False).square().sum(-2)
-    variance = K_ff - Psi.square().sum(-2) + spread
+    # Where the data pin f down, round-off would leave a variance of −1e-17.
+    floor = torch.finfo(K_ff.dtype).eps * K_ff.detach()
+    variance = torch.maximum(K_ff - Psi.square().sum(-2) + spread, floor)
     # E_q of the encoder's sites −½ λ (Ψᵀv)² + s Ψᵀv, summed over the task.
     expected = (shift * mean - 0.5 * precision * (mean.square() + spread)).sum(-1)
     complexity = expected - core.log_partition(site, moments) - carried.log_scale
@@ -147,7 +149,7 @@ def latent_samples(
         num_samples: S.
         generator: source of randomness.
     """
-    # Where the data pin f down, round-off may leave a variance of −1e-17.
+    # The square root of zero has no derivative.
     floor = torch.finfo(latent.mean.dtype).tiny
     safe = DiagonalGaussian(latent.mean, latent.variance.clamp_min(floor))
     return safe.rsample((num_samples,), generator=generator).mT
