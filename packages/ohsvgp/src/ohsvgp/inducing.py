@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from jaxtyping import Float
 from torch import Tensor
 
-from probseq.kernels import Kernel
+from ohsvgp.markov import exponential_sums
+from probseq.kernels import Kernel, Matern12
 
 __all__ = ["Inducing", "PointFunctional"]
 
@@ -63,8 +64,13 @@ class PointFunctional(Inducing):
 
     def cross(self, kernel: Kernel, x: Float[Tensor, "*#b n d"]) -> Float[Tensor, "*b m n"]:
         """K_uf = W k(nodes, x)."""
-        K = kernel(self.nodes, x)
-        return K if self.weights is None else self.weights @ K
+        if self.weights is None:
+            return kernel(self.nodes, x)
+        # Worth its tables for enough x.
+        if type(kernel) is Matern12 and kernel.dim == 1 and x.shape[-2] >= 4 * self.num_inducing:
+            s, z = (self.nodes / kernel.lengthscale)[..., 0], (x / kernel.lengthscale)[..., 0]
+            return kernel.outputscale[..., None, None] * exponential_sums(self.weights, s, z)
+        return self.weights @ kernel(self.nodes, x)
 
     def cross_inducing(self, kernel: Kernel, other: Inducing) -> Float[Tensor, "*b m k"]:
         """K_ab = W_a k(nodes_a, nodes_b) W_bᵀ, which thesis chapter 4 leaves out.

@@ -35,8 +35,8 @@ class FouT(QuadratureBasis):
     Args:
         num_inducing: M.
         window: θ, in units of the time stamps.
-        num_nodes: Q Gauss-Legendre nodes on the window; 2M + 100 if None. (Equally spaced nodes
-            would be no better than a trapezium rule: f is not periodic.)
+        num_nodes: Q Gauss-Legendre nodes on one panel; see ``QuadratureBasis`` if None. (Equally
+            spaced nodes would be no better than a trapezium rule: f is not periodic.)
 
     Raises:
         ValueError: M below 1, Q below M, or θ not above 0.
@@ -47,8 +47,8 @@ class FouT(QuadratureBasis):
         self.window = check_positive("window", window)
 
     def inducing(self, kernel: Kernel, length: float) -> Inducing:
-        """Gauss-Legendre nodes on [length − θ, length]."""
-        age, weights = _rule(self.num_inducing, self.num_nodes)
+        """Nodes on [length − θ, length]."""
+        age, weights = self.choose(_rule, kernel, self.window, self.window)
         like = kernel.raw_lengthscale
         nodes = (length - self.window * age).to(like)
         return PointFunctional(nodes[:, None], weights.to(like))
@@ -75,14 +75,14 @@ class Cosine(QuadratureBasis):
 
     Args:
         num_inducing: M.
-        num_nodes: Q Gauss-Legendre nodes on [0, T]; 2M + 100 if None.
+        num_nodes: Q Gauss-Legendre nodes on one panel; see ``QuadratureBasis`` if None.
 
     Raises:
         ValueError: M below 1 or Q below M.
     """
 
     def inducing(self, kernel: Kernel, length: float) -> Inducing:
-        """Gauss-Legendre nodes on [0, length] and the cosines of each head of the kernel."""
+        """Nodes on [0, length] and the cosines of each head of the kernel."""
         nodes, cosines, weights = self._cosines(kernel, length)
         return PointFunctional(nodes.expand(*cosines.shape[:-2], -1, 1), cosines * weights)
 
@@ -105,7 +105,7 @@ class Cosine(QuadratureBasis):
 
     def _cosines(self, kernel: Kernel, length: float) -> tuple[Tensor, Tensor, Tensor]:
         """Nodes (Q, 1), cosines there (*heads, M, Q) and weights (Q) of the uniform measure."""
-        nodes, weights = gauss_legendre(self.num_nodes)
+        nodes, weights = self.choose(_uniform, kernel, 0.5 * length, length)
         like = kernel.raw_lengthscale
         x = (0.5 * length * (1 + nodes)).to(like)[:, None]
         return x, _half_waves(self.num_inducing, x.mT, kernel, length), weights.to(like)
@@ -127,8 +127,13 @@ def _pairs(M: int, age: Tensor) -> Tensor:
     return torch.where((order == 0)[:, None], torch.ones_like(waves), waves)
 
 
+def _uniform(M: int, Q: int, panels: int) -> tuple[Tensor, Tensor]:
+    """Nodes and weights of the uniform measure, which no cosine exceeds."""
+    return gauss_legendre(Q, panels)
+
+
 @lru_cache(maxsize=64)
-def _rule(M: int, Q: int) -> tuple[Tensor, Tensor]:
-    nodes, weights = gauss_legendre(Q)
+def _rule(M: int, Q: int, panels: int) -> tuple[Tensor, Tensor]:
+    nodes, weights = gauss_legendre(Q, panels)
     age = 0.5 * (1 - nodes)
     return age, _pairs(M, age) * weights

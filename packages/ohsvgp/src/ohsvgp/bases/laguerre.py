@@ -10,7 +10,6 @@ from ohsvgp.bases.quadrature import (
     QuadratureBasis,
     check_inside,
     check_positive,
-    default_nodes,
     gauss_legendre,
 )
 from ohsvgp.inducing import Inducing, PointFunctional
@@ -20,6 +19,8 @@ __all__ = ["LagT"]
 
 # |L_m(s)| e^{−s/2} ≤ 1, so what lies beyond 64 time scales adds less than 2 e^{−32} = 3e-14.
 _HORIZON = 64.0
+# What weighs more than e^{−10} lies in a window of so many time scales.
+_MEMORY = 10.0
 
 
 class LagT(QuadratureBasis):
@@ -33,12 +34,13 @@ class LagT(QuadratureBasis):
     underflow from Q = 187 on, and most of them are wasted.
 
     The weights fade so fast that K_uu has the rank of about 20 at M = 50, and 40 at M = 150:
-    more than that adds nothing but jitter. A kernel much finer than τ needs many nodes.
+    more than that adds nothing but jitter.
 
     Args:
         num_inducing: M.
         timescale: τ, in units of the time stamps.
-        num_nodes: Q; 2M + 200 if None.
+        num_nodes: Q on one panel; if None, as ``QuadratureBasis`` says of a window of 10τ, with
+            2M + 200 nodes on a panel.
 
     Raises:
         ValueError: M below 1, Q below M, or τ not above 0.
@@ -47,15 +49,15 @@ class LagT(QuadratureBasis):
     def __init__(
         self, num_inducing: int, timescale: float, *, num_nodes: int | None = None
     ) -> None:
-        Q = default_nodes(num_inducing) + 100 if num_nodes is None else num_nodes
-        super().__init__(num_inducing, num_nodes=Q)
+        super().__init__(num_inducing, num_nodes=num_nodes)
         self.timescale = check_positive("timescale", timescale)
 
     def inducing(self, kernel: Kernel, length: float) -> Inducing:
         """Nodes before ``length``, as far back as 64τ: before t0 too."""
-        s, weights = _rule(self.num_inducing, self.num_nodes)
+        tau = self.timescale
+        s, weights = self.choose(_rule, kernel, tau, _MEMORY * tau, spare=200)
         like = kernel.raw_lengthscale
-        nodes = (length - self.timescale * s).to(like)
+        nodes = (length - tau * s).to(like)
         return PointFunctional(nodes[:, None], weights.to(like))
 
     def functions(
@@ -84,9 +86,9 @@ def _damped_laguerre(M: int, s: Tensor) -> Tensor:
 
 
 @lru_cache(maxsize=64)
-def _rule(M: int, Q: int) -> tuple[Tensor, Tensor]:
+def _rule(M: int, Q: int, panels: int) -> tuple[Tensor, Tensor]:
     """Nodes in s and W, from ds = 2r dr."""
-    nodes, weights = gauss_legendre(Q)
+    nodes, weights = gauss_legendre(Q, panels)
     root = _HORIZON**0.5
     r = 0.5 * root * (1 + nodes)
     s = r.square()

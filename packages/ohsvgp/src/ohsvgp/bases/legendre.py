@@ -21,20 +21,20 @@ __all__ = ["LegS", "LegT", "scaled_legendre"]
 class LegS(QuadratureBasis):
     """u_m = (1/T) ∫_0^T f(s) √(2m+1) P_m(2s/T − 1) ds: all of the past counts alike (thesis 2.1.2).
 
-    The integrals are Gauss-Legendre sums with Q nodes on [0, T]. With Q = M the model is the
-    sparse GP whose inducing points are the nodes. At T = 0, u = (f(0), 0, …, 0).
+    The integrals are Gauss-Legendre sums on [0, T]. With ``num_nodes`` = M the model is the sparse
+    GP whose inducing points are the nodes. At T = 0, u = (f(0), 0, …, 0).
 
     Args:
         num_inducing: M.
-        num_nodes: Q; 2M + 100 if None.
+        num_nodes: Q Gauss-Legendre nodes on one panel; see ``QuadratureBasis`` if None.
 
     Raises:
         ValueError: M below 1 or Q below M.
     """
 
     def inducing(self, kernel: Kernel, length: float) -> Inducing:
-        """Gauss-Legendre nodes on [0, length]."""
-        return _on_window(self.num_inducing, self.num_nodes, kernel, 0.0, length)
+        """Nodes on [0, length]."""
+        return _on_window(self, kernel, 0.0, length)
 
     def functions(
         self, kernel: Kernel, x: Float[Tensor, "n 1"], length: float
@@ -57,7 +57,7 @@ class LegT(QuadratureBasis):
     Args:
         num_inducing: M.
         window: θ, in units of the time stamps.
-        num_nodes: Q Gauss-Legendre nodes on the window; 2M + 100 if None.
+        num_nodes: Q Gauss-Legendre nodes on one panel; see ``QuadratureBasis`` if None.
 
     Raises:
         ValueError: M below 1, Q below M, or θ not above 0.
@@ -68,9 +68,9 @@ class LegT(QuadratureBasis):
         self.window = check_positive("window", window)
 
     def inducing(self, kernel: Kernel, length: float) -> Inducing:
-        """Gauss-Legendre nodes on [length − θ, length]."""
+        """Nodes on [length − θ, length]."""
         start = length - self.window
-        return _on_window(self.num_inducing, self.num_nodes, kernel, start, self.window)
+        return _on_window(self, kernel, start, self.window)
 
     def functions(
         self, kernel: Kernel, x: Float[Tensor, "n 1"], length: float
@@ -104,13 +104,15 @@ def _functions(M: int, x: Tensor, start: float, width: float) -> Tensor:
     return scaled_legendre(M, s)
 
 
-def _on_window(M: int, Q: int, kernel: Kernel, start: float, width: float) -> PointFunctional:
-    nodes, weights = _rule(M, Q)
+def _on_window(
+    basis: QuadratureBasis, kernel: Kernel, start: float, width: float
+) -> PointFunctional:
+    nodes, weights = basis.choose(_rule, kernel, 0.5 * width, width)
     like = kernel.raw_lengthscale
     return PointFunctional((start + 0.5 * width * (1 + nodes)).to(like)[:, None], weights.to(like))
 
 
 @lru_cache(maxsize=64)
-def _rule(M: int, Q: int) -> tuple[Tensor, Tensor]:
-    nodes, weights = gauss_legendre(Q)
+def _rule(M: int, Q: int, panels: int) -> tuple[Tensor, Tensor]:
+    nodes, weights = gauss_legendre(Q, panels)
     return nodes, scaled_legendre(M, nodes) * weights

@@ -1,6 +1,7 @@
 """Quadrature rules that turn projections on a window into functionals of point values."""
 
 import math
+from collections.abc import Callable
 from functools import lru_cache
 
 import numpy as np
@@ -9,22 +10,37 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ohsvgp.bases.base import TimeBasis
+from probseq.kernels import Kernel
+from probseq.kernels.stationary import StationaryKernel
 
-__all__ = ["QuadratureBasis", "check_inside", "check_positive", "default_nodes", "gauss_legendre"]
+__all__ = ["QuadratureBasis", "check_inside", "check_positive", "gauss_legendre", "num_panels"]
+
+# Half of what is promised: the functions are largest at the ends of a window, and panels are as
+# long there as elsewhere.
+_ERROR = 5e-7
+# Windows of more lengthscales get the rule of so many.
+_LONGEST = 100.0
+
+Rule = Callable[[int, int, int], tuple[Tensor, Tensor]]
 
 
 class QuadratureBasis(TimeBasis):
     """A basis u_m = ∫ f(s) g_m(s) ω(s) ds, the integral by Q nodes inside the window.
 
     Any Q is a valid model, since all covariances come from the same point values; a large Q makes
-    it the model of the integral. Kernels with kinks (Matérn) converge as a power of 1/Q.
+    it the model of the integral.
+
+    By default the window is cut into as many equal panels, of 2M + 100 Gauss-Legendre nodes each,
+    as bring K_uu and K_uf to within 1e-6 of those of the integrals, for a stationary kernel of
+    unit variance on a window of up to 100 lengthscales; see ``num_panels``. For an RBF kernel that
+    is one panel.
 
     Thesis Eq. 4.10 to 4.17 evolve covariances of the integrals by an ODE and random features; they
     come directly here, and ``RecurrentFeatures`` is the thesis' own way.
 
     Args:
         num_inducing: M.
-        num_nodes: Q; ``default_nodes(M)`` if None.
+        num_nodes: Q, on one panel; the default above if None.
 
     Raises:
         ValueError: M below 1 or Q below M.
@@ -34,31 +50,96 @@ class QuadratureBasis(TimeBasis):
         if num_inducing < 1:
             raise ValueError(f"num_inducing must be at least 1, got {num_inducing}")
         self.num_inducing = num_inducing
-        self.num_nodes = default_nodes(num_inducing) if num_nodes is None else num_nodes
-        if self.num_nodes < num_inducing:
+        self.num_nodes = num_nodes
+        if num_nodes is not None and num_nodes < num_inducing:
             raise ValueError(
-                f"num_nodes must be at least num_inducing={num_inducing}, got {self.num_nodes}: "
+                f"num_nodes must be at least num_inducing={num_inducing}, got {num_nodes}: "
                 "the inducing variables would depend on each other"
             )
 
+    def choose(
+        self, rule: Rule, kernel: Kernel, unit: float, window: float, *, spare: int = 100
+    ) -> tuple[Float[Tensor, " q"], Float[Tensor, "m q"]]:
+        """Nodes and weights for a kernel.
 
-def default_nodes(M: int) -> int:
-    """Q = 2M + 100: 2M resolve the basis, and 100 more a kernel that is finer than a small basis.
+        Args:
+            rule: gives nodes and weights of M functions from M, nodes on a panel and panels.
+            kernel: the kernel.
+            unit: the time that one unit of the nodes stands for.
+            window: the time that the functions weigh.
+            spare: nodes on a panel beyond 2M, which resolve the functions.
+        """
+        M = self.num_inducing
+        if self.num_nodes is not None:
+            return rule(M, self.num_nodes, 1)
+        Q = 2 * M + spare
+        return rule(M, Q, num_panels(kernel, *_profile(rule, M, Q), unit, window))
 
-    On a stream of a hundred lengthscales the predictions are then those of a converged rule, at
-    M = 50 as at M = 150.
+
+def num_panels(
+    kernel: Kernel,
+    spacing: Float[Tensor, " q"],
+    density: Float[Tensor, " q"],
+    unit: float,
+    window: float,
+) -> int:
+    """Number of equal panels that bring K_uu and K_uf to within 1e-6; 1 for other kernels.
+
+    Nodes h apart take ∫ k(s − x) ds, where one of them lies at x, for Σ_j h k(jh), which is
+    2 Σ_n S(2πn/h) more, n = 1, 2, …, S the kernel's spectral density (Poisson's summation):
+
+        RBF:      2√(2π) ℓ exp(−2π²ℓ²/h²)
+        Matérn-ν: 2ζ(2ν+1) A (h/2π)^{2ν+1} / ℓ^{2ν},   A = 2√π Γ(ν+½) (2ν)^ν / Γ(ν)
+
+    times the density that the integral has there. That is of order h²/ℓ for Matérn-1/2, and no
+    functional of point values comes closer: between two of them the process is free.
+
+    Args:
+        kernel: the kernel.
+        spacing: distance of the nodes on one panel.
+        density: largest |weight| of each node over its spacing.
+        unit: the time that one unit of the nodes stands for.
+        window: the time that the functions weigh; of one longer than 100 lengthscales, so many
+            lengthscales are resolved.
     """
-    return 2 * M + 100
+    if not isinstance(kernel, StationaryKernel) or unit == 0:
+        return 1
+    h, density = unit * spacing, density / unit
+    ell = max(float(kernel.lengthscale.detach().min()), window / _LONGEST)
+    nu = kernel.smoothness
+    if math.isinf(nu):
+        folds = (2 * math.sqrt(2 * math.pi) * ell / _ERROR * density).log().clamp_min(0)
+        needed = h * folds.sqrt() / (math.sqrt(2) * math.pi * ell)
+    else:
+        p = 2 * nu + 1
+        A = 2 * math.sqrt(math.pi) * math.gamma(nu + 0.5) * (2 * nu) ** nu / math.gamma(nu)
+        # ζ(p) < p / (p − 1).
+        error = 2 * p / (p - 1) * A * density * (h / (2 * math.pi)) ** p / ell ** (2 * nu)
+        needed = (error / _ERROR) ** (1 / p)
+    return max(1, math.ceil(float(needed.max())))
 
 
 @lru_cache(maxsize=64)
-def gauss_legendre(Q: int) -> tuple[Float[Tensor, " q"], Float[Tensor, " q"]]:
+def _profile(rule: Rule, M: int, Q: int) -> tuple[Tensor, Tensor]:
+    """Spacing of the nodes on one panel, and the density of the functions there."""
+    nodes, weights = rule(M, Q, 1)
+    gaps = nodes.diff().abs()
+    spacing = torch.maximum(torch.cat([gaps[:1], gaps]), torch.cat([gaps, gaps[-1:]]))
+    return spacing, weights.abs().reshape(-1, len(nodes)).amax(0) / spacing
+
+
+@lru_cache(maxsize=64)
+def gauss_legendre(Q: int, panels: int = 1) -> tuple[Float[Tensor, " q"], Float[Tensor, " q"]]:
     """Nodes on [−1, 1] and weights of the uniform probability measure there, float64.
 
     Args:
-        Q: number of nodes; exact for polynomials of degree 2Q − 1.
+        Q: number of nodes on a panel; exact for polynomials of degree 2Q − 1.
+        panels: equal parts of [−1, 1] with Q nodes each.
     """
     nodes, weights = np.polynomial.legendre.leggauss(Q)
+    if panels > 1:
+        middles = (np.arange(1 - panels, panels, 2) / panels)[:, None]
+        nodes, weights = (middles + nodes / panels).ravel(), np.tile(weights / panels, panels)
     return torch.from_numpy(nodes), torch.from_numpy(weights / 2)
 
 
