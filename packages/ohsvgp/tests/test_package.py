@@ -27,3 +27,8 @@ def test_import_brings_in_no_sibling() -> None:
     ).stdout.split()
     assert "ohsvgp" in listing
     assert SIBLINGS.isdisjoint(listing)
+
+
+def test_the_mathematics_of_hippo_knows_no_basis() -> None:
+    files = (MEMBER / "src" / "ohsvgp" / "hippo").glob("*.py")
+    assert not [file.name for file in files if "ohsvgp.bases" in file.read_text(encoding="utf-8")]

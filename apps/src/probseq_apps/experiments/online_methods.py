@@ -16,6 +16,7 @@ from ohsvgp.bases.fourier import Cosine, FouT
 from ohsvgp.bases.grid import UniformGrid
 from ohsvgp.bases.laguerre import LagT
 from ohsvgp.bases.legendre import LegS, LegT
+from ohsvgp.bases.ordering import Order
 from ohsvgp.bases.path import Path
 from ohsvgp.bases.points import AdamSteps, PivotedCholesky, RandomSubset
 from ohsvgp.bases.recurrent import RecurrentFeatures
@@ -27,7 +28,6 @@ from ohsvgp.likelihoods.bernoulli import Bernoulli
 from ohsvgp.likelihoods.negative_binomial import NegativeBinomial
 from ohsvgp.likelihoods.poisson import Poisson
 from ohsvgp.likelihoods.student_t import StudentT
-from ohsvgp.ordering import Order
 from probseq.errors import CholeskyError
 from probseq.gaussians import DiagonalGaussian
 from probseq.kernels import RBF, Kernel, Matern12, Matern32, Matern52

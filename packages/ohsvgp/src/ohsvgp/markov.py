@@ -41,20 +41,19 @@ def _one_sided(W: Float[Tensor, "*b m q"], s: Float[Tensor, "*b q"]) -> tuple[Te
     """L and R for nodes in order: within blocks of nodes, and what comes from other blocks."""
     Q = s.shape[-1]
     padding = -Q % _BLOCK
-    s = torch.cat([s, s[..., -1:].expand(*s.shape[:-1], padding)], -1)
-    W = torch.nn.functional.pad(W, (0, padding))
-    s = s.unflatten(-1, (-1, _BLOCK))
-    W = W.unflatten(-1, (-1, _BLOCK)).transpose(-3, -2)  # (*b, blocks, M, _BLOCK)
+    s = torch.cat([s, s[..., -1:].expand(*s.shape[:-1], padding)], -1).unflatten(-1, (-1, _BLOCK))
+    padded = torch.nn.functional.pad(W, (0, padding))
+    blocks = padded.unflatten(-1, (-1, _BLOCK)).transpose(-3, -2)  # (*b, blocks, M, _BLOCK)
     first, last = s[..., :1], s[..., -1:]
     K = _decay(s[..., :, None], s[..., None, :])
-    L, R = W @ K.triu(), W @ K.tril()
+    L, R = blocks @ K.triu(), blocks @ K.tril()
     # From the last node of an earlier block (column) to the first one of a block (row).
     D = _decay(first, last.mT).tril(-1)
-    carried = torch.einsum("...ab,...bm->...am", D, L[..., -1])
-    L = L + carried[..., None] * _decay(s, first)[..., None, :]
-    carried = torch.einsum("...ba,...bm->...am", D, R[..., 0])
-    R = R + carried[..., None] * _decay(s, last)[..., None, :]
-    return _joined(L, Q), _joined(R, Q)
+    before = torch.einsum("...ab,...bm->...am", D, L[..., -1])
+    after = torch.einsum("...ba,...bm->...am", D, R[..., 0])
+    left = L + before[..., None] * _decay(s, first)[..., None, :]
+    right = R + after[..., None] * _decay(s, last)[..., None, :]
+    return _joined(left, Q), _joined(right, Q)
 
 
 def _joined(blocks: Tensor, Q: int) -> Tensor:

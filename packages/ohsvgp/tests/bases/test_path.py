@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from ohsvgp import Gaussian, OnlineGP
+from ohsvgp.bases.ordering import path_order
 from ohsvgp.bases.path import Path
 from ohsvgp.bases.path_inducing import cell_weights
+from ohsvgp.hippo.random_features import FeatureKernel
 from ohsvgp.inducing import PointFunctional
-from ohsvgp.ordering import path_order
-from ohsvgp.random_features import FeatureKernel
 from probseq.fourier import sample_frequencies
 from probseq.kernels import RBF, Exponential, Matern32
 

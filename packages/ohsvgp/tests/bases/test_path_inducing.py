@@ -14,8 +14,8 @@ from ohsvgp.bases import path_inducing
 from ohsvgp.bases.base import Advance
 from ohsvgp.bases.path import Path
 from ohsvgp.bases.path_inducing import PathFeatures, cell_weights
+from ohsvgp.hippo.random_features import FeatureKernel
 from ohsvgp.inducing import Inducing, PointFunctional
-from ohsvgp.random_features import FeatureKernel
 from probseq.kernels import RBF, Kernel, Matern32
 
 DIM = 3

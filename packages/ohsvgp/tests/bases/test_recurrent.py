@@ -8,7 +8,7 @@ from ohsvgp import Gaussian, LegS, OnlineGP
 from ohsvgp.bases import FouT, LagT, LegT, UniformGrid
 from ohsvgp.bases.base import Advance
 from ohsvgp.bases.recurrent import RecurrentFeatures
-from ohsvgp.random_features import FeatureKernel
+from ohsvgp.hippo.random_features import FeatureKernel
 from probseq.fourier import fourier_features
 from probseq.kernels import RBF, Kernel, Matern32
 

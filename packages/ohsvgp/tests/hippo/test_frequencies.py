@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from ohsvgp.bases import LegS
+from ohsvgp.bases.recurrent_inducing import ProjectedFeatures
 from ohsvgp.hippo.frequencies import EquispacedKernel, equispaced_frequencies
-from ohsvgp.hippo.functionals import ProjectedFeatures
 from probseq.kernels import RBF, Matern52
 
 T = 9.0

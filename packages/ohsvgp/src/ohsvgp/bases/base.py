@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ohsvgp.hippo.random_features import FeatureFunctional
 from ohsvgp.inducing import Inducing, PointFunctional
-from ohsvgp.random_features import FeatureFunctional
 from probseq.kernels import Kernel
 
 __all__ = ["Advance", "Basis", "TimeBasis"]

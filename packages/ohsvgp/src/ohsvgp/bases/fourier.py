@@ -7,12 +7,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ohsvgp.bases.quadrature import (
-    QuadratureBasis,
-    check_inside,
-    check_positive,
-    gauss_legendre,
-)
+from ohsvgp.bases.quadrature import QuadratureBasis, check_inside, check_positive
+from ohsvgp.hippo.legendre import gauss_legendre
 from ohsvgp.inducing import Inducing, PointFunctional
 from probseq.kernels import Kernel
 
@@ -104,7 +100,7 @@ class Cosine(QuadratureBasis):
         return inverse @ _half_waves(self.num_inducing, x.mT, kernel, length)
 
     def _cosines(self, kernel: Kernel, length: float) -> tuple[Tensor, Tensor, Tensor]:
-        """Nodes (Q, 1), cosines there (*heads, M, Q) and weights (Q) of the uniform measure."""
+        """Nodes (Q, 1), cosines there (*heads, M, Q) and weights (1, Q) of the uniform measure."""
         nodes, weights = self.choose(_uniform, kernel, 0.5 * length, length)
         like = kernel.raw_lengthscale
         x = (0.5 * length * (1 + nodes)).to(like)[:, None]
@@ -128,8 +124,9 @@ def _pairs(M: int, age: Tensor) -> Tensor:
 
 
 def _uniform(M: int, Q: int, panels: int) -> tuple[Tensor, Tensor]:
-    """Nodes and weights of the uniform measure, which no cosine exceeds."""
-    return gauss_legendre(Q, panels)
+    """Nodes and weights of the uniform measure, shape (1, Q): no cosine exceeds one."""
+    nodes, weights = gauss_legendre(Q, panels)
+    return nodes, weights[None]
 
 
 @lru_cache(maxsize=64)

@@ -6,12 +6,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ohsvgp.bases.quadrature import (
-    QuadratureBasis,
-    check_inside,
-    check_positive,
-    gauss_legendre,
-)
+from ohsvgp.bases.quadrature import QuadratureBasis, check_inside, check_positive
+from ohsvgp.hippo.legendre import gauss_legendre
 from ohsvgp.inducing import Inducing, PointFunctional
 from probseq.kernels import Kernel
 

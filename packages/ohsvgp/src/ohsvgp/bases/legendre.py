@@ -6,16 +6,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ohsvgp.bases.quadrature import (
-    QuadratureBasis,
-    check_inside,
-    check_positive,
-    gauss_legendre,
-)
+from ohsvgp.bases.quadrature import QuadratureBasis, check_inside, check_positive
+from ohsvgp.hippo.legendre import gauss_legendre, scaled_legendre
 from ohsvgp.inducing import Inducing, PointFunctional
 from probseq.kernels import Kernel
 
-__all__ = ["LegS", "LegT", "scaled_legendre"]
+__all__ = ["LegS", "LegT"]
 
 
 class LegS(QuadratureBasis):
@@ -81,20 +77,6 @@ class LegT(QuadratureBasis):
             ValueError: x outside the window.
         """
         return _functions(self.num_inducing, x, length - self.window, self.window)
-
-
-def scaled_legendre(M: int, s: Float[Tensor, " n"]) -> Float[Tensor, "m n"]:
-    """√(2m+1) P_m(s) for m < M: orthonormal under the uniform probability measure on [−1, 1].
-
-    Args:
-        M: number of polynomials.
-        s: arguments in [−1, 1].
-    """
-    rows = [torch.ones_like(s), s]
-    for m in range(1, M - 1):
-        rows.append(((2 * m + 1) * s * rows[m] - m * rows[m - 1]) / (m + 1))
-    scale = (2 * torch.arange(M, dtype=s.dtype, device=s.device) + 1).sqrt()
-    return scale[:, None] * torch.stack(rows[:M])
 
 
 def _functions(M: int, x: Tensor, start: float, width: float) -> Tensor:

@@ -17,11 +17,11 @@ import torch
 from torch import Tensor
 
 from ohsvgp.bases.base import Advance, Basis
+from ohsvgp.bases.ordering import ORDERS, Order, path_order
 from ohsvgp.bases.path_inducing import PathFeatures, PathPoints, cell_weights
 from ohsvgp.hippo.covariance import legs_propagator
+from ohsvgp.hippo.random_features import FeatureKernel
 from ohsvgp.inducing import Inducing
-from ohsvgp.ordering import ORDERS, Order, path_order
-from ohsvgp.random_features import FeatureKernel
 from probseq.fourier import sample_frequencies
 from probseq.kernels import Kernel, StationaryKernel
 

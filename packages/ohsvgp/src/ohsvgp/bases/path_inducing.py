@@ -9,10 +9,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ohsvgp.bases.legendre import scaled_legendre
 from ohsvgp.hippo.covariance import block_covariance, legs_propagator
+from ohsvgp.hippo.legendre import scaled_legendre
+from ohsvgp.hippo.random_features import FeatureFunctional
 from ohsvgp.inducing import Inducing
-from ohsvgp.random_features import FeatureFunctional
 from ohsvgp.state import hyperparameters
 from probseq.kernels import Kernel
 

@@ -4,7 +4,6 @@ import math
 from collections.abc import Callable
 from functools import lru_cache
 
-import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -13,7 +12,7 @@ from ohsvgp.bases.base import TimeBasis
 from probseq.kernels import Kernel
 from probseq.kernels.stationary import StationaryKernel
 
-__all__ = ["QuadratureBasis", "check_inside", "check_positive", "gauss_legendre", "num_panels"]
+__all__ = ["QuadratureBasis", "check_inside", "check_positive", "num_panels"]
 
 # Half of what is promised: the functions are largest at the ends of a window, and panels are as
 # long there as elsewhere.
@@ -125,22 +124,7 @@ def _profile(rule: Rule, M: int, Q: int) -> tuple[Tensor, Tensor]:
     nodes, weights = rule(M, Q, 1)
     gaps = nodes.diff().abs()
     spacing = torch.maximum(torch.cat([gaps[:1], gaps]), torch.cat([gaps, gaps[-1:]]))
-    return spacing, weights.abs().reshape(-1, len(nodes)).amax(0) / spacing
-
-
-@lru_cache(maxsize=64)
-def gauss_legendre(Q: int, panels: int = 1) -> tuple[Float[Tensor, " q"], Float[Tensor, " q"]]:
-    """Nodes on [−1, 1] and weights of the uniform probability measure there, float64.
-
-    Args:
-        Q: number of nodes on a panel; exact for polynomials of degree 2Q − 1.
-        panels: equal parts of [−1, 1] with Q nodes each.
-    """
-    nodes, weights = np.polynomial.legendre.leggauss(Q)
-    if panels > 1:
-        middles = (np.arange(1 - panels, panels, 2) / panels)[:, None]
-        nodes, weights = (middles + nodes / panels).ravel(), np.tile(weights / panels, panels)
-    return torch.from_numpy(nodes), torch.from_numpy(weights / 2)
+    return spacing, weights.abs().amax(0) / spacing
 
 
 def check_positive(name: str, value: float) -> float:

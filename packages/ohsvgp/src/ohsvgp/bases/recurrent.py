@@ -8,8 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ohsvgp.bases.base import Advance, Basis, TimeBasis
-from ohsvgp.hippo.frequencies import EquispacedKernel, equispaced_frequencies
-from ohsvgp.hippo.functionals import (
+from ohsvgp.bases.recurrent_inducing import (
     EvolvedFeatures,
     HiPPOBasis,
     ProjectedFeatures,
@@ -17,9 +16,10 @@ from ohsvgp.hippo.functionals import (
     feature_kernel,
     hippo_system,
 )
+from ohsvgp.hippo.frequencies import EquispacedKernel, equispaced_frequencies
+from ohsvgp.hippo.random_features import FeatureKernel
 from ohsvgp.hippo.steps import Method, evolve
 from ohsvgp.inducing import Inducing
-from ohsvgp.random_features import FeatureKernel
 from probseq.fourier import sample_frequencies
 from probseq.kernels import Kernel, StationaryKernel
 

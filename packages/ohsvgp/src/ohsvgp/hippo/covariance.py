@@ -19,8 +19,7 @@ from functools import lru_cache
 from jaxtyping import Float
 from torch import Tensor
 
-from ohsvgp.bases.legendre import scaled_legendre
-from ohsvgp.bases.quadrature import gauss_legendre
+from ohsvgp.hippo.legendre import gauss_legendre, scaled_legendre
 from ohsvgp.hippo.transitions import legs_matrices
 from ohsvgp.inducing import PointFunctional
 from probseq.kernels import Kernel

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ohsvgp.random_features import FeatureKernel
+from ohsvgp.hippo.random_features import FeatureKernel
 from probseq.fourier import fourier_features
 from probseq.kernels import RBF, Kernel
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from ohsvgp import ordering
-from ohsvgp.ordering import greedy_order, path_order
+from ohsvgp.bases import ordering
+from ohsvgp.bases.ordering import greedy_order, path_order
 from probseq.kernels import RBF, Kernel, Matern12
 
 

@@ -15,6 +15,7 @@ from ohsvgp.hippo.features import (
     legs_projections,
     legt_projections,
 )
+from ohsvgp.hippo.random_features import FeatureFunctional, FeatureKernel
 from ohsvgp.hippo.transitions import (
     System,
     fout_system,
@@ -23,7 +24,6 @@ from ohsvgp.hippo.transitions import (
     legt_system,
 )
 from ohsvgp.inducing import Inducing
-from ohsvgp.random_features import FeatureFunctional, FeatureKernel
 from probseq.kernels import Kernel
 
 __all__ = [
