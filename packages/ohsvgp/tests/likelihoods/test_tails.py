@@ -7,6 +7,7 @@ import pytest
 import scipy.special
 import scipy.stats
 import torch
+from scipy.integrate import trapezoid
 from torch import Tensor
 
 from ohsvgp.likelihoods import Bernoulli, Likelihood, NegativeBinomial, Poisson, StudentT
@@ -18,7 +19,7 @@ def _double(value: float) -> Tensor:
 
 def _log_integral(log_integrand: np.ndarray, f: np.ndarray) -> float:
     peak = log_integrand.max()
-    return peak + math.log(np.trapezoid(np.exp(log_integrand - peak), f))
+    return peak + math.log(trapezoid(np.exp(log_integrand - peak), f))
 
 
 def _log_normal(f: np.ndarray, mean: float, variance: float) -> np.ndarray:
@@ -82,9 +83,9 @@ def test_student_t_is_exact_whatever_the_width_of_f_and_the_distance(
     assert abs(got - _log_integral(prior + log_prob, f)) < (1e-7 if df < 10 else 1e-5)
     weight, square = np.exp(prior), (y - f) ** 2
     expected = [
-        np.trapezoid(weight * log_prob, f),
-        np.trapezoid(weight * (df + 1) * (y - f) / (c + square), f),
-        np.trapezoid(weight * (df + 1) * (c - square) / (c + square) ** 2, f),
+        trapezoid(weight * log_prob, f),
+        trapezoid(weight * (df + 1) * (y - f) / (c + square), f),
+        trapezoid(weight * (df + 1) * (c - square) / (c + square) ** 2, f),
     ]
     for value, reference in zip(likelihood.expectations(*arguments), expected, strict=True):
         np.testing.assert_allclose(value.item(), reference, rtol=1e-5, atol=1e-12)

@@ -35,6 +35,7 @@ def test_features_are_torch_fidelitys_and_only_the_known_hash_is_an_fid(tmp_path
     theirs = module.FeatureExtractorInceptionV3(
         "same", ["2048", "logits_unbiased"], feature_extractor_weights_path=str(file)
     )
+    theirs.eval()
     generator = torch.Generator().manual_seed(1)
     images = torch.randint(0, 256, (2, 3, 32, 32), generator=generator).to(torch.uint8)
     found = extractor(images.float() / 127.5 - 1)
