@@ -616,10 +616,7 @@ class OnlineGP:
         P = core.features(kernel, state.inducing, state.whitening, x)
         if full_cov:
             return core.predict(state.moments, P, K_ss, full_cov=True)
-        latent = core.predict(state.moments, P, K_ss)
-        # Round-off can take a variance that is all but explained below zero.
-        floor = torch.finfo(K_ss.dtype).eps * K_ss
-        return DiagonalGaussian(latent.mean, torch.maximum(latent.variance, floor))
+        return core.predict(state.moments, P, K_ss)
 
     def _law(self, inducing: Inducing) -> JointGaussian:
         """Posterior of the variables of a set."""
