@@ -203,7 +203,7 @@ class KernelSuite:
         with pytest.raises(ValueError, match=r"x must have a batch .* got \(3, 5, 3\)"):
             diag(kernel, torch.zeros(3, 5, 3))
         with pytest.raises(ValueError, match=r"z or the kernel .* got torch\.complex64 and"):
-            forward(kernel, x, x.cfloat())
+            forward(kernel, x, x.to(torch.complex64))
         kernel.bfloat16()
         with pytest.raises(ValueError, match=r"x or the kernel .* float32 .* torch\.bfloat16"):
             forward(kernel, x.bfloat16(), x.bfloat16())
