@@ -1,0 +1,129 @@
+"""How close the default nodes come to the integrals, against panels that are cut at the kink."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy import special
+
+from ohsvgp import Cosine, FouT, LagT, LegS, LegT
+from probseq.kernels import RBF, Matern12, Matern32, Matern52
+
+KERNELS = {
+    RBF: lambda r: np.exp(-0.5 * r**2),
+    Matern12: lambda r: np.exp(-r),
+    Matern32: lambda r: (1 + math.sqrt(3) * r) * np.exp(-math.sqrt(3) * r),
+    Matern52: lambda r: (1 + math.sqrt(5) * r + 5 / 3 * r**2) * np.exp(-math.sqrt(5) * r),
+}
+NODES, WEIGHTS = special.roots_legendre(24)
+
+
+def make_kernel(kind, lengthscale):
+    return kind(1, lengthscale=torch.tensor(lengthscale, dtype=torch.float64))
+
+
+# The window is [0, 1], for LagT the past of 0, whose weight e^{−s} is below e^{−64} before −64.
+BASES = {
+    "LegS": LegS,
+    "LegT": lambda M: LegT(M, 1.0),
+    "FouT": lambda M: FouT(M, 1.0),
+    "Cosine": Cosine,
+    "LagT": lambda M: LagT(M, 1.0),
+}
+
+
+def functions(name, M, lengthscale, s):
+    """The M functions times the density of their measure, shape (M, *s.shape)."""
+    m = np.arange(M).reshape(-1, *[1] * s.ndim)
+    match name:
+        case "LegS" | "LegT":
+            return np.sqrt(2 * m + 1) * special.eval_legendre(m, 2 * s - 1)
+        case "FouT":
+            phase = 2 * math.pi * ((m + 1) // 2) * (1 - s)
+            waves = math.sqrt(2) * np.where(m % 2 == 1, np.cos(phase), np.sin(phase))
+            return np.where(m == 0, 1.0, waves)
+        case "Cosine":
+            return np.cos(math.pi * m * (s + lengthscale) / (1 + 2 * lengthscale))
+        case _:
+            # (m + 1) L_{m+1} = (2m + 1 − a) L_m − m L_{m−1}, damped by e^{−a/2}.
+            age = -s
+            rows = [np.exp(-age / 2), (1 - age) * np.exp(-age / 2)]
+            for k in range(1, M - 1):
+                rows.append(((2 * k + 1 - age) * rows[k] - k * rows[k - 1]) / (k + 1))
+            return np.stack(rows) * np.exp(-age / 2)
+
+
+def cut(left, right):
+    """Gauss-Legendre nodes and weights of panels, shape (*left.shape, 24)."""
+    middle, half = (left + right)[..., None] / 2, (right - left)[..., None] / 2
+    return middle + half * NODES, half * WEIGHTS
+
+
+def cross(g, k, edges, x):
+    """∫ k(s, x) g(s) ds, the panel that holds x cut there."""
+    s, w = cut(edges[:-1], edges[1:])
+    G = g(s) * w  # (M, panels, 24)
+    own = np.clip(np.searchsorted(edges, x) - 1, 0, len(edges) - 2)
+    K = k(np.abs(s[..., None] - x))  # (panels, 24, n)
+    K[own, :, np.arange(len(x))] = 0.0
+    total = np.tensordot(G, K, 2)
+    bend = np.clip(x, edges[own], edges[own + 1])
+    for left, right in ((edges[own], bend), (bend, edges[own + 1])):
+        s, w = cut(left, right)
+        total += np.sum(g(s) * w * k(np.abs(s - x[:, None])), -1)
+    return total
+
+
+@pytest.mark.parametrize(("M", "lengthscales"), [(10, 1.0), (10, 100.0), (50, 30.0)])
+@pytest.mark.parametrize("kind", KERNELS)
+@pytest.mark.parametrize("name", BASES)
+def test_covariances_are_those_of_the_integrals_to_a_millionth(name, kind, M, lengthscales):
+    # LagT remembers about ten time scales.
+    ell = (10.0 if name == "LagT" else 1.0) / lengthscales
+    if name == "LagT":
+        edges, end = -(np.linspace(9, 0, 80) ** 2), 0.0
+        x = np.concatenate([-(np.linspace(0, 4, 120) ** 2), [0.1]])
+    else:
+        edges, end = (1 - np.cos(math.pi * np.linspace(0, 1, 61))) / 2, 1.0
+        x = np.concatenate([(1 - np.cos(math.pi * np.linspace(0, 1, 121))) / 2, [-0.01, 1.01]])
+
+    def g(s):
+        return functions(name, M, ell, s)
+
+    def k(distance):
+        return KERNELS[kind](distance / ell)
+
+    kernel = make_kernel(kind, ell)
+    with torch.no_grad():
+        inducing = BASES[name](M).inducing(kernel, end)
+        K_uf = inducing.cross(kernel, torch.from_numpy(x)[:, None]).numpy()
+        K_uu = inducing.covariance(kernel).numpy()
+    np.testing.assert_allclose(K_uf, cross(g, k, edges, x), rtol=0, atol=1e-6)
+    # K_uf is smooth inside the window.
+    s, w = (part.ravel() for part in np.broadcast_arrays(*cut(edges[:-1], edges[1:])))
+    np.testing.assert_allclose(K_uu, cross(g, k, edges, s) @ (g(s) * w).T, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("lengthscales", [1.0, 10.0, 100.0])
+def test_the_mean_of_a_matern12_process_has_the_variance_of_its_closed_form(lengthscales):
+    kernel = make_kernel(Matern12, 2.0)
+    with torch.no_grad():
+        K = LegS(8).inducing(kernel, 2.0 * lengthscales).covariance(kernel)
+    # (1/T²) ∫∫ e^{−|s − s'|/ℓ} ds ds' with T = κℓ.
+    closed = 2 * (lengthscales - 1 + math.exp(-lengthscales)) / lengthscales**2
+    assert abs(K[0, 0].item() - closed) < 1e-6
+
+
+def count(basis, kernel, length):
+    return basis.inducing(kernel, length).nodes.shape[-2]
+
+
+def test_smooth_kernels_take_the_nodes_of_the_basis_and_rough_ones_more_up_to_100_lengthscales():
+    for basis in (LegS(50), LegT(50, 97.0), FouT(50, 97.0), Cosine(50)):
+        assert count(basis, make_kernel(RBF, 1.0), 97.0) == 200
+    rough = make_kernel(Matern12, 1.0)
+    assert count(LegS(50), rough, 1.0) < count(LegS(50), rough, 10.0)
+    assert count(LegS(50), rough, 100.0) == count(LegS(50), rough, 1e6)
+    assert count(LegS(50, num_nodes=70), rough, 100.0) == 70
+    assert count(LegS(50), rough, 0.0) == 200
