@@ -130,7 +130,8 @@ def test_float32_near_duplicates_far_out_keep_their_distances(kernel_type):
     kernel = kernel_type(1, lengthscale=2.0**-16)
     expected = kernel.double()(x.double(), x.double())
     actual = kernel.float()(x, x)
-    torch.testing.assert_close(actual.double(), expected, rtol=1e-6, atol=0)
+    # Distances up to two lengthscales: a few roundings of the lengthscale count up to four times.
+    torch.testing.assert_close(actual.double(), expected, rtol=1e-5, atol=0)
 
 
 def test_matern12_of_float32_duplicates_among_spread_points_is_the_variance():
