@@ -280,6 +280,21 @@ def test_targets_are_ordered_and_hidden_ones_become_zero() -> None:
     assert targets.tolist() == [[3.0, 0.0, 5.0], [6.0, 0.0, 5.0]]
 
 
+@pytest.mark.parametrize("kind", [torch.as_tensor, np.asarray])
+def test_data_are_read_into_one_order_at_aligned_addresses(kind: Any) -> None:
+    """Products of the same numbers at other addresses or strides may round in other ways."""
+    for skipped in range(1, 8):
+        rows = kind(np.arange(40.0).reshape(20, 2)[skipped:])
+        for found in (
+            Clock(0.0).internal(rows[:, 0]),
+            Clock(0, 1).internal(np.asarray(rows[:, 0]).astype("datetime64[ns]")),
+            as_targets(rows[:, 1], len(rows), None, LIKE),
+            as_points(rows[:, 1:], 1, LIKE),
+        ):
+            assert found.data_ptr() % 64 == 0
+            assert found.stride()[0] == 1
+
+
 def test_missing_targets_are_masked_only_when_asked() -> None:
     y = [[1.0, np.nan], [2.0, 3.0]]
     assert as_mask(None, y, "raise", LIKE) is None

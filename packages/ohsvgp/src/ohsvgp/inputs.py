@@ -44,14 +44,15 @@ class Clock:
                 f"{name} must hold {kinds[calendar]} like the stamps before, "
                 f"got {kinds[not calendar]}"
             )
+        # Copied: numpy's memory starts anywhere, and products round in other ways from elsewhere.
         if self.unit is None:
-            return torch.from_numpy(values - self.origin)
+            return torch.tensor(values - self.origin)
         later = values >= self.origin
         # |t − t0| reaches 2^64: int64 wraps around, and its bits are the difference as uint64.
         distance = np.where(later, values - self.origin, self.origin - values).view(np.uint64)
         # Whole units are exact; ns / unit would round twice.
         whole, rest = np.divmod(distance, np.uint64(self.unit))
-        return torch.from_numpy(np.where(later, 1.0, -1.0) * (whole + rest / self.unit))
+        return torch.tensor(np.where(later, 1.0, -1.0) * (whole + rest / self.unit))
 
     def user(self, length: float) -> float | np.datetime64:
         """The stamp that lies ``length`` after t0.
@@ -308,7 +309,8 @@ def _tensor(value: Any, like: Tensor, name: str) -> Tensor:
         value = torch.from_numpy(_real(_array(value, name), name, "be an array of real numbers"))
     elif value.is_complex():
         raise ValueError(f"{name} must be an array of real numbers, got dtype {value.dtype}")
-    return value.to(dtype=like.dtype, device=like.device)
+    # Copied to an aligned address and in one order, as in ``Clock.internal``.
+    return value.to(like).clone(memory_format=torch.contiguous_format)
 
 
 def _array(value: Any, name: str) -> np.ndarray:

@@ -22,7 +22,8 @@ def gauss_legendre(Q: int, panels: int = 1) -> tuple[Float[Tensor, " q"], Float[
     if panels > 1:
         middles = (np.arange(1 - panels, panels, 2) / panels)[:, None]
         nodes, weights = (middles + nodes / panels).ravel(), np.tile(weights / panels, panels)
-    return torch.from_numpy(nodes), torch.from_numpy(weights / 2)
+    # Copied, so that their addresses are aligned in each process.
+    return torch.tensor(nodes), torch.tensor(weights / 2)
 
 
 def scaled_legendre(M: int, s: Float[Tensor, " n"]) -> Float[Tensor, "m n"]:

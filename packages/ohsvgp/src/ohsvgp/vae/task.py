@@ -162,6 +162,8 @@ def as_channels(y: Any, count: int | None, like: Tensor) -> Tensor:
         ValueError: another shape, NaN or infinity.
     """
     data = (y if isinstance(y, Tensor) else torch.from_numpy(np.array(y, dtype=float))).to(like)
+    # An aligned copy: products of equal data at other addresses may round in other ways.
+    data = data.clone(memory_format=torch.contiguous_format)
     if data.ndim != 2 or (count is not None and data.shape[0] != count):
         raise ValueError(
             f"y must have shape ({'n' if count is None else count}, channels), "
