@@ -1,4 +1,4 @@
-"""Improved DDPM's UNet: against the same network written anew, and the walk through it."""
+"""Improved DDPM's UNet: against the same network written anew, and what it takes."""
 
 import sys
 
@@ -13,10 +13,10 @@ from torch import nn
 from probseq.errors import MissingExtraError
 from pseudovideo.diffusion.unet import (
     UNetConfig,
-    attention_sites,
+    apply_unet,
+    attentions,
     build_unet,
     channel_multipliers_for,
-    walk,
 )
 
 TINY = UNetConfig(
@@ -144,55 +144,40 @@ def test_dropout_falls_where_theirs_does():
     torch.testing.assert_close(unet(x, times).sample, expected, rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("attention_sizes", [(), (4,), (8, 4)])
-def test_a_walk_is_the_network_bit_for_bit_with_its_gradients(attention_sizes):
-    config = tiny(attention_sizes=attention_sizes, dropout=0.2, num_res_blocks=2)
-    unet = randomised(build_unet(config, in_channels=1, out_channels=2), 0).train()
-    x, times = inputs(config, dtype=torch.float32)
-    found = []
-    for run in (lambda: unet(x, times).sample, lambda: walk(unet, x, times)):
-        unet.zero_grad()
-        torch.manual_seed(5)
-        output = run()
-        output.square().sum().backward()
-        found.append([output, *(parameter.grad.clone() for parameter in unet.parameters())])
-    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
-
-
 @torch.no_grad()
-def test_a_walk_calls_back_once_at_each_site_in_the_order_of_the_list():
+def test_attentions_are_listed_in_the_order_of_their_use():
     config = tiny(
         image_size=16, channel_multipliers=(1, 2, 3), attention_sizes=(8, 4), num_res_blocks=2
     )
     unet = randomised(build_unet(config, in_channels=1, out_channels=2), 0)
-    x, times = inputs(config, dtype=torch.float32)
-    seen = []
+    used = []
+    for module in unet.modules():
+        if isinstance(module, Attention):
+            module.register_forward_hook(lambda module, args, output: used.append(module))
+    apply_unet(unet, *inputs(config, dtype=torch.float32))
+    listed = attentions(unet)
+    assert [id(module) for module in listed] == [id(module) for module in used]
+    widths = [16, 16, 24, 24, 24, 24, 24, 24, 16, 16, 16]
+    assert [module.query_dim for module in listed] == widths
 
-    def attend(site, hidden, attention, time):
-        assert time.shape == (2, config.time_width)
-        seen.append((site, hidden.shape[1], attention))
-        return attention(hidden)
 
-    expected = unet(x, times).sample
-    assert torch.equal(walk(unet, x, times, attend), expected)
-    sites = attention_sites(unet)
-    assert sites == (16, 16, 24, 24, 24, 24, 24, 24, 16, 16, 16)
-    assert [(site, width) for site, width, _ in seen] == list(enumerate(sites))
-    assert len({id(attention) for *_, attention in seen}) == len(sites)
-    without = walk(unet, x, times, lambda site, hidden, attention, time: hidden)
-    assert (without - expected).abs().max() > 1e-3
-    # The time that is handed over is what the residual blocks get.
-    times_seen = []
-    walk(unet, x, times, lambda *called: (times_seen.append(called[3]), called[1])[1])
-    embedded = unet.time_embedding(unet.time_proj(times))
-    assert all(torch.equal(time, embedded) for time in times_seen)
+@torch.no_grad()
+@pytest.mark.parametrize(
+    ("weights", "given"), [(torch.float32, torch.float64), (torch.bfloat16, torch.float32)]
+)
+def test_an_input_of_another_precision_takes_that_of_the_weights(weights, given):
+    unet = randomised(build_unet(TINY, in_channels=1, out_channels=2), 0).to(weights)
+    x, times = inputs(TINY, dtype=given)
+    found = apply_unet(unet, x, times)
+    assert found.dtype == weights
+    assert torch.equal(found, unet(x.to(weights), times).sample)
 
 
 @torch.no_grad()
 def test_fractions_of_a_step_are_times_of_their_own():
     unet = randomised(build_unet(TINY, in_channels=1, out_channels=2), 0)
     x, _ = inputs(TINY, dtype=torch.float32)
-    outputs = [walk(unet, x, torch.full((2,), time)) for time in (3.0, 3.25, 3.5)]
+    outputs = [apply_unet(unet, x, torch.full((2,), time)) for time in (3.0, 3.25, 3.5)]
     assert (outputs[0] - outputs[1]).abs().max() > 1e-4
     assert (outputs[1] - outputs[2]).abs().max() > 1e-4
 
@@ -201,9 +186,9 @@ def test_fractions_of_a_step_are_times_of_their_own():
 def test_the_order_of_memory_does_not_matter():
     unet = randomised(build_unet(TINY, in_channels=1, out_channels=2), 0)
     x, times = inputs(TINY, dtype=torch.float32)
-    expected = walk(unet, x, times)
+    expected = apply_unet(unet, x, times)
     last = unet.to(memory_format=torch.channels_last)
-    found = walk(last, x.contiguous(memory_format=torch.channels_last), times)
+    found = apply_unet(last, x.contiguous(memory_format=torch.channels_last), times)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
 
 
@@ -218,7 +203,7 @@ def test_bfloat16_and_channels_last_train_as_float32_does():
             unet.to(memory_format=torch.channels_last)
             batch = x.contiguous(memory_format=torch.channels_last)
         with torch.autocast("cpu", torch.bfloat16, enabled=lean):
-            output = walk(unet, batch, times)
+            output = apply_unet(unet, batch, times)
         F.mse_loss(output.float(), target).backward()
         gradients.append(torch.cat([p.grad.flatten() for p in unet.parameters()]))
     assert F.cosine_similarity(*gradients, dim=0) > 0.99
@@ -227,8 +212,8 @@ def test_bfloat16_and_channels_last_train_as_float32_does():
 def test_no_image_of_a_batch_touches_another():
     unet = randomised(build_unet(TINY, in_channels=1, out_channels=2).double(), 0)
     x, times = inputs(TINY, 3)
-    together = walk(unet, x, times)
-    apart = torch.cat([walk(unet, x[[i]], times[[i]]) for i in range(3)])
+    together = apply_unet(unet, x, times)
+    apart = torch.cat([apply_unet(unet, x[[i]], times[[i]]) for i in range(3)])
     torch.testing.assert_close(together, apart, rtol=1e-10, atol=1e-10)
 
 

@@ -1,10 +1,15 @@
+import copy
+
 import pytest
 import torch
+from diffusers import UNet2DModel
 from tiny_video import SIZES, frames, shaken
 
+from pseudovideo.diffusion.image import ImageDiffusion, ImageDiffusionConfig
 from pseudovideo.diffusion.stages import Stage, Window, draw_windows, stage_window
 from pseudovideo.diffusion.unet import UNetConfig, build_unet
 from pseudovideo.diffusion.video_unet import VideoUNet
+from pseudovideo.hvae import HeatHVAE, HVAEConfig
 
 CONFIG = UNetConfig(
     **{name: value for name, value in SIZES.items() if name not in ("num_steps", "schedule")}
@@ -29,6 +34,115 @@ def far(a, b):
 
 TIMES = torch.tensor([700.0, 20.5], dtype=torch.float64)
 WINDOW = stage_window(Stage((1, 2), (3,)), 2)
+
+
+def block_by_block(network, pixels, times, window, allowed):
+    """The network written out: what lies between the attentions, and these in two steps."""
+    unet, sites = network.unet, iter(network.temporal)
+    videos, slots = pixels.shape[:2]
+    if network.one_way:
+        times = times[:, None].masked_fill(window.observed, 0.0)
+    times = times.view(videos, -1).expand(videos, slots).flatten()
+    temb = unet.time_embedding(unet.time_proj(times).to(pixels.dtype))
+    indicator = window.observed.to(pixels.dtype)[..., None, None, None]
+    x = torch.cat([pixels, indicator.expand_as(pixels[:, :, :1])], dim=2).flatten(0, 1)
+
+    def attend(x, attention):
+        x, _ = next(sites)(x, temb, window.frames, allowed)
+        rows = attention.group_norm(x.flatten(2)).mT
+        q, k, v = (
+            to(rows).unflatten(-1, (attention.heads, -1)).transpose(1, 2)
+            for to in (attention.to_q, attention.to_k, attention.to_v)
+        )
+        weights = (q @ k.mT / q.shape[-1] ** 0.5).softmax(-1)
+        out = attention.to_out[0]((weights @ v).transpose(1, 2).flatten(2))
+        return x + out.mT.unflatten(-1, x.shape[2:])
+
+    x = unet.conv_in(x)
+    skips = [x]
+    for block in unet.down_blocks:
+        for number, resnet in enumerate(block.resnets):
+            x = resnet(x, temb)
+            x = attend(x, block.attentions[number]) if hasattr(block, "attentions") else x
+            skips.append(x)
+        for down in block.downsamplers or ():
+            x = down(x)
+            skips.append(x)
+    first, second = unet.mid_block.resnets
+    x = second(attend(first(x, temb), unet.mid_block.attentions[0]), temb)
+    for block in unet.up_blocks:
+        for number, resnet in enumerate(block.resnets):
+            x = resnet(torch.cat([x, skips.pop()], dim=1), temb)
+            x = attend(x, block.attentions[number]) if hasattr(block, "attentions") else x
+        for up in block.upsamplers or ():
+            x = up(x)
+    assert next(sites, None) is None
+    out = unet.conv_out(torch.nn.functional.silu(unet.conv_norm_out(x)))
+    return out.unflatten(0, (videos, slots))
+
+
+@pytest.mark.parametrize("one_way", [False, True])
+def test_frames_attend_to_each_other_first_at_every_attention(networks, one_way):
+    allowed = torch.ones(2, 3, 3, dtype=torch.bool)
+    if one_way:
+        allowed[:, :2, 2] = False  # observed frames don't see the latent one
+    x = pixels(2, 3)
+    expected = block_by_block(networks[one_way], x, TIMES, WINDOW, allowed)
+    found = networks[one_way](x, TIMES, WINDOW)
+    torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-11)
+
+
+def test_the_forward_pass_of_diffusers_is_the_one_that_runs(networks, monkeypatch):
+    """What a later diffusers does between its attentions is not left out."""
+    forward = UNet2DModel.forward
+
+    def doubled(self, *args, **options):
+        (output,) = forward(self, *args, **{**options, "return_dict": False})
+        return (2 * output,)
+
+    torch.manual_seed(0)
+    sizes = {name: getattr(CONFIG, name) for name in UNetConfig.__dataclass_fields__}
+    image = shaken(ImageDiffusion(ImageDiffusionConfig(**sizes)))
+    hvae = shaken(HeatHVAE(HVAEConfig(**sizes)))
+    x, level = pixels(2, 3), torch.tensor([3, 1])
+    runs = [
+        lambda: networks[0](x, TIMES, WINDOW),
+        lambda: image(x[:, 0], TIMES),
+        lambda: hvae.decode(x[:, 0], level) - x[:, 0],
+    ]
+    before = [run() for run in runs]
+    monkeypatch.setattr(UNet2DModel, "forward", doubled)
+    for run, expected in zip(runs, before, strict=True):
+        assert expected.abs().max() > 1e-3
+        torch.testing.assert_close(run(), 2 * expected, rtol=1e-12, atol=1e-12)
+
+
+def test_a_copy_has_attention_of_its_own():
+    torch.manual_seed(0)
+    network = shaken(VideoUNet(CONFIG))
+    x = pixels(2, 3)
+    expected = network.requires_grad_()(x, TIMES, WINDOW)
+    # While the first pass' gradients may still be asked for.
+    other = copy.deepcopy(network)
+    with torch.no_grad():
+        for site in network.temporal:
+            for parameter in site.parameters():
+                parameter.zero_()
+        assert far(network(x, TIMES, WINDOW), expected)
+        torch.testing.assert_close(other(x, TIMES, WINDOW), expected, rtol=0, atol=1e-11)
+
+
+def test_a_pass_that_failed_leaves_no_trace(networks):
+    x = pixels(2, 3)
+    expected = networks[0](x, TIMES, WINDOW)
+    with pytest.raises(RuntimeError):
+        networks[0](x[..., :7], TIMES, WINDOW)
+    assert torch.equal(networks[0](x, TIMES, WINDOW), expected)
+    one_frame = Window(*(part[:, :1] for part in WINDOW))
+    with pytest.raises(RuntimeError):
+        networks[0](x[:, :1, :, :7], TIMES, one_frame)
+    frame = torch.cat([x[:, 0], torch.ones_like(x[:, 0])], dim=1)
+    assert networks[0].unet(frame, TIMES).sample.isfinite().all()
 
 
 def test_a_video_of_one_frame_is_the_image_model():

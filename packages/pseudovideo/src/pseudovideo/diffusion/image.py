@@ -21,7 +21,7 @@ from pseudovideo.diffusion.sampling import (
     sampling_process,
 )
 from pseudovideo.diffusion.schedules import ScheduleName
-from pseudovideo.diffusion.unet import UNetConfig, build_unet, walk
+from pseudovideo.diffusion.unet import UNetConfig, apply_unet, build_unet
 from pseudovideo.evaluation import evaluation
 from pseudovideo.pretrained import Pretrained
 
@@ -83,7 +83,7 @@ class ImageDiffusion(Pretrained):
             x_t: noisy images.
             times: of `diffusion.model_times`: steps on the scale of 1,000.
         """
-        return walk(self.unet, x_t, times)
+        return apply_unet(self.unet, x_t, times)
 
     def training_losses(
         self,

@@ -6,18 +6,13 @@ strided convolutions on the way down and nearest neighbours with a convolution o
 ends each residual block, each attention and the network is initialised with zeros as theirs.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import count
 from typing import Any
 
 from jaxtyping import Float
-from torch import Tensor, cat, nn
+from torch import Tensor, nn
 
 from probseq.errors import require
-
-Attend = Callable[[int, Tensor, nn.Module, Tensor], Tensor]
-"""(number of the site, input (b,c,h,w), attention within images, time (b,e)) -> (b,c,h,w)."""
 
 # Those of 32, 64 and 256 pixels are the authors'; the others halve the image as far as it goes.
 _MULTIPLIERS: dict[int, tuple[int, ...]] = {
@@ -161,7 +156,7 @@ def build_unet(config: UNetConfig, *, in_channels: int, out_channels: int) -> nn
         out_channels: of the output, 2c for noise and variance.
 
     Returns:
-        diffusers' `UNet2DModel`; `unet(x, times).sample` and `walk(unet, x, times)` compute it.
+        diffusers' `UNet2DModel`, see `apply_unet`.
 
     Raises:
         ValueError: `in_channels` or `out_channels` is below 1.
@@ -201,78 +196,34 @@ def build_unet(config: UNetConfig, *, in_channels: int, out_channels: int) -> nn
     return unet
 
 
-def walk(
-    unet: nn.Module,
-    x: Float[Tensor, "b c h w"],
-    times: Float[Tensor, " b"],
-    attend: Attend | None = None,
+def apply_unet(
+    unet: nn.Module, x: Float[Tensor, "b c h w"], times: Float[Tensor, " b"]
 ) -> Float[Tensor, "b o h w"]:
-    """Run a UNet with something else at the places where it attends.
+    """Return the output of a UNet.
 
     Args:
         unet: of `build_unet`.
-        x: input, in any precision.
+        x: input, in any precision: what is around the network may need more digits than its
+            weights have.
         times: steps on the scale of 1,000; fractions are allowed.
-        attend: called instead of each attention within images, which it is given; None calls that.
-            Sites are numbered in the order of their use, as in `attention_sites`.
-
-    Returns:
-        Output; `unet(x, times).sample` if `attend` is None.
     """
-    net: Any = unet
-    sites = count()
-    # Images of another precision than the weights: what is around the network may need more digits.
-    dtype = net.conv_in.weight.dtype
-    time = net.time_embedding(net.time_proj(times).to(dtype))
-
-    def attended(hidden: Tensor, attention: nn.Module | None) -> Tensor:
-        if attention is None:
-            return hidden
-        if attend is None:
-            return attention(hidden)
-        return attend(next(sites), hidden, attention, time)
-
-    hidden = net.conv_in(x.to(dtype))
-    skips = [hidden]
-    for block in net.down_blocks:
-        for resnet, attention in _layers(block):
-            hidden = attended(resnet(hidden, time), attention)
-            skips.append(hidden)
-        for downsampler in block.downsamplers or ():
-            hidden = downsampler(hidden)
-            skips.append(hidden)
-    before, after = net.mid_block.resnets
-    hidden = after(attended(before(hidden, time), net.mid_block.attentions[0]), time)
-    for block in net.up_blocks:
-        for resnet, attention in _layers(block):
-            hidden = attended(resnet(cat([hidden, skips.pop()], dim=1), time), attention)
-        for upsampler in block.upsamplers or ():
-            hidden = upsampler(hidden)
-    return net.conv_out(net.conv_act(net.conv_norm_out(hidden)))
+    return unet(x.to(next(unet.parameters()).dtype), times, return_dict=False)[0]
 
 
-def attention_sites(unet: nn.Module) -> tuple[int, ...]:
-    """Channels of each attention, in the order in which `walk` comes to them.
+def attentions(unet: nn.Module) -> list[Any]:
+    """Attentions within images, diffusers' `Attention`, in the order of their use.
 
     Args:
         unet: of `build_unet`.
     """
     net: Any = unet
     blocks = (*net.down_blocks, net.mid_block, *net.up_blocks)
-    return tuple(
-        attention.query_dim for block in blocks for attention in getattr(block, "attentions", ())
-    )
+    return [attention for block in blocks for attention in getattr(block, "attentions", ())]
 
 
 def _whole_numbers(values: Any) -> bool:
     """Whether a setting is a tuple of integers of at least 1."""
     return type(values) is tuple and all(type(v) is int and v >= 1 for v in values)
-
-
-def _layers(block: Any) -> list[tuple[nn.Module, nn.Module | None]]:
-    """Residual blocks of a level, each with its attention if the level has any."""
-    attentions = getattr(block, "attentions", [None] * len(block.resnets))
-    return list(zip(block.resnets, attentions, strict=True))
 
 
 def _set_heads(attention: Any, num_heads: int) -> None:

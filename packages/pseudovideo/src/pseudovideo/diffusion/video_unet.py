@@ -1,5 +1,9 @@
 """The UNet of video diffusion: the image model's on each frame, and attention between frames."""
 
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, cast
+
 import torch
 from einops import rearrange, repeat
 from jaxtyping import Bool, Float, Int64
@@ -7,7 +11,79 @@ from torch import Tensor, nn
 
 from pseudovideo.diffusion.stages import Window
 from pseudovideo.diffusion.temporal import Memory, TemporalAttention
-from pseudovideo.diffusion.unet import UNetConfig, attention_sites, build_unet, walk
+from pseudovideo.diffusion.unet import UNetConfig, apply_unet, attentions, build_unet
+
+
+@dataclass
+class _Pass:
+    """Frames on their way through a network, as its temporal attentions need to know them.
+
+    Attributes:
+        frames: their numbers.
+        allowed: which of them may attend to which.
+        memories: of frames that don't pass, one for each attention.
+        made: what each attention keeps of those that do.
+        temb: embedding of their diffusion times.
+    """
+
+    frames: Int64[Tensor, "b s"]
+    allowed: Bool[Tensor, "b s k"]
+    memories: tuple[Memory, ...] | None
+    made: list[Memory] = field(default_factory=list[Memory])
+    temb: Float[Tensor, "bs e"] | None = None
+
+
+class _Sites:
+    """Where attentions, which diffusers calls with features alone, find the pass they are part of.
+
+    Attributes:
+        current: the pass; None between passes.
+    """
+
+    current: _Pass | None = None
+
+    def keep_time(self, module: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:
+        """Note the embedding of time: a forward hook of the module that makes it."""
+        if self.current is not None:
+            self.current.temb = output
+
+
+class _BetweenFrames:
+    """A processor of diffusers' attention: frames attend to each other, then each within itself.
+
+    Args:
+        number: of the attention, in the order of use.
+        temporal: attention between frames.
+        spatial: the processor that the attention had.
+        sites: of the network.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        temporal: TemporalAttention,
+        spatial: Callable[..., Tensor],
+        sites: _Sites,
+    ) -> None:
+        self.number, self.temporal, self.spatial, self.sites = number, temporal, spatial, sites
+
+    # Diffusers reads off these names what a processor takes.
+    def __call__(
+        self,
+        attn: nn.Module,
+        hidden_states: Tensor,
+        encoder_hidden_states: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        temb: Tensor | None = None,
+    ) -> Tensor:
+        now = self.sites.current
+        if now is not None and now.temb is not None:
+            memory = None if now.memories is None else now.memories[self.number]
+            hidden_states, own = self.temporal(
+                hidden_states, now.temb, now.frames, now.allowed, memory
+            )
+            now.made.append(own)
+        return self.spatial(attn, hidden_states, encoder_hidden_states, attention_mask, temb)
 
 
 class VideoUNet(nn.Module):
@@ -30,13 +106,21 @@ class VideoUNet(nn.Module):
         )
         self.temporal = nn.ModuleList(
             TemporalAttention(
-                channels,
+                attention.query_dim,
                 num_heads=config.num_heads,
                 num_groups=config.num_groups,
                 time_channels=config.time_width,
             )
-            for channels in attention_sites(self.unet)
+            for attention in attentions(self.unet)
         )
+        # The way to diffusers' attentions that needs no knowledge of what is around them.
+        self._sites = _Sites()
+        self.unet.get_submodule("time_embedding").register_forward_hook(self._sites.keep_time)
+        for number, attention in enumerate(attentions(self.unet)):
+            temporal = cast(TemporalAttention, self.temporal[number])
+            attention.set_processor(
+                _BetweenFrames(number, temporal, attention.get_processor(), self._sites)
+            )
 
     def forward(
         self,
@@ -57,7 +141,7 @@ class VideoUNet(nn.Module):
         Returns:
             Outputs of all slots; those of the latent slots are of use.
         """
-        return self._walk(pixels, times, window, memories)[0]
+        return self._run(pixels, times, window, memories)[0]
 
     def remember(
         self, pixels: Float[Tensor, "b k c h w"], frames: Int64[Tensor, "b k"]
@@ -79,9 +163,9 @@ class VideoUNet(nn.Module):
             raise ValueError("one_way must be True for observed frames to be kept, got False")
         observed = torch.ones_like(frames, dtype=torch.bool)
         window = Window(frames, observed, ~observed)
-        return self._walk(pixels, pixels.new_zeros(len(pixels)), window, None)[1]
+        return self._run(pixels, pixels.new_zeros(len(pixels)), window, None)[1]
 
-    def _walk(
+    def _run(
         self, pixels: Tensor, times: Tensor, window: Window, memories: tuple[Memory, ...] | None
     ) -> tuple[Tensor, tuple[Memory, ...]]:
         slots = pixels.shape[1]
@@ -90,18 +174,14 @@ class VideoUNet(nn.Module):
             frame_times = frame_times.masked_fill(window.observed, 0.0)
         remembered = 0 if memories is None else memories[0].frames.shape[1]
         allowed = _allowed(window, one_way=self.one_way, remembered=remembered)
-        made: list[Memory] = []
-
-        def attend(site: int, hidden: Tensor, spatial: nn.Module, temb: Tensor) -> Tensor:
-            memory = None if memories is None else memories[site]
-            hidden, own = self.temporal[site](hidden, temb, window.frames, allowed, memory)
-            made.append(own)
-            return spatial(hidden)
-
         indicator = window.observed.to(pixels.dtype)[:, :, None, None, None]
         given = torch.cat([pixels, indicator.expand_as(pixels[:, :, :1])], dim=2)
-        output = walk(self.unet, given.flatten(0, 1), frame_times.flatten(), attend)
-        return rearrange(output, "(b s) o h w -> b s o h w", s=slots), tuple(made)
+        now = self._sites.current = _Pass(window.frames, allowed, memories)
+        try:
+            output = apply_unet(self.unet, given.flatten(0, 1), frame_times.flatten())
+        finally:
+            self._sites.current = None
+        return rearrange(output, "(b s) o h w -> b s o h w", s=slots), tuple(now.made)
 
 
 def _allowed(window: Window, *, one_way: bool, remembered: int) -> Bool[Tensor, "b s k"]:

@@ -9,7 +9,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from pseudovideo.diffusion.sampling import at_least_float32, draw_noise, draw_seed, noise_like
-from pseudovideo.diffusion.unet import build_unet, walk
+from pseudovideo.diffusion.unet import apply_unet, build_unet
 from pseudovideo.evaluation import evaluation
 from pseudovideo.hvae.bound import step_costs
 from pseudovideo.hvae.config import HVAEConfig
@@ -96,7 +96,7 @@ class HVAE(Pretrained):
             z: frames of level t.
             t: 1..T.
         """
-        return z + walk(self.decoder, z, t * (1000 / self.config.num_levels))
+        return z + apply_unet(self.decoder, z, t * (1000 / self.config.num_levels))
 
     def training_losses(
         self, images: Float[Tensor, "b c h w"], *, generator: torch.Generator | None = None

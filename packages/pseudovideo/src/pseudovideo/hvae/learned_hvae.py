@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from pseudovideo.diffusion.unet import build_unet, walk
+from pseudovideo.diffusion.unet import apply_unet, build_unet
 from pseudovideo.hvae.base import HVAE
 from pseudovideo.hvae.bound import standard_normal_kl
 from pseudovideo.hvae.config import HVAEConfig
@@ -40,7 +40,7 @@ class LearnedEncoderHVAE(HVAE):
             images: in −1..1.
             t: 0..T.
         """
-        frames = walk(self.encoder, images, t * (1000 / self.config.num_levels))
+        frames = apply_unet(self.encoder, images, t * (1000 / self.config.num_levels))
         return torch.where((t == 0)[:, None, None, None], images, frames)
 
     def prior_kl(self, last: Float[Tensor, "b c h w"]) -> Float[Tensor, " b"]:
