@@ -129,7 +129,7 @@ def _uniform(M: int, Q: int, panels: int) -> tuple[Tensor, Tensor]:
     return nodes, weights[None]
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=16)
 def _rule(M: int, Q: int, panels: int) -> tuple[Tensor, Tensor]:
     nodes, weights = gauss_legendre(Q, panels)
     age = 0.5 * (1 - nodes)

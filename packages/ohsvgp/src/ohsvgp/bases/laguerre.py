@@ -81,7 +81,7 @@ def _damped_laguerre(M: int, s: Tensor) -> Tensor:
     return torch.stack(rows[:M])
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=16)
 def _rule(M: int, Q: int, panels: int) -> tuple[Tensor, Tensor]:
     """Nodes in s and W, from ds = 2r dr."""
     nodes, weights = gauss_legendre(Q, panels)

@@ -94,7 +94,7 @@ def _on_window(
     return PointFunctional((start + 0.5 * width * (1 + nodes)).to(like)[:, None], weights.to(like))
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=16)
 def _rule(M: int, Q: int, panels: int) -> tuple[Tensor, Tensor]:
     nodes, weights = gauss_legendre(Q, panels)
     return nodes, scaled_legendre(M, nodes) * weights
