@@ -1,0 +1,172 @@
+"""Public functions of ``cgpt`` succeed with numbers or refuse by name, whatever they get."""
+
+import pytest
+from hypothesis import strategies as st
+
+import cgpt
+from probseq.testing.arguments import (
+    BACKBONE,
+    COUNTS,
+    GENERATORS,
+    PASSES,
+    TEXT_BACKBONE,
+    attended,
+    bools,
+    built,
+    images,
+    labels,
+    modules,
+    positive,
+    tensors,
+)
+from probseq.testing.fuzz import Target, fuzz, uncovered, undocumented
+from probseq.transformers import TextTransformer, VisionTransformer
+
+COMMON = dict(
+    noise=st.sampled_from([0.1, 0.5]),
+    regulariser=st.sampled_from(["joint", "marginals", "jensen"]),
+    canonical_prior=st.sampled_from(["noise-free", "noisy"]),
+    sample_in_training=st.booleans(),
+    jitter=st.sampled_from([None, 1e-4]),
+)
+HEADS = dict(dim=st.just(4), num_heads=st.sampled_from([1, 2]), dropout=st.sampled_from([0.0, 0.1]))
+FULL = (
+    HEADS
+    | COMMON
+    | dict(
+        conditional=st.sampled_from(["nystrom", "exact"]),
+        nugget=st.sampled_from([0.01, 0.1]),
+        query_scale=st.sampled_from([0.5, 1.0]),
+        key_scale=st.sampled_from([0.5, 1.0]),
+        lengthscale=st.sampled_from([None, 1.0]),
+    )
+)
+SPARSE = (
+    HEADS
+    | COMMON
+    | dict(
+        num_inducing=COUNTS,
+        num_key_inducing=st.none() | COUNTS,
+        learn_noise=st.booleans(),
+        conditional=st.sampled_from(["sor", "fitc"]),
+        inducing=st.sampled_from(["free", "mixed"]),
+        max_tokens=st.sampled_from([None, 4]),
+    )
+)
+SETTINGS = COMMON | dict(
+    method=st.just("sparse"),
+    num_inducing=COUNTS,
+    conditional=st.sampled_from([None, "sor", "fitc"]),
+    inducing=st.sampled_from(["free", "mixed"]),
+)
+
+
+def configs(backbone):
+    return built(cgpt.CGPTConfig, **backbone, **COMMON) | built(
+        cgpt.CGPTConfig, **backbone, **SETTINGS
+    )
+
+
+VISION = dict(
+    config=configs(BACKBONE),
+    image_size=st.just(4),
+    patch_size=st.just(2),
+    channels=st.just(1),
+    num_classes=st.just(3),
+)
+TEXT = dict(
+    config=configs(TEXT_BACKBONE),
+    vocab_size=st.just(5),
+    max_length=st.just(4),
+    num_classes=st.just(3),
+)
+SAMPLED = dict(generator=GENERATORS, num_samples=st.none() | COUNTS)
+IMAGES = images("b 1 4 4")
+MASK = st.none() | bools("b t")
+ATTEND = attended()
+MEANS = {name: ATTEND[name] for name in ("x", "mask")}
+
+FULL_MODULES = modules(cgpt.CorrelatedGPAttention, **FULL)
+SPARSE_MODULES = modules(cgpt.SparseCorrelatedGPAttention, **SPARSE)
+
+TARGETS = [
+    Target(cgpt.CorrelatedGPAttention, FULL),
+    Target(cgpt.SparseCorrelatedGPAttention, SPARSE),
+    Target(
+        cgpt.CorrelatedGPAttention.forward, dict(self=FULL_MODULES, **ATTEND), non_finite=PASSES
+    ),
+    Target(
+        cgpt.CorrelatedGPAttention.posterior, dict(self=FULL_MODULES, **MEANS), non_finite=PASSES
+    ),
+    Target(
+        cgpt.SparseCorrelatedGPAttention.forward,
+        dict(self=SPARSE_MODULES, **ATTEND),
+        non_finite=PASSES,
+    ),
+    Target(
+        cgpt.SparseCorrelatedGPAttention.posterior,
+        dict(self=SPARSE_MODULES, **MEANS),
+        non_finite=PASSES,
+    ),
+    Target(cgpt.CGPTConfig, BACKBONE | COMMON),
+    Target(cgpt.CGPTConfig, BACKBONE | SETTINGS),
+    Target(cgpt.CGPTConfig.attention, dict(self=configs(BACKBONE), max_tokens=COUNTS)),
+    Target(cgpt.vision_transformer, VISION),
+    Target(cgpt.text_transformer, TEXT),
+    Target(
+        VisionTransformer.forward,
+        dict(self=modules(cgpt.vision_transformer, **VISION), images=IMAGES) | SAMPLED,
+        non_finite=PASSES,
+    ),
+    Target(
+        TextTransformer.forward,
+        dict(self=modules(cgpt.text_transformer, **TEXT), tokens=labels("b t", "4"), mask=MASK)
+        | SAMPLED,
+    ),
+    Target(
+        cgpt.penalised_loss,
+        dict(
+            log_likelihood=tensors("s b") | tensors("b"),
+            penalty=tensors("", positive),
+            alpha=st.floats(0.0, 1.0),
+        ),
+        non_finite=PASSES,
+    ),
+    Target(
+        cgpt.alpha_schedule,
+        dict(progress=st.floats(0.0, 1.0), start=st.floats(0.0, 0.5), end=st.floats(0.5, 1.0)),
+    ),
+    Target(
+        cgpt.mean_cosine_similarity,
+        dict(tokens=tensors("b t d"), mask=MASK),
+        non_finite="NaN for sequences of fewer than two tokens",
+    ),
+    Target(
+        cgpt.token_cosine_similarity,
+        dict(model=modules(cgpt.vision_transformer, **VISION), inputs=IMAGES, mask=st.none())
+        | SAMPLED,
+        non_finite="NaN for sequences of fewer than two tokens",
+    ),
+    Target(
+        cgpt.token_cosine_similarity,
+        dict(model=modules(cgpt.text_transformer, **TEXT), inputs=labels("b t", "4"), mask=MASK)
+        | SAMPLED,
+        non_finite="NaN for sequences of fewer than two tokens",
+    ),
+]
+
+NOT_FUZZED = {"predict_probabilities": "probseq's, fuzzed there"}
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=str)
+def test_a_call_succeeds_or_is_refused_by_name(target):
+    report = fuzz(target, calls=15)
+    assert not report.findings, str(report)
+
+
+def test_every_public_name_is_fuzzed_or_has_a_reason():
+    assert not uncovered([cgpt], TARGETS, NOT_FUZZED)
+
+
+def test_results_that_are_not_finite_are_documented():
+    assert not undocumented(TARGETS)

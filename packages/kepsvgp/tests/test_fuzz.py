@@ -1,0 +1,126 @@
+"""Public functions of ``kepsvgp`` succeed with numbers or refuse by name, whatever they get."""
+
+import pytest
+from hypothesis import strategies as st
+
+import kepsvgp
+from probseq.testing.arguments import (
+    BACKBONE,
+    COUNTS,
+    GENERATORS,
+    PASSES,
+    TEXT_BACKBONE,
+    attended,
+    bools,
+    built,
+    images,
+    labels,
+    modules,
+    positive,
+    tensors,
+)
+from probseq.testing.fuzz import Target, fuzz, uncovered, undocumented
+from probseq.transformers import TextTransformer, VisionTransformer
+
+COMMON = dict(
+    rank=st.integers(1, 2),
+    merge=st.sampled_from(["addition", "concatenation", "concatenation-low-rank"]),
+    branches=st.sampled_from(["er", "ee", "rr"]),
+    shared_u=st.booleans(),
+    eta=st.sampled_from([0.0, 10.0]),
+    projection_tokens=st.sampled_from([None, 3]),
+    initial_posterior=st.sampled_from(["random", "prior"]),
+)
+HEADS = COMMON | dict(
+    dim=st.just(4),
+    num_heads=st.sampled_from([1, 2]),
+    max_tokens=st.just(4),
+    dropout=st.sampled_from([0.0, 0.1]),
+)
+LAYERS = st.sampled_from(["last", "all", (0,)])
+VISION = dict(
+    config=built(kepsvgp.KEPSVGPConfig, **BACKBONE, **COMMON, layers=LAYERS),
+    image_size=st.just(4),
+    patch_size=st.just(2),
+    channels=st.just(1),
+    num_classes=st.just(3),
+)
+TEXT = dict(
+    config=built(kepsvgp.KEPSVGPConfig, **TEXT_BACKBONE, **COMMON, layers=LAYERS),
+    vocab_size=st.just(5),
+    max_length=st.just(4),
+    num_classes=st.just(3),
+)
+SAMPLED = dict(generator=GENERATORS, num_samples=st.none() | COUNTS)
+IMAGES = images("b 1 4 4")
+TOKENS = dict(tokens=labels("b t", "4"), mask=st.none() | bools("b t"))
+ATTEND = attended()
+MEANS = {name: ATTEND[name] for name in ("x", "mask")}
+ATTENTION = modules(kepsvgp.KernelEigenPairAttention, **HEADS)
+
+TARGETS = [
+    Target(kepsvgp.KernelEigenPairAttention, HEADS),
+    Target(
+        kepsvgp.KernelEigenPairAttention.forward,
+        dict(self=ATTENTION, **ATTEND),
+        non_finite=PASSES,
+    ),
+    Target(
+        kepsvgp.KernelEigenPairAttention.penalties,
+        dict(self=ATTENTION, **MEANS),
+        non_finite=PASSES,
+    ),
+    Target(
+        kepsvgp.KernelEigenPairAttention.kernel, dict(self=ATTENTION, **MEANS), non_finite=PASSES
+    ),
+    Target(kepsvgp.KEPSVGPConfig, BACKBONE | COMMON | dict(layers=LAYERS)),
+    Target(
+        kepsvgp.KEPSVGPConfig.from_dict,
+        dict(settings=VISION["config"].map(lambda config: config.to_dict())),
+    ),
+    Target(kepsvgp.KEPSVGPConfig.attention, dict(self=VISION["config"], max_tokens=COUNTS)),
+    Target(kepsvgp.vision_transformer, VISION),
+    Target(kepsvgp.text_transformer, TEXT),
+    Target(
+        VisionTransformer.forward,
+        dict(self=modules(kepsvgp.vision_transformer, **VISION), images=IMAGES) | SAMPLED,
+        non_finite=PASSES,
+    ),
+    Target(
+        TextTransformer.forward,
+        dict(self=modules(kepsvgp.text_transformer, **TEXT), **TOKENS) | SAMPLED,
+    ),
+    Target(
+        kepsvgp.negative_elbo,
+        dict(
+            logits=tensors("s b c") | tensors("b c"),
+            labels=labels("b", "c"),
+            penalty=tensors("", positive),
+            penalty_scale=st.floats(0.0, 1.0),
+        ),
+        non_finite=PASSES,
+    ),
+    Target(
+        kepsvgp.attention_spectrum,
+        dict(
+            model=modules(kepsvgp.vision_transformer, **VISION),
+            batches=st.lists(st.tuples(IMAGES), min_size=1, max_size=2),
+        ),
+    ),
+]
+
+NOT_FUZZED = {"predict_probabilities": "probseq's, fuzzed there"}
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=str)
+def test_a_call_succeeds_or_is_refused_by_name(target):
+    report = fuzz(target, calls=15)
+    assert not report.findings, str(report)
+
+
+def test_every_public_name_is_fuzzed_or_has_a_reason():
+    assert not uncovered([kepsvgp], TARGETS, NOT_FUZZED)
+
+
+def test_results_that_are_not_finite_are_documented():
+    assert not undocumented(TARGETS)

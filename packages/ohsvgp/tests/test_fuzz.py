@@ -1,0 +1,388 @@
+"""Public functions of ``ohsvgp`` succeed with numbers or refuse by name, whatever they get."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import strategies as st
+
+import ohsvgp
+from ohsvgp import OnlineGP, OnlineSVGPVAE, bases, likelihoods, vae
+from ohsvgp.hippo import transitions
+from probseq import kernels
+from probseq.testing.arguments import (
+    COUNTS,
+    GENERATORS,
+    PASSES,
+    bools,
+    built,
+    normal,
+    positive,
+    size,
+    tensors,
+)
+from probseq.testing.fuzz import Target, fuzz, uncovered, undocumented
+
+DOUBLE = torch.float64
+POSITIVE = st.sampled_from([0.5, 1.0, 2.0])
+ADAM = built(bases.AdamSteps, steps=2, learning_rate=0.01)
+MEMBERS = st.sampled_from([2, 4])
+
+KERNELS = [kernels.RBF, kernels.Matern12, kernels.Matern32, kernels.Matern52]
+LIKELIHOODS = st.one_of(
+    built(ohsvgp.Gaussian, noise=POSITIVE),
+    built(ohsvgp.Bernoulli),
+    built(ohsvgp.Poisson),
+    built(ohsvgp.NegativeBinomial, dispersion=POSITIVE),
+    built(ohsvgp.StudentT, df=st.just(4.0), scale=POSITIVE),
+)
+HIPPO = st.one_of(
+    built(bases.LegS, num_inducing=MEMBERS),
+    built(bases.LegT, num_inducing=MEMBERS, window=POSITIVE),
+    built(bases.LagT, num_inducing=MEMBERS, timescale=POSITIVE),
+    built(bases.FouT, num_inducing=st.just(3), window=POSITIVE),
+)
+POINTS = st.one_of(
+    built(bases.PivotedCholesky, num_inducing=MEMBERS, learn=st.none() | ADAM),
+    built(bases.RandomSubset, num_inducing=MEMBERS, learn=st.none() | ADAM),
+)
+TIME_BASES = st.one_of(
+    HIPPO,
+    built(bases.Cosine, num_inducing=MEMBERS),
+    built(bases.UniformGrid, num_inducing=MEMBERS),
+    built(bases.VariationalFourier, num_inducing=st.just(3), start=-1.0, end=20.0),
+    built(
+        bases.RecurrentFeatures,
+        basis=HIPPO,
+        num_features=st.just(5),
+        step=st.sampled_from(["euler", "bilinear", "exact", "closed"]),
+    ),
+    POINTS,
+)
+POINT_BASES = POINTS | built(
+    bases.Path,
+    num_inducing=MEMBERS,
+    memory=st.sampled_from(["features", "inputs"]),
+    num_features=st.just(5),
+    order=st.sampled_from(["given", "kernel-max", "kernel-min", "random"]),
+)
+DTYPES = st.sampled_from([torch.float64, torch.float32])
+
+
+@st.composite
+def kernel(draw, dim=1, batch_shape=()):
+    kind = draw(st.sampled_from(KERNELS))
+    return draw(built(kind, dim=dim, batch_shape=batch_shape, lengthscale=POSITIVE))
+
+
+@st.composite
+def times(draw, start=0.0, calendar=False, name="n"):
+    """Sorted stamps, numbers or days, as users hold them."""
+    steps = draw(st.lists(st.integers(0, 8), min_size=(n := draw(size(name))), max_size=n))
+    stamps = start + np.cumsum(steps) / 8
+    if calendar:
+        return np.datetime64("2020-01-01") + np.round(stamps).astype("timedelta64[D]")
+    return draw(st.sampled_from([stamps, torch.from_numpy(stamps), list(map(float, stamps))]))
+
+
+def targets(name="n"):
+    """Zeros and ones, which all likelihoods take."""
+    return tensors(name, lambda *a: (normal(*a) > 0).double(), DOUBLE)
+
+
+@st.composite
+def models(draw, dim=1, calendar=False, least=0):
+    """Online processes that have seen at most two batches."""
+
+    def online_gp(kernel, likelihood, basis, dtype, whitening, rebase, batches):
+        gp = OnlineGP(kernel, likelihood, basis, dtype=dtype, whitening=whitening, rebase=rebase)
+        for batch in range(batches):
+            x = torch.tensor([0.0, 0.5, 1.0], dtype=DOUBLE) + batch
+            if calendar:
+                x = np.datetime64("2019-12-01") + np.arange(3) + 10 * batch
+            elif dim > 1:
+                x = torch.stack([x, x.sin()], -1)
+            gp.update(x, [0.0, 1.0, 1.0])
+        return gp
+
+    return draw(
+        built(
+            online_gp,
+            kernel=kernel(dim),
+            likelihood=LIKELIHOODS,
+            basis=TIME_BASES if dim == 1 else POINT_BASES,
+            dtype=DTYPES,
+            whitening=st.sampled_from(["chol", "eig"]),
+            rebase=st.sampled_from(["task", "grow:1.05"]) if dim == 1 else st.just("task"),
+            batches=st.integers(least, 2),
+        )
+    )
+
+
+KINDS = {
+    "numbers": (models(), times(2.0)),
+    "calendar": (models(calendar=True), times(calendar=True)),
+    "points": (models(2), tensors("n 2", dtype=DOUBLE)),
+}
+UPDATE = dict(
+    y=targets(),
+    mask=st.none() | bools("n"),
+    missing=st.just("raise"),
+    sort=st.just(False),
+    t_end=st.none(),
+)
+GP = st.shared(models(), key="model")
+
+
+def model_targets():
+    for model, t in KINDS.values():
+        yield Target(OnlineGP.update, dict(self=model, t=t, **UPDATE))
+        yield Target(
+            OnlineGP.fit_hyperparameters,
+            dict(self=model, t=t, y=UPDATE["y"], mask=UPDATE["mask"], steps=st.just(2)),
+        )
+        yield Target(OnlineGP.bound, dict(self=model, t=t, y=UPDATE["y"]))
+        yield Target(
+            OnlineGP.predict,
+            dict(self=model, t=t, full_cov=st.booleans(), include_noise=st.just(False)),
+        )
+        yield Target(
+            OnlineGP.predict,
+            dict(self=model, t=t, full_cov=st.just(False), include_noise=st.just(True)),
+        )
+        yield Target(OnlineGP.log_prob, dict(self=model, t=t, y=UPDATE["y"]))
+        yield Target(
+            OnlineGP.sample, dict(self=model, t=t, num_samples=COUNTS, generator=GENERATORS)
+        )
+    yield Target(OnlineGP.partial_fit, dict(self=models(), t=times(2.0), **UPDATE))
+    yield Target(OnlineGP.updated, dict(self=models(), t=times(2.0), y=UPDATE["y"]))
+    yield Target(OnlineGP.rebase, dict(self=models(), t_end=POSITIVE))
+    yield Target(OnlineGP.rebase, dict(self=models(calendar=True), t_end=times(0.0, True, "1")))
+    yield Target(OnlineGP.reconstruct, dict(self=models(least=1), t=times(0.5)))
+    yield Target(
+        OnlineGP.load_state_dict,
+        dict(self=GP.map(copy.deepcopy), tensors=GP.map(lambda gp: gp.state_dict())),
+    )
+
+
+GP_ARGUMENTS = dict(
+    kernel=kernel(),
+    likelihood=LIKELIHOODS,
+    basis=TIME_BASES,
+    whitening=st.sampled_from(["chol", "eig"]),
+    rel_jitter=st.sampled_from([None, 1e-5]),
+    t0=st.none(),
+    rebase=st.sampled_from(["task", "grow:1.05", "manual"]),
+    time_unit=st.sampled_from(["D", "h"]),
+    inference=st.just("natural") | ADAM,
+    dtype=DTYPES,
+    seed=st.integers(0, 9),
+)
+POINT_GP_ARGUMENTS = GP_ARGUMENTS | dict(
+    kernel=kernel(2), basis=POINT_BASES, rebase=st.just("task")
+)
+
+BASIS_TARGETS = [
+    Target(bases.AdamSteps, dict(steps=COUNTS, learning_rate=POSITIVE)),
+    *(
+        Target(kind, dict(num_inducing=MEMBERS, **more))
+        for kind, more in (
+            (bases.LegS, dict(num_nodes=st.none())),
+            (bases.Cosine, dict(num_nodes=st.none())),
+            (bases.LegT, dict(window=POSITIVE, num_nodes=st.none())),
+            (bases.LagT, dict(timescale=POSITIVE, num_nodes=st.none())),
+            (bases.FouT, dict(window=POSITIVE, num_nodes=st.none())),
+            (bases.UniformGrid, {}),
+            (bases.PivotedCholesky, dict(learn=st.none() | ADAM)),
+            (bases.RandomSubset, dict(learn=st.none() | ADAM)),
+            (bases.VariationalFourier, dict(start=st.just(0.0), end=POSITIVE)),
+        )
+    ),
+    Target(
+        bases.RecurrentFeatures,
+        dict(
+            basis=HIPPO,
+            num_features=COUNTS,
+            step=st.sampled_from(["euler", "bilinear", "exact", "closed"]),
+            step_size=st.none() | POSITIVE,
+            horizon=st.none() | POSITIVE,
+        ),
+    ),
+    Target(
+        bases.Path,
+        dict(
+            num_inducing=MEMBERS,
+            memory=st.sampled_from(["features", "inputs"]),
+            num_features=COUNTS,
+            order=st.sampled_from(["given", "kernel-max", "kernel-min", "random"]),
+        ),
+    ),
+]
+
+LIKELIHOOD_TARGETS = [
+    Target(likelihoods.Gaussian, dict(noise=POSITIVE | tensors("b", positive))),
+    Target(likelihoods.NegativeBinomial, dict(dispersion=POSITIVE, learnable=st.booleans())),
+    Target(
+        likelihoods.StudentT,
+        dict(df=st.just(4.0), scale=POSITIVE, learnable=st.booleans()),
+    ),
+]
+
+# -- The autoencoder --------------------------------------------------------------------------
+
+NETWORKS = dict(encoder=built(vae.MLPEncoder, channels=3, latents=2, hidden=4))
+NETWORKS["decoder"] = built(vae.MLPDecoder, latents=2, channels=3, hidden=4)
+VAE_BASES = st.one_of(
+    built(bases.LegS, num_inducing=MEMBERS),
+    built(bases.UniformGrid, num_inducing=MEMBERS),
+    built(vae.SharedSet, basis=POINTS),
+    POINTS,
+)
+VAE_ARGUMENTS = dict(
+    **NETWORKS,
+    kernel=st.sampled_from([(), (2,)]).flatmap(lambda shape: kernel(batch_shape=shape)),
+    basis=VAE_BASES,
+    num_latents=st.just(2),
+    noise=POSITIVE,
+    learn_noise=st.booleans(),
+    carry=st.booleans(),
+    consolidation=st.sampled_from([0.0, 1.0]),
+    rel_jitter=st.sampled_from([None, 1e-5]),
+    t0=st.none(),
+    time_unit=st.sampled_from(["D", "h"]),
+    dtype=DTYPES,
+    seed=st.integers(0, 9),
+)
+CHANNELS = tensors("n 3", dtype=DOUBLE)
+
+
+def online_vae(batches, **arguments):
+    model = OnlineSVGPVAE(**arguments)
+    for batch in range(batches):
+        x = torch.tensor([0.0, 0.5, 1.0], dtype=DOUBLE) + batch
+        model.fit_task(x, torch.stack([x.sin(), x.cos(), x], -1), epochs=1)
+    return model
+
+
+VAES = built(online_vae, batches=st.integers(0, 1), **VAE_ARGUMENTS)
+DRAWS = dict(num_samples=COUNTS, generator=GENERATORS)
+
+VAE_TARGETS = [
+    Target(vae.MLPEncoder, dict(channels=COUNTS, latents=COUNTS, hidden=COUNTS)),
+    Target(vae.MLPDecoder, dict(latents=COUNTS, channels=COUNTS, hidden=COUNTS)),
+    Target(
+        vae.MLPEncoder.forward,
+        dict(self=NETWORKS["encoder"], y=tensors("n 3", dtype=torch.float32)),
+        non_finite=PASSES,
+    ),
+    Target(
+        vae.MLPDecoder.forward,
+        dict(self=NETWORKS["decoder"], f=tensors("n 2", dtype=torch.float32)),
+        non_finite=PASSES,
+    ),
+    Target(vae.SharedSet, dict(basis=POINTS)),
+    Target(OnlineSVGPVAE, VAE_ARGUMENTS),
+    Target(
+        OnlineSVGPVAE.fit_task,
+        dict(
+            self=VAES,
+            t=times(2.0),
+            y=CHANNELS,
+            epochs=st.just(1),
+            batch_size=st.none() | COUNTS,
+            learning_rate=st.just(0.01),
+            num_samples=COUNTS,
+            learn_kernel=st.just(False),
+            learn_inducing=st.just(False),
+        ),
+    ),
+    Target(OnlineSVGPVAE.bound, dict(self=VAES, t=times(2.0), y=CHANNELS, num_samples=COUNTS)),
+    Target(OnlineSVGPVAE.latent, dict(self=VAES, t=times(0.5))),
+    *(
+        Target(method, dict(self=VAES, t=times(0.5), include_noise=st.booleans(), **DRAWS))
+        for method in (OnlineSVGPVAE.sample, OnlineSVGPVAE.predict)
+    ),
+    Target(OnlineSVGPVAE.log_prob, dict(self=VAES, t=times(0.5), y=CHANNELS, **DRAWS)),
+    Target(OnlineSVGPVAE.reconstruct, dict(self=VAES, y=CHANNELS)),
+]
+
+# -- Mathematics beneath ----------------------------------------------------------------------
+
+OTHER_TARGETS = [
+    Target(
+        ohsvgp.exact_posterior,
+        dict(
+            kernel=kernel(2).map(lambda module: module.double()),
+            noise=POSITIVE,
+            x=tensors("n 2", dtype=DOUBLE),
+            y=tensors("n", dtype=DOUBLE),
+            x_new=tensors("m 2", dtype=DOUBLE),
+            full_cov=st.booleans(),
+        ),
+    ),
+    *(
+        Target(function, dict(M=MEMBERS, **more))
+        for function, more in (
+            (transitions.legs_system, {}),
+            (transitions.legt_system, dict(window=POSITIVE)),
+            (transitions.lagt_system, dict(timescale=POSITIVE)),
+            (transitions.fout_system, dict(window=POSITIVE)),
+        )
+    ),
+]
+
+TARGETS = [
+    Target(OnlineGP, GP_ARGUMENTS),
+    Target(OnlineGP, POINT_GP_ARGUMENTS),
+    *model_targets(),
+    *BASIS_TARGETS,
+    *LIKELIHOOD_TARGETS,
+    *VAE_TARGETS,
+    *OTHER_TARGETS,
+]
+
+CALLED = "called by OnlineGP and OnlineSVGPVAE, which check"
+NOT_FUZZED = {
+    "Advance": "made by OnlineGP",
+    **dict.fromkeys(
+        [
+            f"*.{name}"
+            for name in ("advance", "bind", "prior", "choose", "functions", "inducing", "refine")
+        ],
+        CALLED,
+    ),
+    "*.*tensors": "part of the state, whose loading is fuzzed",
+    "*.restore": "part of the state, whose loading is fuzzed",
+    **dict.fromkeys(
+        [
+            f"*.{name}"
+            for name in ("check_targets", "derivatives", "expectations", "log_prob", "start")
+        ],
+        CALLED,
+    ),
+    "*.predictive_*": CALLED,
+    **{f"{kind}.sample": CALLED for kind in ("Bernoulli", "Gaussian", "Poisson")},
+    **{f"{kind}.sample": CALLED for kind in ("NegativeBinomial", "StudentT")},
+    "OnlineGP.state_dict": "takes nothing",
+    **{
+        f"OnlineSVGPVAE.{name}": "a part of fit_task"
+        for name in ("kept", "prepare", "task_bound", "amortised", "window")
+    },
+    "Consolidation*": "a part of OnlineSVGPVAE.fit_task",
+    "diagonal_fisher": "a part of OnlineSVGPVAE.fit_task",
+}
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=str)
+def test_a_call_succeeds_or_is_refused_by_name(target):
+    report = fuzz(target, calls=4)
+    assert not report.findings, str(report)
+
+
+def test_every_public_name_is_fuzzed_or_has_a_reason():
+    assert not uncovered([ohsvgp, bases, likelihoods, vae], TARGETS, NOT_FUZZED)
+
+
+def test_results_that_are_not_finite_are_documented():
+    assert not undocumented(TARGETS)

@@ -1,0 +1,163 @@
+"""Public functions of ``sgpa`` succeed with numbers or refuse by name, whatever they get."""
+
+import pytest
+import torch
+from hypothesis import strategies as st
+
+import sgpa
+from probseq.testing.arguments import (
+    BACKBONE,
+    COUNTS,
+    GENERATORS,
+    PASSES,
+    TEXT_BACKBONE,
+    attended,
+    bools,
+    built,
+    images,
+    labels,
+    modules,
+    positive,
+    tensors,
+)
+from probseq.testing.fuzz import Target, fuzz, uncovered, undocumented
+from probseq.transformers import TextTransformer, TransformerOutput, VisionTransformer
+
+HEADS = dict(
+    dim=st.just(4),
+    num_heads=st.sampled_from([1, 2]),
+    kernel=st.sampled_from(["rbf", "exponential"]),
+    covariance=st.sampled_from(["diag", "full"]),
+    initial_variance=st.sampled_from([None, 0.5]),
+    dropout=st.sampled_from([0.0, 0.1]),
+    jitter=st.sampled_from([None, 1e-4]),
+)
+GLOBAL = HEADS | dict(
+    num_inducing=COUNTS,
+    variant=st.sampled_from(["orthogonal", "decoupled"]),
+    kl_weighting=st.sampled_from(["sequence", "dataset"]),
+    num_data=st.sampled_from([None, 10]),
+    initial_posterior=st.sampled_from(["random", "prior"]),
+)
+STANDARD = HEADS | dict(max_tokens=st.just(4))
+SETTINGS = dict(num_inducing=COUNTS, kernel=HEADS["kernel"], covariance=HEADS["covariance"])
+VARIANTS = st.sampled_from(["orthogonal", "decoupled", "standard"])
+CONFIGS = built(sgpa.SGPAConfig, **BACKBONE, **SETTINGS, variant=VARIANTS)
+TEXT_CONFIGS = built(sgpa.SGPAConfig, **TEXT_BACKBONE, **SETTINGS, variant=VARIANTS)
+VISION = dict(
+    config=CONFIGS,
+    image_size=st.just(4),
+    patch_size=st.just(2),
+    channels=st.just(1),
+    num_classes=st.just(3),
+)
+TEXT = dict(
+    config=TEXT_CONFIGS, vocab_size=st.just(5), max_length=st.just(4), num_classes=st.just(3)
+)
+SAMPLED = dict(generator=GENERATORS, num_samples=st.none() | COUNTS)
+TOKENS = dict(tokens=labels("b t", "4"), mask=st.none() | bools("b t"))
+ATTEND = attended()
+MEANS = {name: ATTEND[name] for name in ("x", "mask", "token_map")}
+
+
+def predict_regression(model, likelihood, images, num_samples, generator):
+    return sgpa.predict_regression(
+        model, likelihood, images, num_samples=num_samples, generator=generator
+    )
+
+
+def output(logits):
+    return lambda images, **_: TransformerOutput(logits, torch.zeros(()))
+
+
+TARGETS = [
+    Target(sgpa.SparseGPAttention, GLOBAL),
+    Target(sgpa.StandardSparseGPAttention, STANDARD),
+    Target(
+        sgpa.SparseGPAttention.forward,
+        dict(self=modules(sgpa.SparseGPAttention, **GLOBAL), **ATTEND),
+        non_finite=PASSES,
+    ),
+    Target(
+        sgpa.StandardSparseGPAttention.forward,
+        dict(self=modules(sgpa.StandardSparseGPAttention, **STANDARD), **ATTEND),
+        non_finite=PASSES,
+    ),
+    Target(
+        sgpa.SparseGPAttention.posterior,
+        dict(self=modules(sgpa.SparseGPAttention, **GLOBAL), **MEANS),
+        non_finite=PASSES,
+    ),
+    Target(
+        sgpa.SGPAConfig,
+        BACKBONE
+        | {name: GLOBAL[name] for name in GLOBAL if name not in ("dim", "num_heads", "dropout")},
+    ),
+    Target(sgpa.SGPAConfig.attention, dict(self=CONFIGS, max_tokens=COUNTS)),
+    Target(sgpa.vision_transformer, VISION),
+    Target(sgpa.text_transformer, TEXT),
+    Target(
+        VisionTransformer.forward,
+        dict(self=modules(sgpa.vision_transformer, **VISION), images=images("b 1 4 4")) | SAMPLED,
+        non_finite=PASSES,
+    ),
+    Target(
+        TextTransformer.forward,
+        dict(self=modules(sgpa.text_transformer, **TEXT), **TOKENS) | SAMPLED,
+    ),
+    Target(sgpa.LaplaceLikelihood, dict(scale=st.floats(0.5, 2.0))),
+    Target(
+        sgpa.LaplaceLikelihood.log_prob,
+        dict(
+            self=modules(sgpa.LaplaceLikelihood, scale=st.floats(0.5, 2.0)),
+            outputs=tensors("s b 1") | tensors("b 1"),
+            targets=tensors("b"),
+        ),
+        non_finite=PASSES,
+    ),
+    Target(
+        sgpa.categorical_log_likelihood,
+        dict(logits=tensors("s b c") | tensors("b c"), labels=labels("b", "c")),
+        non_finite=PASSES,
+    ),
+    Target(
+        sgpa.negative_elbo,
+        dict(
+            log_likelihood=tensors("s b") | tensors("b"),
+            penalty=tensors("", positive),
+            kl_scale=st.floats(0.0, 1.0),
+        ),
+        non_finite=PASSES,
+    ),
+    Target(sgpa.kl_annealing, dict(progress=st.floats(0.0, 1.0), fraction=st.floats(0.0, 1.0))),
+    Target(
+        predict_regression,
+        dict(
+            model=tensors("s n 1").map(output),
+            likelihood=built(sgpa.LaplaceLikelihood, scale=1.0),
+            images=tensors("n 1"),
+            num_samples=COUNTS,
+            generator=GENERATORS,
+        ),
+        name="predict_regression",
+    ),
+]
+
+NOT_FUZZED = {
+    "SparseGPAttention.train": "takes a flag",
+    "predict_probabilities": "probseq's, fuzzed there",
+}
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=str)
+def test_a_call_succeeds_or_is_refused_by_name(target):
+    report = fuzz(target, calls=15)
+    assert not report.findings, str(report)
+
+
+def test_every_public_name_is_fuzzed_or_has_a_reason():
+    assert not uncovered([sgpa], TARGETS, NOT_FUZZED)
+
+
+def test_results_that_are_not_finite_are_documented():
+    assert not undocumented(TARGETS)

@@ -1,0 +1,374 @@
+"""Fuzzing of public functions: a call succeeds with numbers, or is refused by name.
+
+A member's tests hold a table of ``Target``; each is called with good arguments of which none, one
+or two are replaced by what callers pass by mistake. Allowed are
+
+- a result that is finite and whose variances are not negative; NaN and infinity are let pass where
+  the documentation says so, and where an argument is beyond 1e6 or below 1e-6;
+- a ``ValueError`` or ``TypeError`` (and so a ``CholeskyError``) that names an argument.
+
+Everything else is a finding: other errors, foreign warnings, NaN, negative variances.
+
+``python -m probseq.testing.fuzz --calls 50000 shared packages/*`` fuzzes members at length.
+"""
+
+import argparse
+import dataclasses
+import fnmatch
+import importlib.util
+import inspect
+import math
+import re
+import sys
+import sysconfig
+import time
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any, cast
+
+import jaxtyping
+import numpy as np
+import torch
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from hypothesis.strategies import DrawFn, SearchStrategy
+from torch import Tensor
+
+from probseq.testing.arguments import hostile, show
+
+__all__ = ["Finding", "Report", "Target", "fuzz", "uncovered", "undocumented"]
+
+_REFUSALS = (ValueError, TypeError)
+_MODERATE = 1e6
+
+
+@dataclasses.dataclass(frozen=True)
+class Target:
+    """A public function, constructor or method, and strategies of its good arguments.
+
+    Attributes:
+        call: what is called.
+        arguments: by name; ``self`` is never replaced by something hostile.
+        name: the public name, for a ``call`` that wraps it.
+        non_finite: words of its documentation that say when a result isn't finite.
+    """
+
+    call: Callable[..., Any]
+    arguments: Mapping[str, SearchStrategy[Any]]
+    name: str = ""
+    non_finite: str = ""
+
+    def __str__(self) -> str:
+        return self.name or self.call.__qualname__
+
+
+@dataclasses.dataclass
+class Finding:
+    """An outcome that is not allowed.
+
+    Attributes:
+        summary: what happened, and where.
+        count: in how many calls.
+        example: the shortest of these calls.
+    """
+
+    summary: str
+    count: int
+    example: str
+
+
+@dataclasses.dataclass
+class Report:
+    """Outcomes of calls by kind, and findings by the line that raised them."""
+
+    outcomes: Counter[str] = dataclasses.field(default_factory=Counter)
+    findings: dict[str, Finding] = dataclasses.field(default_factory=dict)
+
+    @property
+    def calls(self) -> int:
+        """Number of calls."""
+        return self.outcomes.total()
+
+    def add(self, other: "Report") -> None:
+        """Add the calls of another report."""
+        self.outcomes += other.outcomes
+        for key, found in other.findings.items():
+            self._add_finding(key, found)
+
+    def _add_finding(self, key: str, found: Finding) -> None:
+        known = self.findings.setdefault(key, dataclasses.replace(found, count=0))
+        known.count += found.count
+        if len(found.example) < len(known.example):
+            known.summary, known.example = found.summary, found.example
+
+    def __str__(self) -> str:
+        found = sorted(self.findings.values(), key=lambda finding: -finding.count)
+        return "\n".join(f"{f.count} times: {f.summary}\n    {f.example}" for f in found)
+
+
+def fuzz(target: Target, calls: int) -> Report:
+    """Call a target up to ``calls`` times; the same calls on every run.
+
+    Args:
+        target: what to call.
+        calls: how often; fewer where there are fewer different calls.
+    """
+    report = Report()
+
+    @settings(
+        max_examples=calls,
+        derandomize=True,
+        database=None,
+        deadline=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(_calls(target))
+    def run(arguments: dict[str, Any]) -> None:
+        kind, finding = _outcome(target, arguments)
+        report.outcomes[kind] += 1
+        if finding is not None:
+            shown = ", ".join(f"{name}={show(value)}" for name, value in arguments.items())
+            example = f"{target}({shown.removeprefix('self=')})"
+            report.add(Report(findings={finding[0]: Finding(finding[1], 1, example)}))
+
+    # Shape annotations are checked in tests only: here calls are made as users make them.
+    before = jaxtyping.config.jaxtyping_disable
+    jaxtyping.config.update("jaxtyping_disable", True)
+    try:
+        run()
+    except Exception as error:
+        error.add_note(f"while {target} was fuzzed: its good arguments don't agree")
+        raise
+    finally:
+        jaxtyping.config.update("jaxtyping_disable", before)
+    return report
+
+
+@st.composite
+def _calls(draw: DrawFn, target: Target) -> dict[str, Any]:
+    arguments = {name: draw(strategy) for name, strategy in target.arguments.items()}
+    names = [name for name in arguments if name != "self"]
+    if names:
+        for name in draw(st.lists(st.sampled_from(names), max_size=2, unique=True)):
+            arguments[name] = draw(hostile(arguments[name]))
+    return arguments
+
+
+# -- Outcomes ---------------------------------------------------------------------------------
+
+
+def _outcome(target: Target, arguments: dict[str, Any]) -> tuple[str, tuple[str, str] | None]:
+    """Call once; return the kind of outcome and, if it's a finding, its key and summary."""
+    torch.manual_seed(0)
+    given = [_magnitude(value) for name, value in arguments.items() if name != "self"]
+    names = {*inspect.signature(target.call).parameters, *arguments}
+    if "self" in arguments:  # what an object was made of may be at fault, too
+        names |= {*inspect.signature(type(arguments["self"])).parameters}
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            result = target.call(**arguments)
+    except Exception as error:
+        kind, line = type(error).__name__, str(error).strip().partition("\n")[0]
+        words = set(re.findall(r"\w+", str(error)))
+        if isinstance(error, _REFUSALS) and words & names - {"self"}:
+            return kind, None
+        what = f"{kind} that names no argument" if isinstance(error, _REFUSALS) else kind
+        place = _place(error)
+        return "finding", (f"{kind} {place}", f"{what} at {place}: {line[:200]}")
+    for warning in caught:
+        if not _is_ours(sys.modules[warning.category.__module__].__dict__.get("__file__") or "<"):
+            kind, line = warning.category.__name__, str(warning.message).partition("\n")[0]
+            place = f"{Path(warning.filename).name}:{warning.lineno}"
+            return "finding", (f"{kind} {place}", f"{kind} at {place}: {line[:200]}")
+    numbers = list(_numbers(str(target), result))
+    if any(bool((_variances(name, values) < 0).any()) for name, values in numbers):
+        return "finding", (f"negative variance {target}", f"negative variance from {target}")
+    if all(bool(np.isfinite(values).all()) for _, values in numbers):
+        return "success", None
+    if target.non_finite:
+        return "documented", None
+    if any(not math.isfinite(value) for value in given):
+        return "finding", (f"silent {target}", f"NaN or infinity passes silently through {target}")
+    if any(value > _MODERATE for value in given):
+        return "overflow", None
+    return "finding", (f"not finite {target}", f"not finite, from finite arguments: {target}")
+
+
+def _place(error: Exception) -> str:
+    """The innermost line of ours that the error passed through."""
+    place, traceback = "outside", error.__traceback__
+    while traceback is not None:
+        file = traceback.tb_frame.f_code.co_filename
+        if _is_ours(file) and file != __file__:
+            place = f"{Path(file).parent.name}/{Path(file).name}:{traceback.tb_lineno}"
+        traceback = traceback.tb_next
+    return place
+
+
+def _is_ours(file: str) -> bool:
+    return not (file.startswith(("<", sysconfig.get_path("stdlib"))) or "site-packages" in file)
+
+
+def _magnitude(value: Any) -> float:
+    """The largest of |v| and 1/|v| over all numbers v ≠ 0 of an argument; infinite for NaN."""
+    found = [np.abs(values.astype(complex)) for _, values in _numbers("", value)]
+    flat = np.concatenate([np.zeros(1), *(values.reshape(-1) for values in found)])
+    if not np.isfinite(flat).all():
+        return math.inf
+    flat = flat[flat > 0]
+    # Numbers below the normal ones have no inverse.
+    return float(max(flat.max(), 1 / max(flat.min(), 1e-300))) if flat.size else 0.0
+
+
+def _variances(name: str, values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Those of ``values`` that are variances, by their name."""
+    if name.endswith("covariance") and values.ndim > 1:
+        return np.diagonal(values, axis1=-2, axis2=-1)
+    return values if name.endswith("variance") and "log" not in name else np.zeros(0)
+
+
+def _numbers(name: str, value: Any) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
+    """Floating-point values inside of ``value``, with the name of what holds them."""
+    match value:
+        case Tensor():
+            if value.is_floating_point() or value.is_complex():
+                wide = torch.complex128 if value.is_complex() else torch.float64
+                yield name, value.detach().to(wide).numpy()
+        case np.ndarray():
+            if value.dtype.kind in "fc":
+                yield name, value
+        case float() | complex():
+            yield name, np.asarray(value)
+        case torch.nn.Module():
+            yield from _numbers(name, dict(value.state_dict()))
+        case Mapping():
+            for key, item in cast("Mapping[Any, Any]", value).items():
+                yield from _numbers(f"{name}.{key}", item)
+        case tuple() | list():
+            fields = getattr(value, "_fields", None)
+            for index, item in enumerate(cast("Sequence[Any]", value)):
+                yield from _numbers(fields[index] if fields else name, item)
+        case _ if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            for field in dataclasses.fields(value):
+                yield from _numbers(field.name, getattr(value, field.name))
+        case _:
+            # Gaussians that are no dataclasses.
+            for field in ("mean", "variance"):
+                if isinstance(getattr(value, field, None), Tensor):
+                    yield from _numbers(field, getattr(value, field))
+
+
+# -- What a table must cover ------------------------------------------------------------------
+
+
+def uncovered(
+    modules: Sequence[ModuleType], targets: Sequence[Target], reasons: Mapping[str, str]
+) -> list[str]:
+    """Return public functions, constructors and methods that no target calls, without a reason.
+
+    Args:
+        modules: whose ``__all__`` is public.
+        targets: the table.
+        reasons: why some are not called, by name or pattern (``"*.train"``).
+
+    Raises:
+        ValueError: ``reasons`` has a name for nothing, or for a target.
+    """
+    covered = {str(target) for target in targets}
+    public = [getattr(module, name) for module in modules for name in module.__all__]
+    missing = {name for thing in public for name in _callables(thing)} - covered
+    excused = {pattern: set(fnmatch.filter(missing, pattern)) for pattern in reasons}
+    if useless := [pattern for pattern, names in excused.items() if not names]:
+        raise ValueError(f"reasons must name what is public and not a target, got {useless}")
+    return sorted(missing.difference(*excused.values()))
+
+
+def _callables(thing: Any) -> Iterator[str]:
+    if inspect.isfunction(thing):
+        yield thing.__qualname__
+    elif inspect.isclass(thing) and not issubclass(thing, (Exception, tuple)):
+        methods = vars(thing)
+        if {"__init__", "__post_init__"} & set(methods) and not getattr(thing, "_is_protocol", 0):
+            yield thing.__qualname__
+        for name, method in methods.items():
+            method = getattr(method, "__func__", method)
+            abstract = getattr(method, "__isabstractmethod__", False)
+            if inspect.isfunction(method) and not name.startswith("_") and not abstract:
+                yield method.__qualname__
+
+
+def undocumented(targets: Sequence[Target]) -> list[str]:
+    """Return targets whose ``non_finite`` is said neither of function nor of class nor module."""
+    missing: list[str] = []
+    for target in targets:
+        module = sys.modules[target.call.__module__]
+        owner = getattr(module, target.call.__qualname__.partition(".")[0], None)
+        places = [target.call, module, *(inspect.getmro(owner) if inspect.isclass(owner) else ())]
+        words = " ".join(" ".join(str(place.__doc__) for place in places).split())
+        if target.non_finite not in words:
+            missing.append(str(target))
+    return missing
+
+
+# -- Command line -----------------------------------------------------------------------------
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Fuzz the tables of members, print counts and findings; return 1 if there are findings."""
+    parser = argparse.ArgumentParser(prog="fuzz", description=main.__doc__)
+    parser.add_argument("--calls", type=int, default=50_000, help="calls of all members together")
+    parser.add_argument("--only", default="", help="part of the names of the targets to call")
+    parser.add_argument("members", nargs="+", type=Path, help="folders with tests/test_fuzz.py")
+    chosen = parser.parse_args(arguments)
+    torch.set_num_threads(1)
+    tables = {
+        member.name: [t for t in _load_targets(member) if chosen.only in str(t)]
+        for member in chosen.members
+        if (member / "tests" / "test_fuzz.py").is_file()
+    }
+    share = -(-chosen.calls // sum(map(len, tables.values())))
+    print(_ROW.format("member", *_KINDS, "calls", "seconds"))
+    total, seconds = Report(), 0.0
+    for member, targets in tables.items():
+        report, started = Report(), time.perf_counter()
+        for target in targets:
+            report.add(fuzz(target, share))
+        seconds += time.perf_counter() - started
+        _print_row(member, report, time.perf_counter() - started)
+        total.add(report)
+    _print_row("all", total, seconds)
+    print(total)
+    return 1 if total.findings else 0
+
+
+_KINDS = ["success", "documented", "overflow", "ValueError", "TypeError", "CholeskyError"]
+_KINDS += ["finding"]
+_ROW = "{:12}" + "{:>14}" * (len(_KINDS) + 2)
+
+
+def _print_row(member: str, report: Report, seconds: float) -> None:
+    counts = [report.outcomes[kind] for kind in _KINDS]
+    others = report.calls - sum(counts)
+    counts[_KINDS.index("ValueError")] += others  # its subclasses
+    print(_ROW.format(member, *counts, report.calls, f"{seconds:.0f}"), flush=True)
+
+
+def _load_targets(member: Path) -> list[Target]:
+    spec = importlib.util.spec_from_file_location(
+        f"fuzz_{member.name}", member / "tests" / "test_fuzz.py"
+    )
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module.TARGETS
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,459 @@
+"""Public functions of ``probseq`` succeed with numbers or refuse by name, whatever they get."""
+
+import pytest
+import torch
+from hypothesis import strategies as st
+
+from probseq import fourier, gaussians, kernels, linalg, metrics, transformers
+from probseq.metrics import image
+from probseq.testing.arguments import (
+    BACKBONE,
+    COUNTS,
+    GENERATORS,
+    PASSES,
+    TEXT_BACKBONE,
+    attended,
+    bools,
+    built,
+    covariance,
+    factor,
+    images,
+    labels,
+    modules,
+    positive,
+    probabilities,
+    size,
+    tensors,
+    unit,
+)
+from probseq.testing.fuzz import Target, fuzz, uncovered, undocumented
+from probseq.transformers import (
+    Encoder,
+    KernelAttention,
+    Pooling,
+    SequenceTransformer,
+    SoftmaxAttention,
+    TextTransformer,
+    TransformerConfig,
+    TransformerOutput,
+    VisionTransformer,
+)
+
+MODULES = [kernels, gaussians, linalg, fourier, metrics, image, transformers]
+
+FRACTION = st.floats(0.1, 1.0)
+
+# -- Kernels and Gaussians --------------------------------------------------------------------
+
+HYPERPARAMETERS = dict(
+    dim=size("d"),
+    batch_shape=st.sampled_from([(), (2,)]),
+    lengthscale=st.floats(0.5, 2.0),
+    outputscale=st.floats(0.5, 2.0),
+)
+KERNELS = [kernels.RBF, kernels.Matern12, kernels.Matern32, kernels.Matern52, kernels.Exponential]
+ANY_KERNEL = st.sampled_from(KERNELS).flatmap(lambda kind: modules(kind, **HYPERPARAMETERS))
+STATIONARY = st.sampled_from(KERNELS[:-1]).flatmap(lambda kind: modules(kind, **HYPERPARAMETERS))
+INPUTS = dict(x=tensors("n d"), z=tensors("m d"))
+SCALES = dict(lengthscale=tensors("1 d", positive), outputscale=tensors("", positive))
+
+KERNEL_TARGETS = [
+    *(Target(kernel, HYPERPARAMETERS) for kernel in KERNELS),
+    Target(kernels.Kernel.forward, dict(self=ANY_KERNEL, **INPUTS), non_finite=PASSES),
+    Target(kernels.Kernel.diag, dict(self=ANY_KERNEL, x=INPUTS["x"]), non_finite=PASSES),
+    *(
+        Target(function, INPUTS | SCALES, non_finite=PASSES)
+        for function in (
+            kernels.rbf,
+            kernels.matern12,
+            kernels.matern32,
+            kernels.matern52,
+            kernels.exponential,
+        )
+    ),
+    Target(
+        kernels.cosine_features,
+        dict(x=INPUTS["x"], weight=tensors("p d")),
+        non_finite=PASSES,
+    ),
+    Target(
+        fourier.sample_frequencies,
+        dict(kernel=STATIONARY, num_features=COUNTS, generator=GENERATORS),
+    ),
+    Target(
+        fourier.fourier_features,
+        dict(kernel=STATIONARY, x=INPUTS["x"], frequencies=tensors("f d")),
+        non_finite=PASSES,
+    ),
+]
+
+GAUSSIAN = built(gaussians.Gaussian, mean=tensors("n"), covariance=tensors("n n", covariance))
+DIAGONAL = built(gaussians.DiagonalGaussian, mean=tensors("b n"), variance=tensors("b n", positive))
+DRAWS = dict(sample_shape=st.sampled_from([(), (2,), (2, 3)]), generator=GENERATORS)
+
+GAUSSIAN_TARGETS = [
+    Target(
+        gaussians.DiagonalGaussian, dict(mean=tensors("b n"), variance=tensors("b n", positive))
+    ),
+    Target(gaussians.Gaussian, dict(mean=tensors("b n"), covariance=tensors("b n n", covariance))),
+    *(
+        Target(method, dict(self=distribution, **arguments), non_finite=words)
+        for kind, distribution in (
+            (gaussians.Gaussian, GAUSSIAN),
+            (gaussians.DiagonalGaussian, DIAGONAL),
+        )
+        for method, arguments, words in (
+            (kind.rsample, DRAWS, ""),
+            (kind.log_prob, dict(value=tensors("n")), PASSES),
+        )
+    ),
+    Target(
+        gaussians.gauss_kl,
+        dict(
+            q_mu=tensors("b m"),
+            q_sqrt=tensors("b m m", factor) | tensors("b m", positive),
+            L=st.none() | tensors("m m", factor),
+        ),
+        non_finite=PASSES,
+    ),
+    Target(
+        gaussians.conditional,
+        dict(
+            Kmn=tensors("m n"),
+            Lm=tensors("m m", factor),
+            Knn=tensors("n n", covariance),
+            q_mu=tensors("m"),
+            q_sqrt=st.none() | tensors("m m", factor),
+            whiten=st.booleans(),
+            full_cov=st.just(True),
+        ),
+        non_finite=PASSES,
+    ),
+    Target(
+        gaussians.conditional,
+        dict(
+            Kmn=tensors("m n"),
+            Lm=tensors("m m", factor),
+            Knn=tensors("n", positive),
+            q_mu=tensors("m"),
+            q_sqrt=st.none() | tensors("m m", factor),
+            whiten=st.booleans(),
+            full_cov=st.just(False),
+        ),
+        non_finite=PASSES,
+    ),
+    Target(
+        linalg.safe_cholesky,
+        dict(
+            matrix=tensors("n n", covariance) | tensors("b n n", covariance),
+            jitter=st.sampled_from([None, 1e-6, 1e-3]),
+            max_tries=st.integers(1, 4),
+        ),
+    ),
+    Target(linalg.default_jitter, dict(dtype=st.sampled_from([torch.float32, torch.float64]))),
+    Target(linalg.triangular_inverse, dict(L=tensors("n n", factor)), non_finite=PASSES),
+]
+
+# -- Metrics ----------------------------------------------------------------------------------
+
+PREDICTED = dict(probs=tensors("n c", probabilities), labels=labels("n", "c"))
+RANKED = dict(scores=tensors("n"), positive=bools("n"))
+SELECTED = dict(confidence=tensors("n"), correct=bools("n"))
+BINS = dict(num_bins=st.integers(1, 20), mode=st.sampled_from(["top", "classwise"]))
+RATE = dict(tpr=FRACTION, mode=st.sampled_from(["first", "nearest"]))
+REGRESSION = dict(mean=tensors("n"), targets=tensors("n"))
+DRAWN = dict(samples=tensors("s n"), targets=tensors("n"))
+KL_MODE = st.sampled_from(["true-class", "predicted-class"])
+
+METRIC_TARGETS = [
+    *(
+        Target(function, PREDICTED)
+        for function in (metrics.accuracy, metrics.brier, metrics.matthews_correlation)
+    ),
+    Target(metrics.nll, PREDICTED),
+    *(
+        Target(function, PREDICTED | BINS)
+        for function in (
+            metrics.calibration_bins,
+            metrics.expected_calibration_error,
+            metrics.maximum_calibration_error,
+        )
+    ),
+    *(
+        Target(method, dict(self=built(metrics.calibration_bins, **PREDICTED)))
+        for method in (
+            metrics.CalibrationBins.expected_error,
+            metrics.CalibrationBins.maximum_error,
+        )
+    ),
+    *(Target(function, RANKED) for function in (metrics.auroc, metrics.average_precision)),
+    Target(metrics.roc_curve, RANKED),
+    Target(metrics.fpr_at_tpr, RANKED | RATE),
+    *(
+        Target(function, SELECTED)
+        for function in (
+            metrics.aurc,
+            metrics.e_aurc,
+            metrics.failure_auroc,
+            metrics.risk_coverage_curve,
+        )
+    ),
+    Target(metrics.failure_fpr, SELECTED | RATE),
+    Target(metrics.rmse, REGRESSION),
+    Target(metrics.mae, REGRESSION),
+    Target(metrics.gaussian_nlpd, REGRESSION | dict(variance=tensors("n", positive))),
+    Target(metrics.coverage_calibration_error, DRAWN),
+    Target(metrics.laplace_log_prob, DRAWN | dict(scale=FRACTION)),
+    Target(metrics.laplace_predictive_variance, dict(samples=DRAWN["samples"], scale=FRACTION)),
+    Target(metrics.forgetting, dict(matrix=tensors("t t"), higher_is_better=st.booleans())),
+    Target(metrics.max_softmax_score, dict(probs=PREDICTED["probs"])),
+    Target(metrics.entropy_score, dict(probs=PREDICTED["probs"])),
+    Target(metrics.energy_score, dict(logits=tensors("n c"), temperature=FRACTION)),
+    Target(metrics.ood_metrics, dict(in_scores=tensors("n"), out_scores=tensors("m"))),
+    Target(metrics.KLMatching.fit, PREDICTED | dict(mode=KL_MODE), name="KLMatching.fit"),
+    Target(
+        metrics.KLMatching.score,
+        dict(
+            self=built(metrics.KLMatching.fit, **PREDICTED, mode=KL_MODE),
+            probs=tensors("m c", probabilities),
+        ),
+    ),
+]
+
+# -- Metrics of images ------------------------------------------------------------------------
+
+PAIR = dict(images=images("n c h w"), references=images("n c h w"), data_range=st.just(2.0))
+FEATURES = tensors("n d", dtype=torch.float64)
+MOMENTS = FEATURES.map(image.FeatureMoments.of)
+
+
+def pooled(channels=2, outputs=3):
+    return torch.nn.Sequential(
+        torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(channels, outputs)
+    )
+
+
+def random_convolution():
+    return image.RandomConvolution(2)
+
+
+def module_features():
+    return image.ModuleFeatures(pooled(), name="pooled", dimension=3)
+
+
+def classifier_features():
+    return image.ClassifierFeatures(pooled(), torch.nn.Linear(3, 4), name="small")
+
+
+EXTRACTORS = built(random_convolution) | built(module_features) | built(classifier_features)
+
+IMAGE_TARGETS = [
+    Target(image.psnr, PAIR, non_finite="infinity where the two are identical"),
+    Target(image.mean_psnr, PAIR, non_finite="One identical image makes it infinite"),
+    Target(image.frechet_distance, dict(real=tensors("n d"), fake=tensors("m d"))),
+    Target(image.frechet_distance, dict(real=MOMENTS, fake=MOMENTS)),
+    Target(image.FeatureMoments.of, dict(features=tensors("n d"))),
+    Target(
+        image.FeatureMoments,
+        dict(count=COUNTS, mean=tensors("d"), scatter=tensors("d d", covariance)),
+    ),
+    Target(image.FeatureMoments.update, dict(self=MOMENTS, features=tensors("m d"))),
+    Target(image.FeatureMoments.merge, dict(self=MOMENTS, other=MOMENTS)),
+    Target(
+        image.inception_score,
+        dict(probabilities=tensors("n k", probabilities), splits=st.integers(1, 2)),
+    ),
+    Target(image.RandomConvolution, dict(channels=COUNTS, seed=st.just(0))),
+    Target(
+        image.ModuleFeatures,
+        dict(module=st.just(pooled()), name=st.just("pooled"), dimension=st.just(3)),
+    ),
+    Target(
+        image.ClassifierFeatures,
+        dict(trunk=st.just(pooled()), head=st.just(torch.nn.Linear(3, 4)), name=st.just("small")),
+    ),
+    *(
+        Target(
+            kind.forward,
+            dict(self=built(maker), images=tensors("n 2 8 8", unit, torch.float32)),
+            non_finite=PASSES,
+        )
+        for kind, maker in (
+            (image.RandomConvolution, random_convolution),
+            (image.ModuleFeatures, module_features),
+            (image.ClassifierFeatures, classifier_features),
+        )
+    ),
+    Target(
+        image.extract_features,
+        dict(
+            extractor=EXTRACTORS,
+            images=tensors("n 2 8 8", unit, torch.float32)
+            | tensors("n 2 8 8", lambda *a: 99 * unit(*a).abs(), torch.uint8),
+            batch_size=COUNTS,
+        ),
+        non_finite=PASSES,
+    ),
+    Target(image.distance_name, dict(extractor=EXTRACTORS)),
+]
+
+# -- Transformers -----------------------------------------------------------------------------
+
+CONFIGS = built(TransformerConfig, **BACKBONE)
+TEXT_CONFIGS = built(TransformerConfig, **TEXT_BACKBONE)
+HEADS = dict(dim=st.just(4), num_heads=st.sampled_from([1, 2]), dropout=st.sampled_from([0.0, 0.1]))
+KERNEL_HEADS = HEADS | dict(
+    kernel=st.sampled_from(["rbf", "exponential"]),
+    symmetric=st.booleans(),
+    initial_variance=st.sampled_from([None, 0.5]),
+)
+
+
+def attention(index):
+    return KernelAttention(4, 2)
+
+
+ATTENTION = st.just(attention)
+MASK = st.none() | bools("b t")
+ATTEND = attended() | dict(num_samples=st.none())  # they draw nothing
+SIZES = dict(max_length=st.just(4), attention=ATTENTION)
+VISION = dict(
+    config=CONFIGS,
+    image_size=st.just(4),
+    patch_size=st.just(2),
+    channels=st.just(1),
+    num_classes=st.just(3),
+    attention=ATTENTION,
+)
+TEXT = dict(config=TEXT_CONFIGS, vocab_size=st.just(5), num_classes=st.just(3)) | SIZES
+SEQUENCE = (
+    dict(config=TEXT_CONFIGS, input_dim=st.just(3), num_outputs=st.just(2), positions=st.booleans())
+    | SIZES
+)
+SAMPLED = dict(generator=GENERATORS, num_samples=st.none() | COUNTS)
+TOKENS = labels("b t", "4")
+
+
+def predict(model, images, num_samples, generator, average):
+    return transformers.predict_probabilities(
+        model, images, num_samples=num_samples, generator=generator, average=average
+    )
+
+
+def output(logits):
+    return lambda images, **_: TransformerOutput(logits, torch.zeros(()))
+
+
+TRANSFORMER_TARGETS = [
+    Target(TransformerConfig, BACKBONE),
+    Target(TransformerConfig.to_dict, dict(self=CONFIGS)),
+    Target(
+        TransformerConfig.from_dict, dict(settings=CONFIGS.map(lambda config: config.to_dict()))
+    ),
+    Target(SoftmaxAttention, HEADS),
+    Target(KernelAttention, KERNEL_HEADS),
+    Target(
+        SoftmaxAttention.forward,
+        dict(self=modules(SoftmaxAttention, **HEADS), **ATTEND),
+        non_finite=PASSES,
+    ),
+    Target(
+        KernelAttention.forward,
+        dict(self=modules(KernelAttention, **KERNEL_HEADS), **ATTEND),
+        non_finite=PASSES,
+    ),
+    Target(
+        transformers.kernel_attention,
+        dict(
+            queries=tensors("b n d"),
+            keys=tensors("b m d"),
+            values=tensors("b m c"),
+            kernel=KERNEL_HEADS["kernel"],
+            key_mask=st.none() | bools("b m"),
+        ),
+        non_finite=PASSES,
+    ),
+    Target(transformers.rbf_matrix, INPUTS, non_finite=PASSES),
+    Target(transformers.repeat_samples, dict(x=tensors("b n"), num_samples=COUNTS)),
+    Target(Pooling, dict(kind=BACKBONE["pooling"], dim=COUNTS)),
+    Target(
+        Pooling.forward,
+        dict(
+            self=modules(Pooling, kind=BACKBONE["pooling"], dim=4),
+            x=tensors("b t 4"),
+            mask=MASK,
+        ),
+        non_finite=PASSES,
+    ),
+    Target(Encoder, dict(config=CONFIGS, attention=ATTENTION)),
+    Target(
+        Encoder.forward,
+        dict(self=modules(Encoder, config=CONFIGS, attention=ATTENTION), x=ATTEND["x"], mask=MASK)
+        | SAMPLED,
+        non_finite=PASSES,
+    ),
+    Target(VisionTransformer, VISION),
+    Target(
+        VisionTransformer.forward,
+        dict(self=modules(VisionTransformer, **VISION), images=images("b 1 4 4")) | SAMPLED,
+        non_finite=PASSES,
+    ),
+    Target(TextTransformer, TEXT),
+    Target(
+        TextTransformer.forward,
+        dict(self=modules(TextTransformer, **TEXT), tokens=TOKENS, mask=MASK) | SAMPLED,
+    ),
+    Target(SequenceTransformer, SEQUENCE),
+    Target(
+        SequenceTransformer.forward,
+        dict(self=modules(SequenceTransformer, **SEQUENCE), x=tensors("b t 3"), mask=MASK)
+        | SAMPLED,
+        non_finite=PASSES,
+    ),
+    Target(
+        predict,
+        dict(
+            model=tensors("s n c").map(output),
+            images=images("n 1 4 4"),
+            num_samples=COUNTS,
+            generator=GENERATORS,
+            average=st.sampled_from(["probabilities", "logits"]),
+        ),
+        name="predict_probabilities",
+    ),
+]
+
+TARGETS = [
+    *KERNEL_TARGETS,
+    *GAUSSIAN_TARGETS,
+    *METRIC_TARGETS,
+    *IMAGE_TARGETS,
+    *TRANSFORMER_TARGETS,
+]
+
+NOT_FUZZED = {
+    "Kernel": "abstract: its subclasses are",
+    "StationaryKernel": "abstract: its subclasses are",
+    "Kernel.extra_repr": "takes nothing",
+    "LPIPS": "needs weights, and its own tests refuse bad ones",
+    "LPIPS.forward": "needs weights",
+    "LPIPS.train": "takes a flag",
+    "InceptionFeatures": "needs weights, and its own tests refuse bad ones",
+    "InceptionFeatures.forward": "needs weights",
+    "TokenMap": "made by the backbone alone",
+    "TokenMap.parameters": "takes nothing",
+}
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=str)
+def test_a_call_succeeds_or_is_refused_by_name(target):
+    report = fuzz(target, calls=8)
+    assert not report.findings, str(report)
+
+
+def test_every_public_name_is_fuzzed_or_has_a_reason():
+    assert not uncovered(MODULES, TARGETS, NOT_FUZZED)
+
+
+def test_results_that_are_not_finite_are_documented():
+    assert not undocumented(TARGETS)
