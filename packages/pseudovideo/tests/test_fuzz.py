@@ -17,10 +17,10 @@ from probseq.testing.arguments import (
     covariance,
     images,
     labels,
-    normal,
     positive,
     size,
     tensors,
+    unit,
 )
 from probseq.testing.fuzz import Target, fuzz, uncovered, undocumented
 from pseudovideo import (
@@ -130,8 +130,8 @@ IMAGE_CONFIGS = built(diffusion.ImageDiffusionConfig, **IMAGE_DIFFUSION)
 VIDEO_CONFIGS = built(diffusion.VideoDiffusionConfig, **VIDEO_DIFFUSION)
 IMAGE_MODELS = built(diffusion.ImageDiffusion, config=IMAGE_CONFIGS)
 VIDEO_MODELS = built(diffusion.VideoDiffusion, config=VIDEO_CONFIGS)
-IMAGES = tensors("b 1 8 8", normal, SINGLE)
-FRAMES = tensors("b 3 1 8 8", normal, SINGLE)
+IMAGES = tensors("b 1 8 8", unit, SINGLE)
+FRAMES = tensors("b 3 1 8 8", unit, SINGLE)
 STEPS = labels("b", "30")
 STATE = tensors("b c h w")
 OUTPUT = tensors("b 2 h w")
@@ -405,7 +405,7 @@ IMAGE_SIZES = VIDEO_SIZES.map(
     lambda c: replace(c, num_frames=1, temporal_patch=1, temporal_depth=0)
 )
 TOKENIZERS = built(tokenizers.CViViT, config=VIDEO_SIZES)
-CLIPS = tensors("b 4 1 8 8", normal, SINGLE)
+CLIPS = tensors("b 4 1 8 8", unit, SINGLE)
 TOKENS = labels("b 2 2 2", "8")
 QUANTIZER = dict(
     **arguments(codebook_size=8, code_dim=4, dim=6, decay=0.99, commitment=0.25),
@@ -435,12 +435,12 @@ INNER = tensors("b n 4", dtype=SINGLE)
 def k_means(config):
     torch.manual_seed(0)
     model = tokenizers.PatchKMeans(config)
-    model.fit(torch.randn(20, 4, 1, 8, 8), iterations=1)
+    model.fit(torch.rand(20, 4, 1, 8, 8), iterations=1)
     return model
 
 
 def stack_step(batch_size, max_length, x):
-    blocks = [layers.Block(4, 2)]
+    blocks = [layers.Block(4, 2, gated=False)]
     return layers.StackDecoder(blocks, batch_size, max_length).step(x)
 
 
@@ -480,7 +480,7 @@ TOKEN_TARGETS = [
         tokenizers.PatchKMeans.fit,
         dict(
             self=built(tokenizers.PatchKMeans, config=VIDEO_SIZES),
-            videos=tensors("8 4 1 8 8", normal, SINGLE),
+            videos=tensors("8 4 1 8 8", unit, SINGLE),
             iterations=COUNTS,
             generator=GENERATORS,
         ),
@@ -512,7 +512,7 @@ TOKEN_TARGETS = [
         tokenizers.Discriminator.forward,
         dict(
             self=built(tokenizers.Discriminator, channels=1, image_size=16, width=4),
-            images=tensors("b 1 16 16", normal, SINGLE),
+            images=tensors("b 1 16 16", unit, SINGLE),
         ),
         non_finite=PASSES,
     ),
@@ -543,7 +543,7 @@ TOKEN_TARGETS = [
         write_token_cache,
         dict(
             tokenizer=TOKENIZERS,
-            images=tensors("b 1 8 8", normal, SINGLE)
+            images=tensors("b 1 8 8", unit, SINGLE)
             | labels("b 1 8 8", "100").map(torch.Tensor.byte),
             config=VIDEOS.map(lambda config: replace(config, num_frames=4)),
             seed=SEEDS,

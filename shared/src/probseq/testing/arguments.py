@@ -196,12 +196,16 @@ def modules(
 
 # -- What callers pass by mistake -------------------------------------------------------------
 
-_NUMBERS = [0, -1, 1, 2, 0.5, 0.0, -0.5, 1.5, float("nan"), float("inf"), -float("inf")]
-_NUMBERS += [1e30, -1e30, 1e-30, True, None, "a", 1j, (1, 2), np.float32(2), np.int64(2)]
-_NUMBERS += [torch.tensor(1.0), torch.tensor([1.0, 2.0])]
+_NUMBERS: list[Any] = [
+    *(0, -1, 1, 2, 0.5, 0.0, -0.5, 1.5, 1e30, -1e30, 1e-30),
+    *(float("nan"), float("inf"), -float("inf"), 1j, True, np.float32(2), np.int64(2)),
+    *(torch.tensor(1.0), torch.tensor([1.0, 2.0]), None, "a", (1, 2)),
+]
 _ENTRIES = [float("nan"), float("inf"), -float("inf"), 0.0, -1.0, 2.0, 1e30, -1e30, 1e-30]
-_DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
-_DTYPES += [torch.int64, torch.uint8, torch.bool, torch.complex64]
+_DTYPES = [
+    *(torch.float16, torch.bfloat16, torch.float32, torch.float64),
+    *(torch.int64, torch.uint8, torch.bool, torch.complex64),
+]
 _OBJECTS: list[Any] = [None, "a", 3, 1.5, object()]
 
 

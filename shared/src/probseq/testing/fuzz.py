@@ -5,7 +5,8 @@ or two are replaced by what callers pass by mistake. Allowed are
 
 - a result that is finite and whose variances are not negative; NaN and infinity are let pass where
   the documentation says so, and where an argument is beyond 1e6 or below 1e-6;
-- a ``ValueError`` or ``TypeError`` (and so a ``CholeskyError``) that names an argument.
+- a ``ValueError`` or ``TypeError`` that names an argument; of ``CholeskyError`` this is asked only
+  where all arguments are moderate.
 
 Everything else is a finding: other errors, foreign warnings, NaN, negative variances.
 
@@ -37,6 +38,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 from torch import Tensor
 
+from probseq.errors import CholeskyError
 from probseq.testing.arguments import hostile, show
 
 __all__ = ["Finding", "Report", "Target", "fuzz", "uncovered", "undocumented"]
@@ -124,7 +126,7 @@ def fuzz(target: Target, calls: int) -> Report:
         database=None,
         deadline=None,
         phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
     )
     @given(_calls(target))
     def run(arguments: dict[str, Any]) -> None:
@@ -145,6 +147,9 @@ def fuzz(target: Target, calls: int) -> Report:
         raise
     finally:
         jaxtyping.config.update("jaxtyping_disable", before)
+    if report.outcomes and not {"success", "documented", "finding"} & report.outcomes.keys():
+        never = Finding(f"{target} refuses whatever it is given", report.calls, str(target))
+        report.add(Report(findings={f"refuses {target}": never}))
     return report
 
 
@@ -164,20 +169,21 @@ def _calls(draw: DrawFn, target: Target) -> dict[str, Any]:
 def _outcome(target: Target, arguments: dict[str, Any]) -> tuple[str, tuple[str, str] | None]:
     """Call once; return the kind of outcome and, if it's a finding, its key and summary."""
     torch.manual_seed(0)
-    given = [_magnitude(value) for name, value in arguments.items() if name != "self"]
-    names = {*inspect.signature(target.call).parameters, *arguments}
-    if "self" in arguments:  # what an object was made of may be at fault, too
-        names |= {*inspect.signature(type(arguments["self"])).parameters}
+    largest = max((_magnitude(v) for name, v in arguments.items() if name != "self"), default=0)
+    names = _names(target, arguments)
     try:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             result = target.call(**arguments)
     except Exception as error:
         kind, line = type(error).__name__, str(error).strip().partition("\n")[0]
-        words = set(re.findall(r"\w+", str(error)))
-        if isinstance(error, _REFUSALS) and words & names - {"self"}:
+        refusal = isinstance(error, _REFUSALS)
+        if refusal and names & set(re.findall(r"\w+", str(error))):
             return kind, None
-        what = f"{kind} that names no argument" if isinstance(error, _REFUSALS) else kind
+        # Deep inside, what overflows is no argument any more but the matrix that it has made.
+        if isinstance(error, CholeskyError) and largest > _MODERATE:
+            return kind, None
+        what = f"{kind} that names no argument" if refusal else kind
         place = _place(error)
         return "finding", (f"{kind} {place}", f"{what} at {place}: {line[:200]}")
     for warning in caught:
@@ -192,11 +198,25 @@ def _outcome(target: Target, arguments: dict[str, Any]) -> tuple[str, tuple[str,
         return "success", None
     if target.non_finite:
         return "documented", None
-    if any(not math.isfinite(value) for value in given):
+    if not math.isfinite(largest):
         return "finding", (f"silent {target}", f"NaN or infinity passes silently through {target}")
-    if any(value > _MODERATE for value in given):
+    if largest > _MODERATE:
         return "overflow", None
     return "finding", (f"not finite {target}", f"not finite, from finite arguments: {target}")
+
+
+def _names(target: Target, arguments: Mapping[str, Any]) -> set[str]:
+    """What a refusal may name: arguments, those of the object's constructor, and keys."""
+    made = [type(arguments["self"])] if "self" in arguments else []
+    if inspect.isclass(owner := getattr(target.call, "__self__", None)):
+        made.append(owner)
+    names = {*arguments}
+    for call in (target.call, *made):
+        names.update(inspect.signature(call).parameters)
+    for value in arguments.values():
+        if isinstance(value, dict):
+            names.update(map(str, cast("dict[Any, Any]", value)))
+    return names - {"self"}
 
 
 def _place(error: Exception) -> str:
@@ -346,8 +366,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if total.findings else 0
 
 
-_KINDS = ["success", "documented", "overflow", "ValueError", "TypeError", "CholeskyError"]
-_KINDS += ["finding"]
+_KINDS = (
+    *("success", "documented", "overflow"),
+    *("ValueError", "TypeError", "CholeskyError", "finding"),
+)
 _ROW = "{:12}" + "{:>14}" * (len(_KINDS) + 2)
 
 
