@@ -11,6 +11,7 @@ from probseq.testing.arguments import (
     COUNTS,
     GENERATORS,
     PASSES,
+    SCALES,
     TEXT_BACKBONE,
     attended,
     bools,
@@ -41,28 +42,27 @@ from probseq.transformers import (
 
 MODULES = [kernels, gaussians, linalg, fourier, metrics, image, transformers]
 
-FRACTION = st.floats(0.1, 1.0)
 
 # -- Kernels and Gaussians --------------------------------------------------------------------
 
 HYPERPARAMETERS = dict(
     dim=size("d"),
     batch_shape=st.sampled_from([(), (2,)]),
-    lengthscale=st.floats(0.5, 2.0),
-    outputscale=st.floats(0.5, 2.0),
+    lengthscale=SCALES,
+    outputscale=SCALES,
 )
 KERNELS = [kernels.RBF, kernels.Matern12, kernels.Matern32, kernels.Matern52, kernels.Exponential]
 ANY_KERNEL = st.sampled_from(KERNELS).flatmap(lambda kind: modules(kind, **HYPERPARAMETERS))
 STATIONARY = st.sampled_from(KERNELS[:-1]).flatmap(lambda kind: modules(kind, **HYPERPARAMETERS))
 INPUTS = dict(x=tensors("n d"), z=tensors("m d"))
-SCALES = dict(lengthscale=tensors("1 d", positive), outputscale=tensors("", positive))
+PARAMETERS = dict(lengthscale=tensors("1 d", positive), outputscale=tensors("", positive))
 
 KERNEL_TARGETS = [
     *(Target(kernel, HYPERPARAMETERS) for kernel in KERNELS),
     Target(kernels.Kernel.forward, dict(self=ANY_KERNEL, **INPUTS), non_finite=PASSES),
     Target(kernels.Kernel.diag, dict(self=ANY_KERNEL, x=INPUTS["x"]), non_finite=PASSES),
     *(
-        Target(function, INPUTS | SCALES, non_finite=PASSES)
+        Target(function, INPUTS | PARAMETERS, non_finite=PASSES)
         for function in (
             kernels.rbf,
             kernels.matern12,
@@ -160,7 +160,7 @@ PREDICTED = dict(probs=tensors("n c", probabilities), labels=labels("n", "c"))
 RANKED = dict(scores=tensors("n"), positive=bools("n"))
 SELECTED = dict(confidence=tensors("n"), correct=bools("n"))
 BINS = dict(num_bins=st.integers(1, 20), mode=st.sampled_from(["top", "classwise"]))
-RATE = dict(tpr=FRACTION, mode=st.sampled_from(["first", "nearest"]))
+RATE = dict(tpr=st.sampled_from([0.5, 0.95, 1.0]), mode=st.sampled_from(["first", "nearest"]))
 REGRESSION = dict(mean=tensors("n"), targets=tensors("n"))
 DRAWN = dict(samples=tensors("s n"), targets=tensors("n"))
 KL_MODE = st.sampled_from(["true-class", "predicted-class"])
@@ -203,12 +203,12 @@ METRIC_TARGETS = [
     Target(metrics.mae, REGRESSION),
     Target(metrics.gaussian_nlpd, REGRESSION | dict(variance=tensors("n", positive))),
     Target(metrics.coverage_calibration_error, DRAWN),
-    Target(metrics.laplace_log_prob, DRAWN | dict(scale=FRACTION)),
-    Target(metrics.laplace_predictive_variance, dict(samples=DRAWN["samples"], scale=FRACTION)),
+    Target(metrics.laplace_log_prob, DRAWN | dict(scale=SCALES)),
+    Target(metrics.laplace_predictive_variance, dict(samples=DRAWN["samples"], scale=SCALES)),
     Target(metrics.forgetting, dict(matrix=tensors("t t"), higher_is_better=st.booleans())),
     Target(metrics.max_softmax_score, dict(probs=PREDICTED["probs"])),
     Target(metrics.entropy_score, dict(probs=PREDICTED["probs"])),
-    Target(metrics.energy_score, dict(logits=tensors("n c"), temperature=FRACTION)),
+    Target(metrics.energy_score, dict(logits=tensors("n c"), temperature=SCALES)),
     Target(metrics.ood_metrics, dict(in_scores=tensors("n"), out_scores=tensors("m"))),
     Target(metrics.KLMatching.fit, PREDICTED | dict(mode=KL_MODE), name="KLMatching.fit"),
     Target(

@@ -9,6 +9,7 @@ from probseq.testing.arguments import (
     COUNTS,
     GENERATORS,
     PASSES,
+    SHARES,
     TEXT_BACKBONE,
     attended,
     bools,
@@ -128,13 +129,13 @@ TARGETS = [
         dict(
             log_likelihood=tensors("s b") | tensors("b"),
             penalty=tensors("", positive),
-            alpha=st.floats(0.0, 1.0),
+            alpha=SHARES,
         ),
         non_finite=PASSES,
     ),
     Target(
         cgpt.alpha_schedule,
-        dict(progress=st.floats(0.0, 1.0), start=st.floats(0.0, 0.5), end=st.floats(0.5, 1.0)),
+        dict(progress=SHARES, start=SHARES, end=SHARES),
     ),
     Target(
         cgpt.mean_cosine_similarity,

@@ -15,6 +15,7 @@ from probseq.testing.arguments import (
     COUNTS,
     GENERATORS,
     PASSES,
+    SCALES,
     bools,
     built,
     normal,
@@ -25,23 +26,22 @@ from probseq.testing.arguments import (
 from probseq.testing.fuzz import Target, fuzz, uncovered, undocumented
 
 DOUBLE = torch.float64
-POSITIVE = st.sampled_from([0.5, 1.0, 2.0])
 ADAM = built(bases.AdamSteps, steps=2, learning_rate=0.01)
 MEMBERS = st.sampled_from([2, 4])
 
 KERNELS = [kernels.RBF, kernels.Matern12, kernels.Matern32, kernels.Matern52]
 LIKELIHOODS = st.one_of(
-    built(ohsvgp.Gaussian, noise=POSITIVE),
+    built(ohsvgp.Gaussian, noise=SCALES),
     built(ohsvgp.Bernoulli),
     built(ohsvgp.Poisson),
-    built(ohsvgp.NegativeBinomial, dispersion=POSITIVE),
-    built(ohsvgp.StudentT, df=st.just(4.0), scale=POSITIVE),
+    built(ohsvgp.NegativeBinomial, dispersion=SCALES),
+    built(ohsvgp.StudentT, df=st.just(4.0), scale=SCALES),
 )
 HIPPO = st.one_of(
     built(bases.LegS, num_inducing=MEMBERS),
-    built(bases.LegT, num_inducing=MEMBERS, window=POSITIVE),
-    built(bases.LagT, num_inducing=MEMBERS, timescale=POSITIVE),
-    built(bases.FouT, num_inducing=st.just(3), window=POSITIVE),
+    built(bases.LegT, num_inducing=MEMBERS, window=SCALES),
+    built(bases.LagT, num_inducing=MEMBERS, timescale=SCALES),
+    built(bases.FouT, num_inducing=st.just(3), window=SCALES),
 )
 POINTS = st.one_of(
     built(bases.PivotedCholesky, num_inducing=MEMBERS, learn=st.none() | ADAM),
@@ -73,7 +73,7 @@ DTYPES = st.sampled_from([torch.float64, torch.float32])
 @st.composite
 def kernel(draw, dim=1, batch_shape=()):
     kind = draw(st.sampled_from(KERNELS))
-    return draw(built(kind, dim=dim, batch_shape=batch_shape, lengthscale=POSITIVE))
+    return draw(built(kind, dim=dim, batch_shape=batch_shape, lengthscale=SCALES))
 
 
 @st.composite
@@ -157,7 +157,7 @@ def model_targets():
         )
     yield Target(OnlineGP.partial_fit, dict(self=models(), t=times(2.0), **UPDATE))
     yield Target(OnlineGP.updated, dict(self=models(), t=times(2.0), y=UPDATE["y"]))
-    yield Target(OnlineGP.rebase, dict(self=models(), t_end=POSITIVE))
+    yield Target(OnlineGP.rebase, dict(self=models(), t_end=SCALES))
     yield Target(OnlineGP.rebase, dict(self=models(calendar=True), t_end=times(0.0, True, "1")))
     yield Target(OnlineGP.reconstruct, dict(self=models(least=1), t=times(0.5)))
     yield Target(
@@ -184,19 +184,19 @@ POINT_GP_ARGUMENTS = GP_ARGUMENTS | dict(
 )
 
 BASIS_TARGETS = [
-    Target(bases.AdamSteps, dict(steps=COUNTS, learning_rate=POSITIVE)),
+    Target(bases.AdamSteps, dict(steps=COUNTS, learning_rate=SCALES)),
     *(
         Target(kind, dict(num_inducing=MEMBERS, **more))
         for kind, more in (
             (bases.LegS, dict(num_nodes=st.none())),
             (bases.Cosine, dict(num_nodes=st.none())),
-            (bases.LegT, dict(window=POSITIVE, num_nodes=st.none())),
-            (bases.LagT, dict(timescale=POSITIVE, num_nodes=st.none())),
-            (bases.FouT, dict(window=POSITIVE, num_nodes=st.none())),
+            (bases.LegT, dict(window=SCALES, num_nodes=st.none())),
+            (bases.LagT, dict(timescale=SCALES, num_nodes=st.none())),
+            (bases.FouT, dict(window=SCALES, num_nodes=st.none())),
             (bases.UniformGrid, {}),
             (bases.PivotedCholesky, dict(learn=st.none() | ADAM)),
             (bases.RandomSubset, dict(learn=st.none() | ADAM)),
-            (bases.VariationalFourier, dict(start=st.just(0.0), end=POSITIVE)),
+            (bases.VariationalFourier, dict(start=st.just(0.0), end=SCALES)),
         )
     ),
     Target(
@@ -205,8 +205,8 @@ BASIS_TARGETS = [
             basis=HIPPO,
             num_features=COUNTS,
             step=st.sampled_from(["euler", "bilinear", "exact", "closed"]),
-            step_size=st.none() | POSITIVE,
-            horizon=st.none() | POSITIVE,
+            step_size=st.none() | SCALES,
+            horizon=st.none() | SCALES,
         ),
     ),
     Target(
@@ -221,11 +221,11 @@ BASIS_TARGETS = [
 ]
 
 LIKELIHOOD_TARGETS = [
-    Target(likelihoods.Gaussian, dict(noise=POSITIVE | tensors("b", positive))),
-    Target(likelihoods.NegativeBinomial, dict(dispersion=POSITIVE, learnable=st.booleans())),
+    Target(likelihoods.Gaussian, dict(noise=SCALES | tensors("b", positive))),
+    Target(likelihoods.NegativeBinomial, dict(dispersion=SCALES, learnable=st.booleans())),
     Target(
         likelihoods.StudentT,
-        dict(df=st.just(4.0), scale=POSITIVE, learnable=st.booleans()),
+        dict(df=st.just(4.0), scale=SCALES, learnable=st.booleans()),
     ),
 ]
 
@@ -244,7 +244,7 @@ VAE_ARGUMENTS = dict(
     kernel=st.sampled_from([(), (2,)]).flatmap(lambda shape: kernel(batch_shape=shape)),
     basis=VAE_BASES,
     num_latents=st.just(2),
-    noise=POSITIVE,
+    noise=SCALES,
     learn_noise=st.booleans(),
     carry=st.booleans(),
     consolidation=st.sampled_from([0.0, 1.0]),
@@ -314,7 +314,7 @@ OTHER_TARGETS = [
         ohsvgp.exact_posterior,
         dict(
             kernel=kernel(2).map(lambda module: module.double()),
-            noise=POSITIVE,
+            noise=SCALES,
             x=tensors("n 2", dtype=DOUBLE),
             y=tensors("n", dtype=DOUBLE),
             x_new=tensors("m 2", dtype=DOUBLE),
@@ -325,9 +325,9 @@ OTHER_TARGETS = [
         Target(function, dict(M=MEMBERS, **more))
         for function, more in (
             (transitions.legs_system, {}),
-            (transitions.legt_system, dict(window=POSITIVE)),
-            (transitions.lagt_system, dict(timescale=POSITIVE)),
-            (transitions.fout_system, dict(window=POSITIVE)),
+            (transitions.legt_system, dict(window=SCALES)),
+            (transitions.lagt_system, dict(timescale=SCALES)),
+            (transitions.fout_system, dict(window=SCALES)),
         )
     ),
 ]

@@ -10,6 +10,8 @@ from probseq.testing.arguments import (
     COUNTS,
     GENERATORS,
     PASSES,
+    SCALES,
+    SHARES,
     TEXT_BACKBONE,
     attended,
     bools,
@@ -105,11 +107,11 @@ TARGETS = [
         TextTransformer.forward,
         dict(self=modules(sgpa.text_transformer, **TEXT), **TOKENS) | SAMPLED,
     ),
-    Target(sgpa.LaplaceLikelihood, dict(scale=st.floats(0.5, 2.0))),
+    Target(sgpa.LaplaceLikelihood, dict(scale=SCALES)),
     Target(
         sgpa.LaplaceLikelihood.log_prob,
         dict(
-            self=modules(sgpa.LaplaceLikelihood, scale=st.floats(0.5, 2.0)),
+            self=modules(sgpa.LaplaceLikelihood, scale=SCALES),
             outputs=tensors("s b 1") | tensors("b 1"),
             targets=tensors("b"),
         ),
@@ -125,11 +127,11 @@ TARGETS = [
         dict(
             log_likelihood=tensors("s b") | tensors("b"),
             penalty=tensors("", positive),
-            kl_scale=st.floats(0.0, 1.0),
+            kl_scale=SHARES,
         ),
         non_finite=PASSES,
     ),
-    Target(sgpa.kl_annealing, dict(progress=st.floats(0.0, 1.0), fraction=st.floats(0.0, 1.0))),
+    Target(sgpa.kl_annealing, dict(progress=SHARES, fraction=SHARES)),
     Target(
         predict_regression,
         dict(

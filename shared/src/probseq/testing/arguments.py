@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from hypothesis import reject
 from hypothesis import strategies as st
-from hypothesis.strategies import DrawFn, SearchStrategy
+from hypothesis.strategies import SearchStrategy
 from torch import Tensor
 
 __all__ = [
@@ -22,7 +22,10 @@ __all__ = [
     "DTYPES",
     "GENERATORS",
     "PASSES",
+    "SCALES",
+    "SHARES",
     "TEXT_BACKBONE",
+    "Draw",
     "attended",
     "bools",
     "built",
@@ -47,6 +50,8 @@ DTYPES: SearchStrategy[torch.dtype] = st.shared(
 )
 
 COUNTS = st.integers(1, 3)
+SCALES = st.sampled_from([0.5, 1.0, 2.0])
+SHARES = st.sampled_from([0.0, 0.5, 1.0])
 GENERATORS = st.none() | st.builds(torch.Generator)
 PASSES = "NaN and infinity in a tensor reach the result"
 """What a module's documentation says of functions that don't look at the values."""
@@ -67,6 +72,8 @@ BACKBONE: dict[str, SearchStrategy[Any]] = {
 TEXT_BACKBONE = BACKBONE | {"pooling": st.sampled_from(["mean", "cls"])}
 """Settings of a small transformer of sequences of different lengths."""
 
+# Not hypothesis' DrawFn, a protocol that shape checks of test sessions cannot look into.
+Draw = Callable[[SearchStrategy[Any]], Any]
 Values = Callable[[tuple[int, ...], torch.Generator], Tensor]
 
 
@@ -108,7 +115,7 @@ def size(name: str, least: int = 1, most: int = 4) -> SearchStrategy[int]:
 
 @st.composite
 def tensors(
-    draw: DrawFn,
+    draw: Draw,
     shape: str,
     values: Values = normal,
     dtype: torch.dtype | None = None,
@@ -127,7 +134,7 @@ def tensors(
 
 
 @st.composite
-def labels(draw: DrawFn, shape: str, classes: str) -> Tensor:
+def labels(draw: Draw, shape: str, classes: str) -> Tensor:
     """Draw integers below ``classes``, the name of a size."""
     count = draw(size(classes))
     return draw(tensors(shape, partial(_integers, count), torch.int64))
@@ -165,9 +172,7 @@ def _bools(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
 
 
 @st.composite
-def built(
-    draw: DrawFn, maker: Callable[..., Any], /, **arguments: SearchStrategy[Any] | Any
-) -> Any:
+def built(draw: Draw, maker: Callable[..., Any], /, **arguments: SearchStrategy[Any] | Any) -> Any:
     """Draw what ``maker`` makes of arguments, strategies or values, that agree with one another."""
     drawn = {
         name: draw(value) if isinstance(value, SearchStrategy) else value
@@ -185,7 +190,7 @@ def built(
 
 @st.composite
 def modules(
-    draw: DrawFn, maker: Callable[..., torch.nn.Module], /, **arguments: SearchStrategy[Any] | Any
+    draw: Draw, maker: Callable[..., torch.nn.Module], /, **arguments: SearchStrategy[Any] | Any
 ) -> torch.nn.Module:
     """Draw a module as ``built`` does, in the call's dtype, in training or in evaluation."""
     module, dtype, training = draw(built(maker, **arguments)), draw(DTYPES), draw(st.booleans())
@@ -285,16 +290,16 @@ def _refilled(value: Any, entry: float, everywhere: bool) -> Any:
         return value
     if isinstance(value, Tensor):
         whole = not value.is_floating_point()
-        beyond = whole and not abs(entry) < 1e9
+        beyond = whole and not abs(entry) < 1e6
         # Through float64: half precision takes 1e30 as infinity.
-        number = torch.tensor(10**9) if beyond else torch.tensor(entry, dtype=torch.float64)
+        number = torch.tensor(10**6) if beyond else torch.tensor(entry, dtype=torch.float64)
         value[where] = number.to(value.dtype)
     elif value.dtype.kind == "f":
         value[where] = entry
     elif value.dtype.kind == "M":
         value[where] = np.datetime64("NaT" if entry != entry else "1678-01-01")
     else:
-        value[where] = entry if abs(entry) < 1e9 else 10**9
+        value[where] = entry if abs(entry) < 1e6 else 10**6
     return value
 
 
@@ -337,6 +342,8 @@ def show(value: Any) -> str:
             if isinstance(items, list):
                 return f"[{inside}]"
             return f"({inside},)" if len(items) == 1 else f"({inside})"
+        case int() if abs(value) > 2**64:
+            return f"10**{len(str(value)) - 1}"
         case dict():
             entries = cast("dict[Any, Any]", value)
             return f"{{{', '.join(f'{key!r}: {show(item)}' for key, item in entries.items())}}}"

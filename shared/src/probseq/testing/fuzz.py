@@ -35,11 +35,11 @@ import numpy as np
 import torch
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from hypothesis.strategies import DrawFn, SearchStrategy
+from hypothesis.strategies import SearchStrategy
 from torch import Tensor
 
 from probseq.errors import CholeskyError
-from probseq.testing.arguments import hostile, show
+from probseq.testing.arguments import Draw, hostile, show
 
 __all__ = ["Finding", "Report", "Target", "fuzz", "uncovered", "undocumented"]
 
@@ -154,7 +154,7 @@ def fuzz(target: Target, calls: int) -> Report:
 
 
 @st.composite
-def _calls(draw: DrawFn, target: Target) -> dict[str, Any]:
+def _calls(draw: Draw, target: Target) -> dict[str, Any]:
     arguments = {name: draw(strategy) for name, strategy in target.arguments.items()}
     names = [name for name in arguments if name != "self"]
     if names:
@@ -206,11 +206,12 @@ def _outcome(target: Target, arguments: dict[str, Any]) -> tuple[str, tuple[str,
 
 
 def _names(target: Target, arguments: Mapping[str, Any]) -> set[str]:
-    """What a refusal may name: arguments, those of the object's constructor, and keys."""
-    made = [type(arguments["self"])] if "self" in arguments else []
+    """What a refusal may name: arguments, those of a constructor or an inner model, and keys."""
+    made: list[Any] = [type(arguments["self"])] if "self" in arguments else []
     if inspect.isclass(owner := getattr(target.call, "__self__", None)):
         made.append(owner)
     names = {*arguments}
+    made += [value.forward for value in arguments.values() if isinstance(value, torch.nn.Module)]
     for call in (target.call, *made):
         names.update(inspect.signature(call).parameters)
     for value in arguments.values():
@@ -245,14 +246,14 @@ def _magnitude(value: Any) -> float:
     return float(max(flat.max(), 1 / max(flat.min(), 1e-300))) if flat.size else 0.0
 
 
-def _variances(name: str, values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def _variances(name: str, values: np.ndarray) -> np.ndarray:
     """Those of ``values`` that are variances, by their name."""
     if name.endswith("covariance") and values.ndim > 1:
         return np.diagonal(values, axis1=-2, axis2=-1)
     return values if name.endswith("variance") and "log" not in name else np.zeros(0)
 
 
-def _numbers(name: str, value: Any) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
+def _numbers(name: str, value: Any) -> Iterator[tuple[str, np.ndarray]]:
     """Floating-point values inside of ``value``, with the name of what holds them."""
     match value:
         case Tensor():
