@@ -2,6 +2,7 @@
 
 import tempfile
 from dataclasses import replace
+from functools import wraps
 
 import pytest
 import torch
@@ -59,6 +60,13 @@ NOISES = built(
 )
 SPECTRUM = tensors("d", positive)
 
+
+@wraps(corruptions.video_moments)
+def video_moments(mean, covariance, config):
+    """Without names: what is made of no covariance is none, and its diagonal may have any sign."""
+    return tuple(corruptions.video_moments(mean, covariance, config))
+
+
 CORRUPTION_TARGETS = [
     Target(corruptions.PseudoVideoConfig, VIDEO),
     Target(
@@ -97,7 +105,7 @@ CORRUPTION_TARGETS = [
         dict(spectrum=SPECTRUM, config=NOISES, context=st.none() | COUNTS),
     ),
     Target(
-        corruptions.video_moments,
+        video_moments,
         dict(mean=images("1 4 4"), covariance=tensors("16 16", covariance), config=VIDEOS),
         non_finite=PASSES,
     ),
@@ -147,6 +155,7 @@ SAMPLING = dict(
 )
 
 
+@wraps(diffusion.denoise)
 def denoise(x_start, diffusion_, eta, limit):
     def model(x, times):
         return torch.cat([x, x], 1)
@@ -161,6 +170,7 @@ def denoise(x_start, diffusion_, eta, limit):
     )
 
 
+@wraps(diffusion.bits_per_dim)
 def bits_per_dim(x0, diffusion_, generator):
     def model(x, times):
         return torch.cat([x, x], 1)
@@ -247,12 +257,10 @@ DIFFUSION_TARGETS = [
             eta=SAMPLING["eta"],
             limit=st.just(1.0),
         ),
-        name="denoise",
     ),
     Target(
         bits_per_dim,
         dict(x0=ONE_CHANNEL, diffusion_=PROCESSES, generator=GENERATORS),
-        name="bits_per_dim",
     ),
     Target(
         diffusion.frame_errors,
@@ -439,11 +447,14 @@ def k_means(config):
     return model
 
 
+@wraps(layers.StackDecoder.step)
+@torch.no_grad()
 def stack_step(batch_size, max_length, x):
     blocks = [layers.Block(4, 2, gated=False)]
     return layers.StackDecoder(blocks, batch_size, max_length).step(x)
 
 
+@wraps(pseudovideo.write_token_cache)
 def write_token_cache(tokenizer, images, config, seed, batch_size):
     with tempfile.TemporaryDirectory() as folder:
         cache = pseudovideo.write_token_cache(
@@ -549,7 +560,6 @@ TOKEN_TARGETS = [
             seed=SEEDS,
             batch_size=COUNTS,
         ),
-        name="write_token_cache",
     ),
     Target(priors.AutoregressiveConfig, PRIOR),
     Target(priors.MaskedConfig, PRIOR),
@@ -596,7 +606,6 @@ TOKEN_TARGETS = [
     Target(
         stack_step,
         dict(batch_size=size("b"), max_length=COUNTS, x=tensors("b 4", dtype=SINGLE)),
-        name="StackDecoder.step",
         non_finite=PASSES,
     ),
 ]
@@ -606,7 +615,7 @@ TARGETS = [*CORRUPTION_TARGETS, *DIFFUSION_TARGETS, *HVAE_TARGETS, *TOKEN_TARGET
 READS = "reads files that its own tests damage"
 NOT_FUZZED = {
     "load_*": READS,
-    "TokenCache.open": READS,
+    "TokenCache*": READS,
     "HVAE": "abstract: its subclasses are fuzzed",
     "HVAE.level_terms": "a part of HVAE.bound",
     "*.prior_kl": "a part of HVAE.bound",
@@ -619,7 +628,7 @@ NOT_FUZZED = {
 
 @pytest.mark.parametrize("target", TARGETS, ids=str)
 def test_a_call_succeeds_or_is_refused_by_name(target):
-    report = fuzz(target, calls=4)
+    report = fuzz(target, calls=3)
     assert not report.findings, str(report)
 
 

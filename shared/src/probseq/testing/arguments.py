@@ -104,8 +104,9 @@ def covariance(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
 
 
 def factor(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-    """Return lower triangular matrices with a positive diagonal."""
-    return normal(shape, generator).tril(-1) + torch.diag_embed(positive(shape[:-1], generator))
+    """Return lower triangular matrices with a dominant, positive diagonal."""
+    diagonal = 1 + positive(shape[:-1], generator)
+    return normal(shape, generator).tril(-1) / 8 + torch.diag_embed(diagonal)
 
 
 def size(name: str, least: int = 1, most: int = 4) -> SearchStrategy[int]:

@@ -52,19 +52,17 @@ class Target:
     """A public function, constructor or method, and strategies of its good arguments.
 
     Attributes:
-        call: what is called.
+        call: what is called; what wraps it by ``functools.wraps`` stands for it.
         arguments: by name; ``self`` is never replaced by something hostile.
-        name: the public name, for a ``call`` that wraps it.
         non_finite: words of its documentation that say when a result isn't finite.
     """
 
     call: Callable[..., Any]
     arguments: Mapping[str, SearchStrategy[Any]]
-    name: str = ""
     non_finite: str = ""
 
     def __str__(self) -> str:
-        return self.name or self.call.__qualname__
+        return self.call.__qualname__
 
 
 @dataclasses.dataclass
