@@ -435,7 +435,6 @@ TARGETS = [
 
 NOT_FUZZED = {
     "Kernel": "abstract: its subclasses are",
-    "StationaryKernel": "abstract: its subclasses are",
     "Kernel.extra_repr": "takes nothing",
     "LPIPS": "needs weights, and its own tests refuse bad ones",
     "LPIPS.forward": "needs weights",
