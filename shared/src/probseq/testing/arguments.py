@@ -179,7 +179,7 @@ def built(draw: Draw, maker: Callable[..., Any], /, **arguments: SearchStrategy[
         name: draw(value) if isinstance(value, SearchStrategy) else value
         for name, value in arguments.items()
     }
-    torch.manual_seed(0)
+    torch.default_generator.manual_seed(0)
     try:
         made = maker(**drawn)
     except ValueError:
