@@ -1,4 +1,5 @@
 """Test suites to inherit from, for kernels and layers that follow the conventions of ``probseq``.
 
-They need pytest, which ``probseq`` does not install. Import a suite from its own module.
+They need pytest, and fuzzing hypothesis, which ``probseq`` does not install. Import a suite from
+its own module.
 """
