@@ -203,20 +203,21 @@ def modules(
 # -- What callers pass by mistake -------------------------------------------------------------
 
 _NUMBERS: list[Any] = [
-    *(0, -1, 1, 2, 0.5, 0.0, -0.5, 1.5, 1e30, -1e30, 1e-30),
-    *(float("nan"), float("inf"), -float("inf"), 1j, True, np.float32(2), np.int64(2)),
-    *(torch.tensor(1.0), torch.tensor([1.0, 2.0]), None, "a", (1, 2)),
+    *(0, -1, 1, 2, 0.5, 0.0, -0.5, 1.5, 1e30, -1e30, 1e-30, 10**6),
+    *(float("nan"), float("inf"), -float("inf")),
 ]
 _ENTRIES = [float("nan"), float("inf"), -float("inf"), 0.0, -1.0, 2.0, 1e30, -1e30, 1e-30]
 _DTYPES = [
     *(torch.float16, torch.bfloat16, torch.float32, torch.float64),
     *(torch.int64, torch.uint8, torch.bool, torch.complex64),
 ]
-_OBJECTS: list[Any] = [None, "a", 3, 1.5, object()]
 
 
 def hostile(value: Any) -> SearchStrategy[Any]:
-    """Return what may stand in the place of a good argument: another type, shape or value."""
+    """Return what may stand in the place of a good argument: another shape, dtype or value.
+
+    Objects of foreign types, such as a list for a tensor, are left to type checkers.
+    """
     match value:
         case Tensor() | np.ndarray():
             return st.one_of(
@@ -225,16 +226,14 @@ def hostile(value: Any) -> SearchStrategy[Any]:
                 st.sampled_from(_retyped(value)),
             )
         case bool():
-            return st.sampled_from([not value, None, 2, "a", 1.0])
+            return st.just(not value)
         case int() | float():
-            return st.sampled_from([*_NUMBERS, *([10**400] if isinstance(value, float) else [])])
+            return st.sampled_from(_NUMBERS)
         case str():
-            return st.sampled_from(["", "nonsense", value.upper(), None, 3, b"a", [value]])
-        case None:
-            return st.sampled_from([0, 1, -1, 0.5, float("nan"), "a", torch.ones(2)])
+            return st.sampled_from(["", "nonsense", value.upper()])
         case tuple() | list():
             items = cast("Sequence[Any]", value)
-            return st.sampled_from(_resized(items)) | (
+            return st.sampled_from([items[:0], items[:-1], [*items, *items[:1]]]) | (
                 st.integers(0, len(items) - 1).flatmap(partial(_with_hostile_item, items))
                 if items
                 else st.nothing()
@@ -242,7 +241,7 @@ def hostile(value: Any) -> SearchStrategy[Any]:
         case dict():
             entries = cast("dict[Any, Any]", value)
             less = dict(list(entries.items())[1:])
-            changed = st.sampled_from([{}, less, {**entries, "nonsense": 1}, None, "a", [1]])
+            changed = st.sampled_from([{}, less, {**entries, "nonsense": 1}])
             return changed | (
                 st.sampled_from(list(entries)).flatmap(
                     lambda key: hostile(entries[key]).map(lambda item: {**entries, key: item})
@@ -251,7 +250,7 @@ def hostile(value: Any) -> SearchStrategy[Any]:
                 else st.nothing()
             )
         case _:
-            return st.sampled_from(_OBJECTS)
+            return st.just(value)
 
 
 def _reshaped(value: Any) -> list[Any]:
@@ -269,18 +268,10 @@ def _reshaped(value: Any) -> list[Any]:
 
 
 def _retyped(value: Any) -> list[Any]:
-    """The same values in another type."""
-    found: list[Any] = [None, "a", 1.5]
+    """The same values in another dtype."""
     if isinstance(value, Tensor):
-        found += [value.to(dtype) for dtype in _DTYPES] + [value.tolist()]
-        if value.is_floating_point():
-            found.append(value.clone().requires_grad_())
-            if value.dtype != torch.bfloat16:
-                found.append(value.numpy())
-    elif value.dtype.kind in "bif":
-        found += [value.astype(dtype) for dtype in ("f2", "f4", "i8", "?", "c8", "O", "U8")]
-        found += [value.tolist(), torch.as_tensor(value)]
-    return found
+        return [value.to(dtype) for dtype in _DTYPES]
+    return [value.astype(dtype) for dtype in ("f2", "f4", "i8", "?", "c8")] + [value]
 
 
 def _refilled(value: Any, entry: float, everywhere: bool) -> Any:
@@ -302,11 +293,6 @@ def _refilled(value: Any, entry: float, everywhere: bool) -> Any:
     else:
         value[where] = entry if abs(entry) < 1e6 else 10**6
     return value
-
-
-def _resized(items: Sequence[Any]) -> list[Any]:
-    other: list[Any] = [list(items) if isinstance(items, tuple) else tuple(items)]
-    return [*other, items[:0], items[:-1], [*items, *items[:1]], None, 3, "a"]
 
 
 def _with_hostile_item(items: Sequence[Any], index: int) -> SearchStrategy[Any]:
