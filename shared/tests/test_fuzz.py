@@ -111,9 +111,15 @@ def full_conditional(**arguments):
 
 GAUSSIAN_TARGETS = [
     Target(
-        gaussians.DiagonalGaussian, dict(mean=tensors("b n"), variance=tensors("b n", positive))
+        gaussians.DiagonalGaussian,
+        dict(mean=tensors("b n"), variance=tensors("b n", positive)),
+        non_finite=PASSES,
     ),
-    Target(gaussians.Gaussian, dict(mean=tensors("b n"), covariance=tensors("b n n", covariance))),
+    Target(
+        gaussians.Gaussian,
+        dict(mean=tensors("b n"), covariance=tensors("b n n", covariance)),
+        non_finite=PASSES,
+    ),
     *(
         Target(method, dict(self=distribution, **arguments), non_finite=words)
         for kind, distribution in (
@@ -229,14 +235,14 @@ FEATURES = tensors("n d", dtype=torch.float64)
 MOMENTS = FEATURES.map(image.FeatureMoments.of)
 
 
-def pooled(channels=2, outputs=3):
-    return torch.nn.Sequential(
-        torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(channels, outputs)
-    )
+def pooled():
+    """A network that takes grey images and colour."""
+    mean = torch.nn.AdaptiveAvgPool3d(1)
+    return torch.nn.Sequential(mean, torch.nn.Flatten(), torch.nn.Linear(1, 3))
 
 
 def random_convolution():
-    return image.RandomConvolution(2)
+    return image.RandomConvolution(3)
 
 
 def module_features():
@@ -254,6 +260,17 @@ IMAGE_TARGETS = [
     Target(image.mean_psnr, PAIR, non_finite="One identical image makes it infinite"),
     Target(image.frechet_distance, dict(real=tensors("n d"), fake=tensors("m d"))),
     Target(image.frechet_distance, dict(real=MOMENTS, fake=MOMENTS)),
+    Target(
+        image.kernel_distance,
+        dict(
+            real=tensors("n d"),
+            fake=tensors("m d"),
+            subsets=COUNTS,
+            subset_size=st.just(2),
+            generator=GENERATORS,
+        ),
+    ),
+    Target(image.precision_recall, dict(real=tensors("n d"), fake=tensors("m d"), k=COUNTS)),
     Target(image.FeatureMoments.of, dict(features=tensors("n d"))),
     Target(
         image.FeatureMoments,
@@ -265,7 +282,7 @@ IMAGE_TARGETS = [
         image.inception_score,
         dict(probabilities=tensors("n k", probabilities), splits=st.integers(1, 2)),
     ),
-    Target(image.RandomConvolution, dict(channels=COUNTS, seed=st.just(0))),
+    Target(image.RandomConvolution, dict(channels=st.sampled_from([1, 3]), seed=st.just(0))),
     Target(
         image.ModuleFeatures,
         dict(module=st.just(pooled()), name=st.just("pooled"), dimension=st.just(3)),
@@ -277,8 +294,7 @@ IMAGE_TARGETS = [
     *(
         Target(
             kind.forward,
-            dict(self=built(maker), images=tensors("n 2 8 8", unit, torch.float32)),
-            non_finite=PASSES,
+            dict(self=built(maker), images=tensors("n 3 8 8", unit)),
         )
         for kind, maker in (
             (image.RandomConvolution, random_convolution),
@@ -290,11 +306,10 @@ IMAGE_TARGETS = [
         image.extract_features,
         dict(
             extractor=EXTRACTORS,
-            images=tensors("n 2 8 8", unit, torch.float32)
-            | tensors("n 2 8 8", lambda *a: 99 * unit(*a).abs(), torch.uint8),
+            images=tensors("n 3 8 8", unit)
+            | tensors("n 3 8 8", lambda *a: 99 * unit(*a).abs(), torch.uint8),
             batch_size=COUNTS,
         ),
-        non_finite=PASSES,
     ),
     Target(image.distance_name, dict(extractor=EXTRACTORS)),
 ]

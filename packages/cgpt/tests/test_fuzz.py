@@ -52,6 +52,7 @@ SPARSE = (
         conditional=st.sampled_from(["sor", "fitc"]),
         inducing=st.sampled_from(["free", "mixed"]),
         max_tokens=st.sampled_from([None, 4]),
+        jitter=st.sampled_from([1e-6, 1e-4]),
     )
 )
 SETTINGS = COMMON | dict(

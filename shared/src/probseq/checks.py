@@ -11,11 +11,14 @@ __all__ = [
     "broadcastable",
     "check_choice",
     "check_counts",
+    "check_floating",
     "check_labels",
     "check_not_negative",
     "check_positive",
     "check_rates",
     "check_real",
+    "check_shape",
+    "check_terms",
 ]
 
 
@@ -105,14 +108,61 @@ def check_labels(labels: Tensor, logits: Tensor) -> None:
 
 
 def check_real(**tensors: Tensor) -> None:
-    """Refuse tensors of another dtype than float32 and float64.
+    """Refuse tensors that are not all float32 or all float64.
 
     Raises:
-        ValueError: a tensor is of another dtype; the message names it.
+        ValueError: a tensor is of another dtype, or of another one than the rest; the message names
+            it.
+    """
+    dtypes = {name: tensor.dtype for name, tensor in tensors.items()}
+    for name, dtype in dtypes.items():
+        if dtype not in (torch.float32, torch.float64):
+            raise ValueError(f"{name} must be float32 or float64, got {dtype}: convert it")
+    if len(set(dtypes.values())) > 1:
+        given = ", ".join(f"{name} {dtype}" for name, dtype in dtypes.items())
+        raise ValueError(f"tensors must be all float32 or all float64, got {given}: convert some")
+
+
+def check_floating(**tensors: Tensor) -> None:
+    """Refuse tensors of whole numbers, booleans and complex numbers.
+
+    Raises:
+        ValueError: a tensor is of no floating dtype; the message names it.
     """
     for name, tensor in tensors.items():
-        if tensor.dtype not in (torch.float32, torch.float64):
-            raise ValueError(f"{name} must be float32 or float64, got {tensor.dtype}: convert it")
+        if not tensor.is_floating_point():
+            raise ValueError(f"{name} must be of a floating dtype, got {tensor.dtype}: convert it")
+
+
+def check_shape(**shapes: object) -> None:
+    """Refuse what is no shape.
+
+    Raises:
+        ValueError: a shape is not a tuple of whole numbers of at least 0; the message names it.
+    """
+    for name, shape in shapes.items():
+        sizes = shape if isinstance(shape, tuple) else (None,)
+        if not all(isinstance(size, int) and size >= 0 for size in sizes):
+            raise ValueError(
+                f"{name} must be a tuple of whole numbers of at least 0, got {shape!r}"
+            )
+
+
+def check_terms(log_likelihood: Tensor, penalty: Tensor) -> None:
+    """Refuse what is no log likelihood of sequences, or no penalty, of a training objective.
+
+    Raises:
+        ValueError: ``log_likelihood`` is empty, ``penalty`` is not one number, or one of them is
+            of no floating dtype.
+    """
+    check_floating(log_likelihood=log_likelihood, penalty=penalty)
+    if log_likelihood.numel() == 0:
+        raise ValueError(
+            "log_likelihood must hold at least one sequence, got shape "
+            f"{tuple(log_likelihood.shape)}"
+        )
+    if penalty.ndim:
+        raise ValueError(f"penalty must be one number, got shape {tuple(penalty.shape)}: sum it")
 
 
 def broadcastable(*shapes: Sequence[int]) -> bool:

@@ -1,4 +1,7 @@
-"""Random Fourier features of stationary kernels (Rahimi and Recht, 2007)."""
+"""Random Fourier features of stationary kernels (Rahimi and Recht, 2007).
+
+NaN and infinity in a tensor reach the result.
+"""
 
 import math
 

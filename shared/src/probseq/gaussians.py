@@ -1,4 +1,8 @@
-"""Multivariate normal distributions: conditioning, divergence, sampling, density."""
+"""Multivariate normal distributions: conditioning, divergence, sampling, density.
+
+NaN and infinity in a tensor reach the result; variances and standard
+deviations below zero or NaN are refused.
+"""
 
 import math
 from dataclasses import dataclass
@@ -8,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from probseq.checks import broadcastable
+from probseq.checks import broadcastable, check_real, check_shape
 from probseq.linalg import safe_cholesky
 
 __all__ = ["DiagonalGaussian", "Gaussian", "conditional", "gauss_kl"]
@@ -23,14 +27,16 @@ class DiagonalGaussian:
         variance: shape (*b, n), nowhere negative.
 
     Raises:
-        ValueError: ``mean`` and ``variance`` differ in shape, or a variance is negative or NaN.
-            Inside a compiled graph, which cannot look at values, the second passes unseen.
+        ValueError: ``mean`` and ``variance`` differ in shape or are neither float32 nor float64, or
+            a variance is negative or NaN. Inside a compiled graph, which cannot look at values, the
+            last passes unseen.
     """
 
     mean: Float[Tensor, "*b n"]
     variance: Float[Tensor, "*b n"]
 
     def __post_init__(self) -> None:
+        check_real(mean=self.mean, variance=self.variance)
         if self.mean.ndim < 1 or self.variance.shape != self.mean.shape:
             raise ValueError(
                 "mean and variance must have the same shape (..., n), got "
@@ -85,13 +91,15 @@ class Gaussian:
         covariance: shape (*b, n, n).
 
     Raises:
-        ValueError: the shapes of ``mean`` and ``covariance`` do not belong together.
+        ValueError: the shapes of ``mean`` and ``covariance`` do not belong together, or they are
+            neither float32 nor float64.
     """
 
     mean: Float[Tensor, "*b n"]
     covariance: Float[Tensor, "*b n n"]
 
     def __post_init__(self) -> None:
+        check_real(mean=self.mean, covariance=self.covariance)
         if self.mean.ndim < 1 or self.covariance.shape != (*self.mean.shape, self.mean.shape[-1]):
             raise ValueError(
                 "mean and covariance must have the shapes (..., n) and (..., n, n), got "
@@ -285,17 +293,10 @@ def conditional(
 def _noise(
     like: Tensor, sample_shape: tuple[int, ...], generator: torch.Generator | None
 ) -> Tensor:
-    _check_sample_shape(sample_shape)
+    check_shape(sample_shape=sample_shape)
     return torch.randn(
         (*sample_shape, *like.shape), generator=generator, dtype=like.dtype, device=like.device
     )
-
-
-def _check_sample_shape(shape: object) -> None:
-    if not isinstance(shape, tuple) or not all(isinstance(n, int) and n >= 0 for n in shape):
-        raise ValueError(
-            f"sample_shape must be a tuple of whole numbers of at least 0, got {shape!r}"
-        )
 
 
 def _refuse_negative(name: str, values: Tensor) -> None:
@@ -305,6 +306,7 @@ def _refuse_negative(name: str, values: Tensor) -> None:
 
 
 def _check_value(value: Tensor, mean: Tensor) -> None:
+    check_real(value=value, mean=mean)
     if (
         value.ndim < 1
         or value.shape[-1] != mean.shape[-1]
@@ -317,6 +319,7 @@ def _check_value(value: Tensor, mean: Tensor) -> None:
 
 
 def _check_divergence(q_mu: Tensor, q_sqrt: Tensor, L: Tensor | None) -> None:
+    check_real(q_mu=q_mu, q_sqrt=q_sqrt, **({} if L is None else {"L": L}))
     m = q_mu.shape[-1:]
     square = (*m, *m)
     batches = [q_mu.shape[:-1]]
@@ -351,6 +354,7 @@ def _check_conditional(
     }
     if q_sqrt is not None:
         expected["q_sqrt"] = (q_sqrt, (m, m))
+    check_real(**{name: tensor for name, (tensor, _) in expected.items()})
     for name, (tensor, shape) in expected.items():
         if tensor.ndim < len(shape) or tuple(tensor.shape[-len(shape) :]) != shape:
             raise ValueError(

@@ -30,7 +30,7 @@ def default_jitter(dtype: torch.dtype) -> float:
     """
     if dtype not in _DEFAULT_JITTER:
         raise ValueError(
-            f"matrix must be float32 or float64 to be factorised, got {dtype}: "
+            f"the dtype of a matrix must be float32 or float64 to be factorised, got {dtype}: "
             "convert it with .float(), under autocast too"
         )
     return _DEFAULT_JITTER[dtype]
@@ -90,6 +90,8 @@ def safe_cholesky(
 
 def triangular_inverse(L: Float[Tensor, "*b n n"]) -> Float[Tensor, "*b n n"]:
     """Inverse of a lower triangular matrix, by a triangular solve against the identity.
+
+    NaN and infinity in a tensor reach the result.
 
     Args:
         L: lower triangular matrices; what lies above the diagonal is not read.

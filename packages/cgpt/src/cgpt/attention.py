@@ -1,4 +1,7 @@
-"""Correlated Gaussian process attention (CGPT, section 3)."""
+"""Correlated Gaussian process attention (CGPT, section 3).
+
+NaN and infinity in a tensor reach the result.
+"""
 
 import math
 from typing import Literal

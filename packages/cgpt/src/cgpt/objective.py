@@ -1,11 +1,14 @@
-"""The regularised objective (CGPT, Eqs. 28-29) and the schedule of its weight."""
+"""The regularised objective (CGPT, Eqs. 28-29) and the schedule of its weight.
+
+NaN and infinity in a tensor reach the result.
+"""
 
 from typing import NamedTuple
 
 from jaxtyping import Float
 from torch import Tensor
 
-from probseq.checks import check_not_negative
+from probseq.checks import check_not_negative, check_terms
 
 
 class PenalisedLoss(NamedTuple):
@@ -41,16 +44,9 @@ def penalised_loss(
         Loss and parts.
 
     Raises:
-        ValueError: ``log_likelihood`` is empty, ``alpha`` is negative or not finite, or
-            ``penalty`` is not one number.
+        ValueError: ``alpha`` is negative or not finite, or see :func:`~probseq.checks.check_terms`.
     """
-    if log_likelihood.numel() == 0:
-        raise ValueError(
-            "log_likelihood must hold at least one sequence, got shape "
-            f"{tuple(log_likelihood.shape)}"
-        )
-    if penalty.ndim:
-        raise ValueError(f"penalty must be one number, got shape {tuple(penalty.shape)}: sum it")
+    check_terms(log_likelihood, penalty)
     check_not_negative(alpha=alpha)
     nll = -log_likelihood.mean()
     return PenalisedLoss(nll + alpha * penalty, nll, penalty)

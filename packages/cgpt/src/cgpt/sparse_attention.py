@@ -1,4 +1,7 @@
-"""Sparse correlated Gaussian process attention as a module (CGPT paper, section 4)."""
+"""Sparse correlated Gaussian process attention as a module (CGPT paper, section 4).
+
+NaN and infinity in a tensor reach the result.
+"""
 
 import math
 from typing import Literal, NamedTuple

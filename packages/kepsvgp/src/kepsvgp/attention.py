@@ -1,4 +1,7 @@
-"""Kernel-eigen-pair sparse variational GP attention (section 4)."""
+"""Kernel-eigen-pair sparse variational GP attention (section 4).
+
+NaN and infinity in a tensor reach the result.
+"""
 
 import math
 from typing import Literal, NamedTuple
@@ -123,11 +126,8 @@ class KernelEigenPairAttention(nn.Module):
     ) -> None:
         super().__init__()
         check_heads(dim, num_heads)
-        check_choice("merge", merge, MergeName)
-        check_choice("branches", branches, BranchesName)
-        check_choice("initial_posterior", initial_posterior, InitialPosterior)
+        check_settings(merge, branches, initial_posterior, eta)
         check_rank(rank, max_tokens, projection_tokens)
-        check_not_negative(eta=eta)
         check_rates(dropout=dropout)
         self.dim, self.num_heads, self.rank = dim, num_heads, rank
         self.max_tokens = max_tokens
@@ -293,6 +293,20 @@ def _mixing(
     if merge == "concatenation":
         return Concatenation(max_tokens)
     return LowRankConcatenation(max_tokens, rank)
+
+
+def check_settings(
+    merge: MergeName, branches: BranchesName, initial_posterior: InitialPosterior, eta: float
+) -> None:
+    """Refuse names that are unknown, and weights out of range.
+
+    Raises:
+        ValueError: a name is unknown, or ``eta`` is negative or not finite.
+    """
+    check_choice("merge", merge, MergeName)
+    check_choice("branches", branches, BranchesName)
+    check_choice("initial_posterior", initial_posterior, InitialPosterior)
+    check_not_negative(eta=eta)
 
 
 def check_rank(rank: int, max_tokens: int | None, projection_tokens: int | None) -> None:

@@ -6,7 +6,12 @@ from typing import Any, Literal, TypeVar
 
 from torch import nn
 
-from kepsvgp.attention import InitialPosterior, KernelEigenPairAttention
+from kepsvgp.attention import (
+    InitialPosterior,
+    KernelEigenPairAttention,
+    check_rank,
+    check_settings,
+)
 from kepsvgp.merging import BranchesName, MergeName
 from probseq.checks import check_choice
 from probseq.transformers import (
@@ -41,7 +46,8 @@ class KEPSVGPConfig(TransformerConfig):
     See :class:`~kepsvgp.attention.KernelEigenPairAttention` for what these mean.
 
     Raises:
-        ValueError: ``layers`` is unknown, empty, or names a block twice or one that is not there.
+        ValueError: a setting is out of range or unknown, or ``layers`` empty, or names a block
+            twice or one that is not there.
     """
 
     rank: int
@@ -55,6 +61,8 @@ class KEPSVGPConfig(TransformerConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_settings(self.merge, self.branches, self.initial_posterior, self.eta)
+        check_rank(self.rank, None, self.projection_tokens)
         if isinstance(self.layers, str):
             check_choice("layers", self.layers, LayersName)
             return

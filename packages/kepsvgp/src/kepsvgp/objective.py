@@ -1,4 +1,7 @@
-r"""The training objective :math:`-L_{ELBO} + \eta L_{KSVD}` (Eqs. 11, 20)."""
+r"""The training objective :math:`-L_{ELBO} + \eta L_{KSVD}` (Eqs. 11, 20).
+
+NaN and infinity in a tensor reach the result.
+"""
 
 from typing import NamedTuple
 

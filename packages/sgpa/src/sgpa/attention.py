@@ -1,4 +1,7 @@
-"""Sparse Gaussian process attention, decoupled (thesis section 3.3)."""
+"""Sparse Gaussian process attention, decoupled (thesis section 3.3).
+
+NaN and infinity in a tensor reach the result.
+"""
 
 from typing import Literal
 
@@ -102,20 +105,8 @@ class SparseGPAttention(nn.Module):
         super().__init__()
         check_heads(dim, num_heads)
         check_choice("variant", variant, VariantName)
-        check_choice("covariance", covariance, CovarianceName)
-        check_choice("kl_weighting", kl_weighting, KLWeighting)
-        check_choice("initial_posterior", initial_posterior, InitialPosterior)
-        check_counts(num_inducing=num_inducing)
+        check_settings(num_inducing, covariance, kl_weighting, num_data, initial_posterior, jitter)
         check_rates(dropout=dropout)
-        check_positive(jitter=jitter)
-        if num_data is not None:
-            check_counts(num_data=num_data)
-        if (kl_weighting == "dataset") != (num_data is not None):
-            raise ValueError(
-                "num_data, the number of training sequences, must be given with "
-                f"kl_weighting='dataset' and only then, got kl_weighting={kl_weighting!r}, "
-                f"num_data={num_data}"
-            )
         self.dim, self.num_heads, self.num_inducing = dim, num_heads, num_inducing
         self.kernel_name: KernelName = kernel
         self.covariance: CovarianceName = covariance
@@ -272,6 +263,32 @@ class SparseGPAttention(nn.Module):
             samples = mean + cholesky @ noise + posterior.whitened @ inducing
         samples = posterior.scale * samples
         return rearrange(samples, "s h b t c -> (s b) t (h c)")
+
+
+def check_settings(
+    num_inducing: int,
+    covariance: CovarianceName,
+    kl_weighting: KLWeighting,
+    num_data: int | None,
+    initial_posterior: InitialPosterior,
+    jitter: float,
+) -> None:
+    """Refuse settings that are out of range, or do not go together.
+
+    Raises:
+        ValueError: a setting is out of range, or ``num_data`` is missing or without a use.
+    """
+    check_choice("covariance", covariance, CovarianceName)
+    check_choice("kl_weighting", kl_weighting, KLWeighting)
+    check_choice("initial_posterior", initial_posterior, InitialPosterior)
+    check_counts(num_inducing=num_inducing, **({} if num_data is None else {"num_data": num_data}))
+    check_positive(jitter=jitter)
+    if (kl_weighting == "dataset") != (num_data is not None):
+        raise ValueError(
+            "num_data, the number of training sequences, must be given with "
+            f"kl_weighting='dataset' and only then, got kl_weighting={kl_weighting!r}, "
+            f"num_data={num_data}"
+        )
 
 
 def draw(shape: tuple[int, ...], *, like: Tensor, generator: torch.Generator | None) -> Tensor:

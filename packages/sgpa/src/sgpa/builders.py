@@ -1,10 +1,11 @@
 """Transformers with SGPA in every block, and the papers' sizes (thesis B.4)."""
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, get_args
 
 from torch import nn
 
+from probseq.checks import check_choice, check_positive
 from probseq.transformers import TextTransformer, TransformerConfig, VisionTransformer
 from probseq.transformers.attention import ATTENTION_JITTER
 from probseq.transformers.functional import KernelName
@@ -15,8 +16,11 @@ from sgpa.attention import (
     KLWeighting,
     SparseGPAttention,
     VariantName,
+    check_settings,
 )
 from sgpa.standard import StandardSparseGPAttention
+
+StandardName = Literal["standard"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,17 +39,36 @@ class SGPAConfig(TransformerConfig):
         jitter: relative jitter of Cholesky factors.
 
     See :class:`~sgpa.attention.SparseGPAttention` for what these mean.
+
+    Raises:
+        ValueError: a setting is out of range, unknown, or missing.
     """
 
     num_inducing: int
     kernel: KernelName = "rbf"
-    variant: VariantName | Literal["standard"] = "orthogonal"
+    variant: VariantName | StandardName = "orthogonal"
     covariance: CovarianceName = "diag"
     kl_weighting: KLWeighting = "sequence"
     num_data: int | None = None
     initial_posterior: InitialPosterior = "random"
     initial_variance: float | None = None
     jitter: float = ATTENTION_JITTER
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_choice("kernel", self.kernel, KernelName)
+        if self.variant not in get_args(StandardName):
+            check_choice("variant", self.variant, VariantName)
+        check_settings(
+            self.num_inducing,
+            self.covariance,
+            self.kl_weighting,
+            self.num_data,
+            self.initial_posterior,
+            self.jitter,
+        )
+        if self.initial_variance is not None:
+            check_positive(initial_variance=self.initial_variance)
 
     def attention(self, max_tokens: int) -> nn.Module:
         """Build the attention module of one block.

@@ -1,4 +1,7 @@
-"""The evidence lower bound (thesis Eq. 3.18) and its likelihoods."""
+"""The evidence lower bound (thesis Eq. 3.18) and its likelihoods.
+
+NaN and infinity in a tensor reach the result.
+"""
 
 import math
 from typing import NamedTuple
@@ -8,7 +11,13 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from probseq.checks import check_labels, check_not_negative, check_positive
+from probseq.checks import (
+    check_floating,
+    check_labels,
+    check_not_negative,
+    check_positive,
+    check_terms,
+)
 
 
 class NegativeELBO(NamedTuple):
@@ -42,16 +51,10 @@ def negative_elbo(
         Loss and parts.
 
     Raises:
-        ValueError: ``log_likelihood`` is empty, ``penalty`` is not one number, or ``kl_scale`` is
-            negative or not finite.
+        ValueError: ``kl_scale`` is negative or not finite, or see
+            :func:`~probseq.checks.check_terms`.
     """
-    if log_likelihood.numel() == 0:
-        raise ValueError(
-            "log_likelihood must hold at least one sequence, got shape "
-            f"{tuple(log_likelihood.shape)}"
-        )
-    if penalty.ndim:
-        raise ValueError(f"penalty must be one number, got shape {tuple(penalty.shape)}: sum it")
+    check_terms(log_likelihood, penalty)
     check_not_negative(kl_scale=kl_scale)
     nll = -log_likelihood.mean()
     return NegativeELBO(nll + kl_scale * penalty, nll, penalty)
@@ -126,8 +129,10 @@ class LaplaceLikelihood(nn.Module):
             targets: one number a sequence.
 
         Raises:
-            ValueError: ``outputs`` or ``targets`` is not one number a sequence.
+            ValueError: ``outputs`` or ``targets`` is not one number a sequence, or of no floating
+                dtype.
         """
+        check_floating(outputs=outputs, targets=targets)
         if outputs.ndim < 2 or outputs.shape[-1] != 1:
             raise ValueError(
                 f"outputs must have shape (..., batch, 1), got {tuple(outputs.shape)}: build the "

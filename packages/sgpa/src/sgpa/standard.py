@@ -1,4 +1,7 @@
-"""Standard sparse Gaussian process attention (thesis section 3.2.2), kept as a baseline."""
+"""Standard sparse Gaussian process attention (thesis section 3.2.2), kept as a baseline.
+
+NaN and infinity in a tensor reach the result.
+"""
 
 import torch
 from einops import rearrange

@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from probseq.checks import broadcastable, check_counts, check_real
+from probseq.checks import broadcastable, check_counts, check_real, check_shape
 from probseq.kernels.distances import check_points
 
 __all__ = ["Kernel", "check_arguments"]
@@ -20,6 +20,8 @@ class Kernel(nn.Module):
     Inputs broadcast against ``batch_shape``: with ``batch_shape=(num_heads,)``, inputs of shape
     (B, num_heads, T, dim), (num_heads, T, dim) and (T, dim) are all evaluated once per head.
 
+    NaN and infinity in a tensor reach the result.
+
     Args:
         dim: number of input dimensions d.
         batch_shape: shape of a batch of independent kernels, e.g. ``(num_heads,)``.
@@ -27,7 +29,7 @@ class Kernel(nn.Module):
         outputscale: initial value of the variance σ_f², broadcast to (*batch_shape).
 
     Raises:
-        ValueError: ``dim`` is no whole number of at least 1, a hyperparameter is not positive and
+        ValueError: ``dim`` is no whole number of at least 1, ``batch_shape`` no shape, a hyperparameter is not positive and
             finite, or its shape does not broadcast.
     """
 
@@ -41,8 +43,9 @@ class Kernel(nn.Module):
     ) -> None:
         super().__init__()
         check_counts(dim=dim)
+        check_shape(batch_shape=batch_shape)
         self.dim = dim
-        self.batch_shape = tuple(batch_shape)
+        self.batch_shape = batch_shape
         self.raw_lengthscale = _log_parameter("lengthscale", lengthscale, (*batch_shape, 1, dim))
         self.raw_outputscale = _log_parameter("outputscale", outputscale, self.batch_shape)
 

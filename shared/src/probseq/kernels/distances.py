@@ -29,8 +29,6 @@ def check_points(x: Tensor, z: Tensor) -> None:
             f"{tuple(x.shape)} and {tuple(z.shape)}"
         )
     check_real(x=x, z=z)
-    if x.dtype != z.dtype:
-        raise ValueError(f"z must be {x.dtype} as x is, got {z.dtype}: convert one of them")
 
 
 def scaled_squared_distance(

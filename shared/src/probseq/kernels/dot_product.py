@@ -1,4 +1,7 @@
-"""Kernels of dot products: they depend on where the points are, not only on their differences."""
+"""Kernels of dot products: they depend on where the points are, not only on their differences.
+
+NaN and infinity in a tensor reach the result.
+"""
 
 import torch
 from jaxtyping import Float

@@ -1,4 +1,7 @@
-"""Stationary kernels: functions of the scaled distance r² = Σ_j (x_j − z_j)²/ℓ_j²."""
+"""Stationary kernels: functions of the scaled distance r² = Σ_j (x_j − z_j)²/ℓ_j².
+
+NaN and infinity in a tensor reach the result.
+"""
 
 import math
 from typing import Any, ClassVar

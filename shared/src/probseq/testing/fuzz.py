@@ -6,7 +6,8 @@ or two are replaced by what callers pass by mistake. Allowed are
 - a result that is finite and whose variances are not negative; NaN and infinity are let pass where
   the documentation says so, and where an argument is beyond 1e6 or below 1e-6;
 - a ``ValueError`` or ``TypeError`` that names an argument; of ``CholeskyError`` this is asked only
-  where all arguments are moderate.
+  where all arguments are moderate;
+- torch's error where a size of 10⁶ asks for more memory than there is.
 
 Everything else is a finding: other errors, foreign warnings, NaN, negative variances.
 
@@ -175,6 +176,8 @@ def _outcome(target: Target, arguments: dict[str, Any]) -> tuple[str, tuple[str,
             result = target.call(**arguments)
     except Exception as error:
         kind, line = type(error).__name__, str(error).strip().partition("\n")[0]
+        if "can't allocate memory" in line:
+            return "memory", None
         refusal = isinstance(error, _REFUSALS)
         if refusal and names & set(re.findall(r"\w+", str(error))):
             return kind, None
@@ -367,7 +370,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 _KINDS = (
     *("success", "documented", "overflow"),
-    *("ValueError", "TypeError", "CholeskyError", "finding"),
+    *("ValueError", "TypeError", "CholeskyError", "memory", "finding"),
 )
 _ROW = "{:12}" + "{:>14}" * (len(_KINDS) + 2)
 

@@ -1,4 +1,7 @@
-"""Attention without uncertainty: softmax attention and kernel attention as plain modules."""
+"""Attention without uncertainty: softmax attention and kernel attention as plain modules.
+
+NaN and infinity in a tensor reach the result.
+"""
 
 import math
 from collections.abc import Iterable

@@ -1,4 +1,7 @@
-"""The stack of blocks: attention, residual, norm, MLP, with the penalty summed on the way."""
+"""The stack of blocks: attention, residual, norm, MLP, with the penalty summed on the way.
+
+NaN and infinity in a tensor reach the result.
+"""
 
 from collections.abc import Callable
 from functools import partial
@@ -9,7 +12,7 @@ from torch import Tensor, nn
 
 from probseq.checks import check_counts, check_rates
 from probseq.transformers.config import TransformerConfig
-from probseq.transformers.protocol import TokenMap
+from probseq.transformers.protocol import TokenMap, check_num_samples, check_tokens
 from probseq.transformers.sampling import repeat_samples
 
 AttentionFactory = Callable[[int], nn.Module]
@@ -84,7 +87,12 @@ class Encoder(nn.Module):
         Returns:
             Token values, ``(S * batch, tokens, dim)`` if samples were asked for, and the sum of the
             layers' penalties.
+
+        Raises:
+            ValueError: ``x`` or ``mask`` has a wrong shape or type, or ``num_samples`` is below 1.
         """
+        check_tokens(x, mask, self.config.dim, self.norms[0].weight, half=True)
+        check_num_samples(num_samples)
         if num_samples is not None and self._dropout_is_active():
             # Dropout draws too: each sample needs its own masks from the first layer on.
             x, mask = _fold(x, mask, num_samples)

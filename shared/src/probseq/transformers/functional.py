@@ -9,6 +9,8 @@ returns the normaliser, which is then divided out), whose backward pass slows do
 tiny numbers that a kernel of distant tokens gives.
 
 Inputs are already divided by the lengthscales; the outputscale is the caller's.
+
+NaN and infinity in a tensor reach the result.
 """
 
 import math

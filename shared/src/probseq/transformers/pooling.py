@@ -1,4 +1,7 @@
-"""From token values to one vector a sequence."""
+"""From token values to one vector a sequence.
+
+NaN and infinity in a tensor reach the result.
+"""
 
 from typing import Literal
 
@@ -7,7 +10,8 @@ from einops import einsum
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from probseq.checks import check_choice
+from probseq.checks import check_choice, check_counts
+from probseq.transformers.protocol import check_tokens
 
 PoolingName = Literal["mean", "sequence", "cls"]
 
@@ -22,13 +26,14 @@ class Pooling(nn.Module):
         dim: token width.
 
     Raises:
-        ValueError: ``kind`` is none of the three.
+        ValueError: ``kind`` is none of the three, or ``dim`` no whole number of at least 1.
     """
 
     def __init__(self, kind: PoolingName, dim: int) -> None:
         super().__init__()
         check_choice("kind", kind, PoolingName)
-        self.kind = kind
+        check_counts(dim=dim)
+        self.kind, self.dim = kind, dim
         self.score = nn.Linear(dim, 1) if kind == "sequence" else None
 
     def forward(
@@ -39,7 +44,11 @@ class Pooling(nn.Module):
         Args:
             x: tokens.
             mask: true at real tokens; ``None`` means all are real.
+
+        Raises:
+            ValueError: ``x`` or ``mask`` has a wrong shape or type.
         """
+        check_tokens(x, mask, self.dim, x if self.score is None else self.score.weight, half=True)
         if self.kind == "cls":
             return x[:, 0]
         if self.score is None:

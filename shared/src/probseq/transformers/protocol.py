@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from probseq.checks import check_counts
+from probseq.checks import check_counts, check_floating
 from probseq.transformers.outputs import AttentionOutput
 
 
@@ -120,14 +120,13 @@ def check_dtype(name: str, x: Tensor, weight: Tensor, *, half: bool = False) -> 
     Raises:
         ValueError: the parameters are not of an allowed dtype, or ``x`` is of another one.
     """
+    check_floating(**{name: x})
     allowed = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
     if weight.dtype not in (allowed if half else allowed[:2]):
         raise ValueError(
-            f"the module's parameters must be float32 or float64, got {weight.dtype}: keep them in "
-            "float32 and call the module inside torch.autocast"
+            f"{name} must meet parameters in float32 or float64, got a module in {weight.dtype}: "
+            "keep it in float32 and call it inside torch.autocast"
         )
-    if not x.is_floating_point():
-        raise ValueError(f"{name} must be of a floating dtype, got {x.dtype}: convert it")
     cast = torch.is_autocast_enabled(x.device.type) and torch.float64 not in (x.dtype, weight.dtype)
     if x.dtype != weight.dtype and not cast:
         raise ValueError(

@@ -1,4 +1,7 @@
-"""Transformer over sequences of vectors with a pluggable attention module."""
+"""Transformer over sequences of vectors with a pluggable attention module.
+
+NaN and infinity in a tensor reach the result.
+"""
 
 import torch
 from jaxtyping import Bool, Float

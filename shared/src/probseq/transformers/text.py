@@ -26,8 +26,8 @@ class TextTransformer(PaddedTransformer):
         attention: called with each block's index, returns its attention module.
 
     Raises:
-        ValueError: ``vocab_size`` is no whole number of at least 2, or ``max_length`` none of at
-            least 1.
+        ValueError: ``vocab_size`` is no whole number of at least 2, or ``max_length`` or
+            ``num_classes`` none of at least 1.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class TextTransformer(PaddedTransformer):
         num_classes: int,
         attention: AttentionFactory,
     ) -> None:
-        check_counts(vocab_size=vocab_size, max_length=max_length)
+        check_counts(vocab_size=vocab_size, max_length=max_length, num_classes=num_classes)
         if vocab_size < 2:
             raise ValueError(f"vocab_size must be at least 2, padding included, got {vocab_size}")
         super().__init__(

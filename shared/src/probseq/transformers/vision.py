@@ -1,4 +1,7 @@
-"""Vision transformer with a pluggable attention module."""
+"""Vision transformer with a pluggable attention module.
+
+NaN and infinity in a tensor reach the result.
+"""
 
 import torch
 from einops import rearrange
@@ -52,7 +55,7 @@ class VisionTransformer(nn.Module):
     ) -> None:
         super().__init__()
         num_tokens = count_tokens(config, image_size=image_size, patch_size=patch_size)
-        check_counts(channels=channels)
+        check_counts(channels=channels, num_classes=num_classes)
         self.image_size, self.channels = image_size, channels
         self.embed = nn.Conv2d(channels, config.dim, patch_size, stride=patch_size)
         self.class_token = None

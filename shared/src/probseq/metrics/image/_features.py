@@ -19,10 +19,10 @@ def check_features(name: str, features: Tensor) -> Tensor:
     return check_finite(name, features.detach()).double()
 
 
-def check_same_dimension(first: int, second: int) -> None:
-    """Raise if two sets of features are of different widths."""
-    if first != second:
+def check_same_dimension(**dimensions: int) -> None:
+    """Raise if sets of features are of different widths."""
+    if len(set(dimensions.values())) > 1:
         raise ValueError(
-            f"features must have the same dimension, got {first} and {second}: "
-            "take both from the same extractor"
+            f"{' and '.join(dimensions)} must have the same dimension, got "
+            f"{' and '.join(map(str, dimensions.values()))}: take both from the same extractor"
         )

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 
+from probseq.checks import check_counts
 from probseq.metrics.image._images import check_images
 
 _RANDOM_WIDTH = 16
@@ -51,10 +52,14 @@ class FrozenExtractor(nn.Module):
     Args:
         name: what tables call it.
         dimension: width of the features.
+
+    Raises:
+        ValueError: ``dimension`` is no whole number of at least 1.
     """
 
     def __init__(self, name: str, dimension: int) -> None:
         super().__init__()
+        check_counts(dimension=dimension)
         self.name, self.dimension = name, dimension
 
     def freeze(self) -> None:
@@ -65,6 +70,12 @@ class FrozenExtractor(nn.Module):
     def train(self, mode: bool = True) -> "FrozenExtractor":
         """Stay in eval mode: batch norms and dropout would make features depend on the batch."""
         return super().train(False)
+
+    def _checked(self, images: Tensor) -> Tensor:
+        """Return checked images in the dtype of the weights."""
+        images = check_images("images", images)
+        weight = next(self.parameters(), images)
+        return images.to(weight.dtype)
 
 
 class ModuleFeatures(FrozenExtractor):
@@ -91,7 +102,7 @@ class ModuleFeatures(FrozenExtractor):
         Raises:
             ValueError: bad images, or the module returns another shape than it was said to.
         """
-        features = self.module(check_images("images", images))
+        features = self.module(self._checked(images))
         if features.shape != (len(images), self.dimension):
             raise ValueError(
                 f"module {self.name!r} must return shape (n, dimension)="
@@ -124,7 +135,7 @@ class ClassifierFeatures(FrozenExtractor):
         Raises:
             ValueError: bad images, or the trunk returns another shape than the head takes.
         """
-        features = self.trunk(check_images("images", images))
+        features = self.trunk(self._checked(images))
         if features.shape != (len(images), self.dimension):
             raise ValueError(
                 f"trunk of {self.name!r} must return shape (n, d)="
@@ -142,10 +153,18 @@ class RandomConvolution(FrozenExtractor):
     Args:
         channels: 1 for grey images, 3 for colour.
         seed: of the weights.
+
+    Raises:
+        ValueError: ``channels`` is neither 1 nor 3, or ``seed`` no whole number of at least 0.
     """
 
     def __init__(self, channels: int, *, seed: int = 0) -> None:
+        if channels not in (1, 3):
+            raise ValueError(f"channels must be 1 or 3, got {channels!r}")
+        if not isinstance(seed, int) or seed < 0:
+            raise ValueError(f"seed must be a whole number of at least 0, got {seed!r}")
         super().__init__("random convolution", _RANDOM_WIDTH * _RANDOM_CELLS**2)
+        self.channels = channels
         self.layers = nn.Sequential(
             nn.Conv2d(channels, _RANDOM_WIDTH, 3, stride=2, padding=1, bias=False),
             nn.ReLU(),
@@ -170,7 +189,10 @@ class RandomConvolution(FrozenExtractor):
         Raises:
             ValueError: bad images.
         """
-        return Features(self.layers(check_images("images", images)), None)
+        images = self._checked(images)
+        if images.shape[1] != self.channels:
+            raise ValueError(f"images must have {self.channels} channels, got {images.shape[1]}")
+        return Features(self.layers(images), None)
 
 
 def extract_features(
@@ -192,10 +214,10 @@ def extract_features(
     Raises:
         ValueError: no image, a batch size below 1, or what the extractor refuses.
     """
-    if len(images) == 0 or batch_size < 1:
+    check_counts(batch_size=batch_size)
+    if images.ndim != 4 or len(images) == 0:
         raise ValueError(
-            "images must hold at least one image and batch_size must be at least 1, "
-            f"got {len(images)} and {batch_size}"
+            f"images must have shape (n, c, h, w) with n >= 1, got {tuple(images.shape)}"
         )
     device = _device(extractor)
     parts = [extractor(_levels(batch.to(device))) for batch in images.split(batch_size)]

@@ -12,6 +12,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from probseq.checks import check_counts
+from probseq.metrics._checks import check_finite, check_vector
 from probseq.metrics.image._features import check_features, check_same_dimension
 
 
@@ -27,6 +29,10 @@ class FeatureMoments:
         mean: their mean, float64.
         scatter: Σ (x − mean)(x − mean)ᵀ, float64.
 
+    Raises:
+        ValueError: ``count`` is no whole number of at least 1, a shape or dtype is another, or NaN
+            or infinity.
+
     Example:
         >>> batches = torch.arange(12.0).reshape(2, 3, 2)
         >>> moments = FeatureMoments.of(batches[0]).update(batches[1])
@@ -37,6 +43,16 @@ class FeatureMoments:
     count: int
     mean: Float[Tensor, " d"]
     scatter: Float[Tensor, "d d"]
+
+    def __post_init__(self) -> None:
+        check_counts(count=self.count)
+        size = check_vector("mean", self.mean).numel()
+        if self.scatter.shape != (size, size) or self.scatter.dtype != self.mean.dtype:
+            raise ValueError(
+                f"scatter must have shape (d, d)=({size}, {size}) and the dtype of mean, "
+                f"{self.mean.dtype}, got {tuple(self.scatter.shape)} and {self.scatter.dtype}"
+            )
+        check_finite("scatter", self.scatter)
 
     @classmethod
     def of(cls, features: Float[Tensor, "n d"]) -> "FeatureMoments":
@@ -73,7 +89,7 @@ class FeatureMoments:
         Raises:
             ValueError: the dimensions differ.
         """
-        _check_dimensions(self, other)
+        check_same_dimension(self=self.mean.numel(), other=other.mean.numel())
         count = self.count + other.count
         shift = other.mean - self.mean
         weight = self.count * other.count / count
@@ -120,7 +136,7 @@ def frechet_distance(
         FeatureMoments.of(side) if isinstance(side, Tensor) and len(side) > side.shape[1] else side
         for side in sides
     )
-    _check_dimensions(first, second)
+    check_same_dimension(real=_dimension(first), fake=_dimension(second))
     (mean, spread), (other_mean, other_spread) = _mean_and_trace(first), _mean_and_trace(second)
     shift = (mean - other_mean).square().sum()
     return (shift + spread + other_spread - 2.0 * _root_trace(first, second)).clamp_min(0.0)
@@ -170,9 +186,5 @@ def _factor(covariance: Tensor) -> Tensor:
     return vectors[:, spread] * values[spread].sqrt()
 
 
-def _check_dimensions(first: Tensor | FeatureMoments, second: Tensor | FeatureMoments) -> None:
-    sizes = [
-        side.mean.numel() if isinstance(side, FeatureMoments) else side.shape[1]
-        for side in (first, second)
-    ]
-    check_same_dimension(*sizes)
+def _dimension(side: Tensor | FeatureMoments) -> int:
+    return side.mean.numel() if isinstance(side, FeatureMoments) else side.shape[1]

@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from probseq.checks import check_counts
 from probseq.metrics._checks import check_probs
 
 
@@ -51,7 +52,8 @@ def inception_score(probabilities: Float[Tensor, "n k"], *, splits: int = 10) ->
     """
     probabilities = check_probs(probabilities.detach(), "probabilities").double()
     count = len(probabilities)
-    if not 1 <= splits <= count:
+    check_counts(splits=splits)
+    if splits > count:
         raise ValueError(
             f"splits must be 1..{count}, the number of samples, got {splits}: "
             "take fewer splits or more samples"

@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from probseq.checks import check_counts
 from probseq.metrics.image._features import check_features, check_same_dimension
 
 
@@ -63,10 +64,9 @@ def kernel_distance(
         7.0
     """
     real, fake = check_features("real", real), check_features("fake", fake)
-    check_same_dimension(real.shape[1], fake.shape[1])
+    check_same_dimension(real=real.shape[1], fake=fake.shape[1])
     most = min(len(real), len(fake))
-    if subsets < 1:
-        raise ValueError(f"subsets must be at least 1, got {subsets}")
+    check_counts(subsets=subsets, subset_size=subset_size)
     if not 2 <= subset_size <= most:
         raise ValueError(
             f"subset_size must be 2..{most}, the number of features of the smaller side, got "

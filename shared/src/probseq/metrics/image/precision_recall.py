@@ -59,7 +59,7 @@ def precision_recall(
         PrecisionRecall(precision=0.5, recall=1.0, neighbours=1)
     """
     real, fake = check_features("real", real), check_features("fake", fake)
-    check_same_dimension(real.shape[1], fake.shape[1])
+    check_same_dimension(real=real.shape[1], fake=fake.shape[1])
     most = min(len(real), len(fake)) - 1
     if not 1 <= neighbours <= most:
         raise ValueError(
