@@ -270,7 +270,9 @@ IMAGE_TARGETS = [
             generator=GENERATORS,
         ),
     ),
-    Target(image.precision_recall, dict(real=tensors("n d"), fake=tensors("m d"), k=COUNTS)),
+    Target(
+        image.precision_recall, dict(real=tensors("n d"), fake=tensors("m d"), neighbours=COUNTS)
+    ),
     Target(image.FeatureMoments.of, dict(features=tensors("n d"))),
     Target(
         image.FeatureMoments,

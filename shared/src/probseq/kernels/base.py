@@ -29,8 +29,8 @@ class Kernel(nn.Module):
         outputscale: initial value of the variance σ_f², broadcast to (*batch_shape).
 
     Raises:
-        ValueError: ``dim`` is no whole number of at least 1, ``batch_shape`` no shape, a hyperparameter is not positive and
-            finite, or its shape does not broadcast.
+        ValueError: ``dim`` is no whole number of at least 1, ``batch_shape`` no shape, or a
+            hyperparameter not positive and finite, or of a shape that does not broadcast.
     """
 
     def __init__(

@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from probseq.checks import check_counts
 from probseq.metrics.image._features import check_features, check_same_dimension
 
 # Distances in a matrix: 128 MB of float64.
@@ -61,10 +62,11 @@ def precision_recall(
     real, fake = check_features("real", real), check_features("fake", fake)
     check_same_dimension(real=real.shape[1], fake=fake.shape[1])
     most = min(len(real), len(fake)) - 1
-    if not 1 <= neighbours <= most:
+    check_counts(neighbours=neighbours)
+    if neighbours > most:
         raise ValueError(
-            f"neighbours must be 1..{most}, below the number of features of the smaller side, got "
-            f"{neighbours}"
+            f"neighbours must be at most {most}, below the number of features of the smaller side, "
+            f"got {neighbours}"
         )
     # Distances don't feel a shift, and keep more digits near the origin.
     origin = real.mean(dim=0)
