@@ -87,9 +87,10 @@ def check_labels(labels: Tensor, logits: Tensor) -> None:
         logits: ``(batch, classes)`` or ``(S, batch, classes)``.
 
     Raises:
-        ValueError: ``logits`` has fewer than two dimensions or no class, or ``labels`` is not one
-            int64 a sequence, or holds a class out of range.
+        ValueError: ``logits`` has fewer than two dimensions, no class or no floating dtype, or
+            ``labels`` is not one int64 a sequence, or holds a class out of range.
     """
+    check_floating(logits=logits)
     if logits.ndim < 2 or logits.shape[-1] == 0:
         raise ValueError(
             f"logits must have shape (..., batch, classes) with a class, got {tuple(logits.shape)}"

@@ -8,6 +8,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from probseq.transformers import AttentionOutput, Encoder, repeat_samples
+from probseq.transformers.protocol import check_tokens
 
 
 def mean_cosine_similarity(
@@ -28,7 +29,11 @@ def mean_cosine_similarity(
 
     Returns:
         One number a sequence, at most 1; NaN for sequences of fewer than two tokens.
+
+    Raises:
+        ValueError: ``tokens`` or ``mask`` has a wrong shape or type.
     """
+    check_tokens(tokens, mask, tokens.shape[-1] if tokens.ndim else 0, tokens, half=True)
     # In float64: the difference of two sums would lose what float32 has.
     directions = F.normalize(tokens.double(), dim=-1)
     if mask is None:

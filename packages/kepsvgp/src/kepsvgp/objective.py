@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from probseq.checks import check_labels, check_not_negative
+from probseq.checks import check_floating, check_labels, check_not_negative
 
 
 class NegativeELBO(NamedTuple):
@@ -50,6 +50,7 @@ def negative_elbo(
             ``penalty_scale`` is negative or not finite.
     """
     check_labels(labels, logits)
+    check_floating(penalty=penalty)
     if logits.numel() == 0:
         raise ValueError(f"logits must hold at least one sequence, got {tuple(logits.shape)}")
     if penalty.ndim:

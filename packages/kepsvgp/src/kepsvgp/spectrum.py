@@ -6,6 +6,7 @@ and drops the rest: it is as good as the attention matrices are of low rank.
 
 from collections.abc import Iterable
 from functools import partial
+from inspect import signature
 from typing import NamedTuple
 
 import torch
@@ -55,6 +56,7 @@ def attention_spectrum(
         sequence.
 
     Raises:
+        TypeError: a batch holds more or fewer tensors than ``model`` takes.
         ValueError: ``model`` has no such block, or there are no batches.
     """
     layers = {
@@ -78,6 +80,10 @@ def attention_spectrum(
     ]
     try:
         for inputs in batches:
+            try:
+                signature(model.forward).bind(*inputs)
+            except TypeError as error:
+                raise TypeError(f"batches must hold what model takes: {error}") from error
             model(*inputs)
     finally:
         for handle in handles:

@@ -207,12 +207,15 @@ def _outcome(target: Target, arguments: dict[str, Any]) -> tuple[str, tuple[str,
 
 
 def _names(target: Target, arguments: Mapping[str, Any]) -> set[str]:
-    """What a refusal may name: arguments, those of a constructor or an inner model, and keys."""
+    """What a refusal may name: arguments, those of a constructor or a model, and keys."""
     made: list[Any] = [type(arguments["self"])] if "self" in arguments else []
     if inspect.isclass(owner := getattr(target.call, "__self__", None)):
         made.append(owner)
     names = {*arguments}
-    made += [value.forward for value in arguments.values() if isinstance(value, torch.nn.Module)]
+    modules = [value for value in arguments.values() if isinstance(value, torch.nn.Module)]
+    made += [module.forward for module in modules]
+    if modules:
+        names.add("parameters")  # whose dtype may be wrong
     for call in (target.call, *made):
         names.update(inspect.signature(call).parameters)
     for value in arguments.values():
