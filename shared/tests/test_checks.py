@@ -13,11 +13,14 @@ from probseq.checks import (
     broadcastable,
     check_choice,
     check_counts,
+    check_floating,
     check_labels,
     check_not_negative,
     check_positive,
     check_rates,
     check_real,
+    check_shape,
+    check_terms,
 )
 
 
@@ -48,9 +51,43 @@ def test_an_unknown_name_is_refused_with_the_known_ones():
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.complex64, torch.int64])
 def test_dtypes_without_a_cholesky_factor_are_refused_by_name(dtype):
-    check_real(x=torch.zeros(2), z=torch.zeros(2, dtype=torch.float64))
+    check_real(x=torch.zeros(2), z=torch.zeros(3))
     with pytest.raises(ValueError, match=f"z must be float32 or float64, got {dtype}"):
         check_real(x=torch.zeros(2), z=torch.zeros(2, dtype=dtype))
+
+
+def test_tensors_of_two_dtypes_are_refused_with_both():
+    with pytest.raises(ValueError, match=r"z must be torch.float32 as x is"):
+        check_real(x=torch.zeros(2), z=torch.zeros(2, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.uint8, torch.bool, torch.complex64])
+def test_dtypes_that_do_not_float_are_refused_by_name(dtype):
+    check_floating(x=torch.zeros(2, dtype=torch.float16))
+    with pytest.raises(ValueError, match=f"x must be of a floating dtype, got {dtype}"):
+        check_floating(x=torch.zeros(2, dtype=dtype))
+
+
+@pytest.mark.parametrize("shape", [(1, -1), (2.0,), (math.nan,), [2]])
+def test_what_is_no_shape_is_refused_by_name(shape):
+    check_shape(empty=(), zero=(0, 2))
+    with pytest.raises(ValueError, match="batch must be a tuple of whole numbers"):
+        inspect.unwrap(check_shape)(batch=shape)
+
+
+@pytest.mark.parametrize(
+    ("log_likelihood", "penalty", "message"),
+    [
+        (torch.zeros(0), torch.zeros(()), "log_likelihood must hold at least one"),
+        (torch.zeros(2).bool(), torch.zeros(()), "log_likelihood must be of a floating dtype"),
+        (torch.zeros(2), torch.zeros(1), "penalty must be one number"),
+        (torch.zeros(2), torch.tensor(1), "penalty must be of a floating dtype"),
+    ],
+)
+def test_terms_of_no_objective_are_refused_by_name(log_likelihood, penalty, message):
+    check_terms(torch.zeros(3, 2), torch.zeros(()))
+    with pytest.raises(ValueError, match=message):
+        inspect.unwrap(check_terms)(log_likelihood, penalty)
 
 
 @pytest.mark.parametrize(

@@ -115,13 +115,15 @@ def check_real(**tensors: Tensor) -> None:
         ValueError: a tensor is of another dtype, or of another one than the rest; the message names
             it.
     """
-    dtypes = {name: tensor.dtype for name, tensor in tensors.items()}
-    for name, dtype in dtypes.items():
-        if dtype not in (torch.float32, torch.float64):
-            raise ValueError(f"{name} must be float32 or float64, got {dtype}: convert it")
-    if len(set(dtypes.values())) > 1:
-        given = ", ".join(f"{name} {dtype}" for name, dtype in dtypes.items())
-        raise ValueError(f"tensors must be all float32 or all float64, got {given}: convert some")
+    first = next(iter(tensors))
+    for name, tensor in tensors.items():
+        if tensor.dtype not in (torch.float32, torch.float64):
+            raise ValueError(f"{name} must be float32 or float64, got {tensor.dtype}: convert it")
+        if tensor.dtype != tensors[first].dtype:
+            raise ValueError(
+                f"{name} must be {tensors[first].dtype} as {first} is, got {tensor.dtype}: convert "
+                "one of them"
+            )
 
 
 def check_floating(**tensors: Tensor) -> None:

@@ -205,3 +205,27 @@ def test_public_names_without_a_target_or_a_reason_are_listed():
     assert not uncovered([module], targets, {"*.other": "takes nothing"})
     with pytest.raises(ValueError, match=r"got \['\*\.method'\]"):
         uncovered([module], targets, {"*.method": "takes nothing", "*.other": "takes nothing"})
+
+
+class Layer(torch.nn.Linear):
+    def forward(self, x):
+        if self.weight.dtype != torch.float64:
+            raise ValueError("parameters must be float64")
+        return checked(x) @ self.weight.T
+
+
+def test_a_refusal_may_name_the_parameters_of_a_module():
+    report = fuzz(Target(Layer.forward, {"self": st.just(Layer(1, 1)), "x": X}), calls=5)
+    assert [finding.summary for finding in report.findings.values()] == [
+        "Layer.forward refuses whatever it is given"
+    ]
+
+
+def allocated(size):
+    return torch.empty(size, size, size, dtype=torch.uint8)[0, 0] * 0 if size > 0 else size
+
+
+def test_more_memory_than_there_is_is_no_finding():
+    report = fuzz(Target(allocated, {"size": st.just(10**6)}), calls=1)
+    assert not report.outcomes["finding"]
+    assert report.outcomes["memory"] == 1
