@@ -12,13 +12,17 @@ __all__ = [
     "check_choice",
     "check_counts",
     "check_floating",
+    "check_integers",
     "check_labels",
     "check_not_negative",
     "check_positive",
     "check_rates",
     "check_real",
+    "check_same_shape",
     "check_shape",
+    "check_sizes",
     "check_terms",
+    "check_whole",
 ]
 
 
@@ -41,6 +45,17 @@ def check_counts(**counts: object) -> None:
     for name, value in counts.items():
         if not isinstance(value, int) or value < 1:
             raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
+
+
+def check_whole(**values: object) -> None:
+    """Refuse what is no whole number, such as of a seed; any sign will do.
+
+    Raises:
+        ValueError: a value is not a whole number; the message names it.
+    """
+    for name, value in values.items():
+        if not isinstance(value, int):
+            raise ValueError(f"{name} must be a whole number, got {value!r}")
 
 
 def check_positive(**values: float) -> None:
@@ -100,12 +115,7 @@ def check_labels(labels: Tensor, logits: Tensor) -> None:
             f"labels must be int64 of shape (batch,)={tuple(logits.shape[-2:-1])}, "
             f"got {labels.dtype} of shape {tuple(labels.shape)}"
         )
-    if labels.device.type == "cpu" and not torch.compiler.is_compiling() and labels.numel():
-        lowest, highest = int(labels.min()), int(labels.max())
-        if lowest < 0 or highest >= logits.shape[-1]:
-            raise ValueError(
-                f"labels must be from 0 to {logits.shape[-1] - 1}, got {lowest} to {highest}"
-            )
+    check_integers(0, logits.shape[-1] - 1, labels=labels)
 
 
 def check_real(**tensors: Tensor) -> None:
@@ -135,6 +145,60 @@ def check_floating(**tensors: Tensor) -> None:
     for name, tensor in tensors.items():
         if not tensor.is_floating_point():
             raise ValueError(f"{name} must be of a floating dtype, got {tensor.dtype}: convert it")
+
+
+def check_integers(least: int, most: int, **tensors: Tensor) -> None:
+    """Refuse tensors of another dtype than int64, or with entries outside ``least``..``most``.
+
+    Values are read on a CPU only: on a GPU that would stall every training step, and the device
+    itself asserts that an index is in range. Inside a compiled graph they are not read either.
+
+    Raises:
+        ValueError: a tensor is not int64 or an entry is out of range; the message names it.
+    """
+    for name, tensor in tensors.items():
+        if tensor.dtype != torch.int64:
+            raise ValueError(f"{name} must be int64, got {tensor.dtype}: convert with .long()")
+        if tensor.device.type == "cpu" and not torch.compiler.is_compiling() and tensor.numel():
+            lowest, highest = int(tensor.min()), int(tensor.max())
+            if lowest < least or highest > most:
+                raise ValueError(
+                    f"{name} must be from {least} to {most}, got {lowest} to {highest}"
+                )
+
+
+def check_same_shape(**tensors: Tensor) -> None:
+    """Refuse tensors whose shapes differ from the first one's.
+
+    Raises:
+        ValueError: a shape differs; the message names both tensors.
+    """
+    (first, expected), *others = tensors.items()
+    for name, tensor in others:
+        if tensor.shape != expected.shape:
+            raise ValueError(
+                f"{name} must have the shape of {first}, {tuple(expected.shape)}, "
+                f"got {tuple(tensor.shape)}"
+            )
+
+
+def check_sizes(name: str, tensor: Tensor, *sizes: int | str) -> None:
+    """Refuse a tensor of another shape.
+
+    Args:
+        name: of the argument.
+        tensor: the argument.
+        sizes: of its axes; a letter stands for any size.
+
+    Raises:
+        ValueError: the number of axes or a size differs.
+    """
+    if tensor.ndim != len(sizes) or any(
+        isinstance(size, int) and size != found
+        for size, found in zip(sizes, tensor.shape, strict=True)
+    ):
+        wanted = ", ".join(map(str, sizes))
+        raise ValueError(f"{name} must have shape ({wanted}), got {tuple(tensor.shape)}")
 
 
 def check_shape(**shapes: object) -> None:

@@ -3,6 +3,8 @@
 import math
 from dataclasses import dataclass
 
+from probseq.checks import check_counts
+
 
 @dataclass(frozen=True, kw_only=True)
 class TokenGrid:
@@ -22,11 +24,14 @@ class TokenGrid:
         Raises:
             ValueError: names the attribute.
         """
+        check_counts(codebook_size=self.codebook_size)
         if self.codebook_size < 2:
             raise ValueError(f"codebook_size must be at least 2, got {self.codebook_size}")
-        if len(self.shape) != 3 or min(self.shape) < 1:
+        sizes: tuple[object, ...] = self.shape
+        if len(sizes) != 3 or not all(isinstance(size, int) and size >= 1 for size in sizes):
             raise ValueError(
-                f"shape must be (time, height, width), each at least 1, got {self.shape}"
+                "shape of the grid must be (time, height, width), whole numbers of at least 1, got "
+                f"{sizes}"
             )
 
     @property

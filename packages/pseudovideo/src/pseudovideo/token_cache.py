@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Int16, Int64, Shaped
 from torch import Tensor
 
+from probseq.checks import check_counts, check_whole
 from pseudovideo.corruptions import pseudo_videos
 from pseudovideo.corruptions.config import PseudoVideoConfig
 from pseudovideo.folders import CONFIG, SavedFolder, write_folder
@@ -136,7 +137,8 @@ def write_token_cache(
     Raises:
         ValueError: images or settings that don't fit the tokenizer, or more than 32,768 codes.
     """
-    folder, seed = Path(folder), int(seed)
+    folder = Path(folder)
+    check_whole(seed=seed)
     _check_arguments(tokenizer, images, config, batch_size)
     shape = (len(images), *tokenizer.grid.shape)
     values = {
@@ -164,8 +166,7 @@ def write_token_cache(
 def _check_arguments(
     tokenizer: Tokenizer, images: Tensor, config: PseudoVideoConfig, batch_size: int
 ) -> None:
-    if batch_size < 1:
-        raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+    check_counts(batch_size=batch_size)
     if tokenizer.grid.codebook_size > _LARGEST_CODEBOOK:
         raise ValueError(
             f"tokenizer must have at most {_LARGEST_CODEBOOK} codes, since tokens are stored as "

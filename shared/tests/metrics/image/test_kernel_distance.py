@@ -123,7 +123,7 @@ def test_bad_features_and_subsets_are_refused(plain_calls):
         kernel_distance(good, good[:8], subset_size=9)
     with pytest.raises(ValueError, match=r"subset_size must be 2\.\.10, .* got 1"):
         kernel_distance(good, good, subset_size=1)
-    with pytest.raises(ValueError, match="subsets must be at least 1, got 0"):
+    with pytest.raises(ValueError, match="subsets must be a whole number of at least 1, got 0"):
         kernel_distance(good, good, subsets=0, subset_size=2)
     with pytest.raises(ValueError, match="same dimension, got 3 and 2"):
         kernel_distance(good, good[:, :2], subset_size=2)

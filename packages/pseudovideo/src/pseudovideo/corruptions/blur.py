@@ -11,6 +11,9 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
+from probseq.checks import check_counts
+from pseudovideo.corruptions.config import check_blur_rate
+
 _HALF_WIDTH = 5
 
 
@@ -26,8 +29,11 @@ def blur_matrices(size: int, num_frames: int, rate: float) -> Float64[Tensor, "T
         One matrix a frame, the strongest blur first, the identity last.
 
     Raises:
-        ValueError: `size` is too small for the kernel's reflection.
+        ValueError: `size` is too small for the kernel's reflection, `num_frames` is below 1, or
+            `rate` makes no blur.
     """
+    check_counts(size=size, num_frames=num_frames)
+    check_blur_rate("rate", rate, num_frames)
     _check_size(size)
     taps = _taps(num_frames - 1, rate)
     places = torch.arange(size)[:, None] + torch.arange(-_HALF_WIDTH, _HALF_WIDTH + 1)
@@ -114,6 +120,6 @@ def _taps(num_steps: int, rate: float) -> Tensor:
 def _check_size(size: int) -> None:
     if size <= _HALF_WIDTH:
         raise ValueError(
-            f"images to blur must have at least {_HALF_WIDTH + 1} pixels on each side, got {size}: "
-            f"the kernel reflects {_HALF_WIDTH} pixels at the border"
+            f"images must have a size of at least {_HALF_WIDTH + 1} pixels on each side for a "
+            f"config with blur, got {size}: the kernel reflects {_HALF_WIDTH} pixels at the border"
         )

@@ -60,11 +60,8 @@ class PseudoVideoConfig:
         if self.blur_rate is None:
             rate = _SHORT_RATE if self.num_frames <= _SHORT else _LONG_RATE
             object.__setattr__(self, "blur_rate", rate)
-        elif not abs(self.blur_rate) * max(self.num_frames - 2, 1) <= _LARGEST_EXPONENT:
-            raise ValueError(
-                f"blur_rate must be at most {_LARGEST_EXPONENT:g} in absolute value, times "
-                f"num_frames - 2={self.num_frames - 2} too, got {self.blur_rate}"
-            )
+        else:
+            check_blur_rate("blur_rate", self.blur_rate, self.num_frames)
         if not 0.0 <= self.beta_min <= self.beta_max < 1.0:
             raise ValueError(
                 "beta_min and beta_max must be 0 <= beta_min <= beta_max < 1, "
@@ -75,3 +72,21 @@ class PseudoVideoConfig:
     def random(self) -> bool:
         """Whether videos of one image differ between epochs."""
         return self.num_frames > 1 and self.kind.endswith("noise")
+
+
+def check_blur_rate(name: str, rate: float, num_frames: int) -> None:
+    """Refuse a rate whose last step is 0/0.
+
+    Args:
+        name: of the argument.
+        rate: standard deviations grow as exp(rate·i), i = 0..T−2.
+        num_frames: T.
+
+    Raises:
+        ValueError: the rate or the last exponent is not finite, or too large.
+    """
+    if not abs(rate) * max(num_frames - 2, 1) <= _LARGEST_EXPONENT:
+        raise ValueError(
+            f"{name} must be at most {_LARGEST_EXPONENT:g} in absolute value, times "
+            f"num_frames - 2={num_frames - 2} too, got {rate}"
+        )

@@ -12,6 +12,8 @@ import torch
 from jaxtyping import Float32, Int64
 from torch import Tensor
 
+from probseq.checks import check_counts, check_whole
+
 _WORD = 1 << 64
 _GOLDEN = 0x9E3779B97F4A7C15
 # (shift, multiplier) of the two rounds, then a last shift.
@@ -37,7 +39,17 @@ def counter_normal(
     Returns:
         Always float32: the same numbers whatever precision is computed in. Devices may differ in
         the last digit, as their logarithms do.
+
+    Raises:
+        ValueError: `index` is no vector of int64, `count` is below 1, or `seed` or `epoch` is no
+            whole number.
     """
+    check_counts(count=count)
+    check_whole(seed=seed, epoch=epoch)
+    if index.dtype != torch.int64 or index.ndim != 1:
+        raise ValueError(
+            f"index must be int64 of shape (b,), got {index.dtype} of shape {tuple(index.shape)}"
+        )
     stream = _mix_integer(_mix_integer(seed + _GOLDEN) + epoch * _GOLDEN)
     keys = _mix(index * _signed(_GOLDEN) + _signed(stream))
     pairs = (count + 1) // 2

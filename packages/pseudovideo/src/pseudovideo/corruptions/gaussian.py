@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
+from probseq.checks import check_counts, check_floating, check_sizes, check_whole
 from pseudovideo.corruptions.config import PseudoVideoConfig
 from pseudovideo.corruptions.noise import noise_coefficients
 
@@ -41,10 +42,17 @@ def image_spectrum(images: Float[Tensor, "n c h w"]) -> Float64[Tensor, " pixels
         images: at least two.
 
     Raises:
-        ValueError: fewer than two images.
+        ValueError: fewer than two images, or values that are no finite floats.
     """
-    if len(images) < 2:
-        raise ValueError(f"images must be at least 2 to have a covariance, got {len(images)}")
+    check_sizes("images", images, "n", "c", "h", "w")
+    check_floating(images=images)
+    if len(images) < 2 or not images.numel():
+        raise ValueError(
+            "images must be at least 2, not empty, to have a covariance, got shape "
+            f"{tuple(images.shape)}"
+        )
+    if not images.isfinite().all():
+        raise ValueError("images must be finite, got NaN or infinity")
     rows = images.flatten(1).double()
     rows = rows - rows.mean(0)
     # The smaller of the two products has all eigenvalues that are not zero.
@@ -74,10 +82,15 @@ def prediction_error(
     """
     mean, mixing = noise_coefficients(config)
     known = sorted(set(given))
+    check_whole(frame=frame, **{f"given[{place}]": number for place, number in enumerate(known)})
     if not 0 <= frame < config.num_frames:
         raise ValueError(f"frame must be 0..{config.num_frames - 1}, got {frame}")
     if known and not 0 <= known[0] <= known[-1] < frame:
         raise ValueError(f"given must be frames before {frame}, 0..{frame - 1}, got {known}")
+    check_sizes("spectrum", spectrum, "d")
+    check_floating(spectrum=spectrum)
+    if not spectrum.numel():
+        raise ValueError("spectrum must not be empty, got shape (0,)")
     if not (spectrum.isfinite() & (spectrum >= 0)).all():
         raise ValueError(
             f"spectrum must have finite eigenvalues of 0 or more, got {float(spectrum.min()):.3g} "
@@ -112,8 +125,8 @@ def prediction_errors(
     last = config.num_frames - 1
     if last < 1:
         raise ValueError(f"config.num_frames must be at least 2, got {config.num_frames}")
-    if context is not None and context < 1:
-        raise ValueError(f"context must be at least 1, got {context}")
+    if context is not None:
+        check_counts(context=context)
     reach = last if context is None else context
 
     def error(frame: int, first: int, end: int) -> Tensor:

@@ -1,4 +1,7 @@
-"""Mean and covariance of the videos of random images."""
+"""Mean and covariance of the videos of random images.
+
+NaN and infinity in a tensor reach the result.
+"""
 
 from typing import NamedTuple
 
@@ -6,6 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from probseq.checks import check_real, check_sizes
 from pseudovideo.corruptions.config import PseudoVideoConfig
 from pseudovideo.corruptions.noise import noise_coefficients
 from pseudovideo.corruptions.videos import corrupted_signal
@@ -37,15 +41,12 @@ def video_moments(
         config: the kind of video.
 
     Raises:
-        ValueError: the covariance is not that of c·h·w pixels, or the images are too small to be
-            blurred.
+        ValueError: tensors other than float32 and float64, a covariance that is not that of c·h·w
+            pixels, or images that are too small to be blurred.
     """
-    pixels = mean.numel()
-    if covariance.shape != (pixels, pixels):
-        raise ValueError(
-            f"covariance must have shape {(pixels, pixels)} for images {tuple(mean.shape)}, got "
-            f"{tuple(covariance.shape)}"
-        )
+    check_sizes("mean", mean, "c", "h", "w")
+    check_sizes("covariance", covariance, mean.numel(), mean.numel())
+    check_real(mean=mean, covariance=covariance)
 
     def frames(rows: Tensor) -> Tensor:
         images = rows.reshape(-1, *mean.shape)

@@ -1,4 +1,7 @@
-"""Pseudo videos of images, on the images' device, without a loop over samples or frames."""
+"""Pseudo videos of images, on the images' device, without a loop over samples or frames.
+
+On a GPU, where values are not looked at: NaN and infinity in a tensor reach the result.
+"""
 
 from functools import lru_cache
 from typing import cast
@@ -134,7 +137,7 @@ def _coefficients(
 def _check_images(images: Tensor) -> None:
     if not images.is_floating_point():
         raise ValueError(f"images must be floats in -1..1, got {images.dtype}")
-    if images.ndim != 4:
+    if images.ndim != 4 or 0 in images.shape[1:]:
         raise ValueError(f"images must have shape (b, c, h, w), got {tuple(images.shape)}")
     # On the CPU only, where the look costs no synchronisation: this runs in each training step.
     if images.device.type == "cpu" and images.numel():

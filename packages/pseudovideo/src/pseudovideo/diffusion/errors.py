@@ -1,7 +1,12 @@
-"""How far a model's conditional mean is from the true frame, from a few samples of it."""
+"""How far a model's conditional mean is from the true frame, from a few samples of it.
+
+NaN and infinity in a tensor reach the result.
+"""
 
 from jaxtyping import Float, Float64
 from torch import Tensor
+
+from probseq.checks import check_floating
 
 
 def frame_errors(
@@ -21,7 +26,8 @@ def frame_errors(
     Raises:
         ValueError: fewer than 2 samples each, which have no variance, or shapes that differ.
     """
-    if samples.ndim != frames.ndim + 1 or samples[:, 0].shape != frames.shape:
+    check_floating(frames=frames, samples=samples)
+    if (*samples.shape[:1], *samples.shape[2:]) != frames.shape or samples.ndim != 5:
         raise ValueError(
             f"samples must have shape (b, k, c, h, w) with frames {tuple(frames.shape)}, got "
             f"{tuple(samples.shape)}"

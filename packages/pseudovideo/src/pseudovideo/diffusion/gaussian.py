@@ -9,6 +9,8 @@ float32: also what a network under autocast returns in bfloat16 is lifted before
 Two differences to improved DDPM: a process needs two steps, as the posterior's variance at step 0,
 which is 0, is replaced by that of step 1; and a process whose last step keeps more than 1% of the
 image's variance is refused, because sampling starts from pure noise.
+
+NaN and infinity in a tensor reach the result.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,6 +21,13 @@ import torch
 from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
+from probseq.checks import (
+    check_floating,
+    check_integers,
+    check_positive,
+    check_same_shape,
+    check_sizes,
+)
 from pseudovideo.diffusion.respacing import StepChoice, check_timesteps, spaced_steps
 from pseudovideo.diffusion.schedules import (
     MAX_KEPT,
@@ -54,7 +63,9 @@ class GaussianDiffusion:
     """A noise process q(x_t | x_0) = N(√ᾱ_t x_0, 1−ᾱ_t) and its reversal.
 
     A plain object without parameters. Images have shape (n, c, h, w); the frames of videos are
-    entries of their own.
+    entries of their own. Methods raise a `ValueError` for images that are no floats or differ in
+    shape, and for steps that are not one of each entry or one for all, or out of 0..S−1; steps are
+    looked at on the CPU only, where that costs no synchronisation.
 
     Args:
         betas: variances of the noise that the steps add, in (0, 1).
@@ -133,6 +144,8 @@ class GaussianDiffusion:
 
     def model_times(self, t: Int64[Tensor, " n"]) -> Float[Tensor, " n"]:
         """What the network is told of t: its step in the original process times 1000/steps."""
+        check_sizes("t", t, "n")
+        check_integers(0, self.num_steps - 1, t=t)
         scale = _MODEL_STEPS / self.original_steps
         times = scale * torch.tensor(self.timesteps, dtype=torch.float64)
         return self._cached("model_times", times, t.device, torch.float32)[t]
@@ -141,12 +154,14 @@ class GaussianDiffusion:
         self, x0: Float[Tensor, "n c h w"], noise: Float[Tensor, "n c h w"], t: Times
     ) -> Float[Tensor, "n c h w"]:
         """x_t = √ᾱ_t x_0 + √(1−ᾱ_t) ε."""
+        self._check(t, x0=x0, noise=noise)
         return self._at("signal", t, x0) * x0 + self._at("noise", t, x0) * noise
 
     def predict_x0(
         self, x_t: Float[Tensor, "n c h w"], eps: Float[Tensor, "n c h w"], t: Times
     ) -> Float[Tensor, "n c h w"]:
         """The image (x_t − √(1−ᾱ_t) ε)/√ᾱ_t."""
+        self._check(t, x_t=x_t, eps=eps)
         state = self._at("inverse_signal", t, x_t) * x_t
         return state - self._at("noise_to_signal", t, x_t) * eps
 
@@ -154,6 +169,7 @@ class GaussianDiffusion:
         self, x_t: Float[Tensor, "n c h w"], x0: Float[Tensor, "n c h w"], t: Times
     ) -> Float[Tensor, "n c h w"]:
         """The noise (x_t/√ᾱ_t − x_0)/√(1/ᾱ_t − 1): `predict_x0` solved for ε."""
+        self._check(t, x_t=x_t, x0=x0)
         difference = self._at("inverse_signal", t, x_t) * x_t - x0
         return difference / self._at("noise_to_signal", t, x_t)
 
@@ -164,6 +180,7 @@ class GaussianDiffusion:
 
         At t = 0 the mean is x_0 and the variance, which is 0, is given as that of step 1.
         """
+        self._check(t, x0=x0, x_t=x_t)
         mean = self._at("from_image", t, x0) * x0 + self._at("from_state", t, x0) * x_t
         return mean, self._at("least_log_variance", t, x0).expand(mean.shape)
 
@@ -187,8 +204,9 @@ class GaussianDiffusion:
             limit: keep the predicted image within ±limit; None lets it be, as in training.
 
         Raises:
-            ValueError: `output` has another number of channels.
+            ValueError: `output` has another number of channels, or `limit` is not positive.
         """
+        _check_limit(limit)
         eps, position = split_output(output, x_t)
         x0 = self.predict_x0(x_t, eps, t)
         x0 = x0 if limit is None else x0.clamp(-limit, limit)
@@ -218,6 +236,7 @@ class GaussianDiffusion:
         reverse = self.reverse(output, x_t, t, limit=limit)
         if noise is None:
             return reverse.mean
+        self._check(t, x_t=x_t, noise=noise)
         # Exactly 0 at step 0, and √variance elsewhere.
         moves = self._at("variance", t, x_t) > 0
         return reverse.mean + moves * (reverse.log_variance / 2).exp() * noise
@@ -246,10 +265,13 @@ class GaussianDiffusion:
             limit: as of `reverse`.
 
         Raises:
-            ValueError: `eta` is outside 0..1.
+            ValueError: `eta` is outside 0..1, or `limit` is not positive.
         """
         if not 0 <= eta <= 1:
             raise ValueError(f"eta must lie in 0..1, got {eta}")
+        _check_limit(limit)
+        if noise is not None:
+            self._check(t, x_t=x_t, noise=noise)
         eps, _ = split_output(output, x_t)
         x0 = self.predict_x0(x_t, eps, t)
         if limit is not None:
@@ -297,6 +319,22 @@ class GaussianDiffusion:
             original_steps=self.original_steps,
         )
 
+    def _check(self, t: Times, **images: Tensor) -> None:
+        """Refuse images of different shapes, and what is no step of theirs."""
+        (name, first), *_ = images.items()
+        check_sizes(name, first, "n", "c", "h", "w")
+        check_floating(**images)
+        check_same_shape(**images)
+        if isinstance(t, Tensor):
+            if t.ndim > 1 or t.numel() not in (1, len(first)):
+                raise ValueError(
+                    f"t must be a step of each of {len(first)} images, or one for all, got shape "
+                    f"{tuple(t.shape)}"
+                )
+            check_integers(0, self.num_steps - 1, t=t)
+        elif t not in range(self.num_steps):
+            raise ValueError(f"t must be from 0 to {self.num_steps - 1}, got {t!r}")
+
     def _at(self, name: str, t: Times, images: Tensor) -> Tensor:
         """A coefficient of each entry, to be multiplied with images."""
         dtype = torch.promote_types(images.dtype, torch.float32)
@@ -324,6 +362,8 @@ def split_output(
     Raises:
         ValueError: `output` has not twice the channels of `x_t`, or another shape otherwise.
     """
+    check_sizes("x_t", x_t, "n", "c", "h", "w")
+    check_floating(output=output, x_t=x_t)
     expected = (x_t.shape[0], 2 * x_t.shape[1], *x_t.shape[2:])
     if output.shape != expected:
         raise ValueError(
@@ -333,3 +373,8 @@ def split_output(
     lifted = output.to(torch.promote_types(output.dtype, torch.float32))
     eps, position = lifted.chunk(2, dim=1)
     return eps, position
+
+
+def _check_limit(limit: float | None) -> None:
+    if limit is not None:
+        check_positive(limit=limit)

@@ -1,4 +1,7 @@
-"""Improved DDPM: a diffusion model of images (Nichol & Dhariwal 2021), the arm with one frame."""
+"""Improved DDPM: a diffusion model of images (Nichol & Dhariwal 2021), the arm with one frame.
+
+NaN and infinity in a tensor reach the result.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,6 +11,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+from probseq.checks import check_floating, check_sizes
 from pseudovideo.diffusion.gaussian import GaussianDiffusion
 from pseudovideo.diffusion.likelihood import BitsPerDim, bits_per_dim
 from pseudovideo.diffusion.losses import HybridLosses, hybrid_losses
@@ -82,7 +86,14 @@ class ImageDiffusion(Pretrained):
         Args:
             x_t: noisy images.
             times: of `diffusion.model_times`: steps on the scale of 1,000.
+
+        Raises:
+            ValueError: states or times of another shape, or no floats.
         """
+        side = self.config.image_size
+        check_sizes("x_t", x_t, "b", self.config.channels, side, side)
+        check_sizes("times", times, len(x_t))
+        check_floating(x_t=x_t, times=times)
         return apply_unet(self.unet, x_t, times)
 
     def training_losses(
@@ -100,9 +111,10 @@ class ImageDiffusion(Pretrained):
             generator: draws the noise.
 
         Raises:
-            ValueError: images of another kind than the model's.
+            ValueError: images of another kind than the model's, or steps that are not theirs.
         """
         self._check(images)
+        check_sizes("t", t, len(images))
         noise = noise_like(images, generator)
         x_t = self.diffusion.add_noise(images, noise, t)
         output = self(x_t, self.diffusion.model_times(t))

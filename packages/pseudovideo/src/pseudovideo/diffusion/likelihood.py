@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from probseq.checks import check_floating, check_sizes
 from pseudovideo.diffusion.gaussian import GaussianDiffusion, Times, split_output
 from pseudovideo.diffusion.sampling import Network, at_least_float32, draw_noise, draw_seed
 
@@ -128,7 +129,14 @@ def bits_per_dim(
         generator: one number is drawn of it; an image's noise depends on that number and on the
             image's place in `x0`.
         progress: called after each step with 1.
+
+    Raises:
+        ValueError: `x0` holds no finite floats (b, c, h, w).
     """
+    check_sizes("x0", x0, "b", "c", "h", "w")
+    check_floating(x0=x0)
+    if not (x0.numel() and x0.isfinite().all()):
+        raise ValueError("x0, the images, must be finite and not empty")
     seed, numbers = draw_seed(generator), torch.arange(len(x0), device=x0.device)
     terms: list[Tensor] = []
     errors: list[Tensor] = []

@@ -1,4 +1,7 @@
-"""What improved DDPM is trained by: L_hybrid (Nichol & Dhariwal 2021, equation 16)."""
+"""What improved DDPM is trained by: L_hybrid (Nichol & Dhariwal 2021, equation 16).
+
+NaN and infinity in a tensor reach the result.
+"""
 
 from typing import NamedTuple
 
@@ -6,6 +9,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+from probseq.checks import check_floating, check_same_shape
 from pseudovideo.diffusion.gaussian import GaussianDiffusion, split_output
 from pseudovideo.diffusion.likelihood import vlb_terms
 
@@ -47,7 +51,12 @@ def hybrid_losses(
         x_t: their noisy states.
         noise: what was added.
         t: steps.
+
+    Raises:
+        ValueError: tensors of different shapes, or as of `GaussianDiffusion`.
     """
+    check_floating(x0=x0, noise=noise)
+    check_same_shape(x_t=x_t, x0=x0, noise=noise)
     eps, position = split_output(output, x_t)
     frozen = torch.cat((eps.detach(), position), dim=1)
     mse = (eps - noise).square().flatten(1).mean(1)

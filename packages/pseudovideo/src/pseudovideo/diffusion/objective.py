@@ -1,4 +1,7 @@
-"""What diffusion models are trained by: one random step of each video."""
+"""What diffusion models are trained by: one random step of each video.
+
+NaN and infinity in a tensor reach the result.
+"""
 
 from typing import Any, Protocol, runtime_checkable
 
@@ -58,7 +61,12 @@ class DiffusionObjective(nn.Module):
             Scalars, weighted means over the batch that are unbiased however steps are drawn:
             `loss`, the only one with a gradient, `mse` of the noise, and `vlb`, the bound's mean
             term in bits per dimension; S times that, plus the prior's, is the bound.
+
+        Raises:
+            ValueError: no videos, or videos of another kind than the model's.
         """
+        if not len(videos):
+            raise ValueError(f"videos must not be empty, got shape {tuple(videos.shape)}")
         t, weights = self.times.sample(len(videos), generator)
         t, weights = t.to(videos.device), weights.to(videos.device)
         inputs = videos if hasattr(self.model.config, "num_frames") else videos[:, -1]

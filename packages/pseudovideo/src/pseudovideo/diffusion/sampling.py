@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float, Float32, Int64
 from torch import Tensor
 
+from probseq.checks import check_counts, check_floating
 from pseudovideo.corruptions.counter import counter_normal
 from pseudovideo.diffusion.gaussian import GaussianDiffusion
 from pseudovideo.diffusion.respacing import StepChoice
@@ -83,9 +84,7 @@ def sampling_process(
     Raises:
         ValueError: names the argument.
     """
-    for name, value in counts.items():
-        if value < 1:
-            raise ValueError(f"{name} must be at least 1, got {value}")
+    check_counts(**counts)
     if eta is not None and not 0 <= eta <= 1:
         raise ValueError(f"eta must lie in 0..1, got {eta}")
     if num_steps is None:
@@ -124,7 +123,14 @@ def denoise(
 
     Returns:
         Images within ±limit.
+
+    Raises:
+        ValueError: `x_start` is no finite noise, or an argument is not as `GaussianDiffusion` has
+            it.
     """
+    check_floating(x_start=x_start)
+    if not x_start.isfinite().all():
+        raise ValueError("x_start must be finite, got NaN or infinity")
     x = x_start
     with torch.no_grad():
         for t in reversed(range(diffusion.num_steps)):

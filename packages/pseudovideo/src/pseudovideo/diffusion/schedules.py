@@ -7,6 +7,8 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
+from probseq.checks import check_counts
+
 ScheduleName = Literal["linear", "cosine"]
 
 # Of 1,000 steps.
@@ -27,8 +29,9 @@ def linear_betas(num_steps: int) -> Float64[Tensor, " S"]:
     Raises:
         ValueError: `num_steps` is 20 or less, where the last β would not be below 1.
     """
-    scale = _LINEAR_STEPS / max(num_steps, 1)
-    if num_steps < 1 or scale * _LINEAR_LAST >= 1:
+    check_counts(num_steps=num_steps)
+    scale = _LINEAR_STEPS / num_steps
+    if scale * _LINEAR_LAST >= 1:
         least = int(_LINEAR_STEPS * _LINEAR_LAST) + 1
         raise ValueError(
             f"num_steps must be at least {least} for the linear schedule, whose β would reach 1 "
@@ -50,8 +53,7 @@ def cosine_betas(num_steps: int) -> Float64[Tensor, " S"]:
     Raises:
         ValueError: `num_steps` is below 1.
     """
-    if num_steps < 1:
-        raise ValueError(f"num_steps must be at least 1, got {num_steps}")
+    check_counts(num_steps=num_steps)
     times = torch.linspace(0, 1, num_steps + 1, dtype=torch.float64)
     kept = ((times + _COSINE_OFFSET) / (1 + _COSINE_OFFSET) * math.pi / 2).cos().square()
     return (1 - kept[1:] / kept[:-1]).clamp(max=_COSINE_MAX)

@@ -4,6 +4,14 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
+from probseq.checks import (
+    check_counts,
+    check_floating,
+    check_integers,
+    check_same_shape,
+    check_sizes,
+)
+
 # Share of draws that stays uniform, so that no step is forgotten.
 _UNIFORM_SHARE = 0.001
 
@@ -13,10 +21,14 @@ class UniformTimes(nn.Module):
 
     Args:
         num_steps: S.
+
+    Raises:
+        ValueError: `num_steps` is no whole number of at least 1.
     """
 
     def __init__(self, num_steps: int) -> None:
         super().__init__()
+        check_counts(num_steps=num_steps)
         self.num_steps = num_steps
 
     def sample(
@@ -30,7 +42,11 @@ class UniformTimes(nn.Module):
 
         Returns:
             Steps, and weights of their losses, all 1; on the generator's device.
+
+        Raises:
+            ValueError: `b` is no whole number of at least 1.
         """
+        check_counts(b=b)
         device = None if generator is None else generator.device
         t = torch.randint(self.num_steps, (b,), generator=generator, device=device)
         return t, torch.ones(b, device=device)
@@ -52,13 +68,12 @@ class ImportanceTimes(nn.Module):
         history: losses that are kept of each step.
 
     Raises:
-        ValueError: `history` is below 1.
+        ValueError: `num_steps` or `history` is no whole number of at least 1.
     """
 
     def __init__(self, num_steps: int, history: int = 10) -> None:
         super().__init__()
-        if history < 1:
-            raise ValueError(f"history must be at least 1, got {history}")
+        check_counts(num_steps=num_steps, history=history)
         self.num_steps = num_steps
         self.register_buffer("losses", torch.zeros(num_steps, history))
         self.register_buffer("counts", torch.zeros(num_steps, dtype=torch.int64))
@@ -86,7 +101,11 @@ class ImportanceTimes(nn.Module):
 
         Returns:
             Steps, and weights of their losses; on the generator's device.
+
+        Raises:
+            ValueError: `b` is no whole number of at least 1.
         """
+        check_counts(b=b)
         p = self.probabilities
         p = p if generator is None else p.to(generator.device)
         t = torch.multinomial(p, b, replacement=True, generator=generator)
@@ -98,7 +117,15 @@ class ImportanceTimes(nn.Module):
         Args:
             t: steps, as often as they come.
             losses: of these, without their weights.
+
+        Raises:
+            ValueError: steps beyond S (looked at on the CPU only, where that costs no
+                synchronisation), or losses of another shape.
         """
+        check_sizes("t", t, "b")
+        check_integers(0, self.num_steps - 1, t=t)
+        check_floating(losses=losses)
+        check_same_shape(t=t, losses=losses)
         history = self.losses.shape[1]
         order = t.argsort(stable=True)
         t, losses = t[order], losses.detach()[order].to(self.losses.dtype)

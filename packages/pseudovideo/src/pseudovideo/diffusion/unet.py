@@ -12,6 +12,7 @@ from typing import Any
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from probseq.checks import check_counts
 from probseq.errors import require
 
 # Those of 32, 64 and 256 pixels are the authors'; the others halve the image as far as it goes.
@@ -162,9 +163,7 @@ def build_unet(config: UNetConfig, *, in_channels: int, out_channels: int) -> nn
         ValueError: `in_channels` or `out_channels` is below 1.
         MissingExtraError: diffusers is not installed.
     """
-    for name, value in (("in_channels", in_channels), ("out_channels", out_channels)):
-        if value < 1:
-            raise ValueError(f"{name} must be at least 1, got {value}")
+    check_counts(in_channels=in_channels, out_channels=out_channels)
     diffusers = require("diffusers", extra="diffusion", distribution="pseudovideo")
     attends = [size in config.attention_sizes for size in config.sizes]
     unet: Any = diffusers.UNet2DModel(

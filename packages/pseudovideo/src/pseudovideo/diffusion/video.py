@@ -1,4 +1,7 @@
-"""Autoregressive video diffusion: frames given the C frames before them (section 5.4.2)."""
+"""Autoregressive video diffusion: frames given the C frames before them (section 5.4.2).
+
+NaN and infinity in a tensor reach the result.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,6 +11,7 @@ from einops import repeat
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+from probseq.checks import check_integers, check_sizes, check_whole
 from pseudovideo.diffusion.gaussian import GaussianDiffusion
 from pseudovideo.diffusion.image import ImageDiffusionConfig
 from pseudovideo.diffusion.losses import HybridLosses, hybrid_losses
@@ -113,9 +117,11 @@ class VideoDiffusion(Pretrained):
             generator: draws windows and noise.
 
         Raises:
-            ValueError: videos of another kind than the model's.
+            ValueError: videos of another kind than the model's, or steps that are not theirs.
         """
         self._check(videos)
+        check_sizes("t", t, len(videos))
+        check_integers(0, self.diffusion.num_steps - 1, t=t)
         config, batch = self.config, len(videos)
         window = draw_windows(
             batch,
@@ -229,10 +235,13 @@ class VideoDiffusion(Pretrained):
             progress: called after each batch with the number of its samples.
 
         Raises:
-            ValueError: as of `sample`; videos of another kind than the model's, or a frame of the
-                first window, which has no context.
+            ValueError: as of `sample`; videos of another kind than the model's or not finite, or a
+                frame of the first window, which has no context.
         """
         self._check(videos)
+        if not videos.isfinite().all():
+            raise ValueError("videos must be finite, got NaN or infinity")
+        check_whole(frame=frame)
         config = self.config
         if not config.context <= frame < config.num_frames:
             raise ValueError(

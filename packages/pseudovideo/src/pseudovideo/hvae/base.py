@@ -1,4 +1,7 @@
-"""What both HVAEs share: the decoder, the bound and the way samples are drawn."""
+"""What both HVAEs share: the decoder, the bound and the way samples are drawn.
+
+NaN and infinity in a tensor reach the result.
+"""
 
 from abc import abstractmethod
 from collections.abc import Callable
@@ -8,6 +11,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+from probseq.checks import check_counts, check_floating, check_integers, check_sizes
 from pseudovideo.diffusion.sampling import at_least_float32, draw_noise, draw_seed, noise_like
 from pseudovideo.diffusion.unet import apply_unet, build_unet
 from pseudovideo.evaluation import evaluation
@@ -95,7 +99,11 @@ class HVAE(Pretrained):
         Args:
             z: frames of level t.
             t: 1..T.
+
+        Raises:
+            ValueError: frames of another kind than the model's, or levels that are not theirs.
         """
+        self._check_levels("z", z, t, 1)
         return z + apply_unet(self.decoder, z, t * (1000 / self.config.num_levels))
 
     def training_losses(
@@ -138,9 +146,11 @@ class HVAE(Pretrained):
             Nats per dimension, see `Bound`; `HeatHVAE` says what its own leaves out.
 
         Raises:
-            ValueError: the images are not the model's.
+            ValueError: the images are not the model's, or not finite.
         """
         self._check_images(images)
+        if not images.isfinite().all():
+            raise ValueError("images must be finite, got NaN or infinity")
         seed = draw_seed(generator)
         numbers = torch.arange(len(images), device=images.device)
         levels: list[LevelTerms] = []
@@ -213,9 +223,7 @@ class HVAE(Pretrained):
             ValueError: `n` or `batch_size` is below 1, or the prior's images are missing or
                 not the model's.
         """
-        for name, value in (("n", n), ("batch_size", batch_size)):
-            if value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}")
+        check_counts(n=n, batch_size=batch_size)
         seed, levels = draw_seed(generator), self.config.num_levels
         done: list[Tensor] = []
         with evaluation(self):
@@ -239,6 +247,13 @@ class HVAE(Pretrained):
         config = self.config
         shape = (config.channels, config.image_size, config.image_size)
         return draw_noise(numbers, shape, seed=seed, step=level).to(at_least_float32(self._weight))
+
+    def _check_levels(self, name: str, frames: Tensor, t: Tensor, least: int) -> None:
+        config = self.config
+        check_sizes(name, frames, "b", config.channels, config.image_size, config.image_size)
+        check_floating(**{name: frames})
+        check_sizes("t", t, len(frames))
+        check_integers(least, config.num_levels, t=t)
 
     def _check_images(self, images: Tensor) -> None:
         config = self.config

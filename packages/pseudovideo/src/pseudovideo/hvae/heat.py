@@ -6,6 +6,8 @@ which is a Gaussian blur of standard deviation σ pixels with the image mirrored
 (border pixels included). Rissanen, Heinonen & Solin (2023, "Generative modelling with inverse heat
 dissipation"), section 3; thesis eq. 5.3. For square images both axes share N = H = W, as there;
 rectangular images take each axis' own length.
+
+NaN and infinity in a tensor reach the result.
 """
 
 import math
@@ -14,6 +16,8 @@ from functools import lru_cache
 import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
+
+from probseq.checks import check_floating, check_sizes
 
 
 def heat_sigmas(
@@ -57,13 +61,14 @@ def heat_blur(
         Blurred images of the same mean, in the images' dtype.
 
     Raises:
-        ValueError: not one sigma for each image.
+        ValueError: images or sigmas that are no floats, images that are empty or of another shape,
+            or not one sigma for each image.
     """
-    if sigmas.shape != images.shape[:1]:
-        raise ValueError(
-            f"sigmas must have one value for each of {len(images)} images, "
-            f"got shape {tuple(sigmas.shape)}"
-        )
+    check_sizes("images", images, "b", "c", "h", "w")
+    if not images.numel():
+        raise ValueError(f"images must not be empty, got shape {tuple(images.shape)}")
+    check_sizes("sigmas", sigmas, len(images))
+    check_floating(images=images, sigmas=sigmas)
     # Under autocast the products would be made in half precision.
     with torch.autocast(images.device.type, enabled=False):
         exact = images.float() if images.dtype in (torch.float16, torch.bfloat16) else images

@@ -1,4 +1,7 @@
-"""The HVAE whose encoder is the heat equation."""
+"""The HVAE whose encoder is the heat equation.
+
+NaN and infinity in a tensor reach the result.
+"""
 
 from functools import lru_cache
 
@@ -38,7 +41,11 @@ class HeatHVAE(HVAE):
         Args:
             images: in −1..1.
             t: 0..T.
+
+        Raises:
+            ValueError: images of another kind than the model's, or levels that are not theirs.
         """
+        self._check_levels("images", images, t, 0)
         return heat_blur(images, _sigmas(self.config, t.device)[t])
 
     def prior_kl(self, last: Float[Tensor, "b c h w"]) -> Float[Tensor, " b"]:
@@ -60,7 +67,7 @@ class HeatHVAE(HVAE):
             seed: of the choice and of the noise.
 
         Raises:
-            ValueError: the images are missing, or are not the model's.
+            ValueError: the images are missing, not the model's, or not finite.
         """
         if images is None:
             raise ValueError(
@@ -73,6 +80,8 @@ class HeatHVAE(HVAE):
         places = torch.special.ndtr(normal.double()).mul(len(images)).long()
         chosen = images[places.clamp(max=len(images) - 1).to(images.device)]
         chosen = chosen.to(self._weight.device, at_least_float32(self._weight))
+        if not chosen.isfinite().all():
+            raise ValueError("images must be finite, got NaN or infinity")
         levels = torch.full_like(numbers, self.config.num_levels)
         noise = self._noise(numbers, seed, level=self.config.num_levels)
         return self.encode(chosen, levels) + self.config.delta * noise

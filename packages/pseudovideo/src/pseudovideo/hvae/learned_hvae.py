@@ -39,7 +39,11 @@ class LearnedEncoderHVAE(HVAE):
         Args:
             images: in −1..1.
             t: 0..T.
+
+        Raises:
+            ValueError: images of another kind than the model's, or levels that are not theirs.
         """
+        self._check_levels("images", images, t, 0)
         frames = apply_unet(self.encoder, images, t * (1000 / self.config.num_levels))
         return torch.where((t == 0)[:, None, None, None], images, frames)
 

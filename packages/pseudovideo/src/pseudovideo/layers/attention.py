@@ -1,9 +1,15 @@
-"""Multi-head self-attention, causal or not, with normalised queries and keys."""
+"""Multi-head self-attention, causal or not, with normalised queries and keys.
+
+NaN and infinity in a tensor reach the result.
+"""
 
 import torch.nn.functional as F
 from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
+
+from probseq.checks import check_counts, check_sizes
+from probseq.transformers.protocol import check_dtype
 
 
 class Attention(nn.Module):
@@ -16,11 +22,13 @@ class Attention(nn.Module):
             their product (the `normalised q and k` of C-ViViT); keeps the logits from growing.
 
     Raises:
-        ValueError: `num_heads` doesn't divide `dim`.
+        ValueError: `dim` or `num_heads` is no whole number of at least 1, or `num_heads` doesn't
+            divide `dim`.
     """
 
     def __init__(self, dim: int, num_heads: int, *, normalize: bool = False) -> None:
         super().__init__()
+        check_counts(dim=dim, num_heads=num_heads)
         if dim % num_heads:
             raise ValueError(f"num_heads must divide dim={dim}, got {num_heads}")
         self.num_heads = num_heads
@@ -37,7 +45,13 @@ class Attention(nn.Module):
         Args:
             x: tokens.
             causal: let token i see tokens 0..i only.
+
+        Raises:
+            ValueError: tokens of another width or dtype than the weights'.
         """
+        weight = self.to_qkv.weight
+        check_sizes("x", x, "b", "n", weight.shape[1])
+        check_dtype("x", x, weight, half=True)
         q, k, v = self._projected(x)
         out = F.scaled_dot_product_attention(q, k, v, is_causal=causal)
         return self.to_out(rearrange(out, "b h n c -> b n (h c)"))

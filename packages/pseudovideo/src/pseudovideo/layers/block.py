@@ -1,8 +1,13 @@
-"""A pre-norm transformer block."""
+"""A pre-norm transformer block.
+
+NaN and infinity in a tensor reach the result.
+"""
 
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from probseq.checks import check_counts, check_sizes
+from probseq.transformers.protocol import check_dtype
 from pseudovideo.layers.attention import Attention
 from pseudovideo.layers.feedforward import FeedForward
 
@@ -15,12 +20,16 @@ class Block(nn.Module):
         num_heads: heads of the attention.
         normalize: normalised queries and keys, see `Attention`.
         gated: GEGLU, see `FeedForward`.
+
+    Raises:
+        ValueError: as of `Attention`.
     """
 
     def __init__(
         self, dim: int, num_heads: int, *, normalize: bool = False, gated: bool = True
     ) -> None:
         super().__init__()
+        check_counts(dim=dim, num_heads=num_heads)
         self.norm_attention = nn.LayerNorm(dim)
         self.attention = Attention(dim, num_heads, normalize=normalize)
         self.norm_feedforward = nn.LayerNorm(dim)
@@ -32,6 +41,12 @@ class Block(nn.Module):
         Args:
             x: tokens.
             causal: let token i see tokens 0..i only.
+
+        Raises:
+            ValueError: tokens of another width or dtype than the weights'.
         """
+        weight = self.norm_attention.weight
+        check_sizes("x", x, "b", "n", len(weight))
+        check_dtype("x", x, weight, half=True)
         x = x + self.attention(self.norm_attention(x), causal=causal)
         return x + self.feedforward(self.norm_feedforward(x))

@@ -3,6 +3,8 @@
 At this size a token costs less arithmetic than the bookkeeping of modules. So the weights are
 gathered once per sequence, laid out as the products read them, and the keys and values of all
 layers lie in one buffer that is sliced once per token.
+
+NaN and infinity in a tensor reach the result.
 """
 
 from collections.abc import Sequence
@@ -12,6 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from probseq.checks import check_counts
 from pseudovideo.layers.block import Block
 
 _ROOT_HALF = 0.5**0.5
@@ -42,13 +45,14 @@ class StackDecoder:
         max_length: tokens that fit.
 
     Raises:
-        ValueError: a block is gated or normalises its queries.
+        ValueError: a block is gated or normalises its queries, or a number is below 1.
 
     Attributes:
         length: tokens seen so far.
     """
 
     def __init__(self, blocks: Sequence[Block], batch_size: int, max_length: int) -> None:
+        check_counts(batch_size=batch_size, max_length=max_length)
         self._layers = [_gather(block) for block in blocks]
         heads = blocks[0].attention.num_heads
         weight = self._layers[0].to_out
@@ -67,9 +71,14 @@ class StackDecoder:
             `x`.
 
         Raises:
-            ValueError: `max_length` tokens have been seen.
+            ValueError: `x` has another shape or dtype, or `max_length` tokens have been seen.
         """
         _, _, batch, heads, max_length, channels = self._cache.shape
+        if x.shape != (batch, heads * channels) or x.dtype != self._cache.dtype:
+            raise ValueError(
+                f"x must be {self._cache.dtype} of shape {(batch, heads * channels)}, got "
+                f"{x.dtype} of shape {tuple(x.shape)}"
+            )
         if self.length == max_length:
             raise ValueError(f"the decoder holds {max_length} tokens, and all have been seen")
         slots = self._cache[..., self.length, :].unbind(0)

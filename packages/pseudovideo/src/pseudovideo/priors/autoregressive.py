@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int64, Integer
 from torch import Tensor, nn
 
+from probseq.checks import check_counts
 from pseudovideo.grid import TokenGrid
 from pseudovideo.layers import Block, StackDecoder
 from pseudovideo.priors.base import AxisPositions, Decoder, TokenPrior
@@ -48,9 +49,8 @@ class AutoregressiveConfig:
         Raises:
             ValueError: names the setting.
         """
-        for name in ("dim", "depth", "num_heads"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        TokenGrid(codebook_size=self.codebook_size, shape=self.grid)
+        check_counts(dim=self.dim, depth=self.depth, num_heads=self.num_heads)
         if self.dim % self.num_heads:
             raise ValueError(f"num_heads must divide dim={self.dim}, got {self.num_heads}")
 
@@ -136,8 +136,7 @@ class AutoregressivePrior(TokenPrior):
         Raises:
             ValueError: `n` below 1, or an option outside its range.
         """
-        if n < 1:
-            raise ValueError(f"n must be at least 1, got {n}")
+        check_counts(n=n)
         check_options(temperature=temperature, top_k=top_k, top_p=top_p)
         # The cached steps are plain products of the weights, which autocast would mix with others.
         with torch.inference_mode(), torch.autocast(self.start.device.type, enabled=False):

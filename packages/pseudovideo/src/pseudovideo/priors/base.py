@@ -9,6 +9,7 @@ from einops import rearrange
 from jaxtyping import Float, Int64, Integer
 from torch import Tensor, nn
 
+from probseq.checks import check_counts
 from pseudovideo.grid import TokenGrid
 from pseudovideo.pretrained import Pretrained, fingerprint
 from pseudovideo.token_cache import TokenCache
@@ -102,9 +103,7 @@ class TokenPrior(Pretrained):
         Raises:
             ValueError: `n` or `batch_size` is below 1, or the tokenizer is not the prior's.
         """
-        for name, value in (("n", n), ("batch_size", batch_size)):
-            if value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}")
+        check_counts(n=n, batch_size=batch_size)
         self.check_tokenizer(tokenizer)
         with torch.no_grad():
             first = tokenizer.decode(draw(min(batch_size, n)))
@@ -161,7 +160,13 @@ class TokenPrior(Pretrained):
             ValueError: no integers, another shape than the grid's, or on the CPU, where the look
                 costs no synchronisation, tokens outside 0..K−1.
         """
-        if tokens.dtype.is_floating_point or tokens.shape[1:] != self.grid.shape or not len(tokens):
+        real = tokens.dtype.is_floating_point or tokens.dtype.is_complex
+        if (
+            real
+            or tokens.dtype == torch.bool
+            or tokens.shape[1:] != self.grid.shape
+            or not len(tokens)
+        ):
             raise ValueError(
                 f"tokens must be integers of shape (batch, {', '.join(map(str, self.grid.shape))})"
                 f", got {tokens.dtype} of shape {tuple(tokens.shape)}"

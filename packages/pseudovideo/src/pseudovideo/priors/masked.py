@@ -14,10 +14,11 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int64, Integer
 from torch import Tensor, nn
 
+from probseq.checks import check_counts, check_integers, check_sizes
 from pseudovideo.grid import TokenGrid
 from pseudovideo.layers import Block
 from pseudovideo.priors.base import AxisPositions, Decoder, TokenPrior
-from pseudovideo.priors.sampling import draw
+from pseudovideo.priors.sampling import check_options, draw
 
 _ROUNDING = 1e-9
 
@@ -48,9 +49,8 @@ class MaskedConfig:
         Raises:
             ValueError: names the setting.
         """
-        for name in ("dim", "depth", "num_heads"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        TokenGrid(codebook_size=self.codebook_size, shape=self.grid)
+        check_counts(dim=self.dim, depth=self.depth, num_heads=self.num_heads)
 
 
 class MaskedPrior(TokenPrior):
@@ -95,7 +95,17 @@ class MaskedPrior(TokenPrior):
             tokens: in raster order, the blurriest slot first; any token where masked.
             masked: where the token is not to be looked at.
             places: where logits are wanted; everywhere if not given.
+
+        Raises:
+            ValueError: tokens that are not of this prior's grid, or a mask of another shape.
         """
+        check_sizes("tokens", tokens, "b", self.grid.num_tokens)
+        check_integers(0, self.grid.codebook_size - 1, tokens=tokens)
+        if masked.shape != tokens.shape or masked.dtype != torch.bool:
+            raise ValueError(
+                f"masked must be boolean of shape (b, n)={tuple(tokens.shape)}, got "
+                f"{masked.dtype} of shape {tuple(masked.shape)}"
+            )
         x = torch.where(masked[..., None], self.mask, self.embedding(tokens)) + self.positions()
         for block in self.blocks:
             x = block(x)
@@ -149,8 +159,8 @@ class MaskedPrior(TokenPrior):
         Raises:
             ValueError: `n` or `num_steps` is below 1, or a temperature is negative.
         """
-        if n < 1:
-            raise ValueError(f"n must be at least 1, got {n}")
+        check_counts(n=n)
+        check_options(temperature=temperature, top_k=None, top_p=None)
         if not (math.isfinite(choice_temperature) and choice_temperature >= 0.0):
             raise ValueError(f"choice_temperature must be at least 0, got {choice_temperature}")
         left = unmasking_schedule(self.grid.num_tokens, num_steps)
@@ -244,8 +254,7 @@ def unmasking_schedule(num_tokens: int, num_steps: int) -> list[int]:
     Raises:
         ValueError: `num_steps` is below 1.
     """
-    if num_steps < 1:
-        raise ValueError(f"num_steps must be at least 1, got {num_steps}")
+    check_counts(num_steps=num_steps)
     steps = min(num_steps, num_tokens)
     left: list[int] = []
     for step in range(1, steps + 1):

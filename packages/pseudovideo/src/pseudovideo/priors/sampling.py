@@ -1,8 +1,12 @@
 """Draws from logits."""
 
+import math
+
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
+
+from probseq.checks import check_counts
 
 # Below it logits overflow when they are divided.
 _LEAST_TEMPERATURE = 1e-6
@@ -59,12 +63,12 @@ def check_options(*, temperature: float, top_k: int | None, top_p: float | None)
     Raises:
         ValueError: names the option.
     """
-    if not (temperature == 0 or temperature >= _LEAST_TEMPERATURE):
+    if not (temperature == 0 or _LEAST_TEMPERATURE <= temperature < math.inf):
         raise ValueError(
-            f"temperature must be 0 or at least {_LEAST_TEMPERATURE:g}, got {temperature}"
+            f"temperature must be 0 or at least {_LEAST_TEMPERATURE:g} and finite, got {temperature}"
         )
-    if top_k is not None and (int(top_k) != top_k or top_k < 1):
-        raise ValueError(f"top_k must be a whole number of at least 1, got {top_k}")
+    if top_k is not None:
+        check_counts(top_k=top_k)
     if top_p is not None and not 0 < top_p <= 1:
         raise ValueError(f"top_p must be above 0 and at most 1, got {top_p}")
 

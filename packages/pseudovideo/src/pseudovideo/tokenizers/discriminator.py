@@ -1,10 +1,16 @@
-"""A small convolutional discriminator for images of 8 to 128 pixels."""
+"""A small convolutional discriminator for images of 8 to 128 pixels.
+
+NaN and infinity in a tensor reach the result.
+"""
 
 from math import sqrt
 
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from probseq.checks import check_counts, check_sizes
+from probseq.transformers.protocol import check_dtype
 
 _SMALLEST_MAP = 4
 # Of rectified features below 0.
@@ -34,13 +40,10 @@ class Discriminator(nn.Module):
 
     def __init__(self, channels: int, image_size: int, width: int = 64) -> None:
         super().__init__()
-        for name, value, least in (
-            ("channels", channels, 1),
-            ("image_size", image_size, 2 * _SMALLEST_MAP),
-            ("width", width, 1),
-        ):
-            if value < least:
-                raise ValueError(f"{name} must be at least {least}, got {value}")
+        check_counts(channels=channels, image_size=image_size, width=width)
+        if image_size < 2 * _SMALLEST_MAP:
+            raise ValueError(f"image_size must be at least {2 * _SMALLEST_MAP}, got {image_size}")
+        self.image_size = image_size
         blocks: list[nn.Module] = []
         current, size = width, image_size
         while size >= 2 * _SMALLEST_MAP:
@@ -64,7 +67,13 @@ class Discriminator(nn.Module):
 
         Args:
             images: in −1..1, or a little outside.
+
+        Raises:
+            ValueError: images of another size or dtype than it was built for.
         """
+        weight = self.enter.weight
+        check_sizes("images", images, "b", weight.shape[1], self.image_size, self.image_size)
+        check_dtype("images", images, weight, half=True)
         features = self.blocks(_rectify(self.enter(images)))
         return self.logits(_rectify(self.head(features))).flatten(1, 2)
 

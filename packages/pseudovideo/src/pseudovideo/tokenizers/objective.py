@@ -1,4 +1,7 @@
-"""What a tokenizer and its discriminator are trained by (thesis section 5.3.2)."""
+"""What a tokenizer and its discriminator are trained by (thesis section 5.3.2).
+
+NaN and infinity in a tensor reach the result.
+"""
 
 from dataclasses import dataclass
 from math import isfinite

@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
+from probseq.checks import check_counts
 from pseudovideo.grid import TokenGrid
 from pseudovideo.pretrained import Pretrained
 from pseudovideo.tokenizers.checks import check_indices, check_range, check_shape
@@ -77,8 +78,7 @@ class PatchKMeans(Pretrained):
         Raises:
             ValueError: videos are not of `config`, or give fewer patches than codes.
         """
-        if iterations < 1:
-            raise ValueError(f"iterations must be at least 1, got {iterations}")
+        check_counts(iterations=iterations)
         points = self._points(videos)
         size = self.config.codebook_size
         if len(points) < size:

@@ -1,4 +1,7 @@
-"""Vector quantization with a codebook of moving averages (thesis section 5.3.1, eqs. 5.5-5.6)."""
+"""Vector quantization with a codebook of moving averages (thesis section 5.3.1, eqs. 5.5-5.6).
+
+NaN and infinity in a tensor reach the result.
+"""
 
 from typing import NamedTuple
 
@@ -7,6 +10,14 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from probseq.checks import (
+    check_counts,
+    check_floating,
+    check_integers,
+    check_not_negative,
+    check_rates,
+    check_whole,
+)
 from pseudovideo.tokenizers.codebook import cluster_sums, k_means, nearest_codes, random_points
 
 
@@ -92,18 +103,12 @@ class VectorQuantizer(nn.Module):
         kmeans_steps: int = 10,
     ) -> None:
         super().__init__()
-        for name, value, least in (
-            ("codebook_size", codebook_size, 2),
-            ("code_dim", code_dim, 1),
-            ("dim", dim, 1),
-            ("kmeans_steps", kmeans_steps, 0),
-            ("commitment", commitment, 0),
-        ):
-            if not value >= least:
-                raise ValueError(f"{name} must be at least {least}, got {value}")
-        for name, share in (("decay", decay), ("revive_below", revive_below)):
-            if not 0 <= share < 1:
-                raise ValueError(f"{name} must be at least 0 and below 1, got {share}")
+        check_counts(codebook_size=codebook_size, code_dim=code_dim, dim=dim)
+        check_whole(kmeans_steps=kmeans_steps)
+        check_not_negative(kmeans_steps=kmeans_steps, commitment=commitment)
+        check_rates(decay=decay, revive_below=revive_below)
+        if codebook_size < 2:
+            raise ValueError(f"codebook_size must be at least 2, got {codebook_size}")
         self.dim = dim
         self.decay, self.commitment = decay, commitment
         self.revive_below, self.kmeans_steps = revive_below, kmeans_steps
@@ -170,19 +175,16 @@ class VectorQuantizer(nn.Module):
             indices: in 0..K−1; looked at on the CPU only, where that costs no synchronisation.
 
         Raises:
-            ValueError: a number lies outside.
+            ValueError: no int64, or a number lies outside.
         """
-        size = len(self.codebook)
-        if indices.device.type == "cpu" and indices.numel():
-            low, high = (int(bound) for bound in indices.aminmax())
-            if low < 0 or high >= size:
-                raise ValueError(f"indices must lie in 0..{size - 1}, got {low}..{high}")
+        check_integers(0, len(self.codebook) - 1, indices=indices)
         with torch.autocast(self.codebook.device.type, enabled=False):
             return self._project_back(self.codebook[indices])
 
     def _project(self, z: Float[Tensor, "*b d"]) -> Float[Tensor, "*b c"]:
         """The inputs W_in z + b_in of the codebook, in float32 at least."""
-        if z.shape[-1] != self.dim or not z.numel():
+        check_floating(z=z)
+        if z.shape[-1:] != (self.dim,) or not z.numel():
             raise ValueError(f"z must have shape (..., dim={self.dim}), got {tuple(z.shape)}")
         weights = self.project_in.weight if isinstance(self.project_in, nn.Linear) else z
         x = self.project_in(z.to(weights.dtype))

@@ -1,4 +1,7 @@
-"""What VQ-VAE and C-ViViT share."""
+"""What VQ-VAE and C-ViViT share.
+
+NaN and infinity in a tensor reach the result.
+"""
 
 from typing import ClassVar, NamedTuple
 
@@ -6,6 +9,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+from probseq.transformers.protocol import check_dtype
 from pseudovideo.grid import TokenGrid
 from pseudovideo.pretrained import Pretrained
 from pseudovideo.tokenizers.checks import check_indices, check_range, check_shape
@@ -77,9 +81,11 @@ class Tokenizer(Pretrained):
             videos: frames in −1..1, the blurriest first.
 
         Raises:
-            ValueError: number of frames, channels or size differ from `config`.
+            ValueError: number of frames, channels or size differ from `config`, or the dtype from
+                the weights'.
         """
         check_shape(videos, self.config)
+        check_dtype("videos", videos, self.last_layer, half=True)
         codes = self.quantizer(self.encoder(videos))
         return TokenizerOutput(
             reconstruction=self.decoder(codes.quantized),

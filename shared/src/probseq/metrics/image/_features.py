@@ -19,10 +19,11 @@ def check_features(name: str, features: Tensor) -> Tensor:
     return check_finite(name, features.detach()).double()
 
 
-def check_same_dimension(**dimensions: int) -> None:
-    """Raise if sets of features are of different widths."""
-    if len(set(dimensions.values())) > 1:
+def check_same_dimension(**widths: int) -> None:
+    """Raise if two sets of features are of different widths, named by the arguments."""
+    first, second = widths
+    if widths[first] != widths[second]:
         raise ValueError(
-            f"{' and '.join(dimensions)} must have the same dimension, got "
-            f"{' and '.join(map(str, dimensions.values()))}: take both from the same extractor"
+            f"{first} and {second} must have features of the same dimension, got {widths[first]} "
+            f"and {widths[second]}: take both from the same extractor"
         )

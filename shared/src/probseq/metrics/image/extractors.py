@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 
-from probseq.checks import check_counts
+from probseq.checks import check_counts, check_sizes, check_whole
 from probseq.metrics.image._images import check_images
 
 _RANDOM_WIDTH = 16
@@ -52,9 +52,6 @@ class FrozenExtractor(nn.Module):
     Args:
         name: what tables call it.
         dimension: width of the features.
-
-    Raises:
-        ValueError: ``dimension`` is no whole number of at least 1.
     """
 
     def __init__(self, name: str, dimension: int) -> None:
@@ -67,15 +64,18 @@ class FrozenExtractor(nn.Module):
         self.requires_grad_(False)
         self.eval()
 
+    def checked(self, images: Float[Tensor, "n c h w"]) -> Float[Tensor, "n c h w"]:
+        """Return images in the precision of the weights.
+
+        Raises:
+            ValueError: bad images.
+        """
+        images = check_images("images", images)
+        return images.to(next(self.parameters(), images).dtype)
+
     def train(self, mode: bool = True) -> "FrozenExtractor":
         """Stay in eval mode: batch norms and dropout would make features depend on the batch."""
         return super().train(False)
-
-    def _checked(self, images: Tensor) -> Tensor:
-        """Return checked images in the dtype of the weights."""
-        images = check_images("images", images)
-        weight = next(self.parameters(), images)
-        return images.to(weight.dtype)
 
 
 class ModuleFeatures(FrozenExtractor):
@@ -102,7 +102,7 @@ class ModuleFeatures(FrozenExtractor):
         Raises:
             ValueError: bad images, or the module returns another shape than it was said to.
         """
-        features = self.module(self._checked(images))
+        features = self.module(self.checked(images))
         if features.shape != (len(images), self.dimension):
             raise ValueError(
                 f"module {self.name!r} must return shape (n, dimension)="
@@ -135,7 +135,7 @@ class ClassifierFeatures(FrozenExtractor):
         Raises:
             ValueError: bad images, or the trunk returns another shape than the head takes.
         """
-        features = self.trunk(self._checked(images))
+        features = self.trunk(self.checked(images))
         if features.shape != (len(images), self.dimension):
             raise ValueError(
                 f"trunk of {self.name!r} must return shape (n, d)="
@@ -155,14 +155,12 @@ class RandomConvolution(FrozenExtractor):
         seed: of the weights.
 
     Raises:
-        ValueError: ``channels`` is neither 1 nor 3, or ``seed`` no whole number of at least 0.
+        ValueError: `channels` is no whole number of at least 1, or `seed` no whole number.
     """
 
     def __init__(self, channels: int, *, seed: int = 0) -> None:
-        if channels not in (1, 3):
-            raise ValueError(f"channels must be 1 or 3, got {channels!r}")
-        if not isinstance(seed, int) or seed < 0:
-            raise ValueError(f"seed must be a whole number of at least 0, got {seed!r}")
+        check_counts(channels=channels)
+        check_whole(seed=seed)
         super().__init__("random convolution", _RANDOM_WIDTH * _RANDOM_CELLS**2)
         self.channels = channels
         self.layers = nn.Sequential(
@@ -189,9 +187,8 @@ class RandomConvolution(FrozenExtractor):
         Raises:
             ValueError: bad images.
         """
-        images = self._checked(images)
-        if images.shape[1] != self.channels:
-            raise ValueError(f"images must have {self.channels} channels, got {images.shape[1]}")
+        images = self.checked(images)
+        check_sizes("images", images, "n", self.channels, "h", "w")
         return Features(self.layers(images), None)
 
 
@@ -215,10 +212,8 @@ def extract_features(
         ValueError: no image, a batch size below 1, or what the extractor refuses.
     """
     check_counts(batch_size=batch_size)
-    if images.ndim != 4 or len(images) == 0:
-        raise ValueError(
-            f"images must have shape (n, c, h, w) with n >= 1, got {tuple(images.shape)}"
-        )
+    if len(images) == 0:
+        raise ValueError("images must hold at least one image, got none")
     device = _device(extractor)
     parts = [extractor(_levels(batch.to(device))) for batch in images.split(batch_size)]
     probabilities = [part.probabilities.cpu() for part in parts if part.probabilities is not None]

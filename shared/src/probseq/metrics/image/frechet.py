@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from probseq.checks import check_counts
+from probseq.checks import check_counts, check_sizes
 from probseq.metrics._checks import check_finite, check_vector
 from probseq.metrics.image._features import check_features, check_same_dimension
 
@@ -30,8 +30,8 @@ class FeatureMoments:
         scatter: Σ (x − mean)(x − mean)ᵀ, float64.
 
     Raises:
-        ValueError: ``count`` is no whole number of at least 1, a shape or dtype is another, or NaN
-            or infinity.
+        ValueError: `count` is no whole number of at least 1, or `mean` and `scatter` are not finite
+            floats of shapes (d,) and (d, d).
 
     Example:
         >>> batches = torch.arange(12.0).reshape(2, 3, 2)
@@ -46,12 +46,8 @@ class FeatureMoments:
 
     def __post_init__(self) -> None:
         check_counts(count=self.count)
-        size = check_vector("mean", self.mean).numel()
-        if self.scatter.shape != (size, size) or self.scatter.dtype != self.mean.dtype:
-            raise ValueError(
-                f"scatter must have shape (d, d)=({size}, {size}) and the dtype of mean, "
-                f"{self.mean.dtype}, got {tuple(self.scatter.shape)} and {self.scatter.dtype}"
-            )
+        check_vector("mean", self.mean)
+        check_sizes("scatter", self.scatter, len(self.mean), len(self.mean))
         check_finite("scatter", self.scatter)
 
     @classmethod

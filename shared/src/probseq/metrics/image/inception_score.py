@@ -52,12 +52,12 @@ def inception_score(probabilities: Float[Tensor, "n k"], *, splits: int = 10) ->
     """
     probabilities = check_probs(probabilities.detach(), "probabilities").double()
     count = len(probabilities)
-    check_counts(splits=splits)
-    if splits > count:
+    if not 1 <= splits <= count:
         raise ValueError(
             f"splits must be 1..{count}, the number of samples, got {splits}: "
             "take fewer splits or more samples"
         )
+    check_counts(splits=splits)
     # Σ_y p log p − Σ_y p log q, averaged over a part, is H(q) − mean H(p): q is the mean of p.
     bounds = [part * count // splits for part in range(splits + 1)]
     entropy = torch.special.entr(probabilities).sum(dim=1)

@@ -66,12 +66,13 @@ def kernel_distance(
     real, fake = check_features("real", real), check_features("fake", fake)
     check_same_dimension(real=real.shape[1], fake=fake.shape[1])
     most = min(len(real), len(fake))
-    check_counts(subsets=subsets, subset_size=subset_size)
+    check_counts(subsets=subsets)
     if not 2 <= subset_size <= most:
         raise ValueError(
             f"subset_size must be 2..{most}, the number of features of the smaller side, got "
             f"{subset_size}"
         )
+    check_counts(subset_size=subset_size)
     distances = torch.stack(
         [
             _squared_mmd(_draw(real, subset_size, generator), _draw(fake, subset_size, generator))

@@ -62,12 +62,12 @@ def precision_recall(
     real, fake = check_features("real", real), check_features("fake", fake)
     check_same_dimension(real=real.shape[1], fake=fake.shape[1])
     most = min(len(real), len(fake)) - 1
-    check_counts(neighbours=neighbours)
-    if neighbours > most:
+    if not 1 <= neighbours <= most:
         raise ValueError(
-            f"neighbours must be at most {most}, below the number of features of the smaller side, "
-            f"got {neighbours}"
+            f"neighbours must be 1..{most}, below the number of features of the smaller side, got "
+            f"{neighbours}"
         )
+    check_counts(neighbours=neighbours)
     # Distances don't feel a shift, and keep more digits near the origin.
     origin = real.mean(dim=0)
     real, fake = real - origin, fake - origin
