@@ -14,13 +14,17 @@ from probseq.checks import (
     check_choice,
     check_counts,
     check_floating,
+    check_integers,
     check_labels,
     check_not_negative,
     check_positive,
     check_rates,
     check_real,
+    check_same_shape,
     check_shape,
+    check_sizes,
     check_terms,
+    check_whole,
 )
 
 
@@ -110,6 +114,44 @@ def test_labels_in_range_are_let_through():
     check_labels(torch.tensor([0, 2]), torch.zeros(2, 3))
     check_labels(torch.tensor([0, 2]), torch.zeros(4, 2, 3))
     check_labels(torch.zeros(0, dtype=torch.int64), torch.zeros(0, 3))
+
+
+def test_what_is_no_whole_number_is_refused_by_name():
+    check_whole(seed=-3, epoch=0)
+    for value in (0.5, math.nan, math.inf, 1.0):
+        with pytest.raises(ValueError, match=f"epoch must be a whole number, got {value}"):
+            check_whole(seed=1, epoch=value)
+
+
+def test_dtypes_that_are_not_floating_are_refused_by_name():
+    check_floating(x=torch.zeros(2), z=torch.zeros(2, dtype=torch.bfloat16))
+    for dtype in (torch.bool, torch.int64, torch.complex64):
+        with pytest.raises(ValueError, match=f"z must be of a floating dtype, got {dtype}"):
+            check_floating(x=torch.zeros(2), z=torch.zeros(2, dtype=dtype))
+
+
+def test_integers_out_of_range_are_refused_by_name():
+    check_integers(1, 3, t=torch.tensor([1, 3]), s=torch.zeros(0, dtype=torch.int64))
+    for entries in ([0, 2], [2, 4]):
+        with pytest.raises(ValueError, match=f"t must be from 1 to 3, got {entries[0]} to"):
+            check_integers(1, 3, t=torch.tensor(entries))
+    for dtype in (torch.int32, torch.uint8, torch.bool, torch.float32):
+        with pytest.raises(ValueError, match=f"t must be int64, got {dtype}"):
+            check_integers(0, 3, t=torch.ones(2, dtype=dtype))
+
+
+def test_shapes_that_differ_are_refused_by_name():
+    check_same_shape(x=torch.zeros(2, 3), y=torch.zeros(2, 3), z=torch.zeros(2, 3))
+    message = r"z must have the shape of x, \(2, 3\), got \(2, 1\)"
+    with pytest.raises(ValueError, match=message):
+        check_same_shape(x=torch.zeros(2, 3), y=torch.zeros(2, 3), z=torch.zeros(2, 1))
+
+
+def test_sizes_of_axes_are_whole_numbers_or_letters_for_any():
+    check_sizes("x", torch.zeros(5, 3), "b", 3)
+    for shape in ((5, 4), (3,), (2, 5, 3)):
+        with pytest.raises(ValueError, match=r"x must have shape \(b, 3\), got"):
+            check_sizes("x", torch.zeros(shape), "b", 3)
 
 
 def test_shapes_broadcast_as_torch_says():

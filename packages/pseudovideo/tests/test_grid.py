@@ -23,8 +23,8 @@ def test_grids_differ_when_only_their_order_does() -> None:
     ("size", "shape", "message"),
     [
         (1, (1, 1, 1), "codebook_size must be at least 2, got 1"),
-        (8, (1, 0, 2), r"shape must be \(time, height, width\), each at least 1, got \(1, 0, 2\)"),
-        (8, (4, 4), r"shape must be \(time, height, width\).*got \(4, 4\)"),
+        (8, (1, 0, 2), r"shape of the grid must be .*, got \(1, 0, 2\)"),
+        (8, (4, 4), r"shape of the grid must be \(time, height, width\).*got \(4, 4\)"),
     ],
 )
 def test_an_empty_grid_is_refused(

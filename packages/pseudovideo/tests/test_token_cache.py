@@ -254,7 +254,7 @@ def test_images_and_settings_that_do_not_fit_are_refused(
 def test_a_batch_of_nothing_is_refused(
     tokenizer: Tokenizer, digits: Tensor, tmp_path: Path
 ) -> None:
-    with pytest.raises(ValueError, match="batch_size must be at least 1, got 0"):
+    with pytest.raises(ValueError, match="batch_size must be a whole number of at least 1, got 0"):
         write_token_cache(tmp_path, tokenizer, digits[:5], BLUR, batch_size=0)
 
 

@@ -173,7 +173,7 @@ def test_other_wrong_arguments_are_refused():
         prediction_error(torch.tensor([1.0, -1.0]), high, frame=1, given=[0])
     with pytest.raises(ValueError, match="num_frames must be at least 2, got 1"):
         prediction_errors(torch.ones(2), config("high-order-noise", 1))
-    with pytest.raises(ValueError, match="context must be at least 1, got 0"):
+    with pytest.raises(ValueError, match="context must be a whole number of at least 1, got 0"):
         prediction_errors(torch.ones(2), high, context=0)
     with pytest.raises(ValueError, match="at least 2 to have a covariance, got 1"):
         image_spectrum(torch.zeros(1, 1, 2, 2))

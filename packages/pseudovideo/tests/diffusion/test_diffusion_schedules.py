@@ -49,7 +49,7 @@ def test_too_few_linear_steps_are_refused(steps):
 
 
 def test_no_cosine_steps_are_refused():
-    with pytest.raises(ValueError, match="num_steps must be at least 1, got 0"):
+    with pytest.raises(ValueError, match="num_steps must be a whole number of at least 1, got 0"):
         cosine_betas(0)
 
 

@@ -121,5 +121,13 @@ def test_losses_are_taken_without_their_gradient():
 
 
 def test_an_empty_history_is_refused():
-    with pytest.raises(ValueError, match="history must be at least 1, got 0"):
+    with pytest.raises(ValueError, match="history must be a whole number of at least 1, got 0"):
         ImportanceTimes(5, history=0)
+
+
+def test_steps_beyond_the_process_are_refused():
+    times = ImportanceTimes(3)
+    for step in (3, 10**9, -1):
+        with pytest.raises(ValueError, match="t must be from 0 to 2"):
+            times.update(torch.tensor([0, step]), torch.ones(2))
+    assert torch.equal(times.counts, torch.zeros(3, dtype=torch.int64))

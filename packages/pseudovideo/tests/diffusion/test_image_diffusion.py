@@ -329,8 +329,8 @@ def test_images_of_another_kind_are_refused(wrong, plain_calls):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"n": 0}, "n must be at least 1, got 0"),
-        ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
+        ({"n": 0}, "n must be a whole number of at least 1, got 0"),
+        ({"batch_size": 0}, "batch_size must be a whole number of at least 1, got 0"),
         ({"eta": 1.5}, r"eta must lie in 0\.\.1, got 1\.5"),
         ({"num_steps": 0}, "num_steps must choose from the 6 steps .* got 0: .* at least one step"),
         ({"num_steps": 7}, "num_steps must choose .* got 7: spec must ask for at most 6 steps"),

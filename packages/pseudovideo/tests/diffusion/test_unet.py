@@ -264,7 +264,9 @@ def test_without_diffusers_the_extra_that_brings_it_is_named(monkeypatch):
 
 
 def test_numbers_of_channels_below_one_are_refused():
-    with pytest.raises(ValueError, match="in_channels must be at least 1, got 0"):
+    with pytest.raises(ValueError, match="in_channels must be a whole number of at least 1, got 0"):
         build_unet(TINY, in_channels=0, out_channels=2)
-    with pytest.raises(ValueError, match="out_channels must be at least 1, got 0"):
+    with pytest.raises(
+        ValueError, match="out_channels must be a whole number of at least 1, got 0"
+    ):
         build_unet(TINY, in_channels=1, out_channels=0)

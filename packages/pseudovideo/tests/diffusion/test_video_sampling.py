@@ -315,8 +315,8 @@ def test_the_limit_of_frames_is_six_standard_deviations_of_their_noise_away(kind
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"n": 0}, "n must be at least 1, got 0"),
-        ({"n": 2, "batch_size": 0}, "batch_size must be at least 1, got 0"),
+        ({"n": 0}, "n must be a whole number of at least 1, got 0"),
+        ({"n": 2, "batch_size": 0}, "batch_size must be a whole number of at least 1, got 0"),
         ({"n": 2, "eta": 1.5}, "eta must lie in 0..1, got 1.5"),
         ({"n": 2, "num_steps": 0}, "num_steps must choose .* spec must leave at least one step"),
         ({"n": 2, "num_steps": "ddim41"}, "num_steps must choose .* got 'ddim41': spec must be"),

@@ -302,9 +302,9 @@ def test_the_bound_and_samples_know_no_dropout_and_leave_the_mode_as_it_was(
 @both
 def test_no_samples_and_no_batch_are_refused(kind: type[HVAE], tiny: Make, few: Tensor) -> None:
     model = kind(tiny())
-    with pytest.raises(ValueError, match="n must be at least 1, got 0"):
+    with pytest.raises(ValueError, match="n must be a whole number of at least 1, got 0"):
         model.sample(0, images=few)
-    with pytest.raises(ValueError, match="batch_size must be at least 1, got 0"):
+    with pytest.raises(ValueError, match="batch_size must be a whole number of at least 1, got 0"):
         model.sample(1, images=few, batch_size=0)
 
 

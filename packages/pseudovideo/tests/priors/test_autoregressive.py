@@ -272,7 +272,7 @@ def test_another_tokenizer_is_refused() -> None:
 
 @pytest.mark.parametrize("name", ["dim", "depth", "num_heads"])
 def test_empty_transformers_are_refused(name: str) -> None:
-    with pytest.raises(ValueError, match=f"{name} must be at least 1, got 0"):
+    with pytest.raises(ValueError, match=f"{name} must be a whole number of at least 1, got 0"):
         AutoregressiveConfig(codebook_size=4, grid=(1, 2, 2), **{name: 0})
 
 
@@ -282,7 +282,7 @@ def test_settings_and_arguments_that_make_no_sense_are_refused() -> None:
     with pytest.raises(ValueError, match="codebook_size must be at least 2"):
         AutoregressivePrior(AutoregressiveConfig(codebook_size=1, grid=(1, 2, 2)))
     prior = small_prior()
-    with pytest.raises(ValueError, match="n must be at least 1, got 0"):
+    with pytest.raises(ValueError, match="n must be a whole number of at least 1, got 0"):
         prior.sample_tokens(0)
     with pytest.raises(ValueError, match="top_p"):
         prior.sample_tokens(1, top_p=2.0)

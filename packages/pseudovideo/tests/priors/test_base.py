@@ -131,9 +131,9 @@ def test_a_decoder_that_is_no_module_needs_the_grid_alone() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"n": 0}, "n must be at least 1, got 0"),
-        ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
-        ({"num_steps": 0}, "num_steps must be at least 1, got 0"),
+        ({"n": 0}, "n must be a whole number of at least 1, got 0"),
+        ({"batch_size": 0}, "batch_size must be a whole number of at least 1, got 0"),
+        ({"num_steps": 0}, "num_steps must be a whole number of at least 1, got 0"),
     ],
 )
 def test_bad_numbers_are_refused(options: dict[str, int], message: str) -> None:

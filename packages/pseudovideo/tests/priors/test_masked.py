@@ -416,7 +416,7 @@ def test_a_stored_prior_comes_back_to_the_bit(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"dim": 0}, "dim must be at least 1, got 0"),
+        ({"dim": 0}, "dim must be a whole number of at least 1, got 0"),
         ({"depth": 0}, "depth must be at least 1"),
         ({"num_heads": 3}, "num_heads must divide dim=16, got 3"),
         ({"codebook_size": 1}, "codebook_size must be at least 2, got 1"),
@@ -432,8 +432,8 @@ def test_settings_that_make_no_prior_are_refused(changes: dict[str, object], mes
 @pytest.mark.parametrize(
     ("n", "options", "message"),
     [
-        (0, {}, "n must be at least 1, got 0"),
-        (1, {"num_steps": 0}, "num_steps must be at least 1, got 0"),
+        (0, {}, "n must be a whole number of at least 1, got 0"),
+        (1, {"num_steps": 0}, "num_steps must be a whole number of at least 1, got 0"),
         (1, {"temperature": -1.0}, "temperature"),
         (1, {"temperature": math.nan}, "temperature"),
         (1, {"choice_temperature": -0.1}, "choice_temperature must be at least 0"),

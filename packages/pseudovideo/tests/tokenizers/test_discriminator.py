@@ -70,9 +70,9 @@ def test_it_learns_to_tell_digits_from_blurred_digits(digits):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((0, 16), "channels must be at least 1, got 0"),
+        ((0, 16), "channels must be a whole number of at least 1, got 0"),
         ((1, 7), "image_size must be at least 8, got 7"),
-        ((1, 16, 0), "width must be at least 1, got 0"),
+        ((1, 16, 0), "width must be a whole number of at least 1, got 0"),
     ],
 )
 def test_what_makes_no_discriminator_is_refused(arguments, message):

@@ -193,7 +193,7 @@ def test_what_makes_no_codebook_is_refused(digits: Tensor) -> None:
         model.encode(digits[:1, None])
     with pytest.raises(ValueError, match="at least codebook_size=64 patches, got 48"):
         model.fit(digits[:3, None])
-    with pytest.raises(ValueError, match="iterations must be at least 1, got 0"):
+    with pytest.raises(ValueError, match="iterations must be a whole number of at least 1, got 0"):
         model.fit(digits[:10, None], iterations=0)
 
 

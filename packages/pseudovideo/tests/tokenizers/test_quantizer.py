@@ -352,12 +352,12 @@ def test_two_ranks_have_the_codebook_of_the_whole_batch(tmp_path):
     ("change", "message"),
     [
         ({"codebook_size": 1}, "codebook_size must be at least 2, got 1"),
-        ({"code_dim": 0}, "code_dim must be at least 1, got 0"),
-        ({"dim": 0}, "dim must be at least 1, got 0"),
-        ({"decay": 1.0}, "decay must be at least 0 and below 1, got 1.0"),
-        ({"revive_below": -0.1}, "revive_below must be at least 0 and below 1, got -0.1"),
-        ({"commitment": float("nan")}, "commitment must be at least 0, got nan"),
-        ({"kmeans_steps": -1}, "kmeans_steps must be at least 0, got -1"),
+        ({"code_dim": 0}, "code_dim must be a whole number of at least 1, got 0"),
+        ({"dim": 0}, "dim must be a whole number of at least 1, got 0"),
+        ({"decay": 1.0}, r"decay must be in \[0, 1\), got 1.0"),
+        ({"revive_below": -0.1}, r"revive_below must be in \[0, 1\), got -0.1"),
+        ({"commitment": float("nan")}, "commitment must be finite and not negative, got nan"),
+        ({"kmeans_steps": -1}, "kmeans_steps must be finite and not negative, got -1"),
     ],
 )
 def test_bad_settings_are_refused(change, message):
@@ -372,5 +372,5 @@ def test_bad_inputs_are_refused():
         quantizer(torch.zeros(5, 4))
     with pytest.raises(ValueError, match=r"got \(0, 3\)"):
         quantizer.encode(torch.zeros(0, 3))
-    with pytest.raises(ValueError, match=r"indices must lie in 0..3, got 0..4"):
+    with pytest.raises(ValueError, match=r"indices must be from 0 to 3, got 0 to 4"):
         quantizer.lookup(torch.tensor([0, 4]))

@@ -160,13 +160,9 @@ class TokenPrior(Pretrained):
             ValueError: no integers, another shape than the grid's, or on the CPU, where the look
                 costs no synchronisation, tokens outside 0..K−1.
         """
-        real = tokens.dtype.is_floating_point or tokens.dtype.is_complex
-        if (
-            real
-            or tokens.dtype == torch.bool
-            or tokens.shape[1:] != self.grid.shape
-            or not len(tokens)
-        ):
+        dtype = tokens.dtype
+        whole = not (dtype.is_floating_point or dtype.is_complex or dtype == torch.bool)
+        if not whole or tokens.shape[1:] != self.grid.shape or not len(tokens):
             raise ValueError(
                 f"tokens must be integers of shape (batch, {', '.join(map(str, self.grid.shape))})"
                 f", got {tokens.dtype} of shape {tuple(tokens.shape)}"

@@ -65,7 +65,8 @@ def check_options(*, temperature: float, top_k: int | None, top_p: float | None)
     """
     if not (temperature == 0 or _LEAST_TEMPERATURE <= temperature < math.inf):
         raise ValueError(
-            f"temperature must be 0 or at least {_LEAST_TEMPERATURE:g} and finite, got {temperature}"
+            f"temperature must be 0 or at least {_LEAST_TEMPERATURE:g} and finite, "
+            f"got {temperature}"
         )
     if top_k is not None:
         check_counts(top_k=top_k)
