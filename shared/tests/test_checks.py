@@ -65,13 +65,6 @@ def test_tensors_of_two_dtypes_are_refused_with_both():
         check_real(x=torch.zeros(2), z=torch.zeros(2, dtype=torch.float64))
 
 
-@pytest.mark.parametrize("dtype", [torch.int64, torch.uint8, torch.bool, torch.complex64])
-def test_dtypes_that_do_not_float_are_refused_by_name(dtype):
-    check_floating(x=torch.zeros(2, dtype=torch.float16))
-    with pytest.raises(ValueError, match=f"x must be of a floating dtype, got {dtype}"):
-        check_floating(x=torch.zeros(2, dtype=dtype))
-
-
 @pytest.mark.parametrize("shape", [(1, -1), (2.0,), (math.nan,), [2]])
 def test_what_is_no_shape_is_refused_by_name(shape):
     check_shape(empty=(), zero=(0, 2))
