@@ -192,7 +192,7 @@ def test_impossible_sizes_are_refused_by_name():
     for name in ("image_size", "channels"):
         with pytest.raises(ValueError, match=f"{name} must be a whole number of at least 1, got 0"):
             vision(**{name: 0})
-    with pytest.raises(ValueError, match="num_outputs must be a whole number of at least 1, got 0"):
+    with pytest.raises(ValueError, match="num_classes must be a whole number of at least 1, got 0"):
         vision(num_classes=0)
     with pytest.raises(ValueError, match="vocab_size must be at least 2"):
         text(vocab_size=1)

@@ -119,7 +119,7 @@ def test_bad_images_and_modules_are_refused(plain_calls):
         ClassifierFeatures(trunk, nn.Linear(7, 2), name="wrong")(unit(levels()))
     with pytest.raises(ValueError, match="at least one image"):
         extract_features(extractor, levels(n=0))
-    with pytest.raises(ValueError, match="batch_size must be at least 1"):
+    with pytest.raises(ValueError, match="batch_size must be a whole number of at least 1"):
         extract_features(extractor, levels(), batch_size=0)
 
 
