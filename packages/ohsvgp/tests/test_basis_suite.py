@@ -216,7 +216,9 @@ def test_a_saved_model_predicts_and_continues_to_the_last_bit(name):
 @pytest.mark.parametrize("make", [*BASES.values(), *QUADRATURE.values()])
 @pytest.mark.parametrize("M", [0, -3])
 def test_less_than_one_inducing_variable_is_refused(make, M):
-    with pytest.raises(ValueError, match=f"num_inducing must be at least 1, got {M}"):
+    with pytest.raises(
+        ValueError, match=f"num_inducing must be a whole number of at least 1, got {M}"
+    ):
         make(M)
 
 
@@ -232,7 +234,7 @@ def test_fewer_nodes_than_inducing_variables_are_refused(make):
     ("make", "argument"), [(LegT, "window"), (FouT, "window"), (LagT, "timescale")]
 )
 def test_a_window_or_time_scale_that_is_no_time_is_refused(make, argument, number):
-    with pytest.raises(ValueError, match=f"{argument} must be a time above 0 and finite"):
+    with pytest.raises(ValueError, match=f"{argument} must be positive and finite"):
         make(4, number)
 
 

@@ -237,7 +237,7 @@ def test_interrupted_fit_leaves_the_best_hyperparameters() -> None:
 
 def test_bad_arguments_are_refused() -> None:
     t = torch.linspace(0.0, 5.0, 10, dtype=torch.float64)
-    with pytest.raises(ValueError, match="steps must be at least 1, got 0"):
+    with pytest.raises(ValueError, match="steps must be a whole number of at least 1, got 0"):
         model().fit_hyperparameters(t, t, steps=0)
     with pytest.raises(ValueError, match=r"y must have shape \(..., 10\)"):
         model().fit_hyperparameters(t, t[:9])

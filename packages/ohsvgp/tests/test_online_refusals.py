@@ -180,7 +180,9 @@ def test_noise_must_be_a_variance(noise: float) -> None:
 
 @pytest.mark.parametrize("basis", [LegS, Cosine])
 def test_bases_need_inducing_variables_and_nodes_for_them(basis: Any) -> None:
-    with pytest.raises(ValueError, match="num_inducing must be at least 1, got 0"):
+    with pytest.raises(
+        ValueError, match="num_inducing must be a whole number of at least 1, got 0"
+    ):
         basis(0)
     with pytest.raises(ValueError, match="num_nodes must be at least num_inducing=5, got 4"):
         basis(5, num_nodes=4)
@@ -254,7 +256,9 @@ def test_bad_predictions_are_refused() -> None:
             gp.predict(T, full_cov=True, include_noise=True)
         with pytest.raises(ValueError, match="t must be finite"):
             gp.predict([NAN])
-        with pytest.raises(ValueError, match="num_samples must be at least 1, got 0"):
+        with pytest.raises(
+            ValueError, match="num_samples must be a whole number of at least 1, got 0"
+        ):
             gp.sample(T, 0)
         with pytest.raises(ValueError, match="y must be finite"):
             gp.log_prob([1.0], [NAN])

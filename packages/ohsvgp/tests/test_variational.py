@@ -104,13 +104,16 @@ def test_gaussian_noise_gives_the_closed_form() -> None:
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [({"steps": 0}, "steps must be at least 1"), ({"learning_rate": 0.0}, "learning_rate must be")],
+    [
+        ({"steps": 0}, "steps must be a whole number of at least 1"),
+        ({"learning_rate": 0.0}, "learning_rate must be"),
+    ],
 )
 def test_bad_options_are_refused(options: dict, message: str) -> None:
     problem, y = _problem(), torch.ones(9, dtype=torch.float64)
     with pytest.raises(ValueError, match=message):
         variational_update(Bernoulli(), *problem, y, **options)
-    with pytest.raises(ValueError, match="iterations must be at least 1"):
+    with pytest.raises(ValueError, match="iterations must be a whole number of at least 1"):
         natural_update(Bernoulli(), *problem, y, iterations=0)
 
 

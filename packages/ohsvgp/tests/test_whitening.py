@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ohsvgp import Gaussian, LegS, OnlineGP
+from ohsvgp.bases import AdamSteps, RandomSubset
 from ohsvgp.whitening import whiten
 from probseq.errors import CholeskyError, JitterWarning
 from probseq.kernels import RBF
@@ -86,6 +87,29 @@ def test_eigenvalues_below_the_threshold_are_dropped_and_nothing_is_added() -> N
     )
     dropped = white.matrix[:2]
     assert float(dropped.abs().max()) == 0.0
+
+
+def test_gradients_by_eigenvalues_are_right_where_eigenvalues_are_equal() -> None:
+    K = spd([3.0, 1.0, 1.0, 1e-6, 1e-6]).requires_grad_()
+
+    def pseudo_inverse(K: Tensor) -> Tensor:
+        R = whiten(0.5 * (K + K.mT), method="eig", rel_jitter=1e-4).matrix
+        return R.mT @ R
+
+    # Central differences: the dropped directions turn, and the kept ones may.
+    assert torch.autograd.gradcheck(pseudo_inverse, K, eps=1e-5)
+
+
+def test_inducing_points_far_apart_are_learned_by_eigenvalues() -> None:
+    # K_uu of the two points is the identity to the last bit.
+    gp = OnlineGP(
+        RBF(1),
+        Gaussian(0.1),
+        RandomSubset(2, learn=AdamSteps(steps=2)),
+        whitening="eig",
+    )
+    gp.update([0.0, 100.0], [1.0, -1.0])
+    assert bool(gp.predict([0.0, 50.0]).mean.isfinite().all())
 
 
 @pytest.mark.parametrize("M", [6, 8])

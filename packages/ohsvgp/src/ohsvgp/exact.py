@@ -62,9 +62,12 @@ def exact_posterior(
         ``Gaussian`` if ``full_cov``, else ``DiagonalGaussian``; noise is not included.
 
     Raises:
-        ValueError: x and y of different length, or σ² not above 0.
-        CholeskyError: the matrix holds NaN or infinity, or the noise is below round-off.
+        ValueError: x and y of different length, NaN or infinity, or σ² not above 0.
+        CholeskyError: the noise is below round-off.
     """
+    for name, values in {"x": x, "y": y, "x_new": x_new}.items():
+        if not bool(values.isfinite().all()):
+            raise ValueError(f"{name} must be finite, got NaN or infinity")
     L = _root(kernel, noise, x, y)
     A = torch.linalg.solve_triangular(L, kernel(x, x_new), upper=False)
     mean = (_whitened(L, y)[..., None, :] @ A)[..., 0, :]

@@ -7,6 +7,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from probseq.checks import check_counts
 from probseq.errors import CholeskyError, JitterWarning
 
 __all__ = ["FitInfo", "maximise"]
@@ -60,8 +61,7 @@ def maximise(
         ValueError: ``steps`` or ``count`` below 1, or no parameters.
         CholeskyError: the objective cannot be computed at the parameters of now.
     """
-    if steps < 1:
-        raise ValueError(f"steps must be at least 1, got {steps}")
+    check_counts(steps=steps)
     if not parameters:
         raise ValueError("model must have parameters that require gradients, got none")
     if count < 1:

@@ -214,20 +214,20 @@ def _out_of_reach(stamp: Any, name: str) -> ValueError:
     )
 
 
-def as_points(x: Any, dim: int, like: Tensor) -> Tensor:
+def as_points(t: Any, dim: int, like: Tensor) -> Tensor:
     """Inputs of several dimensions, shape (n, dim).
 
     Raises:
         ValueError: another shape, NaN or infinity.
     """
-    points = _tensor(x, like, "x")
+    points = _tensor(t, like, "t")
     if points.ndim != 2 or points.shape[-1] != dim:
         raise ValueError(
-            f"x must have shape (n, {dim}), got {tuple(points.shape)}: "
+            f"t must have shape (n, {dim}), got {tuple(points.shape)}: "
             "the last dimension is the kernel's dim"
         )
     if not points.isfinite().all():
-        raise ValueError(f"x must be finite, got {int((~points.isfinite()).sum())} NaN or infinite")
+        raise ValueError(f"t must be finite, got {int((~points.isfinite()).sum())} NaN or infinite")
     return points
 
 

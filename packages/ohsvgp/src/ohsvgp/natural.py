@@ -33,6 +33,7 @@ from ohsvgp.core import (
     uncollapsed_bound,
 )
 from ohsvgp.likelihoods import Likelihood
+from probseq.checks import check_counts
 from probseq.linalg import triangular_inverse
 
 __all__ = ["natural_update", "site_bound"]
@@ -75,8 +76,7 @@ def natural_update(
     Raises:
         ValueError: ``iterations`` below 1.
     """
-    if iterations < 1:
-        raise ValueError(f"iterations must be at least 1, got {iterations}")
+    check_counts(iterations=iterations)
     site = Site(carried.site.precision.detach(), carried.site.shift.detach())
     if y.shape[-1]:
         with torch.no_grad():

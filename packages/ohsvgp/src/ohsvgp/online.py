@@ -34,6 +34,7 @@ from ohsvgp.step import Move, absorb, move
 from ohsvgp.variational import variational_update
 from ohsvgp.whitening import check_jitter
 from ohsvgp.window import growth_factor
+from probseq.checks import check_counts, check_whole
 from probseq.gaussians import DiagonalGaussian
 from probseq.gaussians import Gaussian as JointGaussian
 from probseq.kernels import Kernel
@@ -144,6 +145,7 @@ class OnlineGP:
                 raise ValueError(f'inference must be "natural" or AdamSteps, got {inference!r}')
             self._infer = natural_update
         self.growth = growth_factor(rebase)
+        check_whole(seed=seed)
         check_jitter(rel_jitter)
         self.kernel = kernel.double()
         self.likelihood = likelihood.double()
@@ -400,8 +402,7 @@ class OnlineGP:
         Raises:
             ValueError: bad inputs, or S below 1.
         """
-        if num_samples < 1:
-            raise ValueError(f"num_samples must be at least 1, got {num_samples}")
+        check_counts(num_samples=num_samples)
         x = self._stream().inputs(t)
         with torch.no_grad():
             law = self._latent(x, full_cov=True)

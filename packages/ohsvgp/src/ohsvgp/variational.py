@@ -10,6 +10,7 @@ from torch import Tensor
 from ohsvgp.core import Bound, Carried, Site, positive_part, posterior
 from ohsvgp.likelihoods import Likelihood
 from ohsvgp.natural import site_bound
+from probseq.checks import check_counts, check_positive
 from probseq.gaussians import gauss_kl
 
 __all__ = ["variational_update"]
@@ -50,10 +51,8 @@ def variational_update(
     Raises:
         ValueError: ``steps`` below 1 or ``learning_rate`` not above 0.
     """
-    if steps < 1:
-        raise ValueError(f"steps must be at least 1, got {steps}")
-    if not learning_rate > 0:
-        raise ValueError(f"learning_rate must be above 0, got {learning_rate}")
+    check_counts(steps=steps)
+    check_positive(learning_rate=learning_rate)
     site = Site(carried.site.precision.detach(), carried.site.shift.detach())
     if y.shape[-1]:
         site = _fit(likelihood, site, Psi.detach(), K_ff.detach(), y, mask, steps, learning_rate)

@@ -75,10 +75,12 @@ def whiten(
     """
     relative = default_jitter(K_uu.dtype) if rel_jitter is None else rel_jitter
     if method == "eig":
-        values, vectors = torch.linalg.eigh(K_uu)
+        values, vectors = torch.linalg.eigh(K_uu.detach())
         kept = values > relative * K_uu.diagonal(dim1=-2, dim2=-1).mean(-1, keepdim=True)
         scale = torch.where(kept, values.clamp_min(torch.finfo(values.dtype).tiny), 1).rsqrt()
         matrix = (kept * scale)[..., None] * vectors.mT
+        if K_uu.requires_grad:
+            matrix = matrix + _variation(K_uu, values, vectors, kept, scale)
         none = torch.zeros_like(values[..., 0])
         return Whitening(matrix, matrix[..., :0, :0], none, none, kept.sum(-1))
     tries = 1 + max(0, round(math.log10(_MAX_RELATIVE_JITTER / relative)))
@@ -101,3 +103,17 @@ def check_jitter(rel_jitter: float | None) -> None:
     """
     if rel_jitter is not None and not 0 < rel_jitter <= _MAX_RELATIVE_JITTER:
         raise ValueError(f"rel_jitter must be in (0, {_MAX_RELATIVE_JITTER:g}], got {rel_jitter:g}")
+
+
+def _variation(K: Tensor, values: Tensor, vectors: Tensor, kept: Tensor, scale: Tensor) -> Tensor:
+    """Zeros whose gradient in K is that of R = Λ^(-1/2) Vᵀ, but for rotations of R.
+
+    With S = Vᵀ dK V, dR = Σ_i e_i λ_i^(-1/2) (Σ_kept −S_ij/(2λ_j) v_jᵀ + Σ_dropped S_ij/(λ_i − λ_j)
+    v_jᵀ). It keeps R K Rᵀ = I; the gradient of ``eigh``, which turns kept directions into one
+    another too, is NaN at equal eigenvalues.
+    """
+    gap = values[..., :, None] - values[..., None, :]
+    gap = torch.where(kept[..., None, :], -2 * values[..., None, :], gap)
+    inverse = torch.where(kept[..., :, None], 1 / gap, 0)
+    S = vectors.mT @ (K - K.detach()) @ vectors
+    return (kept * scale)[..., None] * ((S * inverse) @ vectors.mT)

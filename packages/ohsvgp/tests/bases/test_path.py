@@ -223,9 +223,9 @@ def test_kernels_per_series_share_one_path() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"num_inducing": 0}, "num_inducing must be at least 1, got 0"),
+        ({"num_inducing": 0}, "num_inducing must be a whole number of at least 1, got 0"),
         ({"memory": "none"}, "memory must be"),
-        ({"num_features": 0}, "num_features must be at least 1, got 0"),
+        ({"num_features": 0}, "num_features must be a whole number of at least 1, got 0"),
         ({"order": "sorted"}, "order must be one of given"),
     ],
 )

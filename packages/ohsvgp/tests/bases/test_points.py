@@ -298,11 +298,11 @@ def test_failure_while_learning_names_the_step(failure: str) -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: RandomSubset(0), "num_inducing must be at least 1, got 0"),
-        (lambda: PivotedCholesky(-1), "num_inducing must be at least 1, got -1"),
-        (lambda: AdamSteps(steps=0), "steps must be at least 1, got 0"),
-        (lambda: AdamSteps(learning_rate=0.0), "learning_rate must be above 0"),
-        (lambda: AdamSteps(learning_rate=math.nan), "learning_rate must be above 0"),
+        (lambda: RandomSubset(0), "num_inducing must be a whole number of at least 1, got 0"),
+        (lambda: PivotedCholesky(-1), "num_inducing must be a whole number of at least 1, got -1"),
+        (lambda: AdamSteps(steps=0), "steps must be a whole number of at least 1, got 0"),
+        (lambda: AdamSteps(learning_rate=0.0), "learning_rate must be positive"),
+        (lambda: AdamSteps(learning_rate=math.nan), "learning_rate must be positive"),
     ],
 )
 def test_bad_arguments_are_refused(make: Callable[[], object], message: str) -> None:

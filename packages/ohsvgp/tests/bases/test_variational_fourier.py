@@ -287,7 +287,7 @@ def test_hyperparameters_must_stay_once_data_are_absorbed() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((0, 0.0, 1.0), "num_inducing must be at least 1, got 0"),
+        ((0, 0.0, 1.0), "num_inducing must be a whole number of at least 1, got 0"),
         ((5, 1.0, 1.0), "start must lie before end"),
         ((5, 0.0, math.inf), "start must lie before end"),
     ],

@@ -429,7 +429,7 @@ def test_a_model_without_anything_to_train_is_refused() -> None:
     [
         ({"kernel": RBF(2)}, "kernel must have dim=1"),
         ({"kernel": RBF(1, batch_shape=(3,))}, "batch_shape=\\(\\) or \\(2,\\)"),
-        ({"noise": 0.0}, "noise must be a variance above 0"),
+        ({"noise": 0.0}, "noise must be positive"),
         ({"consolidation": -1.0}, "consolidation must be at least 0"),
     ],
 )
@@ -457,7 +457,7 @@ def test_bad_data_are_refused_and_change_nothing() -> None:
         with pytest.raises(ValueError, match=message):
             model.fit_task(stamps, values, epochs=1)
     for name in ("epochs", "batch_size", "num_samples"):
-        with pytest.raises(ValueError, match=f"{name} must be at least 1"):
+        with pytest.raises(ValueError, match=f"{name} must be a whole number of at least 1"):
             model.fit_task(t + 6, y, **{name: 0})
     assert torch.equal(model.latent(t).mean, before)
 

@@ -241,7 +241,8 @@ def hostile(value: Any) -> SearchStrategy[Any]:
         case dict():
             entries = cast("dict[Any, Any]", value)
             less = dict(list(entries.items())[1:])
-            changed = st.sampled_from([{}, less, {**entries, "nonsense": 1}])
+            extra = next(iter(entries.values()), 1)
+            changed = st.sampled_from([{}, less, {**entries, "nonsense": extra}])
             return changed | (
                 st.sampled_from(list(entries)).flatmap(
                     lambda key: hostile(entries[key]).map(lambda item: {**entries, key: item})

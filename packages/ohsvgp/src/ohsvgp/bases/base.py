@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ohsvgp.hippo.random_features import FeatureFunctional
 from ohsvgp.inducing import Inducing, PointFunctional
+from probseq.checks import check_counts
 from probseq.kernels import Kernel
 
 __all__ = ["Advance", "Basis", "TimeBasis"]
@@ -72,8 +73,7 @@ class Basis(ABC):
             ValueError: M below 1, or the kernel has another input dimension or family than the
                 basis needs.
         """
-        if self.num_inducing < 1:
-            raise ValueError(f"num_inducing must be at least 1, got {self.num_inducing}")
+        check_counts(num_inducing=self.num_inducing)
 
     def refine(
         self, inducing: Inducing, objective: Callable[[Inducing], Tensor], step: Advance

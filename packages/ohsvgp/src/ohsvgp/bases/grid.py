@@ -4,6 +4,7 @@ import torch
 
 from ohsvgp.bases.base import TimeBasis
 from ohsvgp.inducing import Inducing, PointFunctional
+from probseq.checks import check_counts
 from probseq.kernels import Kernel
 
 __all__ = ["UniformGrid"]
@@ -22,8 +23,7 @@ class UniformGrid(TimeBasis):
     """
 
     def __init__(self, num_inducing: int) -> None:
-        if num_inducing < 1:
-            raise ValueError(f"num_inducing must be at least 1, got {num_inducing}")
+        check_counts(num_inducing=num_inducing)
         self.num_inducing = num_inducing
 
     def inducing(self, kernel: Kernel, length: float) -> Inducing:

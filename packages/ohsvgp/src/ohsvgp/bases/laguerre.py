@@ -6,9 +6,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ohsvgp.bases.quadrature import QuadratureBasis, check_inside, check_positive
+from ohsvgp.bases.quadrature import QuadratureBasis, check_inside
 from ohsvgp.hippo.legendre import gauss_legendre
 from ohsvgp.inducing import Inducing, PointFunctional
+from probseq.checks import check_positive
 from probseq.kernels import Kernel
 
 __all__ = ["LagT"]
@@ -46,7 +47,8 @@ class LagT(QuadratureBasis):
         self, num_inducing: int, timescale: float, *, num_nodes: int | None = None
     ) -> None:
         super().__init__(num_inducing, num_nodes=num_nodes)
-        self.timescale = check_positive("timescale", timescale)
+        check_positive(timescale=timescale)
+        self.timescale = float(timescale)
 
     def inducing(self, kernel: Kernel, length: float) -> Inducing:
         """Nodes before ``length``, as far back as 64τ: before t0 too."""

@@ -9,6 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ohsvgp.inducing import Inducing, PointFunctional
+from probseq.checks import check_counts, check_positive
 from probseq.errors import CholeskyError
 
 __all__ = ["AdamSteps", "learn_nodes"]
@@ -32,10 +33,8 @@ class AdamSteps:
     learning_rate: float = 0.01
 
     def __post_init__(self) -> None:
-        if self.steps < 1:
-            raise ValueError(f"steps must be at least 1, got {self.steps}")
-        if not (self.learning_rate > 0 and math.isfinite(self.learning_rate)):
-            raise ValueError(f"learning_rate must be above 0 and finite, got {self.learning_rate}")
+        check_counts(steps=self.steps)
+        check_positive(learning_rate=self.learning_rate)
 
 
 def learn_nodes(

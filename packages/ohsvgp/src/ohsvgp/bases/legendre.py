@@ -6,9 +6,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ohsvgp.bases.quadrature import QuadratureBasis, check_inside, check_positive
+from ohsvgp.bases.quadrature import QuadratureBasis, check_inside
 from ohsvgp.hippo.legendre import gauss_legendre, scaled_legendre
 from ohsvgp.inducing import Inducing, PointFunctional
+from probseq.checks import check_positive
 from probseq.kernels import Kernel
 
 __all__ = ["LegS", "LegT"]
@@ -61,7 +62,8 @@ class LegT(QuadratureBasis):
 
     def __init__(self, num_inducing: int, window: float, *, num_nodes: int | None = None) -> None:
         super().__init__(num_inducing, num_nodes=num_nodes)
-        self.window = check_positive("window", window)
+        check_positive(window=window)
+        self.window = float(window)
 
     def inducing(self, kernel: Kernel, length: float) -> Inducing:
         """Nodes on [length − θ, length]."""

@@ -22,6 +22,7 @@ from ohsvgp.bases.path_inducing import PathFeatures, PathPoints, cell_weights
 from ohsvgp.hippo.covariance import legs_propagator
 from ohsvgp.hippo.random_features import FeatureKernel
 from ohsvgp.inducing import Inducing
+from probseq.checks import check_counts
 from probseq.fourier import sample_frequencies
 from probseq.kernels import Kernel, StationaryKernel
 
@@ -61,12 +62,9 @@ class Path(Basis):
         num_features: int = 1000,
         order: Order = "given",
     ) -> None:
-        if num_inducing < 1:
-            raise ValueError(f"num_inducing must be at least 1, got {num_inducing}")
+        check_counts(num_inducing=num_inducing, num_features=num_features)
         if memory not in ("features", "inputs"):
             raise ValueError(f'memory must be "features" or "inputs", got {memory!r}')
-        if num_features < 1:
-            raise ValueError(f"num_features must be at least 1, got {num_features}")
         if order not in ORDERS:
             raise ValueError(f"order must be one of {', '.join(ORDERS)}, got {order!r}")
         self.num_inducing = num_inducing

@@ -17,6 +17,7 @@ from ohsvgp.bases.base import Advance, Basis
 from ohsvgp.bases.learning import AdamSteps, learn_nodes
 from ohsvgp.bases.pivoted import pivots
 from ohsvgp.inducing import Inducing, PointFunctional
+from probseq.checks import check_counts
 
 __all__ = ["AdamSteps", "PivotedCholesky", "PointBasis", "RandomSubset"]
 
@@ -36,8 +37,7 @@ class PointBasis(Basis):
     """
 
     def __init__(self, num_inducing: int, *, learn: AdamSteps | None = None) -> None:
-        if num_inducing < 1:
-            raise ValueError(f"num_inducing must be at least 1, got {num_inducing}")
+        check_counts(num_inducing=num_inducing)
         self.num_inducing = num_inducing
         self.learn = learn
 

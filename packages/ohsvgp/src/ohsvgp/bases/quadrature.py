@@ -9,10 +9,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ohsvgp.bases.base import TimeBasis
+from probseq.checks import check_counts
 from probseq.kernels import Kernel
 from probseq.kernels.stationary import StationaryKernel
 
-__all__ = ["QuadratureBasis", "check_inside", "check_positive", "num_panels"]
+__all__ = ["QuadratureBasis", "check_inside", "num_panels"]
 
 # Half of what is promised: the functions are largest at the ends of a window, and panels are as
 # long there as elsewhere.
@@ -46,11 +47,13 @@ class QuadratureBasis(TimeBasis):
     """
 
     def __init__(self, num_inducing: int, *, num_nodes: int | None = None) -> None:
-        if num_inducing < 1:
-            raise ValueError(f"num_inducing must be at least 1, got {num_inducing}")
+        check_counts(num_inducing=num_inducing)
         self.num_inducing = num_inducing
         self.num_nodes = num_nodes
-        if num_nodes is not None and num_nodes < num_inducing:
+        if num_nodes is None:
+            return
+        check_counts(num_nodes=num_nodes)
+        if num_nodes < num_inducing:
             raise ValueError(
                 f"num_nodes must be at least num_inducing={num_inducing}, got {num_nodes}: "
                 "the inducing variables would depend on each other"
@@ -113,7 +116,9 @@ def num_panels(
         p = 2 * nu + 1
         A = 2 * math.sqrt(math.pi) * math.gamma(nu + 0.5) * (2 * nu) ** nu / math.gamma(nu)
         # ζ(p) < p / (p − 1).
-        error = 2 * p / (p - 1) * A * density * (h / (2 * math.pi)) ** p / ell ** (2 * nu)
+        # (h/2π)^p / ℓ^{2ν} = h/2π (h/2πℓ)^{2ν}, which does not overflow at long lengthscales.
+        share = h / (2 * math.pi) * (h / (2 * math.pi * ell)) ** (2 * nu)
+        error = 2 * p / (p - 1) * A * density * share
         needed = (error / _ERROR) ** (1 / p)
     return max(1, math.ceil(float(needed.max())))
 
@@ -125,17 +130,6 @@ def _profile(rule: Rule, M: int, Q: int) -> tuple[Tensor, Tensor]:
     gaps = nodes.diff().abs()
     spacing = torch.maximum(torch.cat([gaps[:1], gaps]), torch.cat([gaps, gaps[-1:]]))
     return spacing, weights.abs().amax(0) / spacing
-
-
-def check_positive(name: str, value: float) -> float:
-    """The value, if it can be a length of time.
-
-    Raises:
-        ValueError: not above 0, or not finite.
-    """
-    if not (math.isfinite(value) and value > 0):
-        raise ValueError(f"{name} must be a time above 0 and finite, got {value}")
-    return float(value)
 
 
 def check_inside(x: Tensor, start: float, end: float) -> None:

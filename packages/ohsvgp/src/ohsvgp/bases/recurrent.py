@@ -20,6 +20,7 @@ from ohsvgp.hippo.frequencies import EquispacedKernel, equispaced_frequencies
 from ohsvgp.hippo.random_features import FeatureKernel
 from ohsvgp.hippo.steps import Method, evolve
 from ohsvgp.inducing import Inducing
+from probseq.checks import check_counts, check_positive
 from probseq.fourier import sample_frequencies
 from probseq.kernels import Kernel, StationaryKernel
 
@@ -83,12 +84,11 @@ class RecurrentFeatures(TimeBasis):
                 f"basis must be LegS, LegT, LagT or FouT, got {type(basis).__name__}: "
                 "others have no recurrence"
             )
-        if num_features < 1:
-            raise ValueError(f"num_features must be at least 1, got {num_features}")
+        check_counts(num_features=num_features)
         if step not in ("euler", "bilinear", "exact", "closed"):
             raise ValueError(f'step must be "euler", "bilinear", "exact" or "closed", got {step!r}')
-        if step_size is not None and not (math.isfinite(step_size) and step_size > 0):
-            raise ValueError(f"step_size must be positive and finite, got {step_size}")
+        if step_size is not None:
+            check_positive(step_size=step_size)
         self.basis = basis
         self.num_inducing = basis.num_inducing
         self.num_features = num_features

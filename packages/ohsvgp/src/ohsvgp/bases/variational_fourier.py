@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ohsvgp.bases.base import Advance, Basis
 from ohsvgp.inducing import Inducing
+from probseq.checks import check_counts
 from probseq.kernels import Kernel, Matern12, Matern32, Matern52
 
 __all__ = ["FourierProjections", "VariationalFourier"]
@@ -156,8 +157,7 @@ class VariationalFourier(Basis):
     fixed_hyperparameters = True
 
     def __init__(self, num_inducing: int, start: float, end: float) -> None:
-        if num_inducing < 1:
-            raise ValueError(f"num_inducing must be at least 1, got {num_inducing}")
+        check_counts(num_inducing=num_inducing)
         if not (math.isfinite(start) and math.isfinite(end) and start < end):
             raise ValueError(f"start must lie before end, both finite, got {start} and {end}")
         self.num_inducing = num_inducing

@@ -22,6 +22,7 @@ from torch import Tensor
 from ohsvgp.hippo.legendre import gauss_legendre, scaled_legendre
 from ohsvgp.hippo.transitions import legs_matrices
 from ohsvgp.inducing import PointFunctional
+from probseq.checks import check_counts
 from probseq.kernels import Kernel
 
 __all__ = [
@@ -82,8 +83,7 @@ def legs_increment(
     """
     _check(M, t1, t2)
     count = 4 * M if num_nodes is None else num_nodes
-    if count < 1:
-        raise ValueError(f"num_nodes must be at least 1, got {count}")
+    check_counts(num_nodes=count)
     x, w = gauss_legendre(count)
     s = t1 + 0.5 * (t2 - t1) * (1 + x)
     weights = scaled_legendre(M, 2 * s / t2 - 1) * (w * (t2 - t1) / t2)
@@ -175,7 +175,6 @@ def _old_basis(M: int) -> tuple[Tensor, Tensor]:
 
 
 def _check(M: int, t1: float, t2: float) -> None:
-    if M < 1:
-        raise ValueError(f"M must be at least 1, got {M}")
+    check_counts(M=M)
     if not (0 <= t1 <= t2 and t2 > 0):
         raise ValueError(f"times must satisfy 0 <= t1 <= t2 and t2 > 0, got t1={t1}, t2={t2}")

@@ -18,10 +18,11 @@ Deviations from the thesis:
 
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
+
+from probseq.checks import check_counts, check_positive
 
 __all__ = ["System", "fout_system", "lagt_system", "legs_matrices", "legs_system", "legt_system"]
 
@@ -61,8 +62,7 @@ def legs_matrices(
     Raises:
         ValueError: M below 1.
     """
-    if M < 1:
-        raise ValueError(f"M must be at least 1, got {M}")
+    check_counts(M=M)
     like = torch.empty(0, dtype=torch.float64) if like is None else like
     b = _sqrt_odd(M, like)
     degree = torch.arange(1, M + 1, dtype=like.dtype, device=like.device)
@@ -92,7 +92,8 @@ def legt_system(
     Raises:
         ValueError: M below 1 or θ not positive.
     """
-    _check(M, window, "window")
+    check_counts(M=M)
+    check_positive(window=window)
     like = torch.empty(0, dtype=torch.float64) if like is None else like
     b = _sqrt_odd(M, like)
     far = b.clone()
@@ -116,7 +117,8 @@ def lagt_system(M: int, timescale: float, *, like: Tensor | None = None) -> Syst
     Raises:
         ValueError: M below 1 or τ not positive.
     """
-    _check(M, timescale, "timescale")
+    check_counts(M=M)
+    check_positive(timescale=timescale)
     like = torch.empty(0, dtype=torch.float64) if like is None else like
     ones = torch.ones(M, dtype=like.dtype, device=like.device)
     return System(-torch.tril(ones[:, None] * ones) / timescale, ones / timescale)
@@ -139,7 +141,8 @@ def fout_system(
     Raises:
         ValueError: M below 1 or even, or θ not positive.
     """
-    _check(M, window, "window")
+    check_counts(M=M)
+    check_positive(window=window)
     if M % 2 == 0:
         raise ValueError(f"M must be odd for the constant and whole pairs, got {M}")
     like = torch.empty(0, dtype=torch.float64) if like is None else like
@@ -158,10 +161,3 @@ def fout_system(
 
 def _sqrt_odd(M: int, like: Tensor) -> Tensor:
     return torch.arange(1, 2 * M, 2, dtype=like.dtype, device=like.device).sqrt()
-
-
-def _check(M: int, scale: float, name: str) -> None:
-    if M < 1:
-        raise ValueError(f"M must be at least 1, got {M}")
-    if not (np.isfinite(scale) and scale > 0):
-        raise ValueError(f"{name} must be positive and finite, got {scale}")

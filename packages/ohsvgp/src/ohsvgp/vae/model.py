@@ -25,6 +25,8 @@ from ohsvgp.vae.objective import (
 from ohsvgp.vae.prediction import latent_posterior
 from ohsvgp.vae.task import Task, TaskInfo, Window, as_channels, read_task, relate
 from ohsvgp.vae.training import LearnedPoints, train
+from ohsvgp.whitening import check_jitter
+from probseq.checks import check_counts, check_not_negative, check_positive, check_whole
 from probseq.gaussians import DiagonalGaussian
 from probseq.kernels import Kernel
 
@@ -105,10 +107,11 @@ class OnlineSVGPVAE(nn.Module):
                 f"kernel must have dim=1 and batch_shape=() or ({num_latents},), "
                 f"got dim={kernel.dim} and batch_shape={kernel.batch_shape}"
             )
-        if not 0 < noise < math.inf:
-            raise ValueError(f"noise must be a variance above 0 and finite, got {noise}")
-        if not 0 <= consolidation < math.inf:
-            raise ValueError(f"consolidation must be at least 0 and finite, got {consolidation}")
+        check_counts(num_latents=num_latents)
+        check_positive(noise=noise)
+        check_not_negative(consolidation=consolidation)
+        check_jitter(rel_jitter)
+        check_whole(seed=seed)
         self.encoder = encoder
         self.decoder = decoder
         self.kernel = kernel
@@ -180,8 +183,10 @@ class OnlineSVGPVAE(nn.Module):
             ValueError: bad data, a number below 1, or hyperparameters or inducing variables that
                 cannot be learned with this basis.
         """
-        if num_samples < 1:
-            raise ValueError(f"num_samples must be at least 1, got {num_samples}")
+        check_counts(epochs=epochs, num_samples=num_samples)
+        if batch_size is not None:
+            check_counts(batch_size=batch_size)
+        check_positive(learning_rate=learning_rate)
         if learn_kernel and self.basis.fixed_hyperparameters:
             raise ValueError(
                 f"learn_kernel must be False with {type(self.basis).__name__}: its inducing "
@@ -345,8 +350,7 @@ class OnlineSVGPVAE(nn.Module):
         Raises:
             ValueError: bad stamps, or S below 1.
         """
-        if num_samples < 1:
-            raise ValueError(f"num_samples must be at least 1, got {num_samples}")
+        check_counts(num_samples=num_samples)
         mean = self._decode(latent_samples(self.latent(t), num_samples, generator))
         if not include_noise:
             return mean

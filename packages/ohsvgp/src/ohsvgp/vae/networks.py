@@ -1,8 +1,14 @@
-"""Encoder and decoder of thesis section 4.6.3: perceptrons of two layers."""
+"""Encoder and decoder of thesis section 4.6.3: perceptrons of two layers.
+
+NaN and infinity in a tensor reach the result.
+"""
 
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from probseq.checks import check_counts
+from probseq.transformers.protocol import check_dtype
 
 __all__ = ["MLPDecoder", "MLPEncoder"]
 
@@ -21,6 +27,7 @@ class MLPEncoder(nn.Module):
 
     def __init__(self, channels: int, latents: int, *, hidden: int = 64) -> None:
         super().__init__()
+        check_counts(channels=channels, latents=latents, hidden=hidden)
         self.layers = nn.Sequential(
             nn.Linear(channels, hidden), nn.SiLU(), nn.Linear(hidden, 2 * latents)
         )
@@ -31,6 +38,7 @@ class MLPEncoder(nn.Module):
         Args:
             y: data.
         """
+        _check("y", y, self.layers[0])
         mean, raw = self.layers(y).chunk(2, dim=-1)
         return mean, F.softplus(raw) + _LEAST_VARIANCE
 
@@ -46,6 +54,7 @@ class MLPDecoder(nn.Module):
 
     def __init__(self, latents: int, channels: int, *, hidden: int = 64) -> None:
         super().__init__()
+        check_counts(channels=channels, latents=latents, hidden=hidden)
         self.layers = nn.Sequential(
             nn.Linear(latents, hidden), nn.SiLU(), nn.Linear(hidden, channels)
         )
@@ -56,4 +65,15 @@ class MLPDecoder(nn.Module):
         Args:
             f: latents.
         """
+        _check("f", f, self.layers[0])
         return self.layers(f)
+
+
+def _check(name: str, values: Tensor, layer: nn.Module) -> None:
+    """Refuse inputs that the first layer cannot take."""
+    assert isinstance(layer, nn.Linear)
+    check_dtype(name, values, layer.weight, half=True)
+    if values.shape[-1:] != (layer.in_features,):
+        raise ValueError(
+            f"{name} must have shape (..., {layer.in_features}), got {tuple(values.shape)}"
+        )

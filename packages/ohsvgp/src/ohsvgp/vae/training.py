@@ -37,13 +37,7 @@ def train(
 
     Returns:
         Mean bound of every epoch in nats per time point.
-
-    Raises:
-        ValueError: ``epochs`` or ``batch_size`` below 1.
     """
-    for name, value in {"epochs": epochs, "batch_size": batch_size}.items():
-        if value is not None and value < 1:
-            raise ValueError(f"{name} must be at least 1, got {value}")
     optimizer = torch.optim.Adam(parameters, lr=learning_rate)
     bounds: list[Tensor] = []
     for _ in range(epochs):
