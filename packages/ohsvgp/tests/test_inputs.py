@@ -233,14 +233,14 @@ def test_stamps_that_go_back_are_named() -> None:
 @pytest.mark.parametrize(
     ("x", "message"),
     [
-        (np.zeros(3), "x must have shape (n, 2), got (3,)"),
-        (np.zeros((3, 3)), "x must have shape (n, 2), got (3, 3)"),
-        (np.zeros((1, 3, 2)), "x must have shape (n, 2), got (1, 3, 2)"),
-        ([[0.0, np.nan]], "x must be finite, got 1 NaN or infinite"),
-        ([["a", "b"]], "x must be an array of real numbers, got dtype <U1"),
-        ([[0.0, 1j]], "x must be an array of real numbers, got dtype complex128"),
+        (np.zeros(3), "t must have shape (n, 2), got (3,)"),
+        (np.zeros((3, 3)), "t must have shape (n, 2), got (3, 3)"),
+        (np.zeros((1, 3, 2)), "t must have shape (n, 2), got (1, 3, 2)"),
+        ([[0.0, np.nan]], "t must be finite, got 1 NaN or infinite"),
+        ([["a", "b"]], "t must be an array of real numbers, got dtype <U1"),
+        ([[0.0, 1j]], "t must be an array of real numbers, got dtype complex128"),
         (torch.zeros(1, 2, dtype=torch.complex64), "real numbers, got dtype torch.complex64"),
-        ([[0.0], [1.0, 2.0]], "x must be an array: "),
+        ([[0.0], [1.0, 2.0]], "t must be an array: "),
     ],
 )
 def test_points_that_are_none_are_refused(x: Any, message: str) -> None:

@@ -67,8 +67,8 @@ BAD_UPDATES: list[tuple[str, tuple[Any, Any], dict[str, Any], str]] = [
     ),
     ("NaN t_end", ([6.0], [0.0]), {"t_end": NAN}, "t_end must be finite"),
     ("two t_end", ([6.0], [0.0]), {"t_end": [7.0, 8.0]}, "t_end must be one stamp, got 2"),
-    ("words", (["a"], [0.0]), {}, "t must hold numbers or datetime64 stamps"),
-    ("words as targets", ([6.0], ["a"]), {}, "y must be an array of numbers"),
+    ("words", (["a"], [0.0]), {}, "t must hold finite numbers or ISO dates"),
+    ("words as targets", ([6.0], ["a"]), {}, "y must be an array of real numbers"),
 ]
 
 
@@ -216,7 +216,7 @@ def test_queries_outside_the_interval_of_variational_fourier_features_are_refuse
         ({"rebase": "grow:1.0"}, "with a factor above 1"),
         ({"rebase": "grow:-2"}, "with a factor above 1"),
         ({"t0": NAN}, "t must be finite"),
-        ({"t0": "yesterday"}, "t must hold numbers or datetime64 stamps"),
+        ({"t0": "yesterday"}, "t must hold finite numbers or ISO dates"),
         ({"time_unit": "fortnight"}, "time_unit must be a numpy code"),
     ],
 )

@@ -247,7 +247,7 @@ def test_kernels_that_cannot_serve_are_refused_when_the_model_is_made() -> None:
 def test_a_first_batch_without_inputs_is_refused_and_a_later_one_changes_nothing() -> None:
     x, y = stream(10)
     gp = model(3, num_features=20)
-    with pytest.raises(ValueError, match="x must hold at least one input at first"):
+    with pytest.raises(ValueError, match="t must hold at least one input at first"):
         gp.update(x[:0], y[:0])
     gp.update(x, y)
     before = gp.predict(x)

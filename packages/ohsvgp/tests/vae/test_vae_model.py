@@ -430,7 +430,7 @@ def test_a_model_without_anything_to_train_is_refused() -> None:
         ({"kernel": RBF(2)}, "kernel must have dim=1"),
         ({"kernel": RBF(1, batch_shape=(3,))}, "batch_shape=\\(\\) or \\(2,\\)"),
         ({"noise": 0.0}, "noise must be positive"),
-        ({"consolidation": -1.0}, "consolidation must be at least 0"),
+        ({"consolidation": -1.0}, "consolidation must be finite and not negative"),
     ],
 )
 def test_bad_arguments_are_refused(change: dict[str, object], message: str) -> None:

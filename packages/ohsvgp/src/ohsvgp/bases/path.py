@@ -110,7 +110,7 @@ class Path(Basis):
         old, added = step.previous, step.inputs.shape[0]
         if added == 0:
             if old is None:
-                raise ValueError("x must hold at least one input at first, got none")
+                raise ValueError("t must hold at least one input at first, got none")
             return old
         last = old.last if isinstance(old, PathFeatures | PathPoints) else None
         # What is near is the model's own kernel to say, not its features.
