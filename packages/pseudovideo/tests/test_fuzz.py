@@ -623,7 +623,24 @@ TOKEN_TARGETS = [
     ),
 ]
 
-TARGETS = [*CORRUPTION_TARGETS, *DIFFUSION_TARGETS, *HVAE_TARGETS, *TOKEN_TARGETS]
+
+def average():
+    return pseudovideo.WeightAverage(torch.nn.Linear(2, 1), 0.9)
+
+
+AVERAGE_TARGETS = [
+    Target(
+        pseudovideo.WeightAverage,
+        dict(model=st.just(torch.nn.Linear(2, 1)), decay=st.sampled_from([0.5, 0.9])),
+    ),
+    Target(pseudovideo.WeightAverage.update, dict(self=built(average), step=st.integers(0, 9))),
+    Target(
+        pseudovideo.WeightAverage.load_state_dict,
+        dict(self=built(average), state=built(average).map(pseudovideo.WeightAverage.state_dict)),
+    ),
+]
+
+TARGETS = [*AVERAGE_TARGETS, *CORRUPTION_TARGETS, *DIFFUSION_TARGETS, *HVAE_TARGETS, *TOKEN_TARGETS]
 
 READS = "reads files that its own tests damage"
 NOT_FUZZED = {
@@ -635,6 +652,7 @@ NOT_FUZZED = {
     "*.draw_prior": "a part of HVAE.sample",
     "Tokenizer": "abstract: its subclasses are fuzzed",
     "PerceptualLoss*": "needs a network of distances",
+    "WeightAverage.*": "take nothing",
     "StackDecoder": "made by AutoregressivePrior.sample_tokens",
 }
 

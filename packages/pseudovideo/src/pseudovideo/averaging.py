@@ -7,6 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
+from probseq.checks import check_floating, check_not_negative, check_whole
+
 
 class WeightAverage:
     """Moving average of a model's parameters, in float32.
@@ -49,7 +51,13 @@ class WeightAverage:
 
     @torch.no_grad()
     def update(self, step: int) -> None:
-        """Take in the parameters after the optimizer step number `step`, counted from 0."""
+        """Take in the parameters after the optimizer step number `step`, counted from 0.
+
+        Raises:
+            ValueError: `step` is no whole number of at least 0.
+        """
+        check_whole(step=step)
+        check_not_negative(step=step)
         decay = min(self._decay, (1 + step) / (10 + step))
         current = [parameter.detach().float() for parameter in self._parameters.values()]
         get_ema_multi_avg_fn(decay)(list(self._averages.values()), current, None)
@@ -83,15 +91,16 @@ class WeightAverage:
         """
         if state.keys() != self._averages.keys():
             raise ValueError(
-                "averages must name the parameters of this model; "
+                "state must name the parameters of this model; "
                 f"they differ in {sorted(state.keys() ^ self._averages.keys())}"
             )
         for name, average in self._averages.items():
             if state[name].shape != average.shape:
                 raise ValueError(
-                    f"averages must have the shapes of this model's parameters, {name} "
+                    f"state must have the shapes of this model's parameters, {name} "
                     f"{tuple(average.shape)}, got {tuple(state[name].shape)}"
                 )
+        check_floating(**{f"state {name}": entry for name, entry in state.items()})
         for name, average in self._averages.items():
             average.copy_(state[name])
 

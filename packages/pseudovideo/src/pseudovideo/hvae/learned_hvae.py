@@ -1,4 +1,7 @@
-"""The standard HVAE: the same decoder, and an encoder that is learned with it."""
+"""The standard HVAE: the same decoder, and an encoder that is learned with it.
+
+NaN and infinity in a tensor reach the result.
+"""
 
 import torch
 from jaxtyping import Float, Int64
