@@ -40,7 +40,7 @@ SEEDS = st.integers(0, 9)
 
 
 def few(method, **counts):
-    """Call a method with valid counts cut short: 10⁶ samples are no mistake, but work of hours."""
+    """Call a method with valid counts cut short: 10⁶ samples are no mistake, but hours of work."""
 
     @wraps(method)
     def call(**arguments):
@@ -293,7 +293,7 @@ DIFFUSION_TARGETS = [
     Target(diffusion.channel_multipliers_for, dict(image_size=st.sampled_from([16, 28, 32]))),
     Target(diffusion.UNetConfig, UNET),
     Target(
-        diffusion.build_unet,
+        few(diffusion.build_unet, in_channels=1, out_channels=2),
         dict(
             config=built(diffusion.UNetConfig, **UNET), **arguments(in_channels=1, out_channels=2)
         ),
