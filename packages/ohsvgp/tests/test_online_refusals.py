@@ -240,7 +240,7 @@ def test_points_have_no_time() -> None:
         ):
             with pytest.raises(ValueError, match=message):
                 gp.update(x, y, **options)
-        with pytest.raises(ValueError, match=re.escape("x must have shape (n, 2), got (5,)")):
+        with pytest.raises(ValueError, match=re.escape("t must have shape (n, 2), got (5,)")):
             gp.predict(y)
 
     assert_unchanged(gp, act)
