@@ -11,24 +11,25 @@ from probseq.checks import broadcastable, check_real
 __all__ = ["check_points", "scaled_squared_distance"]
 
 
-def check_points(x: Tensor, z: Tensor) -> None:
+def check_points(x: Tensor, z: Tensor, names: tuple[str, str] = ("x", "z")) -> None:
     """Refuse points that no kernel can be evaluated between.
 
     Raises:
         ValueError: ``x`` or ``z`` is not ``(..., points, d)`` with the same d, their batches do not
-            broadcast, or they are not both float32 or both float64.
+            broadcast, or they are not both float32 or both float64; the message has the ``names``
+            that the caller gives them.
     """
     if x.ndim < 2 or z.ndim < 2 or x.shape[-1] != z.shape[-1]:
         raise ValueError(
-            "x and z must have the shapes (..., n, d) and (..., m, d), got "
+            f"{' and '.join(names)} must have the shapes (..., n, d) and (..., m, d), got "
             f"{tuple(x.shape)} and {tuple(z.shape)}"
         )
     if not broadcastable(x.shape[:-2], z.shape[:-2]):
         raise ValueError(
-            "x and z must have batches that broadcast, got shapes "
+            f"{' and '.join(names)} must have batches that broadcast, got shapes "
             f"{tuple(x.shape)} and {tuple(z.shape)}"
         )
-    check_real(x=x, z=z)
+    check_real(**dict(zip(names, (x, z), strict=True)))
 
 
 def scaled_squared_distance(

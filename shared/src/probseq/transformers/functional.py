@@ -68,7 +68,7 @@ def kernel_attention(
         ValueError: ``kernel`` is unknown, or shapes or dtypes do not go together.
     """
     check_choice("kernel", kernel, KernelName)
-    check_points(queries, keys)
+    check_points(queries, keys, ("queries", "keys"))
     check_real(values=values)
     if (
         values.ndim != keys.ndim

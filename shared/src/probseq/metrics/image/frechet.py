@@ -74,7 +74,9 @@ class FeatureMoments:
         Raises:
             ValueError: a bad shape, another dimension, nothing given, or NaN or infinity.
         """
-        return self.merge(FeatureMoments.of(features))
+        batch = FeatureMoments.of(features)
+        check_same_dimension(self=self.mean.numel(), features=batch.mean.numel())
+        return self.merge(batch)
 
     def merge(self, other: "FeatureMoments") -> "FeatureMoments":
         """Moments of two streams together.
