@@ -148,11 +148,22 @@ def test_calls_are_shown_as_code_that_makes_them():
 
 
 @pytest.mark.parametrize(
-    "value",
-    [torch.eye(2), torch.arange(3), 1, 0.5, True, "rbf", None, (1, 2), {"a": torch.eye(2)}, len],
+    ("value", "least"),
+    [
+        (torch.eye(2), 4),
+        (torch.arange(3), 4),
+        (1, 4),
+        (0.5, 4),
+        ("rbf", 4),
+        ((1, 2), 4),
+        ({"a": torch.eye(2)}, 4),
+        (True, 2),  # the other one
+        (None, 1),  # nothing stands for objects of other types
+        (len, 1),
+    ],
     ids=show,
 )
-def test_hostile_values_leave_the_good_one_as_it_is(value):
+def test_hostile_values_leave_the_good_one_as_it_is(value, least):
     before = show(value)
     found = set()
 
@@ -161,7 +172,7 @@ def test_hostile_values_leave_the_good_one_as_it_is(value):
         return 0.0
 
     fuzz(Target(collect, {"replaced": st.just(value)}), calls=60)
-    assert len(found) > 3
+    assert len(found) >= least
     assert show(value) == before
 
 
