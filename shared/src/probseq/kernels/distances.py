@@ -29,7 +29,7 @@ def check_points(x: Tensor, z: Tensor, names: tuple[str, str] = ("x", "z")) -> N
             f"{' and '.join(names)} must have batches that broadcast, got shapes "
             f"{tuple(x.shape)} and {tuple(z.shape)}"
         )
-    check_real(**dict(zip(names, (x, z), strict=True)))
+    check_real(**{names[0]: x, names[1]: z})
 
 
 def scaled_squared_distance(
