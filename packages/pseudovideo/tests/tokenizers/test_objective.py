@@ -153,7 +153,7 @@ def test_each_video_shows_one_random_frame_the_same_of_both_and_by_the_generator
         small = [F.interpolate(x, (32, 32), mode="bilinear") for x in videos.unbind(dim=1)]
         match = torch.stack([(frame - reals[:, :1]).abs().amax(dim=(1, 2, 3)) for frame in small])
         frames = match.argmin(dim=0)
-        assert match.amin(dim=0).max() == 0
+        assert match.amin(dim=0).max() < 1e-5  # frames of other strides may be resized otherwise
         picked = decoded[torch.arange(64), frames]
         expected = F.interpolate(picked.clamp(-1, 1), (32, 32), mode="bilinear")
         torch.testing.assert_close(fakes[:, :1], expected)

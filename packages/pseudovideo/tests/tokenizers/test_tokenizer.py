@@ -91,7 +91,7 @@ def test_to_the_layernorm_stem_black_and_white_are_one_however_long_it_trains(
     assert torch.equal(tokens[0], tokens[1])
     # The best that is left is the mean of all that look the same.
     black, white = tokenizer.reconstruct(videos[:2])
-    assert torch.equal(black, white)
+    torch.testing.assert_close(black, white, rtol=0, atol=1e-5)
     assert abs(black.mean() - videos.mean()) < 0.1
 
 
