@@ -90,7 +90,7 @@ def test_flat_black_and_white_images_stay_finite(name, level):
 def test_working_in_chunks_gives_the_same_for_what_is_not_random(monkeypatch, digits):
     whole = corrupt(digits, "zoom_blur", 3, seed=0)
     monkeypatch.setattr("probseq_apps.data.corruptions._CHUNK_PIXELS", 64 * 50)
-    # One of 256 levels apart at most: of other sizes vectors have other ends, which round otherwise.
+    # One of 256 levels apart at most: vectors of other sizes have other ends, which may round.
     assert (corrupt(digits, "zoom_blur", 3, seed=0).int() - whole.int()).abs().max() <= 1
     # The last chunk must not repeat the noise of the first.
     black = torch.full((100, 1, 8, 8), 128, dtype=torch.uint8)

@@ -111,7 +111,9 @@ def test_cosines_follow_every_lengthscale_of_a_batch_of_kernels():
             torch.testing.assert_close(K_uu[head], alone.covariance(single), rtol=0, atol=1e-13)
             torch.testing.assert_close(K_uf[head], alone.cross(single, x), rtol=0, atol=1e-13)
             # Solutions with K_uu, of values up to several hundred.
-            torch.testing.assert_close(g[head], basis.functions(single, x, 5.0), atol=1e-9, rtol=1e-9)
+            torch.testing.assert_close(
+                g[head], basis.functions(single, x, 5.0), atol=1e-9, rtol=1e-9
+            )
 
 
 def test_cosines_of_a_window_of_no_length_hold_the_value_alone():
