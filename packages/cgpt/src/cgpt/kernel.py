@@ -58,7 +58,9 @@ class _CanonicalKernels(torch.autograd.Function):
         offsets = _LOG2E * log_scales.expand(-1, *tokens.shape[1:-2], 1, 1).flatten(1, -3)
         items, n = flat.shape[1:3]
         out = tokens.new_empty(len(pairs), items, n, n)
-        step = max(1, min(items, (_GPU_CHUNK if tokens.is_cuda else _CPU_CHUNK) // n**2))
+        step = max(
+            1, min(items, (_GPU_CHUNK if tokens.device.type == "cuda" else _CPU_CHUNK) // n**2)
+        )
         buffer = tokens.new_empty(step, n, n, dtype=torch.float64)
         for start in range(0, items, step):
             chunk = slice(start, start + step)

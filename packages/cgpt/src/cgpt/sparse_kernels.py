@@ -138,7 +138,7 @@ def _tiles(inputs: Tensor) -> Iterator[tuple[slice, slice, slice, Tensor, Tensor
     """
     items, tokens = inputs.shape[:2]
     norms = _log2_norms(inputs)
-    elements = _GPU_ELEMENTS if inputs.is_cuda else _CPU_ELEMENTS
+    elements = _GPU_ELEMENTS if inputs.device.type == "cuda" else _CPU_ELEMENTS
     side = min(tokens, max(_SMALLEST_SIDE, math.isqrt(elements // items)))
     step = max(1, min(items, elements // side**2))
     buffers = inputs.new_empty(2, step * side**2)

@@ -116,7 +116,7 @@ def _chunks(rows: Tensor, halves: list[tuple[int, Tensor]]) -> Iterator[tuple[in
     One buffer for all: on a CPU, fresh memory for each costs more than the product.
     """
     width = halves[0][1].shape[-1]
-    limit = _GPU_CHUNK if rows.is_cuda else _CPU_CHUNK
+    limit = _GPU_CHUNK if rows.device.type == "cuda" else _CPU_CHUNK
     step = max(1, min(rows.shape[1], limit // width))
     buffer = rows.new_empty(step * width)
     for head in range(rows.shape[0]):

@@ -270,7 +270,9 @@ def _tiles(
     ``symmetric``, only the tiles on and above the diagonal.
     """
     items, num_rows, num_columns = queries.shape[0], queries.shape[1], keys.shape[1]
-    side, elements = (_GPU_SIDE, _GPU_ELEMENTS) if queries.is_cuda else (_CPU_SIDE, _CPU_ELEMENTS)
+    side, elements = (
+        (_GPU_SIDE, _GPU_ELEMENTS) if queries.device.type == "cuda" else (_CPU_SIDE, _CPU_ELEMENTS)
+    )
     tile = min(side, num_rows) * min(side, num_columns)
     step = max(1, min(items, elements // tile))
     buffers = queries.new_empty(2, step * tile)
