@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["Clock", "as_mask", "as_points", "as_targets", "nanoseconds", "parse_stamp"]
+__all__ = ["Clock", "as_mask", "as_points", "as_real", "as_targets", "nanoseconds", "parse_stamp"]
 
 # What int64 nanoseconds reach on both sides of 1970.
 _LAST_YEAR = 292
@@ -220,7 +220,7 @@ def as_points(t: Any, dim: int, like: Tensor) -> Tensor:
     Raises:
         ValueError: another shape, NaN or infinity.
     """
-    points = _tensor(t, like, "t")
+    points = as_real(t, like, "t")
     if points.ndim != 2 or points.shape[-1] != dim:
         raise ValueError(
             f"t must have shape (n, {dim}), got {tuple(points.shape)}: "
@@ -239,7 +239,7 @@ def as_targets(
     Raises:
         ValueError: another last dimension than ``count``, or NaN or infinity outside the mask.
     """
-    targets = torch.atleast_1d(_tensor(y, like, "y"))
+    targets = torch.atleast_1d(as_real(y, like, "y"))
     if targets.shape[-1] != count:
         raise ValueError(
             f"y must have shape (..., {count}) for {count} inputs, got {tuple(targets.shape)}"
@@ -265,7 +265,7 @@ def as_mask(mask: Any, y: Any, missing: str, like: Tensor) -> Tensor | None:
     """
     if missing not in ("raise", "drop"):
         raise ValueError(f'missing must be "raise" or "drop", got {missing!r}')
-    targets = torch.atleast_1d(_tensor(y, like, "y"))
+    targets = torch.atleast_1d(as_real(y, like, "y"))
     if mask is None:
         if missing == "raise":
             return None
@@ -304,7 +304,12 @@ def check_sorted(times: Tensor) -> None:
         )
 
 
-def _tensor(value: Any, like: Tensor, name: str) -> Tensor:
+def as_real(value: Any, like: Tensor, name: str) -> Tensor:
+    """A fresh tensor of real numbers, in the dtype and on the device of ``like``.
+
+    Raises:
+        ValueError: not an array of real numbers.
+    """
     if not isinstance(value, Tensor):
         value = torch.from_numpy(_real(_array(value, name), name, "be an array of real numbers"))
     elif value.is_complex():

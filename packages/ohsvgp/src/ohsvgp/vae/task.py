@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -11,7 +10,7 @@ from torch import Tensor
 from ohsvgp import core
 from ohsvgp.bases.base import Advance, Basis
 from ohsvgp.inducing import Inducing
-from ohsvgp.inputs import Clock, check_sorted, start_clock
+from ohsvgp.inputs import Clock, as_real, check_sorted, start_clock
 from ohsvgp.state import OnlineState
 from ohsvgp.step import Move, move
 from ohsvgp.vae.memory import Memory
@@ -159,11 +158,9 @@ def as_channels(y: Any, count: int | None, like: Tensor) -> Tensor:
         like: gives dtype and device.
 
     Raises:
-        ValueError: another shape, NaN or infinity.
+        ValueError: another shape, complex numbers, NaN or infinity.
     """
-    data = (y if isinstance(y, Tensor) else torch.from_numpy(np.array(y, dtype=float))).to(like)
-    # An aligned copy: products of equal data at other addresses may round in other ways.
-    data = data.clone(memory_format=torch.contiguous_format)
+    data = as_real(y, like, "y")
     if data.ndim != 2 or (count is not None and data.shape[0] != count):
         raise ValueError(
             f"y must have shape ({'n' if count is None else count}, channels), "
