@@ -377,6 +377,7 @@ NOT_FUZZED = {
     **{f"{kind}.sample": CALLED for kind in ("Bernoulli", "Gaussian", "Poisson")},
     **{f"{kind}.sample": CALLED for kind in ("NegativeBinomial", "StudentT")},
     "OnlineGP.state_dict": "takes nothing",
+    "OnlineGP.posterior_coefficients": "takes nothing",
     **{
         f"OnlineSVGPVAE.{name}": "a part of fit_task"
         for name in ("kept", "prepare", "task_bound", "amortised", "window")

@@ -58,7 +58,7 @@ def check_whole(**values: object) -> None:
             raise ValueError(f"{name} must be a whole number, got {value!r}")
 
 
-def check_positive(**values: float) -> None:
+def check_positive(**values: float | int) -> None:
     """Refuse values that are not positive and finite.
 
     Raises:
@@ -69,7 +69,7 @@ def check_positive(**values: float) -> None:
             raise ValueError(f"{name} must be positive and finite, got {value!r}")
 
 
-def check_not_negative(**values: float) -> None:
+def check_not_negative(**values: float | int) -> None:
     """Refuse values that are negative, infinite or NaN.
 
     Raises:
@@ -80,7 +80,7 @@ def check_not_negative(**values: float) -> None:
             raise ValueError(f"{name} must be finite and not negative, got {value!r}")
 
 
-def check_rates(**rates: float) -> None:
+def check_rates(**rates: float | int) -> None:
     """Refuse dropout rates outside [0, 1).
 
     Raises:

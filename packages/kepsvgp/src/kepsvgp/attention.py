@@ -296,7 +296,7 @@ def _mixing(
 
 
 def check_settings(
-    merge: MergeName, branches: BranchesName, initial_posterior: InitialPosterior, eta: float
+    merge: str, branches: str, initial_posterior: str, eta: float
 ) -> None:
     """Refuse names that are unknown, and weights out of range.
 

@@ -124,8 +124,8 @@ def check_dtype(name: str, x: Tensor, weight: Tensor, *, half: bool = False) -> 
     allowed = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
     if weight.dtype not in (allowed if half else allowed[:2]):
         raise ValueError(
-            f"{name} must meet parameters in float32 or float64, got a module in {weight.dtype}: "
-            "keep it in float32 and call it inside torch.autocast"
+            f"parameters must be float32 or float64, got {weight.dtype}: keep the module in "
+            "float32 and call it inside torch.autocast"
         )
     cast = torch.is_autocast_enabled(x.device.type) and torch.float64 not in (x.dtype, weight.dtype)
     if x.dtype != weight.dtype and not cast:
