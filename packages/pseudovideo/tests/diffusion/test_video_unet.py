@@ -132,6 +132,18 @@ def test_a_copy_has_attention_of_its_own():
         torch.testing.assert_close(other(x, TIMES, WINDOW), expected, rtol=0, atol=1e-11)
 
 
+@pytest.mark.usefixtures("plain_calls")
+def test_a_pass_is_one_graph_for_the_compiler():
+    torch.manual_seed(0)
+    network = shaken(VideoUNet(CONFIG))
+    torch.compiler.reset()
+    compiled = torch.compile(network, backend="eager", fullgraph=True)
+    x = pixels(2, 3)
+    torch.testing.assert_close(
+        compiled(x, TIMES, WINDOW), network(x, TIMES, WINDOW), rtol=0, atol=1e-11
+    )
+
+
 def test_a_pass_that_failed_leaves_no_trace(networks):
     x = pixels(2, 3)
     expected = networks[0](x, TIMES, WINDOW)

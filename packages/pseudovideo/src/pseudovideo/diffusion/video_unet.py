@@ -1,8 +1,7 @@
 """The UNet of video diffusion: the image model's on each frame, and attention between frames."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from einops import rearrange, repeat
@@ -14,8 +13,7 @@ from pseudovideo.diffusion.temporal import Memory, TemporalAttention
 from pseudovideo.diffusion.unet import UNetConfig, apply_unet, attentions, build_unet
 
 
-@dataclass
-class _Pass:
+class _Pass(NamedTuple):
     """Frames on their way through a network, as its temporal attentions need to know them.
 
     Attributes:
@@ -23,14 +21,12 @@ class _Pass:
         allowed: which of them may attend to which.
         memories: of frames that don't pass, one for each attention.
         made: what each attention keeps of those that do.
-        temb: embedding of their diffusion times.
     """
 
     frames: Int64[Tensor, "b s"]
     allowed: Bool[Tensor, "b s k"]
     memories: tuple[Memory, ...] | None
-    made: list[Memory] = field(default_factory=list[Memory])
-    temb: Float[Tensor, "bs e"] | None = None
+    made: list[Memory]
 
 
 class _Sites:
@@ -38,14 +34,16 @@ class _Sites:
 
     Attributes:
         current: the pass; None between passes.
+        temb: embedding of its diffusion times; None before it is made.
     """
 
     current: _Pass | None = None
+    temb: Float[Tensor, "bs e"] | None = None
 
     def keep_time(self, module: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:
         """Note the embedding of time: a forward hook of the module that makes it."""
         if self.current is not None:
-            self.current.temb = output
+            self.temb = output
 
 
 class _BetweenFrames:
@@ -76,12 +74,10 @@ class _BetweenFrames:
         attention_mask: Tensor | None = None,
         temb: Tensor | None = None,
     ) -> Tensor:
-        now = self.sites.current
-        if now is not None and now.temb is not None:
+        now, time = self.sites.current, self.sites.temb
+        if now is not None and time is not None:
             memory = None if now.memories is None else now.memories[self.number]
-            hidden_states, own = self.temporal(
-                hidden_states, now.temb, now.frames, now.allowed, memory
-            )
+            hidden_states, own = self.temporal(hidden_states, time, now.frames, now.allowed, memory)
             now.made.append(own)
         return self.spatial(attn, hidden_states, encoder_hidden_states, attention_mask, temb)
 
@@ -176,12 +172,13 @@ class VideoUNet(nn.Module):
         allowed = _allowed(window, one_way=self.one_way, remembered=remembered)
         indicator = window.observed.to(pixels.dtype)[:, :, None, None, None]
         given = torch.cat([pixels, indicator.expand_as(pixels[:, :, :1])], dim=2)
-        now = self._sites.current = _Pass(window.frames, allowed, memories)
+        made: list[Memory] = []
+        self._sites.current = _Pass(window.frames, allowed, memories, made)
         try:
             output = apply_unet(self.unet, given.flatten(0, 1), frame_times.flatten())
         finally:
-            self._sites.current = None
-        return rearrange(output, "(b s) o h w -> b s o h w", s=slots), tuple(now.made)
+            self._sites.current = self._sites.temb = None
+        return rearrange(output, "(b s) o h w -> b s o h w", s=slots), tuple(made)
 
 
 def _allowed(window: Window, *, one_way: bool, remembered: int) -> Bool[Tensor, "b s k"]:
