@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from numbers import Integral
 from typing import get_args
 
 import torch
@@ -43,7 +44,7 @@ def check_counts(**counts: object) -> None:
         ValueError: a count is not a whole number of at least 1; the message names it.
     """
     for name, value in counts.items():
-        if not isinstance(value, int) or value < 1:
+        if not isinstance(value, Integral) or value < 1:
             raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
 
 
@@ -54,7 +55,7 @@ def check_whole(**values: object) -> None:
         ValueError: a value is not a whole number; the message names it.
     """
     for name, value in values.items():
-        if not isinstance(value, int):
+        if not isinstance(value, Integral):
             raise ValueError(f"{name} must be a whole number, got {value!r}")
 
 

@@ -226,7 +226,7 @@ class Layer(torch.nn.Linear):
 
 
 def test_a_refusal_may_name_the_parameters_of_a_module():
-    report = fuzz(Target(Layer.forward, {"self": st.just(Layer(1, 1)), "x": X}), calls=5)
+    report = fuzz(Target(Layer.forward, {"self": st.just(Layer(1, 1)), "x": X}), calls=30)
     assert [finding.summary for finding in report.findings.values()] == [
         "Layer.forward refuses whatever it is given"
     ]

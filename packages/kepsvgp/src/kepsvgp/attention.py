@@ -295,9 +295,7 @@ def _mixing(
     return LowRankConcatenation(max_tokens, rank)
 
 
-def check_settings(
-    merge: str, branches: str, initial_posterior: str, eta: float
-) -> None:
+def check_settings(merge: str, branches: str, initial_posterior: str, eta: float) -> None:
     """Refuse names that are unknown, and weights out of range.
 
     Raises:

@@ -137,8 +137,8 @@ def write_token_cache(
     Raises:
         ValueError: images or settings that don't fit the tokenizer, or more than 32,768 codes.
     """
-    folder = Path(folder)
     check_whole(seed=seed)
+    folder, seed = Path(folder), int(seed)
     _check_arguments(tokenizer, images, config, batch_size)
     shape = (len(images), *tokenizer.grid.shape)
     values = {

@@ -116,5 +116,5 @@ def test_sigmas_that_do_not_rise_are_refused(
 
 
 def test_another_number_of_sigmas_than_images_is_refused(plain_calls: None) -> None:
-    with pytest.raises(ValueError, match=r"one value for each of 3 images, got shape \(2,\)"):
+    with pytest.raises(ValueError, match=r"sigmas must have shape \(3\), got \(2,\)"):
         heat_blur(some_images(3, 1, 8, 8), torch.ones(2))

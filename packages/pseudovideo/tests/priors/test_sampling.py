@@ -145,9 +145,9 @@ def test_impossible_tokens_are_never_drawn_whatever_the_uniform_number(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"temperature": -0.1}, "temperature must be 0 or at least 1e-06, got -0.1"),
-        ({"temperature": 1e-38}, "temperature must be 0 or at least 1e-06, got 1e-38"),
-        ({"temperature": math.nan}, "temperature must be 0 or at least 1e-06, got nan"),
+        ({"temperature": -0.1}, "temperature must be 0 or at least 1e-06 and finite, got -0.1"),
+        ({"temperature": 1e-38}, "temperature must be 0 or at least 1e-06 and finite, got 1e-38"),
+        ({"temperature": math.nan}, "temperature must be 0 or at least 1e-06 and finite, got nan"),
         ({"top_k": 0}, "top_k must be a whole number of at least 1, got 0"),
         ({"top_p": 0.0}, "top_p must be above 0 and at most 1, got 0.0"),
         ({"top_p": 1.1}, "top_p must be above 0 and at most 1, got 1.1"),

@@ -135,7 +135,7 @@ def bits_per_dim(
     """
     check_sizes("x0", x0, "b", "c", "h", "w")
     check_floating(x0=x0)
-    if not (x0.numel() and x0.isfinite().all()):
+    if not (x0.numel() and (x0.is_meta or x0.isfinite().all())):
         raise ValueError("x0, the images, must be finite and not empty")
     seed, numbers = draw_seed(generator), torch.arange(len(x0), device=x0.device)
     terms: list[Tensor] = []

@@ -129,7 +129,7 @@ def denoise(
             it.
     """
     check_floating(x_start=x_start)
-    if not x_start.isfinite().all():
+    if not (x_start.is_meta or x_start.isfinite().all()):
         raise ValueError("x_start must be finite, got NaN or infinity")
     x = x_start
     with torch.no_grad():
