@@ -194,7 +194,7 @@ class CorrelatedGPAttention(nn.Module):
             ValueError: ``x`` or ``mask`` has a wrong shape or type, or ``num_samples`` is below 1.
             CholeskyError: a covariance cannot be factorised.
         """
-        check_tokens(x, mask, self.dim, self.to_q.weight)
+        check_tokens(x, mask, self.dim, getattr(self.to_q, "weight", x))
         check_num_samples(num_samples)
         queries, keys, latent_inputs, values = self._project(x, mask)
         with torch.autocast(x.device.type, enabled=False):
@@ -234,7 +234,7 @@ class CorrelatedGPAttention(nn.Module):
             ValueError: ``x`` or ``mask`` has a wrong shape or type.
             CholeskyError: a covariance cannot be factorised.
         """
-        check_tokens(x, mask, self.dim, self.to_q.weight)
+        check_tokens(x, mask, self.dim, getattr(self.to_q, "weight", x))
         queries, keys, latent_inputs, values = self._project(x, mask)
         with torch.autocast(x.device.type, enabled=False):
             joint, _ = self._covariances(queries, keys, latent_inputs, mask)

@@ -193,7 +193,7 @@ class SparseCorrelatedGPAttention(nn.Module):
             ValueError: ``x`` or ``mask`` has a wrong shape or type, or ``x`` is too long.
             CholeskyError: a covariance cannot be factorised.
         """
-        check_tokens(x, mask, self.dim, self.to_qokv.weight)
+        check_tokens(x, mask, self.dim, getattr(self.to_qokv, "weight", x))
         check_num_samples(num_samples)
         inputs = self._project(x, mask)
         with torch.autocast(x.device.type, enabled=False):
@@ -222,7 +222,7 @@ class SparseCorrelatedGPAttention(nn.Module):
         Returns:
             A Gaussian of shape ``(heads, batch, tokens, dim / heads)``.
         """
-        check_tokens(x, mask, self.dim, self.to_qokv.weight)
+        check_tokens(x, mask, self.dim, getattr(self.to_qokv, "weight", x))
         inputs = self._project(x, mask)
         with torch.autocast(x.device.type, enabled=False):
             _, features, posterior, noise = self._predict(inputs, mask)

@@ -245,7 +245,7 @@ class KernelEigenPairAttention(nn.Module):
         return 1 if self.shared_u else 2
 
     def _project(self, x: Tensor, mask: Tensor | None) -> tuple[ProjectionTokens, Tensor]:
-        check_tokens(x, mask, self.dim, self.to_qk.weight)
+        check_tokens(x, mask, self.dim, getattr(self.to_qk, "weight", x))
         if self.max_tokens is not None and x.shape[1] > self.max_tokens:
             raise ValueError(
                 f"x must have at most max_tokens={self.max_tokens} tokens, got {x.shape[1]}"

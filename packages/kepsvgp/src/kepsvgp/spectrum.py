@@ -114,7 +114,7 @@ def attention_matrix(
         raise ValueError(
             f"module must be softmax or kernel-eigen-pair attention, got {type(module).__name__}"
         )
-    check_tokens(x, mask, module.dim, module.to_qkv.weight, half=True)
+    check_tokens(x, mask, module.dim, getattr(module.to_qkv, "weight", x), half=True)
     queries, keys, _ = rearrange(
         module.to_qkv(x), "b t (three h d) -> three b h t d", three=3, h=module.num_heads
     )

@@ -453,7 +453,8 @@ class OnlineGP:
         set_now = self.basis.advance(Advance(self.kernel, state.inducing, x[:0], state.length))
         law = self._law(set_now)
         mean = (g.mT @ law.mean[..., None])[..., 0]
-        variance = (g * (law.covariance @ g)).sum(-2).expand(mean.shape)
+        # gᵀ S g, which round-off can take below zero.
+        variance = (g * (law.covariance @ g)).sum(-2).clamp_min(0).expand(mean.shape)
         return self._given(DiagonalGaussian(mean, variance))
 
     def state_dict(self) -> dict[str, Tensor]:

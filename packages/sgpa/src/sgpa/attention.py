@@ -157,7 +157,7 @@ class SparseGPAttention(nn.Module):
                 precision.
             CholeskyError: a covariance cannot be factorised.
         """
-        check_tokens(x, mask, self.dim, self.to_qk.weight)
+        check_tokens(x, mask, self.dim, getattr(self.to_qk, "weight", x))
         check_num_samples(num_samples)
         queries, values = self._project(x)
         with torch.autocast(x.device.type, enabled=False):
@@ -185,7 +185,7 @@ class SparseGPAttention(nn.Module):
         Returns:
             A Gaussian of shape ``(heads, batch, tokens, dim / heads)``.
         """
-        check_tokens(x, mask, self.dim, self.to_qk.weight)
+        check_tokens(x, mask, self.dim, getattr(self.to_qk, "weight", x))
         queries, values = self._project(x)
         with torch.autocast(x.device.type, enabled=False):
             terms = self._global_terms(token_map)

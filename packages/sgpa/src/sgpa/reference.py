@@ -48,7 +48,7 @@ def literal_attention(
     Raises:
         ValueError: ``x`` or ``mask`` has a wrong shape or type.
     """
-    check_tokens(x, mask, module.dim, module.to_qk.weight)
+    check_tokens(x, mask, module.dim, getattr(module.to_qk, "weight", x))
     heads = module.num_heads
     queries, values = (
         rearrange(linear(x), "b t (h c) -> b h t c", h=heads)

@@ -93,7 +93,7 @@ class StandardSparseGPAttention(nn.Module):
         num_samples: int | None = None,
     ) -> AttentionOutput:
         """Draw the attention output from its posterior; see ``SparseGPAttention.forward``."""
-        check_tokens(x, mask, self.dim, self.to_qk.weight)
+        check_tokens(x, mask, self.dim, getattr(self.to_qk, "weight", x))
         check_num_samples(num_samples)
         tokens = x.shape[1]
         if tokens > self.max_tokens:

@@ -60,7 +60,7 @@ class SoftmaxAttention(nn.Module):
         num_samples: int | None = None,
     ) -> AttentionOutput:
         """Attend; see :class:`~probseq.transformers.protocol.AttentionModule`."""
-        check_tokens(x, mask, self.dim, self.to_qkv.weight, half=True)
+        check_tokens(x, mask, self.dim, getattr(self.to_qkv, "weight", x), half=True)
         q, k, v = rearrange(
             self.to_qkv(x), "b t (three h d) -> three b h t d", three=3, h=self.num_heads
         ).unbind(0)
@@ -124,7 +124,7 @@ class KernelAttention(nn.Module):
         num_samples: int | None = None,
     ) -> AttentionOutput:
         """Attend; see :class:`~probseq.transformers.protocol.AttentionModule`."""
-        check_tokens(x, mask, self.dim, self.to_v.weight)
+        check_tokens(x, mask, self.dim, getattr(self.to_v, "weight", x))
         q, v = split_heads((self.to_qk(x), self.to_v(x)), self.num_heads)
         k = q if self.to_k is None else split_heads((self.to_k(x),), self.num_heads)[0]
         with torch.autocast(x.device.type, enabled=False):

@@ -91,7 +91,7 @@ class Encoder(nn.Module):
         Raises:
             ValueError: ``x`` or ``mask`` has a wrong shape or type, or ``num_samples`` is below 1.
         """
-        check_tokens(x, mask, self.config.dim, next(self.norms[0].parameters()), half=True)
+        check_tokens(x, mask, self.config.dim, getattr(self.norms[0], "weight", x), half=True)
         check_num_samples(num_samples)
         if num_samples is not None and self._dropout_is_active():
             # Dropout draws too: each sample needs its own masks from the first layer on.

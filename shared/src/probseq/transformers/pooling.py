@@ -48,7 +48,13 @@ class Pooling(nn.Module):
         Raises:
             ValueError: ``x`` or ``mask`` has a wrong shape or type.
         """
-        check_tokens(x, mask, self.dim, x if self.score is None else self.score.weight, half=True)
+        check_tokens(
+            x,
+            mask,
+            self.dim,
+            x if self.score is None else getattr(self.score, "weight", x),
+            half=True,
+        )
         if self.kind == "cls":
             return x[:, 0]
         if self.score is None:

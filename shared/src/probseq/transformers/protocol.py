@@ -85,7 +85,8 @@ def check_tokens(
         x: tokens.
         mask: true at real tokens, or ``None``.
         dim: token width.
-        weight: the module's first weight, see :func:`check_dtype`.
+        weight: the module's first weight, see :func:`check_dtype`; ``x`` where another layer, which
+            has none, stands in its place.
         half: see :func:`check_dtype`.
 
     Raises:

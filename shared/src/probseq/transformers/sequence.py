@@ -107,7 +107,7 @@ class SequenceTransformer(PaddedTransformer):
             raise ValueError(
                 f"x must hold vectors of width input_dim={self.input_dim}, got {x.shape[2]}"
             )
-        check_dtype("x", x, self.head.linear.weight, half=True)
+        check_dtype("x", x, getattr(self.head.linear, "weight", x), half=True)
         mask = checked_mask(mask, (x != 0).any(-1))
         if not torch.compiler.is_compiling():  # looks at values
             refuse_hidden_sequences(mask)

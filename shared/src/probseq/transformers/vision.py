@@ -91,7 +91,7 @@ class VisionTransformer(nn.Module):
                 "images must have shape (batch, channels, height, width)="
                 f"(>=1, {', '.join(map(str, expected))}), got {tuple(images.shape)}"
             )
-        check_dtype("images", images, self.embed.weight, half=True)
+        check_dtype("images", images, getattr(self.embed, "weight", images), half=True)
         x = rearrange(self.embed(images), "b d h w -> b (h w) d")
         if self.class_token is not None:
             x = torch.cat([self.class_token.expand(len(x), -1, -1), x], 1)
