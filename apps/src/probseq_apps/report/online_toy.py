@@ -59,7 +59,8 @@ def coefficient_path(model: OnlineGP, ends: Float[Tensor, " n"]) -> DiagonalGaus
             P = state.whitening.apply(state.inducing.cross_inducing(model.kernel, window))
             law = predict(state.moments, P, window.covariance(model.kernel), full_cov=True)
             means.append(law.mean)
-            variances.append(law.variance)
+            # Round-off can take a variance of nothing below zero.
+            variances.append(law.variance.clamp_min(0))
     return DiagonalGaussian(torch.stack(means), torch.stack(variances))
 
 
