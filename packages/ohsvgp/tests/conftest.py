@@ -17,7 +17,7 @@ torch.set_num_threads(1)
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Let the tests of this folder use models of few inducing variables, which lose much."""
-    few = pytest.mark.filterwarnings("ignore::ohsvgp.online.LostInformationWarning")
+    few = pytest.mark.filterwarnings("ignore::ohsvgp.lost.LostInformationWarning")
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(few)

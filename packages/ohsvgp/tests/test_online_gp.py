@@ -15,7 +15,7 @@ from torch import Tensor
 from ohsvgp import Bernoulli, Cosine, Gaussian, LegS, OnlineGP, RandomSubset, UniformGrid
 from ohsvgp.bases import Basis
 from ohsvgp.likelihoods import Likelihood
-from ohsvgp.online import LostInformationWarning
+from ohsvgp.lost import LostInformationWarning
 from probseq.kernels import RBF, Kernel
 
 NOISE = 0.02

@@ -45,6 +45,10 @@ class DiagonalGaussian:
         if not torch.compiler.is_compiling():
             _refuse_negative("variance", self.variance)
 
+    def to(self, dtype: torch.dtype) -> "DiagonalGaussian":
+        """The distribution in another dtype, float32 or float64."""
+        return DiagonalGaussian(self.mean.to(dtype), self.variance.to(dtype))
+
     def rsample(
         self, sample_shape: tuple[int, ...] = (), *, generator: torch.Generator | None = None
     ) -> Float[Tensor, "..."]:
@@ -110,6 +114,10 @@ class Gaussian:
     def variance(self) -> Float[Tensor, "*b n"]:
         """Diagonal of the covariance."""
         return self.covariance.diagonal(dim1=-2, dim2=-1)
+
+    def to(self, dtype: torch.dtype) -> "Gaussian":
+        """The distribution in another dtype, float32 or float64."""
+        return Gaussian(self.mean.to(dtype), self.covariance.to(dtype))
 
     def rsample(
         self, sample_shape: tuple[int, ...] = (), *, generator: torch.Generator | None = None

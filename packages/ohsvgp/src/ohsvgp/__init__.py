@@ -28,7 +28,8 @@ from ohsvgp.bases import (
 from ohsvgp.exact import exact_posterior
 from ohsvgp.hyperparameters import FitInfo
 from ohsvgp.likelihoods import Bernoulli, Gaussian, NegativeBinomial, Poisson, StudentT
-from ohsvgp.online import LostInformationWarning, OnlineGP
+from ohsvgp.lost import LostInformationWarning
+from ohsvgp.online import OnlineGP
 from ohsvgp.state import UpdateInfo
 from ohsvgp.vae import OnlineSVGPVAE
 

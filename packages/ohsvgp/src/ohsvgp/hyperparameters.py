@@ -1,19 +1,24 @@
 """Hyperparameters by maximum likelihood, before the stream starts or between its batches."""
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from ohsvgp.likelihoods import Gaussian, Likelihood
 from probseq.checks import check_counts
 from probseq.errors import CholeskyError, JitterWarning
+from probseq.kernels import Kernel
 
-__all__ = ["FitInfo", "maximise"]
+__all__ = ["FitInfo", "fit"]
 
 # Nats per target below the best that hyperparameters count where the objective fails.
 _PENALTY = 1.0
+# The noise stays above this share of the mean square of y: at zero the evidence has no maximum
+# for targets that the kernel can interpolate.
+_NOISE_FLOOR = 1e-6
 
 
 class FitInfo(NamedTuple):
@@ -38,35 +43,46 @@ class FitInfo(NamedTuple):
     last_failure: str
 
 
-def maximise(
+def fit(
+    kernel: Kernel,
+    likelihood: Likelihood,
     objective: Callable[[], Tensor],
-    parameters: Sequence[nn.Parameter],
     *,
-    floors: Sequence[Tensor],
-    count: int,
+    targets: Tensor,
     steps: int,
     name: Literal["evidence", "energy"],
 ) -> FitInfo:
-    """Maximise an objective by L-BFGS over parameters that are logarithms; the best met are kept.
+    """Maximise an objective by L-BFGS over the parameters of kernel and likelihood, in place.
+
+    Those with ``requires_grad=False`` stay; the best that were met are kept.
 
     Args:
+        kernel: covariance function.
+        likelihood: observation model.
         objective: its value in nats at the parameters of now, differentiable in them.
-        parameters: logarithms of what is fitted, changed in place.
-        floors: lower limits of the parameters' exponentials; zero for none.
-        count: number of targets; the loss is per target.
+        targets: those that the objective takes; the loss is per target.
         steps: iterations at most.
         name: of the objective.
 
     Raises:
-        ValueError: ``steps`` or ``count`` below 1, or no parameters.
+        ValueError: ``steps`` below 1, no targets, or no parameter that requires gradients.
         CholeskyError: the objective cannot be computed at the parameters of now.
     """
     check_counts(steps=steps)
+    candidates = [*kernel.parameters(), *likelihood.parameters()]
+    parameters = [parameter for parameter in candidates if parameter.requires_grad]
     if not parameters:
         raise ValueError("model must have parameters that require gradients, got none")
-    if count < 1:
+    if targets.numel() < 1:
         raise ValueError("y must hold at least one target to fit hyperparameters, got none")
-    search = _Objective(objective, list(parameters), list(floors), count)
+    floors = [torch.zeros_like(parameter.detach()) for parameter in parameters]
+    if isinstance(likelihood, Gaussian):
+        # A noise that the user chose lower than that may stay.
+        share = _NOISE_FLOOR * targets.square().mean()
+        lowest = torch.minimum(share, 0.1 * likelihood.noise.detach())
+        pairs = zip(parameters, floors, strict=True)
+        floors = [lowest if raw is likelihood.raw_noise else zero for raw, zero in pairs]
+    search = _Objective(objective, parameters, floors, targets.numel())
     free = [z.requires_grad_() for z in search.start()]
     optimizer = torch.optim.LBFGS(free, max_iter=steps, line_search_fn="strong_wolfe")
     try:

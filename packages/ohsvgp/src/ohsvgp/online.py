@@ -1,24 +1,24 @@
 """Gaussian processes that learn from a stream."""
 
 import copy
-import warnings
+from dataclasses import replace
 from functools import partial
-from typing import Any, Literal, NamedTuple, overload
+from typing import Any, Literal, overload
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
-from ohsvgp import core
-from ohsvgp.bases.base import Advance, Basis, TimeBasis
+from ohsvgp.bases.base import Basis
 from ohsvgp.bases.learning import AdamSteps
 from ohsvgp.bases.points import PointBasis
 from ohsvgp.exact import log_marginal_likelihood
-from ohsvgp.hyperparameters import FitInfo, maximise
-from ohsvgp.inducing import Inducing
+from ohsvgp.hyperparameters import FitInfo, fit
 from ohsvgp.inputs import Clock, as_targets, nanoseconds, start_clock
 from ohsvgp.likelihoods import Gaussian, Likelihood
+from ohsvgp.lost import Losses
 from ohsvgp.natural import natural_update
+from ohsvgp.process import Process
 from ohsvgp.reading import Batch, Stream
 from ohsvgp.saved import (
     basis_settings,
@@ -26,11 +26,11 @@ from ohsvgp.saved import (
     clock_tensors,
     differences,
     generator_from_tensors,
+    module_shapes,
     pack,
     unpack,
 )
-from ohsvgp.state import OnlineState, UpdateInfo, hyperparameters
-from ohsvgp.step import Move, absorb, move
+from ohsvgp.state import OnlineState, UpdateInfo
 from ohsvgp.variational import variational_update
 from ohsvgp.whitening import check_jitter
 from ohsvgp.window import growth_factor
@@ -40,30 +40,10 @@ from probseq.gaussians import Gaussian as JointGaussian
 from probseq.kernels import Kernel
 from probseq.linalg import default_jitter
 
-__all__ = ["LostInformationWarning", "OnlineGP"]
+__all__ = ["OnlineGP"]
 
 # Up to here the exact evidence takes at most about a second an evaluation.
 _MAX_EXACT = 2000
-# The noise stays above this share of the mean square of y: at zero the evidence has no maximum
-# for targets that the kernel can interpolate.
-_NOISE_FLOOR = 1e-6
-# Nats lost per new observation from which on an update warns: errors of more than four predicted
-# standard deviations were found above it only.
-_MUCH_LOST = 0.1
-_LEAST_LOST = 1.0
-
-
-class LostInformationWarning(UserWarning):
-    """An update lost much of what the model knew: M inducing variables cannot hold the stream."""
-
-
-class _Lost(NamedTuple):
-    """Nats that updates lost, observations in all and since the last move, and if it was told."""
-
-    total: float = 0.0
-    seen: int = 0
-    since_move: int = 0
-    warned: bool = False
 
 
 class OnlineGP:
@@ -165,7 +145,7 @@ class OnlineGP:
         nanoseconds(time_unit)
         self.clock: Clock | None = None if t0 is None else start_clock([t0], time_unit)
         self._state: OnlineState | None = None
-        self._lost = _Lost()
+        self._losses = Losses()
         self._identity = self._settings()
 
     @property
@@ -214,32 +194,10 @@ class OnlineGP:
                 was lost since the inducing set last moved, or in all; once a model.
         """
         batch = self._read(t, y, mask=mask, missing=missing, sort=sort, t_end=t_end)
-        changed = self._changed()
-        kernel = self.basis.prior(self.kernel)
         generator = _twin(self.generator)
-        with torch.no_grad():
-            inducing = self._advance(kernel, batch, generator, changed)
-            step = self._move(kernel, inducing, changed)
-            site, bound = absorb(kernel, self.likelihood, step, batch.data, self._infer)
-        state = OnlineState(
-            inducing,
-            step.whitening,
-            site,
-            hyperparameters(self.kernel),
-            batch.length,
-            batch.count,
-        ).kept(self.basis.restore, self._state)
-        info = UpdateInfo(
-            energy=bound.value,
-            lost_information=bound.lost_information,
-            unexplained=bound.unexplained,
-            rank=int(step.whitening.rank.min()),
-            jitter_used=float(step.whitening.relative_jitter.max()),
-            n_new=batch.data.x.shape[0],
-            t_end=batch.clock.user(batch.length) if self.of_time else batch.length,
-        )
+        state, info = self._process.update(self._state, batch, generator)
         self.clock, self.generator, self._state = batch.clock, generator, state
-        self._warn_of_loss(info)
+        self._losses = self._losses.after(info)
         return info
 
     partial_fit = update
@@ -300,33 +258,19 @@ class OnlineGP:
                 "absorbed data: fit them before the first update"
             )
         batch = self._read(t, y, mask=mask, missing=missing)
-        likelihood, targets = self.likelihood, batch.targets()
-        candidates = [*self.kernel.parameters(), *likelihood.parameters()]
-        parameters = [parameter for parameter in candidates if parameter.requires_grad]
-        floors = [torch.zeros_like(parameter.detach()) for parameter in parameters]
-        if isinstance(likelihood, Gaussian):
-            # A noise that the user chose lower than that may stay.
-            floor = _NOISE_FLOOR * targets.square().sum() / max(1, targets.numel())
-            lowest = torch.minimum(floor, 0.1 * likelihood.noise.detach())
-            floors = [
-                lowest if parameter is likelihood.raw_noise else floor
-                for parameter, floor in zip(parameters, floors, strict=True)
-            ]
-        search = partial(
-            maximise, parameters=parameters, floors=floors, count=targets.numel(), steps=steps
-        )
+        kernel, likelihood = self.kernel, self.likelihood
+        search = partial(fit, kernel, likelihood, targets=batch.targets(), steps=steps)
         x, y, chosen = batch.data
         if self._state is None and isinstance(likelihood, Gaussian) and len(x) <= _MAX_EXACT:
             return search(
-                lambda: log_marginal_likelihood(
-                    self.kernel, likelihood.noise, x, y, mask=chosen
-                ).sum(),
+                lambda: log_marginal_likelihood(kernel, likelihood.noise, x, y, mask=chosen).sum(),
                 name="evidence",
             )
-        twin = copy.copy(self)
-        if isinstance(self.basis, PointBasis):
-            twin.basis = self.basis.without_learning()
-        return search(lambda: twin._energy(batch).sum(), name="energy")
+        still = self.basis.without_learning() if isinstance(self.basis, PointBasis) else self.basis
+        process = replace(self._process, basis=still)
+        return search(
+            lambda: process.energy(self._state, batch, _twin(self.generator)).sum(), name="energy"
+        )
 
     def rebase(self, t_end: Any) -> UpdateInfo:
         """Move the window's end without new data.
@@ -349,7 +293,8 @@ class OnlineGP:
             y: as in ``update``.
             options: as in ``update``.
         """
-        return self._energy(self._read(t, y, **options))
+        batch = self._read(t, y, **options)
+        return self._process.energy(self._state, batch, _twin(self.generator))
 
     @overload
     def predict(
@@ -380,11 +325,12 @@ class OnlineGP:
                 "full_cov and include_noise exclude each other: noise is independent across "
                 "points, add it to the covariance's diagonal"
             )
+        x = self._inputs(t)
         with torch.no_grad():
-            latent = self._latent(self._stream().inputs(t), full_cov)
+            latent = self._process.predict(self._state, x, full_cov=full_cov)
             if include_noise:
                 latent = self.likelihood.predictive_moments(latent.mean, latent.variance)
-            return self._given(latent)
+            return latent.to(self.dtype)
 
     def sample(
         self, t: Any, num_samples: int, generator: torch.Generator | None = None
@@ -403,9 +349,9 @@ class OnlineGP:
             ValueError: bad inputs, or S below 1.
         """
         check_counts(num_samples=num_samples)
-        x = self._stream().inputs(t)
+        x = self._inputs(t)
         with torch.no_grad():
-            law = self._latent(x, full_cov=True)
+            law = self._process.predict(self._state, x, full_cov=True)
             # What round-off does to a posterior is a share of the prior's variance, not of its own.
             jitter = default_jitter(x.dtype) * self.kernel.diag(x)
             law = JointGaussian(law.mean, law.covariance + torch.diag_embed(jitter))
@@ -421,11 +367,11 @@ class OnlineGP:
         Raises:
             ValueError: bad inputs or targets.
         """
-        x = self._stream().inputs(t)
+        x = self._inputs(t)
         targets = as_targets(y, x.shape[0], None, x)
         self.likelihood.check_targets(targets)
         with torch.no_grad():
-            latent = self._latent(x, full_cov=False)
+            latent = self._process.predict(self._state, x)
             found = self.likelihood.predictive_log_prob(latent.mean, latent.variance, targets)
             return found.to(self.dtype)
 
@@ -435,7 +381,9 @@ class OnlineGP:
         Raises:
             ValueError: no data yet.
         """
-        return self._given(self._law(self._ready("posterior_coefficients").inducing))
+        state = self._ready("posterior_coefficients")
+        with torch.no_grad():
+            return self._process.project(state).to(self.dtype)
 
     def reconstruct(self, t: Any) -> DiagonalGaussian:
         """F ≈ Σ u_m g_m(t), u ~ q(u): the finite-basis picture of the posterior (thesis C.2).
@@ -447,15 +395,8 @@ class OnlineGP:
             ValueError: no data yet, or a basis without orthogonal functions.
         """
         state = self._ready("reconstruct")
-        x = self._stream().inputs(t)
-        g = self.basis.functions(self.kernel, x, state.length).detach()
-        # Made anew, not taken from the state: a set may have followed other hyperparameters.
-        set_now = self.basis.advance(Advance(self.kernel, state.inducing, x[:0], state.length))
-        law = self._law(set_now)
-        mean = (g.mT @ law.mean[..., None])[..., 0]
-        # gᵀ S g, which round-off can take below zero.
-        variance = (g * (law.covariance @ g)).sum(-2).clamp_min(0).expand(mean.shape)
-        return self._given(DiagonalGaussian(mean, variance))
+        with torch.no_grad():
+            return self._process.reconstruct(state, self._inputs(t)).to(self.dtype)
 
     def state_dict(self) -> dict[str, Tensor]:
         """Everything that predictions and further updates need, as a flat dict of tensors."""
@@ -496,7 +437,7 @@ class OnlineGP:
         parts = {"kernel": self.kernel, "likelihood": self.likelihood}
         return {
             **{name: type(part).__name__ for name, part in parts.items()},
-            **{f"{name}_parameters": _shapes(part) for name, part in parts.items()},
+            **{f"{name}_parameters": module_shapes(part) for name, part in parts.items()},
             "dim": self.kernel.dim,
             "kernel_batch": list(self.kernel.batch_shape),
             **basis_settings(self.basis),
@@ -518,158 +459,42 @@ class OnlineGP:
             series=() if state is None else tuple(state.site.shift.shape[:-1]),
         )
 
+    def _inputs(self, t: Any) -> Tensor:
+        self._check_kind()
+        return self._stream().inputs(t)
+
     def _read(self, t: Any, y: Any, **options: Any) -> Batch:
+        self._check_kind()
         batch = self._stream().batch(t, y, **options)
         self.likelihood.check_targets(batch.targets())
         return batch
 
-    def _energy(self, batch: Batch) -> Tensor:
-        self._changed()
-        kernel = self.basis.prior(self.kernel)
-        # Where sets hold the kernel's features they depend on its hyperparameters themselves.
-        with torch.set_grad_enabled(self.basis.fixed_hyperparameters):
-            inducing = self._advance(kernel, batch, _twin(self.generator), True)
-        step = self._move(kernel, inducing, True)
-        return absorb(kernel, self.likelihood, step, batch.data)[1].value
-
-    def _warn_of_loss(self, info: UpdateInfo) -> None:
-        warned = self._lost.warned
-        old, new = float(info.lost_information.max()), float(info.unexplained.max())
-        total, since = self._lost.total + old + new, self._lost.since_move + info.n_new
-        seen = self._lost.seen + info.n_new
-        # A window that grows in steps pays at a step for all observations since the last one.
-        much = any(
-            lost > max(_LEAST_LOST, _MUCH_LOST * count)
-            for lost, count in ((old + new, since), (total, seen))
-        )
-        self._lost = _Lost(total, seen, 0 if old > 0 else since, self._lost.warned or much)
-        if not much or warned:
-            return
-        warnings.warn(
-            f"{info.rank} inducing variables cannot hold the stream: this update lost {old:.3g} "
-            f"nats of what was known and {new:.3g} of {info.n_new} new observations, and "
-            "predictions may be surer than they are right. Take a larger num_inducing or another "
-            "basis; UpdateInfo tells lost_information and unexplained of every update",
-            LostInformationWarning,
-            stacklevel=3,
-        )
-
-    def _advance(
-        self, kernel: Kernel, batch: Batch, generator: torch.Generator, changed: bool
-    ) -> Inducing:
-        """The inducing set after the new inputs, optimised if the basis does so."""
-        old = self._state
-        if old is not None and batch.length == old.length:
-            # A set that the window alone makes is the same set then, without its jitter's noise.
-            same = isinstance(self.basis, TimeBasis) and not changed
-            if same or self.growth is not None:
-                return old.inducing
-        step = Advance(
-            kernel=kernel,
-            previous=None if old is None else old.inducing,
-            inputs=batch.data.x,
-            length=batch.length,
-            origin=float(batch.clock.origin) if batch.clock.unit is None else 0.0,
-            generator=generator,
-        )
-        inducing = self.basis.advance(step)
-
-        def objective(candidate: Inducing) -> Tensor:
-            with torch.enable_grad():
-                step = self._move(kernel, candidate, changed)
-                return absorb(kernel, self.likelihood, step, batch.data)[1].value.sum()
-
-        return self.basis.refine(inducing, objective, step)
-
-    def _move(self, kernel: Kernel, inducing: Inducing, changed: bool) -> Move:
-        return move(
-            kernel,
-            self._state,
-            inducing,
-            method=self.whitening,
-            rel_jitter=self.rel_jitter,
-            changed=changed and self._state is not None,
+    @property
+    def _process(self) -> Process:
+        return Process(
+            kernel=self.kernel,
+            likelihood=self.likelihood,
+            basis=self.basis,
+            whitening=self.whitening,
             alpha=self.alpha,
-        )
-
-    @overload
-    def _given(self, law: DiagonalGaussian) -> DiagonalGaussian: ...
-    @overload
-    def _given(self, law: JointGaussian) -> JointGaussian: ...
-    def _given(self, law: DiagonalGaussian | JointGaussian) -> DiagonalGaussian | JointGaussian:
-        """The law in the dtype that the user asked for."""
-        if isinstance(law, JointGaussian):
-            return JointGaussian(law.mean.to(self.dtype), law.covariance.to(self.dtype))
-        return DiagonalGaussian(law.mean.to(self.dtype), law.variance.to(self.dtype))
-
-    @overload
-    def _latent(self, x: Tensor, full_cov: Literal[False]) -> DiagonalGaussian: ...
-    @overload
-    def _latent(self, x: Tensor, full_cov: Literal[True]) -> JointGaussian: ...
-    @overload
-    def _latent(self, x: Tensor, full_cov: bool) -> DiagonalGaussian | JointGaussian: ...
-    def _latent(self, x: Tensor, full_cov: bool) -> DiagonalGaussian | JointGaussian:
-        kernel = self.basis.prior(self.kernel)
-        K_ss = kernel(x, x) if full_cov else kernel.diag(x)
-        state = self._current()
-        if state is None:
-            mean = torch.zeros_like(K_ss[..., 0] if full_cov else K_ss)
-            return JointGaussian(mean, K_ss) if full_cov else DiagonalGaussian(mean, K_ss)
-        P = core.features(kernel, state.inducing, state.whitening, x)
-        if full_cov:
-            return core.predict(state.moments, P, K_ss, full_cov=True)
-        return core.predict(state.moments, P, K_ss)
-
-    def _law(self, inducing: Inducing) -> JointGaussian:
-        """Posterior of the variables of a set."""
-        state = self._ready("posterior_coefficients")
-        kernel = self.basis.prior(self.kernel)
-        with torch.no_grad():
-            P = state.whitening.apply(state.inducing.cross_inducing(kernel, inducing))
-            return core.predict(state.moments, P, inducing.covariance(kernel), full_cov=True)
-
-    def _current(self) -> OnlineState | None:
-        """The state under the kernel's hyperparameters of now."""
-        old = self._state
-        if old is None or not self._changed():
-            return old
-        step = self._move(self.basis.prior(self.kernel), old.inducing, True)
-        now = hyperparameters(self.kernel)
-        return OnlineState(
-            old.inducing, step.whitening, step.carried.site, now, old.length, old.count
+            rel_jitter=self.rel_jitter,
+            infer=self._infer,
+            stays=self.growth is not None,
         )
 
     def _ready(self, caller: str) -> OnlineState:
-        state = self._current()
-        if state is None:
+        self._check_kind()
+        if self._state is None:
             raise ValueError(f"{caller} needs data: call update first")
-        return state
+        return self._state
 
-    def _changed(self) -> bool:
-        """Whether hyperparameters are no longer those of the state.
-
-        Raises:
-            ValueError: they are not and the basis cannot follow, or another kernel, likelihood or
-                basis was put in place since the model was made.
-        """
+    def _check_kind(self) -> None:
+        """Refuse a kernel, likelihood or basis of another kind, put in place since."""
         if (now := self._settings()) != self._identity:
             raise ValueError(
                 f"a model must stay of its kind, got {differences(now, self._identity)}: make a "
                 "new OnlineGP"
             )
-        if self._state is None:
-            return False
-        changed = not torch.equal(self._state.hyperparameters, hyperparameters(self.kernel))
-        if changed and self.basis.fixed_hyperparameters:
-            raise ValueError(
-                f"kernel must keep its hyperparameters once {type(self.basis).__name__} has "
-                "absorbed data, they were changed: its inducing variables cannot be made again"
-            )
-        return changed
-
-
-def _shapes(module: nn.Module) -> dict[str, list[int]]:
-    return {name: list(tensor.shape) for name, tensor in module.state_dict().items()}
 
 
 def _twin(generator: torch.Generator) -> torch.Generator:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ohsvgp.bases.base import Basis
 from ohsvgp.inputs import Clock
@@ -18,6 +18,7 @@ __all__ = [
     "differences",
     "fresh",
     "generator_from_tensors",
+    "module_shapes",
     "pack",
     "unpack",
 ]
@@ -149,6 +150,11 @@ def basis_settings(basis: Basis, name: str = "basis") -> dict[str, Any]:
         elif not field.startswith("_") and isinstance(value, int | float | str):
             settings[f"{name}.{field}"] = value
     return settings
+
+
+def module_shapes(module: nn.Module) -> dict[str, list[int]]:
+    """Shapes of a module's parameters and buffers by name."""
+    return {name: list(tensor.shape) for name, tensor in module.state_dict().items()}
 
 
 def differences(got: dict[str, Any], expected: dict[str, Any]) -> str:

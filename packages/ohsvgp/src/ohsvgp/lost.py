@@ -1,0 +1,58 @@
+"""Warn where inducing variables cannot hold a stream."""
+
+import warnings
+from typing import NamedTuple
+
+from ohsvgp.state import UpdateInfo
+
+__all__ = ["Losses", "LostInformationWarning"]
+
+# Nats lost per new observation from which on an update warns: errors of more than four predicted
+# standard deviations were found above it only.
+_MUCH = 0.1
+_LEAST = 1.0
+
+
+class LostInformationWarning(UserWarning):
+    """An update lost much of what the model knew: M inducing variables cannot hold the stream."""
+
+
+class Losses(NamedTuple):
+    """What the updates of a model have lost so far.
+
+    Attributes:
+        total: nats in all.
+        seen: observations in all.
+        since_move: observations since the inducing set last moved.
+        warned: whether a warning was given.
+    """
+
+    total: float = 0.0
+    seen: int = 0
+    since_move: int = 0
+    warned: bool = False
+
+    def after(self, info: UpdateInfo) -> "Losses":
+        """Add an update; warn once if it lost much.
+
+        Warns:
+            LostInformationWarning: more than a nat, and more than a tenth of a nat per observation,
+                was lost since the inducing set last moved, or in all.
+        """
+        old, new = float(info.lost_information.max()), float(info.unexplained.max())
+        total, seen = self.total + old + new, self.seen + info.n_new
+        # A window that grows in steps pays at a step for all observations since the last one.
+        since = self.since_move + info.n_new
+        much = any(
+            lost > max(_LEAST, _MUCH * count) for lost, count in ((old + new, since), (total, seen))
+        )
+        if much and not self.warned:
+            warnings.warn(
+                f"{info.rank} inducing variables cannot hold the stream: this update lost "
+                f"{old:.3g} nats of what was known and {new:.3g} of {info.n_new} new observations, "
+                "and predictions may be surer than they are right. Take a larger num_inducing or "
+                "another basis; UpdateInfo tells lost_information and unexplained of every update",
+                LostInformationWarning,
+                stacklevel=3,
+            )
+        return Losses(total, seen, 0 if old > 0 else since, self.warned or much)
