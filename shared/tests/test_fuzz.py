@@ -2,7 +2,6 @@
 
 from functools import wraps
 
-import pytest
 import torch
 from hypothesis import strategies as st
 
@@ -29,7 +28,7 @@ from probseq.testing.arguments import (
     tensors,
     unit,
 )
-from probseq.testing.fuzz import Target, fuzz, uncovered, undocumented
+from probseq.testing.fuzz import FuzzSuite, Target
 from probseq.transformers import (
     Encoder,
     KernelAttention,
@@ -466,15 +465,7 @@ NOT_FUZZED = {
 }
 
 
-@pytest.mark.parametrize("target", TARGETS, ids=str)
-def test_a_call_succeeds_or_is_refused_by_name(target):
-    report = fuzz(target, calls=4)
-    assert not report.findings, str(report)
-
-
-def test_every_public_name_is_fuzzed_or_has_a_reason():
-    assert not uncovered(MODULES, TARGETS, NOT_FUZZED)
-
-
-def test_results_that_are_not_finite_are_documented():
-    assert not undocumented(TARGETS)
+class TestFuzz(FuzzSuite):
+    modules = MODULES
+    targets = TARGETS
+    reasons = NOT_FUZZED

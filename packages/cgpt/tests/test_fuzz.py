@@ -1,6 +1,5 @@
 """Public functions of ``cgpt`` succeed with numbers or refuse by name, whatever they get."""
 
-import pytest
 from hypothesis import strategies as st
 
 import cgpt
@@ -20,7 +19,7 @@ from probseq.testing.arguments import (
     positive,
     tensors,
 )
-from probseq.testing.fuzz import Target, fuzz, uncovered, undocumented
+from probseq.testing.fuzz import FuzzSuite, Target
 from probseq.transformers import TextTransformer, VisionTransformer
 
 COMMON = dict(
@@ -160,15 +159,8 @@ TARGETS = [
 NOT_FUZZED = {"predict_probabilities": "probseq's, fuzzed there"}
 
 
-@pytest.mark.parametrize("target", TARGETS, ids=str)
-def test_a_call_succeeds_or_is_refused_by_name(target):
-    report = fuzz(target, calls=8)
-    assert not report.findings, str(report)
-
-
-def test_every_public_name_is_fuzzed_or_has_a_reason():
-    assert not uncovered([cgpt], TARGETS, NOT_FUZZED)
-
-
-def test_results_that_are_not_finite_are_documented():
-    assert not undocumented(TARGETS)
+class TestFuzz(FuzzSuite):
+    modules = (cgpt,)
+    targets = TARGETS
+    reasons = NOT_FUZZED
+    calls = 8

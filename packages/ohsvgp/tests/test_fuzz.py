@@ -5,7 +5,6 @@ import functools
 import warnings
 
 import numpy as np
-import pytest
 import torch
 from hypothesis import strategies as st
 
@@ -26,7 +25,7 @@ from probseq.testing.arguments import (
     size,
     tensors,
 )
-from probseq.testing.fuzz import Target, fuzz, uncovered, undocumented
+from probseq.testing.fuzz import FuzzSuite, Target
 
 DOUBLE = torch.float64
 ADAM = built(bases.AdamSteps, steps=2, learning_rate=0.01)
@@ -387,15 +386,7 @@ NOT_FUZZED = {
 }
 
 
-@pytest.mark.parametrize("target", TARGETS, ids=str)
-def test_a_call_succeeds_or_is_refused_by_name(target):
-    report = fuzz(target, calls=4)
-    assert not report.findings, str(report)
-
-
-def test_every_public_name_is_fuzzed_or_has_a_reason():
-    assert not uncovered([ohsvgp, bases, likelihoods, vae], TARGETS, NOT_FUZZED)
-
-
-def test_results_that_are_not_finite_are_documented():
-    assert not undocumented(TARGETS)
+class TestFuzz(FuzzSuite):
+    modules = (ohsvgp, bases, likelihoods, vae)
+    targets = TARGETS
+    reasons = NOT_FUZZED

@@ -304,6 +304,13 @@ def test_missing_targets_are_masked_only_when_asked() -> None:
     assert mask.tolist() == [[True, False], [True, True]]
 
 
+def test_masked_arrays_are_refused_where_they_hide_something() -> None:
+    y = np.ma.masked_invalid([1.0, np.nan])
+    with pytest.raises(ValueError, match=r"y must have no masked values, got 1: .* mask=~y\.mask"):
+        as_targets(y, 2, None, LIKE)
+    assert as_targets(y[:1], 1, None, LIKE).tolist() == [1.0]
+
+
 @pytest.mark.parametrize("mask", [[True, False], [[True, False]], [[True, False]] * 3])
 def test_masks_may_leave_out_the_series(mask: Any) -> None:
     chosen = as_mask(mask, np.zeros((3, 2)), "raise", LIKE)

@@ -4,7 +4,6 @@ import tempfile
 from dataclasses import replace
 from functools import wraps
 
-import pytest
 import torch
 from hypothesis import strategies as st
 
@@ -23,7 +22,7 @@ from probseq.testing.arguments import (
     tensors,
     unit,
 )
-from probseq.testing.fuzz import Target, fuzz, uncovered, undocumented
+from probseq.testing.fuzz import FuzzSuite, Target
 from pseudovideo import (
     TokenGrid,
     TokenizerConfig,
@@ -657,16 +656,8 @@ NOT_FUZZED = {
 }
 
 
-@pytest.mark.parametrize("target", TARGETS, ids=str)
-def test_a_call_succeeds_or_is_refused_by_name(target):
-    report = fuzz(target, calls=3)
-    assert not report.findings, str(report)
-
-
-def test_every_public_name_is_fuzzed_or_has_a_reason():
-    packages = [pseudovideo, corruptions, diffusion, hvae, layers, priors, tokenizers]
-    assert not uncovered(packages, TARGETS, NOT_FUZZED)
-
-
-def test_results_that_are_not_finite_are_documented():
-    assert not undocumented(TARGETS)
+class TestFuzz(FuzzSuite):
+    modules = (pseudovideo, corruptions, diffusion, hvae, layers, priors, tokenizers)
+    targets = TARGETS
+    reasons = NOT_FUZZED
+    calls = 3

@@ -319,6 +319,11 @@ def as_real(value: Any, like: Tensor, name: str) -> Tensor:
 
 
 def _array(value: Any, name: str) -> np.ndarray:
+    if isinstance(value, np.ma.MaskedArray) and bool(np.ma.getmaskarray(value).any()):
+        raise ValueError(
+            f"{name} must have no masked values, got {int(np.ma.count_masked(value))}: pass "
+            "y=y.data and mask=~y.mask"
+        )
     if isinstance(value, Tensor):
         value = value.detach().cpu()
         # numpy has no bfloat16.

@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from probseq.errors import CholeskyError
 from probseq.linalg import default_jitter, safe_cholesky, triangular_inverse
 
 __all__ = ["Whitening", "check_jitter", "whiten"]
@@ -75,6 +76,8 @@ def whiten(
     """
     relative = default_jitter(K_uu.dtype) if rel_jitter is None else rel_jitter
     if method == "eig":
+        if not bool(K_uu.isfinite().all()):
+            raise CholeskyError("K_uu must be finite, got NaN or infinity")
         values, vectors = torch.linalg.eigh(K_uu.detach())
         kept = values > relative * K_uu.diagonal(dim1=-2, dim2=-1).mean(-1, keepdim=True)
         scale = torch.where(kept, values.clamp_min(torch.finfo(values.dtype).tiny), 1).rsqrt()

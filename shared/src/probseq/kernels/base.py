@@ -79,6 +79,8 @@ class Kernel(nn.Module):
                 the covariance would be neither float32 nor float64.
         """
         x, z = self._checked("x", x), self._checked("z", z)
+        dtype = torch.promote_types(x.dtype, z.dtype)
+        x, z = x.to(dtype), z.to(dtype)
         if not broadcastable(x.shape[:-2], z.shape[:-2], self.batch_shape):
             raise ValueError(
                 "x and z must have batches that broadcast against one another and against "

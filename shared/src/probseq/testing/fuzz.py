@@ -42,7 +42,7 @@ from torch import Tensor
 from probseq.errors import CholeskyError
 from probseq.testing.arguments import Draw, hostile, show
 
-__all__ = ["Finding", "Report", "Target", "fuzz", "uncovered", "undocumented"]
+__all__ = ["Finding", "FuzzSuite", "Report", "Target", "fuzz", "uncovered", "undocumented"]
 
 _REFUSALS = (ValueError, TypeError)
 _MODERATE = 1e6
@@ -343,6 +343,43 @@ def undocumented(targets: Sequence[Target]) -> list[str]:
         if target.non_finite not in words:
             missing.append(str(target))
     return missing
+
+
+class FuzzSuite:
+    """What the public functions of a member are tested for; inherit, and fill in the table.
+
+    Attributes:
+        modules: whose ``__all__`` is public.
+        targets: the table; the command line reads a file's ``TARGETS``.
+        reasons: why some are not called, as in ``uncovered``.
+        calls: of every target.
+    """
+
+    modules: Sequence[ModuleType]
+    targets: Sequence[Target]
+    reasons: Mapping[str, str]
+    calls: int = 4
+
+    def pytest_generate_tests(self, metafunc: Any) -> None:
+        """Make a test of every target."""
+        if "target" in metafunc.fixturenames:
+            metafunc.parametrize("target", self.targets, ids=str)
+
+    def test_a_call_succeeds_or_is_refused_by_name(self, target: Target) -> None:
+        """Fuzz the target."""
+        report = fuzz(target, calls=self.calls)
+        if report.findings:
+            raise AssertionError(str(report))
+
+    def test_every_public_name_is_fuzzed_or_has_a_reason(self) -> None:
+        """Compare the table with what is public."""
+        if missing := uncovered(self.modules, self.targets, self.reasons):
+            raise AssertionError(f"neither fuzzed nor excused: {missing}")
+
+    def test_results_that_are_not_finite_are_documented(self) -> None:
+        """Look for the words in the documentation."""
+        if missing := undocumented(self.targets):
+            raise AssertionError(f"not documented: {missing}")
 
 
 # -- Command line -----------------------------------------------------------------------------

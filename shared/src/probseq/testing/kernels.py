@@ -120,6 +120,12 @@ class KernelSuite:
         rtol = self.float32_rtol
         torch.testing.assert_close(actual.double(), expected, rtol=rtol, atol=rtol)
 
+    def test_inputs_of_two_dtypes_are_taken_in_the_wider(self) -> None:
+        kernel = self.random_kernel((), 3).float()
+        x, z = self.inputs(4, 3).float(), self.inputs(5, 3, seed=2)
+        for mixed, wide in ((kernel(x, z), kernel(x.double(), z)), (kernel(z, x).mT, kernel(x, z))):
+            torch.testing.assert_close(mixed, wide)
+
     def test_gradients_agree_with_finite_differences(self) -> None:
         kernel = self.random_kernel((2,), 2)
         # Small inputs: gradcheck's tolerance is absolute, and exponentials of dot products grow.
