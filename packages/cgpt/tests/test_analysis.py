@@ -1,5 +1,7 @@
 """Cosine similarity by depth against a loop over pairs, and hooks that leave no trace."""
 
+import inspect
+
 import pytest
 import torch
 from torch import nn
@@ -143,3 +145,8 @@ def test_no_hook_and_no_graph_is_left_behind_even_after_an_error():
 def test_models_without_an_encoder_are_refused_by_name():
     with pytest.raises(ValueError, match=r"model must have an encoder .* got Linear"):
         token_cosine_similarity(nn.Linear(2, 2), torch.zeros(1, 2))
+
+
+def test_tokens_of_whole_numbers_are_refused_by_name():
+    with pytest.raises(ValueError, match="tokens must be of a floating dtype"):
+        inspect.unwrap(mean_cosine_similarity)(torch.ones(1, 2, 3, dtype=torch.int64))

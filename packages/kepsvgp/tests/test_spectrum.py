@@ -151,3 +151,19 @@ def test_the_figure_has_a_panel_a_block_and_a_line_a_model(tmp_path):
 def test_a_figure_of_nothing_is_refused(spectra):
     with pytest.raises(ValueError, match="spectra must hold at least one block of each model"):
         spectrum_plot(spectra)
+
+
+def test_spectra_of_half_precision_are_computed_in_float32():
+    model, tokens = make_model(), sentences(2, 5)
+    (wide, *_), (half, *_) = (
+        attention_spectrum(each, [(tokens, tokens > 0)])
+        for each in (model, make_model().bfloat16())
+    )
+    assert_close(half.values.double(), wide.values, atol=0.05, rtol=0)
+
+
+def test_attention_that_is_not_finite_has_no_spectrum():
+    model, tokens = make_model(), sentences(2, 5)
+    next(model.parameters()).data.fill_(torch.nan)
+    with pytest.raises(ValueError, match="batches must lead to finite attention"):
+        attention_spectrum(model, [(tokens, tokens > 0)])

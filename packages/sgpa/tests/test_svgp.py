@@ -321,3 +321,9 @@ def test_global_inducing_inputs_follow_the_tokens_through_a_vision_transformer(s
     logits = model.head.linear(model.head.norm(x).mean(1))
     assert_close(out.logits, logits, rtol=1e-6, atol=1e-6)
     assert_close(out.penalty, penalty, rtol=1e-6, atol=1e-6)
+
+
+def test_tokens_that_are_not_finite_have_no_posterior():
+    layer = SparseGPAttention(4, 1, num_inducing=2)
+    with pytest.raises(ValueError, match="x must be finite"):
+        layer.posterior(torch.full((1, 2, 4), torch.nan))

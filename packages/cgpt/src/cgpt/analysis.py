@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from probseq.checks import check_floating
 from probseq.transformers import AttentionOutput, Encoder, repeat_samples
 from probseq.transformers.protocol import check_tokens
 
@@ -33,6 +34,7 @@ def mean_cosine_similarity(
     Raises:
         ValueError: ``tokens`` or ``mask`` has a wrong shape or type.
     """
+    check_floating(tokens=tokens)
     check_tokens(tokens, mask, tokens.shape[-1] if tokens.ndim else 0, tokens, half=True)
     # In float64: the difference of two sums would lose what float32 has.
     directions = F.normalize(tokens.double(), dim=-1)

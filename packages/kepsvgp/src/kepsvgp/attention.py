@@ -319,4 +319,7 @@ def check_rank(rank: int, max_tokens: int | None, projection_tokens: int | None)
         if value is not None:
             check_counts(**{name: value})
             if value < rank:
-                raise ValueError(f"rank must be at most {name}={value}, got {rank}")
+                raise ValueError(
+                    f"rank must be at most {name}={value}, got {rank}: take a smaller rank, in "
+                    "config or here, or more tokens"
+                )

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from kepsvgp.attention import KernelEigenPairAttention
 from probseq.transformers import Encoder, SoftmaxAttention
+from probseq.transformers.attention import full_precision
 from probseq.transformers.protocol import check_tokens
 
 
@@ -57,7 +58,8 @@ def attention_spectrum(
 
     Raises:
         TypeError: a batch holds more or fewer tensors than ``model`` takes.
-        ValueError: ``model`` has no such block, or there are no batches.
+        ValueError: ``model`` has no such block, there are no batches, or an attention matrix is not
+            finite.
     """
     layers = {
         index: attention
@@ -73,7 +75,12 @@ def attention_spectrum(
     collected: dict[int, list[Tensor]] = {index: [] for index in layers}
 
     def record(index: int, module: nn.Module, inputs: tuple[Tensor, Tensor | None]) -> None:
-        collected[index].append(torch.linalg.svdvals(attention_matrix(module, *inputs)).cpu())
+        matrix = full_precision(attention_matrix(module, *inputs))
+        if not bool(matrix.isfinite().all()):
+            raise ValueError(
+                f"batches must lead to finite attention, got NaN or infinity in block {index}"
+            )
+        collected[index].append(torch.linalg.svdvals(matrix).cpu())
 
     handles = [
         module.register_forward_pre_hook(partial(record, index)) for index, module in layers.items()

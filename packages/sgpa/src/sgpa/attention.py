@@ -184,16 +184,19 @@ class SparseGPAttention(nn.Module):
 
         Returns:
             A Gaussian of shape ``(heads, batch, tokens, dim / heads)``.
+
+        Raises:
+            ValueError: ``x`` or ``mask`` has a wrong shape or dtype, or ``x`` is not finite.
         """
         check_tokens(x, mask, self.dim, getattr(self.to_qk, "weight", x))
         queries, values = self._project(x)
         with torch.autocast(x.device.type, enabled=False):
             terms = self._global_terms(token_map)
             posterior = attention_posterior(queries, values, self._head_kernel(), terms, mask)
-            return DiagonalGaussian(
-                posterior.scale * posterior.mean,
-                posterior.scale.square() * relative_variance(posterior, terms.factors),
-            )
+            variance = posterior.scale.square() * relative_variance(posterior, terms.factors)
+            if bool(variance.isnan().any()):
+                raise ValueError("x must be finite, got tokens whose posterior is not a number")
+            return DiagonalGaussian(posterior.scale * posterior.mean, variance)
 
     def train(self, mode: bool = True) -> "SparseGPAttention":
         """Set training or evaluation mode; either way the cache starts empty."""

@@ -4,6 +4,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from probseq.checks import check_floating
+
 
 def forgetting(
     matrix: Float[Tensor, "..."], *, higher_is_better: bool = False
@@ -22,10 +24,12 @@ def forgetting(
         One value a task, in the metric's unit; positive is worse, negative has become better.
 
     Raises:
-        ValueError: no square matrix, nothing in it, or NaN or infinity on or below the diagonal.
+        ValueError: no square matrix, nothing in it, no floating dtype, or NaN or infinity on or
+            below the diagonal.
     """
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or matrix.shape[0] == 0:
         raise ValueError(f"matrix must have shape (tasks, tasks), got {tuple(matrix.shape)}")
+    check_floating(matrix=matrix)
     learned = torch.ones_like(matrix, dtype=torch.bool).tril()
     if not bool(matrix[learned].isfinite().all()):
         raise ValueError("matrix must be finite on and below its diagonal, got NaN or infinity")

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float, Float32, Int64
 from torch import Tensor
 
-from probseq.checks import check_counts, check_floating
+from probseq.checks import check_counts, check_floating, check_sizes
 from pseudovideo.corruptions.counter import counter_normal
 from pseudovideo.diffusion.gaussian import GaussianDiffusion
 from pseudovideo.diffusion.respacing import StepChoice
@@ -129,6 +129,7 @@ def denoise(
             it.
     """
     check_floating(x_start=x_start)
+    check_sizes("x_start", x_start, "n", "c", "h", "w")
     if not (x_start.is_meta or x_start.isfinite().all()):
         raise ValueError("x_start must be finite, got NaN or infinity")
     x = x_start
