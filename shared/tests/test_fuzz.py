@@ -128,6 +128,7 @@ GAUSSIAN_TARGETS = [
         for method, arguments, words in (
             (kind.rsample, DRAWS, ""),
             (kind.log_prob, dict(value=tensors("n")), PASSES),
+            (kind.to, dict(dtype=st.sampled_from([torch.float32, torch.float64])), PASSES),
         )
     ),
     Target(

@@ -380,3 +380,13 @@ def test_a_generator_gives_bitwise_equal_draws_that_pass_gradients():
         assert not torch.equal(first, other)
         gradients = torch.autograd.grad(first.square().sum(), [mean, covariance])
         assert all(gradient.abs().sum() > 0 for gradient in gradients)
+
+
+def test_distributions_change_their_dtype():
+    mean, covariance = torch.zeros(2, dtype=torch.float64), torch.eye(2, dtype=torch.float64)
+    for law in (Gaussian(mean, covariance), DiagonalGaussian(mean, covariance.diagonal())):
+        narrow = law.to(torch.float32)
+        assert narrow.mean.dtype == narrow.variance.dtype == torch.float32
+        assert_close(narrow.variance.double(), law.variance)
+        with pytest.raises(ValueError, match="dtype must be"):
+            law.to(torch.float16)

@@ -46,7 +46,12 @@ class DiagonalGaussian:
             _refuse_negative("variance", self.variance)
 
     def to(self, dtype: torch.dtype) -> "DiagonalGaussian":
-        """The distribution in another dtype, float32 or float64."""
+        """Return the distribution in another dtype.
+
+        Raises:
+            ValueError: ``dtype`` is neither float32 nor float64.
+        """
+        _refuse_dtype(dtype)
         return DiagonalGaussian(self.mean.to(dtype), self.variance.to(dtype))
 
     def rsample(
@@ -116,7 +121,12 @@ class Gaussian:
         return self.covariance.diagonal(dim1=-2, dim2=-1)
 
     def to(self, dtype: torch.dtype) -> "Gaussian":
-        """The distribution in another dtype, float32 or float64."""
+        """Return the distribution in another dtype.
+
+        Raises:
+            ValueError: ``dtype`` is neither float32 nor float64.
+        """
+        _refuse_dtype(dtype)
         return Gaussian(self.mean.to(dtype), self.covariance.to(dtype))
 
     def rsample(
@@ -305,6 +315,11 @@ def _noise(
     return torch.randn(
         (*sample_shape, *like.shape), generator=generator, dtype=like.dtype, device=like.device
     )
+
+
+def _refuse_dtype(dtype: torch.dtype) -> None:
+    if dtype not in (torch.float32, torch.float64):
+        raise ValueError(f"dtype must be torch.float32 or torch.float64, got {dtype}")
 
 
 def _refuse_negative(name: str, values: Tensor) -> None:
