@@ -387,6 +387,6 @@ def test_distributions_change_their_dtype():
     for law in (Gaussian(mean, covariance), DiagonalGaussian(mean, covariance.diagonal())):
         narrow = law.to(torch.float32)
         assert narrow.mean.dtype == narrow.variance.dtype == torch.float32
-        assert_close(narrow.variance.double(), law.variance)
+        torch.testing.assert_close(narrow.variance.double(), law.variance)
         with pytest.raises(ValueError, match="dtype must be"):
             law.to(torch.float16)

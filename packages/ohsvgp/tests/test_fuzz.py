@@ -102,9 +102,8 @@ def models(draw, dim=1, calendar=False, least=0):
         for batch in range(batches):
             x = torch.tensor([0.0, 0.5, 1.0], dtype=DOUBLE) + batch
             if calendar:
-                x = np.datetime64("2019-12-01") + np.arange(10 * batch, 10 * batch + 3).astype(
-                    "m8[D]"
-                )
+                days = np.arange(10 * batch, 10 * batch + 3).astype("timedelta64[D]")
+                x = np.datetime64("2019-12-01") + days
             elif dim > 1:
                 x = torch.stack([x, x.sin()], -1)
             with warnings.catch_warnings(action="ignore", category=LostInformationWarning):
