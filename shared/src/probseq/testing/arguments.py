@@ -290,7 +290,7 @@ def _refilled(value: Any, entry: float, everywhere: bool) -> Any:
     elif value.dtype.kind == "f":
         value[where] = entry
     elif value.dtype.kind == "M":
-        value[where] = np.datetime64("NaT" if entry != entry else "1678-01-01")
+        value[where] = np.datetime64("NaT" if entry != entry else "1678-01-01", "D")
     else:
         value[where] = entry if abs(entry) < 1e6 else 10**6
     return value
