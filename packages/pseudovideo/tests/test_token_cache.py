@@ -280,6 +280,7 @@ def test_a_killed_writer_leaves_nothing_that_opens_and_the_next_one_starts_anew(
     if not child:  # a fork: a new interpreter would load torch for seconds
         try:
             signal.alarm(60)
+            torch.set_num_threads(1)  # the threads of the parent's pool are not here
             write_token_cache(
                 tmp_path,
                 tokenizer,

@@ -79,7 +79,7 @@ def compile_failure(imports: str, modules: Sequence[str]) -> str | None:
     makers = ", ".join(f"lambda: {expression}" for expression in modules)
     program = _PROGRAM.format(imports=imports, modules=makers)
     result = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=300
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=900
     )
     return None if result.returncode == 0 else result.stderr
 
