@@ -243,6 +243,15 @@ def test_bad_arguments_are_refused() -> None:
         model().fit_hyperparameters(t, t[:9])
     with pytest.raises(ValueError, match="y must hold at least one target"):
         model().fit_hyperparameters(t, t, mask=torch.zeros(10, dtype=torch.bool))
+    # Zeros have a likeliest kernel, but no likeliest noise.
+    zeros, gp = torch.zeros_like(t), model()
+    before = settings(gp)
+    with pytest.raises(ValueError, match="y must not be zero everywhere where the noise is fitted"):
+        gp.fit_hyperparameters(t, zeros)
+    assert torch.equal(settings(gp), before)
+    gp.likelihood.requires_grad_(False)
+    info = gp.fit_hyperparameters(t, zeros, steps=2)
+    assert info.after > info.before
     gp = OnlineGP(Matern52(1), Gaussian(0.1), VariationalFourier(5, 0.0, 6.0))
     gp.fit_hyperparameters(t, t.sin(), steps=2)
     gp.update(t, t.sin())

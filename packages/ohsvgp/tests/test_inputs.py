@@ -164,6 +164,13 @@ def test_a_time_beyond_the_calendar_of_nanoseconds_is_told_in_seconds() -> None:
     assert clock.user(float((far - np.datetime64("1700-01-01")) / np.timedelta64(1, "D"))) == far
 
 
+def test_numbers_whose_distance_from_the_start_overflows_are_refused() -> None:
+    with pytest.raises(
+        ValueError, match=r"t must lie at a finite distance from t0=-1e\+308, got 1"
+    ):
+        Clock(-1e308).internal([0.0, 1e308])
+
+
 def test_the_first_stamp_starts_the_clock_or_the_earliest_when_sorting() -> None:
     assert start_clock([3.0, 1.0, 2.0], "D").origin == 3.0
     assert start_clock([3.0, 1.0, 2.0], "D", sort=True).origin == 1.0
@@ -270,6 +277,12 @@ def test_points_come_as_frames_too() -> None:
 def test_targets_that_are_none_are_refused(y: Any, message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         as_targets(y, 3, None, LIKE)
+
+
+def test_targets_of_no_series_are_refused() -> None:
+    with pytest.raises(ValueError, match=re.escape("y must hold at least one series, got (0, 3)")):
+        as_targets(np.zeros((0, 3)), 3, None, LIKE)
+    assert as_targets(np.zeros((2, 0)), 0, None, LIKE).shape == (2, 0)
 
 
 def test_targets_are_ordered_and_hidden_ones_become_zero() -> None:

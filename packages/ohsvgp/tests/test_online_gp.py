@@ -303,6 +303,18 @@ def test_too_few_inducing_variables_are_warned_of_once() -> None:
             enough.update(t[part], y[part])
 
 
+def test_a_warning_that_is_an_error_comes_once_too_and_the_data_are_absorbed() -> None:
+    t, y = stream(40)
+    gp = model(LegS(3))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(LostInformationWarning):
+            gp.update(t[:20], y[:20])
+        gp.update(t[20:], y[20:])
+    assert gp.state is not None
+    assert gp.state.count == 40
+
+
 def test_knowledge_lost_by_a_move_without_data_is_warned_of_too() -> None:
     gp = model(LegS(8))
     with warnings.catch_warnings():

@@ -25,6 +25,8 @@ from ohsvgp import (
 )
 from ohsvgp.bases import RecurrentFeatures
 from ohsvgp.bases.base import Basis
+from ohsvgp.lost import LostInformationWarning
+from ohsvgp.saved import pack
 from probseq.kernels import RBF, Matern32
 
 T = torch.linspace(0, 6, 40, dtype=torch.float64)
@@ -270,3 +272,25 @@ def test_numbers_of_a_basis_inside_another_must_agree() -> None:
     gp.update(T, Y)
     with pytest.raises(ValueError, match=r"basis.basis.window 2.0 instead of 3.0"):
         other.load_state_dict(gp.state_dict())
+
+
+def test_a_loaded_model_warns_of_its_own_losses() -> None:
+    gp, empty = model(LegS(2)), model(LegS(2)).state_dict()
+    for _ in range(2):
+        with pytest.warns(LostInformationWarning):
+            gp.update(T, Y)
+        gp.load_state_dict(empty)
+
+
+def test_a_generator_of_another_device_is_refused_before_the_basis_changes() -> None:
+    # What a generator of CUDA would save.
+    basis = RecurrentFeatures(LegS(5), num_features=10)
+    gp, other = model(basis, seed=1), model(basis, seed=2)
+    short = torch.zeros(16, dtype=torch.uint8)
+    groups = {
+        "generator": {"": short},
+        "kernel": gp.kernel.state_dict(),
+        "likelihood": gp.likelihood.state_dict(),
+        "basis": gp.basis.tensors(),
+    }
+    assert_refused(other, pack(gp._settings(), groups), "generator must be")

@@ -65,7 +65,8 @@ def fit(
         name: of the objective.
 
     Raises:
-        ValueError: ``steps`` below 1, no targets, or no parameter that requires gradients.
+        ValueError: ``steps`` below 1, no targets, no parameter that requires gradients, or the
+            evidence of zeros, which has no maximum in the noise.
         CholeskyError: the objective cannot be computed at the parameters of now.
     """
     check_counts(steps=steps)
@@ -77,6 +78,12 @@ def fit(
         raise ValueError("y must hold at least one target to fit hyperparameters, got none")
     floors = [torch.zeros_like(parameter.detach()) for parameter in parameters]
     if isinstance(likelihood, Gaussian):
+        free = likelihood.raw_noise.requires_grad
+        if name == "evidence" and free and not bool(targets.any()):
+            raise ValueError(
+                "y must not be zero everywhere where the noise is fitted: the evidence of zeros "
+                "grows without end as the noise shrinks"
+            )
         # A noise that the user chose lower than that may stay.
         share = _NOISE_FLOOR * targets.square().mean()
         lowest = torch.minimum(share, 0.1 * likelihood.noise.detach())

@@ -35,7 +35,8 @@ class Clock:
         """Times since t0 in float64, shape (n,).
 
         Raises:
-            ValueError: a calendar stamp where numbers are expected or the reverse; see ``stamps``.
+            ValueError: a calendar stamp where numbers are expected or the reverse, or a number too
+                far from t0; see ``stamps``.
         """
         values, calendar = stamps(t, name=name)
         if values.size and calendar != (self.unit is not None):
@@ -46,7 +47,14 @@ class Clock:
             )
         # Copied: numpy's memory starts anywhere, and products round in other ways from elsewhere.
         if self.unit is None:
-            return torch.tensor(values - self.origin)
+            with np.errstate(over="ignore"):
+                times = values - self.origin
+            if not np.isfinite(times).all():
+                raise ValueError(
+                    f"{name} must lie at a finite distance from t0={self.origin}, "
+                    f"got {values[_first(~np.isfinite(times))]}"
+                )
+            return torch.tensor(times)
         later = values >= self.origin
         # |t − t0| reaches 2^64: int64 wraps around, and its bits are the difference as uint64.
         distance = np.where(later, values - self.origin, self.origin - values).view(np.uint64)
@@ -237,13 +245,16 @@ def as_targets(
     """Targets of shape (*b, n), in the given order; those that the mask hides become zero.
 
     Raises:
-        ValueError: another last dimension than ``count``, or NaN or infinity outside the mask.
+        ValueError: another last dimension than ``count``, no series, or NaN or infinity outside the
+            mask.
     """
     targets = torch.atleast_1d(as_real(y, like, "y"))
     if targets.shape[-1] != count:
         raise ValueError(
             f"y must have shape (..., {count}) for {count} inputs, got {tuple(targets.shape)}"
         )
+    if 0 in targets.shape[:-1]:
+        raise ValueError(f"y must hold at least one series, got {tuple(targets.shape)}")
     if order is not None:
         targets = targets[..., order]
     if mask is not None:

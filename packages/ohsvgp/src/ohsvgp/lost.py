@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from ohsvgp.state import UpdateInfo
 
-__all__ = ["Losses", "LostInformationWarning"]
+__all__ = ["Losses", "LostInformationWarning", "warn_of_loss"]
 
 # Nats lost per new observation from which on an update warns: errors of more than four predicted
 # standard deviations were found above it only.
@@ -24,7 +24,7 @@ class Losses(NamedTuple):
         total: nats in all.
         seen: observations in all.
         since_move: observations since the inducing set last moved.
-        warned: whether a warning was given.
+        warned: whether it was so much that a warning was due.
     """
 
     total: float = 0.0
@@ -33,26 +33,36 @@ class Losses(NamedTuple):
     warned: bool = False
 
     def after(self, info: UpdateInfo) -> "Losses":
-        """Add an update; warn once if it lost much.
+        """Add an update; ``warned`` if more than a nat, and a tenth per observation, was lost.
 
-        Warns:
-            LostInformationWarning: more than a nat, and more than a tenth of a nat per observation,
-                was lost since the inducing set last moved, or in all.
+        By the update, counted against the observations since the last move, or in all.
         """
-        old, new = float(info.lost_information.max()), float(info.unexplained.max())
-        total, seen = self.total + old + new, self.seen + info.n_new
+        lost = float(info.lost_information.max()) + float(info.unexplained.max())
+        total, seen = self.total + lost, self.seen + info.n_new
         # A window that grows in steps pays at a step for all observations since the last one.
         since = self.since_move + info.n_new
         much = any(
-            lost > max(_LEAST, _MUCH * count) for lost, count in ((old + new, since), (total, seen))
+            nats > max(_LEAST, _MUCH * count) for nats, count in ((lost, since), (total, seen))
         )
-        if much and not self.warned:
-            warnings.warn(
-                f"{info.rank} inducing variables cannot hold the stream: this update lost "
-                f"{old:.3g} nats of what was known and {new:.3g} of {info.n_new} new observations, "
-                "and predictions may be surer than they are right. Take a larger num_inducing or "
-                "another basis; UpdateInfo tells lost_information and unexplained of every update",
-                LostInformationWarning,
-                stacklevel=3,
-            )
-        return Losses(total, seen, 0 if old > 0 else since, self.warned or much)
+        moved = float(info.lost_information.max()) > 0
+        return Losses(total, seen, 0 if moved else since, self.warned or much)
+
+
+def warn_of_loss(info: UpdateInfo) -> None:
+    """Tell the caller of ``OnlineGP.update`` what the update lost.
+
+    Args:
+        info: of the update.
+
+    Warns:
+        LostInformationWarning: always.
+    """
+    old, new = float(info.lost_information.max()), float(info.unexplained.max())
+    warnings.warn(
+        f"{info.rank} inducing variables cannot hold the stream: this update lost {old:.3g} nats "
+        f"of what was known and {new:.3g} of {info.n_new} new observations, and predictions may be "
+        "surer than they are right. Take a larger num_inducing or another basis; UpdateInfo tells "
+        "lost_information and unexplained of every update",
+        LostInformationWarning,
+        stacklevel=3,
+    )

@@ -16,7 +16,7 @@ from ohsvgp.exact import log_marginal_likelihood
 from ohsvgp.hyperparameters import FitInfo, fit
 from ohsvgp.inputs import Clock, as_targets, nanoseconds, start_clock
 from ohsvgp.likelihoods import Gaussian, Likelihood
-from ohsvgp.lost import Losses
+from ohsvgp.lost import Losses, warn_of_loss
 from ohsvgp.natural import natural_update
 from ohsvgp.process import Process
 from ohsvgp.reading import Batch, Stream
@@ -196,8 +196,11 @@ class OnlineGP:
         batch = self._read(t, y, mask=mask, missing=missing, sort=sort, t_end=t_end)
         generator = _twin(self.generator)
         state, info = self._process.update(self._state, batch, generator)
+        before, self._losses = self._losses, self._losses.after(info)
         self.clock, self.generator, self._state = batch.clock, generator, state
-        self._losses = self._losses.after(info)
+        # Last: warnings may be errors.
+        if self._losses.warned and not before.warned:
+            warn_of_loss(info)
         return info
 
     partial_fit = update
@@ -248,8 +251,9 @@ class OnlineGP:
             The objective before and after, and how often it failed.
 
         Raises:
-            ValueError: bad data, ``steps`` below 1, no parameter to fit, or data have been absorbed
-                under a basis whose hyperparameters must stay.
+            ValueError: bad data, ``steps`` below 1, no parameter to fit, a noise to be fitted to
+                zeros by the evidence, or data have been absorbed under a basis whose
+                hyperparameters must stay.
             CholeskyError: the objective cannot be computed at the hyperparameters before.
         """
         if self._state is not None and self.basis.fixed_hyperparameters:
@@ -424,13 +428,16 @@ class OnlineGP:
         """
         device = self.kernel.raw_lengthscale.device
         groups = unpack(tensors, self._settings(), device, source="OnlineGP.state_dict")
-        # The basis and the generator refuse what is not their own; until then nothing is changed.
+        # The generator and the basis refuse what is not their own; until then nothing is changed.
+        generator = _twin(self.generator)
+        generator_from_tensors(generator, groups["generator"][""])
         self.basis.load_tensors(groups.get("basis", {}))
-        generator_from_tensors(self.generator, groups["generator"][""])
+        self.generator = generator
         self.kernel.load_state_dict(groups["kernel"])
         self.likelihood.load_state_dict(groups.get("likelihood", {}))
         self.clock = clock_from_tensors(groups.get("clock", {}))
         self._state = OnlineState.from_tensors(groups, self.basis.restore)
+        self._losses = Losses()
 
     def _settings(self) -> dict[str, Any]:
         """What two models must share for one to read the other's state."""
