@@ -274,6 +274,15 @@ def test_a_point_of_no_precision_counts_as_none() -> None:
     torch.testing.assert_close(bounds[0].unexplained, bounds[1].unexplained)
 
 
+def test_a_variance_below_round_off_of_the_prior_is_lifted_to_it() -> None:
+    eye = torch.eye(2, dtype=torch.float64)
+    moments = core.posterior(Site(1e20 * eye, eye[0]))
+    # Features whose square is above the prior variance by a rounding error.
+    law = core.predict(moments, (1 + 1e-15) * eye, torch.ones(2, dtype=torch.float64))
+    floor = torch.full((2,), torch.finfo(torch.float64).eps, dtype=torch.float64)
+    assert torch.equal(law.variance, floor)
+
+
 def test_a_batch_is_a_stack_of_single_calls() -> None:
     kernel, u = rbf(), PointFunctional(points(0.0, 1.0, 2.0))
     x, y = data(6, 0.0, 2.0)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ohsvgp import Bernoulli, Cosine, Gaussian, LegS, OnlineGP, RandomSubset, UniformGrid
-from ohsvgp.bases import Basis
+from ohsvgp.bases import Basis, RecurrentFeatures
 from ohsvgp.likelihoods import Likelihood
 from ohsvgp.lost import LostInformationWarning
 from probseq.kernels import RBF, Kernel
@@ -269,6 +269,28 @@ def test_the_energy_is_that_of_an_update_and_absorbs_nothing() -> None:
             twin.likelihood.raw_noise.copy_(raw + shift)
         values.append(float(twin.energy(t[15:], y[15:]).detach()))
     assert math.isclose(slope, (values[0] - values[1]) / 2e-5, rel_tol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "basis",
+    [LegS(7), Cosine(7), RandomSubset(7), RecurrentFeatures(LegS(7), num_features=30)],
+    ids=lambda basis: type(basis).__name__,
+)
+def test_the_gradient_of_the_energy_is_its_slope(basis: Basis) -> None:
+    """Also where the inducing variables depend on hyperparameters themselves."""
+    t, y = stream(30)
+
+    def energy(shift: float) -> tuple[Tensor, Tensor]:
+        gp = model(basis, rbf(), t0=0.0)
+        if not basis.fixed_hyperparameters:
+            gp.update(t[:15], y[:15])
+        with torch.no_grad():
+            gp.kernel.raw_lengthscale.add_(shift)
+        value = gp.energy(t[15:], y[15:])
+        return value.detach(), torch.autograd.grad(value, gp.kernel.raw_lengthscale)[0].sum()
+
+    slope = (energy(1e-5)[0] - energy(-1e-5)[0]) / 2e-5
+    torch.testing.assert_close(energy(0.0)[1], slope, rtol=1e-5, atol=0)
 
 
 def test_information_is_lost_when_the_window_outgrows_the_basis_and_told() -> None:

@@ -130,6 +130,8 @@ def test_an_online_process_learns_by_adam_what_it_learns_by_natural_gradients() 
         adam.load_state_dict(natural.state_dict())
         best, found = natural.update(t[part], counts[part]), adam.update(t[part], counts[part])
         assert 0 <= float(best.energy - found.energy) + 1e-9 < 1e-3
+        # Adam it was: it comes close only.
+        assert float(best.energy) != float(found.energy)
     torch.testing.assert_close(adam.predict(t).mean, natural.predict(t).mean, atol=5e-3, rtol=0)
 
 

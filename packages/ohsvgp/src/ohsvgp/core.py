@@ -212,8 +212,7 @@ def carry(
 def _square_root(site: Site) -> tuple[Tensor, Tensor, Tensor]:
     """F, k and r with G = F Fᵀ, h = F k + r and Fᵀ r = 0, but for eigenvalues below round-off."""
     values, vectors = torch.linalg.eigh(site.precision)
-    largest = values[..., -1:].clamp_min(torch.finfo(values.dtype).tiny)
-    kept = values > values.shape[-1] * torch.finfo(values.dtype).eps * largest
+    kept = values > values.shape[-1] * torch.finfo(values.dtype).eps * values[..., -1:]
     roots = torch.where(kept, values, 0).sqrt()
     along = (vectors.mT @ site.shift[..., None])[..., 0]
     k = torch.where(kept, along / torch.where(kept, roots, 1), 0)

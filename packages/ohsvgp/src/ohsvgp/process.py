@@ -94,9 +94,8 @@ class Process:
             CholeskyError: as ``update``.
         """
         self.changed(state)
-        # Where sets hold the kernel's features they depend on its hyperparameters themselves.
-        with torch.set_grad_enabled(self.basis.fixed_hyperparameters):
-            inducing = self._advance(state, batch, generator, True)
+        # With gradients: sets of cosines and of features depend on hyperparameters themselves.
+        inducing = self._advance(state, batch, generator, True)
         step = self._move(state, inducing, True)
         return absorb(self.prior, self.likelihood, step, batch.data)[1].value
 

@@ -99,7 +99,7 @@ class Cosine(QuadratureBasis):
         _, cosines, weights = self._cosines(kernel, length)
         gram = (cosines * weights) @ cosines.mT
         inverse = torch.linalg.pinv(gram, rtol=_GRAM_CUTOFF, hermitian=True)
-        return inverse @ _half_waves(self.num_inducing, x.mT, kernel, length)
+        return (inverse @ _half_waves(self.num_inducing, x.mT, kernel, length)).detach()
 
     def _cosines(self, kernel: Kernel, length: float) -> tuple[Tensor, Tensor, Tensor]:
         """Nodes (Q, 1), cosines there (*heads, M, Q) and weights (1, Q) of the uniform measure."""
@@ -111,7 +111,7 @@ class Cosine(QuadratureBasis):
 
 def _half_waves(M: int, x: Tensor, kernel: Kernel, length: float) -> Tensor:
     """cos(πn(x + ℓ)/(T + 2ℓ)) of x (1, n) with a lengthscale of shape (*heads, 1, 1)."""
-    ell = kernel.lengthscale.detach()
+    ell = kernel.lengthscale
     n = torch.arange(M, dtype=x.dtype, device=x.device)[:, None]
     return (math.pi * n * ((x + ell) / (length + 2 * ell))).cos()
 
