@@ -160,6 +160,17 @@ def test_noise_of_targets_without_noise_stops_at_its_floor() -> None:
     assert noise < 100 * floor
 
 
+def test_the_floor_of_the_noise_is_no_floor_of_the_kernel() -> None:
+    # In these units the lengthscale lies far below a variance of the targets' round-off.
+    t = torch.linspace(0.0, 1.0, 30, dtype=torch.float64)
+    y = 1e4 * draw(t, 0.1, 1.0, 0.01)
+    gp = model(noise=1e6, lengthscale=0.3, outputscale=1e8)
+    info = gp.fit_hyperparameters(t, y)
+    assert info.failures == 0
+    assert info.after > info.before + 1
+    assert float(gp.kernel.lengthscale.detach()) < 0.3
+
+
 def test_noise_that_is_already_below_the_floor_may_stay() -> None:
     t = torch.linspace(0.0, 6.0, 12, dtype=torch.float64)
     gp = model(noise=1e-9)

@@ -149,6 +149,15 @@ def test_nanoseconds_near_the_origin_survive(origin: int, distance: int, back: b
     assert clock.user(float(there[0])) == stamp
 
 
+@pytest.mark.parametrize(
+    ("unit", "whole"), [("us", 903189138242728), ("ms", 1415544495678), ("s", 7802934207)]
+)
+def test_whole_units_are_whole(unit: str, whole: int) -> None:
+    # More nanoseconds than float64 tells apart, which a single quotient would round twice.
+    clock = start_clock(np.datetime64("1970-01-01"), unit)
+    assert clock.internal(np.datetime64(whole, unit)).tolist() == [whole]
+
+
 def test_five_centuries_of_days_are_learned_and_predicted() -> None:
     t = np.arange("1700-01-01", "2200-01-01", dtype="datetime64[D]")
     y = 6.0 + np.sin(2 * np.pi * np.arange(len(t)) / 20_000)
