@@ -1,7 +1,9 @@
 """Who may import whom, read from the syntax trees of the sources."""
 
 import ast
+import importlib
 import importlib.metadata
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -96,7 +98,10 @@ def module_name(member, path: Path) -> str:
 
 
 def imports_between_modules(member) -> dict[str, set[str]]:
-    """Which modules of a member each one imports, late and for type checkers only too."""
+    """Which modules of a member each one imports, late and for type checkers only too.
+
+    Before a module its packages are imported, but for those that the importing module lies in.
+    """
     sources = {module_name(member, path): tree for path, tree in parsed_sources(member).items()}
     arrows: dict[str, set[str]] = {name: set() for name in sources}
     for name, tree in sources.items():
@@ -106,7 +111,15 @@ def imports_between_modules(member) -> dict[str, set[str]]:
                 arrows[name] |= inside or {node.module or ""} & sources.keys()
             elif isinstance(node, ast.Import):
                 arrows[name] |= {alias.name for alias in node.names} & sources.keys()
+        packages = {package for target in arrows[name] for package in enclosing(target)}
+        arrows[name] |= packages - {name, *enclosing(name)}
     return arrows
+
+
+def enclosing(module: str) -> Iterator[str]:
+    """Names of the packages around a module."""
+    while module := module.rpartition(".")[0]:
+        yield module
 
 
 def test_no_modules_of_a_library_import_each_other_in_a_circle(member) -> None:
@@ -181,16 +194,49 @@ def test_libraries_import_heavy_modules_late(member) -> None:
     assert not early
 
 
-@pytest.mark.parametrize("library", LIBRARIES)
-def test_importing_a_library_loads_no_plotting_and_no_data_library(library: str) -> None:
-    loaded = subprocess.run(
-        [sys.executable, "-c", f"import sys, {library}; print(*sys.modules)"],
+def modules_after(statement: str, **environment: str) -> set[str]:
+    """Names of all modules that a new Python has loaded after a statement."""
+    finished = subprocess.run(
+        [sys.executable, "-c", f"import sys\n{statement}\nprint(*sys.modules)"],
+        env={**os.environ, **environment},
         capture_output=True,
         text=True,
         check=True,
-    ).stdout.split()
+    )
+    return set(finished.stdout.split())
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_importing_a_library_loads_no_torch(library: str) -> None:
+    loaded = modules_after(f"import {library}")
     assert library in loaded
-    assert (HEAVY | {"sklearn"}).isdisjoint(loaded)
+    assert {"torch", "numpy"}.isdisjoint(loaded)
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_all_names_of_a_library_load_no_plotting_no_data_library_and_no_sibling(
+    library: str,
+) -> None:
+    # With this variable set lazy_loader imports all names at once.
+    loaded = modules_after(f"from {library} import *", EAGER_IMPORT="1")
+    assert loaded >= {library, "torch"} or library == "probseq"
+    siblings = {*LIBRARIES, "probseq_apps"} - {"probseq", library}
+    assert (HEAVY | siblings | {"sklearn"}).isdisjoint(loaded)
+
+
+def test_a_lazy_package_has_the_names_that_its_stub_tells_editors_of(member) -> None:
+    for stub in sorted(member.source.rglob("*.pyi")):
+        statements = ast.parse(stub.read_text(encoding="utf-8")).body
+        imports = [node for node in statements if isinstance(node, ast.ImportFrom)]
+        imported = [alias.name for node in imports for alias in node.names]
+        (listed,) = (
+            ast.literal_eval(node.value) for node in statements if isinstance(node, ast.Assign)
+        )
+        module = importlib.import_module(
+            ".".join((member.import_name, *stub.parent.relative_to(member.source).parts))
+        )
+        assert sorted(imported) == sorted(listed) == module.__all__ == dir(module)
+        assert all(hasattr(module, name) for name in listed)
 
 
 @pytest.mark.parametrize("arguments", [[], ["--help"]], ids=["import", "help"])

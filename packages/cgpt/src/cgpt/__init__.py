@@ -11,38 +11,8 @@ Example:
 
 from importlib.metadata import version
 
-from cgpt.analysis import mean_cosine_similarity, token_cosine_similarity
-from cgpt.attention import CorrelatedGPAttention
-from cgpt.builders import (
-    CIFAR10,
-    CIFAR10_SPARSE,
-    COLA,
-    COLA_SPARSE,
-    CGPTConfig,
-    text_transformer,
-    vision_transformer,
-)
-from cgpt.objective import PenalisedLoss, alpha_schedule, penalised_loss
-from cgpt.sparse_attention import SparseCorrelatedGPAttention
-from probseq.transformers import predict_probabilities
+import lazy_loader
 
-__all__ = [
-    "CIFAR10",
-    "CIFAR10_SPARSE",
-    "COLA",
-    "COLA_SPARSE",
-    "CGPTConfig",
-    "CorrelatedGPAttention",
-    "PenalisedLoss",
-    "SparseCorrelatedGPAttention",
-    "__version__",
-    "alpha_schedule",
-    "mean_cosine_similarity",
-    "penalised_loss",
-    "predict_probabilities",
-    "text_transformer",
-    "token_cosine_similarity",
-    "vision_transformer",
-]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 
 __version__ = version("cgpt-transformer")

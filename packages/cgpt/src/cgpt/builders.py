@@ -13,6 +13,7 @@ from cgpt.sparse_attention import InducingName, SparseCorrelatedGPAttention
 from probseq.checks import check_choice, check_counts, check_positive
 from probseq.transformers import TextTransformer, TransformerConfig, VisionTransformer
 from probseq.transformers.attention import ATTENTION_JITTER
+from probseq.transformers.prediction import predict_probabilities as predict_probabilities
 from probseq.transformers.vision import count_tokens
 
 MethodName = Literal["full", "sparse"]

@@ -11,36 +11,8 @@ Example:
 
 from importlib.metadata import version
 
-from kepsvgp.attention import KernelEigenPairAttention, Penalties
-from kepsvgp.builders import (
-    CIFAR10,
-    CIFAR100,
-    COLA,
-    IMDB,
-    KEPSVGPConfig,
-    text_transformer,
-    vision_transformer,
-)
-from kepsvgp.objective import NegativeELBO, negative_elbo
-from kepsvgp.spectrum import LayerSpectrum, attention_spectrum
-from probseq.transformers.prediction import predict_probabilities
+import lazy_loader
 
-__all__ = [
-    "CIFAR10",
-    "CIFAR100",
-    "COLA",
-    "IMDB",
-    "KEPSVGPConfig",
-    "KernelEigenPairAttention",
-    "LayerSpectrum",
-    "NegativeELBO",
-    "Penalties",
-    "__version__",
-    "attention_spectrum",
-    "negative_elbo",
-    "predict_probabilities",
-    "text_transformer",
-    "vision_transformer",
-]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 
 __version__ = version("kepsvgp")

@@ -20,6 +20,7 @@ from probseq.transformers import (
     TransformerConfig,
     VisionTransformer,
 )
+from probseq.transformers.prediction import predict_probabilities as predict_probabilities
 from probseq.transformers.vision import count_tokens
 
 LayersName = Literal["last", "all"]

@@ -11,53 +11,8 @@ Example:
 
 from importlib.metadata import version
 
-from ohsvgp.bases import (
-    AdamSteps,
-    Cosine,
-    FouT,
-    LagT,
-    LegS,
-    LegT,
-    Path,
-    PivotedCholesky,
-    RandomSubset,
-    RecurrentFeatures,
-    UniformGrid,
-    VariationalFourier,
-)
-from ohsvgp.exact import exact_posterior
-from ohsvgp.hyperparameters import FitInfo
-from ohsvgp.likelihoods import Bernoulli, Gaussian, NegativeBinomial, Poisson, StudentT
-from ohsvgp.lost import LostInformationWarning
-from ohsvgp.online import OnlineGP
-from ohsvgp.state import UpdateInfo
-from ohsvgp.vae import OnlineSVGPVAE
+import lazy_loader
 
-__all__ = [
-    "AdamSteps",
-    "Bernoulli",
-    "Cosine",
-    "FitInfo",
-    "FouT",
-    "Gaussian",
-    "LagT",
-    "LegS",
-    "LegT",
-    "LostInformationWarning",
-    "NegativeBinomial",
-    "OnlineGP",
-    "OnlineSVGPVAE",
-    "Path",
-    "PivotedCholesky",
-    "Poisson",
-    "RandomSubset",
-    "RecurrentFeatures",
-    "StudentT",
-    "UniformGrid",
-    "UpdateInfo",
-    "VariationalFourier",
-    "__version__",
-    "exact_posterior",
-]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 
 __version__ = version("ohsvgp")

@@ -7,13 +7,14 @@ come from one joint Gaussian: no predictive variance can be negative, whatever t
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from ohsvgp.markov import exponential_sums
 from probseq.kernels import Kernel, Matern12
 
-__all__ = ["Inducing", "PointFunctional"]
+__all__ = ["Inducing", "PointFunctional", "hyperparameters"]
 
 
 class Inducing(ABC):
@@ -89,3 +90,8 @@ class PointFunctional(Inducing):
         """The nodes, and the weights if there are any."""
         fields = {"nodes": self.nodes}
         return fields if self.weights is None else {**fields, "weights": self.weights}
+
+
+def hyperparameters(kernel: Kernel) -> Tensor:
+    """The kernel's raw parameters as one vector, detached."""
+    return torch.cat([parameter.detach().flatten() for parameter in kernel.parameters()])

@@ -10,11 +10,11 @@ from torch import Tensor
 from ohsvgp import core
 from ohsvgp.bases.base import Advance, Basis, TimeBasis
 from ohsvgp.core import Bound, Site
-from ohsvgp.inducing import Inducing
+from ohsvgp.inducing import Inducing, hyperparameters
 from ohsvgp.likelihoods import Likelihood
 from ohsvgp.natural import natural_update
 from ohsvgp.reading import Batch
-from ohsvgp.state import OnlineState, UpdateInfo, hyperparameters
+from ohsvgp.state import OnlineState, UpdateInfo
 from ohsvgp.step import Move, absorb, move
 from probseq.gaussians import DiagonalGaussian, Gaussian
 from probseq.kernels import Kernel

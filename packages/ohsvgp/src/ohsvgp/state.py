@@ -13,9 +13,8 @@ from ohsvgp.core import Posterior, Site, posterior
 from ohsvgp.inducing import Inducing
 from ohsvgp.saved import fresh
 from ohsvgp.whitening import Whitening
-from probseq.kernels import Kernel
 
-__all__ = ["OnlineState", "UpdateInfo", "hyperparameters"]
+__all__ = ["OnlineState", "UpdateInfo"]
 
 
 class UpdateInfo(NamedTuple):
@@ -123,8 +122,3 @@ class OnlineState:
             float(groups["length"][""]),
             int(groups["count"][""]),
         )
-
-
-def hyperparameters(kernel: Kernel) -> Tensor:
-    """The kernel's raw parameters as one vector, detached."""
-    return torch.cat([parameter.detach().flatten() for parameter in kernel.parameters()])

@@ -11,46 +11,8 @@ Example:
 
 from importlib.metadata import version
 
-from probseq.transformers import predict_probabilities
-from sgpa.attention import SparseGPAttention
-from sgpa.builders import (
-    CIFAR10,
-    CIFAR100,
-    COLA,
-    IMDB,
-    SGPAConfig,
-    text_transformer,
-    vision_transformer,
-)
-from sgpa.objective import (
-    LaplaceLikelihood,
-    NegativeELBO,
-    categorical_log_likelihood,
-    kl_annealing,
-    negative_elbo,
-)
-from sgpa.prediction import RegressionPrediction, predict_regression
-from sgpa.standard import StandardSparseGPAttention
+import lazy_loader
 
-__all__ = [
-    "CIFAR10",
-    "CIFAR100",
-    "COLA",
-    "IMDB",
-    "LaplaceLikelihood",
-    "NegativeELBO",
-    "RegressionPrediction",
-    "SGPAConfig",
-    "SparseGPAttention",
-    "StandardSparseGPAttention",
-    "__version__",
-    "categorical_log_likelihood",
-    "kl_annealing",
-    "negative_elbo",
-    "predict_probabilities",
-    "predict_regression",
-    "text_transformer",
-    "vision_transformer",
-]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 
 __version__ = version("sgpa")

@@ -9,6 +9,7 @@ from probseq.checks import check_choice, check_positive
 from probseq.transformers import TextTransformer, TransformerConfig, VisionTransformer
 from probseq.transformers.attention import ATTENTION_JITTER
 from probseq.transformers.functional import KernelName
+from probseq.transformers.prediction import predict_probabilities as predict_probabilities
 from probseq.transformers.vision import count_tokens
 from sgpa.attention import (
     CovarianceName,

@@ -12,8 +12,7 @@ from torch import Tensor
 from ohsvgp.hippo.covariance import block_covariance, legs_propagator
 from ohsvgp.hippo.legendre import scaled_legendre
 from ohsvgp.hippo.random_features import FeatureFunctional
-from ohsvgp.inducing import Inducing
-from ohsvgp.state import hyperparameters
+from ohsvgp.inducing import Inducing, hyperparameters
 from probseq.kernels import Kernel
 
 __all__ = ["PathFeatures", "PathPoints", "cell_weights"]

@@ -1,0 +1,49 @@
+from .bases import (
+    AdamSteps,
+    Cosine,
+    FouT,
+    LagT,
+    LegS,
+    LegT,
+    Path,
+    PivotedCholesky,
+    RandomSubset,
+    RecurrentFeatures,
+    UniformGrid,
+    VariationalFourier,
+)
+from .exact import exact_posterior
+from .hyperparameters import FitInfo
+from .likelihoods import Bernoulli, Gaussian, NegativeBinomial, Poisson, StudentT
+from .lost import LostInformationWarning
+from .online import OnlineGP
+from .state import UpdateInfo
+from .vae import OnlineSVGPVAE
+
+__all__ = [
+    "AdamSteps",
+    "Bernoulli",
+    "Cosine",
+    "FitInfo",
+    "FouT",
+    "Gaussian",
+    "LagT",
+    "LegS",
+    "LegT",
+    "LostInformationWarning",
+    "NegativeBinomial",
+    "OnlineGP",
+    "OnlineSVGPVAE",
+    "Path",
+    "PivotedCholesky",
+    "Poisson",
+    "RandomSubset",
+    "RecurrentFeatures",
+    "StudentT",
+    "UniformGrid",
+    "UpdateInfo",
+    "VariationalFourier",
+    "exact_posterior",
+]
+
+__version__: str
