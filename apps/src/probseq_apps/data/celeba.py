@@ -27,7 +27,7 @@ from tqdm import tqdm
 
 from probseq_apps.data.download import download_celeba
 from probseq_apps.data.errors import DataError
-from probseq_apps.data.image_sets import checked_data_dir
+from probseq_apps.data.names import filled_data_folder
 from probseq_apps.data.splits import MAX_VALIDATION
 
 _FOLDERS = ("celeba", "CelebA", "")
@@ -63,7 +63,7 @@ def load_celeba(
     Raises:
         DataError: files are missing, damaged, or of another kind.
     """
-    directory = data_dir if download and data_dir else checked_data_dir("celeba", data_dir)
+    directory = data_dir if download and data_dir else filled_data_folder("celeba", data_dir)
     root = _find_root(directory)
     if root is None and download:
         download_celeba(directory)

@@ -1,18 +1,30 @@
-"""Series of many channels that share their time stamps, and their CSV files."""
+"""Series of many channels that share their time stamps: CSV files, and digits that move.
 
-from collections.abc import Sequence
+The moving digits are real pictures of scikit-learn's on a canvas of 16x16 pixels, along smooth
+generated paths.
+"""
+
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from jaxtyping import Float64
+from scipy import ndimage
+from sklearn.datasets import load_digits
 
-from probseq_apps.data.csv_rows import csv_rows
 from probseq_apps.data.errors import DataError
 from probseq_apps.data.names import CSV_PREFIX
-from probseq_apps.data.series import parse_number, parse_stamp
+from probseq_apps.data.series import TimeColumn, parse_number
+from probseq_apps.data.tabular import csv_columns, csv_header
 
-_SECONDS_AN_HOUR = 3600.0
+MOVING_DIGITS = "moving-digits"
+
+_DIGIT = 8  # side of scikit-learn's pictures
+_SIDE = 16
+_GREY = 16.0  # levels
+# Oscillations per hundred frames of the two waves of a path: no common period within a series.
+_WAVES = (0.9, 2.3)
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,68 +65,94 @@ def read_csv_channels(path: Path, *, time_column: str = "time") -> ChannelSeries
         DataError: the file or the time column is missing, there is no channel, a name comes twice,
             or a cell is empty or no number; the message names line and column.
     """
-    if not path.is_file():
-        raise DataError(f"{path} does not exist or is no file")
-    delimiter = "\t" if path.suffix.lower() in (".tsv", ".tab") else ","
-    rows = csv_rows(path, delimiter=delimiter)
-    header = next(rows, (1, list[str]()))[1]
-    _check_header(path, header, time_column)
-    place = header.index(time_column)
-    names = [name for name in header if name != time_column]
+    header = csv_header(path)
+    if header == [time_column]:
+        raise DataError(f"{path} needs at least one channel beside {time_column!r}")
+    names = tuple(name for name in header if name != time_column)
+    column = TimeColumn(time_column)
     times: list[float] = []
     values: list[list[float]] = []
-    kinds: set[bool] = set()
-    for line, row in rows:
-        if len(row) != len(header):
-            raise DataError(f"{path}, line {line}: expected {len(header)} columns, got {len(row)}")
+    columns = [(time_column, "time"), *((name, "channel") for name in names)]
+    for line, (stamp, *cells) in csv_columns(path, columns):
         try:
-            stamp, calendar = parse_stamp(row[place])
+            times.append(column.parse(stamp))
+            values.append([_number(*pair) for pair in zip(names, cells, strict=True)])
         except ValueError as error:
             raise DataError(f"{path}, line {line}: {error}") from error
-        kinds.add(calendar)
-        if len(kinds) > 1:
-            raise DataError(
-                f"{path}, line {line}: column {time_column!r} must hold numbers or dates, "
-                f"got both: {row[place]!r}"
-            )
-        times.append(stamp)
-        cells = [cell for index, cell in enumerate(row) if index != place]
-        values.append(_numbers(f"{path}, line {line}", names, cells))
     if not times:
         raise DataError(f"{path} holds a header and no rows")
-    time, table = np.array(times), np.array(values)
-    notes: tuple[str, ...] = ()
-    if (np.diff(time) < 0.0).any():
-        order = np.argsort(time, kind="stable")
-        time, table, notes = time[order], table[order], ("rows are sorted by time",)
-    label = time_column
-    if kinds == {True}:
-        time, label = (time - time[0]) / _SECONDS_AN_HOUR, "hours since the first stamp"
-    return ChannelSeries(f"{CSV_PREFIX}{path}", time, table, tuple(names), label, notes=notes)
+    time, label, table, notes = column.in_order(times, np.array(values), "hours")
+    return ChannelSeries(f"{CSV_PREFIX}{path}", time, table, names, label, notes=notes)
 
 
-def _check_header(path: Path, header: Sequence[str], time_column: str) -> None:
-    if header.count(time_column) != 1:
-        raise DataError(
-            f"{path} needs one column {time_column!r} for the time in its header, "
-            f"which has {list(header)}"
+def _number(channel: str, cell: str) -> float:
+    if not cell.strip():
+        raise ValueError(
+            f"channel {channel!r} is empty, and every channel needs a value at every time: fill "
+            "the gap, or leave the row out"
         )
-    if len(header) < 2:
-        raise DataError(f"{path} needs at least one channel beside {time_column!r}")
-    if twice := sorted({name for name in header if header.count(name) > 1}):
-        raise DataError(f"{path} has several columns named {twice[0]!r}")
+    try:
+        return parse_number(cell)
+    except ValueError as error:
+        raise ValueError(f"channel {channel!r}: {error}") from error
 
 
-def _numbers(where: str, names: Sequence[str], cells: Sequence[str]) -> list[float]:
-    found: list[float] = []
-    for name, cell in zip(names, cells, strict=True):
-        if not cell.strip():
-            raise DataError(
-                f"{where}: channel {name!r} is empty, and every channel needs a value at every "
-                "time: fill the gap, or leave the row out"
-            )
-        try:
-            found.append(parse_number(cell))
-        except ValueError as error:
-            raise DataError(f"{where}: channel {name!r}: {error}") from error
-    return found
+def moving_digits(num_frames: int, *, num_digits: int = 1, seed: int = 0) -> ChannelSeries:
+    """Make a film of digits that move over a canvas of 16x16 pixels.
+
+    On each axis a digit's path is the sum of two waves with random phases and speeds. Grey levels
+    are in [0, 1]; where digits overlap the brighter one is seen.
+
+    Args:
+        num_frames: length of the film.
+        num_digits: how many digits move, each along its own path.
+        seed: chooses the pictures and the paths.
+
+    Raises:
+        DataError: no frame or no digit.
+    """
+    for name, value in (("num_frames", num_frames), ("num_digits", num_digits)):
+        if value < 1:
+            raise DataError(f"{name} must be at least 1, got {value}")
+    rng = np.random.default_rng(seed)
+    images, labels = load_digits(return_X_y=True)
+    chosen = rng.choice(len(images), num_digits, replace=False)
+    film = np.zeros((num_frames, _SIDE, _SIDE))
+    for index in chosen:
+        picture = images[index].reshape(_DIGIT, _DIGIT) / _GREY
+        path = _path(num_frames, rng)
+        film = np.maximum(film, np.stack([_placed(picture, place) for place in path]))
+    shown = " and ".join(str(labels[index]) for index in chosen)
+    note = f"real pictures of {shown} from scikit-learn's digits; their motion is generated"
+    return ChannelSeries(
+        MOVING_DIGITS,
+        np.arange(num_frames, dtype=np.float64),
+        film.reshape(num_frames, -1),
+        tuple(f"pixel {row},{column}" for row in range(_SIDE) for column in range(_SIDE)),
+        "frame",
+        (_SIDE, _SIDE),
+        (note,),
+    )
+
+
+def _path(num_frames: int, rng: np.random.Generator) -> Float64[np.ndarray, "n 2"]:
+    """Return the upper left corner of a digit in every frame, inside the canvas."""
+    frames = np.arange(num_frames)[:, None] / 100.0
+    waves = np.zeros((num_frames, 2))
+    for wave in _WAVES:
+        speed = wave * rng.uniform(0.8, 1.25, 2)
+        waves += np.sin(2.0 * math.pi * (speed * frames + rng.uniform(0.0, 1.0, 2)))
+    # Two waves of amplitude one lie in [−2, 2].
+    return (_SIDE - _DIGIT) * (waves + 2.0) / 4.0
+
+
+def _placed(
+    picture: Float64[np.ndarray, "h w"], place: Float64[np.ndarray, " 2"]
+) -> Float64[np.ndarray, "side side"]:
+    """Return the picture with its corner at a place between pixels, by linear interpolation.
+
+    With "grid-constant", what lies at the edge fades into the zeros outside instead of vanishing.
+    """
+    canvas = np.zeros((_SIDE, _SIDE))
+    canvas[:_DIGIT, :_DIGIT] = picture
+    return ndimage.shift(canvas, place, order=1, mode="grid-constant", cval=0.0)

@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from probseq.errors import require
 from probseq_apps.data.arrays import image_tensor, label_tensor
 from probseq_apps.data.errors import DataError
+from probseq_apps.data.tabular import read_parquet_table
 
 Images = UInt8[Tensor, "n c h w"]
 Labels = Int64[Tensor, " n"]
@@ -94,21 +94,6 @@ def read_npz(path: Path, part: str) -> tuple[Images, Labels] | None:
         raise DataError(f"{path} cannot be read as an NPZ file: {error}") from error
     images = image_tensor(pixels, path)
     return images, label_tensor(classes, len(images), path)
-
-
-def read_parquet_table(path: Path) -> Any:
-    """Read a Parquet file as a pyarrow table.
-
-    Raises:
-        MissingExtraError: pyarrow is not installed.
-        DataError: the file is damaged.
-    """
-    parquet = require("pyarrow.parquet", extra="parquet", distribution="probseq-apps")
-    arrow = require("pyarrow", extra="parquet", distribution="probseq-apps")
-    try:
-        return parquet.read_table(path)
-    except (OSError, arrow.ArrowException) as error:
-        raise DataError(f"{path} cannot be read as a Parquet file: {error}") from error
 
 
 def read_parquet_images(

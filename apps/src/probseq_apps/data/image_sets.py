@@ -16,20 +16,10 @@ from probseq_apps.data.image_files import (
     read_parquet_images,
 )
 from probseq_apps.data.image_info import IMAGE_INFO, ImageInfo
+from probseq_apps.data.names import filled_data_folder
 from probseq_apps.data.splits import hold_out_validation
 
 Part = Literal["train", "test"]
-
-
-def checked_data_dir(name: str, data_dir: Path | None) -> Path:
-    """Return the data directory; refuse one that is not given, not there, or empty."""
-    if data_dir is None:
-        raise DataError(f"data set {name!r} is read from files: say where with --data-dir")
-    if not data_dir.is_dir():
-        raise DataError(f"data directory {data_dir} does not exist or is no directory")
-    if not any(data_dir.iterdir()):
-        raise DataError(f"data directory {data_dir} is empty")
-    return data_dir
 
 
 def load_image_set(
@@ -99,7 +89,7 @@ def find_part(
         DataError: the directory is missing, or files are damaged or of another kind.
     """
     # Files that are to be fetched need neither a directory that exists nor one with content.
-    directory = data_dir if download and data_dir else checked_data_dir(name, data_dir)
+    directory = data_dir if download and data_dir else filled_data_folder(name, data_dir)
     found = _search(name, part, directory, limit)
     if found is None and download:
         download_images(name, part, directory)

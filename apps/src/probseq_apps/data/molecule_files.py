@@ -4,10 +4,10 @@ import math
 from pathlib import Path
 from typing import NamedTuple
 
-from probseq_apps.data.csv_rows import csv_columns
 from probseq_apps.data.errors import DataError
 from probseq_apps.data.graphs import Graph
 from probseq_apps.data.molecules import parse_smiles
+from probseq_apps.data.tabular import csv_columns
 
 
 class Molecules(NamedTuple):

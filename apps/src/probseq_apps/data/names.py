@@ -60,6 +60,27 @@ def own_path(name: str) -> Path | None:
     return None
 
 
+def data_folder(name: str, data_dir: Path | None) -> Path:
+    """Return the folder of the standard sets.
+
+    Raises:
+        DataError: it is not given or is no folder.
+    """
+    if data_dir is None:
+        raise DataError(f"data set {name!r} is read from files: give their folder with --data-dir")
+    if not data_dir.is_dir():
+        raise DataError(f"data directory {data_dir} does not exist or is no directory")
+    return data_dir
+
+
+def filled_data_folder(name: str, data_dir: Path | None) -> Path:
+    """Return the folder of the standard sets; refuse one that is not given, not there, or empty."""
+    folder = data_folder(name, data_dir)
+    if not any(folder.iterdir()):
+        raise DataError(f"data directory {folder} is empty")
+    return folder
+
+
 def data_kind(name: str) -> Literal["image", "text"]:
     """Say whether a data set holds images or texts.
 

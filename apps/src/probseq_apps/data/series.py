@@ -1,7 +1,7 @@
 """Real series of numbers over time: standard sets, one that a dependency ships, and CSV files."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -10,9 +10,9 @@ import numpy as np
 from jaxtyping import Float64
 from numpy.typing import NDArray
 
-from probseq_apps.data.csv_rows import csv_columns, csv_rows
-from probseq_apps.data.errors import DataError
-from probseq_apps.data.names import CSV_PREFIX, own_path, unknown_name_message
+from probseq_apps.data.errors import DataError, reading
+from probseq_apps.data.names import CSV_PREFIX, data_folder, own_path, unknown_name_message
+from probseq_apps.data.tabular import csv_columns, csv_header, is_tab_separated
 
 SERIES_NAMES: tuple[str, ...] = ("sp500", "toy", "solar", "audio", "covid")
 
@@ -22,7 +22,7 @@ _AUDIO_NOISE = 0.1
 _COVID_DAYS = (date(2020, 3, 1), date(2021, 2, 28))
 _TOY_POINTS = 240
 _TOY_NOISE = 0.1
-_SECONDS_A_DAY = 86_400.0
+_SECONDS = {"hours": 3_600.0, "days": 86_400.0}
 _EMPTY = ("", "na", "nan", "null", "none")
 
 
@@ -71,10 +71,9 @@ def load_series(
     path = own_path(name) if name.startswith(CSV_PREFIX) else None
     if path is not None:
         return read_csv_series(path, time_column=time_column, target_column=target_column)
-    if name == "sp500":
-        return _sp500()
-    if name == "toy":
-        return _toy()
+    made: dict[str, Callable[[], Series]] = {"sp500": _sp500, "toy": _toy}
+    if name in made:
+        return made[name]()
     readers: dict[str, Callable[[Path], Series]] = {
         "solar": _solar,
         "audio": _audio,
@@ -83,19 +82,6 @@ def load_series(
     if name not in readers:
         raise DataError(unknown_name_message("series", name, (*SERIES_NAMES, "csv:PATH")))
     return readers[name](data_folder(name, data_dir))
-
-
-def data_folder(name: str, data_dir: Path | None) -> Path:
-    """The folder of the standard sets.
-
-    Raises:
-        DataError: it was not given or is none.
-    """
-    if data_dir is None:
-        raise DataError(f"data set {name!r} is read from files: give their folder with --data-dir")
-    if not data_dir.is_dir():
-        raise DataError(f"data folder {data_dir} does not exist or is no folder")
-    return data_dir
 
 
 def read_csv_series(path: Path, *, time_column: str, target_column: str) -> Series:
@@ -112,51 +98,83 @@ def read_csv_series(path: Path, *, time_column: str, target_column: str) -> Seri
             a column's numbers are too large or too close to be squared.
     """
     _check_separator(path, (time_column, target_column))
+    column = TimeColumn(time_column)
     times: list[float] = []
     values: list[float] = []
-    kinds: set[bool] = set()
     gaps = 0
-    columns = [(time_column, "time"), (target_column, "target")]
+    columns = ((time_column, "time"), (target_column, "target"))
     for line, (stamp, value) in csv_columns(path, columns):
         try:
-            at, calendar = parse_stamp(stamp)
-            kinds.add(calendar)
+            at = column.parse(stamp)
             if value.strip().lower() in _EMPTY:
                 gaps += 1
                 continue
-            number = parse_number(value)
+            values.append(parse_number(value))
         except ValueError as error:
             raise DataError(f"{path}, line {line}: {error}") from error
-        if len(kinds) > 1:
-            raise DataError(
-                f"{path}, line {line}: column {time_column!r} must hold numbers or dates, "
-                f"got both: {stamp!r}"
-            )
         times.append(at)
-        values.append(number)
     if not times:
         raise DataError(f"{path} holds no values in column {target_column!r}")
-    time, series = np.array(times), np.array(values)
-    for column, numbers in ((time_column, time), (target_column, series)):
-        _check_squares(path, column, numbers)
-    notes = [f"{gaps:,} rows without a value are left out"] if gaps else []
-    if (np.diff(time) < 0.0).any():
-        order = np.argsort(time, kind="stable")
-        time, series = time[order], series[order]
-        notes.append("rows are sorted by time")
-    label = time_column
-    if kinds == {True}:
-        time = (time - time[0]) / _SECONDS_A_DAY
-        label = "days since the first stamp"
-    return Series(f"{CSV_PREFIX}{path}", time, series, label, target_column, tuple(notes))
+    for name, numbers in ((time_column, times), (target_column, values)):
+        _check_squares(path, name, np.array(numbers))
+    time, label, series, notes = column.in_order(times, np.array(values), "days")
+    if gaps:
+        notes = (f"{gaps:,} rows without a value are left out", *notes)
+    return Series(f"{CSV_PREFIX}{path}", time, series, label, target_column, notes)
+
+
+class TimeColumn:
+    """The time stamps of a table, cell by cell: numbers, or dates and times.
+
+    Args:
+        name: of the column.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._calendar: bool | None = None
+
+    def parse(self, cell: str) -> float:
+        """Return a stamp, in seconds since 1970 for a date.
+
+        Raises:
+            ValueError: it is neither, not finite, or of another kind than those before.
+        """
+        stamp, calendar = parse_stamp(cell)
+        if self._calendar not in (None, calendar):
+            raise ValueError(
+                f"column {self._name!r} must hold numbers or dates, got both: {cell!r}"
+            )
+        self._calendar = calendar
+        return stamp
+
+    def in_order(
+        self, times: Sequence[float], values: NDArray[np.float64], unit: str
+    ) -> tuple[NDArray[np.float64], str, NDArray[np.float64], tuple[str, ...]]:
+        """Sort rows by time; dates are counted from the first one.
+
+        Args:
+            times: stamps of at least one row.
+            values: numbers of each row.
+            unit: what dates are counted in, hours or days.
+
+        Returns:
+            Times, what they are counted in, the values, and a note if rows were moved.
+        """
+        time, notes = np.array(times), ()
+        if (np.diff(time) < 0.0).any():
+            order = np.argsort(time, kind="stable")
+            time, values, notes = time[order], values[order], ("rows are sorted by time",)
+        if not self._calendar:
+            return time, self._name, values, notes
+        return (time - time[0]) / _SECONDS[unit], f"{unit} since the first stamp", values, notes
 
 
 def _check_separator(path: Path, columns: tuple[str, str]) -> None:
     """Refuse a file whose cells are separated by semicolons."""
-    if not path.is_file() or path.suffix.lower() in (".tsv", ".tab"):
-        return
-    header = next(csv_rows(path, delimiter=","), (1, list[str]()))[1]
-    if len(header) == 1 and ";" in header[0] and header[0] not in columns:
+    header = csv_header(path)
+    alone = len(header) == 1 and not is_tab_separated(path)
+    if alone and ";" in header[0] and header[0] not in columns:
         raise DataError(
             f"{path} has one column {header[0]!r}, and its cells seem to be separated by "
             "semicolons: separate them by commas, or by tabs in a file named .tsv"
@@ -182,7 +200,7 @@ def _check_squares(path: Path, column: str, numbers: NDArray[np.float64]) -> Non
 
 
 def parse_stamp(text: str) -> tuple[float, bool]:
-    """A number, or an ISO 8601 date or time as seconds since 1970, and whether it is the latter.
+    """Return a number, or an ISO 8601 date or time as seconds since 1970, and whether it is a date.
 
     A time without a zone is taken as UTC.
 
@@ -196,7 +214,7 @@ def parse_stamp(text: str) -> tuple[float, bool]:
 
 
 def parse_number(text: str) -> float:
-    """A finite number.
+    """Return a finite number.
 
     Raises:
         ValueError: anything else.
@@ -211,7 +229,7 @@ def parse_number(text: str) -> float:
 
 
 def _sp500() -> Series:
-    """Monthly S&P 500 index since 1990, of matplotlib's sample data."""
+    """Read the monthly S&P 500 index since 1990, of matplotlib's sample data."""
     import matplotlib  # late: a stream from standard input needs none
 
     path = Path(matplotlib.get_data_path()) / "sample_data" / "Stocks.csv"
@@ -227,13 +245,19 @@ def _sp500() -> Series:
     place = heads.index("^GSPC")
     rows = [line.split(",") for line in lines[1:]]
     found = [(date.fromisoformat(row[0]), float(row[place])) for row in rows if row[place]]
-    time = _years([day for day, _ in found])
+    time = np.array([_year(day) for day, _ in found])
     values = np.log([value for _, value in found])
     return Series("sp500", time, values, "year", "log of the S&P 500 index")
 
 
+def _year(day: date) -> float:
+    """Return the year and the part of it that has passed."""
+    start, end = date(day.year, 1, 1), date(day.year + 1, 1, 1)
+    return day.year + (day - start) / (end - start)
+
+
 def _toy() -> Series:
-    """Two sines with a little noise, for the small figures of the thesis."""
+    """Make two sines with a little noise, for the small figures of the thesis."""
     time = np.linspace(0.0, 3.0, _TOY_POINTS)
     noise = _TOY_NOISE * np.random.default_rng(0).standard_normal(_TOY_POINTS)
     values = np.sin(4.0 * time) + 0.5 * np.sin(11.0 * time) + noise
@@ -242,9 +266,9 @@ def _toy() -> Series:
 
 
 def _solar(folder: Path) -> Series:
-    """Total solar irradiance by year (Lean 2004), x = (year − 1610.5)/10."""
+    """Read the total solar irradiance by year (Lean 2004), x = (year − 1610.5)/10."""
     series = read_csv_series(
-        _existing(folder / "solar_irradiance" / "solar_irradiance.csv"),
+        existing_file(folder / "solar_irradiance" / "solar_irradiance.csv"),
         time_column="year",
         target_column="tsi_11yr_cycle_plus_background",
     )
@@ -253,13 +277,10 @@ def _solar(folder: Path) -> Series:
 
 
 def _audio(folder: Path) -> Series:
-    """A stretch of the demodulated sub-band of Bui and Turner 2014."""
-    path = _existing(folder / "audio_subband" / "audio_subband.npz")
-    try:
-        with np.load(path, allow_pickle=False) as arrays:
-            values = arrays["demodulated"][_STRETCH].astype(np.float64)
-    except (OSError, ValueError, KeyError) as error:
-        raise DataError(f"{path} cannot be read: {error}") from error
+    """Read a stretch of the demodulated sub-band of Bui and Turner 2014."""
+    path = existing_file(folder / "audio_subband" / "audio_subband.npz")
+    with reading(path, "an NPZ file of the sub-band"), np.load(path, allow_pickle=False) as arrays:
+        values = arrays["demodulated"][_STRETCH].astype(np.float64)
     if len(values) < _STRETCH.stop - _STRETCH.start:
         raise DataError(f"{path}: demodulated must have {_STRETCH.stop:,} samples or more")
     # Noise is part of their preparation, and the file comes without it. The sub-band alone has next
@@ -275,8 +296,8 @@ def _audio(folder: Path) -> Series:
 
 
 def _covid(folder: Path) -> Series:
-    """Daily deaths in Santa Catarina, March 2020 to February 2021."""
-    path = _existing(folder / "covid_deaths_brazil" / "santa_catarina.csv")
+    """Read the daily deaths in Santa Catarina, March 2020 to February 2021."""
+    path = existing_file(folder / "covid_deaths_brazil" / "santa_catarina.csv")
     days: list[date] = []
     deaths: list[float] = []
     for line, (day, count) in csv_columns(path, [("date", "time"), ("new_deaths", "target")]):
@@ -296,16 +317,12 @@ def _covid(folder: Path) -> Series:
     return Series("covid", time, counts.clip(min=0.0), "days", "deaths", tuple(notes))
 
 
-def _years(days: list[date]) -> NDArray[np.float64]:
-    """Years and parts of them."""
-    found: list[float] = []
-    for day in days:
-        start, end = date(day.year, 1, 1), date(day.year + 1, 1, 1)
-        found.append(day.year + (day - start) / (end - start))
-    return np.array(found)
+def existing_file(path: Path) -> Path:
+    """Return the path of a file of the standard sets that can be fetched.
 
-
-def _existing(path: Path) -> Path:
+    Raises:
+        DataError: there is none.
+    """
     if not path.is_file():
         raise DataError(
             f"{path} does not exist: the data folder needs this file; --download fetches it"

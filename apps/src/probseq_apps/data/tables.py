@@ -7,9 +7,9 @@ import numpy as np
 from jaxtyping import Bool, Float64
 
 from probseq_apps.data.errors import DataError
-from probseq_apps.data.image_files import read_parquet_table
-from probseq_apps.data.names import unknown_name_message
-from probseq_apps.data.series import data_folder
+from probseq_apps.data.names import data_folder, unknown_name_message
+from probseq_apps.data.series import existing_file
+from probseq_apps.data.tabular import read_parquet_table
 
 TABLE_NAMES: tuple[str, ...] = ("skillcraft", "powerplant", "two-moons")
 
@@ -63,11 +63,7 @@ def load_table(name: str, data_dir: Path | None, *, seed: int) -> Table:
 
 
 def _uci(name: str, folder: Path, seed: int) -> Table:
-    path = folder / "uci" / f"{name}.parquet"
-    if not path.is_file():
-        raise DataError(
-            f"{path} does not exist: the data folder needs this file; --download fetches it"
-        )
+    path = existing_file(folder / "uci" / f"{name}.parquet")
     table = read_parquet_table(path)
     columns = {column: table.column(column).to_numpy() for column in table.column_names}
     inputs = [column for column in columns if column != "y" and not column.startswith("test")]

@@ -4,9 +4,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from probseq_apps.data.csv_rows import csv_columns, csv_rows
 from probseq_apps.data.errors import DataError
-from probseq_apps.data.image_files import read_parquet_table
+from probseq_apps.data.tabular import csv_columns, csv_rows, read_parquet_table
 
 SENTIMENTS = ("neg", "pos")
 

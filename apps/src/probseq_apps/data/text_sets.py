@@ -28,8 +28,7 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from probseq_apps.data.errors import DataError
-from probseq_apps.data.image_sets import checked_data_dir
-from probseq_apps.data.names import own_path
+from probseq_apps.data.names import filled_data_folder, own_path
 from probseq_apps.data.splits import hold_out_validation, permutation, stratified
 from probseq_apps.data.text_files import SENTIMENTS, Texts, read_cola, read_csv, read_imdb
 
@@ -79,7 +78,7 @@ def read_parts(
     if path is not None:
         return _csv_parts(path, text_column, label_column)
     read = _cola_parts if name == "cola" else _imdb_parts
-    return read(checked_data_dir(name, data_dir), seed, split)
+    return read(filled_data_folder(name, data_dir), seed, split)
 
 
 def _cola_parts(directory: Path, seed: int, split: TextProtocol) -> TextParts:

@@ -22,10 +22,9 @@ from torch import Tensor
 from probseq_apps.data.errors import DataError
 from probseq_apps.data.graph_tokens import TokenLayout, num_tokens, stack_tokens
 from probseq_apps.data.graphs import Graph, swap_edges
-from probseq_apps.data.image_sets import checked_data_dir
 from probseq_apps.data.molecule_files import Molecules, read_molecules
 from probseq_apps.data.molecules import ATOM_FEATURES, BOND_FEATURES
-from probseq_apps.data.names import own_path
+from probseq_apps.data.names import filled_data_folder, own_path
 from probseq_apps.data.splits import SPLIT_SEED, permutation
 
 PARTS = ("train", "validation", "test")
@@ -138,7 +137,7 @@ def _find(name: str, data_dir: Path | None) -> list[Path]:
     path = own_path(name)
     if path is not None:
         return [path]
-    folder = checked_data_dir(name, data_dir)
+    folder = filled_data_folder(name, data_dir)
     published = [folder / "zinc" / f"{part}.csv" for part in PARTS]
     if all(path.is_file() for path in published):
         return published

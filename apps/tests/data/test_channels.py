@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from probseq_apps.data.channels import read_csv_channels
+from probseq_apps.data.channels import moving_digits, read_csv_channels
 from probseq_apps.data.errors import DataError
-from probseq_apps.data.moving_images import moving_digits
 
 
 def test_frames_are_a_real_picture_that_keeps_its_ink() -> None:
@@ -84,7 +83,7 @@ def test_dates_become_hours_and_rows_are_sorted(tmp_path: Path) -> None:
         ("time,u\n0,1,2\n", "line 2: expected 2 columns, got 3"),
         ("hour,u\n0,1\n", "needs one column 'time'"),
         ("time\n0\n", "at least one channel"),
-        ("time,u,u\n0,1,2\n", "several columns named 'u'"),
+        ("time,u,u\n0,1,2\n", "needs one column 'u' for the channel"),
         ("time,u\n", "a header and no rows"),
         ("", "needs one column 'time'"),
     ],
