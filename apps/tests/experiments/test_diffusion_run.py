@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 from probseq_apps.data.generation import load_generation_data, to_unit
-from probseq_apps.experiments import diffusion_run
+from probseq_apps.experiments import diffusion_model, diffusion_run
 from probseq_apps.experiments.diffusion_draw import film_model
 from probseq_apps.experiments.diffusion_groups import (
     DiffusionEvaluationSettings,
@@ -30,7 +30,6 @@ from probseq_apps.experiments.diffusion_model import (
 )
 from probseq_apps.experiments.diffusion_run import generate_diffusion
 from probseq_apps.experiments.diffusion_settings import DiffusionSettings
-from probseq_apps.experiments.diffusion_tasks import DiffusionTask
 from probseq_apps.experiments.generate_groups import (
     FeatureSettings,
     MachineSettings,
@@ -248,17 +247,17 @@ def test_a_stopped_run_names_the_command_and_goes_on_to_the_same_bits(
     whole, tmp_path, monkeypatch, capsys, stopped_at
 ):
     """In the first arm's training, and in the second one's; epochs are longer than either."""
-    inner, calls = DiffusionTask.loss, []
+    inner, calls = diffusion_model.diffusion_loss, []
 
-    def loss(self, *arguments, **keywords):
+    def loss(*arguments):
         calls.append(None)
         if len(calls) == stopped_at:
             os.kill(os.getpid(), signal.SIGTERM)
-        return inner(self, *arguments, **keywords)
+        return inner(*arguments)
 
     folder = tmp_path / "cut"
     with monkeypatch.context() as patch:
-        patch.setattr(DiffusionTask, "loss", loss)
+        patch.setattr(diffusion_model, "diffusion_loss", loss)
         with pytest.raises(SystemExit) as left:
             generate_diffusion(TINY, RunOptions(run_dir=folder))
     assert left.value.code == 143
@@ -424,16 +423,16 @@ def test_bits_per_dimension_are_a_mean_over_images_not_over_batches(whole, digit
 def test_bf16_trains_with_channels_last_and_goes_on_to_the_same_bits(tmp_path, digits, monkeypatch):
     machine = MachineSettings(device="cpu", precision="bf16")
     one = replace(TINY, machine=machine).one_model("1-frame", 0)
-    inner, layouts = DiffusionTask.loss, []
+    inner, layouts = diffusion_model.diffusion_loss, []
 
-    def loss(self, model, *arguments, **keywords):
-        weight = model.model.unet.down_blocks[0].resnets[0].conv1.weight
+    def loss(videos, seed, objective, *arguments):
+        weight = objective.model.unet.down_blocks[0].resnets[0].conv1.weight
         layouts.append(weight.is_contiguous(memory_format=torch.channels_last))
         if len(layouts) == 9:
             os.kill(os.getpid(), signal.SIGTERM)
-        return inner(self, model, *arguments, **keywords)
+        return inner(videos, seed, objective, *arguments)
 
-    monkeypatch.setattr(DiffusionTask, "loss", loss)
+    monkeypatch.setattr(diffusion_model, "diffusion_loss", loss)
     train_model(one, digits, tmp_path / "whole", recipe="r")
     with pytest.raises(SystemExit):
         train_model(one, digits, tmp_path / "cut", recipe="r")

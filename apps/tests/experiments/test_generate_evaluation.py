@@ -144,7 +144,7 @@ def test_a_finished_classifier_is_read_again(trained):
     data, folder, extractor = trained
     before = sorted(file.stat().st_mtime_ns for file in folder.rglob("*") if file.is_file())
     again = make_extractor(
-        data, FeatureSettings(classifier_steps=120), folder, seed=1, device="cpu", resume=True
+        data, FeatureSettings(classifier_steps=120), folder, seed=1, device="cpu"
     )
     images = to_unit(data.test[:5])
     torch.testing.assert_close(again(images), extractor(images), rtol=0.0, atol=0.0)
@@ -204,8 +204,8 @@ def test_the_classifier_learns_from_training_images_and_never_sees_test_images(
 ):
     fitted = []
 
-    def fit(task, train, validation, config, folder, **_):
-        fitted.append((task.model.head.weight.clone(), train, validation, config))
+    def fit(model, train, config, folder, *, held_out, **_):
+        fitted.append((model.head.weight.clone(), train, held_out, config))
 
     monkeypatch.setattr("probseq_apps.experiments.generate_features.fit", fit)
     labels = PartLabels(*(torch.full((30,), number) for number in range(3)))

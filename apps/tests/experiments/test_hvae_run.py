@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from probseq_apps.data.generation import GenerationData, load_generation_data, to_unit
-from probseq_apps.experiments import hvae_run
+from probseq_apps.experiments import hvae_model, hvae_run
 from probseq_apps.experiments.diffusion_groups import ModelTraining, UNetSettings
 from probseq_apps.experiments.generate_groups import (
     FeatureSettings,
@@ -27,7 +27,6 @@ from probseq_apps.experiments.hvae_settings import (
     HvaeSizes,
     OneHvaeSettings,
 )
-from probseq_apps.experiments.hvae_tasks import HvaeTask
 from probseq_apps.experiments.settings import RunOptions
 from probseq_apps.report.diffusion_process import Process
 from probseq_apps.training.runs import ConfigMismatchError
@@ -198,17 +197,17 @@ def test_the_bound_is_a_mean_over_images_not_over_batches(whole, digits, monkeyp
 @pytest.mark.parametrize("stopped_at", [3, 10])
 def test_a_stopped_run_goes_on_to_the_same_bits(whole, tmp_path, monkeypatch, capsys, stopped_at):
     """In the training of either arm."""
-    inner, calls = HvaeTask.loss, []
+    inner, calls = hvae_model.hvae_loss, []
 
-    def loss(self, *arguments, **keywords):
+    def loss(*arguments):
         calls.append(None)
         if len(calls) == stopped_at:
             os.kill(os.getpid(), signal.SIGTERM)
-        return inner(self, *arguments, **keywords)
+        return inner(*arguments)
 
     folder = tmp_path / "cut"
     with monkeypatch.context() as patch:
-        patch.setattr(HvaeTask, "loss", loss)
+        patch.setattr(hvae_model, "hvae_loss", loss)
         with pytest.raises(SystemExit) as left:
             generate_hvae(TINY, RunOptions(run_dir=folder))
     assert left.value.code == 143

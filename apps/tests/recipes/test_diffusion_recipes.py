@@ -7,19 +7,23 @@ import pytest
 import torch
 
 from probseq_apps.data.generation import GenerationData
-from probseq_apps.experiments.diffusion_model import arm_videos, build_model, check_model
+from probseq_apps.experiments.diffusion_model import (
+    arm_videos,
+    build_model,
+    check_model,
+    diffusion_loss,
+)
 from probseq_apps.experiments.diffusion_settings import DiffusionSettings
-from probseq_apps.experiments.diffusion_tasks import DiffusionTask
 from probseq_apps.experiments.generate_models import unet_config
-from probseq_apps.experiments.hvae_model import binarized, build_hvae
+from probseq_apps.experiments.hvae_model import binarized, build_hvae, hvae_loss
 from probseq_apps.experiments.hvae_settings import HvaeSettings
-from probseq_apps.experiments.hvae_tasks import HvaeTask
 from probseq_apps.recipes.diffusion import (
     DIFFUSION_RECIPES,
     diffusion_recipe_name,
     load_diffusion_recipe,
 )
 from probseq_apps.recipes.hvae import HVAE_RECIPES, hvae_recipe_name, load_hvae_recipe
+from probseq_apps.training.task import Step
 from pseudovideo.diffusion.objective import DiffusionObjective
 from pseudovideo.diffusion.stages import Stage, stages
 from pseudovideo.diffusion.unet import build_unet
@@ -113,11 +117,9 @@ def test_arms_of_the_tables_do_a_step_with_narrow_networks(name):
     for arm in settings.arms:
         one = replace(settings.one_model(arm, 0), unet=unet)
         model = build_model(one, data)
-        config = one.training.train_config(one.machine, seed=0)
-        task = DiffusionTask(DiffusionObjective(model), arm_videos(one), config, len(data.train))
         batch = (data.train, torch.arange(2))
-        generator = torch.Generator().manual_seed(0)
-        found = task.loss(task.model, batch, progress=0.0, generator=generator)
+        step = Step(0, 0, 0.0, torch.Generator().manual_seed(0))
+        found = diffusion_loss(arm_videos(one), 0, DiffusionObjective(model), batch, step)
         found.loss.backward()
         # The error of an output of zeros: each noise's own mean square, which is about 1, times the
         # share of the stage that either video drew.
@@ -161,9 +163,8 @@ def test_recipes_of_hvaes_survive_json_and_both_arms_do_a_step_with_narrow_netwo
         hvae = build_hvae(replace(settings.one_model(arm, 0), unet=unet), data)
         with torch.device("meta"):
             build_hvae(settings.one_model(arm, 0), data)
-        task = HvaeTask(hvae)
-        generator = torch.Generator().manual_seed(0)
-        found = task.loss(task.model, (data.train,), progress=0.0, generator=generator)
+        step = Step(0, 0, 0.0, torch.Generator().manual_seed(0))
+        found = hvae_loss(hvae, (data.train,), step)
         found.loss.backward()
         assert torch.isfinite(found.loss)
         assert float(hvae.get_parameter("decoder.conv_out.weight").grad.abs().max()) > 0

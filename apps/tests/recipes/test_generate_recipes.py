@@ -9,11 +9,11 @@ from probseq_apps.data.generation import GenerationData
 from probseq_apps.experiments.generate_groups import LossSettings
 from probseq_apps.experiments.generate_prior import build_prior
 from probseq_apps.experiments.generate_settings import GenerateSettings
-from probseq_apps.experiments.generate_tasks import TokenizerTask
 from probseq_apps.experiments.generate_tokenizer import (
     check_tokenizer,
     make_objective,
     tokenizer_config,
+    tokenizer_loss,
     video_config,
 )
 from probseq_apps.recipes.generate import (
@@ -22,6 +22,7 @@ from probseq_apps.recipes.generate import (
     generate_recipe_name,
     load_generate_recipe,
 )
+from probseq_apps.training.task import Step
 from pseudovideo.tokenizers import build_tokenizer, paper_config
 
 PAPER = [f"{data}-{frames}-frame" for data in ("cifar10", "celeba") for frames in (1, 8, 18)]
@@ -87,12 +88,11 @@ def test_a_paper_recipe_builds_its_models_and_does_a_step(name):
             tokenizer=replace(one.tokenizer, dim=16, num_heads=2, depth=1, codebook_size=8),
             loss=replace(one.loss, adversarial_start=0),
         )
-        config = narrow.training.train_config(narrow.machine, seed=0)
         objective = make_objective(narrow, data)
-        task = TokenizerTask(objective, video_config(narrow.videos, arm.frames), config, 2)
         batch = (data.train, torch.arange(2))
-        generator = torch.Generator().manual_seed(0)
-        found = task.loss(objective, batch, progress=0.0, generator=generator)
+        step = Step(0, 0, 0.0, torch.Generator().manual_seed(0))
+        videos = video_config(narrow.videos, arm.frames)
+        found = tokenizer_loss(videos, 0, objective, batch, step)
         found.loss.backward()
         assert torch.isfinite(found.loss)
         trained = [p for p in objective.parameters() if p.requires_grad]

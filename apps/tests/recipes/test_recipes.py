@@ -10,9 +10,9 @@ from probseq_apps.data.vocabulary import build_vocabulary
 from probseq_apps.experiments.methods import base_methods
 from probseq_apps.experiments.models import build_model
 from probseq_apps.experiments.objectives import penalty_weight
-from probseq_apps.experiments.runs import make_predictor, preparation
-from probseq_apps.experiments.tasks import ClassificationTask
+from probseq_apps.experiments.runs import classification_loss, preparation
 from probseq_apps.recipes import RECIPES, for_data, load_recipe, small_recipe_name
+from probseq_apps.training.task import Step
 
 
 def imitation(settings):
@@ -41,11 +41,9 @@ def test_every_method_of_every_recipe_takes_a_training_step(name):
     inputs = split.images[:2] if isinstance(split, ImageSplit) else split.tokens[:2]
     for method in base_methods(settings.method):
         model = build_model(method, settings, data, seed=0)
-        predictor = make_predictor(method, settings, data)
         weight = partial(penalty_weight, method, settings) if method.has_penalty else None
-        task = ClassificationTask(model, predictor, prepare=prepare, penalty_weight=weight)
-        batch = (inputs, split.labels[:2])
-        loss = task.loss(model, batch, progress=0.5, generator=torch.Generator()).loss
+        batch, step = (inputs, split.labels[:2]), Step(1, 0, 0.5, torch.Generator())
+        loss = classification_loss(prepare, None, weight, model, batch, step).loss
         loss.backward()
         assert torch.isfinite(loss)
         gradients = [p.grad for p in model.parameters() if p.requires_grad]

@@ -12,8 +12,6 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import digits_run as _module
 
-from probseq_apps.training.loop import fit
-
 
 @pytest.fixture(scope="session")
 def digits_run():
@@ -24,20 +22,11 @@ def digits_run():
 def run(digits_run, tmp_path):
     """Train the small task; returns it with its result."""
 
-    def start(*, path="run", task=None, data=None, resume=False, metadata=None, **changes):
+    def start(*, path="run", task=None, data=None, metadata=None, **changes):
         task = task or digits_run.DigitsTask()
-        train, validation = data or digits_run.digits()
-        result = fit(
-            task,
-            train,
-            validation,
-            digits_run.settings(**changes),
-            tmp_path / path,
-            resume=resume,
-            progress=False,
-            metadata=metadata,
-        )
-        return task, result
+        data = data or digits_run.digits()
+        config = digits_run.settings(**changes)
+        return task, digits_run.train(task, data, tmp_path / path, config, metadata=metadata)
 
     return start
 

@@ -40,20 +40,18 @@ class DigitsTask:
         self.hook = hook
         self.calls = 0
 
-    def loss(self, model, batch, *, progress, generator):
+    def loss(self, model, batch, step):
         self.calls += 1
         pixels, labels = batch
         x = pixels.float() / 16
         if self.noise:
-            x = x + self.noise * torch.randn(x.shape, generator=generator, device=x.device)
+            x = x + self.noise * torch.randn(x.shape, generator=step.generator, device=x.device)
         cross_entropy = nn.functional.cross_entropy(model(x), labels)
-        penalty = progress * 1e-3 * self.model.head.weight.square().sum()
+        penalty = step.progress * 1e-3 * self.model.head.weight.square().sum()
         loss = cross_entropy + penalty
         if self.hook is not None:
             loss = self.hook(self, loss)
-        return LossParts(
-            loss, {"cross_entropy": cross_entropy.detach(), "penalty": penalty.detach()}
-        )
+        return LossParts(loss, {"cross_entropy": cross_entropy, "penalty": penalty})
 
     def score(self, model, batches):
         right = total = 0
@@ -82,9 +80,23 @@ def settings(**changes) -> TrainConfig:
     return TrainConfig.from_dict(values | changes)
 
 
-def train_elsewhere(
-    run_dir, environment, *, resume=False, deterministic=False, delay=0.0, num_train=203
-):
+def train(task, data, folder, config, **options):
+    """Train a task with `fit`; `data` are training and held-out tensors, or None for the latter."""
+    train, held_out = data
+    score = None if held_out is None else task.score
+    return fit(
+        task.model,
+        train,
+        config,
+        folder,
+        loss=task.loss,
+        score=score,
+        held_out=held_out,
+        **{"progress": False} | options,
+    )
+
+
+def train_elsewhere(folder, environment, *, deterministic=False, delay=0.0, num_train=203):
     """Body of another process: train with the environment that torchrun would give it."""
     os.environ.update({name: str(value) for name, value in environment.items()})
     torch.set_num_threads(1)
@@ -95,8 +107,7 @@ def train_elsewhere(
 
     noise = 0.0 if deterministic else 0.1
     task = DigitsTask(noise=noise, dropout=noise, hook=wait)
-    train, validation = digits(num_train)
-    fit(task, train, validation, settings(), run_dir, resume=resume, progress=False)
+    train(task, digits(num_train), folder, settings())
 
 
 def at_step(step, action):

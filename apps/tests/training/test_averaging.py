@@ -109,14 +109,14 @@ def test_a_run_cut_in_mid_epoch_ends_with_the_same_bits_average_included(
     with pytest.raises(SystemExit):
         run(path="cut", task=task, **options)
     assert load_latest_checkpoint(tmp_path / "cut" / "checkpoints").step == 10
-    resumed, result = run(path="cut", resume=True, **options)
+    resumed, result = run(path="cut", **options)
     assert result[:3] == expected[:3]
     assert result.steps == 17
     assert same_bits(whole, resumed)
     left, right = (load_latest_checkpoint(tmp_path / p / "checkpoints") for p in ("whole", "cut"))
     for a, b in ((left.weights, right.weights), (left.ema, right.ema)):
         assert all(torch.equal(a[name], b[name]) for name in a)
-    again, _ = run(path="cut", resume=True, **options)
+    again, _ = run(path="cut", **options)
     assert again.calls == 0
     assert same_bits(whole, again)
 

@@ -1,6 +1,5 @@
 """What an uninterrupted run does, in this process: learning, selection, options, faults."""
 
-import json
 import sys
 
 import pytest
@@ -11,8 +10,8 @@ from probseq_apps.training import loop
 from probseq_apps.training.checkpoints import load_latest_checkpoint
 from probseq_apps.training.loop import fit
 from probseq_apps.training.monitor import NonFiniteLossError
-from probseq_apps.training.runs import RunExistsError, read_finished, read_metrics
-from probseq_apps.training.task import LossParts
+from probseq_apps.training.runs import read_finished, read_metrics
+from probseq_apps.training.task import LossParts, Step
 
 
 def test_the_task_is_learned_and_the_log_tells_how(run, tmp_path):
@@ -33,8 +32,8 @@ def test_the_logged_loss_is_the_mean_over_examples_not_over_batches(run, digits_
     seen = []
     inner = task.loss
 
-    def recorded(model, batch, **kwargs):
-        parts = inner(model, batch, **kwargs)
+    def recorded(model, batch, step):
+        parts = inner(model, batch, step)
         seen.append((len(batch[0]), parts.loss.item(), parts.parts["penalty"].item()))
         return parts
 
@@ -58,7 +57,7 @@ def test_training_equals_a_plain_loop_written_out(run, digits_run):
     for step in range(9):
         chosen = epoch_order(0, step // 3, 70)[32 * (step % 3) : 32 * (step % 3) + 32]
         batch = (pixels[chosen], labels[chosen])
-        loss = hand.loss(hand.model, batch, progress=step / 9, generator=None).loss
+        loss = hand.loss(hand.model, batch, Step(step, step // 3, step / 9, None)).loss
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(hand.model.parameters(), 1.0)
@@ -92,7 +91,7 @@ class OpponentsTask:
     def __init__(self):
         self.model = Opponents()
 
-    def loss(self, model, batch, *, progress, generator):
+    def loss(self, model, batch, step):
         return LossParts(model(batch[0].float() / 16, batch[1]), {})
 
     def score(self, model, batches):
@@ -185,15 +184,29 @@ def test_a_validation_score_that_is_not_finite_is_refused(run, digits_run):
         run(task=task)
 
 
-def test_a_run_is_not_overwritten_unless_asked(run, digits_run, tmp_path):
-    run()
-    with pytest.raises(RunExistsError, match="already holds a run"):
-        run()
-    train, validation = digits_run.digits()
-    task, config = digits_run.DigitsTask(), digits_run.settings(epochs=2)
-    result = fit(task, train, validation, config, tmp_path / "run", overwrite=True, progress=False)
-    assert result.steps == 14
-    assert json.loads((tmp_path / "run" / "config.json").read_text())["train"]["epochs"] == 2
+@pytest.mark.parametrize("total", [3, 49, 503])
+def test_the_loss_is_told_step_and_epoch_and_how_much_is_done(run, digits_run, total):
+    task, steps = digits_run.DigitsTask(), []
+    inner = task.loss
+
+    def noted(model, batch, step):
+        steps.append(step)
+        return inner(model, batch, step)
+
+    task.loss = noted
+    run(task=task, epochs=0, warmup_epochs=0, steps=total, validate_every=100)
+    assert [step.number for step in steps] == list(range(total))
+    assert [step.epoch for step in steps] == [number // 7 for number in range(total)]
+    assert [step.progress for step in steps] == [number / total for number in range(total)]
+
+
+@pytest.mark.parametrize("left_out", ["score", "held_out"])
+def test_held_out_data_and_score_go_together(digits_run, tmp_path, left_out):
+    task, (train, held_out) = digits_run.DigitsTask(), digits_run.digits()
+    given = {"score": task.score, "held_out": held_out} | {left_out: None}
+    with pytest.raises(ValueError, match="held_out and score must be given together"):
+        fit(task.model, train, digits_run.settings(), tmp_path / "run", loss=task.loss, **given)
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(
@@ -202,7 +215,7 @@ def test_a_run_is_not_overwritten_unless_asked(run, digits_run, tmp_path):
         (((torch.zeros(3), torch.zeros(4)), None), r"train must be tensors .* got \[3, 4\]"),
         (((torch.zeros(0),), None), r"train must be tensors .* got \[0\]"),
         (((), None), r"train must be tensors .* got \[\]"),
-        (((torch.zeros(3),), (torch.zeros(2), torch.zeros(1))), "validation must be tensors"),
+        (((torch.zeros(3),), (torch.zeros(2), torch.zeros(1))), "held_out must be tensors"),
         (((torch.zeros(3),), None), "needs validation data"),
     ],
 )
@@ -239,9 +252,8 @@ def test_weight_decay_takes_adamw(run, tmp_path):
 
 
 def test_the_progress_bar_shows_epoch_parts_and_score(digits_run, tmp_path, capsys):
-    train, validation = digits_run.digits()
     task, config = digits_run.DigitsTask(), digits_run.settings(epochs=2)
-    fit(task, train, validation, config, tmp_path, progress=True, label="mle")
+    digits_run.train(task, digits_run.digits(), tmp_path, config, progress=True, label="mle")
     shown = capsys.readouterr().err
     # The beginning and the end: elsewhere than on a terminal, a state a minute.
     assert shown.count("step/s") == 2

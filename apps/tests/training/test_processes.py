@@ -8,17 +8,16 @@ import pytest
 import torch
 
 from probseq_apps.training.checkpoints import load_latest_checkpoint
-from probseq_apps.training.loop import fit, load_run
+from probseq_apps.training.loop import load_run
 from probseq_apps.training.runs import read_metrics
 
 
 @pytest.fixture
 def fit_here(digits_run):
-    def start(path, *, deterministic=False, num_train=203, **options):
+    def start(path, *, deterministic=False, num_train=203):
         noise = 0.0 if deterministic else 0.1
         task = digits_run.DigitsTask(noise=noise, dropout=noise)
-        train, validation = digits_run.digits(num_train)
-        fit(task, train, validation, digits_run.settings(), path, progress=False, **options)
+        digits_run.train(task, digits_run.digits(num_train), path, digits_run.settings())
         return task.model.state_dict()
 
     return start
@@ -55,7 +54,7 @@ def test_a_run_cut_short_in_another_process_resumes_to_the_same_bits(
     assert exit_codes(process) == [code]
     step = load_latest_checkpoint(tmp_path / "cut" / "checkpoints").step
     assert step < 21
-    resumed = fit_here(tmp_path / "cut", resume=True)
+    resumed = fit_here(tmp_path / "cut")
     assert equal(resumed, fit_here(tmp_path / "whole"))
 
 
@@ -85,7 +84,7 @@ def test_two_ranks_stop_together_and_resume_to_the_same_bits(launch, tmp_path):
     step = load_latest_checkpoint(tmp_path / "cut" / "checkpoints").step
     assert step < 21
     for path in ("cut", "whole"):
-        assert exit_codes(*launch(tmp_path / path, ranks=2, resume=True)) == [0, 0]
+        assert exit_codes(*launch(tmp_path / path, ranks=2)) == [0, 0]
     cut, whole = (load_latest_checkpoint(tmp_path / p / "checkpoints") for p in ("cut", "whole"))
     assert equal(cut.weights, whole.weights)
     noise = [random["loss"] for random in whole.state["random"]]

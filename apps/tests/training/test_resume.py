@@ -41,7 +41,7 @@ def test_a_signal_saves_and_exits_and_resuming_gives_the_same_bits(
     assert [signal.getsignal(s) for s in (signal.SIGTERM, signal.SIGINT)] == handlers
     assert load_latest_checkpoint(tmp_path / "cut" / "checkpoints").step == step
     assert read_finished(tmp_path / "cut") is None
-    resumed, result = run(path="cut", resume=True)
+    resumed, result = run(path="cut")
     assert resumed.calls == 21 - step
     assert same_bits(whole, resumed)
     assert result[:3] == expected[:3]
@@ -85,14 +85,14 @@ def test_a_damaged_newest_checkpoint_is_skipped_and_the_bits_are_the_same(run, t
     damaged = tmp_path / "cut" / "checkpoints" / "step-000021" / "train_state.pt"
     damaged.write_bytes(damaged.read_bytes()[:100])
     with pytest.warns(DamagedCheckpointWarning, match="step-000021"):
-        resumed, _ = run(path="cut", resume=True)
+        resumed, _ = run(path="cut")
     assert resumed.calls == 7
     assert same_bits(whole, resumed)
 
 
 def test_a_finished_run_returns_at_once_with_the_selected_weights(run, digits_run, tmp_path):
     first, result = run()
-    again, second = run(resume=True)
+    again, second = run()
     assert again.calls == 0
     assert second[:3] == result[:3]
     assert same_bits(first, again)
@@ -127,7 +127,7 @@ def test_the_best_weights_are_kept_over_worse_later_ones_and_over_a_resumption(r
     task = scripted(at_step(16, interrupt(signal.SIGTERM)))
     with pytest.raises(SystemExit):
         run(task=task, epochs=4)
-    resumed, result = run(task=scripted(), epochs=4, resume=True)
+    resumed, result = run(task=scripted(), epochs=4)
     assert result[:3] == (14, 0.9, 28)
     assert torch.equal(resumed.model.head.weight, task.copies[2])
     last, result = run(path="last", task=scripted(), epochs=4, select="last")
@@ -139,7 +139,7 @@ def test_resuming_with_other_settings_or_metadata_lists_the_keys(run, tmp_path):
     run(metadata={"method": "mle"})
     before = (tmp_path / "run" / "metrics.jsonl").read_text()
     with pytest.raises(ConfigMismatchError, match=r"method: 'mle' in the run, 'sgpa' now.*seed: 0"):
-        run(resume=True, metadata={"method": "sgpa"}, seed=4)
+        run(metadata={"method": "sgpa"}, seed=4)
     assert (tmp_path / "run" / "metrics.jsonl").read_text() == before
 
 
@@ -147,7 +147,7 @@ def test_resuming_with_other_data_is_refused(run, digits_run):
     with pytest.raises(SystemExit):
         run(task=digits_run.DigitsTask(hook=at_step(3, interrupt(signal.SIGTERM))))
     with pytest.raises(ValueError, match=r"training examples must be 203.*got 204"):
-        run(data=digits_run.digits(num_train=204), resume=True)
+        run(data=digits_run.digits(num_train=204))
 
 
 @pytest.mark.gpu
@@ -157,5 +157,5 @@ def test_a_resumed_run_on_cuda_ends_like_an_uninterrupted_one(run, digits_run):
     task = digits_run.DigitsTask(hook=at_step(10, interrupt(signal.SIGTERM)))
     with pytest.raises(SystemExit):
         run(path="cut", task=task, device="cuda")
-    resumed, _ = run(path="cut", device="cuda", resume=True)
+    resumed, _ = run(path="cut", device="cuda")
     torch.testing.assert_close(resumed.model.state_dict(), whole.model.state_dict())

@@ -2,10 +2,12 @@
 
 import shutil
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from probseq_apps.data.generation import GenerationData, load_generation_data, to_unit
 from probseq_apps.experiments.diffusion_arms import model_name
@@ -14,7 +16,6 @@ from probseq_apps.experiments.diffusion_settings import (
     OneDiffusionSettings,
     saved_diffusion_model,
 )
-from probseq_apps.experiments.diffusion_tasks import DiffusionTask
 from probseq_apps.experiments.generate_groups import CorruptionSettings
 from probseq_apps.experiments.generate_models import (
     Sized,
@@ -23,12 +24,12 @@ from probseq_apps.experiments.generate_models import (
     open_model,
     unet_config,
 )
-from probseq_apps.experiments.generate_tasks import numbered
-from probseq_apps.experiments.generate_tokenizer import PRETRAINED, video_config
+from probseq_apps.experiments.generate_tokenizer import PRETRAINED, numbered, video_config
 from probseq_apps.experiments.saved import config_values
 from probseq_apps.experiments.settings import RunOptions
 from probseq_apps.training.runs import prepare_run_dir, read_finished, write_finished
 from probseq_apps.training.schedule import derive_seed
+from probseq_apps.training.task import Batch, LossParts, Step
 from probseq_apps.training.trainer import fork_random
 from pseudovideo.corruptions import PseudoVideoConfig, pseudo_videos
 from pseudovideo.diffusion.image import ImageDiffusion, ImageDiffusionConfig
@@ -146,22 +147,29 @@ def train_model(
     if not settings.training.steps:
         _store_untrained(settings, data, folder, identity)
         return
-    config = settings.training.train_config(settings.machine, seed=settings.seed)
 
-    def make() -> tuple[DiffusionTask, Diffusion]:
+    def make() -> tuple[DiffusionObjective, Diffusion]:
         model = build_model(settings, data)
-        objective = DiffusionObjective(model, importance=settings.training.importance)
-        task = DiffusionTask(objective, arm_videos(settings), config, len(data.train))
-        return task, model
+        return DiffusionObjective(model, importance=settings.training.importance), model
 
     fit_model(
         folder,
         make,
         numbered(data.train),
-        config,
+        settings.training.train_config(settings.machine, seed=settings.seed),
+        loss=partial(diffusion_loss, arm_videos(settings), derive_seed(settings.seed, "videos")),
         identity=identity,
         label=model_name(settings.arm, settings.seed),
     )
+
+
+def diffusion_loss(
+    videos: PseudoVideoConfig, seed: int, objective: nn.Module, batch: Batch, step: Step
+) -> LossParts:
+    """Return the hybrid loss of images and their numbers, each at a random diffusion step."""
+    images, index = batch
+    frames = pseudo_videos(to_unit(images), videos, seed=seed, epoch=step.epoch, index=index)
+    return LossParts.of(objective(frames, generator=step.generator))
 
 
 def open_diffusion(folder: Path, *, device: torch.device) -> tuple[Diffusion, Trained]:

@@ -1,8 +1,10 @@
 """Features that distances are measured in: Inception's from a file, or those of a classifier."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -12,12 +14,12 @@ from probseq.metrics.image import (
     InceptionFeatures,
     RandomConvolution,
 )
-from probseq_apps.data.generation import GenerationData
+from probseq_apps.data.generation import GenerationData, to_unit
 from probseq_apps.experiments.generate_groups import FeatureSettings
-from probseq_apps.experiments.generate_tasks import ClassifierTask
 from probseq_apps.training.config import TrainConfig
 from probseq_apps.training.distributed import resolve_device
 from probseq_apps.training.loop import fit
+from probseq_apps.training.task import Batch, LossParts, Step
 
 _WIDTH, _FEATURES = 32, 64
 _BATCH, _LEARNING_RATE = 64, 1e-3
@@ -61,7 +63,6 @@ def make_extractor(
     *,
     seed: int,
     device: str,
-    resume: bool = False,
     progress: bool = True,
 ) -> FeatureExtractor:
     """Inception if its weights are named, else a classifier of the data, else random features.
@@ -74,7 +75,6 @@ def make_extractor(
         folder: of the classifier's run.
         seed: of the classifier; the random convolution is the same always.
         device: as `TrainConfig.device`.
-        resume: go on with the run that the folder holds.
         progress: show a progress bar.
 
     Returns:
@@ -91,17 +91,35 @@ def make_extractor(
         return RandomConvolution(data.channels, seed=0).to(place)
     classifier = SmallClassifier(data.channels, len(data.class_names), seed=seed)
     fit(
-        ClassifierTask(classifier),
+        classifier,
         (data.train, data.labels.train),
-        (data.validation, data.labels.validation),
         _training(settings, seed, device),
         folder,
-        resume=resume,
+        loss=classifier_loss,
+        score=classifier_accuracy,
+        held_out=(data.validation, data.labels.validation),
         progress=progress,
         label="classifier",
         metadata={"experiment": "generate-classifier", "data": data.name},
     )
     return ClassifierFeatures(classifier.trunk, classifier.head, name="classifier").to(place)
+
+
+def classifier_loss(model: nn.Module, batch: Batch, step: Step) -> LossParts:
+    """Return the cross-entropy of a batch of images and labels."""
+    images, labels = batch
+    logits = model(to_unit(images)).float()
+    right = (logits.detach().argmax(-1) == labels).float().mean()
+    return LossParts(F.cross_entropy(logits, labels), {"accuracy": right})
+
+
+def classifier_accuracy(model: nn.Module, batches: Iterable[Batch]) -> float:
+    """Return the share of images that the classifier is right about."""
+    right = total = 0
+    for images, labels in batches:
+        right += int((model(to_unit(images)).argmax(-1) == labels).sum())
+        total += len(labels)
+    return right / total
 
 
 def _convolution(inputs: int, outputs: int, *, stride: int) -> tuple[nn.Module, ...]:

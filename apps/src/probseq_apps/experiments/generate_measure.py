@@ -139,7 +139,6 @@ def evaluate_command(settings: EvaluateSettings, options: RunOptions) -> dict[st
         folder / CLASSIFIER,
         seed=settings.seed,
         device=settings.device,
-        resume=True,
     )
     found: dict[str, Any] = {"data": data.name}
     if trained is not None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from probseq_apps.data.generation import GenerationData
 from probseq_apps.experiments.diffusion_arms import model_name
@@ -36,7 +36,7 @@ from probseq_apps.training import distributed
 from probseq_apps.training.config import TrainConfig
 from probseq_apps.training.loop import fit
 from probseq_apps.training.runs import CONFIG, read_finished, sole_use
-from probseq_apps.training.task import Task
+from probseq_apps.training.task import Batch, Loss
 from pseudovideo.diffusion.unet import UNetConfig, channel_multipliers_for
 from pseudovideo.pretrained import Pretrained
 
@@ -244,10 +244,11 @@ def _draw_missing(
 
 def fit_model(
     folder: Path,
-    make: Callable[[], tuple[Task, Pretrained]],
-    train: tuple[Tensor, ...],
+    make: Callable[[], tuple[nn.Module, Pretrained]],
+    train: Batch,
     config: TrainConfig,
     *,
+    loss: Loss,
     identity: Mapping[str, object],
     label: str,
 ) -> None:
@@ -257,9 +258,10 @@ def fit_model(
 
     Args:
         folder: of its run.
-        make: gives a new model with the task that trains it.
-        train: what the task learns from.
+        make: gives what is trained, and the new model in it.
+        train: what is learned from.
         config: of the training.
+        loss: what is minimised.
         identity: what defines the run beside `config`.
         label: what the progress bar calls the run.
 
@@ -269,19 +271,10 @@ def fit_model(
     """
     if read_finished(folder) is not None and (folder / PRETRAINED / "config.json").is_file():
         return
-    task, model = make()
+    trained, model = make()
     if config.precision == "bf16":
-        channels_last(task.model)
-    fit(
-        task,
-        train,
-        None,
-        config,
-        folder,
-        resume=True,  # a new run starts at the beginning; the folder was checked
-        label=label,
-        metadata=identity,
-    )
+        channels_last(trained)
+    fit(trained, train, config, folder, loss=loss, label=label, metadata=identity)
     model.save_pretrained(folder / PRETRAINED)
 
 

@@ -20,7 +20,6 @@ from probseq_apps.experiments.generate_settings import (
     saved_prior,
 )
 from probseq_apps.experiments.generate_stop import tell_how_to_resume
-from probseq_apps.experiments.generate_tasks import PriorTask
 from probseq_apps.experiments.generate_tokenizer import (
     PRETRAINED,
     TrainedTokenizer,
@@ -34,6 +33,7 @@ from probseq_apps.training import distributed
 from probseq_apps.training.loop import fit
 from probseq_apps.training.runs import prepare_run_dir, read_finished, sole_use
 from probseq_apps.training.schedule import derive_seed
+from probseq_apps.training.task import Batch, LossParts, Step
 from probseq_apps.training.trainer import fork_random
 from pseudovideo.grid import TokenGrid
 from pseudovideo.pretrained import saved_class
@@ -192,17 +192,24 @@ def train_prior(
             prior = build_prior(settings, cache.grid, cache.tokenizer_fingerprint)
         prior.check_cache(cache)
         fit(
-            PriorTask(prior),
+            prior,
             (cache.tokens,),
-            None,
             settings.training.train_config(settings.machine, settings.steps, seed=settings.seed),
             folder,
-            resume=True,  # a new run starts at the beginning; the folder was checked
+            loss=prior_loss,
             label=label or f"{settings.prior} prior",
             metadata=_identity(settings, recipe),
         )
         prior.save_pretrained(folder / PRETRAINED)
     return open_prior(folder)
+
+
+def prior_loss(prior: Prior, batch: Batch, step: Step) -> LossParts:
+    """Return the nats per token: of all tokens, or of those that a masked prior's masks hide."""
+    (tokens,) = batch
+    if isinstance(prior, MaskedPrior):
+        return LossParts(prior.loss(tokens, generator=step.generator), {})
+    return LossParts(prior.loss(tokens), {})
 
 
 def open_prior(folder: Path) -> TrainedPrior:

@@ -41,7 +41,6 @@ def make_ruler(
         # All seeds are measured in the same features: spreads are those of the models alone.
         seed=0,
         device=device,
-        resume=True,
     )
     ruler = Ruler(extractor, reference_moments(extractor, data.train))
     if not reference_file(folder).exists():

@@ -5,10 +5,13 @@ the trained tokenizer in `pretrained/`.
 """
 
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
+from jaxtyping import Int64, UInt8
+from torch import Tensor, nn
 
 from probseq.metrics.image import LPIPS
 from probseq_apps.data.generation import GenerationData, load_generation_data, to_unit
@@ -21,13 +24,13 @@ from probseq_apps.experiments.generate_settings import (
     saved_tokenizer,
 )
 from probseq_apps.experiments.generate_stop import tell_how_to_resume
-from probseq_apps.experiments.generate_tasks import TokenizerTask, numbered
 from probseq_apps.experiments.saved import config_values
 from probseq_apps.experiments.settings import RunOptions
 from probseq_apps.training import distributed
 from probseq_apps.training.loop import fit
 from probseq_apps.training.runs import prepare_run_dir, read_finished, sole_use
 from probseq_apps.training.schedule import derive_seed
+from probseq_apps.training.task import Batch, LossParts, Step
 from probseq_apps.training.trainer import fork_random
 from pseudovideo.corruptions import PseudoVideoConfig, pseudo_videos
 from pseudovideo.tokenizers import (
@@ -236,20 +239,37 @@ def train_tokenizer(
     """
     if read_finished(folder) is None or not (folder / PRETRAINED / "config.json").is_file():
         objective = make_objective(settings, data)
-        config = settings.training.train_config(settings.machine, seed=settings.seed)
         videos = video_config(settings.videos, settings.frames)
         fit(
-            TokenizerTask(objective, videos, config, len(data.train)),
+            objective,
             numbered(data.train),
-            None,
-            config,
+            settings.training.train_config(settings.machine, seed=settings.seed),
             folder,
-            resume=True,  # a new run starts at the beginning; the folder was checked
+            loss=partial(tokenizer_loss, videos, derive_seed(settings.seed, "videos")),
             label=label or f"tokenizer {run_name(f'{settings.frames}-frame', settings.stem, 0)}",
             metadata=_identity(settings, recipe),
         )
         objective.tokenizer.save_pretrained(folder / PRETRAINED)
     return open_tokenizer(folder)
+
+
+def numbered(
+    images: UInt8[Tensor, "n c h w"],
+) -> tuple[UInt8[Tensor, "n c h w"], Int64[Tensor, " n"]]:
+    """Return images with their numbers, of which the noise of their videos is drawn."""
+    return images, torch.arange(len(images))
+
+
+def tokenizer_loss(
+    videos: PseudoVideoConfig, seed: int, objective: nn.Module, batch: Batch, step: Step
+) -> LossParts:
+    """Return the objective of images and their numbers, on the videos made of them here.
+
+    The videos' noise depends on the seed, the epoch and the image alone.
+    """
+    images, index = batch
+    frames = pseudo_videos(to_unit(images), videos, seed=seed, epoch=step.epoch, index=index)
+    return LossParts.of(objective(frames, step=step.number, generator=step.generator))
 
 
 def open_tokenizer(folder: Path) -> TrainedTokenizer:

@@ -22,11 +22,11 @@ from probseq_apps.experiments.hvae_settings import (
     OneHvaeSettings,
     saved_hvae_model,
 )
-from probseq_apps.experiments.hvae_tasks import HvaeTask
 from probseq_apps.experiments.saved import config_values
 from probseq_apps.experiments.settings import RunOptions
 from probseq_apps.report.diffusion_process import Process
 from probseq_apps.training.schedule import derive_seed
+from probseq_apps.training.task import Batch, LossParts, Step
 from probseq_apps.training.trainer import fork_random
 from pseudovideo.hvae import HVAE, HeatHVAE, HVAEConfig, LearnedEncoderHVAE, load_hvae
 
@@ -123,18 +123,25 @@ def train_hvae(
         SystemExit: SIGTERM or SIGINT came, and the state is saved.
     """
 
-    def make() -> tuple[HvaeTask, HVAE]:
+    def make() -> tuple[HVAE, HVAE]:
         hvae = build_hvae(settings, data)
-        return HvaeTask(hvae), hvae
+        return hvae, hvae
 
     fit_model(
         folder,
         make,
         (data.train,),
         settings.training.train_config(settings.machine, seed=settings.seed),
+        loss=hvae_loss,
         identity=config_values(GENERATE_HVAE_MODEL, recipe, settings.to_dict()),
         label=model_name(settings.arm, settings.seed),
     )
+
+
+def hvae_loss(hvae: HVAE, batch: Batch, step: Step) -> LossParts:
+    """Return the bound of a batch of images, estimated at a random level of each."""
+    (images,) = batch
+    return LossParts.of(hvae.training_losses(to_unit(images), generator=step.generator))
 
 
 def open_hvae(folder: Path, *, device: torch.device) -> tuple[HVAE, Trained]:

@@ -1,15 +1,17 @@
 """`probseq regress`: predict a property of molecules, measure how sure and how right, compare."""
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from tqdm import tqdm
 
+from probseq.metrics import mae
+from probseq_apps.data.graph_tokens import TokenLayout, flip_signs, trim_tokens
 from probseq_apps.data.zinc import GraphData, GraphSplit, load_molecules
 from probseq_apps.experiments.folders import (
     check_folder,
@@ -31,7 +33,6 @@ from probseq_apps.experiments.regress_settings import (
     RegressSettings,
     regress_config,
 )
-from probseq_apps.experiments.regress_task import RegressionTask
 from probseq_apps.experiments.runs import PREDICTIONS, run_folder
 from probseq_apps.experiments.settings import RunOptions
 from probseq_apps.report.regress_report import write_regress_report
@@ -39,6 +40,8 @@ from probseq_apps.training import distributed
 from probseq_apps.training.loop import fit
 from probseq_apps.training.runs import sole_use
 from probseq_apps.training.schedule import derive_seed
+from probseq_apps.training.task import Batch, LossParts, Step
+from sgpa import LaplaceLikelihood
 
 SWAPPED = "ood/swapped-edges"
 
@@ -145,21 +148,15 @@ def train_and_predict(experiment: RegressExperiment, method: MethodSpec, seed: i
         mean=mean,
         std=std,
     )
-    task = RegressionTask(
-        model,
-        predictor,
-        layout=data.layout,
-        mean=mean,
-        std=std,
-        penalty_weight=partial(penalty_weight, method, settings) if method.has_penalty else None,
-    )
+    weight = partial(penalty_weight, method, settings) if method.has_penalty else None
     fit(
-        task,
+        model,
         _tensors(data.train),
-        _tensors(data.validation),
         settings.training.train_config(seed=seed),
         run_folder(experiment.folder, method, seed),
-        resume=True,  # a new run starts at the beginning; the experiment's folder was checked
+        loss=partial(regression_loss, data.layout, (mean, std), model.likelihood, weight),
+        score=partial(regression_score, predictor),
+        held_out=_tensors(data.validation),
         progress=experiment.progress,
         label=method.name,
         metadata=_identity(method, settings),
@@ -167,6 +164,46 @@ def train_and_predict(experiment: RegressExperiment, method: MethodSpec, seed: i
     if distributed.is_main():
         found = _predict(experiment, model, predictor, seed)
         save_number_predictions(predictions_file(experiment.folder, method, seed), found)
+
+
+def regression_loss(
+    layout: TokenLayout,
+    mean_std: tuple[float, float],
+    likelihood: LaplaceLikelihood,
+    weight: Callable[[float], float] | None,
+    model: nn.Module,
+    batch: Batch,
+    step: Step,
+) -> LossParts:
+    """Return the negative log likelihood of the standardised targets plus the weighted penalty.
+
+    The eigenvectors in the tokens get new signs in each training batch, see
+    `graph_tokens.flip_signs`; validation and test have them as they come.
+    """
+    tokens, targets = batch
+    mean, std = mean_std
+    tokens = flip_signs(trim_tokens(tokens), layout, step.generator)
+    output = model(tokens, generator=step.generator)
+    standardised = ((targets - mean) / std).to(output.logits.dtype)
+    nll = -likelihood.log_prob(output.logits, standardised).mean()
+    scale = std * likelihood.scale
+    if weight is None:
+        return LossParts(nll, {"nll": nll, "scale": scale})
+    penalty = output.penalty.float()
+    loss = nll + weight(step.progress) * penalty
+    return LossParts(loss, {"nll": nll, "penalty": penalty, "scale": scale})
+
+
+def regression_score(
+    predictor: NumberPredictor, model: RegressionModel, batches: Iterable[Batch]
+) -> float:
+    """Return the negative mean absolute error of the mean prediction.
+
+    The thesis selects by "validation accuracy", which regression has not.
+    """
+    found = [(predictor.batch(model, tokens).mean(0), targets) for tokens, targets in batches]
+    means, targets = (torch.cat(parts) for parts in zip(*found, strict=True))
+    return -float(mae(means, targets))
 
 
 def sets_to_predict(

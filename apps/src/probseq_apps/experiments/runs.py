@@ -1,15 +1,17 @@
 """One run: train a method with one seed, predict all test sets, and keep the predictions."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from tqdm import tqdm
 
+from probseq.metrics import accuracy, matthews_correlation
 from probseq_apps.baselines.laplace import laplace_model
 from probseq_apps.baselines.sngp import fit_precision
 from probseq_apps.data.augment import augment3, random_crop_flip
@@ -26,16 +28,19 @@ from probseq_apps.experiments.models import Data, build_model, max_tokens
 from probseq_apps.experiments.objectives import penalty_weight
 from probseq_apps.experiments.prediction import Predictions, Predictor, save_predictions
 from probseq_apps.experiments.settings import ClassifySettings
-from probseq_apps.experiments.tasks import Augment, ClassificationTask
 from probseq_apps.experiments.test_sets import Split, TestSet, tensors
 from probseq_apps.experiments.warm_start import copy_kernel_weights, warm_start_config
 from probseq_apps.training import distributed
 from probseq_apps.training.config import TrainConfig
 from probseq_apps.training.loop import fit
 from probseq_apps.training.schedule import derive_seed
+from probseq_apps.training.task import Batch, LossParts, Step
 
 PREDICTIONS = "predictions.npz"
 LAPLACE_PREDICTIONS = "predictions-kflla.npz"
+Augment = Callable[[Tensor, torch.Generator], Tensor]
+# Gives a raw batch (bytes of images, padded tokens) the form that the model takes.
+Prepare = Callable[[Tensor], Tensor]
 AUGMENTATIONS: dict[str, Augment | None] = {
     "none": None,
     "crop-flip": random_crop_flip,
@@ -125,7 +130,7 @@ def make_predictor(method: MethodSpec, settings: ClassifySettings, data: Data) -
     )
 
 
-def preparation(data: Data) -> Callable[[Tensor], Tensor]:
+def preparation(data: Data) -> Prepare:
     """Give a raw batch the form that the model takes: normalised images, padded texts."""
     if isinstance(data, ImageData):
         return partial(normalize, mean=data.mean, std=data.std)
@@ -166,26 +171,57 @@ def _fit(
     label: str,
 ) -> None:
     settings, data = experiment.settings, experiment.data
-    task = ClassificationTask(
-        model,
-        predictor,
-        prepare=preparation(data),
-        augment=AUGMENTATIONS[settings.training.augment],
-        penalty_weight=partial(penalty_weight, method, settings) if method.has_penalty else None,
-        score="mcc" if data.name == "cola" else "accuracy",
-    )
-    validation = tensors(data.validation) if len(data.validation) > 0 else None
+    augment = AUGMENTATIONS[settings.training.augment]
+    weight = partial(penalty_weight, method, settings) if method.has_penalty else None
+    measure = matthews_correlation if data.name == "cola" else accuracy
+    validated = len(data.validation) > 0
     fit(
-        task,
+        model,
         tensors(data.train),
-        validation,
         config,
         folder,
-        resume=True,  # a new run starts at the beginning; the experiment's folder was checked
+        loss=partial(classification_loss, preparation(data), augment, weight),
+        score=partial(classification_score, predictor, measure) if validated else None,
+        held_out=tensors(data.validation) if validated else None,
         progress=experiment.progress,
         label=label,
         metadata=_identity(method, settings),
     )
+
+
+def classification_loss(
+    prepare: Prepare,
+    augment: Augment | None,
+    weight: Callable[[float], float] | None,
+    model: nn.Module,
+    batch: Batch,
+    step: Step,
+) -> LossParts:
+    """Return the cross-entropy plus the weighted penalty of methods that have one.
+
+    For most methods that is the negative ELBO (thesis Eq. 3.18), in nats an example.
+    """
+    inputs, labels = batch
+    if augment is not None:
+        inputs = augment(inputs, step.generator)
+    output = model(prepare(inputs), generator=step.generator)
+    nll = F.cross_entropy(output.logits.float(), labels)
+    if weight is None:
+        return LossParts(nll, {"nll": nll})
+    penalty = output.penalty.float()
+    return LossParts(nll + weight(step.progress) * penalty, {"nll": nll, "penalty": penalty})
+
+
+def classification_score(
+    predictor: Predictor,
+    measure: Callable[[Tensor, Tensor], Tensor],
+    model: nn.Module,
+    batches: Iterable[Batch],
+) -> float:
+    """Measure the mean prediction on the whole validation set."""
+    found = [(predictor.batch(model, inputs).log_probs, labels) for inputs, labels in batches]
+    log_probs, labels = (torch.cat(parts) for parts in zip(*found, strict=True))
+    return float(measure(log_probs.exp(), labels))
 
 
 def _identity(method: MethodSpec, settings: ClassifySettings) -> dict[str, object]:

@@ -3,11 +3,12 @@
 import contextlib
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from torch import Tensor, nn
+from torch import nn
 from tqdm import tqdm
 
 from probseq.errors import require
@@ -26,7 +27,7 @@ from probseq_apps.training.runs import (
     write_finished,
 )
 from probseq_apps.training.signals import StopRequest
-from probseq_apps.training.task import Task
+from probseq_apps.training.task import Batch, Loss, Score
 from probseq_apps.training.trainer import Trainer, fork_random
 from probseq_apps.training.weights import load_weights
 
@@ -54,33 +55,33 @@ class FitResult(NamedTuple):
 
 
 def fit(
-    task: Task,
-    train: tuple[Tensor, ...],
-    validation: tuple[Tensor, ...] | None,
+    model: nn.Module,
+    train: Batch,
     config: TrainConfig,
-    run_dir: Path,
+    folder: Path,
     *,
-    resume: bool = False,
-    overwrite: bool = False,
+    loss: Loss,
+    score: Score | None = None,
+    held_out: Batch | None = None,
     progress: bool = True,
     label: str = "",
     metadata: Mapping[str, object] | None = None,
 ) -> FitResult:
     """Train a model; afterwards it holds the selected weights, in eval mode.
 
+    A run goes on from the newest complete checkpoint of its folder; a finished one returns at once.
     On the CPU a resumed run ends with the same bits as one that was never interrupted. SIGTERM and
     SIGINT save at the next step and exit with 143 or 130. The global random generators are left as
     they were found. Under torchrun every rank calls this with the same arguments.
 
     Args:
-        task: model, loss and score.
+        model: what is trained.
         train: tensors of equal first dimension, one example a row; moved to the device whole.
-        validation: likewise, for `task.score`; None to train without validation.
         config: the settings.
-        run_dir: folder of the run, empty or new unless `resume` or `overwrite` is given.
-        resume: go on from the newest complete checkpoint, or start where there is no run yet; a
-            finished run returns at once.
-        overwrite: delete the run that the folder holds.
+        folder: of the run: of the one to go on with, or an empty or new one.
+        loss: what is minimised.
+        score: what the best weights are selected by.
+        held_out: what is scored, as `train`; given exactly if `score` is.
         progress: show a progress bar; once a minute where the output is no terminal.
         label: what the progress bar calls the run.
         metadata: what else defines the run (method, data, model), as JSON values; compared on
@@ -88,13 +89,13 @@ def fit(
 
     Raises:
         ValueError: the data don't fit together or the settings, or resuming is impossible.
-        RunExistsError: the folder holds a run, or other files.
+        RunExistsError: the folder holds files, and they are no run's.
         ConfigMismatchError: the run to resume was started with other settings.
         NonFiniteLossError: the loss became NaN or infinite.
         MissingExtraError: TensorBoard is asked for and not installed.
         SystemExit: SIGTERM or SIGINT came, and the state is saved.
     """
-    _check_arguments(train, validation, config)
+    _check_arguments(train, held_out, score, config)
     if metadata and "train" in metadata:
         raise ValueError("metadata must not have the key 'train', which holds the settings")
     device = distributed.resolve_device(config.device)
@@ -102,41 +103,43 @@ def fit(
     settings = {**(metadata or {}), "train": config.to_dict()}
     checkpoint = None
     if distributed.is_main():
-        prepare_run_dir(run_dir, settings, resume=resume, overwrite=overwrite)
-        clean_leftovers(run_dir / CHECKPOINTS)
-        checkpoint = load_latest_checkpoint(run_dir / CHECKPOINTS)
+        prepare_run_dir(folder, settings, resume=True)
+        clean_leftovers(folder / CHECKPOINTS)
+        checkpoint = load_latest_checkpoint(folder / CHECKPOINTS)
     checkpoint = distributed.broadcast(checkpoint)
     with fork_random(device):
-        trainer = Trainer(task, train, config, device)
+        trainer = Trainer(model, train, config, device, loss)
         if checkpoint is not None:
             trainer.restore(checkpoint)
         with StopRequest() as stop:
             if trainer.step < trainer.total_steps:
-                held = None if validation is None else tuple(t.to(device) for t in validation)
-                _train(trainer, held, config, run_dir, settings, stop, label, show=progress)
+                scored = None
+                if held_out is not None and score is not None:
+                    scored = partial(trainer.validate, tuple(t.to(device) for t in held_out), score)
+                _train(trainer, scored, config, folder, settings, stop, label, show=progress)
             result = FitResult(*trainer.select(), trainer.step, trainer.seconds)
-            if distributed.is_main() and read_finished(run_dir) is None:
-                write_finished(run_dir, result._asdict())
+            if distributed.is_main() and read_finished(folder) is None:
+                write_finished(folder, result._asdict())
             _leave_if(distributed.largest(stop.signum, device))
     return result
 
 
-def load_run(model: nn.Module, run_dir: Path) -> FitResult:
+def load_run(model: nn.Module, folder: Path) -> FitResult:
     """Put the selected weights of a finished run into a model, in eval mode, without data.
 
     Args:
         model: built with the settings that the run was started with.
-        run_dir: folder of the run.
+        folder: of the run.
 
     Raises:
         FileNotFoundError: the folder holds no finished run, or its checkpoint is damaged.
         ValueError: the model has other tensors than the run's.
     """
-    finished = read_finished(run_dir)
-    checkpoint = load_latest_checkpoint(run_dir / CHECKPOINTS) if finished else None
+    finished = read_finished(folder)
+    checkpoint = load_latest_checkpoint(folder / CHECKPOINTS) if finished else None
     if finished is None or checkpoint is None or checkpoint.step != finished["steps"]:
         raise FileNotFoundError(
-            f"{run_dir} must hold a finished run with its last checkpoint, and does not: resume it"
+            f"{folder} must hold a finished run with its last checkpoint, and does not: resume it"
         )
     # Without a best validation the last weights count; their average stands in their place.
     load_weights(model, checkpoint.best or {**checkpoint.weights, **(checkpoint.ema or {})})
@@ -146,9 +149,9 @@ def load_run(model: nn.Module, run_dir: Path) -> FitResult:
 
 def _train(
     trainer: Trainer,
-    validation: tuple[Tensor, ...] | None,
+    validate: Callable[[], float] | None,
     config: TrainConfig,
-    run_dir: Path,
+    folder: Path,
     settings: Mapping[str, object],
     stop: StopRequest,
     label: str,
@@ -160,7 +163,7 @@ def _train(
     with contextlib.ExitStack() as stack:
         log = None
         if main:
-            log = MetricsLog(run_dir, step=trainer.step, tensorboard=config.tensorboard)
+            log = MetricsLog(folder, step=trainer.step, tensorboard=config.tensorboard)
             stack.callback(log.close)
         bar = stack.enter_context(
             tqdm(
@@ -179,8 +182,8 @@ def _train(
             last = trainer.step == trainer.total_steps
             epoch_over = last or trainer.step % trainer.steps_per_epoch == 0
             if epoch_over:
-                scored = validation is not None and (last or epoch % config.validate_every == 0)
-                row = _epoch_row(trainer, validation if scored else None, epoch)
+                scored = validate is not None and (last or epoch % config.validate_every == 0)
+                row = _epoch_row(trainer, validate if scored else None, epoch)
                 if log is not None:
                     log.write(row)
             bar.set_description(
@@ -196,18 +199,18 @@ def _train(
             if signum or due or last or (epoch_over and epoch % config.checkpoint_every == 0):
                 snapshot = trainer.snapshot()
                 if main:
-                    save_checkpoint(run_dir / CHECKPOINTS, snapshot, settings)
+                    save_checkpoint(folder / CHECKPOINTS, snapshot, settings)
                 saved = time.monotonic()
             if not last:
                 _leave_if(signum)
 
 
 def _epoch_row(
-    trainer: Trainer, validation: tuple[Tensor, ...] | None, epoch: int
+    trainer: Trainer, validate: Callable[[], float] | None, epoch: int
 ) -> dict[str, object]:
     """Close an epoch: mean losses, and the validation score where there is one."""
     means = trainer.monitor.take_means()
-    score = None if validation is None else trainer.validate(validation)
+    score = None if validate is None else validate()
     return {
         "step": trainer.step,
         "epoch": epoch,
@@ -234,9 +237,11 @@ def _leave_if(signum: int) -> None:
 
 
 def _check_arguments(
-    train: tuple[Tensor, ...], validation: tuple[Tensor, ...] | None, config: TrainConfig
+    train: Batch, held_out: Batch | None, score: Score | None, config: TrainConfig
 ) -> None:
-    for name, tensors in (("train", train), ("validation", validation)):
+    if (held_out is None) != (score is None):
+        raise ValueError("held_out and score must be given together: one of them is not")
+    for name, tensors in (("train", train), ("held_out", held_out)):
         if tensors is None:
             continue
         lengths = [len(tensor) for tensor in tensors]
@@ -246,5 +251,5 @@ def _check_arguments(
             )
     if config.tensorboard:
         require("tensorboard", extra="tensorboard", distribution="probseq-apps")
-    if config.select == "best" and validation is None:
+    if config.select == "best" and held_out is None:
         raise ValueError("select='best' needs validation data: give them, or use select='last'")

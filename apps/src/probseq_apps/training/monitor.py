@@ -53,12 +53,11 @@ class LossMonitor:
             ValueError: the parts have other names than before, or one is named `loss`.
         """
         if "loss" in parts.parts:
-            raise ValueError("task.loss must not name a part 'loss', which names their sum")
+            raise ValueError("loss must not name a part 'loss', which names their sum")
         names = ["loss", *parts.parts]
         if self._names and names != self._names:
             raise ValueError(
-                f"task.loss must return the same parts at each step, {self._names[1:]}, "
-                f"got {names[1:]}"
+                f"loss must return the same parts at each step, {self._names[1:]}, got {names[1:]}"
             )
         self._names = names
         values = [value.detach().float() for value in (parts.loss, *parts.parts.values())]

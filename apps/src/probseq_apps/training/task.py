@@ -1,11 +1,13 @@
-"""What the training loop asks of a method: a model, a loss and a validation score."""
+"""What the training loop asks of its caller: a loss, and a score of held-out data."""
 
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple, Protocol, runtime_checkable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+
+Batch: TypeAlias = tuple[Tensor, ...]
 
 
 class LossParts(NamedTuple):
@@ -13,12 +15,42 @@ class LossParts(NamedTuple):
 
     Attributes:
         loss: what is minimised: a mean over the batch's examples, with gradient.
-        parts: detached scalars for the log and for the message when the loss is not finite; the
-            same names at each step.
+        parts: scalars for the log and for the message when the loss is not finite; the same names
+            at each step.
     """
 
     loss: Float[Tensor, ""]
-    parts: dict[str, Tensor]
+    parts: Mapping[str, Tensor]
+
+    @classmethod
+    def of(cls, parts: Mapping[str, Tensor]) -> "LossParts":
+        """Split off the part named `loss`."""
+        return cls(parts["loss"], {name: part for name, part in parts.items() if name != "loss"})
+
+
+class Step(NamedTuple):
+    """Where the training is when it asks for a loss.
+
+    Attributes:
+        number: optimizer steps done.
+        epoch: passes over the data done.
+        progress: steps done divided by all steps, for annealing.
+        generator: source of noise on the batch's device; part of each checkpoint.
+    """
+
+    number: int
+    epoch: int
+    progress: float
+    generator: torch.Generator
+
+
+# The loss of a model on one batch: one tensor for each tensor of the training data, on the model's
+# device. Under torchrun or `compile` the model comes wrapped and must be called, once.
+Loss: TypeAlias = Callable[[Any, Batch, Step], LossParts]
+
+# A score of a model on all held-out data, the higher the better, in eval mode, without gradients
+# and with the same global seed each time. Batches are of unequal sizes: count over all of them.
+Score: TypeAlias = Callable[[Any, Iterable[Batch]], float]
 
 
 @runtime_checkable
@@ -28,41 +60,4 @@ class Players(Protocol):
     @property
     def networks(self) -> Sequence[nn.Module]:
         """The networks; all parameters that are trained are in one of them."""
-        ...
-
-
-@runtime_checkable
-class Task(Protocol):
-    """A model with its objective, as `fit` trains it."""
-
-    model: nn.Module
-
-    def loss(
-        self,
-        model: nn.Module,
-        batch: tuple[Tensor, ...],
-        *,
-        progress: float,
-        generator: torch.Generator,
-    ) -> LossParts:
-        """Compute the objective of one batch.
-
-        Args:
-            model: `self.model`, or the wrapper of it that must be called in its place, once.
-            batch: one tensor for each tensor of the training data, on the model's device.
-            progress: steps done divided by all steps, for annealing.
-            generator: source of noise on the batch's device; part of each checkpoint.
-        """
-        ...
-
-    def score(self, model: nn.Module, batches: Iterable[tuple[Tensor, ...]]) -> float:
-        """Score the model on the whole validation set; higher is better.
-
-        Called in eval mode without gradients, and with the same global seed each time.
-
-        Args:
-            model: the model to score.
-            batches: the validation data in its order, cut into batches of unequal sizes: count
-                over all of them, a mean of their means is something else.
-        """
         ...

@@ -19,7 +19,7 @@ from probseq_apps.training.schedule import (
     steps_per_epoch,
     total_steps,
 )
-from probseq_apps.training.task import Players, Task
+from probseq_apps.training.task import Batch, Loss, Players, Score, Step
 from probseq_apps.training.weights import copy_weights, load_weights
 from pseudovideo.averaging import WeightAverage
 
@@ -33,10 +33,11 @@ class Trainer:
     Seeds the global random generators.
 
     Args:
-        task: the model and its objective; the model is moved to the device.
+        model: what is trained; moved to the device.
         train: tensors of equal first dimension; moved to the device as a whole.
         config: the settings.
         device: where to train.
+        loss: what is minimised.
 
     Attributes:
         device: where it trains.
@@ -48,15 +49,20 @@ class Trainer:
     """
 
     def __init__(
-        self, task: Task, train: tuple[Tensor, ...], config: TrainConfig, device: torch.device
+        self,
+        model: nn.Module,
+        train: Batch,
+        config: TrainConfig,
+        device: torch.device,
+        loss: Loss,
     ) -> None:
-        self._task, self._config, self.device = task, config, device
+        self._loss, self._config, self.device = loss, config, device
         self._train = tuple(tensor.to(device) for tensor in train)
-        self._model = task.model.to(device)
+        self._model = model.to(device)
         self._wrapped = _wrap(self._model, config, device)
         parameters = [p for p in self._model.parameters() if p.requires_grad]
         if not parameters:
-            raise ValueError("task.model must have parameters to train, and it has none")
+            raise ValueError("model must have parameters to train, and it has none")
         networks = self._model.networks if isinstance(self._model, Players) else [self._model]
         self._clipped = [[p for p in n.parameters() if p.requires_grad] for n in networks]
         optimizer = torch.optim.AdamW if config.weight_decay > 0 else torch.optim.Adam
@@ -118,14 +124,11 @@ class Trainer:
             NonFiniteLossError: a loss was NaN or infinite.
         """
         batch, share, size = self._next_batch()
+        epoch, progress = self.step // self.steps_per_epoch, self.step / self.total_steps
+        step = Step(self.step, epoch, progress, self._generator)
         self._model.train()
         with self._precision():
-            parts = self._task.loss(
-                self._wrapped,
-                batch,
-                progress=self.step / self.total_steps,
-                generator=self._generator,
-            )
+            parts = self._loss(self._wrapped, batch, step)
         looked = self.monitor.add(self.step + 1, parts, share=share, size=size)
         self._optimizer.zero_grad(set_to_none=True)
         # The ranks' gradients are averaged: times their number, they add up by share.
@@ -141,20 +144,21 @@ class Trainer:
         self.step += 1
         return looked
 
-    def validate(self, validation: tuple[Tensor, ...]) -> float:
-        """Score the weights on the validation data and remember them if they are the best yet.
+    def validate(self, held_out: Batch, score_of: Score) -> float:
+        """Score the weights on held-out data and remember them if they are the best yet.
 
         Where there is a moving average of them, it is what is scored and remembered. The main rank
         scores. Random numbers drawn here are the same each time and don't touch the training's.
 
         Args:
-            validation: tensors of equal first dimension on the device.
+            held_out: tensors of equal first dimension on the device.
+            score_of: the score.
 
         Raises:
             ValueError: the score is not a finite number.
         """
         with self._scored_weights():
-            score = self._score(validation)
+            score = self._score(held_out, score_of)
             self.last_score = score
             if self.best_score is None or score > self.best_score:
                 self.best_step, self.best_score = self.step, score
@@ -232,7 +236,7 @@ class Trainer:
         if self.device.type == "cuda":
             torch.cuda.set_rng_state(random["cuda"], self.device)
 
-    def _next_batch(self) -> tuple[tuple[Tensor, ...], float, int]:
+    def _next_batch(self) -> tuple[Batch, float, int]:
         epoch, position = divmod(self.step, self.steps_per_epoch)
         if self._order is None or self._order[0] != epoch:
             order = epoch_order(self._config.seed, epoch, len(self._train[0]))
@@ -242,19 +246,19 @@ class Trainer:
         part, share = distributed.own_slice(chosen)
         return tuple(t.index_select(0, part) for t in self._train), share, len(chosen)
 
-    def _score(self, validation: tuple[Tensor, ...]) -> float:
+    def _score(self, held_out: Batch, score_of: Score) -> float:
         """The main rank scores, and every rank learns the score."""
         score = 0.0
         if distributed.is_main():
             self._model.eval()
             with fork_random(self.device), torch.no_grad(), self._precision():
                 torch.manual_seed(derive_seed(self._config.seed, "validation"))
-                batches = _cut(validation, self._config.batch_size)
-                score = float(self._task.score(self._model, batches))
+                batches = _cut(held_out, self._config.batch_size)
+                score = float(score_of(self._model, batches))
         score = distributed.broadcast(score)
         if not abs(score) < float("inf"):
             raise ValueError(
-                f"task.score must be a finite number, got {score} at step {self.step}: "
+                f"score must be a finite number, got {score} at step {self.step}: "
                 "look at the validation data and at the loss"
             )
         return score
@@ -290,5 +294,5 @@ def _wrap(model: nn.Module, config: TrainConfig, device: torch.device) -> nn.Mod
     return model
 
 
-def _cut(tensors: tuple[Tensor, ...], size: int) -> Iterator[tuple[Tensor, ...]]:
+def _cut(tensors: Batch, size: int) -> Iterator[Batch]:
     return zip(*(tensor.split(size) for tensor in tensors), strict=True)

@@ -2,11 +2,13 @@
 
 import os
 import time
+from functools import partial
 
 import torch
 
 from probseq_apps.data.generation import load_generation_data
-from probseq_apps.experiments.generate_tasks import PriorTask, TokenizerTask, numbered
+from probseq_apps.experiments.generate_prior import prior_loss
+from probseq_apps.experiments.generate_tokenizer import numbered, tokenizer_loss
 from probseq_apps.training.config import TrainConfig
 from probseq_apps.training.loop import fit
 from pseudovideo.corruptions import PseudoVideoConfig
@@ -18,6 +20,7 @@ from pseudovideo.tokenizers.objective import ObjectiveConfig, TokenizerObjective
 KINDS = ("tokenizer", "autoregressive", "masked")
 LEVELS = 8  # tokens of the priors: the mean grey of each patch, as one of so many levels
 NUM_TRAIN = 70
+VIDEOS = PseudoVideoConfig(num_frames=4, kind="high-order-noise")
 
 
 def settings(**changes):
@@ -46,7 +49,7 @@ def tokens(pictures):
     return (means / 256 * LEVELS).floor().to(torch.int16)
 
 
-def make_tokenizer_task(config, *, num_train=NUM_TRAIN, frames=4, revive_below=0.5, **changes):
+def make_objective(*, frames=4, revive_below=0.5, **changes):
     """Everything that has a state is on: GAN after six steps, R1, noise, revived codes."""
     torch.manual_seed(3)
     sizes = TokenizerConfig(
@@ -68,41 +71,37 @@ def make_tokenizer_task(config, *, num_train=NUM_TRAIN, frames=4, revive_below=0
         "r1_every": 2,
         "discriminator_width": 4,
     }
-    objective = TokenizerObjective(build_tokenizer(sizes), ObjectiveConfig(**(values | changes)))
-    videos = PseudoVideoConfig(num_frames=frames, kind="high-order-noise")
-    return TokenizerTask(objective, videos, config, num_train)
+    return TokenizerObjective(build_tokenizer(sizes), ObjectiveConfig(**(values | changes)))
 
 
-def make_prior_task(kind):
+def make_prior(kind):
     torch.manual_seed(3)
     sizes = {"codebook_size": LEVELS, "grid": (1, 4, 4), "dim": 16, "depth": 1, "num_heads": 2}
     if kind == "masked":
-        return PriorTask(MaskedPrior(MaskedConfig(**sizes)))
-    return PriorTask(AutoregressivePrior(AutoregressiveConfig(**sizes)))
+        return MaskedPrior(MaskedConfig(**sizes))
+    return AutoregressivePrior(AutoregressiveConfig(**sizes))
 
 
-def make(kind, config):
-    """A task with its training and validation data."""
-    train, validation = images()
+def make(kind, seed=0):
+    """A model with its loss and its training data."""
+    pictures, _ = images()
     if kind == "tokenizer":
-        return make_tokenizer_task(config), numbered(train), numbered(validation)
-    return make_prior_task(kind), (tokens(train),), (tokens(validation),)
+        return make_objective(), partial(tokenizer_loss, VIDEOS, seed), numbered(pictures)
+    return make_prior(kind), prior_loss, (tokens(pictures),)
 
 
-def train(kind, run_dir, *, resume=False, before_step=None, **changes):
-    config = settings(**changes)
-    task, data, validation = make(kind, config)
-    inner, calls = task.loss, []
+def train(kind, folder, *, before_step=None, model=None, **changes):
+    made, inner, data = make(kind)
+    model, calls = model or made, []
 
-    def loss(*arguments, **keywords):
+    def loss(*arguments):
         calls.append(None)
         if before_step is not None:
             before_step(len(calls))
-        return inner(*arguments, **keywords)
+        return inner(*arguments)
 
-    task.loss = loss
-    fit(task, data, validation, config, run_dir, resume=resume, progress=False)
-    return task
+    fit(model, data, settings(**changes), folder, loss=loss, progress=False)
+    return model
 
 
 def train_elsewhere(kind, run_dir, delay, environment):

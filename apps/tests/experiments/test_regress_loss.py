@@ -6,9 +6,10 @@ from torch import nn
 from probseq.transformers import TransformerOutput
 from probseq_apps.data.graph_tokens import TokenLayout
 from probseq_apps.experiments.methods import BASE_METHODS
+from probseq_apps.experiments.regress import regression_loss, regression_score
 from probseq_apps.experiments.regress_model import RegressionModel
 from probseq_apps.experiments.regress_prediction import NumberPredictor
-from probseq_apps.experiments.regress_task import RegressionTask
+from probseq_apps.training.task import Step
 from sgpa import LaplaceLikelihood
 
 LAYOUT = TokenLayout(node_features=1, edge_features=1, identifiers=2)
@@ -28,10 +29,8 @@ class FirstNumber(nn.Module):
         return TransformerOutput(tokens[:, 0, :1] + self.bias, torch.tensor(PENALTY))
 
 
-def make_task(**options):
-    model = RegressionModel(FirstNumber(), LaplaceLikelihood(SCALE))
-    predictor = NumberPredictor(BASE_METHODS["mle"], num_samples=1, tokens=4, mean=MEAN, std=STD)
-    return RegressionTask(model, predictor, layout=LAYOUT, mean=MEAN, std=STD, **options)
+def make_model():
+    return RegressionModel(FirstNumber(), LaplaceLikelihood(SCALE))
 
 
 def batch(values):
@@ -50,29 +49,37 @@ def expected_nll():
     return np.mean(np.log(2 * SCALE) + np.abs(standardised - OUTPUTS) / SCALE)
 
 
-def loss(task, progress=0.0):
-    return task.loss(
-        task.model, (batch(OUTPUTS), TARGETS), progress=progress, generator=torch.Generator()
+def loss(model, progress=0.0, weight=None):
+    step = Step(0, 0, progress, torch.Generator())
+    likelihood = model.likelihood
+    return regression_loss(
+        LAYOUT, (MEAN, STD), likelihood, weight, model, (batch(OUTPUTS), TARGETS), step
     )
 
 
+def score(model, batches):
+    predictor = NumberPredictor(BASE_METHODS["mle"], num_samples=1, tokens=4, mean=MEAN, std=STD)
+    with torch.no_grad():
+        return regression_score(predictor, model, batches)
+
+
 def test_the_loss_is_the_laplace_nll_of_standardised_targets():
-    found = loss(make_task())
+    found = loss(make_model())
     assert found.loss.item() == pytest.approx(expected_nll(), rel=1e-6)
     assert found.parts["scale"].item() == pytest.approx(STD * SCALE)
     assert set(found.parts) == {"nll", "scale"}
 
 
 def test_the_penalty_is_weighted_by_the_progress():
-    found = loss(make_task(penalty_weight=lambda progress: 2.0 * progress), progress=0.3)
+    found = loss(make_model(), progress=0.3, weight=lambda progress: 2.0 * progress)
     assert found.loss.item() == pytest.approx(expected_nll() + 0.6 * PENALTY, rel=1e-6)
     assert found.parts["penalty"].item() == PENALTY
 
 
 def test_the_scale_of_the_likelihood_is_trained():
-    task = make_task()
-    loss(task).loss.backward()
-    gradient = task.model.likelihood.raw_scale.grad.item()
+    model = make_model()
+    loss(model).loss.backward()
+    gradient = model.likelihood.raw_scale.grad.item()
     # d/dlog b of log 2b + |e|/b.
     standardised = (TARGETS.numpy() - MEAN) / STD
     expected = 1.0 - np.mean(np.abs(standardised - OUTPUTS)) / SCALE
@@ -80,25 +87,23 @@ def test_the_scale_of_the_likelihood_is_trained():
 
 
 def test_training_flips_eigenvectors_and_cuts_padding_and_scoring_flips_nothing():
-    task = make_task()
-    loss(task)
-    (seen,) = task.model.transformer.seen
+    model = make_model()
+    loss(model)
+    (seen,) = model.transformer.seen
     assert seen.shape == (3, 3, LAYOUT.width)
     assert torch.equal(seen.abs(), batch(OUTPUTS)[:, :3].abs())
     signs = seen[:, 1, 2:6]
     assert (signs < 0).any()
     assert torch.equal(signs[:, :2], signs[:, 2:])
     assert (seen[:, 1, [0, 1, 6, 7]] == 1).all()
-    with torch.no_grad():
-        task.score(task.model, [(batch(OUTPUTS), TARGETS)])
-    assert torch.equal(task.model.transformer.seen[-1], batch(OUTPUTS)[:, :3])
+    score(model, [(batch(OUTPUTS), TARGETS)])
+    assert torch.equal(model.transformer.seen[-1], batch(OUTPUTS)[:, :3])
 
 
 def test_the_score_is_the_negative_error_in_the_targets_unit_over_unequal_batches():
-    task = make_task()
+    model = make_model()
     tokens = batch(OUTPUTS)
     batches = [(tokens[:2], TARGETS[:2]), (tokens[2:], TARGETS[2:])]
     predicted = MEAN + STD * np.array(OUTPUTS)
     expected = -np.abs(predicted - TARGETS.numpy()).mean()
-    with torch.no_grad():
-        assert task.score(task.model, batches) == pytest.approx(expected, rel=1e-6)
+    assert score(model, batches) == pytest.approx(expected, rel=1e-6)

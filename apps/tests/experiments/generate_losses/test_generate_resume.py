@@ -6,11 +6,9 @@ import time
 
 import pytest
 import torch
-from generate_runs import KINDS, images, make_tokenizer_task, settings, train
+from generate_runs import KINDS, make_objective, train
 
-from probseq_apps.experiments.generate_tasks import numbered
 from probseq_apps.training.checkpoints import load_latest_checkpoint
-from probseq_apps.training.loop import fit
 from probseq_apps.training.runs import read_metrics
 
 
@@ -61,7 +59,7 @@ def test_a_killed_run_resumes_to_the_same_bits(whole, launch, tmp_path, kind):
     process.join(30)
     assert process.exitcode == -signal.SIGKILL
     assert last(tmp_path / "cut").step < 18
-    train(kind, tmp_path / "cut", resume=True)
+    train(kind, tmp_path / "cut")
     assert_same_end(whole[kind], tmp_path / "cut")
 
 
@@ -78,7 +76,7 @@ def test_a_run_stopped_in_mid_epoch_resumes_to_the_same_bits(whole, tmp_path, ki
         train(kind, tmp_path / "cut", before_step=stop)
     assert left.value.code == 143
     assert last(tmp_path / "cut").step == step
-    train(kind, tmp_path / "cut", resume=True)
+    train(kind, tmp_path / "cut")
     assert_same_end(whole[kind], tmp_path / "cut")
 
 
@@ -90,9 +88,7 @@ def test_the_tokenizers_run_has_everything_that_could_be_lost(whole, tmp_path):
     assert rows[-1]["parts"]["adaptive_weight"] > 0
     assert rows[-1]["parts"]["r1"] > 0
     # A codebook that is never revived, all else alike, is another one in the end.
-    config = settings()
-    task = make_tokenizer_task(config, revive_below=0.0)
-    fit(task, numbered(images()[0]), None, config, tmp_path / "run", progress=False)
+    train("tokenizer", tmp_path / "run", model=make_objective(revive_below=0.0))
     name = "tokenizer.quantizer.codebook"
     moved = last(tmp_path / "run").weights[name] != last(whole["tokenizer"]).weights[name]
     assert moved.any()

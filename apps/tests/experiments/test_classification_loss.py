@@ -1,13 +1,20 @@
+from functools import partial
+
 import pytest
 import torch
 from sklearn.metrics import log_loss, matthews_corrcoef
 from torch import nn
 
+from probseq.metrics import accuracy, matthews_correlation
 from probseq.transformers import TransformerOutput
 from probseq_apps.experiments.methods import BASE_METHODS
 from probseq_apps.experiments.prediction import Predictor
-from probseq_apps.experiments.runs import trim_padding
-from probseq_apps.experiments.tasks import ClassificationTask
+from probseq_apps.experiments.runs import (
+    classification_loss,
+    classification_score,
+    trim_padding,
+)
+from probseq_apps.training.task import Step
 
 LOGITS = torch.tensor([[2.0, 0.0], [1.0, 0.0], [0.0, 3.0]])
 LABELS = torch.tensor([0, 1, 1])
@@ -21,24 +28,22 @@ class Fixed(nn.Module):
         return TransformerOutput(x, torch.tensor(PENALTY))
 
 
-def task(**options):
-    predictor = Predictor(BASE_METHODS["mle"], prepare=lambda x: x.float(), num_samples=1, tokens=1)
-    return ClassificationTask(Fixed(), predictor, prepare=lambda x: x.float(), **options)
-
-
-def loss(made, progress):
-    return made.loss(made.model, (LOGITS, LABELS), progress=progress, generator=torch.Generator())
+def loss(progress, *, augment=None, weight=None):
+    step = Step(0, 0, progress, torch.Generator())
+    return classification_loss(
+        lambda x: x.float(), augment, weight, Fixed(), (LOGITS, LABELS), step
+    )
 
 
 def test_without_a_penalty_the_loss_is_the_cross_entropy():
-    found = loss(task(), 0.3)
+    found = loss(0.3)
     assert found.loss.item() == pytest.approx(log_loss(LABELS, LOGITS.double().softmax(-1)))
     assert set(found.parts) == {"nll"}
 
 
 @pytest.mark.parametrize("progress", [0.0, 0.3, 1.0])
 def test_the_penalty_counts_with_the_weight_of_the_moment(progress):
-    found = loss(task(penalty_weight=lambda share: 0.5 * share), progress)
+    found = loss(progress, weight=lambda share: 0.5 * share)
     expected = log_loss(LABELS, LOGITS.double().softmax(-1)) + 0.5 * progress * PENALTY
     assert found.loss.item() == pytest.approx(expected, rel=1e-6)
     assert found.parts["penalty"].item() == PENALTY
@@ -46,18 +51,17 @@ def test_the_penalty_counts_with_the_weight_of_the_moment(progress):
 
 
 def test_training_batches_are_augmented_and_then_prepared():
-    made = task(augment=lambda x, generator: -x)
-    found = loss(made, 0.0)
+    found = loss(0.0, augment=lambda x, generator: -x)
     assert found.loss.item() == pytest.approx(log_loss(LABELS, (-LOGITS).double().softmax(-1)))
 
 
 def test_scores_count_over_batches_of_unequal_sizes():
     batches = [(LOGITS[:2], LABELS[:2]), (LOGITS[2:], LABELS[2:])]
-    made = task()
-    assert made.score(made.model, batches) == pytest.approx(2 / 3)
-    made = task(score="mcc")
+    predictor = Predictor(BASE_METHODS["mle"], prepare=lambda x: x.float(), num_samples=1, tokens=1)
+    score = partial(classification_score, predictor)
+    assert score(accuracy, Fixed(), batches) == pytest.approx(2 / 3)
     expected = matthews_corrcoef(LABELS, LOGITS.argmax(-1))
-    assert made.score(made.model, batches) == pytest.approx(expected)
+    assert score(matthews_correlation, Fixed(), batches) == pytest.approx(expected)
 
 
 def test_padding_that_all_texts_share_is_cut_off():
