@@ -238,7 +238,7 @@ def broadcastable(*shapes: Sequence[int]) -> bool:
 
     Not ``torch.broadcast_shapes``, which imports sympy: seconds in the first call of a process.
     """
-    for place in range(1, max(map(len, shapes)) + 1):
+    for place in range(1, max([len(shape) for shape in shapes]) + 1):
         size = 1
         for shape in shapes:
             if place <= len(shape) and shape[-place] != 1:

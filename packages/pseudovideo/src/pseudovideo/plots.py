@@ -132,7 +132,7 @@ def save_gif(
     return file
 
 
-def _captioned(pictures: Sequence["Image.Image"], captions: Sequence[str]) -> list["Image.Image"]:
+def _captioned(pictures: "list[Image.Image]", captions: Sequence[str]) -> "list[Image.Image]":
     """A caption above each picture, all of the same height."""
     width = pictures[0].width
     letters = max(8, int(width / _LETTER))

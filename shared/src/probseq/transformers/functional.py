@@ -67,7 +67,8 @@ def kernel_attention(
     Raises:
         ValueError: ``kernel`` is unknown, or shapes or dtypes do not go together.
     """
-    check_choice("kernel", kernel, KernelName)
+    if not torch.compiler.is_compiling():  # torch 2.6 cannot trace what reads a Literal
+        check_choice("kernel", kernel, KernelName)
     check_points(queries, keys, ("queries", "keys"))
     check_real(values=values)
     if (

@@ -84,6 +84,8 @@ def log_positive(value: float | Tensor, name: str) -> Float[Tensor, "*b"]:
         ValueError: a value not above 0, or not finite.
     """
     tensor = torch.as_tensor(value)
+    if tensor.is_complex():
+        raise ValueError(f"{name} must be real, got {tensor.dtype}")
     tensor = tensor if tensor.is_floating_point() else tensor.to(torch.get_default_dtype())
     if not (tensor.isfinite() & (tensor > 0)).all():
         raise ValueError(f"{name} must be above 0 and finite, got {tensor.tolist()}")

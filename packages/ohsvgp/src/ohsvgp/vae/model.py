@@ -237,7 +237,11 @@ class OnlineSVGPVAE(nn.Module):
             t: as in ``fit_task``.
             y: as in ``fit_task``.
             num_samples: draws of f per time point.
+
+        Raises:
+            ValueError: as ``fit_task``.
         """
+        check_counts(num_samples=num_samples)
         task = self.prepare(t, y)[1]
         return self.task_bound(task, self.window(task, task.inducing), None, num_samples)
 
