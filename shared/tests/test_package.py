@@ -9,7 +9,7 @@ import pytest
 @pytest.mark.parametrize(
     ("statement", "absent"),
     [
-        ("import probseq, probseq.transformers", "torch"),
+        ("import probseq.settings, probseq.transformers", "torch"),
         ("import probseq.kernels, probseq.gaussians, probseq.fourier, probseq.linalg", "pytest"),
     ],
 )
