@@ -36,8 +36,8 @@ from probseq_apps.experiments.generate_groups import (
     ReadingSettings,
 )
 from probseq_apps.experiments.generate_sample import Samples
+from probseq_apps.experiments.process import Process
 from probseq_apps.experiments.settings import RunOptions
-from probseq_apps.report.diffusion_process import Process
 from probseq_apps.training.checkpoints import load_latest_checkpoint
 from probseq_apps.training.runs import ConfigMismatchError, RunExistsError
 from pseudovideo.corruptions import video_moments
@@ -80,7 +80,7 @@ def digits():
 def no_report():
     """Reports have tests of their own, and their pictures take longer than these models."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(diffusion_run, "write_diffusion_report", lambda *_, **__: "reported")
+        patch.setattr(diffusion_run.DiffusionComparison, "report", lambda *_: "reported")
         yield
 
 

@@ -57,7 +57,7 @@ from probseq_apps.experiments.generate_tokenizer import (
     video_config,
 )
 from probseq_apps.experiments.settings import RunOptions
-from probseq_apps.report.generate_results import FLOOR
+from probseq_apps.report.results import FLOOR
 from probseq_apps.training.schedule import derive_seed
 from pseudovideo.corruptions import PseudoVideoConfig, pseudo_videos
 from pseudovideo.pretrained import fingerprint

@@ -27,8 +27,8 @@ from probseq_apps.experiments.hvae_settings import (
     HvaeSizes,
     OneHvaeSettings,
 )
+from probseq_apps.experiments.process import Process
 from probseq_apps.experiments.settings import RunOptions
-from probseq_apps.report.diffusion_process import Process
 from probseq_apps.training.runs import ConfigMismatchError
 
 TINY = HvaeSettings(
@@ -56,7 +56,7 @@ CPU = torch.device("cpu")
 def no_report():
     """Reports have tests of their own, and their pictures take longer than these models."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(hvae_run, "write_hvae_report", lambda *_, **__: "reported")
+        patch.setattr(hvae_run.HvaeComparison, "report", lambda *_: "reported")
         yield
 
 

@@ -14,7 +14,7 @@ from probseq_apps.experiments.online_methods import (
     build_learner,
     starting_lengthscales,
 )
-from probseq_apps.experiments.online_report import method_notes
+from probseq_apps.experiments.online_report import method_facts
 from probseq_apps.experiments.online_settings import OnlineSettings
 from probseq_apps.experiments.online_tasks import cut_series
 from probseq_apps.recipes.online import load_online_recipe
@@ -94,7 +94,7 @@ def test_all_methods_of_a_seed_have_the_same_split(finished):
 @pytest.fixture
 def undrawn(monkeypatch):
     """No plots: they take longer than the runs."""
-    monkeypatch.setattr("probseq_apps.experiments.online_report.draw", lambda folder: [])
+    monkeypatch.setattr("probseq_apps.report.online.draw", lambda folder: [])
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -228,7 +228,7 @@ def test_plots_that_fail_cost_neither_report_nor_table(
     def fail(folder):
         raise wrong
 
-    monkeypatch.setattr("probseq_apps.experiments.online_report.draw", fail)
+    monkeypatch.setattr("probseq_apps.report.online.draw", fail)
     folder = tmp_path / "run"
     more = ["--run-dir", str(folder), "--method", "ohsvgp", "--seeds", "0"]
     assert main(arguments(series, *more)) == 1
@@ -239,7 +239,7 @@ def test_plots_that_fail_cost_neither_report_nor_table(
     markdown = (folder / "report.md").read_text()
     assert markdown.count("| ohsvgp |") == 3
     assert "## Plots" not in markdown
-    monkeypatch.setattr("probseq_apps.experiments.online_report.draw", lambda folder: [])
+    monkeypatch.setattr("probseq_apps.report.online.draw", lambda folder: [])
     assert main(["online", "--resume", "--run-dir", str(folder)]) == 0
     assert (folder / "report.md").read_text().startswith(f"{markdown}\n## Plots\n")
 
@@ -266,17 +266,10 @@ def test_what_fails_before_the_first_task_is_said_of_task_1(monkeypatch):
         run_method("ohsvgp", stream, settings, Priors(stream, settings.model, seed=0), seed=0)
 
 
-@pytest.mark.parametrize(
-    ("recipe", "said"),
-    [
-        ("sp500-small", "inducing points (thesis: 1,000 for series)."),
-        ("covid-15", "inducing points (thesis: 5,000 for COVID)."),
-        ("skillcraft-l2", "inducing points (thesis: 2,000 for UCI)."),
-        ("two-moons", "inducing points."),
-    ],
-)
-def test_the_notes_say_how_many_steps_the_thesis_has_for_such_data(recipe, said):
-    assert method_notes(load_online_recipe(recipe))[-1].endswith(said)
+def test_adam_steps_are_told_of_the_methods_that_take_some():
+    facts = method_facts(load_online_recipe("two-moons"))
+    assert facts[-1].startswith("Adam steps a task on inducing points: ")
+    assert method_facts(OnlineSettings(method=("grid",)))[-1].endswith("hyperparameters: first")
 
 
 def wave(name, step, start):

@@ -1,4 +1,5 @@
 import math
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,8 +13,8 @@ from probseq_apps.experiments.online import run_method
 from probseq_apps.experiments.online_evaluation import Curves, Results, evaluate, metric_names
 from probseq_apps.experiments.online_methods import Priors
 from probseq_apps.experiments.online_settings import GPSettings, OnlineSettings, StreamSettings
-from probseq_apps.experiments.online_tables import final_table, forgotten, interval_text, legend
 from probseq_apps.experiments.online_tasks import Stream, Task, load_stream
+from probseq_apps.report.online import forgotten, online_report, task_tables
 
 
 class Constant:
@@ -111,24 +112,34 @@ def test_the_table_has_final_values_forgetting_and_total_seconds():
         "seconds": [0.1, 0.2],
         "lost_information": [0.0, 4.0],
     }
-    heads, rows = final_table({"ovc": {"seeds": {"0": run}}})
+    (heads, rows, _), *over_tasks = task_tables({"ovc": {"0": run}})
     assert heads[3:5] == ["forgetting (RMSE) ↓", "lost ↓"]
     assert rows == [["ovc", "2.250", "2.500", "2.000", "4.00", "0.300"]]
+    assert [table.heads for table in over_tasks] == [
+        [f"{name} ↓ after task", "1", "2"] for name in ("NLPD", "RMSE")
+    ]
+    assert over_tasks[1].rows == [["ovc", "1.50", "2.50"]]
+
+
+def told(metrics):
+    run = {"tasks": 1, "over_tasks": {key: [1.0] for key in metrics}, "seconds": [0.1]}
+    run |= {"matrix": {key: [[1.0]] for key in metrics}, "lost_information": [0.0]}
+    return online_report(
+        Path(),
+        {"ovc": {"0": run}},
+        titles={"ovc": "OVC"},
+        settings={"seeds": [0]},
+        data={"name": "x", "input": "t", "target": "y", "train": [1], "test": [1], "notes": []},
+        facts=[],
+        recipe="r",
+    ).legend
 
 
 def test_the_legend_explains_what_is_shown():
-    assert "seeds. NLPD and accuracy on the test" in legend(metric_names("bernoulli"))
-    assert "seeds. NLPD and RMSE on the test" in legend(metric_names("gaussian"))
-    counts = legend(metric_names("poisson"))
+    assert "seeds. NLPD and accuracy on the test" in told(metric_names("bernoulli"))
+    assert "seeds. NLPD and RMSE on the test" in told(metric_names("gaussian"))
+    counts = told(metric_names("poisson"))
     assert "seeds. NLPD, RMSE and ECE (coverage, thesis Eq. 4.20) on the test" in counts
-
-
-def test_the_interval_is_students():
-    values = [1.0, 2.0, 4.0]
-    low, high = stats.t.interval(0.95, 2, loc=7 / 3, scale=stats.sem(values))
-    assert interval_text(values) == f"2.333±{(high - low) / 2:.3f}"
-    assert interval_text([1.0]) == "1.000"
-    assert interval_text([1.0, None]) == "—"
 
 
 def test_early_inducing_points_are_filled_up_with_nan():

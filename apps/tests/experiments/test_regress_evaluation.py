@@ -13,11 +13,12 @@ from probseq_apps.experiments.regress_evaluation import (
     interval_coverage,
     log_density,
     make_entries,
+    predicted,
     predictive_mean,
     predictive_variance,
-    selective_error,
 )
 from probseq_apps.experiments.regress_prediction import NumberPredictions
+from probseq_apps.report.regress import selective_error
 
 
 def member(seed, *, samples=4, n=30, scale=0.8, spread=1.0):
@@ -107,7 +108,7 @@ def test_the_error_among_the_surest_grows_with_the_coverage_where_variance_ranks
     center = torch.tensor([3.0, 1.0, 2.0, 0.5], dtype=torch.float64)
     samples = torch.stack([0.0 * center, 2.0 * center])  # the error is the deviation
     found = [NumberPredictions(samples, torch.tensor(1.0, dtype=torch.float64), truth)]
-    coverage, error = selective_error(found)
+    coverage, error = selective_error(predicted(found))
     assert coverage.tolist() == [0.25, 0.5, 0.75, 1.0]
     assert error.tolist() == pytest.approx([0.5, 0.75, 3.5 / 3, 6.5 / 4])
 

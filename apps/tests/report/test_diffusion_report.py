@@ -5,6 +5,7 @@ import torch
 from PIL import Image
 
 from probseq_apps.data.generation import GenerationData
+from probseq_apps.experiments.diffusion_run import DiffusionComparison
 from probseq_apps.experiments.diffusion_settings import DiffusionSettings
 from probseq_apps.experiments.generate_files import (
     MODEL_PARTS,
@@ -13,11 +14,11 @@ from probseq_apps.experiments.generate_files import (
     process_file,
 )
 from probseq_apps.experiments.generate_sample import Samples
-from probseq_apps.report import diffusion_report
-from probseq_apps.report.arm_results import REAL
-from probseq_apps.report.diffusion_process import Process
-from probseq_apps.report.diffusion_report import write_diffusion_report
-from probseq_apps.report.diffusion_tables import arms_table, frame_tables
+from probseq_apps.experiments.process import Process
+from probseq_apps.report import generate_plots
+from probseq_apps.report.generate import diffusion_findings
+from probseq_apps.report.generate_tables import diffusion_table, frame_tables, total_steps
+from probseq_apps.report.results import REAL, frame_groups, groups_of
 
 ARMS = ("1-frame", "4-frame-first-order", "4-frame-high-order")
 REAL_IMAGES = {"fd": 2.5, "fd_name": "FD(classifier)", "is": 9.0, "num_samples": 40}
@@ -78,7 +79,7 @@ def cells(table, name):
 
 
 def test_the_table_has_all_arms_over_the_seeds_and_real_images(results):
-    table = arms_table(results, REAL_IMAGES)
+    table = diffusion_table(results, REAL_IMAGES)
     assert [row[0] for row in table.rows] == [*ARMS, REAL]
     image, video = cells(table, "1-frame"), cells(table, "4-frame-high-order")
     # Standard error of (12, 13): one half.
@@ -94,7 +95,7 @@ def test_the_table_has_all_arms_over_the_seeds_and_real_images(results):
 def test_numbers_that_no_arm_has_take_no_column(results):
     for result in results:
         result["bits_per_dim"] = result["generation"]["is"] = None
-    heads = arms_table(results, {**REAL_IMAGES, "is": None}).heads
+    heads = diffusion_table(results, {**REAL_IMAGES, "is": None}).heads
     assert not [head for head in heads if "bits" in head or "IS" in head]
 
 
@@ -120,10 +121,13 @@ def test_longer_videos_have_a_mean_and_a_table_of_their_own(results, diffusion_r
     assert row["exact"] == "—"
 
 
+def written(folder, settings, results, data):
+    comparison = DiffusionComparison(settings)
+    return comparison.report(folder, results, REAL_IMAGES, data, "digits-diffusion")
+
+
 def test_everything_is_written_and_shown(folder, settings, results, data, capsys):
-    shown = write_diffusion_report(
-        folder, settings, results, REAL_IMAGES, data=data, recipe="digits-diffusion"
-    )
+    shown = written(folder, settings, results, data)
     assert capsys.readouterr().out == ""
     report = json.loads((folder / "report.json").read_text())
     assert report["experiment"] == "generate-diffusion"
@@ -157,7 +161,7 @@ def test_deleted_files_leave_their_pictures_out(folder, settings, results, data)
         process_file(folder, arm, 0).unlink()
         (model_folder(folder, arm, 0) / "metrics.jsonl").unlink()
         (model_folder(folder, arm, 1) / "metrics.jsonl").unlink()
-    write_diffusion_report(folder, settings, results, REAL_IMAGES, data=data, recipe="r")
+    written(folder, settings, results, data)
     drawn = {path.name for path in (folder / "plots").iterdir()}
     assert drawn == {"summary.png", "frame-errors.png", "theorem.png", "samples.png"}
 
@@ -165,7 +169,7 @@ def test_deleted_files_leave_their_pictures_out(folder, settings, results, data)
 def test_images_alone_need_no_videos(folder, results, data):
     settings = DiffusionSettings(arms=ARMS[:1], seeds=(0, 1))
     images = [result for result in results if result["arm"] == "1-frame"]
-    shown = write_diffusion_report(folder, settings, images, REAL_IMAGES, data=data, recipe="r")
+    shown = written(folder, settings, images, data)
     assert "Errors of single frames" not in shown
     assert not (folder / "plots" / "theorem.png").exists()
 
@@ -176,8 +180,54 @@ def test_a_picture_that_fails_leaves_the_report(
     def fail(*_):
         raise OSError("disk full")
 
-    monkeypatch.setattr(diffusion_report, "draw_diffusion", fail)
+    monkeypatch.setattr(generate_plots, "save_bars", fail)
     with pytest.raises(RuntimeError, match="without plots, which cannot be drawn: OSError: disk"):
-        write_diffusion_report(folder, settings, results, REAL_IMAGES, data=data, recipe="r")
+        written(folder, settings, results, data)
     assert "12.50±0.50" in (folder / "report.md").read_text()
     assert "12.50±0.50" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arm", "steps"),
+    [
+        *(("1-frame", 1000), ("1-frame-4000", 4000)),
+        *(("4-frame-first-order", 3000), ("8-frame-blur", 5000)),
+    ],
+)
+def test_denoising_steps_are_those_of_all_stages(diffusion_result, arm, steps):
+    (found,) = groups_of([diffusion_result(arm, 0, 1.0)])
+    assert total_steps(found) == steps
+
+
+def test_intermediate_errors_are_means_over_the_frames_before_the_image(diffusion_result):
+    errors = {5: 0.003, 6: 0.002, 7: 0.001, 8: 0.9}
+    (group,) = frame_groups([diffusion_result("8-frame-high-order", 0, 1.0, errors=errors)])
+    assert group.summary(("intermediate",)).mean == pytest.approx(2.0)
+    assert group.summary(("last",)).mean == pytest.approx(900.0)
+    assert group.summary(("model", "5")).mean == pytest.approx(3.0)
+    assert group.summary(("exact", "5")).mean is None
+
+
+def test_findings_are_of_orders_then_of_one_frame_and_of_blur(diffusion_result):
+    numbers = {"1-frame": 13.0, "1-frame-4000": 12.8, "4-frame-first-order": 17.0}
+    numbers |= {"4-frame-high-order": 12.0, "4-frame-matched": 12.05, "4-frame-blur": 15.0}
+    results = [
+        diffusion_result(arm, seed, mean + 0.1 * seed, errors=None if arm[0] == "1" else {3: mean})
+        for seed in range(3)
+        for arm, mean in numbers.items()
+    ]
+    found = diffusion_findings(results)
+    heads = [text.partition(" is ")[0].rpartition(" ")[0] for text in found]
+    assert heads == [
+        "Squared error of the intermediate frames, in thousandths: 4-frame-high-order",
+        "FD(classifier) of the last frame: 4-frame-high-order",
+        "FD(classifier) of the last frame: 1-frame-4000",
+        "FD(classifier) of the last frame: 4-frame-first-order",
+        "FD(classifier) of the last frame: 4-frame-high-order",
+        "FD(classifier) of the last frame: 4-frame-matched",
+        "FD(classifier) of the last frame: 4-frame-blur",
+        "FD(classifier) of the last frame: 4-frame-blur",
+    ]
+    assert found[0].endswith("(equal).")
+    assert found[1].endswith("(matched).")
+    assert "clearly higher than 4-frame-high-order 12.10±0.06 (worse)." in found[-1]

@@ -4,11 +4,11 @@ import pytest
 import torch
 
 from probseq_apps.data.generation import GenerationData
+from probseq_apps.experiments.drawn import image_facts
 from probseq_apps.experiments.generate_settings import GenerateSettings
-from probseq_apps.report.arm_results import REAL
-from probseq_apps.report.generate_report import write_generate_report
+from probseq_apps.report.generate import tokens_findings, tokens_report
 from probseq_apps.report.generate_tables import generation_table, reconstruction_table
-from probseq_apps.report.generate_verdict import verdict_notes
+from probseq_apps.report.results import REAL
 
 
 def result(arm, stem, seed, psnr, *, generation=None, **changes):
@@ -121,8 +121,8 @@ def test_a_column_has_the_decimals_of_its_statements(results, real):
     results[0]["reconstruction"]["fd"] = results[3]["reconstruction"]["fd"] = 0.25
     table = reconstruction_table(results, [], real)
     assert cells(table, "1-frame, plain")["FD(classifier) ↓"] == "0.25±0.00"
-    notes = verdict_notes(results, [])
-    assert any("1-frame 0.25±0.00." in note for note in notes)
+    found = tokens_findings(results, [])
+    assert any("1-frame, plain 0.25±0.00 " in text for text in found)
 
 
 def test_one_seed_has_no_error_and_numbers_that_a_seed_lacks_no_mean(results, real):
@@ -139,23 +139,22 @@ def small_data():
 
 
 def written(tmp_path, results, floors, real, draw):
-    return write_generate_report(
-        tmp_path,
-        GenerateSettings(seeds=(0, 1)),
+    return tokens_report(
         results,
         floors,
         real,
-        data=small_data(),
+        settings=GenerateSettings(seeds=(0, 1)).to_dict(),
+        data=image_facts(small_data()),
         recipe="digits-small",
-        draw=draw,
-    )
+        plots=lambda _: draw(),
+    ).write(tmp_path)
 
 
-def test_the_report_is_written_with_tables_verdicts_and_pictures(tmp_path, results, floors, real):
+def test_the_report_is_written_with_tables_findings_and_pictures(tmp_path, results, floors, real):
     text = written(tmp_path, results, floors, real, lambda: [tmp_path / "plots" / "samples.png"])
     markdown = (tmp_path / "report.md").read_text(encoding="utf-8")
     report = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
-    stands = "Not clearly different: 1-frame, plain (+3.00 dB)"
+    stands = "is not clearly different from 1-frame, patch-k-means 18.00±0.00 dB (equal)."
     for shown in ("21.00±1.00", "FD(classifier)", stands, "Bits:"):
         assert shown in " ".join(text.split())
         assert shown in markdown
@@ -178,3 +177,22 @@ def test_a_report_stands_where_its_pictures_cannot_be_drawn(
         written(tmp_path, results, floors, real, fail)
     assert "21.00±1.00" in (tmp_path / "report.md").read_text(encoding="utf-8")
     assert "21.00±1.00" in capsys.readouterr().out
+
+
+def test_controls_are_those_of_the_same_stem_and_length_with_no_more_bits(results):
+    arms = {"1-frame": 160.0, "8-frame": 640.0, "8-frame-repeat": 640.0, "4-frame-repeat": 320.0}
+    arms |= {"1-frame-patch2": 320.0, "1-frame-patch1": 960.0}
+    made = [
+        result(arm, stem, seed, 20.0 + 10 * (arm == "8-frame") + 0.1 * seed, bits=bits)
+        for stem in ("plain", "layernorm")
+        for arm, bits in arms.items()
+        for seed in range(3)
+    ]
+    found = [text for text in tokens_findings(made, []) if text.startswith("PSNR")]
+    for text, stem in zip(found, ("plain", "layernorm"), strict=True):
+        names = [part.split(" than ")[1].partition(" 20.")[0] for part in text.split("clearly")[1:]]
+        others = ("1-frame", "8-frame-repeat", "1-frame-patch2")
+        assert names == [f"{arm}, {stem}" for arm in others]
+        assert text.endswith("(survives).")
+    fewer = [one for one in made if one["arm"] != "8-frame-repeat"]
+    assert tokens_findings(fewer, [])[0].endswith("(better).")

@@ -11,9 +11,10 @@ from probseq_apps.experiments.generate_files import (
     process_file,
 )
 from probseq_apps.experiments.generate_sample import Samples
+from probseq_apps.experiments.hvae_run import HvaeComparison
 from probseq_apps.experiments.hvae_settings import HvaeSettings
-from probseq_apps.report.diffusion_process import Process
-from probseq_apps.report.hvae_report import write_hvae_report
+from probseq_apps.experiments.process import Process
+from probseq_apps.report.generate import hvae_findings
 
 REAL_IMAGES = {"fd": 1.0, "is": 9.5, "is_splits": 1, "num_samples": 40}
 
@@ -40,9 +41,8 @@ def test_everything_is_written_and_shown(tmp_path, hvae_result):
         (run / "metrics.jsonl").write_text(json.dumps(row) + "\n")
     settings = HvaeSettings(seeds=(0, 1))
     data = GenerationData("digits", *(random_bytes(n, 1, 8, 8) for n in (60, 10, 40)))
-    shown = write_hvae_report(
-        tmp_path, settings, results, REAL_IMAGES, data=data, recipe="digits-hvae"
-    )
+    comparison = HvaeComparison(settings)
+    shown = comparison.report(tmp_path, results, REAL_IMAGES, data, "digits-hvae")
     report = json.loads((tmp_path / "report.json").read_text())
     assert (report["experiment"], report["recipe"]) == ("generate-hvae", "digits-hvae")
     assert report["results"] == results
@@ -50,10 +50,23 @@ def test_everything_is_written_and_shown(tmp_path, hvae_result):
     text = (tmp_path / "report.md").read_text()
     for told in (shown, text):
         assert "9.500±0.500" in told
-        assert "biased" in told
+        assert "IS(classifier): heat" in told
     drawn = {path.name for path in (tmp_path / "plots").iterdir()}
     films = {"process-heat.gif", "process-learned.gif"}
     assert drawn == {"summary.png", "samples.png", "losses.png", *films}
     for name in films:
         with Image.open(tmp_path / "plots" / name) as film:
             assert film.n_frames == 19
+
+
+def test_the_encoders_are_compared_by_score_and_distance(hvae_result):
+    results = [
+        hvae_result(arm, seed, mean + 0.1 * (seed - 1))
+        for seed in range(3)
+        for arm, mean in (("heat", 9.3), ("learned", 7.3))
+    ]
+    assert hvae_findings(results) == [
+        "IS(classifier): heat 9.300±0.058 is clearly higher than learned 7.300±0.058 (better).",
+        "FD(classifier): heat 20.00±0.00 is not clearly different from learned 20.00±0.00 (equal).",
+    ]
+    assert hvae_findings([result for result in results if result["arm"] == "heat"]) == []

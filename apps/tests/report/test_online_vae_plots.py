@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from probseq_apps.report.online_vae_plots import draw_vae, frames_figure
+from probseq_apps.report.online_plots import draw_vae, frames_figure
 
 
 def frames(tasks: int) -> dict[str, np.ndarray]:

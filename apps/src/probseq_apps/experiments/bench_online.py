@@ -36,7 +36,7 @@ from probseq_apps.experiments.bench_online_cases import (
     window_covariance,
 )
 from probseq_apps.experiments.bench_online_settings import BenchOnlineSettings
-from probseq_apps.report.columns import aligned_blocks
+from probseq_apps.report.tables import aligned_blocks
 
 # The thesis learns the inducing points of OSGPR by this many Adam steps at each task.
 _ITERATIONS = 1000

@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 
 from probseq_apps.data.sets import load_data
+from probseq_apps.experiments.evaluation import evaluate
 from probseq_apps.experiments.folders import (
     check_folder,
     default_folder,
@@ -15,11 +16,22 @@ from probseq_apps.experiments.folders import (
 )
 from probseq_apps.experiments.methods import base_methods, parse_method
 from probseq_apps.experiments.models import Data, build_model
-from probseq_apps.experiments.runs import Experiment, is_finished, train_and_predict
+from probseq_apps.experiments.prediction import load_predictions
+from probseq_apps.experiments.rows import make_row
+from probseq_apps.experiments.runs import (
+    Experiment,
+    is_finished,
+    run_folder,
+    stored_predictions,
+    train_and_predict,
+    train_seconds,
+    warm_start_folder,
+)
 from probseq_apps.experiments.saved import CLASSIFY, config_of
 from probseq_apps.experiments.settings import ClassifySettings, RunOptions
 from probseq_apps.experiments.test_sets import make_test_sets
-from probseq_apps.report.report import write_report
+from probseq_apps.report.classify import MethodResult, classify_report
+from probseq_apps.report.report import Report
 from probseq_apps.training import distributed
 from probseq_apps.training.runs import sole_use
 
@@ -65,7 +77,7 @@ def classify(settings: ClassifySettings, options: RunOptions, *, recipe: str) ->
             hint=f"probseq classify --resume --run-dir {folder}",
         )
         if main:
-            print(write_report(folder, settings, data, recipe=recipe))
+            print(_report(folder, settings, data, recipe).write(folder))
     return folder
 
 
@@ -104,6 +116,47 @@ def _check(settings: ClassifySettings, data: Data) -> None:
                 )
     for spec in base_methods(settings.method):
         build_model(spec, settings, data, seed=0)
+
+
+def _report(folder: Path, settings: ClassifySettings, data: Data, recipe: str) -> Report:
+    """Evaluate the stored predictions."""
+    methods = {name: parse_method(name) for name in settings.method}
+    rows = {
+        name: make_row(
+            method,
+            [load_predictions(stored_predictions(folder, method, s)) for s in settings.seeds],
+        )
+        for name, method in methods.items()
+    }
+    measured = {
+        name: MethodResult(
+            method.title,
+            [evaluate(sets) for sets in rows[name].predictions],
+            [
+                train_seconds(
+                    run_folder(folder, method.base, seed),
+                    warm_start_folder(folder, method.base, seed),
+                )
+                for seed in settings.seeds
+            ],
+            rows[name].temperatures,
+        )
+        for name, method in methods.items()
+    }
+    return classify_report(
+        measured,
+        {name: row.predictions for name, row in rows.items()},
+        settings=settings.to_dict(),
+        data={
+            "name": data.name,
+            "train": len(data.train),
+            "validation": len(data.validation),
+            "test": len(data.test),
+            "classes": data.num_classes,
+            "notes": list(data.notes),
+        },
+        recipe=recipe,
+    )
 
 
 def _announce(settings: ClassifySettings, data: Data, folder: Path) -> None:

@@ -6,7 +6,7 @@ from torch import Tensor
 from probseq_apps.experiments.diffusion_groups import DiffusionSampling
 from probseq_apps.experiments.diffusion_model import Diffusion
 from probseq_apps.experiments.generate_sample import Samples, collect_samples
-from probseq_apps.report.diffusion_process import Process
+from probseq_apps.experiments.process import Process
 from pseudovideo.diffusion.image import ImageDiffusion
 from pseudovideo.diffusion.video import VideoDiffusion
 

@@ -20,6 +20,7 @@ from probseq_apps.experiments.diffusion_settings import (
     DiffusionSettings,
     diffusion_config,
 )
+from probseq_apps.experiments.drawn import image_facts, load_drawn
 from probseq_apps.experiments.generate_files import (
     model_folder,
     model_samples_file,
@@ -28,7 +29,8 @@ from probseq_apps.experiments.generate_files import (
 from probseq_apps.experiments.generate_groups import FeatureSettings, MachineSettings
 from probseq_apps.experiments.generate_models import ModelJob, run_models, told_steps
 from probseq_apps.experiments.settings import RunOptions
-from probseq_apps.report.diffusion_report import write_diffusion_report
+from probseq_apps.report.generate import diffusion_report
+from probseq_apps.report.generate_plots import Videos, draw_diffusion
 from probseq_apps.training.distributed import resolve_device
 from probseq_apps.training.schedule import derive_seed
 from pseudovideo.diffusion.video import VideoDiffusion
@@ -175,6 +177,30 @@ class DiffusionComparison:
         recipe: str,
     ) -> str:
         """Write the report; gives it as text."""
-        return write_diffusion_report(
-            folder, self.settings, results, real, data=data, recipe=recipe
-        )
+        settings, seed = self.settings, self.settings.seeds[0]
+        one = {arm: settings.one_model(arm, seed) for arm in settings.arms}
+        videos = {
+            arm: Videos(arm_videos(own), own.context)
+            for arm, own in one.items()
+            if own.parsed_arm.is_video
+        }
+        return diffusion_report(
+            results,
+            real,
+            settings=settings.to_dict(),
+            data=image_facts(data),
+            recipe=recipe,
+            plots=lambda plots: draw_diffusion(
+                plots,
+                results,
+                real,
+                data,
+                seed=seed,
+                videos=videos,
+                drawn={arm: load_drawn(folder, arm, seed) for arm in settings.arms},
+                logs={
+                    arm: [model_folder(folder, arm, s) for s in settings.seeds]
+                    for arm in settings.arms
+                },
+            ),
+        ).write(folder)

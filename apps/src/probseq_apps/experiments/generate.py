@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 
 from probseq_apps.data.generation import GenerationData
+from probseq_apps.experiments.drawn import image_facts
 from probseq_apps.experiments.folders import check_folder, default_folder
 from probseq_apps.experiments.generate_arms import Arm, run_name
 from probseq_apps.experiments.generate_draw import draw_run, restore_samples
@@ -35,8 +36,8 @@ from probseq_apps.experiments.generate_tokenizer import (
 )
 from probseq_apps.experiments.settings import RunOptions
 from probseq_apps.experiments.task_runs import make_parts, prepare_folder
-from probseq_apps.report.generate_report import write_generate_report
-from probseq_apps.report.generate_results import FLOOR
+from probseq_apps.report.generate import tokens_report
+from probseq_apps.report.results import FLOOR
 from probseq_apps.training import distributed
 from probseq_apps.training.runs import sole_use
 
@@ -157,16 +158,15 @@ def _report(
         for job in _floors(settings, jobs)
     ]
     real = read_result(reference_file(folder))
-    return write_generate_report(
-        folder,
-        settings,
+    return tokens_report(
         results,
         floors,
         real,
-        data=data,
+        settings=settings.to_dict(),
+        data=image_facts(data),
         recipe=recipe,
-        draw=lambda: draw_run(settings, data, folder, results, floors, real),
-    )
+        plots=lambda _: draw_run(settings, data, folder, results, floors, real),
+    ).write(folder)
 
 
 def _announce(settings: GenerateSettings, data: GenerationData, folder: Path) -> None:

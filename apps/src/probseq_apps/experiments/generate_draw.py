@@ -21,14 +21,15 @@ from probseq_apps.experiments.generate_prior_groups import PriorName
 from probseq_apps.experiments.generate_sample import Samples, draw_samples
 from probseq_apps.experiments.generate_settings import GenerateSettings
 from probseq_apps.experiments.generate_tokenizer import open_tokenizer, video_config
-from probseq_apps.report.arm_results import Result
-from probseq_apps.report.generate_curves import save_summary, save_training_curves
-from probseq_apps.report.generate_pictures import (
+from probseq_apps.report.curves import save_training_curves
+from probseq_apps.report.generate_plots import save_summary
+from probseq_apps.report.images import (
     save_pseudo_videos,
     save_reconstructions,
     save_sample_grid,
     save_theorem,
 )
+from probseq_apps.report.results import Result
 from probseq_apps.training.distributed import resolve_device
 from probseq_apps.training.schedule import derive_seed
 from pseudovideo.corruptions import pseudo_videos

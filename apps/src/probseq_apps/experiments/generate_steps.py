@@ -34,7 +34,7 @@ from probseq_apps.experiments.generate_tokenizer import (
     train_tokenizer,
     video_config,
 )
-from probseq_apps.report.generate_results import FLOOR
+from probseq_apps.report.results import FLOOR
 from probseq_apps.training import distributed
 from probseq_apps.training.schedule import derive_seed
 from probseq_apps.training.trainer import fork_random

@@ -22,9 +22,9 @@ from probseq_apps.experiments.hvae_settings import (
     OneHvaeSettings,
     saved_hvae_model,
 )
+from probseq_apps.experiments.process import Process
 from probseq_apps.experiments.saved import config_values
 from probseq_apps.experiments.settings import RunOptions
-from probseq_apps.report.diffusion_process import Process
 from probseq_apps.training.schedule import derive_seed
 from probseq_apps.training.task import Batch, LossParts, Step
 from probseq_apps.training.trainer import fork_random

@@ -8,6 +8,7 @@ from typing import Any, cast
 import torch
 
 from probseq_apps.data.generation import GenerationData
+from probseq_apps.experiments.drawn import image_facts, load_drawn
 from probseq_apps.experiments.generate_files import (
     model_folder,
     model_samples_file,
@@ -32,7 +33,8 @@ from probseq_apps.experiments.hvae_settings import (
     hvae_config,
 )
 from probseq_apps.experiments.settings import RunOptions
-from probseq_apps.report.hvae_report import write_hvae_report
+from probseq_apps.report import generate_plots
+from probseq_apps.report.generate import hvae_report
 from probseq_apps.training.distributed import resolve_device
 from probseq_apps.training.schedule import derive_seed
 
@@ -162,7 +164,26 @@ class HvaeComparison:
         recipe: str,
     ) -> str:
         """Write the report; gives it as text."""
-        return write_hvae_report(folder, self.settings, results, real, data=data, recipe=recipe)
+        settings, seed = self.settings, self.settings.seeds[0]
+        return hvae_report(
+            results,
+            real,
+            settings=settings.to_dict(),
+            data=image_facts(data),
+            recipe=recipe,
+            plots=lambda plots: generate_plots.draw_hvae(
+                plots,
+                results,
+                real,
+                data,
+                seed=seed,
+                drawn={arm: load_drawn(folder, arm, seed) for arm in settings.arms},
+                logs={
+                    arm: [model_folder(folder, arm, s) for s in settings.seeds]
+                    for arm in settings.arms
+                },
+            ),
+        ).write(folder)
 
     def _one(self, job: ModelJob) -> OneHvaeSettings:
         # The settings have checked the names.

@@ -13,7 +13,7 @@ from probseq_apps.data.online_files import download_online
 from probseq_apps.experiments.folders import check_folder, default_folder
 from probseq_apps.experiments.online_evaluation import Curves, Results, evaluate, metric_names
 from probseq_apps.experiments.online_methods import Priors, build_learner, make_likelihood
-from probseq_apps.experiments.online_report import write_online_report
+from probseq_apps.experiments.online_report import make_report
 from probseq_apps.experiments.online_settings import ONLINE, OnlineSettings, online_config
 from probseq_apps.experiments.online_tasks import Stream, Task, load_stream
 from probseq_apps.experiments.settings import RunOptions
@@ -71,7 +71,7 @@ def online(settings: OnlineSettings, options: RunOptions, *, recipe: str) -> Pat
         _announce(settings, stream, folder)
         _run_all(settings, streams, folder)
         runs = read_results(folder, settings.method, settings.seeds)
-        print(write_online_report(folder, settings, stream, runs, recipe=recipe))
+        print(make_report(folder, settings, stream, runs, recipe=recipe).write(folder))
     return folder
 
 

@@ -16,7 +16,7 @@ from probseq_apps.experiments.online_vae_evaluation import (
     shown,
 )
 from probseq_apps.experiments.online_vae_model import build_vae, load_progress, save_progress
-from probseq_apps.experiments.online_vae_report import FRAMES, write_online_vae_report
+from probseq_apps.experiments.online_vae_report import FRAMES, make_report
 from probseq_apps.experiments.online_vae_settings import (
     ONLINE_VAE,
     OnlineVaeSettings,
@@ -76,7 +76,7 @@ def online_vae(
         _announce(settings, stream, folder)
         _run_all(settings, streams, folder)
         runs = read_results(folder, settings.method, settings.seeds)
-        print(write_online_vae_report(folder, settings, stream, runs, recipe=recipe))
+        print(make_report(folder, settings, stream, runs, recipe=recipe).write(folder))
     return folder
 
 

@@ -21,21 +21,26 @@ from probseq_apps.experiments.folders import (
 )
 from probseq_apps.experiments.methods import MethodSpec, base_methods
 from probseq_apps.experiments.objectives import penalty_weight
+from probseq_apps.experiments.regress_evaluation import evaluate_numbers, make_entries, predicted
 from probseq_apps.experiments.regress_model import RegressionModel, build_regression_model
 from probseq_apps.experiments.regress_prediction import (
     NumberPredictions,
     NumberPredictor,
+    load_number_predictions,
     save_number_predictions,
 )
 from probseq_apps.experiments.regress_settings import (
     REGRESS,
     RegressEvaluationSettings,
     RegressSettings,
+    parse_regression_method,
     regress_config,
 )
-from probseq_apps.experiments.runs import PREDICTIONS, run_folder
+from probseq_apps.experiments.runs import PREDICTIONS, run_folder, train_seconds
 from probseq_apps.experiments.settings import RunOptions
-from probseq_apps.report.regress_report import write_regress_report
+from probseq_apps.report.classify import MethodResult
+from probseq_apps.report.regress import regress_report
+from probseq_apps.report.report import Report
 from probseq_apps.training import distributed
 from probseq_apps.training.loop import fit
 from probseq_apps.training.runs import sole_use
@@ -117,11 +122,7 @@ def regress(settings: RegressSettings, options: RunOptions, *, recipe: str) -> P
             hint=f"probseq regress --resume --run-dir {folder}",
         )
         if main:
-            files = {
-                spec.name: [predictions_file(folder, spec, seed) for seed in settings.seeds]
-                for spec in methods
-            }
-            print(write_regress_report(folder, settings, data, files, recipe=recipe))
+            print(_report(folder, settings, data, recipe).write(folder))
     return folder
 
 
@@ -243,6 +244,44 @@ def _identity(method: MethodSpec, settings: RegressSettings) -> dict[str, object
 
 def _tensors(split: GraphSplit) -> tuple[Tensor, Tensor]:
     return split.tokens, split.targets
+
+
+def _report(folder: Path, settings: RegressSettings, data: GraphData, recipe: str) -> Report:
+    """Evaluate the stored predictions."""
+    methods = {name: parse_regression_method(name) for name in settings.method}
+    files = {
+        name: [predictions_file(folder, method.base, seed) for seed in settings.seeds]
+        for name, method in methods.items()
+    }
+    rows = {
+        name: make_entries(method, [load_number_predictions(file) for file in files[name]])
+        for name, method in methods.items()
+    }
+    measured = {
+        name: MethodResult(
+            method.title,
+            [evaluate_numbers(entry) for entry in rows[name]],
+            [train_seconds(file.parent) for file in files[name]],
+        )
+        for name, method in methods.items()
+    }
+    return regress_report(
+        measured,
+        {
+            name: [{part: predicted(found) for part, found in entry.items()} for entry in entries]
+            for name, entries in rows.items()
+        },
+        settings=settings.to_dict(),
+        data={
+            "name": data.name,
+            "train": len(data.train),
+            "validation": len(data.validation),
+            "test": len(data.test),
+            "target": data.target,
+            "notes": list(data.notes),
+        },
+        recipe=recipe,
+    )
 
 
 def _announce(settings: RegressSettings, data: GraphData, folder: Path) -> None:

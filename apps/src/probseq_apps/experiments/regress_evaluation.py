@@ -14,6 +14,7 @@ from torch import Tensor
 from probseq import metrics
 from probseq_apps.experiments.methods import Method
 from probseq_apps.experiments.regress_prediction import NumberPredictions
+from probseq_apps.report.regress import Predicted, is_constant
 
 Members = Sequence[NumberPredictions]
 
@@ -69,6 +70,18 @@ def log_density(members: Members) -> Float[Tensor, " n"]:
     return torch.logsumexp(torch.stack(each), 0) - math.log(len(members))
 
 
+def predicted(members: Members) -> Predicted:
+    """Return what plots show of the predictions of one set."""
+    levels = (0.0, *LEVELS, 1.0)
+    return Predicted(
+        members[0].targets,
+        predictive_mean(members),
+        predictive_variance(members),
+        function_variance(members),
+        dict(zip(levels, interval_coverage(members, levels), strict=True)),
+    )
+
+
 def evaluate_numbers(sets: Mapping[str, Members]) -> dict[str, float | None]:
     """Compute all metrics of one model or ensemble.
 
@@ -97,27 +110,6 @@ def evaluate_numbers(sets: Mapping[str, Members]) -> dict[str, float | None]:
                 key = f"{name}/variance/{metric.replace('_', '-')}"
                 values[key] = None if flat else float(value)
     return values
-
-
-def is_constant(values: Float[Tensor, " n"]) -> bool:
-    """Whether values differ by nothing but round-off."""
-    spread = values.amax() - values.amin()
-    return bool(spread <= 1e-9 * values.abs().amax())
-
-
-def selective_error(members: Members) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
-    """Mean absolute error among the k predictions of least variance, for k = 1..N.
-
-    Args:
-        members: predictions of one set.
-
-    Returns:
-        Coverage k/N, and the error.
-    """
-    order = predictive_variance(members).argsort(stable=True)
-    errors = (predictive_mean(members) - members[0].targets).abs()[order]
-    taken = torch.arange(1, len(order) + 1).double()
-    return taken / len(order), errors.cumsum(0) / taken
 
 
 def interval_coverage(members: Members, levels: Sequence[float]) -> list[float]:

@@ -33,6 +33,7 @@ from probseq_apps.experiments.warm_start import copy_kernel_weights, warm_start_
 from probseq_apps.training import distributed
 from probseq_apps.training.config import TrainConfig
 from probseq_apps.training.loop import fit
+from probseq_apps.training.runs import read_finished
 from probseq_apps.training.schedule import derive_seed
 from probseq_apps.training.task import Batch, LossParts, Step
 
@@ -74,6 +75,12 @@ def run_folder(folder: Path, method: MethodSpec, seed: int) -> Path:
 def warm_start_folder(folder: Path, method: MethodSpec, seed: int) -> Path:
     """Folder of the kernel model that an SGPA run starts from."""
     return folder / method.name / f"seed-{seed}-warm-start"
+
+
+def train_seconds(*folders: Path) -> float:
+    """Return the time spent training in the run folders that hold a finished run."""
+    ends = (read_finished(folder) for folder in folders)
+    return round(sum(end["seconds"] for end in ends if end is not None), 3)
 
 
 def is_finished(experiment: Experiment, method: MethodSpec, seed: int) -> bool:

@@ -5,12 +5,11 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from probseq_apps.report.difference import differs
-from probseq_apps.report.labels import Direction, direction_of
 from probseq_apps.report.measured import GENERATIONS, SECONDS_PER_EPOCH, MeasuredRun
 from probseq_apps.report.measured_generation import SIZES
 from probseq_apps.report.papers import Column, PaperTable, TableRow, Value, load_table
-from probseq_apps.report.ranks import average_ranks
-from probseq_apps.report.summary import Summary, summarise
+from probseq_apps.report.summary import Direction, Summary, average_ranks, summarise
+from probseq_apps.report.tables import direction_of
 
 Mark = Literal["", "▲", "▼"]
 

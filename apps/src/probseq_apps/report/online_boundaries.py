@@ -8,7 +8,7 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
-from probseq_apps.report.online_look import GUIDE, label_bottom, legend, panels
+from probseq_apps.report.figures import GUIDE, label_bottom, legend, panels
 from probseq_apps.report.online_results import Predictions
 
 # From red over yellow to blue, which all eyes tell apart.

@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
 
-from probseq_apps.report.online_look import (
+from probseq_apps.report.figures import (
     Limits,
     headline,
     label_bottom,

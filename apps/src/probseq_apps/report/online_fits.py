@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from probseq_apps.report.online_look import (
+from probseq_apps.report.figures import (
     COLOURS,
     GUIDE,
     SEEN,

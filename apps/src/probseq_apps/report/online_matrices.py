@@ -10,7 +10,7 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Colormap, Normalize
 from matplotlib.figure import Figure
 
-from probseq_apps.report.online_look import headline, limits, lower_is_better, metric_label, panels
+from probseq_apps.report.figures import headline, limits, lower_is_better, metric_label, panels
 from probseq_apps.report.online_results import Band, over_seeds
 
 _ACROSS = 4

@@ -8,11 +8,11 @@ import math
 import textwrap
 from typing import NamedTuple
 
-from probseq_apps.report.columns import aligned_blocks
 from probseq_apps.report.compare import Cell, ComparedGroup, Comparison, Mark
 from probseq_apps.report.difference import LEGEND
 from probseq_apps.report.generation_notes import COMMANDS
 from probseq_apps.report.run_notes import run_notes
+from probseq_apps.report.tables import aligned_blocks
 
 MISSING = "—"
 NO_TARGET = "†"

@@ -1,125 +1,120 @@
-"""Makes the report of an experiment from the files of its runs."""
+"""What every experiment writes in the end: numbers, a page with tables and plots, and text."""
 
 import json
+import platform
 import shutil
-from collections.abc import Mapping
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from probseq_apps.experiments.evaluation import evaluate
-from probseq_apps.experiments.methods import MethodSpec, parse_method
-from probseq_apps.experiments.models import Data
-from probseq_apps.experiments.prediction import load_predictions
-from probseq_apps.experiments.rows import Row, Sets, make_row
-from probseq_apps.experiments.runs import run_folder, stored_predictions, warm_start_folder
-from probseq_apps.experiments.settings import ClassifySettings
-from probseq_apps.report.details import details, on_test_sets
-from probseq_apps.report.facts import (
-    machine_facts,
-    machine_line,
-    method_facts,
-    method_list,
-    pictures,
-    seconds_of,
-    summaries_of,
-)
-from probseq_apps.report.plots import write_plots
-from probseq_apps.report.table import LEGEND, markdown_table, terminal_table
+from probseq_apps.report.findings import FINDINGS_LEGEND
+from probseq_apps.report.tables import SideBySide, Table
 from probseq_apps.training.files import write_atomic
 
+_PACKAGES = (
+    *("probseq-apps", "probseq", "sgpa", "cgpt-transformer", "kepsvgp", "ohsvgp", "pseudovideo"),
+    *("torch", "numpy", "scikit-learn"),
+)
 
-def write_report(folder: Path, settings: ClassifySettings, data: Data, *, recipe: str) -> str:
-    """Evaluate the stored predictions; write `report.json`, `report.md` and `plots/`.
 
-    Args:
-        folder: the experiment's folder; all its runs are finished.
-        settings: what was compared.
-        data: gives sizes and notes.
-        recipe: name of the recipe that the settings came from.
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """A report: `report.json`, `report.md`, `plots/`, and text for the terminal.
 
-    Returns:
-        The comparison as text, for the terminal.
+    Attributes:
+        numbers: what `report.json` holds beside versions and machine.
+        title: of the page.
+        opening: first paragraph.
+        facts: what one must know about data and settings, a line each.
+        tables: the numbers, on the page and in the terminal.
+        legend: what they are.
+        findings: what they say, a sentence each.
+        rows: what the rows of the tables are, a line each.
+        details: further Markdown, on the page alone.
+        plots: draws into a folder; gives the files.
+        about_plots: first paragraph below their heading.
     """
-    rows = {name: _row(folder, name, settings) for name in settings.method}
-    summaries = {
-        name: summaries_of([evaluate(sets) for sets in row.predictions])
-        for name, row in rows.items()
-    }
-    report = {
-        "experiment": "classify",
-        "recipe": recipe,
-        "settings": settings.to_dict(),
-        "data": _data_facts(data),
-        **machine_facts(),
-        "methods": {
-            name: method_facts(
-                parse_method(name).title,
-                summaries[name],
-                seeds=settings.seeds,
-                temperatures=row.temperatures,
-                train_seconds=[
-                    _train_seconds(folder, parse_method(name).base, seed) for seed in settings.seeds
-                ],
-            )
-            for name, row in rows.items()
-        },
-    }
-    write_atomic(folder / "report.json", json.dumps(report, indent=2, allow_nan=False) + "\n")
-    plots = write_plots(folder / "plots", rows, summaries)
-    counts = {name: len(row.predictions) for name, row in rows.items()}
-    tables = markdown_table(on_test_sets(summaries), counts)
-    markdown = _markdown(report, tables, details(summaries, counts), plots)
-    write_atomic(folder / "report.md", markdown)
-    table = terminal_table(summaries, counts, shutil.get_terminal_size((120, 24)).columns)
-    return f"\n{table}\n\n{LEGEND}\n\nreport, numbers and plots: {folder}"
+
+    numbers: Mapping[str, Any]
+    title: str
+    opening: str
+    facts: Sequence[str]
+    tables: Sequence[Table | SideBySide]
+    legend: str
+    findings: Sequence[str] = ()
+    rows: Sequence[str] = ()
+    details: str = ""
+    plots: Callable[[Path], Sequence[Path]]
+    about_plots: str = ""
+
+    def write(self, folder: Path) -> str:
+        """Write `report.json`, then `plots/`, then `report.md`.
+
+        Args:
+            folder: of the experiment.
+
+        Returns:
+            The comparison as text, for the terminal.
+
+        Raises:
+            RuntimeError: the plots cannot be drawn; the report stands without them.
+        """
+        numbers = {**self.numbers, **_machine()}
+        write_atomic(folder / "report.json", json.dumps(numbers, indent=2, allow_nan=False) + "\n")
+        page, text = self._page(numbers), self._text(shutil.get_terminal_size((120, 24)).columns)
+        # What was measured took long: it is written before plots are drawn, and shown anyway.
+        write_atomic(folder / "report.md", _joined(page))
+        try:
+            (folder / "plots").mkdir(exist_ok=True)
+            files = self.plots(folder / "plots")
+        except (LookupError, ValueError, OSError) as error:
+            print(text)
+            raise RuntimeError(
+                f"{folder} holds the report without plots, which cannot be drawn: "
+                f"{type(error).__name__}: {error}"
+            ) from error
+        shown = [f"![{file.stem}](plots/{file.name})" for file in files]
+        write_atomic(folder / "report.md", _joined([*page, "## Plots", self.about_plots, *shown]))
+        return f"{text}\n\nreport, numbers and plots: {folder}"
+
+    def _page(self, numbers: Mapping[str, Any]) -> list[str]:
+        """Paragraphs of the page, without plots."""
+        versions = ", ".join(f"{name} {number}" for name, number in numbers["versions"].items())
+        return [
+            f"# {self.title}",
+            textwrap.fill(self.opening, 100, break_long_words=False, break_on_hyphens=False),
+            _listed(self.facts),
+            *(table.markdown() for table in self.tables),
+            self.legend,
+            _listed(self.rows),
+            *(("## Findings", FINDINGS_LEGEND, _listed(self.findings)) if self.findings else ()),
+            f"{versions}; {numbers['machine']}.",
+            self.details,
+        ]
+
+    def _text(self, width: int) -> str:
+        """The terminal's text."""
+        found = [textwrap.fill(f"- {one}", width, subsequent_indent="  ") for one in self.findings]
+        parts = [
+            *(table.text(width) for table in self.tables),
+            textwrap.fill(self.legend, width),
+            "\n".join(found),
+        ]
+        return f"\n{_joined(parts)}".rstrip()
 
 
-def _row(folder: Path, name: str, settings: ClassifySettings) -> Row:
-    method = parse_method(name)
-    files = [stored_predictions(folder, method, seed) for seed in settings.seeds]
-    members: list[Sets] = [load_predictions(file) for file in files]
-    return make_row(method, members)
+def _machine() -> dict[str, object]:
+    """Versions of the software, and the machine."""
+    versions = {name: version(name) for name in _PACKAGES} | {"python": platform.python_version()}
+    return {"versions": versions, "machine": platform.platform()}
 
 
-def _train_seconds(folder: Path, spec: MethodSpec, seed: int) -> float:
-    return seconds_of(run_folder(folder, spec, seed), warm_start_folder(folder, spec, seed))
+def _listed(lines: Sequence[str]) -> str:
+    return "\n".join(f"- {line}" for line in lines)
 
 
-def _data_facts(data: Data) -> dict[str, object]:
-    return {
-        "name": data.name,
-        "train": len(data.train),
-        "validation": len(data.validation),
-        "test": len(data.test),
-        "classes": data.num_classes,
-        "notes": list(data.notes),
-    }
-
-
-def _markdown(report: Mapping[str, Any], table: str, more: str, plots: list[Path]) -> str:
-    facts = report["data"]
-    notes = "".join(f"- {note}\n" for note in facts["notes"])
-    return f"""# {facts["name"]}: {", ".join(report["methods"])}
-
-{facts["train"]:,} training, {facts["validation"]:,} validation and {facts["test"]:,} test examples
-in {facts["classes"]} classes. Recipe `{report["recipe"]}`, seeds
-{", ".join(map(str, report["settings"]["seeds"]))}; all settings are in `config.json`.
-
-{notes}
-{table}
-
-{LEGEND}
-
-{method_list(report["methods"])}
-
-{machine_line(report)}
-
-{more}
-
-## Plots
-
-Reliability diagrams and ROC curves pool the predictions of all seeds, so their ECE and AUROC differ
-a little from the means in the table; risk-coverage curves are means over the seeds.
-
-{pictures(plots)}
-"""
+def _joined(paragraphs: Sequence[str]) -> str:
+    return "\n\n".join(paragraph for paragraph in paragraphs if paragraph) + "\n"

@@ -1,13 +1,18 @@
-"""Mean and standard error over seeds, and which differences they support."""
+"""Mean and standard error over seeds, which differences they support, and ranks."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
+from typing import Literal
 
+import numpy as np
 from scipy import stats
 
-from probseq_apps.report.labels import Direction
+# The good end of a metric.
+Direction = Literal["higher", "lower"]
+# How one mean stands to another.
+Order = Literal["better", "worse", "equal", "undecided"]
 
 # Level of the two-sided test that stands behind a mark.
 LEVEL = 0.05
@@ -26,6 +31,13 @@ class Summary:
     values: tuple[float | None, ...]
     mean: float | None
     standard_error: float | None
+
+    @property
+    def interval(self) -> float | None:
+        """Half the width of the mean's 95% interval (Student's t); None without an error."""
+        if self.standard_error is None:
+            return None
+        return float(stats.t.ppf(0.975, len(self.values) - 1)) * self.standard_error
 
 
 def summarise(values: Sequence[float | None]) -> Summary:
@@ -64,6 +76,60 @@ def best_names(summaries: Mapping[str, Summary], direction: Direction) -> frozen
         if position and _differ(taking_part[ranked[0]], taking_part[name]):
             return frozenset(ranked[:position])
     return frozenset()
+
+
+def order_of(first: Summary, second: Summary, direction: Direction) -> Order:
+    """Return how the first mean stands to the second by Welch's t-test at the 5% level.
+
+    Args:
+        first: one metric of the first.
+        second: the same of the second.
+        direction: which end is good.
+
+    Returns:
+        `equal` where the test cannot tell them apart, `undecided` where either has no error.
+    """
+    if first.standard_error is None or second.standard_error is None:
+        return "undecided"
+    best = best_names({"first": first, "second": second}, direction)
+    if not best:
+        return "equal"
+    return "better" if "first" in best else "worse"
+
+
+def mean_of(summaries: Iterable[Summary]) -> Summary:
+    """Return the summary of the mean of several metrics, taken for each seed first.
+
+    Args:
+        summaries: over the same seeds.
+    """
+    seeds = zip(*(summary.values for summary in summaries), strict=True)
+    return summarise([summarise(values).mean for values in seeds])
+
+
+def average_ranks(tasks: Iterable[Mapping[str, float]], direction: Direction) -> dict[str, float]:
+    """Rank the methods of each task, 1 being the best, and average over the tasks.
+
+    Equal values share the mean of their places. A method's mean is over the tasks that have it, and
+    it is ranked among the methods of each: a task with fewer methods has fewer ranks to give. Tasks
+    with a single method are left out.
+
+    Args:
+        tasks: values by method, for each task.
+        direction: which end is good.
+
+    Returns:
+        Mean rank by method, in order of appearance.
+    """
+    sign = -1.0 if direction == "higher" else 1.0
+    ranks: dict[str, list[float]] = {}
+    for values in tasks:
+        if len(values) < 2:
+            continue
+        places = stats.rankdata(sign * np.array(list(values.values())))
+        for method, place in zip(values, places, strict=True):
+            ranks.setdefault(method, []).append(float(place))
+    return {method: sum(found) / len(found) for method, found in ranks.items()}
 
 
 def _differ(first: Summary, second: Summary) -> bool:

@@ -12,9 +12,9 @@ from probseq_apps.recipes.generate import GENERATE_RECIPES
 from probseq_apps.recipes.hvae import HVAE_RECIPES
 from probseq_apps.recipes.online import ONLINE_RECIPES
 from probseq_apps.recipes.regression import REGRESS_RECIPES
-from probseq_apps.report.labels import LABELS
 from probseq_apps.report.measured import ACCUMULATED_SECONDS, SECONDS_PER_EPOCH
 from probseq_apps.report.papers import load_table, table_names
+from probseq_apps.report.tables import LABELS
 
 # Times, and a data set of `probseq regress`.
 NOT_CLASSIFIED = {SECONDS_PER_EPOCH, ACCUMULATED_SECONDS, "no-metric"}

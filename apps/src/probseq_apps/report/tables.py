@@ -1,0 +1,267 @@
+"""Tables of a report: rows, columns of means over seeds, marks, as text and as Markdown."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from probseq_apps.report.summary import Direction, Summary, best_names
+
+# What metrics are called, and their good ends.
+LABELS: dict[str, tuple[str, Direction]] = {
+    "accuracy": ("accuracy", "higher"),
+    "mcc": ("MCC", "higher"),
+    "nll": ("NLL", "lower"),
+    "ece": ("ECE", "lower"),
+    "classwise-ece": ("ECE, classwise", "lower"),
+    "mce": ("MCE", "lower"),
+    "brier": ("Brier", "lower"),
+    "aurc": ("AURC", "lower"),
+    "e-aurc": ("E-AURC", "lower"),
+    "failure-auroc": ("failure AUROC", "higher"),
+    "failure-fpr95": ("failure FPR95", "lower"),
+    "mae": ("MAE", "lower"),
+    "rmse": ("RMSE", "lower"),
+    "coverage-ece": ("coverage error", "lower"),
+    "auroc": ("AUROC", "higher"),
+    "aupr-out": ("AUPR-out", "higher"),
+    "aupr-in": ("AUPR-in", "higher"),
+    "fpr95": ("FPR95", "lower"),
+    "fid": ("FID", "lower"),
+    "is": ("IS", "higher"),
+    "nlpd": ("NLPD", "lower"),
+    "psnr": ("PSNR (dB)", "higher"),
+}
+MARKS_LEGEND = (
+    "mean ± standard error over the seeds. * marks the best mean and those next to it that Welch's "
+    "t-test (5%) cannot tell from it; no mark where it tells none apart. — not defined."
+)
+
+# Makes a cell of a number.
+Writer = Callable[[Summary], str]
+
+DASH = "—"
+_GAP = 2
+# Name and number of entries: the columns of a table without marks.
+_FACTS = 2
+
+
+class Measure(NamedTuple):
+    """A number over the seeds: a column of a table, or what a claim is about.
+
+    Attributes:
+        label: what it is called.
+        direction: its good end; None for a number without one.
+        path: keys that lead to it in a result.
+        unit: of its values, with a space before; empty for none.
+    """
+
+    label: str
+    direction: Direction | None = None
+    path: tuple[str, ...] = ()
+    unit: str = ""
+
+    @property
+    def head(self) -> str:
+        """Label with an arrow to the good end."""
+        arrows = {"higher": " ↑", "lower": " ↓", None: ""}
+        return f"{self.label}{arrows[self.direction]}"
+
+    @classmethod
+    def of(cls, metric: str) -> "Measure":
+        """Return the measure of a metric by its own name, such as `nll`."""
+        return cls(*LABELS[metric])
+
+
+class Table(NamedTuple):
+    """Cells of a table; the first column names the rows.
+
+    Attributes:
+        heads: of the columns.
+        rows: cells, each row as long as the heads.
+        best: rows and columns of the cells with a mark; None for a table without marks.
+    """
+
+    heads: list[str]
+    rows: list[list[str]]
+    best: frozenset[tuple[int, int]] | None = None
+
+    def text(self, width: int) -> str:
+        """Return aligned lines, columns that don't fit `width` in further blocks below."""
+        if self.best is None:
+            return aligned_blocks(self.heads, self.rows, width)
+        heads = [*self.heads[:_FACTS], *(f"{head}  " for head in self.heads[_FACTS:])]
+        return aligned_blocks(heads, self.marked("{} *", "{}  "), width)
+
+    def markdown(self) -> str:
+        """Return a Markdown table, cells with a mark in bold."""
+        return markdown_table([self.heads, *self.marked("**{}** *", "{}")])
+
+    def marked(self, best: str, other: str) -> list[list[str]]:
+        """Return the rows, cells of numbers in the form of those with a mark or without."""
+        marks = self.best or ()
+        return [
+            [
+                (best if (row, place) in marks else other).format(cell) if place >= _FACTS else cell
+                for place, cell in enumerate(cells)
+            ]
+            for row, cells in enumerate(self.rows)
+        ]
+
+
+class SideBySide(NamedTuple):
+    """Tables of the same few rows, turned: a column for each row, the tables below each other.
+
+    Attributes:
+        tables: their first columns are names and numbers of entries.
+    """
+
+    tables: tuple[Table, ...]
+
+    def text(self, width: int) -> str:
+        """Return aligned lines; `width` is not kept."""
+        first = self.tables[0]
+        lines = [["", *(f"{row[0]}  " for row in first.rows)]]
+        lines.append([first.heads[1], *(f"{row[1]}  " for row in first.rows)])
+        for table in self.tables:
+            lines.append([table.heads[0], *("" for _ in first.rows)])
+            lines += [[f"  {head}", *cells] for head, cells in _turned(table, "{} *", "{}  ")]
+        widths = [max(len(line[place]) for line in lines) for place in range(len(lines[0]))]
+        text = [_line(line, widths, 1, len(widths)) for line in lines]
+        text.insert(2, "─" * (sum(widths) + _GAP * (len(widths) - 1)))
+        return "\n".join(text)
+
+    def markdown(self) -> str:
+        """Return one Markdown table, cells with a mark in bold."""
+        first = self.tables[0]
+        lines = [["", *(f"{row[0]} (n={row[1]})" for row in first.rows)]]
+        for table in self.tables:
+            lines.append([f"**{table.heads[0]}**", *("" for _ in first.rows)])
+            lines += [[head, *cells] for head, cells in _turned(table, "**{}** *", "{}")]
+        return markdown_table(lines)
+
+
+def summary_table(
+    title: str,
+    measures: Sequence[Measure],
+    rows: Mapping[str, Sequence[Summary]],
+    counts: Mapping[str, int],
+) -> Table:
+    """Return a table of means with standard errors, the best of each column marked.
+
+    Args:
+        title: head of the first column.
+        measures: the further columns.
+        rows: by name, a number for each measure.
+        counts: number of entries of each row.
+    """
+    best = {
+        (row, place + _FACTS)
+        for place, measure in enumerate(measures)
+        if measure.direction is not None
+        for row, name in enumerate(rows)
+        if name in best_names({name: own[place] for name, own in rows.items()}, measure.direction)
+    }
+    write = with_error(4)
+    cells = [[name, str(counts[name]), *map(write, own)] for name, own in rows.items()]
+    heads = [title, "n", *(measure.head for measure in measures)]
+    return Table(heads, cells, frozenset(best))
+
+
+def with_error(digits: int) -> Writer:
+    """Return what writes a mean ± its standard error."""
+    return lambda found: _number(found.mean, found.standard_error, digits)
+
+
+def with_interval(digits: int) -> Writer:
+    """Return what writes a mean ± half of its 95% interval."""
+    return lambda found: _number(found.mean, found.interval, digits)
+
+
+def plain(digits: int) -> Writer:
+    """Return what writes a mean alone."""
+    return lambda found: _number(found.mean, None, digits)
+
+
+def percent(found: Summary) -> str:
+    """Return a mean of shares in percent."""
+    return DASH if found.mean is None else f"{found.mean:.0%}"
+
+
+def fact_text(value: object) -> str:
+    """Return what all seeds share as text; a dash for what is not there."""
+    if value is None:
+        return DASH
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def decimals_of(means: Sequence[float | None]) -> int:
+    """Return the decimals that suit the largest of some means; tables and findings write the same.
+
+    Args:
+        means: of one number; None where it is not defined.
+    """
+    largest = max((abs(mean) for mean in means if mean is not None), default=0.0)
+    return 4 - sum(largest >= bound for bound in (1.0, 10.0, 1000.0))
+
+
+def direction_of(metric: str) -> Direction | None:
+    """Return the good end of a metric; None for one that has none.
+
+    Args:
+        metric: full name, as in `report.json`.
+    """
+    found = LABELS.get(metric.rpartition("/")[2])
+    return None if found is None else found[1]
+
+
+def markdown_table(lines: Sequence[Sequence[str]]) -> str:
+    """Return a Markdown table, numbers to the right.
+
+    Args:
+        lines: heads, then cells.
+    """
+    heads, *rows = lines
+    rule = ["---", *("---:" for _ in heads[1:])]
+    return "\n".join(f"| {' | '.join(line)} |" for line in (heads, rule, *rows))
+
+
+def aligned_blocks(heads: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> str:
+    """Align a table, first column to the left and the others to the right.
+
+    Args:
+        heads: heads of the columns.
+        rows: cells; each row as long as the heads.
+        width: letters that a line may have; a block has one column of numbers at least.
+
+    Returns:
+        Blocks with an empty line between; each repeats the first column.
+    """
+    widths = [max(len(row[place]) for row in (heads, *rows)) for place in range(len(heads))]
+    blocks: list[str] = []
+    start = 1
+    while start < len(heads):
+        end, used = start, widths[0]
+        while end < len(heads) and (end == start or used + _GAP + widths[end] <= width):
+            used += _GAP + widths[end]
+            end += 1
+        lines = [_line(row, widths, start, end) for row in (heads, *rows)]
+        lines.insert(1, "─" * used)
+        blocks.append("\n".join(lines))
+        start = end
+    return "\n\n".join(blocks)
+
+
+def _turned(table: Table, best: str, other: str) -> list[tuple[str, list[str]]]:
+    """Return the head and the cells of each column of numbers."""
+    rows = table.marked(best, other)
+    return [(head, [row[place] for row in rows]) for place, head in enumerate(table.heads)][_FACTS:]
+
+
+def _number(mean: float | None, around: float | None, digits: int) -> str:
+    if mean is None:
+        return DASH
+    return f"{mean:,.{digits}f}{'' if around is None else f'±{around:.{digits}f}'}"
+
+
+def _line(row: Sequence[str], widths: Sequence[int], start: int, end: int) -> str:
+    numbers = (row[place].rjust(widths[place] + _GAP) for place in range(start, end))
+    return f"{row[0].ljust(widths[0])}{''.join(numbers)}".rstrip()

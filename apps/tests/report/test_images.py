@@ -1,0 +1,140 @@
+"""Pictures of generated images: what lies where in the files."""
+
+import jaxtyping
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from probseq_apps.report.images import (
+    save_pseudo_videos,
+    save_reconstructions,
+    save_sample_grid,
+    save_theorem,
+)
+from pseudovideo.corruptions import PseudoVideoConfig
+
+
+@pytest.fixture
+def plain_calls():
+    """Calls as users make them: the suite's shape checks don't get in before our messages."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
+
+
+def random_images(n, c=1, size=16, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.rand(n, c, size, size, generator=generator) * 2 - 1
+
+
+def pixels(file):
+    with Image.open(file) as picture:
+        return np.asarray(picture.convert("RGB"))
+
+
+def as_bytes(image):
+    levels = ((image.clamp(-1, 1) + 1) * 127.5).round().byte()
+    return levels.expand(3, -1, -1).movedim(0, -1).numpy()
+
+
+@pytest.mark.parametrize("c", [1, 3])
+def test_a_grid_holds_each_image_in_reading_order(tmp_path, c):
+    images = random_images(5, c)
+    found = pixels(save_sample_grid(images, tmp_path / "new" / "grid.png", columns=3))
+    # 16 pixels are enlarged to 64; two white ones stand between.
+    assert found.shape == (64 * 2 + 2, 64 * 3 + 4, 3)
+    for place, image in enumerate(images):
+        top, left = place // 3 * 66, place % 3 * 66
+        np.testing.assert_array_equal(
+            found[top : top + 64 : 4, left : left + 64 : 4], as_bytes(image)
+        )
+    assert (found[66:, 132:] == 255).all()
+    assert (found[64:66] == 255).all()
+
+
+def test_a_title_stands_above_a_grid_and_changes_no_image(tmp_path):
+    images = random_images(4, size=64)
+    title = "masked prior, 8-frame, stem plain, seed 0"
+    found = pixels(save_sample_grid(images, tmp_path / "titled.png", title=title))
+    plain = pixels(save_sample_grid(images, tmp_path / "plain.png"))
+    # The title is wider than so small a grid, whose place is the one with its pixels.
+    height = found.shape[0] - 9 - 130
+    assert height > 30
+    inner = plain[8:-8, 8:-8]
+    rows, columns, _ = inner.shape
+    places = [
+        found[top : top + rows, left : left + columns]
+        for top in range(height + 4, height + 13)
+        for left in range((found.shape[1] - columns) // 2 - 4, (found.shape[1] - columns) // 2 + 5)
+    ]
+    assert any(np.array_equal(place, inner) for place in places)
+    assert (found[:height] < 128).any()
+
+
+def test_rows_have_titles_above_their_heads(tmp_path):
+    videos = random_images(2)[:, None].expand(2, 5, 1, 16, 16)
+    plain = pixels(save_pseudo_videos(videos, tmp_path / "plain.png"))
+    titled = pixels(save_pseudo_videos(videos, tmp_path / "titled.png", title="masked, seed 0"))
+    assert titled.shape[1] == plain.shape[1]
+    assert titled.shape[0] > plain.shape[0] + 15
+    np.testing.assert_array_equal(titled[-150:], plain[-150:])
+    arms = {"1-frame": random_images(4)}
+    plain = pixels(save_reconstructions(random_images(4), arms, tmp_path / "a.png"))
+    file = save_reconstructions(random_images(4), arms, tmp_path / "b.png", title="stem plain")
+    assert len(pixels(file)) > len(plain) + 15
+
+
+def test_a_grid_is_square_by_default_and_clamps(tmp_path):
+    found = pixels(save_sample_grid(torch.full((9, 1, 64, 64), 1.7), tmp_path / "grid.png"))
+    assert found.shape == (64 * 3 + 4, 64 * 3 + 4, 3)
+    assert (found == 255).all()
+
+
+def test_reconstructions_stand_below_the_truth_in_the_order_of_the_arms(tmp_path):
+    black, grey, white = (torch.full((4, 1, 16, 16), v) for v in (-1.0, 0.0, 1.0))
+    file = tmp_path / "reconstructions.png"
+    save_reconstructions(black, {"8-frame, layernorm": grey, "1-frame": white * 0.5}, file)
+    found = pixels(file)[..., 0]
+    # A column through the last image.
+    column = found[:, int(found.shape[1] * 0.95)]
+    levels = [int(column[int(len(column) * share)]) for share in (0.2, 0.5, 0.8)]
+    assert levels == [0, 128, 191]
+    # Labels stand on the left, on white, and none is cut off.
+    assert (found[:, :2] == 255).all()
+    assert (found[:, : int(found.shape[1] * 0.2)] < 128).any()
+
+
+@pytest.mark.usefixtures("plain_calls")
+def test_an_arm_with_other_images_is_refused(tmp_path):
+    with pytest.raises(
+        ValueError, match=r"arms\['a'\] must have the truth's shape \(4, 1, 16, 16\)"
+    ):
+        save_reconstructions(
+            random_images(4), {"a": random_images(3)}, tmp_path / "reconstructions.png"
+        )
+
+
+def test_videos_are_strips_with_the_image_on_the_right(tmp_path):
+    shades = torch.linspace(-1, 1, 5)
+    videos = shades[None, :, None, None, None].expand(3, 5, 3, 16, 16)
+    found = pixels(save_pseudo_videos(torch.cat([videos, -videos[:1]]), tmp_path / "videos.png"))[
+        ..., 0
+    ]
+    width = found.shape[1]
+    for height, expected in ((0.24, shades), (0.92, -shades)):
+        row = found[int(found.shape[0] * height)]
+        levels = [int(row[int(width * (place + 0.5) / 5)]) for place in range(5)]
+        assert levels == pytest.approx(((expected + 1) * 127.5).tolist(), abs=1)
+
+
+@pytest.mark.parametrize("shape", [(0, 1, 8, 8), (2, 2, 8, 8)])
+def test_no_images_and_odd_channels_are_refused(tmp_path, shape):
+    with pytest.raises(ValueError, match="none empty, and 1 or 3 channels, got shape"):
+        save_sample_grid(torch.zeros(shape), tmp_path / "grid.png")
+
+
+def test_the_theorem_is_drawn_for_a_data_set(tmp_path):
+    config = PseudoVideoConfig(num_frames=4, kind="blur")
+    file = save_theorem(random_images(50), tmp_path / "plots" / "theorem.png", config, context=2)
+    assert (pixels(file) < 128).any()
