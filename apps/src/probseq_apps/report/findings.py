@@ -83,7 +83,7 @@ def compare(claim: Claim, rows: Mapping[str, Summary], measure: Measure) -> Find
         for name, order in orders.items()
     )
     # Without the rows of the claim, the controls take their place.
-    judged = [orders[name] for name in than or controls]
+    judged: list[Order] = [orders[name] for name in than or controls]
     outcome = _outcome(judged, [orders[name] for name in (*controls, *lesser) if than])
     if outcome == "survives" and not controls:
         outcome = "better"

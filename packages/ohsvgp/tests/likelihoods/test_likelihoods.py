@@ -227,3 +227,8 @@ def test_a_parameter_per_series_serves_each_by_itself() -> None:
             rtol=1e-12,
             atol=1e-12,
         )
+
+
+def test_parameters_must_be_real() -> None:
+    with pytest.raises(ValueError, match="noise must be real"):
+        Gaussian(torch.tensor(1.0 + 0j))
