@@ -243,8 +243,8 @@ def test_a_prior_begins_with_the_weights_of_its_seed_and_knows_its_tokenizer(
     cache = make_tokens(tokens_folder(folder, *NAME), trained, DATA)
     begun = []
 
-    def stop(task, *_, **__):
-        begun.append(task.model.prior)
+    def stop(prior, *_, **__):
+        begun.append(prior)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(generate_prior, "fit", stop)
