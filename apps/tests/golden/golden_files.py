@@ -73,11 +73,12 @@ def write_images(data: Path, random: np.random.Generator) -> None:
         encoded = [{"bytes": png(image), "path": ""} for image in colour[rows]]
         table = pa.table({"image": encoded, "label": labels[:120][rows]})
         pq.write_table(table, data / f"cifar10/{part}.parquet")
-        planes = colour[rows].transpose(0, 3, 1, 2).reshape(-1, 3072)
+        # Images that are in both sets are left out where one is told apart from the other.
+        planes = (255 - colour[rows]).transpose(0, 3, 1, 2).reshape(-1, 3072)
         fine = np.arange(len(planes), dtype=np.uint8)[:, None] % 100
         binary = np.concatenate([fine // 5, fine, planes], 1)
         (data / f"cifar-100-binary/{part}.bin").write_bytes(binary.tobytes())
-        content = {"X": colour[rows].transpose(1, 2, 3, 0), "y": labels[:120][rows, None]}
+        content = {"X": 255 - colour[rows].transpose(1, 2, 3, 0), "y": labels[:120][rows, None]}
         savemat(data / f"svhn/{part}_32x32.mat", content)
     np.save(data / "CIFAR-10-C/labels.npy", np.tile(labels[80:120], 5))
     np.save(data / "CIFAR-10-C/contrast.npy", np.concatenate([colour[80:] // k for k in range(1, 6)]))

@@ -27,6 +27,7 @@ import tomllib
 import traceback
 import warnings
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from string import Template
 from typing import Any, NamedTuple
@@ -34,7 +35,7 @@ from typing import Any, NamedTuple
 COMMANDS = Path(__file__).parent / "commands.toml"
 WIDTH = "100"
 WEIGHTS = ("own/vgg.pth", "own/inception.pth", "own/unet.pt")
-_stop_at: str | None = None
+_stop_at: tuple[str, signal.Signals] | None = None
 
 
 class Step(NamedTuple):
@@ -45,18 +46,20 @@ class Step(NamedTuple):
         arguments: of `probseq`.
         stdin: what it reads.
         stop: it gets SIGTERM when it first gives a file a name that holds this.
+        interrupt: it gets SIGINT then.
         launch: program and arguments that start it in a process of its own; empty for this one.
     """
 
     scenario: str
     arguments: list[str]
     stdin: str = ""
-    stop: str | None = None
+    stop: str = ""
+    interrupt: str = ""
     launch: str = ""
 
 
 def load_steps(patterns: Sequence[str], path: Path = COMMANDS) -> dict[str, list[Step]]:
-    """Steps by scenario, those of `recipes` included.
+    """Steps by scenario, those of `each` included.
 
     Args:
         patterns: names of scenarios, with wildcards; none for all.
@@ -64,9 +67,9 @@ def load_steps(patterns: Sequence[str], path: Path = COMMANDS) -> dict[str, list
     """
     listed = tomllib.loads(path.read_text("utf-8"))
     scenarios: dict[str, dict[str, Any]] = listed["scenarios"]
-    for command, names in listed["recipes"].items():
-        steps = [f"{command} --recipe {name} --help" for name in names.split()]
-        scenarios[f"recipes-{command.replace(' ', '-')}"] = {"steps": steps}
+    for name, each in listed["each"].items():
+        values = each["names"].split() if isinstance(each["names"], str) else each["names"]
+        scenarios[name] = {"steps": [each["run"].replace("$EACH", value) for value in values]}
     found: dict[str, list[Step]] = {}
     for name, scenario in scenarios.items():
         chosen = not patterns or any(fnmatch.fnmatch(name, pattern) for pattern in patterns)
@@ -81,8 +84,9 @@ def _is_there(module: str) -> bool:
 
 def _step(name: str, given: str | dict[str, str], texts: dict[str, str]) -> Step:
     fields = {"run": given} if isinstance(given, str) else dict(given)
-    run = Template(Template(fields.pop("run")).substitute(texts)).substitute(texts)
-    return Step(name, shlex.split(run), **fields)
+    while any("$" in text for text in fields.values()):
+        fields = {key: Template(text).substitute(texts) for key, text in fields.items()}
+    return Step(name, shlex.split(fields.pop("run")), **fields)
 
 
 def renamed(arguments: list[str], path: Path) -> list[str]:
@@ -129,7 +133,7 @@ def record(out: Path, patterns: Sequence[str] = (), flags: Path = COMMANDS) -> N
         seen = _files(folder)
         given = set(seen)
         for number, step in enumerate(steps, 1):
-            started = time.monotonic()
+            started = time.process_time()
             result = _run(step, renamed(step.arguments, flags), folder)
             now = _files(folder, seen)
             for path in now.keys() - given:
@@ -141,7 +145,7 @@ def record(out: Path, patterns: Sequence[str] = (), flags: Path = COMMANDS) -> N
                 json.dumps(result | {"files": written}, indent=1, ensure_ascii=False), "utf-8"
             )
             seen = now
-            seconds = time.monotonic() - started
+            seconds = time.process_time() - started
             print(f"{seconds:6.1f} s  {name} {number}: {shlex.join(step.arguments)}", flush=True)
         shutil.rmtree(folder)
     shutil.rmtree(out / "work", ignore_errors=True)
@@ -184,14 +188,16 @@ def _run(step: Step, arguments: list[str], folder: Path) -> dict[str, Any]:
             text=True,
             check=False,
         )
-        code, texts = done.returncode, (done.stdout, done.stderr)
+        code, texts = done.returncode, (done.stdout, "")
     else:
         with _fresh_state(step, folder), contextlib.redirect_stdout(out):
             with contextlib.redirect_stderr(err):
                 code = _call(arguments)
         texts = (out.getvalue(), err.getvalue())
-    shown = [text.replace(str(folder), "FOLDER") for text in texts]
-    return {"arguments": step.arguments, "exit": code, "out": shown[0], "err": shown[1]}
+    said = {"exit": code, "out": texts[0], "err": texts[1]}
+    for name, text in said.items():
+        said[name] = text.replace(str(folder), "FOLDER") if isinstance(text, str) else text
+    return {"arguments": step.arguments} | said
 
 
 def _call(arguments: list[str]) -> int | str:
@@ -209,7 +215,10 @@ def _call(arguments: list[str]) -> int | str:
 
 @contextlib.contextmanager
 def _fresh_state(step: Step, folder: Path) -> Iterator[None]:
-    """The same state of the interpreter for each step, and nothing of it left behind."""
+    """The same state of the interpreter for each step, and nothing of it left behind.
+
+    Models are compiled without a compiler of C++, which takes minutes.
+    """
     global _stop_at
     import numpy as np
     import torch
@@ -218,11 +227,15 @@ def _fresh_state(step: Step, folder: Path) -> Iterator[None]:
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     os.environ["COLUMNS"] = WIDTH
     os.chdir(folder)
-    sys.stdin, _stop_at = io.StringIO(step.stdin), step.stop
+    sys.stdin = io.StringIO(step.stdin)
+    if step.stop or step.interrupt:
+        _stop_at = (step.stop, signal.SIGTERM) if step.stop else (step.interrupt, signal.SIGINT)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in the background
     random.seed(0)
     np.random.seed(0)
     torch.manual_seed(0)
     torch.set_num_threads(1)
+    compiler, torch.compile = torch.compile, partial(torch.compile, backend="eager")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("default")
@@ -236,6 +249,7 @@ def _fresh_state(step: Step, folder: Path) -> Iterator[None]:
         for number, handler in handlers.items():
             signal.signal(number, handler)
         torch.set_default_dtype(torch.float32)
+        torch.compile = compiler
         if "matplotlib.pyplot" in sys.modules:
             sys.modules["matplotlib.pyplot"].close("all")
 
@@ -247,9 +261,9 @@ def _show_warning(message: Warning | str, category: type[Warning], *_: object) -
 
 def _stop(event: str, arguments: tuple[Any, ...]) -> None:
     global _stop_at
-    if _stop_at is not None and event == "os.rename" and _stop_at in str(arguments[1]):
-        _stop_at = None
-        signal.raise_signal(signal.SIGTERM)
+    if _stop_at is not None and event == "os.rename" and _stop_at[0] in str(arguments[1]):
+        number, _stop_at = _stop_at[1], None
+        signal.raise_signal(number)
 
 
 if __name__ == "__main__":
