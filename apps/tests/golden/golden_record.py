@@ -175,7 +175,7 @@ def _files(
 
 def _run(step: Step, arguments: list[str], folder: Path) -> dict[str, Any]:
     """Exit status, standard output and standard error of a step, and its arguments."""
-    out, err = io.StringIO(), io.StringIO()
+    out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for _ in range(2))
     if step.launch:
         command = [*shlex.split(step.launch), *arguments]
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
@@ -193,7 +193,7 @@ def _run(step: Step, arguments: list[str], folder: Path) -> dict[str, Any]:
         with _fresh_state(step, folder), contextlib.redirect_stdout(out):
             with contextlib.redirect_stderr(err):
                 code = _call(arguments)
-        texts = (out.getvalue(), err.getvalue())
+        texts = tuple(stream.buffer.getvalue().decode("utf-8") for stream in (out, err))
     said = {"exit": code, "out": texts[0], "err": texts[1]}
     for name, text in said.items():
         said[name] = text.replace(str(folder), "FOLDER") if isinstance(text, str) else text
