@@ -17,9 +17,9 @@ from safetensors.torch import save_file
 from scipy.io import savemat
 from sklearn.datasets import load_digits
 
-WORDS = "the a cat dog small red book sleeps reads runs quickly never old man saw her".split()
+WORDS = "the a cat dog small red book sleeps reads runs quickly never old man saw her"
 SMILES = """CCO CCCO CC(C)O c1ccccc1 CCN CC(=O)O CCCCC C1CCCCC1 CC#N CCOC CNC c1ccncc1 CC(C)=O
-OCCO C=CC CCS CCCl Cc1ccccc1 NCCO CC(N)C(=O)O C1CCOC1 CCBr FC(F)F O=CO CC=O""".split()
+OCCO C=CC CCS CCCl Cc1ccccc1 NCCO CC(N)C(=O)O C1CCOC1 CCBr FC(F)F O=CO CC=O"""
 UNET_TEST = "packages/pseudovideo/tests/diffusion/improved_ddpm.py"
 
 
@@ -81,7 +81,9 @@ def write_images(data: Path, random: np.random.Generator) -> None:
         content = {"X": 255 - colour[rows].transpose(1, 2, 3, 0), "y": labels[:120][rows, None]}
         savemat(data / f"svhn/{part}_32x32.mat", content)
     np.save(data / "CIFAR-10-C/labels.npy", np.tile(labels[80:120], 5))
-    np.save(data / "CIFAR-10-C/contrast.npy", np.concatenate([colour[80:] // k for k in range(1, 6)]))
+    np.save(
+        data / "CIFAR-10-C/contrast.npy", np.concatenate([colour[80:] // k for k in range(1, 6)])
+    )
     faces = data / "celeba/img_align_celeba"
     faces.mkdir(parents=True)
     for number, image in enumerate(pictures(random, 30, 28, 3)):
@@ -99,7 +101,7 @@ def png(image: np.ndarray) -> bytes:
 
 def write_texts(folder: Path, random: np.random.Generator) -> None:
     """CoLA, IMDB, a CSV of texts, a tokenizer, and embeddings of the CSV's texts."""
-    texts = [" ".join(random.choice(WORDS, 4 + n % 5)) + f" {n}" for n in range(120)]
+    texts = [" ".join(random.choice(WORDS.split(), 4 + n % 5)) + f" {n}" for n in range(120)]
     own = folder / "own"
     own.mkdir()
     (folder / "data/cola").mkdir()
@@ -120,7 +122,7 @@ def write_texts(folder: Path, random: np.random.Generator) -> None:
     save_file(dict(named), own / "vectors.safetensors")
     from tokenizers import Tokenizer, models, pre_tokenizers
 
-    numbers = {word: number for number, word in enumerate(["[PAD]", "[UNK]", *WORDS])}
+    numbers = {word: number for number, word in enumerate(["[PAD]", "[UNK]", *WORDS.split()])}
     tokenizer = Tokenizer(models.WordLevel(numbers, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     tokenizer.enable_padding()
@@ -160,10 +162,12 @@ def write_series(folder: Path, random: np.random.Generator) -> None:
 def write_molecules(folder: Path) -> None:
     """ZINC in its three parts, and a TSV of molecules."""
     (folder / "data/zinc").mkdir()
-    rows = [f"{smiles},{number % 7 - 3.5}" for number, smiles in enumerate(SMILES)]
+    rows = [f"{smiles},{number % 7 - 3.5}" for number, smiles in enumerate(SMILES.split())]
     for part, chosen in (("train", rows[:15]), ("validation", rows[15:20]), ("test", rows[20:])):
         (folder / f"data/zinc/{part}.csv").write_text("\n".join(["smiles,score", *chosen]) + "\n")
-    text = "\n".join(["mol,oxygens", *(f"{smiles},{smiles.count('O')}" for smiles in SMILES)])
+    text = "\n".join(
+        ["mol,oxygens", *(f"{smiles},{smiles.count('O')}" for smiles in SMILES.split())]
+    )
     (folder / "own/molecules.tsv").write_text(text.replace(",", "\t") + "\n")
 
 

@@ -1,0 +1,104 @@
+"""The commands of `golden/commands.toml`: every flag is in it, and what some of them do.
+
+What is expected was written by `golden/golden_expected.py`; `.ci/golden` compares all commands with
+those of another commit.
+"""
+
+import contextlib
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from probseq_apps.cli import main
+
+GOLDEN = Path(__file__).parent / "golden"
+COMMANDS = (
+    *("classify", "regress", "online", "online live", "online vae", "generate run"),
+    *("generate tokenizer", "generate prior", "generate sample", "generate evaluate"),
+    *("generate diffusion", "generate hvae", "report", "bench", "bench online", "bench generate"),
+)
+
+
+@pytest.fixture(scope="module")
+def golden():
+    """The module that knows what is expected."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(GOLDEN))
+        import golden_expected
+
+        yield golden_expected
+
+
+@pytest.fixture
+def told(monkeypatch, capsys):
+    """What a command prints before it ends."""
+    monkeypatch.setenv("COLUMNS", "100")
+
+    def tell(arguments):
+        with contextlib.suppress(SystemExit):
+            main(arguments.split())
+        return capsys.readouterr().out
+
+    return tell
+
+
+def listed(golden, command):
+    """Arguments of a command in the list, by the names that flags have now."""
+    found = [step.arguments for steps in golden.load_steps().values() for step in steps]
+    name = {"bench": "bench attention"}.get(command, command)
+    return [golden.renamed(own) for own in found if golden.command_name(own) == name]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_flag_and_choice_of_a_command_is_in_the_list(command, golden, told):
+    used = set()
+    for arguments in listed(golden, command):
+        flag = ""
+        for word in arguments:
+            flag = word if word.startswith("--") else flag
+            used |= {word, (flag, word)} if "--help" not in arguments else set()
+    missing = []
+    for names, choices, _ in golden.read_help(told(f"{command} --help")).values():
+        missing += [name for name in names if name not in used | {"--help"}]
+        wanted = {choice: {(name, choice) for name in names} for choice in choices}
+        missing += [(names[0], choice) for choice, ways in wanted.items() if not ways & used]
+    assert not missing
+
+
+@pytest.mark.parametrize(
+    "command", [name for name in COMMANDS if not re.search("live|bench", name)]
+)
+def test_every_recipe_is_in_the_list(command, golden, told):
+    names = re.search(
+        r"--recipe STR.*?One of (.*?)\. ", " ".join(told(f"{command} --help").split())
+    )
+    known = set(re.sub("[│ ]", "", names[1]).split(",")) if names else set()
+    asked = {
+        own[own.index("--recipe") + 1]
+        for own in listed(golden, command)
+        if "--help" in own and "--recipe" in own
+    }
+    assert asked == known
+
+
+def test_every_table_is_in_the_list(golden, told):
+    known = {line.split()[0] for line in told("report --list").splitlines()}
+    # Alone: with the paper's numbers only.
+    alone = [own for own in listed(golden, "report") if len(own) == 3 and own[1] == "--table"]
+    assert {own[2] for own in alone} >= known
+
+
+@pytest.mark.parametrize("speed", ["fast", pytest.param("slow", marks=pytest.mark.slow)])
+def test_commands_do_what_they_did(speed, golden, tmp_path):
+    expected = json.loads(golden.EXPECTED.read_text("utf-8"))[speed]
+    golden.run_scenarios(speed, tmp_path / "out")
+    found = golden.summarise(tmp_path / "out")
+    assert found.keys() == expected.keys()
+    wrong = {
+        f"{step}: {place}": (expected[step].get(place), found[step].get(place))
+        for step in expected
+        for place in golden.unequal(expected[step], found[step], tolerance=1.5e-3)
+    }
+    assert not wrong
