@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -322,7 +323,7 @@ def test_samples_are_compared_with_training_images_and_test_images_as_if_they_we
         "run_arm": arm_of,
         "floor_result": lambda *_: {"arm": FLOOR},
         "restore_samples": lambda *_: None,
-        "write_generate_report": lambda *_, **__: "told",
+        "tokens_report": lambda *_, **__: SimpleNamespace(write=lambda folder: "told"),
     }
     for name, value in replaced.items():
         monkeypatch.setattr(generate_module, name, value)

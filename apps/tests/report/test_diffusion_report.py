@@ -228,6 +228,6 @@ def test_findings_are_of_orders_then_of_one_frame_and_of_blur(diffusion_result):
         "FD(classifier) of the last frame: 4-frame-blur",
         "FD(classifier) of the last frame: 4-frame-blur",
     ]
-    assert found[0].endswith("(equal).")
+    assert found[0].endswith("(survives).")
     assert found[1].endswith("(matched).")
     assert "clearly higher than 4-frame-high-order 12.10±0.06 (worse)." in found[-1]
