@@ -17,9 +17,10 @@ from PIL import Image
 from probseq_apps.cli import main
 from probseq_apps.cli_generate import parse_generate
 from probseq_apps.experiments.generate_prior_groups import SamplingSettings
-from probseq_apps.experiments.generate_settings import generate_config, saved_prior
-from probseq_apps.experiments.generate_stop import resume_command
+from probseq_apps.experiments.generate_settings import GENERATE, saved_prior
+from probseq_apps.experiments.saved import config_values
 from probseq_apps.experiments.settings import RunOptions
+from probseq_apps.folder import resume_command
 from probseq_apps.recipes.generate import load_generate_recipe
 
 TELL_TORCH = """
@@ -187,7 +188,7 @@ def test_samples_are_drawn_and_measured_as_in_the_run_or_the_recipe(tmp_path):
         sampling=SamplingSettings(temperature=0.7, top_k=3),
         evaluation=replace(run.evaluation, features=features),
     )
-    store(tmp_path / "run", generate_config("mnist-small", other))
+    store(tmp_path / "run", config_values(GENERATE, "mnist-small", other.to_dict()))
     store(tmp_path / "run" / "priors" / "p", prior)
     store(tmp_path / "run" / "tokenizers" / "t", tokenizer)
 
@@ -312,10 +313,10 @@ def test_sigterm_ends_every_step_with_143_and_the_old_handler_comes_back(step, m
     def terminated(*_, **__):
         signal.raise_signal(signal.SIGTERM)
 
-    modules = {"run": "generate", "sample": "generate_measure", "evaluate": "generate_measure"}
+    modules = {"sample": "generate_measure", "evaluate": "generate_measure"}
     module = f"probseq_apps.experiments.{modules.get(step, f'generate_{step}')}"
-    name = "generate" if step == "run" else f"{step}_command"
-    monkeypatch.setattr(f"{module}.{name}", terminated)
+    name = "probseq_apps.run.run" if step == "run" else f"{module}.{step}_command"
+    monkeypatch.setattr(name, terminated)
     before = signal.getsignal(signal.SIGTERM)
     named = ["--tokenizer", "t", "--prior", "p"][
         : {"sample": 4, "prior": 2, "evaluate": 2}.get(step, 0)
@@ -328,9 +329,9 @@ def test_sigterm_ends_every_step_with_143_and_the_old_handler_comes_back(step, m
 def test_the_hint_names_the_folder_of_the_data_absolutely(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     options = RunOptions(run_dir=Path("my runs/a"), data_dir=Path("data"))
-    assert resume_command("run", Path("my runs/a"), options) == (
+    assert resume_command("generate run", Path("my runs/a"), options) == (
         f"probseq generate run --run-dir 'my runs/a' --resume --data-dir {tmp_path / 'data'}"
     )
-    assert resume_command("tokenizer", Path("t"), RunOptions()) == (
+    assert resume_command("generate tokenizer", Path("t"), RunOptions()) == (
         "probseq generate tokenizer --run-dir t --resume"
     )

@@ -43,9 +43,10 @@ class GenerateRun:
     def execute(self) -> None:
         """Run the comparison."""
         with terminable():
-            from probseq_apps.experiments.generate import generate
+            from probseq_apps.experiments.generate import Generate
+            from probseq_apps.run import run
 
-            generate(self.settings, self.run, recipe=self.recipe)
+            run(Generate(self.settings), self.run, recipe=self.recipe)
 
 
 @dataclass(frozen=True, kw_only=True)

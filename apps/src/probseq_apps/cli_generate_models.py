@@ -48,9 +48,10 @@ class GenerateDiffusion:
     def execute(self) -> None:
         """Run the comparison."""
         with terminable():
-            from probseq_apps.experiments.diffusion_run import generate_diffusion
+            from probseq_apps.experiments.compare_models import DiffusionModels
+            from probseq_apps.run import run
 
-            generate_diffusion(self.settings, self.run, recipe=self.recipe)
+            run(DiffusionModels(self.settings), self.run, recipe=self.recipe)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,9 +74,10 @@ class GenerateHvae:
     def execute(self) -> None:
         """Run the comparison."""
         with terminable():
-            from probseq_apps.experiments.hvae_run import generate_hvae
+            from probseq_apps.experiments.compare_models import HvaeModels
+            from probseq_apps.run import run
 
-            generate_hvae(self.settings, self.run, recipe=self.recipe)
+            run(HvaeModels(self.settings), self.run, recipe=self.recipe)
 
 
 def parse_diffusion(arguments: list[str]) -> GenerateDiffusion:

@@ -50,9 +50,10 @@ class Online:
 
     def execute(self) -> None:
         """Run the comparison."""
-        from probseq_apps.experiments.online import online
+        from probseq_apps.experiments import online
+        from probseq_apps.run import run
 
-        online(self.settings, self.run, recipe=self.recipe)
+        run(online.Online(self.settings), self.run, recipe=self.recipe)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,9 +77,10 @@ class OnlineVae:
 
     def execute(self) -> None:
         """Run the comparison."""
-        from probseq_apps.experiments.online_vae import online_vae
+        from probseq_apps.experiments import online_vae
+        from probseq_apps.run import run
 
-        online_vae(self.settings, self.run, recipe=self.recipe)
+        run(online_vae.OnlineVae(self.settings), self.run, recipe=self.recipe)
 
 
 @dataclass(frozen=True, kw_only=True)

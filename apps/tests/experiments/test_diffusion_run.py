@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 from probseq_apps.data.generation import load_generation_data, to_unit
-from probseq_apps.experiments import diffusion_model, diffusion_run
+from probseq_apps.experiments import compare_models, diffusion_model
 from probseq_apps.experiments.diffusion_draw import film_model
 from probseq_apps.experiments.diffusion_groups import (
     DiffusionEvaluationSettings,
@@ -28,7 +28,6 @@ from probseq_apps.experiments.diffusion_model import (
     open_diffusion,
     train_model,
 )
-from probseq_apps.experiments.diffusion_run import generate_diffusion
 from probseq_apps.experiments.diffusion_settings import DiffusionSettings
 from probseq_apps.experiments.generate_groups import (
     FeatureSettings,
@@ -38,6 +37,7 @@ from probseq_apps.experiments.generate_groups import (
 from probseq_apps.experiments.generate_sample import Samples
 from probseq_apps.experiments.process import Process
 from probseq_apps.experiments.settings import RunOptions
+from probseq_apps.run import run
 from probseq_apps.training.checkpoints import load_latest_checkpoint
 from probseq_apps.training.runs import ConfigMismatchError, RunExistsError
 from pseudovideo.corruptions import video_moments
@@ -71,6 +71,10 @@ TIMES = {"seconds", "training_seconds"}
 CPU = torch.device("cpu")
 
 
+def generate_diffusion(settings, options):
+    return run(compare_models.DiffusionModels(settings), options, recipe="digits-diffusion")
+
+
 @pytest.fixture(scope="module")
 def digits():
     return load_generation_data("digits", image_size=8)
@@ -80,7 +84,7 @@ def digits():
 def no_report():
     """Reports have tests of their own, and their pictures take longer than these models."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(diffusion_run.DiffusionComparison, "report", lambda *_: "reported")
+        patch.setattr(compare_models.DiffusionModels, "write", lambda *_: "reported")
         yield
 
 
@@ -225,7 +229,7 @@ def test_a_model_of_other_settings_than_its_folders_is_refused(
 def test_a_finished_run_is_only_reported_again(whole, capsys):
     before = {path: path.stat().st_mtime_ns for path in whole.glob("*/*/metrics.jsonl")}
     generate_diffusion(TINY, RunOptions(run_dir=whole, resume=True))
-    assert "all arms were finished before" in capsys.readouterr().out
+    assert capsys.readouterr().out.count(": finished before") == len(NAMES)
     assert {path: path.stat().st_mtime_ns for path in before} == before
 
 

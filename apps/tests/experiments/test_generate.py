@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 from probseq_apps.experiments import generate as generate_module
-from probseq_apps.experiments.generate import generate
+from probseq_apps.experiments.generate import Generate
 from probseq_apps.experiments.generate_groups import (
     FeatureSettings,
     MachineSettings,
@@ -28,8 +28,10 @@ from probseq_apps.experiments.generate_prior_groups import (
     PriorTraining,
 )
 from probseq_apps.experiments.generate_sample import Samples
-from probseq_apps.experiments.generate_settings import GenerateSettings, generate_config
+from probseq_apps.experiments.generate_settings import GENERATE, GenerateSettings
+from probseq_apps.experiments.saved import config_values
 from probseq_apps.experiments.settings import RunOptions
+from probseq_apps.run import run
 from probseq_apps.training.runs import ConfigMismatchError, RunExistsError
 
 TINY = GenerateSettings(
@@ -48,6 +50,10 @@ TINY = GenerateSettings(
 )
 ARMS = ("1-frame", "2-frame", "2-frame-repeat", "1-frame-patch2")
 TIMES = {"seconds", "training_seconds", "tokenizer_seconds"}
+
+
+def generate(settings, options):
+    return run(Generate(settings), options, recipe="digits-small")
 
 
 @pytest.fixture(scope="module")
@@ -143,7 +149,7 @@ def test_more_images_than_there_are_is_said(tmp_path, capsys, monkeypatch):
     def stop(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(generate_module, "_run_jobs", stop)
+    monkeypatch.setattr(generate_module, "make_ruler", stop)
     for asked, said in ((360, True), (359, False)):
         settings = replace(TINY, evaluation=replace(TINY.evaluation, num_images=asked))
         with pytest.raises(KeyboardInterrupt):
@@ -169,7 +175,7 @@ def test_other_settings_and_foreign_folders_are_refused(whole, tmp_path):
 def test_a_killed_run_goes_on_to_the_same_bits(whole, tmp_path, until):
     folder = tmp_path / "killed"
     folder.mkdir()
-    config = generate_config("digits-small", TINY)
+    config = config_values(GENERATE, "digits-small", TINY.to_dict())
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     program = "import sys; from probseq_apps.cli import main; sys.exit(main(sys.argv[1:]))"
     command = [sys.executable, "-c", program, "generate", "run", "--run-dir", str(folder)]

@@ -26,13 +26,14 @@ from probseq_apps.experiments.generate_prior_groups import (
     SamplingSettings,
 )
 from probseq_apps.experiments.generate_settings import (
+    GENERATE,
     EvaluateSettings,
     GenerateSettings,
     OnePriorSettings,
     OneTokenizerSettings,
-    generate_config,
     saved_generate,
 )
+from probseq_apps.experiments.saved import config_values
 from probseq_apps.training.config import TrainConfig
 from pseudovideo.corruptions import CORRUPTIONS
 from pseudovideo.tokenizers import STEMS
@@ -122,7 +123,7 @@ def test_settings_survive_their_file(tmp_path):
         loss=LossSettings(perceptual_weight=0.1, lpips_weights="vgg.pth"),
         sampling=SamplingSettings(top_k=5),
     )
-    config = generate_config("digits-small", settings)
+    config = config_values(GENERATE, "digits-small", settings.to_dict())
     (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
     assert saved_generate(tmp_path) == ("digits-small", settings)
     assert saved_generate(tmp_path / "elsewhere") is None

@@ -59,6 +59,7 @@ from probseq_apps.experiments.generate_tokenizer import (
 )
 from probseq_apps.experiments.settings import RunOptions
 from probseq_apps.report.results import FLOOR
+from probseq_apps.run import run as run_experiment
 from probseq_apps.training.schedule import derive_seed
 from pseudovideo.corruptions import PseudoVideoConfig, pseudo_videos
 from pseudovideo.pretrained import fingerprint
@@ -328,7 +329,8 @@ def test_samples_are_compared_with_training_images_and_test_images_as_if_they_we
     for name, value in replaced.items():
         monkeypatch.setattr(generate_module, name, value)
     monkeypatch.setattr(generate_ruler, "make_extractor", lambda *_, **__: RandomConvolution(1))
-    folder = generate_module.generate(SETTINGS, RunOptions(run_dir=tmp_path / "run"))
+    options = RunOptions(run_dir=tmp_path / "run")
+    folder = run_experiment(generate_module.Generate(SETTINGS), options, recipe="own")
     (reference,) = references
     features = RandomConvolution(1)(to_unit(DATA.train)).features.double()
     assert reference.count == 60

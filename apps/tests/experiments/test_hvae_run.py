@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from probseq_apps.data.generation import GenerationData, load_generation_data, to_unit
-from probseq_apps.experiments import hvae_model, hvae_run
+from probseq_apps.experiments import compare_models, hvae_model
 from probseq_apps.experiments.diffusion_groups import ModelTraining, UNetSettings
 from probseq_apps.experiments.generate_groups import (
     FeatureSettings,
@@ -20,7 +20,6 @@ from probseq_apps.experiments.generate_groups import (
 )
 from probseq_apps.experiments.generate_sample import Samples
 from probseq_apps.experiments.hvae_model import binarized, measure_hvae, open_hvae
-from probseq_apps.experiments.hvae_run import generate_hvae
 from probseq_apps.experiments.hvae_settings import (
     HvaeEvaluationSettings,
     HvaeSettings,
@@ -29,6 +28,7 @@ from probseq_apps.experiments.hvae_settings import (
 )
 from probseq_apps.experiments.process import Process
 from probseq_apps.experiments.settings import RunOptions
+from probseq_apps.run import run
 from probseq_apps.training.runs import ConfigMismatchError
 
 TINY = HvaeSettings(
@@ -52,11 +52,15 @@ NAMES = ("heat-seed0", "learned-seed0")
 CPU = torch.device("cpu")
 
 
+def generate_hvae(settings, options):
+    return run(compare_models.HvaeModels(settings), options, recipe="digits-hvae")
+
+
 @pytest.fixture(scope="module", autouse=True)
 def no_report():
     """Reports have tests of their own, and their pictures take longer than these models."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(hvae_run.HvaeComparison, "report", lambda *_: "reported")
+        patch.setattr(compare_models.HvaeModels, "write", lambda *_: "reported")
         yield
 
 
@@ -170,7 +174,7 @@ def test_the_classifier_and_the_reference_see_binarised_images(tmp_path, monkeyp
         seen.append(data)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("probseq_apps.experiments.generate_models.make_ruler", ruler)
+    monkeypatch.setattr("probseq_apps.experiments.compare_models.make_ruler", ruler)
     for binarize in (True, False):
         with pytest.raises(KeyboardInterrupt):
             generate_hvae(

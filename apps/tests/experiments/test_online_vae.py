@@ -10,7 +10,7 @@ import torch
 
 from probseq_apps.data.channels import ChannelSeries
 from probseq_apps.data.errors import DataError
-from probseq_apps.experiments.online_vae import online_vae, run_method
+from probseq_apps.experiments.online_vae import OnlineVae, run_method
 from probseq_apps.experiments.online_vae_evaluation import measure, results_of
 from probseq_apps.experiments.online_vae_model import build_vae, load_progress, save_progress
 from probseq_apps.experiments.online_vae_settings import (
@@ -22,12 +22,12 @@ from probseq_apps.experiments.online_vae_settings import (
 )
 from probseq_apps.experiments.online_vae_tasks import load_channels, make_stream
 from probseq_apps.experiments.settings import RunOptions
-from probseq_apps.experiments.task_runs import results_file
 from probseq_apps.recipes.online_vae import (
     ONLINE_VAE_RECIPES,
     for_channels,
     load_online_vae_recipe,
 )
+from probseq_apps.run import run
 from probseq_apps.training.runs import ConfigMismatchError
 
 TINY = OnlineVaeSettings(
@@ -37,6 +37,10 @@ TINY = OnlineVaeSettings(
     model=VaeSettings(num_inducing=6, num_latents=2, hidden_dim=8),
     training=VaeTrainingSettings(epochs=2, prediction_samples=4),
 )
+
+
+def online_vae(settings: OnlineVaeSettings, options: RunOptions) -> Path:
+    return run(OnlineVae(settings), options, recipe="moving-digits-small")
 
 
 def line_series(n: int, channels: int = 2) -> ChannelSeries:
@@ -206,23 +210,23 @@ def test_a_film_ends_in_tables_and_pictures(
     for word in ("256 channels", "ohsvgp", "osvgp", "RMSE", "NLPD", "forgetting", "grey levels"):
         assert word in text
     report = json.loads((folder / "report.json").read_text("utf-8"))
-    run = report["methods"]["ohsvgp"]["seeds"]["0"]
-    assert run["tasks"] == 2
-    assert run["matrix"]["rmse"][0][1] is None
-    assert np.isfinite(np.array(run["matrix"]["nlpd"][1], dtype=float)).all()
+    found = report["methods"]["ohsvgp"]["seeds"]["0"]
+    assert found["tasks"] == 2
+    assert found["matrix"]["rmse"][0][1] is None
+    assert np.isfinite(np.array(found["matrix"]["nlpd"][1], dtype=float)).all()
     plots = {path.stem for path in (folder / "plots").glob("*.png")}
     assert {"frames", "matrix-rmse", "per-task-nlpd", "per-task-rmse", "over-tasks"} <= plots
     assert saved_online_vae(folder) == ("moving-digits-small", TINY)
     assert "carried along as a site" in (folder / "report.md").read_text("utf-8")
     # Going on with it does nothing again.
-    before = results_file(folder, "ohsvgp", 0).stat().st_mtime_ns
+    before = (folder / "results" / "ohsvgp-seed0.json").stat().st_mtime_ns
     online_vae(TINY, RunOptions(run_dir=folder, resume=True))
-    assert results_file(folder, "ohsvgp", 0).stat().st_mtime_ns == before
+    assert (folder / "results" / "ohsvgp-seed0.json").stat().st_mtime_ns == before
     other = replace(TINY, model=replace(TINY.model, carry=False))
     with pytest.raises(ConfigMismatchError, match="carry"):
         online_vae(other, RunOptions(run_dir=folder, resume=True))
     online_vae(TINY, RunOptions(run_dir=folder, overwrite=True))
-    assert results_file(folder, "ohsvgp", 0).stat().st_mtime_ns > before
+    assert (folder / "results" / "ohsvgp-seed0.json").stat().st_mtime_ns > before
 
 
 def test_channels_of_ones_own_and_no_carried_site(tmp_path: Path) -> None:

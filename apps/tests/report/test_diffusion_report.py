@@ -1,11 +1,12 @@
 import json
+from types import SimpleNamespace
 
 import pytest
 import torch
 from PIL import Image
 
 from probseq_apps.data.generation import GenerationData
-from probseq_apps.experiments.diffusion_run import DiffusionComparison
+from probseq_apps.experiments.compare_models import DiffusionModels
 from probseq_apps.experiments.diffusion_settings import DiffusionSettings
 from probseq_apps.experiments.generate_files import (
     MODEL_PARTS,
@@ -122,8 +123,8 @@ def test_longer_videos_have_a_mean_and_a_table_of_their_own(results, diffusion_r
 
 
 def written(folder, settings, results, data):
-    comparison = DiffusionComparison(settings)
-    return comparison.report(folder, results, REAL_IMAGES, data, "digits-diffusion")
+    at = SimpleNamespace(path=folder, recipe="digits-diffusion")
+    return DiffusionModels(settings).write(results, REAL_IMAGES, data, at)
 
 
 def test_everything_is_written_and_shown(folder, settings, results, data, capsys):

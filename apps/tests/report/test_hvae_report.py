@@ -1,9 +1,11 @@
 import json
+from types import SimpleNamespace
 
 import torch
 from PIL import Image
 
 from probseq_apps.data.generation import GenerationData
+from probseq_apps.experiments.compare_models import HvaeModels
 from probseq_apps.experiments.generate_files import (
     MODEL_PARTS,
     model_folder,
@@ -11,7 +13,6 @@ from probseq_apps.experiments.generate_files import (
     process_file,
 )
 from probseq_apps.experiments.generate_sample import Samples
-from probseq_apps.experiments.hvae_run import HvaeComparison
 from probseq_apps.experiments.hvae_settings import HvaeSettings
 from probseq_apps.experiments.process import Process
 from probseq_apps.report.generate import hvae_findings
@@ -41,8 +42,8 @@ def test_everything_is_written_and_shown(tmp_path, hvae_result):
         (run / "metrics.jsonl").write_text(json.dumps(row) + "\n")
     settings = HvaeSettings(seeds=(0, 1))
     data = GenerationData("digits", *(random_bytes(n, 1, 8, 8) for n in (60, 10, 40)))
-    comparison = HvaeComparison(settings)
-    shown = comparison.report(tmp_path, results, REAL_IMAGES, data, "digits-hvae")
+    at = SimpleNamespace(path=tmp_path, recipe="digits-hvae")
+    shown = HvaeModels(settings).write(results, REAL_IMAGES, data, at)
     report = json.loads((tmp_path / "report.json").read_text())
     assert (report["experiment"], report["recipe"]) == ("generate-hvae", "digits-hvae")
     assert report["results"] == results

@@ -8,12 +8,7 @@ import torch
 
 from probseq_apps.data.sets import load_data
 from probseq_apps.experiments.evaluation import evaluate
-from probseq_apps.experiments.folders import (
-    check_folder,
-    default_folder,
-    prepare_folder,
-    run_all,
-)
+from probseq_apps.experiments.folders import PARTS, run_all
 from probseq_apps.experiments.methods import base_methods, parse_method
 from probseq_apps.experiments.models import Data, build_model
 from probseq_apps.experiments.prediction import load_predictions
@@ -30,6 +25,7 @@ from probseq_apps.experiments.runs import (
 from probseq_apps.experiments.saved import CLASSIFY, config_of
 from probseq_apps.experiments.settings import ClassifySettings, RunOptions
 from probseq_apps.experiments.test_sets import make_test_sets
+from probseq_apps.folder import check_folder, default_folder, prepare_folder
 from probseq_apps.report.classify import MethodResult, classify_report
 from probseq_apps.report.report import Report
 from probseq_apps.training import distributed
@@ -64,7 +60,8 @@ def classify(settings: ClassifySettings, options: RunOptions, *, recipe: str) ->
     folder = distributed.broadcast(options.run_dir or default_folder(CLASSIFY, settings.data))
     with contextlib.ExitStack() as stack:
         if main:
-            prepare_folder(folder, config_of(recipe, settings), options, experiment=CLASSIFY)
+            config = config_of(recipe, settings)
+            prepare_folder(folder, config, options, experiment=CLASSIFY, parts=PARTS)
             stack.enter_context(sole_use(folder))
             _announce(settings, data, folder)
         distributed.barrier()

@@ -20,7 +20,7 @@ from probseq_apps.experiments.diffusion_groups import (
     UNetSettings,
 )
 from probseq_apps.experiments.generate_groups import MachineSettings, ReadingSettings
-from probseq_apps.experiments.saved import config_values, saved_settings
+from probseq_apps.experiments.saved import saved_settings
 from probseq_apps.experiments.settings import settings_from_dict
 
 GENERATE_DIFFUSION = "generate-diffusion"
@@ -173,11 +173,6 @@ class DiffusionSettings:
             ValueError: a key is unknown or a value is refused.
         """
         return settings_from_dict(cls, values)
-
-
-def diffusion_config(recipe: str, settings: DiffusionSettings) -> dict[str, object]:
-    """What the `config.json` of `generate diffusion` holds."""
-    return config_values(GENERATE_DIFFUSION, recipe, settings.to_dict())
 
 
 def saved_diffusion(folder: Path) -> tuple[str, DiffusionSettings] | None:

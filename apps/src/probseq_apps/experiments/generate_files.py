@@ -7,15 +7,15 @@ from typing import Any
 
 from probseq_apps.experiments.diffusion_arms import model_name
 from probseq_apps.experiments.generate_arms import prior_name, run_name
-from probseq_apps.experiments.task_runs import RESULTS
+from probseq_apps.folder import RESULTS
 from probseq_apps.training.files import write_atomic
 
 TOKENIZERS, TOKENS, PRIORS = "tokenizers", "tokens", "priors"
 CLASSIFIER, SAMPLES = "classifier", "samples"
 MODELS, PROCESS = "models", "process"
-# What goes when an experiment is overwritten.
-PARTS = (RESULTS, SAMPLES, PRIORS, TOKENS, TOKENIZERS, CLASSIFIER)
-MODEL_PARTS = (RESULTS, SAMPLES, PROCESS, MODELS, CLASSIFIER)
+# What goes beside the results when an experiment is overwritten.
+PARTS = (SAMPLES, PRIORS, TOKENS, TOKENIZERS, CLASSIFIER)
+MODEL_PARTS = (SAMPLES, PROCESS, MODELS, CLASSIFIER)
 
 
 def tokenizer_folder(folder: Path, arm: str, stem: str, seed: int) -> Path:
@@ -64,7 +64,8 @@ def reference_file(folder: Path) -> Path:
 
 
 def write_result(file: Path, found: Mapping[str, Any]) -> None:
-    """Store what was measured, which makes it a finished one."""
+    """Store what was measured; the folder is made."""
+    file.parent.mkdir(exist_ok=True)
     write_atomic(file, json.dumps(found, indent=2, allow_nan=False) + "\n")
 
 

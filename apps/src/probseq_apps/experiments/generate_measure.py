@@ -9,7 +9,6 @@ from typing import Any
 import torch
 
 from probseq_apps.data.generation import GenerationData, load_generation_data
-from probseq_apps.experiments.folders import check_folder, default_folder
 from probseq_apps.experiments.generate_draw import PLOTS, draw_samples_of
 from probseq_apps.experiments.generate_evaluation import (
     evaluate_generation,
@@ -33,6 +32,7 @@ from probseq_apps.experiments.generate_tokenizer import (
     video_config,
 )
 from probseq_apps.experiments.settings import RunOptions
+from probseq_apps.folder import check_folder, default_folder
 from probseq_apps.training import distributed
 from probseq_apps.training.runs import RunExistsError, prepare_run_dir, sole_use
 from probseq_apps.training.schedule import derive_seed

@@ -13,13 +13,11 @@ import torch
 from tqdm import tqdm
 
 from probseq_apps.data.generation import GenerationData
-from probseq_apps.experiments.folders import check_folder, default_folder
 from probseq_apps.experiments.generate_settings import (
     GENERATE_PRIOR,
     OnePriorSettings,
     saved_prior,
 )
-from probseq_apps.experiments.generate_stop import tell_how_to_resume
 from probseq_apps.experiments.generate_tokenizer import (
     PRETRAINED,
     TrainedTokenizer,
@@ -29,6 +27,7 @@ from probseq_apps.experiments.generate_tokenizer import (
 )
 from probseq_apps.experiments.saved import config_values
 from probseq_apps.experiments.settings import RunOptions
+from probseq_apps.folder import check_folder, default_folder, tell_how_to_resume
 from probseq_apps.training import distributed
 from probseq_apps.training.loop import fit
 from probseq_apps.training.runs import prepare_run_dir, read_finished, sole_use
@@ -90,7 +89,7 @@ def prior_command(
     folder = options.run_dir or default_folder(GENERATE_PRIOR, trained.settings.data)
     config = _identity(settings, recipe) | {"train": _training(settings)}
     prepare_run_dir(folder, config, resume=options.resume, overwrite=options.overwrite)
-    with sole_use(folder), tell_how_to_resume("prior", folder, options):
+    with sole_use(folder), tell_how_to_resume("generate prior", folder, options):
         if options.overwrite:
             for name in (PRETRAINED, TOKENS):
                 shutil.rmtree(folder / name, ignore_errors=True)

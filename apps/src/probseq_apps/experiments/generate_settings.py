@@ -31,7 +31,7 @@ from probseq_apps.experiments.generate_prior_groups import (
     PriorTraining,
     SamplingSettings,
 )
-from probseq_apps.experiments.saved import config_values, saved_settings
+from probseq_apps.experiments.saved import saved_settings
 from probseq_apps.experiments.settings import settings_from_dict
 
 GENERATE = "generate"
@@ -330,11 +330,6 @@ class GenerateSettings:
             ValueError: a key is unknown or a value is refused.
         """
         return settings_from_dict(cls, values)
-
-
-def generate_config(recipe: str, settings: GenerateSettings) -> dict[str, object]:
-    """What the `config.json` of `generate run` holds."""
-    return config_values(GENERATE, recipe, settings.to_dict())
 
 
 def sample_config(settings: SampleSettings) -> dict[str, object]:

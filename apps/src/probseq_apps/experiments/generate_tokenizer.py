@@ -15,7 +15,6 @@ from torch import Tensor, nn
 
 from probseq.metrics.image import LPIPS
 from probseq_apps.data.generation import GenerationData, load_generation_data, to_unit
-from probseq_apps.experiments.folders import check_folder, default_folder
 from probseq_apps.experiments.generate_arms import run_name
 from probseq_apps.experiments.generate_groups import CorruptionSettings, LossSettings
 from probseq_apps.experiments.generate_settings import (
@@ -23,9 +22,9 @@ from probseq_apps.experiments.generate_settings import (
     OneTokenizerSettings,
     saved_tokenizer,
 )
-from probseq_apps.experiments.generate_stop import tell_how_to_resume
 from probseq_apps.experiments.saved import config_values
 from probseq_apps.experiments.settings import RunOptions
+from probseq_apps.folder import check_folder, default_folder, tell_how_to_resume
 from probseq_apps.training import distributed
 from probseq_apps.training.loop import fit
 from probseq_apps.training.runs import prepare_run_dir, read_finished, sole_use
@@ -90,7 +89,7 @@ def tokenizer_command(
         resume=options.resume,
         overwrite=options.overwrite,
     )
-    with sole_use(folder), tell_how_to_resume("tokenizer", folder, options):
+    with sole_use(folder), tell_how_to_resume("generate tokenizer", folder, options):
         if options.overwrite:
             shutil.rmtree(folder / PRETRAINED, ignore_errors=True)
         trained = train_tokenizer(settings, data, folder, recipe=recipe)

@@ -16,7 +16,7 @@ from probseq_apps.experiments.generate_groups import (
     MachineSettings,
     ReadingSettings,
 )
-from probseq_apps.experiments.saved import config_values, saved_settings
+from probseq_apps.experiments.saved import saved_settings
 from probseq_apps.experiments.settings import settings_from_dict
 
 GENERATE_HVAE = "generate-hvae"
@@ -185,11 +185,6 @@ class HvaeSettings:
             ValueError: a key is unknown or a value is refused.
         """
         return settings_from_dict(cls, values)
-
-
-def hvae_config(recipe: str, settings: HvaeSettings) -> dict[str, object]:
-    """What the `config.json` of `generate hvae` holds."""
-    return config_values(GENERATE_HVAE, recipe, settings.to_dict())
 
 
 def saved_hvae(folder: Path) -> tuple[str, HvaeSettings] | None:

@@ -3,76 +3,89 @@
 import time
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import torch
-from tqdm import tqdm
 
 from probseq_apps.data.online_files import download_online
-from probseq_apps.experiments.folders import check_folder, default_folder
-from probseq_apps.experiments.online_evaluation import Curves, Results, evaluate, metric_names
+from probseq_apps.experiment import Job, Results, by_row, counted
+from probseq_apps.experiments.online_evaluation import Curves, evaluate, metric_names
+from probseq_apps.experiments.online_evaluation import Results as Measured
 from probseq_apps.experiments.online_methods import Priors, build_learner, make_likelihood
 from probseq_apps.experiments.online_report import make_report
-from probseq_apps.experiments.online_settings import ONLINE, OnlineSettings, online_config
+from probseq_apps.experiments.online_settings import ONLINE, OnlineSettings
 from probseq_apps.experiments.online_tasks import Stream, Task, load_stream
 from probseq_apps.experiments.settings import RunOptions
 from probseq_apps.experiments.stored import save_arrays
-from probseq_apps.experiments.task_runs import (
-    RESULTS,
-    counted,
-    make_parts,
-    prepare_folder,
-    read_results,
-    results_file,
-    write_results,
-)
-from probseq_apps.training.runs import sole_use
+from probseq_apps.folder import RunFolder
 from probseq_apps.training.schedule import derive_seed
 
-PREDICTIONS = "predictions"
-_PARTS = (RESULTS, PREDICTIONS)
 _WARM_POINTS = 20
 
 
-def online(settings: OnlineSettings, options: RunOptions, *, recipe: str) -> Path:
-    """Run the comparison and write its report.
-
-    Everything that can be refused is refused before anything is written.
+class Online:
+    """Methods on a stream, split anew by each seed.
 
     Args:
         settings: what to compare.
-        options: files and running.
-        recipe: name of the recipe that the settings came from, for the report.
-
-    Returns:
-        The experiment's folder.
-
-    Raises:
-        ValueError: data, settings and folder don't go together.
-        OSError: a file cannot be read or written.
-        RuntimeError: a method failed; the message names it.
     """
-    torch.set_num_threads(options.threads)
-    if options.run_dir is not None:
-        check_folder(options.run_dir, options, experiment=ONLINE)
-    if options.download:
-        if options.data_dir is None:
-            raise ValueError("download needs data_dir: name the folder for the files")
-        download_online(settings.data, options.data_dir)
-    streams = {seed: load_stream(settings, options.data_dir, seed=seed) for seed in settings.seeds}
-    for stream in streams.values():
-        _check_targets(settings, stream)
-    folder = options.run_dir or default_folder(ONLINE, settings.data)
-    config = online_config(recipe, settings)
-    prepare_folder(folder, config, options, experiment=ONLINE, parts=_PARTS)
-    with sole_use(folder):
-        stream = streams[settings.seeds[0]]
-        _announce(settings, stream, folder)
-        _run_all(settings, streams, folder)
-        runs = read_results(folder, settings.method, settings.seeds)
-        print(make_report(folder, settings, stream, runs, recipe=recipe).write(folder))
-    return folder
+
+    kind, command, parts, brief = ONLINE, "online", ("predictions",), True
+
+    def __init__(self, settings: OnlineSettings) -> None:
+        self.settings = settings
+        self.jobs = [Job(row, seed) for seed in settings.seeds for row in settings.method]
+        self._warm: set[str] = set()
+        self._priors: dict[int, Priors] = {}
+
+    def load(self, options: RunOptions) -> dict[int, Stream]:
+        """Read the stream, as each seed sees it."""
+        settings = self.settings
+        if options.download:
+            if options.data_dir is None:
+                raise ValueError("download needs data_dir: name the folder for the files")
+            download_online(settings.data, options.data_dir)
+        return {seed: load_stream(settings, options.data_dir, seed=seed) for seed in settings.seeds}
+
+    def check(self, data: dict[int, Stream]) -> None:
+        """Raise if the likelihood does not suit the targets."""
+        likelihood = make_likelihood(self.settings.model)
+        for stream in data.values():
+            try:
+                for task in stream.tasks:
+                    likelihood.check_targets(torch.cat([task.y, task.test_y]))
+            except ValueError as error:
+                raise ValueError(
+                    f"likelihood {self.settings.model.likelihood} does not suit "
+                    f"{stream.target_label!r} of data set {stream.name!r}: {error}"
+                ) from error
+
+    def describe(self, data: dict[int, Stream]) -> str:
+        """Return a line about data and jobs."""
+        stream = data[self.settings.seeds[0]]
+        train = sum(len(task.y) for task in stream.tasks)
+        test = sum(len(task.test_y) for task in stream.tasks)
+        return (
+            f"{stream.name}: {train:,} points in {len(stream.tasks)} tasks, {test:,} for "
+            f"evaluation; {counted(self.settings.method, self.settings.seeds)}"
+        )
+
+    def run(self, job: Job, data: dict[int, Stream], at: RunFolder) -> dict[str, Any]:
+        """Let a method learn the stream, and return what was measured."""
+        settings, stream = self.settings, data[job.seed]
+        if job.row not in self._warm:
+            _warm_up(job.row, data[settings.seeds[0]], settings)
+            self._warm.add(job.row)
+        priors = self._priors.setdefault(job.seed, Priors(stream, settings.model, seed=job.seed))
+        found, arrays = run_method(job.row, stream, settings, priors, seed=job.seed)
+        save_arrays(at.path / "predictions" / f"{job.name}.npz", arrays)
+        return found
+
+    def report(self, data: dict[int, Stream], results: Results, at: RunFolder) -> str:
+        """Write the report and return it as text."""
+        stream = data[self.settings.seeds[0]]
+        runs = by_row(results)
+        return make_report(at.path, self.settings, stream, runs, recipe=at.recipe).write(at.path)
 
 
 def run_method(
@@ -95,7 +108,7 @@ def run_method(
     """
     likelihood = settings.model.likelihood
     names = metric_names(likelihood)
-    results, curves = Results(names, len(stream.tasks)), Curves(stream, likelihood)
+    results, curves = Measured(names, len(stream.tasks)), Curves(stream, likelihood)
     generator = torch.Generator().manual_seed(derive_seed(seed, "samples of counts"))
     number = 1
     try:
@@ -110,39 +123,6 @@ def run_method(
     except (ValueError, ArithmeticError, RuntimeError) as error:
         raise RuntimeError(f"{method}, seed {seed}, task {number}: {error}") from error
     return results.to_dict(), curves.arrays()
-
-
-def _check_targets(settings: OnlineSettings, stream: Stream) -> None:
-    likelihood = make_likelihood(settings.model)
-    try:
-        for task in stream.tasks:
-            likelihood.check_targets(torch.cat([task.y, task.test_y]))
-    except ValueError as error:
-        raise ValueError(
-            f"likelihood {settings.model.likelihood} does not suit {stream.target_label!r} of data "
-            f"set {stream.name!r}: {error}"
-        ) from error
-
-
-def _run_all(settings: OnlineSettings, streams: dict[int, Stream], folder: Path) -> None:
-    make_parts(folder, _PARTS)
-    jobs = [
-        (seed, method)
-        for seed in settings.seeds
-        for method in settings.method
-        if not results_file(folder, method, seed).exists()
-    ]
-    for method in dict.fromkeys(method for _, method in jobs):
-        _warm_up(method, streams[settings.seeds[0]], settings)
-    priors: dict[int, Priors] = {}
-    with tqdm(jobs, unit=" runs", leave=False, disable=None) as bar:
-        for seed, method in bar:
-            bar.set_description_str(f"{method}, seed {seed}")
-            stream = streams[seed]
-            own = priors.setdefault(seed, Priors(stream, settings.model, seed=seed))
-            found, arrays = run_method(method, stream, settings, own, seed=seed)
-            save_arrays(folder / PREDICTIONS / f"{method}-seed{seed}.npz", arrays)
-            write_results(folder, method, seed, found)
 
 
 def _warm_up(method: str, stream: Stream, settings: OnlineSettings) -> None:
@@ -170,13 +150,3 @@ def _warm_up(method: str, stream: Stream, settings: OnlineSettings) -> None:
         learner = build_learner(method, small, replace(settings, model=once), priors, seed=0)
         for task in parts:
             learner.learn(task.x, task.y)
-
-
-def _announce(settings: OnlineSettings, stream: Stream, folder: Path) -> None:
-    train = sum(len(task.y) for task in stream.tasks)
-    test = sum(len(task.test_y) for task in stream.tasks)
-    print(
-        f"{stream.name}: {train:,} points in {len(stream.tasks)} tasks, {test:,} for evaluation; "
-        f"{counted(settings.method, settings.seeds)} -> {folder}",
-        flush=True,
-    )

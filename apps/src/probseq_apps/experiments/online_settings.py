@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 from probseq_apps.data.errors import DataError
 from probseq_apps.data.names import CSV_PREFIX, own_path, unknown_name_message
 from probseq_apps.experiments.checks import at_least, positive, unique
-from probseq_apps.experiments.saved import config_values, saved_settings
+from probseq_apps.experiments.saved import saved_settings
 from probseq_apps.experiments.settings import settings_from_dict
 
 ONLINE = "online"
@@ -234,11 +234,6 @@ class OnlineSettings:
                 f"method {name!r} cannot change its hyperparameters: leave it out, or set "
                 "hyperparameters to fixed or first"
             )
-
-
-def online_config(recipe: str, settings: OnlineSettings) -> dict[str, object]:
-    """What an `online` experiment's `config.json` holds."""
-    return config_values(ONLINE, recipe, settings.to_dict())
 
 
 def saved_online(folder: Path) -> tuple[str, OnlineSettings] | None:

@@ -6,9 +6,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
-from probseq_apps.experiments.folders import check_folder, default_folder
+from probseq_apps.experiment import Job, Results, by_row, counted
 from probseq_apps.experiments.online_vae_evaluation import (
     first_frames,
     measure,
@@ -17,67 +16,68 @@ from probseq_apps.experiments.online_vae_evaluation import (
 )
 from probseq_apps.experiments.online_vae_model import build_vae, load_progress, save_progress
 from probseq_apps.experiments.online_vae_report import FRAMES, make_report
-from probseq_apps.experiments.online_vae_settings import (
-    ONLINE_VAE,
-    OnlineVaeSettings,
-    online_vae_config,
-)
+from probseq_apps.experiments.online_vae_settings import ONLINE_VAE, OnlineVaeSettings
 from probseq_apps.experiments.online_vae_tasks import ChannelStream, load_channels, make_stream
 from probseq_apps.experiments.settings import RunOptions
 from probseq_apps.experiments.stored import save_arrays
-from probseq_apps.experiments.task_runs import (
-    RESULTS,
-    counted,
-    make_parts,
-    prepare_folder,
-    read_results,
-    results_file,
-    write_results,
-)
-from probseq_apps.training.runs import sole_use
+from probseq_apps.folder import RunFolder
 from probseq_apps.training.schedule import derive_seed
 
-MODELS = "models"
-_PARTS = (RESULTS, MODELS, FRAMES)
 
-
-def online_vae(
-    settings: OnlineVaeSettings, options: RunOptions, *, recipe: str = "moving-digits-small"
-) -> Path:
-    """Run the comparison and write its report.
-
-    Everything that can be refused is refused before anything is written.
+class OnlineVae:
+    """Methods on the channels of a series, split anew by each seed.
 
     Args:
         settings: what to compare.
-        options: files and running.
-        recipe: name of the recipe that the settings came from, for the report.
-
-    Returns:
-        The experiment's folder.
-
-    Raises:
-        ValueError: data, settings and folder don't go together.
-        OSError: a file cannot be read or written.
-        RuntimeError: a method failed; the message names it.
     """
-    torch.set_num_threads(options.threads)
-    if options.run_dir is not None:
-        check_folder(options.run_dir, options, experiment=ONLINE_VAE)
-    if options.download:
-        raise ValueError("download must be off: the data of `online vae` are read from files")
-    series = load_channels(settings)
-    streams = {seed: make_stream(series, settings, seed=seed) for seed in settings.seeds}
-    folder = options.run_dir or default_folder(ONLINE_VAE, settings.data)
-    config = online_vae_config(recipe, settings)
-    prepare_folder(folder, config, options, experiment=ONLINE_VAE, parts=_PARTS)
-    with sole_use(folder):
-        stream = streams[settings.seeds[0]]
-        _announce(settings, stream, folder)
-        _run_all(settings, streams, folder)
-        runs = read_results(folder, settings.method, settings.seeds)
-        print(make_report(folder, settings, stream, runs, recipe=recipe).write(folder))
-    return folder
+
+    kind, command, parts, brief = ONLINE_VAE, "online vae", ("models", FRAMES), True
+
+    def __init__(self, settings: OnlineVaeSettings) -> None:
+        self.settings = settings
+        self.jobs = [Job(row, seed) for seed in settings.seeds for row in settings.method]
+        self._warm = False
+
+    def load(self, options: RunOptions) -> dict[int, ChannelStream]:
+        """Read the series, as each seed sees it."""
+        if options.download:
+            raise ValueError("download must be off: the data of `online vae` are read from files")
+        series = load_channels(self.settings)
+        seeds = self.settings.seeds
+        return {seed: make_stream(series, self.settings, seed=seed) for seed in seeds}
+
+    def check(self, data: dict[int, ChannelStream]) -> None:
+        """Nothing is left to check."""
+
+    def describe(self, data: dict[int, ChannelStream]) -> str:
+        """Return a line about data and jobs."""
+        stream = data[self.settings.seeds[0]]
+        train = sum(len(task.t) for task in stream.tasks)
+        test = sum(len(task.test_t) for task in stream.tasks)
+        return (
+            f"{stream.series.name}: {len(stream.series.channels)} channels, {train:,} time steps "
+            f"in {len(stream.tasks)} tasks, {test:,} for evaluation; "
+            f"{counted(self.settings.method, self.settings.seeds)}"
+        )
+
+    def run(self, job: Job, data: dict[int, ChannelStream], at: RunFolder) -> dict[str, Any]:
+        """Let a method learn the series, and return what was measured."""
+        if not self._warm:
+            _warm_up(self.settings)
+            self._warm = True
+        progress = at.path / "models" / f"{job.name}.safetensors"
+        progress.parent.mkdir(exist_ok=True)
+        found, pictures = run_method(
+            job.row, data[job.seed], self.settings, progress, seed=job.seed
+        )
+        save_arrays(at.path / FRAMES / f"{job.name}.npz", pictures)
+        return found
+
+    def report(self, data: dict[int, ChannelStream], results: Results, at: RunFolder) -> str:
+        """Write the report and return it as text."""
+        stream = data[self.settings.seeds[0]]
+        runs = by_row(results)
+        return make_report(at.path, self.settings, stream, runs, recipe=at.recipe).write(at.path)
 
 
 def run_method(
@@ -141,34 +141,8 @@ def run_method(
     )
 
 
-def _run_all(settings: OnlineVaeSettings, streams: dict[int, ChannelStream], folder: Path) -> None:
-    make_parts(folder, _PARTS)
-    _warm_up(settings)
-    jobs = [(seed, method) for seed in settings.seeds for method in settings.method]
-    with tqdm(jobs, unit=" runs", leave=False, disable=None) as bar:
-        for seed, method in bar:
-            bar.set_description_str(f"{method}, seed {seed}")
-            if results_file(folder, method, seed).exists():
-                continue
-            progress = folder / MODELS / f"{method}-seed{seed}.safetensors"
-            found, pictures = run_method(method, streams[seed], settings, progress, seed=seed)
-            save_arrays(folder / FRAMES / f"{method}-seed{seed}.npz", pictures)
-            write_results(folder, method, seed, found)
-
-
 def _warm_up(settings: OnlineVaeSettings) -> None:
     """Pay for what torch does at its first use, so that it isn't the first method's time."""
     model = build_vae("ohsvgp", 2, settings.model, seed=0)
     t = torch.linspace(0.0, 1.0, 4)
     model.fit_task(t, torch.stack([t, -t], dim=-1), epochs=1, learn_kernel=True)
-
-
-def _announce(settings: OnlineVaeSettings, stream: ChannelStream, folder: Path) -> None:
-    train = sum(len(task.t) for task in stream.tasks)
-    test = sum(len(task.test_t) for task in stream.tasks)
-    print(
-        f"{stream.series.name}: {len(stream.series.channels)} channels, {train:,} time steps in "
-        f"{len(stream.tasks)} tasks, {test:,} for evaluation; "
-        f"{counted(settings.method, settings.seeds)} -> {folder}",
-        flush=True,
-    )

@@ -11,7 +11,7 @@ from typing import Any
 from probseq_apps.data.errors import DataError
 from probseq_apps.data.names import CSV_PREFIX, own_path, unknown_name_message
 from probseq_apps.experiments.checks import at_least, not_negative, positive, unique
-from probseq_apps.experiments.saved import config_values, saved_settings
+from probseq_apps.experiments.saved import saved_settings
 from probseq_apps.experiments.settings import settings_from_dict
 
 ONLINE_VAE = "online-vae"
@@ -164,11 +164,6 @@ class OnlineVaeSettings:
             ValueError: a key is unknown or a value is refused.
         """
         return settings_from_dict(cls, values)
-
-
-def online_vae_config(recipe: str, settings: OnlineVaeSettings) -> dict[str, object]:
-    """What the `config.json` of such an experiment holds."""
-    return config_values(ONLINE_VAE, recipe, settings.to_dict())
 
 
 def saved_online_vae(folder: Path) -> tuple[str, OnlineVaeSettings] | None:

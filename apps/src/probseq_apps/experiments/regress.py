@@ -13,12 +13,7 @@ from tqdm import tqdm
 from probseq.metrics import mae
 from probseq_apps.data.graph_tokens import TokenLayout, flip_signs, trim_tokens
 from probseq_apps.data.zinc import GraphData, GraphSplit, load_molecules
-from probseq_apps.experiments.folders import (
-    check_folder,
-    default_folder,
-    prepare_folder,
-    run_all,
-)
+from probseq_apps.experiments.folders import PARTS, run_all
 from probseq_apps.experiments.methods import MethodSpec, base_methods
 from probseq_apps.experiments.objectives import penalty_weight
 from probseq_apps.experiments.regress_evaluation import evaluate_numbers, make_entries, predicted
@@ -38,6 +33,7 @@ from probseq_apps.experiments.regress_settings import (
 )
 from probseq_apps.experiments.runs import PREDICTIONS, run_folder, train_seconds
 from probseq_apps.experiments.settings import RunOptions
+from probseq_apps.folder import check_folder, default_folder, prepare_folder
 from probseq_apps.report.classify import MethodResult
 from probseq_apps.report.regress import regress_report
 from probseq_apps.report.report import Report
@@ -109,7 +105,7 @@ def regress(settings: RegressSettings, options: RunOptions, *, recipe: str) -> P
     with contextlib.ExitStack() as stack:
         if main:
             config = regress_config(recipe, settings)
-            prepare_folder(folder, config, options, experiment=REGRESS)
+            prepare_folder(folder, config, options, experiment=REGRESS, parts=PARTS)
             stack.enter_context(sole_use(folder))
             _announce(settings, data, folder)
         distributed.barrier()

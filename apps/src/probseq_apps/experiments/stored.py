@@ -22,8 +22,9 @@ def save_groups(path: Path, groups: Mapping[str, Mapping[str, Tensor]]) -> None:
 
 
 def save_arrays(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Write tensors as plain arrays by name, all or nothing."""
+    """Write tensors as plain arrays by name, all or nothing; the folder is made."""
     arrays = {name: value.numpy() for name, value in tensors.items()}
+    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".tmp-{path.name}")
     with temporary.open("wb") as file:
         np.savez(file, allow_pickle=False, **arrays)

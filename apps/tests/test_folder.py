@@ -1,0 +1,65 @@
+"""Folders of experiments: what is kept in them, and what is said of them."""
+
+import json
+
+import pytest
+
+from probseq_apps.experiment import Job, by_row, counted
+from probseq_apps.experiments.settings import RunOptions
+from probseq_apps.folder import RunFolder, open_folder
+
+
+def open_one(options, **changes):
+    given = {"command": "online", "parts": ("kept", "rows/seed-*"), "data": "csv:own.csv"}
+    settings = {"data": "csv:own.csv"} | changes
+    return open_folder("online", "own", settings, options, **given)
+
+
+def test_results_are_made_once_and_read_back(tmp_path):
+    at, made = RunFolder(tmp_path, "own"), []
+    for _ in range(2):
+        found = at.once("ovc-seed0", lambda: made.append(1) or {"rmse": 0.25})
+        assert found == {"rmse": 0.25}
+    assert made == [1]
+    assert json.loads((tmp_path / "results" / "ovc-seed0.json").read_text()) == found
+    assert at.has("ovc-seed0")
+    assert not at.has("ovc-seed1")
+
+
+def test_results_that_are_not_finite_are_no_results(tmp_path):
+    with pytest.raises(ValueError, match="JSON"):
+        RunFolder(tmp_path, "own").once("ovc-seed0", lambda: {"rmse": float("nan")})
+    assert not RunFolder(tmp_path, "own").has("ovc-seed0")
+
+
+def test_overwriting_deletes_what_the_experiment_kept_and_nothing_else(tmp_path):
+    folder = tmp_path / "run"
+    with open_one(RunOptions(run_dir=folder)) as at:
+        at.once("a", dict)
+        for name in ("kept/a", "rows/seed-0/a", "rows/own/a"):
+            (folder / name).parent.mkdir(parents=True)
+            (folder / name).write_text("")
+    with open_one(RunOptions(run_dir=folder, overwrite=True)):
+        found = {str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()}
+    assert found == {"config.json", "rows/own/a"}
+
+
+@pytest.mark.parametrize("signal", [SystemExit(143), KeyboardInterrupt()])
+def test_a_signal_names_the_command_that_goes_on(tmp_path, capsys, signal):
+    options = RunOptions(run_dir=tmp_path / "run", data_dir=tmp_path)
+    with pytest.raises(type(signal)), open_one(options):
+        raise signal
+    said = f"go on with: probseq online --run-dir {tmp_path}/run --resume --data-dir {tmp_path}\n"
+    assert said in capsys.readouterr().err
+
+
+def test_results_are_given_by_row_and_seed_in_the_order_of_the_jobs():
+    jobs = [Job(row, seed) for seed in (4, 0) for row in ("ovc", "ohsvgp")]
+    found = by_row({job: {"of": job.name} for job in jobs})
+    assert list(found) == ["ovc", "ohsvgp"]
+    assert found["ohsvgp"] == {"4": {"of": "ohsvgp-seed4"}, "0": {"of": "ohsvgp-seed0"}}
+
+
+def test_one_of_a_kind_has_no_plural():
+    assert counted(("ohsvgp",), (3,)) == "1 method, 1 seed"
+    assert counted(("ohsvgp", "ovc"), (0, 1, 2)) == "2 methods, 3 seeds"
