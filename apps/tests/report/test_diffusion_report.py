@@ -1,5 +1,4 @@
 import json
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -16,6 +15,7 @@ from probseq_apps.experiments.generate_files import (
 )
 from probseq_apps.experiments.generate_sample import Samples
 from probseq_apps.experiments.process import Process
+from probseq_apps.folder import RunFolder
 from probseq_apps.report import generate_plots
 from probseq_apps.report.generate import diffusion_findings
 from probseq_apps.report.generate_tables import diffusion_table, frame_tables, total_steps
@@ -123,7 +123,7 @@ def test_longer_videos_have_a_mean_and_a_table_of_their_own(results, diffusion_r
 
 
 def written(folder, settings, results, data):
-    at = SimpleNamespace(path=folder, recipe="digits-diffusion")
+    at = RunFolder(folder, "digits-diffusion")
     return DiffusionModels(settings).write(results, REAL_IMAGES, data, at)
 
 

@@ -171,7 +171,7 @@ def test_the_summary_has_means_errors_seeds_and_floors(tmp_path, figures):
         result("8-frame", stem, 0, p, 4.0) for stem, p in (("plain", 25), ("layernorm", 17))
     ]
     floors = [result("8-frame", "patch-k-means", 0, 19.0, None)]
-    save_summary(results, tmp_path / "plots" / "summary.png", floors=floors)
+    save_summary(results, tmp_path / "summary.png", floors=floors)
     psnr, fd = figures["summary.png"].axes
     assert [label.get_text() for label in psnr.get_yticklabels()] == [
         "1-frame\n160 bits",

@@ -1,5 +1,4 @@
 import json
-from types import SimpleNamespace
 
 import torch
 from PIL import Image
@@ -15,6 +14,7 @@ from probseq_apps.experiments.generate_files import (
 from probseq_apps.experiments.generate_sample import Samples
 from probseq_apps.experiments.hvae_settings import HvaeSettings
 from probseq_apps.experiments.process import Process
+from probseq_apps.folder import RunFolder
 from probseq_apps.report.generate import hvae_findings
 
 REAL_IMAGES = {"fd": 1.0, "is": 9.5, "is_splits": 1, "num_samples": 40}
@@ -42,7 +42,7 @@ def test_everything_is_written_and_shown(tmp_path, hvae_result):
         (run / "metrics.jsonl").write_text(json.dumps(row) + "\n")
     settings = HvaeSettings(seeds=(0, 1))
     data = GenerationData("digits", *(random_bytes(n, 1, 8, 8) for n in (60, 10, 40)))
-    at = SimpleNamespace(path=tmp_path, recipe="digits-hvae")
+    at = RunFolder(tmp_path, "digits-hvae")
     shown = HvaeModels(settings).write(results, REAL_IMAGES, data, at)
     report = json.loads((tmp_path / "report.json").read_text())
     assert (report["experiment"], report["recipe"]) == ("generate-hvae", "digits-hvae")
