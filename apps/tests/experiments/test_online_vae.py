@@ -217,7 +217,7 @@ def test_a_film_ends_in_tables_and_pictures(
     plots = {path.stem for path in (folder / "plots").glob("*.png")}
     assert {"frames", "matrix-rmse", "per-task-nlpd", "per-task-rmse", "over-tasks"} <= plots
     assert saved_online_vae(folder) == ("moving-digits-small", TINY)
-    assert "carried along as a site" in (folder / "report.md").read_text("utf-8")
+    assert "old posterior carried along: yes" in (folder / "report.md").read_text("utf-8")
     # Going on with it does nothing again.
     before = (folder / "results" / "ohsvgp-seed0.json").stat().st_mtime_ns
     online_vae(TINY, RunOptions(run_dir=folder, resume=True))
