@@ -18,15 +18,13 @@ from probseq_apps.cli_arguments import Command, refuse, value_of
 from probseq_apps.cli_generate import parse_generate
 from probseq_apps.cli_online import parse_online
 from probseq_apps.data.names import unknown_name_message
-from probseq_apps.experiments.bench_generate_settings import BenchGenerateSettings
-from probseq_apps.experiments.bench_online_settings import BenchOnlineSettings
-from probseq_apps.experiments.bench_settings import BenchSettings
 from probseq_apps.experiments.regress_settings import RegressSettings, saved_regress
 from probseq_apps.experiments.report_settings import ReportSettings
 from probseq_apps.experiments.saved import saved_command
 from probseq_apps.experiments.settings import ClassifySettings, RunOptions
 from probseq_apps.recipes import RECIPES, for_data, load_recipe, small_recipe_name
 from probseq_apps.recipes.regression import REGRESS_RECIPES, for_molecules, load_regress_recipe
+from probseq_apps.settings.bench import BenchGenerateSettings, BenchOnlineSettings, BenchSettings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +93,7 @@ class Bench:
 
     def execute(self) -> None:
         """Measure and print the table."""
-        from probseq_apps.experiments.bench import bench_attention
+        from probseq_apps.bench.attention import bench_attention
 
         bench_attention(self.settings)
 
@@ -115,7 +113,7 @@ class BenchOnline:
 
     def execute(self) -> None:
         """Measure and print the table."""
-        from probseq_apps.experiments.bench_online import bench_online
+        from probseq_apps.bench.online import bench_online
 
         bench_online(self.settings)
 
@@ -135,7 +133,7 @@ class BenchGenerate:
 
     def execute(self) -> None:
         """Measure and print the table."""
-        from probseq_apps.experiments.bench_generate import bench_generate
+        from probseq_apps.bench.generate import bench_generate
 
         bench_generate(self.settings)
 

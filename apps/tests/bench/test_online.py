@@ -7,19 +7,19 @@ import pytest
 import torch
 
 from ohsvgp import LegS
-from probseq_apps.cli import main
-from probseq_apps.experiments import bench_online, bench_online_cases
-from probseq_apps.experiments.bench_online import Row, Sizes, measure, table
-from probseq_apps.experiments.bench_online_cases import (
-    Memory,
+from probseq_apps.bench import online
+from probseq_apps.bench.online import (
+    Sizes,
     grown_model,
-    interleaved,
+    measure,
+    memory_rows,
     next_points,
     one_by_one,
     state_bytes,
     stream,
-    watch_memory,
 )
+from probseq_apps.bench.timing import Row, interleaved, table
+from probseq_apps.cli import main
 
 TINY = Sizes(singles=8, few=1, more=2, early=60, late=120, watched=100)
 
@@ -29,11 +29,10 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*inducing variables cannot hold
 
 @pytest.fixture
 def tiny(monkeypatch):
-    monkeypatch.setattr(bench_online, "SOLAR", 40)
-    monkeypatch.setattr(bench_online, "AUDIO", 200)
-    monkeypatch.setattr(bench_online, "_COMPARED", (8,))
-    for module in (bench_online, bench_online_cases):
-        monkeypatch.setattr(module, "FEATURES", 20)
+    monkeypatch.setattr(online, "SOLAR", 40)
+    monkeypatch.setattr(online, "AUDIO", 200)
+    monkeypatch.setattr(online, "_COMPARED", (8,))
+    monkeypatch.setattr(online, "FEATURES", 20)
 
 
 def test_every_goal_has_a_row_and_ratios_are_of_the_rows_above(tiny):
@@ -55,7 +54,7 @@ def test_every_goal_has_a_row_and_ratios_are_of_the_rows_above(tiny):
 def test_osgpr_s_time_is_that_of_the_short_run_and_of_the_steps_that_it_lacks():
     found = {"few": 1.0, "more": 3.0, "solar-50": 0.5}
     sizes = TINY._replace(few=5, more=25)
-    step, seconds, ratio = bench_online._learning_rows(found, sizes)
+    step, seconds, ratio = online.learning_rows(found, sizes)
     assert (step.value, step.unit) == (pytest.approx(100.0), "ms")
     assert seconds.value == pytest.approx(1.0 + 995 * 0.1)
     assert ratio.value == pytest.approx(seconds.value / 0.5)
@@ -90,11 +89,13 @@ def test_one_by_one_learns_every_point(monkeypatch):
 
 
 def test_memory_is_looked_at_early_and_at_the_end(monkeypatch):
-    memory = watch_memory(100)
-    assert memory.first == 50
-    assert memory.early == memory.late == state_bytes(grown_model(60))
-    rows = bench_online._memory_rows(100, Memory(50, 1000, 1001, None))
-    assert [row.met for row in rows] == [None, False]
+    monkeypatch.setattr(online, "_resident_bytes", iter([1000, 1001]).__next__)
+    early, late, growth = memory_rows(100)
+    assert early.label == "state after 50 points one by one"
+    assert early.value == late.value == late.goal == state_bytes(grown_model(60))
+    assert (growth.value, growth.met) == (1, True)
+    monkeypatch.setattr(online, "_resident_bytes", lambda: None)
+    assert len(memory_rows(60)) == 2
 
 
 def test_cases_take_turns_and_the_first_turn_is_not_counted():
@@ -108,6 +109,13 @@ def test_cases_take_turns_and_the_first_turn_is_not_counted():
     assert calls == ["a", "b"] * 4
 
 
+def test_cases_may_run_more_or_less_often():
+    calls = []
+    cases = {name: lambda name=name: (calls.append(name), 1.0)[1] for name in ("a", "b")}
+    assert interleaved(cases, {"a": 2, "b": 1}) == {"a": 1.0, "b": 1.0}
+    assert calls == ["a", "b", "a", "b", "a"]
+
+
 def test_streams_of_any_density_cover_the_same_time():
     for count in (5, 500):
         t, y = stream(count)
@@ -119,7 +127,7 @@ def test_the_table_is_printed_and_the_numbers_are_written(monkeypatch, tmp_path,
     rows = [Row("a ratio", 123.4, "x", 100.0, least=True), Row("kept", 2048.0, "bytes")]
     asked = []
     monkeypatch.setattr(
-        bench_online, "measure", lambda sizes, repeats: (asked.append((sizes, repeats)), rows)[1]
+        online, "measure", lambda sizes, repeats: (asked.append((sizes, repeats)), rows)[1]
     )
     path = tmp_path / "bench.json"
     threads = torch.get_num_threads()

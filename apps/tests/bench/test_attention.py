@@ -4,12 +4,11 @@ import json
 
 import pytest
 import torch
-from tqdm import tqdm
 
+from probseq_apps.bench import attention as bench
+from probseq_apps.bench.attention import SHAPES, Goal, Shape
+from probseq_apps.bench.timing import kept_bytes
 from probseq_apps.cli import main
-from probseq_apps.experiments import bench
-from probseq_apps.experiments.bench_settings import SHAPES, Goal, Shape
-from probseq_apps.experiments.measure import kept_bytes, time_interleaved
 
 EASY, HARD = Goal(1e9, 1e9, 1e9), Goal(1e-9, 1e9, 1e-9)
 TINY = {
@@ -98,19 +97,6 @@ def test_kept_bytes_count_each_storage_once_and_leave_out_what_exists_anyway():
     owned = {x.untyped_storage().data_ptr()}
     # exp keeps its result, which the product and its view keep again; x is not counted.
     assert kept_bytes(lambda: (y := x.exp()) * y.view(5, 10).flatten() * x, owned) == 2 * 50 * 4
-
-
-def test_methods_take_turns_and_the_first_turn_is_not_counted():
-    calls = []
-    passes = {
-        name: lambda with_gradients, name=name: calls.append((name, with_gradients))
-        for name in ("a", "b")
-    }
-    with tqdm(disable=True) as bar:
-        timings = time_interleaved(passes, {"a": 2, "b": 1}, torch.device("cpu"), bar)
-    once = {name: [(name, False), (name, True)] for name in ("a", "b")}
-    assert calls == [*once["a"], *once["b"], *once["a"], *once["b"], *once["a"]]
-    assert (timings["a"].runs, timings["b"].runs) == (2, 1)
 
 
 @pytest.mark.parametrize(

@@ -8,32 +8,30 @@ import pytest
 import torch
 
 from probseq.metrics.image import frechet_distance
-from probseq_apps.experiments import bench_generate, bench_generate_cases
-from probseq_apps.experiments.bench_generate import Sizes, measure
-from probseq_apps.experiments.bench_generate_cases import (
+from probseq_apps.bench import generate
+from probseq_apps.bench.diffusion import PAPER, UNetSizes
+from probseq_apps.bench.generate import (
     GRIDS,
-    SampleSize,
+    Sizes,
     convolved,
     distance_by_sqrtm,
     features,
     images,
+    measure,
     moments,
     sampling,
-    timed,
     tokenizer_step,
-    training_step,
 )
-from probseq_apps.experiments.bench_generate_diffusion import PAPER, UNetSizes
-from probseq_apps.experiments.bench_generate_settings import BenchGenerateSettings
-from probseq_apps.experiments.bench_generate_videogpt import VideoGPTSampler
-from probseq_apps.experiments.bench_online import Row
+from probseq_apps.bench.timing import Row, timed, training_step
+from probseq_apps.bench.videogpt import VideoGPTSampler
+from probseq_apps.settings.bench import BenchGenerateSettings
 from pseudovideo.corruptions import PseudoVideoConfig, pseudo_videos
 from pseudovideo.priors import AutoregressiveConfig, AutoregressivePrior, MaskedConfig, MaskedPrior
 from pseudovideo.tokenizers import TokenizerConfig, build_tokenizer
 
 TINY = Sizes(
     images=2,
-    samples=(SampleSize(1, 4), SampleSize(2, 12)),
+    samples=((1, 4), (2, 12)),
     limit=4,
     masked=1,
     steps=2,
@@ -74,15 +72,15 @@ def tiny(monkeypatch):
             MaskedConfig(codebook_size=1024, grid=(1, 2, 2), dim=8, depth=1, num_heads=2)
         )
 
-    monkeypatch.setattr(bench_generate_cases, "autoregressive", small)
-    monkeypatch.setattr(bench_generate_cases, "masked", small_masked)
+    monkeypatch.setattr(generate, "autoregressive", small)
+    monkeypatch.setattr(generate, "masked", small_masked)
 
 
 def test_every_goal_has_a_row_and_ratios_are_of_the_rows_above(tiny, monkeypatch):
     monkeypatch.setitem(GRIDS, 64, (1, 2, 2))
     monkeypatch.setitem(GRIDS, 256, (4, 8, 8))
     unets = Row("UNets", 1.0, "ms")
-    monkeypatch.setattr(bench_generate, "diffusion_rows", lambda *arguments: [unets, arguments])
+    monkeypatch.setattr(generate, "diffusion_rows", lambda *arguments: [unets, arguments])
     *rows, last, asked = measure(TINY, repeats=1, device=torch.device("cpu"))
     assert (last, asked) == (unets, (TINY.unets, 1, torch.device("cpu")))
     assert all(math.isfinite(row.value) and row.value > 0 for row in rows)
@@ -100,9 +98,9 @@ def test_every_goal_has_a_row_and_ratios_are_of_the_rows_above(tiny, monkeypatch
 
 def test_the_goal_against_no_cache_is_that_of_64_tokens(monkeypatch):
     found = {"cache": 1.0, "videogpt": 2.5, "plain": 7.0}
-    monkeypatch.setattr(bench_generate, "interleaved", lambda cases, repeats: found)
-    few = bench_generate._sampling(SampleSize(64, 64), 64, 1)
-    many = bench_generate._sampling(SampleSize(1, 256), 64, 1)
+    monkeypatch.setattr(generate, "interleaved", lambda cases, repeats: found)
+    few = generate.sampling_rows(64, 64, 64, 1)
+    many = generate.sampling_rows(1, 256, 64, 1)
     assert [row.met for row in few] == [None, None, True, None, True]
     assert [row.met for row in many] == [None, None, False, None, None]
     assert few[0].value == pytest.approx(4096.0)
@@ -137,7 +135,7 @@ def test_videogpt_s_way_draws_from_the_prior():
 
 def test_slow_samplers_are_scaled_from_the_tokens_that_they_draw(monkeypatch):
     asked = []
-    monkeypatch.setattr(bench_generate_cases, "timed", lambda work: lambda: (work(), 1.0)[1])
+    monkeypatch.setattr(generate, "timed", lambda work: lambda: (work(), 1.0)[1])
     monkeypatch.setattr(
         VideoGPTSampler, "sample_tokens", lambda self, n, steps: asked.append((n, steps))
     )
@@ -151,7 +149,7 @@ def test_slow_samplers_are_scaled_from_the_tokens_that_they_draw(monkeypatch):
         lambda self, tokens: (seen.append(tokens.shape), original(self, tokens))[1],
     )
     monkeypatch.setitem(GRIDS, 12, (3, 2, 2))
-    model = bench_generate_cases.autoregressive(12)
+    model = generate.autoregressive(12)
     assert sampling("plain", model, 2, limit=4)() == pytest.approx(12.0)
     assert seen == [(2, 1, 1, length) for length in (2, 4, 8, 10)]
 
@@ -194,14 +192,12 @@ def test_what_is_timed_runs_once_and_without_gradients():
 def test_the_table_is_printed_and_the_numbers_are_written(monkeypatch, tmp_path, capsys):
     rows = [Row("a ratio", 3.1, "x", 3.0, least=True), Row("a rate", 2048.0, "/s")]
     asked = []
-    monkeypatch.setattr(
-        bench_generate, "measure", lambda *arguments: (asked.append(arguments), rows)[1]
-    )
+    monkeypatch.setattr(generate, "measure", lambda *arguments: (asked.append(arguments), rows)[1])
     path, threads = tmp_path / "bench.json", torch.get_num_threads()
     settings = BenchGenerateSettings(repeats=2, quick=True, json=path)
-    assert bench_generate.bench_generate(settings) == rows
+    assert generate.bench_generate(settings) == rows
     assert torch.get_num_threads() == threads
-    assert asked == [(bench_generate._QUICK, 2, torch.device("cpu"))]
+    assert asked == [(generate.SHORT, 2, torch.device("cpu"))]
     printed = capsys.readouterr().out
     assert "3.1x  ≥ 3x  met" in printed
     assert "2,048 /s" in printed
@@ -211,27 +207,19 @@ def test_the_table_is_printed_and_the_numbers_are_written(monkeypatch, tmp_path,
     assert (second["unit"], second["met"]) == ("/s", None)
 
 
-def test_full_sizes_hold_the_goals_of_both_batches():
-    samples = bench_generate._FULL.samples
-    assert {SampleSize(1, 64), SampleSize(64, 64), SampleSize(64, 256)} <= set(samples)
-    assert bench_generate._FULL.dim == 2048
-
-
 def test_a_gpu_has_unets_of_the_thesis_and_must_be_there(monkeypatch, capsys):
     asked = []
-    monkeypatch.setattr(
-        bench_generate, "measure", lambda *arguments: (asked.append(arguments), [])[1]
-    )
+    monkeypatch.setattr(generate, "measure", lambda *arguments: (asked.append(arguments), [])[1])
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    bench_generate.bench_generate(BenchGenerateSettings(device="cuda"))
-    assert asked == [(bench_generate._FULL._replace(unets=PAPER), 3, torch.device("cuda"))]
+    generate.bench_generate(BenchGenerateSettings(device="cuda"))
+    assert asked == [(generate.FULL._replace(unets=PAPER), 3, torch.device("cuda"))]
     assert "on the GPU, wall time" in capsys.readouterr().out
-    bench_generate.bench_generate(BenchGenerateSettings())
-    assert asked[1] == (bench_generate._FULL, 3, torch.device("cpu"))
+    generate.bench_generate(BenchGenerateSettings())
+    assert asked[1] == (generate.FULL, 3, torch.device("cpu"))
     assert "GPU" not in capsys.readouterr().out
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(ValueError, match="device must be cpu on a machine without CUDA"):
-        bench_generate.bench_generate(BenchGenerateSettings(device="cuda"))
+        generate.bench_generate(BenchGenerateSettings(device="cuda"))
 
 
 @pytest.mark.parametrize(

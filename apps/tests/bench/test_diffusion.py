@@ -5,11 +5,8 @@ import math
 import pytest
 import torch
 
-from probseq_apps.experiments import bench_generate_diffusion
-from probseq_apps.experiments.bench_generate_diffusion import (
-    PAPER,
-    QUICK,
-    SMALL,
+from probseq_apps.bench import diffusion
+from probseq_apps.bench.diffusion import (
     WINDOWS,
     UNetSizes,
     build_model,
@@ -19,6 +16,7 @@ from probseq_apps.experiments.bench_generate_diffusion import (
     forward,
     network_rows,
     step,
+    video_model,
 )
 from pseudovideo.diffusion.image import ImageDiffusion
 from pseudovideo.diffusion.video import VideoDiffusion
@@ -68,7 +66,7 @@ def test_a_unet_is_given_so_many_frames_in_the_precision_that_the_row_says(frame
 
 @pytest.mark.parametrize("one_way", [False, True])
 def test_videos_are_drawn_by_as_many_frames_as_the_model_tells(one_way, seen):
-    model = bench_generate_diffusion._video_model(5, TINY, one_way=one_way)
+    model = video_model(5, TINY, one_way=one_way)
     drawing(model, TINY, CPU)()
     count = sum(call[0] for call in seen)
     assert count == TINY.drawn * model.evaluations_per_sample(TINY.steps)
@@ -92,7 +90,7 @@ def test_rows_are_made_of_the_seconds_that_were_found():
 
 
 def test_everything_is_measured(monkeypatch):
-    monkeypatch.setattr(bench_generate_diffusion, "interleaved", _first_runs)
+    monkeypatch.setattr(diffusion, "interleaved", _first_runs)
     rows = diffusion_rows(TINY._replace(batch=1, drawn=1), 1, CPU)
     assert all(math.isfinite(row.value) and row.value > 0 for row in rows)
     assert len(rows) == 6 + 8 + 8 + 6
@@ -104,11 +102,3 @@ def test_everything_is_measured(monkeypatch):
 def _first_runs(cases, repeats):
     assert repeats == 1
     return {name: case() for name, case in cases.items()}
-
-
-def test_sizes_are_those_of_the_thesis_or_smaller():
-    assert (PAPER.image_size, PAPER.base_channels, PAPER.batch) == (32, 128, 32)
-    config = build_model(5, PAPER._replace(base_channels=32)).config
-    assert config.channel_multipliers == (1, 2, 2, 2)
-    assert (config.attention_sizes, config.num_res_blocks) == ((16, 8), 2)
-    assert QUICK.base_channels < SMALL.base_channels < PAPER.base_channels

@@ -1,19 +1,16 @@
 """What `probseq bench generate` times of diffusion: UNets, their training, and drawing videos.
 
 The UNet of one frame is improved DDPM's. Those of 3 and 5 frames generate videos of 4 and 8 frames
-with contexts of 2 and 4: a context and the frame after it pass through together. Weights are those
-of a new model and images are noise: no time depends on values.
+with contexts of 2 and 4: a context and the frame after it pass through together.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from probseq_apps.experiments.bench_online import Row
-from probseq_apps.experiments.bench_online_cases import Case, interleaved
-from probseq_apps.experiments.measure import now
+from probseq_apps.bench.timing import Case, Row, interleaved, timed, training_step
 from pseudovideo.diffusion.image import ImageDiffusion, ImageDiffusionConfig
 from pseudovideo.diffusion.objective import DiffusionObjective
 from pseudovideo.diffusion.stages import stage_window
@@ -26,15 +23,7 @@ _DRAWN = 5
 
 
 class UNetSizes(NamedTuple):
-    """How much of diffusion is run.
-
-    Attributes:
-        image_size: height and width in pixels.
-        base_channels: of the UNet.
-        batch: images or videos of a forward pass and of a training step.
-        drawn: videos that are drawn at once.
-        steps: in which they are drawn, in each stage.
-    """
+    """How much of diffusion is run: of a batch, and videos drawn at once in so many steps."""
 
     image_size: int
     base_channels: int
@@ -52,13 +41,7 @@ Model = ImageDiffusion | VideoDiffusion
 
 
 def diffusion_rows(sizes: UNetSizes, repeats: int, device: torch.device) -> list[Row]:
-    """Measure UNets and the drawing of videos.
-
-    Args:
-        sizes: how much.
-        repeats: timed runs of each case.
-        device: where to run; a CPU's clock counts this process' time, a GPU's is the wall's.
-    """
+    """Return the rows of UNets and of drawing videos."""
     networks: dict[str, Case] = {}
     for frames in WINDOWS:
         for lean in (False, True):
@@ -70,8 +53,8 @@ def diffusion_rows(sizes: UNetSizes, repeats: int, device: torch.device) -> list
     # What they learned with is as large again as they are.
     networks.clear()
     videos = {
-        "both": _video_model(_DRAWN, sizes, one_way=False).to(device),
-        "one": _video_model(_DRAWN, sizes, one_way=True).to(device),
+        "both": video_model(_DRAWN, sizes, one_way=False).to(device),
+        "one": video_model(_DRAWN, sizes, one_way=True).to(device),
     }
     drawn = interleaved(
         {ways: drawing(model, sizes, device) for ways, model in videos.items()}, repeats
@@ -83,119 +66,37 @@ def diffusion_rows(sizes: UNetSizes, repeats: int, device: torch.device) -> list
     ]
 
 
-def build_model(frames: int, sizes: UNetSizes) -> Model:
-    """The model whose UNet sees so many frames together.
-
-    Args:
-        frames: a key of `WINDOWS`.
-        sizes: of its UNet.
-    """
-    if WINDOWS[frames][0] == 1:
-        return ImageDiffusion(ImageDiffusionConfig(**_unet(sizes)))
-    return _video_model(frames, sizes, one_way=False)
-
-
 def forward(model: Model, sizes: UNetSizes, device: torch.device, *, lean: bool) -> Case:
-    """Seconds of a forward pass of the UNet, without gradients.
-
-    Args:
-        model: whose UNet.
-        sizes: the batch.
-        device: where the model is.
-        lean: under autocast to bfloat16.
-    """
-    videos, times = _noise(model, sizes.batch, device), torch.full((sizes.batch,), 500.0)
-    times = times.to(device)
+    """Time a forward pass of the UNet, where `lean` under autocast to bfloat16."""
+    videos = _noise(model, sizes.batch, device)
+    times = torch.full((sizes.batch,), 500.0).to(device)
     if isinstance(model, ImageDiffusion):
-        image_model, images = model, videos[:, -1]
-
-        def work() -> Tensor:
-            return image_model(images, times)
-    else:
-        network, context = model.network, model.config.context
-        window = stage_window(model.stages[-1], sizes.batch, device=device)
-        seen = videos[:, -context - 1 :]
-
-        def work() -> Tensor:
-            return network(seen, times, window)
-
-    return timed(work, device, lean=lean)
+        return timed(lambda: model(videos[:, -1], times), device, lean=lean)
+    window = stage_window(model.stages[-1], sizes.batch, device=device)
+    seen = videos[:, -model.config.context - 1 :]
+    return timed(lambda: model.network(seen, times, window), device, lean=lean)
 
 
 def step(model: Model, sizes: UNetSizes, device: torch.device, *, lean: bool) -> Case:
-    """Seconds of a training step: L_hybrid at random times, its gradient, and AdamW.
-
-    Args:
-        model: what is trained.
-        sizes: the batch.
-        device: where the model is.
-        lean: under autocast to bfloat16.
-    """
+    """Time a training step: L_hybrid at random times, its gradient, and AdamW."""
     videos = _noise(model, sizes.batch, device)
     objective = DiffusionObjective(model).to(device)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
-
-    def run() -> float:
-        start = now(device)
-        optimizer.zero_grad()
-        with torch.autocast(device.type, torch.bfloat16, enabled=lean):
-            loss = objective(videos)["loss"]
-        loss.backward()
-        optimizer.step()
-        return now(device) - start
-
-    return run
+    return training_step(model, lambda: objective(videos)["loss"], device, lean=lean)
 
 
 def drawing(model: VideoDiffusion, sizes: UNetSizes, device: torch.device) -> Case:
-    """Seconds of drawing videos, stage by stage.
-
-    Args:
-        model: what draws.
-        sizes: how many, in how many steps.
-        device: where the model is.
-    """
+    """Time drawing videos, stage by stage."""
     return timed(
-        lambda: model.sample(sizes.drawn, num_steps=sizes.steps, batch_size=sizes.drawn),
-        device,
-        lean=False,
+        lambda: model.sample(sizes.drawn, num_steps=sizes.steps, batch_size=sizes.drawn), device
     )
-
-
-def timed(work: Callable[[], object], device: torch.device, *, lean: bool) -> Case:
-    """Seconds of one call, without gradients.
-
-    Args:
-        work: what is called.
-        device: where it works.
-        lean: call it under autocast to bfloat16.
-    """
-
-    def run() -> float:
-        with (
-            torch.inference_mode(),
-            torch.autocast(device.type, torch.bfloat16, enabled=lean),
-        ):
-            start = now(device)
-            work()
-            return now(device) - start
-
-    return run
 
 
 def network_rows(
     frames: int, sizes: UNetSizes, found: Mapping[str, float], device: torch.device
 ) -> list[Row]:
-    """Rows of the UNet that sees so many frames together.
-
-    Args:
-        frames: a key of `WINDOWS`.
-        sizes: of the UNet.
-        found: seconds of all UNets.
-        device: where they ran; bfloat16 has a goal on a GPU alone.
-    """
+    """Return the rows of the UNet that sees so many frames together."""
     side = sizes.image_size
-    # Section 4 of the design.
+    # Section 4 of the design; bfloat16 has a goal on a GPU alone.
     goal = 2.0 if device.type == "cuda" else None
     rows: list[Row] = []
     for part, name in (("forward", "forward pass"), ("step", "training step")):
@@ -216,7 +117,7 @@ def network_rows(
 def drawing_rows(
     sizes: UNetSizes, drawn: Mapping[str, float], evaluations: Mapping[str, int]
 ) -> list[Row]:
-    """Rows of drawing videos; with one-way conditioning context frames don't see later ones.
+    """Return the rows of drawing videos; one way, context frames don't see later ones.
 
     Args:
         sizes: how many videos, in how many steps.
@@ -226,12 +127,9 @@ def drawing_rows(
     length, context = WINDOWS[_DRAWN]
     seen = evaluations["both"] / evaluations["one"]
     both, one_way = (1e3 * drawn[ways] / sizes.drawn for ways in ("both", "one"))
+    name = f"a video of {length} frames, context {context}, {sizes.steps} steps a stage"
     return [
-        Row(
-            f"a video of {length} frames, context {context}, {sizes.steps} steps a stage",
-            both,
-            "ms",
-        ),
+        Row(name, both, "ms"),
         Row("  one-way conditioning", one_way, "ms"),
         Row("  both ways against it", both / one_way, "x"),
         Row("  frames through the network, 1,000 steps a stage", evaluations["both"], "frames"),
@@ -239,6 +137,21 @@ def drawing_rows(
         # Section 4 of the design: 2-3 times.
         Row("  both ways against it", seen, "x", 2.0, least=True),
     ]
+
+
+def build_model(frames: int, sizes: UNetSizes) -> Model:
+    """Return the model whose UNet sees so many frames together."""
+    if WINDOWS[frames][0] == 1:
+        return ImageDiffusion(ImageDiffusionConfig(**_unet(sizes)))
+    return video_model(frames, sizes, one_way=False)
+
+
+def video_model(frames: int, sizes: UNetSizes, *, one_way: bool) -> VideoDiffusion:
+    """Return the model of videos whose UNet sees so many frames together."""
+    length, context = WINDOWS[frames]
+    return VideoDiffusion(
+        VideoDiffusionConfig(**_unet(sizes), num_frames=length, context=context, one_way=one_way)
+    )
 
 
 def _unet(sizes: UNetSizes) -> dict[str, Any]:
@@ -252,15 +165,8 @@ def _unet(sizes: UNetSizes) -> dict[str, Any]:
     }
 
 
-def _video_model(frames: int, sizes: UNetSizes, *, one_way: bool) -> VideoDiffusion:
-    length, context = WINDOWS[frames]
-    return VideoDiffusion(
-        VideoDiffusionConfig(**_unet(sizes), num_frames=length, context=context, one_way=one_way)
-    )
-
-
 def _noise(model: Model, batch: int, device: torch.device) -> Tensor:
-    """Videos of noise, as many frames as a model's."""
+    """Return videos of noise, as many frames as a model's."""
     config = model.config
     frames = config.num_frames if isinstance(config, VideoDiffusionConfig) else 1
     size, generator = config.image_size, torch.Generator().manual_seed(0)

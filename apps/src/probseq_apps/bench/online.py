@@ -1,0 +1,267 @@
+"""`probseq bench online`: what online updates cost in time and memory, and what they are beside.
+
+The streams are generated: the time of an update doesn't depend on the values.
+"""
+
+import math
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from tqdm import trange
+
+from ohsvgp import (
+    AdamSteps,
+    Gaussian,
+    LegS,
+    LostInformationWarning,
+    OnlineGP,
+    RandomSubset,
+    RecurrentFeatures,
+)
+from ohsvgp.bases import Advance, Basis
+from probseq.kernels import RBF
+from probseq_apps.bench.timing import Case, Row, interleaved, one_thread, show, timed
+from probseq_apps.settings.bench import BenchOnlineSettings
+
+# Length and hyperparameters of the thesis' solar series, in ten tasks.
+SOLAR, TASKS = 391, 10
+LENGTHSCALE, _OUTPUTSCALE, _NOISE = 0.40, 0.77, 0.0075
+LENGTH = 39.0
+# As many points as the thesis' audio series has, over as many lengthscales.
+AUDIO = 9000
+FEATURES = 1000
+# The thesis learns the inducing points of OSGPR by this many Adam steps at each task.
+_ITERATIONS = 1000
+_COMPARED = (50, 150)
+
+Series = tuple[Tensor, Tensor]
+
+
+class Sizes(NamedTuple):
+    """How much is run.
+
+    Attributes:
+        singles: points that are learned one by one where that is timed.
+        few: Adam steps a task of the shorter run of OSGPR.
+        more: of the longer one.
+        early: points of the short stream.
+        late: points of the long stream.
+        watched: points of the stream on which memory is watched.
+    """
+
+    singles: int
+    few: int
+    more: int
+    early: int
+    late: int
+    watched: int
+
+
+def bench_online(settings: BenchOnlineSettings) -> list[Row]:
+    """Measure, print the table, write the numbers where asked, and return the table's rows."""
+    sizes = Sizes(200, 5, 25, 1_000, 100_000, settings.long)
+    if settings.quick:
+        sizes = Sizes(40, 2, 6, 1_000, 10_000, min(500, settings.long))
+    with one_thread(), warnings.catch_warnings():
+        # Speed is measured on streams that are too long for M.
+        warnings.simplefilter("ignore", LostInformationWarning)
+        rows = measure(sizes, settings.repeats)
+    note = (
+        f"cpu, one thread, process time, medians of "
+        f"{settings.repeats} runs in turns. Generated streams: sines with noise, "
+        f"{LENGTH / LENGTHSCALE:.0f} lengthscales long, RBF kernel, LegS basis.\n"
+        f"OSGPR's time is extrapolated: that of {sizes.few} Adam steps a task plus "
+        f"{_ITERATIONS - sizes.few} times the time of one step."
+    )
+    show(rows, note, settings.json)
+    return rows
+
+
+def measure(sizes: Sizes, repeats: int) -> list[Row]:
+    """Return the rows of everything."""
+    grown = {count: grown_model(count) for count in (sizes.early, sizes.late)}
+    solar, audio = stream(SOLAR), stream(AUDIO)
+    each = max(sizes.singles // 4, 2)
+    cases: dict[str, Case] = {
+        "solar-50": in_tasks(lambda: LegS(50), solar),
+        "solar-150": in_tasks(lambda: LegS(150), solar),
+        "audio-100": in_tasks(lambda: LegS(100), audio),
+        "audio-200": in_tasks(lambda: LegS(200), audio),
+        "batch": last_task(LegS(100), audio),
+        "single-move": one_by_one(LegS(50), "task", sizes.singles),
+        "single-grow": one_by_one(LegS(50), "grow:1.05", sizes.singles),
+        "early": next_points(grown[sizes.early], each),
+        "late": next_points(grown[sizes.late], each),
+        **{f"window-{M}": window_covariance(LegS(M), solar[0]) for M in _COMPARED},
+        **{f"euler-{M}": window_covariance(_euler(M), solar[0]) for M in _COMPARED},
+        "euler": in_tasks(lambda: _euler(50), solar),
+        "few": in_tasks(lambda: _learned(50, sizes.few), solar),
+        "more": in_tasks(lambda: _learned(50, sizes.more), solar),
+    }
+    found = interleaved(cases, repeats)
+    kept = state_bytes(grown[sizes.early]), state_bytes(grown[sizes.late])
+    return [
+        Row(f"{SOLAR} points in {TASKS} tasks, M=50", found["solar-50"], "s", 0.05),
+        Row(f"{SOLAR} points in {TASKS} tasks, M=150", found["solar-150"], "s", 0.25),
+        Row(f"{AUDIO:,} points in {TASKS} tasks, M=100", found["audio-100"], "s", 0.25),
+        Row(f"{AUDIO:,} points in {TASKS} tasks, M=200", found["audio-200"], "s", 0.6),
+        Row("the last 900 points of them, M=100", 1e3 * found["batch"], "ms", 25.0),
+        Row("one point at a time, M=50", 1e3 * found["single-move"], "ms", 3.0),
+        Row('  with rebase="grow:1.05"', 1e3 * found["single-grow"], "ms", 3.0),
+        Row(f"a point after {sizes.early:,} others, M=50", 1e3 * found["early"], "ms"),
+        Row(f"a point after {sizes.late:,} others, M=50", 1e3 * found["late"], "ms"),
+        Row("  late against early", found["late"] / found["early"], "x", 1.2),
+        Row(f"state after {sizes.early:,} points, M=50", kept[0], "bytes"),
+        Row(f"state after {sizes.late:,} points, M=50", kept[1], "bytes", kept[0]),
+        *(row for M in _COMPARED for row in _window_rows(M, found)),
+        Row(f"{SOLAR} points in {TASKS} tasks by that recurrence, M=50", found["euler"], "s"),
+        Row("  against LegS", found["euler"] / found["solar-50"], "x"),
+        *learning_rows(found, sizes),
+        *memory_rows(sizes.watched),
+    ]
+
+
+def _window_rows(M: int, found: Mapping[str, float]) -> list[Row]:
+    legs, recurrence = found[f"window-{M}"], found[f"euler-{M}"]
+    return [
+        Row(f"K_uu after {SOLAR} points, M={M}", 1e3 * legs, "ms"),
+        Row(f"  by {SOLAR} Euler steps, {FEATURES} random features", 1e3 * recurrence, "ms"),
+        Row("  against LegS", recurrence / legs, "x", 100.0, least=True),
+    ]
+
+
+def learning_rows(found: Mapping[str, float], sizes: Sizes) -> list[Row]:
+    """Return the rows of OSGPR, whose time is extrapolated from two short runs."""
+    step = (found["more"] - found["few"]) / (sizes.more - sizes.few)
+    seconds = found["few"] + (_ITERATIONS - sizes.few) * step
+    return [
+        Row(f"OSGPR, M=50: one Adam step at each of {TASKS} tasks", 1e3 * step, "ms"),
+        Row(f"  {_ITERATIONS} steps a task, extrapolated", seconds, "s"),
+        Row("  against LegS", seconds / found["solar-50"], "x", 500.0, least=True),
+    ]
+
+
+def memory_rows(count: int) -> list[Row]:
+    """Learn a stream point by point and return the rows of what is kept."""
+    t, y = stream(count)
+    gp = _model(LegS(50), "grow:1.05")
+    first = max(count // 10, 50)
+    early, resident = 0, None
+    for place in trange(count, desc="memory", leave=False, disable=None):
+        gp.update(t[place : place + 1], y[place : place + 1])
+        if place + 1 == first:
+            # What the first updates load stays out.
+            early, resident = state_bytes(gp), _resident_bytes()
+    after = _resident_bytes()
+    rows = [
+        Row(f"state after {first:,} points one by one", early, "bytes"),
+        Row(f"  after {count:,} points", state_bytes(gp), "bytes", early),
+    ]
+    if resident is not None and after is not None:
+        # The goal is what an allocator may keep.
+        rows.append(Row("  growth of the process in between", after - resident, "bytes", 2**23))
+    return rows
+
+
+def stream(count: int, length: float = LENGTH) -> Series:
+    """Return two sines with noise, whose points cover a time evenly."""
+    t = torch.linspace(0.0, length, count, dtype=torch.float64)
+    noise = torch.randn(count, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    return t, 0.7 * (1.1 * t).sin() + 0.5 * (2.9 * t).sin() + math.sqrt(_NOISE) * noise
+
+
+def _kernel() -> RBF:
+    return RBF(1, lengthscale=LENGTHSCALE, outputscale=_OUTPUTSCALE)
+
+
+def _model(basis: Basis, rebase: str = "task") -> OnlineGP:
+    """Return an online GP with the hyperparameters of the solar series."""
+    return OnlineGP(_kernel(), Gaussian(_NOISE), basis, rebase=rebase)
+
+
+def _euler(M: int) -> Basis:
+    """Return the thesis' recurrence for random features, one explicit Euler step a point."""
+    return RecurrentFeatures(LegS(M), num_features=FEATURES, step="euler")
+
+
+def _learned(M: int, steps: int) -> Basis:
+    """Return OSGPR's basis: a random subset that Adam moves at each task."""
+    return RandomSubset(M, learn=AdamSteps(steps=steps))
+
+
+def _learn(gp: OnlineGP, series: Series, parts: int) -> float:
+    """Return the seconds of learning a series in so many parts, one after the other."""
+    t, y = series
+    pairs = list(zip(t.tensor_split(parts), y.tensor_split(parts), strict=True))
+    start = time.process_time()
+    for part in pairs:
+        gp.update(*part)
+    return time.process_time() - start
+
+
+def in_tasks(basis: Callable[[], Basis], series: Series) -> Case:
+    """Time all of a series in ten tasks."""
+    return lambda: _learn(_model(basis()), series, TASKS)
+
+
+def last_task(basis: Basis, series: Series) -> Case:
+    """Time the last of ten tasks, again and again."""
+    t, y = series
+    size = len(t) // TASKS
+    grown = _model(basis)
+    _learn(grown, (t[:-size], y[:-size]), TASKS - 1)
+    return timed(lambda: grown.updated(t[-size:], y[-size:]), gradients=True)
+
+
+def one_by_one(basis: Basis, rebase: str, count: int) -> Case:
+    """Time a point, from the start of the solar-like stream."""
+    t, y = stream(SOLAR)
+    return lambda: _learn(_model(basis, rebase), (t[:count], y[:count]), count) / count
+
+
+def grown_model(count: int) -> OnlineGP:
+    """Return a model of 50 inducing variables that has learned so many points."""
+    gp = _model(LegS(50))
+    _learn(gp, stream(count), math.ceil(count / 1000))
+    return gp
+
+
+def next_points(grown: OnlineGP, count: int) -> Case:
+    """Time a point that comes after all others and moves the window; the model stays as it is."""
+    t, y = stream(count, length=1.0)
+    # The first takes the model's copy a step on, which keeps the original out of the clock.
+    first, rest = (LENGTH + t[:1], y[:1]), (LENGTH + t[1:], y[1:])
+    return lambda: _learn(grown.updated(*first), rest, count - 1) / (count - 1)
+
+
+def window_covariance(basis: Basis, t: Tensor) -> Case:
+    """Time the prior covariance of the inducing variables after a stream, from nothing."""
+    kernel = _kernel().double()
+    basis.bind(kernel, torch.Generator().manual_seed(0))
+
+    def work() -> None:
+        with torch.no_grad():
+            prior = basis.prior(kernel)
+            step = Advance(prior, None, t[:, None], float(t[-1] - t[0]))
+            basis.advance(step).covariance(prior)
+
+    return timed(work, gradients=True)
+
+
+def state_bytes(gp: OnlineGP) -> int:
+    """Return the bytes of everything that a model remembers."""
+    return sum(tensor.numel() * tensor.element_size() for tensor in gp.state_dict().values())
+
+
+def _resident_bytes() -> int | None:
+    """Return the memory of this process; None where the system doesn't tell."""
+    try:
+        lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return None
+    return next((1024 * int(line.split()[1]) for line in lines if line.startswith("VmRSS:")), None)

@@ -1,0 +1,1 @@
+"""All that a flag can set, and the recipes; importable without torch."""
