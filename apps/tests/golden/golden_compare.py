@@ -34,6 +34,7 @@ HIDDEN = (
     (re.compile(r"\b\d[\d.,]*(?= (?:s|ms|minutes?|seconds?)\b)"), "#"),
     (re.compile(r"\b\d+\.\d+\.\d+[\w.+]*"), "VERSION"),
     (re.compile(r"\b(?:Linux|macOS|Windows)-\S+"), "MACHINE"),
+    (re.compile(r"/\S*/(?:old|new)/work/[\w-]+"), "FOLDER"),
 )
 ROW = re.compile(r"\s*\|.*|\s*\S.*? {2,}.*\d.*")
 NUMBER = re.compile(r"[-+]?\d[\d.,]*(?:e[-+]?\d+)?")
@@ -122,7 +123,7 @@ def _file_leaves(path: str, content: Path, *, masked: bool) -> Leaves:
         case ".csv":
             return _flat(list(csv.reader(content.read_text("utf-8").splitlines())), path)
         case ".json" | ".jsonl" as ending:
-            lines = content.read_text("utf-8").splitlines()
+            lines = shown(content.read_text("utf-8")).splitlines()
             values = [
                 json.loads(line) for line in (lines if ending == ".jsonl" else ["".join(lines)])
             ]
