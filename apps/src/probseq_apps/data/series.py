@@ -207,7 +207,7 @@ def parse_stamp(text: str) -> tuple[float, bool]:
     Raises:
         ValueError: neither, or not finite.
     """
-    from ohsvgp.inputs import parse_stamp  # late: it loads torch
+    from ohsvgp.stream.clock import parse_stamp  # late: it loads torch
 
     stamp, calendar = parse_stamp(text)
     return (stamp / 10**9 if calendar else stamp), calendar

@@ -14,12 +14,11 @@ from ohsvgp.bases.learning import AdamSteps
 from ohsvgp.bases.points import PointBasis
 from ohsvgp.exact import log_marginal_likelihood
 from ohsvgp.hyperparameters import FitInfo, fit
-from ohsvgp.inputs import Clock, as_targets, nanoseconds, start_clock
+from ohsvgp.inference.natural import natural_update
+from ohsvgp.inference.variational import variational_update
 from ohsvgp.likelihoods import Gaussian, Likelihood
 from ohsvgp.lost import Losses, warn_of_loss
-from ohsvgp.natural import natural_update
 from ohsvgp.process import Process
-from ohsvgp.reading import Batch, Stream
 from ohsvgp.saved import (
     basis_settings,
     clock_from_tensors,
@@ -31,9 +30,11 @@ from ohsvgp.saved import (
     unpack,
 )
 from ohsvgp.state import OnlineState, UpdateInfo
-from ohsvgp.variational import variational_update
+from ohsvgp.stream.arrays import as_targets
+from ohsvgp.stream.batch import Batch, Stream
+from ohsvgp.stream.clock import Clock, nanoseconds, start_clock
+from ohsvgp.stream.window import growth_factor
 from ohsvgp.whitening import check_jitter
-from ohsvgp.window import growth_factor
 from probseq.checks import check_counts, check_whole
 from probseq.gaussians import DiagonalGaussian
 from probseq.gaussians import Gaussian as JointGaussian
@@ -48,6 +49,8 @@ _MAX_EXACT = 2000
 
 class OnlineGP:
     """Sparse Gaussian process that absorbs a stream and never sees old data again (thesis ch. 4).
+
+    It keeps the state of the functions in ``ohsvgp.process``, which change nothing.
 
     Inducing variables follow the stream as ``basis`` says; the posterior on them is carried along
     exactly where the inducing set stays, and by the online bound of Bui et al. 2017 or its form of
@@ -195,7 +198,7 @@ class OnlineGP:
         """
         batch = self._read(t, y, mask=mask, missing=missing, sort=sort, t_end=t_end)
         generator = _twin(self.generator)
-        state, info = self._process.update(self._state, batch, generator)
+        state, info = self.process.update(self._state, batch, generator)
         before, self._losses = self._losses, self._losses.after(info)
         self.clock, self.generator, self._state = batch.clock, generator, state
         # Last: warnings may be errors.
@@ -211,9 +214,9 @@ class OnlineGP:
         The two share nothing that can change.
 
         Args:
-            t: as in ``update``.
-            y: as in ``update``.
-            options: as in ``update``.
+            t: as in ``update``; so are y and the options.
+            y: targets.
+            options: mask, missing, sort, t_end.
         """
         twin = copy.copy(self)
         # At once, for what a basis holds of the kernel.
@@ -241,10 +244,10 @@ class OnlineGP:
         do not learn them meanwhile.
 
         Args:
-            t: as in ``update``.
-            y: as in ``update``.
-            mask: as in ``update``.
-            missing: as in ``update``.
+            t: as in ``update``; so are y, mask and missing.
+            y: targets.
+            mask: False at targets to be ignored.
+            missing: what NaN in y means.
             steps: iterations of L-BFGS at most.
 
         Returns:
@@ -271,34 +274,18 @@ class OnlineGP:
                 name="evidence",
             )
         still = self.basis.without_learning() if isinstance(self.basis, PointBasis) else self.basis
-        process = replace(self._process, basis=still)
+        process = replace(self.process, basis=still)
         return search(
             lambda: process.energy(self._state, batch, _twin(self.generator)).sum(), name="energy"
         )
 
     def rebase(self, t_end: Any) -> UpdateInfo:
-        """Move the window's end without new data.
-
-        Args:
-            t_end: the new end; an earlier one than now changes nothing.
-
-        Raises:
-            ValueError: as ``update``.
-        """
+        """Move the window's end without new data; one before the end of now changes nothing."""
         return self.update([], self.kernel.raw_lengthscale.new_zeros(0), t_end=t_end)
 
     def energy(self, t: Any, y: Any, **options: Any) -> Float[Tensor, "*b"]:
-        """``UpdateInfo.energy`` of new data, differentiable in kernel and likelihood.
-
-        Nothing is absorbed.
-
-        Args:
-            t: as in ``update``.
-            y: as in ``update``.
-            options: as in ``update``.
-        """
-        batch = self._read(t, y, **options)
-        return self._process.energy(self._state, batch, _twin(self.generator))
+        """``UpdateInfo.energy`` of data, differentiable, nothing absorbed; args as ``update``."""
+        return self.process.energy(self._state, self._read(t, y, **options), _twin(self.generator))
 
     @overload
     def predict(
@@ -331,7 +318,7 @@ class OnlineGP:
             )
         x = self._inputs(t)
         with torch.no_grad():
-            latent = self._process.predict(self._state, x, full_cov=full_cov)
+            latent = self.process.predict(self._state, x, full_cov=full_cov)
             if include_noise:
                 latent = self.likelihood.predictive_moments(latent.mean, latent.variance)
             return latent.to(self.dtype)
@@ -355,7 +342,7 @@ class OnlineGP:
         check_counts(num_samples=num_samples)
         x = self._inputs(t)
         with torch.no_grad():
-            law = self._process.predict(self._state, x, full_cov=True)
+            law = self.process.predict(self._state, x, full_cov=True)
             # What round-off does to a posterior is a share of the prior's variance, not of its own.
             jitter = default_jitter(x.dtype) * self.kernel.diag(x)
             law = JointGaussian(law.mean, law.covariance + torch.diag_embed(jitter))
@@ -375,7 +362,7 @@ class OnlineGP:
         targets = as_targets(y, x.shape[0], None, x)
         self.likelihood.check_targets(targets)
         with torch.no_grad():
-            latent = self._process.predict(self._state, x)
+            latent = self.process.predict(self._state, x)
             found = self.likelihood.predictive_log_prob(latent.mean, latent.variance, targets)
             return found.to(self.dtype)
 
@@ -387,7 +374,7 @@ class OnlineGP:
         """
         state = self._ready("posterior_coefficients")
         with torch.no_grad():
-            return self._process.project(state).to(self.dtype)
+            return self.process.project(state).to(self.dtype)
 
     def reconstruct(self, t: Any) -> DiagonalGaussian:
         """F ≈ Σ u_m g_m(t), u ~ q(u): the finite-basis picture of the posterior (thesis C.2).
@@ -400,7 +387,7 @@ class OnlineGP:
         """
         state = self._ready("reconstruct")
         with torch.no_grad():
-            return self._process.reconstruct(state, self._inputs(t)).to(self.dtype)
+            return self.process.reconstruct(state, self._inputs(t)).to(self.dtype)
 
     def state_dict(self) -> dict[str, Tensor]:
         """Everything that predictions and further updates need, as a flat dict of tensors."""
@@ -426,8 +413,8 @@ class OnlineGP:
             ValueError: the state of another schema, kernel, likelihood, basis, M or dtype, or one
                 that is not as it was saved. The model is then as it was before.
         """
-        device = self.kernel.raw_lengthscale.device
-        groups = unpack(tensors, self._settings(), device, source="OnlineGP.state_dict")
+        device, source = self.generator.device, "OnlineGP.state_dict"
+        groups = unpack(tensors, self._settings(), device, source=source)
         # The generator and the basis refuse what is not their own; until then nothing is changed.
         generator = _twin(self.generator)
         generator_from_tensors(generator, groups["generator"][""])
@@ -477,7 +464,8 @@ class OnlineGP:
         return batch
 
     @property
-    def _process(self) -> Process:
+    def process(self) -> Process:
+        """The functions of ``state`` that ``update`` and ``predict`` call."""
         return Process(
             kernel=self.kernel,
             likelihood=self.likelihood,

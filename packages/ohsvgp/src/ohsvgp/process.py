@@ -1,8 +1,9 @@
 """A Gaussian process whose inducing variables follow a stream: functions of its state."""
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, overload
+from typing import Any, Literal, overload
 
 import torch
 from torch import Tensor
@@ -11,11 +12,13 @@ from ohsvgp import core
 from ohsvgp.bases.base import Advance, Basis, TimeBasis
 from ohsvgp.core import Bound, Site
 from ohsvgp.inducing import Inducing, hyperparameters
+from ohsvgp.inference.natural import natural_update
 from ohsvgp.likelihoods import Likelihood
-from ohsvgp.natural import natural_update
-from ohsvgp.reading import Batch
+from ohsvgp.saved import fresh
 from ohsvgp.state import OnlineState, UpdateInfo
 from ohsvgp.step import Move, absorb, move
+from ohsvgp.stream.batch import Batch, Data
+from ohsvgp.stream.clock import Clock
 from probseq.gaussians import DiagonalGaussian, Gaussian
 from probseq.kernels import Kernel
 
@@ -26,8 +29,8 @@ __all__ = ["Process"]
 class Process:
     """Prior, observation model and inducing variables; no state of its own.
 
-    ``OnlineGP`` keeps the state and reads what users hand in; here a state goes in and a new one
-    comes out, and nothing is changed.
+    ``OnlineGP`` keeps the state and reads what users hand in; here a state goes in, None before the
+    first data, and a new one comes out; nothing is changed.
 
     Attributes:
         kernel: covariance function.
@@ -38,6 +41,20 @@ class Process:
         rel_jitter: of ``ohsvgp.whitening.whiten``.
         infer: of ``absorb``.
         stays: whether the inducing set of any basis stays where the window stays.
+
+    Example:
+        >>> import torch
+        >>> from ohsvgp import Gaussian, LegS
+        >>> from ohsvgp.process import Process
+        >>> from probseq.kernels import RBF
+        >>> generator = torch.Generator().manual_seed(0)
+        >>> process = Process.init(RBF(1), Gaussian(0.01), LegS(30), generator)
+        >>> t, state = torch.linspace(0.0, 10.0, 200), None
+        >>> for part in t.chunk(4):
+        ...     batch = process.batch(state, part, part.sin())
+        ...     state, info = process.update(state, batch, generator)
+        >>> bool((process.predict(state, t.double()[:, None]).mean - t.sin()).abs().max() < 0.05)
+        True
     """
 
     kernel: Kernel
@@ -48,6 +65,44 @@ class Process:
     rel_jitter: float | None = None
     infer: Callable[..., tuple[Site, Bound]] = natural_update
     stays: bool = False
+
+    @classmethod
+    def init(
+        cls,
+        kernel: Kernel,
+        likelihood: Likelihood,
+        basis: Basis,
+        generator: torch.Generator,
+        **options: Any,
+    ) -> "Process":
+        """A process with a copy of the basis, bound to the kernel; all is converted to float64.
+
+        Args:
+            kernel: covariance function, converted in place.
+            likelihood: observation model, converted in place.
+            basis: how inducing variables follow the stream.
+            generator: source of what the basis draws for the kernel; it is advanced.
+            options: the other attributes.
+        """
+        own = copy.deepcopy(basis)
+        own.bind(kernel.double(), generator)
+        return cls(kernel, likelihood.double(), own, **options)
+
+    def batch(
+        self, state: OnlineState | None, x: Tensor, y: Tensor, mask: Tensor | None = None
+    ) -> Batch:
+        """Tensors as ``update`` takes them; they are not checked.
+
+        Args:
+            state: what is remembered so far.
+            x: sorted times since the start of the window, shape (n,), or points (n, d).
+            y: targets of shape (*b, n).
+            mask: True at targets that count.
+        """
+        count = len(x) + (0 if state is None else state.count)
+        end = max(0.0 if state is None else state.length, float(x.max())) if x.ndim == 1 else count
+        data = Data(fresh(x.double().reshape(len(x), -1)), fresh(y.double()), mask)
+        return Batch(Clock(0.0), data, float(end), count)
 
     def update(
         self, state: OnlineState | None, batch: Batch, generator: torch.Generator

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ohsvgp.bases.base import Basis
-from ohsvgp.inputs import Clock
+from ohsvgp.stream.clock import Clock
 
 __all__ = [
     "basis_settings",

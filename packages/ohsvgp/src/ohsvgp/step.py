@@ -9,27 +9,14 @@ from torch import Tensor
 from ohsvgp import core
 from ohsvgp.core import Bound, Carried, Site
 from ohsvgp.inducing import Inducing
+from ohsvgp.inference.natural import natural_update
 from ohsvgp.likelihoods import Gaussian, Likelihood
-from ohsvgp.natural import natural_update
 from ohsvgp.state import OnlineState
+from ohsvgp.stream.batch import Data
 from ohsvgp.whitening import Whitening, whiten
 from probseq.kernels import Kernel
 
-__all__ = ["Data", "Move", "absorb", "empty_site", "move"]
-
-
-class Data(NamedTuple):
-    """New observations, checked.
-
-    Attributes:
-        x: inputs of shape (n, d), times counted from t0.
-        y: targets of shape (*b, n), zero where masked.
-        mask: True at points that count; None for all.
-    """
-
-    x: Tensor
-    y: Tensor
-    mask: Tensor | None
+__all__ = ["Move", "absorb", "empty_site", "move"]
 
 
 class Move(NamedTuple):

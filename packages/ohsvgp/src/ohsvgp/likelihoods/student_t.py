@@ -24,7 +24,7 @@ class StudentT(Likelihood):
     """y = f + s ε, ε of Student's t distribution with ν degrees of freedom.
 
     Log p is not concave in f, so w = −E[l''] is negative where y is an outlier; the update cuts
-    what would widen q(v) (see ``ohsvgp.natural``).
+    what would widen q(v) (see ``ohsvgp.inference.natural``).
 
     Args:
         df: ν, a number or one per series.

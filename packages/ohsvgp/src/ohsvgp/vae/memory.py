@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from ohsvgp.bases.base import Basis
-from ohsvgp.inputs import Clock
 from ohsvgp.saved import (
     basis_settings,
     clock_from_tensors,
@@ -17,6 +16,7 @@ from ohsvgp.saved import (
     unpack,
 )
 from ohsvgp.state import OnlineState
+from ohsvgp.stream.clock import Clock
 
 __all__ = ["Memory", "load_memory", "save_memory"]
 

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from ohsvgp.bases.base import Basis
 from ohsvgp.core import Site
 from ohsvgp.inducing import Inducing, hyperparameters
-from ohsvgp.inputs import Clock, start_clock
 from ohsvgp.state import OnlineState
+from ohsvgp.stream.clock import Clock, start_clock
 from ohsvgp.vae.consolidation import Consolidation, predictive_fisher
 from ohsvgp.vae.memory import Memory, load_memory, save_memory
 from ohsvgp.vae.objective import (

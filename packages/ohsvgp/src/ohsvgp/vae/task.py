@@ -10,9 +10,10 @@ from torch import Tensor
 from ohsvgp import core
 from ohsvgp.bases.base import Advance, Basis
 from ohsvgp.inducing import Inducing
-from ohsvgp.inputs import Clock, as_real, check_sorted, start_clock
 from ohsvgp.state import OnlineState
 from ohsvgp.step import Move, move
+from ohsvgp.stream.arrays import as_real
+from ohsvgp.stream.clock import Clock, sorted_times, start_clock
 from ohsvgp.vae.memory import Memory
 from probseq.kernels import Kernel
 
@@ -120,14 +121,9 @@ def read_task(
         ValueError: no stamps, unsorted or too early ones, a first task of no length, or bad data.
     """
     clock = memory.clock or start_clock(t, time_unit)
-    times = clock.internal(t)
+    times, _ = sorted_times(clock, t)
     if times.numel() == 0:
         raise ValueError("t must hold at least one stamp, got none")
-    check_sorted(times)
-    if float(times[0]) < 0:
-        raise ValueError(
-            f"t must not lie before t0={clock.user(0.0)}, got {clock.user(float(times[0]))}"
-        )
     x = times.to(kernel.raw_lengthscale)[:, None]
     data = as_channels(y, x.shape[0], like)
     old = memory.state

@@ -6,9 +6,9 @@ from torch import Tensor
 
 from ohsvgp import AdamSteps, LegS, OnlineGP, core
 from ohsvgp.core import Carried, Site
+from ohsvgp.inference.natural import natural_update
+from ohsvgp.inference.variational import variational_update
 from ohsvgp.likelihoods import Bernoulli, Gaussian, Likelihood, NegativeBinomial, Poisson, StudentT
-from ohsvgp.natural import natural_update
-from ohsvgp.variational import variational_update
 from probseq.kernels import RBF
 
 

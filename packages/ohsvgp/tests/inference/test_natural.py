@@ -10,6 +10,7 @@ from torch import Tensor
 from ohsvgp import core
 from ohsvgp.core import Carried, Site, positive_part
 from ohsvgp.inducing import PointFunctional
+from ohsvgp.inference.natural import natural_update, site_bound
 from ohsvgp.likelihoods import (
     Bernoulli,
     Gaussian,
@@ -18,7 +19,6 @@ from ohsvgp.likelihoods import (
     Poisson,
     StudentT,
 )
-from ohsvgp.natural import natural_update, site_bound
 from ohsvgp.whitening import whiten
 from probseq.kernels import RBF
 

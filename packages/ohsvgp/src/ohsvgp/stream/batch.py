@@ -1,16 +1,29 @@
 """What a user hands to an online Gaussian process, checked before anything is done with it."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 
-from ohsvgp.inputs import Clock, as_mask, as_points, as_targets, check_sorted, stamps, start_clock
-from ohsvgp.step import Data
-from ohsvgp.window import next_length
+from ohsvgp.stream.arrays import as_mask, as_points, as_targets
+from ohsvgp.stream.clock import Clock, sorted_times, stamps, start_clock
+from ohsvgp.stream.window import next_length
 
-__all__ = ["Batch", "Stream"]
+__all__ = ["Batch", "Data", "Stream"]
+
+
+class Data(NamedTuple):
+    """New observations, checked.
+
+    Attributes:
+        x: inputs of shape (n, d), times counted from t0.
+        y: targets of shape (*b, n), zero where masked.
+        mask: True at points that count; None for all.
+    """
+
+    x: Tensor
+    y: Tensor
+    mask: Tensor | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +56,7 @@ class Stream:
         dim: dimensions of an input; inputs of one dimension are times.
         like: gives dtype and device of the tensors.
         time_unit: unit of calendar stamps.
-        growth: of the window, from ``ohsvgp.window.growth_factor``.
+        growth: of the window, from ``ohsvgp.stream.window.growth_factor``.
         clock: what tells times since t0; None before the first data.
         length: of the window; None before the first data.
         count: number of inputs absorbed.
@@ -110,15 +123,7 @@ class Stream:
             count = x.shape[0] + self.count
             return Batch(Clock(0.0), self._data(x, y, chosen, None), float(count), count)
         clock = self.clock or start_clock(t, self.time_unit, sort=sort)
-        times = clock.internal(t)
-        order = torch.argsort(times, stable=True) if sort else None
-        times = times if order is None else times[order]
-        check_sorted(times)
-        if times.numel() and float(times[0]) < 0:
-            raise ValueError(
-                f"t must not lie before t0={clock.user(0.0)}, got {clock.user(float(times[0]))}: "
-                "give the earliest possible stamp as t0 when the model is made"
-            )
+        times, order = sorted_times(clock, t, sort=sort)
         end = None if t_end is None else _end(clock, t_end)
         last = float(times[-1]) if times.numel() else None
         length = next_length(self.growth, self.length, last, end)

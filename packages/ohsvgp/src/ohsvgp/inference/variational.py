@@ -1,6 +1,7 @@
 """Updates of q(v) by Adam on the online bound, as the thesis trains it (section 4.6.1).
 
-The natural-gradient steps of ``ohsvgp.natural`` reach the same optimum in a handful of iterations.
+The natural-gradient steps of ``ohsvgp.inference.natural`` reach the same optimum in a handful of
+iterations.
 """
 
 import torch
@@ -8,8 +9,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ohsvgp.core import Bound, Carried, Site, positive_part, posterior
+from ohsvgp.inference.natural import site_bound
 from ohsvgp.likelihoods import Likelihood
-from ohsvgp.natural import site_bound
 from probseq.checks import check_counts, check_positive
 from probseq.gaussians import gauss_kl
 
@@ -33,7 +34,7 @@ def variational_update(
     z = Cᵀ(v − m̂), where q̂ is N(0, I): the thesis' parameters in better scaled coordinates. At the
     end (LLᵀ)⁻¹ − I is the information that the data added. Its eigenvalues below zero are cut, so
     that the state stays positive semi-definite; the optimum for a log-concave likelihood has none,
-    and for another one see ``ohsvgp.natural``.
+    and for another one see ``ohsvgp.inference.natural``.
 
     Args:
         likelihood: observation model; its parameters stay as they are.

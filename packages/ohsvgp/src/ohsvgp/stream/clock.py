@@ -1,4 +1,4 @@
-"""Time stamps, targets and masks of users, as tensors that the algebra can trust."""
+"""Time stamps of users, as times since the start of a stream."""
 
 import math
 import re
@@ -10,7 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["Clock", "as_mask", "as_points", "as_real", "as_targets", "nanoseconds", "parse_stamp"]
+from ohsvgp.stream.arrays import as_array, real_numbers
+
+__all__ = ["Clock", "nanoseconds", "parse_stamp", "sorted_times", "stamps", "start_clock"]
 
 # What int64 nanoseconds reach on both sides of 1970.
 _LAST_YEAR = 292
@@ -130,7 +132,7 @@ def stamps(t: Any, *, name: str) -> tuple[np.ndarray, bool]:
         ValueError: another shape, NaN, NaT, infinity, something that is no real number or stamp,
             numbers and stamps in one array, or a stamp that nanoseconds since 1970 do not reach.
     """
-    array = np.atleast_1d(_array(t, name))
+    array = np.atleast_1d(as_array(t, name))
     if array.ndim != 1:
         raise ValueError(
             f"{name} must have shape (n,), got {array.shape}: all series share their time stamps"
@@ -139,7 +141,7 @@ def stamps(t: Any, *, name: str) -> tuple[np.ndarray, bool]:
         return _calendar_nanoseconds(array, name), True
     if array.dtype.kind in "OUT" and any(isinstance(value, date | str) for value in array):
         return _parse_stamps(array.tolist(), name)
-    values = _real(array, name, "hold numbers or calendar stamps")
+    values = real_numbers(array, name, "hold numbers or calendar stamps")
     if not np.isfinite(values).all():
         where = _first(~np.isfinite(values))
         raise ValueError(f"{name} must be finite, got {values[where]} at position {where}")
@@ -222,90 +224,15 @@ def _out_of_reach(stamp: Any, name: str) -> ValueError:
     )
 
 
-def as_points(t: Any, dim: int, like: Tensor) -> Tensor:
-    """Inputs of several dimensions, shape (n, dim).
+def sorted_times(clock: Clock, t: Any, *, sort: bool = False) -> tuple[Tensor, Tensor | None]:
+    """Stamps as times since t0 in float64, and their order if they are to be sorted.
 
     Raises:
-        ValueError: another shape, NaN or infinity.
+        ValueError: a stamp before t0, or one before its predecessor unless ``sort``.
     """
-    points = as_real(t, like, "t")
-    if points.ndim != 2 or points.shape[-1] != dim:
-        raise ValueError(
-            f"t must have shape (n, {dim}), got {tuple(points.shape)}: "
-            "the last dimension is the kernel's dim"
-        )
-    if not points.isfinite().all():
-        raise ValueError(f"t must be finite, got {int((~points.isfinite()).sum())} NaN or infinite")
-    return points
-
-
-def as_targets(
-    y: Any, count: int, mask: Tensor | None, like: Tensor, order: Tensor | None = None
-) -> Tensor:
-    """Targets of shape (*b, n), in the given order; those that the mask hides become zero.
-
-    Raises:
-        ValueError: another last dimension than ``count``, no series, or NaN or infinity outside the
-            mask.
-    """
-    targets = torch.atleast_1d(as_real(y, like, "y"))
-    if targets.shape[-1] != count:
-        raise ValueError(
-            f"y must have shape (..., {count}) for {count} inputs, got {tuple(targets.shape)}"
-        )
-    if 0 in targets.shape[:-1]:
-        raise ValueError(f"y must hold at least one series, got {tuple(targets.shape)}")
-    if order is not None:
-        targets = targets[..., order]
-    if mask is not None:
-        targets = targets.masked_fill(~mask, 0.0)
-    if not targets.isfinite().all():
-        bad = int((~targets.isfinite()).sum())
-        raise ValueError(
-            f"y must be finite, got {bad} NaN or infinite values: pass mask= with False there, "
-            'or missing="drop"'
-        )
-    return targets
-
-
-def as_mask(mask: Any, y: Any, missing: str, like: Tensor) -> Tensor | None:
-    """The mask that the user gave, or with missing="drop" the one that hides NaN; None for none.
-
-    Raises:
-        ValueError: both given, a mask that is not boolean or not of y's shape, another ``missing``.
-    """
-    if missing not in ("raise", "drop"):
-        raise ValueError(f'missing must be "raise" or "drop", got {missing!r}')
-    targets = torch.atleast_1d(as_real(y, like, "y"))
-    if mask is None:
-        if missing == "raise":
-            return None
-        hidden = targets.isnan()
-        return ~hidden if bool(hidden.any()) else None
-    if missing == "drop":
-        raise ValueError('mask and missing="drop" exclude each other: give one of them')
-    chosen = _array(mask, "mask")
-    if chosen.dtype != np.bool_:
-        raise ValueError(f"mask must be boolean, True at points that count, got {chosen.dtype}")
-    chosen = torch.atleast_1d(torch.from_numpy(chosen.copy())).to(like.device)
-    shape = targets.shape[targets.ndim - chosen.ndim :]
-    if (
-        chosen.ndim > targets.ndim
-        or chosen.shape[-1:] != shape[-1:]
-        or not all(own in (1, other) for own, other in zip(chosen.shape, shape, strict=True))
-    ):
-        raise ValueError(
-            f"mask must have y's shape {tuple(targets.shape)}, got {tuple(chosen.shape)}"
-        )
-    return chosen
-
-
-def check_sorted(times: Tensor) -> None:
-    """Refuse stamps that go back.
-
-    Raises:
-        ValueError: names the first stamp that does.
-    """
+    times = clock.internal(t)
+    order = torch.argsort(times, stable=True) if sort else None
+    times = times if order is None else times[order]
     back = times[1:] < times[:-1]
     if bool(back.any()):
         where = int(back.nonzero()[0, 0]) + 1
@@ -313,50 +240,12 @@ def check_sorted(times: Tensor) -> None:
             f"t must be sorted, got a stamp before its predecessor at position {where}: "
             "pass sort=True"
         )
-
-
-def as_real(value: Any, like: Tensor, name: str) -> Tensor:
-    """A fresh tensor of real numbers, in the dtype and on the device of ``like``.
-
-    Raises:
-        ValueError: not an array of real numbers.
-    """
-    if not isinstance(value, Tensor):
-        value = torch.from_numpy(_real(_array(value, name), name, "be an array of real numbers"))
-    elif value.is_complex():
-        raise ValueError(f"{name} must be an array of real numbers, got dtype {value.dtype}")
-    # Copied to an aligned address and in one order, as in ``Clock.internal``.
-    return value.to(like).clone(memory_format=torch.contiguous_format)
-
-
-def _array(value: Any, name: str) -> np.ndarray:
-    if isinstance(value, np.ma.MaskedArray) and bool(np.ma.getmaskarray(value).any()):
+    if times.numel() and float(times[0]) < 0:
         raise ValueError(
-            f"{name} must have no masked values, got {int(np.ma.count_masked(value))}: pass "
-            "y=y.data and mask=~y.mask"
+            f"t must not lie before t0={clock.user(0.0)}, got {clock.user(float(times[0]))}: "
+            "give the earliest possible stamp as t0 when the model is made"
         )
-    if isinstance(value, Tensor):
-        value = value.detach().cpu()
-        # numpy has no bfloat16.
-        return (value.double() if value.is_floating_point() else value).numpy()
-    try:
-        return np.asarray(value)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise ValueError(f"{name} must be an array: {error}") from error
-
-
-def _real(array: np.ndarray, name: str, wanted: str) -> np.ndarray:
-    """A copy in float64.
-
-    Raises:
-        ValueError: strings, dates, complex numbers or other things.
-    """
-    try:
-        if array.dtype.kind not in "biufO":
-            raise TypeError
-        return array.astype(np.float64)
-    except (TypeError, ValueError):
-        raise ValueError(f"{name} must {wanted}, got dtype {array.dtype}") from None
+    return times, order
 
 
 def _first(flags: np.ndarray) -> int:

@@ -1,0 +1,1 @@
+"""Updates of the posterior for likelihoods that are not Gaussian."""

@@ -1,0 +1,1 @@
+"""What users hand to a stream: stamps, windows and batches, checked before they are used."""

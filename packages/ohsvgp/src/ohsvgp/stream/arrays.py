@@ -1,0 +1,138 @@
+"""Targets, masks and points of users, as tensors that the algebra can trust."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+__all__ = ["as_array", "as_mask", "as_points", "as_real", "as_targets", "real_numbers"]
+
+
+def as_points(t: Any, dim: int, like: Tensor) -> Tensor:
+    """Inputs of several dimensions, shape (n, dim).
+
+    Raises:
+        ValueError: another shape, NaN or infinity.
+    """
+    points = as_real(t, like, "t")
+    if points.ndim != 2 or points.shape[-1] != dim:
+        raise ValueError(
+            f"t must have shape (n, {dim}), got {tuple(points.shape)}: "
+            "the last dimension is the kernel's dim"
+        )
+    if not points.isfinite().all():
+        raise ValueError(f"t must be finite, got {int((~points.isfinite()).sum())} NaN or infinite")
+    return points
+
+
+def as_targets(
+    y: Any, count: int, mask: Tensor | None, like: Tensor, order: Tensor | None = None
+) -> Tensor:
+    """Targets of shape (*b, n), in the given order; those that the mask hides become zero.
+
+    Raises:
+        ValueError: another last dimension than ``count``, no series, or NaN or infinity outside the
+            mask.
+    """
+    targets = torch.atleast_1d(as_real(y, like, "y"))
+    if targets.shape[-1] != count:
+        raise ValueError(
+            f"y must have shape (..., {count}) for {count} inputs, got {tuple(targets.shape)}"
+        )
+    if 0 in targets.shape[:-1]:
+        raise ValueError(f"y must hold at least one series, got {tuple(targets.shape)}")
+    if order is not None:
+        targets = targets[..., order]
+    if mask is not None:
+        targets = targets.masked_fill(~mask, 0.0)
+    if not targets.isfinite().all():
+        bad = int((~targets.isfinite()).sum())
+        raise ValueError(
+            f"y must be finite, got {bad} NaN or infinite values: pass mask= with False there, "
+            'or missing="drop"'
+        )
+    return targets
+
+
+def as_mask(mask: Any, y: Any, missing: str, like: Tensor) -> Tensor | None:
+    """The mask that the user gave, or with missing="drop" the one that hides NaN; None for none.
+
+    Raises:
+        ValueError: both given, a mask that is not boolean or not of y's shape, another ``missing``.
+    """
+    if missing not in ("raise", "drop"):
+        raise ValueError(f'missing must be "raise" or "drop", got {missing!r}')
+    targets = torch.atleast_1d(as_real(y, like, "y"))
+    if mask is None:
+        if missing == "raise":
+            return None
+        hidden = targets.isnan()
+        return ~hidden if bool(hidden.any()) else None
+    if missing == "drop":
+        raise ValueError('mask and missing="drop" exclude each other: give one of them')
+    chosen = as_array(mask, "mask")
+    if chosen.dtype != np.bool_:
+        raise ValueError(f"mask must be boolean, True at points that count, got {chosen.dtype}")
+    chosen = torch.atleast_1d(torch.from_numpy(chosen.copy())).to(like.device)
+    shape = targets.shape[targets.ndim - chosen.ndim :]
+    if (
+        chosen.ndim > targets.ndim
+        or chosen.shape[-1:] != shape[-1:]
+        or not all(own in (1, other) for own, other in zip(chosen.shape, shape, strict=True))
+    ):
+        raise ValueError(
+            f"mask must have y's shape {tuple(targets.shape)}, got {tuple(chosen.shape)}"
+        )
+    return chosen
+
+
+def as_real(value: Any, like: Tensor, name: str) -> Tensor:
+    """A fresh tensor of real numbers, in the dtype and on the device of ``like``.
+
+    Raises:
+        ValueError: not an array of real numbers.
+    """
+    if not isinstance(value, Tensor):
+        value = torch.from_numpy(
+            real_numbers(as_array(value, name), name, "be an array of real numbers")
+        )
+    elif value.is_complex():
+        raise ValueError(f"{name} must be an array of real numbers, got dtype {value.dtype}")
+    # Copied to an aligned address and in one order, as in ``clock.Clock``.
+    return value.to(like).clone(memory_format=torch.contiguous_format)
+
+
+def as_array(value: Any, name: str) -> np.ndarray:
+    """A user's array, on the CPU.
+
+    Raises:
+        ValueError: masked values, or no array.
+    """
+    if isinstance(value, np.ma.MaskedArray) and bool(np.ma.getmaskarray(value).any()):
+        raise ValueError(
+            f"{name} must have no masked values, got {int(np.ma.count_masked(value))}: pass "
+            "y=y.data and mask=~y.mask"
+        )
+    if isinstance(value, Tensor):
+        value = value.detach().cpu()
+        # numpy has no bfloat16.
+        return (value.double() if value.is_floating_point() else value).numpy()
+    try:
+        return np.asarray(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(f"{name} must be an array: {error}") from error
+
+
+def real_numbers(array: np.ndarray, name: str, wanted: str) -> np.ndarray:
+    """A copy in float64.
+
+    Raises:
+        ValueError: strings, dates, complex numbers or other things.
+    """
+    try:
+        if array.dtype.kind not in "biufO":
+            raise TypeError
+        return array.astype(np.float64)
+    except (TypeError, ValueError):
+        raise ValueError(f"{name} must {wanted}, got dtype {array.dtype}") from None
