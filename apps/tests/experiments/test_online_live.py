@@ -14,11 +14,7 @@ from probseq.kernels import RBF
 from probseq_apps.cli import main
 from probseq_apps.cli_online import parse_online
 from probseq_apps.experiments.online_live import live
-from probseq_apps.experiments.online_live_settings import (
-    LiveModel,
-    LiveSettings,
-    read_facts,
-)
+from probseq_apps.experiments.online_live_settings import LiveModel, LiveSettings
 
 MODEL = LiveModel(num_inducing=8, lengthscale=0.7, noise=0.01)
 LINES = [f"{0.25 * k},{math.sin(0.25 * k)}\n" for k in range(40)]
@@ -50,54 +46,6 @@ def test_forecasts_are_those_of_a_model_that_learns_point_by_point():
     assert complaints == []
 
 
-def test_dates_are_forecast_as_dates_and_the_offset_is_given_back():
-    model = LiveModel(num_inducing=5, lengthscale=3.0, noise=0.1, offset=100.0, time_unit="h")
-    lines = ["2024-02-28T22:00,101\n", "2024-02-28T23:00,101\n"]
-    forecasts, _ = run(lines, model=model, step=2.0)
-    assert [line.split(",")[0] for line in forecasts] == [
-        "2024-02-29T00:00:00",
-        "2024-02-29T01:00:00",
-    ]
-    assert 100.2 < float(forecasts[-1].split(",")[1]) < 101.0
-
-
-def test_lines_that_say_nothing_are_passed_over_and_wrong_ones_named_and_skipped():
-    wrong = ["1.0\n", "one,2\n", "0.6,\n", "-1,2\n", "2024-01-01,2\n", "1e999,2\n"]
-    quiet = ["\n", "# a remark\n"]
-    forecasts, complaints = run([*LINES[:3], *wrong, *quiet, *LINES[3:8]])
-    assert forecasts == run(LINES[:8])[0]
-    assert [line.split(":")[0] for line in complaints] == [
-        f"line {number} skipped" for number in range(4, 10)
-    ]
-    assert "t,y" in complaints[0]
-    assert "'one'" in complaints[1]
-    assert "lie before 0.0" in complaints[3]
-    assert "--t0" in complaints[3]
-
-
-def test_a_wild_stamp_is_named_and_skipped_and_a_long_silence_is_not():
-    wild = ["1e300,1\n", "3e6,1\n"]
-    forecasts, complaints = run([*LINES[:9], *wild, *LINES[9:]])
-    assert forecasts == run(LINES)[0]
-    assert [line.split(":")[0] for line in complaints] == ["line 10 skipped", "line 11 skipped"]
-    assert "'1e300'" in complaints[0]
-    assert run([*LINES[:9], "1e6,1\n"])[1] == []
-    # Also where it is the second, or the first after t0.
-    second = run([LINES[0], wild[0], *LINES[1:]])
-    assert (second[0], len(second[1])) == (run(LINES)[0], 1)
-    assert len(run(["-1e308,1\n", "1e308,1\n"])[1]) == 1
-    assert len(run([wild[0]], model=LiveModel(num_inducing=8, t0="0"))[1]) == 1
-    # A tiny first gap must not make the rest of the stream look wild.
-    assert run(["0,1\n", "1e-9,1\n", "5,1\n"])[1] == []
-    days = ["2024-01-01,1\n", "2024-01-02,1\n", "9999-01-01,1\n", "2024-01-03,1\n"]
-    assert [line.split(":")[0] for line in run(days)[1]] == ["line 3 skipped"]
-
-
-def test_a_gap_does_not_change_the_step():
-    forecasts, _ = run(["0,1\n", "1,1\n", "2,1\n", "3,1\n", "40,1\n", "41,1\n"])
-    assert [float(line.split(",")[0]) for line in forecasts] == [2.0, 3.0, 4.0, 41.0, 42.0]
-
-
 @pytest.mark.parametrize(
     ("t0", "lines", "late"),
     [
@@ -118,22 +66,6 @@ def test_stamps_may_lie_before_the_first_where_t0_allows_them(t0, lines, late, t
     rest, _ = run(lines[2:], model=model, state=tmp_path / "state")
     assert [*first, *rest] == whole
     assert run(lines, model=LiveModel(num_inducing=8, lengthscale=3.0))[1] != []
-
-
-def test_numbers_are_no_stamps_where_t0_is_a_date():
-    _, complaints = run(["1,1\n"], model=LiveModel(num_inducing=8, t0="2024-01-01"))
-    assert "stamps must be dates" in complaints[0]
-
-
-@pytest.mark.parametrize("every", [1, 7])
-def test_a_saved_stream_goes_on_as_if_it_had_never_stopped(every, tmp_path):
-    state = tmp_path / "state"
-    whole, _ = run(LINES)
-    first, _ = run(LINES[:18], state=state)
-    rest, _ = run(LINES[18:], state=state, every=every)
-    assert [*first, *rest] == whole
-    again, _ = run([*LINES, "10.0,0.5\n"], state=state, replay=True)
-    assert again == run([*LINES, "10.0,0.5\n"])[0][-1:]
 
 
 def command(state, *more):
@@ -166,14 +98,6 @@ def test_a_killed_process_has_lost_nothing(tmp_path):
     found, wanted = load_file(state), load_file(whole)
     assert found.keys() == wanted.keys()
     assert all(torch.equal(found[name], wanted[name]) for name in wanted)
-    assert read_facts(state) == read_facts(whole)
-
-
-def test_a_stream_that_is_stopped_after_each_line_forecasts_to_the_last_bit(tmp_path):
-    lines = [f"{0.3 * k + 0.01 * math.sin(7.0 * k)},{math.sin(0.6 * k)}\n" for k in range(40)]
-    state, model = tmp_path / "state", LiveModel(num_inducing=20, lengthscale=0.7, noise=0.01)
-    parts = [run([line], model=model, state=state)[0] for line in lines]
-    assert [text for part in parts for text in part] == run(lines, model=model)[0]
 
 
 def test_the_model_of_a_state_need_not_be_named_again_and_must_not_change(tmp_path):
@@ -233,12 +157,9 @@ def test_impossible_settings_are_named(arguments, named, capsys):
     assert named in capsys.readouterr().err
 
 
-def test_a_late_line_is_learned_and_doesnt_turn_time_back():
-    late = "1.1,-3.0\n"
-    forecasts, complaints = run([*LINES[:10], late])
-    assert complaints == []
-    stamps = [line.split(",")[0] for line in forecasts[-2:]]
-    assert stamps == ["2.5", "2.5"]
-    means = [float(line.split(",")[1]) for line in forecasts[-2:]]
-    assert abs(means[1] - means[0]) > 1e-3
-    assert torch.get_num_threads() == 1
+def test_a_warning_is_one_plain_line():
+    settings = LiveSettings(model=LiveModel(num_inducing=2, lengthscale=0.1, noise=0.01))
+    complaints = []
+    live(settings, LINES, lambda _: None, complaints.append)
+    assert [line[:36] for line in complaints] == ["warning: 2 inducing variables cannot"]
+    assert "\n" not in complaints[0]

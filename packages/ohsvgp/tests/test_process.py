@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from ohsvgp import Gaussian, LegS, OnlineGP, RandomSubset
+from ohsvgp.bases import Basis
 from ohsvgp.process import Process
 from ohsvgp.state import OnlineState
 from probseq.kernels import RBF
@@ -13,7 +14,7 @@ from probseq.kernels import RBF
 @pytest.mark.parametrize(
     ("dim", "basis"), [(1, LegS(8)), (1, RandomSubset(8)), (2, RandomSubset(8))]
 )
-def test_functions_of_a_state_equal_the_model_to_the_last_bit(dim: int, basis: object) -> None:
+def test_functions_of_a_state_equal_the_model_to_the_last_bit(dim: int, basis: Basis) -> None:
     x = torch.linspace(0.0, 4.0, 60, dtype=torch.float64)
     x = x if dim == 1 else torch.stack([x.sin(), x.cos()], -1)
     y = torch.stack([x.reshape(60, -1)[:, 0].sin(), x.reshape(60, -1).sum(-1)])

@@ -1,18 +1,14 @@
 """Settings of `probseq online live`; importable without torch and numpy, for the command line."""
 
-import json
 import math
-import struct
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from ohsvgp.live_state import saved_settings
 from probseq_apps.experiments.checks import at_least, positive
 from probseq_apps.experiments.online_settings import KernelName, LikelihoodName
 from probseq_apps.experiments.settings import settings_from_dict
-
-LIVE_SCHEMA = "probseq-online-live-2"
-_LARGEST_HEADER = 1 << 24
 
 LiveMethod = Literal["ohsvgp", "cosine", "grid", "ovc", "ohsvgp-legt", "ohsvgp-lagt", "ohsvgp-fout"]
 
@@ -104,11 +100,6 @@ class LiveSettings:
             raise ValueError("replay needs state: name the file that knows what was absorbed")
 
 
-def model_facts(model: LiveModel) -> str:
-    """The model's settings, as a state file holds them."""
-    return json.dumps(asdict(model), sort_keys=True)
-
-
 def saved_model(path: Path) -> LiveModel | None:
     """The settings of the model in a state file; None if there is no file.
 
@@ -116,37 +107,8 @@ def saved_model(path: Path) -> LiveModel | None:
         ValueError: the file is no such state, damaged, or from another version.
         OSError: it cannot be read.
     """
-    facts = read_facts(path)
-    if facts is None:
-        return None
     try:
-        return settings_from_dict(LiveModel, json.loads(facts["model"]))
+        values = saved_settings(path)
+        return None if values is None else settings_from_dict(LiveModel, values)
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path} is damaged or from another version: {error}") from error
-
-
-def read_facts(path: Path) -> dict[str, str] | None:
-    """The text that a state file holds beside its tensors; None if there is no file.
-
-    Raises:
-        ValueError: the file is no such state, damaged, or from another version.
-        OSError: it cannot be read.
-    """
-    # A safetensors file begins with the length of a JSON header; read here without numpy.
-    try:
-        if not path.exists():
-            return None
-        with path.open("rb") as file:
-            start = file.read(8)
-            size = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
-            header = file.read(size) if size <= _LARGEST_HEADER else b""
-    except OSError as error:
-        raise OSError(f"{path} cannot be read: {error.strerror}") from error
-    try:
-        facts = json.loads(header)["__metadata__"]
-        schema, _, _ = facts["schema"], facts["model"], facts["position"]
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ValueError(f"{path} is no state of `probseq online live`, or damaged") from error
-    if schema != LIVE_SCHEMA:
-        raise ValueError(f"{path} is from another version: {schema!r} instead of {LIVE_SCHEMA!r}")
-    return facts

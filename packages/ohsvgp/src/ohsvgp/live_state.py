@@ -1,0 +1,49 @@
+"""State files of live streams: what they tell without torch."""
+
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+__all__ = ["SCHEMA", "read_facts", "saved_settings"]
+
+SCHEMA = "probseq-online-live-2"
+_LARGEST_HEADER = 1 << 24
+
+
+def saved_settings(path: Path) -> dict[str, Any] | None:
+    """Settings of the model in a state file; None if there is no file.
+
+    Raises:
+        ValueError: the file is no such state, damaged, or from another version.
+        OSError: it cannot be read.
+    """
+    facts = read_facts(path)
+    return None if facts is None else dict(json.loads(facts["model"]))
+
+
+def read_facts(path: Path) -> dict[str, str] | None:
+    """The text that a state file holds beside its tensors; None if there is no file.
+
+    Raises:
+        ValueError: the file is no such state, damaged, or from another version.
+        OSError: it cannot be read.
+    """
+    # A safetensors file begins with the length of a JSON header.
+    try:
+        if not path.exists():
+            return None
+        with path.open("rb") as file:
+            start = file.read(8)
+            size = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
+            header = file.read(size) if size <= _LARGEST_HEADER else b""
+    except OSError as error:
+        raise OSError(f"{path} cannot be read: {error.strerror}") from error
+    try:
+        facts = json.loads(header)["__metadata__"]
+        schema, _, _ = facts["schema"], facts["model"], facts["position"]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ValueError(f"{path} is no state of a live stream, or damaged") from error
+    if schema != SCHEMA:
+        raise ValueError(f"{path} is from another version: {schema!r} instead of {SCHEMA!r}")
+    return facts
