@@ -3,7 +3,7 @@ import sys
 
 import pytest
 
-from probseq_apps.cli import main, parse_classify
+from probseq_apps.cli import main, parse
 
 TELL_TORCH = """
 import sys
@@ -70,7 +70,9 @@ def test_impossible_settings_exit_2_and_are_named(arguments, named, capsys):
 
 
 def test_every_setting_comes_from_the_recipe_and_flags_override_it():
-    command = parse_classify(["--recipe", "sgpa-cifar10", "--epochs", "700", "--seeds", "4", "5"])
+    command = parse(
+        ["classify", "--recipe", "sgpa-cifar10", "--epochs", "700", "--seeds", "4", "5"]
+    )
     assert command.recipe == "sgpa-cifar10"
     assert command.settings.data == "cifar10"
     assert command.settings.training.epochs == 700
@@ -80,22 +82,22 @@ def test_every_setting_comes_from_the_recipe_and_flags_override_it():
 
 
 def test_a_flag_equal_to_a_global_default_still_overrides_the_recipe():
-    command = parse_classify(["--recipe=sgpa-cifar10", "--depth", "2", "--no-shift", "--ood"])
+    command = parse(["classify", "--recipe=sgpa-cifar10", "--depth", "2", "--no-shift", "--ood"])
     assert command.settings.model.depth == 2
     assert not command.settings.evaluation.shift
     assert command.settings.evaluation.ood == ()
 
 
 def test_without_a_recipe_the_data_set_chooses_a_small_one():
-    assert parse_classify([]).recipe == "digits-small"
-    assert parse_classify(["--data", "svhn"]).recipe == "cifar10-small"
-    text = parse_classify(["--data", "csv:reviews.csv"])
+    assert parse(["classify"]).recipe == "digits-small"
+    assert parse(["classify", "--data", "svhn"]).recipe == "cifar10-small"
+    text = parse(["classify", "--data", "csv:reviews.csv"])
     assert text.recipe == "cola-small"
     assert text.settings.data == "csv:reviews.csv"
 
 
 def test_a_recipe_on_other_data_does_not_count_those_data_as_unknown():
-    command = parse_classify(["--recipe", "sgpa-cifar10", "--data", "svhn"])
+    command = parse(["classify", "--recipe", "sgpa-cifar10", "--data", "svhn"])
     assert command.settings.evaluation.ood == ("cifar100",)
 
 

@@ -14,18 +14,17 @@ import pytest
 import torch
 from PIL import Image
 
-from probseq_apps.cli import main
-from probseq_apps.cli_generate import parse_generate
+from probseq_apps.cli import main, parse
 from probseq_apps.experiments.generate_prior_groups import SamplingSettings
 from probseq_apps.experiments.generate_settings import GENERATE, saved_prior
 from probseq_apps.experiments.saved import config_values
-from probseq_apps.experiments.settings import RunOptions
 from probseq_apps.folder import resume_command
-from probseq_apps.recipes.generate import load_generate_recipe
+from probseq_apps.options import Options
+from probseq_apps.recipes.generate import GENERATE_RECIPES
 
 TELL_TORCH = """
 import sys
-from probseq_apps.cli import main
+from probseq_apps.cli import main, parse
 try:
     main(sys.argv[1:])
 except SystemExit as stop:
@@ -34,7 +33,7 @@ except SystemExit as stop:
 # Tokens that take long, so that a signal comes while they are written.
 SLOW_TOKENS = """
 import sys, time
-from probseq_apps.cli import main
+from probseq_apps.cli import main, parse
 from pseudovideo import token_cache
 encode = token_cache._encode
 token_cache._encode = lambda *args: time.sleep(0.2) or encode(*args)
@@ -138,19 +137,19 @@ def test_failures_exit_1_with_one_line_and_write_nothing(
 
 
 def test_every_setting_comes_from_the_recipe_and_flags_override_it():
-    command = parse_generate(["run", "--recipe", "celeba-18-frame", "--steps", "7000"])
+    command = parse(["generate", "run", "--recipe", "celeba-18-frame", "--steps", "7000"])
     assert command.settings.data == "celeba"
     assert command.settings.frames == (18,)
     assert command.settings.training.steps == 7000
     assert command.settings.training.batch_size == 64
-    one = parse_generate(["tokenizer", "--recipe", "cifar10-18-frame", "--stem", "layernorm"])
+    one = parse(["generate", "tokenizer", "--recipe", "cifar10-18-frame", "--stem", "layernorm"])
     assert (one.settings.frames, one.settings.stem) == (18, "layernorm")
-    assert parse_generate(["run", "--data", "mnist"]).recipe == "mnist-small"
-    assert parse_generate(["run", "--data", "folder:mine"]).recipe == "folder-small"
+    assert parse(["generate", "run", "--data", "mnist"]).recipe == "mnist-small"
+    assert parse(["generate", "run", "--data", "folder:mine"]).recipe == "folder-small"
 
 
 def test_a_shorter_training_has_a_shorter_warm_up_unless_that_is_named():
-    recipe = load_generate_recipe("cifar10-small").training
+    recipe = GENERATE_RECIPES.load("cifar10-small").training
     assert (recipe.steps, recipe.warmup_steps) == (1200, 100)
     for flags, steps, warmup in (
         (["--steps", "40"], 40, 3),
@@ -158,13 +157,13 @@ def test_a_shorter_training_has_a_shorter_warm_up_unless_that_is_named():
         (["--steps", "40", "--warmup-steps", "30"], 40, 30),
     ):
         for step in ("run", "tokenizer"):
-            found = parse_generate([step, "--data", "cifar10", *flags]).settings.training
+            found = parse(["generate", step, "--data", "cifar10", *flags]).settings.training
             assert (found.steps, found.warmup_steps) == (steps, warmup)
-    recipe = load_generate_recipe("digits-small")
+    recipe = GENERATE_RECIPES.load("digits-small")
     whole, steps = recipe.prior_training.prior_warmup_steps, recipe.masked.masked_steps
     flags = ["--masked-steps", str(steps // 2)]
     for command in (["run"], ["prior", "--tokenizer", "t", "--prior", "masked"]):
-        settings = parse_generate([*command, *flags]).settings
+        settings = parse(["generate", *command, *flags]).settings
         training = settings.prior_training if command == ["run"] else settings.training
         assert training.prior_warmup_steps == whole // 2
 
@@ -175,7 +174,7 @@ def store(folder, config):
 
 
 def test_samples_are_drawn_and_measured_as_in_the_run_or_the_recipe(tmp_path):
-    run = load_generate_recipe("mnist-small")
+    run = GENERATE_RECIPES.load("mnist-small")
     one = {"experiment": "generate-prior", "recipe": "mnist-small"}
     prior = one | {"settings": run.one_prior("t", "masked", 0).to_dict()}
     tokenizer = {"experiment": "generate-tokenizer", "recipe": "mnist-small"}
@@ -194,7 +193,7 @@ def test_samples_are_drawn_and_measured_as_in_the_run_or_the_recipe(tmp_path):
 
     def sampling(folder, *flags):
         arguments = ["sample", "--tokenizer", "t", "--prior", str(tmp_path / folder), *flags]
-        return parse_generate(arguments).settings.sampling
+        return parse(["generate", *arguments]).settings.sampling
 
     assert run.sampling != SamplingSettings()
     assert sampling("prior") == run.sampling
@@ -204,7 +203,7 @@ def test_samples_are_drawn_and_measured_as_in_the_run_or_the_recipe(tmp_path):
 
     def steps(flag, part, *flags):
         arguments = ["evaluate", flag, str(tmp_path / part), *flags]
-        return parse_generate(arguments).settings.features.classifier_steps
+        return parse(["generate", *arguments]).settings.features.classifier_steps
 
     assert steps("--tokenizer", "tokenizer") == run.evaluation.features.classifier_steps != 300
     assert steps("--tokenizer", "run/tokenizers/t") == 7
@@ -328,10 +327,10 @@ def test_sigterm_ends_every_step_with_143_and_the_old_handler_comes_back(step, m
 
 def test_the_hint_names_the_folder_of_the_data_absolutely(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    options = RunOptions(run_dir=Path("my runs/a"), data_dir=Path("data"))
+    options = Options(run_dir=Path("my runs/a"), data_dir=Path("data"))
     assert resume_command("generate run", Path("my runs/a"), options) == (
         f"probseq generate run --run-dir 'my runs/a' --resume --data-dir {tmp_path / 'data'}"
     )
-    assert resume_command("generate tokenizer", Path("t"), RunOptions()) == (
+    assert resume_command("generate tokenizer", Path("t"), Options()) == (
         "probseq generate tokenizer --run-dir t --resume"
     )

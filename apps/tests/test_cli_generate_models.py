@@ -7,14 +7,13 @@ import sys
 import numpy as np
 import pytest
 
-from probseq_apps.cli import main
-from probseq_apps.cli_generate import parse_generate
-from probseq_apps.recipes.diffusion import load_diffusion_recipe
-from probseq_apps.recipes.hvae import load_hvae_recipe
+from probseq_apps.cli import main, parse
+from probseq_apps.recipes.diffusion import DIFFUSION_RECIPES
+from probseq_apps.recipes.hvae import HVAE_RECIPES
 
 TELL_TORCH = """
 import sys
-from probseq_apps.cli import main
+from probseq_apps.cli import main, parse
 try:
     main(sys.argv[1:])
 except SystemExit as stop:
@@ -123,20 +122,20 @@ def test_failures_exit_1_with_one_line_and_write_nothing(
 
 
 def test_defaults_are_those_of_the_recipe_that_suits_the_data():
-    assert parse_generate(["diffusion"]).settings == load_diffusion_recipe("digits-diffusion")
-    command = parse_generate(["diffusion", "--data", "folder:mine"])
+    assert parse(["generate", "diffusion"]).settings == DIFFUSION_RECIPES.load("digits-diffusion")
+    command = parse(["generate", "diffusion", "--data", "folder:mine"])
     assert (command.recipe, command.settings.data) == ("folder-diffusion", "folder:mine")
-    assert parse_generate(["diffusion", "--data", "cifar10"]).recipe == "ddpm-fast"
-    assert parse_generate(["hvae"]).settings == load_hvae_recipe("digits-hvae")
-    assert parse_generate(["hvae", "--data", "mnist"]).recipe == "mnist-hvae"
+    assert parse(["generate", "diffusion", "--data", "cifar10"]).recipe == "ddpm-fast"
+    assert parse(["generate", "hvae"]).settings == HVAE_RECIPES.load("digits-hvae")
+    assert parse(["generate", "hvae", "--data", "mnist"]).recipe == "mnist-hvae"
 
 
 def test_a_shorter_training_has_a_shorter_warm_up_and_a_named_one_stays():
-    recipe = load_diffusion_recipe("ddpm-fast")
+    recipe = DIFFUSION_RECIPES.load("ddpm-fast")
     short = ["diffusion", "--recipe", "ddpm-fast", "--steps", str(recipe.training.steps // 10)]
-    training = parse_generate(short).settings.training
+    training = parse(["generate", *short]).settings.training
     assert training.warmup_steps == recipe.training.warmup_steps // 10
-    named = parse_generate([*short, "--warmup-steps", "7"]).settings.training
+    named = parse(["generate", *short, "--warmup-steps", "7"]).settings.training
     assert named.warmup_steps == 7
 
 
@@ -150,7 +149,7 @@ def test_diffusion_models_train_sample_resume_and_are_drawn_from(tmp_path, monke
     assert capsys.readouterr().out.count("finished before") == 1
     draw = ["generate", "sample", "--model", "r/models/2-frame-blur-seed0", "--device", "cpu"]
     # How the run drew is how this draws.
-    assert parse_generate(draw[1:]).settings.diffusion.sampling_steps == 2
+    assert parse(draw).settings.diffusion.sampling_steps == 2
     assert main([*draw, "--num", "3", "--run-dir", "s"]) == 0
     assert_own_samples("s", "r/samples/2-frame-blur-seed0.npz")
     with np.load(tmp_path / "s" / "samples.npz") as arrays:

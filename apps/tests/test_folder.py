@@ -5,8 +5,8 @@ import json
 import pytest
 
 from probseq_apps.experiment import Job, by_row, counted
-from probseq_apps.experiments.settings import RunOptions
 from probseq_apps.folder import RunFolder, open_folder
+from probseq_apps.options import Options
 
 
 def open_one(options, **changes):
@@ -34,19 +34,19 @@ def test_results_that_are_not_finite_are_no_results(tmp_path):
 
 def test_overwriting_deletes_what_the_experiment_kept_and_nothing_else(tmp_path):
     folder = tmp_path / "run"
-    with open_one(RunOptions(run_dir=folder)) as at:
+    with open_one(Options(run_dir=folder)) as at:
         at.once("a", dict)
         for name in ("kept/a", "rows/seed-0/a", "rows/own/a"):
             (folder / name).parent.mkdir(parents=True)
             (folder / name).write_text("")
-    with open_one(RunOptions(run_dir=folder, overwrite=True)):
+    with open_one(Options(run_dir=folder, overwrite=True)):
         found = {str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()}
     assert found == {"config.json", "rows/own/a"}
 
 
 @pytest.mark.parametrize("signal", [SystemExit(143), KeyboardInterrupt()])
 def test_a_signal_names_the_command_that_goes_on(tmp_path, capsys, signal):
-    options = RunOptions(run_dir=tmp_path / "run", data_dir=tmp_path)
+    options = Options(run_dir=tmp_path / "run", data_dir=tmp_path)
     with pytest.raises(type(signal)), open_one(options):
         raise signal
     said = f"go on with: probseq online --run-dir {tmp_path}/run --resume --data-dir {tmp_path}\n"

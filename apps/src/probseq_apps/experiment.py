@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
-from probseq_apps.experiments.settings import RunOptions
 from probseq_apps.folder import RunFolder
+from probseq_apps.options import Options
 
 Data = TypeVar("Data")
 
@@ -86,7 +86,7 @@ class Experiment(Protocol[Data]):
         """In the order in which they are done."""
         ...
 
-    def load(self, options: RunOptions) -> Data:
+    def load(self, options: Options) -> Data:
         """Read the data."""
         ...
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from probseq_apps.experiments.saved import config_values, held_experiment, holds_experiment
-from probseq_apps.experiments.settings import RunOptions
+from probseq_apps.options import Options
 from probseq_apps.training.files import write_atomic
 from probseq_apps.training.runs import RunExistsError, prepare_run_dir, sole_use
 
@@ -53,7 +53,7 @@ def default_folder(experiment: str, data: str) -> Path:
     return Path("runs") / f"{experiment}-{name}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
 
 
-def check_folder(folder: Path, options: RunOptions, *, experiment: str) -> None:
+def check_folder(folder: Path, options: Options, *, experiment: str) -> None:
     """Raise if what should be resumed or deleted is no experiment of this kind.
 
     Raises:
@@ -82,7 +82,7 @@ def check_folder(folder: Path, options: RunOptions, *, experiment: str) -> None:
 def prepare_folder(
     folder: Path,
     config: dict[str, object],
-    options: RunOptions,
+    options: Options,
     *,
     experiment: str,
     parts: Sequence[str],
@@ -113,7 +113,7 @@ def open_folder(
     experiment: str,
     recipe: str,
     settings: dict[str, object],
-    options: RunOptions,
+    options: Options,
     *,
     command: str,
     parts: Sequence[str],
@@ -142,7 +142,7 @@ def open_folder(
 
 
 @contextmanager
-def tell_how_to_resume(command: str, folder: Path, options: RunOptions) -> Generator[None]:
+def tell_how_to_resume(command: str, folder: Path, options: Options) -> Generator[None]:
     """Name the command that goes on, when a signal ends what this context manager holds.
 
     Args:
@@ -157,7 +157,7 @@ def tell_how_to_resume(command: str, folder: Path, options: RunOptions) -> Gener
         raise
 
 
-def resume_command(command: str, folder: Path, options: RunOptions) -> str:
+def resume_command(command: str, folder: Path, options: Options) -> str:
     """Return the command that goes on; a folder keeps the settings, but not where the data are."""
     words = ["probseq", *command.split(), "--run-dir", str(folder), "--resume"]
     if options.data_dir is not None:

@@ -7,11 +7,11 @@ import torch
 from tqdm import tqdm
 
 from probseq_apps.experiment import Data, Experiment, Job
-from probseq_apps.experiments.settings import RunOptions
 from probseq_apps.folder import RunFolder, check_folder, open_folder
+from probseq_apps.options import Options
 
 
-def run(experiment: Experiment[Data], options: RunOptions, *, recipe: str) -> Path:
+def run(experiment: Experiment[Data], options: Options, *, recipe: str) -> Path:
     """Do an experiment's jobs, from where it stopped, and write its report.
 
     Everything that can be refused is refused before anything is written.

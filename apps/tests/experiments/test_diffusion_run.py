@@ -36,7 +36,7 @@ from probseq_apps.experiments.generate_groups import (
 )
 from probseq_apps.experiments.generate_sample import Samples
 from probseq_apps.experiments.process import Process
-from probseq_apps.experiments.settings import RunOptions
+from probseq_apps.options import Options
 from probseq_apps.run import run
 from probseq_apps.training.checkpoints import load_latest_checkpoint
 from probseq_apps.training.runs import ConfigMismatchError, RunExistsError
@@ -92,7 +92,7 @@ def no_report():
 def whole(tmp_path_factory):
     """A run that was never interrupted."""
     folder = tmp_path_factory.mktemp("runs") / "whole"
-    return generate_diffusion(TINY, RunOptions(run_dir=folder))
+    return generate_diffusion(TINY, Options(run_dir=folder))
 
 
 def results(folder):
@@ -228,7 +228,7 @@ def test_a_model_of_other_settings_than_its_folders_is_refused(
 
 def test_a_finished_run_is_only_reported_again(whole, capsys):
     before = {path: path.stat().st_mtime_ns for path in whole.glob("*/*/metrics.jsonl")}
-    generate_diffusion(TINY, RunOptions(run_dir=whole, resume=True))
+    generate_diffusion(TINY, Options(run_dir=whole, resume=True))
     assert capsys.readouterr().out.count(": finished before") == len(NAMES)
     assert {path: path.stat().st_mtime_ns for path in before} == before
 
@@ -237,13 +237,13 @@ def test_deleted_samples_are_drawn_anew_and_what_cannot_be_has_a_remedy(whole, t
     folder = tmp_path / "lost"
     shutil.copytree(whole, folder)
     (folder / "samples" / f"{NAMES[1]}.npz").unlink()
-    generate_diffusion(TINY, RunOptions(run_dir=folder, resume=True))
+    generate_diffusion(TINY, Options(run_dir=folder, resume=True))
     assert f"samples of {NAMES[1]} were not there" in capsys.readouterr().out
     assert_same(whole, folder)
     (folder / "process" / f"{NAMES[1]}.npz").unlink()
     shutil.rmtree(folder / "models" / NAMES[1])
     with pytest.raises(FileNotFoundError, match=rf"delete .*results/{NAMES[1]}\.json"):
-        generate_diffusion(TINY, RunOptions(run_dir=folder, resume=True))
+        generate_diffusion(TINY, Options(run_dir=folder, resume=True))
 
 
 @pytest.mark.parametrize("stopped_at", [2, 9])
@@ -263,11 +263,11 @@ def test_a_stopped_run_names_the_command_and_goes_on_to_the_same_bits(
     with monkeypatch.context() as patch:
         patch.setattr(diffusion_model, "diffusion_loss", loss)
         with pytest.raises(SystemExit) as left:
-            generate_diffusion(TINY, RunOptions(run_dir=folder))
+            generate_diffusion(TINY, Options(run_dir=folder))
     assert left.value.code == 143
     said = capsys.readouterr().err
     assert f"go on with: probseq generate diffusion --run-dir {folder} --resume" in said
-    generate_diffusion(TINY, RunOptions(run_dir=folder, resume=True))
+    generate_diffusion(TINY, Options(run_dir=folder, resume=True))
     assert_same(whole, folder)
     for name in NAMES:
         a, b = (
@@ -292,19 +292,19 @@ def test_what_is_stored_is_the_moving_average(whole):
 
 def test_other_settings_and_foreign_folders_are_refused(whole, tmp_path):
     with pytest.raises(RunExistsError, match="resume"):
-        generate_diffusion(TINY, RunOptions(run_dir=whole))
+        generate_diffusion(TINY, Options(run_dir=whole))
     other = replace(TINY, process=replace(TINY.process, schedule="cosine"))
     with pytest.raises(ConfigMismatchError, match="schedule"):
-        generate_diffusion(other, RunOptions(run_dir=whole, resume=True))
+        generate_diffusion(other, Options(run_dir=whole, resume=True))
     (tmp_path / "thesis.txt").write_text("mine", encoding="utf-8")
     with pytest.raises(RunExistsError, match="no experiment"):
-        generate_diffusion(TINY, RunOptions(run_dir=tmp_path, overwrite=True))
+        generate_diffusion(TINY, Options(run_dir=tmp_path, overwrite=True))
 
 
 def test_an_overwritten_run_starts_anew(whole, tmp_path):
     folder = tmp_path / "again"
-    generate_diffusion(replace(TINY, arms=("1-frame",), seeds=(1,)), RunOptions(run_dir=folder))
-    generate_diffusion(TINY, RunOptions(run_dir=folder, overwrite=True))
+    generate_diffusion(replace(TINY, arms=("1-frame",), seeds=(1,)), Options(run_dir=folder))
+    generate_diffusion(TINY, Options(run_dir=folder, overwrite=True))
     assert_same(whole, folder)
     assert not list(folder.glob("*/*seed1*"))
 
@@ -333,7 +333,7 @@ def test_an_overwritten_run_starts_anew(whole, tmp_path):
 def test_what_does_not_fit_is_refused_before_anything_is_written(changes, said, tmp_path):
     settings = replace(TINY, **changes, sampling=DiffusionSampling())
     with pytest.raises((ValueError, OSError), match=said):
-        generate_diffusion(settings, RunOptions(run_dir=tmp_path / "run"))
+        generate_diffusion(settings, Options(run_dir=tmp_path / "run"))
     assert not (tmp_path / "run").exists()
 
 

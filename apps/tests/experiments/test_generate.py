@@ -30,7 +30,7 @@ from probseq_apps.experiments.generate_prior_groups import (
 from probseq_apps.experiments.generate_sample import Samples
 from probseq_apps.experiments.generate_settings import GENERATE, GenerateSettings
 from probseq_apps.experiments.saved import config_values
-from probseq_apps.experiments.settings import RunOptions
+from probseq_apps.options import Options
 from probseq_apps.run import run
 from probseq_apps.training.runs import ConfigMismatchError, RunExistsError
 
@@ -59,7 +59,7 @@ def generate(settings, options):
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     """A run that was never interrupted."""
-    return generate(TINY, RunOptions(run_dir=tmp_path_factory.mktemp("runs") / "whole"))
+    return generate(TINY, Options(run_dir=tmp_path_factory.mktemp("runs") / "whole"))
 
 
 def measured(folder):
@@ -121,7 +121,7 @@ def test_a_run_leaves_results_models_samples_pictures_and_a_report(whole):
 def test_a_finished_run_is_only_reported_again(whole):
     before = {path: path.stat().st_mtime_ns for path in whole.glob("*/*/metrics.jsonl")}
     report = (whole / "report.md").read_text("utf-8")
-    generate(TINY, RunOptions(run_dir=whole, resume=True))
+    generate(TINY, Options(run_dir=whole, resume=True))
     assert {path: path.stat().st_mtime_ns for path in before} == before
     assert (whole / "report.md").read_text("utf-8") == report
 
@@ -132,16 +132,16 @@ def test_deleted_samples_are_drawn_anew_and_what_cannot_be_has_a_remedy(whole, t
     name = "masked-2-frame-plain-seed0"
     (folder / "samples" / f"{name}.npz").unlink()
     shutil.rmtree(folder / "plots")
-    generate(TINY, RunOptions(run_dir=folder, resume=True))
+    generate(TINY, Options(run_dir=folder, resume=True))
     assert f"samples of {name} are not there and are drawn anew" in capsys.readouterr().out
     assert_same(whole, folder)
     assert (folder / "plots" / f"samples-{name}.gif").exists()
     (folder / "samples" / f"{name}.npz").unlink()
     shutil.rmtree(folder / "priors" / name)
     with pytest.raises(FileNotFoundError, match=r"delete .*results/2-frame-plain-seed0\.json"):
-        generate(TINY, RunOptions(run_dir=folder, resume=True))
+        generate(TINY, Options(run_dir=folder, resume=True))
     (folder / "results" / "2-frame-plain-seed0.json").unlink()
-    generate(TINY, RunOptions(run_dir=folder, resume=True))
+    generate(TINY, Options(run_dir=folder, resume=True))
     assert_same(whole, folder)
 
 
@@ -153,20 +153,20 @@ def test_more_images_than_there_are_is_said(tmp_path, capsys, monkeypatch):
     for asked, said in ((360, True), (359, False)):
         settings = replace(TINY, evaluation=replace(TINY.evaluation, num_images=asked))
         with pytest.raises(KeyboardInterrupt):
-            generate(settings, RunOptions(run_dir=tmp_path / str(asked)))
+            generate(settings, Options(run_dir=tmp_path / str(asked)))
         out = capsys.readouterr().out
         assert (f"num_images={asked}: all 359 test images are reconstructed" in out) == said
 
 
 def test_other_settings_and_foreign_folders_are_refused(whole, tmp_path):
     with pytest.raises(RunExistsError, match="resume"):
-        generate(TINY, RunOptions(run_dir=whole))
+        generate(TINY, Options(run_dir=whole))
     other = replace(TINY, tokenizer=replace(TINY.tokenizer, codebook_size=16))
     with pytest.raises(ConfigMismatchError, match="codebook_size"):
-        generate(other, RunOptions(run_dir=whole, resume=True))
+        generate(other, Options(run_dir=whole, resume=True))
     (tmp_path / "thesis.txt").write_text("mine", encoding="utf-8")
     with pytest.raises(RunExistsError, match="no experiment"):
-        generate(TINY, RunOptions(run_dir=tmp_path, overwrite=True))
+        generate(TINY, Options(run_dir=tmp_path, overwrite=True))
 
 
 @pytest.mark.parametrize(
@@ -191,13 +191,13 @@ def test_a_killed_run_goes_on_to_the_same_bits(whole, tmp_path, until):
         process.kill()
     assert process.wait() == -signal.SIGKILL
     assert not (folder / "report.md").exists()
-    generate(TINY, RunOptions(run_dir=folder, resume=True))
+    generate(TINY, Options(run_dir=folder, resume=True))
     assert_same(whole, folder)
 
 
 def test_an_overwritten_run_starts_anew(whole, tmp_path):
     folder = tmp_path / "again"
-    generate(replace(TINY, seeds=(1,)), RunOptions(run_dir=folder))
-    generate(TINY, RunOptions(run_dir=folder, overwrite=True))
+    generate(replace(TINY, seeds=(1,)), Options(run_dir=folder))
+    generate(TINY, Options(run_dir=folder, overwrite=True))
     assert_same(whole, folder)
     assert not list(folder.glob("*/*seed1*"))

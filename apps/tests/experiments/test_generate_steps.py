@@ -57,7 +57,7 @@ from probseq_apps.experiments.generate_tokenizer import (
     tokenizer_config,
     video_config,
 )
-from probseq_apps.experiments.settings import RunOptions
+from probseq_apps.options import Options
 from probseq_apps.report.results import FLOOR
 from probseq_apps.run import run as run_experiment
 from probseq_apps.training.schedule import derive_seed
@@ -329,7 +329,7 @@ def test_samples_are_compared_with_training_images_and_test_images_as_if_they_we
     for name, value in replaced.items():
         monkeypatch.setattr(generate_module, name, value)
     monkeypatch.setattr(generate_ruler, "make_extractor", lambda *_, **__: RandomConvolution(1))
-    options = RunOptions(run_dir=tmp_path / "run")
+    options = Options(run_dir=tmp_path / "run")
     folder = run_experiment(generate_module.Generate(SETTINGS), options, recipe="own")
     (reference,) = references
     features = RandomConvolution(1)(to_unit(DATA.train)).features.double()
@@ -356,7 +356,7 @@ def test_evaluation_takes_the_same_images_and_noise_as_the_run(arm, tmp_path, mo
     where = tokenizer_folder(folder, *NAME)
     file = samples_file(folder, "masked", *NAME)
     settings = EvaluateSettings(samples=str(file), tokenizer=str(where), device="cpu")
-    found = generate_measure.evaluate_command(settings, RunOptions(run_dir=tmp_path / "e"))
+    found = generate_measure.evaluate_command(settings, Options(run_dir=tmp_path / "e"))
     assert asked == [("mnist", 8)]
     frames = open_tokenizer(where).tokenizer.reconstruct(videos_of(DATA.test, "test videos"))
     expected = mean_decibels(frames[:, -1], DATA.test)
@@ -378,7 +378,7 @@ def test_the_seed_and_the_number_of_a_run_draw_its_own_samples(arm, tmp_path):
         device="cpu",
         sampling=SETTINGS.sampling,
     )
-    generate_measure.sample_command(settings, RunOptions(run_dir=tmp_path / "s"))
+    generate_measure.sample_command(settings, Options(run_dir=tmp_path / "s"))
     expected = Samples.load(samples_file(folder, "masked", *NAME))
     found = Samples.load(tmp_path / "s" / "samples.npz")
     assert torch.equal(found.images, expected.images)

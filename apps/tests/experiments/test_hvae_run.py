@@ -27,7 +27,7 @@ from probseq_apps.experiments.hvae_settings import (
     OneHvaeSettings,
 )
 from probseq_apps.experiments.process import Process
-from probseq_apps.experiments.settings import RunOptions
+from probseq_apps.options import Options
 from probseq_apps.run import run
 from probseq_apps.training.runs import ConfigMismatchError
 
@@ -68,7 +68,7 @@ def no_report():
 def whole(tmp_path_factory):
     """A run that was never interrupted."""
     folder = tmp_path_factory.mktemp("runs") / "whole"
-    return generate_hvae(TINY, RunOptions(run_dir=folder))
+    return generate_hvae(TINY, Options(run_dir=folder))
 
 
 @pytest.fixture(scope="module")
@@ -178,7 +178,7 @@ def test_the_classifier_and_the_reference_see_binarised_images(tmp_path, monkeyp
     for binarize in (True, False):
         with pytest.raises(KeyboardInterrupt):
             generate_hvae(
-                replace(TINY, binarize=binarize), RunOptions(run_dir=tmp_path / str(binarize))
+                replace(TINY, binarize=binarize), Options(run_dir=tmp_path / str(binarize))
             )
     assert len(seen[0].train.unique()) == 2
     assert len(seen[1].train.unique()) > 10
@@ -213,10 +213,10 @@ def test_a_stopped_run_goes_on_to_the_same_bits(whole, tmp_path, monkeypatch, ca
     with monkeypatch.context() as patch:
         patch.setattr(hvae_model, "hvae_loss", loss)
         with pytest.raises(SystemExit) as left:
-            generate_hvae(TINY, RunOptions(run_dir=folder))
+            generate_hvae(TINY, Options(run_dir=folder))
     assert left.value.code == 143
     assert f"probseq generate hvae --run-dir {folder} --resume" in capsys.readouterr().err
-    generate_hvae(TINY, RunOptions(run_dir=folder, resume=True))
+    generate_hvae(TINY, Options(run_dir=folder, resume=True))
     assert results(folder) == results(whole)
     for name in NAMES:
         a, b = (Samples.load(f / "samples" / f"{name}.npz").images for f in (whole, folder))
@@ -229,14 +229,14 @@ def test_deleted_samples_are_drawn_anew(whole, tmp_path):
     lost = folder / "samples" / f"{NAMES[0]}.npz"
     before = Samples.load(lost).images
     lost.unlink()
-    generate_hvae(TINY, RunOptions(run_dir=folder, resume=True))
+    generate_hvae(TINY, Options(run_dir=folder, resume=True))
     assert torch.equal(Samples.load(lost).images, before)
 
 
 def test_another_blur_is_another_run(whole):
     other = replace(TINY, sizes=replace(TINY.sizes, sigma_max=6.0))
     with pytest.raises(ConfigMismatchError, match="sigma_max"):
-        generate_hvae(other, RunOptions(run_dir=whole, resume=True))
+        generate_hvae(other, Options(run_dir=whole, resume=True))
 
 
 @pytest.mark.usefixtures("plain_calls")
@@ -271,7 +271,7 @@ def test_sizes_out_of_range_are_refused(values, said):
 def test_a_size_that_the_unet_cannot_halve_is_refused_before_anything_is_written(tmp_path):
     unet = replace(TINY.unet, channel_multipliers=(1, 1, 1, 1, 1))
     with pytest.raises(ValueError, match="image_size must be a multiple of 16"):
-        generate_hvae(replace(TINY, unet=unet), RunOptions(run_dir=tmp_path / "run"))
+        generate_hvae(replace(TINY, unet=unet), Options(run_dir=tmp_path / "run"))
     assert not (tmp_path / "run").exists()
 
 

@@ -5,8 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from probseq_apps.cli import main
-from probseq_apps.cli_online import parse_online
+from probseq_apps.cli import main, parse
 from probseq_apps.data.series import Series
 from probseq_apps.experiments.online import run_method
 from probseq_apps.experiments.online_methods import (
@@ -17,7 +16,7 @@ from probseq_apps.experiments.online_methods import (
 from probseq_apps.experiments.online_report import method_facts
 from probseq_apps.experiments.online_settings import OnlineSettings
 from probseq_apps.experiments.online_tasks import cut_series
-from probseq_apps.recipes.online import load_online_recipe
+from probseq_apps.recipes.online import ONLINE_RECIPES
 
 METHODS = ["ohsvgp", "ovc", "osgpr", "exact"]
 TINY = ["--num-tasks", "3", "--num-inducing", "6", "--learn-steps", "2", "--seeds", "0", "1"]
@@ -267,14 +266,14 @@ def test_what_fails_before_the_first_task_is_said_of_task_1(monkeypatch):
 
 
 def test_adam_steps_are_told_of_the_methods_that_take_some():
-    facts = method_facts(load_online_recipe("two-moons"))
+    facts = method_facts(ONLINE_RECIPES.load("two-moons"))
     assert facts[-1].startswith("Adam steps a task on inducing points: ")
     assert method_facts(OnlineSettings(method=("grid",)))[-1].endswith("hyperparameters: first")
 
 
 def wave(name, step, start):
     """A sine of 80 points, as one seed sees it."""
-    settings = load_online_recipe("own-series")
+    settings = ONLINE_RECIPES.load("own-series")
     time = start + step * np.arange(80.0)
     own = Series(name, time, np.sin(np.arange(80) / 5.0), "t", "y")
     return cut_series(own, settings, seed=0), settings
@@ -299,6 +298,6 @@ def test_lengthscales_of_own_files_start_from_shares_of_the_first_task():
 
 
 def test_settings_survive_json():
-    settings = parse_online(["--recipe", "covid-15", "--seeds", "7"]).settings
+    settings = parse(["online", "--recipe", "covid-15", "--seeds", "7"]).settings
     assert settings.seeds == (7,)
     assert OnlineSettings.from_dict(json.loads(json.dumps(settings.to_dict()))) == settings

@@ -11,8 +11,7 @@ from safetensors.torch import load_file
 
 from ohsvgp import Gaussian, LegS, OnlineGP
 from probseq.kernels import RBF
-from probseq_apps.cli import main
-from probseq_apps.cli_online import parse_online
+from probseq_apps.cli import main, parse
 from probseq_apps.experiments.online_live import live
 from probseq_apps.experiments.online_live_settings import LiveModel, LiveSettings
 
@@ -103,7 +102,7 @@ def test_a_killed_process_has_lost_nothing(tmp_path):
 def test_the_model_of_a_state_need_not_be_named_again_and_must_not_change(tmp_path):
     state = tmp_path / "state"
     run(LINES[:5], state=state)
-    assert parse_online(["live", "--state", str(state)]).settings.model == MODEL
+    assert parse(["online", "live", "--state", str(state)]).settings.model == MODEL
     with pytest.raises(ValueError, match=r"noise 0\.01 instead of 0\.5"):
         run([], model=LiveModel(num_inducing=8, lengthscale=0.7, noise=0.5), state=state)
 
@@ -152,7 +151,7 @@ def test_state_files_that_are_none_are_refused_by_their_name(tmp_path, capsys, m
 )
 def test_impossible_settings_are_named(arguments, named, capsys):
     with pytest.raises(SystemExit) as stop:
-        parse_online(["live", *arguments])
+        parse(["online", "live", *arguments])
     assert stop.value.code == 2
     assert named in capsys.readouterr().err
 

@@ -21,13 +21,12 @@ from probseq_apps.experiments.online_vae_settings import (
     saved_online_vae,
 )
 from probseq_apps.experiments.online_vae_tasks import load_channels, make_stream
-from probseq_apps.experiments.settings import RunOptions
+from probseq_apps.options import Options
 from probseq_apps.recipes.online_vae import (
     ONLINE_VAE_RECIPES,
-    for_channels,
-    load_online_vae_recipe,
 )
 from probseq_apps.run import run
+from probseq_apps.settings.common import Pick
 from probseq_apps.training.runs import ConfigMismatchError
 
 TINY = OnlineVaeSettings(
@@ -39,7 +38,7 @@ TINY = OnlineVaeSettings(
 )
 
 
-def online_vae(settings: OnlineVaeSettings, options: RunOptions) -> Path:
+def online_vae(settings: OnlineVaeSettings, options: Options) -> Path:
     return run(OnlineVae(settings), options, recipe="moving-digits-small")
 
 
@@ -141,16 +140,19 @@ def test_numbers_out_of_range_are_refused(
 
 
 def test_recipes_hold_the_numbers_of_the_thesis() -> None:
-    era5 = load_online_vae_recipe("ohsvgp-era5-50")
+    era5 = ONLINE_VAE_RECIPES.load("ohsvgp-era5-50")
     assert (era5.stream.num_tasks, era5.stream.task_length) == (10, 186)
     assert (era5.model.num_latents, era5.model.num_inducing) == (20, 50)
     assert (era5.training.epochs, era5.training.learning_rate) == (20, 0.005)
-    assert load_online_vae_recipe("ohsvgp-era5-100").model.num_inducing == 100
-    for build in ONLINE_VAE_RECIPES.values():
+    assert ONLINE_VAE_RECIPES.load("ohsvgp-era5-100").model.num_inducing == 100
+    for build in ONLINE_VAE_RECIPES.known.values():
         assert OnlineVaeSettings.from_dict(json.loads(json.dumps(build().to_dict()))) == build()
-    assert for_channels(era5, "csv:mine.csv").data == "csv:mine.csv"
+    assert (
+        ONLINE_VAE_RECIPES(Pick(recipe="ohsvgp-era5-50", data="csv:mine.csv"))[1].data
+        == "csv:mine.csv"
+    )
     with pytest.raises(ValueError, match="ohsvgp-era5-50"):
-        load_online_vae_recipe("ohsvgp-era5-5")
+        ONLINE_VAE_RECIPES.load("ohsvgp-era5-5")
 
 
 def test_metrics_over_all_tasks_pool_those_of_each() -> None:
@@ -205,7 +207,7 @@ def test_methods_of_a_seed_start_from_equal_networks() -> None:
 def test_a_film_ends_in_tables_and_pictures(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = online_vae(TINY, RunOptions(run_dir=tmp_path / "run"))
+    folder = online_vae(TINY, Options(run_dir=tmp_path / "run"))
     text = capsys.readouterr().out
     for word in ("256 channels", "ohsvgp", "osvgp", "RMSE", "NLPD", "forgetting"):
         assert word in text
@@ -220,12 +222,12 @@ def test_a_film_ends_in_tables_and_pictures(
     assert "old posterior carried along: yes" in (folder / "report.md").read_text("utf-8")
     # Going on with it does nothing again.
     before = (folder / "results" / "ohsvgp-seed0.json").stat().st_mtime_ns
-    online_vae(TINY, RunOptions(run_dir=folder, resume=True))
+    online_vae(TINY, Options(run_dir=folder, resume=True))
     assert (folder / "results" / "ohsvgp-seed0.json").stat().st_mtime_ns == before
     other = replace(TINY, model=replace(TINY.model, carry=False))
     with pytest.raises(ConfigMismatchError, match="carry"):
-        online_vae(other, RunOptions(run_dir=folder, resume=True))
-    online_vae(TINY, RunOptions(run_dir=folder, overwrite=True))
+        online_vae(other, Options(run_dir=folder, resume=True))
+    online_vae(TINY, Options(run_dir=folder, overwrite=True))
     assert (folder / "results" / "ohsvgp-seed0.json").stat().st_mtime_ns > before
 
 
@@ -237,7 +239,7 @@ def test_channels_of_ones_own_and_no_carried_site(tmp_path: Path) -> None:
         seeds=(0, 1),
         model=replace(TINY.model, carry=False),
     )
-    folder = online_vae(settings, RunOptions(run_dir=tmp_path / "run"))
+    folder = online_vae(settings, Options(run_dir=tmp_path / "run"))
     assert not (folder / "plots" / "frames.png").exists()
     text = (folder / "report.md").read_text("utf-8")
     assert "old posterior carried along: no" in text
@@ -250,9 +252,9 @@ def test_nothing_is_written_where_data_are_refused(tmp_path: Path) -> None:
     file.write_text("time,u\n0,1\n1,2\n", encoding="utf-8")
     settings = replace(TINY, data=f"csv:{file}")
     with pytest.raises(DataError, match="too few for 2 tasks"):
-        online_vae(settings, RunOptions(run_dir=tmp_path / "run"))
+        online_vae(settings, Options(run_dir=tmp_path / "run"))
     with pytest.raises(ValueError, match="download must be off"):
-        online_vae(TINY, RunOptions(run_dir=tmp_path / "run", download=True))
+        online_vae(TINY, Options(run_dir=tmp_path / "run", download=True))
     assert not (tmp_path / "run").exists()
 
 

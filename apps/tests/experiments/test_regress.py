@@ -11,7 +11,7 @@ import torch
 from safetensors.numpy import load_file
 from sklearn.metrics import roc_auc_score
 
-from probseq_apps.cli import main, parse_regress
+from probseq_apps.cli import main, parse
 from probseq_apps.data.zinc import load_molecules
 from probseq_apps.experiments.methods import BASE_METHODS
 from probseq_apps.experiments.objectives import penalty_weight
@@ -167,12 +167,12 @@ def test_what_cannot_be_run_is_told_in_one_line_before_anything_is_written(
 
 
 def test_the_recipe_gives_the_settings_and_flags_override_them():
-    command = parse_regress(["--recipe", "sgpa-zinc", "--epochs", "7"])
+    command = parse(["regress", "--recipe", "sgpa-zinc", "--epochs", "7"])
     assert command.recipe == "sgpa-zinc"
     assert (command.settings.model.depth, command.settings.training.epochs) == (8, 7)
-    assert parse_regress([]).recipe == "zinc-small"
+    assert parse(["regress"]).recipe == "zinc-small"
     with pytest.raises(SystemExit) as stop:
-        parse_regress(["--recipe", "zinc"])
+        parse(["regress", "--recipe", "zinc"])
     assert stop.value.code == 2
 
 

@@ -3,22 +3,22 @@ import json
 import pytest
 
 from probseq_apps.experiments.method_settings import CgptSettings, KepsvgpSettings, SgpaSettings
-from probseq_apps.experiments.regress_settings import saved_regress
-from probseq_apps.experiments.saved import config_of, saved_command
+from probseq_apps.experiments.regress_settings import RegressSettings
+from probseq_apps.experiments.saved import saved_settings
 from probseq_apps.experiments.settings import (
     ClassifySettings,
     DataSettings,
     EvaluationSettings,
     ModelSettings,
-    RunOptions,
     TrainingSettings,
 )
-from probseq_apps.recipes import RECIPES, load_recipe
+from probseq_apps.options import Options
+from probseq_apps.recipes import RECIPES
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", RECIPES.known)
 def test_settings_survive_the_way_through_json(name):
-    settings = load_recipe(name)
+    settings = RECIPES.load(name)
     assert ClassifySettings.from_dict(json.loads(json.dumps(settings.to_dict()))) == settings
 
 
@@ -31,28 +31,23 @@ def test_unknown_settings_are_refused_at_every_depth():
         ClassifySettings.from_dict(values)
 
 
-def test_a_run_s_command_is_read_back_from_its_folder(tmp_path):
-    settings = ClassifySettings(seeds=(3, 4))
-    assert saved_command(tmp_path) is None
-    (tmp_path / "config.json").write_text(json.dumps(config_of("digits-small", settings)))
-    assert saved_command(tmp_path) == ("digits-small", settings)
-
-
 def test_a_damaged_configuration_is_named(tmp_path):
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(ValueError, match=r"config\.json cannot be read"):
-        saved_command(tmp_path)
+        saved_settings(tmp_path, "classify", ClassifySettings.from_dict)
 
 
 @pytest.mark.parametrize(
     "contents",
     [{}, {"recipe": "x", "settings": 3}, {"recipe": "x", "settings": {"model": {"dim": "a"}}}],
 )
-@pytest.mark.parametrize("kind", ["classify", "regress"])
-def test_wrong_contents_are_refused_with_the_file_s_name(contents, kind, tmp_path):
+@pytest.mark.parametrize(
+    ("kind", "cls"), [("classify", ClassifySettings), ("regress", RegressSettings)]
+)
+def test_wrong_contents_are_refused_with_the_file_s_name(contents, kind, cls, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"experiment": kind, **contents}))
     with pytest.raises(ValueError, match=r"config\.json is damaged or from another version"):
-        (saved_command if kind == "classify" else saved_regress)(tmp_path)
+        saved_settings(tmp_path, kind, cls.from_dict)
 
 
 @pytest.mark.parametrize(
@@ -75,7 +70,7 @@ def test_wrong_contents_are_refused_with_the_file_s_name(contents, kind, tmp_pat
         (lambda: KepsvgpSettings(ksvd_weight=float("inf")), "ksvd_weight"),
         (lambda: ClassifySettings(method=()), "method"),
         (lambda: ClassifySettings(seeds=(-1,)), "seeds"),
-        (lambda: RunOptions(threads=0), "threads"),
+        (lambda: Options(threads=0), "threads"),
     ],
 )
 def test_values_out_of_range_are_refused_by_name(build, named):

@@ -19,10 +19,8 @@ from probseq_apps.experiments.hvae_model import binarized, build_hvae, hvae_loss
 from probseq_apps.experiments.hvae_settings import HvaeSettings
 from probseq_apps.recipes.diffusion import (
     DIFFUSION_RECIPES,
-    diffusion_recipe_name,
-    load_diffusion_recipe,
 )
-from probseq_apps.recipes.hvae import HVAE_RECIPES, hvae_recipe_name, load_hvae_recipe
+from probseq_apps.recipes.hvae import HVAE_RECIPES
 from probseq_apps.training.task import Step
 from pseudovideo.diffusion.objective import DiffusionObjective
 from pseudovideo.diffusion.stages import Stage, stages
@@ -64,9 +62,9 @@ def stand_in(name, count=2):
     return GenerationData(name, images, images, images)
 
 
-@pytest.mark.parametrize("name", DIFFUSION_RECIPES)
+@pytest.mark.parametrize("name", DIFFUSION_RECIPES.known)
 def test_recipes_of_diffusion_survive_json_and_fit_their_data(name):
-    settings = load_diffusion_recipe(name)
+    settings = DIFFUSION_RECIPES.load(name)
     assert DiffusionSettings.from_dict(settings.to_dict()) == settings
     for arm in settings.arms:
         check_model(settings.one_model(arm, 0), stand_in(settings.data))
@@ -74,7 +72,7 @@ def test_recipes_of_diffusion_survive_json_and_fit_their_data(name):
 
 @pytest.mark.parametrize("name", PAPER)
 def test_recipes_of_the_tables_have_their_arms_and_the_numbers_of_table_d4(name):
-    settings = load_diffusion_recipe(name)
+    settings = DIFFUSION_RECIPES.load(name)
     assert settings.arms == PAPER[name]
     training = settings.training.train_config(settings.machine, seed=0)
     assert (training.steps, training.batch_size, training.learning_rate) == (500_000, 32, 1e-4)
@@ -102,7 +100,7 @@ def test_recipes_of_the_tables_have_their_arms_and_the_numbers_of_table_d4(name)
 
 
 def test_the_image_model_of_table_5_3_has_improved_ddpms_size():
-    settings = load_diffusion_recipe("table-5.3-cifar10")
+    settings = DIFFUSION_RECIPES.load("table-5.3-cifar10")
     with torch.device("meta"):
         sizes = unet_config(settings.unet, stand_in("cifar10"))
         unet = build_unet(sizes, in_channels=3, out_channels=6)
@@ -111,7 +109,7 @@ def test_the_image_model_of_table_5_3_has_improved_ddpms_size():
 
 @pytest.mark.parametrize("name", ["table-5.3-cifar10", "table-5.4-celeba", "table-5.5-cifar10"])
 def test_arms_of_the_tables_do_a_step_with_narrow_networks(name):
-    settings = load_diffusion_recipe(name)
+    settings = DIFFUSION_RECIPES.load(name)
     unet = replace(settings.unet, base_channels=8, num_res_blocks=1, num_groups=4)
     data = stand_in(settings.data)
     for arm in settings.arms:
@@ -135,23 +133,23 @@ def last_weight(model):
 
 
 def test_data_choose_recipes_of_their_own():
-    assert diffusion_recipe_name("digits") == "digits-diffusion"
-    assert diffusion_recipe_name("cifar10") == "ddpm-fast"
-    assert diffusion_recipe_name("folder:mine") == "folder-diffusion"
-    assert hvae_recipe_name("digits") == "digits-hvae"
-    assert hvae_recipe_name("mnist") == "mnist-hvae"
+    assert DIFFUSION_RECIPES.suits("digits") == "digits-diffusion"
+    assert DIFFUSION_RECIPES.suits("cifar10") == "ddpm-fast"
+    assert DIFFUSION_RECIPES.suits("folder:mine") == "folder-diffusion"
+    assert HVAE_RECIPES.suits("digits") == "digits-hvae"
+    assert HVAE_RECIPES.suits("mnist") == "mnist-hvae"
 
 
 def test_unknown_recipes_are_refused_with_the_nearest():
     with pytest.raises(ValueError, match=r"did you mean 'table-5\.5-cifar10'"):
-        load_diffusion_recipe("table-5.5-cifar")
+        DIFFUSION_RECIPES.load("table-5.5-cifar")
     with pytest.raises(ValueError, match=r"did you mean 'table-5\.1'"):
-        load_hvae_recipe("table-51")
+        HVAE_RECIPES.load("table-51")
 
 
-@pytest.mark.parametrize("name", HVAE_RECIPES)
+@pytest.mark.parametrize("name", HVAE_RECIPES.known)
 def test_recipes_of_hvaes_survive_json_and_both_arms_do_a_step_with_narrow_networks(name):
-    settings = load_hvae_recipe(name)
+    settings = HVAE_RECIPES.load(name)
     assert HvaeSettings.from_dict(settings.to_dict()) == settings
     assert settings.binarize
     assert settings.sizes.num_levels == 18
@@ -171,7 +169,7 @@ def test_recipes_of_hvaes_survive_json_and_both_arms_do_a_step_with_narrow_netwo
 
 
 def test_table_5_1_is_of_binarised_mnist_at_its_own_size():
-    settings = load_hvae_recipe("table-5.1")
+    settings = HVAE_RECIPES.load("table-5.1")
     assert (settings.data, settings.reading.image_size, settings.binarize) == ("mnist", 28, True)
     assert settings.arms == ("heat", "learned")
     sizes = settings.sizes

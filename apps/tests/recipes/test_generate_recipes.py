@@ -18,10 +18,8 @@ from probseq_apps.experiments.generate_tokenizer import (
 )
 from probseq_apps.recipes.generate import (
     GENERATE_RECIPES,
-    for_images,
-    generate_recipe_name,
-    load_generate_recipe,
 )
+from probseq_apps.settings.common import Pick
 from probseq_apps.training.task import Step
 from pseudovideo.tokenizers import build_tokenizer, paper_config
 
@@ -35,15 +33,15 @@ def stand_in(name, count=2):
     return GenerationData(name, images, images, images)
 
 
-@pytest.mark.parametrize("name", GENERATE_RECIPES)
+@pytest.mark.parametrize("name", GENERATE_RECIPES.known)
 def test_recipes_are_settings_that_survive_json(name):
-    settings = load_generate_recipe(name)
+    settings = GENERATE_RECIPES.load(name)
     assert GenerateSettings.from_dict(settings.to_dict()) == settings
 
 
 @pytest.mark.parametrize("name", PAPER)
 def test_a_column_of_table_5_2_has_the_numbers_of_tables_d1_to_d3(name):
-    settings = load_generate_recipe(name)
+    settings = GENERATE_RECIPES.load(name)
     frames = int(name.split("-")[1])
     arm = settings.arms[0]
     for stem in ("plain", "layernorm"):
@@ -71,7 +69,7 @@ def test_a_column_of_table_5_2_has_the_numbers_of_tables_d1_to_d3(name):
 
 @pytest.mark.parametrize("name", PAPER)
 def test_a_paper_recipe_builds_its_models_and_does_a_step(name):
-    recipe = load_generate_recipe(name)
+    recipe = GENERATE_RECIPES.load(name)
     data = stand_in(name)
     # Without the file of LPIPS, which nothing downloads; the step is of narrow models.
     recipe = replace(recipe, loss=replace(recipe.loss, perceptual_weight=0.0))
@@ -100,7 +98,7 @@ def test_a_paper_recipe_builds_its_models_and_does_a_step(name):
 
 
 def test_the_miniature_of_the_stem_has_its_size():
-    settings = load_generate_recipe("cifar10-small")
+    settings = GENERATE_RECIPES.load("cifar10-small")
     one = settings.one_tokenizer(settings.arms[0], "plain", 0)
     images = torch.zeros(2, 3, 16, 16, dtype=torch.uint8)
     with torch.device("meta"):
@@ -113,11 +111,10 @@ def test_the_miniature_of_the_stem_has_its_size():
 
 
 def test_data_choose_a_recipe_of_their_own():
-    assert generate_recipe_name("digits") == "digits-small"
-    name = generate_recipe_name("folder:mine")
-    assert for_images(load_generate_recipe(name), "folder:mine").data == "folder:mine"
+    assert GENERATE_RECIPES.suits("digits") == "digits-small"
+    assert GENERATE_RECIPES(Pick(data="folder:mine"))[1].data == "folder:mine"
 
 
 def test_an_unknown_recipe_is_refused_with_the_nearest():
     with pytest.raises(ValueError, match="did you mean 'cifar10-18-frame'"):
-        load_generate_recipe("cifar10-18-frames")
+        GENERATE_RECIPES.load("cifar10-18-frames")

@@ -3,15 +3,13 @@ import pytest
 from probseq_apps.experiments.online_settings import OnlineSettings
 from probseq_apps.recipes.online import (
     ONLINE_RECIPES,
-    for_stream,
-    load_online_recipe,
-    online_recipe_name,
 )
+from probseq_apps.settings.common import Pick
 
 
-@pytest.mark.parametrize("name", ONLINE_RECIPES)
+@pytest.mark.parametrize("name", ONLINE_RECIPES.known)
 def test_recipes_are_settings_that_survive_json(name):
-    settings = load_online_recipe(name)
+    settings = ONLINE_RECIPES.load(name)
     assert OnlineSettings.from_dict(settings.to_dict()) == settings
 
 
@@ -30,7 +28,7 @@ def test_recipes_are_settings_that_survive_json(name):
     ],
 )
 def test_the_figures_have_the_sizes_of_the_thesis(name, num_tasks, num_inducing):
-    settings = load_online_recipe(name)
+    settings = ONLINE_RECIPES.load(name)
     assert settings.stream.num_tasks == num_tasks
     assert settings.model.num_inducing == num_inducing
     assert settings.model.learn_rate == 0.025  # 0.01 in Solar's units, whose lengthscale is 0.4
@@ -42,19 +40,19 @@ def test_the_figures_have_the_sizes_of_the_thesis(name, num_tasks, num_inducing)
 
 
 def test_the_orderings_of_the_uci_tables_are_told_apart():
-    orders = [load_online_recipe(f"skillcraft-{name}").stream.order for name in ("first", "l2")]
+    orders = [ONLINE_RECIPES.load(f"skillcraft-{name}").stream.order for name in ("first", "l2")]
     assert orders == ["first", "l2"]
 
 
 def test_a_data_set_without_a_recipe_has_one_that_suits_it():
-    assert online_recipe_name("solar") == "solar-50"
-    name = online_recipe_name("csv:mine.csv")
-    assert for_stream(load_online_recipe(name), "csv:mine.csv").data == "csv:mine.csv"
-    assert load_online_recipe(name).model.hyperparameters == "first"
+    assert ONLINE_RECIPES.suits("solar") == "solar-50"
+    name = ONLINE_RECIPES.suits("csv:mine.csv")
+    assert ONLINE_RECIPES(Pick(data="csv:mine.csv"))[1].data == "csv:mine.csv"
+    assert ONLINE_RECIPES.load(name).model.hyperparameters == "first"
     with pytest.raises(ValueError, match="did you mean 'two-moons'"):
-        online_recipe_name("twomoons")
+        ONLINE_RECIPES.suits("twomoons")
 
 
 def test_an_unknown_recipe_is_refused_with_the_nearest():
     with pytest.raises(ValueError, match="did you mean 'audio-100'"):
-        load_online_recipe("audio100")
+        ONLINE_RECIPES.load("audio100")

@@ -11,7 +11,8 @@ from probseq_apps.experiments.methods import base_methods
 from probseq_apps.experiments.models import build_model
 from probseq_apps.experiments.objectives import penalty_weight
 from probseq_apps.experiments.runs import classification_loss, preparation
-from probseq_apps.recipes import RECIPES, for_data, load_recipe, small_recipe_name
+from probseq_apps.recipes import RECIPES
+from probseq_apps.settings.common import Pick
 from probseq_apps.training.task import Step
 
 
@@ -32,9 +33,9 @@ def imitation(settings):
     return ImageData(settings.data, split, split, split, info.mean, info.std, info.class_names)
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", RECIPES.known)
 def test_every_method_of_every_recipe_takes_a_training_step(name):
-    settings = load_recipe(name)
+    settings = RECIPES.load(name)
     data = imitation(settings)
     prepare = preparation(data)
     split = data.train
@@ -51,8 +52,8 @@ def test_every_method_of_every_recipe_takes_a_training_step(name):
 
 
 def test_the_papers_sizes_are_those_of_the_thesis():
-    cifar10, cifar100 = load_recipe("sgpa-cifar10"), load_recipe("sgpa-cifar100")
-    imdb, cola = load_recipe("sgpa-imdb"), load_recipe("sgpa-cola")
+    cifar10, cifar100 = RECIPES.load("sgpa-cifar10"), RECIPES.load("sgpa-cifar100")
+    imdb, cola = RECIPES.load("sgpa-imdb"), RECIPES.load("sgpa-cola")
     sizes = [
         (s.model.depth, s.model.num_heads, s.model.dim, s.model.hidden_dim, s.sgpa.num_inducing)
         for s in (cifar10, cifar100, imdb, cola)
@@ -63,25 +64,25 @@ def test_the_papers_sizes_are_those_of_the_thesis():
     assert lengths == [(600, 100), (600, 100), (20, 32), (50, 32)]
     assert [s.training.select for s in (cifar10, imdb, cola)] == ["best", "best", "last"]
     assert cifar10.sgpa.warm_start_epochs == 100
-    augmented = load_recipe("sgpa-cifar10-aug")
+    augmented = RECIPES.load("sgpa-cifar10-aug")
     assert augmented.training.augment == "three-augment"
     assert (augmented.model.depth, augmented.model.dim) == (6, 256)
 
 
 def test_an_unknown_recipe_is_refused_with_the_nearest_name():
     with pytest.raises(ValueError, match="did you mean 'sgpa-cola'"):
-        load_recipe("sgpa-colla")
+        RECIPES.load("sgpa-colla")
 
 
 @pytest.mark.parametrize("data", ["digits", "fashion-mnist", "svhn", "imdb", "folder:x", "csv:x"])
 def test_every_data_set_has_a_small_recipe_that_accepts_it(data):
-    settings = for_data(load_recipe(small_recipe_name(data)), data)
+    settings = RECIPES(Pick(data=data))[1]
     assert settings.data == data
     assert data not in settings.evaluation.ood
 
 
 def test_the_papers_sizes_are_those_of_the_kep_svgp_paper():
-    cifar, imdb, cola = (load_recipe(f"kepsvgp-{name}") for name in ("cifar10", "imdb", "cola"))
+    cifar, imdb, cola = (RECIPES.load(f"kepsvgp-{name}") for name in ("cifar10", "imdb", "cola"))
     sizes = [
         (s.model.depth, s.model.num_heads, s.model.dim, s.model.hidden_dim)
         for s in (cifar, imdb, cola)
@@ -94,11 +95,11 @@ def test_the_papers_sizes_are_those_of_the_kep_svgp_paper():
     ]
     assert (cifar.training.epochs, cifar.training.batch_size) == (300, 128)
     assert all(s.training.schedule == "cosine" for s in (cifar, imdb, cola))
-    assert load_recipe("kepsvgp-cola-pairs").kepsvgp.layers == "all"
+    assert RECIPES.load("kepsvgp-cola-pairs").kepsvgp.layers == "all"
 
 
 def test_the_correlated_recipes_have_the_papers_noise_and_warm_start():
-    cifar, cola = load_recipe("cgpt-cifar10"), load_recipe("cgpt-cola")
+    cifar, cola = RECIPES.load("cgpt-cifar10"), RECIPES.load("cgpt-cola")
     assert (cifar.cgpt.scgpt_noise, cola.cgpt.scgpt_noise) == (0.1, 0.5)
     assert cifar.cgpt.cgpt_warm_start_epochs == 200
     assert (cifar.cgpt.alpha_start, cifar.cgpt.alpha) == (0.0, 1.0)

@@ -5,7 +5,7 @@ from statistics import fmean, stdev
 
 import pytest
 
-from probseq_apps.recipes import load_recipe
+from probseq_apps.recipes import RECIPES
 from probseq_apps.recipes.diffusion import DIFFUSION_RECIPES
 from probseq_apps.recipes.generate import GENERATE_RECIPES
 from probseq_apps.recipes.hvae import HVAE_RECIPES
@@ -35,7 +35,7 @@ def write_run(tmp_path):
         parent=None,
         **changes,
     ):
-        settings = load_recipe(recipe).to_dict()
+        settings = RECIPES.load(recipe).to_dict()
         seeds = max(len(v) for found in methods.values() for v in found.values())
         settings["method"], settings["seeds"] = list(methods), list(range(seeds))
         for path, value in changes.items():
@@ -159,7 +159,7 @@ def write_generation(tmp_path):
     """Write a folder with the report of an experiment of generated images; gives its path."""
 
     def write(name, experiment, results, *, recipe, started_from=None, size=16, **changes):
-        recipes = GENERATE_RECIPES | DIFFUSION_RECIPES | HVAE_RECIPES
+        recipes = GENERATE_RECIPES.known | DIFFUSION_RECIPES.known | HVAE_RECIPES.known
         settings = {**recipes[recipe]().to_dict(), **changes}
         report = {
             "experiment": experiment,

@@ -110,7 +110,7 @@ def test_other_images_stand_in_unmarked_until_there_are_the_right_ones(write_dif
 def test_the_note_tells_images_steps_samples_and_what_the_recipe_has(write_diffusion):
     folder = write_diffusion("d", {ARMS[1]: 60.0, ARMS[3]: 60.0}, recipe="digits-diffusion")
     (note,) = [n for n in text_of("5.4", folder).splitlines() if n.startswith("[1]")]
-    ours = DIFFUSION_RECIPES["digits-diffusion"]()
+    ours = DIFFUSION_RECIPES.load("digits-diffusion")
     steps = ours.training.steps
     assert f"digits, 2 seeds, {steps} optimizer steps a model, recipe digits-diffusion" in note
     assert "images of 1x16x16 (thesis: 3x32x32)" in note

@@ -22,17 +22,20 @@ from probseq_apps.experiments.runs import (
     train_seconds,
     warm_start_folder,
 )
-from probseq_apps.experiments.saved import CLASSIFY, config_of
-from probseq_apps.experiments.settings import ClassifySettings, RunOptions
+from probseq_apps.experiments.saved import config_values
+from probseq_apps.experiments.settings import ClassifySettings
 from probseq_apps.experiments.test_sets import make_test_sets
 from probseq_apps.folder import check_folder, default_folder, prepare_folder
+from probseq_apps.options import Options
 from probseq_apps.report.classify import MethodResult, classify_report
 from probseq_apps.report.report import Report
 from probseq_apps.training import distributed
 from probseq_apps.training.runs import sole_use
 
+CLASSIFY = "classify"
 
-def classify(settings: ClassifySettings, options: RunOptions, *, recipe: str) -> Path:
+
+def classify(settings: ClassifySettings, options: Options, *, recipe: str) -> Path:
     """Run the experiment and write its report.
 
     Everything that can be refused is refused before anything is written.
@@ -60,7 +63,7 @@ def classify(settings: ClassifySettings, options: RunOptions, *, recipe: str) ->
     folder = distributed.broadcast(options.run_dir or default_folder(CLASSIFY, settings.data))
     with contextlib.ExitStack() as stack:
         if main:
-            config = config_of(recipe, settings)
+            config = config_values(CLASSIFY, recipe, settings.to_dict())
             prepare_folder(folder, config, options, experiment=CLASSIFY, parts=PARTS)
             stack.enter_context(sole_use(folder))
             _announce(settings, data, folder)
@@ -78,7 +81,7 @@ def classify(settings: ClassifySettings, options: RunOptions, *, recipe: str) ->
     return folder
 
 
-def _load(settings: ClassifySettings, options: RunOptions) -> Data:
+def _load(settings: ClassifySettings, options: Options) -> Data:
     reading = settings.reading
     return load_data(
         settings.data,

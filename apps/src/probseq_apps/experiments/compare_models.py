@@ -53,8 +53,8 @@ from probseq_apps.experiments.hvae_settings import (
     OneHvaeSettings,
 )
 from probseq_apps.experiments.process import Process
-from probseq_apps.experiments.settings import RunOptions
 from probseq_apps.folder import RunFolder
+from probseq_apps.options import Options
 from probseq_apps.report import generate_plots
 from probseq_apps.report.generate import diffusion_report, hvae_report
 from probseq_apps.report.generate_plots import Drawn, Videos, draw_diffusion
@@ -90,7 +90,7 @@ class Models(ABC, Generic[Settings, Model]):
         return distributed.resolve_device(self.settings.machine.device)
 
     @abstractmethod
-    def load_images(self, options: RunOptions) -> GenerationData:
+    def load_images(self, options: Options) -> GenerationData:
         """Read the images."""
 
     @abstractmethod
@@ -117,7 +117,7 @@ class Models(ABC, Generic[Settings, Model]):
     def measure(self, job: Job, model: Model, data: GenerationData) -> dict[str, Any]:
         """Measure all but the samples; "generation" tells how they are drawn."""
 
-    def load(self, options: RunOptions) -> GenerationData:
+    def load(self, options: Options) -> GenerationData:
         """Read the images; raise if the machine is not as the settings want it."""
         distributed.resolve_device(self.settings.machine.device)
         if distributed.world_size() > 1:
@@ -223,7 +223,7 @@ class DiffusionModels(Models[DiffusionSettings, Diffusion]):
 
     kind, command = GENERATE_DIFFUSION, "generate diffusion"
 
-    def load_images(self, options: RunOptions) -> GenerationData:
+    def load_images(self, options: Options) -> GenerationData:
         """Read the images."""
         return load_diffusion_images(self.settings.one_model(*self.jobs[0]), options)
 
@@ -323,7 +323,7 @@ class HvaeModels(Models[HvaeSettings, HVAE]):
 
     kind, command = GENERATE_HVAE, "generate hvae"
 
-    def load_images(self, options: RunOptions) -> GenerationData:
+    def load_images(self, options: Options) -> GenerationData:
         """Read the images."""
         return load_hvae_images(self._one(self.jobs[0]), options)
 

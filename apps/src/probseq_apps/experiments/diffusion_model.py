@@ -26,7 +26,7 @@ from probseq_apps.experiments.generate_models import (
 )
 from probseq_apps.experiments.generate_tokenizer import PRETRAINED, numbered, video_config
 from probseq_apps.experiments.saved import config_values
-from probseq_apps.experiments.settings import RunOptions
+from probseq_apps.options import Options
 from probseq_apps.training.runs import prepare_run_dir, read_finished, write_finished
 from probseq_apps.training.schedule import derive_seed
 from probseq_apps.training.task import Batch, LossParts, Step
@@ -42,7 +42,7 @@ from pseudovideo.diffusion.video import VideoDiffusion, VideoDiffusionConfig
 Diffusion = ImageDiffusion | VideoDiffusion
 
 
-def load_diffusion_images(settings: OneDiffusionSettings, options: RunOptions) -> GenerationData:
+def load_diffusion_images(settings: OneDiffusionSettings, options: Options) -> GenerationData:
     """The images that a model learns from.
 
     Raises:

@@ -22,6 +22,7 @@ from probseq_apps.experiments.diffusion_groups import (
 from probseq_apps.experiments.generate_groups import MachineSettings, ReadingSettings
 from probseq_apps.experiments.saved import saved_settings
 from probseq_apps.experiments.settings import settings_from_dict
+from probseq_apps.settings.common import Flat
 
 GENERATE_DIFFUSION = "generate-diffusion"
 GENERATE_DIFFUSION_MODEL = "generate-diffusion-model"
@@ -39,12 +40,12 @@ class OneDiffusionSettings:
     """Of weights, batches and noise."""
     init_weights: str | None = None
     """File of published weights that it starts from."""
-    reading: ReadingSettings = field(default_factory=ReadingSettings)
-    unet: UNetSettings = field(default_factory=UNetSettings)
-    process: ProcessSettings = field(default_factory=ProcessSettings)
-    frames: FrameSettings = field(default_factory=FrameSettings)
-    training: DiffusionTraining = field(default_factory=DiffusionTraining)
-    machine: MachineSettings = field(default_factory=MachineSettings)
+    reading: Flat[ReadingSettings] = field(default_factory=ReadingSettings)
+    unet: Flat[UNetSettings] = field(default_factory=UNetSettings)
+    process: Flat[ProcessSettings] = field(default_factory=ProcessSettings)
+    frames: Flat[FrameSettings] = field(default_factory=FrameSettings)
+    training: Flat[DiffusionTraining] = field(default_factory=DiffusionTraining)
+    machine: Flat[MachineSettings] = field(default_factory=MachineSettings)
 
     def __post_init__(self) -> None:
         """Refuse what makes no model.
@@ -114,14 +115,16 @@ class DiffusionSettings:
     init_weights: str | None = None
     """File of published improved-DDPM weights (.pt) that 1-frame arms start from; the UNet must be
     theirs: for CIFAR-10 --num-res-blocks 3 --dropout 0.3 --schedule cosine, arm 1-frame-4000."""
-    reading: ReadingSettings = field(default_factory=ReadingSettings)
-    unet: UNetSettings = field(default_factory=UNetSettings)
-    process: ProcessSettings = field(default_factory=ProcessSettings)
-    frames: FrameSettings = field(default_factory=FrameSettings)
-    training: DiffusionTraining = field(default_factory=DiffusionTraining)
-    sampling: DiffusionSampling = field(default_factory=DiffusionSampling)
-    evaluation: DiffusionEvaluationSettings = field(default_factory=DiffusionEvaluationSettings)
-    machine: MachineSettings = field(default_factory=MachineSettings)
+    reading: Flat[ReadingSettings] = field(default_factory=ReadingSettings)
+    unet: Flat[UNetSettings] = field(default_factory=UNetSettings)
+    process: Flat[ProcessSettings] = field(default_factory=ProcessSettings)
+    frames: Flat[FrameSettings] = field(default_factory=FrameSettings)
+    training: Flat[DiffusionTraining] = field(default_factory=DiffusionTraining)
+    sampling: Flat[DiffusionSampling] = field(default_factory=DiffusionSampling)
+    evaluation: Flat[DiffusionEvaluationSettings] = field(
+        default_factory=DiffusionEvaluationSettings
+    )
+    machine: Flat[MachineSettings] = field(default_factory=MachineSettings)
 
     def __post_init__(self) -> None:
         """Refuse unknown names and settings that don't go together.

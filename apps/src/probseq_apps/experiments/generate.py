@@ -20,8 +20,8 @@ from probseq_apps.experiments.generate_tokenizer import (
     load_images,
     tokenizer_config,
 )
-from probseq_apps.experiments.settings import RunOptions
 from probseq_apps.folder import RunFolder
+from probseq_apps.options import Options
 from probseq_apps.report.generate import tokens_report
 from probseq_apps.report.results import FLOOR
 from probseq_apps.training import distributed
@@ -55,7 +55,7 @@ class Generate:
         self.jobs = list(self._columns)
         self._ruler: Ruler | None = None
 
-    def load(self, options: RunOptions) -> GenerationData:
+    def load(self, options: Options) -> GenerationData:
         """Read the images."""
         return load_images(self.settings.one_tokenizer(*self._columns[self.jobs[0]]), options)
 

@@ -31,8 +31,8 @@ from probseq_apps.experiments.generate_tokenizer import (
     open_tokenizer,
     video_config,
 )
-from probseq_apps.experiments.settings import RunOptions
 from probseq_apps.folder import check_folder, default_folder
+from probseq_apps.options import Options
 from probseq_apps.training import distributed
 from probseq_apps.training.runs import RunExistsError, prepare_run_dir, sole_use
 from probseq_apps.training.schedule import derive_seed
@@ -41,7 +41,7 @@ from pseudovideo.priors import AutoregressivePrior
 SAMPLES, METRICS = "samples.npz", "metrics.json"
 
 
-def sample_command(settings: SampleSettings, options: RunOptions) -> Path:
+def sample_command(settings: SampleSettings, options: Options) -> Path:
     """Draw images, and write array and pictures into a folder.
 
     Args:
@@ -96,7 +96,7 @@ def _prior_sampler(
     return trained.settings.data, draw
 
 
-def evaluate_command(settings: EvaluateSettings, options: RunOptions) -> dict[str, Any]:
+def evaluate_command(settings: EvaluateSettings, options: Options) -> dict[str, Any]:
     """Measure samples, a tokenizer's reconstructions, or both; print and store it as JSON.
 
     What is printed goes into `metrics.json` of the run folder, too. The classifier that gives
@@ -162,7 +162,7 @@ def evaluate_command(settings: EvaluateSettings, options: RunOptions) -> dict[st
     return found
 
 
-def _check_new(file: Path, options: RunOptions) -> None:
+def _check_new(file: Path, options: Options) -> None:
     """Refuse to replace what was measured before.
 
     Raises:
@@ -173,7 +173,7 @@ def _check_new(file: Path, options: RunOptions) -> None:
 
 
 def _real_images(
-    settings: EvaluateSettings, trained: TrainedTokenizer | None, options: RunOptions
+    settings: EvaluateSettings, trained: TrainedTokenizer | None, options: Options
 ) -> GenerationData:
     name, size = settings.data, settings.reading.image_size
     if trained is not None:

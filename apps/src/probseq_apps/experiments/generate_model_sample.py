@@ -14,12 +14,12 @@ from probseq_apps.experiments.generate_sample import Samples
 from probseq_apps.experiments.generate_settings import SampleSettings
 from probseq_apps.experiments.hvae_model import draw_hvae, load_hvae_images, open_hvae
 from probseq_apps.experiments.hvae_settings import saved_hvae_model
-from probseq_apps.experiments.settings import RunOptions
+from probseq_apps.options import Options
 from probseq_apps.training.schedule import derive_seed
 
 
 def model_sampler(
-    settings: SampleSettings, options: RunOptions, device: torch.device
+    settings: SampleSettings, options: Options, device: torch.device
 ) -> tuple[str, Callable[[], Samples]]:
     """Read a trained model.
 

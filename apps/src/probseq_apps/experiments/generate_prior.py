@@ -26,8 +26,8 @@ from probseq_apps.experiments.generate_tokenizer import (
     video_config,
 )
 from probseq_apps.experiments.saved import config_values
-from probseq_apps.experiments.settings import RunOptions
 from probseq_apps.folder import check_folder, default_folder, tell_how_to_resume
+from probseq_apps.options import Options
 from probseq_apps.training import distributed
 from probseq_apps.training.loop import fit
 from probseq_apps.training.runs import prepare_run_dir, read_finished, sole_use
@@ -61,7 +61,7 @@ class TrainedPrior(NamedTuple):
 
 
 def prior_command(
-    settings: OnePriorSettings, options: RunOptions, *, recipe: str = "digits-small"
+    settings: OnePriorSettings, options: Options, *, recipe: str = "digits-small"
 ) -> Path:
     """Train one prior in a folder of its own.
 

@@ -33,6 +33,7 @@ from probseq_apps.experiments.generate_prior_groups import (
 )
 from probseq_apps.experiments.saved import saved_settings
 from probseq_apps.experiments.settings import settings_from_dict
+from probseq_apps.settings.common import Flat
 
 GENERATE = "generate"
 GENERATE_TOKENIZER = "generate-tokenizer"
@@ -53,12 +54,12 @@ class OneTokenizerSettings:
     brightness and contrast."""
     seed: int = 0
     """Of weights, batches and noise."""
-    reading: ReadingSettings = field(default_factory=ReadingSettings)
-    videos: CorruptionSettings = field(default_factory=CorruptionSettings)
-    tokenizer: TokenizerSettings = field(default_factory=TokenizerSettings)
-    loss: LossSettings = field(default_factory=LossSettings)
-    training: TokenizerTraining = field(default_factory=TokenizerTraining)
-    machine: MachineSettings = field(default_factory=MachineSettings)
+    reading: Flat[ReadingSettings] = field(default_factory=ReadingSettings)
+    videos: Flat[CorruptionSettings] = field(default_factory=CorruptionSettings)
+    tokenizer: Flat[TokenizerSettings] = field(default_factory=TokenizerSettings)
+    loss: Flat[LossSettings] = field(default_factory=LossSettings)
+    training: Flat[TokenizerTraining] = field(default_factory=TokenizerTraining)
+    machine: Flat[MachineSettings] = field(default_factory=MachineSettings)
 
     def __post_init__(self) -> None:
         """Refuse what makes no tokenizer.
@@ -94,10 +95,10 @@ class OnePriorSettings:
     """autoregressive (ImageGPT, VideoGPT) or masked (MaskGIT, Phenaki)."""
     seed: int = 0
     """Of weights, batches and noise."""
-    autoregressive: AutoregressiveSettings = field(default_factory=AutoregressiveSettings)
-    masked: MaskedSettings = field(default_factory=MaskedSettings)
-    training: PriorTraining = field(default_factory=PriorTraining)
-    machine: MachineSettings = field(default_factory=MachineSettings)
+    autoregressive: Flat[AutoregressiveSettings] = field(default_factory=AutoregressiveSettings)
+    masked: Flat[MaskedSettings] = field(default_factory=MaskedSettings)
+    training: Flat[PriorTraining] = field(default_factory=PriorTraining)
+    machine: Flat[MachineSettings] = field(default_factory=MachineSettings)
 
     def __post_init__(self) -> None:
         """Refuse what cannot be trained.
@@ -107,6 +108,11 @@ class OnePriorSettings:
         """
         at_least("seed", self.seed, 0)
         self.training.train_config(self.machine, self.steps, seed=self.seed)
+
+    def check_given(self) -> None:
+        """Refuse a command line without a tokenizer."""
+        if not self.tokenizer:
+            raise ValueError("tokenizer must be given: name the folder of a trained tokenizer")
 
     @property
     def steps(self) -> int:
@@ -147,8 +153,8 @@ class SampleSettings:
     the run's, too."""
     device: str = "auto"
     """auto, cpu, cuda or cuda:N."""
-    sampling: SamplingSettings = field(default_factory=SamplingSettings)
-    diffusion: DiffusionSampling = field(default_factory=DiffusionSampling)
+    sampling: Flat[SamplingSettings] = field(default_factory=SamplingSettings)
+    diffusion: Flat[DiffusionSampling] = field(default_factory=DiffusionSampling)
 
     def __post_init__(self) -> None:
         """Refuse numbers out of range, two things to draw from, and settings of the other.
@@ -172,6 +178,14 @@ class SampleSettings:
                 "or leave it out"
             )
 
+    def check_given(self) -> None:
+        """Refuse a command line without anything to draw from."""
+        for name in ("tokenizer", "prior"):
+            if not self.model and not getattr(self, name):
+                raise ValueError(
+                    f"{name} must be given: name the folder of a trained one, or name --model"
+                )
+
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluateSettings:
@@ -189,22 +203,21 @@ class EvaluateSettings:
     """auto, cpu, cuda or cuda:N."""
     num_images: int | None = None
     """Test images to reconstruct; None: all."""
-    reading: ReadingSettings = field(default_factory=ReadingSettings)
-    features: FeatureSettings = field(default_factory=FeatureSettings)
+    reading: Flat[ReadingSettings] = field(default_factory=ReadingSettings)
+    features: Flat[FeatureSettings] = field(default_factory=FeatureSettings)
 
     def __post_init__(self) -> None:
-        """Refuse nothing to measure.
-
-        Raises:
-            ValueError: names the setting.
-        """
-        if self.samples is None and self.tokenizer is None:
-            raise ValueError("samples or tokenizer must be named: there is nothing to measure")
+        """Refuse what cannot be measured."""
         if self.data is not None:
             check_generation_name(self.data)
         at_least("seed", self.seed, 0)
         if self.num_images is not None:
             at_least("num_images", self.num_images, 2)
+
+    def check_given(self) -> None:
+        """Refuse a command line without anything to measure."""
+        if self.samples is None and self.tokenizer is None:
+            raise ValueError("samples or tokenizer must be named: there is nothing to measure")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -223,18 +236,18 @@ class GenerateSettings:
     brightness and contrast."""
     seeds: tuple[int, ...] = (0,)
     """Each tokenizer and prior is trained once per seed."""
-    reading: ReadingSettings = field(default_factory=ReadingSettings)
-    videos: CorruptionSettings = field(default_factory=CorruptionSettings)
-    tokenizer: TokenizerSettings = field(default_factory=TokenizerSettings)
-    loss: LossSettings = field(default_factory=LossSettings)
-    training: TokenizerTraining = field(default_factory=TokenizerTraining)
-    priors: PriorChoice = field(default_factory=PriorChoice)
-    autoregressive: AutoregressiveSettings = field(default_factory=AutoregressiveSettings)
-    masked: MaskedSettings = field(default_factory=MaskedSettings)
-    prior_training: PriorTraining = field(default_factory=PriorTraining)
-    sampling: SamplingSettings = field(default_factory=SamplingSettings)
-    evaluation: GenerateEvaluationSettings = field(default_factory=GenerateEvaluationSettings)
-    machine: MachineSettings = field(default_factory=MachineSettings)
+    reading: Flat[ReadingSettings] = field(default_factory=ReadingSettings)
+    videos: Flat[CorruptionSettings] = field(default_factory=CorruptionSettings)
+    tokenizer: Flat[TokenizerSettings] = field(default_factory=TokenizerSettings)
+    loss: Flat[LossSettings] = field(default_factory=LossSettings)
+    training: Flat[TokenizerTraining] = field(default_factory=TokenizerTraining)
+    priors: Flat[PriorChoice] = field(default_factory=PriorChoice)
+    autoregressive: Flat[AutoregressiveSettings] = field(default_factory=AutoregressiveSettings)
+    masked: Flat[MaskedSettings] = field(default_factory=MaskedSettings)
+    prior_training: Flat[PriorTraining] = field(default_factory=PriorTraining)
+    sampling: Flat[SamplingSettings] = field(default_factory=SamplingSettings)
+    evaluation: Flat[GenerateEvaluationSettings] = field(default_factory=GenerateEvaluationSettings)
+    machine: Flat[MachineSettings] = field(default_factory=MachineSettings)
 
     def __post_init__(self) -> None:
         """Refuse unknown names and settings that don't go together.

@@ -23,8 +23,8 @@ from probseq_apps.experiments.generate_settings import (
     saved_tokenizer,
 )
 from probseq_apps.experiments.saved import config_values
-from probseq_apps.experiments.settings import RunOptions
 from probseq_apps.folder import check_folder, default_folder, tell_how_to_resume
+from probseq_apps.options import Options
 from probseq_apps.training import distributed
 from probseq_apps.training.loop import fit
 from probseq_apps.training.runs import prepare_run_dir, read_finished, sole_use
@@ -60,7 +60,7 @@ class TrainedTokenizer(NamedTuple):
 
 
 def tokenizer_command(
-    settings: OneTokenizerSettings, options: RunOptions, *, recipe: str = "digits-small"
+    settings: OneTokenizerSettings, options: Options, *, recipe: str = "digits-small"
 ) -> Path:
     """Train one tokenizer in a folder of its own.
 
@@ -101,7 +101,7 @@ def tokenizer_command(
     return folder
 
 
-def load_images(settings: OneTokenizerSettings, options: RunOptions) -> GenerationData:
+def load_images(settings: OneTokenizerSettings, options: Options) -> GenerationData:
     """The images that a tokenizer learns from.
 
     Raises:

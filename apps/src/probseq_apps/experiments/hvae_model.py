@@ -24,7 +24,7 @@ from probseq_apps.experiments.hvae_settings import (
 )
 from probseq_apps.experiments.process import Process
 from probseq_apps.experiments.saved import config_values
-from probseq_apps.experiments.settings import RunOptions
+from probseq_apps.options import Options
 from probseq_apps.training.schedule import derive_seed
 from probseq_apps.training.task import Batch, LossParts, Step
 from probseq_apps.training.trainer import fork_random
@@ -38,7 +38,7 @@ _THRESHOLD = 127
 _CLASSES: dict[str, type[HVAE]] = {"heat": HeatHVAE, "learned": LearnedEncoderHVAE}
 
 
-def load_hvae_images(settings: OneHvaeSettings, options: RunOptions) -> GenerationData:
+def load_hvae_images(settings: OneHvaeSettings, options: Options) -> GenerationData:
     """The images that an HVAE learns from.
 
     Raises:

@@ -18,6 +18,7 @@ from probseq_apps.experiments.generate_groups import (
 )
 from probseq_apps.experiments.saved import saved_settings
 from probseq_apps.experiments.settings import settings_from_dict
+from probseq_apps.settings.common import Flat
 
 GENERATE_HVAE = "generate-hvae"
 GENERATE_HVAE_MODEL = "generate-hvae-model"
@@ -67,7 +68,7 @@ class HvaeEvaluationSettings:
     """Images drawn from each model."""
     bound_images: int = 10_000
     """Test images whose likelihood is bounded, fewer where there are fewer."""
-    features: FeatureSettings = field(default_factory=FeatureSettings)
+    features: Flat[FeatureSettings] = field(default_factory=FeatureSettings)
 
     def __post_init__(self) -> None:
         """Refuse numbers out of range.
@@ -91,11 +92,11 @@ class OneHvaeSettings:
     """heat or learned."""
     seed: int = 0
     """Of weights, batches and noise."""
-    reading: ReadingSettings = field(default_factory=ReadingSettings)
-    unet: UNetSettings = field(default_factory=UNetSettings)
-    sizes: HvaeSizes = field(default_factory=HvaeSizes)
-    training: ModelTraining = field(default_factory=ModelTraining)
-    machine: MachineSettings = field(default_factory=MachineSettings)
+    reading: Flat[ReadingSettings] = field(default_factory=ReadingSettings)
+    unet: Flat[UNetSettings] = field(default_factory=UNetSettings)
+    sizes: Flat[HvaeSizes] = field(default_factory=HvaeSizes)
+    training: Flat[ModelTraining] = field(default_factory=ModelTraining)
+    machine: Flat[MachineSettings] = field(default_factory=MachineSettings)
 
     def __post_init__(self) -> None:
         """Refuse what makes no model.
@@ -135,12 +136,12 @@ class HvaeSettings:
     trained, too)."""
     seeds: tuple[int, ...] = (0,)
     """Each model is trained once per seed."""
-    reading: ReadingSettings = field(default_factory=ReadingSettings)
-    unet: UNetSettings = field(default_factory=UNetSettings)
-    sizes: HvaeSizes = field(default_factory=HvaeSizes)
-    training: ModelTraining = field(default_factory=ModelTraining)
-    evaluation: HvaeEvaluationSettings = field(default_factory=HvaeEvaluationSettings)
-    machine: MachineSettings = field(default_factory=MachineSettings)
+    reading: Flat[ReadingSettings] = field(default_factory=ReadingSettings)
+    unet: Flat[UNetSettings] = field(default_factory=UNetSettings)
+    sizes: Flat[HvaeSizes] = field(default_factory=HvaeSizes)
+    training: Flat[ModelTraining] = field(default_factory=ModelTraining)
+    evaluation: Flat[HvaeEvaluationSettings] = field(default_factory=HvaeEvaluationSettings)
+    machine: Flat[MachineSettings] = field(default_factory=MachineSettings)
 
     def __post_init__(self) -> None:
         """Refuse unknown names and settings that don't go together.

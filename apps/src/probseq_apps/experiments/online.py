@@ -15,9 +15,9 @@ from probseq_apps.experiments.online_methods import Priors, build_learner, make_
 from probseq_apps.experiments.online_report import make_report
 from probseq_apps.experiments.online_settings import ONLINE, OnlineSettings
 from probseq_apps.experiments.online_tasks import Stream, Task, load_stream
-from probseq_apps.experiments.settings import RunOptions
 from probseq_apps.experiments.stored import save_arrays
 from probseq_apps.folder import RunFolder
+from probseq_apps.options import Options
 from probseq_apps.training.schedule import derive_seed
 
 _WARM_POINTS = 20
@@ -38,7 +38,7 @@ class Online:
         self._warm: set[str] = set()
         self._priors: dict[int, Priors] = {}
 
-    def load(self, options: RunOptions) -> dict[int, Stream]:
+    def load(self, options: Options) -> dict[int, Stream]:
         """Read the stream, as each seed sees it."""
         settings = self.settings
         if options.download:

@@ -1,8 +1,10 @@
 """`probseq online live`: learn a stream line by line, forecast, and survive being killed."""
 
+import sys
 import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
+from functools import partial
 
 import torch
 
@@ -73,6 +75,15 @@ def live(
             lines, complain=complain, every=settings.every, replay=settings.replay
         ):
             tell(text)
+
+
+def live_command(settings: LiveSettings) -> None:
+    """Follow the stream on standard input to its end."""
+
+    def complain(message: str) -> None:
+        print(message, file=sys.stderr, flush=True)
+
+    live(settings, sys.stdin, partial(print, flush=True), complain)
 
 
 def _start(t0: str) -> float | str:

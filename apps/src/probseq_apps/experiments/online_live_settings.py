@@ -1,6 +1,7 @@
 """Settings of `probseq online live`; importable without torch and numpy, for the command line."""
 
 import math
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -9,6 +10,7 @@ from ohsvgp.live_state import saved_settings
 from probseq_apps.experiments.checks import at_least, positive
 from probseq_apps.experiments.online_settings import KernelName, LikelihoodName
 from probseq_apps.experiments.settings import settings_from_dict
+from probseq_apps.settings.common import Flat, Pick
 
 LiveMethod = Literal["ohsvgp", "cosine", "grid", "ovc", "ohsvgp-legt", "ohsvgp-lagt", "ohsvgp-fout"]
 
@@ -69,7 +71,7 @@ class LiveModel:
 class LiveSettings:
     """What is learned and forecast."""
 
-    model: LiveModel = field(default_factory=LiveModel)
+    model: Flat[LiveModel] = field(default_factory=LiveModel)
     horizon: int = 1
     """Stamps to forecast after each line."""
     step: float | None = None
@@ -83,8 +85,6 @@ class LiveSettings:
     """The input starts at the stream's first line: skip those that the state has absorbed."""
     threads: int = 1
     """CPU threads of torch."""
-    debug: bool = False
-    """Show where an error came from."""
 
     def __post_init__(self) -> None:
         """Refuse numbers out of range.
@@ -98,6 +98,15 @@ class LiveSettings:
             positive("step", self.step)
         if self.replay and self.state is None:
             raise ValueError("replay needs state: name the file that knows what was absorbed")
+
+
+def defaults(pick: Pick) -> LiveSettings:
+    """Return the settings with the model of the state that is named."""
+    model = None
+    # A file that cannot be read is no wrong usage: the stream refuses it when it begins.
+    with suppress(ValueError, OSError):
+        model = None if pick.state is None else saved_model(Path(pick.state))
+    return LiveSettings() if model is None else LiveSettings(model=model)
 
 
 def saved_model(path: Path) -> LiveModel | None:

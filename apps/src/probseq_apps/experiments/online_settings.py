@@ -13,6 +13,7 @@ from probseq_apps.data.names import CSV_PREFIX, own_path, unknown_name_message
 from probseq_apps.experiments.checks import at_least, positive, unique
 from probseq_apps.experiments.saved import saved_settings
 from probseq_apps.experiments.settings import settings_from_dict
+from probseq_apps.settings.common import Flat
 
 ONLINE = "online"
 SERIES = ("sp500", "solar", "audio", "covid", "toy")
@@ -168,8 +169,8 @@ class OnlineSettings:
     called osvgp), exact."""
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
     """Each seed has a split of its own, the same for all methods."""
-    stream: StreamSettings = field(default_factory=StreamSettings)
-    model: GPSettings = field(default_factory=GPSettings)
+    stream: Flat[StreamSettings] = field(default_factory=StreamSettings)
+    model: Flat[GPSettings] = field(default_factory=GPSettings)
 
     def __post_init__(self) -> None:
         """Refuse unknown names and settings that don't go together.

@@ -18,9 +18,9 @@ from probseq_apps.experiments.online_vae_model import build_vae, load_progress, 
 from probseq_apps.experiments.online_vae_report import FRAMES, make_report
 from probseq_apps.experiments.online_vae_settings import ONLINE_VAE, OnlineVaeSettings
 from probseq_apps.experiments.online_vae_tasks import ChannelStream, load_channels, make_stream
-from probseq_apps.experiments.settings import RunOptions
 from probseq_apps.experiments.stored import save_arrays
 from probseq_apps.folder import RunFolder
+from probseq_apps.options import Options
 from probseq_apps.training.schedule import derive_seed
 
 
@@ -38,7 +38,7 @@ class OnlineVae:
         self.jobs = [Job(row, seed) for seed in settings.seeds for row in settings.method]
         self._warm = False
 
-    def load(self, options: RunOptions) -> dict[int, ChannelStream]:
+    def load(self, options: Options) -> dict[int, ChannelStream]:
         """Read the series, as each seed sees it."""
         if options.download:
             raise ValueError("download must be off: the data of `online vae` are read from files")

@@ -13,6 +13,7 @@ from probseq_apps.data.names import CSV_PREFIX, own_path, unknown_name_message
 from probseq_apps.experiments.checks import at_least, not_negative, positive, unique
 from probseq_apps.experiments.saved import saved_settings
 from probseq_apps.experiments.settings import settings_from_dict
+from probseq_apps.settings.common import Flat
 
 ONLINE_VAE = "online-vae"
 MOVING_DIGITS = "moving-digits"
@@ -128,9 +129,9 @@ class OnlineVaeSettings:
     """ohsvgp, ovc, ovc-per-dim (every latent its own inducing points), osvgp."""
     seeds: tuple[int, ...] = (0, 1, 2)
     """Each method is trained once per seed."""
-    stream: ChannelSettings = field(default_factory=ChannelSettings)
-    model: VaeSettings = field(default_factory=VaeSettings)
-    training: VaeTrainingSettings = field(default_factory=VaeTrainingSettings)
+    stream: Flat[ChannelSettings] = field(default_factory=ChannelSettings)
+    model: Flat[VaeSettings] = field(default_factory=VaeSettings)
+    training: Flat[VaeTrainingSettings] = field(default_factory=VaeTrainingSettings)
 
     def __post_init__(self) -> None:
         """Refuse unknown names.

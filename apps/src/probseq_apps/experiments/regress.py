@@ -32,8 +32,8 @@ from probseq_apps.experiments.regress_settings import (
     regress_config,
 )
 from probseq_apps.experiments.runs import PREDICTIONS, run_folder, train_seconds
-from probseq_apps.experiments.settings import RunOptions
 from probseq_apps.folder import check_folder, default_folder, prepare_folder
+from probseq_apps.options import Options
 from probseq_apps.report.classify import MethodResult
 from probseq_apps.report.regress import regress_report
 from probseq_apps.report.report import Report
@@ -63,7 +63,7 @@ class RegressExperiment(NamedTuple):
     progress: bool
 
 
-def regress(settings: RegressSettings, options: RunOptions, *, recipe: str) -> Path:
+def regress(settings: RegressSettings, options: Options, *, recipe: str) -> Path:
     """Run the experiment and write its report.
 
     Everything that can be refused is refused before anything is written.

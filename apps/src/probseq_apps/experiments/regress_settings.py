@@ -20,6 +20,7 @@ from probseq_apps.experiments.settings import (
     TrainingSettings,
     settings_from_dict,
 )
+from probseq_apps.settings.common import Flat
 
 REGRESS = "regress"
 ZINC = "zinc"
@@ -83,13 +84,13 @@ class RegressSettings:
     seeds)."""
     seeds: tuple[int, ...] = (0, 1, 2)
     """Each method is trained once per seed."""
-    reading: MoleculeSettings = field(default_factory=MoleculeSettings)
-    model: ModelSettings = field(default_factory=ModelSettings)
-    sgpa: SgpaSettings = field(default_factory=SgpaSettings)
-    cgpt: CgptSettings = field(default_factory=CgptSettings)
-    kepsvgp: KepsvgpSettings = field(default_factory=KepsvgpSettings)
-    training: TrainingSettings = field(default_factory=TrainingSettings)
-    evaluation: RegressEvaluationSettings = field(default_factory=RegressEvaluationSettings)
+    reading: Flat[MoleculeSettings] = field(default_factory=MoleculeSettings)
+    model: Flat[ModelSettings] = field(default_factory=ModelSettings)
+    sgpa: Flat[SgpaSettings] = field(default_factory=SgpaSettings)
+    cgpt: Flat[CgptSettings] = field(default_factory=CgptSettings)
+    kepsvgp: Flat[KepsvgpSettings] = field(default_factory=KepsvgpSettings)
+    training: Flat[TrainingSettings] = field(default_factory=TrainingSettings)
+    evaluation: Flat[RegressEvaluationSettings] = field(default_factory=RegressEvaluationSettings)
 
     def __post_init__(self) -> None:
         """Refuse unknown names and settings that don't go together.

@@ -24,16 +24,13 @@ class ReportSettings:
     """List the tables."""
     output_dir: Path = Path("paper-tables")
     """Folder for the table as Markdown and as a picture; files of the same name are replaced."""
-    debug: bool = False
-    """Show where an error came from."""
 
     def __post_init__(self) -> None:
-        """Refuse an unknown table, or none.
-
-        Raises:
-            ValueError: names what is wrong and the nearest known table.
-        """
+        """Refuse an unknown table."""
         if self.table is not None:
             resolve_name(self.table)
+
+    def check_given(self) -> None:
+        """Refuse a command line that asks for nothing, or for two things."""
         if (self.table is None) != self.show_list:
             raise ValueError("report needs one of --table NAME and --list")

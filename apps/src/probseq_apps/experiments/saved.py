@@ -5,31 +5,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from probseq_apps.experiments.settings import ClassifySettings
 from probseq_apps.training.runs import CONFIG
 
-CLASSIFY = "classify"
 T = TypeVar("T")
-
-
-def config_of(recipe: str, settings: ClassifySettings) -> dict[str, object]:
-    """What a `classify` experiment's `config.json` holds."""
-    return config_values(CLASSIFY, recipe, settings.to_dict())
-
-
-def saved_command(folder: Path) -> tuple[str, ClassifySettings] | None:
-    """Recipe and settings that the `classify` experiment in a folder was started with.
-
-    Args:
-        folder: any folder.
-
-    Returns:
-        None where the folder holds no such experiment.
-
-    Raises:
-        ValueError: the file is damaged or from another version.
-    """
-    return saved_settings(folder, CLASSIFY, ClassifySettings.from_dict)
 
 
 def config_values(experiment: str, recipe: str, settings: dict[str, object]) -> dict[str, object]:

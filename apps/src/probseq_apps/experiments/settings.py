@@ -1,13 +1,12 @@
 """All settings of `probseq classify`; importable without torch, for the command line.
 
 Their docstrings are the command line's help. What changes the numbers is in `ClassifySettings` and
-goes into a run's `config.json`; where things lie and how a run is handled is in `RunOptions`.
+goes into a run's `config.json`; where things lie and how a run is handled is in `Options`.
 """
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, get_type_hints
 
 from tyro.conf import arg
 
@@ -26,6 +25,7 @@ from probseq_apps.experiments.method_settings import (
     warm_start_epochs,
 )
 from probseq_apps.experiments.methods import KernelChoice, base_methods, parse_method
+from probseq_apps.settings.common import Flat
 from probseq_apps.training.config import Precision, Schedule, Selection, TrainConfig
 
 ROTATIONS = "rotations"
@@ -213,13 +213,13 @@ class ClassifySettings:
     seeds)."""
     seeds: tuple[int, ...] = (0, 1, 2)
     """Each method is trained once per seed."""
-    reading: DataSettings = field(default_factory=DataSettings)
-    model: ModelSettings = field(default_factory=ModelSettings)
-    sgpa: SgpaSettings = field(default_factory=SgpaSettings)
-    cgpt: CgptSettings = field(default_factory=CgptSettings)
-    kepsvgp: KepsvgpSettings = field(default_factory=KepsvgpSettings)
-    training: TrainingSettings = field(default_factory=TrainingSettings)
-    evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
+    reading: Flat[DataSettings] = field(default_factory=DataSettings)
+    model: Flat[ModelSettings] = field(default_factory=ModelSettings)
+    sgpa: Flat[SgpaSettings] = field(default_factory=SgpaSettings)
+    cgpt: Flat[CgptSettings] = field(default_factory=CgptSettings)
+    kepsvgp: Flat[KepsvgpSettings] = field(default_factory=KepsvgpSettings)
+    training: Flat[TrainingSettings] = field(default_factory=TrainingSettings)
+    evaluation: Flat[EvaluationSettings] = field(default_factory=EvaluationSettings)
 
     def __post_init__(self) -> None:
         """Refuse unknown names and settings that don't go together.
@@ -274,38 +274,6 @@ class ClassifySettings:
         return settings_from_dict(cls, values)
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunOptions:
-    """Files and running."""
-
-    data_dir: Path | None = None
-    """Folder that holds the data sets."""
-    download: bool = False
-    """Fetch a data set that is not in the data folder."""
-    run_dir: Path | None = None
-    """Folder of this run; None: runs/COMMAND-DATA-TIME."""
-    resume: bool = False
-    """Go on with the run in --run-dir where it stopped."""
-    overwrite: bool = False
-    """Delete the run in --run-dir first."""
-    threads: int = 1
-    """CPU threads of torch; more than one pays for the models of paper size only."""
-    debug: bool = False
-    """Show where an error came from."""
-
-    def __post_init__(self) -> None:
-        """Refuse options that don't go together.
-
-        Raises:
-            ValueError: names the option.
-        """
-        if self.resume and self.overwrite:
-            raise ValueError("resume and overwrite exclude each other: give one of them")
-        if self.resume and self.run_dir is None:
-            raise ValueError("resume needs run_dir: name the run to go on with")
-        at_least("threads", self.threads, 1)
-
-
 def settings_from_dict(cls: type[T], values: Mapping[str, Any]) -> T:
     """Build nested settings from plain values, as a run's `config.json` holds them.
 
@@ -319,9 +287,9 @@ def settings_from_dict(cls: type[T], values: Mapping[str, Any]) -> T:
     known = {item.name: item for item in fields(cls)}  # pyright: ignore[reportArgumentType]
     if unknown := sorted(values.keys() - known.keys()):
         raise ValueError(f"unknown settings {', '.join(unknown)}; known are {', '.join(known)}")
-    built: dict[str, Any] = {}
+    kinds, built = get_type_hints(cls), dict[str, Any]()
     for name, value in values.items():
-        kind = known[name].type
+        kind = kinds[name]
         if isinstance(value, Mapping) and isinstance(kind, type):
             built[name] = settings_from_dict(kind, value)
         else:

@@ -3,11 +3,12 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from probseq_apps.data.names import data_kind, unknown_name_message
+from probseq_apps.data.names import data_kind
 from probseq_apps.experiments.settings import ClassifySettings
 from probseq_apps.recipes import correlated, eigen_pair, paper, small
+from probseq_apps.settings.common import Pick, Recipes
 
-RECIPES: dict[str, Callable[[], ClassifySettings]] = {
+_KNOWN: dict[str, Callable[[], ClassifySettings]] = {
     "digits-small": small.digits_small,
     "digits-all": small.digits_all,
     "mnist-small": small.mnist_small,
@@ -39,31 +40,17 @@ _SMALL_RECIPES = {
 }
 
 
-def load_recipe(name: str) -> ClassifySettings:
-    """Settings of a recipe.
-
-    Raises:
-        ValueError: the name is unknown; the message names the nearest known one.
-    """
-    if name not in RECIPES:
-        raise ValueError(unknown_name_message("recipe", name, RECIPES))
-    return RECIPES[name]()
+def _suiting(data: str) -> str:
+    """Return the name of the recipe for two CPU cores that suits a data set."""
+    return "cola-small" if data_kind(data) == "text" else _SMALL_RECIPES.get(data, "cifar10-small")
 
 
-def small_recipe_name(data: str) -> str:
-    """Name of the recipe for two CPU cores that suits a data set.
-
-    Raises:
-        ValueError: the data set is unknown.
-    """
-    if data_kind(data) == "text":
-        return "cola-small"
-    return _SMALL_RECIPES.get(data, "cifar10-small")
+def _for_data(settings: ClassifySettings, pick: Pick) -> ClassifySettings:
+    """Return settings for other data, which then aren't out of distribution."""
+    if pick.data is None or pick.data == settings.data:
+        return settings
+    kept = tuple(name for name in settings.evaluation.ood if name != pick.data)
+    return replace(settings, data=pick.data, evaluation=replace(settings.evaluation, ood=kept))
 
 
-def for_data(recipe: ClassifySettings, data: str) -> ClassifySettings:
-    """A recipe's settings with another data set, without out-of-distribution sets of its own."""
-    if data == recipe.data:
-        return recipe
-    kept = tuple(name for name in recipe.evaluation.ood if name != data)
-    return replace(recipe, data=data, evaluation=replace(recipe.evaluation, ood=kept))
+RECIPES = Recipes(_KNOWN, "digits-small", suits=_suiting, adapt=_for_data)

@@ -8,8 +8,9 @@ clipping, a moving average of .9999, no dropout.
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
-from probseq_apps.data.names import FOLDER_PREFIX, unknown_name_message
+from probseq_apps.data.names import FOLDER_PREFIX, check_generation_name
 from probseq_apps.experiments.diffusion_groups import (
     DiffusionEvaluationSettings,
     DiffusionSampling,
@@ -19,6 +20,7 @@ from probseq_apps.experiments.diffusion_groups import (
 )
 from probseq_apps.experiments.diffusion_settings import DiffusionSettings
 from probseq_apps.experiments.generate_groups import FeatureSettings, MachineSettings
+from probseq_apps.settings.common import Pick, Recipes, share_left, with_data
 
 DIGITS_DIFFUSION = "digits-diffusion"
 _FOUR_FRAMES = ("4-frame-first-order", "4-frame-high-order")
@@ -123,7 +125,7 @@ def matched_noise() -> DiffusionSettings:
     return paper("cifar10", ("4-frame-first-order", "4-frame-matched", "4-frame-high-order"))
 
 
-DIFFUSION_RECIPES: dict[str, Callable[[], DiffusionSettings]] = {
+_KNOWN: dict[str, Callable[[], DiffusionSettings]] = {
     DIGITS_DIFFUSION: digits_diffusion,
     "mnist-diffusion": mnist_diffusion,
     "folder-diffusion": folder_diffusion,
@@ -144,18 +146,18 @@ _RECIPE_OF = {
 }
 
 
-def load_diffusion_recipe(name: str) -> DiffusionSettings:
-    """Settings of a recipe.
-
-    Raises:
-        ValueError: the name is unknown; the message names the nearest known one.
-    """
-    if name not in DIFFUSION_RECIPES:
-        raise ValueError(unknown_name_message("recipe", name, DIFFUSION_RECIPES))
-    return DIFFUSION_RECIPES[name]()
-
-
-def diffusion_recipe_name(data: str) -> str:
-    """Name of the recipe that suits a data set; an unknown set is refused with the settings."""
+def _suiting(data: str) -> str:
+    """Return the name of the recipe that suits a data set."""
+    check_generation_name(data)
     own = "folder-diffusion" if data.startswith(FOLDER_PREFIX) else DIGITS_DIFFUSION
     return _RECIPE_OF.get(data, own)
+
+
+def shorter(settings: Any, pick: Pick) -> Any:
+    """Return settings for other data, with a warm-up as short as the training."""
+    training = settings.training
+    warmup = int(training.warmup_steps * share_left(pick.steps, training.steps))
+    return replace(with_data(settings, pick), training=replace(training, warmup_steps=warmup))
+
+
+DIFFUSION_RECIPES = Recipes(_KNOWN, DIGITS_DIFFUSION, suits=_suiting, adapt=shorter)

@@ -7,9 +7,13 @@ LPIPS and of the GAN, and when the latter starts.
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 
-from probseq_apps.data.names import FOLDER_PREFIX, unknown_name_message
+from probseq_apps.data.names import FOLDER_PREFIX, check_generation_name
+from probseq_apps.experiments.diffusion_groups import DiffusionSampling
+from probseq_apps.experiments.diffusion_settings import saved_diffusion, saved_diffusion_model
 from probseq_apps.experiments.generate_groups import (
     FeatureSettings,
     LossSettings,
@@ -26,7 +30,18 @@ from probseq_apps.experiments.generate_prior_groups import (
     PriorTraining,
     SamplingSettings,
 )
-from probseq_apps.experiments.generate_settings import GenerateSettings
+from probseq_apps.experiments.generate_settings import (
+    EvaluateSettings,
+    GenerateSettings,
+    OnePriorSettings,
+    OneTokenizerSettings,
+    SampleSettings,
+    saved_generate,
+    saved_prior,
+    saved_tokenizer,
+)
+from probseq_apps.recipes.diffusion import DIFFUSION_RECIPES
+from probseq_apps.settings.common import Pick, Recipes, share_left, with_data
 
 
 def digits_small() -> GenerateSettings:
@@ -127,7 +142,7 @@ def prior_cifar_fast() -> GenerateSettings:
     )
 
 
-GENERATE_RECIPES: dict[str, Callable[[], GenerateSettings]] = {
+_KNOWN: dict[str, Callable[[], GenerateSettings]] = {
     "digits-small": digits_small,
     "mnist-small": mnist_small,
     "folder-small": folder_small,
@@ -150,22 +165,102 @@ _SMALL_RECIPES = {
 }
 
 
-def load_generate_recipe(name: str) -> GenerateSettings:
-    """Settings of a recipe.
+def _suiting(data: str) -> str:
+    check_generation_name(data)
+    return _SMALL_RECIPES.get(data, "folder-small")
 
-    Raises:
-        ValueError: the name is unknown; the message names the nearest known one.
+
+def _for_images(settings: GenerateSettings, pick: Pick) -> GenerateSettings:
+    """Return settings for other data, with warm-ups as short as the training."""
+    training, priors = settings.training, settings.prior_training
+    share = share_left(pick.steps, training.steps)
+    prior_share = min(
+        share_left(pick.ar_steps, settings.autoregressive.ar_steps),
+        share_left(pick.masked_steps, settings.masked.masked_steps),
+    )
+    return replace(
+        with_data(settings, pick),
+        training=replace(training, warmup_steps=int(training.warmup_steps * share)),
+        prior_training=replace(
+            priors, prior_warmup_steps=int(priors.prior_warmup_steps * prior_share)
+        ),
+    )
+
+
+def _one_tokenizer(settings: GenerateSettings, pick: Pick) -> OneTokenizerSettings:
+    """Return the settings of the tokenizer of the longest videos."""
+    settings = _for_images(settings, pick)
+    longest = max((arm for arm in settings.arms if arm.kind == "frames"), key=lambda a: a.frames)
+    return settings.one_tokenizer(longest, settings.stem[0], settings.seeds[0])
+
+
+GENERATE_RECIPES = Recipes(_KNOWN, "digits-small", suits=_suiting, adapt=_for_images)
+TOKENIZER_RECIPES = Recipes(_KNOWN, "digits-small", suits=_suiting, adapt=_one_tokenizer)
+
+
+class _Priors(Recipes[OnePriorSettings]):
+    def __call__(self, pick: Pick) -> tuple[str, OnePriorSettings]:
+        """As `Recipes`; without a named recipe of that which the tokenizer was trained with."""
+        name = pick.recipe
+        if name is None and pick.tokenizer:
+            # A folder that cannot be read is refused when the command runs.
+            with suppress(ValueError, OSError):
+                found = saved_tokenizer(Path(pick.tokenizer))
+                name = None if found is None else found[0]
+        name = name or self.default
+        settings = _for_images(self.load(name), pick)
+        return name, settings.one_prior(pick.tokenizer or "", "autoregressive", seed=0)
+
+
+PRIOR_RECIPES = _Priors(_KNOWN, "digits-small", suits=_suiting)
+
+
+def sample_defaults(pick: Pick) -> SampleSettings:
+    """Return what drew the samples of the run that a prior or a model lies in."""
+    if pick.model is not None:
+        return SampleSettings(model=pick.model, diffusion=_drawn_with(Path(pick.model)))
+    found = None if pick.prior is None else _made_with(Path(pick.prior), saved_prior)
+    return SampleSettings() if found is None else SampleSettings(sampling=found.sampling)
+
+
+def evaluate_defaults(pick: Pick) -> EvaluateSettings:
+    """Return the settings with the classifier of the run that is measured, or of a recipe."""
+    if pick.tokenizer is not None:
+        found = _made_with(Path(pick.tokenizer), saved_tokenizer)
+    elif pick.samples is not None:
+        found = _made_with(Path(pick.samples), saved_generate)
+    else:
+        return EvaluateSettings()
+    if found is None:
+        found = GENERATE_RECIPES.load(_SMALL_RECIPES.get(pick.data or "digits", "digits-small"))
+    steps = found.evaluation.features.classifier_steps
+    features = FeatureSettings(classifier_steps=steps)
+    return EvaluateSettings(samples=pick.samples, tokenizer=pick.tokenizer, features=features)
+
+
+def _drawn_with(model: Path) -> DiffusionSampling:
+    """Return how a run drew from a diffusion model of its own, else how the model's recipe does."""
+    with suppress(ValueError, OSError):
+        run = saved_diffusion(model.resolve().parent.parent)
+        if run is not None:
+            return run[1].sampling
+        own = saved_diffusion_model(model)
+        if own is not None:
+            return DIFFUSION_RECIPES.load(own[0]).sampling
+    return DiffusionSampling()
+
+
+def _made_with(
+    part: Path, saved: Callable[[Path], tuple[str, object] | None]
+) -> GenerateSettings | None:
+    """Return the settings of the run that a part of one lies in, else of the part's recipe.
+
+    None where nothing tells; a part that cannot be read is refused when the command runs.
     """
-    if name not in GENERATE_RECIPES:
-        raise ValueError(unknown_name_message("recipe", name, GENERATE_RECIPES))
-    return GENERATE_RECIPES[name]()
-
-
-def generate_recipe_name(data: str) -> str:
-    """Name of the recipe that suits a data set; an unknown set is refused with the settings."""
-    return _SMALL_RECIPES.get(data, "folder-small" if FOLDER_PREFIX in data else "digits-small")
-
-
-def for_images(recipe: GenerateSettings, data: str) -> GenerateSettings:
-    """A recipe's settings with another data set."""
-    return recipe if data == recipe.data else replace(recipe, data=data)
+    with suppress(ValueError, OSError):
+        run = saved_generate(part.resolve().parent.parent)
+        if run is not None:
+            return run[1]
+        own = saved(part)
+        return None if own is None else GENERATE_RECIPES.load(own[0])
+    return None

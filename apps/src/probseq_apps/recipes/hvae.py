@@ -9,7 +9,7 @@ more noise than the heat equation's: with as little of it, the model draws noise
 from collections.abc import Callable
 from dataclasses import replace
 
-from probseq_apps.data.names import unknown_name_message
+from probseq_apps.data.names import check_generation_name
 from probseq_apps.experiments.diffusion_groups import ModelTraining, UNetSettings
 from probseq_apps.experiments.generate_groups import (
     FeatureSettings,
@@ -21,6 +21,8 @@ from probseq_apps.experiments.hvae_settings import (
     HvaeSettings,
     HvaeSizes,
 )
+from probseq_apps.recipes.diffusion import shorter
+from probseq_apps.settings.common import Recipes
 
 DIGITS_HVAE = "digits-hvae"
 
@@ -92,7 +94,7 @@ def hvae_mnist_fast() -> HvaeSettings:
     )
 
 
-HVAE_RECIPES: dict[str, Callable[[], HvaeSettings]] = {
+_KNOWN: dict[str, Callable[[], HvaeSettings]] = {
     DIGITS_HVAE: digits_hvae,
     "mnist-hvae": mnist_hvae,
     "table-5.1": table_5_1,
@@ -100,17 +102,10 @@ HVAE_RECIPES: dict[str, Callable[[], HvaeSettings]] = {
 }
 
 
-def load_hvae_recipe(name: str) -> HvaeSettings:
-    """Settings of a recipe.
-
-    Raises:
-        ValueError: the name is unknown; the message names the nearest known one.
-    """
-    if name not in HVAE_RECIPES:
-        raise ValueError(unknown_name_message("recipe", name, HVAE_RECIPES))
-    return HVAE_RECIPES[name]()
-
-
-def hvae_recipe_name(data: str) -> str:
-    """Name of the recipe that suits a data set; an unknown set is refused with the settings."""
+def _suiting(data: str) -> str:
+    """Return the name of the recipe that suits a data set."""
+    check_generation_name(data)
     return DIGITS_HVAE if data == "digits" else "mnist-hvae"
+
+
+HVAE_RECIPES = Recipes(_KNOWN, DIGITS_HVAE, suits=_suiting, adapt=shorter)

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from probseq_apps.data.names import CSV_PREFIX, unknown_name_message
 from probseq_apps.experiments.online_settings import GPSettings, OnlineSettings, StreamSettings
+from probseq_apps.settings.common import Recipes
 
 _BASES = ("ohsvgp", "ohsvgp-rff", "ohsvgp-legt", "ohsvgp-lagt", "ohsvgp-fout", "cosine", "grid")
 _POINTS = ("ovc", "ovc-optz", "osgpr")
@@ -174,7 +175,7 @@ _TOY = GPSettings(
     noise=0.01,
 )
 
-ONLINE_RECIPES: dict[str, Callable[[], OnlineSettings]] = {
+_KNOWN: dict[str, Callable[[], OnlineSettings]] = {
     "sp500-small": sp500_small,
     "solar-50": lambda: solar(50),
     "solar-90": lambda: solar(90),
@@ -206,23 +207,8 @@ _RECIPE_OF_DATA = {
 }
 
 
-def load_online_recipe(name: str) -> OnlineSettings:
-    """Settings of a recipe.
-
-    Raises:
-        ValueError: the name is unknown; the message names the nearest known one.
-    """
-    if name not in ONLINE_RECIPES:
-        raise ValueError(unknown_name_message("recipe", name, ONLINE_RECIPES))
-    return ONLINE_RECIPES[name]()
-
-
-def online_recipe_name(data: str) -> str:
-    """Name of the recipe that suits a data set.
-
-    Raises:
-        ValueError: the data set is unknown.
-    """
+def _suiting(data: str) -> str:
+    """Return the name of the recipe that suits a data set."""
     if data.startswith(CSV_PREFIX):
         return "own-series"
     if data not in _RECIPE_OF_DATA:
@@ -231,6 +217,4 @@ def online_recipe_name(data: str) -> str:
     return _RECIPE_OF_DATA[data]
 
 
-def for_stream(recipe: OnlineSettings, data: str) -> OnlineSettings:
-    """A recipe's settings with another data set."""
-    return recipe if data == recipe.data else replace(recipe, data=data)
+ONLINE_RECIPES = Recipes(_KNOWN, "sp500-small", suits=_suiting)

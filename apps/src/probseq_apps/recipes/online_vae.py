@@ -1,15 +1,12 @@
 """Settings of `probseq online vae`; importable without torch."""
 
-from collections.abc import Callable
-from dataclasses import replace
-
-from probseq_apps.data.names import unknown_name_message
 from probseq_apps.experiments.online_vae_settings import (
     ChannelSettings,
     OnlineVaeSettings,
     VaeSettings,
     VaeTrainingSettings,
 )
+from probseq_apps.settings.common import Recipes
 
 
 def moving_digits_small() -> OnlineVaeSettings:
@@ -34,24 +31,12 @@ def era5(num_inducing: int) -> OnlineVaeSettings:
     )
 
 
-ONLINE_VAE_RECIPES: dict[str, Callable[[], OnlineVaeSettings]] = {
-    "moving-digits-small": moving_digits_small,
-    "ohsvgp-era5-50": lambda: era5(50),
-    "ohsvgp-era5-100": lambda: era5(100),
-}
-
-
-def load_online_vae_recipe(name: str) -> OnlineVaeSettings:
-    """Settings of a recipe.
-
-    Raises:
-        ValueError: the name is unknown; the message names the nearest known one.
-    """
-    if name not in ONLINE_VAE_RECIPES:
-        raise ValueError(unknown_name_message("recipe", name, ONLINE_VAE_RECIPES))
-    return ONLINE_VAE_RECIPES[name]()
-
-
-def for_channels(recipe: OnlineVaeSettings, data: str) -> OnlineVaeSettings:
-    """A recipe's settings with another data set."""
-    return recipe if data == recipe.data else replace(recipe, data=data)
+ONLINE_VAE_RECIPES = Recipes(
+    {
+        "moving-digits-small": moving_digits_small,
+        "ohsvgp-era5-50": lambda: era5(50),
+        "ohsvgp-era5-100": lambda: era5(100),
+    },
+    "moving-digits-small",
+    suits=lambda data: "moving-digits-small",
+)

@@ -1,12 +1,11 @@
 """Settings of `probseq regress`; importable without torch."""
 
-from collections.abc import Callable
 from dataclasses import replace
 
-from probseq_apps.data.names import unknown_name_message
 from probseq_apps.experiments.method_settings import SgpaSettings
 from probseq_apps.experiments.regress_settings import MoleculeSettings, RegressSettings
 from probseq_apps.experiments.settings import ModelSettings, TrainingSettings
+from probseq_apps.settings.common import Pick, Recipes
 
 # With 800 molecules, about a nat each, the full KL divergence wins: attention stays at its prior,
 # and the error is that of answering the median.
@@ -52,25 +51,16 @@ def sgpa_zinc() -> RegressSettings:
     )
 
 
-REGRESS_RECIPES: dict[str, Callable[[], RegressSettings]] = {
-    "zinc-small": zinc_small,
-    "sgpa-zinc": sgpa_zinc,
-}
+def _for_molecules(settings: RegressSettings, pick: Pick) -> RegressSettings:
+    """Return settings for other data, with split and columns by default."""
+    if pick.data is None or pick.data == settings.data:
+        return settings
+    return replace(settings, data=pick.data, reading=MoleculeSettings())
 
 
-def load_regress_recipe(name: str) -> RegressSettings:
-    """Settings of a recipe.
-
-    Raises:
-        ValueError: the name is unknown; the message names the nearest known one.
-    """
-    if name not in REGRESS_RECIPES:
-        raise ValueError(unknown_name_message("recipe", name, REGRESS_RECIPES))
-    return REGRESS_RECIPES[name]()
-
-
-def for_molecules(recipe: RegressSettings, data: str) -> RegressSettings:
-    """A recipe's settings with another data set, split and columns by default."""
-    if data == recipe.data:
-        return recipe
-    return replace(recipe, data=data, reading=MoleculeSettings())
+REGRESS_RECIPES = Recipes(
+    {"zinc-small": zinc_small, "sgpa-zinc": sgpa_zinc},
+    "zinc-small",
+    suits=lambda data: "zinc-small",
+    adapt=_for_molecules,
+)

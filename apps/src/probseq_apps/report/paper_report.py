@@ -9,10 +9,19 @@ from probseq_apps.report.generation_notes import COMMANDS
 from probseq_apps.report.measured import MeasuredRun, find_runs
 from probseq_apps.report.paper_picture import draw
 from probseq_apps.report.paper_text import markdown_text, terminal_text
-from probseq_apps.report.papers import PaperTable, load_table
+from probseq_apps.report.papers import PaperTable, load_table, table_names
 from probseq_apps.training.files import write_atomic
 
 _DEFAULT_FOLDER = Path("runs")
+
+
+def report(settings: ReportSettings) -> None:
+    """Make the table that is named, or list all."""
+    if settings.table is not None:
+        paper_report(settings.table, settings)
+        return
+    for name in table_names():
+        print(f"{name.ljust(9)} {load_table(name).title}")
 
 
 def paper_report(name: str, settings: ReportSettings) -> None:

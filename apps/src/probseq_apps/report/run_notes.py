@@ -165,12 +165,12 @@ def _differences(run: MeasuredRun, recipe: str, methods: Sequence[str]) -> list[
 
 def _recipe(name: str) -> Mapping[str, object]:
     known: Mapping[str, Callable[[], Settings]] = {
-        **RECIPES,
-        **REGRESS_RECIPES,
-        **ONLINE_RECIPES,
-        **GENERATE_RECIPES,
-        **DIFFUSION_RECIPES,
-        **HVAE_RECIPES,
+        **RECIPES.known,
+        **REGRESS_RECIPES.known,
+        **ONLINE_RECIPES.known,
+        **GENERATE_RECIPES.known,
+        **DIFFUSION_RECIPES.known,
+        **HVAE_RECIPES.known,
     }
     return known[name]().to_dict()
 

@@ -11,8 +11,6 @@ ShapeName = Literal["cifar", "imdb", "long", "cgpt-cifar", "scgpt-long", "kepsvg
 class _BenchSettings(Settings):
     json: Path | None = None
     """File for the numbers."""
-    debug: bool = False
-    """Show where an error came from."""
 
     def check(self) -> None:
         if self.json is not None and not self.json.absolute().parent.is_dir():

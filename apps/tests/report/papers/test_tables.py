@@ -81,8 +81,10 @@ def test_every_method_metric_data_set_and_recipe_is_one_of_ours(name):
             elif row.method is not None:
                 assert parse_method(row.method).name == row.method
             assert ("{detector}" in group.columns[0].metric) == (row.detector is not None)
-    known = RECIPES.keys() | REGRESS_RECIPES.keys() | ONLINE_RECIPES.keys()
-    known |= GENERATE_RECIPES.keys() | DIFFUSION_RECIPES.keys() | HVAE_RECIPES.keys()
+    known = RECIPES.known.keys() | REGRESS_RECIPES.known.keys() | ONLINE_RECIPES.known.keys()
+    known |= (
+        GENERATE_RECIPES.known.keys() | DIFFUSION_RECIPES.known.keys() | HVAE_RECIPES.known.keys()
+    )
     assert {name for names in table.recipes.values() for name in names} <= known
 
 

@@ -1,0 +1,79 @@
+"""What the settings of all commands share: flat groups, recipes, and what decides defaults."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from tyro.conf import OmitArgPrefixes
+
+from probseq_apps.data.names import unknown_name_message
+
+# A group whose flags have no prefix: `training: Flat[Training]` has --epochs, and
+# `sgpa: SGPAConfig` --sgpa.num-inducing.
+Flat = OmitArgPrefixes
+
+S = TypeVar("S")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pick:
+    """What is named on a command line that decides the defaults of all other flags."""
+
+    recipe: str | None = None
+    data: str | None = None
+    run_dir: Path | None = None
+    resume: bool = False
+    # Parts that are trained already: defaults are as in the run that they lie in.
+    tokenizer: str | None = None
+    prior: str | None = None
+    model: str | None = None
+    samples: str | None = None
+    state: str | None = None
+    # Shorter trainings have shorter warm-ups.
+    steps: str | None = None
+    ar_steps: str | None = None
+    masked_steps: str | None = None
+
+
+def share_left(given: str | None, steps: int) -> Fraction:
+    """Return which part of a recipe's steps a flag leaves; what is no number is refused later."""
+    share = Fraction(int(given), steps) if given and given.isdecimal() else Fraction(1)
+    return min(share, Fraction(1))
+
+
+def with_data(settings: Any, pick: Pick) -> Any:
+    """Return settings of a recipe with the data set that is named."""
+    same = pick.data is None or pick.data == settings.data
+    return settings if same else replace(settings, data=pick.data)
+
+
+@dataclass(frozen=True)
+class Recipes(Generic[S]):
+    """Complete settings by name.
+
+    Attributes:
+        known: makes the settings of each name.
+        default: the name where neither recipe nor data are named.
+        suits: name for a data set; raises a ValueError where it is unknown.
+        adapt: settings of a recipe for what is named beside it.
+    """
+
+    known: Mapping[str, Callable[[], Any]]
+    default: str
+    suits: Callable[[str], str]
+    adapt: Callable[[Any, Pick], S] = with_data
+
+    def load(self, name: str) -> Any:
+        """Return the settings of a recipe; a ValueError names the nearest known one."""
+        if name not in self.known:
+            raise ValueError(unknown_name_message("recipe", name, self.known))
+        return self.known[name]()
+
+    def __call__(self, pick: Pick) -> tuple[str, S]:
+        """Return the recipe's name and the settings that a command has without other flags."""
+        name = pick.recipe
+        if name is None:
+            name = self.default if pick.data is None else self.suits(pick.data)
+        return name, self.adapt(self.load(name), pick)
