@@ -206,10 +206,13 @@ def modules_after(statement: str, **environment: str) -> set[str]:
     return set(finished.stdout.split())
 
 
-@pytest.mark.parametrize("library", LIBRARIES)
-def test_importing_a_library_loads_no_torch(library: str) -> None:
-    loaded = modules_after(f"import {library}")
-    assert library in loaded
+def test_importing_a_library_and_its_settings_loads_no_torch(member) -> None:
+    if member.import_name not in LIBRARIES:
+        pytest.skip("the command line is not a library")
+    files = [path for name in ("spec.py", "settings.py") for path in member.source.rglob(name)]
+    modules = [member.import_name, *(module_name(member, path) for path in files)]
+    loaded = modules_after(f"import {', '.join(modules)}")
+    assert loaded.issuperset(modules)
     assert {"torch", "numpy"}.isdisjoint(loaded)
 
 

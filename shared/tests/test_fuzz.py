@@ -334,7 +334,20 @@ def attention(index):
     return KernelAttention(4, 2)
 
 
+class KernelEverywhere(transformers.AttentionConfig):
+    """The same, of settings."""
+
+    def build(self, place):
+        return attention(place.block)
+
+
 ATTENTION = st.just(attention)
+
+
+def without_config(arguments):
+    return {name: strategy for name, strategy in arguments.items() if name != "config"}
+
+
 MASK = st.none() | bools("b t")
 ATTEND = attended() | dict(num_samples=st.none())  # they draw nothing
 SIZES = dict(max_length=st.just(4), attention=ATTENTION)
@@ -351,6 +364,9 @@ SEQUENCE = (
     dict(config=TEXT_CONFIGS, input_dim=st.just(3), num_outputs=st.just(2), positions=st.booleans())
     | SIZES
 )
+OF_SETTINGS = dict(attention=st.just(KernelEverywhere()))
+VISION_OF_SETTINGS = dict(backbone=CONFIGS) | without_config(VISION) | OF_SETTINGS
+TEXT_OF_SETTINGS = dict(backbone=TEXT_CONFIGS) | without_config(TEXT) | OF_SETTINGS
 SAMPLED = dict(generator=GENERATORS, num_samples=st.none() | COUNTS)
 TOKENS = labels("b t", "4")
 
@@ -432,6 +448,9 @@ TRANSFORMER_TARGETS = [
         | SAMPLED,
         non_finite=PASSES,
     ),
+    Target(transformers.vision_transformer, VISION_OF_SETTINGS),
+    Target(transformers.text_transformer, TEXT_OF_SETTINGS),
+    Target(transformers.attention_factory, dict(backbone=CONFIGS, max_tokens=COUNTS) | OF_SETTINGS),
     Target(
         predict,
         dict(
@@ -461,6 +480,8 @@ NOT_FUZZED = {
     "LPIPS.train": "takes a flag",
     "InceptionFeatures": "needs weights, and its own tests refuse bad ones",
     "InceptionFeatures.forward": "needs weights",
+    "AttentionConfig": "abstract: its subclasses are",
+    "TransformerConfig.check": "a part of its constructor",
     "TokenMap": "made by the backbone alone",
     "TokenMap.parameters": "takes nothing",
 }

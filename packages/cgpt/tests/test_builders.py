@@ -105,13 +105,10 @@ def test_settings_that_do_not_go_together_are_refused_at_construction(changes, m
 
 
 def test_an_unknown_method_is_refused_at_construction():
-    config = replace(CIFAR10)
-    # Past the shape checks of the test session, which would refuse first.
-    object.__setattr__(config, "method", "dense")
     with pytest.raises(
         ValueError, match=r"method must be one of \('full', 'sparse'\), got 'dense'"
     ):
-        config.__post_init__()
+        replace(CIFAR10, method="dense")
 
 
 @pytest.mark.parametrize(
@@ -120,7 +117,7 @@ def test_an_unknown_method_is_refused_at_construction():
         (CIFAR10, {"noise": 0.0}, "noise must be positive.* got 0.0"),
         (COLA_SPARSE, {"noise": -1.0}, "noise must be positive.* got -1.0"),
         (CIFAR10, {"nugget": 0.0}, "nugget must be positive.* got 0.0"),
-        (CIFAR10, {"jitter": math.nan}, "jitter must be positive.* got nan"),
+        (CIFAR10, {"jitter": math.nan}, "jitter must be .* got nan"),
         (COLA_SPARSE, {"num_inducing": 0}, "num_inducing must be a whole number .* got 0"),
         (COLA_SPARSE, {"num_key_inducing": 0}, "num_key_inducing must be a whole number .* got 0"),
         (COLA_SPARSE, {"inducing": "other"}, "inducing must be one of .* got 'other'"),
@@ -131,18 +128,14 @@ def test_an_unknown_method_is_refused_at_construction():
     ],
 )
 def test_settings_out_of_range_are_refused_at_construction(config, changes, message):
-    bad = replace(config)
-    # Past the type checks of the test session, which would refuse some first.
-    for name, value in changes.items():
-        object.__setattr__(bad, name, value)
     with pytest.raises(ValueError, match=message):
-        bad.__post_init__()
+        replace(config, **changes)
 
 
 def test_settings_survive_a_dictionary():
     for config in (COLA, COLA_SPARSE):
         assert CGPTConfig.from_dict(config.to_dict()) == config
-    with pytest.raises(ValueError, match=r"unknown settings \['sigma'\]"):
+    with pytest.raises(ValueError, match="unknown setting 'sigma'"):
         CGPTConfig.from_dict(COLA.to_dict() | {"sigma": 3})
 
 

@@ -74,10 +74,6 @@ TARGETS = [
         kepsvgp.KernelEigenPairAttention.kernel, dict(self=ATTENTION, **MEANS), non_finite=PASSES
     ),
     Target(kepsvgp.KEPSVGPConfig, BACKBONE | COMMON | dict(layers=LAYERS)),
-    Target(
-        kepsvgp.KEPSVGPConfig.from_dict,
-        dict(settings=VISION["config"].map(lambda config: config.to_dict())),
-    ),
     Target(kepsvgp.KEPSVGPConfig.attention, dict(self=VISION["config"], max_tokens=COUNTS)),
     Target(kepsvgp.vision_transformer, VISION),
     Target(kepsvgp.text_transformer, TEXT),

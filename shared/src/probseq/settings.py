@@ -38,6 +38,7 @@ from typing import (
     get_args,
     get_origin,
     get_type_hints,
+    no_type_check,
 )
 
 __all__ = ["Bound", "Count", "Index", "NotNegative", "Positive", "Rate", "Settings", "Share"]
@@ -84,6 +85,8 @@ class Settings:
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         dataclass(frozen=True, kw_only=True)(cls)
+        # Fields check themselves: checkers of annotations would refuse lists for tuples first.
+        no_type_check(cls.__init__)
 
     def __post_init__(self) -> None:
         for name, kind in _annotations(type(self)).items():
@@ -118,7 +121,7 @@ class Settings:
         known = {item.name: item for item in fields(cls)}
         for name in settings:
             if name not in known:
-                near = get_close_matches(str(name), known, n=1)
+                near = get_close_matches(str(name), known, n=1, cutoff=0.75)
                 hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
                 raise ValueError(f"unknown setting {name!r}: {hint}")
         for name, item in known.items():

@@ -1,6 +1,6 @@
 """Transformers with correlated GP attention in every block, and the paper's sizes."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 from torch import nn
@@ -12,8 +12,8 @@ from cgpt.sparse import SparseConditional
 from cgpt.sparse_attention import InducingName, SparseCorrelatedGPAttention
 from probseq.checks import check_choice, check_counts, check_positive
 from probseq.transformers import TextTransformer, TransformerConfig, VisionTransformer
-from probseq.transformers.attention import ATTENTION_JITTER
 from probseq.transformers.prediction import predict_probabilities as predict_probabilities
+from probseq.transformers.spec import ATTENTION_JITTER
 from probseq.transformers.vision import count_tokens
 
 MethodName = Literal["full", "sparse"]
@@ -30,7 +30,6 @@ _OPTIONAL = {
 _CONDITIONALS = {"full": ConditionalName, "sparse": SparseConditional}
 
 
-@dataclass(frozen=True, kw_only=True)
 class CGPTConfig(TransformerConfig):
     """Settings of a transformer with correlated GP attention.
 

@@ -39,7 +39,7 @@ from torch import Tensor
 from cgpt.sparse_kernels import whitened_features
 from probseq.kernels.distances import scaled_squared_distance
 from probseq.linalg import safe_cholesky, triangular_inverse
-from probseq.transformers.attention import ATTENTION_JITTER
+from probseq.transformers.spec import ATTENTION_JITTER
 
 SparseConditional = Literal["sor", "fitc"]
 

@@ -1,8 +1,8 @@
 """Transformers with kernel-eigen-pair attention, and the paper's sizes (D.1)."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeVar
+from dataclasses import replace
+from typing import Literal
 
 from torch import nn
 
@@ -25,11 +25,7 @@ from probseq.transformers.vision import count_tokens
 
 LayersName = Literal["last", "all"]
 
-# Not typing.Self: beartype, which checks signatures in the tests, knows it in whole classes only.
-ConfigT = TypeVar("ConfigT", bound="KEPSVGPConfig")
 
-
-@dataclass(frozen=True, kw_only=True)
 class KEPSVGPConfig(TransformerConfig):
     """Settings of a transformer with kernel-eigen-pair attention in some of its blocks.
 
@@ -73,17 +69,6 @@ class KEPSVGPConfig(TransformerConfig):
                 f"layers must be 'last', 'all' or different indices from 0 to {self.depth - 1}, "
                 f"got {self.layers}"
             )
-
-    @classmethod
-    def from_dict(cls: type[ConfigT], settings: dict[str, Any]) -> ConfigT:
-        """Build from a dictionary; ``layers`` may be a list, JSON having no tuples.
-
-        Raises:
-            ValueError: a key is unknown; the message lists the known ones.
-        """
-        if isinstance(settings.get("layers"), list):
-            settings = settings | {"layers": tuple(settings["layers"])}
-        return super().from_dict(settings)
 
     def attention(self, max_tokens: int) -> Callable[[int], nn.Module]:
         """Return what builds the attention module of a block from its index.

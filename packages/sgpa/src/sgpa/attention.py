@@ -12,15 +12,10 @@ from torch import Tensor, nn
 
 from probseq.checks import check_choice, check_counts, check_positive, check_rates
 from probseq.gaussians import DiagonalGaussian
-from probseq.transformers.attention import (
-    ATTENTION_JITTER,
-    attention_kernel,
-    check_heads,
-    full_precision,
-)
-from probseq.transformers.functional import KernelName
+from probseq.transformers.attention import attention_kernel, check_heads, full_precision
 from probseq.transformers.outputs import AttentionOutput
 from probseq.transformers.protocol import TokenMap, check_num_samples, check_tokens
+from probseq.transformers.spec import ATTENTION_JITTER, KernelName
 from sgpa.cache import ParameterCache
 from sgpa.posterior import (
     AttentionPosterior,

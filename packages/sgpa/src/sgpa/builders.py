@@ -1,15 +1,14 @@
 """Transformers with SGPA in every block, and the papers' sizes (thesis B.4)."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal, get_args
 
 from torch import nn
 
 from probseq.checks import check_choice, check_positive
 from probseq.transformers import TextTransformer, TransformerConfig, VisionTransformer
-from probseq.transformers.attention import ATTENTION_JITTER
-from probseq.transformers.functional import KernelName
 from probseq.transformers.prediction import predict_probabilities as predict_probabilities
+from probseq.transformers.spec import ATTENTION_JITTER, KernelName
 from probseq.transformers.vision import count_tokens
 from sgpa.attention import (
     CovarianceName,
@@ -24,7 +23,6 @@ from sgpa.standard import StandardSparseGPAttention
 StandardName = Literal["standard"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class SGPAConfig(TransformerConfig):
     """Settings of a transformer with SGPA.
 

@@ -11,15 +11,11 @@ from torch import Tensor, nn
 from probseq.checks import check_choice, check_counts, check_positive, check_rates
 from probseq.gaussians import gauss_kl
 from probseq.linalg import safe_cholesky
-from probseq.transformers.attention import (
-    ATTENTION_JITTER,
-    attention_kernel,
-    check_heads,
-    full_precision,
-)
-from probseq.transformers.functional import KernelName, kernel_attention
+from probseq.transformers.attention import attention_kernel, check_heads, full_precision
+from probseq.transformers.functional import kernel_attention
 from probseq.transformers.outputs import AttentionOutput
 from probseq.transformers.protocol import TokenMap, check_num_samples, check_tokens
+from probseq.transformers.spec import ATTENTION_JITTER, KernelName
 from sgpa.attention import CovarianceName, draw
 from sgpa.posterior import HeadKernel, correlation_matrix, factor_from_raw, prior_scale
 

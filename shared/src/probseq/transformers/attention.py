@@ -14,16 +14,10 @@ from torch import Tensor, nn
 
 from probseq.checks import check_choice, check_counts, check_positive, check_rates
 from probseq.kernels import RBF, Exponential
-from probseq.transformers.functional import KernelName, kernel_attention
+from probseq.transformers.functional import kernel_attention
 from probseq.transformers.outputs import AttentionOutput
 from probseq.transformers.protocol import TokenMap, check_tokens
-
-ATTENTION_JITTER = 1e-6
-"""Relative jitter of the covariances that attention factorises, in float32 and in float64.
-
-One number for both: it is a part of the model, whose predictions must not depend on the dtype.
-float32 cannot do with less.
-"""
+from probseq.transformers.spec import KernelName
 
 
 class SoftmaxAttention(nn.Module):

@@ -11,9 +11,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from probseq.checks import check_counts, check_rates
-from probseq.transformers.config import TransformerConfig
 from probseq.transformers.protocol import TokenMap, check_num_samples, check_tokens
 from probseq.transformers.sampling import repeat_samples
+from probseq.transformers.spec import TransformerConfig
 
 AttentionFactory = Callable[[int], nn.Module]
 

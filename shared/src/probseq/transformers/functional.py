@@ -15,7 +15,7 @@ NaN and infinity in a tensor reach the result.
 
 import math
 from collections.abc import Iterator
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -24,8 +24,7 @@ from torch import Tensor
 
 from probseq.checks import broadcastable, check_choice, check_real
 from probseq.kernels.distances import check_points
-
-KernelName = Literal["rbf", "exponential"]
+from probseq.transformers.spec import KernelName
 
 # exp2 costs less than exp; the factor goes into the features.
 _ROOT_LOG2E = math.sqrt(math.log2(math.e))

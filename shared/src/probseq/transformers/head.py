@@ -4,9 +4,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from probseq.checks import check_counts
-from probseq.transformers.config import TransformerConfig
 from probseq.transformers.pooling import Pooling
 from probseq.transformers.sampling import repeat_samples
+from probseq.transformers.spec import TransformerConfig
 
 
 class PooledHead(nn.Module):

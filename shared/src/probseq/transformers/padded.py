@@ -3,10 +3,10 @@
 import torch
 from torch import Tensor, nn
 
-from probseq.transformers.config import TransformerConfig
 from probseq.transformers.encoder import AttentionFactory, Encoder
 from probseq.transformers.head import PooledHead
 from probseq.transformers.outputs import TransformerOutput
+from probseq.transformers.spec import TransformerConfig
 
 
 class PaddedTransformer(nn.Module):

@@ -3,8 +3,6 @@
 NaN and infinity in a tensor reach the result.
 """
 
-from typing import Literal
-
 import torch
 from einops import einsum
 from jaxtyping import Bool, Float
@@ -12,8 +10,7 @@ from torch import Tensor, nn
 
 from probseq.checks import check_choice, check_counts
 from probseq.transformers.protocol import check_tokens
-
-PoolingName = Literal["mean", "sequence", "cls"]
+from probseq.transformers.spec import PoolingName
 
 
 class Pooling(nn.Module):

@@ -8,11 +8,11 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from probseq.checks import check_counts
-from probseq.transformers.config import TransformerConfig
 from probseq.transformers.encoder import AttentionFactory
 from probseq.transformers.outputs import TransformerOutput
 from probseq.transformers.padded import PaddedTransformer, checked_mask, refuse_hidden_sequences
 from probseq.transformers.protocol import check_dtype
+from probseq.transformers.spec import TransformerConfig
 
 
 class SequenceTransformer(PaddedTransformer):

@@ -5,10 +5,10 @@ from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
 from probseq.checks import check_counts
-from probseq.transformers.config import TransformerConfig
 from probseq.transformers.encoder import AttentionFactory
 from probseq.transformers.outputs import TransformerOutput
 from probseq.transformers.padded import PaddedTransformer, checked_mask, refuse_hidden_sequences
+from probseq.transformers.spec import TransformerConfig
 
 PADDING = 0
 

@@ -9,11 +9,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from probseq.checks import check_counts
-from probseq.transformers.config import TransformerConfig
 from probseq.transformers.encoder import AttentionFactory, Encoder
 from probseq.transformers.head import PooledHead
 from probseq.transformers.outputs import TransformerOutput
 from probseq.transformers.protocol import check_dtype
+from probseq.transformers.spec import TransformerConfig
 
 
 class VisionTransformer(nn.Module):
