@@ -334,13 +334,16 @@ def attention(index):
     return KernelAttention(4, 2)
 
 
-class KernelEverywhere(transformers.AttentionConfig):
-    """The same, of settings."""
-
-    def build(self, place):
-        return attention(place.block)
-
-
+KERNEL_SETTINGS = {
+    "kernel": st.sampled_from(["rbf", "exponential", "auto"]),
+    **{name: KERNEL_HEADS[name] for name in ("symmetric", "initial_variance")},
+}
+OF_DATA = dict(
+    attention=built(transformers.KernelConfig, **KERNEL_SETTINGS),
+    kernel=KERNEL_HEADS["kernel"],
+    initial_variance=KERNEL_HEADS["initial_variance"],
+    num_data=st.none() | COUNTS,
+)
 ATTENTION = st.just(attention)
 
 
@@ -364,9 +367,9 @@ SEQUENCE = (
     dict(config=TEXT_CONFIGS, input_dim=st.just(3), num_outputs=st.just(2), positions=st.booleans())
     | SIZES
 )
-OF_SETTINGS = dict(attention=st.just(KernelEverywhere()))
-VISION_OF_SETTINGS = dict(backbone=CONFIGS) | without_config(VISION) | OF_SETTINGS
-TEXT_OF_SETTINGS = dict(backbone=TEXT_CONFIGS) | without_config(TEXT) | OF_SETTINGS
+VISION_OF_SETTINGS = dict(backbone=CONFIGS) | without_config(VISION) | OF_DATA
+TEXT_OF_SETTINGS = dict(backbone=TEXT_CONFIGS) | without_config(TEXT) | OF_DATA
+SEQUENCE_OF_SETTINGS = dict(backbone=TEXT_CONFIGS) | without_config(SEQUENCE) | OF_DATA
 SAMPLED = dict(generator=GENERATORS, num_samples=st.none() | COUNTS)
 TOKENS = labels("b t", "4")
 
@@ -450,7 +453,9 @@ TRANSFORMER_TARGETS = [
     ),
     Target(transformers.vision_transformer, VISION_OF_SETTINGS),
     Target(transformers.text_transformer, TEXT_OF_SETTINGS),
-    Target(transformers.attention_factory, dict(backbone=CONFIGS, max_tokens=COUNTS) | OF_SETTINGS),
+    Target(transformers.sequence_transformer, SEQUENCE_OF_SETTINGS),
+    Target(transformers.KernelConfig, KERNEL_SETTINGS),
+    Target(transformers.SoftmaxConfig, {}),
     Target(
         predict,
         dict(
@@ -481,6 +486,11 @@ NOT_FUZZED = {
     "InceptionFeatures": "needs weights, and its own tests refuse bad ones",
     "InceptionFeatures.forward": "needs weights",
     "AttentionConfig": "abstract: its subclasses are",
+    "AttentionConfig.penalty_weight": "one",
+    "KernelConfig.build": "called by the builders of transformers",
+    "KernelConfig.penalty_weight": "one",
+    "SoftmaxConfig.build": "called by the builders of transformers",
+    "SoftmaxConfig.penalty_weight": "one",
     "TransformerConfig.check": "a part of its constructor",
     "TokenMap": "made by the backbone alone",
     "TokenMap.parameters": "takes nothing",

@@ -20,7 +20,13 @@ from probseq.testing.arguments import (
     tensors,
 )
 from probseq.testing.fuzz import FuzzSuite, Target
-from probseq.transformers import TextTransformer, VisionTransformer
+from probseq.transformers import (
+    TextTransformer,
+    TransformerConfig,
+    VisionTransformer,
+    text_transformer,
+    vision_transformer,
+)
 
 COMMON = dict(
     noise=st.sampled_from([0.1, 0.5]),
@@ -54,29 +60,27 @@ SPARSE = (
         jitter=st.sampled_from([1e-6, 1e-4]),
     )
 )
-SETTINGS = COMMON | dict(
-    method=st.just("sparse"),
-    num_inducing=COUNTS,
-    conditional=st.sampled_from([None, "sor", "fitc"]),
-    inducing=st.sampled_from(["free", "mixed"]),
+WEIGHTS = dict(alpha_start=SHARES, alpha=SHARES)
+FULL_SETTINGS = COMMON | WEIGHTS | dict(conditional=FULL["conditional"], nugget=FULL["nugget"])
+SPARSE_SETTINGS = (
+    COMMON
+    | WEIGHTS
+    | {n: SPARSE[n] for n in ("num_inducing", "num_key_inducing", "conditional")}
+    | {n: SPARSE[n] for n in ("inducing", "jitter")}
 )
-
-
-def configs(backbone):
-    return built(cgpt.CGPTConfig, **backbone, **COMMON) | built(
-        cgpt.CGPTConfig, **backbone, **SETTINGS
-    )
-
-
+CONFIGS = built(cgpt.CGPTConfig, **COMMON) | built(cgpt.SCGPTConfig, **SPARSE_SETTINGS)
+BACKBONES, TEXT_BACKBONES = (built(TransformerConfig, **b) for b in (BACKBONE, TEXT_BACKBONE))
 VISION = dict(
-    config=configs(BACKBONE),
+    backbone=BACKBONES,
+    attention=CONFIGS,
     image_size=st.just(4),
     patch_size=st.just(2),
     channels=st.just(1),
     num_classes=st.just(3),
 )
 TEXT = dict(
-    config=configs(TEXT_BACKBONE),
+    backbone=TEXT_BACKBONES,
+    attention=CONFIGS,
     vocab_size=st.just(5),
     max_length=st.just(4),
     num_classes=st.just(3),
@@ -109,19 +113,17 @@ TARGETS = [
         dict(self=SPARSE_MODULES, **MEANS),
         non_finite=PASSES,
     ),
-    Target(cgpt.CGPTConfig, BACKBONE | COMMON),
-    Target(cgpt.CGPTConfig, BACKBONE | SETTINGS),
-    Target(cgpt.CGPTConfig.attention, dict(self=configs(BACKBONE), max_tokens=COUNTS)),
-    Target(cgpt.vision_transformer, VISION),
-    Target(cgpt.text_transformer, TEXT),
+    Target(cgpt.CGPTConfig, FULL_SETTINGS),
+    Target(cgpt.SCGPTConfig, SPARSE_SETTINGS),
+    Target(cgpt.CGPTConfig.penalty_weight, dict(self=CONFIGS, progress=SHARES)),
     Target(
         VisionTransformer.forward,
-        dict(self=modules(cgpt.vision_transformer, **VISION), images=IMAGES) | SAMPLED,
+        dict(self=modules(vision_transformer, **VISION), images=IMAGES) | SAMPLED,
         non_finite=PASSES,
     ),
     Target(
         TextTransformer.forward,
-        dict(self=modules(cgpt.text_transformer, **TEXT), tokens=labels("b t", "4"), mask=MASK)
+        dict(self=modules(text_transformer, **TEXT), tokens=labels("b t", "4"), mask=MASK)
         | SAMPLED,
     ),
     Target(
@@ -144,19 +146,22 @@ TARGETS = [
     ),
     Target(
         cgpt.token_cosine_similarity,
-        dict(model=modules(cgpt.vision_transformer, **VISION), inputs=IMAGES, mask=st.none())
-        | SAMPLED,
+        dict(model=modules(vision_transformer, **VISION), inputs=IMAGES, mask=st.none()) | SAMPLED,
         non_finite="NaN for sequences of fewer than two tokens",
     ),
     Target(
         cgpt.token_cosine_similarity,
-        dict(model=modules(cgpt.text_transformer, **TEXT), inputs=labels("b t", "4"), mask=MASK)
+        dict(model=modules(text_transformer, **TEXT), inputs=labels("b t", "4"), mask=MASK)
         | SAMPLED,
         non_finite="NaN for sequences of fewer than two tokens",
     ),
 ]
 
-NOT_FUZZED = {"predict_probabilities": "probseq's, fuzzed there"}
+NOT_FUZZED = {
+    "CGPTConfig.build": "called by the builders of transformers",
+    "CGPTConfig.check": "a part of its constructor",
+    "SCGPTConfig.build": "called by the builders of transformers",
+}
 
 
 class TestFuzz(FuzzSuite):

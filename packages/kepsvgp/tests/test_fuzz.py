@@ -20,7 +20,13 @@ from probseq.testing.arguments import (
     tensors,
 )
 from probseq.testing.fuzz import FuzzSuite, Target
-from probseq.transformers import TextTransformer, VisionTransformer
+from probseq.transformers import (
+    TextTransformer,
+    TransformerConfig,
+    VisionTransformer,
+    text_transformer,
+    vision_transformer,
+)
 
 COMMON = dict(
     rank=st.integers(1, 2),
@@ -38,15 +44,18 @@ HEADS = COMMON | dict(
     dropout=st.sampled_from([0.0, 0.1]),
 )
 LAYERS = st.sampled_from(["last", "all", (0,)])
+CONFIGS = built(kepsvgp.KEPSVGPConfig, **COMMON, layers=LAYERS)
 VISION = dict(
-    config=built(kepsvgp.KEPSVGPConfig, **BACKBONE, **COMMON, layers=LAYERS),
+    backbone=built(TransformerConfig, **BACKBONE),
+    attention=CONFIGS,
     image_size=st.just(4),
     patch_size=st.just(2),
     channels=st.just(1),
     num_classes=st.just(3),
 )
 TEXT = dict(
-    config=built(kepsvgp.KEPSVGPConfig, **TEXT_BACKBONE, **COMMON, layers=LAYERS),
+    backbone=built(TransformerConfig, **TEXT_BACKBONE),
+    attention=CONFIGS,
     vocab_size=st.just(5),
     max_length=st.just(4),
     num_classes=st.just(3),
@@ -73,18 +82,15 @@ TARGETS = [
     Target(
         kepsvgp.KernelEigenPairAttention.kernel, dict(self=ATTENTION, **MEANS), non_finite=PASSES
     ),
-    Target(kepsvgp.KEPSVGPConfig, BACKBONE | COMMON | dict(layers=LAYERS)),
-    Target(kepsvgp.KEPSVGPConfig.attention, dict(self=VISION["config"], max_tokens=COUNTS)),
-    Target(kepsvgp.vision_transformer, VISION),
-    Target(kepsvgp.text_transformer, TEXT),
+    Target(kepsvgp.KEPSVGPConfig, COMMON | dict(layers=LAYERS)),
     Target(
         VisionTransformer.forward,
-        dict(self=modules(kepsvgp.vision_transformer, **VISION), images=IMAGES) | SAMPLED,
+        dict(self=modules(vision_transformer, **VISION), images=IMAGES) | SAMPLED,
         non_finite=PASSES,
     ),
     Target(
         TextTransformer.forward,
-        dict(self=modules(kepsvgp.text_transformer, **TEXT), **TOKENS) | SAMPLED,
+        dict(self=modules(text_transformer, **TEXT), **TOKENS) | SAMPLED,
     ),
     Target(
         kepsvgp.negative_elbo,
@@ -99,13 +105,16 @@ TARGETS = [
     Target(
         kepsvgp.attention_spectrum,
         dict(
-            model=modules(kepsvgp.vision_transformer, **VISION),
+            model=modules(vision_transformer, **VISION),
             batches=st.lists(st.tuples(IMAGES), min_size=1, max_size=2),
         ),
     ),
 ]
 
-NOT_FUZZED = {"predict_probabilities": "probseq's, fuzzed there"}
+NOT_FUZZED = {
+    "KEPSVGPConfig.build": "called by the builders of transformers",
+    "KEPSVGPConfig.check": "a part of its constructor",
+}
 
 
 class TestFuzz(FuzzSuite):

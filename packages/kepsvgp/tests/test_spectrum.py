@@ -1,11 +1,13 @@
 """Spectra of attention matrices, against matrices made entry by entry."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
 from torch.testing import assert_close
 
-from kepsvgp import KEPSVGPConfig, attention_spectrum, text_transformer
+from kepsvgp import KEPSVGPConfig, attention_spectrum
 from kepsvgp.plots import spectrum_plot
 from kepsvgp.spectrum import attention_matrix
 from probseq.transformers import (
@@ -13,15 +15,22 @@ from probseq.transformers import (
     SoftmaxAttention,
     TextTransformer,
     TransformerConfig,
+    text_transformer,
 )
 
-CONFIG = KEPSVGPConfig(depth=2, dim=8, num_heads=2, hidden_dim=16, rank=2)
+CONFIG = TransformerConfig(depth=2, dim=8, num_heads=2, hidden_dim=16)
 
 
-def make_model(seed=0, **changes):
+def make_model(seed=0, layers="last", **changes):
     torch.manual_seed(seed)
-    config = KEPSVGPConfig.from_dict(CONFIG.to_dict() | changes)
-    return text_transformer(config, vocab_size=9, max_length=7, num_classes=2).double().eval()
+    config = KEPSVGPConfig(rank=2, layers=layers)
+    return (
+        text_transformer(
+            replace(CONFIG, **changes), config, vocab_size=9, max_length=7, num_classes=2
+        )
+        .double()
+        .eval()
+    )
 
 
 def sentences(count, length, seed=1):

@@ -24,7 +24,14 @@ from probseq.testing.arguments import (
     tensors,
 )
 from probseq.testing.fuzz import FuzzSuite, Target
-from probseq.transformers import TextTransformer, TransformerOutput, VisionTransformer
+from probseq.transformers import (
+    TextTransformer,
+    TransformerConfig,
+    TransformerOutput,
+    VisionTransformer,
+    text_transformer,
+    vision_transformer,
+)
 
 HEADS = dict(
     dim=st.just(4),
@@ -45,17 +52,22 @@ GLOBAL = HEADS | dict(
 STANDARD = HEADS | dict(max_tokens=st.just(4))
 SETTINGS = dict(num_inducing=COUNTS, kernel=HEADS["kernel"], covariance=HEADS["covariance"])
 VARIANTS = st.sampled_from(["orthogonal", "decoupled", "standard"])
-CONFIGS = built(sgpa.SGPAConfig, **BACKBONE, **SETTINGS, variant=VARIANTS)
-TEXT_CONFIGS = built(sgpa.SGPAConfig, **TEXT_BACKBONE, **SETTINGS, variant=VARIANTS)
+CONFIGS = built(sgpa.SGPAConfig, **SETTINGS, variant=VARIANTS)
+BACKBONES, TEXT_BACKBONES = (built(TransformerConfig, **b) for b in (BACKBONE, TEXT_BACKBONE))
 VISION = dict(
-    config=CONFIGS,
+    backbone=BACKBONES,
+    attention=CONFIGS,
     image_size=st.just(4),
     patch_size=st.just(2),
     channels=st.just(1),
     num_classes=st.just(3),
 )
 TEXT = dict(
-    config=TEXT_CONFIGS, vocab_size=st.just(5), max_length=st.just(4), num_classes=st.just(3)
+    backbone=TEXT_BACKBONES,
+    attention=CONFIGS,
+    vocab_size=st.just(5),
+    max_length=st.just(4),
+    num_classes=st.just(3),
 )
 SAMPLED = dict(generator=GENERATORS, num_samples=st.none() | COUNTS)
 TOKENS = dict(tokens=labels("b t", "4"), mask=st.none() | bools("b t"))
@@ -94,20 +106,18 @@ TARGETS = [
     ),
     Target(
         sgpa.SGPAConfig,
-        BACKBONE
-        | {name: GLOBAL[name] for name in GLOBAL if name not in ("dim", "num_heads", "dropout")},
+        {n: s for n, s in GLOBAL.items() if n not in ("dim", "num_heads", "dropout", "num_data")}
+        | dict(kl_anneal=SHARES),
     ),
-    Target(sgpa.SGPAConfig.attention, dict(self=CONFIGS, max_tokens=COUNTS)),
-    Target(sgpa.vision_transformer, VISION),
-    Target(sgpa.text_transformer, TEXT),
+    Target(sgpa.SGPAConfig.penalty_weight, dict(self=CONFIGS, progress=SHARES)),
     Target(
         VisionTransformer.forward,
-        dict(self=modules(sgpa.vision_transformer, **VISION), images=images("b 1 4 4")) | SAMPLED,
+        dict(self=modules(vision_transformer, **VISION), images=images("b 1 4 4")) | SAMPLED,
         non_finite=PASSES,
     ),
     Target(
         TextTransformer.forward,
-        dict(self=modules(sgpa.text_transformer, **TEXT), **TOKENS) | SAMPLED,
+        dict(self=modules(text_transformer, **TEXT), **TOKENS) | SAMPLED,
     ),
     Target(sgpa.LaplaceLikelihood, dict(scale=SCALES)),
     Target(
@@ -148,7 +158,8 @@ TARGETS = [
 
 NOT_FUZZED = {
     "SparseGPAttention.train": "takes a flag",
-    "predict_probabilities": "probseq's, fuzzed there",
+    "SGPAConfig.build": "called by the builders of transformers",
+    "SGPAConfig.check": "a part of its constructor",
 }
 
 

@@ -1,17 +1,8 @@
 from .analysis import mean_cosine_similarity, token_cosine_similarity
 from .attention import CorrelatedGPAttention
-from .builders import (
-    CIFAR10,
-    CIFAR10_SPARSE,
-    COLA,
-    COLA_SPARSE,
-    CGPTConfig,
-    predict_probabilities,
-    text_transformer,
-    vision_transformer,
-)
 from .objective import PenalisedLoss, alpha_schedule, penalised_loss
 from .sparse_attention import SparseCorrelatedGPAttention
+from .spec import CIFAR10, CIFAR10_SPARSE, COLA, COLA_SPARSE, CGPTConfig, SCGPTConfig
 
 __all__ = [
     "CIFAR10",
@@ -21,14 +12,12 @@ __all__ = [
     "CGPTConfig",
     "CorrelatedGPAttention",
     "PenalisedLoss",
+    "SCGPTConfig",
     "SparseCorrelatedGPAttention",
     "alpha_schedule",
     "mean_cosine_similarity",
     "penalised_loss",
-    "predict_probabilities",
-    "text_transformer",
     "token_cosine_similarity",
-    "vision_transformer",
 ]
 
 __version__: str

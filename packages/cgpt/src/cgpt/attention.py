@@ -4,7 +4,6 @@ NaN and infinity in a tensor reach the result.
 """
 
 import math
-from typing import Literal
 
 import torch
 from einops import rearrange
@@ -12,7 +11,6 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from cgpt.covariances import (
-    CanonicalPrior,
     JointCovariance,
     LatentCovariances,
     Scales,
@@ -22,9 +20,9 @@ from cgpt.covariances import (
     latent_covariances,
     predictive_joint,
 )
+from cgpt.names import CanonicalPrior, ConditionalName, RegulariserName, check_exact
 from cgpt.posterior import draw_samples, predictive_covariance, predictive_mean
 from cgpt.regulariser import (
-    RegulariserName,
     jensen_bound,
     joint_log_density,
     marginals_log_density,
@@ -34,8 +32,6 @@ from probseq.gaussians import Gaussian
 from probseq.transformers.attention import check_heads, full_precision, split_heads
 from probseq.transformers.outputs import AttentionOutput
 from probseq.transformers.protocol import TokenMap, check_num_samples, check_tokens
-
-ConditionalName = Literal["nystrom", "exact"]
 
 
 class CorrelatedGPAttention(nn.Module):
@@ -300,17 +296,3 @@ class CorrelatedGPAttention(nn.Module):
             )
         density = joint_log_density if self.regulariser == "joint" else marginals_log_density
         return density(joint, mean, observations, mask, nugget=self.nugget, jitter=self.jitter)
-
-
-def check_exact(regulariser: str, canonical_prior: str) -> None:
-    """Refuse settings that mean nothing to ``conditional="exact"``.
-
-    Raises:
-        ValueError: ``regulariser`` or ``canonical_prior`` needs inducing values.
-    """
-    if regulariser == "jensen" or canonical_prior == "noisy":
-        raise ValueError(
-            "conditional='exact' has no inducing values: regulariser must be 'joint' or "
-            "'marginals' and canonical_prior 'noise-free', got "
-            f"{regulariser!r} and {canonical_prior!r}"
-        )

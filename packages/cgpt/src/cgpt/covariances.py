@@ -21,16 +21,15 @@ differ, because A has a σ² that p(z_o) has not.
 Shapes: B sequences, H heads, T tokens, s head width; everything is ``(B, H, T, ...)``.
 """
 
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from cgpt.kernel import Pairs, canonical_kernels
+from cgpt.names import CanonicalPrior
 from probseq.linalg import safe_cholesky
-
-CanonicalPrior = Literal["noise-free", "noisy"]
 
 
 class Scales(NamedTuple):

@@ -11,16 +11,12 @@ which is another number (``"marginals"``; ``"joint"`` is the one that 26 asks fo
 wrong, and (44) lacks a factor ½; z_k is noisy in all of them, as it is where ν comes from.
 """
 
-from typing import Literal
-
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from cgpt.covariances import JointCovariance, plus_diagonal
 from cgpt.densities import block_log_density, expected_log_density
-
-RegulariserName = Literal["joint", "marginals", "jensen"]
 
 
 def joint_log_density(

@@ -28,7 +28,7 @@ All inputs are already divided by the lengthscales, and near the origin (see
 :mod:`cgpt.sparse_kernels`).
 """
 
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -36,12 +36,11 @@ from einops import rearrange
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from cgpt.names import SparseConditional
 from cgpt.sparse_kernels import whitened_features
 from probseq.kernels.distances import scaled_squared_distance
 from probseq.linalg import safe_cholesky, triangular_inverse
 from probseq.transformers.spec import ATTENTION_JITTER
-
-SparseConditional = Literal["sor", "fitc"]
 
 
 class SparseFeatures(NamedTuple):

@@ -4,17 +4,16 @@ NaN and infinity in a tensor reach the result.
 """
 
 import math
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from einops import rearrange
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from cgpt.covariances import CanonicalPrior
 from cgpt.inducing import INITIAL_VARIANCE, FreeInducingInputs, MixedInducingInputs
+from cgpt.names import CanonicalPrior, InducingName, RegulariserName, SparseConditional
 from cgpt.sparse import (
-    SparseConditional,
     SparseFeatures,
     SparsePosterior,
     covariance_root,
@@ -25,7 +24,6 @@ from cgpt.sparse import (
 )
 from cgpt.sparse_projection import project_heads
 from cgpt.sparse_regulariser import (
-    SparseRegulariser,
     log_density,
 )
 from probseq.checks import check_choice, check_counts, check_positive, check_rates
@@ -35,8 +33,6 @@ from probseq.transformers.outputs import AttentionOutput
 from probseq.transformers.protocol import TokenMap, check_num_samples, check_tokens
 from probseq.transformers.sampling import repeat_samples
 from probseq.transformers.spec import ATTENTION_JITTER
-
-InducingName = Literal["free", "mixed"]
 
 
 class SparseCorrelatedGPAttention(nn.Module):
@@ -100,7 +96,7 @@ class SparseCorrelatedGPAttention(nn.Module):
         noise: float = 0.1,
         learn_noise: bool = False,
         conditional: SparseConditional = "sor",
-        regulariser: SparseRegulariser = "joint",
+        regulariser: RegulariserName = "joint",
         canonical_prior: CanonicalPrior = "noise-free",
         inducing: InducingName = "free",
         max_tokens: int | None = None,
@@ -111,7 +107,7 @@ class SparseCorrelatedGPAttention(nn.Module):
         super().__init__()
         check_heads(dim, num_heads)
         check_choice("conditional", conditional, SparseConditional)
-        check_choice("regulariser", regulariser, SparseRegulariser)
+        check_choice("regulariser", regulariser, RegulariserName)
         check_choice("canonical_prior", canonical_prior, CanonicalPrior)
         check_choice("inducing", inducing, InducingName)
         num_key_inducing = num_inducing if num_key_inducing is None else num_key_inducing
@@ -125,7 +121,7 @@ class SparseCorrelatedGPAttention(nn.Module):
             )
         self.dim, self.num_heads = dim, num_heads
         self.conditional: SparseConditional = conditional
-        self.regulariser: SparseRegulariser = regulariser
+        self.regulariser: RegulariserName = regulariser
         self.canonical_prior: CanonicalPrior = canonical_prior
         self.sample_in_training, self.jitter = sample_in_training, jitter
         width = dim // num_heads

@@ -30,19 +30,17 @@ one z_o for both (``"joint"``).
 """
 
 import math
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from cgpt.covariances import CanonicalPrior
+from cgpt.names import CanonicalPrior, RegulariserName
 from cgpt.sparse import SparseFeatures, SparsePosterior, factorise
 from cgpt.sparse_kernels import kernel_form
 from probseq.linalg import triangular_inverse
 from probseq.precision import without_autocast
-
-SparseRegulariser = Literal["joint", "marginals", "jensen"]
 
 
 def prior_root(
@@ -99,7 +97,7 @@ def log_density(
     noise_variance: Float[Tensor, " heads"],
     mask: Bool[Tensor, "batch tokens"] | None = None,
     *,
-    regulariser: SparseRegulariser = "joint",
+    regulariser: RegulariserName = "joint",
     canonical_prior: CanonicalPrior = "noise-free",
 ) -> Float[Tensor, "heads batch"]:
     r"""Log-density of ν and z_k in nats, summed over output dimensions.

@@ -2,10 +2,11 @@
 
 Example:
     >>> import torch, kepsvgp
-    >>> model = kepsvgp.vision_transformer(
-    ...     kepsvgp.CIFAR10, image_size=32, patch_size=4, channels=3, num_classes=10
+    >>> from probseq.transformers import predict_probabilities, vision_transformer
+    >>> model = vision_transformer(
+    ...     *kepsvgp.CIFAR10, image_size=32, patch_size=4, channels=3, num_classes=10
     ... ).eval()
-    >>> kepsvgp.predict_probabilities(model, torch.zeros(2, 3, 32, 32), num_samples=10).shape
+    >>> predict_probabilities(model, torch.zeros(2, 3, 32, 32), num_samples=10).shape
     torch.Size([2, 10])
 """
 

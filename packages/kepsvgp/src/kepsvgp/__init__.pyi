@@ -1,15 +1,6 @@
 from .attention import KernelEigenPairAttention, Penalties
-from .builders import (
-    CIFAR10,
-    CIFAR100,
-    COLA,
-    IMDB,
-    KEPSVGPConfig,
-    predict_probabilities,
-    text_transformer,
-    vision_transformer,
-)
 from .objective import NegativeELBO, negative_elbo
+from .spec import CIFAR10, CIFAR100, COLA, IMDB, KEPSVGPConfig
 from .spectrum import LayerSpectrum, attention_spectrum
 
 __all__ = [
@@ -24,9 +15,6 @@ __all__ = [
     "Penalties",
     "attention_spectrum",
     "negative_elbo",
-    "predict_probabilities",
-    "text_transformer",
-    "vision_transformer",
 ]
 
 __version__: str

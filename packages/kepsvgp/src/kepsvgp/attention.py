@@ -4,7 +4,7 @@ NaN and infinity in a tensor reach the result.
 """
 
 import math
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from einops import rearrange
@@ -22,18 +22,15 @@ from kepsvgp.features import (
 from kepsvgp.inducing import draw_inducing, inducing_kl, lower_factor
 from kepsvgp.ksvd import ksvd_loss, ksvd_objective
 from kepsvgp.merging import (
-    BranchesName,
     Concatenation,
     LowRankConcatenation,
-    MergeName,
     merged_processes,
 )
+from kepsvgp.names import BranchesName, InitialPosterior, MergeName
 from probseq.checks import check_choice, check_counts, check_not_negative, check_rates
 from probseq.transformers.attention import check_heads, full_precision
 from probseq.transformers.outputs import AttentionOutput
 from probseq.transformers.protocol import TokenMap, check_num_samples, check_tokens
-
-InitialPosterior = Literal["random", "prior"]
 
 _TOKENS_PER_RANK = 10
 
@@ -126,8 +123,11 @@ class KernelEigenPairAttention(nn.Module):
     ) -> None:
         super().__init__()
         check_heads(dim, num_heads)
-        check_settings(merge, branches, initial_posterior, eta)
-        check_rank(rank, max_tokens, projection_tokens)
+        check_choice("merge", merge, MergeName)
+        check_choice("branches", branches, BranchesName)
+        check_choice("initial_posterior", initial_posterior, InitialPosterior)
+        check_not_negative(eta=eta)
+        _check_rank(rank, max_tokens, projection_tokens)
         check_rates(dropout=dropout)
         self.dim, self.num_heads, self.rank = dim, num_heads, rank
         self.max_tokens = max_tokens
@@ -295,19 +295,7 @@ def _mixing(
     return LowRankConcatenation(max_tokens, rank)
 
 
-def check_settings(merge: str, branches: str, initial_posterior: str, eta: float) -> None:
-    """Refuse names that are unknown, and weights out of range.
-
-    Raises:
-        ValueError: a name is unknown, or ``eta`` is negative or not finite.
-    """
-    check_choice("merge", merge, MergeName)
-    check_choice("branches", branches, BranchesName)
-    check_choice("initial_posterior", initial_posterior, InitialPosterior)
-    check_not_negative(eta=eta)
-
-
-def check_rank(rank: int, max_tokens: int | None, projection_tokens: int | None) -> None:
+def _check_rank(rank: int, max_tokens: int | None, projection_tokens: int | None) -> None:
     """Refuse ranks that leave no room for orthonormal columns.
 
     Raises:
@@ -320,6 +308,6 @@ def check_rank(rank: int, max_tokens: int | None, projection_tokens: int | None)
             check_counts(**{name: value})
             if value < rank:
                 raise ValueError(
-                    f"rank must be at most {name}={value}, got {rank}: take a smaller rank, in "
-                    "config or here, or more tokens"
+                    f"rank must be at most {name}={value}, got {rank}: take a smaller "
+                    "rank or more tokens"
                 )

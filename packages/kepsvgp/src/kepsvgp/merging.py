@@ -9,15 +9,13 @@ is multiplied by U once.
 
 import math
 from collections.abc import Callable
-from typing import Literal
 
 import torch
 from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
-MergeName = Literal["addition", "concatenation", "concatenation-low-rank"]
-BranchesName = Literal["er", "ee", "rr"]
+from kepsvgp.names import BranchesName
 
 # (scores, 0 or 1: which of the two processes) to scores
 TokenMixing = Callable[[Tensor, int], Tensor]

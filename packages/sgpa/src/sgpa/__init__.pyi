@@ -1,14 +1,4 @@
 from .attention import SparseGPAttention
-from .builders import (
-    CIFAR10,
-    CIFAR100,
-    COLA,
-    IMDB,
-    SGPAConfig,
-    predict_probabilities,
-    text_transformer,
-    vision_transformer,
-)
 from .objective import (
     LaplaceLikelihood,
     NegativeELBO,
@@ -17,6 +7,7 @@ from .objective import (
     negative_elbo,
 )
 from .prediction import RegressionPrediction, predict_regression
+from .spec import CIFAR10, CIFAR100, COLA, IMDB, SGPAConfig
 from .standard import StandardSparseGPAttention
 
 __all__ = [
@@ -33,10 +24,7 @@ __all__ = [
     "categorical_log_likelihood",
     "kl_annealing",
     "negative_elbo",
-    "predict_probabilities",
     "predict_regression",
-    "text_transformer",
-    "vision_transformer",
 ]
 
 __version__: str

@@ -3,8 +3,6 @@
 NaN and infinity in a tensor reach the result.
 """
 
-from typing import Literal
-
 import torch
 from einops import einsum, rearrange
 from jaxtyping import Bool, Float
@@ -17,6 +15,7 @@ from probseq.transformers.outputs import AttentionOutput
 from probseq.transformers.protocol import TokenMap, check_num_samples, check_tokens
 from probseq.transformers.spec import ATTENTION_JITTER, KernelName
 from sgpa.cache import ParameterCache
+from sgpa.names import CovarianceName, InitialPosterior, KLWeighting, VariantName
 from sgpa.posterior import (
     AttentionPosterior,
     GlobalTerms,
@@ -26,11 +25,6 @@ from sgpa.posterior import (
     relative_variance,
     residual_cholesky,
 )
-
-VariantName = Literal["orthogonal", "decoupled"]
-CovarianceName = Literal["diag", "full"]
-KLWeighting = Literal["sequence", "dataset"]
-InitialPosterior = Literal["random", "prior"]
 
 
 class SparseGPAttention(nn.Module):
@@ -100,7 +94,19 @@ class SparseGPAttention(nn.Module):
         super().__init__()
         check_heads(dim, num_heads)
         check_choice("variant", variant, VariantName)
-        check_settings(num_inducing, covariance, kl_weighting, num_data, initial_posterior, jitter)
+        check_choice("covariance", covariance, CovarianceName)
+        check_choice("kl_weighting", kl_weighting, KLWeighting)
+        check_choice("initial_posterior", initial_posterior, InitialPosterior)
+        check_counts(num_inducing=num_inducing)
+        if (kl_weighting == "dataset") != (num_data is not None):
+            raise ValueError(
+                "num_data, the number of training sequences, must be given with "
+                f"kl_weighting='dataset' and only then, got kl_weighting={kl_weighting!r}, "
+                f"num_data={num_data}"
+            )
+        if num_data is not None:
+            check_counts(num_data=num_data)
+        check_positive(jitter=jitter)
         check_rates(dropout=dropout)
         self.dim, self.num_heads, self.num_inducing = dim, num_heads, num_inducing
         self.kernel_name: KernelName = kernel
@@ -261,32 +267,6 @@ class SparseGPAttention(nn.Module):
             samples = mean + cholesky @ noise + posterior.whitened @ inducing
         samples = posterior.scale * samples
         return rearrange(samples, "s h b t c -> (s b) t (h c)")
-
-
-def check_settings(
-    num_inducing: int,
-    covariance: CovarianceName,
-    kl_weighting: KLWeighting,
-    num_data: int | None,
-    initial_posterior: InitialPosterior,
-    jitter: float,
-) -> None:
-    """Refuse settings that are out of range, or do not go together.
-
-    Raises:
-        ValueError: a setting is out of range, or ``num_data`` is missing or without a use.
-    """
-    check_choice("covariance", covariance, CovarianceName)
-    check_choice("kl_weighting", kl_weighting, KLWeighting)
-    check_choice("initial_posterior", initial_posterior, InitialPosterior)
-    check_counts(num_inducing=num_inducing, **({} if num_data is None else {"num_data": num_data}))
-    check_positive(jitter=jitter)
-    if (kl_weighting == "dataset") != (num_data is not None):
-        raise ValueError(
-            "num_data, the number of training sequences, must be given with "
-            f"kl_weighting='dataset' and only then, got kl_weighting={kl_weighting!r}, "
-            f"num_data={num_data}"
-        )
 
 
 def draw(shape: tuple[int, ...], *, like: Tensor, generator: torch.Generator | None) -> Tensor:

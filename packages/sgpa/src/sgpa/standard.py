@@ -16,7 +16,8 @@ from probseq.transformers.functional import kernel_attention
 from probseq.transformers.outputs import AttentionOutput
 from probseq.transformers.protocol import TokenMap, check_num_samples, check_tokens
 from probseq.transformers.spec import ATTENTION_JITTER, KernelName
-from sgpa.attention import CovarianceName, draw
+from sgpa.attention import draw
+from sgpa.names import CovarianceName
 from sgpa.posterior import HeadKernel, correlation_matrix, factor_from_raw, prior_scale
 
 

@@ -1,5 +1,5 @@
 from .attention import KernelAttention, SoftmaxAttention
-from .build import attention_factory, text_transformer, vision_transformer
+from .build import sequence_transformer, text_transformer, vision_transformer
 from .encoder import Encoder
 from .functional import kernel_attention, rbf_matrix
 from .outputs import AttentionOutput, TransformerOutput
@@ -8,7 +8,14 @@ from .prediction import predict_probabilities
 from .protocol import AttentionModule, TokenMap
 from .sampling import repeat_samples
 from .sequence import SequenceTransformer
-from .spec import AttentionConfig, Place, Preset, TransformerConfig
+from .spec import (
+    AttentionConfig,
+    KernelConfig,
+    Place,
+    Preset,
+    SoftmaxConfig,
+    TransformerConfig,
+)
 from .text import TextTransformer
 from .vision import VisionTransformer
 
@@ -18,21 +25,23 @@ __all__ = [
     "AttentionOutput",
     "Encoder",
     "KernelAttention",
+    "KernelConfig",
     "Place",
     "Pooling",
     "Preset",
     "SequenceTransformer",
     "SoftmaxAttention",
+    "SoftmaxConfig",
     "TextTransformer",
     "TokenMap",
     "TransformerConfig",
     "TransformerOutput",
     "VisionTransformer",
-    "attention_factory",
     "kernel_attention",
     "predict_probabilities",
     "rbf_matrix",
     "repeat_samples",
+    "sequence_transformer",
     "text_transformer",
     "vision_transformer",
 ]

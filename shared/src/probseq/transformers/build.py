@@ -1,22 +1,10 @@
 """Transformers of settings: a backbone with the attention that its blocks ask for."""
 
 from probseq.transformers.encoder import AttentionFactory
-from probseq.transformers.spec import AttentionConfig, Place, TransformerConfig
+from probseq.transformers.sequence import SequenceTransformer
+from probseq.transformers.spec import AttentionConfig, KernelName, Place, TransformerConfig
 from probseq.transformers.text import TextTransformer
 from probseq.transformers.vision import VisionTransformer, count_tokens
-
-
-def attention_factory(
-    backbone: TransformerConfig, attention: AttentionConfig, *, max_tokens: int
-) -> AttentionFactory:
-    """Return what builds the attention module of a block from its index.
-
-    Args:
-        backbone: settings of the backbone.
-        attention: settings of the attention modules.
-        max_tokens: longest sequence, a class token included.
-    """
-    return lambda index: attention.build(Place(backbone, index, max_tokens))
 
 
 def vision_transformer(
@@ -27,6 +15,9 @@ def vision_transformer(
     patch_size: int,
     channels: int,
     num_classes: int,
+    kernel: KernelName = "rbf",
+    initial_variance: float | None = None,
+    num_data: int | None = None,
 ) -> VisionTransformer:
     """Build a vision transformer; ``vision_transformer(*preset, ...)`` takes a ``Preset``.
 
@@ -37,19 +28,23 @@ def vision_transformer(
         patch_size: height and width of a patch.
         channels: image channels.
         num_classes: number of classes.
+        kernel: see :class:`~probseq.transformers.spec.Place`, as the two that follow.
+        initial_variance: of the kernel, where the settings leave it open.
+        num_data: number of training images.
 
     Raises:
         ValueError: ``patch_size`` does not divide ``image_size``, a size is no whole number of at
-            least 1, or the settings of the attention do not fit the backbone.
+            least 1, or the settings of the attention do not fit the backbone or the data.
     """
     max_tokens = count_tokens(backbone, image_size=image_size, patch_size=patch_size)
+    place = Place(backbone, 0, max_tokens, True, kernel, initial_variance, num_data)
     return VisionTransformer(
         backbone,
         image_size=image_size,
         patch_size=patch_size,
         channels=channels,
         num_classes=num_classes,
-        attention=attention_factory(backbone, attention, max_tokens=max_tokens),
+        attention=_factory(attention, place),
     )
 
 
@@ -60,6 +55,9 @@ def text_transformer(
     vocab_size: int,
     max_length: int,
     num_classes: int,
+    kernel: KernelName = "exponential",
+    initial_variance: float | None = None,
+    num_data: int | None = None,
 ) -> TextTransformer:
     """Build a text transformer; ``text_transformer(*preset, ...)`` takes a ``Preset``.
 
@@ -69,16 +67,64 @@ def text_transformer(
         vocab_size: number of token ids, padding (0) included.
         max_length: longest sequence.
         num_classes: number of classes; 1 for regression.
+        kernel: as in :func:`vision_transformer`, as the two that follow.
+        initial_variance: of the kernel, where the settings leave it open.
+        num_data: number of training texts.
 
     Raises:
         ValueError: a size is out of range, or the settings of the attention do not fit the
-            backbone.
+            backbone or the data.
     """
     max_tokens = max_length + (backbone.pooling == "cls")
+    place = Place(backbone, 0, max_tokens, False, kernel, initial_variance, num_data)
     return TextTransformer(
         backbone,
         vocab_size=vocab_size,
         max_length=max_length,
         num_classes=num_classes,
-        attention=attention_factory(backbone, attention, max_tokens=max_tokens),
+        attention=_factory(attention, place),
     )
+
+
+def sequence_transformer(
+    backbone: TransformerConfig,
+    attention: AttentionConfig,
+    *,
+    input_dim: int,
+    max_length: int,
+    num_outputs: int,
+    positions: bool = True,
+    kernel: KernelName = "rbf",
+    initial_variance: float | None = None,
+    num_data: int | None = None,
+) -> SequenceTransformer:
+    """Build a transformer of sequences of vectors.
+
+    Args:
+        backbone: settings of the backbone.
+        attention: settings of the attention modules.
+        input_dim: width of a vector.
+        max_length: longest sequence.
+        num_outputs: width of the output.
+        positions: add learned embeddings of the places.
+        kernel: as in :func:`vision_transformer`, as the two that follow.
+        initial_variance: of the kernel, where the settings leave it open.
+        num_data: number of training sequences.
+
+    Raises:
+        ValueError: as :func:`text_transformer`.
+    """
+    max_tokens = max_length + (backbone.pooling == "cls")
+    place = Place(backbone, 0, max_tokens, False, kernel, initial_variance, num_data)
+    return SequenceTransformer(
+        backbone,
+        input_dim=input_dim,
+        max_length=max_length,
+        num_outputs=num_outputs,
+        attention=_factory(attention, place),
+        positions=positions,
+    )
+
+
+def _factory(attention: AttentionConfig, place: Place) -> AttentionFactory:
+    return lambda index: attention.build(place._replace(block=index))

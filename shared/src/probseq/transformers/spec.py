@@ -4,9 +4,9 @@ Importing this module loads no torch.
 """
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 
-from probseq.settings import Count, Rate, Settings
+from probseq.settings import Count, Positive, Rate, Settings
 
 if TYPE_CHECKING:
     from torch import nn
@@ -61,29 +61,90 @@ class TransformerConfig(Settings):
 
 
 class Place(NamedTuple):
-    """Where in a transformer an attention module stands.
+    """Where in a transformer an attention module stands, and what the data decide.
 
     Attributes:
         backbone: settings of the transformer.
         block: index of its block, from 0.
         max_tokens: longest sequence, a class token included.
+        fixed_length: whether every sequence has ``max_tokens`` tokens, as images have.
+        kernel: what ``kernel="auto"`` stands for.
+        initial_variance: of the kernel, where its settings leave it open.
+        num_data: number of training sequences.
     """
 
     backbone: TransformerConfig
     block: int
     max_tokens: int
+    fixed_length: bool = False
+    kernel: KernelName = "rbf"
+    initial_variance: float | None = None
+    num_data: int | None = None
 
 
 class AttentionConfig(Settings, ABC):
     """Base of the settings of attention modules; a subclass knows how to build its module."""
+
+    penalised: ClassVar[bool] = True
+    """Whether the loss has a penalty beside the negative log likelihood."""
 
     @abstractmethod
     def build(self, place: Place) -> "nn.Module":
         """Build the attention module of one block.
 
         Raises:
-            ValueError: the settings do not fit the backbone.
+            ValueError: the settings do not fit the backbone or the data.
         """
+
+    def penalty_weight(self, progress: float) -> float:
+        """Return the weight of the penalty in the loss.
+
+        Args:
+            progress: share of the training steps done.
+        """
+        return 1.0
+
+
+class SoftmaxConfig(AttentionConfig):
+    """Settings of softmax attention: there are none."""
+
+    penalised = False
+
+    def build(self, place: Place) -> "nn.Module":
+        """Build the attention module of one block."""
+        from probseq.transformers.attention import SoftmaxAttention
+
+        backbone = place.backbone
+        return SoftmaxAttention(backbone.dim, backbone.num_heads, dropout=backbone.dropout)
+
+
+class KernelConfig(AttentionConfig):
+    """Settings of kernel attention.
+
+    Attributes:
+        kernel: ``"rbf"``, ``"exponential"``, or ``"auto"``: RBF for images, exponential for texts.
+        symmetric: queries and keys share their projection.
+        initial_variance: kernel variance to start from; ``None``: 1 for RBF, e^-4 for exponential.
+    """
+
+    penalised = False
+    kernel: KernelName | Literal["auto"] = "auto"
+    symmetric: bool = True
+    initial_variance: Positive | None = None
+
+    def build(self, place: Place) -> "nn.Module":
+        """Build the attention module of one block."""
+        from probseq.transformers.attention import KernelAttention
+
+        backbone, own = place.backbone, self.initial_variance
+        return KernelAttention(
+            backbone.dim,
+            backbone.num_heads,
+            kernel=place.kernel if self.kernel == "auto" else self.kernel,
+            symmetric=self.symmetric,
+            initial_variance=place.initial_variance if own is None else own,
+            dropout=backbone.dropout,
+        )
 
 
 class Preset(NamedTuple):

@@ -17,12 +17,16 @@ from kepsvgp import (
     KEPSVGPConfig,
     KernelEigenPairAttention,
     negative_elbo,
+)
+from probseq.testing.instruments import constant_noise
+from probseq.transformers import (
+    Place,
+    SoftmaxAttention,
+    TransformerConfig,
     predict_probabilities,
     text_transformer,
     vision_transformer,
 )
-from probseq.testing.instruments import constant_noise
-from probseq.transformers import SoftmaxAttention
 
 # Depth, width, heads, hidden width, rank, merge, eta and dropout: D.1.
 SIZES = {
@@ -31,20 +35,22 @@ SIZES = {
     "IMDB": (IMDB, (1, 128, 8, 128, 10, "addition", 10.0, 0.1)),
     "COLA": (COLA, (2, 128, 4, 256, 5, "addition", 1.0, 0.1)),
 }
-SMALL = KEPSVGPConfig(depth=3, dim=8, num_heads=2, hidden_dim=16, rank=2)
+BACKBONE = TransformerConfig(depth=3, dim=8, num_heads=2, hidden_dim=16)
 
 
 @pytest.mark.parametrize("name", SIZES)
 def test_the_papers_sizes_run(name):
-    config, sizes = SIZES[name]
+    preset, sizes = SIZES[name]
+    config, attention = preset
+    given = config.to_dict() | attention.to_dict()
     names = ("depth", "dim", "num_heads", "hidden_dim", "rank", "merge", "eta", "dropout")
-    assert tuple(getattr(config, field) for field in names) == sizes
+    assert tuple(given[field] for field in names) == sizes
     torch.manual_seed(0)
-    if config.merge == "concatenation":
-        model = vision_transformer(config, image_size=32, patch_size=4, channels=3, num_classes=10)
+    if attention.merge == "concatenation":
+        model = vision_transformer(*preset, image_size=32, patch_size=4, channels=3, num_classes=10)
         inputs, size = torch.randn(2, 3, 32, 32), 64
     else:
-        model = text_transformer(config, vocab_size=50, max_length=512, num_classes=10)
+        model = text_transformer(*preset, vocab_size=50, max_length=512, num_classes=10)
         inputs, size = torch.randint(1, 50, (2, 20)), 10 if name == "COLA" else 100
     out = model.eval()(inputs, num_samples=2)
     assert out.logits.shape == (2, 2, 10)
@@ -53,7 +59,7 @@ def test_the_papers_sizes_run(name):
     *plain, last = model.encoder.attention
     assert isinstance(last, KernelEigenPairAttention)
     assert all(isinstance(module, SoftmaxAttention) for module in plain)
-    assert last.projection.shape == (2, config.num_heads, size, config.rank)
+    assert last.projection.shape == (2, config.num_heads, size, attention.rank)
     assert [part.p for part in last.modules() if isinstance(part, nn.Dropout)] == [0.1]
 
 
@@ -61,8 +67,8 @@ def test_the_papers_sizes_run(name):
     ("layers", "chosen"), [("last", {2}), ("all", {0, 1, 2}), ((0, 2), {0, 2}), ((1,), {1})]
 )
 def test_any_subset_of_blocks_may_have_it(layers, chosen):
-    config = KEPSVGPConfig.from_dict(SMALL.to_dict() | {"layers": layers})
-    model = text_transformer(config, vocab_size=9, max_length=6, num_classes=2)
+    config = KEPSVGPConfig(rank=2, layers=layers)
+    model = text_transformer(BACKBONE, config, vocab_size=9, max_length=6, num_classes=2)
     kinds = [type(module) for module in model.encoder.attention]
     for index, kind in enumerate(kinds):
         assert kind is (KernelEigenPairAttention if index in chosen else SoftmaxAttention)
@@ -73,7 +79,7 @@ def test_any_subset_of_blocks_may_have_it(layers, chosen):
 @pytest.mark.parametrize("layers", [(), (3,), (-1,), (0, 0)])
 def test_unknown_layers_are_refused_by_name(layers):
     with pytest.raises(ValueError, match=r"layers must be .*, got"):
-        replace(SMALL, layers=layers)
+        KEPSVGPConfig(rank=2, layers=layers).build(Place(BACKBONE, 0, 9))
 
 
 @pytest.mark.parametrize(
@@ -87,13 +93,19 @@ def test_unknown_layers_are_refused_by_name(layers):
 )
 def test_bad_settings_are_refused_by_name(changes, max_tokens, message):
     with pytest.raises(ValueError, match=message):
-        replace(SMALL, **changes).attention(max_tokens)(2)
+        KEPSVGPConfig(**changes).build(Place(BACKBONE, 2, max_tokens))
+
+
+def test_merging_suits_the_data():
+    for fixed, expected in ((True, "Concatenation"), (False, "NoneType")):
+        module = KEPSVGPConfig(rank=2).build(Place(BACKBONE, 2, 9, fixed_length=fixed))
+        assert type(module.mixing).__name__ == expected
 
 
 def test_a_class_token_has_its_place_in_the_concatenation():
-    config = replace(SMALL, merge="concatenation", pooling="cls")
-    image = vision_transformer(config, image_size=4, patch_size=2, channels=1, num_classes=2)
-    text = text_transformer(config, vocab_size=5, max_length=6, num_classes=2)
+    preset = replace(BACKBONE, pooling="cls"), KEPSVGPConfig(rank=2, merge="concatenation")
+    image = vision_transformer(*preset, image_size=4, patch_size=2, channels=1, num_classes=2)
+    text = text_transformer(*preset, vocab_size=5, max_length=6, num_classes=2)
     assert image(torch.randn(2, 1, 4, 4)).logits.isfinite().all()
     assert text(torch.ones(2, 6, dtype=torch.long)).logits.isfinite().all()
 
@@ -102,8 +114,8 @@ def test_a_class_token_has_its_place_in_the_concatenation():
 def test_predictions_are_those_of_single_passes_averaged(average):
     # One backbone pass, then the samples: the same law, checked sample by sample at fixed noise.
     torch.manual_seed(0)
-    config = replace(SMALL, depth=2, layers=(1,))
-    model = text_transformer(config, vocab_size=9, max_length=6, num_classes=3).double().eval()
+    preset = replace(BACKBONE, depth=2), KEPSVGPConfig(rank=2, layers=(1,))
+    model = text_transformer(*preset, vocab_size=9, max_length=6, num_classes=3).double().eval()
     tokens = torch.randint(1, 9, (4, 6), generator=torch.Generator().manual_seed(1))
     passes = []
     hook = model.encoder.attention[0].register_forward_hook(
@@ -201,10 +213,15 @@ def bars(count, seed):
 @pytest.mark.parametrize("merge", ["addition", "concatenation"])
 def test_a_small_fit_lowers_the_objective_and_beats_chance(merge):
     torch.manual_seed(0)
-    config = KEPSVGPConfig(
-        depth=2, dim=16, num_heads=2, hidden_dim=32, rank=4, merge=merge, dropout=0.0
+    backbone = TransformerConfig(depth=2, dim=16, num_heads=2, hidden_dim=32, dropout=0.0)
+    model = vision_transformer(
+        backbone,
+        KEPSVGPConfig(rank=4, merge=merge),
+        image_size=8,
+        patch_size=2,
+        channels=1,
+        num_classes=2,
     )
-    model = vision_transformer(config, image_size=8, patch_size=2, channels=1, num_classes=2)
     images, labels = bars(256, seed=1)
     generator = torch.Generator().manual_seed(2)
     optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
@@ -222,9 +239,3 @@ def test_a_small_fit_lowers_the_objective_and_beats_chance(merge):
     tests, truth = bars(200, seed=3)
     probabilities = predict_probabilities(model.eval(), tests, generator=generator)
     assert (probabilities.argmax(-1) == truth).double().mean() > 0.8
-
-
-@pytest.mark.parametrize("patch_size", [0, -2])
-def test_impossible_patches_are_refused_by_name(patch_size):
-    with pytest.raises(ValueError, match="patch_size must be a whole number of at least 1, got"):
-        vision_transformer(SMALL, image_size=4, patch_size=patch_size, channels=1, num_classes=2)

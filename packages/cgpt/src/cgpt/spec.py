@@ -1,0 +1,157 @@
+"""Settings of correlated GP attention, and the paper's sizes; importing this loads no torch."""
+
+from typing import TYPE_CHECKING
+
+from cgpt.names import (
+    CanonicalPrior,
+    ConditionalName,
+    InducingName,
+    RegulariserName,
+    SparseConditional,
+    check_exact,
+)
+from probseq.settings import Count, NotNegative, Positive
+from probseq.transformers.spec import (
+    ATTENTION_JITTER,
+    AttentionConfig,
+    Place,
+    Preset,
+    TransformerConfig,
+)
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+class _CorrelatedConfig(AttentionConfig):
+    """What both methods have."""
+
+    noise: Positive = 0.1
+    regulariser: RegulariserName = "joint"
+    canonical_prior: CanonicalPrior = "noise-free"
+    sample_in_training: bool = False
+    alpha_start: NotNegative = 0.0
+    alpha: NotNegative = 1.0
+
+    def penalty_weight(self, progress: float) -> float:
+        """Return the weight of the regulariser (Eq. 28)."""
+        from cgpt.objective import alpha_schedule
+
+        return alpha_schedule(progress, start=self.alpha_start, end=self.alpha)
+
+
+class CGPTConfig(_CorrelatedConfig):
+    """Settings of correlated GP attention, O(T³).
+
+    Attributes:
+        noise: σ.
+        regulariser: log density that is rewarded: ``"joint"``, exact; ``"marginals"``, of the
+            parts; ``"jensen"``, a lower bound of these.
+        canonical_prior: ``"noise-free"`` or ``"noisy"``.
+        sample_in_training: draw samples in training too.
+        alpha_start: weight of the regulariser at the start of training.
+        alpha: its weight at the end; it moves linearly.
+        conditional: prediction through latent inputs, ``"nystrom"`` (the paper), or without,
+            ``"exact"``.
+        nugget: variance added in the regulariser.
+        jitter: relative jitter of Cholesky factors; ``None`` for machine epsilon.
+
+    See :class:`~cgpt.attention.CorrelatedGPAttention` for what these mean.
+
+    Raises:
+        ValueError: a setting is unknown, out of range, or means nothing to the others.
+    """
+
+    conditional: ConditionalName = "nystrom"
+    nugget: Positive = 0.01
+    jitter: Positive | None = None
+
+    def check(self) -> None:
+        """Refuse what needs latent inputs where there are none."""
+        if self.conditional == "exact":
+            check_exact(self.regulariser, self.canonical_prior)
+
+    def build(self, place: Place) -> "nn.Module":
+        """Build the attention module of one block."""
+        from cgpt.attention import CorrelatedGPAttention
+
+        return CorrelatedGPAttention(
+            place.backbone.dim,
+            place.backbone.num_heads,
+            noise=self.noise,
+            conditional=self.conditional,
+            regulariser=self.regulariser,
+            canonical_prior=self.canonical_prior,
+            nugget=self.nugget,
+            sample_in_training=self.sample_in_training,
+            dropout=place.backbone.dropout,
+            jitter=self.jitter,
+        )
+
+
+class SCGPTConfig(_CorrelatedConfig):
+    """Settings of sparse correlated GP attention.
+
+    Attributes:
+        noise: σ; the paper has 0.1 for images, 0.5 for CoLA.
+        regulariser: as of :class:`CGPTConfig`.
+        canonical_prior: ``"noise-free"`` or ``"noisy"``.
+        sample_in_training: draw samples in training too.
+        alpha_start: weight of the regulariser at the start of training.
+        alpha: its weight at the end; it moves linearly.
+        num_inducing: inducing inputs m of each head.
+        num_key_inducing: second set of inducing inputs; ``None`` for as many.
+        conditional: ``"sor"`` (the paper) or ``"fitc"``.
+        inducing: inducing inputs: ``"free"`` parameters, or ``"mixed"`` of the tokens, which have a
+            longest length.
+        jitter: relative jitter of Cholesky factors.
+
+    See :class:`~cgpt.sparse_attention.SparseCorrelatedGPAttention` for what these mean.
+
+    Raises:
+        ValueError: a setting is unknown or out of range.
+    """
+
+    num_inducing: Count = 16
+    num_key_inducing: Count | None = None
+    conditional: SparseConditional = "sor"
+    inducing: InducingName = "free"
+    jitter: Positive = ATTENTION_JITTER
+
+    def build(self, place: Place) -> "nn.Module":
+        """Build the attention module of one block."""
+        from cgpt.sparse_attention import SparseCorrelatedGPAttention
+
+        return SparseCorrelatedGPAttention(
+            place.backbone.dim,
+            place.backbone.num_heads,
+            self.num_inducing,
+            num_key_inducing=self.num_key_inducing,
+            noise=self.noise,
+            conditional=self.conditional,
+            regulariser=self.regulariser,
+            canonical_prior=self.canonical_prior,
+            inducing=self.inducing,
+            max_tokens=place.max_tokens if self.inducing == "mixed" else None,
+            sample_in_training=self.sample_in_training,
+            dropout=place.backbone.dropout,
+            jitter=self.jitter,
+        )
+
+
+_IMAGES = TransformerConfig(
+    depth=5, dim=128, num_heads=4, hidden_dim=128, pooling="sequence", shared_norm=True
+)
+_TEXTS = TransformerConfig(depth=2, dim=128, num_heads=4, hidden_dim=256, shared_norm=True)
+
+CIFAR10 = Preset(_IMAGES, CGPTConfig())
+"""Section 5.1.1, CGPT: images of 32 by 32 pixels in patches of 4 by 4; ours is the noise."""
+
+CIFAR10_SPARSE = Preset(_IMAGES, SCGPTConfig(num_inducing=16))
+"""Section 5.1.1, SCGPT."""
+
+COLA = Preset(_TEXTS, CGPTConfig())
+"""Section 5.1.2, CGPT; ours is the noise."""
+
+COLA_SPARSE = Preset(_TEXTS, SCGPTConfig(num_inducing=5, noise=0.5))
+"""Section 5.1.2, SCGPT; the number of inducing inputs is that of the authors' code."""

@@ -1,0 +1,157 @@
+"""Transformers with correlated GP attention: the paper's sizes, settings, and one small fit."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from cgpt import (
+    CIFAR10,
+    CIFAR10_SPARSE,
+    COLA,
+    COLA_SPARSE,
+    CGPTConfig,
+    CorrelatedGPAttention,
+    SCGPTConfig,
+    SparseCorrelatedGPAttention,
+    alpha_schedule,
+    penalised_loss,
+)
+from probseq.transformers import (
+    Place,
+    TransformerConfig,
+    predict_probabilities,
+    text_transformer,
+    vision_transformer,
+)
+
+# Depth, width, heads, hidden width, inducing inputs, σ and pooling: section 5.1.
+SIZES = {
+    "CIFAR10": (CIFAR10, (5, 128, 4, 128, None, 0.1, "sequence")),
+    "CIFAR10_SPARSE": (CIFAR10_SPARSE, (5, 128, 4, 128, 16, 0.1, "sequence")),
+    "COLA": (COLA, (2, 128, 4, 256, None, 0.1, "mean")),
+    "COLA_SPARSE": (COLA_SPARSE, (2, 128, 4, 256, 5, 0.5, "mean")),
+}
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_the_papers_sizes_run(name):
+    preset, sizes = SIZES[name]
+    given = preset.backbone.to_dict() | preset.attention.to_dict()
+    names = ("depth", "dim", "num_heads", "hidden_dim", "num_inducing", "noise", "pooling")
+    assert tuple(given.get(field) for field in names) == sizes
+    torch.manual_seed(0)
+    if name.startswith("CIFAR10"):
+        model = vision_transformer(*preset, image_size=32, patch_size=4, channels=3, num_classes=10)
+        inputs = torch.randn(2, 3, 32, 32)
+    else:
+        model = text_transformer(*preset, vocab_size=50, max_length=20, num_classes=10)
+        inputs = torch.randint(1, 50, (2, 20))
+    with torch.no_grad():
+        out = model.eval()(inputs, num_samples=2)
+    assert out.logits.shape == (2, 2, 10)
+    assert out.logits.isfinite().all()
+    assert (out.logits[0] - out.logits[1]).abs().max() > 1e-3  # the samples differ
+    assert out.penalty.isfinite()
+    kind = SparseCorrelatedGPAttention if "SPARSE" in name else CorrelatedGPAttention
+    assert sum(isinstance(m, kind) for m in model.modules()) == preset.backbone.depth
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        CGPTConfig(noise=0.2, conditional="exact", nugget=0.2),
+        CGPTConfig(
+            noise=0.2, regulariser="jensen", canonical_prior="noisy", sample_in_training=True
+        ),
+        SCGPTConfig(noise=0.2, num_inducing=3, num_key_inducing=2, conditional="fitc"),
+        SCGPTConfig(noise=0.2, num_inducing=3, inducing="mixed", regulariser="marginals"),
+    ],
+)
+def test_settings_reach_the_attention(config):
+    module = config.build(Place(replace(COLA.backbone, dropout=0.3), 0, 9))
+    assert torch.allclose(torch.as_tensor(module.noise), torch.tensor(0.2))
+    assert module.to_out[1].p == 0.3
+    assert module.regulariser == config.regulariser
+    assert module.canonical_prior == config.canonical_prior
+    assert module.sample_in_training == config.sample_in_training
+    if isinstance(config, CGPTConfig):
+        assert (module.to_latent is None) == (config.conditional == "exact")
+        assert module.nugget == config.nugget
+    else:
+        assert module.conditional == config.conditional
+        tokens = torch.randn(1, 10, 128)
+        if config.inducing == "mixed":
+            with pytest.raises(ValueError, match="9"):
+                module(tokens)
+        else:
+            assert module(tokens).values.isfinite().all()
+
+
+@pytest.mark.parametrize("changes", [{"regulariser": "jensen"}, {"canonical_prior": "noisy"}])
+def test_exact_prediction_has_no_inducing_values_at_construction(changes):
+    with pytest.raises(ValueError, match="must be 'joint' or"):
+        CGPTConfig(conditional="exact", **changes)
+
+
+def test_the_regulariser_s_weight_moves_from_start_to_end():
+    config = SCGPTConfig(alpha_start=0.2, alpha=0.6)
+    assert [config.penalty_weight(p) for p in (0.0, 0.5, 1.0)] == pytest.approx([0.2, 0.4, 0.6])
+
+
+def test_the_last_token_of_mixed_inducing_inputs_may_be_the_class_token():
+    backbone = TransformerConfig(depth=1, dim=4, num_heads=2, hidden_dim=4, pooling="cls")
+    mixed = SCGPTConfig(num_inducing=5, inducing="mixed")
+    image = vision_transformer(
+        backbone, mixed, image_size=4, patch_size=2, channels=1, num_classes=2
+    )
+    text = text_transformer(backbone, mixed, vocab_size=5, max_length=6, num_classes=2)
+    assert image(torch.randn(2, 1, 4, 4)).logits.isfinite().all()
+    assert text(torch.ones(2, 6, dtype=torch.long)).logits.isfinite().all()
+
+
+def bars(count, seed):
+    """Noisy images of one bar, horizontal (0) or vertical (1), anywhere."""
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.randint(0, 2, (count,), generator=generator)
+    images = 0.3 * torch.randn(count, 1, 8, 8, generator=generator)
+    for image, label in zip(images[:, 0], labels, strict=True):
+        at = int(torch.randint(0, 8, (), generator=generator))
+        bar = image[at] if label == 0 else image[:, at]
+        bar += 1.0
+    return images, labels
+
+
+@pytest.mark.parametrize("attention", [CGPTConfig(), SCGPTConfig(num_inducing=6)])
+def test_a_small_fit_lowers_the_loss_and_beats_chance(attention):
+    torch.manual_seed(0)
+    backbone = TransformerConfig(depth=2, dim=16, num_heads=2, hidden_dim=32, dropout=0.0)
+    model = vision_transformer(
+        backbone, attention, image_size=8, patch_size=2, channels=1, num_classes=2
+    )
+    images, labels = bars(256, seed=1)
+    generator = torch.Generator().manual_seed(2)
+    optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
+    losses, penalties, steps = [], [], 50
+    for step in range(steps):
+        batch = torch.randint(0, 256, (32,), generator=generator)
+        out = model(images[batch], generator=generator)
+        parts = penalised_loss(
+            -F.cross_entropy(out.logits, labels[batch], reduction="none"),
+            out.penalty,
+            alpha=1e-4 * alpha_schedule(step / steps),
+        )
+        optimizer.zero_grad()
+        parts.loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        losses.append(parts.nll.item())
+        penalties.append(parts.penalty.item())
+    assert sum(losses[-10:]) < 0.7 * sum(losses[:10])
+    assert penalties[-1] < max(penalties)
+    tests, truth = bars(200, seed=3)
+    probabilities = predict_probabilities(model.eval(), tests, generator=generator)
+    accuracy = (probabilities.argmax(-1) == truth).double().mean()
+    assert accuracy > 0.8

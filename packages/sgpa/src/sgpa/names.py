@@ -1,0 +1,8 @@
+"""Names that settings of SGPA may have."""
+
+from typing import Literal
+
+VariantName = Literal["orthogonal", "decoupled"]
+CovarianceName = Literal["diag", "full"]
+KLWeighting = Literal["sequence", "dataset"]
+InitialPosterior = Literal["random", "prior"]

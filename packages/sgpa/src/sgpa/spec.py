@@ -1,0 +1,135 @@
+"""Settings of SGPA, and the papers' sizes (thesis B.4); importing this module loads no torch."""
+
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from probseq.settings import Bound, Count, Positive, Share
+from probseq.transformers.spec import (
+    ATTENTION_JITTER,
+    AttentionConfig,
+    KernelName,
+    Place,
+    Preset,
+    TransformerConfig,
+)
+from sgpa.names import CovarianceName, InitialPosterior, KLWeighting, VariantName
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+class SGPAConfig(AttentionConfig):
+    """Settings of sparse GP attention (thesis Eq. 3.15).
+
+    Attributes:
+        num_inducing: global inducing inputs M of each head; unused by ``variant="standard"``.
+        kernel: ``"rbf"``, ``"exponential"``, or ``"auto"``: RBF for images, exponential for texts.
+        variant: ``"orthogonal"``, ``"decoupled"`` or ``"standard"`` (without global inducing
+            inputs).
+        covariance: ``"diag"`` samples tokens independently, ``"full"`` jointly.
+        kl_weighting: global part of the KL: once per sequence (the papers), or once per data set.
+        initial_posterior: inducing outputs to start from: ``"random"`` (the authors') or the
+            prior's.
+        initial_variance: prior variance to start from; ``None``: 1 for RBF, e^-4 for exponential.
+        kl_anneal: share of the training in which the KL's weight rises from 0; 0: full from the
+            start.
+        kl_scale: final weight of the KL; 1 is the ELBO, less tempers it.
+        jitter: relative jitter of Cholesky factors.
+
+    See :class:`~sgpa.attention.SparseGPAttention` for what these mean.
+
+    Raises:
+        ValueError: a setting is out of range, unknown, or means nothing to the others.
+    """
+
+    num_inducing: Count = 16
+    kernel: KernelName | Literal["auto"] = "auto"
+    variant: VariantName | Literal["standard"] = "orthogonal"
+    covariance: CovarianceName = "diag"
+    kl_weighting: KLWeighting = "sequence"
+    initial_posterior: InitialPosterior = "random"
+    initial_variance: Positive | None = None
+    kl_anneal: Share = 0.5
+    kl_scale: Annotated[float, Bound("above 0 and at most 1", lambda value: 0 < value <= 1)] = 1.0
+    jitter: Positive = ATTENTION_JITTER
+
+    def check(self) -> None:
+        """Refuse what means nothing to the standard variant."""
+        if self.variant == "standard" and (self.kl_weighting, self.initial_posterior) != (
+            "sequence",
+            "random",
+        ):
+            raise ValueError(
+                "variant='standard' has no global inducing points: kl_weighting must be "
+                f"'sequence' and initial_posterior 'random', got {self.kl_weighting!r} and "
+                f"{self.initial_posterior!r}"
+            )
+
+    def penalty_weight(self, progress: float) -> float:
+        """Return the weight of the KL divergence (thesis Eq. 3.18)."""
+        from sgpa.objective import kl_annealing
+
+        return self.kl_scale * kl_annealing(progress, self.kl_anneal)
+
+    def build(self, place: Place) -> "nn.Module":
+        """Build the attention module of one block."""
+        from sgpa.attention import SparseGPAttention
+        from sgpa.standard import StandardSparseGPAttention
+
+        backbone = place.backbone
+        kernel = place.kernel if self.kernel == "auto" else self.kernel
+        variance = self.initial_variance
+        variance = place.initial_variance if variance is None else variance
+        if self.variant == "standard":
+            return StandardSparseGPAttention(
+                backbone.dim,
+                backbone.num_heads,
+                place.max_tokens,
+                kernel=kernel,
+                covariance=self.covariance,
+                initial_variance=variance,
+                dropout=backbone.dropout,
+                jitter=self.jitter,
+            )
+        return SparseGPAttention(
+            backbone.dim,
+            backbone.num_heads,
+            self.num_inducing,
+            kernel=kernel,
+            variant=self.variant,
+            covariance=self.covariance,
+            kl_weighting=self.kl_weighting,
+            num_data=place.num_data if self.kl_weighting == "dataset" else None,
+            initial_posterior=self.initial_posterior,
+            initial_variance=variance,
+            dropout=backbone.dropout,
+            jitter=self.jitter,
+        )
+
+
+CIFAR10 = Preset(
+    TransformerConfig(
+        depth=5, dim=128, num_heads=4, hidden_dim=128, pooling="sequence", shared_norm=True
+    ),
+    SGPAConfig(num_inducing=32, kernel="rbf"),
+)
+"""Thesis B.4, CIFAR-10 without augmentation: images of 32 by 32 pixels in patches of 4 by 4."""
+
+CIFAR100 = Preset(
+    TransformerConfig(
+        depth=6, dim=256, num_heads=4, hidden_dim=256, pooling="sequence", shared_norm=True
+    ),
+    SGPAConfig(num_inducing=32, kernel="rbf"),
+)
+"""Thesis B.4, CIFAR-100, and CIFAR-10 with augmentation."""
+
+IMDB = Preset(
+    TransformerConfig(depth=1, dim=128, num_heads=8, hidden_dim=128, shared_norm=True),
+    SGPAConfig(num_inducing=50, kernel="exponential"),
+)
+"""Thesis B.4, sentiment of film reviews: up to 512 tokens."""
+
+COLA = Preset(
+    TransformerConfig(depth=2, dim=128, num_heads=4, hidden_dim=256, shared_norm=True),
+    SGPAConfig(num_inducing=5, kernel="exponential"),
+)
+"""Thesis B.4, linguistic acceptability."""
