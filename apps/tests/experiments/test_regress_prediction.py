@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from probseq.transformers import SequenceTransformer, TransformerConfig, TransformerOutput
+from probseq.transformers import TransformerConfig, TransformerOutput, sequence_transformer
 from probseq_apps.experiments.methods import BASE_METHODS
 from probseq_apps.experiments.regress_model import RegressionModel
 from probseq_apps.experiments.regress_prediction import (
@@ -60,13 +60,12 @@ def test_a_sampled_method_has_all_its_samples_and_a_seed_draws_them_again():
 
 def sequence_model(dropout=0.0):
     torch.manual_seed(0)
-    config = SGPAConfig(depth=1, dim=8, num_heads=2, hidden_dim=8, num_inducing=3, dropout=dropout)
-    transformer = SequenceTransformer(
+    transformer = sequence_transformer(
         TransformerConfig(depth=1, dim=8, num_heads=2, hidden_dim=8, dropout=dropout),
+        SGPAConfig(num_inducing=3),
         input_dim=3,
         max_length=4,
         num_outputs=1,
-        attention=lambda index: config.attention(4),
         positions=False,
     )
     return RegressionModel(transformer, LaplaceLikelihood())

@@ -10,8 +10,8 @@ from torch.testing import assert_close
 
 import sgpa.attention
 from probseq.testing.instruments import constant_noise
-from probseq.transformers import TokenMap
-from sgpa import CIFAR10, SparseGPAttention, vision_transformer
+from probseq.transformers import TokenMap, vision_transformer
+from sgpa import CIFAR10, SparseGPAttention
 from sgpa.cache import ParameterCache
 
 
@@ -185,10 +185,10 @@ def test_moving_to_another_dtype_drops_the_terms(layer, x):
 
 def test_a_transformer_in_evaluation_mode_computes_one_set_of_terms_a_layer(computed):
     model = vision_transformer(
-        CIFAR10, image_size=8, patch_size=4, channels=1, num_classes=3
+        *CIFAR10, image_size=8, patch_size=4, channels=1, num_classes=3
     ).eval()
     images = torch.zeros(2, 1, 8, 8)
     with torch.no_grad():
         for _ in range(3):
             model(images, num_samples=2)
-    assert len(computed) == CIFAR10.depth
+    assert len(computed) == CIFAR10.backbone.depth

@@ -1,20 +1,20 @@
 """Builds the transformer of a method for a data set."""
 
-from collections.abc import Callable
-from typing import Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
 from torch import nn
 
-from cgpt import CGPTConfig
+from cgpt import CGPTConfig, SCGPTConfig
 from kepsvgp import KEPSVGPConfig
 from probseq.transformers import (
-    KernelAttention,
-    SequenceTransformer,
-    SoftmaxAttention,
-    TextTransformer,
+    AttentionConfig,
+    KernelConfig,
+    SoftmaxConfig,
     TransformerConfig,
-    VisionTransformer,
+    sequence_transformer,
+    text_transformer,
+    vision_transformer,
 )
 from probseq_apps.baselines.mean_field import mean_field_model
 from probseq_apps.baselines.sngp import sngp_model
@@ -27,7 +27,6 @@ from sgpa import SGPAConfig
 
 Data = ImageData | TextData | EmbeddedTextData
 KernelName = Literal["rbf", "exponential"]
-AttentionFactory = Callable[[int], nn.Module]
 
 
 @runtime_checkable
@@ -78,38 +77,38 @@ def build_model(
 
 def _transformer(method: MethodSpec, settings: ClassifySettings, data: Data) -> nn.Module:
     model = settings.model
-    attention = attention_factory(
-        method,
-        settings,
-        kernel=kernel_name(method, data, settings),
-        max_tokens=max_tokens(settings.model, data),
-        num_data=len(data.train),
-        fixed_length=isinstance(data, ImageData),
-    )
-    config = backbone_config(model)
+    backbone, attention = backbone_config(model), attention_config(method, settings)
+    own: dict[str, Any] = {
+        "kernel": kernel_name(method, data, settings),
+        "initial_variance": model.initial_variance,
+        "num_data": len(data.train),
+    }
     if isinstance(data, ImageData):
-        return VisionTransformer(
-            config,
+        return vision_transformer(
+            backbone,
+            attention,
             image_size=data.image_size,
             patch_size=model.patch_size,
             channels=data.channels,
             num_classes=data.num_classes,
-            attention=attention,
+            **own,
         )
     if isinstance(data, EmbeddedTextData):
-        return SequenceTransformer(
-            config,
+        return sequence_transformer(
+            backbone,
+            attention,
             input_dim=data.input_dim,
             max_length=data.max_length,
             num_outputs=data.num_classes,
-            attention=attention,
+            **own,
         )
-    return TextTransformer(
-        config,
+    return text_transformer(
+        backbone,
+        attention,
         vocab_size=len(data.vocab),
         max_length=data.max_length,
         num_classes=data.num_classes,
-        attention=attention,
+        **own,
     )
 
 
@@ -144,47 +143,39 @@ def kernel_name(method: MethodSpec, data: Data, settings: ClassifySettings) -> K
     return name
 
 
-def attention_factory(
-    method: MethodSpec,
-    settings: MethodSettings,
-    *,
-    kernel: KernelName,
-    max_tokens: int,
-    num_data: int,
-    fixed_length: bool = False,
-) -> AttentionFactory:
-    """What builds the attention module of each block.
-
-    Args:
-        method: says which.
-        settings: sizes.
-        kernel: kernel of kernel attention and SGPA.
-        max_tokens: longest sequence.
-        num_data: number of training examples.
-        fixed_length: whether every sequence has `max_tokens` tokens, as images have.
-
-    Raises:
-        ValueError: the settings don't fit each other.
-    """
-    model = settings.model
-    if method.attention == "softmax":
-        return lambda index: SoftmaxAttention(model.dim, model.num_heads, dropout=model.dropout)
-    if method.attention == "kernel":
-        return lambda index: KernelAttention(
-            model.dim,
-            model.num_heads,
-            kernel=kernel,
-            symmetric=method.symmetric,
-            initial_variance=model.initial_variance,
-            dropout=model.dropout,
-        )
-    if method.attention == "sgpa":
-        sgpa = _sgpa_config(settings, kernel, num_data)
-        return lambda index: sgpa.attention(max_tokens)
-    if method.attention == "kepsvgp":
-        return _kepsvgp_config(settings, method, fixed_length).attention(max_tokens)
-    cgpt = _cgpt_config(settings) if method.attention == "cgpt" else _scgpt_config(settings)
-    return lambda index: cgpt.attention(max_tokens)
+def attention_config(method: MethodSpec, settings: MethodSettings) -> AttentionConfig:
+    """Settings of a method's attention."""
+    sgpa, cgpt, kepsvgp = settings.sgpa, settings.cgpt, settings.kepsvgp
+    match method.attention:
+        case "softmax":
+            return SoftmaxConfig()
+        case "kernel":
+            return KernelConfig(symmetric=method.symmetric)
+        case "sgpa":
+            return SGPAConfig(
+                num_inducing=sgpa.num_inducing,
+                initial_posterior=sgpa.initial_posterior,
+                kl_weighting=sgpa.kl_weighting,
+            )
+        case "cgpt":
+            return CGPTConfig(
+                noise=cgpt.cgpt_noise, conditional=cgpt.conditional, regulariser=cgpt.regulariser
+            )
+        case "scgpt":
+            return SCGPTConfig(
+                noise=cgpt.scgpt_noise,
+                num_inducing=cgpt.scgpt_inducing,
+                inducing=cgpt.scgpt_inducing_inputs,
+                regulariser=cgpt.regulariser,
+            )
+        case "kepsvgp":
+            return KEPSVGPConfig(
+                rank=kepsvgp.rank,
+                merge=kepsvgp.merge,
+                branches=method.branches,
+                layers=kepsvgp.layers,
+                eta=kepsvgp.ksvd_weight,
+            )
 
 
 def wrap_baseline(
@@ -208,55 +199,3 @@ def wrap_baseline(
     if method.baseline == "svdkl":
         return svdkl_model(model, num_data=num_data)
     return model
-
-
-def _sgpa_config(settings: MethodSettings, kernel: KernelName, num_data: int) -> SGPAConfig:
-    own = settings.sgpa
-    return SGPAConfig(
-        **backbone_config(settings.model).to_dict(),
-        num_inducing=own.num_inducing,
-        kernel=kernel,
-        initial_posterior=own.initial_posterior,
-        initial_variance=settings.model.initial_variance,
-        kl_weighting=own.kl_weighting,
-        num_data=num_data if own.kl_weighting == "dataset" else None,
-    )
-
-
-def _cgpt_config(settings: MethodSettings) -> CGPTConfig:
-    own = settings.cgpt
-    return CGPTConfig(
-        **backbone_config(settings.model).to_dict(),
-        noise=own.cgpt_noise,
-        conditional=own.conditional,
-        regulariser=own.regulariser,
-    )
-
-
-def _scgpt_config(settings: MethodSettings) -> CGPTConfig:
-    own = settings.cgpt
-    return CGPTConfig(
-        **backbone_config(settings.model).to_dict(),
-        method="sparse",
-        noise=own.scgpt_noise,
-        num_inducing=own.scgpt_inducing,
-        inducing=own.scgpt_inducing_inputs,
-        regulariser=own.regulariser,
-    )
-
-
-def _kepsvgp_config(
-    settings: MethodSettings, method: MethodSpec, fixed_length: bool
-) -> KEPSVGPConfig:
-    own = settings.kepsvgp
-    merge = own.merge
-    if merge == "auto":
-        merge = "concatenation" if fixed_length else "addition"
-    return KEPSVGPConfig(
-        **backbone_config(settings.model).to_dict(),
-        rank=own.rank,
-        merge=merge,
-        branches=method.branches,
-        layers=own.layers,
-        eta=own.ksvd_weight,
-    )

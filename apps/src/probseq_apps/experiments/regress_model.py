@@ -4,12 +4,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from probseq.transformers import SequenceTransformer, TransformerOutput
+from probseq.transformers import TransformerOutput, sequence_transformer
 from probseq_apps.data.zinc import GraphData
 from probseq_apps.experiments.methods import MethodSpec
 from probseq_apps.experiments.models import (
     KernelName,
-    attention_factory,
+    attention_config,
     backbone_config,
     wrap_baseline,
 )
@@ -60,20 +60,16 @@ def build_regression_model(
     model = settings.model
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        attention = attention_factory(
-            method,
-            settings,
-            kernel=kernel_name(method, settings),
-            max_tokens=data.max_tokens + (model.pooling == "cls"),
-            num_data=len(data.train),
-        )
-        transformer = SequenceTransformer(
+        transformer = sequence_transformer(
             backbone_config(model),
+            attention_config(method, settings),
             input_dim=data.layout.width,
             max_length=data.max_tokens,
             num_outputs=1,
-            attention=attention,
             positions=False,
+            kernel=kernel_name(method, settings),
+            initial_variance=model.initial_variance,
+            num_data=len(data.train),
         )
         wrapped = wrap_baseline(method, transformer, settings, num_data=len(data.train))
         return RegressionModel(wrapped, LaplaceLikelihood())
