@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from probseq_apps.data.augment import augment3, random_crop_flip
+from probseq_apps.data.transforms import augment3, random_crop_flip
 
 
 def random_images(*shape, seed=0):

@@ -7,7 +7,7 @@ import pytest
 from sklearn.datasets import load_digits
 
 from probseq_apps.data.channels import moving_digits, read_csv_channels
-from probseq_apps.data.errors import DataError
+from probseq_apps.data.names import DataError
 
 
 def test_frames_are_a_real_picture_that_keeps_its_ink() -> None:

@@ -12,8 +12,9 @@ from torch.testing import assert_close
 from probseq.transformers import SequenceTransformer, SoftmaxAttention, TransformerConfig
 from probseq_apps.data import embeddings
 from probseq_apps.data.embeddings import read_embeddings, write_embeddings
-from probseq_apps.data.errors import DataError
-from probseq_apps.data.sets import EmbeddedTextData, load_data, load_texts
+from probseq_apps.data.names import DataError
+from probseq_apps.data.sets import load_data, load_texts
+from probseq_apps.data.texts import EmbeddedTextData
 
 WIDTH = 4
 
@@ -53,9 +54,9 @@ def test_each_text_of_each_part_gets_its_own_vectors(own_texts):
     words = load_data(name)
     seen = 0
     for part, tokens in ((data.train, words.train), (data.validation, words.validation)):
-        assert torch.equal(part.labels, tokens.labels)
+        assert torch.equal(part.targets, tokens.targets)
     for part in (data.train, data.validation, data.test):
-        padded = data.padded(part.spans)
+        padded = data.padded(part.inputs)
         for row in padded:
             length = int((row != 0).any(1).sum())
             matches = [t for t in TEXTS if torch.equal(vectors_of(t), row[:length])]
@@ -68,7 +69,7 @@ def test_each_text_of_each_part_gets_its_own_vectors(own_texts):
 def test_labels_belong_to_their_vectors(own_texts):
     name, path = own_texts
     data = load_data(name, embeddings=path)
-    for span, label in zip(data.test.spans, data.test.labels.tolist(), strict=True):
+    for span, label in zip(data.test.inputs, data.test.targets.tolist(), strict=True):
         found = data.padded(span[None])[0]
         (row,) = [row for row, text in enumerate(TEXTS) if torch.equal(vectors_of(text), found)]
         assert row % 2 == label
@@ -77,17 +78,17 @@ def test_labels_belong_to_their_vectors(own_texts):
 def test_texts_are_cut_off_at_the_longest_length(own_texts):
     name, path = own_texts
     data, cut = load_data(name, embeddings=path), load_data(name, embeddings=path, max_length=3)
-    whole = data.padded(data.train.spans)
+    whole = data.padded(data.train.inputs)
     assert whole.shape[1] == 6
     assert cut.max_length == 3
-    assert torch.equal(cut.padded(cut.train.spans), whole[:, :3])
+    assert torch.equal(cut.padded(cut.train.inputs), whole[:, :3])
 
 
 def test_a_batch_is_padded_to_its_longest_text_alone(own_texts):
     name, path = own_texts
     data = load_data(name, embeddings=path)
-    lengths = data.train.spans[:, 2]
-    short = data.train.spans[lengths == lengths.min()]
+    lengths = data.train.inputs[:, 2]
+    short = data.train.inputs[lengths == lengths.min()]
     assert data.padded(short).shape == (len(short), int(lengths.min()), WIDTH)
 
 
@@ -98,7 +99,7 @@ def test_the_order_of_the_file_and_repeats_do_not_matter(own_texts, tmp_path):
     write_embeddings(other, texts, map(vectors_of, texts), dtype=torch.float32)
     assert len(load_file(other)["lengths"]) == len(TEXTS)
     first, second = (load_data(name, embeddings=file) for file in (path, other))
-    assert torch.equal(first.padded(first.train.spans), second.padded(second.train.spans))
+    assert torch.equal(first.padded(first.train.inputs), second.padded(second.train.inputs))
 
 
 def test_a_folder_of_files_is_read_as_one(own_texts, tmp_path):
@@ -110,7 +111,7 @@ def test_a_folder_of_files_is_read_as_one(own_texts, tmp_path):
         write_embeddings(file, texts, map(vectors_of, texts), dtype=torch.float32)
     one, many = (load_data(name, embeddings=where) for where in (path, folder))
     assert len(many.tables) == 2
-    assert torch.equal(one.padded(one.train.spans), many.padded(many.train.spans))
+    assert torch.equal(one.padded(one.train.inputs), many.padded(many.train.inputs))
 
 
 @pytest.mark.parametrize(("dtype", "digits"), [(torch.float16, 11), (torch.bfloat16, 8)])
@@ -119,10 +120,10 @@ def test_half_precision_loses_no_more_than_its_digits(own_texts, tmp_path, dtype
     half = tmp_path / "half.safetensors"
     write_embeddings(half, TEXTS, map(vectors_of, TEXTS), dtype=dtype)
     exact, rounded = load_data(name, embeddings=path), load_data(name, embeddings=half)
-    found = rounded.padded(rounded.train.spans)
+    found = rounded.padded(rounded.train.inputs)
     assert found.dtype == torch.float32
     # Rounding to a mantissa of so many binary digits.
-    assert_close(found, exact.padded(exact.train.spans), rtol=2.0**-digits, atol=1e-7)
+    assert_close(found, exact.padded(exact.train.inputs), rtol=2.0**-digits, atol=1e-7)
 
 
 def test_a_padded_array_of_all_texts_can_be_written_in_one_piece(own_texts, tmp_path):
@@ -154,8 +155,8 @@ def test_the_transformer_over_vectors_takes_them_as_they_come(own_texts):
         num_outputs=data.num_classes,
         attention=lambda index: SoftmaxAttention(4, 2),
     ).eval()
-    together = model(data.padded(data.test.spans)).logits
-    alone = [model(data.padded(span[None])).logits for span in data.test.spans]
+    together = model(data.padded(data.test.inputs)).logits
+    alone = [model(data.padded(span[None])).logits for span in data.test.inputs]
     assert_close(together, torch.cat(alone))
 
 
@@ -169,11 +170,11 @@ def test_the_texts_of_cola_serve_every_split_and_seed(shared_data, tmp_path):
             for file in (path, None)
         )
         assert len(found.train) == len(words.train)
-        assert torch.equal(found.test.labels, words.test.labels)
+        assert torch.equal(found.test.targets, words.test.targets)
         assert found.extra_tests.keys() == words.extra_tests.keys()
         assert found.notes == words.notes
-        assert found.validation.spans.shape == (0, 3)
-        assert found.train.spans[:, 2].max() < 64  # no sentence is cut off
+        assert found.validation.inputs.shape == (0, 3)
+        assert found.train.inputs[:, 2].max() < 64  # no sentence is cut off
 
 
 def test_all_texts_are_each_given_once(tmp_path):

@@ -3,7 +3,8 @@ import pytest
 import torch
 
 from probseq.transformers import SequenceTransformer, SoftmaxAttention, TransformerConfig
-from probseq_apps.data.graph_tokens import (
+from probseq_apps.data.molecules import (
+    Graph,
     TokenLayout,
     flip_signs,
     num_tokens,
@@ -11,7 +12,6 @@ from probseq_apps.data.graph_tokens import (
     tokenize,
     trim_tokens,
 )
-from probseq_apps.data.graphs import Graph
 
 # A chain of six with a branch: no two eigenvalues are equal.
 EDGES = [(0, 1), (1, 2), (2, 3), (3, 4), (4, 5), (2, 6)]

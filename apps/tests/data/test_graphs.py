@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from probseq_apps.data.graphs import Graph, adjacency, laplacian_identifiers, swap_edges
+from probseq_apps.data.molecules import Graph, adjacency, laplacian_identifiers, swap_edges
 
 # A chain of six with a branch: no automorphism, no repeated eigenvalue.
 BRANCHED = [(0, 1), (1, 2), (2, 3), (3, 4), (4, 5), (2, 6)]

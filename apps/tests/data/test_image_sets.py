@@ -4,12 +4,12 @@ import struct
 import numpy as np
 import pytest
 import torch
-from scipy.io import savemat
 
-from probseq_apps.data.containers import ImageData, ImageSplit
-from probseq_apps.data.errors import DataError
-from probseq_apps.data.image_info import IMAGE_INFO
-from probseq_apps.data.sets import load_data, load_ood_images, load_test_images
+from probseq_apps.data.image_files import IMAGE_INFO
+from probseq_apps.data.images import ImageData, load_ood_images, load_test_images
+from probseq_apps.data.names import DataError
+from probseq_apps.data.parts import Part
+from probseq_apps.data.sets import load_data
 
 
 def write_idx(folder, images_by_part):
@@ -37,7 +37,7 @@ def test_mnist_is_read_where_torchvision_puts_it(tiny_mnist):
 
     data = load_data("mnist", data_dir=tiny_mnist)
     assert (len(data.train), len(data.validation), len(data.test)) == (18, 2, 6)
-    assert torch.equal(data.test.images[:, 0], MNIST(tiny_mnist, train=False).data)
+    assert torch.equal(data.test.inputs[:, 0], MNIST(tiny_mnist, train=False).data)
     assert (data.mean, data.std) == ((0.1307,), (0.3081,))
     assert any("20 of the standard 60,000" in note for note in data.notes)
 
@@ -62,15 +62,6 @@ def test_images_without_labels_are_refused(tiny_mnist):
     (tiny_mnist / "MNIST" / "raw" / "train-labels-idx1-ubyte").unlink()
     with pytest.raises(DataError, match="only one of train-images and train-labels"):
         load_data("mnist", data_dir=tiny_mnist)
-
-
-def test_svhn_is_read_from_the_directory_itself(tmp_path):
-    for part, count in (("train", 12), ("test", 5)):
-        content = {"X": random_bytes(32, 32, 3, count), "y": np.full((count, 1), 10, np.uint8)}
-        savemat(tmp_path / f"{part}_32x32.mat", content)
-    data = load_data("svhn", data_dir=tmp_path)
-    assert (len(data.train), len(data.validation), len(data.test)) == (11, 1, 5)
-    assert data.test.labels.tolist() == [0] * 5
 
 
 def test_images_of_another_size_and_labels_out_of_range_are_refused(tmp_path):
@@ -103,10 +94,10 @@ def test_the_complete_mnist_gives_the_known_statistics(shared_data):
     data = load_data("mnist", data_dir=shared_data)
     assert (len(data.train), len(data.validation), len(data.test)) == (55_000, 5_000, 10_000)
     assert data.notes == ()
-    whole = torch.cat((data.train.images, data.validation.images)).double() / 255
+    whole = torch.cat((data.train.inputs, data.validation.inputs)).double() / 255
     assert abs(float(whole.mean()) - 0.1307) < 1e-4
     assert abs(float(whole.std()) - 0.3081) < 1e-4
-    assert data.test.labels[:5].tolist() == [7, 2, 1, 0, 4]
+    assert data.test.targets[:5].tolist() == [7, 2, 1, 0, 4]
 
 
 def test_sets_with_a_test_part_only_serve_for_evaluation_alone(shared_data):
@@ -114,7 +105,7 @@ def test_sets_with_a_test_part_only_serve_for_evaluation_alone(shared_data):
         load_data("fashion-mnist", data_dir=shared_data)
     like = load_data("digits")
     ood = load_ood_images("fashion-mnist", like, data_dir=shared_data)
-    assert ood.images.shape == (4443, 1, 8, 8)
+    assert ood.inputs.shape == (4443, 1, 8, 8)
 
 
 def test_class_names_and_order_are_those_of_the_real_files(shared_data):
@@ -142,26 +133,24 @@ def test_shards_of_the_real_cifar10_are_read(shared_data, tmp_path):
     assert (len(data.train), len(data.validation), len(data.test)) == (54, 6, 30)
     with Image.open(io.BytesIO(table["image"][3].as_py()["bytes"])) as image:
         expected = np.asarray(image.convert("RGB")).transpose(2, 0, 1)
-    np.testing.assert_array_equal(data.test.images[3].numpy(), expected)
-    assert data.test.labels.tolist() == table["label"].to_pylist()
+    np.testing.assert_array_equal(data.test.inputs[3].numpy(), expected)
+    assert data.test.targets.tolist() == table["label"].to_pylist()
 
 
 def test_images_that_occur_in_both_sets_are_no_out_of_distribution_data(tiny_mnist):
     shared = torch.from_numpy(random_bytes(6, 28, 28, seed=1)).unsqueeze(1)
 
     def part(images):
-        return ImageSplit(images, torch.zeros(len(images), dtype=torch.int64))
+        return Part(images, torch.zeros(len(images), dtype=torch.int64))
 
     # Two of the other set's images are known; another two of them are equal.
     images = random_bytes(6, 28, 28, seed=1)
     images[5] = images[4]
     write_idx(tiny_mnist / "b" / "MNIST" / "raw", {"t10k": images})
-    like = ImageData(
-        "mine", part(shared[:1]), part(shared[:0]), part(shared[2:3]), (0.0,), (1.0,), ("a", "b")
-    )
+    like = ImageData("mine", part(shared[:1]), part(shared[:0]), part(shared[2:3]), (0.0,), (1.0,))
     ood = load_ood_images("mnist", like, data_dir=tiny_mnist / "b")
-    assert torch.equal(ood.images, shared[[1, 3, 4]])
-    assert ood.labels.tolist() == [1, 3, 4]
+    assert torch.equal(ood.inputs, shared[[1, 3, 4]])
+    assert ood.targets.tolist() == [1, 3, 4]
 
 
 def test_a_set_is_not_out_of_distribution_for_itself():

@@ -4,13 +4,13 @@ import pytest
 import torch
 
 from probseq.errors import MissingExtraError
-from probseq_apps.data.graphs import adjacency
 from probseq_apps.data.molecules import (
     ATOM_FEATURES,
     BOND_FEATURES,
     BONDS,
     CHARGES,
     ELEMENTS,
+    adjacency,
     parse_smiles,
 )
 

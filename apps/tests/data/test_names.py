@@ -5,7 +5,7 @@ import pytest
 
 from probseq_apps.data import CORRUPTION_NAMES, DATA_NAMES, DataError, data_kind, nearest_name
 from probseq_apps.data.corruptions import _CORRUPTIONS
-from probseq_apps.data.image_info import IMAGE_INFO
+from probseq_apps.data.image_files import IMAGE_INFO
 from probseq_apps.data.names import own_path
 
 

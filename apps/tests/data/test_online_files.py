@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from scipy.io import savemat
 
-from probseq_apps.data import online_files
-from probseq_apps.data.errors import DataError
-from probseq_apps.data.online_files import download_online
+from probseq_apps.data import fetch
+from probseq_apps.data.fetch import download_online
+from probseq_apps.data.names import DataError
 from probseq_apps.data.series import load_series
 from probseq_apps.data.tables import load_table
 
@@ -27,7 +27,7 @@ def published(monkeypatch):
                 return io.BytesIO(content)
         raise URLError("not there")
 
-    monkeypatch.setattr(online_files, "urlopen", answer)
+    monkeypatch.setattr(fetch, "urlopen", answer)
     files["asked"] = asked
     yield files
     assert all(address.startswith("https://raw.githubusercontent.com/") for address in asked)
@@ -48,8 +48,8 @@ def test_solar_rows_stay_as_they_are_written(published, tmp_path, monkeypatch):
     text = "year,tsi_11yr_cycle,tsi_11yr_cycle_plus_background\n1610.5,1365.8477,1364.7338\n"
     expected = (text + "1611.5,1.10,2.0\n").encode()
     known = hashlib.sha256(expected).hexdigest()
-    solar = online_files._SETS["solar"]._replace(sha256=known)
-    monkeypatch.setattr(online_files, "_SETS", {"solar": solar})
+    solar = fetch._SETS["solar"]._replace(sha256=known)
+    monkeypatch.setattr(fetch, "_SETS", {"solar": solar})
     download_online("solar", tmp_path / "new")
     path = tmp_path / "new" / "solar_irradiance" / "solar_irradiance.csv"
     assert path.read_bytes() == expected

@@ -6,7 +6,7 @@ import matplotlib
 import numpy as np
 import pytest
 
-from probseq_apps.data.errors import DataError
+from probseq_apps.data.names import DataError
 from probseq_apps.data.series import load_series, read_csv_series
 
 

@@ -1,10 +1,10 @@
 import pytest
 import torch
 
-from probseq_apps.data.containers import ImageData, ImageSplit, check_labels
-from probseq_apps.data.errors import DataError
+from probseq_apps.data.images import ImageData
+from probseq_apps.data.names import DataError
+from probseq_apps.data.parts import Part, check_labels, hold_out_validation, permutation, stratified
 from probseq_apps.data.sets import load_data
-from probseq_apps.data.splits import hold_out_validation, permutation, stratified
 
 
 def test_the_fixed_permutation_never_changes():
@@ -38,14 +38,14 @@ def test_digits_are_split_60_20_20_and_scaled_to_bytes():
     data = load_data("digits")
     assert (len(data.train), len(data.validation), len(data.test)) == (1079, 359, 359)
     assert (data.channels, data.image_size, data.num_classes) == (1, 8, 10)
-    ours = torch.cat([part.images for part in (data.train, data.validation, data.test)])
+    ours = torch.cat([part.inputs for part in (data.train, data.validation, data.test)])
     theirs = torch.tensor(load_digits().images)
     assert int(ours.max()) == 255
     # Every digit is there once: the multisets of total brightness agree (16 levels to 0..255).
     expected = (theirs * 255 / 16).round().sum((1, 2)).sort().values
     torch.testing.assert_close(ours.double().sum((1, 2, 3)).sort().values, expected)
     again = load_data("digits", seed=7)
-    assert torch.equal(data.test.images, again.test.images)
+    assert torch.equal(data.test.inputs, again.test.inputs)
 
 
 @pytest.mark.parametrize("label", [-1, 10])
@@ -58,7 +58,7 @@ def test_labels_out_of_range_are_refused_with_row_and_source(label):
 
 def test_data_without_training_images_are_refused():
     def part(rows):
-        return ImageSplit(torch.zeros(rows, 1, 8, 8, dtype=torch.uint8), torch.zeros(rows).long())
+        return Part(torch.zeros(rows, 1, 8, 8, dtype=torch.uint8), torch.zeros(rows).long())
 
-    with pytest.raises(DataError, match="no train images"):
-        ImageData("mine", part(0), part(1), part(1), (0.0,), (1.0,), ("a", "b"))
+    with pytest.raises(DataError, match="no train rows"):
+        ImageData("mine", part(0), part(1), part(1), (0.0,), (1.0,), class_names=("a", "b"))

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from probseq_apps.data.errors import DataError
+from probseq_apps.data.names import DataError
 from probseq_apps.data.tables import load_table
 
 

@@ -1,12 +1,10 @@
 import pytest
 import torch
 
-from probseq_apps.data.errors import DataError
+from probseq_apps.data.names import DataError
 from probseq_apps.data.sets import load_data
-from probseq_apps.data.text_files import read_cola
-from probseq_apps.data.text_inputs import encode_texts
-from probseq_apps.data.text_sets import read_parts
-from probseq_apps.data.vocabulary import build_vocabulary
+from probseq_apps.data.texts import encode_texts, read_cola, read_parts
+from probseq_apps.data.tokenizers import build_vocabulary
 
 
 def write_cola(folder, train, inside=("x y",), outside=("p q",)):
@@ -26,7 +24,7 @@ def test_the_thesis_split_of_cola_has_its_sizes(shared_data):
     assert data.notes == (
         "cola: 18 texts dropped from training, since they occur in validation or test too",
     )
-    assert data.train.tokens.shape[1] == data.max_length == 64
+    assert data.train.inputs.shape[1] == data.max_length == 64
 
 
 def test_the_official_split_of_cola_tests_on_the_development_files(shared_data):
@@ -40,7 +38,7 @@ def test_the_official_split_of_cola_tests_on_the_development_files(shared_data):
 
 def test_no_real_cola_sentence_is_cut_off_or_in_two_parts(shared_data):
     data = load_data("cola", data_dir=shared_data, seed=3)
-    assert int((data.train.tokens != 0).sum(1).max()) < 64
+    assert int((data.train.inputs != 0).sum(1).max()) < 64
     folder = shared_data / "cola"
     names = ("in_domain_train", "in_domain_dev", "out_of_domain_dev")
     sentences = [text for name in names for text in read_cola(folder / f"{name}.tsv").texts]
@@ -52,8 +50,8 @@ def test_no_real_cola_sentence_is_cut_off_or_in_two_parts(shared_data):
 def test_seeds_split_cola_differently_and_reproducibly(tmp_path):
     write_cola(tmp_path / "cola", [f"word{i} word{i} word{i}" for i in range(40)])
     first, again, other = (load_data("cola", data_dir=tmp_path, seed=s) for s in (0, 0, 1))
-    assert torch.equal(first.train.tokens, again.train.tokens)
-    assert torch.equal(first.test.labels, again.test.labels)
+    assert torch.equal(first.train.inputs, again.train.inputs)
+    assert torch.equal(first.test.targets, again.test.targets)
     assert first.vocab == again.vocab
     assert first.vocab != other.vocab
 
@@ -69,7 +67,7 @@ def test_the_vocabulary_knows_nothing_of_the_test_texts(tmp_path):
     write_cola(tmp_path, ["a a b b"] * 3, inside=["zebra zebra zebra a"])
     data = load_data("cola", data_dir=tmp_path, split="official")
     assert data.vocab.tokens[2:] == ("a", "b")
-    assert data.extra_tests["in-domain"].tokens[0, :4].tolist() == [1, 1, 1, 2]
+    assert data.extra_tests["in-domain"].inputs[0, :4].tolist() == [1, 1, 1, 2]
 
 
 @pytest.mark.parametrize(
@@ -112,8 +110,8 @@ def test_imdb_is_read_from_its_published_folder(tmp_path):
     assert (len(data.train), len(data.validation), len(data.test)) == (28, 4, 8)
     neg, pos = (data.vocab.numbers[word] for word in ("neg", "pos"))
     for part in (data.train, data.validation, data.test):
-        assert torch.equal((part.tokens == pos).any(1).long(), part.labels)
-        assert torch.equal((part.tokens == neg).any(1).long(), 1 - part.labels)
+        assert torch.equal((part.inputs == pos).any(1).long(), part.targets)
+        assert torch.equal((part.inputs == neg).any(1).long(), 1 - part.targets)
     official = load_data("imdb", data_dir=tmp_path, split="official")
     assert (len(official.train), len(official.validation), len(official.test)) == (18, 2, 20)
     assert official.max_length == 512
@@ -128,10 +126,10 @@ def test_imdb_is_read_from_parquet(shared_data, tmp_path):
         table = pq.read_table(shared_data / "imdb" / f"{part}.parquet").slice(0, 50)
         pq.write_table(table, tmp_path / "imdb" / f"{part}.parquet")
     data = load_data("imdb", data_dir=tmp_path, split="official")
-    assert data.test.labels.tolist() == table["label"].to_pylist()
-    assert data.test.tokens.shape == (50, 512)
+    assert data.test.targets.tolist() == table["label"].to_pylist()
+    assert data.test.inputs.shape == (50, 512)
     expected = encode_texts(data.vocab, table["text"].to_pylist()[:1], 512)
-    assert torch.equal(data.test.tokens[:1], expected)
+    assert torch.equal(data.test.inputs[:1], expected)
 
 
 @pytest.mark.parametrize(
@@ -179,12 +177,12 @@ def test_texts_of_ones_own_are_split_by_class_and_named_by_their_labels(tmp_path
     rows += [f"bad film {i},no" for i in range(10)]
     data = load_data(write_csv(tmp_path / "a.csv", rows), max_length=12)
     assert data.class_names == ("no", "yes")
-    counts = [p.labels.bincount().tolist() for p in (data.train, data.validation, data.test)]
+    counts = [p.targets.bincount().tolist() for p in (data.train, data.validation, data.test)]
     assert counts == [[8, 16], [1, 2], [1, 2]]
-    assert data.train.tokens.shape == (24, 12)
+    assert data.train.inputs.shape == (24, 12)
     quote, really = (data.vocab.numbers[word] for word in ('"', "really"))
-    assert ((data.test.tokens == quote).sum(1) == 2 * data.test.labels).all()
-    assert really in data.test.tokens
+    assert ((data.test.inputs == quote).sum(1) == 2 * data.test.targets).all()
+    assert really in data.test.inputs
 
 
 def test_numeric_labels_are_ordered_as_numbers_and_columns_can_be_named(tmp_path):

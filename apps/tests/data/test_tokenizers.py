@@ -9,19 +9,17 @@ import torch
 
 from probseq.errors import MissingExtraError
 from probseq_apps.data import tokenizers
-from probseq_apps.data.errors import DataError
-from probseq_apps.data.names import tokenizer_choice
+from probseq_apps.data.names import DataError, tokenizer_choice
 from probseq_apps.data.sets import load_data
-from probseq_apps.data.text_inputs import encode_texts
-from probseq_apps.data.text_sets import read_parts
+from probseq_apps.data.texts import encode_texts, read_parts
 from probseq_apps.data.tokenizers import (
     SubwordTokenizer,
     Tokenizer,
+    build_vocabulary,
     load_tokenizer,
     make_tokenizer,
     train_byte_pairs,
 )
-from probseq_apps.data.vocabulary import build_vocabulary
 
 library = pytest.importorskip("tokenizers")
 
@@ -207,16 +205,16 @@ def test_a_data_set_is_loaded_with_byte_pairs_of_its_training_texts(tmp_path):
     name = write_csv(tmp_path / "a.csv")
     data = load_data(name, tokenizer="bpe:900", max_length=20)
     again = load_data(name, tokenizer="bpe:900", max_length=20)
-    assert torch.equal(data.train.tokens, again.train.tokens)
-    assert data.train.tokens.shape == (32, 20)
-    assert int(data.test.tokens.max()) < len(data.vocab)
+    assert torch.equal(data.train.inputs, again.train.inputs)
+    assert data.train.inputs.shape == (32, 20)
+    assert int(data.test.inputs.max()) < len(data.vocab)
     parts = read_parts(
         name, data_dir=None, seed=0, split="thesis", text_column="text", label_column="label"
     )
     learned = train_byte_pairs(parts.train.texts, 900)
-    assert torch.equal(encode_texts(learned, parts.test.texts, 20), data.test.tokens)
+    assert torch.equal(encode_texts(learned, parts.test.texts, 20), data.test.inputs)
     everything = train_byte_pairs(parts.all_texts(), 900)
-    assert not torch.equal(encode_texts(everything, parts.test.texts, 20), data.test.tokens)
+    assert not torch.equal(encode_texts(everything, parts.test.texts, 20), data.test.inputs)
 
 
 def test_a_data_set_is_loaded_with_a_pretrained_tokenizer(tmp_path):
@@ -225,7 +223,7 @@ def test_a_data_set_is_loaded_with_a_pretrained_tokenizer(tmp_path):
     path = write(word_level(numbers), tmp_path / "tokenizer.json")
     data = load_data(name, tokenizer=str(path), max_length=6)
     expected = torch.tensor([[2, 5, 3, 1, 1, 0], [2, 4, 3, 1, 1, 0]])
-    assert torch.equal(data.train.tokens, expected[data.train.labels])
+    assert torch.equal(data.train.inputs, expected[data.train.targets])
     assert len(data.vocab) == 7
 
 

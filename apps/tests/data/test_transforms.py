@@ -4,14 +4,16 @@ import torch
 from PIL import Image
 from scipy import ndimage
 
-from probseq_apps.data.filters import gaussian_filter, motion_filter, zoom
 from probseq_apps.data.transforms import (
     channel_statistics,
+    gaussian_filter,
     match_images,
+    motion_filter,
     normalize,
     rotate,
     to_bytes,
     to_grey,
+    zoom,
 )
 
 

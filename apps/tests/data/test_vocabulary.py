@@ -2,8 +2,8 @@ import random
 
 import pytest
 
-from probseq_apps.data.errors import DataError
-from probseq_apps.data.vocabulary import Vocabulary, build_vocabulary, tokenize
+from probseq_apps.data.names import DataError
+from probseq_apps.data.tokenizers import Vocabulary, build_vocabulary, tokenize
 
 
 def test_words_keep_apostrophes_and_marks_stand_alone():

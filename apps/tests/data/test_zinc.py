@@ -2,10 +2,16 @@ import numpy as np
 import pytest
 import torch
 
-from probseq_apps.data.errors import DataError
-from probseq_apps.data.graph_tokens import TokenLayout, num_tokens, tokenize
-from probseq_apps.data.molecules import ATOM_FEATURES, BOND_FEATURES, parse_smiles
-from probseq_apps.data.zinc import load_molecules
+from probseq_apps.data.molecules import (
+    ATOM_FEATURES,
+    BOND_FEATURES,
+    TokenLayout,
+    load_molecules,
+    num_tokens,
+    parse_smiles,
+    tokenize,
+)
+from probseq_apps.data.names import DataError
 
 pytest.importorskip("rdkit")
 
@@ -31,7 +37,7 @@ def test_the_small_zinc_set_is_read_whole(shared_data):
     assert (len(data.train), len(data.validation), len(data.test)) == (802, 100, 100)
     # 45 atoms at most; the longest sequence has 45 + 2 * 46 tokens.
     assert data.layout == TokenLayout(ATOM_FEATURES, BOND_FEATURES, 45)
-    assert data.train.tokens.shape == (802, 137, data.layout.width)
+    assert data.train.inputs.shape == (802, 137, data.layout.width)
     assert any("1,002" in note for note in data.notes)
     assert any("2 molecules have several components" in note for note in data.notes)
     scores = np.genfromtxt(
@@ -48,7 +54,7 @@ def test_the_small_zinc_set_is_read_whole(shared_data):
 def test_rows_keep_their_targets_and_become_tokens(tmp_path):
     data = load_molecules(own(tmp_path, rows_of(CHAINS)))
     for part in (data.train, data.validation, data.test):
-        for tokens, target in zip(part.tokens, part.targets, strict=True):
+        for tokens, target in zip(part.inputs, part.targets, strict=True):
             graph = parse_smiles("C" * (int(target) + 1))
             length = num_tokens(graph)
             assert torch.equal(tokens[:length], tokenize(graph, data.layout))
@@ -73,20 +79,22 @@ def test_a_file_is_split_by_a_fixed_seed_into_parts_of_the_wanted_sizes(tmp_path
 
 def test_swapped_molecules_keep_atoms_and_number_of_bonds(tmp_path):
     data = load_molecules(own(tmp_path, rows_of(CHAINS)), test_size=8)
+    swapped = data.extra_tests["swapped"]
     is_node, is_edge = data.layout.width - 2, data.layout.width - 1
     for column in (*range(ATOM_FEATURES), is_node):
         assert torch.equal(
-            data.swapped.tokens[..., column].sum(1), data.test.tokens[..., column].sum(1)
+            swapped.inputs[..., column].sum(1),
+            data.test.inputs[..., column].sum(1),
         )
-    before, after = (part.tokens[..., is_edge].sum(1) for part in (data.test, data.swapped))
-    atoms = data.test.tokens[..., is_node].sum(1)
+    before, after = (part.inputs[..., is_edge].sum(1) for part in (data.test, swapped))
+    atoms = data.test.inputs[..., is_node].sum(1)
     # A chain of n has (n - 1)(n - 2)/2 unconnected pairs: enough for n - 1 edges from n = 4 on.
     assert torch.equal(after[atoms >= 4], before[atoms >= 4])
     assert (after <= before).all()
-    assert torch.equal(data.swapped.targets, data.test.targets)
+    assert torch.equal(swapped.targets, data.test.targets)
     again = load_molecules(f"csv:{tmp_path / 'own.csv'}", test_size=8)
-    assert torch.equal(again.swapped.tokens, data.swapped.tokens)
-    assert not torch.equal(data.swapped.tokens, data.test.tokens)
+    assert torch.equal(again.extra_tests["swapped"].inputs, swapped.inputs)
+    assert not torch.equal(swapped.inputs, data.test.inputs)
 
 
 def test_three_files_are_a_split_of_their_own(tmp_path):

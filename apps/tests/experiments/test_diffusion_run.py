@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from probseq_apps.data.generation import load_generation_data, to_unit
+from probseq_apps.data.images import load_generation_data, to_unit
 from probseq_apps.experiments import compare_models, diffusion_model
 from probseq_apps.experiments.diffusion_draw import film_model
 from probseq_apps.experiments.diffusion_groups import (

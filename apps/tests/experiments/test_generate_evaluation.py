@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from probseq.metrics.image import Features, RandomConvolution, frechet_distance
-from probseq_apps.data.generation import GenerationData, PartLabels, load_generation_data, to_unit
+from probseq_apps.data.images import GenerationData, PartLabels, load_generation_data, to_unit
 from probseq_apps.experiments.generate_evaluation import (
     evaluate_generation,
     evaluate_reconstruction,
@@ -169,7 +169,12 @@ def test_classifiers_take_any_size_and_start_by_their_seed():
 def test_labels_of_own_folders_may_be_few(tmp_path):
     labels = torch.tensor([0, 1] * 15)
     data = GenerationData(
-        "mine", pictures(), pictures(), pictures(), PartLabels(labels, labels, labels), ("a", "b")
+        "mine",
+        pictures(),
+        pictures(),
+        pictures(),
+        PartLabels(labels, labels, labels),
+        class_names=("a", "b"),
     )
     extractor = make_extractor(
         data, FeatureSettings(classifier_steps=2), tmp_path, seed=0, device="cpu", progress=False
@@ -210,7 +215,7 @@ def test_the_classifier_learns_from_training_images_and_never_sees_test_images(
     monkeypatch.setattr("probseq_apps.experiments.generate_features.fit", fit)
     labels = PartLabels(*(torch.full((30,), number) for number in range(3)))
     parts = [pictures(seed=number) for number in range(3)]
-    data = GenerationData("mine", *parts, labels, ("a", "b", "c"))
+    data = GenerationData("mine", *parts, labels, class_names=("a", "b", "c"))
     for seed in (4, 5):
         settings = FeatureSettings(classifier_steps=60)
         make_extractor(data, settings, tmp_path, seed=seed, device="cpu")

@@ -7,7 +7,7 @@ from typing import get_args
 
 import pytest
 
-from probseq_apps.data.errors import DataError
+from probseq_apps.data.names import DataError
 from probseq_apps.experiments.generate_arms import all_arms, run_name
 from probseq_apps.experiments.generate_groups import (
     CorruptionName,

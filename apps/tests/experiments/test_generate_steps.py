@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from probseq.metrics.image import RandomConvolution, frechet_distance
-from probseq_apps.data.generation import GenerationData, to_unit
+from probseq_apps.data.images import GenerationData, to_unit
 from probseq_apps.experiments import (
     generate as generate_module,
 )

@@ -10,7 +10,7 @@ import jaxtyping
 import pytest
 import torch
 
-from probseq_apps.data.generation import GenerationData, load_generation_data, to_unit
+from probseq_apps.data.images import GenerationData, load_generation_data, to_unit
 from probseq_apps.experiments import compare_models, hvae_model
 from probseq_apps.experiments.diffusion_groups import ModelTraining, UNetSettings
 from probseq_apps.experiments.generate_groups import (

@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from probseq_apps.data.containers import ImageData, ImageSplit
-from probseq_apps.data.digits import digits
+from probseq_apps.data.images import ImageData, load_images
+from probseq_apps.data.parts import Part
 from probseq_apps.experiments.method_settings import KepsvgpSettings, SgpaSettings
 from probseq_apps.experiments.methods import BASE_METHODS, parse_method
 from probseq_apps.experiments.models import build_model, kernel_name
@@ -17,7 +17,7 @@ SETTINGS = ClassifySettings(
 def test_the_seed_decides_the_weights_and_the_global_generator_is_left_alone(name):
     state = torch.get_rng_state()
     first, second, other = (
-        build_model(BASE_METHODS[name], SETTINGS, digits(), seed=seed).state_dict()
+        build_model(BASE_METHODS[name], SETTINGS, load_images("digits"), seed=seed).state_dict()
         for seed in (1, 1, 2)
     )
     assert all(torch.equal(first[key], second[key]) for key in first)
@@ -26,7 +26,7 @@ def test_the_seed_decides_the_weights_and_the_global_generator_is_left_alone(nam
 
 
 def test_images_get_rbf_kernels_and_each_name_its_own():
-    data = digits()
+    data = load_images("digits")
     assert kernel_name(parse_method("kernel").base, data, SETTINGS) == "rbf"
     exponential = parse_method("kernel-exponential").base
     assert kernel_name(exponential, data, SETTINGS) == "exponential"
@@ -36,7 +36,7 @@ def test_images_get_rbf_kernels_and_each_name_its_own():
 
 
 def test_the_dataset_weighting_counts_the_global_kl_once_for_all_training_examples():
-    data = digits()
+    data = load_images("digits")
     images = torch.zeros(2, 1, 8, 8)
     sequence, dataset = (
         build_model(
@@ -57,7 +57,7 @@ def test_the_dataset_weighting_counts_the_global_kl_once_for_all_training_exampl
 
 
 def test_a_patch_that_does_not_divide_the_image_is_refused():
-    split = ImageSplit(torch.zeros(4, 3, 9, 9, dtype=torch.uint8), torch.tensor([0, 1, 0, 1]))
-    data = ImageData("nine", split, split, split, (0.0,) * 3, (1.0,) * 3, ("a", "b"))
+    split = Part(torch.zeros(4, 3, 9, 9, dtype=torch.uint8), torch.tensor([0, 1, 0, 1]))
+    data = ImageData("nine", split, split, split, (0.0,) * 3, (1.0,) * 3, class_names=("a", "b"))
     with pytest.raises(ValueError, match="patch_size"):
         build_model(BASE_METHODS["mle"], SETTINGS, data, seed=0)

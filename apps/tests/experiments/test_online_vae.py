@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from probseq_apps.data.channels import ChannelSeries
-from probseq_apps.data.errors import DataError
+from probseq_apps.data.names import DataError
 from probseq_apps.experiments.online_vae import OnlineVae, run_method
 from probseq_apps.experiments.online_vae_evaluation import measure, results_of
 from probseq_apps.experiments.online_vae_model import build_vae, load_progress, save_progress

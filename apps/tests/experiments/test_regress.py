@@ -12,7 +12,7 @@ from safetensors.numpy import load_file
 from sklearn.metrics import roc_auc_score
 
 from probseq_apps.cli import main, parse
-from probseq_apps.data.zinc import load_molecules
+from probseq_apps.data.molecules import load_molecules
 from probseq_apps.experiments.methods import BASE_METHODS
 from probseq_apps.experiments.objectives import penalty_weight
 from probseq_apps.experiments.regress_model import build_regression_model
@@ -229,7 +229,7 @@ def test_every_other_method_gives_a_number_a_molecule_with_a_gradient(tmp_path, 
     )
     data = load_molecules(settings.data, target_column="oxygens")
     model = build_regression_model(BASE_METHODS[name], settings, data, seed=0)
-    output = model(data.train.tokens[:4], generator=torch.Generator().manual_seed(0))
+    output = model(data.train.inputs[:4], generator=torch.Generator().manual_seed(0))
     assert output.logits.shape == (4, 1)
     weight = penalty_weight(BASE_METHODS[name], settings, 0.7)
     likelihood = model.likelihood.log_prob(output.logits, data.train.targets[:4].float())
@@ -238,5 +238,5 @@ def test_every_other_method_gives_a_number_a_molecule_with_a_gradient(tmp_path, 
     loss.backward()
     without = [key for key, value in model.named_parameters() if value.grad is None]
     assert not without
-    sampled = model.eval()(data.train.tokens[:4], num_samples=3).logits
+    sampled = model.eval()(data.train.inputs[:4], num_samples=3).logits
     assert sampled.shape == (3, 4, 1)

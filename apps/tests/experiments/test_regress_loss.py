@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from probseq.transformers import TransformerOutput
-from probseq_apps.data.graph_tokens import TokenLayout
+from probseq_apps.data.molecules import TokenLayout
 from probseq_apps.experiments.methods import BASE_METHODS
 from probseq_apps.experiments.regress import regression_loss, regression_score
 from probseq_apps.experiments.regress_model import RegressionModel

@@ -3,9 +3,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from probseq_apps.data.containers import ImageSplit
-from probseq_apps.data.digits import digits
-from probseq_apps.data.errors import DataError
+from probseq_apps.data.images import load_images
+from probseq_apps.data.names import DataError
+from probseq_apps.data.parts import Part
 from probseq_apps.experiments.settings import EvaluationSettings
 from probseq_apps.experiments.test_sets import make_test_sets
 
@@ -15,8 +15,8 @@ def make(data, folder=None, **settings):
 
 
 def test_images_too_small_to_corrupt_are_refused_before_anything_is_trained():
-    data = digits()
-    small = replace(data, test=ImageSplit(data.test.images[..., :4, :4], data.test.labels))
+    data = load_images("digits")
+    small = replace(data, test=Part(data.test.inputs[..., :4, :4], data.test.targets))
     with pytest.raises(DataError, match="8x8"):
         make(small)
 
@@ -33,9 +33,11 @@ def test_published_corruptions_are_those_asked_for(tmp_path, asked, listed):
     folder.mkdir()
     for name in ("fog", "frost", "snow", "labels"):
         np.save(folder / f"{name}.npy", np.zeros(5, dtype=np.uint8))
-    found = make(replace(digits(), name="cifar10"), tmp_path, severities=(1, 5), **asked)
+    found = make(
+        replace(load_images("digits"), name="cifar10"), tmp_path, severities=(1, 5), **asked
+    )
     shifted = [name.split("/")[1:] for name in found if name.startswith("cifar-c/")]
     assert {name for name, _ in shifted} == listed
     assert {severity for _, severity in shifted} == {"1", "5"}
     with pytest.raises(DataError, match="none of the corruptions contrast"):
-        make(replace(digits(), name="cifar10"), tmp_path, corruptions=("contrast",))
+        make(replace(load_images("digits"), name="cifar10"), tmp_path, corruptions=("contrast",))

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from probseq_apps.data.digits import digits
+from probseq_apps.data.images import load_images
 from probseq_apps.experiments.methods import BASE_METHODS
 from probseq_apps.experiments.models import build_model
 from probseq_apps.experiments.settings import ClassifySettings, ModelSettings, TrainingSettings
@@ -18,7 +18,7 @@ SETTINGS = ClassifySettings(
 
 
 def model(name, seed=0):
-    return build_model(BASE_METHODS[name], SETTINGS, digits(), seed=seed)
+    return build_model(BASE_METHODS[name], SETTINGS, load_images("digits"), seed=seed)
 
 
 def test_all_weights_but_the_inducing_ones_come_from_the_kernel_model():
@@ -71,7 +71,7 @@ def test_a_weight_of_another_shape_is_refused():
     longer = ClassifySettings(
         model=ModelSettings(dim=16, hidden_dim=32, patch_size=4, shared_norm=True)
     )
-    other = build_model(BASE_METHODS["kernel"], longer, digits(), seed=0)
+    other = build_model(BASE_METHODS["kernel"], longer, load_images("digits"), seed=0)
     with pytest.raises(ValueError, match="same shape"):
         copy_kernel_weights(other, model("sgpa"))
 

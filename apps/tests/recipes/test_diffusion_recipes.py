@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from probseq_apps.data.generation import GenerationData
+from probseq_apps.data.images import GenerationData
 from probseq_apps.experiments.diffusion_model import (
     arm_videos,
     build_model,

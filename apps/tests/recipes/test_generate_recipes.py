@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from probseq_apps.data.generation import GenerationData
+from probseq_apps.data.images import GenerationData
 from probseq_apps.experiments.generate_groups import LossSettings
 from probseq_apps.experiments.generate_prior import build_prior
 from probseq_apps.experiments.generate_settings import GenerateSettings

@@ -3,10 +3,11 @@ from functools import partial
 import pytest
 import torch
 
-from probseq_apps.data.containers import ImageData, ImageSplit, TextData, TextSplit
-from probseq_apps.data.digits import digits
-from probseq_apps.data.image_info import IMAGE_INFO
-from probseq_apps.data.vocabulary import build_vocabulary
+from probseq_apps.data.image_files import IMAGE_INFO
+from probseq_apps.data.images import ImageData, load_images
+from probseq_apps.data.parts import Part
+from probseq_apps.data.texts import TextData
+from probseq_apps.data.tokenizers import build_vocabulary
 from probseq_apps.experiments.methods import base_methods
 from probseq_apps.experiments.models import build_model
 from probseq_apps.experiments.objectives import penalty_weight
@@ -20,17 +21,22 @@ def imitation(settings):
     """Two training examples of the shape of a recipe's data."""
     labels = torch.tensor([0, 1])
     if settings.data == "digits":
-        return digits()
+        return load_images("digits")
     if settings.is_text:
         vocab = build_vocabulary(["the cat sat on the mat"] * 5)
         tokens = torch.randint(1, len(vocab), (2, settings.model.max_length))
-        split = TextSplit(tokens, labels)
+        split = Part(tokens, labels)
         names = ("no", "yes")
-        return TextData(settings.data, split, split, split, vocab, names, settings.model.max_length)
+        return TextData(
+            *(settings.data, split, split, split, vocab, settings.model.max_length),
+            class_names=names,
+        )
     info = IMAGE_INFO[settings.data]
     images = torch.randint(256, (2, info.channels, info.size, info.size), dtype=torch.uint8)
-    split = ImageSplit(images, labels)
-    return ImageData(settings.data, split, split, split, info.mean, info.std, info.class_names)
+    split = Part(images, labels)
+    return ImageData(
+        settings.data, split, split, split, info.mean, info.std, class_names=info.class_names
+    )
 
 
 @pytest.mark.parametrize("name", RECIPES.known)
@@ -39,7 +45,7 @@ def test_every_method_of_every_recipe_takes_a_training_step(name):
     data = imitation(settings)
     prepare = preparation(data)
     split = data.train
-    inputs = split.images[:2] if isinstance(split, ImageSplit) else split.tokens[:2]
+    inputs = split.images[:2] if isinstance(split, Part) else split.tokens[:2]
     for method in base_methods(settings.method):
         model = build_model(method, settings, data, seed=0)
         weight = partial(penalty_weight, method, settings) if method.has_penalty else None

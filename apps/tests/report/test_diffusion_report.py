@@ -4,7 +4,7 @@ import pytest
 import torch
 from PIL import Image
 
-from probseq_apps.data.generation import GenerationData
+from probseq_apps.data.images import GenerationData
 from probseq_apps.experiments.compare_models import DiffusionModels
 from probseq_apps.experiments.diffusion_settings import DiffusionSettings
 from probseq_apps.experiments.generate_files import (

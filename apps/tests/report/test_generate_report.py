@@ -3,7 +3,7 @@ import json
 import pytest
 import torch
 
-from probseq_apps.data.generation import GenerationData
+from probseq_apps.data.images import GenerationData
 from probseq_apps.experiments.drawn import image_facts
 from probseq_apps.experiments.generate_settings import GenerateSettings
 from probseq_apps.report.generate import tokens_findings, tokens_report

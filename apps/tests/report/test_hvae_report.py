@@ -3,7 +3,7 @@ import json
 import torch
 from PIL import Image
 
-from probseq_apps.data.generation import GenerationData
+from probseq_apps.data.images import GenerationData
 from probseq_apps.experiments.compare_models import HvaeModels
 from probseq_apps.experiments.generate_files import (
     MODEL_PARTS,

@@ -6,7 +6,7 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 
-from probseq_apps.data.generation import GenerationData, to_unit
+from probseq_apps.data.images import GenerationData, to_unit
 from probseq_apps.report import generate_plots
 from probseq_apps.report.generate_plots import Drawn, draw_hvae, save_bars
 from probseq_apps.report.generate_tables import BOUND

@@ -13,8 +13,7 @@ from jaxtyping import Float64
 from scipy import ndimage
 from sklearn.datasets import load_digits
 
-from probseq_apps.data.errors import DataError
-from probseq_apps.data.names import CSV_PREFIX
+from probseq_apps.data.names import CSV_PREFIX, DataError
 from probseq_apps.data.series import TimeColumn, parse_number
 from probseq_apps.data.tabular import csv_columns, csv_header
 

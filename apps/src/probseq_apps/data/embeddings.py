@@ -25,7 +25,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from probseq_apps.data.errors import DataError
+from probseq_apps.data.names import DataError
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 _ROWS_AT_ONCE = 16_384

@@ -1,11 +1,15 @@
-"""Names of data sets and corruptions, known without torch."""
+"""Names of data sets and corruptions, and the error of the data layer; needs no numpy."""
 
-from collections.abc import Iterable
+import csv
+import struct
+import tarfile
+import zlib
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Literal
-
-from probseq_apps.data.errors import DataError
+from zipfile import BadZipFile
 
 IMAGE_NAMES: tuple[str, ...] = (
     "digits",
@@ -36,6 +40,45 @@ CORRUPTION_GROUPS: dict[str, tuple[str, ...]] = {
 CORRUPTION_NAMES: tuple[str, ...] = tuple(n for group in CORRUPTION_GROUPS.values() for n in group)
 
 
+# What the readers of files raise, in the standard library and out of it, on damaged files.
+_DAMAGE = (
+    OSError,
+    EOFError,
+    ValueError,
+    TypeError,
+    LookupError,
+    SyntaxError,
+    RuntimeError,
+    AssertionError,
+    struct.error,
+    zlib.error,
+    csv.Error,
+    tarfile.TarError,
+    BadZipFile,
+)
+
+
+class DataError(ValueError):
+    """Data that are missing, damaged, or not what was asked for; the message names the thing."""
+
+
+@contextmanager
+def reading(path: Path, what: str, *more: type[Exception]) -> Generator[None]:
+    """Turn what a reader raises on a damaged file into one error that names the file.
+
+    Args:
+        path: the file.
+        what: what it should be, with its article.
+        more: further exceptions of the reader.
+    """
+    try:
+        yield
+    except DataError:
+        raise
+    except (*_DAMAGE, *more) as error:
+        raise DataError(f"{path} cannot be read as {what}: {error}") from error
+
+
 def nearest_name(name: str, known: Iterable[str]) -> str | None:
     """Return the known name that looks most like ``name``, or None if none does."""
     matches = get_close_matches(name.lower().replace("_", "-"), list(known), n=1, cutoff=0.5)
@@ -61,11 +104,7 @@ def own_path(name: str) -> Path | None:
 
 
 def data_folder(name: str, data_dir: Path | None) -> Path:
-    """Return the folder of the standard sets.
-
-    Raises:
-        DataError: it is not given or is no folder.
-    """
+    """Return the folder of the standard sets; refuse one that is not given or is no folder."""
     if data_dir is None:
         raise DataError(f"data set {name!r} is read from files: give their folder with --data-dir")
     if not data_dir.is_dir():
@@ -82,15 +121,7 @@ def filled_data_folder(name: str, data_dir: Path | None) -> Path:
 
 
 def data_kind(name: str) -> Literal["image", "text"]:
-    """Say whether a data set holds images or texts.
-
-    Args:
-        name: one of ``DATA_NAMES``, ``folder:PATH`` or ``csv:PATH``.
-
-    Raises:
-        DataError: the name is unknown, and the message suggests the nearest known one; or the path
-            is empty.
-    """
+    """Say whether a data set holds images or texts; refuse unknown names."""
     own_path(name)
     if name in IMAGE_NAMES or name.startswith(FOLDER_PREFIX):
         return "image"
@@ -101,15 +132,7 @@ def data_kind(name: str) -> Literal["image", "text"]:
 
 
 def check_generation_name(name: str) -> None:
-    """Refuse what is no data set for generation.
-
-    Args:
-        name: one of ``GENERATION_NAMES``, or ``folder:PATH``.
-
-    Raises:
-        DataError: the name is unknown, and the message suggests the nearest known one; or the path
-            is empty.
-    """
+    """Refuse what is neither one of ``GENERATION_NAMES`` nor ``folder:PATH``."""
     own_path(name)
     if name not in GENERATION_NAMES and not name.startswith(FOLDER_PREFIX):
         known = (*GENERATION_NAMES, f"{FOLDER_PREFIX}PATH")
@@ -117,16 +140,10 @@ def check_generation_name(name: str) -> None:
 
 
 def tokenizer_choice(name: str) -> int | Path | None:
-    """Say what a tokenizer's name means.
+    """Return what a tokenizer's name means: None for words, the size of byte pairs, or a path.
 
     Args:
         name: ``"words"``, ``"bpe:SIZE"`` or the path of a ``tokenizer.json``.
-
-    Returns:
-        None for words, the size of byte pair encoding, or the path.
-
-    Raises:
-        DataError: the name is unknown, or the size is not a whole number of at least 258.
     """
     if name == WORDS:
         return None

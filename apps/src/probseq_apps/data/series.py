@@ -10,8 +10,14 @@ import numpy as np
 from jaxtyping import Float64
 from numpy.typing import NDArray
 
-from probseq_apps.data.errors import DataError, reading
-from probseq_apps.data.names import CSV_PREFIX, data_folder, own_path, unknown_name_message
+from probseq_apps.data.names import (
+    CSV_PREFIX,
+    DataError,
+    data_folder,
+    own_path,
+    reading,
+    unknown_name_message,
+)
 from probseq_apps.data.tabular import csv_columns, csv_header, is_tab_separated
 
 SERIES_NAMES: tuple[str, ...] = ("sp500", "toy", "solar", "audio", "covid")

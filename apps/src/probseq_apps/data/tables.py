@@ -6,8 +6,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Bool, Float64
 
-from probseq_apps.data.errors import DataError
-from probseq_apps.data.names import data_folder, unknown_name_message
+from probseq_apps.data.names import DataError, data_folder, unknown_name_message
 from probseq_apps.data.series import existing_file
 from probseq_apps.data.tabular import read_parquet_table
 

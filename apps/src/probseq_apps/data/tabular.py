@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from probseq.errors import require
-from probseq_apps.data.errors import DataError, reading
+from probseq_apps.data.names import DataError, reading
 
 
 def csv_rows(

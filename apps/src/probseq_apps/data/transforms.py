@@ -1,4 +1,4 @@
-"""Deterministic image transforms, batched on the images' device."""
+"""Image transforms, filters and random augmentation, a whole batch at once on its device."""
 
 import math
 from collections.abc import Sequence
@@ -124,3 +124,158 @@ def _match_chunk(images: Tensor, channels: int, image_size: int) -> Tensor:
             floats, size=(image_size, image_size), mode="bilinear", antialias=True
         )
     return to_bytes(floats.expand(-1, channels, -1, -1))
+
+
+def gaussian_filter(
+    images: Float[Tensor, "n c h w"],
+    sigma: Float[Tensor, " m"],
+    *,
+    truncate: float = 4.0,
+    padding: str = "replicate",
+) -> Float[Tensor, "n c h w"]:
+    """Blur with a Gaussian.
+
+    Args:
+        images: images.
+        sigma: positive standard deviation in pixels, one for each image or a single one for all.
+        truncate: the kernel ends at this many of the largest standard deviations.
+        padding: how an image goes on beyond its border: ``"replicate"`` or ``"reflect"``.
+    """
+    radius = int(truncate * float(sigma.max()) + 0.5)
+    if radius == 0:
+        return images
+    taps = torch.arange(-radius, radius + 1, dtype=images.dtype, device=images.device)
+    kernels = torch.exp(-0.5 * (taps / sigma[:, None]) ** 2)
+    kernels = kernels / kernels.sum(1, keepdim=True)
+    padded = functional.pad(images, (radius,) * 4, mode=padding)
+    return _correlate(_correlate(padded, kernels, dim=-2), kernels, dim=-1)
+
+
+def _correlate(
+    padded: Float[Tensor, "n c h w"], kernels: Float[Tensor, "m k"], dim: int
+) -> Float[Tensor, "n c h2 w2"]:
+    """Weighted sum of shifted images, so that each image may have a kernel of its own."""
+    size = padded.shape[dim] - kernels.shape[1] + 1
+    total = torch.zeros_like(padded.narrow(dim, 0, size))
+    for shift, weight in enumerate(kernels.unbind(1)):
+        total += weight[:, None, None, None] * padded.narrow(dim, shift, size)
+    return total
+
+
+def motion_filter(
+    images: Float[Tensor, "n c h w"], radius: float, sigma: float, angles: Float[Tensor, " n"]
+) -> Float[Tensor, "n c h w"]:
+    """Blur along a line that starts at the pixel, with weights that fall like half a Gaussian.
+
+    ImageMagick's motion blur, which CIFAR-10-C uses, rounds the places on the line to pixels; here
+    they are interpolated.
+
+    Args:
+        images: images.
+        radius: the line is 2 radius pixels long.
+        sigma: standard deviation of the weights in pixels.
+        angles: direction of each image's line in degrees.
+    """
+    height, width = images.shape[-2:]
+    rows, columns = pixel_grid(images)
+    rows, columns = rows + (height - 1) / 2, columns + (width - 1) / 2
+    radians = angles[:, None, None] * (math.pi / 180)
+    # Beyond four standard deviations nothing is left.
+    taps = range(int(min(2 * radius, math.ceil(4 * sigma))) + 1)
+    weights = [math.exp(-0.5 * (tap / sigma) ** 2) for tap in taps]
+    total = torch.zeros_like(images)
+    for tap, weight in zip(taps, weights, strict=True):
+        moved_rows = rows + tap * torch.sin(radians)
+        moved_columns = columns + tap * torch.cos(radians)
+        total += weight / sum(weights) * sample_at(images, moved_rows, moved_columns, "border")
+    return total
+
+
+def zoom(images: Float[Tensor, "n c h w"], factor: float) -> Float[Tensor, "n c h w"]:
+    """Enlarge images about their centre, by a factor of at least 1; the size stays."""
+    height, width = images.shape[-2:]
+    rows, columns = pixel_grid(images)
+    size = (len(images), height, width)
+    from_rows = (rows / factor + (height - 1) / 2).expand(size)
+    from_columns = (columns / factor + (width - 1) / 2).expand(size)
+    return sample_at(images, from_rows, from_columns, "border")
+
+
+def length_scale(images: Float[Tensor, "n c h w"]) -> float:
+    """How much longer a length in pixels must be than the one for 32x32 images.
+
+    It grows with the size, and is 1 below 32 pixels too: half a pixel of blur can't be halved.
+    """
+    return max(1.0, images.shape[-1] / 32)
+
+
+_JITTER = 0.3
+_BLUR_SIGMAS = (0.1, 2.0)
+
+
+def random_crop_flip(
+    images: UInt8[Tensor, "n c h w"],
+    generator: torch.Generator,
+    *,
+    padding: int = 4,
+    padding_mode: str = "constant",
+) -> UInt8[Tensor, "n c h w"]:
+    """Shift each image by up to ``padding`` pixels each way, and mirror every second one or so.
+
+    Args:
+        images: images.
+        generator: source of randomness on the images' device.
+        padding: largest shift.
+        padding_mode: what comes in from outside: ``"constant"`` (black) or ``"reflect"``.
+    """
+    count, channels, height, width = images.shape
+    # Reflection isn't there for bytes; all bytes are exact in float32.
+    padded = functional.pad(images.to(torch.float32), (padding,) * 4, mode=padding_mode)
+    device = images.device
+    offsets = torch.randint(2 * padding + 1, (2, count, 1), generator=generator, device=device)
+    rows = offsets[0] + torch.arange(height, device=device)
+    columns = offsets[1] + torch.arange(width, device=device)
+    mirrored = torch.rand((count, 1), generator=generator, device=device) < 0.5
+    columns = torch.where(mirrored, columns.flip(1), columns)
+    which = torch.arange(count, device=device)[:, None, None, None]
+    channel = torch.arange(channels, device=device)[:, None, None]
+    cut = padded[which, channel, rows[:, None, :, None], columns[:, None, None, :]]
+    return cut.to(torch.uint8)
+
+
+def augment3(
+    images: UInt8[Tensor, "n c h w"], generator: torch.Generator
+) -> UInt8[Tensor, "n c h w"]:
+    """3-Augment with a simple random crop (Touvron, Cord and Jégou 2022, "DeiT III").
+
+    Crop after reflecting 4 pixels beyond the border and mirror by chance; then one of three, with
+    equal chances: grey, solarization (invert what is brighter than half), or Gaussian blur with
+    sigma in 0.1..2; then jitter of brightness, contrast and saturation by factors in 0.7..1.3.
+
+    The order of the three jitters is fixed here and random in torchvision. On grey images the
+    change to grey and the jitter of saturation do nothing.
+
+    Args:
+        images: training images.
+        generator: source of randomness on the images' device.
+    """
+    count = len(images)
+    cropped = random_crop_flip(images, generator, padding=4, padding_mode="reflect")
+    floats = cropped.to(torch.float32) / 255
+
+    def drawn(low: float, high: float) -> Tensor:
+        draw = torch.rand(count, generator=generator, device=images.device)
+        return (low + (high - low) * draw).view(-1, 1, 1, 1)
+
+    choice = torch.randint(3, (count, 1, 1, 1), generator=generator, device=images.device)
+    grey = to_grey(floats).expand_as(floats)
+    solarized = torch.where(floats >= 128 / 255, 1 - floats, floats)
+    blurred = gaussian_filter(floats, drawn(*_BLUR_SIGMAS).flatten(), truncate=3.0)
+    floats = torch.where(choice == 0, grey, torch.where(choice == 1, solarized, blurred))
+
+    low, high = 1 - _JITTER, 1 + _JITTER
+    floats = (floats * drawn(low, high)).clamp(0, 1)
+    means = to_grey(floats).mean((1, 2, 3), keepdim=True)
+    floats = (means + drawn(low, high) * (floats - means)).clamp(0, 1)
+    luma = to_grey(floats)
+    return to_bytes(luma + drawn(low, high) * (floats - luma))

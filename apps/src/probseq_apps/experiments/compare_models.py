@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar, cast
 
 import torch
 
-from probseq_apps.data.generation import GenerationData
+from probseq_apps.data.images import GenerationData
 from probseq_apps.experiment import Job, Results
 from probseq_apps.experiments.diffusion_draw import draw_model, film_model
 from probseq_apps.experiments.diffusion_measure import mean_bits_per_dim, measure_frames

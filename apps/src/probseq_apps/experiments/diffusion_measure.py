@@ -7,7 +7,7 @@ from jaxtyping import UInt8
 from torch import Tensor
 from tqdm import tqdm
 
-from probseq_apps.data.generation import GenerationData, to_unit
+from probseq_apps.data.images import GenerationData, to_unit
 from probseq_apps.experiments.diffusion_groups import (
     DiffusionEvaluationSettings,
     DiffusionSampling,

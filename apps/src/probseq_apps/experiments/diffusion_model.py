@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from probseq_apps.data.generation import GenerationData, load_generation_data, to_unit
+from probseq_apps.data.images import GenerationData, load_generation_data, to_unit
 from probseq_apps.experiments.diffusion_arms import model_name
 from probseq_apps.experiments.diffusion_settings import (
     GENERATE_DIFFUSION_MODEL,

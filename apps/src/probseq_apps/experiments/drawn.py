@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from probseq_apps.data.generation import GenerationData
+from probseq_apps.data.images import GenerationData
 from probseq_apps.experiments.generate_files import model_samples_file, process_file
 from probseq_apps.experiments.generate_sample import Samples
 from probseq_apps.experiments.process import Process

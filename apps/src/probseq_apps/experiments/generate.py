@@ -3,7 +3,7 @@
 from functools import partial
 from typing import Any, NamedTuple
 
-from probseq_apps.data.generation import GenerationData
+from probseq_apps.data.images import GenerationData
 from probseq_apps.experiment import Job, Results
 from probseq_apps.experiments.drawn import image_facts
 from probseq_apps.experiments.generate_arms import Arm, run_name

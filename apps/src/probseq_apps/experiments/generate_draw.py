@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from probseq_apps.data.generation import GenerationData, to_unit
+from probseq_apps.data.images import GenerationData, to_unit
 from probseq_apps.experiments.generate_arms import Arm, prior_name
 from probseq_apps.experiments.generate_files import (
     prior_folder,

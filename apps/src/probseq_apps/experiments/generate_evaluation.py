@@ -16,7 +16,7 @@ from probseq.metrics.image import (
     inception_score,
     psnr,
 )
-from probseq_apps.data.generation import to_unit
+from probseq_apps.data.images import to_unit
 from pseudovideo.corruptions import PseudoVideoConfig, pseudo_videos
 from pseudovideo.grid import TokenGrid
 

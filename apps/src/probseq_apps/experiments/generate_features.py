@@ -14,7 +14,7 @@ from probseq.metrics.image import (
     InceptionFeatures,
     RandomConvolution,
 )
-from probseq_apps.data.generation import GenerationData, to_unit
+from probseq_apps.data.images import GenerationData, to_unit
 from probseq_apps.experiments.generate_groups import FeatureSettings
 from probseq_apps.training.config import TrainConfig
 from probseq_apps.training.distributed import resolve_device

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from probseq_apps.data.generation import GenerationData, load_generation_data
+from probseq_apps.data.images import GenerationData, load_generation_data
 from probseq_apps.experiments.generate_draw import PLOTS, draw_samples_of
 from probseq_apps.experiments.generate_evaluation import (
     evaluate_generation,

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from tqdm import tqdm
 
-from probseq_apps.data.generation import GenerationData
+from probseq_apps.data.images import GenerationData
 from probseq_apps.experiments.generate_settings import (
     GENERATE_PRIOR,
     OnePriorSettings,

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from probseq.metrics.image import FeatureExtractor, FeatureMoments
-from probseq_apps.data.generation import GenerationData
+from probseq_apps.data.images import GenerationData
 from probseq_apps.experiments.generate_evaluation import evaluate_generation, reference_moments
 from probseq_apps.experiments.generate_features import make_extractor
 from probseq_apps.experiments.generate_files import CLASSIFIER, reference_file, write_result

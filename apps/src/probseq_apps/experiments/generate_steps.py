@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from probseq.metrics.image import FeatureExtractor, FeatureMoments
-from probseq_apps.data.generation import GenerationData, to_unit
+from probseq_apps.data.images import GenerationData, to_unit
 from probseq_apps.experiments.generate_arms import Arm, prior_name, run_name
 from probseq_apps.experiments.generate_evaluation import (
     evaluate_generation,

@@ -14,7 +14,7 @@ from jaxtyping import Int64, UInt8
 from torch import Tensor, nn
 
 from probseq.metrics.image import LPIPS
-from probseq_apps.data.generation import GenerationData, load_generation_data, to_unit
+from probseq_apps.data.images import GenerationData, load_generation_data, to_unit
 from probseq_apps.experiments.generate_arms import run_name
 from probseq_apps.experiments.generate_groups import CorruptionSettings, LossSettings
 from probseq_apps.experiments.generate_settings import (

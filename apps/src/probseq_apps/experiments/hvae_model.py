@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from probseq_apps.data.generation import GenerationData, load_generation_data, to_unit
+from probseq_apps.data.images import GenerationData, load_generation_data, to_unit
 from probseq_apps.experiments.diffusion_arms import model_name
 from probseq_apps.experiments.generate_models import (
     Sized,

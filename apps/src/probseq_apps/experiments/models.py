@@ -19,7 +19,8 @@ from probseq.transformers import (
 from probseq_apps.baselines.mean_field import mean_field_model
 from probseq_apps.baselines.sngp import sngp_model
 from probseq_apps.baselines.svdkl import svdkl_model
-from probseq_apps.data.containers import EmbeddedTextData, ImageData, TextData
+from probseq_apps.data.images import ImageData
+from probseq_apps.data.texts import EmbeddedTextData, TextData
 from probseq_apps.experiments.method_settings import CgptSettings, KepsvgpSettings, SgpaSettings
 from probseq_apps.experiments.methods import MethodSpec
 from probseq_apps.experiments.settings import ClassifySettings, ModelSettings

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from probseq_apps.data.online_files import download_online
+from probseq_apps.data.fetch import download_online
 from probseq_apps.experiment import Job, Results, by_row, counted
 from probseq_apps.experiments.online_evaluation import Curves, evaluate, metric_names
 from probseq_apps.experiments.online_evaluation import Results as Measured

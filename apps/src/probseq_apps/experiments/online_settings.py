@@ -8,8 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from probseq_apps.data.errors import DataError
-from probseq_apps.data.names import CSV_PREFIX, own_path, unknown_name_message
+from probseq_apps.data.names import CSV_PREFIX, DataError, own_path, unknown_name_message
 from probseq_apps.experiments.checks import at_least, positive, unique
 from probseq_apps.experiments.saved import saved_settings
 from probseq_apps.experiments.settings import settings_from_dict

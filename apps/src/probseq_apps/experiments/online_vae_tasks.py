@@ -9,8 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from probseq_apps.data.channels import ChannelSeries, moving_digits, read_csv_channels
-from probseq_apps.data.errors import DataError
-from probseq_apps.data.names import own_path
+from probseq_apps.data.names import DataError, own_path
 from probseq_apps.experiments.online_vae_settings import OnlineVaeSettings
 from probseq_apps.training.schedule import derive_seed
 

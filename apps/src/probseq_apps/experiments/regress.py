@@ -11,8 +11,14 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from probseq.metrics import mae
-from probseq_apps.data.graph_tokens import TokenLayout, flip_signs, trim_tokens
-from probseq_apps.data.zinc import GraphData, GraphSplit, load_molecules
+from probseq_apps.data.molecules import (
+    GraphData,
+    TokenLayout,
+    flip_signs,
+    load_molecules,
+    trim_tokens,
+)
+from probseq_apps.data.parts import Part
 from probseq_apps.experiments.folders import PARTS, run_all
 from probseq_apps.experiments.methods import MethodSpec, base_methods
 from probseq_apps.experiments.objectives import penalty_weight
@@ -203,11 +209,9 @@ def regression_score(
     return -float(mae(means, targets))
 
 
-def sets_to_predict(
-    data: GraphData, settings: RegressEvaluationSettings
-) -> Mapping[str, GraphSplit]:
+def sets_to_predict(data: GraphData, settings: RegressEvaluationSettings) -> Mapping[str, Part]:
     """What a trained model predicts, by name."""
-    return {"test": data.test} | ({SWAPPED: data.swapped} if settings.ood else {})
+    return {"test": data.test} | ({SWAPPED: data.extra_tests["swapped"]} if settings.ood else {})
 
 
 def _predict(
@@ -238,8 +242,8 @@ def _identity(method: MethodSpec, settings: RegressSettings) -> dict[str, object
     return {"experiment": REGRESS, "method": method.name, **{key: values[key] for key in keys}}
 
 
-def _tensors(split: GraphSplit) -> tuple[Tensor, Tensor]:
-    return split.tokens, split.targets
+def _tensors(split: Part) -> tuple[Tensor, Tensor]:
+    return split.inputs, split.targets
 
 
 def _report(folder: Path, settings: RegressSettings, data: GraphData, recipe: str) -> Report:

@@ -5,7 +5,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from probseq.transformers import TransformerOutput, sequence_transformer
-from probseq_apps.data.zinc import GraphData
+from probseq_apps.data.molecules import GraphData
 from probseq_apps.experiments.methods import MethodSpec
 from probseq_apps.experiments.models import (
     KernelName,

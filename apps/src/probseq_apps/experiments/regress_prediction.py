@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 from tqdm import tqdm
 
-from probseq_apps.data.graph_tokens import trim_tokens
+from probseq_apps.data.molecules import trim_tokens
 from probseq_apps.experiments.methods import MethodSpec
 from probseq_apps.experiments.regress_model import RegressionModel
 from probseq_apps.experiments.sampling import sample_outputs

@@ -9,8 +9,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from probseq_apps.data.errors import DataError
-from probseq_apps.data.names import CSV_PREFIX, own_path, unknown_name_message
+from probseq_apps.data.names import CSV_PREFIX, DataError, own_path, unknown_name_message
 from probseq_apps.experiments.checks import at_least, unique
 from probseq_apps.experiments.method_settings import CgptSettings, KepsvgpSettings, SgpaSettings
 from probseq_apps.experiments.methods import Method, parse_method

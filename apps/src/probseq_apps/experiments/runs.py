@@ -14,9 +14,9 @@ from tqdm import tqdm
 from probseq.metrics import accuracy, matthews_correlation
 from probseq_apps.baselines.laplace import laplace_model
 from probseq_apps.baselines.sngp import fit_precision
-from probseq_apps.data.augment import augment3, random_crop_flip
-from probseq_apps.data.containers import EmbeddedTextData, ImageData
-from probseq_apps.data.transforms import normalize
+from probseq_apps.data.images import ImageData
+from probseq_apps.data.texts import EmbeddedTextData
+from probseq_apps.data.transforms import augment3, normalize, random_crop_flip
 from probseq_apps.experiments.method_settings import warm_start_epochs
 from probseq_apps.experiments.methods import (
     BASE_METHODS,

@@ -6,18 +6,11 @@ from pathlib import Path
 from jaxtyping import Int64
 from torch import Tensor
 
-from probseq_apps.data.containers import (
-    EmbeddedTextData,
-    EmbeddedTextSplit,
-    ImageData,
-    ImageSplit,
-    TextData,
-    TextSplit,
-)
 from probseq_apps.data.corruptions import available_cifar_c, corrupt, read_cifar_c
-from probseq_apps.data.errors import DataError
-from probseq_apps.data.names import CORRUPTION_NAMES
-from probseq_apps.data.sets import load_ood_images
+from probseq_apps.data.images import ImageData, load_ood_images
+from probseq_apps.data.names import CORRUPTION_NAMES, DataError
+from probseq_apps.data.parts import Part
+from probseq_apps.data.texts import EmbeddedTextData, TextData
 from probseq_apps.data.transforms import rotate
 from probseq_apps.experiments.settings import ROTATIONS, EvaluationSettings
 
@@ -34,7 +27,6 @@ TestSet = Callable[[], tuple[Tensor, Int64[Tensor, " n"]]]
 
 
 Data = ImageData | TextData | EmbeddedTextData
-Split = ImageSplit | TextSplit | EmbeddedTextSplit
 
 
 def make_test_sets(
@@ -74,19 +66,17 @@ def make_test_sets(
     return sets
 
 
-def tensors(split: Split) -> tuple[Tensor, Int64[Tensor, " n"]]:
+def tensors(split: Part) -> tuple[Tensor, Int64[Tensor, " n"]]:
     """Raw inputs and labels of a part of a data set."""
-    if isinstance(split, ImageSplit):
-        return split.images, split.labels
-    return split.tokens if isinstance(split, TextSplit) else split.spans, split.labels
+    return split.inputs, split.targets
 
 
-def _whole(split: Split) -> TestSet:
+def _whole(split: Part) -> TestSet:
     return lambda: tensors(split)
 
 
-def _rotated(split: ImageSplit) -> TestSet:
-    return lambda: (rotate(split.images, _ROTATION_DEGREES), split.labels)
+def _rotated(split: Part) -> TestSet:
+    return lambda: (rotate(split.inputs, _ROTATION_DEGREES), split.targets)
 
 
 def _shifted(
@@ -108,7 +98,7 @@ def _shifted(
         }
     for name in settings.corruptions:
         # Images that cannot be corrupted are refused before anything is trained.
-        corrupt(data.test.images[:1], name, settings.severities[0], seed=_CORRUPTION_SEED)
+        corrupt(data.test.inputs[:1], name, settings.severities[0], seed=_CORRUPTION_SEED)
     return {
         f"{MADE}/{name}/{severity}": _corrupted(data.test, name, severity)
         for name in settings.corruptions
@@ -119,13 +109,13 @@ def _shifted(
 def _published(data: str, data_dir: Path, name: str, severity: int) -> TestSet:
     def read() -> tuple[Tensor, Tensor]:
         split = read_cifar_c(data, data_dir, name, severity)
-        return split.images, split.labels
+        return split.inputs, split.targets
 
     return read
 
 
-def _corrupted(split: ImageSplit, name: str, severity: int) -> TestSet:
+def _corrupted(split: Part, name: str, severity: int) -> TestSet:
     return lambda: (
-        corrupt(split.images, name, severity, seed=_CORRUPTION_SEED),
-        split.labels,
+        corrupt(split.inputs, name, severity, seed=_CORRUPTION_SEED),
+        split.targets,
     )

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 from torch import Tensor
 
-from probseq_apps.data.generation import to_unit
+from probseq_apps.data.images import to_unit
 from probseq_apps.report.figures import headline, panels
 from pseudovideo.corruptions import (
     CorruptionKind,

@@ -6,7 +6,7 @@ from functools import partial
 
 import torch
 
-from probseq_apps.data.generation import load_generation_data
+from probseq_apps.data.images import load_generation_data
 from probseq_apps.experiments.generate_prior import prior_loss
 from probseq_apps.experiments.generate_tokenizer import numbered, tokenizer_loss
 from probseq_apps.training.config import TrainConfig

@@ -5,7 +5,7 @@ import torch
 from generate_runs import LEVELS, VIDEOS, images, make_prior, settings, tokens, train
 from torch import nn
 
-from probseq_apps.data.generation import load_generation_data
+from probseq_apps.data.images import load_generation_data
 from probseq_apps.experiments.generate_features import classifier_accuracy, classifier_loss
 from probseq_apps.experiments.generate_prior import prior_loss
 from probseq_apps.experiments.generate_tokenizer import numbered, tokenizer_loss

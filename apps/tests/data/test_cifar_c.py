@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from probseq_apps.data.corruptions import available_cifar_c, read_cifar_c
-from probseq_apps.data.errors import DataError
+from probseq_apps.data.names import DataError
 
 
 @pytest.fixture
@@ -19,9 +19,9 @@ def published(tmp_path):
 def test_a_severity_is_a_fifth_of_the_file(published):
     directory, images = published
     part = read_cifar_c("cifar10", directory, "fog", 2)
-    np.testing.assert_array_equal(part.images.numpy(), images[4:8].transpose(0, 3, 1, 2))
-    assert part.labels.tolist() == [3, 1, 0, 9]
-    part.images.zero_()
+    np.testing.assert_array_equal(part.inputs.numpy(), images[4:8].transpose(0, 3, 1, 2))
+    assert part.targets.tolist() == [3, 1, 0, 9]
+    part.inputs.zero_()
     np.testing.assert_array_equal(np.load(directory / "CIFAR-10-C" / "fog.npy"), images)
 
 

@@ -6,9 +6,11 @@ import pytest
 import torch
 from PIL import Image
 
-from probseq_apps.data.corruptions import CORRUPTION_GROUPS, CORRUPTION_NAMES, corrupt
-from probseq_apps.data.corruptions.weather import plasma_fractal
-from probseq_apps.data.errors import DataError
+from probseq_apps.data.corruptions import (
+    corrupt,
+    plasma_fractal,
+)
+from probseq_apps.data.names import CORRUPTION_GROUPS, CORRUPTION_NAMES, DataError
 from probseq_apps.data.sets import load_data
 from probseq_apps.data.transforms import match_images
 
@@ -24,7 +26,7 @@ RANDOM = {
 
 @pytest.fixture(scope="module")
 def digits():
-    return load_data("digits").test.images
+    return load_data("digits").test.inputs
 
 
 def damage(images, name, severity):

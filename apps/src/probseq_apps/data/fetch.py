@@ -1,4 +1,4 @@
-"""Fetch the standard files of `probseq online` where they were published, in the layout we read."""
+"""Fetch standard files: image sets by torchvision, those of `probseq online` by their addresses."""
 
 import csv
 import gzip
@@ -16,8 +16,8 @@ from urllib.request import urlopen
 import numpy as np
 from numpy.typing import NDArray
 
-from probseq.errors import require
-from probseq_apps.data.errors import DataError
+from probseq.errors import MissingExtraError, require
+from probseq_apps.data.names import DataError
 from probseq_apps.training.files import write_atomic
 
 _SECONDS = 60.0
@@ -30,18 +30,36 @@ _CUT = slice(8_000, 208_000)  # of the audio sub-band, as Bui and Turner have it
 _DECIMATION = 4
 
 
-def download_online(name: str, data_dir: Path) -> None:
-    """Fetch the file of a data set, unless it is there.
+def fetch_images(name: str, part: str, data_dir: Path) -> None:
+    """Let torchvision fetch and unpack the files of an image set; raise if no mirror answers.
 
-    Args:
-        name: as on the command line.
-        data_dir: folder of the standard sets; made if it isn't there.
-
-    Raises:
-        MissingExtraError: the file is Parquet and pyarrow is not installed.
-        DataError: the set is not one that can be fetched, no address answers, or what came is not
-            in the format that was published.
+    CelebA lies with Google Drive, which needs the package gdown and often refuses.
     """
+    from torchvision import datasets
+
+    by_hand = f"put its files under {data_dir} yourself"
+    root, train = str(data_dir), part == "train"
+    try:
+        if name == "celeba":
+            require("gdown", extra="celeba", distribution="probseq-apps")
+            datasets.CelebA(root, download=True)
+        elif name == "svhn":
+            datasets.SVHN(root, split=part, download=True)
+        else:
+            kinds = (datasets.MNIST, datasets.FashionMNIST, datasets.CIFAR10, datasets.CIFAR100)
+            known: dict[str, Any] = dict(
+                zip(("mnist", "fashion-mnist", "cifar10", "cifar100"), kinds, strict=True)
+            )
+            known[name](root, train=train, download=True)
+    except MissingExtraError as error:
+        raise DataError(f"{name!r} cannot be fetched: {error}; or {by_hand}") from error
+    # gdown has errors of its own.
+    except Exception as error:
+        raise DataError(f"{name!r} could not be fetched: {error}; {by_hand}") from error
+
+
+def download_online(name: str, data_dir: Path) -> None:
+    """Fetch the file of a data set of `probseq online`, unless it is there."""
     if name not in _SETS:
         raise DataError(
             f"data set {name!r} is not fetched: download is for {', '.join(_SETS)}; leave it off"

@@ -1,0 +1,182 @@
+"""What a loaded data set is: parts for training, validation and test, fixed splits, checks.
+
+Letters: N rows, C channels, H and W image height and width. Permutations come from torch's CPU
+generator with a seed of their own: the same rows are held out in every run and on every machine.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Generic, TypeVar
+
+import numpy as np
+import torch
+from jaxtyping import Int64, UInt8
+from numpy.typing import NDArray
+from torch import Tensor
+
+from probseq_apps.data.names import DataError
+
+SPLIT_SEED = 0
+MAX_VALIDATION = 5_000
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """Rows of a data set.
+
+    Attributes:
+        inputs: images (N, C, H, W) as bytes; token numbers (N, T), padded with 0 on the right;
+            spans (N, 3) into tables of vectors; graphs as tokens (N, T, W).
+        targets: class numbers, or the numbers to predict.
+    """
+
+    inputs: Tensor
+    targets: Tensor
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+
+PartT = TypeVar("PartT", Part, Tensor)
+
+
+@dataclass(frozen=True, eq=False)
+class Parts(Generic[PartT]):
+    """A data set in three parts.
+
+    Attributes:
+        name: as it was asked for.
+        train: rows to learn from.
+        validation: rows to select by; none where the split has none.
+        test: rows to evaluate on.
+        class_names: of the targets; empty where these are no classes.
+        extra_tests: further test sets by name, e.g. "out-of-domain" for CoLA.
+        notes: what a reader of the results should know, e.g. that files were incomplete.
+    """
+
+    name: str
+    train: PartT
+    validation: PartT
+    test: PartT
+    class_names: tuple[str, ...] = field(default=(), kw_only=True)
+    extra_tests: Mapping[str, PartT] = field(default_factory=dict[str, PartT], kw_only=True)
+    notes: tuple[str, ...] = field(default=(), kw_only=True)
+
+    def __post_init__(self) -> None:
+        for part in (self.train, self.validation, self.test, *self.extra_tests.values()):
+            if isinstance(part, Part) and self.class_names:
+                check_labels(part.targets, self.num_classes, self.name)
+        for label, part in (("train", self.train), ("test", self.test)):
+            if len(part) == 0:
+                raise DataError(f"data set {self.name!r} has no {label} rows")
+
+    @property
+    def num_classes(self) -> int:
+        """Number of classes."""
+        return len(self.class_names)
+
+
+def check_labels(labels: Int64[Tensor, " n"], num_classes: int, source: object) -> None:
+    """Raise if a label is outside 0..num_classes-1; the message names the source."""
+    bad = ((labels < 0) | (labels >= num_classes)).nonzero()
+    if len(bad):
+        row = int(bad[0])
+        raise DataError(
+            f"{source}: labels must lie in 0..{num_classes - 1}, "
+            f"but row {row} has {int(labels[row])} ({len(bad)} such rows)"
+        )
+
+
+def permutation(size: int, seed: int) -> Int64[Tensor, " n"]:
+    """Return a random order of ``size`` rows that depends on the seed alone."""
+    return torch.randperm(size, generator=torch.Generator().manual_seed(seed))
+
+
+def hold_out_validation(size: int) -> tuple[Int64[Tensor, " a"], Int64[Tensor, " b"]]:
+    """Return rows for training and for validation, the latter 10%, at most 5,000 rows.
+
+    CIFAR's 50,000 training images become 45,000 and 5,000 (thesis, app. B.4).
+    """
+    order = permutation(size, SPLIT_SEED)
+    held = min(MAX_VALIDATION, size // 10)
+    return order[held:].sort().values, order[:held].sort().values
+
+
+def stratified(
+    labels: Int64[Tensor, " n"], fractions: tuple[float, float], class_names: Sequence[str]
+) -> tuple[Int64[Tensor, " a"], Int64[Tensor, " b"], Int64[Tensor, " c"]]:
+    """Return rows for training, validation and test, with the same share of each class.
+
+    Args:
+        labels: class numbers of all rows.
+        fractions: shares of validation and test; the rest is for training.
+        class_names: used in the message about a class of fewer than three rows.
+    """
+    order = permutation(len(labels), SPLIT_SEED)
+    parts: tuple[list[Tensor], ...] = ([], [], [])
+    for number, name in enumerate(class_names):
+        rows = order[labels[order] == number]
+        if len(rows) < 3:
+            raise DataError(
+                f"class {name!r} has {len(rows)} rows, but a split into training, validation and "
+                "test needs at least 3: add rows or leave the class out"
+            )
+        held = [max(1, round(fraction * len(rows))) for fraction in fractions]
+        pieces = rows.split([len(rows) - sum(held), *held])
+        for part, piece in zip(parts, pieces, strict=True):
+            part.append(piece)
+    train, validation, test = (torch.cat(part).sort().values for part in parts)
+    return train, validation, test
+
+
+def image_tensor(array: NDArray[np.generic], source: Path) -> UInt8[Tensor, "n c h w"]:
+    """Return images as bytes (N, C, H, W).
+
+    Args:
+        array: (N, H, W), (N, H, W, C) or (N, C, H, W) with 1 or 3 channels: integers in 0..255, or
+            floating-point numbers in 0..1.
+        source: file, named in the messages.
+    """
+    if array.ndim == 3:
+        array = array[:, None]
+    elif array.ndim == 4 and array.shape[1] not in (1, 3):
+        array = array.transpose(0, 3, 1, 2)
+    if array.ndim != 4 or array.shape[1] not in (1, 3) or 0 in array.shape:
+        raise DataError(
+            f"{source}: images must have shape (N, H, W), (N, H, W, C) or (N, C, H, W) with 1 or 3 "
+            f"channels and at least one row, got {array.shape}"
+        )
+    if array.dtype != np.uint8:
+        array = _to_bytes(array, source)
+    return torch.from_numpy(np.array(array, dtype=np.uint8, order="C"))
+
+
+def label_tensor(array: NDArray[np.generic], rows: int, source: Path) -> Int64[Tensor, " n"]:
+    """Return labels as int64 (N,); raise if they are no integers or not as many as images."""
+    labels = array.reshape(-1) if array.shape == (rows, 1) else array
+    if labels.shape != (rows,):
+        raise DataError(f"{source}: {rows} rows need labels of shape ({rows},), got {array.shape}")
+    if not np.issubdtype(labels.dtype, np.integer):
+        raise DataError(f"{source}: labels must be integers, got {labels.dtype}")
+    return torch.from_numpy(labels.astype(np.int64))
+
+
+def _to_bytes(array: NDArray[np.generic], source: Path) -> NDArray[np.uint8]:
+    whole = np.issubdtype(array.dtype, np.integer)
+    if not whole and not np.issubdtype(array.dtype, np.floating):
+        raise DataError(f"{source}: images must be numbers, got {array.dtype}")
+    high, scale = (255, 1) if whole else (1, 255)
+    numbers = array.astype(np.float64)
+    broken = ~np.isfinite(numbers).all(axis=(1, 2, 3))
+    if broken.any():
+        raise DataError(
+            f"{source}: image {int(broken.argmax())} holds NaN or infinity "
+            f"({int(broken.sum())} such images)"
+        )
+    if numbers.min() < 0 or numbers.max() > high:
+        raise DataError(
+            f"{source}: images of type {array.dtype} must lie in 0..{high}, "
+            f"got {numbers.min():g}..{numbers.max():g}"
+        )
+    return np.rint(numbers * scale).astype(np.uint8)
