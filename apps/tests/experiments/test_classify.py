@@ -136,6 +136,12 @@ def test_overwriting_deletes_the_old_runs_and_nothing_else(tmp_path):
     assert (tmp_path / "run" / "notes.txt").read_text() == "mine"
 
 
+def test_a_folder_for_ood_is_looked_at_before_the_training_set(tmp_path, capsys):
+    folder = f"folder:{tmp_path / 'none'}"
+    assert main(["classify", "--data", "mnist", "--data-dir", "nowhere", "--ood", folder]) == 1
+    assert "none does not exist" in capsys.readouterr().err
+
+
 def test_a_folder_of_other_files_is_refused_before_training(tmp_path, capsys):
     (tmp_path / "thesis.tex").touch()
     assert main(["classify", *TWO_EPOCHS, "--run-dir", str(tmp_path)]) == 1

@@ -45,11 +45,11 @@ def test_every_method_of_every_recipe_takes_a_training_step(name):
     data = imitation(settings)
     prepare = preparation(data)
     split = data.train
-    inputs = split.images[:2] if isinstance(split, Part) else split.tokens[:2]
+    inputs = split.inputs[:2]
     for method in base_methods(settings.method):
         model = build_model(method, settings, data, seed=0)
         weight = partial(penalty_weight, method, settings) if method.has_penalty else None
-        batch, step = (inputs, split.labels[:2]), Step(1, 0, 0.5, torch.Generator())
+        batch, step = (inputs, split.targets[:2]), Step(1, 0, 0.5, torch.Generator())
         loss = classification_loss(prepare, None, weight, model, batch, step).loss
         loss.backward()
         assert torch.isfinite(loss)

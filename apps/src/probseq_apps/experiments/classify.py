@@ -6,6 +6,8 @@ from pathlib import Path
 
 import torch
 
+from probseq_apps.data.folders import list_all
+from probseq_apps.data.names import own_path
 from probseq_apps.data.sets import load_data
 from probseq_apps.experiments.evaluation import evaluate
 from probseq_apps.experiments.folders import PARTS, run_all
@@ -56,6 +58,8 @@ def classify(settings: ClassifySettings, options: Options, *, recipe: str) -> Pa
     distributed.join(distributed.resolve_device(settings.training.device))
     if options.run_dir is not None and distributed.is_main():
         check_folder(options.run_dir, options, experiment=CLASSIFY)
+    for path in filter(None, map(own_path, settings.evaluation.ood)):
+        list_all(path)  # refused before the training set is read
     data = _load(settings, options)
     _check(settings, data)
     test_sets = make_test_sets(data, settings.evaluation, options.data_dir, options.download)

@@ -15,6 +15,7 @@ from probseq.metrics import accuracy, matthews_correlation
 from probseq_apps.baselines.laplace import laplace_model
 from probseq_apps.baselines.sngp import fit_precision
 from probseq_apps.data.images import ImageData
+from probseq_apps.data.parts import Part
 from probseq_apps.data.texts import EmbeddedTextData
 from probseq_apps.data.transforms import augment3, normalize, random_crop_flip
 from probseq_apps.experiments.method_settings import warm_start_epochs
@@ -28,7 +29,7 @@ from probseq_apps.experiments.models import Data, build_model, max_tokens
 from probseq_apps.experiments.objectives import penalty_weight
 from probseq_apps.experiments.prediction import Predictions, Predictor, save_predictions
 from probseq_apps.experiments.settings import ClassifySettings
-from probseq_apps.experiments.test_sets import Split, TestSet, tensors
+from probseq_apps.experiments.test_sets import TestSet, tensors
 from probseq_apps.experiments.warm_start import copy_kernel_weights, warm_start_config
 from probseq_apps.training import distributed
 from probseq_apps.training.config import TrainConfig
@@ -263,7 +264,7 @@ def _finish(
 
 
 def _batches(
-    experiment: Experiment, split: Split, device: torch.device
+    experiment: Experiment, split: Part, device: torch.device
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Data as the model takes them, in order and not augmented."""
     prepare = preparation(experiment.data)

@@ -143,7 +143,8 @@ class EvaluationSettings:
     """Severities to use with --shift."""
     ood: tuple[str, ...] = ()
     """Images: sets to tell apart from the test set, e.g. fashion-mnist; `rotations` is the test set
-    turned by 90 degrees."""
+    turned by 90 degrees; folder:PATH takes all images in a folder, which needs neither classes nor
+    parts."""
 
     def __post_init__(self) -> None:
         """Refuse unknown names and numbers out of range.
