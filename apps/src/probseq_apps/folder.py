@@ -11,10 +11,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from probseq_apps.engine.files import RunExistsError, prepare_run_dir, sole_use, write_atomic
 from probseq_apps.experiments.saved import config_values, held_experiment, holds_experiment
 from probseq_apps.options import Options
-from probseq_apps.training.files import write_atomic
-from probseq_apps.training.runs import RunExistsError, prepare_run_dir, sole_use
 
 RESULTS = "results"
 

@@ -6,7 +6,7 @@ import torch
 
 from probseq_apps.baselines.backbone import pooled_features
 from probseq_apps.baselines.sngp import GaussianProcessHead, fit_precision, sngp_model
-from probseq_apps.training.weights import copy_weights, load_weights
+from probseq_apps.engine.checkpoints import copy_weights, load_weights
 
 
 def features_of(model, inputs):

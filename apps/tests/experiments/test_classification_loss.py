@@ -7,6 +7,7 @@ from torch import nn
 
 from probseq.metrics import accuracy, matthews_correlation
 from probseq.transformers import TransformerOutput
+from probseq_apps.engine.trainer import Step
 from probseq_apps.experiments.methods import BASE_METHODS
 from probseq_apps.experiments.prediction import Predictor
 from probseq_apps.experiments.runs import (
@@ -14,7 +15,6 @@ from probseq_apps.experiments.runs import (
     classification_score,
     trim_padding,
 )
-from probseq_apps.training.task import Step
 
 LOGITS = torch.tensor([[2.0, 0.0], [1.0, 0.0], [0.0, 3.0]])
 LABELS = torch.tensor([0, 1, 1])

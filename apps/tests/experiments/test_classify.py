@@ -12,7 +12,7 @@ from scipy.special import logsumexp
 from sklearn.metrics import accuracy_score, log_loss, roc_auc_score
 
 from probseq_apps.cli import main
-from probseq_apps.training.runs import sole_use
+from probseq_apps.engine.files import sole_use
 
 TINY = [
     *("--depth", "2", "--dim", "16", "--heads", "2", "--hidden-dim", "16", "--patch-size", "4"),

@@ -11,6 +11,8 @@ import torch
 from safetensors.torch import load_file
 
 from probseq_apps.data.images import load_generation_data, to_unit
+from probseq_apps.engine.checkpoints import load_latest_checkpoint
+from probseq_apps.engine.files import ConfigMismatchError, RunExistsError
 from probseq_apps.experiments import compare_models, diffusion_model
 from probseq_apps.experiments.diffusion_draw import film_model
 from probseq_apps.experiments.diffusion_groups import (
@@ -38,8 +40,6 @@ from probseq_apps.experiments.generate_sample import Samples
 from probseq_apps.experiments.process import Process
 from probseq_apps.options import Options
 from probseq_apps.run import run
-from probseq_apps.training.checkpoints import load_latest_checkpoint
-from probseq_apps.training.runs import ConfigMismatchError, RunExistsError
 from pseudovideo.corruptions import video_moments
 
 UNET = UNetSettings(

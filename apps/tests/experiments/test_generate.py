@@ -12,6 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from probseq_apps.engine.files import ConfigMismatchError, RunExistsError
 from probseq_apps.experiments import generate as generate_module
 from probseq_apps.experiments.generate import Generate
 from probseq_apps.experiments.generate_groups import (
@@ -32,7 +33,6 @@ from probseq_apps.experiments.generate_settings import GENERATE, GenerateSetting
 from probseq_apps.experiments.saved import config_values
 from probseq_apps.options import Options
 from probseq_apps.run import run
-from probseq_apps.training.runs import ConfigMismatchError, RunExistsError
 
 TINY = GenerateSettings(
     frames=(1, 2),

@@ -8,6 +8,7 @@ from typing import get_args
 import pytest
 
 from probseq_apps.data.names import DataError
+from probseq_apps.engine.config import TrainConfig
 from probseq_apps.experiments.generate_arms import all_arms, run_name
 from probseq_apps.experiments.generate_groups import (
     CorruptionName,
@@ -34,7 +35,6 @@ from probseq_apps.experiments.generate_settings import (
     saved_generate,
 )
 from probseq_apps.experiments.saved import config_values
-from probseq_apps.training.config import TrainConfig
 from pseudovideo.corruptions import CORRUPTIONS
 from pseudovideo.tokenizers import STEMS
 

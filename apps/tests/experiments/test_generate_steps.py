@@ -9,6 +9,7 @@ import torch
 
 from probseq.metrics.image import RandomConvolution, frechet_distance
 from probseq_apps.data.images import GenerationData, to_unit
+from probseq_apps.engine.schedule import derive_seed
 from probseq_apps.experiments import (
     generate as generate_module,
 )
@@ -60,7 +61,6 @@ from probseq_apps.experiments.generate_tokenizer import (
 from probseq_apps.options import Options
 from probseq_apps.report.results import FLOOR
 from probseq_apps.run import run as run_experiment
-from probseq_apps.training.schedule import derive_seed
 from pseudovideo.corruptions import PseudoVideoConfig, pseudo_videos
 from pseudovideo.pretrained import fingerprint
 from pseudovideo.priors import (

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from probseq_apps.data.images import GenerationData, load_generation_data, to_unit
+from probseq_apps.engine.files import ConfigMismatchError
 from probseq_apps.experiments import compare_models, hvae_model
 from probseq_apps.experiments.diffusion_groups import ModelTraining, UNetSettings
 from probseq_apps.experiments.generate_groups import (
@@ -29,7 +30,6 @@ from probseq_apps.experiments.hvae_settings import (
 from probseq_apps.experiments.process import Process
 from probseq_apps.options import Options
 from probseq_apps.run import run
-from probseq_apps.training.runs import ConfigMismatchError
 
 TINY = HvaeSettings(
     reading=ReadingSettings(image_size=8),

@@ -10,6 +10,7 @@ import torch
 
 from probseq_apps.data.channels import ChannelSeries
 from probseq_apps.data.names import DataError
+from probseq_apps.engine.files import ConfigMismatchError
 from probseq_apps.experiments.online_vae import OnlineVae, run_method
 from probseq_apps.experiments.online_vae_evaluation import measure, results_of
 from probseq_apps.experiments.online_vae_model import build_vae, load_progress, save_progress
@@ -27,7 +28,6 @@ from probseq_apps.recipes.online_vae import (
 )
 from probseq_apps.run import run
 from probseq_apps.settings.common import Pick
-from probseq_apps.training.runs import ConfigMismatchError
 
 TINY = OnlineVaeSettings(
     method=("ohsvgp", "osvgp"),

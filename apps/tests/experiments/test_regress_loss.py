@@ -5,11 +5,11 @@ from torch import nn
 
 from probseq.transformers import TransformerOutput
 from probseq_apps.data.molecules import TokenLayout
+from probseq_apps.engine.trainer import Step
 from probseq_apps.experiments.methods import BASE_METHODS
 from probseq_apps.experiments.regress import regression_loss, regression_score
 from probseq_apps.experiments.regress_model import RegressionModel
 from probseq_apps.experiments.regress_prediction import NumberPredictor
-from probseq_apps.training.task import Step
 from sgpa import LaplaceLikelihood
 
 LAYOUT = TokenLayout(node_features=1, edge_features=1, identifiers=2)

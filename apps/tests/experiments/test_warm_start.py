@@ -2,6 +2,7 @@ import pytest
 import torch
 
 from probseq_apps.data.images import load_images
+from probseq_apps.engine.schedule import learning_rate
 from probseq_apps.experiments.methods import BASE_METHODS
 from probseq_apps.experiments.models import build_model
 from probseq_apps.experiments.settings import ClassifySettings, ModelSettings, TrainingSettings
@@ -10,7 +11,6 @@ from probseq_apps.experiments.warm_start import (
     copy_kernel_weights,
     warm_start_config,
 )
-from probseq_apps.training.schedule import learning_rate
 
 SETTINGS = ClassifySettings(
     model=ModelSettings(dim=16, hidden_dim=16, patch_size=4, shared_norm=True)

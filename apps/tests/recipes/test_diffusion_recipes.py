@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from probseq_apps.data.images import GenerationData
+from probseq_apps.engine.trainer import Step
 from probseq_apps.experiments.diffusion_model import (
     arm_videos,
     build_model,
@@ -21,7 +22,6 @@ from probseq_apps.recipes.diffusion import (
     DIFFUSION_RECIPES,
 )
 from probseq_apps.recipes.hvae import HVAE_RECIPES
-from probseq_apps.training.task import Step
 from pseudovideo.diffusion.objective import DiffusionObjective
 from pseudovideo.diffusion.stages import Stage, stages
 from pseudovideo.diffusion.unet import build_unet

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from probseq_apps.data.images import GenerationData
+from probseq_apps.engine.trainer import Step
 from probseq_apps.experiments.generate_groups import LossSettings
 from probseq_apps.experiments.generate_prior import build_prior
 from probseq_apps.experiments.generate_settings import GenerateSettings
@@ -20,7 +21,6 @@ from probseq_apps.recipes.generate import (
     GENERATE_RECIPES,
 )
 from probseq_apps.settings.common import Pick
-from probseq_apps.training.task import Step
 from pseudovideo.tokenizers import build_tokenizer, paper_config
 
 PAPER = [f"{data}-{frames}-frame" for data in ("cifar10", "celeba") for frames in (1, 8, 18)]

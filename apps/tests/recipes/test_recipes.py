@@ -8,13 +8,13 @@ from probseq_apps.data.images import ImageData, load_images
 from probseq_apps.data.parts import Part
 from probseq_apps.data.texts import TextData
 from probseq_apps.data.tokenizers import build_vocabulary
+from probseq_apps.engine.trainer import Step
 from probseq_apps.experiments.methods import base_methods
 from probseq_apps.experiments.models import build_model
 from probseq_apps.experiments.objectives import penalty_weight
 from probseq_apps.experiments.runs import classification_loss, preparation
 from probseq_apps.recipes import RECIPES
 from probseq_apps.settings.common import Pick
-from probseq_apps.training.task import Step
 
 
 def imitation(settings):

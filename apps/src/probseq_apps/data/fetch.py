@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from probseq.errors import MissingExtraError, require
 from probseq_apps.data.names import DataError
-from probseq_apps.training.files import write_atomic
+from probseq_apps.engine.files import write_atomic
 
 _SECONDS = 60.0
 _GITHUB = "https://raw.githubusercontent.com"

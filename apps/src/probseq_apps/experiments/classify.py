@@ -9,6 +9,8 @@ import torch
 from probseq_apps.data.folders import list_all
 from probseq_apps.data.names import own_path
 from probseq_apps.data.sets import load_data
+from probseq_apps.engine import distributed
+from probseq_apps.engine.files import sole_use
 from probseq_apps.experiments.evaluation import evaluate
 from probseq_apps.experiments.folders import PARTS, run_all
 from probseq_apps.experiments.methods import base_methods, parse_method
@@ -31,8 +33,6 @@ from probseq_apps.folder import check_folder, default_folder, prepare_folder
 from probseq_apps.options import Options
 from probseq_apps.report.classify import MethodResult, classify_report
 from probseq_apps.report.report import Report
-from probseq_apps.training import distributed
-from probseq_apps.training.runs import sole_use
 
 CLASSIFY = "classify"
 

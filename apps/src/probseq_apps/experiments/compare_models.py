@@ -12,6 +12,8 @@ from typing import Any, Generic, TypeVar, cast
 import torch
 
 from probseq_apps.data.images import GenerationData
+from probseq_apps.engine import distributed
+from probseq_apps.engine.schedule import derive_seed
 from probseq_apps.experiment import Job, Results
 from probseq_apps.experiments.diffusion_draw import draw_model, film_model
 from probseq_apps.experiments.diffusion_measure import mean_bits_per_dim, measure_frames
@@ -58,8 +60,6 @@ from probseq_apps.options import Options
 from probseq_apps.report import generate_plots
 from probseq_apps.report.generate import diffusion_report, hvae_report
 from probseq_apps.report.generate_plots import Drawn, Videos, draw_diffusion
-from probseq_apps.training import distributed
-from probseq_apps.training.schedule import derive_seed
 from pseudovideo.diffusion.video import VideoDiffusion
 from pseudovideo.hvae import HVAE
 

@@ -8,13 +8,13 @@ import math
 from dataclasses import dataclass, field
 from typing import Literal
 
+from probseq_apps.engine.config import Schedule, TrainConfig
 from probseq_apps.experiments.checks import at_least
 from probseq_apps.experiments.generate_groups import (
     CHECKPOINT_EVERY,
     FeatureSettings,
     MachineSettings,
 )
-from probseq_apps.training.config import Schedule, TrainConfig
 
 ScheduleName = Literal["linear", "cosine"]
 MaskName = Literal["stages", "random"]

@@ -8,11 +8,11 @@ from torch import Tensor
 from tqdm import tqdm
 
 from probseq_apps.data.images import GenerationData, to_unit
+from probseq_apps.engine.schedule import derive_seed
 from probseq_apps.experiments.diffusion_groups import (
     DiffusionEvaluationSettings,
     DiffusionSampling,
 )
-from probseq_apps.training.schedule import derive_seed
 from pseudovideo.corruptions import (
     PseudoVideoConfig,
     image_spectrum,

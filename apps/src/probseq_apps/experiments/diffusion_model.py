@@ -10,6 +10,9 @@ import torch
 from torch import nn
 
 from probseq_apps.data.images import GenerationData, load_generation_data, to_unit
+from probseq_apps.engine.files import prepare_run_dir, read_finished, write_finished
+from probseq_apps.engine.schedule import derive_seed
+from probseq_apps.engine.trainer import Batch, LossParts, Step, fork_random
 from probseq_apps.experiments.diffusion_arms import model_name
 from probseq_apps.experiments.diffusion_settings import (
     GENERATE_DIFFUSION_MODEL,
@@ -27,10 +30,6 @@ from probseq_apps.experiments.generate_models import (
 from probseq_apps.experiments.generate_tokenizer import PRETRAINED, numbered, video_config
 from probseq_apps.experiments.saved import config_values
 from probseq_apps.options import Options
-from probseq_apps.training.runs import prepare_run_dir, read_finished, write_finished
-from probseq_apps.training.schedule import derive_seed
-from probseq_apps.training.task import Batch, LossParts, Step
-from probseq_apps.training.trainer import fork_random
 from pseudovideo.corruptions import PseudoVideoConfig, pseudo_videos
 from pseudovideo.diffusion.image import ImageDiffusion, ImageDiffusionConfig
 from pseudovideo.diffusion.load import load_diffusion

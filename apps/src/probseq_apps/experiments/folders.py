@@ -3,8 +3,8 @@
 import sys
 from collections.abc import Callable, Sequence
 
+from probseq_apps.engine import distributed
 from probseq_apps.experiments.methods import BASE_METHODS, MethodSpec
-from probseq_apps.training import distributed
 
 # Patterns of what goes when an experiment is overwritten.
 PARTS = tuple(f"{name}/seed-*" for name in BASE_METHODS)

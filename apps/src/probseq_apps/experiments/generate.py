@@ -4,6 +4,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from probseq_apps.data.images import GenerationData
+from probseq_apps.engine import distributed
 from probseq_apps.experiment import Job, Results
 from probseq_apps.experiments.drawn import image_facts
 from probseq_apps.experiments.generate_arms import Arm, run_name
@@ -24,7 +25,6 @@ from probseq_apps.folder import RunFolder
 from probseq_apps.options import Options
 from probseq_apps.report.generate import tokens_report
 from probseq_apps.report.results import FLOOR
-from probseq_apps.training import distributed
 
 
 class Column(NamedTuple):

@@ -8,6 +8,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from probseq_apps.data.images import GenerationData, to_unit
+from probseq_apps.engine.distributed import resolve_device
+from probseq_apps.engine.schedule import derive_seed
 from probseq_apps.experiments.generate_arms import Arm, prior_name
 from probseq_apps.experiments.generate_files import (
     prior_folder,
@@ -30,8 +32,6 @@ from probseq_apps.report.images import (
     save_theorem,
 )
 from probseq_apps.report.results import Result
-from probseq_apps.training.distributed import resolve_device
-from probseq_apps.training.schedule import derive_seed
 from pseudovideo.corruptions import pseudo_videos
 from pseudovideo.plots import frame_captions, save_gif
 

@@ -15,11 +15,11 @@ from probseq.metrics.image import (
     RandomConvolution,
 )
 from probseq_apps.data.images import GenerationData, to_unit
+from probseq_apps.engine.config import TrainConfig
+from probseq_apps.engine.distributed import resolve_device
+from probseq_apps.engine.fit import fit
+from probseq_apps.engine.trainer import Batch, LossParts, Step
 from probseq_apps.experiments.generate_groups import FeatureSettings
-from probseq_apps.training.config import TrainConfig
-from probseq_apps.training.distributed import resolve_device
-from probseq_apps.training.loop import fit
-from probseq_apps.training.task import Batch, LossParts, Step
 
 _WIDTH, _FEATURES = 32, 64
 _BATCH, _LEARNING_RATE = 64, 1e-3

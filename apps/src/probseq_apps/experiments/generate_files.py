@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from probseq_apps.engine.files import write_atomic
 from probseq_apps.experiments.diffusion_arms import model_name
 from probseq_apps.experiments.generate_arms import prior_name, run_name
 from probseq_apps.folder import RESULTS
-from probseq_apps.training.files import write_atomic
 
 TOKENIZERS, TOKENS, PRIORS = "tokenizers", "tokens", "priors"
 CLASSIFIER, SAMPLES = "classifier", "samples"

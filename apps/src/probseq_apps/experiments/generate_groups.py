@@ -7,8 +7,8 @@ and of tables D.1-D.3.
 from dataclasses import dataclass
 from typing import Literal
 
+from probseq_apps.engine.config import Precision, TrainConfig
 from probseq_apps.experiments.checks import at_least, not_negative
-from probseq_apps.training.config import Precision, TrainConfig
 
 CorruptionName = Literal[
     "blur",

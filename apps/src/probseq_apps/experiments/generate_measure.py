@@ -9,6 +9,9 @@ from typing import Any
 import torch
 
 from probseq_apps.data.images import GenerationData, load_generation_data
+from probseq_apps.engine import distributed
+from probseq_apps.engine.files import RunExistsError, prepare_run_dir, sole_use
+from probseq_apps.engine.schedule import derive_seed
 from probseq_apps.experiments.generate_draw import PLOTS, draw_samples_of
 from probseq_apps.experiments.generate_evaluation import (
     evaluate_generation,
@@ -33,9 +36,6 @@ from probseq_apps.experiments.generate_tokenizer import (
 )
 from probseq_apps.folder import check_folder, default_folder
 from probseq_apps.options import Options
-from probseq_apps.training import distributed
-from probseq_apps.training.runs import RunExistsError, prepare_run_dir, sole_use
-from probseq_apps.training.schedule import derive_seed
 from pseudovideo.priors import AutoregressivePrior
 
 SAMPLES, METRICS = "samples.npz", "metrics.json"

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 
+from probseq_apps.engine.schedule import derive_seed
 from probseq_apps.experiments.checks import unlike_defaults
 from probseq_apps.experiments.diffusion_draw import draw_model
 from probseq_apps.experiments.diffusion_model import open_diffusion
@@ -15,7 +16,6 @@ from probseq_apps.experiments.generate_settings import SampleSettings
 from probseq_apps.experiments.hvae_model import draw_hvae, load_hvae_images, open_hvae
 from probseq_apps.experiments.hvae_settings import saved_hvae_model
 from probseq_apps.options import Options
-from probseq_apps.training.schedule import derive_seed
 
 
 def model_sampler(

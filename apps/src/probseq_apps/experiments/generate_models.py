@@ -8,12 +8,12 @@ from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 import torch
 from torch import nn
 
+from probseq_apps.engine.config import TrainConfig
+from probseq_apps.engine.files import CONFIG, read_finished
+from probseq_apps.engine.fit import fit
+from probseq_apps.engine.trainer import Batch, Loss
 from probseq_apps.experiments.diffusion_groups import UNetSettings
 from probseq_apps.experiments.generate_tokenizer import PRETRAINED
-from probseq_apps.training.config import TrainConfig
-from probseq_apps.training.loop import fit
-from probseq_apps.training.runs import CONFIG, read_finished
-from probseq_apps.training.task import Batch, Loss
 from pseudovideo.diffusion.unet import UNetConfig, channel_multipliers_for
 from pseudovideo.pretrained import Pretrained
 

@@ -13,6 +13,11 @@ import torch
 from tqdm import tqdm
 
 from probseq_apps.data.images import GenerationData
+from probseq_apps.engine import distributed
+from probseq_apps.engine.files import prepare_run_dir, read_finished, sole_use
+from probseq_apps.engine.fit import fit
+from probseq_apps.engine.schedule import derive_seed
+from probseq_apps.engine.trainer import Batch, LossParts, Step, fork_random
 from probseq_apps.experiments.generate_settings import (
     GENERATE_PRIOR,
     OnePriorSettings,
@@ -28,12 +33,6 @@ from probseq_apps.experiments.generate_tokenizer import (
 from probseq_apps.experiments.saved import config_values
 from probseq_apps.folder import check_folder, default_folder, tell_how_to_resume
 from probseq_apps.options import Options
-from probseq_apps.training import distributed
-from probseq_apps.training.loop import fit
-from probseq_apps.training.runs import prepare_run_dir, read_finished, sole_use
-from probseq_apps.training.schedule import derive_seed
-from probseq_apps.training.task import Batch, LossParts, Step
-from probseq_apps.training.trainer import fork_random
 from pseudovideo.grid import TokenGrid
 from pseudovideo.pretrained import saved_class
 from pseudovideo.priors import (

@@ -7,6 +7,7 @@ and of tables D.1-D.3.
 from dataclasses import dataclass, field
 from typing import Literal
 
+from probseq_apps.engine.config import TrainConfig
 from probseq_apps.experiments.checks import at_least, not_negative, positive, unique
 from probseq_apps.experiments.generate_groups import (
     CHECKPOINT_EVERY,
@@ -14,7 +15,6 @@ from probseq_apps.experiments.generate_groups import (
     MachineSettings,
     StemName,
 )
-from probseq_apps.training.config import TrainConfig
 
 PriorName = Literal["autoregressive", "masked"]
 ArmKind = Literal["frames", "patch", "repeat"]

@@ -8,6 +8,9 @@ from torch import Tensor
 
 from probseq.metrics.image import FeatureExtractor, FeatureMoments
 from probseq_apps.data.images import GenerationData, to_unit
+from probseq_apps.engine import distributed
+from probseq_apps.engine.schedule import derive_seed
+from probseq_apps.engine.trainer import fork_random
 from probseq_apps.experiments.generate_arms import Arm, prior_name, run_name
 from probseq_apps.experiments.generate_evaluation import (
     evaluate_generation,
@@ -35,9 +38,6 @@ from probseq_apps.experiments.generate_tokenizer import (
     video_config,
 )
 from probseq_apps.report.results import FLOOR
-from probseq_apps.training import distributed
-from probseq_apps.training.schedule import derive_seed
-from probseq_apps.training.trainer import fork_random
 from pseudovideo.corruptions import pseudo_videos
 from pseudovideo.token_cache import TokenCache
 from pseudovideo.tokenizers import PatchKMeans, TokenizerConfig

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 
 from probseq_apps.data.images import GenerationData, load_generation_data, to_unit
+from probseq_apps.engine.schedule import derive_seed
+from probseq_apps.engine.trainer import Batch, LossParts, Step, fork_random
 from probseq_apps.experiments.diffusion_arms import model_name
 from probseq_apps.experiments.generate_models import (
     Sized,
@@ -25,9 +27,6 @@ from probseq_apps.experiments.hvae_settings import (
 from probseq_apps.experiments.process import Process
 from probseq_apps.experiments.saved import config_values
 from probseq_apps.options import Options
-from probseq_apps.training.schedule import derive_seed
-from probseq_apps.training.task import Batch, LossParts, Step
-from probseq_apps.training.trainer import fork_random
 from pseudovideo.hvae import HVAE, HeatHVAE, HVAEConfig, LearnedEncoderHVAE, load_hvae
 
 # Of which all levels are kept.

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from probseq_apps.data.fetch import download_online
+from probseq_apps.engine.schedule import derive_seed
 from probseq_apps.experiment import Job, Results, by_row, counted
 from probseq_apps.experiments.online_evaluation import Curves, evaluate, metric_names
 from probseq_apps.experiments.online_evaluation import Results as Measured
@@ -18,7 +19,6 @@ from probseq_apps.experiments.online_tasks import Stream, Task, load_stream
 from probseq_apps.experiments.stored import save_arrays
 from probseq_apps.folder import RunFolder
 from probseq_apps.options import Options
-from probseq_apps.training.schedule import derive_seed
 
 _WARM_POINTS = 20
 

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from probseq_apps.engine.schedule import derive_seed
 from probseq_apps.experiment import Job, Results, by_row, counted
 from probseq_apps.experiments.online_vae_evaluation import (
     first_frames,
@@ -21,7 +22,6 @@ from probseq_apps.experiments.online_vae_tasks import ChannelStream, load_channe
 from probseq_apps.experiments.stored import save_arrays
 from probseq_apps.folder import RunFolder
 from probseq_apps.options import Options
-from probseq_apps.training.schedule import derive_seed
 
 
 class OnlineVae:

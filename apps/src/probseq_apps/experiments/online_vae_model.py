@@ -16,9 +16,9 @@ from ohsvgp.bases.legendre import LegS
 from ohsvgp.bases.points import PivotedCholesky, RandomSubset
 from ohsvgp.vae import MLPDecoder, MLPEncoder, OnlineSVGPVAE, SharedSet
 from probseq.kernels import RBF
+from probseq_apps.engine.files import sync
+from probseq_apps.engine.schedule import derive_seed
 from probseq_apps.experiments.online_vae_settings import VaeSettings
-from probseq_apps.training.files import sync
-from probseq_apps.training.schedule import derive_seed
 
 # Entries of a checkpoint that are no part of the model.
 _EXTRA = "extra."

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from probseq_apps.data.channels import ChannelSeries, moving_digits, read_csv_channels
 from probseq_apps.data.names import DataError, own_path
+from probseq_apps.engine.schedule import derive_seed
 from probseq_apps.experiments.online_vae_settings import OnlineVaeSettings
-from probseq_apps.training.schedule import derive_seed
 
 # Two time steps to learn and one to test.
 _FEWEST = 3

@@ -19,6 +19,11 @@ from probseq_apps.data.molecules import (
     trim_tokens,
 )
 from probseq_apps.data.parts import Part
+from probseq_apps.engine import distributed
+from probseq_apps.engine.files import sole_use
+from probseq_apps.engine.fit import fit
+from probseq_apps.engine.schedule import derive_seed
+from probseq_apps.engine.trainer import Batch, LossParts, Step
 from probseq_apps.experiments.folders import PARTS, run_all
 from probseq_apps.experiments.methods import MethodSpec, base_methods
 from probseq_apps.experiments.objectives import penalty_weight
@@ -43,11 +48,6 @@ from probseq_apps.options import Options
 from probseq_apps.report.classify import MethodResult
 from probseq_apps.report.regress import regress_report
 from probseq_apps.report.report import Report
-from probseq_apps.training import distributed
-from probseq_apps.training.loop import fit
-from probseq_apps.training.runs import sole_use
-from probseq_apps.training.schedule import derive_seed
-from probseq_apps.training.task import Batch, LossParts, Step
 from sgpa import LaplaceLikelihood
 
 SWAPPED = "ood/swapped-edges"

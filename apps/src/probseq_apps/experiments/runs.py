@@ -18,6 +18,12 @@ from probseq_apps.data.images import ImageData
 from probseq_apps.data.parts import Part
 from probseq_apps.data.texts import EmbeddedTextData
 from probseq_apps.data.transforms import augment3, normalize, random_crop_flip
+from probseq_apps.engine import distributed
+from probseq_apps.engine.config import TrainConfig
+from probseq_apps.engine.files import read_finished
+from probseq_apps.engine.fit import fit
+from probseq_apps.engine.schedule import derive_seed
+from probseq_apps.engine.trainer import Batch, LossParts, Step
 from probseq_apps.experiments.method_settings import warm_start_epochs
 from probseq_apps.experiments.methods import (
     BASE_METHODS,
@@ -31,12 +37,6 @@ from probseq_apps.experiments.prediction import Predictions, Predictor, save_pre
 from probseq_apps.experiments.settings import ClassifySettings
 from probseq_apps.experiments.test_sets import TestSet, tensors
 from probseq_apps.experiments.warm_start import copy_kernel_weights, warm_start_config
-from probseq_apps.training import distributed
-from probseq_apps.training.config import TrainConfig
-from probseq_apps.training.loop import fit
-from probseq_apps.training.runs import read_finished
-from probseq_apps.training.schedule import derive_seed
-from probseq_apps.training.task import Batch, LossParts, Step
 
 PREDICTIONS = "predictions.npz"
 LAPLACE_PREDICTIONS = "predictions-kflla.npz"

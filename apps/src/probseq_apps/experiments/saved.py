@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from probseq_apps.training.runs import CONFIG
+from probseq_apps.engine.files import CONFIG
 
 T = TypeVar("T")
 

@@ -17,6 +17,7 @@ from probseq_apps.data.names import (
     tokenizer_choice,
     unknown_name_message,
 )
+from probseq_apps.engine.config import Precision, Schedule, Selection, TrainConfig
 from probseq_apps.experiments.checks import at_least, positive, unique
 from probseq_apps.experiments.method_settings import (
     CgptSettings,
@@ -26,7 +27,6 @@ from probseq_apps.experiments.method_settings import (
 )
 from probseq_apps.experiments.methods import KernelChoice, base_methods, parse_method
 from probseq_apps.settings.common import Flat
-from probseq_apps.training.config import Precision, Schedule, Selection, TrainConfig
 
 ROTATIONS = "rotations"
 T = TypeVar("T")

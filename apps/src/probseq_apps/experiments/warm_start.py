@@ -6,8 +6,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
+from probseq_apps.engine.config import TrainConfig
 from probseq_apps.experiments.settings import TrainingSettings
-from probseq_apps.training.config import TrainConfig
 
 # What the attention of SGPA, and of CGPT and SCGPT, has and kernel attention has not.
 SGPA_PARAMETERS = ("inducing_inputs", "inducing_mean", "raw_inducing_factor")

@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
+from probseq_apps.engine.log import read_metrics
 from probseq_apps.report.figures import (
     GUIDE,
     legend_below,
@@ -17,7 +18,6 @@ from probseq_apps.report.figures import (
     log_axis,
     panels,
 )
-from probseq_apps.training.runs import read_metrics
 
 _ACROSS = 3
 # Smaller ratios of the largest to the smallest loss need no logarithm, whose ticks are few then.

@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from probseq_apps.engine.files import CONFIG
 from probseq_apps.report.measured_generation import (
     DIFFUSION,
     FD,
@@ -18,7 +19,6 @@ from probseq_apps.report.measured_generation import (
     generation_facts,
     generation_rows,
 )
-from probseq_apps.training.runs import CONFIG
 
 GENERATIONS = (GENERATE, DIFFUSION, HVAE)
 REPORT = "report.json"

@@ -3,6 +3,7 @@
 import shutil
 from pathlib import Path
 
+from probseq_apps.engine.files import write_atomic
 from probseq_apps.experiments.report_settings import ReportSettings
 from probseq_apps.report.compare import compare, fits_experiment
 from probseq_apps.report.generation_notes import COMMANDS
@@ -10,7 +11,6 @@ from probseq_apps.report.measured import MeasuredRun, find_runs
 from probseq_apps.report.paper_picture import draw
 from probseq_apps.report.paper_text import markdown_text, terminal_text
 from probseq_apps.report.papers import PaperTable, load_table, table_names
-from probseq_apps.training.files import write_atomic
 
 _DEFAULT_FOLDER = Path("runs")
 

@@ -10,9 +10,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from probseq_apps.engine.files import write_atomic
 from probseq_apps.report.findings import FINDINGS_LEGEND
 from probseq_apps.report.tables import SideBySide, Table
-from probseq_apps.training.files import write_atomic
 
 _PACKAGES = (
     *("probseq-apps", "probseq", "sgpa", "cgpt-transformer", "kepsvgp", "ohsvgp", "pseudovideo"),

@@ -6,12 +6,12 @@ from generate_runs import LEVELS, VIDEOS, images, make_prior, settings, tokens, 
 from torch import nn
 
 from probseq_apps.data.images import load_generation_data
+from probseq_apps.engine.fit import fit
+from probseq_apps.engine.log import read_metrics
+from probseq_apps.engine.trainer import Step
 from probseq_apps.experiments.generate_features import classifier_accuracy, classifier_loss
 from probseq_apps.experiments.generate_prior import prior_loss
 from probseq_apps.experiments.generate_tokenizer import numbered, tokenizer_loss
-from probseq_apps.training.loop import fit
-from probseq_apps.training.runs import read_metrics
-from probseq_apps.training.task import Step
 
 
 class Watched(nn.Module):

@@ -8,8 +8,8 @@ import pytest
 import torch
 from generate_runs import KINDS, make_objective, train
 
-from probseq_apps.training.checkpoints import load_latest_checkpoint
-from probseq_apps.training.runs import read_metrics
+from probseq_apps.engine.checkpoints import load_latest_checkpoint
+from probseq_apps.engine.log import read_metrics
 
 
 @pytest.fixture(scope="module")

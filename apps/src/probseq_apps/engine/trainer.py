@@ -1,27 +1,82 @@
 """One optimizer step and everything that a checkpoint must hold of a run."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
-from probseq_apps.training import distributed
-from probseq_apps.training.checkpoints import Checkpoint
-from probseq_apps.training.config import TrainConfig
-from probseq_apps.training.monitor import LossMonitor
-from probseq_apps.training.schedule import (
+from probseq_apps.engine import distributed
+from probseq_apps.engine.checkpoints import Checkpoint, copy_weights, load_weights
+from probseq_apps.engine.config import TrainConfig
+from probseq_apps.engine.log import LossMonitor
+from probseq_apps.engine.schedule import (
     derive_seed,
     epoch_order,
     learning_rate,
     steps_per_epoch,
     total_steps,
 )
-from probseq_apps.training.task import Batch, Loss, Players, Score, Step
-from probseq_apps.training.weights import copy_weights, load_weights
 from pseudovideo.averaging import WeightAverage
+
+Batch: TypeAlias = tuple[Tensor, ...]
+
+
+class LossParts(NamedTuple):
+    """The loss of one batch and what it is made of.
+
+    Attributes:
+        loss: what is minimised: a mean over the batch's examples, with gradient.
+        parts: scalars for the log and for the message when the loss is not finite; the same names
+            at each step.
+    """
+
+    loss: Float[Tensor, ""]
+    parts: Mapping[str, Tensor]
+
+    @classmethod
+    def of(cls, parts: Mapping[str, Tensor]) -> "LossParts":
+        """Split off the part named `loss`."""
+        return cls(parts["loss"], {name: part for name, part in parts.items() if name != "loss"})
+
+
+class Step(NamedTuple):
+    """Where the training is when it asks for a loss.
+
+    Attributes:
+        number: optimizer steps done.
+        epoch: passes over the data done.
+        progress: steps done divided by all steps, for annealing.
+        generator: source of noise on the batch's device; part of each checkpoint.
+    """
+
+    number: int
+    epoch: int
+    progress: float
+    generator: torch.Generator
+
+
+# The loss of a model on one batch: one tensor for each tensor of the training data, on the model's
+# device. Under torchrun or `compile` the model comes wrapped and must be called, once.
+Loss: TypeAlias = Callable[[Any, Batch, Step], LossParts]
+
+# A score of a model on all held-out data, the higher the better, in eval mode, without gradients
+# and with the same global seed each time. Batches are of unequal sizes: count over all of them.
+Score: TypeAlias = Callable[[Any, Iterable[Batch]], float]
+
+
+@runtime_checkable
+class Players(Protocol):
+    """A model of several networks with losses of their own: their gradients are no one vector."""
+
+    @property
+    def networks(self) -> Sequence[nn.Module]:
+        """The networks; all parameters that are trained are in one of them."""
+        ...
+
 
 # Steps between two looks at the losses on a CUDA device: each look waits for the device.
 _LOOK_EVERY_CUDA = 20
@@ -129,7 +184,7 @@ class Trainer:
         self._model.train()
         with self._precision():
             parts = self._loss(self._wrapped, batch, step)
-        looked = self.monitor.add(self.step + 1, parts, share=share, size=size)
+        looked = self.monitor.add(self.step + 1, *parts, share=share, size=size)
         self._optimizer.zero_grad(set_to_none=True)
         # The ranks' gradients are averaged: times their number, they add up by share.
         (parts.loss * (share * distributed.world_size())).backward()

@@ -1,13 +1,16 @@
-"""Running means of the loss, and the stop when it is not finite."""
+"""The loss of a run: running means, `metrics.jsonl`, and a stop when it is not finite."""
 
+import json
 import math
-from typing import Any
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, TextIO
 
 import torch
 from torch import Tensor
 
-from probseq_apps.training import distributed
-from probseq_apps.training.task import LossParts
+from probseq_apps.engine import distributed
+from probseq_apps.engine.files import METRICS, flatten, write_atomic
 
 
 class NonFiniteLossError(FloatingPointError):
@@ -36,12 +39,15 @@ class LossMonitor:
         self._count = 0
         self.latest: dict[str, float] = {}
 
-    def add(self, step: int, parts: LossParts, *, share: float, size: int) -> bool:
+    def add(
+        self, step: int, loss: Tensor, parts: Mapping[str, Tensor], *, share: float, size: int
+    ) -> bool:
         """Note the loss of one step.
 
         Args:
             step: number of the step, counted from 1.
-            parts: loss and parts over this rank's slice of the batch.
+            loss: over this rank's slice of the batch.
+            parts: what it is made of.
             share: this rank's share of the global batch.
             size: examples in the global batch.
 
@@ -52,15 +58,15 @@ class LossMonitor:
             NonFiniteLossError: a loss looked at now is not finite.
             ValueError: the parts have other names than before, or one is named `loss`.
         """
-        if "loss" in parts.parts:
+        if "loss" in parts:
             raise ValueError("loss must not name a part 'loss', which names their sum")
-        names = ["loss", *parts.parts]
+        names = ["loss", *parts]
         if self._names and names != self._names:
             raise ValueError(
                 f"loss must return the same parts at each step, {self._names[1:]}, got {names[1:]}"
             )
         self._names = names
-        values = [value.detach().float() for value in (parts.loss, *parts.parts.values())]
+        values = [value.detach().float() for value in (loss, *parts.values())]
         self._rows.append(share * torch.stack(values))
         self._steps.append((step, size))
         if len(self._rows) < self._every:
@@ -106,3 +112,56 @@ class LossMonitor:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where `state_dict` was taken."""
         self._sums, self._count = dict(state["sums"]), state["count"]
+
+
+class MetricsLog:
+    """`metrics.jsonl`: one JSON object a line, appended and flushed at once.
+
+    Args:
+        path: the run's folder.
+        step: step at which the run goes on. Rows of later steps are dropped: they were written
+            after the checkpoint, and come again.
+        tensorboard: also write each number as a TensorBoard scalar.
+    """
+
+    def __init__(self, path: Path, *, step: int, tensorboard: bool = False) -> None:
+        file = path / METRICS
+        kept = [row for row in read_metrics(path) if row["step"] <= step]
+        write_atomic(file, "".join(json.dumps(row) + "\n" for row in kept))
+        self._file: TextIO = file.open("a", encoding="utf-8")
+        self._writer = _tensorboard_writer(path, step) if tensorboard else None
+
+    def write(self, row: Mapping[str, Any]) -> None:
+        """Append one row; it must hold `step`."""
+        self._file.write(json.dumps(row, allow_nan=False) + "\n")
+        self._file.flush()
+        if self._writer is not None:
+            for name, value in flatten(row):
+                if name != "step" and value is not None:
+                    self._writer.add_scalar(name, value, row["step"])
+            self._writer.flush()
+
+    def close(self) -> None:
+        """Close the files."""
+        self._file.close()
+        if self._writer is not None:
+            self._writer.close()
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """Read the rows of a run's log; a last line that a crash cut short is left out."""
+    file = path / METRICS
+    return list(_rows(file.read_text(encoding="utf-8"))) if file.exists() else []
+
+
+def _rows(text: str) -> Iterator[dict[str, Any]]:
+    for line in text.splitlines(keepends=True):
+        if line.endswith("\n"):
+            yield json.loads(line)
+
+
+def _tensorboard_writer(path: Path, step: int) -> Any:
+    # Late: tensorboard is an extra, and slow to import.
+    from torch.utils.tensorboard.writer import SummaryWriter
+
+    return SummaryWriter(str(path / "tensorboard"), purge_step=step + 1)

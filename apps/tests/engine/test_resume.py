@@ -8,9 +8,10 @@ import pytest
 import torch
 from digits_run import at_step, interrupt, same_bits
 
-from probseq_apps.training.checkpoints import DamagedCheckpointWarning, load_latest_checkpoint
-from probseq_apps.training.loop import load_run
-from probseq_apps.training.runs import ConfigMismatchError, read_finished, read_metrics
+from probseq_apps.engine.checkpoints import DamagedCheckpointWarning, load_latest_checkpoint
+from probseq_apps.engine.files import ConfigMismatchError, read_finished
+from probseq_apps.engine.fit import load_run
+from probseq_apps.engine.log import read_metrics
 
 
 def same_end(tmp_path, a, b):

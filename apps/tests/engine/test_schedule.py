@@ -4,8 +4,8 @@ from itertools import pairwise
 import pytest
 import torch
 
-from probseq_apps.training.config import TrainConfig
-from probseq_apps.training.schedule import (
+from probseq_apps.engine.config import TrainConfig
+from probseq_apps.engine.schedule import (
     derive_seed,
     epoch_order,
     learning_rate,

@@ -7,9 +7,9 @@ import torch
 from sklearn.datasets import load_digits
 from torch import nn
 
-from probseq_apps.training.config import TrainConfig
-from probseq_apps.training.loop import fit
-from probseq_apps.training.task import LossParts
+from probseq_apps.engine.config import TrainConfig
+from probseq_apps.engine.fit import fit
+from probseq_apps.engine.trainer import LossParts
 
 
 class SharedNormNet(nn.Module):

@@ -12,24 +12,18 @@ from torch import nn
 from tqdm import tqdm
 
 from probseq.errors import require
-from probseq_apps.training import distributed
-from probseq_apps.training.checkpoints import (
+from probseq_apps.engine import distributed
+from probseq_apps.engine.checkpoints import (
     clean_leftovers,
     load_latest_checkpoint,
+    load_weights,
     save_checkpoint,
 )
-from probseq_apps.training.config import TrainConfig
-from probseq_apps.training.runs import (
-    CHECKPOINTS,
-    MetricsLog,
-    prepare_run_dir,
-    read_finished,
-    write_finished,
-)
-from probseq_apps.training.signals import StopRequest
-from probseq_apps.training.task import Batch, Loss, Score
-from probseq_apps.training.trainer import Trainer, fork_random
-from probseq_apps.training.weights import load_weights
+from probseq_apps.engine.config import TrainConfig
+from probseq_apps.engine.files import CHECKPOINTS, prepare_run_dir, read_finished, write_finished
+from probseq_apps.engine.log import MetricsLog
+from probseq_apps.engine.signals import StopRequest
+from probseq_apps.engine.trainer import Batch, Loss, Score, Trainer, fork_random
 
 # Seconds between two states of the progress bar: on a terminal, and where they pile up in a file.
 _TERMINAL_SECONDS, _FILE_SECONDS = 0.1, 60.0

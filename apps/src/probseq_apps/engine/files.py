@@ -1,13 +1,13 @@
-"""The folder of a run: what it holds, and when it may be written to."""
+"""The folder of a run: what it holds, when it may be written to, and writes that no crash tears."""
 
 import contextlib
+import hashlib
 import json
+import os
 import shutil
 from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
-from typing import Any, TextIO
-
-from probseq_apps.training.files import write_atomic
+from typing import Any
 
 CONFIG = "config.json"
 METRICS = "metrics.jsonl"
@@ -17,6 +17,35 @@ FINISHED = "finished.json"
 # All that a run writes; nothing else in a folder is ever deleted. The configuration goes last, so
 # that a folder whose deletion was cut short still counts as a run.
 _ENTRIES = (FINISHED, "report.json", "plots", "tensorboard", METRICS, CHECKPOINTS, CONFIG)
+
+
+def sync(path: Path) -> None:
+    """Force a file, or a folder's list of names, onto the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_atomic(path: Path, content: str | bytes) -> None:
+    """Replace a file at once: temporary sibling, fsync, rename, fsync of the folder.
+
+    Args:
+        path: the file.
+        content: text to be stored in UTF-8, or bytes.
+    """
+    temporary = path.with_name(f".tmp-{path.name}")
+    temporary.write_bytes(content.encode("utf-8") if isinstance(content, str) else content)
+    sync(temporary)
+    temporary.replace(path)
+    sync(path.parent)
+
+
+def sha256(path: Path) -> str:
+    """Hexadecimal SHA-256 of a file's content."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 class RunExistsError(FileExistsError):
@@ -108,59 +137,6 @@ def write_finished(path: Path, result: Mapping[str, object]) -> None:
     write_atomic(path / FINISHED, json.dumps(result, indent=2) + "\n")
 
 
-class MetricsLog:
-    """`metrics.jsonl`: one JSON object a line, appended and flushed at once.
-
-    Args:
-        path: the run's folder.
-        step: step at which the run goes on. Rows of later steps are dropped: they were written
-            after the checkpoint, and come again.
-        tensorboard: also write each number as a TensorBoard scalar.
-    """
-
-    def __init__(self, path: Path, *, step: int, tensorboard: bool = False) -> None:
-        file = path / METRICS
-        kept = [row for row in read_metrics(path) if row["step"] <= step]
-        write_atomic(file, "".join(json.dumps(row) + "\n" for row in kept))
-        self._file: TextIO = file.open("a", encoding="utf-8")
-        self._writer = _tensorboard_writer(path, step) if tensorboard else None
-
-    def write(self, row: Mapping[str, Any]) -> None:
-        """Append one row; it must hold `step`."""
-        self._file.write(json.dumps(row, allow_nan=False) + "\n")
-        self._file.flush()
-        if self._writer is not None:
-            for name, value in _flatten(row):
-                if name != "step" and value is not None:
-                    self._writer.add_scalar(name, value, row["step"])
-            self._writer.flush()
-
-    def close(self) -> None:
-        """Close the files."""
-        self._file.close()
-        if self._writer is not None:
-            self._writer.close()
-
-
-def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Read the rows of a run's log; a last line that a crash cut short is left out."""
-    file = path / METRICS
-    return list(_rows(file.read_text(encoding="utf-8"))) if file.exists() else []
-
-
-def _rows(text: str) -> Iterator[dict[str, Any]]:
-    for line in text.splitlines(keepends=True):
-        if line.endswith("\n"):
-            yield json.loads(line)
-
-
-def _tensorboard_writer(path: Path, step: int) -> Any:
-    # Late: tensorboard is an extra, and slow to import.
-    from torch.utils.tensorboard.writer import SummaryWriter
-
-    return SummaryWriter(str(path / "tensorboard"), purge_step=step + 1)
-
-
 def _delete_run(path: Path) -> None:
     for name in _ENTRIES:
         entry = path / name
@@ -177,8 +153,8 @@ def _compare(path: Path, config: Mapping[str, object]) -> None:
             f"{path} holds a run without {CONFIG}, so nobody can tell how it was started: "
             "overwrite it or choose another folder"
         )
-    old = dict(_flatten(json.loads(file.read_text(encoding="utf-8"))))
-    new = dict(_flatten(config))
+    old = dict(flatten(json.loads(file.read_text(encoding="utf-8"))))
+    new = dict(flatten(config))
     missing = "(absent)"
     lines = [
         f"{key}: {old.get(key, missing)!r} in the run, {new.get(key, missing)!r} now"
@@ -192,10 +168,10 @@ def _compare(path: Path, config: Mapping[str, object]) -> None:
         )
 
 
-def _flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, object]]:
+def flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, object]]:
     """Turn nested mappings into dotted keys."""
     for key, value in values.items():
         if isinstance(value, dict) and value:
-            yield from _flatten(value, f"{prefix}{key}.")
+            yield from flatten(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value

@@ -6,12 +6,12 @@ import pytest
 import torch
 from digits_run import at_step, same_bits
 
-from probseq_apps.training import loop
-from probseq_apps.training.checkpoints import load_latest_checkpoint
-from probseq_apps.training.loop import fit
-from probseq_apps.training.monitor import NonFiniteLossError
-from probseq_apps.training.runs import read_finished, read_metrics
-from probseq_apps.training.task import LossParts, Step
+from probseq_apps.engine import fit as loop
+from probseq_apps.engine.checkpoints import load_latest_checkpoint
+from probseq_apps.engine.files import read_finished
+from probseq_apps.engine.fit import fit
+from probseq_apps.engine.log import NonFiniteLossError, read_metrics
+from probseq_apps.engine.trainer import LossParts, Step
 
 
 def test_the_task_is_learned_and_the_log_tells_how(run, tmp_path):
@@ -47,7 +47,7 @@ def test_the_logged_loss_is_the_mean_over_examples_not_over_batches(run, digits_
 
 def test_training_equals_a_plain_loop_written_out(run, digits_run):
     """The same steps by hand: order, step sizes and clipping from their definitions."""
-    from probseq_apps.training.schedule import epoch_order
+    from probseq_apps.engine.schedule import epoch_order
 
     (pixels, labels), validation = digits_run.digits(num_train=70)
     ours = digits_run.DigitsTask(noise=0.0, dropout=0.0)
@@ -99,7 +99,7 @@ class OpponentsTask:
 
 
 def test_networks_that_play_against_each_other_are_clipped_each_by_itself(run, digits_run):
-    from probseq_apps.training.schedule import epoch_order
+    from probseq_apps.engine.schedule import epoch_order
 
     (pixels, labels), validation = digits_run.digits(num_train=70)
     ours = OpponentsTask()

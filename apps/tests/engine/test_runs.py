@@ -2,15 +2,14 @@ import json
 
 import pytest
 
-from probseq_apps.training.runs import (
+from probseq_apps.engine.files import (
     ConfigMismatchError,
-    MetricsLog,
     RunExistsError,
     prepare_run_dir,
     read_finished,
-    read_metrics,
     write_finished,
 )
+from probseq_apps.engine.log import MetricsLog, read_metrics
 
 CONFIG = {"method": "mle", "train": {"epochs": 3, "betas": (0.9, 0.999)}}
 

@@ -6,14 +6,15 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_model
 
-from probseq_apps.training.checkpoints import (
+from probseq_apps.engine.checkpoints import (
     Checkpoint,
     DamagedCheckpointWarning,
     clean_leftovers,
+    copy_weights,
     load_latest_checkpoint,
+    load_weights,
     save_checkpoint,
 )
-from probseq_apps.training.weights import copy_weights, load_weights
 
 
 def checkpoint(step, *, best=None):
@@ -122,7 +123,7 @@ def test_weights_that_cannot_be_written_are_an_error_of_the_machine(tmp_path, mo
     def full(*args, **kwargs):
         raise SafetensorError("No space left on device")
 
-    monkeypatch.setattr("probseq_apps.training.checkpoints.save_file", full)
+    monkeypatch.setattr("probseq_apps.engine.checkpoints.save_file", full)
     with pytest.raises(OSError, match=r"model\.safetensors cannot be written: No space left"):
         save_checkpoint(tmp_path, checkpoint(1), {})
     assert steps(tmp_path) == []

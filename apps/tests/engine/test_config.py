@@ -4,8 +4,8 @@ import sys
 
 import pytest
 
-from probseq_apps.training import config as config_module
-from probseq_apps.training.config import TrainConfig
+from probseq_apps.engine import config as config_module
+from probseq_apps.engine.config import TrainConfig
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +86,7 @@ def test_whole_numbers_may_stand_for_floats():
 
 
 def test_the_settings_are_importable_without_torch():
-    code = "import sys, probseq_apps.training.config; sys.exit('torch' in sys.modules)"
+    code = "import sys, probseq_apps.engine.config; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
 
 

@@ -7,9 +7,9 @@ import pytest
 import torch
 from digits_run import at_step, interrupt, same_bits
 
-from probseq_apps.training import loop
-from probseq_apps.training.checkpoints import load_latest_checkpoint
-from probseq_apps.training.loop import load_run
+from probseq_apps.engine import fit as loop
+from probseq_apps.engine.checkpoints import load_latest_checkpoint
+from probseq_apps.engine.fit import load_run
 
 STEPS = {"epochs": 0, "warmup_epochs": 0, "steps": 17, "warmup_steps": 3}
 

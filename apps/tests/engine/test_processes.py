@@ -7,9 +7,9 @@ import time
 import pytest
 import torch
 
-from probseq_apps.training.checkpoints import load_latest_checkpoint
-from probseq_apps.training.loop import load_run
-from probseq_apps.training.runs import read_metrics
+from probseq_apps.engine.checkpoints import load_latest_checkpoint
+from probseq_apps.engine.fit import load_run
+from probseq_apps.engine.log import read_metrics
 
 
 @pytest.fixture

@@ -36,9 +36,7 @@ def launch():
     """Start the task in a process of its own, or in several that know one another."""
     # A server that has imported torch once forks each of them: ten seconds saved a process.
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(
-        ["torch._dynamo", "sklearn.datasets", "probseq_apps.training.loop"]
-    )
+    context.set_forkserver_preload(["torch._dynamo", "sklearn.datasets", "probseq_apps.engine.fit"])
     running = []
 
     def start(run_dir, *, ranks=1, **options):

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from probseq_apps.training.config import TrainConfig
+from probseq_apps.engine.config import TrainConfig
 
 
 def derive_seed(seed: int, purpose: str, index: int = 0) -> int:
