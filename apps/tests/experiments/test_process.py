@@ -42,7 +42,7 @@ def test_what_holds_no_snapshots_is_refused_with_its_name(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"none\.npz is not there"):
         Process.load(tmp_path / "none.npz")
     (tmp_path / "text.npz").write_text("no")
-    with pytest.raises(ValueError, match=r"text\.npz holds none"):
+    with pytest.raises(ValueError, match=r"text\.npz is damaged"):
         Process.load(tmp_path / "text.npz")
     np.savez(tmp_path / "flat.npz", frames=np.zeros((2, 3), np.uint8), done=np.arange(3))
     with pytest.raises(ValueError, match=r"flat\.npz has \(2, 3\) and \(3,\)"):

@@ -5,9 +5,11 @@ import hashlib
 import json
 import os
 import shutil
+import zlib
 from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 CONFIG = "config.json"
 METRICS = "metrics.jsonl"
@@ -46,6 +48,24 @@ def sha256(path: Path) -> str:
     """Hexadecimal SHA-256 of a file's content."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+# What numpy raises on a damaged file.
+_DAMAGE = (OSError, EOFError, ValueError, TypeError, KeyError, BadZipFile, zlib.error)
+
+
+def load_arrays(path: Path) -> dict[str, Any]:
+    """Read plain arrays by name from an NPZ file; raise in one line if it is damaged."""
+    import numpy as np
+
+    with path.open("rb") as file:
+        try:
+            with np.load(file, allow_pickle=False) as arrays:
+                return dict(arrays)
+        except _DAMAGE as error:
+            raise ValueError(
+                f"{path} is damaged ({error}): delete it and let the command that wrote it go on"
+            ) from error
 
 
 class RunExistsError(FileExistsError):

@@ -6,7 +6,6 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
@@ -15,6 +14,7 @@ from tqdm import tqdm
 from probseq_apps.experiments.generate_prior import Prior
 from probseq_apps.experiments.generate_prior_groups import SamplingSettings
 from probseq_apps.experiments.stored import save_arrays
+from probseq_apps.training.files import load_arrays
 from pseudovideo.priors import AutoregressivePrior
 from pseudovideo.tokenizers import Tokenizer
 
@@ -52,11 +52,11 @@ class Samples(NamedTuple):
         """
         if not file.is_file():
             raise FileNotFoundError(f"samples must be a file of samples, and {file} is not there")
+        arrays = load_arrays(file)
         try:
-            with np.load(file, allow_pickle=False) as arrays:
-                images, videos = (torch.from_numpy(arrays[name]) for name in ("images", "videos"))
-                return cls(images, videos, float(arrays["seconds"]))
-        except (KeyError, ValueError, OSError, TypeError, AttributeError) as error:
+            images, videos = (torch.from_numpy(arrays[name]) for name in ("images", "videos"))
+            return cls(images, videos, float(arrays["seconds"]))
+        except (KeyError, ValueError, TypeError, AttributeError) as error:
             raise ValueError(f"samples must be a file of samples, and {file} holds none") from error
 
 

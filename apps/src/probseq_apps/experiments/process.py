@@ -3,12 +3,12 @@
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from jaxtyping import Float, Int64, UInt8
 from torch import Tensor
 
 from probseq_apps.experiments.stored import save_arrays
+from probseq_apps.training.files import load_arrays
 
 
 class Process(NamedTuple):
@@ -47,10 +47,10 @@ class Process(NamedTuple):
         """
         if not file.is_file():
             raise FileNotFoundError(f"process must be a file of snapshots, and {file} is not there")
+        arrays = load_arrays(file)
         try:
-            with np.load(file, allow_pickle=False) as arrays:
-                frames, done = (torch.from_numpy(arrays[name]) for name in ("frames", "done"))
-        except (KeyError, ValueError, OSError, TypeError, AttributeError) as error:
+            frames, done = (torch.from_numpy(arrays[name]) for name in ("frames", "done"))
+        except (KeyError, ValueError, TypeError, AttributeError) as error:
             raise ValueError(
                 f"process must be a file of snapshots, and {file} holds none"
             ) from error

@@ -8,6 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from probseq_apps.training.files import load_arrays
+
 
 def save_groups(path: Path, groups: Mapping[str, Mapping[str, Tensor]]) -> None:
     """Write tensors as arrays named `GROUP/FIELD`, all or nothing."""
@@ -36,8 +38,7 @@ def save_arrays(path: Path, tensors: Mapping[str, Tensor]) -> None:
 def load_groups(path: Path) -> dict[str, dict[str, Tensor]]:
     """Read what `save_groups` wrote; a group's name may have slashes, a field's has none."""
     groups: dict[str, dict[str, Tensor]] = {}
-    with np.load(path, allow_pickle=False) as arrays:
-        for key in arrays.files:
-            name, _, field = key.rpartition("/")
-            groups.setdefault(name, {})[field] = torch.from_numpy(arrays[key])
+    for key, array in load_arrays(path).items():
+        name, _, field = key.rpartition("/")
+        groups.setdefault(name, {})[field] = torch.from_numpy(array)
     return groups

@@ -18,6 +18,7 @@ from probseq_apps.report.online_results import (
     load_predictions,
     load_results,
 )
+from probseq_apps.training.files import load_arrays
 
 _FRAMES = "frames"
 
@@ -145,6 +146,5 @@ def _load_frames(folder: Path, methods: list[str]) -> dict[str, dict[str, np.nda
             for file in folder.glob(f"{method}-seed*.npz")
             if file.stem.rpartition("-seed")[0] == method
         }
-        with np.load(files[min(files)], allow_pickle=False) as arrays:
-            found[method] = dict(arrays)
+        found[method] = load_arrays(files[min(files)])
     return found

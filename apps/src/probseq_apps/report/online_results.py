@@ -11,6 +11,8 @@ import numpy as np
 from jaxtyping import Float, Int
 from scipy import stats
 
+from probseq_apps.training.files import load_arrays
+
 REPORT = "report.json"
 PREDICTIONS = "predictions"
 # Likelihoods whose targets `probseq online` standardises.
@@ -180,9 +182,7 @@ def load_predictions(folder: Path, methods: Sequence[str]) -> dict[str, Predicti
         }
         if files:
             seed = min(files)
-            with np.load(files[seed], allow_pickle=False) as arrays:
-                kept = dict(arrays)
-            one = Predictions(seed, kept)
+            one = Predictions(seed, load_arrays(files[seed]))
             # Neither inputs of many dimensions nor values on a plane have a picture.
             if one.of_plane or one.of_series:
                 found[method] = one
