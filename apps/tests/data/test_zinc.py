@@ -167,3 +167,31 @@ def test_missing_files_are_named_with_what_to_do(tmp_path):
         load_molecules("zinc", data_dir=tmp_path)
     with pytest.raises(DataError, match=r"mine\.csv does not exist"):
         load_molecules(f"csv:{tmp_path / 'mine.csv'}")
+
+
+def test_a_table_of_numbers_becomes_tokens_of_its_columns(tmp_path):
+    rows = [f"{k},{k % 3},7,{2 * k}.5" for k in range(20)]
+    data = load_molecules(own(tmp_path, rows, header="a,b,c,y"), target_column="y")
+    assert (len(data.train), len(data.validation), len(data.test)) == (16, 2, 2)
+    assert data.train.inputs.shape == (16, 3, data.layout.width)
+    # Where a stands follows from y; numbers have mean 0 and standard deviation 1 in training.
+    a, constant = data.train.inputs[:, 0, 3], data.train.inputs[:, 2, 3]
+    expected = (data.train.targets - 0.5) / 2
+    scaled = ((expected - expected.mean()) / expected.std()).float()
+    torch.testing.assert_close(a, scaled)
+    assert not constant.any()
+    assert torch.equal(data.test.inputs[0, :, :3], torch.eye(3))
+    assert (data.test.inputs[..., -2:] == torch.tensor([1.0, 0.0])).all()
+    assert "swapped" not in data.extra_tests
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [("1,x,3", "line 3: b must be a finite number, got 'x'"), ("1,2", "line 3: expected 3")],
+)
+def test_a_table_of_other_things_is_refused_with_its_line(tmp_path, row, message):
+    rows = ["1,2,3", row, *(f"{k},2,{k}" for k in range(20))]
+    with pytest.raises(DataError, match=message):
+        load_molecules(own(tmp_path, rows, header="a,b,y"), target_column="y")
+    with pytest.raises(DataError, match="one column 'z' for the number to predict"):
+        load_molecules(own(tmp_path, rows, header="a,b,y"), target_column="z")

@@ -143,6 +143,18 @@ def test_without_swapped_edges_nothing_is_said_about_them(tmp_path):
     assert main(arguments(molecules(tmp_path), *more, "--run-dir", str(folder), "--overwrite")) == 0
 
 
+def test_a_table_of_numbers_is_learned_from(tmp_path):
+    rows = ["a,b,oxygens", *(f"{k},{k % 3},{2 * k + k % 3}" for k in range(40))]
+    path = tmp_path / "numbers.csv"
+    path.write_text("\n".join(rows) + "\n")
+    folder = tmp_path / "run"
+    more = ["--method", "mle", "sgpa", "--seeds", "0", "--epochs", "2", "--run-dir", str(folder)]
+    assert main(arguments(path, *more)) == 0
+    for method in read_report(folder)["methods"].values():
+        assert method["metrics"]["test/rmse"]
+        assert not any(name.startswith("ood/") for name in method["metrics"])
+
+
 @pytest.mark.parametrize(
     ("more", "message"),
     [

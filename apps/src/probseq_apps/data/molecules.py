@@ -37,7 +37,7 @@ from torch import Tensor
 from probseq.errors import require
 from probseq_apps.data.names import DataError, filled_data_folder, own_path
 from probseq_apps.data.parts import SPLIT_SEED, Part, Parts, permutation
-from probseq_apps.data.tabular import csv_columns
+from probseq_apps.data.tabular import csv_columns, csv_header
 
 # Sums of cubes below this are round-off: the eigenvector is antisymmetric.
 _ROUND_OFF = 1e-8
@@ -311,6 +311,13 @@ class GraphData(Parts[Part]):
     target: str
     layout: TokenLayout
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len(self.train.targets.unique()) < 2:
+            raise DataError(
+                f"{self.name!r} needs different values of {self.target!r} in its training part"
+            )
+
     @property
     def max_tokens(self) -> int:
         """Longest sequence, padding included."""
@@ -327,9 +334,10 @@ def load_molecules(
     test_size: int | None = None,
     max_atoms: int = 100,
 ) -> GraphData:
-    """Load molecules: read, check, split, and turn into tokens. Nothing is written.
+    """Load molecules, or a table of numbers, as tokens. Nothing is written.
 
-    A SMILES that stands in the file twice is taken once.
+    A SMILES that stands in the file twice is taken once. A file of one's own whose header has no
+    `smiles` is a table of numbers: each column but the target is a token, see `_numbers`.
 
     Args:
         name: `zinc`, or `csv:PATH` for a file of one's own.
@@ -341,6 +349,8 @@ def load_molecules(
         max_atoms: most atoms of a molecule, hydrogens not counted.
     """
     paths = _find(name, data_dir)
+    if own_path(name) and smiles_column == "smiles" and "smiles" not in csv_header(paths[0]):
+        return _numbers(name, paths[0], target_column, validation_size, test_size)
     parts = [
         read_molecules(
             path, smiles_column=smiles_column, target_column=target_column, max_atoms=max_atoms
@@ -350,17 +360,50 @@ def load_molecules(
     notes = _notes(name, paths, parts)
     parts = _without_repeats(parts)
     if len(parts) == 1:
-        parts = _split(name, parts[0], validation_size, test_size)
+        sizes = (validation_size, test_size)
+        split = _split(name, "molecules", len(parts[0].smiles), *sizes)
+        parts = [_rows(parts[0], rows.tolist()) for rows in split]
     elif validation_size is not None or test_size is not None:
         raise DataError(
             f"validation_size and test_size are for one file, and {name!r} comes in "
             f"{', '.join(str(path) for path in paths)}: leave them out"
         )
-    if len(set(parts[0].targets)) < 2:
-        raise DataError(
-            f"{name!r} needs different values of {target_column!r} in its training part"
-        )
     return _tokenized(name, target_column, parts, notes)
+
+
+def _numbers(
+    name: str, path: Path, target: str, validation_size: int | None, test_size: int | None
+) -> GraphData:
+    """Load a table of numbers: a token is a column's name, as ones and zeros, and its number.
+
+    Numbers are in standard deviations from their mean in the training part.
+    """
+    columns = [column for column in csv_header(path) if column != target]
+    if not columns:
+        raise DataError(f"{path} needs columns beside the target {target!r}")
+    wanted = [*((column, "inputs") for column in columns), (target, "number to predict")]
+    rows = [
+        [
+            _number(cell, f"{path}, line {line}: {column}")
+            for cell, (column, _) in zip(cells, wanted, strict=True)
+        ]
+        for line, cells in csv_columns(path, wanted)
+    ]
+    table = torch.tensor(rows, dtype=torch.float64).reshape(-1, len(wanted))
+    split = _split(name, "rows", len(table), validation_size, test_size)
+    inputs, known = table[:, :-1], table[split[0], :-1]
+    spread = known.std(0)
+    scaled = (inputs - known.mean(0)) / torch.where(spread > 0.0, spread, 1.0)
+    size = (len(table), len(columns), 1)
+    names = torch.eye(len(columns)).expand(len(table), -1, -1)
+    tokens = torch.cat(
+        [names, scaled.float()[..., None], torch.ones(size), torch.zeros(size)], dim=-1
+    )
+    train, validation, test = (Part(tokens[part], table[part, -1]) for part in split)
+    return GraphData(
+        *(name, train, validation, test, target, TokenLayout(len(columns) + 1, 0, 0)),
+        notes=(f"{name}: a table of {len(table):,} rows and {len(columns)} columns of numbers",),
+    )
 
 
 def _find(name: str, data_dir: Path | None) -> list[Path]:
@@ -409,19 +452,17 @@ def _without_repeats(parts: Sequence[Molecules]) -> list[Molecules]:
 
 
 def _split(
-    name: str, whole: Molecules, validation_size: int | None, test_size: int | None
-) -> list[Molecules]:
-    size = len(whole.smiles)
+    name: str, noun: str, size: int, validation_size: int | None, test_size: int | None
+) -> list[Tensor]:
     tenth = size // 10
     sizes = [tenth if given is None else given for given in (validation_size, test_size)]
     if size < FEWEST or size - sum(sizes) < max(sizes):
         raise DataError(
-            f"{name!r} has {size} molecules, too few: it needs {FEWEST} at least, and as many for "
+            f"{name!r} has {size} {noun}, too few: it needs {FEWEST} at least, and as many for "
             f"training as for validation ({sizes[0]}) and for test ({sizes[1]})"
         )
     order = permutation(size, SPLIT_SEED)
-    pieces = order.split([size - sum(sizes), *sizes])
-    return [_rows(whole, piece.sort().values.tolist()) for piece in pieces]
+    return [piece.sort().values for piece in order.split([size - sum(sizes), *sizes])]
 
 
 def _rows(molecules: Molecules, rows: list[int]) -> Molecules:

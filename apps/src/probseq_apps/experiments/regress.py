@@ -211,7 +211,8 @@ def regression_score(
 
 def sets_to_predict(data: GraphData, settings: RegressEvaluationSettings) -> Mapping[str, Part]:
     """What a trained model predicts, by name."""
-    return {"test": data.test} | ({SWAPPED: data.extra_tests["swapped"]} if settings.ood else {})
+    swapped = data.extra_tests.get("swapped")  # of molecules
+    return {"test": data.test} | ({SWAPPED: swapped} if settings.ood and swapped else {})
 
 
 def _predict(
