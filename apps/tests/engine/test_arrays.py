@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from probseq_apps.training.files import load_arrays
+from probseq_apps.engine.files import load_arrays
 
 
 def test_a_truncated_file_of_arrays_is_named_with_what_to_do(tmp_path):

@@ -11,10 +11,10 @@ from jaxtyping import Float, UInt8
 from torch import Tensor
 from tqdm import tqdm
 
+from probseq_apps.engine.files import load_arrays
 from probseq_apps.experiments.generate_prior import Prior
 from probseq_apps.experiments.generate_prior_groups import SamplingSettings
 from probseq_apps.experiments.stored import save_arrays
-from probseq_apps.training.files import load_arrays
 from pseudovideo.priors import AutoregressivePrior
 from pseudovideo.tokenizers import Tokenizer
 

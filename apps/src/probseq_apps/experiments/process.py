@@ -7,8 +7,8 @@ import torch
 from jaxtyping import Float, Int64, UInt8
 from torch import Tensor
 
+from probseq_apps.engine.files import load_arrays
 from probseq_apps.experiments.stored import save_arrays
-from probseq_apps.training.files import load_arrays
 
 
 class Process(NamedTuple):

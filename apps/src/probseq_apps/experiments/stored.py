@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from probseq_apps.training.files import load_arrays
+from probseq_apps.engine.files import load_arrays
 
 
 def save_groups(path: Path, groups: Mapping[str, Mapping[str, Tensor]]) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib.figure import Figure
 
+from probseq_apps.engine.files import load_arrays
 from probseq_apps.report.figures import headline, panels
 from probseq_apps.report.online_boundaries import boundary_figure
 from probseq_apps.report.online_curves import over_tasks_figure, per_task_figure, runtime_figure
@@ -18,7 +19,6 @@ from probseq_apps.report.online_results import (
     load_predictions,
     load_results,
 )
-from probseq_apps.training.files import load_arrays
 
 _FRAMES = "frames"
 

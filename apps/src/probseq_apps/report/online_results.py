@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from scipy import stats
 
-from probseq_apps.training.files import load_arrays
+from probseq_apps.engine.files import load_arrays
 
 REPORT = "report.json"
 PREDICTIONS = "predictions"
