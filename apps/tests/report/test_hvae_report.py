@@ -49,9 +49,8 @@ def test_everything_is_written_and_shown(tmp_path, hvae_result):
     assert report["results"] == results
     assert report["settings"] == json.loads(json.dumps(settings.to_dict()))
     text = (tmp_path / "report.md").read_text()
-    for told in (shown, text):
-        assert "9.500±0.500" in told
-        assert "IS(classifier): heat" in told
+    assert all("9.500±0.500" in told for told in (shown, text))
+    assert "IS(classifier): heat" in text
     drawn = {path.name for path in (tmp_path / "plots").iterdir()}
     films = {"process-heat.gif", "process-learned.gif"}
     assert drawn == {"summary.png", "samples.png", "losses.png", *films}

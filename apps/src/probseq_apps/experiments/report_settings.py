@@ -15,7 +15,11 @@ class ReportSettings:
 
     run_folders: Annotated[
         Positional[tuple[Path, ...]],
-        arg(metavar="[RUN_FOLDER ...]", help="Run folders, or folders of them; none: runs/."),
+        arg(
+            metavar="[RUN_FOLDER ...]",
+            help="Run folders, or folders of them; none: runs/. Without --table their report.html "
+            "is made anew, and opened from a terminal.",
+        ),
     ] = ()
     table: Annotated[str | None, arg(metavar="NAME")] = None
     """Name of the table: 3.2, 4.1, 5.1 to 5.5, B.1 and B.4 to B.32 are the thesis', cgpt:I to
@@ -32,5 +36,6 @@ class ReportSettings:
 
     def check_given(self) -> None:
         """Refuse a command line that asks for nothing, or for two things."""
-        if (self.table is None) != self.show_list:
-            raise ValueError("report needs one of --table NAME and --list")
+        asked = (self.table is not None, self.show_list)
+        if all(asked) or not (any(asked) or self.run_folders):
+            raise ValueError("report needs a RUN_FOLDER, --table NAME or --list")

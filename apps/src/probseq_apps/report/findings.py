@@ -91,6 +91,11 @@ def compare(claim: Claim, rows: Mapping[str, Summary], measure: Measure) -> Find
     return Finding(claim, outcome, text)
 
 
+def decides(finding: str) -> bool:
+    """Return whether a sentence of `compare` tells means apart."""
+    return not finding.endswith(("(undecided).", "(equal)."))
+
+
 def compare_all(
     claims: Sequence[Claim], rows: Mapping[str, Summary], measure: Measure
 ) -> list[str]:

@@ -1,12 +1,15 @@
 """`probseq report`: a table of a paper beside what run folders hold."""
 
 import shutil
+import sys
+import webbrowser
 from pathlib import Path
 
 from probseq_apps.engine.files import write_atomic
 from probseq_apps.experiments.report_settings import ReportSettings
 from probseq_apps.report.compare import compare, fits_experiment
 from probseq_apps.report.generation_notes import COMMANDS
+from probseq_apps.report.html import write_html
 from probseq_apps.report.measured import MeasuredRun, find_runs
 from probseq_apps.report.paper_picture import draw
 from probseq_apps.report.paper_text import markdown_text, terminal_text
@@ -16,9 +19,16 @@ _DEFAULT_FOLDER = Path("runs")
 
 
 def report(settings: ReportSettings) -> None:
-    """Make the table that is named, or list all."""
+    """Make the table that is named, list all, or make the pages of runs anew and open them."""
     if settings.table is not None:
         paper_report(settings.table, settings)
+        return
+    for folder in () if settings.show_list else settings.run_folders:
+        page = write_html(folder)
+        print(page)
+        if sys.stdout.isatty():
+            webbrowser.open(page.resolve().as_uri())
+    if not settings.show_list:
         return
     for name in table_names():
         print(f"{name.ljust(9)} {load_table(name).title}")

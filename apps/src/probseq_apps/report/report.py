@@ -1,4 +1,4 @@
-"""What every experiment writes in the end: numbers, a page with tables and plots, and text."""
+"""What every experiment writes in the end: numbers, pages with tables and plots, and text."""
 
 import json
 import platform
@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from probseq_apps.engine.files import write_atomic
-from probseq_apps.report.findings import FINDINGS_LEGEND
+from probseq_apps.report.findings import FINDINGS_LEGEND, decides
+from probseq_apps.report.html import PAGE, write_html
 from probseq_apps.report.tables import SideBySide, Table
 
 _PACKAGES = (
@@ -19,17 +20,19 @@ _PACKAGES = (
     *("torch", "numpy", "scikit-learn"),
 )
 
+_WIDTH, _FINDINGS = 100, 5
+
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """A report: `report.json`, `report.md`, `plots/`, and text for the terminal.
+    """A report: `report.json`, `report.md`, `report.html`, `plots/`, and text for the terminal.
 
     Attributes:
         numbers: what `report.json` holds beside versions and machine.
         title: of the page.
         opening: first paragraph.
         facts: what one must know about data and settings, a line each.
-        tables: the numbers, on the page and in the terminal.
+        tables: the numbers; the first is shown in the terminal, as far as it fits.
         legend: what they are.
         findings: what they say, a sentence each.
         rows: what the rows of the tables are, a line each.
@@ -51,20 +54,14 @@ class Report:
     about_plots: str = ""
 
     def write(self, folder: Path) -> str:
-        """Write `report.json`, then `plots/`, then `report.md`.
-
-        Args:
-            folder: of the experiment.
-
-        Returns:
-            The comparison as text, for the terminal.
+        """Write `report.json`, `plots/`, and the pages; return what the terminal shows.
 
         Raises:
             RuntimeError: the plots cannot be drawn; the report stands without them.
         """
         numbers = {**self.numbers, **_machine()}
         write_atomic(folder / "report.json", json.dumps(numbers, indent=2, allow_nan=False) + "\n")
-        page, text = self._page(numbers), self._text(shutil.get_terminal_size((120, 24)).columns)
+        page, text = self._page(numbers), self._text()
         # What was measured took long: it is written before plots are drawn, and shown anyway.
         write_atomic(folder / "report.md", _joined(page))
         try:
@@ -78,7 +75,8 @@ class Report:
             ) from error
         shown = [f"![{file.stem}](plots/{file.name})" for file in files]
         write_atomic(folder / "report.md", _joined([*page, "## Plots", self.about_plots, *shown]))
-        return f"{text}\n\nreport, numbers and plots: {folder}"
+        write_html(folder)
+        return f"{text}\n\nall numbers, what they are, and plots: {folder / PAGE}"
 
     def _page(self, numbers: Mapping[str, Any]) -> list[str]:
         """Paragraphs of the page, without plots."""
@@ -95,15 +93,13 @@ class Report:
             self.details,
         ]
 
-    def _text(self, width: int) -> str:
-        """The terminal's text."""
-        found = [textwrap.fill(f"- {one}", width, subsequent_indent="  ") for one in self.findings]
-        parts = [
-            *(table.text(width) for table in self.tables),
-            textwrap.fill(self.legend, width),
-            "\n".join(found),
-        ]
-        return f"\n{_joined(parts)}".rstrip()
+    def _text(self) -> str:
+        """Return one table and the findings that decide something, a line each."""
+        width = min(_WIDTH, shutil.get_terminal_size((_WIDTH, 24)).columns)
+        found = [one for one in self.findings if decides(one)][:_FINDINGS]
+        lines = [textwrap.shorten(f"- {one}", width, placeholder=" …") for one in found]
+        paragraphs = [self.tables[0].screen(width), "\n".join(lines)]
+        return f"\n{_joined(paragraphs)}".rstrip()
 
 
 def _machine() -> dict[str, object]:

@@ -40,6 +40,8 @@ Writer = Callable[[Summary], str]
 
 DASH = "—"
 _GAP = 2
+# Rows of each table that the terminal shows.
+_SCREEN = 4
 # Name and number of entries: the columns of a table without marks.
 _FACTS = 2
 
@@ -84,12 +86,21 @@ class Table(NamedTuple):
     rows: list[list[str]]
     best: frozenset[tuple[int, int]] | None = None
 
+    def screen(self, width: int) -> str:
+        """Return aligned lines, without the columns that don't fit `width`."""
+        return self.text(width).partition("\n\n")[0]
+
     def text(self, width: int) -> str:
         """Return aligned lines, columns that don't fit `width` in further blocks below."""
         if self.best is None:
             return aligned_blocks(self.heads, self.rows, width)
         heads = [*self.heads[:_FACTS], *(f"{head}  " for head in self.heads[_FACTS:])]
         return aligned_blocks(heads, self.marked("{} *", "{}  "), width)
+
+    def first(self, count: int) -> "Table":
+        """Return the table with so many columns of numbers."""
+        heads, rows = self.heads[: _FACTS + count], [row[: _FACTS + count] for row in self.rows]
+        return self._replace(heads=heads, rows=rows)
 
     def markdown(self) -> str:
         """Return a Markdown table, cells with a mark in bold."""
@@ -116,6 +127,11 @@ class SideBySide(NamedTuple):
 
     tables: tuple[Table, ...]
 
+    def screen(self, width: int) -> str:
+        """Return aligned lines of the first rows of each table, cut off at `width`."""
+        few = SideBySide(tuple(table.first(_SCREEN) for table in self.tables))
+        return "\n".join(line[:width] for line in few.text(width).split("\n"))
+
     def text(self, width: int) -> str:
         """Return aligned lines; `width` is not kept."""
         first = self.tables[0]
@@ -126,7 +142,7 @@ class SideBySide(NamedTuple):
             lines += [[f"  {head}", *cells] for head, cells in _turned(table, "{} *", "{}  ")]
         widths = [max(len(line[place]) for line in lines) for place in range(len(lines[0]))]
         text = [_line(line, widths, 1, len(widths)) for line in lines]
-        text.insert(2, "─" * (sum(widths) + _GAP * (len(widths) - 1)))
+        text.insert(2, "─" * max(map(len, text)))
         return "\n".join(text)
 
     def markdown(self) -> str:
@@ -244,7 +260,7 @@ def aligned_blocks(heads: Sequence[str], rows: Sequence[Sequence[str]], width: i
             used += _GAP + widths[end]
             end += 1
         lines = [_line(row, widths, start, end) for row in (heads, *rows)]
-        lines.insert(1, "─" * used)
+        lines.insert(1, "─" * max(map(len, lines)))
         blocks.append("\n".join(lines))
         start = end
     return "\n\n".join(blocks)
