@@ -61,16 +61,16 @@ REGISTRY: dict[str, Entry] = {
     ),
     "online": Entry(
         "learn a stream task by task, compare what methods remember (default: sp500)",
-        "experiments.online_settings:OnlineSettings",
+        "settings.online:OnlineSettings",
         "experiments.online:Online",
-        "recipes.online:ONLINE_RECIPES",
+        "settings.online:ONLINE_RECIPES",
         kind="online",
     ),
     "online live": Entry(
         "learn lines `t,y` from standard input one by one; print a forecast after each",
-        "experiments.online_live_settings:LiveSettings",
+        "settings.online:LiveSettings",
         "experiments.online_live:live_command",
-        "experiments.online_live_settings:defaults",
+        "settings.online:live_defaults",
         files=False,
         about="t is a number or an ISO date, and a forecast is `t,mean,sd`. Without --step the "
         "first line has none: how far the next stamp is becomes known with the second. With "
@@ -80,9 +80,9 @@ REGISTRY: dict[str, Entry] = {
     ),
     "online vae": Entry(
         "learn a series of many channels with an online GP prior VAE (default: moving-digits)",
-        "experiments.online_vae_settings:OnlineVaeSettings",
+        "settings.online:OnlineVaeSettings",
         "experiments.online_vae:OnlineVae",
-        "recipes.online_vae:ONLINE_VAE_RECIPES",
+        "settings.online:ONLINE_VAE_RECIPES",
         kind="online-vae",
     ),
     "generate run": Entry(

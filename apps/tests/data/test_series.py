@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from probseq_apps.data.names import DataError
-from probseq_apps.data.series import load_series, read_csv_series
+from probseq_apps.data.series import Columns, load_series, read_csv_series
 
 
 def written(folder, *lines, name="own.csv"):
@@ -16,8 +16,8 @@ def written(folder, *lines, name="own.csv"):
     return path
 
 
-def read(path, time="t", target="y"):
-    return read_csv_series(path, time_column=time, target_column=target)
+def read(path, time="t", target="y", series=None):
+    return read_csv_series(path, Columns(time, tuple(target.split(",")), series))
 
 
 def test_the_default_series_is_what_the_shipped_file_says():
@@ -85,6 +85,27 @@ def test_large_numbers_and_constants_may_be_read(tmp_path):
 def test_a_semicolon_in_a_name_is_one_where_the_name_is_asked_for(tmp_path):
     path = written(tmp_path, "t;s", "0", "1")
     assert read(path, time="t;s", target="t;s").values.tolist() == [0.0, 1.0]
+
+
+def test_several_targets_stand_side_by_side_where_all_have_a_value(tmp_path):
+    series = read(written(tmp_path, "t,y,z", "1,2,3", "0,1,", "2,4,5"), target="y,z")
+    assert series.time.tolist() == [1.0, 2.0]
+    assert series.values.tolist() == [[2.0, 4.0], [3.0, 5.0]]
+    assert series.target_label == "y, z"
+    assert len(series) == 2
+
+
+def test_series_in_rows_stand_side_by_side_at_stamps_that_all_have(tmp_path):
+    rows = ["t,who,y", "1,a,2", "0,b,7", "0,a,1", "1,b,3", "2,a,9"]
+    series = read(written(tmp_path, *rows), series="who")
+    assert series.time.tolist() == [0.0, 1.0]
+    assert series.values.tolist() == [[1.0, 2.0], [7.0, 3.0]]
+    assert series.target_label == "a, b"
+    assert "1 stamps that not all series have" in series.notes[0]
+    with pytest.raises(DataError, match="'a' has the stamp 0 twice"):
+        read(written(tmp_path, *rows, "0,a,5"), series="who")
+    with pytest.raises(DataError, match="no stamp that all"):
+        read(written(tmp_path, "t,who,y", "0,a,1", "1,b,1"), series="who")
 
 
 def test_a_missing_file_folder_or_name_is_named(tmp_path):

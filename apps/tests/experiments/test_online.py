@@ -1,22 +1,16 @@
 import json
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from probseq_apps.cli import main, parse
 from probseq_apps.data.series import Series
-from probseq_apps.experiments.online import run_method
-from probseq_apps.experiments.online_methods import (
-    Priors,
-    build_learner,
-    starting_lengthscales,
-)
-from probseq_apps.experiments.online_report import method_facts
-from probseq_apps.experiments.online_settings import OnlineSettings
-from probseq_apps.experiments.online_tasks import cut_series
-from probseq_apps.recipes.online import ONLINE_RECIPES
+from probseq_apps.data.streams import cut_series
+from probseq_apps.experiment import Job
+from probseq_apps.experiments.online import Online, build, estimate, starting_lengthscales
+from probseq_apps.folder import RunFolder
+from probseq_apps.settings.online import ONLINE_RECIPES, OnlineSettings
 
 METHODS = ["ohsvgp", "ovc", "osgpr", "exact"]
 TINY = ["--num-tasks", "3", "--num-inducing", "6", "--learn-steps", "2", "--seeds", "0", "1"]
@@ -93,7 +87,8 @@ def test_all_methods_of_a_seed_have_the_same_split(finished):
 @pytest.fixture
 def undrawn(monkeypatch):
     """No plots: they take longer than the runs."""
-    monkeypatch.setattr("probseq_apps.report.online.draw", lambda folder: [])
+    for name in ("metric_figures", "prediction_figures"):
+        monkeypatch.setattr(f"probseq_apps.experiments.online.{name}", lambda *_, **__: {})
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -126,11 +121,11 @@ def test_each_method_that_will_run_is_warmed_up_on_a_few_points_first(
 ):
     built = []
 
-    def record(method, stream, settings, priors, *, seed):
+    def record(method, stream, *rest):
         built.append((method, len(stream.tasks[0].y) <= 20 and len(stream.tasks) == 2))
-        return build_learner(method, stream, settings, priors, seed=seed)
+        return build(method, stream, *rest)
 
-    monkeypatch.setattr("probseq_apps.experiments.online.build_learner", record)
+    monkeypatch.setattr("probseq_apps.experiments.online.build", record)
     base = arguments(series, "--run-dir", str(tmp_path / "run"))
     assert main(base) == 0
     first = [(method, warm) for method in METHODS for warm in (True, False)]
@@ -224,10 +219,10 @@ def test_failures_are_one_line_and_write_nothing(given, named, tmp_path, monkeyp
 def test_plots_that_fail_cost_neither_report_nor_table(
     wrong, series, tmp_path, monkeypatch, capsys
 ):
-    def fail(folder):
+    def fail(*_, **__):
         raise wrong
 
-    monkeypatch.setattr("probseq_apps.report.online.draw", fail)
+    monkeypatch.setattr("probseq_apps.experiments.online.metric_figures", fail)
     folder = tmp_path / "run"
     more = ["--run-dir", str(folder), "--method", "ohsvgp", "--seeds", "0"]
     assert main(arguments(series, *more)) == 1
@@ -238,7 +233,7 @@ def test_plots_that_fail_cost_neither_report_nor_table(
     markdown = (folder / "report.md").read_text()
     assert markdown.count("| ohsvgp |") == 3
     assert "## Plots" not in markdown
-    monkeypatch.setattr("probseq_apps.report.online.draw", lambda folder: [])
+    monkeypatch.setattr("probseq_apps.experiments.online.metric_figures", lambda *_, **__: {})
     assert main(["online", "--resume", "--run-dir", str(folder)]) == 0
     assert (folder / "report.md").read_text().startswith(f"{markdown}\n## Plots\n")
 
@@ -255,20 +250,101 @@ def test_huge_targets_are_refused_before_anything_is_written(tmp_path, capsys):
     assert not folder.exists()
 
 
-def test_what_fails_before_the_first_task_is_said_of_task_1(monkeypatch):
+def learn(method, stream, settings, folder):
+    """What a method measures with seed 0, and the arrays that it keeps."""
+    found = Online(settings).run(Job(method, 0), {0: stream}, RunFolder(folder, "recipe"))
+    with np.load(folder / "predictions" / f"{method}-seed0.npz") as arrays:
+        return found, dict(arrays)
+
+
+def test_what_fails_before_the_first_task_is_said_of_task_1(monkeypatch, tmp_path):
     def fail(*given, **named):
         raise ValueError("no such thing")
 
-    monkeypatch.setattr("probseq_apps.experiments.online.build_learner", fail)
+    monkeypatch.setattr("probseq_apps.experiments.online.build", fail)
     stream, settings = wave("csv:own.csv", 1.0, 0.0)
     with pytest.raises(RuntimeError, match="ohsvgp, seed 0, task 1: no such thing"):
-        run_method("ohsvgp", stream, settings, Priors(stream, settings.model, seed=0), seed=0)
+        learn("ohsvgp", stream, settings, tmp_path)
 
 
-def test_adam_steps_are_told_of_the_methods_that_take_some():
-    facts = method_facts(ONLINE_RECIPES.load("two-moons"))
-    assert facts[-1].startswith("Adam steps a task on inducing points: ")
-    assert method_facts(OnlineSettings(method=("grid",)))[-1].endswith("hyperparameters: first")
+@pytest.mark.usefixtures("undrawn")
+def test_damaged_predictions_are_named_and_deleted_ones_made_anew(series, tmp_path, capsys):
+    folder = tmp_path / "run"
+    more = ["--run-dir", str(folder), "--method", "ohsvgp", "--seeds", "0"]
+    assert main(arguments(series, *more)) == 0
+    file = folder / "predictions" / "ohsvgp-seed0.npz"
+    whole, results = file.read_bytes(), (folder / "results" / "ohsvgp-seed0.json").read_bytes()
+    for damaged in (b"", whole[:100], whole[: len(whole) // 2], b"x" * 300):
+        file.write_bytes(damaged)
+        capsys.readouterr()
+        assert main(["online", "--resume", "--run-dir", str(folder)]) == 1
+        error = capsys.readouterr().err
+        assert f"{file} is damaged" in error
+        assert "delete it and let the command that wrote it go on" in error
+        assert error.count("\n") == 1
+    file.unlink()
+    assert main(["online", "--resume", "--run-dir", str(folder)]) == 0
+    with np.load(file) as arrays:
+        assert arrays["mean"].shape[0] == 3
+    assert (folder / "results" / "ohsvgp-seed0.json").read_bytes() == results
+
+
+@pytest.mark.parametrize("columns", ["level,other", "series"])
+def test_series_side_by_side_are_learned_as_if_each_were_alone(columns, tmp_path):
+    wide, long = ["day,level,other"], ["day,series,level"]
+    for day in range(60):
+        values = math.sin(day / 4.0), 5.0 - 3.0 * math.cos(day / 5.0)
+        wide.append(f"{day},{values[0]},{values[1]}")
+        long += [f"{day},{name},{value}" for name, value in zip("ab", values, strict=True)]
+    path = tmp_path / "own.csv"
+    path.write_text("\n".join(long if columns == "series" else wide))
+    own = ["--target-column", "level", "--series-column", "series"]
+    given = own if columns == "series" else ["--target-column", columns]
+    base = ["online", "--data", f"csv:{path}", "--time-column", "day", "--hyperparameters", "fixed"]
+    base += [*TINY, "--lengthscale", "4", "--method", "ohsvgp", "exact", "--seeds", "0"]
+    assert main([*base, *given, "--run-dir", str(tmp_path / "both")]) == 0
+    both = read_report(tmp_path / "both")["methods"]
+    alone = []
+    for name in ("level", "other"):
+        path.write_text("\n".join(wide))
+        folder = tmp_path / name
+        assert main([*base, "--target-column", name, "--run-dir", str(folder)]) == 0
+        alone.append(read_report(folder)["methods"])
+    for method, found in both.items():
+        runs = [one[method]["seeds"]["0"]["over_tasks"] for one in alone]
+        over = found["seeds"]["0"]["over_tasks"]
+        nlpd = [sum(pair) / 2 for pair in zip(*(run["nlpd"] for run in runs), strict=True)]
+        assert over["nlpd"] == pytest.approx(nlpd)
+        rmse = [math.hypot(*pair) / 2**0.5 for pair in zip(*(r["rmse"] for r in runs), strict=True)]
+        assert over["rmse"] == pytest.approx(rmse)
+
+
+def test_points_of_a_file_are_learned_in_the_order_of_their_inputs(tmp_path):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(90, 2))
+    rows = [f"{a},{b},{a + b**2}" for a, b in x]
+    path = tmp_path / "points.csv"
+    path.write_text("\n".join(["a,b,y", *rows]))
+    base = [
+        "online",
+        "--data",
+        f"csv:{path}",
+        "--time-column",
+        "a,b",
+        "--target-column",
+        "y",
+        *TINY,
+    ]
+    more = ["--num-inducing", "20", "--method", "ohsvgp-k", "ovc", "--seeds", "0"]
+    assert main([*base, *more, "--run-dir", str(tmp_path / "run")]) == 0
+    report = read_report(tmp_path / "run")
+    assert report["data"]["input"] == "a, b"
+    assert sum(report["data"]["test"]) == 18
+    assert report["methods"]["ovc"]["seeds"]["0"]["over_tasks"]["rmse"][-1] < 0.5
+    with np.load(tmp_path / "run" / "predictions" / "ovc-seed0.npz") as arrays:
+        assert (np.diff(arrays["train_x"][:, 0]) >= 0).all()
+    with pytest.raises(SystemExit):
+        main([*base, "--method", "ohsvgp"])
 
 
 def wave(name, step, start):
@@ -279,13 +355,14 @@ def wave(name, step, start):
     return cut_series(own, settings, seed=0), settings
 
 
-def test_seconds_since_1970_are_learned_as_well_as_small_numbers():
+def test_seconds_since_1970_are_learned_as_well_as_small_numbers(tmp_path):
     stream, settings = wave("csv:own.csv", 60.0, 1.7e9)
-    priors = Priors(stream, settings.model, seed=0)
-    minutes = Priors(wave("csv:own.csv", 1.0, 0.0)[0], settings.model, seed=0)
-    found, expected = (own.of("ohsvgp").kernel.lengthscale.item() for own in (priors, minutes))
+    found, expected = (
+        estimate(own, settings.model, fourier=False, seed=0)[0].lengthscale.item()
+        for own in (stream, wave("csv:own.csv", 1.0, 0.0)[0])
+    )
     assert found / 60.0 == pytest.approx(expected, rel=0.02)
-    results, _ = run_method("ohsvgp", stream, settings, priors, seed=0)
+    results, _ = learn("ohsvgp", stream, settings, tmp_path)
     assert results["over_tasks"]["rmse"][-1] < 0.05
 
 
@@ -294,7 +371,7 @@ def test_lengthscales_of_own_files_start_from_shares_of_the_first_task():
     span = float(stream.tasks[0].x.max() - stream.tasks[0].x.min())
     # A thirtieth of the span is less than the gap of a minute between points.
     assert starting_lengthscales(stream, 2.0) == (span / 3.0, 60.0, 2.0)
-    assert starting_lengthscales(replace(stream, name="sp500"), 2.0) == (2.0,)
+    assert starting_lengthscales(stream._replace(name="sp500"), 2.0) == (2.0,)
 
 
 def test_settings_survive_json():

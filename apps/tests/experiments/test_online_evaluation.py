@@ -1,6 +1,6 @@
 import math
-from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from scipy import stats
@@ -9,21 +9,21 @@ from ohsvgp.likelihoods import Gaussian
 from ohsvgp.likelihoods.bernoulli import Bernoulli
 from ohsvgp.likelihoods.poisson import Poisson
 from probseq.gaussians import DiagonalGaussian
-from probseq_apps.experiments.online import run_method
-from probseq_apps.experiments.online_evaluation import Curves, Results, evaluate, metric_names
-from probseq_apps.experiments.online_methods import Priors
-from probseq_apps.experiments.online_settings import GPSettings, OnlineSettings, StreamSettings
-from probseq_apps.experiments.online_tasks import Stream, Task, load_stream
-from probseq_apps.report.online import forgotten, online_report, task_tables
+from probseq_apps.data.streams import Stream, Task, load_stream
+from probseq_apps.experiment import Job
+from probseq_apps.experiments.online import Curves, Learner, Online, Scores, estimate, evaluate
+from probseq_apps.folder import RunFolder
+from probseq_apps.report.online import metric_figures, task_tables
+from probseq_apps.settings.online import GPSettings, OnlineSettings, StreamSettings
 
 
-class Constant:
+class Constant(Learner):
     """Predicts the same everywhere."""
 
     def __init__(self, mean, variance, likelihood):
         self.mean, self.variance, self.likelihood = mean, variance, likelihood.double()
 
-    def learn(self, x, y):
+    def learn(self, task):
         return 0.0
 
     def latent(self, x):
@@ -54,8 +54,7 @@ def generator():
 
 def test_metrics_of_each_task_and_of_all_points_at_once():
     learner = Constant(1.0, 0.5, Gaussian(0.25))
-    names = metric_names("gaussian")
-    each, over = evaluate(learner, [task(1.0), task(3.0, 0.0)], names, generator=generator())
+    each, over = evaluate(learner, [task(1.0), task(3.0, 0.0)], generator())
     density = stats.norm(1.0, math.sqrt(0.75)).logpdf
     assert [found["rmse"] for found in each] == pytest.approx([0.0, math.sqrt(2.5)])
     assert each[0]["nlpd"] == pytest.approx(-density(1.0))
@@ -64,22 +63,20 @@ def test_metrics_of_each_task_and_of_all_points_at_once():
 
 
 def test_classes_have_accuracy_in_place_of_errors():
-    names = metric_names("bernoulli")
     learner = Constant(0.7, 0.2, Bernoulli())
-    each, over = evaluate(learner, [task(1.0, 1.0), task(0.0)], names, generator=generator())
+    each, over = evaluate(learner, [task(1.0, 1.0), task(0.0)], generator())
     assert [found["accuracy"] for found in each] == [1.0, 0.0]
     assert over["accuracy"] == pytest.approx(2 / 3)
-    assert names == ("nlpd", "accuracy")
+    assert list(over) == ["nlpd", "accuracy"]
 
 
 def test_counts_have_a_coverage_that_is_small_for_exact_predictions_only():
     rate = 20.0
     counts = torch.poisson(torch.full((600,), rate).double(), generator=generator())
-    names = metric_names("poisson")
     errors = {}
     for factor in (1.0, 1.5):
         learner = Constant(math.log(factor * rate), 1e-12, Poisson())
-        _, over = evaluate(learner, [task(*counts.tolist())], names, generator=generator())
+        _, over = evaluate(learner, [task(*counts.tolist())], generator())
         errors[factor] = over["ece"]
     assert errors[1.0] < 0.07 < 0.3 < errors[1.5]
 
@@ -87,11 +84,11 @@ def test_counts_have_a_coverage_that_is_small_for_exact_predictions_only():
 def test_predictions_that_are_not_finite_are_an_error():
     learner = Constant(math.nan, 1.0, Gaussian(0.1))
     with pytest.raises(ArithmeticError, match="nlpd"):
-        evaluate(learner, [task(1.0)], ("nlpd",), generator=generator())
+        evaluate(learner, [task(1.0)], generator())
 
 
 def test_the_matrix_has_a_row_for_each_task_learned_and_nothing_for_the_future():
-    results = Results(("rmse",), 2)
+    results = Scores(2)
     results.add([{"rmse": 1.0}], {"rmse": 1.5}, seconds=0.1, lost=0.0)
     results.add([{"rmse": 3.0}, {"rmse": 2.0}], {"rmse": 2.5}, seconds=0.2, lost=4.0)
     assert results.to_dict() == {
@@ -101,7 +98,6 @@ def test_the_matrix_has_a_row_for_each_task_learned_and_nothing_for_the_future()
         "seconds": [0.1, 0.2],
         "lost_information": [0.0, 4.0],
     }
-    assert forgotten(results.to_dict()["matrix"]["rmse"], "rmse") == 2.0
 
 
 def test_the_table_has_final_values_forgetting_and_total_seconds():
@@ -121,25 +117,28 @@ def test_the_table_has_final_values_forgetting_and_total_seconds():
     assert over_tasks[1].rows == [["ovc", "1.50", "2.50"]]
 
 
-def told(metrics):
-    run = {"tasks": 1, "over_tasks": {key: [1.0] for key in metrics}, "seconds": [0.1]}
-    run |= {"matrix": {key: [[1.0]] for key in metrics}, "lost_information": [0.0]}
-    return online_report(
-        Path(),
-        {"ovc": {"0": run}},
-        titles={"ovc": "OVC"},
-        settings={"seeds": [0]},
-        data={"name": "x", "input": "t", "target": "y", "train": [1], "test": [1], "notes": []},
-        facts=[],
-        recipe="r",
-    ).legend
+@pytest.mark.parametrize(("seeds", "bands"), [((0.0, 1.0), 0), ((0.0, 1.0, 5.0), 1)])
+def test_figures_have_student_bands_of_three_seeds_and_more(seeds, bands):
+    def run(offset):
+        return {
+            "over_tasks": {"nlpd": [offset, offset + 1.0]},
+            "matrix": {"nlpd": [[offset, None], [offset, offset]]},
+            "seconds": [0.1, 0.2],
+        }
 
-
-def test_the_legend_explains_what_is_shown():
-    assert "seeds. NLPD and accuracy on the test" in told(metric_names("bernoulli"))
-    assert "seeds. NLPD and RMSE on the test" in told(metric_names("gaussian"))
-    counts = told(metric_names("poisson"))
-    assert "seeds. NLPD, RMSE and ECE (coverage, thesis Eq. 4.20) on the test" in counts
+    runs = {"ovc": {str(seed): run(seed) for seed in seeds}}
+    figures = metric_figures(runs, standardised=False)
+    assert list(figures) == ["over-tasks", "per-task-nlpd", "matrix-nlpd", "runtime"]
+    (axes,) = figures["over-tasks"].axes
+    mean = sum(seeds) / len(seeds)
+    assert list(axes.lines[0].get_ydata()) == pytest.approx([mean, mean + 1.0])
+    assert len(axes.collections) == bands
+    if bands:
+        half = stats.t.ppf(0.975, 2) * math.sqrt(7.0 / 3.0)
+        edges = axes.collections[0].get_paths()[0].vertices[:, 1]
+        assert edges.max() == pytest.approx(mean + 1.0 + half)
+    (axes,) = figures["runtime"].axes
+    assert axes.lines[0].get_xdata() == pytest.approx([0.3])
 
 
 def test_early_inducing_points_are_filled_up_with_nan():
@@ -152,7 +151,7 @@ def test_early_inducing_points_are_filled_up_with_nan():
 
     grid = torch.linspace(0.0, 1.0, 5, dtype=torch.float64)
     stream = Stream("own", (task(1.0), task(2.0)), grid, "t", "y", ())
-    curves = Curves(stream, "gaussian")
+    curves = Curves(stream)
     learner = Growing(0.5, 1.0, Gaussian(0.5))
     curves.add(learner)
     curves.add(learner)
@@ -180,7 +179,9 @@ def test_early_inducing_points_are_filled_up_with_nan():
         ),
     ],
 )
-def test_every_method_learns_a_first_task_far_better_than_its_prior(data, likelihood, methods):
+def test_every_method_learns_a_first_task_far_better_than_its_prior(
+    data, likelihood, methods, tmp_path
+):
     settings = OnlineSettings(
         data=data,
         method=methods,
@@ -198,11 +199,13 @@ def test_every_method_learns_a_first_task_far_better_than_its_prior(data, likeli
     )
     stream = load_stream(settings, None, seed=0)
     stream = Stream(stream.name, stream.tasks[:2], None, "", "", ())
-    priors = Priors(stream, settings.model, seed=0)
+    experiment, at = Online(settings), RunFolder(tmp_path, "recipe")
     # The standard deviation of targets is one; a coin has 0.69 nats.
     worst = 0.6 if data == "toy" else 0.4
     for method in methods:
-        found, arrays = run_method(method, stream, settings, priors, seed=0)
+        found = experiment.run(Job(method, 0), {0: stream}, at)
+        with np.load(tmp_path / "predictions" / f"{method}-seed0.npz") as file:
+            arrays = dict(file)
         assert found["over_tasks"]["nlpd"][0] < worst, method
         assert ("inducing" in arrays) == (method in ("grid", "ovc", "ovc-optz", "osgpr", "osvgp"))
 
@@ -212,7 +215,7 @@ def test_the_hyperparameters_of_the_first_task_are_those_of_greatest_evidence():
     parts = StreamSettings(num_tasks=6)
     chosen = OnlineSettings(data="toy", method=("ovc",), stream=parts, model=settings)
     stream = load_stream(chosen, None, seed=0)
-    kernel, likelihood = Priors(stream, settings, seed=0).of("ovc")
+    kernel, likelihood = estimate(stream, settings, fourier=False, seed=0)
     x, y = stream.tasks[0].x, stream.tasks[0].y
 
     def evidence(lengthscale, variance, noise):
@@ -228,8 +231,3 @@ def test_the_hyperparameters_of_the_first_task_are_those_of_greatest_evidence():
             other = list(best)
             other[place] *= factor
             assert evidence(*other) <= evidence(*best) + 1e-6
-    # A method may change its own; others are not to see it.
-    priors = Priors(stream, settings, seed=0)
-    with torch.no_grad():
-        priors.of("ovc").kernel.raw_lengthscale.add_(1.0)
-    assert torch.equal(priors.of("grid").kernel.lengthscale, kernel.lengthscale)

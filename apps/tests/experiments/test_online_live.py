@@ -13,7 +13,7 @@ from ohsvgp import Gaussian, LegS, OnlineGP
 from probseq.kernels import RBF
 from probseq_apps.cli import main, parse
 from probseq_apps.experiments.online_live import live
-from probseq_apps.experiments.online_live_settings import LiveModel, LiveSettings
+from probseq_apps.settings.online import LiveModel, LiveSettings
 
 MODEL = LiveModel(num_inducing=8, lengthscale=0.7, noise=0.01)
 LINES = [f"{0.25 * k},{math.sin(0.25 * k)}\n" for k in range(40)]

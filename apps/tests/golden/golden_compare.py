@@ -33,7 +33,7 @@ HIDDEN = (
     (re.compile(r"events\.out\.tfevents\.\S+"), "events"),
     (re.compile(r"\b\d[\d.,]*(?= (?:s|ms|minutes?|seconds?)\b)"), "#"),
     (re.compile(r"\b\d+\.\d+\.\d+[\w.+]*"), "VERSION"),
-    (re.compile(r"\b(?:Linux|macOS|Windows)-\S+"), "MACHINE"),
+    (re.compile(r"\b(?:Linux|macOS|Windows)-[^\s\"]+"), "MACHINE"),
     (re.compile(r"/\S*/(?:old|new)/work/[\w-]+"), "FOLDER"),
 )
 ROW = re.compile(r"\s*\|.*|\s*\S.*? {2,}.*\d.*")

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float64
@@ -32,6 +33,14 @@ _SECONDS = {"hours": 3_600.0, "days": 86_400.0}
 _EMPTY = ("", "na", "nan", "null", "none")
 
 
+class Columns(NamedTuple):
+    """Columns of a CSV file: stamps, targets, and which series a row belongs to."""
+
+    time: str
+    targets: tuple[str, ...]
+    series: str | None = None
+
+
 @dataclass(frozen=True, eq=False)
 class Series:
     """A series in the order of time.
@@ -39,7 +48,7 @@ class Series:
     Attributes:
         name: as on the command line.
         time: stamps in ``time_label``'s unit, not decreasing.
-        values: the series.
+        values: the series, or several side by side in rows.
         time_label: what time is counted in.
         target_label: what the values are.
         notes: what a reader of results must know about the data.
@@ -47,7 +56,7 @@ class Series:
 
     name: str
     time: Float64[np.ndarray, " n"]
-    values: Float64[np.ndarray, " n"]
+    values: Float64[np.ndarray, "*k n"]
     time_label: str
     target_label: str
     notes: tuple[str, ...] = ()
@@ -57,76 +66,94 @@ class Series:
 
 
 def load_series(
-    name: str,
-    data_dir: Path | None = None,
-    *,
-    time_column: str = "time",
-    target_column: str = "value",
+    name: str, data_dir: Path | None = None, *, columns: Columns | None = None
 ) -> Series:
     """Read a series.
 
     Args:
         name: one of ``SERIES_NAMES``, or ``csv:PATH``.
         data_dir: folder of the standard sets.
-        time_column: of a CSV file.
-        target_column: of a CSV file.
+        columns: of a CSV file.
 
     Raises:
         DataError: the name is unknown, or the files are missing or damaged.
     """
     path = own_path(name) if name.startswith(CSV_PREFIX) else None
     if path is not None:
-        return read_csv_series(path, time_column=time_column, target_column=target_column)
-    made: dict[str, Callable[[], Series]] = {"sp500": _sp500, "toy": _toy}
-    if name in made:
-        return made[name]()
+        return read_csv_series(path, columns or Columns("time", ("value",)))
     readers: dict[str, Callable[[Path], Series]] = {
         "solar": _solar,
         "audio": _audio,
         "covid": _covid,
     }
+    made: dict[str, Callable[[], Series]] = {"sp500": _sp500, "toy": _toy}
+    if name in made:
+        return made[name]()
     if name not in readers:
         raise DataError(unknown_name_message("series", name, (*SERIES_NAMES, "csv:PATH")))
     return readers[name](data_folder(name, data_dir))
 
 
-def read_csv_series(path: Path, *, time_column: str, target_column: str) -> Series:
-    """Read two columns of a CSV file with a header; rows without a value are gaps.
+def read_csv_series(path: Path, columns: Columns) -> Series:
+    """Read columns of a CSV file with a header; rows without a value are gaps.
 
-    Args:
-        path: the file; `.tsv` and `.tab` are separated by tabs.
-        time_column: numbers, or ISO 8601 dates and times, which become days since the first;
-            in any order.
-        target_column: numbers; empty, `NA`, `NaN`, `null` or `none` for a gap.
+    Stamps are numbers, or ISO 8601 dates and times, which become days since the first, in any
+    order; targets numbers, or empty, `NA`, `NaN`, `null` or `none` for a gap. Several targets, or
+    several series, are learned side by side: at the stamps that all of them have.
 
     Raises:
-        DataError: a file or column is missing, a cell is neither (the message names the line), or
-            a column's numbers are too large or too close to be squared.
+        DataError: a file or column is missing, a cell is neither (the message names the line), a
+            series has a stamp twice, or a column's numbers are too large or too close to be
+            squared.
     """
-    _check_separator(path, (time_column, target_column))
-    column = TimeColumn(time_column)
-    times: list[float] = []
-    values: list[float] = []
+    time_column, targets = columns.time, columns.targets
+    _check_separator(path, (time_column, *targets))
+    stamps = TimeColumn(time_column)
+    rows: list[tuple[float, str, list[float]]] = []
     gaps = 0
-    columns = ((time_column, "time"), (target_column, "target"))
-    for line, (stamp, value) in csv_columns(path, columns):
+    wanted = [(time_column, "time"), *((name, "target") for name in targets)]
+    wanted += [(columns.series, "series")] if columns.series else []
+    for line, (stamp, *cells) in csv_columns(path, wanted):
+        series = cells.pop() if columns.series else ""
         try:
-            at = column.parse(stamp)
-            if value.strip().lower() in _EMPTY:
+            at = stamps.parse(stamp)
+            if any(cell.strip().lower() in _EMPTY for cell in cells):
                 gaps += 1
                 continue
-            values.append(parse_number(value))
+            rows.append((at, series, [parse_number(cell) for cell in cells]))
         except ValueError as error:
             raise DataError(f"{path}, line {line}: {error}") from error
-        times.append(at)
-    if not times:
-        raise DataError(f"{path} holds no values in column {target_column!r}")
-    for name, numbers in ((time_column, times), (target_column, values)):
-        _check_squares(path, name, np.array(numbers))
-    time, label, series, notes = column.in_order(times, np.array(values), "days")
-    if gaps:
-        notes = (f"{gaps:,} rows without a value are left out", *notes)
-    return Series(f"{CSV_PREFIX}{path}", time, series, label, target_column, notes)
+    if not rows:
+        raise DataError(f"{path} holds no values in column {', '.join(map(repr, targets))}")
+    times, notes = [at for at, _, _ in rows], list[str]()
+    values, names = np.array([found for _, _, found in rows]), targets
+    if columns.series:
+        times, values, names, notes = _side_by_side(path, rows)
+    for name, numbers in ((time_column, np.array(times)), *zip(names, values.T, strict=True)):
+        _check_squares(path, name, numbers)
+    time, label, values, moved = stamps.in_order(times, values, "days")
+    notes = [*([f"{gaps:,} rows without a value are left out"] if gaps else []), *notes, *moved]
+    values = values.T if len(names) > 1 else values[:, 0]
+    return Series(f"{CSV_PREFIX}{path}", time, values, label, ", ".join(names), tuple(notes))
+
+
+def _side_by_side(
+    path: Path, rows: Sequence[tuple[float, str, list[float]]]
+) -> tuple[list[float], NDArray[np.float64], tuple[str, ...], list[str]]:
+    """Return the stamps that all series have, a column for each series, their names, and a note."""
+    names = tuple(dict.fromkeys(series for _, series, _ in rows))
+    table: dict[float, dict[str, float]] = {}
+    for at, series, (value,) in rows:
+        if series in table.setdefault(at, {}):
+            raise DataError(f"{path}: series {series!r} has the stamp {at:g} twice")
+        table[at][series] = value
+    whole = {at: found for at, found in table.items() if len(found) == len(names)}
+    if not whole:
+        raise DataError(f"{path}: there is no stamp that all of the series {names} have")
+    values = np.array([[found[name] for name in names] for found in whole.values()])
+    left = len(table) - len(whole)
+    notes = [f"{left:,} stamps that not all series have are left out"] if left else []
+    return list(whole), values, names, notes
 
 
 class TimeColumn:
@@ -176,7 +203,7 @@ class TimeColumn:
         return (time - time[0]) / _SECONDS[unit], f"{unit} since the first stamp", values, notes
 
 
-def _check_separator(path: Path, columns: tuple[str, str]) -> None:
+def _check_separator(path: Path, columns: tuple[str, ...]) -> None:
     """Refuse a file whose cells are separated by semicolons."""
     header = csv_header(path)
     alone = len(header) == 1 and not is_tab_separated(path)
@@ -275,8 +302,7 @@ def _solar(folder: Path) -> Series:
     """Read the total solar irradiance by year (Lean 2004), x = (year − 1610.5)/10."""
     series = read_csv_series(
         existing_file(folder / "solar_irradiance" / "solar_irradiance.csv"),
-        time_column="year",
-        target_column="tsi_11yr_cycle_plus_background",
+        Columns("year", ("tsi_11yr_cycle_plus_background",)),
     )
     time = (series.time - 1610.5) / 10.0
     return Series("solar", time, series.values, "decades since 1610.5", "irradiance")

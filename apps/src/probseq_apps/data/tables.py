@@ -1,14 +1,15 @@
 """Tables of points with several inputs, and which rows are for testing."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from jaxtyping import Bool, Float64
 
-from probseq_apps.data.names import DataError, data_folder, unknown_name_message
-from probseq_apps.data.series import existing_file
-from probseq_apps.data.tabular import read_parquet_table
+from probseq_apps.data.names import CSV_PREFIX, DataError, data_folder, unknown_name_message
+from probseq_apps.data.series import existing_file, parse_number
+from probseq_apps.data.tabular import csv_columns, read_parquet_table
 
 TABLE_NAMES: tuple[str, ...] = ("skillcraft", "powerplant", "two-moons")
 
@@ -24,7 +25,7 @@ class Table:
     Attributes:
         name: as on the command line.
         x: inputs, one row a point.
-        y: targets.
+        y: targets, or several side by side in rows.
         test: rows for evaluation.
         columns: names of the inputs.
         target_label: what the targets are.
@@ -33,23 +34,20 @@ class Table:
 
     name: str
     x: Float64[np.ndarray, "n d"]
-    y: Float64[np.ndarray, " n"]
+    y: Float64[np.ndarray, "*k n"]
     test: Bool[np.ndarray, " n"]
     columns: tuple[str, ...]
     target_label: str
     notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
-        return self.y.shape[0]
+        return self.x.shape[0]
 
 
 def load_table(name: str, data_dir: Path | None, *, seed: int) -> Table:
     """Read a table, or draw the two moons.
 
-    Args:
-        name: one of ``TABLE_NAMES``.
-        data_dir: folder of the standard sets.
-        seed: chooses the split of the published ones, or draws the points and the split.
+    The seed chooses the split of the published ones, or draws the points and the split.
 
     Raises:
         DataError: the name is unknown, or the file is missing or damaged.
@@ -59,6 +57,31 @@ def load_table(name: str, data_dir: Path | None, *, seed: int) -> Table:
     if name not in TABLE_NAMES:
         raise DataError(unknown_name_message("table", name, TABLE_NAMES))
     return _uci(name, data_folder(name, data_dir), seed)
+
+
+def read_csv_points(
+    path: Path, inputs: Sequence[str], targets: Sequence[str], *, test_share: float, seed: int
+) -> Table:
+    """Read points from columns of a CSV file with a header; a random share is for evaluation.
+
+    Raises:
+        DataError: a file or column is missing, or a cell is no number; the message names the line.
+    """
+    columns = [*((name, "input") for name in inputs), *((name, "target") for name in targets)]
+    rows: list[list[float]] = []
+    for line, cells in csv_columns(path, columns):
+        try:
+            rows.append([parse_number(cell) for cell in cells])
+        except ValueError as error:
+            raise DataError(f"{path}, line {line}: {error}") from error
+    if len(rows) < 2:
+        raise DataError(f"{path} holds {len(rows)} points, and two are the fewest")
+    values, count = np.array(rows), len(inputs)
+    test = np.zeros(len(values), dtype=np.bool_)
+    size = min(max(1, round(test_share * len(values))), len(values) - 1)
+    test[np.random.default_rng(seed).permutation(len(values))[:size]] = True
+    y = values[:, count:].T if len(targets) > 1 else values[:, count]
+    return Table(f"{CSV_PREFIX}{path}", values[:, :count], y, test, (*inputs,), ", ".join(targets))
 
 
 def _uci(name: str, folder: Path, seed: int) -> Table:

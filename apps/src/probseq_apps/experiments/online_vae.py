@@ -1,35 +1,45 @@
 """`probseq online vae`: learn many channels task by task with a GP-VAE, see what it forgets."""
 
+import json
 import time
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save
 from torch import Tensor
 
+from ohsvgp import LegS, OnlineSVGPVAE, PivotedCholesky, RandomSubset
+from ohsvgp.bases import Basis
+from ohsvgp.vae import MLPDecoder, MLPEncoder, SharedSet
+from probseq.kernels import RBF
+from probseq.metrics import rmse
+from probseq_apps.data.channels import ChannelSeries, moving_digits, read_csv_channels
+from probseq_apps.data.names import own_path
+from probseq_apps.data.streams import Task, cut_channels
+from probseq_apps.engine.files import write_atomic
 from probseq_apps.engine.schedule import derive_seed
 from probseq_apps.experiment import Job, Results, by_row, counted
-from probseq_apps.experiments.online_vae_evaluation import (
-    first_frames,
-    measure,
-    results_of,
-    shown,
-)
-from probseq_apps.experiments.online_vae_model import build_vae, load_progress, save_progress
-from probseq_apps.experiments.online_vae_report import FRAMES, make_report
-from probseq_apps.experiments.online_vae_settings import ONLINE_VAE, OnlineVaeSettings
-from probseq_apps.experiments.online_vae_tasks import ChannelStream, load_channels, make_stream
+from probseq_apps.experiments.online import Scores, kept
 from probseq_apps.experiments.stored import save_arrays
 from probseq_apps.folder import RunFolder
 from probseq_apps.options import Options
+from probseq_apps.report.online import frames_figure, metric_figures, online_report
+from probseq_apps.settings.online import ONLINE_VAE, VAE_METHODS, OnlineVaeSettings, VaeSettings
+
+FRAMES = "frames"
+# Entries of a checkpoint that are no part of the model.
+_EXTRA = "extra."
+
+# A series, and its tasks as each seed sees them.
+Data = tuple[ChannelSeries, dict[int, tuple[Task, ...]]]
 
 
 class OnlineVae:
-    """Methods on the channels of a series, split anew by each seed.
-
-    Args:
-        settings: what to compare.
-    """
+    """Methods on the channels of a series, split anew by each seed."""
 
     kind, command, parts, brief = ONLINE_VAE, "online vae", ("models", FRAMES), True
 
@@ -38,111 +48,209 @@ class OnlineVae:
         self.jobs = [Job(row, seed) for seed in settings.seeds for row in settings.method]
         self._warm = False
 
-    def load(self, options: Options) -> dict[int, ChannelStream]:
+    def load(self, options: Options) -> Data:
         """Read the series, as each seed sees it."""
         if options.download:
             raise ValueError("download must be off: the data of `online vae` are read from files")
-        series = load_channels(self.settings)
+        stream, path = self.settings.stream, own_path(self.settings.data)
+        series = (
+            moving_digits(stream.num_frames)
+            if path is None
+            else read_csv_channels(path, time_column=stream.time_column)
+        )
         seeds = self.settings.seeds
-        return {seed: make_stream(series, self.settings, seed=seed) for seed in seeds}
+        return series, {seed: cut_channels(series, stream, seed=seed) for seed in seeds}
 
-    def check(self, data: dict[int, ChannelStream]) -> None:
+    def check(self, data: Data) -> None:
         """Nothing is left to check."""
 
-    def describe(self, data: dict[int, ChannelStream]) -> str:
+    def describe(self, data: Data) -> str:
         """Return a line about data and jobs."""
-        stream = data[self.settings.seeds[0]]
-        train = sum(len(task.t) for task in stream.tasks)
-        test = sum(len(task.test_t) for task in stream.tasks)
+        series, settings = data[0], self.settings
+        train, test = (sum(sizes) for sizes in _sizes(data[1][settings.seeds[0]]))
         return (
-            f"{stream.series.name}: {len(stream.series.channels)} channels, {train:,} time steps "
-            f"in {len(stream.tasks)} tasks, {test:,} for evaluation; "
-            f"{counted(self.settings.method, self.settings.seeds)}"
+            f"{series.name}: {len(series.channels)} channels, {train:,} time steps in "
+            f"{settings.stream.num_tasks} tasks, {test:,} for evaluation; "
+            f"{counted(settings.method, settings.seeds)}"
         )
 
-    def run(self, job: Job, data: dict[int, ChannelStream], at: RunFolder) -> dict[str, Any]:
-        """Let a method learn the series, and return what was measured."""
+    def run(self, job: Job, data: Data, at: RunFolder) -> dict[str, Any]:
+        """Let a method learn the series from where it stopped, and return what was measured."""
         if not self._warm:
-            _warm_up(self.settings)
+            _warm_up(self.settings.model)
             self._warm = True
-        progress = at.path / "models" / f"{job.name}.safetensors"
-        progress.parent.mkdir(exist_ok=True)
-        found, pictures = run_method(
-            job.row, data[job.seed], self.settings, progress, seed=job.seed
-        )
-        save_arrays(at.path / FRAMES / f"{job.name}.npz", pictures)
-        return found
+        file, tasks = at.path / "models" / f"{job.name}.safetensors", data[1][job.seed]
+        file.parent.mkdir(exist_ok=True)
+        training, samples = self.settings.training, self.settings.training.prediction_samples
+        model = build_vae(job.row, len(data[0].channels), self.settings.model, seed=job.seed)
+        records, extra = load_progress(file, model)
+        learned = list(extra.get("learned", ()))
+        for number, task in enumerate(tasks[len(records) :], len(records) + 1):
+            start = time.perf_counter()
+            try:
+                info = model.fit_task(
+                    task.x,
+                    task.y,
+                    epochs=training.epochs,
+                    batch_size=training.batch_size,
+                    learning_rate=training.learning_rate,
+                    num_samples=training.num_samples,
+                    learn_kernel=number == 1,
+                    learn_inducing=job.row == "osvgp",
+                )
+            except (ValueError, ArithmeticError, RuntimeError) as error:
+                where = f"{job.row}, seed {job.seed}, task {number}"
+                raise RuntimeError(f"{where}: {error}") from error
+            seconds = time.perf_counter() - start
+            generator = torch.Generator().manual_seed(derive_seed(job.seed, "predictions", number))
+            each, over = measure(model, tasks[:number], samples, generator)
+            # The middle test step of each task, right after the task and after each later one.
+            times = torch.stack([past.test_x[shown(past)] for past in tasks[:number]])
+            last = model.predict(times, num_samples=samples, generator=generator).mean
+            learned.append(last[-1])
+            lost = float(info.lost_information.sum())
+            records.append({"each": each, "over": over, "seconds": seconds, "lost": lost})
+            extra = {"learned": torch.stack(learned), "last": last}
+            save_progress(file, model, records, extra)
+        truth = torch.stack([task.test_y[shown(task)] for task in tasks])
+        save_arrays(at.path / FRAMES / f"{job.name}.npz", {"truth": truth, **extra})
+        scores = Scores(len(tasks))
+        for one in records:
+            scores.add(one["each"], one["over"], seconds=one["seconds"], lost=one["lost"])
+        return scores.to_dict()
 
-    def report(self, data: dict[int, ChannelStream], results: Results, at: RunFolder) -> str:
+    def report(self, data: Data, results: Results, at: RunFolder) -> str:
         """Write the report and return it as text."""
-        stream = data[self.settings.seeds[0]]
-        runs = by_row(results)
-        return make_report(at.path, self.settings, stream, runs, recipe=at.recipe).write(at.path)
-
-
-def run_method(
-    method: str, stream: ChannelStream, settings: OnlineVaeSettings, file: Path, *, seed: int
-) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Let a method learn a stream task by task, from where it stopped.
-
-    Args:
-        method: its name.
-        stream: data and split.
-        settings: of the comparison.
-        file: holds the model and the measurements after each task.
-        seed: of the method's own draws.
-
-    Returns:
-        What was measured, and the pictures: of the middle test step of each task the truth, the
-        prediction right after learning the task, and that after the last one.
-
-    Raises:
-        RuntimeError: the method failed; the message names the task.
-    """
-    model = build_vae(method, len(stream.series.channels), settings.model, seed=seed)
-    training = settings.training
-    records, extra = load_progress(file, model)
-    learned: list[Tensor] = list(extra.get("learned", ()))
-    last = extra.get("last")
-    for number, task in enumerate(stream.tasks[len(records) :], len(records) + 1):
-        start = time.perf_counter()
-        try:
-            info = model.fit_task(
-                task.t,
-                task.y,
-                epochs=training.epochs,
-                batch_size=training.batch_size,
-                learning_rate=training.learning_rate,
-                num_samples=training.num_samples,
-                learn_kernel=number == 1,
-                learn_inducing=method == "osvgp",
-            )
-        except (ValueError, ArithmeticError, RuntimeError) as error:
-            raise RuntimeError(f"{method}, seed {seed}, task {number}: {error}") from error
-        seconds = time.perf_counter() - start
-        past, samples = stream.tasks[:number], training.prediction_samples
-        generator = torch.Generator().manual_seed(derive_seed(seed, "predictions", number))
-        found = measure(model, past, num_samples=samples, generator=generator)
-        last = first_frames(model, past, num_samples=samples, generator=generator)
-        learned.append(last[-1])
-        records.append(
-            {
-                "each": found.each,
-                "over": found.over,
-                "seconds": seconds,
-                "lost": float(info.lost_information.sum()),
-            }
+        settings, runs, series = self.settings, by_row(results), data[0]
+        model, frame = settings.model, series.frame
+        train, test = _sizes(data[1][settings.seeds[0]])
+        unit = (
+            "standard deviations of the channel in the first task"
+            if frame is None
+            else "grey levels of [0, 1]"
         )
-        save_progress(file, model, records, {"learned": torch.stack(learned), "last": last})
-    truth = torch.stack([task.test_y[shown(task)] for task in stream.tasks])
-    pictures = {"truth": truth, "learned": torch.stack(learned)}
-    return results_of(records, len(stream.tasks)), pictures | (
-        {} if last is None else {"last": last}
+        report = online_report(
+            ONLINE_VAE,
+            at.recipe,
+            runs,
+            titles={name: VAE_METHODS[name] for name in runs},
+            settings=settings.to_dict(),
+            data={
+                "name": series.name,
+                "channels": len(series.channels),
+                "time": series.time_label,
+                "unit": unit,
+                "train": train,
+                "test": test,
+                "notes": list(series.notes),
+            },
+            opening=(
+                f"{len(series.channels)} channels, {sum(train):,} time steps in {len(train)} "
+                f"tasks, {sum(test):,} for evaluation; the trained models are in `models/`."
+            ),
+            facts=[
+                f"M = {model.num_inducing}, {model.num_latents} latents; old posterior carried "
+                f"along: {'yes' if model.carry else 'no'}; weight of elastic weight consolidation "
+                f"{model.consolidation:g}",
+                f"errors are in {unit}",
+            ],
+            seconds="all training",
+            figures=lambda: {
+                **metric_figures(runs, standardised=frame is None),
+                **({"frames": frames_figure(kept(self, data, at), frame)} if frame else {}),
+            },
+        )
+        return report.write(at.path)
+
+
+def build_vae(method: str, channels: int, settings: VaeSettings, *, seed: int) -> OnlineSVGPVAE:
+    """Return a model before its first task; networks start equal for all methods of a seed."""
+    latents, M = settings.num_latents, settings.num_inducing
+    bases: Mapping[str, Basis] = {
+        "ohsvgp": LegS(M),
+        "ovc": SharedSet(PivotedCholesky(M)),
+        "ovc-per-dim": PivotedCholesky(M),
+        "osvgp": RandomSubset(M),
+    }
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(derive_seed(seed, "networks"))
+        encoder = MLPEncoder(channels, latents, hidden=settings.hidden_dim)
+        decoder = MLPDecoder(latents, channels, hidden=settings.hidden_dim)
+    return OnlineSVGPVAE(
+        encoder,
+        decoder,
+        RBF(1, batch_shape=(latents,), lengthscale=settings.lengthscale),
+        bases[method],
+        num_latents=latents,
+        noise=settings.noise,
+        carry=settings.carry,
+        consolidation=settings.consolidation,
+        seed=derive_seed(seed, f"model {method}"),
     )
 
 
-def _warm_up(settings: OnlineVaeSettings) -> None:
+def measure(
+    model: OnlineSVGPVAE, tasks: Sequence[Task], num_samples: int, generator: torch.Generator
+) -> tuple[list[dict[str, float]], dict[str, float]]:
+    """Return NLPD and RMSE per value on the test steps of each task, and on all of them."""
+    t = torch.cat([task.test_x for task in tasks])
+    y = torch.cat([task.test_y for task in tasks])
+    mean = model.predict(t, num_samples=num_samples, generator=generator).mean
+    density = model.log_prob(t, y, num_samples=num_samples, generator=generator)
+
+    def metrics(part: slice) -> dict[str, float]:
+        return {"nlpd": -float(density[part].mean()), "rmse": float(rmse(mean[part], y[part]))}
+
+    ends = torch.tensor([0, *(len(task.test_x) for task in tasks)]).cumsum(0).tolist()
+    return [metrics(slice(*pair)) for pair in pairwise(ends)], metrics(slice(None))
+
+
+def shown(task: Task) -> int:
+    """Return the position of the test step of a task that pictures show."""
+    return len(task.test_x) // 2
+
+
+def save_progress(
+    path: Path,
+    model: OnlineSVGPVAE,
+    records: Sequence[Mapping[str, Any]],
+    extra: Mapping[str, Tensor],
+) -> None:
+    """Write a model, further tensors, and what was measured so far, all or nothing."""
+    tensors = dict(model.state_dict()) | {f"{_EXTRA}{name}": x for name, x in extra.items()}
+    content = {name: tensor.contiguous() for name, tensor in tensors.items()}
+    told = {"records": json.dumps(list(records), allow_nan=False)}
+    write_atomic(path, save(content, metadata=told))
+
+
+def load_progress(
+    path: Path, model: OnlineSVGPVAE
+) -> tuple[list[dict[str, Any]], dict[str, Tensor]]:
+    """Take over what `save_progress` wrote: records and further tensors; none without a file.
+
+    Raises:
+        ValueError: the file is damaged.
+    """
+    if not path.exists():
+        return [], {}
+    try:
+        tensors = load_file(path)
+        with safe_open(path, framework="pt") as file:
+            records = json.loads(file.metadata()["records"])
+        extra = {n: tensors.pop(n) for n in list(tensors) if n.startswith(_EXTRA)}
+        model.load_state_dict(tensors)
+    except (SafetensorError, KeyError, TypeError, RuntimeError, ValueError) as error:
+        raise ValueError(f"{path} is damaged: {error}; delete it to repeat the run") from error
+    model.eval()
+    return records, {name.removeprefix(_EXTRA): tensor for name, tensor in extra.items()}
+
+
+def _sizes(tasks: Sequence[Task]) -> tuple[list[int], list[int]]:
+    return [len(task.x) for task in tasks], [len(task.test_x) for task in tasks]
+
+
+def _warm_up(settings: VaeSettings) -> None:
     """Pay for what torch does at its first use, so that it isn't the first method's time."""
-    model = build_vae("ohsvgp", 2, settings.model, seed=0)
+    model = build_vae("ohsvgp", 2, settings, seed=0)
     t = torch.linspace(0.0, 1.0, 4)
     model.fit_task(t, torch.stack([t, -t], dim=-1), epochs=1, learn_kernel=True)

@@ -9,15 +9,9 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
+from probseq.figures import GUIDE, light_grid, line_style, panels
 from probseq_apps.engine.log import read_metrics
-from probseq_apps.report.figures import (
-    GUIDE,
-    legend_below,
-    light_grid,
-    line_style,
-    log_axis,
-    panels,
-)
+from probseq_apps.report.figures import legend_below, log_axis
 
 _ACROSS = 3
 # Smaller ratios of the largest to the smallest loss need no logarithm, whose ticks are few then.

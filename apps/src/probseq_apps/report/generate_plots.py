@@ -12,18 +12,10 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from torch import Tensor
 
+from probseq.figures import COLOURS, GUIDE, headline, light_grid, line_style, panels
 from probseq_apps.data.images import GenerationData, to_unit
 from probseq_apps.report.curves import Quantity, save_losses
-from probseq_apps.report.figures import (
-    COLOURS,
-    GUIDE,
-    headline,
-    legend_below,
-    light_grid,
-    line_style,
-    log_axis,
-    panels,
-)
+from probseq_apps.report.figures import legend_below, log_axis
 from probseq_apps.report.generate_tables import diffusion_measures
 from probseq_apps.report.images import (
     GRID,

@@ -14,8 +14,8 @@ from matplotlib.figure import Figure
 from PIL import Image
 from torch import Tensor
 
+from probseq.figures import headline, panels
 from probseq_apps.data.images import to_unit
-from probseq_apps.report.figures import headline, panels
 from pseudovideo.corruptions import (
     CorruptionKind,
     PseudoVideoConfig,

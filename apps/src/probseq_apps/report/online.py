@@ -1,16 +1,52 @@
-"""Reports of `probseq online` and `probseq online vae`: tables over methods and over tasks."""
+"""Reports of `probseq online` and `probseq online vae`: tables over methods and tasks, figures."""
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from probseq_apps.report.online_plots import draw, draw_vae
-from probseq_apps.report.online_toy import write_toy_figure
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter
+from scipy import stats
+
+from ohsvgp import Gaussian, LegS, OnlineGP
+from ohsvgp.plots import (
+    Band,
+    Fits,
+    Metric,
+    Plane,
+    boundaries_plot,
+    coefficients_plot,
+    fits_plot,
+    matrix_plot,
+    metrics_plot,
+    per_task_plot,
+)
+from ohsvgp.plots.fits import after_tasks, tasks_layout
+from probseq.figures import headline, light_grid, panels
+from probseq.kernels import RBF
+from probseq.metrics import forgetting
 from probseq_apps.report.report import Report
 from probseq_apps.report.summary import summarise
 from probseq_apps.report.tables import LABELS, Measure, Table, with_interval
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+# What was measured, by method and seed, and what a run keeps for pictures, by method.
+Runs = Mapping[str, Mapping[str, Mapping[str, Any]]]
+Arrays = Mapping[str, Mapping[str, np.ndarray]]
+Value = Callable[[Mapping[str, Any]], float | None]
+
+_METRICS = {
+    "nlpd": Metric("NLPD (nats)"),
+    "rmse": Metric("RMSE"),
+    "ece": Metric("ECE", largest=1.0),
+    "accuracy": Metric("Accuracy", lower_is_better=False, largest=1.0),
+}
 _LEGEND = (
     "mean ± half of the 95% interval (Student's t) over the seeds. {metrics} on the test points of "
     "all tasks, after the last one; forgetting: how much worse a task before the last is predicted "
@@ -18,161 +54,44 @@ _LEGEND = (
     "inducing variables cost; seconds: {seconds}."
 )
 _EXPLAINED = {"ece": "ECE (coverage, thesis Eq. 4.20)"}
-
-# What was measured, by method and seed, as `results/*.json` hold it.
-Runs = Mapping[str, Mapping[str, Mapping[str, Any]]]
+# Six points of one task, then two of another, as in the thesis' Figure 4.1.
+_TOY = (
+    ([0.0, 0.8, 1.7, 2.6, 3.3, 4.0], [0.1, 0.9, 0.8, -0.2, -0.8, -0.9]),
+    ([5.2, 6.0], [0.4, 1.1]),
+)
 
 
 def online_report(
-    folder: Path,
-    runs: Runs,
-    *,
-    titles: Mapping[str, str],
-    settings: Mapping[str, Any],
-    data: Mapping[str, Any],
-    facts: Sequence[str],
-    recipe: str,
-    toy: bool = False,
-) -> Report:
-    """Return the report of a comparison on a series, on the plane or on vectors.
-
-    Args:
-        folder: of the experiment, which holds `predictions`.
-        runs: what was measured.
-        titles: of the methods.
-        settings: what was compared.
-        data: its name, labels of inputs and targets, sizes of the tasks, and notes.
-        facts: what one must know about the methods, a line each.
-        recipe: name of the recipe that the settings came from.
-        toy: also draw the thesis' figure 4.1, which has a toy series of its own.
-    """
-    return _task_report(
-        "online",
-        runs,
-        titles=titles,
-        settings=settings,
-        data=data,
-        facts=facts,
-        recipe=recipe,
-        opening=(
-            f"{sum(data['train']):,} points in {len(data['train'])} tasks, "
-            f"{sum(data['test']):,} for evaluation; input: {data['input']}, target: "
-            f"{data['target']}."
-        ),
-        seconds="all updates",
-        plots=lambda plots: [*draw(folder), *([write_toy_figure(plots)] if toy else [])],
-    )
-
-
-def online_vae_report(
-    folder: Path,
-    runs: Runs,
-    *,
-    titles: Mapping[str, str],
-    settings: Mapping[str, Any],
-    data: Mapping[str, Any],
-    facts: Sequence[str],
-    recipe: str,
-    frame: tuple[int, int] | None,
-) -> Report:
-    """Return the report of a comparison of VAEs on channels or films.
-
-    Args:
-        folder: of the experiment, which holds `frames`.
-        runs: what was measured.
-        titles: of the methods.
-        settings: what was compared.
-        data: its name, number of channels, unit, sizes of the tasks, and notes.
-        facts: what one must know about the methods, a line each.
-        recipe: name of the recipe that the settings came from.
-        frame: height and width of a picture; None where the channels are none.
-    """
-    return _task_report(
-        "online-vae",
-        runs,
-        titles=titles,
-        settings=settings,
-        data=data,
-        facts=facts,
-        recipe=recipe,
-        opening=(
-            f"{data['channels']} channels, {sum(data['train']):,} time steps in "
-            f"{len(data['train'])} tasks, {sum(data['test']):,} for evaluation; the trained models "
-            "are in `models/`."
-        ),
-        seconds="all training",
-        plots=lambda _: draw_vae(folder, frame),
-    )
-
-
-def task_tables(runs: Runs) -> list[Table]:
-    """Return the table over methods, and one over the tasks for each metric.
-
-    Args:
-        runs: what was measured.
-    """
-    rows = {method: list(found.values()) for method, found in runs.items()}
-    first = next(iter(rows.values()))[0]
-    metrics = list(first["over_tasks"])
-    judge = "rmse" if "rmse" in metrics else "accuracy"
-    columns: dict[str, tuple[Callable[[Mapping[str, Any]], float | None], int]] = {
-        Measure.of(metric).head: (lambda run, m=metric: run["over_tasks"][m][-1], 3)
-        for metric in metrics
-    }
-    columns |= {
-        f"forgetting ({LABELS[judge][0]}) ↓": (
-            lambda run: forgotten(run["matrix"][judge], judge),
-            3,
-        ),
-        "lost ↓": (lambda run: sum(run["lost_information"]), 2),
-        "seconds": (lambda run: sum(run["seconds"]), 3),
-    }
-    tables = [_table("method", columns, rows)]
-    for metric in metrics:
-        after = {
-            str(k + 1): (lambda run, m=metric, k=k: run["over_tasks"][m][k], 2)
-            for k in range(first["tasks"])
-        }
-        tables.append(_table(f"{Measure.of(metric).head} after task", after, rows))
-    return tables
-
-
-def forgotten(matrix: Sequence[Sequence[float | None]], metric: str) -> float | None:
-    """Return the mean forgetting over the tasks before the last; None for a single task.
-
-    Args:
-        matrix: row after which task, column of which task.
-        metric: its name.
-    """
-    import torch
-
-    from probseq.metrics import forgetting
-
-    values = torch.tensor(
-        [[math.nan if cell is None else cell for cell in row] for row in matrix],
-        dtype=torch.float64,
-    )
-    if len(values) < 2:
-        return None
-    return float(forgetting(values, higher_is_better=metric == "accuracy")[:-1].mean())
-
-
-def _task_report(
     experiment: str,
+    recipe: str,
     runs: Runs,
     *,
     titles: Mapping[str, str],
     settings: Mapping[str, Any],
     data: Mapping[str, Any],
-    facts: Sequence[str],
-    recipe: str,
     opening: str,
+    facts: Sequence[str],
     seconds: str,
-    plots: Callable[[Path], Sequence[Path]],
+    figures: Callable[[], Mapping[str, Figure]],
 ) -> Report:
-    metrics = list(next(iter(next(iter(runs.values())).values()))["over_tasks"])
+    """Return the report of a comparison.
+
+    Args:
+        experiment: its kind.
+        recipe: name of the recipe that the settings came from.
+        runs: what was measured.
+        titles: of the methods.
+        settings: what was compared.
+        data: name, labels, sizes of the tasks, and notes.
+        opening: first sentences of the page.
+        facts: what one must know about the methods, a line each.
+        seconds: what was timed.
+        figures: drawn when the numbers are written, by the file's name.
+    """
+    metrics = list(_first(runs)["over_tasks"])
     names = [_EXPLAINED.get(metric, LABELS[metric][0]) for metric in metrics]
     listed = " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+    seeds = ", ".join(map(str, settings["seeds"]))
     return Report(
         numbers={
             "experiment": experiment,
@@ -185,32 +104,222 @@ def _task_report(
             },
         },
         title=f"{data['name']}: {', '.join(runs)}",
-        opening=(
-            f"{opening} Recipe `{recipe}`, seeds {', '.join(map(str, settings['seeds']))}; all "
-            "settings are in `config.json`."
-        ),
+        opening=(f"{opening} Recipe `{recipe}`, seeds {seeds}; all settings are in `config.json`."),
         facts=[*data["notes"], *facts],
         tables=task_tables(runs),
         legend=_LEGEND.format(metrics=listed, seconds=seconds),
         rows=[f"`{method}`: {titles[method]}" for method in runs],
-        plots=plots,
+        plots=lambda folder: _saved(figures(), folder),
     )
 
 
-def _table(
-    title: str,
-    columns: Mapping[str, tuple[Callable[[Mapping[str, Any]], float | None], int]],
-    rows: Mapping[str, Sequence[Mapping[str, Any]]],
-) -> Table:
-    """Return a table of numbers of runs, each with its digits."""
+def task_tables(runs: Runs) -> list[Table]:
+    """Return the table over methods, and one over the tasks for each metric."""
+    first = _first(runs)
+    metrics = list(first["over_tasks"])
+    judge = "rmse" if "rmse" in metrics else "accuracy"
+    columns: dict[str, tuple[Value, int]] = {
+        Measure.of(metric).head: (lambda run, m=metric: run["over_tasks"][m][-1], 3)
+        for metric in metrics
+    }
+    columns |= {
+        f"forgetting ({LABELS[judge][0]}) ↓": (
+            lambda run: _forgotten(run, judge),
+            3,
+        ),
+        "lost ↓": (lambda run: sum(run["lost_information"]), 2),
+        "seconds": (lambda run: sum(run["seconds"]), 3),
+    }
+    tables = [_table("method", columns, runs)]
+    for metric in metrics:
+        after: dict[str, tuple[Value, int]] = {
+            str(k + 1): (lambda run, m=metric, k=k: run["over_tasks"][m][k], 2)
+            for k in range(first["tasks"])
+        }
+        tables.append(_table(f"{Measure.of(metric).head} after task", after, runs))
+    return tables
+
+
+def _forgotten(run: Mapping[str, Any], metric: str) -> float | None:
+    """Return the mean forgetting over the tasks before the last; None for a single task."""
+    values = torch.from_numpy(np.array(run["matrix"][metric], dtype=float))
+    if len(values) < 2:
+        return None
+    return float(forgetting(values, higher_is_better=metric == "accuracy")[:-1].mean())
+
+
+def metric_figures(runs: Runs, *, standardised: bool) -> dict[str, Figure]:
+    """Draw metrics over tasks, their matrices, and running times.
+
+    Args:
+        runs: what was measured; what a method has not is left out.
+        standardised: whether errors are in standard deviations of the targets.
+    """
+    order, figures = list(runs), dict[str, Figure]()
+
+    def metric_of(name: str) -> Metric:
+        found = _METRICS.get(name, Metric(name))
+        own = standardised and name == "rmse"
+        return found._replace(label=f"{found.label} (standardised)") if own else found
+
+    def bands(key: str, name: str) -> dict[str, Band]:
+        return {m: band([run[key][name] for run in found.values()]) for m, found in runs.items()}
+
+    over = {name: bands("over_tasks", name) for name in _first(runs)["over_tasks"]}
+    shown = [(metric_of(name), found) for name, found in over.items()]
+    figures["over-tasks"] = metrics_plot(shown, order)
+    for name in over:
+        matrices = bands("matrix", name)
+        figures[f"per-task-{name}"] = per_task_plot(metric_of(name), matrices, order)
+        figures[f"matrix-{name}"] = matrix_plot(metric_of(name), matrices)
+    seconds = {
+        method: float(np.mean([sum(run["seconds"]) for run in seeds.values()]))
+        for method, seeds in runs.items()
+    }
+    if seconds := {method: value for method, value in seconds.items() if value > 0.0}:
+        figures["runtime"] = runtime_figure(seconds)
+    return figures
+
+
+def prediction_figures(arrays: Arrays, labels: tuple[str, str]) -> dict[str, Figure]:
+    """Draw fits over time and boundaries on the plane, of the methods that have any.
+
+    Args:
+        arrays: of each method, as `predictions` of a run holds them.
+        labels: of time and targets.
+    """
+    figures: dict[str, Figure] = {}
+    planes: dict[str, Plane] = {}
+    series: dict[str, Fits] = {}
+    for method, one in arrays.items():
+        places = one.get("inducing")
+        if "probability" in one and one["grid"].shape[1:] == (2,):
+            data = (one["train_x"], one["train_y"], one["train_task"].astype(int))
+            planes[method] = Plane(one["grid"], one["probability"], *data, places)
+        elif {"t", "mean", "sd"} <= one.keys():
+            # Of series side by side, the first.
+            mean, sd = (v[:, 0] if v.ndim > 2 else v for v in (one["mean"], one["sd"]))
+            train, test = (_points(one, part) for part in ("train", "test"))
+            series[method] = Fits(one["t"], mean, sd, train, test, places)
+    if planes:
+        figures["boundaries"] = boundaries_plot(planes)
+    if series:
+        tasks = len(next(iter(series.values())).mean)
+        many: dict[str, Any] = {"across": 2, "size": (5.6, 1.9)} if len(series) > 3 else {}
+        last = {method: (fits, tasks - 1) for method, fits in series.items()}
+        title = f"Prediction after task {tasks}"
+        figures["fits"] = fits_plot(last, labels=labels, title=title, **many)
+    for method, fits in series.items():
+        figures[f"fits-{re.sub('[^A-Za-z0-9]+', '-', method).strip('-')}"] = fits_plot(
+            after_tasks(fits),
+            labels=labels,
+            title=f"{method}: prediction after each task",
+            **tasks_layout(len(fits.mean)),
+        )
+    return figures
+
+
+def toy_figure() -> Figure:
+    """Draw the thesis' Figure 4.1: how the basis, q(u) and the posterior follow two small tasks."""
+    one = torch.ones((), dtype=torch.float64)
+    model = OnlineGP(RBF(1, lengthscale=one), Gaussian(0.01 * one), LegS(12), alpha=0.0)
+    tasks = [tuple(torch.tensor(part, dtype=torch.float64) for part in task) for task in _TOY]
+    return coefficients_plot(model, [(t, y) for t, y in tasks])
+
+
+def frames_figure(arrays: Arrays, frame: tuple[int, int]) -> Figure:
+    """Draw a test frame of each task: the truth, and two rows for what each method makes of it.
+
+    Args:
+        arrays: of each method `truth`, `learned` (right after the task) and `last`.
+        frame: height and width of a picture.
+    """
+    first = next(iter(arrays.values()))
+    rows = [("truth", first["truth"])]
+    for name, one in arrays.items():
+        rows += [(f"{name}\nthen", one["learned"]), (f"{name}\nat the end", one["last"])]
+    tasks = len(first["truth"])
+    figure, found = panels(len(rows) * tasks, tasks, (1.0, 1.0), extra=(1.2, 0.8))
+    for place, axes in enumerate(found):
+        row, task = divmod(place, tasks)
+        # One scale for all: a prediction that fades looks faded.
+        axes.imshow(rows[row][1][task].reshape(frame), cmap="gray", vmin=0.0, vmax=1.0)
+        axes.set_xticks([])
+        axes.set_yticks([])
+        if row == 0:
+            axes.set_title(f"Task {task + 1}", fontsize=9)
+        if task == 0:
+            axes.set_ylabel(rows[row][0], fontsize=8, rotation=0, ha="right", va="center")
+    headline(figure, "A test frame of each task: right after the task, and after the last", 10)
+    return figure
+
+
+def runtime_figure(seconds: Mapping[str, float]) -> Figure:
+    """Draw seconds of learning all tasks, a row for each method (thesis Table 4.1).
+
+    Points, not bars, whose lengths mean nothing on a logarithmic axis.
+    """
+    figure, (axes,) = panels(1, 1, (6.0, 0.34 * len(seconds) + 0.5), extra=(0.0, 0.6))
+    places, values = range(len(seconds)), np.array(list(seconds.values()))
+    axes.plot(values, places, linestyle="none", marker="o", markersize=6, color="#0072B2")
+    axes.set_yticks(places, list(seconds))
+    axes.set_ylim(len(seconds) - 0.4, -0.6)
+    axes.set_xscale("log")
+    # Names of ticks between powers of ten would overlap.
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    # Room for the numbers, which stand behind the points.
+    axes.set_xlim(values.min() / 2, values.max() * 6)
+    for place, value in zip(places, values, strict=True):
+        _name_point(axes, float(value), float(place))
+    axes.set_xlabel("Accumulated time of learning all tasks (s)")
+    light_grid(axes)
+    return figure
+
+
+def band(values: Sequence[Any]) -> Band:
+    """Return mean and half of its 95% interval by Student's t, elementwise over the seeds.
+
+    Two seeds have no interval worth its name, of thirteen standard errors.
+    """
+    array = np.stack([np.asarray(value, dtype=float) for value in values])
+    mean, count = array.mean(0), len(array)
+    if count < 3:
+        return Band(mean, np.full_like(mean, math.nan), count)
+    error = array.std(0, ddof=1) / math.sqrt(count)
+    return Band(mean, float(stats.t.ppf(0.975, count - 1)) * error, count)
+
+
+def _first(runs: Runs) -> Mapping[str, Any]:
+    return next(iter(next(iter(runs.values())).values()))
+
+
+def _points(one: Mapping[str, np.ndarray], part: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    t, y = one[f"{part}_t"], one[f"{part}_y"]
+    return t, y[0] if y.ndim > 1 else y, one[f"{part}_task"].astype(int)
+
+
+def _name_point(axes: "Axes", value: float, place: float) -> None:
+    short = f"{value:.3g} s" if value >= 0.1 else f"{1e3 * value:.3g} ms"
+    text = f"{value:,.0f} s" if value >= 100 else short
+    where: dict[str, Any] = {"xytext": (7, 0), "textcoords": "offset points", "va": "center"}
+    axes.annotate(text, (value, place), fontsize=8, **where)
+
+
+def _table(title: str, columns: Mapping[str, tuple[Value, int]], runs: Runs) -> Table:
     cells = [
         [
             method,
             *(
-                with_interval(digits)(summarise([value(run) for run in found]))
+                with_interval(digits)(summarise([value(run) for run in found.values()]))
                 for value, digits in columns.values()
             ),
         ]
-        for method, found in rows.items()
+        for method, found in runs.items()
     ]
     return Table([title, *columns], cells)
+
+
+def _saved(figures: Mapping[str, Figure], folder: Path) -> list[Path]:
+    for name, figure in figures.items():
+        figure.savefig(folder / f"{name}.png")
+    return [folder / f"{name}.png" for name in figures]

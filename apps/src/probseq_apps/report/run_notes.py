@@ -7,11 +7,11 @@ from probseq_apps.recipes import RECIPES
 from probseq_apps.recipes.diffusion import DIFFUSION_RECIPES
 from probseq_apps.recipes.generate import GENERATE_RECIPES
 from probseq_apps.recipes.hvae import HVAE_RECIPES
-from probseq_apps.recipes.online import ONLINE_RECIPES
 from probseq_apps.recipes.regression import REGRESS_RECIPES
 from probseq_apps.report.compare import Comparison
 from probseq_apps.report.generation_notes import generation_length, generation_parts
 from probseq_apps.report.measured import GENERATIONS, MeasuredRun
+from probseq_apps.settings.online import ONLINE_RECIPES
 
 # Where the run ran, and what only decides which numbers exist.
 _NOT_COMPARED = (

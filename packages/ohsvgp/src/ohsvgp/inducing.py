@@ -37,6 +37,11 @@ class Inducing(ABC):
     def cross_inducing(self, kernel: Kernel, other: "Inducing") -> Float[Tensor, "*b m k"]:
         """Prior covariance K_ab of this set (rows) and another one of the same kind (columns)."""
 
+    @property
+    def points(self) -> Tensor | None:
+        """Inputs z where u = f(z), shape (*b, M, d); None where variables are no values of f."""
+        return None
+
     @abstractmethod
     def tensors(self) -> dict[str, Tensor]:
         """What defines the set, by field name: enough to build it again."""
@@ -85,6 +90,11 @@ class PointFunctional(Inducing):
             )
         K = self.cross(kernel, other.nodes)
         return K if other.weights is None else K @ other.weights.mT
+
+    @property
+    def points(self) -> Tensor | None:
+        """The nodes where there are no weights."""
+        return self.nodes.detach() if self.weights is None else None
 
     def tensors(self) -> dict[str, Tensor]:
         """The nodes, and the weights if there are any."""

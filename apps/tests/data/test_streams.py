@@ -7,13 +7,9 @@ import torch
 from sklearn.model_selection import train_test_split
 
 from probseq_apps.data.series import Series
+from probseq_apps.data.streams import cut_series, cut_table, load_stream
 from probseq_apps.data.tables import Table
-from probseq_apps.experiments.online_settings import (
-    GPSettings,
-    OnlineSettings,
-    StreamSettings,
-)
-from probseq_apps.experiments.online_tasks import cut_series, cut_table, load_stream
+from probseq_apps.settings.online import GPSettings, OnlineSettings, StreamSettings
 
 
 def settings(num_tasks=4, likelihood="gaussian", **stream):

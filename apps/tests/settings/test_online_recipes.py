@@ -1,10 +1,7 @@
 import pytest
 
-from probseq_apps.experiments.online_settings import OnlineSettings
-from probseq_apps.recipes.online import (
-    ONLINE_RECIPES,
-)
 from probseq_apps.settings.common import Pick
+from probseq_apps.settings.online import ONLINE_RECIPES, OnlineSettings
 
 
 @pytest.mark.parametrize("name", ONLINE_RECIPES.known)
@@ -37,11 +34,6 @@ def test_the_figures_have_the_sizes_of_the_thesis(name, num_tasks, num_inducing)
     if name.startswith(("solar", "audio")):
         assert settings.model.learn_steps == 1000
         assert {"grid", "ovc", "osgpr", "ovff"} <= set(settings.method)
-
-
-def test_the_orderings_of_the_uci_tables_are_told_apart():
-    orders = [ONLINE_RECIPES.load(f"skillcraft-{name}").stream.order for name in ("first", "l2")]
-    assert orders == ["first", "l2"]
 
 
 def test_a_data_set_without_a_recipe_has_one_that_suits_it():

@@ -1,51 +1,53 @@
-"""A stream cut into tasks: what is learned when, and what is kept for evaluation."""
+"""A data set cut into tasks: what is learned when, and what is kept for evaluation."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Float64
+from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from probseq_apps.data.names import CSV_PREFIX
-from probseq_apps.data.series import Series, load_series
-from probseq_apps.data.tables import Table, load_table
-from probseq_apps.experiments.online_settings import OnlineSettings, StreamSettings
+from probseq_apps.data.channels import ChannelSeries
+from probseq_apps.data.names import CSV_PREFIX, DataError, own_path
+from probseq_apps.data.series import Columns, Series, load_series
+from probseq_apps.data.tables import Table, load_table, read_csv_points
+from probseq_apps.engine.schedule import derive_seed
+from probseq_apps.settings.online import (
+    STANDARDISED,
+    ChannelSettings,
+    OnlineSettings,
+    StreamSettings,
+)
 
-_STANDARDISED = ("gaussian", "student-t")
 _GRID = 500
 _LEAST_POINTS = 3  # of a task: one for evaluation, and two that make a curve
-_GRID_SIDE = 60
-_GRID_MARGIN = 0.5
+_GRID_SIDE, _GRID_MARGIN = 60, 0.5
 
+# Places of a task's training and test points.
 Part = tuple[NDArray[np.intp], NDArray[np.intp]]
-"""Places of a task's training and test points."""
 
 
-@dataclass(frozen=True, eq=False)
-class Task:
+class Task(NamedTuple):
     """What comes at once, in order, and the points near it that are kept for evaluation.
 
-    Inputs are times of shape (n,) or points of shape (n, d).
-
     Attributes:
-        x: inputs to learn.
-        y: their targets.
+        x: inputs to learn, times of shape (n,) or points of shape (n, d).
+        y: their targets, shape (n,), or (k, n) for k series side by side; (n, d) of channels.
         test_x: inputs for evaluation.
         test_y: their targets.
     """
 
-    x: Float[Tensor, "n ..."]
-    y: Float[Tensor, " n"]
-    test_x: Float[Tensor, "k ..."]
-    test_y: Float[Tensor, " k"]
+    x: Tensor
+    y: Tensor
+    test_x: Tensor
+    test_y: Tensor
 
 
-@dataclass(frozen=True, eq=False)
-class Stream:
+class Stream(NamedTuple):
     """A data set as one seed sees it.
 
     Attributes:
@@ -76,29 +78,23 @@ class Stream:
         times = torch.cat([torch.cat([task.x, task.test_x]) for task in self.tasks])
         return float(times.min()), float(times.max())
 
+    def sizes(self) -> tuple[list[int], list[int]]:
+        """Points of each task to learn, and for evaluation."""
+        return [len(task.x) for task in self.tasks], [len(task.test_x) for task in self.tasks]
+
 
 def load_stream(settings: OnlineSettings, data_dir: Path | None, *, seed: int) -> Stream:
-    """Read a data set and cut it into tasks, in the same way for all methods.
-
-    Args:
-        settings: names the data, the split and the tasks.
-        data_dir: folder of the standard sets.
-        seed: of the split.
-
-    Raises:
-        DataError: the data are missing or damaged.
-        ValueError: there are too few points for the tasks.
-    """
+    """Read a data set and cut it into tasks, in the same way for all methods."""
+    stream, own = settings.stream, own_path(settings.data)
     if settings.of_time:
-        stream = settings.stream
-        series = load_series(
-            settings.data,
-            data_dir,
-            time_column=stream.time_column,
-            target_column=stream.target_column,
-        )
+        columns = Columns(stream.time_column, stream.targets, stream.series_column)
+        series = load_series(settings.data, data_dir, columns=columns)
         return cut_series(series, settings, seed=seed)
-    return cut_table(load_table(settings.data, data_dir, seed=seed), settings, seed=seed)
+    if own is None:
+        return cut_table(load_table(settings.data, data_dir, seed=seed), settings, seed=seed)
+    names = (stream.inputs, stream.targets)
+    table = read_csv_points(own, *names, test_share=stream.test_share, seed=seed)
+    return cut_table(table, settings, seed=seed)
 
 
 def cut_series(series: Series, settings: OnlineSettings, *, seed: int) -> Stream:
@@ -107,47 +103,24 @@ def cut_series(series: Series, settings: OnlineSettings, *, seed: int) -> Stream
     A point for evaluation belongs to the task in whose time it lies. For the standard sets they
     are drawn from all points, with a known generator of splits, so that others can draw the same
     ones; from a file of one's own, which may be short, they are drawn task by task.
-
-    Args:
-        series: the data.
-        settings: share of the points for evaluation, number of tasks, likelihood.
-        seed: of the choice; for standard sets, scikit-learn's ``random_state``.
-
-    Raises:
-        ValueError: a task would be empty, or have no point for evaluation.
     """
     own = series.name.startswith(CSV_PREFIX)
     parts = (_stratified if own else _drawn)(series, settings.stream, seed=seed)
     test = np.zeros(len(series), dtype=np.bool_)
     test[np.concatenate([kept for _, kept in parts])] = True
     y, note = _targets(series.values, test, settings)
-    time = series.time
+    time, labels = series.time, (series.time_label, series.target_label)
     grid = torch.linspace(float(time[0]), float(time[-1]), _GRID, dtype=torch.float64)
-    return Stream(
-        series.name,
-        _tasks(time, y, parts),
-        grid,
-        series.time_label,
-        series.target_label,
-        (*series.notes, *note),
-    )
+    return Stream(series.name, _tasks(time, y, parts), grid, *labels, (*series.notes, *note))
 
 
 def cut_table(table: Table, settings: OnlineSettings, *, seed: int) -> Stream:
     """Sort points by their first input or distance from the origin, and cut them into tasks.
 
     Inputs are standardised on the training points, but for two moons, whose inputs are a plane.
-
-    Args:
-        table: the data with their split.
-        settings: order, number of tasks, likelihood.
-        seed: which the split came from, for messages.
-
-    Raises:
-        ValueError: a task would be empty, or have no point for evaluation.
     """
     x, notes = table.x, list(table.notes)
-    if settings.model.likelihood != "bernoulli":
+    if not (table.name == "two-moons" and settings.model.likelihood == "bernoulli"):
         scale = x[~table.test].std(0)
         x = (x - x[~table.test].mean(0)) / np.where(scale > 0.0, scale, 1.0)
         notes.append("inputs are standardised on the training points")
@@ -156,21 +129,53 @@ def cut_table(table: Table, settings: OnlineSettings, *, seed: int) -> Stream:
     order = np.argsort(key, kind="stable")
     hint = f"with seed {seed}: lower --num-tasks"
     parts = _sequential(key[order], table.test[order], settings.stream.num_tasks, hint=hint)
-    tasks = _tasks(x[order], y[order], parts)
+    tasks = _tasks(x[order], y[..., order], parts)
     grid = _plane(x) if x.shape[1] == 2 else None
     label = ", ".join(table.columns)
     return Stream(table.name, tasks, grid, label, table.target_label, (*notes, *note))
 
 
+def cut_channels(series: ChannelSeries, stream: ChannelSettings, *, seed: int) -> tuple[Task, ...]:
+    """Cut a series of channels into tasks; times are counted in lengths of the first one.
+
+    Pixels stay as they are. Other channels are standardised by what is learned in the first task:
+    nothing that comes later is known when the stream starts.
+    """
+    K, length = stream.num_tasks, stream.task_length or len(series) // stream.num_tasks
+    if length < _LEAST_POINTS or K * length > len(series):
+        wanted = f"{_LEAST_POINTS} or more" if stream.task_length is None else f"{length}"
+        raise DataError(
+            f"{series.name} holds {len(series):,} time steps, too few for {K} tasks of {wanted}"
+        )
+    # What is left over by equal parts goes to the last task.
+    last = K * length if stream.task_length else len(series)
+    bounds = [*(k * length for k in range(K)), last]
+    origin, end = series.time[0], series.time[length - 1]
+    if not end > origin:
+        raise DataError(f"{series.name}: the first task must take time, all its stamps are {end}")
+    time = torch.from_numpy((series.time - origin) / (end - origin))
+    values = torch.from_numpy(series.values)
+    rng = np.random.default_rng(derive_seed(seed, "test steps"))
+    parts = [_inner(start, stop, stream.test_share, rng) for start, stop in pairwise(bounds)]
+    if series.frame is None:
+        first = values[parts[0][0]]
+        # A channel that hasn't moved yet has no scale of its own.
+        std = first.std(0).nan_to_num(0.0)
+        values = (values - first.mean(0)) / torch.where(std > 0.0, std, 1.0)
+    return tuple(Task(time[own], values[own], time[test], values[test]) for own, test in parts)
+
+
 def _targets(
     values: NDArray[np.float64], test: NDArray[np.bool_], settings: OnlineSettings
-) -> tuple[Float64[np.ndarray, " n"], tuple[str, ...]]:
-    if settings.model.likelihood not in _STANDARDISED:
+) -> tuple[NDArray[np.float64], tuple[str, ...]]:
+    if settings.model.likelihood not in STANDARDISED:
         return values, ()
-    mean, std = float(values[~test].mean()), float(values[~test].std())
-    if std == 0.0:
+    known = values[..., ~test]
+    mean, std = known.mean(-1, keepdims=True), known.std(-1, keepdims=True)
+    if (std == 0.0).any():
         raise ValueError(
-            f"targets of {settings.data!r} are all {mean:g}: there is nothing to learn"
+            f"targets of {settings.data!r} are all {mean[std == 0.0][0]:g}: there is nothing to "
+            "learn"
         )
     return (values - mean) / std, ("targets are standardised on the training points",)
 
@@ -209,7 +214,7 @@ def _stratified(series: Series, settings: StreamSettings, *, seed: int) -> list[
 
 
 def _sequential(
-    key: Float64[np.ndarray, " n"], test: Bool[np.ndarray, " n"], num_tasks: int, *, hint: str
+    key: NDArray[np.float64], test: NDArray[np.bool_], num_tasks: int, *, hint: str
 ) -> list[Part]:
     """Places of the training and test points of sequential tasks, of points sorted by a key."""
     train = np.flatnonzero(~test)
@@ -230,23 +235,23 @@ def _sequential(
     return parts
 
 
-def _tasks(
-    x: Float64[np.ndarray, "n ..."], y: Float64[np.ndarray, " n"], parts: Sequence[Part]
-) -> tuple[Task, ...]:
+def _inner(start: int, stop: int, share: float, rng: np.random.Generator) -> Part:
+    """Time steps to learn and to test, at least two and one."""
+    count = min(max(1, round(share * (stop - start))), stop - start - 2)
+    # The ends are learned, so that predictions lie between data.
+    inner = rng.permutation(np.arange(start + 1, stop - 1))[:count]
+    test = np.sort(inner)
+    return np.setdiff1d(np.arange(start, stop), test), test
+
+
+def _tasks(x: NDArray[Any], y: NDArray[Any], parts: Sequence[Part]) -> tuple[Task, ...]:
     return tuple(
-        Task(*(torch.from_numpy(array) for array in (x[train], y[train], x[kept], y[kept])))
-        for train, kept in parts
+        Task(*map(torch.from_numpy, (x[own], y[..., own], x[test], y[..., test])))
+        for own, test in parts
     )
 
 
 def _plane(x: NDArray[np.float64]) -> Float[Tensor, "g 2"]:
-    sides = [
-        torch.linspace(
-            float(column.min()) - _GRID_MARGIN,
-            float(column.max()) + _GRID_MARGIN,
-            _GRID_SIDE,
-            dtype=torch.float64,
-        )
-        for column in x.T
-    ]
+    ends = [(float(side.min()) - _GRID_MARGIN, float(side.max()) + _GRID_MARGIN) for side in x.T]
+    sides = [torch.linspace(*end, _GRID_SIDE, dtype=torch.float64) for end in ends]
     return torch.cartesian_prod(*sides)

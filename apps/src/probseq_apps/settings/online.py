@@ -1,0 +1,474 @@
+"""Settings, methods and recipes of `probseq online`, `online live` and `online vae`.
+
+Importable without torch; docstrings of fields are the help. A method is an entry of `METHODS`.
+"""
+
+import tomllib
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+
+from tyro.conf import arg
+
+import ohsvgp
+from ohsvgp.live_state import saved_settings
+from probseq.settings import Bound, Count, Index, NotNegative, Positive, Settings, Share
+from probseq_apps.data.names import CSV_PREFIX, own_path, unknown_name_message
+from probseq_apps.settings.common import Flat, Pick, Recipes
+
+if TYPE_CHECKING:
+    from ohsvgp.bases import Basis
+
+ONLINE, ONLINE_VAE = "online", "online-vae"
+SERIES = ("sp500", "solar", "audio", "covid", "toy")
+TABLES = ("skillcraft", "powerplant", "two-moons")
+MOVING_DIGITS = "moving-digits"
+
+LikelihoodName = Literal["gaussian", "student-t", "poisson", "negative-binomial", "bernoulli"]
+KernelName = Literal["rbf", "matern12", "matern32", "matern52"]
+COUNTS: tuple[LikelihoodName, ...] = ("poisson", "negative-binomial")
+STANDARDISED: tuple[LikelihoodName, ...] = ("gaussian", "student-t")
+TestShare = Annotated[float, Bound("between 0 and 1", lambda share: 0 < share < 1)]
+
+
+class Place(NamedTuple):
+    """What a basis may need of the stream: length of a sliding window, first and last time."""
+
+    window: float = 1.0
+    start: float = 0.0
+    end: float = 1.0
+
+
+class Method(NamedTuple):
+    """A method of the comparison.
+
+    Attributes:
+        title: what it is, for reports.
+        inputs: times, points of several dimensions, or both.
+        basis: how its inducing variables follow the stream; None for the exact process.
+        follows: whether its hyperparameters can change once it has learned.
+        learned: whether it learns inducing points.
+        live: whether `online live` has it.
+    """
+
+    title: str
+    inputs: Literal["time", "points", "both"]
+    basis: "Callable[[Any, Place], Basis] | None"
+    follows: bool = True
+    learned: bool = False
+    live: bool = False
+
+
+def _own(name: str, *needs: str) -> "Callable[[Any, Place], Basis]":
+    """A basis of `ohsvgp` that is made of M and of what it needs of the place."""
+    return lambda s, at: getattr(ohsvgp, name)(s.num_inducing, *(getattr(at, n) for n in needs))
+
+
+def _learned(title: str, name: str) -> Method:
+    def basis(s: "GPSettings", _: Place) -> "Basis":
+        steps = ohsvgp.AdamSteps(steps=s.learn_steps, learning_rate=s.learn_rate)
+        return getattr(ohsvgp, name)(s.num_inducing, learn=steps)
+
+    return Method(title, "both", basis, learned=True)
+
+
+def _path(title: str, order: Any) -> Method:
+    def basis(s: "GPSettings", _: Place) -> "Basis":
+        kept: Any = {"memory": s.path_memory, "num_features": s.num_features}
+        return ohsvgp.Path(s.num_inducing, order=order, **kept)
+
+    return Method(f"OHSVGP: path {title}", "points", basis)
+
+
+def _features(s: "GPSettings", _: Place) -> "Basis":
+    kept: Any = {"num_features": s.num_features, "step": s.recurrence}
+    return ohsvgp.RecurrentFeatures(ohsvgp.LegS(s.num_inducing), **kept)
+
+
+_RFF = "OHSVGP: LegS by the thesis' recurrence, random features"
+_OVFF = "OVFF: Fourier features, Matérn-5/2 kernel"
+_SLIDING = "a sliding window"
+_GRID = "moving uniform grid of inducing points"
+_OVC = "OVC: pivoted-Cholesky inducing points"
+METHODS: dict[str, Method] = {
+    "ohsvgp": Method("OHSVGP: LegS, exact covariances", "time", _own("LegS"), live=True),
+    "ohsvgp-rff": Method(_RFF, "time", _features, follows=False),
+    "ohsvgp-legt": Method(
+        "OHSVGP: LegT, a sliding window", "time", _own("LegT", "window"), live=True
+    ),
+    "ohsvgp-lagt": Method("OHSVGP: LagT, a fading past", "time", _own("LagT", "window"), live=True),
+    "ohsvgp-fout": Method(
+        "OHSVGP: FouT, a sliding window", "time", _own("FouT", "window"), live=True
+    ),
+    "cosine": Method("cosines on the window so far", "time", _own("Cosine"), live=True),
+    "grid": Method(_GRID, "time", _own("UniformGrid"), live=True),
+    "ovc": Method(_OVC, "both", _own("PivotedCholesky"), live=True),
+    "ovc-optz": _learned("OVC-optZ: pivoted Cholesky, then learned", "PivotedCholesky"),
+    "osgpr": _learned("OSGPR: random inducing points, learned", "RandomSubset"),
+    "osvgp": _learned("OSVGP: random inducing points, learned", "RandomSubset"),
+    "ovff": Method(_OVFF, "time", _own("VariationalFourier", "start", "end"), follows=False),
+    "exact": Method("exact GP that keeps all data", "both", None, follows=False),
+    "ohsvgp-o": _path("in the order of the tasks", "given"),
+    "ohsvgp-k": _path("of most similar neighbours", "kernel-max"),
+    "ohsvgp-k-min": _path("of least similar neighbours", "kernel-min"),
+    "ohsvgp-rand": _path("in random order", "random"),
+}
+_LIVE = tuple(name for name, method in METHODS.items() if method.live)
+VAE_METHODS: dict[str, str] = {
+    "ohsvgp": "OHSVGP: LegS, exact covariances",
+    "ovc": "OVC: pivoted-Cholesky inducing points, shared by all latents",
+    "ovc-per-dim": "OVC-per-dim: pivoted-Cholesky inducing points of every latent's own",
+    "osvgp": "OSVGP: random inducing points, learned with the networks",
+}
+
+
+def _of(kind: str) -> str:
+    return ", ".join(name for name, method in METHODS.items() if method.inputs == kind)
+
+
+_METHOD_HELP = (
+    f"For series: {_of('time')}; for points: {_of('points')}; for both: {_of('both')} (osvgp is "
+    "another name of osgpr)."
+)
+
+
+class StreamSettings(Settings):
+    """Stream."""
+
+    num_tasks: Count = 10
+    """Parts that the training points come in, one after the other, of equal size."""
+    order: Literal["first", "l2"] = "first"
+    """Points: sort them by their first input or by their distance from the origin."""
+    test_share: TestShare = 0.2
+    """Series and csv: share of the points, chosen at random for each seed, for evaluation; series
+    from csv: of each task's."""
+    time_column: str = "time"
+    """csv: column of the stamps, numbers or ISO dates (which become days); several, with commas
+    between, are the inputs of points."""
+    target_column: str = "value"
+    """csv: column of the numbers; several, with commas between, are learned side by side."""
+    series_column: str | None = None
+    """csv: column that tells which series a row belongs to; all are learned side by side, at the
+    stamps that all have."""
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Columns of the inputs."""
+        return tuple(self.time_column.split(","))
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """Columns of the targets."""
+        return tuple(self.target_column.split(","))
+
+    def check(self) -> None:
+        """Refuse columns that don't go together."""
+        names = [*self.inputs, *self.targets, *filter(None, [self.series_column])]
+        if not all(names) or len(set(names)) < len(names):
+            raise ValueError(f"columns must be named, and each once, got {', '.join(names)}")
+        if self.series_column is not None and len(self.inputs) + len(self.targets) > 2:
+            raise ValueError("series_column needs one time_column and one target_column")
+
+
+class Prior(Settings):
+    """Prior and observation model."""
+
+    num_inducing: Count = 50
+    """Inducing variables M."""
+    likelihood: LikelihoodName = "gaussian"
+    """How targets scatter about the process; `online` standardises them for gaussian and
+    student-t."""
+    kernel: KernelName = "rbf"
+    """Prior covariance; ovff always has matern52."""
+    lengthscale: Positive = 1.0
+    """Of the kernel, in the units of the inputs; where to start from unless fixed (csv: beside
+    shares of the first task's length)."""
+    outputscale: Positive = 1.0
+    """Prior variance; where to start from unless fixed."""
+    noise: Positive = 0.1
+    """Variance of gaussian noise; squared scale of student-t; where to start from unless fixed."""
+    dispersion: Positive = 1.0
+    """negative-binomial: the variance of a count with mean m is m + m²/dispersion."""
+
+
+class GPSettings(Prior):
+    """Model."""
+
+    hyperparameters: Literal["fixed", "first", "online"] = "first"
+    """fixed: those given; first: of greatest evidence on (at most 500 points of) the first task,
+    from there on fixed; online: re-estimated at every task on the online bound."""
+    ovff_lengthscale: Positive | None = None
+    """ovff: its own lengthscale where hyperparameters are fixed; None: of greatest evidence on the
+    first task."""
+    fit_steps: Count = 100
+    """L-BFGS iterations for the hyperparameters of a task."""
+    alpha: Share = 0.1
+    """How sure a move of the inducing variables stays of what the new ones cannot hold, 0 to 1: as
+    if it were known exactly (0, as in the papers), or less and less, by power EP."""
+    window: Positive | None = None
+    """ohsvgp-legt, ohsvgp-fout: length of the sliding window in units of time; ohsvgp-lagt: time
+    in which the past fades. None: the length of the first task."""
+    path_memory: Literal["inputs", "features"] = "inputs"
+    """Paths: keep the inputs seen, for exact covariances, or random features of fixed size."""
+    num_features: Count = 1000
+    """ohsvgp-rff, and paths that keep features: their number."""
+    recurrence: Literal["closed", "exact", "bilinear", "euler"] = "closed"
+    """ohsvgp-rff: how the features follow the stream: in closed form, or by steps from point to
+    point as in the thesis, which are too long for euler where points are sparse."""
+    learn_steps: Count = 100
+    """osgpr, osvgp, ovc-optz: Adam steps on the inducing points at every task. The thesis has
+    1000 for solar and audio, 5000 for covid and 2000 for tables; with fewer, as in most recipes,
+    a run is done in minutes."""
+    learn_rate: Positive = 0.01
+    """Their step size, in lengthscales."""
+
+
+class _Comparison(Settings):
+    """What comparisons share."""
+
+    data: str
+    method: tuple[str, ...]
+    seeds: tuple[Index, ...] = (0, 1, 2, 3, 4)
+    """Each seed has a split of its own, the same for all methods."""
+
+    def check(self) -> None:
+        """Refuse names that come twice, or none."""
+        own_path(self.data)  # refuses an empty path
+        for name, values in (("method", self.method), ("seeds", self.seeds)):
+            if not values:
+                raise ValueError(f"{name} must name at least one, got none")
+            if len(set(values)) < len(values):
+                raise ValueError(
+                    f"{name} must not repeat a value, got {' '.join(map(str, values))}"
+                )
+
+    def _known(self, what: str, name: str, known: Any) -> None:
+        if name not in known and not (what == "data set" and name.startswith(CSV_PREFIX)):
+            more = (f"{CSV_PREFIX}PATH",) if what == "data set" else ()
+            raise ValueError(unknown_name_message(what, name, (*known, *more)))
+
+
+class OnlineSettings(_Comparison):
+    """What is compared, and on what."""
+
+    data: str = "sp500"
+    """sp500 (monthly index that matplotlib ships), toy (two sines); solar, audio, covid (series)
+    and skillcraft, powerplant (points), files in the data folder; two-moons (points); or csv:PATH,
+    columns of a CSV or TSV file."""
+    method: Annotated[tuple[str, ...], arg(help=_METHOD_HELP)] = ("ohsvgp", "ovc", "osgpr")
+    stream: Flat[StreamSettings] = StreamSettings()
+    model: Flat[GPSettings] = GPSettings()
+
+    @property
+    def of_time(self) -> bool:
+        """Whether the inputs are times."""
+        own = self.data.startswith(CSV_PREFIX) and len(self.stream.inputs) > 1
+        return self.data not in TABLES and not own
+
+    def check(self) -> None:
+        """Refuse unknown names and settings that don't go together."""
+        self._known("data set", self.data, (*SERIES, *TABLES))
+        super().check()
+        if {"osgpr", "osvgp"} <= set(self.method):
+            raise ValueError(
+                "method must not repeat a value, got osgpr and osvgp, two names of the same method"
+            )
+        for name in self.method:
+            self._check_method(name)
+
+    def _check_method(self, name: str) -> None:
+        self._known("method", name, METHODS)
+        method, model = METHODS[name], self.model
+        if method.inputs == "time" and not self.of_time:
+            raise ValueError(
+                f"method {name!r} is for series, and {self.data!r} has points of several dimensions"
+            )
+        if method.inputs == "points" and self.of_time:
+            raise ValueError(
+                f"method {name!r} is for points of several dimensions, and {self.data!r} is a "
+                "series: name ohsvgp"
+            )
+        if method.basis is None and model.likelihood != "gaussian":
+            raise ValueError(
+                f"method {name!r} needs likelihood gaussian, got {model.likelihood}: only there it "
+                "is in closed form"
+            )
+        follows = method.follows and (method.inputs != "points" or model.path_memory == "inputs")
+        if not follows and model.hyperparameters == "online":
+            raise ValueError(
+                f"method {name!r} cannot change its hyperparameters: leave it out, or set "
+                "hyperparameters to fixed or first"
+            )
+
+
+class LiveModel(Prior):
+    """Model."""
+
+    method: Annotated[str, arg(metavar=f"{{{','.join(_LIVE)}}}")] = "ohsvgp"
+    """How inducing variables follow the stream; legt, lagt and fout forget what is older than the
+    window."""
+    offset: float = 0.0
+    """Subtracted from each value, added to each forecast: the process has mean zero."""
+    window: Positive = 10.0
+    """Length of the sliding window, or the time in which the past fades."""
+    time_unit: Literal["s", "m", "h", "D", "W"] = "D"
+    """Unit of time for stamps that are dates: seconds to weeks."""
+    t0: str | None = None
+    """Earliest stamp that can come, a number or an ISO date; None: the first that does."""
+
+    def check(self) -> None:
+        """Refuse an unknown method, an offset of what has none, and what is no stamp."""
+        if self.method not in _LIVE:
+            raise ValueError(unknown_name_message("method", self.method, _LIVE))
+        if self.t0 is not None:
+            from ohsvgp.stream.clock import parse_stamp  # late: it loads torch
+
+            try:
+                parse_stamp(self.t0)
+            except ValueError as error:
+                raise ValueError(f"t0: {error}") from None
+        if self.offset and self.likelihood not in STANDARDISED:
+            raise ValueError(f"offset must be 0 for likelihood {self.likelihood}")
+
+
+class LiveSettings(Settings):
+    """What is learned and forecast."""
+
+    model: Flat[LiveModel] = LiveModel()
+    horizon: Count = 1
+    """Stamps to forecast after each line."""
+    step: Positive | None = None
+    """Time between them; None: the median of the latest gaps between stamps."""
+    state: Path | None = None
+    """File of the state: made if it isn't there, else taken up with the model in it, whose flags
+    may be left out and must not differ."""
+    every: Count = 1
+    """Lines between two savings of the state."""
+    replay: bool = False
+    """The input starts at the stream's first line: skip those that the state has absorbed."""
+    threads: Count = 1
+    """CPU threads of torch."""
+
+    def check(self) -> None:
+        """Refuse what needs a state without one."""
+        if self.replay and self.state is None:
+            raise ValueError("replay needs state: name the file that knows what was absorbed")
+
+
+class ChannelSettings(Settings):
+    """Stream."""
+
+    num_tasks: Count = 5
+    """Parts that the series comes in, one after the other."""
+    task_length: Annotated[int, Bound("at least 3", lambda length: length >= 3)] | None = None
+    """Time steps of a task; None: the whole series in equal parts. Later steps are left out."""
+    num_frames: Count = 200
+    """moving-digits: length of the film."""
+    test_share: TestShare = 0.2
+    """Share of each task's time steps, chosen at random for each seed, for evaluation."""
+    time_column: str = "time"
+    """csv: column of the stamps, numbers or ISO dates; all other columns are channels."""
+
+
+class VaeSettings(Settings):
+    """Model."""
+
+    num_inducing: Count = 30
+    """Inducing variables M of every method."""
+    num_latents: Count = 6
+    """Latent processes L."""
+    hidden_dim: Count = 64
+    """Width of the layer inside encoder and decoder."""
+    lengthscale: Positive = 0.3
+    """Of the latents' RBF kernels to start from, in lengths of the first task; learned in the first
+    task, then fixed."""
+    noise: Positive = 0.01
+    """Variance of the channels' noise to start from."""
+    carry: bool = True
+    """Keep what inducing variables knew of earlier tasks as a site; without it they are made from
+    the newest task alone, as the thesis' equations read."""
+    consolidation: NotNegative = 10.0
+    """Weight of elastic weight consolidation of encoder and decoder; 0 for none, 1 for a Laplace
+    approximation with the diagonal of the Fisher information."""
+
+
+class VaeTrainingSettings(Settings):
+    """Training and evaluation."""
+
+    epochs: Count = 100
+    """Passes over each task."""
+    batch_size: Count | None = None
+    """Time steps that an optimizer step decodes; None: all of the task."""
+    learning_rate: Positive = 1e-2
+    """Of Adam."""
+    num_samples: Count = 1
+    """Draws of the latents per time step while training."""
+    prediction_samples: Count = 50
+    """Draws of the latents per time step in predictions."""
+
+
+class OnlineVaeSettings(_Comparison):
+    """What is compared, and on what."""
+
+    data: str = MOVING_DIGITS
+    """moving-digits (real digits on generated paths), or csv:PATH (a time column, and a channel in
+    each other column)."""
+    method: tuple[str, ...] = tuple(VAE_METHODS)
+    """ohsvgp, ovc, ovc-per-dim (every latent its own inducing points), osvgp."""
+    seeds: tuple[Index, ...] = (0, 1, 2)
+    """Each method is trained once per seed."""
+    stream: Flat[ChannelSettings] = ChannelSettings()
+    model: Flat[VaeSettings] = VaeSettings()
+    training: Flat[VaeTrainingSettings] = VaeTrainingSettings()
+
+    def check(self) -> None:
+        """Refuse unknown names."""
+        self._known("data set", self.data, (MOVING_DIGITS,))
+        super().check()
+        for name in self.method:
+            self._known("method", name, VAE_METHODS)
+
+
+def _recipes(part: str) -> dict[str, dict[str, Any]]:
+    """Return what recipes set, those that they build on included."""
+    with Path(__file__).with_suffix(".toml").open("rb") as file:
+        found: dict[str, dict[str, Any]] = tomllib.load(file)[part]
+    for name, own in found.items():
+        base = found.get(own.pop("from", ""), {})
+        groups = {key: {**base.get(key, {}), **own.get(key, {})} for key in ("stream", "model")}
+        found[name] = base | own | {key: values for key, values in groups.items() if values}
+    return found
+
+
+def _suits(data: str) -> str:
+    """Return the name of the first recipe of a data set."""
+    data = "csv:series.csv" if data.startswith(CSV_PREFIX) else data
+    for name, recipe in _ONLINE.items():
+        if recipe["data"] == data:
+            return name
+    known = (*SERIES, *TABLES, f"{CSV_PREFIX}PATH")
+    raise ValueError(unknown_name_message("data set", data, known))
+
+
+def live_defaults(pick: Pick) -> LiveSettings:
+    """Return the settings with the model of the state that is named."""
+    # A file that cannot be read is no wrong usage: the stream refuses it when it begins.
+    with suppress(ValueError, OSError, TypeError):
+        if pick.state is not None and (values := saved_settings(Path(pick.state))) is not None:
+            return LiveSettings(model=LiveModel.from_dict(values))
+    return LiveSettings()
+
+
+_ONLINE = _recipes("online")
+ONLINE_RECIPES = Recipes(
+    {name: partial(OnlineSettings.from_dict, own) for name, own in _ONLINE.items()},
+    "sp500-small",
+    suits=_suits,
+)
+ONLINE_VAE_RECIPES = Recipes(
+    {name: partial(OnlineVaeSettings.from_dict, own) for name, own in _recipes("vae").items()},
+    "moving-digits-small",
+    suits=lambda _: "moving-digits-small",
+)

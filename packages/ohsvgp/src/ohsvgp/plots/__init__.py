@@ -1,0 +1,24 @@
+"""Figures of online Gaussian processes, as matplotlib's; it comes with the extra ``plots``.
+
+Save one with ``figure.savefig(path)``.
+"""
+
+from ohsvgp.plots.coefficients import coefficients_plot
+from ohsvgp.plots.fits import Fits, fit_plot, fits_plot, tasks_plot
+from ohsvgp.plots.metrics import Band, Metric, matrix_plot, metrics_plot, per_task_plot
+from ohsvgp.plots.plane import Plane, boundaries_plot
+
+__all__ = [
+    "Band",
+    "Fits",
+    "Metric",
+    "Plane",
+    "boundaries_plot",
+    "coefficients_plot",
+    "fit_plot",
+    "fits_plot",
+    "matrix_plot",
+    "metrics_plot",
+    "per_task_plot",
+    "tasks_plot",
+]

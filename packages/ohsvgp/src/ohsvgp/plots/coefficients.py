@@ -1,0 +1,137 @@
+"""How the basis, q(u) and the posterior follow a stream (thesis Figure 4.1)."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from ohsvgp import core
+from ohsvgp.bases.legendre import LegS
+from ohsvgp.exact import exact_posterior
+from ohsvgp.likelihoods import Gaussian
+from ohsvgp.online import OnlineGP
+from probseq.errors import require
+from probseq.figures import COLOURS, GUIDE
+from probseq.gaussians import DiagonalGaussian
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["coefficient_path", "coefficients_plot"]
+
+_SHOWN, _STEPS = 4, 60
+
+
+@torch.no_grad()
+def coefficients_plot(gp: OnlineGP, tasks: Sequence[tuple[Tensor, Tensor]]) -> "Figure":
+    """Draw basis, coefficients and posterior of a model that learns tasks, and the exact posterior.
+
+    Args:
+        gp: a model with LegS, a Gaussian likelihood and t0 = 0 that has seen nothing; it stays so.
+        tasks: times and values.
+
+    Raises:
+        ValueError: another basis or likelihood.
+        MissingExtraError: matplotlib is not installed.
+    """
+    if not isinstance(gp.likelihood, Gaussian):
+        raise ValueError(f"gp must have a Gaussian likelihood, got {type(gp.likelihood).__name__}")
+    figures = require("matplotlib.figure", extra="plots", distribution="ohsvgp")
+    agg = require("matplotlib.backends.backend_agg", extra="plots", distribution="ohsvgp")
+    models, ends = [], [float(t[-1]) for t, _ in tasks]
+    for t, y in tasks:
+        models.append(gp := gp.updated(t, y))
+    figure: Figure = figures.Figure(figsize=(11.0, 6.2), dpi=150)
+    figure.set_layout_engine("constrained", w_pad=0.08, h_pad=0.08)
+    agg.FigureCanvasAgg(figure)
+    grid = figure.add_gridspec(2, 6)
+    _draw_basis(figure.add_subplot(grid[0, :2]), gp, ends)
+    _draw_path(figure.add_subplot(grid[0, 2:]), models, ends)
+    t, y = (torch.cat(part).double() for part in zip(*tasks, strict=True))
+    x = torch.linspace(0.0, ends[-1], 300, dtype=torch.float64)
+    noise = gp.likelihood.noise if isinstance(gp.likelihood, Gaussian) else 0.0
+    exact = exact_posterior(gp.kernel, noise, t[:, None], y, x[:, None])
+    for place, (title, at, law) in enumerate(
+        (
+            ("(c) exact GP", x, exact),
+            ("(d) online posterior", x, gp.predict(x)),
+            ("(e) from the coefficients alone", x[1:], gp.reconstruct(x[1:])),
+        )
+    ):
+        axes = figure.add_subplot(grid[1, 2 * place : 2 * place + 2])
+        _band(axes, at, law.mean, law.variance, COLOURS[0])
+        for marker, colour, (times, values) in zip(
+            "os^", (GUIDE, *COLOURS[1:]), tasks, strict=False
+        ):
+            axes.plot(times, values, marker, ms=4, color=colour)
+        _finish(axes, title, ends)
+    return figure
+
+
+def coefficient_path(gp: OnlineGP, ends: Tensor) -> DiagonalGaussian:
+    """Law of the projections u^(x) of the posterior on windows that end at x (thesis C.2).
+
+    Args:
+        gp: a posterior with a LegS basis and a window that starts at 0.
+        ends: the ends x, above 0.
+
+    Returns:
+        Means and variances, shape (n, M).
+
+    Raises:
+        ValueError: no data yet, or another basis.
+    """
+    state, basis = gp.state, gp.basis
+    if state is None or not isinstance(basis, LegS):
+        raise ValueError("gp must have absorbed data with a LegS basis")
+    means, variances = [], []
+    with torch.no_grad():
+        for end in ends.tolist():
+            window = basis.inducing(gp.kernel, end)
+            P = state.whitening.apply(state.inducing.cross_inducing(gp.kernel, window))
+            law = core.predict(state.moments, P, window.covariance(gp.kernel), full_cov=True)
+            means.append(law.mean)
+            # Round-off can take a variance of nothing below zero.
+            variances.append(law.variance.clamp_min(0))
+    return DiagonalGaussian(torch.stack(means), torch.stack(variances))
+
+
+def _draw_basis(axes: "Axes", gp: OnlineGP, ends: Sequence[float]) -> None:
+    for place, end in enumerate(ends):
+        x = torch.linspace(0.0, end, 200, dtype=torch.float64)[:, None]
+        g = gp.basis.functions(gp.kernel, x, end).detach()
+        for m in range(_SHOWN):
+            label = None if place else f"m = {m}"
+            axes.plot(x[:, 0], g[m], "--" if place else "-", color=COLOURS[m], lw=1.2, label=label)
+    axes.legend(fontsize=7, ncols=2, loc="lower right")
+    _finish(axes, "(a) basis after the first task (solid) and later (dashed)", ends)
+
+
+def _draw_path(axes: "Axes", models: Sequence[OnlineGP], ends: Sequence[float]) -> None:
+    start = 0.01 * ends[0]
+    for place, (model, end) in enumerate(zip(models, ends, strict=True)):
+        x = torch.linspace(start, end, _STEPS, dtype=torch.float64)
+        law, start = coefficient_path(model, x), end
+        for m in range(_SHOWN):
+            label = None if place else f"u, m = {m}"
+            _band(axes, x, law.mean[:, m], law.variance[:, m], COLOURS[m], label)
+    axes.legend(fontsize=7, ncols=4, loc="lower left")
+    _finish(axes, "(b) q(u) on the window [0, x], mean ± 2 sd, learned at the dotted lines", ends)
+
+
+def _band(
+    axes: "Axes", x: Tensor, mean: Tensor, variance: Tensor, colour: str, label: str | None = None
+) -> None:
+    sd = variance.clamp_min(0).sqrt()
+    axes.plot(x, mean, color=colour, lw=1.3, label=label)
+    axes.fill_between(x, mean - 2 * sd, mean + 2 * sd, color=colour, alpha=0.2, lw=0)
+
+
+def _finish(axes: "Axes", title: str, ends: Sequence[float]) -> None:
+    for end in ends[:-1]:
+        axes.axvline(end, color=GUIDE, lw=0.6, ls=":")
+    axes.set_title(title, fontsize=9)
+    axes.set_xlabel("x", fontsize=8)
+    axes.tick_params(labelsize=7)

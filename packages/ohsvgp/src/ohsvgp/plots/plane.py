@@ -1,0 +1,109 @@
+"""Class probabilities on the plane after each task, with data and inducing points."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from probseq.errors import require
+from probseq.figures import GUIDE, label_bottom, legend, panels
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["Plane", "boundaries_plot"]
+
+# From red over yellow to blue, which all eyes tell apart.
+_MAP = "RdYlBu"
+_CLASSES = (("o", "#7A2A00"), ("^", "#00304F"))
+_LEVELS = np.linspace(0.0, 1.0, 21)
+
+
+@dataclass(frozen=True, eq=False)
+class Plane:
+    """Probabilities of the larger label after each of K tasks, and the points; numpy arrays.
+
+    Attributes:
+        grid: where they are, shape (g, 2).
+        probability: shape (K, g).
+        x: points that are learned, shape (n, 2).
+        y: their labels, shape (n,).
+        task: their tasks, counted from 0.
+        inducing: inducing points after each task, shape (K, M, 2), where NaN are none.
+    """
+
+    grid: np.ndarray
+    probability: np.ndarray
+    x: np.ndarray
+    y: np.ndarray
+    task: np.ndarray
+    inducing: np.ndarray | None = None
+
+
+def boundaries_plot(planes: Mapping[str, Plane]) -> "Figure":
+    """Draw a row for each model and a column for each task (thesis Figure 4.2).
+
+    Args:
+        planes: by the model's name.
+
+    Raises:
+        MissingExtraError: matplotlib is not installed.
+    """
+    colors = require("matplotlib.colors", extra="plots", distribution="ohsvgp")
+    cm = require("matplotlib.cm", extra="plots", distribution="ohsvgp")
+    tasks = max(len(one.probability) for one in planes.values())
+    figure, found = panels(tasks * len(planes), tasks, (2.5, 2.15), extra=(1.5, 0.9))
+    for row, (name, one) in enumerate(planes.items()):
+        for task, axes in enumerate(found[row * tasks : (row + 1) * tasks]):
+            if task < len(one.probability):
+                _draw(axes, one, task)
+            axes.set_visible(task < len(one.probability))
+            if row == 0:
+                axes.set_title(f"after task {task + 1}", fontsize=10)
+        found[row * tasks].set_ylabel(name, fontsize=10)
+    grids = np.concatenate([one.grid for one in planes.values()])
+    found[0].set_xlim(float(grids[:, 0].min()), float(grids[:, 0].max()))
+    found[0].set_ylim(float(grids[:, 1].min()), float(grids[:, 1].max()))
+    shades = cm.ScalarMappable(colors.Normalize(0.0, 1.0), _MAP)
+    bar = figure.colorbar(shades, ax=found, shrink=0.7, fraction=0.03)
+    bar.set_label("Probability of class 1", fontsize=10)
+    label_bottom(found, tasks, "$x_1$")
+    figure.supylabel("$x_2$", fontsize=10)
+    legend(figure, found, across=3)
+    return figure
+
+
+def _draw(axes: "Axes", one: Plane, task: int) -> None:
+    x, y = one.grid.T
+    probability = one.probability[task]
+    axes.tricontourf(x, y, probability, levels=_LEVELS, cmap=_MAP, alpha=0.75, zorder=0)
+    # A constant has no boundary.
+    if probability.min() < 0.5 < probability.max():
+        axes.tricontour(x, y, probability, levels=[0.5], colors=GUIDE, linewidths=1.2)
+    high = one.y == one.y.max()
+    for chosen, (marker, colour), label in zip((~high, high), _CLASSES, "01", strict=True):
+        for latest in (False, True):
+            points = one.x[chosen & ((one.task == task) if latest else (one.task < task))]
+            axes.plot(
+                *points.T,
+                linestyle="none",
+                marker=marker,
+                markersize=3.5,
+                markeredgewidth=0.6,
+                markeredgecolor="white" if latest else colour,
+                # Hollow where learned before.
+                markerfacecolor=colour if latest else "none",
+                label=f"class {label}, latest task" if latest else f"class {label}, earlier tasks",
+            )
+    if one.inducing is not None:
+        axes.plot(
+            *one.inducing[task].T,
+            linestyle="none",
+            marker="+",
+            markersize=6,
+            markeredgewidth=1.3,
+            color=GUIDE,
+            label="inducing points",
+        )

@@ -1,0 +1,350 @@
+"""Figures: what they show of predictions, metrics and data."""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from matplotlib.axes import Axes
+from matplotlib.image import AxesImage
+
+from ohsvgp import Bernoulli, Gaussian, LegS, OnlineGP, Path, Poisson, RandomSubset
+from ohsvgp.exact import exact_posterior
+from ohsvgp.plots import (
+    Band,
+    Fits,
+    Metric,
+    Plane,
+    boundaries_plot,
+    coefficients_plot,
+    fit_plot,
+    fits_plot,
+    matrix_plot,
+    metrics_plot,
+    per_task_plot,
+    tasks_plot,
+)
+from ohsvgp.plots.coefficients import coefficient_path
+from ohsvgp.plots.fits import after_tasks, value_limits
+from ohsvgp.plots.metrics import forgetting
+from probseq.kernels import RBF
+
+K = 3
+LABELS = ("Year", "Irradiance")
+NLPD, RMSE = Metric("NLPD"), Metric("RMSE")
+ACCURACY = Metric("Accuracy", lower_is_better=False, largest=1.0)
+
+
+def fits(**changes: Any) -> Fits:
+    t, train = np.linspace(0.0, 3.0, 31), np.arange(12) / 4
+    fields: dict[str, Any] = {
+        "t": t,
+        "mean": np.stack([np.sin(t + k) for k in range(K)]),
+        "sd": np.stack([np.full(31, 0.1 * (k + 1)) for k in range(K)]),
+        "train": (train, np.sin(train), np.arange(12) // 4),
+        "test": (np.array([0.1, 1.1, 2.1]), np.array([0.5, 0.6, 0.7]), np.arange(3)),
+        "inducing": np.array([[0.0, 0.5, np.nan], [0.0, 1.0, 2.0], [0.0, 1.5, 3.0]]),
+    }
+    return Fits(**{**fields, **changes})
+
+
+def plane() -> Plane:
+    a, b = np.meshgrid(np.linspace(-1, 1, 21), np.linspace(-1, 1, 21))
+    grid = np.stack([a.ravel(), b.ravel()], -1)
+    x = np.array([[-0.5, 0.0], [0.5, 0.0], [-0.5, 0.5], [0.5, 0.5]])
+    # Crosses one half where the first coordinate is 0.1 (k + 1).
+    probability = np.stack([0.5 + 0.4 * (grid[:, 0] - 0.1 * (k + 1)) for k in range(2)])
+    return Plane(grid, probability, x, np.array([0, 1, 0, 1]), np.array([0, 0, 1, 1]))
+
+
+def one(mean: Any, seeds: int = 1, half: float = np.nan) -> Band:
+    values = np.asarray(mean, dtype=float)
+    return Band(values, np.full_like(values, half), seeds)
+
+
+def matrix(offset: float = 0.0) -> np.ndarray:
+    rows = [[offset + 10.0 * i + j if i <= j else np.nan for i in range(K)] for j in range(K)]
+    return np.array(rows)
+
+
+def named(axes: Axes, label: str) -> np.ndarray:
+    (line,) = [line for line in axes.lines if line.get_label() == label]
+    return np.column_stack(line.get_data())
+
+
+def edges(axes: Axes) -> np.ndarray:
+    return np.asarray(axes.collections[0].get_paths()[0].vertices)[:, 1]
+
+
+@pytest.fixture(scope="module")
+def learned() -> tuple[OnlineGP, torch.Tensor, torch.Tensor]:
+    t = torch.linspace(0.0, 6.0, 40, dtype=torch.float64)
+    gp = OnlineGP(RBF(1), Gaussian(0.01), RandomSubset(8))
+    gp.update(t, t.sin())
+    return gp, t, t.sin()
+
+
+def test_a_fit_shows_the_prediction_of_new_values_data_and_inducing_points(learned: Any) -> None:
+    gp, t, y = learned
+    (axes,) = fit_plot(gp, t, y, labels=LABELS, num_points=31).axes
+    grid = torch.linspace(0.0, 6.0, 31, dtype=torch.float64)
+    law = gp.predict(grid, include_noise=True)
+    assert axes.lines[0].get_ydata() == pytest.approx(law.mean.numpy())
+    assert edges(axes).max() == pytest.approx((law.mean + 2 * law.variance.sqrt()).max().item())
+    points = named(axes, "training points, latest task")
+    assert points == pytest.approx(torch.stack([t, y], -1).numpy())
+    nodes = gp.state.inducing.points[:, 0].numpy()
+    assert named(axes, "inducing locations")[:, 0] == pytest.approx(nodes)
+    assert axes.get_xlabel() == "Year"
+
+
+def test_calendar_stamps_are_drawn_as_dates() -> None:
+    days = pd.date_range("2024-02-27", periods=6, freq="D")
+    gp = OnlineGP(RBF(1, lengthscale=3.0), Gaussian(0.1), LegS(4))
+    gp.update(days, np.arange(6.0))
+    (axes,) = fit_plot(gp, days, np.arange(6.0)).axes
+    (line,) = [line for line in axes.lines if line.get_label() == "training points, latest task"]
+    assert list(pd.to_datetime(np.asarray(line.get_xdata()))) == list(days)
+
+
+def test_tasks_are_learned_by_copies_and_drawn_after_each(learned: Any) -> None:
+    _, t, y = learned
+    gp = OnlineGP(RBF(1), Gaussian(0.01), LegS(10))
+    tasks = [(t[:20], y[:20]), (t[20:], y[20:])]
+    first, second = tasks_plot(gp, tasks, num_points=21).axes
+    assert gp.state is None
+    expected = gp.updated(*tasks[0]).predict(np.linspace(0.0, 6.0, 21)).mean
+    assert first.lines[1].get_ydata() == pytest.approx(expected.numpy())
+    assert len(named(second, "training points, earlier tasks")) == 20
+    with pytest.raises(ValueError, match="tasks"):
+        tasks_plot(gp, [])
+
+
+@pytest.mark.parametrize("draw", [fit_plot, lambda gp, x, y: tasks_plot(gp, [(x, y)])])
+def test_models_of_points_have_no_curve(draw: Any) -> None:
+    gp = OnlineGP(RBF(2), Gaussian(0.1), Path(4))
+    with pytest.raises(ValueError, match="points of dim 2"):
+        draw(gp, torch.zeros(3, 2), torch.zeros(3))
+
+
+def test_each_panel_has_its_prediction_its_points_and_its_inducing_locations() -> None:
+    shown = fits()
+    figure = fits_plot(after_tasks(shown), labels=LABELS)
+    assert len(figure.axes) == K
+    for task, axes in enumerate(figure.axes):
+        curves = [line for line in axes.lines if len(np.asarray(line.get_xdata())) == 31]
+        assert curves[0].get_ydata() == pytest.approx(shown.mean[task])
+        assert edges(axes).max() == pytest.approx((np.sin(shown.t + task) + 0.2 * (task + 1)).max())
+        latest = named(axes, "training points, latest task")
+        assert latest[:, 0] == pytest.approx(np.arange(4 * task, 4 * task + 4) / 4)
+        tests = named(axes, "test points of the learned tasks")
+        assert tests[:, 1] == pytest.approx([0.5, 0.6, 0.7][: task + 1])
+    # What is not there yet is NaN.
+    assert named(figure.axes[0], "inducing locations")[:, 0] == pytest.approx([0.0, 0.5])
+    assert named(figure.axes[2], "inducing locations")[:, 0] == pytest.approx([0.0, 1.5, 3.0])
+
+
+def test_several_models_stand_together_with_each_label_once() -> None:
+    shown = {"grid": (fits(), K - 1), "ohsvgp": (fits(inducing=None), K - 1)}
+    figure = fits_plot(shown, labels=LABELS)
+    assert [axes.get_title() for axes in figure.axes] == ["grid", "ohsvgp"]
+    labels = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert len(labels) == len(set(labels)) == 5
+
+
+def test_borders_lie_between_tasks_that_follow_each_other() -> None:
+    t, y, _ = fits().train
+    assert fits().borders() == pytest.approx([0.875, 1.875])
+    assert fits(train=(t, y, np.arange(12) % 3)).borders() == []
+
+
+def test_the_axis_follows_the_data_where_a_band_explodes() -> None:
+    wild = fits(sd=1e3 * fits().sd)
+    low, high = value_limits(list(after_tasks(wild).values()))
+    assert -1.5 < low < -0.5
+    assert 1.2 < high < 2.0
+    title = fits_plot(after_tasks(wild), labels=LABELS).get_suptitle().replace("\n", " ")
+    ends = f"down to {(wild.mean - 2 * wild.sd).min():.3g} and up to "
+    assert title.endswith(f"{ends}{(wild.mean + 2 * wild.sd).max():.3g}")
+
+
+def test_counts_have_neither_an_axis_nor_a_band_below_zero() -> None:
+    t, _, task = fits().train
+    counts = fits(
+        train=(t, np.arange(12), task),
+        test=(np.array([0.1]), np.array([1.0]), np.array([0])),
+        sd=30 * fits().sd,
+    )
+    low, high = value_limits(list(after_tasks(counts).values()))
+    assert low == 0.0
+    assert 11 < high < 20
+    for number, axes in enumerate(fits_plot(after_tasks(counts), labels=LABELS).axes):
+        assert edges(axes).min() == 0.0
+        upper = np.sin(counts.t + number) + 6.0 * (number + 1)
+        assert edges(axes).max() == pytest.approx(upper.max())
+        # Below are points, of which many are zero.
+        assert (named(axes, "inducing locations")[:, 1] > 0.9).all()
+    # Values below zero are no counts, even if all are whole.
+    assert not fits(train=(t, np.arange(12) - 1.0, task), test=None).of_counts
+
+
+def test_boundaries_lie_where_the_probability_is_one_half() -> None:
+    figure = boundaries_plot({"osvgp": plane(), "ohsvgp-k": plane()})
+    shown = [axes for axes in figure.axes if axes.collections and axes.lines]
+    assert len(shown) == 4
+    assert [axes.get_ylabel() for axes in shown] == ["osvgp", "", "ohsvgp-k", ""]
+    for axes, place in zip(shown, (0.1, 0.2, 0.1, 0.2), strict=True):
+        boundary = np.asarray(axes.collections[-1].get_paths()[0].vertices)
+        assert boundary[:, 0] == pytest.approx(np.full(len(boundary), place), abs=1e-6)
+        assert len(named(axes, "class 1, latest task")) == 1
+    assert len(named(shown[1], "class 0, earlier tasks")) == 1
+
+
+def test_lines_are_means_with_bands_of_three_seeds_and_more() -> None:
+    methods = {"ohsvgp": one([2.0, 3.0, 4.0], 3, 0.5), "grid": one([0.5, 1.5, 2.5], 2)}
+    (axes,) = metrics_plot([(NLPD, methods)], list(methods)).axes
+    assert named(axes, "ohsvgp") == pytest.approx(np.array([[1, 2], [2, 3], [3, 4]]))
+    assert len(axes.collections) == 1
+    assert edges(axes).max() == pytest.approx(4.5)
+    assert named(axes, "grid")[:, 1] == pytest.approx([0.5, 1.5, 2.5])
+
+
+def test_a_task_s_panel_begins_when_it_is_learned() -> None:
+    figure = per_task_plot(NLPD, {"ohsvgp": one(matrix(1.0))}, ["ohsvgp"])
+    for task, axes in enumerate(figure.axes):
+        expected = [[j + 1, 1 + 10 * task + j] for j in range(task, K)]
+        assert named(axes, "ohsvgp") == pytest.approx(np.array(expected))
+
+
+def test_a_method_that_explodes_is_cut_off_and_named() -> None:
+    calm, wild = one([0.1, 0.2, 0.3]), one([0.1, 5.0, 1e6])
+    methods = {"ohsvgp": calm, "grid": calm, "ovc": calm, "osgpr": wild}
+    (axes,) = metrics_plot([(RMSE, methods)], list(methods)).axes
+    low, high = axes.get_ylim()
+    assert -0.1 < low < 0.1
+    assert 0.3 < high < 1.0
+    assert "osgpr up to 1e+06" in axes.get_title(loc="left")
+    (quiet,) = metrics_plot([(RMSE, {"ohsvgp": calm})], ["ohsvgp"]).axes
+    assert quiet.get_title(loc="left") == ""
+
+
+@pytest.mark.parametrize("tasks", [1, 2, 5])
+def test_titles_are_as_wide_as_their_figures_at_most(tasks: int) -> None:
+    curve = one(np.tile(np.linspace(0.1, 0.2, tasks), (tasks, 1)))
+    wild = {**{f"method-{i}": curve for i in range(4)}, "osgpr": one(1e6 * curve.mean)}
+    over = {name: one(band.mean[0]) for name, band in wild.items()}
+    for figure in (
+        per_task_plot(RMSE, {"ohsvgp": curve}, ["ohsvgp"]),
+        per_task_plot(RMSE, wild, list(wild)),
+        matrix_plot(RMSE, {"ohsvgp": curve, "osgpr": wild["osgpr"]}),
+        metrics_plot([(RMSE, over)], list(wild)),
+    ):
+        figure.canvas.draw()
+        extent = figure._suptitle.get_window_extent()  # pyright: ignore
+        assert 0 <= extent.x0 < extent.x1 <= figure.bbox.width
+
+
+def test_matrices_print_their_numbers_in_colours_of_one_scale() -> None:
+    figure = matrix_plot(NLPD, {"ohsvgp": one(matrix(0.5)), "grid": one(matrix(3.0))})
+    shown = [axes for axes in figure.axes if axes.get_images() and axes.texts]
+    for axes, offset in zip(shown, (0.5, 3.0), strict=True):
+        texts = {text.get_position(): text.get_text() for text in axes.texts}
+        assert texts == {
+            (i, j): f"{offset + 10 * i + j:.1f}" for j in range(K) for i in range(j + 1)
+        }
+    first, second = (
+        image for axes in shown for image in axes.get_children() if isinstance(image, AxesImage)
+    )
+    assert first.norm is second.norm
+
+
+@pytest.mark.parametrize(
+    ("metric", "values", "expected"),
+    [
+        (ACCURACY, [0.9968, 1.0, 1.0], (0.98, 1.0)),
+        (ACCURACY, [0.5, 0.75, 1.0], (0.5, 1.0)),
+        (RMSE, [0.127, 0.128, 0.129], (0.127, 0.147)),
+        (NLPD, [4.0, 4.0, 4.0], (4.0, 4.4)),
+        (NLPD, [-4.0, -4.0, -4.0], (-4.0, -3.6)),
+        (NLPD, [1.0, 2.0, 3.0], (1.0, 3.0)),
+    ],
+)
+def test_numbers_that_print_alike_have_like_colours(
+    metric: Metric, values: list[float], expected: tuple[float, float]
+) -> None:
+    first, second, third = values
+    calm = np.array([[first, np.nan], [second, third]])
+    figure = matrix_plot(metric, {"ovc": one(calm)})
+    assert figure.axes[0].get_images()[0].get_clim() == pytest.approx(expected)
+    # What explodes has no say.
+    if metric.lower_is_better:
+        wild = np.where(np.tri(3) > 0, first, np.nan)
+        wild[2, 2] = 1e6
+        figure = matrix_plot(metric, {"ovc": one(calm), "osvgp": one(wild)})
+        assert figure.axes[0].get_images()[0].get_clim() == pytest.approx(expected, rel=0.01)
+
+
+def test_an_axis_of_shares_ends_at_one_and_shows_what_lies_there_whole() -> None:
+    perfect = {"ohsvgp": one([0.999, 1.0, 1.0], 3, 0.0)}
+    (axes,) = metrics_plot([(ACCURACY, perfect)], ["ohsvgp"]).axes
+    assert axes.get_ylim()[1] == 1.0
+    assert not axes.lines[0].get_clip_on()
+    (axes,) = metrics_plot([(NLPD, perfect)], ["ohsvgp"]).axes
+    assert axes.get_ylim()[1] > 1.0
+
+
+def test_forgetting_is_positive_where_earlier_tasks_have_become_worse() -> None:
+    values = np.array([[0.1, np.nan, np.nan], [0.2, 0.3, np.nan], [0.5, 0.4, 9.0]])
+    assert forgetting(NLPD, values) == pytest.approx((0.4 + 0.1) / 2)
+    assert forgetting(ACCURACY, values) == pytest.approx(-(0.4 + 0.1) / 2)
+
+
+TASKS = [
+    (torch.tensor([0.0, 0.8, 1.7, 2.6, 3.3, 4.0]), torch.tensor([0.1, 0.9, 0.8, -0.2, -0.8, -0.9])),
+    (torch.tensor([5.2, 6.0]), torch.tensor([0.4, 1.1])),
+]
+
+
+def small() -> OnlineGP:
+    return OnlineGP(RBF(1), Gaussian(0.01), LegS(12), alpha=0.0)
+
+
+def test_the_path_of_coefficients_ends_at_their_law() -> None:
+    gp = small().updated(*TASKS[0]).updated(*TASKS[1])
+    law, end = gp.posterior_coefficients(), gp.state.length if gp.state else 0.0
+    path = coefficient_path(gp, torch.tensor([end], dtype=torch.float64))
+    torch.testing.assert_close(path.mean[0], law.mean, rtol=0, atol=1e-6)
+    torch.testing.assert_close(path.variance[0], law.variance, rtol=0, atol=1e-6)
+
+
+def test_the_path_holds_projections_of_the_posterior_on_shorter_windows() -> None:
+    gp, end = small().updated(*TASKS[0]), 2.5
+    nodes, weights = np.polynomial.legendre.leggauss(60)
+    posterior = gp.predict(torch.from_numpy(end * (1 + nodes) / 2), full_cov=True)
+    polynomials = np.polynomial.legendre.legvander(nodes, 11).T
+    phi = torch.from_numpy(np.sqrt(2 * np.arange(12) + 1)[:, None] * polynomials * weights / 2)
+    path = coefficient_path(gp, torch.tensor([end], dtype=torch.float64))
+    torch.testing.assert_close(path.mean[0], phi @ posterior.mean, rtol=0, atol=1e-7)
+    variance = (phi @ posterior.covariance @ phi.T).diagonal()
+    torch.testing.assert_close(path.variance[0], variance, rtol=0, atol=1e-7)
+
+
+def test_twelve_inducing_variables_show_what_the_exact_process_shows() -> None:
+    gp = small()
+    figure = coefficients_plot(gp, TASKS)
+    assert gp.state is None
+    exact, online, rebuilt = (np.asarray(axes.lines[0].get_ydata()) for axes in figure.axes[2:])
+    t, y = (torch.cat(part).double() for part in zip(*TASKS, strict=True))
+    x = torch.linspace(0.0, 6.0, 300, dtype=torch.float64)
+    wanted = exact_posterior(RBF(1).double(), 0.01, t[:, None], y, x[:, None]).mean.detach()
+    np.testing.assert_allclose(exact, wanted, atol=1e-6)
+    np.testing.assert_allclose(online, exact, atol=5e-3)
+    np.testing.assert_allclose(rebuilt, exact[1:], atol=2e-2)
+
+
+def test_coefficients_need_a_gaussian_likelihood_and_legs() -> None:
+    with pytest.raises(ValueError, match="Gaussian likelihood, got Poisson"):
+        coefficients_plot(OnlineGP(RBF(1), Poisson(), LegS(4)), TASKS)
+    with pytest.raises(ValueError, match="LegS"):
+        coefficient_path(OnlineGP(RBF(1), Bernoulli(), RandomSubset(4)), torch.ones(1))
