@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from probseq_apps.report.difference import differs
+from probseq_apps.report.compare import differs
 from probseq_apps.report.papers import Value
 from probseq_apps.report.summary import summarise
 

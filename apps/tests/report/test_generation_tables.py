@@ -8,7 +8,7 @@ from probseq_apps.cli import main
 from probseq_apps.recipes.diffusion import DIFFUSION_RECIPES
 from probseq_apps.report.compare import compare
 from probseq_apps.report.measured import find_runs, read_run
-from probseq_apps.report.paper_text import markdown_text, terminal_text
+from probseq_apps.report.paper_report import markdown_text, terminal_text
 from probseq_apps.report.papers import load_table
 
 ARMS = ("1-frame", "1-frame-4000", "4-frame-first-order", "4-frame-high-order")

@@ -8,7 +8,7 @@ from PIL import Image
 
 from probseq_apps.cli import main
 from probseq_apps.report.compare import compare
-from probseq_apps.report.paper_picture import draw
+from probseq_apps.report.paper_report import draw
 from probseq_apps.report.papers import load_table, table_names
 
 TELL_TORCH = """

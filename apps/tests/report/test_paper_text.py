@@ -1,6 +1,6 @@
 from probseq_apps.report.compare import compare
 from probseq_apps.report.measured import find_runs
-from probseq_apps.report.paper_text import footnotes, markdown_text, terminal_text
+from probseq_apps.report.paper_report import footnotes, markdown_text, terminal_text
 from probseq_apps.report.papers import load_table, table_names
 
 

@@ -54,11 +54,7 @@ class EmbeddingStore:
         self.tables, self._places, self._source = tables, places, source
 
     def spans(self, texts: Sequence[str], max_length: int) -> Int64[Tensor, "n 3"]:
-        """Say where the vectors of texts stand, cut off at ``max_length``: (table, start, length).
-
-        Raises:
-            DataError: a text has no embedding.
-        """
+        """Return (table, start, length) of the vectors of texts, cut off at ``max_length``."""
         found = [self._places.get(_hash(text)) for text in texts]
         if missing := [text for text, place in zip(texts, found, strict=True) if place is None]:
             raise DataError(
@@ -134,12 +130,7 @@ def write_embeddings(
 
 
 def read_embeddings(path: Path) -> EmbeddingStore:
-    """Open a file that ``write_embeddings`` wrote, or a folder of them.
-
-    Raises:
-        DataError: there are no such files, one is damaged or holds vectors that are not finite or
-            zero, or their widths differ.
-    """
+    """Open a file that ``write_embeddings`` wrote, or a folder of them."""
     files = sorted(path.glob("*.safetensors")) if path.is_dir() else [path]
     if not files or not files[0].is_file():
         raise DataError(f"{path} holds no embeddings: expected a file *.safetensors or a folder")

@@ -64,13 +64,7 @@ class DataError(ValueError):
 
 @contextmanager
 def reading(path: Path, what: str, *more: type[Exception]) -> Generator[None]:
-    """Turn what a reader raises on a damaged file into one error that names the file.
-
-    Args:
-        path: the file.
-        what: what it should be, with its article.
-        more: further exceptions of the reader.
-    """
+    """Turn what a reader raises on a damaged file into one error that names the file."""
     try:
         yield
     except DataError:
@@ -140,11 +134,7 @@ def check_generation_name(name: str) -> None:
 
 
 def tokenizer_choice(name: str) -> int | Path | None:
-    """Return what a tokenizer's name means: None for words, the size of byte pairs, or a path.
-
-    Args:
-        name: ``"words"``, ``"bpe:SIZE"`` or the path of a ``tokenizer.json``.
-    """
+    """Return what a tokenizer's name means: None for words, the size of byte pairs, or a path."""
     if name == WORDS:
         return None
     if name.startswith(BPE_PREFIX):

@@ -41,11 +41,7 @@ def is_tab_separated(path: Path) -> bool:
 
 
 def csv_header(path: Path) -> list[str]:
-    """Return the names in the first row, none of an empty file.
-
-    Raises:
-        DataError: the file is missing or cannot be read.
-    """
+    """Return the names in the first row, none of an empty file."""
     return next(csv_rows(path), (1, list[str]()))[1]
 
 
@@ -78,12 +74,7 @@ def csv_columns(
 
 
 def read_parquet_table(path: Path) -> Any:
-    """Read a Parquet file as a pyarrow table.
-
-    Raises:
-        MissingExtraError: pyarrow is not installed.
-        DataError: the file is damaged.
-    """
+    """Read a Parquet file as a pyarrow table."""
     parquet = require("pyarrow.parquet", extra="parquet", distribution="probseq-apps")
     arrow = require("pyarrow", extra="parquet", distribution="probseq-apps")
     with reading(path, "a Parquet file", arrow.ArrowException):

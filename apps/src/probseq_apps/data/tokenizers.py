@@ -93,16 +93,7 @@ class Vocabulary:
 def build_vocabulary(
     texts: Iterable[str], *, min_frequency: int = 2, max_size: int = 20_000
 ) -> Vocabulary:
-    """Learn a vocabulary: the most frequent tokens, ties in alphabetical order.
-
-    Args:
-        texts: the training texts, and no others.
-        min_frequency: rarer tokens are unknown. Above 1, so that the unknown token is trained.
-        max_size: largest number of tokens, padding and unknown included.
-
-    Returns:
-        The same vocabulary for the same texts, in whatever order they come.
-    """
+    """Learn a vocabulary: the most frequent tokens, ties in alphabetical order."""
     counts: Counter[str] = Counter()
     for text in texts:
         counts.update(tokenize(text))
@@ -194,10 +185,6 @@ def train_byte_pairs(texts: Iterable[str], size: int) -> SubwordTokenizer:
     """Learn a byte-level tokenizer by byte pair encoding (Sennrich et al. 2016).
 
     Texts are lower-cased, as for words. Every byte is a token, so no text is unknown.
-
-    Args:
-        texts: the training texts, and no others.
-        size: largest number of tokens, padding included; few texts give fewer.
     """
     library = _library()
     models, parts, normalizers = library.models, library.pre_tokenizers, library.normalizers

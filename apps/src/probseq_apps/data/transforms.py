@@ -220,14 +220,7 @@ def random_crop_flip(
     padding: int = 4,
     padding_mode: str = "constant",
 ) -> UInt8[Tensor, "n c h w"]:
-    """Shift each image by up to ``padding`` pixels each way, and mirror every second one or so.
-
-    Args:
-        images: images.
-        generator: source of randomness on the images' device.
-        padding: largest shift.
-        padding_mode: what comes in from outside: ``"constant"`` (black) or ``"reflect"``.
-    """
+    """Shift each image by up to ``padding`` pixels each way, and mirror every second one or so."""
     count, channels, height, width = images.shape
     # Reflection isn't there for bytes; all bytes are exact in float32.
     padded = functional.pad(images.to(torch.float32), (padding,) * 4, mode=padding_mode)
@@ -254,10 +247,6 @@ def augment3(
 
     The order of the three jitters is fixed here and random in torchvision. On grey images the
     change to grey and the jitter of saturation do nothing.
-
-    Args:
-        images: training images.
-        generator: source of randomness on the images' device.
     """
     count = len(images)
     cropped = random_crop_flip(images, generator, padding=4, padding_mode="reflect")

@@ -1,14 +1,15 @@
 """A table of a paper beside what run folders hold, cell by cell."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from probseq_apps.report.difference import differs
-from probseq_apps.report.measured import GENERATIONS, SECONDS_PER_EPOCH, MeasuredRun
-from probseq_apps.report.measured_generation import SIZES
+from scipy import stats
+
+from probseq_apps.report.measured import GENERATIONS, SECONDS_PER_EPOCH, SIZES, MeasuredRun
 from probseq_apps.report.papers import Column, PaperTable, TableRow, Value, load_table
-from probseq_apps.report.summary import Direction, Summary, average_ranks, summarise
+from probseq_apps.report.summary import LEVEL, Direction, Summary, average_ranks, summarise
 from probseq_apps.report.tables import direction_of
 
 Mark = Literal["", "▲", "▼"]
@@ -93,10 +94,6 @@ def compare(table: PaperTable, runs: Sequence[MeasuredRun]) -> Comparison:
     Of several runs that have a number, one that was started from a recipe of the paper's is taken,
     and of several of these the newest. Where no run is on the first data set of a table of
     generated images, those on images that the table has not stand in.
-
-    Args:
-        table: the paper's.
-        runs: what was measured, newest first.
     """
     runs = [run for run in runs if fits_experiment(table, run)]
     if table.kind == "ranks":
@@ -119,12 +116,7 @@ def compare(table: PaperTable, runs: Sequence[MeasuredRun]) -> Comparison:
 
 
 def fits_experiment(table: PaperTable, run: MeasuredRun) -> bool:
-    """Whether a run is of a kind of experiment that a table has numbers of.
-
-    Args:
-        table: the paper's.
-        run: any run.
-    """
+    """Whether a run is of a kind of experiment that a table has numbers of."""
     if table.experiment is None:
         return run.experiment not in GENERATIONS
     return run.experiment == table.experiment
@@ -264,3 +256,43 @@ def _is_measured(cell: Cell) -> bool:
 def _mean_of(cell: Cell) -> float:
     mean = None if cell.ours is None else cell.ours.mean
     return 0.0 if mean is None else mean
+
+
+LEGEND = (
+    "▲ ours is better, ▼ ours is worse than the paper's by more than both errors allow: Welch's "
+    "t-test at 5%; where one of the two has no error, it counts as one more draw with the other's "
+    "scatter; where neither has, nothing is marked. — not measured."
+)
+
+
+def differs(paper: Value, ours: Summary) -> bool:
+    """Test at the 5% level whether two means differ.
+
+    Two-sided: Welch's t-test if both have an error. If one has none, as a single run or an
+    ensemble, it is taken for one more draw with the scatter of the other, for which
+    t = (x − m) / (s √(1 + 1/n)) has n − 1 degrees of freedom. Without any error the answer is no.
+    What the paper's rounding explains is no difference.
+    """
+    if ours.mean is None:
+        return False
+    distance = abs(ours.mean - paper.mean)
+    if distance <= 0.5 * 10.0**-paper.decimals:
+        return False
+    theirs, own = (paper.error, paper.runs), (ours.standard_error, len(ours.values))
+    known = [(error, count) for error, count in (theirs, own) if error is not None and count > 1]
+    if not known:
+        return False
+    if len(known) == 1:
+        error, count = known[0]
+        # s √(1 + 1/n) with s = error √n.
+        return _exceeds(distance, error * math.sqrt(count + 1), float(count - 1))
+    total = sum(error**2 for error, _ in known)
+    if total == 0.0:
+        return True
+    # Welch–Satterthwaite.
+    freedom = total**2 / sum(error**4 / (count - 1) for error, count in known)
+    return _exceeds(distance, math.sqrt(total), freedom)
+
+
+def _exceeds(distance: float, scale: float, freedom: float) -> bool:
+    return scale == 0.0 or 2.0 * float(stats.t.sf(distance / scale, freedom)) < LEVEL

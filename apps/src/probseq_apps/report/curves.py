@@ -58,14 +58,6 @@ def save_losses(
     """Write what the logs of all runs hold: a panel a number, a line an arm, mean over its seeds.
 
     Seeds whose logs have other steps, as those that have just begun, have lines of their own.
-
-    Args:
-        runs: folders of `fit`, those of all seeds, by arm.
-        file: the file; its folder is made.
-        labels: numbers of the logs by their key; those that no run has logged are left out.
-
-    Returns:
-        The file; none where no run has logged anything.
     """
     logs = {arm: [read_metrics(folder) for folder in folders] for arm, folders in runs.items()}
     curves: dict[Quantity, list[Line]] = {}
@@ -139,15 +131,6 @@ def save_training_curves(
     """Write `NAME-loss.png` and, where codebooks were trained, `NAME-codebook.png`.
 
     A colour an arm, a line style a stem; each kind of prior has panels of its own.
-
-    Args:
-        runs: folders of `fit` by label, which is `ARM`, `ARM, STEM` or `ARM, STEM, PRIOR`; several
-            of one label, such as seeds, look alike.
-        folder: where to write; made if it is not there.
-        name: what was trained, `tokenizer` or `prior`; begins the files' names.
-
-    Returns:
-        The files; none where no run has logged anything.
     """
     logs = {
         _Run.of(label): [read_metrics(path) for path in ([one] if isinstance(one, Path) else one)]
@@ -175,12 +158,7 @@ def save_training_curves(
 def curve_of(
     rows: Sequence[Mapping[str, Any]], quantity: Quantity
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Steps and values of a number, where it was logged.
-
-    Args:
-        rows: of a run's log.
-        quantity: the number.
-    """
+    """Steps and values of a number, where it was logged."""
     points: list[tuple[float, float]] = []
     for row in rows:
         found: Any = row
@@ -195,13 +173,7 @@ def curve_of(
 def draw_lines(
     curves: Mapping[Quantity, Sequence[Line]], handles: Sequence[Line2D], file: Path
 ) -> None:
-    """Write a panel for each number, and one legend.
-
-    Args:
-        curves: of each number.
-        handles: of the legend.
-        file: the file; its folder is made.
-    """
+    """Write a panel for each number, and one legend."""
     across = 2 if len(curves) == 4 else _ACROSS
     figure, found = panels(len(curves), across, (3.5, 2.7), shared=False)
     for axes, (quantity, lines) in zip(found, curves.items(), strict=True):

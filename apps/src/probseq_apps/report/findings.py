@@ -53,16 +53,7 @@ class Finding(NamedTuple):
 
 
 def compare(claim: Claim, rows: Mapping[str, Summary], measure: Measure) -> Finding | None:
-    """Compare a row with those that it is claimed to be better than.
-
-    Args:
-        claim: what is claimed.
-        rows: one number of all rows, by their names.
-        measure: the number; it has a direction.
-
-    Returns:
-        None where the row, or all that it is compared with, was not measured.
-    """
+    """Compare a row with those that it is claimed to be better than."""
     known = {name: found for name, found in rows.items() if found.mean is not None}
     than = [name for name in claim.than if name in known]
     controls = [name for name in claim.controls if name in known]
@@ -99,13 +90,7 @@ def decides(finding: str) -> bool:
 def compare_all(
     claims: Sequence[Claim], rows: Mapping[str, Summary], measure: Measure
 ) -> list[str]:
-    """Return a sentence for each claim whose rows were measured.
-
-    Args:
-        claims: what is claimed.
-        rows: one number of all rows, by their names.
-        measure: the number.
-    """
+    """Return a sentence for each claim whose rows were measured."""
     found = (compare(claim, rows, measure) for claim in claims)
     return [finding.text for finding in found if finding is not None]
 

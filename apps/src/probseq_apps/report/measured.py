@@ -1,25 +1,29 @@
-"""What run folders hold: the metrics in their `report.json`, over the seeds."""
+"""What run folders hold: the metrics in their `report.json`, over the seeds.
+
+Of generated images a method is a row of the thesis' tables, such as high-order videos, and a metric
+a column with what is measured there, such as `4-frame/fid`. A Fréchet distance in other features
+than Inception's is `4-frame/fd`.
+"""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
 from probseq_apps.engine.files import CONFIG
-from probseq_apps.report.measured_generation import (
-    DIFFUSION,
-    FD,
-    FID,
-    GENERATE,
-    HVAE,
-    Seeds,
-    generation_facts,
-    generation_rows,
-)
 
+GENERATE, DIFFUSION, HVAE = "generate", "generate-diffusion", "generate-hvae"
+FID, FD = "fid", "fd"
+# Channels and sides in pixels of the thesis' images.
+SIZES: Mapping[str, tuple[int, int]] = {"cifar10": (3, 32), "celeba": (3, 64), "mnist": (1, 28)}
+# Rows of videos; those of one frame are in each of them.
+_KINDS = ("first-order", "high-order", "matched", "blur")
+_STEMS = ("plain", "layernorm")
+
+Seeds = tuple[float | None, ...]
 GENERATIONS = (GENERATE, DIFFUSION, HVAE)
 REPORT = "report.json"
 EXPERIMENTS = ("classify", "regress", "online", *GENERATIONS)
@@ -72,17 +76,7 @@ class MeasuredRun:
         return self.setting("training.augment") not in (None, "none")
 
     def values(self, method: str, metric: str) -> tuple[str, Seeds] | None:
-        """A metric of a method over the seeds.
-
-        Args:
-            method: the method's name.
-            metric: name of the metric; with `*`, the mean over all that match. Where the run has no
-                FID, another Fréchet distance stands for it.
-
-        Returns:
-            The pattern that was found, `{shift}` being filled in, and the values; None if the run
-            doesn't have it.
-        """
+        """A metric of a method over the seeds."""
         known = self.metrics.get(method, {})
         patterns = [metric]
         if _SHIFT in metric:
@@ -97,17 +91,7 @@ class MeasuredRun:
 
 
 def find_runs(folders: Iterable[Path]) -> tuple[list[MeasuredRun], list[str]]:
-    """Read all reports in these folders, or one level below them.
-
-    Args:
-        folders: run folders, or folders that hold some.
-
-    Returns:
-        The runs, newest first, and a note on every report that could not be used.
-
-    Raises:
-        ValueError: a folder holds no report, nor does any folder in it.
-    """
+    """Read all reports in these folders, or one level below them."""
     runs: dict[Path, MeasuredRun] = {}
     notes: list[str] = []
     for folder in folders:
@@ -132,14 +116,7 @@ def _begun(folder: Path) -> bool:
 
 
 def read_run(folder: Path) -> MeasuredRun:
-    """Read one report.
-
-    Args:
-        folder: a run folder with a `report.json`.
-
-    Raises:
-        ValueError: the file is damaged or of another kind of experiment.
-    """
+    """Read one report."""
     file = folder / REPORT
     try:
         report = json.loads(file.read_text(encoding="utf-8"))
@@ -212,3 +189,107 @@ def _generation_run(folder: Path, report: Mapping[str, Any], written: float) -> 
 def _mean(values: tuple[float | None, ...]) -> float | None:
     defined = [value for value in values if value is not None]
     return fmean(defined) if len(defined) == len(values) else None
+
+
+class Row(NamedTuple):
+    """Numbers of a row.
+
+    Attributes:
+        seeds: of the runs.
+        metrics: values over the seeds by metric.
+    """
+
+    seeds: tuple[int, ...]
+    metrics: Mapping[str, Seeds]
+
+
+def generation_rows(report: Mapping[str, Any]) -> dict[str, Row]:
+    """Rows of the tables that a report has numbers of."""
+    by_arm = _by_arm(report["results"])
+    readers = {GENERATE: _tokenizers, DIFFUSION: _diffusion, HVAE: _hvae}
+    found = readers[report["experiment"]](by_arm)
+    seeds = tuple(dict.fromkeys(int(result["seed"]) for result in report["results"]))
+    return {name: Row(seeds, metrics) for name, metrics in found.items() if metrics}
+
+
+def generation_facts(report: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """What the numbers are of, for notes, each without repetitions and in order of appearance."""
+    drawn: list[Mapping[str, Any]] = []
+    named: list[Mapping[str, Any]] = []
+    for result in report["results"]:
+        made = result.get("generation") or {}
+        if "reconstruction" in result:
+            named.append(result["reconstruction"])
+            drawn += made.values()
+        else:
+            named.append(made)
+            drawn.append(made)
+    sampling = [
+        f"{found['sampler']} {found['sampling_steps']:,}" for found in drawn if "sampler" in found
+    ]
+    return {
+        "features": list(dict.fromkeys(str(found["fd_name"]) for found in named)),
+        "samples": list(dict.fromkeys(int(found["num_samples"]) for found in drawn)),
+        "splits": list(dict.fromkeys(f["is_splits"] for f in drawn if f.get("is_splits"))),
+        "sampling": list(dict.fromkeys(sampling)),
+    }
+
+
+def _by_arm(results: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
+    arms: dict[str, list[Mapping[str, Any]]] = {}
+    for result in results:
+        # Tokenizers of one arm differ in their stem, too.
+        name = f"{result['arm']}/{result['stem']}" if "stem" in result else str(result["arm"])
+        arms.setdefault(name, []).append(result)
+    return arms
+
+
+def _tokenizers(
+    arms: Mapping[str, Sequence[Mapping[str, Any]]],
+) -> dict[str, dict[str, Seeds]]:
+    rows: dict[str, dict[str, Seeds]] = {}
+    for name, results in arms.items():
+        arm, _, stem = name.partition("/")
+        # Controls of equal bits are no rows of the table.
+        if stem not in _STEMS or arm != f"{results[0]['frames']}-frame":
+            continue
+        made = [result["reconstruction"] for result in results]
+        row = rows.setdefault(f"reconstruction, {stem}", {})
+        row |= _distance(arm, made, made)
+        row[f"{arm}/psnr"] = tuple(found["psnr"] for found in made)
+        for prior in results[0].get("generation") or {}:
+            drawn = [result["generation"][prior] for result in results]
+            rows.setdefault(f"{prior}, {stem}", {}).update(_distance(arm, drawn, made))
+    return rows
+
+
+def _diffusion(
+    arms: Mapping[str, Sequence[Mapping[str, Any]]],
+) -> dict[str, dict[str, Seeds]]:
+    rows: dict[str, dict[str, Seeds]] = {kind: {} for kind in _KINDS}
+    for name, results in arms.items():
+        drawn = [result["generation"] for result in results]
+        if results[0]["frames"] == 1:
+            for row in rows.values():
+                row |= _distance(name, drawn, drawn)
+        else:
+            length = f"{results[0]['frames']}-frame"
+            rows[name.removeprefix(f"{length}-")] |= _distance(length, drawn, drawn)
+    return rows
+
+
+def _hvae(arms: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, dict[str, Seeds]]:
+    scores = {
+        f"{name}/is": tuple(result["generation"]["is"] for result in results)
+        for name, results in arms.items()
+    }
+    return {"hvae": {name: values for name, values in scores.items() if None not in values}}
+
+
+def _distance(
+    column: str, found: Sequence[Mapping[str, Any]], named: Sequence[Mapping[str, Any]]
+) -> dict[str, Seeds]:
+    """Fréchet distances under the name that their features have."""
+    names = {entry["fd_name"] for entry in named}
+    kind = FID if names == {"FID"} else FD
+    return {f"{column}/{kind}": tuple(entry["fd"] for entry in found)}

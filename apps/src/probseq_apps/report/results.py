@@ -48,11 +48,7 @@ class Group(NamedTuple):
 
 
 def groups_of(results: Sequence[Result]) -> list[Group]:
-    """Return results by stem, then by arm, in order of appearance, seeds in their order.
-
-    Args:
-        results: of all arms, stems and seeds.
-    """
+    """Return results by stem, then by arm, in order of appearance, seeds in their order."""
     stems = dict.fromkeys(result.get("stem") for result in results)
     arms = dict.fromkeys(str(result["arm"]) for result in results)
     groups: list[Group] = []
@@ -71,9 +67,6 @@ def frame_groups(results: Sequence[Result]) -> list[Group]:
     Each holds in thousandths: "model" and "exact" by frame, "intermediate" and
     "exact_intermediate", means over the frames before the image, and "last", the image's. What was
     not measured is None. The frames of an arm are those of its first seed in all seeds.
-
-    Args:
-        results: of all arms and seeds.
     """
     found: list[dict[str, Any]] = []
     for result in results:
@@ -110,42 +103,25 @@ def lengths_of(groups: Sequence[Group]) -> list[int]:
 
 
 def digits_of(groups: Sequence[Group], path: Sequence[str]) -> int:
-    """Return the decimals of a number in tables and findings.
-
-    Args:
-        groups: all that are shown together.
-        path: keys that lead to the number.
-    """
+    """Return the decimals of a number in tables and findings."""
     return decimals_of([group.summary(path).mean for group in groups])
 
 
 def fd_name(results: Sequence[Result]) -> str:
-    """Return what the results' Fréchet distance is called: FID, or FD with the features' name.
-
-    Args:
-        results: of samples, or of tokenizers and their reconstructions.
-    """
+    """Return what the results' Fréchet distance is called: FID, or FD with the features' name."""
     paths = (("reconstruction", "fd_name"), ("generation", "fd_name"))
     names = (entry_of(r, paths[0] if "reconstruction" in r else paths[1]) for r in results)
     return " / ".join(dict.fromkeys(map(str, names)))
 
 
 def is_name(results: Sequence[Result]) -> str:
-    """Return what the results' inception score is called: IS, or IS with the features' name.
-
-    Args:
-        results: as for `fd_name`.
-    """
+    """Return what the results' inception score is called: IS, or IS with the features' name."""
     names = fd_name(results).split(" / ")
     return " / ".join(f"IS{name.removeprefix('FID').removeprefix('FD')}" for name in names)
 
 
 def sample_measures(results: Sequence[Result]) -> tuple[Measure, Measure]:
-    """Return distance and score of the samples of models.
-
-    Args:
-        results: of all arms and seeds.
-    """
+    """Return distance and score of the samples of models."""
     return (
         Measure(fd_name(results), "lower", ("generation", "fd")),
         Measure(is_name(results), "higher", ("generation", "is")),
@@ -158,23 +134,13 @@ def priors_of(results: Sequence[Result]) -> list[str]:
 
 
 def value_of(result: Result, path: Sequence[str]) -> float | None:
-    """Return a number of a result; None where it lacks it.
-
-    Args:
-        result: as JSON holds it.
-        path: keys that lead to the number.
-    """
+    """Return a number of a result; None where it lacks it."""
     found = entry_of(result, path)
     return None if found is None else float(found)
 
 
 def entry_of(result: Result, path: Sequence[str]) -> Any:
-    """Return an entry of a result; None where it lacks it.
-
-    Args:
-        result: as JSON holds it.
-        path: keys that lead to the entry.
-    """
+    """Return an entry of a result; None where it lacks it."""
     found: Any = result
     for key in path:
         found = found.get(key) if isinstance(found, Mapping) else None

@@ -55,10 +55,6 @@ def best_names(summaries: Mapping[str, Summary], direction: Direction) -> frozen
     The method with the best mean is joined by those next to it, in the order of their means, until
     Welch's t-test at the 5% level tells one from it. If that is every one, nothing is claimed and
     the answer is empty. Methods without a standard error (a single seed, an ensemble) take no part.
-
-    Args:
-        summaries: one metric of all methods.
-        direction: which end is good.
     """
     taking_part = {
         name: summary
@@ -79,16 +75,7 @@ def best_names(summaries: Mapping[str, Summary], direction: Direction) -> frozen
 
 
 def order_of(first: Summary, second: Summary, direction: Direction) -> Order:
-    """Return how the first mean stands to the second by Welch's t-test at the 5% level.
-
-    Args:
-        first: one metric of the first.
-        second: the same of the second.
-        direction: which end is good.
-
-    Returns:
-        `equal` where the test cannot tell them apart, `undecided` where either has no error.
-    """
+    """Return how the first mean stands to the second by Welch's t-test at the 5% level."""
     if first.standard_error is None or second.standard_error is None:
         return "undecided"
     best = best_names({"first": first, "second": second}, direction)
@@ -98,11 +85,7 @@ def order_of(first: Summary, second: Summary, direction: Direction) -> Order:
 
 
 def mean_of(summaries: Iterable[Summary]) -> Summary:
-    """Return the summary of the mean of several metrics, taken for each seed first.
-
-    Args:
-        summaries: over the same seeds.
-    """
+    """Return the summary of the mean of several metrics, taken for each seed first."""
     seeds = zip(*(summary.values for summary in summaries), strict=True)
     return summarise([summarise(values).mean for values in seeds])
 

@@ -161,14 +161,7 @@ def summary_table(
     rows: Mapping[str, Sequence[Summary]],
     counts: Mapping[str, int],
 ) -> Table:
-    """Return a table of means with standard errors, the best of each column marked.
-
-    Args:
-        title: head of the first column.
-        measures: the further columns.
-        rows: by name, a number for each measure.
-        counts: number of entries of each row.
-    """
+    """Return a table of means with standard errors, the best of each column marked."""
     best = {
         (row, place + _FACTS)
         for place, measure in enumerate(measures)
@@ -210,47 +203,26 @@ def fact_text(value: object) -> str:
 
 
 def decimals_of(means: Sequence[float | None]) -> int:
-    """Return the decimals that suit the largest of some means; tables and findings write the same.
-
-    Args:
-        means: of one number; None where it is not defined.
-    """
+    """Return the decimals that suit the largest of some means, in tables and findings."""
     largest = max((abs(mean) for mean in means if mean is not None), default=0.0)
     return 4 - sum(largest >= bound for bound in (1.0, 10.0, 1000.0))
 
 
 def direction_of(metric: str) -> Direction | None:
-    """Return the good end of a metric; None for one that has none.
-
-    Args:
-        metric: full name, as in `report.json`.
-    """
+    """Return the good end of a metric; None for one that has none."""
     found = LABELS.get(metric.rpartition("/")[2])
     return None if found is None else found[1]
 
 
 def markdown_table(lines: Sequence[Sequence[str]]) -> str:
-    """Return a Markdown table, numbers to the right.
-
-    Args:
-        lines: heads, then cells.
-    """
+    """Return a Markdown table, numbers to the right."""
     heads, *rows = lines
     rule = ["---", *("---:" for _ in heads[1:])]
     return "\n".join(f"| {' | '.join(line)} |" for line in (heads, rule, *rows))
 
 
 def aligned_blocks(heads: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> str:
-    """Align a table, first column to the left and the others to the right.
-
-    Args:
-        heads: heads of the columns.
-        rows: cells; each row as long as the heads.
-        width: letters that a line may have; a block has one column of numbers at least.
-
-    Returns:
-        Blocks with an empty line between; each repeats the first column.
-    """
+    """Align a table, first column to the left and the others to the right."""
     widths = [max(len(row[place]) for row in (heads, *rows)) for place in range(len(heads))]
     blocks: list[str] = []
     start = 1

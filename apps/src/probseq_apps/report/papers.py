@@ -1,12 +1,86 @@
-"""Tables of the papers as objects."""
+"""The papers' tables as data, without torch: numbers as printed, and where ours are to be found.
+
+`thesis.toml`, `ohsvgp.toml`, `cgpt.toml` and `kep.toml` hold a table's rows as text, one line a
+row. Beside them stand the metric of each column in the names of `report.json`, and the units in
+which the paper prints it. A metric may hold `*` (the mean over everything that matches), `{shift}`
+(the published corruptions, or else those that the program makes), `{detector}` (that of the row),
+and a data set of its own in front, as in `cifar100:test/nll`. Where a run of generated images has
+no `fid`, its Fréchet distance in other features is shown.
+
+Names: `B.6`, `3.2`, `4.1` and `5.3` are the thesis' tables, `cgpt:II` is Table II of CGPT's paper,
+`kep:1` is Table 1 of KEP-SVGP's.
+"""
 
 import math
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cache
+from importlib.resources import files
 from typing import Any, Literal, NamedTuple
 
-from probseq_apps.report.papers.files import raw_paper
-from probseq_apps.report.papers.names import paper_and_key, resolve_name
+PAPERS = ("thesis", "ohsvgp", "cgpt", "kep")
+
+
+@cache
+def raw_paper(paper: str) -> dict[str, Any]:
+    """Everything that a paper's file says, as plain values."""
+    text = (files("probseq_apps.report") / "papers" / f"{paper}.toml").read_text(encoding="utf-8")
+    return tomllib.loads(text)
+
+
+# Both files are of the thesis, whose tables have names of their own.
+_OF_THESIS = ("thesis", "ohsvgp")
+
+
+def table_names() -> tuple[str, ...]:
+    """All tables: `3.2`, `B.1`, ..., `4.1`, `cgpt:I`, ..., `kep:9`."""
+    return tuple(f"{_shown_prefix(paper)}{key}" for paper in PAPERS for key in _keys(paper))
+
+
+def resolve_name(name: str) -> str:
+    """The table that a name means.
+
+    Case does not matter, and `cgpt-II`, `II` and `thesis:B.6` are understood as well; a plain
+    number belongs to no paper in particular.
+    """
+    known = {alias.lower(): full for alias, full in _aliases().items()}
+    typed = name.strip().lower()
+    if typed in known:
+        return known[typed]
+    nearest = get_close_matches(typed, list(known), n=1, cutoff=0.5)
+    hint = f"; did you mean {known[nearest[0]]!r}?" if nearest else ";"
+    raise ValueError(f"unknown table {name!r}{hint} known: {', '.join(table_names())}")
+
+
+def paper_and_key(name: str) -> tuple[str, str]:
+    """The file that holds a table, and the table's name in it."""
+    prefix, _, key = name.rpartition(":")
+    return prefix or next(paper for paper in _OF_THESIS if key in _keys(paper)), key
+
+
+def _aliases() -> dict[str, str]:
+    aliases: dict[str, str] = {}
+    for paper in PAPERS:
+        for key in _keys(paper):
+            full = f"{_shown_prefix(paper)}{key}"
+            for start in (paper, "thesis") if paper in _OF_THESIS else (paper,):
+                aliases |= {f"{start}:{key}": full, f"{start}-{key}": full}
+            aliases[full] = full
+            # Roman numerals are CGPT's alone.
+            if key.isalpha():
+                aliases[key] = full
+    return aliases
+
+
+def _shown_prefix(paper: str) -> str:
+    return "" if paper in _OF_THESIS else f"{paper}:"
+
+
+def _keys(paper: str) -> list[str]:
+    return list(raw_paper(paper)["tables"])
+
 
 Kind = Literal["metrics", "ranks"]
 NOT_A_TARGET = "!"
@@ -129,14 +203,7 @@ class PaperTable:
 
 
 def load_table(name: str) -> PaperTable:
-    """Read a table.
-
-    Args:
-        name: as :func:`probseq_apps.report.papers.resolve_name` takes it.
-
-    Raises:
-        ValueError: there is no such table.
-    """
+    """Read a table."""
     name = resolve_name(name)
     file, key = paper_and_key(name)
     paper = raw_paper(file)

@@ -1,18 +1,33 @@
 """How a run's setting differs from that of a paper: recipe, sizes, seeds, epochs, samples."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from typing import Any
 
+from probseq_apps.engine.files import flatten
 from probseq_apps.recipes import RECIPES
 from probseq_apps.recipes.diffusion import DIFFUSION_RECIPES
 from probseq_apps.recipes.generate import GENERATE_RECIPES
 from probseq_apps.recipes.hvae import HVAE_RECIPES
 from probseq_apps.recipes.regression import REGRESS_RECIPES
 from probseq_apps.report.compare import Comparison
-from probseq_apps.report.generation_notes import generation_length, generation_parts
-from probseq_apps.report.measured import GENERATIONS, MeasuredRun
+from probseq_apps.report.measured import (
+    DIFFUSION,
+    GENERATE,
+    GENERATIONS,
+    HVAE,
+    SIZES,
+    MeasuredRun,
+)
 from probseq_apps.settings.online import ONLINE_RECIPES
 
+_RECIPES: Mapping[str, Callable[[], Any]] = {
+    **RECIPES.known,
+    **REGRESS_RECIPES.known,
+    **ONLINE_RECIPES.known,
+    **GENERATE_RECIPES.known,
+    **DIFFUSION_RECIPES.known,
+    **HVAE_RECIPES.known,
+}
 # Where the run ran, and what only decides which numbers exist.
 _NOT_COMPARED = (
     "data",
@@ -41,14 +56,6 @@ _OF_METHODS: Mapping[str, tuple[str, ...]] = {
     "cgpt": ("cgpt", "scgpt"),
     "kepsvgp": ("kepsvgp",),
 }
-
-
-class Settings(Protocol):
-    """Settings of any experiment."""
-
-    def to_dict(self) -> dict[str, object]:
-        """Plain values that JSON can hold."""
-        ...
 
 
 def run_notes(comparison: Comparison) -> list[str]:
@@ -150,7 +157,7 @@ def _outsides(run: MeasuredRun) -> list[str]:
 
 def _differences(run: MeasuredRun, recipe: str, methods: Sequence[str]) -> list[str]:
     bases = {method.partition("+")[0].partition("-")[0] for method in methods}
-    theirs, ours = _flat(_recipe(recipe)), _flat(run.settings)
+    theirs, ours = _flat(_RECIPES[recipe]().to_dict()), _flat(run.settings)
     found: list[str] = []
     for path, value in theirs.items():
         section = path.partition(".")[0]
@@ -163,27 +170,9 @@ def _differences(run: MeasuredRun, recipe: str, methods: Sequence[str]) -> list[
     return found
 
 
-def _recipe(name: str) -> Mapping[str, object]:
-    known: Mapping[str, Callable[[], Settings]] = {
-        **RECIPES.known,
-        **REGRESS_RECIPES.known,
-        **ONLINE_RECIPES.known,
-        **GENERATE_RECIPES.known,
-        **DIFFUSION_RECIPES.known,
-        **HVAE_RECIPES.known,
-    }
-    return known[name]().to_dict()
-
-
-def _flat(settings: Mapping[str, object], prefix: str = "") -> dict[str, object]:
-    flat: dict[str, object] = {}
-    for name, value in settings.items():
-        if isinstance(value, Mapping):
-            flat |= _flat(value, f"{prefix}{name}.")  # pyright: ignore[reportUnknownArgumentType]
-        else:
-            # JSON has lists where the settings have tuples.
-            flat[prefix + name] = list(value) if isinstance(value, tuple) else value  # pyright: ignore[reportUnknownArgumentType]
-    return flat
+def _flat(settings: Mapping[str, Any]) -> dict[str, object]:
+    # JSON has lists where the settings have tuples.
+    return {k: list(v) if isinstance(v, tuple) else v for k, v in flatten(settings)}  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
 
 
 def _shown(value: object) -> str:
@@ -194,3 +183,53 @@ def _shown(value: object) -> str:
 
 def _listed(values: object) -> str:
     return ", ".join(map(str, values)) if isinstance(values, Sequence) else str(values)  # pyright: ignore[reportUnknownArgumentType]
+
+
+# What a table's numbers are made with, as one types it.
+COMMANDS: Mapping[str, str] = {
+    GENERATE: "probseq generate run",
+    DIFFUSION: "probseq generate diffusion",
+    HVAE: "probseq generate hvae",
+}
+
+
+def generation_parts(run: MeasuredRun, comparison: Comparison) -> list[str]:
+    """What a note says of a run's images and samples."""
+    parts: list[str] = []
+    table = comparison.table
+    # Where its images are none of the thesis', it stands in for those of the first data set.
+    instead = run.data if run.data in table.data else table.data[0]
+    size, channels = run.facts["image_size"], run.facts["channels"]
+    theirs = SIZES.get(instead)
+    side = "" if theirs is None or theirs[1] == size else f" (thesis: {_size(*theirs)})"
+    parts.append(f"images of {_size(channels, size)}{side}")
+    features = ", ".join(run.facts["features"])
+    if table.experiment == HVAE:
+        parts.append(f"scores are IS{features.removeprefix('FID').removeprefix('FD')}{_split(run)}")
+    else:
+        other = "" if features == "FID" else ", not FID"
+        parts.append(f"distances are {features}{other}")
+    if run.facts["samples"]:
+        parts.append(f"{_counted(run.facts['samples'])} samples of each model")
+    if run.facts["sampling"]:
+        unit = "levels" if table.experiment == HVAE else "steps a frame or window"
+        parts.append(f"sampling {', '.join(run.facts['sampling'])} {unit}")
+    return parts
+
+
+def generation_length(run: MeasuredRun) -> str:
+    """How long each model was trained."""
+    return f"{run.setting('training.steps'):,} optimizer steps a model"
+
+
+def _size(channels: int, side: int) -> str:
+    return f"{channels}x{side}x{side}"
+
+
+def _split(run: MeasuredRun) -> str:
+    splits = run.facts["splits"]
+    return f" in {_counted(splits)} split{'' if splits == [1] else 's'}" if splits else ""
+
+
+def _counted(numbers: list[int]) -> str:
+    return " or ".join(f"{number:,}" for number in numbers)
