@@ -86,7 +86,11 @@ def test_only_fid_is_marked_against_the_thesis(write_diffusion, fd_name, mark):
     smaller = write_diffusion("b", numbers, recipe=recipe, fd_name=fd_name, size=16)
     assert compared("5.3", smaller).groups[0].rows[1].cells[1].mark == ""
     note = "distances are FID;" if fd_name == "FID" else "distances are FD(classifier), not FID;"
-    assert note in text_of("5.3", folder)
+    text = text_of("5.3", folder)
+    assert note in text
+    # A cell names what it holds, unless that is what the paper's column holds.
+    assert ("FD(classifier) 60.5" in text) == (fd_name != "FID")
+    assert " 60.5" in text
 
 
 def test_faces_go_to_their_own_columns(write_diffusion):
