@@ -2,7 +2,6 @@ import re
 
 import pytest
 from probseq_apps.experiments.online_settings import ONLINE_METHODS, SERIES
-from probseq_apps.recipes.online import ONLINE_RECIPES
 from scipy.stats import rankdata
 
 from probseq_apps.data.names import DATA_NAMES, GENERATION_NAMES
@@ -15,6 +14,7 @@ from probseq_apps.recipes.regression import REGRESS_RECIPES
 from probseq_apps.report.measured import ACCUMULATED_SECONDS, SECONDS_PER_EPOCH
 from probseq_apps.report.papers import load_table, table_names
 from probseq_apps.report.tables import LABELS
+from probseq_apps.settings.online import ONLINE_RECIPES
 
 # Times, and a data set of `probseq regress`.
 NOT_CLASSIFIED = {SECONDS_PER_EPOCH, ACCUMULATED_SECONDS, "no-metric"}
