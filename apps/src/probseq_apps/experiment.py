@@ -1,7 +1,7 @@
 """What the driver asks of an experiment."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from probseq_apps.folder import RunFolder
 from probseq_apps.options import Options
@@ -38,70 +38,50 @@ def counted(methods: Sequence[str], seeds: Sequence[int]) -> str:
     return ", ".join(f"{number} {name}{'' if number == 1 else 's'}" for name, number in parts)
 
 
-@runtime_checkable
-class Settings(Protocol):
-    """What is compared, and on which data."""
+class Experiment(Generic[Data]):
+    """A comparison: its jobs are done one by one, and those with results are not done again.
+
+    Attributes:
+        kind: as `config.json` names it.
+        command: its name on the command line.
+        parts: what it keeps in its folder beside results, as patterns.
+        brief: whether jobs take seconds: a bar tells of them, and not a line each.
+        settings: what is compared.
+        jobs: in the order in which they are done; none where the report alone takes time.
+    """
+
+    kind: ClassVar[str]
+    command: ClassVar[str]
+    parts: ClassVar[Sequence[str]] = ()
+    brief: ClassVar[bool] = False
+    settings: Any
+    jobs: Sequence[Job] = ()
 
     @property
-    def data(self) -> str:
-        """Name of the data set."""
-        ...
-
-    def to_dict(self) -> dict[str, object]:
-        """Plain values, as `config.json` holds them."""
-        ...
-
-
-@runtime_checkable
-class Experiment(Protocol[Data]):
-    """A comparison: its jobs are done one by one, and those with results are not done again."""
+    def data_name(self) -> str:
+        """Name of the data set, once it is loaded; a part of a new folder's name."""
+        return self.settings.data
 
     @property
-    def kind(self) -> str:
-        """As `config.json` names it."""
-        ...
-
-    @property
-    def command(self) -> str:
-        """Its name on the command line."""
-        ...
-
-    @property
-    def parts(self) -> Sequence[str]:
-        """What it keeps in its folder beside results, as patterns."""
-        ...
-
-    @property
-    def brief(self) -> bool:
-        """Whether jobs take seconds: a bar tells of them, and not a line each."""
-        ...
-
-    @property
-    def settings(self) -> Settings:
-        """What is compared."""
-        ...
-
-    @property
-    def jobs(self) -> Sequence[Job]:
-        """In the order in which they are done."""
-        ...
+    def config(self) -> dict[str, Any]:
+        """What `config.json` holds beside kind and recipe."""
+        return {"settings": self.settings.to_dict()}
 
     def load(self, options: Options) -> Data:
         """Read the data."""
-        ...
+        raise NotImplementedError
 
     def check(self, data: Data) -> None:
         """Raise if the settings don't suit the data or the machine; nothing is written yet."""
-        ...
 
     def describe(self, data: Data) -> str:
-        """Return a line about data and jobs."""
-        ...
+        """Return a line about data and jobs; none where only the report is to be seen."""
+        return ""
 
     def run(self, job: Job, data: Data, at: RunFolder) -> Mapping[str, Any]:
         """Do a job, from where it stopped, and return what was measured."""
-        ...
+        raise NotImplementedError
 
     def report(self, data: Data, results: Results, at: RunFolder) -> str:
         """Write the report and return it as text."""
-        ...
+        raise NotImplementedError

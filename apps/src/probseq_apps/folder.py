@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from probseq_apps.engine.files import RunExistsError, prepare_run_dir, sole_use, write_atomic
-from probseq_apps.experiments.saved import config_values, held_experiment, holds_experiment
+from probseq_apps.experiments.saved import held_experiment, holds_experiment
 from probseq_apps.options import Options
 
 RESULTS = "results"
@@ -111,7 +111,7 @@ def prepare_folder(
 def open_folder(
     experiment: str,
     recipe: str,
-    settings: dict[str, object],
+    config: dict[str, object],
     options: Options,
     *,
     command: str,
@@ -123,7 +123,7 @@ def open_folder(
     Args:
         experiment: the kind of experiment.
         recipe: name of the recipe that the settings came from.
-        settings: plain values.
+        config: what `config.json` holds beside these two: settings, as plain values.
         options: folder, and whether to resume or to overwrite.
         command: that goes on where a signal stopped the experiment.
         parts: patterns of folders in it, which go when it is overwritten.
@@ -134,7 +134,7 @@ def open_folder(
         OSError: the folder is not empty, in use, or cannot be written to.
     """
     folder = options.run_dir or default_folder(experiment, data)
-    config = config_values(experiment, recipe, settings)
+    config = {"experiment": experiment, "recipe": recipe, **config}
     prepare_folder(folder, config, options, experiment=experiment, parts=(RESULTS, *parts))
     with sole_use(folder), tell_how_to_resume(command, folder, options):
         yield RunFolder(folder, recipe)

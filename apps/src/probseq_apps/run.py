@@ -38,13 +38,14 @@ def run(experiment: Experiment[Data], options: Options, *, recipe: str) -> Path:
     with open_folder(
         experiment.kind,
         recipe,
-        experiment.settings.to_dict(),
+        experiment.config,
         options,
         command=experiment.command,
         parts=experiment.parts,
-        data=experiment.settings.data,
+        data=experiment.data_name,
     ) as at:
-        print(f"{experiment.describe(data)} -> {at.path}", flush=True)
+        if told := experiment.describe(data):
+            print(f"{told} -> {at.path}", flush=True)
         results = _do_jobs(experiment, data, at)
         print(experiment.report(data, results, at))
     return at.path

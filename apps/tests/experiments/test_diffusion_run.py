@@ -13,36 +13,27 @@ from safetensors.torch import load_file
 from probseq_apps.data.images import load_generation_data, to_unit
 from probseq_apps.engine.checkpoints import load_latest_checkpoint
 from probseq_apps.engine.files import ConfigMismatchError, RunExistsError
-from probseq_apps.experiments import compare_models, diffusion_model
-from probseq_apps.experiments.diffusion_draw import film_model
-from probseq_apps.experiments.diffusion_groups import (
-    DiffusionEvaluationSettings,
-    DiffusionSampling,
-    DiffusionTraining,
-    ProcessSettings,
-    UNetSettings,
-)
-from probseq_apps.experiments.diffusion_measure import mean_bits_per_dim, measure_frames
-from probseq_apps.experiments.diffusion_model import (
-    arm_videos,
-    build_model,
-    check_model,
-    open_diffusion,
+from probseq_apps.experiments import image_models
+from probseq_apps.experiments.image_models import (
+    DiffusionVariant,
+    open_model,
     train_model,
+    variant_of,
 )
-from probseq_apps.experiments.diffusion_settings import DiffusionSettings
-from probseq_apps.experiments.generate_groups import (
-    FeatureSettings,
-    MachineSettings,
-    ReadingSettings,
-)
-from probseq_apps.experiments.generate_sample import Samples
-from probseq_apps.experiments.process import Process
+from probseq_apps.experiments.reference import Process, Samples
 from probseq_apps.options import Options
 from probseq_apps.run import run
+from probseq_apps.settings.generate import DiffusionSampling, Features, Machine, Reading
+from probseq_apps.settings.models import (
+    DiffusionEvaluation,
+    DiffusionSettings,
+    DiffusionTraining,
+)
 from pseudovideo.corruptions import video_moments
+from pseudovideo.evaluation import mean_bits_per_dim
+from pseudovideo.spec import DiffusionSpec, UNetSpec
 
-UNET = UNetSettings(
+UNET = UNetSpec(
     base_channels=8,
     channel_multipliers=(1, 2),
     num_res_blocks=1,
@@ -52,27 +43,51 @@ UNET = UNetSettings(
 )
 TINY = DiffusionSettings(
     arms=("1-frame", "4-frame-high-order"),
-    reading=ReadingSettings(image_size=8),
+    reading=Reading(image_size=8),
     unet=UNET,
-    process=ProcessSettings(diffusion_steps=40),
+    process=DiffusionSpec(num_steps=40),
     training=DiffusionTraining(steps=6, batch_size=8, learning_rate=1e-3, importance=True),
     sampling=DiffusionSampling(sampling_steps=3),
-    evaluation=DiffusionEvaluationSettings(
+    evaluation=DiffusionEvaluation(
         num_samples=20,
         likelihood_images=2,
         frame_error_images=4,
         frame_error_samples=2,
-        features=FeatureSettings(classifier_steps=4),
+        features=Features(classifier_steps=4),
     ),
-    machine=MachineSettings(device="cpu"),
+    machine=Machine(device="cpu"),
 )
 NAMES = ("1-frame-seed0", "4-frame-high-order-seed0")
 TIMES = {"seconds", "training_seconds"}
 CPU = torch.device("cpu")
 
 
+class Silent:
+    """Reports have tests of their own, and their pictures take longer than these models."""
+
+    def __init__(self, **_):
+        pass
+
+    def write(self, folder):
+        return "reported"
+
+
+def open_diffusion(folder):
+    return open_model(variant_of(folder), folder, device=CPU)
+
+
+def one_model(settings=None, arm="1-frame", seed=0):
+    return DiffusionVariant((settings or TINY).one_model(arm, seed))
+
+
+def measure_frames(model, arm, digits):
+    variant = one_model(arm=arm)
+    variant.context = model.config.context
+    return variant.measure(model, digits)["frame_errors"]
+
+
 def generate_diffusion(settings, options):
-    return run(compare_models.DiffusionModels(settings), options, recipe="digits-diffusion")
+    return run(image_models.Diffusion(settings), options, recipe="digits-diffusion")
 
 
 @pytest.fixture(scope="module")
@@ -82,9 +97,8 @@ def digits():
 
 @pytest.fixture(scope="module", autouse=True)
 def no_report():
-    """Reports have tests of their own, and their pictures take longer than these models."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(compare_models.DiffusionModels, "write", lambda *_: "reported")
+        patch.setattr(image_models, "diffusion_report", Silent)
         yield
 
 
@@ -174,8 +188,8 @@ def test_a_films_frames_are_grey_until_their_stage_begins(whole):
     assert torch.equal(film[:, 3, :2], film[:, 9, :2])
 
 
-def test_an_image_models_film_shows_where_each_step_heads_for(whole):
-    model, _ = open_diffusion(whole / "models" / NAMES[0], device=CPU)
+def test_an_image_models_film_shows_where_each_step_heads_for(whole, digits):
+    model, _ = open_diffusion(whole / "models" / NAMES[0])
     states = {}
     model.sample(
         2,
@@ -183,7 +197,8 @@ def test_an_image_models_film_shows_where_each_step_heads_for(whole):
         generator=torch.Generator().manual_seed(5),
         watch=lambda left, state: states.setdefault(left, state.double()),
     )
-    film = film_model(model, 2, TINY.sampling, seed=5, device=CPU)
+    generator = torch.Generator().manual_seed(5)
+    film = one_model().film(model, digits, 2, generator)
     process = model.diffusion.respaced(3)
     for number, left in enumerate((3, 2, 1)):
         state = states[left]
@@ -203,7 +218,7 @@ def test_the_weights_of_another_model_are_refused(whole, tmp_path, place, other)
     shutil.rmtree(folder / "pretrained")
     shutil.copytree(whole / "models" / NAMES[other] / "pretrained", folder / "pretrained")
     with pytest.raises(ValueError, match=r"pretrained must hold the model that .*config\.json"):
-        open_diffusion(folder, device=CPU)
+        open_diffusion(folder)
 
 
 @pytest.mark.parametrize(
@@ -223,7 +238,7 @@ def test_a_model_of_other_settings_than_its_folders_is_refused(
     config["settings"][group][name] = value
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     with pytest.raises(ValueError, match=said):
-        open_diffusion(folder, device=CPU)
+        open_diffusion(folder)
 
 
 def test_a_finished_run_is_only_reported_again(whole, capsys):
@@ -251,7 +266,7 @@ def test_a_stopped_run_names_the_command_and_goes_on_to_the_same_bits(
     whole, tmp_path, monkeypatch, capsys, stopped_at
 ):
     """In the first arm's training, and in the second one's; epochs are longer than either."""
-    inner, calls = diffusion_model.diffusion_loss, []
+    inner, calls = DiffusionVariant.loss, []
 
     def loss(*arguments):
         calls.append(None)
@@ -261,7 +276,7 @@ def test_a_stopped_run_names_the_command_and_goes_on_to_the_same_bits(
 
     folder = tmp_path / "cut"
     with monkeypatch.context() as patch:
-        patch.setattr(diffusion_model, "diffusion_loss", loss)
+        patch.setattr(DiffusionVariant, "loss", loss)
         with pytest.raises(SystemExit) as left:
             generate_diffusion(TINY, Options(run_dir=folder))
     assert left.value.code == 143
@@ -323,7 +338,7 @@ def test_an_overwritten_run_starts_anew(whole, tmp_path):
         (
             {
                 "evaluation": replace(
-                    TINY.evaluation, features=FeatureSettings(inception_weights="inception.pth")
+                    TINY.evaluation, features=Features(inception_weights="inception.pth")
                 )
             },
             "inception_weights must be a file",
@@ -342,34 +357,31 @@ def test_weights_that_are_none_are_refused_by_the_settings_name(tmp_path, digits
     for name, error in (("other.pt", ValueError), ("missing.pt", FileNotFoundError)):
         settings = replace(TINY, arms=("1-frame",), init_weights=str(tmp_path / name))
         with pytest.raises(error, match=rf"^init_weights must .*{name}"):
-            check_model(settings.one_model("1-frame", 0), digits)
+            one_model(settings).check(digits)
 
 
 def test_published_weights_are_stored_as_they_are_without_training(tmp_path, monkeypatch, digits):
     torch.manual_seed(0)
-    published = build_model(TINY.one_model("1-frame", 7), digits)
+    published = one_model(seed=7).build(digits)[1]
     torch.nn.init.ones_(published.unet.conv_out.bias)
     monkeypatch.setattr(
-        "probseq_apps.experiments.diffusion_model.load_improved_ddpm",
+        "probseq_apps.experiments.image_models.load_improved_ddpm",
         lambda path, config: published if path == "w.pt" and config == published.config else None,
     )
     training = replace(TINY.training, steps=0)
     settings = replace(TINY, arms=("1-frame",), init_weights="w.pt", training=training)
     for _ in range(2):
-        train_model(settings.one_model("1-frame", 0), digits, tmp_path / "m", recipe="r")
-    model, trained = open_diffusion(tmp_path / "m", device=CPU)
-    assert trained.steps == 0
+        train_model(one_model(settings), digits, tmp_path / "m", recipe="r")
+    model, trained = open_diffusion(tmp_path / "m")
+    assert trained["steps"] == 0
     found, given = model.state_dict(), published.state_dict()
     assert all(torch.equal(found[name], given[name]) for name in given)
 
 
 @pytest.mark.parametrize("arm", ["4-frame-first-order", "4-frame-high-order"])
 def test_exact_errors_are_those_of_dense_gaussian_conditioning(whole, digits, arm):
-    model, _ = open_diffusion(whole / "models" / NAMES[1], device=CPU)
-    videos = arm_videos(TINY.one_model(arm, 0))
-    found = measure_frames(
-        model, videos, digits, TINY.evaluation, TINY.sampling, seed=0, device=CPU
-    )
+    model, _ = open_diffusion(whole / "models" / NAMES[1])
+    found, videos = measure_frames(model, arm, digits), one_model(arm=arm).videos
     rows = to_unit(digits.train).flatten(1).double()
     mean = rows.mean(0)
     covariance = (rows - mean).T @ (rows - mean) / (len(rows) - 1)
@@ -384,14 +396,11 @@ def test_exact_errors_are_those_of_dense_gaussian_conditioning(whole, digits, ar
 def test_a_model_that_knows_the_frames_has_no_error_and_a_blind_one_has_their_square(
     whole, digits, monkeypatch
 ):
-    model, _ = open_diffusion(whole / "models" / NAMES[1], device=CPU)
-    videos = arm_videos(TINY.one_model("4-frame-blur", 0))
+    model, _ = open_diffusion(whole / "models" / NAMES[1])
 
     def errors(predict):
         monkeypatch.setattr(type(model), "predict_frames", predict)
-        return measure_frames(
-            model, videos, digits, TINY.evaluation, TINY.sampling, seed=0, device=CPU
-        )
+        return measure_frames(model, "4-frame-blur", digits)
 
     seen = []
 
@@ -410,7 +419,7 @@ def test_a_model_that_knows_the_frames_has_no_error_and_a_blind_one_has_their_sq
 
 
 def test_bits_per_dimension_are_a_mean_over_images_not_over_batches(whole, digits, monkeypatch):
-    model, _ = open_diffusion(whole / "models" / NAMES[0], device=CPU)
+    model, _ = open_diffusion(whole / "models" / NAMES[0])
 
     class Found:
         def __init__(self, images):
@@ -420,23 +429,23 @@ def test_bits_per_dimension_are_a_mean_over_images_not_over_batches(whole, digit
         type(model), "bits_per_dim", lambda self, images, *, generator, progress: Found(images)
     )
     images = digits.test[:251]
-    found = mean_bits_per_dim(model, images, seed=0, device=CPU)
+    found = mean_bits_per_dim(model, images)
     assert found == pytest.approx(float(to_unit(images).double().mean()), abs=1e-6)
 
 
 def test_bf16_trains_with_channels_last_and_goes_on_to_the_same_bits(tmp_path, digits, monkeypatch):
-    machine = MachineSettings(device="cpu", precision="bf16")
-    one = replace(TINY, machine=machine).one_model("1-frame", 0)
-    inner, layouts = diffusion_model.diffusion_loss, []
+    machine = Machine(device="cpu", precision="bf16")
+    one = one_model(replace(TINY, machine=machine))
+    inner, layouts = DiffusionVariant.loss, []
 
-    def loss(videos, seed, objective, *arguments):
+    def loss(variant, objective, *arguments):
         weight = objective.model.unet.down_blocks[0].resnets[0].conv1.weight
         layouts.append(weight.is_contiguous(memory_format=torch.channels_last))
         if len(layouts) == 9:
             os.kill(os.getpid(), signal.SIGTERM)
-        return inner(videos, seed, objective, *arguments)
+        return inner(variant, objective, *arguments)
 
-    monkeypatch.setattr(diffusion_model, "diffusion_loss", loss)
+    monkeypatch.setattr(DiffusionVariant, "loss", loss)
     train_model(one, digits, tmp_path / "whole", recipe="r")
     with pytest.raises(SystemExit):
         train_model(one, digits, tmp_path / "cut", recipe="r")

@@ -13,47 +13,46 @@ import torch
 from safetensors.torch import load_file
 
 from probseq_apps.engine.files import ConfigMismatchError, RunExistsError
-from probseq_apps.experiments import generate as generate_module
-from probseq_apps.experiments.generate import Generate
-from probseq_apps.experiments.generate_groups import (
-    FeatureSettings,
-    MachineSettings,
-    TokenizerSettings,
-    TokenizerTraining,
-)
-from probseq_apps.experiments.generate_prior_groups import (
-    AutoregressiveSettings,
-    GenerateEvaluationSettings,
-    MaskedSettings,
-    PriorChoice,
-    PriorTraining,
-)
-from probseq_apps.experiments.generate_sample import Samples
-from probseq_apps.experiments.generate_settings import GENERATE, GenerateSettings
+from probseq_apps.experiments import tokens
+from probseq_apps.experiments.reference import Samples
 from probseq_apps.experiments.saved import config_values
+from probseq_apps.experiments.tokens import Tokens
 from probseq_apps.options import Options
 from probseq_apps.run import run
+from probseq_apps.settings.generate import (
+    GENERATE,
+    Features,
+    GenerateSettings,
+    Machine,
+    PriorChoice,
+    PriorSizes,
+    PriorTraining,
+    TokensEvaluation,
+    Training,
+)
+from pseudovideo.spec import TokenizerSpec
 
+PRIOR = PriorSizes(dim=16, depth=1, num_heads=2, steps=4, warmup=0.25)
 TINY = GenerateSettings(
     frames=(1, 2),
     stem=("plain",),
-    tokenizer=TokenizerSettings(dim=16, num_heads=2, depth=1, codebook_size=8, code_dim=4),
-    training=TokenizerTraining(steps=4, batch_size=16, warmup_steps=1, learning_rate=1e-3),
+    tokenizer=TokenizerSpec(dim=16, num_heads=2, depth=1, codebook_size=8, code_dim=4),
+    training=Training(steps=4, batch_size=16, warmup=0.25, learning_rate=1e-3),
     priors=PriorChoice(prior_arms=("frames",)),
-    autoregressive=AutoregressiveSettings(ar_dim=16, ar_depth=1, ar_num_heads=2, ar_steps=4),
-    masked=MaskedSettings(masked_dim=16, masked_depth=1, masked_num_heads=2, masked_steps=4),
-    prior_training=PriorTraining(prior_warmup_steps=1, prior_batch_size=16),
-    evaluation=GenerateEvaluationSettings(
-        num_samples=20, num_images=30, features=FeatureSettings(classifier_steps=4)
+    autoregressive=PRIOR,
+    masked=PRIOR,
+    prior_training=PriorTraining(batch_size=16),
+    evaluation=TokensEvaluation(
+        num_samples=20, num_images=30, features=Features(classifier_steps=4)
     ),
-    machine=MachineSettings(device="cpu"),
+    machine=Machine(device="cpu"),
 )
 ARMS = ("1-frame", "2-frame", "2-frame-repeat", "1-frame-patch2")
 TIMES = {"seconds", "training_seconds", "tokenizer_seconds"}
 
 
 def generate(settings, options):
-    return run(Generate(settings), options, recipe="digits-small")
+    return run(Tokens(settings), options, recipe="digits-small")
 
 
 @pytest.fixture(scope="module")
@@ -149,7 +148,7 @@ def test_more_images_than_there_are_is_said(tmp_path, capsys, monkeypatch):
     def stop(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(generate_module, "make_ruler", stop)
+    monkeypatch.setattr(tokens.Reference, "of", stop)
     for asked, said in ((360, True), (359, False)):
         settings = replace(TINY, evaluation=replace(TINY.evaluation, num_images=asked))
         with pytest.raises(KeyboardInterrupt):

@@ -6,34 +6,29 @@ import shutil
 import signal
 from dataclasses import replace
 
-import jaxtyping
 import pytest
 import torch
+from PIL import Image
 
-from probseq_apps.data.images import GenerationData, load_generation_data, to_unit
+from probseq_apps.data.images import load_generation_data, to_unit
 from probseq_apps.engine.files import ConfigMismatchError
-from probseq_apps.experiments import compare_models, hvae_model
-from probseq_apps.experiments.diffusion_groups import ModelTraining, UNetSettings
-from probseq_apps.experiments.generate_groups import (
-    FeatureSettings,
-    MachineSettings,
-    ReadingSettings,
+from probseq_apps.experiments import image_models
+from probseq_apps.experiments.image_models import (
+    HvaeVariant,
+    load_model_images,
+    open_model,
+    variant_of,
 )
-from probseq_apps.experiments.generate_sample import Samples
-from probseq_apps.experiments.hvae_model import binarized, measure_hvae, open_hvae
-from probseq_apps.experiments.hvae_settings import (
-    HvaeEvaluationSettings,
-    HvaeSettings,
-    HvaeSizes,
-    OneHvaeSettings,
-)
-from probseq_apps.experiments.process import Process
+from probseq_apps.experiments.reference import Process, Samples
 from probseq_apps.options import Options
 from probseq_apps.run import run
+from probseq_apps.settings.generate import Features, Machine, ModelTraining, Reading
+from probseq_apps.settings.models import HvaeEvaluation, HvaeLevels, HvaeSettings
+from pseudovideo.spec import UNetSpec
 
 TINY = HvaeSettings(
-    reading=ReadingSettings(image_size=8),
-    unet=UNetSettings(
+    reading=Reading(image_size=8),
+    unet=UNetSpec(
         base_channels=8,
         channel_multipliers=(1, 2),
         num_res_blocks=1,
@@ -41,26 +36,39 @@ TINY = HvaeSettings(
         num_heads=2,
         num_groups=4,
     ),
-    sizes=HvaeSizes(num_levels=4, sigma_max=5.0),
+    sizes=HvaeLevels(num_levels=4, sigma_max=5.0),
     training=ModelTraining(steps=6, batch_size=8, learning_rate=1e-3),
-    evaluation=HvaeEvaluationSettings(
-        num_samples=20, bound_images=30, features=FeatureSettings(classifier_steps=4)
+    evaluation=HvaeEvaluation(
+        num_samples=20, bound_images=30, features=Features(classifier_steps=4)
     ),
-    machine=MachineSettings(device="cpu"),
+    machine=Machine(device="cpu"),
 )
 NAMES = ("heat-seed0", "learned-seed0")
 CPU = torch.device("cpu")
 
 
+class Silent:
+    """Reports have tests of their own, and their pictures take longer than these models."""
+
+    def __init__(self, **_):
+        pass
+
+    def write(self, folder):
+        return "reported"
+
+
+def open_hvae(folder):
+    return open_model(variant_of(folder), folder, device=CPU)
+
+
 def generate_hvae(settings, options):
-    return run(compare_models.HvaeModels(settings), options, recipe="digits-hvae")
+    return run(image_models.Hvae(settings), options, recipe="digits-hvae")
 
 
 @pytest.fixture(scope="module", autouse=True)
 def no_report():
-    """Reports have tests of their own, and their pictures take longer than these models."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(compare_models.HvaeModels, "write", lambda *_: "reported")
+        patch.setattr(image_models, "hvae_report", Silent)
         yield
 
 
@@ -73,16 +81,7 @@ def whole(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def digits():
-    return binarized(load_generation_data("digits", image_size=8))
-
-
-@pytest.fixture
-def plain_calls():
-    """Calls as users make them: the suite's own checks look at one arm, drawn at random."""
-    before = jaxtyping.config.jaxtyping_disable
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", before)
+    return load_model_images(TINY, Options())
 
 
 def results(folder):
@@ -111,7 +110,7 @@ def test_results_hold_all_that_reports_take(whole):
 def test_each_encoder_has_its_own_noise(whole):
     for arm, noise in (("heat", 0.02), ("learned", 0.3)):
         assert results(whole)[f"{arm}-seed0"]["noise_std"] == noise
-        hvae, _ = open_hvae(whole / "models" / f"{arm}-seed0", device=CPU)
+        hvae, _ = open_hvae(whole / "models" / f"{arm}-seed0")
         assert hvae.config.noise_std == noise
 
 
@@ -122,7 +121,7 @@ def test_the_weights_of_the_other_encoder_are_refused(whole, tmp_path, place, ot
     shutil.rmtree(folder / "pretrained")
     shutil.copytree(whole / "models" / NAMES[other] / "pretrained", folder / "pretrained")
     with pytest.raises(ValueError, match=r"pretrained must hold the model that .*config\.json"):
-        open_hvae(folder, device=CPU)
+        open_hvae(folder)
 
 
 @pytest.mark.parametrize(("name", "value"), [("learned_noise_std", 0.25), ("num_levels", 5)])
@@ -133,7 +132,7 @@ def test_an_hvae_of_other_sizes_than_its_folders_is_refused(whole, tmp_path, nam
     config["settings"]["sizes"][name] = value
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     with pytest.raises(ValueError, match=f"with {name.removeprefix('learned_')}={value}, and"):
-        open_hvae(folder, device=CPU)
+        open_hvae(folder)
 
 
 def test_films_lead_from_the_last_latent_frame_to_the_sample(whole, digits):
@@ -161,20 +160,22 @@ def test_pixels_above_127_are_white_and_all_others_black(digits):
     assert "pixels above 127 white" in digits.notes[-1]
 
 
-def test_colour_is_not_binarised():
-    images = torch.zeros(3, 3, 8, 8, dtype=torch.uint8)
-    with pytest.raises(ValueError, match="binarize is for grey images, and mine has 3 channels"):
-        binarized(GenerationData("mine", images, images, images))
+def test_colour_is_not_binarised(tmp_path):
+    for number in range(20):
+        Image.new("RGB", (8, 8), (number, 2, 3)).save(tmp_path / f"{number}.png")
+    settings = replace(TINY, data=f"folder:{tmp_path}")
+    with pytest.raises(ValueError, match=r"binarize is for grey images, and .* has 3 channels"):
+        load_model_images(settings, Options())
 
 
 def test_the_classifier_and_the_reference_see_binarised_images(tmp_path, monkeypatch):
     seen = []
 
-    def ruler(data, *_, **__):
+    def reference(data, *_, **__):
         seen.append(data)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("probseq_apps.experiments.compare_models.make_ruler", ruler)
+    monkeypatch.setattr("probseq_apps.experiments.image_models.Reference.of", reference)
     for binarize in (True, False):
         with pytest.raises(KeyboardInterrupt):
             generate_hvae(
@@ -185,23 +186,24 @@ def test_the_classifier_and_the_reference_see_binarised_images(tmp_path, monkeyp
 
 
 def test_the_bound_is_a_mean_over_images_not_over_batches(whole, digits, monkeypatch):
-    hvae, _ = open_hvae(whole / "models" / NAMES[0], device=CPU)
+    hvae, _ = open_hvae(whole / "models" / NAMES[0])
 
     class Found:
         def __init__(self, images):
             self.total = images.flatten(1).mean(1)
 
     monkeypatch.setattr(type(hvae), "bound", lambda self, images, generator: Found(images))
-    found = measure_hvae(hvae, digits, 251, seed=0, device=CPU)
+    evaluation = replace(TINY.evaluation, bound_images=251)
+    variant = HvaeVariant(replace(TINY, evaluation=evaluation).one_model("heat", 0))
+    found = variant.measure(hvae, digits)
     assert found["num_bound"] == 251
     assert found["bound"] == pytest.approx(float(to_unit(digits.test[:251]).mean()), abs=1e-6)
-    assert measure_hvae(hvae, digits, 10**6, seed=0, device=CPU)["num_bound"] == len(digits.test)
 
 
 @pytest.mark.parametrize("stopped_at", [3, 10])
 def test_a_stopped_run_goes_on_to_the_same_bits(whole, tmp_path, monkeypatch, capsys, stopped_at):
     """In the training of either arm."""
-    inner, calls = hvae_model.hvae_loss, []
+    inner, calls = HvaeVariant.loss, []
 
     def loss(*arguments):
         calls.append(None)
@@ -211,7 +213,7 @@ def test_a_stopped_run_goes_on_to_the_same_bits(whole, tmp_path, monkeypatch, ca
 
     folder = tmp_path / "cut"
     with monkeypatch.context() as patch:
-        patch.setattr(hvae_model, "hvae_loss", loss)
+        patch.setattr(HvaeVariant, "loss", loss)
         with pytest.raises(SystemExit) as left:
             generate_hvae(TINY, Options(run_dir=folder))
     assert left.value.code == 143
@@ -239,43 +241,8 @@ def test_another_blur_is_another_run(whole):
         generate_hvae(other, Options(run_dir=whole, resume=True))
 
 
-@pytest.mark.usefixtures("plain_calls")
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"arms": ("heat", "learnt")}, "did you mean 'learned'"),
-        ({"arms": ()}, "arms must name at least one"),
-        ({"seeds": (0, 0)}, "seeds must not repeat"),
-        ({"data": "digit"}, "did you mean 'digits'"),
-    ],
-)
-def test_settings_that_do_not_go_together_are_refused(changes, said):
-    with pytest.raises(ValueError, match=said):
-        HvaeSettings(**changes)
-
-
-@pytest.mark.parametrize(
-    ("values", "said"),
-    [
-        ({"num_levels": 1}, "num_levels must be at least 2"),
-        ({"sigma_max": 0.5}, "sigma_max must be finite and above sigma_min=0.5"),
-        ({"noise_std": 0.0}, "noise_std must be positive"),
-        ({"learned_noise_std": 0.0}, "learned_noise_std must be positive"),
-    ],
-)
-def test_sizes_out_of_range_are_refused(values, said):
-    with pytest.raises(ValueError, match=said):
-        HvaeSizes(**values)
-
-
 def test_a_size_that_the_unet_cannot_halve_is_refused_before_anything_is_written(tmp_path):
     unet = replace(TINY.unet, channel_multipliers=(1, 1, 1, 1, 1))
     with pytest.raises(ValueError, match="image_size must be a multiple of 16"):
         generate_hvae(replace(TINY, unet=unet), Options(run_dir=tmp_path / "run"))
     assert not (tmp_path / "run").exists()
-
-
-def test_one_models_settings_survive_json():
-    one = TINY.one_model("learned", 3)
-    assert (one.arm, one.seed, one.sizes) == ("learned", 3, TINY.sizes)
-    assert OneHvaeSettings.from_dict(one.to_dict()) == one

@@ -255,5 +255,5 @@ if __name__ == "__main__":
     parser.add_argument("--flags", type=Path, default=FLAGS)
     parser.add_argument("--expect", help="only scenarios with this value of `expect`")
     parser.add_argument("patterns", nargs="*")
-    options = parser.parse_args()
+    options = parser.parse_intermixed_args()
     record(options.out, load_steps(options.patterns, options.expect), options.flags)

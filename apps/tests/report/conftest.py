@@ -6,9 +6,7 @@ from statistics import fmean, stdev
 import pytest
 
 from probseq_apps.recipes import RECIPES
-from probseq_apps.recipes.diffusion import DIFFUSION_RECIPES
-from probseq_apps.recipes.generate import GENERATE_RECIPES
-from probseq_apps.recipes.hvae import HVAE_RECIPES
+from probseq_apps.settings.generate_recipes import DIFFUSION_RECIPES, GENERATE_RECIPES, HVAE_RECIPES
 
 
 def metric(values):

@@ -9,14 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from pseudovideo.corruptions import PseudoVideoConfig, pseudo_videos
-from pseudovideo.pretrained import fingerprint
+from pseudovideo.pretrained import fingerprint, load_pretrained
 from pseudovideo.priors.autoregressive import AutoregressiveConfig, AutoregressivePrior
 from pseudovideo.priors.masked import MaskedConfig, MaskedPrior
+from pseudovideo.spec import TokenizerConfig
 from pseudovideo.token_cache import TokenCache, write_token_cache
-from pseudovideo.tokenizers.build import build_tokenizer, load_tokenizer
-from pseudovideo.tokenizers.config import TokenizerConfig
 from pseudovideo.tokenizers.objective import ObjectiveConfig, TokenizerObjective
-from pseudovideo.tokenizers.tokenizer import Tokenizer
+from pseudovideo.tokenizers.tokenizer import Tokenizer, build_tokenizer
 
 BLUR = PseudoVideoConfig(num_frames=4)
 TRAIN = 1500
@@ -150,7 +149,7 @@ def test_samples_are_those_of_the_seed_and_survive_storage(
     trained.tokenizer.save_pretrained(tmp_path / "tokenizer")
     prior.save_pretrained(tmp_path / "prior")
     stored = type(prior).from_pretrained(tmp_path / "prior")
-    tokenizer = load_tokenizer(tmp_path / "tokenizer")
+    tokenizer = load_pretrained(tmp_path / "tokenizer", Tokenizer)
     assert torch.equal(stored.sample(5, tokenizer, generator=seeded(7)), first)
 
 

@@ -644,6 +644,8 @@ TARGETS = [*AVERAGE_TARGETS, *CORRUPTION_TARGETS, *DIFFUSION_TARGETS, *HVAE_TARG
 READS = "reads files that its own tests damage"
 NOT_FUZZED = {
     "load_*": READS,
+    "*Spec*": "plain settings: `probseq.settings` is tested with all of its types",
+    "TransformerSizes": "plain settings",
     "TokenCache*": READS,
     "HVAE": "abstract: its subclasses are fuzzed",
     "HVAE.level_terms": "a part of HVAE.bound",

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from pseudovideo.grid import TokenGrid
+from pseudovideo.spec import TokenGrid
 
 
 def test_bits_are_the_logarithm_of_the_number_of_different_grids() -> None:
@@ -22,8 +22,8 @@ def test_grids_differ_when_only_their_order_does() -> None:
 @pytest.mark.parametrize(
     ("size", "shape", "message"),
     [
-        (1, (1, 1, 1), "codebook_size must be at least 2, got 1"),
-        (8, (1, 0, 2), r"shape of the grid must be .*, got \(1, 0, 2\)"),
+        (1, (1, 1, 1), "codebook_size must be a whole number of at least 2, got 1"),
+        (8, (1, 0, 2), r"shape must be .*, got \(1, 0, 2\)"),
         (8, (4, 4), r"shape of the grid must be \(time, height, width\).*got \(4, 4\)"),
     ],
 )

@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from pseudovideo.folders import CONFIG
-from pseudovideo.pretrained import WEIGHTS, Pretrained, fingerprint, saved_class
+from pseudovideo.pretrained import WEIGHTS, Pretrained, fingerprint, load_pretrained
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,12 +148,13 @@ def test_a_missing_file_is_named(name: str, tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=f"has no file {name}"):
         Toy.from_pretrained(tmp_path)
     with pytest.raises(FileNotFoundError, match=f"has no file {name}"):
-        saved_class(tmp_path)
+        load_pretrained(tmp_path)
 
 
 def test_a_model_of_another_class_is_refused(tmp_path: Path) -> None:
     toy().save_pretrained(tmp_path)
-    assert saved_class(tmp_path) == "Toy"
+    with pytest.raises(ValueError, match=r"must hold one of VQVAE, .*, got a Toy"):
+        load_pretrained(tmp_path)
     with pytest.raises(ValueError, match="holds a Toy, not a OtherToy"):
         OtherToy.from_pretrained(tmp_path)
 
@@ -181,7 +182,7 @@ def test_settings_of_another_version_are_refused(tmp_path: Path) -> None:
 def test_a_folder_of_another_format_is_refused(seal: bool, tmp_path: Path) -> None:
     toy().save_pretrained(tmp_path)
     edit(tmp_path, lambda values: values.update(format=2), seal=seal)
-    for read in (Toy.from_pretrained, saved_class):
+    for read in (Toy.from_pretrained, load_pretrained):
         with pytest.raises(ValueError, match=r"config\.json must be of format 1, got 2: it was"):
             read(tmp_path)
 
@@ -206,7 +207,7 @@ def test_settings_that_were_changed_by_hand_are_refused(
 ) -> None:
     toy().save_pretrained(tmp_path)
     edit(tmp_path, change)
-    for read in (Toy.from_pretrained, saved_class):
+    for read in (Toy.from_pretrained, load_pretrained):
         with pytest.raises(ValueError, match=r"config\.json is damaged or was changed by hand"):
             read(tmp_path)
 

@@ -12,12 +12,11 @@ import torch
 from torch import Tensor
 
 from pseudovideo.corruptions import PseudoVideoConfig, pseudo_videos
-from pseudovideo.pretrained import fingerprint
+from pseudovideo.pretrained import fingerprint, load_pretrained
 from pseudovideo.priors.masked import MaskedConfig, MaskedPrior
+from pseudovideo.spec import TokenizerConfig
 from pseudovideo.token_cache import TokenCache, hash_images, write_token_cache
-from pseudovideo.tokenizers.build import build_tokenizer, load_tokenizer
-from pseudovideo.tokenizers.config import TokenizerConfig
-from pseudovideo.tokenizers.tokenizer import Tokenizer
+from pseudovideo.tokenizers.tokenizer import Tokenizer, build_tokenizer
 
 BLUR = PseudoVideoConfig(num_frames=4)
 NOISE = PseudoVideoConfig(num_frames=4, kind="high-order-noise", beta_max=0.3)
@@ -368,7 +367,7 @@ def test_a_folder_of_tokens_is_no_model(
 ) -> None:
     write_token_cache(tmp_path / "tokens", tokenizer, digits[:2], BLUR)
     with pytest.raises(FileNotFoundError, match=r"has no file model\.safetensors"):
-        load_tokenizer(tmp_path / "tokens")
+        load_pretrained(tmp_path / "tokens")
 
 
 def test_autocast_does_not_change_the_tokens(

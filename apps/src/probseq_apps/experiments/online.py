@@ -36,7 +36,7 @@ from probseq_apps.data.names import CSV_PREFIX
 from probseq_apps.data.streams import Stream, Task, load_stream
 from probseq_apps.engine.files import load_arrays
 from probseq_apps.engine.schedule import derive_seed
-from probseq_apps.experiment import Job, Results, by_row, counted
+from probseq_apps.experiment import Experiment, Job, Results, by_row, counted
 from probseq_apps.experiments.stored import save_arrays
 from probseq_apps.folder import RunFolder
 from probseq_apps.options import Options
@@ -62,7 +62,7 @@ _START_SHARES = (1.0 / 3.0, 1.0 / 10.0, 1.0 / 30.0)
 _SAMPLES = 100  # of a count, for the coverage of thesis Eq. 4.20
 
 
-class Online:
+class Online(Experiment[dict[int, Stream]]):
     """Methods on a stream, split anew by each seed."""
 
     kind, command, parts, brief = ONLINE, "online", ("predictions",), True

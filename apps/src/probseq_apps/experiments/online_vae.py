@@ -22,7 +22,7 @@ from probseq_apps.data.names import own_path
 from probseq_apps.data.streams import Task, cut_channels
 from probseq_apps.engine.files import write_atomic
 from probseq_apps.engine.schedule import derive_seed
-from probseq_apps.experiment import Job, Results, by_row, counted
+from probseq_apps.experiment import Experiment, Job, Results, by_row, counted
 from probseq_apps.experiments.online import Scores, kept
 from probseq_apps.experiments.stored import save_arrays
 from probseq_apps.folder import RunFolder
@@ -38,7 +38,7 @@ _EXTRA = "extra."
 Data = tuple[ChannelSeries, dict[int, tuple[Task, ...]]]
 
 
-class OnlineVae:
+class OnlineVae(Experiment[Data]):
     """Methods on the channels of a series, split anew by each seed."""
 
     kind, command, parts, brief = ONLINE_VAE, "online vae", ("models", FRAMES), True

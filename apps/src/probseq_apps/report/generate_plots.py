@@ -14,16 +14,9 @@ from torch import Tensor
 
 from probseq.figures import COLOURS, GUIDE, headline, light_grid, line_style, panels
 from probseq_apps.data.images import GenerationData, to_unit
-from probseq_apps.report.curves import Quantity, save_losses
+from probseq_apps.report.curves import Quantity, save_losses, save_training_curves
 from probseq_apps.report.figures import legend_below, log_axis
 from probseq_apps.report.generate_tables import diffusion_measures
-from probseq_apps.report.images import (
-    GRID,
-    save_process,
-    save_rows,
-    save_sample_grids,
-    save_theorem,
-)
 from probseq_apps.report.results import (
     FLOOR,
     REAL,
@@ -40,7 +33,19 @@ from probseq_apps.report.results import (
 )
 from probseq_apps.report.tables import Measure
 from pseudovideo.corruptions import PseudoVideoConfig, pseudo_videos
-from pseudovideo.plots import frame_captions, frame_heads, save_gif
+from pseudovideo.plots import (
+    check_images,
+    frame_captions,
+    frame_heads,
+    save_gif,
+    save_grid,
+    save_process,
+    save_rows,
+    save_strips,
+    save_theorem,
+    side,
+    tiles,
+)
 
 # Width and height of a panel of the summary, and the letters of its title that fit a line.
 _PANEL, _TITLE_LETTERS = (2.5, 0.34), 32
@@ -59,6 +64,11 @@ _WIDE = 10.0
 _HOLLOW: dict[str, Any] = {"linestyle": "--", "markerfacecolor": "white"}
 # Strips of generated videos, videos of a film, and those of a film of their process.
 _STRIPS, _FILM, _ROWS = 3, 16, 4
+# Samples of a grid, videos below each other; images whose covariance the theorem is drawn for.
+_SAMPLES, _VIDEOS, _COVARIANCE = 64, 4, 2000
+# Samples of each model beside others; grids of a row, inches of one, letters of its title.
+_GRID = 36
+_GRIDS_ACROSS, _GRID_PANEL, _GRID_LETTERS = 3, (2.8, 2.95), 34
 _DIFFUSION_LOSSES = {
     name: Quantity(name, title, label, wide=True)
     for name, title, label in (
@@ -84,26 +94,87 @@ class Drawn(NamedTuple):
     Attributes:
         images: samples, bytes.
         videos: a few of them with all their frames.
-        process: snapshots of how a few came into being, bytes; None without.
+        process: snapshots of how a few came into being, bytes.
         done: steps or levels that were done at each snapshot.
     """
 
-    images: UInt8[Tensor, "n c h w"] | None = None
-    videos: UInt8[Tensor, "m t c h w"] | None = None
-    process: UInt8[Tensor, "n k t c h w"] | None = None
-    done: Int64[Tensor, " k"] | None = None
+    images: UInt8[Tensor, "n c h w"]
+    videos: UInt8[Tensor, "m t c h w"]
+    process: UInt8[Tensor, "n k t c h w"]
+    done: Int64[Tensor, " k"]
 
 
-class Videos(NamedTuple):
-    """What an arm's videos are made by.
+def draw_tokens(
+    plots: Path,
+    results: Sequence[Result],
+    floors: Sequence[Result],
+    real: Result,
+    data: GenerationData,
+    *,
+    seed: int,
+    videos: PseudoVideoConfig,
+    reconstructed: Mapping[str, Mapping[str, Float[Tensor, "n c h w"]]],
+    samples: Mapping[str, tuple[str, Tensor, Tensor]],
+    tokenizer_logs: Mapping[str, Sequence[Path]],
+    prior_logs: Mapping[str, Sequence[Path]],
+) -> list[Path]:
+    """Draw what a run of `generate run` made.
 
-    Attributes:
-        config: kind, frames and levels.
-        context: C, frames that a frame is generated from.
+    Args:
+        plots: folder of the files.
+        results: of all arms, stems and seeds.
+        floors: of patch k-means.
+        real: of the test images as if they were samples.
+        data: the images.
+        seed: of the models that drew.
+        videos: the longest pseudo videos.
+        reconstructed: test images by stem and arm.
+        samples: title, images and videos by file name.
+        tokenizer_logs: folders of `fit` by label.
+        prior_logs: the same of priors.
     """
+    files = [save_summary(results, plots / "summary.png", floors=floors, real=real)]
+    if videos.num_frames > 1:
+        shown = pseudo_videos(to_unit(data.test[:_VIDEOS]), videos)
+        files.append(save_strips(shown, plots / "pseudo-videos.png"))
+    if videos.random:
+        images = to_unit(data.train[:_COVARIANCE])
+        files.append(save_theorem(images, plots / "theorem.png", videos))
+    for stem, arms in reconstructed.items():
+        truth = to_unit(data.test[: max(map(len, arms.values()))])
+        title = f"Test images and their reconstructions, stem {stem}, seed {seed}"
+        labels, rows = ["truth", *arms], [truth, *arms.values()]
+        files.append(save_rows(labels, rows, plots / f"reconstructions-{stem}.png", title=title))
+    for name, (title, pictures, shown) in samples.items():
+        files += draw_grids(pictures, shown, plots, name, title=title)
+    files += save_training_curves(tokenizer_logs, plots)
+    return files + (save_training_curves(prior_logs, plots, name="prior") if prior_logs else [])
 
-    config: PseudoVideoConfig
-    context: int
+
+def draw_grids(
+    images: UInt8[Tensor, "n c h w"],
+    videos: UInt8[Tensor, "m t c h w"],
+    plots: Path,
+    name: str,
+    *,
+    title: str | None = None,
+) -> list[Path]:
+    """Draw a grid of samples; of videos also strips and a film.
+
+    Args:
+        images: samples.
+        videos: the first of them with all their frames.
+        plots: folder of the files.
+        name: begins the files' names.
+        title: stands above the images, and above the strips.
+    """
+    files = [save_grid(to_unit(images[:_SAMPLES]), plots / f"{name}.png", title=title)]
+    if videos.shape[1] > 1:
+        shown = to_unit(videos)
+        files.append(save_strips(shown[:_VIDEOS], plots / f"{name}-videos.png", title=title))
+        captions = frame_captions(title or name, shown.shape[1])
+        files.append(save_gif(shown[:_FILM], plots / f"{name}.gif", captions=captions))
+    return files
 
 
 def draw_diffusion(
@@ -113,7 +184,7 @@ def draw_diffusion(
     data: GenerationData,
     *,
     seed: int,
-    videos: Mapping[str, Videos],
+    videos: Mapping[str, tuple[PseudoVideoConfig, int]],
     drawn: Mapping[str, Drawn],
     logs: Mapping[str, Sequence[Path]],
 ) -> list[Path]:
@@ -125,26 +196,24 @@ def draw_diffusion(
         real: of the test images as if they were samples.
         data: the images.
         seed: of the models that drew.
-        videos: of the arms that have more than one frame.
+        videos: what the videos of arms of more than one frame are made by, and the context.
         drawn: by arm.
         logs: folders of `fit`, by arm.
     """
     groups = groups_of(results)
     files = [save_bars(groups, diffusion_measures(results), real, plots / "summary.png")]
     files += save_frame_errors(results, plots / "frame-errors.png")
-    if videos:
-        longest = max(videos.values(), key=lambda one: one.config.num_frames)
-        file = plots / "theorem.png"
-        files.append(
-            save_theorem(to_unit(data.train), file, longest.config, context=longest.context)
-        )
+    noisy = [one for one in videos.values() if one[0].random]
+    if noisy:
+        config, context = max(noisy, key=lambda one: one[0].num_frames)
+        images = to_unit(data.train[:_COVARIANCE])
+        files.append(save_theorem(images, plots / "theorem.png", config, context=context))
     files.append(_draw_samples(plots, data, drawn, seed))
-    for name, own in videos.items():
-        if (shown := drawn[name].videos) is not None:
-            files += _draw_videos(plots, name, seed, own.config, data, to_unit(shown))
+    for name, (config, _) in videos.items():
+        files += _draw_videos(plots, name, seed, config, data, to_unit(drawn[name].videos))
     for name in drawn:
         what = name if name in videos else f"{name}, predicted image"
-        files += _draw_process(plots, name, drawn[name], what=what, unit="step")
+        files.append(_draw_process(plots, name, drawn[name], what=what, unit="step"))
     return files + save_losses(logs, plots / "losses.png", _DIFFUSION_LOSSES)
 
 
@@ -164,7 +233,7 @@ def draw_hvae(
     files = [save_bars(groups_of(results), [score, distance], real, plots / "summary.png")]
     files.append(_draw_samples(plots, data, drawn, seed))
     for name in drawn:
-        files += _draw_process(plots, name, drawn[name], what=f"{name} HVAE", unit="level")
+        files.append(_draw_process(plots, name, drawn[name], what=f"{name} HVAE", unit="level"))
     return files + save_losses(logs, plots / "losses.png", _HVAE_LOSSES)
 
 
@@ -473,15 +542,18 @@ def _draw_measure(
 
 
 def _draw_samples(plots: Path, data: GenerationData, drawn: Mapping[str, Drawn], seed: int) -> Path:
-    """Draw samples of all arms beside images of the test part."""
-    shown = {
-        name: to_unit(one.images[:GRID]) for name, one in drawn.items() if one.images is not None
-    }
-    # No more than of any arm.
-    count = max(map(len, shown.values()), default=GRID)
-    shown = {REAL: to_unit(data.test[:count]), **shown}
-    title = f"{data.name}: samples, seed {seed}"
-    return save_sample_grids(shown, plots / "samples.png", title=title)
+    """Draw samples of all models beside images of the test part, no more of these."""
+    shown = {name: to_unit(one.images[:_GRID]) for name, one in drawn.items()}
+    shown = {REAL: to_unit(data.test[: max(map(len, shown.values()))]), **shown}
+    figure, found = panels(len(shown), _GRIDS_ACROSS, _GRID_PANEL, shared=False, extra=(0.2, 0.45))
+    for axes, (label, own) in zip(found, shown.items(), strict=True):
+        check_images(label, own, 4)
+        axes.imshow(tiles(own, side(len(own))))
+        axes.set_axis_off()
+        axes.set_title(textwrap.fill(label, _GRID_LETTERS), fontsize=10)
+    headline(figure, f"{data.name}: samples, seed {seed}", 11)
+    figure.savefig(plots / "samples.png")
+    return plots / "samples.png"
 
 
 def _draw_videos(
@@ -503,10 +575,7 @@ def _draw_videos(
     return [strips, save_gif(videos[:_FILM], plots / f"videos-{name}.gif", captions=captions)]
 
 
-def _draw_process(plots: Path, name: str, drawn: Drawn, *, what: str, unit: str) -> list[Path]:
-    """Draw a film of how samples come into being; none where it is not known."""
-    if drawn.process is None or drawn.done is None:
-        return []
+def _draw_process(plots: Path, name: str, drawn: Drawn, *, what: str, unit: str) -> Path:
+    """Draw a film of how samples come into being."""
     frames = drawn.process[:_ROWS] if drawn.process.shape[2] > 1 else drawn.process
-    file = plots / f"process-{name}.gif"
-    return [save_process(frames, drawn.done, file, name=what, unit=unit)]
+    return save_process(frames, drawn.done, plots / f"process-{name}.gif", name=what, unit=unit)

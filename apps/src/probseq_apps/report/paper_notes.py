@@ -5,9 +5,6 @@ from typing import Any
 
 from probseq_apps.engine.files import flatten
 from probseq_apps.recipes import RECIPES
-from probseq_apps.recipes.diffusion import DIFFUSION_RECIPES
-from probseq_apps.recipes.generate import GENERATE_RECIPES
-from probseq_apps.recipes.hvae import HVAE_RECIPES
 from probseq_apps.recipes.regression import REGRESS_RECIPES
 from probseq_apps.report.compare import Comparison
 from probseq_apps.report.measured import (
@@ -17,6 +14,11 @@ from probseq_apps.report.measured import (
     HVAE,
     SIZES,
     MeasuredRun,
+)
+from probseq_apps.settings.generate_recipes import (
+    DIFFUSION_RECIPES,
+    GENERATE_RECIPES,
+    HVAE_RECIPES,
 )
 from probseq_apps.settings.online import ONLINE_RECIPES
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -27,20 +26,11 @@ class Pick:
     resume: bool = False
     # Parts that are trained already: defaults are as in the run that they lie in.
     tokenizer: str | None = None
-    prior: str | None = None
+    # Of `generate run` the kinds to train, maybe none.
+    prior: tuple[str, ...] = ()
     model: str | None = None
     samples: str | None = None
     state: str | None = None
-    # Shorter trainings have shorter warm-ups.
-    steps: str | None = None
-    ar_steps: str | None = None
-    masked_steps: str | None = None
-
-
-def share_left(given: str | None, steps: int) -> Fraction:
-    """Return which part of a recipe's steps a flag leaves; what is no number is refused later."""
-    share = Fraction(int(given), steps) if given and given.isdecimal() else Fraction(1)
-    return min(share, Fraction(1))
 
 
 def with_data(settings: Any, pick: Pick) -> Any:

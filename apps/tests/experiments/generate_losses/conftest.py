@@ -19,7 +19,7 @@ def launch():
     # A server that has imported torch once forks each of them.
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(
-        ["torch._dynamo", "sklearn.datasets", "probseq_apps.experiments.generate_prior"]
+        ["torch._dynamo", "sklearn.datasets", "probseq_apps.experiments.tokens"]
     )
     running = []
 

@@ -9,8 +9,7 @@ import torch
 from probseq_apps.data.images import load_generation_data
 from probseq_apps.engine.config import TrainConfig
 from probseq_apps.engine.fit import fit
-from probseq_apps.experiments.generate_prior import prior_loss
-from probseq_apps.experiments.generate_tokenizer import numbered, tokenizer_loss
+from probseq_apps.experiments.tokens import numbered, prior_loss, tokenizer_loss
 from pseudovideo.corruptions import PseudoVideoConfig
 from pseudovideo.priors.autoregressive import AutoregressiveConfig, AutoregressivePrior
 from pseudovideo.priors.masked import MaskedConfig, MaskedPrior

@@ -9,9 +9,8 @@ from probseq_apps.data.images import load_generation_data
 from probseq_apps.engine.fit import fit
 from probseq_apps.engine.log import read_metrics
 from probseq_apps.engine.trainer import Step
-from probseq_apps.experiments.generate_features import classifier_accuracy, classifier_loss
-from probseq_apps.experiments.generate_prior import prior_loss
-from probseq_apps.experiments.generate_tokenizer import numbered, tokenizer_loss
+from probseq_apps.experiments.reference import classifier_accuracy, classifier_loss
+from probseq_apps.experiments.tokens import numbered, prior_loss, tokenizer_loss
 
 
 class Watched(nn.Module):

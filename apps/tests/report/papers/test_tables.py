@@ -7,9 +7,6 @@ from scipy.stats import rankdata
 from probseq_apps.data.names import DATA_NAMES, GENERATION_NAMES
 from probseq_apps.experiments.methods import parse_method
 from probseq_apps.recipes import RECIPES
-from probseq_apps.recipes.diffusion import DIFFUSION_RECIPES
-from probseq_apps.recipes.generate import GENERATE_RECIPES
-from probseq_apps.recipes.hvae import HVAE_RECIPES
 from probseq_apps.recipes.regression import REGRESS_RECIPES
 from probseq_apps.report.measured import ACCUMULATED_SECONDS, SECONDS_PER_EPOCH
 from probseq_apps.report.papers import load_table, table_names

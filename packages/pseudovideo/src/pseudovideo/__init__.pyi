@@ -1,27 +1,46 @@
 from .averaging import WeightAverage
-from .corruptions import PseudoVideoConfig, pseudo_videos
+from .corruptions import pseudo_videos
 from .diffusion import (
     DiffusionObjective,
     ImageDiffusion,
-    ImageDiffusionConfig,
     VideoDiffusion,
-    VideoDiffusionConfig,
-    load_diffusion,
 )
-from .grid import TokenGrid
-from .hvae import HeatHVAE, HVAEConfig, LearnedEncoderHVAE, load_hvae
-from .priors import AutoregressiveConfig, AutoregressivePrior, MaskedConfig, MaskedPrior
+from .hvae import HeatHVAE, LearnedEncoderHVAE
+from .pretrained import load_pretrained
+from .priors import AutoregressivePrior, MaskedPrior
+from .spec import (
+    AutoregressiveConfig,
+    CorruptionSpec,
+    DiffusionSpec,
+    HVAEConfig,
+    HVAESpec,
+    ImageDiffusionConfig,
+    MaskedConfig,
+    ObjectiveConfig,
+    PseudoVideoConfig,
+    TokenGrid,
+    TokenizerConfig,
+    TokenizerSpec,
+    TransformerSizes,
+    UNetConfig,
+    UNetSpec,
+    VideoDiffusionConfig,
+    VideoSpec,
+)
 from .token_cache import TokenCache, write_token_cache
-from .tokenizers import VQVAE, CViViT, PatchKMeans, TokenizerConfig, build_tokenizer, load_tokenizer
-from .tokenizers.objective import ObjectiveConfig, TokenizerObjective
+from .tokenizers import VQVAE, CViViT, PatchKMeans, build_tokenizer
+from .tokenizers.objective import TokenizerObjective
 
 __all__ = [
     "VQVAE",
     "AutoregressiveConfig",
     "AutoregressivePrior",
     "CViViT",
+    "CorruptionSpec",
     "DiffusionObjective",
+    "DiffusionSpec",
     "HVAEConfig",
+    "HVAESpec",
     "HeatHVAE",
     "ImageDiffusion",
     "ImageDiffusionConfig",
@@ -35,13 +54,16 @@ __all__ = [
     "TokenGrid",
     "TokenizerConfig",
     "TokenizerObjective",
+    "TokenizerSpec",
+    "TransformerSizes",
+    "UNetConfig",
+    "UNetSpec",
     "VideoDiffusion",
     "VideoDiffusionConfig",
+    "VideoSpec",
     "WeightAverage",
     "build_tokenizer",
-    "load_diffusion",
-    "load_hvae",
-    "load_tokenizer",
+    "load_pretrained",
     "pseudo_videos",
     "write_token_cache",
 ]

@@ -1,22 +1,265 @@
-"""Models as they are used, not trained."""
+"""What is measured of models: reconstructions, samples, likelihoods, and errors of frames."""
 
-from collections.abc import Generator
-from contextlib import contextmanager
+import math
+from collections.abc import Callable
+from typing import Any, Protocol, runtime_checkable
 
-from torch import nn
+import torch
+from jaxtyping import Float, Int64, UInt8
+from torch import Tensor
+
+from probseq.metrics.image import (
+    FeatureExtractor,
+    FeatureMoments,
+    distance_name,
+    extract_features,
+    frechet_distance,
+    inception_score,
+    psnr,
+)
+from pseudovideo.corruptions import (
+    PseudoVideoConfig,
+    image_spectrum,
+    prediction_errors,
+    pseudo_videos,
+)
+from pseudovideo.diffusion.errors import frame_errors
+from pseudovideo.diffusion.image import ImageDiffusion
+from pseudovideo.diffusion.video import VideoDiffusion
+from pseudovideo.spec import TokenGrid
+
+# Ten parts as in papers, where a part has so many samples; one part of everything below.
+_SPLITS, _LEAST_PART = 10, 100
+# Enough for the covariance of 32x32 colour images; with more of them its product alone takes long.
+_SPECTRUM_IMAGES = 20_000
+_BATCH = 250
 
 
-@contextmanager
-def evaluation(model: nn.Module) -> Generator[None]:
-    """Eval mode for a while; then each part has the mode again that it had before.
+@runtime_checkable
+class ImageCoder(Protocol):
+    """A tokenizer, or `PatchKMeans`."""
+
+    @property
+    def grid(self) -> TokenGrid:
+        """The tokens of a video."""
+        ...
+
+    def encode(self, videos: Float[Tensor, "b f c y x"]) -> Int64[Tensor, "b t h w"]:
+        """Return the tokens of videos."""
+        ...
+
+    def decode(self, indices: Int64[Tensor, "b t h w"]) -> Float[Tensor, "b f c y x"]:
+        """Return the frames of tokens."""
+        ...
+
+
+def reconstruction(
+    tokenizer: ImageCoder,
+    images: UInt8[Tensor, "n c h w"],
+    corruption: PseudoVideoConfig,
+    extractor: FeatureExtractor,
+    *,
+    seed: int = 0,
+    batch_size: int = 64,
+    device: torch.device | str = "cpu",
+) -> dict[str, Any]:
+    """Measure reconstructed images, and how many codes they take.
 
     Args:
-        model: whose dropout is to have no part in what is computed.
+        tokenizer: on `device`, in eval mode.
+        images: the test part, as bytes.
+        corruption: of the tokenizer's training.
+        extractor: of the features that the distance compares.
+        seed: of the corruptions' noise.
+        batch_size: images at a time.
+        device: where videos are made.
+
+    Returns:
+        psnr: mean over images of the last frame's PSNR in dB, the range being -1..1; None where an
+            image came back exactly.
+        psnr_all_frames: the same over all frames; noisy frames may lie outside the range that
+            reconstructions are clamped to.
+        fd, fd_name: Fréchet distance between the last frames and the images themselves.
+        num_images: how many images.
+        usage: share of the codebook that all tokens of all images chose.
+        perplexity: exp of the entropy of the choices, 1..K.
     """
-    training = [module for module in model.modules() if module.training]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module in training:
-            module.training = True
+    last: list[Tensor] = []
+    of_last: list[Tensor] = []
+    of_all: list[Tensor] = []
+    size = tokenizer.grid.codebook_size
+    counts = torch.zeros(size, dtype=torch.int64)
+    for index in torch.arange(len(images)).split(batch_size):
+        originals = _unit(images[index].to(device))
+        videos = pseudo_videos(originals, corruption, seed=seed, index=index.to(device))
+        tokens = tokenizer.encode(videos)
+        frames = tokenizer.decode(tokens)
+        counts += torch.bincount(tokens.flatten().cpu(), minlength=size)
+        last.append(frames[:, -1].cpu())
+        of_last.append(psnr(frames[:, -1], videos[:, -1]).cpu())
+        of_all.append(psnr(frames.flatten(0, 1), videos.flatten(0, 1)).cpu())
+    features = extract_features(extractor, torch.cat(last)).features
+    reference = extract_features(extractor, images).features
+    shares = counts.double() / counts.sum()
+    return {
+        "psnr": _defined(torch.cat(of_last).mean()),
+        "psnr_all_frames": _defined(torch.cat(of_all).mean()),
+        "fd": _defined(frechet_distance(reference, features)),
+        "fd_name": distance_name(extractor),
+        "num_images": len(images),
+        "usage": float((counts > 0).double().mean()),
+        "perplexity": float(torch.special.entr(shares).sum().exp()),
+    }
+
+
+def reference_moments(
+    extractor: FeatureExtractor, images: UInt8[Tensor, "n c h w"], *, batch_size: int = 1024
+) -> FeatureMoments:
+    """Return the moments of the features of a data set, which `generation` takes many times.
+
+    Args:
+        extractor: of the features.
+        images: the training part, that samples are compared with.
+        batch_size: images whose features are held at once.
+    """
+    first, *others = images.split(batch_size)
+    moments = FeatureMoments.of(extract_features(extractor, first).features)
+    for part in others:
+        moments = moments.update(extract_features(extractor, part).features)
+    return moments
+
+
+def generation(
+    images: Float[Tensor, "n c h w"] | UInt8[Tensor, "n c h w"],
+    reference: FeatureMoments,
+    extractor: FeatureExtractor,
+) -> dict[str, Any]:
+    """Measure samples.
+
+    Args:
+        images: samples, or real images as if they were some, in -1..1 or as bytes.
+        reference: `reference_moments` of the training images under the same extractor.
+        extractor: of the features.
+
+    Returns:
+        fd, fd_name: Fréchet distance from the reference.
+        is, is_std: inception score and its standard deviation over the splits; None without
+            classes.
+        is_splits: ten, or one where a tenth would be fewer than 100 samples.
+        num_samples: how many samples.
+    """
+    found, count = extract_features(extractor, images), len(images)
+    score, spread, splits = None, None, None
+    if found.probabilities is not None:
+        splits = _SPLITS if count >= _SPLITS * _LEAST_PART else 1
+        score, spread, *_ = inception_score(found.probabilities, splits=splits)
+    return {
+        "fd": _defined(frechet_distance(reference, found.features)),
+        "fd_name": distance_name(extractor),
+        "is": score,
+        "is_std": spread,
+        "is_splits": splits,
+        "num_samples": count,
+    }
+
+
+def mean_bits_per_dim(
+    model: ImageDiffusion,
+    images: UInt8[Tensor, "n c h w"],
+    *,
+    generator: torch.Generator | None = None,
+    batch_size: int = _BATCH,
+    progress: Callable[[int], object] | None = None,
+) -> float:
+    """Return the mean bound on −log₂ p of images, in bits per dimension.
+
+    Args:
+        model: of images.
+        images: the test part, as bytes.
+        generator: of the noise, on the model's device.
+        batch_size: images at a time.
+        progress: called with the number of steps that are done, S for a batch.
+    """
+    device = next(model.parameters()).device
+    found = [
+        model.bits_per_dim(_unit(part.to(device)), generator=generator, progress=progress).total
+        for part in images.split(batch_size)
+    ]
+    return float(torch.cat(found).double().mean())
+
+
+def frame_prediction(
+    model: VideoDiffusion,
+    corruption: PseudoVideoConfig,
+    images: UInt8[Tensor, "n c h w"],
+    train: UInt8[Tensor, "m c h w"],
+    *,
+    num_samples: int,
+    num_steps: int | None = None,
+    eta: float | None = None,
+    seed: int = 0,
+    generator: torch.Generator | None = None,
+    progress: Callable[[int], object] | None = None,
+) -> dict[str, Any]:
+    """Measure how well a model predicts each frame from the true frames before it.
+
+    Args:
+        model: of videos.
+        corruption: the videos that it was trained on.
+        images: the test part, as bytes.
+        train: the training part, whose covariance the exact errors have.
+        num_samples: draws of each frame.
+        num_steps: as of `VideoDiffusion.sample`.
+        eta: as of `VideoDiffusion.sample`.
+        seed: of the videos' noise.
+        generator: of the draws, on the model's device.
+        progress: called with the number of frames that are drawn.
+
+    Returns:
+        frames: numbers from 1 of those that are predicted from others, the image last.
+        model: squared error of the model's conditional mean, per pixel; see `frame_errors`.
+        exact: of noise the least error that is possible for Gaussian images with the training
+            images' covariance, which is that of the best linear prediction for the images
+            themselves; None of blur.
+        num_images, num_samples: how many.
+    """
+    device, context = next(model.parameters()).device, model.config.context
+    index = torch.arange(len(images), device=device)
+    truth = pseudo_videos(_unit(images.to(device)), corruption, seed=seed, index=index)
+    predicted = range(context, model.config.num_frames)
+    errors: list[float] = []
+    for frame in predicted:
+        samples = model.predict_frames(
+            truth,
+            frame,
+            num_samples=num_samples,
+            num_steps=num_steps,
+            eta=eta,
+            generator=generator,
+            batch_size=_BATCH,
+            progress=progress,
+        )
+        errors.append(float(frame_errors(truth[:, frame], samples).mean()))
+    exact = None
+    if corruption.random:
+        spectrum = image_spectrum(_unit(train[:_SPECTRUM_IMAGES]).to(device))
+        found = prediction_errors(spectrum, corruption, context=context).next_frame
+        # Entries begin with the second frame.
+        exact = found[context - 1 :].tolist()
+    return {
+        "frames": [frame + 1 for frame in predicted],
+        "model": errors,
+        "exact": exact,
+        "num_images": len(images),
+        "num_samples": num_samples,
+    }
+
+
+def _unit(images: UInt8[Tensor, "*n c h w"]) -> Float[Tensor, "*n c h w"]:
+    return images.to(torch.float32) / 127.5 - 1
+
+
+def _defined(value: Tensor) -> float | None:
+    """Return a number that JSON can hold; None for infinity."""
+    plain = float(value)
+    return plain if math.isfinite(plain) else None

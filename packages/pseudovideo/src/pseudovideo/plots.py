@@ -1,17 +1,31 @@
-"""Images in a grid, and animated GIFs of videos with captions; pillow comes with `plots`."""
+"""Pictures of images and videos: grids, strips, films, and the theorem; extra `plots`.
+
+Images are in -1..1; values beyond are clamped.
+"""
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from jaxtyping import Float, UInt8
+from einops import rearrange
+from jaxtyping import Float, Int64, UInt8
 from torch import Tensor
 
 from probseq.errors import require
+from pseudovideo.corruptions import (
+    CorruptionKind,
+    PredictionErrors,
+    PseudoVideoConfig,
+    image_spectrum,
+    prediction_errors,
+)
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
     from PIL import Image
 
 # White between two images, in pixels as they are drawn.
@@ -20,8 +34,20 @@ GAP = 2
 LEAST_CELL, LEAST_LABELLED = 64, 96
 # The last picture stays for so many: it is the result.
 _HOLD = 4
+# A film of a process takes about so many seconds, each picture at least and at most so many.
+_FILM_SECONDS, _SHORTEST, _LONGEST = 6.0, 0.06, 0.5
 # Captions: size of the letters, their width on average with some room, and a line's height.
 _SIZE, _LETTER, _LINE = 14, 7.6, 19
+# Titles in points, the width of a letter as a share of that, the fewest letters of a line; the
+# letters of a label.
+_DPI, _TITLE_SIZE, _TITLE_LETTER, _TITLE_LETTERS, _LABEL_LETTERS = 150, 9, 0.6, 28, 22
+_NOISE: dict[CorruptionKind, str] = {
+    "first-order-noise": "first-order noise",
+    "high-order-noise": "high-order noise",
+    "matched-noise": "first-order noise, matched levels",
+}
+# The covariance of more images has eigenvalues that take minutes.
+_SPECTRUM_IMAGES = 2000
 
 
 def check_images(name: str, values: Tensor, dimensions: int) -> None:
@@ -177,3 +203,283 @@ def _pen(canvas: "Image.Image") -> Any:
 def _font() -> Any:
     fonts = require("PIL.ImageFont", extra="plots", distribution="pseudovideo")
     return fonts.load_default(_SIZE)
+
+
+def save_process(
+    frames: UInt8[Tensor, "n k t c h w"],
+    done: Int64[Tensor, " k"],
+    file: Path,
+    *,
+    name: str,
+    unit: str,
+) -> Path:
+    """Write how samples come into being as an animated GIF: images in a grid, videos in rows.
+
+    Args:
+        frames: of n samples at k snapshots, bytes.
+        done: steps or levels that were done at each snapshot.
+        file: the file; its folder is made.
+        name: what is shown, the first line of each caption.
+        unit: of what was done, `step` or `level`.
+    """
+    snapshots, length = frames.shape[1:3]
+    steps = done.tolist()
+    return save_gif(
+        rearrange(frames.float() / 127.5 - 1, "n k t c h w -> (n t) k c h w"),
+        file,
+        seconds_per_frame=min(_LONGEST, max(_SHORTEST, _FILM_SECONDS / snapshots)),
+        columns=length if length > 1 else None,
+        captions=[f"{name}\n{unit} {number:,} of {steps[-1]:,}" for number in steps],
+        heads=frame_heads(length) if length > 1 else (),
+    )
+
+
+def save_grid(
+    images: Float[Tensor, "n c h w"],
+    file: Path,
+    *,
+    columns: int | None = None,
+    title: str | None = None,
+) -> Path:
+    """Write images in a grid, as PNG.
+
+    Args:
+        images: grey or colour.
+        file: the file; its folder is made.
+        columns: images in a row; by default as many as there are rows.
+        title: stands above them; without one the file holds the images alone, pixel for pixel.
+
+    Raises:
+        ValueError: no images, or neither grey nor colour.
+    """
+    check_images("images", images, 4)
+    canvas = tiles(images, columns or side(len(images)))
+    file.parent.mkdir(parents=True, exist_ok=True)
+    if title is None:
+        _picture(canvas).save(file)
+    else:
+        figure, axes = _filled(canvas, title)
+        axes.set_axis_off()
+        _save(figure, file)
+    return file
+
+
+def save_rows(
+    labels: Sequence[str],
+    rows: Sequence[Tensor],
+    file: Path,
+    heads: Sequence[str] = (),
+    *,
+    title: str | None = None,
+) -> Path:
+    """Write rows of images with a label each, and heads above the columns, as PNG.
+
+    Args:
+        labels: of the rows.
+        rows: images (n, c, h, w) of each row, equally many.
+        file: the file; its folder is made.
+        heads: above the columns; none by default.
+        title: stands above all.
+    """
+    for label, row in zip(labels, rows, strict=True):
+        check_images(f"row {label!r}", row, 4)
+        if row.shape != rows[0].shape:
+            raise ValueError(
+                f"row {label!r} must have the first row's shape {tuple(rows[0].shape)}, got "
+                f"{tuple(row.shape)}"
+            )
+    strips = [tiles(row, len(row), LEAST_LABELLED) for row in rows]
+    height, width, _ = strips[0].shape
+    gap = np.full((GAP, width, 3), 255, np.uint8)
+    canvas = np.concatenate([part for strip in strips for part in (strip, gap)][:-1])
+    figure, axes = _filled(canvas, title)
+    lines = [textwrap.fill(label, _LABEL_LETTERS) for label in labels]
+    axes.set_yticks([(height + GAP) * row + height / 2 for row in range(len(rows))], lines)
+    cell = (width + GAP) / len(rows[0])
+    axes.set_xticks([cell * (place + 0.5) for place in range(len(heads))], list(heads))
+    axes.tick_params(length=0, labelsize=8, labeltop=True, labelbottom=False)
+    axes.spines[:].set_visible(False)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    _save(figure, file)
+    return file
+
+
+def save_strips(
+    videos: Float[Tensor, "n T c h w"], file: Path, *, title: str | None = None
+) -> Path:
+    """Write videos as strips, one below the other, the image on the right, as PNG.
+
+    Args:
+        videos: grey or colour.
+        file: the file; its folder is made.
+        title: stands above them.
+
+    Raises:
+        ValueError: no videos, or neither grey nor colour.
+    """
+    check_images("videos", videos, 5)
+    heads = frame_heads(videos.shape[1])
+    return save_rows([""] * len(videos), list(videos), file, heads, title=title)
+
+
+def save_theorem(
+    images: Float[Tensor, "n c h w"],
+    file: Path,
+    config: PseudoVideoConfig,
+    *,
+    context: int | None = None,
+) -> Path:
+    """Write the figure of theorem 5.4.1 for Gaussian images with the covariance of these, as PNG.
+
+    Args:
+        images: at least two; the first 2,000 are taken.
+        file: the file; its folder is made.
+        config: frames and betas; the kinds of noise are drawn side by side.
+        context: C, frames that a frame is generated from; all before it by default.
+
+    Raises:
+        ValueError: fewer than two images or frames.
+    """
+    spectrum = image_spectrum(images[:_SPECTRUM_IMAGES])
+    errors = {
+        label: prediction_errors(spectrum, replace(config, kind=kind), context=context)
+        for kind, label in _NOISE.items()
+    }
+    title = (
+        "Theorem 5.4.1: the best predictions of noise videos of Gaussian images with this data "
+        "set's covariance"
+    )
+    file.parent.mkdir(parents=True, exist_ok=True)
+    theorem_plot(errors, title=title).savefig(file)
+    return file
+
+
+def _filled(canvas: UInt8[np.ndarray, "y x 3"], title: str | None) -> "tuple[Figure, Axes]":
+    """Return a figure that a picture fills, below a title in as many lines as it asks for."""
+    height, width, _ = canvas.shape
+    figures = require("matplotlib.figure", extra="plots", distribution="pseudovideo")
+    agg = require("matplotlib.backends.backend_agg", extra="plots", distribution="pseudovideo")
+    figure = figures.Figure(figsize=(width / _DPI, height / _DPI), dpi=_DPI)
+    agg.FigureCanvasAgg(figure)
+    axes = figure.add_axes((0.0, 0.0, 1.0, 1.0))
+    axes.imshow(canvas)
+    if title is not None:
+        letters = max(_TITLE_LETTERS, int(72 * width / _DPI / (_TITLE_LETTER * _TITLE_SIZE)))
+        axes.set_title(textwrap.fill(title, letters), fontsize=_TITLE_SIZE)
+    return figure, axes
+
+
+def _save(figure: "Figure", file: Path) -> None:
+    # The images fill the figure, and the file grows by what the labels take.
+    figure.savefig(file, bbox_inches="tight", pad_inches=0.06)
+
+
+# Okabe and Ito's colours, as in `probseq.metrics.plots`.
+# Markers get smaller, so that equal lines are seen.
+_STYLES: tuple[dict[str, Any], ...] = (
+    {"color": "#0072B2", "marker": "o", "linestyle": "-", "markersize": 7},
+    {"color": "#D55E00", "marker": "s", "linestyle": "-", "markersize": 4.5},
+    {"color": "#009E73", "marker": "D", "linestyle": "--", "markersize": 3.5},
+    {"color": "#CC79A7", "marker": "^", "linestyle": ":", "markersize": 2.5},
+)
+
+
+_FALL = "Fall of the squared error (%)\nagainst knowing one frame"
+# Ticks of an axis of frames.
+_TICKS = 8
+
+
+def theorem_plot(errors: Mapping[str, PredictionErrors], *, title: str | None = None) -> "Figure":
+    """What longer contexts are worth: exact errors of Gaussian videos, one line for each kind.
+
+    Left: by how much the image's error falls when more of the frames next to it are known. Middle:
+    the same for every frame, its context against the frame before it alone; the last frame is the
+    image itself, which the frame before it all but shows. Right: the image's error when the first k
+    frames are known, as after a first window that is generated jointly.
+
+    Args:
+        errors: what `prediction_errors` gives, by name; 1 to 4 videos of equal length.
+        title: stands above the panels, such as whose covariance it is.
+
+    Returns:
+        A figure with three panels; save it with `figure.savefig(path)`.
+
+    Raises:
+        ValueError: no video, more than four, or different lengths.
+        MissingExtraError: matplotlib is not installed.
+    """
+    lengths = {len(found.next_frame) for found in errors.values()}
+    if not 1 <= len(errors) <= len(_STYLES) or len(lengths) != 1:
+        raise ValueError(
+            f"errors must hold 1 to {len(_STYLES)} videos of equal length, got {len(errors)} "
+            f"of {sorted(length + 1 for length in lengths)} frames"
+        )
+    figures = require("matplotlib.figure", extra="plots", distribution="pseudovideo")
+    agg = require("matplotlib.backends.backend_agg", extra="plots", distribution="pseudovideo")
+    ticker = require("matplotlib.ticker", extra="plots", distribution="pseudovideo")
+    steps = lengths.pop()
+    figure = figures.Figure(figsize=(10.8, 3.6 if title is None else 4.0), dpi=150)
+    figure.set_layout_engine("constrained", w_pad=0.1, h_pad=0.06)
+    agg.FigureCanvasAgg(figure)
+    if title is not None:
+        figure.suptitle(title, fontsize=10.5)
+    left, middle, right = figure.subplots(1, 3)
+    known = range(1, steps + 1)
+    _draw(left, errors, known, lambda found: _gain(found.from_nearest, found.from_nearest[0]))
+    _finish(left, "The image, from frames next to it", "Known frames next to the image", _FALL)
+    _draw(
+        middle,
+        errors,
+        range(2, steps + 2),
+        lambda found: _gain(found.next_frame, found.next_from_one),
+    )
+    _finish(middle, "Each frame, from frames before it", "Predicted frame", _FALL)
+    _draw(right, errors, known, lambda found: found.from_first)
+    _finish(
+        right, "The image, from the first frames", "Known first frames", "Squared error per pixel"
+    )
+    right.set_yscale("log")
+    for panel in (left, right):
+        panel.xaxis.set_major_locator(ticker.MaxNLocator(integer=True, nbins=_TICKS))
+    _name_last_frame(middle, steps + 1)
+    for panel in (left, middle):
+        # A line of zeros gets an axis of its own size otherwise.
+        panel.set_ylim(bottom=min(0.0, panel.get_ylim()[0]), top=max(0.1, panel.get_ylim()[1]))
+    handles, labels = left.get_legend_handles_labels()
+    figure.legend(
+        handles, labels, loc="outside lower center", ncols=len(labels), frameon=False, fontsize=9
+    )
+    return figure
+
+
+def _gain(error: Tensor, reference: Tensor) -> Tensor:
+    """By how many percent an error is below another; 0 where there is none at all."""
+    return 100 * (1 - error / reference).nan_to_num(0.0)
+
+
+def _draw(
+    panel: "Axes",
+    errors: Mapping[str, PredictionErrors],
+    places: range,
+    values: Callable[[PredictionErrors], Tensor],
+) -> None:
+    for (name, found), style in zip(errors.items(), _STYLES, strict=False):
+        panel.plot(places, values(found).cpu(), label=name, linewidth=1.6, **style)
+
+
+def _name_last_frame(panel: "Axes", last: int) -> None:
+    """Ticks of frames 2..last, of which the last is the image."""
+    stride = -(-last // _TICKS)
+    # A tick too close to the last one would meet its name.
+    others = [frame for frame in range(2, last, stride) if last - frame >= stride]
+    panel.set_xticks([*others, last], [*map(str, others), "image"])
+
+
+def _finish(panel: "Axes", title: str, x_label: str, y_label: str) -> None:
+    panel.set_title(title, fontsize=10)
+    panel.set_xlabel(x_label, fontsize=9)
+    panel.set_ylabel(y_label, fontsize=9)
+    panel.grid(visible=True, color="#E5E5E5", linewidth=0.6)
+    panel.set_axisbelow(True)
+    panel.spines[["top", "right"]].set_visible(False)
+    panel.tick_params(labelsize=8)

@@ -5,7 +5,10 @@ Nothing is unpickled: a folder from a stranger holds numbers and plain settings.
 
 import hashlib
 import json
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import fields
+from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -18,6 +21,18 @@ from pseudovideo.folders import CONFIG, SavedFolder, write_folder
 # Not `typing.Self`, which the tests' shape checks cannot read in a decorated method.
 Model = TypeVar("Model", bound="Pretrained")
 WEIGHTS = "model.safetensors"
+# Classes that a folder may hold; imported when one does.
+_MODELS = (
+    "VQVAE",
+    "CViViT",
+    "PatchKMeans",
+    "AutoregressivePrior",
+    "MaskedPrior",
+    "ImageDiffusion",
+    "VideoDiffusion",
+    "HeatHVAE",
+    "LearnedEncoderHVAE",
+)
 
 
 class Pretrained(nn.Module):
@@ -86,17 +101,36 @@ class Pretrained(nn.Module):
         return model.eval()
 
 
-def saved_class(folder: Path | str) -> str:
-    """Name of the class whose model a folder holds.
+@contextmanager
+def eval_mode(model: nn.Module) -> Generator[None]:
+    """Context manager of eval mode; then each part has the mode again that it had before."""
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
+
+
+def load_pretrained(folder: Path | str, kind: type[Model] = Pretrained) -> Model:
+    """Return the model that a folder holds, in eval mode on the CPU.
 
     Args:
         folder: what `save_pretrained` wrote.
+        kind: what it must be, such as `Tokenizer`.
 
     Raises:
         FileNotFoundError: a file is missing; the message names it.
-        ValueError: `config.json` is damaged.
+        ValueError: the folder holds something else, or is damaged.
+        MissingExtraError: diffusers is not installed, and the model has a UNet.
     """
-    return SavedFolder(Path(folder), None, (WEIGHTS,)).kind
+    name = SavedFolder(Path(folder), None, (WEIGHTS,)).kind
+    found = getattr(import_module("pseudovideo"), name) if name in _MODELS else None
+    if found is None or not issubclass(found, kind):
+        wanted = f"one of {', '.join(_MODELS)}" if kind is Pretrained else f"a {kind.__name__}"
+        raise ValueError(f"{folder} must hold {wanted}, got a {name}")
+    return found.from_pretrained(folder)
 
 
 def fingerprint(model: nn.Module) -> str:

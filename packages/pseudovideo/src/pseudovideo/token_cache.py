@@ -17,10 +17,9 @@ from torch import Tensor
 
 from probseq.checks import check_counts, check_whole
 from pseudovideo.corruptions import pseudo_videos
-from pseudovideo.corruptions.config import PseudoVideoConfig
 from pseudovideo.folders import CONFIG, SavedFolder, write_folder
-from pseudovideo.grid import TokenGrid
 from pseudovideo.pretrained import fingerprint
+from pseudovideo.spec import PseudoVideoConfig, TokenGrid
 from pseudovideo.tokenizers.tokenizer import Tokenizer
 
 TOKENS = "tokens.npy"

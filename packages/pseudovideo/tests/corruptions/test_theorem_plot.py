@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from pseudovideo.corruptions import PseudoVideoConfig, prediction_errors
-from pseudovideo.corruptions.plots import theorem_plot
+from pseudovideo.plots import theorem_plot
 
 
 def errors(kind, num_frames=6):

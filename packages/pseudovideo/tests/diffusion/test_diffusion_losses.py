@@ -5,7 +5,7 @@ import torch
 
 from pseudovideo.diffusion.gaussian import GaussianDiffusion
 from pseudovideo.diffusion.likelihood import vlb_terms
-from pseudovideo.diffusion.losses import hybrid_losses
+from pseudovideo.diffusion.objective import hybrid_losses
 
 
 @pytest.fixture

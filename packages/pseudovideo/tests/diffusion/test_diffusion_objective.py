@@ -7,8 +7,7 @@ import torch
 from torch import nn
 
 from pseudovideo.diffusion.gaussian import GaussianDiffusion
-from pseudovideo.diffusion.losses import HybridLosses, hybrid_losses
-from pseudovideo.diffusion.objective import DiffusionObjective
+from pseudovideo.diffusion.objective import DiffusionObjective, HybridLosses, hybrid_losses
 from pseudovideo.diffusion.sampling import noise_like
 
 

@@ -10,7 +10,7 @@ from scipy import stats
 from pseudovideo.corruptions.counter import counter_normal
 from pseudovideo.diffusion.gaussian import GaussianDiffusion
 from pseudovideo.diffusion.likelihood import bits_per_dim
-from pseudovideo.diffusion.losses import hybrid_losses
+from pseudovideo.diffusion.objective import hybrid_losses
 from pseudovideo.diffusion.sampling import denoise, draw_noise, draw_seed, noise_like
 
 MEAN, STD = 0.3, 0.15

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from pseudovideo.diffusion.times import ImportanceTimes, UniformTimes
+from pseudovideo.diffusion.objective import ImportanceTimes, UniformTimes
 
 
 def filled(num_steps=6, history=3, seed=0):

@@ -9,10 +9,11 @@ import torch.nn.functional as F
 from improved_ddpm import randomised
 
 from pseudovideo.corruptions.counter import counter_normal
-from pseudovideo.diffusion.image import ImageDiffusion, ImageDiffusionConfig
+from pseudovideo.diffusion.image import ImageDiffusion
 from pseudovideo.diffusion.likelihood import bits_per_dim
 from pseudovideo.diffusion.objective import DiffusionObjective
 from pseudovideo.diffusion.sampling import draw_seed
+from pseudovideo.spec import ImageDiffusionConfig
 
 
 def config(**changes):
@@ -296,9 +297,6 @@ def test_two_digits_are_learned_and_both_are_drawn(digits):
     ("changes", "message"),
     [
         ({"num_steps": 10, "schedule": "linear"}, "num_steps must be at least 21"),
-        ({"num_steps": 1}, "betas must be .* at least two steps"),
-        ({"num_steps": 10.0}, r"num_steps must be an integer, got 10\.0"),
-        ({"schedule": "square"}, "schedule must be one of linear, cosine, got 'square'"),
         ({"image_size": 9}, "image_size must be a multiple of 2"),
     ],
 )

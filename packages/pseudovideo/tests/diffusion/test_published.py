@@ -7,8 +7,9 @@ import pytest
 import torch
 from improved_ddpm import ImprovedDDPM, randomised
 
-from pseudovideo.diffusion.image import ImageDiffusion, ImageDiffusionConfig
+from pseudovideo.diffusion.image import ImageDiffusion
 from pseudovideo.diffusion.published import CIFAR10, IMAGENET64, load_improved_ddpm
+from pseudovideo.spec import ImageDiffusionConfig
 
 CONFIG = ImageDiffusionConfig(
     image_size=16,

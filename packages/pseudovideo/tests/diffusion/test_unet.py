@@ -11,13 +11,8 @@ from improved_ddpm import ImprovedDDPM, published_weights, randomised
 from torch import nn
 
 from probseq.errors import MissingExtraError
-from pseudovideo.diffusion.unet import (
-    UNetConfig,
-    apply_unet,
-    attentions,
-    build_unet,
-    channel_multipliers_for,
-)
+from pseudovideo.diffusion.unet import apply_unet, attentions, build_unet
+from pseudovideo.spec import UNetConfig, channel_multipliers_for
 
 TINY = UNetConfig(
     image_size=8,
@@ -231,24 +226,15 @@ def test_usual_widths_of_the_levels_fit_their_sizes():
     ("changes", "message"),
     [
         ({"image_size": 6, "channel_multipliers": (1, 1, 1)}, "image_size must be a multiple of 4"),
-        ({"image_size": 0}, "image_size must be an integer of at least 1, got 0"),
-        ({"channels": 1.5}, "channels must be an integer of at least 1, got 1.5"),
-        ({"channel_multipliers": ()}, "channel_multipliers must be a tuple of one or more"),
-        ({"channel_multipliers": [1, 2]}, r"channel_multipliers must be a tuple .* got \[1, 2\]"),
-        ({"attention_sizes": [4]}, r"attention_sizes must be a tuple .* got \[4\]"),
-        ({"attention_sizes": (4.0,)}, r"attention_sizes must be a tuple of integers.*\(4.0,\)"),
+        ({"channel_multipliers": ()}, "channel_multipliers must name at least one"),
         (
             {"channel_multipliers": (1, 1, 1, 1), "attention_sizes": (), "num_groups": 8},
             "num_groups must be below the 8 channels of the last level",
         ),
-        ({"channel_multipliers": (1, 0)}, "channel_multipliers must be a tuple of one or more"),
-        ({"num_res_blocks": 0}, "num_res_blocks must be an integer of at least 1"),
         ({"attention_sizes": (16,)}, r"attention_sizes must be among .*\(8, 4\), got \(16,\)"),
         ({"num_groups": 3}, "base_channels must be even and a multiple of num_groups=3, got 8"),
         ({"base_channels": 9, "num_groups": 3}, "base_channels must be even"),
         ({"num_heads": 3}, "num_heads must divide the width .* 16, got 3"),
-        ({"dropout": 1.0}, r"dropout must be in \[0, 1\), got 1.0"),
-        ({"dropout": float("nan")}, "dropout must be in"),
     ],
 )
 def test_what_makes_no_unet_is_refused_by_name(changes, message, plain_calls):

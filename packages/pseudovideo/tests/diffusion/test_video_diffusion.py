@@ -9,15 +9,14 @@ from tiny_video import SIZES, frames, seeded, shaken, video_model
 from pseudovideo.corruptions import PseudoVideoConfig, pseudo_videos
 from pseudovideo.diffusion import video as video_module
 from pseudovideo.diffusion.errors import frame_errors
-from pseudovideo.diffusion.image import ImageDiffusion, ImageDiffusionConfig
-from pseudovideo.diffusion.load import load_diffusion
-from pseudovideo.diffusion.losses import HybridLosses, hybrid_losses
-from pseudovideo.diffusion.objective import DiffusionObjective
+from pseudovideo.diffusion.image import ImageDiffusion
+from pseudovideo.diffusion.objective import DiffusionObjective, HybridLosses, hybrid_losses
 from pseudovideo.diffusion.sampling import draw_noise, draw_seed
 from pseudovideo.diffusion.stages import Stage, Window, draw_windows, stage_window
-from pseudovideo.diffusion.video import VideoDiffusion, VideoDiffusionConfig
+from pseudovideo.diffusion.video import VideoDiffusion
 from pseudovideo.diffusion.video_sampling import sample_stage
-from pseudovideo.tokenizers import CViViT, TokenizerConfig
+from pseudovideo.pretrained import load_pretrained
+from pseudovideo.spec import ImageDiffusionConfig, VideoDiffusionConfig
 
 STEPS = torch.tensor([3, 30, 11, 0, 22, 39])
 
@@ -173,7 +172,7 @@ def test_a_stored_model_comes_back_bit_for_bit(tmp_path, one_way):
         for parameter in model.parameters():
             parameter += 0.05 * torch.randn_like(parameter)
     model.save_pretrained(tmp_path)
-    for found in (VideoDiffusion.from_pretrained(tmp_path), load_diffusion(tmp_path)):
+    for found in (VideoDiffusion.from_pretrained(tmp_path), load_pretrained(tmp_path)):
         assert isinstance(found, VideoDiffusion)
         assert found.config == model.config
         assert not found.training
@@ -189,7 +188,7 @@ def test_a_stored_model_comes_back_bit_for_bit(tmp_path, one_way):
 def test_models_of_other_architectures_are_told_apart(tmp_path):
     torch.manual_seed(0)
     ImageDiffusion(ImageDiffusionConfig(**SIZES)).save_pretrained(tmp_path / "image")
-    assert isinstance(load_diffusion(tmp_path / "image"), ImageDiffusion)
+    assert isinstance(load_pretrained(tmp_path / "image"), ImageDiffusion)
     with pytest.raises(ValueError, match="holds a ImageDiffusion, not a VideoDiffusion"):
         VideoDiffusion.from_pretrained(tmp_path / "image")
     VideoDiffusion(VideoDiffusionConfig(**SIZES)).save_pretrained(tmp_path / "video")
@@ -203,25 +202,11 @@ def test_models_of_other_architectures_are_told_apart(tmp_path):
         VideoDiffusion.from_pretrained(tmp_path / "video")
 
 
-def test_a_folder_that_holds_no_diffusion_model_is_refused(tmp_path):
-    config = TokenizerConfig(
-        num_frames=2, image_size=8, channels=1, dim=8, num_heads=2, codebook_size=4, code_dim=4
-    )
-    CViViT(config).save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match="must hold a ImageDiffusion or VideoDiffusion, got a CVi"):
-        load_diffusion(tmp_path)
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
         ({"context": 4}, "context must be from 1 to num_frames - 1=3, got 4"),
-        ({"context": 0}, "context must be from 1 .*, got 0"),
         ({"num_frames": 1, "context": 1}, "context must be from 1 to num_frames - 1=0, got 1"),
-        ({"num_frames": 4.0}, "num_frames must be an integer, got 4.0"),
-        ({"context": True}, "context must be an integer, got True"),
-        ({"masks": "all"}, "masks must be one of stages, random, got 'all'"),
-        ({"one_way": 1}, "one_way must be True or False, got 1"),
         ({"image_size": 7, "attention_sizes": ()}, "image_size must be a multiple of 2"),
         ({"num_steps": 1}, "steps"),
     ],

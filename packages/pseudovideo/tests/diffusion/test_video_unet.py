@@ -5,11 +5,12 @@ import torch
 from diffusers import UNet2DModel
 from tiny_video import SIZES, frames, shaken
 
-from pseudovideo.diffusion.image import ImageDiffusion, ImageDiffusionConfig
+from pseudovideo.diffusion.image import ImageDiffusion
 from pseudovideo.diffusion.stages import Stage, Window, draw_windows, stage_window
-from pseudovideo.diffusion.unet import UNetConfig, build_unet
+from pseudovideo.diffusion.unet import build_unet
 from pseudovideo.diffusion.video_unet import VideoUNet
 from pseudovideo.hvae import HeatHVAE, HVAEConfig
+from pseudovideo.spec import ImageDiffusionConfig, UNetConfig
 
 CONFIG = UNetConfig(
     **{name: value for name, value in SIZES.items() if name not in ("num_steps", "schedule")}

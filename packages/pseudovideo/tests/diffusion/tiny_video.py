@@ -2,7 +2,8 @@
 
 import torch
 
-from pseudovideo.diffusion.video import VideoDiffusion, VideoDiffusionConfig
+from pseudovideo.diffusion.video import VideoDiffusion
+from pseudovideo.spec import VideoDiffusionConfig
 
 SIZES = {
     "image_size": 8,

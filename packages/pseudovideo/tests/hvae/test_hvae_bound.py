@@ -3,7 +3,7 @@
 import torch
 from torch.distributions import Normal, kl_divergence
 
-from pseudovideo.hvae.bound import standard_normal_kl, step_costs
+from pseudovideo.hvae.base import standard_normal_kl, step_costs
 
 
 def pair() -> tuple[torch.Tensor, torch.Tensor]:

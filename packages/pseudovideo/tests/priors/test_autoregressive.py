@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pseudovideo.grid import TokenGrid
 from pseudovideo.layers import StackDecoder
 from pseudovideo.pretrained import fingerprint
 from pseudovideo.priors import AutoregressiveConfig, AutoregressivePrior
+from pseudovideo.spec import TokenGrid
 
 
 def seeded(seed: int) -> torch.Generator:
@@ -279,7 +279,7 @@ def test_empty_transformers_are_refused(name: str) -> None:
 def test_settings_and_arguments_that_make_no_sense_are_refused() -> None:
     with pytest.raises(ValueError, match="num_heads must divide dim=144, got 5"):
         AutoregressiveConfig(codebook_size=4, grid=(1, 2, 2), num_heads=5)
-    with pytest.raises(ValueError, match="codebook_size must be at least 2"):
+    with pytest.raises(ValueError, match="codebook_size must be a whole number of at least 2"):
         AutoregressivePrior(AutoregressiveConfig(codebook_size=1, grid=(1, 2, 2)))
     prior = small_prior()
     with pytest.raises(ValueError, match="n must be a whole number of at least 1, got 0"):

@@ -5,10 +5,10 @@ import torch
 from torch import Tensor, nn
 
 from pseudovideo.corruptions import PseudoVideoConfig
-from pseudovideo.grid import TokenGrid
 from pseudovideo.pretrained import fingerprint
 from pseudovideo.priors.base import AxisPositions, Decoder
 from pseudovideo.priors.masked import MaskedConfig, MaskedPrior
+from pseudovideo.spec import TokenGrid
 from pseudovideo.token_cache import TokenCache
 
 GRID = TokenGrid(codebook_size=6, shape=(2, 2, 3))

@@ -5,11 +5,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from pseudovideo.tokenizers.build import build_tokenizer
-from pseudovideo.tokenizers.config import TokenizerConfig
+from pseudovideo.spec import TokenizerConfig
 from pseudovideo.tokenizers.objective import ObjectiveConfig, TokenizerObjective
-from pseudovideo.tokenizers.tokenizer import TokenizerOutput
-from pseudovideo.tokenizers.vqvae import VQVAE
+from pseudovideo.tokenizers.tokenizer import VQVAE, TokenizerOutput, build_tokenizer
 
 SIZES = {"channels": 1, "image_size": 8, "dim": 8, "num_heads": 2, "spatial_depth": 1}
 SIZES |= {"codebook_size": 8, "code_dim": 4}
@@ -261,25 +259,9 @@ def test_digits_are_learnt_with_all_terms_on(digits, frames):
     assert all(abs(entry["fake_logits"]) < 10 for entry in history)
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"frame_weights": (1.0, -1.0)}, "frame_weights must be at least 0"),
-        ({"frame_weights": (0.0, 0.0)}, "not all 0"),
-        ({"frame_weights": (1.0, float("nan"))}, "frame_weights"),
-        ({"frame": "first"}, "frame must be one of random, last, got 'first'"),
-        ({"perceptual_weight": -1.0}, "perceptual_weight must be a finite number of at least 0"),
-        ({"adversarial_weight": float("inf")}, "adversarial_weight must be a finite number"),
-        ({"adaptive_max": -1.0}, "adaptive_max must be"),
-        ({"r1_weight": float("nan")}, "r1_weight must be"),
-        ({"r1_every": 0}, "r1_every must be an integer of at least 1, got 0"),
-        ({"adversarial_start": -1}, "adversarial_start must be an integer of at least 0, got -1"),
-        ({"discriminator_width": 0}, "discriminator_width must be an integer of at least 1"),
-    ],
-)
-def test_bad_settings_are_refused(plain_calls, change, message):
-    with pytest.raises(ValueError, match=message):
-        ObjectiveConfig(**change)
+def test_frames_that_all_weigh_nothing_are_refused():
+    with pytest.raises(ValueError, match="frame_weights must not all be 0"):
+        ObjectiveConfig(frame_weights=(0.0, 0.0))
 
 
 def test_what_does_not_fit_the_tokenizer_is_refused():

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from pseudovideo.pretrained import fingerprint
+from pseudovideo.pretrained import fingerprint, load_pretrained
 from pseudovideo.tokenizers import (
     VQVAE,
     CViViT,
@@ -15,7 +15,6 @@ from pseudovideo.tokenizers import (
     Tokenizer,
     TokenizerConfig,
     build_tokenizer,
-    load_tokenizer,
 )
 
 
@@ -196,7 +195,7 @@ def test_a_stored_tokenizer_comes_back_bit_for_bit(
 ) -> None:
     tokenizer, videos = trained
     tokenizer.save_pretrained(tmp_path)
-    back = load_tokenizer(tmp_path)
+    back = load_pretrained(tmp_path, Tokenizer)
     assert type(back) is type(tokenizer)
     assert not back.training
     assert back.config == tokenizer.config
@@ -210,7 +209,7 @@ def test_training_goes_on_from_a_stored_tokenizer_as_from_the_first(
 ) -> None:
     tokenizer, videos = trained
     tokenizer.save_pretrained(tmp_path)
-    back = load_tokenizer(tmp_path).train()
+    back = load_pretrained(tmp_path, Tokenizer).train()
     torch.manual_seed(5)
     train(tokenizer.train(), videos, 2)
     torch.manual_seed(5)
@@ -223,10 +222,10 @@ def test_folders_of_other_models_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="holds a VQVAE, not a CViViT"):
         CViViT.from_pretrained(tmp_path / "image")
     PatchKMeans(small(1)).save_pretrained(tmp_path / "clusters")
-    with pytest.raises(ValueError, match="must hold a VQVAE or CViViT, got a PatchKMeans"):
-        load_tokenizer(tmp_path / "clusters")
+    with pytest.raises(ValueError, match="must hold a Tokenizer, got a PatchKMeans"):
+        load_pretrained(tmp_path / "clusters", Tokenizer)
     with pytest.raises(FileNotFoundError, match=r"has no file config\.json"):
-        load_tokenizer(tmp_path / "nothing")
+        load_pretrained(tmp_path / "nothing")
 
 
 def test_videos_of_other_floating_types_are_encoded(trained: tuple[Tokenizer, Tensor]) -> None:

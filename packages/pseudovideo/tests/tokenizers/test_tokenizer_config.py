@@ -1,6 +1,5 @@
 """Settings of tokenizers: what is refused when they are made, and the paper's columns."""
 
-import math
 from typing import Any
 
 import pytest
@@ -24,23 +23,9 @@ IMAGE = {"num_frames": 1, "temporal_patch": 1, "temporal_depth": 0}
     [
         ({"num_frames": 7}, "num_frames must be a multiple of temporal_patch=2, got 7"),
         ({"num_frames": 1}, "got 1: an image takes temporal_patch=1"),
-        ({"num_frames": 0}, "num_frames must be an integer of at least 1, got 0"),
         ({"image_size": 30}, "image_size must be a multiple of patch_size=4, got 30"),
         ({"patch_size": 5}, "image_size must be a multiple of patch_size=5, got 32"),
-        ({"channels": 0}, "channels must be an integer of at least 1, got 0"),
         ({"dim": 100}, "num_heads must divide dim=100, got 8"),
-        ({"dim": 64.0}, r"dim must be an integer of at least 1, got 64\.0"),
-        ({"dim": "64"}, "dim must be an integer of at least 1, got '64'"),
-        ({"num_heads": True}, "num_heads must be an integer of at least 1, got True"),
-        ({"spatial_depth": 0}, "spatial_depth must be an integer of at least 1, got 0"),
-        ({"temporal_depth": -1}, "temporal_depth must be an integer of at least 0, got -1"),
-        ({"codebook_size": 1}, "codebook_size must be at least 2, got 1"),
-        ({"code_dim": 0}, "code_dim must be an integer of at least 1, got 0"),
-        ({"stem": "linear"}, "stem must be one of plain, layernorm, got 'linear'"),
-        ({"commitment": -0.1}, r"commitment must be at least 0, got -0\.1"),
-        ({"commitment": math.nan}, "commitment must be at least 0, got nan"),
-        ({"decay": 1.0}, r"decay must be in \[0, 1\), got 1\.0"),
-        ({"revive_below": -1.0}, r"revive_below must be in \[0, 1\), got -1\.0"),
     ],
 )
 def test_a_setting_that_makes_no_tokenizer_is_refused_by_name(

@@ -1,7 +1,6 @@
 """Pseudo videos: an image behind its own corruptions."""
 
 from pseudovideo.corruptions.blur import blur_matrices
-from pseudovideo.corruptions.config import CORRUPTIONS, CorruptionKind, PseudoVideoConfig
 from pseudovideo.corruptions.counter import counter_normal
 from pseudovideo.corruptions.gaussian import (
     PredictionErrors,
@@ -12,6 +11,7 @@ from pseudovideo.corruptions.gaussian import (
 from pseudovideo.corruptions.moments import VideoMoments, video_moments
 from pseudovideo.corruptions.noise import noise_coefficients, noise_schedule
 from pseudovideo.corruptions.videos import pseudo_videos
+from pseudovideo.spec import CORRUPTIONS, CorruptionKind, PseudoVideoConfig
 
 __all__ = [
     "CORRUPTIONS",

@@ -12,7 +12,7 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from probseq.checks import check_counts
-from pseudovideo.corruptions.config import check_blur_rate
+from pseudovideo.spec import check_blur_rate
 
 _HALF_WIDTH = 5
 

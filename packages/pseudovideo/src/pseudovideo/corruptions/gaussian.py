@@ -13,8 +13,8 @@ from jaxtyping import Float, Float64
 from torch import Tensor
 
 from probseq.checks import check_counts, check_floating, check_sizes, check_whole
-from pseudovideo.corruptions.config import PseudoVideoConfig
 from pseudovideo.corruptions.noise import noise_coefficients
+from pseudovideo.spec import PseudoVideoConfig
 
 
 class PredictionErrors(NamedTuple):

@@ -10,9 +10,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from probseq.checks import check_real, check_sizes
-from pseudovideo.corruptions.config import PseudoVideoConfig
 from pseudovideo.corruptions.noise import noise_coefficients
 from pseudovideo.corruptions.videos import corrupted_signal
+from pseudovideo.spec import PseudoVideoConfig
 
 
 class VideoMoments(NamedTuple):

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from pseudovideo.corruptions.config import PseudoVideoConfig
+from pseudovideo.spec import PseudoVideoConfig
 
 
 def noise_schedule(config: PseudoVideoConfig) -> Float64[Tensor, " steps"]:

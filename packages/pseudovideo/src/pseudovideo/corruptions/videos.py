@@ -11,9 +11,9 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from pseudovideo.corruptions.blur import blur_matrices, cosine_basis, high_order_multipliers
-from pseudovideo.corruptions.config import PseudoVideoConfig
 from pseudovideo.corruptions.counter import counter_normal
 from pseudovideo.corruptions.noise import noise_coefficients
+from pseudovideo.spec import PseudoVideoConfig
 
 # Resized images go beyond −1 and 1 by round-off.
 _TOLERANCE = 1e-3

@@ -2,18 +2,28 @@
 
 from pseudovideo.diffusion.errors import frame_errors
 from pseudovideo.diffusion.gaussian import GaussianDiffusion, Reverse
-from pseudovideo.diffusion.image import ImageDiffusion, ImageDiffusionConfig
+from pseudovideo.diffusion.image import ImageDiffusion
 from pseudovideo.diffusion.likelihood import BitsPerDim, bits_per_dim
-from pseudovideo.diffusion.load import load_diffusion
-from pseudovideo.diffusion.losses import HybridLosses, hybrid_losses
-from pseudovideo.diffusion.objective import DiffusionObjective
+from pseudovideo.diffusion.objective import (
+    DiffusionObjective,
+    HybridLosses,
+    ImportanceTimes,
+    UniformTimes,
+    hybrid_losses,
+)
 from pseudovideo.diffusion.published import load_improved_ddpm
 from pseudovideo.diffusion.sampling import denoise
-from pseudovideo.diffusion.schedules import ScheduleName, cosine_betas, linear_betas
+from pseudovideo.diffusion.schedules import cosine_betas, linear_betas
 from pseudovideo.diffusion.stages import Stage
-from pseudovideo.diffusion.times import ImportanceTimes, UniformTimes
-from pseudovideo.diffusion.unet import UNetConfig, build_unet, channel_multipliers_for
-from pseudovideo.diffusion.video import VideoDiffusion, VideoDiffusionConfig
+from pseudovideo.diffusion.unet import build_unet
+from pseudovideo.diffusion.video import VideoDiffusion
+from pseudovideo.spec import (
+    ImageDiffusionConfig,
+    ScheduleName,
+    UNetConfig,
+    VideoDiffusionConfig,
+    channel_multipliers_for,
+)
 
 __all__ = [
     "BitsPerDim",
@@ -38,6 +48,5 @@ __all__ = [
     "frame_errors",
     "hybrid_losses",
     "linear_betas",
-    "load_diffusion",
     "load_improved_ddpm",
 ]

@@ -31,11 +31,11 @@ from probseq.checks import (
 from pseudovideo.diffusion.respacing import StepChoice, check_timesteps, spaced_steps
 from pseudovideo.diffusion.schedules import (
     MAX_KEPT,
-    ScheduleName,
     check_betas,
     cosine_betas,
     linear_betas,
 )
+from pseudovideo.spec import ScheduleName
 
 Times = Int64[Tensor, " #n"] | Int64[Tensor, ""] | int
 """Steps: one of each entry, or one for all."""

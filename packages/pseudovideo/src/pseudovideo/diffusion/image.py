@@ -4,7 +4,6 @@ NaN and infinity in a tensor reach the result.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -14,7 +13,7 @@ from torch import Tensor
 from probseq.checks import check_floating, check_sizes
 from pseudovideo.diffusion.gaussian import GaussianDiffusion
 from pseudovideo.diffusion.likelihood import BitsPerDim, bits_per_dim
-from pseudovideo.diffusion.losses import HybridLosses, hybrid_losses
+from pseudovideo.diffusion.objective import HybridLosses, hybrid_losses
 from pseudovideo.diffusion.respacing import StepChoice
 from pseudovideo.diffusion.sampling import (
     at_least_float32,
@@ -24,34 +23,9 @@ from pseudovideo.diffusion.sampling import (
     noise_like,
     sampling_process,
 )
-from pseudovideo.diffusion.schedules import ScheduleName
-from pseudovideo.diffusion.unet import UNetConfig, apply_unet, build_unet
-from pseudovideo.evaluation import evaluation
-from pseudovideo.pretrained import Pretrained
-
-
-@dataclass(frozen=True, kw_only=True)
-class ImageDiffusionConfig(UNetConfig):
-    """A diffusion model of images; the defaults are those of thesis Table D.4 for CIFAR-10.
-
-    Attributes:
-        num_steps: S, steps of the process that is learned.
-        schedule: of its noise: `linear`, rescaled for other numbers than 1,000, or `cosine`.
-    """
-
-    num_steps: int = 1000
-    schedule: ScheduleName = "linear"
-
-    def __post_init__(self) -> None:
-        """Refuse what makes no UNet or no process.
-
-        Raises:
-            ValueError: names the setting.
-        """
-        super().__post_init__()
-        if type(self.num_steps) is not int:
-            raise ValueError(f"num_steps must be an integer, got {self.num_steps!r}")
-        GaussianDiffusion.make(self.num_steps, self.schedule)
+from pseudovideo.diffusion.unet import apply_unet, build_unet
+from pseudovideo.pretrained import Pretrained, eval_mode
+from pseudovideo.spec import ImageDiffusionConfig
 
 
 class ImageDiffusion(Pretrained):
@@ -156,7 +130,7 @@ class ImageDiffusion(Pretrained):
         diffusion = sampling_process(self.diffusion, num_steps, eta, n=n, batch_size=batch_size)
         seed, weight = draw_seed(generator), next(self.unet.parameters())
         done: list[Tensor] = []
-        with evaluation(self):
+        with eval_mode(self):
             for numbers in torch.arange(n, device=weight.device).split(batch_size):
                 noise = partial(self._noise, numbers, seed)
                 start = noise(diffusion.num_steps).to(at_least_float32(weight))
@@ -185,7 +159,7 @@ class ImageDiffusion(Pretrained):
             ValueError: images of another kind than the model's.
         """
         self._check(images)
-        with evaluation(self):
+        with eval_mode(self):
             return bits_per_dim(
                 self, images, self.diffusion, generator=generator, progress=progress
             )

@@ -3,15 +3,198 @@
 NaN and infinity in a tensor reach the result.
 """
 
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
-from pseudovideo.diffusion.gaussian import GaussianDiffusion
-from pseudovideo.diffusion.losses import HybridLosses
-from pseudovideo.diffusion.times import ImportanceTimes, UniformTimes
+from probseq.checks import (
+    check_counts,
+    check_floating,
+    check_integers,
+    check_same_shape,
+    check_sizes,
+)
+from pseudovideo.diffusion.gaussian import GaussianDiffusion, split_output
+from pseudovideo.diffusion.likelihood import vlb_terms
+
+# The bound's weight is S times this: its λ is 0.001 on the sum over S steps, of which t is one.
+_VLB_WEIGHT = 1e-3
+
+
+class HybridLosses(NamedTuple):
+    """Losses of each entry.
+
+    Attributes:
+        loss: (n,), mse + S/1000 · vlb.
+        mse: (n,), squared error of the predicted noise, mean over the dimensions.
+        vlb: (n,), the bound's term of step t in bits per dimension.
+    """
+
+    loss: Tensor
+    mse: Tensor
+    vlb: Tensor
+
+
+def hybrid_losses(
+    diffusion: GaussianDiffusion,
+    output: Float[Tensor, "n channels h w"],
+    x0: Float[Tensor, "n c h w"],
+    x_t: Float[Tensor, "n c h w"],
+    noise: Float[Tensor, "n c h w"],
+    t: Int64[Tensor, " n"],
+) -> HybridLosses:
+    """Squared error of the noise, plus the bound as a loss of the variances alone.
+
+    The mean is frozen in the bound: its gradient reaches the second half of the channels only, as
+    the squared error's reaches the first.
+
+    Args:
+        diffusion: the process.
+        output: of the network for `x_t`: noise and variances.
+        x0: images.
+        x_t: their noisy states.
+        noise: what was added.
+        t: steps.
+
+    Raises:
+        ValueError: tensors of different shapes, or as of `GaussianDiffusion`.
+    """
+    check_floating(x0=x0, noise=noise)
+    check_same_shape(x_t=x_t, x0=x0, noise=noise)
+    eps, position = split_output(output, x_t)
+    frozen = torch.cat((eps.detach(), position), dim=1)
+    mse = (eps - noise).square().flatten(1).mean(1)
+    vlb = vlb_terms(diffusion, frozen, x0, x_t, t, limit=None)
+    return HybridLosses(mse + _VLB_WEIGHT * diffusion.num_steps * vlb, mse, vlb)
+
+
+# Share of draws that stays uniform, so that no step is forgotten.
+_UNIFORM_SHARE = 0.001
+
+
+class UniformTimes(nn.Module):
+    """All steps alike.
+
+    Args:
+        num_steps: S.
+
+    Raises:
+        ValueError: `num_steps` is no whole number of at least 1.
+    """
+
+    def __init__(self, num_steps: int) -> None:
+        super().__init__()
+        check_counts(num_steps=num_steps)
+        self.num_steps = num_steps
+
+    def sample(
+        self, b: int, generator: torch.Generator | None = None
+    ) -> tuple[Int64[Tensor, " b"], Float[Tensor, " b"]]:
+        """Draw steps.
+
+        Args:
+            b: how many.
+            generator: None takes torch's global one.
+
+        Returns:
+            Steps, and weights of their losses, all 1; on the generator's device.
+
+        Raises:
+            ValueError: `b` is no whole number of at least 1.
+        """
+        check_counts(b=b)
+        device = None if generator is None else generator.device
+        t = torch.randint(self.num_steps, (b,), generator=generator, device=device)
+        return t, torch.ones(b, device=device)
+
+    def update(self, t: Int64[Tensor, " b"], losses: Float[Tensor, " b"]) -> None:
+        """Nothing is learned from losses."""
+
+
+class ImportanceTimes(nn.Module):
+    r"""Steps with probability ∝ √E[L_t²], and weights 1/(S p_t) that keep the loss unbiased.
+
+    The mean is over the last losses of each step; until every step has that many, and after a loss
+    that is not finite, all steps are alike. The state is in buffers and comes back with them. In
+    distributed training all go by the losses of process 0, whose buffers
+    `DistributedDataParallel` hands to the others before each step; improved DDPM gathers all.
+
+    Args:
+        num_steps: S.
+        history: losses that are kept of each step.
+
+    Raises:
+        ValueError: `num_steps` or `history` is no whole number of at least 1.
+    """
+
+    def __init__(self, num_steps: int, history: int = 10) -> None:
+        super().__init__()
+        check_counts(num_steps=num_steps, history=history)
+        self.num_steps = num_steps
+        self.register_buffer("losses", torch.zeros(num_steps, history))
+        self.register_buffer("counts", torch.zeros(num_steps, dtype=torch.int64))
+
+    losses: Float[Tensor, "S history"]
+    counts: Int64[Tensor, " S"]
+
+    @property
+    def probabilities(self) -> Float[Tensor, " S"]:
+        """p_t of the next draw."""
+        size = self.losses.square().mean(1).sqrt()
+        total = size.sum()
+        known = (self.counts >= self.losses.shape[1]).all() & total.isfinite() & (total > 0)
+        learned = (1 - _UNIFORM_SHARE) * size / total + _UNIFORM_SHARE / self.num_steps
+        return torch.where(known, learned, torch.full_like(size, 1 / self.num_steps))
+
+    def sample(
+        self, b: int, generator: torch.Generator | None = None
+    ) -> tuple[Int64[Tensor, " b"], Float[Tensor, " b"]]:
+        """Draw steps.
+
+        Args:
+            b: how many.
+            generator: None takes torch's global one.
+
+        Returns:
+            Steps, and weights of their losses; on the generator's device.
+
+        Raises:
+            ValueError: `b` is no whole number of at least 1.
+        """
+        check_counts(b=b)
+        p = self.probabilities
+        p = p if generator is None else p.to(generator.device)
+        t = torch.multinomial(p, b, replacement=True, generator=generator)
+        return t, 1 / (self.num_steps * p[t])
+
+    def update(self, t: Int64[Tensor, " b"], losses: Float[Tensor, " b"]) -> None:
+        """Keep the losses of steps in place of the oldest ones.
+
+        Args:
+            t: steps, as often as they come.
+            losses: of these, without their weights.
+
+        Raises:
+            ValueError: steps beyond S (looked at on the CPU only, where that costs no
+                synchronisation), or losses of another shape.
+        """
+        check_sizes("t", t, "b")
+        check_integers(0, self.num_steps - 1, t=t)
+        check_floating(losses=losses)
+        check_same_shape(t=t, losses=losses)
+        history = self.losses.shape[1]
+        order = t.argsort(stable=True)
+        t, losses = t[order], losses.detach()[order].to(self.losses.dtype)
+        fresh = t.bincount(minlength=self.num_steps)
+        # How many of the same step come before, in this batch.
+        before = torch.arange(len(t), device=t.device) - (fresh.cumsum(0) - fresh)[t]
+        # Of more than the history holds, the last: no place is written twice.
+        kept = before >= fresh[t] - history
+        place = (self.counts[t] + before) % history
+        self.losses[t[kept], place[kept]] = losses[kept]
+        self.counts += fresh
 
 
 @runtime_checkable

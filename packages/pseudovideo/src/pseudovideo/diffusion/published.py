@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pseudovideo.diffusion.image import ImageDiffusion, ImageDiffusionConfig
-from pseudovideo.diffusion.unet import UNetConfig
+from pseudovideo.diffusion.image import ImageDiffusion
+from pseudovideo.spec import ImageDiffusionConfig, UNetConfig
 
 CIFAR10 = ImageDiffusionConfig(num_res_blocks=3, dropout=0.3, num_steps=4000, schedule="cosine")
 """Of the unconditional CIFAR-10 weights, `cifar10_uncond_50M_500K.pt` and its VLB sister."""

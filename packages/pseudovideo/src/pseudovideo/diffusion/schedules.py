@@ -1,15 +1,12 @@
 """Noise schedules β_1..β_S of a diffusion process, in float64."""
 
 import math
-from typing import Literal
 
 import torch
 from jaxtyping import Float64
 from torch import Tensor
 
 from probseq.checks import check_counts
-
-ScheduleName = Literal["linear", "cosine"]
 
 # Of 1,000 steps.
 _LINEAR_STEPS, _LINEAR_FIRST, _LINEAR_LAST = 1000, 1e-4, 0.02

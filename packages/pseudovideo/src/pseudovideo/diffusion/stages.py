@@ -5,14 +5,13 @@ Frames are numbered from 0, the most corrupted, to T−1, the image.
 
 import math
 import random
-from typing import Literal, NamedTuple, get_args
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor
 
-TrainingMasks = Literal["stages", "random"]
-TRAINING_MASKS: tuple[TrainingMasks, ...] = get_args(TrainingMasks)
+from pseudovideo.spec import TRAINING_MASKS, TrainingMasks
 
 
 class Stage(NamedTuple):

@@ -6,7 +6,6 @@ strided convolutions on the way down and nearest neighbours with a convolution o
 ends each residual block, each attention and the network is initialised with zeros as theirs.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 from jaxtyping import Float
@@ -14,138 +13,7 @@ from torch import Tensor, nn
 
 from probseq.checks import check_counts
 from probseq.errors import require
-
-# Those of 32, 64 and 256 pixels are the authors'; the others halve the image as far as it goes.
-_MULTIPLIERS: dict[int, tuple[int, ...]] = {
-    16: (1, 2, 2),
-    28: (1, 2, 2),
-    32: (1, 2, 2, 2),
-    64: (1, 2, 3, 4),
-    256: (1, 1, 2, 2, 4, 4),
-}
-
-
-@dataclass(frozen=True, kw_only=True)
-class UNetConfig:
-    """Sizes of a UNet; the defaults are improved DDPM's for 32 by 32 colour images.
-
-    Attributes:
-        image_size: height and width in pixels.
-        channels: 1 for grey images, 3 for colour.
-        base_channels: width of the first level; even.
-        channel_multipliers: width of each level in units of `base_channels`; each level but the
-            last halves the image. See `channel_multipliers_for`.
-        num_res_blocks: residual blocks of a level on the way down; one more on the way up.
-        attention_sizes: heights of the feature maps that have attention, besides the middle.
-        num_heads: heads of every attention, whatever its width.
-        num_groups: groups of every group normalisation.
-        dropout: before the last convolution of each residual block.
-    """
-
-    image_size: int = 32
-    channels: int = 3
-    base_channels: int = 128
-    channel_multipliers: tuple[int, ...] = (1, 2, 2, 2)
-    num_res_blocks: int = 2
-    attention_sizes: tuple[int, ...] = (16, 8)
-    num_heads: int = 4
-    num_groups: int = 32
-    dropout: float = 0.0
-
-    def __post_init__(self) -> None:
-        """Refuse what makes no UNet.
-
-        Raises:
-            ValueError: names the setting.
-        """
-        counts = "image_size channels base_channels num_res_blocks num_heads num_groups"
-        for name in counts.split():
-            value = getattr(self, name)
-            if type(value) is not int or value < 1:
-                raise ValueError(f"{name} must be an integer of at least 1, got {value!r}")
-        multipliers = self.channel_multipliers
-        # Lists would come back from storage as tuples; floats would equal sizes and pass for them.
-        if not (multipliers and _whole_numbers(multipliers)):
-            raise ValueError(
-                "channel_multipliers must be a tuple of one or more integers of at least 1, got "
-                f"{multipliers}"
-            )
-        if not _whole_numbers(self.attention_sizes):
-            raise ValueError(
-                f"attention_sizes must be a tuple of integers, () for none, got "
-                f"{self.attention_sizes}"
-            )
-        halvings = len(multipliers) - 1
-        if self.image_size % 2**halvings:
-            raise ValueError(
-                f"image_size must be a multiple of {2**halvings}, since a UNet of "
-                f"{len(multipliers)} levels halves it {halvings} times, got {self.image_size}"
-            )
-        unknown = set(self.attention_sizes) - set(self.sizes)
-        if unknown:
-            raise ValueError(
-                f"attention_sizes must be among the sizes of the feature maps {self.sizes}, "
-                f"got {self.attention_sizes}"
-            )
-        if self.base_channels % 2 or self.base_channels % self.num_groups:
-            raise ValueError(
-                f"base_channels must be even and a multiple of num_groups={self.num_groups}, "
-                f"got {self.base_channels}"
-            )
-        if self.sizes[-1] == 1 and self.widths[-1] == self.num_groups:
-            raise ValueError(
-                f"num_groups must be below the {self.widths[-1]} channels of the last level, whose "
-                f"maps are single pixels: groups of one number are 0 once normalised, got "
-                f"{self.num_groups}"
-            )
-        with_attention = {
-            width
-            for width, size in zip(self.widths, self.sizes, strict=True)
-            if size in self.attention_sizes
-        }
-        for width in sorted(with_attention | {self.widths[-1]}):
-            if width % self.num_heads:
-                raise ValueError(
-                    "num_heads must divide the width of every level with attention and of the "
-                    f"last, of which one is {width}, got {self.num_heads}"
-                )
-        if not 0.0 <= self.dropout < 1.0:
-            raise ValueError(f"dropout must be in [0, 1), got {self.dropout}")
-
-    @property
-    def widths(self) -> tuple[int, ...]:
-        """Channels of each level."""
-        return tuple(self.base_channels * m for m in self.channel_multipliers)
-
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        """Height of the feature maps of each level."""
-        return tuple(self.image_size >> level for level in range(len(self.channel_multipliers)))
-
-    @property
-    def time_width(self) -> int:
-        """Width e of the time's embedding."""
-        return 4 * self.base_channels
-
-
-def channel_multipliers_for(image_size: int) -> tuple[int, ...]:
-    """Widths of the levels for images of this size.
-
-    Args:
-        image_size: height and width in pixels.
-
-    Returns:
-        Improved DDPM's at 32, 64 and 256 pixels; our own choice at 16 and 28.
-
-    Raises:
-        ValueError: there is no usual choice; pass `channel_multipliers` yourself.
-    """
-    if image_size not in _MULTIPLIERS:
-        raise ValueError(
-            f"image_size must be one of {', '.join(map(str, _MULTIPLIERS))} to have usual "
-            f"channel multipliers, got {image_size}: set channel_multipliers"
-        )
-    return _MULTIPLIERS[image_size]
+from pseudovideo.spec import UNetConfig
 
 
 def build_unet(config: UNetConfig, *, in_channels: int, out_channels: int) -> nn.Module:
@@ -218,11 +86,6 @@ def attentions(unet: nn.Module) -> list[Any]:
     net: Any = unet
     blocks = (*net.down_blocks, net.mid_block, *net.up_blocks)
     return [attention for block in blocks for attention in getattr(block, "attentions", ())]
-
-
-def _whole_numbers(values: Any) -> bool:
-    """Whether a setting is a tuple of integers of at least 1."""
-    return type(values) is tuple and all(type(v) is int and v >= 1 for v in values)
 
 
 def _set_heads(attention: Any, num_heads: int) -> None:

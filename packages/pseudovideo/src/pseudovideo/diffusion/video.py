@@ -4,7 +4,6 @@ NaN and infinity in a tensor reach the result.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 from einops import repeat
@@ -13,8 +12,7 @@ from torch import Tensor
 
 from probseq.checks import check_integers, check_sizes, check_whole
 from pseudovideo.diffusion.gaussian import GaussianDiffusion
-from pseudovideo.diffusion.image import ImageDiffusionConfig
-from pseudovideo.diffusion.losses import HybridLosses, hybrid_losses
+from pseudovideo.diffusion.objective import HybridLosses, hybrid_losses
 from pseudovideo.diffusion.respacing import StepChoice
 from pseudovideo.diffusion.sampling import (
     at_least_float32,
@@ -22,49 +20,11 @@ from pseudovideo.diffusion.sampling import (
     noise_like,
     sampling_process,
 )
-from pseudovideo.diffusion.stages import TRAINING_MASKS, TrainingMasks, draw_windows, stages
+from pseudovideo.diffusion.stages import draw_windows, stages
 from pseudovideo.diffusion.video_sampling import Watch, frame_noise, sample_stage, sample_videos
 from pseudovideo.diffusion.video_unet import VideoUNet
-from pseudovideo.evaluation import evaluation
-from pseudovideo.pretrained import Pretrained
-
-
-@dataclass(frozen=True, kw_only=True)
-class VideoDiffusionConfig(ImageDiffusionConfig):
-    """A diffusion model of pseudo videos; the defaults are thesis Table D.4's for 4 frames.
-
-    Attributes:
-        num_frames: T.
-        context: C: the first C frames are generated together, each further one given the C before.
-        masks: training windows: `stages`, the sampler's own, or `random`, the reference
-            implementation's; see `draw_windows`.
-        one_way: observed frames don't see what is denoised, and pass through the network once per
-            stage when sampling.
-    """
-
-    num_frames: int = 4
-    context: int = 2
-    masks: TrainingMasks = "stages"
-    one_way: bool = False
-
-    def __post_init__(self) -> None:
-        """Refuse what makes no model.
-
-        Raises:
-            ValueError: names the setting.
-        """
-        super().__post_init__()
-        for name in ("num_frames", "context"):
-            value = getattr(self, name)
-            if type(value) is not int:
-                raise ValueError(f"{name} must be an integer, got {value!r}")
-        stages(self.num_frames, self.context)
-        if self.masks not in TRAINING_MASKS:
-            raise ValueError(
-                f"masks must be one of {', '.join(TRAINING_MASKS)}, got {self.masks!r}"
-            )
-        if type(self.one_way) is not bool:
-            raise ValueError(f"one_way must be True or False, got {self.one_way!r}")
+from pseudovideo.pretrained import Pretrained, eval_mode
+from pseudovideo.spec import VideoDiffusionConfig
 
 
 class VideoDiffusion(Pretrained):
@@ -185,7 +145,7 @@ class VideoDiffusion(Pretrained):
         diffusion = sampling_process(self.diffusion, num_steps, eta, n=n, batch_size=batch_size)
         seed, weight = draw_seed(generator), next(self.parameters())
         done: list[Tensor] = []
-        with evaluation(self):
+        with eval_mode(self):
             for numbers in torch.arange(n, device=weight.device).split(batch_size):
                 start = frame_noise(
                     numbers,
@@ -255,7 +215,7 @@ class VideoDiffusion(Pretrained):
         seed, done = draw_seed(generator), list[Tensor]()
         contexts = videos[:, list(stage.observed)].to(at_least_float32(next(self.parameters())))
         every = torch.arange(len(videos) * num_samples, device=videos.device)
-        with evaluation(self):
+        with eval_mode(self):
             for numbers in every.split(batch_size):
                 drawn = sample_stage(
                     self.network,

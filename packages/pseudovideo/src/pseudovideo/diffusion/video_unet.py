@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from pseudovideo.diffusion.stages import Window
 from pseudovideo.diffusion.temporal import Memory, TemporalAttention
-from pseudovideo.diffusion.unet import UNetConfig, apply_unet, attentions, build_unet
+from pseudovideo.diffusion.unet import apply_unet, attentions, build_unet
+from pseudovideo.spec import UNetConfig
 
 
 class _Pass(NamedTuple):

@@ -1,11 +1,9 @@
 """HVAEs of thesis section 5.2: one decoder, an encoder that is the heat equation or is learned."""
 
 from pseudovideo.hvae.base import HVAE, Bound
-from pseudovideo.hvae.config import HVAEConfig
-from pseudovideo.hvae.heat import heat_blur, heat_sigmas
-from pseudovideo.hvae.heat_hvae import HeatHVAE
-from pseudovideo.hvae.learned_hvae import LearnedEncoderHVAE
-from pseudovideo.hvae.load import load_hvae
+from pseudovideo.hvae.heat import HeatHVAE, heat_blur, heat_sigmas
+from pseudovideo.hvae.learned import LearnedEncoderHVAE
+from pseudovideo.spec import HVAEConfig
 
 __all__ = [
     "HVAE",
@@ -15,5 +13,4 @@ __all__ = [
     "LearnedEncoderHVAE",
     "heat_blur",
     "heat_sigmas",
-    "load_hvae",
 ]

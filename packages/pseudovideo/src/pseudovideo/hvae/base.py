@@ -3,6 +3,7 @@
 NaN and infinity in a tensor reach the result.
 """
 
+import math
 from abc import abstractmethod
 from collections.abc import Callable
 from typing import NamedTuple
@@ -14,10 +15,8 @@ from torch import Tensor
 from probseq.checks import check_counts, check_floating, check_integers, check_sizes
 from pseudovideo.diffusion.sampling import at_least_float32, draw_noise, draw_seed, noise_like
 from pseudovideo.diffusion.unet import apply_unet, build_unet
-from pseudovideo.evaluation import evaluation
-from pseudovideo.hvae.bound import step_costs
-from pseudovideo.hvae.config import HVAEConfig
-from pseudovideo.pretrained import Pretrained
+from pseudovideo.pretrained import Pretrained, eval_mode
+from pseudovideo.spec import HVAEConfig
 
 
 class Bound(NamedTuple):
@@ -154,7 +153,7 @@ class HVAE(Pretrained):
         seed = draw_seed(generator)
         numbers = torch.arange(len(images), device=images.device)
         levels: list[LevelTerms] = []
-        with evaluation(self):
+        with eval_mode(self):
             # Level by level: T times the batch at once would need T times the memory.
             for level in range(1, self.config.num_levels + 1):
                 noise = self._noise(numbers, seed, level=level)
@@ -226,7 +225,7 @@ class HVAE(Pretrained):
         check_counts(n=n, batch_size=batch_size)
         seed, levels = draw_seed(generator), self.config.num_levels
         done: list[Tensor] = []
-        with evaluation(self):
+        with eval_mode(self):
             for numbers in torch.arange(n, device=self._weight.device).split(batch_size):
                 z = self.draw_prior(numbers, images, seed=seed)
                 if watch is not None:
@@ -268,3 +267,36 @@ class HVAE(Pretrained):
     def _weight(self) -> Tensor:
         """Any weight: it tells the device and the precision."""
         return next(self.decoder.parameters())
+
+
+def step_costs(
+    mse: Float[Tensor, " b"], t: Int64[Tensor, " b"], *, noise_std: float, delta: float
+) -> Float[Tensor, " b"]:
+    """The bound's term of step t: what it costs to tell the less blurred frame given z_t.
+
+    Args:
+        mse: mean squared distance of m_{t−1}(x), or of the image x where t = 1, to μ_θ(z_t, t).
+        t: level that is left, 1..T.
+        noise_std: σ_h.
+        delta: δ.
+
+    Returns:
+        KL(N(m_{t−1}, σ_h²I) ‖ N(μ_θ, δ²I)) where t > 1, −log N(x; μ_θ, δ²I) where t = 1; nats per
+        dimension.
+    """
+    ratio = (noise_std / delta) ** 2
+    between = 0.5 * (ratio - 1 - math.log(ratio))
+    density = math.log(delta) + 0.5 * math.log(2 * math.pi)
+    # Each is the distance and a constant: a batch may mix both.
+    return mse / (2 * delta**2) + torch.where(t > 1, between, density).to(mse)
+
+
+def standard_normal_kl(mean: Float[Tensor, "b c h w"], std: float) -> Float[Tensor, " b"]:
+    """KL(N(mean, std²I) ‖ N(0, I)) in nats per dimension.
+
+    Args:
+        mean: m_T(x).
+        std: σ_h.
+    """
+    spread = 0.5 * (std**2 - 1) - math.log(std)
+    return 0.5 * mean.square().flatten(1).mean(1) + spread

@@ -6,7 +6,6 @@ summed, not concatenated; the first input is learned, not zero; no dropout.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import partial
 from typing import cast
 
@@ -16,43 +15,10 @@ from jaxtyping import Float, Int64, Integer
 from torch import Tensor, nn
 
 from probseq.checks import check_counts
-from pseudovideo.grid import TokenGrid
 from pseudovideo.layers import Block, StackDecoder
 from pseudovideo.priors.base import AxisPositions, Decoder, TokenPrior
 from pseudovideo.priors.sampling import check_options, draw
-
-
-@dataclass(frozen=True, kw_only=True)
-class AutoregressiveConfig:
-    """Settings of `AutoregressivePrior`; the defaults are those of thesis Table D.2.
-
-    Attributes:
-        codebook_size: K.
-        grid: (t, h, w): slots in time, the blurriest first, rows and columns.
-        tokenizer_fingerprint: of the tokenizer whose tokens are learned; None leaves it to K and
-            the grid whether one fits.
-        dim: width.
-        depth: number of blocks.
-        num_heads: heads of each; must divide `dim`.
-    """
-
-    codebook_size: int
-    grid: tuple[int, int, int]
-    tokenizer_fingerprint: str | None = None
-    dim: int = 144
-    depth: int = 8
-    num_heads: int = 4
-
-    def __post_init__(self) -> None:
-        """Refuse what makes no transformer; `TokenGrid` refuses an empty grid.
-
-        Raises:
-            ValueError: names the setting.
-        """
-        TokenGrid(codebook_size=self.codebook_size, shape=self.grid)
-        check_counts(dim=self.dim, depth=self.depth, num_heads=self.num_heads)
-        if self.dim % self.num_heads:
-            raise ValueError(f"num_heads must divide dim={self.dim}, got {self.num_heads}")
+from pseudovideo.spec import AutoregressiveConfig, TokenGrid
 
 
 class AutoregressivePrior(TokenPrior):

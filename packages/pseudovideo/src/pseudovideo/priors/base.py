@@ -10,8 +10,8 @@ from jaxtyping import Float, Int64, Integer
 from torch import Tensor, nn
 
 from probseq.checks import check_counts
-from pseudovideo.grid import TokenGrid
 from pseudovideo.pretrained import Pretrained, fingerprint
+from pseudovideo.spec import TokenGrid
 from pseudovideo.token_cache import TokenCache
 
 

@@ -6,7 +6,6 @@ whatever the temperature of the draw; positions of the axes are summed; no dropo
 """
 
 import math
-from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -15,42 +14,12 @@ from jaxtyping import Bool, Float, Int64, Integer
 from torch import Tensor, nn
 
 from probseq.checks import check_counts, check_integers, check_sizes
-from pseudovideo.grid import TokenGrid
 from pseudovideo.layers import Block
 from pseudovideo.priors.base import AxisPositions, Decoder, TokenPrior
 from pseudovideo.priors.sampling import check_options, draw
+from pseudovideo.spec import MaskedConfig, TokenGrid
 
 _ROUNDING = 1e-9
-
-
-@dataclass(frozen=True, kw_only=True)
-class MaskedConfig:
-    """A masked prior; the defaults are those of thesis table D.3.
-
-    Attributes:
-        codebook_size: K.
-        grid: (t, h, w) of the tokens.
-        tokenizer_fingerprint: see `TokenPrior`.
-        dim: width of the transformer.
-        depth: number of blocks.
-        num_heads: heads of every attention; must divide `dim`.
-    """
-
-    codebook_size: int
-    grid: tuple[int, int, int]
-    tokenizer_fingerprint: str | None = None
-    dim: int = 512
-    depth: int = 6
-    num_heads: int = 8
-
-    def __post_init__(self) -> None:
-        """Refuse what makes no transformer.
-
-        Raises:
-            ValueError: names the setting.
-        """
-        TokenGrid(codebook_size=self.codebook_size, shape=self.grid)
-        check_counts(dim=self.dim, depth=self.depth, num_heads=self.num_heads)
 
 
 class MaskedPrior(TokenPrior):

@@ -1,16 +1,19 @@
 """Videos to tokens and back: VQ-VAE for images, C-ViViT for pseudo videos."""
 
-from pseudovideo.tokenizers.build import build_tokenizer, load_tokenizer
-from pseudovideo.tokenizers.config import STEMS, Stem, TokenizerConfig
-from pseudovideo.tokenizers.cvivit import CViViT
+from pseudovideo.spec import STEMS, ObjectiveConfig, Stem, TokenizerConfig
 from pseudovideo.tokenizers.discriminator import Discriminator
-from pseudovideo.tokenizers.objective import ObjectiveConfig, TokenizerObjective
+from pseudovideo.tokenizers.objective import TokenizerObjective
 from pseudovideo.tokenizers.patch_kmeans import PatchKMeans
 from pseudovideo.tokenizers.perceptual import PerceptualLoss
-from pseudovideo.tokenizers.presets import paper_config
 from pseudovideo.tokenizers.quantizer import QuantizerOutput, VectorQuantizer
-from pseudovideo.tokenizers.tokenizer import Tokenizer, TokenizerOutput
-from pseudovideo.tokenizers.vqvae import VQVAE
+from pseudovideo.tokenizers.tokenizer import (
+    VQVAE,
+    CViViT,
+    Tokenizer,
+    TokenizerOutput,
+    build_tokenizer,
+    paper_config,
+)
 
 __all__ = [
     "STEMS",
@@ -28,6 +31,5 @@ __all__ = [
     "TokenizerOutput",
     "VectorQuantizer",
     "build_tokenizer",
-    "load_tokenizer",
     "paper_config",
 ]

@@ -3,15 +3,12 @@
 NaN and infinity in a tensor reach the result.
 """
 
-from dataclasses import dataclass
-from math import isfinite
-from typing import Literal, get_args
-
 import torch
 import torch.distributed
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from pseudovideo.spec import ObjectiveConfig
 from pseudovideo.tokenizers.adversarial import (
     adaptive_weight,
     hinge_discriminator_loss,
@@ -22,68 +19,9 @@ from pseudovideo.tokenizers.discriminator import Discriminator
 from pseudovideo.tokenizers.perceptual import PerceptualLoss
 from pseudovideo.tokenizers.tokenizer import Tokenizer
 
-FrameChoice = Literal["random", "last"]
 _ADVERSARIAL_PARTS = [
     *("generator", "discriminator", "r1", "adaptive_weight", "real_logits", "fake_logits"),
 ]
-
-
-@dataclass(frozen=True, kw_only=True)
-class ObjectiveConfig:
-    """The terms beside squared error and commitment, and their weights.
-
-    Attributes:
-        frame_weights: of the frames' squared errors, the blurriest first; only their ratios
-            matter. None: all alike.
-        frame: which frame of each video perceptual and adversarial terms look at: one at
-            `random`, or the `last`, the image itself.
-        perceptual_weight: of the perceptual distance; 0 needs no network for it.
-        adversarial_weight: of the generator's term, beside the adaptive weight; 0 builds no
-            discriminator.
-        adversarial_start: first step of the game between tokenizer and discriminator.
-        adaptive_max: largest adaptive weight. VQGAN's 10⁴ lifts whatever an untrained
-            discriminator says to the strength of the reconstruction's gradient, and the worse
-            the reconstruction gets by it, the stronger: on digits 24 dB fell to 14.
-        r1_weight: γ of the gradient penalty γ/2·‖∇D‖² on real images; 0 leaves it out.
-            StyleGAN2's 10 is for large images: where real and decoded ones are as close as here,
-            it leaves the discriminator no slope to tell them apart.
-        r1_every: steps between two gradient penalties, each of which counts that many times.
-        discriminator_width: channels of its first layer.
-    """
-
-    frame_weights: tuple[float, ...] | None = None
-    frame: FrameChoice = "random"
-    perceptual_weight: float = 0.1
-    adversarial_weight: float = 0.1
-    adversarial_start: int = 10_000
-    adaptive_max: float = 1.0
-    r1_weight: float = 0.1
-    r1_every: int = 16
-    discriminator_width: int = 64
-
-    def __post_init__(self) -> None:
-        """Refuse what is no objective.
-
-        Raises:
-            ValueError: names the setting.
-        """
-        weights = self.frame_weights
-        if weights is not None and not (
-            all(isfinite(weight) and weight >= 0 for weight in weights) and sum(weights) > 0
-        ):
-            raise ValueError(f"frame_weights must be at least 0 and not all 0, got {weights}")
-        if self.frame not in get_args(FrameChoice):
-            raise ValueError(
-                f"frame must be one of {', '.join(get_args(FrameChoice))}, got {self.frame!r}"
-            )
-        for name in ("perceptual_weight", "adversarial_weight", "r1_weight", "adaptive_max"):
-            value = getattr(self, name)
-            if not (isfinite(value) and value >= 0):
-                raise ValueError(f"{name} must be a finite number of at least 0, got {value}")
-        for name, least in (("adversarial_start", 0), ("r1_every", 1), ("discriminator_width", 1)):
-            value = getattr(self, name)
-            if type(value) is not int or value < least:
-                raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}")
 
 
 class TokenizerObjective(nn.Module):

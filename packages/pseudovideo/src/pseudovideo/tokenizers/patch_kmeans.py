@@ -7,12 +7,11 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from probseq.checks import check_counts
-from pseudovideo.grid import TokenGrid
 from pseudovideo.pretrained import Pretrained
-from pseudovideo.tokenizers.checks import check_indices, check_range, check_shape
+from pseudovideo.spec import TokenGrid, TokenizerConfig
 from pseudovideo.tokenizers.codebook import cluster_sums, nearest_codes
-from pseudovideo.tokenizers.config import TokenizerConfig
 from pseudovideo.tokenizers.patches import patchify, unpatchify
+from pseudovideo.tokenizers.tokenizer import check_indices, check_range, check_shape
 
 _DISTANCES_AT_ONCE = 2**24
 _SEEDING_ROUNDS = 8

@@ -4,7 +4,7 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from pseudovideo.tokenizers.config import Stem
+from pseudovideo.spec import Stem
 
 
 def patchify(

@@ -1,19 +1,17 @@
-"""What VQ-VAE and C-ViViT share.
+"""The tokenizers of images and of videos, VQ-VAE and C-ViViT, and those of thesis Table D.1.
 
 NaN and infinity in a tensor reach the result.
 """
 
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, Literal, NamedTuple, get_args
 
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
 from probseq.transformers.protocol import check_dtype
-from pseudovideo.grid import TokenGrid
 from pseudovideo.pretrained import Pretrained
-from pseudovideo.tokenizers.checks import check_indices, check_range, check_shape
-from pseudovideo.tokenizers.config import TokenizerConfig
+from pseudovideo.spec import Stem, TokenGrid, TokenizerConfig
 from pseudovideo.tokenizers.quantizer import VectorQuantizer
 from pseudovideo.tokenizers.transformer import Decoder, Encoder
 
@@ -125,3 +123,204 @@ class Tokenizer(Pretrained):
     def reconstruct(self, videos: Float[Tensor, "b f c y x"]) -> Float[Tensor, "b f c y x"]:
         """Videos through their tokens: `decode(encode(videos))`."""
         return self.decode(self.encode(videos))
+
+
+class VQVAE(Tokenizer):
+    """A transformer VQ-VAE: the one-frame model of thesis section 5.3.
+
+    (b, 1, c, H, W) to tokens (b, 1, H/p, W/p) with spatial blocks only.
+
+    Args:
+        config: with one frame, one frame a patch and no temporal blocks.
+
+    Raises:
+        ValueError: the settings are those of videos.
+    """
+
+    def __init__(self, config: TokenizerConfig) -> None:
+        for name, value in (("num_frames", 1), ("temporal_depth", 0)):
+            if getattr(config, name) != value:
+                raise ValueError(
+                    f"{name} must be {value} in a VQVAE, got {getattr(config, name)}: "
+                    "videos need a CViViT"
+                )
+        super().__init__(config)
+
+
+class CViViT(Tokenizer):
+    """C-ViViT (Villegas et al. 2022) for pseudo videos: thesis section 5.3.
+
+    (b, T, c, H, W) to tokens (b, T/f, H/p, W/p). As in the thesis and unlike Villegas et al., the
+    first frame has no stem of its own: all frames come in patches of f×p×p. With causal attention
+    the tokens of a slot depend on its frames and blurrier ones alone, and so do its pixels on
+    tokens.
+
+    Args:
+        config: with at least one patch of two frames or more, and temporal blocks.
+
+    Raises:
+        ValueError: the settings are those of images.
+    """
+
+    def __init__(self, config: TokenizerConfig) -> None:
+        if config.num_frames < 2 or config.num_frames % 2:
+            raise ValueError(
+                f"num_frames must be even and at least 2 in a CViViT, got {config.num_frames}"
+                + (": images need a VQVAE" if config.num_frames == 1 else "")
+            )
+        if not config.temporal_depth:
+            raise ValueError("temporal_depth must be at least 1 in a CViViT, got 0")
+        super().__init__(config)
+
+
+def build_tokenizer(config: TokenizerConfig) -> Tokenizer:
+    """A new tokenizer: `VQVAE` for one frame, `CViViT` for several.
+
+    Args:
+        config: sizes and settings.
+
+    Raises:
+        ValueError: the settings fit neither.
+    """
+    return VQVAE(config) if config.num_frames == 1 else CViViT(config)
+
+
+PaperDataSet = Literal["cifar10", "celeba"]
+PaperFrames = Literal[1, 8, 18]
+_SIZES = {"cifar10": 32, "celeba": 64}
+
+
+def paper_config(
+    data_set: PaperDataSet, num_frames: PaperFrames, *, stem: Stem = "plain"
+) -> TokenizerConfig:
+    """A column of Table D.1: width 512, 8 heads, K = 1024, patches of 2×4×4 (1×4×4 for images).
+
+    8 layers: 4 spatial and 4 temporal ones, or 8 spatial ones for images; as many again in the
+    decoder. The code width of 32 and the plain stem are this package's, see `TokenizerConfig`.
+
+    Args:
+        data_set: CIFAR-10 at 32×32 or CelebA at 64×64.
+        num_frames: 1, 8 or 18.
+        stem: `layernorm` reproduces the usual code.
+
+    Raises:
+        ValueError: the table has no such column.
+    """
+    if data_set not in _SIZES:
+        raise ValueError(f"data_set must be one of {', '.join(_SIZES)}, got {data_set!r}")
+    if num_frames not in get_args(PaperFrames):
+        raise ValueError(f"num_frames must be 1, 8 or 18, got {num_frames!r}")
+    image = num_frames == 1
+    return TokenizerConfig(
+        num_frames=num_frames,
+        image_size=_SIZES[data_set],
+        temporal_patch=1 if image else 2,
+        spatial_depth=8 if image else 4,
+        temporal_depth=0 if image else 4,
+        stem=stem,
+    )
+
+
+_ROUNDING = 1e-3
+_NOISE = 8.0
+
+
+def check_shape(videos: Tensor, config: TokenizerConfig) -> None:
+    """Refuse videos of another kind than a tokenizer was built for; costs no device sync.
+
+    Args:
+        videos: what should be floating-point (b, T, c, h, w).
+        config: of the tokenizer.
+
+    Raises:
+        ValueError: says which of the dimensions is wrong, and how.
+    """
+    size = config.image_size
+    expected = (config.num_frames, config.channels, size, size)
+    if videos.ndim != 5:
+        raise ValueError(
+            "videos must have 5 dimensions (batch, frames, channels, height, width), got shape "
+            f"{tuple(videos.shape)}; images are videos of one frame: images[:, None]"
+        )
+    if not len(videos):
+        raise ValueError(f"videos must not be empty, got shape {tuple(videos.shape)}")
+    frames, channels, *sides = videos.shape[1:]
+    if channels != config.channels:
+        kinds = {1: "grey images", 3: "colour images"}
+        raise ValueError(
+            f"videos must have channels={config.channels}"
+            f"{_in_words(kinds.get(config.channels))}, got {channels}"
+            f"{_in_words(kinds.get(channels))}"
+        )
+    if tuple(videos.shape[1:]) != expected:
+        raise ValueError(
+            "videos must have (frames, channels, height, width)="
+            f"{expected}, got {(frames, channels, *sides)}"
+        )
+    if not videos.is_floating_point():
+        raise ValueError(
+            f"videos must be floating point with values in -1..1, got {videos.dtype}: "
+            "turn pixels 0..255 into pixels / 127.5 - 1"
+        )
+
+
+def _in_words(kind: str | None) -> str:
+    return f" ({kind})" if kind else ""
+
+
+def check_range(videos: Tensor) -> None:
+    """Refuse values that are no pixels; waits for the device once.
+
+    The last frame, the image, must lie in −1..1. The frames before it may leave that range, since
+    noise does, but not as far as pixels 0..255 would.
+
+    Args:
+        videos: (b, T, c, h, w), not empty.
+
+    Raises:
+        ValueError: what the range is.
+    """
+    if not videos.numel():
+        raise ValueError(f"videos must not be empty, got shape {tuple(videos.shape)}")
+    low, high, image_low, image_high = torch.stack(
+        [*videos.aminmax(), *videos[:, -1].aminmax()]
+    ).tolist()
+    edge = 1.0 + _ROUNDING
+    # Written so that NaN, for which every comparison is false, is refused too.
+    if not (-edge <= image_low and image_high <= edge):
+        raise ValueError(
+            "videos must have values in -1..1 in their last frame, the image, "
+            f"got {image_low:.4g}..{image_high:.4g}"
+        )
+    if not (low >= -_NOISE and high <= _NOISE):
+        raise ValueError(
+            f"videos must have values in -1..1 (noise may leave it, up to {_NOISE:.0f}), "
+            f"got {low:.4g}..{high:.4g}"
+        )
+
+
+def check_indices(indices: Tensor, grid: TokenGrid) -> None:
+    """Refuse tokens of another grid or codebook; waits for the device once.
+
+    Args:
+        indices: what should be int64 (b, t, h, w).
+        grid: of the tokenizer.
+
+    Raises:
+        ValueError: the shape, type or values are wrong.
+    """
+    if indices.ndim != 4 or tuple(indices.shape[1:]) != grid.shape:
+        raise ValueError(
+            f"indices must have shape (batch, time, height, width)=(b, {grid.shape[0]}, "
+            f"{grid.shape[1]}, {grid.shape[2]}), got {tuple(indices.shape)}"
+        )
+    if indices.dtype != torch.int64:
+        raise ValueError(f"indices must be int64, got {indices.dtype}")
+    if not indices.numel():
+        raise ValueError(f"indices must not be empty, got shape {tuple(indices.shape)}")
+    low, high = torch.stack(indices.aminmax()).tolist()
+    if low < 0 or high >= grid.codebook_size:
+        raise ValueError(
+            f"indices must be in 0..{grid.codebook_size - 1} (codebook_size="
+            f"{grid.codebook_size}), got {low}..{high}"
+        )

@@ -6,7 +6,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from pseudovideo.layers import Block
-from pseudovideo.tokenizers.config import TokenizerConfig
+from pseudovideo.spec import TokenizerConfig
 from pseudovideo.tokenizers.patches import PatchStem, patchify, unpatchify
 
 _POSITION_STD = 0.02

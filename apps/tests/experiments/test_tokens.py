@@ -1,8 +1,8 @@
-"""The steps of `probseq generate` one by one: which images, seeds and files each of them takes."""
+"""The stages of `probseq generate run`: which images, seeds and files each of them takes."""
 
+import json
 import math
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,57 +10,36 @@ import torch
 from probseq.metrics.image import RandomConvolution, frechet_distance
 from probseq_apps.data.images import GenerationData, to_unit
 from probseq_apps.engine.schedule import derive_seed
-from probseq_apps.experiments import (
-    generate as generate_module,
-)
-from probseq_apps.experiments import (
-    generate_measure,
-    generate_prior,
-    generate_ruler,
-    generate_sample,
-    generate_steps,
-)
-from probseq_apps.experiments.generate_evaluation import reference_moments
-from probseq_apps.experiments.generate_files import (
-    prior_folder,
-    read_result,
-    result_file,
-    samples_file,
-    tokenizer_folder,
-    tokens_folder,
-)
-from probseq_apps.experiments.generate_groups import (
-    CorruptionSettings,
-    LossSettings,
-    MachineSettings,
-    TokenizerSettings,
-    TokenizerTraining,
-)
-from probseq_apps.experiments.generate_prior import make_tokens, open_prior, train_prior
-from probseq_apps.experiments.generate_prior_groups import (
-    AutoregressiveSettings,
-    GenerateEvaluationSettings,
-    MaskedSettings,
-    PriorTraining,
-    SamplingSettings,
-)
-from probseq_apps.experiments.generate_sample import Samples, draw_samples
-from probseq_apps.experiments.generate_settings import (
-    EvaluateSettings,
-    GenerateSettings,
-    SampleSettings,
-)
-from probseq_apps.experiments.generate_steps import floor_result, run_arm
-from probseq_apps.experiments.generate_tokenizer import (
+from probseq_apps.experiment import Job
+from probseq_apps.experiments import draws, reference
+from probseq_apps.experiments import tokens as stages
+from probseq_apps.experiments.draws import Evaluate, Sample
+from probseq_apps.experiments.reference import Samples
+from probseq_apps.experiments.tokens import (
+    Tokens,
+    draw_tokens,
     make_objective,
-    objective_config,
+    make_tokens,
+    open_prior,
     open_tokenizer,
-    tokenizer_config,
-    video_config,
+    train_prior,
 )
+from probseq_apps.folder import RunFolder
 from probseq_apps.options import Options
 from probseq_apps.report.results import FLOOR
 from probseq_apps.run import run as run_experiment
+from probseq_apps.settings.generate import (
+    EvaluateSettings,
+    GenerateSettings,
+    Machine,
+    PriorSizes,
+    PriorTraining,
+    SampleSettings,
+    Sampling,
+    TokensEvaluation,
+    Training,
+    Videos,
+)
 from pseudovideo.corruptions import PseudoVideoConfig, pseudo_videos
 from pseudovideo.pretrained import fingerprint
 from pseudovideo.priors import (
@@ -69,6 +48,7 @@ from pseudovideo.priors import (
     MaskedConfig,
     MaskedPrior,
 )
+from pseudovideo.spec import TokenizerSpec
 from pseudovideo.tokenizers import PatchKMeans
 
 SEED = 3
@@ -78,17 +58,17 @@ SETTINGS = GenerateSettings(
     controls=False,
     stem=("plain",),
     seeds=(SEED,),
-    videos=CorruptionSettings(corruption="high-order-noise", beta_min=0.1, beta_max=0.3),
-    tokenizer=TokenizerSettings(dim=16, num_heads=2, depth=1, codebook_size=8, code_dim=4),
-    training=TokenizerTraining(steps=2, batch_size=16, warmup_steps=1, learning_rate=1e-3),
-    autoregressive=AutoregressiveSettings(ar_dim=12, ar_depth=3, ar_num_heads=4, ar_steps=2),
-    masked=MaskedSettings(masked_dim=16, masked_depth=1, masked_num_heads=2, masked_steps=2),
-    prior_training=PriorTraining(prior_warmup_steps=1, prior_batch_size=16),
-    evaluation=GenerateEvaluationSettings(num_samples=12, num_images=20),
-    machine=MachineSettings(device="cpu"),
+    videos=Videos(corruption="high-order-noise", beta_min=0.1, beta_max=0.3),
+    tokenizer=TokenizerSpec(dim=16, num_heads=2, depth=1, codebook_size=8, code_dim=4),
+    training=Training(steps=2, batch_size=16, warmup=0.5, learning_rate=1e-3),
+    autoregressive=PriorSizes(dim=12, depth=3, num_heads=4, steps=2, warmup=0.5),
+    masked=PriorSizes(dim=16, depth=1, num_heads=2, steps=2, warmup=0.5),
+    prior_training=PriorTraining(batch_size=16),
+    evaluation=TokensEvaluation(num_samples=12, num_images=20),
+    machine=Machine(device="cpu"),
 )
 (ARM,) = SETTINGS.arms
-NAME = (ARM.name, "plain", SEED)
+JOB = Job("2-frame-plain", SEED)
 
 
 def pictures(count, seed):
@@ -101,18 +81,28 @@ def pictures(count, seed):
 DATA = GenerationData("mnist", pictures(60, 0), pictures(9, 1), pictures(25, 2))
 
 
+def tokenizer_in(folder):
+    return open_tokenizer(folder / "tokenizers" / JOB.name)
+
+
+def prior_in(folder, kind):
+    return open_prior(folder / "priors" / f"{kind}-{JOB.name}").prior
+
+
+def samples_in(folder, kind):
+    return folder / "samples" / f"{kind}-{JOB.name}.npz"
+
+
 @pytest.fixture(scope="module")
 def arm(tmp_path_factory):
     """One arm from tokenizer to metrics: its folder and what was found."""
-    folder, extractor = tmp_path_factory.mktemp("run"), RandomConvolution(1)
-    (folder / "samples").mkdir()
+    folder = tmp_path_factory.mktemp("run")
     torch.manual_seed(5)
-    return folder, run(folder, extractor)
+    return folder, run(folder)
 
 
-def run(folder, extractor):
-    reference = reference_moments(extractor, DATA.train)
-    return run_arm(SETTINGS, DATA, folder, *(ARM, "plain", SEED), extractor, reference, recipe="r")
+def run(folder):
+    return Tokens(SETTINGS).run(JOB, DATA, RunFolder(folder, "r"))
 
 
 def videos_of(images, name):
@@ -133,7 +123,7 @@ def distance(first, second):
 
 def test_test_images_and_their_own_noise_measure_a_reconstruction(arm):
     folder, found = arm
-    tokenizer = open_tokenizer(tokenizer_folder(folder, *NAME)).tokenizer
+    tokenizer = tokenizer_in(folder).tokenizer
     frames = tokenizer.reconstruct(videos_of(DATA.test[:20], "test videos"))[:, -1]
     expected = mean_decibels(frames, DATA.test[:20])
     assert found["reconstruction"]["psnr"] == pytest.approx(expected, abs=1e-4)
@@ -142,16 +132,16 @@ def test_test_images_and_their_own_noise_measure_a_reconstruction(arm):
 
 def test_parameters_are_counted_with_the_codebook(arm):
     folder, found = arm
-    tokenizer = open_tokenizer(tokenizer_folder(folder, *NAME)).tokenizer
+    tokenizer = tokenizer_in(folder).tokenizer
     learned = sum(p.numel() for p in tokenizer.parameters())
     assert found["parameters"] == learned + tokenizer.quantizer.codebook.numel()
 
 
 def test_tokens_are_those_of_the_training_images_and_made_anew_for_others(arm, tmp_path):
     folder, _ = arm
-    trained = open_tokenizer(tokenizer_folder(folder, *NAME))
+    trained = tokenizer_in(folder)
     expected = trained.tokenizer.encode(videos_of(DATA.train, "token videos"))
-    where = tokens_folder(folder, *NAME)
+    where = folder / "tokens" / JOB.name
     before = (where / "tokens.npy").stat().st_mtime_ns
     assert torch.equal(make_tokens(where, trained, DATA).tokens.long(), expected)
     assert (where / "tokens.npy").stat().st_mtime_ns == before
@@ -163,9 +153,9 @@ def test_tokens_are_those_of_the_training_images_and_made_anew_for_others(arm, t
 
 def test_held_out_tokens_measure_how_well_a_prior_predicts(arm):
     folder, found = arm
-    tokenizer = open_tokenizer(tokenizer_folder(folder, *NAME)).tokenizer
+    tokenizer = tokenizer_in(folder).tokenizer
     tokens = tokenizer.encode(videos_of(DATA.test[:20], "test videos"))
-    prior = open_prior(prior_folder(folder, "autoregressive", *NAME)).prior
+    prior = prior_in(folder, "autoregressive")
     with torch.no_grad():
         log_probs = prior(tokens).double().log_softmax(-1)
     flat = tokens.flatten(1)
@@ -176,25 +166,25 @@ def test_held_out_tokens_measure_how_well_a_prior_predicts(arm):
 
 def test_masks_of_held_out_tokens_are_those_of_the_seed_alone(arm):
     folder, found = arm
-    tokenizer = open_tokenizer(tokenizer_folder(folder, *NAME)).tokenizer
+    tokenizer = tokenizer_in(folder).tokenizer
     tokens = tokenizer.encode(videos_of(DATA.test[:20], "test videos"))
-    prior = open_prior(prior_folder(folder, "masked", *NAME)).prior
+    prior = prior_in(folder, "masked")
     torch.manual_seed(17)
     before = torch.get_rng_state()
-    nats = generate_steps._nats(prior, tokens, seed=derive_seed(SEED, "test masks"))
+    nats = stages._nats(prior, tokens, seed=derive_seed(SEED, "test masks"))
     assert torch.equal(torch.get_rng_state(), before)
     assert nats == found["generation"]["masked"]["nats_per_token"] > 0
-    assert generate_steps._nats(prior, tokens, seed=0) != nats
+    assert stages._nats(prior, tokens, seed=0) != nats
 
 
 @pytest.mark.parametrize("kind", ["autoregressive", "masked"])
 def test_samples_are_those_of_their_own_seed_and_compared_with_training_images(arm, kind):
     folder, found = arm
-    stored = Samples.load(samples_file(folder, kind, *NAME))
-    prior = open_prior(prior_folder(folder, kind, *NAME)).prior
-    tokenizer = open_tokenizer(tokenizer_folder(folder, *NAME)).tokenizer
+    stored = Samples.load(samples_in(folder, kind))
+    prior = prior_in(folder, kind)
+    tokenizer = tokenizer_in(folder).tokenizer
     seed = derive_seed(SEED, f"{kind} samples")
-    again = draw_samples(prior, tokenizer, 12, SETTINGS.sampling, seed=seed)
+    again = draw_tokens(prior, tokenizer, 12, SETTINGS.sampling, seed=seed)
     assert torch.equal(stored.images, again.images)
     measured = found["generation"][kind]
     assert measured["fd"] == pytest.approx(distance(DATA.train, stored.images), rel=1e-5)
@@ -205,12 +195,12 @@ def test_an_arm_that_goes_on_draws_and_trains_nothing_anew(arm):
     folder, found = arm
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
     # Times included: those of the first run.
-    assert run(folder, RandomConvolution(1)) == found
+    assert run(folder) == found
     after = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
     assert after == before
 
 
-def test_the_floor_clusters_training_images_and_is_measured_on_test_images(monkeypatch):
+def test_the_floor_clusters_training_images_and_is_measured_on_test_images(tmp_path, monkeypatch):
     models, seen = [], []
 
     class Noted(PatchKMeans):
@@ -219,12 +209,12 @@ def test_the_floor_clusters_training_images_and_is_measured_on_test_images(monke
             seen.append(videos)
             return super().fit(videos, iterations=iterations, generator=generator)
 
-    monkeypatch.setattr(generate_steps, "PatchKMeans", Noted)
-    monkeypatch.setattr(generate_steps, "_KMEANS_IMAGES", 50)
+    monkeypatch.setattr(stages, "PatchKMeans", Noted)
+    monkeypatch.setattr(stages, "_KMEANS_IMAGES", 50)
     found = []
     for number in (1, 2):
         torch.manual_seed(number)
-        found.append(floor_result(SETTINGS, DATA, ARM, "plain", SEED, RandomConvolution(1)))
+        found.append(Tokens(SETTINGS)._patch_kmeans(JOB, DATA, RunFolder(tmp_path, "r")))
     assert found[0] == found[1]
     rows = {tuple(image.tolist()) for image in to_unit(DATA.train).flatten(1)}
     chosen = [tuple(image.tolist()) for image in seen[0][:, -1].flatten(1)]
@@ -241,15 +231,15 @@ def test_a_prior_begins_with_the_weights_of_its_seed_and_knows_its_tokenizer(
     arm, tmp_path, monkeypatch
 ):
     folder, _ = arm
-    trained = open_tokenizer(tokenizer_folder(folder, *NAME))
-    cache = make_tokens(tokens_folder(folder, *NAME), trained, DATA)
+    trained = tokenizer_in(folder)
+    cache = make_tokens(folder / "tokens" / JOB.name, trained, DATA)
     begun = []
 
     def stop(prior, *_, **__):
         begun.append(prior)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(generate_prior, "fit", stop)
+    monkeypatch.setattr(stages, "fit", stop)
     for seed, number in ((0, 1), (0, 2), (1, 2)):
         torch.manual_seed(number)
         before = torch.get_rng_state()
@@ -286,12 +276,12 @@ class Counting(MaskedPrior):
 
 
 def test_images_of_all_batches_and_the_first_videos_are_kept(arm, monkeypatch):
-    tokenizer = open_tokenizer(tokenizer_folder(arm[0], *NAME)).tokenizer
-    monkeypatch.setattr(generate_sample, "_BATCH", 7)
-    monkeypatch.setattr(generate_sample, "_KEPT_VIDEOS", 10)
+    tokenizer = tokenizer_in(arm[0]).tokenizer
+    monkeypatch.setattr(reference, "_BATCH", 7)
+    monkeypatch.setattr(reference, "_KEPT_VIDEOS", 10)
     prior = Counting()
-    options = SamplingSettings(temperature=0.7, num_steps=3, choice_temperature=0.2)
-    samples = draw_samples(prior, tokenizer, 17, options, seed=4)
+    options = Sampling(temperature=0.7, num_steps=3, choice_temperature=0.2)
+    samples = draw_tokens(prior, tokenizer, 17, options, seed=4)
     assert [count for count, _ in prior.calls] == [7, 7, 3]
     # Rounded to the nearest level.
     assert samples.images[:, 0, 0, 0].tolist() == [number + 1 for number in range(17)]
@@ -302,45 +292,18 @@ def test_images_of_all_batches_and_the_first_videos_are_kept(arm, monkeypatch):
         assert given == {"temperature": 0.7, "num_steps": 3, "choice_temperature": 0.2}
 
 
-def test_autoregressive_options_reach_the_draw():
+def test_autoregressive_options_reach_the_draw(arm, monkeypatch):
     sizes = {"codebook_size": 2, "grid": (1, 1, 1), "dim": 2, "depth": 1, "num_heads": 1}
-    prior = AutoregressivePrior(AutoregressiveConfig(**sizes))
-    options = SamplingSettings(temperature=0.7, top_k=3, top_p=0.9)
-    drawer = generate_sample._drawer(prior, options)
-    assert drawer.keywords == {"temperature": 0.7, "top_k": 3, "top_p": 0.9}
+    prior, given = AutoregressivePrior(AutoregressiveConfig(**sizes)), []
 
+    def sample(count, tokenizer, **options):
+        given.append({name: options[name] for name in ("temperature", "top_k", "top_p")})
+        return torch.zeros(count, 1, 1, 2, 2)
 
-def test_samples_are_compared_with_training_images_and_test_images_as_if_they_were_samples(
-    tmp_path, monkeypatch
-):
-    references = []
-
-    def arm_of(settings, data, folder, arm, stem, seed, extractor, reference, *, recipe):
-        references.append(reference)
-        return {"arm": arm.name}
-
-    replaced = {
-        "load_images": lambda *_: DATA,
-        "run_arm": arm_of,
-        "floor_result": lambda *_: {"arm": FLOOR},
-        "restore_samples": lambda *_: None,
-        "tokens_report": lambda *_, **__: SimpleNamespace(write=lambda folder: "told"),
-    }
-    for name, value in replaced.items():
-        monkeypatch.setattr(generate_module, name, value)
-    monkeypatch.setattr(generate_ruler, "make_extractor", lambda *_, **__: RandomConvolution(1))
-    options = Options(run_dir=tmp_path / "run")
-    folder = run_experiment(generate_module.Generate(SETTINGS), options, recipe="own")
-    (reference,) = references
-    features = RandomConvolution(1)(to_unit(DATA.train)).features.double()
-    assert reference.count == 60
-    torch.testing.assert_close(reference.mean, features.mean(dim=0))
-    (file,) = (folder / "results").glob("reference*.json")
-    found = read_result(file)
-    assert found["fd"] == pytest.approx(distance(DATA.train, DATA.test), rel=1e-5)
-    assert found["num_samples"] == 25
-    assert read_result(result_file(folder, *NAME)) == {"arm": ARM.name}
-    assert read_result(result_file(folder, ARM.name, FLOOR, SEED)) == {"arm": FLOOR}
+    monkeypatch.setattr(prior, "sample", sample)
+    options = Sampling(temperature=0.7, top_k=3, top_p=0.9)
+    draw_tokens(prior, tokenizer_in(arm[0]).tokenizer, 2, options, seed=0)
+    assert given == [{"temperature": 0.7, "top_k": 3, "top_p": 0.9}]
 
 
 def test_evaluation_takes_the_same_images_and_noise_as_the_run(arm, tmp_path, monkeypatch):
@@ -351,12 +314,13 @@ def test_evaluation_takes_the_same_images_and_noise_as_the_run(arm, tmp_path, mo
         asked.append((name, image_size))
         return DATA
 
-    monkeypatch.setattr(generate_measure, "load_generation_data", load)
-    monkeypatch.setattr(generate_measure, "make_extractor", lambda *_, **__: RandomConvolution(1))
-    where = tokenizer_folder(folder, *NAME)
-    file = samples_file(folder, "masked", *NAME)
+    monkeypatch.setattr(draws, "load_generation_data", load)
+    monkeypatch.setattr(draws, "make_extractor", lambda *_, **__: RandomConvolution(1))
+    where = folder / "tokenizers" / JOB.name
+    file = samples_in(folder, "masked")
     settings = EvaluateSettings(samples=str(file), tokenizer=str(where), device="cpu")
-    found = generate_measure.evaluate_command(settings, Options(run_dir=tmp_path / "e"))
+    run_experiment(Evaluate(settings), Options(run_dir=tmp_path / "e"), recipe="")
+    found = json.loads((tmp_path / "e" / "metrics.json").read_text("utf-8"))
     assert asked == [("mnist", 8)]
     frames = open_tokenizer(where).tokenizer.reconstruct(videos_of(DATA.test, "test videos"))
     expected = mean_decibels(frames[:, -1], DATA.test)
@@ -369,7 +333,10 @@ def test_evaluation_takes_the_same_images_and_noise_as_the_run(arm, tmp_path, mo
 
 def test_the_seed_and_the_number_of_a_run_draw_its_own_samples(arm, tmp_path):
     folder, _ = arm
-    where = tokenizer_folder(folder, *NAME), prior_folder(folder, "masked", *NAME)
+    where = (
+        folder / "tokenizers" / JOB.name,
+        folder / "priors" / f"masked-{JOB.name}",
+    )
     settings = SampleSettings(
         tokenizer=str(where[0]),
         prior=str(where[1]),
@@ -378,35 +345,10 @@ def test_the_seed_and_the_number_of_a_run_draw_its_own_samples(arm, tmp_path):
         device="cpu",
         sampling=SETTINGS.sampling,
     )
-    generate_measure.sample_command(settings, Options(run_dir=tmp_path / "s"))
-    expected = Samples.load(samples_file(folder, "masked", *NAME))
+    run_experiment(Sample(settings), Options(run_dir=tmp_path / "s"), recipe="")
+    expected = Samples.load(samples_in(folder, "masked"))
     found = Samples.load(tmp_path / "s" / "samples.npz")
     assert torch.equal(found.images, expected.images)
-
-
-def test_settings_of_a_tokenizer_reach_its_videos_network_and_loss():
-    settings = replace(
-        SETTINGS.one_tokenizer(ARM, "layernorm", 0),
-        videos=CorruptionSettings(blur_rate=0.2, beta_min=0.03, beta_max=0.04),
-        tokenizer=replace(
-            SETTINGS.tokenizer, causal=False, commitment=0.5, codebook_decay=0.7, depth=3
-        ),
-        loss=LossSettings(loss_frame="last", adversarial_weight=0.3, adversarial_start=7),
-    )
-    videos = video_config(settings.videos, 18)
-    assert (videos.blur_rate, videos.beta_min, videos.beta_max) == (0.2, 0.03, 0.04)
-    config = tokenizer_config(settings, DATA)
-    assert (config.causal, config.commitment, config.decay, config.stem) == (
-        False,
-        0.5,
-        0.7,
-        "layernorm",
-    )
-    assert (config.spatial_depth, config.temporal_depth) == (3, 3)
-    image = tokenizer_config(replace(settings, frames=1), DATA)
-    assert (image.spatial_depth, image.temporal_depth, image.temporal_patch) == (6, 0, 1)
-    loss = objective_config(settings.loss)
-    assert (loss.frame, loss.adversarial_weight, loss.adversarial_start) == ("last", 0.3, 7)
 
 
 def test_the_weights_of_a_tokenizer_depend_on_the_seed_alone():

@@ -1,26 +1,12 @@
 """Pictures of generated images: what lies where in the files."""
 
-import jaxtyping
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from PIL import Image, ImageSequence
 
-from probseq_apps.report.images import (
-    save_pseudo_videos,
-    save_reconstructions,
-    save_sample_grid,
-    save_theorem,
-)
 from pseudovideo.corruptions import PseudoVideoConfig
-
-
-@pytest.fixture
-def plain_calls():
-    """Calls as users make them: the suite's shape checks don't get in before our messages."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
+from pseudovideo.plots import save_grid, save_process, save_rows, save_strips, save_theorem
 
 
 def random_images(n, c=1, size=16, seed=0):
@@ -41,7 +27,7 @@ def as_bytes(image):
 @pytest.mark.parametrize("c", [1, 3])
 def test_a_grid_holds_each_image_in_reading_order(tmp_path, c):
     images = random_images(5, c)
-    found = pixels(save_sample_grid(images, tmp_path / "new" / "grid.png", columns=3))
+    found = pixels(save_grid(images, tmp_path / "new" / "grid.png", columns=3))
     # 16 pixels are enlarged to 64; two white ones stand between.
     assert found.shape == (64 * 2 + 2, 64 * 3 + 4, 3)
     for place, image in enumerate(images):
@@ -56,8 +42,8 @@ def test_a_grid_holds_each_image_in_reading_order(tmp_path, c):
 def test_a_title_stands_above_a_grid_and_changes_no_image(tmp_path):
     images = random_images(4, size=64)
     title = "masked prior, 8-frame, stem plain, seed 0"
-    found = pixels(save_sample_grid(images, tmp_path / "titled.png", title=title))
-    plain = pixels(save_sample_grid(images, tmp_path / "plain.png"))
+    found = pixels(save_grid(images, tmp_path / "titled.png", title=title))
+    plain = pixels(save_grid(images, tmp_path / "plain.png"))
     # The title is wider than so small a grid, whose place is the one with its pixels.
     height = found.shape[0] - 9 - 130
     assert height > 30
@@ -72,21 +58,8 @@ def test_a_title_stands_above_a_grid_and_changes_no_image(tmp_path):
     assert (found[:height] < 128).any()
 
 
-def test_rows_have_titles_above_their_heads(tmp_path):
-    videos = random_images(2)[:, None].expand(2, 5, 1, 16, 16)
-    plain = pixels(save_pseudo_videos(videos, tmp_path / "plain.png"))
-    titled = pixels(save_pseudo_videos(videos, tmp_path / "titled.png", title="masked, seed 0"))
-    assert titled.shape[1] == plain.shape[1]
-    assert titled.shape[0] > plain.shape[0] + 15
-    np.testing.assert_array_equal(titled[-150:], plain[-150:])
-    arms = {"1-frame": random_images(4)}
-    plain = pixels(save_reconstructions(random_images(4), arms, tmp_path / "a.png"))
-    file = save_reconstructions(random_images(4), arms, tmp_path / "b.png", title="stem plain")
-    assert len(pixels(file)) > len(plain) + 15
-
-
 def test_a_grid_is_square_by_default_and_clamps(tmp_path):
-    found = pixels(save_sample_grid(torch.full((9, 1, 64, 64), 1.7), tmp_path / "grid.png"))
+    found = pixels(save_grid(torch.full((9, 1, 64, 64), 1.7), tmp_path / "grid.png"))
     assert found.shape == (64 * 3 + 4, 64 * 3 + 4, 3)
     assert (found == 255).all()
 
@@ -94,7 +67,7 @@ def test_a_grid_is_square_by_default_and_clamps(tmp_path):
 def test_reconstructions_stand_below_the_truth_in_the_order_of_the_arms(tmp_path):
     black, grey, white = (torch.full((4, 1, 16, 16), v) for v in (-1.0, 0.0, 1.0))
     file = tmp_path / "reconstructions.png"
-    save_reconstructions(black, {"8-frame, layernorm": grey, "1-frame": white * 0.5}, file)
+    save_rows(["truth", "8-frame, layernorm", "1-frame"], [black, grey, white * 0.5], file)
     found = pixels(file)[..., 0]
     # A column through the last image.
     column = found[:, int(found.shape[1] * 0.95)]
@@ -105,22 +78,19 @@ def test_reconstructions_stand_below_the_truth_in_the_order_of_the_arms(tmp_path
     assert (found[:, : int(found.shape[1] * 0.2)] < 128).any()
 
 
-@pytest.mark.usefixtures("plain_calls")
 def test_an_arm_with_other_images_is_refused(tmp_path):
     with pytest.raises(
-        ValueError, match=r"arms\['a'\] must have the truth's shape \(4, 1, 16, 16\)"
+        ValueError, match=r"row 'a' must have the first row's shape \(4, 1, 16, 16\)"
     ):
-        save_reconstructions(
-            random_images(4), {"a": random_images(3)}, tmp_path / "reconstructions.png"
+        save_rows(
+            ["truth", "a"], [random_images(4), random_images(3)], tmp_path / "reconstructions.png"
         )
 
 
 def test_videos_are_strips_with_the_image_on_the_right(tmp_path):
     shades = torch.linspace(-1, 1, 5)
     videos = shades[None, :, None, None, None].expand(3, 5, 3, 16, 16)
-    found = pixels(save_pseudo_videos(torch.cat([videos, -videos[:1]]), tmp_path / "videos.png"))[
-        ..., 0
-    ]
+    found = pixels(save_strips(torch.cat([videos, -videos[:1]]), tmp_path / "videos.png"))[..., 0]
     width = found.shape[1]
     for height, expected in ((0.24, shades), (0.92, -shades)):
         row = found[int(found.shape[0] * height)]
@@ -131,10 +101,46 @@ def test_videos_are_strips_with_the_image_on_the_right(tmp_path):
 @pytest.mark.parametrize("shape", [(0, 1, 8, 8), (2, 2, 8, 8)])
 def test_no_images_and_odd_channels_are_refused(tmp_path, shape):
     with pytest.raises(ValueError, match="none empty, and 1 or 3 channels, got shape"):
-        save_sample_grid(torch.zeros(shape), tmp_path / "grid.png")
+        save_grid(torch.zeros(shape), tmp_path / "grid.png")
 
 
 def test_the_theorem_is_drawn_for_a_data_set(tmp_path):
     config = PseudoVideoConfig(num_frames=4, kind="blur")
     file = save_theorem(random_images(50), tmp_path / "plots" / "theorem.png", config, context=2)
     assert (pixels(file) < 128).any()
+
+
+def film_pictures(file):
+    with Image.open(file) as film:
+        return [np.asarray(f.convert("RGB")).astype(int) for f in ImageSequence.Iterator(film)]
+
+
+def test_a_film_of_images_has_a_caption_above_a_grid_that_follows_the_snapshots(tmp_path):
+    shades = torch.tensor([0, 120, 250], dtype=torch.uint8)
+    frames = shades[None, :, None, None, None, None].expand(4, 3, 1, 1, 16, 16).contiguous()
+    process = (frames, torch.tensor([1, 2, 3]))
+    found = film_pictures(save_process(*process, tmp_path / "p.gif", name="1-frame", unit="step"))
+    assert len(found) == 3
+    for picture, shade in zip(found, shades.tolist(), strict=True):
+        # Two rows of 64 pixels with white between, below the caption.
+        grid = picture[-130:]
+        assert (grid[:64, :64] == shade).all()
+        assert (grid[64:66] == 255).all()
+        caption = picture[:-130]
+        assert caption.shape[0] > 30
+        assert caption.min() < 100
+        assert (caption[:, :2] == 255).all()
+    # Captions tell the steps, so that they differ.
+    assert (found[0][:-130] != found[2][:-130]).any()
+
+
+def test_a_film_of_videos_has_a_row_a_sample_and_a_column_a_frame(tmp_path):
+    shades = torch.tensor([10, 80, 160, 240], dtype=torch.uint8)
+    frames = shades[None, None, :, None, None, None].expand(2, 1, 4, 1, 16, 16).clone()
+    frames[1] = 255 - frames[1]
+    process = (frames, torch.tensor([7]))
+    (found,) = film_pictures(save_process(*process, tmp_path / "p.gif", name="video", unit="step"))
+    grid = found[-130:]
+    middles = [grid[row, 32::66].mean(1).tolist() for row in (32, 98)]
+    assert middles[0] == pytest.approx(shades.tolist(), abs=2)
+    assert middles[1] == pytest.approx((255 - shades.int()).tolist(), abs=2)

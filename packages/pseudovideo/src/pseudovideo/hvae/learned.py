@@ -8,9 +8,8 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from pseudovideo.diffusion.unet import apply_unet, build_unet
-from pseudovideo.hvae.base import HVAE
-from pseudovideo.hvae.bound import standard_normal_kl
-from pseudovideo.hvae.config import HVAEConfig
+from pseudovideo.hvae.base import HVAE, standard_normal_kl
+from pseudovideo.spec import HVAEConfig
 
 
 class LearnedEncoderHVAE(HVAE):

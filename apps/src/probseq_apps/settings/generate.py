@@ -1,0 +1,525 @@
+"""Settings and recipes of `probseq generate run`, `tokenizer`, `prior`, `sample` and `evaluate`.
+
+The small recipes are for two CPU cores; those named `-fast` for minutes on a GPU. The columns of
+Table 5.2 have the thesis' numbers (section 5.3, tables D.1-D.3), and both stems and the controls of
+equal bits beside them. What the thesis leaves open is ours: warm-up, weight decay, the weights of
+LPIPS and of the GAN, and when the latter starts.
+"""
+
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple
+
+from probseq.settings import Bound, Count, Index, NotNegative, Positive, Rate, Settings
+from probseq_apps.data.names import check_generation_name
+from probseq_apps.engine.config import Precision, Schedule, TrainConfig
+from probseq_apps.experiments.checks import unique, unlike_defaults
+from probseq_apps.experiments.saved import saved_settings
+from probseq_apps.settings.common import Flat
+from pseudovideo.spec import (
+    AtLeastTwo,
+    CorruptionKind,
+    CorruptionSpec,
+    ObjectiveConfig,
+    Stem,
+    TokenizerSpec,
+    TransformerSizes,
+)
+
+GENERATE, GENERATE_TOKENIZER, GENERATE_PRIOR = "generate", "generate-tokenizer", "generate-prior"
+GENERATE_SAMPLE, GENERATE_EVALUATE = "generate-sample", "generate-evaluate"
+PriorName = Literal["autoregressive", "masked"]
+ArmKind = Literal["frames", "patch", "repeat"]
+_AboveZero = Annotated[float, Bound("above 0 and at most 1", lambda value: 0 < value <= 1)]
+_Decay = Annotated[float, Bound("in (0, 1)", lambda value: 0 < value < 1)]
+# Tokens are kept in 16 bits.
+_LARGEST_CODEBOOK = 2**15
+
+
+class Reading(Settings):
+    """Data."""
+
+    image_size: Count | None = None
+    """Side in pixels to bring the images to; None: 16 for digits, 32 for mnist and cifar10, 64 for
+    celeba, the files' own for a folder. The thesis has 32 for cifar10, 64 for celeba."""
+
+
+class Machine(Settings):
+    """Machine."""
+
+    device: str = "auto"
+    """auto, cpu, cuda or cuda:N."""
+    precision: Precision = "float32"
+    """bf16 trains under autocast; evaluation and sampling are always in float32."""
+    tensorboard: bool = False
+    """Also write TensorBoard events."""
+
+
+class Features(Settings):
+    """Features that distances between sets of images are measured in."""
+
+    inception_weights: str | None = None
+    """File of Inception's weights (pt_inception-2015-12-05-6726825d.pth) for FID and IS. None: a
+    classifier trained on the data's labels, or without labels a random convolution, and the
+    distance is called FD."""
+    classifier_steps: Count = 300
+    """Optimizer steps of that classifier."""
+
+
+class Training(Settings):
+    """Training: AdamW, the same number of steps for all variants."""
+
+    steps: Count = 100_000
+    """Optimizer steps of each model."""
+    batch_size: Count = 64
+    """Images or videos per step."""
+    learning_rate: Positive = 1e-4
+    """Step size after the warm-up."""
+    final_learning_rate: NotNegative = 0.0
+    """Step size at the last step, where it decays."""
+    warmup: Rate = 0.01
+    """Share of the steps in which the step size rises from zero."""
+    weight_decay: NotNegative = 0.01
+    """Decoupled weight decay."""
+    grad_clip: Positive | None = 1.0
+    """Largest norm of a network's gradient; None leaves it alone."""
+
+    def check(self) -> None:
+        """Refuse what `TrainConfig` refuses."""
+        if self.steps:
+            self.train_config(Machine(), seed=0)
+
+    def train_config(self, machine: Machine, *, seed: int, **others: Any) -> TrainConfig:
+        """Return the settings of the training loop for one model."""
+        own = self.to_dict() | others
+        own.pop("importance", None)  # of diffusion, whose loss it is a part of
+        own["warmup_steps"] = warmup_steps(own["steps"], own.pop("warmup"))
+        return TrainConfig(
+            **{"schedule": own.pop("decay", "cosine"), **own},
+            select="last",
+            # The trainer never lets five minutes pass without a checkpoint.
+            checkpoint_every=10,
+            seed=seed,
+            device=machine.device,
+            precision=machine.precision,
+            tensorboard=machine.tensorboard,
+        )
+
+
+def warmup_steps(steps: int, share: float) -> int:
+    """Return a share of steps, which is whole where it is but for round-off."""
+    return int(steps * share + 1e-6)
+
+
+class ModelTraining(Training):
+    """Training: Adam, the same number of steps for all variants."""
+
+    steps: Index = 500_000
+    """Optimizer steps of each model; of diffusion 0 with --init-weights measures these as they
+    are."""
+    batch_size: Count = 32
+    """Images or videos per step."""
+    decay: Schedule = "constant"
+    """Shape of the step size's way to its last: constant (it stays), linear or cosine."""
+    warmup: Rate = 0.0
+    """Share of the steps in which the step size rises from zero."""
+    weight_decay: NotNegative = 0.0
+    """Decoupled weight decay."""
+    grad_clip: Positive | None = None
+    """Largest norm of the gradient; None leaves it alone."""
+    ema_decay: _Decay | None = 0.9999
+    """Decay of the moving average of the weights, which is what is stored; it is smaller in the
+    first steps. None for the weights themselves."""
+
+
+class Videos(CorruptionSpec):
+    """Pseudo videos."""
+
+    corruption: CorruptionKind = "blur"
+    """What makes the frames before the image: blur (recursive), high-order-blur (of the mean of all
+    cleaner frames), first-order-noise, high-order-noise, matched-noise (first-order noise at the
+    levels of high-order-noise), or repeat (identical frames)."""
+
+
+class PriorSizes(TransformerSizes):
+    """Sizes and length of the training of a prior."""
+
+    steps: Count
+    """Optimizer steps."""
+    warmup: Rate
+    """Share of the steps in which the step size rises from zero."""
+
+
+class PriorTraining(Settings):
+    """Training of priors: AdamW with cosine decay."""
+
+    batch_size: Count = 64
+    """Token grids per step."""
+    learning_rate: Positive = 1e-4
+    """Step size after the warm-up."""
+    weight_decay: NotNegative = 0.01
+    """Decoupled weight decay."""
+    ema_decay: _Decay | None = None
+    """Decay of a moving average of the weights, which then is what is stored."""
+
+    def train_config(self, machine: Machine, sizes: PriorSizes, *, seed: int) -> TrainConfig:
+        """Return the settings of the training loop for one prior."""
+        base = Training(steps=sizes.steps, warmup=sizes.warmup)
+        return base.train_config(machine, seed=seed, **self.to_dict())
+
+
+class PriorChoice(Settings):
+    """Priors of `generate run`."""
+
+    prior: tuple[PriorName, ...] = ("autoregressive", "masked")
+    """Priors to train; none for reconstruction only."""
+    prior_arms: tuple[ArmKind, ...] = ("frames", "patch")
+    """Tokenizers to train them on, where the run has them: frames (those of --frames), patch (the
+    control with half patches), repeat (the control with identical frames)."""
+    prior_stem: tuple[Stem, ...] = ("plain",)
+    """Stems of those tokenizers, among --stem."""
+
+    def check(self) -> None:
+        """Refuse repetitions."""
+        for field in fields(self):
+            unique(field.name, getattr(self, field.name))
+
+
+class Sampling(Settings):
+    """Sampling."""
+
+    temperature: NotNegative = 1.0
+    """Of the draws of tokens: below 1 likelier tokens become likelier."""
+    top_k: Count | None = None
+    """autoregressive: draw from the k likeliest tokens only."""
+    top_p: _AboveZero | None = None
+    """autoregressive: draw from the likeliest tokens that together have probability p."""
+    num_steps: Count = 18
+    """masked: steps of the decoding."""
+    choice_temperature: NotNegative = 4.5
+    """masked: how random it is which tokens are kept."""
+
+
+class DiffusionSampling(Settings):
+    """Sampling of diffusion models."""
+
+    sampling_steps: AtLeastTwo | None = None
+    """Diffusion steps that are taken, evenly spread; None: all."""
+    sampler: Literal["ancestral", "ddim"] = "ancestral"
+    """ancestral (each step draws noise as in training), or ddim (few steps, less or no noise)."""
+    eta: Annotated[float, Bound("in [0, 1]", lambda value: 0 <= value <= 1)] = 0.0
+    """ddim: noise of its steps, from 0 for none to 1 for that of ancestral ones."""
+
+    def check(self) -> None:
+        """Refuse noise of a sampler that has its own."""
+        if self.eta and self.sampler != "ddim":
+            raise ValueError(f"eta is for sampler=ddim, got eta={self.eta} and {self.sampler}")
+
+    @property
+    def noise(self) -> float | None:
+        """What the models' samplers take as eta; None for ancestral."""
+        return self.eta if self.sampler == "ddim" else None
+
+    def check_steps(self, diffusion_steps: int) -> None:
+        """Raise if more steps are asked for than there are."""
+        if self.sampling_steps is not None and self.sampling_steps > diffusion_steps:
+            raise ValueError(
+                f"sampling_steps must be at most the {diffusion_steps} diffusion steps of each "
+                f"arm, got {self.sampling_steps}"
+            )
+
+
+class Evaluation(Settings):
+    """Evaluation."""
+
+    num_samples: AtLeastTwo = 10_000
+    """Images drawn from each model."""
+    features: Flat[Features] = Features()
+
+
+class TokensEvaluation(Evaluation):
+    """Evaluation."""
+
+    num_images: AtLeastTwo | None = None
+    """Test images to reconstruct; None: all."""
+
+
+class Arm(NamedTuple):
+    """One way from images to tokens.
+
+    Attributes:
+        name: in tables and folders.
+        kind: `frames` for a length of --frames, `repeat` for as many identical frames, `patch` for
+            one frame in patches of half the side.
+        frames: T.
+        patch_size: side of a patch in pixels.
+        corruption: what makes the frames.
+    """
+
+    name: str
+    kind: ArmKind
+    frames: int
+    patch_size: int
+    corruption: CorruptionKind
+
+
+class _Tokenizers(Settings):
+    """What `run` and `tokenizer` share."""
+
+    data: str = "digits"
+    """digits, mnist, cifar10, celeba, or folder:PATH (images of one size, in it or in folders in
+    it)."""
+    lpips_weights: str | None = None
+    """File of torchvision's VGG-16 weights (vgg16-397923af.pth), the trunk of LPIPS; needed where
+    --loss.perceptual-weight is above 0."""
+    reading: Flat[Reading] = Reading()
+    videos: Flat[Videos] = Videos()
+    tokenizer: TokenizerSpec = TokenizerSpec()
+    loss: ObjectiveConfig = ObjectiveConfig(perceptual_weight=0.0, adversarial_weight=0.0)
+    training: Flat[Training] = Training()
+    machine: Flat[Machine] = Machine()
+
+    def check(self) -> None:
+        """Refuse unknown data, and more codes than tokens can number."""
+        check_generation_name(self.data)
+        if self.tokenizer.codebook_size > _LARGEST_CODEBOOK:
+            raise ValueError(
+                f"codebook_size must be at most {_LARGEST_CODEBOOK}, since tokens are kept in 16 "
+                f"bits, got {self.tokenizer.codebook_size}"
+            )
+
+
+class TokenizerSettings(_Tokenizers):
+    """One tokenizer, and the images it learns from."""
+
+    frames: Count = 8
+    """Frames of a pseudo video; 1 for the image alone."""
+    stem: Stem = "plain"
+    """plain projects raw patches linearly; layernorm normalises them, which erases each patch's
+    brightness and contrast."""
+    seed: Index = 0
+    """Of weights, batches and noise."""
+
+    def check(self) -> None:
+        """Refuse what makes no tokenizer."""
+        super().check()
+        _check_frames(self.frames)
+
+    def train_config(self) -> TrainConfig:
+        """Return the settings of the training loop."""
+        return self.training.train_config(self.machine, seed=self.seed)
+
+
+class _Priors(Settings):
+    """What `run` and `prior` share."""
+
+    autoregressive: PriorSizes = PriorSizes(
+        dim=144, depth=8, num_heads=4, steps=100_000, warmup=0.01
+    )
+    """ImageGPT and VideoGPT."""
+    masked: PriorSizes = PriorSizes(dim=512, depth=6, num_heads=8, steps=200_000, warmup=0.005)
+    """MaskGIT and Phenaki."""
+    prior_training: PriorTraining = PriorTraining()
+
+    def sizes(self, prior: PriorName) -> PriorSizes:
+        """Return the sizes of a kind of prior."""
+        return self.autoregressive if prior == "autoregressive" else self.masked
+
+
+class PriorSettings(_Priors):
+    """One prior over the tokens of a tokenizer that is trained."""
+
+    tokenizer: str = ""
+    """Folder of the tokenizer: of `generate tokenizer`, or in tokenizers/ of `generate run`."""
+    prior: PriorName = "autoregressive"
+    """autoregressive (ImageGPT, VideoGPT) or masked (MaskGIT, Phenaki)."""
+    seed: Index = 0
+    """Of weights, batches and noise."""
+    machine: Flat[Machine] = Machine()
+
+    def check_given(self) -> None:
+        """Refuse a command line without a tokenizer."""
+        if not self.tokenizer:
+            raise ValueError("tokenizer must be given: name the folder of a trained tokenizer")
+
+    def train_config(self) -> TrainConfig:
+        """Return the settings of the training loop."""
+        sizes = self.sizes(self.prior)
+        return self.prior_training.train_config(self.machine, sizes, seed=self.seed)
+
+
+class GenerateSettings(_Tokenizers, _Priors):
+    """What is compared, and on what."""
+
+    frames: tuple[Count, ...] = (1, 8)
+    """Lengths of the pseudo videos; 1 for the image alone, others even."""
+    controls: bool = True
+    """Also the controls of equal bits: as many identical frames, and one frame in half patches."""
+    stem: tuple[Stem, ...] = ("plain", "layernorm")
+    """plain projects raw patches linearly; layernorm normalises them, which erases each patch's
+    brightness and contrast."""
+    seeds: tuple[Index, ...] = (0,)
+    """Each tokenizer and prior is trained once per seed."""
+    priors: Flat[PriorChoice] = PriorChoice()
+    sampling: Flat[Sampling] = Sampling()
+    evaluation: Flat[TokensEvaluation] = TokensEvaluation()
+
+    def check(self) -> None:
+        """Refuse settings that don't go together, and priors on tokenizers that aren't trained."""
+        _Tokenizers.check(self)
+        for name in ("frames", "stem", "seeds"):
+            check_names(name, getattr(self, name))
+        for number in self.frames:
+            _check_frames(number)
+        if self.controls and max(self.frames) > 1 and self.tokenizer.patch_size % 2:
+            raise ValueError(
+                "patch_size must be even for the control with half patches, "
+                f"got {self.tokenizer.patch_size}: change it, or leave the controls out"
+            )
+        choice, kinds = self.priors, tuple(dict.fromkeys(arm.kind for arm in self.arms))
+        if not choice.prior:
+            return
+        if not set(choice.prior_stem) <= set(self.stem) or not choice.prior_stem:
+            raise ValueError(
+                f"prior_stem must be among stem={', '.join(self.stem)}, got "
+                f"{', '.join(choice.prior_stem) or 'none'}: name trained ones, or no prior"
+            )
+        if not set(choice.prior_arms) & set(kinds):
+            raise ValueError(
+                f"prior_arms must name an arm of this run ({', '.join(kinds)}), got "
+                f"{', '.join(choice.prior_arms) or 'none'}: name one that is trained, or no prior"
+            )
+
+    @property
+    def arms(self) -> tuple[Arm, ...]:
+        """All arms, in the order of the tables.
+
+        A video of T frames has T/2 slots of tokens, so it spends T/2 times the bits of its image.
+        Two controls spend bits on the image alone: T identical frames have exactly the bits of the
+        video; one frame in half patches has four times those of the image, which is exact for T = 8
+        only.
+        """
+        patch, corruption = self.tokenizer.patch_size, self.videos.corruption
+        arms: list[Arm] = []
+        for number in self.frames:
+            arms.append(Arm(f"{number}-frame", "frames", number, patch, corruption))
+            if self.controls and number > 1 and corruption != "repeat":
+                arms.append(Arm(f"{number}-frame-repeat", "repeat", number, patch, "repeat"))
+        if self.controls and max(self.frames) > 1:
+            arms.append(Arm(f"1-frame-patch{patch // 2}", "patch", 1, patch // 2, corruption))
+        return tuple(arms)
+
+    def has_priors(self, arm: Arm, stem: str) -> bool:
+        """Whether priors are trained on the tokens of an arm."""
+        return arm.kind in self.priors.prior_arms and stem in self.priors.prior_stem
+
+    def one_tokenizer(self, arm: Arm, stem: Stem, seed: int) -> TokenizerSettings:
+        """Return the settings of the tokenizer of an arm."""
+        shared: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(_Tokenizers)} | {
+            "videos": replace(self.videos, corruption=arm.corruption),
+            "tokenizer": replace(self.tokenizer, patch_size=arm.patch_size),
+        }
+        return TokenizerSettings(**shared, frames=arm.frames, stem=stem, seed=seed)
+
+    def one_prior(self, tokenizer: str, prior: PriorName, seed: int) -> PriorSettings:
+        """Return the settings of a prior on the tokens of a tokenizer."""
+        shared = {field.name: getattr(self, field.name) for field in fields(_Priors)}
+        return PriorSettings(
+            **shared, tokenizer=tokenizer, prior=prior, seed=seed, machine=self.machine
+        )
+
+
+class SampleSettings(Settings):
+    """Images to draw."""
+
+    tokenizer: str = ""
+    """Folder of the tokenizer."""
+    prior: str = ""
+    """Folder of the prior that was trained on its tokens."""
+    model: str = ""
+    """Folder of a model without tokens, in models/ of `generate diffusion` or `generate hvae`; in
+    place of tokenizer and prior."""
+    num: Count = 64
+    """Images to draw."""
+    seed: Index = 0
+    """Of the draws: that of a run's model gives the run's own samples, from a prior where --num is
+    the run's, too."""
+    device: str = "auto"
+    """auto, cpu, cuda or cuda:N."""
+    sampling: Flat[Sampling] = Sampling()
+    diffusion: Flat[DiffusionSampling] = DiffusionSampling()
+
+    def check(self) -> None:
+        """Refuse two things to draw from, and settings of the other."""
+        if self.model and (self.tokenizer or self.prior):
+            raise ValueError(
+                "model is in place of tokenizer and prior, got both: name the model, or the others"
+            )
+        if self.model and (given := unlike_defaults(self.sampling)):
+            raise ValueError(
+                f"{given[0]} is for tokenizer and prior, and model has no tokens: leave it out"
+            )
+        if not self.model and (given := unlike_defaults(self.diffusion)):
+            raise ValueError(
+                f"{given[0]} is for model, a diffusion model, and none is named: name one, "
+                "or leave it out"
+            )
+
+    def check_given(self) -> None:
+        """Refuse a command line without anything to draw from."""
+        for name in ("tokenizer", "prior"):
+            if not self.model and not getattr(self, name):
+                raise ValueError(
+                    f"{name} must be given: name the folder of a trained one, or name --model"
+                )
+
+
+class EvaluateSettings(Settings):
+    """What to measure: samples, a tokenizer's reconstructions, or both."""
+
+    samples: str | None = None
+    """File samples.npz of `generate sample`, or in samples/ of `generate run`."""
+    tokenizer: str | None = None
+    """Folder of a tokenizer."""
+    data: str | None = None
+    """Images to compare with; None: those that the tokenizer was trained on, else digits."""
+    seed: Index = 0
+    """Of the classifier whose features serve without Inception's; `generate run` has 0."""
+    device: str = "auto"
+    """auto, cpu, cuda or cuda:N."""
+    num_images: AtLeastTwo | None = None
+    """Test images to reconstruct; None: all."""
+    reading: Flat[Reading] = Reading()
+    features: Flat[Features] = Features()
+
+    def check(self) -> None:
+        """Refuse unknown data."""
+        if self.data is not None:
+            check_generation_name(self.data)
+
+    def check_given(self) -> None:
+        """Refuse a command line without anything to measure."""
+        if self.samples is None and self.tokenizer is None:
+            raise ValueError("samples or tokenizer must be named: there is nothing to measure")
+
+
+def check_names(name: str, values: tuple[object, ...]) -> None:
+    """Raise if nothing is named, or something twice."""
+    if not values:
+        raise ValueError(f"{name} must name at least one, got none")
+    unique(name, values)
+
+
+def saved_tokenizer(folder: Path) -> tuple[str, TokenizerSettings] | None:
+    """Return recipe and settings of the tokenizer in a folder; None where it holds none."""
+    return saved_settings(folder, GENERATE_TOKENIZER, TokenizerSettings.from_dict)
+
+
+def saved_prior(folder: Path) -> tuple[str, PriorSettings] | None:
+    """Return recipe and settings of the prior in a folder; None where it holds none."""
+    return saved_settings(folder, GENERATE_PRIOR, PriorSettings.from_dict)
+
+
+def _check_frames(number: int) -> None:
+    if number != 1 and number % 2:
+        raise ValueError(f"frames must be 1 or even, got {number}: tokens span two frames")

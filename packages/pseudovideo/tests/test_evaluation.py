@@ -1,0 +1,117 @@
+"""What is measured of reconstructions and of samples, against the same by hand."""
+
+import math
+
+import pytest
+import torch
+
+from probseq.metrics.image import Features, RandomConvolution, frechet_distance
+from pseudovideo.corruptions import PseudoVideoConfig, pseudo_videos
+from pseudovideo.evaluation import generation, reconstruction, reference_moments
+from pseudovideo.spec import TokenGrid
+
+
+def to_unit(images):
+    return images.float() / 127.5 - 1
+
+
+class Levels:
+    """A coder of whole frames: token k of a slot is the k-th level, spread over the frame."""
+
+    grid = TokenGrid(codebook_size=16, shape=(4, 1, 1))
+
+    def encode(self, videos):
+        mean = videos.mean(dim=(2, 3, 4))
+        return ((mean + 1) * 4).round().long().clamp(0, 15)[..., None, None]
+
+    def decode(self, indices):
+        return (indices[..., 0, 0] / 4.0 - 1)[..., None, None, None].expand(-1, -1, 1, 8, 8)
+
+
+def pictures(n=30, seed=0, channels=1):
+    generator = torch.Generator().manual_seed(seed)
+    bright = torch.randint(0, 256, (n, 1, 1, 1), generator=generator)
+    grain = torch.randint(-20, 20, (n, channels, 8, 8), generator=generator)
+    return (bright + grain).clamp(0, 255).to(torch.uint8)
+
+
+def test_reconstruction_is_measured_as_told():
+    images, extractor = pictures(), RandomConvolution(1)
+    config = PseudoVideoConfig(num_frames=4, kind="high-order-noise")
+    found = reconstruction(Levels(), images, config, extractor, seed=3, batch_size=7)
+
+    videos = pseudo_videos(to_unit(images), config, seed=3)
+    tokens = Levels().encode(videos)
+    frames = Levels().decode(tokens)
+    decibels = [
+        [
+            10 * math.log10(4 / float((a - b).double().square().mean()))
+            for a, b in zip(v, f, strict=True)
+        ]
+        for v, f in zip(videos, frames, strict=True)
+    ]
+    assert found["psnr"] == pytest.approx(sum(d[-1] for d in decibels) / 30, rel=1e-6)
+    assert found["psnr_all_frames"] == pytest.approx(sum(map(sum, decibels)) / 120, rel=1e-6)
+    distance = frechet_distance(
+        extractor(to_unit(images)).features, extractor(frames[:, -1]).features
+    )
+    assert found["fd"] == pytest.approx(float(distance), rel=1e-4, abs=1e-6)
+    counts = [int((tokens == k).sum()) for k in range(16)]
+    assert found["usage"] == sum(count > 0 for count in counts) / 16
+    entropy = -sum(c / 120 * math.log(c / 120) for c in counts if c)
+    assert found["perplexity"] == pytest.approx(math.exp(entropy), rel=1e-9)
+    assert (found["num_images"], found["fd_name"]) == (30, "FD(random convolution)")
+
+
+def test_batches_do_not_change_the_numbers():
+    config = PseudoVideoConfig(num_frames=4, kind="first-order-noise")
+    one, many = (
+        reconstruction(Levels(), pictures(), config, RandomConvolution(1), batch_size=size)
+        for size in (30, 4)
+    )
+    for key in ("psnr", "psnr_all_frames", "usage", "perplexity"):
+        assert one[key] == pytest.approx(many[key], rel=1e-6)
+
+
+def test_an_image_that_comes_back_exactly_leaves_the_mean_undefined():
+    images = torch.full((2, 1, 8, 8), 255, dtype=torch.uint8)
+    config = PseudoVideoConfig(num_frames=4, kind="repeat")
+    found = reconstruction(Levels(), images, config, RandomConvolution(1))
+    assert found["psnr"] is None
+    assert found["fd"] == pytest.approx(0.0, abs=1e-9)
+
+
+def test_the_training_images_themselves_are_at_no_distance():
+    images, extractor = pictures(200), RandomConvolution(1)
+    reference = reference_moments(extractor, images, batch_size=64)
+    assert reference.count == 200
+    same = generation(images, reference, extractor)
+    assert same["fd"] == pytest.approx(0.0, abs=1e-6)
+    dark = generation(images.flip(0) // 2, reference, extractor)
+    assert dark["fd"] > 0.1
+    # In bytes or in -1..1.
+    scaled = generation(to_unit(images.flip(0) // 2), reference, extractor)
+    assert scaled["fd"] == pytest.approx(dark["fd"], rel=1e-6)
+    assert (same["is"], same["is_std"], same["num_samples"]) == (None, None, 200)
+
+
+def test_ten_parts_are_scored_where_each_has_a_hundred_samples():
+    class Classes:
+        name, dimension = "classes", 2
+
+        def __call__(self, images):
+            probabilities = images.flatten(1)[:, :3].add(1.01).float()
+            shares = probabilities / probabilities.sum(dim=1, keepdim=True)
+            return Features(images.flatten(1)[:, :2], shares)
+
+    images, extractor = pictures(1000), Classes()
+    reference = reference_moments(extractor, images)
+    for count, splits in ((1000, 10), (999, 1)):
+        found = generation(images[:count], reference, extractor)
+        assert found["is_splits"] == splits
+        shares = extractor(to_unit(images[:count])).probabilities.double()
+        scores = [
+            (part * (part / part.mean(dim=0)).log()).sum(dim=1).mean().exp()
+            for part in shares.split(count // splits)
+        ]
+        assert found["is"] == pytest.approx(float(sum(scores) / splits), rel=1e-9)
