@@ -11,6 +11,11 @@ from probseq_apps.recipes.regression import REGRESS_RECIPES
 from probseq_apps.report.measured import ACCUMULATED_SECONDS, SECONDS_PER_EPOCH
 from probseq_apps.report.papers import load_table, table_names
 from probseq_apps.report.tables import LABELS
+from probseq_apps.settings.generate_recipes import (
+    DIFFUSION_RECIPES,
+    GENERATE_RECIPES,
+    HVAE_RECIPES,
+)
 from probseq_apps.settings.online import ONLINE_RECIPES
 
 # Times, and a data set of `probseq regress`.
