@@ -289,6 +289,7 @@ def test_damaged_predictions_are_named_and_deleted_ones_made_anew(series, tmp_pa
     assert (folder / "results" / "ohsvgp-seed0.json").read_bytes() == results
 
 
+@pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize("columns", ["level,other", "series"])
 def test_series_side_by_side_are_learned_as_if_each_were_alone(columns, tmp_path):
     wide, long = ["day,level,other"], ["day,series,level"]
@@ -319,6 +320,7 @@ def test_series_side_by_side_are_learned_as_if_each_were_alone(columns, tmp_path
         assert over["rmse"] == pytest.approx(rmse)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_points_of_a_file_are_learned_in_the_order_of_their_inputs(tmp_path):
     rng = np.random.default_rng(0)
     x = rng.normal(size=(90, 2))
