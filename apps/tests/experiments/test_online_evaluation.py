@@ -5,36 +5,31 @@ import pytest
 import torch
 from scipy import stats
 
-from ohsvgp.likelihoods import Gaussian
+from ohsvgp import ExactGP, Gaussian, OnlineGP, PivotedCholesky
 from ohsvgp.likelihoods.bernoulli import Bernoulli
 from ohsvgp.likelihoods.poisson import Poisson
 from probseq.gaussians import DiagonalGaussian
+from probseq.kernels import RBF
 from probseq_apps.data.streams import Stream, Task, load_stream
 from probseq_apps.experiment import Job
-from probseq_apps.experiments.online import Curves, Learner, Online, Scores, estimate, evaluate
+from probseq_apps.experiments.online import Curves, Online, estimate, evaluate, scores
 from probseq_apps.folder import RunFolder
 from probseq_apps.report.online import metric_figures, task_tables
 from probseq_apps.settings.online import GPSettings, OnlineSettings, StreamSettings
 
 
-class Constant(Learner):
+class Constant(ExactGP):
     """Predicts the same everywhere."""
 
     def __init__(self, mean, variance, likelihood):
         self.mean, self.variance, self.likelihood = mean, variance, likelihood.double()
 
-    def learn(self, task):
-        return 0.0
-
-    def latent(self, x):
+    def predict(self, x):
         shape = x.shape[:1]
         return DiagonalGaussian(
             torch.full(shape, self.mean, dtype=torch.float64),
             torch.full(shape, self.variance, dtype=torch.float64),
         )
-
-    def inducing_points(self):
-        return None
 
 
 def numbers(*values):
@@ -88,10 +83,10 @@ def test_predictions_that_are_not_finite_are_an_error():
 
 
 def test_the_matrix_has_a_row_for_each_task_learned_and_nothing_for_the_future():
-    results = Scores(2)
-    results.add([{"rmse": 1.0}], {"rmse": 1.5}, seconds=0.1, lost=0.0)
-    results.add([{"rmse": 3.0}, {"rmse": 2.0}], {"rmse": 2.5}, seconds=0.2, lost=4.0)
-    assert results.to_dict() == {
+    first = {"each": [{"rmse": 1.0}], "over": {"rmse": 1.5}, "seconds": 0.1, "lost": 0.0}
+    both = [{"rmse": 3.0}, {"rmse": 2.0}]
+    second = {"each": both, "over": {"rmse": 2.5}, "seconds": 0.2, "lost": 4.0}
+    assert scores([first, second], 2) == {
         "tasks": 2,
         "matrix": {"rmse": [[1.0, None], [3.0, 2.0]]},
         "over_tasks": {"rmse": [1.5, 2.5]},
@@ -142,23 +137,20 @@ def test_figures_have_student_bands_of_three_seeds_and_more(seeds, bands):
 
 
 def test_early_inducing_points_are_filled_up_with_nan():
-    class Growing(Constant):
-        size = 1
-
-        def inducing_points(self):
-            self.size += 1
-            return torch.zeros(self.size, 1, dtype=torch.float64)
-
     grid = torch.linspace(0.0, 1.0, 5, dtype=torch.float64)
     stream = Stream("own", (task(1.0), task(2.0)), grid, "t", "y", ())
     curves = Curves(stream)
-    learner = Growing(0.5, 1.0, Gaussian(0.5))
-    curves.add(learner)
-    curves.add(learner)
+    model = OnlineGP(RBF(1), Gaussian(0.5), PivotedCholesky(3), t0=2.0)
+    model.update(numbers(3.0, 4.0), numbers(1.0, -1.0))
+    curves.add(model)
+    model.update(numbers(5.0), numbers(0.0))
+    curves.add(model)
+    noisy = model.predict(grid, include_noise=True).variance.sqrt()
     arrays = curves.arrays()
     assert arrays["inducing"].isnan().tolist() == [[False, False, True], [False, False, False]]
     assert arrays["mean"].shape == (2, 5)
-    assert arrays["sd"][0, 0].item() == pytest.approx(math.sqrt(1.5))  # of a new y
+    assert arrays["sd"][1].tolist() == pytest.approx(noisy.tolist())  # of a new y
+    assert sorted(arrays["inducing"][1].tolist()) == pytest.approx([3.0, 4.0, 5.0])
     assert arrays["train_task"].tolist() == [0, 0, 0, 1, 1, 1]
     assert arrays["test_y"].tolist() == [1.0, 2.0]
 

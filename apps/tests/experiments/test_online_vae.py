@@ -24,7 +24,6 @@ from probseq_apps.experiments.online_vae import (
 from probseq_apps.experiments.saved import saved_settings
 from probseq_apps.folder import RunFolder
 from probseq_apps.options import Options
-from probseq_apps.report.online import frames_figure
 from probseq_apps.run import run
 from probseq_apps.settings.common import Pick
 from probseq_apps.settings.online import (
@@ -171,16 +170,6 @@ def test_a_run_that_stopped_between_tasks_ends_as_if_it_had_not(tmp_path: Path) 
     assert pictures.keys() == same.keys() == {"truth", "learned", "last"}
     for name in pictures:
         assert np.array_equal(pictures[name], same[name])
-
-
-def test_each_task_has_its_column_and_each_method_two_rows() -> None:
-    arrays = {name: np.full((3, 4), 0.5) for name in ("truth", "learned", "last")}
-    figure = frames_figure({"ohsvgp": arrays, "ovc": arrays}, (2, 2))
-    assert len(figure.axes) == 15
-    assert [axes.get_ylabel() for axes in figure.axes[::3]] == [
-        "truth",
-        *(f"{name}\n{when}" for name in ("ohsvgp", "ovc") for when in ("then", "at the end")),
-    ]
 
 
 def test_a_damaged_model_file_is_named(tmp_path: Path) -> None:

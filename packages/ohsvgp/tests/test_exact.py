@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 from torch.distributions import MultivariateNormal
 
-from ohsvgp.exact import exact_posterior, log_marginal_likelihood
+from ohsvgp import Gaussian
+from ohsvgp.exact import ExactGP, exact_posterior, log_marginal_likelihood
 from probseq.kernels import RBF, Matern32
 
 
@@ -101,3 +102,19 @@ def test_variances_at_data_without_noise_are_not_negative() -> None:
     found = exact_posterior(kernel, 1e-6, x, x[:, 0].sin(), x)
     assert (found.variance > 0).all()
     assert (found.variance < 1e-4).all()
+
+
+@pytest.mark.parametrize("dim", [1, 2])
+def test_an_exact_process_knows_all_that_it_was_given(dim: int) -> None:
+    x = torch.randn(12, dim, dtype=torch.float64).squeeze(-1)
+    y, kernel = torch.randn(3, 12, dtype=torch.float64), RBF(dim)
+    gp = ExactGP(kernel, Gaussian(0.3))
+    with pytest.raises(ValueError, match="call update first"):
+        gp.predict(x)
+    for part in torch.arange(12).chunk(2):
+        gp.update(x[part], y[:, part])
+    points = x.reshape(12, -1)
+    law = exact_posterior(kernel, gp.likelihood.noise, points, y, points[:5])
+    torch.testing.assert_close(gp.predict(x[:5]).mean, law.mean)
+    noisy = gp.predict(x[:5], include_noise=True).variance
+    torch.testing.assert_close(noisy, law.variance + gp.likelihood.noise)

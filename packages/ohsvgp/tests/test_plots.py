@@ -1,5 +1,6 @@
 """Figures: what they show of predictions, metrics and data."""
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -20,9 +21,11 @@ from ohsvgp.plots import (
     coefficients_plot,
     fit_plot,
     fits_plot,
+    frames_plot,
     matrix_plot,
     metrics_plot,
     per_task_plot,
+    seconds_plot,
     tasks_plot,
 )
 from ohsvgp.plots.coefficients import coefficient_path
@@ -348,3 +351,25 @@ def test_coefficients_need_a_gaussian_likelihood_and_legs() -> None:
         coefficients_plot(OnlineGP(RBF(1), Poisson(), LegS(4)), TASKS)
     with pytest.raises(ValueError, match="LegS"):
         coefficient_path(OnlineGP(RBF(1), Bernoulli(), RandomSubset(4)), torch.ones(1))
+
+
+def test_each_task_has_its_column_and_each_model_two_rows() -> None:
+    arrays = {name: np.full((3, 4), 0.5) for name in ("truth", "learned", "last")}
+    figure = frames_plot({"ohsvgp": arrays, "ovc": arrays}, (2, 2))
+    assert len(figure.axes) == 15
+    assert [axes.get_ylabel() for axes in figure.axes[::3]] == [
+        "truth",
+        *(f"{name}\n{when}" for name in ("ohsvgp", "ovc") for when in ("then", "at the end")),
+    ]
+
+
+def test_ticks_of_running_times_that_lie_close_do_not_overlap() -> None:
+    figure = seconds_plot({"ohsvgp": 0.9, "exact": 0.3})
+    figure.canvas.draw()
+    (axes,) = figure.axes
+    ticks = [*axes.get_xticklabels(), *axes.get_xticklabels(minor=True)]
+    low, high = axes.get_xlim()
+    shown = [tick for tick in ticks if tick.get_text() and low <= tick.get_position()[0] <= high]
+    extents = sorted((box.x0, box.x1) for box in (tick.get_window_extent() for tick in shown))
+    assert extents
+    assert all(end < start for (_, end), (start, _) in pairwise(extents))

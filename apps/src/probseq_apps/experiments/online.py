@@ -4,7 +4,7 @@ import copy
 import math
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
@@ -17,6 +17,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from ohsvgp import (
     Bernoulli,
+    ExactGP,
     Gaussian,
     LostInformationWarning,
     NegativeBinomial,
@@ -24,12 +25,10 @@ from ohsvgp import (
     PivotedCholesky,
     Poisson,
     StudentT,
-    exact_posterior,
 )
 from ohsvgp.likelihoods import Likelihood
 from probseq import metrics
 from probseq.errors import CholeskyError
-from probseq.gaussians import DiagonalGaussian
 from probseq.kernels import RBF, Kernel, Matern12, Matern32, Matern52
 from probseq_apps.data.fetch import download_online
 from probseq_apps.data.names import CSV_PREFIX
@@ -109,22 +108,23 @@ class Online(Experiment[dict[int, Stream]]):
         if job.row not in self._warm:
             warm_up(job.row, data[self.settings.seeds[0]], self.settings)
             self._warm.add(job.row)
-        stream, number = data[job.seed], 1
-        scores, curves = Scores(len(stream.tasks)), Curves(stream)
+        stream, own, number = data[job.seed], self.settings.model, 1
+        steps = own.fit_steps if own.hyperparameters == "online" else None
+        records, curves = list[dict[str, Any]](), Curves(stream)
         generator = torch.Generator().manual_seed(derive_seed(job.seed, "samples of counts"))
         try:
-            model = build(job.row, stream, self.settings.model, self._prior(job, stream), job.seed)
+            model = build(job.row, stream, own, self._prior(job, stream), job.seed)
             for number, task in enumerate(stream.tasks, 1):
                 start = time.perf_counter()
-                lost = model.learn(task)
+                lost = learn(model, task, steps)
                 seconds = time.perf_counter() - start
-                found = evaluate(model, stream.tasks[:number], generator)
-                scores.add(*found, seconds=seconds, lost=lost)
+                each, over = evaluate(model, stream.tasks[:number], generator)
+                records.append({"each": each, "over": over, "seconds": seconds, "lost": lost})
                 curves.add(model)
         except (ValueError, ArithmeticError, RuntimeError) as error:
             raise RuntimeError(f"{job.row}, seed {job.seed}, task {number}: {error}") from error
         save_arrays(at.path / "predictions" / f"{job.name}.npz", curves.arrays())
-        return scores.to_dict()
+        return scores(records, len(stream.tasks))
 
     def report(self, data: dict[int, Stream], results: Results, at: RunFolder) -> str:
         """Write the report and return it as text."""
@@ -190,57 +190,28 @@ def kept(experiment: Any, data: Any, at: RunFolder) -> dict[str, dict[str, np.nd
     return found
 
 
-class Learner:
-    """An online Gaussian process; with refit_steps its hyperparameters follow each task."""
-
-    def __init__(self, model: OnlineGP, refit_steps: int | None = None) -> None:
-        self.model, self.likelihood, self._refit_steps = model, model.likelihood, refit_steps
-
-    def learn(self, task: Task) -> float:
-        """Absorb a task; return what its update lost of the old knowledge, in nats."""
-        if self._refit_steps is not None and self.model.state is not None:
-            self.model.fit_hyperparameters(task.x, task.y, steps=self._refit_steps)
-        with warnings.catch_warnings():
-            # The report tells what is lost, for every task.
-            warnings.simplefilter("ignore", LostInformationWarning)
-            return float(self.model.update(task.x, task.y).lost_information.sum())
-
-    def latent(self, x: Tensor) -> DiagonalGaussian:
-        """Return the posterior of f."""
-        return self.model.predict(x)
-
-    def inducing_points(self) -> Tensor | None:
-        """Return inducing points in the units of the inputs, where there are any."""
-        state, clock = self.model.state, self.model.clock
-        points = None if state is None else state.inducing.points
-        if points is None:
-            return None
-        return points + (float(clock.origin) if self.model.of_time and clock is not None else 0.0)
-
-
-class ExactLearner(Learner):
-    """The exact Gaussian process, which keeps all data: what the others approximate."""
-
-    def __init__(self, kernel: Kernel, likelihood: Gaussian) -> None:
-        self._kernel, self.likelihood = kernel.double(), likelihood.double()
-        self._x: list[Tensor] = []
-        self._y: list[Tensor] = []
-
-    def learn(self, task: Task) -> float:
-        """Keep a task; nothing is lost."""
-        self._x.append(task.x.reshape(len(task.x), -1))
-        self._y.append(task.y)
-        self.latent(task.x[-1:])  # pays for the factorisation, so that its time is seen
+def learn(model: OnlineGP | ExactGP, task: Task, refit_steps: int | None) -> float:
+    """Absorb a task; return what its update lost of the old knowledge, in nats."""
+    if isinstance(model, ExactGP):
+        model.update(task.x, task.y)
+        model.predict(task.x[-1:])  # pays for the factorisation, so that its time is seen
         return 0.0
+    if refit_steps is not None and model.state is not None:
+        model.fit_hyperparameters(task.x, task.y, steps=refit_steps)
+    with warnings.catch_warnings():
+        # The report tells what is lost, for every task.
+        warnings.simplefilter("ignore", LostInformationWarning)
+        return float(model.update(task.x, task.y).lost_information.sum())
 
-    def latent(self, x: Tensor) -> DiagonalGaussian:
-        """Return the posterior of f given all data."""
-        data, y, noise = torch.cat(self._x), torch.cat(self._y, -1), self.likelihood
-        with torch.no_grad():
-            return exact_posterior(self._kernel, noise.noise, data, y, x.reshape(len(x), -1))
 
-    def inducing_points(self) -> None:
-        """There are none."""
+def inducing_points(model: OnlineGP | ExactGP) -> Tensor | None:
+    """Return inducing points in the units of the inputs, where there are any."""
+    if isinstance(model, ExactGP) or model.state is None:
+        return None
+    points, clock = model.state.inducing.points, model.clock
+    if points is None or clock is None or not model.of_time:
+        return points
+    return points + float(clock.origin)
 
 
 def build(
@@ -249,13 +220,13 @@ def build(
     settings: GPSettings,
     prior: tuple[Kernel, Likelihood],
     seed: int,
-) -> Learner:
-    """Return a learner that has seen nothing yet."""
+) -> OnlineGP | ExactGP:
+    """Return a model that has seen nothing yet."""
     kernel, likelihood = prior
     basis, place = METHODS[method].basis, Place()
     options: dict[str, Any] = {"alpha": settings.alpha, "seed": seed}
     if basis is None and isinstance(likelihood, Gaussian):
-        return ExactLearner(kernel, likelihood)
+        return ExactGP(kernel, likelihood)
     if stream.dim == 1:
         first, last = stream.interval
         # Unless it is given, the window is as long as the first task.
@@ -263,8 +234,7 @@ def build(
         place, options["t0"] = Place(window, first, last), first
     if basis is None:
         raise ValueError(f"method {method!r} has no inducing variables")
-    model = OnlineGP(kernel, likelihood, basis(settings, place), **options)
-    return Learner(model, settings.fit_steps if settings.hyperparameters == "online" else None)
+    return OnlineGP(kernel, likelihood, basis(settings, place), **options)
 
 
 def estimate(
@@ -324,17 +294,15 @@ def make_kernel(settings: Prior, dim: int) -> Kernel:
 
 def make_likelihood(settings: Prior) -> Likelihood:
     """Return the observation model."""
-    match settings.likelihood:
-        case "gaussian":
-            return Gaussian(_double(settings.noise))
-        case "student-t":
-            return StudentT(scale=_double(settings.noise).sqrt())
-        case "poisson":
-            return Poisson()
-        case "negative-binomial":
-            return NegativeBinomial(_double(settings.dispersion))
-        case "bernoulli":
-            return Bernoulli()
+    noise, dispersion = _double(settings.noise), _double(settings.dispersion)
+    made: dict[str, Callable[[], Likelihood]] = {
+        "gaussian": lambda: Gaussian(noise),
+        "student-t": lambda: StudentT(scale=noise.sqrt()),
+        "poisson": Poisson,
+        "negative-binomial": lambda: NegativeBinomial(dispersion),
+        "bernoulli": Bernoulli,
+    }
+    return made[settings.likelihood]()
 
 
 def _double(value: float) -> Tensor:
@@ -343,7 +311,7 @@ def _double(value: float) -> Tensor:
 
 
 def evaluate(
-    model: Learner, tasks: Sequence[Task], generator: torch.Generator
+    model: OnlineGP | ExactGP, tasks: Sequence[Task], generator: torch.Generator
 ) -> tuple[list[dict[str, float]], dict[str, float]]:
     """Return metrics on the test part of each task, and on all of them together.
 
@@ -352,7 +320,7 @@ def evaluate(
     """
     likelihood = model.likelihood
     y = torch.cat([task.test_y for task in tasks], -1)
-    latent = model.latent(torch.cat([task.test_x for task in tasks]))
+    latent = model.predict(torch.cat([task.test_x for task in tasks]))
     counts = isinstance(likelihood, Poisson | NegativeBinomial)
     with torch.no_grad():
         density = likelihood.predictive_log_prob(latent.mean, latent.variance, y)
@@ -381,35 +349,23 @@ def evaluate(
     return [measure(slice(*pair)) for pair in pairwise(ends)], measure(slice(None))
 
 
-class Scores:
-    """What one run measured, in the form of `report.json`."""
+def scores(records: Sequence[Mapping[str, Any]], num_tasks: int) -> dict[str, Any]:
+    """Return what one run measured, in the form of `report.json`.
 
-    def __init__(self, num_tasks: int) -> None:
-        self._matrix: dict[str, list[list[float | None]]] = {}
-        self._over: dict[str, list[float]] = {}
-        self._rest: dict[str, list[float]] = {"seconds": [], "lost_information": []}
-        self._num_tasks = num_tasks
+    A record is of a task: metrics on each task so far, over all of them, seconds, and nats lost.
+    """
+    over = {name: [one["over"][name] for one in records] for name in records[0]["over"]}
 
-    def add(
-        self, each: list[dict[str, float]], over: dict[str, float], *, seconds: float, lost: float
-    ) -> None:
-        """Add what was measured after one more task: on each so far, and over all of them."""
-        missing = [None] * (self._num_tasks - len(each))
-        for name, value in over.items():
-            row = [*(found[name] for found in each), *missing]
-            self._matrix.setdefault(name, []).append(row)
-            self._over.setdefault(name, []).append(value)
-        self._rest["seconds"].append(seconds)
-        self._rest["lost_information"].append(lost)
+    def row(name: str, each: Sequence[Mapping[str, float]]) -> list[float | None]:
+        return [*(found[name] for found in each), *[None] * (num_tasks - len(each))]
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values that JSON can hold."""
-        return {
-            "tasks": self._num_tasks,
-            "matrix": self._matrix,
-            "over_tasks": self._over,
-            **self._rest,
-        }
+    return {
+        "tasks": num_tasks,
+        "matrix": {name: [row(name, one["each"]) for one in records] for name in over},
+        "over_tasks": over,
+        "seconds": [one["seconds"] for one in records],
+        "lost_information": [one["lost"] for one in records],
+    }
 
 
 class Curves:
@@ -420,12 +376,12 @@ class Curves:
         self._found: dict[str, list[Tensor]] = {}
         self._inducing: list[Tensor | None] = []
 
-    def add(self, model: Learner) -> None:
+    def add(self, model: OnlineGP | ExactGP) -> None:
         """Add the predictions after one more task: probabilities, or mean and deviation of y."""
-        self._inducing.append(model.inducing_points())
+        self._inducing.append(inducing_points(model))
         if self._stream.grid is None:
             return
-        latent = model.latent(self._stream.grid)
+        latent = model.predict(self._stream.grid)
         with torch.no_grad():
             law = model.likelihood.predictive_moments(latent.mean, latent.variance)
         arrays = {"mean": law.mean, "sd": law.variance.clamp(min=0.0).sqrt()}
@@ -476,4 +432,4 @@ def warm_up(method: str, stream: Stream, settings: OnlineSettings) -> None:
         prior = estimate(small, once, fourier=method == "ovff", seed=0)
         model = build(method, small, once, prior, 0)
         for task in tasks:
-            model.learn(task)
+            learn(model, task, 1 if once.hyperparameters == "online" else None)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ohsvgp import LegS, OnlineSVGPVAE, PivotedCholesky, RandomSubset
 from ohsvgp.bases import Basis
+from ohsvgp.plots import frames_plot
 from ohsvgp.vae import MLPDecoder, MLPEncoder, SharedSet
 from probseq.kernels import RBF
 from probseq.metrics import rmse
@@ -23,11 +24,11 @@ from probseq_apps.data.streams import Task, cut_channels
 from probseq_apps.engine.files import write_atomic
 from probseq_apps.engine.schedule import derive_seed
 from probseq_apps.experiment import Experiment, Job, Results, by_row, counted
-from probseq_apps.experiments.online import Scores, kept
+from probseq_apps.experiments.online import kept, scores
 from probseq_apps.experiments.stored import save_arrays
 from probseq_apps.folder import RunFolder
 from probseq_apps.options import Options
-from probseq_apps.report.online import frames_figure, metric_figures, online_report
+from probseq_apps.report.online import metric_figures, online_report
 from probseq_apps.settings.online import ONLINE_VAE, VAE_METHODS, OnlineVaeSettings, VaeSettings
 
 FRAMES = "frames"
@@ -60,9 +61,6 @@ class OnlineVae(Experiment[Data]):
         )
         seeds = self.settings.seeds
         return series, {seed: cut_channels(series, stream, seed=seed) for seed in seeds}
-
-    def check(self, data: Data) -> None:
-        """Nothing is left to check."""
 
     def describe(self, data: Data) -> str:
         """Return a line about data and jobs."""
@@ -114,10 +112,7 @@ class OnlineVae(Experiment[Data]):
             save_progress(file, model, records, extra)
         truth = torch.stack([task.test_y[shown(task)] for task in tasks])
         save_arrays(at.path / FRAMES / f"{job.name}.npz", {"truth": truth, **extra})
-        scores = Scores(len(tasks))
-        for one in records:
-            scores.add(one["each"], one["over"], seconds=one["seconds"], lost=one["lost"])
-        return scores.to_dict()
+        return scores(records, len(tasks))
 
     def report(self, data: Data, results: Results, at: RunFolder) -> str:
         """Write the report and return it as text."""
@@ -157,7 +152,7 @@ class OnlineVae(Experiment[Data]):
             seconds="all training",
             figures=lambda: {
                 **metric_figures(runs, standardised=frame is None),
-                **({"frames": frames_figure(kept(self, data, at), frame)} if frame else {}),
+                **({"frames": frames_plot(kept(self, data, at), frame)} if frame else {}),
             },
         )
         return report.write(at.path)

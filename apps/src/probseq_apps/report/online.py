@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from matplotlib.figure import Figure
-from matplotlib.ticker import NullFormatter
 from scipy import stats
 
 from ohsvgp import Gaussian, LegS, OnlineGP
@@ -24,9 +23,9 @@ from ohsvgp.plots import (
     matrix_plot,
     metrics_plot,
     per_task_plot,
+    seconds_plot,
 )
 from ohsvgp.plots.fits import after_tasks, tasks_layout
-from probseq.figures import headline, light_grid, panels
 from probseq.kernels import RBF
 from probseq.metrics import forgetting
 from probseq_apps.report.report import Report
@@ -34,7 +33,7 @@ from probseq_apps.report.summary import summarise
 from probseq_apps.report.tables import LABELS, Measure, Table, with_interval
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+    pass
 
 # What was measured, by method and seed, and what a run keeps for pictures, by method.
 Runs = Mapping[str, Mapping[str, Mapping[str, Any]]]
@@ -177,7 +176,7 @@ def metric_figures(runs: Runs, *, standardised: bool) -> dict[str, Figure]:
         for method, seeds in runs.items()
     }
     if seconds := {method: value for method, value in seconds.items() if value > 0.0}:
-        figures["runtime"] = runtime_figure(seconds)
+        figures["runtime"] = seconds_plot(seconds)
     return figures
 
 
@@ -227,55 +226,6 @@ def toy_figure() -> Figure:
     return coefficients_plot(model, [(t, y) for t, y in tasks])
 
 
-def frames_figure(arrays: Arrays, frame: tuple[int, int]) -> Figure:
-    """Draw a test frame of each task: the truth, and two rows for what each method makes of it.
-
-    Args:
-        arrays: of each method `truth`, `learned` (right after the task) and `last`.
-        frame: height and width of a picture.
-    """
-    first = next(iter(arrays.values()))
-    rows = [("truth", first["truth"])]
-    for name, one in arrays.items():
-        rows += [(f"{name}\nthen", one["learned"]), (f"{name}\nat the end", one["last"])]
-    tasks = len(first["truth"])
-    figure, found = panels(len(rows) * tasks, tasks, (1.0, 1.0), extra=(1.2, 0.8))
-    for place, axes in enumerate(found):
-        row, task = divmod(place, tasks)
-        # One scale for all: a prediction that fades looks faded.
-        axes.imshow(rows[row][1][task].reshape(frame), cmap="gray", vmin=0.0, vmax=1.0)
-        axes.set_xticks([])
-        axes.set_yticks([])
-        if row == 0:
-            axes.set_title(f"Task {task + 1}", fontsize=9)
-        if task == 0:
-            axes.set_ylabel(rows[row][0], fontsize=8, rotation=0, ha="right", va="center")
-    headline(figure, "A test frame of each task: right after the task, and after the last", 10)
-    return figure
-
-
-def runtime_figure(seconds: Mapping[str, float]) -> Figure:
-    """Draw seconds of learning all tasks, a row for each method (thesis Table 4.1).
-
-    Points, not bars, whose lengths mean nothing on a logarithmic axis.
-    """
-    figure, (axes,) = panels(1, 1, (6.0, 0.34 * len(seconds) + 0.5), extra=(0.0, 0.6))
-    places, values = range(len(seconds)), np.array(list(seconds.values()))
-    axes.plot(values, places, linestyle="none", marker="o", markersize=6, color="#0072B2")
-    axes.set_yticks(places, list(seconds))
-    axes.set_ylim(len(seconds) - 0.4, -0.6)
-    axes.set_xscale("log")
-    # Names of ticks between powers of ten would overlap.
-    axes.xaxis.set_minor_formatter(NullFormatter())
-    # Room for the numbers, which stand behind the points.
-    axes.set_xlim(values.min() / 2, values.max() * 6)
-    for place, value in zip(places, values, strict=True):
-        _name_point(axes, float(value), float(place))
-    axes.set_xlabel("Accumulated time of learning all tasks (s)")
-    light_grid(axes)
-    return figure
-
-
 def band(values: Sequence[Any]) -> Band:
     """Return mean and half of its 95% interval by Student's t, elementwise over the seeds.
 
@@ -296,13 +246,6 @@ def _first(runs: Runs) -> Mapping[str, Any]:
 def _points(one: Mapping[str, np.ndarray], part: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     t, y = one[f"{part}_t"], one[f"{part}_y"]
     return t, y[0] if y.ndim > 1 else y, one[f"{part}_task"].astype(int)
-
-
-def _name_point(axes: "Axes", value: float, place: float) -> None:
-    short = f"{value:.3g} s" if value >= 0.1 else f"{1e3 * value:.3g} ms"
-    text = f"{value:,.0f} s" if value >= 100 else short
-    where: dict[str, Any] = {"xytext": (7, 0), "textcoords": "offset points", "va": "center"}
-    axes.annotate(text, (value, place), fontsize=8, **where)
 
 
 def _table(title: str, columns: Mapping[str, tuple[Value, int]], runs: Runs) -> Table:

@@ -12,7 +12,7 @@ from .bases import (
     UniformGrid,
     VariationalFourier,
 )
-from .exact import exact_posterior
+from .exact import ExactGP, exact_posterior
 from .hyperparameters import FitInfo
 from .likelihoods import Bernoulli, Gaussian, NegativeBinomial, Poisson, StudentT
 from .lost import LostInformationWarning
@@ -24,6 +24,7 @@ __all__ = [
     "AdamSteps",
     "Bernoulli",
     "Cosine",
+    "ExactGP",
     "FitInfo",
     "FouT",
     "Gaussian",

@@ -7,14 +7,58 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from ohsvgp.likelihoods import Gaussian as GaussianNoise
 from probseq.gaussians import DiagonalGaussian, Gaussian
 from probseq.kernels import Kernel
 from probseq.linalg import safe_cholesky
 
-__all__ = ["exact_posterior", "log_marginal_likelihood"]
+__all__ = ["ExactGP", "exact_posterior", "log_marginal_likelihood"]
 
 # The noise keeps K + σ²I well conditioned: jitter starts at round-off, unlike that of K_uu.
 _JITTER_TRIES = 8
+
+
+class ExactGP:
+    """The exact Gaussian process with ``OnlineGP``'s methods: it keeps all data, in float64.
+
+    Args:
+        kernel: covariance function; converted to float64 in place.
+        likelihood: gives the noise; converted to float64 in place.
+
+    Example:
+        >>> import torch
+        >>> from ohsvgp import ExactGP, Gaussian
+        >>> from probseq.kernels import RBF
+        >>> gp = ExactGP(RBF(1), Gaussian(0.01))
+        >>> gp.update(torch.tensor([0.0, 1.0]), torch.tensor([0.0, 0.8]))
+        >>> gp.predict(torch.tensor([0.5, 0.7])).mean.shape
+        torch.Size([2])
+    """
+
+    def __init__(self, kernel: Kernel, likelihood: GaussianNoise) -> None:
+        self.kernel, self.likelihood = kernel.double(), likelihood.double()
+        self._x: list[Tensor] = []
+        self._y: list[Tensor] = []
+
+    def update(self, t: Tensor, y: Tensor) -> None:
+        """Keep times of shape (n,) or points of shape (n, d), and targets of shape (*b, n)."""
+        self._x.append(t.double().reshape(len(t), -1))
+        self._y.append(y.double())
+
+    def predict(self, t: Tensor, *, include_noise: bool = False) -> DiagonalGaussian:
+        """Posterior of f, or mean and variance of y, given all data.
+
+        Raises:
+            ValueError: no data yet.
+        """
+        if not self._x:
+            raise ValueError("predict needs data: call update first")
+        x, y, new = torch.cat(self._x), torch.cat(self._y, -1), t.double().reshape(len(t), -1)
+        with torch.no_grad():
+            latent = exact_posterior(self.kernel, self.likelihood.noise, x, y, new)
+            if include_noise:
+                latent = self.likelihood.predictive_moments(latent.mean, latent.variance)
+            return latent
 
 
 @overload

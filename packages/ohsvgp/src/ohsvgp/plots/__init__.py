@@ -5,7 +5,15 @@ Save one with ``figure.savefig(path)``.
 
 from ohsvgp.plots.coefficients import coefficients_plot
 from ohsvgp.plots.fits import Fits, fit_plot, fits_plot, tasks_plot
-from ohsvgp.plots.metrics import Band, Metric, matrix_plot, metrics_plot, per_task_plot
+from ohsvgp.plots.frames import frames_plot
+from ohsvgp.plots.metrics import (
+    Band,
+    Metric,
+    matrix_plot,
+    metrics_plot,
+    per_task_plot,
+    seconds_plot,
+)
 from ohsvgp.plots.plane import Plane, boundaries_plot
 
 __all__ = [
@@ -17,8 +25,10 @@ __all__ = [
     "coefficients_plot",
     "fit_plot",
     "fits_plot",
+    "frames_plot",
     "matrix_plot",
     "metrics_plot",
     "per_task_plot",
+    "seconds_plot",
     "tasks_plot",
 ]

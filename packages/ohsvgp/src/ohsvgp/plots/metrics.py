@@ -14,7 +14,15 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["Band", "Metric", "limits", "matrix_plot", "metrics_plot", "per_task_plot"]
+__all__ = [
+    "Band",
+    "Metric",
+    "limits",
+    "matrix_plot",
+    "metrics_plot",
+    "per_task_plot",
+    "seconds_plot",
+]
 
 _ACROSS, _MATRICES_ACROSS = 5, 4
 # What is further above the middle half of all values than this many times their distance from the
@@ -202,6 +210,32 @@ def matrix_plot(metric: Metric, methods: Mapping[str, Band]) -> "Figure":
     return figure
 
 
+def seconds_plot(seconds: Mapping[str, float]) -> "Figure":
+    """Draw seconds of learning all tasks, a row for each method (thesis Table 4.1).
+
+    Points, not bars, whose lengths mean nothing on a logarithmic axis.
+
+    Raises:
+        MissingExtraError: matplotlib is not installed.
+    """
+    ticker = require("matplotlib.ticker", extra="plots", distribution="ohsvgp")
+    figure, (axes,) = panels(1, 1, (6.0, 0.34 * len(seconds) + 0.5), extra=(0.0, 0.6))
+    places, values = range(len(seconds)), np.array(list(seconds.values()))
+    axes.plot(values, places, linestyle="none", marker="o", markersize=6, color="#0072B2")
+    axes.set_yticks(places, list(seconds))
+    axes.set_ylim(len(seconds) - 0.4, -0.6)
+    axes.set_xscale("log")
+    # Names of ticks between powers of ten would overlap.
+    axes.xaxis.set_minor_formatter(ticker.NullFormatter())
+    # Room for the numbers, which stand behind the points.
+    axes.set_xlim(values.min() / 2, values.max() * 6)
+    for place, value in zip(places, values, strict=True):
+        _name_point(axes, float(value), float(place))
+    axes.set_xlabel("Accumulated time of learning all tasks (s)")
+    light_grid(axes)
+    return figure
+
+
 def forgetting(metric: Metric, matrix: np.ndarray) -> float:
     """How much worse the earlier tasks are in the end than when they were learned, on average."""
     change = (matrix[-1] - np.diagonal(matrix))[:-1]
@@ -261,6 +295,13 @@ def _line(
 
 def _whole_ticks(axes: "Axes", tasks: int) -> None:
     axes.set_xticks(range(1, tasks + 1) if tasks <= 5 else range(2, tasks + 1, 2))
+
+
+def _name_point(axes: "Axes", value: float, place: float) -> None:
+    short = f"{value:.3g} s" if value >= 0.1 else f"{1e3 * value:.3g} ms"
+    text = f"{value:,.0f} s" if value >= 100 else short
+    where: dict[str, Any] = {"xytext": (7, 0), "textcoords": "offset points", "va": "center"}
+    axes.annotate(text, (value, place), fontsize=8, **where)
 
 
 def _seeds(bands: Sequence[Band]) -> str:
