@@ -1,7 +1,6 @@
 import re
 
 import pytest
-from probseq_apps.experiments.online_settings import ONLINE_METHODS, SERIES
 from scipy.stats import rankdata
 
 from probseq_apps.data.names import DATA_NAMES, GENERATION_NAMES
@@ -16,7 +15,7 @@ from probseq_apps.settings.generate_recipes import (
     GENERATE_RECIPES,
     HVAE_RECIPES,
 )
-from probseq_apps.settings.online import ONLINE_RECIPES
+from probseq_apps.settings.online import METHODS, ONLINE_RECIPES, SERIES
 
 # Times, and a data set of `probseq regress`.
 NOT_CLASSIFIED = {SECONDS_PER_EPOCH, ACCUMULATED_SECONDS, "no-metric"}
@@ -79,7 +78,7 @@ def test_every_method_metric_data_set_and_recipe_is_one_of_ours(name):
             if table.experiment is not None:
                 assert row.method in ROWS[table.experiment]
             elif group.columns[0].data in SERIES:
-                assert row.method in ONLINE_METHODS
+                assert row.method in METHODS
             elif row.method is not None:
                 assert parse_method(row.method).name == row.method
             assert ("{detector}" in group.columns[0].metric) == (row.detector is not None)
