@@ -117,13 +117,7 @@ def network_rows(
 def drawing_rows(
     sizes: UNetSizes, drawn: Mapping[str, float], evaluations: Mapping[str, int]
 ) -> list[Row]:
-    """Return the rows of drawing videos; one way, context frames don't see later ones.
-
-    Args:
-        sizes: how many videos, in how many steps.
-        drawn: seconds.
-        evaluations: frames through the network for one video, in all steps of the process.
-    """
+    """Return the rows of drawing videos; one way, context frames don't see later ones."""
     length, context = WINDOWS[_DRAWN]
     seen = evaluations["both"] / evaluations["one"]
     both, one_way = (1e3 * drawn[ways] / sizes.drawn for ways in ("both", "one"))

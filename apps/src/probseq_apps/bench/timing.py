@@ -103,13 +103,7 @@ def training_step(
 def interleaved(
     cases: Mapping[str, Case], runs: int | Mapping[str, int], name: str = "speed"
 ) -> dict[str, float]:
-    """Return the median seconds of cases that run in turns; the first turn does not count.
-
-    Args:
-        cases: by name; a slow minute of the machine meets all of them.
-        runs: that count, of all or of each.
-        name: of the progress bar.
-    """
+    """Return the median seconds of cases that run in turns; the first turn does not count."""
     each = dict.fromkeys(cases, runs) if isinstance(runs, int) else runs
     seconds: dict[str, list[float]] = {case: [] for case in cases}
     # Hidden where the output is no terminal.

@@ -27,67 +27,42 @@ from pseudovideo.layers import Block
 from pseudovideo.priors import AutoregressivePrior
 
 _CODE_DIM = 256
+Place = tuple[int, ...]
 
 
 class VideoGPTSampler(nn.Module):
-    """Draws one token after the other as VideoGPT does.
-
-    Args:
-        prior: whose weights are copied.
-    """
+    """Draws one token after the other as VideoGPT does, by a prior's weights."""
 
     mask: Tensor
 
     def __init__(self, prior: AutoregressivePrior) -> None:
         super().__init__()
-        self.grid = prior.grid
-        dim = prior.config.dim
+        self.grid, dim = prior.grid, prior.config.dim
         # The projected code of a token is the prior's embedding of it.
         self.codes = nn.Parameter(F.pad(prior.embedding.weight.detach(), (0, _CODE_DIM - dim)))
-        self.fc_in = nn.Linear(_CODE_DIM, dim, bias=False)
-        self.fc_in.weight = nn.Parameter(torch.eye(dim, _CODE_DIM).to(prior.start))
-        self.start = prior.start
-        self.positions = prior.positions
+        self.fc_in = _linear(torch.eye(dim, _CODE_DIM).to(prior.start))
+        self.start, self.positions = prior.start, prior.positions
         blocks = cast("list[Block]", list(prior.blocks))
         self.blocks = nn.ModuleList(_StepBlock(block, prior.grid.shape) for block in blocks)
-        self.norm = _WrittenNorm(prior.norm)
-        self.fc_out = prior.head
+        self.norm, self.fc_out = _WrittenNorm(prior.norm), prior.head
         length = prior.grid.num_tokens
         self.register_buffer("mask", torch.ones(length, length).tril())
 
     @torch.no_grad()
     def sample_tokens(self, n: int, steps: int | None = None) -> Tensor:
-        """Draw token grids.
-
-        Args:
-            n: number of grids.
-            steps: stop after so many tokens; the rest are zeros.
-
-        Returns:
-            Tokens (n, t, h, w).
-        """
+        """Draw token grids (n, t, h, w); of those after so many steps the rest are zeros."""
         shape = self.grid.shape
         tokens = torch.zeros(n, *shape, dtype=torch.int64, device=self.start.device)
         places = list(itertools.product(*map(range, shape)))[:steps]
         before = places[0]
         for step, place in enumerate(places):
-            logits = self.logits(tokens, before, place, step)
-            probabilities = logits.softmax(dim=-1)
+            probabilities = self.logits(tokens, before, place, step).softmax(dim=-1)
             tokens[:, *place] = torch.multinomial(probabilities, 1)[:, 0]
             before = place
         return tokens
 
-    def logits(
-        self, tokens: Tensor, before: tuple[int, ...], place: tuple[int, ...], step: int
-    ) -> Tensor:
-        """Logits (n, K) of a token.
-
-        Args:
-            tokens: the grids as far as they are drawn.
-            before: place of the token before, which is passed through the stack.
-            place: place of the token that is asked for.
-            step: its number.
-        """
+    def logits(self, tokens: Tensor, before: Place, place: Place, step: int) -> Tensor:
+        """Return logits (n, K) of the token at a place; the one before passes through the stack."""
         codes = F.embedding(tokens, self.codes)
         x = self.fc_in(codes[_at(before)])
         if step == 0:
@@ -116,27 +91,22 @@ class _WrittenNorm(nn.Module):
 class _StepBlock(nn.Module):
     def __init__(self, block: Block, shape: tuple[int, int, int]) -> None:
         super().__init__()
-        self.norm_attention = _WrittenNorm(block.norm_attention)
-        self.attention = _StepAttention(block, shape)
-        self.norm_feedforward = _WrittenNorm(block.norm_feedforward)
+        self.shape, self.num_heads = shape, block.attention.num_heads
+        self.norms = nn.ModuleList(
+            map(_WrittenNorm, (block.norm_attention, block.norm_feedforward))
+        )
+        weights = block.attention.to_qkv.weight.detach().chunk(3)
+        self.to_q, self.to_k, self.to_v = map(_linear, weights)
+        self.to_out = block.attention.to_out
         net = block.feedforward
         self.feedforward = nn.Sequential(net.inner, nn.GELU(), net.outer)
-
-    def forward(self, x: Tensor, place: tuple[int, ...], step: int, mask: Tensor) -> Tensor:
-        x = x + self.attention(self.norm_attention(x), place, step, mask)
-        return x + self.feedforward(self.norm_feedforward(x))
-
-
-class _StepAttention(nn.Module):
-    def __init__(self, block: Block, shape: tuple[int, int, int]) -> None:
-        super().__init__()
-        self.shape, self.num_heads = shape, block.attention.num_heads
-        weights = block.attention.to_qkv.weight.detach().chunk(3)
-        self.to_q, self.to_k, self.to_v = (_linear(weight) for weight in weights)
-        self.to_out = block.attention.to_out
         self._keys = self._values = weights[0].new_empty(0)
 
-    def forward(self, x: Tensor, place: tuple[int, ...], step: int, mask: Tensor) -> Tensor:
+    def forward(self, x: Tensor, place: Place, step: int, mask: Tensor) -> Tensor:
+        x = x + self._attention(self.norms[0](x), place, step, mask)
+        return x + self.feedforward(self.norms[1](x))
+
+    def _attention(self, x: Tensor, place: Place, step: int, mask: Tensor) -> Tensor:
         # (n, 1, 1, 1, d) → (n, heads, 1, 1, 1, c)
         q, k, v = (
             to(x).unflatten(-1, (self.num_heads, -1)).movedim(-2, 1).contiguous()
@@ -146,8 +116,7 @@ class _StepAttention(nn.Module):
             shape = (*q.shape[:2], *self.shape, q.shape[-1])
             self._keys, self._values = q.new_zeros(shape), q.new_zeros(shape)
         slot = (slice(None), *_at(place))
-        self._keys[slot] = k
-        self._values[slot] = v
+        self._keys[slot], self._values[slot] = k, v
         q, k, v = (part.flatten(2, -2) for part in (q, self._keys, self._values))
         scores = q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5
         scores = scores.masked_fill(mask[[step]] == 0, -torch.inf)
@@ -161,6 +130,6 @@ def _linear(weight: Tensor) -> nn.Linear:
     return layer
 
 
-def _at(place: tuple[int, ...]) -> tuple[slice, ...]:
-    """Index of one place of grids, with all dimensions kept."""
+def _at(place: Place) -> tuple[slice, ...]:
+    """Return the index of one place of grids, with all dimensions kept."""
     return (slice(None), *(slice(i, i + 1) for i in place))

@@ -44,16 +44,7 @@ def small_multiples(
     y_limits: tuple[float, float] | None = None,
     diagonal: bool = False,
 ) -> Figure:
-    """Draw one panel for each method, all with the same axes.
-
-    Args:
-        curves: by method.
-        title: of the figure.
-        x_label: below the lowest panels.
-        y_label: left of the leftmost panels.
-        y_limits: ends of the vertical axis; None fits all curves.
-        diagonal: draw the diagonal of chance.
-    """
+    """Draw one panel for each method, all with the same axes."""
     columns = min(_MULTIPLES_ACROSS, len(curves))
     rows = math.ceil(len(curves) / columns)
     figure = Figure(figsize=(2.7 * columns + 0.4, 2.4 * rows + 0.6), dpi=150)
@@ -105,12 +96,7 @@ def _own(panel: Axes, curve: Curve) -> None:
 
 
 def legend_below(figure: Figure, handles: Sequence[Line2D]) -> None:
-    """One legend below all panels, as many entries in a row as fit the figure.
-
-    Args:
-        figure: the figure.
-        handles: of the entries.
-    """
+    """One legend below all panels, as many entries in a row as fit the figure."""
     letters = max(len(str(handle.get_label())) for handle in handles)
     across = max(1, int(figure.get_figwidth() / (0.085 * letters + 0.6)))
     figure.legend(
@@ -123,12 +109,7 @@ def legend_below(figure: Figure, handles: Sequence[Line2D]) -> None:
 
 
 def log_axis(axes: Axes, values: np.ndarray) -> None:
-    """Make the vertical axis logarithmic, with ticks in plain numbers.
-
-    Args:
-        axes: the panel.
-        values: all that it shows.
-    """
+    """Make the vertical axis logarithmic, with ticks in plain numbers."""
     axes.set_yscale("log")
     axes.yaxis.set_major_formatter(_plain)
     # Less than two decades may have one power of ten.
