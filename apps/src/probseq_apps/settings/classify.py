@@ -1,0 +1,564 @@
+"""Settings of `probseq classify`, and its recipes; what `regress` has too is its base."""
+
+from dataclasses import replace
+from typing import Annotated, Literal
+
+from tyro.conf import arg
+
+from cgpt.spec import CGPTConfig, SCGPTConfig
+from kepsvgp.spec import KEPSVGPConfig
+from probseq.settings import Bound, Count, Index, NotNegative, Positive, Settings
+from probseq.transformers.spec import KernelName, TransformerConfig
+from probseq_apps.data.names import (
+    CORRUPTION_NAMES,
+    IMAGE_NAMES,
+    WORDS,
+    data_kind,
+    tokenizer_choice,
+    unknown_name_message,
+)
+from probseq_apps.settings.common import Flat, Pick, Recipes
+from probseq_apps.settings.methods import METHODS, parse_row, trained_methods
+from probseq_apps.training.config import Precision, Schedule, Selection, TrainConfig
+from sgpa.spec import SGPAConfig
+
+ROTATIONS = "rotations"
+Severity = Annotated[int, Bound("from 1 to 5", lambda value: 1 <= value <= 5)]
+
+
+def check_unique(name: str, values: tuple[object, ...], *, empty: bool = False) -> None:
+    """Raise if a tuple has a value twice, or none."""
+    if not values and not empty:
+        raise ValueError(f"{name} must name at least one, got none")
+    if len(set(values)) < len(values):
+        raise ValueError(f"{name} must not repeat a value, got {' '.join(map(str, values))}")
+
+
+class BackboneSettings(TransformerConfig):
+    """Transformer."""
+
+    depth: Count = 2
+    dim: Count = 64
+    num_heads: Annotated[Count, arg(aliases=["--heads"])] = 4
+    hidden_dim: Count = 128
+    kernel: KernelName | Literal["auto"] = "auto"
+    """Kernel of kernel attention and SGPA; auto: exponential for texts, RBF for all else."""
+    initial_variance: Positive | None = None
+    """Variance of that kernel to start from; None: 1 for RBF, e^-4 for exponential."""
+
+
+class ImageAndTextSettings(BackboneSettings):
+    """Transformer."""
+
+    patch_size: Count = 4
+    """Side of an image patch; must divide the image's side."""
+    max_length: Count = 512
+    """Texts: most tokens of a sequence, the rest is cut."""
+
+
+class TrainingSettings(Settings):
+    """Training."""
+
+    epochs: Count = 30
+    """Passes over the training data, for each method."""
+    batch_size: Count = 64
+    """Examples per optimizer step."""
+    learning_rate: Annotated[Positive, arg(aliases=["--lr"])] = 1e-3
+    """Adam's step size after the warm-up."""
+    final_learning_rate: Annotated[NotNegative, arg(aliases=["--final-lr"])] = 1e-5
+    """Step size at the last step."""
+    warmup_epochs: Index = 0
+    """Epochs in which the step size rises from zero."""
+    schedule: Schedule = "linear"
+    """Way from the first to the final step size."""
+    weight_decay: NotNegative = 0.0
+    """Decoupled weight decay."""
+    grad_clip: Positive | None = None
+    """Largest norm of the gradient."""
+    validate_every: Count = 1
+    """Epochs between two validations."""
+    select: Selection = "best"
+    """Weights to evaluate: those of the best validation score, or the last."""
+    checkpoint_every: Count = 10
+    """Epochs between two checkpoints."""
+    device: str = "auto"
+    """auto, cpu, cuda or cuda:N."""
+    precision: Precision = "float32"
+    """bf16 trains under autocast; evaluation is always in float32."""
+    compile: bool = False
+    """Train through torch.compile."""
+    tensorboard: bool = False
+    """Also write TensorBoard events."""
+
+    def check(self) -> None:
+        """Refuse what `TrainConfig` refuses."""
+        self.train_config(seed=0)
+
+    def train_config(self, *, seed: int) -> TrainConfig:
+        """Return the settings of the training loop for one run."""
+        values = self.to_dict()
+        values.pop("augment", None)
+        return TrainConfig(**values, seed=seed)
+
+
+class ImageTrainingSettings(TrainingSettings):
+    """Training."""
+
+    augment: Literal["none", "crop-flip", "three-augment"] = "none"
+    """Images: augmentation of the training batches."""
+
+
+class EvaluationSettings(Settings):
+    """Evaluation."""
+
+    num_samples: Count = 10
+    """Monte Carlo samples of a prediction, for the methods that sample."""
+    shift: bool = False
+    """Images: evaluate under corruptions of the test images, at each severity."""
+    corruptions: tuple[str, ...] = CORRUPTION_NAMES
+    """Corruptions to use with --shift."""
+    severities: tuple[Severity, ...] = (1, 2, 3, 4, 5)
+    """Severities to use with --shift."""
+    ood: tuple[str, ...] = ()
+    """Images: sets to tell apart from the test set, e.g. fashion-mnist; `rotations` is the test set
+    turned by 90 degrees."""
+
+    def check(self) -> None:
+        """Refuse unknown names, repetitions, and a shift of nothing."""
+        for name in self.corruptions:
+            if name not in CORRUPTION_NAMES:
+                raise ValueError(unknown_name_message("corruption", name, CORRUPTION_NAMES))
+        for name in self.ood:
+            if name != ROTATIONS and data_kind(name) != "image":
+                known = (*IMAGE_NAMES, ROTATIONS)
+                raise ValueError(f"ood must name image sets ({', '.join(known)}), got {name!r}")
+        for name in ("corruptions", "severities"):
+            check_unique(name, getattr(self, name), empty=not self.shift)
+        check_unique("ood", self.ood, empty=True)
+
+
+class DataSettings(Settings):
+    """Data."""
+
+    split: Literal["thesis", "official"] = "thesis"
+    """cola, imdb: the thesis' split of all labelled texts, or the published one."""
+    image_size: Count | None = None
+    """folder: side to crop and resize the images to."""
+    text_column: str = "text"
+    """csv: column of the texts."""
+    label_column: str = "label"
+    """csv: column of the labels."""
+    tokenizer: str = WORDS
+    """Texts: words, bpe:SIZE (byte pairs), both learned from the training texts, or the path of a
+    pretrained tokenizer.json."""
+    embeddings: str | None = None
+    """Texts: file or folder of precomputed contextual embeddings, in place of the tokenizer."""
+
+    def check(self) -> None:
+        """Refuse unknown tokenizers."""
+        tokenizer_choice(self.tokenizer)
+
+
+class MethodSettings(Settings):
+    """Which methods are compared, and the settings of their attention."""
+
+    method: tuple[str, ...] = ("mle", "kernel", "sgpa")
+    """mle (softmax attention), kernel, kernel-rbf, kernel-exponential, kernel-asym (asymmetric),
+    mcd and mcd-softmax (Monte Carlo dropout), mfvi, sngp, svdkl, sgpa, cgpt, scgpt, kepsvgp,
+    kepsvgp-e and kepsvgp-r (one of its processes twice); each may be followed by +kflla (Laplace
+    approximation of the last layer), +ts (temperature scaling) and +ensemble (mean over the
+    seeds)."""
+    seeds: tuple[Index, ...] = (0, 1, 2)
+    """Each method is trained once per seed."""
+    sgpa: SGPAConfig = SGPAConfig()
+    cgpt: CGPTConfig = CGPTConfig()
+    scgpt: SCGPTConfig = SCGPTConfig()
+    kepsvgp: KEPSVGPConfig = KEPSVGPConfig()
+
+    def check(self) -> None:
+        """Refuse unknown methods, repetitions, and ensembles of one seed."""
+        for name in ("method", "seeds"):
+            check_unique(name, getattr(self, name))
+        for name in self.method:
+            if "ensemble" in parse_row(name).additions and len(self.seeds) < 2:
+                raise ValueError(f"method {name!r} needs at least two seeds, got {self.seeds}")
+
+
+class WarmStart(Settings):
+    """Epochs of a method, of its training's, that are spent on kernel attention first."""
+
+    sgpa: Index = 0
+    """Of SGPA, on symmetric kernel attention."""
+    cgpt: Index = 0
+    """Of CGPT, on asymmetric RBF kernel attention."""
+    scgpt: Index = 0
+    """Of SCGPT, the same."""
+
+
+class ClassifySettings(MethodSettings):
+    """What is compared, and on what."""
+
+    data: str = "digits"
+    """digits, mnist, fashion-mnist, cifar10, cifar100, svhn, cola, imdb; or a set of one's own:
+    folder:PATH (images in one folder per class) or csv:PATH (texts and labels, CSV or TSV)."""
+    reading: Flat[DataSettings] = DataSettings()
+    model: Flat[ImageAndTextSettings] = ImageAndTextSettings()
+    warm_start: WarmStart = WarmStart()
+    training: Flat[ImageTrainingSettings] = ImageTrainingSettings()
+    evaluation: Flat[EvaluationSettings] = EvaluationSettings()
+
+    def check(self) -> None:
+        """Refuse unknown data, and settings that don't go together."""
+        kind = data_kind(self.data)
+        super().check()
+        used = {
+            "shift": self.evaluation.shift,
+            "ood": self.evaluation.ood,
+            "augment": self.training.augment != "none",
+        }
+        if kind == "text" and (wrong := [name for name, given in used.items() if given]):
+            raise ValueError(f"{wrong[0]} is for images, and {self.data!r} holds texts")
+        for name in trained_methods(self.method):
+            warm = self.warm_epochs(name)
+            if warm and self.training.epochs - warm <= self.training.warmup_epochs:
+                raise ValueError(
+                    f"warm_start.{name} must leave more than warmup_epochs="
+                    f"{self.training.warmup_epochs} of epochs={self.training.epochs}, got {warm}"
+                )
+
+    def warm_epochs(self, method: str) -> int:
+        """Return the epochs of a method that are spent on kernel attention first."""
+        return getattr(self.warm_start, method, 0) if METHODS[method].warm_start else 0
+
+
+# -- Recipes that two CPU cores finish; the first is the default ----------------------------------
+
+# One corruption of each kind, at the ends and the middle of the scale.
+_FEW = EvaluationSettings(
+    shift=True,
+    corruptions=("gaussian_noise", "gaussian_blur", "contrast", "pixelate"),
+    severities=(1, 3, 5),
+)
+# Adam moves a logarithm by about the learning rate a step. The authors' unit prior variance is unit
+# noise on every head, and their random posterior tens of thousands of nats: a short training ends
+# before either has come down.
+_LITTLE_NOISE = 0.02
+# The square of a sum over tokens starts in the hundreds: at the paper's weights it, and not the
+# cross-entropy, is what a short training brings down.
+_LITTLE_SVD = 0.1
+# Thousands of nats for a sequence of 16 tokens: at the paper's weight 1, and still at 0.1, a short
+# training makes the attention certain and useless.
+_LITTLE_DENSITY = 1e-4
+# Every method of the three papers, and their baselines.
+ALL_METHODS = (
+    *("mle", "mle+ts", "mle+kflla", "mcd-softmax", "svdkl"),
+    *("kernel", "kernel+ts", "kernel+kflla", "kernel-asym", "mcd", "mfvi", "sngp"),
+    *("sgpa", "cgpt", "scgpt", "kepsvgp", "kepsvgp+ts", "kepsvgp+kflla"),
+    *("kernel+ensemble", "sgpa+ensemble", "kepsvgp+ensemble"),
+)
+
+
+def digits_small() -> ClassifySettings:
+    """The 8x8 digits of scikit-learn, three methods, three seeds, two minutes."""
+    return ClassifySettings(
+        data="digits",
+        model=ImageAndTextSettings(
+            depth=2, dim=32, hidden_dim=64, patch_size=4, initial_variance=_LITTLE_NOISE
+        ),
+        sgpa=SGPAConfig(num_inducing=8, initial_posterior="prior"),
+        # Four tokens: neither rank nor inducing inputs can be more. At weight 1 the regulariser,
+        # hundreds of nats, outweighs the cross-entropy of so short a training.
+        cgpt=CGPTConfig(alpha=0.1),
+        scgpt=SCGPTConfig(num_inducing=4, alpha=0.1),
+        kepsvgp=KEPSVGPConfig(rank=4, eta=_LITTLE_SVD),
+        training=ImageTrainingSettings(
+            epochs=50, batch_size=128, learning_rate=1e-2, validate_every=10
+        ),
+        evaluation=replace(_FEW, ood=(ROTATIONS,)),
+    )
+
+
+def mnist_small() -> ClassifySettings:
+    """MNIST with 7x7 patches; Fashion-MNIST and rotated test images are the unknown."""
+    return ClassifySettings(
+        data="mnist",
+        model=ImageAndTextSettings(
+            depth=2, dim=64, hidden_dim=128, patch_size=7, initial_variance=_LITTLE_NOISE
+        ),
+        sgpa=SGPAConfig(num_inducing=16, initial_posterior="prior"),
+        cgpt=CGPTConfig(alpha=_LITTLE_DENSITY),
+        scgpt=SCGPTConfig(num_inducing=8, alpha=_LITTLE_DENSITY),
+        kepsvgp=KEPSVGPConfig(rank=8, eta=_LITTLE_SVD),
+        training=ImageTrainingSettings(epochs=5, batch_size=128, checkpoint_every=1),
+        evaluation=EvaluationSettings(ood=("fashion-mnist", ROTATIONS)),
+    )
+
+
+def cifar10_small() -> ClassifySettings:
+    """CIFAR-10 with 8x8 patches, a few epochs: a look, not a result."""
+    return ClassifySettings(
+        data="cifar10",
+        seeds=(0,),
+        model=ImageAndTextSettings(
+            depth=3,
+            dim=64,
+            hidden_dim=128,
+            pooling="sequence",
+            patch_size=8,
+            initial_variance=_LITTLE_NOISE,
+        ),
+        sgpa=SGPAConfig(num_inducing=16, initial_posterior="prior"),
+        cgpt=CGPTConfig(alpha=_LITTLE_DENSITY),
+        scgpt=SCGPTConfig(num_inducing=8, alpha=_LITTLE_DENSITY),
+        kepsvgp=KEPSVGPConfig(rank=8, eta=_LITTLE_SVD),
+        warm_start=WarmStart(sgpa=2, cgpt=2, scgpt=2),
+        training=ImageTrainingSettings(epochs=8, batch_size=100, checkpoint_every=1),
+        evaluation=_FEW,
+    )
+
+
+def cola_small() -> ClassifySettings:
+    """CoLA with short sequences and a few epochs."""
+    return ClassifySettings(
+        data="cola",
+        seeds=(0,),
+        model=ImageAndTextSettings(depth=2, dim=64, hidden_dim=128, max_length=32),
+        sgpa=SGPAConfig(num_inducing=5, kl_anneal=0.0, initial_posterior="prior"),
+        cgpt=CGPTConfig(alpha=_LITTLE_DENSITY),
+        scgpt=SCGPTConfig(noise=0.5, num_inducing=5, alpha=_LITTLE_DENSITY),
+        kepsvgp=KEPSVGPConfig(rank=5, eta=_LITTLE_SVD),
+        training=ImageTrainingSettings(epochs=10, learning_rate=5e-4, select="last"),
+    )
+
+
+# -- Recipes of the thesis (app. B.4) -------------------------------------------------------------
+#
+# Deviations of all papers' recipes: the runs of a recipe share one split of the data, which makes
+# ensembles of them possible, where the papers draw one for each run; CoLA has a learned embedding
+# in place of ELMo unless `--embeddings` names a file. The thesis pools by the mean; its authors'
+# code for images, and the recipes, by learned weights.
+
+_FIVE, _THREE = (0, 1, 2, 3, 4), (0, 1, 2)
+_THESIS = (
+    *("mle", "kernel", "kernel+ts", "mfvi", "mcd", "kernel+kflla", "sngp", "sgpa"),
+    *("kernel+ensemble", "sgpa+ensemble"),
+)
+
+
+def _thesis_cifar(
+    data: str, depth: int, dim: int, *, other: str, augment: bool = False
+) -> ClassifySettings:
+    return ClassifySettings(
+        data=data,
+        method=_THESIS,
+        seeds=_FIVE,
+        model=ImageAndTextSettings(
+            depth=depth, dim=dim, hidden_dim=dim, pooling="sequence", shared_norm=True
+        ),
+        sgpa=SGPAConfig(num_inducing=32),
+        warm_start=WarmStart(sgpa=100),
+        training=ImageTrainingSettings(
+            epochs=600,
+            batch_size=100,
+            learning_rate=5e-4,
+            warmup_epochs=5,
+            augment="three-augment" if augment else "none",
+            validate_every=10,
+        ),
+        evaluation=EvaluationSettings(shift=True, ood=("svhn", other)),
+    )
+
+
+def sgpa_cifar10() -> ClassifySettings:
+    """Table B.6: CIFAR-10 without augmentation, ViT with 5 layers of width 128."""
+    return _thesis_cifar("cifar10", 5, 128, other="cifar100")
+
+
+def sgpa_cifar10_aug() -> ClassifySettings:
+    """Table B.7: CIFAR-10 with 3-Augment, ViT with 6 layers of width 256."""
+    return _thesis_cifar("cifar10", 6, 256, other="cifar100", augment=True)
+
+
+def sgpa_cifar100() -> ClassifySettings:
+    """Table B.8: CIFAR-100 without augmentation, ViT with 6 layers of width 256."""
+    return _thesis_cifar("cifar100", 6, 256, other="cifar10")
+
+
+def sgpa_cifar100_aug() -> ClassifySettings:
+    """Table B.9: CIFAR-100 with 3-Augment, ViT with 6 layers of width 256."""
+    return _thesis_cifar("cifar100", 6, 256, other="cifar10", augment=True)
+
+
+def sgpa_imdb() -> ClassifySettings:
+    """Table B.4: IMDB, one layer with 8 heads of width 128 in all."""
+    return ClassifySettings(
+        data="imdb",
+        method=_THESIS,
+        seeds=_FIVE,
+        model=ImageAndTextSettings(depth=1, dim=128, num_heads=8, hidden_dim=128),
+        sgpa=SGPAConfig(num_inducing=50, kl_anneal=0.0),
+        training=ImageTrainingSettings(
+            epochs=20, batch_size=32, final_learning_rate=1e-4, checkpoint_every=1
+        ),
+    )
+
+
+def sgpa_cola() -> ClassifySettings:
+    """Table B.5: CoLA, 2 layers with 4 heads, width 128, hidden width 256."""
+    return ClassifySettings(
+        data="cola",
+        # Every row that is not for testing trains: nothing to fit a temperature on.
+        method=tuple(name for name in _THESIS if name != "kernel+ts"),
+        seeds=_FIVE,
+        model=ImageAndTextSettings(depth=2, dim=128, hidden_dim=256, max_length=64),
+        sgpa=SGPAConfig(num_inducing=5, kl_anneal=0.0),
+        training=ImageTrainingSettings(epochs=50, batch_size=32, learning_rate=5e-4, select="last"),
+    )
+
+
+# -- Recipes of CGPT's paper; detection is on Textures, LSUN, TinyImageNet: folders with --ood ----
+
+_CORRELATED = ("kernel", "kernel-asym", "sgpa", "cgpt", "scgpt")
+
+
+def cgpt_cifar10() -> ClassifySettings:
+    """Tables II and III: CIFAR-10, ViT with 5 layers of width 128."""
+    return replace(
+        sgpa_cifar10(),
+        method=_CORRELATED,
+        seeds=_THREE,
+        warm_start=WarmStart(sgpa=100, cgpt=200, scgpt=200),
+    )
+
+
+def cgpt_cifar10_fixed_alpha() -> ClassifySettings:
+    """Table IV: the weight of the regulariser fixed at 0.7."""
+    return replace(
+        cgpt_cifar10(),
+        method=("sgpa", "cgpt"),
+        cgpt=CGPTConfig(alpha_start=0.7, alpha=0.7),
+        scgpt=SCGPTConfig(alpha_start=0.7, alpha=0.7),
+    )
+
+
+def cgpt_cola() -> ClassifySettings:
+    """Table I: CoLA, 2 layers with 4 heads, width 128, hidden width 256."""
+    return replace(
+        sgpa_cola(),
+        method=_CORRELATED,
+        seeds=_THREE,
+        scgpt=SCGPTConfig(noise=0.5, num_inducing=5),
+    )
+
+
+# -- Recipes of KEP-SVGP's paper (app. D.1); LSUN is a folder with --ood --------------------------
+
+_EIGEN_PAIR = (
+    *("mle", "mle+ts", "mcd-softmax", "mle+kflla", "svdkl", "kepsvgp", "mle+ensemble"),
+    "kepsvgp+ensemble",
+)
+
+
+def _eigen_pair_cifar(data: str, *, other: str) -> ClassifySettings:
+    return ClassifySettings(
+        data=data,
+        method=_EIGEN_PAIR,
+        seeds=_FIVE,
+        model=ImageAndTextSettings(depth=7, dim=384, num_heads=12, hidden_dim=384),
+        training=ImageTrainingSettings(
+            epochs=300, batch_size=128, warmup_epochs=5, schedule="cosine", augment="crop-flip"
+        ),
+        evaluation=EvaluationSettings(shift=True, ood=("svhn", other)),
+    )
+
+
+def kepsvgp_cifar10() -> ClassifySettings:
+    """Tables 1, 2 and 3: CIFAR-10, ViT with 7 layers of width 384."""
+    return _eigen_pair_cifar("cifar10", other="cifar100")
+
+
+def kepsvgp_cifar100() -> ClassifySettings:
+    """Tables 1, 2 and 3: CIFAR-100, ViT with 7 layers of width 384."""
+    return _eigen_pair_cifar("cifar100", other="cifar10")
+
+
+def kepsvgp_imdb() -> ClassifySettings:
+    """Tables 1, 4 and 7: IMDB, one layer with 8 heads, width 128."""
+    base = sgpa_imdb()
+    return replace(
+        base,
+        method=("sgpa", *_EIGEN_PAIR, "kepsvgp+ts"),
+        training=replace(base.training, warmup_epochs=5, schedule="cosine"),
+    )
+
+
+def kepsvgp_cola() -> ClassifySettings:
+    """Tables 1, 4 and 7: CoLA as published, 2 layers with 4 heads, width 128, hidden width 256."""
+    base = sgpa_cola()
+    return replace(
+        base,
+        # Every row that is not for testing trains: nothing to fit a temperature on.
+        method=("sgpa", *(name for name in _EIGEN_PAIR if name != "mle+ts"), "kepsvgp+kflla"),
+        reading=DataSettings(split="official"),
+        kepsvgp=KEPSVGPConfig(rank=5, eta=1.0),
+        training=replace(base.training, warmup_epochs=5, schedule="cosine"),
+    )
+
+
+def kepsvgp_cola_pairs() -> ClassifySettings:
+    """Table 5: CoLA, both layers replaced, the pair against twice one of its processes."""
+    base = kepsvgp_cola()
+    methods = ("mle", "kepsvgp-e", "kepsvgp-r", "kepsvgp")
+    return replace(base, method=methods, kepsvgp=replace(base.kepsvgp, layers="all"))
+
+
+def _of_sgpa_size(base: ClassifySettings) -> ClassifySettings:
+    return replace(base, method=("mle", "sgpa", "kepsvgp"))
+
+
+def _suiting(data: str) -> str:
+    """Return the name of the recipe for two CPU cores that suits a data set."""
+    if data_kind(data) == "text":
+        return "cola-small"
+    small = {"digits": "digits-small", "mnist": "mnist-small", "fashion-mnist": "mnist-small"}
+    return small.get(data, "cifar10-small")
+
+
+def _for_data(settings: ClassifySettings, pick: Pick) -> ClassifySettings:
+    """Return settings for other data, which then aren't out of distribution."""
+    if pick.data is None or pick.data == settings.data:
+        return settings
+    kept = tuple(name for name in settings.evaluation.ood if name != pick.data)
+    return replace(settings, data=pick.data, evaluation=replace(settings.evaluation, ood=kept))
+
+
+RECIPES = Recipes(
+    {
+        "digits-small": digits_small,
+        "digits-all": lambda: replace(digits_small(), method=ALL_METHODS),
+        "mnist-small": mnist_small,
+        "mnist-all": lambda: replace(mnist_small(), method=ALL_METHODS),
+        "cifar10-small": cifar10_small,
+        "cola-small": cola_small,
+        "sgpa-cifar10": sgpa_cifar10,
+        "sgpa-cifar10-aug": sgpa_cifar10_aug,
+        "sgpa-cifar100": sgpa_cifar100,
+        "sgpa-cifar100-aug": sgpa_cifar100_aug,
+        "sgpa-imdb": sgpa_imdb,
+        "sgpa-cola": sgpa_cola,
+        "cgpt-cifar10": cgpt_cifar10,
+        "cgpt-cifar10-fixed-alpha": cgpt_cifar10_fixed_alpha,
+        "cgpt-cola": cgpt_cola,
+        "kepsvgp-cifar10": kepsvgp_cifar10,
+        "kepsvgp-cifar100": kepsvgp_cifar100,
+        "kepsvgp-imdb": kepsvgp_imdb,
+        "kepsvgp-cola": kepsvgp_cola,
+        "kepsvgp-cola-pairs": kepsvgp_cola_pairs,
+        # Table 4: the transformers of SGPA's paper.
+        "kepsvgp-cifar10-sgpa-size": lambda: _of_sgpa_size(sgpa_cifar10()),
+        "kepsvgp-cifar100-sgpa-size": lambda: _of_sgpa_size(sgpa_cifar100()),
+    },
+    "digits-small",
+    suits=_suiting,
+    adapt=_for_data,
+)

@@ -1,0 +1,162 @@
+"""Names of methods: `sgpa`, `kernel+ts`, `sgpa+kflla+ensemble`.
+
+A method is a line of METHODS; if its attention has settings of its own, they are a field of
+`ModelSettings`, named as the method says.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from probseq.transformers.spec import AttentionConfig, KernelConfig, SoftmaxConfig
+from probseq_apps.data.names import unknown_name_message
+
+BaselineName = Literal["mfvi", "sngp", "svdkl"]
+
+
+@dataclass(frozen=True)
+class Method:
+    """A method that is trained.
+
+    Attributes:
+        title: what it is, for reports.
+        attention: of each block; or the field of the settings that holds it.
+        changes: what of it is different in this method.
+        baseline: what is changed in the transformer beside its attention.
+        sampled: the prediction is a mean over Monte Carlo samples.
+        test_dropout: dropout stays active in prediction.
+        warm_start: method that it may start from, see `WarmStart`.
+    """
+
+    title: str
+    attention: str | AttentionConfig
+    changes: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    baseline: BaselineName | None = None
+    sampled: bool = False
+    test_dropout: bool = False
+    warm_start: str | None = None
+
+    @property
+    def name(self) -> str:
+        """Name on the command line."""
+        return next(name for name, method in METHODS.items() if method is self)
+
+    def config(self, settings: object) -> AttentionConfig:
+        """Return the settings of its attention."""
+        own = self.attention
+        return replace(getattr(settings, own) if isinstance(own, str) else own, **self.changes)
+
+
+_SOFTMAX, _KERNEL = SoftmaxConfig(), KernelConfig()
+_RBF, _EXPONENTIAL = KernelConfig(kernel="rbf"), KernelConfig(kernel="exponential")
+_ASYMMETRIC = KernelConfig(symmetric=False)
+_PAIR = "kernel-eigen-pair SVGP attention"
+
+METHODS: dict[str, Method] = {
+    "mle": Method("softmax attention, maximum likelihood", _SOFTMAX),
+    "kernel": Method("kernel attention, maximum likelihood", _KERNEL),
+    "kernel-rbf": Method("RBF kernel attention, maximum likelihood", _RBF),
+    "kernel-exponential": Method("exponential kernel attention, maximum likelihood", _EXPONENTIAL),
+    "kernel-asym": Method(
+        "kernel attention with its own projection of the keys, maximum likelihood", _ASYMMETRIC
+    ),
+    "mcd": Method(
+        "kernel attention with Monte Carlo dropout", _KERNEL, sampled=True, test_dropout=True
+    ),
+    "mcd-softmax": Method(
+        "softmax attention with Monte Carlo dropout", _SOFTMAX, sampled=True, test_dropout=True
+    ),
+    "mfvi": Method(
+        "kernel attention with mean-field variational weights",
+        _KERNEL,
+        baseline="mfvi",
+        sampled=True,
+    ),
+    "sngp": Method(
+        "kernel attention with spectral normalisation and a random-feature GP output",
+        _KERNEL,
+        baseline="sngp",
+    ),
+    "svdkl": Method(
+        "softmax attention with a stochastic variational GP output",
+        _SOFTMAX,
+        baseline="svdkl",
+        sampled=True,
+    ),
+    "sgpa": Method("sparse Gaussian process attention", "sgpa", sampled=True, warm_start="kernel"),
+    "cgpt": Method(
+        "correlated Gaussian process attention", "cgpt", sampled=True, warm_start="kernel-asym"
+    ),
+    "scgpt": Method(
+        "sparse correlated Gaussian process attention",
+        "scgpt",
+        sampled=True,
+        warm_start="kernel-asym",
+    ),
+    "kepsvgp": Method(_PAIR, "kepsvgp", sampled=True),
+    "kepsvgp-e": Method(
+        f"{_PAIR}, the process of the queries twice", "kepsvgp", {"branches": "ee"}, sampled=True
+    ),
+    "kepsvgp-r": Method(
+        f"{_PAIR}, the process of the keys twice", "kepsvgp", {"branches": "rr"}, sampled=True
+    ),
+}
+
+# In the order in which they apply.
+POST_HOC: dict[str, str] = {
+    "kflla": "Kronecker-factored last-layer Laplace approximation",
+    "ts": "temperature scaling",
+    "ensemble": "deep ensemble over the seeds",
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of the report: a trained method and what is done with it afterwards.
+
+    Attributes:
+        base: name of the method whose runs are used.
+        additions: some of POST_HOC, in its order.
+    """
+
+    base: str
+    additions: tuple[str, ...] = ()
+
+    @property
+    def method(self) -> Method:
+        """The method whose runs are used."""
+        return METHODS[self.base]
+
+    @property
+    def title(self) -> str:
+        """What it is, for reports."""
+        return ", ".join((self.method.title, *(POST_HOC[name] for name in self.additions)))
+
+
+def parse_row(name: str) -> Row:
+    """Read a method with its additions: any of `+kflla`, `+ts`, `+ensemble` in this order.
+
+    Raises:
+        ValueError: a name is unknown, or an addition means nothing to the method.
+    """
+    base, *additions = name.split("+")
+    if base not in METHODS:
+        raise ValueError(unknown_name_message("method", base, METHODS))
+    for addition in additions:
+        if addition not in POST_HOC:
+            raise ValueError(unknown_name_message(f"addition to {base!r}", addition, POST_HOC))
+    if additions != [addition for addition in POST_HOC if addition in additions]:
+        raise ValueError(
+            f"method {name!r} must take each addition once, in the order {'+'.join(POST_HOC)}"
+        )
+    if "kflla" in additions and METHODS[base].baseline is not None:
+        raise ValueError(
+            f"method {name!r} must leave out kflla: {base!r} has a posterior over its last layer "
+            "of its own"
+        )
+    return Row(base, tuple(additions))
+
+
+def trained_methods(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the methods that must be trained for these rows, each once."""
+    return tuple(dict.fromkeys(parse_row(name).base for name in names))
