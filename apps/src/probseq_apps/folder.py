@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from probseq_apps.engine import distributed
 from probseq_apps.engine.files import RunExistsError, prepare_run_dir, sole_use, write_atomic
 from probseq_apps.experiments.saved import held_experiment, holds_experiment
 from probseq_apps.options import Options
@@ -34,12 +35,20 @@ class RunFolder:
         return self.results_file(name).exists()
 
     def once(self, name: str, make: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
-        """Return results; make and store them where they are not there yet."""
-        if not self.has(name):
-            file, found = self.results_file(name), make()
-            file.parent.mkdir(exist_ok=True)
-            write_atomic(file, json.dumps(found, allow_nan=False) + "\n")
-        return json.loads(self.results_file(name).read_text("utf-8"))
+        """Return results; make and store them where they are not there yet.
+
+        Under torchrun every rank makes them, and the main one stores them and tells the others.
+        """
+        main = distributed.is_main()
+        if not distributed.broadcast(main and self.has(name)):
+            found = make()
+            if main:
+                file = self.results_file(name)
+                file.parent.mkdir(exist_ok=True)
+                write_atomic(file, json.dumps(found, allow_nan=False) + "\n")
+        return distributed.broadcast(
+            json.loads(self.results_file(name).read_text("utf-8")) if main else {}
+        )
 
     def results_file(self, name: str) -> Path:
         """Return the path of results."""
@@ -133,10 +142,15 @@ def open_folder(
         ValueError: the experiment to resume has other settings.
         OSError: the folder is not empty, in use, or cannot be written to.
     """
-    folder = options.run_dir or default_folder(experiment, data)
+    folder = distributed.broadcast(options.run_dir or default_folder(experiment, data))
+    if not distributed.is_main():
+        distributed.barrier()
+        yield RunFolder(folder, recipe)
+        return
     config = {"experiment": experiment, "recipe": recipe, **config}
     prepare_folder(folder, config, options, experiment=experiment, parts=(RESULTS, *parts))
     with sole_use(folder), tell_how_to_resume(command, folder, options):
+        distributed.barrier()
         yield RunFolder(folder, recipe)
 
 

@@ -46,16 +46,16 @@ GROUPS = {
 REGISTRY: dict[str, Entry] = {
     "classify": Entry(
         "train classifiers on one data set, compare accuracy and uncertainty (default: digits)",
-        "experiments.settings:ClassifySettings",
-        "experiments.classify:classify",
-        "recipes:RECIPES",
+        "settings.classify:ClassifySettings",
+        "experiments.classify:Classify",
+        "settings.classify:RECIPES",
         kind="classify",
     ),
     "regress": Entry(
         "predict a property of molecules, compare errors and uncertainty (default: zinc)",
-        "experiments.regress_settings:RegressSettings",
-        "experiments.regress:regress",
-        "recipes.regression:REGRESS_RECIPES",
+        "settings.regress:RegressSettings",
+        "experiments.regress:Regress",
+        "settings.regress:REGRESS_RECIPES",
         kind="regress",
         about="Molecules need the extra `molecules` (RDKit).",
     ),

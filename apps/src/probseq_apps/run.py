@@ -6,6 +6,7 @@ from pathlib import Path
 import torch
 from tqdm import tqdm
 
+from probseq_apps.engine import distributed
 from probseq_apps.experiment import Data, Experiment, Job
 from probseq_apps.folder import RunFolder, check_folder, open_folder
 from probseq_apps.options import Options
@@ -14,7 +15,8 @@ from probseq_apps.options import Options
 def run(experiment: Experiment[Data], options: Options, *, recipe: str) -> Path:
     """Do an experiment's jobs, from where it stopped, and write its report.
 
-    Everything that can be refused is refused before anything is written.
+    Everything that can be refused is refused before anything is written. Under torchrun every rank
+    runs the jobs, and the main one writes.
 
     Args:
         experiment: what to do.
@@ -31,7 +33,8 @@ def run(experiment: Experiment[Data], options: Options, *, recipe: str) -> Path:
         SystemExit: SIGTERM or SIGINT came, and the state is saved.
     """
     torch.set_num_threads(options.threads)
-    if options.run_dir is not None:
+    main = distributed.is_main()
+    if options.run_dir is not None and main:
         check_folder(options.run_dir, options, experiment=experiment.kind)
     data = experiment.load(options)
     experiment.check(data)
@@ -44,10 +47,11 @@ def run(experiment: Experiment[Data], options: Options, *, recipe: str) -> Path:
         parts=experiment.parts,
         data=experiment.data_name,
     ) as at:
-        if told := experiment.describe(data):
+        if main and (told := experiment.describe(data)):
             print(f"{told} -> {at.path}", flush=True)
         results = _do_jobs(experiment, data, at)
-        print(experiment.report(data, results, at))
+        if main:
+            print(experiment.report(data, results, at))
     return at.path
 
 
@@ -61,7 +65,7 @@ def _do_jobs(
     with tqdm(jobs, unit=" runs", leave=False, disable=hidden) as bar:
         for number, job in enumerate(bar, 1):
             bar.set_description_str(f"{job.row}, seed {job.seed}")
-            if not experiment.brief:
+            if not experiment.brief and distributed.is_main():
                 state = ": finished before" if at.has(job.name) else ""
                 print(f"[{number}/{len(jobs)}] {job.name}{state}", flush=True)
             results[job] = at.once(job.name, partial(experiment.run, job, data, at))

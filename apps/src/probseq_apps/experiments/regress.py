@@ -1,16 +1,17 @@
 """`probseq regress`: predict a property of molecules, measure how sure and how right, compare."""
 
-import contextlib
-from collections.abc import Callable, Iterable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
-from tqdm import tqdm
 
-from probseq.metrics import mae
+from probseq import metrics
+from probseq.transformers import TransformerOutput
 from probseq_apps.data.molecules import (
     GraphData,
     TokenLayout,
@@ -18,155 +19,194 @@ from probseq_apps.data.molecules import (
     load_molecules,
     trim_tokens,
 )
-from probseq_apps.data.parts import Part
 from probseq_apps.engine import distributed
-from probseq_apps.engine.files import sole_use
 from probseq_apps.engine.fit import fit
 from probseq_apps.engine.schedule import derive_seed
 from probseq_apps.engine.trainer import Batch, LossParts, Step
-from probseq_apps.experiments.folders import PARTS, run_all
-from probseq_apps.experiments.methods import MethodSpec, base_methods
-from probseq_apps.experiments.objectives import penalty_weight
-from probseq_apps.experiments.regress_evaluation import evaluate_numbers, make_entries, predicted
-from probseq_apps.experiments.regress_model import RegressionModel, build_regression_model
-from probseq_apps.experiments.regress_prediction import (
-    NumberPredictions,
-    NumberPredictor,
-    load_number_predictions,
-    save_number_predictions,
+from probseq_apps.experiment import Job, Results
+from probseq_apps.experiments.classify import (
+    PREDICTIONS,
+    RUNS,
+    described,
+    facts,
+    identity,
+    method_jobs,
+    penalty_of,
+    run_folder,
+    tensors,
+    trained_seconds,
 )
-from probseq_apps.experiments.regress_settings import (
-    REGRESS,
-    RegressEvaluationSettings,
-    RegressSettings,
-    parse_regression_method,
-    regress_config,
-)
-from probseq_apps.experiments.runs import PREDICTIONS, run_folder, train_seconds
-from probseq_apps.folder import check_folder, default_folder, prepare_folder
+from probseq_apps.experiments.stored import load_groups, save_groups
+from probseq_apps.folder import RunFolder
+from probseq_apps.methods.build import build, max_tokens
+from probseq_apps.methods.predict import Predictor
 from probseq_apps.options import Options
 from probseq_apps.report.classify import MethodResult
-from probseq_apps.report.regress import regress_report
-from probseq_apps.report.report import Report
+from probseq_apps.report.regress import Predicted, is_constant, regress_report
+from probseq_apps.settings.methods import METHODS, parse_row, trained_methods
+from probseq_apps.settings.regress import RegressSettings
 from sgpa import LaplaceLikelihood
 
 SWAPPED = "ood/swapped-edges"
+# Probabilities of the central intervals of thesis Eq. 4.20: 0.05, 0.15, ..., 0.95.
+LEVELS = tuple((2 * k + 1) / 20 for k in range(10))
 
 
-class RegressExperiment(NamedTuple):
-    """What all runs share.
+class RegressionModel(nn.Module):
+    """A transformer and the likelihood of its output, trained as one (thesis B.3.2)."""
+
+    def __init__(self, transformer: nn.Module, likelihood: LaplaceLikelihood) -> None:
+        super().__init__()
+        self.transformer = transformer
+        self.likelihood = likelihood
+
+    def forward(
+        self,
+        tokens: Float[Tensor, "n t w"],
+        *,
+        generator: torch.Generator | None = None,
+        num_samples: int | None = None,
+    ) -> TransformerOutput:
+        """Return the output, in units of the targets' standard deviation."""
+        return self.transformer(tokens, generator=generator, num_samples=num_samples)
+
+
+class NumberPredictions(NamedTuple):
+    """What a model says about a test set, in the targets' own unit.
+
+    The predictive distribution of target n is the mixture (1/S) Σ_s Laplace(samples[s, n], scale).
 
     Attributes:
-        settings: all settings.
-        data: the molecules.
-        folder: the experiment's folder.
-        progress: show progress bars.
+        samples: function values f, one row a Monte Carlo sample.
+        scale: b of the likelihood.
+        targets: true values.
     """
+
+    samples: Float[Tensor, "s n"]
+    scale: Float[Tensor, ""]
+    targets: Float[Tensor, " n"]
+
+
+# One for a single model, several for an ensemble, whose distribution is the mixture of theirs.
+Members = Sequence[NumberPredictions]
+
+
+@dataclass(frozen=True)
+class Regress:
+    """Methods of regression on molecules."""
 
     settings: RegressSettings
-    data: GraphData
-    folder: Path
-    progress: bool
+    kind = command = "regress"
+    parts, brief = RUNS, False
 
+    @property
+    def jobs(self) -> list[Job]:
+        """Each method that must be trained, with each seed."""
+        return method_jobs(self.settings)
 
-def regress(settings: RegressSettings, options: Options, *, recipe: str) -> Path:
-    """Run the experiment and write its report.
-
-    Everything that can be refused is refused before anything is written.
-
-    Args:
-        settings: what to compare.
-        options: files and running.
-        recipe: name of the recipe that the settings came from, for the report.
-
-    Returns:
-        The experiment's folder.
-
-    Raises:
-        ValueError: data, settings and folder don't go together.
-        OSError: a file cannot be read or written.
-        MissingExtraError: RDKit is not installed.
-    """
-    torch.set_num_threads(options.threads)
-    distributed.join(distributed.resolve_device(settings.training.device))
-    if options.run_dir is not None and distributed.is_main():
-        check_folder(options.run_dir, options, experiment=REGRESS)
-    if options.download:
-        raise ValueError("download must be off: molecules are read from files of one's own")
-    reading = settings.reading
-    data = load_molecules(
-        settings.data,
-        data_dir=options.data_dir,
-        smiles_column=reading.smiles_column,
-        target_column=reading.target_column,
-        validation_size=reading.validation_size,
-        test_size=reading.test_size,
-        max_atoms=reading.max_atoms,
-    )
-    methods = base_methods(settings.method)
-    for spec in methods:
-        build_regression_model(spec, settings, data, seed=0)
-    main = distributed.is_main()
-    folder = distributed.broadcast(options.run_dir or default_folder(REGRESS, settings.data))
-    with contextlib.ExitStack() as stack:
-        if main:
-            config = regress_config(recipe, settings)
-            prepare_folder(folder, config, options, experiment=REGRESS, parts=PARTS)
-            stack.enter_context(sole_use(folder))
-            _announce(settings, data, folder)
-        distributed.barrier()
-        experiment = RegressExperiment(settings, data, folder, progress=main)
-        run_all(
-            methods,
-            settings.seeds,
-            is_finished=lambda method, seed: predictions_file(folder, method, seed).exists(),
-            run=partial(train_and_predict, experiment),
-            hint=f"probseq regress --resume --run-dir {folder}",
+    def load(self, options: Options) -> GraphData:
+        """Read the molecules."""
+        settings = self.settings
+        distributed.join(distributed.resolve_device(settings.training.device))
+        if options.download:
+            raise ValueError("download must be off: molecules are read from files of one's own")
+        return load_molecules(
+            settings.data, data_dir=options.data_dir, **settings.reading.to_dict()
         )
-        if main:
-            print(_report(folder, settings, data, recipe).write(folder))
-    return folder
+
+    def check(self, data: GraphData) -> None:
+        """Raise if the settings don't fit the data."""
+        for name in trained_methods(self.settings.method):
+            build(METHODS[name], self.settings, data, seed=0)
+
+    def describe(self, data: GraphData) -> str:
+        """Return the sizes of the data, and what is compared."""
+        return described(data, f"molecules, target {data.target!r}", self.settings)
+
+    def run(self, job: Job, data: GraphData, at: RunFolder) -> dict[str, Any]:
+        """Train a method, from where it stopped, and store its predictions."""
+        settings, folder, method = self.settings, run_folder(at, job), METHODS[job.row]
+        targets = data.train.targets
+        mean, std = float(targets.mean()), float(targets.std())
+        transformer = build(method, settings, data, seed=derive_seed(job.seed, "weights"))
+        model = RegressionModel(transformer, LaplaceLikelihood())
+        predictor = Predictor(
+            method,
+            trim_tokens,
+            partial(function_values, mean, std),
+            settings.evaluation.num_samples,
+            max_tokens(settings, data) - (settings.model.pooling == "cls"),
+        )
+        fit(
+            model,
+            tensors(data.train),
+            settings.training.train_config(seed=job.seed),
+            folder,
+            loss=partial(
+                regression_loss,
+                data.layout,
+                (mean, std),
+                model.likelihood,
+                penalty_of(method, settings),
+            ),
+            score=partial(regression_score, predictor),
+            held_out=tensors(data.validation),
+            progress=distributed.is_main(),
+            label=job.row,
+            metadata={"experiment": self.kind, **identity(job.row, method, settings)},
+        )
+        if distributed.is_main():
+            sets = {"test": partial(tensors, data.test)}
+            swapped = data.extra_tests.get("swapped")  # of molecules
+            if settings.evaluation.ood and swapped is not None:
+                sets[SWAPPED] = partial(tensors, swapped)
+            device = distributed.resolve_device(settings.training.device)
+            found = predictor.sets(model, sets, device=device, seed=job.seed)
+            scale = std * model.likelihood.scale.detach().double().cpu()
+            groups = {
+                name: NumberPredictions(values.T.contiguous(), scale, truth)._asdict()
+                for name, (values, truth) in found.items()
+            }
+            save_groups(folder / PREDICTIONS, groups)
+        return {"seconds": trained_seconds(folder)}
+
+    def report(self, data: GraphData, results: Results, at: RunFolder) -> str:
+        """Evaluate the stored predictions and write the report."""
+        settings = self.settings
+        measured: dict[str, MethodResult] = {}
+        shown: dict[str, list[dict[str, Predicted]]] = {}
+        for name in settings.method:
+            row = parse_row(name)
+            jobs = [Job(row.base, seed) for seed in settings.seeds]
+            runs = [self._stored(job, data, at) for job in jobs]
+            together = [runs] if "ensemble" in row.additions else [[run] for run in runs]
+            entries = [{n: [run[n] for run in some] for n in some[0]} for some in together]
+            shown[name] = [{n: predicted(found) for n, found in e.items()} for e in entries]
+            measured[name] = MethodResult(
+                row.title,
+                [evaluate_numbers(entry) for entry in entries],
+                [results[job]["seconds"] for job in jobs],
+            )
+        report = regress_report(
+            measured,
+            shown,
+            settings=settings.to_dict(),
+            data=facts(data) | {"target": data.target, "notes": list(data.notes)},
+            recipe=at.recipe,
+        )
+        return report.write(at.path)
+
+    def _stored(self, job: Job, data: GraphData, at: RunFolder) -> dict[str, NumberPredictions]:
+        """Return stored predictions, made anew if they were deleted."""
+        path = run_folder(at, job) / PREDICTIONS
+        if not path.exists():
+            self.run(job, data, at)
+        return {name: NumberPredictions(**fields) for name, fields in load_groups(path).items()}
 
 
-def predictions_file(folder: Path, method: MethodSpec, seed: int) -> Path:
-    """File of a run's predictions; it is there once the run is finished."""
-    return run_folder(folder, method, seed) / PREDICTIONS
-
-
-def train_and_predict(experiment: RegressExperiment, method: MethodSpec, seed: int) -> None:
-    """Do one run, from where it stopped; under torchrun the main rank predicts.
-
-    Raises:
-        ValueError: as `fit`.
-        NonFiniteLossError: the loss became NaN or infinite.
-        SystemExit: SIGTERM or SIGINT came, and the state is saved.
-    """
-    settings, data = experiment.settings, experiment.data
-    mean, std = (float(value) for value in (data.train.targets.mean(), data.train.targets.std()))
-    model = build_regression_model(method, settings, data, seed=derive_seed(seed, "weights"))
-    predictor = NumberPredictor(
-        method,
-        num_samples=settings.evaluation.num_samples,
-        tokens=data.max_tokens,
-        mean=mean,
-        std=std,
-    )
-    weight = partial(penalty_weight, method, settings) if method.has_penalty else None
-    fit(
-        model,
-        _tensors(data.train),
-        settings.training.train_config(seed=seed),
-        run_folder(experiment.folder, method, seed),
-        loss=partial(regression_loss, data.layout, (mean, std), model.likelihood, weight),
-        score=partial(regression_score, predictor),
-        held_out=_tensors(data.validation),
-        progress=experiment.progress,
-        label=method.name,
-        metadata=_identity(method, settings),
-    )
-    if distributed.is_main():
-        found = _predict(experiment, model, predictor, seed)
-        save_number_predictions(predictions_file(experiment.folder, method, seed), found)
+def function_values(mean: float, std: float, outputs: Float[Tensor, "s n 1"]) -> tuple[Tensor]:
+    """Return function values in the targets' unit, a row for each input."""
+    return (mean + std * outputs[..., 0].T.double(),)
 
 
 def regression_loss(
@@ -181,7 +221,7 @@ def regression_loss(
     """Return the negative log likelihood of the standardised targets plus the weighted penalty.
 
     The eigenvectors in the tokens get new signs in each training batch, see
-    `graph_tokens.flip_signs`; validation and test have them as they come.
+    `molecules.flip_signs`; validation and test have them as they come.
     """
     tokens, targets = batch
     mean, std = mean_std
@@ -198,104 +238,107 @@ def regression_loss(
 
 
 def regression_score(
-    predictor: NumberPredictor, model: RegressionModel, batches: Iterable[Batch]
+    predictor: Predictor, model: RegressionModel, batches: Iterable[Batch]
 ) -> float:
     """Return the negative mean absolute error of the mean prediction.
 
     The thesis selects by "validation accuracy", which regression has not.
     """
-    found = [(predictor.batch(model, tokens).mean(0), targets) for tokens, targets in batches]
+    found = [(predictor.batch(model, tokens)[0].mean(1), targets) for tokens, targets in batches]
     means, targets = (torch.cat(parts) for parts in zip(*found, strict=True))
-    return -float(mae(means, targets))
+    return -float(metrics.mae(means, targets))
 
 
-def sets_to_predict(data: GraphData, settings: RegressEvaluationSettings) -> Mapping[str, Part]:
-    """What a trained model predicts, by name."""
-    swapped = data.extra_tests.get("swapped")  # of molecules
-    return {"test": data.test} | ({SWAPPED: swapped} if settings.ood and swapped else {})
+# -- Measuring numbers: flat names, `test/mae`, `ood/swapped-edges/variance/auroc` ----------------
 
 
-def _predict(
-    experiment: RegressExperiment, model: RegressionModel, predictor: NumberPredictor, seed: int
-) -> dict[str, NumberPredictions]:
-    settings = experiment.settings
-    device = distributed.resolve_device(settings.training.device)
-    found: dict[str, NumberPredictions] = {}
-    # A bar that is wiped at its end has no place in a file: None hides it where no terminal is.
-    hidden = None if experiment.progress else True
-    with tqdm(total=None, unit=" inputs", leave=False, disable=hidden) as bar:
-        for name, split in sets_to_predict(experiment.data, settings.evaluation).items():
-            bar.set_description_str(f"predicting {name}")
-            found[name] = predictor.predict(
-                model,
-                *_tensors(split),
-                device=device,
-                seed=derive_seed(seed, f"predict {name}"),
-                progress=bar,
-            )
-    return found
+def predictive_mean(members: Members) -> Float[Tensor, " n"]:
+    """Return the mean over members and samples."""
+    return torch.stack([member.samples.mean(0) for member in members]).mean(0)
 
 
-def _identity(method: MethodSpec, settings: RegressSettings) -> dict[str, object]:
-    """What defines a run beside the training settings."""
-    values = settings.to_dict()
-    keys = ("data", "reading", "model", "sgpa", "cgpt", "kepsvgp")
-    return {"experiment": REGRESS, "method": method.name, **{key: values[key] for key in keys}}
+def predictive_variance(members: Members) -> Float[Tensor, " n"]:
+    """Return the variance of the mixture: the mean of the variances plus the variance of the means.
+
+    A member's own is var_s f + 2 b².
+    """
+    means = torch.stack([member.samples.mean(0) for member in members])
+    within = [
+        metrics.laplace_predictive_variance(member.samples, member.scale) for member in members
+    ]
+    return torch.stack(within).mean(0) + means.var(0, correction=0)
 
 
-def _tensors(split: Part) -> tuple[Tensor, Tensor]:
-    return split.inputs, split.targets
+def function_variance(members: Members) -> Float[Tensor, " n"]:
+    """Return the predictive variance without the noise 2 b², which is the same for all inputs.
+
+    It ranks them as the predictive variance does, and is comparable between seeds.
+    """
+    noise = torch.stack([2.0 * member.scale.square() for member in members]).mean()
+    return (predictive_variance(members) - noise).clamp(min=0.0)
 
 
-def _report(folder: Path, settings: RegressSettings, data: GraphData, recipe: str) -> Report:
-    """Evaluate the stored predictions."""
-    methods = {name: parse_regression_method(name) for name in settings.method}
-    files = {
-        name: [predictions_file(folder, method.base, seed) for seed in settings.seeds]
-        for name, method in methods.items()
-    }
-    rows = {
-        name: make_entries(method, [load_number_predictions(file) for file in files[name]])
-        for name, method in methods.items()
-    }
-    measured = {
-        name: MethodResult(
-            method.title,
-            [evaluate_numbers(entry) for entry in rows[name]],
-            [train_seconds(file.parent) for file in files[name]],
-        )
-        for name, method in methods.items()
-    }
-    return regress_report(
-        measured,
-        {
-            name: [{part: predicted(found) for part, found in entry.items()} for entry in entries]
-            for name, entries in rows.items()
-        },
-        settings=settings.to_dict(),
-        data={
-            "name": data.name,
-            "train": len(data.train),
-            "validation": len(data.validation),
-            "test": len(data.test),
-            "target": data.target,
-            "notes": list(data.notes),
-        },
-        recipe=recipe,
+def log_density(members: Members) -> Float[Tensor, " n"]:
+    """Return the log density of the true values under the mixture over members and samples."""
+    each = [
+        metrics.laplace_log_prob(member.samples, member.targets, member.scale) for member in members
+    ]
+    return torch.logsumexp(torch.stack(each), 0) - math.log(len(members))
+
+
+def interval_coverage(members: Members, levels: Sequence[float]) -> list[float]:
+    """Return the share of the true values inside the central intervals of given probabilities.
+
+    The mixture's distribution function F is known, so no quantile is estimated: y lies between the
+    quantiles (1 - c)/2 and (1 + c)/2 where 2 |F(y) - 1/2| ≤ c.
+    """
+    each: list[Tensor] = []
+    for member in members:
+        z = (member.targets - member.samples) / member.scale
+        tail = 0.5 * torch.exp(-z.abs())
+        each.append(torch.where(z < 0.0, tail, 1.0 - tail).mean(0))
+    central = 2.0 * (torch.stack(each).mean(0) - 0.5).abs()
+    return [float((central <= level).double().mean()) for level in levels]
+
+
+def coverage_error(members: Members) -> float:
+    """Return the mean distance of coverage and probability of central intervals (Eq. 4.20)."""
+    found = interval_coverage(members, LEVELS)
+    return sum(abs(c - level) for c, level in zip(found, LEVELS, strict=True)) / len(LEVELS)
+
+
+def predicted(members: Members) -> Predicted:
+    """Return what plots show of the predictions of one set."""
+    levels = (0.0, *LEVELS, 1.0)
+    return Predicted(
+        members[0].targets,
+        predictive_mean(members),
+        predictive_variance(members),
+        function_variance(members),
+        dict(zip(levels, interval_coverage(members, levels), strict=True)),
     )
 
 
-def _announce(settings: RegressSettings, data: GraphData, folder: Path) -> None:
-    sizes = ", ".join(
-        f"{len(split):,} {name}"
-        for name, split in (
-            ("training", data.train),
-            ("validation", data.validation),
-            ("test", data.test),
-        )
-    )
-    print(f"{data.name}: {sizes} molecules, target {data.target!r}")
-    for note in data.notes:
-        print(f"note: {note}")
-    print(f"methods: {' '.join(settings.method)}; seeds: {' '.join(map(str, settings.seeds))}")
-    print(f"folder: {folder}", flush=True)
+def evaluate_numbers(sets: Mapping[str, Members]) -> dict[str, float | None]:
+    """Compute all metrics of one model or ensemble on `test`, and on `ood/NAME` to tell from it.
+
+    None stands where a metric is not defined: the predictive variance of a deterministic method is
+    the same everywhere and tells nothing apart.
+    """
+    test = sets["test"]
+    mean, targets = predictive_mean(test), test[0].targets
+    values: dict[str, float | None] = {
+        "test/mae": float(metrics.mae(mean, targets)),
+        "test/rmse": float(metrics.rmse(mean, targets)),
+        "test/nll": -float(log_density(test).mean()),
+        "test/coverage-ece": coverage_error(test),
+    }
+    inside = predictive_variance(test)
+    for name, outside in sets.items():
+        if name.startswith("ood/"):
+            scores = predictive_variance(outside)
+            flat = is_constant(torch.cat([inside, scores]))
+            for metric, value in metrics.ood_metrics(inside, scores).items():
+                key = f"{name}/variance/{metric.replace('_', '-')}"
+                values[key] = None if flat else float(value)
+    return values

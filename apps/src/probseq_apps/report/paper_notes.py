@@ -4,8 +4,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from probseq_apps.engine.files import flatten
-from probseq_apps.recipes import RECIPES
-from probseq_apps.recipes.regression import REGRESS_RECIPES
 from probseq_apps.report.compare import Comparison
 from probseq_apps.report.measured import (
     DIFFUSION,
@@ -15,12 +13,15 @@ from probseq_apps.report.measured import (
     SIZES,
     MeasuredRun,
 )
+from probseq_apps.settings.classify import RECIPES
 from probseq_apps.settings.generate_recipes import (
     DIFFUSION_RECIPES,
     GENERATE_RECIPES,
     HVAE_RECIPES,
 )
+from probseq_apps.settings.methods import METHODS
 from probseq_apps.settings.online import ONLINE_RECIPES
+from probseq_apps.settings.regress import REGRESS_RECIPES
 
 _RECIPES: Mapping[str, Callable[[], Any]] = {
     **RECIPES.known,
@@ -53,11 +54,7 @@ _NOT_COMPARED = (
 )
 _SECTIONS_NOT_COMPARED = ("reading", "machine", "priors")
 # Settings of one method say nothing about the others.
-_OF_METHODS: Mapping[str, tuple[str, ...]] = {
-    "sgpa": ("sgpa",),
-    "cgpt": ("cgpt", "scgpt"),
-    "kepsvgp": ("kepsvgp",),
-}
+_OF_METHODS = {method.attention for method in METHODS.values()}
 
 
 def run_notes(comparison: Comparison) -> list[str]:
@@ -165,7 +162,8 @@ def _differences(run: MeasuredRun, recipe: str, methods: Sequence[str]) -> list[
         section = path.partition(".")[0]
         if path in _NOT_COMPARED or section in _SECTIONS_NOT_COMPARED or path not in ours:
             continue
-        if section in _OF_METHODS and bases.isdisjoint(_OF_METHODS[section]):
+        of_method = path.split(".")[1] if section == "warm_start" else section
+        if of_method in _OF_METHODS and of_method not in bases:
             continue
         if ours[path] != value:
             found.append(f"{path} {_shown(ours[path])} ({_shown(value)})")

@@ -17,9 +17,9 @@ from probseq_apps.data.names import (
     tokenizer_choice,
     unknown_name_message,
 )
+from probseq_apps.engine.config import Precision, Schedule, Selection, TrainConfig
 from probseq_apps.settings.common import Flat, Pick, Recipes
 from probseq_apps.settings.methods import METHODS, parse_row, trained_methods
-from probseq_apps.training.config import Precision, Schedule, Selection, TrainConfig
 from sgpa.spec import SGPAConfig
 
 ROTATIONS = "rotations"
@@ -209,14 +209,14 @@ class ClassifySettings(MethodSettings):
 
     def check(self) -> None:
         """Refuse unknown data, and settings that don't go together."""
-        kind = data_kind(self.data)
+        is_text = self.is_text
         super().check()
         used = {
             "shift": self.evaluation.shift,
             "ood": self.evaluation.ood,
             "augment": self.training.augment != "none",
         }
-        if kind == "text" and (wrong := [name for name, given in used.items() if given]):
+        if is_text and (wrong := [name for name, given in used.items() if given]):
             raise ValueError(f"{wrong[0]} is for images, and {self.data!r} holds texts")
         for name in trained_methods(self.method):
             warm = self.warm_epochs(name)
@@ -225,6 +225,11 @@ class ClassifySettings(MethodSettings):
                     f"warm_start.{name} must leave more than warmup_epochs="
                     f"{self.training.warmup_epochs} of epochs={self.training.epochs}, got {warm}"
                 )
+
+    @property
+    def is_text(self) -> bool:
+        """Whether the data are texts."""
+        return data_kind(self.data) == "text"
 
     def warm_epochs(self, method: str) -> int:
         """Return the epochs of a method that are spent on kernel attention first."""

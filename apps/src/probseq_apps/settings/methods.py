@@ -25,7 +25,7 @@ class Method:
         baseline: what is changed in the transformer beside its attention.
         sampled: the prediction is a mean over Monte Carlo samples.
         test_dropout: dropout stays active in prediction.
-        warm_start: method that it may start from, see `WarmStart`.
+        warm_start: kernel attention whose weights it may start from, see `WarmStart`.
     """
 
     title: str
@@ -34,12 +34,7 @@ class Method:
     baseline: BaselineName | None = None
     sampled: bool = False
     test_dropout: bool = False
-    warm_start: str | None = None
-
-    @property
-    def name(self) -> str:
-        """Name on the command line."""
-        return next(name for name, method in METHODS.items() if method is self)
+    warm_start: AttentionConfig | None = None
 
     def config(self, settings: object) -> AttentionConfig:
         """Return the settings of its attention."""
@@ -50,6 +45,8 @@ class Method:
 _SOFTMAX, _KERNEL = SoftmaxConfig(), KernelConfig()
 _RBF, _EXPONENTIAL = KernelConfig(kernel="rbf"), KernelConfig(kernel="exponential")
 _ASYMMETRIC = KernelConfig(symmetric=False)
+# The kernel of CGPT and SCGPT is the RBF, for texts too.
+_ASYMMETRIC_RBF = KernelConfig(symmetric=False, kernel="rbf")
 _PAIR = "kernel-eigen-pair SVGP attention"
 
 METHODS: dict[str, Method] = {
@@ -83,15 +80,15 @@ METHODS: dict[str, Method] = {
         baseline="svdkl",
         sampled=True,
     ),
-    "sgpa": Method("sparse Gaussian process attention", "sgpa", sampled=True, warm_start="kernel"),
+    "sgpa": Method("sparse Gaussian process attention", "sgpa", sampled=True, warm_start=_KERNEL),
     "cgpt": Method(
-        "correlated Gaussian process attention", "cgpt", sampled=True, warm_start="kernel-asym"
+        "correlated Gaussian process attention", "cgpt", sampled=True, warm_start=_ASYMMETRIC_RBF
     ),
     "scgpt": Method(
         "sparse correlated Gaussian process attention",
         "scgpt",
         sampled=True,
-        warm_start="kernel-asym",
+        warm_start=_ASYMMETRIC_RBF,
     ),
     "kepsvgp": Method(_PAIR, "kepsvgp", sampled=True),
     "kepsvgp-e": Method(

@@ -3,8 +3,7 @@
 from dataclasses import replace
 
 from probseq.settings import Count, Settings
-from probseq_apps.data.errors import DataError
-from probseq_apps.data.names import CSV_PREFIX, own_path, unknown_name_message
+from probseq_apps.data.names import CSV_PREFIX, DataError, own_path, unknown_name_message
 from probseq_apps.settings.classify import BackboneSettings, MethodSettings, TrainingSettings
 from probseq_apps.settings.common import Flat, Pick, Recipes
 from probseq_apps.settings.methods import parse_row

@@ -11,6 +11,7 @@ from probseq.metrics.calibration import (
 )
 from probseq.metrics.classification import accuracy, brier, matthews_correlation, nll
 from probseq.metrics.continual import forgetting
+from probseq.metrics.evaluation import evaluate, evaluate_ood
 from probseq.metrics.ood import (
     KLMatching,
     energy_score,
@@ -49,6 +50,8 @@ __all__ = [
     "e_aurc",
     "energy_score",
     "entropy_score",
+    "evaluate",
+    "evaluate_ood",
     "expected_calibration_error",
     "failure_auroc",
     "failure_fpr",

@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
 from probseq_apps.engine.config import TrainConfig
-from probseq_apps.experiments.settings import TrainingSettings
+from probseq_apps.settings.classify import TrainingSettings
 
 # What the attention of SGPA, and of CGPT and SCGPT, has and kernel attention has not.
 SGPA_PARAMETERS = ("inducing_inputs", "inducing_mean", "raw_inducing_factor")
@@ -74,25 +75,17 @@ def _correlated(given: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> di
 
 
 def warm_start_config(settings: TrainingSettings, epochs: int, *, seed: int) -> TrainConfig:
-    """First epochs of the kernel method's own training: its schedule, cut off.
-
-    Args:
-        settings: how the kernel method is trained in full.
-        epochs: where to stop.
-        seed: of the run.
-    """
+    """Return the first epochs of the kernel method's own training: its schedule, cut off."""
     full = settings.train_config(seed=seed)
     warmup = min(full.warmup_epochs, epochs - 1)
     done = (epochs - warmup) / max(1, full.epochs - full.warmup_epochs)
     peak, end = full.learning_rate, full.final_learning_rate
     if full.schedule == "cosine":
         done = 0.5 * (1.0 - math.cos(math.pi * done))
-    return TrainConfig.from_dict(
-        {
-            **full.to_dict(),
-            "epochs": epochs,
-            "warmup_epochs": warmup,
-            "final_learning_rate": peak + done * (end - peak),
-            "select": "last",
-        }
+    return replace(
+        full,
+        epochs=epochs,
+        warmup_epochs=warmup,
+        final_learning_rate=peak + done * (end - peak),
+        select="last",
     )

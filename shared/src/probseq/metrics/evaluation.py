@@ -1,0 +1,99 @@
+"""All metrics of class predictions at once, by name."""
+
+from collections.abc import Callable
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from probseq.metrics.calibration import expected_calibration_error, maximum_calibration_error
+from probseq.metrics.classification import accuracy, brier, matthews_correlation, nll
+from probseq.metrics.ood import (
+    KLMatching,
+    entropy_score,
+    max_softmax_score,
+    ood_metrics,
+)
+from probseq.metrics.selective import aurc, e_aurc, failure_auroc, failure_fpr
+
+_CLASSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "accuracy": accuracy,
+    "nll": nll,
+    "ece": expected_calibration_error,
+    "classwise-ece": lambda p, y: expected_calibration_error(p, y, mode="classwise"),
+    "mce": maximum_calibration_error,
+    "brier": brier,
+}
+_CONFIDENCE = {"aurc": aurc, "e-aurc": e_aurc}
+_FAILURES = {"failure-auroc": failure_auroc, "failure-fpr95": failure_fpr}
+
+
+def evaluate(probs: Float[Tensor, "n c"], labels: Int64[Tensor, " n"]) -> dict[str, float | None]:
+    """Return accuracy, likelihood, calibration and selective prediction of a classifier.
+
+    Args:
+        probs: predicted probabilities.
+        labels: true classes.
+
+    Returns:
+        Values by name: accuracy, nll, ece, classwise-ece, mce, brier, aurc, e-aurc, of two classes
+        mcc, failure-auroc and failure-fpr95; the last two are None where all or no predictions are
+        right.
+
+    Raises:
+        ValueError: an argument has another shape or type, or is out of range.
+    """
+    confidence, predicted = probs.max(-1)
+    right = predicted == labels
+    values: dict[str, float | None] = {
+        name: float(metric(probs, labels)) for name, metric in _CLASSES.items()
+    }
+    values |= {name: float(metric(confidence, right)) for name, metric in _CONFIDENCE.items()}
+    if probs.shape[-1] == 2:
+        values["mcc"] = float(matthews_correlation(probs, labels))
+    both = 0.0 < float(right.double().mean()) < 1.0
+    return values | {
+        name: float(metric(confidence, right)) if both else None
+        for name, metric in _FAILURES.items()
+    }
+
+
+def evaluate_ood(
+    inside: tuple[Float[Tensor, "n c"], Float[Tensor, " n"]],
+    outside: tuple[Float[Tensor, "m c"], Float[Tensor, " m"]],
+    validation: tuple[Float[Tensor, "k c"], Int64[Tensor, " k"]] | None = None,
+) -> dict[str, float]:
+    """Return how well scores of predictions tell another set from the test set.
+
+    Args:
+        inside: probabilities and energies of the test set.
+        outside: the same of the other set, the positive class.
+        validation: probabilities and labels to fit the typical predictions of ``kl-matching`` on;
+            without them, or where a class is missing from them, that score is left out.
+
+    Returns:
+        Values by ``SCORE/METRIC``: of max-softmax, entropy, energy and kl-matching the AUROC,
+        AUPR-in, AUPR-out and FPR95.
+    """
+    matching = None
+    if validation is not None:
+        classes = torch.arange(validation[0].shape[-1])
+        # A class without validation examples has no typical prediction.
+        if torch.isin(classes, validation[1]).all():
+            matching = KLMatching.fit(*validation)
+    known, unknown = (_scores(probs, energy, matching) for probs, energy in (inside, outside))
+    return {
+        f"{score}/{metric.replace('_', '-')}": float(value)
+        for score in known
+        for metric, value in ood_metrics(known[score], unknown[score]).items()
+    }
+
+
+def _scores(probs: Tensor, energy: Tensor, matching: KLMatching | None) -> dict[str, Tensor]:
+    """Return scores that grow with the distance from the training distribution."""
+    found = {
+        "max-softmax": max_softmax_score(probs),
+        "entropy": entropy_score(probs),
+        "energy": energy,
+    }
+    return found if matching is None else found | {"kl-matching": matching.score(probs)}
