@@ -8,13 +8,14 @@ from torch import nn
 from probseq.metrics import accuracy, matthews_correlation
 from probseq.transformers import TransformerOutput
 from probseq_apps.engine.trainer import Step
-from probseq_apps.experiments.methods import BASE_METHODS
-from probseq_apps.experiments.prediction import Predictor
-from probseq_apps.experiments.runs import (
+from probseq_apps.experiments.classify import (
     classification_loss,
     classification_score,
     trim_padding,
 )
+from probseq_apps.methods.post_hoc import class_predictions
+from probseq_apps.methods.predict import Predictor
+from probseq_apps.settings.methods import METHODS
 
 LOGITS = torch.tensor([[2.0, 0.0], [1.0, 0.0], [0.0, 3.0]])
 LABELS = torch.tensor([0, 1, 1])
@@ -28,7 +29,7 @@ class Fixed(nn.Module):
         return TransformerOutput(x, torch.tensor(PENALTY))
 
 
-def loss(progress, *, augment=None, weight=None):
+def loss(progress, *, augment=lambda x, generator: x, weight=None):
     step = Step(0, 0, progress, torch.Generator())
     return classification_loss(
         lambda x: x.float(), augment, weight, Fixed(), (LOGITS, LABELS), step
@@ -57,7 +58,7 @@ def test_training_batches_are_augmented_and_then_prepared():
 
 def test_scores_count_over_batches_of_unequal_sizes():
     batches = [(LOGITS[:2], LABELS[:2]), (LOGITS[2:], LABELS[2:])]
-    predictor = Predictor(BASE_METHODS["mle"], prepare=lambda x: x.float(), num_samples=1, tokens=1)
+    predictor = Predictor(METHODS["mle"], lambda x: x.float(), class_predictions, 1, 1)
     score = partial(classification_score, predictor)
     assert score(accuracy, Fixed(), batches) == pytest.approx(2 / 3)
     expected = matthews_corrcoef(LABELS, LOGITS.argmax(-1))

@@ -16,7 +16,7 @@ from probseq_apps.engine.files import sole_use
 
 TINY = [
     *("--depth", "2", "--dim", "16", "--heads", "2", "--hidden-dim", "16", "--patch-size", "4"),
-    *("--num-inducing", "4", "--num-samples", "3", "--threads", "1", "--device", "cpu"),
+    *("--sgpa.num-inducing", "4", "--num-samples", "3", "--threads", "1", "--device", "cpu"),
 ]
 TWO_EPOCHS = [*TINY, "--epochs", "2", "--validate-every", "1", "--seeds", "0", "1"]
 SMALL_EVALUATION = ["--corruptions", "contrast", "--severities", "1", "5", "--ood", "rotations"]
@@ -86,7 +86,7 @@ def test_post_hoc_rows_use_the_same_runs(finished):
     loss = report["kernel+ts"]["metrics"]["test/nll"]["values"][1]
     assert loss == pytest.approx(-scaled[np.arange(len(labels)), labels].mean(), rel=1e-5)
     assert sorted(path.name for path in finished.iterdir() if path.is_dir()) == sorted(
-        {*BASES.values(), "plots"}
+        {*BASES.values(), "plots", "results"}
     )
 
 
@@ -123,6 +123,15 @@ def test_finished_runs_are_not_run_again_and_the_flags_need_not_be_repeated(fini
     assert capsys.readouterr().out.count("finished before") == 8
     assert weights.stat().st_mtime_ns == time_before
     assert without_seconds(read_report(finished)) == before
+
+
+def test_deleted_predictions_are_made_again(finished):
+    before = stored(finished, "mcd", 1)
+    (finished / "mcd" / "seed-1" / "predictions.npz").unlink()
+    assert main(["classify", "--resume", "--run-dir", str(finished)]) == 0
+    after = stored(finished, "mcd", 1)
+    assert before.keys() == after.keys()
+    assert all(np.array_equal(before[name], after[name]) for name in before)
 
 
 def test_overwriting_deletes_the_old_runs_and_nothing_else(tmp_path):
@@ -178,7 +187,7 @@ def test_resuming_needs_an_experiment(tmp_path, capsys):
 def interruptible(folder):
     return [
         *("classify", *TINY, "--method", "sgpa", "--seeds", "0", "--no-shift", "--epochs", "8"),
-        *("--warm-start-epochs", "2", "--validate-every", "2", "--checkpoint-every", "2"),
+        *("--warm-start.sgpa", "2", "--validate-every", "2", "--checkpoint-every", "2"),
         *("--run-dir", str(folder)),
     ]
 

@@ -13,16 +13,27 @@ from sklearn.metrics import roc_auc_score
 
 from probseq_apps.cli import main, parse
 from probseq_apps.data.molecules import load_molecules
-from probseq_apps.experiments.methods import BASE_METHODS
-from probseq_apps.experiments.objectives import penalty_weight
-from probseq_apps.experiments.regress_model import build_regression_model
-from probseq_apps.experiments.regress_settings import RegressSettings
-from probseq_apps.experiments.settings import ModelSettings
+from probseq_apps.methods.build import build
+from probseq_apps.settings.classify import BackboneSettings
+from probseq_apps.settings.methods import METHODS as KNOWN
+from probseq_apps.settings.regress import RegressSettings
+from sgpa import LaplaceLikelihood
 
 pytest.importorskip("rdkit")
 
 TINY = [
-    *("--depth", "1", "--dim", "8", "--heads", "2", "--hidden-dim", "8", "--num-inducing", "3"),
+    *(
+        "--depth",
+        "1",
+        "--dim",
+        "8",
+        "--heads",
+        "2",
+        "--hidden-dim",
+        "8",
+        "--sgpa.num-inducing",
+        "3",
+    ),
     *("--num-samples", "3", "--batch-size", "16", "--threads", "1", "--device", "cpu"),
 ]
 METHODS = ["mle", "kernel", "mcd", "sgpa", "sgpa+ensemble"]
@@ -237,14 +248,14 @@ def test_every_other_method_gives_a_number_a_molecule_with_a_gradient(tmp_path, 
     settings = RegressSettings(
         data=f"csv:{molecules(tmp_path)}",
         method=(name,),
-        model=ModelSettings(depth=2, dim=8, num_heads=2, hidden_dim=8, pooling="cls"),
+        model=BackboneSettings(depth=2, dim=8, num_heads=2, hidden_dim=8, pooling="cls"),
     )
     data = load_molecules(settings.data, target_column="oxygens")
-    model = build_regression_model(BASE_METHODS[name], settings, data, seed=0)
+    model = build(KNOWN[name], settings, data, seed=0)
     output = model(data.train.inputs[:4], generator=torch.Generator().manual_seed(0))
     assert output.logits.shape == (4, 1)
-    weight = penalty_weight(BASE_METHODS[name], settings, 0.7)
-    likelihood = model.likelihood.log_prob(output.logits, data.train.targets[:4].float())
+    weight = KNOWN[name].config(settings).penalty_weight(0.7)
+    likelihood = LaplaceLikelihood().log_prob(output.logits, data.train.targets[:4].float())
     loss = weight * output.penalty - likelihood.mean()
     assert torch.isfinite(loss)
     loss.backward()

@@ -5,19 +5,17 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 from torch.distributions import Categorical, Laplace, MixtureSameFamily
 
 from probseq.metrics import coverage_calibration_error
-from probseq_apps.experiments.methods import parse_method
-from probseq_apps.experiments.regress_evaluation import (
+from probseq_apps.experiments.regress import (
     LEVELS,
+    NumberPredictions,
     coverage_error,
     evaluate_numbers,
     interval_coverage,
     log_density,
-    make_entries,
     predicted,
     predictive_mean,
     predictive_variance,
 )
-from probseq_apps.experiments.regress_prediction import NumberPredictions
 from probseq_apps.report.regress import selective_error
 
 
@@ -111,11 +109,3 @@ def test_the_error_among_the_surest_grows_with_the_coverage_where_variance_ranks
     coverage, error = selective_error(predicted(found))
     assert coverage.tolist() == [0.25, 0.5, 0.75, 1.0]
     assert error.tolist() == pytest.approx([0.5, 0.75, 3.5 / 3, 6.5 / 4])
-
-
-def test_an_ensemble_is_one_entry_with_a_member_a_seed():
-    runs = [{"test": found, "ood/x": found} for found in MEMBERS]
-    single = make_entries(parse_method("sgpa"), runs)
-    assert [entry["test"] for entry in single] == [[found] for found in MEMBERS]
-    (together,) = make_entries(parse_method("sgpa+ensemble"), runs)
-    assert together == {"test": MEMBERS, "ood/x": MEMBERS}

@@ -1,15 +1,21 @@
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from probseq.transformers import TransformerOutput
-from probseq_apps.data.molecules import TokenLayout
+from probseq_apps.data.molecules import TokenLayout, trim_tokens
 from probseq_apps.engine.trainer import Step
-from probseq_apps.experiments.methods import BASE_METHODS
-from probseq_apps.experiments.regress import regression_loss, regression_score
-from probseq_apps.experiments.regress_model import RegressionModel
-from probseq_apps.experiments.regress_prediction import NumberPredictor
+from probseq_apps.experiments.regress import (
+    RegressionModel,
+    function_values,
+    regression_loss,
+    regression_score,
+)
+from probseq_apps.methods.predict import Predictor
+from probseq_apps.settings.methods import METHODS
 from sgpa import LaplaceLikelihood
 
 LAYOUT = TokenLayout(node_features=1, edge_features=1, identifiers=2)
@@ -58,7 +64,8 @@ def loss(model, progress=0.0, weight=None):
 
 
 def score(model, batches):
-    predictor = NumberPredictor(BASE_METHODS["mle"], num_samples=1, tokens=4, mean=MEAN, std=STD)
+    values = partial(function_values, MEAN, STD)
+    predictor = Predictor(METHODS["mle"], trim_tokens, values, 1, 4)
     with torch.no_grad():
         return regression_score(predictor, model, batches)
 

@@ -6,12 +6,15 @@ import pytest
 from probseq_apps.data.images import load_images
 from probseq_apps.data.names import DataError
 from probseq_apps.data.parts import Part
-from probseq_apps.experiments.settings import EvaluationSettings
-from probseq_apps.experiments.test_sets import make_test_sets
+from probseq_apps.experiments.classify import make_test_sets
+from probseq_apps.options import Options
+from probseq_apps.settings.classify import EvaluationSettings
 
 
 def make(data, folder=None, **settings):
-    return make_test_sets(data, EvaluationSettings(shift=True, **settings), folder, download=False)
+    return make_test_sets(
+        data, EvaluationSettings(shift=True, **settings), Options(data_dir=folder)
+    )
 
 
 def test_images_too_small_to_corrupt_are_refused_before_anything_is_trained():

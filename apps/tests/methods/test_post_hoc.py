@@ -2,9 +2,8 @@ import pytest
 import torch
 
 from probseq_apps.baselines.temperature import fit_temperature
-from probseq_apps.experiments.methods import parse_method
-from probseq_apps.experiments.prediction import Predictions
-from probseq_apps.experiments.rows import make_row
+from probseq_apps.methods.post_hoc import Predictions, apply_post_hoc
+from probseq_apps.settings.methods import parse_row
 
 
 def runs(count=3):
@@ -24,15 +23,15 @@ def runs(count=3):
 
 
 def test_a_base_method_keeps_its_predictions():
-    row = make_row(parse_method("mle"), runs())
-    assert len(row.predictions) == 3
-    assert row.temperatures == []
-    assert torch.equal(row.predictions[1]["test"].log_probs, runs()[1]["test"].log_probs)
+    row, row_temperatures = apply_post_hoc(parse_row("mle"), runs())
+    assert len(row) == 3
+    assert row_temperatures == []
+    assert torch.equal(row[1]["test"].log_probs, runs()[1]["test"].log_probs)
 
 
 def test_temperature_scaling_fits_on_validation_and_applies_to_all_sets():
-    row = make_row(parse_method("mle+ts"), runs())
-    for sets, scaled, temperature in zip(runs(), row.predictions, row.temperatures, strict=True):
+    row, row_temperatures = apply_post_hoc(parse_row("mle+ts"), runs())
+    for sets, scaled, temperature in zip(runs(), row, row_temperatures, strict=True):
         validation = sets["validation"]
         assert temperature == fit_temperature(validation.log_probs, validation.labels)
         for name, predictions in sets.items():
@@ -42,23 +41,23 @@ def test_temperature_scaling_fits_on_validation_and_applies_to_all_sets():
 
 
 def test_an_ensemble_is_one_entry_with_the_mean_of_the_probabilities():
-    row = make_row(parse_method("mle+ensemble"), runs())
-    assert len(row.predictions) == 1
+    row, _ = apply_post_hoc(parse_row("mle+ensemble"), runs())
+    assert len(row) == 1
     expected = torch.stack([sets["test"].log_probs.exp() for sets in runs()]).mean(0)
-    torch.testing.assert_close(row.predictions[0]["test"].log_probs.exp(), expected)
-    assert torch.equal(row.predictions[0]["test"].labels, runs()[0]["test"].labels)
+    torch.testing.assert_close(row[0]["test"].log_probs.exp(), expected)
+    assert torch.equal(row[0]["test"].labels, runs()[0]["test"].labels)
 
 
 def test_an_ensemble_of_scaled_members_scales_first():
-    scaled = make_row(parse_method("mle+ts"), runs())
-    both = make_row(parse_method("mle+ts+ensemble"), runs())
-    members = [sets["test"].log_probs.exp() for sets in scaled.predictions]
+    scaled, scaled_temperatures = apply_post_hoc(parse_row("mle+ts"), runs())
+    both, both_temperatures = apply_post_hoc(parse_row("mle+ts+ensemble"), runs())
+    members = [sets["test"].log_probs.exp() for sets in scaled]
     expected = torch.stack(members).mean(0)
-    torch.testing.assert_close(both.predictions[0]["test"].log_probs.exp(), expected)
-    assert both.temperatures == scaled.temperatures
+    torch.testing.assert_close(both[0]["test"].log_probs.exp(), expected)
+    assert both_temperatures == scaled_temperatures
 
 
 def test_temperature_scaling_without_validation_data_is_refused():
     without = [{"test": sets["test"]} for sets in runs()]
     with pytest.raises(ValueError, match="validation data"):
-        make_row(parse_method("mle+ts"), without)
+        apply_post_hoc(parse_row("mle+ts"), without)

@@ -1,5 +1,3 @@
-from functools import partial
-
 import pytest
 import torch
 
@@ -9,12 +7,11 @@ from probseq_apps.data.parts import Part
 from probseq_apps.data.texts import TextData
 from probseq_apps.data.tokenizers import build_vocabulary
 from probseq_apps.engine.trainer import Step
-from probseq_apps.experiments.methods import base_methods
-from probseq_apps.experiments.models import build_model
-from probseq_apps.experiments.objectives import penalty_weight
-from probseq_apps.experiments.runs import classification_loss, preparation
-from probseq_apps.recipes import RECIPES
+from probseq_apps.experiments.classify import classification_loss, penalty_of, preparation
+from probseq_apps.methods.build import build
+from probseq_apps.settings.classify import RECIPES
 from probseq_apps.settings.common import Pick
+from probseq_apps.settings.methods import METHODS, trained_methods
 
 
 def imitation(settings):
@@ -46,11 +43,11 @@ def test_every_method_of_every_recipe_takes_a_training_step(name):
     prepare = preparation(data)
     split = data.train
     inputs = split.inputs[:2]
-    for method in base_methods(settings.method):
-        model = build_model(method, settings, data, seed=0)
-        weight = partial(penalty_weight, method, settings) if method.has_penalty else None
+    for method in map(METHODS.get, trained_methods(settings.method)):
+        model = build(method, settings, data, seed=0)
+        weight = penalty_of(method, settings)
         batch, step = (inputs, split.targets[:2]), Step(1, 0, 0.5, torch.Generator())
-        loss = classification_loss(prepare, None, weight, model, batch, step).loss
+        loss = classification_loss(prepare, lambda x, generator: x, weight, model, batch, step).loss
         loss.backward()
         assert torch.isfinite(loss)
         gradients = [p.grad for p in model.parameters() if p.requires_grad]
@@ -69,7 +66,7 @@ def test_the_papers_sizes_are_those_of_the_thesis():
     lengths = [(s.training.epochs, s.training.batch_size) for s in (cifar10, cifar100, imdb, cola)]
     assert lengths == [(600, 100), (600, 100), (20, 32), (50, 32)]
     assert [s.training.select for s in (cifar10, imdb, cola)] == ["best", "best", "last"]
-    assert cifar10.sgpa.warm_start_epochs == 100
+    assert cifar10.warm_start.sgpa == 100
     augmented = RECIPES.load("sgpa-cifar10-aug")
     assert augmented.training.augment == "three-augment"
     assert (augmented.model.depth, augmented.model.dim) == (6, 256)
@@ -94,7 +91,7 @@ def test_the_papers_sizes_are_those_of_the_kep_svgp_paper():
         for s in (cifar, imdb, cola)
     ]
     assert sizes == [(7, 12, 384, 384), (1, 8, 128, 128), (2, 4, 128, 256)]
-    assert [(s.kepsvgp.rank, s.kepsvgp.ksvd_weight) for s in (cifar, imdb, cola)] == [
+    assert [(s.kepsvgp.rank, s.kepsvgp.eta) for s in (cifar, imdb, cola)] == [
         (10, 10.0),
         (10, 10.0),
         (5, 1.0),
@@ -106,6 +103,6 @@ def test_the_papers_sizes_are_those_of_the_kep_svgp_paper():
 
 def test_the_correlated_recipes_have_the_papers_noise_and_warm_start():
     cifar, cola = RECIPES.load("cgpt-cifar10"), RECIPES.load("cgpt-cola")
-    assert (cifar.cgpt.scgpt_noise, cola.cgpt.scgpt_noise) == (0.1, 0.5)
-    assert cifar.cgpt.cgpt_warm_start_epochs == 200
+    assert (cifar.scgpt.noise, cola.scgpt.noise) == (0.1, 0.5)
+    assert (cifar.warm_start.cgpt, cifar.warm_start.scgpt) == (200, 200)
     assert (cifar.cgpt.alpha_start, cifar.cgpt.alpha) == (0.0, 1.0)

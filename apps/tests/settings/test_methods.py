@@ -1,21 +1,18 @@
 import pytest
 
-from probseq_apps.experiments.methods import BASE_METHODS, base_methods, parse_method
+from probseq_apps.settings.methods import METHODS, parse_row, trained_methods
 
 
 @pytest.mark.parametrize("suffix", ["", "+ts", "+ensemble", "+kflla+ts", "+kflla+ts+ensemble"])
-@pytest.mark.parametrize("base", BASE_METHODS)
+@pytest.mark.parametrize("base", METHODS)
 def test_a_method_s_name_is_read_back(base, suffix):
-    if "kflla" in suffix and BASE_METHODS[base].baseline is not None:
+    if "kflla" in suffix and METHODS[base].baseline is not None:
         with pytest.raises(ValueError, match="leave out kflla"):
-            parse_method(base + suffix)
+            parse_row(base + suffix)
         return
-    method = parse_method(base + suffix)
-    assert method.name == base + suffix
-    assert method.base is BASE_METHODS[base]
-    assert method.laplace == ("kflla" in suffix)
-    assert method.temperature == ("ts" in suffix)
-    assert method.ensemble == ("ensemble" in suffix)
+    row = parse_row(base + suffix)
+    assert row.method is METHODS[base]
+    assert "+".join((row.base, *row.additions)) == base + suffix
 
 
 @pytest.mark.parametrize(
@@ -32,9 +29,9 @@ def test_a_method_s_name_is_read_back(base, suffix):
 )
 def test_other_names_are_refused(name, message):
     with pytest.raises(ValueError, match=message):
-        parse_method(name)
+        parse_row(name)
 
 
 def test_each_base_method_is_trained_once_for_all_its_rows():
     rows = ("kernel+ts", "mle", "kernel", "mle+ensemble")
-    assert [spec.name for spec in base_methods(rows)] == ["kernel", "mle"]
+    assert trained_methods(rows) == ("kernel", "mle")

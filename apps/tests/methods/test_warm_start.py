@@ -3,22 +3,26 @@ import torch
 
 from probseq_apps.data.images import load_images
 from probseq_apps.engine.schedule import learning_rate
-from probseq_apps.experiments.methods import BASE_METHODS
-from probseq_apps.experiments.models import build_model
-from probseq_apps.experiments.settings import ClassifySettings, ModelSettings, TrainingSettings
-from probseq_apps.experiments.warm_start import (
+from probseq_apps.methods.build import build
+from probseq_apps.methods.warm_start import (
     SGPA_PARAMETERS,
     copy_kernel_weights,
     warm_start_config,
 )
+from probseq_apps.settings.classify import (
+    ClassifySettings,
+    ImageAndTextSettings,
+    TrainingSettings,
+)
+from probseq_apps.settings.methods import METHODS
 
 SETTINGS = ClassifySettings(
-    model=ModelSettings(dim=16, hidden_dim=16, patch_size=4, shared_norm=True)
+    model=ImageAndTextSettings(dim=16, hidden_dim=16, patch_size=4, shared_norm=True)
 )
 
 
 def model(name, seed=0):
-    return build_model(BASE_METHODS[name], SETTINGS, load_images("digits"), seed=seed)
+    return build(METHODS[name], SETTINGS, load_images("digits"), seed=seed)
 
 
 def test_all_weights_but_the_inducing_ones_come_from_the_kernel_model():
@@ -69,9 +73,9 @@ def test_a_model_that_differs_by_anything_else_is_refused():
 
 def test_a_weight_of_another_shape_is_refused():
     longer = ClassifySettings(
-        model=ModelSettings(dim=16, hidden_dim=32, patch_size=4, shared_norm=True)
+        model=ImageAndTextSettings(dim=16, hidden_dim=32, patch_size=4, shared_norm=True)
     )
-    other = build_model(BASE_METHODS["kernel"], longer, load_images("digits"), seed=0)
+    other = build(METHODS["kernel"], longer, load_images("digits"), seed=0)
     with pytest.raises(ValueError, match="same shape"):
         copy_kernel_weights(other, model("sgpa"))
 

@@ -9,8 +9,8 @@ from sklearn.metrics import (
     roc_auc_score,
 )
 
-from probseq_apps.experiments.evaluation import evaluate
-from probseq_apps.experiments.prediction import Predictions
+from probseq_apps.experiments.classify import evaluate_sets
+from probseq_apps.methods.post_hoc import Predictions
 
 
 def predictions(seed, classes=4, rows=200, sharpness=2.0):
@@ -23,7 +23,7 @@ def predictions(seed, classes=4, rows=200, sharpness=2.0):
 def test_test_metrics_agree_with_scikit_learn():
     found = predictions(0)
     probs, labels = found.log_probs.exp().numpy(), found.labels.numpy()
-    values = evaluate({"test": found})
+    values = evaluate_sets({"test": found})
     predicted = probs.argmax(1)
     assert values["test/accuracy"] == pytest.approx(accuracy_score(labels, predicted))
     assert values["test/nll"] == pytest.approx(log_loss(labels, probs))
@@ -37,13 +37,13 @@ def test_test_metrics_agree_with_scikit_learn():
 def test_two_classes_have_a_matthews_correlation():
     found = predictions(1, classes=2)
     expected = matthews_corrcoef(found.labels.numpy(), found.log_probs.argmax(1).numpy())
-    assert evaluate({"test": found})["test/mcc"] == pytest.approx(expected)
+    assert evaluate_sets({"test": found})["test/mcc"] == pytest.approx(expected)
 
 
 def test_failures_of_a_model_without_failures_have_no_auroc():
     sure = 5.0 * torch.eye(3, dtype=torch.float64)
     found = Predictions(sure.log_softmax(-1), torch.zeros(3, dtype=torch.float64), torch.arange(3))
-    values = evaluate({"test": found})
+    values = evaluate_sets({"test": found})
     assert values["test/accuracy"] == 1.0
     assert values["test/failure-auroc"] is None
     assert values["test/failure-fpr95"] is None
@@ -57,7 +57,7 @@ def test_shift_is_averaged_over_corruptions_and_over_their_groups():
         "shift/fog/3": predictions(3),
         "shift/fog/5": predictions(4),
     }
-    values = evaluate(sets)
+    values = evaluate_sets(sets)
     noise = [values["shift/gaussian_noise/3/nll"], values["shift/shot_noise/3/nll"]]
     assert values["shift/noise-3/nll"] == pytest.approx(np.mean(noise))
     every = [*noise, values["shift/fog/3/nll"]]
@@ -67,7 +67,7 @@ def test_shift_is_averaged_over_corruptions_and_over_their_groups():
 
 def test_under_shift_all_columns_of_the_papers_tables_are_measured():
     found = predictions(1)
-    values = evaluate({"test": found, "shift/fog/3": found})
+    values = evaluate_sets({"test": found, "shift/fog/3": found})
     names = ("accuracy", "nll", "ece", "mce", "brier", "aurc", "failure-auroc", "failure-fpr95")
     for name in names:
         assert values[f"shift/severity-3/{name}"] == values[f"test/{name}"]
@@ -79,7 +79,7 @@ def test_a_mean_over_corruptions_without_failures_in_one_leaves_that_one_out():
     sure = 5.0 * torch.eye(4, dtype=torch.float64)
     right = Predictions(sure.log_softmax(-1), torch.zeros(4, dtype=torch.float64), torch.arange(4))
     found = predictions(1)
-    values = evaluate({"test": found, "shift/fog/3": found, "shift/contrast/3": right})
+    values = evaluate_sets({"test": found, "shift/fog/3": found, "shift/contrast/3": right})
     assert (
         values["shift/contrast/3/failure-auroc"] is values["shift/digital-3/failure-auroc"] is None
     )
@@ -88,7 +88,7 @@ def test_a_mean_over_corruptions_without_failures_in_one_leaves_that_one_out():
 
 def test_out_of_distribution_metrics_agree_with_scikit_learn():
     test, outside = predictions(0), predictions(1, rows=150, sharpness=1.0)
-    values = evaluate({"validation": predictions(2), "test": test, "ood/other": outside})
+    values = evaluate_sets({"validation": predictions(2), "test": test, "ood/other": outside})
     positive = np.r_[np.zeros(200), np.ones(150)]
     probs = torch.cat([test.log_probs, outside.log_probs]).exp().numpy()
     largest = -probs.max(1)
@@ -112,5 +112,5 @@ def test_out_of_distribution_metrics_agree_with_scikit_learn():
 def test_kl_matching_needs_validation_examples_of_every_class():
     few = Predictions(*(tensor[:2] for tensor in predictions(2)))
     sets = {"test": predictions(0), "ood/other": predictions(1)}
-    assert not any("kl-matching" in name for name in evaluate({**sets, "validation": few}))
-    assert not any("kl-matching" in name for name in evaluate(sets))
+    assert not any("kl-matching" in name for name in evaluate_sets({**sets, "validation": few}))
+    assert not any("kl-matching" in name for name in evaluate_sets(sets))
