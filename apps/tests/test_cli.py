@@ -61,7 +61,7 @@ def test_unknown_names_exit_2_with_the_nearest_before_torch_is_imported(argument
         (["--data", "cola", "--shift"], "shift"),
         (["--resume"], "run_dir"),
         (["--resume", "--overwrite", "--run-dir", "x"], "exclude"),
-        (["--epochs", "5", "--warm-start-epochs", "5"], "warm_start_epochs"),
+        (["--epochs", "5", "--warm-start.sgpa", "5"], "warm_start.sgpa"),
     ],
 )
 def test_impossible_settings_exit_2_and_are_named(arguments, named, capsys):
@@ -113,7 +113,8 @@ def test_help_lists_commands_and_defaults(capsys):
     assert "classify" in capsys.readouterr().out
     assert exit_code(["classify", "--recipe", "sgpa-imdb", "--help"]) == 0
     text = " ".join(capsys.readouterr().out.replace("│", " ").split())
-    assert "Global inducing points of each head. (default: 50)" in text
+    assert "global inducing inputs M of each head" in text
+    assert "(default: 50)" in text
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from statistics import fmean, stdev
 
 import pytest
 
-from probseq_apps.recipes import RECIPES
+from probseq_apps.settings.classify import RECIPES
 from probseq_apps.settings.generate_recipes import DIFFUSION_RECIPES, GENERATE_RECIPES, HVAE_RECIPES
 
 

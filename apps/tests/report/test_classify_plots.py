@@ -2,8 +2,8 @@ import pytest
 import torch
 from PIL import Image
 
-from probseq_apps.experiments.evaluation import evaluate
-from probseq_apps.experiments.prediction import Predictions
+from probseq_apps.experiments.classify import evaluate_sets
+from probseq_apps.methods.post_hoc import Predictions
 from probseq_apps.report.classify_plots import write_plots
 from probseq_apps.report.figures import Curve, small_multiples
 from probseq_apps.report.summary import summarise
@@ -25,7 +25,7 @@ def rows_and_summaries(count):
             for seed in range(2)
         ]
         rows[f"method-{place}"] = entries
-        values = [evaluate(sets) for sets in entries]
+        values = [evaluate_sets(sets) for sets in entries]
         summaries[f"method-{place}"] = {k: summarise([v[k] for v in values]) for k in values[0]}
     return rows, summaries
 

@@ -4,9 +4,6 @@ import pytest
 from scipy.stats import rankdata
 
 from probseq_apps.data.names import DATA_NAMES, GENERATION_NAMES
-from probseq_apps.experiments.methods import parse_method
-from probseq_apps.recipes import RECIPES
-from probseq_apps.recipes.regression import REGRESS_RECIPES
 from probseq_apps.report.measured import ACCUMULATED_SECONDS, SECONDS_PER_EPOCH
 from probseq_apps.report.papers import load_table, table_names
 from probseq_apps.report.tables import LABELS
@@ -16,6 +13,10 @@ from probseq_apps.settings.generate_recipes import (
     HVAE_RECIPES,
 )
 from probseq_apps.settings.online import METHODS, ONLINE_RECIPES, SERIES
+from probseq_apps.settings.classify import RECIPES
+from probseq_apps.settings.methods import parse_row
+from probseq_apps.settings.regress import REGRESS_RECIPES
+from probseq_apps.settings.online import METHODS as ONLINE_METHODS
 
 # Times, and a data set of `probseq regress`.
 NOT_CLASSIFIED = {SECONDS_PER_EPOCH, ACCUMULATED_SECONDS, "no-metric"}
@@ -80,7 +81,8 @@ def test_every_method_metric_data_set_and_recipe_is_one_of_ours(name):
             elif group.columns[0].data in SERIES:
                 assert row.method in METHODS
             elif row.method is not None:
-                assert parse_method(row.method).name == row.method
+                row_named = parse_row(row.method)
+                assert "+".join((row_named.base, *row_named.additions)) == row.method
             assert ("{detector}" in group.columns[0].metric) == (row.detector is not None)
     known = RECIPES.known.keys() | REGRESS_RECIPES.known.keys() | ONLINE_RECIPES.known.keys()
     known |= (

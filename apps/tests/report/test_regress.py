@@ -1,8 +1,7 @@
 import pytest
 import torch
 
-from probseq_apps.experiments.regress_evaluation import predicted
-from probseq_apps.experiments.regress_prediction import NumberPredictions
+from probseq_apps.experiments.regress import NumberPredictions, predicted
 from probseq_apps.report.regress import (
     coverage_figure,
     predicted_figure,

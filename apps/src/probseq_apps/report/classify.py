@@ -1,10 +1,27 @@
-"""The report of `probseq classify`: tables of metrics, under shift, and of detection."""
+"""The report of `probseq classify`: tables of metrics, under shift, and of detection; plots."""
 
+import math
+import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from probseq.metrics import calibration_bins, max_softmax_score, risk_coverage_curve, roc_curve
+from probseq.metrics.plots import reliability_diagram, risk_coverage_plot, roc_plot
 from probseq_apps.data.names import CORRUPTION_GROUPS
-from probseq_apps.report.classify_plots import Sets, severities_of, write_plots
+from probseq_apps.methods.post_hoc import Sets
+from probseq_apps.report.figures import (
+    Curve,
+    legend,
+    light_grid,
+    line_style,
+    panels,
+    small_multiples,
+)
 from probseq_apps.report.report import Report
 from probseq_apps.report.summary import Summary, average_ranks, mean_of, summarise
 from probseq_apps.report.tables import (
@@ -18,16 +35,18 @@ from probseq_apps.report.tables import (
 
 # Metrics by method.
 Summaries = Mapping[str, Mapping[str, Summary]]
+Counts = Mapping[str, int]
 
 # More methods than these stand below each other, with the metrics side by side.
 _METHODS_ACROSS = 5
+# More than these have a panel each.
+_METHODS_IN_A_PANEL = 7
 _SHIFT_TITLES = {"shift": "corrupted", "cifar-c": "CIFAR-C"}
+_PLOT_TITLES = {"shift": "Corrupted test images", "cifar-c": "Published corruptions (CIFAR-C)"}
 # Of the many numbers under shift and on other data sets, those in the table of all.
 _SHIFT_SHOWN = ("accuracy", "nll", "ece")
-_OOD_SHOWN = ("auroc", "fpr95")
-_OOD_SHOWN_OF_MANY = ("auroc",)
-# The columns of the thesis' Table B.32.
-_VARIANCE_SHOWN = ("auroc", "aupr-out")
+# Of detection: of few methods, of many, and by the variance of numbers (thesis Table B.32).
+_OOD_SHOWN, _OF_MANY, _OF_VARIANCE = ("auroc", "fpr95"), ("auroc",), ("auroc", "aupr-out")
 _SHIFT_DETAILS = ("accuracy", "nll", "ece", "mce")
 _OOD_DETAILS = ("auroc", "aupr-in", "aupr-out", "fpr95")
 _RANKED = ("auroc", "aupr-out")
@@ -38,11 +57,13 @@ _SHIFT = """## Distribution shift
 
 By severity: the mean over the corruptions. By group: the mean over its corruptions and the
 severities; `all` is that over all corruptions."""
-_OOD = """## Out-of-distribution detection
-
-AUPR-in has the test set as the positive class, AUPR-out the other set; FPR95 is the share of the
-test set flagged where 95% of the other set are."""
-_PLOTS = """Reliability diagrams and ROC curves pool the predictions of all seeds, so their ECE and
+_OOD = "## Out-of-distribution detection"
+POSITIVE = (
+    "Positive class: the other set in AUROC, AUPR-out and FPR95 (the share of the test set flagged "
+    "where 95% of the other set are), the test set in AUPR-in; right answers in failure AUROC and "
+    "failure FPR95 (the share of the errors accepted where 95% of the right answers are)."
+)
+_POOLED = """Reliability diagrams and ROC curves pool the predictions of all seeds, so their ECE and
 AUROC differ a little from the means in the table; risk-coverage curves are means over the seeds."""
 
 
@@ -67,11 +88,7 @@ class MethodResult(NamedTuple):
         return {name: summarise([found[name] for found in self.metrics]) for name in names}
 
     def numbers(self, seeds: Sequence[int]) -> dict[str, Any]:
-        """Return what `report.json` says about it.
-
-        Args:
-            seeds: of the runs.
-        """
+        """Return what `report.json` says about it."""
         return {
             "title": self.title,
             "seeds": list(seeds),
@@ -88,71 +105,74 @@ class MethodResult(NamedTuple):
         }
 
     def line(self, name: str) -> str:
-        """Return what the report says about it below the tables.
-
-        Args:
-            name: of the method.
-        """
+        """Return what the report says about it below the tables."""
         seconds = sum(self.train_seconds) / len(self.train_seconds)
         text = f"`{name}`: {self.title}; trained in {seconds:.1f} s a seed"
         found = ", ".join(f"{temperature:.3f}" for temperature in self.temperatures)
         return f"{text}; temperatures {found}" if found else text
 
 
-def classify_report(
+def methods_report(
+    experiment: str,
     methods: Mapping[str, MethodResult],
-    rows: Mapping[str, Sequence[Sets]],
+    examples: str,
     *,
     settings: Mapping[str, Any],
     data: Mapping[str, Any],
     recipe: str,
+    **parts: Any,
 ) -> Report:
-    """Return the report of a comparison of classifiers.
-
-    Args:
-        methods: what was measured.
-        rows: predictions of each method's entries, by set.
-        settings: what was compared.
-        data: its name, sizes, number of classes and notes.
-        recipe: name of the recipe that the settings came from.
-    """
+    """Return the report of a comparison of methods; `examples` says what the data hold."""
     summaries = {name: method.summaries() for name, method in methods.items()}
-    counts = {name: len(method.metrics) for name, method in methods.items()}
+    seeds = settings["seeds"]
     return Report(
         numbers={
-            "experiment": "classify",
+            "experiment": experiment,
             "recipe": recipe,
             "settings": settings,
             "data": data,
-            "methods": {
-                name: method.numbers(settings["seeds"]) for name, method in methods.items()
-            },
+            "methods": {name: method.numbers(seeds) for name, method in methods.items()},
         },
         title=f"{data['name']}: {', '.join(methods)}",
         opening=(
             f"{data['train']:,} training, {data['validation']:,} validation and {data['test']:,} "
-            f"test examples in {data['classes']} classes. Recipe `{recipe}`, seeds "
-            f"{', '.join(map(str, settings['seeds']))}; all settings are in `config.json`."
+            f"test {examples}. Recipe `{recipe}`, seeds {', '.join(map(str, seeds))}; all settings "
+            "are in `config.json`."
         ),
         facts=data["notes"],
-        tables=metric_tables(summaries, counts),
-        legend=MARKS_LEGEND,
+        tables=metric_tables(summaries, counts_of(methods)),
         rows=[method.line(name) for name, method in methods.items()],
-        details=details(summaries, counts),
-        plots=lambda folder: write_plots(folder, rows, summaries),
-        about_plots=_PLOTS,
+        **parts,
     )
 
 
-def metric_tables(summaries: Summaries, counts: Mapping[str, int]) -> list[Table | SideBySide]:
+def classify_report(
+    methods: Mapping[str, MethodResult], rows: Mapping[str, Sequence[Sets]], **given: Any
+) -> Report:
+    """Return the report of a comparison of classifiers: what was measured, and predictions."""
+    summaries = {name: method.summaries() for name, method in methods.items()}
+    return methods_report(
+        "classify",
+        methods,
+        f"examples in {given['data']['classes']} classes",
+        legend=f"{MARKS_LEGEND} {POSITIVE}",
+        details=details(summaries, counts_of(methods)),
+        plots=lambda folder: write_plots(folder, rows, summaries),
+        about_plots=_POOLED,
+        **given,
+    )
+
+
+def counts_of(methods: Mapping[str, MethodResult]) -> dict[str, int]:
+    """Return the number of entries of each method."""
+    return {name: len(method.metrics) for name, method in methods.items()}
+
+
+def metric_tables(summaries: Summaries, counts: Counts) -> list[Table | SideBySide]:
     """Return one table for each section: test sets, then shift, then other data.
 
     Of more than five methods, numbers under shift are means over the severities, and detection on
     other data is told by its AUROC.
-
-    Args:
-        summaries: metrics by method.
-        counts: number of entries of each method.
     """
     few = len(summaries) <= _METHODS_ACROSS
     sections: dict[str, dict[str, str]] = {}
@@ -190,13 +210,8 @@ def metric_tables(summaries: Summaries, counts: Mapping[str, int]) -> list[Table
     return [*test, *means, *against]
 
 
-def details(summaries: Summaries, counts: Mapping[str, int]) -> str:
-    """Return Markdown with every table under shift and of detection; empty without any.
-
-    Args:
-        summaries: metrics by method.
-        counts: number of entries of each method.
-    """
+def details(summaries: Summaries, counts: Counts) -> str:
+    """Return Markdown with every table under shift and of detection; empty without any."""
     parts: list[str] = []
     for text, tables in (
         (_SHIFT, shift_tables(summaries, counts)),
@@ -207,15 +222,11 @@ def details(summaries: Summaries, counts: Mapping[str, int]) -> str:
     return "\n\n".join(parts)
 
 
-def shift_tables(summaries: Summaries, counts: Mapping[str, int]) -> list[Table]:
+def shift_tables(summaries: Summaries, counts: Counts) -> list[Table]:
     """Return for each kind of corrupted images and each metric: by severity, then by group.
 
     A number by severity is a mean over the corruptions; one by group is a mean over its corruptions
     and the severities, `all` that over all corruptions and severities.
-
-    Args:
-        summaries: metrics by method.
-        counts: number of entries of each method.
     """
     tables: list[Table] = []
     names = next(iter(summaries.values()))
@@ -241,15 +252,11 @@ def shift_tables(summaries: Summaries, counts: Mapping[str, int]) -> list[Table]
     return tables
 
 
-def ood_tables(summaries: Summaries, counts: Mapping[str, int]) -> list[Table]:
+def ood_tables(summaries: Summaries, counts: Counts) -> list[Table]:
     """Return for each set and each detector AUROC, AUPR and FPR95; of several sets means and ranks.
 
     The mean over the sets is that of CGPT's Table III, the average ranks over the sets are those of
     the thesis' Table 3.2, for each detector.
-
-    Args:
-        summaries: metrics by method.
-        counts: number of entries of each method.
     """
     # A folder's path has slashes of its own.
     found = [
@@ -285,14 +292,7 @@ def ood_tables(summaries: Summaries, counts: Mapping[str, int]) -> list[Table]:
 def mean_over_severities(
     metrics: Mapping[str, Summary], kind: str, group: str, metric: str
 ) -> Summary:
-    """Return the mean of a metric over the severities for a group of corruptions.
-
-    Args:
-        metrics: of one method.
-        kind: `shift` or `cifar-c`.
-        group: of corruptions; `severity` stands for all of them.
-        metric: own name of the metric.
-    """
+    """Return the mean of a metric over the severities for a group of corruptions."""
     return mean_of(
         summary
         for name, summary in metrics.items()
@@ -319,12 +319,12 @@ def _shown(metric: str, *, few: bool) -> tuple[str, str] | None:
 
 def _detection(detector: str, *, few: bool) -> tuple[str, ...]:
     if detector == "variance":
-        return _VARIANCE_SHOWN
-    return _OOD_SHOWN if few else _OOD_SHOWN_OF_MANY
+        return _OF_VARIANCE
+    return _OOD_SHOWN if few else _OF_MANY
 
 
 def _rank_table(
-    summaries: Summaries, counts: Mapping[str, int], detectors: list[str], outsides: list[str]
+    summaries: Summaries, counts: Counts, detectors: list[str], outsides: list[str]
 ) -> Table:
     measures: list[Measure] = []
     columns: list[dict[str, float]] = []
@@ -343,3 +343,140 @@ def _rank_table(
             measures.append(Measure(f"{detector} {label}", "lower"))
     rows = {name: [summarise([column.get(name)]) for column in columns] for name in summaries}
     return summary_table(f"average rank over {len(outsides)} sets", measures, rows, counts)
+
+
+def write_plots(
+    folder: Path, rows: Mapping[str, Sequence[Sets]], summaries: Summaries
+) -> list[Path]:
+    """Draw everything that the predictions allow.
+
+    Curves pool the predictions of all seeds, except risk-coverage curves, which are means over
+    them; points under shift are means with standard errors. More methods than colours have a panel
+    each.
+    """
+    many = len(rows) > _METHODS_IN_A_PANEL
+    coverage = {name: _risk_coverage(row) for name, row in rows.items()}
+    figures: dict[str, Figure] = {
+        "reliability": reliability_diagram(
+            {name: calibration_bins(*_pooled(row, "test")) for name, row in rows.items()}
+        ),
+        "risk-coverage": _risk_coverage_panels(coverage) if many else risk_coverage_plot(coverage),
+    }
+    for name in next(iter(rows.values()))[0]:
+        if name.startswith("ood/"):
+            outside = name.removeprefix("ood/")
+            curves = {method: _roc(row, name) for method, row in rows.items()}
+            title = f"Test set against {outside}, by largest probability"
+            figure = _roc_panels(curves, title) if many else roc_plot(curves)
+            if not many:
+                figure.suptitle(title, fontsize=10)
+            figures[f"ood-{re.sub('[^A-Za-z0-9]+', '-', outside).strip('-')}"] = figure
+    for kind in _PLOT_TITLES:
+        severities = severities_of(summaries, kind)
+        if severities and many:
+            for metric in _SHIFT_SHOWN:
+                figures[f"{kind}-{metric}"] = _shift_panels(kind, metric, severities, summaries)
+        elif severities:
+            figures[kind] = _shift_figure(kind, severities, summaries)
+    paths = [folder / f"{name}.png" for name in figures]
+    for path, figure in zip(paths, figures.values(), strict=True):
+        figure.savefig(path)
+    return paths
+
+
+def severities_of(summaries: Summaries, kind: str) -> list[int]:
+    """Return the severities that were measured, in order."""
+    prefix = f"{kind}/severity-"
+    found = [name for name in next(iter(summaries.values())) if name.startswith(prefix)]
+    return sorted({int(name.removeprefix(prefix).split("/")[0]) for name in found})
+
+
+def _risk_coverage_panels(curves: Mapping[str, tuple[Tensor, Tensor]]) -> Figure:
+    # The risk of the first few samples is all or nothing and would flatten the rest.
+    top = max(float(risk[coverage >= 0.05].max()) for coverage, risk in curves.values())
+    return small_multiples(
+        {
+            name: Curve(coverage, risk, f"AURC {float(risk.mean()):.4f}")
+            for name, (coverage, risk) in curves.items()
+        },
+        title="Risk against coverage",
+        x_label="Coverage",
+        y_label="Risk",
+        y_limits=(0.0, min(1.15 * top, 1.0) or 0.01),
+    )
+
+
+def _roc_panels(curves: Mapping[str, tuple[Tensor, Tensor]], title: str) -> Figure:
+    return small_multiples(
+        {
+            name: Curve(fpr, tpr, f"AUROC {float(torch.trapezoid(tpr, fpr)):.4f}")
+            for name, (fpr, tpr) in curves.items()
+        },
+        title=title,
+        x_label="False-positive rate",
+        y_label="True-positive rate",
+        diagonal=True,
+    )
+
+
+def _shift_panels(
+    kind: str,
+    metric: str,
+    severities: Sequence[int],
+    summaries: Summaries,
+) -> Figure:
+    curves: dict[str, Curve] = {}
+    for method, metrics in summaries.items():
+        places, means, errors = _by_severity(metrics, kind, metric, severities)
+        curves[method] = Curve(torch.tensor(places), torch.tensor(means), "", torch.tensor(errors))
+    return small_multiples(
+        curves,
+        title=f"{_PLOT_TITLES[kind]}, mean over the corruptions",
+        x_label="Severity",
+        y_label=LABELS[metric][0],
+    )
+
+
+def _pooled(row: Sequence[Sets], name: str) -> tuple[Tensor, Tensor]:
+    found = [sets[name] for sets in row]
+    probs = torch.cat([predictions.log_probs.double().exp() for predictions in found])
+    return probs, torch.cat([predictions.labels for predictions in found])
+
+
+def _risk_coverage(row: Sequence[Sets]) -> tuple[Tensor, Tensor]:
+    curves: list[tuple[Tensor, Tensor]] = []
+    for sets in row:
+        confidence, predicted = sets["test"].log_probs.double().exp().max(-1)
+        curves.append(risk_coverage_curve(confidence, predicted == sets["test"].labels))
+    return curves[0][0], torch.stack([risk for _, risk in curves]).mean(0)
+
+
+def _roc(row: Sequence[Sets], name: str) -> tuple[Tensor, Tensor]:
+    inside, outside = (max_softmax_score(_pooled(row, part)[0]) for part in ("test", name))
+    positive = torch.cat([inside.new_zeros(len(inside)), inside.new_ones(len(outside))]).bool()
+    curve = roc_curve(torch.cat([inside, outside]), positive)
+    return curve.fpr, curve.tpr
+
+
+def _by_severity(
+    metrics: Mapping[str, Summary], kind: str, metric: str, severities: Sequence[int]
+) -> tuple[list[int], list[float], list[float]]:
+    """Severities, means and standard errors; severity 0 is the test set as it is."""
+    shown = [metrics[f"test/{metric}"]]
+    shown += [metrics[f"{kind}/severity-{severity}/{metric}"] for severity in severities]
+    means = [math.nan if s.mean is None else s.mean for s in shown]
+    return [0, *severities], means, [s.standard_error or 0.0 for s in shown]
+
+
+def _shift_figure(kind: str, severities: Sequence[int], summaries: Summaries) -> Figure:
+    figure, found = panels(len(_SHIFT_SHOWN), 3, (3.4, 3.2), shared=False)
+    for panel, metric in zip(found, _SHIFT_SHOWN, strict=True):
+        for index, (method, metrics) in enumerate(summaries.items()):
+            places, means, errors = _by_severity(metrics, kind, metric, severities)
+            style: dict[str, Any] = {"markersize": 4, "linewidth": 1.6, "capsize": 2}
+            panel.errorbar(places, means, yerr=errors, label=method, **(line_style(index) | style))
+        panel.set(xlabel="Severity", ylabel=LABELS[metric][0], xticks=[0, *severities])
+        light_grid(panel)
+    figure.suptitle(f"{_PLOT_TITLES[kind]}, mean over the corruptions", fontsize=10)
+    legend(figure, found)
+    return figure

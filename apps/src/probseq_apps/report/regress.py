@@ -1,31 +1,26 @@
 """The report of `probseq regress`: tables of metrics, and plots."""
 
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
-from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from torch import Tensor
 
 from probseq.metrics import roc_curve
 from probseq.metrics.plots import roc_plot
-from probseq_apps.report.classify import MethodResult, metric_tables
+from probseq_apps.report.classify import MethodResult, methods_report
+from probseq_apps.report.figures import COLOURS, GUIDE, legend, light_grid, line_style, panels
 from probseq_apps.report.report import Report
 from probseq_apps.report.tables import MARKS_LEGEND
 
 _PLOTS = """Predicted values are those of the first seed. Coverage and error by variance are
 means over the seeds; histograms and ROC curves pool the seeds, so their AUROC differs a little from
 the table's."""
-# Okabe and Ito's colours, as in `probseq.metrics.plots`.
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
-_DASHES = ("-", "--", ":")
-_GUIDE = "#1A1A1A"
-_PANELS_ACROSS = 4
+_POSITIVE = "AUROC and AUPR-out: the other set is the positive class."
+_ACROSS = 4
 
 
 class Predicted(NamedTuple):
@@ -50,48 +45,17 @@ class Predicted(NamedTuple):
 Rows = Mapping[str, Sequence[Mapping[str, Predicted]]]
 
 
-def regress_report(
-    methods: Mapping[str, MethodResult],
-    rows: Rows,
-    *,
-    settings: Mapping[str, Any],
-    data: Mapping[str, Any],
-    recipe: str,
-) -> Report:
-    """Return the report of a comparison of regressors.
-
-    Args:
-        methods: what was measured.
-        rows: predictions of each method's entries, by set.
-        settings: what was compared.
-        data: its name, sizes, target and notes.
-        recipe: name of the recipe that the settings came from.
-    """
-    summaries = {name: method.summaries() for name, method in methods.items()}
-    counts = {name: len(method.metrics) for name, method in methods.items()}
-    return Report(
-        numbers={
-            "experiment": "regress",
-            "recipe": recipe,
-            "settings": settings,
-            "data": data,
-            "methods": {
-                name: method.numbers(settings["seeds"]) for name, method in methods.items()
-            },
-        },
-        title=f"{data['name']}: {', '.join(methods)}",
-        opening=(
-            f"{data['train']:,} training, {data['validation']:,} validation and {data['test']:,} "
-            f"test molecules; the target is `{data['target']}`, and errors are in its unit. Recipe "
-            f"`{recipe}`, seeds {', '.join(map(str, settings['seeds']))}; all settings are in "
-            "`config.json`."
-        ),
-        facts=data["notes"],
-        tables=metric_tables(summaries, counts),
-        legend=MARKS_LEGEND,
-        rows=[method.line(name) for name, method in methods.items()],
-        plots=lambda folder: write_regress_plots(folder, rows, target=data["target"]),
+def regress_report(methods: Mapping[str, MethodResult], rows: Rows, **given: Any) -> Report:
+    """Return the report of a comparison of regressors: what was measured, and predictions."""
+    target = given["data"]["target"]
+    return methods_report(
+        "regress",
+        methods,
+        f"examples; the target is `{target}`, and errors are in its unit",
+        legend=f"{MARKS_LEGEND} {_POSITIVE}",
+        plots=lambda folder: write_regress_plots(folder, rows, target=target),
         about_plots=_PLOTS,
+        **given,
     )
 
 
@@ -102,11 +66,7 @@ def is_constant(values: Float[Tensor, " n"]) -> bool:
 
 
 def selective_error(found: Predicted) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
-    """Return coverage k/N and the mean absolute error of the k predictions of least variance.
-
-    Args:
-        found: predictions of one set; k = 1..N.
-    """
+    """Return coverage k/N and the mean absolute error of the k predictions of least variance."""
     order = found.variance.argsort(stable=True)
     errors = (found.mean - found.targets).abs()[order]
     taken = torch.arange(1, len(order) + 1).double()
@@ -114,16 +74,7 @@ def selective_error(found: Predicted) -> tuple[Float[Tensor, " n"], Float[Tensor
 
 
 def write_regress_plots(folder: Path, rows: Rows, *, target: str) -> list[Path]:
-    """Draw everything that the predictions allow.
-
-    Args:
-        folder: where to write.
-        rows: predictions by method.
-        target: name of the predicted number, for the axes.
-
-    Returns:
-        The files.
-    """
+    """Draw everything that the predictions allow."""
     figures = {
         "predicted": predicted_figure(rows, target),
         "coverage": coverage_figure(rows),
@@ -147,98 +98,90 @@ def write_regress_plots(folder: Path, rows: Rows, *, target: str) -> list[Path]:
 
 
 def predicted_figure(rows: Rows, target: str) -> Figure:
-    """Predictions of the first entry against true values, with two standard deviations."""
-    figure, panels = _grid(rows, shared=True)
-    for (method, entries), panel in zip(rows.items(), panels, strict=True):
+    """Draw predictions of the first entry against true values, with two standard deviations."""
+    figure, found = panels(len(rows), _ACROSS, (2.7, 2.9))
+    for (method, entries), panel in zip(rows.items(), found, strict=True):
         test = entries[0]["test"]
-        truth, mean = test.targets, test.mean
-        panel.errorbar(
-            truth.numpy(),
-            mean.numpy(),
-            yerr=2.0 * test.variance.sqrt().numpy(),
-            fmt="o",
-            color=_COLOURS[0],
-            ecolor="#A6CBE3",
-            markersize=3,
-            elinewidth=0.8,
-        )
-        low, high = float(min(truth.amin(), mean.amin())), float(max(truth.amax(), mean.amax()))
-        panel.plot((low, high), (low, high), color=_GUIDE, linestyle="--", linewidth=1, zorder=3)
+        truth, mean, error = (t.numpy() for t in (test.targets, test.mean, test.variance.sqrt()))
+        style: dict[str, Any] = {
+            "color": COLOURS[0],
+            "ecolor": "#A6CBE3",
+            "markersize": 3,
+            "elinewidth": 0.8,
+        }
+        panel.errorbar(truth, mean, yerr=2.0 * error, fmt="o", **style)
+        ends = min(truth.min(), mean.min()), max(truth.max(), mean.max())
+        panel.plot(ends, ends, color=GUIDE, linestyle="--", linewidth=1, zorder=3)
         panel.set_title(method, fontsize=11)
         panel.set_xlabel(f"True {target}")
-    _label_first_column(panels, f"Predicted {target} ± 2 std")
+        light_grid(panel)
+    for panel in found[::_ACROSS]:
+        panel.set_ylabel(f"Predicted {target} ± 2 std")
     return figure
 
 
 def coverage_figure(rows: Rows) -> Figure:
-    """Share of the true values inside central intervals, against the intervals' probability."""
-    figure, axes = _panel()
-    axes.plot((0, 100), (0, 100), color=_GUIDE, linewidth=1, linestyle="--")
-    for index, (method, entries) in enumerate(rows.items()):
-        levels = list(entries[0]["test"].coverage)
+    """Draw the share of the true values inside central intervals, by the intervals' probability."""
+    curves: dict[str, tuple[Any, Any]] = {}
+    for method, entries in rows.items():
         found = torch.tensor([list(entry["test"].coverage.values()) for entry in entries])
-        axes.plot(
-            [100 * level for level in levels],
-            100 * found.mean(0).numpy(),
-            marker="o",
-            markersize=3,
-            label=method,
-            **_line(index),
-        )
-    axes.set(xlabel="Probability of the interval (%)", ylabel="True values inside (%)")
-    axes.set_xlim(0, 100)
-    axes.set_ylim(0, 102)
-    _legend(figure, axes)
-    return figure
+        curves[method] = list(entries[0]["test"].coverage), found.mean(0).numpy()
+    return _curves(curves, "Probability of the interval", "True values inside", 1.02, diagonal=True)
 
 
 def selective_figure(rows: Rows, target: str) -> Figure:
-    """Mean absolute error over the predictions of least variance, against their share."""
-    figure, axes = _panel()
+    """Draw the mean absolute error over the predictions of least variance, by their share."""
+    found: dict[str, tuple[Any, Any]] = {}
     top = 0.0
-    for index, (method, entries) in enumerate(rows.items()):
+    for method, entries in rows.items():
         curves = [selective_error(entry["test"]) for entry in entries]
         if all(is_constant(entry["test"].variance) for entry in entries):
             # No order: every choice has the same error on average.
             overall = float(torch.stack([error[-1] for _, error in curves]).mean())
-            axes.plot((0, 100), (overall, overall), label=f"{method} (no order)", **_line(index))
+            found[f"{method} (no order)"] = (0, 1), (overall, overall)
             top = max(top, overall)
             continue
         coverage, error = curves[0][0], torch.stack([error for _, error in curves]).mean(0)
-        axes.plot(100 * coverage.numpy(), error.numpy(), label=method, **_line(index))
+        found[method] = coverage.numpy(), error.numpy()
         # The error of the first few is chance and would flatten the rest.
         top = max(top, float(error[coverage >= 0.1].amax()))
-    axes.set(xlabel="Coverage (% of molecules answered)", ylabel=f"MAE of {target} among them")
-    axes.set_xlim(0, 100)
-    axes.set_ylim(0, 1.1 * top or 1.0)
-    _legend(figure, axes)
-    return figure
+    return _curves(found, "Coverage", f"MAE of {target} among them", 1.1 * top or 1.0)
 
 
 def variance_figure(rows: Rows, name: str, target: str) -> Figure:
-    """Histograms of the function values' standard deviation, test set and another set."""
+    """Draw histograms of the function values' standard deviation, test set and another set."""
     # What is much for one method is little for another.
-    figure, panels = _grid(rows, shared=False)
-    for (method, entries), panel in zip(rows.items(), panels, strict=True):
-        inside, outside = (v.sqrt() for v in _variances(entries, "test", name))
-        both = torch.cat([inside, outside])
+    figure, found = panels(len(rows), _ACROSS, (2.7, 2.9), shared=False)
+    labels = "Test set", name.removeprefix("ood/").replace("-", " ").capitalize()
+    for (method, entries), panel in zip(rows.items(), found, strict=True):
+        both = [values.sqrt() for values in _variances(entries, "test", name)]
+        every = torch.cat(both)
         # The largest hundredth would squeeze all others into one bar.
-        edges = torch.linspace(float(both.amin()), float(both.quantile(0.99)), 25).numpy()
-        for values, label, colour in (
-            (inside, "Test set", _COLOURS[0]),
-            (outside, name.removeprefix("ood/").replace("-", " ").capitalize(), _COLOURS[1]),
-        ):
-            panel.hist(
-                values.clamp(max=float(edges[-1])).numpy(),
-                bins=edges.tolist(),
-                color=colour,
-                alpha=0.55,
-                label=label,
-            )
+        edges = torch.linspace(float(every.amin()), float(every.quantile(0.99)), 25).tolist()
+        for values, label, colour in zip(both, labels, COLOURS, strict=False):
+            shown = values.clamp(max=edges[-1]).numpy()
+            panel.hist(shown, bins=edges, color=colour, alpha=0.55, label=label)
         panel.set_title(method, fontsize=11)
         panel.set_xlabel(f"Std of {target} without noise")
-    _label_first_column(panels, "Molecules")
-    _legend(figure, panels[0])
+        light_grid(panel)
+    for panel in found[::_ACROSS]:
+        panel.set_ylabel("Examples")
+    legend(figure, found, across=3)
+    return figure
+
+
+def _curves(
+    curves: Mapping[str, tuple[Any, Any]], x: str, y: str, top: float, *, diagonal: bool = False
+) -> Figure:
+    figure, (axes,) = panels(1, 1, (5.1, 3.7))
+    if diagonal:
+        axes.plot((0, 1), (0, 1), color=GUIDE, linewidth=1, linestyle="--")
+    for index, (label, (across, up)) in enumerate(curves.items()):
+        marks: dict[str, Any] = {"marker": "o" if diagonal else None, "markersize": 3}
+        axes.plot(across, up, label=label, **(line_style(index) | marks))
+    axes.set(xlabel=x, ylabel=y, xlim=(0, 1), ylim=(0, top))
+    light_grid(axes)
+    legend(figure, [axes], across=3)
     return figure
 
 
@@ -256,63 +199,5 @@ def _roc_figure(rows: Rows, name: str) -> Figure:
 
 
 def _variances(entries: Sequence[Mapping[str, Predicted]], *names: str) -> list[Tensor]:
-    """Variances of the function values in each set, all entries together."""
+    """Return variances of the function values in each set, all entries together."""
     return [torch.cat([entry[name].function_variance for entry in entries]) for name in names]
-
-
-def _line(index: int) -> dict[str, Any]:
-    return {
-        "color": _COLOURS[index % len(_COLOURS)],
-        "linestyle": _DASHES[index // len(_COLOURS) % len(_DASHES)],
-    }
-
-
-def _figure(width: float, height: float) -> Figure:
-    figure = Figure(figsize=(width, height), dpi=150)
-    figure.set_layout_engine("constrained", w_pad=0.1, h_pad=0.06)
-    FigureCanvasAgg(figure)
-    return figure
-
-
-def _panel() -> tuple[Figure, Axes]:
-    figure = _figure(5.6, 4.4)
-    axes = figure.add_subplot()
-    _finish(axes)
-    return figure, axes
-
-
-def _grid(rows: Rows, *, shared: bool) -> tuple[Figure, list[Axes]]:
-    """A panel for each method, on the same axes or on its own."""
-    columns = min(len(rows), _PANELS_ACROSS)
-    lines = math.ceil(len(rows) / columns)
-    figure = _figure(2.7 * columns + 0.9, 2.9 * lines + 0.4)
-    panels: list[Axes] = []
-    for place in range(len(rows)):
-        first = panels[0] if shared and panels else None
-        panels.append(figure.add_subplot(lines, columns, place + 1, sharex=first, sharey=first))
-        _finish(panels[-1])
-    return figure, panels
-
-
-def _label_first_column(panels: Sequence[Axes], label: str) -> None:
-    for panel in panels[::_PANELS_ACROSS]:
-        panel.set_ylabel(label)
-
-
-def _legend(figure: Figure, axes: Axes) -> None:
-    handles, labels = axes.get_legend_handles_labels()
-    figure.legend(
-        handles,
-        labels,
-        loc="outside lower center",
-        ncols=min(len(labels), 3),
-        frameon=False,
-        fontsize=9,
-    )
-
-
-def _finish(axes: Axes) -> None:
-    axes.grid(visible=True, color="#E5E5E5", linewidth=0.6)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.tick_params(labelsize=9)

@@ -45,16 +45,16 @@ class CGPTConfig(_CorrelatedConfig):
 
     Attributes:
         noise: σ.
-        regulariser: log density that is rewarded: ``"joint"``, exact; ``"marginals"``, of the
-            parts; ``"jensen"``, a lower bound of these.
-        canonical_prior: ``"noise-free"`` or ``"noisy"``.
+        regulariser: log density that is rewarded: joint, exact; marginals, of the
+            parts; jensen, a lower bound of these.
+        canonical_prior: noise-free or noisy.
         sample_in_training: draw samples in training too.
         alpha_start: weight of the regulariser at the start of training.
         alpha: its weight at the end; it moves linearly.
-        conditional: prediction through latent inputs, ``"nystrom"`` (the paper), or without,
-            ``"exact"``.
+        conditional: prediction through latent inputs, nystrom (the paper), or without,
+            exact.
         nugget: variance added in the regulariser.
-        jitter: relative jitter of Cholesky factors; ``None`` for machine epsilon.
+        jitter: relative jitter of Cholesky factors; None for machine epsilon.
 
     See :class:`~cgpt.attention.CorrelatedGPAttention` for what these mean.
 
@@ -95,14 +95,14 @@ class SCGPTConfig(_CorrelatedConfig):
     Attributes:
         noise: σ; the paper has 0.1 for images, 0.5 for CoLA.
         regulariser: as of :class:`CGPTConfig`.
-        canonical_prior: ``"noise-free"`` or ``"noisy"``.
+        canonical_prior: noise-free or noisy.
         sample_in_training: draw samples in training too.
         alpha_start: weight of the regulariser at the start of training.
         alpha: its weight at the end; it moves linearly.
         num_inducing: inducing inputs m of each head.
-        num_key_inducing: second set of inducing inputs; ``None`` for as many.
-        conditional: ``"sor"`` (the paper) or ``"fitc"``.
-        inducing: inducing inputs: ``"free"`` parameters, or ``"mixed"`` of the tokens, which have a
+        num_key_inducing: second set of inducing inputs; None for as many.
+        conditional: sor (the paper) or fitc.
+        inducing: inducing inputs: free parameters, or mixed of the tokens, which have a
             longest length.
         jitter: relative jitter of Cholesky factors.
 

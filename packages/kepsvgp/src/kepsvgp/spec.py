@@ -21,16 +21,16 @@ class KEPSVGPConfig(AttentionConfig):
 
     Attributes:
         rank: singular functions s of each head.
-        layers: blocks that have it: ``"last"`` (the paper), ``"all"``, or their indices from 0.
+        layers: blocks that have it: last (the paper), all, or their indices from 0.
             The others have softmax attention.
-        merge: how the two processes become one output: ``"addition"``, ``"concatenation"`` (of a
-            longest length), ``"concatenation-low-rank"``, or ``"auto"``: concatenation for images,
+        merge: how the two processes become one output: addition, concatenation (of a
+            longest length), concatenation-low-rank, or auto: concatenation for images,
             addition for texts.
-        branches: the two processes ``"er"``, or one of them twice, ``"ee"`` or ``"rr"``.
+        branches: the two processes er, or one of them twice, ee or rr.
         shared_u: both processes share their inducing variables.
         eta: weight η of the loss of the kernel SVD.
-        projection_tokens: tokens p in f(X); ``None``: 10 s, at most the longest sequence.
-        initial_posterior: ``"prior"`` or ``"random"``.
+        projection_tokens: tokens p in f(X); None: 10 s, at most the longest sequence.
+        initial_posterior: prior or random.
 
     See :class:`~kepsvgp.attention.KernelEigenPairAttention` for what these mean.
 

@@ -21,15 +21,15 @@ class SGPAConfig(AttentionConfig):
     """Settings of sparse GP attention (thesis Eq. 3.15).
 
     Attributes:
-        num_inducing: global inducing inputs M of each head; unused by ``variant="standard"``.
-        kernel: ``"rbf"``, ``"exponential"``, or ``"auto"``: RBF for images, exponential for texts.
-        variant: ``"orthogonal"``, ``"decoupled"`` or ``"standard"`` (without global inducing
+        num_inducing: global inducing inputs M of each head; unused by variant=standard.
+        kernel: rbf, exponential, or auto: RBF for images, exponential for texts.
+        variant: orthogonal, decoupled or standard (without global inducing
             inputs).
-        covariance: ``"diag"`` samples tokens independently, ``"full"`` jointly.
+        covariance: diag samples tokens independently, full jointly.
         kl_weighting: global part of the KL: once per sequence (the papers), or once per data set.
-        initial_posterior: inducing outputs to start from: ``"random"`` (the authors') or the
+        initial_posterior: inducing outputs to start from: random (the authors') or the
             prior's.
-        initial_variance: prior variance to start from; ``None``: 1 for RBF, e^-4 for exponential.
+        initial_variance: prior variance to start from; None: 1 for RBF, e^-4 for exponential.
         kl_anneal: share of the training in which the KL's weight rises from 0; 0: full from the
             start.
         kl_scale: final weight of the KL; 1 is the ELBO, less tempers it.

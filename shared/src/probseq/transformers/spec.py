@@ -29,11 +29,12 @@ class TransformerConfig(Settings):
     Attributes:
         depth: number of blocks L.
         dim: token width.
-        num_heads: heads H; must divide ``dim``.
+        num_heads: heads H; must divide dim.
         hidden_dim: width of the MLP between attention layers.
         dropout: rate after embeddings, attention and in the MLP.
-        pooling: how tokens become one vector, see :class:`~probseq.transformers.pooling.Pooling`.
-        norm: layer norm before each sub-layer (``"pre"``) or after each residual sum (``"post"``).
+        pooling: how tokens become one vector: their mean, a learned weighting (sequence), or a
+            class token (cls).
+        norm: layer norm before each sub-layer (pre) or after each residual sum (post).
         shared_norm: one LayerNorm for all blocks (SGPA's code) instead of two a block.
         final_norm: a LayerNorm before pooling.
 
@@ -67,8 +68,8 @@ class Place(NamedTuple):
         backbone: settings of the transformer.
         block: index of its block, from 0.
         max_tokens: longest sequence, a class token included.
-        fixed_length: whether every sequence has ``max_tokens`` tokens, as images have.
-        kernel: what ``kernel="auto"`` stands for.
+        fixed_length: whether every sequence has max_tokens tokens, as images have.
+        kernel: what kernel=auto stands for.
         initial_variance: of the kernel, where its settings leave it open.
         num_data: number of training sequences.
     """
@@ -122,9 +123,9 @@ class KernelConfig(AttentionConfig):
     """Settings of kernel attention.
 
     Attributes:
-        kernel: ``"rbf"``, ``"exponential"``, or ``"auto"``: RBF for images, exponential for texts.
+        kernel: rbf, exponential, or auto: RBF for images, exponential for texts.
         symmetric: queries and keys share their projection.
-        initial_variance: kernel variance to start from; ``None``: 1 for RBF, e^-4 for exponential.
+        initial_variance: kernel variance to start from; None: 1 for RBF, e^-4 for exponential.
     """
 
     penalised = False
