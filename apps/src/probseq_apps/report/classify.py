@@ -10,18 +10,12 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from probseq.figures import legend, light_grid, line_style, panels
 from probseq.metrics import calibration_bins, max_softmax_score, risk_coverage_curve, roc_curve
 from probseq.metrics.plots import reliability_diagram, risk_coverage_plot, roc_plot
 from probseq_apps.data.names import CORRUPTION_GROUPS
 from probseq_apps.methods.post_hoc import Sets
-from probseq_apps.report.figures import (
-    Curve,
-    legend,
-    light_grid,
-    line_style,
-    panels,
-    small_multiples,
-)
+from probseq_apps.report.figures import Curve, small_multiples
 from probseq_apps.report.report import Report
 from probseq_apps.report.summary import Summary, average_ranks, mean_of, summarise
 from probseq_apps.report.tables import (

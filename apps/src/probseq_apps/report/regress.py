@@ -9,10 +9,10 @@ from jaxtyping import Float
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from probseq.figures import COLOURS, GUIDE, legend, light_grid, line_style, panels
 from probseq.metrics import roc_curve
 from probseq.metrics.plots import roc_plot
 from probseq_apps.report.classify import MethodResult, methods_report
-from probseq_apps.report.figures import COLOURS, GUIDE, legend, light_grid, line_style, panels
 from probseq_apps.report.report import Report
 from probseq_apps.report.tables import MARKS_LEGEND
 
