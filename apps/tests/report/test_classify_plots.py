@@ -1,10 +1,10 @@
 import pytest
 import torch
 from PIL import Image
-from probseq_apps.report.classify_plots import write_plots
 
 from probseq_apps.experiments.classify import evaluate_sets
 from probseq_apps.methods.post_hoc import Predictions
+from probseq_apps.report.classify import write_plots
 from probseq_apps.report.figures import Curve, small_multiples
 from probseq_apps.report.summary import summarise
 
