@@ -7,6 +7,7 @@ from probseq_apps.data.names import DATA_NAMES, GENERATION_NAMES
 from probseq_apps.report.measured import ACCUMULATED_SECONDS, SECONDS_PER_EPOCH
 from probseq_apps.report.papers import load_table, table_names
 from probseq_apps.report.tables import LABELS
+from probseq_apps.settings.classify import RECIPES
 from probseq_apps.settings.generate_recipes import (
     DIFFUSION_RECIPES,
     GENERATE_RECIPES,
@@ -18,7 +19,6 @@ from probseq_apps.settings.methods import parse_row
 from probseq_apps.settings.online import METHODS as ONLINE_METHODS
 from probseq_apps.settings.online import ONLINE_RECIPES, SERIES
 from probseq_apps.settings.regress import REGRESS_RECIPES
-from probseq_apps.settings.online import METHODS as ONLINE_METHODS
 
 # Times, and a data set of `probseq regress`.
 NOT_CLASSIFIED = {SECONDS_PER_EPOCH, ACCUMULATED_SECONDS, "no-metric"}

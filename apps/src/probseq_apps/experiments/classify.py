@@ -1,7 +1,7 @@
 """`probseq classify`: train methods on one data set, measure them, and compare."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -28,7 +28,7 @@ from probseq_apps.engine.files import read_finished
 from probseq_apps.engine.fit import fit
 from probseq_apps.engine.schedule import derive_seed
 from probseq_apps.engine.trainer import Batch, LossParts, Step
-from probseq_apps.experiment import Job, Results, counted
+from probseq_apps.experiment import Experiment, Job, Results, counted
 from probseq_apps.experiments.stored import load_groups, save_groups
 from probseq_apps.folder import RunFolder
 from probseq_apps.methods.build import MethodSettings, build, max_tokens
@@ -65,18 +65,15 @@ class Loaded(NamedTuple):
     sets: dict[str, TestSet]
 
 
-@dataclass(frozen=True)
-class Classify:
+class Classify(Experiment[Loaded]):
     """Methods of classification on one data set."""
 
-    settings: ClassifySettings
     kind = command = "classify"
-    parts, brief = RUNS, False
+    parts = RUNS
 
-    @property
-    def jobs(self) -> list[Job]:
-        """Each method that must be trained, with each seed."""
-        return method_jobs(self.settings)
+    def __init__(self, settings: ClassifySettings) -> None:
+        self.settings = settings
+        self.jobs = method_jobs(settings)
 
     def load(self, options: Options) -> Loaded:
         """Read the data, and that out of distribution."""

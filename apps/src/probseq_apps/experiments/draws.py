@@ -10,7 +10,6 @@ from probseq_apps.engine import distributed
 from probseq_apps.engine.files import write_atomic
 from probseq_apps.engine.schedule import derive_seed
 from probseq_apps.experiment import Experiment, Results
-from probseq_apps.experiments.checks import unlike_defaults
 from probseq_apps.experiments.image_models import (
     DiffusionVariant,
     draw_samples,
@@ -29,6 +28,7 @@ from probseq_apps.experiments.tokens import (
 from probseq_apps.folder import RunFolder
 from probseq_apps.options import Options
 from probseq_apps.report.generate import draw_grids
+from probseq_apps.settings.common import unlike_defaults
 from probseq_apps.settings.generate import (
     GENERATE_EVALUATE,
     GENERATE_SAMPLE,

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -23,7 +22,7 @@ from probseq_apps.engine import distributed
 from probseq_apps.engine.fit import fit
 from probseq_apps.engine.schedule import derive_seed
 from probseq_apps.engine.trainer import Batch, LossParts, Step
-from probseq_apps.experiment import Job, Results
+from probseq_apps.experiment import Experiment, Job, Results
 from probseq_apps.experiments.classify import (
     PREDICTIONS,
     RUNS,
@@ -91,18 +90,15 @@ class NumberPredictions(NamedTuple):
 Members = Sequence[NumberPredictions]
 
 
-@dataclass(frozen=True)
-class Regress:
-    """Methods of regression on molecules."""
+class Regress(Experiment[GraphData]):
+    """Methods of regression on molecules, or rows of numbers."""
 
-    settings: RegressSettings
     kind = command = "regress"
-    parts, brief = RUNS, False
+    parts = RUNS
 
-    @property
-    def jobs(self) -> list[Job]:
-        """Each method that must be trained, with each seed."""
-        return method_jobs(self.settings)
+    def __init__(self, settings: RegressSettings) -> None:
+        self.settings = settings
+        self.jobs = method_jobs(settings)
 
     def load(self, options: Options) -> GraphData:
         """Read the molecules."""

@@ -161,7 +161,7 @@ def footnotes(comparison: Comparison, left_out: list[str]) -> list[str]:
     runs = run_notes(comparison)
     if runs:
         runs.append(
-            "What the recipes do otherwise than the papers is written in probseq_apps.recipes."
+            "What the recipes do otherwise than the papers is written in probseq_apps.settings."
         )
     return notes + (runs or [_nothing(comparison)]) + left_out
 

@@ -18,20 +18,12 @@ from probseq_apps.data.names import (
     unknown_name_message,
 )
 from probseq_apps.engine.config import Precision, Schedule, Selection, TrainConfig
-from probseq_apps.settings.common import Flat, Pick, Recipes
+from probseq_apps.settings.common import Flat, Pick, Recipes, check_unique
 from probseq_apps.settings.methods import METHODS, parse_row, trained_methods
 from sgpa.spec import SGPAConfig
 
 ROTATIONS = "rotations"
 Severity = Annotated[int, Bound("from 1 to 5", lambda value: 1 <= value <= 5)]
-
-
-def check_unique(name: str, values: tuple[object, ...], *, empty: bool = False) -> None:
-    """Raise if a tuple has a value twice, or none."""
-    if not values and not empty:
-        raise ValueError(f"{name} must name at least one, got none")
-    if len(set(values)) < len(values):
-        raise ValueError(f"{name} must not repeat a value, got {' '.join(map(str, values))}")
 
 
 class BackboneSettings(TransformerConfig):

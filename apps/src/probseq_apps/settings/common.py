@@ -7,6 +7,7 @@ from typing import Any, Generic, TypeVar
 
 from tyro.conf import OmitArgPrefixes
 
+from probseq.settings import Settings
 from probseq_apps.data.names import unknown_name_message
 
 # A group whose flags have no prefix: `training: Flat[Training]` has --epochs, and
@@ -67,3 +68,16 @@ class Recipes(Generic[S]):
         if name is None:
             name = self.default if pick.data is None else self.suits(pick.data)
         return name, self.adapt(self.load(name), pick)
+
+
+def check_unique(name: str, values: tuple[object, ...], *, empty: bool = False) -> None:
+    """Raise if a tuple has a value twice, or none."""
+    if not values and not empty:
+        raise ValueError(f"{name} must name at least one, got none")
+    if len(set(values)) < len(values):
+        raise ValueError(f"{name} must not repeat a value, got {' '.join(map(str, values))}")
+
+
+def unlike_defaults(settings: Settings) -> list[str]:
+    """Return the names of those settings that differ from their defaults."""
+    return list(settings.differs_from(type(settings)()))

@@ -13,9 +13,8 @@ from typing import Annotated, Any, Literal, NamedTuple
 from probseq.settings import Bound, Count, Index, NotNegative, Positive, Rate, Settings
 from probseq_apps.data.names import check_generation_name
 from probseq_apps.engine.config import Precision, Schedule, TrainConfig
-from probseq_apps.experiments.checks import unique, unlike_defaults
 from probseq_apps.experiments.saved import saved_settings
-from probseq_apps.settings.common import Flat
+from probseq_apps.settings.common import Flat, check_unique, unlike_defaults
 from pseudovideo.spec import (
     AtLeastTwo,
     CorruptionKind,
@@ -182,7 +181,7 @@ class PriorChoice(Settings):
     def check(self) -> None:
         """Refuse repetitions."""
         for field in fields(self):
-            unique(field.name, getattr(self, field.name))
+            check_unique(field.name, getattr(self, field.name), empty=True)
 
 
 class Sampling(Settings):
@@ -507,7 +506,7 @@ def check_names(name: str, values: tuple[object, ...]) -> None:
     """Raise if nothing is named, or something twice."""
     if not values:
         raise ValueError(f"{name} must name at least one, got none")
-    unique(name, values)
+    check_unique(name, values, empty=True)
 
 
 def saved_tokenizer(folder: Path) -> tuple[str, TokenizerSettings] | None:

@@ -1,1 +1,0 @@
-"""Complete settings by name; importable without torch."""
