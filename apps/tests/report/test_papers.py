@@ -13,11 +13,8 @@ from probseq_apps.settings.generate_recipes import (
     GENERATE_RECIPES,
     HVAE_RECIPES,
 )
-from probseq_apps.settings.online import METHODS, ONLINE_RECIPES, SERIES
-from probseq_apps.settings.classify import RECIPES
 from probseq_apps.settings.methods import parse_row
-from probseq_apps.settings.online import METHODS as ONLINE_METHODS
-from probseq_apps.settings.online import ONLINE_RECIPES, SERIES
+from probseq_apps.settings.online import METHODS, ONLINE_RECIPES, SERIES
 from probseq_apps.settings.regress import REGRESS_RECIPES
 
 # Times, and a data set of `probseq regress`.
