@@ -30,18 +30,11 @@ _HEAD = (
 
 
 class Goal(NamedTuple):
-    """What a method should reach.
+    """What a method should reach."""
 
-    Attributes:
-        forward: most time of a forward pass, as a ratio to softmax attention.
-        both: the same for a forward and a backward pass; None without a goal.
-        kept: most MiB kept for the backward pass, or "O(T)" where the goal is its growth;
-            None without a goal.
-    """
-
-    forward: float
-    both: float | None
-    kept: float | Literal["O(T)"] | None
+    forward: float  # most time of a forward pass, as a ratio to softmax attention
+    both: float | None  # the same for a forward and a backward pass; None without a goal
+    kept: float | Literal["O(T)"] | None  # most MiB kept for the backward pass
 
 
 class Shape(NamedTuple):

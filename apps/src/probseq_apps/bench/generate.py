@@ -37,34 +37,19 @@ _SAMPLERS: tuple[Sampler, ...] = ("cache", "videogpt", "plain")
 
 
 class Sizes(NamedTuple):
-    """How much is run.
+    """How much is run."""
 
-    Attributes:
-        images: of a batch that is corrupted.
-        samples: batches and tokens (keys of `GRIDS`) of the autoregressive samplers.
-        limit: tokens that slow samplers draw; their time for more is extrapolated, see `sampling`.
-        masked: grids that the masked prior draws at once.
-        steps: of the masked prior.
-        width: of the tokenizers.
-        depth: blocks of their encoders and decoders.
-        batch: images of a training step.
-        dim: of the features.
-        compared: dimensions at which the distance by scipy is timed too.
-        few: features where there are fewer than dimensions.
-        unets: of diffusion.
-    """
-
-    images: int
+    images: int  # of a batch that is corrupted
     samples: tuple[tuple[int, int], ...]
-    limit: int
-    masked: int
-    steps: int
+    limit: int  # tokens that slow samplers draw
+    masked: int  # grids that the masked prior draws at once
+    steps: int  # of the masked prior
     width: int
-    depth: int
-    batch: int
+    depth: int  # blocks of their encoders and decoders
+    batch: int  # images of a training step
     dim: int
-    compared: int
-    few: int
+    compared: int  # dimensions at which the distance by scipy is timed too
+    few: int  # features where there are fewer than dimensions
     unets: UNetSizes
 
 

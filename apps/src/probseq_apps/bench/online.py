@@ -43,23 +43,14 @@ Series = tuple[Tensor, Tensor]
 
 
 class Sizes(NamedTuple):
-    """How much is run.
+    """How much is run."""
 
-    Attributes:
-        singles: points that are learned one by one where that is timed.
-        few: Adam steps a task of the shorter run of OSGPR.
-        more: of the longer one.
-        early: points of the short stream.
-        late: points of the long stream.
-        watched: points of the stream on which memory is watched.
-    """
-
-    singles: int
-    few: int
-    more: int
-    early: int
-    late: int
-    watched: int
+    singles: int  # points that are learned one by one where that is timed
+    few: int  # Adam steps a task of the shorter run of OSGPR
+    more: int  # of the longer one
+    early: int  # points of the short stream
+    late: int  # points of the long stream
+    watched: int  # points of the stream on which memory is watched
 
 
 def bench_online(settings: BenchOnlineSettings) -> list[Row]:

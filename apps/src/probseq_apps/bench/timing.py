@@ -27,21 +27,13 @@ _WIDTH = 120
 
 
 class Row(NamedTuple):
-    """A line of the table: a median or what follows from medians, and its goal.
-
-    Attributes:
-        label: what was measured.
-        value: in the unit.
-        unit: such as "ms"; "x" for a ratio.
-        goal: what it should reach; None without one.
-        least: whether the goal is a lower limit.
-    """
+    """A line of the table: a median or what follows from medians, and its goal."""
 
     label: str
     value: float
-    unit: str
-    goal: float | None = None
-    least: bool = False
+    unit: str  # such as "ms"; "x" for a ratio
+    goal: float | None = None  # what it should reach; None without one
+    least: bool = False  # whether the goal is a lower limit
 
     @property
     def met(self) -> bool | None:

@@ -44,17 +44,11 @@ _ROUND_OFF = 1e-8
 
 
 class Graph(NamedTuple):
-    """An undirected graph without loops.
+    """An undirected graph without loops."""
 
-    Attributes:
-        nodes: features of each node.
-        ends: the two nodes of each edge; an edge stands here once.
-        edges: features of each edge.
-    """
-
-    nodes: Float[Tensor, "n a"]
-    ends: Int64[Tensor, "m 2"]
-    edges: Float[Tensor, "m b"]
+    nodes: Float[Tensor, "n a"]  # features of each node
+    ends: Int64[Tensor, "m 2"]  # the two nodes of each edge; an edge stands here once
+    edges: Float[Tensor, "m b"]  # features of each edge
 
 
 def adjacency(graph: Graph) -> Float[Tensor, "n n"]:
@@ -108,17 +102,11 @@ def swap_edges(graph: Graph, generator: torch.Generator) -> Graph:
 
 
 class TokenLayout(NamedTuple):
-    """Widths of the parts of a token.
+    """Widths of the parts of a token."""
 
-    Attributes:
-        node_features: numbers that describe a node.
-        edge_features: numbers that describe an edge.
-        identifiers: numbers of a node identifier; at least the nodes of the largest graph.
-    """
-
-    node_features: int
-    edge_features: int
-    identifiers: int
+    node_features: int  # numbers that describe a node
+    edge_features: int  # numbers that describe an edge
+    identifiers: int  # numbers of a node identifier; at least the nodes of the largest graph
 
     @property
     def width(self) -> int:
@@ -242,17 +230,11 @@ def _one_hot(value: object, known: Sequence[object]) -> list[float]:
 
 
 class Molecules(NamedTuple):
-    """Molecules with their properties, row by row.
+    """Molecules with their properties, row by row."""
 
-    Attributes:
-        smiles: as the file has them.
-        graphs: what they mean.
-        targets: one finite number a molecule.
-    """
-
-    smiles: list[str]
+    smiles: list[str]  # as the file has them
     graphs: list[Graph]
-    targets: list[float]
+    targets: list[float]  # one finite number a molecule
 
 
 def read_molecules(
@@ -300,16 +282,12 @@ _SWAP_SEED = 0
 class GraphData(Parts[Part]):
     """Molecules as sequences of tokens, with a property to predict in its own unit.
 
-    Attributes:
-        target: name of the property.
-        layout: widths of the parts of a token.
-
     The extra test set "swapped" has the test graphs with their edges swapped, see `swap_edges`;
     its targets are those of the graphs that they were.
     """
 
-    target: str
-    layout: TokenLayout
+    target: str  # name of the property
+    layout: TokenLayout  # widths of the parts of a token
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -20,66 +20,39 @@ _RANKED: Mapping[str, int] = {"auroc": 0, "aupr-out": 1}
 
 
 class Cell(NamedTuple):
-    """The paper's value and ours.
-
-    Attributes:
-        paper: as printed.
-        ours: in the paper's units; None where no run has it.
-        runs: the run that has it; for ranks, the runs of all tasks.
-        source: the metric that was read, wildcards included.
-        mark: ▲ or ▼ where ours is better or worse by more than both errors allow.
-        same: for ranks, the paper's over the same methods and tasks as ours.
-    """
+    """The paper's value and ours."""
 
     paper: Value
-    ours: Summary | None = None
-    runs: tuple[MeasuredRun, ...] = ()
-    source: str | None = None
-    mark: Mark = ""
-    same: float | None = None
+    ours: Summary | None = None  # in the paper's units; None where no run has it
+    runs: tuple[MeasuredRun, ...] = ()  # the run that has it; for ranks, the runs of all tasks
+    source: str | None = None  # the metric that was read, wildcards included
+    mark: Mark = ""  # ▲ or ▼ where ours is better or worse by more than both errors allow
+    same: float | None = None  # for ranks, the paper's over the same methods and tasks as ours
 
 
 class ComparedRow(NamedTuple):
-    """A row of the table.
-
-    Attributes:
-        label: as printed.
-        method: our name of the method; None without one.
-        cells: one for each column.
-    """
+    """A row of the table."""
 
     label: str
-    method: str | None
-    cells: tuple[Cell, ...]
+    method: str | None  # our name of the method; None without one
+    cells: tuple[Cell, ...]  # one for each column
 
 
 class ComparedGroup(NamedTuple):
-    """Rows under one heading.
+    """Rows under one heading."""
 
-    Attributes:
-        title: heading; may be empty.
-        heads: labels of the columns, with an arrow to the good end.
-        rows: the rows.
-    """
-
-    title: str
-    heads: tuple[str, ...]
+    title: str  # heading; may be empty
+    heads: tuple[str, ...]  # labels of the columns, with an arrow to the good end
     rows: tuple[ComparedRow, ...]
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """A table with our numbers in it.
-
-    Attributes:
-        table: the paper's.
-        groups: its rows.
-        tasks: for ranks, the tasks that ours are over.
-    """
+    """A table with our numbers in it."""
 
     table: PaperTable
     groups: tuple[ComparedGroup, ...]
-    tasks: tuple[str, ...] = ()
+    tasks: tuple[str, ...] = ()  # for ranks, the tasks that ours are over
 
     @property
     def runs(self) -> tuple[MeasuredRun, ...]:

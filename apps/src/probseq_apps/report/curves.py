@@ -21,35 +21,21 @@ _FEW_POINTS = 30
 
 
 class Quantity(NamedTuple):
-    """A panel: a number of the logs.
+    """A panel: a number of the logs."""
 
-    Attributes:
-        key: where rows hold it.
-        title: what it is.
-        label: of its axis, with the unit.
-        factor: what logged values are multiplied by.
-        wide: whether it may span powers of ten.
-    """
-
-    key: str
+    key: str  # where rows hold it
     title: str
-    label: str
-    factor: float = 1.0
-    wide: bool = False
+    label: str  # of its axis, with the unit
+    factor: float = 1.0  # what logged values are multiplied by
+    wide: bool = False  # whether it may span powers of ten
 
 
 class Line(NamedTuple):
-    """A curve of a panel.
-
-    Attributes:
-        x: optimizer steps.
-        y: values.
-        style: colour, dashes and marker.
-    """
+    """A curve of a panel."""
 
     x: np.ndarray
     y: np.ndarray
-    style: Mapping[str, Any]
+    style: Mapping[str, Any]  # colour, dashes and marker
 
 
 def save_losses(

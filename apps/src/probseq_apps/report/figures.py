@@ -20,19 +20,12 @@ _MULTIPLES_ACROSS, _BEHIND = 4, "#CFCFCF"
 
 
 class Curve(NamedTuple):
-    """A method's curve.
+    """A method's curve."""
 
-    Attributes:
-        x: values on the horizontal axis.
-        y: values on the vertical axis.
-        caption: what the panel says below the method's name.
-        errors: half lengths of the error bars; None for a line without.
-    """
-
-    x: Real[Tensor, " n"]
-    y: Real[Tensor, " n"]
-    caption: str
-    errors: Real[Tensor, " n"] | None = None
+    x: Real[Tensor, " n"]  # values on the horizontal axis
+    y: Real[Tensor, " n"]  # values on the vertical axis
+    caption: str  # what the panel says below the method's name
+    errors: Real[Tensor, " n"] | None = None  # half lengths of the error bars
 
 
 def small_multiples(

@@ -23,33 +23,20 @@ FINDINGS_LEGEND = (
 
 
 class Claim(NamedTuple):
-    """That a row of a table is better than others.
+    """That a row of a table is better than others."""
 
-    Attributes:
-        better: name of the row.
-        than: the rows that it is said to be better than; those that were not run are left out.
-        controls: rows that have what a gain might be due to; a gain must survive them.
-        lesser: rows that have less of it: a gain must survive them, too, but they alone prove none.
-    """
-
-    better: str
-    than: tuple[str, ...]
-    controls: tuple[str, ...] = ()
-    lesser: tuple[str, ...] = ()
+    better: str  # name of the row
+    than: tuple[str, ...]  # the rows that it is said to be better than
+    controls: tuple[str, ...] = ()  # rows that have what a gain might be due to
+    lesser: tuple[str, ...] = ()  # rows that have less of it: a gain must survive them
 
 
 class Finding(NamedTuple):
-    """What the numbers say about a claim.
-
-    Attributes:
-        claim: the claim.
-        outcome: in one word.
-        text: in one sentence, with the numbers.
-    """
+    """What the numbers say about a claim."""
 
     claim: Claim
     outcome: Outcome
-    text: str
+    text: str  # in one sentence, with the numbers
 
 
 def compare(claim: Claim, rows: Mapping[str, Summary], measure: Measure) -> Finding | None:

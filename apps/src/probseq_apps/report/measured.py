@@ -37,29 +37,17 @@ _SHIFT_KINDS = ("cifar-c", "shift")
 
 @dataclass(frozen=True)
 class MeasuredRun:
-    """An experiment's report.
-
-    Attributes:
-        folder: where it lies.
-        experiment: its kind, as `report.json` names it.
-        recipe: recipe that it was started from.
-        data: name of the data set.
-        settings: all settings, nested.
-        facts: sizes of the data, as the report has them.
-        seeds: seeds of each method by its name; an ensemble's are its members'.
-        metrics: values over the seeds by method and metric.
-        written: time of writing, to tell the newest.
-    """
+    """An experiment's report."""
 
     folder: Path
-    experiment: str
-    recipe: str
-    data: str
+    experiment: str  # its kind, as `report.json` names it
+    recipe: str  # recipe that it was started from
+    data: str  # name of the data set
     settings: Mapping[str, Any]
-    facts: Mapping[str, Any]
-    seeds: Mapping[str, tuple[int, ...]]
-    metrics: Mapping[str, Mapping[str, Seeds]]
-    written: float
+    facts: Mapping[str, Any]  # sizes of the data, as the report has them
+    seeds: Mapping[str, tuple[int, ...]]  # seeds of each method by its name
+    metrics: Mapping[str, Mapping[str, Seeds]]  # values over the seeds by method and metric
+    written: float  # time of writing, to tell the newest
 
     def setting(self, path: str) -> object:
         """A setting by its path, as `training.epochs`; None where the run has none of this name."""
@@ -192,15 +180,10 @@ def _mean(values: tuple[float | None, ...]) -> float | None:
 
 
 class Row(NamedTuple):
-    """Numbers of a row.
-
-    Attributes:
-        seeds: of the runs.
-        metrics: values over the seeds by metric.
-    """
+    """Numbers of a row."""
 
     seeds: tuple[int, ...]
-    metrics: Mapping[str, Seeds]
+    metrics: Mapping[str, Seeds]  # values over the seeds by metric
 
 
 def generation_rows(report: Mapping[str, Any]) -> dict[str, Row]:

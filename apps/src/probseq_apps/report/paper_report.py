@@ -97,19 +97,12 @@ def _runs(folders: tuple[Path, ...]) -> tuple[list[MeasuredRun], list[str]]:
 
 
 class PaperLine(NamedTuple):
-    """A line of the table: the paper's numbers, or ours.
+    """A line of the table: the paper's numbers, or ours."""
 
-    Attributes:
-        label: the row as the paper calls it, or our method and the runs it is from.
-        cells: one for each column.
-        marks: the mark of each cell; empty marks for the paper's.
-        ours: whether the numbers are ours.
-    """
-
-    label: str
-    cells: tuple[str, ...]
-    marks: tuple[Mark, ...]
-    ours: bool
+    label: str  # the row as the paper calls it, or our method and the runs it is from
+    cells: tuple[str, ...]  # one for each column
+    marks: tuple[Mark, ...]  # the mark of each cell; empty marks for the paper's
+    ours: bool  # whether the numbers are ours
 
 
 def group_lines(comparison: Comparison, group: ComparedGroup) -> list[PaperLine]:

@@ -87,108 +87,60 @@ NOT_A_TARGET = "!"
 
 
 class Value(NamedTuple):
-    """A number as printed.
-
-    Attributes:
-        text: as printed.
-        mean: the number.
-        error: what stands behind ±, as a standard error; None without one.
-        runs: number of runs behind the error.
-        decimals: digits after the point.
-        target: whether it is to be reached; False for a known slip of the paper.
-    """
+    """A number as printed."""
 
     text: str
     mean: float
-    error: float | None
-    runs: int
-    decimals: int
-    target: bool
+    error: float | None  # what stands behind ±, as a standard error; None without one
+    runs: int  # number of runs behind the error
+    decimals: int  # digits after the point
+    target: bool  # whether it is to be reached; False for a known slip of the paper
 
 
 class Column(NamedTuple):
-    """A column and where its numbers are in a run's `report.json`.
-
-    Attributes:
-        label: as printed.
-        data: data set that the models were trained on.
-        recipes: recipes of the paper's setting, the first being that of most rows; may be empty.
-        metric: name of the metric, maybe with wildcards, see :mod:`probseq_apps.report.papers`.
-        scale: the paper prints the metric times this.
-        where: settings that a run must have for this column, as `model.num_inducing`: allowed
-            values.
-    """
+    """A column and where its numbers are in a run's `report.json`."""
 
     label: str
-    data: str
-    recipes: tuple[str, ...]
-    metric: str
-    scale: float
-    where: Mapping[str, tuple[object, ...]]
+    data: str  # data set that the models were trained on
+    recipes: tuple[str, ...]  # recipes of the paper's setting, the first being that of most rows
+    metric: str  # name of the metric, maybe with wildcards, see :mod:`probseq_apps.report.papers`
+    scale: float  # the paper prints the metric times this
+    where: Mapping[str, tuple[object, ...]]  # settings that a run must have for this column
 
 
 class TableRow(NamedTuple):
-    """A row.
-
-    Attributes:
-        label: as printed.
-        method: the method on our command line; None for one that `probseq` doesn't train.
-        detector: out-of-distribution detector of the row, for `{detector}`.
-        where: settings that a run must have for this row, as `kepsvgp.layers`: allowed values.
-        values: one for each column.
-    """
+    """A row."""
 
     label: str
-    method: str | None
-    detector: str | None
-    where: Mapping[str, tuple[object, ...]]
-    values: tuple[Value, ...]
+    method: str | None  # the method on our command line; None for one that `probseq` doesn't train
+    detector: str | None  # out-of-distribution detector of the row, for `{detector}`
+    where: Mapping[str, tuple[object, ...]]  # settings that a run must have for this row
+    values: tuple[Value, ...]  # one for each column
 
 
 class Group(NamedTuple):
-    """Rows under one heading, which may have columns of their own.
+    """Rows under one heading, which may have columns of their own."""
 
-    Attributes:
-        title: heading; empty for a table without.
-        columns: what the rows' values are.
-        rows: the rows.
-        sizes: the paper's number of examples by part of the data; empty if not one for all.
-    """
-
-    title: str
-    columns: tuple[Column, ...]
+    title: str  # heading; empty for a table without
+    columns: tuple[Column, ...]  # what the rows' values are
     rows: tuple[TableRow, ...]
-    sizes: Mapping[str, int]
+    sizes: Mapping[str, int]  # the paper's number of examples by part of the data
 
 
 @dataclass(frozen=True, kw_only=True)
 class PaperTable:
-    """A table.
+    """A table."""
 
-    Attributes:
-        name: as on the command line.
-        title: its caption.
-        paper: where it is from.
-        kind: `ranks` for average ranks over out-of-distribution tasks.
-        experiment: kind of experiment that has the numbers, as `report.json` names it; None for
-            the classification, regression and online tables, whose methods tell them apart.
-        error: what the paper prints behind ±.
-        augmented: whether its models were trained with augmentation; None where both will do.
-        recipes: recipes of the paper's setting by data set; several where rows differ.
-        groups: its rows.
-        notes: what a reader of the comparison should know.
-    """
-
-    name: str
+    name: str  # as on the command line
     title: str
-    paper: str
-    kind: Kind
-    experiment: str | None
-    error: Literal["standard error", "standard deviation"]
-    augmented: bool | None
-    recipes: Mapping[str, tuple[str, ...]]
+    paper: str  # where it is from
+    kind: Kind  # `ranks` for average ranks over out-of-distribution tasks
+    experiment: str | None  # kind of experiment that has the numbers, as `report.json` names it
+    error: Literal["standard error", "standard deviation"]  # what the paper prints behind ±
+    augmented: bool | None  # whether its models were trained with augmentation
+    recipes: Mapping[str, tuple[str, ...]]  # recipes of the paper's setting by data set
     groups: tuple[Group, ...]
-    notes: tuple[str, ...]
+    notes: tuple[str, ...]  # what a reader of the comparison should know
 
     @property
     def data(self) -> tuple[str, ...]:

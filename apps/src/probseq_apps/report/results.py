@@ -18,15 +18,10 @@ _PER_PIXEL = 1000.0
 
 
 class Group(NamedTuple):
-    """All seeds of a model variant.
+    """All seeds of a model variant."""
 
-    Attributes:
-        name: the arm's name; of tokenizers, with the stem.
-        results: one for each seed.
-    """
-
-    name: str
-    results: tuple[Result, ...]
+    name: str  # the arm's name; of tokenizers, with the stem
+    results: tuple[Result, ...]  # one for each seed
 
     @property
     def arm(self) -> str:

@@ -20,17 +20,11 @@ LEVEL = 0.05
 
 @dataclass(frozen=True)
 class Summary:
-    """A metric over the seeds.
+    """A metric over the seeds."""
 
-    Attributes:
-        values: one for each seed; None where the metric was not defined.
-        mean: their mean; None unless all are defined.
-        standard_error: sample standard deviation divided by √n; None for fewer than two values.
-    """
-
-    values: tuple[float | None, ...]
-    mean: float | None
-    standard_error: float | None
+    values: tuple[float | None, ...]  # one for each seed; None where the metric was not defined
+    mean: float | None  # their mean; None unless all are defined
+    standard_error: float | None  # sample standard deviation divided by √n
 
     @property
     def interval(self) -> float | None:

@@ -47,19 +47,12 @@ _FACTS = 2
 
 
 class Measure(NamedTuple):
-    """A number over the seeds: a column of a table, or what a claim is about.
+    """A number over the seeds: a column of a table, or what a claim is about."""
 
-    Attributes:
-        label: what it is called.
-        direction: its good end; None for a number without one.
-        path: keys that lead to it in a result.
-        unit: of its values, with a space before; empty for none.
-    """
-
-    label: str
-    direction: Direction | None = None
-    path: tuple[str, ...] = ()
-    unit: str = ""
+    label: str  # what it is called
+    direction: Direction | None = None  # its good end; None for a number without one
+    path: tuple[str, ...] = ()  # keys that lead to it in a result
+    unit: str = ""  # of its values, with a space before; empty for none
 
     @property
     def head(self) -> str:
@@ -74,17 +67,11 @@ class Measure(NamedTuple):
 
 
 class Table(NamedTuple):
-    """Cells of a table; the first column names the rows.
-
-    Attributes:
-        heads: of the columns.
-        rows: cells, each row as long as the heads.
-        best: rows and columns of the cells with a mark; None for a table without marks.
-    """
+    """Cells of a table; the first column names the rows."""
 
     heads: list[str]
-    rows: list[list[str]]
-    best: frozenset[tuple[int, int]] | None = None
+    rows: list[list[str]]  # cells, each row as long as the heads
+    best: frozenset[tuple[int, int]] | None = None  # rows and columns of the cells with a mark
 
     def screen(self, width: int) -> str:
         """Return aligned lines, without the columns that don't fit `width`."""
@@ -119,13 +106,9 @@ class Table(NamedTuple):
 
 
 class SideBySide(NamedTuple):
-    """Tables of the same few rows, turned: a column for each row, the tables below each other.
+    """Tables of the same few rows, turned: a column for each row, the tables below each other."""
 
-    Attributes:
-        tables: their first columns are names and numbers of entries.
-    """
-
-    tables: tuple[Table, ...]
+    tables: tuple[Table, ...]  # their first columns are names and numbers of entries
 
     def screen(self, width: int) -> str:
         """Return aligned lines of the first rows of each table, cut off at `width`."""
