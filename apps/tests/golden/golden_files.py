@@ -14,7 +14,6 @@ import pyarrow.parquet as pq
 import torch
 from PIL import Image
 from safetensors.torch import save_file
-from scipy.io import savemat
 from sklearn.datasets import load_digits
 
 WORDS = "the a cat dog small red book sleeps reads runs quickly never old man saw her"
@@ -53,7 +52,7 @@ def pictures(random: np.random.Generator, count: int, side: int, channels: int) 
 
 
 def write_images(data: Path, random: np.random.Generator) -> None:
-    """MNIST as NPZ, Fashion-MNIST as IDX, CIFAR as Parquet and binary, SVHN as MAT, CelebA."""
+    """MNIST as NPZ, Fashion-MNIST as IDX, CIFAR as Parquet and binary, SVHN as Parquet, CelebA."""
     grey = pictures(random, 160, 28, 1)[..., 0]
     labels = load_digits().target[:160].astype(np.uint8)
     for name in ("mnist", "FashionMNIST/raw", "cifar10", "cifar-100-binary", "svhn", "CIFAR-10-C"):
@@ -78,8 +77,9 @@ def write_images(data: Path, random: np.random.Generator) -> None:
         fine = np.arange(len(planes), dtype=np.uint8)[:, None] % 100
         binary = np.concatenate([fine // 5, fine, planes], 1)
         (data / f"cifar-100-binary/{part}.bin").write_bytes(binary.tobytes())
-        content = {"X": 255 - colour[rows].transpose(1, 2, 3, 0), "y": labels[:120][rows, None]}
-        savemat(data / f"svhn/{part}_32x32.mat", content)
+        encoded = [{"bytes": png(image), "path": ""} for image in 255 - colour[rows]]
+        table = pa.table({"image": encoded, "label": labels[:120][rows]})
+        pq.write_table(table, data / f"svhn/{part}.parquet")
     np.save(data / "CIFAR-10-C/labels.npy", np.tile(labels[80:120], 5))
     np.save(
         data / "CIFAR-10-C/contrast.npy", np.concatenate([colour[80:] // k for k in range(1, 6)])

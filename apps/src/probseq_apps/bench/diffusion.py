@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from probseq_apps.bench.timing import Case, Row, interleaved, timed, training_step
-from pseudovideo.diffusion.image import ImageDiffusion, ImageDiffusionConfig
+from pseudovideo.diffusion.image import ImageDiffusion
 from pseudovideo.diffusion.objective import DiffusionObjective
 from pseudovideo.diffusion.stages import stage_window
-from pseudovideo.diffusion.video import VideoDiffusion, VideoDiffusionConfig
-from pseudovideo.spec import channel_multipliers_for
+from pseudovideo.diffusion.video import VideoDiffusion
+from pseudovideo.spec import ImageDiffusionConfig, VideoDiffusionConfig, channel_multipliers_for
 
 # Frames that pass through a UNet together, and the video and the context that they are of.
 WINDOWS: dict[int, tuple[int, int]] = {1: (1, 0), 3: (4, 2), 5: (8, 4)}
