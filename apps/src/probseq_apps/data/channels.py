@@ -53,17 +53,7 @@ class ChannelSeries:
 
 
 def read_csv_channels(path: Path, *, time_column: str = "time") -> ChannelSeries:
-    """Read a CSV file with a header: a time column, and channels in all others.
-
-    Args:
-        path: the file; `.tsv` and `.tab` are separated by tabs.
-        time_column: numbers, or ISO 8601 dates and times, which become hours since the first; in
-            any order.
-
-    Raises:
-        DataError: the file or the time column is missing, there is no channel, a name comes twice,
-            or a cell is empty or no number; the message names line and column.
-    """
+    """Read a CSV file with a header: a time column, and channels in all others."""
     header = csv_header(path)
     if header == [time_column]:
         raise DataError(f"{path} needs at least one channel beside {time_column!r}")
@@ -101,14 +91,6 @@ def moving_digits(num_frames: int, *, num_digits: int = 1, seed: int = 0) -> Cha
 
     On each axis a digit's path is the sum of two waves with random phases and speeds. Grey levels
     are in [0, 1]; where digits overlap the brighter one is seen.
-
-    Args:
-        num_frames: length of the film.
-        num_digits: how many digits move, each along its own path.
-        seed: chooses the pictures and the paths.
-
-    Raises:
-        DataError: no frame or no digit.
     """
     for name, value in (("num_frames", num_frames), ("num_digits", num_digits)):
         if value < 1:

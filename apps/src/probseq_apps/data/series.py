@@ -1,7 +1,7 @@
 """Real series of numbers over time: standard sets, one that a dependency ships, and CSV files."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -68,27 +68,13 @@ class Series:
 def load_series(
     name: str, data_dir: Path | None = None, *, columns: Columns | None = None
 ) -> Series:
-    """Read a series.
-
-    Args:
-        name: one of ``SERIES_NAMES``, or ``csv:PATH``.
-        data_dir: folder of the standard sets.
-        columns: of a CSV file.
-
-    Raises:
-        DataError: the name is unknown, or the files are missing or damaged.
-    """
+    """Read a series."""
     path = own_path(name) if name.startswith(CSV_PREFIX) else None
     if path is not None:
         return read_csv_series(path, columns or Columns("time", ("value",)))
-    readers: dict[str, Callable[[Path], Series]] = {
-        "solar": _solar,
-        "audio": _audio,
-        "covid": _covid,
-    }
-    made: dict[str, Callable[[], Series]] = {"sp500": _sp500, "toy": _toy}
-    if name in made:
-        return made[name]()
+    if name in ("sp500", "toy"):
+        return _sp500() if name == "sp500" else _toy()
+    readers = {"solar": _solar, "audio": _audio, "covid": _covid}
     if name not in readers:
         raise DataError(unknown_name_message("series", name, (*SERIES_NAMES, "csv:PATH")))
     return readers[name](data_folder(name, data_dir))
@@ -100,11 +86,6 @@ def read_csv_series(path: Path, columns: Columns) -> Series:
     Stamps are numbers, or ISO 8601 dates and times, which become days since the first, in any
     order; targets numbers, or empty, `NA`, `NaN`, `null` or `none` for a gap. Several targets, or
     several series, are learned side by side: at the stamps that all of them have.
-
-    Raises:
-        DataError: a file or column is missing, a cell is neither (the message names the line), a
-            series has a stamp twice, or a column's numbers are too large or too close to be
-            squared.
     """
     time_column, targets = columns.time, columns.targets
     _check_separator(path, (time_column, *targets))
@@ -168,11 +149,7 @@ class TimeColumn:
         self._calendar: bool | None = None
 
     def parse(self, cell: str) -> float:
-        """Return a stamp, in seconds since 1970 for a date.
-
-        Raises:
-            ValueError: it is neither, not finite, or of another kind than those before.
-        """
+        """Return a stamp, in seconds since 1970 for a date."""
         stamp, calendar = parse_stamp(cell)
         if self._calendar not in (None, calendar):
             raise ValueError(
@@ -184,16 +161,7 @@ class TimeColumn:
     def in_order(
         self, times: Sequence[float], values: NDArray[np.float64], unit: str
     ) -> tuple[NDArray[np.float64], str, NDArray[np.float64], tuple[str, ...]]:
-        """Sort rows by time; dates are counted from the first one.
-
-        Args:
-            times: stamps of at least one row.
-            values: numbers of each row.
-            unit: what dates are counted in, hours or days.
-
-        Returns:
-            Times, what they are counted in, the values, and a note if rows were moved.
-        """
+        """Sort rows by time; dates are counted from the first one."""
         time, notes = np.array(times), ()
         if (np.diff(time) < 0.0).any():
             order = np.argsort(time, kind="stable")
@@ -236,9 +204,6 @@ def parse_stamp(text: str) -> tuple[float, bool]:
     """Return a number, or an ISO 8601 date or time as seconds since 1970, and whether it is a date.
 
     A time without a zone is taken as UTC.
-
-    Raises:
-        ValueError: neither, or not finite.
     """
     from ohsvgp.stream.clock import parse_stamp  # late: it loads torch
 
@@ -247,11 +212,7 @@ def parse_stamp(text: str) -> tuple[float, bool]:
 
 
 def parse_number(text: str) -> float:
-    """Return a finite number.
-
-    Raises:
-        ValueError: anything else.
-    """
+    """Return a finite number."""
     try:
         number = float(text)
     except ValueError:
@@ -350,11 +311,7 @@ def _covid(folder: Path) -> Series:
 
 
 def existing_file(path: Path) -> Path:
-    """Return the path of a file of the standard sets that can be fetched.
-
-    Raises:
-        DataError: there is none.
-    """
+    """Return the path of a file of the standard sets that can be fetched."""
     if not path.is_file():
         raise DataError(
             f"{path} does not exist: the data folder needs this file; --download fetches it"

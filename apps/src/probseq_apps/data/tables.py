@@ -48,9 +48,6 @@ def load_table(name: str, data_dir: Path | None, *, seed: int) -> Table:
     """Read a table, or draw the two moons.
 
     The seed chooses the split of the published ones, or draws the points and the split.
-
-    Raises:
-        DataError: the name is unknown, or the file is missing or damaged.
     """
     if name == "two-moons":
         return _two_moons(seed)
@@ -62,11 +59,7 @@ def load_table(name: str, data_dir: Path | None, *, seed: int) -> Table:
 def read_csv_points(
     path: Path, inputs: Sequence[str], targets: Sequence[str], *, test_share: float, seed: int
 ) -> Table:
-    """Read points from columns of a CSV file with a header; a random share is for evaluation.
-
-    Raises:
-        DataError: a file or column is missing, or a cell is no number; the message names the line.
-    """
+    """Read points from columns of a CSV file with a header; a random share is for evaluation."""
     columns = [*((name, "input") for name in inputs), *((name, "target") for name in targets)]
     rows: list[list[float]] = []
     for line, cells in csv_columns(path, columns):

@@ -221,11 +221,7 @@ def save_progress(
 def load_progress(
     path: Path, model: OnlineSVGPVAE
 ) -> tuple[list[dict[str, Any]], dict[str, Tensor]]:
-    """Take over what `save_progress` wrote: records and further tensors; none without a file.
-
-    Raises:
-        ValueError: the file is damaged.
-    """
+    """Take over what `save_progress` wrote: records and further tensors; none without a file."""
     if not path.exists():
         return [], {}
     try:

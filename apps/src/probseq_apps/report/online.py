@@ -73,20 +73,7 @@ def online_report(
     seconds: str,
     figures: Callable[[], Mapping[str, Figure]],
 ) -> Report:
-    """Return the report of a comparison.
-
-    Args:
-        experiment: its kind.
-        recipe: name of the recipe that the settings came from.
-        runs: what was measured.
-        titles: of the methods.
-        settings: what was compared.
-        data: name, labels, sizes of the tasks, and notes.
-        opening: first sentences of the page.
-        facts: what one must know about the methods, a line each.
-        seconds: what was timed.
-        figures: drawn when the numbers are written, by the file's name.
-    """
+    """Return the report of a comparison."""
     metrics = list(_first(runs)["over_tasks"])
     names = [_EXPLAINED.get(metric, LABELS[metric][0]) for metric in metrics]
     listed = " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
@@ -148,12 +135,7 @@ def _forgotten(run: Mapping[str, Any], metric: str) -> float | None:
 
 
 def metric_figures(runs: Runs, *, standardised: bool) -> dict[str, Figure]:
-    """Draw metrics over tasks, their matrices, and running times.
-
-    Args:
-        runs: what was measured; what a method has not is left out.
-        standardised: whether errors are in standard deviations of the targets.
-    """
+    """Draw metrics over tasks, their matrices, and running times."""
     order, figures = list(runs), dict[str, Figure]()
 
     def metric_of(name: str) -> Metric:
@@ -181,12 +163,7 @@ def metric_figures(runs: Runs, *, standardised: bool) -> dict[str, Figure]:
 
 
 def prediction_figures(arrays: Arrays, labels: tuple[str, str]) -> dict[str, Figure]:
-    """Draw fits over time and boundaries on the plane, of the methods that have any.
-
-    Args:
-        arrays: of each method, as `predictions` of a run holds them.
-        labels: of time and targets.
-    """
+    """Draw fits over time and boundaries on the plane, of the methods that have any."""
     figures: dict[str, Figure] = {}
     planes: dict[str, Plane] = {}
     series: dict[str, Fits] = {}

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 
 from tyro.conf import arg
 
@@ -42,23 +42,14 @@ class Place(NamedTuple):
 
 
 class Method(NamedTuple):
-    """A method of the comparison.
+    """A method of the comparison."""
 
-    Attributes:
-        title: what it is, for reports.
-        inputs: times, points of several dimensions, or both.
-        basis: how its inducing variables follow the stream; None for the exact process.
-        follows: whether its hyperparameters can change once it has learned.
-        learned: whether it learns inducing points.
-        live: whether `online live` has it.
-    """
-
-    title: str
+    title: str  # for reports
     inputs: Literal["time", "points", "both"]
-    basis: "Callable[[Any, Place], Basis] | None"
-    follows: bool = True
-    learned: bool = False
-    live: bool = False
+    basis: "Callable[[Any, Place], Basis] | None"  # None for the exact process
+    follows: bool = True  # its hyperparameters can change once it has learned
+    learned: bool = False  # it learns inducing points
+    live: bool = False  # `online live` has it
 
 
 def _own(name: str, *needs: str) -> "Callable[[Any, Place], Basis]":
@@ -142,16 +133,14 @@ class StreamSettings(Settings):
     order: Literal["first", "l2"] = "first"
     """Points: sort them by their first input or by their distance from the origin."""
     test_share: TestShare = 0.2
-    """Series and csv: share of the points, chosen at random for each seed, for evaluation; series
-    from csv: of each task's."""
+    """Share of the points (series from csv: of each task's), at random, for evaluation."""
     time_column: str = "time"
     """csv: column of the stamps, numbers or ISO dates (which become days); several, with commas
     between, are the inputs of points."""
     target_column: str = "value"
     """csv: column of the numbers; several, with commas between, are learned side by side."""
     series_column: str | None = None
-    """csv: column that tells which series a row belongs to; all are learned side by side, at the
-    stamps that all have."""
+    """csv: column that tells which series a row belongs to; learned side by side too."""
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -178,13 +167,11 @@ class Prior(Settings):
     num_inducing: Count = 50
     """Inducing variables M."""
     likelihood: LikelihoodName = "gaussian"
-    """How targets scatter about the process; `online` standardises them for gaussian and
-    student-t."""
+    """How targets scatter; `online` standardises them for gaussian and student-t."""
     kernel: KernelName = "rbf"
     """Prior covariance; ovff always has matern52."""
     lengthscale: Positive = 1.0
-    """Of the kernel, in the units of the inputs; where to start from unless fixed (csv: beside
-    shares of the first task's length)."""
+    """Of the kernel, in the units of the inputs; where to start from unless fixed."""
     outputscale: Positive = 1.0
     """Prior variance; where to start from unless fixed."""
     noise: Positive = 0.1
@@ -205,22 +192,20 @@ class GPSettings(Prior):
     fit_steps: Count = 100
     """L-BFGS iterations for the hyperparameters of a task."""
     alpha: Share = 0.1
-    """How sure a move of the inducing variables stays of what the new ones cannot hold, 0 to 1: as
-    if it were known exactly (0, as in the papers), or less and less, by power EP."""
+    """How uncertain becomes what moved inducing variables cannot hold, 0 (as if known exactly, the
+    papers' bound) to 1, by power EP."""
     window: Positive | None = None
-    """ohsvgp-legt, ohsvgp-fout: length of the sliding window in units of time; ohsvgp-lagt: time
-    in which the past fades. None: the length of the first task."""
+    """ohsvgp-legt, -fout, -lagt: time in which the past is forgotten; None: the first task's."""
     path_memory: Literal["inputs", "features"] = "inputs"
     """Paths: keep the inputs seen, for exact covariances, or random features of fixed size."""
     num_features: Count = 1000
     """ohsvgp-rff, and paths that keep features: their number."""
     recurrence: Literal["closed", "exact", "bilinear", "euler"] = "closed"
-    """ohsvgp-rff: how the features follow the stream: in closed form, or by steps from point to
-    point as in the thesis, which are too long for euler where points are sparse."""
+    """ohsvgp-rff: features in closed form, or by steps from point to point as in the thesis, which
+    are too long for euler where points are sparse."""
     learn_steps: Count = 100
-    """osgpr, osvgp, ovc-optz: Adam steps on the inducing points at every task. The thesis has
-    1000 for solar and audio, 5000 for covid and 2000 for tables; with fewer, as in most recipes,
-    a run is done in minutes."""
+    """osgpr, osvgp, ovc-optz: Adam steps on the inducing points at every task; the thesis has 1000
+    for solar and audio, 5000 for covid and 2000 for points."""
     learn_rate: Positive = 0.01
     """Their step size, in lengthscales."""
 
@@ -228,6 +213,7 @@ class GPSettings(Prior):
 class _Comparison(Settings):
     """What comparisons share."""
 
+    known: ClassVar[tuple[str, ...]]
     data: str
     method: tuple[str, ...]
     seeds: tuple[Index, ...] = (0, 1, 2, 3, 4)
@@ -236,6 +222,8 @@ class _Comparison(Settings):
     def check(self) -> None:
         """Refuse names that come twice, or none."""
         own_path(self.data)  # refuses an empty path
+        if not self.data.startswith(CSV_PREFIX):
+            self._known("data set", self.data, (*self.known, f"{CSV_PREFIX}PATH"))
         for name, values in (("method", self.method), ("seeds", self.seeds)):
             if not values:
                 raise ValueError(f"{name} must name at least one, got none")
@@ -245,14 +233,14 @@ class _Comparison(Settings):
                 )
 
     def _known(self, what: str, name: str, known: Any) -> None:
-        if name not in known and not (what == "data set" and name.startswith(CSV_PREFIX)):
-            more = (f"{CSV_PREFIX}PATH",) if what == "data set" else ()
-            raise ValueError(unknown_name_message(what, name, (*known, *more)))
+        if name not in known:
+            raise ValueError(unknown_name_message(what, name, known))
 
 
 class OnlineSettings(_Comparison):
     """What is compared, and on what."""
 
+    known = (*SERIES, *TABLES)
     data: str = "sp500"
     """sp500 (monthly index that matplotlib ships), toy (two sines); solar, audio, covid (series)
     and skillcraft, powerplant (points), files in the data folder; two-moons (points); or csv:PATH,
@@ -269,7 +257,6 @@ class OnlineSettings(_Comparison):
 
     def check(self) -> None:
         """Refuse unknown names and settings that don't go together."""
-        self._known("data set", self.data, (*SERIES, *TABLES))
         super().check()
         if {"osgpr", "osvgp"} <= set(self.method):
             raise ValueError(
@@ -307,8 +294,7 @@ class LiveModel(Prior):
     """Model."""
 
     method: Annotated[str, arg(metavar=f"{{{','.join(_LIVE)}}}")] = "ohsvgp"
-    """How inducing variables follow the stream; legt, lagt and fout forget what is older than the
-    window."""
+    """How inducing variables follow the stream; legt, lagt and fout forget the older past."""
     offset: float = 0.0
     """Subtracted from each value, added to each forecast: the process has mean zero."""
     window: Positive = 10.0
@@ -382,16 +368,13 @@ class VaeSettings(Settings):
     hidden_dim: Count = 64
     """Width of the layer inside encoder and decoder."""
     lengthscale: Positive = 0.3
-    """Of the latents' RBF kernels to start from, in lengths of the first task; learned in the first
-    task, then fixed."""
+    """Of the latents, in lengths of the first task, in which it is learned; then fixed."""
     noise: Positive = 0.01
     """Variance of the channels' noise to start from."""
     carry: bool = True
-    """Keep what inducing variables knew of earlier tasks as a site; without it they are made from
-    the newest task alone, as the thesis' equations read."""
+    """Keep what was known of earlier tasks as a site; the thesis' equations read as if not."""
     consolidation: NotNegative = 10.0
-    """Weight of elastic weight consolidation of encoder and decoder; 0 for none, 1 for a Laplace
-    approximation with the diagonal of the Fisher information."""
+    """Weight of elastic weight consolidation of the networks; 0 for none, 1 for Laplace's."""
 
 
 class VaeTrainingSettings(Settings):
@@ -412,9 +395,9 @@ class VaeTrainingSettings(Settings):
 class OnlineVaeSettings(_Comparison):
     """What is compared, and on what."""
 
+    known = (MOVING_DIGITS,)
     data: str = MOVING_DIGITS
-    """moving-digits (real digits on generated paths), or csv:PATH (a time column, and a channel in
-    each other column)."""
+    """moving-digits (real digits on generated paths), or csv:PATH (time, and channels)."""
     method: tuple[str, ...] = tuple(VAE_METHODS)
     """ohsvgp, ovc, ovc-per-dim (every latent its own inducing points), osvgp."""
     seeds: tuple[Index, ...] = (0, 1, 2)
@@ -425,7 +408,6 @@ class OnlineVaeSettings(_Comparison):
 
     def check(self) -> None:
         """Refuse unknown names."""
-        self._known("data set", self.data, (MOVING_DIGITS,))
         super().check()
         for name in self.method:
             self._known("method", name, VAE_METHODS)
