@@ -119,7 +119,7 @@ def test_a_molecule_of_two_parts_stays_in_the_last(tmp_path):
 def test_tabs_and_other_columns_are_read(tmp_path):
     rows = [f"{number}\t{smiles}\tx" for number, smiles in enumerate(CHAINS)]
     path = write(tmp_path / "own.tsv", rows, "tpsa\tmolecule\tname")
-    data = load_molecules(f"csv:{path}", smiles_column="molecule", target_column="tpsa")
+    data = load_molecules(f"csv:{path}", smiles_column="molecule", target="tpsa")
     assert data.target == "tpsa"
     assert len(data.train) == 16
 
@@ -144,7 +144,7 @@ def test_a_bad_row_is_refused_with_its_line(tmp_path, row, message):
 @pytest.mark.parametrize(
     ("rows", "options", "message"),
     [
-        (rows_of(CHAINS), {"target_column": "logp"}, "one column 'logp' for the property"),
+        (rows_of(CHAINS), {"target": "logp"}, "one column 'logp' for the property"),
         (rows_of(CHAINS), {"smiles_column": "mol"}, "one column 'mol' for the SMILES"),
         (rows_of(CHAINS[:9]), {}, "has 9 molecules, too few"),
         (rows_of(CHAINS), {"test_size": 18}, "has 20 molecules, too few"),
@@ -171,7 +171,7 @@ def test_missing_files_are_named_with_what_to_do(tmp_path):
 
 def test_a_table_of_numbers_becomes_tokens_of_its_columns(tmp_path):
     rows = [f"{k},{k % 3},7,{2 * k}.5" for k in range(20)]
-    data = load_molecules(own(tmp_path, rows, header="a,b,c,y"), target_column="y")
+    data = load_molecules(own(tmp_path, rows, header="a,b,c,y"), target="y")
     assert (len(data.train), len(data.validation), len(data.test)) == (16, 2, 2)
     assert data.train.inputs.shape == (16, 3, data.layout.width)
     # Where a stands follows from y; numbers have mean 0 and standard deviation 1 in training.
@@ -192,6 +192,6 @@ def test_a_table_of_numbers_becomes_tokens_of_its_columns(tmp_path):
 def test_a_table_of_other_things_is_refused_with_its_line(tmp_path, row, message):
     rows = ["1,2,3", row, *(f"{k},2,{k}" for k in range(20))]
     with pytest.raises(DataError, match=message):
-        load_molecules(own(tmp_path, rows, header="a,b,y"), target_column="y")
+        load_molecules(own(tmp_path, rows, header="a,b,y"), target="y")
     with pytest.raises(DataError, match="one column 'z' for the number to predict"):
-        load_molecules(own(tmp_path, rows, header="a,b,y"), target_column="z")
+        load_molecules(own(tmp_path, rows, header="a,b,y"), target="z")

@@ -51,7 +51,7 @@ def molecules(folder, name="own.csv"):
 
 
 def arguments(path, *more):
-    return ["regress", "--data", f"csv:{path}", "--target-column", "oxygens", *TINY, *more]
+    return ["regress", "--data", f"csv:{path}", "--target", "oxygens", *TINY, *more]
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +116,7 @@ def test_an_ensemble_is_the_mixture_of_its_seeds(finished):
 def test_the_report_says_how_it_came_about(finished):
     report = read_report(finished)
     assert (report["experiment"], report["recipe"]) == ("regress", "zinc-small")
-    assert report["settings"]["reading"]["target_column"] == "oxygens"
+    assert report["settings"]["reading"]["target"] == "oxygens"
     assert report["data"]["train"] == 24
     assert {"torch", "probseq", "sgpa", "python"} <= report["versions"].keys()
     assert all(seconds > 0 for seconds in report["methods"]["sgpa"]["train_seconds"])
@@ -250,7 +250,7 @@ def test_every_other_method_gives_a_number_a_molecule_with_a_gradient(tmp_path, 
         method=(name,),
         model=BackboneSettings(depth=2, dim=8, num_heads=2, hidden_dim=8, pooling="cls"),
     )
-    data = load_molecules(settings.data, target_column="oxygens")
+    data = load_molecules(settings.data, target="oxygens")
     model = build(KNOWN[name], settings, data, seed=0)
     output = model(data.train.inputs[:4], generator=torch.Generator().manual_seed(0))
     assert output.logits.shape == (4, 1)

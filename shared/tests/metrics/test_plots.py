@@ -82,34 +82,33 @@ def test_panels_show_the_accuracy_the_gap_and_the_error(make_probs):
     gaps = (bins.confidence - bins.accuracy)[filled]
     assert [b.get_height() for b in over] == pytest.approx(gaps[gaps > 0].tolist())
     assert [b.get_height() for b in under] == pytest.approx(gaps[gaps < 0].tolist())
-    shares = [p.get_height() for p in lower.patches]
-    assert shares == pytest.approx((100 * bins.count / len(labels)).tolist())
-    ece = 100 * float(expected_calibration_error(probs, labels))
-    assert upper.get_title() == f"sgpa\nECE {ece:.2f}%"
+    assert [p.get_height() for p in lower.patches] == bins.count.tolist()
+    ece = float(expected_calibration_error(probs, labels))
+    assert upper.get_title() == f"sgpa\nECE {ece:.4f}"
 
 
 def test_curves_carry_their_areas_in_the_legend(make_probs):
     probs, labels = make_probs()
     confidence, correct = probs.amax(1), probs.argmax(1) == labels
     figure = roc_plot({"sgpa": roc_curve(confidence, correct)})
-    area = 100 * float(auroc(confidence, correct))
-    assert figure.legends[0].get_texts()[0].get_text() == f"sgpa (AUROC {area:.1f}%)"
+    area = float(auroc(confidence, correct))
+    assert figure.legends[0].get_texts()[0].get_text() == f"sgpa (AUROC {area:.4f})"
     figure = risk_coverage_plot({"sgpa": risk_coverage_curve(confidence, correct)})
     area = float(aurc(confidence, correct))
     assert figure.legends[0].get_texts()[0].get_text() == f"sgpa (AURC {area:.4f})"
 
 
-def test_curves_are_drawn_in_percent(make_probs):
+def test_curves_are_drawn_as_they_are(make_probs):
     curves = make_curves(make_probs, roc_curve, 2)
     lines = [line for line in roc_plot(curves).axes[0].lines if line.get_linestyle() != ":"]
     for line, (fpr, tpr) in zip(lines, curves.values(), strict=True):
-        np.testing.assert_allclose(line.get_xdata(), 100 * fpr.numpy())
-        np.testing.assert_allclose(line.get_ydata(), 100 * tpr.numpy())
+        np.testing.assert_allclose(line.get_xdata(), fpr.numpy())
+        np.testing.assert_allclose(line.get_ydata(), tpr.numpy())
     curves = make_curves(make_probs, risk_coverage_curve, 2)
     lines = risk_coverage_plot(curves).axes[0].lines
     for line, (coverage, risk) in zip(lines, curves.values(), strict=True):
-        np.testing.assert_allclose(line.get_xdata(), 100 * coverage.numpy())
-        np.testing.assert_allclose(line.get_ydata(), 100 * risk.numpy())
+        np.testing.assert_allclose(line.get_xdata(), coverage.numpy())
+        np.testing.assert_allclose(line.get_ydata(), risk.numpy())
 
 
 def test_a_wrong_first_sample_does_not_flatten_the_risk_curve():
@@ -185,4 +184,4 @@ def test_one_filled_bin_is_enough_for_a_diagram():
     bins = calibration_bins(torch.tensor([[1.0, 0.0]]), torch.tensor([0]))
     assert isinstance(bins, CalibrationBins)
     upper, _ = reliability_diagram({"sure": bins}).axes
-    assert upper.get_title() == "sure\nECE 0.00%"
+    assert upper.get_title() == "sure\nECE 0.0000"

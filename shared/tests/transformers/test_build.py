@@ -17,7 +17,7 @@ from probseq.transformers import (
     text_transformer,
     vision_transformer,
 )
-from probseq.transformers.spec import KernelName
+from probseq.transformers.names import KernelName
 
 BACKBONE = TransformerConfig(depth=2, dim=4, num_heads=2, hidden_dim=6)
 IMAGES = dict(image_size=4, patch_size=2, channels=1, num_classes=3)

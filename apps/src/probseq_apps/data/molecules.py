@@ -238,11 +238,11 @@ class Molecules(NamedTuple):
 
 
 def read_molecules(
-    path: Path, *, smiles_column: str, target_column: str, max_atoms: int
+    path: Path, *, smiles_column: str, target_name: str, max_atoms: int
 ) -> Molecules:
     """Read a file of molecules; the arguments are those of `load_molecules`."""
     found = Molecules([], [], [])
-    columns = ((smiles_column, "SMILES"), (target_column, "property to predict"))
+    columns = ((smiles_column, "SMILES"), (target_name, "property to predict"))
     for line, (smiles, target) in csv_columns(path, columns):
         graph = parse_smiles(smiles)
         if graph is None:
@@ -254,7 +254,7 @@ def read_molecules(
             )
         found.smiles.append(smiles.strip())
         found.graphs.append(graph)
-        found.targets.append(_number(target, f"{path}, line {line}: {target_column}"))
+        found.targets.append(_number(target, f"{path}, line {line}: {target_name}"))
     if not found.smiles:
         raise DataError(f"{path} holds no molecules")
     return found
@@ -307,7 +307,7 @@ def load_molecules(
     *,
     data_dir: Path | None = None,
     smiles_column: str = "smiles",
-    target_column: str = "score",
+    target: str = "score",
     validation_size: int | None = None,
     test_size: int | None = None,
     max_atoms: int = 100,
@@ -321,18 +321,16 @@ def load_molecules(
         name: `zinc`, or `csv:PATH` for a file of one's own.
         data_dir: folder of the data sets; not needed for `csv:`.
         smiles_column: column of the SMILES.
-        target_column: column of the property to predict.
+        target: column of the property to predict.
         validation_size: molecules for validation; None for a tenth. For a set without a split.
         test_size: likewise for test.
         max_atoms: most atoms of a molecule, hydrogens not counted.
     """
     paths = _find(name, data_dir)
     if own_path(name) and smiles_column == "smiles" and "smiles" not in csv_header(paths[0]):
-        return _numbers(name, paths[0], target_column, validation_size, test_size)
+        return _numbers(name, paths[0], target, validation_size, test_size)
     parts = [
-        read_molecules(
-            path, smiles_column=smiles_column, target_column=target_column, max_atoms=max_atoms
-        )
+        read_molecules(path, smiles_column=smiles_column, target_name=target, max_atoms=max_atoms)
         for path in paths
     ]
     notes = _notes(name, paths, parts)
@@ -346,7 +344,7 @@ def load_molecules(
             f"validation_size and test_size are for one file, and {name!r} comes in "
             f"{', '.join(str(path) for path in paths)}: leave them out"
         )
-    return _tokenized(name, target_column, parts, notes)
+    return _tokenized(name, target, parts, notes)
 
 
 def _numbers(

@@ -8,7 +8,8 @@ from tyro.conf import arg
 from cgpt.spec import CGPTConfig, SCGPTConfig
 from kepsvgp.spec import KEPSVGPConfig
 from probseq.settings import Bound, Count, Index, NotNegative, Positive, Settings
-from probseq.transformers.spec import KernelName, TransformerConfig
+from probseq.transformers.names import KernelName
+from probseq.transformers.spec import TransformerConfig
 from probseq_apps.data.names import (
     CORRUPTION_NAMES,
     IMAGE_NAMES,

@@ -17,7 +17,7 @@ class MoleculeSettings(Settings):
 
     smiles_column: str = "smiles"
     """Column of the molecules, as SMILES."""
-    target_column: str = "score"
+    target: str = "score"
     """Column of the number to predict."""
     validation_size: Count | None = None
     """Molecules for choosing the weights; None: a tenth. For a set that comes without a split."""

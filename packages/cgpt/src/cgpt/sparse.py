@@ -40,7 +40,7 @@ from cgpt.names import SparseConditional
 from cgpt.sparse_kernels import whitened_features
 from probseq.kernels.distances import scaled_squared_distance
 from probseq.linalg import safe_cholesky, triangular_inverse
-from probseq.transformers.spec import ATTENTION_JITTER
+from probseq.transformers.names import ATTENTION_JITTER
 
 
 class SparseFeatures(NamedTuple):

@@ -29,10 +29,10 @@ from cgpt.sparse_regulariser import (
 from probseq.checks import check_choice, check_counts, check_positive, check_rates
 from probseq.gaussians import DiagonalGaussian
 from probseq.transformers.attention import check_heads
+from probseq.transformers.names import ATTENTION_JITTER
 from probseq.transformers.outputs import AttentionOutput
 from probseq.transformers.protocol import TokenMap, check_num_samples, check_tokens
 from probseq.transformers.sampling import repeat_samples
-from probseq.transformers.spec import ATTENTION_JITTER
 
 
 class SparseCorrelatedGPAttention(nn.Module):

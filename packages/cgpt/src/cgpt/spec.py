@@ -11,8 +11,8 @@ from cgpt.names import (
     check_exact,
 )
 from probseq.settings import Count, NotNegative, Positive
+from probseq.transformers.names import ATTENTION_JITTER
 from probseq.transformers.spec import (
-    ATTENTION_JITTER,
     AttentionConfig,
     Place,
     Preset,

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from probseq.checks import check_choice, check_counts, check_positive, check_rates
 from probseq.gaussians import DiagonalGaussian
 from probseq.transformers.attention import attention_kernel, check_heads, full_precision
+from probseq.transformers.names import ATTENTION_JITTER, KernelName
 from probseq.transformers.outputs import AttentionOutput
 from probseq.transformers.protocol import TokenMap, check_num_samples, check_tokens
-from probseq.transformers.spec import ATTENTION_JITTER, KernelName
 from sgpa.cache import ParameterCache
 from sgpa.names import CovarianceName, InitialPosterior, KLWeighting, VariantName
 from sgpa.posterior import (

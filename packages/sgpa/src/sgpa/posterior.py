@@ -27,7 +27,7 @@ from probseq.gaussians import gauss_kl
 from probseq.kernels.distances import scaled_squared_distance
 from probseq.linalg import safe_cholesky, triangular_inverse
 from probseq.transformers.functional import kernel_attention, rbf_matrix
-from probseq.transformers.spec import ATTENTION_JITTER, KernelName
+from probseq.transformers.names import ATTENTION_JITTER, KernelName
 from sgpa.quadratic import flush, quadratic_forms
 
 # Round-off, relative to the prior variance, can take a variance below zero by about this much.

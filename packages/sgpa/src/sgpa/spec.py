@@ -3,10 +3,9 @@
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from probseq.settings import Bound, Count, Positive, Share
+from probseq.transformers.names import ATTENTION_JITTER, KernelName
 from probseq.transformers.spec import (
-    ATTENTION_JITTER,
     AttentionConfig,
-    KernelName,
     Place,
     Preset,
     TransformerConfig,

@@ -13,9 +13,9 @@ from probseq.gaussians import gauss_kl
 from probseq.linalg import safe_cholesky
 from probseq.transformers.attention import attention_kernel, check_heads, full_precision
 from probseq.transformers.functional import kernel_attention
+from probseq.transformers.names import ATTENTION_JITTER, KernelName
 from probseq.transformers.outputs import AttentionOutput
 from probseq.transformers.protocol import TokenMap, check_num_samples, check_tokens
-from probseq.transformers.spec import ATTENTION_JITTER, KernelName
 from sgpa.attention import draw
 from sgpa.names import CovarianceName
 from sgpa.posterior import HeadKernel, correlation_matrix, factor_from_raw, prior_scale

@@ -40,7 +40,7 @@ def reliability_diagram(bins_by_name: Mapping[str, CalibrationBins]) -> "Figure"
 
     Bars are the accuracy in each bin. The hatched part is the gap to the mean confidence in that
     bin: above the bar where the method is overconfident, in its top where it is underconfident.
-    The strip below each panel is the share of the predictions in each bin.
+    The strip below each panel is the number of predictions in each bin.
 
     Args:
         bins_by_name: what :func:`probseq.metrics.calibration_bins` gives, by method.
@@ -59,21 +59,21 @@ def reliability_diagram(bins_by_name: Mapping[str, CalibrationBins]) -> "Figure"
     figure = _new_figure(max(2.8 * columns, 3.8) + 0.6, 3.8 * rows + 0.5)
     # One flat grid and not one a panel: the layout engine then makes all panels equal.
     grid = figure.add_gridspec(2 * rows, columns, height_ratios=(4, 1) * rows)
-    top_share = max(float(bins.count.max() / bins.count.sum()) for bins in bins_by_name.values())
+    most = max(int(bins.count.max()) for bins in bins_by_name.values())
     for place, (name, bins) in enumerate(bins_by_name.items()):
         row, column = divmod(place, columns)
         upper = figure.add_subplot(grid[2 * row, column])
         lower = figure.add_subplot(grid[2 * row + 1, column], sharex=upper)
         _draw_reliability(upper, bins)
-        _draw_shares(lower, bins, 105 * top_share)
+        _draw_counts(lower, bins, 1.05 * most)
         upper.set_title(
-            f"{textwrap.fill(name, 28)}\nECE {100 * float(bins.expected_error()):.2f}%", fontsize=11
+            f"{textwrap.fill(name, 28)}\nECE {float(bins.expected_error()):.4f}", fontsize=11
         )
         upper.tick_params(labelbottom=False)
         lower.set_xlabel("Confidence")
         if column == 0:
             upper.set_ylabel("Accuracy")
-            lower.set_ylabel("Share (%)")
+            lower.set_ylabel("Count")
         else:
             upper.tick_params(labelleft=False)
             lower.tick_params(labelleft=False)
@@ -88,7 +88,7 @@ def risk_coverage_plot(curves: Mapping[str, tuple[Tensor, Tensor]]) -> "Figure":
         curves: (coverage, risk) by method, from :func:`probseq.metrics.risk_coverage_curve`.
 
     Returns:
-        A figure with one panel; percent on both axes.
+        A figure with one panel.
 
     Raises:
         ValueError: no method given.
@@ -100,12 +100,12 @@ def risk_coverage_plot(curves: Mapping[str, tuple[Tensor, Tensor]]) -> "Figure":
     ]
     figure, axes = _curve_panel(5.6, 3.7, labels)
     for line, (coverage, risk) in zip(_lines(labels), curves.values(), strict=True):
-        axes.plot(100 * _array(coverage), 100 * _array(risk), **line)
-    axes.set(xlabel="Coverage (% of samples answered)", ylabel="Risk (% errors among them)")
-    axes.set_xlim(0, 100)
+        axes.plot(_array(coverage), _array(risk), **line)
+    axes.set(xlabel="Coverage (share answered)", ylabel="Risk (share of errors among them)")
+    axes.set_xlim(0, 1)
     # The risk of the first few samples is all or nothing and would flatten the rest.
     top = max(float(risk[coverage >= 0.05].max()) for coverage, risk in curves.values())
-    axes.set_ylim(0, min(115 * top, 100) or 1)
+    axes.set_ylim(0, min(1.15 * top, 1) or 0.01)
     _curve_legend(figure, axes, labels)
     return figure
 
@@ -117,7 +117,7 @@ def roc_plot(curves: Mapping[str, tuple[Tensor, Tensor]]) -> "Figure":
         curves: (fpr, tpr) by method, from :func:`probseq.metrics.roc_curve`.
 
     Returns:
-        A figure with one square panel; percent on both axes.
+        A figure with one square panel.
 
     Raises:
         ValueError: no method given.
@@ -125,14 +125,14 @@ def roc_plot(curves: Mapping[str, tuple[Tensor, Tensor]]) -> "Figure":
     """
     _check_any("curves", curves)
     areas = [float(torch.trapezoid(tpr.double(), fpr.double())) for fpr, tpr in curves.values()]
-    labels = [f"{name} (AUROC {100 * area:.1f}%)" for name, area in zip(curves, areas, strict=True)]
+    labels = [f"{name} (AUROC {area:.4f})" for name, area in zip(curves, areas, strict=True)]
     figure, axes = _curve_panel(5.2, 4.9, labels)
-    axes.plot((0, 100), (0, 100), color=_GUIDE, linewidth=1, linestyle=":")
+    axes.plot((0, 1), (0, 1), color=_GUIDE, linewidth=1, linestyle=":")
     for line, (fpr, tpr) in zip(_lines(labels), curves.values(), strict=True):
-        axes.plot(100 * _array(fpr), 100 * _array(tpr), **line)
-    axes.set(xlabel="False-positive rate (%)", ylabel="True-positive rate (%)")
-    axes.set_xlim(-1, 101)
-    axes.set_ylim(-1, 101)
+        axes.plot(_array(fpr), _array(tpr), **line)
+    axes.set(xlabel="False-positive rate", ylabel="True-positive rate")
+    axes.set_xlim(-0.01, 1.01)
+    axes.set_ylim(-0.01, 1.01)
     axes.set_aspect("equal")
     _curve_legend(figure, axes, labels)
     return figure
@@ -218,10 +218,9 @@ def _draw_reliability(axes: "Axes", bins: CalibrationBins) -> None:
     _finish(axes)
 
 
-def _draw_shares(axes: "Axes", bins: CalibrationBins, top: float) -> None:
+def _draw_counts(axes: "Axes", bins: CalibrationBins, top: float) -> None:
     edges, count = _array(bins.edges), _array(bins.count)
-    share = 100 * count / count.sum()
-    axes.bar(edges[:-1], share, edges[1:] - edges[:-1], align="edge", color=_COUNTS)
+    axes.bar(edges[:-1], count, edges[1:] - edges[:-1], align="edge", color=_COUNTS)
     axes.set_ylim(0, top)
     axes.locator_params(axis="y", nbins=2)
     axes.set_xticks((0, 0.25, 0.5, 0.75, 1), ("0", ".25", ".5", ".75", "1"))

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from probseq.checks import check_choice, check_counts, check_positive, check_rates
 from probseq.kernels import RBF, Exponential
 from probseq.transformers.functional import kernel_attention
+from probseq.transformers.names import KernelName
 from probseq.transformers.outputs import AttentionOutput
 from probseq.transformers.protocol import TokenMap, check_tokens
-from probseq.transformers.spec import KernelName
 
 
 class SoftmaxAttention(nn.Module):

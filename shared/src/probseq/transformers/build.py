@@ -1,8 +1,9 @@
 """Transformers of settings: a backbone with the attention that its blocks ask for."""
 
 from probseq.transformers.encoder import AttentionFactory
+from probseq.transformers.names import KernelName
 from probseq.transformers.sequence import SequenceTransformer
-from probseq.transformers.spec import AttentionConfig, KernelName, Place, TransformerConfig
+from probseq.transformers.spec import AttentionConfig, Place, TransformerConfig
 from probseq.transformers.text import TextTransformer
 from probseq.transformers.vision import VisionTransformer, count_tokens
 

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from probseq.checks import broadcastable, check_choice, check_real
 from probseq.kernels.distances import check_points
-from probseq.transformers.spec import KernelName
+from probseq.transformers.names import KernelName
 
 # exp2 costs less than exp; the factor goes into the features.
 _ROOT_LOG2E = math.sqrt(math.log2(math.e))

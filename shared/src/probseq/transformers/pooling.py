@@ -9,8 +9,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from probseq.checks import check_choice, check_counts
+from probseq.transformers.names import PoolingName
 from probseq.transformers.protocol import check_tokens
-from probseq.transformers.spec import PoolingName
 
 
 class Pooling(nn.Module):

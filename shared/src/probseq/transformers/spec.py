@@ -7,20 +7,10 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 
 from probseq.settings import Count, Positive, Rate, Settings
+from probseq.transformers.names import KernelName, NormPlacement, PoolingName
 
 if TYPE_CHECKING:
     from torch import nn
-
-KernelName = Literal["rbf", "exponential"]
-PoolingName = Literal["mean", "sequence", "cls"]
-NormPlacement = Literal["pre", "post"]
-
-ATTENTION_JITTER = 1e-6
-"""Relative jitter of the covariances that attention factorises, in float32 and in float64.
-
-One number for both: it is a part of the model, whose predictions must not depend on the dtype.
-float32 cannot do with less.
-"""
 
 
 class TransformerConfig(Settings):
