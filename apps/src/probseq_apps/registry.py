@@ -126,7 +126,7 @@ REGISTRY: dict[str, Entry] = {
     ),
     "generate sample": Entry(
         "draw images from a prior or a model: pictures, a film, and an array",
-        "settings.generate:SampleSettings",
+        "settings.models:SampleSettings",
         "experiments.draws:Sample",
         "settings.generate_recipes:sample_defaults",
         about="From --prior with its --tokenizer, or from --model. The defaults of the sampling "
@@ -135,7 +135,7 @@ REGISTRY: dict[str, Entry] = {
     ),
     "generate evaluate": Entry(
         "measure samples, or a tokenizer's reconstructions",
-        "settings.generate:EvaluateSettings",
+        "settings.models:EvaluateSettings",
         "experiments.draws:Evaluate",
         "settings.generate_recipes:evaluate_defaults",
         about="Prints JSON, and stores it as metrics.json. The classifier is trained as long as in "

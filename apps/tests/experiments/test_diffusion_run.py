@@ -14,18 +14,15 @@ from probseq_apps.data.images import load_generation_data, to_unit
 from probseq_apps.engine.checkpoints import load_latest_checkpoint
 from probseq_apps.engine.files import ConfigMismatchError, RunExistsError
 from probseq_apps.experiments import image_models
-from probseq_apps.experiments.image_models import (
-    DiffusionVariant,
-    open_model,
-    train_model,
-    variant_of,
-)
+from probseq_apps.experiments.image_models import open_model, train_model, variant_of
+from probseq_apps.experiments.image_variants import DiffusionVariant
 from probseq_apps.experiments.reference import Process, Samples
 from probseq_apps.options import Options
 from probseq_apps.run import run
-from probseq_apps.settings.generate import DiffusionSampling, Features, Machine, Reading
+from probseq_apps.settings.generate import Features, Machine, Reading
 from probseq_apps.settings.models import (
     DiffusionEvaluation,
+    DiffusionSampling,
     DiffusionSettings,
     DiffusionTraining,
 )
@@ -365,7 +362,7 @@ def test_published_weights_are_stored_as_they_are_without_training(tmp_path, mon
     published = one_model(seed=7).build(digits)[1]
     torch.nn.init.ones_(published.unet.conv_out.bias)
     monkeypatch.setattr(
-        "probseq_apps.experiments.image_models.load_improved_ddpm",
+        "probseq_apps.experiments.image_variants.load_improved_ddpm",
         lambda path, config: published if path == "w.pt" and config == published.config else None,
     )
     training = replace(TINY.training, steps=0)

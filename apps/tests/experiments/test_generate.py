@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 from probseq_apps.engine.files import ConfigMismatchError, RunExistsError
-from probseq_apps.experiments import tokens
+from probseq_apps.experiments import reference
 from probseq_apps.experiments.reference import Samples
 from probseq_apps.experiments.saved import config_values
 from probseq_apps.experiments.tokens import Tokens
@@ -148,7 +148,7 @@ def test_more_images_than_there_are_is_said(tmp_path, capsys, monkeypatch):
     def stop(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(tokens.Reference, "of", stop)
+    monkeypatch.setattr(reference.Reference, "of", stop)
     for asked, said in ((360, True), (359, False)):
         settings = replace(TINY, evaluation=replace(TINY.evaluation, num_images=asked))
         with pytest.raises(KeyboardInterrupt):

@@ -13,17 +13,13 @@ from PIL import Image
 from probseq_apps.data.images import load_generation_data, to_unit
 from probseq_apps.engine.files import ConfigMismatchError
 from probseq_apps.experiments import image_models
-from probseq_apps.experiments.image_models import (
-    HvaeVariant,
-    load_model_images,
-    open_model,
-    variant_of,
-)
+from probseq_apps.experiments.image_models import load_model_images, open_model, variant_of
+from probseq_apps.experiments.image_variants import HvaeVariant
 from probseq_apps.experiments.reference import Process, Samples
 from probseq_apps.options import Options
 from probseq_apps.run import run
-from probseq_apps.settings.generate import Features, Machine, ModelTraining, Reading
-from probseq_apps.settings.models import HvaeEvaluation, HvaeLevels, HvaeSettings
+from probseq_apps.settings.generate import Features, Machine, Reading
+from probseq_apps.settings.models import HvaeEvaluation, HvaeLevels, HvaeSettings, ModelTraining
 from pseudovideo.spec import UNetSpec
 
 TINY = HvaeSettings(
@@ -175,7 +171,7 @@ def test_the_classifier_and_the_reference_see_binarised_images(tmp_path, monkeyp
         seen.append(data)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("probseq_apps.experiments.image_models.Reference.of", reference)
+    monkeypatch.setattr("probseq_apps.experiments.reference.Reference.of", reference)
     for binarize in (True, False):
         with pytest.raises(KeyboardInterrupt):
             generate_hvae(

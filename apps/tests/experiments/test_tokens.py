@@ -15,8 +15,7 @@ from probseq_apps.experiments import draws, reference
 from probseq_apps.experiments import tokens as stages
 from probseq_apps.experiments.draws import Evaluate, Sample
 from probseq_apps.experiments.reference import Samples
-from probseq_apps.experiments.tokens import (
-    Tokens,
+from probseq_apps.experiments.token_models import (
     draw_tokens,
     make_objective,
     make_tokens,
@@ -24,22 +23,22 @@ from probseq_apps.experiments.tokens import (
     open_tokenizer,
     train_prior,
 )
+from probseq_apps.experiments.tokens import Tokens
 from probseq_apps.folder import RunFolder
 from probseq_apps.options import Options
 from probseq_apps.report.results import FLOOR
 from probseq_apps.run import run as run_experiment
 from probseq_apps.settings.generate import (
-    EvaluateSettings,
     GenerateSettings,
     Machine,
     PriorSizes,
     PriorTraining,
-    SampleSettings,
     Sampling,
     TokensEvaluation,
     Training,
     Videos,
 )
+from probseq_apps.settings.models import EvaluateSettings, SampleSettings
 from pseudovideo.corruptions import PseudoVideoConfig, pseudo_videos
 from pseudovideo.pretrained import fingerprint
 from pseudovideo.priors import (
@@ -239,7 +238,7 @@ def test_a_prior_begins_with_the_weights_of_its_seed_and_knows_its_tokenizer(
         begun.append(prior)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(stages, "fit", stop)
+    monkeypatch.setattr(reference, "fit", stop)
     for seed, number in ((0, 1), (0, 2), (1, 2)):
         torch.manual_seed(number)
         before = torch.get_rng_state()

@@ -11,8 +11,8 @@ import torch
 
 from probseq_apps.data.images import GenerationData
 from probseq_apps.engine.trainer import Step
-from probseq_apps.experiments.image_models import DiffusionVariant, HvaeVariant
-from probseq_apps.experiments.tokens import (
+from probseq_apps.experiments.image_variants import DiffusionVariant, HvaeVariant
+from probseq_apps.experiments.token_models import (
     build_prior,
     check_tokenizer,
     make_objective,
@@ -22,10 +22,8 @@ from probseq_apps.experiments.tokens import (
 )
 from probseq_apps.settings.common import Pick
 from probseq_apps.settings.generate import (
-    DiffusionSampling,
     GenerateSettings,
     PriorChoice,
-    SampleSettings,
     Sampling,
     TokenizerSettings,
     Training,
@@ -39,10 +37,12 @@ from probseq_apps.settings.generate_recipes import (
 )
 from probseq_apps.settings.models import (
     DiffusionEvaluation,
+    DiffusionSampling,
     DiffusionSettings,
     DiffusionTraining,
     Frames,
     HvaeSettings,
+    SampleSettings,
     diffusion_arm,
 )
 from pseudovideo.diffusion.stages import Stage

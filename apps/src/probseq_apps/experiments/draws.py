@@ -1,6 +1,7 @@
 """`probseq generate sample` and `probseq generate evaluate`."""
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,14 +12,14 @@ from probseq_apps.engine.files import write_atomic
 from probseq_apps.engine.schedule import derive_seed
 from probseq_apps.experiment import Experiment, Results
 from probseq_apps.experiments.image_models import (
-    DiffusionVariant,
     draw_samples,
     load_model_images,
     open_model,
     variant_of,
 )
+from probseq_apps.experiments.image_variants import DiffusionVariant
 from probseq_apps.experiments.reference import CLASSIFIER, Samples, make_extractor
-from probseq_apps.experiments.tokens import (
+from probseq_apps.experiments.token_models import (
     TrainedTokenizer,
     draw_tokens,
     open_prior,
@@ -27,14 +28,10 @@ from probseq_apps.experiments.tokens import (
 )
 from probseq_apps.folder import RunFolder
 from probseq_apps.options import Options
-from probseq_apps.report.generate import draw_grids
+from probseq_apps.report.generate_plots import draw_grids
 from probseq_apps.settings.common import unlike_defaults
-from probseq_apps.settings.generate import (
-    GENERATE_EVALUATE,
-    GENERATE_SAMPLE,
-    EvaluateSettings,
-    SampleSettings,
-)
+from probseq_apps.settings.generate import GENERATE_EVALUATE, GENERATE_SAMPLE
+from probseq_apps.settings.models import EvaluateSettings, SampleSettings
 from pseudovideo.evaluation import generation, reconstruction, reference_moments
 from pseudovideo.priors import AutoregressivePrior
 
@@ -198,6 +195,8 @@ class Evaluate(Experiment[Measured]):
             found["real images"] = generation(images.test, moments, extractor)
         text = json.dumps(found, indent=2, allow_nan=False)
         write_atomic(at.path / METRICS, f"{text}\n")
+        # The numbers alone are on standard output.
+        print(f"metrics: {at.path / METRICS}", file=sys.stderr)
         return text
 
 

@@ -18,18 +18,21 @@ from probseq.metrics.image import (
     InceptionFeatures,
     RandomConvolution,
 )
-from probseq_apps.data.images import GenerationData, to_unit
+from probseq_apps.data.images import GenerationData, load_generation_data, to_unit
 from probseq_apps.engine import distributed
 from probseq_apps.engine.config import TrainConfig
-from probseq_apps.engine.files import load_arrays
+from probseq_apps.engine.files import load_arrays, read_finished
 from probseq_apps.engine.fit import fit
-from probseq_apps.engine.trainer import Batch, LossParts, Step
+from probseq_apps.engine.trainer import Batch, Loss, LossParts, Step
+from probseq_apps.experiment import Experiment, Job
 from probseq_apps.experiments.stored import save_arrays
 from probseq_apps.folder import RunFolder
+from probseq_apps.options import Options
 from probseq_apps.settings.generate import Features
 from pseudovideo.evaluation import generation, reference_moments
+from pseudovideo.pretrained import Pretrained
 
-CLASSIFIER, REFERENCE, SAMPLES = "classifier", "reference", "samples"
+CLASSIFIER, REFERENCE, SAMPLES, PRETRAINED = "classifier", "reference", "samples", "pretrained"
 _WIDTH, _FEATURES = 32, 64
 # Epochs between two validations and checkpoints; of a small data set they pass in a second.
 _EPOCHS_BETWEEN = 10
@@ -161,6 +164,113 @@ def _arrays(file: Path, what: str, dimensions: Mapping[str, int]) -> list[Tensor
                 f"{what} must have {name} of {count} dimensions, and {file} has {array.ndim}"
             )
     return found
+
+
+class ImageExperiment(Experiment[GenerationData]):
+    """A comparison of models of images, measured in the same features."""
+
+    _reference: Reference | None = None
+
+    @property
+    def device(self) -> torch.device:
+        """Where it runs."""
+        return distributed.resolve_device(self.settings.machine.device)
+
+    def reference(self, data: GenerationData, at: RunFolder) -> Reference:
+        """Return the features of the experiment, made once."""
+        if self._reference is None:
+            features, machine = self.settings.evaluation.features, self.settings.machine
+            self._reference = Reference.of(data, features, at, device=machine.device)
+        return self._reference
+
+    def real(self, data: GenerationData, at: RunFolder) -> dict[str, Any]:
+        """Return what is measured of the test images as if they were samples."""
+        return at.once(REFERENCE, lambda: self.reference(data, at).real)
+
+
+def lost(error: FileNotFoundError, job: Job, at: RunFolder) -> FileNotFoundError:
+    """Return an error that says what to do where a model is gone, too."""
+    return FileNotFoundError(
+        f"{error}; delete {at.results_file(job.name)} and resume, so that all of this arm is made "
+        "anew"
+    )
+
+
+def check_one_process(device: str) -> None:
+    """Raise if there is no such device, or torchrun has started several processes."""
+    distributed.resolve_device(device)
+    if distributed.world_size() > 1:
+        raise ValueError("generate runs in one process, and torchrun started several")
+
+
+def load_images(settings: Any, options: Options) -> GenerationData:
+    """Return the images that settings name."""
+    return load_generation_data(
+        settings.data,
+        image_size=settings.reading.image_size,
+        data_dir=options.data_dir,
+        download=options.download,
+    )
+
+
+def describe_images(data: GenerationData) -> str:
+    """Return name, numbers and sizes."""
+    return (
+        f"{data.name}: {len(data.train):,} training and {len(data.test):,} test images of "
+        f"{data.channels}x{data.image_size}x{data.image_size}"
+    )
+
+
+def count_steps(steps: int) -> str:
+    """Return a number of steps in words."""
+    return f"{steps:,} step{'' if steps == 1 else 's'}"
+
+
+def train(
+    folder: Path,
+    build: Callable[[], tuple[nn.Module, Pretrained]],
+    batch: Batch,
+    config: TrainConfig,
+    *,
+    loss: Loss,
+    identity: dict[str, Any],
+    label: str,
+) -> None:
+    """Train what `build` gives, from where it stopped, and store its model in `pretrained/`.
+
+    Args:
+        folder: of the run.
+        build: gives what is trained, and the new model in it.
+        batch: what is learned from.
+        config: of the training loop.
+        loss: of a batch.
+        identity: what defines the run beside `config`.
+        label: what the progress bar calls it.
+    """
+    if read_finished(folder) is not None and (folder / PRETRAINED / "config.json").is_file():
+        return
+    trained, model = build()
+    fit(trained, batch, config, folder, loss=loss, label=label, metadata=identity)
+    model.save_pretrained(folder / PRETRAINED)
+
+
+def finished_run(folder: Path, what: str, holds: str, *, found: bool = True) -> dict[str, Any]:
+    """Return how a training ended; raise if the folder holds none, or one that is not finished."""
+    if not found:
+        raise FileNotFoundError(f"{what} must be a folder of {holds}, and {folder} holds none")
+    finished = read_finished(folder)
+    if finished is None:
+        raise FileNotFoundError(
+            f"{what} must be a trained one, and the training in {folder} is not finished: resume it"
+        )
+    return finished
+
+
+def numbered(
+    images: UInt8[Tensor, "n c h w"],
+) -> tuple[UInt8[Tensor, "n c h w"], Int64[Tensor, " n"]]:
+    """Return images with their numbers, of which the noise of their videos is drawn."""
+    return images, torch.arange(len(images))
 
 
 class SmallClassifier(nn.Module):

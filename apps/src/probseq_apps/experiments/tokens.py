@@ -4,35 +4,46 @@ A tokenizer's folder and a prior's are runs of `fit` with the trained model in `
 of `run` are in `tokenizers/` and `priors/`, beside `tokens/`, `samples/` and `classifier/`.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any
 
 import torch
-from jaxtyping import Float, Int64, UInt8
-from torch import Tensor, nn
-from tqdm import tqdm
+from jaxtyping import Float, UInt8
+from torch import Tensor
 
-from probseq.metrics.image import LPIPS
-from probseq_apps.data.images import GenerationData, load_generation_data, to_unit
-from probseq_apps.engine import distributed
-from probseq_apps.engine.files import read_finished
-from probseq_apps.engine.fit import fit
+from probseq_apps.data.images import GenerationData, to_unit
 from probseq_apps.engine.schedule import derive_seed
-from probseq_apps.engine.trainer import Batch, LossParts, Step, fork_random
+from probseq_apps.engine.trainer import fork_random
 from probseq_apps.experiment import Experiment, Job, Results
 from probseq_apps.experiments.reference import (
     CLASSIFIER,
+    PRETRAINED,
     SAMPLES,
+    ImageExperiment,
     Reference,
     Samples,
     check_features,
-    collect_samples,
+    count_steps,
+    describe_images,
+    load_images,
+    lost,
 )
-from probseq_apps.experiments.saved import config_values
+from probseq_apps.experiments.token_models import (
+    Prior,
+    TrainedTokenizer,
+    check_prior,
+    check_tokenizer,
+    draw_tokens,
+    make_tokens,
+    open_prior,
+    open_tokenizer,
+    tokenizer_config,
+    train_prior,
+    train_tokenizer,
+    video_config,
+)
 from probseq_apps.folder import RunFolder
 from probseq_apps.options import Options
 from probseq_apps.report.generate import tokens_report
@@ -45,30 +56,17 @@ from probseq_apps.settings.generate import (
     GenerateSettings,
     PriorName,
     PriorSettings,
-    Sampling,
     TokenizerSettings,
-    Videos,
-    saved_prior,
-    saved_tokenizer,
 )
 from pseudovideo.corruptions import pseudo_videos
 from pseudovideo.evaluation import ImageCoder, reconstruction
-from pseudovideo.pretrained import load_pretrained
-from pseudovideo.priors import AutoregressivePrior, MaskedPrior
-from pseudovideo.priors.base import TokenPrior
 from pseudovideo.spec import (
-    AutoregressiveConfig,
-    MaskedConfig,
-    PseudoVideoConfig,
-    TokenGrid,
     TokenizerConfig,
 )
-from pseudovideo.token_cache import TokenCache, write_token_cache
-from pseudovideo.tokenizers import PatchKMeans, Tokenizer, build_tokenizer
-from pseudovideo.tokenizers.objective import TokenizerObjective
+from pseudovideo.token_cache import TokenCache
+from pseudovideo.tokenizers import PatchKMeans, Tokenizer
 
-PRETRAINED, TOKENIZERS, TOKENS, PRIORS = "pretrained", "tokenizers", "tokens", "priors"
-Prior = AutoregressivePrior | MaskedPrior
+TOKENIZERS, TOKENS, PRIORS = "tokenizers", "tokens", "priors"
 # Images that k-means clusters: enough for its codebook, few enough for minutes.
 _KMEANS_IMAGES = 4000
 # Test images whose reconstructions are shown.
@@ -76,23 +74,7 @@ _SHOWN = 10
 _BATCH = 250
 
 
-class TrainedTokenizer(NamedTuple):
-    """A tokenizer in eval mode on the CPU, its settings, and how its training ended."""
-
-    settings: TokenizerSettings
-    tokenizer: Tokenizer
-    steps: int
-    seconds: float
-
-
-class TrainedPrior(NamedTuple):
-    """A prior in eval mode on the CPU, and the seconds of its training."""
-
-    prior: Prior
-    seconds: float
-
-
-class Tokens(Experiment[GenerationData]):
+class Tokens(ImageExperiment):
     """Tokenizers of images and of pseudo videos, and priors over their tokens."""
 
     kind, command = GENERATE, "generate run"
@@ -107,7 +89,6 @@ class Tokens(Experiment[GenerationData]):
             for arm in settings.arms
         }
         self.jobs = list(self._variants)
-        self._reference: Reference | None = None
 
     def load(self, options: Options) -> GenerationData:
         """Read the images."""
@@ -128,14 +109,14 @@ class Tokens(Experiment[GenerationData]):
     def describe(self, data: GenerationData) -> str:
         """Return a line about data and jobs, after one about images that are asked for in vain."""
         settings = self.settings
-        device = distributed.resolve_device(settings.machine.device)
         asked = settings.evaluation.num_images
         note = ""
         if asked is not None and asked > len(data.test):
             note = f"num_images={asked:,}: all {len(data.test):,} test images are reconstructed\n"
         return (
             f"{note}{describe_images(data)}; {', '.join(arm.name for arm in settings.arms)}; stems "
-            f"{', '.join(settings.stem)}; {count_steps(settings.training.steps)} each, on {device}"
+            f"{', '.join(settings.stem)}; {count_steps(settings.training.steps)} each, on "
+            f"{self.device}"
         )
 
     def run(self, job: Job, data: GenerationData, at: RunFolder) -> dict[str, Any]:
@@ -143,12 +124,12 @@ class Tokens(Experiment[GenerationData]):
         (arm, one), settings, reference = (
             self._variants[job],
             self.settings,
-            self._measure(data, at),
+            self.reference(data, at),
         )
         trained = train_tokenizer(
             one, data, at.path / TOKENIZERS / job.name, recipe=at.recipe, label=job.name
         )
-        tokenizer = trained.tokenizer.to(distributed.resolve_device(settings.machine.device))
+        tokenizer = trained.tokenizer.to(self.device)
         codebook = tokenizer.config.codebook_size * tokenizer.config.code_dim
         found = _facts(arm, one.stem, job.seed, tokenizer.config) | {
             "parameters": sum(p.numel() for p in tokenizer.parameters()) + codebook,
@@ -168,7 +149,6 @@ class Tokens(Experiment[GenerationData]):
     def report(self, data: GenerationData, results: Results, at: RunFolder) -> str:
         """Measure patch k-means, write the report, and return it as text."""
         settings, seed = self.settings, self.settings.seeds[0]
-        real = at.once("reference", lambda: self._measure(data, at).real)
         # Patch k-means knows no stem: a baseline for each arm and seed.
         floors = [
             at.once(
@@ -177,53 +157,38 @@ class Tokens(Experiment[GenerationData]):
             for job, (arm, one) in self._variants.items()
             if one.stem == settings.stem[0]
         ]
+        shown: dict[str, dict[str, Tensor]] = {}
+        samples: dict[str, tuple[str, Tensor, Tensor]] = {}
+        logs: dict[str, dict[str, list[Path]]] = {TOKENIZERS: {}, PRIORS: {}}
+        for job, (arm, one) in self._variants.items():
+            label, folder = f"{arm.name}, {one.stem}", at.path / TOKENIZERS / job.name
+            logs[TOKENIZERS].setdefault(label, []).append(folder)
+            if job.seed == seed:
+                images = _reconstructed(folder, data.test[:_SHOWN])
+                shown.setdefault(one.stem, {})[arm.name] = images
+        for prior in settings.priors.prior:
+            for job, (arm, one) in self._variants.items():
+                if not settings.has_priors(arm, one.stem):
+                    continue
+                label, name = f"{arm.name}, {one.stem}, {prior}", f"{prior}-{job.name}"
+                logs[PRIORS].setdefault(label, []).append(at.path / PRIORS / name)
+                if job.seed == seed:
+                    title = f"{prior.capitalize()} prior, {arm.name}, stem {one.stem}, seed {seed}"
+                    samples[f"samples-{name}"] = (title, *self._restored(prior, job, at)[:2])
         return tokens_report(
             list(results.values()),
             floors,
-            real,
+            self.real(data, at),
             settings=settings.to_dict(),
             data=data,
             recipe=at.recipe,
             seed=seed,
             videos=video_config(settings.videos, max(settings.frames)),
-            reconstructed={
-                stem: {
-                    arm.name: _reconstructed(at.path / TOKENIZERS / job.name, data.test[:_SHOWN])
-                    for job, (arm, one) in self._variants.items()
-                    if job.seed == seed and one.stem == stem
-                }
-                for stem in settings.stem
-            },
-            samples={
-                f"samples-{prior}-{job.name}": (
-                    f"{prior.capitalize()} prior, {self._variants[job][0].name}, stem "
-                    f"{self._variants[job][1].stem}, seed {seed}",
-                    *self._restored(prior, job, at)[:2],
-                )
-                for prior, job in self._prior_jobs()
-            },
-            tokenizer_logs=self._logs(
-                {job: at.path / TOKENIZERS / job.name for job in self.jobs}, ""
-            ),
-            prior_logs={
-                label: folders
-                for prior in settings.priors.prior
-                for label, folders in self._logs(
-                    {
-                        job: at.path / PRIORS / f"{prior}-{job.name}"
-                        for job, (arm, one) in self._variants.items()
-                        if settings.has_priors(arm, one.stem)
-                    },
-                    f", {prior}",
-                ).items()
-            },
+            reconstructed=shown,
+            samples=samples,
+            tokenizer_logs=logs[TOKENIZERS],
+            prior_logs=logs[PRIORS],
         ).write(at.path)
-
-    def _measure(self, data: GenerationData, at: RunFolder) -> Reference:
-        if self._reference is None:
-            features, machine = self.settings.evaluation.features, self.settings.machine
-            self._reference = Reference.of(data, features, at, device=machine.device)
-        return self._reference
 
     def _reconstruct(
         self,
@@ -238,7 +203,7 @@ class Tokens(Experiment[GenerationData]):
             video_config(one.videos, one.frames),
             reference.extractor,
             seed=derive_seed(one.seed, "test videos"),
-            device=distributed.resolve_device(self.settings.machine.device),
+            device=self.device,
         )
 
     def _run_prior(
@@ -276,53 +241,33 @@ class Tokens(Experiment[GenerationData]):
         num, seed = self.settings.evaluation.num_samples, derive_seed(job.seed, f"{prior} samples")
         return draw_tokens(model, tokenizer, num, self.settings.sampling, seed=seed)
 
-    def _prior_jobs(self) -> Iterator[tuple[PriorName, Job]]:
-        """Yield the priors that were trained with the first seed."""
-        for prior in self.settings.priors.prior:
-            for job, (arm, one) in self._variants.items():
-                if job.seed == self.settings.seeds[0] and self.settings.has_priors(arm, one.stem):
-                    yield prior, job
-
     def _restored(self, prior: PriorName, job: Job, at: RunFolder) -> Samples:
         """Return samples; those that were deleted are drawn anew with the same seed."""
         file = at.path / SAMPLES / f"{prior}-{job.name}.npz"
         if not file.exists():
-            device = distributed.resolve_device(self.settings.machine.device)
             print(f"samples of {prior}-{job.name} are not there and are drawn anew", flush=True)
             try:
                 tokenizer = open_tokenizer(at.path / TOKENIZERS / job.name).tokenizer
                 model = open_prior(at.path / PRIORS / f"{prior}-{job.name}").prior
             except FileNotFoundError as error:
-                raise FileNotFoundError(
-                    f"{error}; delete {at.results_file(job.name)} and resume, so that all of this "
-                    "arm is made anew"
-                ) from error
-            self._draw(prior, job, model.to(device), tokenizer.to(device)).save(file)
+                raise lost(error, job, at) from error
+            self._draw(prior, job, model.to(self.device), tokenizer.to(self.device)).save(file)
         return Samples.load(file)
-
-    def _logs(self, folders: dict[Job, Path], behind: str) -> dict[str, list[Path]]:
-        """Return the folders of all seeds by arm and stem."""
-        found: dict[str, list[Path]] = {}
-        for job, folder in folders.items():
-            arm, one = self._variants[job]
-            found.setdefault(f"{arm.name}, {one.stem}{behind}", []).append(folder)
-        return found
 
     def _patch_kmeans(self, job: Job, data: GenerationData, at: RunFolder) -> dict[str, Any]:
         """Measure what k-means on raw patches makes of a variant's tokens."""
         arm, one = self._variants[job]
         config, videos = tokenizer_config(one, data), video_config(one.videos, one.frames)
-        device = distributed.resolve_device(self.settings.machine.device)
-        kmeans = PatchKMeans(config).to(device)
+        kmeans = PatchKMeans(config).to(self.device)
         generator = torch.Generator().manual_seed(derive_seed(job.seed, "k-means"))
         chosen = torch.randperm(len(data.train), generator=generator)[:_KMEANS_IMAGES]
-        images = to_unit(data.train[chosen].to(device))
+        images = to_unit(data.train[chosen].to(self.device))
         kmeans.fit(pseudo_videos(images, videos, seed=job.seed), generator=generator)
         return _facts(arm, FLOOR, job.seed, config) | {
             "parameters": kmeans.codebook.numel(),
             "steps": None,
             "tokenizer_seconds": None,
-            "reconstruction": self._reconstruct(one, kmeans, data, self._measure(data, at)),
+            "reconstruction": self._reconstruct(one, kmeans, data, self.reference(data, at)),
         }
 
 
@@ -407,258 +352,6 @@ class PriorStage(Experiment[tuple[TrainedTokenizer, GenerationData]]):
         prior = train_prior(self.settings, cache, at.path, recipe=at.recipe)
         steps = f"{self.train_config.steps:,} steps in {prior.seconds:.0f} s"
         return f"{self.settings.prior} prior after {steps}: {at.path}"
-
-
-def describe_images(data: GenerationData) -> str:
-    """Return name, numbers and sizes."""
-    return (
-        f"{data.name}: {len(data.train):,} training and {len(data.test):,} test images of "
-        f"{data.channels}x{data.image_size}x{data.image_size}"
-    )
-
-
-def count_steps(steps: int) -> str:
-    """Return a number of steps in words."""
-    return f"{steps:,} step{'' if steps == 1 else 's'}"
-
-
-def load_images(settings: TokenizerSettings, options: Options) -> GenerationData:
-    """Return the images that a tokenizer learns from."""
-    return load_generation_data(
-        settings.data,
-        image_size=settings.reading.image_size,
-        data_dir=options.data_dir,
-        download=options.download,
-    )
-
-
-def video_config(videos: Videos, frames: int) -> PseudoVideoConfig:
-    """Return which videos are made of images."""
-    values = videos.to_dict()
-    return PseudoVideoConfig(kind=values.pop("corruption"), num_frames=frames, **values)
-
-
-def tokenizer_config(settings: TokenizerSettings, data: GenerationData) -> TokenizerConfig:
-    """Return the sizes of a tokenizer; raise if images cannot be cut into such patches."""
-    return settings.tokenizer.for_images(
-        data.image_size, data.channels, num_frames=settings.frames, stem=settings.stem
-    )
-
-
-def check_one_process(device: str) -> None:
-    """Raise if there is no such device, or torchrun has started several processes."""
-    distributed.resolve_device(device)
-    if distributed.world_size() > 1:
-        raise ValueError("generate runs in one process, and torchrun started several")
-
-
-def check_tokenizer(settings: TokenizerSettings, data: GenerationData) -> None:
-    """Raise if sizes, device or files of weights are not as the settings want them."""
-    check_one_process(settings.machine.device)
-    # Without memory for the weights, and without their initialisation, which takes seconds.
-    with torch.device("meta"):
-        tokenizer = build_tokenizer(tokenizer_config(settings, data))
-        perceptual = torch.nn.Identity() if settings.loss.perceptual_weight else None
-        TokenizerObjective(tokenizer, settings.loss, perceptual)
-    pseudo_videos(to_unit(data.train[:1]), video_config(settings.videos, settings.frames))
-    make_perceptual(settings)
-
-
-def make_perceptual(settings: TokenizerSettings) -> LPIPS | None:
-    """Return LPIPS with the named weights, None where it has no weight; raise without the file."""
-    weight, file = settings.loss.perceptual_weight, settings.lpips_weights
-    if not weight:
-        return None
-    if file is None:
-        raise ValueError(
-            f"perceptual_weight={weight} needs lpips_weights, got none: name "
-            "the file of torchvision's VGG-16 weights, or set perceptual_weight to 0"
-        )
-    what = f"lpips_weights must be a file of torchvision's VGG-16 weights, got {file}"
-    if not Path(file).is_file():
-        raise FileNotFoundError(f"{what}, which is not there")
-    try:
-        return LPIPS(weights=file)
-    except ValueError as error:
-        raise ValueError(f"{what}: {error}") from error
-
-
-def make_objective(settings: TokenizerSettings, data: GenerationData) -> TokenizerObjective:
-    """Return a new tokenizer with all that trains it; its weights depend on the seed alone."""
-    perceptual = make_perceptual(settings)
-    with fork_random(torch.device("cpu")):
-        torch.manual_seed(derive_seed(settings.seed, "weights"))
-        tokenizer = build_tokenizer(tokenizer_config(settings, data))
-        return TokenizerObjective(tokenizer, settings.loss, perceptual)
-
-
-def train_tokenizer(
-    settings: TokenizerSettings,
-    data: GenerationData,
-    folder: Path,
-    *,
-    recipe: str,
-    label: str = "",
-) -> TrainedTokenizer:
-    """Train a tokenizer, from where it stopped, and store it in `pretrained/`."""
-    if not is_trained(folder):
-        objective = make_objective(settings, data)
-        videos = video_config(settings.videos, settings.frames)
-        fit(
-            objective,
-            numbered(data.train),
-            settings.train_config(),
-            folder,
-            loss=partial(tokenizer_loss, videos, derive_seed(settings.seed, "videos")),
-            label=label or f"tokenizer {settings.frames}-frame-{settings.stem}",
-            metadata=config_values(GENERATE_TOKENIZER, recipe, settings.to_dict()),
-        )
-        objective.tokenizer.save_pretrained(folder / PRETRAINED)
-    return open_tokenizer(folder)
-
-
-def is_trained(folder: Path) -> bool:
-    """Return whether a folder holds a finished run and its model."""
-    return read_finished(folder) is not None and (folder / PRETRAINED / "config.json").is_file()
-
-
-def numbered(
-    images: UInt8[Tensor, "n c h w"],
-) -> tuple[UInt8[Tensor, "n c h w"], Int64[Tensor, " n"]]:
-    """Return images with their numbers, of which the noise of their videos is drawn."""
-    return images, torch.arange(len(images))
-
-
-def tokenizer_loss(
-    videos: PseudoVideoConfig, seed: int, objective: nn.Module, batch: Batch, step: Step
-) -> LossParts:
-    """Return the objective of images and their numbers, on the videos made of them here.
-
-    The videos' noise depends on the seed, the epoch and the image alone.
-    """
-    images, index = batch
-    frames = pseudo_videos(to_unit(images), videos, seed=seed, epoch=step.epoch, index=index)
-    return LossParts.of(objective(frames, step=step.number, generator=step.generator))
-
-
-def open_tokenizer(folder: Path) -> TrainedTokenizer:
-    """Read a trained tokenizer; raise if the folder holds none, or is damaged."""
-    saved, finished = saved_tokenizer(folder), read_finished(folder)
-    if saved is None:
-        raise FileNotFoundError(
-            f"tokenizer must be a folder of `generate tokenizer`, and {folder} holds none"
-        )
-    if finished is None:
-        raise FileNotFoundError(
-            f"tokenizer must be a trained one, and the training in {folder} is not finished: "
-            "resume it"
-        )
-    tokenizer = load_pretrained(folder / PRETRAINED, Tokenizer)
-    return TrainedTokenizer(saved[1], tokenizer, finished["steps"], finished["seconds"])
-
-
-def check_prior(settings: PriorSettings, grid: TokenGrid) -> None:
-    """Raise if sizes or device are not as the settings want them."""
-    distributed.resolve_device(settings.machine.device)
-    with torch.device("meta"):
-        build_prior(settings, grid, None)
-
-
-def build_prior(settings: PriorSettings, grid: TokenGrid, tokenizer: str | None) -> Prior:
-    """Return a new prior over the tokens of the tokenizer with a fingerprint."""
-    sizes = settings.sizes(settings.prior)
-    values: dict[str, Any] = {"dim": sizes.dim, "depth": sizes.depth, "num_heads": sizes.num_heads}
-    values |= {"codebook_size": grid.codebook_size, "grid": grid.shape}
-    values |= {"tokenizer_fingerprint": tokenizer}
-    if settings.prior == "autoregressive":
-        return AutoregressivePrior(AutoregressiveConfig(**values))
-    return MaskedPrior(MaskedConfig(**values))
-
-
-def make_tokens(folder: Path, trained: TrainedTokenizer, data: GenerationData) -> TokenCache:
-    """Encode the training images once; tokens that are there and fit are taken."""
-    settings = trained.settings
-    videos = video_config(settings.videos, settings.frames)
-    seed = derive_seed(settings.seed, "token videos")
-    with suppress(FileNotFoundError, ValueError):
-        return TokenCache.open(
-            folder, tokenizer=trained.tokenizer, config=videos, images=data.train, seed=seed
-        )
-    tokenizer = trained.tokenizer.to(distributed.resolve_device(settings.machine.device))
-    with tqdm(total=len(data.train), unit=" images", leave=False, disable=None) as bar:
-        bar.set_description_str("tokens")
-        return write_token_cache(
-            folder, tokenizer, data.train, videos, seed=seed, progress=bar.update
-        )
-
-
-def train_prior(
-    settings: PriorSettings, cache: TokenCache, folder: Path, *, recipe: str, label: str = ""
-) -> TrainedPrior:
-    """Train a prior, from where it stopped, and store it in `pretrained/`."""
-    if not is_trained(folder):
-        with fork_random(torch.device("cpu")):
-            torch.manual_seed(derive_seed(settings.seed, f"{settings.prior} prior"))
-            prior = build_prior(settings, cache.grid, cache.tokenizer_fingerprint)
-        prior.check_cache(cache)
-        fit(
-            prior,
-            (cache.tokens,),
-            settings.train_config(),
-            folder,
-            loss=prior_loss,
-            label=label or f"{settings.prior} prior",
-            metadata=config_values(GENERATE_PRIOR, recipe, settings.to_dict()),
-        )
-        prior.save_pretrained(folder / PRETRAINED)
-    return open_prior(folder)
-
-
-def prior_loss(prior: Prior, batch: Batch, step: Step) -> LossParts:
-    """Return the nats per token: of all tokens, or of those that a masked prior's masks hide."""
-    (tokens,) = batch
-    if isinstance(prior, MaskedPrior):
-        return LossParts(prior.loss(tokens, generator=step.generator), {})
-    return LossParts(prior.loss(tokens), {})
-
-
-def open_prior(folder: Path) -> TrainedPrior:
-    """Read a trained prior of either kind; raise if the folder holds none, or is damaged."""
-    finished = read_finished(folder)
-    if saved_prior(folder) is None:
-        raise FileNotFoundError(
-            f"prior must be a folder of `generate prior`, and {folder} holds none"
-        )
-    if finished is None:
-        raise FileNotFoundError(
-            f"prior must be a trained one, and the training in {folder} is not finished: resume it"
-        )
-    prior = load_pretrained(folder / PRETRAINED, TokenPrior)
-    return TrainedPrior(cast("Prior", prior), finished["seconds"])
-
-
-def draw_tokens(
-    prior: Prior, tokenizer: Tokenizer, num: int, settings: Sampling, *, seed: int
-) -> Samples:
-    """Draw videos from a prior on the tokenizer's device."""
-    sample: Callable[..., Float[Tensor, "n f c y x"]] = prior.sample
-    own: dict[str, Any] = {"num_steps": settings.num_steps} | {
-        "choice_temperature": settings.choice_temperature
-    }
-    if isinstance(prior, AutoregressivePrior):
-        own = {"top_k": settings.top_k, "top_p": settings.top_p}
-
-    def draw(count: int, generator: torch.Generator) -> Tensor:
-        return sample(
-            count,
-            tokenizer,
-            temperature=settings.temperature,
-            generator=generator,
-            batch_size=count,
-            **own,
-        )
-
-    return collect_samples(draw, num, next(tokenizer.parameters()).device, seed=seed)
 
 
 def _facts(arm: Arm, stem: str, seed: int, config: TokenizerConfig) -> dict[str, Any]:

@@ -12,21 +12,18 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from torch import Tensor
 
-from probseq.figures import COLOURS, GUIDE, headline, light_grid, line_style, panels
+from probseq.figures import COLOURS, GUIDE, headline, light_grid, panels
 from probseq_apps.data.images import GenerationData, to_unit
 from probseq_apps.report.curves import Quantity, save_losses, save_training_curves
-from probseq_apps.report.figures import legend_below, log_axis
-from probseq_apps.report.generate_tables import diffusion_measures
+from probseq_apps.report.figures import legend_below
+from probseq_apps.report.frame_errors import save_frame_errors
 from probseq_apps.report.results import (
     FLOOR,
     REAL,
     Group,
     Result,
     fd_name,
-    frame_groups,
-    frames_of,
     groups_of,
-    lengths_of,
     priors_of,
     sample_measures,
     value_of,
@@ -53,15 +50,6 @@ _ACROSS = 3
 # Width of a panel of bars, height of a bar, and what titles, ticks and legend take.
 _WIDTH, _BAR, _AROUND = 2.7, 0.36, 1.15
 _SEED_DOT: dict[str, Any] = {"color": GUIDE, "marker": ".", "linestyle": "", "alpha": 0.6}
-_ERRORS_TITLE = (
-    "How well a frame is predicted from the true frames before it; exact: the least error for "
-    "Gaussian images with the data's covariance"
-)
-# Error bars of arms at the same frame stand so far apart.
-_APART = 0.07
-# Larger ratios of the largest to the smallest are shown on a logarithmic axis.
-_WIDE = 10.0
-_HOLLOW: dict[str, Any] = {"linestyle": "--", "markerfacecolor": "white"}
 # Strips of generated videos, videos of a film, and those of a film of their process.
 _STRIPS, _FILM, _ROWS = 3, 16, 4
 # Samples of a grid, videos below each other; images whose covariance the theorem is drawn for.
@@ -118,21 +106,7 @@ def draw_tokens(
     tokenizer_logs: Mapping[str, Sequence[Path]],
     prior_logs: Mapping[str, Sequence[Path]],
 ) -> list[Path]:
-    """Draw what a run of `generate run` made.
-
-    Args:
-        plots: folder of the files.
-        results: of all arms, stems and seeds.
-        floors: of patch k-means.
-        real: of the test images as if they were samples.
-        data: the images.
-        seed: of the models that drew.
-        videos: the longest pseudo videos.
-        reconstructed: test images by stem and arm.
-        samples: title, images and videos by file name.
-        tokenizer_logs: folders of `fit` by label.
-        prior_logs: the same of priors.
-    """
+    """Draw what a run of `generate run` made."""
     files = [save_summary(results, plots / "summary.png", floors=floors, real=real)]
     if videos.num_frames > 1:
         shown = pseudo_videos(to_unit(data.test[:_VIDEOS]), videos)
@@ -159,15 +133,7 @@ def draw_grids(
     *,
     title: str | None = None,
 ) -> list[Path]:
-    """Draw a grid of samples; of videos also strips and a film.
-
-    Args:
-        images: samples.
-        videos: the first of them with all their frames.
-        plots: folder of the files.
-        name: begins the files' names.
-        title: stands above the images, and above the strips.
-    """
+    """Draw a grid of samples; of videos also strips and a film."""
     files = [save_grid(to_unit(images[:_SAMPLES]), plots / f"{name}.png", title=title)]
     if videos.shape[1] > 1:
         shown = to_unit(videos)
@@ -184,24 +150,14 @@ def draw_diffusion(
     data: GenerationData,
     *,
     seed: int,
+    measures: Sequence[Measure],
     videos: Mapping[str, tuple[PseudoVideoConfig, int]],
     drawn: Mapping[str, Drawn],
     logs: Mapping[str, Sequence[Path]],
 ) -> list[Path]:
-    """Draw what a run of `generate diffusion` made.
-
-    Args:
-        plots: folder of the files.
-        results: of all arms and seeds.
-        real: of the test images as if they were samples.
-        data: the images.
-        seed: of the models that drew.
-        videos: what the videos of arms of more than one frame are made by, and the context.
-        drawn: by arm.
-        logs: folders of `fit`, by arm.
-    """
+    """Draw what a run of `generate diffusion` made."""
     groups = groups_of(results)
-    files = [save_bars(groups, diffusion_measures(results), real, plots / "summary.png")]
+    files = [save_bars(groups, measures, real, plots / "summary.png")]
     files += save_frame_errors(results, plots / "frame-errors.png")
     noisy = [one for one in videos.values() if one[0].random]
     if noisy:
@@ -240,14 +196,7 @@ def draw_hvae(
 def save_bars(
     groups: Sequence[Group], measures: Sequence[Measure], real: Result, file: Path
 ) -> Path:
-    """Write numbers of all arms as bars with standard errors, the seeds as dots.
-
-    Args:
-        groups: the arms.
-        measures: a panel each; arms that lack a number have no bar.
-        real: of the test images as if they were samples, a dashed line where it has the number.
-        file: the file.
-    """
+    """Write numbers of all arms as bars with standard errors, the seeds as dots."""
     size = (_WIDTH, _BAR * len(groups) + _AROUND)
     figure, found = panels(len(measures), _ACROSS, size, shared=False, extra=(1.9, 0.35))
     lined, dotted = False, False
@@ -311,15 +260,6 @@ def save_summary(
 
     Means over the seeds with their standard errors, the seeds as small dots; a bar across an arm's
     row is patch k-means at equal tokens. Panels of samples have the arms that were sampled alone.
-
-    Args:
-        results: of all arms, stems and seeds, as JSON holds them.
-        file: the file.
-        floors: of patch k-means in the same form; those among `results` are taken too.
-        real: of the test images as if they were samples, a line across the panels of samples.
-
-    Raises:
-        ValueError: no results.
     """
     trained = [result for result in results if result["stem"] != FLOOR]
     floors = [*floors, *(result for result in results if result["stem"] == FLOOR)]
@@ -369,121 +309,6 @@ def _summary_legend(figure: Figure, stems: Sequence[str], *, floors: bool, real:
     figure.legend(
         handles=handles, loc="outside lower center", ncols=across, frameon=False, fontsize=9
     )
-
-
-def save_frame_errors(results: Sequence[Result], file: Path) -> list[Path]:
-    """Write the errors of each frame, a row for each length of videos.
-
-    Left the errors of models, filled, beside the exact ones, hollow and dashed; right their ratio.
-
-    Args:
-        results: of all arms and seeds.
-        file: the file.
-
-    Returns:
-        The file; none where no arm has errors of frames.
-    """
-    arms = frame_groups(results)
-    lengths = lengths_of(arms)
-    if not lengths:
-        return []
-    figure, found = panels(2 * len(lengths), 2, (4.4, 3.0), shared=False, extra=(0.3, 1.0))
-    # The same colour for an arm in all panels.
-    names = [arm.name for arm in arms]
-    for place, frames in enumerate(lengths):
-        own = [arm for arm in arms if arm.fact("frames") == frames]
-        left, right = found[2 * place : 2 * place + 2]
-        for number, arm in enumerate(own):
-            style = line_style(names.index(arm.name))
-            offset = _APART * (number - (len(own) - 1) / 2)
-            _draw_errors(left, arm, offset, style)
-            _draw_ratios(right, arm, offset, style)
-        log_axis(left, _positive(own))
-        right.axhline(1.0, color=GUIDE, linewidth=0.9, linestyle=":")
-        ratios = _ratios(own)
-        # Models that are hardly trained are far from exact, each frame by another factor.
-        if ratios.min() > 0.0 and ratios.max() > _WIDE * ratios.min():
-            log_axis(right, ratios)
-        _finish(left, own, f"Error, T = {frames}", "Squared error per pixel ($10^{-3}$)")
-        _finish(right, own, f"Error of the model / exact, T = {frames}", "Times the exact error")
-    handles = [
-        Line2D((), (), label=name, markersize=5, linewidth=1.4, **line_style(place))
-        for place, name in enumerate(names)
-    ]
-    exact = "exact, in the arm's colour"
-    handles.append(Line2D((), (), label=exact, color=GUIDE, marker="o", **_HOLLOW))
-    legend_below(figure, handles)
-    headline(figure, _ERRORS_TITLE, 10)
-    figure.savefig(file)
-    return [file]
-
-
-def _draw_errors(axes: Axes, arm: Group, offset: float, style: dict[str, Any]) -> None:
-    frames = frames_of(arm)
-    places = np.array(frames) + offset
-    for kind in ("model", "exact"):
-        found = [arm.summary((kind, str(frame))) for frame in frames]
-        means = np.array([summary.mean for summary in found], dtype=float)
-        if np.isnan(means).all():
-            continue
-        errors = np.array([summary.standard_error or 0.0 for summary in found])
-        _errorbars(axes, places, means, errors, style if kind == "model" else style | _HOLLOW)
-
-
-def _draw_ratios(axes: Axes, arm: Group, offset: float, style: dict[str, Any]) -> None:
-    frames = frames_of(arm)
-    ratios: list[list[float]] = []
-    for frame in frames:
-        model = arm.summary(("model", str(frame))).values
-        exact = arm.summary(("exact", str(frame))).mean
-        ratios.append([float("nan") if v is None or not exact else v / exact for v in model])
-    table = np.array(ratios)
-    if np.isnan(table).all():
-        return
-    count = table.shape[1]
-    errors = table.std(1, ddof=1) / np.sqrt(count) if count > 1 else np.zeros(len(table))
-    _errorbars(axes, np.array(frames) + offset, table.mean(1), errors, style)
-
-
-def _errorbars(
-    axes: Axes, x: np.ndarray, y: np.ndarray, errors: np.ndarray, style: dict[str, Any]
-) -> None:
-    axes.errorbar(x, y, yerr=errors, markersize=5, linewidth=1.4, capsize=2.5, **style)
-
-
-def _ratios(arms: Sequence[Group]) -> np.ndarray:
-    """All means that the right panel shows, and 1."""
-    found = [1.0]
-    for arm in arms:
-        for frame in frames_of(arm):
-            model = arm.summary(("model", str(frame))).mean
-            exact = arm.summary(("exact", str(frame))).mean
-            if model is not None and exact:
-                found.append(model / exact)
-    return np.array(found)
-
-
-def _positive(arms: Sequence[Group]) -> np.ndarray:
-    """All errors that a logarithmic axis can show; an unbiased one may fall below zero."""
-    found = [
-        arm.summary((kind, str(frame))).mean
-        for arm in arms
-        for kind in ("model", "exact")
-        for frame in frames_of(arm)
-    ]
-    return np.array([value for value in found if value is not None and value > 0.0] or [1.0])
-
-
-def _finish(axes: Axes, arms: Sequence[Group], title: str, label: str) -> None:
-    frames = sorted({frame for arm in arms for frame in frames_of(arm)})
-    last = arms[0].fact("frames")
-    names = ["image" if frame == last else str(frame) for frame in frames]
-    axes.set_xticks(frames, names)
-    axes.set_xlim(frames[0] - 0.5, frames[-1] + 0.5)
-    axes.set_title(title, fontsize=10)
-    axes.set_xlabel("Predicted frame (number)", fontsize=9)
-    axes.set_ylabel(label, fontsize=9)
-    light_grid(axes)
 
 
 def _measures(results: Sequence[Result]) -> list[Measure]:

@@ -12,9 +12,9 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from probseq.settings import Bound, Count, Index, NotNegative, Positive, Rate, Settings
 from probseq_apps.data.names import check_generation_name
-from probseq_apps.engine.config import Precision, Schedule, TrainConfig
+from probseq_apps.engine.config import Precision, TrainConfig
 from probseq_apps.experiments.saved import saved_settings
-from probseq_apps.settings.common import Flat, check_unique, unlike_defaults
+from probseq_apps.settings.common import Flat, check_unique
 from pseudovideo.spec import (
     AtLeastTwo,
     CorruptionKind,
@@ -30,7 +30,7 @@ GENERATE_SAMPLE, GENERATE_EVALUATE = "generate-sample", "generate-evaluate"
 PriorName = Literal["autoregressive", "masked"]
 ArmKind = Literal["frames", "patch", "repeat"]
 _AboveZero = Annotated[float, Bound("above 0 and at most 1", lambda value: 0 < value <= 1)]
-_Decay = Annotated[float, Bound("in (0, 1)", lambda value: 0 < value < 1)]
+Decay = Annotated[float, Bound("in (0, 1)", lambda value: 0 < value < 1)]
 # Tokens are kept in 16 bits.
 _LARGEST_CODEBOOK = 2**15
 
@@ -110,27 +110,6 @@ def warmup_steps(steps: int, share: float) -> int:
     return int(steps * share + 1e-6)
 
 
-class ModelTraining(Training):
-    """Training: Adam, the same number of steps for all variants."""
-
-    steps: Index = 500_000
-    """Optimizer steps of each model; of diffusion 0 with --init-weights measures these as they
-    are."""
-    batch_size: Count = 32
-    """Images or videos per step."""
-    decay: Schedule = "constant"
-    """Shape of the step size's way to its last: constant (it stays), linear or cosine."""
-    warmup: Rate = 0.0
-    """Share of the steps in which the step size rises from zero."""
-    weight_decay: NotNegative = 0.0
-    """Decoupled weight decay."""
-    grad_clip: Positive | None = None
-    """Largest norm of the gradient; None leaves it alone."""
-    ema_decay: _Decay | None = 0.9999
-    """Decay of the moving average of the weights, which is what is stored; it is smaller in the
-    first steps. None for the weights themselves."""
-
-
 class Videos(CorruptionSpec):
     """Pseudo videos."""
 
@@ -158,7 +137,7 @@ class PriorTraining(Settings):
     """Step size after the warm-up."""
     weight_decay: NotNegative = 0.01
     """Decoupled weight decay."""
-    ema_decay: _Decay | None = None
+    ema_decay: Decay | None = None
     """Decay of a moving average of the weights, which then is what is stored."""
 
     def train_config(self, machine: Machine, sizes: PriorSizes, *, seed: int) -> TrainConfig:
@@ -197,35 +176,6 @@ class Sampling(Settings):
     """masked: steps of the decoding."""
     choice_temperature: NotNegative = 4.5
     """masked: how random it is which tokens are kept."""
-
-
-class DiffusionSampling(Settings):
-    """Sampling of diffusion models."""
-
-    sampling_steps: AtLeastTwo | None = None
-    """Diffusion steps that are taken, evenly spread; None: all."""
-    sampler: Literal["ancestral", "ddim"] = "ancestral"
-    """ancestral (each step draws noise as in training), or ddim (few steps, less or no noise)."""
-    eta: Annotated[float, Bound("in [0, 1]", lambda value: 0 <= value <= 1)] = 0.0
-    """ddim: noise of its steps, from 0 for none to 1 for that of ancestral ones."""
-
-    def check(self) -> None:
-        """Refuse noise of a sampler that has its own."""
-        if self.eta and self.sampler != "ddim":
-            raise ValueError(f"eta is for sampler=ddim, got eta={self.eta} and {self.sampler}")
-
-    @property
-    def noise(self) -> float | None:
-        """What the models' samplers take as eta; None for ancestral."""
-        return self.eta if self.sampler == "ddim" else None
-
-    def check_steps(self, diffusion_steps: int) -> None:
-        """Raise if more steps are asked for than there are."""
-        if self.sampling_steps is not None and self.sampling_steps > diffusion_steps:
-            raise ValueError(
-                f"sampling_steps must be at most the {diffusion_steps} diffusion steps of each "
-                f"arm, got {self.sampling_steps}"
-            )
 
 
 class Evaluation(Settings):
@@ -367,7 +317,7 @@ class GenerateSettings(_Tokenizers, _Priors):
         """Refuse settings that don't go together, and priors on tokenizers that aren't trained."""
         _Tokenizers.check(self)
         for name in ("frames", "stem", "seeds"):
-            check_names(name, getattr(self, name))
+            check_unique(name, getattr(self, name))
         for number in self.frames:
             _check_frames(number)
         if self.controls and max(self.frames) > 1 and self.tokenizer.patch_size % 2:
@@ -426,87 +376,6 @@ class GenerateSettings(_Tokenizers, _Priors):
         return PriorSettings(
             **shared, tokenizer=tokenizer, prior=prior, seed=seed, machine=self.machine
         )
-
-
-class SampleSettings(Settings):
-    """Images to draw."""
-
-    tokenizer: str = ""
-    """Folder of the tokenizer."""
-    prior: str = ""
-    """Folder of the prior that was trained on its tokens."""
-    model: str = ""
-    """Folder of a model without tokens, in models/ of `generate diffusion` or `generate hvae`; in
-    place of tokenizer and prior."""
-    num: Count = 64
-    """Images to draw."""
-    seed: Index = 0
-    """Of the draws: that of a run's model gives the run's own samples, from a prior where --num is
-    the run's, too."""
-    device: str = "auto"
-    """auto, cpu, cuda or cuda:N."""
-    sampling: Flat[Sampling] = Sampling()
-    diffusion: Flat[DiffusionSampling] = DiffusionSampling()
-
-    def check(self) -> None:
-        """Refuse two things to draw from, and settings of the other."""
-        if self.model and (self.tokenizer or self.prior):
-            raise ValueError(
-                "model is in place of tokenizer and prior, got both: name the model, or the others"
-            )
-        if self.model and (given := unlike_defaults(self.sampling)):
-            raise ValueError(
-                f"{given[0]} is for tokenizer and prior, and model has no tokens: leave it out"
-            )
-        if not self.model and (given := unlike_defaults(self.diffusion)):
-            raise ValueError(
-                f"{given[0]} is for model, a diffusion model, and none is named: name one, "
-                "or leave it out"
-            )
-
-    def check_given(self) -> None:
-        """Refuse a command line without anything to draw from."""
-        for name in ("tokenizer", "prior"):
-            if not self.model and not getattr(self, name):
-                raise ValueError(
-                    f"{name} must be given: name the folder of a trained one, or name --model"
-                )
-
-
-class EvaluateSettings(Settings):
-    """What to measure: samples, a tokenizer's reconstructions, or both."""
-
-    samples: str | None = None
-    """File samples.npz of `generate sample`, or in samples/ of `generate run`."""
-    tokenizer: str | None = None
-    """Folder of a tokenizer."""
-    data: str | None = None
-    """Images to compare with; None: those that the tokenizer was trained on, else digits."""
-    seed: Index = 0
-    """Of the classifier whose features serve without Inception's; `generate run` has 0."""
-    device: str = "auto"
-    """auto, cpu, cuda or cuda:N."""
-    num_images: AtLeastTwo | None = None
-    """Test images to reconstruct; None: all."""
-    reading: Flat[Reading] = Reading()
-    features: Flat[Features] = Features()
-
-    def check(self) -> None:
-        """Refuse unknown data."""
-        if self.data is not None:
-            check_generation_name(self.data)
-
-    def check_given(self) -> None:
-        """Refuse a command line without anything to measure."""
-        if self.samples is None and self.tokenizer is None:
-            raise ValueError("samples or tokenizer must be named: there is nothing to measure")
-
-
-def check_names(name: str, values: tuple[object, ...]) -> None:
-    """Raise if nothing is named, or something twice."""
-    if not values:
-        raise ValueError(f"{name} must name at least one, got none")
-    check_unique(name, values, empty=True)
 
 
 def saved_tokenizer(folder: Path) -> tuple[str, TokenizerSettings] | None:

@@ -19,18 +19,14 @@ from probseq_apps.experiments.saved import saved_settings
 from probseq_apps.settings.common import Pick, Recipes, with_data
 from probseq_apps.settings.generate import (
     GENERATE,
-    DiffusionSampling,
-    EvaluateSettings,
     Features,
     GenerateSettings,
     Machine,
-    ModelTraining,
     PriorChoice,
     PriorSettings,
     PriorSizes,
     PriorTraining,
     Reading,
-    SampleSettings,
     Sampling,
     TokenizerSettings,
     TokensEvaluation,
@@ -40,11 +36,15 @@ from probseq_apps.settings.generate import (
 )
 from probseq_apps.settings.models import (
     DiffusionEvaluation,
+    DiffusionSampling,
     DiffusionSettings,
     DiffusionTraining,
+    EvaluateSettings,
     HvaeEvaluation,
     HvaeLevels,
     HvaeSettings,
+    ModelTraining,
+    SampleSettings,
     saved_diffusion,
 )
 from pseudovideo.spec import DiffusionSpec, ObjectiveConfig, TokenizerSpec, UNetSpec

@@ -1,21 +1,23 @@
-"""Settings of `probseq generate diffusion` and `hvae`; the thesis' are those of section 5.4.2."""
+"""Settings of `probseq generate diffusion`, `hvae`, `sample` and `evaluate`."""
 
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal, NamedTuple, get_args
+from typing import Annotated, Literal, NamedTuple, get_args
 
-from probseq.settings import Count, Index, Positive, Settings
+from probseq.settings import Bound, Count, Index, NotNegative, Positive, Rate, Settings
 from probseq_apps.data.names import check_generation_name, unknown_name_message
+from probseq_apps.engine.config import Schedule
 from probseq_apps.experiments.saved import saved_settings
-from probseq_apps.settings.common import Flat
+from probseq_apps.settings.common import Flat, check_unique, unlike_defaults
 from probseq_apps.settings.generate import (
-    DiffusionSampling,
+    Decay,
     Evaluation,
+    Features,
     Machine,
-    ModelTraining,
     Reading,
-    check_names,
+    Sampling,
+    Training,
 )
 from pseudovideo.spec import (
     AtLeastTwo,
@@ -98,6 +100,56 @@ def diffusion_arm(name: str) -> DiffusionArm:
     raise ValueError(unknown_name_message("arm", name, known))
 
 
+class ModelTraining(Training):
+    """Training: Adam, the same number of steps for all variants."""
+
+    steps: Index = 500_000
+    """Optimizer steps of each model; of diffusion 0 with --init-weights measures these as they
+    are."""
+    batch_size: Count = 32
+    """Images or videos per step."""
+    decay: Schedule = "constant"
+    """Shape of the step size's way to its last: constant (it stays), linear or cosine."""
+    warmup: Rate = 0.0
+    """Share of the steps in which the step size rises from zero."""
+    weight_decay: NotNegative = 0.0
+    """Decoupled weight decay."""
+    grad_clip: Positive | None = None
+    """Largest norm of the gradient; None leaves it alone."""
+    ema_decay: Decay | None = 0.9999
+    """Decay of the moving average of the weights, which is what is stored; it is smaller in the
+    first steps. None for the weights themselves."""
+
+
+class DiffusionSampling(Settings):
+    """Sampling of diffusion models."""
+
+    sampling_steps: AtLeastTwo | None = None
+    """Diffusion steps that are taken, evenly spread; None: all."""
+    sampler: Literal["ancestral", "ddim"] = "ancestral"
+    """ancestral (each step draws noise as in training), or ddim (few steps, less or no noise)."""
+    eta: Annotated[float, Bound("in [0, 1]", lambda value: 0 <= value <= 1)] = 0.0
+    """ddim: noise of its steps, from 0 for none to 1 for that of ancestral ones."""
+
+    def check(self) -> None:
+        """Refuse noise of a sampler that has its own."""
+        if self.eta and self.sampler != "ddim":
+            raise ValueError(f"eta is for sampler=ddim, got eta={self.eta} and {self.sampler}")
+
+    @property
+    def noise(self) -> float | None:
+        """What the models' samplers take as eta; None for ancestral."""
+        return self.eta if self.sampler == "ddim" else None
+
+    def check_steps(self, diffusion_steps: int) -> None:
+        """Raise if more steps are asked for than there are."""
+        if self.sampling_steps is not None and self.sampling_steps > diffusion_steps:
+            raise ValueError(
+                f"sampling_steps must be at most the {diffusion_steps} diffusion steps of each "
+                f"arm, got {self.sampling_steps}"
+            )
+
+
 class Frames(VideoSpec, CorruptionSpec):
     """Pseudo videos."""
 
@@ -151,7 +203,7 @@ class _Models(Settings):
     def check(self) -> None:
         """Refuse unknown data, and repeated seeds."""
         check_generation_name(self.data)
-        check_names("seeds", self.seeds)
+        check_unique("seeds", self.seeds)
 
 
 class DiffusionSettings(_Models):
@@ -174,7 +226,7 @@ class DiffusionSettings(_Models):
     def check(self) -> None:
         """Refuse unknown names and settings that don't go together."""
         super().check()
-        check_names("arms", self.arms)
+        check_unique("arms", self.arms)
         for arm in map(diffusion_arm, self.arms):
             self.sampling.check_steps(self.steps_of(arm))
             if arm.is_video and self.context_of(arm) >= arm.frames:
@@ -232,7 +284,7 @@ class HvaeSettings(_Models):
     def check(self) -> None:
         """Refuse no arms or repeated ones, and no training."""
         super().check()
-        check_names("arms", self.arms)
+        check_unique("arms", self.arms)
         if not self.training.steps:
             raise ValueError("steps must be at least 1, got 0")
 
@@ -245,6 +297,80 @@ class HvaeSettings(_Models):
     def one_model(self, arm: HvaeArm, seed: int) -> "HvaeSettings":
         """Return the settings of one model."""
         return replace(self, arms=(arm,), seeds=(seed,))
+
+
+class SampleSettings(Settings):
+    """Images to draw."""
+
+    tokenizer: str = ""
+    """Folder of the tokenizer."""
+    prior: str = ""
+    """Folder of the prior that was trained on its tokens."""
+    model: str = ""
+    """Folder of a model without tokens, in models/ of `generate diffusion` or `generate hvae`; in
+    place of tokenizer and prior."""
+    num: Count = 64
+    """Images to draw."""
+    seed: Index = 0
+    """Of the draws: that of a run's model gives the run's own samples, from a prior where --num is
+    the run's, too."""
+    device: str = "auto"
+    """auto, cpu, cuda or cuda:N."""
+    sampling: Flat[Sampling] = Sampling()
+    diffusion: Flat[DiffusionSampling] = DiffusionSampling()
+
+    def check(self) -> None:
+        """Refuse two things to draw from, and settings of the other."""
+        if self.model and (self.tokenizer or self.prior):
+            raise ValueError(
+                "model is in place of tokenizer and prior, got both: name the model, or the others"
+            )
+        if self.model and (given := unlike_defaults(self.sampling)):
+            raise ValueError(
+                f"{given[0]} is for tokenizer and prior, and model has no tokens: leave it out"
+            )
+        if not self.model and (given := unlike_defaults(self.diffusion)):
+            raise ValueError(
+                f"{given[0]} is for model, a diffusion model, and none is named: name one, "
+                "or leave it out"
+            )
+
+    def check_given(self) -> None:
+        """Refuse a command line without anything to draw from."""
+        for name in ("tokenizer", "prior"):
+            if not self.model and not getattr(self, name):
+                raise ValueError(
+                    f"{name} must be given: name the folder of a trained one, or name --model"
+                )
+
+
+class EvaluateSettings(Settings):
+    """What to measure: samples, a tokenizer's reconstructions, or both."""
+
+    samples: str | None = None
+    """File samples.npz of `generate sample`, or in samples/ of `generate run`."""
+    tokenizer: str | None = None
+    """Folder of a tokenizer."""
+    data: str | None = None
+    """Images to compare with; None: those that the tokenizer was trained on, else digits."""
+    seed: Index = 0
+    """Of the classifier whose features serve without Inception's; `generate run` has 0."""
+    device: str = "auto"
+    """auto, cpu, cuda or cuda:N."""
+    num_images: AtLeastTwo | None = None
+    """Test images to reconstruct; None: all."""
+    reading: Flat[Reading] = Reading()
+    features: Flat[Features] = Features()
+
+    def check(self) -> None:
+        """Refuse unknown data."""
+        if self.data is not None:
+            check_generation_name(self.data)
+
+    def check_given(self) -> None:
+        """Refuse a command line without anything to measure."""
+        if self.samples is None and self.tokenizer is None:
+            raise ValueError("samples or tokenizer must be named: there is nothing to measure")
 
 
 def saved_diffusion(folder: Path) -> tuple[str, DiffusionSettings] | None:

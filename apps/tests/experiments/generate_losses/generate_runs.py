@@ -9,7 +9,8 @@ import torch
 from probseq_apps.data.images import load_generation_data
 from probseq_apps.engine.config import TrainConfig
 from probseq_apps.engine.fit import fit
-from probseq_apps.experiments.tokens import numbered, prior_loss, tokenizer_loss
+from probseq_apps.experiments.reference import numbered
+from probseq_apps.experiments.token_models import prior_loss, tokenizer_loss
 from pseudovideo.corruptions import PseudoVideoConfig
 from pseudovideo.priors.autoregressive import AutoregressiveConfig, AutoregressivePrior
 from pseudovideo.priors.masked import MaskedConfig, MaskedPrior

@@ -9,8 +9,8 @@ from probseq_apps.data.images import load_generation_data
 from probseq_apps.engine.fit import fit
 from probseq_apps.engine.log import read_metrics
 from probseq_apps.engine.trainer import Step
-from probseq_apps.experiments.reference import classifier_accuracy, classifier_loss
-from probseq_apps.experiments.tokens import numbered, prior_loss, tokenizer_loss
+from probseq_apps.experiments.reference import classifier_accuracy, classifier_loss, numbered
+from probseq_apps.experiments.token_models import prior_loss, tokenizer_loss
 
 
 class Watched(nn.Module):
