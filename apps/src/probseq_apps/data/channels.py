@@ -28,25 +28,15 @@ _WAVES = (0.9, 2.3)
 
 @dataclass(frozen=True, eq=False)
 class ChannelSeries:
-    """Channels over time.
+    """Channels over time."""
 
-    Attributes:
-        name: as on the command line.
-        time: stamps, not decreasing.
-        values: one row per stamp.
-        channels: names of the columns of ``values``.
-        time_label: what time is counted in.
-        frame: height and width where the channels are the pixels of a picture.
-        notes: what a reader of results must know about the data.
-    """
-
-    name: str
+    name: str  # as on the command line
     time: Float64[np.ndarray, " n"]
-    values: Float64[np.ndarray, "n d"]
-    channels: tuple[str, ...]
-    time_label: str
+    values: Float64[np.ndarray, "n d"]  # one row per stamp
+    channels: tuple[str, ...]  # names of the columns of ``values``
+    time_label: str  # what time is counted in
     frame: tuple[int, int] | None = None
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  # what a reader of results must know about the data
 
     def __len__(self) -> int:
         return self.time.shape[0]
@@ -86,34 +76,22 @@ def _number(channel: str, cell: str) -> float:
         raise ValueError(f"channel {channel!r}: {error}") from error
 
 
-def moving_digits(num_frames: int, *, num_digits: int = 1, seed: int = 0) -> ChannelSeries:
-    """Make a film of digits that move over a canvas of 16x16 pixels.
+def moving_digits(num_frames: int) -> ChannelSeries:
+    """Make a film of a digit that moves over a canvas of 16x16 pixels; grey levels are in [0, 1].
 
-    On each axis a digit's path is the sum of two waves with random phases and speeds. Grey levels
-    are in [0, 1]; where digits overlap the brighter one is seen.
+    On each axis its path is the sum of two waves with random phases and speeds.
     """
-    for name, value in (("num_frames", num_frames), ("num_digits", num_digits)):
-        if value < 1:
-            raise DataError(f"{name} must be at least 1, got {value}")
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     images, labels = load_digits(return_X_y=True)
-    chosen = rng.choice(len(images), num_digits, replace=False)
-    film = np.zeros((num_frames, _SIDE, _SIDE))
-    for index in chosen:
-        picture = images[index].reshape(_DIGIT, _DIGIT) / _GREY
-        path = _path(num_frames, rng)
-        film = np.maximum(film, np.stack([_placed(picture, place) for place in path]))
-    shown = " and ".join(str(labels[index]) for index in chosen)
-    note = f"real pictures of {shown} from scikit-learn's digits; their motion is generated"
-    return ChannelSeries(
-        MOVING_DIGITS,
-        np.arange(num_frames, dtype=np.float64),
-        film.reshape(num_frames, -1),
-        tuple(f"pixel {row},{column}" for row in range(_SIDE) for column in range(_SIDE)),
-        "frame",
-        (_SIDE, _SIDE),
-        (note,),
+    (chosen,) = rng.choice(len(images), 1, replace=False)
+    picture = images[chosen].reshape(_DIGIT, _DIGIT) / _GREY
+    film = np.stack([_placed(picture, place) for place in _path(num_frames, rng)])
+    names = tuple(f"pixel {row},{column}" for row in range(_SIDE) for column in range(_SIDE))
+    note = (
+        f"real pictures of {labels[chosen]} from scikit-learn's digits; their motion is generated"
     )
+    time, values = np.arange(num_frames, dtype=np.float64), film.reshape(num_frames, -1)
+    return ChannelSeries(MOVING_DIGITS, time, values, names, "frame", (_SIDE, _SIDE), (note,))
 
 
 def _path(num_frames: int, rng: np.random.Generator) -> Float64[np.ndarray, "n 2"]:

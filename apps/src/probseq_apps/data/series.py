@@ -43,23 +43,14 @@ class Columns(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Series:
-    """A series in the order of time.
+    """A series in the order of time."""
 
-    Attributes:
-        name: as on the command line.
-        time: stamps in ``time_label``'s unit, not decreasing.
-        values: the series, or several side by side in rows.
-        time_label: what time is counted in.
-        target_label: what the values are.
-        notes: what a reader of results must know about the data.
-    """
-
-    name: str
-    time: Float64[np.ndarray, " n"]
-    values: Float64[np.ndarray, "*k n"]
-    time_label: str
-    target_label: str
-    notes: tuple[str, ...] = ()
+    name: str  # as on the command line
+    time: Float64[np.ndarray, " n"]  # stamps in ``time_label``'s unit, not decreasing
+    values: Float64[np.ndarray, "*k n"]  # the series, or several side by side in rows
+    time_label: str  # what time is counted in
+    target_label: str  # what the values are
+    notes: tuple[str, ...] = ()  # what a reader of results must know about the data
 
     def __len__(self) -> int:
         return self.time.shape[0]

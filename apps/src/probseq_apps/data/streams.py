@@ -32,39 +32,23 @@ Part = tuple[NDArray[np.intp], NDArray[np.intp]]
 
 
 class Task(NamedTuple):
-    """What comes at once, in order, and the points near it that are kept for evaluation.
+    """What comes at once, in order, and the points near it that are kept for evaluation."""
 
-    Attributes:
-        x: inputs to learn, times of shape (n,) or points of shape (n, d).
-        y: their targets, shape (n,), or (k, n) for k series side by side; (n, d) of channels.
-        test_x: inputs for evaluation.
-        test_y: their targets.
-    """
-
-    x: Tensor
-    y: Tensor
+    x: Tensor  # inputs to learn, times of shape (n,) or points of shape (n, d)
+    y: Tensor  # their targets, shape (n,), or (k, n) for k series side by side; (n, d) of channels
     test_x: Tensor
     test_y: Tensor
 
 
 class Stream(NamedTuple):
-    """A data set as one seed sees it.
+    """A data set as one seed sees it."""
 
-    Attributes:
-        name: as on the command line.
-        tasks: in the order of learning.
-        grid: inputs to draw the prediction at; None for more than two dimensions.
-        input_label: what the inputs are.
-        target_label: what the targets are.
-        notes: what a reader of results must know.
-    """
-
-    name: str
-    tasks: tuple[Task, ...]
-    grid: Float[Tensor, "g ..."] | None
-    input_label: str
-    target_label: str
-    notes: tuple[str, ...]
+    name: str  # as on the command line
+    tasks: tuple[Task, ...]  # in the order of learning
+    grid: Float[Tensor, "g ..."] | None  # inputs to draw the prediction at
+    input_label: str  # what the inputs are
+    target_label: str  # what the targets are
+    notes: tuple[str, ...]  # what a reader of results must know
 
     @property
     def dim(self) -> int:

@@ -20,25 +20,15 @@ _MOONS_NOISE = 0.1
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """Points and targets, with one split.
+    """Points and targets, with one split."""
 
-    Attributes:
-        name: as on the command line.
-        x: inputs, one row a point.
-        y: targets, or several side by side in rows.
-        test: rows for evaluation.
-        columns: names of the inputs.
-        target_label: what the targets are.
-        notes: what a reader of results must know about the data.
-    """
-
-    name: str
-    x: Float64[np.ndarray, "n d"]
-    y: Float64[np.ndarray, "*k n"]
+    name: str  # as on the command line
+    x: Float64[np.ndarray, "n d"]  # inputs, one row a point
+    y: Float64[np.ndarray, "*k n"]  # targets, or several side by side in rows
     test: Bool[np.ndarray, " n"]
-    columns: tuple[str, ...]
-    target_label: str
-    notes: tuple[str, ...] = ()
+    columns: tuple[str, ...]  # names of the inputs
+    target_label: str  # what the targets are
+    notes: tuple[str, ...] = ()  # what a reader of results must know about the data
 
     def __len__(self) -> int:
         return self.x.shape[0]
