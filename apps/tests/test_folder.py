@@ -1,9 +1,8 @@
 """Folders of experiments: what is kept in them, and what is said of them."""
 
-import json
-
 import pytest
 
+from probseq_apps.engine.files import read_json
 from probseq_apps.experiment import Job, by_row, counted
 from probseq_apps.folder import RunFolder, open_folder
 from probseq_apps.options import Options
@@ -21,7 +20,7 @@ def test_results_are_made_once_and_read_back(tmp_path):
         found = at.once("ovc-seed0", lambda: made.append(1) or {"rmse": 0.25})
         assert found == {"rmse": 0.25}
     assert made == [1]
-    assert json.loads((tmp_path / "results" / "ovc-seed0.json").read_text()) == found
+    assert read_json(tmp_path / "results" / "ovc-seed0.json") == found
     assert at.has("ovc-seed0")
     assert not at.has("ovc-seed1")
 

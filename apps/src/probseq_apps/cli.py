@@ -14,11 +14,11 @@ import tyro
 from tyro.conf import arg
 
 from probseq_apps.data.names import unknown_name_message
+from probseq_apps.engine.files import ConfigMismatchError
 from probseq_apps.engine.signals import exit_on_sigterm
-from probseq_apps.experiments.saved import saved_settings
 from probseq_apps.options import Options, Output
 from probseq_apps.registry import GROUPS, REGISTRY, Entry, load
-from probseq_apps.settings.common import Pick, Recipes
+from probseq_apps.settings.common import Pick, Recipes, saved_settings
 
 _FROM_RECIPE = (
     "Every setting comes from a recipe, and flags override it. The defaults shown are those of the "
@@ -140,6 +140,8 @@ def _run(command: Command) -> int:
         sys.stdout.flush()
     except BrokenPipeError:
         raise
+    except ConfigMismatchError as error:  # what is asked for is not what the run was started with
+        _refuse(str(error))
     except (ValueError, OSError, ImportError, ArithmeticError, RuntimeError) as error:
         if command.options.debug:
             raise

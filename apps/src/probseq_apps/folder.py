@@ -1,26 +1,42 @@
 """The folder of an experiment: when it may be written to, and what is kept in it."""
 
-import json
 import re
 import shlex
-import shutil
 import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
+from errno import EDQUOT, EFBIG, ENOSPC
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+from torch import Tensor
 
 from probseq_apps.engine import distributed
-from probseq_apps.engine.files import RunExistsError, prepare_run_dir, sole_use, write_atomic
-from probseq_apps.experiments.saved import held_experiment, holds_experiment
+from probseq_apps.engine.files import (
+    MANIFEST,
+    RunExistsError,
+    check_manifest,
+    load_arrays,
+    prepare_run_dir,
+    read_json,
+    save_arrays,
+    sole_use,
+    write_json,
+    write_manifest,
+    writing,
+)
 from probseq_apps.options import Options
+from probseq_apps.settings.common import saved_kind
 
+T = TypeVar("T")
 RESULTS = "results"
 
 
 class RunFolder:
-    """What an experiment keeps: results and files of its jobs.
+    """What an experiment keeps: results and files of its jobs, each made once.
+
+    Under torchrun every process makes what is not there yet, and the main one writes.
 
     Args:
         path: of the folder.
@@ -32,52 +48,72 @@ class RunFolder:
 
     def has(self, name: str) -> bool:
         """Whether results are there."""
-        return self.results_file(name).exists()
-
-    def once(self, name: str, make: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
-        """Return results; make and store them where they are not there yet.
-
-        Under torchrun every rank makes them, and the main one stores them and tells the others.
-        """
-        main = distributed.is_main()
-        if not distributed.broadcast(main and self.has(name)):
-            found = make()
-            if main:
-                file = self.results_file(name)
-                file.parent.mkdir(exist_ok=True)
-                write_atomic(file, json.dumps(found, allow_nan=False) + "\n")
-        return distributed.broadcast(
-            json.loads(self.results_file(name).read_text("utf-8")) if main else {}
-        )
+        return _there(self.results_file(name))
 
     def results_file(self, name: str) -> Path:
         """Return the path of results."""
         return self.path / RESULTS / f"{name}.json"
 
+    def once(self, name: str, make: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
+        """Return results; make and store them where they are not there yet."""
+        return _once(self.results_file(name), make, write_json, read_json)
 
-def default_folder(experiment: str, data: str) -> Path:
-    """Return `runs/EXPERIMENT-DATA-TIME`, with the time in UTC."""
+    def arrays(self, name: str, make: Callable[[], Mapping[str, Tensor]]) -> dict[str, Tensor]:
+        """Return the tensors of `NAME.npz`; make and store them where they are not there yet."""
+        return _once(self.path / f"{name}.npz", make, save_arrays, load_arrays)
+
+    def stage(self, name: str, make: Callable[[Path], None], load: Callable[[Path], T]) -> T:
+        """Return what a folder holds; `make` fills it where it is not complete yet."""
+        folder = self.path / name
+        if not _there(folder / MANIFEST):
+            folder.mkdir(parents=True, exist_ok=True)
+            make(folder)
+            if distributed.is_main():
+                write_manifest(folder)
+            distributed.barrier()
+        check_manifest(folder)
+        return load(folder)
+
+
+def _there(file: Path) -> bool:
+    """Whether a file is there for the main process; all of them go the same way."""
+    return distributed.broadcast(distributed.is_main() and file.exists())
+
+
+def _once(
+    file: Path,
+    make: Callable[[], Mapping[str, Any]],
+    save: Callable[[Path, Mapping[str, Any]], None],
+    load: Callable[[Path], dict[str, Any]],
+) -> dict[str, Any]:
+    if not _there(file):
+        found = make()
+        if distributed.is_main():
+            save(file, found)
+        distributed.barrier()
+    return distributed.broadcast(load(file) if distributed.is_main() else {})
+
+
+def default_folder(kind: str, data: str) -> Path:
+    """Return `runs/KIND-DATA-TIME`, with the time in UTC."""
     name = re.sub(r"[^A-Za-z0-9]+", "-", data.rpartition("/")[2]).strip("-")
-    return Path("runs") / f"{experiment}-{name}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
+    return Path("runs") / f"{kind}-{name}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
 
 
-def check_folder(folder: Path, options: Options, *, experiment: str) -> None:
-    """Raise if what should be resumed or deleted is no experiment of this kind.
-
-    Raises:
-        FileNotFoundError: there is nothing to resume.
-        RunExistsError: what would be overwritten belongs to somebody else.
-        ValueError: the folder's configuration is damaged.
-    """
-    if not (options.resume or options.overwrite) or holds_experiment(folder, experiment):
+def check_folder(options: Options, *, kind: str) -> None:
+    """Raise if what should be resumed or deleted is no experiment of this kind."""
+    folder = options.run_dir
+    if folder is None or not (options.resume or options.overwrite) or not distributed.is_main():
         return
+    found = saved_kind(folder)
+    if found == kind:
+        return
+    if options.resume and found is not None:
+        raise FileNotFoundError(
+            f"{folder} holds an experiment of kind {found}, and none of kind {kind} to resume: "
+            "name another folder, or start without resume"
+        )
     if options.resume:
-        kind = held_experiment(folder)
-        if kind is not None:
-            raise FileNotFoundError(
-                f"{folder} holds an experiment of kind {kind}, and none of kind {experiment} to "
-                "resume: name another folder, or start without resume"
-            )
         raise FileNotFoundError(
             f"{folder} holds no experiment to resume: name its folder, or start without resume"
         )
@@ -87,86 +123,62 @@ def check_folder(folder: Path, options: Options, *, experiment: str) -> None:
         )
 
 
-def prepare_folder(
-    folder: Path,
-    config: dict[str, object],
-    options: Options,
-    *,
-    experiment: str,
-    parts: Sequence[str],
-) -> None:
-    """Make an experiment's folder, or take up the one that is there.
-
-    Args:
-        folder: the experiment's folder.
-        config: what its `config.json` holds.
-        options: whether to resume or to overwrite.
-        experiment: the kind of experiment.
-        parts: patterns of folders in it, which go when it is overwritten.
-
-    Raises:
-        ValueError: the experiment to resume has other settings.
-        OSError: the folder is not empty, or cannot be written to.
-    """
-    if options.overwrite and holds_experiment(folder, experiment):
-        with sole_use(folder):  # nobody loses the files that he is working with
-            for part in [part for pattern in parts for part in folder.glob(pattern)]:
-                shutil.rmtree(part)
-            (folder / "report.md").unlink(missing_ok=True)
-    prepare_run_dir(folder, config, resume=options.resume, overwrite=options.overwrite)
-
-
 @contextmanager
 def open_folder(
-    experiment: str,
+    kind: str,
     recipe: str,
-    config: dict[str, object],
+    config: Mapping[str, object],
     options: Options,
     *,
     command: str,
-    parts: Sequence[str],
     data: str,
+    parts: Sequence[str] = (),
 ) -> Generator[RunFolder]:
     """Open the folder of an experiment for this process alone: a new one, or one to go on with.
 
     Args:
-        experiment: the kind of experiment.
+        kind: of experiment.
         recipe: name of the recipe that the settings came from.
         config: what `config.json` holds beside these two: settings, as plain values.
         options: folder, and whether to resume or to overwrite.
         command: that goes on where a signal stopped the experiment.
-        parts: patterns of folders in it, which go when it is overwritten.
         data: name of the data set, for the name of a new folder.
+        parts: patterns of folders in it, which go when it is overwritten.
 
     Raises:
-        ValueError: the experiment to resume has other settings.
+        ConfigMismatchError: the experiment to resume has other settings.
         OSError: the folder is not empty, in use, or cannot be written to.
     """
-    folder = distributed.broadcast(options.run_dir or default_folder(experiment, data))
-    if not distributed.is_main():
+    folder = distributed.broadcast(options.run_dir or default_folder(kind, data))
+    with ExitStack() as stack:
+        if distributed.is_main():
+            prepare_run_dir(
+                folder,
+                {"experiment": kind, "recipe": recipe, **config},
+                resume=options.resume,
+                overwrite=options.overwrite,
+                parts=(RESULTS, *parts),
+            )
+            stack.enter_context(sole_use(folder))
         distributed.barrier()
-        yield RunFolder(folder, recipe)
-        return
-    config = {"experiment": experiment, "recipe": recipe, **config}
-    prepare_folder(folder, config, options, experiment=experiment, parts=(RESULTS, *parts))
-    with sole_use(folder), tell_how_to_resume(command, folder, options):
-        distributed.barrier()
+        stack.enter_context(tell_how_to_resume(command, folder, options))
         yield RunFolder(folder, recipe)
 
 
 @contextmanager
 def tell_how_to_resume(command: str, folder: Path, options: Options) -> Generator[None]:
-    """Name the command that goes on, when a signal ends what this context manager holds.
-
-    Args:
-        command: its name on the command line.
-        folder: of the experiment.
-        options: that it was started with.
-    """
+    """Name the command that goes on after a signal, and the file that a full disk did not take."""
     try:
         yield
+    except OSError as error:
+        if error.errno in (ENOSPC, EDQUOT, EFBIG):
+            with writing(Path(error.filename or folder)):
+                raise
+        raise
     except (SystemExit, KeyboardInterrupt):
-        print(f"stopped; go on with: {resume_command(command, folder, options)}", file=sys.stderr)
+        if distributed.is_main():
+            hint = resume_command(command, folder, options)
+            print(f"stopped; go on with: {hint}", file=sys.stderr)
         raise
 
 

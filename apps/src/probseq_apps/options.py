@@ -10,6 +10,8 @@ class Output(Settings):
 
     debug: bool = False
     """Show where an error came from."""
+    quiet: bool = False
+    """Print the result only, and errors."""
 
 
 class Options(Output):

@@ -4,9 +4,8 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from tqdm import tqdm
 
-from probseq_apps.engine import distributed
+from probseq_apps.engine import distributed, log
 from probseq_apps.experiment import Data, Experiment, Job
 from probseq_apps.folder import RunFolder, check_folder, open_folder
 from probseq_apps.options import Options
@@ -15,8 +14,8 @@ from probseq_apps.options import Options
 def run(experiment: Experiment[Data], options: Options, *, recipe: str) -> Path:
     """Do an experiment's jobs, from where it stopped, and write its report.
 
-    Everything that can be refused is refused before anything is written. Under torchrun every rank
-    runs the jobs, and the main one writes.
+    Everything that can be refused is refused before anything is written. Under torchrun every
+    process does each job, and the main one writes.
 
     Args:
         experiment: what to do.
@@ -33,10 +32,10 @@ def run(experiment: Experiment[Data], options: Options, *, recipe: str) -> Path:
         SystemExit: SIGTERM or SIGINT came, and the state is saved.
     """
     torch.set_num_threads(options.threads)
-    main = distributed.is_main()
-    if options.run_dir is not None and main:
-        check_folder(options.run_dir, options, experiment=experiment.kind)
+    log.quiet = options.quiet
+    check_folder(options, kind=experiment.kind)
     data = experiment.load(options)
+    distributed.join(torch.device("cpu"))  # unless the experiment has joined on its own device
     experiment.check(data)
     with open_folder(
         experiment.kind,
@@ -47,11 +46,12 @@ def run(experiment: Experiment[Data], options: Options, *, recipe: str) -> Path:
         parts=experiment.parts,
         data=experiment.data_name,
     ) as at:
-        if main and (told := experiment.describe(data)):
-            print(f"{told} -> {at.path}", flush=True)
+        if told := experiment.describe(data):
+            log.say(f"{told} -> {at.path}")
         results = _do_jobs(experiment, data, at)
-        if main:
+        if distributed.is_main():
             print(experiment.report(data, results, at))
+        distributed.barrier()
     return at.path
 
 
@@ -60,13 +60,13 @@ def _do_jobs(
 ) -> dict[Job, dict[str, object]]:
     results: dict[Job, dict[str, object]] = {}
     jobs = experiment.jobs
-    # The bar of brief jobs is wiped at its end, and has no place in a file: None hides it there.
-    hidden = None if experiment.brief else True
-    with tqdm(jobs, unit=" runs", leave=False, disable=hidden) as bar:
-        for number, job in enumerate(bar, 1):
+    # Jobs that take long have bars of their own.
+    with log.bar(total=len(jobs), unit=" runs", disable=None if experiment.brief else True) as bar:
+        for number, job in enumerate(jobs, 1):
             bar.set_description_str(f"{job.row}, seed {job.seed}")
-            if not experiment.brief and distributed.is_main():
+            if not experiment.brief:
                 state = ": finished before" if at.has(job.name) else ""
-                print(f"[{number}/{len(jobs)}] {job.name}{state}", flush=True)
+                log.say(f"[{number}/{len(jobs)}] {job.name}{state}")
             results[job] = at.once(job.name, partial(experiment.run, job, data, at))
+            bar.update()
     return results

@@ -92,7 +92,7 @@ def train(task, data, folder, config, **options):
         loss=task.loss,
         score=score,
         held_out=held_out,
-        **{"progress": False} | options,
+        **options,
     )
 
 

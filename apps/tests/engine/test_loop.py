@@ -1,12 +1,14 @@
 """What an uninterrupted run does, in this process: learning, selection, options, faults."""
 
 import sys
+import time
 
 import pytest
 import torch
 from digits_run import at_step, same_bits
 
 from probseq_apps.engine import fit as loop
+from probseq_apps.engine import log
 from probseq_apps.engine.checkpoints import load_latest_checkpoint
 from probseq_apps.engine.files import read_finished
 from probseq_apps.engine.fit import fit
@@ -251,12 +253,25 @@ def test_weight_decay_takes_adamw(run, tmp_path):
     assert state["optimizer"]["param_groups"][0]["decoupled_weight_decay"] is True
 
 
-def test_the_progress_bar_shows_epoch_parts_and_score(digits_run, tmp_path, capsys):
-    task, config = digits_run.DigitsTask(), digits_run.settings(epochs=2)
-    digits_run.train(task, digits_run.digits(), tmp_path, config, progress=True, label="mle")
+def test_without_a_terminal_progress_is_a_line_a_minute(run, monkeypatch, capsys):
+    with log.bar(total=300) as bar:
+        for second in range(300):
+            now = time.monotonic() + second
+            with monkeypatch.context() as patch:
+                patch.setattr(log.time, "monotonic", lambda now=now: now)
+                bar.set_description_str(f"second {second}")
     shown = capsys.readouterr().err
-    # The beginning and the end: elsewhere than on a terminal, a state a minute.
-    assert shown.count("step/s") == 2
+    assert shown.count("\n") == 4
+    assert "\r" not in shown
+    run()
+    assert capsys.readouterr().err == ""
+
+
+def test_the_progress_bar_shows_epoch_parts_and_score(digits_run, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    task, config = digits_run.DigitsTask(), digits_run.settings(epochs=2)
+    digits_run.train(task, digits_run.digits(), tmp_path, config, label="mle")
+    shown = capsys.readouterr().err
     for word in ("mle epoch 2/2", "14/14", "cross_entropy=", "penalty=", "score="):
         assert word in shown
 

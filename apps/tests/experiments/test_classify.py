@@ -110,7 +110,9 @@ def test_an_existing_run_is_left_alone_unless_asked(finished, capsys):
     arguments = ["classify", "--method", "mle", *TWO_EPOCHS, "--run-dir", str(finished)]
     assert main(arguments) == 1
     assert "already holds a run" in capsys.readouterr().err
-    assert main([*arguments, "--resume", "--data", "digits"]) == 1
+    with pytest.raises(SystemExit) as stop:
+        main([*arguments, "--resume", "--data", "digits"])
+    assert stop.value.code == 2
     assert "settings.method" in capsys.readouterr().err
     assert (finished / "report.json").stat().st_mtime_ns == before
 

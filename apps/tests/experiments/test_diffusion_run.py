@@ -1,6 +1,5 @@
 """`probseq generate diffusion`: what a folder holds, going on after a stop, and starting anew."""
 
-import json
 import os
 import shutil
 import signal
@@ -12,7 +11,7 @@ from safetensors.torch import load_file
 
 from probseq_apps.data.images import load_generation_data, to_unit
 from probseq_apps.engine.checkpoints import load_latest_checkpoint
-from probseq_apps.engine.files import ConfigMismatchError, RunExistsError
+from probseq_apps.engine.files import ConfigMismatchError, RunExistsError, read_json, write_json
 from probseq_apps.experiments import image_models
 from probseq_apps.experiments.image_models import open_model, train_model, variant_of
 from probseq_apps.experiments.image_variants import DiffusionVariant
@@ -115,7 +114,7 @@ def results(folder):
         }
 
     files = sorted((folder / "results").glob("*.json"))
-    return {file.stem: timeless(json.loads(file.read_text("utf-8"))) for file in files}
+    return {file.stem: timeless(read_json(file)) for file in files}
 
 
 def assert_same(one, other):
@@ -231,9 +230,9 @@ def test_a_model_of_other_settings_than_its_folders_is_refused(
 ):
     folder = tmp_path / "model"
     shutil.copytree(whole / "models" / NAMES[1], folder)
-    config = json.loads((folder / "config.json").read_text("utf-8"))
+    config = read_json(folder / "config.json")
     config["settings"][group][name] = value
-    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    write_json(folder / "config.json", config)
     with pytest.raises(ValueError, match=said):
         open_diffusion(folder)
 

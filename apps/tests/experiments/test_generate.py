@@ -12,13 +12,13 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from probseq_apps.engine.files import ConfigMismatchError, RunExistsError
+from probseq_apps.engine.files import ConfigMismatchError, RunExistsError, read_json, write_json
 from probseq_apps.experiments import reference
 from probseq_apps.experiments.reference import Samples
-from probseq_apps.experiments.saved import config_values
 from probseq_apps.experiments.tokens import Tokens
 from probseq_apps.options import Options
 from probseq_apps.run import run
+from probseq_apps.settings.common import config_values
 from probseq_apps.settings.generate import (
     GENERATE,
     Features,
@@ -72,7 +72,7 @@ def measured(folder):
         }
 
     files = sorted((folder / "results").glob("*.json"))
-    return {file.name: timeless(json.loads(file.read_text("utf-8"))) for file in files}
+    return {file.name: timeless(read_json(file)) for file in files}
 
 
 def weights(folder):
@@ -175,7 +175,7 @@ def test_a_killed_run_goes_on_to_the_same_bits(whole, tmp_path, until):
     folder = tmp_path / "killed"
     folder.mkdir()
     config = config_values(GENERATE, "digits-small", TINY.to_dict())
-    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    write_json(folder / "config.json", config)
     program = "import sys; from probseq_apps.cli import main; sys.exit(main(sys.argv[1:]))"
     command = [sys.executable, "-c", program, "generate", "run", "--run-dir", str(folder)]
     process = subprocess.Popen(

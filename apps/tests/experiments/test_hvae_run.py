@@ -1,6 +1,5 @@
 """`probseq generate hvae`: what a folder holds, going on after a stop, and what is refused."""
 
-import json
 import os
 import shutil
 import signal
@@ -11,7 +10,7 @@ import torch
 from PIL import Image
 
 from probseq_apps.data.images import load_generation_data, to_unit
-from probseq_apps.engine.files import ConfigMismatchError
+from probseq_apps.engine.files import ConfigMismatchError, read_json, write_json
 from probseq_apps.experiments import image_models
 from probseq_apps.experiments.image_models import load_model_images, open_model, variant_of
 from probseq_apps.experiments.image_variants import HvaeVariant
@@ -81,7 +80,7 @@ def digits():
 
 
 def results(folder):
-    found = {f.stem: json.loads(f.read_text("utf-8")) for f in (folder / "results").glob("*.json")}
+    found = {f.stem: read_json(f) for f in (folder / "results").glob("*.json")}
     for result in found.values():
         result.pop("training_seconds", None)
         result.get("generation", {}).pop("seconds", None)
@@ -124,9 +123,9 @@ def test_the_weights_of_the_other_encoder_are_refused(whole, tmp_path, place, ot
 def test_an_hvae_of_other_sizes_than_its_folders_is_refused(whole, tmp_path, name, value):
     folder = tmp_path / "model"
     shutil.copytree(whole / "models" / NAMES[1], folder)
-    config = json.loads((folder / "config.json").read_text("utf-8"))
+    config = read_json(folder / "config.json")
     config["settings"]["sizes"][name] = value
-    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    write_json(folder / "config.json", config)
     with pytest.raises(ValueError, match=f"with {name.removeprefix('learned_')}={value}, and"):
         open_hvae(folder)
 

@@ -280,7 +280,7 @@ def test_damaged_predictions_are_named_and_deleted_ones_made_anew(series, tmp_pa
         assert main(["online", "--resume", "--run-dir", str(folder)]) == 1
         error = capsys.readouterr().err
         assert f"{file} is damaged" in error
-        assert "delete it and let the command that wrote it go on" in error
+        assert "make it anew with --resume" in error
         assert error.count("\n") == 1
     file.unlink()
     assert main(["online", "--resume", "--run-dir", str(folder)]) == 0

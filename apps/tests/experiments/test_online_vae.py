@@ -21,11 +21,10 @@ from probseq_apps.experiments.online_vae import (
     measure,
     save_progress,
 )
-from probseq_apps.experiments.saved import saved_settings
 from probseq_apps.folder import RunFolder
 from probseq_apps.options import Options
 from probseq_apps.run import run
-from probseq_apps.settings.common import Pick
+from probseq_apps.settings.common import Pick, saved_settings
 from probseq_apps.settings.online import (
     ONLINE_VAE_RECIPES,
     ChannelSettings,
@@ -167,7 +166,7 @@ def test_a_run_that_stopped_between_tasks_ends_as_if_it_had_not(tmp_path: Path) 
     again, same = learn(film(), tmp_path / "half")
     for name in ("matrix", "over_tasks", "lost_information"):
         assert again[name] == whole[name]
-    assert pictures.keys() == same.keys() == {"truth", "learned", "last"}
+    assert pictures.keys() == same.keys() == {"truth", "learned", "last", "sha256"}
     for name in pictures:
         assert np.array_equal(pictures[name], same[name])
 

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from probseq.transformers import TransformerOutput
-from probseq_apps.experiments.stored import load_groups, save_groups
+from probseq_apps.engine.files import load_groups, save_groups
 from probseq_apps.methods.post_hoc import Predictions, class_predictions
 from probseq_apps.methods.predict import Predictor
 from probseq_apps.settings.methods import METHODS

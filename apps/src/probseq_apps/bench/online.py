@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from tqdm import trange
 
 from ohsvgp import (
     AdamSteps,
@@ -26,6 +25,7 @@ from ohsvgp import (
 from ohsvgp.bases import Advance, Basis
 from probseq.kernels import RBF
 from probseq_apps.bench.timing import Case, Row, interleaved, one_thread, show, timed
+from probseq_apps.engine import log
 from probseq_apps.settings.bench import BenchOnlineSettings
 
 # Length and hyperparameters of the thesis' solar series, in ten tasks.
@@ -143,7 +143,7 @@ def memory_rows(count: int) -> list[Row]:
     gp = _model(LegS(50), "grow:1.05")
     first = max(count // 10, 50)
     early, resident = 0, None
-    for place in trange(count, desc="memory", leave=False, disable=None):
+    for place in log.bar(range(count), desc="memory"):
         gp.update(t[place : place + 1], y[place : place + 1])
         if place + 1 == first:
             # What the first updates load stays out.

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from tqdm import tqdm
 
+from probseq_apps.engine import log
 from probseq_apps.report.tables import aligned_blocks
 
 # Gives the seconds of what is timed.
@@ -98,8 +98,7 @@ def interleaved(
     """Return the median seconds of cases that run in turns; the first turn does not count."""
     each = dict.fromkeys(cases, runs) if isinstance(runs, int) else runs
     seconds: dict[str, list[float]] = {case: [] for case in cases}
-    # Hidden where the output is no terminal.
-    with tqdm(total=sum(each.values()) + len(each), desc=name, leave=False, disable=None) as bar:
+    with log.bar(total=sum(each.values()) + len(each), desc=name) as bar:
         for turn in range(max(each.values()) + 1):
             for case, run in cases.items():
                 if turn <= each[case]:

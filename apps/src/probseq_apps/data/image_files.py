@@ -22,12 +22,12 @@ from jaxtyping import UInt8
 from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
-from tqdm import tqdm
 
 from probseq_apps.data.fetch import fetch_images
 from probseq_apps.data.names import DataError, filled_data_folder, reading
 from probseq_apps.data.parts import MAX_VALIDATION, Part, check_labels, image_tensor, label_tensor
 from probseq_apps.data.tabular import read_parquet_table
+from probseq_apps.engine import log
 
 Bytes = UInt8[Tensor, "n c h w"]
 
@@ -396,7 +396,7 @@ def _decoded(
     # Pillow decodes and resizes without Python's lock.
     with ThreadPoolExecutor(max_workers=min(16, os.cpu_count() or 1)) as pool:
         rows = pool.map(fill, range(len(names)))
-        for _ in tqdm(rows, f"celeba {part}", len(names), unit="image", disable=None):
+        for _ in log.bar(rows, desc=f"celeba {part}", total=len(names), unit="image"):
             pass
     # A directory that may not be written to, or is full, costs time and nothing else.
     with contextlib.suppress(OSError):

@@ -1,7 +1,7 @@
 """Checkpoints that a crash cannot tear: written aside, listed in a manifest, renamed into place.
 
-A checkpoint is a folder `step-000123` that counts only when its `manifest.json` names the size and
-hash of each file and they agree:
+A checkpoint is a folder `step-000123` that counts only when its `manifest.json` tells of this step,
+and of the size and hash of each file:
 
     model.safetensors   weights after that step
     best.safetensors    weights of the best validation so far, if the run selects by validation
@@ -12,9 +12,10 @@ hash of each file and they agree:
 """
 
 import json
+import pickle
 import shutil
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,11 +25,18 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from probseq_apps.engine.files import sha256, sync
+from probseq_apps.engine.files import (
+    CONFIG,
+    MANIFEST,
+    DamagedFileError,
+    check_manifest,
+    sync,
+    write_manifest,
+    writing,
+)
 
 _MODEL, _BEST, _EMA = "model.safetensors", "best.safetensors", "ema.safetensors"
 _STATE = "train_state.pt"
-_CONFIG, _MANIFEST = "config.json", "manifest.json"
 _TEMPORARY = ".tmp-"
 
 
@@ -77,7 +85,9 @@ def save_checkpoint(
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir()
     try:
-        _write_files(temporary, checkpoint, config)
+        # A full disk is an error of its own to safetensors, and to torch.
+        with writing(target, SafetensorError, RuntimeError):
+            _write_files(temporary, checkpoint, config)
         if target.exists():
             # A damaged checkpoint of the same step: a folder cannot be renamed onto another.
             aside = root / f"{_TEMPORARY}old-{target.name}"
@@ -91,40 +101,25 @@ def save_checkpoint(
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     # Later steps are damaged ones that were skipped: they don't count among the kept.
-    done = [step for step in sorted(_folders(root)) if step <= checkpoint.step]
+    folders = _folders(root)
+    done = [step for step in sorted(folders) if step <= checkpoint.step]
     for step in done[:-keep]:
-        shutil.rmtree(_folders(root)[step])
+        shutil.rmtree(folders[step])
     return target
 
 
 def load_latest_checkpoint(root: Path) -> Checkpoint | None:
-    """Read the newest complete checkpoint; name and skip damaged ones.
-
-    Args:
-        root: folder of the run's checkpoints.
-
-    Returns:
-        The checkpoint with its tensors on the CPU, or None where there is no complete one.
-    """
+    """Read the newest complete checkpoint, on the CPU; name and skip damaged ones."""
     folders = _folders(root)
     for step in sorted(folders, reverse=True):
-        folder = folders[step]
-        damage = _find_damage(folder)
-        if damage is not None:
+        try:
+            return _read(folders[step], step)
+        except (DamagedFileError, OSError) as error:
             warnings.warn(
-                f"checkpoint {folder} is damaged and skipped: {damage}",
+                f"checkpoint {folders[step]} is damaged and skipped: {error}",
                 DamagedCheckpointWarning,
                 stacklevel=2,
             )
-            continue
-        best, ema = folder / _BEST, folder / _EMA
-        return Checkpoint(
-            step=step,
-            weights=load_file(folder / _MODEL),
-            best=load_file(best) if best.exists() else None,
-            state=torch.load(folder / _STATE, map_location="cpu", weights_only=True),
-            ema=load_file(ema) if ema.exists() else None,
-        )
     return None
 
 
@@ -132,79 +127,6 @@ def clean_leftovers(root: Path) -> None:
     """Delete what writers that were killed left behind; complete checkpoints are not touched."""
     for path in root.glob(f"{_TEMPORARY}*"):
         shutil.rmtree(path)
-
-
-def _folders(root: Path) -> dict[int, Path]:
-    """Checkpoint folders by step, complete or not."""
-    numbers = ((path.name.removeprefix("step-"), path) for path in root.glob("step-*"))
-    return {int(number): path for number, path in numbers if number.isdecimal()}
-
-
-def _write_files(folder: Path, checkpoint: Checkpoint, config: Mapping[str, object]) -> None:
-    _save_tensors(checkpoint.weights, folder / _MODEL)
-    if checkpoint.best is not None:
-        _save_tensors(checkpoint.best, folder / _BEST)
-    if checkpoint.ema is not None:
-        _save_tensors(checkpoint.ema, folder / _EMA)
-    torch.save(checkpoint.state, folder / _STATE)
-    (folder / _CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-    files: dict[str, dict[str, object]] = {}
-    for path in sorted(folder.iterdir()):
-        sync(path)
-        files[path.name] = {"sha256": sha256(path), "size": path.stat().st_size}
-    manifest = {
-        "step": checkpoint.step,
-        "files": files,
-        "versions": {"torch": torch.__version__, "probseq-apps": version("probseq-apps")},
-    }
-    (folder / _MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
-    sync(folder / _MANIFEST)
-    sync(folder)
-
-
-def _save_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
-    on_cpu = {name: tensor.to("cpu") for name, tensor in tensors.items()}
-    try:
-        save_file(on_cpu, path, metadata={"format": "pt"})
-    except SafetensorError as error:  # a full disk, for one, which is no OSError to safetensors
-        raise OSError(f"{path} cannot be written: {error}") from error
-
-
-def _find_damage(folder: Path) -> str | None:
-    """Compare a checkpoint with its manifest; None if all is well, else what is wrong."""
-    try:
-        manifest = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        return f"{_MANIFEST} cannot be read ({error})"
-    return next(_differences(folder, manifest), None)
-
-
-def _differences(folder: Path, manifest: object) -> Iterator[str]:
-    files = manifest.get("files") if isinstance(manifest, dict) else None
-    if not isinstance(files, dict) or not {_MODEL, _STATE, _CONFIG} <= files.keys():
-        yield f"{_MANIFEST} does not list the files"
-        return
-    for name, entry in files.items():
-        path = folder / str(name)
-        if not path.is_file():
-            yield f"{name} is missing"
-        elif path.stat().st_size != entry.get("size"):
-            yield f"{name} has {path.stat().st_size} bytes instead of {entry.get('size')}"
-        elif sha256(path) != entry.get("sha256"):
-            yield f"{name} does not have the content that was written"
-
-
-def _canonical_names(model: nn.Module) -> dict[str, str]:
-    """Map each name in the state to the first name of the same tensor.
-
-    A module used at two places (one LayerNorm for all layers) has its tensors in the state under
-    two names; safetensors refuses to store one memory twice.
-    """
-    first: dict[int, str] = {}
-    names: dict[str, str] = {}
-    for name, tensor in model.state_dict(keep_vars=True).items():
-        names[name] = first.setdefault(id(tensor), name)
-    return names
 
 
 def copy_weights(model: nn.Module) -> dict[str, Tensor]:
@@ -217,11 +139,7 @@ def copy_weights(model: nn.Module) -> dict[str, Tensor]:
 
 
 def load_weights(model: nn.Module, weights: dict[str, Tensor]) -> None:
-    """Set all parameters and buffers of a model.
-
-    Args:
-        model: the model to change.
-        weights: what `copy_weights` gave for a model of the same shape.
+    """Set all parameters and buffers of a model to what `copy_weights` gave for one of its shape.
 
     Raises:
         ValueError: a name is missing, unknown, or its tensor has another shape.
@@ -243,3 +161,52 @@ def load_weights(model: nn.Module, weights: dict[str, Tensor]) -> None:
                 "build the model with the settings it was trained with"
             )
     model.load_state_dict({name: weights[first] for name, first in names.items()}, strict=True)
+
+
+def _canonical_names(model: nn.Module) -> dict[str, str]:
+    """Map each name in the state to the first name of the same tensor.
+
+    A module used at two places (one LayerNorm for all layers) has its tensors in the state under
+    two names; safetensors refuses to store one memory twice.
+    """
+    first: dict[int, str] = {}
+    names: dict[str, str] = {}
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        names[name] = first.setdefault(id(tensor), name)
+    return names
+
+
+def _folders(root: Path) -> dict[int, Path]:
+    """Checkpoint folders by step, complete or not."""
+    numbers = ((path.name.removeprefix("step-"), path) for path in root.glob("step-*"))
+    return {int(number): path for number, path in numbers if number.isdecimal()}
+
+
+def _write_files(folder: Path, checkpoint: Checkpoint, config: Mapping[str, object]) -> None:
+    tensors = {_MODEL: checkpoint.weights, _BEST: checkpoint.best, _EMA: checkpoint.ema}
+    for name, group in tensors.items():
+        if group is not None:
+            on_cpu = {key: tensor.to("cpu") for key, tensor in group.items()}
+            save_file(on_cpu, folder / name, metadata={"format": "pt"})
+    torch.save(checkpoint.state, folder / _STATE)
+    (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    versions = {"torch": torch.__version__, "probseq-apps": version("probseq-apps")}
+    write_manifest(folder, step=checkpoint.step, versions=versions)
+
+
+def _read(folder: Path, step: int) -> Checkpoint:
+    manifest = check_manifest(folder)
+    files = manifest["files"]
+    if manifest.get("step") != step:
+        raise DamagedFileError(f"{folder / MANIFEST} is of step {manifest.get('step')!r}")
+    if missing := {_MODEL, _STATE, CONFIG} - files.keys():
+        raise DamagedFileError(f"{folder / MANIFEST} does not list {min(missing)}")
+    try:
+        state = torch.load(folder / _STATE, map_location="cpu", weights_only=True)
+        tensors = {
+            name: load_file(folder / name) for name in (_MODEL, _BEST, _EMA) if name in files
+        }
+    except (pickle.UnpicklingError, RuntimeError, EOFError, SafetensorError) as error:
+        reason = str(error).partition("\n")[0]
+        raise DamagedFileError(f"{folder / _STATE} cannot be read: {reason}") from error
+    return Checkpoint(step, tensors[_MODEL], tensors.get(_BEST), state, tensors.get(_EMA))

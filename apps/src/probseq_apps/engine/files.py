@@ -1,24 +1,49 @@
-"""The folder of a run: what it holds, when it may be written to, and writes that no crash tears."""
+"""Files that no crash tears and that tell when they were altered, and the folder of a run.
+
+Importable without torch.
+"""
 
 import contextlib
 import hashlib
+import io
 import json
 import os
 import shutil
-import zlib
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
-from zipfile import BadZipFile
+from typing import TYPE_CHECKING, Any, cast
 
-CONFIG = "config.json"
-METRICS = "metrics.jsonl"
-CHECKPOINTS = "checkpoints"
-FINISHED = "finished.json"
+if TYPE_CHECKING:
+    from torch import Tensor
+
+FORMAT = 1
+CONFIG, METRICS, FINISHED = "config.json", "metrics.jsonl", "finished.json"
+CHECKPOINTS, MANIFEST = "checkpoints", "manifest.json"
 
 # All that a run writes; nothing else in a folder is ever deleted. The configuration goes last, so
 # that a folder whose deletion was cut short still counts as a run.
-_ENTRIES = (FINISHED, "report.json", "plots", "tensorboard", METRICS, CHECKPOINTS, CONFIG)
+_REPORTS = ("report.json", "report.md", "report.html", "plots")
+_ENTRIES = (FINISHED, *_REPORTS, "tensorboard", METRICS, CHECKPOINTS, CONFIG)
+
+
+class DamagedFileError(ValueError):
+    """A file is not what was written; the message names it."""
+
+
+class RunExistsError(FileExistsError):
+    """The folder already holds a run, or files that are no run's."""
+
+
+class FormatError(ValueError):
+    """A file is of another version of probseq; the message names it."""
+
+
+class ForeignFileError(DamagedFileError):
+    """A file is none of probseq's; the message names it."""
+
+
+class ConfigMismatchError(ValueError):
+    """A run is to be resumed with another configuration than it was started with."""
 
 
 def sync(path: Path) -> None:
@@ -30,54 +55,181 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def write_atomic(path: Path, content: str | bytes) -> None:
-    """Replace a file at once: temporary sibling, fsync, rename, fsync of the folder.
+@contextlib.contextmanager
+def writing(path: Path, *errors: type[Exception]) -> Generator[None]:
+    """Name the file in an error of the machine, such as a full disk, and say what to do."""
+    try:
+        yield
+    except (OSError, *errors) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise OSError(
+            f"{path} cannot be written: {reason}; make room or name another folder, and go on "
+            "with --resume"
+        ) from error
 
-    Args:
-        path: the file.
-        content: text to be stored in UTF-8, or bytes.
-    """
+
+def write_atomic(path: Path, content: str | bytes) -> None:
+    """Replace a file at once: temporary sibling, fsync, rename, fsync of the folder."""
     temporary = path.with_name(f".tmp-{path.name}")
-    temporary.write_bytes(content.encode("utf-8") if isinstance(content, str) else content)
-    sync(temporary)
-    temporary.replace(path)
-    sync(path.parent)
+    with writing(path):
+        try:
+            temporary.write_bytes(content.encode("utf-8") if isinstance(content, str) else content)
+            sync(temporary)
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+        sync(path.parent)
 
 
 def sha256(path: Path) -> str:
-    """Hexadecimal SHA-256 of a file's content."""
+    """Return the hexadecimal SHA-256 of a file's content."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-# What numpy raises on a damaged file.
-_DAMAGE = (OSError, EOFError, ValueError, TypeError, KeyError, BadZipFile, zlib.error)
+def write_json(path: Path, values: Mapping[str, object]) -> None:
+    """Write plain values with the format's version and their own hash; the folder is made."""
+    content = json.loads(json.dumps({"format": FORMAT, **values}, allow_nan=False))
+    content["sha256"] = _digest(content)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(path, json.dumps(content, indent=2) + "\n")
 
 
-def load_arrays(path: Path) -> dict[str, Any]:
-    """Read plain arrays by name from an NPZ file; raise in one line if it is damaged."""
+def read_json(path: Path) -> dict[str, Any]:
+    """Read what `write_json` wrote.
+
+    Raises:
+        DamagedFileError: it is something else.
+        FormatError: it is of another version.
+    """
+    try:
+        content = json.loads(path.read_text("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise DamagedFileError(f"{path} is damaged and cannot be read as JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise DamagedFileError(f"{path} is damaged: it must hold a JSON object")
+    values = cast("dict[str, Any]", content)
+    if "format" not in values:
+        raise ForeignFileError(f"{path} is damaged, or was not written by probseq")
+    if values["format"] != FORMAT:
+        raise FormatError(
+            f"{path} has format {values['format']!r}, and this version of probseq reads format "
+            f"{FORMAT}: read it with the version that wrote it"
+        )
+    if values.pop("sha256", None) != _digest(values):
+        raise DamagedFileError(
+            f"{path} does not hold what was written: copy it again, or delete it and make it anew"
+        )
+    del values["format"]
+    return values
+
+
+def _digest(values: Mapping[str, object]) -> str:
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+
+
+def save_arrays(path: Path, tensors: Mapping[str, "Tensor"]) -> None:
+    """Write tensors as plain arrays by name, with their hash, all or nothing."""
     import numpy as np
 
-    with path.open("rb") as file:
-        try:
-            with np.load(file, allow_pickle=False) as arrays:
-                return dict(arrays)
-        except _DAMAGE as error:
-            raise ValueError(
-                f"{path} is damaged ({error}): delete it and let the command that wrote it go on"
-            ) from error
+    arrays = {name: value.numpy() for name, value in tensors.items()}
+    content = io.BytesIO()
+    np.savez(content, allow_pickle=False, sha256=np.array(_arrays_digest(arrays)), **arrays)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(path, content.getvalue())
 
 
-class RunExistsError(FileExistsError):
-    """The folder already holds a run, or files that are no run's."""
+def load_arrays(path: Path) -> dict[str, "Tensor"]:
+    """Read what `save_arrays` wrote.
+
+    Raises:
+        DamagedFileError: it is something else.
+        OSError: the file cannot be read.
+    """
+    import numpy as np
+    import torch
+
+    content = io.BytesIO(path.read_bytes())
+    try:
+        with np.load(content, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+        known = str(arrays.pop("sha256"))
+    except Exception as error:  # damaged archives end in errors of a dozen kinds
+        raise DamagedFileError(
+            f"{path} is damaged and cannot be read as arrays ({error}): copy it again, or delete "
+            "it and make it anew with --resume"
+        ) from error
+    if known != _arrays_digest(arrays):
+        raise DamagedFileError(
+            f"{path} does not hold what was written: copy it again, or delete it and make it anew "
+            "with --resume"
+        )
+    return {name: torch.from_numpy(value) for name, value in arrays.items()}
 
 
-class ConfigMismatchError(ValueError):
-    """A run is to be resumed with another configuration than it was started with."""
+def _arrays_digest(arrays: Mapping[str, Any]) -> str:
+    found = hashlib.sha256()
+    for name, value in sorted(arrays.items()):
+        found.update(f"{name} {value.dtype.str} {value.shape}".encode())
+        found.update(value.tobytes())
+    return found.hexdigest()
+
+
+def save_groups(path: Path, groups: Mapping[str, Mapping[str, "Tensor"]]) -> None:
+    """Write tensors as arrays named `GROUP/FIELD`."""
+    save_arrays(
+        path, {f"{g}/{name}": t for g, group in groups.items() for name, t in group.items()}
+    )
+
+
+def load_groups(path: Path) -> dict[str, dict[str, "Tensor"]]:
+    """Read what `save_groups` wrote; a group's name may have slashes, a field's has none."""
+    groups: dict[str, dict[str, Tensor]] = {}
+    for key, value in load_arrays(path).items():
+        name, _, field = key.rpartition("/")
+        groups.setdefault(name, {})[field] = value
+    return groups
+
+
+def write_manifest(folder: Path, **facts: object) -> None:
+    """List the files of a folder with size and hash, beside facts; nothing unlisted is loaded."""
+    files: dict[str, object] = {}
+    for path in sorted(folder.iterdir()):
+        if path.name != MANIFEST:
+            sync(path)
+            files[path.name] = {"sha256": sha256(path), "size": path.stat().st_size}
+    write_json(folder / MANIFEST, {**facts, "files": files})
+
+
+def check_manifest(folder: Path) -> dict[str, Any]:
+    """Return a folder's manifest.
+
+    Raises:
+        DamagedFileError: a listed file is gone or altered, or the manifest is.
+        OSError: there is no manifest.
+    """
+    manifest = read_json(folder / MANIFEST)
+    files = manifest.get("files")
+    if not isinstance(files, dict):
+        raise DamagedFileError(f"{folder / MANIFEST} is damaged: it lists no files")
+    for name, entry in cast("dict[str, Any]", files).items():
+        path = folder / name
+        if not isinstance(entry, dict) or Path(name).name != name:
+            raise DamagedFileError(f"{folder / MANIFEST} is damaged: entry {name!r} is no file's")
+        if not path.is_file():
+            raise DamagedFileError(f"{path} is missing")
+        if entry != {"sha256": sha256(path), "size": path.stat().st_size}:
+            raise DamagedFileError(f"{path} does not hold what was written")
+    return manifest
 
 
 def prepare_run_dir(
-    path: Path, config: Mapping[str, object], *, resume: bool = False, overwrite: bool = False
+    path: Path,
+    config: Mapping[str, object],
+    *,
+    resume: bool = False,
+    overwrite: bool = False,
+    parts: Sequence[str] = (),
 ) -> None:
     """Make a folder ready for a run and store its configuration.
 
@@ -86,42 +238,39 @@ def prepare_run_dir(
         config: the whole configuration, as values that JSON can hold.
         resume: go on with the run that the folder holds; start one where it holds none.
         overwrite: delete the run that the folder holds; other files in it stay.
+        parts: patterns of folders that are deleted with it.
 
     Raises:
         RunExistsError: the folder is not empty and neither `resume` nor `overwrite` is asked for,
             or it holds files but no run, which has a configuration.
         ConfigMismatchError: the run to resume has another configuration; lists the keys.
         NotADirectoryError: the path is a file.
-        ValueError: `resume` and `overwrite` are both asked for.
     """
-    if resume and overwrite:
-        raise ValueError("resume and overwrite exclude each other: ask for one of them")
     if path.exists() and not path.is_dir():
         raise NotADirectoryError(f"run folder {path} must be a folder, and it is a file")
     names = {entry.name for entry in path.iterdir()} if path.is_dir() else set[str]()
     names.discard(f".tmp-{CONFIG}")  # left by a start that was killed
-    config = json.loads(json.dumps(config, allow_nan=False))
     if names.intersection(_ENTRIES):
         if overwrite and CONFIG not in names:
             raise RunExistsError(
                 f"{path} holds no {CONFIG}, so it is no run's: choose an empty or a new folder"
             )
         if overwrite:
-            _delete_run(path)
+            with sole_use(path):  # nobody loses the files that he is working with
+                _delete_run(path, parts)
         elif not resume:
             raise RunExistsError(
                 f"{path} already holds a run: resume it, overwrite it, or choose another folder"
             )
         else:
-            _compare(path, config)
+            _compare(path, json.loads(json.dumps(config)))
             return
     elif names:
         raise RunExistsError(
             f"{path} holds files that belong to no run ({sorted(names)[0]}): "
             "choose an empty or a new folder"
         )
-    path.mkdir(parents=True, exist_ok=True)
-    write_atomic(path / CONFIG, json.dumps(config, indent=2) + "\n")
+    write_json(path / CONFIG, config)
 
 
 @contextlib.contextmanager
@@ -148,34 +297,24 @@ def sole_use(path: Path) -> Generator[None]:
 
 def read_finished(path: Path) -> dict[str, Any] | None:
     """Read how a finished run ended; None while it is not finished."""
-    marker = path / FINISHED
-    return json.loads(marker.read_text(encoding="utf-8")) if marker.exists() else None
+    return read_json(path / FINISHED) if (path / FINISHED).exists() else None
 
 
-def write_finished(path: Path, result: Mapping[str, object]) -> None:
-    """Mark a run as finished."""
-    write_atomic(path / FINISHED, json.dumps(result, indent=2) + "\n")
-
-
-def _delete_run(path: Path) -> None:
-    for name in _ENTRIES:
-        entry = path / name
+def _delete_run(path: Path, parts: Sequence[str]) -> None:
+    for entry in [found for part in (*parts, *_ENTRIES) for found in path.glob(part)]:
         if entry.is_dir() and not entry.is_symlink():
             shutil.rmtree(entry)
         else:
-            entry.unlink(missing_ok=True)
+            entry.unlink()
 
 
 def _compare(path: Path, config: Mapping[str, object]) -> None:
-    file = path / CONFIG
-    if not file.exists():
+    if not (path / CONFIG).exists():
         raise ConfigMismatchError(
             f"{path} holds a run without {CONFIG}, so nobody can tell how it was started: "
             "overwrite it or choose another folder"
         )
-    old = dict(flatten(json.loads(file.read_text(encoding="utf-8"))))
-    new = dict(flatten(config))
-    missing = "(absent)"
+    old, new, missing = dict(flatten(read_json(path / CONFIG))), dict(flatten(config)), "(absent)"
     lines = [
         f"{key}: {old.get(key, missing)!r} in the run, {new.get(key, missing)!r} now"
         for key in sorted(old.keys() | new.keys())

@@ -1,7 +1,6 @@
 """The training loop: epochs, validation, checkpoints, and an end that can be resumed."""
 
 import contextlib
-import sys
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -9,7 +8,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from torch import nn
-from tqdm import tqdm
 
 from probseq.errors import require
 from probseq_apps.engine import distributed
@@ -20,13 +18,18 @@ from probseq_apps.engine.checkpoints import (
     save_checkpoint,
 )
 from probseq_apps.engine.config import TrainConfig
-from probseq_apps.engine.files import CHECKPOINTS, prepare_run_dir, read_finished, write_finished
-from probseq_apps.engine.log import MetricsLog
+from probseq_apps.engine.files import (
+    CHECKPOINTS,
+    FINISHED,
+    METRICS,
+    prepare_run_dir,
+    read_finished,
+    sha256,
+    write_json,
+)
+from probseq_apps.engine.log import MetricsLog, bar
 from probseq_apps.engine.signals import StopRequest
 from probseq_apps.engine.trainer import Batch, Loss, Score, Trainer, fork_random
-
-# Seconds between two states of the progress bar: on a terminal, and where they pile up in a file.
-_TERMINAL_SECONDS, _FILE_SECONDS = 0.1, 60.0
 
 # A checkpoint at least this often: what a killed run may lose.
 _CHECKPOINT_SECONDS = 300.0
@@ -57,7 +60,6 @@ def fit(
     loss: Loss,
     score: Score | None = None,
     held_out: Batch | None = None,
-    progress: bool = True,
     label: str = "",
     metadata: Mapping[str, object] | None = None,
 ) -> FitResult:
@@ -76,7 +78,6 @@ def fit(
         loss: what is minimised.
         score: what the best weights are selected by.
         held_out: what is scored, as `train`; given exactly if `score` is.
-        progress: show a progress bar; once a minute where the output is no terminal.
         label: what the progress bar calls the run.
         metadata: what else defines the run (method, data, model), as JSON values; compared on
             resume.
@@ -110,10 +111,11 @@ def fit(
                 scored = None
                 if held_out is not None and score is not None:
                     scored = partial(trainer.validate, tuple(t.to(device) for t in held_out), score)
-                _train(trainer, scored, config, folder, settings, stop, label, show=progress)
+                _train(trainer, scored, config, folder, settings, stop, label)
             result = FitResult(*trainer.select(), trainer.step, trainer.seconds)
             if distributed.is_main() and read_finished(folder) is None:
-                write_finished(folder, result._asdict())
+                rows = {METRICS: {"sha256": sha256(folder / METRICS)}}
+                write_json(folder / FINISHED, result._asdict() | rows)
             _leave_if(distributed.largest(stop.signum, device))
     return result
 
@@ -138,7 +140,7 @@ def load_run(model: nn.Module, folder: Path) -> FitResult:
     # Without a best validation the last weights count; their average stands in their place.
     load_weights(model, checkpoint.best or {**checkpoint.weights, **(checkpoint.ema or {})})
     model.eval()
-    return FitResult(**finished)
+    return FitResult(*(finished[name] for name in FitResult._fields))
 
 
 def _train(
@@ -149,8 +151,6 @@ def _train(
     settings: Mapping[str, object],
     stop: StopRequest,
     label: str,
-    *,
-    show: bool,
 ) -> None:
     """Train from where the trainer stands to the last step; leaves early when asked to stop."""
     main = distributed.is_main()
@@ -159,15 +159,8 @@ def _train(
         if main:
             log = MetricsLog(folder, step=trainer.step, tensorboard=config.tensorboard)
             stack.callback(log.close)
-        bar = stack.enter_context(
-            tqdm(
-                total=trainer.total_steps,
-                initial=trainer.step,
-                unit="step",
-                disable=not (show and main),
-                mininterval=_TERMINAL_SECONDS if sys.stderr.isatty() else _FILE_SECONDS,
-                dynamic_ncols=True,
-            )
+        shown = stack.enter_context(
+            bar(total=trainer.total_steps, initial=trainer.step, unit="step", leave=True)
         )
         saved = time.monotonic()
         while trainer.step < trainer.total_steps:
@@ -180,11 +173,12 @@ def _train(
                 row = _epoch_row(trainer, validate if scored else None, epoch)
                 if log is not None:
                     log.write(row)
-            bar.set_description(
-                f"{label} epoch {epoch}/{trainer.total_epochs}".lstrip(), refresh=False
-            )
-            bar.set_postfix(_shown(trainer), refresh=False)
-            bar.update()
+            text = f"{label} epoch {epoch}/{trainer.total_epochs}".lstrip()
+            shown.set_description(text, refresh=False)
+            # What matters most goes first: a narrow terminal cuts the rest off.
+            score = {} if trainer.last_score is None else {"score": trainer.last_score}
+            shown.set_postfix({**score, **trainer.monitor.latest}, refresh=False)
+            shown.update()
             # Ranks agree where they meet anyway; a process of its own can stop after any step.
             meet = looked or epoch_over or distributed.world_size() == 1
             signum = distributed.largest(stop.signum, trainer.device) if meet else 0
@@ -214,13 +208,6 @@ def _epoch_row(
         "score": score,
         "seconds": round(trainer.seconds, 3),
     }
-
-
-def _shown(trainer: Trainer) -> dict[str, float]:
-    """What the progress bar shows."""
-    # What matters most goes first: a narrow terminal cuts the rest off.
-    score = {} if trainer.last_score is None else {"score": trainer.last_score}
-    return {**score, **trainer.monitor.latest}
 
 
 def _leave_if(signum: int) -> None:

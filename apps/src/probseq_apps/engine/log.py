@@ -1,16 +1,31 @@
-"""The loss of a run: running means, `metrics.jsonl`, and a stop when it is not finite."""
+"""What a run tells: its loss, which must be finite, `metrics.jsonl`, bars and lines."""
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+import sys
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import torch
 from torch import Tensor
+from tqdm import tqdm
 
 from probseq_apps.engine import distributed
-from probseq_apps.engine.files import METRICS, flatten, write_atomic
+from probseq_apps.engine.files import (
+    METRICS,
+    DamagedFileError,
+    flatten,
+    read_finished,
+    sha256,
+    write_atomic,
+    writing,
+)
+
+_LINE_SECONDS = 60.0
+quiet = False  # set by `run` for --quiet
 
 
 class NonFiniteLossError(FloatingPointError):
@@ -125,16 +140,17 @@ class MetricsLog:
     """
 
     def __init__(self, path: Path, *, step: int, tensorboard: bool = False) -> None:
-        file = path / METRICS
+        self._path = path / METRICS
         kept = [row for row in read_metrics(path) if row["step"] <= step]
-        write_atomic(file, "".join(json.dumps(row) + "\n" for row in kept))
-        self._file: TextIO = file.open("a", encoding="utf-8")
+        write_atomic(self._path, "".join(json.dumps(row) + "\n" for row in kept))
+        self._file = self._path.open("a", encoding="utf-8")
         self._writer = _tensorboard_writer(path, step) if tensorboard else None
 
     def write(self, row: Mapping[str, Any]) -> None:
         """Append one row; it must hold `step`."""
-        self._file.write(json.dumps(row, allow_nan=False) + "\n")
-        self._file.flush()
+        with writing(self._path):
+            self._file.write(json.dumps(row, allow_nan=False) + "\n")
+            self._file.flush()
         if self._writer is not None:
             for name, value in flatten(row):
                 if name != "step" and value is not None:
@@ -143,21 +159,34 @@ class MetricsLog:
 
     def close(self) -> None:
         """Close the files."""
-        self._file.close()
+        with suppress(OSError):  # a row that a full disk did not take was told of before
+            self._file.close()
         if self._writer is not None:
             self._writer.close()
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Read the rows of a run's log; a last line that a crash cut short is left out."""
-    file = path / METRICS
-    return list(_rows(file.read_text(encoding="utf-8"))) if file.exists() else []
+    """Read the rows of a run's log; a last line that a crash cut short is left out.
 
-
-def _rows(text: str) -> Iterator[dict[str, Any]]:
-    for line in text.splitlines(keepends=True):
-        if line.endswith("\n"):
-            yield json.loads(line)
+    Raises:
+        DamagedFileError: a line is no row; or the run is finished, and the log was altered.
+    """
+    file, rows = path / METRICS, list[dict[str, Any]]()
+    if not file.exists():
+        return rows
+    finished = read_finished(path) or {}
+    if METRICS in finished and finished[METRICS] != {"sha256": sha256(file)}:
+        raise DamagedFileError(f"{file} does not hold what was written: copy it again")
+    for number, line in enumerate(file.read_bytes().splitlines(keepends=True), 1):
+        if line.endswith(b"\n"):
+            try:
+                row = json.loads(line)
+                rows.append({"step": int(row["step"]), **row})
+            except (ValueError, TypeError, KeyError) as error:
+                raise DamagedFileError(
+                    f"{file} is damaged in line {number}: delete this line, which only curves need"
+                ) from error
+    return rows
 
 
 def _tensorboard_writer(path: Path, step: int) -> Any:
@@ -165,3 +194,34 @@ def _tensorboard_writer(path: Path, step: int) -> Any:
     from torch.utils.tensorboard.writer import SummaryWriter
 
     return SummaryWriter(str(path / "tensorboard"), purge_step=step + 1)
+
+
+class _Lines:
+    """Standard error for a bar whose states would pile up in a file: a line a minute."""
+
+    def __init__(self) -> None:
+        self._told = time.monotonic()
+
+    def write(self, text: str) -> None:
+        line = text.replace("\x1b[A", "").strip()
+        if line and time.monotonic() - self._told >= _LINE_SECONDS:
+            self._told = time.monotonic()
+            sys.stderr.write(f"{line}\n")
+
+    def flush(self) -> None:
+        sys.stderr.flush()
+
+
+def bar(rows: Iterable[Any] | None = None, **options: Any) -> "tqdm[Any]":
+    """Return a bar of `tqdm` on a terminal, and elsewhere a line a minute; none with --quiet."""
+    hidden = quiet or not distributed.is_main()
+    given: dict[str, Any] = {"leave": False, "dynamic_ncols": True, "disable": hidden}
+    if not sys.stderr.isatty():
+        given |= {"file": _Lines(), "mininterval": _LINE_SECONDS / 10}
+    return tqdm(rows, **given | options)
+
+
+def say(text: str) -> None:
+    """Print what a run is about to do: once among all processes, and not with --quiet."""
+    if not quiet and distributed.is_main():
+        print(text, flush=True)

@@ -24,12 +24,11 @@ from probseq_apps.data.texts import EmbeddedTextData, TextData
 from probseq_apps.data.transforms import augment3, normalize, random_crop_flip, rotate
 from probseq_apps.engine import distributed
 from probseq_apps.engine.config import TrainConfig
-from probseq_apps.engine.files import read_finished
+from probseq_apps.engine.files import load_groups, read_finished, save_groups
 from probseq_apps.engine.fit import fit
 from probseq_apps.engine.schedule import derive_seed
 from probseq_apps.engine.trainer import Batch, LossParts, Step
 from probseq_apps.experiment import Experiment, Job, Results, counted
-from probseq_apps.experiments.stored import load_groups, save_groups
 from probseq_apps.folder import RunFolder
 from probseq_apps.methods.build import MethodSettings, build, max_tokens
 from probseq_apps.methods.post_hoc import Predictions, apply_post_hoc, class_predictions
@@ -210,7 +209,6 @@ class Classify(Experiment[Loaded]):
             if validated
             else None,
             held_out=tensors(data.validation) if validated else None,
-            progress=distributed.is_main(),
             label=name,
             metadata=identity(name, method, settings),
         )

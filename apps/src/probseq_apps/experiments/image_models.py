@@ -15,7 +15,8 @@ import torch
 from torch import nn
 
 from probseq_apps.data.images import GenerationData
-from probseq_apps.engine.files import CONFIG, prepare_run_dir, read_finished, write_finished
+from probseq_apps.engine import log
+from probseq_apps.engine.files import CONFIG, FINISHED, prepare_run_dir, read_finished, write_json
 from probseq_apps.engine.schedule import derive_seed
 from probseq_apps.experiment import Job, Results
 from probseq_apps.experiments.image_variants import (
@@ -41,11 +42,11 @@ from probseq_apps.experiments.reference import (
     lost,
     train,
 )
-from probseq_apps.experiments.saved import config_values
 from probseq_apps.folder import RunFolder
 from probseq_apps.options import Options
 from probseq_apps.report.generate import diffusion_report, hvae_report
 from probseq_apps.report.generate_plots import Drawn
+from probseq_apps.settings.common import config_values
 from probseq_apps.settings.models import (
     GENERATE_DIFFUSION,
     GENERATE_HVAE,
@@ -88,7 +89,7 @@ class Models(ImageExperiment):
         for name in ("likelihood_images", "frame_error_images"):
             asked = getattr(self.settings.evaluation, name, 0)
             if asked > len(data.test):
-                print(f"{name}={asked:,}: all {len(data.test):,} test images count")
+                log.say(f"{name}={asked:,}: all {len(data.test):,} test images count")
         check_features(self.settings.evaluation.features)
 
     def describe(self, data: GenerationData) -> str:
@@ -122,7 +123,7 @@ class Models(ImageExperiment):
         for job in self.jobs:
             try:
                 if self._draw_missing(job, data, at):
-                    print(f"samples of {job.name} were not there and are drawn anew")
+                    log.say(f"samples of {job.name} were not there and are drawn anew")
             except FileNotFoundError as error:
                 raise lost(error, job, at) from error
         settings, seed = self.settings, self.settings.seeds[0]
@@ -218,7 +219,7 @@ def train_model(variant: Variant, data: GenerationData, folder: Path, *, recipe:
             prepare_run_dir(folder, identity, resume=True)
             shutil.rmtree(folder / PRETRAINED, ignore_errors=True)
             variant.build(data)[1].save_pretrained(folder / PRETRAINED)
-            write_finished(folder, {"steps": 0, "seconds": 0.0})
+            write_json(folder / FINISHED, {"steps": 0, "seconds": 0.0})
         return
 
     def build() -> tuple[nn.Module, Pretrained]:

@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from tqdm import tqdm
 
 from probseq_apps.data.images import GenerationData, to_unit
+from probseq_apps.engine import log
 from probseq_apps.engine.schedule import derive_seed
 from probseq_apps.engine.trainer import Batch, LossParts, Step, fork_random
 from probseq_apps.experiments.reference import (
@@ -337,6 +337,6 @@ def generator_for(model: nn.Module, seed: int) -> torch.Generator:
 
 def _watched(name: str, unit: str, total: int, measure: Callable[..., Any]) -> Any:
     """Measure with a progress bar."""
-    with tqdm(total=total, unit=unit, leave=False, disable=None) as bar:
+    with log.bar(total=total, unit=unit) as bar:
         bar.set_description_str(name)
         return measure(progress=bar.update)

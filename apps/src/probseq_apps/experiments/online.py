@@ -33,10 +33,9 @@ from probseq.kernels import RBF, Kernel, Matern12, Matern32, Matern52
 from probseq_apps.data.fetch import download_online
 from probseq_apps.data.names import CSV_PREFIX
 from probseq_apps.data.streams import Stream, Task, load_stream
-from probseq_apps.engine.files import load_arrays
+from probseq_apps.engine.files import load_arrays, save_arrays
 from probseq_apps.engine.schedule import derive_seed
 from probseq_apps.experiment import Experiment, Job, Results, by_row, counted
-from probseq_apps.experiments.stored import save_arrays
 from probseq_apps.folder import RunFolder
 from probseq_apps.options import Options
 from probseq_apps.report.online import (
@@ -186,7 +185,7 @@ def kept(experiment: Any, data: Any, at: RunFolder) -> dict[str, dict[str, np.nd
         file = at.path / experiment.parts[-1] / f"{job.name}.npz"
         if not file.exists():
             experiment.run(job, data, at)
-        found[row] = load_arrays(file)
+        found[row] = {name: array.numpy() for name, array in load_arrays(file).items()}
     return found
 
 

@@ -9,7 +9,6 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int64, UInt8
 from torch import Tensor, nn
-from tqdm import tqdm
 
 from probseq.metrics.image import (
     ClassifierFeatures,
@@ -19,13 +18,12 @@ from probseq.metrics.image import (
     RandomConvolution,
 )
 from probseq_apps.data.images import GenerationData, load_generation_data, to_unit
-from probseq_apps.engine import distributed
+from probseq_apps.engine import distributed, log
 from probseq_apps.engine.config import TrainConfig
-from probseq_apps.engine.files import load_arrays, read_finished
+from probseq_apps.engine.files import load_arrays, read_finished, save_arrays
 from probseq_apps.engine.fit import fit
 from probseq_apps.engine.trainer import Batch, Loss, LossParts, Step
 from probseq_apps.experiment import Experiment, Job
-from probseq_apps.experiments.stored import save_arrays
 from probseq_apps.folder import RunFolder
 from probseq_apps.options import Options
 from probseq_apps.settings.generate import Features
@@ -135,7 +133,7 @@ def collect_samples(
     images: list[Tensor] = []
     videos: list[Tensor] = []
     start = time.perf_counter()
-    with tqdm(total=num, unit=" images", leave=False, disable=None) as bar:
+    with log.bar(total=num, unit=" images") as bar:
         bar.set_description_str("samples")
         for first in range(0, num, _BATCH):
             count = min(_BATCH, num - first)
@@ -157,7 +155,7 @@ def _arrays(file: Path, what: str, dimensions: Mapping[str, int]) -> list[Tensor
     arrays = load_arrays(file)
     if missing := [name for name in dimensions if name not in arrays]:
         raise ValueError(f"{what} must be a file of {what}, and {file} has no {missing[0]}")
-    found = [torch.from_numpy(arrays[name]) for name in dimensions]
+    found = [arrays[name] for name in dimensions]
     for array, (name, count) in zip(found, dimensions.items(), strict=True):
         if array.ndim != count:
             raise ValueError(

@@ -19,6 +19,7 @@ from probseq_apps.data.molecules import (
     trim_tokens,
 )
 from probseq_apps.engine import distributed
+from probseq_apps.engine.files import load_groups, save_groups
 from probseq_apps.engine.fit import fit
 from probseq_apps.engine.schedule import derive_seed
 from probseq_apps.engine.trainer import Batch, LossParts, Step
@@ -35,7 +36,6 @@ from probseq_apps.experiments.classify import (
     tensors,
     trained_seconds,
 )
-from probseq_apps.experiments.stored import load_groups, save_groups
 from probseq_apps.folder import RunFolder
 from probseq_apps.methods.build import build, max_tokens
 from probseq_apps.methods.predict import Predictor
@@ -147,7 +147,6 @@ class Regress(Experiment[GraphData]):
             ),
             score=partial(regression_score, predictor),
             held_out=tensors(data.validation),
-            progress=distributed.is_main(),
             label=job.row,
             metadata={"experiment": self.kind, **identity(job.row, method, settings)},
         )

@@ -9,11 +9,10 @@ from typing import Any, NamedTuple, cast
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from tqdm import tqdm
 
 from probseq.metrics.image import LPIPS
 from probseq_apps.data.images import GenerationData, to_unit
-from probseq_apps.engine import distributed
+from probseq_apps.engine import distributed, log
 from probseq_apps.engine.schedule import derive_seed
 from probseq_apps.engine.trainer import Batch, LossParts, Step, fork_random
 from probseq_apps.experiments.reference import (
@@ -25,7 +24,7 @@ from probseq_apps.experiments.reference import (
     numbered,
     train,
 )
-from probseq_apps.experiments.saved import config_values
+from probseq_apps.settings.common import config_values
 from probseq_apps.settings.generate import (
     GENERATE_PRIOR,
     GENERATE_TOKENIZER,
@@ -199,7 +198,7 @@ def make_tokens(folder: Path, trained: TrainedTokenizer, data: GenerationData) -
             folder, tokenizer=trained.tokenizer, config=videos, images=data.train, seed=seed
         )
     tokenizer = trained.tokenizer.to(distributed.resolve_device(settings.machine.device))
-    with tqdm(total=len(data.train), unit=" images", leave=False, disable=None) as bar:
+    with log.bar(total=len(data.train), unit=" images") as bar:
         bar.set_description_str("tokens")
         return write_token_cache(
             folder, tokenizer, data.train, videos, seed=seed, progress=bar.update

@@ -14,6 +14,7 @@ from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from probseq_apps.data.images import GenerationData, to_unit
+from probseq_apps.engine import log
 from probseq_apps.engine.schedule import derive_seed
 from probseq_apps.engine.trainer import fork_random
 from probseq_apps.experiment import Experiment, Job, Results
@@ -245,7 +246,7 @@ class Tokens(ImageExperiment):
         """Return samples; those that were deleted are drawn anew with the same seed."""
         file = at.path / SAMPLES / f"{prior}-{job.name}.npz"
         if not file.exists():
-            print(f"samples of {prior}-{job.name} are not there and are drawn anew", flush=True)
+            log.say(f"samples of {prior}-{job.name} are not there and are drawn anew")
             try:
                 tokenizer = open_tokenizer(at.path / TOKENIZERS / job.name).tokenizer
                 model = open_prior(at.path / PRIORS / f"{prior}-{job.name}").prior

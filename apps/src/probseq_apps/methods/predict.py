@@ -12,6 +12,7 @@ from tqdm import tqdm
 
 from probseq.transformers import repeat_samples
 from probseq_apps.baselines.dropout import active_dropout
+from probseq_apps.engine import log
 from probseq_apps.engine.schedule import derive_seed
 from probseq_apps.settings.methods import Method
 
@@ -75,7 +76,7 @@ class Predictor:
         """Predict sets by name; their targets come behind the predictions."""
         found: dict[str, tuple[Tensor, ...]] = {}
         # A bar that is wiped at its end has no place in a file: None hides it where no terminal is.
-        with tqdm(total=None, unit=" inputs", leave=False, disable=None) as bar:
+        with log.bar(total=None, unit=" inputs") as bar:
             for name, make in sets.items():
                 bar.set_description_str(f"predicting {name}")
                 inputs, targets = make()

@@ -9,6 +9,7 @@ from tyro.conf import OmitArgPrefixes
 
 from probseq.settings import Settings
 from probseq_apps.data.names import unknown_name_message
+from probseq_apps.engine.files import CONFIG, DamagedFileError, ForeignFileError, read_json
 
 # A group whose flags have no prefix: `training: Flat[Training]` has --epochs, and
 # `sgpa: SGPAConfig` --sgpa.num-inducing.
@@ -81,3 +82,37 @@ def check_unique(name: str, values: tuple[object, ...], *, empty: bool = False) 
 def unlike_defaults(settings: Settings) -> list[str]:
     """Return the names of those settings that differ from their defaults."""
     return list(settings.differs_from(type(settings)()))
+
+
+def config_values(kind: str, recipe: str, settings: Mapping[str, object]) -> dict[str, object]:
+    """Return what the `config.json` of an experiment holds."""
+    return {"experiment": kind, "recipe": recipe, "settings": settings}
+
+
+def saved_kind(folder: Path) -> str | None:
+    """Return the kind of experiment that a folder holds; None where it holds none."""
+    try:
+        config = read_json(folder / CONFIG) if (folder / CONFIG).is_file() else {}
+    except ForeignFileError:
+        return None
+    return str(config["experiment"]) if "experiment" in config else None
+
+
+def saved_settings(
+    folder: Path, kind: str, build: Callable[[Mapping[str, Any]], S]
+) -> tuple[str, S] | None:
+    """Return recipe and settings of the experiment in a folder; None where it is of no such kind.
+
+    Raises:
+        DamagedFileError: the file is damaged or from another version.
+    """
+    if saved_kind(folder) != kind:
+        return None
+    config = read_json(folder / CONFIG)
+    try:
+        return str(config["recipe"]), build(config["settings"])
+    # What wrong contents end in, from a missing key to a comparison of a string with a number.
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise DamagedFileError(
+            f"{folder / CONFIG} is damaged or from another version: {type(error).__name__}: {error}"
+        ) from error

@@ -13,8 +13,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from probseq.settings import Bound, Count, Index, NotNegative, Positive, Rate, Settings
 from probseq_apps.data.names import check_generation_name
 from probseq_apps.engine.config import Precision, TrainConfig
-from probseq_apps.experiments.saved import saved_settings
-from probseq_apps.settings.common import Flat, check_unique
+from probseq_apps.settings.common import Flat, check_unique, saved_settings
 from pseudovideo.spec import (
     AtLeastTwo,
     CorruptionKind,

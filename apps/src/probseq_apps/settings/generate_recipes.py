@@ -15,8 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from probseq_apps.data.names import FOLDER_PREFIX, check_generation_name
-from probseq_apps.experiments.saved import saved_settings
-from probseq_apps.settings.common import Pick, Recipes, with_data
+from probseq_apps.settings.common import Pick, Recipes, saved_settings, with_data
 from probseq_apps.settings.generate import (
     GENERATE,
     Features,

@@ -8,8 +8,7 @@ from typing import Annotated, Literal, NamedTuple, get_args
 from probseq.settings import Bound, Count, Index, NotNegative, Positive, Rate, Settings
 from probseq_apps.data.names import check_generation_name, unknown_name_message
 from probseq_apps.engine.config import Schedule
-from probseq_apps.experiments.saved import saved_settings
-from probseq_apps.settings.common import Flat, check_unique, unlike_defaults
+from probseq_apps.settings.common import Flat, check_unique, saved_settings, unlike_defaults
 from probseq_apps.settings.generate import (
     Decay,
     Evaluation,

@@ -100,7 +100,7 @@ def train(kind, folder, *, before_step=None, model=None, **changes):
             before_step(len(calls))
         return inner(*arguments)
 
-    fit(model, data, settings(**changes), folder, loss=loss, progress=False)
+    fit(model, data, settings(**changes), folder, loss=loss)
     return model
 
 

@@ -112,7 +112,6 @@ def test_a_classifier_learns_digits(tmp_path):
         loss=classifier_loss,
         score=classifier_accuracy,
         held_out=(data.validation, data.labels.validation),
-        progress=False,
     )
     assert result.best_score > 0.9
     with torch.no_grad():
