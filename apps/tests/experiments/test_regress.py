@@ -160,7 +160,8 @@ def test_a_table_of_numbers_is_learned_from(tmp_path):
     path.write_text("\n".join(rows) + "\n")
     folder = tmp_path / "run"
     more = ["--method", "mle", "sgpa", "--seeds", "0", "--epochs", "2", "--run-dir", str(folder)]
-    assert main(arguments(path, *more)) == 0
+    numbers = ["regress", "--data", f"csv:{path}", "--target", "oxygens", *TINY]
+    assert main([*numbers, *more]) == 0
     for method in read_report(folder)["methods"].values():
         assert method["metrics"]["test/rmse"]
         assert not any(name.startswith("ood/") for name in method["metrics"])

@@ -16,7 +16,7 @@ class MoleculeSettings(Settings):
     """Data."""
 
     smiles_column: str = "smiles"
-    """Column of the molecules, as SMILES."""
+    """Column of the molecules, as SMILES; a csv: without `smiles` is a table of numbers."""
     target: str = "score"
     """Column of the number to predict."""
     validation_size: Count | None = None
@@ -40,7 +40,7 @@ class RegressSettings(MethodSettings):
     """What is compared, and on what."""
 
     data: str = ZINC
-    """zinc (files in the data folder), or csv:PATH (molecules and numbers, CSV or TSV)."""
+    """zinc (files in the data folder), or csv:PATH (CSV or TSV of molecules, or of numbers)."""
     method: tuple[str, ...] = ("mle", "kernel", "mcd", "sgpa")
     """As of `classify`, but for sngp and svdkl, +kflla and +ts; +ensemble is the mixture over the
     seeds."""
