@@ -72,8 +72,8 @@ def test_of_several_runs_the_paper_s_recipe_goes_first_and_then_the_newest(write
 def test_ablations_take_runs_with_their_settings_only(write_run):
     # KEP-SVGP's settings are nested in those of every run; these differ in the weight.
     values = {"kepsvgp": {"test/accuracy": [0.8]}}
-    one = write_run("one", values, kepsvgp__ksvd_weight=1.0)
-    added = write_run("added", values, kepsvgp__ksvd_weight=10.0, kepsvgp__merge="addition")
+    one = write_run("one", values, kepsvgp__eta=1.0)
+    added = write_run("added", values, kepsvgp__eta=10.0, kepsvgp__merge="addition")
     comparison = compared("kep:9", one, added)
     taken = [
         (group.title, row.label)

@@ -4,6 +4,8 @@ import pytest
 from scipy.stats import rankdata
 
 from probseq_apps.data.names import DATA_NAMES, GENERATION_NAMES
+from probseq_apps.engine.files import flatten
+from probseq_apps.report import paper_notes
 from probseq_apps.report.measured import ACCUMULATED_SECONDS, SECONDS_PER_EPOCH
 from probseq_apps.report.papers import load_table, table_names
 from probseq_apps.report.tables import LABELS
@@ -252,10 +254,21 @@ def test_ablations_ask_for_their_settings():
     table = load_table("kep:9")
     assert table.groups[1].rows[2].where == {
         "kepsvgp.merge": ("addition",),
-        "kepsvgp.ksvd_weight": (0.1,),
+        "kepsvgp.eta": (0.1,),
     }
     assert rows("cgpt:V")["CGPT (alpha = 0.7)"].where == {
         "cgpt.alpha_start": (0.7,),
         "cgpt.alpha": (0.7,),
     }
     assert rows("kep:5")["MSP"].where == {}
+
+
+def test_conditions_name_settings_that_recipes_have():
+    known = {
+        path for make in paper_notes._RECIPES.values() for path, _ in flatten(make().to_dict())
+    }
+    for name in ALL:
+        for group in load_table(name).groups:
+            for entry in (*group.columns, *group.rows):
+                assert set(entry.where) <= known, name
+    assert set(paper_notes._NOT_COMPARED) <= known | {path.partition(".")[0] for path in known}

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import Any
 
 from probseq_apps.engine.files import CONFIG
 
@@ -33,6 +33,12 @@ ACCUMULATED_SECONDS = "accumulated-seconds"
 # The published corruptions are preferred to those that the program makes.
 _SHIFT = "{shift}"
 _SHIFT_KINDS = ("cifar-c", "shift")
+
+
+# Seeds and metrics by method, and what else is to be known of the data.
+_Numbers = tuple[
+    Mapping[str, tuple[int, ...]], Mapping[str, Mapping[str, Seeds]], Mapping[str, Any]
+]
 
 
 @dataclass(frozen=True)
@@ -111,15 +117,26 @@ def read_run(folder: Path) -> MeasuredRun:
         if report["experiment"] not in EXPERIMENTS:
             raise ValueError(f"{file} is of the experiment {report['experiment']!r}")
         kind = "generation" if report["experiment"] in GENERATIONS else report["experiment"]
-        read = {"online": _online_run, "generation": _generation_run}.get(kind, _run)
-        return read(folder, report, file.stat().st_mtime)
+        readers = {"online": _online_numbers, "generation": _generation_numbers}
+        seeds, metrics, facts = readers.get(kind, _numbers)(report)
+        return MeasuredRun(
+            folder=folder,
+            experiment=report["experiment"],
+            recipe=report["recipe"],
+            data=report["settings"]["data"],
+            settings=report["settings"],
+            facts=report["data"] | facts,
+            seeds=seeds,
+            metrics=metrics,
+            written=file.stat().st_mtime,
+        )
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{file} is not a report of this version: {error!r}") from error
     except json.JSONDecodeError as error:
         raise ValueError(f"{file} cannot be read as JSON: {error}") from error
 
 
-def _run(folder: Path, report: Mapping[str, Any], written: float) -> MeasuredRun:
+def _numbers(report: Mapping[str, Any]) -> _Numbers:
     epochs = report["settings"]["training"]["epochs"]
     metrics: dict[str, dict[str, Seeds]] = {}
     for name, method in report["methods"].items():
@@ -128,50 +145,22 @@ def _run(folder: Path, report: Mapping[str, Any], written: float) -> MeasuredRun
         # An ensemble's members are not its own trainings.
         if seconds and len(seconds) == len(next(iter(metrics[name].values()), ())):
             metrics[name][SECONDS_PER_EPOCH] = tuple(value / epochs for value in seconds)
-    return MeasuredRun(
-        folder=folder,
-        experiment=report["experiment"],
-        recipe=report["recipe"],
-        data=report["settings"]["data"],
-        settings=report["settings"],
-        facts=report["data"],
-        seeds={name: tuple(method["seeds"]) for name, method in report["methods"].items()},
-        metrics=metrics,
-        written=written,
-    )
+    return {name: tuple(one["seeds"]) for name, one in report["methods"].items()}, metrics, {}
 
 
-def _online_run(folder: Path, report: Mapping[str, Any], written: float) -> MeasuredRun:
+def _online_numbers(report: Mapping[str, Any]) -> _Numbers:
     methods = {name: method["seeds"] for name, method in report["methods"].items()}
-    return MeasuredRun(
-        folder=folder,
-        experiment=report["experiment"],
-        recipe=report["recipe"],
-        data=report["settings"]["data"],
-        settings=report["settings"],
-        facts=report["data"],
-        seeds={name: tuple(map(int, seeds)) for name, seeds in methods.items()},
-        metrics={
-            name: {ACCUMULATED_SECONDS: tuple(float(sum(s["seconds"])) for s in seeds.values())}
-            for name, seeds in methods.items()
-        },
-        written=written,
-    )
+    metrics = {
+        name: {ACCUMULATED_SECONDS: tuple(float(sum(s["seconds"])) for s in seeds.values())}
+        for name, seeds in methods.items()
+    }
+    return {name: tuple(map(int, seeds)) for name, seeds in methods.items()}, metrics, {}
 
 
-def _generation_run(folder: Path, report: Mapping[str, Any], written: float) -> MeasuredRun:
-    rows = generation_rows(report)
-    return MeasuredRun(
-        folder=folder,
-        experiment=report["experiment"],
-        recipe=report["recipe"],
-        data=report["settings"]["data"],
-        settings=report["settings"],
-        facts=report["data"] | generation_facts(report),
-        seeds={name: row.seeds for name, row in rows.items()},
-        metrics={name: row.metrics for name, row in rows.items()},
-        written=written,
-    )
+def _generation_numbers(report: Mapping[str, Any]) -> _Numbers:
+    rows, facts = generation_rows(report), generation_facts(report)
+    seeds = tuple(dict.fromkeys(int(result["seed"]) for result in report["results"]))
+    return dict.fromkeys(rows, seeds), rows, facts
 
 
 def _mean(values: tuple[float | None, ...]) -> float | None:
@@ -179,20 +168,11 @@ def _mean(values: tuple[float | None, ...]) -> float | None:
     return fmean(defined) if len(defined) == len(values) else None
 
 
-class Row(NamedTuple):
-    """Numbers of a row."""
-
-    seeds: tuple[int, ...]
-    metrics: Mapping[str, Seeds]  # values over the seeds by metric
-
-
-def generation_rows(report: Mapping[str, Any]) -> dict[str, Row]:
-    """Rows of the tables that a report has numbers of."""
-    by_arm = _by_arm(report["results"])
+def generation_rows(report: Mapping[str, Any]) -> dict[str, dict[str, Seeds]]:
+    """Return rows of the tables that a report has numbers of: values over the seeds by metric."""
     readers = {GENERATE: _tokenizers, DIFFUSION: _diffusion, HVAE: _hvae}
-    found = readers[report["experiment"]](by_arm)
-    seeds = tuple(dict.fromkeys(int(result["seed"]) for result in report["results"]))
-    return {name: Row(seeds, metrics) for name, metrics in found.items() if metrics}
+    found = readers[report["experiment"]](_by_arm(report["results"]))
+    return {name: metrics for name, metrics in found.items() if metrics}
 
 
 def generation_facts(report: Mapping[str, Any]) -> dict[str, list[Any]]:

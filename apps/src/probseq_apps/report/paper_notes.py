@@ -46,7 +46,7 @@ _NOT_COMPARED = (
     "evaluation.ood",
     "evaluation.features.inception_weights",
     "evaluation.features.classifier_steps",
-    "loss.lpips_weights",
+    "lpips_weights",
     "arms",
     "stem",
     "frames",
