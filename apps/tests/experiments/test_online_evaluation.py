@@ -5,7 +5,7 @@ import pytest
 import torch
 from scipy import stats
 
-from ohsvgp import ExactGP, Gaussian, OnlineGP, PivotedCholesky
+from ohsvgp import ExactGP, Gaussian, OnlineGP, PivotedCholesky, UniformGrid
 from ohsvgp.likelihoods.bernoulli import Bernoulli
 from ohsvgp.likelihoods.poisson import Poisson
 from probseq.gaussians import DiagonalGaussian
@@ -14,8 +14,16 @@ from probseq_apps.data.streams import Stream, Task, load_stream
 from probseq_apps.experiment import Job
 from probseq_apps.experiments.online import Curves, Online, estimate, evaluate, scores
 from probseq_apps.folder import RunFolder
+from probseq_apps.options import Options
 from probseq_apps.report.online import metric_figures, task_tables
-from probseq_apps.settings.online import GPSettings, OnlineSettings, StreamSettings
+from probseq_apps.run import run
+from probseq_apps.settings.online import (
+    METHODS,
+    GPSettings,
+    Method,
+    OnlineSettings,
+    StreamSettings,
+)
 
 
 class Constant(ExactGP):
@@ -114,14 +122,14 @@ def test_the_table_has_final_values_forgetting_and_total_seconds():
 
 @pytest.mark.parametrize(("seeds", "bands"), [((0.0, 1.0), 0), ((0.0, 1.0, 5.0), 1)])
 def test_figures_have_student_bands_of_three_seeds_and_more(seeds, bands):
-    def run(offset):
+    def found(offset):
         return {
             "over_tasks": {"nlpd": [offset, offset + 1.0]},
             "matrix": {"nlpd": [[offset, None], [offset, offset]]},
             "seconds": [0.1, 0.2],
         }
 
-    runs = {"ovc": {str(seed): run(seed) for seed in seeds}}
+    runs = {"ovc": {str(seed): found(seed) for seed in seeds}}
     figures = metric_figures(runs, standardised=False)
     assert list(figures) == ["over-tasks", "per-task-nlpd", "matrix-nlpd", "runtime"]
     (axes,) = figures["over-tasks"].axes
@@ -223,3 +231,19 @@ def test_the_hyperparameters_of_the_first_task_are_those_of_greatest_evidence():
             other = list(best)
             other[place] *= factor
             assert evidence(*other) <= evidence(*best) + 1e-6
+
+
+def test_a_new_basis_is_one_entry_of_the_methods(monkeypatch, tmp_path):
+    entry = Method("a grid of twice as many", "time", lambda s, _: UniformGrid(2 * s.num_inducing))
+    monkeypatch.setitem(METHODS, "dense", entry)
+    settings = OnlineSettings(
+        data="toy",
+        method=("dense",),
+        seeds=(0,),
+        stream=StreamSettings(num_tasks=3),
+        model=GPSettings(num_inducing=4, hyperparameters="fixed"),
+    )
+    folder = run(Online(settings), Options(run_dir=tmp_path / "run"), recipe="toy")
+    with np.load(folder / "predictions" / "dense-seed0.npz") as arrays:
+        assert arrays["inducing"].shape == (3, 8)
+    assert "`dense`: a grid of twice as many" in (folder / "report.md").read_text()
