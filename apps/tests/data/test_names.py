@@ -3,10 +3,16 @@ import sys
 
 import pytest
 
-from probseq_apps.data import CORRUPTION_NAMES, DATA_NAMES, DataError, data_kind, nearest_name
 from probseq_apps.data.corruptions import _CORRUPTIONS
 from probseq_apps.data.image_files import IMAGE_INFO
-from probseq_apps.data.names import own_path
+from probseq_apps.data.names import (
+    CORRUPTION_NAMES,
+    DATA_NAMES,
+    DataError,
+    data_kind,
+    nearest_name,
+    own_path,
+)
 
 
 def test_names_can_be_checked_without_loading_torch_or_numpy():

@@ -1,9 +1,6 @@
 import random
 
-import pytest
-
-from probseq_apps.data.names import DataError
-from probseq_apps.data.tokenizers import Vocabulary, build_vocabulary, tokenize
+from probseq_apps.data.tokenizers import build_vocabulary, tokenize
 
 
 def test_words_keep_apostrophes_and_marks_stand_alone():
@@ -35,25 +32,3 @@ def test_encoding_is_cut_off_and_never_empty():
     vocab = build_vocabulary(["a a a"], min_frequency=1)
     assert vocab.encode("a a a a", 2) == [2, 2]
     assert vocab.encode("<br />", 5) == [1]
-
-
-def test_a_saved_vocabulary_comes_back_equal(tmp_path):
-    vocab = build_vocabulary(["größe größe naïve naïve"])
-    vocab.save(tmp_path / "vocab.json")
-    assert Vocabulary.load(tmp_path / "vocab.json") == vocab
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        "",
-        "[]",
-        '{"tokens": "ab"}',
-        '{"tokens": ["a", "b"]}',
-        '{"tokens": ["<pad>", "<unk>", "a", "a"]}',
-    ],
-)
-def test_a_file_that_is_no_vocabulary_is_refused(tmp_path, content):
-    (tmp_path / "vocab.json").write_text(content)
-    with pytest.raises(DataError):
-        Vocabulary.load(tmp_path / "vocab.json")

@@ -87,21 +87,13 @@ def download_online(name: str, data_dir: Path) -> None:
 
 
 class _Published(NamedTuple):
-    """Where a set was published, and how it becomes ours.
+    """Where a set was published, and how it becomes ours."""
 
-    Attributes:
-        target: our file, in the data folder.
-        folders: addresses, tried in turn.
-        files: in each of them.
-        convert: from their content to our file's.
-        sha256: of our file, where it doesn't depend on the versions of libraries.
-    """
-
-    target: str
-    folders: tuple[str, ...]
-    files: tuple[str, ...]
-    convert: Callable[[Sequence[bytes]], bytes]
-    sha256: str | None = None
+    target: str  # our file, in the data folder
+    folders: tuple[str, ...]  # addresses, tried in turn
+    files: tuple[str, ...]  # in each of them
+    convert: Callable[[Sequence[bytes]], bytes]  # from their content to our file's
+    sha256: str | None = None  # of our file, where it doesn't depend on the versions of libraries
 
 
 def _fetch_parts(name: str, published: _Published, target: Path) -> tuple[str, list[bytes]]:

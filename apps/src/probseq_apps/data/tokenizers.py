@@ -3,7 +3,6 @@
 The last two are the work of the library ``tokenizers`` (extra ``tokenizers``); nothing is fetched.
 """
 
-import json
 import re
 from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Sequence
@@ -48,12 +47,6 @@ class Vocabulary:
 
     tokens: tuple[str, ...]
 
-    def __post_init__(self) -> None:
-        if self.tokens[:2] != (PAD, UNKNOWN):
-            raise DataError(f"a vocabulary must begin with {PAD}, {UNKNOWN}, got {self.tokens[:2]}")
-        if len(set(self.tokens)) != len(self.tokens):
-            raise DataError("a vocabulary must hold each token once, but some are repeated")
-
     def __len__(self) -> int:
         return len(self.tokens)
 
@@ -75,19 +68,6 @@ class Vocabulary:
     def encode_all(self, texts: Iterable[str], max_length: int) -> Iterator[list[int]]:
         """Yield the numbers of each text, as ``encode`` gives them."""
         return (self.encode(text, max_length) for text in texts)
-
-    def save(self, path: Path) -> None:
-        """Write the vocabulary as JSON."""
-        path.write_text(json.dumps({"tokens": self.tokens}, ensure_ascii=False), encoding="utf-8")
-
-    @classmethod
-    def load(cls, path: Path) -> "Vocabulary":
-        """Read a vocabulary that ``save`` wrote."""
-        with reading(path, "a vocabulary"):
-            tokens = json.loads(path.read_text(encoding="utf-8"))["tokens"]
-        if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens):
-            raise DataError(f"{path}: 'tokens' must be a list of strings")
-        return cls(tuple(tokens))
 
 
 def build_vocabulary(
@@ -165,10 +145,6 @@ class SubwordTokenizer:
                 # Padding inside a text is its name in plain letters, and would hide it.
                 kept = [self._moved[i] for i in encoding.ids if i != self._padding]
                 yield kept or [self._empty]
-
-    def save(self, path: Path) -> None:
-        """Write the tokenizer as ``tokenizer.json``, with the library's own numbers."""
-        path.write_text(self._tokenizer.to_str(), encoding="utf-8")
 
 
 def load_tokenizer(path: Path) -> SubwordTokenizer:
