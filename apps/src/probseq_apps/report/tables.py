@@ -40,6 +40,7 @@ Writer = Callable[[Summary], str]
 
 DASH = "—"
 _GAP = 2
+_KEY = "mean ± standard error; * best mean, and those that Welch's t-test cannot tell from it"
 # Rows of each table that the terminal shows.
 _SCREEN = 4
 # Name and number of entries: the columns of a table without marks.
@@ -75,7 +76,8 @@ class Table(NamedTuple):
 
     def screen(self, width: int) -> str:
         """Return aligned lines, without the columns that don't fit `width`."""
-        return self.text(width).partition("\n\n")[0]
+        text = self.text(width).partition("\n\n")[0]
+        return text if self.best is None else f"{text}\n\n{_KEY}"
 
     def text(self, width: int) -> str:
         """Return aligned lines, columns that don't fit `width` in further blocks below."""
@@ -113,7 +115,8 @@ class SideBySide(NamedTuple):
     def screen(self, width: int) -> str:
         """Return aligned lines of the first rows of each table, cut off at `width`."""
         few = SideBySide(tuple(table.first(_SCREEN) for table in self.tables))
-        return "\n".join(line[:width] for line in few.text(width).split("\n"))
+        text = "\n".join(line[:width] for line in few.text(width).split("\n"))
+        return f"{text}\n\n{_KEY}"
 
     def text(self, width: int) -> str:
         """Return aligned lines; `width` is not kept."""
