@@ -1,3 +1,5 @@
+import json
+import os
 import subprocess
 import sys
 
@@ -5,68 +7,92 @@ import pytest
 
 from probseq_apps.cli import main, parse
 
-TELL_TORCH = """
-import sys
+# Arguments of wrong commands, and what the message says.
+WRONG = {
+    "clasify": "'classify'",
+    "generate difusion": "'diffusion'",
+    "bench nothing": "known: attention",
+    "classify --epoch 3": "--epochs",
+    "classify --method sgpaa": "'sgpa'",
+    "classify --method sgap": "'sgpa'",
+    "classify --method kernel+tss": "'ts'",
+    "classify --data cifar-10": "'cifar10'",
+    "classify --recipe sgpa-cifar": "'sgpa-cifar10'",
+    "classify --corruptions gausian_noise": "'gaussian_noise'",
+    "classify --depth 0": "depth",
+    "classify --depth two": "--depth",
+    "classify --dim 30 --heads 4": "num_heads",
+    "classify --seeds": "seeds",
+    "classify --seeds 0 0": "seeds",
+    "classify --method sgpa+ensemble --seeds 1": "two seeds",
+    "classify --method sgpa+ensemble+ts": "ts+ensemble",
+    "classify --lr 0": "learning_rate",
+    "classify --severities 6": "severities",
+    "classify --ood cola": "ood",
+    "classify --data cola --shift": "shift",
+    "classify --resume": "run_dir",
+    "classify --resume --overwrite --run-dir x": "exclude",
+    "classify --epochs 5 --warm-start.sgpa 5": "warm_start.sgpa",
+    "classify --help evalation": "'evaluation'",
+    "classify --config nowhere.yaml": "nowhere.yaml",
+    "config --recipe sgpa-cifar": "'sgpa-cifar10'",
+    "online --method ohsvpg": "'ohsvgp'",
+    "online --recipe solar-51": "'solar-50'",
+    "online live --horizn 2": "--horizon",
+    "online vae --recipe moving-digits": "'moving-digits-small'",
+    "generate run --recipe cifar10-8-frames": "'cifar10-8-frame'",
+    "generate run --data celebA-hq": "celeba",
+    "generate tokenizer --frames 9": "frames must be 1 or even, got 9",
+    "generate prior": "tokenizer must be given",
+    "generate sample": "name the folder of a trained one, or name --model",
+    "generate sample --model m --prior p": "model is in place of tokenizer and prior",
+    "generate evaluate": "samples or tokenizer must be named",
+    "generate diffusion --arms 4-frame-highorder": "'4-frame-high-order'",
+    "generate diffusion --init-weights w.pt": "one of videos",
+    "generate hvae --recipe mnist-hvea": "'mnist-hvae'",
+    "report": "--list",
+    "report --table B.66": "B.6",
+}
+RUN_ALL = """
+import contextlib, io, json, sys
 from probseq_apps.cli import main
-try:
-    main(sys.argv[1:])
-except SystemExit as stop:
-    print(stop.code, "torch" in sys.modules, "numpy" in sys.modules)
+said = []
+for command in json.loads(sys.argv[1]):
+    error = io.StringIO()
+    with contextlib.redirect_stderr(error), contextlib.redirect_stdout(error):
+        try:
+            code = main(command.split())
+        except SystemExit as stop:
+            code = stop.code
+    said.append((code, error.getvalue()))
+json.dump((said, "torch" in sys.modules, "numpy" in sys.modules), sys.stdout)
 """
+
+
+@pytest.fixture(scope="module")
+def answers():
+    """What wrong commands say, all in one process, and whether torch and numpy were loaded."""
+    command = [sys.executable, "-c", RUN_ALL, json.dumps(list(WRONG))]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    said, torch, numpy = json.loads(done.stdout)
+    return dict(zip(WRONG, said, strict=True)), torch, numpy
+
+
+@pytest.mark.parametrize("command", WRONG)
+def test_wrong_usage_exits_2_and_says_what_is_wrong(command, answers):
+    code, said = answers[0][command]
+    assert code == 2
+    assert WRONG[command] in " ".join(said.replace("│", " ").split())
+
+
+def test_wrong_usage_is_refused_before_torch_and_numpy_are_imported(answers):
+    assert answers[1:] == (False, False)
 
 
 def exit_code(arguments):
     with pytest.raises(SystemExit) as stop:
         main(arguments)
     return stop.value.code
-
-
-@pytest.mark.parametrize(
-    ("arguments", "nearest"),
-    [
-        (["classify", "--epoch", "3"], "--epochs"),
-        (["classify", "--method", "sgpaa"], "'sgpa'"),
-        (["classify", "--method", "kernel+tss"], "'ts'"),
-        (["classify", "--data", "cifar-10"], "'cifar10'"),
-        (["classify", "--recipe", "sgpa-cifar"], "'sgpa-cifar10'"),
-        (["classify", "--corruptions", "gausian_noise"], "'gaussian_noise'"),
-        (["clasify"], "'classify'"),
-        (["online", "--method", "ohsvpg"], "'ohsvgp'"),
-        (["online", "--recipe", "solar-51"], "'solar-50'"),
-        (["online", "live", "--horizn", "2"], "--horizon"),
-        (["online", "vae", "--recipe", "moving-digits"], "'moving-digits-small'"),
-    ],
-)
-def test_unknown_names_exit_2_with_the_nearest_before_torch_is_imported(arguments, nearest):
-    finished = subprocess.run(
-        [sys.executable, "-c", TELL_TORCH, *arguments], capture_output=True, text=True, check=False
-    )
-    assert finished.stdout.split() == ["2", "False", "False"]
-    assert nearest in finished.stderr
-
-
-@pytest.mark.parametrize(
-    ("arguments", "named"),
-    [
-        (["--depth", "0"], "depth"),
-        (["--depth", "two"], "--depth"),
-        (["--dim", "30", "--heads", "4"], "num_heads"),
-        (["--seeds"], "seeds"),
-        (["--seeds", "0", "0"], "seeds"),
-        (["--method", "sgpa+ensemble", "--seeds", "1"], "two seeds"),
-        (["--method", "sgpa+ensemble+ts"], "ts+ensemble"),
-        (["--lr", "0"], "learning_rate"),
-        (["--severities", "6"], "severities"),
-        (["--ood", "cola"], "ood"),
-        (["--data", "cola", "--shift"], "shift"),
-        (["--resume"], "run_dir"),
-        (["--resume", "--overwrite", "--run-dir", "x"], "exclude"),
-        (["--epochs", "5", "--warm-start.sgpa", "5"], "warm_start.sgpa"),
-    ],
-)
-def test_impossible_settings_exit_2_and_are_named(arguments, named, capsys):
-    assert exit_code(["classify", *arguments]) == 2
-    assert named in capsys.readouterr().err
 
 
 def test_every_setting_comes_from_the_recipe_and_flags_override_it():
@@ -111,7 +137,7 @@ def test_the_version_is_that_of_the_distribution(capsys):
 def test_help_lists_commands_and_defaults(capsys):
     assert main([]) == 0
     assert "classify" in capsys.readouterr().out
-    assert exit_code(["classify", "--recipe", "sgpa-imdb", "--help"]) == 0
+    assert exit_code(["classify", "--recipe", "sgpa-imdb", "--help", "all"]) == 0
     text = " ".join(capsys.readouterr().out.replace("│", " ").split())
     assert "global inducing inputs M of each head" in text
     assert "(default: 50)" in text
@@ -146,3 +172,52 @@ def test_debug_shows_where_an_error_came_from(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ValueError, match="not-there"):
         main(["classify", "--data", "mnist", "--data-dir", "not-there", "--debug"])
+
+
+def test_help_shows_what_most_people_set_and_names_the_other_groups(capsys):
+    assert exit_code(["classify", "--help"]) == 0
+    short = capsys.readouterr().out
+    assert "--method" in short
+    assert "--epochs" not in short
+    assert "training" in short
+    assert exit_code(["classify", "--help", "training"]) == 0
+    assert "--epochs" in capsys.readouterr().out
+
+
+def test_a_configuration_is_printed_and_read_and_flags_override_it(tmp_path, capsys):
+    asked = ["--recipe", "solar-50", "--seeds", "3", "--num-inducing", "7"]
+    assert main(["config", "online", *asked]) == 0
+    file = tmp_path / "config.json"
+    file.write_text(capsys.readouterr().out)
+    command = parse(["online", "--config", str(file), "--num-tasks", "4"])
+    assert command.recipe == "solar-50"
+    wanted = parse(["online", *asked, "--num-tasks", "4"])
+    assert command.settings == wanted.settings
+    yaml = tmp_path / "own.yaml"
+    yaml.write_text("recipe: sgpa-cifar10\nsettings:\n  training: {learning_rate: 1e-4}\n")
+    training = parse(["classify", "--config", str(yaml)]).settings.training
+    assert (training.learning_rate, training.batch_size) == (1e-4, 100)
+    assert main(["config", "--recipe", "sgpa-cifar10"]) == 0
+    assert json.loads(capsys.readouterr().out)["settings"]["data"] == "cifar10"
+
+
+@pytest.mark.parametrize("text", ["[", "3", "settings: 3", "settings: {depht: 3}"])
+def test_files_that_are_no_configuration_exit_2(tmp_path, text, capsys):
+    (tmp_path / "own.yaml").write_text(text)
+    assert exit_code(["classify", "--config", str(tmp_path / "own.yaml")]) == 2
+    assert capsys.readouterr().err.startswith("probseq: error: ")
+
+
+def test_info_tells_versions_devices_and_threads(capsys):
+    assert main(["info"]) == 0
+    lines = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
+    assert lines == ["probseq-apps", "probseq", "torch", "numpy", "python", "threads", "devices"]
+
+
+def test_output_that_nobody_reads_to_its_end_is_no_error():
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "probseq_apps", "report", "--list"]
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, check=False)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, b"")

@@ -3,11 +3,17 @@
 They are read, and wrong ones refused with exit status 2, before torch is imported.
 """
 
+import io
+import json
 import os
+import re
 import sys
-from collections.abc import Sequence
-from dataclasses import make_dataclass
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import redirect_stdout, suppress
+from dataclasses import make_dataclass, replace
+from functools import partial
 from importlib.metadata import version
+from pathlib import Path
 from typing import Annotated, Any, NamedTuple, NoReturn
 
 import tyro
@@ -18,12 +24,15 @@ from probseq_apps.engine.files import ConfigMismatchError
 from probseq_apps.engine.signals import exit_on_sigterm
 from probseq_apps.options import Options, Output
 from probseq_apps.registry import GROUPS, REGISTRY, Entry, load
-from probseq_apps.settings.common import Pick, Recipes, saved_settings
+from probseq_apps.settings.common import Pick, Recipes, config_values, saved_settings
 
 _FROM_RECIPE = (
     "Every setting comes from a recipe, and flags override it. The defaults shown are those of the "
     "recipe named by --recipe; without one, of the recipe that suits --data."
 )
+
+
+_CONFIG = "YAML or JSON file of settings, as `probseq config` prints; flags override it."
 
 
 class Command(NamedTuple):
@@ -53,6 +62,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         if words in ([], ["-h"], ["--help"]):
             print(_overview())
             return 0
+        if words[0] == "info":
+            return _info()
+        if words[0] == "config":
+            command = parse(_config_words(words[1:]))
+            values = config_values(
+                command.entry.kind, command.recipe or "", command.settings.to_dict()
+            )
+            print(json.dumps(values, indent=2))
+            return 0
         return _run(parse(words))
     except BrokenPipeError:  # `probseq report --list | head` has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -68,7 +86,11 @@ def parse(words: Sequence[str]) -> Command:
         SystemExit: with status 2 for wrong ones, with 0 for --help.
     """
     name, rest = _split(list(words))
-    entry, prog = REGISTRY[name], f"probseq {name}"
+    entry, prog, asked = REGISTRY[name], f"probseq {name}", None
+    for place, word in enumerate(rest):
+        if word in ("-h", "--help"):
+            asked, rest = " ".join(rest[place + 1 : place + 2]), rest[:place] + rest[place + 2 :]
+            break
     try:
         recipe, settings, known = _defaults(entry, prog, rest)
         options = Options() if entry.files else Output()
@@ -78,13 +100,17 @@ def parse(words: Sequence[str]) -> Command:
         ]
         if known:
             fields.insert(0, ("recipe", Annotated[str, arg(help=f"One of {known}.")], recipe))
+            fields.insert(1, ("config", Annotated[Path | None, arg(help=_CONFIG)], None))
         about = [f"{entry.summary[0].upper()}{entry.summary[1:]}.", entry.about]
-        found = tyro.cli(
+        read = partial(
+            tyro.cli,
             make_dataclass("Command", fields, kw_only=True),
             prog=prog,
-            args=rest,
             description="\n\n".join(filter(None, [*about, _FROM_RECIPE if known else ""])),
         )
+        if asked is not None:
+            _help(read, prog, asked)
+        found = read(args=rest)
         if hasattr(settings, "check_given"):
             found.settings.check_given()
     except BrokenPipeError:
@@ -124,8 +150,106 @@ def _defaults(entry: Entry, prog: str, words: list[str]) -> tuple[str, Any, str]
     saved = None
     if pick.resume and pick.run_dir is not None and pick.recipe is pick.data is None:
         saved = saved_settings(pick.run_dir, entry.kind, load(entry.settings).from_dict)
-    recipe, settings = saved or defaults(pick)
+    recipe, settings = saved or _from_file(pick, entry, defaults)
     return recipe, settings, ", ".join(defaults.known)
+
+
+def _from_file(pick: Pick, entry: Entry, defaults: Recipes[Any]) -> tuple[str, Any]:
+    """Return recipe and settings: those of --config over those of the recipe that it names."""
+    if pick.config is None:
+        return defaults(pick)
+    text = pick.config.read_text("utf-8")
+    try:
+        values = json.loads(text)
+    except ValueError:
+        import yaml
+
+        try:
+            values = yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            raise ValueError(f"{pick.config} is neither JSON nor YAML: {error}") from error
+    if not isinstance(values, Mapping) or not isinstance(values.get("settings"), Mapping):
+        raise ValueError(f"{pick.config} must have settings, as `probseq config` prints them")
+    if values.get("experiment", entry.kind) != entry.kind:
+        raise ValueError(f"{pick.config} is of {values['experiment']}, and not of {entry.kind}")
+    given = values["settings"]
+    named = replace(
+        pick, recipe=pick.recipe or values.get("recipe"), data=pick.data or given.get("data")
+    )
+    recipe, settings = defaults(named)
+    return recipe, settings.from_dict(_merged(settings.to_dict(), given))
+
+
+def _merged(values: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    found = dict(values)
+    for name, value in given.items():
+        old = values.get(name)
+        if isinstance(old, Mapping) and isinstance(value, Mapping):
+            value = _merged(old, value)
+        elif isinstance(old, float) and isinstance(value, str):  # 1e-3 is a text in YAML
+            with suppress(ValueError):
+                value = float(value)
+        found[name] = value
+    return found
+
+
+def _config_words(words: list[str]) -> list[str]:
+    """Return the words of the command to print the settings of; --recipe alone finds its first."""
+    if words and (words[0] in GROUPS or words[0] in REGISTRY):
+        return words
+    pick, _ = tyro.cli(
+        Pick, prog="probseq config", args=words, return_unknown_args=True, add_help=False
+    )
+    known: dict[str, str] = {}
+    for name, entry in REGISTRY.items():
+        recipes = load(entry.defaults) if entry.kind else None
+        known |= {recipe: name for recipe in getattr(recipes, "known", ()) if recipe not in known}
+    if pick.recipe not in known:
+        _refuse(unknown_name_message("recipe", pick.recipe or "", known))
+    return [*known[pick.recipe].split(), *words]
+
+
+def _help(read: Callable[..., Any], prog: str, asked: str) -> NoReturn:
+    """Print what most people set and the names of the other groups; or one group, or all."""
+    told = io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True)
+    with redirect_stdout(told), suppress(SystemExit):
+        read(args=["--help"])
+    text = told.buffer.getvalue().decode("utf-8")
+    intro, *boxes = re.split(r"^(?=╭)", text, flags=re.MULTILINE)
+    titles = [re.sub(r"^╭─+ ?| ─*╮$", "", box.splitlines()[0]) for box in boxes]
+    groups = {title.removesuffix(" options"): box for title, box in zip(titles, boxes, strict=True)}
+    if asked == "all":
+        print(text, end="")
+    elif asked in groups:
+        print(groups[asked], end="")
+    elif asked and not asked.startswith("-"):
+        _refuse(unknown_name_message("group of options", asked, [*groups, "all"]))
+    else:
+        print(intro + boxes[0], end="")
+        lines = [
+            f"  {name.ljust(max(map(len, groups)))}  {box.splitlines()[1].strip('│ ')}"
+            for name, box in groups.items()
+            if box is not boxes[0]
+        ]
+        if lines:
+            title = f"more options, shown by `{prog} --help GROUP` or `--help all`:"
+            print("\n".join([title, *lines]))
+    raise SystemExit(0)
+
+
+def _info() -> int:
+    """Print what a report of a fault should say of the machine."""
+    import platform
+
+    import torch
+
+    for name in ("probseq-apps", "probseq", "torch", "numpy"):
+        print(f"{name.ljust(12)} {version(name)}")
+    print(f"{'python'.ljust(12)} {platform.python_version()} on {platform.platform()}")
+    print(f"{'threads'.ljust(12)} {torch.get_num_threads()} of {os.cpu_count()} processors")
+    found = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
+    print(f"{'devices'.ljust(12)} {', '.join(['cpu', *found])}")
+    return 0
 
 
 def _run(command: Command) -> int:
@@ -178,6 +302,9 @@ def _overview(group: str = "") -> str:
         name: text
         for name, text in listed.items()
         if name.split()[0] not in GROUPS or name in GROUPS
+    } | {
+        "config": "print settings, for --config: `probseq config --recipe NAME`, or COMMAND flags",
+        "info": "versions, devices and threads",
     }
     about, command = "Probabilistic sequence models: train, evaluate and compare.", "COMMAND"
     if group:

@@ -75,8 +75,10 @@ def reading(path: Path, what: str, *more: type[Exception]) -> Generator[None]:
 
 def nearest_name(name: str, known: Iterable[str]) -> str | None:
     """Return the known name that looks most like ``name``, or None if none does."""
-    matches = get_close_matches(name.lower().replace("_", "-"), list(known), n=1, cutoff=0.5)
-    return matches[0] if matches else None
+    name = name.lower().replace("_", "-")
+    matches = get_close_matches(name, list(known), n=3, cutoff=0.5)
+    # Of equally near names the one with the same letters: sgpa for sgap, and not sngp.
+    return max(matches, key=lambda match: sorted(match) == sorted(name), default=None)
 
 
 def unknown_name_message(what: str, name: str, known: Iterable[str]) -> str:

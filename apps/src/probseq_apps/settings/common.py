@@ -24,6 +24,7 @@ class Pick:
 
     recipe: str | None = None
     data: str | None = None
+    config: Path | None = None
     run_dir: Path | None = None
     resume: bool = False
     # Parts that are trained already: defaults are as in the run that they lie in.
