@@ -251,12 +251,7 @@ def variant_of(folder: Path) -> DiffusionVariant | HvaeVariant | None:
 def open_model(
     variant: Variant, folder: Path, *, device: torch.device
 ) -> tuple[Any, Mapping[str, Any]]:
-    """Read a trained model, and how its training ended.
-
-    Raises:
-        FileNotFoundError: its training isn't finished.
-        ValueError: its files are damaged, or it is not the model that the folder's settings make.
-    """
+    """Read a trained model, and how its training ended."""
     finished = finished_run(folder, "model", "`generate diffusion` or `generate hvae`")
     found: Any = load_pretrained(folder / PRETRAINED)
     size = variant.settings.reading.image_size or found.config.image_size

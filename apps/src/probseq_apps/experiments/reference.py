@@ -234,17 +234,7 @@ def train(
     identity: dict[str, Any],
     label: str,
 ) -> None:
-    """Train what `build` gives, from where it stopped, and store its model in `pretrained/`.
-
-    Args:
-        folder: of the run.
-        build: gives what is trained, and the new model in it.
-        batch: what is learned from.
-        config: of the training loop.
-        loss: of a batch.
-        identity: what defines the run beside `config`.
-        label: what the progress bar calls it.
-    """
+    """Train what `build` gives, from where it stopped, and store its model in `pretrained/`."""
     if read_finished(folder) is not None and (folder / PRETRAINED / "config.json").is_file():
         return
     trained, model = build()

@@ -73,10 +73,6 @@ def diffusion_arm(name: str) -> DiffusionArm:
     - ``1-frame``: the image model; ``1-frame-4000`` with 4,000 diffusion steps.
     - ``T-frame-first-order``, ``T-frame-high-order``, ``T-frame-matched`` (first-order noise at the
       levels of the high-order one), ``T-frame-blur`` (high-order blur), for any even T.
-
-    Raises:
-        ValueError: the name is unknown, and the message suggests the nearest known one; or T is
-            neither 1 nor even.
     """
     match = _NAME.fullmatch(name)
     if match is not None:
