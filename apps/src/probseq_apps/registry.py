@@ -143,7 +143,7 @@ REGISTRY: dict[str, Entry] = {
     ),
     "report": Entry(
         "put a table of the papers beside what run folders hold",
-        "experiments.report_settings:ReportSettings",
+        "report.papers:ReportSettings",
         "report.paper_report:report",
         files=False,
     ),

@@ -15,7 +15,6 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from probseq_apps.engine.files import write_atomic
-from probseq_apps.experiments.report_settings import ReportSettings
 from probseq_apps.report.compare import (
     LEGEND,
     Cell,
@@ -28,7 +27,7 @@ from probseq_apps.report.compare import (
 from probseq_apps.report.html import write_html
 from probseq_apps.report.measured import MeasuredRun, find_runs
 from probseq_apps.report.paper_notes import COMMANDS, run_notes
-from probseq_apps.report.papers import PaperTable, load_table, table_names
+from probseq_apps.report.papers import PaperTable, ReportSettings, load_table, table_names
 from probseq_apps.report.tables import aligned_blocks
 
 _DEFAULT_FOLDER = Path("runs")
