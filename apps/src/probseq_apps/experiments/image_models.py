@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -256,8 +256,9 @@ def open_model(
     found: Any = load_pretrained(folder / PRETRAINED)
     size = variant.settings.reading.image_size or found.config.image_size
     kind, wanted = variant.config(size, found.config.channels)
-    differing = {} if type(found.config) is not type(wanted) else wanted.differs_from(found.config)
-    if type(found) is not kind or differing:
+    same = type(found) is kind
+    differing: dict[str, Any] = cast("Any", wanted).differs_from(found.config) if same else {}
+    if differing or not same:
         name, (value, other) = next(
             iter(differing.items()), ("class", (kind.__name__, type(found).__name__))
         )
