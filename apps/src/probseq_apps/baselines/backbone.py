@@ -1,6 +1,5 @@
 """What the baselines ask of a transformer: its kind, its last layer, and what goes into that."""
 
-import math
 from typing import Any
 
 import torch
@@ -19,11 +18,7 @@ Backbone = VisionTransformer | TextTransformer | SequenceTransformer
 
 
 def check_backbone(model: nn.Module) -> Backbone:
-    """Return the model if it is one of the backbones with an ordinary linear last layer.
-
-    Raises:
-        ValueError: it is something else, or its last layer has been replaced already.
-    """
+    """Return the model if it is one of the backbones with an ordinary linear last layer."""
     if not isinstance(model, Backbone):
         raise ValueError(
             "model must be a VisionTransformer, TextTransformer or SequenceTransformer, got "
@@ -41,9 +36,6 @@ def check_plain(model: nn.Module, *, method: str) -> Backbone:
     """As `check_backbone`, for methods that change the layers of softmax or kernel attention.
 
     Other attention modules read their layers' weights on their own, or draw samples themselves.
-
-    Raises:
-        ValueError: as `check_backbone`, or a block has another attention module.
     """
     backbone = check_backbone(model)
     for index, attention in enumerate(backbone.encoder.attention):
@@ -62,17 +54,7 @@ def pooled_features(
     generator: torch.Generator | None = None,
     num_samples: int | None = None,
 ) -> Float[Tensor, "folded dim"]:
-    """What a model feeds into its last layer.
-
-    Args:
-        model: the transformer, in the mode that is wanted.
-        inputs: a batch as the model takes it.
-        generator: source of the attention modules' draws.
-        num_samples: number of Monte Carlo samples S.
-
-    Returns:
-        One vector an input; with ``num_samples`` S·batch vectors, sample-major.
-    """
+    """What a model feeds into its last layer."""
     captured: list[Tensor] = []
 
     def capture(module: nn.Module, arguments: tuple[Any, ...]) -> None:
@@ -85,25 +67,3 @@ def pooled_features(
         handle.remove()
     (features,) = captured
     return features
-
-
-def check_num_data(num_data: int) -> None:
-    """Refuse impossible sizes of the training set.
-
-    Raises:
-        ValueError: ``num_data`` is below 1.
-    """
-    if not num_data >= 1:
-        raise ValueError(
-            f"num_data must be the number of training examples, at least 1, got {num_data}"
-        )
-
-
-def check_positive(name: str, value: float) -> None:
-    """Refuse scales that are not positive and finite.
-
-    Raises:
-        ValueError: names the argument.
-    """
-    if not 0.0 < value < math.inf:
-        raise ValueError(f"{name} must be positive and finite, got {value}")

@@ -11,12 +11,12 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from probseq.checks import check_positive
 from probseq.transformers.attention import full_precision
 from probseq.transformers.protocol import check_num_samples
 from probseq_apps.baselines.backbone import (
     Backbone,
     check_backbone,
-    check_positive,
     pooled_features,
 )
 
@@ -58,12 +58,7 @@ class KroneckerCurvature:
     def logit_covariance(
         self, phi: Float[Tensor, "n features"], prior_precision: float
     ) -> Float[Tensor, "n classes classes"]:
-        r"""Covariance of the logits under the weights' precision :math:`N A \otimes H + \delta I`.
-
-        Args:
-            phi: inputs with a one appended.
-            prior_precision: δ.
-        """
+        r"""Covariance of the logits under the precision :math:`N A \\otimes H + \\delta I`."""
         energy = (phi @ self.feature_basis).square()
         variance = energy @ (self.eigenvalues + prior_precision).reciprocal()
         return (self.class_basis * variance[:, None]) @ self.class_basis.mT
@@ -75,11 +70,6 @@ class KroneckerCurvature:
 
         .. math:: \log p(y|w) - \tfrac{\delta}{2} |w|^2
             - \tfrac12 \sum_{ij} \log(1 + N a_i h_j / \delta)
-
-        Args:
-            log_likelihood: log p(y|w) of the training set.
-            squared_norm: |w|² of the layer's weights and biases.
-            prior_precision: δ.
         """
         occam = float(torch.log1p(self.eigenvalues / prior_precision).sum())
         return log_likelihood - 0.5 * prior_precision * squared_norm - 0.5 * occam
@@ -182,7 +172,7 @@ def laplace_model(
             of range, or both ``prior_precision`` and ``validation`` are given.
     """
     if prior_precision is not None:
-        check_positive("prior_precision", prior_precision)
+        check_positive(prior_precision=prior_precision)
     if variance not in get_args(VarianceName):
         raise ValueError(f"variance must be one of {get_args(VarianceName)}, got {variance!r}")
     check_num_samples(num_samples)

@@ -10,9 +10,10 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from probseq.checks import check_counts, check_positive
 from probseq.transformers import TransformerOutput, repeat_samples
 from probseq.transformers.protocol import check_num_samples
-from probseq_apps.baselines.backbone import Backbone, check_num_data, check_plain, check_positive
+from probseq_apps.baselines.backbone import Backbone, check_plain
 
 DrawName = Literal["activations", "weights"]
 
@@ -139,20 +140,7 @@ class MeanFieldTransformer(nn.Module):
         generator: torch.Generator | None = None,
         num_samples: int | None = None,
     ) -> TransformerOutput:
-        """Draw weights (or what they lead to) and classify.
-
-        Args:
-            inputs: a batch as the transformer takes it.
-            generator: source of the draws.
-            num_samples: number of independent draws S, run as one batch.
-
-        Returns:
-            Logits, ``(batch, classes)`` or ``(S, batch, classes)``, and as penalty the
-            transformer's plus the weights' KL divergence divided by ``num_data``: nats an example.
-
-        Raises:
-            ValueError: ``num_samples`` is below 1, or as the transformer.
-        """
+        """Draw weights (or what they lead to) and classify."""
         check_num_samples(num_samples)
         copies = inputs if num_samples is None else repeat_samples(inputs, num_samples)
         with self._current.of(generator, num_samples or 1):
@@ -205,9 +193,9 @@ def mean_field_model(
     Raises:
         ValueError: the model is of another kind, or an argument is out of range.
     """
-    check_num_data(num_data)
-    check_positive("prior_std", prior_std)
-    check_positive("initial_std", initial_std)
+    check_counts(num_data=num_data)
+    check_positive(prior_std=prior_std)
+    check_positive(initial_std=initial_std)
     if draw not in get_args(DrawName):
         raise ValueError(f"draw must be one of {get_args(DrawName)}, got {draw!r}")
     backbone = check_plain(model, method="mean-field inference")

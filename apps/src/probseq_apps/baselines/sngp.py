@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from probseq.checks import check_counts, check_positive
 from probseq.fourier import fourier_features, sample_frequencies
 from probseq.kernels import RBF
 from probseq.linalg import triangular_inverse
@@ -15,9 +16,7 @@ from probseq.transformers import TransformerOutput
 from probseq.transformers.attention import full_precision
 from probseq_apps.baselines.backbone import (
     Backbone,
-    check_num_data,
     check_plain,
-    check_positive,
     pooled_features,
 )
 from probseq_apps.baselines.spectral import bound_spectral_norm
@@ -60,8 +59,8 @@ class GaussianProcessHead(nn.Module):
         super().__init__()
         if num_features < 2 or num_features % 2:
             raise ValueError(f"num_features must be even and at least 2, got {num_features}")
-        check_positive("lengthscale", lengthscale)
-        check_positive("prior_std", prior_std)
+        check_positive(lengthscale=lengthscale)
+        check_positive(prior_std=prior_std)
         self.prior_std = prior_std
         self.kernel = RBF(dim, lengthscale=lengthscale).requires_grad_(False)
         self.register_buffer("frequencies", sample_frequencies(self.kernel, num_features // 2))
@@ -135,18 +134,7 @@ class SNGPTransformer(nn.Module):
         generator: torch.Generator | None = None,
         num_samples: int | None = None,
     ) -> TransformerOutput:
-        """Classify; nothing is drawn, samples are copies.
-
-        Args:
-            inputs: a batch as the transformer takes it.
-            generator: handed on to the attention modules, which don't use it.
-            num_samples: number of samples S.
-
-        Returns:
-            Logits, ``(batch, classes)`` or ``(S, batch, classes)``, mean-field adjusted in eval
-            mode once `fit_precision` has been called, and as penalty the transformer's plus the
-            negative log prior of the output weights divided by ``num_data``: nats an example.
-        """
+        """Classify; nothing is drawn, samples are copies."""
         logits, penalty = self.model(inputs, generator=generator, num_samples=num_samples)
         return TransformerOutput(logits, penalty + self.head.negative_log_prior() / self.num_data)
 
@@ -186,8 +174,8 @@ def sngp_model(
     Raises:
         ValueError: the model is of another kind, or an argument is out of range.
     """
-    check_num_data(num_data)
-    check_positive("bound", bound)
+    check_counts(num_data=num_data)
+    check_positive(bound=bound)
     backbone = check_plain(model, method="SNGP")
     linear = backbone.head.linear
     head = GaussianProcessHead(

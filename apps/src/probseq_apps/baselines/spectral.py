@@ -6,7 +6,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from probseq_apps.baselines.backbone import check_positive
+from probseq.checks import check_positive
 
 
 class SpectralBound(nn.Module):
@@ -26,7 +26,7 @@ class SpectralBound(nn.Module):
 
     def __init__(self, weight: Float[Tensor, "out in"], *, bound: float) -> None:
         super().__init__()
-        check_positive("bound", bound)
+        check_positive(bound=bound)
         self.bound = bound
         left, _, right = torch.linalg.svd(weight.detach(), full_matrices=False)
         self.register_buffer("left", left[:, 0].clone())
@@ -50,15 +50,7 @@ class SpectralBound(nn.Module):
 
 
 def bound_spectral_norm(module: nn.Module, *, bound: float) -> None:
-    """Bound the spectral norm of every linear layer inside a module.
-
-    Args:
-        module: its linear layers are changed in place.
-        bound: the largest spectral norm c.
-
-    Raises:
-        ValueError: ``bound`` is not positive.
-    """
+    """Bound the spectral norm of every linear layer inside a module."""
     for layer in list(module.modules()):
         if isinstance(layer, nn.Linear):
             scale = SpectralBound(layer.weight, bound=bound)

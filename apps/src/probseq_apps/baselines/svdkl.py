@@ -5,10 +5,11 @@ import warnings
 import torch
 from torch import Tensor, nn
 
+from probseq.checks import check_counts
 from probseq.errors import require
 from probseq.transformers import TransformerOutput
 from probseq.transformers.attention import full_precision
-from probseq_apps.baselines.backbone import Backbone, check_backbone, check_num_data
+from probseq_apps.baselines.backbone import Backbone, check_backbone
 from probseq_apps.baselines.gp_layer import GaussianProcesses
 
 
@@ -55,16 +56,6 @@ class SVDKLTransformer(nn.Module):
 
         Each input's logits depend on the processes at that input alone, so that independent draws
         are exact.
-
-        Args:
-            inputs: a batch as the transformer takes it.
-            generator: source of the draws.
-            num_samples: number of independent draws S.
-
-        Returns:
-            Logits, ``(batch, classes)`` or ``(S, batch, classes)``, and as penalty the
-            transformer's plus the processes' KL divergence divided by ``num_data``: nats an
-            example.
         """
         features, penalty = self.model(inputs, generator=generator, num_samples=num_samples)
         with torch.autocast(features.device.type, enabled=False):
@@ -100,7 +91,7 @@ def svdkl_model(
         ValueError: the model is of another kind, or an argument is out of range.
         MissingExtraError: gpytorch is not installed.
     """
-    check_num_data(num_data)
+    check_counts(num_data=num_data)
     for name, value in (("num_processes", num_processes), ("num_inducing", num_inducing)):
         if value < 1:
             raise ValueError(f"{name} must be at least 1, got {value}")

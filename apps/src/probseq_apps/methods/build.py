@@ -23,12 +23,7 @@ _BASELINES = {"mfvi": mean_field_model, "sngp": sngp_model, "svdkl": svdkl_model
 
 
 def build(method: Method, settings: MethodSettings, data: Data, *, seed: int) -> nn.Module:
-    """Build a method's transformer; the global random generator is left as it was.
-
-    Raises:
-        ValueError: the settings don't fit each other or the data.
-        MissingExtraError: the method needs a library that is not installed.
-    """
+    """Build a method's transformer; the global random generator is left as it was."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = _transformer(method, settings, data)

@@ -47,9 +47,6 @@ def apply_post_hoc(
 
     Temperature scaling leaves the energies alone, which it would only shift and scale. An
     ensemble's energy is the mean of its members'.
-
-    Raises:
-        ValueError: temperature scaling without validation data.
     """
     predictions = [dict(sets) for sets in runs]
     temperatures: list[float] = []

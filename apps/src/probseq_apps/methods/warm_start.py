@@ -22,13 +22,6 @@ def copy_kernel_weights(source: nn.Module, target: nn.Module) -> None:
     SGPA takes symmetric kernel attention as it is. CGPT and SCGPT take asymmetric kernel attention
     with the RBF kernel: projections and lengthscales, and half of the logarithm of the variance
     for each of its two scales.
-
-    Args:
-        source: transformer with kernel attention.
-        target: transformer of the same settings with SGPA, CGPT or SCGPT.
-
-    Raises:
-        ValueError: the models differ by more than the parameters of GP attention, or in a shape.
     """
     wanted = target.state_dict()
     given = source.state_dict()
