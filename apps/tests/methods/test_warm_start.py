@@ -12,9 +12,8 @@ from probseq_apps.methods.warm_start import (
 from probseq_apps.settings.classify import (
     ClassifySettings,
     ImageAndTextSettings,
-    TrainingSettings,
 )
-from probseq_apps.settings.methods import METHODS
+from probseq_apps.settings.methods import METHODS, TrainingSettings
 
 SETTINGS = ClassifySettings(
     model=ImageAndTextSettings(dim=16, hidden_dim=16, patch_size=4, shared_norm=True)

@@ -1,8 +1,7 @@
 import pytest
 
-from probseq_apps.settings.classify import BackboneSettings
 from probseq_apps.settings.common import Pick
-from probseq_apps.settings.methods import trained_methods
+from probseq_apps.settings.methods import BackboneSettings, trained_methods
 from probseq_apps.settings.regress import REGRESS_RECIPES, RegressSettings
 
 

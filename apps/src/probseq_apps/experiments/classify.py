@@ -30,7 +30,7 @@ from probseq_apps.engine.schedule import derive_seed
 from probseq_apps.engine.trainer import Batch, LossParts, Step
 from probseq_apps.experiment import Experiment, Job, Results, counted
 from probseq_apps.folder import RunFolder
-from probseq_apps.methods.build import MethodSettings, build, max_tokens
+from probseq_apps.methods.build import ComparisonSettings, build, max_tokens
 from probseq_apps.methods.post_hoc import Predictions, apply_post_hoc, class_predictions
 from probseq_apps.methods.predict import Predictor, TestSet
 from probseq_apps.methods.warm_start import copy_kernel_weights, warm_start_config
@@ -251,7 +251,7 @@ class Classify(Experiment[Loaded]):
 # -- What `regress` has too -----------------------------------------------------------------------
 
 
-def method_jobs(settings: MethodSettings) -> list[Job]:
+def method_jobs(settings: ComparisonSettings) -> list[Job]:
     """Return the jobs of a comparison of methods, seed by seed."""
     return [Job(m, seed) for seed in settings.seeds for m in trained_methods(settings.method)]
 
@@ -277,7 +277,7 @@ def facts(data: Any) -> dict[str, Any]:
     return {"name": data.name, **sizes}
 
 
-def described(data: Any, what: str, settings: MethodSettings) -> str:
+def described(data: Any, what: str, settings: ComparisonSettings) -> str:
     """Return notes on the data, its sizes, and what is compared."""
     sizes = f"{len(data.train):,} training, {len(data.validation):,} validation, "
     lines = [f"note: {note}" for note in data.notes]
@@ -285,14 +285,14 @@ def described(data: Any, what: str, settings: MethodSettings) -> str:
     return "\n".join([*lines, f"{data.name}: {sizes}{len(data.test):,} test {what}; {compared}"])
 
 
-def identity(name: str, method: Method, settings: MethodSettings) -> dict[str, object]:
+def identity(name: str, method: Method, settings: ComparisonSettings) -> dict[str, object]:
     """Return what defines a run beside its training, as JSON values."""
     values = settings.to_dict()
     kept = {key: values[key] for key in ("data", "reading", "model")}
     return {"method": name, **kept, "attention": method.config(settings).to_dict()}
 
 
-def penalty_of(method: Method, settings: MethodSettings) -> Callable[[float], float] | None:
+def penalty_of(method: Method, settings: ComparisonSettings) -> Callable[[float], float] | None:
     """Return the weight of a method's penalty by progress; None without a penalty."""
     config: AttentionConfig = method.config(settings)
     return config.penalty_weight if config.penalised or method.baseline is not None else None

@@ -17,12 +17,12 @@ from probseq_apps.settings.methods import Method
 from probseq_apps.settings.regress import RegressSettings
 
 Data: TypeAlias = ImageData | TextData | EmbeddedTextData | GraphData
-MethodSettings: TypeAlias = ClassifySettings | RegressSettings
+ComparisonSettings: TypeAlias = ClassifySettings | RegressSettings
 
 _BASELINES = {"mfvi": mean_field_model, "sngp": sngp_model, "svdkl": svdkl_model}
 
 
-def build(method: Method, settings: MethodSettings, data: Data, *, seed: int) -> nn.Module:
+def build(method: Method, settings: ComparisonSettings, data: Data, *, seed: int) -> nn.Module:
     """Build a method's transformer; the global random generator is left as it was."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -32,7 +32,7 @@ def build(method: Method, settings: MethodSettings, data: Data, *, seed: int) ->
         return _BASELINES[method.baseline](model, num_data=len(data.train))
 
 
-def max_tokens(settings: MethodSettings, data: Data) -> int:
+def max_tokens(settings: ComparisonSettings, data: Data) -> int:
     """Return the most tokens that an attention module sees, a class token included."""
     model = settings.model
     if isinstance(data, ImageData):
@@ -43,7 +43,7 @@ def max_tokens(settings: MethodSettings, data: Data) -> int:
     return tokens + (model.pooling == "cls")
 
 
-def _transformer(method: Method, settings: MethodSettings, data: Data) -> nn.Module:
+def _transformer(method: Method, settings: ComparisonSettings, data: Data) -> nn.Module:
     model = settings.model
     kernel = model.kernel
     if kernel == "auto":

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from probseq_apps.engine.config import TrainConfig
-from probseq_apps.settings.classify import TrainingSettings
+from probseq_apps.settings.methods import TrainingSettings
 
 # What the attention of SGPA, and of CGPT and SCGPT, has and kernel attention has not.
 SGPA_PARAMETERS = ("inducing_inputs", "inducing_mean", "raw_inducing_factor")

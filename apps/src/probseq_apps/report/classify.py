@@ -117,7 +117,6 @@ def methods_report(
     **parts: Any,
 ) -> Report:
     """Return the report of a comparison of methods; `examples` says what the data hold."""
-    summaries = {name: method.summaries() for name, method in methods.items()}
     seeds = settings["seeds"]
     return Report(
         numbers={
@@ -134,7 +133,7 @@ def methods_report(
             "are in `config.json`."
         ),
         facts=data["notes"],
-        tables=metric_tables(summaries, counts_of(methods)),
+        tables=metric_tables(summaries_of(methods), counts_of(methods)),
         rows=[method.line(name) for name, method in methods.items()],
         **parts,
     )
@@ -144,7 +143,7 @@ def classify_report(
     methods: Mapping[str, MethodResult], rows: Mapping[str, Sequence[Sets]], **given: Any
 ) -> Report:
     """Return the report of a comparison of classifiers: what was measured, and predictions."""
-    summaries = {name: method.summaries() for name, method in methods.items()}
+    summaries = summaries_of(methods)
     return methods_report(
         "classify",
         methods,
@@ -155,6 +154,11 @@ def classify_report(
         about_plots=_POOLED,
         **given,
     )
+
+
+def summaries_of(methods: Mapping[str, MethodResult]) -> dict[str, dict[str, Summary]]:
+    """Return the metrics of each method."""
+    return {name: method.summaries() for name, method in methods.items()}
 
 
 def counts_of(methods: Mapping[str, MethodResult]) -> dict[str, int]:
@@ -261,25 +265,20 @@ def ood_tables(summaries: Summaries, counts: Counts) -> list[Table]:
     outsides = list(dict.fromkeys(outside for outside, _, _ in found))
     detectors = list(dict.fromkeys(detector for _, detector, _ in found))
 
-    def table(title: str, detector: str, sets: Sequence[str]) -> Table:
-        rows = {
-            name: [mean_of(own[f"ood/{one}/{detector}/{m}"] for one in sets) for m in _OOD_DETAILS]
-            for name, own in summaries.items()
-        }
-        return summary_table(title, [Measure.of(metric) for metric in _OOD_DETAILS], rows, counts)
-
-    tables = [
-        table(f"against {outside}, {detector}", detector, [outside])
-        for outside in outsides
-        for detector in detectors
-    ]
+    groups = [(f"against {outside}", [outside]) for outside in outsides]
     if len(outsides) > 1:
-        tables += [
-            table(f"mean over {len(outsides)} sets, {detector}", detector, outsides)
-            for detector in detectors
-        ]
-        if len(summaries) > 1:
-            tables.append(_rank_table(summaries, counts, detectors, outsides))
+        groups.append((f"mean over {len(outsides)} sets", outsides))
+    measures = [Measure.of(metric) for metric in _OOD_DETAILS]
+    tables: list[Table] = []
+    for title, sets in groups:
+        for detector in detectors:
+            rows = {
+                name: [mean_of(own[f"ood/{o}/{detector}/{m}"] for o in sets) for m in _OOD_DETAILS]
+                for name, own in summaries.items()
+            }
+            tables.append(summary_table(f"{title}, {detector}", measures, rows, counts))
+    if len(outsides) > 1 and len(summaries) > 1:
+        tables.append(_rank_table(summaries, counts, detectors, outsides))
     return tables
 
 
@@ -345,26 +344,31 @@ def write_plots(
     """Draw everything that the predictions allow.
 
     Curves pool the predictions of all seeds, except risk-coverage curves, which are means over
-    them; points under shift are means with standard errors. More methods than colours have a panel
-    each.
+    them; points under shift are means with standard errors. Of many methods each has a panel.
     """
     many = len(rows) > _METHODS_IN_A_PANEL
+    bins = {name: calibration_bins(*_pooled(row, "test")) for name, row in rows.items()}
     coverage = {name: _risk_coverage(row) for name, row in rows.items()}
-    figures: dict[str, Figure] = {
-        "reliability": reliability_diagram(
-            {name: calibration_bins(*_pooled(row, "test")) for name, row in rows.items()}
-        ),
-        "risk-coverage": _risk_coverage_panels(coverage) if many else risk_coverage_plot(coverage),
-    }
+    figures = {"reliability": reliability_diagram(bins)}
+    if many:
+        curves = {n: Curve(x, y, f"AURC {float(y.mean()):.4f}") for n, (x, y) in coverage.items()}
+        # The risk of the first few samples is all or nothing and would flatten the rest.
+        top = max(float(y[x >= 0.05].max()) for x, y in coverage.values())
+        figures["risk-coverage"] = small_multiples(
+            curves,
+            title="Risk against coverage",
+            x_label="Coverage",
+            y_label="Risk",
+            y_limits=(0.0, min(1.15 * top, 1.0) or 0.01),
+        )
+    else:
+        figures["risk-coverage"] = risk_coverage_plot(coverage)
     for name in next(iter(rows.values()))[0]:
         if name.startswith("ood/"):
             outside = name.removeprefix("ood/")
-            curves = {method: _roc(row, name) for method, row in rows.items()}
-            title = f"Test set against {outside}, by largest probability"
-            figure = _roc_panels(curves, title) if many else roc_plot(curves)
-            if not many:
-                figure.suptitle(title, fontsize=10)
-            figures[f"ood-{re.sub('[^A-Za-z0-9]+', '-', outside).strip('-')}"] = figure
+            rates = {method: _roc(row, name) for method, row in rows.items()}
+            file = f"ood-{re.sub('[^A-Za-z0-9]+', '-', outside).strip('-')}"
+            figures[file] = _roc_figure(rates, outside, many=many)
     for kind in _PLOT_TITLES:
         severities = severities_of(summaries, kind)
         if severities and many:
@@ -378,39 +382,27 @@ def write_plots(
     return paths
 
 
-def severities_of(summaries: Summaries, kind: str) -> list[int]:
-    """Return the severities that were measured, in order."""
-    prefix = f"{kind}/severity-"
-    found = [name for name in next(iter(summaries.values())) if name.startswith(prefix)]
-    return sorted({int(name.removeprefix(prefix).split("/")[0]) for name in found})
-
-
-def _risk_coverage_panels(curves: Mapping[str, tuple[Tensor, Tensor]]) -> Figure:
-    # The risk of the first few samples is all or nothing and would flatten the rest.
-    top = max(float(risk[coverage >= 0.05].max()) for coverage, risk in curves.values())
+def _roc_figure(rates: Mapping[str, tuple[Tensor, Tensor]], outside: str, *, many: bool) -> Figure:
+    title = f"Test set against {outside}, by largest probability"
+    if not many:
+        figure = roc_plot(rates)
+        figure.suptitle(title, fontsize=10)
+        return figure
+    areas = {name: float(torch.trapezoid(tpr, fpr)) for name, (fpr, tpr) in rates.items()}
     return small_multiples(
-        {
-            name: Curve(coverage, risk, f"AURC {float(risk.mean()):.4f}")
-            for name, (coverage, risk) in curves.items()
-        },
-        title="Risk against coverage",
-        x_label="Coverage",
-        y_label="Risk",
-        y_limits=(0.0, min(1.15 * top, 1.0) or 0.01),
-    )
-
-
-def _roc_panels(curves: Mapping[str, tuple[Tensor, Tensor]], title: str) -> Figure:
-    return small_multiples(
-        {
-            name: Curve(fpr, tpr, f"AUROC {float(torch.trapezoid(tpr, fpr)):.4f}")
-            for name, (fpr, tpr) in curves.items()
-        },
+        {name: Curve(*rates[name], f"AUROC {area:.4f}") for name, area in areas.items()},
         title=title,
         x_label="False-positive rate",
         y_label="True-positive rate",
         diagonal=True,
     )
+
+
+def severities_of(summaries: Summaries, kind: str) -> list[int]:
+    """Return the severities that were measured, in order."""
+    prefix = f"{kind}/severity-"
+    found = [name for name in next(iter(summaries.values())) if name.startswith(prefix)]
+    return sorted({int(name.removeprefix(prefix).split("/")[0]) for name in found})
 
 
 def _shift_panels(

@@ -1,15 +1,11 @@
-"""Settings of `probseq classify`, and its recipes; what `regress` has too is its base."""
+"""Settings of `probseq classify`, and its recipes."""
 
 from dataclasses import replace
 from typing import Annotated, Literal
 
-from tyro.conf import arg
-
 from cgpt.spec import CGPTConfig, SCGPTConfig
 from kepsvgp.spec import KEPSVGPConfig
-from probseq.settings import Bound, Count, Index, NotNegative, Positive, Settings
-from probseq.transformers.names import KernelName
-from probseq.transformers.spec import TransformerConfig
+from probseq.settings import Bound, Count, Index, Settings
 from probseq_apps.data.names import (
     CORRUPTION_NAMES,
     IMAGE_NAMES,
@@ -18,26 +14,18 @@ from probseq_apps.data.names import (
     tokenizer_choice,
     unknown_name_message,
 )
-from probseq_apps.engine.config import Precision, Schedule, Selection, TrainConfig
 from probseq_apps.settings.common import Flat, Pick, Recipes, check_unique
-from probseq_apps.settings.methods import METHODS, parse_row, trained_methods
+from probseq_apps.settings.methods import (
+    METHODS,
+    BackboneSettings,
+    MethodSettings,
+    TrainingSettings,
+    trained_methods,
+)
 from sgpa.spec import SGPAConfig
 
 ROTATIONS = "rotations"
 Severity = Annotated[int, Bound("from 1 to 5", lambda value: 1 <= value <= 5)]
-
-
-class BackboneSettings(TransformerConfig):
-    """Transformer."""
-
-    depth: Count = 2
-    dim: Count = 64
-    num_heads: Annotated[Count, arg(aliases=["--heads"])] = 4
-    hidden_dim: Count = 128
-    kernel: KernelName | Literal["auto"] = "auto"
-    """Kernel of kernel attention and SGPA; auto: exponential for texts, RBF for all else."""
-    initial_variance: Positive | None = None
-    """Variance of that kernel to start from; None: 1 for RBF, e^-4 for exponential."""
 
 
 class ImageAndTextSettings(BackboneSettings):
@@ -47,51 +35,6 @@ class ImageAndTextSettings(BackboneSettings):
     """Side of an image patch; must divide the image's side."""
     max_length: Count = 512
     """Texts: most tokens of a sequence, the rest is cut."""
-
-
-class TrainingSettings(Settings):
-    """Training."""
-
-    epochs: Count = 30
-    """Passes over the training data, for each method."""
-    batch_size: Count = 64
-    """Examples per optimizer step."""
-    learning_rate: Annotated[Positive, arg(aliases=["--lr"])] = 1e-3
-    """Adam's step size after the warm-up."""
-    final_learning_rate: Annotated[NotNegative, arg(aliases=["--final-lr"])] = 1e-5
-    """Step size at the last step."""
-    warmup_epochs: Index = 0
-    """Epochs in which the step size rises from zero."""
-    schedule: Schedule = "linear"
-    """Way from the first to the final step size."""
-    weight_decay: NotNegative = 0.0
-    """Decoupled weight decay."""
-    grad_clip: Positive | None = None
-    """Largest norm of the gradient."""
-    validate_every: Count = 1
-    """Epochs between two validations."""
-    select: Selection = "best"
-    """Weights to evaluate: those of the best validation score, or the last."""
-    checkpoint_every: Count = 10
-    """Epochs between two checkpoints."""
-    device: str = "auto"
-    """auto, cpu, cuda or cuda:N."""
-    precision: Precision = "float32"
-    """bf16 trains under autocast; evaluation is always in float32."""
-    compile: bool = False
-    """Train through torch.compile."""
-    tensorboard: bool = False
-    """Also write TensorBoard events."""
-
-    def check(self) -> None:
-        """Refuse what `TrainConfig` refuses."""
-        self.train_config(seed=0)
-
-    def train_config(self, *, seed: int) -> TrainConfig:
-        """Return the settings of the training loop for one run."""
-        values = self.to_dict()
-        values.pop("augment", None)
-        return TrainConfig(**values, seed=seed)
 
 
 class ImageTrainingSettings(TrainingSettings):
@@ -150,31 +93,6 @@ class DataSettings(Settings):
     def check(self) -> None:
         """Refuse unknown tokenizers."""
         tokenizer_choice(self.tokenizer)
-
-
-class MethodSettings(Settings):
-    """Which methods are compared, and the settings of their attention."""
-
-    method: tuple[str, ...] = ("mle", "kernel", "sgpa")
-    """mle (softmax attention), kernel, kernel-rbf, kernel-exponential, kernel-asym (asymmetric),
-    mcd and mcd-softmax (Monte Carlo dropout), mfvi, sngp, svdkl, sgpa, cgpt, scgpt, kepsvgp,
-    kepsvgp-e and kepsvgp-r (one of its processes twice); each may be followed by +kflla (Laplace
-    approximation of the last layer), +ts (temperature scaling) and +ensemble (mean over the
-    seeds)."""
-    seeds: tuple[Index, ...] = (0, 1, 2)
-    """Each method is trained once per seed."""
-    sgpa: SGPAConfig = SGPAConfig()
-    cgpt: CGPTConfig = CGPTConfig()
-    scgpt: SCGPTConfig = SCGPTConfig()
-    kepsvgp: KEPSVGPConfig = KEPSVGPConfig()
-
-    def check(self) -> None:
-        """Refuse unknown methods, repetitions, and ensembles of one seed."""
-        for name in ("method", "seeds"):
-            check_unique(name, getattr(self, name))
-        for name in self.method:
-            if "ensemble" in parse_row(name).additions and len(self.seeds) < 2:
-                raise ValueError(f"method {name!r} needs at least two seeds, got {self.seeds}")
 
 
 class WarmStart(Settings):
@@ -496,9 +414,11 @@ def _for_data(settings: ClassifySettings, pick: Pick) -> ClassifySettings:
     return replace(settings, data=pick.data, evaluation=replace(settings.evaluation, ood=kept))
 
 
-_KNOWN = (digits_small, mnist_small, cifar10_small, cola_small, sgpa_cifar10, sgpa_imdb, sgpa_cola)
-_KNOWN += (cgpt_cifar10, cgpt_cifar10_fixed_alpha, cgpt_cola)
-_KNOWN += (kepsvgp_imdb, kepsvgp_cola, kepsvgp_cola_pairs)
+_KNOWN = (
+    *(digits_small, mnist_small, cifar10_small, cola_small, sgpa_cifar10, sgpa_imdb, sgpa_cola),
+    *(cgpt_cifar10, cgpt_cifar10_fixed_alpha, cgpt_cola),
+    *(kepsvgp_imdb, kepsvgp_cola, kepsvgp_cola_pairs),
+)
 RECIPES = Recipes(
     {
         **{recipe.__name__.replace("_", "-"): recipe for recipe in _KNOWN},

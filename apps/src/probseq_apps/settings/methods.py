@@ -1,15 +1,29 @@
-"""Names of methods: `sgpa`, `kernel+ts`, `sgpa+kflla+ensemble`.
+"""Methods, `sgpa`, `kernel+ts`, `sgpa+kflla+ensemble`, and the settings that all comparisons have.
 
 A method is a line of METHODS; if its attention has settings of its own, they are a field of
-`ModelSettings`, named as the method says.
+`MethodSettings`, named as the method says.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from probseq.transformers.spec import AttentionConfig, KernelConfig, SoftmaxConfig
+from tyro.conf import arg
+
+from cgpt.spec import CGPTConfig, SCGPTConfig
+from kepsvgp.spec import KEPSVGPConfig
+from probseq.settings import Count, Index, NotNegative, Positive, Settings
+from probseq.transformers.names import KernelName
+from probseq.transformers.spec import (
+    AttentionConfig,
+    KernelConfig,
+    SoftmaxConfig,
+    TransformerConfig,
+)
 from probseq_apps.data.names import unknown_name_message
+from probseq_apps.engine.config import Precision, Schedule, Selection, TrainConfig
+from probseq_apps.settings.common import check_unique
+from sgpa.spec import SGPAConfig
 
 BaselineName = Literal["mfvi", "sngp", "svdkl"]
 
@@ -157,3 +171,86 @@ def parse_row(name: str) -> Row:
 def trained_methods(names: tuple[str, ...]) -> tuple[str, ...]:
     """Return the methods that must be trained for these rows, each once."""
     return tuple(dict.fromkeys(parse_row(name).base for name in names))
+
+
+class BackboneSettings(TransformerConfig):
+    """Transformer."""
+
+    depth: Count = 2
+    dim: Count = 64
+    num_heads: Annotated[Count, arg(aliases=["--heads"])] = 4
+    hidden_dim: Count = 128
+    kernel: KernelName | Literal["auto"] = "auto"
+    """Kernel of kernel attention and SGPA; auto: exponential for texts, RBF for all else."""
+    initial_variance: Positive | None = None
+    """Variance of that kernel to start from; None: 1 for RBF, e^-4 for exponential."""
+
+
+class TrainingSettings(Settings):
+    """Training."""
+
+    epochs: Count = 30
+    """Passes over the training data, for each method."""
+    batch_size: Count = 64
+    """Examples per optimizer step."""
+    learning_rate: Annotated[Positive, arg(aliases=["--lr"])] = 1e-3
+    """Adam's step size after the warm-up."""
+    final_learning_rate: Annotated[NotNegative, arg(aliases=["--final-lr"])] = 1e-5
+    """Step size at the last step."""
+    warmup_epochs: Index = 0
+    """Epochs in which the step size rises from zero."""
+    schedule: Schedule = "linear"
+    """Way from the first to the final step size."""
+    weight_decay: NotNegative = 0.0
+    """Decoupled weight decay."""
+    grad_clip: Positive | None = None
+    """Largest norm of the gradient."""
+    validate_every: Count = 1
+    """Epochs between two validations."""
+    select: Selection = "best"
+    """Weights to evaluate: those of the best validation score, or the last."""
+    checkpoint_every: Count = 10
+    """Epochs between two checkpoints."""
+    device: str = "auto"
+    """auto, cpu, cuda or cuda:N."""
+    precision: Precision = "float32"
+    """bf16 trains under autocast; evaluation is always in float32."""
+    compile: bool = False
+    """Train through torch.compile."""
+    tensorboard: bool = False
+    """Also write TensorBoard events."""
+
+    def check(self) -> None:
+        """Refuse what `TrainConfig` refuses."""
+        self.train_config(seed=0)
+
+    def train_config(self, *, seed: int) -> TrainConfig:
+        """Return the settings of the training loop for one run."""
+        values = self.to_dict()
+        values.pop("augment", None)
+        return TrainConfig(**values, seed=seed)
+
+
+class MethodSettings(Settings):
+    """Which methods are compared, and the settings of their attention."""
+
+    method: tuple[str, ...] = ("mle", "kernel", "sgpa")
+    """mle (softmax attention), kernel, kernel-rbf, kernel-exponential, kernel-asym (asymmetric),
+    mcd and mcd-softmax (Monte Carlo dropout), mfvi, sngp, svdkl, sgpa, cgpt, scgpt, kepsvgp,
+    kepsvgp-e and kepsvgp-r (one of its processes twice); each may be followed by +kflla (Laplace
+    approximation of the last layer), +ts (temperature scaling) and +ensemble (mean over the
+    seeds)."""
+    seeds: tuple[Index, ...] = (0, 1, 2)
+    """Each method is trained once per seed."""
+    sgpa: SGPAConfig = SGPAConfig()
+    cgpt: CGPTConfig = CGPTConfig()
+    scgpt: SCGPTConfig = SCGPTConfig()
+    kepsvgp: KEPSVGPConfig = KEPSVGPConfig()
+
+    def check(self) -> None:
+        """Refuse unknown methods, repetitions, and ensembles of one seed."""
+        for name in ("method", "seeds"):
+            check_unique(name, getattr(self, name))
+        for name in self.method:
+            if "ensemble" in parse_row(name).additions and len(self.seeds) < 2:
+                raise ValueError(f"method {name!r} needs at least two seeds, got {self.seeds}")

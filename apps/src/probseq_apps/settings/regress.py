@@ -4,9 +4,13 @@ from dataclasses import replace
 
 from probseq.settings import Count, Settings
 from probseq_apps.data.names import CSV_PREFIX, DataError, own_path, unknown_name_message
-from probseq_apps.settings.classify import BackboneSettings, MethodSettings, TrainingSettings
 from probseq_apps.settings.common import Flat, Pick, Recipes
-from probseq_apps.settings.methods import parse_row
+from probseq_apps.settings.methods import (
+    BackboneSettings,
+    MethodSettings,
+    TrainingSettings,
+    parse_row,
+)
 from sgpa.spec import SGPAConfig
 
 ZINC = "zinc"
