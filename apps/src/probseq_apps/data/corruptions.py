@@ -120,14 +120,7 @@ def zoom_blur(images: Images, severity: int, _: Generator) -> Images:
 def plasma_fractal(
     count: int, size: int, decay: float, generator: Generator
 ) -> Float[Tensor, "n s s"]:
-    """Draw cloud-like maps in 0..1 by the diamond-square algorithm on a torus.
-
-    Args:
-        count: number of maps.
-        size: side; maps are made at the next power of two and cut.
-        decay: the larger, the smoother; noise shrinks by its square from one scale to the next.
-        generator: source of the noise, whose device the maps get.
-    """
+    """Draw cloud-like maps in 0..1 by the diamond-square algorithm on a torus."""
     side = 1 << (size - 1).bit_length()
     maps = torch.zeros(count, side, side, device=generator.device)
 

@@ -169,12 +169,6 @@ def motion_filter(
 
     ImageMagick's motion blur, which CIFAR-10-C uses, rounds the places on the line to pixels; here
     they are interpolated.
-
-    Args:
-        images: images.
-        radius: the line is 2 radius pixels long.
-        sigma: standard deviation of the weights in pixels.
-        angles: direction of each image's line in degrees.
     """
     height, width = images.shape[-2:]
     rows, columns = pixel_grid(images)
