@@ -1,7 +1,10 @@
+import errno
 import json
 import os
+import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -221,3 +224,45 @@ def test_output_that_nobody_reads_to_its_end_is_no_error():
     done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, check=False)
     os.close(writer)
     assert (done.returncode, done.stderr) == (0, b"")
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_ends_online_with_the_command_that_goes_on(
+    number, code, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr(
+        "probseq_apps.experiments.online.Online.run", lambda *_: signal.raise_signal(number)
+    )
+    before = signal.getsignal(signal.SIGTERM)
+    arguments = ["online", "--data", "toy", "--method", "ohsvgp", "--run-dir", str(tmp_path / "r")]
+    ended = main(arguments) if code == 130 else exit_code(arguments)
+    assert ended == code
+    hint = f"stopped; go on with: probseq online --run-dir {tmp_path / 'r'} --resume\n"
+    assert capsys.readouterr().err.startswith(hint)
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_full_disk_in_the_middle_of_a_run_is_one_line_that_names_the_file(
+    tmp_path, monkeypatch, capsys
+):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device", str(tmp_path / "r" / "figure.png"))
+
+    monkeypatch.setattr("probseq_apps.experiments.online.Online.run", full)
+    arguments = ["online", "--data", "toy", "--method", "ohsvgp", "--run-dir", str(tmp_path / "r")]
+    assert main(arguments) == 1
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "figure.png cannot be written: No space left on device; make room" in said
+
+
+@pytest.mark.slow
+def test_torchrun_starts_two_processes_that_train_together(tmp_path):
+    torchrun = str(Path(sys.executable).with_name("torchrun"))
+    command = [torchrun, "--standalone", "--nproc-per-node", "2", "-m", "probseq_apps", "classify"]
+    command += ["--method", "mle", "--seeds", "0", "--epochs", "1", "--device", "cpu"]
+    command += ["--no-shift", "--ood", "--run-dir", str(tmp_path / "two")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("[1/1] mle-seed0") == 1
+    assert (tmp_path / "two" / "report.json").is_file()

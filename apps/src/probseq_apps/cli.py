@@ -59,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if words[:1] == ["--version"]:
             print(f"probseq {version('probseq-apps')}")
             return 0
-        if words in ([], ["-h"], ["--help"]):
+        if words[:1] in ([], ["-h"], ["--help"]):
             print(_overview())
             return 0
         if words[0] == "info":

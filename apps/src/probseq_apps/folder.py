@@ -184,7 +184,10 @@ def tell_how_to_resume(command: str, folder: Path, options: Options) -> Generato
 
 def resume_command(command: str, folder: Path, options: Options) -> str:
     """Return the command that goes on; a folder keeps the settings, but not where the data are."""
-    words = ["probseq", *command.split(), "--run-dir", str(folder), "--resume"]
+    words = ["probseq"]
+    if (count := distributed.world_size()) > 1:
+        words = [*f"torchrun --nproc-per-node {count} -m probseq_apps".split()]
+    words += [*command.split(), "--run-dir", str(folder), "--resume"]
     if options.data_dir is not None:
         words += ["--data-dir", str(options.data_dir.resolve())]
     return shlex.join(words)
