@@ -179,6 +179,7 @@ METRIC_TARGETS = [
         for function in (metrics.accuracy, metrics.brier, metrics.matthews_correlation)
     ),
     Target(metrics.nll, PREDICTED),
+    Target(metrics.evaluate, PREDICTED),
     *(
         Target(function, PREDICTED | BINS)
         for function in (
@@ -486,11 +487,10 @@ NOT_FUZZED = {
     "InceptionFeatures": "needs weights, and its own tests refuse bad ones",
     "InceptionFeatures.forward": "needs weights",
     "AttentionConfig": "abstract: its subclasses are",
+    "evaluate_ood": "the scores and metrics of two pairs, each fuzzed by itself",
     "AttentionConfig.penalty_weight": "one",
     "KernelConfig.build": "called by the builders of transformers",
-    "KernelConfig.penalty_weight": "one",
     "SoftmaxConfig.build": "called by the builders of transformers",
-    "SoftmaxConfig.penalty_weight": "one",
     "TransformerConfig.check": "a part of its constructor",
     "TokenMap": "made by the backbone alone",
     "TokenMap.parameters": "takes nothing",
