@@ -8,33 +8,25 @@ from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from errno import EDQUOT, EFBIG, ENOSPC
 from pathlib import Path
-from typing import Any, TypeVar
-
-from torch import Tensor
+from typing import Any
 
 from probseq_apps.engine import distributed
 from probseq_apps.engine.files import (
-    MANIFEST,
     RunExistsError,
-    check_manifest,
-    load_arrays,
     prepare_run_dir,
     read_json,
-    save_arrays,
     sole_use,
     write_json,
-    write_manifest,
     writing,
 )
 from probseq_apps.options import Options
 from probseq_apps.settings.common import saved_kind
 
-T = TypeVar("T")
 RESULTS = "results"
 
 
 class RunFolder:
-    """What an experiment keeps: results and files of its jobs, each made once.
+    """What an experiment keeps: the results of its jobs, each made once.
 
     Under torchrun every process makes what is not there yet, and the main one writes.
 
@@ -56,42 +48,18 @@ class RunFolder:
 
     def once(self, name: str, make: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
         """Return results; make and store them where they are not there yet."""
-        return _once(self.results_file(name), make, write_json, read_json)
-
-    def arrays(self, name: str, make: Callable[[], Mapping[str, Tensor]]) -> dict[str, Tensor]:
-        """Return the tensors of `NAME.npz`; make and store them where they are not there yet."""
-        return _once(self.path / f"{name}.npz", make, save_arrays, load_arrays)
-
-    def stage(self, name: str, make: Callable[[Path], None], load: Callable[[Path], T]) -> T:
-        """Return what a folder holds; `make` fills it where it is not complete yet."""
-        folder = self.path / name
-        if not _there(folder / MANIFEST):
-            folder.mkdir(parents=True, exist_ok=True)
-            make(folder)
+        file = self.results_file(name)
+        if not _there(file):
+            found = make()
             if distributed.is_main():
-                write_manifest(folder)
+                write_json(file, found)
             distributed.barrier()
-        check_manifest(folder)
-        return load(folder)
+        return distributed.broadcast(read_json(file) if distributed.is_main() else {})
 
 
 def _there(file: Path) -> bool:
     """Whether a file is there for the main process; all of them go the same way."""
     return distributed.broadcast(distributed.is_main() and file.exists())
-
-
-def _once(
-    file: Path,
-    make: Callable[[], Mapping[str, Any]],
-    save: Callable[[Path, Mapping[str, Any]], None],
-    load: Callable[[Path], dict[str, Any]],
-) -> dict[str, Any]:
-    if not _there(file):
-        found = make()
-        if distributed.is_main():
-            save(file, found)
-        distributed.barrier()
-    return distributed.broadcast(load(file) if distributed.is_main() else {})
 
 
 def default_folder(kind: str, data: str) -> Path:

@@ -57,21 +57,14 @@ class LossMonitor:
     def add(
         self, step: int, loss: Tensor, parts: Mapping[str, Tensor], *, share: float, size: int
     ) -> bool:
-        """Note the loss of one step.
+        """Note the loss of a step, counted from 1; return whether losses were looked at now.
 
         Args:
-            step: number of the step, counted from 1.
+            step: its number.
             loss: over this rank's slice of the batch.
             parts: what it is made of.
             share: this rank's share of the global batch.
             size: examples in the global batch.
-
-        Returns:
-            Whether the losses were looked at now.
-
-        Raises:
-            NonFiniteLossError: a loss looked at now is not finite.
-            ValueError: the parts have other names than before, or one is named `loss`.
         """
         if "loss" in parts:
             raise ValueError("loss must not name a part 'loss', which names their sum")
@@ -90,11 +83,7 @@ class LossMonitor:
         return True
 
     def flush(self) -> None:
-        """Look at all losses noted so far.
-
-        Raises:
-            NonFiniteLossError: one of them is not finite; names the first.
-        """
+        """Look at all losses noted so far; raise at the first that is not finite."""
         if not self._rows:
             return
         rows = distributed.total(torch.stack(self._rows)).tolist()

@@ -85,22 +85,8 @@ _LOOK_EVERY_CUDA = 20
 class Trainer:
     """Model, optimizer, random streams and best weights of one run.
 
-    Seeds the global random generators.
-
-    Args:
-        model: what is trained; moved to the device.
-        train: tensors of equal first dimension; moved to the device as a whole.
-        config: the settings.
-        device: where to train.
-        loss: what is minimised.
-
-    Attributes:
-        device: where it trains.
-        step: optimizer steps done. It determines epoch, place in the epoch and step size.
-        monitor: the running means of the loss.
-        best_step: step of the best validation score, 0 before any.
-        best_score: the best validation score.
-        last_score: the newest validation score.
+    Seeds the global random generators, and moves model and data to the device. `step` counts the
+    optimizer steps done; it determines epoch, place in the epoch and step size.
     """
 
     def __init__(
@@ -170,14 +156,7 @@ class Trainer:
         return self._optimizer.param_groups[0]["lr"]
 
     def train_step(self) -> bool:
-        """Do one optimizer step.
-
-        Returns:
-            Whether the losses were looked at, see `LossMonitor`.
-
-        Raises:
-            NonFiniteLossError: a loss was NaN or infinite.
-        """
+        """Do one optimizer step; return whether the losses were looked at, see `LossMonitor`."""
         batch, share, size = self._next_batch()
         epoch, progress = self.step // self.steps_per_epoch, self.step / self.total_steps
         step = Step(self.step, epoch, progress, self._generator)
@@ -204,13 +183,6 @@ class Trainer:
 
         Where there is a moving average of them, it is what is scored and remembered. The main rank
         scores. Random numbers drawn here are the same each time and don't touch the training's.
-
-        Args:
-            held_out: tensors of equal first dimension on the device.
-            score_of: the score.
-
-        Raises:
-            ValueError: the score is not a finite number.
         """
         with self._scored_weights():
             score = self._score(held_out, score_of)
@@ -259,12 +231,7 @@ class Trainer:
         return Checkpoint(self.step, copy_weights(self._model), self._best, state, ema)
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Go on where `snapshot` was taken.
-
-        Raises:
-            ValueError: it was taken with other data, another kind of device or another number of
-                processes, or the model has other tensors.
-        """
+        """Go on where `snapshot` was taken; raise if data, device, processes or model differ."""
         state = checkpoint.state
         load_weights(self._model, checkpoint.weights)
         self._best = checkpoint.best

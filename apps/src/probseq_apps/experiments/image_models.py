@@ -16,7 +16,15 @@ from torch import nn
 
 from probseq_apps.data.images import GenerationData
 from probseq_apps.engine import log
-from probseq_apps.engine.files import CONFIG, FINISHED, prepare_run_dir, read_finished, write_json
+from probseq_apps.engine.files import (
+    CONFIG,
+    FINISHED,
+    check_manifest,
+    prepare_run_dir,
+    read_finished,
+    write_json,
+    write_manifest,
+)
 from probseq_apps.engine.schedule import derive_seed
 from probseq_apps.experiment import Job, Results
 from probseq_apps.experiments.image_variants import (
@@ -219,6 +227,7 @@ def train_model(variant: Variant, data: GenerationData, folder: Path, *, recipe:
             prepare_run_dir(folder, identity, resume=True)
             shutil.rmtree(folder / PRETRAINED, ignore_errors=True)
             variant.build(data)[1].save_pretrained(folder / PRETRAINED)
+            write_manifest(folder / PRETRAINED)
             write_json(folder / FINISHED, {"steps": 0, "seconds": 0.0})
         return
 
@@ -253,6 +262,7 @@ def open_model(
 ) -> tuple[Any, Mapping[str, Any]]:
     """Read a trained model, and how its training ended."""
     finished = finished_run(folder, "model", "`generate diffusion` or `generate hvae`")
+    check_manifest(folder / PRETRAINED)
     found: Any = load_pretrained(folder / PRETRAINED)
     size = variant.settings.reading.image_size or found.config.image_size
     kind, wanted = variant.config(size, found.config.channels)

@@ -20,7 +20,13 @@ from probseq.metrics.image import (
 from probseq_apps.data.images import GenerationData, load_generation_data, to_unit
 from probseq_apps.engine import distributed, log
 from probseq_apps.engine.config import TrainConfig
-from probseq_apps.engine.files import load_arrays, read_finished, save_arrays
+from probseq_apps.engine.files import (
+    MANIFEST,
+    load_arrays,
+    read_finished,
+    save_arrays,
+    write_manifest,
+)
 from probseq_apps.engine.fit import fit
 from probseq_apps.engine.trainer import Batch, Loss, LossParts, Step
 from probseq_apps.experiment import Experiment, Job
@@ -235,11 +241,12 @@ def train(
     label: str,
 ) -> None:
     """Train what `build` gives, from where it stopped, and store its model in `pretrained/`."""
-    if read_finished(folder) is not None and (folder / PRETRAINED / "config.json").is_file():
+    if read_finished(folder) is not None and (folder / PRETRAINED / MANIFEST).is_file():
         return
     trained, model = build()
     fit(trained, batch, config, folder, loss=loss, label=label, metadata=identity)
     model.save_pretrained(folder / PRETRAINED)
+    write_manifest(folder / PRETRAINED)
 
 
 def finished_run(folder: Path, what: str, holds: str, *, found: bool = True) -> dict[str, Any]:

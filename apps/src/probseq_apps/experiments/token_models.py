@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from probseq.metrics.image import LPIPS
 from probseq_apps.data.images import GenerationData, to_unit
 from probseq_apps.engine import distributed, log
+from probseq_apps.engine.files import check_manifest
 from probseq_apps.engine.schedule import derive_seed
 from probseq_apps.engine.trainer import Batch, LossParts, Step, fork_random
 from probseq_apps.experiments.reference import (
@@ -166,6 +167,7 @@ def open_tokenizer(folder: Path) -> TrainedTokenizer:
     saved = saved_tokenizer(folder)
     finished = finished_run(folder, "tokenizer", "`generate tokenizer`", found=saved is not None)
     settings = cast("tuple[str, TokenizerSettings]", saved)[1]
+    check_manifest(folder / PRETRAINED)
     tokenizer = load_pretrained(folder / PRETRAINED, Tokenizer)
     return TrainedTokenizer(settings, tokenizer, finished["steps"], finished["seconds"])
 
@@ -241,6 +243,7 @@ def open_prior(folder: Path) -> TrainedPrior:
     """Read a trained prior of either kind; raise if the folder holds none, or is damaged."""
     found = saved_prior(folder) is not None
     finished = finished_run(folder, "prior", "`generate prior`", found=found)
+    check_manifest(folder / PRETRAINED)
     prior = load_pretrained(folder / PRETRAINED, TokenPrior)
     return TrainedPrior(cast("Prior", prior), finished["seconds"])
 
