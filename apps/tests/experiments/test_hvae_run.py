@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 
 from probseq_apps.data.images import load_generation_data, to_unit
-from probseq_apps.engine.files import ConfigMismatchError, read_json, write_json
+from probseq_apps.engine.files import ConfigMismatchError, DamagedFileError, read_json, write_json
 from probseq_apps.experiments import image_models
 from probseq_apps.experiments.image_models import load_model_images, open_model, variant_of
 from probseq_apps.experiments.image_variants import HvaeVariant
@@ -117,6 +117,21 @@ def test_the_weights_of_the_other_encoder_are_refused(whole, tmp_path, place, ot
     shutil.copytree(whole / "models" / NAMES[other] / "pretrained", folder / "pretrained")
     with pytest.raises(ValueError, match=r"pretrained must hold the model that .*config\.json"):
         open_hvae(folder)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["config.json", "finished.json", "pretrained/config.json", "pretrained/model.safetensors"],
+)
+def test_a_flipped_byte_of_a_stored_model_is_refused_by_the_file_s_name(whole, tmp_path, name):
+    folder = tmp_path / "model"
+    shutil.copytree(whole / "models" / NAMES[0], folder)
+    content = bytearray((folder / name).read_bytes())
+    content[len(content) // 2] ^= 1
+    (folder / name).write_bytes(content)
+    with pytest.raises(DamagedFileError) as caught:
+        open_hvae(folder)
+    assert str(folder / name) in str(caught.value)
 
 
 @pytest.mark.parametrize(("name", "value"), [("learned_noise_std", 0.25), ("num_levels", 5)])
