@@ -434,11 +434,8 @@ def hvae_findings(results: Sequence[Result], real: Result) -> list[str]:
 
 def order_claim(length: int) -> Claim:
     """Return the claim that high-order noise is better, at matched levels, too."""
-    return Claim(
-        f"{length}-frame-high-order",
-        (f"{length}-frame-first-order",),
-        (f"{length}-frame-matched",),
-    )
+    first, high, matched = (f"{length}-frame-{k}" for k in ("first-order", "high-order", "matched"))
+    return Claim(high, (first,), (matched,))
 
 
 def _credible(groups: Sequence[Group], measure: Measure, real: Result) -> dict[str, Summary]:
