@@ -1,6 +1,7 @@
 """The dense Gaussian process against conditioning written out and torch.distributions."""
 
 import inspect
+import math
 from collections.abc import Callable
 
 import pytest
@@ -118,3 +119,21 @@ def test_an_exact_process_knows_all_that_it_was_given(dim: int) -> None:
     torch.testing.assert_close(gp.predict(x[:5]).mean, law.mean)
     noisy = gp.predict(x[:5], include_noise=True).variance
     torch.testing.assert_close(noisy, law.variance + gp.likelihood.noise)
+
+
+@pytest.mark.parametrize(
+    ("t", "y", "message"),
+    [
+        ([0.0, math.nan], [0.0, 1.0], "t must be finite"),
+        ([0.0, 1.0], [0.0, math.inf], "y must be finite"),
+        ([0.0, 1.0], [0.0], r"y must have shape \(2\)"),
+        ([[0.0, 1.0]], [0.0], r"t must have shape \(n, 1\)"),
+    ],
+)
+def test_an_exact_process_keeps_nothing_of_refused_data(t, y, message: str) -> None:
+    gp, x = ExactGP(RBF(1), Gaussian(0.3)), torch.linspace(0.0, 1.0, 4)
+    gp.update(x, x.sin())
+    before = gp.predict(x).mean
+    with pytest.raises(ValueError, match=message):
+        gp.update(torch.tensor(t), torch.tensor(y))
+    torch.testing.assert_close(gp.predict(x).mean, before, rtol=0, atol=0)

@@ -321,7 +321,39 @@ VAE_TARGETS = [
 
 # -- Mathematics beneath ----------------------------------------------------------------------
 
+
+@st.composite
+def exact_models(draw, dim):
+    """Exact processes that have seen one batch."""
+
+    def exact_gp(kernel, noise):
+        gp = ohsvgp.ExactGP(kernel, ohsvgp.Gaussian(noise))
+        x = torch.arange(3 * dim, dtype=DOUBLE).reshape(3, dim)
+        gp.update(x, x.sin().sum(-1))
+        return gp
+
+    return draw(built(exact_gp, kernel=kernel(dim), noise=SCALES))
+
+
 OTHER_TARGETS = [
+    *(
+        target
+        for dim, t in ((1, tensors("n", dtype=DOUBLE)), (2, tensors("n 2", dtype=DOUBLE)))
+        for target in (
+            Target(
+                ohsvgp.ExactGP.update,
+                dict(self=exact_models(dim), t=t, y=tensors("n", dtype=DOUBLE)),
+            ),
+            Target(
+                ohsvgp.ExactGP.predict,
+                dict(self=exact_models(dim), t=t, include_noise=st.booleans()),
+            ),
+        )
+    ),
+    Target(
+        ohsvgp.ExactGP,
+        dict(kernel=kernel(), likelihood=built(ohsvgp.Gaussian, noise=SCALES)),
+    ),
     Target(
         ohsvgp.exact_posterior,
         dict(

@@ -148,6 +148,17 @@ def check_floating(**tensors: Tensor) -> None:
             raise ValueError(f"{name} must be of a floating dtype, got {tensor.dtype}: convert it")
 
 
+def check_finite(**tensors: Tensor) -> None:
+    """Refuse NaN and infinity.
+
+    Raises:
+        ValueError: an entry is not finite; the message names the tensor.
+    """
+    for name, tensor in tensors.items():
+        if not bool(tensor.isfinite().all()):
+            raise ValueError(f"{name} must be finite, got NaN or infinity")
+
+
 def check_integers(least: int, most: int, **tensors: Tensor) -> None:
     """Refuse tensors of another dtype than int64, or with entries outside ``least``..``most``.
 

@@ -8,6 +8,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from ohsvgp.likelihoods import Gaussian as GaussianNoise
+from probseq.checks import check_finite, check_floating, check_sizes
 from probseq.gaussians import DiagonalGaussian, Gaussian
 from probseq.kernels import Kernel
 from probseq.linalg import safe_cholesky
@@ -41,24 +42,45 @@ class ExactGP:
         self._y: list[Tensor] = []
 
     def update(self, t: Tensor, y: Tensor) -> None:
-        """Keep times of shape (n,) or points of shape (n, d), and targets of shape (*b, n)."""
-        self._x.append(t.double().reshape(len(t), -1))
+        """Keep data; nothing is kept if some of it is refused.
+
+        Args:
+            t: times (n,) or points (n, d).
+            y: targets (*b, n), with the *b of all that was kept before.
+
+        Raises:
+            ValueError: NaN or infinity, whole numbers, or shapes that don't go together.
+        """
+        points = self._points(t)
+        check_floating(y=y)
+        series = self._y[0].shape[:-1] if self._y else y.shape[:-1]
+        check_sizes("y", y, *series, len(points))
+        check_finite(y=y)
+        self._x.append(points)
         self._y.append(y.double())
 
     def predict(self, t: Tensor, *, include_noise: bool = False) -> DiagonalGaussian:
         """Posterior of f, or mean and variance of y, given all data.
 
         Raises:
-            ValueError: no data yet.
+            ValueError: no data yet, or times and points that ``update`` would refuse.
         """
         if not self._x:
             raise ValueError("predict needs data: call update first")
-        x, y, new = torch.cat(self._x), torch.cat(self._y, -1), t.double().reshape(len(t), -1)
+        x, y, new = torch.cat(self._x), torch.cat(self._y, -1), self._points(t)
         with torch.no_grad():
             latent = exact_posterior(self.kernel, self.likelihood.noise, x, y, new)
             if include_noise:
                 latent = self.likelihood.predictive_moments(latent.mean, latent.variance)
             return latent
+
+    def _points(self, t: Tensor) -> Tensor:
+        """Return times or points as points in float64."""
+        check_floating(t=t)
+        points = t[:, None] if t.ndim == 1 else t
+        check_sizes("t", points, "n", self.kernel.dim)
+        check_finite(t=t)
+        return points.double()
 
 
 @overload
@@ -109,9 +131,7 @@ def exact_posterior(
         ValueError: x and y of different length, NaN or infinity, or σ² not above 0.
         CholeskyError: the noise is below round-off.
     """
-    for name, values in {"x": x, "y": y, "x_new": x_new}.items():
-        if not bool(values.isfinite().all()):
-            raise ValueError(f"{name} must be finite, got NaN or infinity")
+    check_finite(x=x, y=y, x_new=x_new)
     L = _root(kernel, noise, x, y)
     A = torch.linalg.solve_triangular(L, kernel(x, x_new), upper=False)
     mean = (_whitened(L, y)[..., None, :] @ A)[..., 0, :]
