@@ -122,14 +122,32 @@ def enclosing(module: str) -> Iterator[str]:
         yield module
 
 
-def test_no_modules_of_a_library_import_each_other_in_a_circle(member) -> None:
-    if member.import_name not in LIBRARIES:
-        pytest.skip("the command line is not a library")
-    arrows = imports_between_modules(member)
+def on_circles(arrows: dict[str, set[str]]) -> dict[str, list[str]]:
+    """What is left of a graph, names that lie on a circle or above one, when the ends are gone."""
     while ends := {name for name, targets in arrows.items() if not targets & arrows.keys()}:
         arrows = {name: targets for name, targets in arrows.items() if name not in ends}
-    # What is left lies on a circle or above one.
-    assert not {name: sorted(targets & arrows.keys()) for name, targets in arrows.items()}
+    return {name: sorted(targets & arrows.keys()) for name, targets in arrows.items()}
+
+
+def test_no_modules_of_a_member_import_each_other_in_a_circle(member) -> None:
+    assert not on_circles(imports_between_modules(member))
+
+
+def test_no_folders_of_the_command_line_import_each_other_in_a_circle(members) -> None:
+    (apps,) = (member for member in members if member.import_name == "probseq_apps")
+    arrows: dict[str, set[str]] = {}
+    for name, targets in imports_between_modules(apps).items():
+        room, *others = ([*module.split("."), ""][1] for module in [name, *sorted(targets)])
+        arrows.setdefault(room, set()).update({*others} - {room, ""})
+    assert not on_circles(arrows)
+
+
+def test_no_file_of_the_command_line_has_more_than_500_lines(members) -> None:
+    (apps,) = (member for member in members if member.import_name == "probseq_apps")
+    lines = {
+        path.name: len(path.read_text("utf-8").splitlines()) for path in apps.source.rglob("*.py")
+    }
+    assert not {name: count for name, count in lines.items() if count > 500}
 
 
 def providers_of_modules(members) -> dict[str, list[str]]:

@@ -6,9 +6,9 @@ import pytest
 
 from probseq_apps.cli import main, parse
 from probseq_apps.data.series import Series
-from probseq_apps.data.streams import cut_series
 from probseq_apps.experiment import Job
 from probseq_apps.experiments.online import Online, build, estimate, starting_lengthscales
+from probseq_apps.experiments.streams import cut_series
 from probseq_apps.folder import RunFolder
 from probseq_apps.settings.online import ONLINE_RECIPES, OnlineSettings
 

@@ -10,9 +10,9 @@ from ohsvgp.likelihoods.bernoulli import Bernoulli
 from ohsvgp.likelihoods.poisson import Poisson
 from probseq.gaussians import DiagonalGaussian
 from probseq.kernels import RBF
-from probseq_apps.data.streams import Stream, Task, load_stream
 from probseq_apps.experiment import Job
 from probseq_apps.experiments.online import Curves, Online, estimate, evaluate, scores
+from probseq_apps.experiments.streams import Stream, Task, load_stream
 from probseq_apps.folder import RunFolder
 from probseq_apps.options import Options
 from probseq_apps.report.online import metric_figures, task_tables

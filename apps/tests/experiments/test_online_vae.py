@@ -11,7 +11,6 @@ import torch
 
 from probseq_apps.data.channels import ChannelSeries
 from probseq_apps.data.names import DataError
-from probseq_apps.data.streams import Task, cut_channels
 from probseq_apps.engine.files import ConfigMismatchError
 from probseq_apps.experiment import Job
 from probseq_apps.experiments.online_vae import (
@@ -21,6 +20,7 @@ from probseq_apps.experiments.online_vae import (
     measure,
     save_progress,
 )
+from probseq_apps.experiments.streams import Task, cut_channels
 from probseq_apps.folder import RunFolder
 from probseq_apps.options import Options
 from probseq_apps.run import run

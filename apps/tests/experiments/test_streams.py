@@ -7,8 +7,8 @@ import torch
 from sklearn.model_selection import train_test_split
 
 from probseq_apps.data.series import Series
-from probseq_apps.data.streams import cut_series, cut_table, load_stream
 from probseq_apps.data.tables import Table
+from probseq_apps.experiments.streams import cut_series, cut_table, load_stream
 from probseq_apps.settings.online import GPSettings, OnlineSettings, StreamSettings
 
 
