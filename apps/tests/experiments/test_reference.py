@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from probseq_apps.data.images import GenerationData, PartLabels, load_generation_data, to_unit
+from probseq_apps.engine.files import save_arrays
 from probseq_apps.experiments.reference import (
     Process,
     Samples,
@@ -144,18 +145,24 @@ def test_files_that_are_missing_damaged_or_of_something_else_are_refused_by_name
     with pytest.raises(FileNotFoundError, match=r"none\.npz is not there"):
         kind.load(tmp_path / "none.npz")
     (tmp_path / "text.npz").write_text("no")
-    np.savez(tmp_path / "other.npz", a=np.zeros(2))
+    np.savez(tmp_path / "foreign.npz", a=np.zeros(2))
+    save_arrays(tmp_path / "other.npz", {"a": torch.zeros(2)})
     images = torch.zeros(3, 1, 8, 8, dtype=torch.uint8)
     Samples(images, images[:, None], 1.0).save(tmp_path / "samples.npz")
     whole = (tmp_path / "samples.npz").read_bytes()
     (tmp_path / "cut.npz").write_bytes(whole[: len(whole) // 2])
-    for name, said in (("text", "is damaged"), ("other", "has no"), ("cut", "is damaged")):
+    for name, said in (
+        ("text", "is damaged"),
+        ("foreign", "has no sha256"),
+        ("other", "has no"),
+        ("cut", "is damaged"),
+    ):
         with pytest.raises(ValueError, match=rf"{name}\.npz {said}"):
             kind.load(tmp_path / f"{name}.npz")
-    np.savez(
-        tmp_path / "flat.npz",
-        **{name: np.zeros((2, 3), np.uint8) for name in ("frames", "done", "images", "videos")},
-        seconds=1.0,
-    )
+    flat = {
+        name: torch.zeros(2, 3, dtype=torch.uint8)
+        for name in ("frames", "done", "images", "videos")
+    }
+    save_arrays(tmp_path / "flat.npz", flat | {"seconds": torch.tensor(1.0)})
     with pytest.raises(ValueError, match=r"dimensions, and .*flat\.npz has 2"):
         kind.load(tmp_path / "flat.npz")

@@ -155,6 +155,10 @@ def write_series(folder: Path, random: np.random.Generator) -> None:
     (own / "series.csv").write_text("\n".join(["day,level", *rows[:30], "2021-02-03,", *rows[30:]]))
     rows = [f"{day}T00:00,{noisy[n]:.4f},{noisy[n + 9]:.4f}" for n, day in enumerate(days)]
     (own / "channels.csv").write_text("\n".join(["hour,wind,rain", *rows]) + "\n")
+    rows = [
+        f"{day},{site},{noisy[n + 9 * site]:.4f}" for n, day in enumerate(days) for site in (0, 1)
+    ]
+    (own / "sites.csv").write_text("\n".join(["day,site,level", *rows]) + "\n")
     counts = [f"{n},{int(abs(4 * noisy[n]))}" for n in range(80)]
     (own / "counts.csv").write_text("\n".join(["time,value", *counts]) + "\n")
 

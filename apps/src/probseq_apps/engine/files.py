@@ -144,6 +144,7 @@ def load_arrays(path: Path) -> dict[str, "Tensor"]:
 
     Raises:
         DamagedFileError: it is something else.
+        ForeignFileError: it holds arrays of somebody else.
         OSError: the file cannot be read.
     """
     import numpy as np
@@ -153,13 +154,14 @@ def load_arrays(path: Path) -> dict[str, "Tensor"]:
     try:
         with np.load(content, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
-        known = str(arrays.pop("sha256"))
     except Exception as error:  # damaged archives end in errors of a dozen kinds
         raise DamagedFileError(
             f"{path} is damaged and cannot be read as arrays ({error}): copy it again, or delete "
             "it and make it anew with --resume"
         ) from error
-    if known != _arrays_digest(arrays):
+    if "sha256" not in arrays:
+        raise ForeignFileError(f"{path} has no sha256: it was not written by probseq")
+    if str(arrays.pop("sha256")) != _arrays_digest(arrays):
         raise DamagedFileError(
             f"{path} does not hold what was written: copy it again, or delete it and make it anew "
             "with --resume"
