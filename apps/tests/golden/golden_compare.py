@@ -88,7 +88,7 @@ def step_leaves(
     found: Leaves = {"exit": ("exit", record["exit"])}
     found["files"] = ("files", sorted(map(shown, record["files"])))
     if "--help" in arguments and "│ -" in out:
-        old = {new.split()[0]: name.split()[0] for name, new in flags.items()}
+        old = {new.split()[0]: name.split()[0] for name, new in flags.items() if new}
         for name, (_, choices, default) in read_help(out).items():
             found[f"help: {old.get(name, name)}"] = ("settings", (choices, default))
     elif arguments[:2] == ["online", "live"]:
@@ -122,6 +122,8 @@ def _file_leaves(path: str, content: Path, *, masked: bool) -> Leaves:
             return {"pixels": ("pictures", [_array(frame) for frame in frames])}
         case ".csv":
             return _flat(list(csv.reader(content.read_text("utf-8").splitlines())), path)
+        case ".html":  # the tables of report.md, and its pictures
+            return {}
         case ".json" | ".jsonl" as ending:
             lines = shown(content.read_text("utf-8")).splitlines()
             values = [
