@@ -346,6 +346,13 @@ def test_twelve_inducing_variables_show_what_the_exact_process_shows() -> None:
     np.testing.assert_allclose(rebuilt, exact[1:], atol=2e-2)
 
 
+def test_the_points_of_each_of_many_tasks_are_drawn() -> None:
+    tasks = [(torch.tensor([i, i + 0.5]), torch.tensor([0.1, 0.4])) for i in range(5)]
+    for axes in coefficients_plot(small(), tasks).axes[2:]:
+        drawn = [np.asarray(line.get_xdata()) for line in axes.lines]
+        assert all(any(np.array_equal(t, x) for x in drawn) for t, _ in tasks)
+
+
 def test_coefficients_need_a_gaussian_likelihood_and_legs() -> None:
     with pytest.raises(ValueError, match="Gaussian likelihood, got Poisson"):
         coefficients_plot(OnlineGP(RBF(1), Poisson(), LegS(4)), TASKS)

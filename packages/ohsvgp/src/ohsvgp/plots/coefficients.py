@@ -1,6 +1,7 @@
 """How the basis, q(u) and the posterior follow a stream (thesis Figure 4.1)."""
 
 from collections.abc import Sequence
+from itertools import cycle
 from typing import TYPE_CHECKING
 
 import torch
@@ -40,6 +41,7 @@ def coefficients_plot(gp: OnlineGP, tasks: Sequence[tuple[Tensor, Tensor]]) -> "
         raise ValueError(f"gp must have a Gaussian likelihood, got {type(gp.likelihood).__name__}")
     figures = require("matplotlib.figure", extra="plots", distribution="ohsvgp")
     agg = require("matplotlib.backends.backend_agg", extra="plots", distribution="ohsvgp")
+    noise = gp.likelihood.noise
     models, ends = [], [float(t[-1]) for t, _ in tasks]
     for t, y in tasks:
         models.append(gp := gp.updated(t, y))
@@ -51,7 +53,6 @@ def coefficients_plot(gp: OnlineGP, tasks: Sequence[tuple[Tensor, Tensor]]) -> "
     _draw_path(figure.add_subplot(grid[0, 2:]), models, ends)
     t, y = (torch.cat(part).double() for part in zip(*tasks, strict=True))
     x = torch.linspace(0.0, ends[-1], 300, dtype=torch.float64)
-    noise = gp.likelihood.noise if isinstance(gp.likelihood, Gaussian) else 0.0
     exact = exact_posterior(gp.kernel, noise, t[:, None], y, x[:, None])
     for place, (title, at, law) in enumerate(
         (
@@ -62,9 +63,9 @@ def coefficients_plot(gp: OnlineGP, tasks: Sequence[tuple[Tensor, Tensor]]) -> "
     ):
         axes = figure.add_subplot(grid[1, 2 * place : 2 * place + 2])
         _band(axes, at, law.mean, law.variance, COLOURS[0])
-        for marker, colour, (times, values) in zip(
-            "os^", (GUIDE, *COLOURS[1:]), tasks, strict=False
-        ):
+        looks = zip(cycle("os^"), cycle((GUIDE, *COLOURS[1:])), strict=True)
+        for times, values in tasks:
+            marker, colour = next(looks)
             axes.plot(times, values, marker, ms=4, color=colour)
         _finish(axes, title, ends)
     return figure
