@@ -49,7 +49,7 @@ def test_the_logged_loss_is_the_mean_over_examples_not_over_batches(run, digits_
 
 def test_training_equals_a_plain_loop_written_out(run, digits_run):
     """The same steps by hand: order, step sizes and clipping from their definitions."""
-    from probseq_apps.engine.schedule import epoch_order
+    from probseq_apps.engine.trainer import epoch_order
 
     (pixels, labels), validation = digits_run.digits(num_train=70)
     ours = digits_run.DigitsTask(noise=0.0, dropout=0.0)
@@ -101,7 +101,7 @@ class OpponentsTask:
 
 
 def test_networks_that_play_against_each_other_are_clipped_each_by_itself(run, digits_run):
-    from probseq_apps.engine.schedule import epoch_order
+    from probseq_apps.engine.trainer import epoch_order
 
     (pixels, labels), validation = digits_run.digits(num_train=70)
     ours = OpponentsTask()

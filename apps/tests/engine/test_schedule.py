@@ -4,19 +4,14 @@ from itertools import pairwise
 import pytest
 import torch
 
-from probseq_apps.engine.config import TrainConfig
-from probseq_apps.engine.schedule import (
-    derive_seed,
-    epoch_order,
-    learning_rate,
-    total_steps,
-)
+from probseq_apps.engine.config import TrainConfig, derive_seed
+from probseq_apps.engine.trainer import epoch_order
 
 
 def rates(schedule, **changes):
     values = {"epochs": 5, "batch_size": 1, "learning_rate": 1.0, "final_learning_rate": 0.1}
     config = TrainConfig(**(values | changes), schedule=schedule)
-    return [learning_rate(config, step, 10) for step in range(10 * config.epochs)]
+    return [config.step_size(step, 10) for step in range(10 * config.epochs)]
 
 
 @pytest.mark.parametrize("schedule", ["linear", "cosine", "constant"])
@@ -52,7 +47,7 @@ def test_the_constant_schedule_stays_at_the_peak():
 
 def test_a_run_of_one_step_uses_the_peak():
     config = TrainConfig(epochs=1, batch_size=8, learning_rate=0.5)
-    assert math.isclose(learning_rate(config, 0, 1), 0.5)
+    assert math.isclose(config.step_size(0, 1), 0.5)
 
 
 @pytest.mark.parametrize("schedule", ["linear", "cosine", "constant"])
@@ -61,9 +56,9 @@ def test_a_length_in_steps_gives_the_step_sizes_of_as_many_epochs(schedule):
     values = {"batch_size": 1, "learning_rate": 1.0, "final_learning_rate": 0.1}
     config = TrainConfig(**values, steps=50, warmup_steps=20, schedule=schedule)
     for size in (10, 7):
-        found = [learning_rate(config, step, size) for step in range(50)]
+        found = [config.step_size(step, size) for step in range(50)]
         assert found == rates(schedule, warmup_epochs=2)
-    assert total_steps(config, 7) == 50
+    assert config.total_steps(7) == 50
 
 
 def test_each_epoch_visits_every_example_once_in_an_order_of_its_own():

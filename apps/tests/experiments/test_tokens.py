@@ -9,7 +9,7 @@ import torch
 
 from probseq.metrics.image import RandomConvolution, frechet_distance
 from probseq_apps.data.images import GenerationData, to_unit
-from probseq_apps.engine.schedule import derive_seed
+from probseq_apps.engine.config import derive_seed
 from probseq_apps.experiment import Job
 from probseq_apps.experiments import draws, reference
 from probseq_apps.experiments import tokens as stages

@@ -2,7 +2,6 @@ import pytest
 import torch
 
 from probseq_apps.data.images import load_images
-from probseq_apps.engine.schedule import learning_rate
 from probseq_apps.methods.build import build
 from probseq_apps.methods.warm_start import (
     SGPA_PARAMETERS,
@@ -93,6 +92,6 @@ def test_the_warm_start_ends_where_the_full_schedule_would_be(schedule):
     full = settings.train_config(seed=3)
     assert config.epochs == 20
     assert config.select == "last"
-    last = learning_rate(config, 20 * steps - 1, steps)
-    assert last == pytest.approx(learning_rate(full, 20 * steps - 1, steps), rel=1e-3)
-    assert learning_rate(config, 5, steps) == learning_rate(full, 5, steps)
+    last = config.step_size(20 * steps - 1, steps)
+    assert last == pytest.approx(full.step_size(20 * steps - 1, steps), rel=1e-3)
+    assert config.step_size(5, steps) == full.step_size(5, steps)

@@ -1,5 +1,7 @@
-"""The settings of one training run; importable without torch, for the command line."""
+"""The settings of one training run, its step sizes and seeds; importable without torch."""
 
+import hashlib
+import math
 import re
 from typing import Annotated, Literal
 
@@ -80,3 +82,36 @@ class TrainConfig(Settings):
                 )
         if warmup >= length:
             raise ValueError(f"warmup_{unit} must be less than {unit}={length}, got {warmup}")
+
+    def steps_per_epoch(self, num_examples: int) -> int:
+        """Return the optimizer steps of a pass over the data; the last batch may be smaller."""
+        return -(-num_examples // self.batch_size)
+
+    def total_steps(self, steps_per_epoch: int) -> int:
+        """Return the optimizer steps of the whole run."""
+        return self.epochs * steps_per_epoch if self.steps is None else self.steps
+
+    def step_size(self, step: int, steps_per_epoch: int) -> float:
+        """Return the learning rate of an optimizer step, counted from 0.
+
+        Warm-up: η·(step+1)/W for the first W steps. Then with u from 0 to 1 over the remaining
+        steps, linear η + u(η_end − η), cosine η_end + ½(1 + cos πu)(η − η_end).
+        """
+        peak, final = self.learning_rate, self.final_learning_rate
+        warmup = self.warmup_epochs * steps_per_epoch + self.warmup_steps
+        if step < warmup:
+            return peak * (step + 1) / warmup
+        done = (step - warmup) / max(1, self.total_steps(steps_per_epoch) - 1 - warmup)
+        match self.schedule:
+            case "constant":
+                return peak
+            case "linear":
+                return peak + done * (final - peak)
+            case "cosine":
+                return final + 0.5 * (1.0 + math.cos(math.pi * done)) * (peak - final)
+
+
+def derive_seed(seed: int, purpose: str, index: int = 0) -> int:
+    """Return the seed of a random stream: another for each purpose, index and run's seed."""
+    digest = hashlib.sha256(f"{seed}/{purpose}/{index}".encode()).digest()
+    return int.from_bytes(digest[:6], "little")

@@ -6,20 +6,13 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from probseq_apps.engine import distributed
 from probseq_apps.engine.checkpoints import Checkpoint, copy_weights, load_weights
-from probseq_apps.engine.config import TrainConfig
+from probseq_apps.engine.config import TrainConfig, derive_seed
 from probseq_apps.engine.log import LossMonitor
-from probseq_apps.engine.schedule import (
-    derive_seed,
-    epoch_order,
-    learning_rate,
-    steps_per_epoch,
-    total_steps,
-)
 from pseudovideo.averaging import WeightAverage
 
 Batch: TypeAlias = tuple[Tensor, ...]
@@ -133,12 +126,12 @@ class Trainer:
     @property
     def steps_per_epoch(self) -> int:
         """Optimizer steps per pass over the data; the last one may have a smaller batch."""
-        return steps_per_epoch(self._config, len(self._train[0]))
+        return self._config.steps_per_epoch(len(self._train[0]))
 
     @property
     def total_steps(self) -> int:
         """Optimizer steps of the whole run."""
-        return total_steps(self._config, self.steps_per_epoch)
+        return self._config.total_steps(self.steps_per_epoch)
 
     @property
     def total_epochs(self) -> int:
@@ -171,7 +164,7 @@ class Trainer:
             for parameters in self._clipped:
                 nn.utils.clip_grad_norm_(parameters, self._config.grad_clip)
         for group in self._optimizer.param_groups:
-            group["lr"] = learning_rate(self._config, self.step, self.steps_per_epoch)
+            group["lr"] = self._config.step_size(self.step, self.steps_per_epoch)
         self._optimizer.step()
         if self._average is not None:
             self._average.update(self.step)
@@ -299,6 +292,15 @@ class Trainer:
                 f"{what} must be {old}, as in the run to resume, got {new}: "
                 "resume it as it was started"
             )
+
+
+def epoch_order(seed: int, epoch: int, num_examples: int) -> Int64[Tensor, " n"]:
+    """Return the order in which an epoch visits the examples: a permutation drawn on the CPU.
+
+    It depends on the seed and the epoch alone, so epoch and offset are the sampler's whole state.
+    """
+    generator = torch.Generator().manual_seed(derive_seed(seed, "order", epoch))
+    return torch.randperm(num_examples, generator=generator)
 
 
 def fork_random(device: torch.device) -> AbstractContextManager[object]:

@@ -23,10 +23,9 @@ from probseq_apps.data.sets import load_data
 from probseq_apps.data.texts import EmbeddedTextData, TextData
 from probseq_apps.data.transforms import augment3, normalize, random_crop_flip, rotate
 from probseq_apps.engine import distributed
-from probseq_apps.engine.config import TrainConfig
+from probseq_apps.engine.config import TrainConfig, derive_seed
 from probseq_apps.engine.files import load_groups, read_finished, save_groups
 from probseq_apps.engine.fit import fit
-from probseq_apps.engine.schedule import derive_seed
 from probseq_apps.engine.trainer import Batch, LossParts, Step
 from probseq_apps.experiment import Experiment, Job, Results, counted
 from probseq_apps.folder import RunFolder

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from probseq_apps.data.images import GenerationData, load_generation_data
 from probseq_apps.engine import distributed
+from probseq_apps.engine.config import derive_seed
 from probseq_apps.engine.files import write_atomic
-from probseq_apps.engine.schedule import derive_seed
 from probseq_apps.experiment import Experiment, Results
 from probseq_apps.experiments.image_models import (
     draw_samples,

@@ -16,6 +16,7 @@ from torch import nn
 
 from probseq_apps.data.images import GenerationData
 from probseq_apps.engine import log
+from probseq_apps.engine.config import derive_seed
 from probseq_apps.engine.files import (
     CONFIG,
     FINISHED,
@@ -25,7 +26,6 @@ from probseq_apps.engine.files import (
     write_json,
     write_manifest,
 )
-from probseq_apps.engine.schedule import derive_seed
 from probseq_apps.experiment import Job, Results
 from probseq_apps.experiments.image_variants import (
     DiffusionVariant,

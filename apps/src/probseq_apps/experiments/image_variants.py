@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from probseq_apps.data.images import GenerationData, to_unit
 from probseq_apps.engine import log
-from probseq_apps.engine.schedule import derive_seed
+from probseq_apps.engine.config import derive_seed
 from probseq_apps.engine.trainer import Batch, LossParts, Step, fork_random
 from probseq_apps.experiments.reference import (
     Process,

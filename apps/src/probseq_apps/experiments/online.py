@@ -32,8 +32,8 @@ from probseq.errors import CholeskyError
 from probseq.kernels import RBF, Kernel, Matern12, Matern32, Matern52
 from probseq_apps.data.fetch import download_online
 from probseq_apps.data.names import CSV_PREFIX
+from probseq_apps.engine.config import derive_seed
 from probseq_apps.engine.files import load_arrays, save_arrays
-from probseq_apps.engine.schedule import derive_seed
 from probseq_apps.experiment import Experiment, Job, Results, by_row, counted
 from probseq_apps.experiments.streams import Stream, Task, load_stream
 from probseq_apps.folder import RunFolder

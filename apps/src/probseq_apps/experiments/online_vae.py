@@ -20,8 +20,8 @@ from probseq.kernels import RBF
 from probseq.metrics import rmse
 from probseq_apps.data.channels import ChannelSeries, moving_digits, read_csv_channels
 from probseq_apps.data.names import own_path
+from probseq_apps.engine.config import derive_seed
 from probseq_apps.engine.files import save_arrays, write_atomic
-from probseq_apps.engine.schedule import derive_seed
 from probseq_apps.experiment import Experiment, Job, Results, by_row, counted
 from probseq_apps.experiments.online import kept, scores
 from probseq_apps.experiments.streams import Task, cut_channels

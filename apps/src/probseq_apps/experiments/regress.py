@@ -19,9 +19,9 @@ from probseq_apps.data.molecules import (
     trim_tokens,
 )
 from probseq_apps.engine import distributed
+from probseq_apps.engine.config import derive_seed
 from probseq_apps.engine.files import load_groups, save_groups
 from probseq_apps.engine.fit import fit
-from probseq_apps.engine.schedule import derive_seed
 from probseq_apps.engine.trainer import Batch, LossParts, Step
 from probseq_apps.experiment import Experiment, Job, Results
 from probseq_apps.experiments.classify import (

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from probseq.metrics.image import LPIPS
 from probseq_apps.data.images import GenerationData, to_unit
 from probseq_apps.engine import distributed, log
+from probseq_apps.engine.config import derive_seed
 from probseq_apps.engine.files import check_manifest
-from probseq_apps.engine.schedule import derive_seed
 from probseq_apps.engine.trainer import Batch, LossParts, Step, fork_random
 from probseq_apps.experiments.reference import (
     PRETRAINED,

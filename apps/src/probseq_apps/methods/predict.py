@@ -13,7 +13,7 @@ from tqdm import tqdm
 from probseq.transformers import repeat_samples
 from probseq_apps.baselines.dropout import active_dropout
 from probseq_apps.engine import log
-from probseq_apps.engine.schedule import derive_seed
+from probseq_apps.engine.config import derive_seed
 from probseq_apps.settings.methods import Method
 
 # Tokens, samples included, that go through the model at once.
