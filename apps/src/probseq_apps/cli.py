@@ -24,7 +24,7 @@ from probseq_apps.engine.files import ConfigMismatchError
 from probseq_apps.engine.signals import exit_on_sigterm
 from probseq_apps.options import Options, Output
 from probseq_apps.registry import GROUPS, REGISTRY, Entry, load
-from probseq_apps.settings.common import Pick, Recipes, config_values, saved_settings
+from probseq_apps.settings.common import Pick, Recipes, config_values, merged, saved_settings
 
 _FROM_RECIPE = (
     "Every setting comes from a recipe, and flags override it. The defaults shown are those of the "
@@ -177,20 +177,7 @@ def _from_file(pick: Pick, entry: Entry, defaults: Recipes[Any]) -> tuple[str, A
         pick, recipe=pick.recipe or values.get("recipe"), data=pick.data or given.get("data")
     )
     recipe, settings = defaults(named)
-    return recipe, settings.from_dict(_merged(settings.to_dict(), given))
-
-
-def _merged(values: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    found = dict(values)
-    for name, value in given.items():
-        old = values.get(name)
-        if isinstance(old, Mapping) and isinstance(value, Mapping):
-            value = _merged(old, value)
-        elif isinstance(old, float) and isinstance(value, str):  # 1e-3 is a text in YAML
-            with suppress(ValueError):
-                value = float(value)
-        found[name] = value
-    return found
+    return recipe, settings.from_dict(merged(settings.to_dict(), given))
 
 
 def _config_words(words: list[str]) -> list[str]:

@@ -53,9 +53,9 @@ REGISTRY: dict[str, Entry] = {
     ),
     "regress": Entry(
         "predict a property of molecules, compare errors and uncertainty (default: zinc)",
-        "settings.regress:RegressSettings",
+        "settings.classify:RegressSettings",
         "experiments.regress:Regress",
-        "settings.regress:REGRESS_RECIPES",
+        "settings.classify:REGRESS_RECIPES",
         kind="regress",
         about="Molecules need the extra `molecules` (RDKit).",
     ),
@@ -89,14 +89,14 @@ REGISTRY: dict[str, Entry] = {
         "tokenizers, tokens, priors, samples, metrics and report in one go",
         "settings.generate:GenerateSettings",
         "experiments.tokens:Tokens",
-        "settings.generate_recipes:GENERATE_RECIPES",
+        "settings.generate:GENERATE_RECIPES",
         kind="generate",
     ),
     "generate tokenizer": Entry(
         "train one tokenizer on the pseudo videos of images",
         "settings.generate:TokenizerSettings",
         "experiments.tokens:TokenizerStage",
-        "settings.generate_recipes:TOKENIZER_RECIPES",
+        "settings.generate:TOKENIZER_RECIPES",
         kind="generate-tokenizer",
         about="A VQ-VAE for --frames 1, a C-ViViT for more. The folder is what other commands take "
         "as --tokenizer.",
@@ -105,7 +105,7 @@ REGISTRY: dict[str, Entry] = {
         "train one prior on the tokens of a tokenizer",
         "settings.generate:PriorSettings",
         "experiments.tokens:PriorStage",
-        "settings.generate_recipes:PRIOR_RECIPES",
+        "settings.generate:PRIOR_RECIPES",
         kind="generate-prior",
         about="The images are encoded once; their tokens stay in the folder. Without --recipe the "
         "defaults are those of the recipe that the tokenizer came from.",
@@ -114,21 +114,21 @@ REGISTRY: dict[str, Entry] = {
         "diffusion models of images and of pseudo videos: train, sample, measure, compare",
         "settings.models:DiffusionSettings",
         "experiments.image_models:Diffusion",
-        "settings.generate_recipes:DIFFUSION_RECIPES",
+        "settings.models:DIFFUSION_RECIPES",
         kind="generate-diffusion",
     ),
     "generate hvae": Entry(
         "hierarchical VAEs with a blurring or a learned encoder: train, sample, compare",
         "settings.models:HvaeSettings",
         "experiments.image_models:Hvae",
-        "settings.generate_recipes:HVAE_RECIPES",
+        "settings.models:HVAE_RECIPES",
         kind="generate-hvae",
     ),
     "generate sample": Entry(
         "draw images from a prior or a model: pictures, a film, and an array",
         "settings.models:SampleSettings",
         "experiments.draws:Sample",
-        "settings.generate_recipes:sample_defaults",
+        "settings.models:sample_defaults",
         about="From --prior with its --tokenizer, or from --model. The defaults of the sampling "
         "are those of the run that prior or model lies in, else of the recipe that it was trained "
         "with.",
@@ -137,7 +137,7 @@ REGISTRY: dict[str, Entry] = {
         "measure samples, or a tokenizer's reconstructions",
         "settings.models:EvaluateSettings",
         "experiments.draws:Evaluate",
-        "settings.generate_recipes:evaluate_defaults",
+        "settings.models:evaluate_defaults",
         about="Prints JSON, and stores it as metrics.json. The classifier is trained as long as in "
         "the run that the tokenizer or the samples lie in, else as in their recipe.",
     ),

@@ -14,9 +14,9 @@ from sklearn.metrics import roc_auc_score
 from probseq_apps.cli import main, parse
 from probseq_apps.data.molecules import load_molecules
 from probseq_apps.methods.build import build
+from probseq_apps.settings.classify import RegressSettings
 from probseq_apps.settings.methods import METHODS as KNOWN
 from probseq_apps.settings.methods import BackboneSettings
-from probseq_apps.settings.regress import RegressSettings
 from sgpa import LaplaceLikelihood
 
 pytest.importorskip("rdkit")

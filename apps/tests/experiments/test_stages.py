@@ -16,15 +16,21 @@ from probseq_apps.experiments.tokens import PriorStage, TokenizerStage
 from probseq_apps.options import Options
 from probseq_apps.run import run
 from probseq_apps.settings.common import Pick
-from probseq_apps.settings.generate import Machine, PriorSettings, PriorSizes, Training
-from probseq_apps.settings.generate_recipes import (
+from probseq_apps.settings.generate import (
     GENERATE_RECIPES,
     PRIOR_RECIPES,
     TOKENIZER_RECIPES,
+    Machine,
+    PriorSettings,
+    PriorSizes,
+    Training,
+)
+from probseq_apps.settings.models import (
+    EvaluateSettings,
+    SampleSettings,
     evaluate_defaults,
     sample_defaults,
 )
-from probseq_apps.settings.models import EvaluateSettings, SampleSettings
 from pseudovideo.spec import TokenizerSpec
 
 TINY = replace(

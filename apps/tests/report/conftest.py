@@ -6,7 +6,8 @@ from statistics import fmean, stdev
 import pytest
 
 from probseq_apps.settings.classify import RECIPES
-from probseq_apps.settings.generate_recipes import DIFFUSION_RECIPES, GENERATE_RECIPES, HVAE_RECIPES
+from probseq_apps.settings.generate import GENERATE_RECIPES
+from probseq_apps.settings.models import DIFFUSION_RECIPES, HVAE_RECIPES
 
 
 def metric(values):

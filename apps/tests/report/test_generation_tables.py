@@ -9,7 +9,7 @@ from probseq_apps.report.compare import compare
 from probseq_apps.report.measured import find_runs, read_run
 from probseq_apps.report.paper_report import markdown_text, terminal_text
 from probseq_apps.report.papers import load_table
-from probseq_apps.settings.generate_recipes import DIFFUSION_RECIPES
+from probseq_apps.settings.models import DIFFUSION_RECIPES
 
 ARMS = ("1-frame", "1-frame-4000", "4-frame-first-order", "4-frame-high-order")
 

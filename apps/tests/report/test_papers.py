@@ -9,15 +9,11 @@ from probseq_apps.report import paper_notes
 from probseq_apps.report.measured import ACCUMULATED_SECONDS, SECONDS_PER_EPOCH
 from probseq_apps.report.papers import load_table, table_names
 from probseq_apps.report.tables import LABELS
-from probseq_apps.settings.classify import RECIPES
-from probseq_apps.settings.generate_recipes import (
-    DIFFUSION_RECIPES,
-    GENERATE_RECIPES,
-    HVAE_RECIPES,
-)
+from probseq_apps.settings.classify import RECIPES, REGRESS_RECIPES
+from probseq_apps.settings.generate import GENERATE_RECIPES
 from probseq_apps.settings.methods import parse_row
+from probseq_apps.settings.models import DIFFUSION_RECIPES, HVAE_RECIPES
 from probseq_apps.settings.online import METHODS, ONLINE_RECIPES, SERIES
-from probseq_apps.settings.regress import REGRESS_RECIPES
 
 # Times, and a data set of `probseq regress`.
 NOT_CLASSIFIED = {SECONDS_PER_EPOCH, ACCUMULATED_SECONDS, "no-metric"}

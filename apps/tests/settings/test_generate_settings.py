@@ -22,6 +22,8 @@ from probseq_apps.experiments.token_models import (
 )
 from probseq_apps.settings.common import Pick
 from probseq_apps.settings.generate import (
+    GENERATE_RECIPES,
+    TOKENIZER_RECIPES,
     GenerateSettings,
     PriorChoice,
     Sampling,
@@ -29,13 +31,9 @@ from probseq_apps.settings.generate import (
     Training,
     Videos,
 )
-from probseq_apps.settings.generate_recipes import (
-    DIFFUSION_RECIPES,
-    GENERATE_RECIPES,
-    HVAE_RECIPES,
-    TOKENIZER_RECIPES,
-)
 from probseq_apps.settings.models import (
+    DIFFUSION_RECIPES,
+    HVAE_RECIPES,
     DiffusionEvaluation,
     DiffusionSampling,
     DiffusionSettings,
@@ -75,7 +73,7 @@ def test_recipes_survive_json(name):
 
 def test_settings_and_recipes_load_no_torch():
     program = (
-        "import sys; import probseq_apps.settings.generate_recipes as r; "
+        "import sys; import probseq_apps.settings.models as r; "
         "[m() for t in (r.GENERATE_RECIPES, r.DIFFUSION_RECIPES, r.HVAE_RECIPES) "
         "for m in t.known.values()]; print('torch' in sys.modules, 'numpy' in sys.modules)"
     )

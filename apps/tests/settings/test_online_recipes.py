@@ -37,12 +37,12 @@ def test_the_figures_have_the_sizes_of_the_thesis(name, num_tasks, num_inducing)
 
 
 def test_a_data_set_without_a_recipe_has_one_that_suits_it():
-    assert ONLINE_RECIPES.suits("solar") == "solar-50"
-    name = ONLINE_RECIPES.suits("csv:mine.csv")
+    assert ONLINE_RECIPES(Pick(data="solar"))[0] == "solar-50"
+    name = ONLINE_RECIPES(Pick(data="csv:mine.csv"))[0]
     assert ONLINE_RECIPES(Pick(data="csv:mine.csv"))[1].data == "csv:mine.csv"
     assert ONLINE_RECIPES.load(name).model.hyperparameters == "first"
     with pytest.raises(ValueError, match="did you mean 'two-moons'"):
-        ONLINE_RECIPES.suits("twomoons")
+        ONLINE_RECIPES(Pick(data="twomoons"))
 
 
 def test_an_unknown_recipe_is_refused_with_the_nearest():

@@ -1,8 +1,8 @@
 import pytest
 
+from probseq_apps.settings.classify import REGRESS_RECIPES, RegressSettings
 from probseq_apps.settings.common import Pick
 from probseq_apps.settings.methods import BackboneSettings, trained_methods
-from probseq_apps.settings.regress import REGRESS_RECIPES, RegressSettings
 
 
 @pytest.mark.parametrize(

@@ -42,8 +42,8 @@ from probseq_apps.methods.predict import Predictor
 from probseq_apps.options import Options
 from probseq_apps.report.classify import MethodResult
 from probseq_apps.report.regress import Predicted, is_constant, regress_report
+from probseq_apps.settings.classify import RegressSettings
 from probseq_apps.settings.methods import METHODS, parse_row, trained_methods
-from probseq_apps.settings.regress import RegressSettings
 from sgpa import LaplaceLikelihood
 
 SWAPPED = "ood/swapped-edges"

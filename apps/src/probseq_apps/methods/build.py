@@ -12,9 +12,8 @@ from probseq_apps.baselines.svdkl import svdkl_model
 from probseq_apps.data.images import ImageData
 from probseq_apps.data.molecules import GraphData
 from probseq_apps.data.texts import EmbeddedTextData, TextData
-from probseq_apps.settings.classify import ClassifySettings
+from probseq_apps.settings.classify import ClassifySettings, RegressSettings
 from probseq_apps.settings.methods import Method
-from probseq_apps.settings.regress import RegressSettings
 
 Data: TypeAlias = ImageData | TextData | EmbeddedTextData | GraphData
 ComparisonSettings: TypeAlias = ClassifySettings | RegressSettings

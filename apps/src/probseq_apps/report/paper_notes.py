@@ -13,15 +13,11 @@ from probseq_apps.report.measured import (
     SIZES,
     MeasuredRun,
 )
-from probseq_apps.settings.classify import RECIPES
-from probseq_apps.settings.generate_recipes import (
-    DIFFUSION_RECIPES,
-    GENERATE_RECIPES,
-    HVAE_RECIPES,
-)
+from probseq_apps.settings.classify import RECIPES, REGRESS_RECIPES
+from probseq_apps.settings.generate import GENERATE_RECIPES
 from probseq_apps.settings.methods import METHODS
+from probseq_apps.settings.models import DIFFUSION_RECIPES, HVAE_RECIPES
 from probseq_apps.settings.online import ONLINE_RECIPES
-from probseq_apps.settings.regress import REGRESS_RECIPES
 
 _RECIPES: Mapping[str, Callable[[], Any]] = {
     **RECIPES.known,

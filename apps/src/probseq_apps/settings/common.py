@@ -1,7 +1,10 @@
 """What the settings of all commands share: flat groups, recipes, and what decides defaults."""
 
-from collections.abc import Callable, Mapping
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -36,40 +39,78 @@ class Pick:
     state: str | None = None
 
 
+def merged(values: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values, in all depths, with those in place that are given."""
+    found = dict(values)
+    for name, value in given.items():
+        old = values.get(name)
+        if isinstance(old, Mapping) and isinstance(value, Mapping):
+            value = merged(old, value)
+        elif isinstance(old, float) and isinstance(value, str):  # 1e-3 is a text in YAML
+            with suppress(ValueError):
+                value = float(value)
+        found[name] = value
+    return found
+
+
 def with_data(settings: Any, pick: Pick) -> Any:
     """Return settings of a recipe with the data set that is named."""
-    same = pick.data is None or pick.data == settings.data
-    return settings if same else replace(settings, data=pick.data)
+    return settings if pick.data is None else replace(settings, data=pick.data)
 
 
-@dataclass(frozen=True)
 class Recipes(Generic[S]):
-    """Complete settings by name.
+    """Complete settings by name; the first is the default.
 
-    Attributes:
-        known: makes the settings of each name.
-        default: the name where neither recipe nor data are named.
-        suits: name for a data set; raises a ValueError where it is unknown.
+    Args:
+        name: of the file in `recipes` that tells how they differ from the defaults, and which
+            data sets they suit.
+        settings: their class.
         adapt: settings of a recipe for what is named beside it.
     """
 
-    known: Mapping[str, Callable[[], Any]]
-    default: str
-    suits: Callable[[str], str]
-    adapt: Callable[[Any, Pick], S] = with_data
+    def __init__(
+        self, name: str, settings: type[Settings], adapt: Callable[[Any, Pick], S] = with_data
+    ) -> None:
+        with (Path(__file__).parent / "recipes" / f"{name}.toml").open("rb") as file:
+            written: dict[str, dict[str, Any]] = tomllib.load(file)
+
+        def whole(own: dict[str, Any]) -> dict[str, Any]:
+            found: dict[str, Any] = {}
+            bases = own.get("base", [])
+            for base in [bases] if isinstance(bases, str) else bases:
+                found = merged(found, whole(written[base]))
+            own = {name: value for name, value in own.items() if name not in ("base", "suits")}
+            return merged(found, own)
+
+        def make(own: dict[str, Any]) -> Settings:
+            return settings.from_dict(merged(settings().to_dict(), own))
+
+        values = {name: whole(own) for name, own in written.items() if name[0] != "_"}
+        self.known = {name: partial(make, own) for name, own in values.items()}
+        self.default = next(iter(values))
+        self._suited: dict[str, str] = {}
+        for name, own in values.items():
+            for data in written[name].get("suits", [own["data"].partition(":")[0]]):
+                self._suited.setdefault(data, name)
+        self._adapt = adapt
 
     def load(self, name: str) -> Any:
         """Return the settings of a recipe; a ValueError names the nearest known one."""
-        if name not in self.known:
-            raise ValueError(unknown_name_message("recipe", name, self.known))
+        check_known("recipe", name, self.known)
         return self.known[name]()
 
     def __call__(self, pick: Pick) -> tuple[str, S]:
         """Return the recipe's name and the settings that a command has without other flags."""
         name = pick.recipe
-        if name is None:
-            name = self.default if pick.data is None else self.suits(pick.data)
-        return name, self.adapt(self.load(name), pick)
+        if name is None:  # what no recipe suits, the settings refuse
+            name = self._suited.get((pick.data or "").partition(":")[0], self.default)
+        return name, self._adapt(self.load(name), pick)
+
+
+def check_known(what: str, name: str, known: Iterable[str]) -> None:
+    """Raise if a name is not among those that are known."""
+    if name not in known:
+        raise ValueError(unknown_name_message(what, name, known))
 
 
 def check_unique(name: str, values: tuple[object, ...], *, empty: bool = False) -> None:

@@ -1,11 +1,9 @@
-"""Settings and recipes of `probseq generate run`, `tokenizer`, `prior`, `sample` and `evaluate`.
+"""Settings of `probseq generate run`, `tokenizer`, `prior`, `sample` and `evaluate`.
 
-The small recipes are for two CPU cores; those named `-fast` for minutes on a GPU. The columns of
-Table 5.2 have the thesis' numbers (section 5.3, tables D.1-D.3), and both stems and the controls of
-equal bits beside them. What the thesis leaves open is ours: warm-up, weight decay, the weights of
-LPIPS and of the GAN, and when the latter starts.
+Recipes are in `recipes/tokens.toml`.
 """
 
+from contextlib import suppress
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
@@ -13,7 +11,14 @@ from typing import Annotated, Any, Literal, NamedTuple
 from probseq.settings import Bound, Count, Index, NotNegative, Positive, Rate, Settings
 from probseq_apps.data.names import check_generation_name
 from probseq_apps.engine.config import Precision, TrainConfig
-from probseq_apps.settings.common import Flat, check_unique, saved_settings
+from probseq_apps.settings.common import (
+    Flat,
+    Pick,
+    Recipes,
+    check_unique,
+    saved_settings,
+    with_data,
+)
 from pseudovideo.spec import (
     AtLeastTwo,
     CorruptionKind,
@@ -390,3 +395,28 @@ def saved_prior(folder: Path) -> tuple[str, PriorSettings] | None:
 def _check_frames(number: int) -> None:
     if number != 1 and number % 2:
         raise ValueError(f"frames must be 1 or even, got {number}: tokens span two frames")
+
+
+def _one_tokenizer(settings: GenerateSettings, pick: Pick) -> TokenizerSettings:
+    """Return the settings of the tokenizer of the longest videos."""
+    settings = with_data(settings, pick)
+    longest = max((arm for arm in settings.arms if arm.kind == "frames"), key=lambda a: a.frames)
+    return settings.one_tokenizer(longest, settings.stem[0], settings.seeds[0])
+
+
+class _PriorRecipes(Recipes[PriorSettings]):
+    def __call__(self, pick: Pick) -> tuple[str, PriorSettings]:
+        """As `Recipes`; without a named recipe of that which the tokenizer was trained with."""
+        name = pick.recipe
+        if name is None and pick.tokenizer:
+            # A folder that cannot be read is refused when the command runs.
+            with suppress(ValueError, OSError):
+                found = saved_tokenizer(Path(pick.tokenizer))
+                name = None if found is None else found[0]
+        name = name or self.default
+        return name, self.load(name).one_prior(pick.tokenizer or "", "autoregressive", seed=0)
+
+
+GENERATE_RECIPES = Recipes("tokens", GenerateSettings)
+TOKENIZER_RECIPES = Recipes("tokens", GenerateSettings, _one_tokenizer)
+PRIOR_RECIPES = _PriorRecipes("tokens", GenerateSettings)

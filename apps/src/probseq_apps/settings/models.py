@@ -1,6 +1,8 @@
 """Settings of `probseq generate diffusion`, `hvae`, `sample` and `evaluate`."""
 
 import re
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple, get_args
@@ -8,15 +10,27 @@ from typing import Annotated, Literal, NamedTuple, get_args
 from probseq.settings import Bound, Count, Index, NotNegative, Positive, Rate, Settings
 from probseq_apps.data.names import check_generation_name, unknown_name_message
 from probseq_apps.engine.config import Schedule
-from probseq_apps.settings.common import Flat, check_unique, saved_settings, unlike_defaults
+from probseq_apps.settings.common import (
+    Flat,
+    Pick,
+    Recipes,
+    check_unique,
+    saved_settings,
+    unlike_defaults,
+)
 from probseq_apps.settings.generate import (
+    GENERATE,
+    GENERATE_RECIPES,
     Decay,
     Evaluation,
     Features,
+    GenerateSettings,
     Machine,
     Reading,
     Sampling,
     Training,
+    saved_prior,
+    saved_tokenizer,
 )
 from pseudovideo.spec import (
     AtLeastTwo,
@@ -376,3 +390,53 @@ def saved_diffusion(folder: Path) -> tuple[str, DiffusionSettings] | None:
 def saved_hvae(folder: Path) -> tuple[str, HvaeSettings] | None:
     """Return recipe and settings of the HVAE in a folder; None where it holds none."""
     return saved_settings(folder, HVAE_MODEL, HvaeSettings.from_dict)
+
+
+DIFFUSION_RECIPES = Recipes("diffusion", DiffusionSettings)
+HVAE_RECIPES = Recipes("hvae", HvaeSettings)
+
+
+def sample_defaults(pick: Pick) -> SampleSettings:
+    """Return what drew the samples of the run that a prior or a model lies in."""
+    if pick.model is not None:
+        found = None
+        with suppress(ValueError, OSError):
+            found = saved_diffusion(Path(pick.model))
+        sampling = DiffusionSampling() if found is None else found[1].sampling
+        return SampleSettings(model=pick.model, diffusion=sampling)
+    run = _made_with(Path(pick.prior[0]), saved_prior) if pick.prior else None
+    return SampleSettings() if run is None else SampleSettings(sampling=run.sampling)
+
+
+def evaluate_defaults(pick: Pick) -> EvaluateSettings:
+    """Return the settings with the classifier of the run that is measured, or of a recipe."""
+    if pick.tokenizer is not None:
+        found = _made_with(Path(pick.tokenizer), saved_tokenizer)
+    elif pick.samples is not None:
+        found = _made_with(Path(pick.samples), _saved_run)
+    else:
+        return EvaluateSettings()
+    if found is None:
+        found = GENERATE_RECIPES(Pick(data=pick.data))[1]
+    features = Features(classifier_steps=found.evaluation.features.classifier_steps)
+    return EvaluateSettings(samples=pick.samples, tokenizer=pick.tokenizer, features=features)
+
+
+def _saved_run(folder: Path) -> tuple[str, GenerateSettings] | None:
+    return saved_settings(folder, GENERATE, GenerateSettings.from_dict)
+
+
+def _made_with(
+    part: Path, saved: Callable[[Path], tuple[str, object] | None]
+) -> GenerateSettings | None:
+    """Return the settings of the run that a part of one lies in, else of the part's recipe.
+
+    None where nothing tells; a part that cannot be read is refused when the command runs.
+    """
+    with suppress(ValueError, OSError):
+        run = _saved_run(part.resolve().parent.parent)
+        if run is not None:
+            return run[1]
+        own = saved(part)
+        return None if own is None else GENERATE_RECIPES.load(own[0])
+    return None

@@ -3,10 +3,8 @@
 Importable without torch; docstrings of fields are the help. A method is an entry of `METHODS`.
 """
 
-import tomllib
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 
@@ -413,27 +411,6 @@ class OnlineVaeSettings(_Comparison):
             self._known("method", name, VAE_METHODS)
 
 
-def _recipes(part: str) -> dict[str, dict[str, Any]]:
-    """Return what recipes set, those that they build on included."""
-    with Path(__file__).with_suffix(".toml").open("rb") as file:
-        found: dict[str, dict[str, Any]] = tomllib.load(file)[part]
-    for name, own in found.items():
-        base = found.get(own.pop("from", ""), {})
-        groups = {key: {**base.get(key, {}), **own.get(key, {})} for key in ("stream", "model")}
-        found[name] = base | own | {key: values for key, values in groups.items() if values}
-    return found
-
-
-def _suits(data: str) -> str:
-    """Return the name of the first recipe of a data set."""
-    data = "csv:series.csv" if data.startswith(CSV_PREFIX) else data
-    for name, recipe in _ONLINE.items():
-        if recipe["data"] == data:
-            return name
-    known = (*SERIES, *TABLES, f"{CSV_PREFIX}PATH")
-    raise ValueError(unknown_name_message("data set", data, known))
-
-
 def live_defaults(pick: Pick) -> LiveSettings:
     """Return the settings with the model of the state that is named."""
     # A file that cannot be read is no wrong usage: the stream refuses it when it begins.
@@ -443,14 +420,5 @@ def live_defaults(pick: Pick) -> LiveSettings:
     return LiveSettings()
 
 
-_ONLINE = _recipes("online")
-ONLINE_RECIPES = Recipes(
-    {name: partial(OnlineSettings.from_dict, own) for name, own in _ONLINE.items()},
-    "sp500-small",
-    suits=_suits,
-)
-ONLINE_VAE_RECIPES = Recipes(
-    {name: partial(OnlineVaeSettings.from_dict, own) for name, own in _recipes("vae").items()},
-    "moving-digits-small",
-    suits=lambda _: "moving-digits-small",
-)
+ONLINE_RECIPES = Recipes("online", OnlineSettings)
+ONLINE_VAE_RECIPES = Recipes("online_vae", OnlineVaeSettings)
