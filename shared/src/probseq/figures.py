@@ -1,4 +1,4 @@
-"""What figures share: colours, panels, titles and legends.
+"""What figures share: colours, panels, titles and legends; and methods compared in small panels.
 
 They are built with matplotlib's object-oriented API on the Agg canvas: no window, no global state.
 matplotlib comes with the extra ``plots``.
@@ -6,36 +6,53 @@ matplotlib comes with the extra ``plots``.
 
 import math
 import textwrap
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from statistics import fmean, stdev
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
 
 from probseq.errors import require
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from numpy.typing import ArrayLike
 
 __all__ = [
     "COLOURS",
     "GUIDE",
+    "IN_A_PANEL",
     "SEEN",
+    "Bars",
+    "Curve",
+    "bars_plot",
+    "curves_plot",
     "headline",
     "label_bottom",
     "legend",
     "light_grid",
+    "line_legend",
     "line_style",
+    "log_axis",
     "panels",
+    "small_multiples",
 ]
 
 # Okabe and Ito's colours, told apart under every common colour-blindness; black is kept for data.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
 GUIDE = "#1A1A1A"
 SEEN = "#8A8A8A"
+# More curves than these are told apart in a panel each, by :func:`small_multiples`.
+IN_A_PANEL = 7
 _DASHES = ("-", "--", ":")
 # One more than colours: where a colour comes again, the marker is another.
 _MARKERS = "osD^vPX"
 # Width of a letter, on average and with some room, as a share of its height.
 _LETTER = 0.6
+_MULTIPLES_ACROSS, _BEHIND = 4, "#CFCFCF"
+# Width of a panel of bars, height of a bar, what titles, ticks and legend take, panels of a row.
+_BARS_WIDTH, _BAR, _AROUND, _BARS_ACROSS = 2.7, 0.36, 1.15, 3
 
 
 def line_style(index: int) -> dict[str, Any]:
@@ -134,3 +151,193 @@ def legend(figure: "Figure", sources: "Sequence[Axes]", *, across: int = 6) -> N
         # One dot of a thousand cannot be seen.
         if hasattr(handle, "get_marker") and handle.get_marker() in ("o", "."):
             handle.set_markersize(max(4.0, handle.get_markersize()))
+
+
+def line_legend(figure: "Figure", styles: Mapping[str, Mapping[str, Any]]) -> None:
+    """One legend below the panels, of lines by label, as many in a row as the figure has room for.
+
+    Args:
+        figure: the figure.
+        styles: properties of each line, such as :func:`line_style` gives.
+    """
+    lines = require("matplotlib.lines", extra="plots", distribution="probseq")
+    letters = max(map(len, styles))
+    across = max(1, int(figure.get_figwidth() / (0.085 * letters + 0.6)))
+    figure.legend(
+        handles=[lines.Line2D((), (), label=name, **style) for name, style in styles.items()],
+        loc="outside lower center",
+        ncols=min(len(styles), across),
+        frameon=False,
+        fontsize=9,
+    )
+
+
+def log_axis(axes: "Axes", low: float, high: float) -> None:
+    """Make the vertical axis logarithmic, with ticks in plain numbers.
+
+    Args:
+        axes: the panel.
+        low: smallest value that is shown.
+        high: largest value that is shown.
+    """
+
+    def some(value: float, _: object) -> str:
+        # Twice, three and five times a power of ten: all would be too close.
+        return f"{value:g}" if f"{value:.0e}"[0] in "235" else ""
+
+    ticker = require("matplotlib.ticker", extra="plots", distribution="probseq")
+    axes.set_yscale("log")
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    # Less than two decades may have one power of ten.
+    axes.yaxis.set_minor_formatter(some if high < 100 * low else ticker.NullFormatter())
+    axes.tick_params(which="minor", labelsize=8)
+
+
+class Curve(NamedTuple):
+    """A method's curve; tensors and arrays are welcome.
+
+    Attributes:
+        x: values on the horizontal axis.
+        y: values on the vertical axis.
+        errors: half lengths of error bars; None for none.
+        caption: what a panel of its own says below the method's name.
+    """
+
+    x: "ArrayLike"
+    y: "ArrayLike"
+    errors: "ArrayLike | None" = None
+    caption: str = ""
+
+
+def small_multiples(
+    curves: Mapping[str, Curve],
+    *,
+    title: str,
+    x_label: str,
+    y_label: str,
+    y_limits: tuple[float, float] | None = None,
+    diagonal: bool = False,
+) -> "Figure":
+    """Draw one panel for each method, its curve before the others' in grey, with the same axes.
+
+    Args:
+        curves: of each method, more than colours can tell apart.
+        title: of the figure.
+        x_label: below all panels.
+        y_label: beside all panels.
+        y_limits: ends of the vertical axis; by default those of the curves.
+        diagonal: whether y = x is drawn between the ends of each curve.
+    """
+    figure, found = panels(len(curves), _MULTIPLES_ACROSS, (2.7, 2.4), extra=(0.4, 0.6))
+    for panel, name in zip(found, curves, strict=True):
+        x, y, errors, caption = curves[name]
+        ends = np.min(np.asarray(x)), np.max(np.asarray(x))
+        for other, curve in curves.items():
+            if other != name:
+                panel.plot(curve.x, curve.y, color=_BEHIND, linewidth=0.8, zorder=1)
+        style: dict[str, Any] = {"color": COLOURS[0], "linewidth": 1.8, "zorder": 2}
+        if errors is None:
+            panel.plot(x, y, **style)
+        else:
+            panel.errorbar(x, y, yerr=errors, marker="o", markersize=3.5, capsize=2, **style)
+        if diagonal:
+            panel.plot(ends, ends, color=GUIDE, linewidth=0.8, linestyle=":", zorder=1)
+        panel.set_title("\n".join(filter(None, (textwrap.fill(name, 28), caption))), fontsize=10)
+        light_grid(panel)
+    if y_limits is not None:
+        found[0].set_ylim(*y_limits)
+    figure.supxlabel(x_label, fontsize=10)
+    figure.supylabel(y_label, fontsize=10)
+    figure.suptitle(title, fontsize=11)
+    return figure
+
+
+def curves_plot(
+    numbers: Mapping[str, Mapping[str, Curve]], *, title: str, x_label: str
+) -> "Figure":
+    """Draw a panel for each number, in it a curve for each method, with error bars.
+
+    Args:
+        numbers: by the label of the vertical axis, curves of the same methods.
+        title: of the figure.
+        x_label: below each panel.
+    """
+    figure, found = panels(len(numbers), 3, (3.4, 3.2), shared=False)
+    for axes, (label, curves) in zip(found, numbers.items(), strict=True):
+        for place, (name, (x, y, errors, _)) in enumerate(curves.items()):
+            style: dict[str, Any] = {"markersize": 4, "linewidth": 1.6, "capsize": 2}
+            axes.errorbar(x, y, yerr=errors, label=name, **(line_style(place) | style))
+            axes.set(xlabel=x_label, ylabel=label, xticks=np.asarray(x))
+        light_grid(axes)
+    figure.suptitle(title, fontsize=10)
+    legend(figure, found)
+    return figure
+
+
+class Bars(NamedTuple):
+    """A number of several methods: a panel of :func:`bars_plot`.
+
+    Attributes:
+        title: what the number is.
+        values: of each method over the seeds; None where it was not measured.
+        unit: of the values; empty for none.
+        level: what they are compared with, such as the number of real data; None for nothing.
+    """
+
+    title: str
+    values: Mapping[str, Sequence[float | None]]
+    unit: str = ""
+    level: float | None = None
+
+
+def bars_plot(bars: Sequence[Bars], *, level: str = "", kinds: Sequence[int] = ()) -> "Figure":
+    """Draw means as bars from zero with their standard errors, the seeds as dots.
+
+    Args:
+        bars: a panel each, all of the same methods.
+        level: what the panels' levels are.
+        kinds: of each method, a number that its colour stands for; its place by default.
+    """
+    names = list(bars[0].values)
+    size = (_BARS_WIDTH, _BAR * len(names) + _AROUND)
+    figure, found = panels(len(bars), _BARS_ACROSS, size, shared=False, extra=(1.9, 0.35))
+    dot: dict[str, Any] = {"color": GUIDE, "marker": ".", "linestyle": "", "alpha": 0.6}
+    line: dict[str, Any] = {"color": GUIDE, "linestyle": "--", "linewidth": 1.2}
+    styles: dict[str, dict[str, Any]] = {}
+    for place, (axes, own) in enumerate(zip(found, bars, strict=True)):
+        for row, values in enumerate(own.values.values()):
+            if _draw_bar(axes, row, values, COLOURS[(kinds or range(len(names)))[row] % 6], dot):
+                styles["a seed"] = dot
+        axes.margins(x=0.08)
+        axes.set_xlim(left=min(0.0, axes.get_xlim()[0]))
+        axes.locator_params(axis="x", nbins=5)
+        axes.set_title(own.title, fontsize=10)
+        axes.set_xlabel(own.unit, fontsize=9)
+        light_grid(axes)
+        first = place % min(_BARS_ACROSS, len(bars)) == 0
+        axes.set_yticks(range(len(names)), [name if first else "" for name in names])
+        axes.set_ylim(len(names) - 0.5, -0.5)
+    for axes, own in zip(found, bars, strict=True):
+        if own.level is not None:
+            axes.axvline(own.level, **line)
+            styles[level] = line
+    if styles:
+        line_legend(figure, styles)
+    return figure
+
+
+def _draw_bar(
+    axes: "Axes", row: int, values: Sequence[float | None], colour: str, dot: dict[str, Any]
+) -> bool:
+    """Draw a bar; return whether it has dots of seeds."""
+    known = [value for value in values if value is not None]
+    if not known or len(known) < len(values):
+        style: dict[str, Any] = {"va": "center", "fontsize": 8, "color": "#6A6A6A"}
+        axes.text(0.02, row, "not measured", transform=axes.get_yaxis_transform(), **style)
+        return False
+    error = stdev(known) / math.sqrt(len(known)) if len(known) > 1 else None
+    bar: dict[str, Any] = {"ecolor": GUIDE, "capsize": 3, "height": 0.66, "alpha": 0.85}
+    axes.barh(row, fmean(known), xerr=error, color=colour, **bar)
+    if len(known) > 1:
+        axes.plot(known, [row + 0.22] * len(known), **dot)
+    return len(known) > 1

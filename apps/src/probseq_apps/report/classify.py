@@ -2,21 +2,22 @@
 
 import math
 import re
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from functools import partial
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from probseq.figures import legend, light_grid, line_style, panels
+from probseq.figures import IN_A_PANEL, Curve, curves_plot, small_multiples
 from probseq.metrics import calibration_bins, max_softmax_score, risk_coverage_curve, roc_curve
 from probseq.metrics.plots import reliability_diagram, risk_coverage_plot, roc_plot
 from probseq_apps.data.names import CORRUPTION_GROUPS
 from probseq_apps.methods.post_hoc import Sets
-from probseq_apps.report.figures import Curve, small_multiples
-from probseq_apps.report.report import Report
+from probseq_apps.report.report import Report, comparison, save_figures
 from probseq_apps.report.summary import Summary, average_ranks, mean_of, summarise
 from probseq_apps.report.tables import (
     LABELS,
@@ -27,14 +28,12 @@ from probseq_apps.report.tables import (
     summary_table,
 )
 
-# Metrics by method.
-Summaries = Mapping[str, Mapping[str, Summary]]
-Counts = Mapping[str, int]
+# Metrics over the seeds by name, and those of each method.
+Metrics = Mapping[str, Summary]
+Methods = Mapping[str, Metrics]
 
 # More methods than these stand below each other, with the metrics side by side.
 _METHODS_ACROSS = 5
-# More than these have a panel each.
-_METHODS_IN_A_PANEL = 7
 _SHIFT_TITLES = {"shift": "corrupted", "cifar-c": "CIFAR-C"}
 _PLOT_TITLES = {"shift": "Corrupted test images", "cifar-c": "Published corruptions (CIFAR-C)"}
 # Of the many numbers under shift and on other data sets, those in the table of all.
@@ -46,7 +45,6 @@ _OOD_DETAILS = ("auroc", "aupr-in", "aupr-out", "fpr95")
 _RANKED = ("auroc", "aupr-out")
 # The published files hold corruptions that belong to none of the program's groups.
 _GROUPS = (*CORRUPTION_GROUPS, "other")
-_AGAINST = "test set against"
 _SHIFT = """## Distribution shift
 
 By severity: the mean over the corruptions. By group: the mean over its corruptions and the
@@ -78,24 +76,16 @@ class MethodResult(NamedTuple):
 
     def summaries(self) -> dict[str, Summary]:
         """Return the summary of each metric over the entries."""
-        names = self.metrics[0]
-        return {name: summarise([found[name] for found in self.metrics]) for name in names}
+        return {name: summarise([one[name] for one in self.metrics]) for name in self.metrics[0]}
 
     def numbers(self, seeds: Sequence[int]) -> dict[str, Any]:
         """Return what `report.json` says about it."""
         return {
             "title": self.title,
-            "seeds": list(seeds),
-            "temperatures": list(self.temperatures),
-            "train_seconds": list(self.train_seconds),
-            "metrics": {
-                name: {
-                    "mean": found.mean,
-                    "standard_error": found.standard_error,
-                    "values": list(found.values),
-                }
-                for name, found in self.summaries().items()
-            },
+            "seeds": seeds,
+            "temperatures": self.temperatures,
+            "train_seconds": self.train_seconds,
+            "metrics": {name: asdict(found) for name, found in self.summaries().items()},
         }
 
     def line(self, name: str) -> str:
@@ -107,207 +97,215 @@ class MethodResult(NamedTuple):
 
 
 def methods_report(
-    experiment: str,
-    methods: Mapping[str, MethodResult],
-    examples: str,
-    *,
-    settings: Mapping[str, Any],
-    data: Mapping[str, Any],
-    recipe: str,
-    **parts: Any,
+    experiment: str, results: Mapping[str, MethodResult], examples: str, **parts: Any
 ) -> Report:
     """Return the report of a comparison of methods; `examples` says what the data hold."""
-    seeds = settings["seeds"]
-    return Report(
-        numbers={
-            "experiment": experiment,
-            "recipe": recipe,
-            "settings": settings,
-            "data": data,
-            "methods": {name: method.numbers(seeds) for name, method in methods.items()},
-        },
-        title=f"{data['name']}: {', '.join(methods)}",
+    seeds, data = parts["settings"]["seeds"], parts["data"]
+    return comparison(
+        experiment,
+        title=", ".join(results),
         opening=(
             f"{data['train']:,} training, {data['validation']:,} validation and {data['test']:,} "
-            f"test {examples}. Recipe `{recipe}`, seeds {', '.join(map(str, seeds))}; all settings "
-            "are in `config.json`."
+            f"test {examples}."
         ),
-        facts=data["notes"],
-        tables=metric_tables(summaries_of(methods), counts_of(methods)),
-        rows=[method.line(name) for name, method in methods.items()],
+        numbers={"methods": {name: method.numbers(seeds) for name, method in results.items()}},
+        tables=metric_tables({name: method.summaries() for name, method in results.items()}),
+        rows=[method.line(name) for name, method in results.items()],
         **parts,
     )
 
 
 def classify_report(
-    methods: Mapping[str, MethodResult], rows: Mapping[str, Sequence[Sets]], **given: Any
+    results: Mapping[str, MethodResult], rows: Mapping[str, Sequence[Sets]], **given: Any
 ) -> Report:
     """Return the report of a comparison of classifiers: what was measured, and predictions."""
-    summaries = summaries_of(methods)
+    methods = {name: method.summaries() for name, method in results.items()}
     return methods_report(
         "classify",
-        methods,
+        results,
         f"examples in {given['data']['classes']} classes",
         legend=f"{MARKS_LEGEND} {POSITIVE}",
-        details=details(summaries, counts_of(methods)),
-        plots=lambda folder: write_plots(folder, rows, summaries),
+        details=details(methods),
+        plots=lambda folder: save_figures(classify_figures(rows, methods), folder),
         about_plots=_POOLED,
         **given,
     )
 
 
-def summaries_of(methods: Mapping[str, MethodResult]) -> dict[str, dict[str, Summary]]:
-    """Return the metrics of each method."""
-    return {name: method.summaries() for name, method in methods.items()}
-
-
-def counts_of(methods: Mapping[str, MethodResult]) -> dict[str, int]:
-    """Return the number of entries of each method."""
-    return {name: len(method.metrics) for name, method in methods.items()}
-
-
-def metric_tables(summaries: Summaries, counts: Counts) -> list[Table | SideBySide]:
+def metric_tables(methods: Methods) -> list[Table | SideBySide]:
     """Return one table for each section: test sets, then shift, then other data.
 
     Of more than five methods, numbers under shift are means over the severities, and detection on
     other data is told by its AUROC.
     """
-    few = len(summaries) <= _METHODS_ACROSS
-    sections: dict[str, dict[str, str]] = {}
-    for metric in next(iter(summaries.values())):
-        shown = _shown(metric, few=few)
-        if shown is not None:
-            section, label = shown
-            sections.setdefault(section, {})[metric] = label
-    tables = {
-        title: summary_table(
-            title,
-            [Measure(label, LABELS[m.rpartition("/")[2]][1]) for m, label in found.items()],
-            {name: [own[metric] for metric in found] for name, own in summaries.items()},
-            counts,
-        )
-        for title, found in sections.items()
-    }
-    if few:
-        return [SideBySide(tuple(tables.values()))]
-    test = [table for title, table in tables.items() if not title.startswith(_AGAINST)]
-    against = [table for title, table in tables.items() if title.startswith(_AGAINST)]
-    means = [
-        summary_table(
-            f"{title}, all severities",
-            [Measure.of(metric) for metric in _SHIFT_SHOWN],
-            {
-                name: [mean_over_severities(own, kind, "severity", m) for m in _SHIFT_SHOWN]
-                for name, own in summaries.items()
-            },
-            counts,
-        )
-        for kind, title in _SHIFT_TITLES.items()
-        if severities_of(summaries, kind)
-    ]
-    return [*test, *means, *against]
+    few = len(methods) <= _METHODS_ACROSS
+    sections: dict[str, dict[Measure, Callable[[Metrics], Summary]]] = {}
+    for metric in _names(methods):
+        *path, name = metric.split("/")
+        label, direction = LABELS.get(name, ("", None))
+        read: Callable[[Metrics], Summary] = itemgetter(metric)
+        match path:
+            case [("shift" | "cifar-c") as kind, where] if (
+                where.startswith("severity-") and name in _SHIFT_SHOWN
+            ):
+                section = f"{_SHIFT_TITLES[kind]}, {where.replace('-', ' ')}"
+                if not few:
+                    section = f"{_SHIFT_TITLES[kind]}, all severities"
+                    read = partial(mean_over_severities, kind=kind, group="severity", metric=name)
+            # A folder's path has slashes of its own.
+            case ["ood", *outside, detector] if name in _detection(detector, few=few):
+                section, label = f"test set against {'/'.join(outside)}", f"{label}, {detector}"
+            case [section] if name in LABELS:
+                pass
+            case _:
+                continue
+        sections.setdefault(section, {})[Measure(label, direction)] = read
+    tables = [_table(title, columns, methods) for title, columns in sections.items()]
+    return [SideBySide(tuple(tables))] if few else [*tables]
 
 
-def details(summaries: Summaries, counts: Counts) -> str:
+def details(methods: Methods) -> str:
     """Return Markdown with every table under shift and of detection; empty without any."""
     parts: list[str] = []
-    for text, tables in (
-        (_SHIFT, shift_tables(summaries, counts)),
-        (_OOD, ood_tables(summaries, counts)),
-    ):
+    for text, tables in ((_SHIFT, shift_tables(methods)), (_OOD, ood_tables(methods))):
         if tables:
             parts += [text, *(table.markdown() for table in tables)]
     return "\n\n".join(parts)
 
 
-def shift_tables(summaries: Summaries, counts: Counts) -> list[Table]:
+def shift_tables(methods: Methods) -> list[Table]:
     """Return for each kind of corrupted images and each metric: by severity, then by group.
 
     A number by severity is a mean over the corruptions; one by group is a mean over its corruptions
     and the severities, `all` that over all corruptions and severities.
     """
     tables: list[Table] = []
-    names = next(iter(summaries.values()))
-    for kind, title in _SHIFT_TITLES.items():
-        severities = severities_of(summaries, kind)
-        groups = [g for g in _GROUPS if any(n.startswith(f"{kind}/{g}-") for n in names)]
+    for kind, kind_title in _SHIFT_TITLES.items():
+        severities = severities_of(methods, kind)
+        groups = [g for g in _GROUPS if any(n.startswith(f"{kind}/{g}-") for n in _names(methods))]
         for metric in _SHIFT_DETAILS if severities else ():
             label, direction = LABELS[metric]
+            title, mean = f"{kind_title}: {label}", partial(mean_over_severities, metric=metric)
             by_severity = {
-                name: [own[f"{kind}/severity-{severity}/{metric}"] for severity in severities]
-                for name, own in summaries.items()
+                Measure(f"severity {s}", direction): itemgetter(f"{kind}/severity-{s}/{metric}")
+                for s in severities
             }
-            heads = [Measure(f"severity {severity}", direction) for severity in severities]
-            tables.append(summary_table(f"{title}: {label}", heads, by_severity, counts))
+            by_group = {
+                Measure("all" if group == "severity" else group, direction): partial(
+                    mean, kind=kind, group=group
+                )
+                for group in (*groups, "severity")
+            }
+            tables.append(_table(title, by_severity, methods))
             if len(groups) > 1:  # one group alone is what all are
-                every = (*groups, "severity")
-                by_group = {
-                    name: [mean_over_severities(own, kind, group, metric) for group in every]
-                    for name, own in summaries.items()
-                }
-                heads = [Measure(group, direction) for group in (*groups, "all")]
-                tables.append(summary_table(f"{title}: {label}", heads, by_group, counts))
+                tables.append(_table(title, by_group, methods))
     return tables
 
 
-def ood_tables(summaries: Summaries, counts: Counts) -> list[Table]:
+def ood_tables(methods: Methods) -> list[Table]:
     """Return for each set and each detector AUROC, AUPR and FPR95; of several sets means and ranks.
 
     The mean over the sets is that of CGPT's Table III, the average ranks over the sets are those of
     the thesis' Table 3.2, for each detector.
     """
     # A folder's path has slashes of its own.
-    found = [
-        name.removeprefix("ood/").rsplit("/", 2)
-        for name in next(iter(summaries.values()))
-        if name.startswith("ood/")
-    ]
+    found = [name[4:].rsplit("/", 2) for name in _names(methods) if name.startswith("ood/")]
     outsides = list(dict.fromkeys(outside for outside, _, _ in found))
     detectors = list(dict.fromkeys(detector for _, detector, _ in found))
-
     groups = [(f"against {outside}", [outside]) for outside in outsides]
     if len(outsides) > 1:
         groups.append((f"mean over {len(outsides)} sets", outsides))
-    measures = [Measure.of(metric) for metric in _OOD_DETAILS]
-    tables: list[Table] = []
-    for title, sets in groups:
-        for detector in detectors:
-            rows = {
-                name: [mean_of(own[f"ood/{o}/{detector}/{m}"] for o in sets) for m in _OOD_DETAILS]
-                for name, own in summaries.items()
-            }
-            tables.append(summary_table(f"{title}, {detector}", measures, rows, counts))
-    if len(outsides) > 1 and len(summaries) > 1:
-        tables.append(_rank_table(summaries, counts, detectors, outsides))
+
+    def mean(own: Metrics, sets: Sequence[str], ending: str) -> Summary:
+        return mean_of(own[f"ood/{outside}/{ending}"] for outside in sets)
+
+    tables = [
+        _table(
+            f"{title}, {detector}",
+            {
+                Measure.of(m): partial(mean, sets=sets, ending=f"{detector}/{m}")
+                for m in _OOD_DETAILS
+            },
+            methods,
+        )
+        for title, sets in groups
+        for detector in detectors
+    ]
+    if len(outsides) > 1 and len(methods) > 1:
+        ranks = {f"{d}/{m}": _ranks(methods, outsides, d, m) for d in detectors for m in _RANKED}
+        ranked = {
+            name: {**own, **{key: summarise([rank.get(name)]) for key, rank in ranks.items()}}
+            for name, own in methods.items()
+        }
+        columns = {
+            Measure(f"{detector} {LABELS[m][0]}", "lower"): itemgetter(f"{detector}/{m}")
+            for detector in detectors
+            for m in _RANKED
+        }
+        tables.append(_table(f"average rank over {len(outsides)} sets", columns, ranked))
     return tables
 
 
-def mean_over_severities(
-    metrics: Mapping[str, Summary], kind: str, group: str, metric: str
-) -> Summary:
+def mean_over_severities(own: Metrics, kind: str, group: str, metric: str) -> Summary:
     """Return the mean of a metric over the severities for a group of corruptions."""
     return mean_of(
         summary
-        for name, summary in metrics.items()
+        for name, summary in own.items()
         if name.startswith(f"{kind}/{group}-") and name.endswith(f"/{metric}")
     )
 
 
-def _shown(metric: str, *, few: bool) -> tuple[str, str] | None:
-    """Return section and label of a metric; None for those that are in `report.json` alone."""
-    match metric.split("/"):
-        case [("shift" | "cifar-c") as kind, where, name]:
-            if few and where.startswith("severity-") and name in _SHIFT_SHOWN:
-                severity = where.removeprefix("severity-")
-                return f"{_SHIFT_TITLES[kind]}, severity {severity}", LABELS[name][0]
-        case ["ood", *name, detector, own] if own in _detection(detector, few=few):
-            # A folder's path has slashes of its own.
-            return f"{_AGAINST} {'/'.join(name)}", f"{LABELS[own][0]}, {detector}"
-        case [name, own] if own in LABELS:
-            return name, LABELS[own][0]
-        case _:
-            pass
-    return None
+def severities_of(methods: Methods, kind: str) -> list[int]:
+    """Return the severities that were measured, in order."""
+    places = (re.match(rf"{kind}/severity-(\d+)/", name) for name in _names(methods))
+    return sorted({int(place[1]) for place in places if place})
+
+
+def classify_figures(rows: Mapping[str, Sequence[Sets]], methods: Methods) -> dict[str, Figure]:
+    """Draw everything that the predictions allow.
+
+    Curves pool the predictions of all seeds, except risk-coverage curves, which are means over
+    them; points under shift are means with standard errors. Of many methods each has a panel.
+    """
+    bins = {name: calibration_bins(*_pooled(row, "test")) for name, row in rows.items()}
+    figures = {
+        "reliability": reliability_diagram(bins),
+        "risk-coverage": risk_coverage_plot({n: _risk_coverage(row) for n, row in rows.items()}),
+    }
+    for name in next(iter(rows.values()))[0]:
+        if name.startswith("ood/"):
+            outside = name.removeprefix("ood/")
+            figure = roc_plot({method: _roc(row, name) for method, row in rows.items()})
+            figure.suptitle(f"Test set against {outside}, by largest probability", fontsize=10)
+            figures[f"ood-{re.sub('[^A-Za-z0-9]+', '-', outside).strip('-')}"] = figure
+    for kind, plot_title in _PLOT_TITLES.items():
+        severities, title = severities_of(methods, kind), f"{plot_title}, mean over the corruptions"
+        curves = {
+            metric: {m: _by_severity(own, kind, metric, severities) for m, own in methods.items()}
+            for metric in _SHIFT_SHOWN
+            if severities
+        }
+        if len(methods) > IN_A_PANEL:
+            for metric, own in curves.items():
+                figures[f"{kind}-{metric}"] = small_multiples(
+                    own, title=title, x_label="Severity", y_label=LABELS[metric][0]
+                )
+        elif curves:
+            labelled = {LABELS[metric][0]: own for metric, own in curves.items()}
+            figures[kind] = curves_plot(labelled, title=title, x_label="Severity")
+    return figures
+
+
+def _names(methods: Methods) -> list[str]:
+    return list(next(iter(methods.values())))
+
+
+def _table(
+    title: str, columns: Mapping[Measure, Callable[[Metrics], Summary]], methods: Methods
+) -> Table:
+    rows = {name: [read(own) for read in columns.values()] for name, own in methods.items()}
+    counts = {name: len(next(iter(own.values())).values) for name, own in methods.items()}
+    return summary_table(title, list(columns), rows, counts)
 
 
 def _detection(detector: str, *, few: bool) -> tuple[str, ...]:
@@ -316,111 +314,19 @@ def _detection(detector: str, *, few: bool) -> tuple[str, ...]:
     return _OOD_SHOWN if few else _OF_MANY
 
 
-def _rank_table(
-    summaries: Summaries, counts: Counts, detectors: list[str], outsides: list[str]
-) -> Table:
-    measures: list[Measure] = []
-    columns: list[dict[str, float]] = []
-    for detector in detectors:
-        for metric in _RANKED:
-            tasks = [
-                {
-                    name: mean
-                    for name, own in summaries.items()
-                    if (mean := own[f"ood/{outside}/{detector}/{metric}"].mean) is not None
-                }
-                for outside in outsides
-            ]
-            label, direction = LABELS[metric]
-            columns.append(average_ranks(tasks, direction))
-            measures.append(Measure(f"{detector} {label}", "lower"))
-    rows = {name: [summarise([column.get(name)]) for column in columns] for name in summaries}
-    return summary_table(f"average rank over {len(outsides)} sets", measures, rows, counts)
-
-
-def write_plots(
-    folder: Path, rows: Mapping[str, Sequence[Sets]], summaries: Summaries
-) -> list[Path]:
-    """Draw everything that the predictions allow.
-
-    Curves pool the predictions of all seeds, except risk-coverage curves, which are means over
-    them; points under shift are means with standard errors. Of many methods each has a panel.
-    """
-    many = len(rows) > _METHODS_IN_A_PANEL
-    bins = {name: calibration_bins(*_pooled(row, "test")) for name, row in rows.items()}
-    coverage = {name: _risk_coverage(row) for name, row in rows.items()}
-    figures = {"reliability": reliability_diagram(bins)}
-    if many:
-        curves = {n: Curve(x, y, f"AURC {float(y.mean()):.4f}") for n, (x, y) in coverage.items()}
-        # The risk of the first few samples is all or nothing and would flatten the rest.
-        top = max(float(y[x >= 0.05].max()) for x, y in coverage.values())
-        figures["risk-coverage"] = small_multiples(
-            curves,
-            title="Risk against coverage",
-            x_label="Coverage",
-            y_label="Risk",
-            y_limits=(0.0, min(1.15 * top, 1.0) or 0.01),
-        )
-    else:
-        figures["risk-coverage"] = risk_coverage_plot(coverage)
-    for name in next(iter(rows.values()))[0]:
-        if name.startswith("ood/"):
-            outside = name.removeprefix("ood/")
-            rates = {method: _roc(row, name) for method, row in rows.items()}
-            file = f"ood-{re.sub('[^A-Za-z0-9]+', '-', outside).strip('-')}"
-            figures[file] = _roc_figure(rates, outside, many=many)
-    for kind in _PLOT_TITLES:
-        severities = severities_of(summaries, kind)
-        if severities and many:
-            for metric in _SHIFT_SHOWN:
-                figures[f"{kind}-{metric}"] = _shift_panels(kind, metric, severities, summaries)
-        elif severities:
-            figures[kind] = _shift_figure(kind, severities, summaries)
-    paths = [folder / f"{name}.png" for name in figures]
-    for path, figure in zip(paths, figures.values(), strict=True):
-        figure.savefig(path)
-    return paths
-
-
-def _roc_figure(rates: Mapping[str, tuple[Tensor, Tensor]], outside: str, *, many: bool) -> Figure:
-    title = f"Test set against {outside}, by largest probability"
-    if not many:
-        figure = roc_plot(rates)
-        figure.suptitle(title, fontsize=10)
-        return figure
-    areas = {name: float(torch.trapezoid(tpr, fpr)) for name, (fpr, tpr) in rates.items()}
-    return small_multiples(
-        {name: Curve(*rates[name], f"AUROC {area:.4f}") for name, area in areas.items()},
-        title=title,
-        x_label="False-positive rate",
-        y_label="True-positive rate",
-        diagonal=True,
-    )
-
-
-def severities_of(summaries: Summaries, kind: str) -> list[int]:
-    """Return the severities that were measured, in order."""
-    prefix = f"{kind}/severity-"
-    found = [name for name in next(iter(summaries.values())) if name.startswith(prefix)]
-    return sorted({int(name.removeprefix(prefix).split("/")[0]) for name in found})
-
-
-def _shift_panels(
-    kind: str,
-    metric: str,
-    severities: Sequence[int],
-    summaries: Summaries,
-) -> Figure:
-    curves: dict[str, Curve] = {}
-    for method, metrics in summaries.items():
-        places, means, errors = _by_severity(metrics, kind, metric, severities)
-        curves[method] = Curve(torch.tensor(places), torch.tensor(means), "", torch.tensor(errors))
-    return small_multiples(
-        curves,
-        title=f"{_PLOT_TITLES[kind]}, mean over the corruptions",
-        x_label="Severity",
-        y_label=LABELS[metric][0],
-    )
+def _ranks(
+    methods: Methods, outsides: Sequence[str], detector: str, metric: str
+) -> dict[str, float]:
+    key = f"{detector}/{metric}"
+    tasks = [
+        {
+            name: mean
+            for name, own in methods.items()
+            if (mean := own[f"ood/{outside}/{key}"].mean) is not None
+        }
+        for outside in outsides
+    ]
+    return average_ranks(tasks, LABELS[metric][1])
 
 
 def _pooled(row: Sequence[Sets], name: str) -> tuple[Tensor, Tensor]:
@@ -438,31 +344,20 @@ def _risk_coverage(row: Sequence[Sets]) -> tuple[Tensor, Tensor]:
 
 
 def _roc(row: Sequence[Sets], name: str) -> tuple[Tensor, Tensor]:
-    inside, outside = (max_softmax_score(_pooled(row, part)[0]) for part in ("test", name))
-    positive = torch.cat([inside.new_zeros(len(inside)), inside.new_ones(len(outside))]).bool()
-    curve = roc_curve(torch.cat([inside, outside]), positive)
+    scores = [max_softmax_score(_pooled(row, part)[0]) for part in ("test", name)]
+    return outside_roc(*scores)
+
+
+def outside_roc(inside: Tensor, outside: Tensor) -> tuple[Tensor, Tensor]:
+    """Return rates of a score that tells another set, the positives, from the test set."""
+    scores = torch.cat([inside, outside])
+    curve = roc_curve(scores, torch.arange(len(scores)) >= len(inside))
     return curve.fpr, curve.tpr
 
 
-def _by_severity(
-    metrics: Mapping[str, Summary], kind: str, metric: str, severities: Sequence[int]
-) -> tuple[list[int], list[float], list[float]]:
-    """Severities, means and standard errors; severity 0 is the test set as it is."""
-    shown = [metrics[f"test/{metric}"]]
-    shown += [metrics[f"{kind}/severity-{severity}/{metric}"] for severity in severities]
+def _by_severity(own: Metrics, kind: str, metric: str, severities: Sequence[int]) -> Curve:
+    """Means and standard errors by severity, 0 being the test set as it is."""
+    shown = [own[f"test/{metric}"]]
+    shown += [own[f"{kind}/severity-{severity}/{metric}"] for severity in severities]
     means = [math.nan if s.mean is None else s.mean for s in shown]
-    return [0, *severities], means, [s.standard_error or 0.0 for s in shown]
-
-
-def _shift_figure(kind: str, severities: Sequence[int], summaries: Summaries) -> Figure:
-    figure, found = panels(len(_SHIFT_SHOWN), 3, (3.4, 3.2), shared=False)
-    for panel, metric in zip(found, _SHIFT_SHOWN, strict=True):
-        for index, (method, metrics) in enumerate(summaries.items()):
-            places, means, errors = _by_severity(metrics, kind, metric, severities)
-            style: dict[str, Any] = {"markersize": 4, "linewidth": 1.6, "capsize": 2}
-            panel.errorbar(places, means, yerr=errors, label=method, **(line_style(index) | style))
-        panel.set(xlabel="Severity", ylabel=LABELS[metric][0], xticks=[0, *severities])
-        light_grid(panel)
-    figure.suptitle(f"{_PLOT_TITLES[kind]}, mean over the corruptions", fontsize=10)
-    legend(figure, found)
-    return figure
+    return Curve([0, *severities], means, [s.standard_error or 0.0 for s in shown])

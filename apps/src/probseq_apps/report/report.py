@@ -10,6 +10,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from matplotlib.figure import Figure
+
 from probseq_apps.engine.files import write_atomic
 from probseq_apps.report.findings import FINDINGS_LEGEND, decides
 from probseq_apps.report.html import PAGE, write_html
@@ -100,6 +102,49 @@ class Report:
         lines = [textwrap.shorten(f"- {one}", width, placeholder=" …") for one in found]
         paragraphs = [self.tables[0].screen(width), "\n".join(lines)]
         return f"\n{_joined(paragraphs)}".rstrip()
+
+
+def comparison(
+    experiment: str,
+    *,
+    recipe: str,
+    settings: Mapping[str, Any],
+    data: Mapping[str, Any],
+    title: str,
+    opening: str,
+    numbers: Mapping[str, Any],
+    facts: Sequence[str] = (),
+    **parts: Any,
+) -> Report:
+    """Return the report of a run over several seeds; `parts` are further fields of `Report`.
+
+    Args:
+        experiment: its kind.
+        recipe: that it was started from.
+        settings: all of them.
+        data: name, notes and sizes of its data.
+        title: what is compared.
+        opening: sentences about the data.
+        numbers: what was measured.
+        facts: what one must know beside the notes on the data.
+        parts: see `Report`.
+    """
+    told = {"experiment": experiment, "recipe": recipe, "settings": settings, "data": data}
+    seeds = ", ".join(map(str, settings["seeds"]))
+    return Report(
+        numbers={**told, **numbers},
+        title=f"{data['name']}: {title}",
+        opening=f"{opening} Recipe `{recipe}`, seeds {seeds}; all settings are in `config.json`.",
+        facts=[*data["notes"], *facts],
+        **parts,
+    )
+
+
+def save_figures(figures: Mapping[str, Figure], folder: Path) -> list[Path]:
+    """Write figures by their names, as PNG; return the files."""
+    for name, figure in figures.items():
+        figure.savefig(folder / f"{name}.png")
+    return [folder / f"{name}.png" for name in figures]
 
 
 def _machine() -> dict[str, object]:

@@ -34,6 +34,7 @@ from probseq.metrics.selective import (
     failure_auroc,
     failure_fpr,
     risk_coverage_curve,
+    selective_error,
 )
 
 __all__ = [
@@ -69,4 +70,5 @@ __all__ = [
     "risk_coverage_curve",
     "rmse",
     "roc_curve",
+    "selective_error",
 ]

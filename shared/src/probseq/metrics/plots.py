@@ -1,4 +1,4 @@
-"""Figures of calibration, selective prediction and ranking.
+"""Figures of calibration, selective prediction and ranking, of classes and of numbers.
 
 They are built with matplotlib's object-oriented API on the Agg canvas: no window, no global state,
 safe in threads. Save one with ``figure.savefig(path)``. matplotlib comes with the extra ``plots``.
@@ -13,17 +13,26 @@ import torch
 from torch import Tensor
 
 from probseq.errors import require
+from probseq.figures import (
+    COLOURS,
+    GUIDE,
+    IN_A_PANEL,
+    Curve,
+    legend,
+    light_grid,
+    line_style,
+    panels,
+    small_multiples,
+)
 from probseq.metrics.calibration import CalibrationBins
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Okabe & Ito's palette, told apart under every common colour-blindness; yellow is left out, being
-# too pale for a line on white. Past one round the dash pattern changes.
-_PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
-_DASHES = ("-", (0, (5, 2)), (0, (1.5, 1.5)))
-_GUIDE, _COUNTS = "#1A1A1A", "#8A8A8A"
+# Black is the seventh.
+_PALETTE = (*COLOURS, "#000000")
+_COUNTS = "#8A8A8A"
 _ACCURACY = "#56B4E9"
 _OVERCONFIDENT: dict[str, Any] = {"facecolor": "#F9DDC8", "edgecolor": "#D55E00", "hatch": "////"}
 _UNDERCONFIDENT: dict[str, Any] = {
@@ -88,25 +97,24 @@ def risk_coverage_plot(curves: Mapping[str, tuple[Tensor, Tensor]]) -> "Figure":
         curves: (coverage, risk) by method, from :func:`probseq.metrics.risk_coverage_curve`.
 
     Returns:
-        A figure with one panel.
+        A figure with one panel; of more than seven methods each has its own.
 
     Raises:
         ValueError: no method given.
         MissingExtraError: matplotlib is not installed.
     """
     _check_any("curves", curves)
-    labels = [
-        f"{name} (AURC {float(risk.double().mean()):.4f})" for name, (_, risk) in curves.items()
-    ]
-    figure, axes = _curve_panel(5.6, 3.7, labels)
-    for line, (coverage, risk) in zip(_lines(labels), curves.values(), strict=True):
-        axes.plot(_array(coverage), _array(risk), **line)
-    axes.set(xlabel="Coverage (share answered)", ylabel="Risk (share of errors among them)")
-    axes.set_xlim(0, 1)
+    areas = [f"AURC {float(risk.double().mean()):.4f}" for _, risk in curves.values()]
+    x, y = "Coverage (share answered)", "Risk (share of errors among them)"
     # The risk of the first few samples is all or nothing and would flatten the rest.
     top = max(float(risk[coverage >= 0.05].max()) for coverage, risk in curves.values())
-    axes.set_ylim(0, min(1.15 * top, 1) or 0.01)
-    _curve_legend(figure, axes, labels)
+    limits = 0, min(1.15 * top, 1) or 0.01
+    if len(curves) > IN_A_PANEL:
+        return small_multiples(
+            _captioned(curves, areas), title="", x_label=x, y_label=y, y_limits=limits
+        )
+    figure, axes = _curve_panel(5.6, 3.7, curves, areas)
+    axes.set(xlabel=x, ylabel=y, xlim=(0, 1), ylim=limits)
     return figure
 
 
@@ -117,24 +125,122 @@ def roc_plot(curves: Mapping[str, tuple[Tensor, Tensor]]) -> "Figure":
         curves: (fpr, tpr) by method, from :func:`probseq.metrics.roc_curve`.
 
     Returns:
-        A figure with one square panel.
+        A figure with one square panel; of more than seven methods each has its own.
 
     Raises:
         ValueError: no method given.
         MissingExtraError: matplotlib is not installed.
     """
     _check_any("curves", curves)
-    areas = [float(torch.trapezoid(tpr.double(), fpr.double())) for fpr, tpr in curves.values()]
-    labels = [f"{name} (AUROC {area:.4f})" for name, area in zip(curves, areas, strict=True)]
-    figure, axes = _curve_panel(5.2, 4.9, labels)
-    axes.plot((0, 1), (0, 1), color=_GUIDE, linewidth=1, linestyle=":")
-    for line, (fpr, tpr) in zip(_lines(labels), curves.values(), strict=True):
-        axes.plot(_array(fpr), _array(tpr), **line)
-    axes.set(xlabel="False-positive rate", ylabel="True-positive rate")
-    axes.set_xlim(-0.01, 1.01)
-    axes.set_ylim(-0.01, 1.01)
-    axes.set_aspect("equal")
-    _curve_legend(figure, axes, labels)
+    areas = [
+        f"AUROC {float(torch.trapezoid(tpr.double(), fpr.double())):.4f}"
+        for fpr, tpr in curves.values()
+    ]
+    x, y = "False-positive rate", "True-positive rate"
+    if len(curves) > IN_A_PANEL:
+        return small_multiples(
+            _captioned(curves, areas), title="", x_label=x, y_label=y, diagonal=True
+        )
+    figure, axes = _curve_panel(5.2, 4.9, curves, areas)
+    axes.plot((0, 1), (0, 1), color=GUIDE, linewidth=1, linestyle=":", zorder=1.9)
+    axes.set(xlabel=x, ylabel=y, xlim=(-0.01, 1.01), ylim=(-0.01, 1.01), aspect="equal")
+    return figure
+
+
+def predicted_plot(
+    predictions: Mapping[str, tuple[Tensor, Tensor, Tensor]], *, target: str = "target"
+) -> "Figure":
+    """Predicted numbers with two standard deviations against true ones, a panel for each method.
+
+    Args:
+        predictions: (targets, mean, variance) by method.
+        target: what is predicted, for the axes.
+
+    Raises:
+        ValueError: no method given.
+        MissingExtraError: matplotlib is not installed.
+    """
+    _check_any("predictions", predictions)
+    figure, found = panels(len(predictions), _MAX_COLUMNS, (2.7, 2.9))
+    style: dict[str, Any] = {"color": COLOURS[0], "ecolor": "#A6CBE3", "markersize": 3}
+    for (method, values), panel in zip(predictions.items(), found, strict=True):
+        truth, mean, error = map(_array, (values[0], values[1], values[2].sqrt()))
+        panel.errorbar(truth, mean, yerr=2.0 * error, fmt="o", elinewidth=0.8, **style)
+        ends = min(truth.min(), mean.min()), max(truth.max(), mean.max())
+        panel.plot(ends, ends, color=GUIDE, linestyle="--", linewidth=1, zorder=3)
+        panel.set_title(method, fontsize=11)
+        panel.set_xlabel(f"True {target}")
+        light_grid(panel)
+    for panel in found[::_MAX_COLUMNS]:
+        panel.set_ylabel(f"Predicted {target} ± 2 std")
+    return figure
+
+
+def interval_coverage_plot(curves: Mapping[str, tuple[Tensor, Tensor]]) -> "Figure":
+    """Share of the true values inside central intervals, by the intervals' probability.
+
+    Args:
+        curves: (probability, share inside) by method.
+
+    Raises:
+        ValueError: no method given.
+        MissingExtraError: matplotlib is not installed.
+    """
+    _check_any("curves", curves)
+    figure, axes = _number_panel(curves, marker="o")
+    axes.plot((0, 1), (0, 1), color=GUIDE, linewidth=1, linestyle="--", zorder=1.9)
+    axes.set(xlabel="Probability of the interval", ylabel="True values inside", ylim=(0, 1.02))
+    return figure
+
+
+def selective_error_plot(
+    curves: Mapping[str, tuple[Tensor, Tensor]], *, target: str = "target"
+) -> "Figure":
+    """Mean absolute error of the predictions of least variance, by their share.
+
+    Args:
+        curves: (coverage, error) by method, from :func:`probseq.metrics.selective_error`.
+        target: what is predicted, for the axis.
+
+    Raises:
+        ValueError: no method given.
+        MissingExtraError: matplotlib is not installed.
+    """
+    _check_any("curves", curves)
+    figure, axes = _number_panel(curves, marker=None)
+    # The error of the first few is chance and would flatten the rest.
+    top = max(float(error[coverage >= 0.1].amax()) for coverage, error in curves.values())
+    axes.set(xlabel="Coverage", ylabel=f"MAE of {target} among them", ylim=(0, 1.1 * top or 1.0))
+    return figure
+
+
+def spread_plot(spreads: Mapping[str, Mapping[str, Tensor]], *, target: str = "target") -> "Figure":
+    """Histograms of standard deviations on several sets, a panel for each method.
+
+    Args:
+        spreads: by method, standard deviations of the function values by the set's name.
+        target: what is predicted, for the axis.
+
+    Raises:
+        ValueError: no method given.
+        MissingExtraError: matplotlib is not installed.
+    """
+    _check_any("spreads", spreads)
+    # What is much for one method is little for another.
+    figure, found = panels(len(spreads), _MAX_COLUMNS, (2.7, 2.9), shared=False)
+    for (method, sets), panel in zip(spreads.items(), found, strict=True):
+        every = torch.cat(list(sets.values()))
+        # The largest hundredth would squeeze all others into one bar.
+        edges = torch.linspace(float(every.amin()), float(every.quantile(0.99)), 25).tolist()
+        for (label, values), colour in zip(sets.items(), COLOURS, strict=False):
+            shown = _array(values.clamp(max=edges[-1]))
+            panel.hist(shown, bins=edges, color=colour, alpha=0.55, label=label)
+        panel.set_title(method, fontsize=11)
+        panel.set_xlabel(f"Std of {target} without noise")
+        light_grid(panel)
+    for panel in found[::_MAX_COLUMNS]:
+        panel.set_ylabel("Examples")
+    legend(figure, found, across=3)
     return figure
 
 
@@ -156,41 +262,40 @@ def _array(values: Tensor) -> Any:
     return values.detach().double().cpu().numpy()
 
 
-def _lines(labels: list[str]) -> list[dict[str, Any]]:
-    """Label and style of each curve."""
-    styles: list[dict[str, Any]] = []
-    for index, label in enumerate(labels):
-        repeat, colour = divmod(index, len(_PALETTE))
-        dashes = _DASHES[repeat % len(_DASHES)]
-        styles.append(
-            {"label": label, "color": _PALETTE[colour], "linestyle": dashes, "linewidth": 1.8}
-        )
-    return styles
+def _captioned(curves: Mapping[str, tuple[Tensor, Tensor]], areas: list[str]) -> dict[str, Curve]:
+    return {
+        name: Curve(x, y, caption=area)
+        for (name, (x, y)), area in zip(curves.items(), areas, strict=True)
+    }
 
 
-def _legend_columns(labels: list[str]) -> int:
-    # Two columns of 32 letters are as wide as the panel.
-    return 2 if len(labels) > 3 and max(map(len, labels)) <= 32 else 1
-
-
-def _curve_panel(width: float, height: float, labels: list[str]) -> "tuple[Figure, Axes]":
+def _curve_panel(
+    width: float, height: float, curves: Mapping[str, tuple[Tensor, Tensor]], areas: list[str]
+) -> "tuple[Figure, Axes]":
     """One panel, with room for the legend below: inside it, six entries hide the curves."""
-    legend_rows = math.ceil(len(labels) / _legend_columns(labels))
-    figure = _new_figure(width, height + 0.2 * legend_rows)
+    labels = [f"{name} ({area})" for name, area in zip(curves, areas, strict=True)]
+    # Two columns of 32 letters are as wide as the panel.
+    columns = 2 if len(labels) > 3 and max(map(len, labels)) <= 32 else 1
+    figure = _new_figure(width, height + 0.2 * math.ceil(len(labels) / columns))
     axes = figure.add_subplot()
+    for label, colour, (x, y) in zip(labels, _PALETTE, curves.values(), strict=False):
+        axes.plot(_array(x), _array(y), label=label, color=colour, linewidth=1.8)
     _finish(axes)
+    figure.legend(loc="outside lower center", ncols=columns, frameon=False, fontsize=9)
     return figure, axes
 
 
-def _curve_legend(figure: "Figure", axes: "Axes", labels: list[str]) -> None:
-    handles = axes.get_legend_handles_labels()[0]
-    figure.legend(
-        handles=handles,
-        loc="outside lower center",
-        ncols=_legend_columns(labels),
-        frameon=False,
-        fontsize=9,
-    )
+def _number_panel(
+    curves: Mapping[str, tuple[Tensor, Tensor]], *, marker: str | None
+) -> "tuple[Figure, Axes]":
+    figure, (axes,) = panels(1, 1, (5.1, 3.7))
+    for place, (label, (x, y)) in enumerate(curves.items()):
+        style: dict[str, Any] = line_style(place) | {"marker": marker, "markersize": 3}
+        axes.plot(_array(x), _array(y), label=label, **style)
+    axes.set_xlim(0, 1)
+    light_grid(axes)
+    legend(figure, [axes], across=3)
+    return figure, axes
 
 
 def _draw_reliability(axes: "Axes", bins: CalibrationBins) -> None:
@@ -212,7 +317,7 @@ def _draw_reliability(axes: "Axes", bins: CalibrationBins) -> None:
             linewidth=0.8,
             **style,
         )
-    axes.plot((0, 1), (0, 1), color=_GUIDE, linewidth=1.2, linestyle="--")
+    axes.plot((0, 1), (0, 1), color=GUIDE, linewidth=1.2, linestyle="--")
     axes.set_xlim(0, 1)
     axes.set_ylim(0, 1)
     _finish(axes)
@@ -235,7 +340,7 @@ def _reliability_legend(figure: "Figure", columns: int) -> None:
         patches.Patch(facecolor=_ACCURACY, label="Accuracy"),
         patches.Patch(**_OVERCONFIDENT, label="Overconfident"),
         patches.Patch(**_UNDERCONFIDENT, label="Underconfident"),
-        lines.Line2D((), (), color=_GUIDE, linestyle="--", label="Perfect calibration"),
+        lines.Line2D((), (), color=GUIDE, linestyle="--", label="Perfect calibration"),
     ]
     figure.legend(
         handles=handles, loc="outside lower center", ncols=columns, frameon=False, fontsize=9

@@ -1,5 +1,7 @@
 """Failure prediction: does confidence rank the right answers above the wrong ones?
 
+:func:`selective_error` asks the same of numbers, whose confidence is a small variance.
+
 The risk-coverage curve and its area (Geifman & El-Yaniv 2017), and the ROC metrics with "correct"
 as the positive class and the confidence as the score, as in KEP-SVGP's tables (AURC there is
 times 1000, the others times 100).
@@ -39,6 +41,36 @@ def risk_coverage_curve(
     taken = torch.arange(1, order.numel() + 1, device=order.device)
     errors = (~correct[order]).long().cumsum(0)
     return taken.double() / order.numel(), errors.double() / taken
+
+
+def selective_error(
+    error: Float[Tensor, " n"], variance: Float[Tensor, " n"]
+) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
+    """Mean absolute error of the k predictions of least variance, for k = 1..N.
+
+    Args:
+        error: of each prediction; its sign does not count.
+        variance: of each prediction; equal ones keep the order in which they came.
+
+    Returns:
+        (coverage, error): coverage k/N, and the mean over the k.
+
+    Raises:
+        ValueError: bad shapes, NaN or infinity, or nothing given.
+
+    Example:
+        >>> selective_error(torch.tensor([3.0, -1.0]), torch.tensor([0.2, 0.1]))[1].tolist()
+        [1.0, 2.0]
+    """
+    error = check_vector("error", error.detach())
+    variance = check_vector("variance", variance.detach())
+    if error.shape != variance.shape:
+        raise ValueError(
+            f"error and variance must have equal lengths, got {len(error)} and {len(variance)}"
+        )
+    ordered = error.abs()[variance.argsort(stable=True)].double()
+    taken = torch.arange(1, len(ordered) + 1, device=ordered.device).double()
+    return taken / len(ordered), ordered.cumsum(0) / taken
 
 
 def aurc(confidence: Float[Tensor, " n"], correct: Bool[Tensor, " n"]) -> Float[Tensor, ""]:
