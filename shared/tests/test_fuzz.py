@@ -208,6 +208,7 @@ METRIC_TARGETS = [
         )
     ),
     Target(metrics.failure_fpr, SELECTED | RATE),
+    Target(metrics.selective_error, dict(error=tensors("n"), variance=tensors("n", positive))),
     Target(metrics.rmse, REGRESSION),
     Target(metrics.mae, REGRESSION),
     Target(metrics.gaussian_nlpd, REGRESSION | dict(variance=tensors("n", positive))),

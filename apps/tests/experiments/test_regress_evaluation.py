@@ -12,11 +12,9 @@ from probseq_apps.experiments.regress import (
     evaluate_numbers,
     interval_coverage,
     log_density,
-    predicted,
     predictive_mean,
     predictive_variance,
 )
-from probseq_apps.report.regress import selective_error
 
 
 def member(seed, *, samples=4, n=30, scale=0.8, spread=1.0):
@@ -99,13 +97,3 @@ def test_a_deterministic_methods_variance_tells_nothing_apart():
     # Two such models differ, and more so where they know less.
     pair = {name: [member(seed, samples=1) for seed in (0, 1)] for name in sets}
     assert evaluate_numbers(pair)["ood/swapped-edges/variance/auroc"] == 0.5
-
-
-def test_the_error_among_the_surest_grows_with_the_coverage_where_variance_ranks_errors():
-    truth = torch.zeros(4, dtype=torch.float64)
-    center = torch.tensor([3.0, 1.0, 2.0, 0.5], dtype=torch.float64)
-    samples = torch.stack([0.0 * center, 2.0 * center])  # the error is the deviation
-    found = [NumberPredictions(samples, torch.tensor(1.0, dtype=torch.float64), truth)]
-    coverage, error = selective_error(predicted(found))
-    assert coverage.tolist() == [0.25, 0.5, 0.75, 1.0]
-    assert error.tolist() == pytest.approx([0.5, 0.75, 3.5 / 3, 6.5 / 4])

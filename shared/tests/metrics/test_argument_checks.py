@@ -212,3 +212,8 @@ def test_a_scale_for_each_output_is_refused():
 def test_coverage_needs_two_draws():
     with pytest.raises(ValueError, match="samples must hold at least 2 draws"):
         m.coverage_calibration_error(torch.zeros(1, 2), SCORES)
+
+
+def test_errors_and_variances_of_other_lengths_are_refused():
+    with pytest.raises(ValueError, match="error and variance must have equal lengths, got 2 and 1"):
+        m.selective_error(SCORES, SCORES[:1])

@@ -17,7 +17,15 @@ from probseq.metrics import (
     risk_coverage_curve,
     roc_curve,
 )
-from probseq.metrics.plots import reliability_diagram, risk_coverage_plot, roc_plot
+from probseq.metrics.plots import (
+    interval_coverage_plot,
+    predicted_plot,
+    reliability_diagram,
+    risk_coverage_plot,
+    roc_plot,
+    selective_error_plot,
+    spread_plot,
+)
 
 LONG = "kernel-exponential+ensemble+ts"
 NAMES = ["mle", "kernel+ts", "mcd", "sgpa", "sgpa+ensemble", LONG]
@@ -145,11 +153,14 @@ def test_no_text_leaves_the_figure_or_covers_another(make_probs, count):
             assert not overlaps, (name, overlaps)
 
 
-def test_more_methods_than_colours_differ_by_their_dashes():
+@pytest.mark.parametrize(("plot", "area"), [(roc_plot, "AUROC"), (risk_coverage_plot, "AURC")])
+def test_more_methods_than_colours_have_a_panel_each(plot, area):
     curve = (torch.tensor([0.0, 1.0]), torch.tensor([0.0, 1.0]))
-    figure = roc_plot({f"method {i}": curve for i in range(15)})
-    lines = figure.axes[0].lines[1:]
-    assert len({(line.get_color(), line.get_linestyle()) for line in lines[:14]}) == 14
+    assert len(plot({f"method {i}": curve for i in range(7)}).axes) == 1
+    figure = plot({f"method {i}": curve for i in range(9)})
+    assert [axes.get_title() for axes in figure.axes] == [
+        f"method {i}\n{area} 0.5000" for i in range(9)
+    ]
 
 
 def test_figures_are_written_as_png_without_pyplot(make_probs, tmp_path):
@@ -174,7 +185,13 @@ def test_a_missing_matplotlib_names_the_extra(monkeypatch):
         roc_plot({"a": (torch.tensor([0.0, 1.0]), torch.tensor([0.0, 1.0]))})
 
 
-@pytest.mark.parametrize("plot", [reliability_diagram, risk_coverage_plot, roc_plot])
+@pytest.mark.parametrize(
+    "plot",
+    [
+        *(reliability_diagram, risk_coverage_plot, roc_plot, predicted_plot),
+        *(interval_coverage_plot, selective_error_plot, spread_plot),
+    ],
+)
 def test_nothing_to_plot_is_an_error(plot):
     with pytest.raises(ValueError, match="must hold at least one method, got an empty mapping"):
         plot({})
@@ -185,3 +202,33 @@ def test_one_filled_bin_is_enough_for_a_diagram():
     assert isinstance(bins, CalibrationBins)
     upper, _ = reliability_diagram({"sure": bins}).axes
     assert upper.get_title() == "sure\nECE 0.0000"
+
+
+def test_numbers_have_a_panel_or_a_curve_for_each_method():
+    values = torch.linspace(0.5, 1.5, 20, dtype=torch.float64)
+    names = [f"method-{number}" for number in range(6)]
+    figure = predicted_plot(dict.fromkeys(names, (values, values.flip(0), values)), target="logp")
+    assert [axes.get_title() for axes in figure.axes] == names
+    for axes in figure.axes:
+        bars = axes.containers[0]
+        assert (
+            bars.lines[0].get_xydata().tolist() == torch.stack([values, values.flip(0)], 1).tolist()
+        )
+        (ends,) = bars.lines[2][0].get_segments()[:1]
+        assert ends[:, 1].tolist() == pytest.approx([1.5 - 2 * 0.5**0.5, 1.5 + 2 * 0.5**0.5])
+    curve = (torch.tensor([0.0, 0.5, 1.0]), torch.tensor([9.0, 0.25, 0.5]))
+    for plot in (interval_coverage_plot, selective_error_plot):
+        (axes,) = plot(dict.fromkeys(names, curve)).axes
+        lines = axes.lines[: len(names)]
+        assert [line.get_label() for line in lines] == names
+        assert all(line.get_ydata().tolist() == curve[1].tolist() for line in lines)
+    # The first few, by chance far off, don't flatten the rest.
+    assert axes.get_ylim() == (0.0, pytest.approx(0.55))
+
+
+def test_spreads_of_each_set_are_counted_in_the_same_bins():
+    near, far = torch.full((50,), 1.0), torch.cat([torch.full((49,), 2.0), torch.tensor([99.0])])
+    (axes,) = spread_plot({"sgpa": {"Test set": near, "Other": far}}).axes
+    heights = [[bar.get_height() for bar in bars] for bars in axes.containers]
+    assert [sum(counts) for counts in heights] == [50, 50]  # what is far off is in the last bin
+    assert heights[0][0] == 50

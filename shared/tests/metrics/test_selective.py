@@ -5,7 +5,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from probseq.metrics import aurc, e_aurc, failure_auroc, failure_fpr, risk_coverage_curve
+from probseq.metrics import (
+    aurc,
+    e_aurc,
+    failure_auroc,
+    failure_fpr,
+    risk_coverage_curve,
+    selective_error,
+)
 
 distinct_samples = st.lists(
     st.tuples(st.integers(-1000, 1000), st.booleans()),
@@ -127,3 +134,10 @@ def test_failure_metrics_take_correct_as_positive_as_keps_code_does(seed):
     first = fpr[np.argmax(tpr >= 0.95)]
     assert float(failure_fpr(confidence, correct)) == pytest.approx(first)
     assert float(failure_fpr(confidence, correct, tpr=0.5)) < first
+
+
+def test_the_error_among_the_surest_is_a_mean_over_those_of_least_variance():
+    errors = torch.tensor([3.0, -1.0, 2.0, -0.5], dtype=torch.float64)
+    coverage, error = selective_error(errors, errors.square())
+    assert coverage.tolist() == [0.25, 0.5, 0.75, 1.0]
+    assert error.tolist() == pytest.approx([0.5, 0.75, 3.5 / 3, 6.5 / 4])

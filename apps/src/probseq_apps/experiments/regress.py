@@ -101,11 +101,11 @@ class Regress(Experiment[GraphData]):
         self.jobs = method_jobs(settings)
 
     def load(self, options: Options) -> GraphData:
-        """Read the molecules."""
+        """Read the molecules, or rows."""
         settings = self.settings
         distributed.join(distributed.resolve_device(settings.training.device))
         if options.download:
-            raise ValueError("download must be off: molecules are read from files of one's own")
+            raise ValueError("download must be off: data are read from files of one's own")
         return load_molecules(
             settings.data, data_dir=options.data_dir, **settings.reading.to_dict()
         )
@@ -117,7 +117,9 @@ class Regress(Experiment[GraphData]):
 
     def describe(self, data: GraphData) -> str:
         """Return the sizes of the data, and what is compared."""
-        return described(data, f"molecules, target {data.target!r}", self.settings)
+        # Molecules alone have a changed test set.
+        what = "molecules" if data.extra_tests else "rows"
+        return described(data, f"{what}, target {data.target!r}", self.settings)
 
     def run(self, job: Job, data: GraphData, at: RunFolder) -> dict[str, Any]:
         """Train a method, from where it stopped, and store its predictions."""

@@ -78,7 +78,10 @@ def regress_figures(rows: Rows, target: str) -> dict[str, Figure]:
         ),
         "coverage": interval_coverage_plot(
             {
-                m: (torch.tensor(list(one.coverage)), torch.tensor(inside[m]).mean(0))
+                m: (
+                    torch.tensor(list(one.coverage), dtype=torch.float64),
+                    torch.tensor(inside[m]).mean(0),
+                )
                 for m, one in first.items()
             }
         ),

@@ -108,7 +108,7 @@ def risk_coverage_plot(curves: Mapping[str, tuple[Tensor, Tensor]]) -> "Figure":
     x, y = "Coverage (share answered)", "Risk (share of errors among them)"
     # The risk of the first few samples is all or nothing and would flatten the rest.
     top = max(float(risk[coverage >= 0.05].max()) for coverage, risk in curves.values())
-    limits = 0, min(1.15 * top, 1) or 0.01
+    limits = 0.0, min(1.15 * top, 1.0) or 0.01
     if len(curves) > IN_A_PANEL:
         return small_multiples(
             _captioned(curves, areas), title="", x_label=x, y_label=y, y_limits=limits

@@ -1,0 +1,117 @@
+"""What pictures show: values where they were measured, every curve told apart, no text covered."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from matplotlib.container import BarContainer, ErrorbarContainer
+
+from probseq.figures import (
+    Bars,
+    Curve,
+    bars_plot,
+    curves_plot,
+    line_legend,
+    line_style,
+    log_axis,
+    panels,
+    small_multiples,
+)
+
+
+def legend_texts(figure):
+    return [text.get_text() for legend in figure.legends for text in legend.get_texts()]
+
+
+def test_each_panel_shows_its_method_before_the_others():
+    x = torch.linspace(0, 1, 5)
+    curves = {f"method {i}": Curve(x, i * x, 0.1 * x, f"area {i / 2}") for i in range(9)}
+    figure = small_multiples(curves, title="t", x_label="x", y_label="y", diagonal=True)
+    assert len(figure.axes) == 9
+    for i, panel in enumerate(figure.axes):
+        assert panel.get_title() == f"method {i}\narea {i / 2}"
+        (own,) = (line for container in panel.containers for line in container.lines[:1])
+        assert own.get_ydata() == pytest.approx((i * x).numpy())
+        grey = [line for line in panel.lines if line.get_color() == "#CFCFCF"]
+        assert len(grey) == 8
+        assert max(line.get_zorder() for line in grey) < own.get_zorder()
+
+
+def test_no_title_of_a_panel_covers_another():
+    curve = Curve(np.arange(3.0), np.arange(3.0), caption="AUROC 97.6%")
+    names = [f"kepsvgp-{place}+kflla+ts+ensemble" for place in range(16)]
+    figure = small_multiples(dict.fromkeys(names, curve), title="t", x_label="x", y_label="y")
+    figure.draw_without_rendering()
+    boxes = [panel.title.get_window_extent() for panel in figure.axes]
+    for first, box in enumerate(boxes):
+        assert not any(box.overlaps(other) for other in boxes[first + 1 :])
+        assert figure.bbox.x0 <= box.x0
+        assert box.x1 <= figure.bbox.x1
+
+
+def test_a_number_has_a_panel_with_all_methods_and_their_errors():
+    numbers = {
+        label: {
+            "mle": Curve([0, 1, 5], [1.0, 2.0, scale]),
+            "sgpa": Curve([0, 1, 5], [scale] * 3, [0.5] * 3),
+        }
+        for label, scale in (("NLL", 3.0), ("ECE", 4.0))
+    }
+    figure = curves_plot(numbers, title="t", x_label="Severity")
+    assert [axes.get_ylabel() for axes in figure.axes] == ["NLL", "ECE"]
+    assert legend_texts(figure) == ["mle", "sgpa"]
+    for axes, scale in zip(figure.axes, (3.0, 4.0), strict=True):
+        mle, sgpa = axes.containers
+        assert list(mle.lines[0].get_ydata()) == [1.0, 2.0, scale]
+        assert sgpa.lines[2][0].get_segments()[0][:, 1].tolist() == [scale - 0.5, scale + 0.5]
+        assert list(axes.get_xticks()) == [0, 1, 5]
+
+
+def test_bars_are_means_with_errors_and_dots_for_seeds():
+    values = {"a": [20.0, 22.0], "b": [25.0], "c": [1.0, None]}
+    figure = bars_plot([Bars("PSNR", values, "dB", 21.5), Bars("FD", values)], level="real images")
+    for axes in figure.axes:
+        bars, error = (
+            [c for c in axes.containers if isinstance(c, kind)]
+            for kind in (BarContainer, ErrorbarContainer)
+        )
+        assert [bar.patches[0].get_width() for bar in bars] == [21.0, 25.0]
+        assert error[0].lines[2][0].get_segments()[0][:, 0].tolist() == pytest.approx([20.0, 22.0])
+        (dots,) = (line for line in axes.lines if line.get_marker() == ".")
+        assert list(dots.get_xdata()) == [20.0, 22.0]
+        assert [text.get_text() for text in axes.texts] == ["not measured"]
+        assert axes.get_xlim()[0] == 0.0
+    dashed = [line for line in figure.axes[0].lines if line.get_linestyle() == "--"]
+    assert [line.get_xdata()[0] for line in dashed] == [21.5]
+    assert legend_texts(figure) == ["a seed", "real images"]
+    assert not bars_plot([Bars("PSNR", {"a": [2.0]})]).legends
+
+
+@pytest.mark.parametrize("top", [0.9, 3.0, 400.0])
+def test_logarithmic_ticks_are_plain_numbers_that_do_not_meet(top):
+    figure, (axes,) = panels(1, 1, (3.5, 2.7))
+    axes.plot([0, 1], [0.2, top])
+    log_axis(axes, 0.2, top)
+    figure.canvas.draw()
+    ticks = [*axes.get_yticklabels(), *axes.get_yticklabels(minor=True)]
+    low, high = axes.get_ylim()
+    shown = [t for t in ticks if t.get_text() and low <= t.get_position()[1] <= high]
+    assert len(shown) >= 2
+    assert all(math.isclose(float(t.get_text()), t.get_position()[1], rel_tol=1e-6) for t in shown)
+    boxes = [t.get_window_extent() for t in shown]
+    for place, box in enumerate(boxes):
+        assert not any(box.overlaps(other) for other in boxes[place + 1 :])
+
+
+@pytest.mark.parametrize("count", [1, 4, 12])
+def test_the_legend_of_lines_stays_in_the_figure(count):
+    figure, found = panels(3, 3, (3.5, 2.7), shared=False)
+    names = [f"18-frame-repeat, stem layernorm {i}" for i in range(count)]
+    line_legend(figure, {name: line_style(i) for i, name in enumerate(names)})
+    figure.canvas.draw()
+    box = figure.legends[0].get_window_extent()
+    assert legend_texts(figure) == names
+    assert box.x0 >= 0
+    assert box.x1 <= figure.bbox.x1
+    assert not any(box.overlaps(axes.get_tightbbox()) for axes in found)
