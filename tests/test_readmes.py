@@ -4,14 +4,17 @@ Python blocks run, in the order of the page, as one script. Shell blocks are not
 install, download or train: each command line is given to the real parser of its program instead.
 """
 
+import json
 import os
 import re
 import shlex
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -28,7 +31,7 @@ LANGUAGES = {"python", "bash", "text", "bibtex"}
 # Parsing comes before torch in the command line, so reaching torch proves that the flags are right.
 PARSED = 77
 PARSE_ONLY = f"""
-import sys
+import contextlib, io, json, sys, traceback
 class StopAtTorch:
     def find_spec(self, name, path=None, target=None):
         if name == "torch":
@@ -36,8 +39,47 @@ class StopAtTorch:
 sys.meta_path.insert(0, StopAtTorch())
 from probseq_apps.cli import main
 sys.argv[0] = "probseq"
-sys.exit(main())
+for line in sys.stdin:
+    told = io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True)
+    with contextlib.redirect_stdout(told), contextlib.redirect_stderr(told):
+        try:
+            code = main(json.loads(line))
+        except SystemExit as stop:
+            code = stop.code or 0
+        except Exception:
+            traceback.print_exc()
+            code = 1
+    print(json.dumps([code, told.buffer.getvalue().decode()]), flush=True)
 """
+
+
+class Programs(NamedTuple):
+    """The programs that a README names."""
+
+    uv: str
+    probseq: Callable[[list[str]], tuple[int, str]]  # exit status and text for arguments
+    folder: Path
+
+
+@pytest.fixture(scope="module")
+def programs(uv: str, tmp_path_factory) -> Iterator[Programs]:
+    folder = tmp_path_factory.mktemp("commands")
+    with subprocess.Popen(
+        [sys.executable, "-c", PARSE_ONLY],
+        cwd=folder,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as parser:
+        assert parser.stdin is not None
+        assert parser.stdout is not None
+
+        def parse(arguments: list[str]) -> tuple[int, str]:
+            print(json.dumps(arguments), file=parser.stdin, flush=True)
+            return tuple(json.loads(parser.stdout.readline()))
+
+        yield Programs(uv, parse, folder)
+        parser.stdin.close()
 
 
 def blocks(readme: Path, language: str) -> list[tuple[int, str]]:
@@ -90,23 +132,13 @@ def check_installed_paths(words: list[str]) -> None:
             assert project.exists(), f"{word} cannot be installed: it has no pyproject.toml"
 
 
-def check_probseq(arguments: list[str], folder: Path) -> None:
-    finished = subprocess.run(
-        [sys.executable, "-c", PARSE_ONLY, *arguments],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+def check_probseq(arguments: list[str], programs: Programs) -> None:
+    code, told = programs.probseq(arguments)
     # 1: refused for what the arguments name (a folder that is not here), not for the arguments.
-    accepted = finished.returncode in {0, PARSED} or (
-        finished.returncode == 1 and "Traceback" not in finished.stderr
-    )
-    assert accepted, finished.stdout + finished.stderr
+    assert code in {0, PARSED} or (code == 1 and "Traceback" not in told), told
 
 
-def check_uv(uv: str, words: list[str], folder: Path) -> None:
+def check_uv(words: list[str], programs: Programs) -> None:
     if words[0] == "run":
         # Options come first; each that takes a value is followed by it.
         takes_value = {"--package", "--extra", "--group", "--python", "--with", "--directory"}
@@ -114,30 +146,36 @@ def check_uv(uv: str, words: list[str], folder: Path) -> None:
         while end < len(words) and words[end].startswith("-"):
             end += 2 if words[end] in takes_value else 1
         options, wrapped = words[:end], words[end:]
-        check_command(uv, wrapped, folder)
+        check_command(wrapped, programs)
     else:
         options = words
         check_installed_paths(words)
-    # With --help uv still refuses options that it doesn't know, and does nothing else.
+    refused = uv_error((programs.uv, *options), programs.folder)
+    assert not refused, refused
+
+
+@cache
+def uv_error(command: tuple[str, ...], folder: Path) -> str:
+    """With --help uv still refuses options that it doesn't know, and does nothing else."""
     finished = subprocess.run(
-        [uv, *options, "--help"], cwd=folder, capture_output=True, text=True, check=False
+        [*command, "--help"], cwd=folder, capture_output=True, text=True, check=False
     )
-    assert finished.returncode == 0, finished.stderr
+    return finished.stderr if finished.returncode else ""
 
 
-def check_command(uv: str, words: list[str], folder: Path) -> None:
+def check_command(words: list[str], programs: Programs) -> None:
     """Raise if a command line of a README would be refused."""
     while "=" in words[0]:  # NAME=value before a command
         words = words[1:]
     program, arguments = words[0], words[1:]
     if program == "uv":
-        check_uv(uv, arguments, folder)
+        check_uv(arguments, programs)
     elif program == "probseq":
-        check_probseq(arguments, folder)
+        check_probseq(arguments, programs)
     elif program == "torchrun":
         start = arguments.index("-m")
-        assert arguments[start + 1] == "probseq_apps.cli"
-        check_probseq(arguments[start + 2 :], folder)
+        assert arguments[start + 1] == "probseq_apps"
+        check_probseq(arguments[start + 2 :], programs)
     elif program == "pip":
         assert arguments[0] == "install"
         check_installed_paths(arguments[1:])
@@ -180,11 +218,11 @@ def test_python_blocks_run(readme: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("readme", readmes_with("bash"), ids=name_of)
-def test_shell_blocks_are_accepted_by_their_programs(readme: Path, uv: str, tmp_path: Path) -> None:
+def test_shell_blocks_are_accepted_by_their_programs(readme: Path, programs: Programs) -> None:
     refused = []
     for line, words in shell_commands(readme):
         try:
-            check_command(uv, words, tmp_path)
+            check_command(words, programs)
         except AssertionError as error:
             refused.append(f"{name_of(readme)}:{line}: {shlex.join(words)}\n{error}")
     assert not refused, "\n\n".join(refused)
@@ -203,9 +241,9 @@ def test_shell_blocks_are_accepted_by_their_programs(readme: Path, uv: str, tmp_
         "no-such-program",
     ],
 )
-def test_a_wrong_command_is_recognised(command: str, uv: str, tmp_path: Path) -> None:
+def test_a_wrong_command_is_recognised(command: str, programs: Programs) -> None:
     with pytest.raises(AssertionError):
-        check_command(uv, command.split(), tmp_path)
+        check_command(command.split(), programs)
 
 
 @pytest.mark.parametrize("readme", READMES, ids=name_of)
