@@ -219,6 +219,9 @@ METRIC_TARGETS = [
     Target(metrics.max_softmax_score, dict(probs=PREDICTED["probs"])),
     Target(metrics.entropy_score, dict(probs=PREDICTED["probs"])),
     Target(metrics.energy_score, dict(logits=tensors("n c"), temperature=SCALES)),
+    Target(metrics.scale_log_probs, dict(log_probs=tensors("n c"), temperature=SCALES)),
+    Target(metrics.fit_temperature, dict(log_probs=tensors("n c"), labels=PREDICTED["labels"])),
+    Target(metrics.mean_log_probs, dict(members=st.tuples(tensors("n c"), tensors("n c")))),
     Target(metrics.ood_metrics, dict(in_scores=tensors("n"), out_scores=tensors("m"))),
     Target(metrics.KLMatching.fit, PREDICTED | dict(mode=KL_MODE)),
     Target(

@@ -10,21 +10,15 @@ import pytest
 # Other processes find the module by its name, too.
 sys.path.insert(0, str(Path(__file__).parent))
 
-import digits_run as _module
-
-
-@pytest.fixture(scope="session")
-def digits_run():
-    return _module
+import digits_run
 
 
 @pytest.fixture
-def run(digits_run, tmp_path):
+def run(tmp_path):
     """Train the small task; returns it with its result."""
 
     def start(*, path="run", task=None, data=None, metadata=None, **changes):
-        task = task or digits_run.DigitsTask()
-        data = data or digits_run.digits()
+        task, data = task or digits_run.DigitsTask(), data or digits_run.digits()
         config = digits_run.settings(**changes)
         return task, digits_run.train(task, data, tmp_path / path, config, metadata=metadata)
 
@@ -43,19 +37,15 @@ def launch():
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
-        started = []
         for rank in range(ranks):
             place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks}
             place |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-            process = context.Process(
-                target=_module.train_elsewhere,
-                args=(run_dir, place if ranks > 1 else {}),
-                kwargs=options,
+            arguments = (run_dir, place if ranks > 1 else {})
+            running.append(
+                context.Process(target=digits_run.train_elsewhere, args=arguments, kwargs=options)
             )
-            process.start()
-            started.append(process)
-        running.extend(started)
-        return started
+            running[-1].start()
+        return running[-ranks:]
 
     yield start
     for process in running:

@@ -36,9 +36,7 @@ class DigitsTask:
     def __init__(self, *, noise: float = 0.1, dropout: float = 0.1, hook=None) -> None:
         torch.manual_seed(3)
         self.model = SharedNormNet(dropout)
-        self.noise = noise
-        self.hook = hook
-        self.calls = 0
+        self.noise, self.hook, self.calls = noise, hook, 0
 
     def loss(self, model, batch, step):
         self.calls += 1
@@ -69,31 +67,15 @@ def digits(num_train: int = 203):
 
 
 def settings(**changes) -> TrainConfig:
-    values = {
-        "epochs": 3,
-        "batch_size": 32,
-        "learning_rate": 1e-2,
-        "warmup_epochs": 1,
-        "device": "cpu",
-        "grad_clip": 1.0,
-    }
-    return TrainConfig.from_dict(values | changes)
+    values = {"epochs": 3, "batch_size": 32, "learning_rate": 1e-2, "warmup_epochs": 1}
+    return TrainConfig.from_dict(values | {"device": "cpu", "grad_clip": 1.0} | changes)
 
 
 def train(task, data, folder, config, **options):
     """Train a task with `fit`; `data` are training and held-out tensors, or None for the latter."""
     train, held_out = data
-    score = None if held_out is None else task.score
-    return fit(
-        task.model,
-        train,
-        config,
-        folder,
-        loss=task.loss,
-        score=score,
-        held_out=held_out,
-        **options,
-    )
+    options |= {"loss": task.loss, "score": None if held_out is None else task.score}
+    return fit(task.model, train, config, folder, held_out=held_out, **options)
 
 
 def train_elsewhere(folder, environment, *, deterministic=False, delay=0.0, num_train=203):
@@ -106,8 +88,7 @@ def train_elsewhere(folder, environment, *, deterministic=False, delay=0.0, num_
         return loss
 
     noise = 0.0 if deterministic else 0.1
-    task = DigitsTask(noise=noise, dropout=noise, hook=wait)
-    train(task, digits(num_train), folder, settings())
+    train(DigitsTask(noise=noise, dropout=noise, hook=wait), digits(num_train), folder, settings())
 
 
 def at_step(step, action):
@@ -117,9 +98,10 @@ def at_step(step, action):
     return hook
 
 
-def interrupt(signum):
+def interrupt(*signums):
     def send(loss):
-        os.kill(os.getpid(), signum)
+        for signum in signums:
+            os.kill(os.getpid(), signum)
         return loss
 
     return send

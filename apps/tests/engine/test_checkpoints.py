@@ -3,12 +3,12 @@ import shutil
 
 import pytest
 import torch
+from digits_run import SharedNormNet
 from safetensors.torch import load_model
 
 from probseq_apps.engine.checkpoints import (
     Checkpoint,
     DamagedCheckpointWarning,
-    clean_leftovers,
     copy_weights,
     load_latest_checkpoint,
     load_weights,
@@ -17,30 +17,29 @@ from probseq_apps.engine.checkpoints import (
 from probseq_apps.engine.files import FormatError, write_json
 
 
-def checkpoint(step, *, best=None):
+def save(root, step, config=None, **changes):
     weights = {"w": torch.full((3,), float(step))}
-    return Checkpoint(step, weights, best, {"numbers": [1, 2.5], "rng": torch.get_rng_state()})
+    state = {"numbers": [1, 2.5], "rng": torch.get_rng_state()}
+    made = Checkpoint(step, weights, None, state)._replace(**changes)
+    return save_checkpoint(root, made, config or {})
 
 
 def steps(root):
     return sorted(path.name for path in root.iterdir())
 
 
-def test_what_is_saved_comes_back(tmp_path):
-    saved = checkpoint(7, best={"w": torch.zeros(3)})._replace(ema={"w": torch.ones(3)})
-    folder = save_checkpoint(tmp_path, saved, {"a": 1})
+def test_what_is_saved_comes_back_and_the_manifest_lists_it_with_versions(tmp_path):
+    best, ema = {"w": torch.zeros(3)}, {"w": torch.ones(3)}
+    folder = save(tmp_path, 7, {"a": 1}, best=best, ema=ema)
     loaded = load_latest_checkpoint(tmp_path)
     assert folder.name == "step-000007"
     assert loaded.step == 7
-    assert torch.equal(loaded.weights["w"], saved.weights["w"])
-    assert torch.equal(loaded.best["w"], torch.zeros(3))
-    assert torch.equal(loaded.ema["w"], torch.ones(3))
-    assert torch.equal(loaded.state["rng"], saved.state["rng"])
+    for found, wanted in ((loaded.weights, torch.full((3,), 7.0)), (loaded.best, best["w"])):
+        assert torch.equal(found["w"], wanted)
+    assert torch.equal(loaded.ema["w"], ema["w"])
+    assert torch.equal(loaded.state["rng"], torch.get_rng_state())
+    assert loaded.state["numbers"] == [1, 2.5]
     assert json.loads((folder / "config.json").read_text()) == {"a": 1}
-
-
-def test_the_manifest_lists_every_other_file_with_size_and_versions(tmp_path):
-    folder = save_checkpoint(tmp_path, checkpoint(1), {})
     manifest = json.loads((folder / "manifest.json").read_text())
     others = {p.name: p.stat().st_size for p in folder.iterdir() if p.name != "manifest.json"}
     assert {name: entry["size"] for name, entry in manifest["files"].items()} == others
@@ -50,7 +49,7 @@ def test_the_manifest_lists_every_other_file_with_size_and_versions(tmp_path):
 
 def test_the_last_two_checkpoints_stay_in_order_of_number_not_of_name(tmp_path):
     for step in (999_998, 999_999, 1_000_000):
-        save_checkpoint(tmp_path, checkpoint(step), {})
+        save(tmp_path, step)
     assert steps(tmp_path) == ["step-1000000", "step-999999"]
     assert load_latest_checkpoint(tmp_path).step == 1_000_000
 
@@ -68,9 +67,8 @@ def alter(file):
 @pytest.mark.parametrize("name", ["model.safetensors", "train_state.pt", "config.json"])
 @pytest.mark.parametrize("damage", [truncate, alter, lambda file: file.unlink()])
 def test_a_damaged_file_makes_the_checkpoint_named_and_skipped(tmp_path, name, damage):
-    save_checkpoint(tmp_path, checkpoint(1), {"key": "value"})
-    folder = save_checkpoint(tmp_path, checkpoint(2), {"key": "value"})
-    damage(folder / name)
+    save(tmp_path, 1)
+    damage(save(tmp_path, 2) / name)
     with pytest.warns(DamagedCheckpointWarning, match=rf"step-000002 is damaged.*{name}"):
         assert load_latest_checkpoint(tmp_path).step == 1
 
@@ -79,83 +77,82 @@ def test_a_damaged_file_makes_the_checkpoint_named_and_skipped(tmp_path, name, d
     "content", [None, "", "[]", {}, {"files": 3}, {"files": {"a": 3}}, {"files": {"../a": {}}}]
 )
 def test_a_missing_or_senseless_manifest_counts_as_damage(tmp_path, content):
-    folder = save_checkpoint(tmp_path, checkpoint(2), {})
+    file = save(tmp_path, 2) / "manifest.json"
     if content is None:
-        (folder / "manifest.json").unlink()
+        file.unlink()
     elif isinstance(content, str):
-        (folder / "manifest.json").write_text(content)
+        file.write_text(content)
     else:
-        write_json(folder / "manifest.json", {"step": 2, **content})
+        write_json(file, {"step": 2, **content})
     with pytest.warns(DamagedCheckpointWarning, match=r"manifest\.json"):
         assert load_latest_checkpoint(tmp_path) is None
 
 
-def test_a_damaged_checkpoint_of_the_same_step_is_replaced(tmp_path):
-    folder = save_checkpoint(tmp_path, checkpoint(2), {})
-    truncate(folder / "model.safetensors")
-    save_checkpoint(tmp_path, checkpoint(2), {})
-    assert load_latest_checkpoint(tmp_path).step == 2
-    assert steps(tmp_path) == ["step-000002"]
+@pytest.mark.parametrize("name", ["model.safetensors", "train_state.pt", "config.json"])
+def test_a_manifest_that_lacks_a_file_counts_as_damage(tmp_path, name):
+    file = save(tmp_path, 2) / "manifest.json"
+    files = json.loads(file.read_text())["files"]
+    write_json(file, {"step": 2, "files": {k: v for k, v in files.items() if k != name}})
+    with pytest.warns(DamagedCheckpointWarning, match=f"does not list {name}"):
+        assert load_latest_checkpoint(tmp_path) is None
 
 
-def test_damaged_later_checkpoints_do_not_push_out_good_ones(tmp_path):
-    for step in (1, 8, 9):
-        save_checkpoint(tmp_path, checkpoint(step), {}, keep=3)
-    truncate(tmp_path / "step-000008" / "train_state.pt")
-    truncate(tmp_path / "step-000009" / "train_state.pt")
-    save_checkpoint(tmp_path, checkpoint(2), {})
-    assert steps(tmp_path) == ["step-000001", "step-000002", "step-000008", "step-000009"]
+def test_damaged_checkpoints_are_replaced_and_do_not_push_out_good_ones(tmp_path):
+    for step in (8, 9):
+        truncate(save(tmp_path, step) / "model.safetensors")
+    save(tmp_path, 1)
+    assert steps(tmp_path) == ["step-000001", "step-000008", "step-000009"]
+    save(tmp_path, 8)
+    assert steps(tmp_path) == ["step-000001", "step-000008", "step-000009"]
+    with pytest.warns(DamagedCheckpointWarning, match="step-000009"):
+        assert load_latest_checkpoint(tmp_path).step == 8
 
 
 def test_leftovers_are_ignored_and_cleaned_and_nothing_else_is_touched(tmp_path):
-    save_checkpoint(tmp_path, checkpoint(1), {})
+    save(tmp_path, 1)
     (tmp_path / ".tmp-step-000002").mkdir()
     (tmp_path / ".tmp-step-000002" / "model.safetensors").write_text("half")
     assert load_latest_checkpoint(tmp_path).step == 1
-    clean_leftovers(tmp_path)
-    assert steps(tmp_path) == ["step-000001"]
+    save(tmp_path, 3)
+    assert steps(tmp_path) == ["step-000001", "step-000003"]
+    assert load_latest_checkpoint(tmp_path / "nowhere") is None
 
 
 def test_a_failed_write_leaves_the_old_checkpoint_and_no_leftover(tmp_path):
-    save_checkpoint(tmp_path, checkpoint(1), {})
+    save(tmp_path, 1)
     with pytest.raises(TypeError):
-        save_checkpoint(tmp_path, checkpoint(2), {"not JSON": object()})
+        save(tmp_path, 2, {"not JSON": object()})
     assert steps(tmp_path) == ["step-000001"]
 
 
 def test_a_state_that_would_run_code_when_read_is_damage(tmp_path):
-    save_checkpoint(tmp_path, checkpoint(1), {})
-    save_checkpoint(tmp_path, checkpoint(2)._replace(state={"function": print}), {})
+    save(tmp_path, 1)
+    save(tmp_path, 2, state={"function": print})
     with pytest.warns(DamagedCheckpointWarning, match=r"train_state\.pt cannot be read: Weights"):
         assert load_latest_checkpoint(tmp_path).step == 1
 
 
 def test_a_checkpoint_under_another_step_s_name_is_damage(tmp_path):
-    save_checkpoint(tmp_path, checkpoint(18), {}).rename(tmp_path / "step-000999")
+    save(tmp_path, 18).rename(tmp_path / "step-000999")
     with pytest.warns(DamagedCheckpointWarning, match=r"manifest\.json is of step 18"):
         assert load_latest_checkpoint(tmp_path) is None
 
 
 def test_a_file_that_the_manifest_does_not_list_is_not_loaded(tmp_path):
-    folder = save_checkpoint(tmp_path, checkpoint(1), {})
+    folder = save(tmp_path, 1)
     shutil.copy(folder / "model.safetensors", folder / "best.safetensors")
     assert load_latest_checkpoint(tmp_path).best is None
 
 
 def test_a_checkpoint_of_another_version_is_refused_and_not_skipped(tmp_path):
-    file = save_checkpoint(tmp_path, checkpoint(1), {}) / "manifest.json"
+    file = save(tmp_path, 1) / "manifest.json"
     file.write_text(file.read_text().replace('"format": 1', '"format": 99'))
     with pytest.raises(FormatError, match=r"manifest\.json has format 99"):
         load_latest_checkpoint(tmp_path)
 
 
-def test_an_empty_or_absent_folder_holds_no_checkpoint(tmp_path):
-    assert load_latest_checkpoint(tmp_path / "nowhere") is None
-    clean_leftovers(tmp_path / "nowhere")
-
-
-def test_shared_tensors_are_stored_once_and_stay_shared(tmp_path, digits_run):
-    model, other = digits_run.SharedNormNet(0.0), digits_run.SharedNormNet(0.0)
+def test_shared_tensors_are_stored_once_as_safetensors_loads_them_and_stay_shared(tmp_path):
+    model, other, third = (SharedNormNet(0.0) for _ in range(3))
     with torch.no_grad():
         model.layers[1].weight.uniform_()
     weights = copy_weights(model)
@@ -164,32 +161,22 @@ def test_shared_tensors_are_stored_once_and_stay_shared(tmp_path, digits_run):
     load_weights(other, weights)
     assert torch.equal(other.layers[4].weight, model.layers[1].weight)
     assert other.layers[4].weight is other.layers[1].weight
-
-
-def test_the_weights_file_is_one_that_safetensors_itself_loads_strictly(tmp_path, digits_run):
-    model, other = digits_run.SharedNormNet(0.0), digits_run.SharedNormNet(0.0)
-    state = Checkpoint(1, copy_weights(model), None, {})
-    folder = save_checkpoint(tmp_path, state, {})
-    load_model(other, folder / "model.safetensors", strict=True)
-    for ours, theirs in zip(model.parameters(), other.parameters(), strict=True):
+    load_model(third, save(tmp_path, 1, weights=weights) / "model.safetensors", strict=True)
+    for ours, theirs in zip(model.parameters(), third.parameters(), strict=True):
         assert torch.equal(ours, theirs)
 
 
-def test_weights_of_another_model_are_refused_by_name(digits_run):
-    model = digits_run.SharedNormNet(0.0)
+def test_weights_of_another_model_are_refused_by_name_and_copies_are_independent():
+    model = SharedNormNet(0.0)
     weights = copy_weights(model)
-    lacking = {k: v for k, v in weights.items() if k != "head.bias"}
-    with pytest.raises(ValueError, match=r"missing \['head.bias'\], unknown \[\]"):
-        load_weights(model, lacking)
-    with pytest.raises(ValueError, match=r"missing \[\], unknown \['extra'\]"):
-        load_weights(model, weights | {"extra": torch.zeros(1)})
-    with pytest.raises(ValueError, match=r"head.bias must have shape \(10,\), got \(1,\)"):
-        load_weights(model, weights | {"head.bias": torch.zeros(1)})
-
-
-def test_copied_weights_do_not_change_with_the_model(digits_run):
-    model = digits_run.SharedNormNet(0.0)
-    weights = copy_weights(model)
+    for changes, said in (
+        ({"head.bias": None}, r"head.bias must have shape \(10,\), got none"),
+        ({"extra": torch.zeros(1)}, r"extra must have shape .*no such weights.*, got \(1,\)"),
+        ({"head.bias": torch.zeros(1)}, r"head.bias must have shape \(10,\), got \(1,\)"),
+    ):
+        given = {k: v for k, v in (weights | changes).items() if v is not None}
+        with pytest.raises(ValueError, match=f"weights for {said}"):
+            load_weights(model, given)
     with torch.no_grad():
         model.head.bias.fill_(5.0)
     assert not (weights["head.bias"] == 5.0).any()

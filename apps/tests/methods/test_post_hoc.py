@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from probseq_apps.baselines.temperature import fit_temperature
+from probseq.metrics import fit_temperature
 from probseq_apps.methods.post_hoc import Predictions, apply_post_hoc
 from probseq_apps.settings.methods import parse_row
 

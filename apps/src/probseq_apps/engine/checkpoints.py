@@ -25,19 +25,19 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from probseq.files import sync
 from probseq_apps.engine.files import (
     CONFIG,
     MANIFEST,
     DamagedFileError,
     check_manifest,
-    sync,
     write_manifest,
     writing,
 )
 
 _MODEL, _BEST, _EMA = "model.safetensors", "best.safetensors", "ema.safetensors"
 _STATE = "train_state.pt"
-_TEMPORARY = ".tmp-"
+_KEPT = 2  # checkpoints of a run
 
 
 class DamagedCheckpointWarning(UserWarning):
@@ -62,71 +62,53 @@ class Checkpoint(NamedTuple):
     ema: dict[str, Tensor] | None = None
 
 
-def save_checkpoint(
-    root: Path, checkpoint: Checkpoint, config: Mapping[str, object], *, keep: int = 2
-) -> Path:
-    """Write a checkpoint, and only then delete the ones that it makes superfluous.
+def save_checkpoint(root: Path, checkpoint: Checkpoint, config: Mapping[str, object]) -> Path:
+    """Write a checkpoint into its folder, and only then delete those that are superfluous now.
 
     Args:
         root: folder of the run's checkpoints; made if it is not there.
         checkpoint: what to store; tensors may lie on any device.
         config: the run's configuration, to store beside the weights.
-        keep: how many checkpoints stay, the new one included.
-
-    Returns:
-        The checkpoint's folder.
-
-    Raises:
-        OSError: a file cannot be written.
     """
-    root.mkdir(parents=True, exist_ok=True)
     target = root / f"step-{checkpoint.step:06d}"
-    temporary = root / f"{_TEMPORARY}{target.name}"
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir()
+    for leftover in root.glob(".tmp-*"):  # of writers that were killed
+        shutil.rmtree(leftover)
+    temporary = root / f".tmp-{target.name}"
+    temporary.mkdir(parents=True)
+    tensors = {_MODEL: checkpoint.weights, _BEST: checkpoint.best, _EMA: checkpoint.ema}
     try:
         # A full disk is an error of its own to safetensors, and to torch.
         with writing(target, SafetensorError, RuntimeError):
-            _write_files(temporary, checkpoint, config)
-        if target.exists():
-            # A damaged checkpoint of the same step: a folder cannot be renamed onto another.
-            aside = root / f"{_TEMPORARY}old-{target.name}"
-            shutil.rmtree(aside, ignore_errors=True)
-            target.rename(aside)
-            temporary.rename(target)
-            shutil.rmtree(aside)
-        else:
-            temporary.rename(target)
+            for name, group in tensors.items():
+                if group is not None:
+                    on_cpu = {key: tensor.to("cpu") for key, tensor in group.items()}
+                    save_file(on_cpu, temporary / name, metadata={"format": "pt"})
+            torch.save(checkpoint.state, temporary / _STATE)
+            (temporary / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+            versions = {"torch": torch.__version__, "probseq-apps": version("probseq-apps")}
+            write_manifest(temporary, step=checkpoint.step, versions=versions)
+        if target.exists():  # one of the same step that was damaged, and skipped
+            shutil.rmtree(target)
+        temporary.rename(target)
         sync(root)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     # Later steps are damaged ones that were skipped: they don't count among the kept.
     folders = _folders(root)
-    done = [step for step in sorted(folders) if step <= checkpoint.step]
-    for step in done[:-keep]:
+    for step in [step for step in sorted(folders) if step <= checkpoint.step][:-_KEPT]:
         shutil.rmtree(folders[step])
     return target
 
 
 def load_latest_checkpoint(root: Path) -> Checkpoint | None:
     """Read the newest complete checkpoint, on the CPU; name and skip damaged ones."""
-    folders = _folders(root)
-    for step in sorted(folders, reverse=True):
+    for step, folder in sorted(_folders(root).items(), reverse=True):
         try:
-            return _read(folders[step], step)
+            return _read(folder, step)
         except (DamagedFileError, OSError) as error:
-            warnings.warn(
-                f"checkpoint {folders[step]} is damaged and skipped: {error}",
-                DamagedCheckpointWarning,
-                stacklevel=2,
-            )
+            text = f"checkpoint {folder} is damaged and skipped: {error}"
+            warnings.warn(text, DamagedCheckpointWarning, stacklevel=2)
     return None
-
-
-def clean_leftovers(root: Path) -> None:
-    """Delete what writers that were killed left behind; complete checkpoints are not touched."""
-    for path in root.glob(f"{_TEMPORARY}*"):
-        shutil.rmtree(path)
 
 
 def copy_weights(model: nn.Module) -> dict[str, Tensor]:
@@ -134,7 +116,7 @@ def copy_weights(model: nn.Module) -> dict[str, Tensor]:
     state = model.state_dict()
     return {
         name: state[name].detach().clone(memory_format=torch.contiguous_format)
-        for name in dict.fromkeys(_canonical_names(model).values())
+        for name in dict.fromkeys(_first_names(model).values())
     }
 
 
@@ -144,54 +126,33 @@ def load_weights(model: nn.Module, weights: dict[str, Tensor]) -> None:
     Raises:
         ValueError: a name is missing, unknown, or its tensor has another shape.
     """
-    names = _canonical_names(model)
-    wanted, given = set(names.values()), set(weights)
-    if wanted != given:
-        raise ValueError(
-            "weights must name the tensors of this model; "
-            f"missing {sorted(wanted - given)}, unknown {sorted(given - wanted)}: "
-            "build the model with the settings it was trained with"
-        )
-    state = model.state_dict()
-    for name, tensor in weights.items():
-        if tensor.shape != state[name].shape:
+    names, state = _first_names(model), model.state_dict()
+    wanted = {name: tuple(state[name].shape) for name in names.values()}
+    given = {name: tuple(tensor.shape) for name, tensor in weights.items()}
+    for name in sorted(wanted.keys() | given.keys()):
+        if wanted.get(name) != given.get(name):
             raise ValueError(
-                f"weights for {name} must have shape {tuple(state[name].shape)}, "
-                f"got {tuple(tensor.shape)}: "
-                "build the model with the settings it was trained with"
+                f"weights for {name} must have shape {wanted.get(name, '(no such weights)')}, got "
+                f"{given.get(name, 'none')}: build the model with the settings it was trained with"
             )
     model.load_state_dict({name: weights[first] for name, first in names.items()}, strict=True)
 
 
-def _canonical_names(model: nn.Module) -> dict[str, str]:
+def _first_names(model: nn.Module) -> dict[str, str]:
     """Map each name in the state to the first name of the same tensor.
 
     A module used at two places (one LayerNorm for all layers) has its tensors in the state under
     two names; safetensors refuses to store one memory twice.
     """
     first: dict[int, str] = {}
-    names: dict[str, str] = {}
-    for name, tensor in model.state_dict(keep_vars=True).items():
-        names[name] = first.setdefault(id(tensor), name)
-    return names
+    state = model.state_dict(keep_vars=True)
+    return {name: first.setdefault(id(tensor), name) for name, tensor in state.items()}
 
 
 def _folders(root: Path) -> dict[int, Path]:
     """Checkpoint folders by step, complete or not."""
     numbers = ((path.name.removeprefix("step-"), path) for path in root.glob("step-*"))
     return {int(number): path for number, path in numbers if number.isdecimal()}
-
-
-def _write_files(folder: Path, checkpoint: Checkpoint, config: Mapping[str, object]) -> None:
-    tensors = {_MODEL: checkpoint.weights, _BEST: checkpoint.best, _EMA: checkpoint.ema}
-    for name, group in tensors.items():
-        if group is not None:
-            on_cpu = {key: tensor.to("cpu") for key, tensor in group.items()}
-            save_file(on_cpu, folder / name, metadata={"format": "pt"})
-    torch.save(checkpoint.state, folder / _STATE)
-    (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-    versions = {"torch": torch.__version__, "probseq-apps": version("probseq-apps")}
-    write_manifest(folder, step=checkpoint.step, versions=versions)
 
 
 def _read(folder: Path, step: int) -> Checkpoint:
@@ -203,9 +164,8 @@ def _read(folder: Path, step: int) -> Checkpoint:
         raise DamagedFileError(f"{folder / MANIFEST} does not list {min(missing)}")
     try:
         state = torch.load(folder / _STATE, map_location="cpu", weights_only=True)
-        tensors = {
-            name: load_file(folder / name) for name in (_MODEL, _BEST, _EMA) if name in files
-        }
+        names = [name for name in (_MODEL, _BEST, _EMA) if name in files]
+        tensors = {name: load_file(folder / name) for name in names}
     except (pickle.UnpicklingError, RuntimeError, EOFError, SafetensorError) as error:
         reason = str(error).partition("\n")[0]
         raise DamagedFileError(f"{folder / _STATE} cannot be read: {reason}") from error

@@ -17,19 +17,19 @@ T = TypeVar("T")
 
 
 def rank() -> int:
-    """Number of this process among all; 0 without torchrun."""
+    """Return the number of this process among all; 0 without torchrun."""
     return dist.get_rank() if dist.is_initialized() else int(os.environ.get("RANK", "0"))
 
 
 def world_size() -> int:
-    """Number of processes; 1 without torchrun."""
+    """Return the number of processes; 1 without torchrun."""
     if dist.is_initialized():
         return dist.get_world_size()
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def is_main() -> bool:
-    """Whether this process writes the files and shows the progress."""
+    """Return whether this process writes the files and shows the progress."""
     return rank() == 0
 
 
@@ -52,23 +52,13 @@ def resolve_device(name: str) -> torch.device:
 
 
 def join(device: torch.device) -> None:
-    """Meet the other processes that torchrun started; once, and only if there are any.
-
-    Args:
-        device: this rank's device; decides between NCCL and Gloo.
-    """
+    """Meet the other processes that torchrun started, once, if any; the device is this rank's."""
     if world_size() == 1 or dist.is_initialized():
         return
     if device.type == "cuda":
         torch.cuda.set_device(device)
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
-    atexit.register(leave)
-
-
-def leave() -> None:
-    """Part from the other processes, if this one has met any."""
-    if dist.is_initialized():
-        dist.destroy_process_group()
+    atexit.register(dist.destroy_process_group)
 
 
 def barrier() -> None:
@@ -79,19 +69,17 @@ def barrier() -> None:
 
 def broadcast(value: T) -> T:
     """Give every rank the main rank's value."""
-    if world_size() == 1:
-        return value
     box: list[Any] = [value]
-    dist.broadcast_object_list(box)
+    if world_size() > 1:
+        dist.broadcast_object_list(box)
     return box[0]
 
 
 def gather(value: T) -> list[T]:
-    """Every rank's value, in the order of the ranks."""
-    if world_size() == 1:
-        return [value]
-    values: list[Any] = [None] * world_size()
-    dist.all_gather_object(values, value)
+    """Return every rank's value, in the order of the ranks."""
+    values: list[Any] = [value] * world_size()
+    if len(values) > 1:
+        dist.all_gather_object(values, value)
     return values
 
 
@@ -102,27 +90,11 @@ def total(values: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
     return values
 
 
-def largest(value: int, device: torch.device) -> int:
-    """The largest of the ranks' numbers."""
-    if world_size() == 1:
-        return value
-    tensor = torch.tensor(value, device=device)
-    dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
-    return int(tensor.item())
-
-
 def own_slice(indices: Int64[Tensor, " n"]) -> tuple[Int64[Tensor, " m"], float]:
-    """This rank's part of a global batch.
+    """Return this rank's examples of a global batch, and its share of the batch.
 
-    Args:
-        indices: the examples of the global batch.
-
-    Returns:
-        This rank's examples and its share of the batch. A batch smaller than the number of ranks
-        leaves some without examples: they take the first one with a share of 0, because every
-        rank must take part in the exchange of gradients.
+    A batch smaller than the number of ranks leaves some without examples: they take the first one
+    with a share of 0, because every rank must take part in the exchange of gradients.
     """
     part = torch.tensor_split(indices, world_size())[rank()]
-    if len(part) == 0:
-        return indices[:1], 0.0
-    return part, len(part) / len(indices)
+    return (part, len(part) / len(indices)) if len(part) else (indices[:1], 0.0)

@@ -7,11 +7,12 @@ import contextlib
 import hashlib
 import io
 import json
-import os
 import shutil
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
+
+from probseq import files
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -24,6 +25,7 @@ CHECKPOINTS, MANIFEST = "checkpoints", "manifest.json"
 # that a folder whose deletion was cut short still counts as a run.
 _REPORTS = ("report.json", "report.md", "report.html", "plots")
 _ENTRIES = (FINISHED, *_REPORTS, "tensorboard", METRICS, CHECKPOINTS, CONFIG)
+_OTHER = "does not hold what was written: copy it again, or delete it and make it anew"
 
 
 class DamagedFileError(ValueError):
@@ -46,15 +48,6 @@ class ConfigMismatchError(ValueError):
     """A run is to be resumed with another configuration than it was started with."""
 
 
-def sync(path: Path) -> None:
-    """Force a file, or a folder's list of names, onto the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 @contextlib.contextmanager
 def writing(path: Path, *errors: type[Exception]) -> Generator[None]:
     """Name the file in an error of the machine, such as a full disk, and say what to do."""
@@ -69,29 +62,16 @@ def writing(path: Path, *errors: type[Exception]) -> Generator[None]:
 
 
 def write_atomic(path: Path, content: str | bytes) -> None:
-    """Replace a file at once: temporary sibling, fsync, rename, fsync of the folder."""
-    temporary = path.with_name(f".tmp-{path.name}")
+    """Replace a file at once; its folder is made."""
     with writing(path):
-        try:
-            temporary.write_bytes(content.encode("utf-8") if isinstance(content, str) else content)
-            sync(temporary)
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
-        sync(path.parent)
-
-
-def sha256(path: Path) -> str:
-    """Return the hexadecimal SHA-256 of a file's content."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        files.write_atomic(path, content)
 
 
 def write_json(path: Path, values: Mapping[str, object]) -> None:
     """Write plain values with the format's version and their own hash; the folder is made."""
     content = json.loads(json.dumps({"format": FORMAT, **values}, allow_nan=False))
     content["sha256"] = _digest(content)
-    path.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(path, json.dumps(content, indent=2) + "\n")
 
 
@@ -117,9 +97,7 @@ def read_json(path: Path) -> dict[str, Any]:
             f"{FORMAT}: read it with the version that wrote it"
         )
     if values.pop("sha256", None) != _digest(values):
-        raise DamagedFileError(
-            f"{path} does not hold what was written: copy it again, or delete it and make it anew"
-        )
+        raise DamagedFileError(f"{path} {_OTHER}")
     del values["format"]
     return values
 
@@ -135,7 +113,6 @@ def save_arrays(path: Path, tensors: Mapping[str, "Tensor"]) -> None:
     arrays = {name: value.numpy() for name, value in tensors.items()}
     content = io.BytesIO()
     np.savez(content, allow_pickle=False, sha256=np.array(_arrays_digest(arrays)), **arrays)
-    path.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(path, content.getvalue())
 
 
@@ -143,8 +120,7 @@ def load_arrays(path: Path) -> dict[str, "Tensor"]:
     """Read what `save_arrays` wrote.
 
     Raises:
-        DamagedFileError: it is something else.
-        ForeignFileError: it holds arrays of somebody else.
+        DamagedFileError: it is something else; a ForeignFileError where somebody else wrote it.
         OSError: the file cannot be read.
     """
     import numpy as np
@@ -162,10 +138,7 @@ def load_arrays(path: Path) -> dict[str, "Tensor"]:
     if "sha256" not in arrays:
         raise ForeignFileError(f"{path} has no sha256: it was not written by probseq")
     if str(arrays.pop("sha256")) != _arrays_digest(arrays):
-        raise DamagedFileError(
-            f"{path} does not hold what was written: copy it again, or delete it and make it anew "
-            "with --resume"
-        )
+        raise DamagedFileError(f"{path} {_OTHER} with --resume")
     return {name: torch.from_numpy(value) for name, value in arrays.items()}
 
 
@@ -179,9 +152,8 @@ def _arrays_digest(arrays: Mapping[str, Any]) -> str:
 
 def save_groups(path: Path, groups: Mapping[str, Mapping[str, "Tensor"]]) -> None:
     """Write tensors as arrays named `GROUP/FIELD`."""
-    save_arrays(
-        path, {f"{g}/{name}": t for g, group in groups.items() for name, t in group.items()}
-    )
+    named = {f"{group}/{name}": t for group, of in groups.items() for name, t in of.items()}
+    save_arrays(path, named)
 
 
 def load_groups(path: Path) -> dict[str, dict[str, "Tensor"]]:
@@ -195,12 +167,14 @@ def load_groups(path: Path) -> dict[str, dict[str, "Tensor"]]:
 
 def write_manifest(folder: Path, **facts: object) -> None:
     """List the files of a folder with size and hash, beside facts; nothing unlisted is loaded."""
-    files: dict[str, object] = {}
-    for path in sorted(folder.iterdir()):
-        if path.name != MANIFEST:
-            sync(path)
-            files[path.name] = {"sha256": sha256(path), "size": path.stat().st_size}
-    write_json(folder / MANIFEST, {**facts, "files": files})
+    paths = [path for path in sorted(folder.iterdir()) if path.name != MANIFEST]
+    for path in paths:
+        files.sync(path)
+    write_json(folder / MANIFEST, {**facts, "files": {p.name: _entry(p) for p in paths}})
+
+
+def _entry(path: Path) -> dict[str, object]:
+    return {"sha256": files.sha256(path), "size": path.stat().st_size}
 
 
 def check_manifest(folder: Path) -> dict[str, Any]:
@@ -211,16 +185,15 @@ def check_manifest(folder: Path) -> dict[str, Any]:
         OSError: there is no manifest.
     """
     manifest = read_json(folder / MANIFEST)
-    files = manifest.get("files")
-    if not isinstance(files, dict):
-        raise DamagedFileError(f"{folder / MANIFEST} is damaged: it lists no files")
-    for name, entry in cast("dict[str, Any]", files).items():
+    listed = manifest.get("files")
+    entries: dict[Any, Any] = listed if isinstance(listed, dict) else {"": listed}
+    for name, entry in entries.items():
         path = folder / name
-        if not isinstance(entry, dict) or Path(name).name != name:
+        if not isinstance(entry, dict) or path.name != name:
             raise DamagedFileError(f"{folder / MANIFEST} is damaged: entry {name!r} is no file's")
         if not path.is_file():
             raise DamagedFileError(f"{path} is missing")
-        if entry != {"sha256": sha256(path), "size": path.stat().st_size}:
+        if entry != _entry(path):
             raise DamagedFileError(f"{path} does not hold what was written")
     return manifest
 
@@ -233,7 +206,7 @@ def prepare_run_dir(
     overwrite: bool = False,
     parts: Sequence[str] = (),
 ) -> None:
-    """Make a folder ready for a run and store its configuration.
+    """Make a folder ready for a run and store its configuration; raise if it holds something else.
 
     Args:
         path: the run's folder.
@@ -241,38 +214,34 @@ def prepare_run_dir(
         resume: go on with the run that the folder holds; start one where it holds none.
         overwrite: delete the run that the folder holds; other files in it stay.
         parts: patterns of folders that are deleted with it.
-
-    Raises:
-        RunExistsError: the folder is not empty and neither `resume` nor `overwrite` is asked for,
-            or it holds files but no run, which has a configuration.
-        ConfigMismatchError: the run to resume has another configuration; lists the keys.
-        NotADirectoryError: the path is a file.
     """
     if path.exists() and not path.is_dir():
         raise NotADirectoryError(f"run folder {path} must be a folder, and it is a file")
     names = {entry.name for entry in path.iterdir()} if path.is_dir() else set[str]()
     names.discard(f".tmp-{CONFIG}")  # left by a start that was killed
-    if names.intersection(_ENTRIES):
-        if overwrite and CONFIG not in names:
-            raise RunExistsError(
-                f"{path} holds no {CONFIG}, so it is no run's: choose an empty or a new folder"
-            )
-        if overwrite:
-            with sole_use(path):  # nobody loses the files that he is working with
-                _delete_run(path, parts)
-        elif not resume:
-            raise RunExistsError(
-                f"{path} already holds a run: resume it, overwrite it, or choose another folder"
-            )
-        else:
-            _compare(path, json.loads(json.dumps(config)))
-            return
-    elif names:
+    if names and not names.intersection(_ENTRIES):
         raise RunExistsError(
-            f"{path} holds files that belong to no run ({sorted(names)[0]}): "
+            f"{path} holds files that belong to no run ({min(names)}): "
             "choose an empty or a new folder"
         )
-    write_json(path / CONFIG, config)
+    if names and overwrite and CONFIG not in names:
+        raise RunExistsError(
+            f"{path} holds no {CONFIG}, so it is no run's: choose an empty or a new folder"
+        )
+    if names and not (resume or overwrite):
+        raise RunExistsError(
+            f"{path} already holds a run: resume it, overwrite it, or choose another folder"
+        )
+    if names and not overwrite:
+        return _compare(path, json.loads(json.dumps(config)))
+    if names:
+        with sole_use(path):  # nobody loses the files that he is working with
+            for entry in [found for part in (*parts, *_ENTRIES) for found in path.glob(part)]:
+                if entry.is_dir() and not entry.is_symlink():
+                    shutil.rmtree(entry)
+                else:
+                    entry.unlink()
+    return write_json(path / CONFIG, config)
 
 
 @contextlib.contextmanager
@@ -302,26 +271,15 @@ def read_finished(path: Path) -> dict[str, Any] | None:
     return read_json(path / FINISHED) if (path / FINISHED).exists() else None
 
 
-def _delete_run(path: Path, parts: Sequence[str]) -> None:
-    for entry in [found for part in (*parts, *_ENTRIES) for found in path.glob(part)]:
-        if entry.is_dir() and not entry.is_symlink():
-            shutil.rmtree(entry)
-        else:
-            entry.unlink()
-
-
 def _compare(path: Path, config: Mapping[str, object]) -> None:
     if not (path / CONFIG).exists():
         raise ConfigMismatchError(
             f"{path} holds a run without {CONFIG}, so nobody can tell how it was started: "
             "overwrite it or choose another folder"
         )
-    old, new, missing = dict(flatten(read_json(path / CONFIG))), dict(flatten(config)), "(absent)"
-    lines = [
-        f"{key}: {old.get(key, missing)!r} in the run, {new.get(key, missing)!r} now"
-        for key in sorted(old.keys() | new.keys())
-        if old.get(key, missing) != new.get(key, missing)
-    ]
+    old, new = dict(flatten(read_json(path / CONFIG))), dict(flatten(config))
+    pairs = {k: [d.get(k, "(absent)") for d in (old, new)] for k in sorted(old | new)}
+    lines = [f"{k}: {a!r} in the run, {b!r} now" for k, (a, b) in pairs.items() if a != b]
     if lines:
         raise ConfigMismatchError(
             f"{path} was started with another configuration: {'; '.join(lines)}; "

@@ -1,8 +1,9 @@
 """The training loop: epochs, validation, checkpoints, and an end that can be resumed."""
 
-import contextlib
+import signal
 import time
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -10,13 +11,9 @@ from typing import NamedTuple
 from torch import nn
 
 from probseq.errors import require
+from probseq.files import sha256
 from probseq_apps.engine import distributed
-from probseq_apps.engine.checkpoints import (
-    clean_leftovers,
-    load_latest_checkpoint,
-    load_weights,
-    save_checkpoint,
-)
+from probseq_apps.engine.checkpoints import load_latest_checkpoint, load_weights, save_checkpoint
 from probseq_apps.engine.config import TrainConfig
 from probseq_apps.engine.files import (
     CHECKPOINTS,
@@ -24,11 +21,10 @@ from probseq_apps.engine.files import (
     METRICS,
     prepare_run_dir,
     read_finished,
-    sha256,
     write_json,
 )
 from probseq_apps.engine.log import MetricsLog, bar
-from probseq_apps.engine.signals import StopRequest
+from probseq_apps.engine.signals import StopRequest, handling
 from probseq_apps.engine.trainer import Batch, Loss, Score, Trainer, fork_random
 
 # A checkpoint at least this often: what a killed run may lose.
@@ -79,44 +75,40 @@ def fit(
         score: what the best weights are selected by.
         held_out: what is scored, as `train`; given exactly if `score` is.
         label: what the progress bar calls the run.
-        metadata: what else defines the run (method, data, model), as JSON values; compared on
-            resume.
-
-    Raises:
-        ValueError: the data don't fit together or the settings, or resuming is impossible.
-        RunExistsError: the folder holds files, and they are no run's.
-        ConfigMismatchError: the run to resume was started with other settings.
-        NonFiniteLossError: the loss became NaN or infinite.
-        MissingExtraError: TensorBoard is asked for and not installed.
-        SystemExit: SIGTERM or SIGINT came, and the state is saved.
+        metadata: what else defines the run, as JSON values; compared on resume.
     """
-    _check_arguments(train, held_out, score, config)
-    if metadata and "train" in metadata:
-        raise ValueError("metadata must not have the key 'train', which holds the settings")
+    if (held_out is None) != (score is None):
+        raise ValueError("held_out and score must be given together: one of them is not")
+    for name, tensors in (("train", train), ("held_out", train if score is None else held_out)):
+        lengths = [len(tensor) for tensor in tensors or ()] or [0]
+        if not 0 < min(lengths) == max(lengths):
+            raise ValueError(f"{name} must be tensors with equally many rows, got {lengths}")
+    if config.tensorboard:
+        require("tensorboard", extra="tensorboard", distribution="probseq-apps")
+    if config.select == "best" and held_out is None:
+        raise ValueError("select='best' needs validation data: give them, or use select='last'")
     device = distributed.resolve_device(config.device)
     distributed.join(device)
     settings = {**(metadata or {}), "train": config.to_dict()}
     checkpoint = None
     if distributed.is_main():
         prepare_run_dir(folder, settings, resume=True)
-        clean_leftovers(folder / CHECKPOINTS)
         checkpoint = load_latest_checkpoint(folder / CHECKPOINTS)
-    checkpoint = distributed.broadcast(checkpoint)
-    with fork_random(device):
+    checkpoint, stop = distributed.broadcast(checkpoint), StopRequest()
+    with fork_random(device), handling(stop, signal.SIGTERM, signal.SIGINT):
         trainer = Trainer(model, train, config, device, loss)
         if checkpoint is not None:
             trainer.restore(checkpoint)
-        with StopRequest() as stop:
-            if trainer.step < trainer.total_steps:
-                scored = None
-                if held_out is not None and score is not None:
-                    scored = partial(trainer.validate, tuple(t.to(device) for t in held_out), score)
-                _train(trainer, scored, config, folder, settings, stop, label)
-            result = FitResult(*trainer.select(), trainer.step, trainer.seconds)
-            if distributed.is_main() and read_finished(folder) is None:
-                rows = {METRICS: {"sha256": sha256(folder / METRICS)}}
-                write_json(folder / FINISHED, result._asdict() | rows)
-            _leave_if(distributed.largest(stop.signum, device))
+        if trainer.step < trainer.total_steps:
+            validate = None
+            if held_out is not None and score is not None:
+                validate = partial(trainer.validate, tuple(t.to(device) for t in held_out), score)
+            _train(trainer, validate, config, folder, settings, stop, label)
+        result = FitResult(*trainer.select(), trainer.step, trainer.seconds)
+        if distributed.is_main() and read_finished(folder) is None:
+            rows = {METRICS: {"sha256": sha256(folder / METRICS)}}
+            write_json(folder / FINISHED, result._asdict() | rows)
+        _leave_if(max(distributed.gather(stop.signum)))
     return result
 
 
@@ -152,62 +144,52 @@ def _train(
     stop: StopRequest,
     label: str,
 ) -> None:
-    """Train from where the trainer stands to the last step; leaves early when asked to stop."""
-    main = distributed.is_main()
-    with contextlib.ExitStack() as stack:
+    """Train from where the trainer stands to the last step; leave early when asked to stop."""
+    total, a_pass = trainer.total_steps, trainer.steps_per_epoch
+    with ExitStack() as stack:
         log = None
-        if main:
+        if distributed.is_main():
             log = MetricsLog(folder, step=trainer.step, tensorboard=config.tensorboard)
             stack.callback(log.close)
-        shown = stack.enter_context(
-            bar(total=trainer.total_steps, initial=trainer.step, unit="step", leave=True)
-        )
+        shown = stack.enter_context(bar(total=total, initial=trainer.step, unit="step", leave=True))
         saved = time.monotonic()
-        while trainer.step < trainer.total_steps:
-            epoch = trainer.step // trainer.steps_per_epoch + 1
+        while trainer.step < total:
+            epoch = trainer.step // a_pass + 1
             looked = trainer.train_step()
-            last = trainer.step == trainer.total_steps
-            epoch_over = last or trainer.step % trainer.steps_per_epoch == 0
+            last = trainer.step == total
+            epoch_over = last or trainer.step % a_pass == 0
             if epoch_over:
-                scored = validate is not None and (last or epoch % config.validate_every == 0)
-                row = _epoch_row(trainer, validate if scored else None, epoch)
+                means = trainer.monitor.take_means()
+                scored = validate if last or epoch % config.validate_every == 0 else None
+                row = {
+                    "step": trainer.step,
+                    "epoch": epoch,
+                    "loss": means.pop("loss"),
+                    "parts": means,
+                    "learning_rate": trainer.learning_rate,
+                    "score": None if scored is None else scored(),
+                    "seconds": round(trainer.seconds, 3),
+                }
                 if log is not None:
                     log.write(row)
-            text = f"{label} epoch {epoch}/{trainer.total_epochs}".lstrip()
+            text = f"{label} epoch {epoch}/{-(-total // a_pass)}".lstrip()
             shown.set_description(text, refresh=False)
             # What matters most goes first: a narrow terminal cuts the rest off.
             score = {} if trainer.last_score is None else {"score": trainer.last_score}
             shown.set_postfix({**score, **trainer.monitor.latest}, refresh=False)
             shown.update()
+            signum, late = stop.signum, time.monotonic() - saved >= _CHECKPOINT_SECONDS
             # Ranks agree where they meet anyway; a process of its own can stop after any step.
-            meet = looked or epoch_over or distributed.world_size() == 1
-            signum = distributed.largest(stop.signum, trainer.device) if meet else 0
-            late = int(time.monotonic() - saved >= _CHECKPOINT_SECONDS)
-            due = distributed.largest(late, trainer.device) if meet else 0
-            if signum or due or last or (epoch_over and epoch % config.checkpoint_every == 0):
+            if distributed.world_size() > 1:
+                met = distributed.gather((signum, late)) if looked or epoch_over else [(0, False)]
+                signum, late = map(max, zip(*met, strict=True))
+            if signum or late or last or (epoch_over and epoch % config.checkpoint_every == 0):
                 snapshot = trainer.snapshot()
-                if main:
+                if log is not None:
                     save_checkpoint(folder / CHECKPOINTS, snapshot, settings)
                 saved = time.monotonic()
             if not last:
                 _leave_if(signum)
-
-
-def _epoch_row(
-    trainer: Trainer, validate: Callable[[], float] | None, epoch: int
-) -> dict[str, object]:
-    """Close an epoch: mean losses, and the validation score where there is one."""
-    means = trainer.monitor.take_means()
-    score = None if validate is None else validate()
-    return {
-        "step": trainer.step,
-        "epoch": epoch,
-        "loss": means.pop("loss"),
-        "parts": means,
-        "learning_rate": trainer.learning_rate,
-        "score": score,
-        "seconds": round(trainer.seconds, 3),
-    }
 
 
 def _leave_if(signum: int) -> None:
@@ -215,22 +197,3 @@ def _leave_if(signum: int) -> None:
         # The main rank may still be writing, and torchrun ends all ranks when one has left.
         distributed.barrier()
         raise SystemExit(128 + signum)
-
-
-def _check_arguments(
-    train: Batch, held_out: Batch | None, score: Score | None, config: TrainConfig
-) -> None:
-    if (held_out is None) != (score is None):
-        raise ValueError("held_out and score must be given together: one of them is not")
-    for name, tensors in (("train", train), ("held_out", held_out)):
-        if tensors is None:
-            continue
-        lengths = [len(tensor) for tensor in tensors]
-        if not lengths or min(lengths) == 0 or min(lengths) != max(lengths):
-            raise ValueError(
-                f"{name} must be tensors with the same number of rows, at least one, got {lengths}"
-            )
-    if config.tensorboard:
-        require("tensorboard", extra="tensorboard", distribution="probseq-apps")
-    if config.select == "best" and held_out is None:
-        raise ValueError("select='best' needs validation data: give them, or use select='last'")

@@ -1,5 +1,6 @@
 """What a run tells: its loss, which must be finite, `metrics.jsonl`, bars and lines."""
 
+import io
 import json
 import math
 import sys
@@ -13,13 +14,13 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from probseq.files import sha256
 from probseq_apps.engine import distributed
 from probseq_apps.engine.files import (
     METRICS,
     DamagedFileError,
     flatten,
     read_finished,
-    sha256,
     write_atomic,
     writing,
 )
@@ -47,49 +48,45 @@ class LossMonitor:
 
     def __init__(self, every: int) -> None:
         self._every = every
-        self._rows: list[Tensor] = []
-        self._steps: list[tuple[int, int]] = []
-        self._names: list[str] = []
+        self._kept: list[tuple[int, int, Tensor]] = []
         self._sums: dict[str, float] = {}
         self._count = 0
         self.latest: dict[str, float] = {}
+        self._names: list[str] = []
 
     def add(
         self, step: int, loss: Tensor, parts: Mapping[str, Tensor], *, share: float, size: int
     ) -> bool:
-        """Note the loss of a step, counted from 1; return whether losses were looked at now.
+        """Note the loss of a step; return whether losses were looked at now.
 
         Args:
-            step: its number.
+            step: its number, counted from 1.
             loss: over this rank's slice of the batch.
             parts: what it is made of.
             share: this rank's share of the global batch.
             size: examples in the global batch.
         """
-        if "loss" in parts:
-            raise ValueError("loss must not name a part 'loss', which names their sum")
         names = ["loss", *parts]
-        if self._names and names != self._names:
+        if "loss" in parts or names != (self._names or names):
             raise ValueError(
-                f"loss must return the same parts at each step, {self._names[1:]}, got {names[1:]}"
+                "loss must return the same parts at each step, and none named 'loss', "
+                f"{self._names[1:]}, got {names[1:]}"
             )
         self._names = names
-        values = [value.detach().float() for value in (loss, *parts.values())]
-        self._rows.append(share * torch.stack(values))
-        self._steps.append((step, size))
-        if len(self._rows) < self._every:
-            return False
-        self.flush()
-        return True
+        values = torch.stack([value.detach().float() for value in (loss, *parts.values())])
+        self._kept.append((step, size, share * values))
+        looked = len(self._kept) >= self._every
+        if looked:
+            self.flush()
+        return looked
 
     def flush(self) -> None:
         """Look at all losses noted so far; raise at the first that is not finite."""
-        if not self._rows:
+        if not self._kept:
             return
-        rows = distributed.total(torch.stack(self._rows)).tolist()
-        steps = self._steps
-        self._rows, self._steps = [], []
-        for (step, size), row in zip(steps, rows, strict=True):
+        rows = distributed.total(torch.stack([values for *_, values in self._kept])).tolist()
+        kept, self._kept = self._kept, []
+        for (step, size, _), row in zip(kept, rows, strict=True):
             self.latest = dict(zip(self._names, row, strict=True))
             if not math.isfinite(row[0]):
                 listed = ", ".join(f"{name}={value:g}" for name, value in self.latest.items())
@@ -102,14 +99,14 @@ class LossMonitor:
                 self._sums[name] = self._sums.get(name, 0.0) + size * value
 
     def take_means(self) -> dict[str, float]:
-        """Means per example since the last call, over complete steps."""
+        """Return means per example since the last call, over complete steps."""
         self.flush()
         means = {name: value / self._count for name, value in self._sums.items()}
         self._sums, self._count = {}, 0
         return means
 
     def state_dict(self) -> dict[str, Any]:
-        """What is needed to go on in the middle of an epoch."""
+        """Return what is needed to go on in the middle of an epoch."""
         self.flush()
         return {"sums": self._sums, "count": self._count}
 
@@ -133,7 +130,11 @@ class MetricsLog:
         kept = [row for row in read_metrics(path) if row["step"] <= step]
         write_atomic(self._path, "".join(json.dumps(row) + "\n" for row in kept))
         self._file = self._path.open("a", encoding="utf-8")
-        self._writer = _tensorboard_writer(path, step) if tensorboard else None
+        self._writer: Any = None
+        if tensorboard:  # an extra, and slow to import
+            from torch.utils.tensorboard.writer import SummaryWriter
+
+            self._writer = SummaryWriter(str(path / "tensorboard"), purge_step=step + 1)
 
     def write(self, row: Mapping[str, Any]) -> None:
         """Append one row; it must hold `step`."""
@@ -178,27 +179,18 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def _tensorboard_writer(path: Path, step: int) -> Any:
-    # Late: tensorboard is an extra, and slow to import.
-    from torch.utils.tensorboard.writer import SummaryWriter
-
-    return SummaryWriter(str(path / "tensorboard"), purge_step=step + 1)
-
-
-class _Lines:
+class _Lines(io.TextIOBase):
     """Standard error for a bar whose states would pile up in a file: a line a minute."""
 
     def __init__(self) -> None:
         self._told = time.monotonic()
 
-    def write(self, text: str) -> None:
+    def write(self, text: str) -> int:
         line = text.replace("\x1b[A", "").strip()
         if line and time.monotonic() - self._told >= _LINE_SECONDS:
             self._told = time.monotonic()
             sys.stderr.write(f"{line}\n")
-
-    def flush(self) -> None:
-        sys.stderr.flush()
+        return len(text)
 
 
 def bar(rows: Iterable[Any] | None = None, **options: Any) -> "tqdm[Any]":

@@ -3,15 +3,12 @@
 import contextlib
 import signal
 import threading
-from collections.abc import Generator
-from types import FrameType, TracebackType
+from collections.abc import Callable, Generator
+from types import FrameType
 
 
 class StopRequest:
-    """Context manager that notes SIGTERM and SIGINT instead of dying of them.
-
-    A second SIGINT raises KeyboardInterrupt at once. The previous handlers come back at exit.
-    Outside the main thread, where Python allows no handlers, it notes nothing.
+    """Handler that notes signals instead of dying of them; a second SIGINT interrupts at once.
 
     Attributes:
         signum: number of the first signal received; 0 while there is none.
@@ -20,26 +17,9 @@ class StopRequest:
     def __init__(self) -> None:
         self.signum = 0
         self._interrupted = False
-        self._previous: dict[int, object] = {}
 
-    def __enter__(self) -> "StopRequest":
-        if threading.current_thread() is threading.main_thread():
-            for signum in (signal.SIGTERM, signal.SIGINT):
-                self._previous[signum] = signal.signal(signum, self._note)
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        for signum, handler in self._previous.items():
-            # None stands for a handler that was not installed from Python: it cannot come back.
-            signal.signal(signum, signal.SIG_DFL if handler is None else handler)  # pyright: ignore[reportArgumentType]
-        self._previous.clear()
-
-    def _note(self, signum: int, frame: FrameType | None) -> None:
+    def __call__(self, signum: int, frame: FrameType | None) -> None:
+        """Note a signal."""
         if signum == signal.SIGINT:
             if self._interrupted:
                 raise KeyboardInterrupt
@@ -48,21 +28,26 @@ class StopRequest:
 
 
 @contextlib.contextmanager
-def exit_on_sigterm() -> Generator[None]:
-    """Context manager in which SIGTERM raises `SystemExit(143)`, so that work is cleaned up.
+def handling(handler: Callable[[int, FrameType | None], None], *signums: int) -> Generator[None]:
+    """Send signals to a handler; the previous handlers come back at exit.
 
-    A `StopRequest` within it takes SIGTERM for itself as long as it lasts. The previous handler
-    comes back at exit. Outside the main thread, where Python allows no handlers, it does nothing.
+    Outside the main thread, where Python allows no handlers, it does nothing.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    previous = signal.signal(signal.SIGTERM, _leave)
+    previous = {signum: signal.signal(signum, handler) for signum in signums}
     try:
         yield
     finally:
-        # None stands for a handler that was not installed from Python: it cannot come back.
-        signal.signal(signal.SIGTERM, signal.SIG_DFL if previous is None else previous)
+        for signum, before in previous.items():
+            # None stands for a handler that was not installed from Python: it cannot come back.
+            signal.signal(signum, signal.SIG_DFL if before is None else before)
+
+
+def exit_on_sigterm() -> contextlib.AbstractContextManager[None]:
+    """Return a context in which SIGTERM raises `SystemExit(143)`, so that work is cleaned up."""
+    return handling(_leave, signal.SIGTERM)
 
 
 def _leave(signum: int, frame: FrameType | None) -> None:

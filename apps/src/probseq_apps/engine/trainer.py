@@ -1,9 +1,10 @@
 """One optimizer step and everything that a checkpoint must hold of a run."""
 
+import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from jaxtyping import Float, Int64
@@ -60,17 +61,6 @@ Loss: TypeAlias = Callable[[Any, Batch, Step], LossParts]
 # and with the same global seed each time. Batches are of unequal sizes: count over all of them.
 Score: TypeAlias = Callable[[Any, Iterable[Batch]], float]
 
-
-@runtime_checkable
-class Players(Protocol):
-    """A model of several networks with losses of their own: their gradients are no one vector."""
-
-    @property
-    def networks(self) -> Sequence[nn.Module]:
-        """The networks; all parameters that are trained are in one of them."""
-        ...
-
-
 # Steps between two looks at the losses on a CUDA device: each look waits for the device.
 _LOOK_EVERY_CUDA = 20
 
@@ -79,64 +69,42 @@ class Trainer:
     """Model, optimizer, random streams and best weights of one run.
 
     Seeds the global random generators, and moves model and data to the device. `step` counts the
-    optimizer steps done; it determines epoch, place in the epoch and step size.
+    optimizer steps done; it determines epoch, place in the epoch and step size. A model of several
+    networks that play against each other has them in `networks`: each has a gradient to clip.
     """
 
     def __init__(
-        self,
-        model: nn.Module,
-        train: Batch,
-        config: TrainConfig,
-        device: torch.device,
-        loss: Loss,
+        self, model: nn.Module, train: Batch, config: TrainConfig, device: torch.device, loss: Loss
     ) -> None:
         self._loss, self._config, self.device = loss, config, device
         self._train = tuple(tensor.to(device) for tensor in train)
+        self.steps_per_epoch = config.steps_per_epoch(len(train[0]))
+        self.total_steps = config.total_steps(self.steps_per_epoch)
         self._model = model.to(device)
-        self._wrapped = _wrap(self._model, config, device)
-        parameters = [p for p in self._model.parameters() if p.requires_grad]
-        if not parameters:
-            raise ValueError("model must have parameters to train, and it has none")
-        networks = self._model.networks if isinstance(self._model, Players) else [self._model]
+        self._wrapped = _wrap(model, config, device)
+        networks: Iterable[nn.Module] = getattr(model, "networks", [model])
         self._clipped = [[p for p in n.parameters() if p.requires_grad] for n in networks]
         optimizer = torch.optim.AdamW if config.weight_decay > 0 else torch.optim.Adam
         self._optimizer = optimizer(
-            parameters,
+            [p for p in model.parameters() if p.requires_grad],
             lr=config.learning_rate,
             weight_decay=config.weight_decay,
             # A step over small weights is mostly the overhead of its many operations.
             fused=device.type in ("cpu", "cuda"),
         )
         decay = config.ema_decay
-        self._average = None if decay is None else WeightAverage(self._model, decay)
+        self._average = None if decay is None else WeightAverage(model, decay)
         rank = distributed.rank()
         torch.manual_seed(derive_seed(config.seed, "global", rank))
         self._generator = torch.Generator(device)
         self._generator.manual_seed(derive_seed(config.seed, "loss", rank))
         self.monitor = LossMonitor(_LOOK_EVERY_CUDA if device.type == "cuda" else 1)
-        self.step = 0
-        self.best_step = 0
+        self.step = self.best_step = 0
         self.best_score: float | None = None
         self.last_score: float | None = None
         self._best: dict[str, Tensor] | None = None
         self._order: tuple[int, Tensor] | None = None
-        self._seconds_before = 0.0
-        self._started = time.perf_counter()
-
-    @property
-    def steps_per_epoch(self) -> int:
-        """Optimizer steps per pass over the data; the last one may have a smaller batch."""
-        return self._config.steps_per_epoch(len(self._train[0]))
-
-    @property
-    def total_steps(self) -> int:
-        """Optimizer steps of the whole run."""
-        return self._config.total_steps(self.steps_per_epoch)
-
-    @property
-    def total_epochs(self) -> int:
-        """Passes over the data, of which the last may be cut short."""
-        return -(-self.total_steps // self.steps_per_epoch)
+        self._seconds_before, self._started = 0.0, time.perf_counter()
 
     @property
     def seconds(self) -> float:
@@ -152,9 +120,9 @@ class Trainer:
         """Do one optimizer step; return whether the losses were looked at, see `LossMonitor`."""
         batch, share, size = self._next_batch()
         epoch, progress = self.step // self.steps_per_epoch, self.step / self.total_steps
-        step = Step(self.step, epoch, progress, self._generator)
         self._model.train()
         with self._precision():
+            step = Step(self.step, epoch, progress, self._generator)
             parts = self._loss(self._wrapped, batch, step)
         looked = self.monitor.add(self.step + 1, *parts, share=share, size=size)
         self._optimizer.zero_grad(set_to_none=True)
@@ -177,9 +145,22 @@ class Trainer:
         Where there is a moving average of them, it is what is scored and remembered. The main rank
         scores. Random numbers drawn here are the same each time and don't touch the training's.
         """
-        with self._scored_weights():
-            score = self._score(held_out, score_of)
-            self.last_score = score
+        score = 0.0
+        with nullcontext() if self._average is None else self._average.applied():
+            if distributed.is_main():
+                self._model.eval()
+                with fork_random(self.device), torch.no_grad(), self._precision():
+                    torch.manual_seed(derive_seed(self._config.seed, "validation"))
+                    batches = zip(
+                        *(t.split(self._config.batch_size) for t in held_out), strict=True
+                    )
+                    score = float(score_of(self._model, batches))
+            self.last_score = score = distributed.broadcast(score)
+            if not math.isfinite(score):
+                raise ValueError(
+                    f"score must be a finite number, got {score} at step {self.step}: "
+                    "look at the validation data and at the loss"
+                )
             if self.best_score is None or score > self.best_score:
                 self.best_step, self.best_score = self.step, score
                 if self._config.select == "best":
@@ -187,7 +168,7 @@ class Trainer:
         return score
 
     def select(self) -> tuple[int, float | None]:
-        """Put the selected weights into the model, in eval mode; returns their step and score."""
+        """Put the selected weights into the model, in eval mode; return their step and score."""
         if self._best is not None:
             load_weights(self._model, self._best)
         elif self._average is not None:
@@ -198,7 +179,7 @@ class Trainer:
         return self.step, self.last_score
 
     def snapshot(self) -> Checkpoint:
-        """Everything that resuming needs; every rank must call it."""
+        """Return everything that resuming needs; every rank must call it."""
         random = {
             "cpu": torch.get_rng_state(),
             "loss": self._generator.get_state(),
@@ -229,20 +210,25 @@ class Trainer:
         load_weights(self._model, checkpoint.weights)
         self._best = checkpoint.best
         if self._average is not None:
-            # `fit` has compared the settings, so a complete checkpoint has averages where they
-            # are asked for.
+            # The settings were compared: a checkpoint has averages where they are asked for.
             self._average.load_state_dict(checkpoint.ema or {})
         self.step = checkpoint.step
         self.best_step, self.best_score = state["best_step"], state["best_score"]
         self.last_score = state["last_score"]
-        self._seconds_before = state["seconds"]
-        self._started = time.perf_counter()
+        self._seconds_before, self._started = state["seconds"], time.perf_counter()
         if self.step == self.total_steps:
             return  # nothing is left to train, so the rest doesn't matter, nor does the device
-        self._check_same("the kind of device", state["device"], self.device.type)
-        self._check_same("the number of processes", len(state["random"]), distributed.world_size())
-        examples = state["sampler"]["num_examples"]
-        self._check_same("the number of training examples", examples, len(self._train[0]))
+        examples, processes = state["sampler"]["num_examples"], len(state["random"])
+        for what, old, new in (
+            ("the kind of device", state["device"], self.device.type),
+            ("the number of processes", processes, distributed.world_size()),
+            ("the number of training examples", examples, len(self._train[0])),
+        ):
+            if old != new:
+                raise ValueError(
+                    f"{what} must be {old}, as in the run to resume, got {new}: "
+                    "resume it as it was started"
+                )
         self._optimizer.load_state_dict(state["optimizer"])
         self.monitor.load_state_dict(state["monitor"])
         random: dict[str, Any] = state["random"][distributed.rank()]
@@ -252,6 +238,7 @@ class Trainer:
             torch.cuda.set_rng_state(random["cuda"], self.device)
 
     def _next_batch(self) -> tuple[Batch, float, int]:
+        """This rank's slice of the next batch, its share of it, and the size of the whole batch."""
         epoch, position = divmod(self.step, self.steps_per_epoch)
         if self._order is None or self._order[0] != epoch:
             order = epoch_order(self._config.seed, epoch, len(self._train[0]))
@@ -261,37 +248,9 @@ class Trainer:
         part, share = distributed.own_slice(chosen)
         return tuple(t.index_select(0, part) for t in self._train), share, len(chosen)
 
-    def _score(self, held_out: Batch, score_of: Score) -> float:
-        """The main rank scores, and every rank learns the score."""
-        score = 0.0
-        if distributed.is_main():
-            self._model.eval()
-            with fork_random(self.device), torch.no_grad(), self._precision():
-                torch.manual_seed(derive_seed(self._config.seed, "validation"))
-                batches = _cut(held_out, self._config.batch_size)
-                score = float(score_of(self._model, batches))
-        score = distributed.broadcast(score)
-        if not abs(score) < float("inf"):
-            raise ValueError(
-                f"score must be a finite number, got {score} at step {self.step}: "
-                "look at the validation data and at the loss"
-            )
-        return score
-
-    def _scored_weights(self) -> AbstractContextManager[object]:
-        return nullcontext() if self._average is None else self._average.applied()
-
     def _precision(self) -> AbstractContextManager[object]:
-        if self._config.precision == "bf16":
-            return torch.autocast(self.device.type, dtype=torch.bfloat16)
-        return nullcontext()
-
-    def _check_same(self, what: str, old: object, new: object) -> None:
-        if old != new:
-            raise ValueError(
-                f"{what} must be {old}, as in the run to resume, got {new}: "
-                "resume it as it was started"
-            )
+        half = self._config.precision == "bf16"
+        return torch.autocast(self.device.type, torch.bfloat16) if half else nullcontext()
 
 
 def epoch_order(seed: int, epoch: int, num_examples: int) -> Int64[Tensor, " n"]:
@@ -304,7 +263,7 @@ def epoch_order(seed: int, epoch: int, num_examples: int) -> Int64[Tensor, " n"]
 
 
 def fork_random(device: torch.device) -> AbstractContextManager[object]:
-    """Context in which the global generators may be seeded; they come back at its end."""
+    """Return a context in which the global generators may be seeded; they come back at its end."""
     return torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
 
 
@@ -316,7 +275,3 @@ def _wrap(model: nn.Module, config: TrainConfig, device: torch.device) -> nn.Mod
     if config.compile:
         model = torch.compile(model)  # pyright: ignore[reportAssignmentType]
     return model
-
-
-def _cut(tensors: Batch, size: int) -> Iterator[Batch]:
-    return zip(*(tensor.split(size) for tensor in tensors), strict=True)

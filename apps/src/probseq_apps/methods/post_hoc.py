@@ -8,9 +8,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from probseq.metrics import energy_score
-from probseq_apps.baselines.ensemble import mean_log_probs
-from probseq_apps.baselines.temperature import fit_temperature, scale_log_probs
+from probseq.metrics import energy_score, fit_temperature, mean_log_probs, scale_log_probs
 from probseq_apps.settings.methods import Row
 
 

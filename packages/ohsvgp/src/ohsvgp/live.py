@@ -12,7 +12,6 @@ absorbed skipped; forecasts are then those of an uninterrupted run to the last b
 
 import json
 import math
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,6 +26,7 @@ from ohsvgp.live_state import SCHEMA, read_facts
 from ohsvgp.online import OnlineGP
 from ohsvgp.stream.clock import parse_stamp
 from probseq.checks import check_counts, check_positive
+from probseq.files import write_atomic
 
 __all__ = ["LiveStream", "Position"]
 
@@ -216,7 +216,7 @@ class LiveStream:
             "position": json.dumps(vars(self.position)),
         }
         try:
-            _write(self.file, save(self.model.state_dict(), metadata=facts))
+            write_atomic(self.file, save(self.model.state_dict(), metadata=facts))
         except OSError as error:
             raise OSError(f"{self.file} cannot be written: {error.strerror}") from error
 
@@ -303,18 +303,3 @@ def _stamp_text(stamp: float, calendar: bool) -> str:
     if not calendar:
         return repr(stamp)
     return str(np.datetime_as_string(np.datetime64(round(stamp), "s")))
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Replace a file at once, and force it onto the disk."""
-    temporary = path.with_name(f".tmp-{path.name}")
-    with temporary.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)

@@ -7,12 +7,13 @@ last: one that is killed leaves the folder as it was, or with files that their h
 import contextlib
 import hashlib
 import json
-import os
 import shutil
 import tempfile
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
+
+from probseq.files import sha256, sync
 
 CONFIG = "config.json"
 _FORMAT = 1
@@ -44,14 +45,14 @@ def write_folder(folder: Path, kind: str, config: dict[str, Any]) -> Generator[P
         yield aside
         files = sorted(aside.iterdir())
         values = {"format": _FORMAT, "class": kind, "config": config}
-        hashes = {path.name: _hash_file(path) for path in files}
+        hashes = {path.name: sha256(path) for path in files}
         hashes[CONFIG] = _hash_values(values, hashes)
         text = json.dumps({**values, "sha256": hashes}, indent=2)
         (aside / CONFIG).write_text(text + "\n", encoding="utf-8")
         for path in (*files, aside / CONFIG):
-            _sync(path)
-            os.replace(path, folder / path.name)
-        _sync(folder)
+            sync(path)
+            path.replace(folder / path.name)
+        sync(folder)
 
 
 class SavedFolder:
@@ -115,7 +116,7 @@ class SavedFolder:
             ValueError: it is not.
         """
         path = self._folder / name
-        if _hash_file(path) != self._hashes[name]:
+        if sha256(path) != self._hashes[name]:
             raise ValueError(
                 f"{path} is damaged, or belongs to other settings than those beside it: it does "
                 f"not have the sha256 that {CONFIG} tells of"
@@ -127,17 +128,3 @@ def _hash_values(values: dict[str, Any], hashes: dict[str, Any]) -> str:
     """Hash of all that `config.json` holds, but this hash."""
     text = json.dumps([values, hashes], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _hash_file(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _sync(path: Path) -> None:
-    """Force a file, or a folder's list of names, onto the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -19,6 +19,7 @@ from probseq.metrics.ood import (
     max_softmax_score,
     ood_metrics,
 )
+from probseq.metrics.post_hoc import fit_temperature, mean_log_probs, scale_log_probs
 from probseq.metrics.ranking import RocCurve, auroc, average_precision, fpr_at_tpr, roc_curve
 from probseq.metrics.regression import (
     coverage_calibration_error,
@@ -56,6 +57,7 @@ __all__ = [
     "expected_calibration_error",
     "failure_auroc",
     "failure_fpr",
+    "fit_temperature",
     "forgetting",
     "fpr_at_tpr",
     "gaussian_nlpd",
@@ -65,10 +67,12 @@ __all__ = [
     "matthews_correlation",
     "max_softmax_score",
     "maximum_calibration_error",
+    "mean_log_probs",
     "nll",
     "ood_metrics",
     "risk_coverage_curve",
     "rmse",
     "roc_curve",
+    "scale_log_probs",
     "selective_error",
 ]

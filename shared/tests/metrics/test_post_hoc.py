@@ -3,12 +3,7 @@ import pytest
 import torch
 from scipy.optimize import minimize_scalar
 
-from probseq_apps.baselines.temperature import (
-    LARGEST,
-    SMALLEST,
-    fit_temperature,
-    scale_log_probs,
-)
+from probseq.metrics import fit_temperature, mean_log_probs, scale_log_probs
 
 
 def overconfident(seed, scale):
@@ -47,10 +42,30 @@ def test_scaling_is_softmax_of_logits_over_temperature():
 
 def test_predictions_without_an_optimum_end_at_the_bounds():
     logits = torch.eye(3)
-    assert fit_temperature(logits.log_softmax(-1), torch.arange(3)) == SMALLEST
-    assert fit_temperature(logits.log_softmax(-1), torch.tensor([1, 2, 0])) == LARGEST
+    assert fit_temperature(logits.log_softmax(-1), torch.arange(3)) == 0.05
+    assert fit_temperature(logits.log_softmax(-1), torch.tensor([1, 2, 0])) == 20.0
 
 
-def test_no_validation_data_are_refused():
-    with pytest.raises(ValueError, match="validation data"):
+def test_an_ensemble_is_the_mean_of_the_members_softmax():
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(3, 7, 4, generator=generator, dtype=torch.float64)
+    combined = mean_log_probs(list(logits.log_softmax(-1)))
+    torch.testing.assert_close(combined.exp(), logits.softmax(-1).mean(0))
+
+
+def test_a_member_that_excludes_a_class_does_not_exclude_it_for_all():
+    sure = torch.tensor([[0.0, -1e4]], dtype=torch.float64)
+    unsure = torch.tensor([[0.5, 0.5]], dtype=torch.float64).log()
+    expected = torch.tensor([[0.75, 0.25]], dtype=torch.float64)
+    torch.testing.assert_close(mean_log_probs([sure, unsure]).exp(), expected)
+
+
+def test_what_are_no_predictions_is_refused():
+    with pytest.raises(ValueError, match="members must hold"):
+        mean_log_probs([])
+    with pytest.raises(ValueError, match="members must have the shape"):
+        mean_log_probs([torch.zeros(2, 3), torch.zeros(3, 3)])
+    with pytest.raises(ValueError, match="log_probs must not be empty"):
         fit_temperature(torch.zeros(0, 3), torch.zeros(0, dtype=torch.int64))
+    with pytest.raises(ValueError, match="temperature must be positive"):
+        scale_log_probs(torch.zeros(1, 3), 0.0)

@@ -1,0 +1,384 @@
+"""What an uninterrupted run does, in this process: learning, selection, options, faults."""
+
+import sys
+import time
+
+import pytest
+import torch
+from digits_run import DigitsTask, at_step, digits, same_bits, settings, train
+
+from probseq_apps.engine import fit as loop
+from probseq_apps.engine import log
+from probseq_apps.engine.checkpoints import load_latest_checkpoint
+from probseq_apps.engine.files import read_finished
+from probseq_apps.engine.fit import fit, load_run
+from probseq_apps.engine.log import LossMonitor, NonFiniteLossError, read_metrics
+from probseq_apps.engine.trainer import LossParts, Step, epoch_order
+
+# 17 steps in epochs of 7.
+STEPS = {"epochs": 0, "warmup_epochs": 0, "steps": 17, "warmup_steps": 3}
+
+
+def watched(task, note):
+    """The task, with what its loss is given and gives noted."""
+    inner = task.loss
+
+    def loss(model, batch, step):
+        parts = inner(model, batch, step)
+        note(batch, parts, step)
+        return parts
+
+    task.loss = loss
+    return task
+
+
+def weights_of(task):
+    return torch.cat([p.detach().double().flatten() for p in task.model.parameters()])
+
+
+def test_the_task_is_learned_and_the_log_tells_how(run, tmp_path):
+    _, result = run(epochs=20)
+    rows = read_metrics(tmp_path / "run")
+    assert [row["epoch"] for row in rows] == list(range(1, 21))
+    assert [row["step"] for row in rows] == [7 * e for e in range(1, 21)]
+    assert [row["learning_rate"] for row in rows[::19]] == pytest.approx([1e-2, 1e-5])
+    assert 0 < rows[0]["seconds"] <= rows[-1]["seconds"] <= result.seconds < 60
+    assert rows[-1]["loss"] < 0.5 * rows[0]["loss"]
+    assert result.best_score == max(row["score"] for row in rows) > 0.8
+    assert result.steps == 140
+    assert result.best_step == next(r["step"] for r in rows if r["score"] == result.best_score)
+    assert read_finished(tmp_path / "run")["best_score"] == result.best_score
+
+
+def test_the_logged_loss_is_the_mean_over_examples_not_over_batches(run, tmp_path):
+    seen = []
+
+    def note(batch, parts, step):
+        seen.append((len(batch[0]), parts.loss.item(), parts.parts["penalty"].item()))
+
+    run(task=watched(DigitsTask(noise=0.0, dropout=0.0), note), data=digits(33), epochs=2)
+    assert [size for size, *_ in seen] == [32, 1, 32, 1]
+    for row, pair in zip(read_metrics(tmp_path / "run"), (seen[:2], seen[2:]), strict=True):
+        assert row["loss"] == pytest.approx(sum(n * loss for n, loss, _ in pair) / 33)
+        assert row["parts"]["penalty"] == pytest.approx(sum(n * p for n, _, p in pair) / 33)
+
+
+def test_training_equals_a_plain_loop_written_out(run):
+    """The same steps by hand: order, step sizes and clipping from their definitions."""
+    (pixels, labels), validation = digits(num_train=70)
+    ours, hand = (DigitsTask(noise=0.0, dropout=0.0) for _ in range(2))
+    run(task=ours, data=((pixels, labels), validation), select="last", final_learning_rate=1e-3)
+    optimizer = torch.optim.Adam(hand.model.parameters(), lr=1.0)
+    for step in range(9):
+        chosen = epoch_order(0, step // 3, 70)[32 * (step % 3) : 32 * (step % 3) + 32]
+        batch = (pixels[chosen], labels[chosen])
+        loss = hand.loss(hand.model, batch, Step(step, step // 3, step / 9, None)).loss
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(hand.model.parameters(), 1.0)
+        warm, cold = 1e-2 * (step + 1) / 3, 1e-2 - (1e-2 - 1e-3) * (step - 3) / 5
+        optimizer.param_groups[0]["lr"] = warm if step < 3 else cold
+        optimizer.step()
+    torch.testing.assert_close(ours.model.state_dict(), hand.model.state_dict())
+
+
+class Opponents(torch.nn.Module):
+    """Two networks, one with gradients a million times as large as the other's."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.small, self.large = torch.nn.Linear(64, 1), torch.nn.Linear(64, 1)
+
+    @property
+    def networks(self):
+        return (self.small, self.large)
+
+    def forward(self, pixels, labels):
+        pairs = ((1e-3, self.small), (1e3, self.large))
+        wanted, x = labels.float()[:, None], pixels.float() / 16
+        return sum(scale * (net(x) - wanted).square().mean() for scale, net in pairs)
+
+
+def test_networks_that_play_against_each_other_are_clipped_each_by_itself(tmp_path):
+    (pixels, labels), _ = digits(num_train=70)
+    ours, hand = Opponents(), Opponents()
+    plain = {"warmup_epochs": 0, "final_learning_rate": 1e-2, "select": "last"}
+    config = settings(grad_clip=1e-3, **plain)
+    fit(ours, (pixels, labels), config, tmp_path, loss=lambda m, x, _: LossParts(m(*x), {}))
+    optimizer = torch.optim.Adam(hand.parameters(), lr=1e-2)
+    for step in range(9):
+        chosen = epoch_order(0, step // 3, 70)[32 * (step % 3) : 32 * (step % 3) + 32]
+        optimizer.zero_grad()
+        hand(pixels[chosen], labels[chosen]).backward()
+        for network in hand.networks:
+            gradient = torch.cat([p.grad.flatten() for p in network.parameters()])
+            for parameter in network.parameters():
+                parameter.grad *= min(1.0, 1e-3 / (gradient.norm() + 1e-6))
+        optimizer.step()
+    torch.testing.assert_close(ours.state_dict(), hand.state_dict(), rtol=1e-5, atol=1e-6)
+
+
+def test_the_same_seed_gives_the_same_bits_and_another_seed_others(run):
+    first, _ = run(path="a")
+    torch.rand(17)  # what happened to the global generator before must not matter
+    task = DigitsTask()
+    before = torch.get_rng_state()
+    again, _ = run(path="b", task=task)
+    assert torch.equal(torch.get_rng_state(), before)
+    other, _ = run(path="c", seed=1)
+    assert same_bits(first, again)
+    assert not same_bits(first, other)
+
+
+def test_validation_comes_every_few_epochs_and_at_the_end_and_does_not_change_training(
+    run, tmp_path
+):
+    rare, _ = run(path="rare", epochs=5, validate_every=2, select="last")
+    often, result = run(path="often", epochs=5, validate_every=1, select="last")
+    rows = [read_metrics(tmp_path / path) for path in ("rare", "often")]
+    assert [row["score"] is not None for row in rows[0]] == [False, True, False, True, True]
+    assert result[:3] == (35, rows[1][-1]["score"], 35)
+    assert same_bits(rare, often)
+
+
+def test_training_without_validation_takes_the_last_weights(run):
+    _, result = run(data=(digits()[0], None), select="last")
+    assert result[:3] == (21, None, 21)
+
+
+def saved_steps(monkeypatch):
+    saved, save = [], loop.save_checkpoint
+
+    def noted(root, checkpoint, config):
+        saved.append(checkpoint.step)
+        return save(root, checkpoint, config)
+
+    monkeypatch.setattr(loop, "save_checkpoint", noted)
+    return saved
+
+
+def test_checkpoints_come_every_few_epochs_and_at_the_end(run, tmp_path, monkeypatch):
+    saved = saved_steps(monkeypatch)
+    run(epochs=5, checkpoint_every=2)
+    assert saved == [14, 28, 35]
+    names = sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir())
+    assert names == ["step-000028", "step-000035"]
+
+
+def test_a_checkpoint_is_due_when_five_minutes_have_passed_in_mid_epoch(run, monkeypatch):
+    """The clock jumps by 150 seconds a step; epochs of 7 steps end at 7 and 14, the run at 17."""
+    now, saved = [0.0], saved_steps(monkeypatch)
+
+    def tick(task, loss):
+        now[0] += 150.0
+        return loss
+
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    run(task=DigitsTask(hook=tick), **STEPS)
+    assert saved == [2, 4, 6, 7, 9, 11, 13, 14, 16, 17]
+
+
+@pytest.mark.parametrize("decay", [0.3, 0.999])
+def test_a_runs_average_is_that_of_its_weights_after_each_step(run, tmp_path, decay):
+    seen = []
+    task = DigitsTask()
+    watched(task, lambda *_: seen.append(weights_of(task)))
+    run(task=task, ema_decay=decay, select="last", **STEPS)
+    end = load_latest_checkpoint(tmp_path / "run" / "checkpoints")
+    names = [name for name, _ in task.model.named_parameters()]
+    average = seen[0]
+    for n, value in enumerate([*seen[1:], flat(end.weights, names)]):
+        d = min(decay, (1 + n) / (10 + n))
+        average = d * average + (1 - d) * value
+    assert list(end.ema) == sorted(names)
+    # Float32 sums of 17 terms.
+    torch.testing.assert_close(flat(end.ema, names), average, atol=1e-6, rtol=1e-5)
+
+
+def flat(tensors, names):
+    return torch.cat([tensors[name].double().flatten() for name in names])
+
+
+def test_validation_selection_and_loading_see_the_average_and_training_does_not(run, tmp_path):
+    scored, task = [], DigitsTask()
+    inner = task.score
+    task.score = lambda model, batches: scored.append(weights_of(task)) or inner(model, batches)
+    averaged, _ = run(path="averaged", task=task, ema_decay=0.9, select="last", **STEPS)
+    plain, _ = run(path="plain", select="last", **STEPS)
+    end, same = (
+        load_latest_checkpoint(tmp_path / p / "checkpoints") for p in ("averaged", "plain")
+    )
+    assert all(torch.equal(end.weights[name], same.weights[name]) for name in same.weights)
+    assert torch.equal(weights_of(averaged), scored[-1])
+    assert not torch.equal(weights_of(averaged), weights_of(plain))
+    # Images counted in training are a buffer: the model's own number, not an average of numbers.
+    assert int(averaged.model.seen) == int(plain.model.seen) > 0
+    loaded = DigitsTask()
+    load_run(loaded.model, tmp_path / "averaged")
+    assert same_bits(loaded, averaged)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_loss_that_is_not_finite_stops_with_step_and_parts_before_it_spoils_the_weights(
+    run, value
+):
+    task = DigitsTask(hook=at_step(5, lambda loss: loss * value))
+    pattern = r"not finite at step 5: loss=(nan|inf), cross_entropy=[\d.]+, penalty="
+    with pytest.raises(NonFiniteLossError, match=pattern):
+        run(task=task)
+    assert all(p.isfinite().all() for p in task.model.parameters())
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("-inf")])
+def test_a_validation_score_that_is_not_finite_is_refused(run, value):
+    task = DigitsTask()
+    task.score = lambda model, batches: value
+    with pytest.raises(ValueError, match=f"finite number, got {value} at step 7"):
+        run(task=task)
+
+
+@pytest.mark.parametrize("total", [3, 49])
+def test_the_loss_is_told_step_and_epoch_and_how_much_is_done(run, total):
+    steps = []
+    task = watched(DigitsTask(), lambda batch, parts, step: steps.append(step[:3]))
+    run(task=task, epochs=0, warmup_epochs=0, steps=total, validate_every=100)
+    assert steps == [(number, number // 7, number / total) for number in range(total)]
+
+
+@pytest.mark.parametrize(
+    ("train", "held_out", "match"),
+    [
+        ((torch.zeros(3), torch.zeros(4)), None, r"train must be tensors .* got \[3, 4\]"),
+        ((torch.zeros(0),), None, r"train must be tensors .* got \[0\]"),
+        ((), None, "train must be tensors"),
+        ((torch.zeros(3),), (torch.zeros(2), torch.zeros(1)), "held_out must be tensors"),
+        ((torch.zeros(3),), None, "needs validation data"),
+    ],
+)
+def test_data_that_do_not_fit_are_refused_before_anything_is_written(
+    run, tmp_path, train, held_out, match
+):
+    with pytest.raises(ValueError, match=match):
+        run(data=(train, held_out))
+    task = DigitsTask()
+    given = {"score": task.score} if held_out is None else {"held_out": held_out}
+    with pytest.raises(ValueError, match="held_out and score must be given together"):
+        fit(task.model, train, settings(), tmp_path / "run", loss=task.loss, **given)
+    assert not (tmp_path / "run").exists()
+
+
+def test_bf16_runs_keep_float32_parameters_and_differ_from_float32(run):
+    half, _ = run(path="half", precision="bf16")
+    full, _ = run(path="full")
+    assert {p.dtype for p in half.model.parameters()} == {torch.float32}
+    assert not same_bits(half, full)
+    torch.testing.assert_close(half.model.head.weight, full.model.head.weight, atol=0.1, rtol=0.1)
+
+
+@pytest.mark.slow
+def test_a_compiled_run_agrees_with_an_eager_one(run, monkeypatch):
+    # The eager backend: tracing, graph breaks and wrapped names are tested, no C++ compiler needed.
+    compile_model = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda model: compile_model(model, backend="eager"))
+    eager, _ = run(path="eager")
+    compiled, _ = run(path="compiled", compile=True)
+    torch.testing.assert_close(compiled.model.state_dict(), eager.model.state_dict())
+
+
+def test_weight_decay_takes_adamw(run, tmp_path):
+    plain, _ = run(path="plain", select="last")
+    decayed, _ = run(path="decayed", select="last", weight_decay=1.0)
+    assert decayed.model.head.weight.norm() < plain.model.head.weight.norm()
+    state = load_latest_checkpoint(tmp_path / "decayed" / "checkpoints").state
+    assert state["optimizer"]["param_groups"][0]["decoupled_weight_decay"] is True
+
+
+def test_without_a_terminal_progress_is_a_line_a_minute(run, monkeypatch, capsys):
+    with log.bar(total=300) as bar:
+        for second in range(300):
+            now = time.monotonic() + second
+            with monkeypatch.context() as patch:
+                patch.setattr(log.time, "monotonic", lambda now=now: now)
+                bar.set_description_str(f"second {second}")
+    shown = capsys.readouterr().err
+    assert shown.count("\n") == 4
+    assert "\r" not in shown
+    run()
+    assert capsys.readouterr().err == ""
+
+
+def test_the_progress_bar_shows_epoch_parts_and_score(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    train(DigitsTask(), digits(), tmp_path, settings(epochs=2), label="mle")
+    shown = capsys.readouterr().err
+    for word in ("mle epoch 2/2", "14/14", "cross_entropy=", "penalty=", "score="):
+        assert word in shown
+
+
+def test_tensorboard_events_are_written_on_request(run, tmp_path):
+    pytest.importorskip("tensorboard")
+    run(tensorboard=True, epochs=2)
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(tmp_path / "run" / "tensorboard"))
+    events.Reload()
+    rows = read_metrics(tmp_path / "run")
+    assert [e.value for e in events.Scalars("loss")] == pytest.approx([r["loss"] for r in rows])
+    assert [e.step for e in events.Scalars("parts.penalty")] == [7, 14]
+
+
+def test_tensorboard_that_is_not_installed_names_the_extra(run, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
+    with pytest.raises(ImportError, match=r"probseq-apps\[tensorboard\]"):
+        run(tensorboard=True)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_on_cuda_a_bad_loss_is_found_later_but_named_with_its_step(run):
+    task = DigitsTask(hook=at_step(5, lambda loss: loss * float("nan")))
+    with pytest.raises(NonFiniteLossError, match="not finite at step 5: loss=nan"):
+        run(task=task, device="cuda")
+    assert 5 < task.calls <= 20
+
+
+def add(monitor, *losses, size=1, start=1, **parts):
+    parts = {name: torch.tensor(value) for name, value in parts.items()}
+    return [
+        monitor.add(step, torch.tensor(loss), parts, share=1.0, size=size)
+        for step, loss in enumerate(losses, start)
+    ]
+
+
+def test_losses_are_looked_at_every_so_often_and_the_first_bad_step_is_named():
+    monitor = LossMonitor(every=3)
+    looked = add(monitor, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0)
+    assert looked == [False, False, True, False, False, True]
+    assert monitor.latest == {"loss": 6.0}
+    add(monitor, 1.0, float("inf"), start=7)
+    with pytest.raises(NonFiniteLossError, match="not finite at step 8: loss=inf;"):
+        add(monitor, float("nan"), start=9)
+
+
+def test_means_weigh_each_step_by_its_examples_start_anew_and_go_on_in_the_middle():
+    first, second = LossMonitor(every=2), LossMonitor(every=5)
+    add(first, 1.0, size=10)
+    add(first, 4.0, size=5)
+    add(first, 7.0)
+    second.load_state_dict(first.state_dict())
+    assert first.take_means() == {"loss": pytest.approx((10 + 20 + 7) / 16)}
+    add(second, 7.0, size=2)
+    assert second.take_means() == {"loss": pytest.approx((10 + 20 + 7 + 14) / 18)}
+    add(first, 2.0, size=3)
+    assert first.take_means() == {"loss": 2.0}
+
+
+def test_parts_that_change_their_names_or_are_named_like_the_sum_are_refused():
+    monitor = LossMonitor(every=1)
+    add(monitor, 1.0, kl=0.5)
+    with pytest.raises(ValueError, match=r"same parts at each step, .*\['kl'\], got \['penalty'\]"):
+        add(monitor, 1.0, penalty=0.5)
+    with pytest.raises(ValueError, match="none named 'loss'"):
+        add(LossMonitor(every=1), 1.0, **{"loss": 0.5})
