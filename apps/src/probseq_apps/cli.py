@@ -149,7 +149,7 @@ def _defaults(entry: Entry, prog: str, words: list[str]) -> tuple[str, Any, str]
         return "", defaults(pick), ""
     saved = None
     if pick.resume and pick.run_dir is not None and pick.recipe is pick.data is None:
-        saved = saved_settings(pick.run_dir, entry.kind, load(entry.settings).from_dict)
+        saved = saved_settings(pick.run_dir, entry.kind, load(entry.settings))
     recipe, settings = saved or _from_file(pick, entry, defaults)
     return recipe, settings, ", ".join(defaults.known)
 

@@ -113,8 +113,8 @@ def test_too_few_steps_are_refused() -> None:
         ({"data": "mnist"}, "unknown data set 'mnist'"),
         ({"data": "csv:"}, "csv:"),
         ({"method": ("ohsvpg",)}, "ohsvgp"),
-        ({"method": ()}, "method must name at least one"),
-        ({"seeds": (0, 0)}, "seeds must not repeat"),
+        ({"method": ()}, "method must be .*not empty"),
+        ({"seeds": (0, 0)}, "seeds must be .*without repetitions"),
         ({"seeds": (-1,)}, "at least 0"),
     ],
 )

@@ -206,8 +206,10 @@ def _words(kind: Any) -> str:
     """Say what an annotation asks for."""
     origin, parts = get_origin(kind) or kind, get_args(kind)
     if origin is Annotated:
-        bounds = [bound.words for bound in parts[1:] if isinstance(bound, Bound)]
-        return " and ".join(bounds) or _words(parts[0])
+        bounds = " and ".join(bound.words for bound in parts[1:] if isinstance(bound, Bound))
+        if bounds and get_origin(parts[0]) is tuple:
+            return f"{_words(parts[0])}, {bounds}"
+        return bounds or _words(parts[0])
     if origin in (Union, UnionType):
         return " or ".join(map(_words, parts))
     if origin is Literal:

@@ -10,33 +10,28 @@ from probseq.settings import Bound, Count, Index, NotNegative, Positive, Setting
 Schedule = Literal["linear", "cosine", "constant"]
 Selection = Literal["best", "last"]
 Precision = Literal["float32", "bf16"]
-Decay = Annotated[float, Bound("in (0, 1)", lambda value: 0 < value < 1)]
+Fraction = Annotated[float, Bound("in (0, 1)", lambda value: 0 < value < 1)]
 _DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
 Device = Annotated[
     str, Bound("auto, cpu, cuda or cuda:N", lambda value: bool(_DEVICE.fullmatch(value)))
 ]
 
 
-class TrainConfig(Settings):
-    """How to train, whatever the model."""
+class EpochTraining(Settings):
+    """Training."""
 
+    epochs: Count
+    """Passes over the training data."""
     batch_size: Count
     """Examples per optimizer step, over all ranks together."""
     learning_rate: Positive
     """Step size of Adam after the warm-up."""
-    epochs: Index = 0
-    """Passes over the training data; left at 0 where `steps` tells the length."""
-    steps: Count | None = None
-    """Optimizer steps of the whole run, in place of `epochs`; a pass that the last step cuts short
-    counts as an epoch."""
     final_learning_rate: NotNegative = 1e-5
     """Step size at the last step; ignored by the constant schedule."""
     warmup_epochs: Index = 0
     """Epochs in which the step size rises linearly from about zero."""
-    warmup_steps: Index = 0
-    """The same in steps, for a length in `steps`."""
     schedule: Schedule = "linear"
-    """Shape of the way from `learning_rate` to `final_learning_rate`."""
+    """Shape of the way from the first to the final step size."""
     weight_decay: NotNegative = 0.0
     """Decoupled weight decay; above zero, AdamW takes the place of Adam."""
     grad_clip: Positive | None = None
@@ -49,29 +44,47 @@ class TrainConfig(Settings):
     checkpoint_every: Count = 1
     """Epochs between two checkpoints; the last epoch always ends with one, and five minutes after
     the last one another is due, wherever the run stands."""
-    ema_decay: Decay | None = None
-    """Decay of an exponential moving average of the parameters, which is what is validated,
-    selected and loaded from the finished run; None for the parameters themselves."""
-    seed: Index = 0
-    """Of the batch order and of all noise."""
     device: Device = "auto"
     """auto (CUDA if there is any, else the CPU), cpu, cuda or cuda:N."""
     precision: Precision = "float32"
-    """bf16 runs forward passes under autocast; parameters stay float32."""
+    """bf16 trains under autocast; parameters stay float32, and so does evaluation."""
     compile: bool = False
     """Train through `torch.compile`."""
     tensorboard: bool = False
     """Also write the metrics as TensorBoard events (extra `tensorboard`)."""
 
     def check(self) -> None:
-        """Refuse a growing step size, a length given twice, and a warm-up that is all of it."""
+        """Refuse a growing step size, and a warm-up that is all of the training."""
         if self.schedule != "constant" and self.final_learning_rate > self.learning_rate:
             raise ValueError(
                 f"final_learning_rate must be at most learning_rate={self.learning_rate}, "
                 f"got {self.final_learning_rate}"
             )
+        if self.warmup_epochs >= max(self.epochs, 1):
+            raise ValueError(
+                f"warmup_epochs must be less than epochs={self.epochs}, got {self.warmup_epochs}"
+            )
+
+
+class TrainConfig(EpochTraining):
+    """How to train, whatever the model: for so many epochs, or for so many steps."""
+
+    epochs: Index = 0
+    steps: Count | None = None
+    """Optimizer steps of the whole run, in place of `epochs`; a pass that the last step cuts short
+    counts as an epoch."""
+    warmup_steps: Index = 0
+    """As `warmup_epochs`, for a length in `steps`."""
+    ema_decay: Fraction | None = None
+    """Decay of an exponential moving average of the parameters, which is what is validated,
+    selected and loaded from the finished run; None for the parameters themselves."""
+    seed: Index = 0
+    """Of the batch order and of all noise."""
+
+    def check(self) -> None:
+        """Refuse a length given twice or not at all, and what `EpochTraining` refuses."""
         unit, other = ("epochs", "steps") if self.steps is None else ("steps", "epochs")
-        length, warmup = getattr(self, unit), getattr(self, f"warmup_{unit}")
+        length = getattr(self, unit)
         if not length:
             raise ValueError(f"epochs must be a whole number of at least 1, got {length}")
         for name in (other, f"warmup_{other}"):
@@ -80,8 +93,11 @@ class TrainConfig(Settings):
                     f"{name} must be left out where {unit}={length} tells the length, "
                     f"got {getattr(self, name)!r}"
                 )
-        if warmup >= length:
-            raise ValueError(f"warmup_{unit} must be less than {unit}={length}, got {warmup}")
+        super().check()
+        if self.steps is not None and self.warmup_steps >= self.steps:
+            raise ValueError(
+                f"warmup_steps must be less than steps={self.steps}, got {self.warmup_steps}"
+            )
 
     def steps_per_epoch(self, num_examples: int) -> int:
         """Return the optimizer steps of a pass over the data; the last batch may be smaller."""

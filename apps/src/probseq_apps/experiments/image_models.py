@@ -54,14 +54,14 @@ from probseq_apps.folder import RunFolder
 from probseq_apps.options import Options
 from probseq_apps.report.generate import diffusion_report, hvae_report
 from probseq_apps.report.generate_plots import Drawn
-from probseq_apps.settings.common import config_values
+from probseq_apps.settings.common import config_values, saved_settings
 from probseq_apps.settings.models import (
+    DIFFUSION_MODEL,
     GENERATE_DIFFUSION,
     GENERATE_HVAE,
+    HVAE_MODEL,
     DiffusionSettings,
     HvaeSettings,
-    saved_diffusion,
-    saved_hvae,
 )
 from pseudovideo.pretrained import Pretrained, load_pretrained
 
@@ -251,9 +251,9 @@ def train_model(variant: Variant, data: GenerationData, folder: Path, *, recipe:
 
 def variant_of(folder: Path) -> DiffusionVariant | HvaeVariant | None:
     """Return the variant whose model a folder holds; None where it holds none."""
-    if (diffusion := saved_diffusion(folder)) is not None:
+    if diffusion := saved_settings(folder, DIFFUSION_MODEL, DiffusionSettings):
         return DiffusionVariant(diffusion[1])
-    hvae = saved_hvae(folder)
+    hvae = saved_settings(folder, HVAE_MODEL, HvaeSettings)
     return None if hvae is None else HvaeVariant(hvae[1])
 
 

@@ -25,7 +25,7 @@ from probseq_apps.experiments.reference import (
     numbered,
     train,
 )
-from probseq_apps.settings.common import config_values
+from probseq_apps.settings.common import config_values, saved_settings
 from probseq_apps.settings.generate import (
     GENERATE_PRIOR,
     GENERATE_TOKENIZER,
@@ -33,8 +33,6 @@ from probseq_apps.settings.generate import (
     Sampling,
     TokenizerSettings,
     Videos,
-    saved_prior,
-    saved_tokenizer,
 )
 from pseudovideo.corruptions import pseudo_videos
 from pseudovideo.pretrained import load_pretrained
@@ -164,7 +162,7 @@ def tokenizer_loss(
 
 def open_tokenizer(folder: Path) -> TrainedTokenizer:
     """Read a trained tokenizer; raise if the folder holds none, or is damaged."""
-    saved = saved_tokenizer(folder)
+    saved = saved_settings(folder, GENERATE_TOKENIZER, TokenizerSettings)
     finished = finished_run(folder, "tokenizer", "`generate tokenizer`", found=saved is not None)
     settings = cast("tuple[str, TokenizerSettings]", saved)[1]
     check_manifest(folder / PRETRAINED)
@@ -241,7 +239,7 @@ def prior_loss(prior: Prior, batch: Batch, step: Step) -> LossParts:
 
 def open_prior(folder: Path) -> TrainedPrior:
     """Read a trained prior of either kind; raise if the folder holds none, or is damaged."""
-    found = saved_prior(folder) is not None
+    found = saved_settings(folder, GENERATE_PRIOR, PriorSettings) is not None
     finished = finished_run(folder, "prior", "`generate prior`", found=found)
     check_manifest(folder / PRETRAINED)
     prior = load_pretrained(folder / PRETRAINED, TokenPrior)

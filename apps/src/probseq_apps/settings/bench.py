@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Annotated, Literal, get_args
 
 from probseq.settings import Bound, Count, Settings
+from probseq_apps.settings.common import DISTINCT, SOME
 
 ShapeName = Literal["cifar", "imdb", "long", "cgpt-cifar", "scgpt-long", "kepsvgp-cifar"]
 
@@ -13,6 +14,7 @@ class _BenchSettings(Settings):
     """File for the numbers."""
 
     def check(self) -> None:
+        """Refuse a file that cannot be written."""
         if self.json is not None and not self.json.absolute().parent.is_dir():
             raise ValueError(f"json must lie in an existing folder, got {self.json}")
 
@@ -20,20 +22,12 @@ class _BenchSettings(Settings):
 class BenchSettings(_BenchSettings):
     """What is timed, and where."""
 
-    shape: tuple[ShapeName, ...] = get_args(ShapeName)
+    shape: Annotated[tuple[ShapeName, ...], SOME, DISTINCT] = get_args(ShapeName)
     """Problems: the papers' CIFAR-10 and IMDB layers, and long sequences."""
     repeats: Count = 9
     """Timed runs of each method; the formula-literal reference gets three at most."""
     device: Literal["cpu", "cuda"] = "cpu"
     """cpu: one thread, process time. cuda: wall time."""
-
-    def check(self) -> None:
-        """Refuse a repeated problem, or none."""
-        super().check()
-        if not self.shape or len(set(self.shape)) < len(self.shape):
-            raise ValueError(
-                f"shape must name each of some problems once, got {' '.join(self.shape) or 'none'}"
-            )
 
 
 class BenchOnlineSettings(_BenchSettings):

@@ -9,13 +9,19 @@ from probseq_apps.data.names import (
     CSV_PREFIX,
     IMAGE_NAMES,
     WORDS,
-    DataError,
     data_kind,
     own_path,
     tokenizer_choice,
-    unknown_name_message,
 )
-from probseq_apps.settings.common import Flat, Pick, Recipes, check_unique, with_data
+from probseq_apps.settings.common import (
+    DISTINCT,
+    Flat,
+    Names,
+    Pick,
+    Recipes,
+    check_known,
+    with_data,
+)
 from probseq_apps.settings.methods import (
     METHODS,
     BackboneSettings,
@@ -53,26 +59,24 @@ class EvaluationSettings(Settings):
     """Monte Carlo samples of a prediction, for the methods that sample."""
     shift: bool = False
     """Images: evaluate under corruptions of the test images, at each severity."""
-    corruptions: tuple[str, ...] = CORRUPTION_NAMES
+    corruptions: Annotated[tuple[str, ...], DISTINCT] = CORRUPTION_NAMES
     """Corruptions to use with --shift."""
-    severities: tuple[Severity, ...] = (1, 2, 3, 4, 5)
+    severities: Annotated[tuple[Severity, ...], DISTINCT] = (1, 2, 3, 4, 5)
     """Severities to use with --shift."""
-    ood: tuple[str, ...] = ()
+    ood: Annotated[tuple[str, ...], DISTINCT] = ()
     """Images: sets to tell apart from the test set, e.g. fashion-mnist; `rotations` is the test set
     turned by 90 degrees."""
 
     def check(self) -> None:
-        """Refuse unknown names, repetitions, and a shift of nothing."""
+        """Refuse unknown names, and a shift of nothing."""
         for name in self.corruptions:
-            if name not in CORRUPTION_NAMES:
-                raise ValueError(unknown_name_message("corruption", name, CORRUPTION_NAMES))
+            check_known("corruption", name, CORRUPTION_NAMES)
         for name in self.ood:
             if name != ROTATIONS and data_kind(name) != "image":
                 known = (*IMAGE_NAMES, ROTATIONS)
                 raise ValueError(f"ood must name image sets ({', '.join(known)}), got {name!r}")
-        for name in ("corruptions", "severities"):
-            check_unique(name, getattr(self, name), empty=not self.shift)
-        check_unique("ood", self.ood, empty=True)
+        if self.shift and not (self.corruptions and self.severities):
+            raise ValueError("corruptions and severities must not be empty with shift")
 
 
 class DataSettings(Settings):
@@ -124,16 +128,14 @@ class ClassifySettings(MethodSettings):
         """Refuse unknown data, and settings that don't go together."""
         is_text = self.is_text
         super().check()
-        used = {
-            "shift": self.evaluation.shift,
-            "ood": self.evaluation.ood,
-            "augment": self.training.augment != "none",
-        }
-        if is_text and (wrong := [name for name, given in used.items() if given]):
-            raise ValueError(f"{wrong[0]} is for images, and {self.data!r} holds texts")
+        augment = self.training.augment != "none"
+        for name in ("shift", "ood", "augment"):
+            used = augment if name == "augment" else getattr(self.evaluation, name)
+            if is_text and used:
+                raise ValueError(f"{name} is for images, and {self.data!r} holds texts")
         for name in trained_methods(self.method):
-            warm = self.warm_epochs(name)
-            if warm and self.training.epochs - warm <= self.training.warmup_epochs:
+            warm, left = self.warm_epochs(name), self.training.epochs - self.warm_epochs(name)
+            if warm and left <= self.training.warmup_epochs:
                 raise ValueError(
                     f"warm_start.{name} must leave more than warmup_epochs="
                     f"{self.training.warmup_epochs} of epochs={self.training.epochs}, got {warm}"
@@ -178,7 +180,7 @@ class RegressSettings(MethodSettings):
 
     data: str = ZINC
     """zinc (files in the data folder), or csv:PATH (CSV or TSV of molecules, or of numbers)."""
-    method: tuple[str, ...] = ("mle", "kernel", "mcd", "sgpa")
+    method: Names = ("mle", "kernel", "mcd", "sgpa")
     """As of `classify`, but for sngp and svdkl, +kflla and +ts; +ensemble is the mixture over the
     seeds."""
     reading: Flat[MoleculeSettings] = MoleculeSettings()
@@ -188,23 +190,14 @@ class RegressSettings(MethodSettings):
 
     def check(self) -> None:
         """Refuse unknown data, and methods for classes."""
-        if self.data != ZINC and not self.data.startswith(CSV_PREFIX):
-            raise DataError(
-                unknown_name_message("data set", self.data, (ZINC, f"{CSV_PREFIX}PATH"))
-            )
-        own_path(self.data)  # refuses an empty path
+        if own_path(self.data) is None or not self.data.startswith(CSV_PREFIX):
+            check_known("data set", self.data, (ZINC, f"{CSV_PREFIX}PATH"))
         super().check()
         for name in self.method:
             row = parse_row(name)
-            if row.base in ("sngp", "svdkl"):
-                raise ValueError(
-                    f"method {name!r} is for classification: its output's posterior is turned into "
-                    "class probabilities"
-                )
-            if others := [addition for addition in row.additions if addition != "ensemble"]:
-                raise ValueError(
-                    f"method {name!r} must leave out {others[0]}: it changes class probabilities"
-                )
+            for part in (row.base, *row.additions):
+                if part in ("sngp", "svdkl", "kflla", "ts"):
+                    raise ValueError(f"method {name!r} is for classes: leave out {part}")
 
 
 def _for_classes(settings: ClassifySettings, pick: Pick) -> ClassifySettings:

@@ -6,17 +6,22 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 
 from tyro.conf import OmitArgPrefixes
 
-from probseq.settings import Settings
+from probseq.settings import Bound, Index, Settings, SettingsT
 from probseq_apps.data.names import unknown_name_message
 from probseq_apps.engine.files import CONFIG, DamagedFileError, ForeignFileError, read_json
 
 # A group whose flags have no prefix: `training: Flat[Training]` has --epochs, and
 # `sgpa: SGPAConfig` --sgpa.num-inducing.
 Flat = OmitArgPrefixes
+
+DISTINCT = Bound("without repetitions", lambda values: len(set(values)) == len(values))
+SOME = Bound("not empty", lambda values: len(values) > 0)
+Names = Annotated[tuple[str, ...], SOME, DISTINCT]
+Seeds = Annotated[tuple[Index, ...], SOME, DISTINCT]
 
 S = TypeVar("S")
 
@@ -113,14 +118,6 @@ def check_known(what: str, name: str, known: Iterable[str]) -> None:
         raise ValueError(unknown_name_message(what, name, known))
 
 
-def check_unique(name: str, values: tuple[object, ...], *, empty: bool = False) -> None:
-    """Raise if a tuple has a value twice, or none."""
-    if not values and not empty:
-        raise ValueError(f"{name} must name at least one, got none")
-    if len(set(values)) < len(values):
-        raise ValueError(f"{name} must not repeat a value, got {' '.join(map(str, values))}")
-
-
 def unlike_defaults(settings: Settings) -> list[str]:
     """Return the names of those settings that differ from their defaults."""
     return list(settings.differs_from(type(settings)()))
@@ -141,8 +138,8 @@ def saved_kind(folder: Path) -> str | None:
 
 
 def saved_settings(
-    folder: Path, kind: str, build: Callable[[Mapping[str, Any]], S]
-) -> tuple[str, S] | None:
+    folder: Path, kind: str, settings: type[SettingsT]
+) -> tuple[str, SettingsT] | None:
     """Return recipe and settings of the experiment in a folder; None where it is of no such kind.
 
     Raises:
@@ -152,7 +149,7 @@ def saved_settings(
         return None
     config = read_json(folder / CONFIG)
     try:
-        return str(config["recipe"]), build(config["settings"])
+        return (str(config["recipe"]), settings.from_dict(config["settings"]))
     # What wrong contents end in, from a missing key to a comparison of a string with a number.
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise DamagedFileError(

@@ -1,7 +1,4 @@
-"""Settings of `probseq generate run`, `tokenizer`, `prior`, `sample` and `evaluate`.
-
-Recipes are in `recipes/tokens.toml`.
-"""
+"""Settings of `probseq generate run`, `tokenizer` and `prior`; recipes: `recipes/tokens.toml`."""
 
 from contextlib import suppress
 from dataclasses import fields, replace
@@ -10,12 +7,14 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from probseq.settings import Bound, Count, Index, NotNegative, Positive, Rate, Settings
 from probseq_apps.data.names import check_generation_name
-from probseq_apps.engine.config import Precision, TrainConfig
+from probseq_apps.engine.config import Device, Fraction, Precision, TrainConfig
 from probseq_apps.settings.common import (
+    DISTINCT,
+    SOME,
     Flat,
     Pick,
     Recipes,
-    check_unique,
+    Seeds,
     saved_settings,
     with_data,
 )
@@ -32,9 +31,11 @@ from pseudovideo.spec import (
 GENERATE, GENERATE_TOKENIZER, GENERATE_PRIOR = "generate", "generate-tokenizer", "generate-prior"
 GENERATE_SAMPLE, GENERATE_EVALUATE = "generate-sample", "generate-evaluate"
 PriorName = Literal["autoregressive", "masked"]
+# `frames` for a length of --frames, and the controls: `repeat` for as many identical frames,
+# `patch` for one frame in patches of half the side.
 ArmKind = Literal["frames", "patch", "repeat"]
-_AboveZero = Annotated[float, Bound("above 0 and at most 1", lambda value: 0 < value <= 1)]
-Decay = Annotated[float, Bound("in (0, 1)", lambda value: 0 < value < 1)]
+# Tokens span two frames.
+Frames = Annotated[int, Bound("1 or even", lambda n: n == 1 or (n > 0 and n % 2 == 0))]
 # Tokens are kept in 16 bits.
 _LARGEST_CODEBOOK = 2**15
 
@@ -50,7 +51,7 @@ class Reading(Settings):
 class Machine(Settings):
     """Machine."""
 
-    device: str = "auto"
+    device: Device = "auto"
     """auto, cpu, cuda or cuda:N."""
     precision: Precision = "float32"
     """bf16 trains under autocast; evaluation and sampling are always in float32."""
@@ -94,24 +95,13 @@ class Training(Settings):
 
     def train_config(self, machine: Machine, *, seed: int, **others: Any) -> TrainConfig:
         """Return the settings of the training loop for one model."""
-        own = self.to_dict() | others
+        own = self.to_dict() | machine.to_dict() | others
         own.pop("importance", None)  # of diffusion, whose loss it is a part of
-        own["warmup_steps"] = warmup_steps(own["steps"], own.pop("warmup"))
-        return TrainConfig(
-            **{"schedule": own.pop("decay", "cosine"), **own},
-            select="last",
-            # The trainer never lets five minutes pass without a checkpoint.
-            checkpoint_every=10,
-            seed=seed,
-            device=machine.device,
-            precision=machine.precision,
-            tensorboard=machine.tensorboard,
-        )
-
-
-def warmup_steps(steps: int, share: float) -> int:
-    """Return a share of steps, which is whole where it is but for round-off."""
-    return int(steps * share + 1e-6)
+        # Whole where it is but for round-off.
+        own["warmup_steps"] = int(own["steps"] * own.pop("warmup") + 1e-6)
+        own["schedule"] = own.pop("decay", "cosine")
+        # The trainer never lets five minutes pass without a checkpoint.
+        return TrainConfig(**own, select="last", checkpoint_every=10, seed=seed)
 
 
 class Videos(CorruptionSpec):
@@ -141,30 +131,20 @@ class PriorTraining(Settings):
     """Step size after the warm-up."""
     weight_decay: NotNegative = 0.01
     """Decoupled weight decay."""
-    ema_decay: Decay | None = None
+    ema_decay: Fraction | None = None
     """Decay of a moving average of the weights, which then is what is stored."""
-
-    def train_config(self, machine: Machine, sizes: PriorSizes, *, seed: int) -> TrainConfig:
-        """Return the settings of the training loop for one prior."""
-        base = Training(steps=sizes.steps, warmup=sizes.warmup)
-        return base.train_config(machine, seed=seed, **self.to_dict())
 
 
 class PriorChoice(Settings):
     """Priors of `generate run`."""
 
-    prior: tuple[PriorName, ...] = ("autoregressive", "masked")
+    prior: Annotated[tuple[PriorName, ...], DISTINCT] = ("autoregressive", "masked")
     """Priors to train; none for reconstruction only."""
-    prior_arms: tuple[ArmKind, ...] = ("frames", "patch")
+    prior_arms: Annotated[tuple[ArmKind, ...], DISTINCT] = ("frames", "patch")
     """Tokenizers to train them on, where the run has them: frames (those of --frames), patch (the
     control with half patches), repeat (the control with identical frames)."""
-    prior_stem: tuple[Stem, ...] = ("plain",)
+    prior_stem: Annotated[tuple[Stem, ...], DISTINCT] = ("plain",)
     """Stems of those tokenizers, among --stem."""
-
-    def check(self) -> None:
-        """Refuse repetitions."""
-        for field in fields(self):
-            check_unique(field.name, getattr(self, field.name), empty=True)
 
 
 class Sampling(Settings):
@@ -174,7 +154,7 @@ class Sampling(Settings):
     """Of the draws of tokens: below 1 likelier tokens become likelier."""
     top_k: Count | None = None
     """autoregressive: draw from the k likeliest tokens only."""
-    top_p: _AboveZero | None = None
+    top_p: Annotated[float, Bound("in (0, 1]", lambda value: 0 < value <= 1)] | None = None
     """autoregressive: draw from the likeliest tokens that together have probability p."""
     num_steps: Count = 18
     """masked: steps of the decoding."""
@@ -198,43 +178,41 @@ class TokensEvaluation(Evaluation):
 
 
 class Arm(NamedTuple):
-    """One way from images to tokens.
+    """One way from images to tokens."""
 
-    Attributes:
-        name: in tables and folders.
-        kind: `frames` for a length of --frames, `repeat` for as many identical frames, `patch` for
-            one frame in patches of half the side.
-        frames: T.
-        patch_size: side of a patch in pixels.
-        corruption: what makes the frames.
-    """
-
-    name: str
+    name: str  # in tables and folders
     kind: ArmKind
-    frames: int
-    patch_size: int
-    corruption: CorruptionKind
+    frames: int  # T
+    patch_size: int  # side of a patch in pixels
+    corruption: CorruptionKind  # what makes the frames
 
 
-class _Tokenizers(Settings):
-    """What `run` and `tokenizer` share."""
+class OnImages(Settings):
+    """What all commands that generate images share."""
 
     data: str = "digits"
     """digits, mnist, cifar10, celeba, or folder:PATH (images of one size, in it or in folders in
     it)."""
+    reading: Flat[Reading] = Reading()
+    machine: Flat[Machine] = Machine()
+
+    def check(self) -> None:
+        """Refuse unknown data."""
+        check_generation_name(self.data)
+
+
+class _Tokenizers(OnImages):
     lpips_weights: str | None = None
     """File of torchvision's VGG-16 weights (vgg16-397923af.pth), the trunk of LPIPS; needed where
     --loss.perceptual-weight is above 0."""
-    reading: Flat[Reading] = Reading()
     videos: Flat[Videos] = Videos()
     tokenizer: TokenizerSpec = TokenizerSpec()
     loss: ObjectiveConfig = ObjectiveConfig(perceptual_weight=0.0, adversarial_weight=0.0)
     training: Flat[Training] = Training()
-    machine: Flat[Machine] = Machine()
 
     def check(self) -> None:
-        """Refuse unknown data, and more codes than tokens can number."""
-        check_generation_name(self.data)
+        """Refuse more codes than tokens can number."""
+        super().check()
         if self.tokenizer.codebook_size > _LARGEST_CODEBOOK:
             raise ValueError(
                 f"codebook_size must be at most {_LARGEST_CODEBOOK}, since tokens are kept in 16 "
@@ -245,7 +223,7 @@ class _Tokenizers(Settings):
 class TokenizerSettings(_Tokenizers):
     """One tokenizer, and the images it learns from."""
 
-    frames: Count = 8
+    frames: Frames = 8
     """Frames of a pseudo video; 1 for the image alone."""
     stem: Stem = "plain"
     """plain projects raw patches linearly; layernorm normalises them, which erases each patch's
@@ -253,19 +231,12 @@ class TokenizerSettings(_Tokenizers):
     seed: Index = 0
     """Of weights, batches and noise."""
 
-    def check(self) -> None:
-        """Refuse what makes no tokenizer."""
-        super().check()
-        _check_frames(self.frames)
-
     def train_config(self) -> TrainConfig:
         """Return the settings of the training loop."""
         return self.training.train_config(self.machine, seed=self.seed)
 
 
 class _Priors(Settings):
-    """What `run` and `prior` share."""
-
     autoregressive: PriorSizes = PriorSizes(
         dim=144, depth=8, num_heads=4, steps=100_000, warmup=0.01
     )
@@ -273,6 +244,7 @@ class _Priors(Settings):
     masked: PriorSizes = PriorSizes(dim=512, depth=6, num_heads=8, steps=200_000, warmup=0.005)
     """MaskGIT and Phenaki."""
     prior_training: PriorTraining = PriorTraining()
+    machine: Flat[Machine] = Machine()
 
     def sizes(self, prior: PriorName) -> PriorSizes:
         """Return the sizes of a kind of prior."""
@@ -288,7 +260,6 @@ class PriorSettings(_Priors):
     """autoregressive (ImageGPT, VideoGPT) or masked (MaskGIT, Phenaki)."""
     seed: Index = 0
     """Of weights, batches and noise."""
-    machine: Flat[Machine] = Machine()
 
     def check_given(self) -> None:
         """Refuse a command line without a tokenizer."""
@@ -297,21 +268,22 @@ class PriorSettings(_Priors):
 
     def train_config(self) -> TrainConfig:
         """Return the settings of the training loop."""
-        sizes = self.sizes(self.prior)
-        return self.prior_training.train_config(self.machine, sizes, seed=self.seed)
+        sizes, own = self.sizes(self.prior), self.prior_training.to_dict()
+        length = Training(steps=sizes.steps, warmup=sizes.warmup)
+        return length.train_config(self.machine, seed=self.seed, **own)
 
 
 class GenerateSettings(_Tokenizers, _Priors):
     """What is compared, and on what."""
 
-    frames: tuple[Count, ...] = (1, 8)
+    frames: Annotated[tuple[Frames, ...], SOME, DISTINCT] = (1, 8)
     """Lengths of the pseudo videos; 1 for the image alone, others even."""
     controls: bool = True
     """Also the controls of equal bits: as many identical frames, and one frame in half patches."""
-    stem: tuple[Stem, ...] = ("plain", "layernorm")
+    stem: Annotated[tuple[Stem, ...], SOME, DISTINCT] = ("plain", "layernorm")
     """plain projects raw patches linearly; layernorm normalises them, which erases each patch's
     brightness and contrast."""
-    seeds: tuple[Index, ...] = (0,)
+    seeds: Seeds = (0,)
     """Each tokenizer and prior is trained once per seed."""
     priors: Flat[PriorChoice] = PriorChoice()
     sampling: Flat[Sampling] = Sampling()
@@ -319,29 +291,24 @@ class GenerateSettings(_Tokenizers, _Priors):
 
     def check(self) -> None:
         """Refuse settings that don't go together, and priors on tokenizers that aren't trained."""
-        _Tokenizers.check(self)
-        for name in ("frames", "stem", "seeds"):
-            check_unique(name, getattr(self, name))
-        for number in self.frames:
-            _check_frames(number)
+        super().check()
         if self.controls and max(self.frames) > 1 and self.tokenizer.patch_size % 2:
             raise ValueError(
                 "patch_size must be even for the control with half patches, "
                 f"got {self.tokenizer.patch_size}: change it, or leave the controls out"
             )
-        choice, kinds = self.priors, tuple(dict.fromkeys(arm.kind for arm in self.arms))
-        if not choice.prior:
-            return
-        if not set(choice.prior_stem) <= set(self.stem) or not choice.prior_stem:
-            raise ValueError(
-                f"prior_stem must be among stem={', '.join(self.stem)}, got "
-                f"{', '.join(choice.prior_stem) or 'none'}: name trained ones, or no prior"
-            )
-        if not set(choice.prior_arms) & set(kinds):
-            raise ValueError(
-                f"prior_arms must name an arm of this run ({', '.join(kinds)}), got "
-                f"{', '.join(choice.prior_arms) or 'none'}: name one that is trained, or no prior"
-            )
+        kinds = tuple(dict.fromkeys(arm.kind for arm in self.arms))
+        for name, own, known in (
+            ("prior_stem", self.priors.prior_stem, self.stem),
+            ("prior_arms", self.priors.prior_arms, kinds),
+        ):
+            # Arms that the run lacks may be named beside those that it has.
+            few = name == "prior_stem" and not set(own) <= set(known)
+            if self.priors.prior and (few or not set(own) & set(known)):
+                raise ValueError(
+                    f"{name} must be of this run ({', '.join(known)}), got "
+                    f"{', '.join(own) or 'none'}: name what is trained, or no prior"
+                )
 
     @property
     def arms(self) -> tuple[Arm, ...]:
@@ -377,24 +344,7 @@ class GenerateSettings(_Tokenizers, _Priors):
     def one_prior(self, tokenizer: str, prior: PriorName, seed: int) -> PriorSettings:
         """Return the settings of a prior on the tokens of a tokenizer."""
         shared = {field.name: getattr(self, field.name) for field in fields(_Priors)}
-        return PriorSettings(
-            **shared, tokenizer=tokenizer, prior=prior, seed=seed, machine=self.machine
-        )
-
-
-def saved_tokenizer(folder: Path) -> tuple[str, TokenizerSettings] | None:
-    """Return recipe and settings of the tokenizer in a folder; None where it holds none."""
-    return saved_settings(folder, GENERATE_TOKENIZER, TokenizerSettings.from_dict)
-
-
-def saved_prior(folder: Path) -> tuple[str, PriorSettings] | None:
-    """Return recipe and settings of the prior in a folder; None where it holds none."""
-    return saved_settings(folder, GENERATE_PRIOR, PriorSettings.from_dict)
-
-
-def _check_frames(number: int) -> None:
-    if number != 1 and number % 2:
-        raise ValueError(f"frames must be 1 or even, got {number}: tokens span two frames")
+        return PriorSettings(**shared, tokenizer=tokenizer, prior=prior, seed=seed)
 
 
 def _one_tokenizer(settings: GenerateSettings, pick: Pick) -> TokenizerSettings:
@@ -407,14 +357,14 @@ def _one_tokenizer(settings: GenerateSettings, pick: Pick) -> TokenizerSettings:
 class _PriorRecipes(Recipes[PriorSettings]):
     def __call__(self, pick: Pick) -> tuple[str, PriorSettings]:
         """As `Recipes`; without a named recipe of that which the tokenizer was trained with."""
-        name = pick.recipe
-        if name is None and pick.tokenizer:
+        name, folder = pick.recipe, pick.tokenizer or ""
+        if name is None and folder:
             # A folder that cannot be read is refused when the command runs.
             with suppress(ValueError, OSError):
-                found = saved_tokenizer(Path(pick.tokenizer))
+                found = saved_settings(Path(folder), GENERATE_TOKENIZER, TokenizerSettings)
                 name = None if found is None else found[0]
         name = name or self.default
-        return name, self.load(name).one_prior(pick.tokenizer or "", "autoregressive", seed=0)
+        return name, self.load(name).one_prior(folder, "autoregressive", seed=0)
 
 
 GENERATE_RECIPES = Recipes("tokens", GenerateSettings)

@@ -6,13 +6,13 @@ A method is a line of METHODS; if its attention has settings of its own, they ar
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from tyro.conf import arg
 
 from cgpt.spec import CGPTConfig, SCGPTConfig
 from kepsvgp.spec import KEPSVGPConfig
-from probseq.settings import Count, Index, NotNegative, Positive, Settings
+from probseq.settings import Count, NotNegative, Positive, Settings
 from probseq.transformers.names import KernelName
 from probseq.transformers.spec import (
     AttentionConfig,
@@ -20,12 +20,9 @@ from probseq.transformers.spec import (
     SoftmaxConfig,
     TransformerConfig,
 )
-from probseq_apps.data.names import unknown_name_message
-from probseq_apps.engine.config import Precision, Schedule, Selection, TrainConfig
-from probseq_apps.settings.common import check_unique
+from probseq_apps.engine.config import EpochTraining, TrainConfig
+from probseq_apps.settings.common import Names, Seeds, check_known
 from sgpa.spec import SGPAConfig
-
-BaselineName = Literal["mfvi", "sngp", "svdkl"]
 
 
 @dataclass(frozen=True)
@@ -45,7 +42,7 @@ class Method:
     title: str
     attention: str | AttentionConfig
     changes: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    baseline: BaselineName | None = None
+    baseline: Literal["mfvi", "sngp", "svdkl"] | None = None
     sampled: bool = False
     test_dropout: bool = False
     warm_start: AttentionConfig | None = None
@@ -57,53 +54,30 @@ class Method:
 
 
 _SOFTMAX, _KERNEL = SoftmaxConfig(), KernelConfig()
-_RBF, _EXPONENTIAL = KernelConfig(kernel="rbf"), KernelConfig(kernel="exponential")
-_ASYMMETRIC = KernelConfig(symmetric=False)
 # The kernel of CGPT and SCGPT is the RBF, for texts too.
+_ASYMMETRIC = KernelConfig(symmetric=False)
 _ASYMMETRIC_RBF = KernelConfig(symmetric=False, kernel="rbf")
+_ML, _DROPOUT = "attention, maximum likelihood", "attention with Monte Carlo dropout"
+_OWN_KEYS = "kernel attention with its own projection of the keys, maximum likelihood"
+_MFVI = "kernel attention with mean-field variational weights"
+_SNGP = "kernel attention with spectral normalisation and a random-feature GP output"
+_SVDKL = "softmax attention with a stochastic variational GP output"
+_CGPT = "correlated Gaussian process attention"
 _PAIR = "kernel-eigen-pair SVGP attention"
-
 METHODS: dict[str, Method] = {
-    "mle": Method("softmax attention, maximum likelihood", _SOFTMAX),
-    "kernel": Method("kernel attention, maximum likelihood", _KERNEL),
-    "kernel-rbf": Method("RBF kernel attention, maximum likelihood", _RBF),
-    "kernel-exponential": Method("exponential kernel attention, maximum likelihood", _EXPONENTIAL),
-    "kernel-asym": Method(
-        "kernel attention with its own projection of the keys, maximum likelihood", _ASYMMETRIC
-    ),
-    "mcd": Method(
-        "kernel attention with Monte Carlo dropout", _KERNEL, sampled=True, test_dropout=True
-    ),
-    "mcd-softmax": Method(
-        "softmax attention with Monte Carlo dropout", _SOFTMAX, sampled=True, test_dropout=True
-    ),
-    "mfvi": Method(
-        "kernel attention with mean-field variational weights",
-        _KERNEL,
-        baseline="mfvi",
-        sampled=True,
-    ),
-    "sngp": Method(
-        "kernel attention with spectral normalisation and a random-feature GP output",
-        _KERNEL,
-        baseline="sngp",
-    ),
-    "svdkl": Method(
-        "softmax attention with a stochastic variational GP output",
-        _SOFTMAX,
-        baseline="svdkl",
-        sampled=True,
-    ),
-    "sgpa": Method("sparse Gaussian process attention", "sgpa", sampled=True, warm_start=_KERNEL),
-    "cgpt": Method(
-        "correlated Gaussian process attention", "cgpt", sampled=True, warm_start=_ASYMMETRIC_RBF
-    ),
-    "scgpt": Method(
-        "sparse correlated Gaussian process attention",
-        "scgpt",
-        sampled=True,
-        warm_start=_ASYMMETRIC_RBF,
-    ),
+    "mle": Method(f"softmax {_ML}", _SOFTMAX),
+    "kernel": Method(f"kernel {_ML}", _KERNEL),
+    "kernel-rbf": Method(f"RBF kernel {_ML}", KernelConfig(kernel="rbf")),
+    "kernel-exponential": Method(f"exponential kernel {_ML}", KernelConfig(kernel="exponential")),
+    "kernel-asym": Method(_OWN_KEYS, _ASYMMETRIC),
+    "mcd": Method(f"kernel {_DROPOUT}", _KERNEL, test_dropout=True, sampled=True),
+    "mcd-softmax": Method(f"softmax {_DROPOUT}", _SOFTMAX, test_dropout=True, sampled=True),
+    "mfvi": Method(_MFVI, _KERNEL, baseline="mfvi", sampled=True),
+    "sngp": Method(_SNGP, _KERNEL, baseline="sngp"),
+    "svdkl": Method(_SVDKL, _SOFTMAX, baseline="svdkl", sampled=True),
+    "sgpa": Method("sparse Gaussian process attention", "sgpa", warm_start=_KERNEL, sampled=True),
+    "cgpt": Method(_CGPT, "cgpt", warm_start=_ASYMMETRIC_RBF, sampled=True),
+    "scgpt": Method(f"sparse {_CGPT}", "scgpt", warm_start=_ASYMMETRIC_RBF, sampled=True),
     "kepsvgp": Method(_PAIR, "kepsvgp", sampled=True),
     "kepsvgp-e": Method(
         f"{_PAIR}, the process of the queries twice", "kepsvgp", {"branches": "ee"}, sampled=True
@@ -121,14 +95,8 @@ POST_HOC: dict[str, str] = {
 }
 
 
-@dataclass(frozen=True)
-class Row:
-    """A row of the report: a trained method and what is done with it afterwards.
-
-    Attributes:
-        base: name of the method whose runs are used.
-        additions: some of POST_HOC, in its order.
-    """
+class Row(NamedTuple):
+    """A row of the report: the method whose runs are used, and some of POST_HOC, in its order."""
 
     base: str
     additions: tuple[str, ...] = ()
@@ -151,20 +119,15 @@ def parse_row(name: str) -> Row:
         ValueError: a name is unknown, or an addition means nothing to the method.
     """
     base, *additions = name.split("+")
-    if base not in METHODS:
-        raise ValueError(unknown_name_message("method", base, METHODS))
+    check_known("method", base, METHODS)
     for addition in additions:
-        if addition not in POST_HOC:
-            raise ValueError(unknown_name_message(f"addition to {base!r}", addition, POST_HOC))
+        check_known(f"addition to {base!r}", addition, POST_HOC)
     if additions != [addition for addition in POST_HOC if addition in additions]:
         raise ValueError(
             f"method {name!r} must take each addition once, in the order {'+'.join(POST_HOC)}"
         )
     if "kflla" in additions and METHODS[base].baseline is not None:
-        raise ValueError(
-            f"method {name!r} must leave out kflla: {base!r} has a posterior over its last layer "
-            "of its own"
-        )
+        raise ValueError(f"method {name!r} must leave out kflla: {base!r} has a posterior already")
     return Row(base, tuple(additions))
 
 
@@ -186,43 +149,14 @@ class BackboneSettings(TransformerConfig):
     """Variance of that kernel to start from; None: 1 for RBF, e^-4 for exponential."""
 
 
-class TrainingSettings(Settings):
-    """Training."""
+class TrainingSettings(EpochTraining):
+    """Training of each method."""
 
     epochs: Count = 30
-    """Passes over the training data, for each method."""
     batch_size: Count = 64
-    """Examples per optimizer step."""
     learning_rate: Annotated[Positive, arg(aliases=["--lr"])] = 1e-3
-    """Adam's step size after the warm-up."""
     final_learning_rate: Annotated[NotNegative, arg(aliases=["--final-lr"])] = 1e-5
-    """Step size at the last step."""
-    warmup_epochs: Index = 0
-    """Epochs in which the step size rises from zero."""
-    schedule: Schedule = "linear"
-    """Way from the first to the final step size."""
-    weight_decay: NotNegative = 0.0
-    """Decoupled weight decay."""
-    grad_clip: Positive | None = None
-    """Largest norm of the gradient."""
-    validate_every: Count = 1
-    """Epochs between two validations."""
-    select: Selection = "best"
-    """Weights to evaluate: those of the best validation score, or the last."""
     checkpoint_every: Count = 10
-    """Epochs between two checkpoints."""
-    device: str = "auto"
-    """auto, cpu, cuda or cuda:N."""
-    precision: Precision = "float32"
-    """bf16 trains under autocast; evaluation is always in float32."""
-    compile: bool = False
-    """Train through torch.compile."""
-    tensorboard: bool = False
-    """Also write TensorBoard events."""
-
-    def check(self) -> None:
-        """Refuse what `TrainConfig` refuses."""
-        self.train_config(seed=0)
 
     def train_config(self, *, seed: int) -> TrainConfig:
         """Return the settings of the training loop for one run."""
@@ -234,13 +168,13 @@ class TrainingSettings(Settings):
 class MethodSettings(Settings):
     """Which methods are compared, and the settings of their attention."""
 
-    method: tuple[str, ...] = ("mle", "kernel", "sgpa")
+    method: Names = ("mle", "kernel", "sgpa")
     """mle (softmax attention), kernel, kernel-rbf, kernel-exponential, kernel-asym (asymmetric),
     mcd and mcd-softmax (Monte Carlo dropout), mfvi, sngp, svdkl, sgpa, cgpt, scgpt, kepsvgp,
     kepsvgp-e and kepsvgp-r (one of its processes twice); each may be followed by +kflla (Laplace
     approximation of the last layer), +ts (temperature scaling) and +ensemble (mean over the
     seeds)."""
-    seeds: tuple[Index, ...] = (0, 1, 2)
+    seeds: Seeds = (0, 1, 2)
     """Each method is trained once per seed."""
     sgpa: SGPAConfig = SGPAConfig()
     cgpt: CGPTConfig = CGPTConfig()
@@ -248,9 +182,7 @@ class MethodSettings(Settings):
     kepsvgp: KEPSVGPConfig = KEPSVGPConfig()
 
     def check(self) -> None:
-        """Refuse unknown methods, repetitions, and ensembles of one seed."""
-        for name in ("method", "seeds"):
-            check_unique(name, getattr(self, name))
+        """Refuse unknown methods, and ensembles of one seed."""
         for name in self.method:
             if "ensemble" in parse_row(name).additions and len(self.seeds) < 2:
                 raise ValueError(f"method {name!r} needs at least two seeds, got {self.seeds}")

@@ -1,36 +1,40 @@
 """Settings of `probseq generate diffusion`, `hvae`, `sample` and `evaluate`."""
 
 import re
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple, get_args
+from typing import Annotated, Literal, NamedTuple
 
-from probseq.settings import Bound, Count, Index, NotNegative, Positive, Rate, Settings
-from probseq_apps.data.names import check_generation_name, unknown_name_message
-from probseq_apps.engine.config import Schedule
+from probseq.settings import Count, Index, NotNegative, Positive, Rate, Settings, Share
+from probseq_apps.data.names import check_generation_name
+from probseq_apps.engine.config import Device, Fraction, Schedule
 from probseq_apps.settings.common import (
+    DISTINCT,
+    SOME,
     Flat,
+    Names,
     Pick,
     Recipes,
-    check_unique,
+    Seeds,
+    check_known,
     saved_settings,
     unlike_defaults,
 )
 from probseq_apps.settings.generate import (
     GENERATE,
+    GENERATE_PRIOR,
     GENERATE_RECIPES,
-    Decay,
+    GENERATE_TOKENIZER,
     Evaluation,
     Features,
     GenerateSettings,
-    Machine,
+    OnImages,
+    PriorSettings,
     Reading,
     Sampling,
+    TokenizerSettings,
     Training,
-    saved_prior,
-    saved_tokenizer,
 )
 from pseudovideo.spec import (
     AtLeastTwo,
@@ -53,27 +57,17 @@ CORRUPTION_OF: dict[str, CorruptionKind] = {
     "matched": "matched-noise",
     "blur": "high-order-blur",
 }
-_NAME = re.compile(r"([1-9]\d*)-frame(?:-(.+))?")
-# Lengths that the thesis has, for the list of names.
-_LENGTHS = (4, 8)
+_NAME = re.compile(r"1-frame-(?P<steps>\d+)|(?P<frames>[1-9]\d*)-frame-(?P<kind>.+)")
 HvaeArm = Literal["heat", "learned"]
-HVAE_ARMS: tuple[HvaeArm, ...] = get_args(HvaeArm)
 
 
 class DiffusionArm(NamedTuple):
-    """An image model, or a model of pseudo videos.
+    """An image model, or a model of pseudo videos."""
 
-    Attributes:
-        name: in tables and folders.
-        frames: T; 1 for the image alone.
-        corruption: what makes the frames before the image; None for one frame.
-        diffusion_steps: of an arm that has its own number; None for that of all.
-    """
-
-    name: str
-    frames: int
-    corruption: CorruptionKind | None
-    diffusion_steps: int | None
+    name: str  # in tables and folders
+    frames: int  # T; 1 for the image alone
+    corruption: CorruptionKind | None  # what makes the frames before the image
+    diffusion_steps: int | None  # of an arm that has its own number; None for that of all
 
     @property
     def is_video(self) -> bool:
@@ -88,25 +82,18 @@ def diffusion_arm(name: str) -> DiffusionArm:
     - ``T-frame-first-order``, ``T-frame-high-order``, ``T-frame-matched`` (first-order noise at the
       levels of the high-order one), ``T-frame-blur`` (high-order blur), for any even T.
     """
-    match = _NAME.fullmatch(name)
-    if match is not None:
-        frames, kind = int(match[1]), match[2]
-        if frames == 1 and (kind is None or kind.isdecimal()):
-            steps = None if kind is None else int(kind)
-            if steps is not None and steps < 2:
-                raise ValueError(f"arms must have at least 2 diffusion steps, got {name!r}")
-            return DiffusionArm(name, 1, None, steps)
-        if frames > 1 and kind in CORRUPTION_OF:
-            if frames % 2:
-                raise ValueError(
-                    f"arms must have 1 frame or an even number, since the context is half of "
-                    f"them, got {name!r}"
-                )
-            return DiffusionArm(name, frames, CORRUPTION_OF[kind], None)
-    own = () if match is None or match[1] == "1" else (int(match[1]),)
-    lengths = tuple(sorted({*_LENGTHS, *own}))
-    known = ("1-frame", "1-frame-4000", *(f"{t}-frame-{k}" for t in lengths for k in CORRUPTION_OF))
-    raise ValueError(unknown_name_message("arm", name, known))
+    found = _NAME.fullmatch(name)
+    frames = int(found["frames"] or 1) if found else 1
+    if found and found["steps"]:
+        if int(found["steps"]) < 2:
+            raise ValueError(f"arms must have at least 2 diffusion steps, got {name!r}")
+        return DiffusionArm(name, 1, None, int(found["steps"]))
+    lengths = sorted({4, 8, frames} - {1})  # the thesis has 4 and 8
+    known = ["1-frame", "1-frame-4000", *(f"{t}-frame-{k}" for t in lengths for k in CORRUPTION_OF)]
+    check_known("arm", name, known)
+    if frames > 1 and frames % 2:
+        raise ValueError(f"arms must have 1 frame or an even number, half as context, got {name!r}")
+    return DiffusionArm(name, frames, CORRUPTION_OF[found["kind"]] if found else None, None)
 
 
 class ModelTraining(Training):
@@ -125,7 +112,7 @@ class ModelTraining(Training):
     """Decoupled weight decay."""
     grad_clip: Positive | None = None
     """Largest norm of the gradient; None leaves it alone."""
-    ema_decay: Decay | None = 0.9999
+    ema_decay: Fraction | None = 0.9999
     """Decay of the moving average of the weights, which is what is stored; it is smaller in the
     first steps. None for the weights themselves."""
 
@@ -137,7 +124,7 @@ class DiffusionSampling(Settings):
     """Diffusion steps that are taken, evenly spread; None: all."""
     sampler: Literal["ancestral", "ddim"] = "ancestral"
     """ancestral (each step draws noise as in training), or ddim (few steps, less or no noise)."""
-    eta: Annotated[float, Bound("in [0, 1]", lambda value: 0 <= value <= 1)] = 0.0
+    eta: Share = 0.0
     """ddim: noise of its steps, from 0 for none to 1 for that of ancestral ones."""
 
     def check(self) -> None:
@@ -197,28 +184,16 @@ class HvaeLevels(HVAESpec):
     the prior then asks for frames that the decoder has never seen."""
 
 
-class _Models(Settings):
-    """What `diffusion` and `hvae` share."""
-
-    data: str = "digits"
-    """digits, mnist, cifar10, celeba, or folder:PATH (images of one size, in it or in folders in
-    it)."""
-    seeds: tuple[Index, ...] = (0,)
+class _Models(OnImages):
+    seeds: Seeds = (0,)
     """Each model is trained once per seed."""
-    reading: Flat[Reading] = Reading()
     unet: UNetSpec = UNetSpec()
-    machine: Flat[Machine] = Machine()
-
-    def check(self) -> None:
-        """Refuse unknown data, and repeated seeds."""
-        check_generation_name(self.data)
-        check_unique("seeds", self.seeds)
 
 
 class DiffusionSettings(_Models):
     """What is compared, and on what."""
 
-    arms: tuple[str, ...] = ("1-frame", "4-frame-first-order", "4-frame-high-order")
+    arms: Names = ("1-frame", "4-frame-first-order", "4-frame-high-order")
     """Models to compare: 1-frame (improved DDPM), 1-frame-4000 (with 4,000 diffusion steps),
     T-frame-first-order, T-frame-high-order, T-frame-matched (first-order noise at the levels of the
     high-order one), T-frame-blur (high-order blur), for any even T."""
@@ -235,8 +210,8 @@ class DiffusionSettings(_Models):
     def check(self) -> None:
         """Refuse unknown names and settings that don't go together."""
         super().check()
-        check_unique("arms", self.arms)
-        for arm in map(diffusion_arm, self.arms):
+        arms = [diffusion_arm(name) for name in self.arms]
+        for arm in arms:
             self.sampling.check_steps(self.steps_of(arm))
             if arm.is_video and self.context_of(arm) >= arm.frames:
                 raise ValueError(
@@ -250,7 +225,7 @@ class DiffusionSettings(_Models):
                 )
         if not self.training.steps and self.init_weights is None:
             raise ValueError("steps must be at least 1 without init_weights, got 0")
-        if self.evaluation.likelihood_images and all(diffusion_arm(a).is_video for a in self.arms):
+        if self.evaluation.likelihood_images and all(arm.is_video for arm in arms):
             raise ValueError(
                 "likelihood_images is for 1-frame arms, and none is among arms="
                 f"{', '.join(self.arms)}: add one, or set it to 0"
@@ -283,7 +258,7 @@ class HvaeSettings(_Models):
 
     binarize: bool = True
     """Make pixels above 127 white, all others black; for grey images."""
-    arms: tuple[HvaeArm, ...] = HVAE_ARMS
+    arms: Annotated[tuple[HvaeArm, ...], SOME, DISTINCT] = ("heat", "learned")
     """Models to compare, with the same decoder: heat (the encoder blurs), learned (the encoder is
     trained, too)."""
     sizes: Flat[HvaeLevels] = HvaeLevels()
@@ -291,9 +266,8 @@ class HvaeSettings(_Models):
     evaluation: Flat[HvaeEvaluation] = HvaeEvaluation()
 
     def check(self) -> None:
-        """Refuse no arms or repeated ones, and no training."""
+        """Refuse no training."""
         super().check()
-        check_unique("arms", self.arms)
         if not self.training.steps:
             raise ValueError("steps must be at least 1, got 0")
 
@@ -323,7 +297,7 @@ class SampleSettings(Settings):
     seed: Index = 0
     """Of the draws: that of a run's model gives the run's own samples, from a prior where --num is
     the run's, too."""
-    device: str = "auto"
+    device: Device = "auto"
     """auto, cpu, cuda or cuda:N."""
     sampling: Flat[Sampling] = Sampling()
     diffusion: Flat[DiffusionSampling] = DiffusionSampling()
@@ -334,15 +308,10 @@ class SampleSettings(Settings):
             raise ValueError(
                 "model is in place of tokenizer and prior, got both: name the model, or the others"
             )
-        if self.model and (given := unlike_defaults(self.sampling)):
-            raise ValueError(
-                f"{given[0]} is for tokenizer and prior, and model has no tokens: leave it out"
-            )
-        if not self.model and (given := unlike_defaults(self.diffusion)):
-            raise ValueError(
-                f"{given[0]} is for model, a diffusion model, and none is named: name one, "
-                "or leave it out"
-            )
+        others = unlike_defaults(self.sampling if self.model else self.diffusion)
+        owner = "tokenizer and prior" if self.model else "model, a diffusion model"
+        if others:
+            raise ValueError(f"{others[0]} is for {owner}, and none is named: leave it out")
 
     def check_given(self) -> None:
         """Refuse a command line without anything to draw from."""
@@ -364,7 +333,7 @@ class EvaluateSettings(Settings):
     """Images to compare with; None: those that the tokenizer was trained on, else digits."""
     seed: Index = 0
     """Of the classifier whose features serve without Inception's; `generate run` has 0."""
-    device: str = "auto"
+    device: Device = "auto"
     """auto, cpu, cuda or cuda:N."""
     num_images: AtLeastTwo | None = None
     """Test images to reconstruct; None: all."""
@@ -382,16 +351,6 @@ class EvaluateSettings(Settings):
             raise ValueError("samples or tokenizer must be named: there is nothing to measure")
 
 
-def saved_diffusion(folder: Path) -> tuple[str, DiffusionSettings] | None:
-    """Return recipe and settings of the diffusion model in a folder; None where it holds none."""
-    return saved_settings(folder, DIFFUSION_MODEL, DiffusionSettings.from_dict)
-
-
-def saved_hvae(folder: Path) -> tuple[str, HvaeSettings] | None:
-    """Return recipe and settings of the HVAE in a folder; None where it holds none."""
-    return saved_settings(folder, HVAE_MODEL, HvaeSettings.from_dict)
-
-
 DIFFUSION_RECIPES = Recipes("diffusion", DiffusionSettings)
 HVAE_RECIPES = Recipes("hvae", HvaeSettings)
 
@@ -401,42 +360,34 @@ def sample_defaults(pick: Pick) -> SampleSettings:
     if pick.model is not None:
         found = None
         with suppress(ValueError, OSError):
-            found = saved_diffusion(Path(pick.model))
+            found = saved_settings(Path(pick.model), DIFFUSION_MODEL, DiffusionSettings)
         sampling = DiffusionSampling() if found is None else found[1].sampling
         return SampleSettings(model=pick.model, diffusion=sampling)
-    run = _made_with(Path(pick.prior[0]), saved_prior) if pick.prior else None
+    run = _made_with(Path(pick.prior[0]), GENERATE_PRIOR, PriorSettings) if pick.prior else None
     return SampleSettings() if run is None else SampleSettings(sampling=run.sampling)
 
 
 def evaluate_defaults(pick: Pick) -> EvaluateSettings:
     """Return the settings with the classifier of the run that is measured, or of a recipe."""
-    if pick.tokenizer is not None:
-        found = _made_with(Path(pick.tokenizer), saved_tokenizer)
-    elif pick.samples is not None:
-        found = _made_with(Path(pick.samples), _saved_run)
-    else:
+    if pick.tokenizer is None and pick.samples is None:
         return EvaluateSettings()
-    if found is None:
-        found = GENERATE_RECIPES(Pick(data=pick.data))[1]
+    found = _made_with(
+        Path(pick.tokenizer or pick.samples or ""), GENERATE_TOKENIZER, TokenizerSettings
+    )
+    found = found or GENERATE_RECIPES(Pick(data=pick.data))[1]
     features = Features(classifier_steps=found.evaluation.features.classifier_steps)
     return EvaluateSettings(samples=pick.samples, tokenizer=pick.tokenizer, features=features)
 
 
-def _saved_run(folder: Path) -> tuple[str, GenerateSettings] | None:
-    return saved_settings(folder, GENERATE, GenerateSettings.from_dict)
-
-
-def _made_with(
-    part: Path, saved: Callable[[Path], tuple[str, object] | None]
-) -> GenerateSettings | None:
+def _made_with(part: Path, kind: str, settings: type[Settings]) -> GenerateSettings | None:
     """Return the settings of the run that a part of one lies in, else of the part's recipe.
 
     None where nothing tells; a part that cannot be read is refused when the command runs.
     """
     with suppress(ValueError, OSError):
-        run = _saved_run(part.resolve().parent.parent)
+        run = saved_settings(part.resolve().parent.parent, GENERATE, GenerateSettings)
         if run is not None:
             return run[1]
-        own = saved(part)
+        own = saved_settings(part, kind, settings)
         return None if own is None else GENERATE_RECIPES.load(own[0])
     return None

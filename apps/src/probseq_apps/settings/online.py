@@ -12,9 +12,10 @@ from tyro.conf import arg
 
 import ohsvgp
 from ohsvgp.live_state import saved_settings
-from probseq.settings import Bound, Count, Index, NotNegative, Positive, Settings, Share
-from probseq_apps.data.names import CSV_PREFIX, own_path, unknown_name_message
-from probseq_apps.settings.common import Flat, Pick, Recipes
+from probseq.settings import Bound, Count, NotNegative, Positive, Settings, Share
+from probseq_apps.data.names import CSV_PREFIX, own_path
+from probseq_apps.engine.config import Fraction
+from probseq_apps.settings.common import Flat, Names, Pick, Recipes, Seeds, check_known
 
 if TYPE_CHECKING:
     from ohsvgp.bases import Basis
@@ -26,9 +27,7 @@ MOVING_DIGITS = "moving-digits"
 
 LikelihoodName = Literal["gaussian", "student-t", "poisson", "negative-binomial", "bernoulli"]
 KernelName = Literal["rbf", "matern12", "matern32", "matern52"]
-COUNTS: tuple[LikelihoodName, ...] = ("poisson", "negative-binomial")
 STANDARDISED: tuple[LikelihoodName, ...] = ("gaussian", "student-t")
-TestShare = Annotated[float, Bound("between 0 and 1", lambda share: 0 < share < 1)]
 
 
 class Place(NamedTuple):
@@ -78,7 +77,6 @@ def _features(s: "GPSettings", _: Place) -> "Basis":
 
 _RFF = "OHSVGP: LegS by the thesis' recurrence, random features"
 _OVFF = "OVFF: Fourier features, Matérn-5/2 kernel"
-_SLIDING = "a sliding window"
 _GRID = "moving uniform grid of inducing points"
 _OVC = "OVC: pivoted-Cholesky inducing points"
 METHODS: dict[str, Method] = {
@@ -130,7 +128,7 @@ class StreamSettings(Settings):
     """Parts that the training points come in, one after the other, of equal size."""
     order: Literal["first", "l2"] = "first"
     """Points: sort them by their first input or by their distance from the origin."""
-    test_share: TestShare = 0.2
+    test_share: Fraction = 0.2
     """Share of the points (series from csv: of each task's), at random, for evaluation."""
     time_column: str = "time"
     """csv: column of the stamps, numbers or ISO dates (which become days); several, with commas
@@ -209,30 +207,17 @@ class GPSettings(Prior):
 
 
 class _Comparison(Settings):
-    """What comparisons share."""
-
     known: ClassVar[tuple[str, ...]]
     data: str
-    method: tuple[str, ...]
-    seeds: tuple[Index, ...] = (0, 1, 2, 3, 4)
+    method: Names
+    seeds: Seeds = (0, 1, 2, 3, 4)
     """Each seed has a split of its own, the same for all methods."""
 
     def check(self) -> None:
-        """Refuse names that come twice, or none."""
+        """Refuse unknown data."""
         own_path(self.data)  # refuses an empty path
         if not self.data.startswith(CSV_PREFIX):
-            self._known("data set", self.data, (*self.known, f"{CSV_PREFIX}PATH"))
-        for name, values in (("method", self.method), ("seeds", self.seeds)):
-            if not values:
-                raise ValueError(f"{name} must name at least one, got none")
-            if len(set(values)) < len(values):
-                raise ValueError(
-                    f"{name} must not repeat a value, got {' '.join(map(str, values))}"
-                )
-
-    def _known(self, what: str, name: str, known: Any) -> None:
-        if name not in known:
-            raise ValueError(unknown_name_message(what, name, known))
+            check_known("data set", self.data, (*self.known, f"{CSV_PREFIX}PATH"))
 
 
 class OnlineSettings(_Comparison):
@@ -243,7 +228,7 @@ class OnlineSettings(_Comparison):
     """sp500 (monthly index that matplotlib ships), toy (two sines); solar, audio, covid (series)
     and skillcraft, powerplant (points), files in the data folder; two-moons (points); or csv:PATH,
     columns of a CSV or TSV file."""
-    method: Annotated[tuple[str, ...], arg(help=_METHOD_HELP)] = ("ohsvgp", "ovc", "osgpr")
+    method: Annotated[Names, arg(help=_METHOD_HELP)] = ("ohsvgp", "ovc", "osgpr")
     stream: Flat[StreamSettings] = StreamSettings()
     model: Flat[GPSettings] = GPSettings()
 
@@ -256,36 +241,33 @@ class OnlineSettings(_Comparison):
     def check(self) -> None:
         """Refuse unknown names and settings that don't go together."""
         super().check()
+        model = self.model
         if {"osgpr", "osvgp"} <= set(self.method):
-            raise ValueError(
-                "method must not repeat a value, got osgpr and osvgp, two names of the same method"
-            )
+            raise ValueError("method must not name osgpr and osvgp: they are the same method")
         for name in self.method:
-            self._check_method(name)
-
-    def _check_method(self, name: str) -> None:
-        self._known("method", name, METHODS)
-        method, model = METHODS[name], self.model
-        if method.inputs == "time" and not self.of_time:
-            raise ValueError(
-                f"method {name!r} is for series, and {self.data!r} has points of several dimensions"
-            )
-        if method.inputs == "points" and self.of_time:
-            raise ValueError(
-                f"method {name!r} is for points of several dimensions, and {self.data!r} is a "
-                "series: name ohsvgp"
-            )
-        if method.basis is None and model.likelihood != "gaussian":
-            raise ValueError(
-                f"method {name!r} needs likelihood gaussian, got {model.likelihood}: only there it "
-                "is in closed form"
-            )
-        follows = method.follows and (method.inputs != "points" or model.path_memory == "inputs")
-        if not follows and model.hyperparameters == "online":
-            raise ValueError(
-                f"method {name!r} cannot change its hyperparameters: leave it out, or set "
-                "hyperparameters to fixed or first"
-            )
+            check_known("method", name, METHODS)
+            method, kept = METHODS[name], model.path_memory == "inputs"
+            follows = method.follows and (method.inputs != "points" or kept)
+            for wrong, why in (
+                (
+                    method.inputs == "time" and not self.of_time,
+                    f"is for series, and {self.data!r} has points of several dimensions",
+                ),
+                (
+                    method.inputs == "points" and self.of_time,
+                    f"is for points of several dimensions, and {self.data!r} is a series",
+                ),
+                (
+                    method.basis is None and model.likelihood != "gaussian",
+                    f"needs likelihood gaussian, to be exact, got {model.likelihood}",
+                ),
+                (
+                    not follows and model.hyperparameters == "online",
+                    "cannot change its hyperparameters: set them to fixed or first",
+                ),
+            ):
+                if wrong:
+                    raise ValueError(f"method {name!r} {why}")
 
 
 class LiveModel(Prior):
@@ -304,8 +286,7 @@ class LiveModel(Prior):
 
     def check(self) -> None:
         """Refuse an unknown method, an offset of what has none, and what is no stamp."""
-        if self.method not in _LIVE:
-            raise ValueError(unknown_name_message("method", self.method, _LIVE))
+        check_known("method", self.method, _LIVE)
         if self.t0 is not None:
             from ohsvgp.stream.clock import parse_stamp  # late: it loads torch
 
@@ -350,7 +331,7 @@ class ChannelSettings(Settings):
     """Time steps of a task; None: the whole series in equal parts. Later steps are left out."""
     num_frames: Count = 200
     """moving-digits: length of the film."""
-    test_share: TestShare = 0.2
+    test_share: Fraction = 0.2
     """Share of each task's time steps, chosen at random for each seed, for evaluation."""
     time_column: str = "time"
     """csv: column of the stamps, numbers or ISO dates; all other columns are channels."""
@@ -396,9 +377,9 @@ class OnlineVaeSettings(_Comparison):
     known = (MOVING_DIGITS,)
     data: str = MOVING_DIGITS
     """moving-digits (real digits on generated paths), or csv:PATH (time, and channels)."""
-    method: tuple[str, ...] = tuple(VAE_METHODS)
+    method: Names = tuple(VAE_METHODS)
     """ohsvgp, ovc, ovc-per-dim (every latent its own inducing points), osvgp."""
-    seeds: tuple[Index, ...] = (0, 1, 2)
+    seeds: Seeds = (0, 1, 2)
     """Each method is trained once per seed."""
     stream: Flat[ChannelSettings] = ChannelSettings()
     model: Flat[VaeSettings] = VaeSettings()
@@ -408,7 +389,7 @@ class OnlineVaeSettings(_Comparison):
         """Refuse unknown names."""
         super().check()
         for name in self.method:
-            self._known("method", name, VAE_METHODS)
+            check_known("method", name, VAE_METHODS)
 
 
 def live_defaults(pick: Pick) -> LiveSettings:

@@ -1,0 +1,221 @@
+"""Recipes: those of the papers have their numbers, and all fit their data."""
+
+import itertools
+import json
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+
+from probseq_apps.data.image_files import IMAGE_INFO
+from probseq_apps.data.images import ImageData, load_images
+from probseq_apps.data.parts import Part
+from probseq_apps.data.texts import TextData
+from probseq_apps.data.tokenizers import build_vocabulary
+from probseq_apps.engine.trainer import Step
+from probseq_apps.experiments.classify import classification_loss, penalty_of, preparation
+from probseq_apps.experiments.image_variants import DiffusionVariant, HvaeVariant
+from probseq_apps.experiments.token_models import (
+    build_prior,
+    check_tokenizer,
+    make_objective,
+    tokenizer_config,
+    tokenizer_loss,
+    video_config,
+)
+from probseq_apps.methods.build import build
+from probseq_apps.settings.classify import RECIPES, REGRESS_RECIPES
+from probseq_apps.settings.common import Pick
+from probseq_apps.settings.generate import GENERATE_RECIPES, TOKENIZER_RECIPES
+from probseq_apps.settings.methods import METHODS, trained_methods
+from probseq_apps.settings.models import DIFFUSION_RECIPES, HVAE_RECIPES
+from probseq_apps.settings.online import ONLINE_RECIPES, ONLINE_VAE_RECIPES
+from pseudovideo.diffusion.stages import Stage
+from pseudovideo.diffusion.unet import build_unet
+from pseudovideo.tokenizers import build_tokenizer, paper_config
+
+ALL = {
+    "classify": RECIPES,
+    "regress": REGRESS_RECIPES,
+    "online": ONLINE_RECIPES,
+    "online_vae": ONLINE_VAE_RECIPES,
+    "tokens": GENERATE_RECIPES,
+    "diffusion": DIFFUSION_RECIPES,
+    "hvae": HVAE_RECIPES,
+}
+COLUMNS = [f"{data}-{frames}-frame" for data in ("cifar10", "celeba") for frames in (1, 8, 18)]
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_recipes_survive_json_and_unknown_ones_are_refused_with_the_nearest(kind):
+    for name in ALL[kind].known:
+        settings = ALL[kind].load(name)
+        assert type(settings).from_dict(json.loads(json.dumps(settings.to_dict()))) == settings
+        assert ALL[kind](Pick(recipe=name)) == (name, settings)
+    with pytest.raises(ValueError, match=f"did you mean {name!r}"):
+        ALL[kind].load(f"{name}s")
+
+
+def test_settings_and_recipes_load_no_torch():
+    program = (
+        "import sys, probseq_apps.registry as r; [load() for entry in r.REGISTRY.values() "
+        "if entry.defaults for load in getattr(r.load(entry.defaults), 'known', {}).values()]; "
+        "print('torch' in sys.modules, 'numpy' in sys.modules)"
+    )
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert found.stdout.split() == ["False", "False"], found.stderr
+
+
+@pytest.mark.parametrize(
+    ("kind", "data", "name"),
+    [
+        *[("classify", data, "mnist-small") for data in ("mnist", "fashion-mnist")],
+        *[("classify", data, "cifar10-small") for data in ("svhn", "cifar100", "folder:x")],
+        *[("classify", data, "cola-small") for data in ("imdb", "csv:x")],
+        ("regress", "csv:x", "zinc-small"),
+        ("online", "solar", "solar-50"),
+        ("online", "csv:x", "own-series"),
+        ("online_vae", "csv:x", "moving-digits-small"),
+        ("tokens", None, "digits-small"),
+        ("tokens", "celeba", "celeba-8-frame"),
+        ("tokens", "folder:x", "folder-small"),
+        ("diffusion", "folder:x", "folder-diffusion"),
+        ("diffusion", "cifar10", "ddpm-fast"),
+        ("hvae", "celeba", "mnist-hvae"),
+    ],
+)
+def test_data_without_a_recipe_have_one_that_suits_them(kind, data, name):
+    found, settings = ALL[kind](Pick(data=data))
+    assert found == name
+    assert settings.data == (data or "digits")
+
+
+def test_other_data_change_what_a_recipe_says_of_its_own():
+    settings = RECIPES(Pick(recipe="sgpa-cifar10", data="svhn"))[1]
+    assert settings.evaluation.ood == ("cifar100",)
+    recipe = REGRESS_RECIPES.load("sgpa-zinc")
+    own = REGRESS_RECIPES(Pick(recipe="sgpa-zinc", data="csv:mine.csv"))[1]
+    assert own == replace(recipe, data="csv:mine.csv")
+    assert TOKENIZER_RECIPES(Pick())[1].frames == 8
+    with pytest.raises(ValueError, match="did you mean 'two-moons'"):
+        ONLINE_RECIPES(Pick(data="twomoons"))
+
+
+def imitation(settings):
+    """Two training examples of the shape of a recipe's data."""
+    labels = torch.tensor([0, 1])
+    if settings.data == "digits":
+        return load_images("digits")
+    if settings.is_text:
+        vocab = build_vocabulary(["the cat sat on the mat"] * 5)
+        split = Part(torch.randint(1, len(vocab), (2, settings.model.max_length)), labels)
+        sizes = (vocab, settings.model.max_length)
+        return TextData(settings.data, split, split, split, *sizes, class_names=("no", "yes"))
+    info = IMAGE_INFO[settings.data]
+    images = torch.randint(256, (2, info.channels, info.size, info.size), dtype=torch.uint8)
+    split = Part(images, labels)
+    about = {"class_names": info.class_names}
+    return ImageData(settings.data, split, split, split, info.mean, info.std, **about)
+
+
+@pytest.mark.parametrize("name", RECIPES.known)
+def test_every_method_of_every_recipe_takes_a_training_step(name):
+    settings = RECIPES.load(name)
+    data = imitation(settings)
+    batch = (data.train.inputs[:2], data.train.targets[:2])
+    for method in map(METHODS.get, trained_methods(settings.method)):
+        model, weight = build(method, settings, data, seed=0), penalty_of(method, settings)
+        told = (preparation(data), lambda x, generator: x, weight)
+        loss = classification_loss(*told, model, batch, Step(1, 0, 0.5, torch.Generator())).loss
+        loss.backward()
+        gradients = [p.grad for p in model.parameters() if p.requires_grad]
+        assert all(gradient is not None and gradient.isfinite().all() for gradient in gradients)
+        assert torch.isfinite(loss)
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+def test_a_column_of_table_5_2_has_the_numbers_of_tables_d1_to_d3(name, stand_in):
+    settings = GENERATE_RECIPES.load(name)
+    data, frames = name.split("-")[0], int(name.split("-")[1])
+    one = settings.one_tokenizer(settings.arms[0], "layernorm", 0)
+    assert tokenizer_config(one, stand_in(data)) == paper_config(data, frames, stem="layernorm")
+    assert video_config(one.videos, frames).blur_rate == (0.01 if frames == 18 else 0.05)
+    assert one.train_config().warmup_steps == 1000
+    for kind, steps in (("autoregressive", 100_000), ("masked", 200_000)):
+        training = settings.one_prior("", kind, 0).train_config()
+        assert (training.steps, training.warmup_steps, training.schedule) == (steps, 1000, "cosine")
+    # No column is shown without the other stem and the controls.
+    assert settings.stem == ("plain", "layernorm")
+    assert len(settings.arms) == (1 if frames == 1 else 3)
+
+
+@pytest.mark.parametrize("name", ["cifar10-18-frame", "celeba-8-frame"])
+def test_a_recipe_of_paper_size_builds_its_models_and_a_narrow_one_does_a_step(name, stand_in):
+    recipe = GENERATE_RECIPES.load(name)
+    data = stand_in(recipe.data)
+    # Without the file of LPIPS, which nothing downloads.
+    recipe = replace(recipe, loss=replace(recipe.loss, perceptual_weight=0.0))
+    for arm in recipe.arms:
+        one = recipe.one_tokenizer(arm, "plain", 0)
+        check_tokenizer(one, data)
+        with torch.device("meta"):
+            whole = build_tokenizer(tokenizer_config(one, data))
+            for kind in recipe.priors.prior:
+                build_prior(recipe.one_prior("", kind, 0), whole.grid, None)
+        assert sum(p.numel() for p in whole.parameters()) > 30_000_000
+        narrow = replace(
+            one,
+            tokenizer=replace(one.tokenizer, dim=16, num_heads=2, depth=1, codebook_size=8),
+            loss=replace(one.loss, adversarial_start=0),
+        )
+        objective = make_objective(narrow, data)
+        batch, step = (data.train, torch.arange(2)), Step(0, 0, 0.0, torch.Generator())
+        videos = video_config(narrow.videos, arm.frames)
+        tokenizer_loss(videos, 0, objective, batch, step).loss.backward()
+        trained = [p for p in objective.parameters() if p.requires_grad]
+        assert all(p.grad is not None and torch.isfinite(p.grad).all() for p in trained)
+
+
+def test_recipes_of_diffusion_and_hvaes_fit_their_data(stand_in):
+    for name in DIFFUSION_RECIPES.known:
+        settings = DIFFUSION_RECIPES.load(name)
+        for arm in settings.arms:
+            DiffusionVariant(settings.one_model(arm, 0)).check(stand_in(settings.data))
+    for name in HVAE_RECIPES.known:
+        settings = HVAE_RECIPES.load(name)
+        side = settings.reading.image_size or (16 if settings.data == "digits" else 32)
+        noise = {"heat": settings.sizes.noise_std, "learned": settings.sizes.learned_noise_std}
+        for arm in settings.arms:
+            _, config = HvaeVariant(settings.one_model(arm, 0)).config(side, 1)
+            assert config.noise_std == noise[arm]
+
+
+def test_the_image_model_of_table_5_3_has_improved_ddpms_size():
+    one = DiffusionVariant(DIFFUSION_RECIPES.load("table-5.3-cifar10").one_model("1-frame", 0))
+    with torch.device("meta"):
+        unet = build_unet(one.config(32, 3)[1], in_channels=3, out_channels=6)
+    assert sum(p.numel() for p in unet.parameters()) == 39_629_062
+
+
+@pytest.mark.parametrize("name", ["table-5.3-cifar10", "table-5.4-celeba", "table-5.5-cifar10"])
+def test_arms_of_the_tables_have_its_stages_and_do_a_step(name, stand_in):
+    settings = DIFFUSION_RECIPES.load(name)
+    unet = replace(settings.unet, base_channels=8, num_res_blocks=1, num_groups=4)
+    data = stand_in(settings.data)
+    for arm in settings.arms:
+        variant = DiffusionVariant(replace(settings.one_model(arm, 0), unet=unet))
+        objective, model = variant.build(data)
+        plan = getattr(model, "stages", [Stage((), (0,))])
+        if variant.arm.frames > 1:
+            overall = len(plan) * model.config.num_steps
+            assert overall == {4: 3000, 8: 5000}[variant.arm.frames]
+        step = Step(0, 0, 0.0, torch.Generator().manual_seed(0))
+        found = variant.loss(objective, variant.batch(data), step)
+        found.loss.backward()
+        # The error of an output of zeros: each noise's own mean square, which is about 1, times the
+        # share of the stage that either video drew.
+        shares = [len(stage.latent) * len(plan) / (plan[-1].latent[0] + 1) for stage in plan]
+        errors = [(a + b) / 2 for a, b in itertools.product(shares, repeat=2)]
+        assert float(found.parts["mse"]) in [pytest.approx(error, rel=0.1) for error in errors]
