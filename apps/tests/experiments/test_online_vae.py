@@ -202,7 +202,7 @@ def test_a_film_ends_in_tables_and_pictures(
     assert np.isfinite(np.array(found["matrix"]["nlpd"][1], dtype=float)).all()
     plots = {path.stem for path in (folder / "plots").glob("*.png")}
     assert {"frames", "matrix-rmse", "per-task-nlpd", "per-task-rmse", "over-tasks"} <= plots
-    saved = saved_settings(folder, "online-vae", OnlineVaeSettings.from_dict)
+    saved = saved_settings(folder, "online-vae", OnlineVaeSettings)
     assert saved == ("moving-digits-small", TINY)
     assert "old posterior carried along: yes" in (folder / "report.md").read_text("utf-8")
     # Going on with it does nothing again.
