@@ -1,4 +1,7 @@
+"""Run folders beside the papers' tables: which number stands where, marks, notes, commands."""
+
 import json
+import os
 import subprocess
 import sys
 from itertools import pairwise
@@ -8,173 +11,367 @@ from PIL import Image
 
 from probseq_apps.cli import main
 from probseq_apps.report.compare import compare
-from probseq_apps.report.paper_report import draw
+from probseq_apps.report.measured import find_runs, read_run
+from probseq_apps.report.paper_report import draw, markdown_text, terminal_text
 from probseq_apps.report.papers import load_table, table_names
 
-TELL_TORCH = """
-import sys
-from itertools import pairwise
-from probseq_apps.cli import main
-try:
-    status = main(sys.argv[1:])
-except SystemExit as stop:
-    status = stop.code
-print(status, "torch" in sys.modules, file=sys.stderr)
-"""
+ARMS = ("1-frame", "1-frame-4000", "4-frame-first-order", "4-frame-high-order")
 
 
-def run(arguments, folder):
-    return subprocess.run(
-        [sys.executable, "-c", TELL_TORCH, *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=folder,
+def compared(name, *folders):
+    return compare(load_table(name), find_runs(folders)[0])
+
+
+def cells(table, label, group=0):
+    return {row.label: row.cells for row in table.groups[group].rows}[label]
+
+
+def ours(table, label, group=0):
+    return [cell.ours and pytest.approx(cell.ours.mean) for cell in cells(table, label, group)]
+
+
+def text_of(name, *folders, width=10_000):
+    runs, notes = find_runs(folders)
+    return terminal_text(compare(load_table(name), runs), notes, width)
+
+
+def test_ours_stand_in_the_paper_s_units_and_are_marked_by_their_good_end(write_run):
+    # MSP of KEP's Table 1: accuracy 83.50±0.43, AURC 42.60±1.84 and NLL 11.13±0.40.
+    found = {
+        "test/accuracy": [0.90, 0.901, 0.899],
+        "test/aurc": [0.090, 0.091, 0.089],
+        "test/nll": [1.11, 1.12, 1.10],
+    }
+    row = cells(compared("kep:1", write_run("a", {"mle": found})), "MSP")
+    assert [cell.ours and round(cell.ours.mean, 9) for cell in row[:6]] == [
+        90,
+        90,
+        None,
+        None,
+        None,
+        11.1,
+    ]
+    assert row[0].ours.standard_error == pytest.approx(0.1 / 3**0.5)
+    assert [cell.mark for cell in row] == ["▲", "▼", "", "", "", "", ""]
+
+
+def test_slips_and_what_rounding_explains_are_never_marked(write_run):
+    far = {"test/rmse": [9.0, 9.1], "test/nll": [9.0, 9.1]}
+    table = compared("B.10", write_run("a", {"kernel": far, "mcd": far}, data="zinc"))
+    assert [cell.mark for cell in cells(table, "MLE")] == ["", "▼", ""]
+    assert [cell.mark for cell in cells(table, "MCD")] == ["", "▼", "▼"]
+    # The paper's single number of an ensemble, 0.8235, beside seeds that are all alike.
+    for value, mark in ((0.82354, ""), (0.8236, "▲")):
+        folder = write_run(f"{value}", {"kernel+ensemble": {"test/accuracy": [value, value]}})
+        assert cells(compared("B.6", folder), "DE")[0].mark == mark
+
+
+def test_augmentation_and_settings_decide_between_tables_and_rows(write_run):
+    found = {"sgpa": {"test/accuracy": [0.7, 0.71]}}
+    plain = write_run("plain", found)
+    augmented = write_run("augmented", found, recipe="sgpa-cifar10-aug")
+    for name, folders in (("B.6", [plain]), ("B.7", [augmented]), ("B.8", [])):
+        assert [run.folder for run in compared(name, plain, augmented).runs] == folders
+    values = {"kepsvgp": {"test/accuracy": [0.8]}}
+    one = write_run("one", values, kepsvgp__eta=1.0)
+    added = write_run("added", values, kepsvgp__eta=10.0, kepsvgp__merge="addition")
+    table = compared("kep:9", one, added)
+    taken = [
+        (g, r.label) for g, group in enumerate(table.groups) for r in group.rows if r.cells[0].ours
+    ]
+    assert taken == [(0, "eta = 1"), (1, "eta = 10")]
+
+
+def test_of_several_runs_the_paper_s_recipe_goes_first_and_then_the_newest(write_run):
+    folders = {}
+    for age, name in enumerate(("newer", "older", "recipe"), start=1):
+        methods = ("sgpa",) if name == "recipe" else ("sgpa", "mle")
+        started_from = "sgpa-cifar10" if name == "recipe" else "cifar10-small"
+        found = {method: {"test/nll": [0.5]} for method in methods}
+        folders[name] = write_run(name, found, started_from=started_from)
+        os.utime(folders[name] / "report.json", (1e9 - age, 1e9 - age))
+    table = compared("B.6", *folders.values())
+    assert cells(table, "SGPA")[1].runs[0].folder == folders["recipe"]
+    assert cells(table, "SDP MLE")[1].runs[0].folder == folders["newer"]
+    assert [run.folder.name for run in table.runs] == ["newer", "recipe"]
+
+
+def test_a_star_is_the_mean_of_all_that_match_for_each_seed(write_run):
+    found = {
+        "ood/svhn/entropy/auroc": [0.5, 0.6],
+        "ood/folder:/data/LSUN/entropy/auroc": [0.7, 0.9],
+        "ood/svhn/energy/auroc": [0.1, None],
+        "ood/svhn/entropy/fpr95": [0.0, 0.0],
+        "shift/noise-1/ece": [0.2, 0.2],
+    }
+    published = {"cifar-c/severity-1/ece": [0.3, 0.3]}
+    run = read_run(write_run("a", {"sgpa": found, "mle": found | published}))
+    assert run.values("sgpa/ood/*/entropy/auroc")[1] == pytest.approx((0.6, 0.75))
+    assert run.values("sgpa/ood/*lsun*/entropy/auroc")[1] == (0.7, 0.9)
+    # A mean over something undefined is undefined.
+    assert run.values("sgpa/ood/*/*/auroc")[1] == (pytest.approx(1.3 / 3), None)
+    assert run.values("kernel/ood/*/entropy/auroc") is run.values("sgpa/test/nll") is None
+    # Published corruptions are preferred to those made here.
+    assert run.values("sgpa/{shift}/*-1/ece") == ("sgpa/shift/*-1/ece", (0.2, 0.2))
+    assert run.values("mle/{shift}/*-1/ece")[0] == "mle/cifar-c/*-1/ece"
+    assert run.values("sgpa/seconds-per-epoch")[1] == (0.2, 0.2)
+    assert run.setting("training.nothing") is run.setting("nothing.at.all") is None
+
+
+def test_an_ensemble_has_no_seconds_and_a_stream_those_of_all_tasks(write_run):
+    folder = write_run("a", {"mle": {"test/nll": [0.5]}, "mle+ensemble": {"test/nll": [0.5]}})
+    report = json.loads((folder / "report.json").read_text())
+    report["methods"]["mle+ensemble"]["train_seconds"] = [120.0, 120.0]
+    (folder / "report.json").write_text(json.dumps(report))
+    assert read_run(folder).values("mle/seconds-per-epoch")
+    assert read_run(folder).values("mle+ensemble/seconds-per-epoch") is None
+    online = {"seeds": {"0": {"seconds": [1.0, 2.0]}, "1": {"seconds": [3.0, 4.0]}}}
+    report |= {"experiment": "online", "methods": {"ovc": online}}
+    (folder / "report.json").write_text(json.dumps(report))
+    assert read_run(folder).values("ovc/accumulated-seconds")[1] == (3.0, 7.0)
+
+
+def test_ranks_are_over_the_tasks_that_were_run(write_run):
+    def found(svhn, other, name="cifar100"):
+        both = (("svhn", svhn), (name, other))
+        return {f"ood/{place}/entropy/{m}": v for place, v in both for m in ("auroc", "aupr-out")}
+
+    ten = {
+        "kernel": found([0.5, 0.7], [0.9, 0.9]),
+        "sgpa": found([0.8, 0.8], [0.8, 0.8]),
+        "mfvi": found([0.1, 0.1], [0.8, 0.8]),
+        # Softmax attention is in Table B.28, and not in Table 3.2.
+        "mle": found([0.99, 0.99], [0.99, 0.99]),
+    }
+    small = "ood/folder:/d/mini-ImageNet/entropy/auroc"
+    hundred = {"kernel": {small: [0.4, 0.6]}, "sgpa": {small: [0.6, 0.6]}}
+    folders = write_run("a", ten), write_run("b", hundred, recipe="sgpa-cifar100")
+    table = compared("3.2", *folders)
+    # Against SVHN 2, 1, 3; against CIFAR-100 1, 2.5, 2.5; CIFAR-100 against mini-ImageNet 2, 1.
+    assert ours(table, "MLE") == [5 / 3, 1.5, None, None]
+    assert ours(table, "SGPA")[:2] == [1.5, 1.75]
+    assert ours(table, "MFVI")[:2] == [2.75, 2.75]
+    assert ours(table, "DE") == [None] * 4
+    # Tables B.28 and B.30 rank MLE, SGPA and MFVI 1, 2, 3; 2, 1, 3; and MLE and SGPA 2, 1.
+    same = [cells(table, label)[0].same for label in ("MLE", "SGPA", "MFVI")]
+    assert same == pytest.approx((5 / 3, 4 / 3, 3.0))
+    assert {run.folder for run in table.runs} == {*folders}
+    text = text_of("3.2", *folders)
+    assert "6.1667 (1.6667)" in text
+    assert "Tasks: B.28 against CIFAR100: 3 methods;" in text
+
+
+def test_ours_stand_below_the_paper_s_and_the_note_tells_how_the_run_departs(write_run):
+    folder = write_run(
+        "mine",
+        {
+            "sgpa": {
+                "test/accuracy": [0.70, 0.71, 0.72],
+                "shift/severity-1/accuracy": [0.5, 0.5, 0.5],
+            }
+        },
+        started_from="cifar10-small",
+        facts={"train": 4500},
+        training__epochs=20,
+        cgpt__alpha=0.3,
+        evaluation__corruptions=["fog", "contrast"],
+        evaluation__severities=[1],
     )
+    lines = text_of("B.6", folder).splitlines()
+    place = next(i for i, line in enumerate(lines) if line.startswith("SGPA "))
+    assert lines[place + 1].split() == ["ours:", "sgpa", "[1]", "0.7100±0.0058", "▼", *"———"]
+    assert lines[place].index("±") == lines[place + 1].index("±")
+    # CGPT's settings say nothing about SGPA.
+    (note,) = (line for line in lines if line.startswith("[1]"))
+    assert note == (
+        f"[1] {folder}: cifar10, 3 seeds, recipe cifar10-small; train 4500 (45000), "
+        "training.epochs 20; unlike the paper's recipe sgpa-cifar10 in training.epochs 20 (600)."
+    )
+    made = "corruptions made here, not the published files: corruptions fog, contrast, severities 1"
+    assert made in text_of("B.12", folder)
+    same = write_run("same", {"sgpa": {"test/nll": [0.5]}})
+    assert "; as the paper's recipe sgpa-cifar10." in text_of("B.6", same)
+    text = markdown_text(compared("B.6", folder), ["left out: x"], "table-B.6.png")
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+    assert {row.count("|") for row in rows} == {6}
+    assert "| ours: sgpa [1] | **0.7100±0.0058** ▼ | — | — | — |" in rows
+    assert text.endswith("- left out: x\n\n![Table B.6](table-B.6.png)\n")
+
+
+@pytest.fixture
+def write_diffusion(write_generation, diffusion_result):
+    """Write a run whose arms have these distances, and one more for each further seed."""
+
+    def make(name, numbers, *, fd_name="FD(classifier)", **options):
+        pairs = [(arm, seed, fd + seed) for seed in (0, 1) for arm, fd in numbers.items()]
+        results = [diffusion_result(*pair, fd_name=fd_name) for pair in pairs]
+        return write_generation(name, "generate-diffusion", results, seeds=[0, 1], **options)
+
+    return make
+
+
+def test_diffusion_models_stand_by_kind_and_length_and_images_in_both_rows(write_diffusion):
+    numbers = dict(zip(ARMS, (13.0, 12.0, 17.0, 12.5), strict=True))
+    numbers |= {"8-frame-high-order": 11.0, "4-frame-blur": 15.0, "4-frame-matched": 1.0}
+    folder = write_diffusion("a", numbers, recipe="table-5.3-cifar10", fd_name="FID")
+    assert ours(compared("5.3", folder), "First-order Markov") == [13.5, 17.5, *[None] * 4]
+    assert ours(compared("5.3", folder), "High-order Markov") == [13.5, 13.0, 11.5, *[None] * 3]
+    assert ours(compared("5.4", folder), "CIFAR10") == [13.5, 12.5, 13.0]
+    assert ours(compared("5.5", folder), "Gaussian blur") == [15.5, None]
+    faces = write_diffusion("b", {ARMS[3]: 7.0}, recipe="table-5.3-celeba", size=64)
+    assert ours(compared("5.3", faces), "High-order Markov") == [*[None] * 4, 7.5, None]
+    assert ours(compared("5.4", faces), "CelebA", 1) == [None, None, 7.5]
 
 
 @pytest.mark.parametrize(
-    ("arguments", "named"),
-    [
-        (["--table", "B.66"], "did you mean 'B.6'?"),
-        (["--tabel", "B.6"], "--table"),
-        ([], "--list"),
-        (["--list", "--table", "B.6"], "--list"),
-    ],
+    ("fd_name", "size", "mark"), [("FID", 32, "▼"), ("FID", 16, ""), ("FD(classifier)", 32, "")]
 )
-def test_wrong_usage_exits_2_before_torch_is_imported(arguments, named, tmp_path):
-    finished = run(["report", *arguments], tmp_path)
-    assert finished.stderr.split()[-2:] == ["2", "False"]
-    assert named in finished.stderr
-    assert not list(tmp_path.iterdir())
+def test_only_fid_of_images_of_the_thesis_size_is_marked(write_diffusion, fd_name, size, mark):
+    options = {"recipe": "table-5.3-cifar10", "fd_name": fd_name, "size": size}
+    folder = write_diffusion("a", {ARMS[3]: 60.0}, **options)
+    cell = cells(compared("5.3", folder), "High-order Markov")[1]
+    assert (cell.ours.mean, cell.mark) == (60.5, mark)
+    # A cell names what it holds, unless that is what the paper's column holds.
+    assert ("FD(classifier) 60.5" in text_of("5.3", folder)) == (fd_name != "FID")
 
 
-def test_the_list_names_every_table_without_torch(tmp_path):
-    finished = run(["report", "--list"], tmp_path)
-    assert finished.stderr.split() == ["0", "False"]
-    assert [line.split()[0] for line in finished.stdout.splitlines()] == list(table_names())
+def test_other_images_stand_in_unmarked_until_there_are_the_right_ones(write_diffusion):
+    digits = write_diffusion("d", {ARMS[3]: 60.0}, recipe="digits-diffusion", fd_name="FID")
+    cell = cells(compared("5.3", digits), "High-order Markov")[1]
+    assert (cell.ours.mean, cell.mark) == (60.5, "")
+    cifar = write_diffusion("c", {ARMS[2]: 17.0}, recipe="table-5.3-cifar10")
+    # The other run has no such number, and the digits fill no gap of it.
+    table = compared("5.3", digits, cifar)
+    assert (ours(table, "High-order Markov")[1], ours(table, "First-order Markov")[1]) == (
+        None,
+        17.5,
+    )
+    (note,) = (line for line in text_of("5.3", digits).splitlines() if line.startswith("[1]"))
+    assert (
+        "digits, 2 seeds, recipe digits-diffusion; channels 1 (3), image_size 16 (32), fd_name"
+        in note
+    )
+    assert "num_samples 200, is_splits 1, sampler ancestral, sampling_steps 1000, training" in note
+    assert "unlike the paper's recipe table-5.3-cifar10 in data digits (cifar10), unet.base" in note
+    # Which arms and seeds were run says nothing about the setting.
+    assert "arms" not in note
 
 
-def test_a_table_is_printed_written_and_drawn_from_the_runs_folder(
-    write_run, tmp_path, monkeypatch, capsys
+def test_scores_of_both_encoders_are_never_marked(write_generation, hvae_result):
+    pairs = [(arm, seed, 2.0 + seed) for seed in (0, 1) for arm in ("heat", "learned")]
+    results = [hvae_result(*pair) for pair in pairs]
+    folder = write_generation("h", "generate-hvae", results, recipe="table-5.1", size=28)
+    assert ours(compared("5.1", folder), "IS") == [2.5, 2.5]
+    assert [cell.mark for cell in compared("5.1", folder).cells] == ["", ""]
+    assert "IS(classifier) 2.50±0.50" in text_of("5.1", folder)
+    grey = write_generation("g", "generate-hvae", results, recipe="table-5.1", binarize=False)
+    assert ours(compared("5.1", grey), "IS") == [None, None]
+
+
+def test_tokenizers_stand_by_stem_without_their_controls(write_generation):
+    def result(arm, stem, psnr, samples=None):
+        made = {"psnr": psnr, "fd": 40 - psnr, "fd_name": "FID"}
+        found = {"arm": arm, "stem": stem, "seed": 0, "reconstruction": made}
+        return found | ({"generation": {"masked": {"fd": samples}}} if samples else {})
+
+    results = [
+        result("1-frame", "plain", 21.0, samples=50.0),
+        result("8-frame", "plain", 22.0),
+        result("8-frame-repeat", "plain", 30.0, samples=1.0),
+        result("1-frame-patch2", "plain", 31.0, samples=1.0),
+        result("1-frame", "layernorm", 16.0),
+    ]
+    folder = write_generation("t", "generate", results, recipe="cifar10-8-frame")
+    table = compared("5.2", folder)
+    assert ours(table, "Reconstruction (FID)", 0)[:3] == [19.0, 18.0, None]
+    assert ours(table, "Latent Masked Generation (FID)", 0)[:3] == [50.0, None, None]
+    assert ours(table, "AR Generation (FID)", 0)[:3] == [None, None, None]
+    assert ours(table, "Reconstruction (PSNR)", 1)[:3] == [21.0, 22.0, None]
+    assert ours(table, "Reconstruction (FID)", 2)[:3] == [24.0, None, None]
+    # Of another corruption they are no run of the table.
+    text = (folder / "report.json").read_text()
+    (folder / "report.json").write_text(
+        text.replace('"corruption": "blur"', '"corruption": "noise"')
+    )
+    assert compared("5.2", folder).runs == ()
+
+
+TELL_TORCH = """
+import sys
+from probseq_apps.cli import main
+for arguments in (["--list"], ["--table", "B.66"], [], ["--list", "--table", "B.6"]):
+    try:
+        status = main(["report", *arguments])
+    except SystemExit as stop:
+        status = stop.code
+    print(status, "torch" in sys.modules)
+"""
+
+
+def test_listing_and_wrong_usage_need_no_torch(tmp_path):
+    command = [sys.executable, "-c", TELL_TORCH]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
+    *listed, first, second, third, fourth = done.stdout.splitlines()
+    assert [line.split()[0] for line in listed] == list(table_names())
+    assert (first, {second, third, fourth}) == ("0 False", {"2 False"})
+    assert "did you mean 'B.6'?" in done.stderr
+
+
+def test_a_table_is_printed_written_and_drawn(
+    write_run, write_diffusion, tmp_path, monkeypatch, capsys
 ):
-    write_run("mine", {"kepsvgp": {"test/accuracy": [0.85, 0.86]}})
+    def run(*arguments):
+        status = main(["report", "--table", *map(str, arguments)])
+        return status, " ".join("".join(capsys.readouterr()).split())
+
+    monkeypatch.setenv("COLUMNS", "10000")
     monkeypatch.chdir(tmp_path)
-    assert main(["report", "--table", "kep-1"]) == 0
-    printed = capsys.readouterr().out
-    assert "85.50±0.50" in printed
+    assert "No run folder holds a number of this table: it takes runs on imdb." in run("B.4")[1]
+    mine = write_run("mine", {"kepsvgp": {"test/accuracy": [0.85, 0.86]}})
+    assert "85.50±0.50" in run("kep-1")[1]
     markdown = tmp_path / "paper-tables" / "table-kep-1.md"
     assert "**85.50±0.50**" in markdown.read_text()
     with Image.open(markdown.with_suffix(".png")) as image:
         assert min(image.size) > 500
-
-
-def test_named_folders_are_read_instead_and_must_hold_a_run(
-    write_run, tmp_path, monkeypatch, capsys
-):
-    write_run("mine", {"sgpa": {"test/nll": [1.0]}})
-    other = write_run("other", {"sgpa": {"test/nll": [2.0]}}, parent=tmp_path / "elsewhere")
-    monkeypatch.chdir(tmp_path)
-    arguments = ["report", "--table", "B.6", "--output-dir", "out"]
-    assert main([*arguments, str(other)]) == 0
-    assert "2.0000" in capsys.readouterr().out
-    assert (tmp_path / "out" / "table-B.6.png").is_file()
-    assert main([*arguments, "not-there"]) == 1
-    assert "not-there must hold a finished run" in capsys.readouterr().err
-
-
-def test_without_any_run_the_paper_s_numbers_stand_alone(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    assert main(["report", "--table", "B.4"]) == 0
-    printed = " ".join(capsys.readouterr().out.split())
-    assert "0.8875±0.0004" in printed
-    assert "No run folder holds a number of this table: it takes runs on imdb." in printed
-
-
-LAYOUTS = (
-    "3.2",
-    "B.1",
-    "B.22",
-    "B.30",
-    "cgpt:I",
-    "cgpt:III",
-    "cgpt:IV",
-    "kep:1",
-    "kep:4",
-    "kep:9",
-    "4.1",
-    "5.1",
-    "5.2",
-    "5.4",
-)
-
-
-@pytest.mark.parametrize("name", LAYOUTS)
-def test_no_text_of_a_drawn_table_leaves_the_picture_or_covers_another(name):
-    figure = draw(compare(load_table(name), []), [])
-    figure.draw_without_rendering()
-    boxes = [text.get_window_extent() for text in figure.texts if text.get_text()]
-    inside = figure.bbox
-    for box in boxes:
-        assert inside.x0 <= box.x0
-        assert box.x1 <= inside.x1
-        assert inside.y0 <= box.y0
-        assert box.y1 <= inside.y1
-    lines = {}
-    for box in boxes:
-        lines.setdefault(round((box.y0 + box.y1) / 2 / 10), []).append((box.x0, box.x1))
-    for spans in lines.values():
-        spans.sort()
-        for (_, end), (start, _) in pairwise(spans):
-            assert end <= start
-
-
-@pytest.fixture(scope="module")
-def real_run(tmp_path_factory):
-    """A real experiment; its report is renamed to a data set that the papers have."""
-    folder = tmp_path_factory.mktemp("real") / "run"
-    tiny = ["--depth", "1", "--dim", "8", "--heads", "2", "--hidden-dim", "8", "--epochs", "1"]
-    methods = ["--method", "mle", "kernel", "kernel+ts", "kernel+ensemble", "--seeds", "0", "1"]
-    shift = ["--corruptions", "contrast", "--severities", "1", "--ood", "rotations"]
-    assert main(["classify", *methods, *tiny, *shift, "--run-dir", str(folder)]) == 0
-    file = folder / "report.json"
-    report = json.loads(file.read_text())
-    report["settings"]["data"] = "cifar10"
-    file.write_text(json.dumps(report))
-    return folder
+    # Named folders are read instead of `runs`; those of other experiments are left out.
+    other = write_diffusion("d", {ARMS[3]: 12.0}, recipe="table-5.3-cifar10")
+    status, shown = run("5.3", mine, other, "--output-dir", "out")
+    assert (status, "12.50±0.50" in shown) == (0, True)
+    assert "mine is of the experiment 'classify', and table 5.3 takes runs of `probseq gen" in shown
+    assert (tmp_path / "out" / "table-5.3.png").is_file()
+    (tmp_path / "empty").mkdir()
+    status, shown = run("B.6", "empty")
+    assert status == 1
+    assert "empty must hold a finished run (report.json), and holds none" in shown
+    (tmp_path / "empty" / "config.json").write_text("{}")
+    assert "and holds one that is not finished" in run("B.6", "empty")[1]
 
 
 @pytest.mark.parametrize(
-    ("table", "method", "metric", "place", "scale", "decimals"),
+    ("text", "reason"),
     [
-        ("B.6", "kernel+ts", "test/mce", 3, 1, 4),
-        ("B.6", "kernel+ensemble", "test/nll", 1, 1, 4),
-        ("B.12", "mle", "shift/severity-1/accuracy", 0, 1, 4),
-        ("cgpt:II", "kernel", "shift/digital-1/accuracy", 3, 100, 3),
-        ("cgpt:III", "kernel", "ood/rotations/kl-matching/aupr-out", 1, 100, 2),
-        ("kep:1", "mle", "test/failure-auroc", 2, 100, 2),
-        ("kep:2", "mle", "shift/severity-1/aurc", 1, 1000, 2),
+        ("{", "cannot be read as JSON"),
+        ("[]", "not a report of this version"),
+        (json.dumps({"experiment": "classify"}), "not a report of this version: KeyError"),
+        (json.dumps({"experiment": "other"}), "of the experiment 'other'"),
     ],
 )
-def test_a_report_of_the_program_itself_is_understood(
-    real_run, tmp_path, capsys, monkeypatch, table, method, metric, place, scale, decimals
-):
-    monkeypatch.setenv("COLUMNS", "200")  # the row is looked for in one piece
-    out = ["--output-dir", str(tmp_path)]
-    assert main(["report", "--table", table, *out, str(real_run)]) == 0
-    found = json.loads((real_run / "report.json").read_text())["methods"][method]["metrics"][metric]
-    row = next(
-        line for line in capsys.readouterr().out.splitlines() if f"ours: {method} [1]" in line
-    )
-    cells = [word for word in row.partition("[1]")[2].split() if word not in "▲▼"]
-    expected = f"{scale * found['mean']:.{decimals}f}"
-    if found["standard_error"] is not None:
-        expected += f"±{scale * found['standard_error']:.{decimals}f}"
-    assert cells[place] == expected
+def test_a_damaged_or_foreign_report_is_left_out_with_a_note(write_run, tmp_path, text, reason):
+    write_run("good", {"mle": {"test/nll": [1.0]}})
+    (tmp_path / "runs" / "bad").mkdir()
+    (tmp_path / "runs" / "bad" / "report.json").write_text(text)
+    runs, (note,) = find_runs([tmp_path / "runs", tmp_path / "runs" / "good"])
+    assert [run.folder.name for run in runs] == ["good"]
+    assert "bad" in note
+    assert reason in note
 
 
-def test_seconds_per_epoch_are_of_the_training_time(real_run, tmp_path, capsys):
-    out = ["--output-dir", str(tmp_path)]
-    assert main(["report", "--table", "kep:4", *out, str(real_run)]) == 0
-    seconds = json.loads((real_run / "report.json").read_text())["methods"]["mle"]["train_seconds"]
-    assert f"{sum(seconds) / 2:.2f}±" in capsys.readouterr().out
+def test_tables_keep_to_their_width_and_texts_to_their_picture():
+    for name in table_names():
+        assert max(map(len, terminal_text(load_table(name), [], 100).splitlines())) <= 100
+    for name in ("3.2", "cgpt:III", "kep:4", "5.2"):
+        figure = draw(load_table(name), [])
+        figure.draw_without_rendering()
+        boxes = [text.get_window_extent() for text in figure.texts if text.get_text()]
+        assert all(figure.bbox.x0 <= box.x0 and box.x1 <= figure.bbox.x1 for box in boxes)
+        assert all(above.y0 >= below.y1 for above, below in pairwise(boxes))

@@ -1,3 +1,5 @@
+"""The papers' tables as data: whole, and numbers as printed."""
+
 import re
 
 import pytest
@@ -5,102 +7,99 @@ from scipy.stats import rankdata
 
 from probseq_apps.data.names import DATA_NAMES, GENERATION_NAMES
 from probseq_apps.engine.files import flatten
-from probseq_apps.report import paper_notes
+from probseq_apps.registry import REGISTRY, load
 from probseq_apps.report.measured import ACCUMULATED_SECONDS, SECONDS_PER_EPOCH
-from probseq_apps.report.papers import load_table, table_names
+from probseq_apps.report.papers import load_table, resolve_name, table_names
 from probseq_apps.report.tables import LABELS
-from probseq_apps.settings.classify import RECIPES, REGRESS_RECIPES
-from probseq_apps.settings.generate import GENERATE_RECIPES
 from probseq_apps.settings.methods import parse_row
-from probseq_apps.settings.models import DIFFUSION_RECIPES, HVAE_RECIPES
-from probseq_apps.settings.online import METHODS, ONLINE_RECIPES, SERIES
+from probseq_apps.settings.online import METHODS, SERIES
 
-# Times, and a data set of `probseq regress`.
-NOT_CLASSIFIED = {SECONDS_PER_EPOCH, ACCUMULATED_SECONDS, "no-metric"}
 ALL = table_names()
-# Of generated images, by the experiment that has them.
-STEMS = ("plain", "layernorm")
-ROWS = {
-    "generate": [
-        f"{r}, {s}" for r in ("reconstruction", "autoregressive", "masked") for s in STEMS
-    ],
-    "generate-diffusion": ["first-order", "high-order", "blur"],
-    "generate-hvae": ["hvae"],
+# Times, and a time that no report has.
+NOT_LABELLED = {SECONDS_PER_EPOCH, ACCUMULATED_SECONDS, "no-metric"}
+RECIPES = {
+    name: make
+    for entry in REGISTRY.values()
+    if entry.kind
+    for name, make in load(entry.defaults).known.items()
 }
+PATHS = {path for make in RECIPES.values() for path, _ in flatten(make().to_dict())}
 
 
 def rows(name, group=0):
     return {row.label: row for row in load_table(name).groups[group].rows}
 
 
+def texts(name, label, group=0):
+    return [cell.paper.text for cell in rows(name, group)[label].cells]
+
+
 def means(name, label, group=0):
-    return [value.mean for value in rows(name, group)[label].values]
+    return [cell.paper.mean for cell in rows(name, group)[label].cells]
 
 
-def test_all_tables_of_the_three_papers_are_there():
-    thesis = [
-        "3.2",
-        *(f"5.{number}" for number in range(1, 6)),
-        "B.1",
-        *(f"B.{number}" for number in range(4, 33)),
-    ]
+def test_every_table_of_the_papers_is_there_under_all_its_names():
+    thesis = ["3.2", *(f"5.{n}" for n in range(1, 6)), "B.1", *(f"B.{n}" for n in range(4, 33))]
     cgpt = [f"cgpt:{numeral}" for numeral in ("I", "II", "III", "IV", "V")]
-    kep = [f"kep:{number}" for number in range(1, 10)]
-    assert list(ALL) == [*thesis, "4.1", *cgpt, *kep]
-
-
-@pytest.mark.parametrize("name", ALL)
-def test_every_row_is_full_and_every_number_is_read_to_its_last_digit(name):
-    table = load_table(name)
-    assert table.title
-    for group in table.groups:
-        assert group.rows
-        labels = [row.label for row in group.rows]
-        assert len(set(labels)) == len(labels)
-        for row in group.rows:
-            assert len(row.values) == len(group.columns)
-            for value in row.values:
-                assert re.fullmatch(r"\d+(\.\d+(±\d+\.\d+)?)?", value.text)
-                assert f"{value.mean:.{value.decimals}f}" == value.text.partition("±")[0]
-                assert (value.error is None) == ("±" not in value.text)
-
-
-@pytest.mark.parametrize("name", ALL)
-def test_every_method_metric_data_set_and_recipe_is_one_of_ours(name):
-    table = load_table(name)
-    for group in table.groups:
-        for column in group.columns:
-            assert column.data in (*DATA_NAMES, "zinc", *SERIES, *GENERATION_NAMES)
-            assert column.metric in NOT_CLASSIFIED or column.metric.rpartition("/")[2] in LABELS
-        for row in group.rows:
-            if table.experiment is not None:
-                assert row.method in ROWS[table.experiment]
-            elif group.columns[0].data in SERIES:
-                assert row.method in METHODS
-            elif row.method is not None:
-                row_named = parse_row(row.method)
-                assert "+".join((row_named.base, *row_named.additions)) == row.method
-            assert ("{detector}" in group.columns[0].metric) == (row.detector is not None)
-    known = RECIPES.known.keys() | REGRESS_RECIPES.known.keys() | ONLINE_RECIPES.known.keys()
-    known |= (
-        GENERATE_RECIPES.known.keys() | DIFFUSION_RECIPES.known.keys() | HVAE_RECIPES.known.keys()
-    )
-    assert {name for names in table.recipes.values() for name in names} <= known
-
-
-def test_only_the_two_variants_of_sgpa_are_rows_without_a_method():
-    found = {
-        row.label
-        for name in ALL
-        for group in load_table(name).groups
-        for row in group.rows
-        if row.method is None
-    }
-    assert found == {"Standard SGPA", "Decoupled SGPA (Cheng and Boots, 2017)"}
+    assert list(ALL) == [*thesis, "4.1", *cgpt, *(f"kep:{n}" for n in range(1, 10))]
+    for name in ALL:
+        assert resolve_name(name.lower()) == resolve_name(f" {name.upper()} ") == name
+    aliases = {"II": "cgpt:II", "cgpt-iv": "cgpt:IV", "kep-3": "kep:3", "thesis:B.6": "B.6"}
+    aliases |= {"thesis-3.2": "3.2", "thesis:4.1": "4.1", "ohsvgp-4.1": "4.1"}
+    assert {alias: resolve_name(alias) for alias in aliases} == aliases
 
 
 @pytest.mark.parametrize(
-    ("name", "group", "label", "texts"),
+    ("wrong", "hint"),
+    [
+        ("B.66", "did you mean 'B.6'"),
+        ("kep:22", "mean 'kep:2'"),
+        ("cgpt:VI", "'cgpt:V'"),
+        ("3", ""),
+    ],
+)
+def test_an_unknown_table_is_refused_with_the_nearest_and_all_names(wrong, hint):
+    with pytest.raises(ValueError, match=f"unknown table .*{hint}.*known: 3.2, 5.1, .*kep:9"):
+        resolve_name(wrong)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_rows_are_full_numbers_are_read_to_the_last_digit_and_names_are_ours(name):
+    table = load_table(name)
+    assert {recipe for names in table.recipes.values() for recipe in names} <= RECIPES.keys()
+    for group in table.groups:
+        assert len({row.label for row in group.rows}) == len(group.rows) > 0
+        for row in group.rows:
+            assert len(row.cells) == len(group.heads)
+            if row.method is None:
+                assert row.label in ("Standard SGPA", "Decoupled SGPA (Cheng and Boots, 2017)")
+            elif table.experiment is None and table.data[0] in SERIES:
+                assert row.method in METHODS
+            elif table.experiment is None:
+                parsed = parse_row(row.method)
+                assert "+".join((parsed.base, *parsed.additions)) == row.method
+            for cell in row.cells:
+                value = cell.paper
+                assert re.fullmatch(r"\d+(\.\d+(±\d+\.\d+)?)?", value.text)
+                assert f"{value.mean:.{value.decimals}f}" == value.text.partition("±")[0]
+                assert (value.error is None) == ("±" not in value.text)
+                # The copied NLL of Table B.10.
+                slip = (name, group.heads.index("NLL ↓") if "NLL ↓" in group.heads else 0)
+                assert value.target or (slip == ("B.10", 2) and cell is row.cells[2])
+                assert cell.data in (*DATA_NAMES, "zinc", *SERIES, *GENERATION_NAMES)
+                assert cell.metric.rpartition("/")[2] in LABELS.keys() | NOT_LABELLED | {
+                    "",
+                    *_ranked,
+                }
+                assert "{" not in cell.metric.replace("{shift}", "")
+                assert set(cell.where) <= PATHS
+
+
+_ranked = {f"{names} {metric}" for names in ("B.28 B.30", "B.29 B.31") for metric in LABELS}
+
+
+@pytest.mark.parametrize(
+    ("name", "group", "label", "printed"),
     [
         ("B.4", 0, "SGPA", ["0.8875±0.0004", "0.2823±0.0027", "0.0215±0.0034", "0.0647±0.0105"]),
         ("B.5", 0, "MFVI", ["21.0864±1.8124", "1.0809±0.0092", "0.2018±0.0080", "0.266±0.0113"]),
@@ -127,9 +126,8 @@ def test_only_the_two_variants_of_sgpa_are_rows_without_a_method():
         ("kep:9", 1, "eta = 0.01", ["81.46", "49.71", "85.81", "66.51", "13.94", "11.24", "31.35"]),
     ],
 )
-def test_values_are_those_of_the_paper(name, group, label, texts):
-    found = [value.text for value in rows(name, group)[label].values]
-    assert found[: len(texts)] == texts
+def test_values_are_those_of_the_paper(name, group, label, printed):
+    assert texts(name, label, group)[: len(printed)] == printed
 
 
 def test_table_3_2_follows_from_tables_b_28_to_b_31():
@@ -138,9 +136,8 @@ def test_table_3_2_follows_from_tables_b_28_to_b_31():
         total = dict.fromkeys(printed, 0.0)
         for name in names:
             for place in range(column % 2, 6, 2):
-                values = {label: means(name, label)[place] for label in printed}
-                places = rankdata([-value for value in values.values()])
-                for label, rank in zip(values, places, strict=True):
+                places = rankdata([-means(name, label)[place] for label in printed])
+                for label, rank in zip(printed, places, strict=True):
                     total[label] += rank / 6
         for label, rank in total.items():
             assert means("3.2", label)[column] == pytest.approx(rank, abs=1e-4)
@@ -150,121 +147,62 @@ def test_table_3_2_follows_from_tables_b_28_to_b_31():
 def test_accuracy_falls_and_nll_grows_with_the_severity(name):
     falling = load_table(name).title.startswith("Accuracy")
     for label in rows(name):
-        values = means(name, label)
-        assert values == sorted(values, reverse=falling)
+        assert means(name, label) == sorted(means(name, label), reverse=falling)
 
 
 def test_numbers_that_papers_repeat_are_equal():
     for metric in range(4):
-        for label in ("SGPA", "CGPT"):
-            other = "CGPT (alpha = 0.5 → 1.0)" if label == "CGPT" else label
-            assert means("cgpt:II", label, metric) == means("cgpt:IV", other, metric)
-    for group, seventh in ((2, 0), (3, 1)):
-        for label in ("MSP", "KEP-SVGP"):
-            assert means("kep:1", label, group) == means("kep:7", label, seventh)
+        assert means("cgpt:II", "SGPA", metric) == means("cgpt:IV", "SGPA", metric)
+        assert means("cgpt:II", "CGPT", metric) == means(
+            "cgpt:IV", "CGPT (alpha = 0.5 → 1.0)", metric
+        )
+    for label in ("MSP", "KEP-SVGP"):
+        assert means("kep:1", label, 2) == means("kep:7", label)
+        assert means("kep:1", label, 3) == means("kep:7", label, 1)
     assert means("kep:5", "MSP") == means("kep:1", "MSP", 3)
-    assert means("kep:6", "W1 (N x 2N)")[1:] == means("kep:1", "KEP-SVGP", 0)
+    assert means("kep:6", "W1 (N x 2N)")[1:] == means("kep:1", "KEP-SVGP")
     for label in ("MSP", "SGPA", "KEP-SVGP"):
         assert means("kep:4", label)[::3] == means("kep:8", label)[::2]
     # KEP's Table 4 repeats the thesis in percent and tenths of a nat.
     for ours, thesis in (("MSP", "MLE"), ("SGPA", "SGPA")):
         accuracy, nll = means("B.6", thesis)[:2]
         assert means("kep:4", ours)[:2] == pytest.approx([100 * accuracy, 10 * nll], abs=6e-3)
-
-
-def test_the_thesis_repeats_its_diffusion_models_in_three_tables():
     high = means("5.3", "High-order Markov")
     assert high[::3] == means("5.3", "First-order Markov")[::3]
-    for group, name in enumerate(("CIFAR10", "CelebA")):
-        one, _, four = means("5.4", name, group)
-        assert [one, four] == high[3 * group : 3 * group + 2]
+    assert means("5.4", "CIFAR10")[::2] == high[:2]
+    assert means("5.4", "CelebA", 1)[::2] == high[3:5]
     assert means("5.5", "Gaussian noise") == high[1:3]
     # Both stems stand beside the same printed numbers.
-    for label in rows("5.2"):
-        assert means("5.2", label) == means("5.2", label, 2)
-    assert means("5.2", "Reconstruction (PSNR)", 1) == means("5.2", "Reconstruction (PSNR)", 3)
-
-
-def test_averages_lie_between_what_they_average():
+    for group in (0, 1):
+        for label in rows("5.2", group):
+            assert means("5.2", label, group) == means("5.2", label, group + 2)
     for name in ("cgpt:II", "cgpt:IV", "cgpt:V"):
         for group in load_table(name).groups:
             for row in group.rows:
-                *parts, average = (value.mean for value in row.values)
+                *parts, average = (cell.paper.mean for cell in row.cells)
                 assert min(parts) < average < max(parts)
 
 
-def test_the_copied_nll_of_table_b_10_is_no_target_and_all_else_is():
-    slips = {
-        (name, row.label, column.label)
-        for name in ALL
-        for group in load_table(name).groups
-        for row in group.rows
-        for column, value in zip(group.columns, row.values, strict=True)
-        if not value.target
-    }
-    assert slips == {("B.10", "SDP MLE", "NLL"), ("B.10", "MLE", "NLL")}
-    for label in ("SDP MLE", "MLE"):
-        _, rmse, nll = rows("B.10")[label].values
-        assert rmse.text == nll.text
-
-
-def test_units_are_those_in_which_the_papers_print():
-    def scales(name):
-        return {c.label: c.scale for group in load_table(name).groups for c in group.columns}
-
-    assert set(scales("B.6").values()) == {1.0}
-    assert scales("B.5")["MCC"] == 100.0
-    assert scales("kep:2") == {
-        "ACC": 100.0, "AURC": 1000.0, "AUROC": 100.0, "FPR95": 100.0, "ECE": 100.0,
-        "NLL": 10.0, "Brier": 100.0,
-    }  # fmt: skip
-    assert set(scales("cgpt:III").values()) == {100.0}
-    assert [g.columns[0].scale for g in load_table("cgpt:II").groups] == [100.0, 1.0, 1.0, 1.0]
-
-
-def test_standard_deviations_become_standard_errors():
-    deviation = rows("kep:1")["MSP"].values[0]
-    assert deviation.text == "83.50±0.43"
+def test_units_and_errors_are_those_that_the_papers_print():
+    scales = {name: [cell.scale for cell in load_table(name).cells] for name in ALL}
+    assert {*scales["B.6"]} == {1.0}
+    assert {*scales["cgpt:III"]} == {100.0}
+    assert scales["B.5"][:2] == [100.0, 1.0]
+    assert scales["kep:2"][:7] == [100.0, 1000.0, 100.0, 100.0, 100.0, 10.0, 100.0]
+    deviation = rows("kep:1")["MSP"].cells[0].paper
     assert deviation.error == pytest.approx(0.43 / 5**0.5)
-    assert rows("B.6")["MLE"].values[0].error == 0.0019
-    assert rows("B.10")["MCD"].values[0].runs == 3
+    assert rows("B.6")["MLE"].cells[0].paper.error == 0.0019
+    assert rows("B.10")["MCD"].cells[0].paper.runs == 3
 
 
-def test_the_printed_ece_is_not_that_over_all_classes():
-    # Pooled over the N·C probabilities it is at most Σ|p − y| / (N·C) ≤ 2 / C.
-    assert means("B.6", "SDP MLE")[2] > 2 / 10
-    assert means("B.8", "SDP MLE")[2] > 2 / 100
-    assert rows("B.6").keys() == rows("B.8").keys()
-
-
-def test_each_runtime_is_of_its_own_number_of_inducing_variables():
-    groups = load_table("4.1").groups
-    places = [(column.data, *column.where.values()) for g in groups for column in g.columns]
-    numbers = {"solar": (50, 150), "audio": (100, 200), "covid": (15, 30)}
-    assert places == [(data, (M,)) for data, both in numbers.items() for M in both]
-    # The same method has another name with other likelihoods.
-    assert [group.rows[0].method for group in groups] == ["osgpr", "osgpr", "osvgp"]
-
-
-def test_ablations_ask_for_their_settings():
-    table = load_table("kep:9")
-    assert table.groups[1].rows[2].where == {
-        "kepsvgp.merge": ("addition",),
-        "kepsvgp.eta": (0.1,),
-    }
-    assert rows("cgpt:V")["CGPT (alpha = 0.7)"].where == {
-        "cgpt.alpha_start": (0.7,),
-        "cgpt.alpha": (0.7,),
-    }
-    assert rows("kep:5")["MSP"].where == {}
-
-
-def test_conditions_name_settings_that_recipes_have():
-    known = {
-        path for make in paper_notes._RECIPES.values() for path, _ in flatten(make().to_dict())
-    }
-    for name in ALL:
-        for group in load_table(name).groups:
-            for entry in (*group.columns, *group.rows):
-                assert set(entry.where) <= known, name
-    assert set(paper_notes._NOT_COMPARED) <= known | {path.partition(".")[0] for path in known}
+def test_rows_and_columns_ask_for_their_settings():
+    addition = {"kepsvgp.merge": ["addition"], "kepsvgp.eta": [0.1]}
+    assert rows("kep:9", 1)["eta = 0.1"].cells[0].where == addition
+    fixed = {"cgpt.alpha_start": [0.7], "cgpt.alpha": [0.7]}
+    assert rows("cgpt:V")["CGPT (alpha = 0.7)"].cells[0].where == fixed
+    assert rows("kep:5")["MSP"].cells[0].where == {}
+    # The same online method has another name with other likelihoods.
+    online = [group.rows[0] for group in load_table("4.1").groups]
+    assert [row.method for row in online] == ["osgpr", "osgpr", "osvgp"]
+    sizes = [cell.where["model.num_inducing"][0] for row in online for cell in row.cells]
+    assert sizes == [50, 150, 100, 200, 15, 30]

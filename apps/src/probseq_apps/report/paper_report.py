@@ -3,199 +3,221 @@
 Each row of the paper stands above ours.
 """
 
+import json
 import math
+import re
 import shutil
 import sys
 import textwrap
 import webbrowser
+from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from probseq_apps.engine.files import write_atomic
-from probseq_apps.report.compare import (
-    LEGEND,
-    Cell,
-    ComparedGroup,
-    Comparison,
-    Mark,
-    compare,
-    fits_experiment,
-)
+from probseq_apps.engine.files import flatten, write_atomic
+from probseq_apps.registry import REGISTRY, load
+from probseq_apps.report.compare import LEGEND, compare, fits_experiment
 from probseq_apps.report.html import write_html
-from probseq_apps.report.measured import MeasuredRun, find_runs
-from probseq_apps.report.paper_notes import COMMANDS, run_notes
-from probseq_apps.report.papers import PaperTable, ReportSettings, load_table, table_names
-from probseq_apps.report.tables import aligned_blocks
+from probseq_apps.report.measured import GENERATION_FACTS, REPORT, MeasuredRun, find_runs
+from probseq_apps.report.papers import (
+    Cell,
+    Group,
+    PaperTable,
+    ReportSettings,
+    load_table,
+    table_names,
+)
+from probseq_apps.report.tables import aligned_blocks, markdown_table
+from probseq_apps.settings.methods import METHODS
 
 _DEFAULT_FOLDER = Path("runs")
 MISSING = "—"
-NO_TARGET = "†"
-
 # Inches: a letter of DejaVu Sans Mono at 9 points.
 _LETTER, _LINE, _MARGIN, _DPI = 0.0755, 0.19, 0.3, 150
 _LETTERS, _GREY = 130, "#6A6A6A"
+# Command and recipes of each experiment.
+_COMMANDS = {entry.kind: f"probseq {name}" for name, entry in REGISTRY.items() if entry.kind}
+_RECIPES = {entry.kind: entry.defaults for entry in REGISTRY.values() if entry.kind}
+# What a note tells of settings, and of those behind metrics that begin so.
+_TOLD = ("training.epochs", "training.steps", "stream.num_tasks", "model.learn_steps")
+_TOLD_OF = {
+    "shift": ("corruptions made here, not the published files", ("corruptions", "severities")),
+    "cifar-c": ("published corruptions", ("severities",)),
+    "ood": ("other data", ("ood",)),
+}
+# Where a run ran, and what only decides which numbers exist.
+_NOT_COMPARED = re.compile(
+    r"data|method|seeds|arms|stem|frames|controls|lpips_weights|(reading|machine|priors)\..*"
+    r"|training\.(device|compile|tensorboard|checkpoint_every)"
+    r"|evaluation\.(shift|corruptions|severities|ood|features\.(inception_w|classifier_s).*)"
+)
+# A cell's text, of its number and its mark; None instead of a mark for the paper's.
+_Write = Callable[[str, str | None], str]
 
 
 def report(settings: ReportSettings) -> None:
     """Make the table that is named, list all, or make the pages of runs anew and open them."""
     if settings.table is not None:
         paper_report(settings.table, settings)
-        return
-    for folder in () if settings.show_list else settings.run_folders:
-        page = write_html(folder)
-        print(page)
-        if sys.stdout.isatty():
-            webbrowser.open(page.resolve().as_uri())
-    if not settings.show_list:
-        return
-    for name in table_names():
-        print(f"{name.ljust(9)} {load_table(name).title}")
+    elif settings.show_list:
+        for name in table_names():
+            print(f"{name.ljust(9)} {load_table(name).title}")
+    else:
+        for folder in settings.run_folders:
+            page = write_html(folder)
+            print(page)
+            if sys.stdout.isatty():
+                webbrowser.open(page.resolve().as_uri())
 
 
 def paper_report(name: str, settings: ReportSettings) -> None:
     """Print a table, and write it as Markdown and as a picture."""
-    runs, left_out = _runs(settings.run_folders)
-    table = load_table(name)
+    table, folders = load_table(name), settings.run_folders
+    # Nothing measured yet: the paper's numbers alone.
+    if not folders and any(_DEFAULT_FOLDER.glob(f"*/{REPORT}")):
+        folders = (_DEFAULT_FOLDER,)
+    runs, left_out = find_runs(folders)
     if settings.run_folders:
-        left_out += _others(table, runs)
-    comparison = compare(table, runs)
-    stem = f"table-{comparison.table.name.replace(':', '-')}"
+        left_out += [
+            f"left out: {run.folder} is of the experiment {run.experiment!r}, and table "
+            f"{table.name} {_takes(table)}"
+            for run in runs
+            if not fits_experiment(table, run)
+        ]
+    table = compare(table, runs)
     settings.output_dir.mkdir(parents=True, exist_ok=True)
-    markdown, picture = (settings.output_dir / f"{stem}.{end}" for end in ("md", "png"))
-    write_atomic(markdown, markdown_text(comparison, left_out, picture.name))
-    draw(comparison, left_out).savefig(picture)
-    print(terminal_text(comparison, left_out, shutil.get_terminal_size((120, 24)).columns))
+    markdown = settings.output_dir / f"table-{table.name.replace(':', '-')}.md"
+    picture = markdown.with_suffix(".png")
+    write_atomic(markdown, markdown_text(table, left_out, picture.name))
+    draw(table, left_out).savefig(picture)
+    print(terminal_text(table, left_out, shutil.get_terminal_size((120, 24)).columns))
     print(f"\nwritten: {markdown}, {picture}")
 
 
-def _others(table: PaperTable, runs: list[MeasuredRun]) -> list[str]:
-    """Notes on runs of experiments that the table has no numbers of."""
-    wanted = (
-        "not of `probseq generate`"
-        if table.experiment is None
-        else f"of `{COMMANDS[table.experiment]}`"
-    )
+def terminal_text(table: PaperTable, left_out: list[str], width: int) -> str:
+    """Return the table for a terminal of some width; columns that don't fit go below."""
+    text = [textwrap.fill(_title(table), width), ""]
+    for group in table.groups:
+        heads, *rows = _lines(table, group, lambda cell, mark: f"{cell} {mark or ' '}")
+        text += [aligned_blocks(heads, rows, width), ""]
+    return "\n".join(text + [textwrap.fill(note, width) for note in footnotes(table, left_out)])
+
+
+def markdown_text(table: PaperTable, left_out: list[str], picture: str) -> str:
+    """Return the table as a Markdown file."""
+    parts = [f"# {_title(table)}", f"{table.paper}."]
+    for group in table.groups:
+        heads, *rows = _lines(table, group, _bold)
+        escaped = [[_escaped(label.strip()), *cells] for label, *cells in rows]
+        parts.append(markdown_table([heads, *escaped]))
+    parts.append("\n".join(f"- {note}" for note in footnotes(table, left_out)))
+    return "\n\n".join([*parts, f"![Table {table.name}]({picture})"]) + "\n"
+
+
+def footnotes(table: PaperTable, left_out: list[str]) -> list[str]:
+    """Return everything that is said below the table."""
+    notes: list[str] = []
+    if not table.ranks:
+        known = any(cell.paper.error is not None for cell in table.cells)
+        theirs = f"a {table.error} in the paper, " if known else ""
+        notes = [f"± is {theirs}a standard error over seeds in ours.", LEGEND]
+    runs = [f"[{n}] {_note(run, table)}" for n, run in enumerate(table.runs, start=1)]
+    nothing = f"No run folder holds a number of this table: it {_takes(table)}."
+    return [*notes, *table.notes, *(runs or [nothing]), *left_out]
+
+
+def _note(run: MeasuredRun, table: PaperTable) -> str:
+    """Return what a run is, and how its setting differs from that of the paper."""
+    own = [
+        row for group in table.groups for row in group.rows if any(run in c.runs for c in row.cells)
+    ]
+    metrics = {cell.source for row in own for cell in row.cells if run in cell.runs}
+    seeds = len(run.setting("seeds"))
+    parts = [f"{run.folder}: {run.data}, {seeds} seed{'s'[: seeds - 1]}, recipe {run.recipe}"]
+    # A run on other images stands in for those of the first data set.
+    data = run.data if run.data in table.data else table.data[0]
+    told = [
+        f"{name} {run.facts[name]} ({size})"
+        for name, size in table.sizes.get(data, {}).items()
+        if run.facts.get(name, size) != size
+    ]
+    told += [
+        f"{name} {_shown(run.facts[name])}" for name in GENERATION_FACTS if run.facts.get(name)
+    ]
+    told += [f"{path} {run.setting(path)}" for path in _TOLD if run.setting(path) is not None]
+    parts.append(", ".join(told))
+    for kind, (label, names) in _TOLD_OF.items():
+        if any(metric.split("/")[1:2] == [kind] for metric in metrics):
+            shown = (f"{name} {_shown(run.setting(f'evaluation.{name}'))}" for name in names)
+            parts.append(f"{label}: {', '.join(shown)}")
+    # The nearest, where the table's rows have several.
+    bases = {(row.method or "").partition("+")[0].partition("-")[0] for row in own}
+    found = {recipe: _differences(run, recipe, bases) for recipe in table.recipes.get(data, ())}
+    nearest = min(found, key=lambda recipe: len(found[recipe]), default=None)
+    if nearest is None:
+        parts.append("no recipe of the paper's setting")
+    else:
+        other = [f"data {run.data} ({data})"] * (run.data != data) + found[nearest]
+        unlike = f"unlike the paper's recipe {nearest} in {', '.join(other)}"
+        parts.append(unlike if other else f"as the paper's recipe {nearest}")
+    return "; ".join(filter(None, parts)) + "."
+
+
+def _differences(run: MeasuredRun, recipe: str, bases: set[str]) -> list[str]:
+    """Return the settings that differ, with the recipe's; those of unused methods left out."""
+    theirs = json.loads(json.dumps(load(_RECIPES[run.experiment]).load(recipe).to_dict()))
+    ours = dict(flatten(run.settings))
+    others = {method.attention for method in METHODS.values()} - bases
     return [
-        f"left out: {run.folder} is of the experiment {run.experiment!r}, and the numbers of table "
-        f"{table.name} are {wanted}"
-        for run in runs
-        if not fits_experiment(table, run)
+        f"{path} {_shown(ours[path])} ({_shown(value)})"
+        for path, value in flatten(theirs)
+        if ours.get(path, value) != value
+        and not _NOT_COMPARED.fullmatch(path)
+        and path.removeprefix("warm_start.").partition(".")[0] not in others
     ]
 
 
-def _runs(folders: tuple[Path, ...]) -> tuple[list[MeasuredRun], list[str]]:
-    if folders:
-        return find_runs(folders)
-    # Nothing measured yet: the paper's numbers alone.
-    if not any(_DEFAULT_FOLDER.glob("*/report.json")):
-        return [], []
-    return find_runs([_DEFAULT_FOLDER])
+def _shown(value: object) -> str:
+    if not isinstance(value, list):
+        return str(value)
+    return f"{len(value)} kinds" if len(value) > 5 else ", ".join(map(str, value))
 
 
-class PaperLine(NamedTuple):
-    """A line of the table: the paper's numbers, or ours."""
-
-    label: str  # the row as the paper calls it, or our method and the runs it is from
-    cells: tuple[str, ...]  # one for each column
-    marks: tuple[Mark, ...]  # the mark of each cell; empty marks for the paper's
-    ours: bool  # whether the numbers are ours
+def _takes(table: PaperTable) -> str:
+    of = f"of `{_COMMANDS[table.experiment]}` " if table.experiment else ""
+    which = {None: "", True: " with augmentation", False: " without augmentation"}
+    return f"takes runs {of}on {' or '.join(table.data)}{which[table.augmented]}"
 
 
-def group_lines(comparison: Comparison, group: ComparedGroup) -> list[PaperLine]:
-    """Two lines for each row of a group."""
-    numbers = {run.folder: number for number, run in enumerate(comparison.runs, start=1)}
-    decimals = [
-        max(row.cells[place].paper.decimals for row in group.rows)
-        for place in range(len(group.heads))
-    ]
-    lines: list[PaperLine] = []
+def _title(table: PaperTable) -> str:
+    return f"Table {table.name}: {table.title}"
+
+
+def _lines(table: PaperTable, group: Group, write: _Write) -> list[list[str]]:
+    """Return the heads, then two lines for each row of a group: the paper's, and ours."""
+    numbers = {run.folder: number for number, run in enumerate(table.runs, start=1)}
+    columns = range(len(group.heads))
+    decimals = [max(row.cells[place].paper.decimals for row in group.rows) for place in columns]
+    lines = [[group.title or "Model", *(write(head, None) for head in group.heads)]]
     for row in group.rows:
-        blank: tuple[Mark, ...] = ("",) * len(row.cells)
-        lines.append(PaperLine(row.label, tuple(map(_paper, row.cells)), blank, ours=False))
         places = sorted({numbers[run.folder] for cell in row.cells for run in cell.runs})
         where = f" [{','.join(map(str, places))}]" if places else ""
-        lines.append(
-            PaperLine(
-                f"  ours: {row.method}{where}" if row.method else "  ours: no such method",
-                tuple(
-                    _ours(cell, digits) for cell, digits in zip(row.cells, decimals, strict=True)
-                ),
-                tuple(cell.mark for cell in row.cells),
-                ours=True,
-            )
+        ours = (
+            write(_ours(cell, n), cell.mark) for cell, n in zip(row.cells, decimals, strict=True)
         )
+        lines.append([row.label, *(write(_paper(cell), None) for cell in row.cells)])
+        lines.append([f"  ours: {row.method or 'no such method'}{where}", *ours])
     return lines
 
 
-def footnotes(comparison: Comparison, left_out: list[str]) -> list[str]:
-    """Everything that is said below the table."""
-    table = comparison.table
-    notes: list[str] = []
-    if table.kind == "metrics":
-        theirs = (
-            f"a {table.error} in the paper, "
-            if any(cell.paper.error is not None for cell in _cells(comparison))
-            else ""
-        )
-        notes += [f"± is {theirs}a standard error over seeds in ours.", LEGEND]
-    if any(not cell.paper.target for cell in _cells(comparison)):
-        notes.append(f"{NO_TARGET} a slip of the paper, no target.")
-    if any(cell.same is not None for cell in _cells(comparison)):
-        notes.append(
-            "In parentheses: the rank that the paper's numbers give among the methods and tasks "
-            "that ours are over."
-        )
-        notes.append(f"Tasks: {'; '.join(comparison.tasks)}.")
-    notes += table.notes
-    runs = run_notes(comparison)
-    if runs:
-        runs.append(
-            "What the recipes do otherwise than the papers is written in probseq_apps.settings."
-        )
-    return notes + (runs or [_nothing(comparison)]) + left_out
-
-
-def terminal_text(comparison: Comparison, left_out: list[str], width: int) -> str:
-    """The table for a terminal of some width; columns that don't fit go below."""
-    text = [textwrap.fill(_title(comparison), width), ""]
-    for group in comparison.groups:
-        rows = [
-            [line.label, *(f"{c} {m or ' '}" for c, m in zip(line.cells, line.marks, strict=True))]
-            for line in group_lines(comparison, group)
-        ]
-        heads = [group.title or "Model", *(f"{head}  " for head in group.heads)]
-        text += [aligned_blocks(heads, rows, width), ""]
-    text += [textwrap.fill(note, width) for note in footnotes(comparison, left_out)]
-    return "\n".join(text)
-
-
-def markdown_text(comparison: Comparison, left_out: list[str], picture: str) -> str:
-    """The table as a Markdown file."""
-    parts = [f"# {_title(comparison)}", f"{comparison.table.paper}."]
-    for group in comparison.groups:
-        heads = [group.title or "Model", *group.heads]
-        rows = [heads, ["---", *("---:" for _ in group.heads)]]
-        for line in group_lines(comparison, group):
-            cells = [
-                f"**{cell}** {mark}".rstrip() if line.ours and cell != MISSING else cell
-                for cell, mark in zip(line.cells, line.marks, strict=True)
-            ]
-            rows.append([_escaped(line.label.strip()), *cells])
-        parts.append("\n".join(f"| {' | '.join(row)} |" for row in rows))
-    parts.append("\n".join(f"- {note}" for note in footnotes(comparison, left_out)))
-    parts.append(f"![Table {comparison.table.name}]({picture})")
-    return "\n\n".join(parts) + "\n"
-
-
-def _title(comparison: Comparison) -> str:
-    return f"Table {comparison.table.name}: {comparison.table.title}"
+def _bold(text: str, mark: str | None) -> str:
+    return text if mark is None or text == MISSING else f"**{text}** {mark}".rstrip()
 
 
 def _paper(cell: Cell) -> str:
-    text = cell.paper.text + ("" if cell.paper.target else NO_TARGET)
+    text = cell.paper.text + ("" if cell.paper.target else "†")
     return text if cell.same is None else f"{text} ({cell.same:.{cell.paper.decimals}f})"
 
 
@@ -205,41 +227,25 @@ def _ours(cell: Cell, decimals: int) -> str:
     if decimals == 0:
         # A paper's whole seconds may be our milliseconds.
         decimals = max(0, 2 - math.floor(math.log10(abs(cell.ours.mean) or 1.0)))
-    text = f"{_other_features(cell)}{cell.ours.mean:.{decimals}f}"
-    error = cell.ours.standard_error
-    return text if error is None else f"{text}±{error:.{decimals}f}"
-
-
-def _other_features(cell: Cell) -> str:
-    """Return what stands before a distance or a score in other features than Inception's."""
-    kind = (cell.source or "").rpartition("/")[2]
-    if kind not in ("fd", "is") or not cell.runs:
-        return ""
-    names = [name.removeprefix("FID").removeprefix("FD") for name in cell.runs[0].facts["features"]]
-    return f"{kind.upper()}{'/'.join(names)} " if any(names) else ""
-
-
-def _cells(comparison: Comparison) -> list[Cell]:
-    return [cell for group in comparison.groups for row in group.rows for cell in row.cells]
-
-
-def _nothing(comparison: Comparison) -> str:
-    which = {None: "", True: " with augmentation", False: " without augmentation"}
-    experiment = comparison.table.experiment
-    command = "" if experiment is None else f"of `{COMMANDS[experiment]}` "
-    return (
-        f"No run folder holds a number of this table: it takes runs {command}on "
-        f"{' or '.join(comparison.table.data)}{which[comparison.table.augmented]}."
-    )
+    text, error = f"{cell.ours.mean:.{decimals}f}", cell.ours.standard_error
+    text += "" if error is None else f"±{error:.{decimals}f}"
+    # A distance or a score in other features than Inception's says so.
+    kind = cell.source.rpartition("/")[2]
+    if kind in ("fd", "is"):
+        names = [
+            name.removeprefix("FID").removeprefix("FD") for name in cell.runs[0].facts["fd_name"]
+        ]
+        text = f"{kind.upper()}{'/'.join(names)} {text}" if any(names) else text
+    return text
 
 
 def _escaped(label: str) -> str:
     return label.replace("^", "\\^").replace("_", "\\_").replace("|", "\\|")
 
 
-def draw(comparison: Comparison, left_out: list[str]) -> Figure:
+def draw(table: PaperTable, left_out: list[str]) -> Figure:
     """Draw the text of a table, the paper's lines in grey and ours in black."""
-    lines = terminal_text(comparison, left_out, _LETTERS).split("\n")
+    lines = terminal_text(table, left_out, _LETTERS).split("\n")
     width = _LETTER * max(map(len, lines)) + 2 * _MARGIN
     height = _LINE * len(lines) + 2 * _MARGIN
     figure = Figure(figsize=(width, height), dpi=_DPI)

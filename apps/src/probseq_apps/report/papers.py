@@ -1,19 +1,20 @@
 """The papers' tables as data, without torch: numbers as printed, and where ours are to be found.
 
-`thesis.toml`, `ohsvgp.toml`, `cgpt.toml` and `kep.toml` hold a table's rows as text, one line a
-row. Beside them stand the metric of each column in the names of `report.json`, and the units in
-which the paper prints it. A metric may hold `*` (the mean over everything that matches), `{shift}`
-(the published corruptions, or else those that the program makes), `{detector}` (that of the row),
-and a data set of its own in front, as in `cifar100:test/nll`. Where a run of generated images has
-no `fid`, its Fréchet distance in other features is shown.
+`papers/*.toml` hold a table's rows as text, one line a row. Beside them stands the metric of each
+column, in the names of `MeasuredRun.numbers` without the method, and the units in which the paper
+prints it. A metric may hold `*` (the mean over everything that matches), `{shift}` (the published
+corruptions, or else those that the program makes), `{detector}` (that of the row), `{method}`
+(where it doesn't come first), and a data set of its own in front, as in `cifar100:test/nll`. A
+column of ranks names tables and the end of a metric instead.
 
 Names: `B.6`, `3.2`, `4.1` and `5.3` are the thesis' tables, `cgpt:II` is Table II of CGPT's paper,
 `kep:1` is Table 1 of KEP-SVGP's.
 """
 
 import math
+import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
@@ -23,70 +24,47 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from tyro.conf import Positional, arg
 
-PAPERS = ("thesis", "ohsvgp", "cgpt", "kep")
+from probseq_apps.report.measured import MeasuredRun, distinct
+from probseq_apps.report.summary import Summary
+from probseq_apps.report.tables import Measure, direction_of
+
+# The first two are of the thesis, whose tables have names of their own.
+_PAPERS = ("thesis", "ohsvgp", "cgpt", "kep")
+_NOT_A_TARGET = "!"
 
 
 @cache
-def raw_paper(paper: str) -> dict[str, Any]:
-    """Everything that a paper's file says, as plain values."""
-    text = (files("probseq_apps.report") / "papers" / f"{paper}.toml").read_text(encoding="utf-8")
-    return tomllib.loads(text)
-
-
-# Both files are of the thesis, whose tables have names of their own.
-_OF_THESIS = ("thesis", "ohsvgp")
+def _raw_tables() -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
+    """Return what the files say of each table, behind what they say of its paper."""
+    found: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {}
+    for name in _PAPERS:
+        text = (files("probseq_apps.report") / "papers" / f"{name}.toml").read_text("utf-8")
+        paper = tomllib.loads(text)
+        found |= {paper["prefix"] + key: (paper, raw) for key, raw in paper["tables"].items()}
+    return found
 
 
 def table_names() -> tuple[str, ...]:
-    """All tables: `3.2`, `B.1`, ..., `4.1`, `cgpt:I`, ..., `kep:9`."""
-    return tuple(f"{_shown_prefix(paper)}{key}" for paper in PAPERS for key in _keys(paper))
+    """Return all tables: `3.2`, `B.1`, ..., `4.1`, `cgpt:I`, ..., `kep:9`."""
+    return tuple(_raw_tables())
 
 
 def resolve_name(name: str) -> str:
-    """The table that a name means.
+    """Return the table that a name means.
 
     Case does not matter, and `cgpt-II`, `II` and `thesis:B.6` are understood as well; a plain
     number belongs to no paper in particular.
     """
-    known = {alias.lower(): full for alias, full in _aliases().items()}
+    known = {full.lower(): full for full in table_names()}
+    # Roman numerals are CGPT's alone.
+    known |= {short.removeprefix("cgpt:"): full for short, full in known.items()}
     typed = name.strip().lower()
-    if typed in known:
-        return known[typed]
+    short = re.sub("^(thesis|ohsvgp):", "", typed.replace("-", ":"))
+    if short in known:
+        return known[short]
     nearest = get_close_matches(typed, list(known), n=1, cutoff=0.5)
     hint = f"; did you mean {known[nearest[0]]!r}?" if nearest else ";"
     raise ValueError(f"unknown table {name!r}{hint} known: {', '.join(table_names())}")
-
-
-def paper_and_key(name: str) -> tuple[str, str]:
-    """The file that holds a table, and the table's name in it."""
-    prefix, _, key = name.rpartition(":")
-    return prefix or next(paper for paper in _OF_THESIS if key in _keys(paper)), key
-
-
-def _aliases() -> dict[str, str]:
-    aliases: dict[str, str] = {}
-    for paper in PAPERS:
-        for key in _keys(paper):
-            full = f"{_shown_prefix(paper)}{key}"
-            for start in (paper, "thesis") if paper in _OF_THESIS else (paper,):
-                aliases |= {f"{start}:{key}": full, f"{start}-{key}": full}
-            aliases[full] = full
-            # Roman numerals are CGPT's alone.
-            if key.isalpha():
-                aliases[key] = full
-    return aliases
-
-
-def _shown_prefix(paper: str) -> str:
-    return "" if paper in _OF_THESIS else f"{paper}:"
-
-
-def _keys(paper: str) -> list[str]:
-    return list(raw_paper(paper)["tables"])
-
-
-Kind = Literal["metrics", "ranks"]
-NOT_A_TARGET = "!"
 
 
 class Value(NamedTuple):
@@ -100,159 +78,124 @@ class Value(NamedTuple):
     target: bool  # whether it is to be reached; False for a known slip of the paper
 
 
-class Column(NamedTuple):
-    """A column and where its numbers are in a run's `report.json`."""
+class Cell(NamedTuple):
+    """The paper's value, where ours is to be found, and ours."""
 
-    label: str
+    paper: Value
     data: str  # data set that the models were trained on
-    recipes: tuple[str, ...]  # recipes of the paper's setting, the first being that of most rows
-    metric: str  # name of the metric, maybe with wildcards, see :mod:`probseq_apps.report.papers`
+    metric: str  # pattern of its name, see above; empty for a method that `probseq` doesn't train
     scale: float  # the paper prints the metric times this
-    where: Mapping[str, tuple[object, ...]]  # settings that a run must have for this column
+    where: Mapping[str, Sequence[object]]  # what settings of a run must be
+    ours: Summary | None = None  # in the paper's units; None where no run has it
+    runs: tuple[MeasuredRun, ...] = ()  # the run that has it; for ranks, the runs of all tasks
+    source: str = ""  # the metric that was read, wildcards included
+    mark: Literal["", "▲", "▼"] = ""  # where ours is better or worse by more than errors allow
+    same: float | None = None  # for ranks, the paper's over the same methods and tasks as ours
 
 
-class TableRow(NamedTuple):
+class Row(NamedTuple):
     """A row."""
 
     label: str
     method: str | None  # the method on our command line; None for one that `probseq` doesn't train
-    detector: str | None  # out-of-distribution detector of the row, for `{detector}`
-    where: Mapping[str, tuple[object, ...]]  # settings that a run must have for this row
-    values: tuple[Value, ...]  # one for each column
+    cells: tuple[Cell, ...]  # one for each column
 
 
 class Group(NamedTuple):
     """Rows under one heading, which may have columns of their own."""
 
     title: str  # heading; empty for a table without
-    columns: tuple[Column, ...]  # what the rows' values are
-    rows: tuple[TableRow, ...]
-    sizes: Mapping[str, int]  # the paper's number of examples by part of the data
+    heads: tuple[str, ...]  # labels of the columns, with an arrow to the good end
+    rows: tuple[Row, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class PaperTable:
-    """A table."""
+    """A table, with our numbers in it where `compare` has filled them in."""
 
     name: str  # as on the command line
     title: str
     paper: str  # where it is from
-    kind: Kind  # `ranks` for average ranks over out-of-distribution tasks
-    experiment: str | None  # kind of experiment that has the numbers, as `report.json` names it
     error: Literal["standard error", "standard deviation"]  # what the paper prints behind ±
-    augmented: bool | None  # whether its models were trained with augmentation
-    recipes: Mapping[str, tuple[str, ...]]  # recipes of the paper's setting by data set
     groups: tuple[Group, ...]
-    notes: tuple[str, ...]  # what a reader of the comparison should know
+    sizes: Mapping[str, Mapping[str, int]]  # the paper's facts of each data set
+    notes: Sequence[str]  # what a reader of the comparison should know
+    recipes: Mapping[str, Sequence[str]]  # of the paper's setting by data set, that of most first
+    ranks: bool = False  # average ranks over out-of-distribution tasks, not metrics
+    experiment: str | None = None  # kind of generation that has the numbers; None for none
+    augmented: bool | None = None  # whether its models were trained with augmentation
+
+    @property
+    def cells(self) -> list[Cell]:
+        """All cells."""
+        return [cell for group in self.groups for row in group.rows for cell in row.cells]
 
     @property
     def data(self) -> tuple[str, ...]:
-        """The data sets of its columns, in order of appearance."""
-        columns = [column for group in self.groups for column in group.columns]
-        return tuple(dict.fromkeys(column.data for column in columns))
+        """The data sets of its columns; of generation, runs on others stand in for the first."""
+        return tuple(dict.fromkeys(cell.data for cell in self.cells))
 
     @property
-    def first_data(self) -> str | None:
-        """The data set for which runs on others stand in; None where they don't."""
-        return None if self.experiment is None else self.data[0]
+    def runs(self) -> tuple[MeasuredRun, ...]:
+        """The runs that any cell is from, in order of appearance."""
+        return distinct(run for cell in self.cells for run in cell.runs)
 
 
 def load_table(name: str) -> PaperTable:
     """Read a table."""
     name = resolve_name(name)
-    file, key = paper_and_key(name)
-    paper = raw_paper(file)
-    raw: dict[str, Any] = paper["tables"][key]
-    parts: list[dict[str, Any]] = raw.get("groups", [{}])
-    groups = tuple(_group(paper, raw, raw | part, part) for part in parts)
-    columns = [column for group in groups for column in group.columns]
+    paper, raw = _raw_tables()[name]
+    given = ("title", "ranks", "experiment", "augmented")
     return PaperTable(
         name=name,
-        title=raw["title"],
         paper=paper["paper"],
-        kind=raw.get("kind", "metrics"),
-        experiment=raw.get("experiment"),
         error=paper["error"],
-        augmented=raw.get("augmented"),
-        recipes={data: tuple(names) for data, names in raw.get("rank_recipes", {}).items()}
-        | {column.data: column.recipes for column in columns if column.recipes},
-        groups=groups,
-        notes=tuple(note.format(**paper["texts"]) for note in raw.get("notes", [])),
+        groups=tuple(_group(paper, raw, part) for part in raw.get("groups", [{}])),
+        sizes=raw.get("sizes", paper["sizes"]),
+        notes=[note.format(**paper["texts"]) for note in raw.get("notes", [])],
+        recipes=raw.get("recipes", {}),
+        **{key: raw[key] for key in given if key in raw},
     )
 
 
-def _group(
-    paper: Mapping[str, Any],
-    table: Mapping[str, Any],
-    merged: Mapping[str, Any],
-    part: Mapping[str, Any],
-) -> Group:
-    # The row conditions of a table stand beside those of a whole group.
-    by_label: Mapping[str, Mapping[str, Any]] = table.get("where", {})
-    for_all: Mapping[str, Any] = part.get("where", {})
-    methods = paper["methods"] | merged.get("methods", {})
-    rows: list[TableRow] = []
-    for line in merged["rows"].strip().splitlines():
+def _group(paper: Mapping[str, Any], table: Mapping[str, Any], part: Mapping[str, Any]) -> Group:
+    own = {"runs": paper["runs"], **table, **part}
+    methods = paper["methods"] | own.get("methods", {})
+    wheres = own.get("column_where", [{}] * len(own["metrics"]))
+    columns = list(zip(own["metrics"], wheres, strict=True))
+    rows: list[Row] = []
+    for line in own["rows"].strip().splitlines():
         label, *texts = (cell.strip() for cell in line.split(" | "))
-        detector = paper.get("detectors", {}).get(label)
-        conditions = {**for_all, **by_label.get(label, {})}
-        rows.append(
-            TableRow(
-                label=label,
-                method=methods.get(merged.get("method", label)),
-                detector=detector,
-                where={key: _alternatives(value) for key, value in conditions.items()},
-                values=tuple(
-                    _value(text, merged.get("runs", paper["runs"]), paper["error"])
-                    for text in texts
-                ),
-            )
-        )
-    conditions_of: list[Mapping[str, Any]] = merged.get(
-        "column_where", [{}] * len(merged["columns"])
+        method = methods.get(own.get("method", label))
+        # Conditions of a group hold for all its rows, those of a table for the rows that it names.
+        where = {**part.get("where", {}), **table.get("where", {}).get(label, {})}
+        cells: list[Cell] = []
+        for text, (metric, column_where) in zip(texts, columns, strict=True):
+            # What stands before a colon is a data set; without one it is the group's.
+            data, metric = metric.split(":", 1) if ":" in metric else (own["data"], metric)
+            scale = float(paper["scales"].get(metric.rpartition("/")[2], 1.0))
+            if not own.get("experiment"):
+                metric = f"{{method}}/{metric}"
+            metric = metric.replace("{method}", method or "")
+            metric = metric.replace("{detector}", paper.get("detectors", {}).get(label, ""))
+            value = _value(text, own["runs"], paper["error"])
+            conditions = {**where, **column_where}
+            cells.append(Cell(value, data, metric if method else "", scale, conditions))
+        rows.append(Row(label, method, tuple(cells)))
+    measures = (
+        Measure(label, "lower" if own.get("ranks") else direction_of(metric))
+        for label, metric in zip(own["columns"], own["metrics"], strict=True)
     )
-    columns = tuple(
-        _column(paper, merged, label, metric, where)
-        for label, metric, where in zip(
-            merged["columns"], merged["metrics"], conditions_of, strict=True
-        )
-    )
-    return Group(merged.get("title", "") if part else "", columns, tuple(rows), _sizes(merged))
-
-
-def _column(
-    paper: Mapping[str, Any],
-    merged: Mapping[str, Any],
-    label: str,
-    metric: str,
-    where: Mapping[str, Any],
-) -> Column:
-    data, colon, own = metric.partition(":")
-    data, metric = (data, own) if colon else (merged["data"], metric)
-    recipes = merged.get("recipes", {}).get(data, merged.get("recipe", ()))
-    recipes = (recipes,) if isinstance(recipes, str) else tuple(recipes)
-    scale = paper["scales"].get(metric.rpartition("/")[2], 1.0)
-    allowed = {key: _alternatives(value) for key, value in where.items()}
-    return Column(label, data, recipes, metric, float(scale), allowed)
+    return Group(part.get("title", ""), tuple(one.head for one in measures), tuple(rows))
 
 
 def _value(text: str, runs: int, kind: str) -> Value:
-    target = not text.startswith(NOT_A_TARGET)
-    text = text.removeprefix(NOT_A_TARGET)
+    target = not text.startswith(_NOT_A_TARGET)
+    text = text.removeprefix(_NOT_A_TARGET)
     mean, _, error = text.partition("±")
-    decimals = len(mean.partition(".")[2])
-    if not error:
-        return Value(text, float(mean), None, runs, decimals, target)
     scale = 1.0 if kind == "standard error" else math.sqrt(runs)
-    return Value(text, float(mean), float(error) / scale, runs, decimals, target)
-
-
-def _alternatives(value: object) -> tuple[object, ...]:
-    return tuple(value) if isinstance(value, list) else (value,)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
-
-
-def _sizes(merged: Mapping[str, Any]) -> Mapping[str, int]:
-    return merged.get("sizes", {})
+    decimals = len(mean.partition(".")[2])
+    return Value(text, float(mean), float(error) / scale if error else None, runs, decimals, target)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,6 +14,9 @@ Direction = Literal["higher", "lower"]
 # How one mean stands to another.
 Order = Literal["better", "worse", "equal", "undecided"]
 
+# A mean, its standard error, and the number of values behind it.
+Spread = tuple[float, float | None, int]
+
 # Level of the two-sided test that stands behind a mark.
 LEVEL = 0.05
 
@@ -33,6 +36,11 @@ class Summary:
             return None
         return float(stats.t.ppf(0.975, len(self.values) - 1)) * self.standard_error
 
+    @property
+    def spread(self) -> Spread:
+        """What a test of its mean needs, for a mean that is defined."""
+        return self.mean or 0.0, self.standard_error, len(self.values)
+
 
 def summarise(values: Sequence[float | None]) -> Summary:
     """Mean and standard error of a metric's values over the seeds."""
@@ -50,20 +58,14 @@ def best_names(summaries: Mapping[str, Summary], direction: Direction) -> frozen
     Welch's t-test at the 5% level tells one from it. If that is every one, nothing is claimed and
     the answer is empty. Methods without a standard error (a single seed, an ensemble) take no part.
     """
-    taking_part = {
-        name: summary
-        for name, summary in summaries.items()
-        if summary.mean is not None and summary.standard_error is not None
+    spreads = {
+        name: found.spread for name, found in summaries.items() if found.standard_error is not None
     }
-    if len(taking_part) < 2:
-        return frozenset()
     sign = 1.0 if direction == "higher" else -1.0
-    ranked = sorted(
-        taking_part, key=lambda name: sign * (taking_part[name].mean or 0.0), reverse=True
-    )
+    ranked = sorted(spreads, key=lambda name: sign * spreads[name][0], reverse=True)
     for position, name in enumerate(ranked):
         # A worse method is not marked beside a better one only because its seeds scatter more.
-        if position and _differ(taking_part[ranked[0]], taking_part[name]):
+        if differ(spreads[ranked[0]], spreads[name]):
             return frozenset(ranked[:position])
     return frozenset()
 
@@ -109,15 +111,32 @@ def average_ranks(tasks: Iterable[Mapping[str, float]], direction: Direction) ->
     return {method: sum(found) / len(found) for method, found in ranks.items()}
 
 
-def _differ(first: Summary, second: Summary) -> bool:
-    """Welch's t-test: two-sided, unequal variances."""
-    errors = [(s.standard_error or 0.0) ** 2 for s in (first, second)]
-    difference = abs((first.mean or 0.0) - (second.mean or 0.0))
-    if sum(errors) == 0.0:
-        return difference > 0.0
-    counts = [len(s.values) for s in (first, second)]
-    # Welch–Satterthwaite.
-    freedom = sum(errors) ** 2 / sum(
-        error**2 / (count - 1) for error, count in zip(errors, counts, strict=True)
-    )
-    return 2.0 * float(stats.t.sf(difference / math.sqrt(sum(errors)), freedom)) < LEVEL
+def differ(first: Spread, second: Spread) -> bool:
+    """Test at the 5% level whether two means differ, two-sided.
+
+    Welch's t-test where both have an error. Where one has none, as a single run or an ensemble, it
+    is taken for one more draw with the scatter of the other, for which t = (x − m) / (s √(1 + 1/n))
+    has n − 1 degrees of freedom. Without any error the answer is no.
+
+    Args:
+        first: mean, standard error (None without one), and number of values behind it.
+        second: the other.
+    """
+    distance = abs(first[0] - second[0])
+    known = [
+        (error, count) for _, error, count in (first, second) if error is not None and count > 1
+    ]
+    if not known:
+        return False
+    if len(known) == 1:
+        ((error, count),) = known
+        # s √(1 + 1/n) with s = error √n.
+        scale, freedom = error * math.sqrt(count + 1), count - 1.0
+    else:
+        total = sum(error**2 for error, _ in known)
+        # Welch–Satterthwaite.
+        parts = sum(error**4 / (count - 1) for error, count in known)
+        scale, freedom = math.sqrt(total), total**2 / parts if parts else math.inf
+    if scale == 0.0:
+        return distance > 0.0
+    return 2.0 * float(stats.t.sf(distance / scale, freedom)) < LEVEL
