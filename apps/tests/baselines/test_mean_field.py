@@ -5,7 +5,6 @@ import torch
 from torch import nn
 from torch.distributions import Normal, kl_divergence
 
-import sgpa
 from probseq_apps.baselines.mean_field import ForwardPass, MeanFieldLinear, mean_field_model
 
 DRAWS = ("activations", "weights")
@@ -118,32 +117,16 @@ def test_the_penalty_is_the_kl_of_all_weights_an_example(make_model):
     torch.testing.assert_close(changed(inputs, num_samples=3).penalty, expected / 50)
 
 
-@pytest.mark.parametrize("draw", DRAWS)
-def test_equal_generators_give_equal_draws_in_training_and_in_eval_mode(make_model, draw):
-    model, inputs = make_model()
-    changed = mean_field_model(model, num_data=10, draw=draw, initial_std=0.2)
-    for mode in (True, False):
-        changed.train(mode)
-        first, again, other = (
-            changed(inputs, generator=torch.Generator().manual_seed(seed), num_samples=2).logits
-            for seed in (1, 1, 2)
-        )
-        assert torch.equal(first, again)
-        assert not torch.allclose(first, other)
-        assert not torch.allclose(first[0], first[1])
-
-
-@pytest.mark.parametrize("draw", DRAWS)
-def test_many_samples_at_once_have_the_law_of_single_draws(make_model, draw):
+def test_many_samples_at_once_have_the_law_of_single_draws(make_model):
     model, inputs = make_model(seed=3)
-    changed = mean_field_model(model, num_data=10, draw=draw, initial_std=0.3).eval()
+    changed = mean_field_model(model, num_data=10, draw="weights", initial_std=0.3).eval()
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         together = changed(inputs, generator=generator, num_samples=4000).logits
-        single = torch.stack([changed(inputs, generator=generator).logits for _ in range(800)])
+        single = torch.stack([changed(inputs, generator=generator).logits for _ in range(300)])
     spread = together.std(0)
-    assert ((together.mean(0) - single.mean(0)).abs() < 0.2 * spread).all()
-    torch.testing.assert_close(single.std(0), spread, atol=0.0, rtol=0.15)
+    assert ((together.mean(0) - single.mean(0)).abs() < 0.3 * spread).all()
+    torch.testing.assert_close(single.std(0), spread, atol=0.0, rtol=0.25)
 
 
 def test_inputs_of_zeros_have_finite_gradients():
@@ -166,82 +149,7 @@ def test_the_gradient_is_that_of_the_reparametrised_draw():
     assert torch.autograd.gradcheck(output, (x, *layer.parameters()))
 
 
-def test_every_parameter_is_trained(make_model):
-    model, inputs = make_model("sequence", pooling="sequence")
-    changed = mean_field_model(model, num_data=10)
-    logits, penalty = changed(inputs)
-    (logits.square().sum() + penalty).backward()
-    missing = [name for name, p in changed.named_parameters() if p.grad is None]
-    assert not missing
-
-
 def test_dropout_is_switched_off(make_model):
     model, inputs = make_model(dropout=0.5)
     changed = mean_field_model(model, num_data=10, initial_std=1e-12).train()
     torch.testing.assert_close(changed(inputs).logits, changed(inputs).logits)
-
-
-def test_a_saved_model_is_the_model(make_model):
-    trained = mean_field_model(make_model(seed=1)[0], num_data=10, initial_std=0.2).eval()
-    fresh, inputs = make_model(seed=2)
-    fresh = mean_field_model(fresh, num_data=10).eval()
-    fresh.load_state_dict(trained.state_dict())
-    outputs = [
-        model(inputs, generator=torch.Generator().manual_seed(0)) for model in (trained, fresh)
-    ]
-    assert torch.equal(outputs[0].logits, outputs[1].logits)
-    assert torch.equal(outputs[0].penalty, outputs[1].penalty)
-
-
-def test_a_copy_draws_from_its_own_generator(make_model):
-    model, inputs = make_model()
-    changed = mean_field_model(model, num_data=10, draw="weights", initial_std=0.2)
-    copied = copy.deepcopy(changed)
-    outputs = [
-        each(inputs, generator=torch.Generator().manual_seed(0), num_samples=2).logits
-        for each in (changed, copied)
-    ]
-    assert torch.equal(outputs[0], outputs[1])
-
-
-def test_bfloat16_autocast_keeps_the_divergence_in_full_precision(make_model):
-    model, inputs = make_model()
-    changed = mean_field_model(model.float(), num_data=10, initial_std=0.1)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        logits, penalty = changed(inputs.float())
-    assert logits.isfinite().all()
-    torch.testing.assert_close(penalty, changed.kl() / 10)
-
-
-def test_attention_that_reads_its_weights_itself_is_refused(make_model):
-    model, _ = make_model(attention=lambda index: sgpa.SparseGPAttention(8, 2, 3))
-    with pytest.raises(ValueError, match="SparseGPAttention in block 0"):
-        mean_field_model(model, num_data=10)
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"num_data": 0}, "num_data"),
-        ({"prior_std": 0.0}, "prior_std"),
-        ({"initial_std": -1.0}, "initial_std"),
-    ],
-)
-def test_bad_settings_are_refused(make_model, settings, message):
-    with pytest.raises(ValueError, match=message):
-        mean_field_model(make_model()[0], **{"num_data": 10, **settings})
-
-
-def test_a_baseline_on_a_baseline_is_refused(make_model):
-    changed = mean_field_model(make_model()[0], num_data=10)
-    with pytest.raises(ValueError, match="MeanFieldTransformer"):
-        mean_field_model(changed, num_data=10)
-    with pytest.raises(ValueError, match="MeanFieldLinear"):
-        mean_field_model(changed.model, num_data=10)
-
-
-@pytest.mark.parametrize("num_samples", [0, -2])
-def test_sample_counts_below_one_are_refused(make_model, num_samples):
-    model, inputs = make_model()
-    with pytest.raises(ValueError, match="num_samples"):
-        mean_field_model(model, num_data=10)(inputs, num_samples=num_samples)

@@ -1,4 +1,3 @@
-import copy
 import math
 import sys
 
@@ -90,54 +89,6 @@ def test_the_penalty_is_the_divergence_of_all_processes_an_example(make_model):
     torch.testing.assert_close(model.eval()(inputs, num_samples=3).penalty, divergence / 20)
 
 
-def test_equal_generators_give_equal_draws_and_the_global_one_is_left_alone(make_model):
-    model, inputs = changed(make_model)
-    for mode in (True, False):
-        model.train(mode)
-        state = torch.get_rng_state()
-        first, again, other = (
-            model(inputs, generator=torch.Generator().manual_seed(seed), num_samples=2).logits
-            for seed in (1, 1, 2)
-        )
-        assert torch.equal(state, torch.get_rng_state())
-        assert torch.equal(first, again)
-        assert not torch.allclose(first, other)
-        assert not torch.allclose(first[0], first[1])
-
-
-def test_new_weights_are_used_at_once_in_eval_mode(make_model):
-    model, inputs = changed(make_model, seed=1)
-    fresh, _ = changed(make_model, seed=2)
-    fresh.eval()(inputs)  # fills whatever is remembered in eval mode
-    fresh.load_state_dict(model.state_dict())
-    outputs = [
-        each.eval()(inputs, generator=torch.Generator().manual_seed(0)) for each in (model, fresh)
-    ]
-    assert torch.equal(outputs[0].logits, outputs[1].logits)
-    assert torch.equal(outputs[0].penalty, outputs[1].penalty)
-
-
-def test_every_parameter_is_trained(make_model):
-    model, inputs = changed(make_model, "sequence", pooling="sequence")
-    logits, penalty = model(inputs)
-    (logits.square().sum() + penalty).backward()
-    assert not [name for name, p in model.named_parameters() if p.grad is None]
-
-
-def test_building_is_reproducible_and_copies_are_independent(make_model):
-    model, inputs = changed(make_model)
-    copied = copy.deepcopy(model)
-    with torch.no_grad():
-        copied.mixing.weight.zero_()
-    again, _ = changed(make_model)
-    first, second = (
-        each(inputs, generator=torch.Generator().manual_seed(0)).logits for each in (model, again)
-    )
-    assert torch.equal(first, second)
-    assert first.abs().max() > 0.0
-    assert copied(inputs).logits.abs().max() == 0.0
-
-
 def test_a_backbone_that_draws_draws_for_each_sample(make_model):
     model, inputs = changed(make_model, attention=lambda index: sgpa.SparseGPAttention(8, 2, 3))
     with torch.no_grad():
@@ -151,16 +102,6 @@ def test_a_backbone_that_draws_draws_for_each_sample(make_model):
     logits = model.eval()(inputs, num_samples=3).logits
     assert logits.shape == (3, 5, 3)
     assert not torch.allclose(logits[0], logits[1])
-
-
-def test_bfloat16_autocast_leaves_the_processes_in_full_precision(make_model):
-    model, inputs = changed(make_model)
-    model, inputs = model.float(), inputs.float()
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        logits, penalty = model(inputs)
-    (logits.square().sum() + penalty).backward()
-    assert logits.dtype == penalty.dtype == torch.float32
-    assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)
 
 
 def test_equal_inputs_and_many_inducing_points_stay_finite_in_single_precision(make_model):
@@ -193,12 +134,6 @@ def test_a_little_training_separates_two_groups(make_model):
     log_probs = torch.logsumexp(logits.log_softmax(-1), 0) - math.log(10)
     assert (log_probs.argmax(-1) == labels).double().mean() > 0.9
     assert torch.nn.functional.nll_loss(log_probs, labels) < 0.5
-
-
-@pytest.mark.parametrize("name", ["num_data", "num_processes", "num_inducing"])
-def test_bad_settings_are_refused(make_model, name):
-    with pytest.raises(ValueError, match=name):
-        svdkl_model(make_model()[0], **{"num_data": 10, name: 0})
 
 
 def test_without_gpytorch_the_extra_is_named_and_the_model_is_left_whole(make_model, monkeypatch):

@@ -1,5 +1,7 @@
 """What the baselines ask of a transformer: its kind, its last layer, and what goes into that."""
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -19,16 +21,12 @@ Backbone = VisionTransformer | TextTransformer | SequenceTransformer
 
 def check_backbone(model: nn.Module) -> Backbone:
     """Return the model if it is one of the backbones with an ordinary linear last layer."""
+    kind = type(model).__name__
     if not isinstance(model, Backbone):
-        raise ValueError(
-            "model must be a VisionTransformer, TextTransformer or SequenceTransformer, got "
-            f"{type(model).__name__}"
-        )
-    if type(model.head.linear) is not nn.Linear:
-        raise ValueError(
-            "model must end with an ordinary linear layer, got "
-            f"{type(model.head.linear).__name__}: it is another baseline already"
-        )
+        raise ValueError(f"model must be a Vision-, Text- or SequenceTransformer, got {kind}")
+    if type(last := model.head.linear) is not nn.Linear:
+        kind = type(last).__name__
+        raise ValueError(f"model must end with an nn.Linear, and is a baseline already: {kind}")
     return model
 
 
@@ -60,10 +58,23 @@ def pooled_features(
     def capture(module: nn.Module, arguments: tuple[Any, ...]) -> None:
         captured.append(arguments[0])
 
-    handle = model.head.linear.register_forward_pre_hook(capture)
-    try:
+    with model.head.linear.register_forward_pre_hook(capture):
         model(inputs, generator=generator, num_samples=num_samples)
-    finally:
-        handle.remove()
     (features,) = captured
     return features
+
+
+@contextmanager
+def active_dropout(model: nn.Module) -> Generator[None]:
+    """Switch the dropout layers of a model in eval mode on, and off again at the end.
+
+    Predictions are Monte Carlo dropout then (Gal and Ghahramani 2016); other layers stay as they
+    are.
+    """
+    layers = [part for part in model.modules() if isinstance(part, nn.Dropout)]
+    layers = [layer.train() for layer in layers if not layer.training]
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.eval()

@@ -4,21 +4,17 @@ import copy
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from probseq.checks import check_positive
+from probseq.checks import check_choice, check_positive
 from probseq.transformers.attention import full_precision
 from probseq.transformers.protocol import check_num_samples
-from probseq_apps.baselines.backbone import (
-    Backbone,
-    check_backbone,
-    pooled_features,
-)
+from probseq_apps.baselines.backbone import Backbone, check_backbone, pooled_features
 
 VarianceName = Literal["centred", "plain"]
 
@@ -55,14 +51,6 @@ class KroneckerCurvature:
         eigenvalues = torch.outer(feature_values.clamp(min=0.0), class_values.clamp(min=0.0))
         return cls(feature_basis, class_basis, num_data * eigenvalues)
 
-    def logit_covariance(
-        self, phi: Float[Tensor, "n features"], prior_precision: float
-    ) -> Float[Tensor, "n classes classes"]:
-        r"""Covariance of the logits under the precision :math:`N A \\otimes H + \\delta I`."""
-        energy = (phi @ self.feature_basis).square()
-        variance = energy @ (self.eigenvalues + prior_precision).reciprocal()
-        return (self.class_basis * variance[:, None]) @ self.class_basis.mT
-
     def log_evidence(
         self, log_likelihood: float, squared_norm: float, prior_precision: float
     ) -> float:
@@ -84,11 +72,8 @@ class LaplaceLinear(nn.Module):
         linear: the layer, with its weights at the mode.
         curvature: of the loss there.
         prior_precision: δ.
-        log_likelihood: of the training set.
+        log_likelihood: of the training set, for the `log_evidence` at δ.
         variance: see `laplace_model`.
-
-    Attributes:
-        log_evidence: Laplace approximation of the log evidence at δ.
     """
 
     def __init__(
@@ -173,8 +158,7 @@ def laplace_model(
     """
     if prior_precision is not None:
         check_positive(prior_precision=prior_precision)
-    if variance not in get_args(VarianceName):
-        raise ValueError(f"variance must be one of {get_args(VarianceName)}, got {variance!r}")
+    check_choice("variance", variance, VarianceName)
     check_num_samples(num_samples)
     if prior_precision is not None and validation is not None:
         raise ValueError("prior_precision must be left out when validation data choose it")
@@ -185,14 +169,9 @@ def laplace_model(
     held = None
     if validation is not None:
         held = list(_last_layer_data(backbone, validation, num_samples, generator))
+    given: dict[str, Any] = {"log_likelihood": log_likelihood, "variance": variance}
     candidates = (
-        LaplaceLinear(
-            linear,
-            curvature,
-            prior_precision=value,
-            log_likelihood=log_likelihood,
-            variance=variance,
-        ).eval()
+        LaplaceLinear(linear, curvature, prior_precision=value, **given).eval()
         for value in (_GRID.tolist() if prior_precision is None else [prior_precision])
     )
 
@@ -211,14 +190,11 @@ def _last_layer_data(
     generator: torch.Generator | None,
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """What goes into the last layer, samples folded, with one label an input."""
-    empty = True
+    labels = None
     for inputs, labels in batches:
-        yield (
-            pooled_features(model, inputs, generator=generator, num_samples=num_samples),
-            labels,
-        )
-        empty = False
-    if empty:
+        features = pooled_features(model, inputs, generator=generator, num_samples=num_samples)
+        yield features, labels
+    if labels is None:
         raise ValueError("batches and validation must hold data, got none")
 
 

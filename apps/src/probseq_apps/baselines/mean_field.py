@@ -3,14 +3,14 @@
 import math
 from collections.abc import Generator
 from contextlib import contextmanager
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from probseq.checks import check_counts, check_positive
+from probseq.checks import check_choice, check_counts, check_positive
 from probseq.transformers import TransformerOutput, repeat_samples
 from probseq.transformers.protocol import check_num_samples
 from probseq_apps.baselines.backbone import Backbone, check_plain
@@ -19,12 +19,7 @@ DrawName = Literal["activations", "weights"]
 
 
 class ForwardPass:
-    """What the layers must know of the forward pass that they are in; all layers share one.
-
-    Attributes:
-        generator: source of the draws.
-        num_samples: samples that are folded into the batch, sample-major.
-    """
+    """What the layers must know of the forward pass that they are in; all layers share one."""
 
     def __init__(self) -> None:
         self.generator: torch.Generator | None = None
@@ -120,13 +115,7 @@ class MeanFieldLinear(nn.Module):
 
 
 class MeanFieldTransformer(nn.Module):
-    """A transformer whose linear layers are `MeanFieldLinear`; see `mean_field_model`.
-
-    Args:
-        model: the transformer, with its layers replaced.
-        current: the forward pass that the layers share.
-        num_data: number of training examples.
-    """
+    """A transformer whose linear layers are `MeanFieldLinear`; see `mean_field_model`."""
 
     def __init__(self, model: Backbone, current: ForwardPass, *, num_data: int) -> None:
         super().__init__()
@@ -194,10 +183,8 @@ def mean_field_model(
         ValueError: the model is of another kind, or an argument is out of range.
     """
     check_counts(num_data=num_data)
-    check_positive(prior_std=prior_std)
-    check_positive(initial_std=initial_std)
-    if draw not in get_args(DrawName):
-        raise ValueError(f"draw must be one of {get_args(DrawName)}, got {draw!r}")
+    check_positive(prior_std=prior_std, initial_std=initial_std)
+    check_choice("draw", draw, DrawName)
     backbone = check_plain(model, method="mean-field inference")
     current = ForwardPass()
     for part in (backbone.encoder, backbone.head):

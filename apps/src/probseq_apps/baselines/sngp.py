@@ -1,12 +1,14 @@
-"""Spectral-normalised neural Gaussian process (Liu et al. 2020)."""
+"""Spectral-normalised neural Gaussian process (Liu et al. 2020; Miyato et al. 2018)."""
 
 import math
 from collections.abc import Iterable
 from typing import cast
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
 from probseq.checks import check_counts, check_positive
 from probseq.fourier import fourier_features, sample_frequencies
@@ -14,12 +16,52 @@ from probseq.kernels import RBF
 from probseq.linalg import triangular_inverse
 from probseq.transformers import TransformerOutput
 from probseq.transformers.attention import full_precision
-from probseq_apps.baselines.backbone import (
-    Backbone,
-    check_plain,
-    pooled_features,
-)
-from probseq_apps.baselines.spectral import bound_spectral_norm
+from probseq_apps.baselines.backbone import Backbone, check_plain, pooled_features
+
+
+class SpectralBound(nn.Module):
+    r"""Scale a matrix down to a spectral norm of at most c: :math:`W \min(1, c / \sigma_{\max})`.
+
+    The largest singular value is :math:`u^\top W v`. The vectors start as W's own, and each
+    training pass improves them by a step of power iteration, as W changes slowly; in eval mode
+    they stay. They are buffers, so that saved models keep them.
+
+    Args:
+        weight: the matrix at the start.
+        bound: the largest spectral norm c.
+    """
+
+    def __init__(self, weight: Float[Tensor, "out in"], *, bound: float) -> None:
+        super().__init__()
+        check_positive(bound=bound)
+        self.bound = bound
+        left, _, right = torch.linalg.svd(weight.detach(), full_matrices=False)
+        self.register_buffer("left", left[:, 0].clone())
+        self.register_buffer("right", right[0].clone())
+        self.left: Tensor
+        self.right: Tensor
+
+    def forward(self, weight: Float[Tensor, "out in"]) -> Float[Tensor, "out in"]:
+        """Return the scaled matrix."""
+        with torch.autocast(weight.device.type, enabled=False):
+            if self.training:
+                self._iterate(weight.detach())
+            # Copies: a second pass before the backward pass may change the buffers.
+            sigma = self.left.clone() @ (weight @ self.right.clone())
+            return weight * (self.bound / sigma.clamp(min=self.bound))
+
+    @torch.no_grad()
+    def _iterate(self, weight: Tensor) -> None:
+        self.left.copy_(F.normalize(weight @ self.right, dim=0))
+        self.right.copy_(F.normalize(weight.mT @ self.left, dim=0))
+
+
+def bound_spectral_norm(module: nn.Module, *, bound: float) -> None:
+    """Bound the spectral norm of every linear layer inside a module."""
+    for layer in list(module.modules()):
+        if isinstance(layer, nn.Linear):
+            scale = SpectralBound(layer.weight, bound=bound)
+            parametrize.register_parametrization(layer, "weight", scale)
 
 
 class GaussianProcessHead(nn.Module):
@@ -42,9 +84,6 @@ class GaussianProcessHead(nn.Module):
         num_features: number of random features, half cosines, half sines.
         lengthscale: lengthscale ℓ of the kernel, not learned: the features that go in are.
         prior_std: standard deviation s of each logit under the prior.
-
-    Raises:
-        ValueError: an argument is out of range.
     """
 
     def __init__(
@@ -59,8 +98,7 @@ class GaussianProcessHead(nn.Module):
         super().__init__()
         if num_features < 2 or num_features % 2:
             raise ValueError(f"num_features must be even and at least 2, got {num_features}")
-        check_positive(lengthscale=lengthscale)
-        check_positive(prior_std=prior_std)
+        check_positive(lengthscale=lengthscale, prior_std=prior_std)
         self.prior_std = prior_std
         self.kernel = RBF(dim, lengthscale=lengthscale).requires_grad_(False)
         self.register_buffer("frequencies", sample_frequencies(self.kernel, num_features // 2))
@@ -111,12 +149,7 @@ class GaussianProcessHead(nn.Module):
 
 
 class SNGPTransformer(nn.Module):
-    """A transformer with bounded residual branches and a Gaussian process head: `sngp_model`.
-
-    Args:
-        model: the transformer, changed.
-        num_data: number of training examples.
-    """
+    """A transformer with bounded residual branches and a Gaussian process head: `sngp_model`."""
 
     def __init__(self, model: Backbone, *, num_data: int) -> None:
         super().__init__()

@@ -1,16 +1,71 @@
 """Stochastic variational deep kernel learning (Wilson et al. 2016), on gpytorch."""
 
 import warnings
+from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from probseq.checks import check_counts
 from probseq.errors import require
+from probseq.gaussians import DiagonalGaussian
 from probseq.transformers import TransformerOutput
 from probseq.transformers.attention import full_precision
 from probseq_apps.baselines.backbone import Backbone, check_backbone
-from probseq_apps.baselines.gp_layer import GaussianProcesses
+
+
+class GaussianProcesses(nn.Module):
+    """Independent sparse variational Gaussian processes, each of one scalar input.
+
+    Each has a constant mean, an RBF kernel, and inducing inputs of its own, whitened.
+
+    Args:
+        num_processes: number of processes G.
+        num_inducing: inducing inputs M of each; they start evenly spaced from -2 to 2.
+    """
+
+    def __init__(self, num_processes: int, num_inducing: int) -> None:
+        super().__init__()
+        gpytorch = _gpytorch()
+        shape = torch.Size([num_processes])
+        grid = torch.linspace(-2.0, 2.0, num_inducing)
+        self.variational_strategy = gpytorch.variational.VariationalStrategy(
+            self,
+            grid.repeat(num_processes, 1)[..., None],
+            gpytorch.variational.CholeskyVariationalDistribution(num_inducing, batch_shape=shape),
+            learn_inducing_locations=True,
+        )
+        self.mean_module = gpytorch.means.ConstantMean(batch_shape=shape)
+        self.covar_module = gpytorch.kernels.ScaleKernel(
+            gpytorch.kernels.RBFKernel(batch_shape=shape), batch_shape=shape
+        )
+        # The first call in training mode sets the posterior to the prior, with a little noise from
+        # the global generator: here, so that a first training step draws nothing unseen.
+        self.variational_strategy(torch.zeros(num_processes, 1, 1))
+        self._forget()
+
+    def forward(self, x: Tensor) -> Any:
+        """Prior at the inputs, as gpytorch's variational strategy asks its model for it."""
+        distributions = _gpytorch().distributions
+        return distributions.MultivariateNormal(self.mean_module(x), self.covar_module(x))
+
+    def marginals(self, x: Float[Tensor, "n processes"]) -> DiagonalGaussian:
+        """Posterior of each process at its input, ``(n, processes)``."""
+        posterior = self.variational_strategy(x.mT[..., None])
+        marginals = DiagonalGaussian(posterior.mean.mT, posterior.variance.mT)
+        self._forget()
+        return marginals
+
+    def kl(self) -> Float[Tensor, ""]:
+        """KL divergence of all posteriors from their priors, in nats."""
+        divergence = self.variational_strategy.kl_divergence().sum()
+        self._forget()
+        return divergence
+
+    def _forget(self) -> None:
+        """Drop what gpytorch remembers: stale once weights are loaded, and in the way of copies."""
+        _gpytorch().utils.memoize.clear_cache_hook(self.variational_strategy)
 
 
 class SVDKLTransformer(nn.Module):
@@ -20,30 +75,20 @@ class SVDKLTransformer(nn.Module):
     the logits are linear combinations of these (Wilson et al. 2016, Eqs. 5-6):
     :math:`f_g \sim GP, \quad y \sim \operatorname{softmax}(A f(B h + b))`.
 
-    Args:
-        model: the transformer, without its last layer.
-        dim: width of the features.
-        num_classes: width of the output.
-        num_data: number of training examples.
-        num_processes: number of processes G.
-        num_inducing: inducing inputs of each process.
+    The model's last layer is taken off.
     """
 
     def __init__(
-        self,
-        model: Backbone,
-        *,
-        dim: int,
-        num_classes: int,
-        num_data: int,
-        num_processes: int,
-        num_inducing: int,
+        self, model: Backbone, *, num_data: int, num_processes: int, num_inducing: int
     ) -> None:
         super().__init__()
+        last = model.head.linear
+        model.head.register_module("linear", nn.Identity())
         self.model, self.num_data = model, num_data
-        self.reduction = nn.Linear(dim, num_processes)
+        self.reduction = nn.Linear(last.in_features, num_processes)
         self.processes = GaussianProcesses(num_processes, num_inducing)
-        self.mixing = nn.Linear(num_processes, num_classes, bias=False)
+        self.mixing = nn.Linear(num_processes, last.out_features, bias=False)
+        self.to(last.weight)
 
     def forward(
         self,
@@ -91,23 +136,16 @@ def svdkl_model(
         ValueError: the model is of another kind, or an argument is out of range.
         MissingExtraError: gpytorch is not installed.
     """
-    check_counts(num_data=num_data)
-    for name, value in (("num_processes", num_processes), ("num_inducing", num_inducing)):
-        if value < 1:
-            raise ValueError(f"{name} must be at least 1, got {value}")
+    check_counts(num_data=num_data, num_processes=num_processes, num_inducing=num_inducing)
     backbone = check_backbone(model)
     with warnings.catch_warnings():
         # What gpytorch says on import about a part of torch that it uses helps nobody here.
         warnings.filterwarnings("ignore", ".torch.jit.script. is deprecated", FutureWarning)
-        require("gpytorch", extra="dkl", distribution="probseq-apps")
-    linear = backbone.head.linear
-    backbone.head.register_module("linear", nn.Identity())
-    changed = SVDKLTransformer(
-        backbone,
-        dim=linear.in_features,
-        num_classes=linear.out_features,
-        num_data=num_data,
-        num_processes=num_processes,
-        num_inducing=num_inducing,
+        _gpytorch()
+    return SVDKLTransformer(
+        backbone, num_data=num_data, num_processes=num_processes, num_inducing=num_inducing
     )
-    return changed.to(linear.weight)
+
+
+def _gpytorch() -> Any:
+    return require("gpytorch", extra="dkl", distribution="probseq-apps")

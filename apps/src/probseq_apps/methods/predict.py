@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from probseq.transformers import repeat_samples
-from probseq_apps.baselines.dropout import active_dropout
+from probseq_apps.baselines.backbone import active_dropout
 from probseq_apps.engine import log
 from probseq_apps.engine.config import derive_seed
 from probseq_apps.settings.methods import Method

@@ -1,0 +1,171 @@
+"""What all baselines that change a transformer have in common."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+import sgpa
+from probseq_apps.baselines.backbone import active_dropout
+from probseq_apps.baselines.laplace import laplace_model
+from probseq_apps.baselines.mean_field import mean_field_model
+from probseq_apps.baselines.sngp import fit_precision, sngp_model
+from probseq_apps.baselines.svdkl import svdkl_model
+from probseq_apps.engine.checkpoints import copy_weights, load_weights
+
+MAKERS = {
+    "activations": lambda model: mean_field_model(model, num_data=10, initial_std=0.2),
+    "weights": lambda model: mean_field_model(model, num_data=10, draw="weights", initial_std=0.2),
+    "sngp": lambda model: sngp_model(model, num_data=10, num_features=20),
+    "svdkl": lambda model: svdkl_model(model, num_data=10, num_processes=4, num_inducing=5),
+}
+SAMPLED = ("activations", "weights", "svdkl")
+
+
+@pytest.fixture
+def make(make_model):
+    def start(name, kind="vision", *, seed=0, **settings):
+        model, inputs = make_model(kind, seed=seed, **settings)
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            return MAKERS[name](model), inputs
+
+    return start
+
+
+def seeded(seed):
+    return torch.Generator().manual_seed(seed)
+
+
+@pytest.mark.parametrize("name", SAMPLED)
+def test_equal_generators_give_equal_draws_and_the_global_one_is_left_alone(make, name):
+    model, inputs = make(name)
+    for mode in (True, False):
+        model.train(mode)
+        state = torch.get_rng_state()
+        first, again, other = (
+            model(inputs, generator=seeded(seed), num_samples=2).logits for seed in (1, 1, 2)
+        )
+        assert torch.equal(state, torch.get_rng_state())
+        assert torch.equal(first, again)
+        assert not torch.allclose(first, other)
+        assert not torch.allclose(first[0], first[1])
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_every_parameter_is_trained(make, name):
+    model, inputs = make(name, "sequence", pooling="sequence")
+    logits, penalty = model(inputs)
+    (logits.square().sum() + penalty).backward()
+    missing = [key for key, p in model.named_parameters() if p.grad is None]
+    # The random features' kernel is not learned: the features that go in are.
+    assert all("kernel" in key for key in missing) == (name == "sngp" or not missing)
+
+
+@pytest.mark.parametrize("name", [*MAKERS, "sngp fitted"])
+def test_a_saved_model_is_the_model_and_new_weights_are_used_at_once(make, name):
+    model, inputs = make(name.split()[0], seed=1)
+    if "fitted" in name:
+        fit_precision(model, [inputs])
+    fresh, _ = make(name.split()[0], seed=2)
+    fresh.eval()(inputs)  # fills whatever is remembered in eval mode
+    load_weights(fresh, copy_weights(model))
+    outputs = [each.eval()(inputs, generator=seeded(0)) for each in (model, fresh)]
+    assert torch.equal(outputs[0].logits, outputs[1].logits)
+    assert torch.equal(outputs[0].penalty, outputs[1].penalty)
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_building_is_reproducible_and_copies_are_independent(make, name):
+    model, inputs = make(name)
+    again, _ = make(name)
+    copied = copy.deepcopy(model.eval())
+    again.eval()
+    first, second, third = (
+        each(inputs, generator=seeded(0)).logits for each in (model, again, copied)
+    )
+    assert torch.equal(first, second)
+    assert torch.equal(first, third)
+    with torch.no_grad():
+        for parameter in copied.parameters():
+            parameter.zero_()
+    if name == "sngp":
+        fit_precision(copied, [inputs])
+    assert torch.equal(model(inputs, generator=seeded(0)).logits, first)
+
+
+@pytest.mark.parametrize("name", ["activations", "svdkl"])
+def test_bfloat16_autocast_leaves_divergences_and_processes_in_full_precision(make, name):
+    model, inputs = make(name)
+    model, inputs = model.float(), inputs.float()
+    expected = model(inputs).penalty
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        logits, penalty = model(inputs)
+    (logits.float().square().sum() + penalty).backward()
+    assert penalty.dtype == torch.float32
+    torch.testing.assert_close(penalty, expected)
+    assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)
+
+
+@pytest.mark.parametrize(
+    ("maker", "settings", "message"),
+    [
+        (mean_field_model, {"num_data": 0}, "num_data"),
+        (mean_field_model, {"prior_std": 0.0}, "prior_std"),
+        (mean_field_model, {"initial_std": -1.0}, "initial_std"),
+        (sngp_model, {"num_data": 0}, "num_data"),
+        (sngp_model, {"bound": 0.0}, "bound"),
+        (sngp_model, {"bound": float("inf")}, "bound must be positive and finite"),
+        (sngp_model, {"num_features": 0}, "num_features"),
+        (sngp_model, {"num_features": 7}, "num_features must be even"),
+        (sngp_model, {"lengthscale": 0.0}, "lengthscale"),
+        (sngp_model, {"prior_std": -1.0}, "prior_std"),
+        (svdkl_model, {"num_data": 0}, "num_data"),
+        (svdkl_model, {"num_processes": 0}, "num_processes"),
+        (svdkl_model, {"num_inducing": 0}, "num_inducing"),
+    ],
+)
+def test_bad_settings_are_refused(make_model, maker, settings, message):
+    with pytest.raises(ValueError, match=message):
+        maker(make_model()[0], **{"num_data": 10, **settings})
+
+
+def test_a_baseline_on_a_baseline_and_attention_of_its_own_are_refused(make, make_model):
+    changed, inputs = make("activations")
+    pairs = [(inputs, torch.zeros(5, dtype=torch.int64))]
+    laplace = laplace_model(make_model()[0], pairs)
+    for model, kind in (
+        (changed, "MeanFieldTransformer"),
+        (changed.model, "MeanFieldLinear"),
+        (laplace, "LaplaceLinear"),
+    ):
+        for maker in MAKERS.values():
+            with pytest.raises(ValueError, match=kind):
+                maker(model)
+        with pytest.raises(ValueError, match=kind):
+            laplace_model(model, pairs)
+    own, _ = make_model(attention=lambda index: sgpa.SparseGPAttention(8, 2, 3))
+    for name in ("activations", "sngp"):
+        with pytest.raises(ValueError, match="SparseGPAttention in block 0"):
+            MAKERS[name](own)
+
+
+@pytest.mark.parametrize("num_samples", [0, -2])
+def test_sample_counts_below_one_are_refused(make, num_samples):
+    model, inputs = make("activations")
+    with pytest.raises(ValueError, match="num_samples"):
+        model(inputs, num_samples=num_samples)
+
+
+def test_only_dropout_is_switched_on_and_off_again_even_after_an_error():
+    model = nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.5), nn.BatchNorm1d(2)).eval()
+    with active_dropout(model):
+        assert [module.training for module in model] == [False, True, False]
+    assert not any(module.training for module in model.modules())
+    with pytest.raises(RuntimeError, match="stop"), active_dropout(model):
+        raise RuntimeError("stop")
+    assert not any(module.training for module in model.modules())
+    with active_dropout(model.train()):
+        pass
+    assert all(module.training for module in model)
