@@ -222,7 +222,10 @@ METRIC_TARGETS = [
     Target(metrics.scale_log_probs, dict(log_probs=tensors("n c"), temperature=SCALES)),
     Target(metrics.fit_temperature, dict(log_probs=tensors("n c"), labels=PREDICTED["labels"])),
     Target(metrics.mean_log_probs, dict(members=st.tuples(tensors("n c"), tensors("n c")))),
-    Target(metrics.ood_metrics, dict(in_scores=tensors("n"), out_scores=tensors("m"))),
+    *(
+        Target(function, dict(in_scores=tensors("n"), out_scores=tensors("m")))
+        for function in (metrics.ood_metrics, metrics.ood_roc)
+    ),
     Target(metrics.KLMatching.fit, PREDICTED | dict(mode=KL_MODE)),
     Target(
         metrics.KLMatching.score,

@@ -17,6 +17,7 @@ from ohsvgp.plots import (
     Fits,
     Metric,
     Plane,
+    after_tasks_plot,
     boundaries_plot,
     coefficients_plot,
     fit_plot,
@@ -29,7 +30,7 @@ from ohsvgp.plots import (
     tasks_plot,
 )
 from ohsvgp.plots.coefficients import coefficient_path
-from ohsvgp.plots.fits import after_tasks, value_limits
+from ohsvgp.plots.fits import value_limits
 from ohsvgp.plots.metrics import forgetting
 from probseq.kernels import RBF
 
@@ -133,7 +134,7 @@ def test_models_of_points_have_no_curve(draw: Any) -> None:
 
 def test_each_panel_has_its_prediction_its_points_and_its_inducing_locations() -> None:
     shown = fits()
-    figure = fits_plot(after_tasks(shown), labels=LABELS)
+    figure = after_tasks_plot(shown, labels=LABELS)
     assert len(figure.axes) == K
     for task, axes in enumerate(figure.axes):
         curves = [line for line in axes.lines if len(np.asarray(line.get_xdata())) == 31]
@@ -164,10 +165,10 @@ def test_borders_lie_between_tasks_that_follow_each_other() -> None:
 
 def test_the_axis_follows_the_data_where_a_band_explodes() -> None:
     wild = fits(sd=1e3 * fits().sd)
-    low, high = value_limits(list(after_tasks(wild).values()))
+    low, high = value_limits([(wild, task) for task in range(K)])
     assert -1.5 < low < -0.5
     assert 1.2 < high < 2.0
-    title = fits_plot(after_tasks(wild), labels=LABELS).get_suptitle().replace("\n", " ")
+    title = after_tasks_plot(wild, labels=LABELS).get_suptitle().replace("\n", " ")
     ends = f"down to {(wild.mean - 2 * wild.sd).min():.3g} and up to "
     assert title.endswith(f"{ends}{(wild.mean + 2 * wild.sd).max():.3g}")
 
@@ -179,10 +180,10 @@ def test_counts_have_neither_an_axis_nor_a_band_below_zero() -> None:
         test=(np.array([0.1]), np.array([1.0]), np.array([0])),
         sd=30 * fits().sd,
     )
-    low, high = value_limits(list(after_tasks(counts).values()))
+    low, high = value_limits([(counts, task) for task in range(K)])
     assert low == 0.0
     assert 11 < high < 20
-    for number, axes in enumerate(fits_plot(after_tasks(counts), labels=LABELS).axes):
+    for number, axes in enumerate(after_tasks_plot(counts, labels=LABELS).axes):
         assert edges(axes).min() == 0.0
         upper = np.sin(counts.t + number) + 6.0 * (number + 1)
         assert edges(axes).max() == pytest.approx(upper.max())
@@ -344,6 +345,12 @@ def test_twelve_inducing_variables_show_what_the_exact_process_shows() -> None:
     np.testing.assert_allclose(exact, wanted, atol=1e-6)
     np.testing.assert_allclose(online, exact, atol=5e-3)
     np.testing.assert_allclose(rebuilt, exact[1:], atol=2e-2)
+
+
+def test_the_thesis_figure_is_drawn_by_default() -> None:
+    for axes in coefficients_plot().axes[2:]:
+        first, second = (np.asarray(line.get_xdata()) for line in axes.lines[1:3])
+        assert (len(first), second.tolist()) == (6, [5.2, 6.0])
 
 
 def test_the_points_of_each_of_many_tasks_are_drawn() -> None:

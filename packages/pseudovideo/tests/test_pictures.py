@@ -6,7 +6,16 @@ import torch
 from PIL import Image, ImageSequence
 
 from pseudovideo.corruptions import PseudoVideoConfig
-from pseudovideo.plots import save_grid, save_process, save_rows, save_strips, save_theorem
+from pseudovideo.plots import (
+    FrameErrors,
+    frame_errors_plot,
+    save_grid,
+    save_grids,
+    save_process,
+    save_rows,
+    save_strips,
+    save_theorem,
+)
 
 
 def random_images(n, c=1, size=16, seed=0):
@@ -144,3 +153,32 @@ def test_a_film_of_videos_has_a_row_a_sample_and_a_column_a_frame(tmp_path):
     middles = [grid[row, 32::66].mean(1).tolist() for row in (32, 98)]
     assert middles[0] == pytest.approx(shades.tolist(), abs=2)
     assert middles[1] == pytest.approx((255 - shades.int()).tolist(), abs=2)
+
+
+def test_samples_of_several_models_stand_side_by_side(tmp_path):
+    grey, black = torch.zeros(4, 1, 16, 16), torch.full((1, 1, 16, 16), -1.0)
+    found = pixels(save_grids({"a": grey, "b": black}, tmp_path / "samples.png", title="samples"))
+    middle = found[int(0.6 * found.shape[0]), :, 0]
+    left, right = (middle[int(share * len(middle))] for share in (0.2, 0.75))
+    assert (left, right) == (128, 0)
+    with pytest.raises(ValueError, match="none empty"):
+        save_grids({"a": grey, "b": black[:0]}, tmp_path / "samples.png", title="samples")
+
+
+def test_errors_of_frames_are_shown_beside_the_exact_ones_and_as_their_multiples():
+    short = FrameErrors(4, [3, 4], np.array([[22.0, 0.1], [24.0, 0.1]]), np.array([20.0, 0.1]))
+    unknown = FrameErrors(8, [7, 8], np.array([[4.0, -0.1]]), np.full(2, np.nan))
+    figure = frame_errors_plot({"4-frame": short, "8-frame": unknown})
+    left, right, later, ratios = figure.axes
+    model, exact = (bars.lines[0].get_ydata().tolist() for bars in left.containers)
+    assert (model, exact) == ([23.0, 0.1], [20.0, 0.1])
+    spread = left.containers[0].lines[2][0].get_segments()[0]
+    assert spread[:, 1].tolist() == pytest.approx([22.0, 24.0])  # standard error 1
+    assert right.containers[0].lines[0].get_ydata().tolist() == pytest.approx([1.15, 1.0])
+    assert (len(later.containers), len(ratios.containers)) == (1, 0)
+    assert [axes.get_yscale() for axes in figure.axes] == ["log", "linear", "log", "linear"]
+    assert [tick.get_text() for tick in left.get_xticklabels()] == ["3", "image"]
+    texts = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert texts[:2] == ["4-frame", "8-frame"]
+    far = short._replace(model=np.array([[2000.0, 0.1]]))
+    assert frame_errors_plot({"4-frame": far}).axes[1].get_yscale() == "log"

@@ -8,9 +8,8 @@ import torch
 from PIL import Image, ImageSequence
 
 from probseq.errors import MissingExtraError
-from pseudovideo import plots
 from pseudovideo.corruptions import PseudoVideoConfig, pseudo_videos
-from pseudovideo.plots import frame_captions, frame_heads, save_gif, tiles
+from pseudovideo.plots import frame_captions, frame_heads, images, save_gif, tiles
 
 
 def random_images(n, c=1, size=16, seed=0):
@@ -100,6 +99,6 @@ def test_without_pillow_its_extra_is_named(tmp_path, monkeypatch):
     def missing(module, **names):
         raise MissingExtraError(f"{module} {names['distribution']}[{names['extra']}]")
 
-    monkeypatch.setattr(plots, "require", missing)
+    monkeypatch.setattr(images, "require", missing)
     with pytest.raises(MissingExtraError, match=r"PIL\.Image pseudovideo\[plots\]"):
         save_gif(torch.zeros(1, 2, 1, 8, 8), tmp_path / "v.gif")

@@ -52,7 +52,7 @@ _MARKERS = "osD^vPX"
 _LETTER = 0.6
 _MULTIPLES_ACROSS, _BEHIND = 4, "#CFCFCF"
 # Width of a panel of bars, height of a bar, what titles, ticks and legend take, panels of a row.
-_BARS_WIDTH, _BAR, _AROUND, _BARS_ACROSS = 2.7, 0.36, 1.15, 3
+_BARS_WIDTH, _BAR, _AROUND, _BARS_ACROSS = 2.7, 0.36, 1.15, 4
 
 
 def line_style(index: int) -> dict[str, Any]:
@@ -279,7 +279,8 @@ class Bars(NamedTuple):
 
     Attributes:
         title: what the number is.
-        values: of each method over the seeds; None where it was not measured.
+        values: of each method over the seeds; None where it was not measured, no method where it
+            is not asked for.
         unit: of the values; empty for none.
         level: what they are compared with, such as the number of real data; None for nothing.
     """
@@ -290,31 +291,35 @@ class Bars(NamedTuple):
     level: float | None = None
 
 
-def bars_plot(bars: Sequence[Bars], *, level: str = "", kinds: Sequence[int] = ()) -> "Figure":
+def bars_plot(
+    bars: Sequence[Bars], *, level: str = "", kinds: Mapping[str, int] | None = None
+) -> "Figure":
     """Draw means as bars from zero with their standard errors, the seeds as dots.
 
     Args:
-        bars: a panel each, all of the same methods.
+        bars: a panel each.
         level: what the panels' levels are.
         kinds: of each method, a number that its colour stands for; its place by default.
     """
-    names = list(bars[0].values)
+    names = list(dict.fromkeys(name for own in bars for name in own.values))
+    kinds = kinds or {name: place for place, name in enumerate(names)}
     size = (_BARS_WIDTH, _BAR * len(names) + _AROUND)
     figure, found = panels(len(bars), _BARS_ACROSS, size, shared=False, extra=(1.9, 0.35))
     dot: dict[str, Any] = {"color": GUIDE, "marker": ".", "linestyle": "", "alpha": 0.6}
     line: dict[str, Any] = {"color": GUIDE, "linestyle": "--", "linewidth": 1.2}
     styles: dict[str, dict[str, Any]] = {}
     for place, (axes, own) in enumerate(zip(found, bars, strict=True)):
-        for row, values in enumerate(own.values.values()):
-            if _draw_bar(axes, row, values, COLOURS[(kinds or range(len(names)))[row] % 6], dot):
+        for name, values in own.values.items():
+            colour = COLOURS[kinds[name] % len(COLOURS)]
+            if _draw_bar(axes, names.index(name), values, colour, dot):
                 styles["a seed"] = dot
         axes.margins(x=0.08)
         axes.set_xlim(left=min(0.0, axes.get_xlim()[0]))
         axes.locator_params(axis="x", nbins=5)
-        axes.set_title(own.title, fontsize=10)
+        axes.set_title(textwrap.fill(own.title, 32), fontsize=10)
         axes.set_xlabel(own.unit, fontsize=9)
         light_grid(axes)
-        first = place % min(_BARS_ACROSS, len(bars)) == 0
+        first = place % _BARS_ACROSS == 0
         axes.set_yticks(range(len(names)), [name if first else "" for name in names])
         axes.set_ylim(len(names) - 0.5, -0.5)
     for axes, own in zip(found, bars, strict=True):

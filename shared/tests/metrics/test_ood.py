@@ -15,6 +15,7 @@ from probseq.metrics import (
     entropy_score,
     max_softmax_score,
     ood_metrics,
+    ood_roc,
 )
 
 
@@ -175,3 +176,10 @@ def test_swapping_in_and_out_mirrors_the_metrics():
     assert float(mirrored["aupr_in"]) == pytest.approx(float(forward["aupr_out"]))
     assert float(mirrored["aupr_out"]) == pytest.approx(float(forward["aupr_in"]))
     assert float(forward["auroc"]) > 0.6
+
+
+def test_the_roc_of_other_data_has_the_area_that_is_measured():
+    inside, outside = torch.tensor([0.1, 0.4, 0.4]), torch.tensor([0.3, 0.4, 0.9])
+    fpr, tpr = ood_roc(inside, outside)
+    area = float(ood_metrics(inside, outside)["auroc"])
+    assert float(torch.trapezoid(tpr, fpr)) == pytest.approx(area) == pytest.approx(2 / 3)

@@ -52,7 +52,7 @@ from probseq_apps.experiments.reference import (
 )
 from probseq_apps.folder import RunFolder
 from probseq_apps.options import Options
-from probseq_apps.report.generate import diffusion_report, hvae_report
+from probseq_apps.report.generate import Generated, diffusion_report, hvae_report
 from probseq_apps.report.generate_plots import Drawn
 from probseq_apps.settings.common import config_values, saved_settings
 from probseq_apps.settings.models import (
@@ -126,8 +126,10 @@ class Models(ImageExperiment):
             "generation": {**drawn, **found["generation"]},
         }
 
-    def facts(self, data: GenerationData, results: Results, at: RunFolder) -> dict[str, Any]:
-        """Return what reports are made of; samples that were deleted are drawn anew."""
+    def facts(
+        self, data: GenerationData, results: Results, at: RunFolder
+    ) -> tuple[Generated, dict[str, Any]]:
+        """Return results, and what was drawn, anew where samples were deleted."""
         for job in self.jobs:
             try:
                 if self._draw_missing(job, data, at):
@@ -146,15 +148,9 @@ class Models(ImageExperiment):
             arm: [at.path / MODELS / f"{arm}-seed{seed}" for seed in settings.seeds]
             for arm in settings.arms
         }
-        return {
-            "results": list(results.values()),
-            "real": self.real(data, at),
-            "settings": settings.to_dict(),
-            "data": data,
-            "recipe": at.recipe,
-            "drawn": drawn,
-            "logs": logs,
-        }
+        real = self.real(data, at)
+        run = Generated(list(results.values()), real, settings.to_dict(), data, at.recipe)
+        return run, {"drawn": drawn, "logs": logs}
 
     def _draw_missing(self, job: Job, data: GenerationData, at: RunFolder) -> bool:
         files = [at.path / part / f"{job.name}.npz" for part in (SAMPLES, PROCESS)]
@@ -179,7 +175,8 @@ class Diffusion(Models):
     def report(self, data: GenerationData, results: Results, at: RunFolder) -> str:
         """Write the report and return it as text."""
         videos = {v.name: (v.videos, v.context) for v in self._variants.values() if v.arm.is_video}
-        return diffusion_report(**self.facts(data, results, at), videos=videos).write(at.path)
+        run, shown = self.facts(data, results, at)
+        return diffusion_report(run, **shown, videos=videos).write(at.path)
 
 
 class Hvae(Models):
@@ -192,7 +189,8 @@ class Hvae(Models):
 
     def report(self, data: GenerationData, results: Results, at: RunFolder) -> str:
         """Write the report and return it as text."""
-        return hvae_report(**self.facts(data, results, at)).write(at.path)
+        run, shown = self.facts(data, results, at)
+        return hvae_report(run, **shown).write(at.path)
 
 
 def load_model_images(

@@ -27,6 +27,7 @@ from ohsvgp import (
     StudentT,
 )
 from ohsvgp.likelihoods import Likelihood
+from ohsvgp.plots import coefficients_plot
 from probseq import metrics
 from probseq.errors import CholeskyError
 from probseq.kernels import RBF, Kernel, Matern12, Matern32, Matern52
@@ -38,12 +39,7 @@ from probseq_apps.experiment import Experiment, Job, Results, by_row, counted
 from probseq_apps.experiments.streams import Stream, Task, load_stream
 from probseq_apps.folder import RunFolder
 from probseq_apps.options import Options
-from probseq_apps.report.online import (
-    metric_figures,
-    online_report,
-    prediction_figures,
-    toy_figure,
-)
+from probseq_apps.report.online import metric_figures, online_report, prediction_figures
 from probseq_apps.settings.online import (
     METHODS,
     ONLINE,
@@ -164,7 +160,7 @@ class Online(Experiment[dict[int, Stream]]):
                     kept(self, data, at),
                     (stream.input_label, f"{stream.target_label}{unit}"),
                 ),
-                **({"toy": toy_figure()} if toy else {}),
+                **({"toy": coefficients_plot()} if toy else {}),
             },
         )
         return report.write(at.path)

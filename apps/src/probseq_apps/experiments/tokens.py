@@ -47,7 +47,7 @@ from probseq_apps.experiments.token_models import (
 )
 from probseq_apps.folder import RunFolder
 from probseq_apps.options import Options
-from probseq_apps.report.generate import tokens_report
+from probseq_apps.report.generate import Generated, tokens_report
 from probseq_apps.report.results import FLOOR
 from probseq_apps.settings.generate import (
     GENERATE,
@@ -176,13 +176,10 @@ class Tokens(ImageExperiment):
                 if job.seed == seed:
                     title = f"{prior.capitalize()} prior, {arm.name}, stem {one.stem}, seed {seed}"
                     samples[f"samples-{name}"] = (title, *self._restored(prior, job, at)[:2])
+        real = self.real(data, at)
         return tokens_report(
-            list(results.values()),
+            Generated(list(results.values()), real, settings.to_dict(), data, at.recipe),
             floors,
-            self.real(data, at),
-            settings=settings.to_dict(),
-            data=data,
-            recipe=at.recipe,
             seed=seed,
             videos=video_config(settings.videos, max(settings.frames)),
             reconstructed=shown,

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from probseq.figures import IN_A_PANEL, Curve, curves_plot, small_multiples
-from probseq.metrics import calibration_bins, max_softmax_score, risk_coverage_curve, roc_curve
+from probseq.metrics import calibration_bins, max_softmax_score, ood_roc, risk_coverage_curve
 from probseq.metrics.plots import reliability_diagram, risk_coverage_plot, roc_plot
 from probseq_apps.data.names import CORRUPTION_GROUPS
 from probseq_apps.methods.post_hoc import Sets
@@ -275,7 +275,11 @@ def classify_figures(rows: Mapping[str, Sequence[Sets]], methods: Methods) -> di
     for name in next(iter(rows.values()))[0]:
         if name.startswith("ood/"):
             outside = name.removeprefix("ood/")
-            figure = roc_plot({method: _roc(row, name) for method, row in rows.items()})
+            scores = {
+                method: [max_softmax_score(_pooled(row, part)[0]) for part in ("test", name)]
+                for method, row in rows.items()
+            }
+            figure = roc_plot({method: ood_roc(*both) for method, both in scores.items()})
             figure.suptitle(f"Test set against {outside}, by largest probability", fontsize=10)
             figures[f"ood-{re.sub('[^A-Za-z0-9]+', '-', outside).strip('-')}"] = figure
     for kind, plot_title in _PLOT_TITLES.items():
@@ -341,18 +345,6 @@ def _risk_coverage(row: Sequence[Sets]) -> tuple[Tensor, Tensor]:
         confidence, predicted = sets["test"].log_probs.double().exp().max(-1)
         curves.append(risk_coverage_curve(confidence, predicted == sets["test"].labels))
     return curves[0][0], torch.stack([risk for _, risk in curves]).mean(0)
-
-
-def _roc(row: Sequence[Sets], name: str) -> tuple[Tensor, Tensor]:
-    scores = [max_softmax_score(_pooled(row, part)[0]) for part in ("test", name)]
-    return outside_roc(*scores)
-
-
-def outside_roc(inside: Tensor, outside: Tensor) -> tuple[Tensor, Tensor]:
-    """Return rates of a score that tells another set, the positives, from the test set."""
-    scores = torch.cat([inside, outside])
-    curve = roc_curve(scores, torch.arange(len(scores)) >= len(inside))
-    return curve.fpr, curve.tpr
 
 
 def _by_severity(own: Metrics, kind: str, metric: str, severities: Sequence[int]) -> Curve:

@@ -2,16 +2,12 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from probseq_apps.data.images import GenerationData
 from probseq_apps.report.findings import Claim, compare_all
-from probseq_apps.report.generate_plots import (
-    draw_diffusion,
-    draw_hvae,
-    draw_tokens,
-)
-from probseq_apps.report.report import Report
+from probseq_apps.report.generate_plots import draw_models, draw_tokens
+from probseq_apps.report.report import Report, comparison
 from probseq_apps.report.results import (
     BASE,
     FLOOR,
@@ -19,6 +15,7 @@ from probseq_apps.report.results import (
     Group,
     Result,
     digits_of,
+    entry_of,
     fd_name,
     frame_groups,
     frames_of,
@@ -48,47 +45,84 @@ INTERMEDIATE = Measure(
 LAST = Measure("Squared error of the image, in thousandths", "lower", ("last",))
 BOUND = Measure("bound (nats/dim)", "lower", ("bound",))
 
-_SEEDS = "mean ± standard error over the seeds; n: how many seeds. "
 _SCORES = (
-    "FID and IS: Fréchet distance and inception score by Inception's features; FD(NAME) and "
-    "IS(NAME): by other features, a classifier's being one for all. Distances of samples are from "
-    "the training images; a row of real images has those of the test part. Both depend on the "
-    "number of samples, and the score on its splits. "
+    "mean ± standard error over the seeds; n: how many seeds. FID and IS: Fréchet distance and "
+    "inception score by Inception's features; FD(NAME) and IS(NAME): by other features, of samples "
+    "from the training images, in the row of real images of the test part; both depend on the "
+    "number of samples, the score on its splits, too. — not defined, or not measured. "
 )
-_DASH = "— not defined, or not measured."
 TOKENIZER_LEGEND = (
-    f"{_SEEDS}Bits: of the tokens of an image; arms compare at equal bits only. PSNR: mean over "
-    "the test images of each one's PSNR in dB, last frame; all frames: the same over all frames. "
-    f"{_SCORES}Distances of reconstructions are from the test images themselves. Usage: share of "
-    "the codebook that the test images use; perplexity: exp of the entropy of its use. Nats per "
-    "token: mean of -log p over tokens of the test images; of a masked prior over those that its "
-    "masks hide alone, which is no likelihood; priors of different kinds or numbers of tokens "
-    f"don't compare by it. {_DASH}"
+    f"{_SCORES}Distances of reconstructions are from the test images. Bits: of the tokens of an "
+    "image; arms compare at equal bits only. PSNR: mean over the test images of each one's, last "
+    "frame; all frames: the same over all. Usage: share of the codebook that the test images use; "
+    "perplexity: exp of the entropy of its use. Nats per token: mean of -log p over tokens of the "
+    "test images; of a masked prior over those that its masks hide alone, which is no likelihood; "
+    "priors of different kinds or numbers of tokens don't compare by it."
 )
 DIFFUSION_LEGEND = (
-    f"{_SEEDS}T: frames of a video, the last being the image; C: frames that a frame is generated "
-    f"from. {_SCORES}Bits/dim: bound on the test images' bits per number of a pixel, of image "
-    "models alone. Sampling steps: denoising steps that make an image, all stages of a video "
-    f"together; evaluations: frames that pass through the network for it. {_DASH}"
+    f"{_SCORES}T: frames of a video, the last being the image; C: frames that a frame is generated "
+    "from. Bits/dim: bound on the test images' bits per number of a pixel, of image models alone. "
+    "Sampling steps: denoising steps that make an image, all stages of a video together; "
+    "evaluations: frames that pass through the network for it."
 )
 FRAME_LEGEND = (
-    "Errors of single frames: squared error per pixel, in thousandths, of the model's mean of a "
+    " Errors of single frames: squared error per pixel, in thousandths, of the model's mean of a "
     "frame given the true frames before it (images are in -1..1; corrected for the number of "
     "samples). Exact: the least error for Gaussian images with the data's covariance; what is not "
     "linear in images can lie below. Frames of first-order and high-order noise are different "
     "targets, those of high-order and matched have equal signal-to-noise ratios."
 )
 HVAE_LEGEND = (
-    f"{_SEEDS}heat: the encoder blurs and is not trained; learned: it is trained, too; the "
-    "decoder is the same. Noise: standard deviation of the encoder's, for images in -1..1. "
-    f"{_SCORES}Bound: negative evidence lower bound in nats per dimension, mean over the test "
-    "images; that of heat lacks its prior's constant, and densities differ with the noise, so that "
-    f"the two arms' don't compare. {_DASH}"
+    f"{_SCORES}heat: the encoder blurs and is not trained; learned: it is trained, too. Noise: its "
+    "standard deviation, for images in -1..1. Bound: negative evidence lower bound in nats per "
+    "dimension, mean over the test images; that of heat lacks its prior's constant, and densities "
+    "differ with the noise, so that the two arms' don't compare."
 )
 
 # Where distances of other rows are from the test images.
 _REAL_DISTANCE = "real images: test part from training part"
+_LEAST_SCORE = 0.5
 _WHOLE = plain(0)
+
+
+class _Column(NamedTuple):
+    """A column of a table: its head, the cell of a group, and that of real images."""
+
+    head: str
+    cell: Callable[[Group], str]
+    real: str = DASH
+
+
+def _number(measure: Measure, groups: Sequence[Group], real: Result | None = None) -> _Column:
+    """Return means over the seeds with their errors, in the digits of these groups."""
+    path, write = measure.path, with_error(digits_of(groups, measure.path))
+    shown = DASH if real is None else write(summarise([value_of(real, path[-1:])]))
+    return _Column(measure.head, lambda group: write(group.summary(path)), shown)
+
+
+def _mean(head: str, *path: str, write: Writer = _WHOLE) -> _Column:
+    """Return means over the seeds without their errors."""
+    return _Column(head, lambda group: write(group.summary(path)))
+
+
+def _fact(head: str, *path: str, real: Result | None = None) -> _Column:
+    """Return what all seeds share, by default the entry of the head's name."""
+    path = path or (head,)
+    shown = DASH if real is None else fact_text(entry_of(real, path[-1:]))
+    return _Column(head, lambda group: fact_text(group.fact(*path)), shown)
+
+
+def _table(
+    title: str, groups: Sequence[Group], columns: Sequence[_Column], real: str = REAL
+) -> Table:
+    """Return a row for each group, and one of real images; no such row without its name."""
+    rows = [
+        [group.name, str(len(group.results)), *(column.cell(group) for column in columns)]
+        for group in groups
+    ]
+    if real:
+        rows.append([real, DASH, *(column.real for column in columns)])
+    return Table([title, "n", *(column.head for column in columns)], rows)
 
 
 def reconstruction_table(
@@ -96,89 +130,101 @@ def reconstruction_table(
 ) -> Table:
     """Return all arms with both stems, patch k-means at equal tokens, and real images."""
     trained = groups_of(results)
-    groups = [*trained, *groups_of(floors)]
-    distance = Measure(fd_name(results), "lower", ("reconstruction", "fd"))
-    measures = [
-        Measure("PSNR (dB)", "higher", PSNR.path),
-        Measure("all frames (dB)", "higher", ("reconstruction", "psnr_all_frames")),
-        distance,
+    columns = [
+        _mean("bits", "bits"),
+        *(_fact(name) for name in ("tokens", "steps", "parameters")),
+        _number(Measure("PSNR (dB)", "higher", PSNR.path), trained),
+        _number(
+            Measure("all frames (dB)", "higher", ("reconstruction", "psnr_all_frames")), trained
+        ),
+        _number(Measure(fd_name(results), "lower", ("reconstruction", "fd")), trained, real),
+        _mean("usage", "reconstruction", "usage", write=percent),
+        _mean("perplexity", "reconstruction", "perplexity"),
     ]
-    writers = [with_error(digits_of(trained, measure.path)) for measure in measures]
-    heads = ["tokenizer", "n", "bits", "tokens", "steps", "parameters"]
-    heads += [*(measure.head for measure in measures), "usage", "perplexity"]
-    columns = [_column(groups, m.path, write) for m, write in zip(measures, writers, strict=True)]
-    columns.append(_column(groups, ("reconstruction", "usage"), percent))
-    columns.append(_column(groups, ("reconstruction", "perplexity"), _WHOLE))
-    facts = ("bits", "tokens", "steps", "parameters")
-    rows = _rows(groups, [*(_facts(groups, name) for name in facts), *columns])
-    rows.append(_real_row(_REAL_DISTANCE, real, heads, {distance.head: ("fd", writers[2])}))
-    return Table(heads, rows)
+    return _table("tokenizer", [*trained, *groups_of(floors)], columns, _REAL_DISTANCE)
 
 
 def generation_table(results: Sequence[Result], real: Result) -> Table | None:
     """Return samples under each prior, and real images; None where no prior was trained."""
-    priors = priors_of(results)
-    if not priors:
-        return None
     groups = groups_of([result for result in results if result.get("generation")])
-    heads = ["samples", "n", "bits", "tokens"]
-    shown: dict[str, tuple[str, Writer]] = {}
-    columns = [_facts(groups, name) for name in ("bits", "tokens")]
-    for prior in priors:
-        for measure in (
-            Measure(f"{prior}: {fd_name(results)}", "lower", ("generation", prior, "fd")),
-            Measure(f"{prior}: {is_name(results)}", "higher", ("generation", prior, "is")),
-            Measure(f"{prior}: nats per token", "lower", ("generation", prior, "nats_per_token")),
-            Measure(f"{prior}: samples", None, ("generation", prior, "num_samples")),
-        ):
-            key = measure.path[-1]
-            if key == "is" and all(value_of(result, measure.path) is None for result in results):
-                continue
-            digits = digits_of(groups_of(results), measure.path)
-            write = _WHOLE if measure.direction is None else with_error(digits)
-            heads.append(measure.head)
-            columns.append(_column(groups, measure.path, write))
-            shown[measure.head] = (key, write)
-    return Table(heads, [*_rows(groups, columns), _real_row(REAL, real, heads, shown)])
+    if not groups:
+        return None
+    columns = [_mean("bits", "bits"), _fact("tokens")]
+    for prior in priors_of(results):
+        at = ("generation", prior)
+        columns.append(
+            _number(Measure(f"{prior}: {fd_name(results)}", "lower", (*at, "fd")), groups, real)
+        )
+        if any(value_of(result, (*at, "is")) is not None for result in results):
+            score = Measure(f"{prior}: {is_name(results)}", "higher", (*at, "is"))
+            columns.append(_number(score, groups, real))
+        nats = Measure(f"{prior}: nats per token", "lower", (*at, "nats_per_token"))
+        columns += [
+            _number(nats, groups, real),
+            _fact(f"{prior}: samples", *at, "num_samples", real=real),
+        ]
+    return _table("samples", groups, columns)
 
 
 def diffusion_table(results: Sequence[Result], real: Result) -> Table:
     """Return all arms, and real images."""
-    facts: dict[str, Callable[[Group], object]] = {
-        "T": lambda arm: arm.fact("frames"),
-        "C": lambda arm: arm.fact("context"),
-        "parameters": lambda arm: arm.fact("parameters"),
-        "steps": lambda arm: arm.fact("steps"),
-        "sampler": lambda arm: arm.fact("generation", "sampler"),
-        "sampling steps": total_steps,
-        "evaluations": lambda arm: arm.fact("generation", "evaluations"),
-        "samples": lambda arm: arm.fact("generation", "num_samples"),
-    }
-    return _model_table(groups_of(results), real, diffusion_measures(results), facts)
+    columns = [
+        _fact("T", "frames"),
+        _fact("C", "context"),
+        *(_fact(name) for name in ("parameters", "steps")),
+        _fact("sampler", "generation", "sampler"),
+        _Column("sampling steps", lambda arm: fact_text(total_steps(arm))),
+        _fact("evaluations", "generation", "evaluations"),
+        _fact("samples", "generation", "num_samples", real=real),
+    ]
+    return _model_table(results, real, diffusion_measures(results), columns)
 
 
 def hvae_table(results: Sequence[Result], real: Result) -> Table:
     """Return both arms, and real images."""
-    facts: dict[str, Callable[[Group], object]] = {
-        "samples": lambda arm: arm.fact("generation", "num_samples"),
-        "splits": lambda arm: arm.fact("generation", "is_splits"),
-        "levels": lambda arm: arm.fact("levels"),
-        "noise": lambda arm: arm.fact("noise_std"),
-        "parameters": lambda arm: arm.fact("parameters"),
-        "steps": lambda arm: arm.fact("steps"),
-        "evaluations": lambda arm: arm.fact("generation", "evaluations"),
-    }
+    columns = [
+        _fact("samples", "generation", "num_samples", real=real),
+        _fact("splits", "generation", "is_splits", real=real),
+        _fact("levels"),
+        _fact("noise", "noise_std"),
+        *(_fact(name) for name in ("parameters", "steps")),
+        _fact("evaluations", "generation", "evaluations"),
+    ]
     distance, score = sample_measures(results)
-    return _model_table(groups_of(results), real, [score, distance, BOUND], facts)
+    return _model_table(results, real, [score, distance, BOUND], columns)
+
+
+def _model_table(
+    results: Sequence[Result], real: Result, measures: Sequence[Measure], facts: Sequence[_Column]
+) -> Table:
+    groups = groups_of(results)
+    numbers = [_number(m, groups, real if m.path[0] == "generation" else None) for m in measures]
+    seconds = _mean("training s", "training_seconds"), _mean("sampling s", "generation", "seconds")
+    return _table("arm", groups, [*numbers, *facts, *seconds])
 
 
 def frame_tables(results: Sequence[Result]) -> list[Table]:
     """Return errors of single frames, a table for each length of videos that has them."""
-    groups = frame_groups(results)
-    return [
-        _frame_table([group for group in groups if group.fact("frames") == length])
-        for length in lengths_of(groups)
-    ]
+    tables: list[Table] = []
+    every = frame_groups(results)
+    for length in lengths_of(every):
+        groups = [group for group in every if group.fact("frames") == length]
+        frames = sorted({frame for group in groups for frame in frames_of(group)})
+        places: list[tuple[str, tuple[str, ...], tuple[str, ...]]] = [
+            ("image" if f == length else f"frame {f}", ("model", str(f)), ("exact", str(f)))
+            for f in frames
+        ]
+        if len(frames) > 2:
+            exact = ("exact_intermediate",)
+            places.insert(0, ("mean before the image", INTERMEDIATE.path, exact))
+        columns: list[_Column] = []
+        for label, model, exact in places:
+            columns.append(_number(Measure(label, "lower", model), groups))
+            # A property of the data: the same for all seeds.
+            columns.append(_mean("exact", *exact, write=plain(digits_of(groups, model))))
+        columns += [_fact("images", "num_images"), _fact("samples", "num_samples")]
+        tables.append(_table(f"errors of frames, T = {length}", groups, columns, real=""))
+    return tables
 
 
 def diffusion_measures(results: Sequence[Result]) -> list[Measure]:
@@ -202,167 +248,109 @@ def total_steps(group: Group) -> int:
     return stages * group.fact("generation", "sampling_steps")
 
 
-def _model_table(
-    groups: Sequence[Group],
-    real: Result,
-    measures: Sequence[Measure],
-    facts: Mapping[str, Callable[[Group], object]],
-) -> Table:
-    """Return all arms of trained models, and real images."""
-    seconds = {"training s": ("training_seconds",), "sampling s": ("generation", "seconds")}
-    heads = ["arm", "n", *(measure.head for measure in measures), *facts, *seconds]
-    writers = [with_error(digits_of(groups, measure.path)) for measure in measures]
-    columns = [_column(groups, m.path, write) for m, write in zip(measures, writers, strict=True)]
-    columns += [[fact_text(fact(group)) for group in groups] for fact in facts.values()]
-    columns += [_column(groups, path, _WHOLE) for path in seconds.values()]
-    shown: dict[str, tuple[str, Writer]] = {
-        measure.head: (measure.path[1], write)
-        for measure, write in zip(measures, writers, strict=True)
-        if measure.path[0] == "generation"
-    }
-    shown |= {"samples": ("num_samples", _WHOLE), "splits": ("is_splits", _WHOLE)}
-    return Table(heads, [*_rows(groups, columns), _real_row(REAL, real, heads, shown)])
+class Generated(NamedTuple):
+    """A finished run of `probseq generate`: results, and measures of real images beside them."""
+
+    results: Sequence[Result]
+    real: Result
+    settings: Mapping[str, Any]
+    data: GenerationData
+    recipe: str
 
 
-def _frame_table(groups: Sequence[Group]) -> Table:
-    length = groups[0].fact("frames")
-    frames = sorted({frame for group in groups for frame in frames_of(group)})
-    places: list[tuple[str, tuple[str, ...], tuple[str, ...]]] = [
-        (
-            "image" if frame == length else f"frame {frame}",
-            ("model", str(frame)),
-            ("exact", str(frame)),
-        )
-        for frame in frames
-    ]
-    if len(frames) > 2:
-        places.insert(0, ("mean before the image", INTERMEDIATE.path, ("exact_intermediate",)))
-    heads = [f"errors of frames, T = {length}", "n"]
-    columns: list[list[str]] = []
-    for label, model, exact in places:
-        digits = digits_of(groups, model)
-        heads += [f"{label} ↓", "exact"]
-        columns.append(_column(groups, model, with_error(digits)))
-        # A property of the data: the same for all seeds.
-        columns.append(_column(groups, exact, plain(digits)))
-    heads += ["images", "samples"]
-    columns += [_facts(groups, name) for name in ("num_images", "num_samples")]
-    return Table(heads, _rows(groups, columns))
-
-
-def _column(groups: Sequence[Group], path: Sequence[str], write: Writer) -> list[str]:
-    return [write(group.summary(path)) for group in groups]
-
-
-def _facts(groups: Sequence[Group], name: str) -> list[str]:
-    values = (group.fact(name) for group in groups)
-    return [DASH if value is None else f"{value:,.0f}" for value in values]
-
-
-def _rows(groups: Sequence[Group], columns: Sequence[Sequence[str]]) -> list[list[str]]:
-    """Return name, number of seeds and cells of each group."""
-    return [
-        [group.name, str(len(group.results)), *cells]
-        for group, *cells in zip(groups, *columns, strict=True)
-    ]
-
-
-def _real_row(
-    name: str, real: Result, heads: Sequence[str], shown: Mapping[str, tuple[str, Writer]]
-) -> list[str]:
-    """Return the row of real images."""
-    row = [name, DASH]
-    for head in heads[2:]:
-        key, write = shown.get(head, ("", _WHOLE))
-        row.append(write(summarise([value_of(real, (key,))])))
-    return row
-
-
-HVAE_CLAIMS = (Claim("heat", ("learned",)),)
-_LEAST_SCORE = 0.5
-
-
-def tokens_report(
-    results: Sequence[Result],
-    floors: Sequence[Result],
-    real: Result,
-    *,
-    settings: Mapping[str, Any],
-    data: GenerationData,
-    recipe: str,
-    **drawn: Any,
-) -> Report:
-    """Return the report of `generate run`."""
+def tokens_report(run: Generated, floors: Sequence[Result], **drawn: Any) -> Report:
+    """Return the report of `generate run`; `drawn` are arguments of `draw_tokens`."""
+    results, real, settings, data, _ = run
+    every, measures = [*results, *floors], token_measures(results)
     generation = generation_table(results, real)
     return _report(
+        run,
         "generate",
-        {"results": list(results), "floors": list(floors), "real": real},
-        settings=settings,
-        data=data,
-        recipe=recipe,
-        title="pseudo videos",
-        about=f"corruption `{settings['videos']['corruption']}`",
-        tables=[
-            reconstruction_table(results, floors, real),
-            *([] if generation is None else [generation]),
-        ],
-        legend=TOKENIZER_LEGEND,
-        findings=tokens_findings(results, floors, real),
-        plots=lambda plots: draw_tokens(plots, results, floors, real, data, **drawn),
+        "pseudo videos",
+        f", corruption `{settings['videos']['corruption']}`",
+        [reconstruction_table(results, floors, real), *([generation] if generation else [])],
+        TOKENIZER_LEGEND,
+        tokens_findings(results, floors, real),
+        lambda plots: draw_tokens(plots, every, real, data, measures=measures, **drawn),
+        floors=floors,
     )
 
 
-def diffusion_report(
-    results: Sequence[Result],
-    real: Result,
-    *,
-    settings: Mapping[str, Any],
-    data: GenerationData,
-    recipe: str,
-    **drawn: Any,
-) -> Report:
-    """Return the report of `generate diffusion`; `drawn` are arguments of `draw_diffusion`."""
+def diffusion_report(run: Generated, **drawn: Any) -> Report:
+    """Return the report of `generate diffusion`; `drawn` are arguments of `draw_models`."""
+    results, real, settings, data, _ = run
     errors, frames = frame_tables(results), settings["frames"]
-    drawn |= {"seed": settings["seeds"][0], "measures": diffusion_measures(results)}
+    drawn |= {"measures": diffusion_measures(results), "seed": settings["seeds"][0]}
     return _report(
+        run,
         "generate-diffusion",
-        {"results": list(results), "real": real},
-        settings=settings,
-        data=data,
-        recipe=recipe,
-        title="diffusion models of images and of pseudo videos",
-        about=f"frames' noise {frames['beta_min']:g} to {frames['beta_max']:g}",
-        tables=[diffusion_table(results, real), *errors],
-        legend=f"{DIFFUSION_LEGEND} {FRAME_LEGEND}" if errors else DIFFUSION_LEGEND,
-        findings=diffusion_findings(results, real),
-        plots=lambda plots: draw_diffusion(plots, results, real, data, **drawn),
+        "diffusion models of images and of pseudo videos",
+        f", frames' noise {frames['beta_min']:g} to {frames['beta_max']:g}",
+        [diffusion_table(results, real), *errors],
+        DIFFUSION_LEGEND + (FRAME_LEGEND if errors else ""),
+        diffusion_findings(results, real),
+        lambda plots: draw_models(plots, results, real, data, kind="diffusion", **drawn),
     )
 
 
-def hvae_report(
-    results: Sequence[Result],
-    real: Result,
-    *,
-    settings: Mapping[str, Any],
-    data: GenerationData,
-    recipe: str,
-    **drawn: Any,
-) -> Report:
-    """Return the report of `generate hvae`; `drawn` are arguments of `draw_hvae`."""
-    drawn |= {"seed": settings["seeds"][0]}
+def hvae_report(run: Generated, **drawn: Any) -> Report:
+    """Return the report of `generate hvae`; `drawn` are arguments of `draw_models`."""
+    results, real, settings, data, _ = run
+    # Not the bound, by which the arms don't compare.
+    drawn |= {"measures": sample_measures(results)[::-1], "seed": settings["seeds"][0]}
     return _report(
+        run,
         "generate-hvae",
-        {"results": list(results), "real": real},
-        settings=settings,
-        data=data,
-        recipe=recipe,
-        title="hierarchical VAEs, heat equation and learned encoder",
-        about="",
-        tables=[hvae_table(results, real)],
-        legend=HVAE_LEGEND,
-        findings=hvae_findings(results, real),
-        plots=lambda plots: draw_hvae(plots, results, real, data, **drawn),
+        "hierarchical VAEs, heat equation and learned encoder",
+        "",
+        [hvae_table(results, real)],
+        HVAE_LEGEND,
+        hvae_findings(results, real),
+        lambda plots: draw_models(plots, results, real, data, kind="hvae", **drawn),
     )
+
+
+def _report(
+    run: Generated,
+    experiment: str,
+    title: str,
+    about: str,
+    tables: Sequence[Table],
+    legend: str,
+    findings: Sequence[str],
+    plots: Callable[[Path], Sequence[Path]],
+    **numbers: Sequence[Result],
+) -> Report:
+    results, real, settings, data, recipe = run
+    size, channels = data.image_size, data.channels
+    counts = {part: len(getattr(data, part)) for part in ("train", "validation", "test")}
+    facts = {"channels": channels, "image_size": size, "notes": list(data.notes)}
+    return comparison(
+        experiment,
+        recipe=recipe,
+        settings=settings,
+        data={"name": data.name, **counts, **facts},
+        title=title,
+        opening=(
+            f"{counts['train']:,} training, {counts['validation']:,} validation and "
+            f"{counts['test']:,} test images of {channels}x{size}x{size}{about}."
+        ),
+        numbers={"results": results, **numbers, "real": real, "notes": findings},
+        tables=tables,
+        legend=legend,
+        findings=findings,
+        plots=plots,
+    )
+
+
+def token_measures(results: Sequence[Result]) -> list[Measure]:
+    """Return what tokenizers and priors are compared by."""
+    name = fd_name(results)
+    measures = [PSNR, Measure(f"{name} of reconstructions", "lower", ("reconstruction", "fd"))]
+    return measures + [
+        Measure(f"{name} of samples, {prior} prior", "lower", ("generation", prior, "fd"))
+        for prior in priors_of(results)
+    ]
 
 
 def tokens_findings(results: Sequence[Result], floors: Sequence[Result], real: Result) -> list[str]:
@@ -373,29 +361,25 @@ def tokens_findings(results: Sequence[Result], floors: Sequence[Result], real: R
     groups = groups_of(results)
     gains: list[Claim] = []
     for video in groups:
-        own = [group for group in groups if group.stem == video.stem]
-        if _is_control(video) or video.fact("frames") == 1:
+        length, bits = video.fact("frames"), video.fact("bits")
+        if _is_control(video) or length == 1:
             continue
+        own = [group for group in groups if group.stem == video.stem]
         base = tuple(group.name for group in own if group.arm == BASE)
-        controls = [
-            group
+        spent = {
+            group.name: group.fact("bits")
             for group in own
-            if _is_control(group) and group.fact("frames") in (1, video.fact("frames"))
-        ]
-        bits = video.fact("bits")
-        equal = tuple(group.name for group in controls if group.fact("bits") == bits)
-        lesser = tuple(group.name for group in controls if group.fact("bits") < bits)
-        gains.append(Claim(video.name, base, equal, lesser))
-    name = fd_name(results)
-    measures = [PSNR, Measure(f"{name} of reconstructions", "lower", ("reconstruction", "fd"))]
-    measures += [
-        Measure(f"{name} of samples, {prior} prior", "lower", ("generation", prior, "fd"))
-        for prior in priors_of(results)
+            if _is_control(group) and group.fact("frames") in (1, length)
+        }
+        equal = tuple(name for name, found in spent.items() if found == bits)
+        lesser = tuple(name for name, found in spent.items() if found < bits)
+        if base:
+            gains.append(Claim(video.name, base, equal, lesser))
+    found = [
+        text
+        for measure in token_measures(results)
+        for text in compare_all(gains, _credible(groups, measure, real), measure)
     ]
-    found: list[str] = []
-    for measure in measures:
-        rows = _credible(groups, measure, real)
-        found += compare_all([claim for claim in gains if claim.than], rows, measure)
     rows = {group.name: group.summary(PSNR.path) for group in (*groups, *groups_of(floors))}
     above = [Claim(group.name, (f"{group.arm}, {FLOOR}",)) for group in groups]
     return found + compare_all(above, rows, PSNR)
@@ -428,7 +412,9 @@ def hvae_findings(results: Sequence[Result], real: Result) -> list[str]:
     return [
         text
         for measure in (score, distance)
-        for text in compare_all(HVAE_CLAIMS, _credible(groups, measure, real), measure)
+        for text in compare_all(
+            [Claim("heat", ("learned",))], _credible(groups, measure, real), measure
+        )
     ]
 
 
@@ -450,47 +436,6 @@ def _credible(groups: Sequence[Group], measure: Measure, real: Result) -> dict[s
         return rows
     scores = {group.name: group.summary((*path[:-1], "is")).mean for group in groups}
     return {name: row for name, row in rows.items() if not least or (scores[name] or 0.0) >= least}
-
-
-def _report(
-    experiment: str,
-    found: Mapping[str, Any],
-    *,
-    settings: Mapping[str, Any],
-    data: GenerationData,
-    recipe: str,
-    title: str,
-    about: str,
-    tables: Sequence[Table],
-    legend: str,
-    findings: Sequence[str],
-    plots: Callable[[Path], Sequence[Path]],
-) -> Report:
-    size = data.image_size
-    counts = {part: len(getattr(data, part)) for part in ("train", "validation", "test")}
-    facts = {"name": data.name, **counts, "channels": data.channels, "image_size": size}
-    return Report(
-        numbers={
-            "experiment": experiment,
-            "recipe": recipe,
-            "settings": settings,
-            **found,
-            "data": {**facts, "notes": list(data.notes)},
-            "notes": findings,
-        },
-        title=f"{data.name}: {title}",
-        opening=(
-            f"{counts['train']:,} training, {counts['validation']:,} validation and "
-            f"{counts['test']:,} test images of {data.channels}x{size}x{size}. Recipe `{recipe}`, "
-            f"{f'{about}, ' if about else ''}seeds {', '.join(map(str, settings['seeds']))}; all "
-            "settings are in `config.json`."
-        ),
-        facts=data.notes,
-        tables=tables,
-        legend=legend,
-        findings=findings,
-        plots=plots,
-    )
 
 
 def _is_control(group: Group) -> bool:

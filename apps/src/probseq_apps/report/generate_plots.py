@@ -1,78 +1,80 @@
 """Plots of `probseq generate`: numbers of all variants, errors of frames, and what is drawn."""
 
-import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int64, UInt8
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from torch import Tensor
 
-from probseq.figures import COLOURS, GUIDE, headline, light_grid, panels
+from probseq.figures import Bars, bars_plot
 from probseq_apps.data.images import GenerationData, to_unit
-from probseq_apps.report.curves import Quantity, save_losses, save_training_curves
-from probseq_apps.report.figures import legend_below
-from probseq_apps.report.frame_errors import save_frame_errors
+from probseq_apps.report.curves import Quantity, save_curves
 from probseq_apps.report.results import (
-    FLOOR,
     REAL,
     Group,
     Result,
-    fd_name,
+    frame_groups,
+    frames_of,
     groups_of,
-    priors_of,
-    sample_measures,
     value_of,
 )
 from probseq_apps.report.tables import Measure
 from pseudovideo.corruptions import PseudoVideoConfig, pseudo_videos
 from pseudovideo.plots import (
-    check_images,
+    FrameErrors,
     frame_captions,
+    frame_errors_plot,
     frame_heads,
     save_gif,
     save_grid,
+    save_grids,
     save_process,
     save_rows,
     save_strips,
     save_theorem,
-    side,
-    tiles,
 )
 
-# Width and height of a panel of the summary, and the letters of its title that fit a line.
-_PANEL, _TITLE_LETTERS = (2.5, 0.34), 32
-_ACROSS = 3
-# Width of a panel of bars, height of a bar, and what titles, ticks and legend take.
-_WIDTH, _BAR, _AROUND = 2.7, 0.36, 1.15
-_SEED_DOT: dict[str, Any] = {"color": GUIDE, "marker": ".", "linestyle": "", "alpha": 0.6}
 # Strips of generated videos, videos of a film, and those of a film of their process.
 _STRIPS, _FILM, _ROWS = 3, 16, 4
-# Samples of a grid, videos below each other; images whose covariance the theorem is drawn for.
-_SAMPLES, _VIDEOS, _COVARIANCE = 64, 4, 2000
-# Samples of each model beside others; grids of a row, inches of one, letters of its title.
-_GRID = 36
-_GRIDS_ACROSS, _GRID_PANEL, _GRID_LETTERS = 3, (2.8, 2.95), 34
-_DIFFUSION_LOSSES = {
-    name: Quantity(name, title, label, wide=True)
-    for name, title, label in (
-        ("loss", "Training loss", "Hybrid loss"),
-        ("parts/mse", "Squared error of the noise, training", "Squared error per number"),
-        ("parts/vlb", "Variational bound, training", "Bits per number, one step"),
-    )
-}
-_HVAE_LOSSES = {
-    name: Quantity(name, title, label, wide=True)
-    for name, title, label in (
-        ("loss", "Bound, training; arms don't compare", "Nats per dimension"),
-        ("parts/steps", "Steps of the decoder; arms don't compare", "Nats per dimension"),
-        ("parts/prior", "Prior, training; arms don't compare", "Nats per dimension"),
-        ("parts/mse", "Error of the sharper frame, training", "Squared error per pixel"),
-    )
+# Samples of a grid, videos below each other; images whose covariance the theorem is drawn for;
+# samples of each model beside others.
+_SAMPLES, _VIDEOS, _COVARIANCE, _GRID = 64, 4, 2000, 36
+_TOKENIZER = (
+    Quantity("loss", "Training loss", "Loss", wide=True),
+    Quantity(
+        "parts/reconstruction", "Squared error, training", "Squared error per pixel", wide=True
+    ),
+    Quantity("parts/psnr", "PSNR of the image, training", "PSNR (dB)"),
+    Quantity("score", "PSNR of the image, validation", "PSNR (dB)"),
+)
+_CODES = (
+    Quantity("parts/usage", "Codebook usage of a batch", "Usage (%)", factor=100.0),
+    Quantity("parts/perplexity", "Perplexity of a batch", "Perplexity (codes)"),
+)
+_DIFFUSION = (
+    Quantity("loss", "Training loss", "Hybrid loss", wide=True),
+    Quantity(
+        "parts/mse", "Squared error of the noise, training", "Squared error per number", wide=True
+    ),
+    Quantity("parts/vlb", "Variational bound, training", "Bits per number, one step", wide=True),
+)
+_HVAE = (
+    Quantity("loss", "Bound, training; arms don't compare", "Nats per dimension", wide=True),
+    Quantity(
+        "parts/steps", "Steps of the decoder; arms don't compare", "Nats per dimension", wide=True
+    ),
+    Quantity("parts/prior", "Prior, training; arms don't compare", "Nats per dimension", wide=True),
+    Quantity(
+        "parts/mse", "Error of the sharper frame, training", "Squared error per pixel", wide=True
+    ),
+)
+# Caption of a film of images, unit of its steps, and curves.
+_KINDS = {
+    "diffusion": ("{}, predicted image", "step", _DIFFUSION),
+    "hvae": ("{} HVAE", "level", _HVAE),
 }
 
 
@@ -95,10 +97,10 @@ class Drawn(NamedTuple):
 def draw_tokens(
     plots: Path,
     results: Sequence[Result],
-    floors: Sequence[Result],
     real: Result,
     data: GenerationData,
     *,
+    measures: Sequence[Measure],
     seed: int,
     videos: PseudoVideoConfig,
     reconstructed: Mapping[str, Mapping[str, Float[Tensor, "n c h w"]]],
@@ -107,7 +109,7 @@ def draw_tokens(
     prior_logs: Mapping[str, Sequence[Path]],
 ) -> list[Path]:
     """Draw what a run of `generate run` made."""
-    files = [save_summary(results, plots / "summary.png", floors=floors, real=real)]
+    files = [_saved(summary_figure(results, measures, real), plots / "summary.png")]
     if videos.num_frames > 1:
         shown = pseudo_videos(to_unit(data.test[:_VIDEOS]), videos)
         files.append(save_strips(shown, plots / "pseudo-videos.png"))
@@ -121,8 +123,21 @@ def draw_tokens(
         files.append(save_rows(labels, rows, plots / f"reconstructions-{stem}.png", title=title))
     for name, (title, pictures, shown) in samples.items():
         files += draw_grids(pictures, shown, plots, name, title=title)
-    files += save_training_curves(tokenizer_logs, plots)
-    return files + (save_training_curves(prior_logs, plots, name="prior") if prior_logs else [])
+    files += save_curves(tokenizer_logs, plots / "tokenizer-loss.png", _TOKENIZER)
+    files += save_curves(tokenizer_logs, plots / "tokenizer-codebook.png", _CODES)
+    nats: list[Quantity] = []
+    for prior in dict.fromkeys(label.split(", ")[-1] for label in prior_logs):
+        # A masked prior predicts the masked tokens alone: its numbers aren't those of others.
+        whose, token = (
+            f"{prior.capitalize()} prior",
+            "masked token" if prior == "masked" else "token",
+        )
+        nats += [
+            Quantity("loss", f"{whose}, training", f"Nats per {token}", prior=prior),
+            # Scores rise: less the nats per token.
+            Quantity("score", f"{whose}, validation", f"Nats per {token}", -1.0, prior=prior),
+        ]
+    return files + save_curves(prior_logs, plots / "prior-loss.png", nats)
 
 
 def draw_grids(
@@ -143,264 +158,96 @@ def draw_grids(
     return files
 
 
-def draw_diffusion(
+def draw_models(
     plots: Path,
     results: Sequence[Result],
     real: Result,
     data: GenerationData,
     *,
-    seed: int,
+    kind: Literal["diffusion", "hvae"],
     measures: Sequence[Measure],
-    videos: Mapping[str, tuple[PseudoVideoConfig, int]],
+    seed: int,
     drawn: Mapping[str, Drawn],
     logs: Mapping[str, Sequence[Path]],
+    videos: Mapping[str, tuple[PseudoVideoConfig, int]] | None = None,
 ) -> list[Path]:
-    """Draw what a run of `generate diffusion` made."""
-    groups = groups_of(results)
-    files = [save_bars(groups, measures, real, plots / "summary.png")]
-    files += save_frame_errors(results, plots / "frame-errors.png")
-    noisy = [one for one in videos.values() if one[0].random]
+    """Draw what a run of `generate diffusion` or `generate hvae` made.
+
+    Args:
+        plots: folder of the pictures.
+        results: all results.
+        real: measures of real images.
+        data: the images.
+        kind: of the models.
+        measures: numbers of the summary.
+        seed: whose samples are shown.
+        drawn: what the models of this seed drew, by name.
+        logs: folders of all seeds by the model's name.
+        videos: settings and context length of the models of videos.
+    """
+    files = [_saved(summary_figure(results, measures, real), plots / "summary.png")]
+    errors = {group.name: _frame_errors(group) for group in frame_groups(results)}
+    if errors:
+        files.append(_saved(frame_errors_plot(errors), plots / "frame-errors.png"))
+    noisy = [one for one in (videos or {}).values() if one[0].random]
     if noisy:
         config, context = max(noisy, key=lambda one: one[0].num_frames)
         images = to_unit(data.train[:_COVARIANCE])
         files.append(save_theorem(images, plots / "theorem.png", config, context=context))
-    files.append(_draw_samples(plots, data, drawn, seed))
-    for name, (config, _) in videos.items():
-        files += _draw_videos(plots, name, seed, config, data, to_unit(drawn[name].videos))
-    for name in drawn:
-        what = name if name in videos else f"{name}, predicted image"
-        files.append(_draw_process(plots, name, drawn[name], what=what, unit="step"))
-    return files + save_losses(logs, plots / "losses.png", _DIFFUSION_LOSSES)
+    # No more images of the test part than samples.
+    shown = {name: to_unit(one.images[:_GRID]) for name, one in drawn.items()}
+    shown = {REAL: to_unit(data.test[: max(map(len, shown.values()))]), **shown}
+    title = f"{data.name}: samples, seed {seed}"
+    files.append(save_grids(shown, plots / "samples.png", title=title))
+    for name, (config, _) in (videos or {}).items():
+        rows = to_unit(drawn[name].videos)
+        file, heads = plots / f"videos-{name}.png", frame_heads(rows.shape[1])
+        strips = [*pseudo_videos(to_unit(data.test[:1]), config), *rows[:_STRIPS]]
+        labels = ["made of a test image"] + ["generated"] * (len(strips) - 1)
+        title = f"{name}, seed {seed}: frames of videos"
+        files.append(save_rows(labels, strips, file, heads, title=title))
+        captions = frame_captions(name, rows.shape[1])
+        files.append(save_gif(rows[:_FILM], file.with_suffix(".gif"), captions=captions))
+    caption, unit, losses = _KINDS[kind]
+    for name, one in drawn.items():
+        file, is_video = plots / f"process-{name}.gif", one.process.shape[2] > 1
+        what = name if is_video else caption.format(name)
+        frames = one.process[:_ROWS] if is_video else one.process
+        files.append(save_process(frames, one.done, file, name=what, unit=unit))
+    return files + save_curves(logs, plots / "losses.png", losses)
 
 
-def draw_hvae(
-    plots: Path,
-    results: Sequence[Result],
-    real: Result,
-    data: GenerationData,
-    *,
-    seed: int,
-    drawn: Mapping[str, Drawn],
-    logs: Mapping[str, Sequence[Path]],
-) -> list[Path]:
-    """Draw what a run of `generate hvae` made; arguments as for `draw_diffusion`."""
-    distance, score = sample_measures(results)
-    # Not the bound, by which the arms don't compare.
-    files = [save_bars(groups_of(results), [score, distance], real, plots / "summary.png")]
-    files.append(_draw_samples(plots, data, drawn, seed))
-    for name in drawn:
-        files.append(_draw_process(plots, name, drawn[name], what=f"{name} HVAE", unit="level"))
-    return files + save_losses(logs, plots / "losses.png", _HVAE_LOSSES)
-
-
-def save_bars(
-    groups: Sequence[Group], measures: Sequence[Measure], real: Result, file: Path
-) -> Path:
-    """Write numbers of all arms as bars with standard errors, the seeds as dots."""
-    size = (_WIDTH, _BAR * len(groups) + _AROUND)
-    figure, found = panels(len(measures), _ACROSS, size, shared=False, extra=(1.9, 0.35))
-    lined, dotted = False, False
-    for place, (axes, measure) in enumerate(zip(found, measures, strict=True)):
-        dotted |= _draw_bars(axes, groups, measure)
-        level = value_of(real, measure.path[1:]) if measure.path[0] == "generation" else None
-        if level is not None:
-            axes.axvline(level, color=GUIDE, linestyle="--", linewidth=1.2)
-            lined = True
-        first = place % min(_ACROSS, len(measures)) == 0
-        axes.set_yticks(range(len(groups)), [group.name if first else "" for group in groups])
-        axes.set_ylim(len(groups) - 0.5, -0.5)
-    handles = [Line2D((), (), label="a seed", **_SEED_DOT)] if dotted else []
-    if lined:
-        handles.append(Line2D((), (), color=GUIDE, linestyle="--", linewidth=1.2, label=REAL))
-    if handles:
-        legend_below(figure, handles)
-    figure.savefig(file)
-    return file
-
-
-def _draw_bars(axes: Axes, groups: Sequence[Group], measure: Measure) -> bool:
-    """A panel of bars; gives whether it has dots of seeds."""
-    dotted = False
-    style: dict[str, Any] = {"ecolor": GUIDE, "capsize": 3, "height": 0.66, "alpha": 0.85}
-    for place, group in enumerate(groups):
-        summary = group.summary(measure.path)
-        if summary.mean is None:
-            axes.text(
-                *(0.02, place, "not measured"),
-                transform=axes.get_yaxis_transform(),
-                va="center",
-                fontsize=8,
-                color="#6A6A6A",
-            )
-            continue
-        colour = COLOURS[place % len(COLOURS)]
-        axes.barh(place, summary.mean, xerr=summary.standard_error, color=colour, **style)
-        if len(summary.values) > 1:
-            values = np.array(summary.values, dtype=float)
-            axes.plot(values, np.full(len(values), place + 0.22), **_SEED_DOT)
-            dotted = True
-    axes.margins(x=0.08)
-    axes.set_xlim(left=min(0.0, axes.get_xlim()[0]))
-    axes.locator_params(axis="x", nbins=5)
-    axes.set_title(measure.head, fontsize=10)
-    light_grid(axes)
-    if measure.unit:
-        axes.set_xlabel(measure.unit.strip(), fontsize=9)
-    return dotted
-
-
-def save_summary(
-    results: Sequence[Result],
-    file: Path,
-    *,
-    floors: Sequence[Result] = (),
-    real: Result | None = None,
-) -> Path:
-    """Write the comparison as a picture: an arm a row, a colour a stem, a panel a number.
-
-    Means over the seeds with their standard errors, the seeds as small dots; a bar across an arm's
-    row is patch k-means at equal tokens. Panels of samples have the arms that were sampled alone.
-    """
-    trained = [result for result in results if result["stem"] != FLOOR]
-    floors = [*floors, *(result for result in results if result["stem"] == FLOOR)]
-    if not trained:
-        raise ValueError("results must hold at least one trained tokenizer, got none")
-    measures = _measures(trained)
-    groups = groups_of(trained)
-    bits = {group.arm: group.fact("bits") for group in reversed(groups)}
-    order = list(dict.fromkeys(group.arm for group in groups))
-    sampled = {result["arm"] for result in trained if result.get("generation")}
-    stems = list(dict.fromkeys(group.stem for group in groups))
-    columns = 2 if len(measures) == 4 else min(_ACROSS, len(measures))
-    width, row = _PANEL
-    size = (width, row * len(order) * max(1, len(stems) / 2) + 1.05)
-    figure, found = panels(len(measures), columns, size, shared=False, extra=(1.6, 0.5))
-    distance = None if real is None else value_of(real, ("fd",))
-    shown: list[str] = []
-    for place, (axes, measure) in enumerate(zip(found, measures, strict=True)):
+def summary_figure(results: Sequence[Result], measures: Sequence[Measure], real: Result) -> Figure:
+    """Draw numbers of all variants over the seeds beside those of real images, a colour a stem."""
+    groups: dict[str, Group] = {}
+    for group in groups_of(results):
+        bits = group.fact("bits")
+        groups[group.name if bits is None else f"{group.name}\n{bits:,.0f} bits"] = group
+    stems = {name: group.fact("stem") or name for name, group in groups.items()}
+    kinds = list(dict.fromkeys(stems.values()))
+    bars: list[Bars] = []
+    for measure in measures:
         of_samples = measure.path[0] == "generation"
-        arms = [arm for arm in order if arm in sampled] if of_samples else order
-        _draw_measure(axes, measure, groups, groups_of(floors), arms, stems)
-        if of_samples and distance is not None:
-            axes.axvline(distance, color=GUIDE, linestyle="--", linewidth=1.2)
-        named = place % columns == 0 or arms != shown
-        labels = [f"{arm}\n{bits[arm]:,.0f} bits" if named else "" for arm in arms]
-        axes.set_yticks(range(len(arms)), labels)
-        axes.set_ylim(len(arms) - 0.5, -0.5)
-        shown = arms
-    lined = distance is not None and any(m.path[0] == "generation" for m in measures)
-    _summary_legend(figure, stems, floors=bool(floors), real=lined)
-    figure.savefig(file)
-    return file
-
-
-def _summary_legend(figure: Figure, stems: Sequence[str], *, floors: bool, real: bool) -> None:
-    handles = [
-        Line2D((), (), color=COLOURS[i], marker="os"[i % 2], linestyle="", label=f"stem {stem}")
-        for i, stem in enumerate(stems)
-    ]
-    if floors:
-        handles.append(
-            Line2D((), (), color=GUIDE, marker="|", markersize=12, linestyle="", label=FLOOR)
-        )
-    if real:
-        handles.append(Line2D((), (), color=GUIDE, linestyle="--", linewidth=1.2, label=REAL))
-    across = 2 if len(handles) == 4 else 3
-    figure.legend(
-        handles=handles, loc="outside lower center", ncols=across, frameon=False, fontsize=9
+        level = value_of(real, measure.path[-1:]) if of_samples else None
+        values = {name: group.summary(measure.path).values for name, group in groups.items()}
+        if len(measure.path) > 2:  # no samples are asked of most tokenizers
+            values = {
+                name: found for name, found in values.items() if found != (None,) * len(found)
+            }
+        bars.append(Bars(measure.head, values, measure.unit.strip(), level))
+    return bars_plot(
+        bars, level=REAL, kinds={name: kinds.index(stem) for name, stem in stems.items()}
     )
 
 
-def _measures(results: Sequence[Result]) -> list[Measure]:
-    distance = fd_name(results)
-    found = [
-        Measure("PSNR (dB)", "higher", ("reconstruction", "psnr")),
-        Measure(f"{distance}\nreconstructions", "lower", ("reconstruction", "fd")),
-    ]
-    found += [
-        Measure(f"{distance}\n{prior} samples", "lower", ("generation", prior, "fd"))
-        for prior in priors_of(results)
-    ]
-    return found
+def _frame_errors(group: Group) -> FrameErrors:
+    frames = frames_of(group)
+    model = [group.summary(("model", str(frame))).values for frame in frames]
+    exact = [group.summary(("exact", str(frame))).mean for frame in frames]
+    arrays = np.array(model, dtype=float).T, np.array(exact, dtype=float)
+    return FrameErrors(group.fact("frames"), frames, *arrays)
 
 
-def _draw_measure(
-    axes: Axes,
-    measure: Measure,
-    groups: Sequence[Group],
-    floors: Sequence[Group],
-    arms: Sequence[str],
-    stems: Sequence[str],
-) -> None:
-    spread = 0.36 if len(stems) > 1 else 0.0
-    for group in groups:
-        if group.arm not in arms:
-            continue
-        stem = stems.index(group.stem)
-        height = arms.index(group.arm) + spread * (stem / max(1, len(stems) - 1) - 0.5)
-        summary = group.summary(measure.path)
-        seeds = [value for value in summary.values if value is not None]
-        colour = COLOURS[stem % len(COLOURS)]
-        if len(seeds) > 1:
-            axes.plot(seeds, [height] * len(seeds), ".", color=colour, markersize=4, alpha=0.45)
-        if summary.mean is not None:
-            axes.errorbar(
-                summary.mean,
-                height,
-                xerr=summary.standard_error,
-                color=colour,
-                marker="os"[stem % 2],
-                markersize=5.5,
-                linewidth=1.6,
-                capsize=3,
-            )
-    for floor in floors:
-        mean = floor.summary(measure.path).mean
-        if mean is not None and floor.arm in arms:
-            place = arms.index(floor.arm)
-            axes.vlines(mean, place - 0.36, place + 0.36, color=GUIDE, linewidth=1.6)
-    axes.margins(x=0.08)
-    axes.locator_params(axis="x", nbins=5)
-    lines = [textwrap.fill(line, _TITLE_LETTERS) for line in measure.head.splitlines()]
-    axes.set_title("\n".join(lines), fontsize=9.5)
-    light_grid(axes)
-
-
-def _draw_samples(plots: Path, data: GenerationData, drawn: Mapping[str, Drawn], seed: int) -> Path:
-    """Draw samples of all models beside images of the test part, no more of these."""
-    shown = {name: to_unit(one.images[:_GRID]) for name, one in drawn.items()}
-    shown = {REAL: to_unit(data.test[: max(map(len, shown.values()))]), **shown}
-    figure, found = panels(len(shown), _GRIDS_ACROSS, _GRID_PANEL, shared=False, extra=(0.2, 0.45))
-    for axes, (label, own) in zip(found, shown.items(), strict=True):
-        check_images(label, own, 4)
-        axes.imshow(tiles(own, side(len(own))))
-        axes.set_axis_off()
-        axes.set_title(textwrap.fill(label, _GRID_LETTERS), fontsize=10)
-    headline(figure, f"{data.name}: samples, seed {seed}", 11)
-    figure.savefig(plots / "samples.png")
-    return plots / "samples.png"
-
-
-def _draw_videos(
-    plots: Path,
-    name: str,
-    seed: int,
-    config: PseudoVideoConfig,
-    data: GenerationData,
-    videos: Float[Tensor, "n t c h w"],
-) -> list[Path]:
-    """Draw strips of generated videos below one that was made of a test image, and a film."""
-    rows = [*pseudo_videos(to_unit(data.test[:1]), config), *videos[:_STRIPS]]
-    labels = ["made of a test image"] + ["generated"] * (len(rows) - 1)
-    frames = videos.shape[1]
-    title = f"{name}, seed {seed}: frames of videos"
-    strips = plots / f"videos-{name}.png"
-    save_rows(labels, rows, strips, frame_heads(frames), title=title)
-    captions = frame_captions(name, frames)
-    return [strips, save_gif(videos[:_FILM], plots / f"videos-{name}.gif", captions=captions)]
-
-
-def _draw_process(plots: Path, name: str, drawn: Drawn, *, what: str, unit: str) -> Path:
-    """Draw a film of how samples come into being."""
-    frames = drawn.process[:_ROWS] if drawn.process.shape[2] > 1 else drawn.process
-    return save_process(frames, drawn.done, plots / f"process-{name}.gif", name=what, unit=unit)
+def _saved(figure: Figure, file: Path) -> Path:
+    figure.savefig(file)
+    return file

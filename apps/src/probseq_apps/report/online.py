@@ -3,37 +3,30 @@
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from matplotlib.figure import Figure
 from scipy import stats
 
-from ohsvgp import Gaussian, LegS, OnlineGP
 from ohsvgp.plots import (
     Band,
     Fits,
     Metric,
     Plane,
+    after_tasks_plot,
     boundaries_plot,
-    coefficients_plot,
     fits_plot,
     matrix_plot,
     metrics_plot,
     per_task_plot,
     seconds_plot,
 )
-from ohsvgp.plots.fits import after_tasks, tasks_layout
-from probseq.kernels import RBF
 from probseq.metrics import forgetting
-from probseq_apps.report.report import Report
+from probseq_apps.report.report import Report, comparison, save_figures
 from probseq_apps.report.summary import summarise
 from probseq_apps.report.tables import LABELS, Measure, Table, with_interval
-
-if TYPE_CHECKING:
-    pass
 
 # What was measured, by method and seed, and what a run keeps for pictures, by method.
 Runs = Mapping[str, Mapping[str, Mapping[str, Any]]]
@@ -53,11 +46,6 @@ _LEGEND = (
     "inducing variables cost; seconds: {seconds}."
 )
 _EXPLAINED = {"ece": "ECE (coverage, thesis Eq. 4.20)"}
-# Six points of one task, then two of another, as in the thesis' Figure 4.1.
-_TOY = (
-    ([0.0, 0.8, 1.7, 2.6, 3.3, 4.0], [0.1, 0.9, 0.8, -0.2, -0.8, -0.9]),
-    ([5.2, 6.0], [0.4, 1.1]),
-)
 
 
 def online_report(
@@ -66,36 +54,24 @@ def online_report(
     runs: Runs,
     *,
     titles: Mapping[str, str],
-    settings: Mapping[str, Any],
-    data: Mapping[str, Any],
-    opening: str,
-    facts: Sequence[str],
     seconds: str,
     figures: Callable[[], Mapping[str, Figure]],
+    **parts: Any,
 ) -> Report:
-    """Return the report of a comparison."""
-    metrics = list(_first(runs)["over_tasks"])
-    names = [_EXPLAINED.get(metric, LABELS[metric][0]) for metric in metrics]
-    listed = " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
-    seeds = ", ".join(map(str, settings["seeds"]))
-    return Report(
-        numbers={
-            "experiment": experiment,
-            "recipe": recipe,
-            "settings": settings,
-            "data": data,
-            "methods": {
-                method: {"title": titles[method], "seeds": dict(found)}
-                for method, found in runs.items()
-            },
-        },
-        title=f"{data['name']}: {', '.join(runs)}",
-        opening=(f"{opening} Recipe `{recipe}`, seeds {seeds}; all settings are in `config.json`."),
-        facts=[*data["notes"], *facts],
+    """Return the report of a comparison; `parts` are arguments of `comparison`."""
+    names = [_EXPLAINED.get(metric, LABELS[metric][0]) for metric in _first(runs)["over_tasks"]]
+    listed = " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+    methods = {name: {"title": titles[name], "seeds": found} for name, found in runs.items()}
+    return comparison(
+        experiment,
+        recipe=recipe,
+        title=", ".join(runs),
+        numbers={"methods": methods},
         tables=task_tables(runs),
         legend=_LEGEND.format(metrics=listed, seconds=seconds),
         rows=[f"`{method}`: {titles[method]}" for method in runs],
-        plots=lambda folder: _saved(figures(), folder),
+        plots=lambda folder: save_figures(figures(), folder),
+        **parts,
     )
 
 
@@ -104,60 +80,44 @@ def task_tables(runs: Runs) -> list[Table]:
     first = _first(runs)
     metrics = list(first["over_tasks"])
     judge = "rmse" if "rmse" in metrics else "accuracy"
+
+    def after(metric: str, task: int) -> Value:
+        return lambda run: run["over_tasks"][metric][task]
+
     columns: dict[str, tuple[Value, int]] = {
-        Measure.of(metric).head: (lambda run, m=metric: run["over_tasks"][m][-1], 3)
-        for metric in metrics
-    }
-    columns |= {
-        f"forgetting ({LABELS[judge][0]}) ↓": (
-            lambda run: _forgotten(run, judge),
-            3,
-        ),
+        **{Measure.of(metric).head: (after(metric, -1), 3) for metric in metrics},
+        f"forgetting ({LABELS[judge][0]}) ↓": (lambda run: _forgotten(run, judge), 3),
         "lost ↓": (lambda run: sum(run["lost_information"]), 2),
         "seconds": (lambda run: sum(run["seconds"]), 3),
     }
     tables = [_table("method", columns, runs)]
     for metric in metrics:
-        after: dict[str, tuple[Value, int]] = {
-            str(k + 1): (lambda run, m=metric, k=k: run["over_tasks"][m][k], 2)
-            for k in range(first["tasks"])
-        }
-        tables.append(_table(f"{Measure.of(metric).head} after task", after, runs))
+        columns = {str(task + 1): (after(metric, task), 2) for task in range(first["tasks"])}
+        tables.append(_table(f"{Measure.of(metric).head} after task", columns, runs))
     return tables
-
-
-def _forgotten(run: Mapping[str, Any], metric: str) -> float | None:
-    """Return the mean forgetting over the tasks before the last; None for a single task."""
-    values = torch.from_numpy(np.array(run["matrix"][metric], dtype=float))
-    if len(values) < 2:
-        return None
-    return float(forgetting(values, higher_is_better=metric == "accuracy")[:-1].mean())
 
 
 def metric_figures(runs: Runs, *, standardised: bool) -> dict[str, Figure]:
     """Draw metrics over tasks, their matrices, and running times."""
-    order, figures = list(runs), dict[str, Figure]()
-
-    def metric_of(name: str) -> Metric:
-        found = _METRICS.get(name, Metric(name))
-        own = standardised and name == "rmse"
-        return found._replace(label=f"{found.label} (standardised)") if own else found
+    order = list(runs)
 
     def bands(key: str, name: str) -> dict[str, Band]:
         return {m: band([run[key][name] for run in found.values()]) for m, found in runs.items()}
 
-    over = {name: bands("over_tasks", name) for name in _first(runs)["over_tasks"]}
-    shown = [(metric_of(name), found) for name, found in over.items()]
-    figures["over-tasks"] = metrics_plot(shown, order)
-    for name in over:
+    metrics = {name: _METRICS.get(name, Metric(name)) for name in _first(runs)["over_tasks"]}
+    if standardised and "rmse" in metrics:
+        metrics["rmse"] = Metric("RMSE (standardised)")
+    over = [(metric, bands("over_tasks", name)) for name, metric in metrics.items()]
+    figures = {"over-tasks": metrics_plot(over, order)}
+    for name, metric in metrics.items():
         matrices = bands("matrix", name)
-        figures[f"per-task-{name}"] = per_task_plot(metric_of(name), matrices, order)
-        figures[f"matrix-{name}"] = matrix_plot(metric_of(name), matrices)
-    seconds = {
+        figures[f"per-task-{name}"] = per_task_plot(metric, matrices, order)
+        figures[f"matrix-{name}"] = matrix_plot(metric, matrices)
+    totals = {
         method: float(np.mean([sum(run["seconds"]) for run in seeds.values()]))
         for method, seeds in runs.items()
     }
-    if seconds := {method: value for method, value in seconds.items() if value > 0.0}:
+    if seconds := {method: value for method, value in totals.items() if value > 0.0}:
         figures["runtime"] = seconds_plot(seconds)
     return figures
 
@@ -175,7 +135,14 @@ def prediction_figures(arrays: Arrays, labels: tuple[str, str]) -> dict[str, Fig
         elif {"t", "mean", "sd"} <= one.keys():
             # Of series side by side, the first.
             mean, sd = (v[:, 0] if v.ndim > 2 else v for v in (one["mean"], one["sd"]))
-            train, test = (_points(one, part) for part in ("train", "test"))
+            train, test = (
+                (
+                    one[f"{part}_t"],
+                    np.atleast_2d(one[f"{part}_y"])[0],
+                    one[f"{part}_task"].astype(int),
+                )
+                for part in ("train", "test")
+            )
             series[method] = Fits(one["t"], mean, sd, train, test, places)
     if planes:
         figures["boundaries"] = boundaries_plot(planes)
@@ -186,21 +153,10 @@ def prediction_figures(arrays: Arrays, labels: tuple[str, str]) -> dict[str, Fig
         title = f"Prediction after task {tasks}"
         figures["fits"] = fits_plot(last, labels=labels, title=title, **many)
     for method, fits in series.items():
-        figures[f"fits-{re.sub('[^A-Za-z0-9]+', '-', method).strip('-')}"] = fits_plot(
-            after_tasks(fits),
-            labels=labels,
-            title=f"{method}: prediction after each task",
-            **tasks_layout(len(fits.mean)),
-        )
+        name = f"fits-{re.sub('[^A-Za-z0-9]+', '-', method).strip('-')}"
+        title = f"{method}: prediction after each task"
+        figures[name] = after_tasks_plot(fits, labels=labels, title=title)
     return figures
-
-
-def toy_figure() -> Figure:
-    """Draw the thesis' Figure 4.1: how the basis, q(u) and the posterior follow two small tasks."""
-    one = torch.ones((), dtype=torch.float64)
-    model = OnlineGP(RBF(1, lengthscale=one), Gaussian(0.01 * one), LegS(12), alpha=0.0)
-    tasks = [tuple(torch.tensor(part, dtype=torch.float64) for part in task) for task in _TOY]
-    return coefficients_plot(model, [(t, y) for t, y in tasks])
 
 
 def band(values: Sequence[Any]) -> Band:
@@ -208,7 +164,7 @@ def band(values: Sequence[Any]) -> Band:
 
     Two seeds have no interval worth its name, of thirteen standard errors.
     """
-    array = np.stack([np.asarray(value, dtype=float) for value in values])
+    array = np.array(values, dtype=float)
     mean, count = array.mean(0), len(array)
     if count < 3:
         return Band(mean, np.full_like(mean, math.nan), count)
@@ -220,13 +176,16 @@ def _first(runs: Runs) -> Mapping[str, Any]:
     return next(iter(next(iter(runs.values())).values()))
 
 
-def _points(one: Mapping[str, np.ndarray], part: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    t, y = one[f"{part}_t"], one[f"{part}_y"]
-    return t, y[0] if y.ndim > 1 else y, one[f"{part}_task"].astype(int)
+def _forgotten(run: Mapping[str, Any], metric: str) -> float | None:
+    """Return the mean forgetting over the tasks before the last; None for a single task."""
+    values = torch.from_numpy(np.array(run["matrix"][metric], dtype=float))
+    if len(values) < 2:
+        return None
+    return float(forgetting(values, higher_is_better=metric == "accuracy")[:-1].mean())
 
 
 def _table(title: str, columns: Mapping[str, tuple[Value, int]], runs: Runs) -> Table:
-    cells = [
+    rows = [
         [
             method,
             *(
@@ -236,10 +195,4 @@ def _table(title: str, columns: Mapping[str, tuple[Value, int]], runs: Runs) -> 
         ]
         for method, found in runs.items()
     ]
-    return Table([title, *columns], cells)
-
-
-def _saved(figures: Mapping[str, Figure], folder: Path) -> list[Path]:
-    for name, figure in figures.items():
-        figure.savefig(folder / f"{name}.png")
-    return [folder / f"{name}.png" for name in figures]
+    return Table([title, *columns], rows)

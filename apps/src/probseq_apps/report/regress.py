@@ -8,7 +8,7 @@ from jaxtyping import Float
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from probseq.metrics import selective_error
+from probseq.metrics import ood_roc, selective_error
 from probseq.metrics.plots import (
     interval_coverage_plot,
     predicted_plot,
@@ -16,7 +16,7 @@ from probseq.metrics.plots import (
     selective_error_plot,
     spread_plot,
 )
-from probseq_apps.report.classify import MethodResult, methods_report, outside_roc
+from probseq_apps.report.classify import MethodResult, methods_report
 from probseq_apps.report.report import Report, save_figures
 from probseq_apps.report.tables import MARKS_LEGEND
 
@@ -105,7 +105,7 @@ def regress_figures(rows: Rows, target: str) -> dict[str, Figure]:
                 for method, variances in spreads.items()
             }
             figures[f"ood-{outside}"] = spread_plot(roots, target=target)
-            curves = {method: outside_roc(*variances) for method, variances in spreads.items()}
+            curves = {method: ood_roc(*variances) for method, variances in spreads.items()}
             figures[f"ood-{outside}-roc"] = figure = roc_plot(curves)
             figure.suptitle(f"Test set against {label}, by predictive variance", fontsize=10)
     return figures

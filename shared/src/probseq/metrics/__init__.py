@@ -18,6 +18,7 @@ from probseq.metrics.ood import (
     entropy_score,
     max_softmax_score,
     ood_metrics,
+    ood_roc,
 )
 from probseq.metrics.post_hoc import fit_temperature, mean_log_probs, scale_log_probs
 from probseq.metrics.ranking import RocCurve, auroc, average_precision, fpr_at_tpr, roc_curve
@@ -70,6 +71,7 @@ __all__ = [
     "mean_log_probs",
     "nll",
     "ood_metrics",
+    "ood_roc",
     "risk_coverage_curve",
     "rmse",
     "roc_curve",

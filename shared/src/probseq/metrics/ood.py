@@ -13,7 +13,7 @@ from torch import Tensor
 
 from probseq.checks import check_positive
 from probseq.metrics._checks import check_finite, check_labels, check_probs, check_vector
-from probseq.metrics.ranking import auroc, average_precision, fpr_at_tpr
+from probseq.metrics.ranking import auroc, average_precision, fpr_at_tpr, roc_curve
 
 KLMode = Literal["true-class", "predicted-class"]
 
@@ -181,13 +181,37 @@ def ood_metrics(
     Raises:
         ValueError: bad shapes, NaN or infinity, or nothing given.
     """
-    in_scores = check_vector("in_scores", in_scores.detach())
-    out_scores = check_vector("out_scores", out_scores.detach())
-    scores = torch.cat([in_scores.double(), out_scores.double()])
-    is_out = torch.arange(scores.numel(), device=scores.device) >= in_scores.numel()
+    scores, is_out = _labelled(in_scores, out_scores)
     return {
         "auroc": auroc(scores, is_out),
         "aupr_out": average_precision(scores, is_out),
         "aupr_in": average_precision(-scores, ~is_out),
         "fpr95": fpr_at_tpr(scores, is_out),
     }
+
+
+def ood_roc(
+    in_scores: Float[Tensor, " n"], out_scores: Float[Tensor, " m"]
+) -> tuple[Float[Tensor, " k"], Float[Tensor, " k"]]:
+    """ROC curve of scores that grow with OOD, which is the positive class.
+
+    Args:
+        in_scores: scores of in-distribution samples.
+        out_scores: scores of OOD samples.
+
+    Returns:
+        False-positive and true-positive rates, as :func:`probseq.metrics.plots.roc_plot` takes.
+
+    Raises:
+        ValueError: bad shapes, NaN or infinity, or nothing given.
+    """
+    curve = roc_curve(*_labelled(in_scores, out_scores))
+    return curve.fpr, curve.tpr
+
+
+def _labelled(in_scores: Tensor, out_scores: Tensor) -> tuple[Tensor, Tensor]:
+    """All scores, and whether they are of OOD samples."""
+    in_scores = check_vector("in_scores", in_scores.detach())
+    out_scores = check_vector("out_scores", out_scores.detach())
+    scores = torch.cat([in_scores.double(), out_scores.double()])
+    return scores, torch.arange(scores.numel(), device=scores.device) >= in_scores.numel()

@@ -4,7 +4,7 @@ Save one with ``figure.savefig(path)``.
 """
 
 from ohsvgp.plots.coefficients import coefficients_plot
-from ohsvgp.plots.fits import Fits, fit_plot, fits_plot, tasks_plot
+from ohsvgp.plots.fits import Fits, after_tasks_plot, fit_plot, fits_plot, tasks_plot
 from ohsvgp.plots.frames import frames_plot
 from ohsvgp.plots.metrics import (
     Band,
@@ -21,6 +21,7 @@ __all__ = [
     "Fits",
     "Metric",
     "Plane",
+    "after_tasks_plot",
     "boundaries_plot",
     "coefficients_plot",
     "fit_plot",

@@ -15,6 +15,7 @@ from ohsvgp.online import OnlineGP
 from probseq.errors import require
 from probseq.figures import COLOURS, GUIDE
 from probseq.gaussians import DiagonalGaussian
+from probseq.kernels import RBF
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,20 +24,36 @@ if TYPE_CHECKING:
 __all__ = ["coefficient_path", "coefficients_plot"]
 
 _SHOWN, _STEPS = 4, 60
+# Six points of one task, then two of another, as in the thesis' Figure 4.1.
+_TASKS = (
+    ((0.0, 0.8, 1.7, 2.6, 3.3, 4.0), (0.1, 0.9, 0.8, -0.2, -0.8, -0.9)),
+    ((5.2, 6.0), (0.4, 1.1)),
+)
 
 
 @torch.no_grad()
-def coefficients_plot(gp: OnlineGP, tasks: Sequence[tuple[Tensor, Tensor]]) -> "Figure":
+def coefficients_plot(
+    gp: OnlineGP | None = None, tasks: Sequence[tuple[Tensor, Tensor]] | None = None
+) -> "Figure":
     """Draw basis, coefficients and posterior of a model that learns tasks, and the exact posterior.
 
     Args:
         gp: a model with LegS, a Gaussian likelihood and t0 = 0 that has seen nothing; it stays so.
-        tasks: times and values.
+            By default that of the thesis' Figure 4.1.
+        tasks: times and values; by default eight points in two tasks.
 
     Raises:
         ValueError: another basis or likelihood.
         MissingExtraError: matplotlib is not installed.
     """
+    if gp is None:
+        one = torch.ones((), dtype=torch.float64)
+        gp = OnlineGP(RBF(1, lengthscale=one), Gaussian(0.01 * one), LegS(12), alpha=0.0)
+    if tasks is None:
+        tasks = [
+            (torch.tensor(t, dtype=torch.float64), torch.tensor(y, dtype=torch.float64))
+            for t, y in _TASKS
+        ]
     if not isinstance(gp.likelihood, Gaussian):
         raise ValueError(f"gp must have a Gaussian likelihood, got {type(gp.likelihood).__name__}")
     figures = require("matplotlib.figure", extra="plots", distribution="ohsvgp")

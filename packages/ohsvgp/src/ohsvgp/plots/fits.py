@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["Fits", "fit_plot", "fits_plot", "tasks_plot"]
+__all__ = ["Fits", "after_tasks_plot", "fit_plot", "fits_plot", "tasks_plot"]
 
 _ACROSS_TASKS = 5
 _BELOW = 0.14
@@ -136,19 +136,27 @@ def tasks_plot(
     fits = Fits(
         grid, np.stack(mean), np.stack(sd), (times, values, numbers), None, _stack(inducing)
     )
-    return fits_plot(after_tasks(fits), labels=labels, **tasks_layout(len(tasks)))
+    return after_tasks_plot(fits, labels=labels)
 
 
-def after_tasks(fits: Fits) -> dict[str, tuple[Fits, int]]:
-    """Panels of ``fits_plot``, one for each task."""
-    return {f"after task {task + 1}": (fits, task) for task in range(len(fits.mean))}
+def after_tasks_plot(fits: Fits, *, labels: tuple[str, str], title: str = "") -> "Figure":
+    """Draw the predictions after each task, in a panel each.
 
+    Args:
+        fits: predictions after each task.
+        labels: of time and values.
+        title: of the figure.
 
-def tasks_layout(tasks: int) -> dict[str, Any]:
-    """How many panels of tasks stand side by side in ``fits_plot``, and their size."""
+    Raises:
+        MissingExtraError: matplotlib is not installed.
+    """
+    tasks = len(fits.mean)
+    shown = {f"after task {task + 1}": (fits, task) for task in range(tasks)}
     if tasks > 4:
-        return {"across": min(_ACROSS_TASKS, tasks), "size": (2.7, 2.2)}
-    return {"across": 1, "size": (7.0, 1.8)}
+        across, size = min(_ACROSS_TASKS, tasks), (2.7, 2.2)
+    else:
+        across, size = 1, (7.0, 1.8)
+    return fits_plot(shown, labels=labels, title=title, across=across, size=size)
 
 
 def fits_plot(

@@ -1,0 +1,173 @@
+"""The picture of theorem 5.4.1: what longer contexts are worth in videos of Gaussian images."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jaxtyping import Float
+from torch import Tensor
+
+from probseq.errors import require
+from pseudovideo.corruptions import (
+    CorruptionKind,
+    PredictionErrors,
+    PseudoVideoConfig,
+    image_spectrum,
+    prediction_errors,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["save_theorem", "theorem_plot"]
+
+_NOISE: dict[CorruptionKind, str] = {
+    "first-order-noise": "first-order noise",
+    "high-order-noise": "high-order noise",
+    "matched-noise": "first-order noise, matched levels",
+}
+# The covariance of more images has eigenvalues that take minutes.
+_SPECTRUM_IMAGES = 2000
+# Okabe and Ito's colours, as in `probseq.metrics.plots`.
+# Markers get smaller, so that equal lines are seen.
+_STYLES: tuple[dict[str, Any], ...] = (
+    {"color": "#0072B2", "marker": "o", "linestyle": "-", "markersize": 7},
+    {"color": "#D55E00", "marker": "s", "linestyle": "-", "markersize": 4.5},
+    {"color": "#009E73", "marker": "D", "linestyle": "--", "markersize": 3.5},
+    {"color": "#CC79A7", "marker": "^", "linestyle": ":", "markersize": 2.5},
+)
+
+
+_FALL = "Fall of the squared error (%)\nagainst knowing one frame"
+# Ticks of an axis of frames.
+_TICKS = 8
+
+
+def save_theorem(
+    images: Float[Tensor, "n c h w"],
+    file: Path,
+    config: PseudoVideoConfig,
+    *,
+    context: int | None = None,
+) -> Path:
+    """Write the figure of theorem 5.4.1 for Gaussian images with the covariance of these, as PNG.
+
+    Args:
+        images: at least two; the first 2,000 are taken.
+        file: the file; its folder is made.
+        config: frames and betas; the kinds of noise are drawn side by side.
+        context: C, frames that a frame is generated from; all before it by default.
+
+    Raises:
+        ValueError: fewer than two images or frames.
+    """
+    spectrum = image_spectrum(images[:_SPECTRUM_IMAGES])
+    errors = {
+        label: prediction_errors(spectrum, replace(config, kind=kind), context=context)
+        for kind, label in _NOISE.items()
+    }
+    title = (
+        "Theorem 5.4.1: the best predictions of noise videos of Gaussian images with this data "
+        "set's covariance"
+    )
+    file.parent.mkdir(parents=True, exist_ok=True)
+    theorem_plot(errors, title=title).savefig(file)
+    return file
+
+
+def theorem_plot(errors: Mapping[str, PredictionErrors], *, title: str | None = None) -> "Figure":
+    """What longer contexts are worth: exact errors of Gaussian videos, one line for each kind.
+
+    Left: by how much the image's error falls when more of the frames next to it are known. Middle:
+    the same for every frame, its context against the frame before it alone; the last frame is the
+    image itself, which the frame before it all but shows. Right: the image's error when the first k
+    frames are known, as after a first window that is generated jointly.
+
+    Args:
+        errors: what `prediction_errors` gives, by name; 1 to 4 videos of equal length.
+        title: stands above the panels, such as whose covariance it is.
+
+    Returns:
+        A figure with three panels; save it with `figure.savefig(path)`.
+
+    Raises:
+        ValueError: no video, more than four, or different lengths.
+        MissingExtraError: matplotlib is not installed.
+    """
+    lengths = {len(found.next_frame) for found in errors.values()}
+    if not 1 <= len(errors) <= len(_STYLES) or len(lengths) != 1:
+        raise ValueError(
+            f"errors must hold 1 to {len(_STYLES)} videos of equal length, got {len(errors)} "
+            f"of {sorted(length + 1 for length in lengths)} frames"
+        )
+    figures = require("matplotlib.figure", extra="plots", distribution="pseudovideo")
+    agg = require("matplotlib.backends.backend_agg", extra="plots", distribution="pseudovideo")
+    ticker = require("matplotlib.ticker", extra="plots", distribution="pseudovideo")
+    steps = lengths.pop()
+    figure = figures.Figure(figsize=(10.8, 3.6 if title is None else 4.0), dpi=150)
+    figure.set_layout_engine("constrained", w_pad=0.1, h_pad=0.06)
+    agg.FigureCanvasAgg(figure)
+    if title is not None:
+        figure.suptitle(title, fontsize=10.5)
+    left, middle, right = figure.subplots(1, 3)
+    known = range(1, steps + 1)
+    _draw(left, errors, known, lambda found: _gain(found.from_nearest, found.from_nearest[0]))
+    _finish(left, "The image, from frames next to it", "Known frames next to the image", _FALL)
+    _draw(
+        middle,
+        errors,
+        range(2, steps + 2),
+        lambda found: _gain(found.next_frame, found.next_from_one),
+    )
+    _finish(middle, "Each frame, from frames before it", "Predicted frame", _FALL)
+    _draw(right, errors, known, lambda found: found.from_first)
+    _finish(
+        right, "The image, from the first frames", "Known first frames", "Squared error per pixel"
+    )
+    right.set_yscale("log")
+    for panel in (left, right):
+        panel.xaxis.set_major_locator(ticker.MaxNLocator(integer=True, nbins=_TICKS))
+    _name_last_frame(middle, steps + 1)
+    for panel in (left, middle):
+        # A line of zeros gets an axis of its own size otherwise.
+        panel.set_ylim(bottom=min(0.0, panel.get_ylim()[0]), top=max(0.1, panel.get_ylim()[1]))
+    handles, labels = left.get_legend_handles_labels()
+    figure.legend(
+        handles, labels, loc="outside lower center", ncols=len(labels), frameon=False, fontsize=9
+    )
+    return figure
+
+
+def _gain(error: Tensor, reference: Tensor) -> Tensor:
+    """By how many percent an error is below another; 0 where there is none at all."""
+    return 100 * (1 - error / reference).nan_to_num(0.0)
+
+
+def _draw(
+    panel: "Axes",
+    errors: Mapping[str, PredictionErrors],
+    places: range,
+    values: Callable[[PredictionErrors], Tensor],
+) -> None:
+    for (name, found), style in zip(errors.items(), _STYLES, strict=False):
+        panel.plot(places, values(found).cpu(), label=name, linewidth=1.6, **style)
+
+
+def _name_last_frame(panel: "Axes", last: int) -> None:
+    """Ticks of frames 2..last, of which the last is the image."""
+    stride = -(-last // _TICKS)
+    # A tick too close to the last one would meet its name.
+    others = [frame for frame in range(2, last, stride) if last - frame >= stride]
+    panel.set_xticks([*others, last], [*map(str, others), "image"])
+
+
+def _finish(panel: "Axes", title: str, x_label: str, y_label: str) -> None:
+    panel.set_title(title, fontsize=10)
+    panel.set_xlabel(x_label, fontsize=9)
+    panel.set_ylabel(y_label, fontsize=9)
+    panel.grid(visible=True, color="#E5E5E5", linewidth=0.6)
+    panel.set_axisbelow(True)
+    panel.spines[["top", "right"]].set_visible(False)
+    panel.tick_params(labelsize=8)
