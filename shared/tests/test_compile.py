@@ -7,6 +7,8 @@ process for everything, because starting it is what takes the time.
 import subprocess
 import sys
 
+import pytest
+
 PROGRAM = """
 import warnings
 import torch
@@ -79,6 +81,7 @@ assert_close(
 """
 
 
+@pytest.mark.slow
 def test_cholesky_kernels_and_conditioning_compile_into_one_graph():
     result = subprocess.run(
         [sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=200

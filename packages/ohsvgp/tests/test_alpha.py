@@ -36,6 +36,7 @@ def held_out_nlpd(
     return float(torch.cat(scores).mean()), float(torch.cat(inside).double().mean())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "basis",
     [kind(M) for kind in (LegS, Cosine, UniformGrid, PivotedCholesky) for M in (50, 90)],

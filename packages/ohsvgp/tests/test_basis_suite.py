@@ -244,6 +244,7 @@ def test_kernels_of_several_dimensions_are_refused(name):
         OnlineGP(RBF(2), Gaussian(0.1), BASES[name](4))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("omega", [0.0, 0.3, 4.0])
 @pytest.mark.parametrize("name", ["LegS", "LegT", "LagT", "FouT"])
 def test_a_wave_has_the_coefficients_that_the_recurrences_of_hippo_converge_to(name, omega):

@@ -233,6 +233,7 @@ def test_updated_equals_update_and_leaves_the_old_model_alone(basis: Basis) -> N
     assert first.clock is None
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("plain_calls")
 def test_memory_is_flat_over_five_thousand_points_one_at_a_time() -> None:
     gp = model(LegS(4, num_nodes=8), rebase="grow:1.05")

@@ -102,6 +102,7 @@ def test_gaussian_noise_gives_the_closed_form() -> None:
     assert bound.value.item() == pytest.approx(collapsed.item(), abs=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -141,6 +141,7 @@ def test_nanoseconds_near_the_origin_survive(origin: int, distance: int, back: b
     assert clock.user(float(there[0])) == stamp
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("unit", "whole"), [("us", 903189138242728), ("ms", 1415544495678), ("s", 7802934207)]
 )
