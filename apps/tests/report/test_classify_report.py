@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from probseq.summary import summarise
 from probseq_apps.experiments.classify import evaluate_sets
 from probseq_apps.methods.post_hoc import Predictions
 from probseq_apps.report.classify import (
@@ -12,7 +13,6 @@ from probseq_apps.report.classify import (
     ood_tables,
     shift_tables,
 )
-from probseq_apps.report.summary import summarise
 
 METRICS = ("accuracy", "nll", "ece", "mce")
 

@@ -2,8 +2,8 @@
 
 import pytest
 
+from probseq.summary import summarise
 from probseq_apps.report.findings import Claim, compare, compare_all
-from probseq_apps.report.summary import summarise
 from probseq_apps.report.tables import Measure
 
 PSNR, FD = Measure("PSNR", "higher", (), " dB"), Measure("FID", "lower")

@@ -5,11 +5,11 @@ from html.parser import HTMLParser
 
 import pytest
 
+from probseq.summary import summarise
 from probseq_apps.cli import main
 from probseq_apps.report.findings import decides
 from probseq_apps.report.html import write_html
 from probseq_apps.report.report import Report
-from probseq_apps.report.summary import summarise
 from probseq_apps.report.tables import Measure, SideBySide, summary_table
 
 PNG = b"\x89PNG\r\n\x1a\n picture"

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
+from probseq.summary import Summary, average_ranks, differ, summarise
 from probseq_apps.report.measured import GENERATIONS, MeasuredRun, distinct
 from probseq_apps.report.papers import Cell, PaperTable, load_table
-from probseq_apps.report.summary import Summary, average_ranks, differ, summarise
 from probseq_apps.report.tables import direction_of
 
 LEGEND = (

@@ -7,7 +7,7 @@ the seeds tells two means apart; where standard errors overlap it never does.
 from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
-from probseq_apps.report.summary import Order, Summary, order_of
+from probseq.summary import Order, Summary, order_of
 from probseq_apps.report.tables import Measure, decimals_of, with_error
 
 # What becomes of a claim. A gain "survives" where the controls are clearly worse, too, and is

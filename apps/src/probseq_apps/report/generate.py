@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from probseq.summary import Summary, summarise
 from probseq_apps.data.images import GenerationData
 from probseq_apps.report.findings import Claim, compare_all
 from probseq_apps.report.generate_plots import draw_models, draw_tokens
@@ -26,7 +27,6 @@ from probseq_apps.report.results import (
     sample_measures,
     value_of,
 )
-from probseq_apps.report.summary import Summary, summarise
 from probseq_apps.report.tables import (
     DASH,
     Measure,

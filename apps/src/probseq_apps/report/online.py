@@ -24,8 +24,8 @@ from ohsvgp.plots import (
     seconds_plot,
 )
 from probseq.metrics import forgetting
+from probseq.summary import summarise
 from probseq_apps.report.report import Report, comparison, save_figures
-from probseq_apps.report.summary import summarise
 from probseq_apps.report.tables import LABELS, Measure, Table, with_interval
 
 # What was measured, by method and seed, and what a run keeps for pictures, by method.

@@ -24,8 +24,8 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from tyro.conf import Positional, arg
 
+from probseq.summary import Summary
 from probseq_apps.report.measured import MeasuredRun, distinct
-from probseq_apps.report.summary import Summary
 from probseq_apps.report.tables import Measure, direction_of
 
 # The first two are of the thesis, whose tables have names of their own.

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from probseq_apps.report.summary import Summary, summarise
+from probseq.summary import Summary, summarise
 from probseq_apps.report.tables import Measure, decimals_of
 
 # One entry of `results/`, as JSON holds it.

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from probseq_apps.report.summary import Direction, Summary, best_names
+from probseq.summary import Direction, Summary, best_names
 
 # What metrics are called, and their good ends.
 LABELS: dict[str, tuple[str, Direction]] = {

@@ -1,13 +1,36 @@
-"""Mean and standard error over seeds, which differences they support, and ranks."""
+"""Mean and standard error over seeds, which differences they support, and ranks.
+
+Importing this module loads no torch; Student's t comes with the extra ``stats`` (scipy).
+
+Example:
+    >>> from probseq.summary import best_names, summarise
+    >>> nll = {"a": summarise([0.10, 0.11, 0.12]), "b": summarise([0.50, 0.51, 0.52])}
+    >>> f"{nll['a'].mean:.2f} ± {nll['a'].standard_error:.3f}"
+    '0.11 ± 0.006'
+    >>> best_names(nll, "lower")
+    frozenset({'a'})
+"""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
-from typing import Literal
+from typing import Any, Literal
 
-import numpy as np
-from scipy import stats
+from probseq.errors import require
+
+__all__ = [
+    "Direction",
+    "Order",
+    "Spread",
+    "Summary",
+    "average_ranks",
+    "best_names",
+    "differ",
+    "mean_of",
+    "order_of",
+    "summarise",
+]
 
 # The good end of a metric.
 Direction = Literal["higher", "lower"]
@@ -17,8 +40,8 @@ Order = Literal["better", "worse", "equal", "undecided"]
 # A mean, its standard error, and the number of values behind it.
 Spread = tuple[float, float | None, int]
 
-# Level of the two-sided test that stands behind a mark.
-LEVEL = 0.05
+# Level of the two-sided test.
+_LEVEL = 0.05
 
 
 @dataclass(frozen=True)
@@ -34,7 +57,7 @@ class Summary:
         """Half the width of the mean's 95% interval (Student's t); None without an error."""
         if self.standard_error is None:
             return None
-        return float(stats.t.ppf(0.975, len(self.values) - 1)) * self.standard_error
+        return float(_stats().t.ppf(0.975, len(self.values) - 1)) * self.standard_error
 
     @property
     def spread(self) -> Spread:
@@ -43,7 +66,7 @@ class Summary:
 
 
 def summarise(values: Sequence[float | None]) -> Summary:
-    """Mean and standard error of a metric's values over the seeds."""
+    """Return mean and standard error of a metric's values over the seeds."""
     defined = [value for value in values if value is not None]
     if not defined or len(defined) < len(values):
         return Summary(tuple(values), None, None)
@@ -52,7 +75,7 @@ def summarise(values: Sequence[float | None]) -> Summary:
 
 
 def best_names(summaries: Mapping[str, Summary], direction: Direction) -> frozenset[str]:
-    """Names of the best methods, as far as the seeds can tell.
+    """Return the names of the best methods, as far as the seeds can tell.
 
     The method with the best mean is joined by those next to it, in the order of their means, until
     Welch's t-test at the 5% level tells one from it. If that is every one, nothing is claimed and
@@ -105,14 +128,14 @@ def average_ranks(tasks: Iterable[Mapping[str, float]], direction: Direction) ->
     for values in tasks:
         if len(values) < 2:
             continue
-        places = stats.rankdata(sign * np.array(list(values.values())))
+        places = _stats().rankdata([sign * value for value in values.values()])
         for method, place in zip(values, places, strict=True):
             ranks.setdefault(method, []).append(float(place))
     return {method: sum(found) / len(found) for method, found in ranks.items()}
 
 
 def differ(first: Spread, second: Spread) -> bool:
-    """Test at the 5% level whether two means differ, two-sided.
+    """Return whether two means differ, tested two-sided at the 5% level.
 
     Welch's t-test where both have an error. Where one has none, as a single run or an ensemble, it
     is taken for one more draw with the scatter of the other, for which t = (x − m) / (s √(1 + 1/n))
@@ -139,4 +162,8 @@ def differ(first: Spread, second: Spread) -> bool:
         scale, freedom = math.sqrt(total), total**2 / parts if parts else math.inf
     if scale == 0.0:
         return distance > 0.0
-    return 2.0 * float(stats.t.sf(distance / scale, freedom)) < LEVEL
+    return 2.0 * float(_stats().t.sf(distance / scale, freedom)) < _LEVEL
+
+
+def _stats() -> Any:
+    return require("scipy.stats", extra="stats", distribution="probseq")

@@ -1,0 +1,115 @@
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+from scipy.stats import rankdata, ttest_ind
+
+from probseq.summary import average_ranks, best_names, differ, mean_of, order_of, summarise
+
+
+def test_mean_error_and_interval_are_those_of_numpy_and_student():
+    values = [0.91, 0.94, 0.90, 0.97]
+    summary = summarise(values)
+    assert summary.values == tuple(values)
+    assert summary.mean == pytest.approx(np.mean(values))
+    assert summary.standard_error == pytest.approx(stats.sem(values))
+    low, high = stats.t.interval(0.95, 3, loc=np.mean(values), scale=stats.sem(values))
+    assert summary.interval == pytest.approx((high - low) / 2)
+    one = summarise([0.5])
+    assert (one.mean, one.standard_error, one.interval) == (0.5, None, None)
+    assert summarise([0.5, None]).mean is None
+
+
+def test_a_mean_over_metrics_is_taken_for_each_seed_first():
+    mean = mean_of([summarise([0.0, 1.0]), summarise([1.0, 0.0])])
+    assert (mean.values, mean.standard_error) == ((0.5, 0.5), 0.0)
+    assert mean_of([summarise([None, 1.0]), summarise([1.0, 0.0])]).mean is None
+
+
+@pytest.mark.parametrize("gap", [0.001, 0.02, 0.03, 0.04, 0.06, 0.1])
+def test_two_means_with_errors_are_told_apart_by_welch_s_t_test(gap):
+    first, second = [0.10, 0.12, 0.14], [0.10 + gap, 0.11 + gap, 0.15 + gap, 0.13 + gap]
+    told_apart = ttest_ind(first, second, equal_var=False).pvalue < 0.05
+    assert differ(summarise(first).spread, summarise(second).spread) == told_apart
+    best = best_names({"a": summarise(first), "b": summarise(second)}, "lower")
+    assert best == ({"a"} if told_apart else frozenset())
+
+
+@pytest.mark.parametrize("value", [0.79, 0.805, 0.82, 0.83, 0.84])
+def test_a_single_number_is_one_more_draw_with_the_other_s_scatter(value):
+    deviation, runs = 0.01, 5
+    # The 95% prediction interval of a normal sample.
+    half = stats.t.ppf(0.975, runs - 1) * deviation * math.sqrt(1 + 1 / runs)
+    spread = 0.8, deviation / math.sqrt(runs), runs
+    for pair in ((spread, summarise([value]).spread), ((value, None, 1), spread)):
+        assert differ(*pair) == (abs(value - 0.8) > half)
+
+
+def test_the_rate_of_false_differences_is_five_percent():
+    generator = np.random.default_rng(0)
+    told_apart = 0
+    for _ in range(2000):
+        pair = generator.normal(size=5), generator.normal(size=3)
+        told_apart += differ(*(summarise(list(map(float, part))).spread for part in pair))
+    # Welch's test is a little conservative with so few values.
+    assert 0.025 < told_apart / 2000 < 0.06
+
+
+def test_without_scatter_means_differ_and_without_any_error_nothing_is_claimed():
+    assert differ((0.8, 0.0, 5), (0.80004, 0.0, 2))
+    assert not differ((0.8, 0.0, 5), (0.8, 0.0, 2))
+    assert not differ((0.8, None, 1), (0.1, None, 1))
+
+
+def test_only_differences_that_the_seeds_support_are_marked():
+    metric = {
+        "good": summarise([0.10, 0.11, 0.12]),
+        "as good": summarise([0.11, 0.11, 0.13]),
+        "bad": summarise([0.50, 0.51, 0.52]),
+        # A single number takes no part.
+        "ensemble": summarise([0.01]),
+    }
+    assert best_names(metric, "lower") == {"good", "as good"}
+    assert best_names(metric, "higher") == {"bad"}
+    noisy = {"a": summarise([0.1, 0.9, 0.5]), "b": summarise([0.2, 0.8, 0.3])}
+    equal = {"a": summarise([0.5, 0.5]), "b": summarise([0.5, 0.5])}
+    single = {"a": summarise([0.1]), "b": summarise([0.2])}
+    for nothing in (noisy, equal, single):
+        assert best_names(nothing, "lower") == frozenset()
+
+
+def test_a_worse_method_is_not_marked_beside_a_better_one_because_its_seeds_scatter():
+    metric = {
+        "best": summarise([0.010, 0.011, 0.012]),
+        "differs": summarise([0.050, 0.051, 0.052]),
+        "scatters": summarise([0.010, 0.200, 0.400]),
+    }
+    assert best_names(metric, "lower") == {"best"}
+
+
+def test_orders_follow_the_good_end():
+    low, high = summarise([1.0, 1.1, 0.9]), summarise([2.0, 2.1, 1.9])
+    assert order_of(high, low, "higher") == "better"
+    assert order_of(high, low, "lower") == "worse"
+    assert order_of(low, low, "lower") == "equal"
+    assert order_of(high, summarise([1.0]), "higher") == "undecided"
+
+
+@pytest.mark.parametrize("direction", ["higher", "lower"])
+def test_ranks_with_ties_are_those_of_scipy(direction):
+    generator = np.random.default_rng(0)
+    # Few different values, so that many are equal.
+    values = generator.integers(0, 3, size=(6, 5)) / 10
+    tasks = [dict(zip("abcde", row, strict=True)) for row in values]
+    sign = -1 if direction == "higher" else 1
+    found = average_ranks(tasks, direction)
+    assert list(found) == [*"abcde"]
+    assert list(found.values()) == pytest.approx(rankdata(sign * values, axis=1).mean(0))
+
+
+def test_a_method_is_ranked_over_the_tasks_that_have_it():
+    tasks = [{"a": 1.0, "b": 2.0}, {"a": 2.0, "b": 1.0, "c": 3.0}, {"c": 1.0}]
+    assert average_ranks(tasks, "higher") == {"a": 2.0, "b": 2.0, "c": 1.0}
+    # A single method ranks nothing.
+    assert average_ranks([{"a": 1.0}], "higher") == {}
