@@ -15,7 +15,7 @@ from cgpt import CorrelatedGPAttention, SparseCorrelatedGPAttention
 from kepsvgp import KernelEigenPairAttention
 from probseq.errors import JitterWarning
 from probseq.transformers import AttentionOutput, KernelAttention, SoftmaxAttention
-from probseq_apps.bench.timing import Case, interleaved, kept_bytes, one_thread, timed, write
+from probseq_apps.bench import Case, interleaved, one_thread, timed, write
 from probseq_apps.settings.bench import BenchSettings
 from sgpa import SparseGPAttention
 from sgpa.reference import literal_attention
@@ -29,20 +29,13 @@ _HEAD = (
 )
 
 
-class Goal(NamedTuple):
-    """What a method should reach."""
-
-    forward: float  # most time of a forward pass, as a ratio to softmax attention
-    both: float | None  # the same for a forward and a backward pass; None without a goal
-    kept: float | Literal["O(T)"] | None  # most MiB kept for the backward pass
+# What a method should need at most: time of a forward and of both passes, as ratios to softmax
+# attention, and MiB kept for the backward pass; None without a goal.
+Goal = tuple[float, float | None, float | str | None]
 
 
 class Shape(NamedTuple):
-    """One problem to time: sequences, the kernel, and the methods beside softmax and kernel.
-
-    `inducing` is SGPA's number of global inducing inputs of each head, `merge` how KEP-SVGP's two
-    processes become one output.
-    """
+    """One problem to time: sequences, the kernel, and the methods beside softmax and kernel."""
 
     batch: int
     tokens: int
@@ -50,33 +43,24 @@ class Shape(NamedTuple):
     dim: int
     kernel: Literal["rbf", "exponential"]
     goals: Mapping[str, Goal]
-    inducing: int = 32
+    inducing: int = 32  # SGPA's number of global inducing inputs of each head
+    # How KEP-SVGP's two processes become one output.
     merge: Literal["addition", "concatenation"] = "addition"
 
 
 # SCGPT has 16 inducing inputs in each set, KEP-SVGP rank 10, everywhere. Goals of memory are a
 # quarter, a sixth and a tenth of what the authors' layers keep (323, 1536 and 842 MiB).
+_CIFAR: Mapping[str, Goal] = {"SGPA": (5.0, 5.0, 81.0), "SCGPT": (3.5, 3.3, None)}
+_IMDB: Mapping[str, Goal] = {"SGPA": (3.6, 4.0, 256.0), "KEP-SVGP": (0.45, 0.4, None)}
+_LONG: Mapping[str, Goal] = {"SGPA": (1.6, 1.6, "O(T)"), "KEP-SVGP": (0.1, 0.1, None)}
+_KEP: Mapping[str, Goal] = {"KEP-SVGP": (1.05, 1.0, None)}
 SHAPES: dict[str, Shape] = {
-    "cifar": Shape(
-        *(100, 64, 4, 128, "rbf"),
-        goals={"SGPA": Goal(5.0, 5.0, 81.0), "SCGPT": Goal(3.5, 3.3, None)},
-    ),
-    "imdb": Shape(
-        *(32, 512, 8, 128, "exponential"),
-        goals={"SGPA": Goal(3.6, 4.0, 256.0), "KEP-SVGP": Goal(0.45, 0.4, None)},
-        inducing=50,
-    ),
-    "long": Shape(
-        *(1, 4096, 4, 128, "rbf"),
-        goals={"SGPA": Goal(1.6, 1.6, "O(T)"), "KEP-SVGP": Goal(0.1, 0.1, None)},
-    ),
-    "cgpt-cifar": Shape(25, 64, 4, 128, "rbf", goals={"CGPT": Goal(14.0, 11.0, 84.2)}),
-    "scgpt-long": Shape(2, 512, 8, 128, "rbf", goals={"SCGPT": Goal(2.4, 2.5, "O(T)")}),
-    "kepsvgp-cifar": Shape(
-        *(128, 64, 12, 384, "rbf"),
-        goals={"KEP-SVGP": Goal(1.05, 1.0, None)},
-        merge="concatenation",
-    ),
+    "cifar": Shape(100, 64, 4, 128, "rbf", _CIFAR),
+    "imdb": Shape(32, 512, 8, 128, "exponential", _IMDB, inducing=50),
+    "long": Shape(1, 4096, 4, 128, "rbf", _LONG),
+    "cgpt-cifar": Shape(25, 64, 4, 128, "rbf", {"CGPT": (14.0, 11.0, 84.2)}),
+    "scgpt-long": Shape(2, 512, 8, 128, "rbf", {"SCGPT": (2.4, 2.5, "O(T)")}),
+    "kepsvgp-cifar": Shape(128, 64, 12, 384, "rbf", _KEP, merge="concatenation"),
 }
 
 _LAYERS: dict[str, Callable[[Shape], nn.Module]] = {
@@ -108,19 +92,20 @@ Costs = dict[str, dict[str, Cost]]
 def bench_attention(settings: BenchSettings) -> Costs:
     """Measure, print the table, write the numbers where asked; return costs by shape and method."""
     with one_thread(settings.device) as device:
-        costs = {
-            name: measure_shape(name, SHAPES[name], settings.repeats, device)
-            for name in settings.shape
-        }
-    print(f"{table(costs)}\n\ntorch {torch.__version__}, {settings.device}, ", end="")
-    print(f"{settings.repeats} repeats")
-    write(
-        {
-            shape: {method: cost._asdict() for method, cost in found.items()}
-            for shape, found in costs.items()
-        },
-        settings.json,
-    )
+        costs: Costs = {}
+        for name in settings.shape:
+            costs[name] = measure_shape(name, SHAPES[name], settings.repeats, device)
+    rows = [row for name, found in costs.items() for row in _rows(name, SHAPES[name], found)]
+    table = (_HEAD, ("---", "---", *("---:" for _ in _HEAD[2:])), *rows)
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    for row in table:
+        print(f"| {' | '.join(map(str.ljust, row, widths))} |")
+    print(f"\ntorch {torch.__version__}, {settings.device}, {settings.repeats} repeats")
+    as_dicts = {
+        name: {method: cost._asdict() for method, cost in found.items()}
+        for name, found in costs.items()
+    }
+    write(as_dicts, settings.json)
     return costs
 
 
@@ -128,35 +113,68 @@ def measure_shape(name: str, shape: Shape, repeats: int, device: torch.device) -
     """Return what all methods cost on one problem."""
     torch.manual_seed(0)
     x = torch.randn(shape.batch, shape.tokens, shape.dim, device=device)
-    modules = {
-        method: _LAYERS[method](shape).to(device) for method in (SOFTMAX, KERNEL, *shape.goals)
-    }
+    weights = torch.randn_like(x)
+    names = (SOFTMAX, KERNEL, *shape.goals)
+    modules = {method: _LAYERS[method](shape).to(device) for method in names}
     layers: dict[str, Callable[[Tensor], AttentionOutput]] = dict(modules)
     runs = dict.fromkeys(modules, repeats)
     sgpa = modules.get("SGPA")
     if isinstance(sgpa, SparseGPAttention) and literal_bytes(shape) <= _LITERAL_LIMIT:
-        modules[LITERAL] = sgpa
-        layers[LITERAL] = partial(literal_attention, sgpa)
+        modules[LITERAL], layers[LITERAL] = sgpa, partial(literal_attention, sgpa)
         runs[LITERAL] = min(repeats, _LITERAL_RUNS)
-    passes = {
-        f"{part} {method}": _pass(layer, modules[method], x, part == "both")
-        for method, layer in layers.items()
-        for part in ("forward", "both")
-    }
+
+    def forward(method: str) -> None:
+        with torch.no_grad():
+            layers[method](x)
+
+    def both(method: str) -> None:
+        # The input wants a gradient too, as it does inside a network.
+        output = layers[method](x.detach().requires_grad_())
+        ((output.values * weights).sum() + output.penalty).backward()
+        modules[method].zero_grad(set_to_none=True)
+
+    cases: dict[str, Case] = {}
+    for method in layers:
+        cases[f"forward {method}"] = timed(partial(forward, method), device, gradients=True)
+        cases[f"both {method}"] = timed(partial(both, method), device, gradients=True)
     with warnings.catch_warnings():
         # The literal formulas lose digits where the layer doesn't.
         warnings.simplefilter("ignore", JitterWarning)
-        kept = {method: _kept_mib(layers[method], modules[method], x) for method in layers}
-        found = interleaved(passes, {name: runs[name.split(" ", 1)[1]] for name in passes}, name)
+        kept = {method: kept_bytes(layer, modules[method], x) for method, layer in layers.items()}
+        found = interleaved(cases, {case: runs[case.split(" ", 1)[1]] for case in cases}, name)
     return {
         method: Cost(
             1e3 * found[f"forward {method}"],
             1e3 * found[f"both {method}"],
-            kept[method],
+            kept[method] / 2**20,
             runs[method],
         )
         for method in layers
     }
+
+
+def kept_bytes(layer: Callable[[Tensor], AttentionOutput], module: nn.Module, x: Tensor) -> int:
+    """Return the bytes that autograd keeps between a forward pass and its backward pass.
+
+    Each storage counts once, whoever saved it, custom functions included; input and parameters
+    exist anyway.
+    """
+    x = x.detach().requires_grad_()
+    owned = {tensor.untyped_storage().data_ptr() for tensor in (x, *module.parameters())}
+    storages: dict[int, tuple[int, Tensor]] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in owned:
+            # Held until the end: freed memory could come back at the same address.
+            storages[storage.data_ptr()] = (storage.nbytes(), tensor.detach())
+        return tensor.detach()
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        graph = layer(x)
+    total = sum(size for size, _ in storages.values())
+    del graph
+    return total
 
 
 def literal_bytes(shape: Shape) -> int:
@@ -165,27 +183,16 @@ def literal_bytes(shape: Shape) -> int:
     return matrix * (shape.dim // shape.heads if shape.kernel == "rbf" else 1)
 
 
-def table(costs: Costs) -> str:
-    """Return each method's costs, the goals, and the literal formulas beside ours, in Markdown."""
-    rows: list[tuple[str, ...]] = [_HEAD, ("---", "---", *("---:" for _ in _HEAD[2:]))]
-    rows += [row for name, found in costs.items() for row in _rows(name, SHAPES[name], found)]
-    widths = [max(len(row[place]) for row in rows) for place in range(len(_HEAD))]
-    return "\n".join(
-        f"| {' | '.join(cell.ljust(w) for cell, w in zip(row, widths, strict=True))} |"
-        for row in rows
-    )
-
-
 def _rows(name: str, shape: Shape, found: dict[str, Cost]) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = []
     for method, cost in found.items():
-        forward, both = (cost[part] / found[SOFTMAX][part] for part in (0, 1))
-        times = [f"{cost[0]:.1f}", f"{forward:.2f}", f"{cost[1]:.1f}", f"{both:.2f}"]
+        ratios = [cost[part] / found[SOFTMAX][part] for part in (0, 1)]
+        times = [f"{cost[0]:.1f}", f"{ratios[0]:.2f}", f"{cost[1]:.1f}", f"{ratios[1]:.2f}"]
         rows.append((name, method, *times, f"{cost.kept_mib:.1f}", str(cost.runs)))
-        if goal := shape.goals.get(method):
-            kept = goal.kept if isinstance(goal.kept, str) else _against(cost.kept_mib, goal.kept)
-            limits = _against(forward, goal.forward), _against(both, goal.both)
-            rows.append((name, "goal", "", limits[0], "", limits[1], kept, ""))
+        if goals := shape.goals.get(method):
+            values = (*ratios, cost.kept_mib)
+            forward, both, kept = map(_against, values, goals)
+            rows.append((name, "goal", "", forward, "", both, kept, ""))
     if LITERAL in found:
         times = [f"{found[LITERAL][part] / found['SGPA'][part]:.1f}x" for part in range(3)]
         rows.append((name, "formula-literal / SGPA", times[0], "", times[1], "", times[2], ""))
@@ -195,31 +202,7 @@ def _rows(name: str, shape: Shape, found: dict[str, Cost]) -> list[tuple[str, ..
     return rows
 
 
-def _against(value: float, limit: float | None) -> str:
-    if limit is None:
-        return ""
+def _against(value: float, limit: float | str | None) -> str:
+    if limit is None or isinstance(limit, str):
+        return limit or ""
     return f"≤ {limit:g} {'met' if value <= limit else 'missed'}"
-
-
-def _pass(
-    layer: Callable[[Tensor], AttentionOutput], module: nn.Module, x: Tensor, gradients: bool
-) -> Case:
-    weights = torch.randn_like(x)
-
-    def forward() -> None:
-        with torch.no_grad():
-            layer(x)
-
-    def both() -> None:
-        # The input wants a gradient too, as it does inside a network.
-        output = layer(x.detach().requires_grad_())
-        ((output.values * weights).sum() + output.penalty).backward()
-        module.zero_grad(set_to_none=True)
-
-    return timed(both if gradients else forward, x.device, gradients=True)
-
-
-def _kept_mib(layer: Callable[[Tensor], AttentionOutput], module: nn.Module, x: Tensor) -> float:
-    x = x.detach().requires_grad_()
-    owned = {tensor.untyped_storage().data_ptr() for tensor in (x, *module.parameters())}
-    return kept_bytes(lambda: layer(x), owned) / 2**20

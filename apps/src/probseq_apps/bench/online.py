@@ -6,7 +6,8 @@ The streams are generated: the time of an update doesn't depend on the values.
 import math
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,14 +25,13 @@ from ohsvgp import (
 )
 from ohsvgp.bases import Advance, Basis
 from probseq.kernels import RBF
-from probseq_apps.bench.timing import Case, Row, interleaved, one_thread, show, timed
+from probseq_apps.bench import Case, Line, Row, interleaved, one_thread, row_of, show, timed
 from probseq_apps.engine import log
 from probseq_apps.settings.bench import BenchOnlineSettings
 
 # Length and hyperparameters of the thesis' solar series, in ten tasks.
-SOLAR, TASKS = 391, 10
+SOLAR, TASKS, LENGTH = 391, 10, 39.0
 LENGTHSCALE, _OUTPUTSCALE, _NOISE = 0.40, 0.77, 0.0075
-LENGTH = 39.0
 # As many points as the thesis' audio series has, over as many lengthscales.
 AUDIO = 9000
 FEATURES = 1000
@@ -39,34 +39,31 @@ FEATURES = 1000
 _ITERATIONS = 1000
 _COMPARED = (50, 150)
 
-Series = tuple[Tensor, Tensor]
-
 
 class Sizes(NamedTuple):
     """How much is run."""
 
-    singles: int  # points that are learned one by one where that is timed
-    few: int  # Adam steps a task of the shorter run of OSGPR
-    more: int  # of the longer one
-    early: int  # points of the short stream
-    late: int  # points of the long stream
     watched: int  # points of the stream on which memory is watched
+    singles: int = 200  # points that are learned one by one where that is timed
+    few: int = 5  # Adam steps a task of the shorter run of OSGPR
+    more: int = 25  # of the longer one
+    early: int = 1_000  # points of the short stream
+    late: int = 100_000  # points of the long stream
 
 
 def bench_online(settings: BenchOnlineSettings) -> list[Row]:
     """Measure, print the table, write the numbers where asked, and return the table's rows."""
-    sizes = Sizes(200, 5, 25, 1_000, 100_000, settings.long)
+    sizes = Sizes(settings.long)
     if settings.quick:
-        sizes = Sizes(40, 2, 6, 1_000, 10_000, min(500, settings.long))
+        sizes = Sizes(min(500, settings.long), singles=40, few=2, more=6, late=10_000)
     with one_thread(), warnings.catch_warnings():
         # Speed is measured on streams that are too long for M.
         warnings.simplefilter("ignore", LostInformationWarning)
         rows = measure(sizes, settings.repeats)
     note = (
-        f"cpu, one thread, process time, medians of "
-        f"{settings.repeats} runs in turns. Generated streams: sines with noise, "
-        f"{LENGTH / LENGTHSCALE:.0f} lengthscales long, RBF kernel, LegS basis.\n"
-        f"OSGPR's time is extrapolated: that of {sizes.few} Adam steps a task plus "
+        f"cpu, one thread, process time, medians of {settings.repeats} runs in turns. Generated "
+        f"streams: sines with noise, {LENGTH / LENGTHSCALE:.0f} lengthscales long, RBF kernel, "
+        f"LegS basis.\nOSGPR's time is extrapolated: that of {sizes.few} Adam steps a task plus "
         f"{_ITERATIONS - sizes.few} times the time of one step."
     )
     show(rows, note, settings.json)
@@ -75,66 +72,62 @@ def bench_online(settings: BenchOnlineSettings) -> list[Row]:
 
 def measure(sizes: Sizes, repeats: int) -> list[Row]:
     """Return the rows of everything."""
-    grown = {count: grown_model(count) for count in (sizes.early, sizes.late)}
+    early, late = sizes.early, sizes.late
+    grown = {count: grown_model(count) for count in (early, late)}
+    # The thesis' recurrence for random features, one explicit Euler step a point.
+    euler = partial(RecurrentFeatures, num_features=FEATURES, step="euler")
     solar, audio = stream(SOLAR), stream(AUDIO)
     each = max(sizes.singles // 4, 2)
     cases: dict[str, Case] = {
-        "solar-50": in_tasks(lambda: LegS(50), solar),
-        "solar-150": in_tasks(lambda: LegS(150), solar),
-        "audio-100": in_tasks(lambda: LegS(100), audio),
-        "audio-200": in_tasks(lambda: LegS(200), audio),
+        **{f"solar-{M}": in_tasks(lambda M=M: LegS(M), solar) for M in (50, 150)},
+        **{f"audio-{M}": in_tasks(lambda M=M: LegS(M), audio) for M in (100, 200)},
         "batch": last_task(LegS(100), audio),
-        "single-move": one_by_one(LegS(50), "task", sizes.singles),
-        "single-grow": one_by_one(LegS(50), "grow:1.05", sizes.singles),
-        "early": next_points(grown[sizes.early], each),
-        "late": next_points(grown[sizes.late], each),
+        "move": one_by_one(LegS(50), "task", sizes.singles),
+        "grow": one_by_one(LegS(50), "grow:1.05", sizes.singles),
+        "early": next_points(grown[early], each),
+        "late": next_points(grown[late], each),
         **{f"window-{M}": window_covariance(LegS(M), solar[0]) for M in _COMPARED},
-        **{f"euler-{M}": window_covariance(_euler(M), solar[0]) for M in _COMPARED},
-        "euler": in_tasks(lambda: _euler(50), solar),
-        "few": in_tasks(lambda: _learned(50, sizes.few), solar),
-        "more": in_tasks(lambda: _learned(50, sizes.more), solar),
+        **{f"euler-{M}": window_covariance(euler(LegS(M)), solar[0]) for M in _COMPARED},
+        "euler": in_tasks(lambda: euler(LegS(50)), solar),
+        **{
+            f"adam-{n}": in_tasks(lambda n=n: RandomSubset(50, learn=AdamSteps(steps=n)), solar)
+            for n in (sizes.few, sizes.more)
+        },
     }
     found = interleaved(cases, repeats)
-    kept = state_bytes(grown[sizes.early]), state_bytes(grown[sizes.late])
-    return [
-        Row(f"{SOLAR} points in {TASKS} tasks, M=50", found["solar-50"], "s", 0.05),
-        Row(f"{SOLAR} points in {TASKS} tasks, M=150", found["solar-150"], "s", 0.25),
-        Row(f"{AUDIO:,} points in {TASKS} tasks, M=100", found["audio-100"], "s", 0.25),
-        Row(f"{AUDIO:,} points in {TASKS} tasks, M=200", found["audio-200"], "s", 0.6),
-        Row("the last 900 points of them, M=100", 1e3 * found["batch"], "ms", 25.0),
-        Row("one point at a time, M=50", 1e3 * found["single-move"], "ms", 3.0),
-        Row('  with rebase="grow:1.05"', 1e3 * found["single-grow"], "ms", 3.0),
-        Row(f"a point after {sizes.early:,} others, M=50", 1e3 * found["early"], "ms"),
-        Row(f"a point after {sizes.late:,} others, M=50", 1e3 * found["late"], "ms"),
-        Row("  late against early", found["late"] / found["early"], "x", 1.2),
-        Row(f"state after {sizes.early:,} points, M=50", kept[0], "bytes"),
-        Row(f"state after {sizes.late:,} points, M=50", kept[1], "bytes", kept[0]),
-        *(row for M in _COMPARED for row in _window_rows(M, found)),
-        Row(f"{SOLAR} points in {TASKS} tasks by that recurrence, M=50", found["euler"], "s"),
-        Row("  against LegS", found["euler"] / found["solar-50"], "x"),
-        *learning_rows(found, sizes),
+    few, more = found[f"adam-{sizes.few}"], found[f"adam-{sizes.more}"]
+    found["step"] = (more - few) / (sizes.more - sizes.few)
+    found["osgpr"] = few + (_ITERATIONS - sizes.few) * found["step"]
+    kept = state_bytes(grown[early]), state_bytes(grown[late])
+    lines: list[Line | Row] = [
+        Line(f"{SOLAR} points in {TASKS} tasks, M=50", "solar-50", "s", 0.05),
+        Line(f"{SOLAR} points in {TASKS} tasks, M=150", "solar-150", "s", 0.25),
+        Line(f"{AUDIO:,} points in {TASKS} tasks, M=100", "audio-100", "s", 0.25),
+        Line(f"{AUDIO:,} points in {TASKS} tasks, M=200", "audio-200", "s", 0.6),
+        Line("the last 900 points of them, M=100", "batch", "ms", 25.0),
+        Line("one point at a time, M=50", "move", "ms", 3.0),
+        Line('  with rebase="grow:1.05"', "grow", "ms", 3.0),
+        Line(f"a point after {early:,} others, M=50", "early", "ms"),
+        Line(f"a point after {late:,} others, M=50", "late", "ms"),
+        Line("  late against early", "late / early", goal=1.2),
+        Row(f"state after {early:,} points, M=50", kept[0], "bytes"),
+        Row(f"state after {late:,} points, M=50", kept[1], "bytes", kept[0]),
+    ]
+    for M in _COMPARED:
+        lines += [
+            Line(f"K_uu after {SOLAR} points, M={M}", f"window-{M}", "ms"),
+            Line(f"  by {SOLAR} Euler steps, {FEATURES} random features", f"euler-{M}", "ms"),
+            Line("  against LegS", f"euler-{M} / window-{M}", goal=100.0, least=True),
+        ]
+    lines += [
+        Line(f"{SOLAR} points in {TASKS} tasks by that recurrence, M=50", "euler", "s"),
+        Line("  against LegS", "euler / solar-50"),
+        Line(f"OSGPR, M=50: one Adam step at each of {TASKS} tasks", "step", "ms"),
+        Line(f"  {_ITERATIONS} steps a task, extrapolated", "osgpr", "s"),
+        Line("  against LegS", "osgpr / solar-50", goal=500.0, least=True),
         *memory_rows(sizes.watched),
     ]
-
-
-def _window_rows(M: int, found: Mapping[str, float]) -> list[Row]:
-    legs, recurrence = found[f"window-{M}"], found[f"euler-{M}"]
-    return [
-        Row(f"K_uu after {SOLAR} points, M={M}", 1e3 * legs, "ms"),
-        Row(f"  by {SOLAR} Euler steps, {FEATURES} random features", 1e3 * recurrence, "ms"),
-        Row("  against LegS", recurrence / legs, "x", 100.0, least=True),
-    ]
-
-
-def learning_rows(found: Mapping[str, float], sizes: Sizes) -> list[Row]:
-    """Return the rows of OSGPR, whose time is extrapolated from two short runs."""
-    step = (found["more"] - found["few"]) / (sizes.more - sizes.few)
-    seconds = found["few"] + (_ITERATIONS - sizes.few) * step
-    return [
-        Row(f"OSGPR, M=50: one Adam step at each of {TASKS} tasks", 1e3 * step, "ms"),
-        Row(f"  {_ITERATIONS} steps a task, extrapolated", seconds, "s"),
-        Row("  against LegS", seconds / found["solar-50"], "x", 500.0, least=True),
-    ]
+    return [line if isinstance(line, Row) else row_of(line, found) for line in lines]
 
 
 def memory_rows(count: int) -> list[Row]:
@@ -159,7 +152,7 @@ def memory_rows(count: int) -> list[Row]:
     return rows
 
 
-def stream(count: int, length: float = LENGTH) -> Series:
+def stream(count: int, length: float = LENGTH) -> tuple[Tensor, Tensor]:
     """Return two sines with noise, whose points cover a time evenly."""
     t = torch.linspace(0.0, length, count, dtype=torch.float64)
     noise = torch.randn(count, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
@@ -171,21 +164,10 @@ def _kernel() -> RBF:
 
 
 def _model(basis: Basis, rebase: str = "task") -> OnlineGP:
-    """Return an online GP with the hyperparameters of the solar series."""
     return OnlineGP(_kernel(), Gaussian(_NOISE), basis, rebase=rebase)
 
 
-def _euler(M: int) -> Basis:
-    """Return the thesis' recurrence for random features, one explicit Euler step a point."""
-    return RecurrentFeatures(LegS(M), num_features=FEATURES, step="euler")
-
-
-def _learned(M: int, steps: int) -> Basis:
-    """Return OSGPR's basis: a random subset that Adam moves at each task."""
-    return RandomSubset(M, learn=AdamSteps(steps=steps))
-
-
-def _learn(gp: OnlineGP, series: Series, parts: int) -> float:
+def _learn(gp: OnlineGP, series: tuple[Tensor, Tensor], parts: int) -> float:
     """Return the seconds of learning a series in so many parts, one after the other."""
     t, y = series
     pairs = list(zip(t.tensor_split(parts), y.tensor_split(parts), strict=True))
@@ -195,12 +177,12 @@ def _learn(gp: OnlineGP, series: Series, parts: int) -> float:
     return time.process_time() - start
 
 
-def in_tasks(basis: Callable[[], Basis], series: Series) -> Case:
+def in_tasks(basis: Callable[[], Basis], series: tuple[Tensor, Tensor]) -> Case:
     """Time all of a series in ten tasks."""
     return lambda: _learn(_model(basis()), series, TASKS)
 
 
-def last_task(basis: Basis, series: Series) -> Case:
+def last_task(basis: Basis, series: tuple[Tensor, Tensor]) -> Case:
     """Time the last of ten tasks, again and again."""
     t, y = series
     size = len(t) // TASKS
@@ -250,7 +232,7 @@ def state_bytes(gp: OnlineGP) -> int:
 
 
 def _resident_bytes() -> int | None:
-    """Return the memory of this process; None where the system doesn't tell."""
+    # The memory of this process; None where the system doesn't tell.
     try:
         lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
     except OSError:

@@ -1,20 +1,4 @@
-"""VideoGPT's sampler, written from a description of its code, for `probseq bench generate`.
-
-It works on the weights of an `AutoregressivePrior`, so that both samplers draw from the same
-distribution. What it keeps of VideoGPT's way of working (Yan et al. 2021, `videogpt/attention.py`
-and `gpt.py`), all of it at each token:
-
-- the whole stack of modules is called for a sequence of length one;
-- the codes, 256 wide, of the whole grid are looked up, one of them is used;
-- the positions of the whole grid are put together, one of them is used;
-- queries, keys and values come from three maps;
-- keys and values lie in arrays of zeros of the grid's shape, and attention runs over the whole
-  grid, with a row of the causal mask;
-- LayerNorm is written out; the loss of the drawn token is computed; tokens are drawn by
-  `torch.multinomial`.
-
-What it leaves out costs VideoGPT more: its GELU in three calls, dropout, and conditioning.
-"""
+"""VideoGPT's sampler, the peer of ours in `probseq bench generate`."""
 
 import itertools
 from typing import cast
@@ -26,12 +10,19 @@ from torch import Tensor, nn
 from pseudovideo.layers import Block
 from pseudovideo.priors import AutoregressivePrior
 
-_CODE_DIM = 256
 Place = tuple[int, ...]
 
 
 class VideoGPTSampler(nn.Module):
-    """Draws one token after the other as VideoGPT does, by a prior's weights."""
+    """Draws one token after the other as VideoGPT does, by the weights of a prior.
+
+    Written from a description of its code (Yan et al. 2021, `videogpt/attention.py`, `gpt.py`). At
+    each token the whole stack is called for a sequence of length one; codes, 256 wide, and
+    positions of the whole grid are put together, and one of them used; queries, keys and values
+    come from three maps; attention runs over arrays of zeros of the grid's shape with a row of the
+    causal mask; LayerNorm is written out; the drawn token's loss is computed. What is left out
+    costs VideoGPT more: its GELU in three calls, dropout, and conditioning.
+    """
 
     mask: Tensor
 
@@ -39,8 +30,8 @@ class VideoGPTSampler(nn.Module):
         super().__init__()
         self.grid, dim = prior.grid, prior.config.dim
         # The projected code of a token is the prior's embedding of it.
-        self.codes = nn.Parameter(F.pad(prior.embedding.weight.detach(), (0, _CODE_DIM - dim)))
-        self.fc_in = _linear(torch.eye(dim, _CODE_DIM).to(prior.start))
+        self.codes = nn.Parameter(F.pad(prior.embedding.weight.detach(), (0, 256 - dim)))
+        self.fc_in = _linear(torch.eye(dim, 256).to(prior.start))
         self.start, self.positions = prior.start, prior.positions
         blocks = cast("list[Block]", list(prior.blocks))
         self.blocks = nn.ModuleList(_StepBlock(block, prior.grid.shape) for block in blocks)
@@ -54,21 +45,19 @@ class VideoGPTSampler(nn.Module):
         shape = self.grid.shape
         tokens = torch.zeros(n, *shape, dtype=torch.int64, device=self.start.device)
         places = list(itertools.product(*map(range, shape)))[:steps]
-        before = places[0]
         for step, place in enumerate(places):
+            before = places[max(step - 1, 0)]
             probabilities = self.logits(tokens, before, place, step).softmax(dim=-1)
             tokens[:, *place] = torch.multinomial(probabilities, 1)[:, 0]
-            before = place
         return tokens
 
     def logits(self, tokens: Tensor, before: Place, place: Place, step: int) -> Tensor:
         """Return logits (n, K) of the token at a place; the one before passes through the stack."""
-        codes = F.embedding(tokens, self.codes)
-        x = self.fc_in(codes[_at(before)])
+        x = self.fc_in(F.embedding(tokens, self.codes)[_at(before)])
         if step == 0:
             x = self.start.expand_as(x)
-        time, rows, columns = self.positions.time, self.positions.rows, self.positions.columns
-        positions = time[:, None, None] + rows[:, None] + columns
+        places = self.positions
+        positions = places.time[:, None, None] + places.rows[:, None] + places.columns
         x = x + positions[None][_at(place)]
         for block in self.blocks:
             x = block(x, place, step, self.mask)
@@ -96,9 +85,8 @@ class _StepBlock(nn.Module):
             map(_WrittenNorm, (block.norm_attention, block.norm_feedforward))
         )
         weights = block.attention.to_qkv.weight.detach().chunk(3)
-        self.to_q, self.to_k, self.to_v = map(_linear, weights)
-        self.to_out = block.attention.to_out
-        net = block.feedforward
+        self.to_qkv = nn.ModuleList(map(_linear, weights))
+        self.to_out, net = block.attention.to_out, block.feedforward
         self.feedforward = nn.Sequential(net.inner, nn.GELU(), net.outer)
         self._keys = self._values = weights[0].new_empty(0)
 
@@ -110,7 +98,7 @@ class _StepBlock(nn.Module):
         # (n, 1, 1, 1, d) → (n, heads, 1, 1, 1, c)
         q, k, v = (
             to(x).unflatten(-1, (self.num_heads, -1)).movedim(-2, 1).contiguous()
-            for to in (self.to_q, self.to_k, self.to_v)
+            for to in self.to_qkv
         )
         if step == 0:
             shape = (*q.shape[:2], *self.shape, q.shape[-1])
@@ -131,5 +119,5 @@ def _linear(weight: Tensor) -> nn.Linear:
 
 
 def _at(place: Place) -> tuple[slice, ...]:
-    """Return the index of one place of grids, with all dimensions kept."""
+    # The index of one place of grids, with all dimensions kept.
     return (slice(None), *(slice(i, i + 1) for i in place))

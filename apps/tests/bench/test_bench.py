@@ -1,0 +1,271 @@
+"""`probseq bench`: that it measures what it says; how fast anything is, is no test."""
+
+import itertools
+import json
+import math
+
+import pytest
+import torch
+
+from probseq.metrics.image import frechet_distance
+from probseq_apps import bench
+from probseq_apps.bench import Line, Row, attention, generate, interleaved, online, row_of
+from probseq_apps.bench.attention import SHAPES, Shape, kept_bytes
+from probseq_apps.bench.videogpt import VideoGPTSampler
+from probseq_apps.cli import main
+from pseudovideo.corruptions import PseudoVideoConfig, pseudo_videos
+from pseudovideo.priors import AutoregressiveConfig, AutoregressivePrior
+
+CPU = torch.device("cpu")
+# Few inducing variables for streams of this length, on purpose.
+pytestmark = pytest.mark.filterwarnings("ignore:.*inducing variables cannot hold the stream")
+
+
+def test_a_row_is_the_time_of_a_case_a_rate_or_a_ratio_and_has_a_goal():
+    seconds = {"slow": 6.0, "fast": 2.0}
+    assert row_of(Line("x", "slow", "ms", amount=3), seconds).value == pytest.approx(2000)
+    assert row_of(Line("x", "fast", "/s", amount=1 / 8), seconds).value == pytest.approx(1 / 16)
+    ratio = row_of(Line("x", "slow / fast", goal=3.5), seconds)
+    assert ratio == ("x", 3.0, "x", 3.5, False)
+    assert ratio.met
+    assert not ratio._replace(least=True).met
+    assert ratio._replace(goal=None).met is None
+
+
+def test_cases_take_turns_and_the_first_turn_is_not_counted():
+    calls = []
+
+    def case(name, values):
+        return lambda: (calls.append(name), values.pop(0))[1]
+
+    cases = {"a": case("a", [100.0, 1.0, 2.0, 6.0]), "b": case("b", [0.0, 5.0, 4.0])}
+    assert interleaved(cases, {"a": 3, "b": 2}) == {"a": 2.0, "b": 4.5}
+    assert calls == [*("a", "b") * 3, "a"]
+
+
+def test_the_table_is_printed_and_the_numbers_are_written(monkeypatch, tmp_path, capsys):
+    rows = [Row("a ratio", 123.4, "x", 100.0, least=True), Row("kept", 2048.0, "bytes")]
+    asked, path = [], tmp_path / "bench.json"
+    monkeypatch.setattr(online, "measure", lambda *given: (asked.append(given), rows)[1])
+    threads = torch.get_num_threads()
+    assert main(["bench", "online", "--quick", "--repeats", "2", "--json", str(path)]) == 0
+    assert asked == [(online.Sizes(500, singles=40, few=2, more=6, late=10_000), 2)]
+    assert torch.get_num_threads() == threads
+    printed = capsys.readouterr().out
+    assert "123x  ≥ 100x  met" in printed
+    assert "2,048 bytes" in printed
+    first, second = json.loads(path.read_text())
+    assert (first["value"], first["goal"], first["met"]) == (123.4, 100.0, True)
+    assert (second["unit"], second["met"]) == ("bytes", None)
+
+
+# -- Attention ------------------------------------------------------------------------------------
+
+EASY, HARD = (1e9, 1e9, 1e9), (1e-9, 1e9, 1e-9)
+
+
+def test_the_table_has_every_method_of_a_shape_the_goals_and_the_formulas(monkeypatch, capsys):
+    tiny = Shape(4, 16, 2, 16, "rbf", {"SGPA": HARD, "SCGPT": (1e9, None, "O(T)")}, inducing=6)
+    # Sized such that the literal formulas would not fit.
+    large = Shape(1, 512, 2, 24, "exponential", {"SGPA": EASY, "KEP-SVGP": EASY}, inducing=4)
+    monkeypatch.setitem(SHAPES, "cifar", tiny)
+    monkeypatch.setitem(SHAPES, "long", large)
+    monkeypatch.setattr(attention, "_LITERAL_LIMIT", 2**20)
+    assert main(["bench", "attention", "--repeats", "1", "--shape", "cifar", "long"]) == 0
+    lines = [line.strip("| ") for line in capsys.readouterr().out.splitlines() if line[:1] == "|"]
+    rows = [[cell.strip() for cell in line.split(" | ")] for line in lines[2:]]
+    literal = "SGPA, formula-literal"
+    first = ["softmax", "kernel", "SGPA", "goal", "SCGPT", "goal", literal]
+    assert [row[1] for row in rows if row[0] == "cifar"] == [*first, "formula-literal / SGPA"]
+    second = ["softmax", "kernel", "SGPA", "goal", "KEP-SVGP", "goal", literal]
+    assert [row[1] for row in rows if row[0] == "long"] == second
+    hard, none = [row for row in rows if row[1] == "goal"][:2]
+    assert [cell.split()[-1] for cell in hard[3:7] if cell] == ["missed", "met", "missed"]
+    assert none[5:7] == ["", "O(T)"]
+    assert "GiB" in rows[-1][2]
+
+
+@pytest.mark.parametrize("method", ["SGPA", "SCGPT", "KEP-SVGP"])
+def test_without_a_t_by_t_matrix_twice_the_tokens_keep_twice_the_bytes(method):
+    kept = []
+    for tokens in (256, 512):
+        shape = Shape(1, tokens, 2, 24, "rbf", {method: EASY}, inducing=4)
+        kept.append(attention.measure_shape("", shape, 1, CPU)[method].kept_mib)
+    # What the inducing inputs need doesn't grow at all.
+    assert 1.5 < kept[1] / kept[0] <= 2.05
+
+
+def test_kept_bytes_count_each_storage_once_and_leave_out_what_exists_anyway():
+    # exp keeps its result, which the product and its view keep again; x is not counted.
+    def layer(x):
+        return (y := x.exp()) * y.view(5, 10).flatten() * x
+
+    assert kept_bytes(layer, torch.nn.Module(), torch.randn(50)) == 2 * 50 * 4
+
+
+# -- Online processes -----------------------------------------------------------------------------
+
+
+def test_rows_of_online_updates_are_measured_and_ratios_are_of_the_rows_above(monkeypatch):
+    for name, value in {"SOLAR": 40, "AUDIO": 200, "_COMPARED": (8,), "FEATURES": 20}.items():
+        monkeypatch.setattr(online, name, value)
+    rows = online.measure(online.Sizes(100, singles=8, few=1, more=2, early=60, late=120), 1)
+    assert all(math.isfinite(row.value) for row in rows)
+    assert [row.label for row in rows[12:15]] == [
+        "K_uu after 40 points, M=8",
+        "  by 40 Euler steps, 20 random features",
+        "  against LegS",
+    ]
+    assert rows[14].value == pytest.approx(rows[13].value / rows[12].value)
+    step, osgpr, ratio = rows[17:20]
+    # The time of 1,000 steps: that of the short run, and of the steps that it lacks.
+    seconds = ratio.value and osgpr.value / ratio.value
+    assert seconds == pytest.approx(rows[0].value)
+    assert osgpr.value > 0.9 * step.value or step.value < 0
+    early, late = rows[10:12]
+    assert late.value == late.goal == early.value
+
+
+def test_a_model_that_is_timed_on_new_points_stays_as_it_is():
+    grown = online.grown_model(60)
+    before = {name: tensor.clone() for name, tensor in grown.state_dict().items()}
+    assert online.next_points(grown, 4)() > 0
+    after = grown.state_dict()
+    assert all(torch.equal(tensor, after[name]) for name, tensor in before.items())
+
+
+def test_memory_is_looked_at_early_and_at_the_end(monkeypatch):
+    monkeypatch.setattr(online, "_resident_bytes", iter([1000, 1001]).__next__)
+    early, late, growth = online.memory_rows(100)
+    assert early.label == "state after 50 points one by one"
+    assert early.value == late.value == late.goal == online.state_bytes(online.grown_model(60))
+    assert (growth.value, growth.met) == (1, True)
+    monkeypatch.setattr(online, "_resident_bytes", lambda: None)
+    assert len(online.memory_rows(60)) == 2
+
+
+# -- Image generation -----------------------------------------------------------------------------
+
+UNETS = generate.UNetSizes(image_size=16, base_channels=32, batch=1, drawn=1, steps=2)
+
+
+def small(grid, **changes):
+    """A small autoregressive prior with weights of every size."""
+    torch.manual_seed(0)
+    sizes = {"codebook_size": 7, "dim": 12, "depth": 2, "num_heads": 2} | changes
+    model = AutoregressivePrior(AutoregressiveConfig(grid=grid, **sizes)).double()
+    with torch.no_grad():
+        for parameter in (model.head.weight, *model.positions.parameters(), model.norm.bias):
+            parameter.normal_()
+    return model
+
+
+def test_everything_is_measured_in_groups(monkeypatch):
+    monkeypatch.setattr(generate, "GRIDS", {64: (1, 2, 2), 256: (4, 8, 8), 12: (3, 2, 2)})
+    sizes = generate.Sizes(2, ((2, 12),), limit=4, steps=2, width=8, depth=2, batch=1)
+    sizes = sizes._replace(dim=8, compared=6, few=5, unets=UNETS)
+    config = {"codebook_size": 1024, "dim": 8, "depth": 1, "num_heads": 1}
+    monkeypatch.setattr(
+        generate, "autoregressive", lambda n: small(generate.GRIDS[n], **config).float()
+    )
+    rows = [row for group in generate.groups(sizes, CPU) for row in bench.measure(*group, 1)]
+    assert all(math.isfinite(row.value) and row.value > 0 for row in rows)
+    assert [len(rows), sum(row.goal is not None for row in rows)] == [7 + 6 + 5 + 4 + 6 + 28, 5]
+    matrices, convolution, ratio = rows[:3]
+    assert ratio.value == pytest.approx(matrices.value / convolution.value)
+    # Stages of 4 and four times 5 frames; or of the latent ones, and each context once.
+    frames = [row.value for row in rows if row.unit == "frames"]
+    assert frames == [24 * 1000, 8 * 1000 + 16]
+
+
+def test_slow_samplers_are_scaled_from_the_tokens_that_they_draw(monkeypatch):
+    monkeypatch.setattr(generate, "timed", lambda work: lambda: (work(), 1.0)[1])
+    monkeypatch.setattr(generate, "autoregressive", lambda _: small((2, 2, 3)).float())
+    asked = []
+    monkeypatch.setattr(VideoGPTSampler, "sample_tokens", lambda *given: asked.append(given[1:]))
+    seen, forward = [], AutoregressivePrior.forward
+    monkeypatch.setattr(
+        AutoregressivePrior,
+        "forward",
+        lambda self, tokens: (seen.append(tokens.shape[-1]), forward(self, tokens))[1],
+    )
+    cases, lines = generate.samplers(5, 12, limit=3)
+    assert cases["videogpt"]() == pytest.approx(12 / 3)
+    assert cases["plain"]() == pytest.approx(12.0)
+    assert (asked, seen) == ([(5, 3)], [2, 4, 8, 10])
+    assert [line.goal for line in lines] == [None, None, 2.0, None, None]
+
+
+@pytest.mark.parametrize("lean", [False, True])
+@pytest.mark.parametrize("frames", generate.WINDOWS)
+def test_a_unet_is_given_so_many_frames_in_the_precision_that_the_row_says(
+    frames, lean, monkeypatch
+):
+    seen, original = [], torch.nn.Conv2d.forward
+
+    def look(self, x):
+        output = original(self, x)
+        if x.shape[1] in (3, 4) and x.shape[-1] == 16:  # the first of a UNet
+            seen.append((len(x), x.shape[1], torch.is_inference_mode_enabled(), output.dtype))
+        return output
+
+    monkeypatch.setattr(torch.nn.Conv2d, "forward", look)
+    length = generate.WINDOWS[frames]
+    model, clips = generate.unet_model(length, UNETS), generate.noise(2, length, 3, 16, 16)
+    before = [parameter.clone() for parameter in model.parameters()]
+    assert generate.forward(model, clips, lean=lean)() > 0
+    assert generate.step(model, clips, lean=lean)() > 0
+    # Videos have a channel that tells given frames.
+    channels, dtype = 3 if frames == 1 else 4, torch.bfloat16 if lean else torch.float32
+    assert seen == [(2 * frames, channels, inference, dtype) for inference in (True, False)]
+    after = list(model.parameters())
+    assert any(not torch.equal(a, b) for a, b in zip(before, after, strict=True))
+
+
+@torch.no_grad()
+def test_videogpt_s_way_gives_the_prior_s_logits():
+    model = small((2, 2, 3))
+    sampler = VideoGPTSampler(model)
+    tokens = torch.randint(7, (3, 2, 2, 3), generator=torch.Generator().manual_seed(1))
+    places = list(itertools.product(range(2), range(2), range(3)))
+    found = [
+        sampler.logits(tokens, places[max(step - 1, 0)], place, step)
+        for step, place in enumerate(places)
+    ]
+    torch.testing.assert_close(torch.stack(found, dim=1), model(tokens), rtol=1e-10, atol=1e-10)
+
+
+def test_videogpt_s_way_draws_from_the_prior():
+    model = small((1, 1, 2))
+    pairs = torch.cartesian_prod(torch.arange(7), torch.arange(7)).view(49, 1, 1, 2)
+    with torch.no_grad():
+        log_p = model(pairs).log_softmax(-1).gather(-1, pairs.flatten(1)[..., None]).sum((1, 2))
+    torch.manual_seed(2)
+    drawn = VideoGPTSampler(model).sample_tokens(20_000).flatten(1)
+    found = (7 * drawn[:, 0] + drawn[:, 1]).bincount(minlength=49) / 20_000
+    error = (log_p.exp() * (1 - log_p.exp()) / 20_000).sqrt()
+    assert ((found - log_p.exp()).abs() <= 5 * error + 1e-4).all()
+
+
+def test_what_is_compared_gives_the_same():
+    data = generate.noise(2, 3, 16, 16).double()
+    expected = pseudo_videos(data, PseudoVideoConfig(kind="blur", num_frames=8))
+    found = generate.convolved(data, 8, 0.05)
+    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
+    first, second = generate.moments(12)
+    by_root = generate.distance_by_sqrtm(first, second)
+    assert float(frechet_distance(first, second)) == pytest.approx(by_root, rel=1e-8)
+    assert by_root > 0
+
+
+def test_a_gpu_has_unets_of_the_thesis_and_must_be_there(monkeypatch, capsys):
+    asked = []
+    monkeypatch.setattr(generate, "groups", lambda *given: (asked.append(given), [])[1])
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert main(["bench", "generate", "--device", "cuda"]) == 0
+    assert asked == [(generate.FULL._replace(unets=generate.PAPER), torch.device("cuda"))]
+    assert "on the GPU, wall time" in capsys.readouterr().out
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    for command in ("generate", "attention"):
+        assert main(["bench", command, "--device", "cuda"]) == 1
+        assert "device must be cpu on a machine without CUDA" in capsys.readouterr().err
