@@ -1,38 +1,45 @@
-"""Real data beside the repository, and small files in the standard formats."""
+"""Real data beside the repository, and what several tests write."""
 
 from pathlib import Path
 
+import numpy as np
 import pytest
-
-
-def _find_shared_data() -> Path | None:
-    for folder in Path(__file__).resolve().parents:
-        if (folder / "uv.lock").is_file():
-            data = folder.parent / "shared" / "data"
-            return data if data.is_dir() else None
-    return None
+from PIL import Image
 
 
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
-    found = _find_shared_data()
-    if found is None:
-        pytest.skip("no folder shared/data beside the repository")
-    return found
+    for folder in Path(__file__).resolve().parents:
+        if (folder / "uv.lock").is_file() and (data := folder.parent / "shared" / "data").is_dir():
+            return data
+    pytest.skip("no folder shared/data beside the repository")
 
 
-@pytest.fixture(scope="session")
-def natural_images(shared_data: Path):
-    """100 test images of CIFAR-10 as bytes (N, 3, 32, 32)."""
-    pytest.importorskip("pyarrow")
-    import io
+@pytest.fixture
+def put(tmp_path):
+    """Write a file below the test's folder, whose folders are made."""
 
-    import numpy as np
-    import pyarrow.parquet as pq
-    import torch
-    from PIL import Image
+    def write(name: str, content: str | bytes) -> Path:
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return path
 
-    table = pq.read_table(shared_data / "cifar10" / "test.parquet").slice(0, 100)
-    cells = table["image"].to_pylist()
-    pixels = [np.asarray(Image.open(io.BytesIO(cell["bytes"])).convert("RGB")) for cell in cells]
-    return torch.from_numpy(np.stack(pixels)).permute(0, 3, 1, 2).contiguous()
+    return write
+
+
+@pytest.fixture
+def save(tmp_path):
+    """Write an image below the test's folder, of random pixels or of one value."""
+
+    def write(name, *, size=(8, 8), mode="RGB", value=None, seed=0):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        shape = (size[1], size[0]) if mode == "L" else (size[1], size[0], 3)
+        pixels = np.random.default_rng(seed).integers(0, 256, shape, dtype=np.uint8)
+        if value is not None:
+            pixels[:] = value
+        Image.fromarray(pixels).save(path)
+        return pixels
+
+    return write

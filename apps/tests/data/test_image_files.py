@@ -3,233 +3,108 @@
 import gzip
 import hashlib
 import io
+import json
 import pickle
 import struct
+import sys
 import tarfile
+import types
+import zipfile
+import zlib
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 from scipy.io import savemat
-from torchvision.datasets import CIFAR10, CIFAR100, SVHN
+from torchvision.datasets import CIFAR10, MNIST, SVHN
 
-from probseq_apps.data.images import load_images, load_test_images
+from probseq_apps.data import image_files
+from probseq_apps.data.image_files import IMAGE_INFO, available_cifar_c, read_cifar_c
+from probseq_apps.data.images import load_generation_data, load_images, load_test_images
 from probseq_apps.data.names import DataError
-from probseq_apps.data.parts import image_tensor, label_tensor
-
-
-def idx_bytes(array):
-    header = struct.pack(f">HBB{array.ndim}I", 0, 8, array.ndim, *array.shape)
-    return header + array.tobytes()
 
 
 def random_bytes(*shape, seed=0):
     return np.random.default_rng(seed).integers(0, 256, shape, dtype=np.uint8)
 
 
-def put(path, content):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(content)
-    return path
+def idx_bytes(array):
+    return struct.pack(f">HBB{array.ndim}I", 0, 8, array.ndim, *array.shape) + array.tobytes()
 
 
-def test_idx_files_are_read_plain_and_gzipped(tmp_path):
-    images, labels = random_bytes(5, 28, 28), np.arange(5, dtype=np.uint8)
-    put(tmp_path / "mnist" / "t10k-images-idx3-ubyte", idx_bytes(images))
-    put(tmp_path / "mnist" / "t10k-labels-idx1-ubyte.gz", gzip.compress(idx_bytes(labels)))
-    test = load_test_images("mnist", data_dir=tmp_path)
-    np.testing.assert_array_equal(test.inputs.numpy(), images[:, None])
-    assert test.targets.tolist() == [0, 1, 2, 3, 4]
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"",
-        b"not an idx file",
-        struct.pack(">HBB", 0, 8, 3),
-        idx_bytes(random_bytes(5, 28, 28))[:-1],
-        struct.pack(">HBBI", 0, 0x0D, 1, 1) + bytes(4),
-    ],
-)
-def test_a_damaged_idx_file_is_named(tmp_path, content):
-    folder = tmp_path / "mnist"
-    put(folder / "t10k-labels-idx1-ubyte", idx_bytes(random_bytes(5)))
-    put(folder / "t10k-images-idx3-ubyte", content)
-    with pytest.raises(DataError, match="t10k-images-idx3-ubyte"):
-        load_test_images("mnist", data_dir=tmp_path)
-
-
-def test_a_damaged_gzip_file_is_named(tmp_path):
-    folder = tmp_path / "mnist"
-    put(folder / "t10k-labels-idx1-ubyte", idx_bytes(random_bytes(50)))
-    packed = gzip.compress(idx_bytes(random_bytes(50, 28, 28)))
-    for content in (b"plain", packed[: len(packed) // 2], b""):
-        put(folder / "t10k-images-idx3-ubyte.gz", content)
-        with pytest.raises(DataError, match=r"ubyte\.gz"):
-            load_test_images("mnist", data_dir=tmp_path)
-
-
-def publish_svhn(monkeypatch, folder, content):
-    path = folder / "test_32x32.mat"
-    savemat(path, content)
-    md5 = hashlib.md5(path.read_bytes()).hexdigest()
-    monkeypatch.setitem(SVHN.split_list, "test", ["", "test_32x32.mat", md5])
-    return path
-
-
-def test_a_mat_file_of_svhn_has_zero_for_its_ten(tmp_path, monkeypatch):
-    images = random_bytes(4, 32, 32, 3)
-    labels = np.array([[10], [1], [9], [10]], dtype=np.uint8)
-    publish_svhn(monkeypatch, tmp_path, {"X": images.transpose(1, 2, 3, 0), "y": labels})
-    test = load_test_images("svhn", data_dir=tmp_path)
-    np.testing.assert_array_equal(test.inputs.numpy(), images.transpose(0, 3, 1, 2))
-    assert test.targets.tolist() == [0, 1, 9, 0]
-
-
-def test_a_mat_file_that_is_not_the_published_one_is_named(tmp_path, monkeypatch):
-    path = publish_svhn(monkeypatch, tmp_path, {"X": random_bytes(32, 32, 3, 4)})
-    with pytest.raises(DataError, match=r"test_32x32\.mat"):  # lacks y
-        load_test_images("svhn", data_dir=tmp_path)
-    path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(DataError, match=r"test_32x32\.mat"):
-        load_test_images("svhn", data_dir=tmp_path)
-
-
-def save_npz(folder, images, labels):
-    (folder / "mnist").mkdir(exist_ok=True)
-    np.savez(folder / "mnist" / "a.npz", x_test=images, y_test=labels)
-
-
-def test_npz_files_are_read_by_part(tmp_path):
-    save_npz(tmp_path, random_bytes(3, 28, 28), np.array([3, 1, 2], dtype=np.uint8))
-    assert load_test_images("mnist", data_dir=tmp_path).targets.tolist() == [3, 1, 2]
-    with pytest.raises(DataError, match="only the test part"):
-        load_images("mnist", data_dir=tmp_path)
-
-
-def test_a_pickle_inside_an_npz_file_is_not_opened(tmp_path):
-    save_npz(tmp_path, np.array([object()]), np.array([1]))
-    with pytest.raises(DataError, match=r"a\.npz.*allow_pickle"):
-        load_test_images("mnist", data_dir=tmp_path)
-
-
-def test_a_damaged_npz_file_is_named(tmp_path):
-    save_npz(tmp_path, random_bytes(30, 28, 28), np.arange(30) % 10)
-    path = tmp_path / "mnist" / "a.npz"
-    whole = path.read_bytes()
-    for content in (b"", b"PK\x03\x04 cut off", b"text", whole[: len(whole) // 2]):
-        path.write_bytes(content)
-        with pytest.raises(DataError, match=r"a\.npz"):
-            load_test_images("mnist", data_dir=tmp_path)
-
-
-def test_not_a_number_in_float_images_is_refused_with_its_row(tmp_path):
-    images = np.zeros((4, 8, 8), dtype=np.float32)
-    images[2, 1, 1] = np.nan
-    with pytest.raises(DataError, match=r"image 2 holds NaN"):
-        image_tensor(images, tmp_path)
-
-
-def test_float_images_in_0_to_1_become_bytes(tmp_path):
-    levels = np.array([[[0.0, 1.0], [0.5, 51 / 255]]])
-    assert image_tensor(levels, tmp_path).flatten().tolist() == [0, 255, 128, 51]
-
-
-@pytest.mark.parametrize(
-    ("array", "message"),
-    [
-        (np.full((1, 8, 8), 1.5), r"must lie in 0\.\.1"),
-        (np.full((1, 8, 8), 256), r"must lie in 0\.\.255"),
-        (np.zeros((8, 8)), "must have shape"),
-        (np.zeros((2, 8, 8, 4), np.uint8), "must have shape"),
-        (np.zeros((0, 8, 8), np.uint8), "at least one row"),
-        (np.zeros((1, 8, 8), bool), "must be numbers"),
-    ],
-)
-def test_images_of_another_form_are_refused(tmp_path, array, message):
-    with pytest.raises(DataError, match=message):
-        image_tensor(array, tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("labels", "rows", "message"),
-    [
-        (np.zeros(3), 3, "integers"),
-        (np.array([1.0, np.nan]), 2, "integers"),
-        (np.zeros(3, int), 2, "2 rows"),
-    ],
-)
-def test_labels_of_another_form_are_refused(tmp_path, labels, rows, message):
-    with pytest.raises(DataError, match=message):
-        label_tensor(labels, rows, tmp_path)
-
-
-def test_reading_returns_memory_of_its_own(tmp_path):
-    array = random_bytes(2, 8, 8)
-    image_tensor(array, tmp_path).zero_()
-    assert array.any()
+def npz_bytes(**arrays):
+    file = io.BytesIO()
+    np.savez(file, **arrays)
+    return file.getvalue()
 
 
 def png(image):
-    buffer = io.BytesIO()
-    Image.fromarray(image).save(buffer, "PNG")
-    return buffer.getvalue()
+    file = io.BytesIO()
+    Image.fromarray(image).save(file, "PNG")
+    return file.getvalue()
 
 
-def write_parquet(path, cells, labels, column="image"):
-    pa = pytest.importorskip("pyarrow")
-    import pyarrow.parquet as pq
+def parquet_bytes(cells, labels, column="image"):
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    file = io.BytesIO()
+    parquet.write_table(arrow.table({column: cells, "label": labels}), file)
+    return file.getvalue()
 
-    path.parent.mkdir(exist_ok=True)
-    pq.write_table(pa.table({column: cells, "label": labels}), path)
+
+def test_mnist_is_read_from_idx_files_as_torchvision_reads_it(put, tmp_path):
+    for part, count in (("train", 20), ("t10k", 5)):
+        images, labels = random_bytes(count, 28, 28), np.arange(count, dtype=np.uint8) % 10
+        put(f"MNIST/raw/{part}-images-idx3-ubyte", idx_bytes(images))
+        packed = gzip.compress(idx_bytes(labels))
+        put(f"MNIST/raw/{part}-labels-idx1-ubyte.gz", packed)
+        put(f"MNIST/raw/{part}-labels-idx1-ubyte", gzip.decompress(packed))
+    before = sorted((str(path), path.stat().st_mtime_ns) for path in tmp_path.rglob("*"))
+    data = load_images("mnist", data_dir=tmp_path)
+    whole = MNIST(tmp_path, train=True)
+    assert torch.equal(
+        torch.cat((data.train.inputs, data.validation.inputs)).sum((1, 2, 3)).sort().values,
+        whole.data.sum((1, 2)).sort().values,
+    )
+    assert torch.equal(data.test.inputs[:, 0], MNIST(tmp_path, train=False).data)
+    assert (data.mean, data.std) == ((0.1307,), (0.3081,))
+    assert any("20 of the standard 60,000" in note for note in data.notes)
+    (tmp_path / "MNIST/raw/t10k-labels-idx1-ubyte").unlink()  # its packed twin is left
+    assert load_test_images("mnist", data_dir=tmp_path).targets.tolist() == [0, 1, 2, 3, 4]
+    (tmp_path / "MNIST/raw/t10k-labels-idx1-ubyte").write_bytes(idx_bytes(np.arange(5, dtype="u1")))
+    assert [path for path, _ in before] == sorted(map(str, tmp_path.rglob("*")))
+    with pytest.raises(DataError, match=r"no files of 'fashion-mnist'.*FashionMNIST/raw"):
+        load_images("fashion-mnist", data_dir=tmp_path)
 
 
-def test_parquet_shards_are_joined_in_order_and_only_what_is_asked_for_is_decoded(tmp_path):
+def test_a_mat_file_of_svhn_has_zero_for_its_ten(tmp_path, monkeypatch):
+    images, path = random_bytes(4, 32, 32, 3), tmp_path / "test_32x32.mat"
+    labels = np.array([[10], [1], [9], [10]], dtype=np.uint8)
+    savemat(path, {"X": images.transpose(1, 2, 3, 0), "y": labels})
+    known = ["", path.name, hashlib.md5(path.read_bytes()).hexdigest()]
+    monkeypatch.setitem(SVHN.split_list, "test", known)
+    test = load_test_images("svhn", data_dir=tmp_path)
+    np.testing.assert_array_equal(test.inputs.numpy(), images.transpose(0, 3, 1, 2))
+    assert test.targets.tolist() == [0, 1, 9, 0]
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(DataError, match=r"test_32x32\.mat cannot be read as SVHN"):
+        load_test_images("svhn", data_dir=tmp_path)
+
+
+def test_parquet_shards_are_joined_in_order_and_only_what_is_asked_for_is_decoded(put, tmp_path):
     images = random_bytes(22, 32, 32, 3)
     cells = [{"bytes": png(image)} for image in images]
-    folder = tmp_path / "cifar10"
-    write_parquet(folder / "test-0.parquet", cells[:2], [4, 0])
-    write_parquet(folder / "test-1.parquet", cells[2:5], [1, 2, 3], column="img")
+    put("cifar10/test-0.parquet", parquet_bytes(cells[:2], [4, 0]))
+    put("cifar10/test-1.parquet", parquet_bytes(cells[2:5], [1, 2, 3], column="img"))
     test = load_test_images("cifar10", data_dir=tmp_path)
     np.testing.assert_array_equal(test.inputs.numpy(), images[:5].transpose(0, 3, 1, 2))
     assert test.targets.tolist() == [4, 0, 1, 2, 3]
+    with pytest.raises(DataError, match="only the test part of 'cifar10'"):
+        load_images("cifar10", data_dir=tmp_path)
     broken = [*cells[:20], {"bytes": b"no image"}, {"bytes": b"nor this"}]
-    write_parquet(folder / "train.parquet", broken, list(range(10)) * 2 + [0, 0])
+    put("cifar10/train.parquet", parquet_bytes(broken, list(range(10)) * 2 + [0, 0]))
     data = load_images("cifar10", data_dir=tmp_path, limit=20)
     assert (len(data.train), len(data.validation)) == (18, 2)
-
-
-def bomb():
-    """Return a PNG of a few kilobytes that would fill gigabytes."""
-    small = png(np.zeros((1, 1), np.uint8))
-    place = small.index(b"IHDR")
-    head = b"IHDR" + struct.pack(">II", 60_000, 60_000) + small[place + 12 : place + 17]
-    import zlib
-
-    return small[:place] + head + struct.pack(">I", zlib.crc32(head)) + small[place + 21 :]
-
-
-@pytest.mark.parametrize("cell", [{"bytes": b"no image"}, None, {"bytes": bomb()}])
-def test_an_image_in_parquet_that_cannot_be_decoded_is_named(tmp_path, cell):
-    path = tmp_path / "cifar10" / "test.parquet"
-    write_parquet(path, [cell], [1])
-    with pytest.raises(DataError, match=r"test\.parquet cannot be read as .*row 0"):
-        load_test_images("cifar10", data_dir=tmp_path)
-
-
-def test_a_damaged_parquet_file_or_another_table_is_named(tmp_path):
-    path = tmp_path / "cifar10" / "test.parquet"
-    write_parquet(path, [1], [1], column="picture")
-    with pytest.raises(DataError, match="needs a column image or img"):
-        load_test_images("cifar10", data_dir=tmp_path)
-    write_parquet(path, [{"bytes": png(random_bytes(32, 32, 3))}] * 2, [1, None])
-    with pytest.raises(DataError, match="labels must be integers"):
-        load_test_images("cifar10", data_dir=tmp_path)
-    path.write_bytes(b"PAR1 nothing")
-    with pytest.raises(DataError, match=r"test\.parquet"):
-        load_test_images("cifar10", data_dir=tmp_path)
 
 
 class Python2Pickler(pickle._Pickler):
@@ -245,78 +120,59 @@ class Python2Pickler(pickle._Pickler):
 
 
 def python2_pickle(content):
-    buffer = io.BytesIO()
-    Python2Pickler(buffer, protocol=2).dump(content)
-    return buffer.getvalue()
-
-
-def rows(count, seed):
-    return np.random.default_rng(seed).integers(0, 256, (count, 3072), dtype=np.uint8)
-
-
-def md5(content):
-    return hashlib.md5(content).hexdigest()
+    file = io.BytesIO()
+    Python2Pickler(file, protocol=2).dump(content)
+    return file.getvalue()
 
 
 @pytest.fixture
 def python_batches(monkeypatch):
     """Files of a CIFAR-10 of eight images, published with their sums."""
     files = {
-        "data_batch_1": {b"data": rows(3, 0), b"labels": [0, 2, 9]},
-        "data_batch_2": {b"data": rows(3, 1), b"labels": [1, 2, 9]},
-        "test_batch": {b"data": rows(2, 2), b"labels": [5, 6]},
+        "data_batch_1": {b"data": random_bytes(3, 3072), b"labels": [0, 2, 9]},
+        "data_batch_2": {b"data": random_bytes(3, 3072, seed=1), b"labels": [1, 2, 9]},
+        "test_batch": {b"data": random_bytes(2, 3072, seed=2), b"labels": [5, 6]},
         "batches.meta": {b"label_names": [b"x"] * 10},
     }
     files = {name: python2_pickle(content) for name, content in files.items()}
-    sums = [[name, md5(content)] for name, content in files.items()]
+    sums = [[name, hashlib.md5(content).hexdigest()] for name, content in files.items()]
     monkeypatch.setattr(CIFAR10, "train_list", sums[:2])
     monkeypatch.setattr(CIFAR10, "test_list", sums[2:3])
     monkeypatch.setitem(CIFAR10.meta, "md5", sums[3][1])
     return files
 
 
-def check_batches(data_dir):
-    data = load_images("cifar10", data_dir=data_dir)
-    expected = np.concatenate((rows(3, 0), rows(3, 1))).reshape(6, 3, 32, 32)
-    np.testing.assert_array_equal(data.train.inputs.numpy(), expected)
+@pytest.mark.parametrize("packed", [False, True])
+def test_python_batches_are_read_from_the_folder_or_the_archive(
+    put, tmp_path, python_batches, packed
+):
+    for name, content in python_batches.items():
+        put(f"cifar-10-batches-py/{name}", content)
+    if packed:
+        with tarfile.open(tmp_path / "cifar-10-python.tar.gz", "w:gz") as archive:
+            for name in python_batches:
+                path = tmp_path / "cifar-10-batches-py" / name
+                archive.add(path, f"cifar-10-batches-py/{name}")
+                path.unlink()
+        (tmp_path / "cifar-10-batches-py").rmdir()
+    data = load_images("cifar10", data_dir=tmp_path)
+    expected = np.concatenate((random_bytes(3, 3072), random_bytes(3, 3072, seed=1)))
+    np.testing.assert_array_equal(data.train.inputs.numpy(), expected.reshape(6, 3, 32, 32))
     assert data.train.targets.tolist() == [0, 2, 9, 1, 2, 9]
     assert data.test.targets.tolist() == [5, 6]
+    assert len(list(tmp_path.iterdir())) == 1  # nothing is left
 
 
-def test_python_batches_are_read_from_the_folder(tmp_path, python_batches):
-    for name, content in python_batches.items():
-        put(tmp_path / "cifar-10-batches-py" / name, content)
-    check_batches(tmp_path)
-
-
-def test_archives_are_read_and_nothing_is_left(tmp_path, python_batches):
-    with tarfile.open(tmp_path / "cifar-10-python.tar.gz", "w:gz") as archive:
-        for name, content in python_batches.items():
-            member = tarfile.TarInfo(f"cifar-10-batches-py/{name}")
-            member.size = len(content)
-            archive.addfile(member, io.BytesIO(content))
-    check_batches(tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["cifar-10-python.tar.gz"]
-    (tmp_path / "cifar-100-python.tar.gz").write_bytes(b"no archive")
-    with pytest.raises(DataError, match=r"cifar-100-python\.tar\.gz"):
-        load_test_images("cifar100", data_dir=tmp_path)
-
-
-def test_binary_batches_of_both_sets_are_read(tmp_path):
-    pixels = rows(4, 5)
+def test_binary_batches_of_both_sets_are_read(put, tmp_path):
+    pixels = random_bytes(4, 3072)
     labels = np.array([[3], [0], [9], [1]], dtype=np.uint8)
-    path = tmp_path / "cifar-10-batches-bin" / "test_batch.bin"
-    put(path, np.hstack((labels, pixels)).tobytes())
     fine = np.array([[99], [0], [50], [7]], dtype=np.uint8)
-    content = np.hstack((labels, fine, pixels)).tobytes()
-    put(tmp_path / "cifar-100-binary" / "test.bin", content)
+    put("cifar-10-batches-bin/test_batch.bin", np.hstack((labels, pixels)).tobytes())
+    put("cifar-100-binary/test.bin", np.hstack((labels, fine, pixels)).tobytes())
     for name, expected in (("cifar10", labels), ("cifar100", fine)):
         test = load_test_images(name, data_dir=tmp_path)
         np.testing.assert_array_equal(test.inputs.numpy().reshape(4, 3072), pixels)
         assert test.targets.tolist() == expected.flatten().tolist()
-    path.write_bytes(bytes(3072))
-    with pytest.raises(DataError, match="cifar-10-batches-bin cannot be read"):
-        load_test_images("cifar10", data_dir=tmp_path)
 
 
 class Evil:
@@ -332,60 +188,259 @@ class Evil:
 
 
 @pytest.mark.parametrize("name", ["test_batch", "data_batch_1", "batches.meta"])
-def test_a_batch_that_is_not_the_published_one_is_never_unpickled(tmp_path, python_batches, name):
+def test_a_batch_that_is_not_the_published_one_is_never_unpickled(
+    put, tmp_path, python_batches, name
+):
     evil = pickle.dumps({"data": Evil(tmp_path / "ran"), "labels": []}, protocol=2)
     for file, content in (python_batches | {name: evil}).items():
-        put(tmp_path / "cifar-10-batches-py" / file, content)
+        put(f"cifar-10-batches-py/{file}", content)
     with pytest.raises(DataError, match="cifar-10-batches-py cannot be read"):
         load_test_images("cifar10", data_dir=tmp_path)
     assert not (tmp_path / "ran").exists()
 
 
-def test_the_sums_of_cifar100_are_checked_too(tmp_path):
-    put(tmp_path / CIFAR100.base_folder / "test", b"no batch")
-    with pytest.raises(DataError, match="cifar-100-python cannot be read"):
-        load_test_images("cifar100", data_dir=tmp_path)
+def bomb():
+    """Return a PNG of a few kilobytes that would fill gigabytes."""
+    small = png(np.zeros((1, 1), np.uint8))
+    place = small.index(b"IHDR")
+    head = b"IHDR" + struct.pack(">II", 60_000, 60_000) + small[place + 12 : place + 17]
+    return small[:place] + head + struct.pack(">I", zlib.crc32(head)) + small[place + 21 :]
+
+
+IDX, NPZ = idx_bytes(random_bytes(5, 28, 28)), npz_bytes(x_test=random_bytes(30, 28, 28))
+LABELS = ("mnist/t10k-labels-idx1-ubyte", idx_bytes(random_bytes(5)))
+DAMAGED = {
+    "mnist/t10k-images-idx3-ubyte": (b"", b"no idx", IDX[:3], IDX[:-1], b"\0\0\x0d\1" + bytes(8)),
+    "mnist/t10k-images-idx3-ubyte.gz": (b"", b"plain", gzip.compress(IDX)[:900]),
+    "mnist/a.npz": (
+        *(b"", b"PK\x03\x04 cut off", b"text", NPZ[: len(NPZ) // 2]),
+        npz_bytes(x_test=np.array([object()]), y_test=np.array([1])),  # a pickle
+    ),
+    "cifar100/cifar-100-python/test": (b"no batch",),
+    "cifar-100-python.tar.gz": (b"no archive",),
+    "cifar100/cifar-100-binary/test.bin": (bytes(3072),),
+    "cifar100/test.parquet": (
+        b"PAR1 nothing",
+        *(lambda cell=cell: parquet_bytes([cell], [1]) for cell in ({"bytes": b"no"}, None)),
+        lambda: parquet_bytes([{"bytes": bomb()}], [1]),
+        lambda: parquet_bytes([1], [1], column="picture"),
+        lambda: parquet_bytes([{"bytes": png(random_bytes(32, 32, 3))}] * 2, [1, None]),
+        lambda: parquet_bytes(
+            [{"bytes": png(random_bytes(side, side, 3))} for side in (32, 8)], [1, 2]
+        ),
+    ),
+}
 
 
 @pytest.mark.parametrize(
-    ("name", "kind"),
+    ("name", "content"), [(name, content) for name, many in DAMAGED.items() for content in many]
+)
+def test_a_damaged_file_is_named_in_one_line(put, tmp_path, name, content):
+    put(*LABELS)
+    put(name, content() if callable(content) else content)
+    with pytest.raises(DataError) as caught:
+        load_test_images("mnist" if name.startswith("mnist") else "cifar100", data_dir=tmp_path)
+    message, folder = str(caught.value), name.rpartition("/")[0]
+    assert "\n" not in message
+    assert str(tmp_path / (folder if "cifar-100-" in folder else name)) in message
+
+
+@pytest.mark.parametrize(
+    ("images", "labels", "message"),
     [
-        ("mnist", "MNIST"),
-        ("fashion-mnist", "FashionMNIST"),
-        ("cifar10", "CIFAR10"),
-        ("cifar100", "CIFAR100"),
-        ("svhn", "SVHN"),
+        (random_bytes(2, 27, 27), [0, 0], r"\(1, 28, 28\), got \(1, 27, 27\)"),
+        (random_bytes(2, 28, 28), [3, 10], "row 1 has 10"),
     ],
 )
-def test_missing_files_are_fetched_by_torchvision(tmp_path, monkeypatch, name, kind):
+def test_images_of_another_size_and_labels_out_of_range_are_refused(
+    put, tmp_path, images, labels, message
+):
+    put("mnist/a.npz", npz_bytes(x_test=images, y_test=np.array(labels)))
+    with pytest.raises(DataError, match=message):
+        load_test_images("mnist", data_dir=tmp_path)
+
+
+def test_missing_files_and_folders_are_named(put, tmp_path):
+    for data_dir, message in ((None, "--data-dir"), (tmp_path / "none", "none does not exist")):
+        with pytest.raises(DataError, match=message):
+            load_images("mnist", data_dir=data_dir, download=data_dir is None)
+    put("mnist/train-images-idx3-ubyte", IDX)
+    with pytest.raises(DataError, match="only one of train-images and train-labels"):
+        load_images("mnist", data_dir=tmp_path)
+    with pytest.raises(DataError, match="holds texts"):
+        load_test_images("cola")
+
+
+@pytest.mark.parametrize("kind", ["MNIST", "FashionMNIST", "CIFAR10", "CIFAR100", "SVHN"])
+def test_missing_files_are_fetched_by_torchvision_and_those_there_are_not(
+    put, tmp_path, monkeypatch, kind
+):
+    name = kind.lower().replace("fashion", "fashion-")
     fetched = []
 
     def fetch(root, **options):
-        fetched.append((root, options))
+        fetched.append((root, options["download"]))
         raise RuntimeError("no network")
 
     monkeypatch.setattr(f"torchvision.datasets.{kind}", fetch)
-    with pytest.raises(DataError, match=f"'{name}' could not be fetched: no network"):
+    with pytest.raises(DataError, match=f"'{name}' could not be fetched: no network; put .*"):
         load_test_images(name, data_dir=tmp_path / "new", download=True)
-    [(root, options)] = fetched
-    assert (root, options["download"]) == (str(tmp_path / "new"), True)
+    assert fetched == [(str(tmp_path / "new"), True)]
+    info = IMAGE_INFO[name]
+    images = random_bytes(3, info.size, info.size, info.channels).squeeze()
+    put(f"{info.folders[0]}/a.npz", npz_bytes(x_test=images, y_test=np.arange(3)))
+    found = load_test_images(name, data_dir=tmp_path, download=True)
+    assert torch.equal(found.targets, torch.arange(3))
 
 
-def test_what_is_there_is_not_fetched_again(tmp_path, monkeypatch):
-    save_npz(tmp_path, random_bytes(3, 28, 28), np.arange(3))
-    monkeypatch.delattr("torchvision.datasets.MNIST")
-    assert len(load_test_images("mnist", data_dir=tmp_path, download=True)) == 3
+@pytest.fixture
+def published(put, tmp_path):
+    images = random_bytes(20, 32, 32, 3)
+    labels = np.tile(np.array([3, 1, 0, 9], dtype=np.uint8), 5)
+    short, evil = images[:19], np.array([object()] * 5)
+    arrays = {"fog": images, "frost": images[::-1], "labels": labels, "snow": short, "rain": evil}
+    for name, array in arrays.items():
+        put(f"CIFAR-10-C/{name}.npy", b"")
+        np.save(tmp_path / "CIFAR-10-C" / f"{name}.npy", array, allow_pickle=True)
+    put("CIFAR-10-C/cut.npy", (tmp_path / "CIFAR-10-C" / "fog.npy").read_bytes()[:500])
+    return images
 
 
-def test_fetched_files_are_found(tmp_path, monkeypatch):
-    def fetch(root, **options):
-        save_npz(tmp_path, random_bytes(3, 28, 28), np.arange(3))
+def test_a_severity_of_cifar_c_is_a_fifth_of_the_file(published, tmp_path):
+    assert available_cifar_c("cifar10", tmp_path) == ("cut", "fog", "frost", "rain", "snow")
+    assert available_cifar_c("cifar100", tmp_path) == available_cifar_c("mnist", tmp_path) == ()
+    part = read_cifar_c("cifar10", tmp_path, "fog", 2)
+    np.testing.assert_array_equal(part.inputs.numpy(), published[4:8].transpose(0, 3, 1, 2))
+    assert part.targets.tolist() == [3, 1, 0, 9]
+    part.inputs.zero_()
+    np.testing.assert_array_equal(np.load(tmp_path / "CIFAR-10-C" / "fog.npy"), published)
 
-    monkeypatch.setattr("torchvision.datasets.MNIST", fetch)
-    test = load_test_images("mnist", data_dir=tmp_path, download=True)
-    assert torch.equal(test.targets, torch.arange(3))
+
+@pytest.mark.parametrize(
+    ("name", "corruption", "severity", "message"),
+    [
+        ("cifar10", "frosts", 1, "did you mean 'frost'"),
+        ("mnist", "fog", 1, "unknown corruption 'fog'"),
+        ("cifar10", "fog", 6, "severity must be"),
+        ("cifar10", "snow", 1, r"snow\.npy cannot be read as five severities"),
+        ("cifar10", "rain", 1, r"rain\.npy cannot be read"),  # a pickle
+        ("cifar10", "cut", 1, r"cut\.npy cannot be read"),
+        ("cifar10", "frost", 1, r"labels\.npy.*row 0 has 10"),
+    ],
+)
+def test_damaged_files_of_cifar_c_are_named(
+    published, tmp_path, name, corruption, severity, message
+):
+    if "labels" in message:
+        np.save(tmp_path / "CIFAR-10-C" / "labels.npy", np.full(20, 10))
+    with pytest.raises(DataError, match=message):
+        read_cifar_c(name, tmp_path, corruption, severity)
 
 
-def test_fetching_needs_a_directory(tmp_path):
-    with pytest.raises(DataError, match="--data-dir"):
-        load_images("mnist", download=True)
+def test_the_real_mnist_has_the_known_statistics(shared_data):
+    data = load_images("mnist", data_dir=shared_data)
+    assert (len(data.train), len(data.validation), len(data.test)) == (55_000, 5_000, 10_000)
+    assert data.notes == ()
+    whole = torch.cat((data.train.inputs, data.validation.inputs)).double() / 255
+    assert abs(float(whole.mean()) - 0.1307) < 1e-4
+    assert abs(float(whole.std()) - 0.3081) < 1e-4
+    assert data.test.targets[:5].tolist() == [7, 2, 1, 0, 4]
+
+
+def test_class_names_and_images_are_those_of_the_real_cifar(shared_data):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    for name in ("cifar10", "cifar100"):
+        table = parquet.read_table(shared_data / name / "test.parquet")
+        info = json.loads(table.schema.metadata[b"huggingface"])["info"]["features"]["label"]
+        assert tuple(info["names"]) == IMAGE_INFO[name].class_names
+        test = load_test_images(name, data_dir=shared_data)
+        assert test.targets.tolist() == table["label"].to_pylist()
+        with Image.open(io.BytesIO(table["image"][3].as_py()["bytes"])) as image:
+            expected = np.asarray(image.convert("RGB")).transpose(2, 0, 1)
+        np.testing.assert_array_equal(test.inputs[3].numpy(), expected)
+
+
+@pytest.fixture
+def faces(tmp_path):
+    """20 + 3 + 2 images whose border beyond the crop is white, whose inside tells their number."""
+    folder = tmp_path / "celeba" / "img_align_celeba"
+    folder.mkdir(parents=True)
+    lines = []
+    for number in range(25):
+        image = Image.new("RGB", (178, 218), (255, 255, 255))
+        image.paste((10 * number, 100, 200), (19, 39, 159, 179))
+        image.save(folder / f"{number:06}.jpg", quality=95)
+        lines.append(f"{number:06}.jpg {0 if number < 20 else 1 if number < 23 else 2}")
+    (tmp_path / "celeba" / "list_eval_partition.txt").write_text("\n".join(lines) + "\n")
+    return tmp_path
+
+
+def test_celeba_is_cropped_and_in_its_authors_parts(faces):
+    data = load_generation_data("celeba", data_dir=faces, image_size=16)
+    assert [len(p) for p in (data.train, data.validation, data.test)] == [20, 3, 2]
+    assert data.labels is None
+    # The resize reads nothing from beyond the crop; JPEG blurs the edge a little.
+    for part, start in ((data.train, 0), (data.validation, 20), (data.test, 23)):
+        red = part[:, 0].double()
+        expected = 10.0 * torch.arange(start, start + len(part)).view(-1, 1, 1)
+        assert (red[:, 1:-1, 1:-1] - expected).abs().max() <= 3
+        assert (red - expected).abs().max() <= 24
+    assert load_generation_data("celeba", data_dir=faces).image_size == 64
+
+
+def test_celeba_reads_the_archive_and_keeps_what_it_decoded(faces, monkeypatch):
+    from_folder = load_generation_data("celeba", data_dir=faces, image_size=8)
+    root = faces / "celeba"
+    for kept in root.glob("*.npy"):
+        kept.unlink()
+    with zipfile.ZipFile(root / "img_align_celeba.zip", "w") as archive:
+        for path in sorted((root / "img_align_celeba").iterdir()):
+            archive.write(path, f"img_align_celeba/{path.name}")
+            path.unlink()
+    (root / "img_align_celeba").rmdir()
+    from_archive = load_generation_data("celeba", data_dir=faces, image_size=8)
+    assert torch.equal(from_archive.train, from_folder.train)
+    kept = sorted(root.glob("*.npy"))
+    assert [path.name.split("-")[0] for path in kept] == ["test", "train", "validation"]
+    kept[0].write_bytes(kept[0].read_bytes()[:-5])
+    decoded = []
+    face = image_files._face
+    monkeypatch.setattr(
+        image_files, "_face", lambda path, size: decoded.append(path.name) or face(path, size)
+    )
+    again = load_generation_data("celeba", data_dir=faces, image_size=8)
+    assert sorted(decoded) == ["000023.jpg", "000024.jpg"]
+    assert torch.equal(again.test, from_archive.test)
+    fewer = load_generation_data("celeba", data_dir=faces, image_size=8, num_train=4)
+    assert torch.equal(fewer.train, again.train[:4])
+    assert not list(root.glob(".tmp-*"))
+
+
+def test_celeba_that_is_missing_or_of_another_kind_is_refused(faces):
+    partition = faces / "celeba" / "list_eval_partition.txt"
+    face = faces / "celeba" / "img_align_celeba" / "000003.jpg"
+
+    def refused(message, **options):
+        with pytest.raises(DataError, match=message):
+            load_generation_data("celeba", data_dir=faces, **options)
+
+    refused("num_train must be at most 20", num_train=21)
+    Image.new("RGB", (64, 64)).save(face)
+    refused(r"000003.jpg.* 178x218 pixels.*got 64x64")
+    face.write_bytes(b"no image")
+    refused(r"000003.jpg.*cannot be read")
+    partition.write_text("000099.jpg 3\n")
+    refused(r"partition\.txt cannot be read as lines of a file name and 0, 1 or 2")
+    partition.unlink()
+    refused("no files of 'celeba'")
+
+
+def test_celeba_is_fetched_by_torchvision(tmp_path, monkeypatch):
+    def refuse(root, **options):
+        raise RuntimeError("too many users")
+
+    monkeypatch.setattr("torchvision.datasets.CelebA", refuse)
+    for module, message in ((None, "gdown is needed"), (types.ModuleType("gdown"), "too many")):
+        monkeypatch.setitem(sys.modules, "gdown", module)
+        with pytest.raises(DataError, match=message):
+            load_generation_data("celeba", data_dir=tmp_path / "new", download=True)

@@ -99,9 +99,9 @@ def test_the_deaths_beside_the_repository_are_what_is_fetched(published, tmp_pat
 @pytest.mark.parametrize(
     ("content", "named"),
     [
-        (covid_text([1] * 400, form="%d/%m"), "not what was published"),
+        (covid_text([1] * 400, form="%d/%m"), "cannot be read as what was published"),
         (covid_text([1] * 100), "2021-02-28"),
-        (b"<html>", "not what was published"),
+        (b"<html>", "cannot be read as what was published"),
     ],
 )
 def test_another_format_is_refused_and_names_the_file(content, named, published, tmp_path):
@@ -146,7 +146,7 @@ def test_the_sub_band_beside_the_repository_is_what_is_fetched(published, tmp_pa
 @pytest.mark.parametrize("content", [b"nothing", mat(y=np.ones(9), mu=1.0), mat(mu=1.0)])
 def test_a_sub_band_that_is_none_is_refused(content, published, tmp_path):
     published["audio_subband.mat"] = content
-    with pytest.raises(DataError, match="not what was published"):
+    with pytest.raises(DataError, match="cannot be read as what was published"):
         download_online("audio", tmp_path)
 
 
@@ -163,7 +163,7 @@ def test_skillcraft_has_its_masks_as_columns(published, tmp_path):
 def test_a_pointer_to_large_file_storage_is_refused(published, tmp_path):
     pytest.importorskip("pyarrow")
     published["csv.gz"] = b"version https://git-lfs.github.com/spec/v1\n"
-    with pytest.raises(DataError, match="not what was published"):
+    with pytest.raises(DataError, match="cannot be read as what was published"):
         download_online("skillcraft", tmp_path)
 
 

@@ -1,23 +1,33 @@
+"""Series, channels and tables of points: standard sets, and CSV files of one's own."""
+
 import csv
-import math
 from pathlib import Path
 
 import matplotlib
 import numpy as np
 import pytest
+from sklearn.datasets import load_digits
 
 from probseq_apps.data.names import DataError
-from probseq_apps.data.series import Columns, load_series, read_csv_series
+from probseq_apps.data.series import (
+    Columns,
+    load_series,
+    moving_digits,
+    read_csv_channels,
+    read_csv_series,
+)
+from probseq_apps.data.tables import load_table, read_csv_points
 
 
-def written(folder, *lines, name="own.csv"):
-    path = folder / name
-    path.write_text("\n".join(lines) + "\n")
-    return path
+@pytest.fixture
+def read(put):
+    """Read a series of one's own from its lines."""
 
+    def read_lines(*lines, time="t", target="y", series=None):
+        path = put("own.csv", "\n".join(lines) + "\n")
+        return read_csv_series(path, Columns(time, tuple(target.split(",")), series))
 
-def read(path, time="t", target="y", series=None):
-    return read_csv_series(path, Columns(time, tuple(target.split(",")), series))
+    return read_lines
 
 
 def test_the_default_series_is_what_the_shipped_file_says():
@@ -29,110 +39,189 @@ def test_the_default_series_is_what_the_shipped_file_says():
     assert series.values == pytest.approx(np.log(values))
     assert series.time[0] == 1990.0
     assert series.time[6] == pytest.approx(1990.0 + 181 / 365)  # July 1, 1990
-    assert (np.diff(series.time) > 0).all()
 
 
-def test_a_missing_sample_file_is_named(tmp_path, monkeypatch):
-    monkeypatch.setattr("matplotlib.get_data_path", lambda: str(tmp_path))
-    with pytest.raises(DataError, match=r"Stocks\.csv"):
-        load_series("sp500")
-
-
-def test_numbers_and_gaps_of_a_csv_file(tmp_path):
-    path = written(tmp_path, "y,other,t", "1.5,a,0", ",b,1", "NaN,c,2", "-2,d,4e0")
-    series = read(path)
+def test_numbers_and_gaps_of_a_csv_file(read):
+    series = read("y,other,t", "1.5,a,0", ",b,1", "NaN,c,2", "-2,d,4e0")
     assert series.time.tolist() == [0.0, 4.0]
     assert series.values.tolist() == [1.5, -2.0]
     assert "2 rows without a value" in series.notes[0]
     assert (series.time_label, series.target_label) == ("t", "y")
 
 
-def test_dates_become_days_since_the_first_and_rows_are_sorted(tmp_path):
-    path = written(tmp_path, "t,y", "2020-03-01,3", "2020-02-28T12:00,1", "2020-03-02T00:00Z,4")
-    series = read(path)
+def test_dates_become_days_or_hours_since_the_first_and_rows_are_sorted(read, put):
+    series = read("t,y", "2020-03-01,3", "2020-02-28T12:00,1", "2020-03-02T00:00Z,4")
     assert series.time.tolist() == [0.0, 1.5, 2.5]  # 2020 has a February 29
     assert series.values.tolist() == [1.0, 3.0, 4.0]
-    assert "sorted" in series.notes[-1]
+    text = "when\tu\n2020-01-01T03:00\t3\n2020-01-01T00:00\t1\n2020-01-02\t4\n"
+    channels = read_csv_channels(put("a.tsv", text), time_column="when")
+    assert channels.time.tolist() == [0.0, 3.0, 24.0]
+    assert channels.values[:, 0].tolist() == [1.0, 3.0, 4.0]
+    assert series.notes == channels.notes == ("rows are sorted by time",)
 
 
 @pytest.mark.parametrize(
     ("lines", "named"),
     [
-        (["t,z", "0,1"], "'y'"),
-        (["t,y", "0,1", "1,two"], "line 3.*'two'"),
+        (["t,z", "0,1"], "one column 'y'"),
+        (["t,y,y", "0,1,2"], "one column 'y'"),
+        (["t;y", "0;1"], "one column 't'.*separate cells by commas"),
+        (["t,y", "0,1", "1,two"], "line 3: a value must be a number, got 'two'"),
         (["t,y", "0,1", "soon,2"], "line 3.*'soon'"),
         (["t,y", "0,1", "inf,2"], "line 3.*finite"),
         (["t,y", "0,1", "2020-01-01,2"], "line 3.*both"),
-        (["t,y", "0,1,2"], "line 2.*columns"),
+        (["t,y", "0,1,2"], "line 2: expected 2 columns, got 3"),
         (["t,y", "0,"], "no values"),
-        (["t;y", "0;1"], "one column 't;y'.*semicolons"),
+        (["t,y", '0,"1'], "cannot be read as a table"),
         (["t,y", "0,1e200", "1,2"], r"column 'y'.*1e\+200.*overflow"),
         (["t,y", "0,1e154", "1,1e154", "2,0"], r"column 'y'.*1e\+154.*overflow"),
         (["t,y", "0,1", "1e200,2"], r"column 't'.*overflow"),
         (["t,y", "0,0", "1,1e-200"], r"column 'y'.*1e-200.*vanishes"),
     ],
 )
-def test_what_a_csv_file_must_not_hold_is_named(lines, named, tmp_path):
-    with pytest.raises(DataError, match=named):
-        read(written(tmp_path, *lines))
+def test_what_a_csv_file_must_not_hold_is_named(lines, named, read):
+    with pytest.raises(DataError, match=r"own\.csv.*" + named):
+        read(*lines)
 
 
-def test_large_numbers_and_constants_may_be_read(tmp_path):
-    assert read(written(tmp_path, "t,y", "0,1e150", "1,-1e150")).values.tolist() == [1e150, -1e150]
-    assert read(written(tmp_path, "t,y", "0,3", "1,3")).values.tolist() == [3.0, 3.0]
+def test_large_numbers_constants_and_semicolons_in_names_may_be_read(read):
+    assert read("t,y", "0,1e150", "1,-1e150").values.tolist() == [1e150, -1e150]
+    assert read("t,y", "0,3", "1,3").values.tolist() == [3.0, 3.0]
+    assert read("t;s", "0", "1", time="t;s", target="t;s").values.tolist() == [0.0, 1.0]
 
 
-def test_a_semicolon_in_a_name_is_one_where_the_name_is_asked_for(tmp_path):
-    path = written(tmp_path, "t;s", "0", "1")
-    assert read(path, time="t;s", target="t;s").values.tolist() == [0.0, 1.0]
-
-
-def test_several_targets_stand_side_by_side_where_all_have_a_value(tmp_path):
-    series = read(written(tmp_path, "t,y,z", "1,2,3", "0,1,", "2,4,5"), target="y,z")
+def test_several_targets_stand_side_by_side_where_all_have_a_value(read):
+    series = read("t,y,z", "1,2,3", "0,1,", "2,4,5", target="y,z")
     assert series.time.tolist() == [1.0, 2.0]
     assert series.values.tolist() == [[2.0, 4.0], [3.0, 5.0]]
     assert series.target_label == "y, z"
-    assert len(series) == 2
 
 
-def test_series_in_rows_stand_side_by_side_at_stamps_that_all_have(tmp_path):
+def test_series_in_rows_stand_side_by_side_at_stamps_that_all_have(read):
     rows = ["t,who,y", "1,a,2", "0,b,7", "0,a,1", "1,b,3", "2,a,9"]
-    series = read(written(tmp_path, *rows), series="who")
+    series = read(*rows, series="who")
     assert series.time.tolist() == [0.0, 1.0]
     assert series.values.tolist() == [[1.0, 2.0], [7.0, 3.0]]
     assert series.target_label == "a, b"
     assert "1 stamps that not all series have" in series.notes[0]
     with pytest.raises(DataError, match="'a' has the stamp 0 twice"):
-        read(written(tmp_path, *rows, "0,a,5"), series="who")
+        read(*rows, "0,a,5", series="who")
     with pytest.raises(DataError, match="no stamp that all"):
-        read(written(tmp_path, "t,who,y", "0,a,1", "1,b,1"), series="who")
+        read("t,who,y", "0,a,1", "1,b,1", series="who")
 
 
-def test_a_missing_file_folder_or_name_is_named(tmp_path):
-    with pytest.raises(DataError, match="does not exist"):
-        read(tmp_path / "none.csv")
-    with pytest.raises(DataError, match="--data-dir"):
-        load_series("solar")
-    with pytest.raises(DataError, match=r"solar_irradiance\.csv"):
-        load_series("solar", tmp_path)
-    with pytest.raises(DataError, match="did you mean 'solar'"):
-        load_series("solarr", tmp_path)
+@pytest.mark.parametrize(
+    ("name", "file", "content"),
+    [
+        ("audio", "audio_subband/audio_subband.npz", b"PK\x03\x04 cut off"),
+        ("covid", "covid_deaths_brazil/santa_catarina.csv", b"date,new_deaths\n2019-03-01,3\n"),
+        ("covid", "covid_deaths_brazil/santa_catarina.csv", b"date,new_deaths\nxx,4\n"),
+        ("solar", "solar_irradiance/solar_irradiance.csv", None),
+    ],
+)
+def test_a_damaged_or_missing_standard_file_is_named(name, file, content, put, tmp_path):
+    if content:
+        put(file, content)
+    with pytest.raises(DataError, match=Path(file).name):
+        load_series(name, tmp_path)
+    with pytest.raises(DataError, match=r"known: sp500, .*csv:PATH"):
+        load_series(f"{name}s", tmp_path)
 
 
-def test_the_standard_series_have_the_sizes_of_their_protocols(shared_data):
-    solar = load_series("solar", shared_data)
-    assert len(solar) == 391
-    assert solar.time[[0, 1, -1]] == pytest.approx([0.0, 0.1, 39.0])
-    covid = load_series("covid", shared_data)
-    assert len(covid) == 365
-    assert (covid.values >= 0.0).all()
-    assert "below zero" in covid.notes[1]
-    audio = load_series("audio", shared_data)
-    assert len(audio) == 11_250
-    assert audio.time[4] == 1.0
+def test_a_film_shows_a_real_picture_that_keeps_its_ink_and_moves_smoothly():
+    found = moving_digits(200)
+    assert found.frame == (16, 16)
+    film = found.values.reshape(200, 16, 16)
+    assert 0.0 <= film.min() <= film.max() <= 1.0
+    # Interpolation between pixels moves ink and loses none inside the canvas.
+    ink = film.sum((1, 2))
+    assert np.allclose(ink, ink[0], rtol=1e-6)
+    assert np.isclose(load_digits(return_X_y=True)[0].sum(1) / 16.0, ink[0]).any()
+    rows, columns = np.arange(16)[:, None], np.arange(16)[None, :]
+    centre = np.stack([(film * axis).sum((1, 2)) / ink for axis in (rows, columns)], axis=1)
+    assert np.abs(np.diff(centre, axis=0)).max() < 1.0
+    assert (np.ptp(centre, axis=0) > 3.0).all()
 
 
-def test_the_toy_series_is_two_sines_with_a_little_noise():
-    toy = load_series("toy")
-    truth = [math.sin(4.0 * t) + 0.5 * math.sin(11.0 * t) for t in toy.time]
-    assert np.std(toy.values - truth) == pytest.approx(0.1, rel=0.15)
+def test_all_columns_but_time_are_channels(put):
+    found = read_csv_channels(put("a.csv", "u,time,v\n1,0.5,2\n3,1.5,4\n"))
+    assert found.channels == ("u", "v")
+    assert found.time.tolist() == [0.5, 1.5]
+    assert found.values.tolist() == [[1.0, 2.0], [3.0, 4.0]]
+    assert found.frame is None
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("time,u\n0,1\n1,\n", "line 3: channel 'u': a value must be .* fill the gap"),
+        ("time,u\n0,warm\n", "line 2: channel 'u': a value must be a number, got 'warm'"),
+        ("time,u\nnoon,1\n", "line 2: a time stamp must be a number or an ISO date"),
+        ("hour,u\n0,1\n", "needs one column 'time'"),
+        ("time\n0\n", "at least one channel"),
+        ("time,u,u\n0,1,2\n", "needs one column 'u' for the channel"),
+        ("time,u\n", "a header and no rows"),
+        ("", "needs one column 'time'"),
+    ],
+)
+def test_bad_channels_are_refused_with_line_and_column(put, text, message):
+    with pytest.raises(DataError, match=message):
+        read_csv_channels(put("bad.csv", text))
+
+
+@pytest.fixture
+def powerplant(tmp_path):
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    (tmp_path / "uci").mkdir()
+
+    def write(**columns):
+        parquet.write_table(arrow.table(columns), tmp_path / "uci" / "powerplant.parquet")
+
+    return write
+
+
+def test_the_seed_chooses_among_the_published_splits(powerplant, tmp_path):
+    splits = {"test0": [True, False, False], "test1": [False, True, True]}
+    powerplant(a=[1, 2, 3], b=[4.0, 5.0, 6.0], y=[7, 8, 9], **splits)
+    table = load_table("powerplant", tmp_path, seed=0)
+    assert table.x.tolist() == [[1.0, 4.0], [2.0, 5.0], [3.0, 6.0]]
+    assert (table.y.tolist(), table.columns) == ([7.0, 8.0, 9.0], ("a", "b"))
+    assert table.test.tolist() == splits["test0"]
+    assert load_table("powerplant", tmp_path, seed=3).test.tolist() == splits["test1"]
+
+
+def test_missing_tables_columns_and_names_are_named(powerplant, put, tmp_path):
+    powerplant(a=[1], y=[2])
+    for name, folder, message in (
+        ("skillcraft", None, "--data-dir"),
+        ("skillcraft", tmp_path, r"skillcraft\.parquet does not exist.*--download"),
+        ("two-moon", tmp_path, "'two-moons'"),
+        ("powerplant", tmp_path, r"splits test0\.\., it has \['a', 'y'\]"),
+    ):
+        with pytest.raises(DataError, match=message):
+            load_table(name, folder, seed=0)
+    put("uci/powerplant.parquet", b"PAR1")
+    with pytest.raises(DataError, match=r"powerplant\.parquet cannot be read"):
+        load_table("powerplant", tmp_path, seed=0)
+
+
+def test_two_moons_are_drawn_by_the_seed():
+    first, again, other = (load_table("two-moons", None, seed=seed) for seed in (0, 0, 1))
+    assert np.array_equal(first.x, again.x)
+    assert not np.array_equal(first.x, other.x)
+    assert np.array_equal(np.unique(first.y), [0.0, 1.0])
+    assert first.test.sum() == 150
+    # The moons lie apart: the upper one, class 0, is higher on the left half of its arc.
+    assert first.x[first.y == 0, 1].mean() > first.x[first.y == 1, 1].mean()
+
+
+def test_points_are_read_from_the_named_columns_and_a_share_is_for_testing(put):
+    path = put("own.csv", "a,y,b,z\n" + "".join(f"{i},{2 * i},{i}.5,-{i}\n" for i in range(20)))
+    table = read_csv_points(path, ("b", "a"), ("y", "z"), test_share=0.25, seed=0)
+    assert table.x[3].tolist() == [3.5, 3.0]
+    assert table.y[:, 3].tolist() == [6.0, -3.0]
+    assert (table.test.sum(), table.columns) == (5, ("b", "a"))
+    one = read_csv_points(path, ("b", "a"), ("y",), test_share=0.25, seed=0)
+    assert np.array_equal(one.y, table.y[0])
+    with pytest.raises(DataError, match="holds 1 points"):
+        read_csv_points(put("one.csv", "a,y\n1,2\n"), ("a",), ("y",), test_share=0.1, seed=0)

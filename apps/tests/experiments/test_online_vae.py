@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from probseq_apps.data.channels import ChannelSeries
 from probseq_apps.data.names import DataError
+from probseq_apps.data.series import ChannelSeries
 from probseq_apps.engine.files import ConfigMismatchError
 from probseq_apps.experiment import Job
 from probseq_apps.experiments.online_vae import (

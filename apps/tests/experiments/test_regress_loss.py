@@ -5,8 +5,8 @@ import pytest
 import torch
 from torch import nn
 
+from probseq.graphs import TokenLayout, trim_tokens
 from probseq.transformers import TransformerOutput
-from probseq_apps.data.molecules import TokenLayout, trim_tokens
 from probseq_apps.engine.trainer import Step
 from probseq_apps.experiments.regress import (
     RegressionModel,

@@ -21,11 +21,11 @@ import numpy as np
 import torch
 from jaxtyping import Int64
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from probseq_apps.data.names import DataError
+from probseq_apps.data.names import DataError, reading
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 _ROWS_AT_ONCE = 16_384
@@ -151,30 +151,24 @@ def read_embeddings(path: Path) -> EmbeddingStore:
 
 
 def _read_file(path: Path) -> tuple[Tensor, Tensor, list[bytes]]:
-    try:
-        with safe_open(path, framework="pt") as file:
-            names = ("embeddings", "lengths", "texts")
-            if missing := sorted(set(names) - set(file.keys())):
-                raise DataError(f"{path} lacks {', '.join(missing)}: write it by write_embeddings")
-            table, lengths, texts = (file.get_tensor(name) for name in names)  # memory-mapped
-    except (OSError, SafetensorError) as error:
-        raise DataError(f"{path} cannot be read as a safetensors file: {error}") from error
-    if table.ndim != 2 or table.dtype not in DTYPES:
-        raise DataError(
-            f"{path}: embeddings must be (rows, width) in float16, bfloat16 or float32, got "
-            f"{table.dtype} of shape {tuple(table.shape)}"
+    with reading(path, "a safetensors file of embeddings"), safe_open(path, framework="pt") as file:
+        names = ("embeddings", "lengths", "texts")
+        table, lengths, texts = (file.get_tensor(name) for name in names)  # memory-mapped
+        fit = (
+            table.ndim == 2
+            and table.dtype in DTYPES
+            and (lengths.ndim, lengths.dtype) == (1, torch.int64)
+            and (texts.shape, texts.dtype) == ((len(lengths), 32), torch.uint8)
         )
-    shapes_fit = lengths.ndim == 1 and texts.shape == (len(lengths), 32)
-    if not shapes_fit or lengths.dtype != torch.int64 or texts.dtype != torch.uint8:
-        raise DataError(
-            f"{path}: lengths must be int64 (N,) and texts uint8 (N, 32), got {lengths.dtype} of "
-            f"shape {tuple(lengths.shape)} and {texts.dtype} of shape {tuple(texts.shape)}"
-        )
-    if len(lengths) == 0 or lengths.min() < 1 or lengths.sum() != len(table):
-        raise DataError(
-            f"{path}: lengths must be at least 1 and sum to the {len(table)} rows, they sum to "
-            f"{int(lengths.sum())}"
-        )
+        if not fit or len(lengths) == 0 or lengths.min() < 1 or lengths.sum() != len(table):
+            found = ", ".join(
+                f"{t.dtype} of shape {tuple(t.shape)}" for t in (table, lengths, texts)
+            )
+            raise ValueError(
+                "it must have embeddings (R, E), positive lengths (N,) that sum to R, and texts "
+                f"(N, 32), as write_embeddings stores them; it has {found}, and lengths that sum "
+                f"to {int(lengths.sum())}"
+            )
     _check_vectors(table, str(path))
     return table, lengths, [row.tobytes() for row in texts.numpy()]
 

@@ -4,10 +4,8 @@ import csv
 import gzip
 import hashlib
 import io
-import struct
-import zlib
 from collections.abc import Callable, Mapping, Sequence
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,12 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probseq.errors import MissingExtraError, require
-from probseq_apps.data.names import DataError
+from probseq_apps.data.names import DataError, reading
 from probseq_apps.engine.files import write_atomic
 
 _SECONDS = 60.0
 _GITHUB = "https://raw.githubusercontent.com"
-_SOLAR_HEAD = "year,tsi_11yr_cycle,tsi_11yr_cycle_plus_background"
 _POWERPLANT_INPUTS = ("temperature", "exhaust_vacuum", "ambient_pressure", "relative_humidity")
 _POWERPLANT_SPLITS = 20
 _AUDIO_PARTS = ("y", "fs", "mu", "W")
@@ -38,24 +35,34 @@ def fetch_images(name: str, part: str, data_dir: Path) -> None:
     from torchvision import datasets
 
     by_hand = f"put its files under {data_dir} yourself"
-    root, train = str(data_dir), part == "train"
+    kinds: dict[str, Any] = {
+        "mnist": datasets.MNIST,
+        "fashion-mnist": datasets.FashionMNIST,
+        "cifar10": datasets.CIFAR10,
+        "cifar100": datasets.CIFAR100,
+        "svhn": datasets.SVHN,
+        "celeba": datasets.CelebA,
+    }
     try:
         if name == "celeba":
             require("gdown", extra="celeba", distribution="probseq-apps")
-            datasets.CelebA(root, download=True)
-        elif name == "svhn":
-            datasets.SVHN(root, split=part, download=True)
-        else:
-            kinds = (datasets.MNIST, datasets.FashionMNIST, datasets.CIFAR10, datasets.CIFAR100)
-            known: dict[str, Any] = dict(
-                zip(("mnist", "fashion-mnist", "cifar10", "cifar100"), kinds, strict=True)
-            )
-            known[name](root, train=train, download=True)
+        options = {"split": part} if name in ("svhn", "celeba") else {"train": part == "train"}
+        kinds[name](str(data_dir), download=True, **options)
     except MissingExtraError as error:
         raise DataError(f"{name!r} cannot be fetched: {error}; or {by_hand}") from error
     # gdown has errors of its own.
     except Exception as error:
         raise DataError(f"{name!r} could not be fetched: {error}; {by_hand}") from error
+
+
+class _Published(NamedTuple):
+    """Where a set was published, and how it becomes ours."""
+
+    target: str  # our file, in the data folder
+    folders: tuple[str, ...]  # addresses, tried in turn
+    files: tuple[str, ...]  # in each of them
+    convert: Callable[[Sequence[bytes]], bytes]  # from their content to our file's
+    sha256: str | None = None  # of our file, where it doesn't depend on the versions of libraries
 
 
 def download_online(name: str, data_dir: Path) -> None:
@@ -71,29 +78,13 @@ def download_online(name: str, data_dir: Path) -> None:
     if target.suffix == ".parquet":  # before anything is fetched
         require("pyarrow.parquet", extra="parquet", distribution="probseq-apps")
     folder, parts = _fetch_parts(name, published, target)
-    try:
+    with reading(folder, f"what was published of {name!r} (make {target} by hand)"):
         content = published.convert(parts)
         found = hashlib.sha256(content).hexdigest()
         if published.sha256 not in (None, found):
             raise ValueError(f"its SHA-256 must be {published.sha256}, got {found}")
-    # scipy reports damage in many ways, among them TypeError and struct's own error.
-    except (OSError, EOFError, ValueError, LookupError, TypeError, *_DAMAGE) as error:
-        raise DataError(
-            f"what {folder} holds for {name!r} is not what was published: {error}; make "
-            f"{target} by hand"
-        ) from error
     target.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(target, content)
-
-
-class _Published(NamedTuple):
-    """Where a set was published, and how it becomes ours."""
-
-    target: str  # our file, in the data folder
-    folders: tuple[str, ...]  # addresses, tried in turn
-    files: tuple[str, ...]  # in each of them
-    convert: Callable[[Sequence[bytes]], bytes]  # from their content to our file's
-    sha256: str | None = None  # of our file, where it doesn't depend on the versions of libraries
 
 
 def _fetch_parts(name: str, published: _Published, target: Path) -> tuple[str, list[bytes]]:
@@ -110,61 +101,46 @@ def _fetch_parts(name: str, published: _Published, target: Path) -> tuple[str, l
             return folder, parts
         except (OSError, HTTPException) as error:
             failures.append(f"{address}: {error}")
-    raise DataError(
-        f"{target.name} of {name!r} could not be fetched: {'; '.join(failures)}; make {target} by "
-        "hand"
-    )
+    raise DataError(f"{name!r} could not be fetched: {'; '.join(failures)}; make {target} by hand")
 
 
 def _solar(parts: Sequence[bytes]) -> bytes:
     """Three columns behind comments; the numbers stay as they are written."""
-    lines = parts[0].decode("utf-8").splitlines()
-    rows = [line.split(",") for line in lines if line.strip() and not line.startswith("#")]
-    kept = [_SOLAR_HEAD]
-    for row in rows:
-        if len(row) != 3:
-            raise ValueError(f"a row must have 3 numbers, got {row}")
-        kept.append(",".join(str(cell).strip() for cell in row))
-    return _text(kept)
+    rows = ["year,tsi_11yr_cycle,tsi_11yr_cycle_plus_background"]
+    for line in parts[0].decode("utf-8").splitlines():
+        if line.strip() and not line.startswith("#"):
+            year, cycle, whole = line.split(",")
+            rows.append(f"{year.strip()},{cycle.strip()},{whole.strip()}")
+    return _text(rows)
 
 
 def _covid(parts: Sequence[bytes]) -> bytes:
     """Deaths a day: a row of names, a row of the states' codes, then a row for each day."""
-    rows = list(csv.reader(parts[0].decode("utf-8").splitlines()))
-    place = rows[1].index("SC")
-    kept = ["date,new_deaths,cumulative_deaths"]
-    total, before = 0, None
-    for row in rows[2:]:
-        if not row[place]:  # a day to come
-            continue
-        day = datetime.strptime(row[0], "%d/%m/%Y").date()
-        if before is not None and (day - before).days != 1:
-            raise ValueError(f"days must follow each other, got {before} and {day}")
-        deaths = int(row[place])
-        total, before = total + deaths, day
-        kept.append(f"{day},{deaths},{total}")
-    if before is None or before < date(2021, 2, 28):
-        raise ValueError(f"days must reach 2021-02-28, the last is {before}")
-    return _text(kept)
+    _, codes, *rows = csv.reader(parts[0].decode("utf-8").splitlines())
+    place = codes.index("SC")
+    counts = [(row[0], int(row[place])) for row in rows if row[place]]  # without days to come
+    days = [datetime.strptime(day, "%d/%m/%Y").date() for day, _ in counts]
+    if days != [days[0] + timedelta(number) for number in range(len(days))]:
+        raise ValueError("its days don't follow each other")
+    if days[-1] < date(2021, 2, 28):
+        raise ValueError(f"days must reach 2021-02-28, the last is {days[-1]}")
+    deaths = np.array([count for _, count in counts])
+    rows = zip(days, deaths, deaths.cumsum(), strict=True)
+    return _text(["date,new_deaths,cumulative_deaths", *(f"{a},{b},{c}" for a, b, c in rows)])
 
 
 def _audio(parts: Sequence[bytes]) -> bytes:
     """The sub-band, and its real part once it is moved to frequency 0 and thinned out."""
     from scipy.io import loadmat
-    from scipy.io.matlab import MatReadError
     from scipy.signal import hilbert, resample_poly
 
-    try:
-        content: dict[str, Any] = loadmat(io.BytesIO(parts[0]), variable_names=_AUDIO_PARTS)
-    except MatReadError as error:
-        raise ValueError(str(error)) from error
+    content: dict[str, Any] = loadmat(io.BytesIO(parts[0]), variable_names=_AUDIO_PARTS)
     y = content["y"].ravel().astype(np.float64)
     mu = float(content["mu"].item())
     if len(y) < _CUT.stop:
         raise ValueError(f"y must have {_CUT.stop:,} samples or more, got {len(y):,}")
     analytic: Any = hilbert(y)
     moved = np.real(analytic * np.exp(-2j * np.pi * mu * np.arange(1, len(y) + 1)))
-    demodulated = resample_poly(moved[_CUT], 1, _DECIMATION).astype(np.float32)
     file = io.BytesIO()
     np.savez_compressed(
         file,
@@ -172,7 +148,7 @@ def _audio(parts: Sequence[bytes]) -> bytes:
         fs=np.int64(content["fs"].item()),
         mu=np.float64(mu),
         W=np.float64(content["W"].item()),
-        demodulated=demodulated,
+        demodulated=resample_poly(moved[_CUT], 1, _DECIMATION).astype(np.float32),
     )
     return file.getvalue()
 
@@ -211,8 +187,6 @@ def _parquet(data: NDArray[np.float64], inputs: Sequence[str], masks: NDArray[np
 def _text(lines: Sequence[str]) -> bytes:
     return ("\n".join(lines) + "\n").encode("utf-8")
 
-
-_DAMAGE = (NotImplementedError, zlib.error, struct.error)
 
 # Commits are named where they are known in full: there the files cannot change.
 _SETS: Mapping[str, _Published] = {

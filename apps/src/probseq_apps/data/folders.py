@@ -17,12 +17,11 @@ from pathlib import Path
 import numpy as np
 import torch
 from jaxtyping import UInt8
-from numpy.typing import NDArray
 from PIL import Image, ImageOps
 from torch import Tensor
 
 from probseq_apps.data.names import DataError, reading
-from probseq_apps.data.parts import SPLIT_SEED, Part, hold_out_validation, permutation, stratified
+from probseq_apps.data.parts import Part, hold_out_validation, permutation, stratified
 
 _ENDINGS = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 _VALIDATION_FOLDERS = ("val", "validation", "valid")
@@ -50,16 +49,12 @@ def read_folder(
     """
     if image_size is not None and image_size < 1:
         raise DataError(f"image_size must be at least 1, got {image_size}")
-    _check_folder(root)
-    if (root / "train").is_dir():
-        parts = _list_parts(root, classes)
-    else:
-        parts = _split(_list(root, classes), root, classes)
+    parts = _given_parts(root, classes) if (root / "train").is_dir() else _split(root, classes)
     if num_train is not None:
         count = len(parts[0])
         if num_train > count:
             raise DataError(f"num_train must be at most {count} for {root}, got {num_train}")
-        parts[0] = _rows(parts[0], permutation(count, SPLIT_SEED)[:num_train].sort().values)
+        parts[0] = _rows(parts[0], permutation(count)[:num_train].sort().values)
     names = tuple(sorted({name for part in parts for _, name in part}))
     if "" in names or len(names) < 2:
         names = ()
@@ -70,25 +65,21 @@ def read_folder(
     return [Part(inputs, targets) for inputs, targets in split], names
 
 
+def list_all(root: Path) -> _Listing:
+    """Return the images of ``ROOT/test``, or else of the folder; raise if there are none."""
+    return _list(root / "test" if (root / "test").is_dir() else root, mixed=True)
+
+
 def read_all(root: Path, image_size: int) -> Part:
-    """Return the images of ``ROOT/test``, or else of the folder; targets are zeros."""
+    """Read the images that `list_all` finds; targets are zeros."""
     images = read_images([path for path, _ in list_all(root)], image_size)
     return Part(images, torch.zeros(len(images), dtype=torch.int64))
 
 
-def list_all(root: Path) -> _Listing:
-    """Return the images that `read_all` reads; raise if there are none."""
-    _check_folder(root)
-    return _list(root / "test" if (root / "test").is_dir() else root, classes=False, mixed=True)
-
-
-def _check_folder(root: Path) -> None:
-    if not root.is_dir():
-        raise DataError(f"image folder {root} does not exist or is no directory")
-
-
-def _list(folder: Path, classes: bool, mixed: bool = False) -> _Listing:
+def _list(folder: Path, *, classes: bool = False, mixed: bool = False) -> _Listing:
     """Return the images of a folder and of those in it, without hidden ones, in order."""
+    if not folder.is_dir():
+        raise DataError(f"image folder {folder} does not exist or is no directory")
     names = sorted(p.name for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
     if classes and len(names) < 2:
         raise DataError(
@@ -115,20 +106,19 @@ def _list(folder: Path, classes: bool, mixed: bool = False) -> _Listing:
     return found
 
 
-def _list_parts(root: Path, classes: bool) -> list[_Listing]:
+def _given_parts(root: Path, classes: bool) -> list[_Listing]:
     if not (root / "test").is_dir():
         raise DataError(f"{root} has a folder train but no folder test: add it")
-    validation = next((root / n for n in _VALIDATION_FOLDERS if (root / n).is_dir()), None)
-    folders = [root / "train", *([validation] if validation else []), root / "test"]
-    parts = [_list(folder, classes) for folder in folders]
+    validation = [root / n for n in _VALIDATION_FOLDERS if (root / n).is_dir()][:1]
+    folders = [root / "train", *validation, root / "test"]
+    parts = [_list(folder, classes=classes) for folder in folders]
     known = {name for _, name in parts[0]}
     for folder, part in zip(folders, parts, strict=True):
-        unknown = sorted({name for _, name in part} - known)
-        if classes and unknown:
+        if classes and (unknown := sorted({name for _, name in part} - known)):
             raise DataError(
                 f"{folder} has classes that the training part lacks: {', '.join(unknown)}"
             )
-    if validation is None:
+    if not validation:
         kept, held = hold_out_validation(len(parts[0]))
         if not classes and not len(held):
             raise DataError(
@@ -139,19 +129,19 @@ def _list_parts(root: Path, classes: bool) -> list[_Listing]:
     return parts
 
 
-def _split(found: _Listing, root: Path, classes: bool) -> list[_Listing]:
+def _split(root: Path, classes: bool) -> list[_Listing]:
+    found = _list(root, classes=classes)
+    count = len(found)
     if classes:
         names = sorted({name for _, name in found})
         labels = torch.tensor([names.index(name) for _, name in found])
-        return [_rows(found, part) for part in stratified(labels, (0.1, 0.1), names)]
-    count = len(found)
+        return [_rows(found, part) for part in stratified(labels, 0.1, names)]
     if count < _FEWEST:
         raise DataError(
             f"{root} needs at least {_FEWEST} images, for training, validation and test, "
             f"it holds {count}"
         )
-    order = permutation(count, SPLIT_SEED)
-    test, rest = order[: count // 10], order[count // 10 :]
+    test, rest = permutation(count).split([count // 10, count - count // 10])
     kept, held = hold_out_validation(len(rest))
     return [_rows(found, part.sort().values) for part in (rest[kept], rest[held], test)]
 
@@ -163,41 +153,30 @@ def _rows(found: _Listing, numbers: Tensor) -> _Listing:
 def read_images(paths: Sequence[Path], image_size: int | None) -> UInt8[Tensor, "n c h w"]:
     """Read image files, all grey or all in colour, see the module's text."""
     # First the headers alone: mixed sizes are refused before anything is decoded.
-    grey = True
-    first_size: tuple[int, int] | None = None
+    modes: set[str] = set()
+    first = None
     for path in paths:
-        with reading(path, "an image", Image.DecompressionBombError), Image.open(path) as image:
+        with reading(path, "an image"), Image.open(path) as image:
             size, mode = image.size, image.mode
         if mode.startswith(("I", "F")):
             raise DataError(
                 f"{path} has more than 8 bits a channel (mode {mode}): convert it first"
             )
-        grey = grey and mode in _GREY_MODES
-        if image_size is None:
-            first_size = first_size or size
-            if size != first_size:
-                raise DataError(
-                    f"images must all have one size: {paths[0]} has {_by(first_size)} pixels, "
-                    f"{path} has {_by(size)}; set image_size to resize them"
-                )
-            if size[0] != size[1]:
-                raise DataError(
-                    f"images must be square: {path} has {_by(size)} pixels; "
-                    "set image_size to crop and resize them"
-                )
-    pixels = np.stack([_decode(path, "L" if grey else "RGB", image_size) for path in paths])
-    images = torch.from_numpy(pixels)
+        modes.add(mode)
+        first = first or size
+        if image_size is None and (size != first or size[0] != size[1]):
+            raise DataError(
+                f"images must be square and all of one size: {paths[0]} has {first[0]}x{first[1]} "
+                f"pixels, {path} has {size[0]}x{size[1]}; set image_size to crop and resize them"
+            )
+    grey = modes <= _GREY_MODES
+    decoded: list[np.ndarray] = []
+    for path in paths:
+        with reading(path, "an image"), Image.open(path) as image:
+            whole = image.convert("L" if grey else "RGB")
+        if image_size is not None and whole.size != (image_size, image_size):
+            side = (image_size, image_size)
+            whole = ImageOps.fit(whole, side, method=Image.Resampling.BILINEAR)
+        decoded.append(np.asarray(whole))
+    images = torch.from_numpy(np.stack(decoded))
     return images.unsqueeze(1) if grey else images.permute(0, 3, 1, 2).contiguous()
-
-
-def _decode(path: Path, mode: str, image_size: int | None) -> NDArray[np.uint8]:
-    with reading(path, "an image", Image.DecompressionBombError), Image.open(path) as image:
-        converted = image.convert(mode)
-    if image_size is not None and converted.size != (image_size, image_size):
-        side = (image_size, image_size)
-        converted = ImageOps.fit(converted, side, method=Image.Resampling.BILINEAR)
-    return np.asarray(converted)
-
-
-def _by(size: tuple[int, int]) -> str:
-    return f"{size[0]}x{size[1]}"

@@ -3,18 +3,17 @@
 Nothing is unpickled but CIFAR's Python files, once torchvision has found their published MD5 sums.
 """
 
-import contextlib
 import gzip
 import io
 import os
-import shutil
 import tarfile
 import tempfile
-from collections.abc import Callable, Sequence
+import zipfile
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
-from zipfile import ZipFile
 
 import numpy as np
 import torch
@@ -24,12 +23,10 @@ from PIL import Image
 from torch import Tensor
 
 from probseq_apps.data.fetch import fetch_images
-from probseq_apps.data.names import DataError, filled_data_folder, reading
-from probseq_apps.data.parts import MAX_VALIDATION, Part, check_labels, image_tensor, label_tensor
-from probseq_apps.data.tabular import read_parquet_table
+from probseq_apps.data.names import DataError, data_folder, reading, unknown_name_message
+from probseq_apps.data.parts import MAX_VALIDATION, Part, check_labels, labelled_images
+from probseq_apps.data.tables import read_parquet
 from probseq_apps.engine import log
-
-Bytes = UInt8[Tensor, "n c h w"]
 
 _TEN_DIGITS = tuple("0123456789")
 _FASHION = "T-shirt/top,Trouser,Pullover,Dress,Coat,Sandal,Shirt,Sneaker,Bag,Ankle boot"
@@ -50,7 +47,8 @@ class ImageInfo(NamedTuple):
     """What is known of a standard set before any file is opened.
 
     ``mean`` and ``std`` are the customary constants (for CIFAR-10 those of the thesis' authors).
-    ``folders`` are the folders under the data directory that may hold the files.
+    ``folders`` are the folders under the data directory that may hold the files, ``published`` the
+    files of the set's authors.
     """
 
     channels: int
@@ -61,83 +59,64 @@ class ImageInfo(NamedTuple):
     train_count: int
     test_count: int
     folders: tuple[str, ...]
-    formats: str
+    published: str
 
 
 IMAGE_INFO: dict[str, ImageInfo] = {
     "mnist": ImageInfo(
-        channels=1,
-        size=28,
-        class_names=_TEN_DIGITS,
-        mean=(0.1307,),
-        std=(0.3081,),
-        train_count=60_000,
-        test_count=10_000,
-        folders=("mnist", "MNIST", "MNIST/raw"),
-        formats="mnist/mnist.npz, mnist/{part}*.parquet or MNIST/raw/*-idx?-ubyte[.gz]",
+        *(1, 28, _TEN_DIGITS, (0.1307,), (0.3081,), 60_000, 10_000),
+        ("mnist", "MNIST", "MNIST/raw"),
+        "MNIST/raw/*-idx?-ubyte[.gz]",
     ),
     "fashion-mnist": ImageInfo(
-        channels=1,
-        size=28,
-        class_names=tuple(_FASHION.split(",")),
-        mean=(0.2860,),
-        std=(0.3530,),
-        train_count=60_000,
-        test_count=10_000,
-        folders=(
-            "fashion-mnist",
-            "fashion_mnist",
-            "FashionMNIST",
-            "FashionMNIST/raw",
+        *(1, 28, tuple(_FASHION.split(",")), (0.2860,), (0.3530,), 60_000, 10_000),
+        (
+            *("fashion-mnist", "fashion_mnist", "FashionMNIST", "FashionMNIST/raw"),
             "fashion_mnist_test_part",
         ),
-        formats="fashion-mnist/*.npz, fashion-mnist/{part}*.parquet or "
         "FashionMNIST/raw/*-idx?-ubyte[.gz]",
     ),
     "cifar10": ImageInfo(
-        channels=3,
-        size=32,
-        class_names=tuple(_CIFAR10.split()),
-        mean=(0.4914, 0.4822, 0.4465),
-        std=(0.2470, 0.2435, 0.2616),
-        train_count=50_000,
-        test_count=10_000,
-        folders=("cifar10", "CIFAR10"),
-        formats="cifar10/{part}*.parquet, cifar-10-batches-bin, cifar-10-batches-py or their "
-        ".tar.gz archives",
+        *(3, 32, tuple(_CIFAR10.split()), (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
+        *(50_000, 10_000, ("cifar10", "CIFAR10")),
+        "cifar-10-batches-bin, cifar-10-batches-py or their .tar.gz archives",
     ),
     "cifar100": ImageInfo(
-        channels=3,
-        size=32,
-        class_names=tuple(_CIFAR100.split()),
-        mean=(0.5071, 0.4865, 0.4409),
-        std=(0.2673, 0.2564, 0.2762),
-        train_count=50_000,
-        test_count=10_000,
-        folders=("cifar100", "CIFAR100"),
-        formats="cifar100/{part}*.parquet, cifar-100-binary, cifar-100-python or their .tar.gz "
-        "archives",
+        *(3, 32, tuple(_CIFAR100.split()), (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),
+        *(50_000, 10_000, ("cifar100", "CIFAR100")),
+        "cifar-100-binary, cifar-100-python or their .tar.gz archives",
     ),
     "svhn": ImageInfo(
-        channels=3,
-        size=32,
-        class_names=_TEN_DIGITS,
-        mean=(0.4377, 0.4438, 0.4728),
-        std=(0.1980, 0.2010, 0.1970),
-        train_count=73_257,
-        test_count=26_032,
-        folders=("svhn", "SVHN"),
-        formats="{part}_32x32.mat, svhn/{part}_32x32.mat or svhn/{part}*.parquet",
+        *(3, 32, _TEN_DIGITS, (0.4377, 0.4438, 0.4728), (0.1980, 0.2010, 0.1970)),
+        *(73_257, 26_032, ("svhn", "SVHN")),
+        "train_32x32.mat and test_32x32.mat",
+    ),
+}
+
+
+# Binary files of CIFAR's authors: folder, archive, files, and bytes of labels in a row, the fine
+# one last.
+_BINARY: dict[str, tuple[str, str, dict[str, list[str]], int]] = {
+    "cifar10": (
+        *("cifar-10-batches-bin", "cifar-10-binary.tar.gz"),
+        {"train": [f"data_batch_{n}.bin" for n in range(1, 6)], "test": ["test_batch.bin"]},
+        1,
+    ),
+    "cifar100": (
+        *("cifar-100-binary", "cifar-100-binary.tar.gz"),
+        {"train": ["train.bin"], "test": ["test.bin"]},
+        2,
     ),
 }
 
 
 def missing_files(name: str, data_dir: Path | None, what: str) -> DataError:
     """Return the error that tells where files are expected."""
-    expected = IMAGE_INFO[name].formats.format(part="test")
+    info = IMAGE_INFO[name]
     return DataError(
-        f"no {what} of {name!r} under {data_dir}: expected {expected}; "
-        "or let them be fetched with --download"
+        f"no {what} of {name!r} under {data_dir}: expected train*.parquet and test*.parquet or an "
+        f"NPZ file in {info.folders[0]}, or {info.published}; or let them be fetched with "
+        "--download"
     )
 
 
@@ -149,13 +128,13 @@ def find_part(
     limit: int | None = None,
 ) -> Part | None:
     """Read the training or test part of a standard set; None if there are no files of it."""
-    # Files that are to be fetched need neither a directory that exists nor one with content.
-    directory = data_dir if download and data_dir else filled_data_folder(name, data_dir)
+    # Files that are to be fetched need no directory that exists.
+    directory = data_dir if download and data_dir else data_folder(name, data_dir)
     found = _search(name, part, directory, limit)
     if found is None and download:
         fetch_images(name, part, directory)
         found = _search(name, part, directory, limit)
-    return found and Part(found.inputs[:limit], found.targets[:limit])
+    return found and found.rows(slice(limit))
 
 
 def _search(name: str, part: str, data_dir: Path, limit: int | None) -> Part | None:
@@ -179,16 +158,11 @@ def _search(name: str, part: str, data_dir: Path, limit: int | None) -> Part | N
     return None
 
 
-def _part(images: NDArray[Any], labels: NDArray[Any], path: Path) -> Part:
-    pixels = image_tensor(images, path)
-    return Part(pixels, label_tensor(labels, len(pixels), path))
-
-
 def _read_shared(info: ImageInfo, part: str, folder: Path, limit: int | None) -> Part | None:
     """Read what has the same names for several sets: Parquet, NPZ and IDX files."""
     tables = sorted((*folder.glob(f"{part}.parquet"), *folder.glob(f"{part}-*.parquet")))
     if tables:
-        return _read_parquet(tables, "L" if info.channels == 1 else "RGB", limit)
+        return _read_tables(tables, "L" if info.channels == 1 else "RGB", limit)
     for path in sorted(folder.glob("*.npz")):
         # Opened here: of a damaged archive numpy leaves its own file open.
         with (
@@ -197,55 +171,28 @@ def _read_shared(info: ImageInfo, part: str, folder: Path, limit: int | None) ->
             np.load(file, allow_pickle=False) as arrays,
         ):
             if f"x_{part}" in arrays and f"y_{part}" in arrays:
-                return _part(arrays[f"x_{part}"], arrays[f"y_{part}"], path)
-    prefix = folder / ("train" if part == "train" else "t10k")
-    pair = [
-        next(
-            (path for end in ("", ".gz") if (path := Path(f"{prefix}-{what}{end}")).is_file()), None
-        )
-        for what in ("images-idx3-ubyte", "labels-idx1-ubyte")
-    ]
-    if pair[0] and pair[1]:
-        return _part(_read_idx(pair[0]), _read_idx(pair[1]), pair[0])
-    if any(pair):
-        raise DataError(f"{folder} has only one of {prefix.name}-images and {prefix.name}-labels")
+                return labelled_images(arrays[f"x_{part}"], arrays[f"y_{part}"], path)
+    prefix = "train" if part == "train" else "t10k"
+    images, labels = (
+        next((path for path in (folder / name, folder / f"{name}.gz") if path.is_file()), None)
+        for name in (f"{prefix}-images-idx3-ubyte", f"{prefix}-labels-idx1-ubyte")
+    )
+    if images and labels:
+        return labelled_images(_read_idx(images), _read_idx(labels), images)
+    if images or labels:
+        raise DataError(f"{folder} has only one of {prefix}-images and {prefix}-labels")
     return None
 
 
-def _read_idx(path: Path) -> NDArray[Any]:
-    """Read an IDX file, gzipped or not."""
-    from torchvision.datasets.mnist import read_sn3_pascalvincent_tensor
-
-    with reading(path, "an IDX file of bytes"), tempfile.NamedTemporaryFile() as plain:
-        if path.suffix == ".gz":
-            with gzip.open(path) as packed:
-                shutil.copyfileobj(packed, plain)
-            plain.flush()
-        source = plain.name if path.suffix == ".gz" else str(path)
-        return read_sn3_pascalvincent_tensor(source).numpy()
-
-
-class _Cifar(NamedTuple):
-    """Published binary files: folder, archive, and in a row the bytes of labels, fine one last."""
-
-    folder: str
-    archive: str
-    train: tuple[str, ...]
-    test: tuple[str, ...]
-    label_bytes: int
-
-
-_CIFAR = {
-    "cifar10": _Cifar(
-        *("cifar-10-batches-bin", "cifar-10-binary.tar.gz"),
-        tuple(f"data_batch_{number}.bin" for number in range(1, 6)),
-        ("test_batch.bin",),
-        1,
-    ),
-    "cifar100": _Cifar(
-        "cifar-100-binary", "cifar-100-binary.tar.gz", ("train.bin",), ("test.bin",), 2
-    ),
-}
+def _read_idx(path: Path) -> NDArray[np.uint8]:
+    """Read an IDX file, gzipped or not: its type, number of dimensions, shape, and bytes."""
+    with reading(path, "an IDX file of bytes"):
+        content = path.read_bytes()
+        content = gzip.decompress(content) if path.suffix == ".gz" else content
+        if content[:3] != b"\0\0\x08":
+            raise ValueError("it starts with another type")
+        shape = np.frombuffer(content, ">u4", content[3], 4)
+        return np.frombuffer(content, np.uint8, offset=4 + shape.nbytes).reshape(shape)
 
 
 def _read_own(name: str, part: str, folder: Path) -> Part | None:
@@ -255,12 +202,13 @@ def _read_own(name: str, part: str, folder: Path) -> Part | None:
     if name == "svhn" and (path := folder / f"{part}_32x32.mat").is_file():
         with reading(path, "SVHN's published file"):
             found = SVHN(str(folder), split=part)
-        return _part(found.data, found.labels, path)
-    if name not in _CIFAR:
+        return labelled_images(found.data, found.labels, path)
+    if name not in _BINARY:
         return None
-    binary, kind = _CIFAR[name], CIFAR10 if name == "cifar10" else CIFAR100
+    binary, packed, files, skipped = _BINARY[name]
+    kind = CIFAR10 if name == "cifar10" else CIFAR100
     with tempfile.TemporaryDirectory() as aside:
-        for inside, archive in (binary[:2], (kind.base_folder, kind.filename)):
+        for inside, archive in ((binary, packed), (kind.base_folder, kind.filename)):
             root = folder
             if not (folder / inside).is_dir():
                 if not (folder / archive).is_file():
@@ -268,57 +216,87 @@ def _read_own(name: str, part: str, folder: Path) -> Part | None:
                 with reading(folder / archive, "an archive"), tarfile.open(folder / archive) as tar:
                     tar.extractall(aside, filter="data")
                 root = Path(aside)
-            # Python's own files are checked by their sums before they are unpickled.
             with reading(folder / inside, "CIFAR's published files"):
-                if inside == binary.folder:
-                    return _binary_cifar(binary, part, root / inside)
-                found = kind(str(root), train=part == "train")
-                return _part(found.data, np.asarray(found.targets), folder / inside)
+                if inside == binary:
+                    contents = [(root / inside / file).read_bytes() for file in files[part]]
+                    row = skipped + 3 * 32 * 32
+                    rows = np.concatenate(
+                        [np.frombuffer(content, np.uint8).reshape(-1, row) for content in contents]
+                    )
+                    images, labels = rows[:, skipped:].reshape(-1, 3, 32, 32), rows[:, skipped - 1]
+                else:  # checked by their sums before they are unpickled
+                    found = kind(str(root), train=part == "train")
+                    images, labels = found.data, np.asarray(found.targets)
+            return labelled_images(images, labels, folder / inside)
     return None
 
 
-def _binary_cifar(binary: _Cifar, part: str, folder: Path) -> Part:
-    row = binary.label_bytes + 3 * 32 * 32
-    files = binary.train if part == "train" else binary.test
-    rows = np.concatenate(
-        [np.frombuffer((folder / file).read_bytes(), np.uint8).reshape(-1, row) for file in files]
-    )
-    images = rows[:, binary.label_bytes :].reshape(-1, 3, 32, 32)
-    return _part(images, rows[:, binary.label_bytes - 1], folder)
-
-
-def _read_parquet(paths: Sequence[Path], mode: str, limit: int | None) -> Part:
+def _read_tables(paths: Sequence[Path], mode: str, limit: int | None) -> Part:
     """Read encoded images: a column image or img (a struct with bytes), and label or fine_label."""
     parts: list[Part] = []
     for path in paths:
         left = None if limit is None else limit - sum(map(len, parts))
         if left == 0:
             break
-        table = read_parquet_table(path).slice(0, left)
-        encoded = table[_column(table, ("image", "img"), path)].to_pylist()
-        classes = table[_column(table, ("label", "fine_label"), path)].to_numpy()
-        decoded: list[NDArray[np.uint8]] = []
-        for row, cell in enumerate(encoded):
+        table = read_parquet(path).slice(0, left)
+        names = [
+            next((name for name in known if name in table.column_names), None)
+            for known in (("image", "img"), ("label", "fine_label"))
+        ]
+        if None in names:
+            raise DataError(
+                f"{path} needs a column image or img, and label or fine_label, it has "
+                f"{table.column_names}"
+            )
+        cells, labels = table[names[0]].to_pylist(), table[names[1]].to_numpy()
+        images: list[NDArray[np.uint8]] = []
+        for row, cell in enumerate(cells):
             with (
-                reading(path, f"a table of images (row {row})", Image.DecompressionBombError),
+                reading(f"{path}, row {row}", "an image"),
                 Image.open(io.BytesIO(cell["bytes"])) as image,
             ):
-                decoded.append(np.asarray(image.convert(mode)))
-        if len({image.shape for image in decoded}) != 1:
-            raise DataError(
-                f"{path}: images must all have one size, and there must be at least one"
-            )
-        parts.append(_part(np.stack(decoded), classes, path))
+                images.append(np.asarray(image.convert(mode)))
+        with reading(path, "images of one size"):
+            pixels = np.stack(images)
+        parts.append(labelled_images(pixels, labels, path))
     return Part(
         torch.cat([part.inputs for part in parts]), torch.cat([part.targets for part in parts])
     )
 
 
-def _column(table: Any, names: tuple[str, ...], path: Path) -> str:
-    for name in names:
-        if name in table.column_names:
-            return name
-    raise DataError(f"{path} needs a column {' or '.join(names)}, it has {table.column_names}")
+_PUBLISHED = {"cifar10": "CIFAR-10-C", "cifar100": "CIFAR-100-C"}
+_SEVERITIES = 5
+
+
+def available_cifar_c(name: str, data_dir: Path) -> tuple[str, ...]:
+    """Return the corruptions of CIFAR-10 or CIFAR-100 whose files are under ``data_dir``."""
+    files = (data_dir / _PUBLISHED[name]).glob("*.npy") if name in _PUBLISHED else ()
+    return tuple(sorted(file.stem for file in files if file.stem != "labels"))
+
+
+def read_cifar_c(name: str, data_dir: Path, corruption: str, severity: int) -> Part:
+    """Read one corruption at a severity of 1 to 5: a fifth of its file, 10,000 images."""
+    known = available_cifar_c(name, data_dir)
+    if corruption not in known:
+        raise DataError(f"{unknown_name_message('corruption', corruption, known)} (in {data_dir})")
+    if severity not in range(1, _SEVERITIES + 1):
+        raise DataError(f"severity must be 1, 2, 3, 4 or 5, got {severity}")
+    images, labels = (
+        data_dir / _PUBLISHED[name] / f"{file}.npy" for file in (corruption, "labels")
+    )
+    part = labelled_images(_severity(images, severity), _severity(labels, severity), images)
+    check_labels(part.targets, len(IMAGE_INFO[name].class_names), labels)
+    return part
+
+
+def _severity(path: Path, severity: int) -> NDArray[Any]:
+    with reading(path, "five severities of equal length"):
+        # Mapped, not read: the file holds all five.
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+        count, rest = divmod(len(array), _SEVERITIES)
+        if rest or not count:
+            raise ValueError(f"its shape is {array.shape}")
+        return array[(severity - 1) * count : severity * count]
 
 
 # CelebA's aligned faces (Liu et al. 2015) in its authors' three parts. The published images have
@@ -332,83 +310,71 @@ _BOX = (19, 39, 159, 179)  # left, top, right, bottom of the crop
 
 def read_celeba(
     data_dir: Path | None, image_size: int, num_train: int | None, download: bool
-) -> list[Bytes]:
+) -> list[UInt8[Tensor, "n c h w"]]:
     """Return the three parts; validation has no more than 5,000 images."""
-    directory = data_dir if download and data_dir else filled_data_folder("celeba", data_dir)
+    directory = data_dir if download and data_dir else data_folder("celeba", data_dir)
     roots = [directory / folder for folder in ("celeba", "CelebA", "")]
     if download and not any((root / _PARTITION).is_file() for root in roots):
         fetch_images("celeba", "train", directory)
     root = next((root for root in roots if (root / _PARTITION).is_file()), None)
-    if root is None:
+    archive = (root or directory) / f"{_ALIGNED}.zip"
+    if root is None or not ((root / _ALIGNED).is_dir() or archive.is_file()):
         raise DataError(
             f"no files of 'celeba' under {directory}: expected celeba/{_PARTITION} and "
             f"celeba/{_ALIGNED} or celeba/{_ALIGNED}.zip; or let them be fetched with --download"
         )
     parts: dict[str, list[str]] = {"0": [], "1": [], "2": []}
-    for number, line in enumerate((root / _PARTITION).read_text(encoding="utf-8").splitlines(), 1):
-        words = line.split()
-        if len(words) != 2 or words[1] not in parts:
-            raise DataError(
-                f"{root / _PARTITION}: line {number} must hold a file name and 0, 1 or 2: {line!r}"
-            )
-        parts[words[1]].append(words[0])
+    with reading(root / _PARTITION, "lines of a file name and 0, 1 or 2"):
+        for line in (root / _PARTITION).read_text(encoding="utf-8").splitlines():
+            name, part = line.split()
+            parts[part].append(name)
     if num_train is not None and num_train > len(parts["0"]):
         raise DataError(
             f"num_train must be at most {len(parts['0'])} for 'celeba', got {num_train}"
         )
-    folder, archive = root / _ALIGNED, root / f"{_ALIGNED}.zip"
-    if not folder.is_dir() and not archive.is_file():
-        raise DataError(f"{root} has {_PARTITION}, but neither {_ALIGNED} nor {archive.name}")
+    folder = root / _ALIGNED
+    if not folder.is_dir():
+        with reading(archive, "an archive"):
+            folder = zipfile.Path(archive) / _ALIGNED
     wanted = (("train", "0", num_train), ("validation", "1", MAX_VALIDATION), ("test", "2", None))
-    with contextlib.ExitStack() as stack:
-        read = _reader(folder, archive, stack)
-        return [
-            _decoded(root, part, parts[key][:count], image_size, read)
-            for part, key, count in wanted
-        ]
+    return [
+        _faces(root, part, folder, parts[key][:count], image_size) for part, key, count in wanted
+    ]
 
 
-def _reader(folder: Path, archive: Path, stack: contextlib.ExitStack) -> Callable[[str], bytes]:
-    """Return what reads an encoded image by its name, from the folder or out of the archive."""
-    if folder.is_dir():
-        return lambda name: (folder / name).read_bytes()
-    with reading(archive, "an archive"):
-        opened = stack.enter_context(ZipFile(archive))
-    return lambda name: opened.read(f"{folder.name}/{name}")
-
-
-def _decoded(
-    root: Path, part: str, names: list[str], image_size: int, read: Callable[[str], bytes]
-) -> Bytes:
+def _faces(
+    root: Path, part: str, folder: Path | zipfile.Path, names: list[str], image_size: int
+) -> Tensor:
     shape = (len(names), 3, image_size, image_size)
     # Count and size are in the name: a part of the part has a file of its own.
     kept = root / f"{part}-{len(names)}-crop{_CROP}-{image_size}.npy"
     # A damaged array counts as none.
-    with contextlib.suppress(OSError, ValueError, EOFError):
+    with suppress(OSError, ValueError, EOFError):
         pixels = np.load(kept, allow_pickle=False)
         if pixels.shape == shape and pixels.dtype == np.uint8:
             return torch.from_numpy(pixels)
     pixels = np.empty(shape, np.uint8)
 
     def fill(row: int) -> None:
-        pixels[row] = _face(root / _ALIGNED / names[row], image_size, read)
+        pixels[row] = _face(folder / names[row], image_size)
 
     # Pillow decodes and resizes without Python's lock.
     with ThreadPoolExecutor(max_workers=min(16, os.cpu_count() or 1)) as pool:
         rows = pool.map(fill, range(len(names)))
         for _ in log.bar(rows, desc=f"celeba {part}", total=len(names), unit="image"):
             pass
+    aside = kept.with_name(f".tmp-{os.getpid()}-{kept.name}")
     # A directory that may not be written to, or is full, costs time and nothing else.
-    with contextlib.suppress(OSError):
-        _store(kept, pixels)
+    with suppress(OSError):
+        np.save(aside, pixels)
+        aside.replace(kept)
+    with suppress(OSError):
+        aside.unlink(missing_ok=True)
     return torch.from_numpy(pixels)
 
 
-def _face(path: Path, image_size: int, read: Callable[[str], bytes]) -> NDArray[np.uint8]:
-    with (
-        reading(path, "an image", Image.DecompressionBombError),
-        Image.open(io.BytesIO(read(path.name))) as image,
-    ):
+def _face(path: Path | zipfile.Path, image_size: int) -> NDArray[np.uint8]:
+    with reading(path, "an image"), Image.open(io.BytesIO(path.read_bytes())) as image:
         whole = image.convert("RGB")
     if whole.size != _FACE:
         raise DataError(
@@ -418,14 +384,3 @@ def _face(path: Path, image_size: int, read: Callable[[str], bytes]) -> NDArray[
     # Pillow's `resize(box=...)` would let pixels from beyond the crop in at its border.
     face = whole.crop(_BOX).resize((image_size, image_size), Image.Resampling.BILINEAR)
     return np.asarray(face).transpose(2, 0, 1)
-
-
-def _store(path: Path, pixels: NDArray[np.uint8]) -> None:
-    """Write an array that appears whole or not at all."""
-    descriptor, aside = tempfile.mkstemp(dir=path.parent, prefix=".tmp-", suffix=".npy")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            np.save(file, pixels)
-        os.replace(aside, path)
-    finally:
-        Path(aside).unlink(missing_ok=True)

@@ -12,11 +12,11 @@ from jaxtyping import Float, Int64, UInt8
 from torch import Tensor
 from torch.nn import functional
 
+from probseq.images import channel_statistics, match_images, to_bytes
 from probseq_apps.data.folders import read_all, read_folder
 from probseq_apps.data.image_files import IMAGE_INFO, find_part, missing_files, read_celeba
 from probseq_apps.data.names import DataError, check_generation_name, data_kind, own_path
 from probseq_apps.data.parts import MAX_VALIDATION, Part, Parts, hold_out_validation, stratified
-from probseq_apps.data.transforms import channel_statistics, match_images, to_bytes
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,7 +72,6 @@ class GenerationData(Parts[Tensor]):
         return self.train.shape[-1]
 
 
-DIGIT_NAMES = tuple("0123456789")
 _GENERATION_SIZES = {"digits": 16, "mnist": 32, "cifar10": 32, "celeba": 64}
 
 
@@ -100,32 +99,61 @@ def load_images(
             validation included, and decode no more of them.
     """
     path = own_path(name)
-    if path is None and name != "digits":
-        return _standard(name, data_dir, download, limit)
-    if path is None:
-        images, labels = _digits()
-        names = DIGIT_NAMES
-        rows = stratified(labels, (0.2, 0.2), names)
-        train, validation, test = (Part(images[part], labels[part]) for part in rows)
-    else:
+    if path is not None:
         name = f"folder:{path}"
         (train, validation, test), names = read_folder(path, image_size=image_size, classes=True)
+    elif name == "digits":
+        names = tuple("0123456789")
+        train, validation, test = _digits()
+    else:
+        return _standard(name, data_dir, download, limit)
     mean, std = channel_statistics(train.inputs)
     return ImageData(name, train, validation, test, mean, std, class_names=names)
 
 
-def load_test_images(
-    name: str,
-    *,
-    data_dir: Path | None = None,
-    download: bool = False,
-    image_size: int | None = None,
-) -> Part:
+def _digits() -> list[Part]:
+    """Return scikit-learn's 1,797 grey images of 8x8 pixels, their levels 0..16 stretched."""
+    from sklearn.datasets import load_digits
+
+    levels, classes = load_digits(return_X_y=True)
+    images = (torch.as_tensor(levels) * (255 / 16)).round().to(torch.uint8).view(-1, 1, 8, 8)
+    whole = Part(images, torch.as_tensor(classes, dtype=torch.int64))
+    return [whole.rows(part) for part in stratified(whole.targets, 0.2, "0123456789")]
+
+
+def _standard(name: str, data_dir: Path | None, download: bool, limit: int | None) -> ImageData:
+    info = IMAGE_INFO[name]
+    whole = find_part(name, "train", data_dir, download, limit)
+    test = find_part(name, "test", data_dir, download)
+    if test is None:
+        raise missing_files(name, data_dir, "test part" if whole else "files")
+    if whole is None:
+        raise DataError(
+            f"only the test part of {name!r} is under {data_dir}: it can serve as "
+            "out-of-distribution data, but training needs the training part"
+        )
+    train, validation = map(whole.rows, hold_out_validation(len(whole)))
+    notes = tuple(
+        f"{name}: the {part} files hold {found:,} of the standard {expected:,} images"
+        for part, found, expected in (
+            ("train", len(whole), min(info.train_count, limit or info.train_count)),
+            ("test", len(test), info.test_count),
+        )
+        if found != expected
+    )
+    return ImageData(
+        *(name, train, validation, test, info.mean, info.std),
+        class_names=info.class_names,
+        notes=notes,
+    )
+
+
+def load_test_images(name: str, *, data_dir: Path | None = None, download: bool = False) -> Part:
     """Load the test images alone; the training files of a standard set need not be there."""
     if data_kind(name) != "image":
         raise DataError(f"{name!r} holds texts, but images are needed")
     if own_path(name) is not None or name == "digits":
-        return load_images(name, image_size=image_size).test
+        return load_images(name).test
     test = find_part(name, "test", data_dir, download)
     if test is None:
         raise missing_files(name, data_dir, "files")
@@ -150,18 +178,14 @@ def load_ood_images(
     else:
         other = load_test_images(name, data_dir=data_dir, download=download)
     images = match_images(other.inputs, channels=like.channels, image_size=like.image_size)
-    seen = {
-        row.tobytes()
-        for part in (like.train, like.validation, like.test)
-        for row in part.inputs.numpy()
-    }
+    parts = (like.train, like.validation, like.test)
+    seen = {row.tobytes() for part in parts for row in part.inputs.numpy()}
     kept: list[int] = []
     for row, image in enumerate(images.numpy()):
         if (content := image.tobytes()) not in seen:
             seen.add(content)
             kept.append(row)
-    rows = torch.tensor(kept, dtype=torch.int64)
-    return Part(images[rows], other.targets[rows])
+    return Part(images, other.targets).rows(torch.tensor(kept, dtype=torch.int64))
 
 
 def load_generation_data(
@@ -214,9 +238,9 @@ def load_generation_data(
         raise DataError(
             f"num_train must be at most {len(data.train)} for {data.name!r}, got {num_train}"
         )
-    parts = (data.train, data.validation, data.test)
-    images = [parts[0].inputs[:num_train], *(part.inputs for part in parts[1:])]
-    labels = [parts[0].targets[:num_train], *(part.targets for part in parts[1:])]
+    parts = (data.train.rows(slice(num_train)), data.validation, data.test)
+    labels = PartLabels(*(part.targets for part in parts))
+    images = [part.inputs for part in parts]
     notes = data.notes
     if size != data.image_size:
         padded = name == "mnist" and size > data.image_size
@@ -225,9 +249,7 @@ def load_generation_data(
         notes = (*notes, f"{name}: {how} from {data.image_size} to {size} pixels")
     train, validation, test = images
     return GenerationData(
-        *(name, train, validation, test, PartLabels(*labels)),
-        class_names=data.class_names,
-        notes=notes,
+        *(name, train, validation, test, labels), class_names=data.class_names, notes=notes
     )
 
 
@@ -250,40 +272,3 @@ def _resized(images: UInt8[Tensor, "n c h h"], size: int) -> UInt8[Tensor, "n c 
     # Chunks: the float copy of a whole training set need not fit.
     chunks = images.split(1000)
     return torch.cat([to_bytes(functional.avg_pool2d(c.float() / 255, block)) for c in chunks])
-
-
-def _digits() -> tuple[UInt8[Tensor, "n 1 8 8"], Tensor]:
-    """Return scikit-learn's 1,797 grey images of 8x8 pixels, their levels 0..16 stretched."""
-    from sklearn.datasets import load_digits
-
-    levels, classes = load_digits(return_X_y=True)
-    images = (torch.as_tensor(levels) * (255 / 16)).round().to(torch.uint8).view(-1, 1, 8, 8)
-    return images, torch.as_tensor(classes, dtype=torch.int64)
-
-
-def _standard(name: str, data_dir: Path | None, download: bool, limit: int | None) -> ImageData:
-    info = IMAGE_INFO[name]
-    whole = find_part(name, "train", data_dir, download, limit)
-    test = find_part(name, "test", data_dir, download)
-    if test is None:
-        raise missing_files(name, data_dir, "test part" if whole else "files")
-    if whole is None:
-        raise DataError(
-            f"only the test part of {name!r} is under {data_dir}: it can serve as "
-            f"out-of-distribution data, but training needs {info.formats.format(part='train')}"
-        )
-    rows = hold_out_validation(len(whole))
-    train, validation = (Part(whole.inputs[part], whole.targets[part]) for part in rows)
-    notes = tuple(
-        f"{name}: the {part} files hold {found:,} of the standard {expected:,} images"
-        for part, found, expected in (
-            ("train", len(whole), min(info.train_count, limit or info.train_count)),
-            ("test", len(test), info.test_count),
-        )
-        if found != expected
-    )
-    return ImageData(
-        *(name, train, validation, test, info.mean, info.std),
-        class_names=info.class_names,
-        notes=notes,
-    )

@@ -1,34 +1,22 @@
 """Names of data sets and corruptions, and the error of the data layer; needs no numpy."""
 
-import csv
-import struct
-import tarfile
-import zlib
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Literal
-from zipfile import BadZipFile
 
-IMAGE_NAMES: tuple[str, ...] = (
-    "digits",
-    "mnist",
-    "fashion-mnist",
-    "cifar10",
-    "cifar100",
-    "svhn",
-)
-TEXT_NAMES: tuple[str, ...] = ("cola", "imdb")
+from probseq.errors import MissingExtraError
+
+IMAGE_NAMES = ("digits", "mnist", "fashion-mnist", "cifar10", "cifar100", "svhn")
+TEXT_NAMES = ("cola", "imdb")
 DATA_NAMES: tuple[str, ...] = IMAGE_NAMES + TEXT_NAMES
-GENERATION_NAMES: tuple[str, ...] = ("digits", "mnist", "cifar10", "celeba")
+GENERATION_NAMES = ("digits", "mnist", "cifar10", "celeba")
 
 # Sets of one's own are named by a prefix and a path: "folder:/path/to/images", "csv:/path/to/file".
-FOLDER_PREFIX = "folder:"
-CSV_PREFIX = "csv:"
+FOLDER_PREFIX, CSV_PREFIX = "folder:", "csv:"
 
-WORDS = "words"
-BPE_PREFIX = "bpe:"
+WORDS, BPE_PREFIX = "words", "bpe:"
 _SMALLEST_BPE = 258  # all bytes, padding, and a text without any token
 
 CORRUPTION_GROUPS: dict[str, tuple[str, ...]] = {
@@ -40,37 +28,23 @@ CORRUPTION_GROUPS: dict[str, tuple[str, ...]] = {
 CORRUPTION_NAMES: tuple[str, ...] = tuple(n for group in CORRUPTION_GROUPS.values() for n in group)
 
 
-# What the readers of files raise, in the standard library and out of it, on damaged files.
-_DAMAGE = (
-    OSError,
-    EOFError,
-    ValueError,
-    TypeError,
-    LookupError,
-    SyntaxError,
-    RuntimeError,
-    AssertionError,
-    struct.error,
-    zlib.error,
-    csv.Error,
-    tarfile.TarError,
-    BadZipFile,
-)
-
-
 class DataError(ValueError):
     """Data that are missing, damaged, or not what was asked for; the message names the thing."""
 
 
 @contextmanager
-def reading(path: Path, what: str, *more: type[Exception]) -> Generator[None]:
-    """Turn what a reader raises on a damaged file into one error that names the file."""
+def reading(path: object, what: str) -> Generator[None]:
+    """Turn what a library raises on a damaged file into one line that names the file.
+
+    Readers of archives, images and tables raise errors of a dozen kinds.
+    """
     try:
         yield
-    except DataError:
+    except (DataError, MissingExtraError):
         raise
-    except (*_DAMAGE, *more) as error:
-        raise DataError(f"{path} cannot be read as {what}: {error}") from error
+    except Exception as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise DataError(f"{path} cannot be read as {what}: {reason}") from error
 
 
 def nearest_name(name: str, known: Iterable[str]) -> str | None:
@@ -91,12 +65,12 @@ def unknown_name_message(what: str, name: str, known: Iterable[str]) -> str:
 
 def own_path(name: str) -> Path | None:
     """Return the path in ``folder:PATH`` or ``csv:PATH``, None for a set known by name."""
-    for prefix in (FOLDER_PREFIX, CSV_PREFIX):
-        if name.startswith(prefix):
-            if not name[len(prefix) :]:
-                raise DataError(f"data set {name!r} needs a path after the colon")
-            return Path(name[len(prefix) :]).expanduser()
-    return None
+    prefix, colon, path = name.partition(":")
+    if prefix + colon not in (FOLDER_PREFIX, CSV_PREFIX):
+        return None
+    if not path:
+        raise DataError(f"data set {name!r} needs a path after the colon")
+    return Path(path).expanduser()
 
 
 def data_folder(name: str, data_dir: Path | None) -> Path:
@@ -106,14 +80,6 @@ def data_folder(name: str, data_dir: Path | None) -> Path:
     if not data_dir.is_dir():
         raise DataError(f"data directory {data_dir} does not exist or is no directory")
     return data_dir
-
-
-def filled_data_folder(name: str, data_dir: Path | None) -> Path:
-    """Return the folder of the standard sets; refuse one that is not given, not there, or empty."""
-    folder = data_folder(name, data_dir)
-    if not any(folder.iterdir()):
-        raise DataError(f"data directory {folder} is empty")
-    return folder
 
 
 def data_kind(name: str) -> Literal["image", "text"]:

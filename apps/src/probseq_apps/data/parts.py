@@ -7,7 +7,7 @@ generator with a seed of their own: the same rows are held out in every run and 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -36,6 +36,10 @@ class Part:
 
     def __len__(self) -> int:
         return len(self.targets)
+
+    def rows(self, chosen: Tensor | slice) -> "Part":
+        """Return some rows."""
+        return Part(self.inputs[chosen], self.targets[chosen])
 
 
 PartT = TypeVar("PartT", Part, Tensor)
@@ -88,7 +92,7 @@ def check_labels(labels: Int64[Tensor, " n"], num_classes: int, source: object) 
         )
 
 
-def permutation(size: int, seed: int) -> Int64[Tensor, " n"]:
+def permutation(size: int, seed: int = SPLIT_SEED) -> Int64[Tensor, " n"]:
     """Return a random order of ``size`` rows that depends on the seed alone."""
     return torch.randperm(size, generator=torch.Generator().manual_seed(seed))
 
@@ -98,23 +102,23 @@ def hold_out_validation(size: int) -> tuple[Int64[Tensor, " a"], Int64[Tensor, "
 
     CIFAR's 50,000 training images become 45,000 and 5,000 (thesis, app. B.4).
     """
-    order = permutation(size, SPLIT_SEED)
+    order = permutation(size)
     held = min(MAX_VALIDATION, size // 10)
     return order[held:].sort().values, order[:held].sort().values
 
 
 def stratified(
-    labels: Int64[Tensor, " n"], fractions: tuple[float, float], class_names: Sequence[str]
-) -> tuple[Int64[Tensor, " a"], Int64[Tensor, " b"], Int64[Tensor, " c"]]:
+    labels: Int64[Tensor, " n"], share: float, class_names: Sequence[str]
+) -> tuple[Tensor, ...]:
     """Return rows for training, validation and test, with the same share of each class.
 
     Args:
         labels: class numbers of all rows.
-        fractions: shares of validation and test; the rest is for training.
+        share: of validation and of test; the rest is for training.
         class_names: used in the message about a class of fewer than three rows.
     """
-    order = permutation(len(labels), SPLIT_SEED)
-    parts: tuple[list[Tensor], ...] = ([], [], [])
+    order = permutation(len(labels))
+    pieces: list[tuple[Tensor, ...]] = []
     for number, name in enumerate(class_names):
         rows = order[labels[order] == number]
         if len(rows) < 3:
@@ -122,61 +126,50 @@ def stratified(
                 f"class {name!r} has {len(rows)} rows, but a split into training, validation and "
                 "test needs at least 3: add rows or leave the class out"
             )
-        held = [max(1, round(fraction * len(rows))) for fraction in fractions]
-        pieces = rows.split([len(rows) - sum(held), *held])
-        for part, piece in zip(parts, pieces, strict=True):
-            part.append(piece)
-    train, validation, test = (torch.cat(part).sort().values for part in parts)
-    return train, validation, test
+        held = max(1, round(share * len(rows)))
+        pieces.append(rows.split([len(rows) - 2 * held, held, held]))
+    return tuple(torch.cat(part).sort().values for part in zip(*pieces, strict=True))
 
 
-def image_tensor(array: NDArray[np.generic], source: Path) -> UInt8[Tensor, "n c h w"]:
-    """Return images as bytes (N, C, H, W).
+def labelled_images(images: NDArray[Any], labels: NDArray[Any], source: Path) -> Part:
+    """Return images as bytes (N, C, H, W) with their class numbers.
 
     Args:
-        array: (N, H, W), (N, H, W, C) or (N, C, H, W) with 1 or 3 channels: integers in 0..255, or
+        images: (N, H, W), (N, H, W, C) or (N, C, H, W) with 1 or 3 channels: integers in 0..255, or
             floating-point numbers in 0..1.
+        labels: integers, (N,) or (N, 1).
         source: file, named in the messages.
     """
-    if array.ndim == 3:
-        array = array[:, None]
-    elif array.ndim == 4 and array.shape[1] not in (1, 3):
-        array = array.transpose(0, 3, 1, 2)
-    if array.ndim != 4 or array.shape[1] not in (1, 3) or 0 in array.shape:
+    if images.ndim == 3:
+        images = images[:, None]
+    elif images.ndim == 4 and images.shape[1] not in (1, 3):
+        images = images.transpose(0, 3, 1, 2)
+    if images.ndim != 4 or images.shape[1] not in (1, 3) or 0 in images.shape:
         raise DataError(
             f"{source}: images must have shape (N, H, W), (N, H, W, C) or (N, C, H, W) with 1 or 3 "
-            f"channels and at least one row, got {array.shape}"
+            f"channels and at least one row, got {images.shape}"
         )
-    if array.dtype != np.uint8:
-        array = _to_bytes(array, source)
-    return torch.from_numpy(np.array(array, dtype=np.uint8, order="C"))
+    rows = len(images)
+    if labels.shape not in ((rows,), (rows, 1)) or labels.dtype.kind not in "iu":
+        raise DataError(
+            f"{source}: {rows} images need integers of shape ({rows},) as labels, got "
+            f"{labels.dtype} of shape {labels.shape}"
+        )
+    pixels: UInt8[Tensor, "n c h w"] = torch.from_numpy(
+        np.array(_to_bytes(images, source), dtype=np.uint8, order="C")
+    )
+    return Part(pixels, torch.from_numpy(labels.reshape(-1).astype(np.int64)))
 
 
-def label_tensor(array: NDArray[np.generic], rows: int, source: Path) -> Int64[Tensor, " n"]:
-    """Return labels as int64 (N,); raise if they are no integers or not as many as images."""
-    labels = array.reshape(-1) if array.shape == (rows, 1) else array
-    if labels.shape != (rows,):
-        raise DataError(f"{source}: {rows} rows need labels of shape ({rows},), got {array.shape}")
-    if not np.issubdtype(labels.dtype, np.integer):
-        raise DataError(f"{source}: labels must be integers, got {labels.dtype}")
-    return torch.from_numpy(labels.astype(np.int64))
-
-
-def _to_bytes(array: NDArray[np.generic], source: Path) -> NDArray[np.uint8]:
-    whole = np.issubdtype(array.dtype, np.integer)
-    if not whole and not np.issubdtype(array.dtype, np.floating):
-        raise DataError(f"{source}: images must be numbers, got {array.dtype}")
+def _to_bytes(images: NDArray[Any], source: Path) -> NDArray[Any]:
+    if images.dtype == np.uint8:
+        return images
+    whole = images.dtype.kind in "iu"
     high, scale = (255, 1) if whole else (1, 255)
-    numbers = array.astype(np.float64)
-    broken = ~np.isfinite(numbers).all(axis=(1, 2, 3))
-    if broken.any():
+    # Neither holds for NaN.
+    if not (whole or images.dtype.kind == "f") or not (images.min() >= 0 and images.max() <= high):
         raise DataError(
-            f"{source}: image {int(broken.argmax())} holds NaN or infinity "
-            f"({int(broken.sum())} such images)"
+            f"{source}: images must be integers in 0..255 or floating-point numbers in 0..1, got "
+            f"{images.dtype} in {images.min()}..{images.max()}"
         )
-    if numbers.min() < 0 or numbers.max() > high:
-        raise DataError(
-            f"{source}: images of type {array.dtype} must lie in 0..{high}, "
-            f"got {numbers.min():g}..{numbers.max():g}"
-        )
-    return np.rint(numbers * scale).astype(np.uint8)
+    return np.rint(images.astype(np.float64) * scale)

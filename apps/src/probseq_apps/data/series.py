@@ -1,5 +1,6 @@
-"""Real series of numbers over time: standard sets, one that a dependency ships, and CSV files."""
+"""Real series over time: standard sets, one that a dependency ships, CSV files, moving digits."""
 
+import csv
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +11,9 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float64
 from numpy.typing import NDArray
+from scipy import ndimage
 
+from ohsvgp.stream.clock import parse_stamp
 from probseq_apps.data.names import (
     CSV_PREFIX,
     DataError,
@@ -19,16 +22,15 @@ from probseq_apps.data.names import (
     reading,
     unknown_name_message,
 )
-from probseq_apps.data.tabular import csv_columns, csv_header, is_tab_separated
+from probseq_apps.data.tables import csv_header, parse_number, published_file, read_rows
 
-SERIES_NAMES: tuple[str, ...] = ("sp500", "toy", "solar", "audio", "covid")
+SERIES_NAMES = ("sp500", "toy", "solar", "audio", "covid")
 
 _STRETCH = slice(20_000, 31_250)  # of the sub-band: 9,000 samples to learn and 2,250 to test
 _SAMPLES_PER_MS = 4
 _AUDIO_NOISE = 0.1
 _COVID_DAYS = (date(2020, 3, 1), date(2021, 2, 28))
-_TOY_POINTS = 240
-_TOY_NOISE = 0.1
+_TOY_POINTS, _TOY_NOISE = 240, 0.1
 _SECONDS = {"hours": 3_600.0, "days": 86_400.0}
 _EMPTY = ("", "na", "nan", "null", "none")
 
@@ -56,12 +58,27 @@ class Series:
         return self.time.shape[0]
 
 
+@dataclass(frozen=True, eq=False)
+class ChannelSeries:
+    """Channels that share their time stamps."""
+
+    name: str  # as on the command line
+    time: Float64[np.ndarray, " n"]
+    values: Float64[np.ndarray, "n d"]  # one row per stamp
+    channels: tuple[str, ...]  # names of the columns of ``values``
+    time_label: str  # what time is counted in
+    frame: tuple[int, int] | None = None
+    notes: tuple[str, ...] = ()  # what a reader of results must know about the data
+
+    def __len__(self) -> int:
+        return self.time.shape[0]
+
+
 def load_series(
     name: str, data_dir: Path | None = None, *, columns: Columns | None = None
 ) -> Series:
     """Read a series."""
-    path = own_path(name) if name.startswith(CSV_PREFIX) else None
-    if path is not None:
+    if name.startswith(CSV_PREFIX) and (path := own_path(name)) is not None:
         return read_csv_series(path, columns or Columns("time", ("value",)))
     if name in ("sp500", "toy"):
         return _sp500() if name == "sp500" else _toy()
@@ -71,6 +88,39 @@ def load_series(
     return readers[name](data_folder(name, data_dir))
 
 
+class _Stamps:
+    """The time stamps of a column, cell by cell: numbers, or ISO 8601 dates and times."""
+
+    def __init__(self, column: str) -> None:
+        self._column = column
+        self._calendar: bool | None = None
+
+    def parse(self, cell: str) -> float:
+        """Return a stamp, in seconds since 1970 for a date; a time without a zone is UTC."""
+        stamp, calendar = parse_stamp(cell)
+        if self._calendar not in (None, calendar):
+            raise ValueError(
+                f"column {self._column!r} must hold numbers or dates, got both: {cell!r}"
+            )
+        self._calendar = calendar
+        return stamp / 10**9 if calendar else stamp
+
+    def in_order(
+        self, times: Sequence[float], values: NDArray[np.float64], unit: str
+    ) -> tuple[NDArray[np.float64], str, NDArray[np.float64], tuple[str, ...]]:
+        """Sort rows by time; dates are counted from the first one."""
+        time, notes = np.array(times), ()
+        if (np.diff(time) < 0.0).any():
+            order = np.argsort(time, kind="stable")
+            time, values, notes = time[order], values[order], ("rows are sorted by time",)
+        if not self._calendar:
+            return time, self._column, values, notes
+        return (time - time[0]) / _SECONDS[unit], f"{unit} since the first stamp", values, notes
+
+
+_Row = tuple[float, str, list[float]]  # stamp, series, targets
+
+
 def read_csv_series(path: Path, columns: Columns) -> Series:
     """Read columns of a CSV file with a header; rows without a value are gaps.
 
@@ -78,39 +128,36 @@ def read_csv_series(path: Path, columns: Columns) -> Series:
     order; targets numbers, or empty, `NA`, `NaN`, `null` or `none` for a gap. Several targets, or
     several series, are learned side by side: at the stamps that all of them have.
     """
-    time_column, targets = columns.time, columns.targets
-    _check_separator(path, (time_column, *targets))
-    stamps = TimeColumn(time_column)
-    rows: list[tuple[float, str, list[float]]] = []
-    gaps = 0
-    wanted = [(time_column, "time"), *((name, "target") for name in targets)]
+    stamps = _Stamps(columns.time)
+
+    def parse(stamp: str, *cells: str) -> _Row | None:
+        numbers, series = (cells[:-1], cells[-1]) if columns.series else (cells, "")
+        at = stamps.parse(stamp)
+        if any(cell.strip().lower() in _EMPTY for cell in numbers):
+            return None
+        return at, series, [parse_number(cell) for cell in numbers]
+
+    wanted = [(columns.time, "time"), *((name, "target") for name in columns.targets)]
     wanted += [(columns.series, "series")] if columns.series else []
-    for line, (stamp, *cells) in csv_columns(path, wanted):
-        series = cells.pop() if columns.series else ""
-        try:
-            at = stamps.parse(stamp)
-            if any(cell.strip().lower() in _EMPTY for cell in cells):
-                gaps += 1
-                continue
-            rows.append((at, series, [parse_number(cell) for cell in cells]))
-        except ValueError as error:
-            raise DataError(f"{path}, line {line}: {error}") from error
+    found = read_rows(path, wanted, parse)
+    rows = [row for row in found if row is not None]
     if not rows:
-        raise DataError(f"{path} holds no values in column {', '.join(map(repr, targets))}")
-    times, notes = [at for at, _, _ in rows], list[str]()
-    values, names = np.array([found for _, _, found in rows]), targets
+        raise DataError(f"{path} holds no values in column {', '.join(map(repr, columns.targets))}")
+    gaps, names = len(found) - len(rows), columns.targets
+    notes = [f"{gaps:,} rows without a value are left out"] if gaps else []
+    times, values = [at for at, _, _ in rows], np.array([numbers for _, _, numbers in rows])
     if columns.series:
-        times, values, names, notes = _side_by_side(path, rows)
-    for name, numbers in ((time_column, np.array(times)), *zip(names, values.T, strict=True)):
+        times, values, names, note = _side_by_side(path, rows)
+        notes += note
+    for name, numbers in ((columns.time, np.array(times)), *zip(names, values.T, strict=True)):
         _check_squares(path, name, numbers)
     time, label, values, moved = stamps.in_order(times, values, "days")
-    notes = [*([f"{gaps:,} rows without a value are left out"] if gaps else []), *notes, *moved]
     values = values.T if len(names) > 1 else values[:, 0]
-    return Series(f"{CSV_PREFIX}{path}", time, values, label, ", ".join(names), tuple(notes))
+    return Series(f"{CSV_PREFIX}{path}", time, values, label, ", ".join(names), (*notes, *moved))
 
 
 def _side_by_side(
-    path: Path, rows: Sequence[tuple[float, str, list[float]]]
+    path: Path, rows: Sequence[_Row]
 ) -> tuple[list[float], NDArray[np.float64], tuple[str, ...], list[str]]:
     """Return the stamps that all series have, a column for each series, their names, and a note."""
     names = tuple(dict.fromkeys(series for _, series, _ in rows))
@@ -128,108 +175,62 @@ def _side_by_side(
     return list(whole), values, names, notes
 
 
-class TimeColumn:
-    """The time stamps of a table, cell by cell: numbers, or dates and times.
-
-    Args:
-        name: of the column.
-    """
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._calendar: bool | None = None
-
-    def parse(self, cell: str) -> float:
-        """Return a stamp, in seconds since 1970 for a date."""
-        stamp, calendar = parse_stamp(cell)
-        if self._calendar not in (None, calendar):
-            raise ValueError(
-                f"column {self._name!r} must hold numbers or dates, got both: {cell!r}"
-            )
-        self._calendar = calendar
-        return stamp
-
-    def in_order(
-        self, times: Sequence[float], values: NDArray[np.float64], unit: str
-    ) -> tuple[NDArray[np.float64], str, NDArray[np.float64], tuple[str, ...]]:
-        """Sort rows by time; dates are counted from the first one."""
-        time, notes = np.array(times), ()
-        if (np.diff(time) < 0.0).any():
-            order = np.argsort(time, kind="stable")
-            time, values, notes = time[order], values[order], ("rows are sorted by time",)
-        if not self._calendar:
-            return time, self._name, values, notes
-        return (time - time[0]) / _SECONDS[unit], f"{unit} since the first stamp", values, notes
-
-
-def _check_separator(path: Path, columns: tuple[str, ...]) -> None:
-    """Refuse a file whose cells are separated by semicolons."""
-    header = csv_header(path)
-    alone = len(header) == 1 and not is_tab_separated(path)
-    if alone and ";" in header[0] and header[0] not in columns:
-        raise DataError(
-            f"{path} has one column {header[0]!r}, and its cells seem to be separated by "
-            "semicolons: separate them by commas, or by tabs in a file named .tsv"
-        )
-
-
 def _check_squares(path: Path, column: str, numbers: NDArray[np.float64]) -> None:
     """Refuse numbers whose squares, which all methods take, overflow or vanish."""
     with np.errstate(over="ignore", under="ignore"):
         total, std = float(np.square(numbers).sum()), float(numbers.std())
+    size, spread = float(np.abs(numbers).max()), numbers.max() - numbers.min()
     if not (math.isfinite(total) and math.isfinite(std)):
-        largest = float(np.abs(numbers).max())
         raise DataError(
-            f"{path}: column {column!r} holds numbers up to {largest:g} in size, whose squares "
+            f"{path}: column {column!r} holds numbers up to {size:g} in size, whose squares "
             "overflow: give them in a larger unit"
         )
-    if std == 0.0 and numbers.min() < numbers.max():
+    if std == 0.0 and spread > 0.0:
         raise DataError(
-            f"{path}: column {column!r} holds numbers that differ by "
-            f"{numbers.max() - numbers.min():g} at most, whose square vanishes: give them in a "
-            "smaller unit"
+            f"{path}: column {column!r} holds numbers that differ by {spread:g} at most, whose "
+            "square vanishes: give them in a smaller unit"
         )
 
 
-def parse_stamp(text: str) -> tuple[float, bool]:
-    """Return a number, or an ISO 8601 date or time as seconds since 1970, and whether it is a date.
+def read_csv_channels(path: Path, *, time_column: str = "time") -> ChannelSeries:
+    """Read a CSV file with a header: a time column, and channels in all others."""
+    header = csv_header(path)
+    names = tuple(name for name in header if name != time_column)
+    if header == [time_column]:
+        raise DataError(f"{path} needs at least one channel beside {time_column!r}")
+    stamps = _Stamps(time_column)
 
-    A time without a zone is taken as UTC.
-    """
-    from ohsvgp.stream.clock import parse_stamp  # late: it loads torch
+    def parse(stamp: str, *cells: str) -> tuple[float, list[float]]:
+        return stamps.parse(stamp), [*map(_channel_value, names, cells)]
 
-    stamp, calendar = parse_stamp(text)
-    return (stamp / 10**9 if calendar else stamp), calendar
+    wanted = [(time_column, "time"), *((name, "channel") for name in names)]
+    rows = read_rows(path, wanted, parse)
+    if not rows:
+        raise DataError(f"{path} holds a header and no rows")
+    times, values = [at for at, _ in rows], np.array([numbers for _, numbers in rows])
+    time, label, table, notes = stamps.in_order(times, values, "hours")
+    return ChannelSeries(f"{CSV_PREFIX}{path}", time, table, names, label, notes=notes)
 
 
-def parse_number(text: str) -> float:
-    """Return a finite number."""
+def _channel_value(channel: str, cell: str) -> float:
     try:
-        number = float(text)
-    except ValueError:
-        raise ValueError(f"a value must be a number, got {text!r}") from None
-    if not math.isfinite(number):
-        raise ValueError(f"a value must be finite, got {text!r}")
-    return number
+        return parse_number(cell)
+    except ValueError as error:
+        hint = "" if cell.strip() else ": fill the gap, or leave the row out"
+        raise ValueError(f"channel {channel!r}: {error}{hint}") from error
 
 
 def _sp500() -> Series:
     """Read the monthly S&P 500 index since 1990, of matplotlib's sample data."""
-    import matplotlib  # late: a stream from standard input needs none
+    import matplotlib  # late: slow to import
 
     path = Path(matplotlib.get_data_path()) / "sample_data" / "Stocks.csv"
-    if not path.is_file():
-        raise DataError(
-            f"the sample data of matplotlib have no {path.name} in {path.parent}: install "
-            "matplotlib from a wheel, or name other data"
-        )
-    lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line[:1] != "#"]
-    heads = lines[0].split(",")
-    if "^GSPC" not in heads:
-        raise DataError(f"{path} needs a column '^GSPC', it has {heads}")
-    place = heads.index("^GSPC")
-    rows = [line.split(",") for line in lines[1:]]
-    found = [(date.fromisoformat(row[0]), float(row[place])) for row in rows if row[place]]
+    with reading(path, "matplotlib's sample data"):
+        lines = path.read_text(encoding="utf-8").splitlines()
+        rows = csv.DictReader(line for line in lines if line[:1] != "#")
+        found = [
+            (date.fromisoformat(row["Date"]), float(row["^GSPC"])) for row in rows if row["^GSPC"]
+        ]
     time = np.array([_year(day) for day, _ in found])
     values = np.log([value for _, value in found])
     return Series("sp500", time, values, "year", "log of the S&P 500 index")
@@ -253,7 +254,7 @@ def _toy() -> Series:
 def _solar(folder: Path) -> Series:
     """Read the total solar irradiance by year (Lean 2004), x = (year − 1610.5)/10."""
     series = read_csv_series(
-        existing_file(folder / "solar_irradiance" / "solar_irradiance.csv"),
+        published_file(folder / "solar_irradiance" / "solar_irradiance.csv"),
         Columns("year", ("tsi_11yr_cycle_plus_background",)),
     )
     time = (series.time - 1610.5) / 10.0
@@ -262,11 +263,16 @@ def _solar(folder: Path) -> Series:
 
 def _audio(folder: Path) -> Series:
     """Read a stretch of the demodulated sub-band of Bui and Turner 2014."""
-    path = existing_file(folder / "audio_subband" / "audio_subband.npz")
-    with reading(path, "an NPZ file of the sub-band"), np.load(path, allow_pickle=False) as arrays:
+    path = published_file(folder / "audio_subband" / "audio_subband.npz")
+    # Opened here: of a damaged archive numpy leaves its own file open.
+    with (
+        reading(path, "an NPZ file of the sub-band"),
+        path.open("rb") as file,
+        np.load(file, allow_pickle=False) as arrays,
+    ):
         values = arrays["demodulated"][_STRETCH].astype(np.float64)
-    if len(values) < _STRETCH.stop - _STRETCH.start:
-        raise DataError(f"{path}: demodulated must have {_STRETCH.stop:,} samples or more")
+        if len(values) < _STRETCH.stop - _STRETCH.start:
+            raise ValueError(f"demodulated must have {_STRETCH.stop:,} samples or more")
     # Noise is part of their preparation, and the file comes without it. The sub-band alone has next
     # to none, so that densities would measure round-off.
     noise = np.random.default_rng(0).standard_normal(len(values))
@@ -281,30 +287,49 @@ def _audio(folder: Path) -> Series:
 
 def _covid(folder: Path) -> Series:
     """Read the daily deaths in Santa Catarina, March 2020 to February 2021."""
-    path = existing_file(folder / "covid_deaths_brazil" / "santa_catarina.csv")
-    days: list[date] = []
-    deaths: list[float] = []
-    for line, (day, count) in csv_columns(path, [("date", "time"), ("new_deaths", "target")]):
-        try:
-            days.append(date.fromisoformat(day))
-            deaths.append(parse_number(count))
-        except ValueError as error:
-            raise DataError(f"{path}, line {line}: {error}") from error
-    kept = [place for place, day in enumerate(days) if _COVID_DAYS[0] <= day <= _COVID_DAYS[1]]
-    if not kept:
+    path = published_file(folder / "covid_deaths_brazil" / "santa_catarina.csv")
+    columns = (("date", "time"), ("new_deaths", "target"))
+    rows = read_rows(path, columns, lambda *row: (date.fromisoformat(row[0]), parse_number(row[1])))
+    rows = [(day, count) for day, count in rows if _COVID_DAYS[0] <= day <= _COVID_DAYS[1]]
+    if not rows:
         raise DataError(f"{path} holds no day between {_COVID_DAYS[0]} and {_COVID_DAYS[1]}")
-    counts = np.array(deaths)[kept]
-    notes = [f"deaths by day of report, {days[kept[0]]} to {days[kept[-1]]}"]
+    days, counts = [day for day, _ in rows], np.array([count for _, count in rows])
+    notes = [f"deaths by day of report, {days[0]} to {days[-1]}"]
     if (counts < 0.0).any():
         notes.append(f"{int((counts < 0).sum())} correction below zero is set to zero")
-    time = np.array([(days[place] - days[kept[0]]).days for place in kept], dtype=np.float64)
+    time = np.array([(day - days[0]).days for day in days], dtype=np.float64)
     return Series("covid", time, counts.clip(min=0.0), "days", "deaths", tuple(notes))
 
 
-def existing_file(path: Path) -> Path:
-    """Return the path of a file of the standard sets that can be fetched."""
-    if not path.is_file():
-        raise DataError(
-            f"{path} does not exist: the data folder needs this file; --download fetches it"
-        )
-    return path
+_DIGIT, _SIDE = 8, 16  # pixels of scikit-learn's pictures and of the canvas
+_GREY = 16.0  # levels
+# Oscillations per hundred frames of the two waves of a path: no common period within a series.
+_WAVES = (0.9, 2.3)
+
+
+def moving_digits(num_frames: int) -> ChannelSeries:
+    """Make a film of a real digit that moves over a canvas of 16x16 pixels; grey is in [0, 1].
+
+    On each axis its path is the sum of two waves with random phases and speeds.
+    """
+    from sklearn.datasets import load_digits  # late: slow to import
+
+    rng = np.random.default_rng(0)
+    images, labels = load_digits(return_X_y=True)
+    (chosen,) = rng.choice(len(images), 1, replace=False)
+    canvas = np.zeros((_SIDE, _SIDE))
+    canvas[:_DIGIT, :_DIGIT] = images[chosen].reshape(_DIGIT, _DIGIT) / _GREY
+    waves, frames = np.zeros((num_frames, 2)), np.arange(num_frames)[:, None] / 100.0
+    for wave in _WAVES:
+        speed = wave * rng.uniform(0.8, 1.25, 2)
+        waves += np.sin(2.0 * math.pi * (speed * frames + rng.uniform(0.0, 1.0, 2)))
+    # Two waves of amplitude one lie in [−2, 2]: the upper left corner stays inside the canvas.
+    path = (_SIDE - _DIGIT) * (waves + 2.0) / 4.0
+    # With "grid-constant", what lies at the edge fades into the zeros outside, and doesn't vanish.
+    film = [ndimage.shift(canvas, at, order=1, mode="grid-constant", cval=0.0) for at in path]
+    names = tuple(f"pixel {row},{column}" for row in range(_SIDE) for column in range(_SIDE))
+    note = (
+        f"real pictures of {labels[chosen]} from scikit-learn's digits; their motion is generated"
+    )
+    time, values = np.arange(num_frames, dtype=np.float64), np.stack(film).reshape(num_frames, -1)
+    return ChannelSeries("moving-digits", time, values, names, "frame", (_SIDE, _SIDE), (note,))

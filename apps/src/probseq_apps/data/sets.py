@@ -1,17 +1,26 @@
 """Load a data set by its name."""
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
+import torch
+from torch import Tensor
+
+from probseq_apps.data.embeddings import read_embeddings
 from probseq_apps.data.images import ImageData, load_images
 from probseq_apps.data.names import WORDS, DataError, data_kind, own_path, tokenizer_choice
+from probseq_apps.data.parts import Part
 from probseq_apps.data.texts import (
     EmbeddedTextData,
     TextData,
+    TextParts,
     TextProtocol,
-    embedded,
+    encode_texts,
     read_parts,
-    tokenized,
 )
+from probseq_apps.data.tokenizers import make_tokenizer
 
 
 def load_data(
@@ -35,7 +44,7 @@ def load_data(
 
     Args:
         name: one of ``DATA_NAMES``, ``folder:PATH`` (images, see ``folders``) or ``csv:PATH``
-            (texts, see ``texts.read_csv``).
+            (texts, see ``texts``).
         data_dir: directory of the files; not needed for ``digits``, ``folder:`` and ``csv:``.
         seed: seed of the run.
         download: fetch missing files of the standard image sets into ``data_dir``.
@@ -67,9 +76,34 @@ def load_data(
     tokenizer_choice(tokenizer)  # refuses unknown names before anything is read
     columns = {"text_column": text_column, "label_column": label_column}
     parts = read_parts(name, data_dir=data_dir, seed=seed, split=split, **columns)
+    length = parts.default_length if max_length is None else max_length
+    if length < 1:
+        raise DataError(f"max_length must be at least 1, got {length}")
     if embeddings is not None:
-        return embedded(parts, embeddings, max_length=max_length)
-    return tokenized(parts, tokenizer, max_length=max_length)
+        store = read_embeddings(embeddings)
+        rest = _encoded(parts, partial(store.spans, max_length=length))
+        return EmbeddedTextData(**rest, tables=store.tables, max_length=length)
+    # A tokenizer that learns sees the texts for training alone.
+    vocab = make_tokenizer(tokenizer, [text for text, _ in parts.train])
+    rest = _encoded(parts, partial(encode_texts, vocab, max_length=length))
+    return TextData(**rest, vocab=vocab, max_length=length)
+
+
+def _encoded(parts: TextParts, encode: Callable[[list[str]], Tensor]) -> dict[str, Any]:
+    """Return the parts of a data set with their texts as tensors."""
+    train, validation, test, *extra = (
+        Part(
+            encode([text for text, _ in rows]),
+            torch.tensor([label for _, label in rows], dtype=torch.int64),
+        )
+        for rows in parts.all_parts()
+    )
+    return {
+        **{"name": parts.name, "train": train, "validation": validation, "test": test},
+        "class_names": parts.class_names,
+        "extra_tests": dict(zip(parts.extra_tests, extra, strict=True)),
+        "notes": parts.notes,
+    }
 
 
 def load_texts(
@@ -84,4 +118,5 @@ def load_texts(
         raise DataError(f"{name!r} holds images, but texts are needed")
     # What one part loses as a repeat stands in another: every split holds all texts.
     columns = {"text_column": text_column, "label_column": label_column}
-    return read_parts(name, data_dir=data_dir, seed=0, split="official", **columns).all_texts()
+    parts = read_parts(name, data_dir=data_dir, seed=0, split="official", **columns)
+    return list(dict.fromkeys(text for rows in parts.all_parts() for text, _ in rows))

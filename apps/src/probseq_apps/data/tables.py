@@ -1,21 +1,123 @@
-"""Tables of points with several inputs, and which rows are for testing."""
+"""Tables: rows of CSV, TSV and Parquet files; points with several inputs, some for testing.
 
-from collections.abc import Sequence
+What is wrong with a row is said with its file and line.
+"""
+
+import csv
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 from jaxtyping import Bool, Float64
 
-from probseq_apps.data.names import CSV_PREFIX, DataError, data_folder, unknown_name_message
-from probseq_apps.data.series import existing_file, parse_number
-from probseq_apps.data.tabular import csv_columns, read_parquet_table
+from probseq.errors import require
+from probseq_apps.data.names import (
+    CSV_PREFIX,
+    DataError,
+    data_folder,
+    reading,
+    unknown_name_message,
+)
 
-TABLE_NAMES: tuple[str, ...] = ("skillcraft", "powerplant", "two-moons")
+T = TypeVar("T")
 
-_MOONS = 600
-_MOONS_TEST = 150
-_MOONS_NOISE = 0.1
+
+def read_rows(
+    path: Path,
+    columns: Sequence[tuple[str, str]] | int,
+    parse: Callable[..., T],
+    *,
+    literal_quotes: bool = False,
+) -> list[T]:
+    """Return what a function makes of the cells of each row that isn't blank.
+
+    Args:
+        path: the file, in UTF-8; cells are separated by tabs in `.tsv` and `.tab`, else by commas.
+        columns: names of the columns in the header, and what they are for; or the number of columns
+            of a file without a header.
+        parse: takes their cells; of its `ValueError` a `DataError` with file and line is made.
+        literal_quotes: quotation marks are letters like any other.
+
+    Raises:
+        DataError: the file is missing or cannot be read, its header doesn't have each column once,
+            or a row has another number of cells.
+    """
+    rows = _rows(path, literal_quotes)
+    if isinstance(columns, int):
+        width, places = columns, range(columns)
+    else:
+        header = next(rows, (1, list[str]()))[1]
+        for column, purpose in columns:
+            if header.count(column) != 1:
+                semicolons = len(header) == 1 and ";" in header[0]
+                raise DataError(
+                    f"{path} needs one column {column!r} for the {purpose} in its header, "
+                    f"which has {header}"
+                    f"{': separate cells by commas, not semicolons' if semicolons else ''}"
+                )
+        width, places = len(header), [header.index(column) for column, _ in columns]
+    found: list[T] = []
+    for line, row in rows:
+        try:
+            if len(row) != width:
+                raise ValueError(f"expected {width} columns, got {len(row)}")
+            found.append(parse(*(row[place] for place in places)))
+        except ValueError as error:
+            raise DataError(f"{path}, line {line}: {error}") from error
+    return found
+
+
+def _rows(path: Path, literal_quotes: bool = False) -> Iterator[tuple[int, list[str]]]:
+    if not path.is_file():
+        raise DataError(f"{path} does not exist or is no file")
+    delimiter = "\t" if path.suffix.lower() in (".tsv", ".tab") else ","
+    quoting = csv.QUOTE_NONE if literal_quotes else csv.QUOTE_MINIMAL
+    with reading(path, "a table"), path.open(encoding="utf-8-sig", newline="") as file:
+        # strict: a quote that is never closed would swallow the rest of the file.
+        reader = csv.reader(file, delimiter=delimiter, quoting=quoting, strict=True)
+        for row in reader:
+            if row:
+                yield reader.line_num, row
+
+
+def csv_header(path: Path) -> list[str]:
+    """Return the names in the first row, none of an empty file."""
+    return next(_rows(path), (1, list[str]()))[1]
+
+
+def parse_number(text: str) -> float:
+    """Return a finite number."""
+    try:
+        number = float(text)
+    except ValueError:
+        raise ValueError(f"a value must be a number, got {text!r}") from None
+    if not math.isfinite(number):
+        raise ValueError(f"a value must be finite, got {text!r}")
+    return number
+
+
+def read_parquet(path: Path) -> Any:
+    """Read a Parquet file as a pyarrow table."""
+    parquet = require("pyarrow.parquet", extra="parquet", distribution="probseq-apps")
+    with reading(path, "a Parquet file"):
+        return parquet.read_table(path)
+
+
+def published_file(path: Path) -> Path:
+    """Return the path of a file of the standard sets that can be fetched."""
+    if not path.is_file():
+        raise DataError(
+            f"{path} does not exist: the data folder needs this file; --download fetches it"
+        )
+    return path
+
+
+TABLE_NAMES = ("skillcraft", "powerplant", "two-moons")
+
+_MOONS, _MOONS_TEST, _MOONS_NOISE = 600, 150, 0.1
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,11 +141,26 @@ def load_table(name: str, data_dir: Path | None, *, seed: int) -> Table:
 
     The seed chooses the split of the published ones, or draws the points and the split.
     """
-    if name == "two-moons":
-        return _two_moons(seed)
     if name not in TABLE_NAMES:
         raise DataError(unknown_name_message("table", name, TABLE_NAMES))
-    return _uci(name, data_folder(name, data_dir), seed)
+    if name == "two-moons":
+        return _two_moons(seed)
+    path = published_file(data_folder(name, data_dir) / "uci" / f"{name}.parquet")
+    table = read_parquet(path)
+    columns = {column: table.column(column).to_numpy() for column in table.column_names}
+    splits = [column for column in columns if column.startswith("test")]
+    inputs = [column for column in columns if column != "y" and column not in splits]
+    if "y" not in columns or not inputs or not splits:
+        raise DataError(f"{path} needs inputs, a target y and splits test0.., it has {[*columns]}")
+    return Table(
+        name,
+        np.stack([columns[column].astype(np.float64) for column in inputs], axis=1),
+        columns["y"].astype(np.float64),
+        columns[splits[seed % len(splits)]].astype(np.bool_),
+        tuple(inputs),
+        "y",
+        (f"published split number seed modulo {len(splits)}",),
+    )
 
 
 def read_csv_points(
@@ -51,49 +168,29 @@ def read_csv_points(
 ) -> Table:
     """Read points from columns of a CSV file with a header; a random share is for evaluation."""
     columns = [*((name, "input") for name in inputs), *((name, "target") for name in targets)]
-    rows: list[list[float]] = []
-    for line, cells in csv_columns(path, columns):
-        try:
-            rows.append([parse_number(cell) for cell in cells])
-        except ValueError as error:
-            raise DataError(f"{path}, line {line}: {error}") from error
+    rows = read_rows(path, columns, lambda *cells: [parse_number(cell) for cell in cells])
     if len(rows) < 2:
         raise DataError(f"{path} holds {len(rows)} points, and two are the fewest")
     values, count = np.array(rows), len(inputs)
-    test = np.zeros(len(values), dtype=np.bool_)
     size = min(max(1, round(test_share * len(values))), len(values) - 1)
-    test[np.random.default_rng(seed).permutation(len(values))[:size]] = True
     y = values[:, count:].T if len(targets) > 1 else values[:, count]
+    test = _drawn(len(values), size, seed)
     return Table(f"{CSV_PREFIX}{path}", values[:, :count], y, test, (*inputs,), ", ".join(targets))
-
-
-def _uci(name: str, folder: Path, seed: int) -> Table:
-    path = existing_file(folder / "uci" / f"{name}.parquet")
-    table = read_parquet_table(path)
-    columns = {column: table.column(column).to_numpy() for column in table.column_names}
-    inputs = [column for column in columns if column != "y" and not column.startswith("test")]
-    splits = [column for column in columns if column.startswith("test")]
-    if "y" not in columns or not inputs or not splits:
-        raise DataError(f"{path} needs inputs, a target y and splits test0.., it has {[*columns]}")
-    chosen = splits[seed % len(splits)]
-    return Table(
-        name,
-        np.stack([columns[column].astype(np.float64) for column in inputs], axis=1),
-        columns["y"].astype(np.float64),
-        columns[chosen].astype(np.bool_),
-        tuple(inputs),
-        "y",
-        (f"published split number seed modulo {len(splits)}",),
-    )
 
 
 def _two_moons(seed: int) -> Table:
     from sklearn.datasets import make_moons  # late: slow to import
 
     x, y = map(np.asarray, make_moons(_MOONS, noise=_MOONS_NOISE, random_state=seed))
-    test = np.zeros(_MOONS, dtype=np.bool_)
-    test[np.random.default_rng(seed).permutation(_MOONS)[:_MOONS_TEST]] = True
     note = f"{_MOONS} points with noise of standard deviation {_MOONS_NOISE}, drawn for each seed"
+    test = _drawn(_MOONS, _MOONS_TEST, seed)
     return Table(
         "two-moons", x.astype(np.float64), y.astype(np.float64), test, ("x0", "x1"), "moon", (note,)
     )
+
+
+def _drawn(count: int, size: int, seed: int) -> Bool[np.ndarray, " n"]:
+    """Return a mask with random rows for testing."""
+    test = np.zeros(count, dtype=np.bool_)
+    test[np.random.default_rng(seed).permutation(count)[:size]] = True
+    return test

@@ -5,8 +5,7 @@ The last two are the work of the library ``tokenizers`` (extra ``tokenizers``); 
 
 import re
 from collections import Counter
-from collections.abc import Generator, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -41,6 +40,19 @@ def tokenize(text: str) -> list[str]:
     return _TOKEN.findall(drop_line_breaks(text).lower())
 
 
+@runtime_checkable
+class Tokenizer(Protocol):
+    """What turns texts into numbers; 0 is padding."""
+
+    def __len__(self) -> int:
+        """Return how many numbers there are, padding included."""
+        ...
+
+    def encode_all(self, texts: Iterable[str], max_length: int) -> Iterator[list[int]]:
+        """Yield 1 to ``max_length`` numbers for each text, none of them 0."""
+        ...
+
+
 @dataclass(frozen=True)
 class Vocabulary:
     """Known tokens in the order of their numbers; 0 is padding, 1 any unknown token."""
@@ -55,19 +67,15 @@ class Vocabulary:
         """Number of each token."""
         return {token: number for number, token in enumerate(self.tokens)}
 
-    def encode(self, text: str, max_length: int) -> list[int]:
-        """Return the numbers of the first ``max_length`` tokens of a text.
+    def encode_all(self, texts: Iterable[str], max_length: int) -> Iterator[list[int]]:
+        """Yield the numbers of the first ``max_length`` tokens of each text.
 
         A text without any token becomes one unknown token: a row of padding alone would hide
         everything from attention.
         """
-        numbers = self.numbers
-        encoded = [numbers.get(token, UNKNOWN_ID) for token in tokenize(text)[:max_length]]
-        return encoded or [UNKNOWN_ID]
-
-    def encode_all(self, texts: Iterable[str], max_length: int) -> Iterator[list[int]]:
-        """Yield the numbers of each text, as ``encode`` gives them."""
-        return (self.encode(text, max_length) for text in texts)
+        for text in texts:
+            words = tokenize(text)[:max_length]
+            yield [self.numbers.get(word, UNKNOWN_ID) for word in words] or [UNKNOWN_ID]
 
 
 def build_vocabulary(
@@ -85,19 +93,6 @@ def build_vocabulary(
 # What tokenizers call padding if they don't say so in a section of their own.
 _PADDING_NAMES = ("[PAD]", "<pad>", "<PAD>", "<|pad|>")
 _TEXTS_AT_ONCE = 1_000  # an encoding holds far more than its numbers
-
-
-@runtime_checkable
-class Tokenizer(Protocol):
-    """What turns texts into numbers; 0 is padding."""
-
-    def __len__(self) -> int:
-        """Return how many numbers there are, padding included."""
-        ...
-
-    def encode_all(self, texts: Iterable[str], max_length: int) -> Iterator[list[int]]:
-        """Yield 1 to ``max_length`` numbers for each text, none of them 0."""
-        ...
 
 
 class SubwordTokenizer:
@@ -138,7 +133,7 @@ class SubwordTokenizer:
         cleaned = (drop_line_breaks(text) for text in texts)
         while chunk := list(islice(cleaned, _TEXTS_AT_ONCE)):
             self._tokenizer.enable_truncation(max_length)
-            with _library_errors("the tokenizer cannot encode the texts"):
+            with reading("the texts", "numbers of the tokenizer"):
                 encodings = self._tokenizer.encode_batch_fast(chunk)
             self._tokenizer.no_truncation()
             for encoding in encodings:
@@ -149,12 +144,9 @@ class SubwordTokenizer:
 
 def load_tokenizer(path: Path) -> SubwordTokenizer:
     """Read a pretrained tokenizer from a ``tokenizer.json`` of the library ``tokenizers``."""
-    library = _library()
+    library = require("tokenizers", extra="tokenizers", distribution="probseq-apps")
     with reading(path, "a tokenizer.json"):
-        content = path.read_text(encoding="utf-8")
-    with _library_errors(f"{path} cannot be read as a tokenizer.json"):
-        tokenizer = library.Tokenizer.from_str(content)
-    return SubwordTokenizer(tokenizer)
+        return SubwordTokenizer(library.Tokenizer.from_str(path.read_text(encoding="utf-8")))
 
 
 def train_byte_pairs(texts: Iterable[str], size: int) -> SubwordTokenizer:
@@ -162,9 +154,9 @@ def train_byte_pairs(texts: Iterable[str], size: int) -> SubwordTokenizer:
 
     Texts are lower-cased, as for words. Every byte is a token, so no text is unknown.
     """
-    library = _library()
-    models, parts, normalizers = library.models, library.pre_tokenizers, library.normalizers
-    tokenizer = library.Tokenizer(models.BPE())
+    library = require("tokenizers", extra="tokenizers", distribution="probseq-apps")
+    parts, normalizers = library.pre_tokenizers, library.normalizers
+    tokenizer = library.Tokenizer(library.models.BPE())
     tokenizer.normalizer = normalizers.Sequence([normalizers.NFC(), normalizers.Lowercase()])
     tokenizer.pre_tokenizer = parts.ByteLevel(add_prefix_space=True)
     tokenizer.decoder = library.decoders.ByteLevel()
@@ -198,15 +190,3 @@ def _padding_number(tokenizer: Any) -> int | None:
         return tokenizer.token_to_id(tokenizer.padding["pad_token"])
     found = (tokenizer.token_to_id(name) for name in _PADDING_NAMES)
     return next((number for number in found if number is not None), None)
-
-
-def _library() -> Any:
-    return require("tokenizers", extra="tokenizers", distribution="probseq-apps")
-
-
-@contextmanager
-def _library_errors(message: str) -> Generator[None, None, None]:
-    try:
-        yield
-    except Exception as error:  # the library knows no narrower class
-        raise DataError(f"{message}: {error}") from error

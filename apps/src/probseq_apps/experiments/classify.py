@@ -10,18 +10,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from probseq.corruptions import corrupt
+from probseq.images import augment3, normalize, random_crop_flip, rotate
 from probseq.metrics import accuracy, evaluate, evaluate_ood, matthews_correlation
 from probseq.transformers.spec import AttentionConfig
 from probseq_apps.baselines.laplace import laplace_model
 from probseq_apps.baselines.sngp import fit_precision
-from probseq_apps.data.corruptions import available_cifar_c, corrupt, read_cifar_c
 from probseq_apps.data.folders import list_all
+from probseq_apps.data.image_files import available_cifar_c, read_cifar_c
 from probseq_apps.data.images import ImageData, load_ood_images
 from probseq_apps.data.names import CORRUPTION_GROUPS, CORRUPTION_NAMES, DataError, own_path
 from probseq_apps.data.parts import Part
 from probseq_apps.data.sets import load_data
 from probseq_apps.data.texts import EmbeddedTextData, TextData
-from probseq_apps.data.transforms import augment3, normalize, random_crop_flip, rotate
 from probseq_apps.engine import distributed
 from probseq_apps.engine.config import TrainConfig, derive_seed
 from probseq_apps.engine.files import load_groups, read_finished, save_groups
@@ -364,7 +365,7 @@ def make_test_sets(
     trained.
 
     Raises:
-        DataError: a set is missing or damaged, or the images cannot be corrupted.
+        ValueError: a set is missing or damaged, or the images cannot be corrupted.
     """
     sets: dict[str, TestSet] = {}
     if len(data.validation) > 0:

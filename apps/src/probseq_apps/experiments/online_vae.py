@@ -18,8 +18,8 @@ from ohsvgp.plots import frames_plot
 from ohsvgp.vae import MLPDecoder, MLPEncoder, SharedSet
 from probseq.kernels import RBF
 from probseq.metrics import rmse
-from probseq_apps.data.channels import ChannelSeries, moving_digits, read_csv_channels
 from probseq_apps.data.names import own_path
+from probseq_apps.data.series import ChannelSeries, moving_digits, read_csv_channels
 from probseq_apps.engine.config import derive_seed
 from probseq_apps.engine.files import save_arrays, write_atomic
 from probseq_apps.experiment import Experiment, Job, Results, by_row, counted

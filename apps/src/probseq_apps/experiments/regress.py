@@ -10,14 +10,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from probseq import metrics
+from probseq.graphs import TokenLayout, flip_signs, trim_tokens
 from probseq.transformers import TransformerOutput
-from probseq_apps.data.molecules import (
-    GraphData,
-    TokenLayout,
-    flip_signs,
-    load_molecules,
-    trim_tokens,
-)
+from probseq_apps.data.molecules import GraphData, load_molecules
 from probseq_apps.engine import distributed
 from probseq_apps.engine.config import derive_seed
 from probseq_apps.engine.files import load_groups, save_groups

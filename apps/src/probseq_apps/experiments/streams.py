@@ -11,9 +11,8 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from probseq_apps.data.channels import ChannelSeries
 from probseq_apps.data.names import CSV_PREFIX, DataError, own_path
-from probseq_apps.data.series import Columns, Series, load_series
+from probseq_apps.data.series import ChannelSeries, Columns, Series, load_series
 from probseq_apps.data.tables import Table, load_table, read_csv_points
 from probseq_apps.engine.config import derive_seed
 from probseq_apps.settings.online import (

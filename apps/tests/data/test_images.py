@@ -1,0 +1,261 @@
+"""Images to classify and to generate: folders of one's own, sizes, out-of-distribution data."""
+
+from itertools import chain
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from sklearn.datasets import load_digits
+
+from probseq_apps.data.images import (
+    ImageData,
+    load_generation_data,
+    load_images,
+    load_ood_images,
+    to_unit,
+)
+from probseq_apps.data.names import DataError
+from probseq_apps.data.parts import Part, hold_out_validation
+
+
+@pytest.fixture
+def flat(save, tmp_path):
+    for label, name in enumerate(("cat", "dog")):
+        for number in range(10):
+            save(f"{name}/{number}.png", value=10 * number + label)
+    return tmp_path
+
+
+def sizes(data):
+    return [len(part) for part in (data.train, data.validation, data.test)]
+
+
+def first_values(data):
+    return [part[:, 0, 0, 0].tolist() for part in (data.train, data.validation, data.test)]
+
+
+def test_a_flat_folder_is_split_80_10_10_in_each_class(flat, put):
+    for name in (".hidden/0.png", "cat/notes.txt", "cat/._0.png"):
+        put(name, b"no image")
+    data = load_images(f"folder:{flat}")
+    assert data.class_names == ("cat", "dog")
+    parts = (data.train, data.validation, data.test)
+    assert [p.targets.bincount().tolist() for p in parts] == [[8, 8], [1, 1], [1, 1]]
+    everything, labels = (
+        torch.cat(t) for t in zip(*((p.inputs, p.targets) for p in parts), strict=True)
+    )
+    assert torch.equal(everything[:, 0, 0, 0] % 10, labels)
+    expected = data.train.inputs.double().div(255)
+    torch.testing.assert_close(torch.tensor(data.mean).double(), expected.mean((0, 2, 3)))
+    torch.testing.assert_close(
+        torch.tensor(data.std).double(), expected.std((0, 2, 3), correction=0)
+    )
+
+
+@pytest.mark.parametrize("validation", ["val", "validation", "valid", None])
+def test_parts_given_by_folders_are_kept(save, tmp_path, validation):
+    for part, count in (("train", 10), (validation, 2), ("test", 3)):
+        for number in range(count if part else 0):
+            for name in "ab":
+                save(f"{part}/{name}/{number}.bmp", mode="L", seed=number)
+    for load in (load_images, load_generation_data):
+        assert sizes(load(f"folder:{tmp_path}")) == ([20, 4, 6] if validation else [18, 2, 6])
+
+
+def test_grey_images_stay_grey_and_one_in_colour_makes_all_colour(save, tmp_path):
+    pixels = [save(f"{name}/{number}.png", mode="L") for name in "ab" for number in range(3)]
+    assert load_images(f"folder:{tmp_path}").channels == 1
+    save("a/colour.png")
+    data = load_images(f"folder:{tmp_path}")
+    assert data.channels == 3
+    first = data.train.inputs[data.train.targets == 1][0]
+    assert torch.equal(first[0], first[1])
+    np.testing.assert_array_equal(first[0].numpy(), pixels[0])
+
+
+@pytest.mark.parametrize("folders", [("",), ("a",), ("a", "b")])
+def test_a_folder_to_generate_is_split_by_a_fixed_permutation(save, tmp_path, folders):
+    for number in range(40):
+        save(f"./{folders[number % len(folders)]}/{number:02}.png", value=number)
+    data, again = (load_generation_data(f"folder:{tmp_path}") for _ in range(2))
+    assert sizes(data) == [33, 3, 4]
+    assert sorted(chain(*first_values(data))) == list(range(40))
+    assert first_values(again) == first_values(data)
+    if len(folders) < 2:
+        assert data.labels is None
+        assert first_values(data) == [sorted(part) for part in first_values(data)]
+    else:
+        assert data.class_names == folders
+        for values, labels in zip(first_values(data), data.labels, strict=True):
+            assert [value % 2 for value in values] == labels.tolist()
+    # A few of them are no run of neighbours, which in folders would be of a few classes.
+    train, *others = first_values(load_generation_data(f"folder:{tmp_path}", num_train=11))
+    whole = first_values(data)
+    assert set(train) < set(whole[0])
+    assert train not in [whole[0][k : k + 11] for k in range(33)]
+    assert others == whole[1:]
+
+
+def test_folders_that_make_no_data_set_are_refused_with_the_reason(save, put, tmp_path):
+    name = f"folder:{tmp_path}"
+
+    def refused(load, message, name=name, **options):
+        with pytest.raises(DataError, match=message):
+            load(name, **options)
+
+    for load in (load_images, load_generation_data):
+        refused(load, "none does not exist", name=f"{name}/none")
+        refused(load, "image_size must be at least 1, got 0", image_size=0)
+    refused(load_images, "at least two sub-folders, one for each class, it has 0")
+    refused(load_generation_data, "holds no images")
+    for number in range(19):
+        save(f"{number}.png")
+    refused(load_generation_data, "at least 20 images.* holds 19")
+    save("deep.png")
+    refused(load_generation_data, "num_train must be at most 17 .*got 18", num_train=18)
+    Image.fromarray(np.full((8, 8), 60_000, dtype=np.uint16)).save(tmp_path / "deep.png")
+    refused(load_generation_data, r"deep\.png has more than 8 bits")
+    save("deep.png", size=(20, 10))
+    refused(load_generation_data, r"8x8 pixels, .*deep\.png has 20x10; set image_size")
+    assert load_generation_data(name, image_size=6).train.shape[1:] == (3, 6, 6)
+    save("more/x.png")
+    refused(load_generation_data, r"images and folders of images \(more\)", image_size=8)
+    put("void/notes.txt", "no image")
+    refused(load_images, "void holds no images")
+    save("void/x.png", size=(9, 8))
+    refused(load_images, "class 'more' has 1 rows")
+    save("train/a/0.png")
+    save("train/b/0.png")
+    refused(load_images, "a folder train but no folder test")
+    save("test/c/0.png")
+    save("test/a/0.png")
+    refused(load_images, "classes that the training part lacks: c")
+    refused(load_generation_data, "needs at least 10 images, of which a tenth")
+
+
+@pytest.mark.parametrize("content", [b"", b"not an image", "cut off", "bomb"])
+def test_a_damaged_image_is_named(flat, save, monkeypatch, content):
+    path = flat / "cat" / "5.png"
+    if content == "bomb":
+        save("cat/5.png", size=(20, 20))
+        monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
+    elif content == "cut off":  # a good header, and the pixels not
+        save("cat/5.png")
+        path.write_bytes(path.read_bytes()[:60])
+    else:
+        path.write_bytes(content)
+    with pytest.raises(DataError, match=r"cat.5\.png cannot be read as an image"):
+        load_images(f"folder:{flat}", image_size=8)
+
+
+@pytest.mark.parametrize("folder", ["", "cat"])
+def test_a_folder_serves_as_out_of_distribution_data_without_classes_or_parts(flat, save, folder):
+    like = load_images("digits")
+    found = load_ood_images(f"folder:{flat / folder}", like)
+    assert found.inputs.shape == (10 if folder else 20, 1, 8, 8)
+    # A folder of its own for the test is all that is taken, where there is one.
+    save("test/a.png", value=3)
+    assert len(load_ood_images(f"folder:{flat}", like)) == 1
+
+
+def test_images_that_occur_in_both_sets_are_no_out_of_distribution_data(write_mnist, tmp_path):
+    # Two of the other set's images are known; another two of them are equal.
+    images = write_mnist(test=6)
+    images[5] = images[4]
+    write_mnist(test_images=images)
+
+    def part(rows):
+        return Part(images[rows, None], torch.zeros(len(images[rows]), dtype=torch.int64))
+
+    rows = (slice(0, 1), slice(0, 0), slice(2, 3))
+    like = ImageData("mine", *map(part, rows), (0.0,), (1.0,))
+    ood = load_ood_images("mnist", like, data_dir=tmp_path)
+    assert torch.equal(ood.inputs[:, 0], images[[1, 3, 4]])
+    assert ood.targets.tolist() == [1, 3, 4]
+    digits = load_images("digits")
+    with pytest.raises(DataError, match="must differ"):
+        load_ood_images("digits", digits)
+    with pytest.raises(DataError, match="holds texts"):
+        load_ood_images("cola", digits)
+
+
+@pytest.fixture
+def write_mnist(tmp_path):
+    def write(train=40, test=10, test_images=None):
+        """Write MNIST with random images; return those for training, or the test's alone."""
+        pixels = np.random.default_rng(0).integers(1, 256, (train + test, 28, 28), dtype=np.uint8)
+        last = pixels[train:] if test_images is None else test_images.numpy()
+        (tmp_path / "mnist").mkdir(exist_ok=True)
+        np.savez(
+            tmp_path / "mnist" / "mnist.npz",
+            x_train=pixels[:train],
+            y_train=np.arange(train) % 10,
+            x_test=last,
+            y_test=np.arange(len(last)) % 10,
+        )
+        return torch.from_numpy(pixels[:train] if test == 10 else last.copy())
+
+    return write
+
+
+def test_bytes_become_numbers_from_minus_one_to_one():
+    images = torch.arange(256, dtype=torch.uint8).reshape(1, 1, 16, 16)
+    expected = torch.linspace(-1, 1, 256, dtype=torch.float64).reshape(1, 1, 16, 16)
+    torch.testing.assert_close(to_unit(images).double(), expected, atol=1e-7, rtol=0)
+
+
+def test_digits_are_enlarged_bilinearly_to_16_pixels_and_have_their_labels():
+    data = load_generation_data("digits")
+    assert sum(sizes(data)) == 1797
+    assert (data.train.shape[1:], data.train.dtype) == ((1, 16, 16), torch.uint8)
+    assert [len(labels) for labels in data.labels] == sizes(data)
+    pixels, classes = load_digits(return_X_y=True)
+    small = torch.as_tensor(pixels).view(-1, 1, 8, 8) * (255 / 16)
+    whole = torch.nn.functional.interpolate(small, size=16, mode="bilinear")
+    # Our images are rounded twice, before and after.
+    distances = torch.cdist(data.test.double().flatten(1), whole.flatten(1), p=float("inf"))
+    assert distances.min(1).values.max() <= 1.01
+    nearest = torch.as_tensor(classes)[distances.argmin(1)]
+    assert torch.equal(nearest, data.labels.test)
+
+
+@pytest.mark.parametrize("size", [None, 28, 31])
+def test_mnist_is_padded_with_background_and_a_tenth_is_held_out(write_mnist, tmp_path, size):
+    images = write_mnist()
+    data = load_generation_data("mnist", data_dir=tmp_path, image_size=size)
+    size = size or 32
+    inner = slice((size - 28) // 2, (size - 28) // 2 + 28)
+    border = torch.ones(size, size, dtype=torch.bool)
+    border[inner, inner] = False
+    for part, rows in zip((data.train, data.validation), hold_out_validation(40), strict=True):
+        assert torch.equal(part[:, 0, inner, inner], images[rows])
+        assert not part[:, :, border].any()
+    assert data.test.shape == (10, 1, size, size)
+
+
+@pytest.mark.parametrize(("size", "train"), [(14, 40), (7, 1250)])  # 1,250: in two chunks
+def test_images_that_shrink_by_a_whole_factor_are_means_of_blocks(
+    write_mnist, tmp_path, size, train
+):
+    images = write_mnist(train=train)
+    data = load_generation_data("mnist", data_dir=tmp_path, image_size=size)
+    for part, rows in zip((data.train, data.validation), hold_out_validation(train), strict=True):
+        blocks = images[rows].double().reshape(-1, 1, size, 28 // size, size, 28 // size)
+        assert (part.double() - blocks.mean((3, 5))).abs().max() <= 0.5
+    assert load_generation_data("mnist", data_dir=tmp_path, image_size=20).train.shape[-1] == 20
+
+
+@pytest.mark.parametrize("count", [1, 9, 10, 33])
+def test_fewer_training_images_are_exactly_as_many_as_asked_for(write_mnist, tmp_path, count):
+    write_mnist()
+    if count == 1:
+        with pytest.raises(DataError, match="no validation images"):
+            load_generation_data("mnist", data_dir=tmp_path, num_train=count)
+        return
+    data = load_generation_data("mnist", data_dir=tmp_path, num_train=count)
+    assert len(data.train) == len(data.labels.train) == count
+    assert len(data.test) == 10
+    for number, message in ((37, "at most 36 .*got 37"), (0, "at least 1, got 0")):
+        with pytest.raises(DataError, match=f"num_train must be {message}"):
+            load_generation_data("mnist", data_dir=tmp_path, num_train=number)

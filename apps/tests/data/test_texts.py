@@ -1,0 +1,213 @@
+"""Text sets: files, splits, and words as numbers."""
+
+import random
+
+import pytest
+import torch
+
+from probseq_apps.data.names import DataError
+from probseq_apps.data.sets import load_data, load_texts
+from probseq_apps.data.texts import encode_texts, read_cola, read_parts
+from probseq_apps.data.tokenizers import build_vocabulary, tokenize
+
+COLA = ("in_domain_train", "in_domain_dev", "out_of_domain_dev")
+
+
+@pytest.fixture
+def write_cola(put):
+    def write(train, inside=("x y",), outside=("p q",), folder="."):
+        for name, sentences in zip(COLA, (train, inside, outside), strict=True):
+            lines = [f"src\t{number % 2}\t\t{text}\n" for number, text in enumerate(sentences)]
+            put(f"{folder}/{name}.tsv", "".join(lines))
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("split", "sizes"), [("thesis", (7262 - 18, 0, 1816)), ("official", (8551 - 18, 0, 1043))]
+)
+def test_the_splits_of_the_real_cola_have_their_sizes(shared_data, split, sizes):
+    data = load_data("cola", data_dir=shared_data, split=split)
+    parts = (data.train, data.validation, data.test)
+    assert tuple(map(len, parts)) == sizes
+    extra = {name: len(part) for name, part in data.extra_tests.items()}
+    assert extra == {"out-of-domain": 516} | ({"in-domain": 527} if split == "official" else {})
+    (note,) = data.notes
+    assert note.startswith("cola: 18 texts dropped from training")
+    assert data.train.inputs.shape[1] == data.max_length == 64
+    assert int((data.train.inputs != 0).sum(1).max()) < 64  # none is cut off
+    sentences = [t for name in COLA for t, _ in read_cola(shared_data / "cola" / f"{name}.tsv")]
+    assert len(sentences) == 9594
+    # Quotes are literal: read as quoting, they would swallow lines.
+    assert any('"' in text for text in sentences)
+
+
+def test_seeds_split_cola_differently_and_reproducibly(write_cola, tmp_path):
+    write_cola([f"word{i} word{i} word{i}" for i in range(40)], folder="cola")
+    first, again, other = (load_data("cola", data_dir=tmp_path, seed=s) for s in (0, 0, 1))
+    assert torch.equal(first.train.inputs, again.train.inputs)
+    assert torch.equal(first.test.targets, again.test.targets)
+    assert first.vocab == again.vocab
+    assert first.vocab != other.vocab
+
+
+def test_repeats_and_the_vocabulary_never_cross_from_test_to_training(write_cola, tmp_path):
+    train = ["a a b b", "same", "same", "p q"] * 4
+    write_cola(train, inside=["zebra zebra zebra a"], outside=["p q"])
+    data = load_data("cola", data_dir=tmp_path, split="official")
+    assert len(data.train) == 12
+    assert "4 texts dropped" in data.notes[0]
+    assert data.vocab.tokens[2:] == ("a", "b", "same")
+    assert data.extra_tests["in-domain"].inputs[0, :4].tolist() == [1, 1, 1, 2]
+    assert len(load_texts("cola", data_dir=tmp_path)) == 4
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"src\t2\t\ttext\n", "line 1: label must be 0 or 1, got '2'"),
+        (b"src\t1\t\tgood\nsrc\t1\n", "line 2: expected 4 columns, got 2"),
+        (b"src\t1\t\t  \n", "line 1: the text is missing"),
+        (b"", "holds no texts"),
+        (b"src\t1\t\t\xff\xfe\n", "cannot be read"),
+        (None, "does not exist"),
+    ],
+)
+def test_a_damaged_or_missing_cola_file_is_named(write_cola, put, tmp_path, content, message):
+    write_cola(["a"])
+    if content is None:
+        (tmp_path / "in_domain_train.tsv").unlink()
+    else:
+        put("in_domain_train.tsv", content)
+    with pytest.raises(DataError, match=r"in_domain_train\.tsv.*" + message):
+        load_data("cola", data_dir=tmp_path)
+
+
+def test_imdb_is_read_from_its_published_folder(put, tmp_path):
+    for part in ("train", "test"):
+        for sentiment in ("neg", "pos"):
+            for number in range(10):
+                text = f"{part} {sentiment} {number}<br />a film"
+                put(f"aclImdb/{part}/{sentiment}/{number}_1.txt", text)
+    data = load_data("imdb", data_dir=tmp_path, max_length=8)
+    assert (len(data.train), len(data.validation), len(data.test)) == (28, 4, 8)
+    neg, pos = (data.vocab.numbers[word] for word in ("neg", "pos"))
+    for part in (data.train, data.validation, data.test):
+        assert torch.equal((part.inputs == pos).any(1).long(), part.targets)
+        assert torch.equal((part.inputs == neg).any(1).long(), 1 - part.targets)
+    official = load_data("imdb", data_dir=tmp_path, split="official")
+    assert (len(official.train), len(official.validation), len(official.test)) == (18, 2, 20)
+    assert official.max_length == 512
+    put("aclImdb/train/neg/0_1.txt", b"\xff")
+    with pytest.raises(DataError, match=r"neg/0_1\.txt cannot be read as a text in UTF-8"):
+        load_data("imdb", data_dir=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("split", "sizes"), [("thesis", (35_000, 5_000, 10_000)), ("official", (22_500, 2_500, 25_000))]
+)
+def test_the_splits_of_the_real_imdb_have_their_sizes_and_share_no_text(shared_data, split, sizes):
+    pytest.importorskip("pyarrow")
+    columns = {"text_column": "", "label_column": ""}
+    parts = read_parts("imdb", data_dir=shared_data, seed=0, split=split, **columns)
+    texts = [{text for text, _ in part} for part in (parts.train, parts.validation, parts.test)]
+    assert not texts[0] & texts[1]
+    assert not (texts[0] | texts[1]) & texts[2]
+    dropped = [int(note.split()[1]) for note in parts.notes]
+    found = len(parts.train), len(parts.validation), len(parts.test)
+    assert found == (sizes[0] - dropped[0], sizes[1] - dropped[1], sizes[2])
+    # 418 of the 50,000 reviews repeat another: 96 in training, 199 in test, 123 across.
+    assert len(set.union(*texts)) == 50_000 - 418
+
+
+def test_a_damaged_or_missing_part_of_imdb_is_named(tmp_path):
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    (tmp_path / "imdb").mkdir()
+    for content, message in (
+        ({"text": ["a", None], "label": [0, 1]}, r"train\.parquet .*the text is missing"),
+        ({"text": ["a"], "label": [7]}, r"train\.parquet .*label must be 0 or 1, got '7'"),
+        ({"review": ["a"], "label": [1]}, r"train\.parquet .*the columns text and label"),
+        ({"text": ["a"], "label": [1]}, "no test part of 'imdb'"),
+    ):
+        parquet.write_table(arrow.table(content), tmp_path / "imdb" / "train.parquet")
+        with pytest.raises(DataError, match=message):
+            load_data("imdb", data_dir=tmp_path)
+
+
+def test_texts_of_ones_own_are_split_by_class_and_named_by_their_labels(put):
+    rows = [f'"good, ""really"" good {i}",yes' for i in range(20)]
+    rows += [f"bad film {i},no" for i in range(10)]
+    path = put("a.csv", "\n".join(["text,label", *rows]))
+    data = load_data(f"csv:{path}", max_length=12)
+    assert data.class_names == ("no", "yes")
+    counts = [p.targets.bincount().tolist() for p in (data.train, data.validation, data.test)]
+    assert counts == [[8, 16], [1, 2], [1, 2]]
+    assert data.train.inputs.shape == (24, 12)
+    quote, really = (data.vocab.numbers[word] for word in ('"', "really"))
+    assert ((data.test.inputs == quote).sum(1) == 2 * data.test.targets).all()
+    assert really in data.test.inputs
+
+
+def test_numeric_labels_are_ordered_as_numbers_and_columns_can_be_named(put):
+    rows = [
+        f"{label}\ttext {i}\tx" for label in (10, 9, 2) for i in range(3 * label, 3 * label + 3)
+    ]
+    path = put("a.tsv", "\n".join(["stars\treview\tother", *rows]))
+    data = load_data(f"csv:{path}", text_column="review", label_column="stars")
+    assert data.class_names == ("2", "9", "10")
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (["a,1", "b"], "line 3: expected 2 columns, got 1"),
+        (["a,1", ",0"], "line 3: the text is missing"),
+        (["a,1", "b,"], "line 3: the label is missing"),
+        (["a,1", "b,NaN"], r"line 3: the label is missing \(got 'NaN'\)"),
+        (["a,1", "b,1", "c,1"], "at least two classes"),
+        ([], "at least two classes"),
+        (['"a,1', "b,0"], "cannot be read"),
+    ],
+)
+def test_a_damaged_csv_file_is_named_with_its_line(put, rows, message):
+    path = put("mine.csv", "\n".join(["text,label", *rows]) + "\n")
+    with pytest.raises(DataError, match=r"mine\.csv.*" + message):
+        load_data(f"csv:{path}")
+
+
+def test_what_does_not_go_together_is_refused(put, tmp_path):
+    path = put("a.csv", "review,label\na,1\nb,0\n" + "c,0\n" * 9 + "a,1\na,1\n")
+    for name, options, message in (
+        (f"csv:{path}", {}, r"needs one column 'text' .*\['review', 'label'\]"),
+        (f"csv:{path}", {"text_column": "review", "max_length": 0}, "at least 1, got 0"),
+        (f"csv:{path}", {"tokenizer": "wrods"}, "did you mean 'words'"),
+        (f"csv:{path}", {"tokenizer": "bpe:300", "embeddings": path}, "take the place of"),
+        (f"csv:{tmp_path / 'no.csv'}", {}, r"no\.csv does not exist"),
+        ("cola", {"download": True}, "cannot be fetched"),
+        ("digits", {"tokenizer": "bpe:300"}, "are for texts, and 'digits' holds images"),
+    ):
+        with pytest.raises(DataError, match=message):
+            load_data(name, **options)
+    with pytest.raises(DataError, match="'digits' holds images, but texts are needed"):
+        load_texts("digits")
+
+
+def test_words_keep_apostrophes_and_marks_stand_alone():
+    text = "It's \"GOOD\",<br /><br />isn't it?"
+    assert tokenize(text) == ["it's", '"', "good", '"', ",", "isn't", "it", "?"]
+
+
+def test_numbers_follow_frequency_and_ties_the_alphabet_whatever_the_order():
+    vocab = build_vocabulary(["b a c", "a b", "a"], min_frequency=1)
+    assert vocab.tokens == ("<pad>", "<unk>", "a", "b", "c")
+    assert build_vocabulary(["z y x"], min_frequency=1).tokens[2:] == ("x", "y", "z")
+    texts = [f"w{i % 7} w{i % 5} w{i}" for i in range(50)]
+    shuffled = random.Random(0).sample(texts, 50)
+    assert build_vocabulary(texts) == build_vocabulary(shuffled)
+
+
+def test_rare_tokens_are_unknown_and_texts_cut_off_padded_and_never_empty():
+    vocab = build_vocabulary(["a a b b c"], min_frequency=2, max_size=3)
+    assert vocab.tokens == ("<pad>", "<unk>", "a")
+    tokens = encode_texts(vocab, ["A b c", "a", "<br />", "?"], 2)
+    assert tokens.tolist() == [[2, 1], [2, 0], [1, 0], [1, 0]]
