@@ -6,15 +6,16 @@ from typing import Any, NamedTuple
 
 from probseq.summary import Summary, summarise
 from probseq_apps.data.images import GenerationData
-from probseq_apps.report.findings import Claim, compare_all
 from probseq_apps.report.generate_plots import draw_models, draw_tokens
 from probseq_apps.report.report import Report, comparison
 from probseq_apps.report.results import (
     BASE,
     FLOOR,
     REAL,
+    Claim,
     Group,
     Result,
+    compare_all,
     digits_of,
     entry_of,
     fd_name,

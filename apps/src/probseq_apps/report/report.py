@@ -13,8 +13,8 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from probseq_apps.engine.files import write_atomic
-from probseq_apps.report.findings import FINDINGS_LEGEND, decides
-from probseq_apps.report.html import PAGE, write_html
+from probseq_apps.report.html import FINDINGS, PAGE, write_html
+from probseq_apps.report.results import FINDINGS_LEGEND, decides
 from probseq_apps.report.tables import SideBySide, Table
 
 _PACKAGES = (
@@ -22,38 +22,24 @@ _PACKAGES = (
     *("torch", "numpy", "scikit-learn"),
 )
 
-_WIDTH, _FINDINGS = 100, 5
+_WIDTH, _SHOWN = 100, 5
 
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """A report: `report.json`, `report.md`, `report.html`, `plots/`, and text for the terminal.
+    """A report: `report.json`, `report.md`, `report.html`, `plots/`, and text for the terminal."""
 
-    Attributes:
-        numbers: what `report.json` holds beside versions and machine.
-        title: of the page.
-        opening: first paragraph.
-        facts: what one must know about data and settings, a line each.
-        tables: the numbers; the first is shown in the terminal, as far as it fits.
-        legend: what they are.
-        findings: what they say, a sentence each.
-        rows: what the rows of the tables are, a line each.
-        details: further Markdown, on the page alone.
-        plots: draws into a folder; gives the files.
-        about_plots: first paragraph below their heading.
-    """
-
-    numbers: Mapping[str, Any]
-    title: str
-    opening: str
-    facts: Sequence[str]
-    tables: Sequence[Table | SideBySide]
-    legend: str
-    findings: Sequence[str] = ()
-    rows: Sequence[str] = ()
-    details: str = ""
-    plots: Callable[[Path], Sequence[Path]]
-    about_plots: str = ""
+    numbers: Mapping[str, Any]  # what `report.json` holds beside versions and machine
+    title: str  # of the page
+    opening: str  # first paragraph
+    facts: Sequence[str]  # what one must know about data and settings, a line each
+    tables: Sequence[Table | SideBySide]  # the first is shown in the terminal, as far as it fits
+    legend: str  # what the numbers are
+    findings: Sequence[str] = ()  # what they say, a sentence each
+    rows: Sequence[str] = ()  # what the rows of the tables are, a line each
+    details: str = ""  # further Markdown, on the page alone
+    plots: Callable[[Path], Sequence[Path]]  # draws into a folder; gives the files
+    about_plots: str = ""  # first paragraph below their heading
 
     def write(self, folder: Path) -> str:
         """Write `report.json`, `plots/`, and the pages; return what the terminal shows.
@@ -83,14 +69,15 @@ class Report:
     def _page(self, numbers: Mapping[str, Any]) -> list[str]:
         """Paragraphs of the page, without plots."""
         versions = ", ".join(f"{name} {number}" for name, number in numbers["versions"].items())
+        findings = (FINDINGS, FINDINGS_LEGEND, _listed(self.findings), "## Numbers")
         return [
             f"# {self.title}",
             textwrap.fill(self.opening, 100, break_long_words=False, break_on_hyphens=False),
+            *(findings if self.findings else ()),
             _listed(self.facts),
             *(table.markdown() for table in self.tables),
             self.legend,
             _listed(self.rows),
-            *(("## Findings", FINDINGS_LEGEND, _listed(self.findings)) if self.findings else ()),
             f"{versions}; {numbers['machine']}.",
             self.details,
         ]
@@ -98,7 +85,7 @@ class Report:
     def _text(self) -> str:
         """Return one table and the findings that decide something, a line each."""
         width = min(_WIDTH, shutil.get_terminal_size((_WIDTH, 24)).columns)
-        found = [one for one in self.findings if decides(one)][:_FINDINGS]
+        found = [one for one in self.findings if decides(one)][:_SHOWN]
         lines = [textwrap.shorten(f"- {one}", width, placeholder=" …") for one in found]
         paragraphs = [self.tables[0].screen(width), "\n".join(lines)]
         return f"\n{_joined(paragraphs)}".rstrip()
@@ -116,18 +103,10 @@ def comparison(
     facts: Sequence[str] = (),
     **parts: Any,
 ) -> Report:
-    """Return the report of a run over several seeds; `parts` are further fields of `Report`.
+    """Return the report of a run over several seeds.
 
-    Args:
-        experiment: its kind.
-        recipe: that it was started from.
-        settings: all of them.
-        data: name, notes and sizes of its data.
-        title: what is compared.
-        opening: sentences about the data.
-        numbers: what was measured.
-        facts: what one must know beside the notes on the data.
-        parts: see `Report`.
+    `data` has name, notes and sizes of its data, `numbers` are what was measured, `facts` what one
+    must know beside the notes on the data, and `parts` further fields of `Report`.
     """
     told = {"experiment": experiment, "recipe": recipe, "settings": settings, "data": data}
     seeds = ", ".join(map(str, settings["seeds"]))

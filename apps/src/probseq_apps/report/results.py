@@ -1,11 +1,15 @@
-"""Results of generated images over the seeds: what tables, findings and plots share."""
+"""Results of generated images over the seeds, and what their numbers say of claims.
+
+Everything said is a function of one run's numbers. "Clearly" means that Welch's t-test (5%) over
+the seeds tells two means apart; where standard errors overlap it never does.
+"""
 
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from probseq.summary import Summary, summarise
-from probseq_apps.report.tables import Measure, decimals_of
+from probseq.summary import Order, Summary, order_of, summarise
+from probseq_apps.report.tables import Measure, decimals_of, with_error
 
 # One entry of `results/`, as JSON holds it.
 Result = Mapping[str, Any]
@@ -13,8 +17,11 @@ Result = Mapping[str, Any]
 BASE = "1-frame"
 FLOOR = "patch-k-means"
 REAL = "real images, test part"
-# Mean squared errors per pixel are shown in thousandths.
-_PER_PIXEL = 1000.0
+FINDINGS_LEGEND = (
+    '"Clearly" means that Welch\'s t-test (5%) over the seeds tells two means apart. A gain '
+    "survives where all controls are clearly worse, too, and is matched where one is not; of one "
+    "seed nothing is decided."
+)
 
 
 class Group(NamedTuple):
@@ -44,16 +51,15 @@ class Group(NamedTuple):
 
 def groups_of(results: Sequence[Result]) -> list[Group]:
     """Return results by stem, then by arm, in order of appearance, seeds in their order."""
-    stems = dict.fromkeys(result.get("stem") for result in results)
-    arms = dict.fromkeys(str(result["arm"]) for result in results)
-    groups: list[Group] = []
-    for stem in stems:
-        for arm in arms:
-            own = [r for r in results if r["arm"] == arm and r.get("stem") == stem]
-            if own:
-                name = arm if stem is None else f"{arm}, {stem}"
-                groups.append(Group(name, tuple(sorted(own, key=lambda found: found["seed"]))))
-    return groups
+    stems, arms = (list(dict.fromkeys(r.get(key) for r in results)) for key in ("stem", "arm"))
+    found: dict[tuple[Any, Any], list[Result]] = {(s, a): [] for s in stems for a in arms}
+    for result in sorted(results, key=lambda result: result["seed"]):
+        found[result.get("stem"), result["arm"]].append(result)
+    return [
+        Group(arm if stem is None else f"{arm}, {stem}", tuple(own))
+        for (stem, arm), own in found.items()
+        if own
+    ]
 
 
 def frame_groups(results: Sequence[Result]) -> list[Group]:
@@ -65,25 +71,16 @@ def frame_groups(results: Sequence[Result]) -> list[Group]:
     """
     found: list[dict[str, Any]] = []
     for result in results:
-        errors = result.get("frame_errors")
-        if errors is None:
+        if (errors := result.get("frame_errors")) is None:
             continue
-        frames = [int(frame) for frame in errors["frames"]]
-        model = dict(zip(frames, errors["model"], strict=True))
-        exact = dict(zip(frames, errors["exact"] or [None] * len(frames), strict=True))
-        before = [frame for frame in frames if frame < result["frames"]]
-        found.append(
-            {
-                **{key: result[key] for key in ("arm", "seed", "frames")},
-                "num_images": errors["num_images"],
-                "num_samples": errors["num_samples"],
-                "model": {str(frame): _scaled([model[frame]]) for frame in frames},
-                "exact": {str(frame): _scaled([exact[frame]]) for frame in frames},
-                "intermediate": _scaled([model[frame] for frame in before]),
-                "exact_intermediate": _scaled([exact[frame] for frame in before]),
-                "last": _scaled([model.get(result["frames"])]),
-            }
-        )
+        frames, image = [int(frame) for frame in errors["frames"]], result["frames"]
+        own = {key: result[key] for key in ("arm", "seed", "frames")}
+        own |= {key: errors[key] for key in ("num_images", "num_samples")}
+        for kind, label in (("model", "intermediate"), ("exact", "exact_intermediate")):
+            values = dict(zip(frames, errors[kind] or [None] * len(frames), strict=True))
+            own[kind] = {str(frame): _thousandths([values[frame]]) for frame in frames}
+            own[label] = _thousandths([values[frame] for frame in frames if frame < image])
+        found.append({**own, "last": own["model"].get(str(image))})
     return groups_of(found)
 
 
@@ -104,8 +101,8 @@ def digits_of(groups: Sequence[Group], path: Sequence[str]) -> int:
 
 def fd_name(results: Sequence[Result]) -> str:
     """Return what the results' Fréchet distance is called: FID, or FD with the features' name."""
-    paths = (("reconstruction", "fd_name"), ("generation", "fd_name"))
-    names = (entry_of(r, paths[0] if "reconstruction" in r else paths[1]) for r in results)
+    kinds = ("reconstruction" if "reconstruction" in result else "generation" for result in results)
+    names = (entry_of(r, (kind, "fd_name")) for r, kind in zip(results, kinds, strict=True))
     return " / ".join(dict.fromkeys(map(str, names)))
 
 
@@ -142,6 +139,70 @@ def entry_of(result: Result, path: Sequence[str]) -> Any:
     return found
 
 
-def _scaled(values: Sequence[float | None]) -> float | None:
+def _thousandths(values: Sequence[float | None]) -> float | None:
+    """Return the mean of squared errors per pixel, in thousandths."""
     known = [value for value in values if value is not None]
-    return _PER_PIXEL * fmean(known) if known and len(known) == len(values) else None
+    return 1000.0 * fmean(known) if known and len(known) == len(values) else None
+
+
+class Claim(NamedTuple):
+    """That a row of a table is better than others."""
+
+    better: str  # name of the row
+    than: tuple[str, ...]  # the rows that it is said to be better than
+    controls: tuple[str, ...] = ()  # rows that have what a gain might be due to
+    lesser: tuple[str, ...] = ()  # rows that have less of it: a gain must survive them
+
+
+def compare(claim: Claim, rows: Mapping[str, Summary], measure: Measure) -> str | None:
+    """Return what numbers say about a claim: a sentence with its outcome at the end.
+
+    A gain "survives" where the controls are clearly worse, too, and is "matched" where one of them
+    is not; "better" is a gain without controls. Without the rows that the claim is about, the
+    controls take their place; without any, or without its own row, there is nothing to say.
+    """
+    known = {name: found for name, found in rows.items() if found.mean is not None}
+    than, controls, lesser = ([name for name in names if name in known] for names in claim[1:])
+    if claim.better not in known or not (than or controls):
+        return None
+    if measure.direction is None:
+        raise ValueError(f"measure must have a good end, got {measure.label!r} without one")
+    own, digits = known[claim.better], decimals_of([summary.mean for summary in rows.values()])
+    write = with_error(digits)
+    orders: dict[str, Order] = {}
+    told: list[str] = []
+    for name in (*than, *controls, *lesser):
+        order = orders[name] = order_of(own, known[name], measure.direction)
+        mine, theirs = (round(found.mean or 0.0, digits) for found in (own, known[name]))
+        relation = "higher than" if mine > theirs else "lower than"
+        if order == "equal":
+            relation = "not clearly different from"
+        elif order != "undecided":
+            higher = (order == "better") == (measure.direction == "higher")
+            relation = f"clearly {'higher' if higher else 'lower'} than"
+        elif mine == theirs:  # numbers that look alike are not told to differ
+            relation = "the same as"
+        told.append(f"{relation} {name} {write(known[name])}{measure.unit}")
+    judged = {orders[name] for name in than or controls}
+    checks = {orders[name] for name in (*controls, *lesser) if than}
+    outcome = "better" if not (than and controls) else "survives"
+    if "undecided" in judged | checks:
+        outcome = "undecided"
+    elif judged != {"better"}:
+        outcome = "worse" if "worse" in judged else "equal"
+    elif checks - {"better"}:
+        outcome = "matched"
+    shown = f"{claim.better} {write(own)}{measure.unit}"
+    return f"{measure.label}: {shown} is {', '.join(told)} ({outcome})."
+
+
+def compare_all(
+    claims: Sequence[Claim], rows: Mapping[str, Summary], measure: Measure
+) -> list[str]:
+    """Return a sentence for each claim whose rows were measured."""
+    return [text for claim in claims if (text := compare(claim, rows, measure)) is not None]
+
+
+def decides(finding: str) -> bool:
+    """Return whether a sentence of `compare` tells means apart."""
+    return not finding.endswith(("(undecided).", "(equal)."))

@@ -1,5 +1,6 @@
 """Tables of a report: rows, columns of means over seeds, marks, as text and as Markdown."""
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -86,25 +87,18 @@ class Table(NamedTuple):
         heads = [*self.heads[:_FACTS], *(f"{head}  " for head in self.heads[_FACTS:])]
         return aligned_blocks(heads, self.marked("{} *", "{}  "), width)
 
-    def first(self, count: int) -> "Table":
-        """Return the table with so many columns of numbers."""
-        heads, rows = self.heads[: _FACTS + count], [row[: _FACTS + count] for row in self.rows]
-        return self._replace(heads=heads, rows=rows)
-
     def markdown(self) -> str:
         """Return a Markdown table, cells with a mark in bold."""
         return markdown_table([self.heads, *self.marked("**{}** *", "{}")])
 
     def marked(self, best: str, other: str) -> list[list[str]]:
         """Return the rows, cells of numbers in the form of those with a mark or without."""
-        marks = self.best or ()
-        return [
-            [
-                (best if (row, place) in marks else other).format(cell) if place >= _FACTS else cell
-                for place, cell in enumerate(cells)
-            ]
-            for row, cells in enumerate(self.rows)
-        ]
+        rows = [list(cells) for cells in self.rows]
+        for row, cells in enumerate(rows):
+            for place in range(_FACTS, len(cells)):
+                form = best if (row, place) in (self.best or ()) else other
+                cells[place] = form.format(cells[place])
+        return rows
 
 
 class SideBySide(NamedTuple):
@@ -113,32 +107,30 @@ class SideBySide(NamedTuple):
     tables: tuple[Table, ...]  # their first columns are names and numbers of entries
 
     def screen(self, width: int) -> str:
-        """Return aligned lines of the first rows of each table, cut off at `width`."""
-        few = SideBySide(tuple(table.first(_SCREEN) for table in self.tables))
-        text = "\n".join(line[:width] for line in few.text(width).split("\n"))
-        return f"{text}\n\n{_KEY}"
-
-    def text(self, width: int) -> str:
-        """Return aligned lines; `width` is not kept."""
+        """Return aligned lines of the first numbers of each table, cut off at `width`."""
         first = self.tables[0]
-        lines = [["", *(f"{row[0]}  " for row in first.rows)]]
-        lines.append([first.heads[1], *(f"{row[1]}  " for row in first.rows)])
-        for table in self.tables:
-            lines.append([table.heads[0], *("" for _ in first.rows)])
-            lines += [[f"  {head}", *cells] for head, cells in _turned(table, "{} *", "{}  ")]
-        widths = [max(len(line[place]) for line in lines) for place in range(len(lines[0]))]
-        text = [_line(line, widths, 1, len(widths)) for line in lines]
-        text.insert(2, "─" * max(map(len, text)))
-        return "\n".join(text)
+        names, counts = ([f"{row[place]}  " for row in first.rows] for place in range(_FACTS))
+        lines = self._lines("{}", "  {}", "{} *", "{}  ", _SCREEN)
+        lines = aligned_blocks(["", *names], [[first.heads[1], *counts], *lines]).split("\n")
+        # The rule stands below the counts.
+        lines[1], lines[2] = lines[2], lines[1]
+        return "\n".join([*(line[:width] for line in lines), "", _KEY])
 
     def markdown(self) -> str:
         """Return one Markdown table, cells with a mark in bold."""
-        first = self.tables[0]
-        lines = [["", *(f"{row[0]} (n={row[1]})" for row in first.rows)]]
+        names = [f"{row[0]} (n={row[1]})" for row in self.tables[0].rows]
+        return markdown_table([["", *names], *self._lines("**{}**", "{}", "**{}** *", "{}")])
+
+    def _lines(
+        self, title: str, name: str, best: str, other: str, count: int | None = None
+    ) -> list[list[str]]:
+        lines: list[list[str]] = []
         for table in self.tables:
-            lines.append([f"**{table.heads[0]}**", *("" for _ in first.rows)])
-            lines += [[head, *cells] for head, cells in _turned(table, "**{}** *", "{}")]
-        return markdown_table(lines)
+            rows = table.marked(best, other)
+            lines.append([title.format(table.heads[0]), *("" for _ in rows)])
+            columns = list(zip(table.heads, *rows, strict=True))[_FACTS:][:count]
+            lines += [[name.format(head), *cells] for head, *cells in columns]
+        return lines
 
 
 def summary_table(
@@ -207,35 +199,28 @@ def markdown_table(lines: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in (heads, rule, *rows))
 
 
-def aligned_blocks(heads: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> str:
+def aligned_blocks(
+    heads: Sequence[str], rows: Sequence[Sequence[str]], width: int = sys.maxsize
+) -> str:
     """Align a table, first column to the left and the others to the right."""
-    widths = [max(len(row[place]) for row in (heads, *rows)) for place in range(len(heads))]
-    blocks: list[str] = []
-    start = 1
-    while start < len(heads):
-        end, used = start, widths[0]
-        while end < len(heads) and (end == start or used + _GAP + widths[end] <= width):
-            used += _GAP + widths[end]
-            end += 1
-        lines = [_line(row, widths, start, end) for row in (heads, *rows)]
-        lines.insert(1, "─" * max(map(len, lines)))
-        blocks.append("\n".join(lines))
-        start = end
-    return "\n\n".join(blocks)
-
-
-def _turned(table: Table, best: str, other: str) -> list[tuple[str, list[str]]]:
-    """Return the head and the cells of each column of numbers."""
-    rows = table.marked(best, other)
-    return [(head, [row[place] for row in rows]) for place, head in enumerate(table.heads)][_FACTS:]
+    columns = list(zip(heads, *rows, strict=True))
+    widths = [max(map(len, column)) for column in columns]
+    names = [cell.ljust(widths[0]) for cell in columns[0]]
+    blocks, used = [[names]], widths[0]
+    for column, own in zip(columns[1:], widths[1:], strict=True):
+        if used + _GAP + own > width and len(blocks[-1]) > 1:
+            blocks.append([names])
+            used = widths[0]
+        blocks[-1].append([cell.rjust(_GAP + own) for cell in column])
+        used += _GAP + own
+    texts: list[str] = []
+    for block in blocks:
+        lines = ["".join(cells).rstrip() for cells in zip(*block, strict=True)]
+        texts.append("\n".join([lines[0], "─" * max(map(len, lines)), *lines[1:]]))
+    return "\n\n".join(texts)
 
 
 def _number(mean: float | None, around: float | None, digits: int) -> str:
     if mean is None:
         return DASH
     return f"{mean:,.{digits}f}{'' if around is None else f'±{around:.{digits}f}'}"
-
-
-def _line(row: Sequence[str], widths: Sequence[int], start: int, end: int) -> str:
-    numbers = (row[place].rjust(widths[place] + _GAP) for place in range(start, end))
-    return f"{row[0].ljust(widths[0])}{''.join(numbers)}".rstrip()
