@@ -51,6 +51,7 @@ def test_the_error_from_one_frame_is_the_wiener_filters():
     )
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=40)
 @given(
     st.lists(st.floats(0, 300), min_size=1, max_size=5),

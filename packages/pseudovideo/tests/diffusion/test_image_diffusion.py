@@ -267,6 +267,7 @@ def test_samples_and_the_bound_know_no_dropout_and_leave_the_mode_as_it_was():
     assert modes == {"unet.conv_in"}
 
 
+@pytest.mark.slow
 def test_two_digits_are_learned_and_both_are_drawn(digits):
     torch.manual_seed(0)
     # A 0 and a 1, at half their size.

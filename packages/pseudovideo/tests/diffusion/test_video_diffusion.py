@@ -266,6 +266,7 @@ def test_samples_know_no_dropout_and_leave_the_mode_as_it_was():
     assert all(module.training for module in model.modules())
 
 
+@pytest.mark.slow
 def test_a_tiny_model_learns_to_predict_digits_from_their_noisy_frames():
     images = torch.as_tensor(load_digits().images, dtype=torch.float32)[:, None] / 8 - 1
     kind = PseudoVideoConfig(num_frames=2, kind="high-order-noise", beta_min=0.2, beta_max=0.2)

@@ -133,6 +133,7 @@ def test_a_copy_has_attention_of_its_own():
         torch.testing.assert_close(other(x, TIMES, WINDOW), expected, rtol=0, atol=1e-11)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("plain_calls")
 def test_a_pass_is_one_graph_for_the_compiler():
     torch.manual_seed(0)

@@ -290,6 +290,7 @@ def test_no_samples_and_no_batch_are_refused(kind: type[HVAE], tiny: Make, few: 
         model.sample(1, images=few, batch_size=0)
 
 
+@pytest.mark.slow
 @both
 def test_a_few_steps_on_binarised_digits_lower_the_bound(
     kind: type[HVAE], tiny: Callable[..., HVAEConfig], digits: Tensor

@@ -65,6 +65,7 @@ def shades(config: TokenizerConfig) -> Tensor:
     return levels.expand(4, config.num_frames, 1, 8, 8).contiguous()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_frames", [1, 4])
 def test_black_and_white_get_different_tokens_and_come_back(num_frames: int) -> None:
     torch.manual_seed(0)
@@ -78,6 +79,7 @@ def test_black_and_white_get_different_tokens_and_come_back(num_frames: int) -> 
     torch.testing.assert_close(tokenizer.reconstruct(videos), videos, rtol=0, atol=0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_frames", [1, 4])
 def test_to_the_layernorm_stem_black_and_white_are_one_however_long_it_trains(
     num_frames: int,
@@ -244,6 +246,7 @@ def test_half_precision_training_gives_finite_gradients() -> None:
     assert all(p.grad is not None and p.grad.isfinite().all() for p in tokenizer.parameters())
 
 
+@pytest.mark.slow
 def test_a_training_step_is_one_graph_for_the_compiler(plain_calls: None) -> None:
     torch.manual_seed(0)
     tokenizer = build_tokenizer(small(4))
