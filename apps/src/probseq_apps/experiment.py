@@ -48,24 +48,20 @@ class Experiment(Generic[Data]):
         brief: whether jobs take seconds: a bar tells of them, and not a line each.
         settings: what is compared.
         jobs: in the order in which they are done; none where the report alone takes time.
+        data_name: of the data set, once it is loaded; a part of a new folder's name.
+        config: what `config.json` holds beside kind and recipe.
     """
 
     kind: ClassVar[str]
     command: ClassVar[str]
     parts: ClassVar[Sequence[str]] = ()
     brief: ClassVar[bool] = False
-    settings: Any
-    jobs: Sequence[Job] = ()
 
-    @property
-    def data_name(self) -> str:
-        """Name of the data set, once it is loaded; a part of a new folder's name."""
-        return self.settings.data
-
-    @property
-    def config(self) -> dict[str, Any]:
-        """What `config.json` holds beside kind and recipe."""
-        return {"settings": self.settings.to_dict()}
+    def __init__(self, settings: Any) -> None:
+        self.settings = settings
+        self.jobs: Sequence[Job] = ()
+        self.data_name: str = getattr(settings, "data", "")
+        self.config: dict[str, Any] = {"settings": settings.to_dict()}
 
     def load(self, options: Options) -> Data:
         """Read the data."""

@@ -69,7 +69,7 @@ REGISTRY: dict[str, Entry] = {
     "online live": Entry(
         "learn lines `t,y` from standard input one by one; print a forecast after each",
         "settings.online:LiveSettings",
-        "experiments.online_live:live_command",
+        "experiments.online:live_command",
         "settings.online:live_defaults",
         files=False,
         about="t is a number or an ISO date, and a forecast is `t,mean,sd`. Without --step the "
@@ -95,7 +95,7 @@ REGISTRY: dict[str, Entry] = {
     "generate tokenizer": Entry(
         "train one tokenizer on the pseudo videos of images",
         "settings.generate:TokenizerSettings",
-        "experiments.tokens:TokenizerStage",
+        "experiments.single:TokenizerStage",
         "settings.generate:TOKENIZER_RECIPES",
         kind="generate-tokenizer",
         about="A VQ-VAE for --frames 1, a C-ViViT for more. The folder is what other commands take "
@@ -104,7 +104,7 @@ REGISTRY: dict[str, Entry] = {
     "generate prior": Entry(
         "train one prior on the tokens of a tokenizer",
         "settings.generate:PriorSettings",
-        "experiments.tokens:PriorStage",
+        "experiments.single:PriorStage",
         "settings.generate:PRIOR_RECIPES",
         kind="generate-prior",
         about="The images are encoded once; their tokens stay in the folder. Without --recipe the "
@@ -127,7 +127,7 @@ REGISTRY: dict[str, Entry] = {
     "generate sample": Entry(
         "draw images from a prior or a model: pictures, a film, and an array",
         "settings.models:SampleSettings",
-        "experiments.draws:Sample",
+        "experiments.single:Sample",
         "settings.models:sample_defaults",
         about="From --prior with its --tokenizer, or from --model. The defaults of the sampling "
         "are those of the run that prior or model lies in, else of the recipe that it was trained "
@@ -136,7 +136,7 @@ REGISTRY: dict[str, Entry] = {
     "generate evaluate": Entry(
         "measure samples, or a tokenizer's reconstructions",
         "settings.models:EvaluateSettings",
-        "experiments.draws:Evaluate",
+        "experiments.single:Evaluate",
         "settings.models:evaluate_defaults",
         about="Prints JSON, and stores it as metrics.json. The classifier is trained as long as in "
         "the run that the tokenizer or the samples lie in, else as in their recipe.",

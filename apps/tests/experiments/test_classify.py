@@ -1,18 +1,38 @@
-import json
-import os
-import signal
-import subprocess
-import sys
-import time
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
+import torch
 from safetensors.numpy import load_file
 from scipy.special import logsumexp
-from sklearn.metrics import accuracy_score, log_loss, roc_auc_score
+from sklearn.metrics import accuracy_score, log_loss, matthews_corrcoef, roc_auc_score
+from torch import nn
 
+from probseq.metrics import accuracy
+from probseq.transformers import KernelAttention, TransformerOutput
+from probseq.transformers.spec import AttentionConfig
 from probseq_apps.cli import main
+from probseq_apps.data.images import load_images
+from probseq_apps.data.names import DataError
+from probseq_apps.data.parts import Part
 from probseq_apps.engine.files import sole_use
+from probseq_apps.engine.trainer import Step
+from probseq_apps.experiments.classify import (
+    classification_loss,
+    evaluate_sets,
+    make_test_sets,
+    preparation,
+    trim_padding,
+    warm_start_config,
+)
+from probseq_apps.experiments.comparison import penalty_of, score
+from probseq_apps.methods.build import build
+from probseq_apps.methods.post_hoc import Predictions, class_predictions
+from probseq_apps.methods.predict import Predictor
+from probseq_apps.options import Options
+from probseq_apps.settings.classify import ClassifySettings, EvaluationSettings
+from probseq_apps.settings.methods import METHODS, Method, TrainingSettings
 
 TINY = [
     *("--depth", "2", "--dim", "16", "--heads", "2", "--hidden-dim", "16", "--patch-size", "4"),
@@ -20,25 +40,14 @@ TINY = [
 ]
 TWO_EPOCHS = [*TINY, "--epochs", "2", "--validate-every", "1", "--seeds", "0", "1"]
 SMALL_EVALUATION = ["--corruptions", "contrast", "--severities", "1", "5", "--ood", "rotations"]
-METHODS = ["mle", "kernel+ts", "kernel+ensemble", "mcd", "sgpa"]
-BASES = {"mle": "mle", "kernel+ts": "kernel", "mcd": "mcd", "sgpa": "sgpa"}
-
-
-def read_report(folder):
-    return json.loads((folder / "report.json").read_text())
-
-
-def without_seconds(report):
-    for method in report["methods"].values():
-        del method["train_seconds"]
-    return report
+ROWS = ["mle", "kernel+ts", "kernel+ensemble", "mcd", "sgpa"]
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     """A finished experiment with all kinds of methods; its folder."""
     folder = tmp_path_factory.mktemp("classify") / "run"
-    arguments = ["classify", "--method", *METHODS, *TWO_EPOCHS, *SMALL_EVALUATION]
+    arguments = ["classify", "--method", *ROWS, *TWO_EPOCHS, *SMALL_EVALUATION]
     assert main([*arguments, "--run-dir", str(folder)]) == 0
     return folder
 
@@ -49,8 +58,8 @@ def stored(folder, method, seed):
 
 
 @pytest.mark.parametrize("method", ["mle", "mcd", "sgpa"])
-def test_the_report_holds_the_metrics_of_the_stored_predictions(finished, method):
-    metrics = read_report(finished)["methods"][method]["metrics"]
+def test_the_report_holds_the_metrics_of_the_stored_predictions(finished, report_of, method):
+    metrics = report_of(finished)["methods"][method]["metrics"]
     accuracies, losses, aurocs = [], [], []
     for seed in (0, 1):
         arrays = stored(finished, method, seed)
@@ -72,102 +81,64 @@ def test_the_report_holds_the_metrics_of_the_stored_predictions(finished, method
         assert metrics[name]["standard_error"] == pytest.approx(error, rel=1e-3, abs=1e-6)
 
 
-def test_post_hoc_rows_use_the_same_runs(finished):
-    report = read_report(finished)["methods"]
+def test_post_hoc_rows_use_the_same_runs(finished, report_of):
+    report = report_of(finished)["methods"]
     runs = [stored(finished, "kernel", seed) for seed in (0, 1)]
     labels = runs[0]["test/labels"]
     mean = logsumexp([run["test/log_probs"] for run in runs], axis=0) - np.log(2)
     ensemble = report["kernel+ensemble"]["metrics"]["test/nll"]
     assert ensemble["mean"] == pytest.approx(-mean[np.arange(len(labels)), labels].mean(), rel=1e-5)
     assert ensemble["standard_error"] is None
-    temperatures = report["kernel+ts"]["temperatures"]
-    scaled = runs[1]["test/log_probs"] / temperatures[1]
+    scaled = runs[1]["test/log_probs"] / report["kernel+ts"]["temperatures"][1]
     scaled -= logsumexp(scaled, axis=1, keepdims=True)
     loss = report["kernel+ts"]["metrics"]["test/nll"]["values"][1]
     assert loss == pytest.approx(-scaled[np.arange(len(labels)), labels].mean(), rel=1e-5)
-    assert sorted(path.name for path in finished.iterdir() if path.is_dir()) == sorted(
-        {*BASES.values(), "plots", "results"}
-    )
+    folders = {path.name for path in finished.iterdir() if path.is_dir()}
+    assert folders == {"mle", "kernel", "mcd", "sgpa", "plots", "results"}
 
 
-def test_the_report_says_how_it_came_about(finished):
-    report = read_report(finished)
-    assert report["recipe"] == "digits-small"
-    assert report["settings"]["seeds"] == [0, 1]
-    assert report["settings"]["training"]["epochs"] == 2
-    assert report["data"]["test"] == len(stored(finished, "mle", 0)["test/labels"])
-    assert {"torch", "probseq", "sgpa", "python"} <= report["versions"].keys()
-    assert all(seconds > 0 for seconds in report["methods"]["sgpa"]["train_seconds"])
-    markdown = (finished / "report.md").read_text()
-    assert all(method in markdown for method in METHODS)
-    for name in ("reliability", "risk-coverage", "ood-rotations", "shift"):
-        assert (finished / "plots" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
-        assert f"plots/{name}.png" in markdown
-
-
-def test_an_existing_run_is_left_alone_unless_asked(finished, capsys):
-    before = (finished / "report.json").stat().st_mtime_ns
-    arguments = ["classify", "--method", "mle", *TWO_EPOCHS, "--run-dir", str(finished)]
-    assert main(arguments) == 1
-    assert "already holds a run" in capsys.readouterr().err
-    with pytest.raises(SystemExit) as stop:
-        main([*arguments, "--resume", "--data", "digits"])
-    assert stop.value.code == 2
-    assert "settings.method" in capsys.readouterr().err
-    assert (finished / "report.json").stat().st_mtime_ns == before
-
-
-def test_finished_runs_are_not_run_again_and_the_flags_need_not_be_repeated(finished, capsys):
-    before = without_seconds(read_report(finished))
-    weights = finished / "sgpa" / "seed-1" / "predictions.npz"
-    time_before = weights.stat().st_mtime_ns
-    assert main(["classify", "--resume", "--run-dir", str(finished)]) == 0
-    assert capsys.readouterr().out.count("finished before") == 8
-    assert weights.stat().st_mtime_ns == time_before
-    assert without_seconds(read_report(finished)) == before
-
-
-def test_deleted_predictions_are_made_again(finished):
-    before = stored(finished, "mcd", 1)
+def test_finished_runs_are_not_run_again_and_deleted_predictions_made_anew(
+    finished, report_of, capsys
+):
+    before, kept = report_of(finished), finished / "sgpa" / "seed-1" / "predictions.npz"
+    time_before, arrays = kept.stat().st_mtime_ns, stored(finished, "mcd", 1)
     (finished / "mcd" / "seed-1" / "predictions.npz").unlink()
     assert main(["classify", "--resume", "--run-dir", str(finished)]) == 0
-    after = stored(finished, "mcd", 1)
-    assert before.keys() == after.keys()
-    assert all(np.array_equal(before[name], after[name]) for name in before)
+    assert capsys.readouterr().out.count("finished before") == 8
+    assert kept.stat().st_mtime_ns == time_before
+    again = stored(finished, "mcd", 1)
+    assert all(np.array_equal(arrays[name], again[name]) for name in arrays)
+    assert report_of(finished) == before
 
 
-def test_overwriting_deletes_the_old_runs_and_nothing_else(tmp_path):
+def test_overwriting_deletes_the_old_runs_and_nothing_else(tmp_path, report_of):
     arguments = ["classify", *TWO_EPOCHS, "--seeds", "0", "--no-shift", "--ood"]
     folder = ["--run-dir", str(tmp_path / "run")]
     assert main([*arguments, "--method", "mle", *folder]) == 0
     (tmp_path / "run" / "notes.txt").write_text("mine")
     assert main([*arguments, "--method", "kernel", "--overwrite", *folder]) == 0
     assert not (tmp_path / "run" / "mle" / "seed-0").exists()
-    assert list(read_report(tmp_path / "run")["methods"]) == ["kernel"]
+    assert list(report_of(tmp_path / "run")["methods"]) == ["kernel"]
     assert (tmp_path / "run" / "notes.txt").read_text() == "mine"
 
 
-def test_a_folder_for_ood_is_looked_at_before_the_training_set(tmp_path, capsys):
-    folder = f"folder:{tmp_path / 'none'}"
-    assert main(["classify", "--data", "mnist", "--data-dir", "nowhere", "--ood", folder]) == 1
-    assert "none does not exist" in capsys.readouterr().err
-
-
-def test_a_folder_of_other_files_is_refused_before_training(tmp_path, capsys):
-    (tmp_path / "thesis.tex").touch()
-    assert main(["classify", *TWO_EPOCHS, "--run-dir", str(tmp_path)]) == 1
-    assert "thesis.tex" in capsys.readouterr().err
-    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
-
-
-def test_nothing_is_overwritten_that_is_no_experiment(tmp_path, capsys):
-    (tmp_path / "plots").mkdir()
-    (tmp_path / "plots" / "mine.png").touch()
-    (tmp_path / "config.json").write_text('{"mine": 1}')
-    before = sorted(tmp_path.rglob("*"))
-    assert main(["classify", *TWO_EPOCHS, "--overwrite", "--run-dir", str(tmp_path)]) == 1
-    assert "no experiment to overwrite" in capsys.readouterr().err
-    assert sorted(tmp_path.rglob("*")) == before
+@pytest.mark.parametrize(
+    ("files", "more", "said"),
+    [
+        ({}, ["--data", "mnist", "--data-dir", "no", "--ood", "folder:no"], "no does not exist"),
+        ({"thesis.tex": ""}, [], "thesis.tex"),
+        ({"config.json": '{"mine": 1}'}, ["--overwrite"], "no experiment to overwrite"),
+        ({}, ["--resume"], "holds no experiment to resume"),
+    ],
+)
+def test_what_cannot_be_run_writes_and_deletes_nothing(tmp_path, capsys, files, more, said):
+    for name, content in files.items():
+        (tmp_path / name).write_text(content)
+    assert main(["classify", *TWO_EPOCHS, *more, "--run-dir", str(tmp_path)]) == 1
+    told = capsys.readouterr().err
+    assert said in told
+    assert told.count("\n") == 1
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == files
 
 
 @pytest.mark.parametrize("flag", ["--resume", "--overwrite"])
@@ -179,48 +150,192 @@ def test_a_folder_in_use_is_left_to_its_process(finished, capsys, flag):
     assert sorted(finished.rglob("*")) == before
 
 
-def test_resuming_needs_an_experiment(tmp_path, capsys):
-    folder = tmp_path / "mistyped"
-    assert main(["classify", *TWO_EPOCHS, "--resume", "--run-dir", str(folder)]) == 1
-    assert "mistyped holds no experiment to resume" in capsys.readouterr().err
-    assert not folder.exists()
+def test_another_configuration_is_no_resumption(finished, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["classify", "--method", "mle", "--run-dir", str(finished), "--resume"])
+    assert stop.value.code == 2
+    assert "settings.method" in capsys.readouterr().err
+    assert main(["classify", *TWO_EPOCHS, "--run-dir", str(finished)]) == 1
+    assert "already holds a run" in capsys.readouterr().err
 
 
-def interruptible(folder):
-    return [
-        *("classify", *TINY, "--method", "sgpa", "--seeds", "0", "--no-shift", "--epochs", "8"),
-        *("--warm-start.sgpa", "2", "--validate-every", "2", "--checkpoint-every", "2"),
-        *("--run-dir", str(folder)),
-    ]
-
-
-def start(folder):
-    command = [sys.executable, "-m", "probseq_apps.cli", *interruptible(folder)]
-    # A file and not a pipe: nobody reads it, and a full pipe stops the writer.
-    with folder.with_suffix(".log").open("w") as log:
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        return subprocess.Popen(command, stdout=log, stderr=log, env=environment)
-
-
-def final_weights(folder):
-    checkpoints = sorted((folder / "sgpa" / "seed-0" / "checkpoints").glob("step-*"))
-    return load_file(checkpoints[-1] / "model.safetensors")
-
-
-def test_a_killed_experiment_resumes_to_the_same_numbers_and_weights(tmp_path):
+def test_a_killed_experiment_resumes_to_the_same_numbers_and_weights(tmp_path, killed, report_of):
+    arguments = ["classify", *TINY, "--method", "sgpa", "--seeds", "0", "--no-shift"]
+    arguments += ["--epochs", "8", "--validate-every", "2", "--checkpoint-every", "2"]
+    arguments += ["--warm-start.sgpa", "2"]
     whole, broken = tmp_path / "whole", tmp_path / "broken"
-    assert main(interruptible(whole)) == 0
-    process = start(broken)
-    deadline = time.monotonic() + 120
-    while not list((broken / "sgpa" / "seed-0" / "checkpoints").glob("step-*")):
-        assert process.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    assert not (broken / "report.json").exists()
-    assert main([*interruptible(broken), "--resume"]) == 0
-    expected, found = final_weights(whole), final_weights(broken)
+    assert main([*arguments, "--run-dir", str(whole)]) == 0
+    killed(arguments, broken, "sgpa/seed-0/checkpoints/step-*")
+    found, expected = (
+        load_file(max(folder.glob("sgpa/seed-0/checkpoints/step-*")) / "model.safetensors")
+        for folder in (broken, whole)
+    )
     assert expected.keys() == found.keys()
     assert all(np.array_equal(expected[name], found[name]) for name in expected)
-    assert without_seconds(read_report(broken)) == without_seconds(read_report(whole))
+    assert report_of(broken) == report_of(whole)
+
+
+# -- Losses and scores ----------------------------------------------------------------------------
+
+LOGITS = torch.tensor([[2.0, 0.0], [1.0, 0.0], [0.0, 3.0]])
+LABELS = torch.tensor([0, 1, 1])
+PENALTY = 7.0
+
+
+class Fixed(nn.Module):
+    """Returns its inputs as logits, and a fixed penalty."""
+
+    def forward(self, x, *, generator=None, num_samples=None):
+        return TransformerOutput(x, torch.tensor(PENALTY))
+
+
+@pytest.mark.parametrize(("weight", "expected"), [(None, 0.0), (lambda p: 0.5 * p, 0.15)])
+def test_the_loss_is_the_cross_entropy_of_augmented_inputs_and_the_weighted_penalty(
+    weight, expected
+):
+    step, batch = Step(0, 0, 0.3, torch.Generator()), (LOGITS, LABELS)
+    found = classification_loss(
+        lambda x: x.float(), lambda x, generator: -x, weight, Fixed(), batch, step
+    )
+    nll = log_loss(LABELS, (-LOGITS).double().softmax(-1))
+    assert found.loss.item() == pytest.approx(nll + expected * PENALTY, rel=1e-6)
+    assert found.parts["nll"].item() == pytest.approx(nll)
+    assert ("penalty" in found.parts) == (weight is not None)
+
+
+def test_scores_count_over_batches_of_unequal_sizes():
+    batches = [(LOGITS[:2], LABELS[:2]), (LOGITS[2:], LABELS[2:])]
+    predictor = Predictor(METHODS["mle"], lambda x: x.float(), class_predictions, 1, 1)
+    found = score(predictor, lambda x, y: accuracy(x.exp(), y), Fixed(), batches)
+    assert found == pytest.approx(2 / 3)
+
+
+def test_padding_that_all_texts_share_is_cut_off():
+    tokens = torch.tensor([[5, 3, 0, 0], [4, 0, 0, 0]])
+    assert torch.equal(trim_padding(tokens), tokens[:, :2])
+    assert trim_padding(torch.zeros(2, 4, dtype=torch.int64)).shape == (2, 1)
+
+
+@pytest.mark.parametrize("schedule", ["linear", "cosine", "constant"])
+def test_the_warm_start_ends_where_the_full_schedule_would_be(schedule):
+    rates = {"learning_rate": 5e-4, "final_learning_rate": 1e-5, "schedule": schedule}
+    settings = TrainingSettings(epochs=60, warmup_epochs=5, **rates)
+    config, full, steps = (
+        warm_start_config(settings, 20, seed=3),
+        settings.train_config(seed=3),
+        400,
+    )
+    assert (config.epochs, config.select) == (20, "last")
+    last = config.step_size(20 * steps - 1, steps)
+    assert last == pytest.approx(full.step_size(20 * steps - 1, steps), rel=1e-3)
+    assert config.step_size(5, steps) == full.step_size(5, steps)
+
+
+class ToyConfig(AttentionConfig):
+    """Kernel attention of a variance that is a setting."""
+
+    variance: float = 0.5
+
+    def build(self, place):
+        backbone = place.backbone
+        return KernelAttention(backbone.dim, backbone.num_heads, initial_variance=self.variance)
+
+    def penalty_weight(self, progress):
+        return 2.0 * progress
+
+
+class WithToy(ClassifySettings):
+    """Settings with one more field."""
+
+    toy: ToyConfig = ToyConfig()
+
+
+def test_a_new_method_is_a_line_and_a_field_and_trains(monkeypatch):
+    monkeypatch.setitem(METHODS, "toy", Method("a toy", "toy"))
+    settings = WithToy.from_dict(
+        {"method": ["toy+ts", "toy+ensemble"], "toy": {"variance": 0.25}, "model": {"dim": 16}}
+    )
+    data = load_images("digits")
+    model = build(METHODS["toy"], settings, data, seed=0)
+    variances = {round(a.kernel.outputscale.mean().item(), 6) for a in model.encoder.attention}
+    assert variances == {0.25}
+    weight = penalty_of(METHODS["toy"], settings)
+    assert weight(0.5) == pytest.approx(1.0)
+    batch = (data.train.inputs[:8], data.train.targets[:8])
+    loss = partial(classification_loss, preparation(data), lambda x, generator: x, weight)
+    loss(model, batch, Step(1, 0, 0.5, torch.Generator())).loss.backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+# -- What is predicted and measured ---------------------------------------------------------------
+
+
+def make(data, folder=None, **settings):
+    return make_test_sets(
+        data, EvaluationSettings(shift=True, **settings), Options(data_dir=folder)
+    )
+
+
+def test_images_too_small_to_corrupt_are_refused_before_anything_is_trained():
+    data = load_images("digits")
+    small = replace(data, test=Part(data.test.inputs[..., :4, :4], data.test.targets))
+    with pytest.raises(DataError, match="8x8"):
+        make(small)
+
+
+def test_published_corruptions_are_those_asked_for(tmp_path):
+    data = replace(load_images("digits"), name="cifar10")
+    (tmp_path / "CIFAR-10-C").mkdir()
+    for name in ("fog", "frost", "snow", "labels"):
+        np.save(tmp_path / "CIFAR-10-C" / f"{name}.npy", np.zeros(5, dtype=np.uint8))
+    for asked, listed in (
+        ({}, {"fog", "frost", "snow"}),
+        ({"corruptions": ("fog", "contrast")}, {"fog"}),
+    ):
+        found = make(data, tmp_path, severities=(1, 5), **asked)
+        shifted = {name for name in found if name.startswith("cifar-c/")}
+        assert shifted == {f"cifar-c/{name}/{severity}" for name in listed for severity in (1, 5)}
+    with pytest.raises(DataError, match="none of the corruptions contrast"):
+        make(data, tmp_path, corruptions=("contrast",))
+
+
+def predictions(seed, classes=4, rows=200):
+    generator = torch.Generator().manual_seed(seed)
+    logits = 2.0 * torch.randn(rows, classes, generator=generator, dtype=torch.float64)
+    labels = torch.multinomial(logits.softmax(-1), 1, generator=generator)[:, 0]
+    return Predictions(logits.log_softmax(-1), -logits.logsumexp(-1), labels)
+
+
+def test_shift_is_averaged_over_corruptions_and_over_their_groups():
+    names = ("gaussian_noise/3", "shot_noise/3", "fog/3", "fog/5")
+    sets = {f"shift/{name}": predictions(number) for number, name in enumerate(names)}
+    values = evaluate_sets({"test": predictions(9, classes=2), **sets})
+    noise = [values["shift/gaussian_noise/3/nll"], values["shift/shot_noise/3/nll"]]
+    assert values["shift/noise-3/nll"] == pytest.approx(np.mean(noise))
+    every = [*noise, values["shift/fog/3/nll"]]
+    assert values["shift/severity-3/nll"] == pytest.approx(np.mean(every))
+    assert values["shift/severity-5/ece"] == values["shift/fog/5/ece"]
+    assert "shift/fog/3/e-aurc" not in values
+    two = predictions(9, classes=2)
+    expected = matthews_corrcoef(two.labels.numpy(), two.log_probs.argmax(1).numpy())
+    assert values["test/mcc"] == pytest.approx(expected)
+
+
+def test_a_mean_over_corruptions_without_failures_in_one_leaves_that_one_out():
+    sure = 5.0 * torch.eye(4, dtype=torch.float64)
+    right = Predictions(sure.log_softmax(-1), torch.zeros(4, dtype=torch.float64), torch.arange(4))
+    found = predictions(1)
+    values = evaluate_sets({"test": found, "shift/fog/3": found, "shift/contrast/3": right})
+    assert values["shift/contrast/3/failure-auroc"] is None
+    assert values["shift/digital-3/failure-auroc"] is None
+    assert values["shift/severity-3/failure-auroc"] == values["test/failure-auroc"]
+
+
+def test_energies_and_validation_data_reach_the_detectors():
+    sets = {"test": predictions(0), "ood/other": predictions(1, rows=150)}
+    values = evaluate_sets({**sets, "validation": predictions(2)})
+    positive = np.r_[np.zeros(200), np.ones(150)]
+    energy = torch.cat([found.energy for found in sets.values()]).numpy()
+    assert values["ood/other/energy/auroc"] == pytest.approx(roc_auc_score(positive, energy))
+    assert "ood/other/kl-matching/auroc" in values
+    assert not any("kl-matching" in name for name in evaluate_sets(sets))

@@ -1,18 +1,43 @@
-import json
+import io
 import math
+import signal
+import subprocess
+import sys
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import load_file
+from sklearn.model_selection import train_test_split
 
+from ohsvgp import Gaussian, LegS, OnlineGP, UniformGrid
+from probseq.kernels import RBF
 from probseq_apps.cli import main, parse
 from probseq_apps.data.series import Series
+from probseq_apps.data.tables import Table
 from probseq_apps.experiment import Job
-from probseq_apps.experiments.online import Online, build, estimate, starting_lengthscales
-from probseq_apps.experiments.streams import cut_series
+from probseq_apps.experiments.online import (
+    Online,
+    build,
+    estimate,
+    live,
+)
+from probseq_apps.experiments.streams import Stream, cut_series, cut_table, load_stream
 from probseq_apps.folder import RunFolder
-from probseq_apps.settings.online import ONLINE_RECIPES, OnlineSettings
+from probseq_apps.options import Options
+from probseq_apps.run import run
+from probseq_apps.settings.online import (
+    METHODS,
+    ONLINE_RECIPES,
+    GPSettings,
+    LiveModel,
+    LiveSettings,
+    Method,
+    OnlineSettings,
+    StreamSettings,
+)
 
-METHODS = ["ohsvgp", "ovc", "osgpr", "exact"]
+ROWS = ["ohsvgp", "ovc", "osgpr", "exact"]
 TINY = ["--num-tasks", "3", "--num-inducing", "6", "--learn-steps", "2", "--seeds", "0", "1"]
 
 
@@ -28,7 +53,7 @@ def series(tmp_path_factory):
 
 def arguments(path, *more):
     columns = ["--time-column", "day", "--target-column", "level"]
-    return ["online", "--data", f"csv:{path}", *columns, *TINY, "--method", *METHODS, *more]
+    return ["online", "--data", f"csv:{path}", *columns, *TINY, "--method", *ROWS, *more]
 
 
 @pytest.fixture(scope="module")
@@ -39,51 +64,6 @@ def finished(series, tmp_path_factory):
     return folder
 
 
-def read_report(folder):
-    return json.loads((folder / "report.json").read_text())
-
-
-def without_seconds(report):
-    for method in report["methods"].values():
-        for run in method["seeds"].values():
-            del run["seconds"]
-    return report
-
-
-def test_the_report_holds_each_method_seed_and_task(finished):
-    report = read_report(finished)
-    assert list(report["methods"]) == METHODS
-    for method in report["methods"].values():
-        assert list(method["seeds"]) == ["0", "1"]
-        for run in method["seeds"].values():
-            for metric in ("nlpd", "rmse"):
-                matrix = run["matrix"][metric]
-                assert [[cell is None for cell in row] for row in matrix] == [
-                    [False, True, True],
-                    [False, False, True],
-                    [False, False, False],
-                ]
-                assert len(run["over_tasks"][metric]) == 3
-            assert len(run["seconds"]) == len(run["lost_information"]) == 3
-    assert "1 rows without a value" in report["data"]["notes"][0]
-    assert (finished / "report.md").read_text().count("| ohsvgp |") == 3
-    assert list((finished / "plots").iterdir())
-
-
-def test_all_methods_of_a_seed_have_the_same_split(finished):
-    splits = {}
-    for method in METHODS:
-        for seed in (0, 1):
-            with np.load(finished / "predictions" / f"{method}-seed{seed}.npz") as arrays:
-                splits[method, seed] = arrays["train_t"], arrays["test_t"], arrays["test_y"]
-                assert arrays["mean"].shape == arrays["sd"].shape == (3, len(arrays["t"]))
-                assert ("inducing" in arrays) == (method in ("ovc", "osgpr"))
-    for (_, seed), arrays in splits.items():
-        for own, other in zip(arrays, splits["ohsvgp", seed], strict=True):
-            assert np.array_equal(own, other)
-    assert not np.array_equal(splits["ovc", 0][1], splits["ovc", 1][1])
-
-
 @pytest.fixture
 def undrawn(monkeypatch):
     """No plots: they take longer than the runs."""
@@ -91,63 +71,61 @@ def undrawn(monkeypatch):
         monkeypatch.setattr(f"probseq_apps.experiments.online.{name}", lambda *_, **__: {})
 
 
-@pytest.mark.usefixtures("undrawn")
-def test_the_same_command_gives_the_same_report(series, finished, tmp_path):
-    assert main(arguments(series, "--run-dir", str(tmp_path / "again"))) == 0
-    assert without_seconds(read_report(tmp_path / "again")) == without_seconds(
-        read_report(finished)
-    )
+def test_the_report_holds_each_method_seed_and_task_of_one_split(finished, report_of):
+    report, splits = report_of(finished), {}
+    assert list(report["methods"]) == ROWS
+    for name, method in report["methods"].items():
+        for seed, found in method["seeds"].items():
+            for metric in ("nlpd", "rmse"):
+                known = [[cell is not None for cell in row] for row in found["matrix"][metric]]
+                assert known == np.tri(3).astype(bool).tolist()
+                assert len(found["over_tasks"][metric]) == 3
+            with np.load(finished / "predictions" / f"{name}-seed{seed}.npz") as arrays:
+                own = [arrays[part].tolist() for part in ("train_t", "test_t", "test_y")]
+                assert splits.setdefault(seed, own) == own
+                assert arrays["mean"].shape == arrays["sd"].shape == (3, len(arrays["t"]))
+                assert ("inducing" in arrays) == (name in ("ovc", "osgpr"))
+    assert splits["0"] != splits["1"]
+    assert "1 rows without a value" in report["data"]["notes"][0]
+    assert list((finished / "plots").iterdir())
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_a_stopped_run_goes_on_with_what_is_missing(series, tmp_path, capsys):
-    folder = tmp_path / "run"
-    base = arguments(series, "--run-dir", str(folder), "--seeds", "0")
-    assert main(base) == 0
-    expected = read_report(folder)
-    kept = (folder / "results" / "ovc-seed0.json").read_bytes()
-    (folder / "results" / "exact-seed0.json").unlink()
-    assert main(["online", "--resume", "--run-dir", str(folder)]) == 0
-    assert (folder / "results" / "ovc-seed0.json").read_bytes() == kept
-    assert without_seconds(read_report(folder)) == without_seconds(expected)
-    assert main(base) == 1
-    assert "already holds a run" in capsys.readouterr().err
-    assert main([*base, "--overwrite"]) == 0
-
-
-@pytest.mark.usefixtures("undrawn")
-def test_each_method_that_will_run_is_warmed_up_on_a_few_points_first(
-    series, tmp_path, monkeypatch
+def test_a_run_goes_on_with_what_is_missing_and_gives_the_same_report(
+    series, finished, tmp_path, report_of, monkeypatch, capsys
 ):
-    built = []
+    folder, built = tmp_path / "run", []
 
     def record(method, stream, *rest):
         built.append((method, len(stream.tasks[0].y) <= 20 and len(stream.tasks) == 2))
         return build(method, stream, *rest)
 
     monkeypatch.setattr("probseq_apps.experiments.online.build", record)
-    base = arguments(series, "--run-dir", str(tmp_path / "run"))
+    base = arguments(series, "--run-dir", str(folder))
     assert main(base) == 0
-    first = [(method, warm) for method in METHODS for warm in (True, False)]
-    assert built == first + [(method, False) for method in METHODS]
+    # Each method is warmed up on a few points before its first seed.
+    first = [(method, warm) for method in ROWS for warm in (True, False)]
+    assert built == first + [(method, False) for method in ROWS]
+    assert report_of(folder) == report_of(finished)
     built.clear()
-    (tmp_path / "run" / "results" / "ovc-seed1.json").unlink()
-    assert main(["online", "--resume", "--run-dir", str(tmp_path / "run")]) == 0
-    assert built == [("ovc", True), ("ovc", False)]
+    (folder / "results" / "ovc-seed1.json").unlink()
+    predictions = folder / "predictions" / "ohsvgp-seed0.npz"
+    whole = predictions.read_bytes()
+    for damaged in (b"", whole[: len(whole) // 2], b"x" * 300):
+        predictions.write_bytes(damaged)
+        assert main(["online", "--resume", "--run-dir", str(folder)]) == 1
+        told = capsys.readouterr().err
+        assert f"{predictions} is damaged" in told
+        assert told.count("\n") == 1
+    predictions.unlink()
+    assert main(["online", "--resume", "--run-dir", str(folder)]) == 0
+    assert [name for name, warm in built if not warm] == ["ovc", "ohsvgp"]
+    assert predictions.read_bytes() == whole
+    assert report_of(folder) == report_of(finished)
 
 
 @pytest.mark.usefixtures("undrawn")
-@pytest.mark.parametrize("num_tasks", [2, 3])
-def test_two_toy_tasks_have_the_figure_of_the_toy(num_tasks, tmp_path):
-    given = ["--recipe", "toy", "--num-tasks", str(num_tasks), "--num-inducing", "6"]
-    assert main(["online", *given, "--run-dir", str(tmp_path / "run")]) == 0
-    drawn = (tmp_path / "run" / "plots" / "toy.png").is_file()
-    assert drawn == (num_tasks == 2)
-    assert ("![toy](plots/toy.png)" in (tmp_path / "run" / "report.md").read_text()) == drawn
-
-
-@pytest.mark.usefixtures("undrawn")
-def test_a_standard_file_that_is_missing_is_fetched(tmp_path, monkeypatch):
+def test_a_standard_file_that_is_missing_is_fetched(tmp_path, monkeypatch, report_of):
     rows = [f"{1610.5 + year},0,{math.sin(year / 3.0):.4f}" for year in range(60)]
     head = "year,tsi_11yr_cycle,tsi_11yr_cycle_plus_background"
 
@@ -160,39 +138,7 @@ def test_a_standard_file_that_is_missing_is_fetched(tmp_path, monkeypatch):
     folders = ["--data-dir", str(tmp_path / "data"), "--run-dir", str(tmp_path / "run")]
     given = ["--data", "solar", "--download", *TINY, "--seeds", "0", "--method", "ohsvgp"]
     assert main(["online", *given, *folders]) == 0
-    assert sum(read_report(tmp_path / "run")["data"]["train"]) == 48
-
-
-def test_counts_that_are_none_are_refused_before_anything_is_written(series, tmp_path, capsys):
-    more = ["--likelihood", "poisson", "--method", "ohsvgp", "--run-dir", str(tmp_path / "run")]
-    assert main(arguments(series, *more)) == 1
-    error = capsys.readouterr().err
-    assert f"poisson does not suit 'level' of data set 'csv:{series}': y must hold counts" in error
-    assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize(
-    ("given", "named"),
-    [
-        (["--method", "ohsvpg"], "did you mean 'ohsvgp'"),
-        (["--method", "ohsvgp-k"], "'ohsvgp-k' is for points"),
-        (["--data", "two-moons", "--method", "ovff"], "'ovff' is for series"),
-        (["--data", "covid", "--method", "exact"], "'exact' needs likelihood gaussian"),
-        (["--method", "ovff", "--hyperparameters", "online"], "'ovff' cannot change"),
-        (["--data", "sollar"], "did you mean 'solar'"),
-        (["--recipe", "solar-51"], "did you mean 'solar-50'"),
-        (["--num-tasks", "0"], "num_tasks"),
-        (["--test-share", "1"], "test_share"),
-        (["--lengthscale", "0"], "lengthscale"),
-        (["--seeds", "1", "1"], "seeds"),
-        (["--method", "osgpr", "ovc", "osvgp"], "osgpr and osvgp"),
-    ],
-)
-def test_what_cannot_go_together_exits_2_and_is_named(given, named, capsys):
-    with pytest.raises(SystemExit) as stop:
-        main(["online", *given])
-    assert stop.value.code == 2
-    assert named in capsys.readouterr().err
+    assert sum(report_of(tmp_path / "run")["data"]["train"]) == 48
 
 
 @pytest.mark.parametrize(
@@ -200,6 +146,8 @@ def test_what_cannot_go_together_exits_2_and_is_named(given, named, capsys):
     [
         (["--data", "solar"], "--data-dir"),
         (["--data", "csv:none.csv"], "none.csv"),
+        (["--data", "csv:huge.csv", "--method", "ohsvgp"], "column 'value'"),
+        (["--likelihood", "poisson", "--method", "ohsvgp"], "does not suit '"),
         (["--num-tasks", "200"], "no point for evaluation"),
         (["--resume", "--run-dir", "none"], "no experiment to resume"),
         (["--download"], "download needs data_dir"),
@@ -208,90 +156,28 @@ def test_what_cannot_go_together_exits_2_and_is_named(given, named, capsys):
 )
 def test_failures_are_one_line_and_write_nothing(given, named, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
+    rows = [f"{t},{math.sin(t / 5.0) * 1e200}" for t in range(80)]
+    (tmp_path / "huge.csv").write_text("\n".join(["time,value", *rows]))
     assert main(["online", *given]) == 1
     error = capsys.readouterr().err
     assert named in error
     assert error.count("\n") == 1
-    assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize("wrong", [KeyError("t"), ValueError("no such colour")])
-def test_plots_that_fail_cost_neither_report_nor_table(
-    wrong, series, tmp_path, monkeypatch, capsys
-):
-    def fail(*_, **__):
-        raise wrong
-
-    monkeypatch.setattr("probseq_apps.experiments.online.metric_figures", fail)
-    folder = tmp_path / "run"
-    more = ["--run-dir", str(folder), "--method", "ohsvgp", "--seeds", "0"]
-    assert main(arguments(series, *more)) == 1
-    shown = capsys.readouterr()
-    assert f"cannot be drawn: {type(wrong).__name__}: {wrong}" in shown.err
-    assert "NLPD ↓" in shown.out
-    assert read_report(folder)["methods"]["ohsvgp"]["seeds"]["0"]["tasks"] == 3
-    markdown = (folder / "report.md").read_text()
-    assert markdown.count("| ohsvgp |") == 3
-    assert "## Plots" not in markdown
-    monkeypatch.setattr("probseq_apps.experiments.online.metric_figures", lambda *_, **__: {})
-    assert main(["online", "--resume", "--run-dir", str(folder)]) == 0
-    assert (folder / "report.md").read_text().startswith(f"{markdown}\n## Plots\n")
-
-
-def test_huge_targets_are_refused_before_anything_is_written(tmp_path, capsys):
-    path = tmp_path / "huge.csv"
-    rows = [f"{t},{math.sin(t / 5.0) * 1e200}" for t in range(80)]
-    path.write_text("\n".join(["time,value", *rows]))
-    folder = tmp_path / "run"
-    assert main(["online", "--data", f"csv:{path}", "--run-dir", str(folder)]) == 1
-    error = capsys.readouterr().err
-    assert "column 'value'" in error
-    assert error.count("\n") == 1
-    assert not folder.exists()
-
-
-def learn(method, stream, settings, folder):
-    """What a method measures with seed 0, and the arrays that it keeps."""
-    found = Online(settings).run(Job(method, 0), {0: stream}, RunFolder(folder, "recipe"))
-    with np.load(folder / "predictions" / f"{method}-seed0.npz") as arrays:
-        return found, dict(arrays)
-
-
-def test_what_fails_before_the_first_task_is_said_of_task_1(monkeypatch, tmp_path):
-    def fail(*given, **named):
-        raise ValueError("no such thing")
-
-    monkeypatch.setattr("probseq_apps.experiments.online.build", fail)
-    stream, settings = wave("csv:own.csv", 1.0, 0.0)
-    with pytest.raises(RuntimeError, match="ohsvgp, seed 0, task 1: no such thing"):
-        learn("ohsvgp", stream, settings, tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["huge.csv"]
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_damaged_predictions_are_named_and_deleted_ones_made_anew(series, tmp_path, capsys):
-    folder = tmp_path / "run"
-    more = ["--run-dir", str(folder), "--method", "ohsvgp", "--seeds", "0"]
-    assert main(arguments(series, *more)) == 0
-    file = folder / "predictions" / "ohsvgp-seed0.npz"
-    whole, results = file.read_bytes(), (folder / "results" / "ohsvgp-seed0.json").read_bytes()
-    for damaged in (b"", whole[:100], whole[: len(whole) // 2], b"x" * 300):
-        file.write_bytes(damaged)
-        capsys.readouterr()
-        assert main(["online", "--resume", "--run-dir", str(folder)]) == 1
-        error = capsys.readouterr().err
-        assert f"{file} is damaged" in error
-        assert "make it anew with --resume" in error
-        assert error.count("\n") == 1
-    file.unlink()
-    assert main(["online", "--resume", "--run-dir", str(folder)]) == 0
-    with np.load(file) as arrays:
-        assert arrays["mean"].shape[0] == 3
-    assert (folder / "results" / "ohsvgp-seed0.json").read_bytes() == results
+def test_a_method_that_fails_is_named_with_its_task(series, tmp_path, monkeypatch, capsys):
+    def fail(*_, **__):
+        raise ValueError("no such thing")
+
+    monkeypatch.setattr("probseq_apps.experiments.online.build", fail)
+    assert main(arguments(series, "--run-dir", str(tmp_path / "run"))) == 1
+    assert "ohsvgp, seed 0, task 1: no such thing" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize("columns", ["level,other", "series"])
-def test_series_side_by_side_are_learned_as_if_each_were_alone(columns, tmp_path):
+def test_series_side_by_side_are_learned_as_if_each_were_alone(columns, tmp_path, report_of):
     wide, long = ["day,level,other"], ["day,series,level"]
     for day in range(60):
         values = math.sin(day / 4.0), 5.0 - 3.0 * math.cos(day / 5.0)
@@ -304,79 +190,212 @@ def test_series_side_by_side_are_learned_as_if_each_were_alone(columns, tmp_path
     base = ["online", "--data", f"csv:{path}", "--time-column", "day", "--hyperparameters", "fixed"]
     base += [*TINY, "--lengthscale", "4", "--method", "ohsvgp", "exact", "--seeds", "0"]
     assert main([*base, *given, "--run-dir", str(tmp_path / "both")]) == 0
-    both = read_report(tmp_path / "both")["methods"]
     alone = []
+    path.write_text("\n".join(wide))
     for name in ("level", "other"):
-        path.write_text("\n".join(wide))
-        folder = tmp_path / name
-        assert main([*base, "--target-column", name, "--run-dir", str(folder)]) == 0
-        alone.append(read_report(folder)["methods"])
-    for method, found in both.items():
+        assert main([*base, "--target-column", name, "--run-dir", str(tmp_path / name)]) == 0
+        alone.append(report_of(tmp_path / name)["methods"])
+    for method, found in report_of(tmp_path / "both")["methods"].items():
         runs = [one[method]["seeds"]["0"]["over_tasks"] for one in alone]
         over = found["seeds"]["0"]["over_tasks"]
-        nlpd = [sum(pair) / 2 for pair in zip(*(run["nlpd"] for run in runs), strict=True)]
-        assert over["nlpd"] == pytest.approx(nlpd)
-        rmse = [math.hypot(*pair) / 2**0.5 for pair in zip(*(r["rmse"] for r in runs), strict=True)]
+        assert over["nlpd"] == pytest.approx(np.mean([one["nlpd"] for one in runs], 0))
+        rmse = np.square([one["rmse"] for one in runs]).mean(0) ** 0.5
         assert over["rmse"] == pytest.approx(rmse)
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_points_of_a_file_are_learned_in_the_order_of_their_inputs(tmp_path):
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(90, 2))
-    rows = [f"{a},{b},{a + b**2}" for a, b in x]
+def test_points_of_a_file_are_learned_in_the_order_of_their_inputs(tmp_path, report_of):
+    x = np.random.default_rng(0).normal(size=(90, 2))
     path = tmp_path / "points.csv"
-    path.write_text("\n".join(["a,b,y", *rows]))
-    base = [
-        "online",
-        "--data",
-        f"csv:{path}",
-        "--time-column",
-        "a,b",
-        "--target-column",
-        "y",
-        *TINY,
-    ]
+    path.write_text("\n".join(["a,b,y", *(f"{a},{b},{a + b**2}" for a, b in x)]))
+    base = ["online", "--data", f"csv:{path}", "--time-column", "a,b", "--target-column", "y"]
     more = ["--num-inducing", "20", "--method", "ohsvgp-k", "ovc", "--seeds", "0"]
-    assert main([*base, *more, "--run-dir", str(tmp_path / "run")]) == 0
-    report = read_report(tmp_path / "run")
-    assert report["data"]["input"] == "a, b"
-    assert sum(report["data"]["test"]) == 18
+    assert main([*base, *TINY, *more, "--run-dir", str(tmp_path / "run")]) == 0
+    report = report_of(tmp_path / "run")
+    assert (report["data"]["input"], sum(report["data"]["test"])) == ("a, b", 18)
     assert report["methods"]["ovc"]["seeds"]["0"]["over_tasks"]["rmse"][-1] < 0.5
     with np.load(tmp_path / "run" / "predictions" / "ovc-seed0.npz") as arrays:
         assert (np.diff(arrays["train_x"][:, 0]) >= 0).all()
-    with pytest.raises(SystemExit):
-        main([*base, "--method", "ohsvgp"])
 
 
-def wave(name, step, start):
-    """A sine of 80 points, as one seed sees it."""
-    settings = ONLINE_RECIPES.load("own-series")
+# -- Streams and models ---------------------------------------------------------------------------
+
+
+def settings(num_tasks=3, likelihood="gaussian", **stream):
+    return OnlineSettings(
+        method=("ohsvgp",),
+        stream=StreamSettings(num_tasks=num_tasks, **stream),
+        model=GPSettings(likelihood=likelihood),
+    )
+
+
+def test_the_split_of_a_standard_set_is_that_of_scikit_learn_and_counts_stay():
+    time = np.linspace(3.0, 8.0, 101)
+    own = Series("own", time, np.arange(101.0), "t", "y")
+    tasks = cut_series(own, settings(likelihood="poisson"), seed=3).tasks
+    kept = np.sort(train_test_split(np.arange(101), test_size=20, random_state=3)[1])
+    assert torch.cat([task.test_x for task in tasks]).tolist() == time[kept].tolist()
+    assert torch.cat([task.test_y for task in tasks]).tolist() == kept.tolist()
+    y = torch.cat([task.y for task in cut_series(own, settings(), seed=3).tasks])
+    assert y.mean().item() == pytest.approx(0.0, abs=1e-12)
+
+
+def test_points_are_sorted_by_the_first_input_or_by_their_distance_from_the_origin():
+    x = np.random.default_rng(0).normal(size=(60, 3)) * [1.0, 10.0, 0.1] + 4.0
+    table = Table("own", x, x[:, 0], np.arange(60) % 3 == 0, ("a", "b", "c"), "y")
+    first, l2 = (cut_table(table, settings(order=order)) for order in ("first", "l2"))
+    inputs = torch.cat([task.x for task in first.tasks])
+    assert (inputs[1:, 0] >= inputs[:-1, 0]).all()
+    assert inputs.mean(0).tolist() == pytest.approx([0.0] * 3, abs=1e-12)
+    assert inputs.std(0, correction=0).tolist() == pytest.approx([1.0] * 3)
+    norms = torch.cat([task.x for task in l2.tasks]).norm(dim=1)
+    assert (norms[1:] >= norms[:-1]).all()
+    assert (first.dim, first.grid) == (3, None)
+
+
+def wave(step, start):
+    """A sine of 80 points of one's own."""
     time = start + step * np.arange(80.0)
-    own = Series(name, time, np.sin(np.arange(80) / 5.0), "t", "y")
-    return cut_series(own, settings, seed=0), settings
+    own = Series("csv:own.csv", time, np.sin(np.arange(80) / 5.0), "t", "y")
+    return cut_series(own, ONLINE_RECIPES.load("own-series"), seed=0)
 
 
-def test_seconds_since_1970_are_learned_as_well_as_small_numbers(tmp_path):
-    stream, settings = wave("csv:own.csv", 60.0, 1.7e9)
+def test_seconds_since_1970_are_learned_as_well_as_small_numbers():
+    model = ONLINE_RECIPES.load("own-series").model
     found, expected = (
-        estimate(own, settings.model, fourier=False, seed=0)[0].lengthscale.item()
-        for own in (stream, wave("csv:own.csv", 1.0, 0.0)[0])
+        estimate(own, model, fourier=False, seed=0)[0].lengthscale.item()
+        for own in (wave(60.0, 1.7e9), wave(1.0, 0.0))
     )
     assert found / 60.0 == pytest.approx(expected, rel=0.02)
-    results, _ = learn("ohsvgp", stream, settings, tmp_path)
-    assert results["over_tasks"]["rmse"][-1] < 0.05
 
 
-def test_lengthscales_of_own_files_start_from_shares_of_the_first_task():
-    stream, _ = wave("csv:own.csv", 60.0, 1.7e9)
-    span = float(stream.tasks[0].x.max() - stream.tasks[0].x.min())
-    # A thirtieth of the span is less than the gap of a minute between points.
-    assert starting_lengthscales(stream, 2.0) == (span / 3.0, 60.0, 2.0)
-    assert starting_lengthscales(stream._replace(name="sp500"), 2.0) == (2.0,)
+@pytest.mark.parametrize("data", ["toy", "two-moons"])
+def test_every_method_learns_a_first_task_far_better_than_its_prior(data, tmp_path):
+    kind, likelihood = ("points", "bernoulli") if data == "two-moons" else ("time", "gaussian")
+    chosen = OnlineSettings(
+        data=data,
+        method=("ovc",),
+        stream=StreamSettings(num_tasks=6),
+        model=GPSettings(
+            **{"num_inducing": 11, "likelihood": likelihood, "hyperparameters": "fixed"},
+            **{"lengthscale": 0.3, "ovff_lengthscale": 0.5, "noise": 0.02, "learn_steps": 2},
+            num_features=200,
+        ),
+    )
+    stream = load_stream(chosen, None, seed=0)
+    stream = Stream(stream.name, stream.tasks[:2], None, "", "", ())
+    experiment, at = Online(chosen), RunFolder(tmp_path, "recipe")
+    for name, method in METHODS.items():
+        if method.inputs in (kind, "both") and (method.basis or data == "toy"):
+            found = experiment.run(Job(name, 0), {0: stream}, at)
+            # The standard deviation of targets is one; a coin has 0.69 nats.
+            assert found["over_tasks"]["nlpd"][0] < (0.6 if data == "toy" else 0.4), name
 
 
-def test_settings_survive_json():
-    settings = parse(["online", "--recipe", "covid-15", "--seeds", "7"]).settings
-    assert settings.seeds == (7,)
-    assert OnlineSettings.from_dict(json.loads(json.dumps(settings.to_dict()))) == settings
+def test_a_new_basis_is_one_entry_of_the_methods(monkeypatch, tmp_path):
+    entry = Method("a grid of twice as many", "time", lambda s, _: UniformGrid(2 * s.num_inducing))
+    monkeypatch.setitem(METHODS, "dense", entry)
+    own = OnlineSettings(
+        data="toy",
+        method=("dense",),
+        seeds=(0,),
+        stream=StreamSettings(num_tasks=2),
+        model=GPSettings(num_inducing=4, hyperparameters="fixed"),
+    )
+    folder = run(Online(own), Options(run_dir=tmp_path / "run"), recipe="toy")
+    with np.load(folder / "predictions" / "dense-seed0.npz") as arrays:
+        assert arrays["inducing"].shape == (2, 8)
+    assert "`dense`: a grid of twice as many" in (folder / "report.md").read_text()
+    assert (folder / "plots" / "toy.png").is_file()
+
+
+# -- online live ----------------------------------------------------------------------------------
+
+MODEL = LiveModel(num_inducing=8, lengthscale=0.7, noise=0.01)
+LINES = [f"{0.25 * k},{math.sin(0.25 * k)}\n" for k in range(40)]
+
+
+def follow(lines, **settings):
+    """Forecasts and complaints, as lists of lines."""
+    forecasts, complaints = [], []
+    live(LiveSettings(**({"model": MODEL} | settings)), lines, forecasts.append, complaints.append)
+    return forecasts, complaints
+
+
+def test_forecasts_are_those_of_a_model_that_learns_point_by_point():
+    forecasts, complaints = follow(LINES[:12], horizon=2)
+    scale, noise = torch.tensor([0.7, 0.01], dtype=torch.float64)
+    model = OnlineGP(RBF(1, lengthscale=scale), Gaussian(noise), LegS(8), rebase="grow:1.05")
+    expected = []
+    for k in range(12):
+        model.update([0.25 * k], [math.sin(0.25 * k)])
+        if k:  # the first line doesn't tell the distance of the next stamp
+            found = model.predict([0.25 * (k + 1), 0.25 * (k + 2)], include_noise=True)
+            expected += zip(found.mean.tolist(), found.variance.sqrt().tolist(), strict=True)
+    told = [tuple(map(float, line.split(","))) for line in forecasts]
+    assert [row[0] for row in told[-2:]] == [3.0, 3.25]
+    assert np.array([row[1:] for row in told]) == pytest.approx(np.array(expected))
+    assert complaints == []
+
+
+@pytest.mark.slow
+def test_a_killed_process_has_lost_nothing(tmp_path):
+    # Line by line: what is forecast by a model that has just learned must not differ from what is
+    # forecast by one that has just been loaded.
+    state, whole = tmp_path / "state", tmp_path / "whole"
+    model = ["--num-inducing", "8", "--lengthscale", "0.7", "--noise", "0.01"]
+    command = [sys.executable, "-m", "probseq_apps", "online", "live", *model, "--state", state]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    process = subprocess.Popen(command, **pipes)
+    told = []
+    for number, line in enumerate(LINES[:15]):
+        process.stdin.write(line)
+        process.stdin.flush()
+        if number:
+            told.append(process.stdout.readline())  # while its input is still open
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    rest = subprocess.run(
+        command, input="".join(LINES[15:]), capture_output=True, text=True, check=True
+    )
+    expected, _ = follow(LINES, state=whole)
+    assert "".join(told).splitlines() + rest.stdout.splitlines() == expected
+    found, wanted = load_file(state), load_file(whole)
+    assert all(torch.equal(found[name], wanted[name]) for name in found.keys() | wanted.keys())
+
+
+def test_the_model_of_a_state_need_not_be_named_again_and_must_not_change(tmp_path):
+    state = tmp_path / "state"
+    follow(LINES[:5], state=state)
+    assert parse(["online", "live", "--state", str(state)]).settings.model == MODEL
+    with pytest.raises(ValueError, match=r"noise 0\.01 instead of 0\.5"):
+        follow([], model=LiveModel(num_inducing=8, lengthscale=0.7, noise=0.5), state=state)
+
+
+def test_state_files_that_are_none_are_refused_by_their_name(tmp_path, capsys, monkeypatch):
+    state, file = tmp_path / "good", tmp_path / "file"
+    follow(LINES[:5], state=state)
+    whole = state.read_bytes()
+    contents = {
+        **{"empty": b"", "text": b"something else", "cut": whole[:-50]},
+        "old": whole.replace(b"probseq-online-live-2", b"probseq-online-live-1"),
+    }
+    for name, content in contents.items():
+        (tmp_path / name).write_bytes(content)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "stdin", io.StringIO("".join(LINES)))
+    file.write_text("x")
+    for name in (*contents, "nowhere/state", "file/state", "n" * 300):
+        assert main(["online", "live", "--state", name]) == 1, name
+        told = capsys.readouterr()
+        assert told.err.startswith(f"probseq: error: {name} "), told.err
+        assert told.err.count("\n") == 1
+        assert told.out == ""
+    assert all((tmp_path / name).read_bytes() == content for name, content in contents.items())
+
+
+@pytest.mark.filterwarnings("ignore:.*inducing variables cannot hold the stream")
+def test_a_warning_is_one_plain_line():
+    _, complaints = follow(LINES, model=LiveModel(num_inducing=2, lengthscale=0.1, noise=0.01))
+    assert [line[:36] for line in complaints] == ["warning: 2 inducing variables cannot"]
+    assert "\n" not in complaints[0]

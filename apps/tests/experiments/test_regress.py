@@ -1,52 +1,42 @@
-import json
-import os
-import signal
-import subprocess
-import sys
-import time
-
 import numpy as np
 import pytest
 import torch
 from safetensors.numpy import load_file
-from sklearn.metrics import roc_auc_score
+from torch import nn
 
-from probseq_apps.cli import main, parse
+from probseq.graphs import TokenLayout, trim_tokens
+from probseq.transformers import TransformerOutput
+from probseq_apps.cli import main
 from probseq_apps.data.molecules import load_molecules
+from probseq_apps.engine.trainer import Step
+from probseq_apps.experiments.comparison import score
+from probseq_apps.experiments.regress import (
+    NumberPredictions,
+    RegressionModel,
+    evaluate_numbers,
+    function_values,
+    regression_loss,
+)
 from probseq_apps.methods.build import build
+from probseq_apps.methods.predict import Predictor
 from probseq_apps.settings.classify import RegressSettings
-from probseq_apps.settings.methods import METHODS as KNOWN
-from probseq_apps.settings.methods import BackboneSettings
+from probseq_apps.settings.methods import METHODS, BackboneSettings
 from sgpa import LaplaceLikelihood
 
 pytest.importorskip("rdkit")
 
 TINY = [
-    *(
-        "--depth",
-        "1",
-        "--dim",
-        "8",
-        "--heads",
-        "2",
-        "--hidden-dim",
-        "8",
-        "--sgpa.num-inducing",
-        "3",
-    ),
-    *("--num-samples", "3", "--batch-size", "16", "--threads", "1", "--device", "cpu"),
+    *("--depth", "1", "--dim", "8", "--heads", "2", "--hidden-dim", "8"),
+    *("--sgpa.num-inducing", "3", "--num-samples", "3", "--batch-size", "16", "--device", "cpu"),
 ]
-METHODS = ["mle", "kernel", "mcd", "sgpa", "sgpa+ensemble"]
 
 
-def molecules(folder, name="own.csv"):
+@pytest.fixture(scope="module")
+def molecules(tmp_path_factory):
     """Chains with a few other atoms; their number of oxygens is to be predicted."""
-    rows = ["smiles,oxygens"]
-    for length in range(2, 8):
-        for oxygens in range(5):
-            rows.append(f"{'C' * length}{'OC' * oxygens},{oxygens}")
-    path = folder / name
-    path.write_text("\n".join(rows) + "\n")
+    chains = [("C" * n + "OC" * oxygens, oxygens) for n in range(2, 8) for oxygens in range(5)]
+    path = tmp_path_factory.mktemp("data") / "own.csv"
+    path.write_text("\n".join(["smiles,oxygens", *(f"{s},{n}" for s, n in chains)]) + "\n")
     return path
 
 
@@ -55,22 +45,12 @@ def arguments(path, *more):
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory):
+def finished(molecules, tmp_path_factory):
     """A finished experiment with all kinds of methods; its folder."""
-    folder = tmp_path_factory.mktemp("regress")
-    more = ["--method", *METHODS, "--epochs", "2", "--seeds", "0", "1"]
-    assert main(arguments(molecules(folder), *more, "--run-dir", str(folder / "run"))) == 0
-    return folder / "run"
-
-
-def read_report(folder):
-    return json.loads((folder / "report.json").read_text())
-
-
-def without_seconds(report):
-    for method in report["methods"].values():
-        del method["train_seconds"]
-    return report
+    folder = tmp_path_factory.mktemp("regress") / "run"
+    more = ["--method", "mle", "mcd", "sgpa", "sgpa+ensemble", "--epochs", "2", "--seeds", "0", "1"]
+    assert main(arguments(molecules, *more, "--run-dir", str(folder))) == 0
+    return folder
 
 
 def stored(folder, method, seed):
@@ -78,189 +58,162 @@ def stored(folder, method, seed):
         return dict(arrays)
 
 
-@pytest.mark.parametrize("method", ["mle", "mcd", "sgpa"])
-def test_the_report_holds_the_metrics_of_the_stored_predictions(finished, method):
-    metrics = read_report(finished)["methods"][method]["metrics"]
-    errors, losses, aurocs = [], [], []
-    for seed in (0, 1):
-        arrays = stored(finished, method, seed)
-        samples, scale, truth = (arrays[f"test/{name}"] for name in ("samples", "scale", "targets"))
-        assert samples.shape == ((1 if method == "mle" else 3), 3)
-        errors.append(np.abs(samples.mean(0) - truth).mean())
-        densities = np.exp(-np.abs(samples - truth) / scale) / (2 * scale)
-        losses.append(-np.log(densities.mean(0)).mean())
-        variances = [samples.var(0), arrays["ood/swapped-edges/samples"].var(0)]
-        aurocs.append(roc_auc_score([0, 0, 0, 1, 1, 1], np.concatenate(variances)))
-    assert metrics["test/mae"]["values"] == pytest.approx(errors)
-    assert metrics["test/nll"]["values"] == pytest.approx(losses)
-    assert metrics["test/nll"]["mean"] == pytest.approx(np.mean(losses))
-    auroc = metrics["ood/swapped-edges/variance/auroc"]
-    if method == "mle":
-        assert auroc["mean"] is None
-    else:
-        assert auroc["values"] == pytest.approx(aurocs)
+def densities(arrays):
+    samples, scale, truth = (arrays[f"test/{name}"] for name in ("samples", "scale", "targets"))
+    return np.exp(-np.abs(samples - truth) / scale) / (2 * scale)
 
 
-def test_an_ensemble_is_the_mixture_of_its_seeds(finished):
-    runs = [stored(finished, "sgpa", seed) for seed in (0, 1)]
-    truth = runs[0]["test/targets"]
-    densities = [
-        np.exp(-np.abs(run["test/samples"] - truth) / run["test/scale"]) / 2 / run["test/scale"]
-        for run in runs
-    ]
-    nll = read_report(finished)["methods"]["sgpa+ensemble"]["metrics"]["test/nll"]
-    assert nll["values"] == pytest.approx([-np.log(np.concatenate(densities).mean(0)).mean()])
+def test_the_report_holds_the_metrics_of_the_stored_predictions(finished, report_of):
+    report = report_of(finished)
+    assert (report["experiment"], report["data"]["target"]) == ("regress", "oxygens")
+    for method in ("mle", "mcd", "sgpa"):
+        metrics = report["methods"][method]["metrics"]
+        runs = [stored(finished, method, seed) for seed in (0, 1)]
+        assert runs[0]["test/samples"].shape == ((1 if method == "mle" else 3), 3)
+        errors = [np.abs(r["test/samples"].mean(0) - r["test/targets"]).mean() for r in runs]
+        assert metrics["test/mae"]["values"] == pytest.approx(errors)
+        losses = [-np.log(densities(run).mean(0)).mean() for run in runs]
+        assert metrics["test/nll"]["values"] == pytest.approx(losses)
+        constant = metrics["ood/swapped-edges/variance/auroc"]["mean"] is None
+        assert constant == (method == "mle")
+    together = np.concatenate([densities(stored(finished, "sgpa", seed)) for seed in (0, 1)])
+    nll = report["methods"]["sgpa+ensemble"]["metrics"]["test/nll"]
+    assert nll["values"] == pytest.approx([-np.log(together.mean(0)).mean()])
     assert nll["standard_error"] is None
 
 
-def test_the_report_says_how_it_came_about(finished):
-    report = read_report(finished)
-    assert (report["experiment"], report["recipe"]) == ("regress", "zinc-small")
-    assert report["settings"]["reading"]["target"] == "oxygens"
-    assert report["data"]["train"] == 24
-    assert {"torch", "probseq", "sgpa", "python"} <= report["versions"].keys()
-    assert all(seconds > 0 for seconds in report["methods"]["sgpa"]["train_seconds"])
-    markdown = (finished / "report.md").read_text()
-    assert all(method in markdown for method in METHODS)
-    names = ["predicted", "coverage", "error-by-variance"]
-    for name in (*names, "ood-swapped-edges", "ood-swapped-edges-roc"):
-        assert (finished / "plots" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
-        assert f"plots/{name}.png" in markdown
-
-
-def test_finished_runs_are_not_run_again_and_the_flags_need_not_be_repeated(finished, capsys):
-    before = without_seconds(read_report(finished))
-    time_before = (finished / "sgpa" / "seed-1" / "predictions.npz").stat().st_mtime_ns
+def test_finished_runs_are_not_run_again_nor_as_another_kind(finished, report_of, capsys):
+    before, file = report_of(finished), finished / "sgpa" / "seed-1" / "predictions.npz"
+    time_before = file.stat().st_mtime_ns
     assert main(["regress", "--resume", "--run-dir", str(finished)]) == 0
-    assert capsys.readouterr().out.count("finished before") == 8
-    assert (finished / "sgpa" / "seed-1" / "predictions.npz").stat().st_mtime_ns == time_before
-    assert without_seconds(read_report(finished)) == before
-
-
-def test_an_existing_run_is_left_alone_unless_asked(finished, tmp_path, capsys):
-    more = ["--method", "mle", "--epochs", "1", "--run-dir", str(finished)]
-    assert main(arguments(molecules(tmp_path), *more)) == 1
-    assert "already holds a run" in capsys.readouterr().err
+    assert capsys.readouterr().out.count("finished before") == 6
+    assert file.stat().st_mtime_ns == time_before
+    assert report_of(finished) == before
     assert main(["classify", "--resume", "--run-dir", str(finished)]) == 1
     assert "of kind regress, and none of kind classify to resume" in capsys.readouterr().err
 
 
-def test_without_swapped_edges_nothing_is_said_about_them(tmp_path):
-    more = ["--method", "mcd", "--seeds", "0", "--epochs", "1", "--no-ood"]
-    folder = tmp_path / "run"
-    assert main(arguments(molecules(tmp_path), *more, "--run-dir", str(folder))) == 0
-    assert not any("ood" in name for name in read_report(folder)["methods"]["mcd"]["metrics"])
-    assert not list((folder / "plots").glob("ood*"))
-    assert main(arguments(molecules(tmp_path), *more, "--run-dir", str(folder), "--overwrite")) == 0
-
-
-def test_a_table_of_numbers_is_learned_from(tmp_path):
-    rows = ["a,b,oxygens", *(f"{k},{k % 3},{2 * k + k % 3}" for k in range(40))]
-    path = tmp_path / "numbers.csv"
-    path.write_text("\n".join(rows) + "\n")
-    folder = tmp_path / "run"
-    more = ["--method", "mle", "sgpa", "--seeds", "0", "--epochs", "2", "--run-dir", str(folder)]
-    numbers = ["regress", "--data", f"csv:{path}", "--target", "oxygens", *TINY]
-    assert main([*numbers, *more]) == 0
-    for method in read_report(folder)["methods"].values():
-        assert method["metrics"]["test/rmse"]
-        assert not any(name.startswith("ood/") for name in method["metrics"])
-
-
-@pytest.mark.parametrize(
-    ("more", "message"),
-    [
-        (["--smiles-column", "mol"], "one column 'mol'"),
-        (["--test-size", "40"], "too few"),
-        (["--max-atoms", "3"], "at most max_atoms=3"),
-        (["--download"], "download must be off"),
-        (["--data", "csv:nowhere.csv"], "nowhere.csv does not exist"),
-        (["--data", "zinc"], "--data-dir"),
-    ],
-)
-def test_what_cannot_be_run_is_told_in_one_line_before_anything_is_written(
-    tmp_path, capsys, more, message
+def test_a_killed_experiment_resumes_to_the_same_numbers_and_weights(
+    molecules, tmp_path, killed, report_of
 ):
-    path = molecules(tmp_path)
-    folder = tmp_path / "run"
-    assert main([*arguments(path, *more), "--run-dir", str(folder)]) == 1
-    told = capsys.readouterr().err
-    assert message in told
-    assert told.count("\n") == 1
-    assert not folder.exists()
-
-
-def test_the_recipe_gives_the_settings_and_flags_override_them():
-    command = parse(["regress", "--recipe", "sgpa-zinc", "--epochs", "7"])
-    assert command.recipe == "sgpa-zinc"
-    assert (command.settings.model.depth, command.settings.training.epochs) == (8, 7)
-    assert parse(["regress"]).recipe == "zinc-small"
-    with pytest.raises(SystemExit) as stop:
-        parse(["regress", "--recipe", "zinc"])
-    assert stop.value.code == 2
-
-
-def interruptible(path, folder):
     more = ["--method", "sgpa", "--seeds", "0", "--epochs", "12", "--checkpoint-every", "2"]
-    return arguments(path, *more, "--validate-every", "3", "--run-dir", str(folder))
-
-
-def final_weights(folder):
-    checkpoints = sorted((folder / "sgpa" / "seed-0" / "checkpoints").glob("step-*"))
-    return load_file(checkpoints[-1] / "model.safetensors")
-
-
-def test_a_killed_experiment_resumes_to_the_same_numbers_and_weights(tmp_path):
-    path = molecules(tmp_path)
+    command = arguments(molecules, *more, "--validate-every", "3")
     whole, broken = tmp_path / "whole", tmp_path / "broken"
-    assert main(interruptible(path, whole)) == 0
-    command = [sys.executable, "-m", "probseq_apps.cli", *interruptible(path, broken)]
-    with (tmp_path / "log").open("w") as log:
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
-    deadline = time.monotonic() + 120
-    while not list((broken / "sgpa" / "seed-0" / "checkpoints").glob("step-*")):
-        assert process.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    assert not (broken / "report.json").exists()
-    assert main([*interruptible(path, broken), "--resume"]) == 0
-    expected, found = final_weights(whole), final_weights(broken)
+    assert main([*command, "--run-dir", str(whole)]) == 0
+    killed(command, broken, "sgpa/seed-0/checkpoints/step-*")
+    found, expected = (
+        load_file(max(folder.glob("sgpa/seed-0/checkpoints/step-*")) / "model.safetensors")
+        for folder in (broken, whole)
+    )
     assert "likelihood.raw_scale" in expected
     assert expected.keys() == found.keys()
     assert all(np.array_equal(expected[name], found[name]) for name in expected)
-    assert without_seconds(read_report(broken)) == without_seconds(read_report(whole))
+    assert report_of(broken) == report_of(whole)
 
 
-def test_a_model_learns_to_count(tmp_path):
+def test_a_model_learns_to_count(molecules, tmp_path, report_of):
     more = ["--method", "mle", "--seeds", "0", "--epochs", "150", "--lr", "1e-2", "--no-ood"]
     more += ["--validate-every", "50", "--checkpoint-every", "150", "--dropout", "0"]
-    assert main(arguments(molecules(tmp_path), *more, "--run-dir", str(tmp_path / "run"))) == 0
+    assert main(arguments(molecules, *more, "--run-dir", str(tmp_path / "run"))) == 0
     # The mean absolute deviation of 0, ..., 4 is 1.2.
-    metrics = read_report(tmp_path / "run")["methods"]["mle"]["metrics"]
+    metrics = report_of(tmp_path / "run")["methods"]["mle"]["metrics"]
     assert metrics["test/mae"]["mean"] < 0.6
+    assert not any("ood" in name for name in metrics)
     assert stored(tmp_path / "run", "mle", 0)["test/scale"] < 0.6
 
 
 @pytest.mark.parametrize("name", ["mfvi", "cgpt", "scgpt", "kepsvgp", "kepsvgp-e", "mcd-softmax"])
-def test_every_other_method_gives_a_number_a_molecule_with_a_gradient(tmp_path, name):
+def test_every_other_method_gives_a_number_a_molecule_with_a_gradient(molecules, name):
     settings = RegressSettings(
-        data=f"csv:{molecules(tmp_path)}",
+        data=f"csv:{molecules}",
         method=(name,),
         model=BackboneSettings(depth=2, dim=8, num_heads=2, hidden_dim=8, pooling="cls"),
     )
     data = load_molecules(settings.data, target="oxygens")
-    model = build(KNOWN[name], settings, data, seed=0)
+    model = build(METHODS[name], settings, data, seed=0)
     output = model(data.train.inputs[:4], generator=torch.Generator().manual_seed(0))
-    assert output.logits.shape == (4, 1)
-    weight = KNOWN[name].config(settings).penalty_weight(0.7)
-    likelihood = LaplaceLikelihood().log_prob(output.logits, data.train.targets[:4].float())
-    loss = weight * output.penalty - likelihood.mean()
-    assert torch.isfinite(loss)
-    loss.backward()
-    without = [key for key, value in model.named_parameters() if value.grad is None]
-    assert not without
-    sampled = model.eval()(data.train.inputs[:4], num_samples=3).logits
-    assert sampled.shape == (3, 4, 1)
+    weight = METHODS[name].config(settings).penalty_weight(0.7)
+    nll = -LaplaceLikelihood().log_prob(output.logits, data.train.targets[:4].float()).mean()
+    (nll + weight * output.penalty).backward()
+    assert not [key for key, value in model.named_parameters() if value.grad is None]
+    assert model.eval()(data.train.inputs[:4], num_samples=3).logits.shape == (3, 4, 1)
+
+
+# -- Losses and metrics ---------------------------------------------------------------------------
+
+LAYOUT = TokenLayout(node_features=1, edge_features=1, identifiers=2)
+MEAN, STD, SCALE, PENALTY = 3.0, 2.0, 0.7, 5.0
+OUTPUTS = (0.5, -1.0, 2.0)
+TARGETS = torch.tensor([4.0, 0.0, 7.0], dtype=torch.float64)
+
+
+class FirstNumber(nn.Module):
+    """Returns the first number of each sequence, and a fixed penalty; keeps what it was given."""
+
+    def __init__(self):
+        super().__init__()
+        self.bias, self.seen = nn.Parameter(torch.zeros(())), []
+
+    def forward(self, tokens, *, generator=None, num_samples=None):
+        self.seen.append(tokens)
+        return TransformerOutput(tokens[:, 0, :1] + self.bias, torch.tensor(PENALTY))
+
+
+def batch():
+    tokens = torch.zeros(len(OUTPUTS), 5, LAYOUT.width)
+    tokens[:, :3] = 1.0
+    tokens[:, 0, 0] = torch.tensor(OUTPUTS)
+    return tokens, TARGETS
+
+
+@pytest.mark.parametrize(("weight", "added"), [(None, 0.0), (lambda p: 2.0 * p, 0.6 * PENALTY)])
+def test_the_loss_is_the_laplace_nll_of_standardised_targets_and_the_weighted_penalty(
+    weight, added
+):
+    model = RegressionModel(FirstNumber(), LaplaceLikelihood(SCALE))
+    step = Step(0, 0, 0.3, torch.Generator())
+    found = regression_loss(LAYOUT, (MEAN, STD), model.likelihood, weight, model, batch(), step)
+    errors = np.abs((TARGETS.numpy() - MEAN) / STD - OUTPUTS)
+    expected = np.mean(np.log(2 * SCALE) + errors / SCALE)
+    assert found.loss.item() == pytest.approx(expected + added, rel=1e-6)
+    assert found.parts["scale"].item() == pytest.approx(STD * SCALE)
+    found.loss.backward()
+    # d/dlog b of log 2b + |e|/b.
+    gradient = model.likelihood.raw_scale.grad.item()
+    assert gradient == pytest.approx(1.0 - errors.mean() / SCALE, rel=1e-5)
+    # Padding is cut off, and eigenvectors have new signs, the same at both ends of an edge.
+    (seen,) = model.transformer.seen
+    assert torch.equal(seen.abs(), batch()[0][:, :3].abs())
+    signs = seen[:, 1, 2:6]
+    assert (signs < 0).any()
+    assert torch.equal(signs[:, :2], signs[:, 2:])
+    assert (seen[:, 1, [0, 1, 6, 7]] == 1).all()
+
+
+def test_a_score_is_in_the_targets_unit_over_unequal_batches_and_flips_nothing():
+    model = RegressionModel(FirstNumber(), LaplaceLikelihood(SCALE))
+    tokens, targets = batch()
+    batches = [(tokens[:2], targets[:2]), (tokens[2:], targets[2:])]
+    predictor = Predictor(
+        METHODS["mle"], trim_tokens, lambda x: function_values(MEAN, STD, x), 1, 4
+    )
+    with torch.no_grad():
+        found = score(predictor, lambda v, t: -(v[:, 0] - t).abs().mean(), model, batches)
+    expected = -np.abs(MEAN + STD * np.array(OUTPUTS) - TARGETS.numpy()).mean()
+    assert found == pytest.approx(expected, rel=1e-6)
+    assert torch.equal(model.transformer.seen[0], tokens[:2, :3])
+
+
+def member(seed, samples):
+    generator = torch.Generator().manual_seed(seed)
+    draws = torch.randn(samples, 30, generator=generator, dtype=torch.float64)
+    half = torch.tensor(0.5, dtype=torch.float64)
+    return NumberPredictions(draws, half, torch.zeros(30, dtype=torch.float64))
+
+
+def test_a_deterministic_methods_variance_tells_nothing_apart():
+    sets = {"test": [member(0, 1)], "ood/swapped-edges": [member(1, 1)]}
+    assert evaluate_numbers(sets)["ood/swapped-edges/variance/auroc"] is None
+    # Two such models differ, and more so where they know less.
+    pair = {name: [member(seed, 1) for seed in (0, 1)] for name in sets}
+    assert evaluate_numbers(pair)["ood/swapped-edges/variance/auroc"] == 0.5

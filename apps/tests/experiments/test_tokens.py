@@ -1,362 +1,513 @@
-"""The stages of `probseq generate run`: which images, seeds and files each of them takes."""
+"""`probseq generate run` and its stages: what they compute, keep, and go on with."""
 
 import json
-import math
+import os
+import shutil
+import signal
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
+from torch import nn
 
-from probseq.metrics.image import RandomConvolution, frechet_distance
-from probseq_apps.data.images import GenerationData, to_unit
+from probseq.metrics.image import RandomConvolution, SmallClassifier, frechet_distance
+from probseq_apps.data.images import GenerationData, PartLabels, load_generation_data, to_unit
 from probseq_apps.engine.config import derive_seed
+from probseq_apps.engine.files import ConfigMismatchError, RunExistsError, save_arrays, write_json
+from probseq_apps.engine.log import read_metrics
+from probseq_apps.engine.trainer import Step
 from probseq_apps.experiment import Job
-from probseq_apps.experiments import draws, reference
-from probseq_apps.experiments import tokens as stages
-from probseq_apps.experiments.draws import Evaluate, Sample
-from probseq_apps.experiments.reference import Samples
-from probseq_apps.experiments.token_models import (
-    draw_tokens,
+from probseq_apps.experiments import single, stages, tokens
+from probseq_apps.experiments.single import Evaluate, PriorStage, Sample, TokenizerStage
+from probseq_apps.experiments.stages import Samples, load_kept, make_extractor, save_kept
+from probseq_apps.experiments.tokens import (
+    Tokens,
     make_objective,
     make_tokens,
     open_prior,
     open_tokenizer,
+    prior_loss,
+    tokenizer_loss,
     train_prior,
 )
-from probseq_apps.experiments.tokens import Tokens
 from probseq_apps.folder import RunFolder
 from probseq_apps.options import Options
 from probseq_apps.report.results import FLOOR
-from probseq_apps.run import run as run_experiment
+from probseq_apps.run import run
+from probseq_apps.settings.common import Pick, config_values
 from probseq_apps.settings.generate import (
+    GENERATE,
+    GENERATE_RECIPES,
+    PRIOR_RECIPES,
+    Features,
     GenerateSettings,
     Machine,
+    PriorChoice,
+    PriorSettings,
     PriorSizes,
     PriorTraining,
-    Sampling,
     TokensEvaluation,
     Training,
     Videos,
 )
-from probseq_apps.settings.models import EvaluateSettings, SampleSettings
-from pseudovideo.corruptions import PseudoVideoConfig, pseudo_videos
-from pseudovideo.pretrained import fingerprint
-from pseudovideo.priors import (
-    AutoregressiveConfig,
-    AutoregressivePrior,
-    MaskedConfig,
-    MaskedPrior,
+from probseq_apps.settings.models import (
+    EvaluateSettings,
+    SampleSettings,
+    evaluate_defaults,
+    sample_defaults,
 )
-from pseudovideo.spec import TokenizerSpec
+from pseudovideo.corruptions import PseudoVideoConfig, pseudo_videos
+from pseudovideo.evaluation import generation, mean_nats, reference_moments
+from pseudovideo.pretrained import fingerprint
+from pseudovideo.samples import Film
+from pseudovideo.spec import ObjectiveConfig, TokenizerSpec
 from pseudovideo.tokenizers import PatchKMeans
 
-SEED = 3
-SETTINGS = GenerateSettings(
-    data="mnist",
-    frames=(2,),
-    controls=False,
+SIZES = PriorSizes(dim=16, depth=1, num_heads=2, steps=4, warmup=0.25)
+# A game with a discriminator, codes that are revived, averaged priors: all that could be lost.
+TINY = GenerateSettings(
+    frames=(1, 2),
     stem=("plain",),
-    seeds=(SEED,),
     videos=Videos(corruption="high-order-noise", beta_min=0.1, beta_max=0.3),
     tokenizer=TokenizerSpec(dim=16, num_heads=2, depth=1, codebook_size=8, code_dim=4),
-    training=Training(steps=2, batch_size=16, warmup=0.5, learning_rate=1e-3),
-    autoregressive=PriorSizes(dim=12, depth=3, num_heads=4, steps=2, warmup=0.5),
-    masked=PriorSizes(dim=16, depth=1, num_heads=2, steps=2, warmup=0.5),
-    prior_training=PriorTraining(batch_size=16),
-    evaluation=TokensEvaluation(num_samples=12, num_images=20),
+    loss=ObjectiveConfig(perceptual_weight=0.0, adversarial_start=2, discriminator_width=4),
+    training=Training(steps=4, batch_size=16, warmup=0.25, learning_rate=1e-3),
+    priors=PriorChoice(prior_arms=("frames",)),
+    autoregressive=SIZES,
+    masked=SIZES,
+    prior_training=PriorTraining(batch_size=16, ema_decay=0.9),
+    evaluation=TokensEvaluation(
+        num_samples=20, num_images=30, features=Features(classifier_steps=4)
+    ),
     machine=Machine(device="cpu"),
 )
-(ARM,) = SETTINGS.arms
-JOB = Job("2-frame-plain", SEED)
+ARMS = ("1-frame", "2-frame", "2-frame-repeat", "1-frame-patch2")
+JOB = Job("2-frame-plain", 0)
+VIDEOS = PseudoVideoConfig(num_frames=2, kind="high-order-noise", beta_min=0.1, beta_max=0.3)
 
 
-def pictures(count, seed):
-    generator = torch.Generator().manual_seed(seed)
-    bright = torch.randint(30, 220, (count, 1, 2, 2), generator=generator).float()
-    grain = torch.randint(-20, 20, (count, 1, 8, 8), generator=generator)
-    return (torch.nn.functional.interpolate(bright, 8) + grain).to(torch.uint8)
-
-
-DATA = GenerationData("mnist", pictures(60, 0), pictures(9, 1), pictures(25, 2))
-
-
-def tokenizer_in(folder):
-    return open_tokenizer(folder / "tokenizers" / JOB.name)
-
-
-def prior_in(folder, kind):
-    return open_prior(folder / "priors" / f"{kind}-{JOB.name}").prior
-
-
-def samples_in(folder, kind):
-    return folder / "samples" / f"{kind}-{JOB.name}.npz"
+def generate(settings, **options):
+    return run(Tokens(settings), Options(**options), recipe="digits-small")
 
 
 @pytest.fixture(scope="module")
-def arm(tmp_path_factory):
-    """One arm from tokenizer to metrics: its folder and what was found."""
-    folder = tmp_path_factory.mktemp("run")
-    torch.manual_seed(5)
-    return folder, run(folder)
+def digits():
+    return load_generation_data("digits")
 
 
-def run(folder):
-    return Tokens(SETTINGS).run(JOB, DATA, RunFolder(folder, "r"))
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A run that was never interrupted."""
+    return generate(TINY, run_dir=tmp_path_factory.mktemp("runs") / "whole")
+
+
+@pytest.fixture(scope="module")
+def tokenizer(whole):
+    return open_tokenizer(whole / "tokenizers" / JOB.name)
+
+
+def weights(folder):
+    files = sorted(folder.glob("*/*/pretrained/model.safetensors"))
+    return {str(file.relative_to(folder)): load_file(file) for file in files}
+
+
+def assert_same(report_of, one, other):
+    for part in ("results", "floors"):
+        assert report_of(one)[part] == report_of(other)[part]
+    first, second = weights(one), weights(other)
+    assert first.keys() == second.keys()
+    for name, own in first.items():
+        assert all(torch.equal(tensor, second[name][key]) for key, tensor in own.items()), name
+    for file in (one / "samples").glob("*.npz"):
+        a, b = load_kept(Samples, file), load_kept(Samples, other / "samples" / file.name)
+        assert torch.equal(a.images, b.images)
+        assert torch.equal(a.videos, b.videos)
+
+
+def test_a_run_leaves_results_models_samples_pictures_and_a_report(whole, report_of):
+    report = report_of(whole)
+    assert [found["arm"] for found in report["results"]] == list(ARMS)
+    assert [found["arm"] for found in report["floors"]] == list(ARMS)
+    bits = {found["arm"]: found["bits"] for found in report["results"]}
+    # One slot of 4x4 tokens from 8 codes; half patches have four times as many.
+    assert bits == dict(zip(ARMS, (48, 48, 48, 192), strict=True))
+    generated = {found["arm"] for found in report["results"] if found.get("generation")}
+    assert generated == {"1-frame", "2-frame"}
+    pictures = {path.name for path in (whole / "plots").iterdir()}
+    assert {"summary.png", "pseudo-videos.png", "reconstructions-plain.png"} <= pictures
+    assert "samples-masked-2-frame-plain-seed0.gif" in pictures
+    assert len(weights(whole)) == len(ARMS) + 4
+    rows = read_metrics(whole / "tokenizers" / JOB.name)
+    assert rows[-1]["parts"]["discriminator"] > 0
+
+
+def test_a_finished_run_is_only_reported_again(whole):
+    before = {path: path.stat().st_mtime_ns for path in whole.glob("*/*/metrics.jsonl")}
+    report = (whole / "report.md").read_text("utf-8")
+    generate(TINY, run_dir=whole, resume=True)
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+    assert (whole / "report.md").read_text("utf-8") == report
+
+
+def test_deleted_samples_are_drawn_anew_and_what_cannot_be_has_a_remedy(
+    whole, tmp_path, capsys, report_of
+):
+    folder, name = tmp_path / "lost", "masked-2-frame-plain-seed0"
+    shutil.copytree(whole, folder)
+    (folder / "samples" / f"{name}.npz").unlink()
+    generate(TINY, run_dir=folder, resume=True)
+    assert f"samples of {name} are not there and are drawn anew" in capsys.readouterr().out
+    assert_same(report_of, whole, folder)
+    (folder / "samples" / f"{name}.npz").unlink()
+    shutil.rmtree(folder / "priors" / name)
+    with pytest.raises(FileNotFoundError, match=r"delete .*results/2-frame-plain-seed0\.json"):
+        generate(TINY, run_dir=folder, resume=True)
+    (folder / "results" / "2-frame-plain-seed0.json").unlink()
+    generate(TINY, run_dir=folder, resume=True)
+    assert_same(report_of, whole, folder)
+
+
+def test_other_settings_and_foreign_folders_are_refused(whole, tmp_path):
+    with pytest.raises(RunExistsError, match="resume"):
+        generate(TINY, run_dir=whole)
+    other = replace(TINY, tokenizer=replace(TINY.tokenizer, codebook_size=16))
+    with pytest.raises(ConfigMismatchError, match="codebook_size"):
+        generate(other, run_dir=whole, resume=True)
+    (tmp_path / "thesis.txt").write_text("mine", encoding="utf-8")
+    with pytest.raises(RunExistsError, match="no experiment"):
+        generate(TINY, run_dir=tmp_path, overwrite=True)
+
+
+@pytest.mark.parametrize(
+    "until", ["tokenizers/2-frame-plain-seed0/config.json", "priors/masked-1-frame-plain-seed0"]
+)
+def test_a_killed_run_goes_on_to_the_same_bits(whole, tmp_path, until, killed, report_of):
+    folder = tmp_path / "killed"
+    folder.mkdir()
+    write_json(folder / "config.json", config_values(GENERATE, "digits-small", TINY.to_dict()))
+    killed(["generate", "run", "--resume"], folder, until)
+    assert_same(report_of, whole, folder)
+
+
+def test_a_tokenizer_of_its_own_stopped_in_mid_epoch_goes_on_to_the_same_bits(
+    whole, tmp_path, monkeypatch, capsys
+):
+    inner, calls = tokenizer_loss, []
+
+    def loss(*arguments):
+        calls.append(None)
+        if len(calls) == 3:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return inner(*arguments)
+
+    folder, one = tmp_path / "cut", TINY.one_tokenizer(TINY.arms[1], "plain", 0)
+    with monkeypatch.context() as patch:
+        patch.setattr(tokens, "tokenizer_loss", loss)
+        with pytest.raises(SystemExit):
+            run(TokenizerStage(one), Options(run_dir=folder), recipe="r")
+    said = capsys.readouterr().err
+    assert f"go on with: probseq generate tokenizer --run-dir {folder} --resume" in said
+    options = Options(run_dir=folder, resume=True)
+    run(TokenizerStage(one), options, recipe="r")
+    name = "pretrained/model.safetensors"
+    a, b = load_file(folder / name), load_file(whole / "tokenizers" / JOB.name / name)
+    assert all(torch.equal(a[key], b[key]) for key in a)
+    with pytest.raises(ConfigMismatchError, match=r"settings\.seed"):
+        run(TokenizerStage(replace(one, seed=1)), options, recipe="r")
+
+
+# -- What is computed -----------------------------------------------------------------------------
 
 
 def videos_of(images, name):
-    config = PseudoVideoConfig(num_frames=2, kind="high-order-noise", beta_min=0.1, beta_max=0.3)
-    return pseudo_videos(to_unit(images), config, seed=derive_seed(SEED, name))
+    return pseudo_videos(to_unit(images), VIDEOS, seed=derive_seed(0, name))
 
 
 def mean_decibels(frames, images):
     """Of each image's own error in float64."""
-    squares = (frames.double() - (images.double() / 127.5 - 1)).square().flatten(1).mean(1)
-    return sum(10 * math.log10(4 / float(error)) for error in squares) / len(images)
+    errors = (frames.double() - (images.double() / 127.5 - 1)).square().flatten(1).mean(1)
+    return float((10 * torch.log10(4 / errors)).mean())
 
 
-def distance(first, second):
-    extractor = RandomConvolution(1)
-    return float(frechet_distance(*(extractor(to_unit(part)).features for part in (first, second))))
-
-
-def test_test_images_and_their_own_noise_measure_a_reconstruction(arm):
-    folder, found = arm
-    tokenizer = tokenizer_in(folder).tokenizer
-    frames = tokenizer.reconstruct(videos_of(DATA.test[:20], "test videos"))[:, -1]
-    expected = mean_decibels(frames, DATA.test[:20])
-    assert found["reconstruction"]["psnr"] == pytest.approx(expected, abs=1e-4)
-    assert found["reconstruction"]["num_images"] == 20
-
-
-def test_parameters_are_counted_with_the_codebook(arm):
-    folder, found = arm
-    tokenizer = tokenizer_in(folder).tokenizer
-    learned = sum(p.numel() for p in tokenizer.parameters())
-    assert found["parameters"] == learned + tokenizer.quantizer.codebook.numel()
-
-
-def test_tokens_are_those_of_the_training_images_and_made_anew_for_others(arm, tmp_path):
-    folder, _ = arm
-    trained = tokenizer_in(folder)
-    expected = trained.tokenizer.encode(videos_of(DATA.train, "token videos"))
-    where = folder / "tokens" / JOB.name
-    before = (where / "tokens.npy").stat().st_mtime_ns
-    assert torch.equal(make_tokens(where, trained, DATA).tokens.long(), expected)
-    assert (where / "tokens.npy").stat().st_mtime_ns == before
-    other = replace(DATA, train=DATA.train.flip(0))
-    make_tokens(tmp_path, trained, DATA)
-    expected = trained.tokenizer.encode(videos_of(other.train, "token videos"))
-    assert torch.equal(make_tokens(tmp_path, trained, other).tokens.long(), expected)
-
-
-def test_held_out_tokens_measure_how_well_a_prior_predicts(arm):
-    folder, found = arm
-    tokenizer = tokenizer_in(folder).tokenizer
-    tokens = tokenizer.encode(videos_of(DATA.test[:20], "test videos"))
-    prior = prior_in(folder, "autoregressive")
-    with torch.no_grad():
-        log_probs = prior(tokens).double().log_softmax(-1)
-    flat = tokens.flatten(1)
-    nats = [-float(log_probs[i, j, flat[i, j]]) for i in range(20) for j in range(flat.shape[1])]
-    expected = sum(nats) / len(nats)
-    assert found["generation"]["autoregressive"]["nats_per_token"] == pytest.approx(expected)
-
-
-def test_masks_of_held_out_tokens_are_those_of_the_seed_alone(arm):
-    folder, found = arm
-    tokenizer = tokenizer_in(folder).tokenizer
-    tokens = tokenizer.encode(videos_of(DATA.test[:20], "test videos"))
-    prior = prior_in(folder, "masked")
-    torch.manual_seed(17)
-    before = torch.get_rng_state()
-    nats = stages._nats(prior, tokens, seed=derive_seed(SEED, "test masks"))
-    assert torch.equal(torch.get_rng_state(), before)
-    assert nats == found["generation"]["masked"]["nats_per_token"] > 0
-    assert stages._nats(prior, tokens, seed=0) != nats
-
-
-@pytest.mark.parametrize("kind", ["autoregressive", "masked"])
-def test_samples_are_those_of_their_own_seed_and_compared_with_training_images(arm, kind):
-    folder, found = arm
-    stored = Samples.load(samples_in(folder, kind))
-    prior = prior_in(folder, kind)
-    tokenizer = tokenizer_in(folder).tokenizer
-    seed = derive_seed(SEED, f"{kind} samples")
-    again = draw_tokens(prior, tokenizer, 12, SETTINGS.sampling, seed=seed)
-    assert torch.equal(stored.images, again.images)
-    measured = found["generation"][kind]
-    assert measured["fd"] == pytest.approx(distance(DATA.train, stored.images), rel=1e-5)
-    assert measured["seconds"] == stored.seconds
-
-
-def test_an_arm_that_goes_on_draws_and_trains_nothing_anew(arm):
-    folder, found = arm
-    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
-    # Times included: those of the first run.
-    assert run(folder) == found
-    after = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
-    assert after == before
-
-
-def test_the_floor_clusters_training_images_and_is_measured_on_test_images(tmp_path, monkeypatch):
-    models, seen = [], []
-
-    class Noted(PatchKMeans):
-        def fit(self, videos, *, iterations=25, generator=None):
-            models.append(self)
-            seen.append(videos)
-            return super().fit(videos, iterations=iterations, generator=generator)
-
-    monkeypatch.setattr(stages, "PatchKMeans", Noted)
-    monkeypatch.setattr(stages, "_KMEANS_IMAGES", 50)
-    found = []
-    for number in (1, 2):
-        torch.manual_seed(number)
-        found.append(Tokens(SETTINGS)._patch_kmeans(JOB, DATA, RunFolder(tmp_path, "r")))
-    assert found[0] == found[1]
-    rows = {tuple(image.tolist()) for image in to_unit(DATA.train).flatten(1)}
-    chosen = [tuple(image.tolist()) for image in seen[0][:, -1].flatten(1)]
-    assert len(chosen) == len(set(chosen)) == 50
-    assert set(chosen) < rows
-    frames = models[0].reconstruct(videos_of(DATA.test[:20], "test videos"))[:, -1]
-    expected = mean_decibels(frames, DATA.test[:20])
-    assert found[0]["reconstruction"]["psnr"] == pytest.approx(expected, abs=1e-4)
-    assert found[0]["parameters"] == 8 * 32
-    assert found[0]["stem"] == FLOOR
-
-
-def test_a_prior_begins_with_the_weights_of_its_seed_and_knows_its_tokenizer(
-    arm, tmp_path, monkeypatch
+def test_held_out_images_and_tokens_measure_tokenizer_and_priors(
+    whole, tokenizer, digits, report_of
 ):
-    folder, _ = arm
-    trained = tokenizer_in(folder)
-    cache = make_tokens(folder / "tokens" / JOB.name, trained, DATA)
-    begun = []
+    (found,) = (one for one in report_of(whole)["results"] if one["arm"] == "2-frame")
+    images, model = digits.test[:30], tokenizer.tokenizer
+    frames = model.reconstruct(videos_of(images, "test videos"))[:, -1]
+    assert found["reconstruction"]["psnr"] == pytest.approx(mean_decibels(frames, images), abs=1e-4)
+    learned = sum(p.numel() for p in model.parameters()) + model.quantizer.codebook.numel()
+    assert found["parameters"] == learned
+    held_out = model.encode(videos_of(images, "test videos"))
+    prior, _ = open_prior(whole / "priors" / f"autoregressive-{JOB.name}")
+    with torch.no_grad():
+        log_probs = prior(held_out).double().log_softmax(-1)
+    expected = -log_probs.gather(-1, held_out.flatten(1)[..., None]).mean()
+    measured = found["generation"]
+    assert measured["autoregressive"]["nats_per_token"] == pytest.approx(float(expected))
+    masked, _ = open_prior(whole / "priors" / f"masked-{JOB.name}")
+    before = torch.get_rng_state()
+    nats = mean_nats(masked, held_out, seed=derive_seed(0, "test masks"))
+    assert torch.equal(torch.get_rng_state(), before)
+    assert nats == measured["masked"]["nats_per_token"] > 0
+    assert mean_nats(masked, held_out, seed=0) != nats
+
+
+def test_tokens_are_those_of_the_training_images_and_made_anew_for_others(
+    whole, tokenizer, digits, tmp_path
+):
+    where = whole / "tokens" / JOB.name
+    before = (where / "tokens.npy").stat().st_mtime_ns
+    expected = tokenizer.tokenizer.encode(videos_of(digits.train, "token videos"))
+    assert torch.equal(make_tokens(where, tokenizer, digits).tokens.long(), expected)
+    assert (where / "tokens.npy").stat().st_mtime_ns == before
+    few, others = (replace(digits, train=digits.train[part]) for part in (slice(9), slice(9, 18)))
+    make_tokens(tmp_path, tokenizer, few)
+    found = make_tokens(tmp_path, tokenizer, others)
+    expected = tokenizer.tokenizer.encode(videos_of(others.train, "token videos"))
+    assert torch.equal(found.tokens.long(), expected)
+
+
+def test_weights_depend_on_the_seed_alone_and_a_prior_knows_its_tokenizer(
+    whole, tokenizer, digits, tmp_path, monkeypatch
+):
+    cache, begun = make_tokens(whole / "tokens" / JOB.name, tokenizer, digits), []
 
     def stop(prior, *_, **__):
         begun.append(prior)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(reference, "fit", stop)
+    monkeypatch.setattr(stages, "fit", stop)
+    layers = []
     for seed, number in ((0, 1), (0, 2), (1, 2)):
         torch.manual_seed(number)
         before = torch.get_rng_state()
         with pytest.raises(KeyboardInterrupt):
-            train_prior(SETTINGS.one_prior("", "masked", seed), cache, tmp_path, recipe="r")
+            train_prior(TINY.one_prior("", "masked", seed), cache, tmp_path, recipe="r")
+        one = TINY.one_tokenizer(TINY.arms[1], "plain", seed)
+        layers.append(make_objective(one, digits).tokenizer.last_layer)
         assert torch.equal(torch.get_rng_state(), before)
-    one, same, other = (prior.head.weight for prior in begun)
-    assert torch.equal(one, same)
-    assert not torch.equal(one, other)
-    assert begun[0].tokenizer_fingerprint == fingerprint(trained.tokenizer)
-    config = begun[0].config
-    assert (config.dim, config.depth, config.num_heads) == (16, 1, 2)
-    with pytest.raises(KeyboardInterrupt):
-        train_prior(SETTINGS.one_prior("", "autoregressive", 0), cache, tmp_path, recipe="r")
-    config = begun[-1].config
-    assert isinstance(begun[-1], AutoregressivePrior)
-    assert (config.dim, config.depth, config.num_heads) == (12, 3, 4)
+    for first, same, other in (layers, [prior.head.weight for prior in begun]):
+        assert torch.equal(first, same)
+        assert not torch.equal(first, other)
+    assert begun[0].tokenizer_fingerprint == fingerprint(tokenizer.tokenizer)
 
 
-class Counting(MaskedPrior):
-    """Draws frames whose values tell their place; notes how it was called."""
+def test_the_floor_clusters_training_images_and_is_measured_on_test_images(
+    tmp_path, monkeypatch, digits
+):
+    models, seen = [], []
+
+    class Noted(PatchKMeans):
+        def fit(self, videos, **options):
+            models.append(self)
+            seen.append(videos)
+            return super().fit(videos, **options)
+
+    monkeypatch.setattr(tokens, "PatchKMeans", Noted)
+    monkeypatch.setattr(tokens, "_KMEANS_IMAGES", 50)
+    found = Tokens(TINY)._patch_kmeans(JOB, digits, RunFolder(tmp_path, "r"))
+    rows = {tuple(image.tolist()) for image in to_unit(digits.train).flatten(1)}
+    chosen = [tuple(image.tolist()) for image in seen[0][:, -1].flatten(1)]
+    assert len(chosen) == 50
+    assert set(chosen) < rows
+    frames = models[0].reconstruct(videos_of(digits.test[:30], "test videos"))[:, -1]
+    expected = mean_decibels(frames, digits.test[:30])
+    assert found["reconstruction"]["psnr"] == pytest.approx(expected, abs=1e-4)
+    assert (found["parameters"], found["stem"]) == (8 * 32, FLOOR)
+
+
+class Watched(nn.Module):
+    """Notes what it is called with."""
 
     def __init__(self):
-        super().__init__(MaskedConfig(codebook_size=2, grid=(1, 1, 1), dim=2, depth=1, num_heads=1))
+        super().__init__()
         self.calls = []
 
-    def sample(self, n, tokenizer, **options):
-        first = sum(count for count, _ in self.calls)
-        self.calls.append((n, options))
-        numbers = torch.arange(first, first + n).view(n, 1, 1, 1, 1)
-        # 2.6 levels above the number in the first frame, 0.6 in the last.
-        levels = numbers + torch.tensor([2.6, 0.6]).view(1, 2, 1, 1, 1)
-        return (levels / 127.5 - 1).expand(n, 2, 1, 4, 4)
+    def forward(self, videos, *, step, generator):
+        self.calls.append((step, videos, generator))
+        return {"loss": torch.ones((), requires_grad=True), "reconstruction": torch.zeros(())}
 
 
-def test_images_of_all_batches_and_the_first_videos_are_kept(arm, monkeypatch):
-    tokenizer = tokenizer_in(arm[0]).tokenizer
-    monkeypatch.setattr(reference, "_BATCH", 7)
-    monkeypatch.setattr(reference, "_KEPT_VIDEOS", 10)
-    prior = Counting()
-    options = Sampling(temperature=0.7, num_steps=3, choice_temperature=0.2)
-    samples = draw_tokens(prior, tokenizer, 17, options, seed=4)
-    assert [count for count, _ in prior.calls] == [7, 7, 3]
-    # Rounded to the nearest level.
-    assert samples.images[:, 0, 0, 0].tolist() == [number + 1 for number in range(17)]
-    assert samples.videos[:, 0, 0, 0, 0].tolist() == [number + 3 for number in range(10)]
-    for count, given in prior.calls:
-        assert given.pop("generator").initial_seed() == 4
-        assert given.pop("batch_size") == count
-        assert given == {"temperature": 0.7, "num_steps": 3, "choice_temperature": 0.2}
+def test_videos_end_with_the_image_and_their_noise_is_that_of_run_epoch_and_image(digits):
+    order, generator, model = torch.tensor([5, 2, 9]), torch.Generator(), Watched()
+
+    def videos(chosen, *, epoch=0, seed=0):
+        step = Step(7, epoch, 0.0, generator)
+        loss, parts = tokenizer_loss(VIDEOS, seed, model, (digits.train[chosen], chosen), step)
+        assert loss.requires_grad
+        assert list(parts) == ["reconstruction"]
+        return model.calls[-1][1]
+
+    found = videos(order)
+    assert model.calls[0][::2] == (7, generator)
+    assert torch.equal(found[:, -1], digits.train[order].float() / 127.5 - 1)
+    assert torch.equal(found, videos(order.flip(0)).flip(0))
+    assert not torch.equal(found, videos(order, epoch=1))
+    assert not torch.equal(found, videos(order, seed=1))
 
 
-def test_autoregressive_options_reach_the_draw(arm, monkeypatch):
-    sizes = {"codebook_size": 2, "grid": (1, 1, 1), "dim": 2, "depth": 1, "num_heads": 1}
-    prior, given = AutoregressivePrior(AutoregressiveConfig(**sizes)), []
-
-    def sample(count, tokenizer, **options):
-        given.append({name: options[name] for name in ("temperature", "top_k", "top_p")})
-        return torch.zeros(count, 1, 1, 2, 2)
-
-    monkeypatch.setattr(prior, "sample", sample)
-    options = Sampling(temperature=0.7, top_k=3, top_p=0.9)
-    draw_tokens(prior, tokenizer_in(arm[0]).tokenizer, 2, options, seed=0)
-    assert given == [{"temperature": 0.7, "top_k": 3, "top_p": 0.9}]
+def test_a_masked_prior_draws_its_masks_from_the_runs_generator(whole, tokenizer, digits):
+    prior, _ = open_prior(whole / "priors" / f"masked-{JOB.name}")
+    batch, losses = (tokenizer.tokenizer.encode(videos_of(digits.train[:8], "x")),), []
+    for seed in (0, 0, 1):
+        step = Step(0, 0, 0.0, torch.Generator().manual_seed(seed))
+        losses.append(prior_loss(prior, batch, step).loss.item())
+    assert losses[0] == losses[1] != losses[2]
 
 
-def test_evaluation_takes_the_same_images_and_noise_as_the_run(arm, tmp_path, monkeypatch):
-    folder, _ = arm
-    asked = []
-
-    def load(name, *, image_size, **_):
-        asked.append((name, image_size))
-        return DATA
-
-    monkeypatch.setattr(draws, "load_generation_data", load)
-    monkeypatch.setattr(draws, "make_extractor", lambda *_, **__: RandomConvolution(1))
-    where = folder / "tokenizers" / JOB.name
-    file = samples_in(folder, "masked")
-    settings = EvaluateSettings(samples=str(file), tokenizer=str(where), device="cpu")
-    run_experiment(Evaluate(settings), Options(run_dir=tmp_path / "e"), recipe="")
-    found = json.loads((tmp_path / "e" / "metrics.json").read_text("utf-8"))
-    assert asked == [("mnist", 8)]
-    frames = open_tokenizer(where).tokenizer.reconstruct(videos_of(DATA.test, "test videos"))
-    expected = mean_decibels(frames[:, -1], DATA.test)
-    assert found["reconstruction"]["psnr"] == pytest.approx(expected, abs=1e-4)
-    images = Samples.load(file).images
-    assert found["generation"]["fd"] == pytest.approx(distance(DATA.train, images), rel=1e-5)
-    expected = distance(DATA.train, DATA.test)
-    assert found["real images"]["fd"] == pytest.approx(expected, rel=1e-5)
+# -- Sample and evaluate --------------------------------------------------------------------------
 
 
-def test_the_seed_and_the_number_of_a_run_draw_its_own_samples(arm, tmp_path):
-    folder, _ = arm
-    where = (
-        folder / "tokenizers" / JOB.name,
-        folder / "priors" / f"masked-{JOB.name}",
+@pytest.fixture(scope="module")
+def prior(whole, tmp_path_factory):
+    """A prior of its own."""
+    settings = PriorSettings(
+        **{"tokenizer": str(whole / "tokenizers" / JOB.name), "prior": "masked", "masked": SIZES},
+        prior_training=TINY.prior_training,
+        machine=TINY.machine,
     )
-    settings = SampleSettings(
-        tokenizer=str(where[0]),
-        prior=str(where[1]),
-        num=SETTINGS.evaluation.num_samples,
-        seed=SEED,
-        device="cpu",
-        sampling=SETTINGS.sampling,
-    )
-    run_experiment(Sample(settings), Options(run_dir=tmp_path / "s"), recipe="")
-    expected = Samples.load(samples_in(folder, "masked"))
-    found = Samples.load(tmp_path / "s" / "samples.npz")
+    folder = tmp_path_factory.mktemp("prior") / "p"
+    return run(PriorStage(settings), Options(run_dir=folder), recipe="mnist-small")
+
+
+def test_the_seed_and_the_number_of_a_run_draw_its_own_samples(whole, prior, tmp_path):
+    name = "model.safetensors"
+    own, trained = whole / "priors" / f"masked-{JOB.name}", load_file(prior / "pretrained" / name)
+    assert all(torch.equal(t, trained[k]) for k, t in load_file(own / "pretrained" / name).items())
+    where = {"tokenizer": str(whole / "tokenizers" / JOB.name), "prior": str(own)}
+    settings = SampleSettings(**where, num=20, device="cpu", sampling=TINY.sampling)
+    run(Sample(settings), Options(run_dir=tmp_path / "s"), recipe="")
+    found = load_kept(Samples, tmp_path / "s" / "samples.npz")
+    expected = load_kept(Samples, whole / "samples" / f"masked-{JOB.name}.npz")
     assert torch.equal(found.images, expected.images)
+    plots = {path.name for path in (tmp_path / "s" / "plots").iterdir()}
+    assert plots == {"samples.png", "samples-videos.png", "samples.gif"}
 
 
-def test_the_weights_of_a_tokenizer_depend_on_the_seed_alone():
-    heads = []
-    for seed, number in ((0, 1), (0, 2), (1, 2)):
-        torch.manual_seed(number)
-        before = torch.get_rng_state()
-        objective = make_objective(SETTINGS.one_tokenizer(ARM, "plain", seed), DATA)
-        assert torch.equal(torch.get_rng_state(), before)
-        heads.append(objective.tokenizer.last_layer)
-    assert torch.equal(heads[0], heads[1])
-    assert not torch.equal(heads[0], heads[2])
+def test_evaluation_takes_the_images_and_noise_of_the_run_and_prints_numbers_alone(
+    whole, tokenizer, digits, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr(single.stages, "make_extractor", lambda *_, **__: RandomConvolution(1))
+    where, file = whole / "tokenizers" / JOB.name, whole / "samples" / f"masked-{JOB.name}.npz"
+    settings = EvaluateSettings(samples=str(file), tokenizer=str(where), device="cpu")
+    run(Evaluate(settings), Options(run_dir=tmp_path / "e"), recipe="")
+    told = capsys.readouterr()
+    assert told.out == (tmp_path / "e" / "metrics.json").read_text("utf-8")
+    assert "metrics.json" in told.err
+    found = json.loads(told.out)
+    frames = tokenizer.tokenizer.reconstruct(videos_of(digits.test, "test videos"))[:, -1]
+    expected = mean_decibels(frames, digits.test)
+    assert found["reconstruction"]["psnr"] == pytest.approx(expected, abs=1e-4)
+    extractor = RandomConvolution(1)
+    images = load_kept(Samples, file).images
+    for name, part in (("generation", images), ("real images", digits.test)):
+        pair = (extractor(to_unit(each)).features for each in (digits.train, part))
+        assert found[name]["fd"] == pytest.approx(float(frechet_distance(*pair)), rel=1e-5)
+
+
+def test_defaults_are_those_of_the_run_or_recipe_that_parts_come_from(whole, prior):
+    recipe = GENERATE_RECIPES.load("mnist-small")
+    where = str(whole / "tokenizers" / JOB.name)
+    assert PRIOR_RECIPES(Pick(tokenizer=where))[0] == "digits-small"
+    assert sample_defaults(Pick(tokenizer=where, prior=(str(prior),))).sampling == recipe.sampling
+    assert evaluate_defaults(Pick(tokenizer=where)).features.classifier_steps == 4
+
+
+def test_what_is_none_or_of_another_size_is_refused(whole, prior, tmp_path):
+    where, options = str(whole / "tokenizers" / JOB.name), Options(run_dir=tmp_path / "s")
+    for settings, said in (
+        (SampleSettings(tokenizer=str(prior), prior=str(prior)), "tokenizer must be a folder of"),
+        (SampleSettings(tokenizer=where, prior=where), "prior must be a folder"),
+        (SampleSettings(model=where), "model must be a folder in models/"),
+    ):
+        with pytest.raises(FileNotFoundError, match=said):
+            run(Sample(settings), options, recipe="")
+    file = str(whole / "samples" / f"masked-{JOB.name}.npz")
+    reading = replace(EvaluateSettings().reading, image_size=8)
+    with pytest.raises(ValueError, match=r"samples must have images of .*\(1, 8, 8\) as digits"):
+        run(Evaluate(EvaluateSettings(samples=file, reading=reading)), options, recipe="")
+    assert not (tmp_path / "s").exists()
+
+
+# -- Features and files ---------------------------------------------------------------------------
+
+
+def mine(*labels):
+    generator = torch.Generator().manual_seed(0)
+    parts = [
+        torch.randint(0, 256, (30, 1, 8, 8), generator=generator).to(torch.uint8) for _ in range(3)
+    ]
+    return GenerationData("mine", *parts, *labels, class_names=("a", "b", "c"))
+
+
+def test_without_labels_features_are_random_and_missing_weights_are_named(tmp_path):
+    given = {"seed": 0, "device": "cpu"}
+    assert make_extractor(mine(), Features(), tmp_path, **given).name == "random convolution"
+    settings = Features(inception_weights=str(tmp_path / "none.pth"))
+    with pytest.raises(FileNotFoundError, match=r"none\.pth"):
+        make_extractor(mine(), settings, tmp_path, **given)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_classifier_of_the_digits_knows_them_scores_them_and_is_read_again(tmp_path, digits):
+    given = {"seed": 1, "device": "cpu"}
+    extractor, again = (
+        make_extractor(digits, Features(classifier_steps=120), tmp_path, **given) for _ in range(2)
+    )
+    found = extractor(to_unit(digits.test))
+    assert torch.equal(again(to_unit(digits.test)).features, found.features)
+    right = (found.probabilities.argmax(dim=1) == digits.labels.test).float().mean()
+    assert float(right) > 0.9
+    reference = reference_moments(extractor, digits.train)
+    real = generation(digits.test, reference, extractor)
+    noise = torch.randint(0, 256, digits.test.shape, generator=torch.Generator().manual_seed(0))
+    other = generation(noise.to(torch.uint8), reference, extractor)
+    assert other["fd"] > 10 * real["fd"]
+    assert other["is"] < 0.7 * real["is"]
+
+
+def test_the_classifier_learns_from_training_images_and_never_sees_test_images(
+    tmp_path, monkeypatch
+):
+    fitted = []
+
+    def fit(model, train, config, folder, *, held_out, **_):
+        fitted.append((model.head.weight.clone(), train, held_out, config))
+
+    monkeypatch.setattr(stages, "fit", fit)
+    labels = PartLabels(*(torch.full((30,), number) for number in range(3)))
+    data = mine(labels)
+    make_extractor(data, Features(classifier_steps=60), tmp_path, seed=4, device="cpu")
+    ((head, train, validation, config),) = fitted
+    assert torch.equal(head, SmallClassifier(1, 3, seed=4).head.weight)
+    assert [id(part) for part in (*train, *validation)] == [
+        id(part) for part in (data.train, labels.train, data.validation, labels.validation)
+    ]
+    assert (config.seed, config.steps, config.warmup_steps) == (4, 60, 3)
+
+
+@pytest.mark.parametrize("kind", [Samples, Film])
+def test_files_that_are_missing_damaged_or_of_something_else_are_refused_by_name(tmp_path, kind):
+    with pytest.raises(FileNotFoundError, match=r"none\.npz is not there"):
+        load_kept(kind, tmp_path / "none.npz")
+    (tmp_path / "text.npz").write_text("no")
+    np.savez(tmp_path / "foreign.npz", a=np.zeros(2))
+    save_arrays(tmp_path / "other.npz", {"a": torch.zeros(2)})
+    images = torch.zeros(3, 1, 8, 8, dtype=torch.uint8)
+    save_kept(tmp_path / "samples.npz", Samples(images, images[:, None], torch.tensor(1.0)))
+    whole = (tmp_path / "samples.npz").read_bytes()
+    (tmp_path / "cut.npz").write_bytes(whole[: len(whole) // 2])
+    flat = {name: torch.zeros(2, 3) for name in ("frames", "done", "images", "videos", "seconds")}
+    save_arrays(tmp_path / "flat.npz", flat)
+    for name, said in (
+        ("text", r"text\.npz is damaged"),
+        ("foreign", r"foreign\.npz has no sha256"),
+        ("other", r"dimensions, and .*other\.npz has none"),
+        ("cut", r"cut\.npz is damaged"),
+        ("flat", r"dimensions, and .*flat\.npz has 2"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            load_kept(kind, tmp_path / f"{name}.npz")

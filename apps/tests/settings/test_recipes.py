@@ -15,9 +15,10 @@ from probseq_apps.data.parts import Part
 from probseq_apps.data.texts import TextData
 from probseq_apps.data.tokenizers import build_vocabulary
 from probseq_apps.engine.trainer import Step
-from probseq_apps.experiments.classify import classification_loss, penalty_of, preparation
-from probseq_apps.experiments.image_variants import DiffusionVariant, HvaeVariant
-from probseq_apps.experiments.token_models import (
+from probseq_apps.experiments.classify import classification_loss, preparation
+from probseq_apps.experiments.comparison import penalty_of
+from probseq_apps.experiments.image_models import DiffusionVariant, HvaeVariant
+from probseq_apps.experiments.tokens import (
     build_prior,
     check_tokenizer,
     make_objective,

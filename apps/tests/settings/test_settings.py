@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from probseq_apps.experiments.image_variants import DiffusionVariant
-from probseq_apps.experiments.token_models import tokenizer_config
+from probseq_apps.experiments.image_models import DiffusionVariant
+from probseq_apps.experiments.tokens import tokenizer_config
 from probseq_apps.settings.classify import ClassifySettings
 from probseq_apps.settings.generate import GenerateSettings, TokenizerSettings
 from probseq_apps.settings.methods import METHODS, parse_row, trained_methods

@@ -5,51 +5,23 @@ The folder has `models/ARM-seedS` (runs of `fit`, with the trained model in `pre
 """
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import torch
-from torch import nn
+from jaxtyping import Float
+from torch import Tensor, nn
 
-from probseq_apps.data.images import GenerationData
+from probseq_apps.data.images import GenerationData, to_unit
 from probseq_apps.engine import log
 from probseq_apps.engine.config import derive_seed
-from probseq_apps.engine.files import (
-    CONFIG,
-    FINISHED,
-    check_manifest,
-    prepare_run_dir,
-    read_finished,
-    write_json,
-    write_manifest,
-)
+from probseq_apps.engine.files import CONFIG, FINISHED, prepare_run_dir, read_finished, write_json
+from probseq_apps.engine.trainer import Batch, LossParts, Step
 from probseq_apps.experiment import Job, Results
-from probseq_apps.experiments.image_variants import (
-    DiffusionVariant,
-    HvaeVariant,
-    Variant,
-    generator_for,
-)
-from probseq_apps.experiments.reference import (
-    CLASSIFIER,
-    PRETRAINED,
-    SAMPLES,
-    ImageExperiment,
-    Process,
-    Samples,
-    check_features,
-    check_one_process,
-    collect_samples,
-    count_steps,
-    describe_images,
-    finished_run,
-    load_images,
-    lost,
-    train,
-)
+from probseq_apps.experiments import stages
 from probseq_apps.folder import RunFolder
 from probseq_apps.options import Options
 from probseq_apps.report.generate import Generated, diffusion_report, hvae_report
@@ -60,23 +32,224 @@ from probseq_apps.settings.models import (
     GENERATE_DIFFUSION,
     GENERATE_HVAE,
     HVAE_MODEL,
+    DiffusionSampling,
     DiffusionSettings,
+    HvaeArm,
     HvaeSettings,
+    diffusion_arm,
 )
-from pseudovideo.pretrained import Pretrained, load_pretrained
+from pseudovideo.corruptions import pseudo_videos
+from pseudovideo.diffusion.image import ImageDiffusion
+from pseudovideo.diffusion.objective import DiffusionObjective
+from pseudovideo.diffusion.published import load_improved_ddpm
+from pseudovideo.diffusion.unet import build_unet
+from pseudovideo.diffusion.video import VideoDiffusion
+from pseudovideo.evaluation import frame_prediction, mean_bits_per_dim, mean_bound
+from pseudovideo.hvae import HVAE, HeatHVAE, LearnedEncoderHVAE
+from pseudovideo.pretrained import Pretrained
+from pseudovideo.samples import Film, film
+from pseudovideo.spec import (
+    HVAEConfig,
+    ImageDiffusionConfig,
+    UNetConfig,
+    VideoDiffusionConfig,
+    unet_values,
+)
 
 MODELS, PROCESS = "models", "process"
 # Levels above are white.
 _THRESHOLD = 127
+# stages.Samples of a film; images at once.
+_FILMED, _BATCH = 16, 250
 
 
-class Models(ImageExperiment):
+class DiffusionVariant:
+    """A diffusion model of images or of their pseudo videos."""
+
+    kind: ClassVar[str] = DIFFUSION_MODEL
+
+    def __init__(self, settings: DiffusionSettings) -> None:
+        self.settings = settings
+        self.arm, self.seed = diffusion_arm(settings.arms[0]), settings.seeds[0]
+        self.name, self.steps = self.arm.name, settings.steps_of(self.arm)
+        self.videos, self.context = settings.videos_of(self.arm), settings.context_of(self.arm)
+
+    def config(self, image_size: int, channels: int) -> tuple[type[Pretrained], UNetConfig]:
+        """Return class and settings of the model of such images."""
+        settings, frames = self.settings, self.settings.frames
+        values: dict[str, Any] = unet_values(settings.unet, image_size, channels)
+        values |= {**settings.process.to_dict(), "num_steps": self.steps}
+        if not self.arm.is_video:
+            return ImageDiffusion, ImageDiffusionConfig(**values)
+        values |= {"masks": frames.masks, "one_way": frames.one_way, "context": self.context}
+        return VideoDiffusion, VideoDiffusionConfig(**values, num_frames=self.arm.frames)
+
+    def sampling(self, sampling: DiffusionSampling) -> "DiffusionVariant":
+        """Return the variant with another way of sampling."""
+        return DiffusionVariant(replace(self.settings, sampling=sampling))
+
+    def check(self, data: GenerationData) -> None:
+        """Raise if sizes or weights don't fit the images."""
+        _, config = self.config(data.image_size, data.channels)
+        if self.settings.init_weights is not None:
+            self._published(config)
+        # Without memory for the weights, and without their initialisation, which takes seconds.
+        with torch.device("meta"):
+            build_unet(config, in_channels=config.channels, out_channels=2 * config.channels)
+        pseudo_videos(to_unit(data.train[:1]), self.videos)
+
+    def build(self, data: GenerationData) -> tuple[nn.Module, Pretrained]:
+        """Return an objective, and the new model in it, with published weights if named."""
+        kind, config = self.config(data.image_size, data.channels)
+        if self.settings.init_weights is not None:
+            model: Any = self._published(config)
+        else:
+            model = stages.seeded(
+                partial(cast("Any", kind), config), derive_seed(self.seed, "weights")
+            )
+        return DiffusionObjective(model, importance=self.settings.training.importance), model
+
+    def batch(self, data: GenerationData) -> Batch:
+        """Return images and their numbers."""
+        return stages.numbered(data.train)
+
+    def loss(self, model: nn.Module, batch: Batch, step: Step) -> LossParts:
+        """Return the hybrid loss of images and their numbers, each at a random diffusion step."""
+        images, index = batch
+        seed, epoch = derive_seed(self.seed, "videos"), step.epoch
+        frames = pseudo_videos(to_unit(images), self.videos, seed=seed, epoch=epoch, index=index)
+        return LossParts.of(model(frames, generator=step.generator))
+
+    def sample_options(self, data: GenerationData | None, device: torch.device) -> dict[str, Any]:
+        """Return what the model's `sample` takes."""
+        sampling = self.settings.sampling
+        return {"num_steps": sampling.sampling_steps, "eta": sampling.noise}
+
+    def measure(
+        self, model: ImageDiffusion | VideoDiffusion, data: GenerationData
+    ) -> dict[str, Any]:
+        """Measure the likelihood of images, or the errors of frames."""
+        sampling, asked = self.settings.sampling, self.settings.evaluation
+        taken = evaluations = sampling.sampling_steps or self.steps
+        likelihood, errors, counted = None, None, 0
+        if isinstance(model, VideoDiffusion):
+            evaluations = model.evaluations_per_sample(sampling.sampling_steps)
+            errors = self._frame_errors(model, data) if asked.frame_error_images else None
+        elif asked.likelihood_images:
+            images = data.test[: asked.likelihood_images]
+            counted = len(images)
+            generator = generator_for(model, derive_seed(self.seed, "likelihood"))
+            measure = partial(mean_bits_per_dim, model, images, generator=generator)
+            batches = -(-counted // _BATCH)
+            likelihood = _watched("likelihood", " steps", batches * self.steps, measure)
+        return {
+            "frames": self.arm.frames,
+            "corruption": self.arm.corruption,
+            "context": self.context or None,
+            "diffusion_steps": self.steps,
+            "bits_per_dim": likelihood,
+            "num_likelihood": counted,
+            "frame_errors": errors,
+            "generation": {
+                "sampler": sampling.sampler,
+                "sampling_steps": taken,
+                "evaluations": evaluations,
+            },
+        }
+
+    def _frame_errors(self, model: VideoDiffusion, data: GenerationData) -> dict[str, Any]:
+        asked = self.settings.evaluation
+        images, samples = data.test[: asked.frame_error_images], asked.frame_error_samples
+        measure = partial(
+            frame_prediction,
+            model,
+            self.videos,
+            images,
+            data.train,
+            num_samples=samples,
+            **self.sample_options(data, torch.device("cpu")),
+            seed=derive_seed(self.seed, "test videos"),
+            generator=generator_for(model, derive_seed(self.seed, "frame errors")),
+        )
+        total = (self.arm.frames - self.context) * len(images) * samples
+        return _watched("frame errors", " frames", total, measure)
+
+    def _published(self, config: Any) -> ImageDiffusion:
+        file = self.settings.init_weights or ""
+        try:
+            return load_improved_ddpm(file, config)
+        except FileNotFoundError as error:
+            raise FileNotFoundError(
+                f"init_weights must be a file of published weights, and {file} is none"
+            ) from error
+        except ValueError as error:
+            raise ValueError(f"init_weights must hold weights of this UNet: {error}") from error
+
+
+class HvaeVariant:
+    """A hierarchical VAE whose encoder blurs, or is learned."""
+
+    kind: ClassVar[str] = HVAE_MODEL
+
+    def __init__(self, settings: HvaeSettings) -> None:
+        self.settings = settings
+        self.arm: HvaeArm = settings.arms[0]
+        self.name, self.seed = str(self.arm), settings.seeds[0]
+
+    def config(self, image_size: int, channels: int) -> tuple[type[HVAE], HVAEConfig]:
+        """Return class and settings of the model of such images."""
+        values: dict[str, Any] = unet_values(self.settings.unet, image_size, channels)
+        values |= self.settings.levels_of(self.arm).to_dict()
+        kind = HeatHVAE if self.name == "heat" else LearnedEncoderHVAE
+        return kind, HVAEConfig(**values)
+
+    def check(self, data: GenerationData) -> None:
+        """Raise if sizes don't fit the images."""
+        with torch.device("meta"):
+            self.build(data)
+
+    def build(self, data: GenerationData) -> tuple[nn.Module, Pretrained]:
+        """Return a new model, twice."""
+        kind, config = self.config(data.image_size, data.channels)
+        model = stages.seeded(partial(kind, config), derive_seed(self.seed, "weights"))
+        return model, model
+
+    def batch(self, data: GenerationData) -> Batch:
+        """Return images."""
+        return (data.train,)
+
+    def loss(self, model: HVAE, batch: Batch, step: Step) -> LossParts:
+        """Return the bound of a batch of images, estimated at a random level of each."""
+        return LossParts.of(model.training_losses(to_unit(batch[0]), generator=step.generator))
+
+    def sample_options(self, data: GenerationData | None, device: torch.device) -> dict[str, Any]:
+        """Return what the model's `sample` takes: the training images are heat's prior."""
+        return {"images": None if data is None else to_unit(data.train).to(device)}
+
+    def measure(self, model: HVAE, data: GenerationData) -> dict[str, Any]:
+        """Measure the bound in nats per dimension; that of heat lacks its prior's constant."""
+        levels, images = model.config.num_levels, data.test[: self.settings.evaluation.bound_images]
+        generator = generator_for(model, derive_seed(self.seed, "bound"))
+        drawn = {"sampler": "ancestral", "sampling_steps": levels, "evaluations": levels}
+        return {
+            "levels": levels,
+            "noise_std": model.config.noise_std,
+            "bound": mean_bound(model, images, generator=generator),
+            "num_bound": len(images),
+            "generation": drawn,
+        }
+
+
+Variant = DiffusionVariant | HvaeVariant
+
+
+class Models(stages.ImageExperiment):
     """Train, draw, measure and report a model for each arm and seed."""
 
-    parts = (SAMPLES, PROCESS, MODELS, CLASSIFIER)
+    parts = (stages.SAMPLES, PROCESS, MODELS, stages.CLASSIFIER)
 
     def __init__(self, settings: Any, variant: type[Any]) -> None:
-        self.settings = settings
+        super().__init__(settings)
         self._variants: dict[Job, Any] = {
             Job(arm, seed): variant(settings.one_model(arm, seed))
             for seed in settings.seeds
@@ -86,7 +259,7 @@ class Models(ImageExperiment):
 
     def load(self, options: Options) -> GenerationData:
         """Read the images; raise if the machine is not as the settings want it."""
-        check_one_process(self.settings.machine.device)
+        stages.check_one_process(self.settings.machine.device)
         return load_model_images(self.settings, options)
 
     def check(self, data: GenerationData) -> None:
@@ -98,13 +271,13 @@ class Models(ImageExperiment):
             asked = getattr(self.settings.evaluation, name, 0)
             if asked > len(data.test):
                 log.say(f"{name}={asked:,}: all {len(data.test):,} test images count")
-        check_features(self.settings.evaluation.features)
+        stages.check_features(self.settings.evaluation.features)
 
     def describe(self, data: GenerationData) -> str:
         """Return a line about data and jobs."""
-        steps = count_steps(self.settings.training.steps)
+        steps = stages.count_steps(self.settings.training.steps)
         arms = ", ".join(self.settings.arms)
-        return f"{describe_images(data)}; {arms}; {steps} each, on {self.device}"
+        return f"{stages.describe_images(data)}; {arms}; {steps} each, on {self.device}"
 
     def run(self, job: Job, data: GenerationData, at: RunFolder) -> dict[str, Any]:
         """Train a model, draw from it, and return what was measured."""
@@ -113,9 +286,9 @@ class Models(ImageExperiment):
         train_model(variant, data, folder, recipe=at.recipe)
         self._draw_missing(job, data, at)
         model, finished = open_model(variant, folder, device=self.device)
-        samples = Samples.load(at.path / SAMPLES / f"{job.name}.npz")
+        samples = stages.load_kept(stages.Samples, _file(at, stages.SAMPLES, job))
         found = variant.measure(model, data)
-        drawn = {**reference.measure(samples.images), "seconds": samples.seconds}
+        drawn = {**reference.measure(samples.images), "seconds": float(samples.seconds)}
         return {
             "arm": job.row,
             "seed": job.seed,
@@ -135,32 +308,29 @@ class Models(ImageExperiment):
                 if self._draw_missing(job, data, at):
                     log.say(f"samples of {job.name} were not there and are drawn anew")
             except FileNotFoundError as error:
-                raise lost(error, job, at) from error
-        settings, seed = self.settings, self.settings.seeds[0]
-        drawn = {
-            arm: Drawn(
-                *Samples.load(at.path / SAMPLES / f"{arm}-seed{seed}.npz")[:2],
-                *Process.load(at.path / PROCESS / f"{arm}-seed{seed}.npz"),
-            )
-            for arm in settings.arms
-        }
-        logs = {
-            arm: [at.path / MODELS / f"{arm}-seed{seed}" for seed in settings.seeds]
-            for arm in settings.arms
-        }
-        real = self.real(data, at)
-        run = Generated(list(results.values()), real, settings.to_dict(), data, at.recipe)
+                raise stages.lost(error, job, at) from error
+        settings, drawn, logs = self.settings, dict[str, Drawn](), dict[str, list[Path]]()
+        for arm in settings.arms:
+            jobs = [Job(arm, seed) for seed in settings.seeds]
+            samples = stages.load_kept(stages.Samples, _file(at, stages.SAMPLES, jobs[0]))
+            drawn[arm] = Drawn(*samples[:2], *stages.load_kept(Film, _file(at, PROCESS, jobs[0])))
+            logs[arm] = [at.path / MODELS / job.name for job in jobs]
+        real, values = self.real(data, at), settings.to_dict()
+        run = Generated(list(results.values()), real, values, data, at.recipe)
         return run, {"drawn": drawn, "logs": logs}
 
     def _draw_missing(self, job: Job, data: GenerationData, at: RunFolder) -> bool:
-        files = [at.path / part / f"{job.name}.npz" for part in (SAMPLES, PROCESS)]
-        missing = not all(file.exists() for file in files)
-        if missing:
+        files = [_file(at, part, job) for part in (stages.SAMPLES, PROCESS)]
+        if missing := not all(file.exists() for file in files):
             variant, num = self._variants[job], self.settings.evaluation.num_samples
             model, _ = open_model(variant, at.path / MODELS / job.name, device=self.device)
-            seed = derive_seed(job.seed, "samples")
-            draw_samples(variant, model, data, num, seed=seed, device=self.device).save(files[0])
-            variant.film(model, data, num, generator_for(model, seed)).save(files[1])
+            seed, given = derive_seed(job.seed, "samples"), (variant, model, data)
+            stages.save_kept(files[0], draw_samples(*given, num, seed=seed, device=self.device))
+            options = variant.sample_options(data, self.device)
+            generator = generator_for(model, seed)
+            stages.save_kept(
+                files[1], film(model, min(num, _FILMED), generator=generator, **options)
+            )
         return missing
 
 
@@ -193,12 +363,14 @@ class Hvae(Models):
         return hvae_report(run, **shown).write(at.path)
 
 
-def load_model_images(
-    settings: DiffusionSettings | HvaeSettings, options: Options
-) -> GenerationData:
+def _file(at: RunFolder, part: str, job: Job) -> Path:
+    return at.path / part / f"{job.name}.npz"
+
+
+def load_model_images(settings: Any, options: Options) -> GenerationData:
     """Return the images that a model learns from, black and white if so asked."""
-    data = load_images(settings, options)
-    if isinstance(settings, DiffusionSettings) or not settings.binarize:
+    data = stages.load_images(settings, options)
+    if not getattr(settings, "binarize", False):
         return data
     if data.channels != 1:
         raise ValueError(
@@ -214,7 +386,7 @@ def load_model_images(
 
 
 def train_model(variant: Variant, data: GenerationData, folder: Path, *, recipe: str) -> None:
-    """Train a model, from where it stopped, and store it in `pretrained/`.
+    """Train a model, from where it stopped, and stages.store it in `pretrained/`.
 
     Under bf16 the weights of convolutions lie with their channels last, where these are fastest.
     """
@@ -223,9 +395,8 @@ def train_model(variant: Variant, data: GenerationData, folder: Path, *, recipe:
     if not settings.training.steps:  # published weights as they are
         if read_finished(folder) is None:
             prepare_run_dir(folder, identity, resume=True)
-            shutil.rmtree(folder / PRETRAINED, ignore_errors=True)
-            variant.build(data)[1].save_pretrained(folder / PRETRAINED)
-            write_manifest(folder / PRETRAINED)
+            shutil.rmtree(folder / stages.PRETRAINED, ignore_errors=True)
+            stages.store(variant.build(data)[1], folder)
             write_json(folder / FINISHED, {"steps": 0, "seconds": 0.0})
         return
 
@@ -236,7 +407,7 @@ def train_model(variant: Variant, data: GenerationData, folder: Path, *, recipe:
             trained.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
         return trained, model
 
-    train(
+    stages.train(
         folder,
         build,
         variant.batch(data),
@@ -247,7 +418,7 @@ def train_model(variant: Variant, data: GenerationData, folder: Path, *, recipe:
     )
 
 
-def variant_of(folder: Path) -> DiffusionVariant | HvaeVariant | None:
+def variant_of(folder: Path) -> Variant | None:
     """Return the variant whose model a folder holds; None where it holds none."""
     if diffusion := saved_settings(folder, DIFFUSION_MODEL, DiffusionSettings):
         return DiffusionVariant(diffusion[1])
@@ -259,23 +430,20 @@ def open_model(
     variant: Variant, folder: Path, *, device: torch.device
 ) -> tuple[Any, Mapping[str, Any]]:
     """Read a trained model, and how its training ended."""
-    finished = finished_run(folder, "model", "`generate diffusion` or `generate hvae`")
-    check_manifest(folder / PRETRAINED)
-    found: Any = load_pretrained(folder / PRETRAINED)
-    size = variant.settings.reading.image_size or found.config.image_size
-    kind, wanted = variant.config(size, found.config.channels)
-    same = type(found) is kind
-    differing: dict[str, Any] = cast("Any", wanted).differs_from(found.config) if same else {}
-    if differing or not same:
-        name, (value, other) = next(
-            iter(differing.items()), ("class", (kind.__name__, type(found).__name__))
-        )
+    what = "`generate diffusion` or `generate hvae`"
+    model, finished = stages.open_trained(folder, Pretrained, "model", what, found=True)
+    size = variant.settings.reading.image_size or model.config.image_size
+    kind, wanted = variant.config(size, model.config.channels)
+    differing = {"class": (kind.__name__, type(model).__name__)}
+    if type(model) is kind:
+        differing = cast("Any", wanted).differs_from(model.config)
+    for name, (value, other) in differing.items():
         raise ValueError(
-            f"{folder / PRETRAINED} must hold the model that {folder / CONFIG} tells of, with "
-            f"{name}={value}, and holds another one with {name}={other}: copy its own there, or "
-            "train it anew"
+            f"{folder / stages.PRETRAINED} must hold the model that {folder / CONFIG} tells of, "
+            f"with {name}={value}, and holds another one with {name}={other}: copy its own there, "
+            "or train it anew"
         )
-    return found.to(device), finished
+    return model.to(device), finished
 
 
 def draw_samples(
@@ -286,6 +454,24 @@ def draw_samples(
     *,
     seed: int,
     device: torch.device,
-) -> Samples:
+) -> stages.Samples:
     """Draw samples from a model on a device."""
-    return collect_samples(partial(variant.draw, model, data), num, device, seed=seed)
+    options = variant.sample_options(data, device)
+
+    def draw(count: int, generator: torch.Generator) -> Float[Tensor, "n t c h w"]:
+        found = model.sample(count, generator=generator, batch_size=count, **options)
+        return found if isinstance(model, VideoDiffusion) else found[:, None]
+
+    return stages.collect_samples(draw, num, device, seed=seed)
+
+
+def generator_for(model: nn.Module, seed: int) -> torch.Generator:
+    """Return a generator on a model's device."""
+    return torch.Generator(next(model.parameters()).device).manual_seed(seed)
+
+
+def _watched(name: str, unit: str, total: int, measure: Callable[..., Any]) -> Any:
+    """Measure with a progress bar."""
+    with log.bar(total=total, unit=unit) as bar:
+        bar.set_description_str(name)
+        return measure(progress=bar.update)

@@ -4,51 +4,26 @@ A tokenizer's folder and a prior's are runs of `fit` with the trained model in `
 of `run` are in `tokenizers/` and `priors/`, beside `tokens/`, `samples/` and `classifier/`.
 """
 
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 import torch
 from jaxtyping import Float, UInt8
-from torch import Tensor
+from torch import Tensor, nn
 
+from probseq.metrics.image import LPIPS
 from probseq_apps.data.images import GenerationData, to_unit
-from probseq_apps.engine import log
+from probseq_apps.engine import distributed, log
 from probseq_apps.engine.config import derive_seed
-from probseq_apps.engine.trainer import fork_random
-from probseq_apps.experiment import Experiment, Job, Results
-from probseq_apps.experiments.reference import (
-    CLASSIFIER,
-    PRETRAINED,
-    SAMPLES,
-    ImageExperiment,
-    Reference,
-    Samples,
-    check_features,
-    count_steps,
-    describe_images,
-    load_images,
-    lost,
-)
-from probseq_apps.experiments.token_models import (
-    Prior,
-    TrainedTokenizer,
-    check_prior,
-    check_tokenizer,
-    draw_tokens,
-    make_tokens,
-    open_prior,
-    open_tokenizer,
-    tokenizer_config,
-    train_prior,
-    train_tokenizer,
-    video_config,
-)
+from probseq_apps.engine.trainer import Batch, LossParts, Step
+from probseq_apps.experiment import Job, Results
+from probseq_apps.experiments import stages
 from probseq_apps.folder import RunFolder
 from probseq_apps.options import Options
 from probseq_apps.report.generate import Generated, tokens_report
 from probseq_apps.report.results import FLOOR
+from probseq_apps.settings.common import config_values, saved_settings
 from probseq_apps.settings.generate import (
     GENERATE,
     GENERATE_PRIOR,
@@ -57,32 +32,236 @@ from probseq_apps.settings.generate import (
     GenerateSettings,
     PriorName,
     PriorSettings,
+    Sampling,
     TokenizerSettings,
+    Videos,
 )
 from pseudovideo.corruptions import pseudo_videos
-from pseudovideo.evaluation import ImageCoder, reconstruction
-from pseudovideo.spec import (
-    TokenizerConfig,
-)
-from pseudovideo.token_cache import TokenCache
-from pseudovideo.tokenizers import PatchKMeans, Tokenizer
+from pseudovideo.evaluation import ImageCoder, encode_images, mean_nats, reconstruction
+from pseudovideo.priors import AutoregressivePrior, MaskedPrior, build_token_prior
+from pseudovideo.priors.base import TokenPrior
+from pseudovideo.spec import PseudoVideoConfig, TokenGrid, TokenizerConfig
+from pseudovideo.token_cache import TokenCache, cached_tokens
+from pseudovideo.tokenizers import PatchKMeans, Tokenizer, build_tokenizer
+from pseudovideo.tokenizers.objective import TokenizerObjective
 
 TOKENIZERS, TOKENS, PRIORS = "tokenizers", "tokens", "priors"
 # Images that k-means clusters: enough for its codebook, few enough for minutes.
 _KMEANS_IMAGES = 4000
 # Test images whose reconstructions are shown.
 _SHOWN = 10
-_BATCH = 250
+Prior = AutoregressivePrior | MaskedPrior
 
 
-class Tokens(ImageExperiment):
+class TrainedTokenizer(NamedTuple):
+    """A tokenizer in eval mode on the CPU, its settings, and how its training ended."""
+
+    settings: TokenizerSettings
+    tokenizer: Tokenizer
+    steps: int
+    seconds: float
+
+
+# -- Tokenizers -----------------------------------------------------------------------------------
+
+
+def video_config(videos: Videos, frames: int) -> PseudoVideoConfig:
+    """Return which videos are made of images."""
+    values = videos.to_dict()
+    return PseudoVideoConfig(kind=values.pop("corruption"), num_frames=frames, **values)
+
+
+def held_out_videos(settings: TokenizerSettings) -> dict[str, Any]:
+    """Return which videos are made of test images, and the seed of their noise."""
+    corruption = video_config(settings.videos, settings.frames)
+    return {"corruption": corruption, "seed": derive_seed(settings.seed, "test videos")}
+
+
+def tokenizer_config(settings: TokenizerSettings, data: GenerationData) -> TokenizerConfig:
+    """Return the sizes of a tokenizer; raise if images cannot be cut into such patches."""
+    size, given = data.image_size, {"num_frames": settings.frames, "stem": settings.stem}
+    return settings.tokenizer.for_images(size, data.channels, **cast("Any", given))
+
+
+def check_tokenizer(settings: TokenizerSettings, data: GenerationData) -> None:
+    """Raise if sizes, device or files of weights are not as the settings want them."""
+    stages.check_one_process(settings.machine.device)
+    # Without memory for the weights, and without their initialisation, which takes seconds.
+    with torch.device("meta"):
+        tokenizer = build_tokenizer(tokenizer_config(settings, data))
+        perceptual = nn.Identity() if settings.loss.perceptual_weight else None
+        TokenizerObjective(tokenizer, settings.loss, perceptual)
+    pseudo_videos(to_unit(data.train[:1]), video_config(settings.videos, settings.frames))
+    make_perceptual(settings)
+
+
+def make_perceptual(settings: TokenizerSettings) -> LPIPS | None:
+    """Return LPIPS with the named weights, None where it has no weight; raise without the file."""
+    weight, file = settings.loss.perceptual_weight, settings.lpips_weights
+    if not weight:
+        return None
+    if file is None:
+        raise ValueError(
+            f"perceptual_weight={weight} needs lpips_weights, got none: name "
+            "the file of torchvision's VGG-16 weights, or set perceptual_weight to 0"
+        )
+    what = f"lpips_weights must be a file of torchvision's VGG-16 weights, got {file}"
+    if not Path(file).is_file():
+        raise FileNotFoundError(f"{what}, which is not there")
+    try:
+        return LPIPS(weights=file)
+    except ValueError as error:
+        raise ValueError(f"{what}: {error}") from error
+
+
+def make_objective(settings: TokenizerSettings, data: GenerationData) -> TokenizerObjective:
+    """Return a new tokenizer with all that trains it; its weights depend on the seed alone."""
+    perceptual, config = make_perceptual(settings), tokenizer_config(settings, data)
+    return stages.seeded(
+        lambda: TokenizerObjective(build_tokenizer(config), settings.loss, perceptual),
+        derive_seed(settings.seed, "weights"),
+    )
+
+
+def train_tokenizer(
+    settings: TokenizerSettings,
+    data: GenerationData,
+    folder: Path,
+    *,
+    recipe: str,
+    label: str = "",
+) -> TrainedTokenizer:
+    """Train a tokenizer, from where it stopped, and store it in `pretrained/`."""
+    videos = video_config(settings.videos, settings.frames)
+
+    def build() -> tuple[TokenizerObjective, Tokenizer]:
+        objective = make_objective(settings, data)
+        return objective, objective.tokenizer
+
+    stages.train(
+        folder,
+        build,
+        stages.numbered(data.train),
+        settings.train_config(),
+        loss=partial(tokenizer_loss, videos, derive_seed(settings.seed, "videos")),
+        identity=config_values(GENERATE_TOKENIZER, recipe, settings.to_dict()),
+        label=label or f"tokenizer {settings.frames}-frame-{settings.stem}",
+    )
+    return open_tokenizer(folder)
+
+
+def tokenizer_loss(
+    videos: PseudoVideoConfig, seed: int, objective: nn.Module, batch: Batch, step: Step
+) -> LossParts:
+    """Return the objective of images and their numbers, on the videos made of them here.
+
+    The videos' noise depends on the seed, the epoch and the image alone.
+    """
+    images, index = batch
+    frames = pseudo_videos(to_unit(images), videos, seed=seed, epoch=step.epoch, index=index)
+    return LossParts.of(objective(frames, step=step.number, generator=step.generator))
+
+
+def open_tokenizer(folder: Path) -> TrainedTokenizer:
+    """Read a trained tokenizer; raise if the folder holds none, or is damaged."""
+    saved, what = (
+        saved_settings(folder, GENERATE_TOKENIZER, TokenizerSettings),
+        "`generate tokenizer`",
+    )
+    tokenizer, finished = stages.open_trained(folder, Tokenizer, "tokenizer", what, found=saved)
+    settings = cast("tuple[str, TokenizerSettings]", saved)[1]
+    return TrainedTokenizer(settings, tokenizer, finished["steps"], finished["seconds"])
+
+
+# -- Priors ---------------------------------------------------------------------------------------
+
+
+def check_prior(settings: PriorSettings, grid: TokenGrid) -> None:
+    """Raise if sizes or device are not as the settings want them."""
+    distributed.resolve_device(settings.machine.device)
+    with torch.device("meta"):
+        build_prior(settings, grid, None)
+
+
+def build_prior(settings: PriorSettings, grid: TokenGrid, tokenizer: str | None) -> Prior:
+    """Return a new prior over the tokens of the tokenizer with a fingerprint."""
+    sizes: Any = settings.sizes(settings.prior)
+    return build_token_prior(settings.prior, sizes, grid, tokenizer_fingerprint=tokenizer)
+
+
+def make_tokens(folder: Path, trained: TrainedTokenizer, data: GenerationData) -> TokenCache:
+    """Encode the training images once; tokens that are there and fit are taken."""
+    one = trained.settings
+    tokenizer = trained.tokenizer.to(distributed.resolve_device(one.machine.device))
+    videos, seed = video_config(one.videos, one.frames), derive_seed(one.seed, "token videos")
+    with log.bar(total=len(data.train), unit=" images") as bar:
+        bar.set_description_str("tokens")
+        given = (folder, tokenizer, data.train, videos)
+        return cached_tokens(*given, seed=seed, progress=bar.update)
+
+
+def train_prior(
+    settings: PriorSettings, cache: TokenCache, folder: Path, *, recipe: str, label: str = ""
+) -> tuple[Prior, float]:
+    """Train a prior, from where it stopped, and store it in `pretrained/`."""
+
+    def build() -> tuple[Prior, Prior]:
+        made = partial(build_prior, settings, cache.grid, cache.tokenizer_fingerprint)
+        prior = stages.seeded(made, derive_seed(settings.seed, f"{settings.prior} prior"))
+        prior.check_cache(cache)
+        return prior, prior
+
+    stages.train(
+        folder,
+        build,
+        (cache.tokens,),
+        settings.train_config(),
+        loss=prior_loss,
+        identity=config_values(GENERATE_PRIOR, recipe, settings.to_dict()),
+        label=label or f"{settings.prior} prior",
+    )
+    return open_prior(folder)
+
+
+def prior_loss(prior: Prior, batch: Batch, step: Step) -> LossParts:
+    """Return the nats per token: of all tokens, or of those that a masked prior's masks hide."""
+    noise = {"generator": step.generator} if isinstance(prior, MaskedPrior) else {}
+    return LossParts(prior.loss(batch[0], **noise), {})
+
+
+def open_prior(folder: Path) -> tuple[Prior, float]:
+    """Return a prior, in eval mode on the CPU, and the seconds of its training; raise if none."""
+    saved, what = saved_settings(folder, GENERATE_PRIOR, PriorSettings), "`generate prior`"
+    prior, finished = stages.open_trained(folder, TokenPrior, "prior", what, found=saved)
+    return cast("Prior", prior), finished["seconds"]
+
+
+def draw_tokens(
+    prior: Prior, tokenizer: Tokenizer, num: int, settings: Sampling, *, seed: int
+) -> stages.Samples:
+    """Draw videos from a prior on the tokenizer's device."""
+    own = ("num_steps", "choice_temperature")
+    if isinstance(prior, AutoregressivePrior):
+        own = ("top_k", "top_p")
+    options: dict[str, Any] = {name: getattr(settings, name) for name in ("temperature", *own)}
+
+    def draw(count: int, generator: torch.Generator) -> Float[Tensor, "n f c y x"]:
+        return prior.sample(count, tokenizer, generator=generator, batch_size=count, **options)
+
+    return stages.collect_samples(draw, num, next(tokenizer.parameters()).device, seed=seed)
+
+
+# -- Commands -------------------------------------------------------------------------------------
+
+
+class Tokens(stages.ImageExperiment):
     """Tokenizers of images and of pseudo videos, and priors over their tokens."""
 
     kind, command = GENERATE, "generate run"
-    parts = (SAMPLES, PRIORS, TOKENS, TOKENIZERS, CLASSIFIER)
+    parts = (stages.SAMPLES, PRIORS, TOKENS, TOKENIZERS, stages.CLASSIFIER)
 
     def __init__(self, settings: GenerateSettings) -> None:
-        self.settings = settings
+        super().__init__(settings)
         self._variants = {
             Job(f"{arm.name}-{stem}", seed): (arm, settings.one_tokenizer(arm, stem, seed))
             for seed in settings.seeds
@@ -93,43 +272,35 @@ class Tokens(ImageExperiment):
 
     def load(self, options: Options) -> GenerationData:
         """Read the images."""
-        return load_images(self._variants[self.jobs[0]][1], options)
+        return stages.load_images(self.settings, options)
 
     def check(self, data: GenerationData) -> None:
         """Raise if the settings don't fit the images, or a file of weights is not there."""
         settings = self.settings
-        for job, (arm, one) in self._variants.items():
+        for job, (_, one) in self._variants.items():
             if job.seed == settings.seeds[0]:
                 check_tokenizer(one, data)
-                if settings.has_priors(arm, one.stem):
-                    for prior in settings.priors.prior:
-                        grid = tokenizer_config(one, data).grid
-                        check_prior(settings.one_prior("", prior, job.seed), grid)
-        check_features(settings.evaluation.features)
+                for prior in self._priors(job):
+                    grid = tokenizer_config(one, data).grid
+                    check_prior(settings.one_prior("", prior, job.seed), grid)
+        stages.check_features(settings.evaluation.features)
 
     def describe(self, data: GenerationData) -> str:
         """Return a line about data and jobs, after one about images that are asked for in vain."""
-        settings = self.settings
-        asked = settings.evaluation.num_images
-        note = ""
+        settings, asked, note = self.settings, self.settings.evaluation.num_images, ""
         if asked is not None and asked > len(data.test):
             note = f"num_images={asked:,}: all {len(data.test):,} test images are reconstructed\n"
         return (
-            f"{note}{describe_images(data)}; {', '.join(arm.name for arm in settings.arms)}; stems "
-            f"{', '.join(settings.stem)}; {count_steps(settings.training.steps)} each, on "
-            f"{self.device}"
+            f"{note}{stages.describe_images(data)}; "
+            f"{', '.join(arm.name for arm in settings.arms)}; stems {', '.join(settings.stem)}; "
+            f"{stages.count_steps(settings.training.steps)} each, on {self.device}"
         )
 
     def run(self, job: Job, data: GenerationData, at: RunFolder) -> dict[str, Any]:
         """Train, draw and measure all that a variant has."""
-        (arm, one), settings, reference = (
-            self._variants[job],
-            self.settings,
-            self.reference(data, at),
-        )
-        trained = train_tokenizer(
-            one, data, at.path / TOKENIZERS / job.name, recipe=at.recipe, label=job.name
-        )
+        (arm, one), reference = self._variants[job], self.reference(data, at)
+        folder = at.path / TOKENIZERS / job.name
+        trained = train_tokenizer(one, data, folder, recipe=at.recipe, label=job.name)
         tokenizer = trained.tokenizer.to(self.device)
         codebook = tokenizer.config.codebook_size * tokenizer.config.code_dim
         found = _facts(arm, one.stem, job.seed, tokenizer.config) | {
@@ -138,30 +309,27 @@ class Tokens(ImageExperiment):
             "tokenizer_seconds": trained.seconds,
             "reconstruction": self._reconstruct(one, tokenizer, data, reference),
         }
-        if settings.priors.prior and settings.has_priors(arm, one.stem):
+        if priors := self._priors(job):
             cache = make_tokens(at.path / TOKENS / job.name, trained, data)
-            held_out = _test_tokens(trained, data.test[: settings.evaluation.num_images])
+            images = data.test[: self.settings.evaluation.num_images]
+            held_out = encode_images(tokenizer, images, **held_out_videos(one), device=self.device)
             found["generation"] = {
-                prior: self._run_prior(prior, job, trained, cache, held_out, reference, at)
-                for prior in settings.priors.prior
+                prior: self._run_prior(prior, job, cache, held_out, reference, at)
+                for prior in priors
             }
         return found
 
     def report(self, data: GenerationData, results: Results, at: RunFolder) -> str:
         """Measure patch k-means, write the report, and return it as text."""
         settings, seed = self.settings, self.settings.seeds[0]
-        # Patch k-means knows no stem: a baseline for each arm and seed.
-        floors = [
-            at.once(
-                f"{arm.name}-{FLOOR}-seed{job.seed}", partial(self._patch_kmeans, job, data, at)
-            )
-            for job, (arm, one) in self._variants.items()
-            if one.stem == settings.stem[0]
-        ]
+        floors: list[dict[str, Any]] = []
         shown: dict[str, dict[str, Tensor]] = {}
         samples: dict[str, tuple[str, Tensor, Tensor]] = {}
         logs: dict[str, dict[str, list[Path]]] = {TOKENIZERS: {}, PRIORS: {}}
         for job, (arm, one) in self._variants.items():
+            if one.stem == settings.stem[0]:  # patch k-means knows no stem
+                name = f"{arm.name}-{FLOOR}-seed{job.seed}"
+                floors.append(at.once(name, partial(self._patch_kmeans, job, data, at)))
             label, folder = f"{arm.name}, {one.stem}", at.path / TOKENIZERS / job.name
             logs[TOKENIZERS].setdefault(label, []).append(folder)
             if job.seed == seed:
@@ -169,13 +337,13 @@ class Tokens(ImageExperiment):
                 shown.setdefault(one.stem, {})[arm.name] = images
         for prior in settings.priors.prior:
             for job, (arm, one) in self._variants.items():
-                if not settings.has_priors(arm, one.stem):
+                if prior not in self._priors(job):
                     continue
                 label, name = f"{arm.name}, {one.stem}, {prior}", f"{prior}-{job.name}"
                 logs[PRIORS].setdefault(label, []).append(at.path / PRIORS / name)
                 if job.seed == seed:
                     title = f"{prior.capitalize()} prior, {arm.name}, stem {one.stem}, seed {seed}"
-                    samples[f"samples-{name}"] = (title, *self._restored(prior, job, at)[:2])
+                    samples[f"samples-{name}"] = (title, *self._samples(prior, job, at)[:2])
         real = self.real(data, at)
         return tokens_report(
             Generated(list(results.values()), real, settings.to_dict(), data, at.recipe),
@@ -188,69 +356,64 @@ class Tokens(ImageExperiment):
             prior_logs=logs[PRIORS],
         ).write(at.path)
 
+    def _priors(self, job: Job) -> tuple[PriorName, ...]:
+        arm, one = self._variants[job]
+        return self.settings.priors.prior if self.settings.has_priors(arm, one.stem) else ()
+
     def _reconstruct(
         self,
         one: TokenizerSettings,
         tokenizer: ImageCoder,
         data: GenerationData,
-        reference: Reference,
+        reference: stages.Reference,
     ) -> dict[str, Any]:
-        return reconstruction(
-            tokenizer,
-            data.test[: self.settings.evaluation.num_images],
-            video_config(one.videos, one.frames),
-            reference.extractor,
-            seed=derive_seed(one.seed, "test videos"),
-            device=self.device,
-        )
+        images = data.test[: self.settings.evaluation.num_images]
+        given: dict[str, Any] = {"extractor": reference.extractor, "device": self.device}
+        return reconstruction(tokenizer, images, **held_out_videos(one), **given)
 
     def _run_prior(
         self,
         prior: PriorName,
         job: Job,
-        trained: TrainedTokenizer,
         cache: TokenCache,
         held_out: Tensor,
-        reference: Reference,
+        reference: stages.Reference,
         at: RunFolder,
     ) -> dict[str, Any]:
         """Train a prior, draw from it, and measure both."""
         name = f"{prior}-{job.name}"
-        learned = train_prior(
-            self.settings.one_prior(f"{TOKENIZERS}/{job.name}", prior, job.seed),
-            cache,
-            at.path / PRIORS / name,
-            recipe=at.recipe,
-            label=name,
-        )
-        model = learned.prior.to(held_out.device)
-        file = at.path / SAMPLES / f"{name}.npz"
-        if not file.exists():
-            self._draw(prior, job, model, trained.tokenizer).save(file)
-        samples = Samples.load(file)
+        settings = self.settings.one_prior(f"{TOKENIZERS}/{job.name}", prior, job.seed)
+        folder, seed = at.path / PRIORS / name, derive_seed(job.seed, "test masks")
+        model, seconds = train_prior(settings, cache, folder, recipe=at.recipe, label=name)
+        samples = self._samples(prior, job, at)
         return {
-            "nats_per_token": _nats(model, held_out, seed=derive_seed(job.seed, "test masks")),
-            "training_seconds": learned.seconds,
+            "nats_per_token": mean_nats(model.to(self.device), held_out, seed=seed),
+            "training_seconds": seconds,
             **reference.measure(samples.images),
-            "seconds": samples.seconds,
+            "seconds": float(samples.seconds),
         }
 
-    def _draw(self, prior: PriorName, job: Job, model: Prior, tokenizer: Tokenizer) -> Samples:
-        num, seed = self.settings.evaluation.num_samples, derive_seed(job.seed, f"{prior} samples")
-        return draw_tokens(model, tokenizer, num, self.settings.sampling, seed=seed)
-
-    def _restored(self, prior: PriorName, job: Job, at: RunFolder) -> Samples:
-        """Return samples; those that were deleted are drawn anew with the same seed."""
-        file = at.path / SAMPLES / f"{prior}-{job.name}.npz"
+    def _samples(self, prior: PriorName, job: Job, at: RunFolder) -> stages.Samples:
+        """Return samples, drawn where they are not there, always with the same seed."""
+        file = at.path / stages.SAMPLES / f"{prior}-{job.name}.npz"
         if not file.exists():
-            log.say(f"samples of {prior}-{job.name} are not there and are drawn anew")
+            if at.has(job.name):
+                log.say(f"samples of {prior}-{job.name} are not there and are drawn anew")
             try:
                 tokenizer = open_tokenizer(at.path / TOKENIZERS / job.name).tokenizer
-                model = open_prior(at.path / PRIORS / f"{prior}-{job.name}").prior
+                model, _ = open_prior(at.path / PRIORS / f"{prior}-{job.name}")
             except FileNotFoundError as error:
-                raise lost(error, job, at) from error
-            self._draw(prior, job, model.to(self.device), tokenizer.to(self.device)).save(file)
-        return Samples.load(file)
+                raise stages.lost(error, job, at) from error
+            num, seed = self.settings.evaluation.num_samples, f"{prior} samples"
+            drawn = draw_tokens(
+                model.to(self.device),
+                tokenizer.to(self.device),
+                num,
+                self.settings.sampling,
+                seed=derive_seed(job.seed, seed),
+            )
+            stages.save_kept(file, drawn)
+        return stages.load_kept(stages.Samples, file)
 
     def _patch_kmeans(self, job: Job, data: GenerationData, at: RunFolder) -> dict[str, Any]:
         """Measure what k-means on raw patches makes of a variant's tokens."""
@@ -269,89 +432,6 @@ class Tokens(ImageExperiment):
         }
 
 
-class TokenizerStage(Experiment[GenerationData]):
-    """Train one tokenizer in a folder of its own."""
-
-    kind, command, parts = GENERATE_TOKENIZER, "generate tokenizer", (PRETRAINED,)
-
-    def __init__(self, settings: TokenizerSettings) -> None:
-        self.settings = settings
-        self.train_config = settings.train_config()
-
-    @property
-    def config(self) -> dict[str, Any]:
-        """Settings, and those of the training loop, whose folder this is."""
-        return {"settings": self.settings.to_dict(), "train": self.train_config.to_dict()}
-
-    def load(self, options: Options) -> GenerationData:
-        """Read the images."""
-        return load_images(self.settings, options)
-
-    def check(self, data: GenerationData) -> None:
-        """Raise if sizes, device or files of weights are not as the settings want them."""
-        check_tokenizer(self.settings, data)
-
-    def describe(self, data: GenerationData) -> str:
-        """Return a line about the images."""
-        return describe_images(data)
-
-    def report(self, data: GenerationData, results: Results, at: RunFolder) -> str:
-        """Train the tokenizer, from where it stopped, and return what came out."""
-        trained = train_tokenizer(self.settings, data, at.path, recipe=at.recipe)
-        grid = trained.tokenizer.grid
-        return (
-            f"{self.settings.data}, {self.settings.frames} frames: {grid.num_tokens} tokens of "
-            f"{grid.bits:g} bits after {trained.steps:,} steps in {trained.seconds:.0f} s\n"
-            f"tokenizer: {at.path}"
-        )
-
-
-class PriorStage(Experiment[tuple[TrainedTokenizer, GenerationData]]):
-    """Train one prior over the tokens of a tokenizer, in a folder of its own."""
-
-    kind, command, parts = GENERATE_PRIOR, "generate prior", (PRETRAINED, TOKENS)
-
-    def __init__(self, settings: PriorSettings) -> None:
-        # The folder may be resumed from another working directory.
-        self.settings = replace(settings, tokenizer=str(Path(settings.tokenizer).resolve()))
-        self._data = ""
-        self.train_config = settings.train_config()
-
-    @property
-    def config(self) -> dict[str, Any]:
-        """Settings, and those of the training loop, whose folder this is."""
-        return {"settings": self.settings.to_dict(), "train": self.train_config.to_dict()}
-
-    @property
-    def data_name(self) -> str:
-        """Of the data that the tokenizer has learned."""
-        return self._data
-
-    def load(self, options: Options) -> tuple[TrainedTokenizer, GenerationData]:
-        """Read the tokenizer and its images."""
-        trained = open_tokenizer(Path(self.settings.tokenizer))
-        check_prior(self.settings, trained.tokenizer.grid)
-        self._data = trained.settings.data
-        return trained, load_images(trained.settings, options)
-
-    def check(self, data: tuple[TrainedTokenizer, GenerationData]) -> None:
-        """Raise if the sizes don't go together."""
-        check_prior(self.settings, data[0].tokenizer.grid)
-
-    def describe(self, data: tuple[TrainedTokenizer, GenerationData]) -> str:
-        """Return a line about the images."""
-        return describe_images(data[1])
-
-    def report(
-        self, data: tuple[TrainedTokenizer, GenerationData], results: Results, at: RunFolder
-    ) -> str:
-        """Train the prior, from where it stopped, and return what came out."""
-        cache = make_tokens(at.path / TOKENS, *data)
-        prior = train_prior(self.settings, cache, at.path, recipe=at.recipe)
-        steps = f"{self.train_config.steps:,} steps in {prior.seconds:.0f} s"
-        return f"{self.settings.prior} prior after {steps}: {at.path}"
-
-
 def _facts(arm: Arm, stem: str, seed: int, config: TokenizerConfig) -> dict[str, Any]:
     return {
         "arm": arm.name,
@@ -366,30 +446,7 @@ def _facts(arm: Arm, stem: str, seed: int, config: TokenizerConfig) -> dict[str,
 
 def _reconstructed(folder: Path, images: UInt8[Tensor, "n c h w"]) -> Float[Tensor, "n c h w"]:
     one, tokenizer, *_ = open_tokenizer(folder)
-    videos, seed = video_config(one.videos, one.frames), derive_seed(one.seed, "test videos")
+    given = held_out_videos(one)
     with torch.inference_mode():
-        return tokenizer.reconstruct(pseudo_videos(to_unit(images), videos, seed=seed))[:, -1]
-
-
-def _test_tokens(trained: TrainedTokenizer, images: UInt8[Tensor, "n c h w"]) -> Tensor:
-    """Return the tokens of test images, on the tokenizer's device."""
-    one, tokenizer = trained.settings, trained.tokenizer
-    device = next(tokenizer.parameters()).device
-    videos, seed = video_config(one.videos, one.frames), derive_seed(one.seed, "test videos")
-    found: list[Tensor] = []
-    for index in torch.arange(len(images)).split(_BATCH):
-        part = to_unit(images[index].to(device))
-        found.append(
-            tokenizer.encode(pseudo_videos(part, videos, seed=seed, index=index.to(device)))
-        )
-    return torch.cat(found)
-
-
-def _nats(prior: Prior, tokens: Tensor, *, seed: int) -> float:
-    """Return the mean of −log p on held-out tokens: of all, or of those that masks hide."""
-    total = 0.0
-    with fork_random(tokens.device), torch.no_grad():
-        torch.manual_seed(seed)
-        for part in tokens.split(_BATCH):
-            total += len(part) * float(prior.loss(part))
-    return total / len(tokens)
+        videos = pseudo_videos(to_unit(images), given["corruption"], seed=given["seed"])
+        return tokenizer.reconstruct(videos)[:, -1]

@@ -1,7 +1,6 @@
 """Predictive distributions: Monte Carlo samples in batches."""
 
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -12,6 +11,7 @@ from tqdm import tqdm
 
 from probseq.transformers import repeat_samples
 from probseq_apps.baselines.backbone import active_dropout
+from probseq_apps.data.parts import Part
 from probseq_apps.engine import log
 from probseq_apps.engine.config import derive_seed
 from probseq_apps.settings.methods import Method
@@ -19,8 +19,8 @@ from probseq_apps.settings.methods import Method
 # Tokens, samples included, that go through the model at once.
 _TOKENS_AT_ONCE = 65_536
 
-# Inputs and targets, made when they are needed: all corruptions of CIFAR-10 are two gigabytes.
-TestSet: TypeAlias = Callable[[], tuple[Tensor, Tensor]]
+# Made when it is needed: all corruptions of CIFAR-10 are two gigabytes.
+TestSet: TypeAlias = Callable[[], Part]
 
 
 @dataclass(frozen=True)
@@ -68,21 +68,19 @@ class Predictor:
                 parts.append(tuple(tensor.cpu() for tensor in found))
                 if bar is not None:
                     bar.update(len(chunk))
-        return tuple(torch.cat(tensors) for tensors in zip(*parts, strict=True))
+        return tuple(map(torch.cat, zip(*parts, strict=True)))
 
     def sets(
         self, model: nn.Module, sets: Mapping[str, TestSet], *, device: torch.device, seed: int
     ) -> dict[str, tuple[Tensor, ...]]:
         """Predict sets by name; their targets come behind the predictions."""
         found: dict[str, tuple[Tensor, ...]] = {}
-        # A bar that is wiped at its end has no place in a file: None hides it where no terminal is.
         with log.bar(total=None, unit=" inputs") as bar:
             for name, make in sets.items():
                 bar.set_description_str(f"predicting {name}")
-                inputs, targets = make()
-                drawn = derive_seed(seed, f"predict {name}")
-                predicted = self.predict(model, inputs, device=device, seed=drawn, bar=bar)
-                found[name] = (*predicted, targets.cpu())
+                part, own = make(), derive_seed(seed, f"predict {name}")
+                predicted = self.predict(model, part.inputs, device=device, seed=own, bar=bar)
+                found[name] = (*predicted, part.targets.cpu())
         return found
 
     def _outputs(
@@ -94,6 +92,6 @@ class Predictor:
         if not self.method.test_dropout:
             return model(inputs, generator=generator, num_samples=samples).logits
         # Copies of the inputs, not `num_samples`: the dropout behind the embedding draws too.
-        with active_dropout(model) if not model.training else nullcontext():
+        with active_dropout(model):
             copies = repeat_samples(inputs, samples)
             return model(copies, generator=generator).logits.unflatten(0, (samples, -1))

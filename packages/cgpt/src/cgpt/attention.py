@@ -4,6 +4,7 @@ NaN and infinity in a tensor reach the result.
 """
 
 import math
+from collections.abc import Mapping
 
 import torch
 from einops import rearrange
@@ -20,6 +21,7 @@ from cgpt.covariances import (
     latent_covariances,
     predictive_joint,
 )
+from cgpt.kernel import from_kernel_attention
 from cgpt.names import CanonicalPrior, ConditionalName, RegulariserName, check_exact
 from cgpt.posterior import draw_samples, predictive_covariance, predictive_mean
 from cgpt.regulariser import (
@@ -237,6 +239,16 @@ class CorrelatedGPAttention(nn.Module):
             mean = predictive_mean(joint, values).mT
             covariance = predictive_covariance(joint, mask, jitter=self.jitter)
         return Gaussian(mean, covariance[:, :, None].expand(*mean.shape, mean.shape[-1]))
+
+    def from_kernel(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return its state with what asymmetric kernel attention has; latent inputs stay.
+
+        Raises:
+            ValueError: the kernel attention is symmetric, or there are no latent inputs.
+        """
+        if self.to_latent is None:
+            raise ValueError("conditional must be nystrom to start from kernel attention")
+        return {**self.state_dict(), **from_kernel_attention(weights)}
 
     def _project(
         self, x: Tensor, mask: Tensor | None

@@ -7,6 +7,7 @@ exact, and several times slower.
 """
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -29,6 +30,30 @@ _GPU_CHUNK = 2**26
 
 # Which sets of tokens a kernel matrix is between: (rows, columns).
 Pairs = tuple[tuple[int, int], ...]
+
+
+def from_kernel_attention(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return what correlated attention takes of asymmetric kernel attention with the RBF kernel.
+
+    These are projections, lengthscales, and half of the logarithm of the variance for each of its
+    two scales.
+
+    Args:
+        weights: state of `KernelAttention`.
+
+    Raises:
+        ValueError: the kernel attention is symmetric.
+    """
+    if "to_k.weight" not in weights:
+        raise ValueError("kernel attention must be asymmetric, got one without to_k")
+    found = dict(weights)
+    half = 0.5 * found.pop("kernel.raw_outputscale")
+    return found | {
+        "to_q.weight": found.pop("to_qk.weight"),
+        "raw_lengthscale": found.pop("kernel.raw_lengthscale"),
+        "raw_query_scale": half,
+        "raw_key_scale": half,
+    }
 
 
 def canonical_kernels(

@@ -4,6 +4,7 @@ NaN and infinity in a tensor reach the result.
 """
 
 import math
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import torch
@@ -12,6 +13,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from cgpt.inducing import INITIAL_VARIANCE, FreeInducingInputs, MixedInducingInputs
+from cgpt.kernel import from_kernel_attention
 from cgpt.names import CanonicalPrior, InducingName, RegulariserName, SparseConditional
 from cgpt.sparse import (
     SparseFeatures,
@@ -227,6 +229,14 @@ class SparseCorrelatedGPAttention(nn.Module):
             mean = features.queries @ posterior.coefficients
             variance = predictive_variance(features, root, noise)
             return DiagonalGaussian(mean, variance.expand(mean.shape))
+
+    def from_kernel(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return its state with what asymmetric kernel attention has; inducing inputs stay."""
+        found = from_kernel_attention(weights)
+        queries, keys, values = (found.pop(f"to_{name}.weight") for name in ("q", "k", "v"))
+        latent = self.to_qokv.weight.detach().chunk(4)[1]
+        stacked = torch.cat([queries, latent, keys, values])
+        return {**self.state_dict(), **found, "to_qokv.weight": stacked}
 
     def _project(self, x: Tensor, mask: Tensor | None) -> "_Inputs":
         """Project tokens and divide by the lengthscales, with the origin amid inducing inputs.

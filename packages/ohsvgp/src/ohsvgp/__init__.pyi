@@ -18,6 +18,7 @@ from .likelihoods import Bernoulli, Gaussian, NegativeBinomial, Poisson, Student
 from .lost import LostInformationWarning
 from .online import OnlineGP
 from .state import UpdateInfo
+from .tasks import Task
 from .vae import OnlineSVGPVAE
 
 __all__ = [
@@ -41,6 +42,7 @@ __all__ = [
     "RandomSubset",
     "RecurrentFeatures",
     "StudentT",
+    "Task",
     "UniformGrid",
     "UpdateInfo",
     "VariationalFourier",

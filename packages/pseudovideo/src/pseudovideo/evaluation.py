@@ -26,6 +26,8 @@ from pseudovideo.corruptions import (
 from pseudovideo.diffusion.errors import frame_errors
 from pseudovideo.diffusion.image import ImageDiffusion
 from pseudovideo.diffusion.video import VideoDiffusion
+from pseudovideo.hvae import HVAE
+from pseudovideo.priors import AutoregressivePrior, MaskedPrior
 from pseudovideo.spec import TokenGrid
 
 # Ten parts as in papers, where a part has so many samples; one part of everything below.
@@ -186,6 +188,69 @@ def mean_bits_per_dim(
         for part in images.split(batch_size)
     ]
     return float(torch.cat(found).double().mean())
+
+
+def mean_bound(
+    model: HVAE,
+    images: UInt8[Tensor, "n c h w"],
+    *,
+    generator: torch.Generator | None = None,
+    batch_size: int = _BATCH,
+) -> float:
+    """Return the mean bound on −log p of images, in nats per dimension.
+
+    Args:
+        model: of images.
+        images: the test part, as bytes.
+        generator: of the noise, on the model's device.
+        batch_size: images at a time.
+    """
+    device = next(model.parameters()).device
+    parts = (_unit(part.to(device)) for part in images.split(batch_size))
+    found = [model.bound(part, generator).total for part in parts]
+    return float(torch.cat(found).double().mean())
+
+
+def encode_images(
+    tokenizer: ImageCoder,
+    images: UInt8[Tensor, "n c h w"],
+    corruption: PseudoVideoConfig,
+    *,
+    seed: int = 0,
+    batch_size: int = _BATCH,
+    device: torch.device | str = "cpu",
+) -> Int64[Tensor, "n t h w"]:
+    """Return the tokens of the videos of images, on `device`; arguments as of `reconstruction`."""
+    found: list[Tensor] = []
+    for index in torch.arange(len(images)).split(batch_size):
+        part = _unit(images[index].to(device))
+        videos = pseudo_videos(part, corruption, seed=seed, index=index.to(device))
+        found.append(tokenizer.encode(videos))
+    return torch.cat(found)
+
+
+def mean_nats(
+    prior: AutoregressivePrior | MaskedPrior,
+    tokens: Int64[Tensor, "n t h w"],
+    *,
+    seed: int = 0,
+    batch_size: int = _BATCH,
+) -> float:
+    """Return the mean of −log p on held-out tokens: of all, or of those that masks hide.
+
+    Args:
+        prior: on the tokens' device.
+        tokens: of `encode_images`.
+        seed: of the masks; the global random generators are left as they were.
+        batch_size: token grids at a time.
+    """
+    total = 0.0
+    devices = [tokens.device] if tokens.device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices), torch.no_grad():
+        torch.manual_seed(seed)
+        for part in tokens.split(batch_size):
+            total += len(part) * float(prior.loss(part))
+    return total / len(tokens)
 
 
 def frame_prediction(

@@ -5,6 +5,7 @@ they are (see `folders`). A writer that is killed leaves the folder as it was, a
 anew.
 """
 
+import contextlib
 import hashlib
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -202,6 +203,24 @@ def _encode(
             return tokenizer.encode(videos)
     finally:
         tokenizer.train(training)
+
+
+def cached_tokens(
+    folder: Path | str,
+    tokenizer: Tokenizer,
+    images: Shaped[Tensor, "n c h w"],
+    config: PseudoVideoConfig,
+    *,
+    seed: int = 0,
+    progress: Callable[[int], object] | None = None,
+) -> TokenCache:
+    """Return the cache of a folder where it is of these; write it where there is none or another.
+
+    Arguments are those of `write_token_cache`.
+    """
+    with contextlib.suppress(FileNotFoundError, ValueError):
+        return TokenCache.open(folder, tokenizer=tokenizer, config=config, images=images, seed=seed)
+    return write_token_cache(folder, tokenizer, images, config, seed=seed, progress=progress)
 
 
 def hash_images(images: Shaped[Tensor, "n c h w"]) -> str:

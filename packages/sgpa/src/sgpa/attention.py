@@ -3,6 +3,8 @@
 NaN and infinity in a tensor reach the result.
 """
 
+from collections.abc import Mapping
+
 import torch
 from einops import einsum, rearrange
 from jaxtyping import Bool, Float
@@ -198,6 +200,10 @@ class SparseGPAttention(nn.Module):
             if bool(variance.isnan().any()):
                 raise ValueError("x must be finite, got tokens whose posterior is not a number")
             return DiagonalGaussian(posterior.scale * posterior.mean, variance)
+
+    def from_kernel(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return its state with what symmetric kernel attention has; inducing variables stay."""
+        return {**self.state_dict(), **weights}
 
     def train(self, mode: bool = True) -> "SparseGPAttention":
         """Set training or evaluation mode; either way the cache starts empty."""

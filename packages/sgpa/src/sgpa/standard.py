@@ -3,6 +3,8 @@
 NaN and infinity in a tensor reach the result.
 """
 
+from collections.abc import Mapping
+
 import torch
 from einops import rearrange
 from jaxtyping import Bool, Float
@@ -79,6 +81,10 @@ class StandardSparseGPAttention(nn.Module):
         self.to_v = nn.Linear(dim, dim, bias=False)
         self.to_factor = nn.Linear(dim, num_heads * max_tokens, bias=False)
         self.to_out = nn.Sequential(nn.Linear(dim, dim), nn.Dropout(dropout))
+
+    def from_kernel(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return its state with what symmetric kernel attention has; the covariance stays."""
+        return {**self.state_dict(), **weights}
 
     def forward(
         self,

@@ -23,6 +23,8 @@ from probseq.metrics.ood import (
 from probseq.metrics.post_hoc import fit_temperature, mean_log_probs, scale_log_probs
 from probseq.metrics.ranking import RocCurve, auroc, average_precision, fpr_at_tpr, roc_curve
 from probseq.metrics.regression import (
+    COVERAGE_LEVELS,
+    LaplaceMixture,
     coverage_calibration_error,
     gaussian_nlpd,
     laplace_log_prob,
@@ -40,8 +42,10 @@ from probseq.metrics.selective import (
 )
 
 __all__ = [
+    "COVERAGE_LEVELS",
     "CalibrationBins",
     "KLMatching",
+    "LaplaceMixture",
     "RocCurve",
     "accuracy",
     "aurc",

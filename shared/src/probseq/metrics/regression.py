@@ -1,6 +1,8 @@
 """Errors, densities and coverage of real-valued predictions."""
 
 import math
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -8,8 +10,8 @@ from torch import Tensor
 
 from probseq.metrics._checks import check_finite, check_same_shape, check_vector
 
-# Eq. 4.20: c_k = 0.05, 0.15, ..., 0.95.
-_LEVELS = tuple((2 * k + 1) / 20 for k in range(10))
+# Thesis Eq. 4.20: c_k = 0.05, 0.15, ..., 0.95.
+COVERAGE_LEVELS = tuple((2 * k + 1) / 20 for k in range(10))
 
 
 def _errors(mean: Tensor, targets: Tensor) -> Tensor:
@@ -102,9 +104,9 @@ def coverage_calibration_error(
     coverages = [
         (_quantile(ordered, 0.5 - 0.5 * level) <= targets)
         & (targets <= _quantile(ordered, 0.5 + 0.5 * level))
-        for level in _LEVELS
+        for level in COVERAGE_LEVELS
     ]
-    levels = torch.tensor(_LEVELS, dtype=torch.float64, device=targets.device)
+    levels = torch.tensor(COVERAGE_LEVELS, dtype=torch.float64, device=targets.device)
     return (torch.stack(coverages).double().mean(dim=1) - levels).abs().mean()
 
 
@@ -161,6 +163,68 @@ def laplace_predictive_variance(
         raise ValueError(f"samples must have shape (S, N), got {tuple(samples.shape)}")
     samples = check_finite("samples", samples).double()
     return samples.var(dim=0, correction=0) + 2.0 * _check_scale(scale, samples).square()
+
+
+class LaplaceMixture(NamedTuple):
+    """Predictive distribution (1/M) Σ_m (1/S) Σ_s Laplace(f_ms, b_m) of M models with S samples.
+
+    Attributes:
+        samples: of each model, function values f, one row a Monte Carlo sample.
+        scales: of each model, b of its likelihood.
+    """
+
+    samples: Sequence[Float[Tensor, "s n"]]
+    scales: Sequence[Float[Tensor, ""]]
+
+    @property
+    def mean(self) -> Float[Tensor, " n"]:
+        """Mean over models and samples."""
+        return self._means.mean(0)
+
+    @property
+    def variance(self) -> Float[Tensor, " n"]:
+        """Mean over models of var_s f + 2b², plus the variance of the models' means."""
+        pairs = zip(self.samples, self.scales, strict=True)
+        within = torch.stack([laplace_predictive_variance(*pair) for pair in pairs]).mean(0)
+        return within + self._means.var(0, correction=0)
+
+    @property
+    def function_variance(self) -> Float[Tensor, " n"]:
+        """Variance without the noise 2b², which is the same for all inputs.
+
+        It ranks them as the variance does, and is comparable between seeds.
+        """
+        noise = torch.stack([2.0 * scale.square() for scale in self.scales]).mean()
+        return (self.variance - noise).clamp(min=0.0)
+
+    def log_prob(self, targets: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
+        """Log density of each target, in nats."""
+        pairs = zip(self.samples, self.scales, strict=True)
+        each = [laplace_log_prob(samples, targets, scale) for samples, scale in pairs]
+        return torch.logsumexp(torch.stack(each), 0) - math.log(len(each))
+
+    def coverage(self, targets: Float[Tensor, " n"], levels: Sequence[float]) -> list[float]:
+        """Share of the targets inside the central intervals of given probabilities.
+
+        The distribution function F is known, so no quantile is estimated: y lies between the
+        quantiles (1 − c)/2 and (1 + c)/2 where 2|F(y) − 1/2| ≤ c.
+        """
+        each: list[Tensor] = []
+        for samples, scale in zip(self.samples, self.scales, strict=True):
+            z = (targets - samples) / scale
+            tail = 0.5 * torch.exp(-z.abs())
+            each.append(torch.where(z < 0.0, tail, 1.0 - tail).mean(0))
+        central = 2.0 * (torch.stack(each).mean(0) - 0.5).abs()
+        return [float((central <= level).double().mean()) for level in levels]
+
+    def coverage_error(self, targets: Float[Tensor, " n"]) -> float:
+        """Mean |coverage − probability| of central intervals (thesis Eq. 4.20)."""
+        found = zip(self.coverage(targets, COVERAGE_LEVELS), COVERAGE_LEVELS, strict=True)
+        return sum(abs(share - level) for share, level in found) / len(COVERAGE_LEVELS)
+
+    @property
+    def _means(self) -> Float[Tensor, "m n"]:
+        return torch.stack([samples.mean(0) for samples in self.samples])
 
 
 def _check_samples(samples: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:

@@ -18,6 +18,7 @@ from .spec import (
 )
 from .text import TextTransformer
 from .vision import VisionTransformer
+from .warm_start import copy_kernel_weights
 
 __all__ = [
     "AttentionConfig",
@@ -37,6 +38,7 @@ __all__ = [
     "TransformerConfig",
     "TransformerOutput",
     "VisionTransformer",
+    "copy_kernel_weights",
     "kernel_attention",
     "predict_probabilities",
     "rbf_matrix",

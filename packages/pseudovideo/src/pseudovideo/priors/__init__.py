@@ -1,7 +1,40 @@
 """Priors over token grids: autoregressive (VideoGPT) and masked (MaskGIT, Phenaki)."""
 
+from typing import Any, Literal
+
 from pseudovideo.priors.autoregressive import AutoregressivePrior
 from pseudovideo.priors.masked import MaskedPrior
-from pseudovideo.spec import AutoregressiveConfig, MaskedConfig
+from pseudovideo.spec import AutoregressiveConfig, MaskedConfig, TokenGrid, TransformerSizes
 
-__all__ = ["AutoregressiveConfig", "AutoregressivePrior", "MaskedConfig", "MaskedPrior"]
+__all__ = [
+    "AutoregressiveConfig",
+    "AutoregressivePrior",
+    "MaskedConfig",
+    "MaskedPrior",
+    "build_token_prior",
+]
+
+
+def build_token_prior(
+    kind: Literal["autoregressive", "masked"],
+    sizes: TransformerSizes,
+    grid: TokenGrid,
+    *,
+    tokenizer_fingerprint: str | None = None,
+) -> AutoregressivePrior | MaskedPrior:
+    """Return a new prior over token grids.
+
+    Args:
+        kind: ImageGPT's and VideoGPT's, or MaskGIT's and Phenaki's.
+        sizes: of its transformer.
+        grid: of the tokenizer.
+        tokenizer_fingerprint: see `TokenPrior`.
+    """
+    values: dict[str, Any] = {
+        **{name: getattr(sizes, name) for name in ("dim", "depth", "num_heads")},
+        **{"codebook_size": grid.codebook_size, "grid": grid.shape},
+        "tokenizer_fingerprint": tokenizer_fingerprint,
+    }
+    if kind == "autoregressive":
+        return AutoregressivePrior(AutoregressiveConfig(**values))
+    return MaskedPrior(MaskedConfig(**values))

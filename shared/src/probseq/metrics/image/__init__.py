@@ -15,6 +15,7 @@ from probseq.metrics.image.extractors import (
     Features,
     ModuleFeatures,
     RandomConvolution,
+    SmallClassifier,
     extract_features,
 )
 from probseq.metrics.image.frechet import FeatureMoments, frechet_distance
@@ -38,6 +39,7 @@ __all__ = [
     "ModuleFeatures",
     "PrecisionRecall",
     "RandomConvolution",
+    "SmallClassifier",
     "distance_name",
     "extract_features",
     "frechet_distance",

@@ -13,6 +13,7 @@ from probseq.metrics.image._images import check_images
 
 _RANDOM_WIDTH = 16
 _RANDOM_CELLS = 2
+_WIDTH, _FEATURES = 32, 64
 
 
 class Features(NamedTuple):
@@ -231,3 +232,42 @@ def _device(extractor: FeatureExtractor) -> torch.device | None:
     tensors: Iterator[Tensor] = chain(extractor.parameters(), extractor.buffers())
     first = next(tensors, None)
     return None if first is None else first.device
+
+
+class SmallClassifier(nn.Module):
+    """Three strided convolutions, a layer of 64 features, and one of logits.
+
+    Once it is trained, ``ClassifierFeatures(model.trunk, model.head)`` gives features.
+
+    Args:
+        channels: of the images, of any size.
+        num_classes: number of logits.
+        seed: of the weights; the global random generator is left as it was.
+    """
+
+    def __init__(self, channels: int, num_classes: int, *, seed: int) -> None:
+        super().__init__()
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(seed)
+            self.trunk = nn.Sequential(
+                *_convolution(channels, _WIDTH, stride=1),
+                *_convolution(_WIDTH, 2 * _WIDTH, stride=2),
+                *_convolution(2 * _WIDTH, 2 * _WIDTH, stride=2),
+                nn.AdaptiveAvgPool2d(4),
+                nn.Flatten(),
+                nn.Linear(32 * _WIDTH, _FEATURES),
+                nn.GELU(),
+            )
+            self.head = nn.Linear(_FEATURES, num_classes)
+
+    def forward(self, images: Float[Tensor, "n c h w"]) -> Float[Tensor, "n k"]:
+        """Return the logits of images in −1..1."""
+        return self.head(self.trunk(images))
+
+
+def _convolution(inputs: int, outputs: int, *, stride: int) -> tuple[nn.Module, ...]:
+    return (
+        nn.Conv2d(inputs, outputs, 3, stride=stride, padding=1, bias=False),
+        nn.BatchNorm2d(outputs),
+        nn.GELU(),
+    )

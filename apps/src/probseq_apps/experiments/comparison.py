@@ -1,0 +1,223 @@
+"""What `classify` and `regress` share: methods are trained, their predictions stored and measured.
+
+A run has a folder `METHOD/seed-S`, with its predictions beside what `fit` writes.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from probseq_apps.data.parts import Part
+from probseq_apps.engine import distributed
+from probseq_apps.engine.config import TrainConfig, derive_seed
+from probseq_apps.engine.files import load_groups, read_finished, save_groups
+from probseq_apps.engine.fit import fit
+from probseq_apps.engine.trainer import Batch, Loss, LossParts, Step
+from probseq_apps.experiment import Experiment, Job, Results, counted
+from probseq_apps.folder import RunFolder
+from probseq_apps.methods.build import Data, build
+from probseq_apps.methods.predict import Predictor, TestSet
+from probseq_apps.report.classify import MethodResult
+from probseq_apps.report.report import Report
+from probseq_apps.settings.methods import METHODS, Method, Row, parse_row, trained_methods
+
+# After the training, and with the Laplace approximation.
+PREDICTIONS, LAPLACE_PREDICTIONS = "predictions.npz", "predictions-kflla.npz"
+Weight = Callable[[float], float]
+
+
+class Loaded(NamedTuple):
+    """The data set, and what trained models predict, by name."""
+
+    data: Any
+    sets: dict[str, TestSet]
+
+
+class Comparison(Experiment[Loaded]):
+    """Methods on one data set.
+
+    Attributes:
+        stored: what is kept of a set's predictions.
+        make_report: of the report.
+        marks: what tells the folder of a run, beside method, data and settings.
+    """
+
+    parts = tuple(f"{name}/seed-*" for name in METHODS)
+    stored: ClassVar[Callable[..., Any]]
+    make_report: ClassVar[Callable[..., Report]]
+    marks: ClassVar[Mapping[str, object]] = {}
+
+    def __init__(self, settings: Any) -> None:
+        super().__init__(settings)
+        methods = trained_methods(settings.method)
+        self.jobs = [Job(method, seed) for seed in settings.seeds for method in methods]
+
+    def facts(self, data: Any) -> dict[str, Any]:
+        """Return what `report.json` says of the data, beside name, sizes and notes."""
+        raise NotImplementedError
+
+    def predictor(self, method: Method, data: Any) -> Predictor:
+        """Return how a method predicts."""
+        raise NotImplementedError
+
+    def objective(
+        self, method: Method, model: nn.Module, data: Any
+    ) -> tuple[Loss, Callable[[Tensor, Tensor], Tensor]]:
+        """Return what is minimised, and what of validation predictions and targets is maximised."""
+        raise NotImplementedError
+
+    def measure(
+        self, row: Row, runs: Sequence[Mapping[str, Any]]
+    ) -> tuple[list[dict[str, float | None]], Sequence[Mapping[str, Any]], Sequence[float]]:
+        """Return metrics and what plots show, an entry a seed or one, and temperatures."""
+        raise NotImplementedError
+
+    def model(self, method: Method, data: Any, seed: int) -> nn.Module:
+        """Return a new model."""
+        return build(method, self.settings, data, seed=derive_seed(seed, "weights"))
+
+    def train(self, job: Job, data: Any, folder: Path) -> nn.Module:
+        """Return the trained model of a run."""
+        model = self.model(METHODS[job.row], data, job.seed)
+        config = self.settings.training.train_config(seed=job.seed)
+        self.fit(model, METHODS[job.row], job.row, config, data, folder)
+        return model
+
+    def keep(self, model: nn.Module, data: Any, found: tuple[Tensor, ...]) -> Any:
+        """Return what is stored of predictions and targets."""
+        return self.stored(*found)
+
+    def check(self, data: Loaded) -> None:
+        """Raise if the settings don't fit the data."""
+        for name in trained_methods(self.settings.method):
+            build(METHODS[name], self.settings, data.data, seed=0)
+
+    def described(self, data: Data, what: str) -> str:
+        """Return notes on the data, its sizes, and what is compared."""
+        sizes = f"{len(data.train):,} training, {len(data.validation):,} validation, "
+        compared = counted(self.settings.method, self.settings.seeds)
+        line = f"{data.name}: {sizes}{len(data.test):,} test {what}; {compared}"
+        return "\n".join([*(f"note: {note}" for note in data.notes), line])
+
+    def run(self, job: Job, data: Loaded, at: RunFolder) -> dict[str, Any]:
+        """Train a method, from where it stopped, and store its predictions."""
+        folder = run_folder(at, job)
+        model = self.train(job, data.data, folder)
+        if distributed.is_main():
+            self.predict(model, job, data, folder)
+        ends = (read_finished(path) for path in (folder, warm_folder(folder)))
+        return {"seconds": round(sum(end["seconds"] for end in ends if end is not None), 3)}
+
+    def predict(self, model: nn.Module, job: Job, data: Loaded, folder: Path) -> None:
+        """Predict all sets, and store it."""
+        self.store(model, job, data, folder / PREDICTIONS)
+
+    def store(self, model: nn.Module, job: Job, data: Loaded, file: Path) -> None:
+        """Predict all sets with a model into a file."""
+        device = distributed.resolve_device(self.settings.training.device)
+        predictor = self.predictor(METHODS[job.row], data.data)
+        found = predictor.sets(model, data.sets, device=device, seed=job.seed)
+        kept = {name: self.keep(model, data.data, each)._asdict() for name, each in found.items()}
+        save_groups(file, kept)
+
+    def report(self, data: Loaded, results: Results, at: RunFolder) -> str:
+        """Evaluate the stored predictions and write the report."""
+        settings, parts = self.settings, data.data
+        measured: dict[str, MethodResult] = {}
+        shown: dict[str, Sequence[Mapping[str, Any]]] = {}
+        for name in settings.method:
+            row = parse_row(name)
+            file = LAPLACE_PREDICTIONS if "kflla" in row.additions else PREDICTIONS
+            jobs = [Job(row.base, seed) for seed in settings.seeds]
+            runs: list[dict[str, Any]] = []
+            for job in jobs:
+                path = run_folder(at, job) / file
+                if not path.exists():  # deleted: made anew
+                    self.run(job, data, at)
+                groups = load_groups(path).items()
+                runs.append({name: self.stored(**fields) for name, fields in groups})
+            metrics, shown[name], temperatures = self.measure(row, runs)
+            seconds = [results[job]["seconds"] for job in jobs]
+            measured[name] = MethodResult(row.title, metrics, seconds, temperatures)
+        sizes = {part: len(getattr(parts, part)) for part in ("train", "validation", "test")}
+        facts = {"name": parts.name, **sizes, **self.facts(parts), "notes": list(parts.notes)}
+        make = type(self).make_report
+        report = make(measured, shown, settings=settings.to_dict(), data=facts, recipe=at.recipe)
+        return report.write(at.path)
+
+    def fit(
+        self,
+        model: nn.Module,
+        method: Method,
+        label: str,
+        config: TrainConfig,
+        data: Any,
+        folder: Path,
+    ) -> None:
+        """Train a model, from where it stopped."""
+        validated, values = len(data.validation) > 0, self.settings.to_dict()
+        kept = {key: values[key] for key in ("data", "reading", "model")}
+        loss, measure = self.objective(method, model, data)
+        fit(
+            model,
+            tensors(data.train),
+            config,
+            folder,
+            loss=loss,
+            score=partial(score, self.predictor(method, data), measure) if validated else None,
+            held_out=tensors(data.validation) if validated else None,
+            label=label,
+            metadata={
+                **self.marks,
+                "method": label,
+                **kept,
+                "attention": method.config(self.settings).to_dict(),
+            },
+        )
+
+
+def run_folder(at: RunFolder, job: Job) -> Path:
+    """Return the folder of a run inside that of the experiment."""
+    return at.path / job.row / f"seed-{job.seed}"
+
+
+def warm_folder(folder: Path) -> Path:
+    """Return the folder of the training that a run's weights start from."""
+    return folder.with_name(f"{folder.name}-warm-start")
+
+
+def tensors(part: Part) -> tuple[Tensor, Tensor]:
+    """Return raw inputs and targets of a part of a data set."""
+    return part.inputs, part.targets
+
+
+def penalty_of(method: Method, settings: Any) -> Weight | None:
+    """Return the weight of a method's penalty by progress; None without a penalty."""
+    config = method.config(settings)
+    return config.penalty_weight if config.penalised or method.baseline is not None else None
+
+
+def penalised(
+    nll: Tensor, penalty: Tensor, weight: Weight | None, step: Step, **parts: Tensor
+) -> LossParts:
+    """Return the negative log likelihood plus the weighted penalty of methods that have one."""
+    if weight is None:
+        return LossParts(nll, {"nll": nll, **parts})
+    penalty = penalty.float()
+    loss = nll + weight(step.progress) * penalty
+    return LossParts(loss, {"nll": nll, "penalty": penalty, **parts})
+
+
+def score(
+    predictor: Predictor,
+    measure: Callable[[Tensor, Tensor], Tensor],
+    model: nn.Module,
+    batches: Iterable[Batch],
+) -> float:
+    """Measure the mean prediction on the whole validation set."""
+    found = [(predictor.batch(model, inputs)[0], targets) for inputs, targets in batches]
+    return float(measure(*map(torch.cat, zip(*found, strict=True))))

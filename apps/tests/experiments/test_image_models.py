@@ -1,0 +1,410 @@
+"""`probseq generate diffusion` and `hvae`: what a folder holds, and going on after a stop."""
+
+import os
+import shutil
+import signal
+from dataclasses import replace
+
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load_file
+
+from probseq_apps.data.images import load_generation_data, to_unit
+from probseq_apps.engine.checkpoints import load_latest_checkpoint
+from probseq_apps.engine.files import ConfigMismatchError, DamagedFileError, read_json, write_json
+from probseq_apps.experiments import image_models
+from probseq_apps.experiments.image_models import (
+    Diffusion,
+    DiffusionVariant,
+    Hvae,
+    HvaeVariant,
+    load_model_images,
+    open_model,
+    train_model,
+    variant_of,
+)
+from probseq_apps.experiments.stages import Samples, load_kept
+from probseq_apps.options import Options
+from probseq_apps.run import run
+from probseq_apps.settings.generate import Features, Machine, Reading
+from probseq_apps.settings.models import (
+    DiffusionEvaluation,
+    DiffusionSampling,
+    DiffusionSettings,
+    DiffusionTraining,
+    HvaeEvaluation,
+    HvaeLevels,
+    HvaeSettings,
+    ModelTraining,
+)
+from pseudovideo.corruptions import video_moments
+from pseudovideo.evaluation import frame_prediction, mean_bits_per_dim
+from pseudovideo.samples import Film
+from pseudovideo.spec import DiffusionSpec, UNetSpec
+
+UNET = UNetSpec(
+    **{"base_channels": 8, "channel_multipliers": (1, 2), "num_res_blocks": 1},
+    **{"attention_sizes": (4,), "num_heads": 2, "num_groups": 4},
+)
+SHARED = {"reading": Reading(image_size=8), "unet": UNET, "machine": Machine(device="cpu")}
+FEATURES = {"num_samples": 20, "features": Features(classifier_steps=4)}
+STEPS = {"steps": 6, "batch_size": 8, "learning_rate": 1e-3}
+DIFFUSION = DiffusionSettings(
+    **SHARED,
+    arms=("1-frame", "4-frame-high-order"),
+    process=DiffusionSpec(num_steps=40),
+    training=DiffusionTraining(**STEPS, importance=True),
+    sampling=DiffusionSampling(sampling_steps=3),
+    evaluation=DiffusionEvaluation(
+        **FEATURES, likelihood_images=2, frame_error_images=4, frame_error_samples=2
+    ),
+)
+HVAE = HvaeSettings(
+    **SHARED,
+    sizes=HvaeLevels(num_levels=4, sigma_max=5.0),
+    training=ModelTraining(**STEPS),
+    evaluation=HvaeEvaluation(**FEATURES, bound_images=30),
+)
+KINDS = {Diffusion: DIFFUSION, Hvae: HVAE}
+both = pytest.mark.parametrize("kind", KINDS)
+
+
+class Silent:
+    """Reports have tests of their own, and their pictures take longer than these models."""
+
+    def __init__(self, *_, **__):
+        pass
+
+    def write(self, folder):
+        return "reported"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_report():
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("diffusion_report", "hvae_report"):
+            patch.setattr(image_models, name, Silent)
+        yield
+
+
+def generate(kind, settings=None, **options):
+    return run(kind(settings or KINDS[kind]), Options(**options), recipe="r")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """Runs that were never interrupted."""
+    folder = tmp_path_factory.mktemp("runs")
+    return {kind: generate(kind, run_dir=folder / kind.kind) for kind in KINDS}
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return load_generation_data("digits", image_size=8)
+
+
+def names(kind):
+    return [job.name for job in kind(KINDS[kind]).jobs]
+
+
+def opened(folder):
+    return open_model(variant_of(folder), folder, device=torch.device("cpu"))[0]
+
+
+def one_model(settings=DIFFUSION, arm="1-frame", seed=0):
+    return DiffusionVariant(settings.one_model(arm, seed))
+
+
+def results(folder):
+    found = {file.stem: read_json(file) for file in (folder / "results").glob("*.json")}
+    for result in found.values():
+        result.pop("training_seconds", None)
+        result.get("generation", {}).pop("seconds", None)
+    return found
+
+
+def assert_same(kind, one, other):
+    assert results(one) == results(other)
+    for name in names(kind):
+        first, second = (
+            load_file(f / "models" / name / "pretrained/model.safetensors") for f in (one, other)
+        )
+        assert all(torch.equal(first[key], second[key]) for key in first.keys() | second.keys())
+        a, b = (load_kept(Samples, f / "samples" / f"{name}.npz") for f in (one, other))
+        assert torch.equal(a.images, b.images)
+        assert torch.equal(a.videos, b.videos)
+
+
+def test_results_hold_all_that_reports_take(whole):
+    found = results(whole[Diffusion])
+    assert set(found) == {*names(Diffusion), "reference"}
+    image, video = (found[name] for name in names(Diffusion))
+    assert image["corruption"] is image["context"] is image["frame_errors"] is None
+    # Two images tell little, but six steps leave a bound of some bits.
+    assert image["num_likelihood"] == 2
+    assert 1 < image["bits_per_dim"] < 20
+    assert (video["corruption"], video["context"]) == ("high-order-noise", 2)
+    assert (video["bits_per_dim"], video["num_likelihood"]) == (None, 0)
+    errors = video["frame_errors"]
+    assert (errors["frames"], errors["num_images"], errors["num_samples"]) == ([3, 4], 4, 2)
+    # Two frames at once, then twice one given two: 3·(2 + 3 + 3) frames.
+    assert [r["generation"]["evaluations"] for r in (image, video)] == [3, 24]
+    assert video["parameters"] > image["parameters"]
+    found = results(whole[Hvae])
+    heat, learned = (found[name] for name in names(Hvae))
+    assert learned["parameters"] == 2 * heat["parameters"]  # encoder and decoder of one size
+    assert (heat["noise_std"], learned["noise_std"]) == (0.02, 0.3)
+    assert (heat["levels"], heat["num_bound"], heat["generation"]["evaluations"]) == (4, 30, 4)
+    for result in (image, video, heat, learned):
+        assert (result["steps"], result["seed"]) == (6, 0)
+        assert result["generation"]["num_samples"] == 20
+        assert result["generation"]["fd_name"] == "FD(classifier)"
+
+
+@both
+def test_samples_and_films_are_of_the_same_draws_and_weights_are_the_average(whole, kind):
+    for name in names(kind):
+        samples = load_kept(Samples, whole[kind] / "samples" / f"{name}.npz")
+        assert torch.equal(samples.videos[:, -1], samples.images)
+        film = load_kept(Film, whole[kind] / "process" / f"{name}.npz")
+        # Round-off of another batch size is at most one level.
+        assert (film.frames[:, -1].int() - samples.videos[:16].int()).abs().max() <= 1
+        folder = whole[kind] / "models" / name
+        checkpoint = load_latest_checkpoint(folder / "checkpoints")
+        stored, prefix = load_file(folder / "pretrained/model.safetensors"), "model."
+        prefix = prefix if kind is Diffusion else ""
+        assert all(torch.equal(t, checkpoint.ema[f"{prefix}{key}"]) for key, t in stored.items())
+
+
+@both
+@pytest.mark.parametrize("place", [0, 1])
+def test_the_weights_of_another_model_are_refused(whole, tmp_path, kind, place):
+    own, other = (whole[kind] / "models" / names(kind)[p] for p in (place, 1 - place))
+    shutil.copytree(own, tmp_path / "m")
+    shutil.rmtree(tmp_path / "m" / "pretrained")
+    shutil.copytree(other / "pretrained", tmp_path / "m" / "pretrained")
+    with pytest.raises(ValueError, match=r"pretrained must hold the model that .*config\.json"):
+        opened(tmp_path / "m")
+
+
+@pytest.mark.parametrize(
+    ("kind", "group", "name", "value", "said"),
+    [
+        (Diffusion, "process", "schedule", "cosine", "schedule=cosine, and .* schedule=linear"),
+        (Diffusion, "frames", "context", 1, "context=1, and .* context=2"),
+        (Diffusion, "unet", "base_channels", 16, "base_channels=16, and .* base_channels=8"),
+        (Hvae, "sizes", "learned_noise_std", 0.25, "with noise_std=0.25, and"),
+    ],
+)
+def test_a_model_of_other_settings_than_its_folders_is_refused(
+    whole, tmp_path, kind, group, name, value, said
+):
+    shutil.copytree(whole[kind] / "models" / names(kind)[1], tmp_path / "m")
+    config = read_json(tmp_path / "m" / "config.json")
+    config["settings"][group][name] = value
+    write_json(tmp_path / "m" / "config.json", config)
+    with pytest.raises(ValueError, match=said):
+        opened(tmp_path / "m")
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["config.json", "finished.json", "pretrained/config.json", "pretrained/model.safetensors"],
+)
+def test_a_flipped_byte_of_a_stored_model_is_refused_by_the_file_s_name(whole, tmp_path, name):
+    shutil.copytree(whole[Hvae] / "models" / names(Hvae)[0], tmp_path / "m")
+    content = bytearray((tmp_path / "m" / name).read_bytes())
+    content[len(content) // 2] ^= 1
+    (tmp_path / "m" / name).write_bytes(content)
+    with pytest.raises(DamagedFileError) as caught:
+        opened(tmp_path / "m")
+    assert str(tmp_path / "m" / name) in str(caught.value)
+
+
+def test_deleted_samples_are_drawn_anew_and_what_cannot_be_has_a_remedy(whole, tmp_path, capsys):
+    for kind in KINDS:
+        folder, name = tmp_path / kind.kind, names(kind)[1]
+        shutil.copytree(whole[kind], folder)
+        before = {path: path.stat().st_mtime_ns for path in folder.glob("*/*/metrics.jsonl")}
+        (folder / "samples" / f"{name}.npz").unlink()
+        generate(kind, run_dir=folder, resume=True)
+        said = capsys.readouterr().out
+        assert f"samples of {name} were not there" in said
+        assert f"{name}: finished before" in said
+        assert {path: path.stat().st_mtime_ns for path in before} == before
+        assert_same(kind, whole[kind], folder)
+        (folder / "process" / f"{name}.npz").unlink()
+        shutil.rmtree(folder / "models" / name)
+        with pytest.raises(FileNotFoundError, match=rf"delete .*results/{name}\.json"):
+            generate(kind, run_dir=folder, resume=True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "variant", "at"),
+    [(Diffusion, DiffusionVariant, 2), (Diffusion, DiffusionVariant, 9), (Hvae, HvaeVariant, 10)],
+)
+def test_a_stopped_run_names_the_command_and_goes_on_to_the_same_bits(
+    whole, tmp_path, monkeypatch, capsys, kind, variant, at
+):
+    """In the first arm's training, and in the second one's; epochs are longer than either."""
+    inner, calls = variant.loss, []
+
+    def loss(*arguments):
+        calls.append(None)
+        if len(calls) == at:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return inner(*arguments)
+
+    folder = tmp_path / "cut"
+    with monkeypatch.context() as patch:
+        patch.setattr(variant, "loss", loss)
+        with pytest.raises(SystemExit) as left:
+            generate(kind, run_dir=folder)
+    assert left.value.code == 143
+    assert f"go on with: probseq {kind.command} --run-dir {folder}" in capsys.readouterr().err
+    generate(kind, run_dir=folder, resume=True)
+    assert_same(kind, whole[kind], folder)
+    for name in names(kind):
+        a, b = (
+            load_latest_checkpoint(f / "models" / name / "checkpoints")
+            for f in (whole[kind], folder)
+        )
+        for part in ("weights", "ema"):  # what importance sampling has seen is part of them
+            x, y = getattr(a, part), getattr(b, part)
+            assert all(torch.equal(x[key], y[key]) for key in x)
+
+
+def test_an_overwritten_run_starts_anew_and_another_is_no_resumption(whole, tmp_path):
+    folder = tmp_path / "again"
+    generate(Hvae, replace(HVAE, arms=("heat",), seeds=(1,)), run_dir=folder)
+    generate(Hvae, run_dir=folder, overwrite=True)
+    assert_same(Hvae, whole[Hvae], folder)
+    assert not list(folder.glob("*/*seed1*"))
+    other = replace(HVAE, sizes=replace(HVAE.sizes, sigma_max=6.0))
+    with pytest.raises(ConfigMismatchError, match="sigma_max"):
+        generate(Hvae, other, run_dir=folder, resume=True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"unet": replace(UNET, channel_multipliers=(1, 1, 1, 1, 1))}, "image_size must be a mult"),
+        ({"unet": replace(UNET, channel_multipliers=None)}, "set channel_multipliers"),
+        ({"unet": replace(UNET, num_heads=3)}, "num_heads must divide"),
+        ({"unet": replace(UNET, attention_sizes=(5,))}, "attention_sizes must be among"),
+        (
+            {"evaluation": DiffusionEvaluation(features=Features(inception_weights="no.pth"))},
+            "inception_weights must be a file",
+        ),
+        ({"arms": ("1-frame",), "init_weights": "missing.pt"}, "init_weights must .*missing.pt"),
+        ({"arms": ("1-frame",), "init_weights": "other.pt"}, "init_weights must hold weights of"),
+    ],
+)
+def test_what_does_not_fit_is_refused_before_anything_is_written(
+    changes, said, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    torch.save({"a": torch.zeros(1)}, "other.pt")
+    settings = replace(DIFFUSION, **changes, sampling=DiffusionSampling())
+    with pytest.raises((ValueError, OSError), match=said):
+        generate(Diffusion, settings, run_dir=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_published_weights_are_stored_as_they_are_without_training(tmp_path, monkeypatch, digits):
+    published = one_model(seed=7).build(digits)[1]
+    torch.nn.init.ones_(published.unet.conv_out.bias)
+    monkeypatch.setattr(image_models, "load_improved_ddpm", lambda path, config: published)
+    training = replace(DIFFUSION.training, steps=0)
+    settings = replace(DIFFUSION, arms=("1-frame",), init_weights="w.pt", training=training)
+    for _ in range(2):
+        train_model(one_model(settings), digits, tmp_path / "m", recipe="r")
+    found, given = opened(tmp_path / "m").state_dict(), published.state_dict()
+    assert all(torch.equal(found[name], given[name]) for name in given)
+
+
+@pytest.mark.parametrize("arm", ["4-frame-first-order", "4-frame-high-order"])
+def test_exact_errors_are_those_of_dense_gaussian_conditioning(whole, digits, arm):
+    model, videos = opened(whole[Diffusion] / "models" / names(Diffusion)[1]), one_model(arm=arm)
+    found = videos.measure(model, digits)["frame_errors"]
+    rows = to_unit(digits.train).flatten(1).double()
+    mean = rows.mean(0)
+    covariance = (rows - mean).T @ (rows - mean) / (len(rows) - 1)
+    joint = video_moments(mean.view(1, 8, 8), covariance, videos.videos).covariance
+    for place, frame in enumerate((2, 3)):
+        given = joint[frame - 2 : frame, :, frame - 2 : frame].reshape(128, 128)
+        across = joint[frame, :, frame - 2 : frame].reshape(64, 128)
+        rest = joint[frame, :, frame] - across @ torch.linalg.pinv(given, hermitian=True) @ across.T
+        assert found["exact"][place] == pytest.approx(float(rest.trace() / 64), rel=1e-6)
+
+
+def test_a_model_that_knows_the_frames_has_no_error_and_a_blind_one_has_their_square(
+    whole, digits, monkeypatch
+):
+    model, seen = opened(whole[Diffusion] / "models" / names(Diffusion)[1]), []
+    videos = one_model(arm="4-frame-blur").videos
+
+    def errors(predict):
+        monkeypatch.setattr(type(model), "predict_frames", predict)
+        return frame_prediction(model, videos, digits.test[:4], digits.train, num_samples=2)
+
+    def knows(self, truth, frame, *, num_samples, **_):
+        seen.append(truth)
+        return truth[:, frame, None].expand(-1, num_samples, -1, -1, -1)
+
+    found = errors(knows)
+    assert (found["model"], found["exact"], found["frames"]) == ([0.0, 0.0], None, [3, 4])
+    blind = errors(lambda self, truth, frame, *, num_samples, **_: torch.zeros(4, 2, 1, 8, 8))
+    squares = seen[0].double().square().mean((0, 2, 3, 4))
+    assert blind["model"] == pytest.approx(squares[2:].tolist(), rel=1e-6)
+    assert torch.equal(seen[0][:, -1], to_unit(digits.test[:4]))
+
+
+def test_bits_per_dimension_are_a_mean_over_images_not_over_batches(whole, digits, monkeypatch):
+    model = opened(whole[Diffusion] / "models" / names(Diffusion)[0])
+
+    class Found:
+        def __init__(self, images):
+            self.total = images.flatten(1).mean(1)
+
+    monkeypatch.setattr(type(model), "bits_per_dim", lambda self, images, **_: Found(images))
+    found = mean_bits_per_dim(model, digits.test[:7], batch_size=5)
+    assert found == pytest.approx(float(to_unit(digits.test[:7]).double().mean()), abs=1e-6)
+
+
+def test_bf16_trains_with_channels_last_and_goes_on_to_the_same_bits(tmp_path, digits, monkeypatch):
+    one = one_model(replace(DIFFUSION, machine=Machine(device="cpu", precision="bf16")))
+    inner, layouts = DiffusionVariant.loss, []
+
+    def loss(variant, objective, *arguments):
+        weight = objective.model.unet.down_blocks[0].resnets[0].conv1.weight
+        layouts.append(weight.is_contiguous(memory_format=torch.channels_last))
+        if len(layouts) == 9:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return inner(variant, objective, *arguments)
+
+    monkeypatch.setattr(DiffusionVariant, "loss", loss)
+    train_model(one, digits, tmp_path / "whole", recipe="r")
+    with pytest.raises(SystemExit):
+        train_model(one, digits, tmp_path / "cut", recipe="r")
+    train_model(one, digits, tmp_path / "cut", recipe="r")
+    assert layouts == [True] * 12
+    a, b = (load_file(tmp_path / n / "pretrained/model.safetensors") for n in ("whole", "cut"))
+    assert all(torch.equal(a[name], b[name]) for name in a)
+
+
+def test_pixels_above_127_are_white_all_others_black_and_colour_is_not_binarised(tmp_path, digits):
+    binary = load_model_images(HVAE, Options())
+    for part in ("train", "validation", "test"):
+        before, after = getattr(digits, part), getattr(binary, part)
+        assert torch.equal(after == 255, before >= 128)
+        assert set(after.unique().tolist()) == {0, 255}
+    assert "pixels above 127 white" in binary.notes[-1]
+    assert torch.equal(
+        load_model_images(replace(HVAE, binarize=False), Options()).test, digits.test
+    )
+    for number in range(20):
+        Image.new("RGB", (8, 8), (number, 2, 3)).save(tmp_path / f"{number}.png")
+    with pytest.raises(ValueError, match=r"binarize is for grey images, and .* has 3 channels"):
+        load_model_images(replace(HVAE, data=f"folder:{tmp_path}"), Options())

@@ -1,0 +1,378 @@
+"""Streams that come task by task: how data are cut into tasks, and how well a model knows them."""
+
+import math
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from ohsvgp.bases import PivotedCholesky
+from ohsvgp.exact import ExactGP
+from ohsvgp.likelihoods import Bernoulli, Likelihood, NegativeBinomial, Poisson
+from ohsvgp.lost import LostInformationWarning
+from ohsvgp.online import OnlineGP
+from probseq.errors import CholeskyError
+from probseq.kernels import Kernel
+from probseq.metrics import coverage_calibration_error, rmse
+
+__all__ = [
+    "Seen",
+    "Split",
+    "Task",
+    "curves",
+    "cut",
+    "cut_channels",
+    "evaluate",
+    "fit_prior",
+    "learn",
+    "look",
+    "measure_tasks",
+    "scores",
+    "sequential_splits",
+    "standardised",
+    "starting_lengthscales",
+    "stratified_splits",
+]
+
+# Places of a task's points to learn and for evaluation.
+Split = tuple[NDArray[np.intp], NDArray[np.intp]]
+# Inducing points, and predictions on a grid by name.
+Seen = tuple[Tensor | None, dict[str, Tensor]]
+_START_SHARES = (1.0 / 3.0, 1.0 / 10.0, 1.0 / 30.0)
+# Of a task: one point for evaluation, and two that make a curve.
+_LEAST_POINTS = 3
+# Draws of a count, for the coverage of thesis Eq. 4.20.
+_SAMPLES = 100
+
+
+class Task(NamedTuple):
+    """What comes at once, in order, and the points near it that are kept for evaluation."""
+
+    x: Tensor  # inputs to learn, times of shape (n,) or points of shape (n, d)
+    y: Tensor  # their targets, shape (n,), or (k, n) for k series side by side; (n, d) of channels
+    test_x: Tensor
+    test_y: Tensor
+
+
+def sequential_splits(
+    key: NDArray[np.float64], test: NDArray[np.bool_], num_tasks: int
+) -> list[Split]:
+    """Cut points that are sorted by a key into tasks with equally many points to learn.
+
+    A point for evaluation belongs to the first task that ends at or after it, or to the last.
+
+    Args:
+        key: of each point, rising.
+        test: which points are for evaluation.
+        num_tasks: number of tasks.
+
+    Raises:
+        ValueError: there are fewer points to learn than tasks, or a task has none for evaluation.
+    """
+    train, kept = np.flatnonzero(~test), np.flatnonzero(test)
+    if len(train) < num_tasks:
+        raise ValueError(
+            f"num_tasks must be at most the number of training points {len(train)}, got {num_tasks}"
+        )
+    blocks = np.array_split(train, num_tasks)
+    ends = key[[block[-1] for block in blocks[:-1]]]
+    owners = np.searchsorted(ends, key[kept], side="left")
+    for number in range(num_tasks):
+        if number not in owners:
+            raise ValueError(
+                f"task {number + 1} of {num_tasks} has no point for evaluation: lower num_tasks or "
+                "raise the share of these points"
+            )
+    return [(block, kept[owners == number]) for number, block in enumerate(blocks)]
+
+
+def stratified_splits(count: int, num_tasks: int, test_share: float, *, seed: int) -> list[Split]:
+    """Cut sorted points into equal tasks that each have their share of points for evaluation.
+
+    That is one at least; a task's last point is learned, so that those for evaluation lie in the
+    time that it has seen.
+
+    Raises:
+        ValueError: a task would have fewer than 3 points.
+    """
+    if count < _LEAST_POINTS * num_tasks:
+        raise ValueError(
+            f"{count:,} points cannot be cut into {num_tasks} tasks of {_LEAST_POINTS} or more: "
+            "lower num_tasks"
+        )
+    generator = np.random.default_rng(seed)
+    splits: list[Split] = []
+    for block in np.array_split(np.arange(count), num_tasks):
+        size = round(test_share * (block[-1] + 1)) - round(test_share * block[0])
+        size = min(max(size, 1), len(block) - 1)
+        kept = np.sort(generator.choice(block[:-1], size, replace=False))
+        splits.append((np.setdiff1d(block, kept), kept))
+    return splits
+
+
+def standardised(
+    values: NDArray[np.float64], splits: Sequence[Split], name: str = "targets"
+) -> NDArray[np.float64]:
+    """Return targets with mean 0 and standard deviation 1 over all points to learn.
+
+    Raises:
+        ValueError: these are all the same.
+    """
+    known = values[..., np.sort(np.concatenate([own for own, _ in splits]))]
+    mean, std = known.mean(-1, keepdims=True), known.std(-1, keepdims=True)
+    if (std == 0.0).any():
+        raise ValueError(f"{name} are all {mean[std == 0.0][0]:g}: there is nothing to learn")
+    return (values - mean) / std
+
+
+def cut(x: NDArray[Any], y: NDArray[Any], splits: Sequence[Split]) -> tuple[Task, ...]:
+    """Return the tasks of inputs (n, ...) and targets (..., n)."""
+    return tuple(
+        Task(*map(torch.from_numpy, (x[own], y[..., own], x[test], y[..., test])))
+        for own, test in splits
+    )
+
+
+def cut_channels(
+    time: NDArray[np.float64],
+    values: NDArray[np.float64],
+    *,
+    num_tasks: int,
+    task_length: int | None = None,
+    test_share: float,
+    rng: np.random.Generator,
+    standardise: bool = True,
+) -> tuple[Task, ...]:
+    """Cut a series of channels into tasks; times are counted in lengths of the first one.
+
+    Args:
+        time: stamps, rising.
+        values: of the channels, (n, d).
+        num_tasks: number of tasks K.
+        task_length: time steps of each; later ones are left out. None: equal parts, and what is
+            left over goes to the last.
+        test_share: of the time steps of each task, for evaluation; the ends are learned, so that
+            predictions lie between data.
+        rng: chooses them.
+        standardise: by what is learned in the first task: nothing that comes later is known when
+            the stream starts.
+
+    Raises:
+        ValueError: there are too few time steps, or the first task takes no time.
+    """
+    K, length = num_tasks, task_length or len(time) // num_tasks
+    if length < _LEAST_POINTS or K * length > len(time):
+        wanted = task_length or f"{_LEAST_POINTS} or more"
+        raise ValueError(f"{len(time):,} time steps are too few for {K} tasks of {wanted}")
+    origin, end = time[0], time[length - 1]
+    if not end > origin:
+        raise ValueError(f"the first task must take time, all its stamps are {end}")
+    splits: list[Split] = []
+    last = K * length if task_length else len(time)
+    for start, stop in pairwise([*(k * length for k in range(K)), last]):
+        count = min(max(1, round(test_share * (stop - start))), stop - start - 2)
+        test = np.sort(rng.permutation(np.arange(start + 1, stop - 1))[:count])
+        splits.append((np.setdiff1d(np.arange(start, stop), test), test))
+    x, y = torch.from_numpy((time - origin) / (end - origin)), torch.from_numpy(values)
+    if standardise:
+        first = y[splits[0][0]]
+        # A channel that hasn't moved yet has no scale of its own.
+        std = first.std(0).nan_to_num(0.0)
+        y = (y - first.mean(0)) / torch.where(std > 0.0, std, 1.0)
+    return tuple(Task(x[own], y[own], x[test], y[test]) for own, test in splits)
+
+
+def fit_prior(
+    priors: Iterable[tuple[Kernel, Likelihood]], x: Tensor, y: Tensor, *, steps: int, seed: int = 0
+) -> tuple[Kernel, Likelihood]:
+    """Return the prior whose evidence on some data is greatest, each fitted to them in place.
+
+    Args:
+        priors: kernels and likelihoods to start from.
+        x: inputs, few enough for the exact evidence.
+        y: targets.
+        steps: iterations of each fit at most.
+        seed: of models whose evidence is no exact one.
+
+    Raises:
+        CholeskyError: the evidence can be computed for none of them.
+    """
+    best, most, failure = None, -math.inf, CholeskyError("there is no prior to start from")
+    for prior in priors:
+        # With as many inducing points as points: the exact evidence.
+        model = OnlineGP(*prior, PivotedCholesky(len(x)), seed=seed)
+        try:
+            evidence = model.fit_hyperparameters(x, y, steps=steps).after
+        except CholeskyError as error:
+            failure = error
+            continue
+        if best is None or evidence > most:
+            best, most = prior, evidence
+    if best is None:
+        raise failure
+    return best
+
+
+def evaluate(
+    model: OnlineGP | ExactGP, tasks: Sequence[Task], generator: torch.Generator
+) -> tuple[list[dict[str, float]], dict[str, float]]:
+    """Return metrics on the test part of each task, and on all of them together.
+
+    Args:
+        model: that has learned the tasks.
+        tasks: those to measure.
+        generator: draws counts, of whose likelihoods the coverage is measured (thesis Eq. 4.20).
+
+    Returns:
+        Of each and over all: `nlpd` in nats; `rmse`, or of classes `accuracy`; of counts `ece`.
+
+    Raises:
+        ArithmeticError: a prediction is not finite.
+    """
+    likelihood = model.likelihood
+    y = torch.cat([task.test_y for task in tasks], -1)
+    latent = model.predict(torch.cat([task.test_x for task in tasks]))
+    counts = isinstance(likelihood, Poisson | NegativeBinomial)
+    with torch.no_grad():
+        density = likelihood.predictive_log_prob(latent.mean, latent.variance, y)
+        if not bool(density.isfinite().all()):
+            raise ArithmeticError("nlpd of the predictions is not finite")
+        mean = likelihood.predictive_moments(latent.mean, latent.variance).mean
+        samples = mean[None]
+        if counts:
+            noise = torch.randn(_SAMPLES, *y.shape, dtype=y.dtype, generator=generator)
+            f = latent.mean + latent.variance.clamp(min=0.0).sqrt() * noise
+            samples = likelihood.sample(f, generator=generator)
+
+    def measure(part: slice) -> dict[str, Tensor]:
+        own, truth = mean[..., part].flatten(), y[..., part].flatten()
+        found = {"nlpd": -density[..., part].mean()}
+        if isinstance(likelihood, Bernoulli):
+            found["accuracy"] = ((own > 0.5) == (truth > 0.5)).double().mean()
+        else:
+            found["rmse"] = rmse(own, truth)
+        if counts:
+            found["ece"] = coverage_calibration_error(samples[..., part].flatten(1), truth)
+        return found
+
+    return measure_tasks(tasks, measure)
+
+
+def measure_tasks(
+    tasks: Sequence[Task], measure: Callable[[slice], dict[str, Tensor]]
+) -> tuple[list[dict[str, float]], dict[str, float]]:
+    """Return what is measured of each task's test points, and of all of them.
+
+    Args:
+        tasks: one after the other.
+        measure: of a slice of the test points of all tasks, metrics by name.
+    """
+    ends = torch.tensor([0, *(len(task.test_x) for task in tasks)]).cumsum(0).tolist()
+    parts = [*(slice(*pair) for pair in pairwise(ends)), slice(None)]
+    *each, over = [{name: float(v) for name, v in measure(part).items()} for part in parts]
+    return each, over
+
+
+def learn(model: OnlineGP | ExactGP, task: Task, refit_steps: int | None = None) -> float:
+    """Absorb a task; return what its update lost of the old knowledge, in nats.
+
+    Args:
+        model: that learns.
+        task: what it learns.
+        refit_steps: iterations in which hyperparameters are estimated anew, but of the first task.
+    """
+    if isinstance(model, ExactGP):
+        model.update(task.x, task.y)
+        model.predict(task.x[-1:])  # pays for the factorisation, so that its time is seen
+        return 0.0
+    if refit_steps is not None and model.state is not None:
+        model.fit_hyperparameters(task.x, task.y, steps=refit_steps)
+    with warnings.catch_warnings():
+        # It is returned, for every task.
+        warnings.simplefilter("ignore", LostInformationWarning)
+        return float(model.update(task.x, task.y).lost_information.sum())
+
+
+def starting_lengthscales(times: Tensor) -> tuple[float, ...]:
+    """Return where the search for a lengthscale may start where the unit of times is unknown.
+
+    Far from its optimum the evidence is flat. These are shares of the times' span, none below their
+    median gap.
+    """
+    if len(times) < 2:
+        return ()
+    span = float(times.max() - times.min())
+    gap = float(times.sort().values.diff().median())
+    shares = (max(span * share, gap) for share in _START_SHARES)
+    return tuple(dict.fromkeys(start for start in shares if start > 0.0))
+
+
+def scores(records: Sequence[Mapping[str, Any]], num_tasks: int) -> dict[str, Any]:
+    """Return what a model's way through the tasks measured, as plain values.
+
+    Args:
+        records: of each task: metrics on `each` task so far, `over` all of them, `seconds`, and
+            nats `lost`.
+        num_tasks: number of tasks.
+    """
+    over = {name: [one["over"][name] for one in records] for name in records[0]["over"]}
+
+    def row(name: str, each: Sequence[Mapping[str, float]]) -> list[float | None]:
+        return [*(found[name] for found in each), *[None] * (num_tasks - len(each))]
+
+    return {
+        "tasks": num_tasks,
+        "matrix": {name: [row(name, one["each"]) for one in records] for name in over},
+        "over_tasks": over,
+        "seconds": [one["seconds"] for one in records],
+        "lost_information": [one["lost"] for one in records],
+    }
+
+
+def look(model: OnlineGP | ExactGP, grid: Tensor | None) -> Seen:
+    """Return inducing points where there are any, and probabilities, or mean and deviation of y."""
+    points = None
+    if isinstance(model, OnlineGP) and model.state is not None and model.clock is not None:
+        points = model.state.inducing.points
+        if points is not None and model.of_time:
+            points = points + float(model.clock.origin)
+    if grid is None:
+        return points, {}
+    latent = model.predict(grid)
+    with torch.no_grad():
+        law = model.likelihood.predictive_moments(latent.mean, latent.variance)
+    if isinstance(model.likelihood, Bernoulli):
+        return points, {"probability": law.mean}
+    return points, {"mean": law.mean, "sd": law.variance.clamp(min=0.0).sqrt()}
+
+
+def curves(tasks: Sequence[Task], grid: Tensor | None, seen: Sequence[Seen]) -> dict[str, Tensor]:
+    """Return grid, predictions, data and, where they are points, inducing points by name.
+
+    `ohsvgp.plots` draws them. Where early tasks have fewer inducing points than later ones, NaN
+    fill the rows.
+
+    Args:
+        tasks: those that were learned.
+        grid: of the predictions.
+        seen: of `look` after each task.
+    """
+    of_time = tasks[0].x.ndim == 1 or tasks[0].x.shape[1] == 1
+    arrays = {} if grid is None else {"t" if of_time else "grid": grid}
+    arrays |= {name: torch.stack([found[name] for _, found in seen]) for name in seen[0][1]}
+    for part, (x, y) in {"train": (0, 1), "test": (2, 3)}.items():
+        numbers = [torch.full((len(task[x]),), k) for k, task in enumerate(tasks)]
+        arrays[f"{part}_{'t' if of_time else 'x'}"] = torch.cat([task[x] for task in tasks])
+        arrays[f"{part}_y"] = torch.cat([task[y] for task in tasks], -1)
+        arrays[f"{part}_task"] = torch.cat(numbers)
+    points = [each for each, _ in seen if each is not None]
+    if len(points) == len(seen):
+        padded = pad_sequence(points, batch_first=True, padding_value=math.nan)
+        arrays["inducing"] = padded[..., 0] if of_time else padded
+    return arrays

@@ -1,0 +1,111 @@
+"""Samples as bytes, drawn batch by batch, and films of how they come into being."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float, Int64, UInt8
+from torch import Tensor
+
+from pseudovideo.diffusion.image import ImageDiffusion
+from pseudovideo.diffusion.video import VideoDiffusion
+from pseudovideo.hvae import HVAE
+
+
+class Film(NamedTuple):
+    """Snapshots of how a few samples came into being.
+
+    An image model has predictions of the image, T = 1; a video model all its frames, those that
+    have not begun being grey; an HVAE the image of each level, T = 1.
+
+    Attributes:
+        frames: of n samples at k snapshots.
+        done: denoising steps, over all stages, or levels that were done; rising to their total.
+    """
+
+    frames: UInt8[Tensor, "n k t c h w"]
+    done: Int64[Tensor, " k"]
+
+
+def to_bytes(frames: Float[Tensor, "*n c h w"]) -> UInt8[Tensor, "*n c h w"]:
+    """Return pixels in −1..1 as bytes on the CPU; the noise of pseudo videos goes beyond."""
+    return ((frames.float().clamp(-1, 1) + 1.0) * 127.5).round().to(torch.uint8).cpu()
+
+
+def draw_batches(
+    draw: Callable[[int], Float[Tensor, "b t c h w"]],
+    num: int,
+    *,
+    keep: int = 64,
+    batch_size: int = 250,
+    progress: Callable[[int], object] | None = None,
+) -> tuple[UInt8[Tensor, "n c h w"], UInt8[Tensor, "m t c h w"]]:
+    """Return the last frames of all samples, and the first samples with all their frames.
+
+    Args:
+        draw: draws so many videos, the image last.
+        num: samples n.
+        keep: samples m that are kept whole, fewer where there are fewer.
+        batch_size: samples drawn at once.
+        progress: called after each batch with the number of its samples.
+    """
+    images: list[Tensor] = []
+    videos: list[Tensor] = []
+    for first in range(0, num, batch_size):
+        frames = to_bytes(draw(min(batch_size, num - first)))
+        images.append(frames[:, -1])
+        videos.append(frames[: max(0, keep - first)])
+        if progress is not None:
+            progress(len(frames))
+    return torch.cat(images), torch.cat(videos)
+
+
+def film(
+    model: ImageDiffusion | VideoDiffusion | HVAE,
+    n: int,
+    *,
+    snapshots: int = 24,
+    generator: torch.Generator | None = None,
+    **options: Any,
+) -> Film:
+    """Draw samples and watch: what an image model takes images to be, frames, or levels.
+
+    Args:
+        model: what draws.
+        n: number of samples, drawn at once.
+        snapshots: about how many there are of a diffusion model's steps.
+        generator: as of `sample`.
+        options: further ones of the model's `sample`.
+    """
+    frames: list[Tensor] = []
+    done: list[int] = []
+    if isinstance(model, HVAE):
+        options["watch"] = lambda level, z: frames.append(z[:, None])
+        model.sample(n, generator=generator, batch_size=n, **options)
+        return Film(to_bytes(torch.stack(frames, 1)), torch.arange(len(frames)))
+    steps = options.get("num_steps")
+    diffusion = model.diffusion if steps is None else model.diffusion.respaced(steps)
+    stages = model.stages if isinstance(model, VideoDiffusion) else ()
+    total = max(1, len(stages)) * diffusion.num_steps
+    every = max(1, total // snapshots)
+
+    def watch(left: int, state: Tensor) -> None:
+        if left and (total - left) % every:
+            return
+        done.append(total - left)
+        if isinstance(model, VideoDiffusion):
+            shown = state.clone()
+            for number, stage in enumerate(stages):
+                if total - left <= number * diffusion.num_steps:  # not begun: grey
+                    shown[:, list(stage.latent)] = 0.0
+        elif left == 0:
+            shown = state[:, None]
+        else:
+            # What follows is step left − 1, and this is what it will head for.
+            times = torch.full((len(state),), left - 1, device=state.device)
+            output = model(state, diffusion.model_times(times))
+            shown = diffusion.reverse(output, state, left - 1).x0[:, None]
+        frames.append(shown)
+
+    model.sample(n, generator=generator, batch_size=n, watch=watch, **options)
+    return Film(to_bytes(torch.stack(frames, 1)), torch.tensor(done))

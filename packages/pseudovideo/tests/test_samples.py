@@ -1,0 +1,101 @@
+import pytest
+import torch
+
+from pseudovideo.diffusion.image import ImageDiffusion
+from pseudovideo.diffusion.video import VideoDiffusion
+from pseudovideo.evaluation import mean_bound
+from pseudovideo.hvae import HeatHVAE, LearnedEncoderHVAE
+from pseudovideo.samples import draw_batches, film, to_bytes
+from pseudovideo.spec import HVAEConfig, ImageDiffusionConfig, VideoDiffusionConfig
+
+UNET = {
+    **{"image_size": 8, "channels": 1, "base_channels": 8, "channel_multipliers": (1, 2)},
+    **{"num_res_blocks": 1, "attention_sizes": (4,), "num_heads": 2, "num_groups": 4},
+}
+
+
+@pytest.fixture(scope="module")
+def models():
+    torch.manual_seed(0)
+    steps = {"num_steps": 40}
+    made = (
+        ImageDiffusion(ImageDiffusionConfig(**UNET, **steps)),
+        VideoDiffusion(VideoDiffusionConfig(**UNET, **steps, num_frames=4, context=2)),
+        LearnedEncoderHVAE(HVAEConfig(**UNET, num_levels=4, sigma_max=5.0)),
+    )
+    return [model.eval() for model in made]
+
+
+def generator(seed=5):
+    return torch.Generator().manual_seed(seed)
+
+
+def test_pixels_are_rounded_to_the_nearest_byte_and_noise_beyond_is_clipped():
+    pixels = torch.tensor([-2.0, -1.0, 0.6 / 127.5 - 1, 0.0, 1.0, 1.5]).view(1, 1, 1, 6)
+    assert to_bytes(pixels).flatten().tolist() == [0, 0, 1, 128, 255, 255]
+
+
+def test_images_of_all_batches_and_the_first_videos_are_kept():
+    counts, told = [], []
+
+    def draw(count):
+        numbers = torch.arange(sum(counts), sum(counts) + count).view(count, 1, 1, 1, 1)
+        counts.append(count)
+        # 2.6 levels above the number in the first frame, 0.6 in the last.
+        levels = numbers + torch.tensor([2.6, 0.6]).view(1, 2, 1, 1, 1)
+        return (levels / 127.5 - 1).expand(count, 2, 1, 4, 4)
+
+    images, videos = draw_batches(draw, 17, keep=10, batch_size=7, progress=told.append)
+    assert counts == told == [7, 7, 3]
+    assert images[:, 0, 0, 0].tolist() == [number + 1 for number in range(17)]
+    assert videos[:, 0, 0, 0, 0].tolist() == [number + 3 for number in range(10)]
+
+
+def test_films_end_with_the_samples_of_the_same_draws(models):
+    for model, options, done in zip(
+        models, ({"num_steps": 3}, {"num_steps": 3}, {}), (3, 9, 4), strict=True
+    ):
+        found = film(model, 2, generator=generator(), **options)
+        drawn = model.sample(2, generator=generator(), batch_size=2, **options)
+        assert found.done.tolist() == [*range(done + 1)]
+        last = to_bytes(drawn if drawn.ndim == 5 else drawn[:, None])
+        assert torch.equal(found.frames[:, -1], last)
+    assert len(film(models[1], 1, snapshots=4, generator=generator()).done) == 5
+
+
+def test_a_films_frames_are_grey_until_their_stage_begins(models):
+    frames = film(models[1], 2, generator=generator(), num_steps=3).frames
+    grey = [(frames[:, step] == 128).flatten(2).all(2).all(0).tolist() for step in range(10)]
+    assert grey[0] == [True] * 4
+    for step in range(1, 10):
+        begun = 2 if step <= 3 else 3 if step <= 6 else 4
+        assert grey[step] == [False] * begun + [True] * (4 - begun)
+    # What is finished stays.
+    assert torch.equal(frames[:, 3, :2], frames[:, 9, :2])
+
+
+def test_an_image_models_film_shows_where_each_step_heads_for(models):
+    model, states = models[0], {}
+    watch = {"watch": lambda left, state: states.setdefault(left, state.double())}
+    model.sample(2, num_steps=3, generator=generator(), **watch)
+    found, process = film(model, 2, generator=generator(), num_steps=3), model.diffusion.respaced(3)
+    for number, left in enumerate((3, 2, 1)):
+        times = torch.full((2,), process.timesteps[left - 1] * 1000 / 40)
+        with torch.no_grad():
+            noise = model.unet(states[left].float(), times).sample[:, :1].double()
+        kept = process.alpha_bars[left - 1]
+        image = ((states[left] - (1 - kept).sqrt() * noise) / kept.sqrt()).clamp(-1, 1)
+        shown = found.frames[:, number, 0].double() / 127.5 - 1
+        assert (shown - image).abs().max() < 1.01 / 127.5
+
+
+def test_the_bound_is_a_mean_over_images_not_over_batches(models, monkeypatch):
+    class Found:
+        def __init__(self, images):
+            self.total = images.flatten(1).mean(1)
+
+    model = HeatHVAE(HVAEConfig(**UNET, num_levels=4, sigma_max=5.0))
+    monkeypatch.setattr(type(model), "bound", lambda self, images, generator: Found(images))
+    images = torch.randint(0, 256, (7, 1, 8, 8), generator=generator()).to(torch.uint8)
+    expected = float((images.double() / 127.5 - 1).mean())
+    assert mean_bound(model, images, batch_size=5) == pytest.approx(expected, abs=1e-6)
