@@ -56,25 +56,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     words = list(sys.argv[1:] if argv is None else argv)
     try:
-        if words[:1] == ["--version"]:
-            print(f"probseq {version('probseq-apps')}")
-            return 0
-        if words[:1] in ([], ["-h"], ["--help"]):
-            print(_overview())
-            return 0
-        if words[0] == "info":
-            return _info()
-        if words[0] == "config":
-            command = parse(_config_words(words[1:]))
-            values = config_values(
-                command.entry.kind, command.recipe or "", command.settings.to_dict()
-            )
-            print(json.dumps(values, indent=2))
-            return 0
-        return _run(parse(words))
+        match words:
+            case ["--version", *_]:
+                print(f"probseq {version('probseq-apps')}")
+            case [] | ["-h" | "--help", *_]:
+                print(_overview())
+            case ["info", *_]:
+                _info()
+            case ["config", *rest]:
+                entry, recipe, settings, _ = parse(_config_words(rest))
+                values = config_values(entry.kind, recipe or "", settings.to_dict())
+                print(json.dumps(values, indent=2))
+            case _:
+                return _run(parse(words))
     except BrokenPipeError:  # `probseq report --list | head` has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+    return 0
 
 
 def parse(words: Sequence[str]) -> Command:
@@ -87,26 +84,25 @@ def parse(words: Sequence[str]) -> Command:
     """
     name, rest = _split(list(words))
     entry, prog, asked = REGISTRY[name], f"probseq {name}", None
-    for place, word in enumerate(rest):
-        if word in ("-h", "--help"):
-            asked, rest = " ".join(rest[place + 1 : place + 2]), rest[:place] + rest[place + 2 :]
-            break
+    if place := next((k for k, word in enumerate(rest, 1) if word in ("-h", "--help")), 0):
+        asked, rest = " ".join(rest[place : place + 1]), rest[: place - 1] + rest[place + 1 :]
     try:
         recipe, settings, known = _defaults(entry, prog, rest)
         options = Options() if entry.files else Output()
         fields: list[Any] = [
-            (name, Annotated[type(group), arg(name="")], group)
-            for name, group in (("settings", settings), ("options", options))
+            ("recipe", Annotated[str, arg(help=f"One of {', '.join(known)}.")], recipe),
+            ("config", Annotated[Path | None, arg(help=_CONFIG)], None),
+            ("settings", Annotated[type(settings), arg(name="")], settings),
+            ("options", Annotated[type(options), arg(name="")], options),
         ]
-        if known:
-            fields.insert(0, ("recipe", Annotated[str, arg(help=f"One of {known}.")], recipe))
-            fields.insert(1, ("config", Annotated[Path | None, arg(help=_CONFIG)], None))
-        about = [f"{entry.summary[0].upper()}{entry.summary[1:]}.", entry.about]
+        about = f"{entry.summary[0].upper()}{entry.summary[1:]}."
         read = partial(
             tyro.cli,
-            make_dataclass("Command", fields, kw_only=True),
+            make_dataclass("Command", fields if known else fields[2:], kw_only=True),
             prog=prog,
-            description="\n\n".join(filter(None, [*about, _FROM_RECIPE if known else ""])),
+            description="\n\n".join(
+                filter(None, [about, entry.about, _FROM_RECIPE if known else ""])
+            ),
         )
         if asked is not None:
             _help(read, prog, asked)
@@ -136,22 +132,26 @@ def _split(words: list[str]) -> tuple[str, list[str]]:
     _refuse(unknown_name_message(f"command of {group}", words[1], steps))
 
 
-def _defaults(entry: Entry, prog: str, words: list[str]) -> tuple[str, Any, str]:
+def _pick(prog: str, words: list[str]) -> Pick:
+    return tyro.cli(Pick, prog=prog, args=words, return_unknown_args=True, add_help=False)[0]
+
+
+def _defaults(entry: Entry, prog: str, words: list[str]) -> tuple[str, Any, tuple[str, ...]]:
     """Return recipe and settings where no flag says otherwise, and the names of all recipes.
 
     They are those of the run to resume where neither recipe nor data are named.
     """
-    if not entry.defaults:
-        return "", load(entry.settings)(), ""
-    pick, _ = tyro.cli(Pick, prog=prog, args=words, return_unknown_args=True, add_help=False)
-    defaults = load(entry.defaults)
-    if not isinstance(defaults, Recipes):
-        return "", defaults(pick), ""
-    saved = None
+    own = load(entry.settings)
+    if isinstance(own, type):
+        return "", own(), ()
+    pick = _pick(prog, words)
+    if not isinstance(own, Recipes):
+        return "", own(pick), ()
+    recipe, settings = _from_file(pick, entry, own)
     if pick.resume and pick.run_dir is not None and pick.recipe is pick.data is None:
-        saved = saved_settings(pick.run_dir, entry.kind, load(entry.settings))
-    recipe, settings = saved or _from_file(pick, entry, defaults)
-    return recipe, settings, ", ".join(defaults.known)
+        saved = saved_settings(pick.run_dir, entry.kind, type(settings))
+        recipe, settings = saved or (recipe, settings)
+    return recipe, settings, tuple(own.known)
 
 
 def _from_file(pick: Pick, entry: Entry, defaults: Recipes[Any]) -> tuple[str, Any]:
@@ -184,16 +184,12 @@ def _config_words(words: list[str]) -> list[str]:
     """Return the words of the command to print the settings of; --recipe alone finds its first."""
     if words and (words[0] in GROUPS or words[0] in REGISTRY):
         return words
-    pick, _ = tyro.cli(
-        Pick, prog="probseq config", args=words, return_unknown_args=True, add_help=False
-    )
-    known: dict[str, str] = {}
-    for name, entry in REGISTRY.items():
-        recipes = load(entry.defaults) if entry.kind else None
-        known |= {recipe: name for recipe in getattr(recipes, "known", ()) if recipe not in known}
-    if pick.recipe not in known:
-        _refuse(unknown_name_message("recipe", pick.recipe or "", known))
-    return [*known[pick.recipe].split(), *words]
+    entries = [entry for entry in REGISTRY.values() if entry.kind]
+    known = {name: entry.name for entry in entries[::-1] for name in load(entry.settings).known}
+    recipe = _pick("probseq config", words).recipe or ""
+    if recipe not in known:
+        _refuse(unknown_name_message("recipe", recipe, known))
+    return [*known[recipe].split(), *words]
 
 
 def _help(read: Callable[..., Any], prog: str, asked: str) -> NoReturn:
@@ -224,19 +220,20 @@ def _help(read: Callable[..., Any], prog: str, asked: str) -> NoReturn:
     raise SystemExit(0)
 
 
-def _info() -> int:
+def _info() -> None:
     """Print what a report of a fault should say of the machine."""
     import platform
 
     import torch
 
-    for name in ("probseq-apps", "probseq", "torch", "numpy"):
-        print(f"{name.ljust(12)} {version(name)}")
-    print(f"{'python'.ljust(12)} {platform.python_version()} on {platform.platform()}")
-    print(f"{'threads'.ljust(12)} {torch.get_num_threads()} of {os.cpu_count()} processors")
-    found = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
-    print(f"{'devices'.ljust(12)} {', '.join(['cpu', *found])}")
-    return 0
+    gpus = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
+    told = {name: version(name) for name in ("probseq-apps", "probseq", "torch", "numpy")} | {
+        "python": f"{platform.python_version()} on {platform.platform()}",
+        "threads": f"{torch.get_num_threads()} of {os.cpu_count()} processors",
+        "devices": ", ".join(["cpu", *gpus]),
+    }
+    for name, value in told.items():
+        print(f"{name.ljust(12)} {value}")
 
 
 def _run(command: Command) -> int:
@@ -245,21 +242,29 @@ def _run(command: Command) -> int:
     An error that points to a mistake in the program itself (TypeError, KeyError, ...) keeps its
     traceback.
     """
+    entry, recipe, settings, options = command
     try:
         with exit_on_sigterm():
-            _start(command)
+            target = load(entry.run)
+            if isinstance(target, type):
+                from probseq_apps.run import run
+
+                run(target(settings), options, recipe=recipe or "")
+            else:
+                named = {} if recipe is None else {"recipe": recipe}
+                target(settings, *([options] if entry.files else []), **named)
         sys.stdout.flush()
     except BrokenPipeError:
         raise
     except ConfigMismatchError as error:  # what is asked for is not what the run was started with
         _refuse(str(error))
     except (ValueError, OSError, ImportError, ArithmeticError, RuntimeError) as error:
-        if command.options.debug:
+        if options.debug:
             raise
         _say(f"error: {' '.join(str(error).split()) or type(error).__name__}")
         return 1
     except KeyboardInterrupt:
-        if command.options.debug:
+        if options.debug:
             raise
         _say("interrupted")
         return 130
@@ -270,47 +275,23 @@ def _run(command: Command) -> int:
     return 0
 
 
-def _start(command: Command) -> None:
-    entry, recipe, settings, options = command
-    target = load(entry.run)
-    if isinstance(target, type):
-        from probseq_apps.run import run
-
-        run(target(settings), options, recipe=recipe or "")
-        return
-    named = {} if recipe is None else {"recipe": recipe}
-    target(settings, *([options] if entry.files else []), **named)
-
-
 def _overview(group: str = "") -> str:
     """Return the list of all commands, or of those of a group."""
-    listed = {name: entry.summary for name, entry in REGISTRY.items()} | GROUPS
-    listed = {
-        name: text
-        for name, text in listed.items()
-        if name.split()[0] not in GROUPS or name in GROUPS
-    } | {
-        "config": "print settings, for --config: `probseq config --recipe NAME`, or COMMAND flags",
-        "info": "versions, devices and threads",
-    }
-    about, command = "Probabilistic sequence models: train, evaluate and compare.", "COMMAND"
     if group:
-        listed = {
-            name.split()[1]: entry.summary
-            for name, entry in REGISTRY.items()
-            if name.startswith(f"{group} ")
-        }
         about, command = f"{GROUPS[group][0].upper()}{GROUPS[group][1:]}.", f"{group} COMMAND"
+        own = [entry for name, entry in REGISTRY.items() if name.startswith(f"{group} ")]
+        listed = {entry.name.split()[1]: entry.summary for entry in own}
+    else:
+        about, command = "Probabilistic sequence models: train, evaluate and compare.", "COMMAND"
+        own = [entry for name, entry in REGISTRY.items() if name.split()[0] not in GROUPS]
+        listed = {entry.name: entry.summary for entry in own} | GROUPS
+        how = "print settings, for --config: `probseq config --recipe NAME`, or COMMAND flags"
+        listed |= {"config": how, "info": "versions, devices and threads"}
     width = max(map(len, listed))
     lines = [f"  {name.ljust(width)}  {summary}" for name, summary in listed.items()]
-    return "\n".join(
-        [
-            f"usage: probseq {command} [options]",
-            f"\n{about}\n\ncommands:",
-            *lines,
-            f"\n`probseq {command} --help` lists the options of a command.",
-        ]
-    )
+    head = f"usage: probseq {command} [options]\n\n{about}\n\ncommands:"
+    foot = f"\n`probseq {command} --help` lists the options of a command."
+    return "\n".join([head, *lines, foot])
 
 
 def _say(message: str) -> None:

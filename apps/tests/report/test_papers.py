@@ -21,7 +21,7 @@ RECIPES = {
     name: make
     for entry in REGISTRY.values()
     if entry.kind
-    for name, make in load(entry.defaults).known.items()
+    for name, make in load(entry.settings).known.items()
 }
 PATHS = {path for make in RECIPES.values() for path, _ in flatten(make().to_dict())}
 

@@ -39,7 +39,7 @@ _LETTER, _LINE, _MARGIN, _DPI = 0.0755, 0.19, 0.3, 150
 _LETTERS, _GREY = 130, "#6A6A6A"
 # Command and recipes of each experiment.
 _COMMANDS = {entry.kind: f"probseq {name}" for name, entry in REGISTRY.items() if entry.kind}
-_RECIPES = {entry.kind: entry.defaults for entry in REGISTRY.values() if entry.kind}
+_RECIPES = {entry.kind: entry.settings for entry in REGISTRY.values() if entry.kind}
 # What a note tells of settings, and of those behind metrics that begin so.
 _TOLD = ("training.epochs", "training.steps", "stream.num_tasks", "model.learn_steps")
 _TOLD_OF = {
