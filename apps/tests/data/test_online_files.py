@@ -58,13 +58,6 @@ def test_solar_rows_stay_as_they_are_written(published, tmp_path, monkeypatch):
     assert series.values.tolist() == [1364.7338, 2.0]
 
 
-def test_a_solar_file_of_other_content_is_not_kept(published, tmp_path):
-    published["solar_data.txt"] = solar_text(["1610.5, 1365.8477, 1364.7338"])
-    with pytest.raises(DataError, match="SHA-256"):
-        download_online("solar", tmp_path)
-    assert not list(tmp_path.iterdir())
-
-
 def test_the_solar_file_beside_the_repository_is_what_is_fetched(published, tmp_path, shared_data):
     path = shared_data / "solar_irradiance" / "solar_irradiance.csv"
     rows = path.read_text().splitlines()[1:]
@@ -96,22 +89,6 @@ def test_the_deaths_beside_the_repository_are_what_is_fetched(published, tmp_pat
     assert (tmp_path / "covid_deaths_brazil" / path.name).read_bytes() == path.read_bytes()
 
 
-@pytest.mark.parametrize(
-    ("content", "named"),
-    [
-        (covid_text([1] * 400, form="%d/%m"), "cannot be read as what was published"),
-        (covid_text([1] * 100), "2021-02-28"),
-        (b"<html>", "cannot be read as what was published"),
-    ],
-)
-def test_another_format_is_refused_and_names_the_file(content, named, published, tmp_path):
-    published["transp-deaths-new.csv"] = content
-    with pytest.raises(DataError, match=named) as refused:
-        download_online("covid", tmp_path)
-    assert "santa_catarina.csv by hand" in str(refused.value)
-    assert not list(tmp_path.iterdir())
-
-
 def mat(**values):
     file = io.BytesIO()
     savemat(file, values)
@@ -134,22 +111,6 @@ def test_the_demodulated_sub_band_is_the_envelope_of_the_carrier(published, tmp_
     assert len(load_series("audio", tmp_path)) == 11_250
 
 
-def test_the_sub_band_beside_the_repository_is_what_is_fetched(published, tmp_path, shared_data):
-    with np.load(shared_data / "audio_subband" / "audio_subband.npz") as arrays:
-        published["audio_subband.mat"] = mat(**{k: arrays[k] for k in ("y", "fs", "mu", "W")})
-        expected = arrays["demodulated"]
-    download_online("audio", tmp_path)
-    with np.load(tmp_path / "audio_subband" / "audio_subband.npz") as arrays:
-        assert np.abs(arrays["demodulated"] - expected).max() < 1e-6
-
-
-@pytest.mark.parametrize("content", [b"nothing", mat(y=np.ones(9), mu=1.0), mat(mu=1.0)])
-def test_a_sub_band_that_is_none_is_refused(content, published, tmp_path):
-    published["audio_subband.mat"] = content
-    with pytest.raises(DataError, match="cannot be read as what was published"):
-        download_online("audio", tmp_path)
-
-
 def test_skillcraft_has_its_masks_as_columns(published, tmp_path):
     pytest.importorskip("pyarrow")
     published["skillcraft/data.csv.gz"] = gzip.compress(b"1.5,2,3\n4,5,6e-5\n")
@@ -158,13 +119,6 @@ def test_skillcraft_has_its_masks_as_columns(published, tmp_path):
     table = load_table("skillcraft", tmp_path, seed=1)
     assert (table.x.tolist(), table.y.tolist()) == ([[1.5, 2.0], [4.0, 5.0]], [3.0, 6e-5])
     assert (table.columns, table.test.tolist()) == (("x0", "x1"), [False, True])
-
-
-def test_a_pointer_to_large_file_storage_is_refused(published, tmp_path):
-    pytest.importorskip("pyarrow")
-    published["csv.gz"] = b"version https://git-lfs.github.com/spec/v1\n"
-    with pytest.raises(DataError, match="cannot be read as what was published"):
-        download_online("skillcraft", tmp_path)
 
 
 def test_power_plant_has_its_test_rows_by_number(published, tmp_path):
@@ -194,3 +148,28 @@ def test_an_address_that_does_not_answer_is_named_with_the_file(published, tmp_p
         download_online("solar", tmp_path)
     with pytest.raises(DataError, match="'sp500' is not fetched: download is for solar"):
         download_online("sp500", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("solar", solar_text(["1610.5, 1365.8477, 1364.7338"]), "SHA-256"),
+        ("solar", solar_text(["1610.5, 1365.8477"]), "cannot be read as what was published"),
+        ("covid", covid_text([1] * 400, form="%d/%m"), "cannot be read as what was published"),
+        ("covid", covid_text([1] * 100), "2021-02-28"),
+        ("covid", covid_text([1] * 400).replace(b"27/02", b"28/02"), "follow each other"),
+        ("covid", b"<html>", r"published of 'covid' \(make .*santa_catarina\.csv by hand\)"),
+        ("audio", b"nothing", "cannot be read as what was published"),
+        ("audio", mat(y=np.ones(9), mu=1.0), "y must have 208,000 samples"),
+        ("audio", mat(mu=1.0), "cannot be read as what was published"),
+        ("skillcraft", b"version https://git-lfs.github.com/spec/v1\n", "cannot be read as what"),
+    ],
+)
+def test_what_was_not_published_is_refused_and_not_kept(
+    published, tmp_path, name, content, message
+):
+    pytest.importorskip("pyarrow")
+    published[""] = content
+    with pytest.raises(DataError, match=message):
+        download_online(name, tmp_path)
+    assert not list(tmp_path.iterdir())

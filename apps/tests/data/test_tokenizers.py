@@ -64,6 +64,9 @@ def test_without_a_padding_token_all_numbers_move_up():
     assert encode(tokenizer, "b a") == [8, 1]
     # Padding, 0 to 7, and a text of no token.
     assert len(tokenizer) == 10
+    tokenizer = SubwordTokenizer(word_level({"a": 0}, unknown=None))
+    with pytest.raises(DataError, match=r"the texts cannot be read as numbers .*UNK"):
+        encode(tokenizer, "b")
 
 
 def test_no_text_is_padding_alone_or_holds_padding_inside():
@@ -83,12 +86,6 @@ def test_a_texts_end_is_cut_off_and_special_tokens_stay():
         encode(tokenizer, "cat", 2)
 
 
-def test_a_word_that_the_tokenizer_has_no_number_for_is_an_error_of_the_data():
-    tokenizer = SubwordTokenizer(word_level({"a": 0}, unknown=None))
-    with pytest.raises(DataError, match=r"the texts cannot be read as numbers .*UNK"):
-        encode(tokenizer, "b")
-
-
 def test_byte_pairs_give_every_text_back():
     tokenizer = train_byte_pairs(TEXTS, 300)
     decode = tokenizer._tokenizer.decode
@@ -97,10 +94,6 @@ def test_byte_pairs_give_every_text_back():
         assert 0 < min(numbers) <= max(numbers) < len(tokenizer) - 1
         expected = unicodedata.normalize("NFC", text).lower()
         assert decode([number - 1 for number in numbers]) == f" {expected}"
-
-
-def test_frequent_words_are_one_byte_pair_and_strange_ones_many():
-    tokenizer = train_byte_pairs(TEXTS, 300)
     assert len(encode(tokenizer, "the cat")) == 2
     assert len(encode(tokenizer, "qqqq")) == 5  # with the space in front
     assert encode(tokenizer, "THE<br />Cat") == encode(tokenizer, "the cat")
@@ -113,23 +106,14 @@ def test_the_size_of_byte_pair_encoding_is_the_number_of_ids():
     assert len(encode(bytes_alone, "größe", 99)) == 1 + len("größe".encode())
 
 
-def test_a_saved_tokenizer_gives_the_same_numbers(tmp_path):
+def test_a_saved_tokenizer_gives_the_same_numbers_and_chunks_keep_the_order(tmp_path, monkeypatch):
     for tokenizer in (train_byte_pairs(TEXTS, 280), SubwordTokenizer(word_level(BERT))):
-        list(tokenizer.encode_all(TEXTS, 2))
-        (tmp_path / "t.json").write_text(tokenizer._tokenizer.to_str())
-        again = load_tokenizer(tmp_path / "t.json")
+        whole = list(tokenizer.encode_all(TEXTS, 30))
+        again = load_tokenizer(write(tokenizer._tokenizer, tmp_path / "t.json"))
         assert len(again) == len(tokenizer)
-        assert list(again.encode_all(TEXTS, 30)) == list(tokenizer.encode_all(TEXTS, 30))
-
-
-def test_many_texts_keep_their_order(monkeypatch):
-    tokenizer = train_byte_pairs(TEXTS, 280)
-    whole = list(tokenizer.encode_all(TEXTS, 30))
-    monkeypatch.setattr(tokenizers, "_TEXTS_AT_ONCE", 3)
-    assert list(tokenizer.encode_all(iter(TEXTS), 30)) == whole
-    tokens = encode_texts(tokenizer, TEXTS, 30)
-    for row, numbers in zip(tokens.tolist(), whole, strict=True):
-        assert row == numbers + [0] * (30 - len(numbers))
+        with monkeypatch.context() as patch:
+            patch.setattr(tokenizers, "_TEXTS_AT_ONCE", 3)
+            assert list(again.encode_all(iter(TEXTS), 30)) == whole
 
 
 @pytest.mark.parametrize("content", [b"{}", b"no json", b"\xff\xfe", None])
@@ -149,34 +133,24 @@ def test_without_the_library_its_extra_is_named_and_words_still_work(monkeypatch
     assert make_tokenizer("words", TEXTS) == build_vocabulary(TEXTS)
 
 
-def write_csv(path):
+def test_a_data_set_is_loaded_with_byte_pairs_of_its_training_texts_or_a_pretrained_one(
+    put, tmp_path
+):
     # A word of each text's own, twice: it is learned if the text is.
     words = ["".join(random.Random(i).choices("abcdefgh", k=6)) for i in range(40)]
     kinds = ("bad", "good")
     rows = [f"the {kinds[i % 2]} film {word} {word},{i % 2}" for i, word in enumerate(words)]
-    path.write_text("text,label\n" + "\n".join(rows) + "\n", encoding="utf-8")
-    return f"csv:{path}"
-
-
-def test_a_data_set_is_loaded_with_byte_pairs_of_its_training_texts(tmp_path):
-    name = write_csv(tmp_path / "a.csv")
-    data = load_data(name, tokenizer="bpe:900", max_length=20)
-    again = load_data(name, tokenizer="bpe:900", max_length=20)
+    name = f"csv:{put('a.csv', chr(10).join(['text,label', *rows]))}"
+    data, again = (load_data(name, tokenizer="bpe:900", max_length=20) for _ in range(2))
     assert torch.equal(data.train.inputs, again.train.inputs)
     assert data.train.inputs.shape == (32, 20)
-    assert int(data.test.inputs.max()) < len(data.vocab)
-    parts = read_parts(
-        name, data_dir=None, seed=0, split="thesis", text_column="text", label_column="label"
-    )
+    columns = {"text_column": "text", "label_column": "label"}
+    parts = read_parts(name, data_dir=None, seed=0, split="thesis", **columns)
     train, test = ([text for text, _ in rows] for rows in (parts.train, parts.test))
     learned = train_byte_pairs(train, 900)
     assert torch.equal(encode_texts(learned, test, 20), data.test.inputs)
     everything = train_byte_pairs(load_texts(name), 900)
     assert not torch.equal(encode_texts(everything, test, 20), data.test.inputs)
-
-
-def test_a_data_set_is_loaded_with_a_pretrained_tokenizer(tmp_path):
-    name = write_csv(tmp_path / "a.csv")
     numbers = {"[PAD]": 0, "[UNK]": 1, "the": 2, "film": 3, "good": 4, "bad": 5}
     path = write(word_level(numbers), tmp_path / "tokenizer.json")
     data = load_data(name, tokenizer=str(path), max_length=6)
