@@ -31,37 +31,22 @@ DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 _ROWS_AT_ONCE = 16_384
 
 
-class Place(NamedTuple):
-    """Where the vectors of a text stand: which table, first row, number of rows."""
+class EmbeddingStore(NamedTuple):
+    """The vectors of many texts, left on disk until they are used."""
 
-    table: int
-    start: int
-    length: int
-
-
-class EmbeddingStore:
-    """The vectors of many texts, left on disk until they are used.
-
-    Args:
-        tables: vectors (R, E) of each file.
-        places: where those of a text stand, by its hash.
-        source: file or folder, for messages.
-    """
-
-    def __init__(
-        self, tables: tuple[Tensor, ...], places: dict[bytes, Place], source: Path
-    ) -> None:
-        self.tables, self._places, self._source = tables, places, source
+    tables: tuple[Tensor, ...]  # vectors (R, E) of each file
+    places: dict[bytes, tuple[int, int, int]]  # of a text, by its hash: table, first row, rows
+    source: Path  # file or folder, for messages
 
     def spans(self, texts: Sequence[str], max_length: int) -> Int64[Tensor, "n 3"]:
         """Return (table, start, length) of the vectors of texts, cut off at ``max_length``."""
-        found = [self._places.get(_hash(text)) for text in texts]
-        if missing := [text for text, place in zip(texts, found, strict=True) if place is None]:
+        if missing := [text for text in texts if _hash(text) not in self.places]:
             raise DataError(
-                f"{self._source} has no embeddings for {len(missing)} of {len(texts)} texts, the "
+                f"{self.source} has no embeddings for {len(missing)} of {len(texts)} texts, the "
                 f"first is {missing[0][:60]!r}: write them for the very texts of the data set"
             )
-        rows = [(p.table, p.start, min(p.length, max_length)) for p in found if p is not None]
+        places = [self.places[_hash(text)] for text in texts]
+        rows = [(table, start, min(length, max_length)) for table, start, length in places]
         return torch.tensor(rows, dtype=torch.int64).reshape(-1, 3)
 
 
@@ -135,7 +120,7 @@ def read_embeddings(path: Path) -> EmbeddingStore:
     if not files or not files[0].is_file():
         raise DataError(f"{path} holds no embeddings: expected a file *.safetensors or a folder")
     tables: list[Tensor] = []
-    places: dict[bytes, Place] = {}
+    places: dict[bytes, tuple[int, int, int]] = {}
     for number, file in enumerate(files):
         table, lengths, hashes = _read_file(file)
         if tables and table.shape[1] != tables[0].shape[1]:
@@ -146,7 +131,7 @@ def read_embeddings(path: Path) -> EmbeddingStore:
         tables.append(table)
         starts = (lengths.cumsum(0) - lengths).tolist()
         for key, start, length in zip(hashes, starts, lengths.tolist(), strict=True):
-            places.setdefault(key, Place(number, start, length))
+            places.setdefault(key, (number, start, length))
     return EmbeddingStore(tuple(tables), places, path)
 
 

@@ -77,18 +77,6 @@ def download_online(name: str, data_dir: Path) -> None:
         return
     if target.suffix == ".parquet":  # before anything is fetched
         require("pyarrow.parquet", extra="parquet", distribution="probseq-apps")
-    folder, parts = _fetch_parts(name, published, target)
-    with reading(folder, f"what was published of {name!r} (make {target} by hand)"):
-        content = published.convert(parts)
-        found = hashlib.sha256(content).hexdigest()
-        if published.sha256 not in (None, found):
-            raise ValueError(f"its SHA-256 must be {published.sha256}, got {found}")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(target, content)
-
-
-def _fetch_parts(name: str, published: _Published, target: Path) -> tuple[str, list[bytes]]:
-    """The first folder that has all files, and their content."""
     failures: list[str] = []
     for folder in published.folders:
         address = folder
@@ -98,10 +86,20 @@ def _fetch_parts(name: str, published: _Published, target: Path) -> tuple[str, l
                 address = f"{folder}/{file}"
                 with urlopen(address, timeout=_SECONDS) as answer:
                     parts.append(answer.read())
-            return folder, parts
+            break
         except (OSError, HTTPException) as error:
             failures.append(f"{address}: {error}")
-    raise DataError(f"{name!r} could not be fetched: {'; '.join(failures)}; make {target} by hand")
+    else:
+        raise DataError(
+            f"{name!r} could not be fetched: {'; '.join(failures)}; make {target} by hand"
+        )
+    with reading(folder, f"what was published of {name!r} (make {target} by hand)"):
+        content = published.convert(parts)
+        found = hashlib.sha256(content).hexdigest()
+        if published.sha256 not in (None, found):
+            raise ValueError(f"its SHA-256 must be {published.sha256}, got {found}")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(target, content)
 
 
 def _solar(parts: Sequence[bytes]) -> bytes:

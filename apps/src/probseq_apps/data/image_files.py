@@ -110,31 +110,28 @@ _BINARY: dict[str, tuple[str, str, dict[str, list[str]], int]] = {
 }
 
 
-def missing_files(name: str, data_dir: Path | None, what: str) -> DataError:
-    """Return the error that tells where files are expected."""
-    info = IMAGE_INFO[name]
-    return DataError(
-        f"no {what} of {name!r} under {data_dir}: expected train*.parquet and test*.parquet or an "
-        f"NPZ file in {info.folders[0]}, or {info.published}; or let them be fetched with "
-        "--download"
-    )
-
-
-def find_part(
+def read_part(
     name: str,
     part: Literal["train", "test"],
     data_dir: Path | None,
     download: bool,
     limit: int | None = None,
-) -> Part | None:
-    """Read the training or test part of a standard set; None if there are no files of it."""
+) -> Part:
+    """Read the training or test part of a standard set, no more than so many of its images."""
     # Files that are to be fetched need no directory that exists.
     directory = data_dir if download and data_dir else data_folder(name, data_dir)
     found = _search(name, part, directory, limit)
     if found is None and download:
         fetch_images(name, part, directory)
         found = _search(name, part, directory, limit)
-    return found and found.rows(slice(limit))
+    if found:
+        return found.rows(slice(limit))
+    info = IMAGE_INFO[name]
+    raise DataError(
+        f"no {part} files of {name!r} under {directory}: expected train*.parquet and test*.parquet "
+        f"or an NPZ file in {info.folders[0]}, or {info.published}; or let them be fetched with "
+        "--download"
+    )
 
 
 def _search(name: str, part: str, data_dir: Path, limit: int | None) -> Part | None:

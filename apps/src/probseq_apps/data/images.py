@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from probseq.images import channel_statistics, match_images, to_bytes
 from probseq_apps.data.folders import read_all, read_folder
-from probseq_apps.data.image_files import IMAGE_INFO, find_part, missing_files, read_celeba
+from probseq_apps.data.image_files import IMAGE_INFO, read_celeba, read_part
 from probseq_apps.data.names import DataError, check_generation_name, data_kind, own_path
 from probseq_apps.data.parts import MAX_VALIDATION, Part, Parts, hold_out_validation, stratified
 
@@ -123,15 +123,8 @@ def _digits() -> list[Part]:
 
 def _standard(name: str, data_dir: Path | None, download: bool, limit: int | None) -> ImageData:
     info = IMAGE_INFO[name]
-    whole = find_part(name, "train", data_dir, download, limit)
-    test = find_part(name, "test", data_dir, download)
-    if test is None:
-        raise missing_files(name, data_dir, "test part" if whole else "files")
-    if whole is None:
-        raise DataError(
-            f"only the test part of {name!r} is under {data_dir}: it can serve as "
-            "out-of-distribution data, but training needs the training part"
-        )
+    whole = read_part(name, "train", data_dir, download, limit)
+    test = read_part(name, "test", data_dir, download)
     train, validation = map(whole.rows, hold_out_validation(len(whole)))
     notes = tuple(
         f"{name}: the {part} files hold {found:,} of the standard {expected:,} images"
@@ -154,10 +147,7 @@ def load_test_images(name: str, *, data_dir: Path | None = None, download: bool 
         raise DataError(f"{name!r} holds texts, but images are needed")
     if own_path(name) is not None or name == "digits":
         return load_images(name).test
-    test = find_part(name, "test", data_dir, download)
-    if test is None:
-        raise missing_files(name, data_dir, "files")
-    return test
+    return read_part(name, "test", data_dir, download)
 
 
 def load_ood_images(
