@@ -37,7 +37,6 @@ def write_run(tmp_path):
         recipe="sgpa-cifar10",
         started_from=None,
         facts=None,
-        parent=None,
         **changes,
     ):
         settings = json.loads(json.dumps(RECIPES.load(recipe).to_dict()))
@@ -65,7 +64,7 @@ def write_run(tmp_path):
                 for method, found in methods.items()
             },
         }
-        return write((parent or tmp_path / "runs") / name, report)
+        return write(tmp_path / "runs" / name, report)
 
     return make
 

@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 from itertools import pairwise
 
 import pytest
@@ -16,6 +14,7 @@ from probseq_apps.report.paper_report import draw, markdown_text, terminal_text
 from probseq_apps.report.papers import load_table, table_names
 
 ARMS = ("1-frame", "1-frame-4000", "4-frame-first-order", "4-frame-high-order")
+FIRST, HIGH = "First-order Markov", "High-order Markov"
 
 
 def compared(name, *folders):
@@ -27,32 +26,29 @@ def cells(table, label, group=0):
 
 
 def ours(table, label, group=0):
-    return [cell.ours and pytest.approx(cell.ours.mean) for cell in cells(table, label, group)]
+    found = [cell.ours and round(cell.ours.mean, 9) for cell in cells(table, label, group)]
+    while found and found[-1] is None:
+        found.pop()
+    return found
 
 
-def text_of(name, *folders, width=10_000):
+def text_of(name, *folders):
     runs, notes = find_runs(folders)
-    return terminal_text(compare(load_table(name), runs), notes, width)
+    return terminal_text(compare(load_table(name), runs), notes, 10_000)
+
+
+def note_of(name, *folders):
+    (note,) = (line for line in text_of(name, *folders).splitlines() if line.startswith("[1]"))
+    return note
 
 
 def test_ours_stand_in_the_paper_s_units_and_are_marked_by_their_good_end(write_run):
     # MSP of KEP's Table 1: accuracy 83.50±0.43, AURC 42.60±1.84 and NLL 11.13±0.40.
-    found = {
-        "test/accuracy": [0.90, 0.901, 0.899],
-        "test/aurc": [0.090, 0.091, 0.089],
-        "test/nll": [1.11, 1.12, 1.10],
-    }
-    row = cells(compared("kep:1", write_run("a", {"mle": found})), "MSP")
-    assert [cell.ours and round(cell.ours.mean, 9) for cell in row[:6]] == [
-        90,
-        90,
-        None,
-        None,
-        None,
-        11.1,
-    ]
-    assert row[0].ours.standard_error == pytest.approx(0.1 / 3**0.5)
-    assert [cell.mark for cell in row] == ["▲", "▼", "", "", "", "", ""]
+    found = {"test/accuracy": [0.90, 0.901, 0.899], "test/aurc": [0.090, 0.091, 0.089]}
+    table = compared("kep:1", write_run("a", {"mle": found | {"test/nll": [1.11, 1.12, 1.10]}}))
+    assert ours(table, "MSP") == [90, 90, None, None, None, 11.1]
+    assert cells(table, "MSP")[0].ours.standard_error == pytest.approx(0.1 / 3**0.5)
+    assert [cell.mark for cell in cells(table, "MSP")] == ["▲", "▼", "", "", "", "", ""]
 
 
 def test_slips_and_what_rounding_explains_are_never_marked(write_run):
@@ -67,19 +63,14 @@ def test_slips_and_what_rounding_explains_are_never_marked(write_run):
 
 
 def test_augmentation_and_settings_decide_between_tables_and_rows(write_run):
-    found = {"sgpa": {"test/accuracy": [0.7, 0.71]}}
-    plain = write_run("plain", found)
-    augmented = write_run("augmented", found, recipe="sgpa-cifar10-aug")
+    found = {"sgpa": {"test/accuracy": [0.7, 0.71]}, "kepsvgp": {"test/accuracy": [0.8, 0.8]}}
+    plain = write_run("plain", found, kepsvgp__eta=1.0)
+    augmented = write_run("augmented", found, recipe="sgpa-cifar10-aug", kepsvgp__merge="addition")
     for name, folders in (("B.6", [plain]), ("B.7", [augmented]), ("B.8", [])):
         assert [run.folder for run in compared(name, plain, augmented).runs] == folders
-    values = {"kepsvgp": {"test/accuracy": [0.8]}}
-    one = write_run("one", values, kepsvgp__eta=1.0)
-    added = write_run("added", values, kepsvgp__eta=10.0, kepsvgp__merge="addition")
-    table = compared("kep:9", one, added)
-    taken = [
-        (g, r.label) for g, group in enumerate(table.groups) for r in group.rows if r.cells[0].ours
-    ]
-    assert taken == [(0, "eta = 1"), (1, "eta = 10")]
+    table = compared("kep:9", plain, augmented)
+    taken = [[row.label for row in group.rows if row.cells[0].ours] for group in table.groups]
+    assert taken == [["eta = 1"], ["eta = 10"]]
 
 
 def test_of_several_runs_the_paper_s_recipe_goes_first_and_then_the_newest(write_run):
@@ -92,7 +83,6 @@ def test_of_several_runs_the_paper_s_recipe_goes_first_and_then_the_newest(write
         os.utime(folders[name] / "report.json", (1e9 - age, 1e9 - age))
     table = compared("B.6", *folders.values())
     assert cells(table, "SGPA")[1].runs[0].folder == folders["recipe"]
-    assert cells(table, "SDP MLE")[1].runs[0].folder == folders["newer"]
     assert [run.folder.name for run in table.runs] == ["newer", "recipe"]
 
 
@@ -101,7 +91,6 @@ def test_a_star_is_the_mean_of_all_that_match_for_each_seed(write_run):
         "ood/svhn/entropy/auroc": [0.5, 0.6],
         "ood/folder:/data/LSUN/entropy/auroc": [0.7, 0.9],
         "ood/svhn/energy/auroc": [0.1, None],
-        "ood/svhn/entropy/fpr95": [0.0, 0.0],
         "shift/noise-1/ece": [0.2, 0.2],
     }
     published = {"cifar-c/severity-1/ece": [0.3, 0.3]}
@@ -115,7 +104,6 @@ def test_a_star_is_the_mean_of_all_that_match_for_each_seed(write_run):
     assert run.values("sgpa/{shift}/*-1/ece") == ("sgpa/shift/*-1/ece", (0.2, 0.2))
     assert run.values("mle/{shift}/*-1/ece")[0] == "mle/cifar-c/*-1/ece"
     assert run.values("sgpa/seconds-per-epoch")[1] == (0.2, 0.2)
-    assert run.setting("training.nothing") is run.setting("nothing.at.all") is None
 
 
 def test_an_ensemble_has_no_seconds_and_a_stream_those_of_all_tasks(write_run):
@@ -132,8 +120,8 @@ def test_an_ensemble_has_no_seconds_and_a_stream_those_of_all_tasks(write_run):
 
 
 def test_ranks_are_over_the_tasks_that_were_run(write_run):
-    def found(svhn, other, name="cifar100"):
-        both = (("svhn", svhn), (name, other))
+    def found(svhn, other, places=("svhn", "cifar100")):
+        both = zip(places, (svhn, other), strict=True)
         return {f"ood/{place}/entropy/{m}": v for place, v in both for m in ("auroc", "aupr-out")}
 
     ten = {
@@ -148,49 +136,35 @@ def test_ranks_are_over_the_tasks_that_were_run(write_run):
     folders = write_run("a", ten), write_run("b", hundred, recipe="sgpa-cifar100")
     table = compared("3.2", *folders)
     # Against SVHN 2, 1, 3; against CIFAR-100 1, 2.5, 2.5; CIFAR-100 against mini-ImageNet 2, 1.
-    assert ours(table, "MLE") == [5 / 3, 1.5, None, None]
-    assert ours(table, "SGPA")[:2] == [1.5, 1.75]
-    assert ours(table, "MFVI")[:2] == [2.75, 2.75]
-    assert ours(table, "DE") == [None] * 4
+    assert ours(table, "MLE") == pytest.approx([5 / 3, 1.5])
+    assert ours(table, "SGPA") == [1.5, 1.75]
+    assert ours(table, "MFVI") == [2.75, 2.75]
+    assert ours(table, "DE") == []
     # Tables B.28 and B.30 rank MLE, SGPA and MFVI 1, 2, 3; 2, 1, 3; and MLE and SGPA 2, 1.
     same = [cells(table, label)[0].same for label in ("MLE", "SGPA", "MFVI")]
     assert same == pytest.approx((5 / 3, 4 / 3, 3.0))
     assert {run.folder for run in table.runs} == {*folders}
-    text = text_of("3.2", *folders)
-    assert "6.1667 (1.6667)" in text
-    assert "Tasks: B.28 against CIFAR100: 3 methods;" in text
+    assert "6.1667 (1.6667)" in text_of("3.2", *folders)
+    assert "Tasks: B.28 against CIFAR100: 3 methods;" in text_of("3.2", *folders)
 
 
 def test_ours_stand_below_the_paper_s_and_the_note_tells_how_the_run_departs(write_run):
-    folder = write_run(
-        "mine",
-        {
-            "sgpa": {
-                "test/accuracy": [0.70, 0.71, 0.72],
-                "shift/severity-1/accuracy": [0.5, 0.5, 0.5],
-            }
-        },
-        started_from="cifar10-small",
-        facts={"train": 4500},
-        training__epochs=20,
-        cgpt__alpha=0.3,
-        evaluation__corruptions=["fog", "contrast"],
-        evaluation__severities=[1],
-    )
+    found = {"test/accuracy": [0.70, 0.71, 0.72], "shift/severity-1/accuracy": [0.5, 0.5, 0.5]}
+    changes = {"training__epochs": 20, "cgpt__alpha": 0.3, "evaluation__corruptions": ["fog"]}
+    options = {"started_from": "cifar10-small", "facts": {"train": 4500}, **changes}
+    folder = write_run("mine", {"sgpa": found}, **options)
     lines = text_of("B.6", folder).splitlines()
     place = next(i for i, line in enumerate(lines) if line.startswith("SGPA "))
     assert lines[place + 1].split() == ["ours:", "sgpa", "[1]", "0.7100±0.0058", "▼", *"———"]
     assert lines[place].index("±") == lines[place + 1].index("±")
     # CGPT's settings say nothing about SGPA.
-    (note,) = (line for line in lines if line.startswith("[1]"))
-    assert note == (
-        f"[1] {folder}: cifar10, 3 seeds, recipe cifar10-small; train 4500 (45000), "
-        "training.epochs 20; unlike the paper's recipe sgpa-cifar10 in training.epochs 20 (600)."
+    assert note_of("B.6", folder) == (
+        f"[1] {folder}: cifar10, 3 seeds, recipe cifar10-small; train 4500 (45000); "
+        "unlike the paper's recipe sgpa-cifar10 in training.epochs 20 (600)."
     )
-    made = "corruptions made here, not the published files: corruptions fog, contrast, severities 1"
-    assert made in text_of("B.12", folder)
+    assert "made here, not the published files: fog, severities" in note_of("B.12", folder)
     same = write_run("same", {"sgpa": {"test/nll": [0.5]}})
-    assert "; as the paper's recipe sgpa-cifar10." in text_of("B.6", same)
+    assert note_of("B.6", same).endswith("; as the paper's recipe sgpa-cifar10.")
     text = markdown_text(compared("B.6", folder), ["left out: x"], "table-B.6.png")
     rows = [line for line in text.splitlines() if line.startswith("|")]
     assert {row.count("|") for row in rows} == {6}
@@ -200,12 +174,13 @@ def test_ours_stand_below_the_paper_s_and_the_note_tells_how_the_run_departs(wri
 
 @pytest.fixture
 def write_diffusion(write_generation, diffusion_result):
-    """Write a run whose arms have these distances, and one more for each further seed."""
+    """Write a run whose arms have these distances, and one more for the second seed."""
 
-    def make(name, numbers, *, fd_name="FD(classifier)", **options):
+    def make(name, numbers, *, fd_name="FD(classifier)", recipe="table-5.3-cifar10", **options):
         pairs = [(arm, seed, fd + seed) for seed in (0, 1) for arm, fd in numbers.items()]
         results = [diffusion_result(*pair, fd_name=fd_name) for pair in pairs]
-        return write_generation(name, "generate-diffusion", results, seeds=[0, 1], **options)
+        options |= {"recipe": recipe, "seeds": [0, 1]}
+        return write_generation(name, "generate-diffusion", results, **options)
 
     return make
 
@@ -213,13 +188,13 @@ def write_diffusion(write_generation, diffusion_result):
 def test_diffusion_models_stand_by_kind_and_length_and_images_in_both_rows(write_diffusion):
     numbers = dict(zip(ARMS, (13.0, 12.0, 17.0, 12.5), strict=True))
     numbers |= {"8-frame-high-order": 11.0, "4-frame-blur": 15.0, "4-frame-matched": 1.0}
-    folder = write_diffusion("a", numbers, recipe="table-5.3-cifar10", fd_name="FID")
-    assert ours(compared("5.3", folder), "First-order Markov") == [13.5, 17.5, *[None] * 4]
-    assert ours(compared("5.3", folder), "High-order Markov") == [13.5, 13.0, 11.5, *[None] * 3]
+    folder = write_diffusion("a", numbers, fd_name="FID")
+    assert ours(compared("5.3", folder), FIRST) == [13.5, 17.5]
+    assert ours(compared("5.3", folder), HIGH) == [13.5, 13.0, 11.5]
     assert ours(compared("5.4", folder), "CIFAR10") == [13.5, 12.5, 13.0]
-    assert ours(compared("5.5", folder), "Gaussian blur") == [15.5, None]
+    assert ours(compared("5.5", folder), "Gaussian blur") == [15.5]
     faces = write_diffusion("b", {ARMS[3]: 7.0}, recipe="table-5.3-celeba", size=64)
-    assert ours(compared("5.3", faces), "High-order Markov") == [*[None] * 4, 7.5, None]
+    assert ours(compared("5.3", faces), HIGH) == [*[None] * 4, 7.5]
     assert ours(compared("5.4", faces), "CelebA", 1) == [None, None, 7.5]
 
 
@@ -227,9 +202,8 @@ def test_diffusion_models_stand_by_kind_and_length_and_images_in_both_rows(write
     ("fd_name", "size", "mark"), [("FID", 32, "▼"), ("FID", 16, ""), ("FD(classifier)", 32, "")]
 )
 def test_only_fid_of_images_of_the_thesis_size_is_marked(write_diffusion, fd_name, size, mark):
-    options = {"recipe": "table-5.3-cifar10", "fd_name": fd_name, "size": size}
-    folder = write_diffusion("a", {ARMS[3]: 60.0}, **options)
-    cell = cells(compared("5.3", folder), "High-order Markov")[1]
+    folder = write_diffusion("a", {ARMS[3]: 60.0}, fd_name=fd_name, size=size)
+    cell = cells(compared("5.3", folder), HIGH)[1]
     assert (cell.ours.mean, cell.mark) == (60.5, mark)
     # A cell names what it holds, unless that is what the paper's column holds.
     assert ("FD(classifier) 60.5" in text_of("5.3", folder)) == (fd_name != "FID")
@@ -237,35 +211,28 @@ def test_only_fid_of_images_of_the_thesis_size_is_marked(write_diffusion, fd_nam
 
 def test_other_images_stand_in_unmarked_until_there_are_the_right_ones(write_diffusion):
     digits = write_diffusion("d", {ARMS[3]: 60.0}, recipe="digits-diffusion", fd_name="FID")
-    cell = cells(compared("5.3", digits), "High-order Markov")[1]
+    cell = cells(compared("5.3", digits), HIGH)[1]
     assert (cell.ours.mean, cell.mark) == (60.5, "")
-    cifar = write_diffusion("c", {ARMS[2]: 17.0}, recipe="table-5.3-cifar10")
     # The other run has no such number, and the digits fill no gap of it.
-    table = compared("5.3", digits, cifar)
-    assert (ours(table, "High-order Markov")[1], ours(table, "First-order Markov")[1]) == (
-        None,
-        17.5,
-    )
-    (note,) = (line for line in text_of("5.3", digits).splitlines() if line.startswith("[1]"))
-    assert (
-        "digits, 2 seeds, recipe digits-diffusion; channels 1 (3), image_size 16 (32), fd_name"
-        in note
-    )
-    assert "num_samples 200, is_splits 1, sampler ancestral, sampling_steps 1000, training" in note
-    assert "unlike the paper's recipe table-5.3-cifar10 in data digits (cifar10), unet.base" in note
+    table = compared("5.3", digits, write_diffusion("c", {ARMS[2]: 17.0}))
+    assert (ours(table, HIGH), ours(table, FIRST)) == ([], [None, 17.5])
+    note = note_of("5.3", digits)
+    assert "digits, 2 seeds, recipe digits-diffusion; channels 1 (3), image_size 16 (32)" in note
+    assert "num_samples 200, is_splits 1, sampler ancestral, sampling_steps 1000; unlike" in note
+    assert "the paper's recipe table-5.3-cifar10 in data digits (cifar10), unet.base" in note
     # Which arms and seeds were run says nothing about the setting.
     assert "arms" not in note
 
 
 def test_scores_of_both_encoders_are_never_marked(write_generation, hvae_result):
     pairs = [(arm, seed, 2.0 + seed) for seed in (0, 1) for arm in ("heat", "learned")]
-    results = [hvae_result(*pair) for pair in pairs]
-    folder = write_generation("h", "generate-hvae", results, recipe="table-5.1", size=28)
+    made = ("generate-hvae", [hvae_result(*pair) for pair in pairs])
+    folder = write_generation("h", *made, recipe="table-5.1", size=28)
     assert ours(compared("5.1", folder), "IS") == [2.5, 2.5]
     assert [cell.mark for cell in compared("5.1", folder).cells] == ["", ""]
     assert "IS(classifier) 2.50±0.50" in text_of("5.1", folder)
-    grey = write_generation("g", "generate-hvae", results, recipe="table-5.1", binarize=False)
-    assert ours(compared("5.1", grey), "IS") == [None, None]
+    grey = write_generation("g", *made, recipe="table-5.1", binarize=False)
+    assert ours(compared("5.1", grey), "IS") == []
 
 
 def test_tokenizers_stand_by_stem_without_their_controls(write_generation):
@@ -283,68 +250,48 @@ def test_tokenizers_stand_by_stem_without_their_controls(write_generation):
     ]
     folder = write_generation("t", "generate", results, recipe="cifar10-8-frame")
     table = compared("5.2", folder)
-    assert ours(table, "Reconstruction (FID)", 0)[:3] == [19.0, 18.0, None]
-    assert ours(table, "Latent Masked Generation (FID)", 0)[:3] == [50.0, None, None]
-    assert ours(table, "AR Generation (FID)", 0)[:3] == [None, None, None]
-    assert ours(table, "Reconstruction (PSNR)", 1)[:3] == [21.0, 22.0, None]
-    assert ours(table, "Reconstruction (FID)", 2)[:3] == [24.0, None, None]
+    assert ours(table, "Reconstruction (FID)") == [19.0, 18.0]
+    assert ours(table, "Latent Masked Generation (FID)") == [50.0]
+    assert ours(table, "AR Generation (FID)") == []
+    assert ours(table, "Reconstruction (PSNR)", 1) == [21.0, 22.0]
+    assert ours(table, "Reconstruction (FID)", 2) == [24.0]
     # Of another corruption they are no run of the table.
-    text = (folder / "report.json").read_text()
-    (folder / "report.json").write_text(
-        text.replace('"corruption": "blur"', '"corruption": "noise"')
-    )
+    text = (folder / "report.json").read_text().replace('"corruption": "blur"', '"corruption": "x"')
+    (folder / "report.json").write_text(text)
     assert compared("5.2", folder).runs == ()
 
 
-TELL_TORCH = """
-import sys
-from probseq_apps.cli import main
-for arguments in (["--list"], ["--table", "B.66"], [], ["--list", "--table", "B.6"]):
-    try:
-        status = main(["report", *arguments])
-    except SystemExit as stop:
-        status = stop.code
-    print(status, "torch" in sys.modules)
-"""
-
-
-def test_listing_and_wrong_usage_need_no_torch(tmp_path):
-    command = [sys.executable, "-c", TELL_TORCH]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
-    *listed, first, second, third, fourth = done.stdout.splitlines()
-    assert [line.split()[0] for line in listed] == list(table_names())
-    assert (first, {second, third, fourth}) == ("0 False", {"2 False"})
-    assert "did you mean 'B.6'?" in done.stderr
-
-
-def test_a_table_is_printed_written_and_drawn(
+def test_a_table_is_listed_printed_written_and_drawn(
     write_run, write_diffusion, tmp_path, monkeypatch, capsys
 ):
     def run(*arguments):
-        status = main(["report", "--table", *map(str, arguments)])
+        status = main(["report", *map(str, arguments)])
         return status, " ".join("".join(capsys.readouterr()).split())
 
     monkeypatch.setenv("COLUMNS", "10000")
     monkeypatch.chdir(tmp_path)
-    assert "No run folder holds a number of this table: it takes runs on imdb." in run("B.4")[1]
+    assert all(name in run("--list")[1] for name in table_names())
+    nothing = "No run folder holds a number of this table: it takes runs on imdb."
+    assert nothing in run("--table", "B.4")[1]
     mine = write_run("mine", {"kepsvgp": {"test/accuracy": [0.85, 0.86]}})
-    assert "85.50±0.50" in run("kep-1")[1]
+    assert "85.50±0.50" in run("--table", "kep-1")[1]
     markdown = tmp_path / "paper-tables" / "table-kep-1.md"
     assert "**85.50±0.50**" in markdown.read_text()
     with Image.open(markdown.with_suffix(".png")) as image:
         assert min(image.size) > 500
     # Named folders are read instead of `runs`; those of other experiments are left out.
-    other = write_diffusion("d", {ARMS[3]: 12.0}, recipe="table-5.3-cifar10")
-    status, shown = run("5.3", mine, other, "--output-dir", "out")
+    other = write_diffusion("d", {ARMS[3]: 12.0})
+    status, shown = run("--table", "5.3", mine, other, "--output-dir", "out")
     assert (status, "12.50±0.50" in shown) == (0, True)
     assert "mine is of the experiment 'classify', and table 5.3 takes runs of `probseq gen" in shown
     assert (tmp_path / "out" / "table-5.3.png").is_file()
-    (tmp_path / "empty").mkdir()
-    status, shown = run("B.6", "empty")
-    assert status == 1
-    assert "empty must hold a finished run (report.json), and holds none" in shown
-    (tmp_path / "empty" / "config.json").write_text("{}")
-    assert "and holds one that is not finished" in run("B.6", "empty")[1]
+    status, shown = run("--table", "B.6", "out")
+    assert (status, "out must hold a finished run (report.json), and holds none" in shown) == (
+        1,
+        True,
+    )
+    (tmp_path / "out" / "config.json").write_text("{}")
+    assert "and holds one that is not finished" in run("--table", "B.6", "out")[1]
 
 
 @pytest.mark.parametrize(
@@ -352,15 +299,15 @@ def test_a_table_is_printed_written_and_drawn(
     [
         ("{", "cannot be read as JSON"),
         ("[]", "not a report of this version"),
-        (json.dumps({"experiment": "classify"}), "not a report of this version: KeyError"),
-        (json.dumps({"experiment": "other"}), "of the experiment 'other'"),
+        ('{"experiment": "classify"}', "not a report of this version: KeyError"),
+        ('{"experiment": "other"}', "of the experiment 'other'"),
     ],
 )
 def test_a_damaged_or_foreign_report_is_left_out_with_a_note(write_run, tmp_path, text, reason):
-    write_run("good", {"mle": {"test/nll": [1.0]}})
-    (tmp_path / "runs" / "bad").mkdir()
-    (tmp_path / "runs" / "bad" / "report.json").write_text(text)
-    runs, (note,) = find_runs([tmp_path / "runs", tmp_path / "runs" / "good"])
+    good = write_run("good", {"mle": {"test/nll": [1.0]}})
+    (good.parent / "bad").mkdir()
+    (good.parent / "bad" / "report.json").write_text(text)
+    runs, (note,) = find_runs([good.parent, good])
     assert [run.folder.name for run in runs] == ["good"]
     assert "bad" in note
     assert reason in note

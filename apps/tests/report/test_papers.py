@@ -30,10 +30,6 @@ def rows(name, group=0):
     return {row.label: row for row in load_table(name).groups[group].rows}
 
 
-def texts(name, label, group=0):
-    return [cell.paper.text for cell in rows(name, group)[label].cells]
-
-
 def means(name, label, group=0):
     return [cell.paper.mean for cell in rows(name, group)[label].cells]
 
@@ -44,8 +40,7 @@ def test_every_table_of_the_papers_is_there_under_all_its_names():
     assert list(ALL) == [*thesis, "4.1", *cgpt, *(f"kep:{n}" for n in range(1, 10))]
     for name in ALL:
         assert resolve_name(name.lower()) == resolve_name(f" {name.upper()} ") == name
-    aliases = {"II": "cgpt:II", "cgpt-iv": "cgpt:IV", "kep-3": "kep:3", "thesis:B.6": "B.6"}
-    aliases |= {"thesis-3.2": "3.2", "thesis:4.1": "4.1", "ohsvgp-4.1": "4.1"}
+    aliases = {"II": "cgpt:II", "cgpt-iv": "cgpt:IV", "thesis-3.2": "3.2", "ohsvgp:4.1": "4.1"}
     assert {alias: resolve_name(alias) for alias in aliases} == aliases
 
 
@@ -98,38 +93,6 @@ def test_rows_are_full_numbers_are_read_to_the_last_digit_and_names_are_ours(nam
 _ranked = {f"{names} {metric}" for names in ("B.28 B.30", "B.29 B.31") for metric in LABELS}
 
 
-@pytest.mark.parametrize(
-    ("name", "group", "label", "printed"),
-    [
-        ("B.4", 0, "SGPA", ["0.8875±0.0004", "0.2823±0.0027", "0.0215±0.0034", "0.0647±0.0105"]),
-        ("B.5", 0, "MFVI", ["21.0864±1.8124", "1.0809±0.0092", "0.2018±0.0080", "0.266±0.0113"]),
-        ("B.6", 0, "SDP MLE", ["0.7439±0.0015", "2.2940±0.0277", "0.2703±0.0021", "0.4509±0.0079"]),
-        ("B.9", 0, "SGPAE", ["0.65", "1.2761", "0.0191", "0.0593"]),
-        ("B.10", 0, "MCD", ["0.4385±0.0163", "0.8369±0.0308", "0.9264±0.0317"]),
-        ("B.32", 0, "SDP MCD", ["0.4566±0.0072", "0.4889±0.0029"]),
-        ("cgpt:I", 0, "CGPT", ["26.471±0.387", "0.774±0.010", "0.725±0.013", "0.236±0.004"]),
-        ("cgpt:III", 3, "Energy-Based", ["77.70", "68.56", "82.06", "60.09"]),
-        ("kep:4", 0, "KEP-SVGP", ["78.27±0.30", "6.29±0.06", "30.97", "56.26±0.70"]),
-        ("4.1", 0, "OSGPR/OSVGP", ["140", "149"]),
-        ("4.1", 0, "OHSGPR/OHSVGP", ["0.297", "0.394"]),
-        ("4.1", 1, "OVC", ["0.558", "0.863"]),
-        ("4.1", 1, "OVFF", ["0.295", "0.356"]),
-        ("4.1", 2, "OSGPR/OSVGP", ["525", "530"]),
-        ("4.1", 2, "OHSGPR/OHSVGP", ["370", "380"]),
-        ("5.1", 0, "IS", ["9.32", "7.27"]),
-        ("5.2", 0, "AR Generation (FID)", ["72.06", "54.60", "69.23", "32.98", "30.19", "28.08"]),
-        ("5.2", 1, "Reconstruction (PSNR)", ["19.97", "21.86", "25.89", "20.52", "24.66", "29.68"]),
-        ("5.3", 0, "First-order Markov", ["12.90", "17.30", "15.90", "7.76", "13.61", "12.64"]),
-        ("5.3", 0, "High-order Markov", ["12.90", "12.58", "12.80", "7.76", "6.88", "7.55"]),
-        ("5.4", 1, "CelebA", ["7.76", "7.87", "6.88"]),
-        ("5.5", 0, "Gaussian blur", ["15.33", "22.63"]),
-        ("kep:9", 1, "eta = 0.01", ["81.46", "49.71", "85.81", "66.51", "13.94", "11.24", "31.35"]),
-    ],
-)
-def test_values_are_those_of_the_paper(name, group, label, printed):
-    assert texts(name, label, group)[: len(printed)] == printed
-
-
 def test_table_3_2_follows_from_tables_b_28_to_b_31():
     printed = rows("3.2")
     for column, names in enumerate([("B.28", "B.30")] * 2 + [("B.29", "B.31")] * 2):
@@ -143,19 +106,17 @@ def test_table_3_2_follows_from_tables_b_28_to_b_31():
             assert means("3.2", label)[column] == pytest.approx(rank, abs=1e-4)
 
 
-@pytest.mark.parametrize("name", [f"B.{number}" for number in range(12, 20)])
-def test_accuracy_falls_and_nll_grows_with_the_severity(name):
-    falling = load_table(name).title.startswith("Accuracy")
-    for label in rows(name):
-        assert means(name, label) == sorted(means(name, label), reverse=falling)
+def test_accuracy_falls_and_nll_grows_with_the_severity():
+    for name in (f"B.{number}" for number in range(12, 20)):
+        falling = load_table(name).title.startswith("Accuracy")
+        for label in rows(name):
+            assert means(name, label) == sorted(means(name, label), reverse=falling)
 
 
 def test_numbers_that_papers_repeat_are_equal():
     for metric in range(4):
-        assert means("cgpt:II", "SGPA", metric) == means("cgpt:IV", "SGPA", metric)
-        assert means("cgpt:II", "CGPT", metric) == means(
-            "cgpt:IV", "CGPT (alpha = 0.5 → 1.0)", metric
-        )
+        for label, other in (("SGPA", "SGPA"), ("CGPT", "CGPT (alpha = 0.5 → 1.0)")):
+            assert means("cgpt:II", label, metric) == means("cgpt:IV", other, metric)
     for label in ("MSP", "KEP-SVGP"):
         assert means("kep:1", label, 2) == means("kep:7", label)
         assert means("kep:1", label, 3) == means("kep:7", label, 1)
@@ -177,10 +138,9 @@ def test_numbers_that_papers_repeat_are_equal():
         for label in rows("5.2", group):
             assert means("5.2", label, group) == means("5.2", label, group + 2)
     for name in ("cgpt:II", "cgpt:IV", "cgpt:V"):
-        for group in load_table(name).groups:
-            for row in group.rows:
-                *parts, average = (cell.paper.mean for cell in row.cells)
-                assert min(parts) < average < max(parts)
+        for row in (row for group in load_table(name).groups for row in group.rows):
+            *parts, average = (cell.paper.mean for cell in row.cells)
+            assert min(parts) < average < max(parts)
 
 
 def test_units_and_errors_are_those_that_the_papers_print():

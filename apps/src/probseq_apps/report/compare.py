@@ -93,24 +93,21 @@ def _compare_ranks(table: PaperTable, runs: Sequence[MeasuredRun]) -> PaperTable
         *names, metric = cell.metric.partition("/")[2].split()
         tasks: list[dict[str, Cell]] = []
         for name in names:
-            (of_tasks,) = compare(load_table(name), runs).groups
-            for index, head in enumerate(of_tasks.heads):
-                found = {
-                    row.label: task
-                    for row in of_tasks.rows
-                    if row.label in rows
-                    and (task := row.cells[index]).metric.endswith(f"/{metric}")
-                    and task.ours
-                    and task.ours.mean is not None
+            (others,) = compare(load_table(name), runs).groups
+            for index, head in enumerate(others.heads):
+                cells = {row.label: row.cells[index] for row in others.rows if row.label in rows}
+                known = {
+                    label: c for label, c in cells.items() if c.ours and c.ours.mean is not None
                 }
-                if len(found) > 1:
-                    tasks.append(found)
-                    task = head.rpartition(" AU")[0]
-                    told[f"{name} against {task}: {len(found)} methods"] = None
-        ours = average_ranks(
-            [{k: c.ours.spread[0] for k, c in t.items() if c.ours} for t in tasks], "higher"
+                if len(known) > 1 and all(c.metric.endswith(f"/{metric}") for c in known.values()):
+                    tasks.append(known)
+                    told[f"{name} against {head.rpartition(' AU')[0]}: {len(known)} methods"] = None
+        ours, theirs = (
+            average_ranks(
+                [{label: read(c) for label, c in task.items()} for task in tasks], "higher"
+            )
+            for read in (lambda c: c.ours.mean, lambda c: c.paper.mean)
         )
-        theirs = average_ranks([{k: c.paper.mean for k, c in t.items()} for t in tasks], "higher")
         for label, rank in ours.items():
             used = distinct(run for task in tasks if label in task for run in task[label].runs)
             rows[label][place] = rows[label][place]._replace(

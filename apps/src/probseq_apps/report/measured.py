@@ -92,14 +92,13 @@ def read_run(folder: Path) -> MeasuredRun:
         kind = report["experiment"]
         if kind not in EXPERIMENTS:
             raise ValueError(f"{file} is of the experiment {kind!r}")
-        facts, settings = report["data"], report["settings"]
+        settings, facts = report["settings"], dict[str, Any]()
         if kind in GENERATIONS:
-            numbers, made_with = _generation_numbers(report["results"])
-            facts |= made_with
+            numbers, facts = _generation_numbers(report["results"])
         else:
-            numbers = _online_numbers(report) if kind == "online" else _numbers(report)
-        named = (folder, kind, report["recipe"], settings["data"])
-        return MeasuredRun(*named, settings, facts, numbers, file.stat().st_mtime)
+            numbers = _numbers(report)
+        named = (folder, kind, report["recipe"], settings["data"], settings)
+        return MeasuredRun(*named, report["data"] | facts, numbers, file.stat().st_mtime)
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{file} is not a report of this version: {error!r}") from error
     except json.JSONDecodeError as error:
@@ -108,24 +107,18 @@ def read_run(folder: Path) -> MeasuredRun:
 
 def _numbers(report: Mapping[str, Any]) -> dict[str, Seeds]:
     found: dict[str, Seeds] = {}
-    epochs = report["settings"]["training"]["epochs"]
     for name, method in report["methods"].items():
-        metrics = {key: tuple(values["values"]) for key, values in method["metrics"].items()}
-        seconds = method.get("train_seconds", [])
-        # An ensemble's members are not its own trainings.
-        if seconds and len(seconds) == len(next(iter(metrics.values()), ())):
-            metrics[SECONDS_PER_EPOCH] = tuple(value / epochs for value in seconds)
+        if report["experiment"] == "online":
+            seeds = method["seeds"].values()
+            metrics = {ACCUMULATED_SECONDS: tuple(float(sum(one["seconds"])) for one in seeds)}
+        else:
+            metrics = {key: tuple(values["values"]) for key, values in method["metrics"].items()}
+            seconds, epochs = method["train_seconds"], report["settings"]["training"]["epochs"]
+            # An ensemble's members are not its own trainings.
+            if len(seconds) == len(next(iter(metrics.values()))):
+                metrics[SECONDS_PER_EPOCH] = tuple(value / epochs for value in seconds)
         found |= {f"{name}/{metric}": values for metric, values in metrics.items()}
     return found
-
-
-def _online_numbers(report: Mapping[str, Any]) -> dict[str, Seeds]:
-    return {
-        f"{name}/{ACCUMULATED_SECONDS}": tuple(
-            float(sum(found["seconds"])) for found in method["seeds"].values()
-        )
-        for name, method in report["methods"].items()
-    }
 
 
 def _generation_numbers(

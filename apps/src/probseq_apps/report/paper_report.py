@@ -40,12 +40,11 @@ _LETTERS, _GREY = 130, "#6A6A6A"
 # Command and recipes of each experiment.
 _COMMANDS = {entry.kind: f"probseq {name}" for name, entry in REGISTRY.items() if entry.kind}
 _RECIPES = {entry.kind: entry.settings for entry in REGISTRY.values() if entry.kind}
-# What a note tells of settings, and of those behind metrics that begin so.
-_TOLD = ("training.epochs", "training.steps", "stream.num_tasks", "model.learn_steps")
-_TOLD_OF = {
-    "shift": ("corruptions made here, not the published files", ("corruptions", "severities")),
-    "cifar-c": ("published corruptions", ("severities",)),
-    "ood": ("other data", ("ood",)),
+# What a note tells of metrics that begin so.
+_SOURCES = {
+    "shift": "made here, not the published files: {corruptions}, severities {severities}",
+    "cifar-c": "published corruptions, severities {severities}",
+    "ood": "evaluation.ood {ood}",
 }
 # Where a run ran, and what only decides which numbers exist.
 _NOT_COMPARED = re.compile(
@@ -59,33 +58,29 @@ _Write = Callable[[str, str | None], str]
 
 def report(settings: ReportSettings) -> None:
     """Make the table that is named, list all, or make the pages of runs anew and open them."""
-    if settings.table is not None:
-        paper_report(settings.table, settings)
-    elif settings.show_list:
+    if settings.show_list:
         for name in table_names():
             print(f"{name.ljust(9)} {load_table(name).title}")
-    else:
-        for folder in settings.run_folders:
-            page = write_html(folder)
-            print(page)
-            if sys.stdout.isatty():
-                webbrowser.open(page.resolve().as_uri())
+    if settings.table is not None:
+        _paper_report(load_table(settings.table), settings)
+    for folder in () if settings.show_list or settings.table else settings.run_folders:
+        page = write_html(folder)
+        print(page)
+        if sys.stdout.isatty():
+            webbrowser.open(page.resolve().as_uri())
 
 
-def paper_report(name: str, settings: ReportSettings) -> None:
+def _paper_report(table: PaperTable, settings: ReportSettings) -> None:
     """Print a table, and write it as Markdown and as a picture."""
-    table, folders = load_table(name), settings.run_folders
-    # Nothing measured yet: the paper's numbers alone.
-    if not folders and any(_DEFAULT_FOLDER.glob(f"*/{REPORT}")):
-        folders = (_DEFAULT_FOLDER,)
-    runs, left_out = find_runs(folders)
-    if settings.run_folders:
-        left_out += [
-            f"left out: {run.folder} is of the experiment {run.experiment!r}, and table "
-            f"{table.name} {_takes(table)}"
-            for run in runs
-            if not fits_experiment(table, run)
-        ]
+    # Without any run, the paper's numbers stand alone.
+    default = [_DEFAULT_FOLDER] if any(_DEFAULT_FOLDER.glob(f"*/{REPORT}")) else []
+    runs, left_out = find_runs(settings.run_folders or default)
+    left_out += [
+        f"left out: {run.folder} is of the experiment {run.experiment!r}, and table {table.name} "
+        f"{_takes(table)}"
+        for run in runs
+        if settings.run_folders and not fits_experiment(table, run)
+    ]
     table = compare(table, runs)
     settings.output_dir.mkdir(parents=True, exist_ok=True)
     markdown = settings.output_dir / f"table-{table.name.replace(':', '-')}.md"
@@ -98,7 +93,7 @@ def paper_report(name: str, settings: ReportSettings) -> None:
 
 def terminal_text(table: PaperTable, left_out: list[str], width: int) -> str:
     """Return the table for a terminal of some width; columns that don't fit go below."""
-    text = [textwrap.fill(_title(table), width), ""]
+    text = [textwrap.fill(f"Table {table.name}: {table.title}", width), ""]
     for group in table.groups:
         heads, *rows = _lines(table, group, lambda cell, mark: f"{cell} {mark or ' '}")
         text += [aligned_blocks(heads, rows, width), ""]
@@ -107,11 +102,11 @@ def terminal_text(table: PaperTable, left_out: list[str], width: int) -> str:
 
 def markdown_text(table: PaperTable, left_out: list[str], picture: str) -> str:
     """Return the table as a Markdown file."""
-    parts = [f"# {_title(table)}", f"{table.paper}."]
+    parts = [f"# Table {table.name}: {table.title}", f"{table.paper}."]
     for group in table.groups:
         heads, *rows = _lines(table, group, _bold)
-        escaped = [[_escaped(label.strip()), *cells] for label, *cells in rows]
-        parts.append(markdown_table([heads, *escaped]))
+        named = [[re.sub(r"([\^_|])", r"\\\1", row[0].strip()), *row[1:]] for row in rows]
+        parts.append(markdown_table([heads, *named]))
     parts.append("\n".join(f"- {note}" for note in footnotes(table, left_out)))
     return "\n\n".join([*parts, f"![Table {table.name}]({picture})"]) + "\n"
 
@@ -130,30 +125,24 @@ def footnotes(table: PaperTable, left_out: list[str]) -> list[str]:
 
 def _note(run: MeasuredRun, table: PaperTable) -> str:
     """Return what a run is, and how its setting differs from that of the paper."""
-    own = [
-        row for group in table.groups for row in group.rows if any(run in c.runs for c in row.cells)
-    ]
-    metrics = {cell.source for row in own for cell in row.cells if run in cell.runs}
+    rows = [row for group in table.groups for row in group.rows]
+    used = [(row.method or "", cell) for row in rows for cell in row.cells if run in cell.runs]
     seeds = len(run.setting("seeds"))
     parts = [f"{run.folder}: {run.data}, {seeds} seed{'s'[: seeds - 1]}, recipe {run.recipe}"]
     # A run on other images stands in for those of the first data set.
     data = run.data if run.data in table.data else table.data[0]
-    told = [
-        f"{name} {run.facts[name]} ({size})"
-        for name, size in table.sizes.get(data, {}).items()
-        if run.facts.get(name, size) != size
+    sizes = table.sizes.get(data, {}).items()
+    told = [f"{k} {run.facts[k]} ({size})" for k, size in sizes if run.facts.get(k, size) != size]
+    told += [f"{k} {_shown(run.facts[k])}" for k in GENERATION_FACTS if run.facts.get(k)]
+    parts += [", ".join(told)] if told else []
+    evaluation = {k: _shown(value) for k, value in run.settings.get("evaluation", {}).items()}
+    parts += [
+        text.format(**evaluation)
+        for kind, text in _SOURCES.items()
+        if any(f"/{kind}/" in cell.source for _, cell in used)
     ]
-    told += [
-        f"{name} {_shown(run.facts[name])}" for name in GENERATION_FACTS if run.facts.get(name)
-    ]
-    told += [f"{path} {run.setting(path)}" for path in _TOLD if run.setting(path) is not None]
-    parts.append(", ".join(told))
-    for kind, (label, names) in _TOLD_OF.items():
-        if any(metric.split("/")[1:2] == [kind] for metric in metrics):
-            shown = (f"{name} {_shown(run.setting(f'evaluation.{name}'))}" for name in names)
-            parts.append(f"{label}: {', '.join(shown)}")
     # The nearest, where the table's rows have several.
-    bases = {(row.method or "").partition("+")[0].partition("-")[0] for row in own}
+    bases = {method.partition("+")[0].partition("-")[0] for method, _ in used}
     found = {recipe: _differences(run, recipe, bases) for recipe in table.recipes.get(data, ())}
     nearest = min(found, key=lambda recipe: len(found[recipe]), default=None)
     if nearest is None:
@@ -162,7 +151,7 @@ def _note(run: MeasuredRun, table: PaperTable) -> str:
         other = [f"data {run.data} ({data})"] * (run.data != data) + found[nearest]
         unlike = f"unlike the paper's recipe {nearest} in {', '.join(other)}"
         parts.append(unlike if other else f"as the paper's recipe {nearest}")
-    return "; ".join(filter(None, parts)) + "."
+    return "; ".join(parts) + "."
 
 
 def _differences(run: MeasuredRun, recipe: str, bases: set[str]) -> list[str]:
@@ -189,10 +178,6 @@ def _takes(table: PaperTable) -> str:
     of = f"of `{_COMMANDS[table.experiment]}` " if table.experiment else ""
     which = {None: "", True: " with augmentation", False: " without augmentation"}
     return f"takes runs {of}on {' or '.join(table.data)}{which[table.augmented]}"
-
-
-def _title(table: PaperTable) -> str:
-    return f"Table {table.name}: {table.title}"
 
 
 def _lines(table: PaperTable, group: Group, write: _Write) -> list[list[str]]:
@@ -230,17 +215,10 @@ def _ours(cell: Cell, decimals: int) -> str:
     text, error = f"{cell.ours.mean:.{decimals}f}", cell.ours.standard_error
     text += "" if error is None else f"±{error:.{decimals}f}"
     # A distance or a score in other features than Inception's says so.
-    kind = cell.source.rpartition("/")[2]
-    if kind in ("fd", "is"):
-        names = [
-            name.removeprefix("FID").removeprefix("FD") for name in cell.runs[0].facts["fd_name"]
-        ]
-        text = f"{kind.upper()}{'/'.join(names)} {text}" if any(names) else text
+    kind, names = cell.source.rpartition("/")[2], "/".join(cell.runs[0].facts.get("fd_name", ()))
+    if kind in ("fd", "is") and names != "FID":
+        text = f"{names.replace('FD', kind.upper())} {text}"
     return text
-
-
-def _escaped(label: str) -> str:
-    return label.replace("^", "\\^").replace("_", "\\_").replace("|", "\\|")
 
 
 def draw(table: PaperTable, left_out: list[str]) -> Figure:

@@ -16,7 +16,6 @@ import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -25,6 +24,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from tyro.conf import Positional, arg
 
 from probseq.summary import Summary
+from probseq_apps.data.names import unknown_name_message
 from probseq_apps.report.measured import MeasuredRun, distinct
 from probseq_apps.report.tables import Measure, direction_of
 
@@ -58,13 +58,10 @@ def resolve_name(name: str) -> str:
     known = {full.lower(): full for full in table_names()}
     # Roman numerals are CGPT's alone.
     known |= {short.removeprefix("cgpt:"): full for short, full in known.items()}
-    typed = name.strip().lower()
-    short = re.sub("^(thesis|ohsvgp):", "", typed.replace("-", ":"))
+    short = re.sub("^(thesis|ohsvgp):", "", name.strip().lower().replace("-", ":"))
     if short in known:
         return known[short]
-    nearest = get_close_matches(typed, list(known), n=1, cutoff=0.5)
-    hint = f"; did you mean {known[nearest[0]]!r}?" if nearest else ";"
-    raise ValueError(f"unknown table {name!r}{hint} known: {', '.join(table_names())}")
+    raise ValueError(unknown_name_message("table", name, table_names()))
 
 
 class Value(NamedTuple):
