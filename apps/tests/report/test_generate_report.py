@@ -7,20 +7,17 @@ import torch
 from PIL import Image
 
 from probseq_apps.data.images import GenerationData
-from probseq_apps.report.curves import Quantity, save_curves
 from probseq_apps.report.generate import (
-    Generated,
-    diffusion_findings,
-    diffusion_report,
-    diffusion_table,
-    frame_tables,
-    generation_table,
-    hvae_findings,
-    reconstruction_table,
+    diffusion_claims,
+    diffusion_tables,
+    findings_of,
+    generate_report,
+    hvae_claims,
+    token_claims,
     token_measures,
-    tokens_findings,
+    token_tables,
 )
-from probseq_apps.report.generate_plots import Drawn, summary_figure
+from probseq_apps.report.generate_plots import Drawn, Quantity, save_curves, summary_figure
 from probseq_apps.report.results import REAL
 from probseq_apps.settings.models import DiffusionSettings, diffusion_arm
 
@@ -67,7 +64,7 @@ FLOORS = [tokenizer("1-frame", "patch-k-means", seed, 18.0, steps=None) for seed
 
 
 def test_reconstruction_has_all_arms_the_floor_and_real_images(tokenizers):
-    table = reconstruction_table(tokenizers, FLOORS, REAL_IMAGES)
+    table, _ = token_tables([*tokenizers, *FLOORS], REAL_IMAGES)
     last = "real images: test part from training part"
     assert table.heads[1:] == [
         *("n", "bits", "tokens", "steps", "parameters", "PSNR (dB) ↑", "all frames (dB) ↑"),
@@ -84,13 +81,13 @@ def test_reconstruction_has_all_arms_the_floor_and_real_images(tokenizers):
     assert cells(table, "1-frame, patch-k-means")["steps"] == "—"
     assert table.rows[-1][1:] == [*["—"] * 7, "2.50", "—", "—"]
     # One seed has no error, and a number that a seed lacks no mean.
-    assert reconstruction_table(tokenizers[:1], [], REAL_IMAGES).rows[0][6] == "20.00"
+    assert token_tables(tokenizers[:1], REAL_IMAGES)[0].rows[0][6] == "20.00"
     tokenizers[0]["reconstruction"]["psnr"] = None
-    assert reconstruction_table(tokenizers, [], REAL_IMAGES).rows[0][6] == "—"
+    assert token_tables(tokenizers, REAL_IMAGES)[0].rows[0][6] == "—"
 
 
 def test_samples_of_each_prior_stand_beside_real_images(tokenizers):
-    table = generation_table(tokenizers, REAL_IMAGES)
+    _, table = token_tables(tokenizers, REAL_IMAGES)
     assert [row[0] for row in table.rows] == ["1-frame, plain", "8-frame, plain", REAL]
     assert table.heads[4:] == [
         f"masked: {head}"
@@ -100,12 +97,12 @@ def test_samples_of_each_prior_stand_beside_real_images(tokenizers):
     assert table.rows[-1][4:] == ["2.50", "9.000", "—", "40"]
     for one in tokenizers:
         one["reconstruction"]["fd_name"] = "FID"
-    assert "masked: IS ↑" in generation_table(tokenizers, REAL_IMAGES).heads
+    assert "masked: IS ↑" in token_tables(tokenizers, REAL_IMAGES)[1].heads
     for one in tokenizers:
         one.get("generation", sampled(0.0))["masked"]["is"] = None
-    heads = generation_table(tokenizers, {**REAL_IMAGES, "is": None}).heads
+    heads = token_tables(tokenizers, {**REAL_IMAGES, "is": None})[1].heads
     assert heads[4:] == [f"masked: {head}" for head in ("FID ↓", "nats per token ↓", "samples")]
-    assert generation_table(FLOORS, REAL_IMAGES) is None
+    assert len(token_tables(FLOORS, REAL_IMAGES)) == 1
 
 
 def test_controls_are_those_of_the_same_stem_and_length_with_no_more_bits():
@@ -117,14 +114,14 @@ def test_controls_are_those_of_the_same_stem_and_length_with_no_more_bits():
         for arm, bits in arms.items()
         for seed in range(3)
     ]
-    found = [text for text in tokens_findings(made, [], REAL_IMAGES) if text.startswith("PSNR")]
+    found = [t for t in findings_of(token_claims(made), REAL_IMAGES) if t.startswith("PSNR")]
     for text, stem in zip(found, ("plain", "layernorm"), strict=True):
         names = [part.split(" than ")[1].partition(" 20.")[0] for part in text.split("clearly")[1:]]
         others = ("1-frame", "8-frame-repeat", "1-frame-patch2")
         assert names == [f"{arm}, {stem}" for arm in others]
         assert text.endswith("(survives).")
     fewer = [one for one in made if one["arm"] != "8-frame-repeat"]
-    assert tokens_findings(fewer, [], REAL_IMAGES)[0].endswith("(better).")
+    assert findings_of(token_claims(fewer), REAL_IMAGES)[0].endswith("(better).")
 
 
 ARMS = ("1-frame", "4-frame-first-order", "4-frame-high-order")
@@ -143,7 +140,7 @@ def models(diffusion_result):
 
 
 def test_the_table_has_all_arms_over_the_seeds_and_real_images(models):
-    table = diffusion_table(models, REAL_IMAGES)
+    table, _ = diffusion_tables(models, REAL_IMAGES)
     image, _, video, real = table.rows
     # Standard error of (12, 13): one half.
     assert video == [
@@ -154,7 +151,7 @@ def test_the_table_has_all_arms_over_the_seeds_and_real_images(models):
     assert real == [REAL, "—", "2.50", "9.000", *["—"] * 8, "40", "—", "—"]
     for result in models:
         result["bits_per_dim"] = result["generation"]["is"] = None
-    heads = diffusion_table(models, {**REAL_IMAGES, "is": None}).heads
+    heads = diffusion_tables(models, {**REAL_IMAGES, "is": None})[0].heads
     assert not [head for head in heads if "bits" in head or "IS" in head]
 
 
@@ -162,7 +159,7 @@ def test_errors_of_frames_stand_in_thousandths_beside_the_exact_ones(models, dif
     longer = diffusion_result(
         "8-frame-high-order", 0, 9.0, errors={5: 0.004, 6: 0.002, 7: 0.003, 8: 1e-4}
     )
-    first, second = frame_tables([*models, longer])
+    _, first, second = diffusion_tables([*models, longer], REAL_IMAGES)
     assert first.heads == [
         *("errors of frames, T = 4", "n", "frame 3 ↓", "exact", "image ↓", "exact"),
         *("images", "samples"),
@@ -171,7 +168,7 @@ def test_errors_of_frames_stand_in_thousandths_beside_the_exact_ones(models, dif
     assert first.rows[1] == [ARMS[2], *expected]
     assert second.heads[2] == "mean before the image ↓"
     assert second.rows[0][2:6] == ["3.000", "—", "4.000", "—"]
-    assert frame_tables(models[:1]) == []
+    assert len(diffusion_tables(models[:1], REAL_IMAGES)) == 1
 
 
 def test_findings_are_of_orders_then_of_one_frame_and_of_blur(diffusion_result):
@@ -182,7 +179,7 @@ def test_findings_are_of_orders_then_of_one_frame_and_of_blur(diffusion_result):
         for seed in range(3)
         for arm, mean in numbers.items()
     ]
-    found = diffusion_findings(results, REAL_IMAGES)
+    found = findings_of(diffusion_claims(results), REAL_IMAGES)
     heads = [text.partition(" is ")[0].rpartition(" ")[0] for text in found]
     videos = [f"4-frame-{kind}" for kind in ("first-order", "high-order", "matched", "blur")]
     assert heads == [
@@ -205,12 +202,12 @@ def test_encoders_are_compared_by_distance_where_classes_are_seen_in_samples(
         for seed in range(3)
         for arm, mean in (("heat", heat), ("learned", 7.3))
     ]
-    found = hvae_findings(results, REAL_IMAGES)
+    found = findings_of(hvae_claims(results), REAL_IMAGES)
     assert found[0].startswith(f"IS(classifier): heat {heat}00±0.058 is clearly ")
     assert len(found) == count
     # Without classes there is no score to tell by.
-    assert len(hvae_findings(results, {**REAL_IMAGES, "is": None})) == 2
-    assert hvae_findings([one for one in results if one["arm"] == "heat"], REAL_IMAGES) == []
+    assert len(findings_of(hvae_claims(results), {**REAL_IMAGES, "is": None})) == 2
+    assert findings_of(hvae_claims(results[::2]), REAL_IMAGES) == []
 
 
 def random_bytes(*shape):
@@ -248,8 +245,17 @@ def test_a_report_of_diffusion_has_numbers_and_pictures_of_all_arms(
     videos = {arm.name: (settings.videos_of(arm), settings.context_of(arm)) for arm in parsed}
     lengths = [diffusion_arm(arm).frames for arm in arms]
     data = GenerationData("digits", *(random_bytes(n, 1, 8, 8) for n in (60, 10, 40)), notes=("!",))
-    run = Generated(found, REAL_IMAGES, settings.to_dict(), data, "own")
-    diffusion_report(run, videos=videos, **shown(tmp_path, arms, lengths)).write(tmp_path)
+    report = generate_report(
+        "generate-diffusion",
+        found,
+        REAL_IMAGES,
+        settings=settings.to_dict(),
+        data=data,
+        recipe="own",
+        videos=videos,
+        **shown(tmp_path, arms, lengths),
+    )
+    report.write(tmp_path)
     numbers = json.loads((tmp_path / "report.json").read_text())
     assert (numbers["experiment"], numbers["results"]) == ("generate-diffusion", found)
     drawn = {path.name for path in (tmp_path / "plots").iterdir()}

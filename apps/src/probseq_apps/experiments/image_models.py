@@ -24,7 +24,7 @@ from probseq_apps.experiment import Job, Results
 from probseq_apps.experiments import stages
 from probseq_apps.folder import RunFolder
 from probseq_apps.options import Options
-from probseq_apps.report.generate import Generated, diffusion_report, hvae_report
+from probseq_apps.report.generate import generate_report
 from probseq_apps.report.generate_plots import Drawn
 from probseq_apps.settings.common import config_values, saved_settings
 from probseq_apps.settings.models import (
@@ -299,10 +299,8 @@ class Models(stages.ImageExperiment):
             "generation": {**drawn, **found["generation"]},
         }
 
-    def facts(
-        self, data: GenerationData, results: Results, at: RunFolder
-    ) -> tuple[Generated, dict[str, Any]]:
-        """Return results, and what was drawn, anew where samples were deleted."""
+    def written(self, data: GenerationData, results: Results, at: RunFolder, **shown: Any) -> str:
+        """Write the report and return it as text; samples that were deleted are drawn anew."""
         for job in self.jobs:
             try:
                 if self._draw_missing(job, data, at):
@@ -315,9 +313,18 @@ class Models(stages.ImageExperiment):
             samples = stages.load_kept(stages.Samples, _file(at, stages.SAMPLES, jobs[0]))
             drawn[arm] = Drawn(*samples[:2], *stages.load_kept(Film, _file(at, PROCESS, jobs[0])))
             logs[arm] = [at.path / MODELS / job.name for job in jobs]
-        real, values = self.real(data, at), settings.to_dict()
-        run = Generated(list(results.values()), real, values, data, at.recipe)
-        return run, {"drawn": drawn, "logs": logs}
+        report = generate_report(
+            self.kind,
+            list(results.values()),
+            self.real(data, at),
+            settings=settings.to_dict(),
+            data=data,
+            recipe=at.recipe,
+            drawn=drawn,
+            logs=logs,
+            **shown,
+        )
+        return report.write(at.path)
 
     def _draw_missing(self, job: Job, data: GenerationData, at: RunFolder) -> bool:
         files = [_file(at, part, job) for part in (stages.SAMPLES, PROCESS)]
@@ -345,8 +352,7 @@ class Diffusion(Models):
     def report(self, data: GenerationData, results: Results, at: RunFolder) -> str:
         """Write the report and return it as text."""
         videos = {v.name: (v.videos, v.context) for v in self._variants.values() if v.arm.is_video}
-        run, shown = self.facts(data, results, at)
-        return diffusion_report(run, **shown, videos=videos).write(at.path)
+        return self.written(data, results, at, videos=videos)
 
 
 class Hvae(Models):
@@ -359,8 +365,7 @@ class Hvae(Models):
 
     def report(self, data: GenerationData, results: Results, at: RunFolder) -> str:
         """Write the report and return it as text."""
-        run, shown = self.facts(data, results, at)
-        return hvae_report(run, **shown).write(at.path)
+        return self.written(data, results, at)
 
 
 def _file(at: RunFolder, part: str, job: Job) -> Path:

@@ -21,7 +21,7 @@ from probseq_apps.experiment import Job, Results
 from probseq_apps.experiments import stages
 from probseq_apps.folder import RunFolder
 from probseq_apps.options import Options
-from probseq_apps.report.generate import Generated, tokens_report
+from probseq_apps.report.generate import generate_report
 from probseq_apps.report.results import FLOOR
 from probseq_apps.settings.common import config_values, saved_settings
 from probseq_apps.settings.generate import (
@@ -344,11 +344,13 @@ class Tokens(stages.ImageExperiment):
                 if job.seed == seed:
                     title = f"{prior.capitalize()} prior, {arm.name}, stem {one.stem}, seed {seed}"
                     samples[f"samples-{name}"] = (title, *self._samples(prior, job, at)[:2])
-        real = self.real(data, at)
-        return tokens_report(
-            Generated(list(results.values()), real, settings.to_dict(), data, at.recipe),
-            floors,
-            seed=seed,
+        return generate_report(
+            self.kind,
+            [*results.values(), *floors],
+            self.real(data, at),
+            settings=settings.to_dict(),
+            data=data,
+            recipe=at.recipe,
             videos=video_config(settings.videos, max(settings.frames)),
             reconstructed=shown,
             samples=samples,

@@ -2,10 +2,9 @@
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from functools import partial
-from operator import itemgetter
+from itertools import product
 from typing import Any, NamedTuple
 
 import torch
@@ -18,10 +17,9 @@ from probseq.metrics.plots import reliability_diagram, risk_coverage_plot, roc_p
 from probseq.summary import Summary, average_ranks, mean_of, summarise
 from probseq_apps.data.names import CORRUPTION_GROUPS
 from probseq_apps.methods.post_hoc import Sets
-from probseq_apps.report.report import Report, comparison, save_figures
+from probseq_apps.report.report import PAGES, Report, comparison, save_figures
 from probseq_apps.report.tables import (
     LABELS,
-    MARKS_LEGEND,
     Measure,
     SideBySide,
     Table,
@@ -31,6 +29,8 @@ from probseq_apps.report.tables import (
 # Metrics over the seeds by name, and those of each method.
 Metrics = Mapping[str, Summary]
 Methods = Mapping[str, Metrics]
+# Columns of a table: the names of the metrics that each is a mean of.
+Columns = dict[Measure, list[str]]
 
 # More methods than these stand below each other, with the metrics side by side.
 _METHODS_ACROSS = 5
@@ -45,18 +45,6 @@ _OOD_DETAILS = ("auroc", "aupr-in", "aupr-out", "fpr95")
 _RANKED = ("auroc", "aupr-out")
 # The published files hold corruptions that belong to none of the program's groups.
 _GROUPS = (*CORRUPTION_GROUPS, "other")
-_SHIFT = """## Distribution shift
-
-By severity: the mean over the corruptions. By group: the mean over its corruptions and the
-severities; `all` is that over all corruptions."""
-_OOD = "## Out-of-distribution detection"
-POSITIVE = (
-    "Positive class: the other set in AUROC, AUPR-out and FPR95 (the share of the test set flagged "
-    "where 95% of the other set are), the test set in AUPR-in; right answers in failure AUROC and "
-    "failure FPR95 (the share of the errors accepted where 95% of the right answers are)."
-)
-_POOLED = """Reliability diagrams and ROC curves pool the predictions of all seeds, so their ECE and
-AUROC differ a little from the means in the table; risk-coverage curves are means over the seeds."""
 
 
 class MethodResult(NamedTuple):
@@ -78,29 +66,26 @@ class MethodResult(NamedTuple):
         """Return the summary of each metric over the entries."""
         return {name: summarise([one[name] for one in self.metrics]) for name in self.metrics[0]}
 
-    def numbers(self, seeds: Sequence[int]) -> dict[str, Any]:
-        """Return what `report.json` says about it."""
-        return {
-            "title": self.title,
-            "seeds": seeds,
-            "temperatures": self.temperatures,
-            "train_seconds": self.train_seconds,
-            "metrics": {name: asdict(found) for name, found in self.summaries().items()},
-        }
-
-    def line(self, name: str) -> str:
-        """Return what the report says about it below the tables."""
-        seconds = sum(self.train_seconds) / len(self.train_seconds)
-        text = f"`{name}`: {self.title}; trained in {seconds:.1f} s a seed"
-        found = ", ".join(f"{temperature:.3f}" for temperature in self.temperatures)
-        return f"{text}; temperatures {found}" if found else text
-
 
 def methods_report(
     experiment: str, results: Mapping[str, MethodResult], examples: str, **parts: Any
 ) -> Report:
     """Return the report of a comparison of methods; `examples` says what the data hold."""
-    seeds, data = parts["settings"]["seeds"], parts["data"]
+    data, numbers, rows = parts["data"], dict[str, Any](), list[str]()
+    for name, (title, _, seconds, temperatures) in results.items():
+        found = results[name].summaries()
+        numbers[name] = {
+            "title": title,
+            "seeds": parts["settings"]["seeds"],
+            "temperatures": temperatures,
+            "train_seconds": seconds,
+            "metrics": {metric: asdict(summary) for metric, summary in found.items()},
+        }
+        text = ", ".join(f"{temperature:.3f}" for temperature in temperatures)
+        rows.append(
+            f"`{name}`: {title}; trained in {sum(seconds) / len(seconds):.1f} s a seed"
+            f"{f'; temperatures {text}' if text else ''}"
+        )
     return comparison(
         experiment,
         title=", ".join(results),
@@ -108,9 +93,9 @@ def methods_report(
             f"{data['train']:,} training, {data['validation']:,} validation and {data['test']:,} "
             f"test {examples}."
         ),
-        numbers={"methods": {name: method.numbers(seeds) for name, method in results.items()}},
+        numbers={"methods": numbers},
         tables=metric_tables({name: method.summaries() for name, method in results.items()}),
-        rows=[method.line(name) for name, method in results.items()],
+        rows=rows,
         **parts,
     )
 
@@ -124,10 +109,8 @@ def classify_report(
         "classify",
         results,
         f"examples in {given['data']['classes']} classes",
-        legend=f"{MARKS_LEGEND} {POSITIVE}",
         details=details(methods),
         plots=lambda folder: save_figures(classify_figures(rows, methods), folder),
-        about_plots=_POOLED,
         **given,
     )
 
@@ -139,27 +122,30 @@ def metric_tables(methods: Methods) -> list[Table | SideBySide]:
     other data is told by its AUROC.
     """
     few = len(methods) <= _METHODS_ACROSS
-    sections: dict[str, dict[Measure, Callable[[Metrics], Summary]]] = {}
+    detection = {"variance": _OF_VARIANCE}
+    sections: dict[str, Columns] = {}
     for metric in _names(methods):
         *path, name = metric.split("/")
         label, direction = LABELS.get(name, ("", None))
-        read: Callable[[Metrics], Summary] = itemgetter(metric)
+        columns = [metric]
         match path:
-            case [("shift" | "cifar-c") as kind, where] if (
-                where.startswith("severity-") and name in _SHIFT_SHOWN
-            ):
+            case [("shift" | "cifar-c") as kind, where] if name in _SHIFT_SHOWN:
+                if not where.startswith("severity-"):
+                    continue
                 section = f"{_SHIFT_TITLES[kind]}, {where.replace('-', ' ')}"
                 if not few:
                     section = f"{_SHIFT_TITLES[kind]}, all severities"
-                    read = partial(mean_over_severities, kind=kind, group="severity", metric=name)
+                    columns = _over_severities(methods, kind, "severity", name)
             # A folder's path has slashes of its own.
-            case ["ood", *outside, detector] if name in _detection(detector, few=few):
+            case ["ood", *outside, detector]:
+                if name not in detection.get(detector, _OOD_SHOWN if few else _OF_MANY):
+                    continue
                 section, label = f"test set against {'/'.join(outside)}", f"{label}, {detector}"
             case [section] if name in LABELS:
                 pass
             case _:
                 continue
-        sections.setdefault(section, {})[Measure(label, direction)] = read
+        sections.setdefault(section, {})[Measure(label, direction)] = columns
     tables = [_table(title, columns, methods) for title, columns in sections.items()]
     return [SideBySide(tuple(tables))] if few else [*tables]
 
@@ -167,9 +153,9 @@ def metric_tables(methods: Methods) -> list[Table | SideBySide]:
 def details(methods: Methods) -> str:
     """Return Markdown with every table under shift and of detection; empty without any."""
     parts: list[str] = []
-    for text, tables in ((_SHIFT, shift_tables(methods)), (_OOD, ood_tables(methods))):
+    for name, tables in (("shift", shift_tables(methods)), ("ood", ood_tables(methods))):
         if tables:
-            parts += [text, *(table.markdown() for table in tables)]
+            parts += [PAGES["classify"][name], *(table.markdown() for table in tables)]
     return "\n\n".join(parts)
 
 
@@ -180,25 +166,22 @@ def shift_tables(methods: Methods) -> list[Table]:
     and the severities, `all` that over all corruptions and severities.
     """
     tables: list[Table] = []
-    for kind, kind_title in _SHIFT_TITLES.items():
+    for kind, title in _SHIFT_TITLES.items():
         severities = severities_of(methods, kind)
         groups = [g for g in _GROUPS if any(n.startswith(f"{kind}/{g}-") for n in _names(methods))]
         for metric in _SHIFT_DETAILS if severities else ():
             label, direction = LABELS[metric]
-            title, mean = f"{kind_title}: {label}", partial(mean_over_severities, metric=metric)
             by_severity = {
-                Measure(f"severity {s}", direction): itemgetter(f"{kind}/severity-{s}/{metric}")
+                Measure(f"severity {s}", direction): [f"{kind}/severity-{s}/{metric}"]
                 for s in severities
             }
             by_group = {
-                Measure("all" if group == "severity" else group, direction): partial(
-                    mean, kind=kind, group=group
-                )
-                for group in (*groups, "severity")
+                Measure(name, direction): _over_severities(methods, kind, group, metric)
+                for name, group in [*zip(groups, groups, strict=True), ("all", "severity")]
             }
-            tables.append(_table(title, by_severity, methods))
-            if len(groups) > 1:  # one group alone is what all are
-                tables.append(_table(title, by_group, methods))
+            # One group alone is what all are.
+            for columns in (by_severity, by_group) if len(groups) > 1 else (by_severity,):
+                tables.append(_table(f"{title}: {label}", columns, methods))
     return tables
 
 
@@ -215,44 +198,42 @@ def ood_tables(methods: Methods) -> list[Table]:
     groups = [(f"against {outside}", [outside]) for outside in outsides]
     if len(outsides) > 1:
         groups.append((f"mean over {len(outsides)} sets", outsides))
-
-    def mean(own: Metrics, sets: Sequence[str], ending: str) -> Summary:
-        return mean_of(own[f"ood/{outside}/{ending}"] for outside in sets)
-
-    tables = [
-        _table(
-            f"{title}, {detector}",
-            {
-                Measure.of(m): partial(mean, sets=sets, ending=f"{detector}/{m}")
-                for m in _OOD_DETAILS
-            },
-            methods,
-        )
-        for title, sets in groups
-        for detector in detectors
-    ]
+    tables: list[Table] = []
+    for title, sets in groups:
+        for detector in detectors:
+            columns = {
+                Measure.of(m): [f"ood/{o}/{detector}/{m}" for o in sets] for m in _OOD_DETAILS
+            }
+            tables.append(_table(f"{title}, {detector}", columns, methods))
     if len(outsides) > 1 and len(methods) > 1:
-        ranks = {f"{d}/{m}": _ranks(methods, outsides, d, m) for d in detectors for m in _RANKED}
-        ranked = {
-            name: {**own, **{key: summarise([rank.get(name)]) for key, rank in ranks.items()}}
-            for name, own in methods.items()
-        }
-        columns = {
-            Measure(f"{detector} {LABELS[m][0]}", "lower"): itemgetter(f"{detector}/{m}")
-            for detector in detectors
-            for m in _RANKED
-        }
+        ranked, columns = {name: dict(own) for name, own in methods.items()}, Columns()
+        for detector, metric in product(detectors, _RANKED):
+            label, direction = LABELS[metric]
+            names = [f"ood/{outside}/{detector}/{metric}" for outside in outsides]
+            means = [{name: own[key].mean for name, own in methods.items()} for key in names]
+            tasks = [{n: mean for n, mean in one.items() if mean is not None} for one in means]
+            ranks, rank = average_ranks(tasks, direction), f"{detector} {label}"
+            for name, own in ranked.items():
+                own[rank] = summarise([ranks.get(name)])
+            columns[Measure(rank, "lower")] = [rank]
         tables.append(_table(f"average rank over {len(outsides)} sets", columns, ranked))
     return tables
 
 
-def mean_over_severities(own: Metrics, kind: str, group: str, metric: str) -> Summary:
-    """Return the mean of a metric over the severities for a group of corruptions."""
-    return mean_of(
-        summary
-        for name, summary in own.items()
-        if name.startswith(f"{kind}/{group}-") and name.endswith(f"/{metric}")
-    )
+def _over_severities(methods: Methods, kind: str, group: str, metric: str) -> list[str]:
+    """Return the names of a metric at all severities of a group of corruptions."""
+    pattern = re.compile(rf"{kind}/{group}-.*/{metric}")
+    return [name for name in _names(methods) if pattern.fullmatch(name)]
+
+
+def _table(title: str, columns: Columns, methods: Methods) -> Table:
+    """Return a table whose columns are means over metrics, taken for each seed first."""
+    rows = {
+        name: [mean_of(own[metric] for metric in metrics) for metrics in columns.values()]
+        for name, own in methods.items()
+    }
+    counts = {name: len(next(iter(own.values())).values) for name, own in methods.items()}
+    return summary_table(title, list(columns), rows, counts)
 
 
 def severities_of(methods: Methods, kind: str) -> list[int]:
@@ -302,35 +283,6 @@ def classify_figures(rows: Mapping[str, Sequence[Sets]], methods: Methods) -> di
 
 def _names(methods: Methods) -> list[str]:
     return list(next(iter(methods.values())))
-
-
-def _table(
-    title: str, columns: Mapping[Measure, Callable[[Metrics], Summary]], methods: Methods
-) -> Table:
-    rows = {name: [read(own) for read in columns.values()] for name, own in methods.items()}
-    counts = {name: len(next(iter(own.values())).values) for name, own in methods.items()}
-    return summary_table(title, list(columns), rows, counts)
-
-
-def _detection(detector: str, *, few: bool) -> tuple[str, ...]:
-    if detector == "variance":
-        return _OF_VARIANCE
-    return _OOD_SHOWN if few else _OF_MANY
-
-
-def _ranks(
-    methods: Methods, outsides: Sequence[str], detector: str, metric: str
-) -> dict[str, float]:
-    key = f"{detector}/{metric}"
-    tasks = [
-        {
-            name: mean
-            for name, own in methods.items()
-            if (mean := own[f"ood/{outside}/{key}"].mean) is not None
-        }
-        for outside in outsides
-    ]
-    return average_ranks(tasks, LABELS[metric][1])
 
 
 def _pooled(row: Sequence[Sets], name: str) -> tuple[Tensor, Tensor]:

@@ -1,17 +1,29 @@
-"""Plots of `probseq generate`: numbers of all variants, errors of frames, and what is drawn."""
+"""Plots of `probseq generate`: numbers, errors of frames, curves of training, and what is drawn."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int64, UInt8
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
-from probseq.figures import Bars, bars_plot
+from probseq.figures import (
+    GUIDE,
+    Bars,
+    bars_plot,
+    light_grid,
+    line_legend,
+    line_style,
+    log_axis,
+    panels,
+)
 from probseq_apps.data.images import GenerationData, to_unit
-from probseq_apps.report.curves import Quantity, save_curves
+from probseq_apps.engine.log import read_metrics
+from probseq_apps.report.report import PAGES, save_figures
 from probseq_apps.report.results import (
     REAL,
     Group,
@@ -42,40 +54,25 @@ _STRIPS, _FILM, _ROWS = 3, 16, 4
 # Samples of a grid, videos below each other; images whose covariance the theorem is drawn for;
 # samples of each model beside others.
 _SAMPLES, _VIDEOS, _COVARIANCE, _GRID = 64, 4, 2000, 36
-_TOKENIZER = (
-    Quantity("loss", "Training loss", "Loss", wide=True),
-    Quantity(
-        "parts/reconstruction", "Squared error, training", "Squared error per pixel", wide=True
-    ),
-    Quantity("parts/psnr", "PSNR of the image, training", "PSNR (dB)"),
-    Quantity("score", "PSNR of the image, validation", "PSNR (dB)"),
-)
-_CODES = (
-    Quantity("parts/usage", "Codebook usage of a batch", "Usage (%)", factor=100.0),
-    Quantity("parts/perplexity", "Perplexity of a batch", "Perplexity (codes)"),
-)
-_DIFFUSION = (
-    Quantity("loss", "Training loss", "Hybrid loss", wide=True),
-    Quantity(
-        "parts/mse", "Squared error of the noise, training", "Squared error per number", wide=True
-    ),
-    Quantity("parts/vlb", "Variational bound, training", "Bits per number, one step", wide=True),
-)
-_HVAE = (
-    Quantity("loss", "Bound, training; arms don't compare", "Nats per dimension", wide=True),
-    Quantity(
-        "parts/steps", "Steps of the decoder; arms don't compare", "Nats per dimension", wide=True
-    ),
-    Quantity("parts/prior", "Prior, training; arms don't compare", "Nats per dimension", wide=True),
-    Quantity(
-        "parts/mse", "Error of the sharper frame, training", "Squared error per pixel", wide=True
-    ),
-)
-# Caption of a film of images, unit of its steps, and curves.
-_KINDS = {
-    "diffusion": ("{}, predicted image", "step", _DIFFUSION),
-    "hvae": ("{} HVAE", "level", _HVAE),
-}
+# Smaller ratios of the largest to the smallest loss need no logarithm, whose ticks are few then.
+_WIDE = 10.0
+# Rows of a log up to which each has a marker.
+_FEW_POINTS = 30
+_STEM_LINES = ("-", "--", ":")
+
+
+class Quantity(NamedTuple):
+    """A panel: a number of the logs."""
+
+    key: str  # where rows hold it
+    title: str
+    label: str  # of its axis, with the unit
+    factor: float = 1.0  # what logged values are multiplied by
+    wide: bool = False  # whether it may span powers of ten
+    prior: str = ""  # kind of the priors that alone have it; empty for all runs
+
+
+_CURVES = {name: [Quantity(**one) for one in found] for name, found in PAGES["curves"].items()}
 
 
 class Drawn(NamedTuple):
@@ -96,11 +93,9 @@ class Drawn(NamedTuple):
 
 def draw_tokens(
     plots: Path,
-    results: Sequence[Result],
-    real: Result,
+    _: Sequence[Result],
     data: GenerationData,
     *,
-    measures: Sequence[Measure],
     seed: int,
     videos: PseudoVideoConfig,
     reconstructed: Mapping[str, Mapping[str, Float[Tensor, "n c h w"]]],
@@ -108,8 +103,19 @@ def draw_tokens(
     tokenizer_logs: Mapping[str, Sequence[Path]],
     prior_logs: Mapping[str, Sequence[Path]],
 ) -> list[Path]:
-    """Draw what a run of `generate run` made."""
-    files = [_saved(summary_figure(results, measures, real), plots / "summary.png")]
+    """Draw what a run of `generate run` made.
+
+    Args:
+        plots: folder of the pictures.
+        data: the images.
+        seed: whose samples are shown.
+        videos: settings of the longest pseudo videos.
+        reconstructed: of test images, by stem and arm.
+        samples: title, images and videos by the file's name.
+        tokenizer_logs: folders of all seeds by arm and stem.
+        prior_logs: the same by arm, stem and prior.
+    """
+    files: list[Path] = []
     if videos.num_frames > 1:
         shown = pseudo_videos(to_unit(data.test[:_VIDEOS]), videos)
         files.append(save_strips(shown, plots / "pseudo-videos.png"))
@@ -123,21 +129,9 @@ def draw_tokens(
         files.append(save_rows(labels, rows, plots / f"reconstructions-{stem}.png", title=title))
     for name, (title, pictures, shown) in samples.items():
         files += draw_grids(pictures, shown, plots, name, title=title)
-    files += save_curves(tokenizer_logs, plots / "tokenizer-loss.png", _TOKENIZER)
-    files += save_curves(tokenizer_logs, plots / "tokenizer-codebook.png", _CODES)
-    nats: list[Quantity] = []
-    for prior in dict.fromkeys(label.split(", ")[-1] for label in prior_logs):
-        # A masked prior predicts the masked tokens alone: its numbers aren't those of others.
-        whose, token = (
-            f"{prior.capitalize()} prior",
-            "masked token" if prior == "masked" else "token",
-        )
-        nats += [
-            Quantity("loss", f"{whose}, training", f"Nats per {token}", prior=prior),
-            # Scores rise: less the nats per token.
-            Quantity("score", f"{whose}, validation", f"Nats per {token}", -1.0, prior=prior),
-        ]
-    return files + save_curves(prior_logs, plots / "prior-loss.png", nats)
+    files += save_curves(tokenizer_logs, plots / "tokenizer-loss.png", _CURVES["tokenizer"])
+    files += save_curves(tokenizer_logs, plots / "tokenizer-codebook.png", _CURVES["codebook"])
+    return files + save_curves(prior_logs, plots / "prior-loss.png", _CURVES["prior"])
 
 
 def draw_grids(
@@ -161,11 +155,9 @@ def draw_grids(
 def draw_models(
     plots: Path,
     results: Sequence[Result],
-    real: Result,
     data: GenerationData,
     *,
     kind: Literal["diffusion", "hvae"],
-    measures: Sequence[Measure],
     seed: int,
     drawn: Mapping[str, Drawn],
     logs: Mapping[str, Sequence[Path]],
@@ -176,19 +168,16 @@ def draw_models(
     Args:
         plots: folder of the pictures.
         results: all results.
-        real: measures of real images.
         data: the images.
         kind: of the models.
-        measures: numbers of the summary.
         seed: whose samples are shown.
         drawn: what the models of this seed drew, by name.
         logs: folders of all seeds by the model's name.
         videos: settings and context length of the models of videos.
     """
-    files = [_saved(summary_figure(results, measures, real), plots / "summary.png")]
     errors = {group.name: _frame_errors(group) for group in frame_groups(results)}
-    if errors:
-        files.append(_saved(frame_errors_plot(errors), plots / "frame-errors.png"))
+    figures = {"frame-errors": frame_errors_plot(errors)} if errors else {}
+    files = save_figures(figures, plots)
     noisy = [one for one in (videos or {}).values() if one[0].random]
     if noisy:
         config, context = max(noisy, key=lambda one: one[0].num_frames)
@@ -208,13 +197,13 @@ def draw_models(
         files.append(save_rows(labels, strips, file, heads, title=title))
         captions = frame_captions(name, rows.shape[1])
         files.append(save_gif(rows[:_FILM], file.with_suffix(".gif"), captions=captions))
-    caption, unit, losses = _KINDS[kind]
+    caption, unit = ("{} HVAE", "level") if kind == "hvae" else ("{}, predicted image", "step")
     for name, one in drawn.items():
         file, is_video = plots / f"process-{name}.gif", one.process.shape[2] > 1
         what = name if is_video else caption.format(name)
         frames = one.process[:_ROWS] if is_video else one.process
         files.append(save_process(frames, one.done, file, name=what, unit=unit))
-    return files + save_curves(logs, plots / "losses.png", losses)
+    return files + save_curves(logs, plots / "losses.png", _CURVES[kind])
 
 
 def summary_figure(results: Sequence[Result], measures: Sequence[Measure], real: Result) -> Figure:
@@ -248,6 +237,95 @@ def _frame_errors(group: Group) -> FrameErrors:
     return FrameErrors(group.fact("frames"), frames, *arrays)
 
 
-def _saved(figure: Figure, file: Path) -> Path:
+def save_curves(
+    runs: Mapping[str, Sequence[Path]], file: Path, quantities: Sequence[Quantity]
+) -> list[Path]:
+    """Write what the logs of all runs hold: a panel a number, a line a run, mean over its seeds.
+
+    Seeds whose logs have other steps, as those that have just begun, have lines of their own.
+
+    Args:
+        runs: folders of each run's seeds by `ARM`, `ARM, STEM` or `ARM, STEM, PRIOR`: a colour an
+            arm, a line style a stem.
+        file: the picture.
+        quantities: numbers, drawn where any run has them.
+    """
+    names = [(*label.split(", "), "", "")[:3] for label in runs]
+    logs = [[read_metrics(folder) for folder in folders] for folders in runs.values()]
+    arms, stems = (list(dict.fromkeys(name[place] for name in names)) for place in (0, 1))
+
+    def style(arm: str, stem: str) -> dict[str, Any]:
+        dashes = {"linestyle": _STEM_LINES[stems.index(stem) % len(_STEM_LINES)]} if stem else {}
+        return line_style(arms.index(arm)) | dashes
+
+    curves = {
+        quantity: [
+            (x, y, style(arm, stem))
+            for (arm, stem, prior), several in zip(names, logs, strict=True)
+            if quantity.prior in ("", prior)
+            for x, y in _averaged([curve_of(rows, quantity) for rows in several])
+        ]
+        for quantity in quantities
+    }
+    curves = {key: lines for key, lines in curves.items() if any(len(x) for x, *_ in lines)}
+    if not curves:
+        return []
+    across = 2 if len(curves) == 4 else 3
+    figure, found = panels(len(curves), across, (3.5, 2.7), shared=False)
+    for axes, (quantity, lines) in zip(found, curves.items(), strict=True):
+        for x, y, own in lines:
+            (drawn,) = axes.plot(x, y, markersize=3, linewidth=1.4, **own)
+            if len(x) > _FEW_POINTS:
+                drawn.set_marker("")
+        _finish(axes, quantity, np.concatenate([y for _, y, _ in lines]))
+    line: dict[str, Any] = {"markersize": 4, "linewidth": 1.4}
+    shown = {arm: line | style(arm, stems[0]) for arm in arms}
+    shown |= {
+        f"stem {stem}": {
+            "color": GUIDE,
+            "linewidth": 1.4,
+            "linestyle": style(arms[0], stem)["linestyle"],
+        }
+        for stem in filter(None, stems)
+    }
+    line_legend(figure, shown)
+    file.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(file)
-    return file
+    return [file]
+
+
+def curve_of(
+    rows: Sequence[Mapping[str, Any]], quantity: Quantity
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return steps and values of a number, where it was logged."""
+    points: list[tuple[float, float]] = []
+    for row in rows:
+        found: Any = row
+        for part in quantity.key.split("/"):
+            found = found.get(part) if isinstance(found, Mapping) else None
+        if found is not None:
+            points.append((row["step"], found))
+    array = np.array(points, dtype=float).reshape(-1, 2)
+    return array[:, 0], quantity.factor * array[:, 1]
+
+
+def _averaged(
+    curves: Sequence[tuple[np.ndarray, np.ndarray]],
+) -> Sequence[tuple[np.ndarray, np.ndarray]]:
+    """Return the mean of curves over the same steps; else the curves themselves."""
+    steps = curves[0][0]
+    if any(not np.array_equal(steps, x) for x, _ in curves):
+        return curves
+    return [(steps, np.mean([y for _, y in curves], axis=0))]
+
+
+def _finish(axes: Axes, quantity: Quantity, values: np.ndarray) -> None:
+    if quantity.wide and 0.0 < _WIDE * values.min() < values.max():
+        log_axis(axes, values.min(), values.max())
+    else:
+        axes.yaxis.set_major_locator(MaxNLocator(8, steps=[1, 2, 5, 10]))
+    axes.set_title(quantity.title, fontsize=10)
+    axes.set_xlabel("Optimizer steps", fontsize=9)
+    axes.set_ylabel(quantity.label, fontsize=9)
+    axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+    light_grid(axes)

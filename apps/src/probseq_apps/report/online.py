@@ -25,7 +25,7 @@ from ohsvgp.plots import (
 )
 from probseq.metrics import forgetting
 from probseq.summary import summarise
-from probseq_apps.report.report import Report, comparison, save_figures
+from probseq_apps.report.report import PAGES, Report, comparison, save_figures
 from probseq_apps.report.tables import LABELS, Measure, Table, with_interval
 
 # What was measured, by method and seed, and what a run keeps for pictures, by method.
@@ -39,12 +39,6 @@ _METRICS = {
     "ece": Metric("ECE", largest=1.0),
     "accuracy": Metric("Accuracy", lower_is_better=False, largest=1.0),
 }
-_LEGEND = (
-    "mean ± half of the 95% interval (Student's t) over the seeds. {metrics} on the test points of "
-    "all tasks, after the last one; forgetting: how much worse a task before the last is predicted "
-    "then than right after it was learned, mean over those tasks; lost: nats that changes of the "
-    "inducing variables cost; seconds: {seconds}."
-)
 _EXPLAINED = {"ece": "ECE (coverage, thesis Eq. 4.20)"}
 
 
@@ -68,7 +62,7 @@ def online_report(
         title=", ".join(runs),
         numbers={"methods": methods},
         tables=task_tables(runs),
-        legend=_LEGEND.format(metrics=listed, seconds=seconds),
+        legend=PAGES["online"]["legend"].format(metrics=listed, seconds=seconds),
         rows=[f"`{method}`: {titles[method]}" for method in runs],
         plots=lambda folder: save_figures(figures(), folder),
         **parts,

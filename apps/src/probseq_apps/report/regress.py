@@ -18,12 +18,6 @@ from probseq.metrics.plots import (
 )
 from probseq_apps.report.classify import MethodResult, methods_report
 from probseq_apps.report.report import Report, save_figures
-from probseq_apps.report.tables import MARKS_LEGEND
-
-_PLOTS = """Predicted values are those of the first seed. Coverage and error by variance are
-means over the seeds; histograms and ROC curves pool the seeds, so their AUROC differs a little from
-the table's."""
-_POSITIVE = "AUROC and AUPR-out: the other set is the positive class."
 
 
 class Predicted(NamedTuple):
@@ -55,9 +49,7 @@ def regress_report(methods: Mapping[str, MethodResult], rows: Rows, **given: Any
         "regress",
         methods,
         f"examples; the target is `{target}`, and errors are in its unit",
-        legend=f"{MARKS_LEGEND} {_POSITIVE}",
         plots=lambda folder: save_figures(regress_figures(rows, target), folder),
-        about_plots=_PLOTS,
         **given,
     )
 

@@ -4,9 +4,11 @@ import json
 import platform
 import shutil
 import textwrap
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,11 @@ _PACKAGES = (
 )
 
 _WIDTH, _SHOWN = 100, 5
+# What pages say beside numbers, by the kind of the experiment.
+PAGES: Mapping[str, Mapping[str, Any]] = tomllib.loads(
+    files("probseq_apps.report").joinpath("pages.toml").read_text(encoding="utf-8")
+)
+_FIELDS = ("title", "legend", "about_plots")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +104,6 @@ def comparison(
     recipe: str,
     settings: Mapping[str, Any],
     data: Mapping[str, Any],
-    title: str,
     opening: str,
     numbers: Mapping[str, Any],
     facts: Sequence[str] = (),
@@ -106,16 +112,19 @@ def comparison(
     """Return the report of a run over several seeds.
 
     `data` has name, notes and sizes of its data, `numbers` are what was measured, `facts` what one
-    must know beside the notes on the data, and `parts` further fields of `Report`.
+    must know beside the notes on the data, and `parts` further fields of `Report`, by default those
+    that `PAGES` has.
     """
     told = {"experiment": experiment, "recipe": recipe, "settings": settings, "data": data}
     seeds = ", ".join(map(str, settings["seeds"]))
+    words = {key: value for key, value in PAGES.get(experiment, {}).items() if key in _FIELDS}
+    fields: dict[str, Any] = {**words, **parts}
+    fields["title"] = f"{data['name']}: {fields['title']}"
     return Report(
         numbers={**told, **numbers},
-        title=f"{data['name']}: {title}",
         opening=f"{opening} Recipe `{recipe}`, seeds {seeds}; all settings are in `config.json`.",
         facts=[*data["notes"], *facts],
-        **parts,
+        **fields,
     )
 
 

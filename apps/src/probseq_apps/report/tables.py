@@ -31,11 +31,6 @@ LABELS: dict[str, tuple[str, Direction]] = {
     "nlpd": ("NLPD", "lower"),
     "psnr": ("PSNR (dB)", "higher"),
 }
-MARKS_LEGEND = (
-    "mean ± standard error over the seeds. * marks the best mean and those next to it that Welch's "
-    "t-test (5%) cannot tell from it; no mark where it tells none apart. — not defined."
-)
-
 # Makes a cell of a number.
 Writer = Callable[[Summary], str]
 
