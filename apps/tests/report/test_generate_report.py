@@ -14,19 +14,13 @@ from probseq_apps.report.generate import (
     generate_report,
     hvae_claims,
     token_claims,
-    token_measures,
     token_tables,
 )
-from probseq_apps.report.generate_plots import Drawn, Quantity, save_curves, summary_figure
+from probseq_apps.report.generate_plots import Drawn, Quantity, save_curves
 from probseq_apps.report.results import REAL
 from probseq_apps.settings.models import DiffusionSettings, diffusion_arm
 
 REAL_IMAGES = {"fd": 2.5, "fd_name": "FD(classifier)", "is": 9.0, "num_samples": 40}
-
-
-def cells(table, name):
-    (row,) = (row for row in table.rows if row[0] == name)
-    return dict(zip(table.heads, row, strict=True))
 
 
 def tokenizer(arm, stem, seed, psnr, **changes):
@@ -39,36 +33,26 @@ def tokenizer(arm, stem, seed, psnr, **changes):
     }
 
 
-def sampled(fd):
-    return {"masked": {"fd": fd, "is": 7.0, "num_samples": 500, "nats_per_token": 1.5}}
-
-
 @pytest.fixture
 def tokenizers():
-    return [
-        made
-        for seed in (0, 1)
-        for made in (
-            tokenizer(
-                "1-frame", "plain", seed, 20.0 + 2 * seed, generation=sampled(31.0 + 2 * seed)
-            ),
-            tokenizer(
-                "8-frame", "plain", seed, 24.0 + 2 * seed, generation=sampled(21.0 + 2 * seed)
-            ),
-            tokenizer("1-frame", "layernorm", seed, 15.0),
-        )
-    ]
+    drawn = {"is": 7.0, "num_samples": 500, "nats_per_token": 1.5}
+    found = []
+    for seed in (0, 1):
+        for arm, psnr, fd in (("1-frame", 20.0, 31.0), ("8-frame", 24.0, 21.0)):
+            samples = {"masked": {"fd": fd + 2 * seed, **drawn}}
+            found.append(tokenizer(arm, "plain", seed, psnr + 2 * seed, generation=samples))
+        found.append(tokenizer("1-frame", "layernorm", seed, 15.0))
+    return found
 
 
 FLOORS = [tokenizer("1-frame", "patch-k-means", seed, 18.0, steps=None) for seed in (0, 1)]
 
 
-def test_reconstruction_has_all_arms_the_floor_and_real_images(tokenizers):
-    table, _ = token_tables([*tokenizers, *FLOORS], REAL_IMAGES)
+def test_tokenizers_and_samples_stand_beside_patch_k_means_and_real_images(tokenizers):
+    table, drawn = token_tables([*tokenizers, *FLOORS], REAL_IMAGES)
     last = "real images: test part from training part"
-    assert table.heads[1:] == [
-        *("n", "bits", "tokens", "steps", "parameters", "PSNR (dB) ↑", "all frames (dB) ↑"),
-        *("FD(classifier) ↓", "usage", "perplexity"),
+    assert table.heads[6:] == [
+        *("PSNR (dB) ↑", "all frames (dB) ↑", "FD(classifier) ↓", "usage", "perplexity"),
     ]
     # Standard error of (20, 22): 1.
     assert table.rows[0] == [
@@ -78,30 +62,27 @@ def test_reconstruction_has_all_arms_the_floor_and_real_images(tokenizers):
     assert [row[0] for row in table.rows[1:]] == [
         *("8-frame, plain", "1-frame, layernorm", "1-frame, patch-k-means", last),
     ]
-    assert cells(table, "1-frame, patch-k-means")["steps"] == "—"
+    assert table.rows[3][4] == "—"
     assert table.rows[-1][1:] == [*["—"] * 7, "2.50", "—", "—"]
+    heads = ["FD(classifier) ↓", "IS(classifier) ↑", "nats per token ↓", "samples"]
+    assert drawn.heads[4:] == [f"masked: {head}" for head in heads]
+    assert [row[0] for row in drawn.rows] == ["1-frame, plain", "8-frame, plain", REAL]
+    assert drawn.rows[1][4:] == ["22.00±1.00", "7.000±0.000", "1.500±0.000", "500"]
+    assert drawn.rows[-1][4:] == ["2.50", "9.000", "—", "40"]
+
+
+def test_what_was_not_measured_has_no_mean_no_column_and_no_table(tokenizers):
     # One seed has no error, and a number that a seed lacks no mean.
     assert token_tables(tokenizers[:1], REAL_IMAGES)[0].rows[0][6] == "20.00"
     tokenizers[0]["reconstruction"]["psnr"] = None
-    assert token_tables(tokenizers, REAL_IMAGES)[0].rows[0][6] == "—"
-
-
-def test_samples_of_each_prior_stand_beside_real_images(tokenizers):
-    _, table = token_tables(tokenizers, REAL_IMAGES)
-    assert [row[0] for row in table.rows] == ["1-frame, plain", "8-frame, plain", REAL]
-    assert table.heads[4:] == [
-        f"masked: {head}"
-        for head in ("FD(classifier) ↓", "IS(classifier) ↑", "nats per token ↓", "samples")
-    ]
-    assert table.rows[1][4:] == ["22.00±1.00", "7.000±0.000", "1.500±0.000", "500"]
-    assert table.rows[-1][4:] == ["2.50", "9.000", "—", "40"]
     for one in tokenizers:
         one["reconstruction"]["fd_name"] = "FID"
-    assert "masked: IS ↑" in token_tables(tokenizers, REAL_IMAGES)[1].heads
-    for one in tokenizers:
-        one.get("generation", sampled(0.0))["masked"]["is"] = None
-    heads = token_tables(tokenizers, {**REAL_IMAGES, "is": None})[1].heads
-    assert heads[4:] == [f"masked: {head}" for head in ("FID ↓", "nats per token ↓", "samples")]
+        one.get("generation", {}).get("masked", {})["is"] = None
+    table, drawn = token_tables(tokenizers, REAL_IMAGES)
+    assert table.rows[0][6] == "—"
+    assert drawn.heads[4:] == [
+        f"masked: {head}" for head in ("FID ↓", "nats per token ↓", "samples")
+    ]
     assert len(token_tables(FLOORS, REAL_IMAGES)) == 1
 
 
@@ -210,22 +191,13 @@ def test_encoders_are_compared_by_distance_where_classes_are_seen_in_samples(
     assert findings_of(hvae_claims(results[::2]), REAL_IMAGES) == []
 
 
-def random_bytes(*shape):
-    generator = torch.Generator().manual_seed(len(shape))
-    return torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8)
-
-
-def shown(tmp_path, arms, lengths):
-    """What models drew, and their logs."""
-    rows = [{"step": s, "loss": 1 / s, "parts": {"mse": 0.9 / s}} for s in (100, 500, 900)]
-    drawn = {}
-    for arm, frames in zip(arms, lengths, strict=True):
-        (tmp_path / arm).mkdir()
-        lines = "".join(json.dumps(row) + "\n" for row in rows)
-        (tmp_path / arm / "metrics.jsonl").write_text(lines)
-        videos, process = random_bytes(20, frames, 1, 8, 8), random_bytes(16, 5, frames, 1, 8, 8)
-        drawn[arm] = Drawn(random_bytes(50, 1, 8, 8), videos, process, torch.arange(5))
-    return {"drawn": drawn, "logs": {arm: [tmp_path / arm] for arm in arms}}
+def write_log(folder, *values):
+    folder.mkdir()
+    rows = [{"step": 7 * k, "loss": value} for k, value in enumerate(values, 1)]
+    # A crash may have cut the last line.
+    lines = "".join(json.dumps(row) + "\n" for row in rows) + '{"step": 99'
+    (folder / "metrics.jsonl").write_text(lines)
+    return folder
 
 
 @pytest.mark.parametrize(
@@ -241,19 +213,25 @@ def test_a_report_of_diffusion_has_numbers_and_pictures_of_all_arms(
 ):
     found = models if arms == ARMS else [diffusion_result(arms[0], 0, 10.0)]
     settings = DiffusionSettings(arms=arms, seeds=(0, 1))
-    parsed = [arm for arm in map(diffusion_arm, arms) if arm.is_video]
-    videos = {arm.name: (settings.videos_of(arm), settings.context_of(arm)) for arm in parsed}
-    lengths = [diffusion_arm(arm).frames for arm in arms]
-    data = GenerationData("digits", *(random_bytes(n, 1, 8, 8) for n in (60, 10, 40)), notes=("!",))
+    parsed = [diffusion_arm(arm) for arm in arms]
+    videos = {a.name: (settings.videos_of(a), settings.context_of(a)) for a in parsed if a.is_video}
+    grey = torch.zeros(50, 1, 8, 8, dtype=torch.uint8)
+    drawn = {
+        arm.name: Drawn(
+            grey,
+            grey[:20, None].expand(-1, arm.frames, -1, -1, -1),
+            grey[:16, None, None].expand(-1, 5, arm.frames, -1, -1, -1),
+            torch.arange(5),
+        )
+        for arm in parsed
+    }
+    noise = torch.randint(256, (60, 1, 8, 8), generator=torch.Generator().manual_seed(0))
+    data = GenerationData("digits", noise.byte(), grey[:10], grey[:40], notes=("!",))
     report = generate_report(
-        "generate-diffusion",
-        found,
-        REAL_IMAGES,
-        settings=settings.to_dict(),
-        data=data,
-        recipe="own",
-        videos=videos,
-        **shown(tmp_path, arms, lengths),
+        *("generate-diffusion", found, REAL_IMAGES),
+        **{"settings": settings.to_dict(), "data": data, "recipe": "own", "videos": videos},
+        drawn=drawn,
+        logs={arm: [write_log(tmp_path / arm, 1.0, 0.5)] for arm in arms},
     )
     report.write(tmp_path)
     numbers = json.loads((tmp_path / "report.json").read_text())
@@ -270,44 +248,22 @@ def test_a_report_of_diffusion_has_numbers_and_pictures_of_all_arms(
             assert getattr(image, "n_frames", 1) == frames
 
 
-def test_the_summary_has_samples_of_the_arms_that_were_sampled(tokenizers):
-    figure = summary_figure([*tokenizers, *FLOORS], token_measures(tokenizers), REAL_IMAGES)
-    assert [axes.get_title().replace("\n", " ") for axes in figure.axes] == [
-        *("PSNR ↑", "FD(classifier) of reconstructions ↓"),
-        "FD(classifier) of samples, masked prior ↓",
-    ]
-    assert [len(axes.patches) for axes in figure.axes] == [4, 4, 2]
-    assert [bar.get_width() for bar in figure.axes[2].patches] == [32.0, 22.0]
-    colours = [bar.get_facecolor() for bar in figure.axes[0].patches]
-    assert colours[0] == colours[1]
-    assert len(set(colours)) == 3
-
-
 def test_curves_are_means_of_what_was_logged(tmp_path, monkeypatch):
     figures = []
     monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda own, _: figures.append(own))
-
-    def log(name, *values):
-        (tmp_path / name).mkdir()
-        rows = [
-            {"step": 7 * k, "loss": v, "parts": {"usage": 0.1}} for k, v in enumerate(values, 1)
-        ]
-        # A crash may have cut the last line.
-        lines = "".join(json.dumps(row) + "\n" for row in rows) + '{"step": 99'
-        (tmp_path / name / "metrics.jsonl").write_text(lines)
-        return tmp_path / name
-
+    values = ((0.5, 0.25, 0.02), (1.5, 0.75, 0.04), (0.4, 0.3), (0.4,), (2.0, -1.0))
+    logs = [write_log(tmp_path / str(place), *own) for place, own in enumerate(values)]
     runs = {
-        "1-frame, plain": [log("a", 0.5, 0.25, 0.02), log("b", 1.5, 0.75, 0.04)],
-        "1-frame, layernorm": [log("c", 0.4, 0.3), log("d", 0.4)],  # one has just begun
-        "8-frame, plain, masked": [log("e", 2.0, -1.0)],
+        "1-frame, plain": logs[:2],
+        "1-frame, layernorm": logs[2:4],  # one has just begun
+        "8-frame, plain, masked": logs[4:],
     }
     wide = Quantity("loss", "all", "", wide=True)
     quantities = [wide, Quantity("loss", "masked", "Nats", -1.0, prior="masked")]
     assert save_curves(runs, tmp_path / "x.png", quantities) == [tmp_path / "x.png"]
     loss, masked = figures[0].axes
-    values = [line.get_ydata().tolist() for line in loss.get_lines()]
-    assert values == [[1.0, 0.5, 0.03], [0.4, 0.3], [0.4], [2.0, -1.0]]
+    shown = [line.get_ydata().tolist() for line in loss.get_lines()]
+    assert shown == [[1.0, 0.5, 0.03], [0.4, 0.3], [0.4], [2.0, -1.0]]
     assert loss.get_lines()[0].get_xdata().tolist() == [7, 14, 21]
     styles = [(line.get_color(), line.get_linestyle()) for line in loss.get_lines()]
     assert styles[0][0] == styles[1][0] == styles[2][0] != styles[3][0]
@@ -316,6 +272,6 @@ def test_curves_are_means_of_what_was_logged(tmp_path, monkeypatch):
     assert [line.get_ydata().tolist() for line in masked.get_lines()] == [[-2.0, 1.0]]
     texts = [text.get_text() for text in figures[0].legends[0].get_texts()]
     assert texts == ["1-frame", "8-frame", "stem plain", "stem layernorm"]
-    save_curves({"1-frame": runs["1-frame, plain"]}, tmp_path / "x.png", [wide])
+    save_curves({"1-frame": logs[:1]}, tmp_path / "x.png", [wide])
     assert figures[1].axes[0].get_yscale() == "log"
     assert save_curves({"1-frame": [tmp_path / "none"]}, tmp_path / "x.png", [wide]) == []
