@@ -20,6 +20,7 @@ from probseq_apps.settings.common import (
     Pick,
     Recipes,
     check_known,
+    refuse,
     with_data,
 )
 from probseq_apps.settings.methods import (
@@ -72,11 +73,12 @@ class EvaluationSettings(Settings):
         for name in self.corruptions:
             check_known("corruption", name, CORRUPTION_NAMES)
         for name in self.ood:
-            if name != ROTATIONS and data_kind(name) != "image":
-                known = (*IMAGE_NAMES, ROTATIONS)
-                raise ValueError(f"ood must name image sets ({', '.join(known)}), got {name!r}")
-        if self.shift and not (self.corruptions and self.severities):
-            raise ValueError("corruptions and severities must not be empty with shift")
+            refuse(
+                name != ROTATIONS and data_kind(name) != "image",
+                f"ood must name image sets ({', '.join((*IMAGE_NAMES, ROTATIONS))}), got {name!r}",
+            )
+        none = not (self.corruptions and self.severities)
+        refuse(self.shift and none, "corruptions and severities must not be empty with shift")
 
 
 class DataSettings(Settings):
@@ -128,18 +130,17 @@ class ClassifySettings(MethodSettings):
         """Refuse unknown data, and settings that don't go together."""
         is_text = self.is_text
         super().check()
-        augment = self.training.augment != "none"
-        for name in ("shift", "ood", "augment"):
-            used = augment if name == "augment" else getattr(self.evaluation, name)
-            if is_text and used:
-                raise ValueError(f"{name} is for images, and {self.data!r} holds texts")
+        asked, training = self.evaluation, self.training
+        augment = training.augment != "none"
+        for name, used in {"shift": asked.shift, "ood": asked.ood, "augment": augment}.items():
+            refuse(is_text and used, f"{name} is for images, and {self.data!r} holds texts")
         for name in trained_methods(self.method):
-            warm, left = self.warm_epochs(name), self.training.epochs - self.warm_epochs(name)
-            if warm and left <= self.training.warmup_epochs:
-                raise ValueError(
-                    f"warm_start.{name} must leave more than warmup_epochs="
-                    f"{self.training.warmup_epochs} of epochs={self.training.epochs}, got {warm}"
-                )
+            warm = self.warm_epochs(name)
+            refuse(
+                warm and training.epochs - warm <= training.warmup_epochs,
+                f"warm_start.{name} must leave more than warmup_epochs={training.warmup_epochs} of "
+                f"epochs={training.epochs}, got {warm}",
+            )
 
     @property
     def is_text(self) -> bool:
@@ -196,8 +197,8 @@ class RegressSettings(MethodSettings):
         for name in self.method:
             row = parse_row(name)
             for part in (row.base, *row.additions):
-                if part in ("sngp", "svdkl", "kflla", "ts"):
-                    raise ValueError(f"method {name!r} is for classes: leave out {part}")
+                wrong = part in ("sngp", "svdkl", "kflla", "ts")
+                refuse(wrong, f"method {name!r} is for classes: leave out {part}")
 
 
 def _for_classes(settings: ClassifySettings, pick: Pick) -> ClassifySettings:

@@ -112,6 +112,12 @@ class Recipes(Generic[S]):
         return name, self._adapt(self.load(name), pick)
 
 
+def refuse(wrong: object, message: str) -> None:
+    """Raise if something is wrong with settings."""
+    if wrong:
+        raise ValueError(message)
+
+
 def check_known(what: str, name: str, known: Iterable[str]) -> None:
     """Raise if a name is not among those that are known."""
     if name not in known:

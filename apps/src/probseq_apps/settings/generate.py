@@ -15,6 +15,7 @@ from probseq_apps.settings.common import (
     Pick,
     Recipes,
     Seeds,
+    refuse,
     saved_settings,
     with_data,
 )
@@ -36,8 +37,6 @@ PriorName = Literal["autoregressive", "masked"]
 ArmKind = Literal["frames", "patch", "repeat"]
 # Tokens span two frames.
 Frames = Annotated[int, Bound("1 or even", lambda n: n == 1 or (n > 0 and n % 2 == 0))]
-# Tokens are kept in 16 bits.
-_LARGEST_CODEBOOK = 2**15
 
 
 class Reading(Settings):
@@ -213,11 +212,8 @@ class _Tokenizers(OnImages):
     def check(self) -> None:
         """Refuse more codes than tokens can number."""
         super().check()
-        if self.tokenizer.codebook_size > _LARGEST_CODEBOOK:
-            raise ValueError(
-                f"codebook_size must be at most {_LARGEST_CODEBOOK}, since tokens are kept in 16 "
-                f"bits, got {self.tokenizer.codebook_size}"
-            )
+        size = self.tokenizer.codebook_size
+        refuse(size > 2**15, f"codebook_size must be at most 32768, got {size}")  # of 16 bits
 
 
 class TokenizerSettings(_Tokenizers):
@@ -263,8 +259,9 @@ class PriorSettings(_Priors):
 
     def check_given(self) -> None:
         """Refuse a command line without a tokenizer."""
-        if not self.tokenizer:
-            raise ValueError("tokenizer must be given: name the folder of a trained tokenizer")
+        refuse(
+            not self.tokenizer, "tokenizer must be given: name the folder of a trained tokenizer"
+        )
 
     def train_config(self) -> TrainConfig:
         """Return the settings of the training loop."""
@@ -292,11 +289,11 @@ class GenerateSettings(_Tokenizers, _Priors):
     def check(self) -> None:
         """Refuse settings that don't go together, and priors on tokenizers that aren't trained."""
         super().check()
-        if self.controls and max(self.frames) > 1 and self.tokenizer.patch_size % 2:
-            raise ValueError(
-                "patch_size must be even for the control with half patches, "
-                f"got {self.tokenizer.patch_size}: change it, or leave the controls out"
-            )
+        halved, side = self.controls and max(self.frames) > 1, self.tokenizer.patch_size
+        refuse(
+            halved and side % 2,
+            f"patch_size must be even for the control with half patches, got {side}",
+        )
         kinds = tuple(dict.fromkeys(arm.kind for arm in self.arms))
         for name, own, known in (
             ("prior_stem", self.priors.prior_stem, self.stem),
@@ -304,11 +301,10 @@ class GenerateSettings(_Tokenizers, _Priors):
         ):
             # Arms that the run lacks may be named beside those that it has.
             few = name == "prior_stem" and not set(own) <= set(known)
-            if self.priors.prior and (few or not set(own) & set(known)):
-                raise ValueError(
-                    f"{name} must be of this run ({', '.join(known)}), got "
-                    f"{', '.join(own) or 'none'}: name what is trained, or no prior"
-                )
+            refuse(
+                self.priors.prior and (few or not set(own) & set(known)),
+                f"{name} must be of this run ({', '.join(known)}), got {', '.join(own) or 'none'}",
+            )
 
     @property
     def arms(self) -> tuple[Arm, ...]:

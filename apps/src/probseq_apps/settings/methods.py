@@ -21,7 +21,7 @@ from probseq.transformers.spec import (
     TransformerConfig,
 )
 from probseq_apps.engine.config import EpochTraining, TrainConfig
-from probseq_apps.settings.common import Names, Seeds, check_known
+from probseq_apps.settings.common import Names, Seeds, check_known, refuse
 from sgpa.spec import SGPAConfig
 
 
@@ -122,12 +122,15 @@ def parse_row(name: str) -> Row:
     check_known("method", base, METHODS)
     for addition in additions:
         check_known(f"addition to {base!r}", addition, POST_HOC)
-    if additions != [addition for addition in POST_HOC if addition in additions]:
-        raise ValueError(
-            f"method {name!r} must take each addition once, in the order {'+'.join(POST_HOC)}"
-        )
-    if "kflla" in additions and METHODS[base].baseline is not None:
-        raise ValueError(f"method {name!r} must leave out kflla: {base!r} has a posterior already")
+    ordered = [addition for addition in POST_HOC if addition in additions]
+    refuse(
+        additions != ordered,
+        f"method {name!r} must take each addition once, in the order {'+'.join(POST_HOC)}",
+    )
+    refuse(
+        "kflla" in additions and METHODS[base].baseline,
+        f"method {name!r} must leave out kflla: {base!r} has a posterior already",
+    )
     return Row(base, tuple(additions))
 
 
@@ -184,5 +187,5 @@ class MethodSettings(Settings):
     def check(self) -> None:
         """Refuse unknown methods, and ensembles of one seed."""
         for name in self.method:
-            if "ensemble" in parse_row(name).additions and len(self.seeds) < 2:
-                raise ValueError(f"method {name!r} needs at least two seeds, got {self.seeds}")
+            few = "ensemble" in parse_row(name).additions and len(self.seeds) < 2
+            refuse(few, f"method {name!r} needs at least two seeds, got {self.seeds}")

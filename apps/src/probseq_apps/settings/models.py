@@ -18,6 +18,7 @@ from probseq_apps.settings.common import (
     Recipes,
     Seeds,
     check_known,
+    refuse,
     saved_settings,
     unlike_defaults,
 )
@@ -85,14 +86,13 @@ def diffusion_arm(name: str) -> DiffusionArm:
     found = _NAME.fullmatch(name)
     frames = int(found["frames"] or 1) if found else 1
     if found and found["steps"]:
-        if int(found["steps"]) < 2:
-            raise ValueError(f"arms must have at least 2 diffusion steps, got {name!r}")
+        refuse(int(found["steps"]) < 2, f"arms must have at least 2 diffusion steps, got {name!r}")
         return DiffusionArm(name, 1, None, int(found["steps"]))
     lengths = sorted({4, 8, frames} - {1})  # the thesis has 4 and 8
     known = ["1-frame", "1-frame-4000", *(f"{t}-frame-{k}" for t in lengths for k in CORRUPTION_OF)]
     check_known("arm", name, known)
-    if frames > 1 and frames % 2:
-        raise ValueError(f"arms must have 1 frame or an even number, half as context, got {name!r}")
+    odd = frames > 1 and frames % 2
+    refuse(odd, f"arms must have 1 frame or an even number, half as context, got {name!r}")
     return DiffusionArm(name, frames, CORRUPTION_OF[found["kind"]] if found else None, None)
 
 
@@ -103,15 +103,11 @@ class ModelTraining(Training):
     """Optimizer steps of each model; of diffusion 0 with --init-weights measures these as they
     are."""
     batch_size: Count = 32
-    """Images or videos per step."""
     decay: Schedule = "constant"
     """Shape of the step size's way to its last: constant (it stays), linear or cosine."""
     warmup: Rate = 0.0
-    """Share of the steps in which the step size rises from zero."""
     weight_decay: NotNegative = 0.0
-    """Decoupled weight decay."""
     grad_clip: Positive | None = None
-    """Largest norm of the gradient; None leaves it alone."""
     ema_decay: Fraction | None = 0.9999
     """Decay of the moving average of the weights, which is what is stored; it is smaller in the
     first steps. None for the weights themselves."""
@@ -129,8 +125,8 @@ class DiffusionSampling(Settings):
 
     def check(self) -> None:
         """Refuse noise of a sampler that has its own."""
-        if self.eta and self.sampler != "ddim":
-            raise ValueError(f"eta is for sampler=ddim, got eta={self.eta} and {self.sampler}")
+        own = self.sampler != "ddim"
+        refuse(self.eta and own, f"eta is for sampler=ddim, got {self.eta} and {self.sampler}")
 
     @property
     def noise(self) -> float | None:
@@ -139,11 +135,8 @@ class DiffusionSampling(Settings):
 
     def check_steps(self, diffusion_steps: int) -> None:
         """Raise if more steps are asked for than there are."""
-        if self.sampling_steps is not None and self.sampling_steps > diffusion_steps:
-            raise ValueError(
-                f"sampling_steps must be at most the {diffusion_steps} diffusion steps of each "
-                f"arm, got {self.sampling_steps}"
-            )
+        most, asked = f"at most the {diffusion_steps} diffusion steps", self.sampling_steps or 0
+        refuse(asked > diffusion_steps, f"sampling_steps must be {most} of each arm, got {asked}")
 
 
 class Frames(VideoSpec, CorruptionSpec):
@@ -211,25 +204,23 @@ class DiffusionSettings(_Models):
         """Refuse unknown names and settings that don't go together."""
         super().check()
         arms = [diffusion_arm(name) for name in self.arms]
+        trained, videos = self.init_weights is not None, all(arm.is_video for arm in arms)
         for arm in arms:
             self.sampling.check_steps(self.steps_of(arm))
-            if arm.is_video and self.context_of(arm) >= arm.frames:
-                raise ValueError(
-                    f"context must be less than the {arm.frames} frames of {arm.name}, got "
-                    f"{self.context_of(arm)}: no frame would be generated from others"
-                )
-            if self.init_weights is not None and arm.is_video:
-                raise ValueError(
-                    f"init_weights are those of an image model, and {arm.name} is one of videos: "
-                    "name 1-frame arms only"
-                )
-        if not self.training.steps and self.init_weights is None:
-            raise ValueError("steps must be at least 1 without init_weights, got 0")
-        if self.evaluation.likelihood_images and all(arm.is_video for arm in arms):
-            raise ValueError(
-                "likelihood_images is for 1-frame arms, and none is among arms="
-                f"{', '.join(self.arms)}: add one, or set it to 0"
+            wrong = arm.is_video and self.context_of(arm) >= arm.frames
+            refuse(wrong, f"context must be less than the {arm.frames} frames of {arm.name}")
+            refuse(
+                trained and arm.is_video,
+                f"init_weights are those of an image model, and {arm.name} is one of videos",
             )
+        refuse(
+            not (self.training.steps or trained),
+            "steps must be at least 1 without init_weights, got 0",
+        )
+        refuse(
+            self.evaluation.likelihood_images and videos,
+            f"likelihood_images is for 1-frame arms, and arms are {', '.join(self.arms)}",
+        )
 
     def steps_of(self, arm: DiffusionArm) -> int:
         """Return the arm's own number of diffusion steps, or that of all."""
@@ -268,8 +259,7 @@ class HvaeSettings(_Models):
     def check(self) -> None:
         """Refuse no training."""
         super().check()
-        if not self.training.steps:
-            raise ValueError("steps must be at least 1, got 0")
+        refuse(not self.training.steps, "steps must be at least 1, got 0")
 
     def levels_of(self, arm: HvaeArm) -> HVAESpec:
         """Return the levels of an arm, with its own noise."""
@@ -304,22 +294,19 @@ class SampleSettings(Settings):
 
     def check(self) -> None:
         """Refuse two things to draw from, and settings of the other."""
-        if self.model and (self.tokenizer or self.prior):
-            raise ValueError(
-                "model is in place of tokenizer and prior, got both: name the model, or the others"
-            )
+        tokens = self.tokenizer or self.prior
+        refuse(self.model and tokens, "model is in place of tokenizer and prior, got both")
         others = unlike_defaults(self.sampling if self.model else self.diffusion)
         owner = "tokenizer and prior" if self.model else "model, a diffusion model"
-        if others:
-            raise ValueError(f"{others[0]} is for {owner}, and none is named: leave it out")
+        refuse(others, f"{(others or [None])[0]} is for {owner}, and none is named: leave it out")
 
     def check_given(self) -> None:
         """Refuse a command line without anything to draw from."""
         for name in ("tokenizer", "prior"):
-            if not self.model and not getattr(self, name):
-                raise ValueError(
-                    f"{name} must be given: name the folder of a trained one, or name --model"
-                )
+            refuse(
+                not (self.model or getattr(self, name)),
+                f"{name} must be given: name the folder of a trained one, or name --model",
+            )
 
 
 class EvaluateSettings(Settings):
@@ -347,8 +334,8 @@ class EvaluateSettings(Settings):
 
     def check_given(self) -> None:
         """Refuse a command line without anything to measure."""
-        if self.samples is None and self.tokenizer is None:
-            raise ValueError("samples or tokenizer must be named: there is nothing to measure")
+        nothing = self.samples is self.tokenizer is None
+        refuse(nothing, "samples or tokenizer must be named: there is nothing to measure")
 
 
 DIFFUSION_RECIPES = Recipes("diffusion", DiffusionSettings)

@@ -15,7 +15,7 @@ from ohsvgp.live_state import saved_settings
 from probseq.settings import Bound, Count, NotNegative, Positive, Settings, Share
 from probseq_apps.data.names import CSV_PREFIX, own_path
 from probseq_apps.engine.config import Fraction
-from probseq_apps.settings.common import Flat, Names, Pick, Recipes, Seeds, check_known
+from probseq_apps.settings.common import Flat, Names, Pick, Recipes, Seeds, check_known, refuse
 
 if TYPE_CHECKING:
     from ohsvgp.bases import Basis
@@ -102,6 +102,7 @@ METHODS: dict[str, Method] = {
     "ohsvgp-k-min": _path("of least similar neighbours", "kernel-min"),
     "ohsvgp-rand": _path("in random order", "random"),
 }
+_INPUTS = {"time": "series", "points": "points of several dimensions"}
 _LIVE = tuple(name for name, method in METHODS.items() if method.live)
 VAE_METHODS: dict[str, str] = {
     "ohsvgp": "OHSVGP: LegS, exact covariances",
@@ -242,32 +243,25 @@ class OnlineSettings(_Comparison):
         """Refuse unknown names and settings that don't go together."""
         super().check()
         model = self.model
-        if {"osgpr", "osvgp"} <= set(self.method):
-            raise ValueError("method must not name osgpr and osvgp: they are the same method")
+        twice = {"osgpr", "osvgp"} <= set(self.method)
+        refuse(twice, "method must not name osgpr and osvgp: they are the same method")
         for name in self.method:
             check_known("method", name, METHODS)
             method, kept = METHODS[name], model.path_memory == "inputs"
             follows = method.follows and (method.inputs != "points" or kept)
-            for wrong, why in (
-                (
-                    method.inputs == "time" and not self.of_time,
-                    f"is for series, and {self.data!r} has points of several dimensions",
-                ),
-                (
-                    method.inputs == "points" and self.of_time,
-                    f"is for points of several dimensions, and {self.data!r} is a series",
-                ),
-                (
-                    method.basis is None and model.likelihood != "gaussian",
-                    f"needs likelihood gaussian, to be exact, got {model.likelihood}",
-                ),
-                (
-                    not follows and model.hyperparameters == "online",
-                    "cannot change its hyperparameters: set them to fixed or first",
-                ),
-            ):
-                if wrong:
-                    raise ValueError(f"method {name!r} {why}")
+            inputs = "time" if self.of_time else "points"
+            refuse(
+                method.inputs not in (inputs, "both"),
+                f"method {name!r} is for {_INPUTS.get(method.inputs)}, and {self.data!r} has others",
+            )
+            refuse(
+                method.basis is None and model.likelihood != "gaussian",
+                f"method {name!r} needs likelihood gaussian, to be exact, got {model.likelihood}",
+            )
+            refuse(
+                not follows and model.hyperparameters == "online",
+                f"method {name!r} cannot change its hyperparameters: set them to fixed or first",
+            )
 
 
 class LiveModel(Prior):
@@ -294,8 +288,8 @@ class LiveModel(Prior):
                 parse_stamp(self.t0)
             except ValueError as error:
                 raise ValueError(f"t0: {error}") from None
-        if self.offset and self.likelihood not in STANDARDISED:
-            raise ValueError(f"offset must be 0 for likelihood {self.likelihood}")
+        wrong = self.offset and self.likelihood not in STANDARDISED
+        refuse(wrong, f"offset must be 0 for likelihood {self.likelihood}")
 
 
 class LiveSettings(Settings):
