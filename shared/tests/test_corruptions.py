@@ -48,11 +48,11 @@ def test_more_severe_changes_images_of_all_sizes_more(digits, natural_images, na
     assert_growing(digits, name)
     assert_growing(match_images(digits[:60], channels=1, image_size=32), name)
     assert_growing(natural_images, name)
-    assert_growing(match_images(natural_images[:6], channels=3, image_size=96), name)
+    assert_growing(match_images(natural_images, channels=3, image_size=64), name)
 
 
 @pytest.mark.parametrize("name", CORRUPTIONS)
-@pytest.mark.parametrize("shape", [(3, 1, 8, 8), (3, 3, 8, 8), (2, 3, 28, 28), (1, 1, 224, 224)])
+@pytest.mark.parametrize("shape", [(3, 1, 8, 8), (2, 3, 28, 28), (1, 1, 96, 96)])
 def test_shape_type_and_input_are_kept_and_the_seed_decides(name, shape):
     images = torch.randint(
         256, shape, dtype=torch.uint8, generator=torch.Generator().manual_seed(0)

@@ -7,8 +7,7 @@ import torch
 
 from probseq_apps.data.names import DataError
 from probseq_apps.data.sets import load_data, load_texts
-from probseq_apps.data.texts import encode_texts, read_cola, read_parts
-from probseq_apps.data.tokenizers import build_vocabulary, tokenize
+from probseq_apps.data.texts import build_vocabulary, encode_texts, read_cola, read_parts, tokenize
 
 COLA = ("in_domain_train", "in_domain_dev", "out_of_domain_dev")
 

@@ -8,15 +8,16 @@ import pytest
 import torch
 
 from probseq.errors import MissingExtraError
-from probseq_apps.data import tokenizers
+from probseq_apps.data import texts
 from probseq_apps.data.names import DataError
 from probseq_apps.data.sets import load_data, load_texts
-from probseq_apps.data.texts import encode_texts, read_parts
-from probseq_apps.data.tokenizers import (
+from probseq_apps.data.texts import (
     SubwordTokenizer,
     build_vocabulary,
+    encode_texts,
     load_tokenizer,
     make_tokenizer,
+    read_parts,
     train_byte_pairs,
 )
 
@@ -112,7 +113,7 @@ def test_a_saved_tokenizer_gives_the_same_numbers_and_chunks_keep_the_order(tmp_
         again = load_tokenizer(write(tokenizer._tokenizer, tmp_path / "t.json"))
         assert len(again) == len(tokenizer)
         with monkeypatch.context() as patch:
-            patch.setattr(tokenizers, "_TEXTS_AT_ONCE", 3)
+            patch.setattr(texts, "_TEXTS_AT_ONCE", 3)
             assert list(again.encode_all(iter(TEXTS), 30)) == whole
 
 

@@ -18,9 +18,9 @@ from probseq_apps.data.texts import (
     TextParts,
     TextProtocol,
     encode_texts,
+    make_tokenizer,
     read_parts,
 )
-from probseq_apps.data.tokenizers import make_tokenizer
 
 
 def load_data(
@@ -43,7 +43,7 @@ def load_data(
     sets depends on the seed, as in the thesis. Nothing is written but by ``download``.
 
     Args:
-        name: one of ``DATA_NAMES``, ``folder:PATH`` (images, see ``folders``) or ``csv:PATH``
+        name: one of ``DATA_NAMES``, ``folder:PATH`` (see ``images``) or ``csv:PATH``
             (texts, see ``texts``).
         data_dir: directory of the files; not needed for ``digits``, ``folder:`` and ``csv:``.
         seed: seed of the run.
