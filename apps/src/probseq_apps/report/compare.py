@@ -75,10 +75,10 @@ def _mark(cell: Cell) -> Literal["", "▲", "▼"]:
         return ""
     if ours is None or ours.mean is None:
         return ""
-    rounded = abs(ours.mean - paper.mean) <= 0.5 * 10.0**-paper.decimals
-    if rounded or not differ((paper.mean, paper.error, paper.runs), ours.spread):
+    distance = ours.mean - paper.spread[0]
+    if abs(distance) <= 0.5 * 10.0**-paper.decimals or not differ(paper.spread, ours.spread):
         return ""
-    return "▲" if (ours.mean > paper.mean) == (direction == "higher") else "▼"
+    return "▲" if (distance > 0.0) == (direction == "higher") else "▼"
 
 
 def _compare_ranks(table: PaperTable, runs: Sequence[MeasuredRun]) -> PaperTable:
@@ -106,7 +106,7 @@ def _compare_ranks(table: PaperTable, runs: Sequence[MeasuredRun]) -> PaperTable
             average_ranks(
                 [{label: read(c) for label, c in task.items()} for task in tasks], "higher"
             )
-            for read in (lambda c: c.ours.mean, lambda c: c.paper.mean)
+            for read in (lambda c: c.ours.mean, lambda c: c.paper.spread[0])
         )
         for label, rank in ours.items():
             used = distinct(run for task in tasks if label in task for run in task[label].runs)

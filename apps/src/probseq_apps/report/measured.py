@@ -5,9 +5,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
+from probseq.summary import summarise
 from probseq_apps.engine.files import CONFIG, flatten
 
 Seeds = tuple[float | None, ...]
@@ -31,11 +31,8 @@ class MeasuredRun:
     recipe: str  # recipe that it was started from
     data: str  # name of the data set
     settings: Mapping[str, Any]
-    facts: Mapping[
-        str, Any
-    ]  # of the data, as the report has them; all values of `GENERATION_FACTS`
+    facts: Mapping[str, Any]  # of the data, as the report has them, and `GENERATION_FACTS`
     numbers: Mapping[str, Seeds]  # values over the seeds, by METHOD/METRIC or ARM/METRIC
-    written: float  # time of writing, to tell the newest
 
     @property
     def augmented(self) -> bool:
@@ -54,7 +51,7 @@ class MeasuredRun:
         for pattern in patterns:
             found = [v for name, v in self.numbers.items() if fnmatchcase(name.lower(), pattern)]
             if found:
-                return pattern, tuple(_mean(column) for column in zip(*found, strict=True))
+                return pattern, tuple(summarise(seed).mean for seed in zip(*found, strict=True))
         return None
 
 
@@ -81,7 +78,8 @@ def find_runs(folders: Iterable[Path]) -> tuple[list[MeasuredRun], list[str]]:
                 runs[file.resolve()] = read_run(file.parent)
             except ValueError as error:
                 notes.append(f"left out: {error}")
-    return sorted(runs.values(), key=lambda run: run.written, reverse=True), notes
+    newest = sorted(runs, key=lambda file: file.stat().st_mtime, reverse=True)
+    return [runs[file] for file in newest], notes
 
 
 def read_run(folder: Path) -> MeasuredRun:
@@ -98,7 +96,7 @@ def read_run(folder: Path) -> MeasuredRun:
         else:
             numbers = _numbers(report)
         named = (folder, kind, report["recipe"], settings["data"], settings)
-        return MeasuredRun(*named, report["data"] | facts, numbers, file.stat().st_mtime)
+        return MeasuredRun(*named, report["data"] | facts, numbers)
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{file} is not a report of this version: {error!r}") from error
     except json.JSONDecodeError as error:
@@ -143,7 +141,3 @@ def _generation_numbers(
                 values += [own[key]] if own.get(key) and own[key] not in values else []
     numbers = {name: tuple(values) for name, values in found.items() if None not in values}
     return numbers, facts
-
-
-def _mean(values: tuple[float | None, ...]) -> float | None:
-    return None if None in values else fmean(value for value in values if value is not None)

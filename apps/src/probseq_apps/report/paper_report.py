@@ -115,7 +115,7 @@ def footnotes(table: PaperTable, left_out: list[str]) -> list[str]:
     """Return everything that is said below the table."""
     notes: list[str] = []
     if not table.ranks:
-        known = any(cell.paper.error is not None for cell in table.cells)
+        known = any(cell.paper.spread[1] is not None for cell in table.cells)
         theirs = f"a {table.error} in the paper, " if known else ""
         notes = [f"± is {theirs}a standard error over seeds in ours.", LEGEND]
     runs = [f"[{n}] {_note(run, table)}" for n, run in enumerate(table.runs, start=1)]

@@ -23,7 +23,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from tyro.conf import Positional, arg
 
-from probseq.summary import Summary
+from probseq.summary import Spread, Summary
 from probseq_apps.data.names import unknown_name_message
 from probseq_apps.report.measured import MeasuredRun, distinct
 from probseq_apps.report.tables import Measure, direction_of
@@ -68,9 +68,7 @@ class Value(NamedTuple):
     """A number as printed."""
 
     text: str
-    mean: float
-    error: float | None  # what stands behind ±, as a standard error; None without one
-    runs: int  # number of runs behind the error
+    spread: Spread  # mean, standard error (None without ±), and number of runs behind it
     decimals: int  # digits after the point
     target: bool  # whether it is to be reached; False for a known slip of the paper
 
@@ -187,12 +185,11 @@ def _group(paper: Mapping[str, Any], table: Mapping[str, Any], part: Mapping[str
 
 
 def _value(text: str, runs: int, kind: str) -> Value:
-    target = not text.startswith(_NOT_A_TARGET)
-    text = text.removeprefix(_NOT_A_TARGET)
-    mean, _, error = text.partition("±")
+    shown = text.removeprefix(_NOT_A_TARGET)
+    mean, _, error = shown.partition("±")
     scale = 1.0 if kind == "standard error" else math.sqrt(runs)
-    decimals = len(mean.partition(".")[2])
-    return Value(text, float(mean), float(error) / scale if error else None, runs, decimals, target)
+    spread = float(mean), float(error) / scale if error else None, runs
+    return Value(shown, spread, len(mean.partition(".")[2]), shown == text)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -28,17 +28,9 @@ class Group(NamedTuple):
     """All seeds of a model variant."""
 
     name: str  # the arm's name; of tokenizers, with the stem
+    arm: str
+    stem: str | None  # of a tokenizer: `plain`, `layernorm`, or `patch-k-means` for the baseline
     results: tuple[Result, ...]  # one for each seed
-
-    @property
-    def arm(self) -> str:
-        """Name of the arm, without the stem."""
-        return str(self.fact("arm"))
-
-    @property
-    def stem(self) -> str:
-        """Stem of a tokenizer: `plain`, `layernorm`, or `patch-k-means` for the baseline."""
-        return str(self.fact("stem"))
 
     def fact(self, *path: str) -> Any:
         """Return what all seeds share, such as parameters; None where the variant lacks it."""
@@ -56,7 +48,7 @@ def groups_of(results: Sequence[Result]) -> list[Group]:
     for result in sorted(results, key=lambda result: result["seed"]):
         found[result.get("stem"), result["arm"]].append(result)
     return [
-        Group(arm if stem is None else f"{arm}, {stem}", tuple(own))
+        Group(arm if stem is None else f"{arm}, {stem}", arm, stem, tuple(own))
         for (stem, arm), own in found.items()
         if own
     ]
