@@ -20,6 +20,7 @@ MAKERS = {
     "sngp": lambda model: sngp_model(model, num_data=10, num_features=20),
     "svdkl": lambda model: svdkl_model(model, num_data=10, num_processes=4, num_inducing=5),
 }
+LABELS = torch.arange(5) % 3
 SAMPLED = ("activations", "weights", "svdkl")
 
 
@@ -63,12 +64,16 @@ def test_every_parameter_is_trained(make, name):
     assert all("kernel" in key for key in missing) == (name == "sngp" or not missing)
 
 
-@pytest.mark.parametrize("name", [*MAKERS, "sngp fitted"])
-def test_a_saved_model_is_the_model_and_new_weights_are_used_at_once(make, name):
-    model, inputs = make(name.split()[0], seed=1)
+@pytest.mark.parametrize("name", [*MAKERS, "sngp fitted", "laplace"])
+def test_a_saved_model_is_the_model_and_new_weights_are_used_at_once(make, make_model, name):
+    if name == "laplace":
+        inputs = make_model()[1]
+        model, fresh = (laplace_model(make_model(seed=n)[0], [(inputs, LABELS)]) for n in (1, 2))
+    else:
+        model, inputs = make(name.split()[0], seed=1)
+        fresh, _ = make(name.split()[0], seed=2)
     if "fitted" in name:
         fit_precision(model, [inputs])
-    fresh, _ = make(name.split()[0], seed=2)
     fresh.eval()(inputs)  # fills whatever is remembered in eval mode
     load_weights(fresh, copy_weights(model))
     outputs = [each.eval()(inputs, generator=seeded(0)) for each in (model, fresh)]
@@ -133,7 +138,7 @@ def test_bad_settings_are_refused(make_model, maker, settings, message):
 
 def test_a_baseline_on_a_baseline_and_attention_of_its_own_are_refused(make, make_model):
     changed, inputs = make("activations")
-    pairs = [(inputs, torch.zeros(5, dtype=torch.int64))]
+    pairs = [(inputs, LABELS)]
     laplace = laplace_model(make_model()[0], pairs)
     for model, kind in (
         (changed, "MeanFieldTransformer"),

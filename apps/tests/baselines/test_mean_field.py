@@ -117,18 +117,6 @@ def test_the_penalty_is_the_kl_of_all_weights_an_example(make_model):
     torch.testing.assert_close(changed(inputs, num_samples=3).penalty, expected / 50)
 
 
-def test_many_samples_at_once_have_the_law_of_single_draws(make_model):
-    model, inputs = make_model(seed=3)
-    changed = mean_field_model(model, num_data=10, draw="weights", initial_std=0.3).eval()
-    generator = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        together = changed(inputs, generator=generator, num_samples=4000).logits
-        single = torch.stack([changed(inputs, generator=generator).logits for _ in range(300)])
-    spread = together.std(0)
-    assert ((together.mean(0) - single.mean(0)).abs() < 0.3 * spread).all()
-    torch.testing.assert_close(single.std(0), spread, atol=0.0, rtol=0.25)
-
-
 def test_inputs_of_zeros_have_finite_gradients():
     layer, _ = layer_with("activations", bias=False)
     x = torch.zeros(2, 4, dtype=torch.float64, requires_grad=True)

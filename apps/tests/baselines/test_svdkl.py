@@ -1,4 +1,3 @@
-import math
 import sys
 
 import pytest
@@ -112,28 +111,6 @@ def test_equal_inputs_and_many_inducing_points_stay_finite_in_single_precision(m
     (logits.square().sum() + penalty).backward()
     assert logits.isfinite().all()
     assert all(p.grad.isfinite().all() for p in model.parameters())
-
-
-def test_a_little_training_separates_two_groups(make_model):
-    model, _ = make_model(classes=2)
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        model = svdkl_model(model, num_data=64, num_processes=2, num_inducing=8)
-    generator = torch.Generator().manual_seed(0)
-    labels = torch.arange(64) % 2
-    inputs = torch.randn(64, 1, 4, 4, generator=generator).double()
-    inputs[labels == 1, :, :2] += 2.0
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
-    for _ in range(60):
-        optimizer.zero_grad()
-        logits, penalty = model(inputs, generator=generator)
-        (torch.nn.functional.cross_entropy(logits, labels) + penalty).backward()
-        optimizer.step()
-    with torch.no_grad():
-        logits = model.eval()(inputs, generator=generator, num_samples=10).logits
-    log_probs = torch.logsumexp(logits.log_softmax(-1), 0) - math.log(10)
-    assert (log_probs.argmax(-1) == labels).double().mean() > 0.9
-    assert torch.nn.functional.nll_loss(log_probs, labels) < 0.5
 
 
 def test_without_gpytorch_the_extra_is_named_and_the_model_is_left_whole(make_model, monkeypatch):

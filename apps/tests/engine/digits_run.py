@@ -78,17 +78,19 @@ def train(task, data, folder, config, **options):
     return fit(task.model, train, config, folder, held_out=held_out, **options)
 
 
-def train_elsewhere(folder, environment, *, deterministic=False, delay=0.0, num_train=203):
+def fit_here(folder, *, deterministic=False, num_train=203, hook=None):
+    """Train the task with or without noise; returns the weights."""
+    noise = 0.0 if deterministic else 0.1
+    task = DigitsTask(noise=noise, dropout=noise, hook=hook)
+    train(task, digits(num_train), folder, settings())
+    return task.model.state_dict()
+
+
+def train_elsewhere(folder, environment, *, delay=0.0, **options):
     """Body of another process: train with the environment that torchrun would give it."""
     os.environ.update({name: str(value) for name, value in environment.items()})
     torch.set_num_threads(1)
-
-    def wait(_, loss):
-        time.sleep(delay)
-        return loss
-
-    noise = 0.0 if deterministic else 0.1
-    train(DigitsTask(noise=noise, dropout=noise, hook=wait), digits(num_train), folder, settings())
+    fit_here(folder, hook=lambda _, loss: time.sleep(delay) or loss, **options)
 
 
 def at_step(step, action):

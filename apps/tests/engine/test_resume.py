@@ -7,16 +7,7 @@ import time
 
 import pytest
 import torch
-from digits_run import (
-    DigitsTask,
-    SharedNormNet,
-    at_step,
-    digits,
-    interrupt,
-    same_bits,
-    settings,
-    train,
-)
+from digits_run import DigitsTask, SharedNormNet, at_step, digits, fit_here, interrupt, same_bits
 
 from probseq_apps.engine.checkpoints import DamagedCheckpointWarning, load_latest_checkpoint
 from probseq_apps.engine.files import ConfigMismatchError, read_finished
@@ -186,13 +177,6 @@ def test_a_resumed_run_on_cuda_ends_like_an_uninterrupted_one(run):
         run(path="cut", task=task, device="cuda")
     resumed, _ = run(path="cut", device="cuda")
     torch.testing.assert_close(resumed.model.state_dict(), whole.model.state_dict())
-
-
-def fit_here(path, *, deterministic=False, num_train=203):
-    noise = 0.0 if deterministic else 0.1
-    task = DigitsTask(noise=noise, dropout=noise)
-    train(task, digits(num_train), path, settings())
-    return task.model.state_dict()
 
 
 def wait_for_checkpoint(run_dir, process):

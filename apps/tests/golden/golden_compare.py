@@ -17,7 +17,7 @@ import shlex
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -39,15 +39,6 @@ HIDDEN = (
 ROW = re.compile(r"\s*\|.*|\s*\S.*? {2,}.*\d.*")
 NUMBER = re.compile(r"[-+]?\d[\d.,]*(?:e[-+]?\d+)?")
 Leaves = dict[str, tuple[str, Any]]
-
-
-class Difference(NamedTuple):
-    """Something that is not equal: its kind, where it stands, and what stands there."""
-
-    kind: str
-    place: str
-    base: object
-    new: object
 
 
 def shown(text: str) -> str:
@@ -75,18 +66,14 @@ def read_help(text: str) -> dict[str, tuple[list[str], list[str], str]]:
 def step_leaves(
     record: Mapping[str, Any], contents: Path, changed: set[str], flags: Mapping[str, str]
 ) -> Leaves:
-    """Everything of a step that is compared: kind and value by place.
+    """Kind and value by place of all that is compared of a step, of the files that have changed.
 
-    Args:
-        record: what `golden_record` wrote of it.
-        contents: folder of the files' contents.
-        changed: files to look into.
-        flags: names that flags have in its tree, by those in the list of commands.
+    `flags` are the names that flags have in its tree, by those in the list of commands.
     """
     arguments, out = record["arguments"], record["out"]
     bench = arguments[:1] == ["bench"]
-    found: Leaves = {"exit": ("exit", record["exit"])}
-    found["files"] = ("files", sorted(map(shown, record["files"])))
+    files = sorted(map(shown, record["files"]))
+    found: Leaves = {"exit": ("exit", record["exit"]), "files": ("files", files)}
     if "--help" in arguments and "│ -" in out:
         old = {new.split()[0]: name.split()[0] for name, new in flags.items() if new}
         for name, (_, choices, default) in read_help(out).items():
@@ -96,73 +83,64 @@ def step_leaves(
     else:
         found |= _text_leaves("out", out, masked=bench)
     found |= _text_leaves("err", record["err"], masked=bench)
-    for path in sorted(changed & record["files"].keys()):
-        leaves = _file_leaves(path, contents / record["files"][path], masked=bench)
+    for path in sorted(set() if bench else changed & record["files"].keys()):
+        leaves = _file_leaves(path, contents / record["files"][path])
         found |= {f"{shown(path)}: {place}": leaf for place, leaf in leaves.items()}
     return found
 
 
-def _text_leaves(name: str, text: str, *, masked: bool) -> Leaves:
+def _text_leaves(name: str, text: str, *, masked: bool = False) -> Leaves:
     lines = [line.rstrip() for line in shown(text).splitlines() if line.strip()]
-    if masked:  # only names of rows and columns
+    if masked:  # of timings only names of rows and columns
         lines = [re.sub(r"[ -]+|\b(?:met|missed)\b", " ", NUMBER.sub("#", row)) for row in lines]
     rows = [line for line in lines if ROW.fullmatch(line)]
     words = [line for line in lines if not ROW.fullmatch(line)]
     return {f"{name}, rows": ("tables", rows), f"{name}, words": ("text", words)}
 
 
-def _file_leaves(path: str, content: Path, *, masked: bool) -> Leaves:
+def _file_leaves(path: str, content: Path) -> Leaves:
     """What a file holds."""
     match Path(path).suffix:
         case ".md" | ".txt":
-            return _text_leaves("text", content.read_text("utf-8"), masked=masked)
+            return _text_leaves("text", content.read_text("utf-8"))
         case ".png" | ".gif":
             with Image.open(content) as image:
                 frames = [np.asarray(f.convert("RGBA")) for f in ImageSequence.Iterator(image)]
             return {"pixels": ("pictures", [_array(frame) for frame in frames])}
         case ".csv":
-            return _flat(list(csv.reader(content.read_text("utf-8").splitlines())), path)
+            values: Any = list(csv.reader(content.read_text("utf-8").splitlines()))
         case ".html":  # the tables of report.md, and its pictures
             return {}
-        case ".json" | ".jsonl" as ending:
-            lines = shown(content.read_text("utf-8")).splitlines()
-            values = [
-                json.loads(line) for line in (lines if ending == ".jsonl" else ["".join(lines)])
-            ]
-            return _flat(values if ending == ".jsonl" else values[0], path, masked=masked)
+        case ".json":
+            values = json.loads("".join(shown(content.read_text("utf-8")).splitlines()))
+        case ".jsonl":
+            values = [json.loads(row) for row in shown(content.read_text("utf-8")).splitlines()]
         case ".npz":
             with np.load(content, allow_pickle=False) as arrays:
-                return _flat({name: _array(array) for name, array in arrays.items()}, path)
+                values = {name: _array(array) for name, array in arrays.items()}
         case ".safetensors":
-            return _flat({name: _array(t) for name, t in load_file(content).items()}, path)
+            values = {name: _array(tensor) for name, tensor in load_file(content).items()}
         case ".pt":
-            return _flat(torch.load(content, weights_only=True), path)
+            values = torch.load(content, weights_only=True)
         case _:
-            return (
-                {} if "tfevents" in path else {"bytes": ("numbers", _digest(content.read_bytes()))}
-            )
+            values = {} if "tfevents" in path else {"bytes": _digest(content.read_bytes())}
+    return _flat(values, path) if values else {}
 
 
-def _flat(value: Any, path: str, place: str = "", *, masked: bool = False) -> Leaves:
+def _flat(value: Any, path: str, place: str = "") -> Leaves:
     """The values in lists and mappings, each with its place."""
     if IGNORED.search(place):
         return {}
-    items = (
-        value.items()
-        if isinstance(value, Mapping)
-        else enumerate(value)
-        if isinstance(value, list | tuple)
-        else None
-    )
+    items = value.items() if isinstance(value, Mapping) else None
+    items = enumerate(value) if isinstance(value, list | tuple) else items
     if items is None or not value:
         kind = "state" if path.endswith((".pt", "manifest.json")) else "numbers"
         if path.endswith("config.json") or place.split(".")[0] == "settings":
             kind = "settings"
-        leaf = _array(value) if isinstance(value, torch.Tensor) else value
-        return {place: (kind, "#" if masked and not isinstance(value, str) else leaf)}
+        return {place: (kind, _array(value) if isinstance(value, torch.Tensor) else value)}
     found: Leaves = {}
     for key, item in items:
-        found |= _flat(item, path, f"{place}.{key}".lstrip("."), masked=masked)
+        found |= _flat(item, path, f"{place}.{key}".lstrip("."))
     return found
 
 
@@ -192,52 +170,18 @@ def read_steps(folder: Path) -> dict[str, dict[str, Any]]:
     return found
 
 
-def compare(base: Path, new: Path, base_flags: Path) -> Iterator[tuple[str, list[Difference]]]:
-    """Yield each step's name, and what differs.
-
-    Args:
-        base: folder of the records of the old tree.
-        new: that of the new tree.
-        base_flags: the old tree's list of renamed flags.
-    """
-    steps = [read_steps(folder) for folder in (base, new)]
-    for name in sorted(steps[0] | steps[1]):
-        if not all(name in found for found in steps):
-            yield name, [Difference("exit", "step", *(name in found for found in steps))]
-            continue
-        pair = [found[name] for found in steps]
-        changed = pair[0]["changed"] | pair[1]["changed"]
-        yield (
-            name,
-            list(
-                differences(
-                    *(
-                        step_leaves(
-                            step,
-                            folder / "contents",
-                            changed,
-                            renamed_flags(step["arguments"], flags),
-                        )
-                        for step, folder, flags in zip(
-                            pair, (base, new), (base_flags, FLAGS), strict=True
-                        )
-                    )
-                )
-            ),
-        )
-
-
-def differences(base: Leaves, new: Leaves) -> Iterator[Difference]:
-    """Yield what is not equal to the last bit."""
-    absent = (None, "absent")
+def differences(base: Leaves, new: Leaves) -> Iterator[tuple[str, str, object, object]]:
+    """Yield kind and place of what is not equal to the last bit, and both values."""
     for place in base | new:
-        (kind, one), (other_kind, other) = base.get(place, absent), new.get(place, absent)
+        (kind, one), (other_kind, other) = (
+            leaves.get(place, (None, "absent")) for leaves in (base, new)
+        )
         if repr(one) == repr(other):
             continue
         if isinstance(one, list) and isinstance(other, list):  # only what is not in both
             lost, found = [x for x in one if x not in other], [x for x in other if x not in one]
             one, other = (lost, found) if lost or found else (one, other)
-        yield Difference(kind or other_kind or "", place, one, other)
+        yield kind or other_kind or "", place, one, other
 
 
 def main() -> int:
@@ -249,15 +193,24 @@ def main() -> int:
     parser.add_argument("--accept", nargs="*", default=[])
     parser.add_argument("--show", type=int, default=3, help="differences of a kind to show")
     options = parser.parse_args()
+    trees = ((options.base, options.base_flags), (options.new, FLAGS))
+    base, new = (read_steps(folder) for folder, _ in trees)
     count, refused = 0, 0
-    arguments = {name: step["arguments"] for name, step in read_steps(options.new).items()}
-    for name, found in compare(options.base, options.new, options.base_flags):
-        kinds = sorted({difference.kind for difference in found})
+    for name in sorted(base | new):
+        missing = ("exit", "step", name in base, name in new)
+        arguments, found = (base.get(name) or new[name])["arguments"], [missing]
+        if name in base and name in new:
+            changed, leaves = base[name]["changed"] | new[name]["changed"], []
+            for steps, (folder, path) in zip((base, new), trees, strict=True):
+                flags = renamed_flags(arguments, path)
+                leaves.append(step_leaves(steps[name], folder / "contents", changed, flags))
+            found = list(differences(*leaves))
+        kinds = sorted({kind for kind, *_ in found})
         bad = not set(options.accept).issuperset(kinds)
         verdict = "DIFFERS" if bad else "accepted" if kinds else "equal"
-        print(f"{verdict:8} {name}: {shlex.join(arguments.get(name, []))}"[:150])
+        print(f"{verdict:8} {name}: {shlex.join(arguments)}"[:150])
         for kind in kinds:
-            same = [difference for difference in found if difference.kind == kind]
+            same = [difference for difference in found if difference[0] == kind]
             for _, place, one, other in same[: options.show]:
                 print(f"    {kind}: {place}: {str(one)[:200]} -> {str(other)[:200]}")
             if len(same) > options.show:

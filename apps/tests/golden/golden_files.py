@@ -23,12 +23,7 @@ UNET_TEST = "packages/pseudovideo/tests/diffusion/improved_ddpm.py"
 
 
 def write_files(folder: Path, *, weights: bool) -> None:
-    """Write `data`, a folder of standard sets, and `own`, files as users have them.
-
-    Args:
-        folder: where to.
-        weights: also write random weights of large networks, 150 MB.
-    """
+    """Write `data`, standard sets, and `own`, a user's files; weights of networks are 150 MB."""
     random = np.random.default_rng(0)
     write_images(folder / "data", random)
     write_texts(folder, random)
@@ -57,11 +52,8 @@ def write_images(data: Path, random: np.random.Generator) -> None:
     labels = load_digits().target[:160].astype(np.uint8)
     for name in ("mnist", "FashionMNIST/raw", "cifar10", "cifar-100-binary", "svhn", "CIFAR-10-C"):
         (data / name).mkdir(parents=True)
-    np.savez(
-        data / "mnist/mnist.npz",
-        **{"x_train": grey[:120], "y_train": labels[:120]},
-        **{"x_test": grey[120:], "y_test": labels[120:]},
-    )
+    known = {"x_train": grey[:120], "y_train": labels[:120]}
+    np.savez(data / "mnist/mnist.npz", **known, x_test=grey[120:], y_test=labels[120:])
     for part, rows in (("train", slice(0, 120)), ("t10k", slice(120, 160))):
         for kind, array in (("images-idx3", 255 - grey[rows]), ("labels-idx1", labels[rows])):
             head = bytes((0, 0, 8, array.ndim)) + struct.pack(f">{array.ndim}I", *array.shape)
@@ -69,21 +61,18 @@ def write_images(data: Path, random: np.random.Generator) -> None:
             path.write_bytes(gzip.compress(head + array.tobytes(), mtime=0))
     colour = pictures(random, 120, 32, 3)
     for part, rows in (("train", slice(0, 80)), ("test", slice(80, 120))):
-        encoded = [{"bytes": png(image), "path": ""} for image in colour[rows]]
-        table = pa.table({"image": encoded, "label": labels[:120][rows]})
-        pq.write_table(table, data / f"cifar10/{part}.parquet")
         # Images that are in both sets are left out where one is told apart from the other.
+        for name, images in (("cifar10", colour[rows]), ("svhn", 255 - colour[rows])):
+            encoded = [{"bytes": png(image), "path": ""} for image in images]
+            table = pa.table({"image": encoded, "label": labels[:120][rows]})
+            pq.write_table(table, data / f"{name}/{part}.parquet")
         planes = (255 - colour[rows]).transpose(0, 3, 1, 2).reshape(-1, 3072)
         fine = np.arange(len(planes), dtype=np.uint8)[:, None] % 100
         binary = np.concatenate([fine // 5, fine, planes], 1)
         (data / f"cifar-100-binary/{part}.bin").write_bytes(binary.tobytes())
-        encoded = [{"bytes": png(image), "path": ""} for image in 255 - colour[rows]]
-        table = pa.table({"image": encoded, "label": labels[:120][rows]})
-        pq.write_table(table, data / f"svhn/{part}.parquet")
-    np.save(data / "CIFAR-10-C/labels.npy", np.tile(labels[80:120], 5))
-    np.save(
-        data / "CIFAR-10-C/contrast.npy", np.concatenate([colour[80:] // k for k in range(1, 6)])
-    )
+    contrast = np.concatenate([colour[80:] // k for k in range(1, 6)])
+    for name, array in (("labels", np.tile(labels[80:120], 5)), ("contrast", contrast)):
+        np.save(data / f"CIFAR-10-C/{name}.npy", array)
     faces = data / "celeba/img_align_celeba"
     faces.mkdir(parents=True)
     for number, image in enumerate(pictures(random, 30, 28, 3)):
@@ -155,9 +144,8 @@ def write_series(folder: Path, random: np.random.Generator) -> None:
     (own / "series.csv").write_text("\n".join(["day,level", *rows[:30], "2021-02-03,", *rows[30:]]))
     rows = [f"{day}T00:00,{noisy[n]:.4f},{noisy[n + 9]:.4f}" for n, day in enumerate(days)]
     (own / "channels.csv").write_text("\n".join(["hour,wind,rain", *rows]) + "\n")
-    rows = [
-        f"{day},{site},{noisy[n + 9 * site]:.4f}" for n, day in enumerate(days) for site in (0, 1)
-    ]
+    both = [(site, f"{noisy[n + 9 * site]:.4f}") for n in range(80) for site in (0, 1)]
+    rows = [f"{days[n // 2]},{site},{level}" for n, (site, level) in enumerate(both)]
     (own / "sites.csv").write_text("\n".join(["day,site,level", *rows]) + "\n")
     counts = [f"{n},{int(abs(4 * noisy[n]))}" for n in range(80)]
     (own / "counts.csv").write_text("\n".join(["time,value", *counts]) + "\n")
@@ -169,10 +157,8 @@ def write_molecules(folder: Path) -> None:
     rows = [f"{smiles},{number % 7 - 3.5}" for number, smiles in enumerate(SMILES.split())]
     for part, chosen in (("train", rows[:15]), ("validation", rows[15:20]), ("test", rows[20:])):
         (folder / f"data/zinc/{part}.csv").write_text("\n".join(["smiles,score", *chosen]) + "\n")
-    text = "\n".join(
-        ["mol,oxygens", *(f"{smiles},{smiles.count('O')}" for smiles in SMILES.split())]
-    )
-    (folder / "own/molecules.tsv").write_text(text.replace(",", "\t") + "\n")
+    rows = ["mol\toxygens", *(f"{smiles}\t{smiles.count('O')}" for smiles in SMILES.split())]
+    (folder / "own/molecules.tsv").write_text("\n".join(rows) + "\n")
 
 
 def write_weights(own: Path) -> None:

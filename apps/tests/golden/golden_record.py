@@ -32,9 +32,7 @@ from string import Template
 from typing import Any, NamedTuple
 
 COMMANDS, FLAGS = (Path(__file__).with_name(f"{name}.toml") for name in ("commands", "flags"))
-WIDTH = "100"
-WEIGHTS = ("own/vgg.pth", "own/inception.pth", "own/unet.pt")
-Files = dict[str, tuple[tuple[int, int], str]]
+WEIGHTS = {"own/vgg.pth", "own/inception.pth", "own/unet.pt"}
 _stop_at: tuple[str, signal.Signals] | None = None
 
 
@@ -50,12 +48,7 @@ class Step(NamedTuple):
 
 
 def load_steps(patterns: Sequence[str] = (), expect: str | None = None) -> dict[str, list[Step]]:
-    """Steps by scenario, those of `each` included.
-
-    Args:
-        patterns: names of scenarios, with wildcards; none for all.
-        expect: only scenarios with this value of `expect`.
-    """
+    """Steps by scenario, those of `each` included; of some names, or with a value of `expect`."""
     listed = tomllib.loads(COMMANDS.read_text("utf-8"))
     scenarios: dict[str, Any] = listed["scenarios"]
     for name, each in listed["each"].items():
@@ -73,8 +66,7 @@ def _step(given: str | dict[str, str], scenario: dict[str, Any], texts: dict[str
     fields = {"run": given} if isinstance(given, str) else dict(given)
     while any("$" in text for text in fields.values()):
         fields = {key: Template(text).substitute(texts) for key, text in fields.items()}
-    run = shlex.split(fields.pop("run"))
-    return Step(run, **fields, needs=tuple(scenario.get("needs", ())))
+    return Step(shlex.split(fields.pop("run")), **fields, needs=tuple(scenario.get("needs", ())))
 
 
 def command_name(arguments: Sequence[str]) -> str:
@@ -99,13 +91,7 @@ def renamed(arguments: list[str], path: Path = FLAGS) -> list[str]:
 
 
 def record(out: Path, scenarios: dict[str, list[Step]], flags: Path = FLAGS) -> None:
-    """Run scenarios, see the module's text.
-
-    Args:
-        out: where the records go; made, and emptied of older ones.
-        scenarios: steps by name.
-        flags: renamed flags of this tree.
-    """
+    """Run scenarios, see the module's text; OUT is emptied of older records."""
     from golden_files import write_files
 
     out = out.absolute()
@@ -120,16 +106,17 @@ def record(out: Path, scenarios: dict[str, list[Step]], flags: Path = FLAGS) -> 
         folder = out / "work" / name
         shutil.copytree(out / "files", folder, copy_function=_copy)
         (out / name).mkdir()
-        files = _files(folder, {})
-        given = set(files)
+        given = {path for path in folder.rglob("*") if path.is_file()}
         for number, step in enumerate(steps, 1):
             started = time.process_time()
             result = _run(step, renamed(step.arguments, flags), folder)
-            files = _files(folder, files)
-            written = {path: files[path][1] for path in sorted(files.keys() - given)}
-            for path, digest in written.items():
-                if not (out / "contents" / digest).exists():
-                    shutil.copy(folder / path, out / "contents" / digest)
+            written: dict[str, str] = {}
+            for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+                if path not in given:
+                    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+                    written[str(path.relative_to(folder))] = digest
+                    if not (out / "contents" / digest).exists():
+                        shutil.copy(path, out / "contents" / digest)
             text = json.dumps(result | {"files": written}, indent=1, ensure_ascii=False)
             (out / name / f"{number:02d}.json").write_text(text, "utf-8")
             seconds = time.process_time() - started
@@ -144,32 +131,14 @@ def _copy(source: str, target: str) -> None:
     os.symlink(source, target) if large else shutil.copy(source, target)
 
 
-def _files(folder: Path, known: Files) -> Files:
-    """Time and size, and SHA-256, of each file; the hash of one that is as before is known."""
-    found: Files = {}
-    for path in folder.rglob("*"):
-        if path.is_file():
-            name, status = str(path.relative_to(folder)), path.stat()
-            mark = (status.st_mtime_ns, status.st_size)
-            same = name in known and known[name][0] == mark
-            digest = known[name][1] if same else hashlib.sha256(path.read_bytes()).hexdigest()
-            found[name] = (mark, digest)
-    return found
-
-
 def _run(step: Step, arguments: list[str], folder: Path) -> dict[str, Any]:
     """Arguments of a step, its exit status, standard output and standard error."""
     if step.launch:  # what programs of others say on standard error is not ours
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-        done = subprocess.run(
-            [*shlex.split(step.launch), *arguments],
-            cwd=folder,
-            env=os.environ | {"COLUMNS": WIDTH, "PATH": path},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            check=False,
-        )
+        command = [*shlex.split(step.launch), *arguments]
+        variables = os.environ | {"COLUMNS": "100", "PATH": path}
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+        done = subprocess.run(command, cwd=folder, env=variables, text=True, check=False, **pipes)
         said = {"exit": done.returncode, "out": done.stdout, "err": ""}
     else:
         out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for _ in range(2))
@@ -210,7 +179,7 @@ def _fresh_state(step: Step, folder: Path) -> Iterator[None]:
 
     environment, before, stdin, compiler = dict(os.environ), Path.cwd(), sys.stdin, torch.compile
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    os.environ["COLUMNS"] = WIDTH
+    os.environ["COLUMNS"] = "100"
     os.chdir(folder)
     sys.stdin = io.StringIO(step.stdin)
     if step.stop or step.interrupt:

@@ -1,4 +1,1 @@
-"""Training: one loop for all methods, with checkpoints that resume bit for bit.
-
-Nothing is imported here: `config` must stay importable without torch, for the command line.
-"""
+"""Training: one loop for all methods; `config`, `files` and `signals` load no torch."""

@@ -63,13 +63,7 @@ class Checkpoint(NamedTuple):
 
 
 def save_checkpoint(root: Path, checkpoint: Checkpoint, config: Mapping[str, object]) -> Path:
-    """Write a checkpoint into its folder, and only then delete those that are superfluous now.
-
-    Args:
-        root: folder of the run's checkpoints; made if it is not there.
-        checkpoint: what to store; tensors may lie on any device.
-        config: the run's configuration, to store beside the weights.
-    """
+    """Write a checkpoint into a folder of the root, and only then delete superfluous ones."""
     target = root / f"step-{checkpoint.step:06d}"
     for leftover in root.glob(".tmp-*"):  # of writers that were killed
         shutil.rmtree(leftover)
@@ -121,11 +115,7 @@ def copy_weights(model: nn.Module) -> dict[str, Tensor]:
 
 
 def load_weights(model: nn.Module, weights: dict[str, Tensor]) -> None:
-    """Set all parameters and buffers of a model to what `copy_weights` gave for one of its shape.
-
-    Raises:
-        ValueError: a name is missing, unknown, or its tensor has another shape.
-    """
+    """Set parameters and buffers of a model to what `copy_weights` gave for one of its shape."""
     names, state = _first_names(model), model.state_dict()
     wanted = {name: tuple(state[name].shape) for name in names.values()}
     given = {name: tuple(tensor.shape) for name, tensor in weights.items()}

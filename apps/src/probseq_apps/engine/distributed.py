@@ -34,11 +34,7 @@ def is_main() -> bool:
 
 
 def resolve_device(name: str) -> torch.device:
-    """Turn the `device` setting into a device; under torchrun, `auto` and `cuda` mean this rank's.
-
-    Raises:
-        ValueError: CUDA is asked for and there is none.
-    """
+    """Turn the setting `device` into a device; under torchrun `auto` and `cuda` are this rank's."""
     if name == "cpu" or (name == "auto" and not torch.cuda.is_available()):
         return torch.device("cpu")
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0

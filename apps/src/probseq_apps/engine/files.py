@@ -76,12 +76,7 @@ def write_json(path: Path, values: Mapping[str, object]) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read what `write_json` wrote.
-
-    Raises:
-        DamagedFileError: it is something else.
-        FormatError: it is of another version.
-    """
+    """Read what `write_json` wrote; raise a DamagedFileError or a FormatError for all else."""
     try:
         content = json.loads(path.read_text("utf-8"))
     except (ValueError, RecursionError) as error:
@@ -117,12 +112,7 @@ def save_arrays(path: Path, tensors: Mapping[str, "Tensor"]) -> None:
 
 
 def load_arrays(path: Path) -> dict[str, "Tensor"]:
-    """Read what `save_arrays` wrote.
-
-    Raises:
-        DamagedFileError: it is something else; a ForeignFileError where somebody else wrote it.
-        OSError: the file cannot be read.
-    """
+    """Read what `save_arrays` wrote; raise a DamagedFileError for all else."""
     import numpy as np
     import torch
 
@@ -178,12 +168,7 @@ def _entry(path: Path) -> dict[str, object]:
 
 
 def check_manifest(folder: Path) -> dict[str, Any]:
-    """Return a folder's manifest.
-
-    Raises:
-        DamagedFileError: a listed file is gone or altered, or the manifest is.
-        OSError: there is no manifest.
-    """
+    """Return a folder's manifest; raise if it, or a listed file, is gone or altered."""
     manifest = read_json(folder / MANIFEST)
     listed = manifest.get("files")
     entries: dict[Any, Any] = listed if isinstance(listed, dict) else {"": listed}
@@ -219,38 +204,32 @@ def prepare_run_dir(
         raise NotADirectoryError(f"run folder {path} must be a folder, and it is a file")
     names = {entry.name for entry in path.iterdir()} if path.is_dir() else set[str]()
     names.discard(f".tmp-{CONFIG}")  # left by a start that was killed
-    if names and not names.intersection(_ENTRIES):
-        raise RunExistsError(
-            f"{path} holds files that belong to no run ({min(names)}): "
-            "choose an empty or a new folder"
-        )
-    if names and overwrite and CONFIG not in names:
-        raise RunExistsError(
-            f"{path} holds no {CONFIG}, so it is no run's: choose an empty or a new folder"
-        )
-    if names and not (resume or overwrite):
-        raise RunExistsError(
-            f"{path} already holds a run: resume it, overwrite it, or choose another folder"
-        )
-    if names and not overwrite:
-        return _compare(path, json.loads(json.dumps(config)))
-    if names:
+    if not names:
+        return write_json(path / CONFIG, config)
+    fault = ""
+    if not names.intersection(_ENTRIES):
+        fault = f"holds files that belong to no run ({min(names)}): choose an empty or a new folder"
+    elif overwrite and CONFIG not in names:
+        fault = f"holds no {CONFIG}, so it is no run's: choose an empty or a new folder"
+    elif not (resume or overwrite):
+        fault = "already holds a run: resume it, overwrite it, or choose another folder"
+    if fault:
+        raise RunExistsError(f"{path} {fault}")
+    if not overwrite:
+        _compare(path, json.loads(json.dumps(config)))
+    else:
         with sole_use(path):  # nobody loses the files that he is working with
             for entry in [found for part in (*parts, *_ENTRIES) for found in path.glob(part)]:
                 if entry.is_dir() and not entry.is_symlink():
                     shutil.rmtree(entry)
                 else:
                     entry.unlink()
-    return write_json(path / CONFIG, config)
+        write_json(path / CONFIG, config)
 
 
 @contextlib.contextmanager
 def sole_use(path: Path) -> Generator[None]:
-    """Keep other processes out of a run's folder; a process that dies gives it back.
-
-    Raises:
-        RunExistsError: another process works in the folder.
-    """
+    """Keep other processes out of a run's folder; a process that dies gives it back."""
     try:
         import fcntl
     except ImportError:  # not on Windows

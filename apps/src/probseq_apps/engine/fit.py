@@ -113,16 +113,7 @@ def fit(
 
 
 def load_run(model: nn.Module, folder: Path) -> FitResult:
-    """Put the selected weights of a finished run into a model, in eval mode, without data.
-
-    Args:
-        model: built with the settings that the run was started with.
-        folder: of the run.
-
-    Raises:
-        FileNotFoundError: the folder holds no finished run, or its checkpoint is damaged.
-        ValueError: the model has other tensors than the run's.
-    """
+    """Put the selected weights of a finished run into a model of its settings, in eval mode."""
     finished = read_finished(folder)
     checkpoint = load_latest_checkpoint(folder / CHECKPOINTS) if finished else None
     if finished is None or checkpoint is None or checkpoint.step != finished["steps"]:

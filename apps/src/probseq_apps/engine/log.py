@@ -34,37 +34,27 @@ class NonFiniteLossError(FloatingPointError):
 
 
 class LossMonitor:
-    """Collects losses where they are and looks at them now and then.
+    """Collects losses where they are and looks at them every so many steps.
 
     Looking at a number on a CUDA device waits for the device, so there the losses are kept and
-    looked at together; on the CPU, each at once, before it can spoil the weights.
-
-    Args:
-        every: steps between two looks.
-
-    Attributes:
-        latest: loss and parts of the last step looked at.
+    looked at together; on the CPU, each at once, before it can spoil the weights. `latest` has loss
+    and parts of the last step looked at.
     """
 
     def __init__(self, every: int) -> None:
         self._every = every
         self._kept: list[tuple[int, int, Tensor]] = []
+        self._names: list[str] = []
         self._sums: dict[str, float] = {}
         self._count = 0
         self.latest: dict[str, float] = {}
-        self._names: list[str] = []
 
     def add(
         self, step: int, loss: Tensor, parts: Mapping[str, Tensor], *, share: float, size: int
     ) -> bool:
-        """Note the loss of a step; return whether losses were looked at now.
+        """Note loss and parts of a step, counted from 1; return whether losses were looked at now.
 
-        Args:
-            step: its number, counted from 1.
-            loss: over this rank's slice of the batch.
-            parts: what it is made of.
-            share: this rank's share of the global batch.
-            size: examples in the global batch.
+        They are those of this rank's slice, which has a share of the global batch of a size.
         """
         names = ["loss", *parts]
         if "loss" in parts or names != (self._names or names):
@@ -156,11 +146,7 @@ class MetricsLog:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Read the rows of a run's log; a last line that a crash cut short is left out.
-
-    Raises:
-        DamagedFileError: a line is no row; or the run is finished, and the log was altered.
-    """
+    """Read the rows of a run's log; a last line that a crash cut short is left out."""
     file, rows = path / METRICS, list[dict[str, Any]]()
     if not file.exists():
         return rows
