@@ -77,22 +77,14 @@ _LAYERS: dict[str, Callable[[Shape], nn.Module]] = {
 }
 
 
-class Cost(NamedTuple):
-    """What a method costs: medians of its passes, what is kept in between, and the runs."""
-
-    forward_ms: float
-    both_ms: float
-    kept_mib: float
-    runs: int
+# What each method costs: medians of its passes, what is kept in between, and the runs.
+Costs = dict[str, dict[str, float]]
 
 
-Costs = dict[str, dict[str, Cost]]
-
-
-def bench_attention(settings: BenchSettings) -> Costs:
-    """Measure, print the table, write the numbers where asked; return costs by shape and method."""
+def bench_attention(settings: BenchSettings) -> None:
+    """Measure, print the table, and write the numbers where asked."""
     with one_thread(settings.device) as device:
-        costs: Costs = {}
+        costs: dict[str, Costs] = {}
         for name in settings.shape:
             costs[name] = measure_shape(name, SHAPES[name], settings.repeats, device)
     rows = [row for name, found in costs.items() for row in _rows(name, SHAPES[name], found)]
@@ -101,15 +93,10 @@ def bench_attention(settings: BenchSettings) -> Costs:
     for row in table:
         print(f"| {' | '.join(map(str.ljust, row, widths))} |")
     print(f"\ntorch {torch.__version__}, {settings.device}, {settings.repeats} repeats")
-    as_dicts = {
-        name: {method: cost._asdict() for method, cost in found.items()}
-        for name, found in costs.items()
-    }
-    write(as_dicts, settings.json)
-    return costs
+    write(costs, settings.json)
 
 
-def measure_shape(name: str, shape: Shape, repeats: int, device: torch.device) -> dict[str, Cost]:
+def measure_shape(name: str, shape: Shape, repeats: int, device: torch.device) -> Costs:
     """Return what all methods cost on one problem."""
     torch.manual_seed(0)
     x = torch.randn(shape.batch, shape.tokens, shape.dim, device=device)
@@ -143,12 +130,12 @@ def measure_shape(name: str, shape: Shape, repeats: int, device: torch.device) -
         kept = {method: kept_bytes(layer, modules[method], x) for method, layer in layers.items()}
         found = interleaved(cases, {case: runs[case.split(" ", 1)[1]] for case in cases}, name)
     return {
-        method: Cost(
-            1e3 * found[f"forward {method}"],
-            1e3 * found[f"both {method}"],
-            kept[method] / 2**20,
-            runs[method],
-        )
+        method: {
+            "forward_ms": 1e3 * found[f"forward {method}"],
+            "both_ms": 1e3 * found[f"both {method}"],
+            "kept_mib": kept[method] / 2**20,
+            "runs": runs[method],
+        }
         for method in layers
     }
 
@@ -183,18 +170,18 @@ def literal_bytes(shape: Shape) -> int:
     return matrix * (shape.dim // shape.heads if shape.kernel == "rbf" else 1)
 
 
-def _rows(name: str, shape: Shape, found: dict[str, Cost]) -> list[tuple[str, ...]]:
+def _rows(name: str, shape: Shape, found: Costs) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = []
     for method, cost in found.items():
-        ratios = [cost[part] / found[SOFTMAX][part] for part in (0, 1)]
-        times = [f"{cost[0]:.1f}", f"{ratios[0]:.2f}", f"{cost[1]:.1f}", f"{ratios[1]:.2f}"]
-        rows.append((name, method, *times, f"{cost.kept_mib:.1f}", str(cost.runs)))
+        one, two = (cost[part] / found[SOFTMAX][part] for part in ("forward_ms", "both_ms"))
+        times = [f"{cost['forward_ms']:.1f}", f"{one:.2f}", f"{cost['both_ms']:.1f}", f"{two:.2f}"]
+        rows.append((name, method, *times, f"{cost['kept_mib']:.1f}", str(cost["runs"])))
         if goals := shape.goals.get(method):
-            values = (*ratios, cost.kept_mib)
-            forward, both, kept = map(_against, values, goals)
+            forward, both, kept = map(_against, (one, two, cost["kept_mib"]), goals)
             rows.append((name, "goal", "", forward, "", both, kept, ""))
     if LITERAL in found:
-        times = [f"{found[LITERAL][part] / found['SGPA'][part]:.1f}x" for part in range(3)]
+        pairs = zip(found[LITERAL].values(), found["SGPA"].values(), strict=True)
+        times = [f"{literal / ours:.1f}x" for literal, ours in pairs]
         rows.append((name, "formula-literal / SGPA", times[0], "", times[1], "", times[2], ""))
     elif "SGPA" in found:
         reason = f"needs over {literal_bytes(shape) / 2**30:.0f} GiB"

@@ -93,15 +93,13 @@ SHORT = Sizes(
 PAPER = UNetSizes(image_size=32, base_channels=128, batch=32, drawn=32, steps=25)
 
 
-def bench_generate(settings: BenchGenerateSettings) -> list[Row]:
-    """Measure, print the table, write the numbers where asked, and return the table's rows."""
+def bench_generate(settings: BenchGenerateSettings) -> None:
+    """Measure, print the table, and write the numbers where asked."""
     sizes = SHORT if settings.quick else FULL
     with one_thread(settings.device) as device:
         if device.type == "cuda" and not settings.quick:
             sizes = sizes._replace(unets=PAPER)
-        rows: list[Row] = []
-        for cases, lines in groups(sizes, device):
-            rows += measure(cases, lines, settings.repeats)
+        found = [measure(*group, settings.repeats) for group in groups(sizes, device)]
     note = (
         f"cpu, one thread, process time, medians of {settings.repeats} runs in turns; noise for "
         "images, random weights. VideoGPT's sampler is written from a description of its code.\n"
@@ -109,8 +107,7 @@ def bench_generate(settings: BenchGenerateSettings) -> list[Row]:
         f"the same, and that without a cache, beyond one grid of {sizes.limit}, from four lengths."
         + ("\nUNets and videos: on the GPU, wall time." if device.type == "cuda" else "")
     )
-    show(rows, note, settings.json)
-    return rows
+    show([row for rows in found for row in rows], note, settings.json)
 
 
 def groups(sizes: Sizes, device: torch.device) -> Iterator[Group]:

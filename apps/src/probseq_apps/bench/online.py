@@ -4,6 +4,7 @@ The streams are generated: the time of an update doesn't depend on the values.
 """
 
 import math
+import re
 import time
 import warnings
 from collections.abc import Callable
@@ -38,6 +39,7 @@ FEATURES = 1000
 # The thesis learns the inducing points of OSGPR by this many Adam steps at each task.
 _ITERATIONS = 1000
 _COMPARED = (50, 150)
+_kernel = partial(RBF, 1, lengthscale=LENGTHSCALE, outputscale=_OUTPUTSCALE)
 
 
 class Sizes(NamedTuple):
@@ -51,8 +53,8 @@ class Sizes(NamedTuple):
     late: int = 100_000  # points of the long stream
 
 
-def bench_online(settings: BenchOnlineSettings) -> list[Row]:
-    """Measure, print the table, write the numbers where asked, and return the table's rows."""
+def bench_online(settings: BenchOnlineSettings) -> None:
+    """Measure, print the table, and write the numbers where asked."""
     sizes = Sizes(settings.long)
     if settings.quick:
         sizes = Sizes(min(500, settings.long), singles=40, few=2, more=6, late=10_000)
@@ -67,7 +69,6 @@ def bench_online(settings: BenchOnlineSettings) -> list[Row]:
         f"{_ITERATIONS - sizes.few} times the time of one step."
     )
     show(rows, note, settings.json)
-    return rows
 
 
 def measure(sizes: Sizes, repeats: int) -> list[Row]:
@@ -79,8 +80,8 @@ def measure(sizes: Sizes, repeats: int) -> list[Row]:
     solar, audio = stream(SOLAR), stream(AUDIO)
     each = max(sizes.singles // 4, 2)
     cases: dict[str, Case] = {
-        **{f"solar-{M}": in_tasks(lambda M=M: LegS(M), solar) for M in (50, 150)},
-        **{f"audio-{M}": in_tasks(lambda M=M: LegS(M), audio) for M in (100, 200)},
+        **{f"solar-{M}": in_tasks(partial(LegS, M), solar) for M in (50, 150)},
+        **{f"audio-{M}": in_tasks(partial(LegS, M), audio) for M in (100, 200)},
         "batch": last_task(LegS(100), audio),
         "move": one_by_one(LegS(50), "task", sizes.singles),
         "grow": one_by_one(LegS(50), "grow:1.05", sizes.singles),
@@ -159,10 +160,6 @@ def stream(count: int, length: float = LENGTH) -> tuple[Tensor, Tensor]:
     return t, 0.7 * (1.1 * t).sin() + 0.5 * (2.9 * t).sin() + math.sqrt(_NOISE) * noise
 
 
-def _kernel() -> RBF:
-    return RBF(1, lengthscale=LENGTHSCALE, outputscale=_OUTPUTSCALE)
-
-
 def _model(basis: Basis, rebase: str = "task") -> OnlineGP:
     return OnlineGP(_kernel(), Gaussian(_NOISE), basis, rebase=rebase)
 
@@ -233,8 +230,6 @@ def state_bytes(gp: OnlineGP) -> int:
 
 def _resident_bytes() -> int | None:
     # The memory of this process; None where the system doesn't tell.
-    try:
-        lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
-    except OSError:
-        return None
-    return next((1024 * int(line.split()[1]) for line in lines if line.startswith("VmRSS:")), None)
+    status = Path("/proc/self/status")
+    found = re.search(r"VmRSS:\s+(\d+)", status.read_text("ascii")) if status.exists() else None
+    return None if found is None else 1024 * int(found[1])

@@ -252,7 +252,7 @@ class OnlineSettings(_Comparison):
             inputs = "time" if self.of_time else "points"
             refuse(
                 method.inputs not in (inputs, "both"),
-                f"method {name!r} is for {_INPUTS.get(method.inputs)}, and {self.data!r} has others",
+                f"method {name!r} is for {_INPUTS.get(method.inputs)}, and {self.data!r} is not",
             )
             refuse(
                 method.basis is None and model.likelihood != "gaussian",
