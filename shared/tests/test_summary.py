@@ -2,10 +2,21 @@ import math
 
 import numpy as np
 import pytest
+import torch
 from scipy import stats
 from scipy.stats import rankdata, ttest_ind
 
-from probseq.summary import average_ranks, best_names, differ, mean_of, order_of, summarise
+from probseq.metrics import evaluate
+from probseq.summary import (
+    LABELS,
+    average_ranks,
+    best_names,
+    differ,
+    direction_of,
+    mean_of,
+    order_of,
+    summarise,
+)
 
 
 def test_mean_error_and_interval_are_those_of_numpy_and_student():
@@ -113,3 +124,11 @@ def test_a_method_is_ranked_over_the_tasks_that_have_it():
     assert average_ranks(tasks, "higher") == {"a": 2.0, "b": 2.0, "c": 1.0}
     # A single method ranks nothing.
     assert average_ranks([{"a": 1.0}], "higher") == {}
+
+
+def test_every_metric_of_classes_has_a_label_and_a_good_end():
+    probs = torch.tensor([[0.9, 0.1], [0.4, 0.6], [0.7, 0.3]], dtype=torch.float64)
+    assert LABELS.keys() >= evaluate(probs, torch.tensor([0, 1, 1])).keys()
+    assert direction_of("ood/svhn/entropy/auroc") == "higher"
+    assert direction_of("test/nll") == "lower"
+    assert direction_of("seconds") is None

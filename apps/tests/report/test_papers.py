@@ -5,12 +5,12 @@ import re
 import pytest
 from scipy.stats import rankdata
 
+from probseq.summary import LABELS
 from probseq_apps.data.names import DATA_NAMES, GENERATION_NAMES
 from probseq_apps.engine.files import flatten
 from probseq_apps.registry import REGISTRY, load
 from probseq_apps.report.measured import ACCUMULATED_SECONDS, SECONDS_PER_EPOCH
 from probseq_apps.report.papers import load_table, resolve_name, table_names
-from probseq_apps.report.tables import LABELS
 from probseq_apps.settings.methods import parse_row
 from probseq_apps.settings.online import METHODS, SERIES
 

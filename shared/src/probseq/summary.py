@@ -20,6 +20,7 @@ from typing import Any, Literal
 from probseq.errors import require
 
 __all__ = [
+    "LABELS",
     "Direction",
     "Order",
     "Spread",
@@ -27,6 +28,7 @@ __all__ = [
     "average_ranks",
     "best_names",
     "differ",
+    "direction_of",
     "mean_of",
     "order_of",
     "summarise",
@@ -37,11 +39,45 @@ Direction = Literal["higher", "lower"]
 # How one mean stands to another.
 Order = Literal["better", "worse", "equal", "undecided"]
 
+# What metrics are called in tables, and their good ends, by the names that
+# `probseq.metrics.evaluate` and the
+# reports of runs give them.
+LABELS: dict[str, tuple[str, Direction]] = {
+    "accuracy": ("accuracy", "higher"),
+    "mcc": ("MCC", "higher"),
+    "nll": ("NLL", "lower"),
+    "ece": ("ECE", "lower"),
+    "classwise-ece": ("ECE, classwise", "lower"),
+    "mce": ("MCE", "lower"),
+    "brier": ("Brier", "lower"),
+    "aurc": ("AURC", "lower"),
+    "e-aurc": ("E-AURC", "lower"),
+    "failure-auroc": ("failure AUROC", "higher"),
+    "failure-fpr95": ("failure FPR95", "lower"),
+    "mae": ("MAE", "lower"),
+    "rmse": ("RMSE", "lower"),
+    "coverage-ece": ("coverage error", "lower"),
+    "auroc": ("AUROC", "higher"),
+    "aupr-out": ("AUPR-out", "higher"),
+    "aupr-in": ("AUPR-in", "higher"),
+    "fpr95": ("FPR95", "lower"),
+    "fid": ("FID", "lower"),
+    "is": ("IS", "higher"),
+    "nlpd": ("NLPD", "lower"),
+    "psnr": ("PSNR (dB)", "higher"),
+}
+
 # A mean, its standard error, and the number of values behind it.
 Spread = tuple[float, float | None, int]
 
 # Level of the two-sided test.
 _LEVEL = 0.05
+
+
+def direction_of(metric: str) -> Direction | None:
+    """Return the good end of a metric; None for one that has none."""
+    found = LABELS.get(metric.rpartition("/")[2])
+    return None if found is None else found[1]
 
 
 @dataclass(frozen=True)

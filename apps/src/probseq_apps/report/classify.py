@@ -14,12 +14,11 @@ from torch import Tensor
 from probseq.figures import IN_A_PANEL, Curve, curves_plot, small_multiples
 from probseq.metrics import calibration_bins, max_softmax_score, ood_roc, risk_coverage_curve
 from probseq.metrics.plots import reliability_diagram, risk_coverage_plot, roc_plot
-from probseq.summary import Summary, average_ranks, mean_of, summarise
+from probseq.summary import LABELS, Summary, average_ranks, mean_of, summarise
 from probseq_apps.data.names import CORRUPTION_GROUPS
 from probseq_apps.methods.post_hoc import Sets
 from probseq_apps.report.report import PAGES, Report, comparison, save_figures
 from probseq_apps.report.tables import (
-    LABELS,
     Measure,
     SideBySide,
     Table,

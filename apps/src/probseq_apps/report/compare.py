@@ -4,16 +4,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
-from probseq.summary import Summary, average_ranks, differ, summarise
+from probseq.summary import Summary, average_ranks, differ, direction_of, summarise
 from probseq_apps.report.measured import GENERATIONS, MeasuredRun, distinct
 from probseq_apps.report.papers import Cell, PaperTable, load_table
-from probseq_apps.report.tables import direction_of
-
-LEGEND = (
-    "▲ ours is better, ▼ ours is worse than the paper's by more than both errors allow: Welch's "
-    "t-test at 5%; where one of the two has no error, it counts as one more draw with the other's "
-    "scatter; where neither has, nothing is marked. — not measured."
-)
 
 
 def compare(table: PaperTable, runs: Sequence[MeasuredRun]) -> PaperTable:

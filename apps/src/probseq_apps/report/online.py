@@ -24,9 +24,9 @@ from ohsvgp.plots import (
     seconds_plot,
 )
 from probseq.metrics import forgetting
-from probseq.summary import summarise
+from probseq.summary import LABELS, summarise
 from probseq_apps.report.report import PAGES, Report, comparison, save_figures
-from probseq_apps.report.tables import LABELS, Measure, Table, with_interval
+from probseq_apps.report.tables import Measure, Table, with_interval
 
 # What was measured, by method and seed, and what a run keeps for pictures, by method.
 Runs = Mapping[str, Mapping[str, Mapping[str, Any]]]

@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 
 from probseq_apps.engine.files import flatten, write_atomic
 from probseq_apps.registry import REGISTRY, load
-from probseq_apps.report.compare import LEGEND, compare, fits_experiment
+from probseq_apps.report.compare import compare, fits_experiment
 from probseq_apps.report.html import write_html
 from probseq_apps.report.measured import GENERATION_FACTS, REPORT, MeasuredRun, find_runs
 from probseq_apps.report.papers import (
@@ -29,6 +29,7 @@ from probseq_apps.report.papers import (
     load_table,
     table_names,
 )
+from probseq_apps.report.report import PAGES
 from probseq_apps.report.tables import aligned_blocks, markdown_table
 from probseq_apps.settings.methods import METHODS
 
@@ -40,12 +41,7 @@ _LETTERS, _GREY = 130, "#6A6A6A"
 # Command and recipes of each experiment.
 _COMMANDS = {entry.kind: f"probseq {name}" for name, entry in REGISTRY.items() if entry.kind}
 _RECIPES = {entry.kind: entry.settings for entry in REGISTRY.values() if entry.kind}
-# What a note tells of metrics that begin so.
-_SOURCES = {
-    "shift": "made here, not the published files: {corruptions}, severities {severities}",
-    "cifar-c": "published corruptions, severities {severities}",
-    "ood": "evaluation.ood {ood}",
-}
+_WORDS = PAGES["papers"]
 # Where a run ran, and what only decides which numbers exist.
 _NOT_COMPARED = re.compile(
     r"data|method|seeds|arms|stem|frames|controls|lpips_weights|(reading|machine|priors)\..*"
@@ -117,7 +113,7 @@ def footnotes(table: PaperTable, left_out: list[str]) -> list[str]:
     if not table.ranks:
         known = any(cell.paper.spread[1] is not None for cell in table.cells)
         theirs = f"a {table.error} in the paper, " if known else ""
-        notes = [f"± is {theirs}a standard error over seeds in ours.", LEGEND]
+        notes = [f"± is {theirs}a standard error over seeds in ours.", _WORDS["legend"]]
     runs = [f"[{n}] {_note(run, table)}" for n, run in enumerate(table.runs, start=1)]
     nothing = f"No run folder holds a number of this table: it {_takes(table)}."
     return [*notes, *table.notes, *(runs or [nothing]), *left_out]
@@ -138,7 +134,7 @@ def _note(run: MeasuredRun, table: PaperTable) -> str:
     evaluation = {k: _shown(value) for k, value in run.settings.get("evaluation", {}).items()}
     parts += [
         text.format(**evaluation)
-        for kind, text in _SOURCES.items()
+        for kind, text in _WORDS["sources"].items()
         if any(f"/{kind}/" in cell.source for _, cell in used)
     ]
     # The nearest, where the table's rows have several.

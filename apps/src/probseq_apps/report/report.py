@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 
 from probseq_apps.engine.files import write_atomic
 from probseq_apps.report.html import FINDINGS, PAGE, write_html
-from probseq_apps.report.results import FINDINGS_LEGEND, decides
+from probseq_apps.report.results import decides
 from probseq_apps.report.tables import SideBySide, Table
 
 _PACKAGES = (
@@ -76,7 +76,7 @@ class Report:
     def _page(self, numbers: Mapping[str, Any]) -> list[str]:
         """Paragraphs of the page, without plots."""
         versions = ", ".join(f"{name} {number}" for name, number in numbers["versions"].items())
-        findings = (FINDINGS, FINDINGS_LEGEND, _listed(self.findings), "## Numbers")
+        findings = (FINDINGS, PAGES["findings"]["legend"], _listed(self.findings), "## Numbers")
         return [
             f"# {self.title}",
             textwrap.fill(self.opening, 100, break_long_words=False, break_on_hyphens=False),

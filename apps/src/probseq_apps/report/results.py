@@ -17,11 +17,6 @@ Result = Mapping[str, Any]
 BASE = "1-frame"
 FLOOR = "patch-k-means"
 REAL = "real images, test part"
-FINDINGS_LEGEND = (
-    '"Clearly" means that Welch\'s t-test (5%) over the seeds tells two means apart. A gain '
-    "survives where all controls are clearly worse, too, and is matched where one is not; of one "
-    "seed nothing is decided."
-)
 
 
 class Group(NamedTuple):

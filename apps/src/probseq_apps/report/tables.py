@@ -4,33 +4,8 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from probseq.summary import Direction, Summary, best_names
+from probseq.summary import LABELS, Direction, Summary, best_names
 
-# What metrics are called, and their good ends.
-LABELS: dict[str, tuple[str, Direction]] = {
-    "accuracy": ("accuracy", "higher"),
-    "mcc": ("MCC", "higher"),
-    "nll": ("NLL", "lower"),
-    "ece": ("ECE", "lower"),
-    "classwise-ece": ("ECE, classwise", "lower"),
-    "mce": ("MCE", "lower"),
-    "brier": ("Brier", "lower"),
-    "aurc": ("AURC", "lower"),
-    "e-aurc": ("E-AURC", "lower"),
-    "failure-auroc": ("failure AUROC", "higher"),
-    "failure-fpr95": ("failure FPR95", "lower"),
-    "mae": ("MAE", "lower"),
-    "rmse": ("RMSE", "lower"),
-    "coverage-ece": ("coverage error", "lower"),
-    "auroc": ("AUROC", "higher"),
-    "aupr-out": ("AUPR-out", "higher"),
-    "aupr-in": ("AUPR-in", "higher"),
-    "fpr95": ("FPR95", "lower"),
-    "fid": ("FID", "lower"),
-    "is": ("IS", "higher"),
-    "nlpd": ("NLPD", "lower"),
-    "psnr": ("PSNR (dB)", "higher"),
-}
 # Makes a cell of a number.
 Writer = Callable[[Summary], str]
 
@@ -179,12 +154,6 @@ def decimals_of(means: Sequence[float | None]) -> int:
     """Return the decimals that suit the largest of some means, in tables and findings."""
     largest = max((abs(mean) for mean in means if mean is not None), default=0.0)
     return 4 - sum(largest >= bound for bound in (1.0, 10.0, 1000.0))
-
-
-def direction_of(metric: str) -> Direction | None:
-    """Return the good end of a metric; None for one that has none."""
-    found = LABELS.get(metric.rpartition("/")[2])
-    return None if found is None else found[1]
 
 
 def markdown_table(lines: Sequence[Sequence[str]]) -> str:
