@@ -39,9 +39,8 @@ Direction = Literal["higher", "lower"]
 # How one mean stands to another.
 Order = Literal["better", "worse", "equal", "undecided"]
 
-# What metrics are called in tables, and their good ends, by the names that
-# `probseq.metrics.evaluate` and the
-# reports of runs give them.
+# What metrics are called in tables, and their good ends, by the names that `evaluate` of
+# `probseq.metrics` and the reports of runs give them.
 LABELS: dict[str, tuple[str, Direction]] = {
     "accuracy": ("accuracy", "higher"),
     "mcc": ("MCC", "higher"),

@@ -35,7 +35,9 @@ def write_html(folder: Path) -> Path:
     for heading, name in (("Settings", CONFIG), ("Versions", "report.json")):
         if (folder / name).is_file():
             values = json.loads((folder / name).read_text(encoding="utf-8"))
-            parts.append(_settings(heading, values if name == CONFIG else values["versions"]))
+            parts.append(
+                _settings(heading, values if name == CONFIG else values.get("versions", {}))
+            )
     page = Template((files("probseq_apps.report") / "page.html").read_text(encoding="utf-8"))
     text = page.substitute(title=escape(title), body="\n".join(parts))
     write_atomic(folder / PAGE, text)
