@@ -1,7 +1,6 @@
 """Files of precomputed contextual embeddings, and the data sets that take them."""
 
 import hashlib
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,7 +11,7 @@ from torch.testing import assert_close
 from probseq_apps.data import embeddings
 from probseq_apps.data.embeddings import read_embeddings, write_embeddings
 from probseq_apps.data.names import DataError
-from probseq_apps.data.sets import load_data, load_texts
+from probseq_apps.data.sets import load_data
 
 WIDTH = 4
 TEXTS = ["word " * (row % 5) + f"naïve {row}" for row in range(40)]
@@ -58,11 +57,18 @@ def test_each_text_of_each_part_gets_its_own_vectors_and_label(name, tmp_path):
     assert len(set(seen)) == len(seen) == 36
 
 
-def test_order_repeats_files_and_padding_do_not_matter(name, tmp_path):
+def test_order_repeats_files_padding_and_precision_do_not_matter(name, tmp_path):
     first = load_data(name, embeddings=store(tmp_path / "mine.safetensors"))
     (tmp_path / "parts").mkdir()
     for number, texts in enumerate((TEXTS[::-1][:15], TEXTS)):
         store(tmp_path / "parts" / f"{number}.safetensors", texts)
+    exact = first.padded(first.train.inputs)
+    for dtype, digits in ((torch.float16, 11), (torch.bfloat16, 8)):
+        half = load_data(name, embeddings=store(tmp_path / "half.safetensors", dtype=dtype))
+        # Rounding to a mantissa of so many binary digits; the vectors are left on disk.
+        assert half.tables[0].dtype == dtype
+        found = half.padded(half.train.inputs)
+        assert_close(found, exact, rtol=2.0**-digits, atol=1e-7)
     padded = np.zeros((len(TEXTS), 9, WIDTH))
     for row, text in enumerate(TEXTS):
         padded[row, : len(text.split())] = vectors_of(text).numpy()
@@ -71,55 +77,7 @@ def test_order_repeats_files_and_padding_do_not_matter(name, tmp_path):
     assert len(load_file(whole)["lengths"]) == len(TEXTS)
     for path in (tmp_path / "parts", whole):
         other = load_data(name, embeddings=path)
-        assert torch.equal(first.padded(first.train.inputs), other.padded(other.train.inputs))
-
-
-@pytest.mark.parametrize(("dtype", "digits"), [(torch.float16, 11), (torch.bfloat16, 8)])
-def test_half_precision_loses_no_more_than_its_digits(name, tmp_path, dtype, digits):
-    exact, rounded = (
-        load_data(name, embeddings=store(tmp_path / f"{number}.safetensors", dtype=kind))
-        for number, kind in enumerate((torch.float32, dtype))
-    )
-    found = rounded.padded(rounded.train.inputs)
-    assert found.dtype == torch.float32
-    # Rounding to a mantissa of so many binary digits.
-    assert_close(found, exact.padded(exact.train.inputs), rtol=2.0**-digits, atol=1e-7)
-
-
-def test_the_texts_of_cola_serve_every_split_and_seed(shared_data, tmp_path):
-    texts, path = load_texts("cola", data_dir=shared_data), tmp_path / "cola.safetensors"
-    write_embeddings(path, texts, (torch.ones(len(text.split()), 2) for text in texts))
-    for split, seed in (("thesis", 5), ("official", 0)):
-        found, words = (
-            load_data("cola", data_dir=shared_data, split=split, seed=seed, embeddings=file)
-            for file in (path, None)
-        )
-        assert torch.equal(found.test.targets, words.test.targets)
-        assert found.extra_tests.keys() == words.extra_tests.keys()
-        assert found.notes == words.notes
-        assert found.train.inputs[:, 2].max() < 64  # no sentence is cut off
-
-
-def anonymous_memory():
-    status = Path("/proc/self/status").read_text(encoding="utf-8")
-    (line,) = [line for line in status.splitlines() if line.startswith("RssAnon")]
-    return 1024 * int(line.split()[1])
-
-
-def test_reading_leaves_the_vectors_on_disk(tmp_path):
-    if not Path("/proc/self/status").exists():
-        pytest.skip("needs Linux's account of memory")
-    path, vectors = tmp_path / "big.safetensors", torch.ones(16_000, 1024, dtype=torch.float16)
-    write_embeddings(path, ["text"], [vectors])  # 31 MiB
-    read_embeddings(path)  # brings what is loaded once
-    stores, growth = [], []
-    for _ in range(3):
-        before = anonymous_memory()
-        stores.append(read_embeddings(path))
-        growth.append(anonymous_memory() - before)
-    # Other tests' threads allocate and free at times of their own: what reading takes, all three
-    # take, for they are kept.
-    assert min(growth) < vectors.nbytes / 4
+        assert torch.equal(other.padded(other.train.inputs), exact)
 
 
 def test_texts_and_files_that_are_missing_or_differ_in_width_are_named(name, tmp_path):

@@ -58,14 +58,6 @@ def test_solar_rows_stay_as_they_are_written(published, tmp_path, monkeypatch):
     assert series.values.tolist() == [1364.7338, 2.0]
 
 
-def test_the_solar_file_beside_the_repository_is_what_is_fetched(published, tmp_path, shared_data):
-    path = shared_data / "solar_irradiance" / "solar_irradiance.csv"
-    rows = path.read_text().splitlines()[1:]
-    published["solar_data.txt"] = solar_text([row.replace(",", ", ") for row in rows])
-    download_online("solar", tmp_path)
-    assert (tmp_path / "solar_irradiance" / path.name).read_bytes() == path.read_bytes()
-
-
 def test_deaths_of_one_state_are_taken_from_the_table_of_all(published, tmp_path):
     counts = [*range(-1, 400), ""]  # the last day is yet to come
     published["henriquemor/covid19-Brazil-timeseries/master/transp-deaths-new.csv"] = covid_text(
@@ -134,18 +126,15 @@ def test_power_plant_has_its_test_rows_by_number(published, tmp_path):
     assert "exhaust_vacuum" in table.columns
 
 
-def test_what_is_there_is_not_fetched_again(published, tmp_path):
+def test_what_is_there_is_not_fetched_and_what_does_not_answer_is_named(published, tmp_path):
     path = tmp_path / "solar_irradiance" / "solar_irradiance.csv"
     path.parent.mkdir()
     path.write_text("mine\n")
     download_online("solar", tmp_path)
     assert path.read_text() == "mine\n"
     assert not published["asked"]
-
-
-def test_an_address_that_does_not_answer_is_named_with_the_file(published, tmp_path):
-    with pytest.raises(DataError, match=r"VFF/.*not there.*solar_irradiance\.csv by hand"):
-        download_online("solar", tmp_path)
+    with pytest.raises(DataError, match=r"tsgp/.*not there.*audio_subband\.npz by hand"):
+        download_online("audio", tmp_path)
     with pytest.raises(DataError, match="'sp500' is not fetched: download is for solar"):
         download_online("sp500", tmp_path)
 

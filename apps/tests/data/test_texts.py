@@ -145,9 +145,7 @@ def test_texts_of_ones_own_are_split_by_class_and_named_by_their_labels(put):
     quote, really = (data.vocab.numbers[word] for word in ('"', "really"))
     assert ((data.test.inputs == quote).sum(1) == 2 * data.test.targets).all()
     assert really in data.test.inputs
-
-
-def test_numeric_labels_are_ordered_as_numbers_and_columns_can_be_named(put):
+    # Numbers are ordered as such, and columns can be named.
     rows = [
         f"{label}\ttext {i}\tx" for label in (10, 9, 2) for i in range(3 * label, 3 * label + 3)
     ]

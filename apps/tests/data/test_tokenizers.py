@@ -70,14 +70,11 @@ def test_without_a_padding_token_all_numbers_move_up():
         encode(tokenizer, "b")
 
 
-def test_no_text_is_padding_alone_or_holds_padding_inside():
+def test_a_texts_end_is_cut_off_and_neither_padding_alone_nor_padding_inside_is_left():
     tokenizer = SubwordTokenizer(word_level(BERT))
     assert encode(tokenizer, "the [PAD] cat") == [1, 5]
     for text in ("[PAD]", "<br />", " [PAD] [PAD] "):
         assert encode(tokenizer, text) == [len(tokenizer) - 1]
-
-
-def test_a_texts_end_is_cut_off_and_special_tokens_stay():
     raw = word_level(BERT, template=True)
     raw.enable_truncation(2)  # the file's own setting must not count
     tokenizer = SubwordTokenizer(raw)
@@ -98,9 +95,6 @@ def test_byte_pairs_give_every_text_back():
     assert len(encode(tokenizer, "the cat")) == 2
     assert len(encode(tokenizer, "qqqq")) == 5  # with the space in front
     assert encode(tokenizer, "THE<br />Cat") == encode(tokenizer, "the cat")
-
-
-def test_the_size_of_byte_pair_encoding_is_the_number_of_ids():
     assert len(train_byte_pairs(TEXTS, 270)) == 270
     bytes_alone = train_byte_pairs(TEXTS, 258)
     assert len(bytes_alone) == 258
