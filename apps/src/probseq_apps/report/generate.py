@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from probseq.summary import Summary, summarise
 from probseq_apps.data.images import GenerationData
@@ -45,17 +45,6 @@ INTERMEDIATE = Measure(
 )
 LAST = Measure("Squared error of the image, in thousandths", "lower", ("last",))
 BOUND = Measure("bound (nats/dim)", "lower", ("bound",))
-# What all seeds share, by the head of its column.
-_DIFFUSION_FACTS = {
-    **{"T": "frames", "C": "context", "parameters": "parameters", "steps": "steps"},
-    **{"sampler": "generation.sampler", "sampling steps": "total_steps"},
-    **{"evaluations": "generation.evaluations", "samples": "generation.num_samples"},
-}
-_HVAE_FACTS = {
-    **{"samples": "generation.num_samples", "splits": "generation.is_splits", "levels": "levels"},
-    **{"noise": "noise_std", "parameters": "parameters", "steps": "steps"},
-    **{"evaluations": "generation.evaluations"},
-}
 # Where distances of other rows are from the test images.
 _REAL_DISTANCE = "real images: test part from training part"
 _LEAST_SCORE, _WHOLE = 0.5, plain(0)
@@ -95,7 +84,7 @@ def token_tables(results: Sequence[Result], real: Result) -> list[Table]:
 def diffusion_tables(results: Sequence[Result], real: Result) -> list[Table]:
     """Return all arms, and errors of frames for each length of videos that has them."""
     known = [{**result, "total_steps": total_steps(result)} for result in results]
-    tables = [_model_table(known, diffusion_measures(results), _DIFFUSION_FACTS, real)]
+    tables = [_model_table(known, diffusion_measures(results), "generate-diffusion", real)]
     every = frame_groups(results)
     for length in lengths_of(every):
         groups = [group for group in every if group.fact("frames") == length]
@@ -119,20 +108,17 @@ def diffusion_tables(results: Sequence[Result], real: Result) -> list[Table]:
 
 def hvae_tables(results: Sequence[Result], real: Result) -> list[Table]:
     """Return both arms, and real images."""
-    return [_model_table(results, [*hvae_measures(results), BOUND], _HVAE_FACTS, real)]
+    return [_model_table(results, [*hvae_measures(results), BOUND], "generate-hvae", real)]
 
 
 def _model_table(
-    results: Sequence[Result],
-    measures: Sequence[Measure],
-    facts: Mapping[str, str],
-    real: Result,
+    results: Sequence[Result], measures: Sequence[Measure], experiment: str, real: Result
 ) -> Table:
-    seconds = {"training s": ("training_seconds",), "sampling s": ("generation", "seconds")}
     columns: list[Column] = [
         *((measure, None) for measure in measures),
-        *_facts(facts),
-        *((Measure(head, None, path), _WHOLE) for head, path in seconds.items()),
+        *_facts(PAGES[experiment]["facts"]),
+        (Measure("training s", None, ("training_seconds",)), _WHOLE),
+        (Measure("sampling s", None, ("generation", "seconds")), _WHOLE),
     ]
     return _table("arm", groups_of(results), columns, real)
 
@@ -289,22 +275,17 @@ def _credible(groups: Sequence[Group], measure: Measure, real: Result) -> dict[s
     return {name: row for name, row in rows.items() if not least or (scores[name] or 0.0) >= least}
 
 
-class Workflow(NamedTuple):
-    """What the report of a command has."""
-
-    tables: Callable[[Sequence[Result], Result], list[Table]]
-    claims: Callable[[Sequence[Result]], list[Claims]]
-    measures: Callable[[Sequence[Result]], list[Measure]]  # of the summary's picture
-    draw: Callable[..., Sequence[Path]]
-
-
-_MODELS = partial(draw_models, kind="diffusion"), partial(draw_models, kind="hvae")
-_WORKFLOWS = {
-    "generate": Workflow(token_tables, token_claims, token_measures, draw_tokens),
-    "generate-diffusion": Workflow(
-        diffusion_tables, diffusion_claims, diffusion_measures, _MODELS[0]
+# Tables, claims, measures of the summary's picture, and the other pictures.
+_WORKFLOWS: Mapping[str, tuple[Callable[..., Any], ...]] = {
+    "generate": (token_tables, token_claims, token_measures, draw_tokens),
+    "generate-diffusion": (
+        *(diffusion_tables, diffusion_claims, diffusion_measures),
+        partial(draw_models, kind="diffusion"),
     ),
-    "generate-hvae": Workflow(hvae_tables, hvae_claims, hvae_measures, _MODELS[1]),
+    "generate-hvae": (
+        *(hvae_tables, hvae_claims, hvae_measures),
+        partial(draw_models, kind="hvae"),
+    ),
 }
 
 
@@ -329,16 +310,17 @@ def generate_report(
         recipe: that the run was started from.
         drawn: what pictures show, see `draw_tokens` and `draw_models`.
     """
-    flow, size, channels = _WORKFLOWS[experiment], data.image_size, data.channels
+    tables, claims, measures, pictures = _WORKFLOWS[experiment]
+    size, channels = data.image_size, data.channels
     counts = {part: len(getattr(data, part)) for part in ("train", "validation", "test")}
     facts = {"channels": channels, "image_size": size, "notes": list(data.notes)}
     trained = [result for result in results if result.get("stem") != FLOOR]
     floors = [result for result in results if result.get("stem") == FLOOR]
-    findings = findings_of(flow.claims(results), real)
+    findings = findings_of(claims(results), real)
 
     def draw(plots: Path) -> list[Path]:
-        summary = {"summary": summary_figure(results, flow.measures(results), real)}
-        more = flow.draw(plots, results, data, seed=settings["seeds"][0], **drawn)
+        summary = {"summary": summary_figure(results, measures(results), real)}
+        more = pictures(plots, results, data, seed=settings["seeds"][0], **drawn)
         return [*save_figures(summary, plots), *more]
 
     return comparison(
@@ -357,7 +339,7 @@ def generate_report(
             "real": real,
             "notes": findings,
         },
-        tables=flow.tables(results, real),
+        tables=tables(results, real),
         findings=findings,
         plots=draw,
     )

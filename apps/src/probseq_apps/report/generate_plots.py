@@ -263,7 +263,7 @@ def save_curves(
             (x, y, style(arm, stem))
             for (arm, stem, prior), several in zip(names, logs, strict=True)
             if quantity.prior in ("", prior)
-            for x, y in _averaged([curve_of(rows, quantity) for rows in several])
+            for x, y in _curves(several, quantity)
         ]
         for quantity in quantities
     }
@@ -294,29 +294,20 @@ def save_curves(
     return [file]
 
 
-def curve_of(
-    rows: Sequence[Mapping[str, Any]], quantity: Quantity
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return steps and values of a number, where it was logged."""
-    points: list[tuple[float, float]] = []
-    for row in rows:
-        found: Any = row
-        for part in quantity.key.split("/"):
-            found = found.get(part) if isinstance(found, Mapping) else None
-        if found is not None:
-            points.append((row["step"], found))
-    array = np.array(points, dtype=float).reshape(-1, 2)
-    return array[:, 0], quantity.factor * array[:, 1]
-
-
-def _averaged(
-    curves: Sequence[tuple[np.ndarray, np.ndarray]],
-) -> Sequence[tuple[np.ndarray, np.ndarray]]:
-    """Return the mean of curves over the same steps; else the curves themselves."""
-    steps = curves[0][0]
-    if any(not np.array_equal(steps, x) for x, _ in curves):
-        return curves
-    return [(steps, np.mean([y for _, y in curves], axis=0))]
+def _curves(
+    several: Sequence[Sequence[Mapping[str, Any]]], quantity: Quantity
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Return steps and values where they were logged, a mean over logs of the same steps."""
+    found: list[tuple[np.ndarray, np.ndarray]] = []
+    for rows in several:
+        points = [(row["step"], value_of(row, quantity.key.split("/"))) for row in rows]
+        known = [(step, value) for step, value in points if value is not None]
+        steps, values = np.array(known, dtype=float).reshape(-1, 2).T
+        found.append((steps, quantity.factor * values))
+    steps = found[0][0]
+    if any(not np.array_equal(steps, x) for x, _ in found):
+        return found
+    return [(steps, np.mean([y for _, y in found], axis=0))]
 
 
 def _finish(axes: Axes, quantity: Quantity, values: np.ndarray) -> None:
