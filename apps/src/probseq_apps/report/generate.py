@@ -135,7 +135,7 @@ def _table(
     name: str = REAL,
 ) -> Table:
     """Return a row for each group, and one of what is measured of real images, if anything is."""
-    trained = [group for group in groups if group.fact("stem") != FLOOR]
+    trained = [group for group in groups if group.stem != FLOOR]
     cells: list[list[str]] = [
         [group.name for group in groups],
         [str(len(g.results)) for g in groups],

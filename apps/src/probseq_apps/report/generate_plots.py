@@ -212,7 +212,7 @@ def summary_figure(results: Sequence[Result], measures: Sequence[Measure], real:
     for group in groups_of(results):
         bits = group.fact("bits")
         groups[group.name if bits is None else f"{group.name}\n{bits:,.0f} bits"] = group
-    stems = {name: group.fact("stem") or name for name, group in groups.items()}
+    stems = {name: group.stem or name for name, group in groups.items()}
     kinds = list(dict.fromkeys(stems.values()))
     bars: list[Bars] = []
     for measure in measures:
