@@ -3,15 +3,20 @@
 import pytest
 
 from probseq_apps.engine.files import read_json
-from probseq_apps.experiment import Job, by_row, counted
-from probseq_apps.folder import RunFolder, open_folder
+from probseq_apps.experiment import Experiment, Job, RunFolder, by_row, counted
 from probseq_apps.options import Options
+from probseq_apps.run import open_folder
+from probseq_apps.settings.generate import Reading
 
 
-def open_one(options, **changes):
-    given = {"command": "online", "parts": ("kept", "rows/seed-*"), "data": "csv:own.csv"}
-    settings = {"data": "csv:own.csv"} | changes
-    return open_folder("online", "own", settings, options, **given)
+class Kept(Experiment):
+    """Keeps folders."""
+
+    kind, command, parts = "online", "online", ("kept", "rows/seed-*")
+
+
+def open_one(options):
+    return open_folder(Kept(Reading()), options, recipe="own")
 
 
 def test_results_are_made_once_and_read_back(tmp_path):

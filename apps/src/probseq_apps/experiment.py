@@ -1,12 +1,15 @@
-"""What the driver asks of an experiment."""
+"""What the driver asks of an experiment, and where its results are kept."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
-from probseq_apps.folder import RunFolder
+from probseq_apps.engine import distributed
+from probseq_apps.engine.files import read_json, write_json
 from probseq_apps.options import Options
 
 Data = TypeVar("Data")
+RESULTS = "results"
 
 
 class Job(NamedTuple):
@@ -24,18 +27,36 @@ class Job(NamedTuple):
 Results = Mapping[Job, dict[str, Any]]
 
 
-def by_row(results: Results) -> dict[str, dict[str, Any]]:
-    """Return the results by row and then by seed, as reports hold them."""
-    found: dict[str, dict[str, Any]] = {}
-    for job, measured in results.items():
-        found.setdefault(job.row, {})[str(job.seed)] = measured
-    return found
+class RunFolder:
+    """What an experiment keeps: the results of its jobs, each made once.
 
+    Under torchrun every process makes what is not there yet, and the main one writes.
 
-def counted(methods: Sequence[str], seeds: Sequence[int]) -> str:
-    """Return how many methods and seeds are compared, in words."""
-    parts = (("method", len(methods)), ("seed", len(seeds)))
-    return ", ".join(f"{number} {name}{'' if number == 1 else 's'}" for name, number in parts)
+    Args:
+        path: of the folder.
+        recipe: name of the recipe that the settings came from.
+    """
+
+    def __init__(self, path: Path, recipe: str) -> None:
+        self.path, self.recipe = path, recipe
+
+    def results_file(self, name: str) -> Path:
+        """Return the path of results."""
+        return self.path / RESULTS / f"{name}.json"
+
+    def has(self, name: str) -> bool:
+        """Whether results are there for the main process; all of them go the same way."""
+        return distributed.broadcast(distributed.is_main() and self.results_file(name).exists())
+
+    def once(self, name: str, make: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
+        """Return results; make and store them where they are not there yet."""
+        file = self.results_file(name)
+        if not self.has(name):
+            found = make()
+            if distributed.is_main():
+                write_json(file, found)
+            distributed.barrier()
+        return distributed.broadcast(read_json(file) if distributed.is_main() else {})
 
 
 class Experiment(Generic[Data]):
@@ -81,3 +102,17 @@ class Experiment(Generic[Data]):
     def report(self, data: Data, results: Results, at: RunFolder) -> str:
         """Write the report and return it as text."""
         raise NotImplementedError
+
+
+def by_row(results: Results) -> dict[str, dict[str, Any]]:
+    """Return the results by row and then by seed, as reports hold them."""
+    found: dict[str, dict[str, Any]] = {}
+    for job, measured in results.items():
+        found.setdefault(job.row, {})[str(job.seed)] = measured
+    return found
+
+
+def counted(methods: Sequence[str], seeds: Sequence[int]) -> str:
+    """Return how many methods and seeds are compared, in words."""
+    parts = (("method", len(methods)), ("seed", len(seeds)))
+    return ", ".join(f"{number} {name}{'' if number == 1 else 's'}" for name, number in parts)

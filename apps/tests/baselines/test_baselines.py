@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import sgpa
-from probseq_apps.baselines.backbone import active_dropout
+from probseq.transformers import active_dropout
 from probseq_apps.baselines.laplace import laplace_model
 from probseq_apps.baselines.mean_field import mean_field_model
 from probseq_apps.baselines.sngp import fit_precision, sngp_model

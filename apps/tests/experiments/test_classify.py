@@ -6,11 +6,11 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 from scipy.special import logsumexp
-from sklearn.metrics import accuracy_score, log_loss, matthews_corrcoef, roc_auc_score
+from sklearn.metrics import accuracy_score, log_loss, roc_auc_score
 from torch import nn
 
-from probseq.metrics import accuracy
-from probseq.transformers import KernelAttention, TransformerOutput
+from probseq.metrics import Predictions, accuracy, class_predictions, fit_temperature
+from probseq.transformers import KernelAttention, Predictor, TransformerOutput
 from probseq.transformers.spec import AttentionConfig
 from probseq_apps.cli import main
 from probseq_apps.data.images import load_images
@@ -19,8 +19,8 @@ from probseq_apps.data.parts import Part
 from probseq_apps.engine.files import sole_use
 from probseq_apps.engine.trainer import Step
 from probseq_apps.experiments.classify import (
+    Classify,
     classification_loss,
-    evaluate_sets,
     make_test_sets,
     preparation,
     trim_padding,
@@ -28,11 +28,9 @@ from probseq_apps.experiments.classify import (
 )
 from probseq_apps.experiments.comparison import penalty_of, score
 from probseq_apps.methods.build import build
-from probseq_apps.methods.post_hoc import Predictions, class_predictions
-from probseq_apps.methods.predict import Predictor
 from probseq_apps.options import Options
 from probseq_apps.settings.classify import ClassifySettings, EvaluationSettings
-from probseq_apps.settings.methods import METHODS, Method, TrainingSettings
+from probseq_apps.settings.methods import METHODS, Method, TrainingSettings, parse_row
 
 TINY = [
     *("--depth", "2", "--dim", "16", "--heads", "2", "--hidden-dim", "16", "--patch-size", "4"),
@@ -205,7 +203,7 @@ def test_the_loss_is_the_cross_entropy_of_augmented_inputs_and_the_weighted_pena
 
 def test_scores_count_over_batches_of_unequal_sizes():
     batches = [(LOGITS[:2], LABELS[:2]), (LOGITS[2:], LABELS[2:])]
-    predictor = Predictor(METHODS["mle"], lambda x: x.float(), class_predictions, 1, 1)
+    predictor = Predictor(class_predictions)
     found = score(predictor, lambda x, y: accuracy(x.exp(), y), Fixed(), batches)
     assert found == pytest.approx(2 / 3)
 
@@ -279,7 +277,7 @@ def make(data, folder=None, **settings):
 def test_images_too_small_to_corrupt_are_refused_before_anything_is_trained():
     data = load_images("digits")
     small = replace(data, test=Part(data.test.inputs[..., :4, :4], data.test.targets))
-    with pytest.raises(DataError, match="8x8"):
+    with pytest.raises(ValueError, match="8x8"):
         make(small)
 
 
@@ -299,43 +297,19 @@ def test_published_corruptions_are_those_asked_for(tmp_path):
         make(data, tmp_path, corruptions=("contrast",))
 
 
-def predictions(seed, classes=4, rows=200):
-    generator = torch.Generator().manual_seed(seed)
-    logits = 2.0 * torch.randn(rows, classes, generator=generator, dtype=torch.float64)
-    labels = torch.multinomial(logits.softmax(-1), 1, generator=generator)[:, 0]
-    return Predictions(logits.log_softmax(-1), -logits.logsumexp(-1), labels)
-
-
-def test_shift_is_averaged_over_corruptions_and_over_their_groups():
-    names = ("gaussian_noise/3", "shot_noise/3", "fog/3", "fog/5")
-    sets = {f"shift/{name}": predictions(number) for number, name in enumerate(names)}
-    values = evaluate_sets({"test": predictions(9, classes=2), **sets})
-    noise = [values["shift/gaussian_noise/3/nll"], values["shift/shot_noise/3/nll"]]
-    assert values["shift/noise-3/nll"] == pytest.approx(np.mean(noise))
-    every = [*noise, values["shift/fog/3/nll"]]
-    assert values["shift/severity-3/nll"] == pytest.approx(np.mean(every))
-    assert values["shift/severity-5/ece"] == values["shift/fog/5/ece"]
-    assert "shift/fog/3/e-aurc" not in values
-    two = predictions(9, classes=2)
-    expected = matthews_corrcoef(two.labels.numpy(), two.log_probs.argmax(1).numpy())
-    assert values["test/mcc"] == pytest.approx(expected)
-
-
-def test_a_mean_over_corruptions_without_failures_in_one_leaves_that_one_out():
-    sure = 5.0 * torch.eye(4, dtype=torch.float64)
-    right = Predictions(sure.log_softmax(-1), torch.zeros(4, dtype=torch.float64), torch.arange(4))
-    found = predictions(1)
-    values = evaluate_sets({"test": found, "shift/fog/3": found, "shift/contrast/3": right})
-    assert values["shift/contrast/3/failure-auroc"] is None
-    assert values["shift/digital-3/failure-auroc"] is None
-    assert values["shift/severity-3/failure-auroc"] == values["test/failure-auroc"]
-
-
-def test_energies_and_validation_data_reach_the_detectors():
-    sets = {"test": predictions(0), "ood/other": predictions(1, rows=150)}
-    values = evaluate_sets({**sets, "validation": predictions(2)})
-    positive = np.r_[np.zeros(200), np.ones(150)]
-    energy = torch.cat([found.energy for found in sets.values()]).numpy()
-    assert values["ood/other/energy/auroc"] == pytest.approx(roc_auc_score(positive, energy))
-    assert "ood/other/kl-matching/auroc" in values
-    assert not any("kl-matching" in name for name in evaluate_sets(sets))
+@pytest.mark.parametrize("additions", ["", "+ts"])
+def test_rows_are_scaled_on_validation_data_and_then_averaged(additions):
+    generator, runs = torch.Generator().manual_seed(0), []
+    labels = torch.randint(4, (40,), generator=generator)
+    for _ in range(3):
+        drawn = [3 * torch.randn(40, 4, generator=generator) for _ in range(2)]
+        found = [Predictions(x.log_softmax(-1), -x.logsumexp(-1), labels) for x in drawn]
+        runs.append(dict(zip(("validation", "test"), found, strict=True)))
+    classify, name = Classify(ClassifySettings()), f"mle{additions}"
+    _, members, temperatures = classify.measure(parse_row(name), runs)
+    _, (together,), same = classify.measure(parse_row(f"{name}+ensemble"), runs)
+    known = [sets["validation"] for sets in runs]
+    expected = [fit_temperature(each.log_probs, each.labels) for each in known]
+    assert temperatures == same == (expected if additions else [])
+    mean = torch.stack([sets["test"].log_probs.exp() for sets in members]).mean(0)
+    torch.testing.assert_close(together["test"].log_probs.exp(), mean)

@@ -83,8 +83,7 @@ class Silent:
 @pytest.fixture(scope="module", autouse=True)
 def no_report():
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("diffusion_report", "hvae_report"):
-            patch.setattr(image_models, name, Silent)
+        patch.setattr(image_models, "generate_report", Silent)
         yield
 
 

@@ -15,7 +15,7 @@ from probseq.kernels import RBF
 from probseq_apps.cli import main, parse
 from probseq_apps.data.series import Series
 from probseq_apps.data.tables import Table
-from probseq_apps.experiment import Job
+from probseq_apps.experiment import Job, RunFolder
 from probseq_apps.experiments.online import (
     Online,
     build,
@@ -23,7 +23,6 @@ from probseq_apps.experiments.online import (
     live,
 )
 from probseq_apps.experiments.streams import Stream, cut_series, cut_table, load_stream
-from probseq_apps.folder import RunFolder
 from probseq_apps.options import Options
 from probseq_apps.run import run
 from probseq_apps.settings.online import (

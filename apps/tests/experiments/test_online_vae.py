@@ -8,9 +8,8 @@ import pytest
 import torch
 
 from probseq_apps.engine.files import ConfigMismatchError
-from probseq_apps.experiment import Job
+from probseq_apps.experiment import Job, RunFolder
 from probseq_apps.experiments.online_vae import OnlineVae
-from probseq_apps.folder import RunFolder
 from probseq_apps.options import Options
 from probseq_apps.run import run
 from probseq_apps.settings.online import (

@@ -5,23 +5,21 @@ from safetensors.numpy import load_file
 from torch import nn
 
 from probseq.graphs import TokenLayout, trim_tokens
-from probseq.transformers import TransformerOutput
+from probseq.transformers import Predictor, TransformerOutput
 from probseq_apps.cli import main
 from probseq_apps.data.molecules import load_molecules
 from probseq_apps.engine.trainer import Step
 from probseq_apps.experiments.comparison import score
 from probseq_apps.experiments.regress import (
     NumberPredictions,
-    RegressionModel,
     evaluate_numbers,
     function_values,
     regression_loss,
 )
 from probseq_apps.methods.build import build
-from probseq_apps.methods.predict import Predictor
 from probseq_apps.settings.classify import RegressSettings
 from probseq_apps.settings.methods import METHODS, BackboneSettings
-from sgpa import LaplaceLikelihood
+from sgpa import LaplaceLikelihood, RegressionModel
 
 pytest.importorskip("rdkit")
 
@@ -194,9 +192,7 @@ def test_a_score_is_in_the_targets_unit_over_unequal_batches_and_flips_nothing()
     model = RegressionModel(FirstNumber(), LaplaceLikelihood(SCALE))
     tokens, targets = batch()
     batches = [(tokens[:2], targets[:2]), (tokens[2:], targets[2:])]
-    predictor = Predictor(
-        METHODS["mle"], trim_tokens, lambda x: function_values(MEAN, STD, x), 1, 4
-    )
+    predictor = Predictor(lambda x: function_values(MEAN, STD, x), trim_tokens, tokens=4)
     with torch.no_grad():
         found = score(predictor, lambda v, t: -(v[:, 0] - t).abs().mean(), model, batches)
     expected = -np.abs(MEAN + STD * np.array(OUTPUTS) - TARGETS.numpy()).mean()

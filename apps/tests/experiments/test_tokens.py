@@ -18,7 +18,7 @@ from probseq_apps.engine.config import derive_seed
 from probseq_apps.engine.files import ConfigMismatchError, RunExistsError, save_arrays, write_json
 from probseq_apps.engine.log import read_metrics
 from probseq_apps.engine.trainer import Step
-from probseq_apps.experiment import Job
+from probseq_apps.experiment import Job, RunFolder
 from probseq_apps.experiments import single, stages, tokens
 from probseq_apps.experiments.single import Evaluate, PriorStage, Sample, TokenizerStage
 from probseq_apps.experiments.stages import Samples, load_kept, make_extractor, save_kept
@@ -32,7 +32,6 @@ from probseq_apps.experiments.tokens import (
     tokenizer_loss,
     train_prior,
 )
-from probseq_apps.folder import RunFolder
 from probseq_apps.options import Options
 from probseq_apps.report.results import FLOOR
 from probseq_apps.run import run

@@ -5,9 +5,9 @@ import re
 import pytest
 import torch
 
+from probseq.metrics import Predictions, evaluate_sets
 from probseq.summary import summarise
-from probseq_apps.experiments.classify import evaluate_sets
-from probseq_apps.methods.post_hoc import Predictions
+from probseq_apps.data.names import CORRUPTION_GROUPS
 from probseq_apps.report.classify import (
     classify_figures,
     details,
@@ -151,7 +151,10 @@ def test_more_methods_than_colours_get_a_figure_for_each_metric_under_shift(coun
         ]
         for place in range(count)
     }
-    values = {name: [evaluate_sets(entry) for entry in row] for name, row in rows.items()}
+    values = {
+        name: [evaluate_sets(entry, CORRUPTION_GROUPS) for entry in row]
+        for name, row in rows.items()
+    }
     found = {n: {k: summarise([v[k] for v in own]) for k in own[0]} for n, own in values.items()}
     figures = classify_figures(rows, found)
     assert list(figures) == ["reliability", "risk-coverage", "ood-folder-a-b", *shift]

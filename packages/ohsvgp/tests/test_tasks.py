@@ -14,7 +14,6 @@ from ohsvgp.tasks import (
     cut,
     cut_channels,
     evaluate,
-    fit_prior,
     learn,
     look,
     scores,
@@ -168,32 +167,6 @@ def test_counts_have_a_coverage_that_is_small_for_exact_predictions_only():
 def test_predictions_that_are_not_finite_are_an_error():
     with pytest.raises(ArithmeticError, match="nlpd"):
         measured(Constant(math.nan, 1.0, Gaussian(0.1)), task(1.0))
-
-
-def test_a_fitted_prior_has_the_greatest_evidence():
-    x = torch.linspace(0.0, 6.0, 40, dtype=torch.float64)
-    noise = torch.randn(40, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    y = torch.sin(2 * x) + 0.1 * noise
-
-    def start(lengthscale):
-        scale = torch.tensor([lengthscale, 0.5], dtype=torch.float64)
-        return RBF(1, lengthscale=scale[:1]), Gaussian(scale[1])
-
-    kernel, likelihood = fit_prior([start(200.0), start(1.0)], x, y, steps=100)
-
-    def evidence(lengthscale, variance, noise):
-        K = variance * torch.exp(-0.5 * ((x[:, None] - x) / lengthscale) ** 2)
-        K = K + noise * torch.eye(len(x), dtype=torch.float64)
-        law = torch.distributions.MultivariateNormal(torch.zeros_like(y), K)
-        return float(law.log_prob(y))
-
-    best = [kernel.lengthscale.item(), kernel.outputscale.item(), likelihood.noise.item()]
-    assert evidence(*best) > evidence(1.0, 1.0, 0.5)
-    for place in range(3):
-        for factor in (0.8, 1.25):
-            other = list(best)
-            other[place] *= factor
-            assert evidence(*other) <= evidence(*best) + 1e-6
 
 
 def test_lengthscales_start_from_shares_of_the_span_none_below_the_gap():

@@ -1,7 +1,5 @@
 """What the baselines ask of a transformer: its kind, its last layer, and what goes into that."""
 
-from collections.abc import Generator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -62,19 +60,3 @@ def pooled_features(
         model(inputs, generator=generator, num_samples=num_samples)
     (features,) = captured
     return features
-
-
-@contextmanager
-def active_dropout(model: nn.Module) -> Generator[None]:
-    """Switch the dropout layers of a model in eval mode on, and off again at the end.
-
-    Predictions are Monte Carlo dropout then (Gal and Ghahramani 2016); other layers stay as they
-    are.
-    """
-    layers = [part for part in model.modules() if isinstance(part, nn.Dropout)]
-    layers = [layer.train() for layer in layers if not layer.training]
-    try:
-        yield
-    finally:
-        for layer in layers:
-            layer.eval()

@@ -1,7 +1,6 @@
 """`probseq classify`: train methods on one data set, measure them, and compare."""
 
 import math
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -14,7 +13,16 @@ from torch import Tensor, nn
 
 from probseq.corruptions import corrupt
 from probseq.images import augment3, normalize, random_crop_flip, rotate
-from probseq.metrics import accuracy, evaluate, evaluate_ood, matthews_correlation
+from probseq.metrics import (
+    SHIFTED,
+    Predictions,
+    accuracy,
+    class_predictions,
+    ensemble,
+    evaluate_sets,
+    fit_temperature,
+    matthews_correlation,
+)
 from probseq.transformers import copy_kernel_weights
 from probseq_apps.baselines.laplace import laplace_model
 from probseq_apps.baselines.sngp import fit_precision
@@ -32,6 +40,7 @@ from probseq_apps.experiments.comparison import (
     LAPLACE_PREDICTIONS,
     Comparison,
     Loaded,
+    TestSet,
     Weight,
     penalised,
     penalty_of,
@@ -39,20 +48,17 @@ from probseq_apps.experiments.comparison import (
     warm_folder,
 )
 from probseq_apps.methods.build import count_tokens
-from probseq_apps.methods.post_hoc import Predictions, Sets, apply_post_hoc, class_predictions
-from probseq_apps.methods.predict import Predictor, TestSet
 from probseq_apps.options import Options
 from probseq_apps.report.classify import classify_report
 from probseq_apps.settings.classify import ROTATIONS, EvaluationSettings
 from probseq_apps.settings.methods import METHODS, Method, Row, TrainingSettings, parse_row
 
 Data: TypeAlias = ImageData | TextData | EmbeddedTextData
-# Corruptions made by this program, and the published files of CIFAR-10-C and CIFAR-100-C.
-MADE, PUBLISHED = "shift", "cifar-c"
+Sets = Mapping[str, Predictions]
+MADE, PUBLISHED = SHIFTED
 # The same corrupted pixels for every method, seed and run.
 _CORRUPTION_SEED = 0
 _ROTATION_DEGREES = 90.0
-_NOT_UNDER_SHIFT = ("classwise-ece", "e-aurc")
 _AUGMENTATIONS: dict[str, Callable[[Tensor, torch.Generator], Tensor]] = {
     "none": lambda images, generator: images,
     "crop-flip": random_crop_flip,
@@ -106,19 +112,15 @@ class Classify(Comparison):
         """Return the sizes of the data, and what is compared."""
         return self.described(data.data, f"examples in {data.data.num_classes} classes")
 
-    def facts(self, data: Any) -> dict[str, Any]:
-        """Return what `report.json` says of the data, beside name, sizes and notes."""
+    def _facts(self, data: Any) -> dict[str, Any]:
         return {"classes": data.num_classes}
 
-    def predictor(self, method: Method, data: Any) -> Predictor:
-        """Return how a method predicts."""
-        samples, tokens = self.settings.evaluation.num_samples, count_tokens(self.settings, data)
-        return Predictor(method, preparation(data), class_predictions, samples, tokens)
+    def _form(self, data: Any) -> tuple[Callable[..., Any], Callable[[Tensor], Tensor], int]:
+        return class_predictions, preparation(data), count_tokens(self.settings, data)
 
-    def objective(
+    def _objective(
         self, method: Method, model: nn.Module, data: Any
     ) -> tuple[Loss, Callable[[Tensor, Tensor], Tensor]]:
-        """Return what is minimised, and what of validation predictions and targets is maximised."""
         measure = matthews_correlation if data.name == "cola" else accuracy
         augment = _AUGMENTATIONS[self.settings.training.augment]
         weight = penalty_of(method, self.settings)
@@ -145,8 +147,15 @@ class Classify(Comparison):
         self, row: Row, runs: Sequence[Sets]
     ) -> tuple[list[dict[str, float | None]], Sequence[Sets], Sequence[float]]:
         """Return metrics and predictions, an entry a seed or one, and temperatures."""
-        predictions, temperatures = apply_post_hoc(row, runs)
-        return [evaluate_sets(sets) for sets in predictions], predictions, temperatures
+        temperatures: list[float] = []
+        if "ts" in row.additions:
+            known = [sets["validation"] for sets in runs]
+            temperatures = [fit_temperature(found.log_probs, found.labels) for found in known]
+            pairs = zip(runs, temperatures, strict=True)
+            runs = [{name: found.scaled(t) for name, found in sets.items()} for sets, t in pairs]
+        if "ensemble" in row.additions:
+            runs = [{name: ensemble([sets[name] for sets in runs]) for name in runs[0]}]
+        return [evaluate_sets(sets, CORRUPTION_GROUPS) for sets in runs], runs, temperatures
 
     def predict(self, model: nn.Module, job: Job, data: Loaded, folder: Path) -> None:
         """Fit what is fitted after the training, and predict all sets."""
@@ -284,43 +293,3 @@ def _shifted(
         for n in settings.corruptions
         for s in severities
     }
-
-
-def evaluate_sets(sets: Mapping[str, Predictions]) -> dict[str, float | None]:
-    """Compute all metrics of one model or ensemble.
-
-    Args:
-        sets: predictions by name: `test` and further labelled sets, `shift/CORRUPTION/SEVERITY`
-            (or `cifar-c/...`), `ood/NAME`, and `validation`, on which detectors are fitted.
-
-    Returns:
-        Values by name; None where a metric is not defined on these predictions, as the AUROC of
-        failures is without failures. Under shift, `shift/severity-3/ece` is the mean over the
-        corruptions, and `shift/noise-3/ece` that over a group of them.
-    """
-    values: dict[str, float | None] = {}
-    means: dict[str, list[float]] = defaultdict(list)
-    group_of = {name: group for group, names in CORRUPTION_GROUPS.items() for name in names}
-    probs = {name: found.log_probs.double().exp() for name, found in sets.items()}
-    for name, found in sets.items():
-        kind, *place = name.split("/")
-        if kind in ("validation", "ood"):
-            continue
-        for metric, value in evaluate(probs[name], found.labels).items():
-            if kind not in (MADE, PUBLISHED):
-                values[f"{name}/{metric}"] = value
-            elif metric not in _NOT_UNDER_SHIFT:
-                values[f"{name}/{metric}"] = value
-                for part in ("severity", group_of.get(place[0], "other")):
-                    # Of failures of a model without any, nothing is known.
-                    means[f"{kind}/{part}-{place[1]}/{metric}"] += [] if value is None else [value]
-    values |= {name: sum(each) / len(each) if each else None for name, each in means.items()}
-    validation = None
-    if "validation" in sets:
-        validation = probs["validation"], sets["validation"].labels
-    test = (probs["test"], sets["test"].energy.double())
-    for name, found in sets.items():
-        if name.startswith("ood/"):
-            told = evaluate_ood(test, (probs[name], found.energy.double()), validation)
-            values |= {f"{name}/{metric}": value for metric, value in told.items()}
-    return values

@@ -11,16 +11,15 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from probseq.transformers import Predictor
 from probseq_apps.data.parts import Part
-from probseq_apps.engine import distributed
+from probseq_apps.engine import distributed, log
 from probseq_apps.engine.config import TrainConfig, derive_seed
 from probseq_apps.engine.files import load_groups, read_finished, save_groups
 from probseq_apps.engine.fit import fit
 from probseq_apps.engine.trainer import Batch, Loss, LossParts, Step
-from probseq_apps.experiment import Experiment, Job, Results, counted
-from probseq_apps.folder import RunFolder
+from probseq_apps.experiment import Experiment, Job, Results, RunFolder, counted
 from probseq_apps.methods.build import Data, build
-from probseq_apps.methods.predict import Predictor, TestSet
 from probseq_apps.report.classify import MethodResult
 from probseq_apps.report.report import Report
 from probseq_apps.settings.methods import METHODS, Method, Row, parse_row, trained_methods
@@ -28,6 +27,8 @@ from probseq_apps.settings.methods import METHODS, Method, Row, parse_row, train
 # After the training, and with the Laplace approximation.
 PREDICTIONS, LAPLACE_PREDICTIONS = "predictions.npz", "predictions-kflla.npz"
 Weight = Callable[[float], float]
+# Made when it is needed: all corruptions of CIFAR-10 are two gigabytes.
+TestSet = Callable[[], Part]
 
 
 class Loaded(NamedTuple):
@@ -56,15 +57,15 @@ class Comparison(Experiment[Loaded]):
         methods = trained_methods(settings.method)
         self.jobs = [Job(method, seed) for seed in settings.seeds for method in methods]
 
-    def facts(self, data: Any) -> dict[str, Any]:
+    def _facts(self, data: Any) -> dict[str, Any]:
         """Return what `report.json` says of the data, beside name, sizes and notes."""
         raise NotImplementedError
 
-    def predictor(self, method: Method, data: Any) -> Predictor:
-        """Return how a method predicts."""
+    def _form(self, data: Any) -> tuple[Callable[..., Any], Callable[[Tensor], Tensor], int]:
+        """Return what outputs are reduced to, how raw inputs are prepared, and their tokens."""
         raise NotImplementedError
 
-    def objective(
+    def _objective(
         self, method: Method, model: nn.Module, data: Any
     ) -> tuple[Loss, Callable[[Tensor, Tensor], Tensor]]:
         """Return what is minimised, and what of validation predictions and targets is maximised."""
@@ -75,6 +76,12 @@ class Comparison(Experiment[Loaded]):
     ) -> tuple[list[dict[str, float | None]], Sequence[Mapping[str, Any]], Sequence[float]]:
         """Return metrics and what plots show, an entry a seed or one, and temperatures."""
         raise NotImplementedError
+
+    def predictor(self, method: Method, data: Any) -> Predictor:
+        """Return how a method predicts."""
+        reduce, prepare, tokens = self._form(data)
+        samples = self.settings.evaluation.num_samples if method.sampled else None
+        return Predictor(reduce, prepare, samples, method.test_dropout, tokens)
 
     def model(self, method: Method, data: Any, seed: int) -> nn.Module:
         """Return a new model."""
@@ -87,7 +94,7 @@ class Comparison(Experiment[Loaded]):
         self.fit(model, METHODS[job.row], job.row, config, data, folder)
         return model
 
-    def keep(self, model: nn.Module, data: Any, found: tuple[Tensor, ...]) -> Any:
+    def _keep(self, model: nn.Module, data: Any, found: tuple[Tensor, ...]) -> Any:
         """Return what is stored of predictions and targets."""
         return self.stored(*found)
 
@@ -120,8 +127,14 @@ class Comparison(Experiment[Loaded]):
         """Predict all sets with a model into a file."""
         device = distributed.resolve_device(self.settings.training.device)
         predictor = self.predictor(METHODS[job.row], data.data)
-        found = predictor.sets(model, data.sets, device=device, seed=job.seed)
-        kept = {name: self.keep(model, data.data, each)._asdict() for name, each in found.items()}
+        kept: dict[str, dict[str, Tensor]] = {}
+        with log.bar(total=None, unit=" inputs") as bar:
+            for name, make in data.sets.items():
+                bar.set_description_str(f"predicting {name}")
+                part, seed = make(), derive_seed(job.seed, f"predict {name}")
+                given: dict[str, Any] = {"device": device, "seed": seed, "progress": bar.update}
+                found = (*predictor.predict(model, part.inputs, **given), part.targets.cpu())
+                kept[name] = self._keep(model, data.data, found)._asdict()
         save_groups(file, kept)
 
     def report(self, data: Loaded, results: Results, at: RunFolder) -> str:
@@ -144,7 +157,7 @@ class Comparison(Experiment[Loaded]):
             seconds = [results[job]["seconds"] for job in jobs]
             measured[name] = MethodResult(row.title, metrics, seconds, temperatures)
         sizes = {part: len(getattr(parts, part)) for part in ("train", "validation", "test")}
-        facts = {"name": parts.name, **sizes, **self.facts(parts), "notes": list(parts.notes)}
+        facts = {"name": parts.name, **sizes, **self._facts(parts), "notes": list(parts.notes)}
         make = type(self).make_report
         report = make(measured, shown, settings=settings.to_dict(), data=facts, recipe=at.recipe)
         return report.write(at.path)
@@ -161,7 +174,7 @@ class Comparison(Experiment[Loaded]):
         """Train a model, from where it stopped."""
         validated, values = len(data.validation) > 0, self.settings.to_dict()
         kept = {key: values[key] for key in ("data", "reading", "model")}
-        loss, measure = self.objective(method, model, data)
+        loss, measure = self._objective(method, model, data)
         fit(
             model,
             tensors(data.train),

@@ -20,9 +20,8 @@ from probseq_apps.engine import log
 from probseq_apps.engine.config import derive_seed
 from probseq_apps.engine.files import CONFIG, FINISHED, prepare_run_dir, read_finished, write_json
 from probseq_apps.engine.trainer import Batch, LossParts, Step
-from probseq_apps.experiment import Job, Results
+from probseq_apps.experiment import Job, Results, RunFolder
 from probseq_apps.experiments import stages
-from probseq_apps.folder import RunFolder
 from probseq_apps.options import Options
 from probseq_apps.report.generate import generate_report
 from probseq_apps.report.generate_plots import Drawn
@@ -178,12 +177,10 @@ class DiffusionVariant:
         file = self.settings.init_weights or ""
         try:
             return load_improved_ddpm(file, config)
-        except FileNotFoundError as error:
-            raise FileNotFoundError(
-                f"init_weights must be a file of published weights, and {file} is none"
+        except (FileNotFoundError, ValueError) as error:
+            raise type(error)(
+                f"init_weights must hold weights of this UNet, and {file} does not: {error}"
             ) from error
-        except ValueError as error:
-            raise ValueError(f"init_weights must hold weights of this UNet: {error}") from error
 
 
 class HvaeVariant:
@@ -248,10 +245,12 @@ class Models(stages.ImageExperiment):
 
     parts = (stages.SAMPLES, PROCESS, MODELS, stages.CLASSIFIER)
 
-    def __init__(self, settings: Any, variant: type[Any]) -> None:
+    variant: ClassVar[type[Any]]
+
+    def __init__(self, settings: Any) -> None:
         super().__init__(settings)
         self._variants: dict[Job, Any] = {
-            Job(arm, seed): variant(settings.one_model(arm, seed))
+            Job(arm, seed): self.variant(settings.one_model(arm, seed))
             for seed in settings.seeds
             for arm in settings.arms
         }
@@ -299,7 +298,7 @@ class Models(stages.ImageExperiment):
             "generation": {**drawn, **found["generation"]},
         }
 
-    def written(self, data: GenerationData, results: Results, at: RunFolder, **shown: Any) -> str:
+    def report(self, data: GenerationData, results: Results, at: RunFolder) -> str:
         """Write the report and return it as text; samples that were deleted are drawn anew."""
         for job in self.jobs:
             try:
@@ -322,9 +321,13 @@ class Models(stages.ImageExperiment):
             recipe=at.recipe,
             drawn=drawn,
             logs=logs,
-            **shown,
+            **self.shown(),
         )
         return report.write(at.path)
+
+    def shown(self) -> dict[str, Any]:
+        """Return what else the report shows."""
+        return {}
 
     def _draw_missing(self, job: Job, data: GenerationData, at: RunFolder) -> bool:
         files = [_file(at, part, job) for part in (stages.SAMPLES, PROCESS)]
@@ -344,28 +347,18 @@ class Models(stages.ImageExperiment):
 class Diffusion(Models):
     """Diffusion models of images and of their pseudo videos."""
 
-    kind, command = GENERATE_DIFFUSION, "generate diffusion"
+    kind, command, variant = GENERATE_DIFFUSION, "generate diffusion", DiffusionVariant
 
-    def __init__(self, settings: DiffusionSettings) -> None:
-        super().__init__(settings, DiffusionVariant)
-
-    def report(self, data: GenerationData, results: Results, at: RunFolder) -> str:
-        """Write the report and return it as text."""
-        videos = {v.name: (v.videos, v.context) for v in self._variants.values() if v.arm.is_video}
-        return self.written(data, results, at, videos=videos)
+    def shown(self) -> dict[str, Any]:
+        """Return what else the report shows: pseudo videos of each arm, and their context."""
+        own = self._variants.values()
+        return {"videos": {v.name: (v.videos, v.context) for v in own if v.arm.is_video}}
 
 
 class Hvae(Models):
     """Hierarchical VAEs whose encoder blurs, or is learned."""
 
-    kind, command = GENERATE_HVAE, "generate hvae"
-
-    def __init__(self, settings: HvaeSettings) -> None:
-        super().__init__(settings, HvaeVariant)
-
-    def report(self, data: GenerationData, results: Results, at: RunFolder) -> str:
-        """Write the report and return it as text."""
-        return self.written(data, results, at)
+    kind, command, variant = GENERATE_HVAE, "generate hvae", HvaeVariant
 
 
 def _file(at: RunFolder, part: str, job: Job) -> Path:

@@ -12,40 +12,29 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from ohsvgp import (
-    Bernoulli,
-    ExactGP,
-    Gaussian,
-    LostInformationWarning,
-    NegativeBinomial,
-    OnlineGP,
-    Poisson,
-    StudentT,
-)
+from ohsvgp import ExactGP, Gaussian, LostInformationWarning, OnlineGP
 from ohsvgp.likelihoods import Likelihood
 from ohsvgp.live import LiveStream
 from ohsvgp.plots import coefficients_plot
+from ohsvgp.prior import PRIOR_OPTIONS, fit_prior, make_prior
 from ohsvgp.tasks import (
     Seen,
     Task,
     curves,
     evaluate,
-    fit_prior,
     learn,
     look,
     scores,
     starting_lengthscales,
 )
-from probseq.kernels import RBF, Kernel, Matern12, Matern32, Matern52
+from probseq.kernels import Kernel
 from probseq_apps.data.fetch import download_online
 from probseq_apps.data.names import CSV_PREFIX
 from probseq_apps.engine.config import derive_seed
 from probseq_apps.engine.files import load_arrays, save_arrays
-from probseq_apps.experiment import Data, Experiment, Job, Results, by_row, counted
+from probseq_apps.experiment import Data, Experiment, Job, Results, RunFolder, by_row, counted
 from probseq_apps.experiments.streams import Stream, load_stream
-from probseq_apps.folder import RunFolder
 from probseq_apps.options import Options
 from probseq_apps.report.online import metric_figures, online_report, prediction_figures
 from probseq_apps.settings.online import (
@@ -60,7 +49,6 @@ from probseq_apps.settings.online import (
     Prior,
 )
 
-_KERNELS = {"rbf": RBF, "matern12": Matern12, "matern32": Matern32, "matern52": Matern52}
 _WARM_POINTS, _FIT_POINTS = 20, 500
 _REBASE = "grow:1.05"
 
@@ -118,7 +106,7 @@ class Online(TaskExperiment[dict[int, Stream]]):
 
     def check(self, data: dict[int, Stream]) -> None:
         """Raise if the likelihood does not suit the targets."""
-        likelihood = make_likelihood(self.settings.model)
+        _, likelihood = prior_of(self.settings.model)
         for stream in data.values():
             try:
                 for task in stream.tasks:
@@ -254,7 +242,7 @@ def estimate(
         settings = replace(settings, kernel="matern52", lengthscale=own)
     known = not fourier or settings.ovff_lengthscale is not None
     if settings.hyperparameters == "fixed" and known:
-        return make_kernel(settings, stream.dim), make_likelihood(settings)
+        return prior_of(settings, stream.dim)
     task, generator = stream.tasks[0], torch.Generator().manual_seed(seed)
     chosen = torch.randperm(len(task.x), generator=generator)[:_FIT_POINTS].sort().values
     scales = [settings.lengthscale]
@@ -262,34 +250,15 @@ def estimate(
         # Settings count in units that are known for the standard sets alone.
         scales = dict.fromkeys((*starting_lengthscales(task.x), *scales))
     starts = [replace(settings, lengthscale=scale) for scale in scales]
-    priors = [(make_kernel(start, stream.dim), make_likelihood(start)) for start in starts]
+    priors = [prior_of(start, stream.dim) for start in starts]
     x, y = task.x[chosen], task.y[..., chosen]
     return fit_prior(priors, x, y, steps=settings.fit_steps, seed=seed)
 
 
-def make_kernel(settings: Prior, dim: int) -> Kernel:
-    """Return the prior covariance, with a lengthscale for each dimension."""
-    scale = _double(settings.lengthscale).expand(dim)
-    variance = _double(settings.outputscale)
-    return _KERNELS[settings.kernel](dim, lengthscale=scale, outputscale=variance)
-
-
-def make_likelihood(settings: Prior) -> Likelihood:
-    """Return the observation model."""
-    noise, dispersion = _double(settings.noise), _double(settings.dispersion)
-    made: dict[str, Callable[[], Likelihood]] = {
-        "gaussian": lambda: Gaussian(noise),
-        "student-t": lambda: StudentT(scale=noise.sqrt()),
-        "poisson": Poisson,
-        "negative-binomial": lambda: NegativeBinomial(dispersion),
-        "bernoulli": Bernoulli,
-    }
-    return made[settings.likelihood]()
-
-
-def _double(value: float) -> Tensor:
-    """A number that keeps its digits: a Python float would pass through float32."""
-    return torch.tensor(value, dtype=torch.float64)
+def prior_of(settings: Prior, dim: int = 1) -> tuple[Kernel, Likelihood]:
+    """Return covariance, with a lengthscale for each dimension, and observation model."""
+    values = settings.to_dict()
+    return make_prior(**{name: values[name] for name in PRIOR_OPTIONS}, dim=dim)
 
 
 def warm_up(method: str, stream: Stream, settings: OnlineSettings) -> None:
@@ -356,8 +325,7 @@ def build_live_model(settings: LiveModel) -> OnlineGP:
     with suppress(TypeError, ValueError):
         t0 = float(t0)  # pyright: ignore[reportArgumentType]
     return OnlineGP(
-        make_kernel(settings, 1),
-        make_likelihood(settings),
+        *prior_of(settings),
         basis(settings, Place(settings.window)),
         t0=t0,
         rebase=_REBASE,

@@ -18,9 +18,8 @@ from probseq_apps.data.names import own_path
 from probseq_apps.data.series import ChannelSeries, moving_digits, read_csv_channels
 from probseq_apps.engine.config import derive_seed
 from probseq_apps.engine.files import save_arrays, write_atomic
-from probseq_apps.experiment import Job, Results, by_row
+from probseq_apps.experiment import Job, Results, RunFolder, by_row
 from probseq_apps.experiments.online import TaskExperiment, naming, sizes
-from probseq_apps.folder import RunFolder
 from probseq_apps.options import Options
 from probseq_apps.report.online import metric_figures, online_report
 from probseq_apps.settings.online import ONLINE_VAE, VAE_METHODS, OnlineVaeSettings, VaeSettings

@@ -10,36 +10,16 @@ from torch import Tensor, nn
 
 from probseq.graphs import TokenLayout, flip_signs, trim_tokens
 from probseq.metrics import COVERAGE_LEVELS, LaplaceMixture, mae, ood_metrics, rmse
-from probseq.transformers import TransformerOutput
 from probseq_apps.data.molecules import load_molecules
 from probseq_apps.engine import distributed
 from probseq_apps.engine.trainer import Batch, Loss, LossParts, Step
 from probseq_apps.experiments.comparison import Comparison, Loaded, Weight, penalised, penalty_of
-from probseq_apps.methods.predict import Predictor
 from probseq_apps.options import Options
 from probseq_apps.report.regress import Predicted, is_constant, regress_report
 from probseq_apps.settings.methods import Method, Row
-from sgpa import LaplaceLikelihood
+from sgpa import LaplaceLikelihood, RegressionModel
 
 SWAPPED = "ood/swapped-edges"
-
-
-class RegressionModel(nn.Module):
-    """A transformer and the likelihood of its output, trained as one (thesis B.3.2)."""
-
-    def __init__(self, transformer: nn.Module, likelihood: LaplaceLikelihood) -> None:
-        super().__init__()
-        self.transformer, self.likelihood = transformer, likelihood
-
-    def forward(
-        self,
-        tokens: Float[Tensor, "n t w"],
-        *,
-        generator: torch.Generator | None = None,
-        num_samples: int | None = None,
-    ) -> TransformerOutput:
-        """Return the output, in units of the targets' standard deviation."""
-        return self.transformer(tokens, generator=generator, num_samples=num_samples)
 
 
 class NumberPredictions(NamedTuple):
@@ -86,21 +66,17 @@ class Regress(Comparison):
         what = "molecules" if data.data.extra_tests else "rows"
         return self.described(data.data, f"{what}, target {data.data.target!r}")
 
-    def facts(self, data: Any) -> dict[str, Any]:
-        """Return what `report.json` says of the data, beside name, sizes and notes."""
+    def _facts(self, data: Any) -> dict[str, Any]:
         return {"target": data.target}
 
-    def predictor(self, method: Method, data: Any) -> Predictor:
-        """Return how a method predicts."""
-        values = partial(function_values, *mean_and_std(data))
-        samples = self.settings.evaluation.num_samples
-        return Predictor(method, trim_tokens, values, samples, data.max_tokens)
+    def _form(self, data: Any) -> tuple[Callable[..., Any], Callable[[Tensor], Tensor], int]:
+        return partial(function_values, *mean_and_std(data)), trim_tokens, data.max_tokens
 
     def model(self, method: Method, data: Any, seed: int) -> nn.Module:
         """Return a new model."""
         return RegressionModel(super().model(method, data, seed), LaplaceLikelihood())
 
-    def objective(
+    def _objective(
         self, method: Method, model: nn.Module, data: Any
     ) -> tuple[Loss, Callable[[Tensor, Tensor], Tensor]]:
         """Return what is minimised, and what of validation predictions and targets is maximised.
@@ -112,8 +88,7 @@ class Regress(Comparison):
         loss = partial(regression_loss, *given, model.likelihood, weight)
         return loss, lambda values, targets: -mae(values.mean(1), targets)
 
-    def keep(self, model: nn.Module, data: Any, found: tuple[Tensor, ...]) -> NumberPredictions:
-        """Return what is stored of predictions and targets."""
+    def _keep(self, model: nn.Module, data: Any, found: tuple[Tensor, ...]) -> NumberPredictions:
         assert isinstance(model, RegressionModel)
         scale = mean_and_std(data)[1] * model.likelihood.scale.detach().double().cpu()
         return NumberPredictions(found[0].T.contiguous(), scale, found[1])

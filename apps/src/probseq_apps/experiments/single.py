@@ -11,9 +11,8 @@ from probseq_apps.data.images import GenerationData
 from probseq_apps.engine import distributed
 from probseq_apps.engine.config import derive_seed
 from probseq_apps.engine.files import write_atomic
-from probseq_apps.experiment import Experiment, Results
+from probseq_apps.experiment import Experiment, Results, RunFolder
 from probseq_apps.experiments import image_models, stages, tokens
-from probseq_apps.folder import RunFolder
 from probseq_apps.options import Options
 from probseq_apps.report.generate_plots import draw_grids
 from probseq_apps.settings.common import unlike_defaults
@@ -42,12 +41,10 @@ class TokenizerStage(Experiment[GenerationData]):
         self.config["train"] = settings.train_config().to_dict()
 
     def load(self, options: Options) -> GenerationData:
-        """Read the images."""
-        return stages.load_images(self.settings, options)
-
-    def check(self, data: GenerationData) -> None:
-        """Raise if sizes, device or files of weights are not as the settings want them."""
+        """Read the images; raise if sizes, device or files are not as the settings want them."""
+        data = stages.load_images(self.settings, options)
         tokens.check_tokenizer(self.settings, data)
+        return data
 
     def describe(self, data: GenerationData) -> str:
         """Return a line about the images."""

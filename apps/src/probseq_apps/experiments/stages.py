@@ -31,8 +31,7 @@ from probseq_apps.engine.files import (
 )
 from probseq_apps.engine.fit import fit
 from probseq_apps.engine.trainer import Batch, Loss, LossParts, Step, fork_random
-from probseq_apps.experiment import Experiment, Job
-from probseq_apps.folder import RunFolder
+from probseq_apps.experiment import Experiment, Job, RunFolder
 from probseq_apps.options import Options
 from probseq_apps.settings.generate import Features
 from pseudovideo.evaluation import generation, reference_moments

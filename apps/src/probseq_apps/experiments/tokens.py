@@ -17,9 +17,8 @@ from probseq_apps.data.images import GenerationData, to_unit
 from probseq_apps.engine import distributed, log
 from probseq_apps.engine.config import derive_seed
 from probseq_apps.engine.trainer import Batch, LossParts, Step
-from probseq_apps.experiment import Job, Results
+from probseq_apps.experiment import Job, Results, RunFolder
 from probseq_apps.experiments import stages
-from probseq_apps.folder import RunFolder
 from probseq_apps.options import Options
 from probseq_apps.report.generate import generate_report
 from probseq_apps.report.results import FLOOR
@@ -100,18 +99,15 @@ def make_perceptual(settings: TokenizerSettings) -> LPIPS | None:
     weight, file = settings.loss.perceptual_weight, settings.lpips_weights
     if not weight:
         return None
-    if file is None:
-        raise ValueError(
-            f"perceptual_weight={weight} needs lpips_weights, got none: name "
-            "the file of torchvision's VGG-16 weights, or set perceptual_weight to 0"
-        )
-    what = f"lpips_weights must be a file of torchvision's VGG-16 weights, got {file}"
-    if not Path(file).is_file():
-        raise FileNotFoundError(f"{what}, which is not there")
     try:
+        if file is None or not Path(file).is_file():
+            raise ValueError("name it, or set perceptual_weight to 0")
         return LPIPS(weights=file)
     except ValueError as error:
-        raise ValueError(f"{what}: {error}") from error
+        raise ValueError(
+            f"perceptual_weight={weight} needs lpips_weights, a file of torchvision's VGG-16 "
+            f"weights, got {file}: {error}"
+        ) from error
 
 
 def make_objective(settings: TokenizerSettings, data: GenerationData) -> TokenizerObjective:

@@ -12,11 +12,16 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from probseq.figures import IN_A_PANEL, Curve, curves_plot, small_multiples
-from probseq.metrics import calibration_bins, max_softmax_score, ood_roc, risk_coverage_curve
+from probseq.metrics import (
+    Predictions,
+    calibration_bins,
+    max_softmax_score,
+    ood_roc,
+    risk_coverage_curve,
+)
 from probseq.metrics.plots import reliability_diagram, risk_coverage_plot, roc_plot
 from probseq.summary import LABELS, Summary, average_ranks, mean_of, summarise
 from probseq_apps.data.names import CORRUPTION_GROUPS
-from probseq_apps.methods.post_hoc import Sets
 from probseq_apps.report.report import PAGES, Report, comparison, save_figures
 from probseq_apps.report.tables import (
     Measure,
@@ -28,6 +33,7 @@ from probseq_apps.report.tables import (
 # Metrics over the seeds by name, and those of each method.
 Metrics = Mapping[str, Summary]
 Methods = Mapping[str, Metrics]
+Sets = Mapping[str, Predictions]
 # Columns of a table: the names of the metrics that each is a mean of.
 Columns = dict[Measure, list[str]]
 

@@ -2,7 +2,7 @@
 
 import math
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -12,13 +12,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from ohsvgp.bases import PivotedCholesky
 from ohsvgp.exact import ExactGP
-from ohsvgp.likelihoods import Bernoulli, Likelihood, NegativeBinomial, Poisson
+from ohsvgp.likelihoods import Bernoulli, NegativeBinomial, Poisson
 from ohsvgp.lost import LostInformationWarning
 from ohsvgp.online import OnlineGP
-from probseq.errors import CholeskyError
-from probseq.kernels import Kernel
 from probseq.metrics import coverage_calibration_error, rmse
 
 __all__ = [
@@ -29,7 +26,6 @@ __all__ = [
     "cut",
     "cut_channels",
     "evaluate",
-    "fit_prior",
     "learn",
     "look",
     "measure_tasks",
@@ -186,37 +182,6 @@ def cut_channels(
         std = first.std(0).nan_to_num(0.0)
         y = (y - first.mean(0)) / torch.where(std > 0.0, std, 1.0)
     return tuple(Task(x[own], y[own], x[test], y[test]) for own, test in splits)
-
-
-def fit_prior(
-    priors: Iterable[tuple[Kernel, Likelihood]], x: Tensor, y: Tensor, *, steps: int, seed: int = 0
-) -> tuple[Kernel, Likelihood]:
-    """Return the prior whose evidence on some data is greatest, each fitted to them in place.
-
-    Args:
-        priors: kernels and likelihoods to start from.
-        x: inputs, few enough for the exact evidence.
-        y: targets.
-        steps: iterations of each fit at most.
-        seed: of models whose evidence is no exact one.
-
-    Raises:
-        CholeskyError: the evidence can be computed for none of them.
-    """
-    best, most, failure = None, -math.inf, CholeskyError("there is no prior to start from")
-    for prior in priors:
-        # With as many inducing points as points: the exact evidence.
-        model = OnlineGP(*prior, PivotedCholesky(len(x)), seed=seed)
-        try:
-            evidence = model.fit_hyperparameters(x, y, steps=steps).after
-        except CholeskyError as error:
-            failure = error
-            continue
-        if best is None or evidence > most:
-            best, most = prior, evidence
-    if best is None:
-        raise failure
-    return best
 
 
 def evaluate(

@@ -2,6 +2,7 @@ from .attention import SparseGPAttention
 from .objective import (
     LaplaceLikelihood,
     NegativeELBO,
+    RegressionModel,
     categorical_log_likelihood,
     kl_annealing,
     negative_elbo,
@@ -17,6 +18,7 @@ __all__ = [
     "IMDB",
     "LaplaceLikelihood",
     "NegativeELBO",
+    "RegressionModel",
     "RegressionPrediction",
     "SGPAConfig",
     "SparseGPAttention",

@@ -18,6 +18,7 @@ from probseq.checks import (
     check_positive,
     check_terms,
 )
+from probseq.transformers.outputs import TransformerOutput
 
 
 class NegativeELBO(NamedTuple):
@@ -146,3 +147,26 @@ class LaplaceLikelihood(nn.Module):
             )
         error = (targets - outputs[..., 0]).abs()
         return -error / self.scale - math.log(2.0) - self.raw_scale
+
+
+class RegressionModel(nn.Module):
+    """A transformer and the likelihood of its output, trained as one (thesis B.3.2).
+
+    Args:
+        transformer: of sequences of vectors, with one output.
+        likelihood: of standardised targets.
+    """
+
+    def __init__(self, transformer: nn.Module, likelihood: LaplaceLikelihood) -> None:
+        super().__init__()
+        self.transformer, self.likelihood = transformer, likelihood
+
+    def forward(
+        self,
+        tokens: Float[Tensor, "n t w"],
+        *,
+        generator: torch.Generator | None = None,
+        num_samples: int | None = None,
+    ) -> TransformerOutput:
+        """Return the output, in units of the targets' standard deviation."""
+        return self.transformer(tokens, generator=generator, num_samples=num_samples)

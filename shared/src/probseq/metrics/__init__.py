@@ -40,12 +40,21 @@ from probseq.metrics.selective import (
     risk_coverage_curve,
     selective_error,
 )
+from probseq.metrics.sets import (
+    SHIFTED,
+    Predictions,
+    class_predictions,
+    ensemble,
+    evaluate_sets,
+)
 
 __all__ = [
     "COVERAGE_LEVELS",
+    "SHIFTED",
     "CalibrationBins",
     "KLMatching",
     "LaplaceMixture",
+    "Predictions",
     "RocCurve",
     "accuracy",
     "aurc",
@@ -53,12 +62,15 @@ __all__ = [
     "average_precision",
     "brier",
     "calibration_bins",
+    "class_predictions",
     "coverage_calibration_error",
     "e_aurc",
     "energy_score",
+    "ensemble",
     "entropy_score",
     "evaluate",
     "evaluate_ood",
+    "evaluate_sets",
     "expected_calibration_error",
     "failure_auroc",
     "failure_fpr",

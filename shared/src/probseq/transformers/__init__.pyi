@@ -4,7 +4,7 @@ from .encoder import Encoder
 from .functional import kernel_attention, rbf_matrix
 from .outputs import AttentionOutput, TransformerOutput
 from .pooling import Pooling
-from .prediction import predict_probabilities
+from .prediction import Predictor, active_dropout, predict_probabilities
 from .protocol import AttentionModule, TokenMap
 from .sampling import repeat_samples
 from .sequence import SequenceTransformer
@@ -29,6 +29,7 @@ __all__ = [
     "KernelConfig",
     "Place",
     "Pooling",
+    "Predictor",
     "Preset",
     "SequenceTransformer",
     "SoftmaxAttention",
@@ -38,6 +39,7 @@ __all__ = [
     "TransformerConfig",
     "TransformerOutput",
     "VisionTransformer",
+    "active_dropout",
     "copy_kernel_weights",
     "kernel_attention",
     "predict_probabilities",

@@ -1,16 +1,21 @@
 """Predictive class probabilities from S Monte Carlo samples in one batched pass."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from probseq.checks import check_choice, check_counts
 from probseq.transformers.outputs import TransformerOutput
+from probseq.transformers.sampling import repeat_samples
 
 AverageName = Literal["probabilities", "logits"]
+# Tokens, samples included, that go through a model at once.
+_TOKENS_AT_ONCE = 65_536
 
 
 @torch.no_grad()
@@ -44,3 +49,84 @@ def predict_probabilities(
     if average == "logits":
         return logits.mean(0).softmax(-1)
     return logits.softmax(-1).mean(0)
+
+
+@contextmanager
+def active_dropout(model: nn.Module) -> Generator[None]:
+    """Switch the dropout layers of a model in eval mode on, and off again at the end.
+
+    Predictions are Monte Carlo dropout then (Gal and Ghahramani 2016); other layers stay as they
+    are.
+    """
+    layers = [part for part in model.modules() if isinstance(part, nn.Dropout)]
+    layers = [layer.train() for layer in layers if not layer.training]
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.eval()
+
+
+@dataclass(frozen=True)
+class Predictor:
+    """Predicts in batches that fit a model, with Monte Carlo samples where it draws.
+
+    Attributes:
+        reduce: makes tensors with a row for each input of outputs (samples, inputs, outputs).
+        prepare: gives raw inputs the form that the model takes.
+        num_samples: Monte Carlo samples S, which run as one batch; None for a model that draws
+            nothing.
+        dropout: these are draws of dropout, which stays active.
+        tokens: most tokens of an input, for the size of the batches.
+    """
+
+    reduce: Callable[[Tensor], tuple[Tensor, ...]]
+    prepare: Callable[[Tensor], Tensor] = lambda inputs: inputs
+    num_samples: int | None = None
+    dropout: bool = False
+    tokens: int = 1
+
+    def batch(
+        self, model: nn.Module, inputs: Tensor, generator: torch.Generator | None = None
+    ) -> tuple[Tensor, ...]:
+        """Predict one raw batch on the model's device; dropout draws from the global generator."""
+        prepared, samples = self.prepare(inputs), self.num_samples
+        if samples is None:
+            return self.reduce(model(prepared, generator=generator).logits[None])
+        if not self.dropout:
+            return self.reduce(model(prepared, generator=generator, num_samples=samples).logits)
+        # Copies of the inputs, not `num_samples`: the dropout behind the embedding draws too.
+        with active_dropout(model):
+            logits = model(repeat_samples(prepared, samples), generator=generator).logits
+        return self.reduce(logits.unflatten(0, (samples, -1)))
+
+    @torch.no_grad()
+    def predict(
+        self,
+        model: nn.Module,
+        inputs: Tensor,
+        *,
+        device: torch.device,
+        seed: int,
+        progress: Callable[[int], object] | None = None,
+    ) -> tuple[Tensor, ...]:
+        """Predict a whole set, on the CPU; the global random generators are left as they were.
+
+        Args:
+            model: in eval mode, on the device.
+            inputs: raw ones, of any number.
+            device: where batches are predicted.
+            seed: of all draws.
+            progress: called after each batch with the number of its inputs.
+        """
+        parts: list[tuple[Tensor, ...]] = []
+        size = max(1, _TOKENS_AT_ONCE // (self.tokens * (self.num_samples or 1)))
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            torch.manual_seed(seed)
+            generator = torch.Generator(device).manual_seed(seed)
+            for chunk in inputs.split(size):
+                found = self.batch(model, chunk.to(device), generator)
+                parts.append(tuple(tensor.cpu() for tensor in found))
+                if progress is not None:
+                    progress(len(chunk))
+        return tuple(map(torch.cat, zip(*parts, strict=True)))

@@ -1,0 +1,92 @@
+"""Class predictions of test sets by name: samples, ensembles, and all metrics at once."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from probseq.metrics.evaluation import evaluate, evaluate_ood
+from probseq.metrics.ood import energy_score
+from probseq.metrics.post_hoc import mean_log_probs, scale_log_probs
+
+# Sets whose inputs are shifted: of one's own making, and the published ones of CIFAR-10-C.
+SHIFTED = ("shift", "cifar-c")
+_NOT_UNDER_SHIFT = ("classwise-ece", "e-aurc")
+
+
+class Predictions(NamedTuple):
+    """What a model says about a test set; all that metrics and post-hoc methods need.
+
+    Attributes:
+        log_probs: logarithm of the mean over samples of the softmax.
+        energy: −logsumexp of the logits, mean over samples.
+        labels: true classes; those of another data set for out-of-distribution inputs.
+    """
+
+    log_probs: Float[Tensor, "n c"]
+    energy: Float[Tensor, " n"]
+    labels: Int64[Tensor, " n"]
+
+    def scaled(self, temperature: float) -> "Predictions":
+        """Return those of a temperature; energies stay, which it would only shift and scale."""
+        return self._replace(log_probs=scale_log_probs(self.log_probs, temperature))
+
+
+def class_predictions(logits: Float[Tensor, "s n c"]) -> tuple[Tensor, Tensor]:
+    """Return `log_probs` and `energy` of Monte Carlo samples."""
+    logits = logits.float()
+    energy = energy_score(logits.flatten(0, 1)).unflatten(0, (len(logits), -1)).mean(0)
+    return mean_log_probs(list(logits.log_softmax(-1))), energy
+
+
+def ensemble(members: Sequence[Predictions]) -> Predictions:
+    """Return the mean of the members' probabilities, and of their energies."""
+    energies = torch.stack([found.energy for found in members])
+    mean = mean_log_probs([found.log_probs for found in members])
+    return Predictions(mean, energies.mean(0), members[0].labels)
+
+
+def evaluate_sets(
+    sets: Mapping[str, Predictions], groups: Mapping[str, Sequence[str]]
+) -> dict[str, float | None]:
+    """Compute all metrics of one model or ensemble.
+
+    Args:
+        sets: predictions by name: `test` and further labelled sets, `shift/CORRUPTION/SEVERITY`
+            (or `cifar-c/...`), `ood/NAME`, and `validation`, on which detectors are fitted.
+        groups: corruptions by the name of their group; all others are `other`.
+
+    Returns:
+        Values by name; None where a metric is not defined on these predictions, as the AUROC of
+        failures is without failures. Under shift, `shift/severity-3/ece` is the mean over the
+        corruptions, and `shift/noise-3/ece` that over a group of them.
+    """
+    values: dict[str, float | None] = {}
+    means: dict[str, list[float]] = defaultdict(list)
+    group_of = {name: group for group, names in groups.items() for name in names}
+    probs = {name: found.log_probs.double().exp() for name, found in sets.items()}
+    for name, found in sets.items():
+        kind, *place = name.split("/")
+        if kind in ("validation", "ood"):
+            continue
+        for metric, value in evaluate(probs[name], found.labels).items():
+            if kind not in SHIFTED:
+                values[f"{name}/{metric}"] = value
+            elif metric not in _NOT_UNDER_SHIFT:
+                values[f"{name}/{metric}"] = value
+                for part in ("severity", group_of.get(place[0], "other")):
+                    # Of failures of a model without any, nothing is known.
+                    means[f"{kind}/{part}-{place[1]}/{metric}"] += [] if value is None else [value]
+    values |= {name: sum(each) / len(each) if each else None for name, each in means.items()}
+    validation = None
+    if "validation" in sets:
+        validation = probs["validation"], sets["validation"].labels
+    test = (probs["test"], sets["test"].energy.double())
+    for name, found in sets.items():
+        if name.startswith("ood/"):
+            told = evaluate_ood(test, (probs[name], found.energy.double()), validation)
+            values |= {f"{name}/{metric}": value for metric, value in told.items()}
+    return values

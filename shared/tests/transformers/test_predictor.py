@@ -1,0 +1,78 @@
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from probseq.metrics import Predictions, class_predictions
+from probseq.transformers import Predictor, TransformerOutput
+
+
+class Noisy(nn.Module):
+    """Logits that depend on the inputs, and on draws where samples are asked for."""
+
+    def forward(self, x, *, generator=None, num_samples=None):
+        if num_samples is None:
+            return TransformerOutput(x, x.new_zeros(()))
+        noise = torch.randn((num_samples, *x.shape), generator=generator)
+        return TransformerOutput(x + noise, x.new_zeros(()))
+
+
+class Dropping(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.dropout = nn.Dropout(0.5)
+
+    def forward(self, x, *, generator=None, num_samples=None):
+        assert num_samples is None
+        return TransformerOutput(self.dropout(x), x.new_zeros(()))
+
+
+def predict(model, seed, **options):
+    found = Predictor(class_predictions, **options).predict(
+        model.eval(), inputs(), device=torch.device("cpu"), seed=seed
+    )
+    return Predictions(*found, torch.zeros(9, dtype=torch.int64))
+
+
+def inputs():
+    return torch.randn(9, 3, generator=torch.Generator().manual_seed(0))
+
+
+def test_a_deterministic_prediction_is_the_softmax_in_any_batch_size():
+    whole, single = predict(Noisy(), 0), predict(Noisy(), 0, tokens=65_536)
+    torch.testing.assert_close(whole.log_probs.exp(), inputs().softmax(-1))
+    torch.testing.assert_close(whole.energy, -inputs().double().logsumexp(-1))
+    torch.testing.assert_close(single.log_probs, whole.log_probs)
+
+
+def test_a_sampled_prediction_is_the_mean_of_the_samples_softmax():
+    found = predict(Noisy(), 5, num_samples=4)
+    draws = inputs() + torch.randn((4, 9, 3), generator=torch.Generator().manual_seed(5))
+    torch.testing.assert_close(found.log_probs.exp(), draws.softmax(-1).mean(0))
+    torch.testing.assert_close(found.energy, -draws.double().logsumexp(-1).mean(0))
+
+
+def test_monte_carlo_dropout_draws_a_mask_for_each_sample_and_input():
+    model = Dropping().eval()
+    log_probs, energy = Predictor(class_predictions, num_samples=2000, dropout=True).batch(
+        model, torch.ones(2, 2)
+    )
+    # Each logit is 0 or 2 with equal chances: the mean softmax is ½, the mean energy known.
+    torch.testing.assert_close(log_probs.exp(), torch.full((2, 2), 0.5), atol=0.05, rtol=0)
+    energies = [math.log(2), 2 + math.log(2), 2 * math.log(1 + math.exp(2))]
+    expected = -(energies[0] + energies[1] + energies[2]) / 4
+    torch.testing.assert_close(energy, torch.full((2,), expected).double(), atol=0.1, rtol=0)
+    assert energy[0] != energy[1]
+    assert not model.dropout.training
+
+
+@pytest.mark.parametrize(("dropout", "model"), [(False, Noisy()), (True, Dropping())])
+def test_the_seed_decides_all_draws_and_the_global_generator_is_left_alone(dropout, model):
+    state = torch.get_rng_state()
+    first, second, other = (
+        predict(model, seed, num_samples=4, dropout=dropout).log_probs for seed in (1, 1, 2)
+    )
+    assert torch.equal(first, second)
+    assert not torch.equal(first, other)
+    assert torch.equal(torch.get_rng_state(), state)
