@@ -172,19 +172,6 @@ def test_a_flag_equal_to_a_global_default_still_overrides_the_recipe():
     assert command.settings.evaluation.ood == ()
 
 
-def test_without_a_recipe_the_data_set_chooses_a_small_one():
-    assert parse(["classify"]).recipe == "digits-small"
-    assert parse(["classify", "--data", "svhn"]).recipe == "cifar10-small"
-    text = parse(["classify", "--data", "csv:reviews.csv"])
-    assert text.recipe == "cola-small"
-    assert text.settings.data == "csv:reviews.csv"
-
-
-def test_a_recipe_on_other_data_does_not_count_those_data_as_unknown():
-    command = parse(["classify", "--recipe", "sgpa-cifar10", "--data", "svhn"])
-    assert command.settings.evaluation.ood == ("cifar100",)
-
-
 def test_the_version_is_that_of_the_distribution(capsys):
     from importlib.metadata import version
 

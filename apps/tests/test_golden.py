@@ -10,22 +10,11 @@ from pathlib import Path
 import pytest
 
 from probseq_apps.cli import main
+from probseq_apps.registry import REGISTRY
 
 # Flags that came later than the tree that others are compared with.
 NEW = {"--help", "--config", "--quiet", "--no-quiet"}
 GOLDEN = Path(__file__).parent / "golden"
-COMMANDS = (
-    *("classify", "regress", "online", "online live", "online vae", "generate run"),
-    *("generate tokenizer", "generate prior", "generate sample", "generate evaluate"),
-    *(
-        "generate diffusion",
-        "generate hvae",
-        "report",
-        "bench attention",
-        "bench online",
-        "bench generate",
-    ),
-)
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +47,7 @@ def listed(golden, command):
     return [golden.renamed(own) for own in found if golden.command_name(own) == name]
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", REGISTRY)
 def test_every_flag_and_choice_of_a_command_is_in_the_list(command, golden, told):
     used = set()
     for arguments in listed(golden, command):
@@ -75,7 +64,7 @@ def test_every_flag_and_choice_of_a_command_is_in_the_list(command, golden, told
 
 
 @pytest.mark.parametrize(
-    "command", [name for name in COMMANDS if not re.search("live|bench", name)]
+    "command", [name for name in REGISTRY if not re.search("live|bench", name)]
 )
 def test_every_recipe_is_in_the_list(command, golden, told):
     names = re.search(

@@ -38,8 +38,7 @@ class BenchOnlineSettings(_BenchSettings):
     quick: bool = False
     """Shorter streams and fewer iterations; says the same with more scatter, in a few seconds."""
     long: Annotated[int, Bound("at least 100 points", lambda points: points >= 100)] = 10_000
-    """Points of the stream that is learned one by one while memory is watched; 1000000 takes a
-    quarter of an hour."""
+    """Points that are learned one by one while memory is watched; 1000000 takes 15 minutes."""
 
 
 class BenchGenerateSettings(_BenchSettings):

@@ -65,8 +65,7 @@ class EvaluationSettings(Settings):
     severities: Annotated[tuple[Severity, ...], DISTINCT] = (1, 2, 3, 4, 5)
     """Severities to use with --shift."""
     ood: Annotated[tuple[str, ...], DISTINCT] = ()
-    """Images: sets to tell apart from the test set, e.g. fashion-mnist; `rotations` is the test set
-    turned by 90 degrees."""
+    """Images: sets to tell apart from the test set, `rotations` is itself, turned."""
 
     def check(self) -> None:
         """Refuse unknown names, and a shift of nothing."""
@@ -182,8 +181,7 @@ class RegressSettings(MethodSettings):
     data: str = ZINC
     """zinc (files in the data folder), or csv:PATH (CSV or TSV of molecules, or of numbers)."""
     method: Names = ("mle", "kernel", "mcd", "sgpa")
-    """As of `classify`, but for sngp and svdkl, +kflla and +ts; +ensemble is the mixture over the
-    seeds."""
+    """As of `classify`, but for sngp, svdkl, +kflla and +ts; +ensemble: the mixture over seeds."""
     reading: Flat[MoleculeSettings] = MoleculeSettings()
     model: Flat[BackboneSettings] = BackboneSettings()
     training: Flat[TrainingSettings] = TrainingSettings()

@@ -190,8 +190,7 @@ class OnImages(Settings):
     """What all commands that generate images share."""
 
     data: str = "digits"
-    """digits, mnist, cifar10, celeba, or folder:PATH (images of one size, in it or in folders in
-    it)."""
+    """digits, mnist, cifar10, celeba, or folder:PATH (images of one size, in it or deeper)."""
     reading: Flat[Reading] = Reading()
     machine: Flat[Machine] = Machine()
 

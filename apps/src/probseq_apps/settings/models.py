@@ -100,8 +100,7 @@ class ModelTraining(Training):
     """Training: Adam, the same number of steps for all variants."""
 
     steps: Index = 500_000
-    """Optimizer steps of each model; of diffusion 0 with --init-weights measures these as they
-    are."""
+    """Optimizer steps of each model; diffusion: 0 measures --init-weights as they are."""
     batch_size: Count = 32
     decay: Schedule = "constant"
     """Shape of the step size's way to its last: constant (it stays), linear or cosine."""
@@ -154,8 +153,7 @@ class DiffusionEvaluation(Evaluation):
     """Evaluation."""
 
     likelihood_images: Index = 0
-    """Test images whose likelihood 1-frame arms bound, in bits per dimension; 0 for none. Each
-    takes all diffusion steps."""
+    """Test images, 0 for none, whose bits per dimension 1-frame arms bound, in all their steps."""
     frame_error_images: Index = 256
     """Test videos whose frames video arms predict from the true frames before; 0 for none."""
     frame_error_samples: AtLeastTwo = 4
@@ -250,8 +248,7 @@ class HvaeSettings(_Models):
     binarize: bool = True
     """Make pixels above 127 white, all others black; for grey images."""
     arms: Annotated[tuple[HvaeArm, ...], SOME, DISTINCT] = ("heat", "learned")
-    """Models to compare, with the same decoder: heat (the encoder blurs), learned (the encoder is
-    trained, too)."""
+    """Models to compare: heat (the encoder blurs), learned (it is trained as the decoder is)."""
     sizes: Flat[HvaeLevels] = HvaeLevels()
     training: Flat[ModelTraining] = ModelTraining()
     evaluation: Flat[HvaeEvaluation] = HvaeEvaluation()
@@ -280,8 +277,7 @@ class SampleSettings(Settings):
     prior: str = ""
     """Folder of the prior that was trained on its tokens."""
     model: str = ""
-    """Folder of a model without tokens, in models/ of `generate diffusion` or `generate hvae`; in
-    place of tokenizer and prior."""
+    """In place of both, a folder in models/ of `generate diffusion` or `generate hvae`."""
     num: Count = 64
     """Images to draw."""
     seed: Index = 0
@@ -298,7 +294,8 @@ class SampleSettings(Settings):
         refuse(self.model and tokens, "model is in place of tokenizer and prior, got both")
         others = unlike_defaults(self.sampling if self.model else self.diffusion)
         owner = "tokenizer and prior" if self.model else "model, a diffusion model"
-        refuse(others, f"{(others or [None])[0]} is for {owner}, and none is named: leave it out")
+        if others:
+            raise ValueError(f"{others[0]} is for {owner}, and none is named: leave it out")
 
     def check_given(self) -> None:
         """Refuse a command line without anything to draw from."""

@@ -184,8 +184,7 @@ class GPSettings(Prior):
     """fixed: those given; first: of greatest evidence on (at most 500 points of) the first task,
     from there on fixed; online: re-estimated at every task on the online bound."""
     ovff_lengthscale: Positive | None = None
-    """ovff: its own lengthscale where hyperparameters are fixed; None: of greatest evidence on the
-    first task."""
+    """ovff: its own lengthscale where fixed; None: of greatest evidence on the first task."""
     fit_steps: Count = 100
     """L-BFGS iterations for the hyperparameters of a task."""
     alpha: Share = 0.1
