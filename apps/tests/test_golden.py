@@ -1,9 +1,11 @@
-"""Every flag, choice, recipe and table is in the list of `golden/commands.toml`.
+"""The commands of `golden/commands.toml`: every flag is in it, and what some of them do.
 
-`.ci/golden` compares all its commands with those of another commit.
+What is expected was written by `golden/golden_expected.py`; `.ci/golden` compares all commands with
+those of another commit.
 """
 
 import contextlib
+import json
 import re
 from pathlib import Path
 
@@ -45,6 +47,19 @@ def listed(golden, command):
     found = [step.arguments for steps in golden.load_steps().values() for step in steps]
     name = {"bench": "bench attention"}.get(command, command)
     return [golden.renamed(own) for own in found if golden.command_name(own) == name]
+
+
+@pytest.mark.parametrize("speed", ["fast", pytest.param("slow", marks=pytest.mark.slow)])
+def test_commands_do_what_they_did(speed, golden):
+    expected = json.loads(golden.EXPECTED.read_text("utf-8"))[speed]
+    found = golden.run_scenarios(speed)
+    assert found.keys() == expected.keys()
+    wrong = {
+        f"{step}: {place}": [part[step].get(place) for part in (expected, found)]
+        for step in expected
+        for place in golden.unequal(expected[step], found[step])
+    }
+    assert not wrong
 
 
 @pytest.mark.parametrize("command", REGISTRY)
