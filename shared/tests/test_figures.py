@@ -10,6 +10,7 @@ from matplotlib.container import BarContainer, ErrorbarContainer
 from probseq.figures import (
     Bars,
     Curve,
+    Trained,
     bars_plot,
     curves_plot,
     line_legend,
@@ -17,6 +18,7 @@ from probseq.figures import (
     log_axis,
     panels,
     small_multiples,
+    training_plot,
 )
 
 
@@ -86,6 +88,21 @@ def test_bars_are_means_with_errors_and_dots_for_seeds():
     assert [line.get_xdata()[0] for line in dashed] == [21.5]
     assert legend_texts(figure) == ["a seed", "real images"]
     assert not bars_plot([Bars("PSNR", {"a": [2.0]})]).legends
+
+
+def test_what_spans_powers_of_ten_has_a_logarithmic_axis_and_few_points_have_markers():
+    steps = np.arange(1.0, 41.0)
+    styles = {"1-frame": line_style(0), "8-frame": line_style(1)}
+    few, many = (steps[:3], 1 / steps[:3] ** 4), (steps, 1 / steps)
+    curves = [(*few, styles["1-frame"]), (*many, styles["8-frame"])]
+    below = [(steps, 1.5 - steps, styles["1-frame"])]
+    numbers = [Trained("loss", "Nats", curves, wide=True), Trained("score", "dB", curves)]
+    figure = training_plot([*numbers, Trained("bound", "Nats", below, wide=True)], styles)
+    assert [axes.get_yscale() for axes in figure.axes] == ["log", "linear", "linear"]
+    first, second = figure.axes[0].lines
+    assert list(first.get_ydata()) == list(few[1])
+    assert (first.get_marker(), second.get_marker()) == ("o", "")
+    assert legend_texts(figure) == ["1-frame", "8-frame"]
 
 
 @pytest.mark.parametrize("top", [0.9, 3.0, 400.0])

@@ -26,6 +26,7 @@ __all__ = [
     "SEEN",
     "Bars",
     "Curve",
+    "Trained",
     "bars_plot",
     "curves_plot",
     "headline",
@@ -37,6 +38,7 @@ __all__ = [
     "log_axis",
     "panels",
     "small_multiples",
+    "training_plot",
 ]
 
 # Okabe and Ito's colours, told apart under every common colour-blindness; black is kept for data.
@@ -51,6 +53,8 @@ _MARKERS = "osD^vPX"
 # Width of a letter, on average and with some room, as a share of its height.
 _LETTER = 0.6
 _MULTIPLES_ACROSS, _BEHIND = 4, "#CFCFCF"
+# Points of a curve of training up to which each has a marker.
+_FEW_POINTS = 30
 # Width of a panel of bars, height of a bar, what titles, ticks and legend take, panels of a row.
 _BARS_WIDTH, _BAR, _AROUND, _BARS_ACROSS = 2.7, 0.36, 1.15, 4
 
@@ -271,6 +275,53 @@ def curves_plot(
         light_grid(axes)
     figure.suptitle(title, fontsize=10)
     legend(figure, found)
+    return figure
+
+
+class Trained(NamedTuple):
+    """A number during several trainings: a panel of :func:`training_plot`.
+
+    Attributes:
+        title: what the number is.
+        label: of the vertical axis, with the unit.
+        curves: steps, values, and properties of the line, such as :func:`line_style` gives.
+        wide: whether it may span powers of ten, and then has a logarithmic axis.
+    """
+
+    title: str
+    label: str
+    curves: "Sequence[tuple[np.ndarray, np.ndarray, Mapping[str, Any]]]"
+    wide: bool = False
+
+
+def training_plot(numbers: Sequence[Trained], styles: Mapping[str, Mapping[str, Any]]) -> "Figure":
+    """Draw numbers that were logged during training by the optimizer's steps.
+
+    Args:
+        numbers: a panel each.
+        styles: properties of the lines in the legend, by label.
+    """
+    ticker = require("matplotlib.ticker", extra="plots", distribution="probseq")
+    across = 2 if len(numbers) == 4 else 3
+    figure, found = panels(len(numbers), across, (3.5, 2.7), shared=False)
+    for axes, (title, label, curves, wide) in zip(found, numbers, strict=True):
+        for x, y, style in curves:
+            (drawn,) = axes.plot(x, y, markersize=3, linewidth=1.4, **style)
+            if len(x) > _FEW_POINTS:
+                drawn.set_marker("")
+        values = np.concatenate([y for _, y, _ in curves])
+        # Small ratios need no logarithm, whose ticks are few then.
+        if wide and 0.0 < 10.0 * values.min() < values.max():
+            log_axis(axes, values.min(), values.max())
+        else:
+            axes.yaxis.set_major_locator(ticker.MaxNLocator(8, steps=[1, 2, 5, 10]))
+        axes.set_title(title, fontsize=10)
+        axes.set_xlabel("Optimizer steps", fontsize=9)
+        axes.set_ylabel(label, fontsize=9)
+        axes.xaxis.set_major_locator(ticker.MaxNLocator(6, integer=True))
+        light_grid(axes)
+    line: dict[str, Any] = {"markersize": 4, "linewidth": 1.4}
+    line_legend(figure, {label: {**line, **style} for label, style in styles.items()})
     return figure
 
 

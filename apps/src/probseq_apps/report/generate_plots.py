@@ -6,21 +6,10 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int64, UInt8
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
-from probseq.figures import (
-    GUIDE,
-    Bars,
-    bars_plot,
-    light_grid,
-    line_legend,
-    line_style,
-    log_axis,
-    panels,
-)
+from probseq.figures import GUIDE, Bars, Trained, bars_plot, line_style, training_plot
 from probseq_apps.data.images import GenerationData, to_unit
 from probseq_apps.engine.log import read_metrics
 from probseq_apps.report.report import PAGES, save_figures
@@ -54,10 +43,6 @@ _STRIPS, _FILM, _ROWS = 3, 16, 4
 # Samples of a grid, videos below each other; images whose covariance the theorem is drawn for;
 # samples of each model beside others.
 _SAMPLES, _VIDEOS, _COVARIANCE, _GRID = 64, 4, 2000, 36
-# Smaller ratios of the largest to the smallest loss need no logarithm, whose ticks are few then.
-_WIDE = 10.0
-# Rows of a log up to which each has a marker.
-_FEW_POINTS = 30
 _STEM_LINES = ("-", "--", ":")
 
 
@@ -270,28 +255,11 @@ def save_curves(
     curves = {key: lines for key, lines in curves.items() if any(len(x) for x, *_ in lines)}
     if not curves:
         return []
-    across = 2 if len(curves) == 4 else 3
-    figure, found = panels(len(curves), across, (3.5, 2.7), shared=False)
-    for axes, (quantity, lines) in zip(found, curves.items(), strict=True):
-        for x, y, own in lines:
-            (drawn,) = axes.plot(x, y, markersize=3, linewidth=1.4, **own)
-            if len(x) > _FEW_POINTS:
-                drawn.set_marker("")
-        _finish(axes, quantity, np.concatenate([y for _, y, _ in lines]))
-    line: dict[str, Any] = {"markersize": 4, "linewidth": 1.4}
-    shown = {arm: line | style(arm, stems[0]) for arm in arms}
-    shown |= {
-        f"stem {stem}": {
-            "color": GUIDE,
-            "linewidth": 1.4,
-            "linestyle": style(arms[0], stem)["linestyle"],
-        }
-        for stem in filter(None, stems)
-    }
-    line_legend(figure, shown)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(file)
-    return [file]
+    numbers = [Trained(q.title, q.label, lines, q.wide) for q, lines in curves.items()]
+    shown = {arm: style(arm, stems[0]) for arm in arms}
+    for stem in filter(None, stems):
+        shown[f"stem {stem}"] = {"color": GUIDE, "linestyle": style(arms[0], stem)["linestyle"]}
+    return save_figures({file.stem: training_plot(numbers, shown)}, file.parent)
 
 
 def _curves(
@@ -308,15 +276,3 @@ def _curves(
     if any(not np.array_equal(steps, x) for x, _ in found):
         return found
     return [(steps, np.mean([y for _, y in found], axis=0))]
-
-
-def _finish(axes: Axes, quantity: Quantity, values: np.ndarray) -> None:
-    if quantity.wide and 0.0 < _WIDE * values.min() < values.max():
-        log_axis(axes, values.min(), values.max())
-    else:
-        axes.yaxis.set_major_locator(MaxNLocator(8, steps=[1, 2, 5, 10]))
-    axes.set_title(quantity.title, fontsize=10)
-    axes.set_xlabel("Optimizer steps", fontsize=9)
-    axes.set_ylabel(quantity.label, fontsize=9)
-    axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
-    light_grid(axes)
