@@ -147,8 +147,8 @@ def test_all_columns_but_time_are_channels_and_bad_ones_are_refused(put):
     assert found.values.tolist() == [[1.0, 2.0], [3.0, 4.0]]
     assert found.frame is None
     for text, message in (
-        ("time,u\n0,1\n1,\n", "line 3: channel 'u': a value must be .* fill the gap"),
-        ("time,u\n0,warm\n", "line 2: channel 'u': a value must be a number, got 'warm'"),
+        ("time,u\n0,1\n1,\n", "line 3: every channel needs a value"),
+        ("time,u\n0,warm\n", "line 2: a value must be a number, got 'warm'"),
         ("time,u\nnoon,1\n", "line 2: a time stamp must be a number or an ISO date"),
         ("time\n0\n", "at least one channel"),
         ("time,u,u\n0,1,2\n", "needs one column 'u' for the channel"),

@@ -196,7 +196,8 @@ def load_ood_images(
         raise DataError(f"out-of-distribution data must differ from {like.name!r} itself")
     path = own_path(name)
     if data_kind(name) == "image" and path is not None:
-        other = read_all(path, like.image_size)
+        found = read_images([image for image, _ in list_all(path)], like.image_size)
+        other = Part(found, torch.zeros(len(found), dtype=torch.int64))
     else:
         other = load_test_images(name, data_dir=data_dir, download=download)
     images = match_images(other.inputs, channels=like.channels, image_size=like.image_size)
@@ -266,7 +267,10 @@ def load_generation_data(
     notes = data.notes
     if size != data.image_size:
         padded = name == "mnist" and size > data.image_size
-        images = [(_padded if padded else _resized)(part, size) for part in images]
+        # Where the border is odd, the wider side is right and below.
+        before = (size - data.image_size) // 2
+        border = (before, size - data.image_size - before) * 2
+        images = [functional.pad(x, border) if padded else _resized(x, size) for x in images]
         how = "padded with background" if padded else "resized"
         notes = (*notes, f"{name}: {how} from {data.image_size} to {size} pixels")
     train, validation, test = images
@@ -278,13 +282,6 @@ def load_generation_data(
 def to_unit(images: UInt8[Tensor, "*n c h w"]) -> Float[Tensor, "*n c h w"]:
     """Scale bytes 0..255 to -1..1, the range of the models."""
     return images.to(torch.float32) / 127.5 - 1
-
-
-def _padded(images: UInt8[Tensor, "n c h h"], size: int) -> UInt8[Tensor, "n c s s"]:
-    """Put zeros around images; where the border is odd, the wider side is right and below."""
-    before = (size - images.shape[-1]) // 2
-    after = size - images.shape[-1] - before
-    return functional.pad(images, (before, after, before, after))
 
 
 def _resized(images: UInt8[Tensor, "n c h h"], size: int) -> UInt8[Tensor, "n c s s"]:
@@ -332,12 +329,6 @@ def read_folder(
 def list_all(root: Path) -> _Listing:
     """Return the images of ``ROOT/test``, or else of the folder; raise if there are none."""
     return _list(root / "test" if (root / "test").is_dir() else root, mixed=True)
-
-
-def read_all(root: Path, image_size: int) -> Part:
-    """Read the images that `list_all` finds; targets are zeros."""
-    images = read_images([path for path, _ in list_all(root)], image_size)
-    return Part(images, torch.zeros(len(images), dtype=torch.int64))
 
 
 def _list(folder: Path, *, classes: bool = False, mixed: bool = False) -> _Listing:

@@ -201,7 +201,9 @@ def read_csv_channels(path: Path, *, time_column: str = "time") -> ChannelSeries
     stamps = _Stamps(time_column)
 
     def parse(stamp: str, *cells: str) -> tuple[float, list[float]]:
-        return stamps.parse(stamp), [*map(_channel_value, names, cells)]
+        if "" in map(str.strip, cells):
+            raise ValueError("every channel needs a value: fill the gap, or leave the row out")
+        return stamps.parse(stamp), [parse_number(cell) for cell in cells]
 
     wanted = [(time_column, "time"), *((name, "channel") for name in names)]
     rows = read_rows(path, wanted, parse)
@@ -210,14 +212,6 @@ def read_csv_channels(path: Path, *, time_column: str = "time") -> ChannelSeries
     times, values = [at for at, _ in rows], np.array([numbers for _, numbers in rows])
     time, label, table, notes = stamps.in_order(times, values, "hours")
     return ChannelSeries(f"{CSV_PREFIX}{path}", time, table, names, label, notes=notes)
-
-
-def _channel_value(channel: str, cell: str) -> float:
-    try:
-        return parse_number(cell)
-    except ValueError as error:
-        hint = "" if cell.strip() else ": fill the gap, or leave the row out"
-        raise ValueError(f"channel {channel!r}: {error}{hint}") from error
 
 
 def _sp500() -> Series:
