@@ -109,17 +109,6 @@ def test_finished_runs_are_not_run_again_and_deleted_predictions_made_anew(
     assert report_of(finished) == before
 
 
-def test_overwriting_deletes_the_old_runs_and_nothing_else(tmp_path, report_of):
-    arguments = ["classify", *TWO_EPOCHS, "--seeds", "0", "--no-shift", "--ood"]
-    folder = ["--run-dir", str(tmp_path / "run")]
-    assert main([*arguments, "--method", "mle", *folder]) == 0
-    (tmp_path / "run" / "notes.txt").write_text("mine")
-    assert main([*arguments, "--method", "kernel", "--overwrite", *folder]) == 0
-    assert not (tmp_path / "run" / "mle" / "seed-0").exists()
-    assert list(report_of(tmp_path / "run")["methods"]) == ["kernel"]
-    assert (tmp_path / "run" / "notes.txt").read_text() == "mine"
-
-
 @pytest.mark.parametrize(
     ("files", "more", "said"),
     [

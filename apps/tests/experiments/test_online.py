@@ -123,23 +123,6 @@ def test_a_run_goes_on_with_what_is_missing_and_gives_the_same_report(
     assert report_of(folder) == report_of(finished)
 
 
-@pytest.mark.usefixtures("undrawn")
-def test_a_standard_file_that_is_missing_is_fetched(tmp_path, monkeypatch, report_of):
-    rows = [f"{1610.5 + year},0,{math.sin(year / 3.0):.4f}" for year in range(60)]
-    head = "year,tsi_11yr_cycle,tsi_11yr_cycle_plus_background"
-
-    def fetch(name, data_dir):
-        (data_dir / "solar_irradiance").mkdir(parents=True)
-        text = "\n".join([head, *rows])
-        (data_dir / "solar_irradiance" / "solar_irradiance.csv").write_text(text)
-
-    monkeypatch.setattr("probseq_apps.experiments.online.download_online", fetch)
-    folders = ["--data-dir", str(tmp_path / "data"), "--run-dir", str(tmp_path / "run")]
-    given = ["--data", "solar", "--download", *TINY, "--seeds", "0", "--method", "ohsvgp"]
-    assert main(["online", *given, *folders]) == 0
-    assert sum(report_of(tmp_path / "run")["data"]["train"]) == 48
-
-
 @pytest.mark.parametrize(
     ("given", "named"),
     [

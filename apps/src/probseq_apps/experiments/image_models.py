@@ -435,7 +435,8 @@ def open_model(
     differing = {"class": (kind.__name__, type(model).__name__)}
     if type(model) is kind:
         differing = cast("Any", wanted).differs_from(model.config)
-    for name, (value, other) in differing.items():
+    if differing:
+        name, (value, other) = next(iter(differing.items()))
         raise ValueError(
             f"{folder / stages.PRETRAINED} must hold the model that {folder / CONFIG} tells of, "
             f"with {name}={value}, and holds another one with {name}={other}: copy its own there, "

@@ -69,9 +69,8 @@ class TaskExperiment(Experiment[Data]):
         """Return a line about data and jobs."""
         train, test = map(sum, sizes(tasks).values())
         compared = counted(self.settings.method, self.settings.seeds)
-        return f"{name}: {what.format(train)} in {len(tasks)} tasks, {test:,} for evaluation; " + (
-            compared
-        )
+        points = f"{what.format(train)} in {len(tasks)} tasks, {test:,} for evaluation"
+        return f"{name}: {points}; {compared}"
 
     def kept(self, data: Data, at: RunFolder) -> dict[str, dict[str, np.ndarray]]:
         """Return what each method keeps of its first seed, made anew where a file was deleted."""

@@ -232,10 +232,18 @@ def make_extractor(
         return RandomConvolution(data.channels, seed=0).to(place)
     classifier = SmallClassifier(data.channels, len(data.class_names), seed=seed)
     steps = settings.classifier_steps
-    every: dict[str, Any] = {"validate_every": _EPOCHS_BETWEEN, "checkpoint_every": _EPOCHS_BETWEEN}
-    decay: dict[str, Any] = {"schedule": "cosine", "learning_rate": 1e-3, "select": "last"}
-    place_of: dict[str, Any] = {"batch_size": 64, "seed": seed, "device": device}
-    config = TrainConfig(steps=steps, warmup_steps=steps // 20, **every, **decay, **place_of)
+    config = TrainConfig(
+        steps=steps,
+        batch_size=64,
+        learning_rate=1e-3,
+        warmup_steps=steps // 20,
+        schedule="cosine",
+        select="last",
+        validate_every=_EPOCHS_BETWEEN,
+        checkpoint_every=_EPOCHS_BETWEEN,
+        seed=seed,
+        device=device,
+    )
     fit(
         classifier,
         (data.train, data.labels.train),
