@@ -34,12 +34,14 @@ from probseq_apps.data.sets import load_data
 from probseq_apps.data.texts import EmbeddedTextData, TextData
 from probseq_apps.engine import distributed
 from probseq_apps.engine.config import TrainConfig, derive_seed
-from probseq_apps.engine.trainer import Batch, Loss, LossParts, Step
+from probseq_apps.engine.trainer import Batch, LossParts, Step
 from probseq_apps.experiment import Job
 from probseq_apps.experiments.comparison import (
     LAPLACE_PREDICTIONS,
     Comparison,
     Loaded,
+    Measured,
+    Objective,
     TestSet,
     Weight,
     penalised,
@@ -70,6 +72,7 @@ class Classify(Comparison):
     """Methods of classification on one data set."""
 
     kind = command = "classify"
+    fact = ("classes", "num_classes")
     stored, make_report = Predictions, staticmethod(classify_report)
 
     def load(self, options: Options) -> Loaded:
@@ -112,15 +115,10 @@ class Classify(Comparison):
         """Return the sizes of the data, and what is compared."""
         return self.described(data.data, f"examples in {data.data.num_classes} classes")
 
-    def _facts(self, data: Any) -> dict[str, Any]:
-        return {"classes": data.num_classes}
-
     def _form(self, data: Any) -> tuple[Callable[..., Any], Callable[[Tensor], Tensor], int]:
         return class_predictions, preparation(data), count_tokens(self.settings, data)
 
-    def _objective(
-        self, method: Method, model: nn.Module, data: Any
-    ) -> tuple[Loss, Callable[[Tensor, Tensor], Tensor]]:
+    def _objective(self, method: Method, model: nn.Module, data: Any) -> Objective:
         measure = matthews_correlation if data.name == "cola" else accuracy
         augment = _AUGMENTATIONS[self.settings.training.augment]
         weight = penalty_of(method, self.settings)
@@ -143,9 +141,7 @@ class Classify(Comparison):
         self.fit(model, method, job.row, rest, data, folder)
         return model
 
-    def measure(
-        self, row: Row, runs: Sequence[Sets]
-    ) -> tuple[list[dict[str, float | None]], Sequence[Sets], Sequence[float]]:
+    def measure(self, row: Row, runs: Sequence[Sets]) -> Measured:
         """Return metrics and predictions, an entry a seed or one, and temperatures."""
         temperatures: list[float] = []
         if "ts" in row.additions:

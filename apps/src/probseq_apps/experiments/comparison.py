@@ -29,6 +29,9 @@ PREDICTIONS, LAPLACE_PREDICTIONS = "predictions.npz", "predictions-kflla.npz"
 Weight = Callable[[float], float]
 # Made when it is needed: all corruptions of CIFAR-10 are two gigabytes.
 TestSet = Callable[[], Part]
+Objective = tuple[Loss, Callable[[Tensor, Tensor], Tensor]]
+# Metrics and what plots show, an entry a seed or one for an ensemble, and temperatures.
+Measured = tuple[list[dict[str, float | None]], Sequence[Mapping[str, Any]], Sequence[float]]
 
 
 class Loaded(NamedTuple):
@@ -44,12 +47,14 @@ class Comparison(Experiment[Loaded]):
     Attributes:
         stored: what is kept of a set's predictions.
         make_report: of the report.
+        fact: what `report.json` says of the data beside name, sizes and notes, and its attribute.
         marks: what tells the folder of a run, beside method, data and settings.
     """
 
     parts = tuple(f"{name}/seed-*" for name in METHODS)
     stored: ClassVar[Callable[..., Any]]
     make_report: ClassVar[Callable[..., Report]]
+    fact: ClassVar[tuple[str, str]]
     marks: ClassVar[Mapping[str, object]] = {}
 
     def __init__(self, settings: Any) -> None:
@@ -57,24 +62,16 @@ class Comparison(Experiment[Loaded]):
         methods = trained_methods(settings.method)
         self.jobs = [Job(method, seed) for seed in settings.seeds for method in methods]
 
-    def _facts(self, data: Any) -> dict[str, Any]:
-        """Return what `report.json` says of the data, beside name, sizes and notes."""
-        raise NotImplementedError
-
     def _form(self, data: Any) -> tuple[Callable[..., Any], Callable[[Tensor], Tensor], int]:
         """Return what outputs are reduced to, how raw inputs are prepared, and their tokens."""
         raise NotImplementedError
 
-    def _objective(
-        self, method: Method, model: nn.Module, data: Any
-    ) -> tuple[Loss, Callable[[Tensor, Tensor], Tensor]]:
+    def _objective(self, method: Method, model: nn.Module, data: Any) -> Objective:
         """Return what is minimised, and what of validation predictions and targets is maximised."""
         raise NotImplementedError
 
-    def measure(
-        self, row: Row, runs: Sequence[Mapping[str, Any]]
-    ) -> tuple[list[dict[str, float | None]], Sequence[Mapping[str, Any]], Sequence[float]]:
-        """Return metrics and what plots show, an entry a seed or one, and temperatures."""
+    def measure(self, row: Row, runs: Sequence[Mapping[str, Any]]) -> Measured:
+        """Return what is measured of the runs of a row."""
         raise NotImplementedError
 
     def predictor(self, method: Method, data: Any) -> Predictor:
@@ -157,7 +154,8 @@ class Comparison(Experiment[Loaded]):
             seconds = [results[job]["seconds"] for job in jobs]
             measured[name] = MethodResult(row.title, metrics, seconds, temperatures)
         sizes = {part: len(getattr(parts, part)) for part in ("train", "validation", "test")}
-        facts = {"name": parts.name, **sizes, **self._facts(parts), "notes": list(parts.notes)}
+        (key, attribute), notes = self.fact, list(parts.notes)
+        facts = {"name": parts.name, **sizes, key: getattr(parts, attribute), "notes": notes}
         make = type(self).make_report
         report = make(measured, shown, settings=settings.to_dict(), data=facts, recipe=at.recipe)
         return report.write(at.path)

@@ -119,7 +119,7 @@ class DiffusionVariant:
         frames = pseudo_videos(to_unit(images), self.videos, seed=seed, epoch=epoch, index=index)
         return LossParts.of(model(frames, generator=step.generator))
 
-    def sample_options(self, data: GenerationData | None, device: torch.device) -> dict[str, Any]:
+    def sample_options(self, data: GenerationData | None, model: nn.Module) -> dict[str, Any]:
         """Return what the model's `sample` takes."""
         sampling = self.settings.sampling
         return {"num_steps": sampling.sampling_steps, "eta": sampling.noise}
@@ -166,7 +166,7 @@ class DiffusionVariant:
             images,
             data.train,
             num_samples=samples,
-            **self.sample_options(data, torch.device("cpu")),
+            **self.sample_options(data, model),
             seed=derive_seed(self.seed, "test videos"),
             generator=generator_for(model, derive_seed(self.seed, "frame errors")),
         )
@@ -219,9 +219,9 @@ class HvaeVariant:
         """Return the bound of a batch of images, estimated at a random level of each."""
         return LossParts.of(model.training_losses(to_unit(batch[0]), generator=step.generator))
 
-    def sample_options(self, data: GenerationData | None, device: torch.device) -> dict[str, Any]:
+    def sample_options(self, data: GenerationData | None, model: nn.Module) -> dict[str, Any]:
         """Return what the model's `sample` takes: the training images are heat's prior."""
-        return {"images": None if data is None else to_unit(data.train).to(device)}
+        return {"images": None if data is None else to_unit(data.train).to(device_of(model))}
 
     def measure(self, model: HVAE, data: GenerationData) -> dict[str, Any]:
         """Measure the bound in nats per dimension; that of heat lacks its prior's constant."""
@@ -270,13 +270,11 @@ class Models(stages.ImageExperiment):
             asked = getattr(self.settings.evaluation, name, 0)
             if asked > len(data.test):
                 log.say(f"{name}={asked:,}: all {len(data.test):,} test images count")
-        stages.check_features(self.settings.evaluation.features)
+        super().check(data)
 
     def describe(self, data: GenerationData) -> str:
         """Return a line about data and jobs."""
-        steps = stages.count_steps(self.settings.training.steps)
-        arms = ", ".join(self.settings.arms)
-        return f"{stages.describe_images(data)}; {arms}; {steps} each, on {self.device}"
+        return self.described(data, ", ".join(self.settings.arms))
 
     def run(self, job: Job, data: GenerationData, at: RunFolder) -> dict[str, Any]:
         """Train a model, draw from it, and return what was measured."""
@@ -312,6 +310,9 @@ class Models(stages.ImageExperiment):
             samples = stages.load_kept(stages.Samples, _file(at, stages.SAMPLES, jobs[0]))
             drawn[arm] = Drawn(*samples[:2], *stages.load_kept(Film, _file(at, PROCESS, jobs[0])))
             logs[arm] = [at.path / MODELS / job.name for job in jobs]
+        own, shown = self._variants.values(), dict[str, Any]()
+        if self.variant is DiffusionVariant:  # pseudo videos of each arm, and their context
+            shown["videos"] = {v.name: (v.videos, v.context) for v in own if v.arm.is_video}
         report = generate_report(
             self.kind,
             list(results.values()),
@@ -321,26 +322,19 @@ class Models(stages.ImageExperiment):
             recipe=at.recipe,
             drawn=drawn,
             logs=logs,
-            **self.shown(),
+            **shown,
         )
         return report.write(at.path)
-
-    def shown(self) -> dict[str, Any]:
-        """Return what else the report shows."""
-        return {}
 
     def _draw_missing(self, job: Job, data: GenerationData, at: RunFolder) -> bool:
         files = [_file(at, part, job) for part in (stages.SAMPLES, PROCESS)]
         if missing := not all(file.exists() for file in files):
             variant, num = self._variants[job], self.settings.evaluation.num_samples
             model, _ = open_model(variant, at.path / MODELS / job.name, device=self.device)
-            seed, given = derive_seed(job.seed, "samples"), (variant, model, data)
-            stages.save_kept(files[0], draw_samples(*given, num, seed=seed, device=self.device))
-            options = variant.sample_options(data, self.device)
-            generator = generator_for(model, seed)
-            stages.save_kept(
-                files[1], film(model, min(num, _FILMED), generator=generator, **options)
-            )
+            seed, options = derive_seed(job.seed, "samples"), variant.sample_options(data, model)
+            stages.save_kept(files[0], draw_samples(model, options, num, seed=seed))
+            options["generator"] = generator_for(model, seed)
+            stages.save_kept(files[1], film(model, min(num, _FILMED), **options))
         return missing
 
 
@@ -348,11 +342,6 @@ class Diffusion(Models):
     """Diffusion models of images and of their pseudo videos."""
 
     kind, command, variant = GENERATE_DIFFUSION, "generate diffusion", DiffusionVariant
-
-    def shown(self) -> dict[str, Any]:
-        """Return what else the report shows: pseudo videos of each arm, and their context."""
-        own = self._variants.values()
-        return {"videos": {v.name: (v.videos, v.context) for v in own if v.arm.is_video}}
 
 
 class Hvae(Models):
@@ -428,8 +417,7 @@ def open_model(
     variant: Variant, folder: Path, *, device: torch.device
 ) -> tuple[Any, Mapping[str, Any]]:
     """Read a trained model, and how its training ended."""
-    what = "`generate diffusion` or `generate hvae`"
-    model, finished = stages.open_trained(folder, Pretrained, "model", what, found=True)
+    model, finished = stages.open_trained(folder, Pretrained, "model", found=True)
     size = variant.settings.reading.image_size or model.config.image_size
     kind, wanted = variant.config(size, model.config.channels)
     differing = {"class": (kind.__name__, type(model).__name__)}
@@ -445,28 +433,24 @@ def open_model(
     return model.to(device), finished
 
 
-def draw_samples(
-    variant: Variant,
-    model: Any,
-    data: GenerationData | None,
-    num: int,
-    *,
-    seed: int,
-    device: torch.device,
-) -> stages.Samples:
-    """Draw samples from a model on a device."""
-    options = variant.sample_options(data, device)
+def draw_samples(model: Any, options: dict[str, Any], num: int, *, seed: int) -> stages.Samples:
+    """Draw samples from a model on its device."""
 
     def draw(count: int, generator: torch.Generator) -> Float[Tensor, "n t c h w"]:
         found = model.sample(count, generator=generator, batch_size=count, **options)
         return found if isinstance(model, VideoDiffusion) else found[:, None]
 
-    return stages.collect_samples(draw, num, device, seed=seed)
+    return stages.collect_samples(draw, num, device_of(model), seed=seed)
+
+
+def device_of(model: nn.Module) -> torch.device:
+    """Return where a model is."""
+    return next(model.parameters()).device
 
 
 def generator_for(model: nn.Module, seed: int) -> torch.Generator:
     """Return a generator on a model's device."""
-    return torch.Generator(next(model.parameters()).device).manual_seed(seed)
+    return torch.Generator(device_of(model)).manual_seed(seed)
 
 
 def _watched(name: str, unit: str, total: int, measure: Callable[..., Any]) -> Any:

@@ -18,16 +18,7 @@ from ohsvgp.likelihoods import Likelihood
 from ohsvgp.live import LiveStream
 from ohsvgp.plots import coefficients_plot
 from ohsvgp.prior import PRIOR_OPTIONS, fit_prior, make_prior
-from ohsvgp.tasks import (
-    Seen,
-    Task,
-    curves,
-    evaluate,
-    learn,
-    look,
-    scores,
-    starting_lengthscales,
-)
+from ohsvgp.tasks import Seen, Task, curves, evaluate, learn, look, scores, starting_lengthscales
 from probseq.kernels import Kernel
 from probseq_apps.data.fetch import download_online
 from probseq_apps.data.names import CSV_PREFIX
@@ -211,11 +202,7 @@ def sizes(tasks: Sequence[Task]) -> dict[str, list[int]]:
 
 
 def build(
-    method: str,
-    stream: Stream,
-    settings: GPSettings,
-    prior: tuple[Kernel, Likelihood],
-    seed: int,
+    method: str, stream: Stream, settings: GPSettings, prior: tuple[Kernel, Likelihood], seed: int
 ) -> OnlineGP | ExactGP:
     """Return a model that has seen nothing yet."""
     kernel, likelihood = prior

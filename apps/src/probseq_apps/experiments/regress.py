@@ -12,8 +12,16 @@ from probseq.graphs import TokenLayout, flip_signs, trim_tokens
 from probseq.metrics import COVERAGE_LEVELS, LaplaceMixture, mae, ood_metrics, rmse
 from probseq_apps.data.molecules import load_molecules
 from probseq_apps.engine import distributed
-from probseq_apps.engine.trainer import Batch, Loss, LossParts, Step
-from probseq_apps.experiments.comparison import Comparison, Loaded, Weight, penalised, penalty_of
+from probseq_apps.engine.trainer import Batch, LossParts, Step
+from probseq_apps.experiments.comparison import (
+    Comparison,
+    Loaded,
+    Measured,
+    Objective,
+    Weight,
+    penalised,
+    penalty_of,
+)
 from probseq_apps.options import Options
 from probseq_apps.report.regress import Predicted, is_constant, regress_report
 from probseq_apps.settings.methods import Method, Row
@@ -44,6 +52,7 @@ class Regress(Comparison):
     """Methods of regression on molecules, or rows of numbers."""
 
     kind = command = "regress"
+    fact = ("target", "target")
     marks = {"experiment": kind}  # noqa: RUF012
     stored, make_report = NumberPredictions, staticmethod(regress_report)
 
@@ -66,9 +75,6 @@ class Regress(Comparison):
         what = "molecules" if data.data.extra_tests else "rows"
         return self.described(data.data, f"{what}, target {data.data.target!r}")
 
-    def _facts(self, data: Any) -> dict[str, Any]:
-        return {"target": data.target}
-
     def _form(self, data: Any) -> tuple[Callable[..., Any], Callable[[Tensor], Tensor], int]:
         return partial(function_values, *mean_and_std(data)), trim_tokens, data.max_tokens
 
@@ -76,9 +82,7 @@ class Regress(Comparison):
         """Return a new model."""
         return RegressionModel(super().model(method, data, seed), LaplaceLikelihood())
 
-    def _objective(
-        self, method: Method, model: nn.Module, data: Any
-    ) -> tuple[Loss, Callable[[Tensor, Tensor], Tensor]]:
+    def _objective(self, method: Method, model: nn.Module, data: Any) -> Objective:
         """Return what is minimised, and what of validation predictions and targets is maximised.
 
         The thesis selects by "validation accuracy", which regression has not.
@@ -93,9 +97,7 @@ class Regress(Comparison):
         scale = mean_and_std(data)[1] * model.likelihood.scale.detach().double().cpu()
         return NumberPredictions(found[0].T.contiguous(), scale, found[1])
 
-    def measure(
-        self, row: Row, runs: Sequence[Mapping[str, NumberPredictions]]
-    ) -> tuple[list[dict[str, float | None]], Sequence[Mapping[str, Predicted]], Sequence[float]]:
+    def measure(self, row: Row, runs: Sequence[Mapping[str, NumberPredictions]]) -> Measured:
         """Return metrics and what plots show, an entry a seed or one for an ensemble."""
         together = [runs] if "ensemble" in row.additions else [[run] for run in runs]
         entries = [{name: [run[name] for run in some] for name in some[0]} for some in together]

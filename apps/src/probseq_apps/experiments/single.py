@@ -142,10 +142,8 @@ class Sample(Experiment[Draw]):
         model, _ = image_models.open_model(variant, folder, device=device)
         diffusion = isinstance(variant, image_models.DiffusionVariant)
         images = None if diffusion else image_models.load_model_images(variant.settings, options)
-        seed = derive_seed(settings.seed, "samples")
-        return lambda: image_models.draw_samples(
-            variant, model, images, settings.num, seed=seed, device=device
-        )
+        given, seed = variant.sample_options(images, model), derive_seed(settings.seed, "samples")
+        return lambda: image_models.draw_samples(model, given, settings.num, seed=seed)
 
 
 class Measured(NamedTuple):

@@ -109,6 +109,21 @@ class ImageExperiment(Experiment[GenerationData]):
         """Where it runs."""
         return distributed.resolve_device(self.settings.machine.device)
 
+    def check(self, data: GenerationData) -> None:
+        """Raise if a file of weights is not there."""
+        weights = self.settings.evaluation.features.inception_weights
+        if weights is not None and not Path(weights).is_file():
+            raise FileNotFoundError(
+                f"inception_weights must be a file of Inception's weights, and {weights} is not "
+                "there"
+            )
+
+    def described(self, data: GenerationData, compared: str) -> str:
+        """Return a line about data and jobs."""
+        count = self.settings.training.steps
+        steps = f"{count:,} step{'' if count == 1 else 's'}"
+        return f"{describe_images(data)}; {compared}; {steps} each, on {self.device}"
+
     def reference(self, data: GenerationData, at: RunFolder) -> Reference:
         """Return the features of the experiment, made once.
 
@@ -162,11 +177,6 @@ def describe_images(data: GenerationData) -> str:
     )
 
 
-def count_steps(steps: int) -> str:
-    """Return a number of steps in words."""
-    return f"{steps:,} step{'' if steps == 1 else 's'}"
-
-
 def numbered(images: UInt8[Tensor, "n c h w"]) -> Batch:
     """Return images with their numbers, of which the noise of their videos is drawn."""
     return images, torch.arange(len(images))
@@ -204,11 +214,12 @@ def store(model: Pretrained, folder: Path) -> None:
 
 
 def open_trained(
-    folder: Path, kind: type[Model], what: str, holds: str, *, found: object
+    folder: Path, kind: type[Model], what: str, *, found: object
 ) -> tuple[Model, dict[str, Any]]:
     """Return a trained model on the CPU, and how its training ended; raise if there is none."""
     if not found:
-        raise FileNotFoundError(f"{what} must be a folder of {holds}, and {folder} holds none")
+        holder = f"a folder of `generate {what}`"
+        raise FileNotFoundError(f"{what} must be {holder}, and {folder} holds none")
     finished = read_finished(folder)
     if finished is None:
         raise FileNotFoundError(
@@ -256,15 +267,6 @@ def make_extractor(
         metadata={"experiment": "generate-classifier", "data": data.name},
     )
     return ClassifierFeatures(classifier.trunk, classifier.head, name="classifier").to(place)
-
-
-def check_features(settings: Features) -> None:
-    """Raise if a file of weights is not there."""
-    weights = settings.inception_weights
-    if weights is not None and not Path(weights).is_file():
-        raise FileNotFoundError(
-            f"inception_weights must be a file of Inception's weights, and {weights} is not there"
-        )
 
 
 def classifier_loss(model: nn.Module, batch: Batch, step: Step) -> LossParts:

@@ -120,12 +120,7 @@ def make_objective(settings: TokenizerSettings, data: GenerationData) -> Tokeniz
 
 
 def train_tokenizer(
-    settings: TokenizerSettings,
-    data: GenerationData,
-    folder: Path,
-    *,
-    recipe: str,
-    label: str = "",
+    settings: TokenizerSettings, data: GenerationData, folder: Path, *, recipe: str, label: str = ""
 ) -> TrainedTokenizer:
     """Train a tokenizer, from where it stopped, and store it in `pretrained/`."""
     videos = video_config(settings.videos, settings.frames)
@@ -160,11 +155,8 @@ def tokenizer_loss(
 
 def open_tokenizer(folder: Path) -> TrainedTokenizer:
     """Read a trained tokenizer; raise if the folder holds none, or is damaged."""
-    saved, what = (
-        saved_settings(folder, GENERATE_TOKENIZER, TokenizerSettings),
-        "`generate tokenizer`",
-    )
-    tokenizer, finished = stages.open_trained(folder, Tokenizer, "tokenizer", what, found=saved)
+    saved = saved_settings(folder, GENERATE_TOKENIZER, TokenizerSettings)
+    tokenizer, finished = stages.open_trained(folder, Tokenizer, "tokenizer", found=saved)
     settings = cast("tuple[str, TokenizerSettings]", saved)[1]
     return TrainedTokenizer(settings, tokenizer, finished["steps"], finished["seconds"])
 
@@ -227,8 +219,8 @@ def prior_loss(prior: Prior, batch: Batch, step: Step) -> LossParts:
 
 def open_prior(folder: Path) -> tuple[Prior, float]:
     """Return a prior, in eval mode on the CPU, and the seconds of its training; raise if none."""
-    saved, what = saved_settings(folder, GENERATE_PRIOR, PriorSettings), "`generate prior`"
-    prior, finished = stages.open_trained(folder, TokenPrior, "prior", what, found=saved)
+    saved = saved_settings(folder, GENERATE_PRIOR, PriorSettings)
+    prior, finished = stages.open_trained(folder, TokenPrior, "prior", found=saved)
     return cast("Prior", prior), finished["seconds"]
 
 
@@ -279,23 +271,20 @@ class Tokens(stages.ImageExperiment):
                 for prior in self._priors(job):
                     grid = tokenizer_config(one, data).grid
                     check_prior(settings.one_prior("", prior, job.seed), grid)
-        stages.check_features(settings.evaluation.features)
+        super().check(data)
 
     def describe(self, data: GenerationData) -> str:
         """Return a line about data and jobs, after one about images that are asked for in vain."""
         settings, asked, note = self.settings, self.settings.evaluation.num_images, ""
+        arms = ", ".join(arm.name for arm in settings.arms)
         if asked is not None and asked > len(data.test):
             note = f"num_images={asked:,}: all {len(data.test):,} test images are reconstructed\n"
-        return (
-            f"{note}{stages.describe_images(data)}; "
-            f"{', '.join(arm.name for arm in settings.arms)}; stems {', '.join(settings.stem)}; "
-            f"{stages.count_steps(settings.training.steps)} each, on {self.device}"
-        )
+        return note + self.described(data, f"{arms}; stems {', '.join(settings.stem)}")
 
     def run(self, job: Job, data: GenerationData, at: RunFolder) -> dict[str, Any]:
         """Train, draw and measure all that a variant has."""
         (arm, one), reference = self._variants[job], self.reference(data, at)
-        folder = at.path / TOKENIZERS / job.name
+        folder, settings = at.path / TOKENIZERS / job.name, self.settings
         trained = train_tokenizer(one, data, folder, recipe=at.recipe, label=job.name)
         tokenizer = trained.tokenizer.to(self.device)
         codebook = tokenizer.config.codebook_size * tokenizer.config.code_dim
@@ -303,16 +292,26 @@ class Tokens(stages.ImageExperiment):
             "parameters": sum(p.numel() for p in tokenizer.parameters()) + codebook,
             "steps": trained.steps,
             "tokenizer_seconds": trained.seconds,
-            "reconstruction": self._reconstruct(one, tokenizer, data, reference),
+            "reconstruction": self._reconstruct(one, tokenizer, data, at),
         }
         if priors := self._priors(job):
             cache = make_tokens(at.path / TOKENS / job.name, trained, data)
-            images = data.test[: self.settings.evaluation.num_images]
+            images = data.test[: settings.evaluation.num_images]
             held_out = encode_images(tokenizer, images, **held_out_videos(one), device=self.device)
-            found["generation"] = {
-                prior: self._run_prior(prior, job, cache, held_out, reference, at)
-                for prior in priors
-            }
+            found["generation"] = {}
+            seed = derive_seed(job.seed, "test masks")
+            for prior in priors:
+                name = f"{prior}-{job.name}"
+                own = settings.one_prior(f"{TOKENIZERS}/{job.name}", prior, job.seed)
+                given: Any = {"recipe": at.recipe, "label": name}
+                model, seconds = train_prior(own, cache, at.path / PRIORS / name, **given)
+                samples = self._samples(prior, job, at)
+                found["generation"][prior] = {
+                    "nats_per_token": mean_nats(model.to(self.device), held_out, seed=seed),
+                    "training_seconds": seconds,
+                    **reference.measure(samples.images),
+                    "seconds": float(samples.seconds),
+                }
         return found
 
     def report(self, data: GenerationData, results: Results, at: RunFolder) -> str:
@@ -359,37 +358,11 @@ class Tokens(stages.ImageExperiment):
         return self.settings.priors.prior if self.settings.has_priors(arm, one.stem) else ()
 
     def _reconstruct(
-        self,
-        one: TokenizerSettings,
-        tokenizer: ImageCoder,
-        data: GenerationData,
-        reference: stages.Reference,
+        self, one: TokenizerSettings, coder: ImageCoder, data: GenerationData, at: RunFolder
     ) -> dict[str, Any]:
         images = data.test[: self.settings.evaluation.num_images]
-        given: dict[str, Any] = {"extractor": reference.extractor, "device": self.device}
-        return reconstruction(tokenizer, images, **held_out_videos(one), **given)
-
-    def _run_prior(
-        self,
-        prior: PriorName,
-        job: Job,
-        cache: TokenCache,
-        held_out: Tensor,
-        reference: stages.Reference,
-        at: RunFolder,
-    ) -> dict[str, Any]:
-        """Train a prior, draw from it, and measure both."""
-        name = f"{prior}-{job.name}"
-        settings = self.settings.one_prior(f"{TOKENIZERS}/{job.name}", prior, job.seed)
-        folder, seed = at.path / PRIORS / name, derive_seed(job.seed, "test masks")
-        model, seconds = train_prior(settings, cache, folder, recipe=at.recipe, label=name)
-        samples = self._samples(prior, job, at)
-        return {
-            "nats_per_token": mean_nats(model.to(self.device), held_out, seed=seed),
-            "training_seconds": seconds,
-            **reference.measure(samples.images),
-            "seconds": float(samples.seconds),
-        }
+        given: Any = {"extractor": self.reference(data, at).extractor, "device": self.device}
+        return reconstruction(coder, images, **held_out_videos(one), **given)
 
     def _samples(self, prior: PriorName, job: Job, at: RunFolder) -> stages.Samples:
         """Return samples, drawn where they are not there, always with the same seed."""
@@ -402,15 +375,10 @@ class Tokens(stages.ImageExperiment):
                 model, _ = open_prior(at.path / PRIORS / f"{prior}-{job.name}")
             except FileNotFoundError as error:
                 raise stages.lost(error, job, at) from error
-            num, seed = self.settings.evaluation.num_samples, f"{prior} samples"
-            drawn = draw_tokens(
-                model.to(self.device),
-                tokenizer.to(self.device),
-                num,
-                self.settings.sampling,
-                seed=derive_seed(job.seed, seed),
-            )
-            stages.save_kept(file, drawn)
+            given = (self.settings.evaluation.num_samples, self.settings.sampling)
+            model, tokenizer = model.to(self.device), tokenizer.to(self.device)
+            seed = derive_seed(job.seed, f"{prior} samples")
+            stages.save_kept(file, draw_tokens(model, tokenizer, *given, seed=seed))
         return stages.load_kept(stages.Samples, file)
 
     def _patch_kmeans(self, job: Job, data: GenerationData, at: RunFolder) -> dict[str, Any]:
@@ -426,7 +394,7 @@ class Tokens(stages.ImageExperiment):
             "parameters": kmeans.codebook.numel(),
             "steps": None,
             "tokenizer_seconds": None,
-            "reconstruction": self._reconstruct(one, kmeans, data, self.reference(data, at)),
+            "reconstruction": self._reconstruct(one, kmeans, data, at),
         }
 
 
