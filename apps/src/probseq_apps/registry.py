@@ -10,25 +10,18 @@ from typing import Any, NamedTuple
 
 
 class Entry(NamedTuple):
-    """A command.
+    """A command."""
 
-    Attributes:
-        name: one word, or two.
-        summary: its line in `probseq --help`.
-        settings: "module:name" of `settings.common.Recipes`, of a function of a `Pick` that returns
-            settings, or of their class, whose defaults they then are.
-        run: "module:Experiment", built with the settings and driven by `run.run`; or a function of
-            settings, options and `recipe=` (the latter two where the command has them).
-        files: whether it takes `Options` of files and running, and not only of what is shown.
-        about: what its own --help says; without it the summary.
-    """
-
-    name: str
-    summary: str
+    name: str  # one word, or two
+    summary: str  # its line in `probseq --help`
+    # "module:name" of `settings.common.Recipes`, of a function of a `Pick` that returns settings,
+    # or of their class, whose defaults they then are.
     settings: str
+    # "module:Experiment", built with the settings and driven by `run.run`; or a function of
+    # settings, options and `recipe=` (the latter two where the command has them).
     run: str
-    files: bool = True
-    about: str = ""
+    files: bool = True  # it takes `Options` of files and running, and not only of what is shown
+    about: str = ""  # what its own --help says; without it the summary
 
     @property
     def kind(self) -> str:

@@ -14,7 +14,7 @@ from probseq_apps.engine.checkpoints import (
     load_weights,
     save_checkpoint,
 )
-from probseq_apps.engine.files import FormatError, write_json
+from probseq_apps.engine.files import write_json
 
 
 def save(root, step, config=None, **changes):
@@ -141,7 +141,7 @@ def test_a_file_that_the_manifest_does_not_list_is_not_loaded(tmp_path):
 def test_a_checkpoint_of_another_version_is_refused_and_not_skipped(tmp_path):
     file = save(tmp_path, 1) / "manifest.json"
     file.write_text(file.read_text().replace('"format": 1', '"format": 99'))
-    with pytest.raises(FormatError, match=r"manifest\.json has format 99"):
+    with pytest.raises(ValueError, match=r"manifest\.json has format 99"):
         load_latest_checkpoint(tmp_path)
 
 

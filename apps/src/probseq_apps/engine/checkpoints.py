@@ -45,21 +45,13 @@ class DamagedCheckpointWarning(UserWarning):
 
 
 class Checkpoint(NamedTuple):
-    """All that a run needs to go on.
+    """All that a run needs to go on."""
 
-    Attributes:
-        step: optimizer steps done.
-        weights: the model's tensors, each once, by name.
-        best: the tensors of the best validation so far, if there are any.
-        state: optimizer, generators and running sums: tensors and plain values only.
-        ema: the moving average of the parameters, if there is one.
-    """
-
-    step: int
-    weights: dict[str, Tensor]
-    best: dict[str, Tensor] | None
-    state: dict[str, Any]
-    ema: dict[str, Tensor] | None = None
+    step: int  # optimizer steps done
+    weights: dict[str, Tensor]  # the model's, each once, by name
+    best: dict[str, Tensor] | None  # those of the best validation so far
+    state: dict[str, Any]  # optimizer, generators and running sums: tensors and plain values only
+    ema: dict[str, Tensor] | None = None  # the moving average of the parameters
 
 
 def save_checkpoint(root: Path, checkpoint: Checkpoint, config: Mapping[str, object]) -> Path:
@@ -129,18 +121,14 @@ def load_weights(model: nn.Module, weights: dict[str, Tensor]) -> None:
 
 
 def _first_names(model: nn.Module) -> dict[str, str]:
-    """Map each name in the state to the first name of the same tensor.
-
-    A module used at two places (one LayerNorm for all layers) has its tensors in the state under
-    two names; safetensors refuses to store one memory twice.
-    """
+    # A module used at two places (one LayerNorm for all layers) has its tensors in the state under
+    # two names; safetensors refuses to store one memory twice.
     first: dict[int, str] = {}
     state = model.state_dict(keep_vars=True)
     return {name: first.setdefault(id(tensor), name) for name, tensor in state.items()}
 
 
 def _folders(root: Path) -> dict[int, Path]:
-    """Checkpoint folders by step, complete or not."""
     numbers = ((path.name.removeprefix("step-"), path) for path in root.glob("step-*"))
     return {int(number): path for number, path in numbers if number.isdecimal()}
 

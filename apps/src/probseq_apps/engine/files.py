@@ -36,10 +36,6 @@ class RunExistsError(FileExistsError):
     """The folder already holds a run, or files that are no run's."""
 
 
-class FormatError(ValueError):
-    """A file is of another version of probseq; the message names it."""
-
-
 class ForeignFileError(DamagedFileError):
     """A file is none of probseq's; the message names it."""
 
@@ -76,7 +72,7 @@ def write_json(path: Path, values: Mapping[str, object]) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read what `write_json` wrote; raise a DamagedFileError or a FormatError for all else."""
+    """Read what `write_json` wrote; raise a ValueError that names the file for all else."""
     try:
         content = json.loads(path.read_text("utf-8"))
     except (ValueError, RecursionError) as error:
@@ -87,7 +83,7 @@ def read_json(path: Path) -> dict[str, Any]:
     if "format" not in values:
         raise ForeignFileError(f"{path} is damaged, or was not written by probseq")
     if values["format"] != FORMAT:
-        raise FormatError(
+        raise ValueError(
             f"{path} has format {values['format']!r}, and this version of probseq reads format "
             f"{FORMAT}: read it with the version that wrote it"
         )
@@ -193,12 +189,8 @@ def prepare_run_dir(
 ) -> None:
     """Make a folder ready for a run and store its configuration; raise if it holds something else.
 
-    Args:
-        path: the run's folder.
-        config: the whole configuration, as values that JSON can hold.
-        resume: go on with the run that the folder holds; start one where it holds none.
-        overwrite: delete the run that the folder holds; other files in it stay.
-        parts: patterns of folders that are deleted with it.
+    Without a run to resume one starts; one to overwrite is deleted, with the folders that `parts`
+    are patterns of, and other files stay.
     """
     if path.exists() and not path.is_dir():
         raise NotADirectoryError(f"run folder {path} must be a folder, and it is a file")

@@ -27,24 +27,16 @@ from probseq_apps.engine.log import MetricsLog, bar
 from probseq_apps.engine.signals import StopRequest, handling
 from probseq_apps.engine.trainer import Batch, Loss, Score, Trainer, fork_random
 
-# A checkpoint at least this often: what a killed run may lose.
-_CHECKPOINT_SECONDS = 300.0
+_CHECKPOINT_SECONDS = 300.0  # a checkpoint at least this often: what a killed run may lose
 
 
 class FitResult(NamedTuple):
-    """How a run ended.
+    """How a run ended."""
 
-    Attributes:
-        best_step: step of the selected weights.
-        best_score: their validation score; None without validation data.
-        steps: optimizer steps of the run.
-        seconds: time spent training, over all resumptions.
-    """
-
-    best_step: int
-    best_score: float | None
-    steps: int
-    seconds: float
+    best_step: int  # of the selected weights
+    best_score: float | None  # their validation score; None without validation data
+    steps: int  # optimizer steps of the run
+    seconds: float  # spent training, over all resumptions
 
 
 def fit(

@@ -8,15 +8,10 @@ from types import FrameType
 
 
 class StopRequest:
-    """Handler that notes signals instead of dying of them; a second SIGINT interrupts at once.
+    """Handler that notes signals instead of dying of them; a second SIGINT interrupts at once."""
 
-    Attributes:
-        signum: number of the first signal received; 0 while there is none.
-    """
-
-    def __init__(self) -> None:
-        self.signum = 0
-        self._interrupted = False
+    signum = 0  # of the first signal received
+    _interrupted = False
 
     def __call__(self, signum: int, frame: FrameType | None) -> None:
         """Note a signal."""

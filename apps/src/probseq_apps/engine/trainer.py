@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import torch
 from jaxtyping import Float, Int64
@@ -20,16 +20,10 @@ Batch: TypeAlias = tuple[Tensor, ...]
 
 
 class LossParts(NamedTuple):
-    """The loss of one batch and what it is made of.
+    """The loss of one batch and what it is made of."""
 
-    Attributes:
-        loss: what is minimised: a mean over the batch's examples, with gradient.
-        parts: scalars for the log and for the message when the loss is not finite; the same names
-            at each step.
-    """
-
-    loss: Float[Tensor, ""]
-    parts: Mapping[str, Tensor]
+    loss: Float[Tensor, ""]  # what is minimised: a mean over the batch's examples, with gradient
+    parts: Mapping[str, Tensor]  # scalars for the log; the same names at each step
 
     @classmethod
     def of(cls, parts: Mapping[str, Tensor]) -> "LossParts":
@@ -38,19 +32,12 @@ class LossParts(NamedTuple):
 
 
 class Step(NamedTuple):
-    """Where the training is when it asks for a loss.
+    """Where the training is when it asks for a loss."""
 
-    Attributes:
-        number: optimizer steps done.
-        epoch: passes over the data done.
-        progress: steps done divided by all steps, for annealing.
-        generator: source of noise on the batch's device; part of each checkpoint.
-    """
-
-    number: int
-    epoch: int
-    progress: float
-    generator: torch.Generator
+    number: int  # optimizer steps done
+    epoch: int  # passes over the data done
+    progress: float  # steps done divided by all steps, for annealing
+    generator: torch.Generator  # source of noise on the batch's device; part of each checkpoint
 
 
 # The loss of a model on one batch: one tensor for each tensor of the training data, on the model's
@@ -80,8 +67,12 @@ class Trainer:
         self._train = tuple(tensor.to(device) for tensor in train)
         self.steps_per_epoch = config.steps_per_epoch(len(train[0]))
         self.total_steps = config.total_steps(self.steps_per_epoch)
-        self._model = model.to(device)
-        self._wrapped = _wrap(model, config, device)
+        self._model = self._wrapped = model.to(device)  # the wrapped one shares its tensors
+        if distributed.world_size() > 1:
+            devices = [device] if device.type == "cuda" else None
+            self._wrapped = nn.parallel.DistributedDataParallel(model, device_ids=devices)
+        if config.compile:
+            self._wrapped = torch.compile(self._wrapped)
         networks: Iterable[nn.Module] = getattr(model, "networks", [model])
         self._clipped = [[p for p in n.parameters() if p.requires_grad] for n in networks]
         optimizer = torch.optim.AdamW if config.weight_decay > 0 else torch.optim.Adam
@@ -100,8 +91,7 @@ class Trainer:
         self._generator.manual_seed(derive_seed(config.seed, "loss", rank))
         self.monitor = LossMonitor(_LOOK_EVERY_CUDA if device.type == "cuda" else 1)
         self.step = self.best_step = 0
-        self.best_score: float | None = None
-        self.last_score: float | None = None
+        self.best_score = self.last_score = cast("float | None", None)
         self._best: dict[str, Tensor] | None = None
         self._order: tuple[int, Tensor] | None = None
         self._seconds_before, self._started = 0.0, time.perf_counter()
@@ -151,10 +141,8 @@ class Trainer:
                 self._model.eval()
                 with fork_random(self.device), torch.no_grad(), self._precision():
                     torch.manual_seed(derive_seed(self._config.seed, "validation"))
-                    batches = zip(
-                        *(t.split(self._config.batch_size) for t in held_out), strict=True
-                    )
-                    score = float(score_of(self._model, batches))
+                    parts = (tensor.split(self._config.batch_size) for tensor in held_out)
+                    score = float(score_of(self._model, zip(*parts, strict=True)))
             self.last_score = score = distributed.broadcast(score)
             if not math.isfinite(score):
                 raise ValueError(
@@ -265,13 +253,3 @@ def epoch_order(seed: int, epoch: int, num_examples: int) -> Int64[Tensor, " n"]
 def fork_random(device: torch.device) -> AbstractContextManager[object]:
     """Return a context in which the global generators may be seeded; they come back at its end."""
     return torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
-
-
-def _wrap(model: nn.Module, config: TrainConfig, device: torch.device) -> nn.Module:
-    """Dress the model for training; wrapper and model share their tensors."""
-    if distributed.world_size() > 1:
-        devices = [device] if device.type == "cuda" else None
-        model = nn.parallel.DistributedDataParallel(model, device_ids=devices)
-    if config.compile:
-        model = torch.compile(model)  # pyright: ignore[reportAssignmentType]
-    return model

@@ -27,25 +27,15 @@ from sgpa.spec import SGPAConfig
 
 @dataclass(frozen=True)
 class Method:
-    """A method that is trained.
+    """A method that is trained."""
 
-    Attributes:
-        title: what it is, for reports.
-        attention: of each block; or the field of the settings that holds it.
-        changes: what of it is different in this method.
-        baseline: what is changed in the transformer beside its attention.
-        sampled: the prediction is a mean over Monte Carlo samples.
-        test_dropout: dropout stays active in prediction.
-        warm_start: kernel attention whose weights it may start from, see `WarmStart`.
-    """
-
-    title: str
-    attention: str | AttentionConfig
-    changes: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    baseline: Literal["mfvi", "sngp", "svdkl"] | None = None
-    sampled: bool = False
-    test_dropout: bool = False
-    warm_start: AttentionConfig | None = None
+    title: str  # for reports
+    attention: str | AttentionConfig  # of each block; or the field of the settings that holds it
+    changes: Mapping[str, Any] = field(default_factory=dict[str, Any])  # of its attention
+    baseline: Literal["mfvi", "sngp", "svdkl"] | None = None  # changes the transformer beside it
+    sampled: bool = False  # the prediction is a mean over Monte Carlo samples
+    test_dropout: bool = False  # dropout stays active in prediction
+    warm_start: AttentionConfig | None = None  # whose weights it may start from, see `WarmStart`
 
     def config(self, settings: object) -> AttentionConfig:
         """Return the settings of its attention."""
@@ -113,11 +103,7 @@ class Row(NamedTuple):
 
 
 def parse_row(name: str) -> Row:
-    """Read a method with its additions: any of `+kflla`, `+ts`, `+ensemble` in this order.
-
-    Raises:
-        ValueError: a name is unknown, or an addition means nothing to the method.
-    """
+    """Read a method with its additions: any of `+kflla`, `+ts`, `+ensemble` in this order."""
     base, *additions = name.split("+")
     check_known("method", base, METHODS)
     for addition in additions:
