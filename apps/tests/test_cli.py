@@ -103,7 +103,7 @@ WRONG = {
     "generate diffusion --steps 0": "steps must be at least 1 without init_weights",
     "generate hvae --recipe mnist-hvea": "'mnist-hvae'",
     "generate hvae --arms heat heat": "without repetitions",
-    "generate hvae --steps 0": "steps must be at least 1",
+    "generate hvae --steps 0": "steps must be a whole number of at least 1",
     "report": "--list",
     "report --table B.66": "B.6",
     "bench attention --shape": "not empty",

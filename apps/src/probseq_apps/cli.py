@@ -30,8 +30,6 @@ _FROM_RECIPE = (
     "Every setting comes from a recipe, and flags override it. The defaults shown are those of the "
     "recipe named by --recipe; without one, of the recipe that suits --data."
 )
-
-
 _CONFIG = "YAML or JSON file of settings, as `probseq config` prints; flags override it."
 
 
@@ -96,14 +94,9 @@ def parse(words: Sequence[str]) -> Command:
             ("options", Annotated[type(options), arg(name="")], options),
         ]
         about = f"{entry.summary[0].upper()}{entry.summary[1:]}."
-        read = partial(
-            tyro.cli,
-            make_dataclass("Command", fields if known else fields[2:], kw_only=True),
-            prog=prog,
-            description="\n\n".join(
-                filter(None, [about, entry.about, _FROM_RECIPE if known else ""])
-            ),
-        )
+        told = filter(None, [about, entry.about, _FROM_RECIPE if known else ""])
+        form = make_dataclass("Command", fields if known else fields[2:], kw_only=True)
+        read = partial(tyro.cli, form, prog=prog, description="\n\n".join(told))
         if asked is not None:
             _help(read, prog, asked)
         found = read(args=rest)
@@ -199,8 +192,7 @@ def _help(read: Callable[..., Any], prog: str, asked: str) -> NoReturn:
         read(args=["--help"])
     text = told.buffer.getvalue().decode("utf-8")
     intro, *boxes = re.split(r"^(?=╭)", text, flags=re.MULTILINE)
-    titles = [re.sub(r"^╭─+ ?| ─*╮$", "", box.splitlines()[0]) for box in boxes]
-    groups = {title.removesuffix(" options"): box for title, box in zip(titles, boxes, strict=True)}
+    groups = {re.sub(r"^╭─+ ?|( options)? ─*╮$", "", box.splitlines()[0]): box for box in boxes}
     if asked == "all":
         print(text, end="")
     elif asked in groups:
@@ -209,14 +201,11 @@ def _help(read: Callable[..., Any], prog: str, asked: str) -> NoReturn:
         _refuse(unknown_name_message("group of options", asked, [*groups, "all"]))
     else:
         print(intro + boxes[0], end="")
-        lines = [
-            f"  {name.ljust(max(map(len, groups)))}  {box.splitlines()[1].strip('│ ')}"
-            for name, box in groups.items()
-            if box is not boxes[0]
-        ]
-        if lines:
-            title = f"more options, shown by `{prog} --help GROUP` or `--help all`:"
-            print("\n".join([title, *lines]))
+        if boxes[1:]:
+            print(f"more options, shown by `{prog} --help GROUP` or `--help all`:")
+        width = max(map(len, groups))
+        for name, box in [*groups.items()][1:]:
+            print(f"  {name.ljust(width)}  {box.splitlines()[1].strip('│ ')}")
     raise SystemExit(0)
 
 

@@ -15,7 +15,6 @@ from probseq_apps.experiment import Experiment, Results, RunFolder
 from probseq_apps.experiments import image_models, stages, tokens
 from probseq_apps.options import Options
 from probseq_apps.report.generate_plots import draw_grids
-from probseq_apps.settings.common import unlike_defaults
 from probseq_apps.settings.generate import (
     GENERATE_EVALUATE,
     GENERATE_PRIOR,
@@ -134,7 +133,7 @@ class Sample(Experiment[Draw]):
         if isinstance(variant, image_models.DiffusionVariant):
             settings.diffusion.check_steps(variant.steps)
             variant = variant.sampling(settings.diffusion)
-        elif given := unlike_defaults(settings.diffusion):
+        elif given := list(settings.diffusion.differs_from(type(settings.diffusion)())):
             raise ValueError(
                 f"{given[0]} is for diffusion models, and {folder} holds an HVAE, whose levels are "
                 "all taken: leave it out"

@@ -124,11 +124,6 @@ def check_known(what: str, name: str, known: Iterable[str]) -> None:
         raise ValueError(unknown_name_message(what, name, known))
 
 
-def unlike_defaults(settings: Settings) -> list[str]:
-    """Return the names of those settings that differ from their defaults."""
-    return list(settings.differs_from(type(settings)()))
-
-
 def config_values(kind: str, recipe: str, settings: Mapping[str, object]) -> dict[str, object]:
     """Return what the `config.json` of an experiment holds."""
     return {"experiment": kind, "recipe": recipe, "settings": settings}

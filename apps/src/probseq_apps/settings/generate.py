@@ -258,9 +258,8 @@ class PriorSettings(_Priors):
 
     def check_given(self) -> None:
         """Refuse a command line without a tokenizer."""
-        refuse(
-            not self.tokenizer, "tokenizer must be given: name the folder of a trained tokenizer"
-        )
+        missing = not self.tokenizer
+        refuse(missing, "tokenizer must be given: name the folder of a trained tokenizer")
 
     def train_config(self) -> TrainConfig:
         """Return the settings of the training loop."""
@@ -289,10 +288,8 @@ class GenerateSettings(_Tokenizers, _Priors):
         """Refuse settings that don't go together, and priors on tokenizers that aren't trained."""
         super().check()
         halved, side = self.controls and max(self.frames) > 1, self.tokenizer.patch_size
-        refuse(
-            halved and side % 2,
-            f"patch_size must be even for the control with half patches, got {side}",
-        )
+        odd = halved and side % 2
+        refuse(odd, f"patch_size must be even for the control with half patches, got {side}")
         kinds = tuple(dict.fromkeys(arm.kind for arm in self.arms))
         for name, own, known in (
             ("prior_stem", self.priors.prior_stem, self.stem),
@@ -365,3 +362,17 @@ class _PriorRecipes(Recipes[PriorSettings]):
 GENERATE_RECIPES = Recipes("tokens", GenerateSettings)
 TOKENIZER_RECIPES = Recipes("tokens", GenerateSettings, _one_tokenizer)
 PRIOR_RECIPES = _PriorRecipes("tokens", GenerateSettings)
+
+
+def made_with(part: Path) -> GenerateSettings | None:
+    """Return the settings of the run that a part of one lies in, else of the part's recipe.
+
+    None where nothing tells; a part that cannot be read is refused when the command runs.
+    """
+    with suppress(ValueError, OSError):
+        if run := saved_settings(part.resolve().parent.parent, GENERATE, GenerateSettings):
+            return run[1]
+        own = saved_settings(part, GENERATE_TOKENIZER, TokenizerSettings)
+        own = own or saved_settings(part, GENERATE_PRIOR, PriorSettings)
+        return None if own is None else GENERATE_RECIPES.load(own[0])
+    return None

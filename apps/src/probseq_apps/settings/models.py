@@ -20,22 +20,16 @@ from probseq_apps.settings.common import (
     check_known,
     refuse,
     saved_settings,
-    unlike_defaults,
 )
 from probseq_apps.settings.generate import (
-    GENERATE,
-    GENERATE_PRIOR,
     GENERATE_RECIPES,
-    GENERATE_TOKENIZER,
     Evaluation,
     Features,
-    GenerateSettings,
     OnImages,
-    PriorSettings,
     Reading,
     Sampling,
-    TokenizerSettings,
     Training,
+    made_with,
 )
 from pseudovideo.spec import (
     AtLeastTwo,
@@ -99,8 +93,7 @@ def diffusion_arm(name: str) -> DiffusionArm:
 class ModelTraining(Training):
     """Training: Adam, the same number of steps for all variants."""
 
-    steps: Index = 500_000
-    """Optimizer steps of each model; diffusion: 0 measures --init-weights as they are."""
+    steps: Count = 500_000
     batch_size: Count = 32
     decay: Schedule = "constant"
     """Shape of the step size's way to its last: constant (it stays), linear or cosine."""
@@ -145,6 +138,8 @@ class Frames(VideoSpec, CorruptionSpec):
 class DiffusionTraining(ModelTraining):
     """Training: Adam, the same number of steps for all variants."""
 
+    steps: Index = 500_000
+    """Optimizer steps of each model; 0 measures --init-weights as they are."""
     importance: bool = False
     """Draw diffusion steps by their past losses, instead of all alike."""
 
@@ -211,10 +206,8 @@ class DiffusionSettings(_Models):
                 trained and arm.is_video,
                 f"init_weights are those of an image model, and {arm.name} is one of videos",
             )
-        refuse(
-            not (self.training.steps or trained),
-            "steps must be at least 1 without init_weights, got 0",
-        )
+        none = not (self.training.steps or trained)
+        refuse(none, "steps must be at least 1 without init_weights, got 0")
         refuse(
             self.evaluation.likelihood_images and videos,
             f"likelihood_images is for 1-frame arms, and arms are {', '.join(self.arms)}",
@@ -253,11 +246,6 @@ class HvaeSettings(_Models):
     training: Flat[ModelTraining] = ModelTraining()
     evaluation: Flat[HvaeEvaluation] = HvaeEvaluation()
 
-    def check(self) -> None:
-        """Refuse no training."""
-        super().check()
-        refuse(not self.training.steps, "steps must be at least 1, got 0")
-
     def levels_of(self, arm: HvaeArm) -> HVAESpec:
         """Return the levels of an arm, with its own noise."""
         values = self.sizes.to_dict()
@@ -292,10 +280,10 @@ class SampleSettings(Settings):
         """Refuse two things to draw from, and settings of the other."""
         tokens = self.tokenizer or self.prior
         refuse(self.model and tokens, "model is in place of tokenizer and prior, got both")
-        others = unlike_defaults(self.sampling if self.model else self.diffusion)
         owner = "tokenizer and prior" if self.model else "model, a diffusion model"
-        if others:
-            raise ValueError(f"{others[0]} is for {owner}, and none is named: leave it out")
+        others = self.diffusion.differs_from(DiffusionSampling())
+        for name in self.sampling.differs_from(Sampling()) if self.model else others:
+            raise ValueError(f"{name} is for {owner}, and none is named: leave it out")
 
     def check_given(self) -> None:
         """Refuse a command line without anything to draw from."""
@@ -347,7 +335,7 @@ def sample_defaults(pick: Pick) -> SampleSettings:
             found = saved_settings(Path(pick.model), DIFFUSION_MODEL, DiffusionSettings)
         sampling = DiffusionSampling() if found is None else found[1].sampling
         return SampleSettings(model=pick.model, diffusion=sampling)
-    run = _made_with(Path(pick.prior[0]), GENERATE_PRIOR, PriorSettings) if pick.prior else None
+    run = made_with(Path(pick.prior[0])) if pick.prior else None
     return SampleSettings() if run is None else SampleSettings(sampling=run.sampling)
 
 
@@ -355,23 +343,7 @@ def evaluate_defaults(pick: Pick) -> EvaluateSettings:
     """Return the settings with the classifier of the run that is measured, or of a recipe."""
     if pick.tokenizer is None and pick.samples is None:
         return EvaluateSettings()
-    found = _made_with(
-        Path(pick.tokenizer or pick.samples or ""), GENERATE_TOKENIZER, TokenizerSettings
-    )
+    found = made_with(Path(pick.tokenizer or pick.samples or ""))
     found = found or GENERATE_RECIPES(Pick(data=pick.data))[1]
     features = Features(classifier_steps=found.evaluation.features.classifier_steps)
     return EvaluateSettings(samples=pick.samples, tokenizer=pick.tokenizer, features=features)
-
-
-def _made_with(part: Path, kind: str, settings: type[Settings]) -> GenerateSettings | None:
-    """Return the settings of the run that a part of one lies in, else of the part's recipe.
-
-    None where nothing tells; a part that cannot be read is refused when the command runs.
-    """
-    with suppress(ValueError, OSError):
-        run = saved_settings(part.resolve().parent.parent, GENERATE, GenerateSettings)
-        if run is not None:
-            return run[1]
-        own = saved_settings(part, kind, settings)
-        return None if own is None else GENERATE_RECIPES.load(own[0])
-    return None
