@@ -244,7 +244,6 @@ def test_kernels_of_several_dimensions_are_refused(name):
         OnlineGP(RBF(2), Gaussian(0.1), BASES[name](4))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("omega", [0.0, 0.3, 4.0])
 @pytest.mark.parametrize("name", ["LegS", "LegT", "LagT", "FouT"])
 def test_a_wave_has_the_coefficients_that_the_recurrences_of_hippo_converge_to(name, omega):
@@ -263,6 +262,7 @@ def test_a_wave_has_the_coefficients_that_the_recurrences_of_hippo_converge_to(n
     torch.testing.assert_close(quadrature, closed[:, 0], atol=1e-12, rtol=0)
 
 
+@pytest.mark.slow
 def test_growing_bases_on_solar_irradiance_are_as_far_from_the_exact_process_as_known(solar):
     """Five random splits; NLPD above that of the exact process, which splits disturb less."""
     t, y = solar

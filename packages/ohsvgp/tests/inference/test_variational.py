@@ -102,7 +102,6 @@ def test_gaussian_noise_gives_the_closed_form() -> None:
     assert bound.value.item() == pytest.approx(collapsed.item(), abs=1e-5)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -118,6 +117,7 @@ def test_bad_options_are_refused(options: dict, message: str) -> None:
         natural_update(Bernoulli(), *problem, y, iterations=0)
 
 
+@pytest.mark.slow
 def test_an_online_process_learns_by_adam_what_it_learns_by_natural_gradients() -> None:
     t = torch.linspace(0.0, 6.0, 40, dtype=torch.float64)
     counts = torch.tensor([i % 4 + i // 10 for i in range(40)], dtype=torch.float64)

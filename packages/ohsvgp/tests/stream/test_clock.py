@@ -141,7 +141,6 @@ def test_nanoseconds_near_the_origin_survive(origin: int, distance: int, back: b
     assert clock.user(float(there[0])) == stamp
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("unit", "whole"), [("us", 903189138242728), ("ms", 1415544495678), ("s", 7802934207)]
 )
@@ -151,6 +150,7 @@ def test_whole_units_are_whole(unit: str, whole: int) -> None:
     assert clock.internal(np.datetime64(whole, unit)).tolist() == [whole]
 
 
+@pytest.mark.slow
 def test_five_centuries_of_days_are_learned_and_predicted() -> None:
     t = np.arange("1700-01-01", "2200-01-01", dtype="datetime64[D]")
     y = 6.0 + np.sin(2 * np.pi * np.arange(len(t)) / 20_000)

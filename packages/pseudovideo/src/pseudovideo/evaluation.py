@@ -219,7 +219,7 @@ def encode_images(
     seed: int = 0,
     batch_size: int = _BATCH,
     device: torch.device | str = "cpu",
-) -> Int64[Tensor, "n t h w"]:
+) -> Int64[Tensor, "n t rows columns"]:
     """Return the tokens of the videos of images, on `device`; arguments as of `reconstruction`."""
     found: list[Tensor] = []
     for index in torch.arange(len(images)).split(batch_size):
