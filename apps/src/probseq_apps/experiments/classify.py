@@ -81,34 +81,23 @@ class Classify(Comparison):
         distributed.join(distributed.resolve_device(settings.training.device))
         for path in filter(None, map(own_path, settings.evaluation.ood)):
             list_all(path)  # refused before the training set is read
-        data = load_data(
-            settings.data,
-            data_dir=options.data_dir,
-            download=options.download,
-            max_length=settings.model.max_length if settings.is_text else None,
-            image_size=reading.image_size,
-            split=reading.split,
-            text_column=reading.text_column,
-            label_column=reading.label_column,
-            tokenizer=reading.tokenizer,
-            embeddings=None if reading.embeddings is None else Path(reading.embeddings),
-        )
+        given = reading.to_dict()
+        given["embeddings"] = None if reading.embeddings is None else Path(reading.embeddings)
+        given["max_length"] = settings.model.max_length if settings.is_text else None
+        where: Any = {"data_dir": options.data_dir, "download": options.download}
+        data = load_data(settings.data, **where, **given)
         return Loaded(data, make_test_sets(data, settings.evaluation, options))
 
     def check(self, data: Loaded) -> None:
         """Raise if the settings don't fit the data."""
         settings, name = self.settings, data.data.name
         if len(data.data.validation) == 0:
+            lacks = f"needs validation data, and {name!r} is split without"
             if settings.training.select == "best":
-                raise ValueError(
-                    f"select='best' needs validation data, and {name!r} is split without: "
-                    "use select='last'"
-                )
+                raise ValueError(f"select='best' {lacks}: use select='last'")
             for method in settings.method:
                 if "ts" in parse_row(method).additions:
-                    raise ValueError(
-                        f"method {method!r} needs validation data, and {name!r} is split without"
-                    )
+                    raise ValueError(f"method {method!r} {lacks}")
         super().check(data)
 
     def describe(self, data: Loaded) -> str:

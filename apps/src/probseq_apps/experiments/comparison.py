@@ -172,6 +172,7 @@ class Comparison(Experiment[Loaded]):
         """Train a model, from where it stopped."""
         validated, values = len(data.validation) > 0, self.settings.to_dict()
         kept = {key: values[key] for key in ("data", "reading", "model")}
+        attention = method.config(self.settings).to_dict()
         loss, measure = self._objective(method, model, data)
         fit(
             model,
@@ -182,12 +183,7 @@ class Comparison(Experiment[Loaded]):
             score=partial(score, self.predictor(method, data), measure) if validated else None,
             held_out=tensors(data.validation) if validated else None,
             label=label,
-            metadata={
-                **self.marks,
-                "method": label,
-                **kept,
-                "attention": method.config(self.settings).to_dict(),
-            },
+            metadata={**self.marks, "method": label, **kept, "attention": attention},
         )
 
 

@@ -159,17 +159,12 @@ class DiffusionVariant:
     def _frame_errors(self, model: VideoDiffusion, data: GenerationData) -> dict[str, Any]:
         asked = self.settings.evaluation
         images, samples = data.test[: asked.frame_error_images], asked.frame_error_samples
-        measure = partial(
-            frame_prediction,
-            model,
-            self.videos,
-            images,
-            data.train,
-            num_samples=samples,
-            **self.sample_options(data, model),
-            seed=derive_seed(self.seed, "test videos"),
-            generator=generator_for(model, derive_seed(self.seed, "frame errors")),
-        )
+        options = self.sample_options(data, model) | {
+            "num_samples": samples,
+            "seed": derive_seed(self.seed, "test videos"),
+            "generator": generator_for(model, derive_seed(self.seed, "frame errors")),
+        }
+        measure = partial(frame_prediction, model, self.videos, images, data.train, **options)
         total = (self.arm.frames - self.context) * len(images) * samples
         return _watched("frame errors", " frames", total, measure)
 

@@ -56,13 +56,6 @@ class TaskExperiment(Experiment[Data]):
         super().__init__(settings)
         self.jobs = [Job(row, seed) for seed in settings.seeds for row in settings.method]
 
-    def described(self, name: str, what: str, tasks: Sequence[Task]) -> str:
-        """Return a line about data and jobs."""
-        train, test = map(sum, sizes(tasks).values())
-        compared = counted(self.settings.method, self.settings.seeds)
-        points = f"{what.format(train)} in {len(tasks)} tasks, {test:,} for evaluation"
-        return f"{name}: {points}; {compared}"
-
     def kept(self, data: Data, at: RunFolder) -> dict[str, dict[str, np.ndarray]]:
         """Return what each method keeps of its first seed, made anew where a file was deleted."""
         found: dict[str, dict[str, np.ndarray]] = {}
@@ -110,7 +103,8 @@ class Online(TaskExperiment[dict[int, Stream]]):
     def describe(self, data: dict[int, Stream]) -> str:
         """Return a line about data and jobs."""
         stream = data[self.settings.seeds[0]]
-        return self.described(stream.name, "{:,} points", stream.tasks)
+        compared = counted(self.settings.method, self.settings.seeds)
+        return f"{stream.name}: {extent(stream.tasks)}; {compared}"
 
     def run(self, job: Job, data: dict[int, Stream], at: RunFolder) -> dict[str, Any]:
         """Let a method learn the stream, and return what was measured."""
@@ -142,7 +136,6 @@ class Online(TaskExperiment[dict[int, Stream]]):
         model, stream = settings.model, data[settings.seeds[0]]
         standard = model.likelihood in STANDARDISED
         toy = settings.data == "toy" and settings.stream.num_tasks == 2
-        count = sizes(stream.tasks)
         learned = [name for name, own in METHODS.items() if own.learned and name in runs]
         how = f"hyperparameters: {model.hyperparameters}"
         rate = f"{model.learn_steps:,} of rate {model.learn_rate:g} lengthscales"
@@ -158,12 +151,11 @@ class Online(TaskExperiment[dict[int, Stream]]):
                 "name": stream.name,
                 "input": stream.input_label,
                 "target": stream.target_label,
-                **count,
+                **sizes(stream.tasks),
                 "notes": list(stream.notes),
             },
             opening=(
-                f"{sum(count['train']):,} points in {len(stream.tasks)} tasks, "
-                f"{sum(count['test']):,} for evaluation; input: {stream.input_label}, target: "
+                f"{extent(stream.tasks)}; input: {stream.input_label}, target: "
                 f"{stream.target_label}."
             ),
             facts=[
@@ -199,6 +191,12 @@ def naming(job: Job, task: int) -> Generator[None]:
 def sizes(tasks: Sequence[Task]) -> dict[str, list[int]]:
     """Return the points of each task to learn, and for evaluation."""
     return {"train": [len(task.x) for task in tasks], "test": [len(task.test_x) for task in tasks]}
+
+
+def extent(tasks: Sequence[Task], what: str = "points") -> str:
+    """Return how many there are, in words."""
+    train, test = map(sum, sizes(tasks).values())
+    return f"{train:,} {what} in {len(tasks)} tasks, {test:,} for evaluation"
 
 
 def build(

@@ -18,8 +18,8 @@ from probseq_apps.data.names import own_path
 from probseq_apps.data.series import ChannelSeries, moving_digits, read_csv_channels
 from probseq_apps.engine.config import derive_seed
 from probseq_apps.engine.files import save_arrays, write_atomic
-from probseq_apps.experiment import Job, Results, RunFolder, by_row
-from probseq_apps.experiments.online import TaskExperiment, naming, sizes
+from probseq_apps.experiment import Job, Results, RunFolder, by_row, counted
+from probseq_apps.experiments.online import TaskExperiment, extent, naming, sizes
 from probseq_apps.options import Options
 from probseq_apps.report.online import metric_figures, online_report
 from probseq_apps.settings.online import ONLINE_VAE, VAE_METHODS, OnlineVaeSettings, VaeSettings
@@ -65,8 +65,9 @@ class OnlineVae(TaskExperiment[Data]):
 
     def describe(self, data: Data) -> str:
         """Return a line about data and jobs."""
-        what = f"{len(data[0].channels)} channels, {{:,}} time steps"
-        return self.described(data[0].name, what, data[1][self.settings.seeds[0]])
+        points = extent(data[1][self.settings.seeds[0]], "time steps")
+        compared = counted(self.settings.method, self.settings.seeds)
+        return f"{data[0].name}: {len(data[0].channels)} channels, {points}; {compared}"
 
     def run(self, job: Job, data: Data, at: RunFolder) -> dict[str, Any]:
         """Let a method learn the series from where it stopped, and return what was measured."""
@@ -111,7 +112,7 @@ class OnlineVae(TaskExperiment[Data]):
     def report(self, data: Data, results: Results, at: RunFolder) -> str:
         """Write the report and return it as text."""
         settings, runs, series = self.settings, by_row(results), data[0]
-        model, frame, count = settings.model, series.frame, sizes(data[1][settings.seeds[0]])
+        model, frame, tasks = settings.model, series.frame, data[1][settings.seeds[0]]
         unit = "grey levels of [0, 1]"
         if frame is None:
             unit = "standard deviations of the channel in the first task"
@@ -126,12 +127,11 @@ class OnlineVae(TaskExperiment[Data]):
                 "channels": len(series.channels),
                 "time": series.time_label,
                 "unit": unit,
-                **count,
+                **sizes(tasks),
                 "notes": list(series.notes),
             },
             opening=(
-                f"{len(series.channels)} channels, {sum(count['train']):,} time steps in "
-                f"{len(count['train'])} tasks, {sum(count['test']):,} for evaluation; the trained "
+                f"{len(series.channels)} channels, {extent(tasks, 'time steps')}; the trained "
                 "models are in `models/`."
             ),
             facts=[

@@ -129,7 +129,7 @@ class Sample(Experiment[Draw]):
                 "model must be a folder in models/ of `generate diffusion` or `generate hvae`, and "
                 f"{folder} is none"
             )
-        self.data_name = variant.settings.data
+        self.data_name, images = variant.settings.data, None
         if isinstance(variant, image_models.DiffusionVariant):
             settings.diffusion.check_steps(variant.steps)
             variant = variant.sampling(settings.diffusion)
@@ -139,8 +139,8 @@ class Sample(Experiment[Draw]):
                 "all taken: leave it out"
             )
         model, _ = image_models.open_model(variant, folder, device=device)
-        diffusion = isinstance(variant, image_models.DiffusionVariant)
-        images = None if diffusion else image_models.load_model_images(variant.settings, options)
+        if isinstance(variant, image_models.HvaeVariant):
+            images = image_models.load_model_images(variant.settings, options)
         given, seed = variant.sample_options(images, model), derive_seed(settings.seed, "samples")
         return lambda: image_models.draw_samples(model, given, settings.num, seed=seed)
 

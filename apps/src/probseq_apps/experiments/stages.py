@@ -39,8 +39,9 @@ from pseudovideo.pretrained import Model, Pretrained, load_pretrained
 from pseudovideo.samples import Film, draw_batches
 
 CLASSIFIER, REFERENCE, SAMPLES, PRETRAINED = "classifier", "reference", "samples", "pretrained"
-# Epochs between two validations and checkpoints; of a small data set they pass in a second.
-_EPOCHS_BETWEEN = 10
+# Of the classifier; ten epochs of a small data set pass in a second.
+_TRAINING = {"batch_size": 64, "learning_rate": 1e-3, "schedule": "cosine", "select": "last"}
+_EVERY = {"validate_every": 10, "checkpoint_every": 10}
 
 
 class Reference(NamedTuple):
@@ -243,22 +244,11 @@ def make_extractor(
         return RandomConvolution(data.channels, seed=0).to(place)
     classifier = SmallClassifier(data.channels, len(data.class_names), seed=seed)
     steps = settings.classifier_steps
-    config = TrainConfig(
-        steps=steps,
-        batch_size=64,
-        learning_rate=1e-3,
-        warmup_steps=steps // 20,
-        schedule="cosine",
-        select="last",
-        validate_every=_EPOCHS_BETWEEN,
-        checkpoint_every=_EPOCHS_BETWEEN,
-        seed=seed,
-        device=device,
-    )
+    own: dict[str, Any] = {**_TRAINING, **_EVERY, "seed": seed, "device": device}
     fit(
         classifier,
         (data.train, data.labels.train),
-        config,
+        TrainConfig(steps=steps, warmup_steps=steps // 20, **own),
         folder,
         loss=classifier_loss,
         score=classifier_accuracy,
