@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from probseq.metrics.image import frechet_distance
-from probseq_apps import bench
-from probseq_apps.bench import Line, Row, attention, generate, interleaved, online, row_of
+from probseq_apps.bench import Row, attention, generate, interleaved, measure, online
 from probseq_apps.bench.attention import SHAPES, Shape, kept_bytes
 from probseq_apps.bench.videogpt import VideoGPTSampler
 from probseq_apps.cli import main
@@ -22,14 +21,15 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*inducing variables cannot hold
 
 
 def test_a_row_is_the_time_of_a_case_a_rate_or_a_ratio_and_has_a_goal():
-    seconds = {"slow": 6.0, "fast": 2.0}
-    assert row_of(Line("x", "slow", "ms", amount=3), seconds).value == pytest.approx(2000)
-    assert row_of(Line("x", "fast", "/s", amount=1 / 8), seconds).value == pytest.approx(1 / 16)
-    ratio = row_of(Line("x", "slow / fast", goal=3.5), seconds)
-    assert ratio == ("x", 3.0, "x", 3.5, False)
-    assert ratio.met
-    assert not ratio._replace(least=True).met
-    assert ratio._replace(goal=None).met is None
+    def found(*given, **more):
+        return Row("x", *given, **more).found({"slow": 6.0, "fast": 2.0})
+
+    assert found("slow", unit="ms", amount=3)["value"] == pytest.approx(2000)
+    assert found("fast", unit="/s", amount=1 / 8)["value"] == pytest.approx(1 / 16)
+    ratio = {"label": "x", "value": 3.0, "unit": "x", "goal": 3.5, "least": False, "met": True}
+    assert found("slow / fast", goal=3.5) == ratio
+    assert found("slow / fast", goal=3.5, least=True)["met"] is False
+    assert found("slow / fast")["met"] is None
 
 
 def test_cases_take_turns_and_the_first_turn_is_not_counted():
@@ -44,9 +44,10 @@ def test_cases_take_turns_and_the_first_turn_is_not_counted():
 
 
 def test_the_table_is_printed_and_the_numbers_are_written(monkeypatch, tmp_path, capsys):
-    rows = [Row("a ratio", 123.4, "x", 100.0, least=True), Row("kept", 2048.0, "bytes")]
+    rows = [Row("a ratio", 123.4, goal=100.0, least=True), Row("kept", 2048.0, unit="bytes")]
     asked, path = [], tmp_path / "bench.json"
-    monkeypatch.setattr(online, "measure", lambda *given: (asked.append(given), rows)[1])
+    found = [row.found({}) for row in rows]
+    monkeypatch.setattr(online, "measure", lambda *given: (asked.append(given), found)[1])
     threads = torch.get_num_threads()
     assert main(["bench", "online", "--quick", "--repeats", "2", "--json", str(path)]) == 0
     assert asked == [(online.Sizes(500, singles=40, few=2, more=6, late=10_000), 2)]
@@ -54,9 +55,7 @@ def test_the_table_is_printed_and_the_numbers_are_written(monkeypatch, tmp_path,
     printed = capsys.readouterr().out
     assert "123x  ≥ 100x  met" in printed
     assert "2,048 bytes" in printed
-    first, second = json.loads(path.read_text())
-    assert (first["value"], first["goal"], first["met"]) == (123.4, 100.0, True)
-    assert (second["unit"], second["met"]) == ("bytes", None)
+    assert json.loads(path.read_text()) == found
 
 
 # -- Attention ------------------------------------------------------------------------------------
@@ -110,20 +109,14 @@ def test_rows_of_online_updates_are_measured_and_ratios_are_of_the_rows_above(mo
     for name, value in {"SOLAR": 40, "AUDIO": 200, "_COMPARED": (8,), "FEATURES": 20}.items():
         monkeypatch.setattr(online, name, value)
     rows = online.measure(online.Sizes(100, singles=8, few=1, more=2, early=60, late=120), 1)
-    assert all(math.isfinite(row.value) for row in rows)
-    assert [row.label for row in rows[12:15]] == [
-        "K_uu after 40 points, M=8",
-        "  by 40 Euler steps, 20 random features",
-        "  against LegS",
-    ]
-    assert rows[14].value == pytest.approx(rows[13].value / rows[12].value)
-    step, osgpr, ratio = rows[17:20]
+    values = [row["value"] for row in rows]
+    assert all(map(math.isfinite, values))
+    assert values[14] == pytest.approx(values[13] / values[12])
     # The time of 1,000 steps: that of the short run, and of the steps that it lacks.
-    seconds = ratio.value and osgpr.value / ratio.value
-    assert seconds == pytest.approx(rows[0].value)
-    assert osgpr.value > 0.9 * step.value or step.value < 0
-    early, late = rows[10:12]
-    assert late.value == late.goal == early.value
+    step, osgpr, ratio = values[17:20]
+    assert ratio == pytest.approx(osgpr / values[0])
+    assert osgpr > 0.9 * step or step < 0
+    assert values[10] == values[11] == rows[11]["goal"]
 
 
 def test_a_model_that_is_timed_on_new_points_stays_as_it_is():
@@ -137,16 +130,15 @@ def test_a_model_that_is_timed_on_new_points_stays_as_it_is():
 def test_memory_is_looked_at_early_and_at_the_end(monkeypatch):
     monkeypatch.setattr(online, "_resident_bytes", iter([1000, 1001]).__next__)
     early, late, growth = online.memory_rows(100)
-    assert early.label == "state after 50 points one by one"
     assert early.value == late.value == late.goal == online.state_bytes(online.grown_model(60))
-    assert (growth.value, growth.met) == (1, True)
+    assert (growth.value, growth.goal) == (1, 2**23)
     monkeypatch.setattr(online, "_resident_bytes", lambda: None)
     assert len(online.memory_rows(60)) == 2
 
 
 # -- Image generation -----------------------------------------------------------------------------
 
-UNETS = generate.UNetSizes(image_size=16, base_channels=32, batch=1, drawn=1, steps=2)
+SIZES = generate.Sizes(2, ((2, 12),), 8, 1, 8, 6, 5, base_channels=32, clips=2, steps=2)
 
 
 def small(grid, **changes):
@@ -162,38 +154,38 @@ def small(grid, **changes):
 
 def test_everything_is_measured_in_groups(monkeypatch):
     monkeypatch.setattr(generate, "GRIDS", {64: (1, 2, 2), 256: (4, 8, 8), 12: (3, 2, 2)})
-    sizes = generate.Sizes(2, ((2, 12),), limit=4, steps=2, width=8, depth=2, batch=1)
-    sizes = sizes._replace(dim=8, compared=6, few=5, unets=UNETS)
+    monkeypatch.setattr(generate, "LIMIT", 4)
     config = {"codebook_size": 1024, "dim": 8, "depth": 1, "num_heads": 1}
     monkeypatch.setattr(
         generate, "autoregressive", lambda n: small(generate.GRIDS[n], **config).float()
     )
-    rows = [row for group in generate.groups(sizes, CPU) for row in bench.measure(*group, 1)]
-    assert all(math.isfinite(row.value) and row.value > 0 for row in rows)
-    assert [len(rows), sum(row.goal is not None for row in rows)] == [7 + 6 + 5 + 4 + 6 + 28, 5]
-    matrices, convolution, ratio = rows[:3]
-    assert ratio.value == pytest.approx(matrices.value / convolution.value)
+    rows = [row for group in generate.groups(SIZES, CPU) for row in measure(group, 1)]
+    values = [row["value"] for row in rows]
+    assert all(math.isfinite(value) and value > 0 for value in values)
+    assert [len(rows), sum(row["goal"] is not None for row in rows)] == [7 + 6 + 5 + 4 + 6 + 28, 5]
+    # Rates: the shorter time is the higher.
+    assert values[2] == pytest.approx(values[0] / values[1])
     # Stages of 4 and four times 5 frames; or of the latent ones, and each context once.
-    frames = [row.value for row in rows if row.unit == "frames"]
+    frames = [row["value"] for row in rows if row["unit"] == "frames"]
     assert frames == [24 * 1000, 8 * 1000 + 16]
 
 
 def test_slow_samplers_are_scaled_from_the_tokens_that_they_draw(monkeypatch):
     monkeypatch.setattr(generate, "timed", lambda work: lambda: (work(), 1.0)[1])
     monkeypatch.setattr(generate, "autoregressive", lambda _: small((2, 2, 3)).float())
-    asked = []
+    monkeypatch.setattr(generate, "LIMIT", 3)
+    asked, seen, forward = [], [], AutoregressivePrior.forward
     monkeypatch.setattr(VideoGPTSampler, "sample_tokens", lambda *given: asked.append(given[1:]))
-    seen, forward = [], AutoregressivePrior.forward
     monkeypatch.setattr(
         AutoregressivePrior,
         "forward",
         lambda self, tokens: (seen.append(tokens.shape[-1]), forward(self, tokens))[1],
     )
-    cases, lines = generate.samplers(5, 12, limit=3)
-    assert cases["videogpt"]() == pytest.approx(12 / 3)
-    assert cases["plain"]() == pytest.approx(12.0)
+    rows = {row.value: row for row in generate.samplers(5, 12)}
+    assert rows["videogpt"].case() == pytest.approx(12 / 3)
+    assert rows["plain"].case() == pytest.approx(12.0)
     assert (asked, seen) == ([(5, 3)], [2, 4, 8, 10])
-    assert [line.goal for line in lines] == [None, None, 2.0, None, None]
+    assert rows["videogpt / cache"].goal == 2.0
 
 
 @pytest.mark.parametrize("lean", [False, True])
@@ -211,15 +203,14 @@ def test_a_unet_is_given_so_many_frames_in_the_precision_that_the_row_says(
 
     monkeypatch.setattr(torch.nn.Conv2d, "forward", look)
     length = generate.WINDOWS[frames]
-    model, clips = generate.unet_model(length, UNETS), generate.noise(2, length, 3, 16, 16)
+    model, clips = generate.unet_model(length, SIZES), generate.noise(2, length, 3, 16, 16)
+    assert generate.forward(model, clips, lean)() > 0
     before = [parameter.clone() for parameter in model.parameters()]
-    assert generate.forward(model, clips, lean=lean)() > 0
-    assert generate.step(model, clips, lean=lean)() > 0
+    assert generate.step(model, clips, lean)() > 0
     # Videos have a channel that tells given frames.
     channels, dtype = 3 if frames == 1 else 4, torch.bfloat16 if lean else torch.float32
     assert seen == [(2 * frames, channels, inference, dtype) for inference in (True, False)]
-    after = list(model.parameters())
-    assert any(not torch.equal(a, b) for a, b in zip(before, after, strict=True))
+    assert any(not torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
 
 
 @torch.no_grad()
@@ -263,7 +254,7 @@ def test_a_gpu_has_unets_of_the_thesis_and_must_be_there(monkeypatch, capsys):
     monkeypatch.setattr(generate, "groups", lambda *given: (asked.append(given), [])[1])
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert main(["bench", "generate", "--device", "cuda"]) == 0
-    assert asked == [(generate.FULL._replace(unets=generate.PAPER), torch.device("cuda"))]
+    assert asked == [(generate.PAPER, torch.device("cuda"))]
     assert "on the GPU, wall time" in capsys.readouterr().out
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     for command in ("generate", "attention"):

@@ -7,7 +7,7 @@ are noise and weights random, since no time depends on them.
 
 import json
 import time
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
@@ -21,54 +21,39 @@ from probseq_apps.report.tables import aligned_blocks
 
 # Gives the seconds of what is timed.
 Case = Callable[[], float]
-Work = Callable[[], object]
 
 CPU = torch.device("cpu")
 _WIDTH = 120
 
 
 class Row(NamedTuple):
-    """A row of the table: a median or what follows from medians, and its goal."""
+    """A row of the table: a number, the seconds of a case, or the ratio of two, and a goal."""
 
     label: str
-    value: float
-    unit: str  # such as "ms"; "x" for a ratio
-    goal: float | None = None  # what it should reach; None without one
-    least: bool = False  # whether the goal is a lower limit
-
-    @property
-    def met(self) -> bool | None:
-        """Whether the goal is reached; None without one."""
-        if self.goal is None:
-            return None
-        return self.value >= self.goal if self.least else self.value <= self.goal
-
-
-class Line(NamedTuple):
-    """What becomes a row: the time of a case, or the ratio of two, `slow / fast`."""
-
-    label: str
-    case: str
+    value: float | str  # a number, the name of a case, or "slow / fast"
+    case: Case | None = None  # what has that name, or the last of two
     unit: str = "x"  # s or ms for each of `amount` things, or /s for their rate
     goal: float | None = None
-    least: bool = False
+    least: bool = False  # whether the goal is a lower limit
     amount: float = 1.0
 
+    def found(self, seconds: Mapping[str, float]) -> dict[str, Any]:
+        """Return the row with its number, and whether the goal is met; None without one."""
+        value = self.value
+        if isinstance(value, str):
+            case, _, other = value.partition(" / ")
+            value = seconds[case] / self.amount / (seconds[other] if other else 1.0)
+            value = {"ms": 1e3 * value, "/s": 1.0 / value}.get(self.unit, value)
+        kept = {"label": self.label, "value": value, "unit": self.unit, "goal": self.goal}
+        met = None if self.goal is None else (value - self.goal) * (1 if self.least else -1) >= 0
+        return kept | {"least": self.least, "met": met}
 
-def measure(
-    cases: Mapping[str, Case], lines: Iterable[Line | Row], runs: int, name: str = "speed"
-) -> list[Row]:
-    """Time all cases in turns and return the rows of what was found."""
-    seconds = interleaved(cases, runs, name)
-    return [line if isinstance(line, Row) else row_of(line, seconds) for line in lines]
 
-
-def row_of(line: Line, seconds: Mapping[str, float]) -> Row:
-    """Return the row of a line."""
-    case, _, other = line.case.partition(" / ")
-    value = seconds[case] / line.amount / (seconds[other] if other else 1.0)
-    value = {"ms": 1e3 * value, "/s": 1.0 / value}.get(line.unit, value)
-    return Row(line.label, value, line.unit, line.goal, line.least)
+def measure(rows: Sequence[Row], runs: int) -> list[dict[str, Any]]:
+    """Time all cases of rows in turns and return the rows of what was found."""
+    cases = {str(row.value).split(" / ")[-1]: row.case for row in rows if row.case is not None}
+    seconds = interleaved(cases, dict.fromkeys(cases, runs))
+    return [row.found(seconds) for row in rows]
 
 
 def now(device: torch.device) -> float:
@@ -88,7 +73,10 @@ def timed(
     """Return the case of one call, where asked with gradients or, by `lean`, in bfloat16."""
 
     def run() -> float:
-        with torch.inference_mode(not gradients), autocast(device, lean):
+        with (
+            torch.inference_mode(not gradients),
+            torch.autocast(device.type, torch.bfloat16, enabled=lean),
+        ):
             start = now(device)
             work()
             return now(device) - start
@@ -96,20 +84,15 @@ def timed(
     return run
 
 
-def autocast(device: torch.device, lean: bool) -> torch.autocast:
-    """Return the context of computations in bfloat16 where asked."""
-    return torch.autocast(device.type, torch.bfloat16, enabled=lean)
-
-
 def training_step(
-    model: nn.Module, loss: Callable[[], Tensor], device: torch.device = CPU, *, lean: bool = False
+    model: nn.Module, loss: Callable[[], Tensor], device: torch.device = CPU, lean: bool = False
 ) -> Case:
     """Return the case of a forward pass, a backward pass, and AdamW."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
 
     def step() -> None:
         optimizer.zero_grad()
-        with autocast(device, lean):
+        with torch.autocast(device.type, torch.bfloat16, enabled=lean):
             value = loss()
         value.backward()
         optimizer.step()
@@ -118,15 +101,14 @@ def training_step(
 
 
 def interleaved(
-    cases: Mapping[str, Case], runs: int | Mapping[str, int], name: str = "speed"
+    cases: Mapping[str, Case], runs: Mapping[str, int], name: str = "speed"
 ) -> dict[str, float]:
     """Return the median seconds of cases that run in turns; the first turn does not count."""
-    each = dict.fromkeys(cases, runs) if isinstance(runs, int) else runs
     seconds: dict[str, list[float]] = {case: [] for case in cases}
-    with log.bar(total=sum(each.values()) + len(each), desc=name) as bar:
-        for turn in range(max(each.values()) + 1):
+    with log.bar(total=sum(runs.values()) + len(runs), desc=name) as bar:
+        for turn in range(max(runs.values()) + 1):
             for case, run in cases.items():
-                if turn <= each[case]:
+                if turn <= runs[case]:
                     seconds[case].append(run())
                     bar.update()
     return {case: median(found[1:]) for case, found in seconds.items()}
@@ -145,29 +127,25 @@ def one_thread(device: str = "cpu") -> Generator[torch.device, None, None]:
         torch.set_num_threads(threads)
 
 
-def show(rows: Sequence[Row], note: str, path: Path | None) -> None:
+def show(found: Sequence[Mapping[str, Any]], note: str, path: Path | None) -> None:
     """Print the table and a note, and write the numbers where asked."""
-    verdict = {True: "met", False: "missed", None: ""}
-    cells = [
-        [
-            row.label,
-            _shown(row.value, row.unit),
-            "" if row.goal is None else f"{'≥' if row.least else '≤'} {_shown(row.goal, row.unit)}",
-            verdict[row.met],
-        ]
-        for row in rows
-    ]
+
+    def shown(value: float, unit: str) -> str:
+        number = f"{value:,.0f}" if unit == "bytes" or value >= 100 else f"{value:.3g}"
+        return f"{number}{'' if unit == 'x' else ' '}{unit}"
+
+    cells: list[list[str]] = []
+    for row in found:
+        cells.append([row["label"], shown(row["value"], row["unit"]), "", ""])
+        if row["goal"] is not None:
+            limit = f"{'≥' if row['least'] else '≤'} {shown(row['goal'], row['unit'])}"
+            cells[-1][2:] = limit, "met" if row["met"] else "missed"
     print(aligned_blocks(("", "measured", "goal", ""), cells, _WIDTH))
     print(f"\ntorch {torch.__version__}, {note}")
-    write([row._asdict() | {"met": row.met} for row in rows], path)
+    write(found, path)
 
 
 def write(numbers: Any, path: Path | None) -> None:
     """Write numbers as JSON where asked."""
     if path is not None:
         path.write_text(json.dumps(numbers, indent=2) + "\n", encoding="utf-8")
-
-
-def _shown(value: float, unit: str) -> str:
-    number = f"{value:,.0f}" if unit == "bytes" or value >= 100 else f"{value:.3g}"
-    return f"{number}{'' if unit == 'x' else ' '}{unit}"

@@ -110,20 +110,19 @@ def measure_shape(name: str, shape: Shape, repeats: int, device: torch.device) -
         modules[LITERAL], layers[LITERAL] = sgpa, partial(literal_attention, sgpa)
         runs[LITERAL] = min(repeats, _LITERAL_RUNS)
 
-    def forward(method: str) -> None:
-        with torch.no_grad():
-            layers[method](x)
-
-    def both(method: str) -> None:
+    def work(method: str, back: bool) -> None:
         # The input wants a gradient too, as it does inside a network.
-        output = layers[method](x.detach().requires_grad_())
-        ((output.values * weights).sum() + output.penalty).backward()
-        modules[method].zero_grad(set_to_none=True)
+        with torch.set_grad_enabled(back):
+            output = layers[method](x.detach().requires_grad_(back))
+            if back:
+                ((output.values * weights).sum() + output.penalty).backward()
+                modules[method].zero_grad(set_to_none=True)
 
-    cases: dict[str, Case] = {}
-    for method in layers:
-        cases[f"forward {method}"] = timed(partial(forward, method), device, gradients=True)
-        cases[f"both {method}"] = timed(partial(both, method), device, gradients=True)
+    cases: dict[str, Case] = {
+        f"{part} {method}": timed(partial(work, method, part == "both"), device, gradients=True)
+        for method in layers
+        for part in ("forward", "both")
+    }
     with warnings.catch_warnings():
         # The literal formulas lose digits where the layer doesn't.
         warnings.simplefilter("ignore", JitterWarning)

@@ -5,7 +5,7 @@ videos of 4 and 8 with contexts of 2 and 4: a context and the frame after it pas
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple, cast
@@ -16,16 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from probseq.metrics.image import FeatureMoments, frechet_distance
-from probseq_apps.bench import (
-    Case,
-    Line,
-    Row,
-    measure,
-    one_thread,
-    show,
-    timed,
-    training_step,
-)
+from probseq_apps.bench import Case, Row, measure, one_thread, show, timed, training_step
 from probseq_apps.bench.videogpt import VideoGPTSampler
 from probseq_apps.settings.bench import BenchGenerateSettings
 from pseudovideo.corruptions import PseudoVideoConfig, counter_normal, pseudo_videos
@@ -48,18 +39,8 @@ GRIDS: dict[int, tuple[int, int, int]] = {64: (1, 8, 8), 256: (4, 8, 8), 576: (9
 # Frames that pass through a UNet together, and those of the video that they are of.
 WINDOWS: dict[int, int] = {1: 1, 3: 4, 5: 8}
 _FRAMES, _PARTS = 8, 4
-
-Group = tuple[dict[str, Case], Sequence[Line | Row]]
-
-
-class UNetSizes(NamedTuple):
-    """How much of diffusion is run: of a batch, and videos drawn at once in so many steps."""
-
-    image_size: int
-    base_channels: int
-    batch: int
-    drawn: int
-    steps: int
+# Tokens that slow samplers draw; steps of the masked prior; blocks of tokenizers.
+LIMIT, STEPS, DEPTH = 64, 18, 8
 
 
 class Sizes(NamedTuple):
@@ -67,66 +48,55 @@ class Sizes(NamedTuple):
 
     images: int = 128  # of a batch that is corrupted
     samples: tuple[tuple[int, int], ...] = ((1, 64), (64, 64), (64, 256), (1, 576), (16, 576))
-    limit: int = 64  # tokens that slow samplers draw
-    masked: int = 1  # grids that the masked prior draws at once
-    steps: int = 18  # of the masked prior
     width: int = 512
-    depth: int = 8  # blocks of tokenizers' encoders and decoders
-    batch: int = 2  # images of a training step
+    batch: int = 2  # images of a tokenizer's training step
     dim: int = 2048
     compared: int = 512  # dimensions at which the distance by scipy is timed too
     few: int = 256  # features where there are fewer than dimensions
-    unets: UNetSizes = UNetSizes(image_size=16, base_channels=64, batch=4, drawn=1, steps=8)
+    image_size: int = 16  # of UNets, like all that follow
+    base_channels: int = 64
+    clips: int = 4  # of a batch
+    drawn: int = 1  # videos at once
+    steps: int = 8  # of a stage
 
 
 FULL = Sizes()
-SHORT = Sizes(
-    *(32, ((1, 64), (8, 64))),
-    width=256,
-    batch=1,
-    dim=512,
-    compared=128,
-    few=64,
-    unets=FULL.unets._replace(base_channels=32, batch=2, steps=4),
-)
+SHORT = Sizes(32, ((1, 64), (8, 64)), 256, 1, 512, 128, 64, base_channels=32, clips=2, steps=4)
 # Thesis Table D.4.
-PAPER = UNetSizes(image_size=32, base_channels=128, batch=32, drawn=32, steps=25)
+PAPER = FULL._replace(image_size=32, base_channels=128, clips=32, drawn=32, steps=25)
 
 
 def bench_generate(settings: BenchGenerateSettings) -> None:
     """Measure, print the table, and write the numbers where asked."""
-    sizes = SHORT if settings.quick else FULL
     with one_thread(settings.device) as device:
-        if device.type == "cuda" and not settings.quick:
-            sizes = sizes._replace(unets=PAPER)
-        found = [measure(*group, settings.repeats) for group in groups(sizes, device)]
+        gpu = device.type == "cuda"
+        sizes = SHORT if settings.quick else PAPER if gpu else FULL
+        found = [measure(group, settings.repeats) for group in groups(sizes, device)]
     note = (
         f"cpu, one thread, process time, medians of {settings.repeats} runs in turns; noise for "
         "images, random weights. VideoGPT's sampler is written from a description of its code.\n"
-        f"Two times are extrapolated: VideoGPT's beyond {sizes.limit} tokens, each of which costs "
-        f"the same, and that without a cache, beyond one grid of {sizes.limit}, from four lengths."
-        + ("\nUNets and videos: on the GPU, wall time." if device.type == "cuda" else "")
+        f"Two times are extrapolated: VideoGPT's beyond {LIMIT} tokens, each of which costs "
+        f"the same, and that without a cache, beyond one grid of {LIMIT}, from four lengths."
+        + ("\nUNets and videos: on the GPU, wall time." if gpu else "")
     )
     show([row for rows in found for row in rows], note, settings.json)
 
 
-def groups(sizes: Sizes, device: torch.device) -> Iterator[Group]:
+def groups(sizes: Sizes, device: torch.device) -> Iterator[list[Row]]:
     """Give what is timed together, one after the other: a group's models go with it."""
-    yield corruptions(sizes)
+    yield corruptions(sizes.images)
     yield trainings(sizes)
     for batch, tokens in sizes.samples:
-        yield samplers(batch, tokens, sizes.limit)
-    yield masked(sizes)
+        yield samplers(batch, tokens)
+    yield masked()
     yield distances(sizes)
-    yield unets(sizes.unets, device)
-    yield videos(sizes.unets, device)
+    yield unets(sizes, device)
+    yield videos(sizes, device)
 
 
-def corruptions(sizes: Sizes) -> Group:
+def corruptions(n: int) -> list[Row]:
     """Blurred and noisy videos, and where their noise comes from."""
-    n = sizes.images
-    data, index = noise(n), torch.arange(n)
-    count = (_FRAMES - 1) * 3 * 32 * 32
+    data, index, count = noise(n), torch.arange(n), (_FRAMES - 1) * 3 * 32 * 32
     blur = PseudoVideoConfig(kind="blur", num_frames=_FRAMES)
     noisy = PseudoVideoConfig(kind="high-order-noise", num_frames=_FRAMES)
 
@@ -134,23 +104,30 @@ def corruptions(sizes: Sizes) -> Group:
         seeds = map(torch.Generator().manual_seed, range(n))
         return torch.stack([torch.randn(count, generator=seeded) for seeded in seeds])
 
-    cases = {
-        "matrices": timed(lambda: pseudo_videos(data, blur)),
-        "convolution": timed(lambda: convolved(data, _FRAMES, blur.blur_rate or 0.0)),
-        "noisy": timed(lambda: pseudo_videos(data, noisy)),
-        "counter": timed(lambda: counter_normal(index, count, seed=0, epoch=0)),
-        "generators": timed(generators),
-    }
-    rate = partial(Line, unit="/s", amount=1 / n)
-    return cases, [
-        rate(f"blur, {_FRAMES} frames of 3x32x32, batch {n}", "matrices"),
-        rate("  by recursive convolution, 11x11", "convolution"),
+    def rate(label: str, name: str, work: Callable[[], object]) -> Row:
+        return Row(label, name, timed(work), "/s", amount=1 / n)
+
+    return [
+        rate(
+            f"blur, {_FRAMES} frames of 3x32x32, batch {n}",
+            "matrices",
+            lambda: pseudo_videos(data, blur),
+        ),
+        rate(
+            "  by recursive convolution, 11x11",
+            "convolution",
+            lambda: convolved(data, _FRAMES, blur.blur_rate or 0.0),
+        ),
         # Section 0.3 of the design: 2.5-3 times.
-        Line("  matrices against it", "convolution / matrices", goal=2.5, least=True),
-        rate("high-order noise, the same sizes", "noisy"),
-        rate("numbers of its noise, by a counter", "counter"),
-        rate("  by a generator for each image", "generators"),
-        Line("  counter against it", "generators / counter"),
+        Row("  matrices against it", "convolution / matrices", goal=2.5, least=True),
+        rate("high-order noise, the same sizes", "noisy", lambda: pseudo_videos(data, noisy)),
+        rate(
+            "numbers of its noise, by a counter",
+            "counter",
+            lambda: counter_normal(index, count, seed=0, epoch=0),
+        ),
+        rate("  by a generator for each image", "generators", generators),
+        Row("  counter against it", "generators / counter"),
     ]
 
 
@@ -175,13 +152,15 @@ def convolved(data: Tensor, frames: int, rate: float) -> Tensor:
     return torch.stack(video[::-1], dim=1)
 
 
-def trainings(sizes: Sizes) -> Group:
+def trainings(sizes: Sizes) -> list[Row]:
     """Steps of tokenizers, and of a prior on stored tokens or on images encoded anew."""
     common: Any = {"dim": sizes.width, "codebook_size": CODES}
-    half = sizes.depth // 2
-    deep: Any = {"spatial_depth": sizes.depth, "temporal_depth": 0}
-    plain = TokenizerConfig(num_frames=1, temporal_patch=1, **deep, **common)
-    video = TokenizerConfig(num_frames=_FRAMES, spatial_depth=half, temporal_depth=half, **common)
+    plain = TokenizerConfig(
+        num_frames=1, temporal_patch=1, spatial_depth=DEPTH, temporal_depth=0, **common
+    )
+    video = TokenizerConfig(
+        num_frames=_FRAMES, spatial_depth=DEPTH // 2, temporal_depth=DEPTH // 2, **common
+    )
     # A tokenizer that learns has another one beside it that stays, for the prior.
     encoder, prior = build_tokenizer(video).eval(), autoregressive(256)
     data, corruption = noise(sizes.batch), PseudoVideoConfig(num_frames=_FRAMES)
@@ -190,35 +169,30 @@ def trainings(sizes: Sizes) -> Group:
         with torch.no_grad():
             return encoder.encode(pseudo_videos(data, corruption))
 
-    tokens = encoded()
-    name = f"tokenizer's step, width {sizes.width}, batch {sizes.batch}"
-    return {
-        "one": tokenizer_step(plain, sizes.batch),
-        "eight": tokenizer_step(video, sizes.batch),
-        "stored": training_step(prior, lambda: prior.loss(tokens)),
-        "encoded": training_step(prior, lambda: prior.loss(encoded())),
-    }, [
-        Line(f"{name}: 1 frame", "one", "ms"),
-        Line(f"  {_FRAMES} frames, four times the tokens", "eight", "ms"),
-        Line("  against 1 frame", "eight / one"),
-        Line(f"prior's step on stored tokens, batch {sizes.batch}x256", "stored", "ms"),
-        Line("  with images encoded anew", "encoded", "ms"),
+    def tokenizer_step(config: TokenizerConfig) -> Case:
+        # On squared error and commitment, pseudo videos included.
+        tokenizer = build_tokenizer(config).train()
+
+        def loss() -> Tensor:
+            videos = pseudo_videos(data, PseudoVideoConfig(num_frames=config.num_frames))
+            output = tokenizer(videos)
+            return F.mse_loss(output.reconstruction, videos) + output.commitment
+
+        return training_step(tokenizer, loss)
+
+    tokens, n = encoded(), sizes.batch
+    name = f"tokenizer's step, width {sizes.width}, batch {n}: 1 frame"
+    stored = training_step(prior, lambda: prior.loss(tokens))
+    anew = training_step(prior, lambda: prior.loss(encoded()))
+    return [
+        Row(name, "one", tokenizer_step(plain), "ms"),
+        Row(f"  {_FRAMES} frames, four times the tokens", "eight", tokenizer_step(video), "ms"),
+        Row("  against 1 frame", "eight / one"),
+        Row(f"prior's step on stored tokens, batch {n}x256", "stored", stored, "ms"),
+        Row("  with images encoded anew", "encoded", anew, "ms"),
         # Section 0.3 of the design: 1.5-3.4 times.
-        Line("  against stored tokens", "encoded / stored", goal=1.5, least=True),
+        Row("  against stored tokens", "encoded / stored", goal=1.5, least=True),
     ]
-
-
-def tokenizer_step(config: TokenizerConfig, batch: int) -> Case:
-    """Time a step on squared error and commitment, pseudo videos included."""
-    tokenizer, data = build_tokenizer(config), noise(batch)
-    corruption = PseudoVideoConfig(num_frames=config.num_frames)
-
-    def loss() -> Tensor:
-        videos = pseudo_videos(data, corruption)
-        output = tokenizer(videos)
-        return F.mse_loss(output.reconstruction, videos) + output.commitment
-
-    return training_step(tokenizer.train(), loss)
 
 
 def autoregressive(tokens: int) -> AutoregressivePrior:
@@ -226,79 +200,79 @@ def autoregressive(tokens: int) -> AutoregressivePrior:
     return AutoregressivePrior(AutoregressiveConfig(codebook_size=CODES, grid=GRIDS[tokens]))
 
 
-def samplers(batch: int, tokens: int, limit: int) -> Group:
+def samplers(batch: int, tokens: int) -> list[Row]:
     """Drawing a batch of grids with the cache, VideoGPT's way, or computing all anew.
 
-    Of `limit` tokens VideoGPT's time is scaled, each of which costs the same; that of computing
+    Of `LIMIT` tokens VideoGPT's time is scaled, each of which costs the same; that of computing
     anew is four lengths' mean where there are more tokens in all.
     """
     prior = autoregressive(tokens)
-    length, steps = prior.grid.num_tokens, min(limit, prior.grid.num_tokens)
-    videogpt = VideoGPTSampler(prior)
+    length = prior.grid.num_tokens
+    steps, videogpt = min(LIMIT, length), VideoGPTSampler(prior)
     drawn = timed(lambda: videogpt.sample_tokens(batch, steps))
-    lengths = [round(length * (part + 0.5) / _PARTS) for part in range(_PARTS)]
-    parts = [_pass(prior, batch, count) for count in lengths if batch * length > limit]
+
+    def part(count: int) -> Case:
+        # A prior of one row is the same network on a sequence of that length.
+        short = AutoregressivePrior(replace(prior.config, grid=(1, 1, count)))
+        short.blocks = prior.blocks
+        row = torch.zeros(batch, 1, 1, count, dtype=torch.int64)
+        return timed(lambda: short(row))
+
     plain = timed(lambda: prior.sample_tokens(batch, cache=False))
-    cases: dict[str, Case] = {
-        "cache": timed(lambda: prior.sample_tokens(batch, cache=True)),
-        "videogpt": lambda: drawn() * length / steps,
-        "plain": lambda: sum(part() for part in parts) * length / _PARTS if parts else plain(),
-    }
-    rate = partial(Line, unit="/s", amount=1 / (batch * tokens))
+    if batch * length > LIMIT:
+        parts = [part(round(length * (i + 0.5) / _PARTS)) for i in range(_PARTS)]
+        plain = lambda: sum(run() for run in parts) * length / _PARTS  # noqa: E731
+    cache = timed(lambda: prior.sample_tokens(batch, cache=True))
+    rate = partial(Row, unit="/s", amount=1 / (batch * tokens))
     few, some = 6.0 if tokens == 64 else None, 3.0 if batch == 1 else 2.0
-    return cases, [
-        rate(f"autoregressive tokens with a cache, {batch}x{tokens}", "cache"),
-        rate("  VideoGPT's sampler", "videogpt"),
-        Line("  against VideoGPT's", "videogpt / cache", goal=some, least=True),
-        rate("  without a cache", "plain"),
-        Line("  against no cache", "plain / cache", goal=few, least=True),
+    return [
+        rate(f"autoregressive tokens with a cache, {batch}x{tokens}", "cache", cache),
+        rate("  VideoGPT's sampler", "videogpt", lambda: drawn() * length / steps),
+        Row("  against VideoGPT's", "videogpt / cache", goal=some, least=True),
+        rate("  without a cache", "plain", plain),
+        Row("  against no cache", "plain / cache", goal=few, least=True),
     ]
 
 
-def _pass(prior: AutoregressivePrior, batch: int, count: int) -> Case:
-    # A prior of one row is the same network on a sequence of that length.
-    short = AutoregressivePrior(replace(prior.config, grid=(1, 1, count)))
-    short.blocks = prior.blocks
-    tokens = torch.zeros(batch, 1, 1, count, dtype=torch.int64)
-    return timed(lambda: short(tokens))
-
-
-def masked(sizes: Sizes) -> Group:
+def masked() -> list[Row]:
     """A masked prior of the sizes of thesis Table D.3 beside its passes, and beside the other."""
     prior = MaskedPrior(MaskedConfig(codebook_size=CODES, grid=GRIDS[64]))
-    other, count, steps = autoregressive(64), sizes.masked, sizes.steps
-    tokens = torch.zeros(count, prior.grid.num_tokens, dtype=torch.int64)
+    other, tokens = autoregressive(64), torch.zeros(1, prior.grid.num_tokens, dtype=torch.int64)
     everywhere = torch.ones_like(tokens, dtype=torch.bool)
-    rate = partial(Line, unit="/s", amount=1 / (count * 64))
-    return {
-        "masked": timed(lambda: prior.sample_tokens(count, num_steps=steps)),
-        "passes": timed(lambda: [prior(tokens, everywhere) for _ in range(steps)]),
-        "other": timed(lambda: other.sample_tokens(count, cache=True)),
-    }, [
-        rate(f"masked tokens, {steps} steps, {count}x64", "masked"),
+    draw = timed(lambda: prior.sample_tokens(1, num_steps=STEPS))
+    passes = timed(lambda: [prior(tokens, everywhere) for _ in range(STEPS)])
+    cache = timed(lambda: other.sample_tokens(1, cache=True))
+    return [
+        Row(f"masked tokens, {STEPS} steps, 1x64", "masked", draw, "/s", amount=1 / 64),
         # One pass a step: more would show here.
-        Line(f"  against {steps} passes alone", "masked / passes", goal=1.2),
-        rate(f"autoregressive tokens, {count}x64", "other"),
-        Line("  against the masked prior", "masked / other"),
+        Row(f"  against {STEPS} passes alone", "masked / passes", passes, goal=1.2),
+        Row("autoregressive tokens, 1x64", "other", cache, "/s", amount=1 / 64),
+        Row("  against the masked prior", "masked / other"),
     ]
 
 
-def distances(sizes: Sizes) -> Group:
+def distances(sizes: Sizes) -> list[Row]:
     """The Fréchet distance of moments and of few features, and by scipy."""
     large, small = moments(sizes.dim), moments(sizes.compared)
     few = features(sizes.few, sizes.dim, 2), features(sizes.few, sizes.dim, 3)
-    return {
-        "large": timed(lambda: frechet_distance(*large)),
-        "small": timed(lambda: frechet_distance(*small)),
-        "sqrtm": timed(lambda: distance_by_sqrtm(*small)),
-        "few": timed(lambda: frechet_distance(*few)),
-    }, [
-        Line(f"Fréchet distance of moments, {sizes.dim} dimensions", "large", "s"),
-        Line(f"  of {sizes.few} features on either side", "few", "ms"),
-        Line("  moments against these", "large / few"),
-        Line(f"  of moments, {sizes.compared} dimensions", "small", "ms"),
-        Line("  there by scipy's sqrtm", "sqrtm", "ms"),
-        Line("  sqrtm against ours", "sqrtm / small"),
+
+    def row(label: str, name: str, unit: str, work: Callable[[], object]) -> Row:
+        return Row(label, name, timed(work), unit)
+
+    of = f"Fréchet distance of moments, {sizes.dim} dimensions"
+    less = f"  of {sizes.few} features on either side"
+    return [
+        row(of, "large", "s", lambda: frechet_distance(*large)),
+        row(less, "few", "ms", lambda: frechet_distance(*few)),
+        Row("  moments against these", "large / few"),
+        row(
+            f"  of moments, {sizes.compared} dimensions",
+            "small",
+            "ms",
+            lambda: frechet_distance(*small),
+        ),
+        row("  there by scipy's sqrtm", "sqrtm", "ms", lambda: distance_by_sqrtm(*small)),
+        Row("  sqrtm against ours", "sqrtm / small"),
     ]
 
 
@@ -309,10 +283,9 @@ def features(count: int, dim: int, seed: int) -> Tensor:
     return white * torch.linspace(1.0, 0.01, dim, dtype=torch.float64)
 
 
-def moments(dim: int) -> tuple[FeatureMoments, FeatureMoments]:
+def moments(dim: int) -> list[FeatureMoments]:
     """Return those of two sets of features, twice as many as dimensions."""
-    first, second = (FeatureMoments.of(features(2 * dim, dim, seed)) for seed in (0, 1))
-    return first, second
+    return [FeatureMoments.of(features(2 * dim, dim, seed)) for seed in (0, 1)]
 
 
 def distance_by_sqrtm(first: FeatureMoments, second: FeatureMoments) -> float:
@@ -325,48 +298,44 @@ def distance_by_sqrtm(first: FeatureMoments, second: FeatureMoments) -> float:
     return shift + float(one.trace() + other.trace()) - 2.0 * float(np.trace(root).real)
 
 
-def unets(sizes: UNetSizes, device: torch.device) -> Group:
+def unets(sizes: Sizes, device: torch.device) -> list[Row]:
     """Passes and training steps of UNets, in float32 and under autocast with channels last."""
     side = sizes.image_size
     # Section 4 of the design; bfloat16 has a goal on a GPU alone.
     goal = 2.0 if device.type == "cuda" else None
-    cases: dict[str, Case] = {}
-    lines: list[Line] = []
+    rows: list[Row] = []
     for frames, length in WINDOWS.items():
-        clips = noise(sizes.batch, length, 3, side, side).to(device)
-        for lean in (False, True):
-            layout = torch.channels_last if lean else torch.contiguous_format
-            model = unet_model(length, sizes).to(device).to(memory_format=layout)
-            for part, work in (("forward", forward), ("step", step)):
-                case = f"{part}-{frames}-{'lean' if lean else 'exact'}"
-                cases[case] = work(model, clips, lean=lean)
-        of = f"UNet {sizes.base_channels}, {sizes.batch}x{frames} frames of 3x{side}x{side}"
-        for part, name in (("forward", "forward pass"), ("step", "training step")):
-            case = f"{part}-{frames}"
-            lines += [
-                Line(f"{of}: {name}, float32", f"{case}-exact", "ms"),
-                Line("  bfloat16 and channels last", f"{case}-lean", "ms"),
-                Line("  against float32", f"{case}-exact / {case}-lean", goal=goal, least=True),
+        clips = noise(sizes.clips, length, 3, side, side).to(device)
+        exact, lean = (unet_model(length, sizes).to(device) for _ in range(2))
+        lean.to(memory_format=torch.channels_last)
+        of = f"UNet {sizes.base_channels}, {sizes.clips}x{frames} frames of 3x{side}x{side}"
+        for work, name in ((forward, "forward pass"), (step, "training step")):
+            case = f"{name} {frames}"
+            rows += [
+                Row(f"{of}: {name}, float32", case, work(exact, clips), "ms"),
+                Row("  bfloat16 and channels last", f"{case} lean", work(lean, clips, True), "ms"),
+                Row("  against float32", f"{case} / {case} lean", goal=goal, least=True),
             ]
             if frames > 1:
-                both = f"{case}-exact / {part}-1-exact"
-                lines.append(Line("  a frame against an image alone", both, amount=frames))
-    return cases, lines
+                both = f"{case} / {name} 1"
+                rows.append(Row("  a frame against an image alone", both, amount=frames))
+    return rows
 
 
-def unet_model(length: int, sizes: UNetSizes, **given: Any) -> ImageDiffusion | VideoDiffusion:
+def unet_model(length: int, sizes: Sizes, one_way: bool = False) -> ImageDiffusion | VideoDiffusion:
     """Return the model of images, or of videos of so many frames."""
     size = sizes.image_size
     # Attention at 16 and 8 for 32 pixels.
-    given |= {"image_size": size, "attention_sizes": (size // 2, size // 4)}
-    given |= {"base_channels": sizes.base_channels}
-    given |= {"channel_multipliers": channel_multipliers_for(size)}
+    given: Any = {"image_size": size, "attention_sizes": (size // 2, size // 4)}
+    given["base_channels"] = sizes.base_channels
+    given["channel_multipliers"] = channel_multipliers_for(size)
     if length == 1:
         return ImageDiffusion(ImageDiffusionConfig(**given))
-    return VideoDiffusion(VideoDiffusionConfig(num_frames=length, context=length // 2, **given))
+    given |= {"num_frames": length, "context": length // 2, "one_way": one_way}
+    return VideoDiffusion(VideoDiffusionConfig(**given))
 
 
-def forward(model: ImageDiffusion | VideoDiffusion, clips: Tensor, *, lean: bool) -> Case:
+def forward(model: ImageDiffusion | VideoDiffusion, clips: Tensor, lean: bool = False) -> Case:
     """Time a forward pass of the UNet."""
     times = torch.full((len(clips),), 500.0).to(clips.device)
     if isinstance(model, ImageDiffusion):
@@ -376,29 +345,26 @@ def forward(model: ImageDiffusion | VideoDiffusion, clips: Tensor, *, lean: bool
     return timed(lambda: model.network(seen, times, window), clips.device, lean=lean)
 
 
-def step(model: ImageDiffusion | VideoDiffusion, clips: Tensor, *, lean: bool) -> Case:
+def step(model: ImageDiffusion | VideoDiffusion, clips: Tensor, lean: bool = False) -> Case:
     """Time a training step: L_hybrid at random times, its gradient, and AdamW."""
     objective = DiffusionObjective(model).to(clips.device)
-    return training_step(model, lambda: objective(clips)["loss"], clips.device, lean=lean)
+    return training_step(model, lambda: objective(clips)["loss"], clips.device, lean)
 
 
-def videos(sizes: UNetSizes, device: torch.device) -> Group:
+def videos(sizes: Sizes, device: torch.device) -> list[Row]:
     """Drawing videos, stage by stage; one way, context frames don't see later ones."""
-    length = WINDOWS[5]
-    cases: dict[str, Case] = {}
-    frames: list[int] = []
-    for name in ("both", "one"):
-        model = cast("VideoDiffusion", unet_model(length, sizes, one_way=name == "one")).to(device)
-        draw = partial(model.sample, num_steps=sizes.steps, batch_size=sizes.drawn)
-        cases[name] = timed(partial(draw, sizes.drawn), device)
-        frames.append(model.evaluations_per_sample())
+    length, n = WINDOWS[5], sizes.drawn
+    models = [unet_model(length, sizes, one_way).to(device) for one_way in (False, True)]
+    draws = [partial(model.sample, n, num_steps=sizes.steps, batch_size=n) for model in models]
+    both, one = (timed(draw, device) for draw in draws)
+    frames = [cast("VideoDiffusion", model).evaluations_per_sample() for model in models]
     name = f"a video of {length} frames, context {length // 2}, {sizes.steps} steps a stage"
-    return cases, [
-        Line(name, "both", "ms", amount=sizes.drawn),
-        Line("  one-way conditioning", "one", "ms", amount=sizes.drawn),
-        Line("  both ways against it", "both / one"),
-        Row("  frames through the network, 1,000 steps a stage", frames[0], "frames"),
-        Row("  one-way conditioning", frames[1], "frames"),
+    return [
+        Row(name, "both", both, "ms", amount=n),
+        Row("  one-way conditioning", "one", one, "ms", amount=n),
+        Row("  both ways against it", "both / one"),
+        Row("  frames through the network, 1,000 steps a stage", frames[0], unit="frames"),
+        Row("  one-way conditioning", frames[1], unit="frames"),
         # Section 4 of the design: 2-3 times.
-        Row("  both ways against it", frames[0] / frames[1], "x", 2.0, least=True),
+        Row("  both ways against it", frames[0] / frames[1], goal=2.0, least=True),
     ]

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -26,7 +26,7 @@ from ohsvgp import (
 )
 from ohsvgp.bases import Advance, Basis
 from probseq.kernels import RBF
-from probseq_apps.bench import Case, Line, Row, interleaved, one_thread, row_of, show, timed
+from probseq_apps.bench import Case, Row, interleaved, one_thread, show, timed
 from probseq_apps.engine import log
 from probseq_apps.settings.bench import BenchOnlineSettings
 
@@ -71,64 +71,69 @@ def bench_online(settings: BenchOnlineSettings) -> None:
     show(rows, note, settings.json)
 
 
-def measure(sizes: Sizes, repeats: int) -> list[Row]:
+def measure(sizes: Sizes, repeats: int) -> list[dict[str, Any]]:
     """Return the rows of everything."""
-    early, late = sizes.early, sizes.late
-    grown = {count: grown_model(count) for count in (early, late)}
+    grown = {count: grown_model(count) for count in (sizes.early, sizes.late)}
+    (early, a), (late, b) = ((f"{n:,}", state_bytes(model)) for n, model in grown.items())
+    each, singles = max(sizes.singles // 4, 2), sizes.singles
     # The thesis' recurrence for random features, one explicit Euler step a point.
     euler = partial(RecurrentFeatures, num_features=FEATURES, step="euler")
     solar, audio = stream(SOLAR), stream(AUDIO)
-    each = max(sizes.singles // 4, 2)
-    cases: dict[str, Case] = {
-        **{f"solar-{M}": in_tasks(partial(LegS, M), solar) for M in (50, 150)},
-        **{f"audio-{M}": in_tasks(partial(LegS, M), audio) for M in (100, 200)},
-        "batch": last_task(LegS(100), audio),
-        "move": one_by_one(LegS(50), "task", sizes.singles),
-        "grow": one_by_one(LegS(50), "grow:1.05", sizes.singles),
-        "early": next_points(grown[early], each),
-        "late": next_points(grown[late], each),
-        **{f"window-{M}": window_covariance(LegS(M), solar[0]) for M in _COMPARED},
-        **{f"euler-{M}": window_covariance(euler(LegS(M)), solar[0]) for M in _COMPARED},
-        "euler": in_tasks(lambda: euler(LegS(50)), solar),
-        **{
-            f"adam-{n}": in_tasks(lambda n=n: RandomSubset(50, learn=AdamSteps(steps=n)), solar)
-            for n in (sizes.few, sizes.more)
-        },
-    }
-    found = interleaved(cases, repeats)
+
+    def tasks(M: int, name: str, series: tuple[Tensor, Tensor], goal: float) -> Row:
+        label = f"{len(series[0]):,} points in {TASKS} tasks, M={M}"
+        return Row(label, f"{name}-{M}", in_tasks(partial(LegS, M), series), "s", goal)
+
+    def one_by_one(rebase: str) -> Case:
+        first = solar[0][:singles], solar[1][:singles]
+        return lambda: _learn(_model(LegS(50), rebase), first, singles) / singles
+
+    rows = [
+        tasks(50, "solar", solar, 0.05),
+        tasks(150, "solar", solar, 0.25),
+        tasks(100, "audio", audio, 0.25),
+        tasks(200, "audio", audio, 0.6),
+        Row("the last 900 points of them, M=100", "batch", last_task(audio), "ms", 25.0),
+        Row("one point at a time, M=50", "move", one_by_one("task"), "ms", 3.0),
+        Row('  with rebase="grow:1.05"', "grow", one_by_one("grow:1.05"), "ms", 3.0),
+        Row(
+            f"a point after {early} others, M=50",
+            "early",
+            next_points(grown[sizes.early], each),
+            "ms",
+        ),
+        Row(
+            f"a point after {late} others, M=50", "late", next_points(grown[sizes.late], each), "ms"
+        ),
+        Row("  late against early", "late / early", goal=1.2),
+        Row(f"state after {early} points, M=50", a, unit="bytes"),
+        Row(f"state after {late} points, M=50", b, unit="bytes", goal=a),
+    ]
+    for M in _COMPARED:
+        window, steps = (window_covariance(basis, solar[0]) for basis in (LegS(M), euler(LegS(M))))
+        name = f"  by {SOLAR} Euler steps, {FEATURES} random features"
+        rows += [
+            Row(f"K_uu after {SOLAR} points, M={M}", f"window-{M}", window, "ms"),
+            Row(name, f"euler-{M}", steps, "ms"),
+            Row("  against LegS", f"euler-{M} / window-{M}", goal=100.0, least=True),
+        ]
+    recurrence = in_tasks(lambda: euler(LegS(50)), solar)
+    rows += [
+        Row(f"{SOLAR} points in {TASKS} tasks by that recurrence, M=50", "euler", recurrence, "s"),
+        Row("  against LegS", "euler / solar-50"),
+        Row(f"OSGPR, M=50: one Adam step at each of {TASKS} tasks", "step", unit="ms"),
+        Row(f"  {_ITERATIONS} steps a task, extrapolated", "osgpr", unit="s"),
+        Row("  against LegS", "osgpr / solar-50", goal=500.0, least=True),
+        *memory_rows(sizes.watched),
+    ]
+    cases = {str(row.value): row.case for row in rows if row.case is not None}
+    for n in (sizes.few, sizes.more):
+        cases[f"adam-{n}"] = in_tasks(lambda n=n: RandomSubset(50, learn=AdamSteps(steps=n)), solar)
+    found = interleaved(cases, dict.fromkeys(cases, repeats))
     few, more = found[f"adam-{sizes.few}"], found[f"adam-{sizes.more}"]
     found["step"] = (more - few) / (sizes.more - sizes.few)
     found["osgpr"] = few + (_ITERATIONS - sizes.few) * found["step"]
-    kept = state_bytes(grown[early]), state_bytes(grown[late])
-    lines: list[Line | Row] = [
-        Line(f"{SOLAR} points in {TASKS} tasks, M=50", "solar-50", "s", 0.05),
-        Line(f"{SOLAR} points in {TASKS} tasks, M=150", "solar-150", "s", 0.25),
-        Line(f"{AUDIO:,} points in {TASKS} tasks, M=100", "audio-100", "s", 0.25),
-        Line(f"{AUDIO:,} points in {TASKS} tasks, M=200", "audio-200", "s", 0.6),
-        Line("the last 900 points of them, M=100", "batch", "ms", 25.0),
-        Line("one point at a time, M=50", "move", "ms", 3.0),
-        Line('  with rebase="grow:1.05"', "grow", "ms", 3.0),
-        Line(f"a point after {early:,} others, M=50", "early", "ms"),
-        Line(f"a point after {late:,} others, M=50", "late", "ms"),
-        Line("  late against early", "late / early", goal=1.2),
-        Row(f"state after {early:,} points, M=50", kept[0], "bytes"),
-        Row(f"state after {late:,} points, M=50", kept[1], "bytes", kept[0]),
-    ]
-    for M in _COMPARED:
-        lines += [
-            Line(f"K_uu after {SOLAR} points, M={M}", f"window-{M}", "ms"),
-            Line(f"  by {SOLAR} Euler steps, {FEATURES} random features", f"euler-{M}", "ms"),
-            Line("  against LegS", f"euler-{M} / window-{M}", goal=100.0, least=True),
-        ]
-    lines += [
-        Line(f"{SOLAR} points in {TASKS} tasks by that recurrence, M=50", "euler", "s"),
-        Line("  against LegS", "euler / solar-50"),
-        Line(f"OSGPR, M=50: one Adam step at each of {TASKS} tasks", "step", "ms"),
-        Line(f"  {_ITERATIONS} steps a task, extrapolated", "osgpr", "s"),
-        Line("  against LegS", "osgpr / solar-50", goal=500.0, least=True),
-        *memory_rows(sizes.watched),
-    ]
-    return [line if isinstance(line, Row) else row_of(line, found) for line in lines]
+    return [row.found(found) for row in rows]
 
 
 def memory_rows(count: int) -> list[Row]:
@@ -144,12 +149,13 @@ def memory_rows(count: int) -> list[Row]:
             early, resident = state_bytes(gp), _resident_bytes()
     after = _resident_bytes()
     rows = [
-        Row(f"state after {first:,} points one by one", early, "bytes"),
-        Row(f"  after {count:,} points", state_bytes(gp), "bytes", early),
+        Row(f"state after {first:,} points one by one", early, unit="bytes"),
+        Row(f"  after {count:,} points", state_bytes(gp), unit="bytes", goal=early),
     ]
     if resident is not None and after is not None:
         # The goal is what an allocator may keep.
-        rows.append(Row("  growth of the process in between", after - resident, "bytes", 2**23))
+        grew = after - resident
+        rows.append(Row("  growth of the process in between", grew, unit="bytes", goal=2**23))
     return rows
 
 
@@ -179,19 +185,13 @@ def in_tasks(basis: Callable[[], Basis], series: tuple[Tensor, Tensor]) -> Case:
     return lambda: _learn(_model(basis()), series, TASKS)
 
 
-def last_task(basis: Basis, series: tuple[Tensor, Tensor]) -> Case:
+def last_task(series: tuple[Tensor, Tensor]) -> Case:
     """Time the last of ten tasks, again and again."""
     t, y = series
     size = len(t) // TASKS
-    grown = _model(basis)
+    grown = _model(LegS(100))
     _learn(grown, (t[:-size], y[:-size]), TASKS - 1)
     return timed(lambda: grown.updated(t[-size:], y[-size:]), gradients=True)
-
-
-def one_by_one(basis: Basis, rebase: str, count: int) -> Case:
-    """Time a point, from the start of the solar-like stream."""
-    t, y = stream(SOLAR)
-    return lambda: _learn(_model(basis, rebase), (t[:count], y[:count]), count) / count
 
 
 def grown_model(count: int) -> OnlineGP:
