@@ -218,10 +218,10 @@ def samplers(batch: int, tokens: int) -> list[Row]:
         row = torch.zeros(batch, 1, 1, count, dtype=torch.int64)
         return timed(lambda: short(row))
 
-    plain = timed(lambda: prior.sample_tokens(batch, cache=False))
+    parts, scale = [timed(lambda: prior.sample_tokens(batch, cache=False))], 1.0
     if batch * length > LIMIT:
         parts = [part(round(length * (i + 0.5) / _PARTS)) for i in range(_PARTS)]
-        plain = lambda: sum(run() for run in parts) * length / _PARTS  # noqa: E731
+        scale = length / _PARTS
     cache = timed(lambda: prior.sample_tokens(batch, cache=True))
     rate = partial(Row, unit="/s", amount=1 / (batch * tokens))
     few, some = 6.0 if tokens == 64 else None, 3.0 if batch == 1 else 2.0
@@ -229,7 +229,7 @@ def samplers(batch: int, tokens: int) -> list[Row]:
         rate(f"autoregressive tokens with a cache, {batch}x{tokens}", "cache", cache),
         rate("  VideoGPT's sampler", "videogpt", lambda: drawn() * length / steps),
         Row("  against VideoGPT's", "videogpt / cache", goal=some, least=True),
-        rate("  without a cache", "plain", plain),
+        rate("  without a cache", "plain", lambda: sum(run() for run in parts) * scale),
         Row("  against no cache", "plain / cache", goal=few, least=True),
     ]
 
