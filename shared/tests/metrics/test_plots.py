@@ -222,3 +222,9 @@ def test_spreads_of_each_set_are_counted_in_the_same_bins():
     heights = [[bar.get_height() for bar in bars] for bars in axes.containers]
     assert [sum(counts) for counts in heights] == [50, 50]  # what is far off is in the last bin
     assert heights[0][0] == 50
+
+
+def test_more_sets_than_colours_are_all_drawn():
+    sets = {f"set {number}": torch.linspace(0.5, 1.5, 10) + number for number in range(9)}
+    (axes,) = spread_plot({"sgpa": sets}).axes
+    assert axes.get_legend_handles_labels()[1] == list(sets)

@@ -7,6 +7,7 @@ safe in threads. Save one with ``figure.savefig(path)``. matplotlib comes with t
 import math
 import textwrap
 from collections.abc import Mapping
+from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -232,7 +233,7 @@ def spread_plot(spreads: Mapping[str, Mapping[str, Tensor]], *, target: str = "t
         every = torch.cat(list(sets.values()))
         # The largest hundredth would squeeze all others into one bar.
         edges = torch.linspace(float(every.amin()), float(every.quantile(0.99)), 25).tolist()
-        for (label, values), colour in zip(sets.items(), COLOURS, strict=False):
+        for (label, values), colour in zip(sets.items(), cycle(COLOURS), strict=False):
             shown = _array(values.clamp(max=edges[-1]))
             panel.hist(shown, bins=edges, color=colour, alpha=0.55, label=label)
         panel.set_title(method, fontsize=11)
