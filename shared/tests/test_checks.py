@@ -25,6 +25,7 @@ from probseq.checks import (
     check_sizes,
     check_terms,
     check_whole,
+    parse_number,
 )
 
 
@@ -156,3 +157,12 @@ def test_shapes_broadcast_as_torch_says():
             assert not broadcastable(*trio), trio
         else:
             assert broadcastable(*trio), trio
+
+
+@pytest.mark.parametrize(
+    ("text", "message"), [("two", "must be a number, got 'two'"), ("inf", "must be finite, got")]
+)
+def test_texts_that_are_no_finite_number_are_refused(text, message):
+    assert parse_number(" -2.5e1") == -25.0
+    with pytest.raises(ValueError, match=message):
+        parse_number(text)

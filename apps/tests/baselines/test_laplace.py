@@ -3,9 +3,11 @@ import math
 
 import pytest
 import torch
+from torch import nn
 from torch.nn.functional import cross_entropy
 
 import sgpa
+from probseq_apps.baselines.backbone import pooled_features
 from probseq_apps.baselines.laplace import KroneckerCurvature, LaplaceLinear, laplace_model
 
 CLASSES, WIDTH = 3, 9  # eight features and the bias's one
@@ -27,11 +29,17 @@ def eye(size):
     return torch.eye(size).double()
 
 
+def model_of(make_model, sampled):
+    if not sampled:
+        return make_model()
+    return make_model(
+        attention=lambda index: sgpa.SparseGPAttention(8, 2, 3, initial_posterior="random")
+    )
+
+
 def features_of(model, inputs, **arguments):
-    captured = []
-    with model.head.linear.register_forward_pre_hook(lambda _, given: captured.append(given[0])):
-        model(inputs, **arguments)
-    return torch.cat([captured[0], torch.ones_like(captured[0][:, :1])], 1).detach()
+    found = pooled_features(model, inputs, **arguments)
+    return torch.cat([found, torch.ones_like(found[:, :1])], 1).detach()
 
 
 def factors(phi, weight):
@@ -55,12 +63,6 @@ def diagonals(covariance):
 
 def augmented(linear):
     return torch.cat([linear.weight, linear.bias[:, None]], 1).detach()
-
-
-def variance_of(curvature, phi, prior_precision, variance="plain"):
-    linear = torch.nn.Linear(WIDTH - 1, CLASSES).double()
-    given = {"prior_precision": prior_precision, "log_likelihood": 0.0, "variance": variance}
-    return LaplaceLinear(linear, curvature, **given).variance(phi)
 
 
 @pytest.mark.parametrize("kind", ["vision", "text", "sequence"])
@@ -112,7 +114,9 @@ def test_with_one_data_point_the_posterior_is_the_exact_gauss_newton_one():
     exact = torch.autograd.functional.hessian(loss, weight.flatten())
     outer, hessian = factors(phi, weight)
     torch.testing.assert_close(torch.kron(hessian, outer), exact)
-    found = variance_of(KroneckerCurvature.of(outer, hessian, 1), phi[:, :-1], 0.5)
+    linear, curvature = nn.Linear(WIDTH - 1, CLASSES), KroneckerCurvature.of(outer, hessian, 1)
+    given = {"prior_precision": 0.5, "log_likelihood": 0.0, "variance": "plain"}
+    found = LaplaceLinear(linear.double(), curvature, **given).variance(phi[:, :-1])
     jacobian = torch.kron(eye(CLASSES), phi[0])
     dense = jacobian @ torch.linalg.inv(exact + 0.5 * eye(27)) @ jacobian.mT
     torch.testing.assert_close(found[0], torch.diag(dense))
@@ -134,42 +138,24 @@ def test_centred_variances_predict_closer_to_monte_carlo_than_plain_ones(make_mo
     assert error["centred"] < 0.5 * error["plain"]
 
 
-def test_centred_variances_do_not_change_when_all_logits_are_shifted(make_model):
-    model, inputs = make_model()
-    phi = features_of(model, inputs)
-    curvature = KroneckerCurvature.of(*factors(phi, augmented(model.head.linear)), 1000)
-    # Along the shift the curvature is zero and the prior alone decides: let it decide for much.
-    for precision in (1e-9, 1e-7):
-        assert variance_of(curvature, phi[:, :-1], precision, "centred").max() < 1e3
-    assert variance_of(curvature, phi[:, :-1], 1e-9).min() > 1e8
-
-
-def test_independent_alike_logits_have_equal_centred_and_plain_variances():
-    flat = KroneckerCurvature.of(eye(WIDTH), torch.zeros(CLASSES, CLASSES).double(), 10)
-    x = torch.randn(4, WIDTH - 1, generator=seeded(0)).double()
-    found = [variance_of(flat, x, 2.0, name) for name in ("centred", "plain")]
-    torch.testing.assert_close(found[0], found[1])
-
-
-def test_a_sure_prior_leaves_the_model_as_it_is_and_the_model_is_not_touched(make_model):
-    model, inputs = make_model()
+def test_a_sure_prior_changes_nothing_and_neither_dropout_nor_copies_matter(make_model):
+    model, inputs = make_model(dropout=0.5)
     before = copy.deepcopy(model.state_dict())
     expected = model.eval()(inputs).logits
-    adjusted = laplace_model(model, pairs_of(inputs), prior_precision=1e12)
-    torch.testing.assert_close(adjusted(inputs).logits, expected.detach())
+    evidences = []
+    for mode, count in ((False, None), (False, 3), (True, None)):
+        given = {"prior_precision": 1e12, "num_samples": count}
+        adjusted = laplace_model(model.train(mode), pairs_of(inputs), **given)
+        torch.testing.assert_close(adjusted(inputs).logits, expected.detach())
+        evidences.append(adjusted.head.linear.log_evidence)
+    assert evidences == pytest.approx([evidences[0]] * 3, rel=1e-12)
     assert type(adjusted) is type(model)
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
     assert all(parameter.requires_grad for parameter in model.parameters())
 
 
-def sampling_model(make_model):
-    return make_model(
-        attention=lambda index: sgpa.SparseGPAttention(8, 2, 3, initial_posterior="random")
-    )
-
-
 def test_models_that_draw_average_their_curvature_over_the_samples(make_model):
-    model, inputs = sampling_model(make_model)
+    model, inputs = model_of(make_model, sampled=True)
     phi = features_of(model.eval(), inputs, generator=seeded(5), num_samples=4)
     weight = augmented(model.head.linear)
     covariance, _ = dense_covariance(phi, phi, weight, 0.5, len(inputs))
@@ -184,7 +170,7 @@ def test_models_that_draw_average_their_curvature_over_the_samples(make_model):
 
 @pytest.mark.parametrize("num_samples", [None, 3])
 def test_validation_data_choose_the_prior_precision_of_the_smallest_nll(make_model, num_samples):
-    model, inputs = make_model() if num_samples is None else sampling_model(make_model)
+    model, inputs = model_of(make_model, num_samples is not None)
     with torch.no_grad():
         model.head.linear.weight.mul_(8.0)  # too sure of itself
     shifted = torch.cat([inputs + 0.3, inputs - 0.3, inputs * 2.0])
@@ -211,18 +197,6 @@ def test_validation_data_choose_the_prior_precision_of_the_smallest_nll(make_mod
         assert best <= nll(fit(prior_precision=other)) + 1e-12
     assert 1e-4 < precision < 1e4
     assert best < nll(fit())
-
-
-def test_copies_as_samples_change_nothing_and_dropout_is_off_whatever_the_mode(make_model):
-    model, inputs = make_model(dropout=0.5)
-    once, many, trained = (
-        laplace_model(model.train(mode), pairs_of(inputs), prior_precision=0.7, num_samples=count)
-        for mode, count in ((False, None), (False, 3), (True, None))
-    )
-    assert not trained.training
-    expected = once.head.linear.log_evidence
-    assert trained.head.linear.log_evidence == expected
-    assert many.head.linear.log_evidence == pytest.approx(expected, rel=1e-12)
 
 
 @pytest.mark.parametrize(

@@ -34,16 +34,6 @@ def draw_outputs(layer, current, x, count):
         return layer(x.repeat(count, *(1,) * (x.ndim - 1))).unflatten(0, (count, -1))
 
 
-@pytest.mark.parametrize("bias", [True, False])
-def test_the_kl_is_that_of_torch_distributions(bias):
-    layer, _ = layer_with("activations", bias=bias)
-    expected = sum(
-        kl_divergence(q, Normal(torch.zeros_like(q.loc), 0.7 * torch.ones_like(q.loc))).sum()
-        for q in posterior(layer)
-    )
-    torch.testing.assert_close(layer.kl(), expected)
-
-
 @pytest.mark.parametrize("draw", DRAWS)
 def test_each_output_has_the_mean_and_variance_of_drawn_weights(draw):
     layer, current = layer_with(draw)
@@ -83,10 +73,10 @@ def test_drawn_weights_are_shared_by_all_rows_of_a_sample_and_differ_between_sam
 @pytest.mark.parametrize("draw", DRAWS)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("attention", ["softmax", "kernel", "kernel-asym"])
-def test_without_spread_the_model_is_the_point_estimate(make_model, kind, attention, draw):
-    model, inputs = make_model(kind, attention)
-    expected = copy.deepcopy(model)(inputs).logits
-    changed = mean_field_model(model, num_data=10, draw=draw, initial_std=1e-12)
+def test_without_spread_it_is_the_point_estimate_without_dropout(make_model, kind, attention, draw):
+    model, inputs = make_model(kind, attention, dropout=0.5)
+    expected = copy.deepcopy(model).eval()(inputs).logits
+    changed = mean_field_model(model, num_data=10, draw=draw, initial_std=1e-12).train()
     torch.testing.assert_close(changed(inputs).logits, expected)
     samples = changed(inputs, num_samples=4).logits
     torch.testing.assert_close(samples, expected.expand(4, -1, -1))
@@ -95,10 +85,7 @@ def test_without_spread_the_model_is_the_point_estimate(make_model, kind, attent
 @pytest.mark.parametrize("kind", KINDS)
 def test_linear_layers_of_blocks_and_head_are_random_and_nothing_else(make_model, kind):
     model, _ = make_model(kind, pooling="sequence")
-    linear = sum(type(module) is nn.Linear for module in model.modules())
-    inside = linear - (kind == "sequence")  # its embedding is a linear layer, and stays
     changed = mean_field_model(model, num_data=10)
-    assert sum(isinstance(module, MeanFieldLinear) for module in changed.modules()) == inside
     left = [name for name, module in changed.named_modules() if type(module) is nn.Linear]
     assert left == ["model.embed"] * (kind == "sequence")
     assert not any("norm" in name for name, _ in changed.named_parameters() if "raw" in name)
@@ -121,23 +108,4 @@ def test_inputs_of_zeros_have_finite_gradients():
     layer, _ = layer_with("activations", bias=False)
     x = torch.zeros(2, 4, dtype=torch.float64, requires_grad=True)
     layer(x).sum().backward()
-    assert x.grad.isfinite().all()
-    assert all(parameter.grad.isfinite().all() for parameter in layer.parameters())
-
-
-def test_the_gradient_is_that_of_the_reparametrised_draw():
-    layer, current = layer_with("activations")
-    x = torch.randn(3, 4, generator=torch.Generator().manual_seed(5)).double().requires_grad_()
-
-    def output(x, *parameters):
-        with current.of(torch.Generator().manual_seed(0), 1):
-            names = dict(zip(dict(layer.named_parameters()), parameters, strict=True))
-            return torch.func.functional_call(layer, names, (x,))
-
-    assert torch.autograd.gradcheck(output, (x, *layer.parameters()))
-
-
-def test_dropout_is_switched_off(make_model):
-    model, inputs = make_model(dropout=0.5)
-    changed = mean_field_model(model, num_data=10, initial_std=1e-12).train()
-    torch.testing.assert_close(changed(inputs).logits, changed(inputs).logits)
+    assert all(found.grad.isfinite().all() for found in (x, *layer.parameters()))

@@ -4,12 +4,10 @@ import gzip
 import hashlib
 import io
 import json
-import os
 import pickle
 import shutil
 import struct
 import sys
-import tarfile
 import types
 import zlib
 
@@ -59,15 +57,14 @@ def test_mnist_is_read_from_idx_files_as_torchvision_reads_it(put, tmp_path):
         put(f"MNIST/raw/{part}-images-idx3-ubyte", idx_bytes(random_bytes(count, 28, 28)))
         put(f"MNIST/raw/{part}-labels-idx1-ubyte", labels)
         put(f"MNIST/raw/{part}-labels-idx1-ubyte.gz", gzip.compress(labels))
-    before = sorted((str(path), path.stat().st_mtime_ns) for path in tmp_path.rglob("*"))
+    before = sorted(tmp_path.rglob("*"))
     data = load_images("mnist", data_dir=tmp_path)
+    assert sorted(tmp_path.rglob("*")) == before  # nothing is written
     known = MNIST(tmp_path, train=False)
     assert torch.equal(data.test.inputs[:, 0], known.data)
     assert (len(data.train), len(data.validation)) == (18, 2)
     assert (data.mean, data.std) == ((0.1307,), (0.3081,))
     assert any("20 of the standard 60,000" in note for note in data.notes)
-    after = sorted((str(path), path.stat().st_mtime_ns) for path in tmp_path.rglob("*"))
-    assert after == before  # nothing is written
     (tmp_path / "MNIST/raw/t10k-labels-idx1-ubyte").unlink()  # its packed twin is left
     found = load_test_images("mnist", data_dir=tmp_path)
     assert torch.equal(found.targets, known.targets)
@@ -108,13 +105,13 @@ def test_parquet_shards_are_joined_in_order_and_only_what_is_asked_for_is_decode
 @pytest.fixture
 def python_batches(monkeypatch):
     """Files of a CIFAR-10 of eight images, published with their sums."""
-    files = {
+    contents = {
         "data_batch_1": {"data": random_bytes(3, 3072), "labels": [0, 2, 9]},
         "data_batch_2": {"data": random_bytes(3, 3072, seed=1), "labels": [1, 2, 9]},
         "test_batch": {"data": random_bytes(2, 3072, seed=2), "labels": [5, 6]},
         "batches.meta": {"label_names": ["x"] * 10},
     }
-    files = {name: pickle.dumps(content, protocol=2) for name, content in files.items()}
+    files = {name: pickle.dumps(content, protocol=2) for name, content in contents.items()}
     sums = [[name, hashlib.md5(content).hexdigest()] for name, content in files.items()]
     monkeypatch.setattr(CIFAR10, "train_list", sums[:2])
     monkeypatch.setattr(CIFAR10, "test_list", sums[2:3])
@@ -129,12 +126,9 @@ def test_python_batches_are_read_from_the_folder_or_the_archive(
     for name, content in python_batches.items():
         put(f"cifar-10-batches-py/{name}", content)
     if packed:
-        with tarfile.open(tmp_path / "cifar-10-python.tar.gz", "w:gz") as archive:
-            for name in python_batches:
-                path = tmp_path / "cifar-10-batches-py" / name
-                archive.add(path, f"cifar-10-batches-py/{name}")
-                path.unlink()
-        (tmp_path / "cifar-10-batches-py").rmdir()
+        name = "cifar-10-batches-py"
+        shutil.make_archive(tmp_path / "cifar-10-python", "gztar", tmp_path, name)
+        shutil.rmtree(tmp_path / name)
     data = load_images("cifar10", data_dir=tmp_path)
     expected = np.concatenate((random_bytes(3, 3072), random_bytes(3, 3072, seed=1)))
     np.testing.assert_array_equal(data.train.inputs.numpy(), expected.reshape(6, 3, 32, 32))
@@ -155,21 +149,11 @@ def test_binary_batches_of_both_sets_are_read(put, tmp_path):
         assert test.targets.tolist() == expected.flatten().tolist()
 
 
-class Evil:
-    """Pickles to a call that makes a folder."""
-
-    def __init__(self, folder):
-        self.folder = folder
-
-    def __reduce__(self):
-        return os.mkdir, (str(self.folder),)
-
-
 @pytest.mark.parametrize("name", ["test_batch", "data_batch_1", "batches.meta"])
 def test_a_batch_that_is_not_the_published_one_is_never_unpickled(
     put, tmp_path, python_batches, name
 ):
-    evil = pickle.dumps({"data": Evil(tmp_path / "ran"), "labels": []}, protocol=2)
+    evil = f"cos\nmkdir\n(V{tmp_path / 'ran'}\ntR."  # a call that makes a folder
     for file, content in (python_batches | {name: evil}).items():
         put(f"cifar-10-batches-py/{file}", content)
     with pytest.raises(DataError, match="cifar-10-batches-py cannot be read"):
@@ -187,13 +171,11 @@ def bomb():
 
 IDX, NPZ = idx_bytes(random_bytes(5, 28, 28)), npz_bytes(x_test=random_bytes(30, 28, 28))
 LABELS = ("mnist/t10k-labels-idx1-ubyte", idx_bytes(random_bytes(5)))
+PICKLE = npz_bytes(x_test=np.array([object()]), y_test=np.array([1]))
 DAMAGED = {
-    "mnist/t10k-images-idx3-ubyte": (b"", b"no idx", IDX[:3], IDX[:-1], b"\0\0\x0d\1" + bytes(8)),
-    "mnist/t10k-images-idx3-ubyte.gz": (b"", b"plain", gzip.compress(IDX)[:900]),
-    "mnist/a.npz": (
-        *(b"", b"PK\x03\x04 cut off", b"text", NPZ[: len(NPZ) // 2]),
-        npz_bytes(x_test=np.array([object()]), y_test=np.array([1])),  # a pickle
-    ),
+    "mnist/t10k-images-idx3-ubyte": (b"", IDX[:-1], b"\0\0\x0d\1" + bytes(8)),
+    "mnist/t10k-images-idx3-ubyte.gz": (b"plain", gzip.compress(IDX)[:900]),
+    "mnist/a.npz": (b"", b"text", NPZ[: len(NPZ) // 2], PICKLE),
     "cifar100/cifar-100-python/test": (b"no batch",),
     "cifar-100-python.tar.gz": (b"no archive",),
     "cifar100/cifar-100-binary/test.bin": (bytes(3072),),
@@ -228,10 +210,8 @@ def test_images_of_another_size_and_labels_out_of_range_are_refused(put, tmp_pat
         (27, 0, r"\(1, 28, 28\), got \(1, 27, 27\)"),
         (28, 10, "row 1 has 10"),
     ):
-        put(
-            "mnist/a.npz",
-            npz_bytes(x_test=random_bytes(2, side, side), y_test=np.array([0, label])),
-        )
+        images, labels = random_bytes(2, side, side), np.array([0, label])
+        put("mnist/a.npz", npz_bytes(x_test=images, y_test=labels))
         with pytest.raises(DataError, match=message):
             load_test_images("mnist", data_dir=tmp_path)
 
@@ -293,21 +273,21 @@ def test_a_severity_of_cifar_c_is_a_fifth_of_the_file(cifar_c, tmp_path):
 
 
 def test_damaged_files_of_cifar_c_are_named(cifar_c, tmp_path):
-    for name, corruption, severity, message in (
-        ("cifar10", "frosts", 1, "did you mean 'frost'"),
-        ("mnist", "fog", 1, "unknown corruption 'fog'"),
-        ("cifar10", "fog", 6, "severity must be"),
-        ("cifar10", "snow", 1, r"snow\.npy cannot be read as five severities"),
-        ("cifar10", "rain", 1, r"rain\.npy cannot be read"),  # a pickle
-        ("cifar10", "cut", 1, r"cut\.npy cannot be read"),
-        ("cifar10", "frost", 1, r"labels\.npy.*row 0 has 10"),
+    for corruption, severity, message in (
+        ("frosts", 1, "did you mean 'frost'"),
+        ("fog", 6, "severity must be"),
+        ("snow", 1, r"snow\.npy cannot be read as five severities"),
+        ("rain", 1, r"rain\.npy cannot be read"),  # a pickle
+        ("cut", 1, r"cut\.npy cannot be read"),
+        ("frost", 1, r"labels\.npy.*row 0 has 10"),
     ):
         if corruption == "frost":
             np.save(cifar_c / "labels.npy", np.full(20, 10))
         with pytest.raises(DataError, match=message):
-            read_cifar_c(name, tmp_path, corruption, severity)
+            read_cifar_c("cifar10", tmp_path, corruption, severity)
 
 
+@pytest.mark.slow
 def test_real_files_give_the_known_images(shared_data):
     data = load_images("mnist", data_dir=shared_data)
     assert (len(data.train), len(data.validation), len(data.test)) == (55_000, 5_000, 10_000)
@@ -380,7 +360,7 @@ def test_celeba_reads_the_archive_and_keeps_what_it_decoded(faces, monkeypatch):
     assert not list(root.glob(".tmp-*"))
 
 
-def test_celeba_that_is_missing_or_of_another_kind_is_refused(faces):
+def test_celeba_that_is_missing_or_of_another_kind_is_refused(faces, monkeypatch):
     partition = faces / "celeba" / "list_eval_partition.txt"
     face = faces / "celeba" / "img_align_celeba" / "000003.jpg"
 
@@ -397,14 +377,7 @@ def test_celeba_that_is_missing_or_of_another_kind_is_refused(faces):
     refused(r"partition\.txt cannot be read as lines of a file name and 0, 1 or 2")
     partition.unlink()
     refused("no files of 'celeba'")
-
-
-def test_celeba_is_fetched_by_torchvision(tmp_path, monkeypatch):
-    def refuse(root, **options):
-        raise RuntimeError("too many users")
-
-    monkeypatch.setattr("torchvision.datasets.CelebA", refuse)
-    for module, message in ((None, "gdown is needed"), (types.ModuleType("gdown"), "too many")):
+    monkeypatch.setattr("torchvision.datasets.CelebA", lambda *_, **__: 1 / 0)
+    for module, message in ((None, "gdown is needed"), (types.ModuleType("gdown"), "by zero")):
         monkeypatch.setitem(sys.modules, "gdown", module)
-        with pytest.raises(DataError, match=message):
-            load_generation_data("celeba", data_dir=tmp_path / "new", download=True)
+        refused(message, download=True)

@@ -1,13 +1,11 @@
 """Text sets: files, splits, and words as numbers."""
 
-import random
-
 import pytest
 import torch
 
 from probseq_apps.data.names import DataError
 from probseq_apps.data.sets import load_data, load_texts
-from probseq_apps.data.texts import build_vocabulary, encode_texts, read_cola, read_parts, tokenize
+from probseq_apps.data.texts import read_cola, read_parts
 
 COLA = ("in_domain_train", "in_domain_dev", "out_of_domain_dev")
 
@@ -187,24 +185,3 @@ def test_what_does_not_go_together_is_refused(put, tmp_path):
             load_data(name, **options)
     with pytest.raises(DataError, match="'digits' holds images, but texts are needed"):
         load_texts("digits")
-
-
-def test_words_keep_apostrophes_and_marks_stand_alone():
-    text = "It's \"GOOD\",<br /><br />isn't it?"
-    assert tokenize(text) == ["it's", '"', "good", '"', ",", "isn't", "it", "?"]
-
-
-def test_numbers_follow_frequency_and_ties_the_alphabet_whatever_the_order():
-    vocab = build_vocabulary(["b a c", "a b", "a"], min_frequency=1)
-    assert vocab.tokens == ("<pad>", "<unk>", "a", "b", "c")
-    assert build_vocabulary(["z y x"], min_frequency=1).tokens[2:] == ("x", "y", "z")
-    texts = [f"w{i % 7} w{i % 5} w{i}" for i in range(50)]
-    shuffled = random.Random(0).sample(texts, 50)
-    assert build_vocabulary(texts) == build_vocabulary(shuffled)
-
-
-def test_rare_tokens_are_unknown_and_texts_cut_off_padded_and_never_empty():
-    vocab = build_vocabulary(["a a b b c"], min_frequency=2, max_size=3)
-    assert vocab.tokens == ("<pad>", "<unk>", "a")
-    tokens = encode_texts(vocab, ["A b c", "a", "<br />", "?"], 2)
-    assert tokens.tolist() == [[2, 1], [2, 0], [1, 0], [1, 0]]

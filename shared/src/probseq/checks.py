@@ -24,6 +24,7 @@ __all__ = [
     "check_sizes",
     "check_terms",
     "check_whole",
+    "parse_number",
 ]
 
 
@@ -242,6 +243,21 @@ def check_terms(log_likelihood: Tensor, penalty: Tensor) -> None:
         )
     if penalty.ndim:
         raise ValueError(f"penalty must be one number, got shape {tuple(penalty.shape)}: sum it")
+
+
+def parse_number(text: str) -> float:
+    """Read a finite number.
+
+    Raises:
+        ValueError: the text is none.
+    """
+    try:
+        number = float(text)
+    except ValueError:
+        raise ValueError(f"a value must be a number, got {text!r}") from None
+    if not math.isfinite(number):
+        raise ValueError(f"a value must be finite, got {text!r}")
+    return number
 
 
 def broadcastable(*shapes: Sequence[int]) -> bool:

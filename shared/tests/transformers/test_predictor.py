@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from probseq.metrics import Predictions, class_predictions
-from probseq.transformers import Predictor, TransformerOutput
+from probseq.transformers import Predictor, TransformerOutput, active_dropout
 
 
 class Noisy(nn.Module):
@@ -76,3 +76,15 @@ def test_the_seed_decides_all_draws_and_the_global_generator_is_left_alone(dropo
     assert torch.equal(first, second)
     assert not torch.equal(first, other)
     assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_only_dropout_is_switched_on_and_off_again_even_after_an_error():
+    model = nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.5), nn.BatchNorm1d(2)).eval()
+    with active_dropout(model):
+        assert [module.training for module in model] == [False, True, False]
+    with pytest.raises(RuntimeError, match="stop"), active_dropout(model):
+        raise RuntimeError("stop")
+    assert not any(module.training for module in model.modules())
+    with active_dropout(model.train()):
+        pass
+    assert all(module.training for module in model)

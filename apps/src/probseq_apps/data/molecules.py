@@ -9,32 +9,24 @@ each for validation and test unless said otherwise, the rest for training.
 The target of `zinc` is a column `score`, logP - SA here; the benchmark's has a penalty for large
 cycles, too, and is normalised. Errors are reported in the target's own unit.
 
-Atoms are nodes, bonds edges; features are ones and zeros. An atom has its element, formal charge,
-number of hydrogens, and whether it is aromatic; a bond has its kind. Stereochemistry and isotopes
-are left out. A salt, or any SMILES with a dot in it, is one graph of several components.
+A molecule is a graph of its atoms, see `probseq.molecules`; a salt, or any SMILES with a dot in it,
+is one of several components.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from probseq.checks import parse_number
 from probseq.errors import require
 from probseq.graphs import Graph, TokenLayout, num_tokens, stack_tokens, swap_edges
+from probseq.molecules import ATOM_FEATURES, BOND_FEATURES, molecule_graph
 from probseq_apps.data.names import DataError, data_folder, own_path
 from probseq_apps.data.parts import Part, Parts, permutation
-from probseq_apps.data.tables import csv_header, parse_number, read_rows
-
-# The last place of each is for all others.
-ELEMENTS = ("C", "N", "O", "F", "Si", "P", "S", "Cl", "Se", "Br", "I", "B", "other")
-CHARGES = (-1, 0, 1)
-MOST_HYDROGENS = 3
-BONDS = ("SINGLE", "DOUBLE", "TRIPLE", "AROMATIC", "other")
-ATOM_FEATURES = len(ELEMENTS) + len(CHARGES) + MOST_HYDROGENS + 2
-BOND_FEATURES = len(BONDS)
+from probseq_apps.data.tables import csv_header, read_rows
 
 _FILES = ("zinc/zinc.csv", "zinc_micro/zinc_micro.csv")
 _FEWEST = 10
@@ -74,49 +66,20 @@ class GraphData(Parts[Part]):
         return self.train.inputs.shape[1]
 
 
-def parse_smiles(smiles: str) -> Graph | None:
-    """Read one molecule; None for what is none. Hydrogens are a feature of their atoms."""
-    chem = require("rdkit.Chem", extra="molecules", distribution="probseq-apps")
-    base = require("rdkit.rdBase", extra="molecules", distribution="probseq-apps")
-    # RDKit would tell the terminal what is wrong; the caller does, with file and line.
-    with base.BlockLogs():
-        molecule = chem.MolFromSmiles(smiles)
-    if molecule is None or molecule.GetNumAtoms() == 0:
-        return None
-    bonds = list(molecule.GetBonds())
-    ends = [(bond.GetBeginAtomIdx(), bond.GetEndAtomIdx()) for bond in bonds]
-    kinds = [_one_hot(str(bond.GetBondType()), BONDS) for bond in bonds]
-    return Graph(
-        torch.tensor([_atom_features(atom) for atom in molecule.GetAtoms()]),
-        torch.tensor(ends, dtype=torch.int64).reshape(-1, 2),
-        torch.tensor(kinds).reshape(-1, BOND_FEATURES),
-    )
-
-
-def _atom_features(atom: Any) -> list[float]:
-    return [
-        *_one_hot(atom.GetSymbol(), ELEMENTS),
-        *_one_hot(max(-1, min(1, atom.GetFormalCharge())), CHARGES),
-        *_one_hot(atom.GetTotalNumHs(), range(MOST_HYDROGENS + 1)),
-        float(atom.GetIsAromatic()),
-    ]
-
-
-def _one_hot(value: object, known: Sequence[object]) -> list[float]:
-    """A one at the value's place; at the last one for what is not known."""
-    place = known.index(value) if value in known else len(known) - 1
-    return [float(index == place) for index in range(len(known))]
-
-
 def read_molecules(
     path: Path, *, smiles_column: str, target_name: str, max_atoms: int
 ) -> list[Molecule]:
     """Read a file of molecules; the arguments are those of `load_molecules`."""
+    chem = require("rdkit.Chem", extra="molecules", distribution="probseq-apps")
+    base = require("rdkit.rdBase", extra="molecules", distribution="probseq-apps")
 
     def parse(smiles: str, target: str) -> Molecule:
-        graph = parse_smiles(smiles)
-        if graph is None:
+        # RDKit would tell the terminal what is wrong, and not where.
+        with base.BlockLogs():
+            molecule = chem.MolFromSmiles(smiles)
+        if molecule is None or molecule.GetNumAtoms() == 0:
             raise ValueError(f"{smiles!r} is no molecule that RDKit can read")
+        graph = molecule_graph(molecule)
         if len(graph.nodes) > max_atoms:
             raise ValueError(
                 f"a molecule must have at most max_atoms={max_atoms} atoms, got "

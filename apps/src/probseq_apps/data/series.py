@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 from ohsvgp.stream.clock import parse_stamp
+from probseq.checks import parse_number
 from probseq_apps.data.names import (
     CSV_PREFIX,
     DataError,
@@ -22,7 +23,7 @@ from probseq_apps.data.names import (
     reading,
     unknown_name_message,
 )
-from probseq_apps.data.tables import csv_header, parse_number, published_file, read_rows
+from probseq_apps.data.tables import csv_header, published_file, read_rows
 
 SERIES_NAMES = ("sp500", "toy", "solar", "audio", "covid")
 

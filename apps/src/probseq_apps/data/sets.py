@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from probseq.texts import encode_texts
 from probseq_apps.data.embeddings import read_embeddings
 from probseq_apps.data.images import ImageData, load_images
 from probseq_apps.data.names import WORDS, DataError, data_kind, own_path, tokenizer_choice
@@ -17,7 +18,6 @@ from probseq_apps.data.texts import (
     TextData,
     TextParts,
     TextProtocol,
-    encode_texts,
     make_tokenizer,
     read_parts,
 )

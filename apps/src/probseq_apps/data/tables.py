@@ -4,7 +4,6 @@ What is wrong with a row is said with its file and line.
 """
 
 import csv
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 from jaxtyping import Bool, Float64
 
+from probseq.checks import parse_number
 from probseq.errors import require
 from probseq_apps.data.names import (
     CSV_PREFIX,
@@ -86,17 +86,6 @@ def _rows(path: Path, literal_quotes: bool = False) -> Iterator[tuple[int, list[
 def csv_header(path: Path) -> list[str]:
     """Return the names in the first row, none of an empty file."""
     return next(_rows(path), (1, list[str]()))[1]
-
-
-def parse_number(text: str) -> float:
-    """Return a finite number."""
-    try:
-        number = float(text)
-    except ValueError:
-        raise ValueError(f"a value must be a number, got {text!r}") from None
-    if not math.isfinite(number):
-        raise ValueError(f"a value must be finite, got {text!r}")
-    return number
 
 
 def read_parquet(path: Path) -> Any:

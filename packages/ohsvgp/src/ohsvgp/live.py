@@ -25,7 +25,7 @@ from safetensors.torch import load_file, save
 from ohsvgp.live_state import SCHEMA, read_facts
 from ohsvgp.online import OnlineGP
 from ohsvgp.stream.clock import parse_stamp
-from probseq.checks import check_counts, check_positive
+from probseq.checks import check_counts, check_positive, parse_number
 from probseq.files import write_atomic
 
 __all__ = ["LiveStream", "Position"]
@@ -179,7 +179,7 @@ class LiveStream:
         if len(cells) != 2:
             raise ValueError(f"a line must be t,y, got {text!r}")
         stamp, calendar = _seconds(cells[0].strip())
-        value = _number(cells[1].strip())
+        value = parse_number(cells[1].strip())
         if self.position.calendar not in (None, calendar):
             kinds = ("numbers", "dates")
             raise ValueError(
@@ -279,16 +279,6 @@ def _seconds(text: str) -> tuple[float, bool]:
     """A number, or a date in seconds since 1970, and whether it is one."""
     stamp, calendar = parse_stamp(text)
     return (stamp / _NANOSECONDS if calendar else stamp), calendar
-
-
-def _number(text: str) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        raise ValueError(f"a value must be a number, got {text!r}") from None
-    if not math.isfinite(number):
-        raise ValueError(f"a value must be finite, got {text!r}")
-    return number
 
 
 def _times(stamps: list[float], calendar: bool) -> np.ndarray:

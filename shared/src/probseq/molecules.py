@@ -1,0 +1,47 @@
+"""Molecules as graphs: atoms are nodes, bonds edges, and their features ones and zeros.
+
+An atom has its element, formal charge, number of hydrogens, and whether it is aromatic; a bond has
+its kind. Stereochemistry and isotopes are left out.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from probseq.graphs import Graph
+
+# The last place of each is for all others.
+ELEMENTS = ("C", "N", "O", "F", "Si", "P", "S", "Cl", "Se", "Br", "I", "B", "other")
+CHARGES = (-1, 0, 1)
+MOST_HYDROGENS = 3
+BONDS = ("SINGLE", "DOUBLE", "TRIPLE", "AROMATIC", "other")
+ATOM_FEATURES = len(ELEMENTS) + len(CHARGES) + MOST_HYDROGENS + 2
+BOND_FEATURES = len(BONDS)
+
+
+def molecule_graph(molecule: Any) -> Graph:
+    """Return the graph of a molecule of RDKit, `rdkit.Chem.MolFromSmiles("CCO")` for one."""
+    bonds = list(molecule.GetBonds())
+    ends = [(bond.GetBeginAtomIdx(), bond.GetEndAtomIdx()) for bond in bonds]
+    kinds = [_one_hot(str(bond.GetBondType()), BONDS) for bond in bonds]
+    return Graph(
+        torch.tensor([_atom_features(atom) for atom in molecule.GetAtoms()]),
+        torch.tensor(ends, dtype=torch.int64).reshape(-1, 2),
+        torch.tensor(kinds).reshape(-1, BOND_FEATURES),
+    )
+
+
+def _atom_features(atom: Any) -> list[float]:
+    return [
+        *_one_hot(atom.GetSymbol(), ELEMENTS),
+        *_one_hot(max(-1, min(1, atom.GetFormalCharge())), CHARGES),
+        *_one_hot(atom.GetTotalNumHs(), range(MOST_HYDROGENS + 1)),
+        float(atom.GetIsAromatic()),
+    ]
+
+
+def _one_hot(value: object, known: Sequence[object]) -> list[float]:
+    """A one at the value's place; at the last one for what is not known."""
+    place = known.index(value) if value in known else len(known) - 1
+    return [float(index == place) for index in range(len(known))]

@@ -1,0 +1,86 @@
+"""Texts as numbers of words and of subwords."""
+
+import random
+
+import pytest
+
+from probseq import texts
+from probseq.texts import SubwordTokenizer, build_vocabulary, encode_texts, words
+
+TEXTS = ["the cat sat on the mat", "the hat of the cat", "a fat rat sat", "naïve größe"] * 5
+BERT = {"the": 0, "[UNK]": 1, "[CLS]": 2, "[PAD]": 3, "[SEP]": 4, "cat": 5, "sat": 6}
+
+
+def test_words_keep_apostrophes_and_marks_stand_alone():
+    found = words("It's \"GOOD\",<br /><br />isn't it?")
+    assert found == ["it's", '"', "good", '"', ",", "isn't", "it", "?"]
+
+
+def test_numbers_follow_frequency_and_ties_the_alphabet_whatever_the_order():
+    vocab = build_vocabulary(["b a c", "a b", "a"], min_frequency=1)
+    assert vocab.tokens == ("<pad>", "<unk>", "a", "b", "c")
+    assert build_vocabulary(["z y x"], min_frequency=1).tokens[2:] == ("x", "y", "z")
+    many = [f"w{i % 7} w{i % 5} w{i}" for i in range(50)]
+    assert build_vocabulary(many) == build_vocabulary(random.Random(0).sample(many, 50))
+
+
+def test_rare_words_are_unknown_and_texts_cut_off_padded_and_never_empty():
+    vocab = build_vocabulary(["a a b b c"], min_frequency=2, max_size=3)
+    assert vocab.tokens == ("<pad>", "<unk>", "a")
+    tokens = encode_texts(vocab, ["A b c", "a", "<br />", "?"], 2)
+    assert tokens.tolist() == [[2, 1], [2, 0], [1, 0], [1, 0]]
+
+
+def word_level(tokens, *, unknown="[UNK]", template=False):
+    """A tokenizer of whole words with the numbers of ``tokens``."""
+    library = pytest.importorskip("tokenizers")
+    model = library.models.WordLevel(dict(tokens), **({"unk_token": unknown} if unknown else {}))
+    tokenizer = library.Tokenizer(model)
+    tokenizer.pre_tokenizer = library.pre_tokenizers.WhitespaceSplit()
+    tokenizer.add_special_tokens([token for token in tokens if token.startswith("[")])
+    if template:
+        tokenizer.post_processor = library.processors.TemplateProcessing(
+            single="[CLS] $A [SEP]", special_tokens=[(t, tokens[t]) for t in ("[CLS]", "[SEP]")]
+        )
+    return tokenizer
+
+
+def encode(tokenizer, text, max_length=10):
+    return next(tokenizer.encode_all([text], max_length))
+
+
+def test_the_padding_token_becomes_zero_and_those_before_it_move_up():
+    raw = word_level(BERT, template=True)
+    raw.enable_truncation(2)  # the file's own setting must not count
+    tokenizer = SubwordTokenizer(raw)
+    # the 0->1, [UNK] 1->2, [CLS] 2->3, [PAD] 3->0, [SEP] 4, cat 5, sat 6, and 7 for no token.
+    assert encode(tokenizer, "the cat sat") == [3, 1, 5, 6, 4]
+    assert encode(tokenizer, "the zebra") == [3, 1, 2, 4]
+    assert len(tokenizer) == 8
+    assert encode(tokenizer, "cat sat the cat", 4) == [3, 5, 6, 4]
+    with pytest.raises(ValueError, match="above the tokenizer's 2 special tokens, got 2"):
+        encode(tokenizer, "cat", 2)
+
+
+def test_without_a_padding_token_all_numbers_move_up():
+    tokenizer = SubwordTokenizer(word_level({"a": 0, "b": 7}, unknown=None))
+    assert encode(tokenizer, "b a") == [8, 1]
+    # Padding, 0 to 7, and a text of no token.
+    assert len(tokenizer) == 10
+    tokenizer = SubwordTokenizer(word_level({"a": 0}, unknown=None))
+    with pytest.raises(ValueError, match=r"the texts cannot be read as numbers .*UNK"):
+        encode(tokenizer, "b")
+
+
+def test_neither_padding_alone_nor_padding_inside_a_text_is_left():
+    tokenizer = SubwordTokenizer(word_level(BERT))
+    assert encode(tokenizer, "the [PAD] cat") == [1, 5]
+    for text in ("[PAD]", "<br />", " [PAD] [PAD] "):
+        assert encode(tokenizer, text) == [len(tokenizer) - 1]
+
+
+def test_chunks_keep_the_order(monkeypatch):
+    tokenizer = SubwordTokenizer(word_level(BERT))
+    whole = list(tokenizer.encode_all(TEXTS, 30))
+    monkeypatch.setattr(texts, "_TEXTS_AT_ONCE", 3)
+    assert list(tokenizer.encode_all(iter(TEXTS), 30)) == whole
