@@ -105,7 +105,7 @@ def corruptions(n: int) -> list[Row]:
         return torch.stack([torch.randn(count, generator=seeded) for seeded in seeds])
 
     def rate(label: str, name: str, work: Callable[[], object]) -> Row:
-        return Row(label, name, timed(work), "/s", amount=1 / n)
+        return Row(label, name, timed(work), "/s", amount=n)
 
     return [
         rate(
@@ -223,7 +223,7 @@ def samplers(batch: int, tokens: int) -> list[Row]:
         parts = [part(round(length * (i + 0.5) / _PARTS)) for i in range(_PARTS)]
         scale = length / _PARTS
     cache = timed(lambda: prior.sample_tokens(batch, cache=True))
-    rate = partial(Row, unit="/s", amount=1 / (batch * tokens))
+    rate = partial(Row, unit="/s", amount=batch * tokens)
     few, some = 6.0 if tokens == 64 else None, 3.0 if batch == 1 else 2.0
     return [
         rate(f"autoregressive tokens with a cache, {batch}x{tokens}", "cache", cache),
@@ -243,10 +243,10 @@ def masked() -> list[Row]:
     passes = timed(lambda: [prior(tokens, everywhere) for _ in range(STEPS)])
     cache = timed(lambda: other.sample_tokens(1, cache=True))
     return [
-        Row(f"masked tokens, {STEPS} steps, 1x64", "masked", draw, "/s", amount=1 / 64),
+        Row(f"masked tokens, {STEPS} steps, 1x64", "masked", draw, "/s", amount=64),
         # One pass a step: more would show here.
         Row(f"  against {STEPS} passes alone", "masked / passes", passes, goal=1.2),
-        Row("autoregressive tokens, 1x64", "other", cache, "/s", amount=1 / 64),
+        Row("autoregressive tokens, 1x64", "other", cache, "/s", amount=64),
         Row("  against the masked prior", "masked / other"),
     ]
 
