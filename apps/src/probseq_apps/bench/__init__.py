@@ -27,22 +27,26 @@ _WIDTH = 120
 
 
 class Row(NamedTuple):
-    """A row of the table: a number, the seconds of a case, or the ratio of two, and a goal."""
+    """A row of the table: a number, the time of a case, or the ratio of two, and a goal."""
 
     label: str
-    value: float | str  # a number, the name of a case, or "slow / fast"
-    case: Case | None = None  # what has that name, or the last of two
+    value: float | Case
     unit: str = "x"  # s or ms for each of `amount` things, or /s for their rate
     goal: float | None = None
     least: bool = False  # whether the goal is a lower limit
+    over: Case | None = None  # what the value is divided by
     amount: float = 1.0
 
-    def found(self, seconds: Mapping[str, float]) -> dict[str, Any]:
+    @property
+    def cases(self) -> list[Case]:
+        """What has to be timed."""
+        return [case for case in (self.value, self.over) if callable(case)]
+
+    def found(self, seconds: Mapping[Case, float]) -> dict[str, Any]:
         """Return the row with its number, and whether the goal is met; None without one."""
         value = self.value
-        if isinstance(value, str):
-            case, _, other = value.partition(" / ")
-            value = seconds[case] / self.amount / (seconds[other] if other else 1.0)
+        if callable(value):
+            value = seconds[value] / self.amount / (seconds[self.over] if self.over else 1.0)
             value = {"ms": 1e3 * value, "/s": 1.0 / value}.get(self.unit, value)
         kept = {"label": self.label, "value": value, "unit": self.unit, "goal": self.goal}
         met = None if self.goal is None else (value - self.goal) * (1 if self.least else -1) >= 0
@@ -51,17 +55,8 @@ class Row(NamedTuple):
 
 def measure(rows: Sequence[Row], runs: int) -> list[dict[str, Any]]:
     """Time all cases of rows in turns and return the rows of what was found."""
-    cases = {str(row.value).split(" / ")[-1]: row.case for row in rows if row.case is not None}
-    seconds = interleaved(cases, dict.fromkeys(cases, runs))
+    seconds = interleaved({case: runs for row in rows for case in row.cases})
     return [row.found(seconds) for row in rows]
-
-
-def now(device: torch.device) -> float:
-    """Return seconds: a CPU's clock counts this process' time, a GPU's is the wall's."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-        return time.perf_counter()
-    return time.process_time()
 
 
 def timed(
@@ -70,16 +65,25 @@ def timed(
     gradients: bool = False,
     lean: bool = False,
 ) -> Case:
-    """Return the case of one call, where asked with gradients or, by `lean`, in bfloat16."""
+    """Return the case of one call, where asked with gradients or, by `lean`, in bfloat16.
+
+    A CPU's clock counts this process' time, a GPU's is the wall's.
+    """
+
+    def now() -> float:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+            return time.perf_counter()
+        return time.process_time()
 
     def run() -> float:
         with (
             torch.inference_mode(not gradients),
             torch.autocast(device.type, torch.bfloat16, enabled=lean),
         ):
-            start = now(device)
+            start = now()
             work()
-            return now(device) - start
+            return now() - start
 
     return run
 
@@ -100,16 +104,14 @@ def training_step(
     return timed(step, device, gradients=True)
 
 
-def interleaved(
-    cases: Mapping[str, Case], runs: Mapping[str, int], name: str = "speed"
-) -> dict[str, float]:
+def interleaved(runs: Mapping[Case, int], name: str = "speed") -> dict[Case, float]:
     """Return the median seconds of cases that run in turns; the first turn does not count."""
-    seconds: dict[str, list[float]] = {case: [] for case in cases}
+    seconds: dict[Case, list[float]] = {case: [] for case in runs}
     with log.bar(total=sum(runs.values()) + len(runs), desc=name) as bar:
-        for turn in range(max(runs.values()) + 1):
-            for case, run in cases.items():
-                if turn <= runs[case]:
-                    seconds[case].append(run())
+        for turn in range(max(runs.values(), default=0) + 1):
+            for case, count in runs.items():
+                if turn <= count:
+                    seconds[case].append(case())
                     bar.update()
     return {case: median(found[1:]) for case, found in seconds.items()}
 
@@ -127,7 +129,7 @@ def one_thread(device: str = "cpu") -> Generator[torch.device, None, None]:
         torch.set_num_threads(threads)
 
 
-def show(found: Sequence[Mapping[str, Any]], note: str, path: Path | None) -> None:
+def show(found: Sequence[Mapping[str, Any]], runs: int, note: str, path: Path | None) -> None:
     """Print the table and a note, and write the numbers where asked."""
 
     def shown(value: float, unit: str) -> str:
@@ -141,7 +143,8 @@ def show(found: Sequence[Mapping[str, Any]], note: str, path: Path | None) -> No
             limit = f"{'≥' if row['least'] else '≤'} {shown(row['goal'], row['unit'])}"
             cells[-1][2:] = limit, "met" if row["met"] else "missed"
     print(aligned_blocks(("", "measured", "goal", ""), cells, _WIDTH))
-    print(f"\ntorch {torch.__version__}, {note}")
+    clock = f"cpu, one thread, process time, medians of {runs} runs in turns"
+    print(f"\ntorch {torch.__version__}, {clock}{note}")
     write(found, path)
 
 

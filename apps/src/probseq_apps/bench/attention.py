@@ -15,7 +15,7 @@ from cgpt import CorrelatedGPAttention, SparseCorrelatedGPAttention
 from kepsvgp import KernelEigenPairAttention
 from probseq.errors import JitterWarning
 from probseq.transformers import AttentionOutput, KernelAttention, SoftmaxAttention
-from probseq_apps.bench import Case, interleaved, one_thread, timed, write
+from probseq_apps.bench import interleaved, one_thread, timed, write
 from probseq_apps.settings.bench import BenchSettings
 from sgpa import SparseGPAttention
 from sgpa.reference import literal_attention
@@ -63,6 +63,7 @@ SHAPES: dict[str, Shape] = {
     "kepsvgp-cifar": Shape(128, 64, 12, 384, "rbf", _KEP, merge="concatenation"),
 }
 
+
 _LAYERS: dict[str, Callable[[Shape], nn.Module]] = {
     SOFTMAX: lambda s: SoftmaxAttention(s.dim, s.heads),
     KERNEL: lambda s: KernelAttention(s.dim, s.heads, kernel=s.kernel),
@@ -77,6 +78,7 @@ _LAYERS: dict[str, Callable[[Shape], nn.Module]] = {
 }
 
 
+Layer = Callable[[Tensor], AttentionOutput]
 # What each method costs: medians of its passes, what is kept in between, and the runs.
 Costs = dict[str, dict[str, float]]
 
@@ -84,10 +86,8 @@ Costs = dict[str, dict[str, float]]
 def bench_attention(settings: BenchSettings) -> None:
     """Measure, print the table, and write the numbers where asked."""
     with one_thread(settings.device) as device:
-        costs: dict[str, Costs] = {}
-        for name in settings.shape:
-            costs[name] = measure_shape(name, SHAPES[name], settings.repeats, device)
-    rows = [row for name, found in costs.items() for row in _rows(name, SHAPES[name], found)]
+        costs = {name: measure_shape(name, settings.repeats, device) for name in settings.shape}
+    rows = [row for name, found in costs.items() for row in _rows(name, found)]
     table = (_HEAD, ("---", "---", *("---:" for _ in _HEAD[2:])), *rows)
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     for row in table:
@@ -96,15 +96,15 @@ def bench_attention(settings: BenchSettings) -> None:
     write(costs, settings.json)
 
 
-def measure_shape(name: str, shape: Shape, repeats: int, device: torch.device) -> Costs:
+def measure_shape(name: str, repeats: int, device: torch.device) -> Costs:
     """Return what all methods cost on one problem."""
     torch.manual_seed(0)
+    shape = SHAPES[name]
     x = torch.randn(shape.batch, shape.tokens, shape.dim, device=device)
     weights = torch.randn_like(x)
-    names = (SOFTMAX, KERNEL, *shape.goals)
-    modules = {method: _LAYERS[method](shape).to(device) for method in names}
-    layers: dict[str, Callable[[Tensor], AttentionOutput]] = dict(modules)
-    runs = dict.fromkeys(modules, repeats)
+    runs = dict.fromkeys((SOFTMAX, KERNEL, *shape.goals), repeats)
+    modules = {method: _LAYERS[method](shape).to(device) for method in runs}
+    layers: dict[str, Layer] = dict(modules)
     sgpa = modules.get("SGPA")
     if isinstance(sgpa, SparseGPAttention) and literal_bytes(shape) <= _LITERAL_LIMIT:
         modules[LITERAL], layers[LITERAL] = sgpa, partial(literal_attention, sgpa)
@@ -118,20 +118,19 @@ def measure_shape(name: str, shape: Shape, repeats: int, device: torch.device) -
                 ((output.values * weights).sum() + output.penalty).backward()
                 modules[method].zero_grad(set_to_none=True)
 
-    cases: dict[str, Case] = {
-        f"{part} {method}": timed(partial(work, method, part == "both"), device, gradients=True)
-        for method in layers
-        for part in ("forward", "both")
-    }
+    forward, both = (
+        {m: timed(partial(work, m, back), device, gradients=True) for m in layers}
+        for back in (False, True)
+    )
     with warnings.catch_warnings():
         # The literal formulas lose digits where the layer doesn't.
         warnings.simplefilter("ignore", JitterWarning)
-        kept = {method: kept_bytes(layer, modules[method], x) for method, layer in layers.items()}
-        found = interleaved(cases, {case: runs[case.split(" ", 1)[1]] for case in cases}, name)
+        kept = {method: kept_bytes(layers[method], modules[method], x) for method in layers}
+        found = interleaved({case: runs[m] for m in layers for case in (forward[m], both[m])}, name)
     return {
         method: {
-            "forward_ms": 1e3 * found[f"forward {method}"],
-            "both_ms": 1e3 * found[f"both {method}"],
+            "forward_ms": 1e3 * found[forward[method]],
+            "both_ms": 1e3 * found[both[method]],
             "kept_mib": kept[method] / 2**20,
             "runs": runs[method],
         }
@@ -139,28 +138,26 @@ def measure_shape(name: str, shape: Shape, repeats: int, device: torch.device) -
     }
 
 
-def kept_bytes(layer: Callable[[Tensor], AttentionOutput], module: nn.Module, x: Tensor) -> int:
+def kept_bytes(layer: Layer, module: nn.Module, x: Tensor) -> int:
     """Return the bytes that autograd keeps between a forward pass and its backward pass.
 
     Each storage counts once, whoever saved it, custom functions included; input and parameters
     exist anyway.
     """
     x = x.detach().requires_grad_()
-    owned = {tensor.untyped_storage().data_ptr() for tensor in (x, *module.parameters())}
-    storages: dict[int, tuple[int, Tensor]] = {}
+    # Held until the end: freed memory could come back at the same address.
+    storages: dict[int, torch.UntypedStorage] = {}
 
     def keep(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
-        if storage.data_ptr() not in owned:
-            # Held until the end: freed memory could come back at the same address.
-            storages[storage.data_ptr()] = (storage.nbytes(), tensor.detach())
+        storages[storage.data_ptr()] = storage
         return tensor.detach()
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        graph = layer(x)
-    total = sum(size for size, _ in storages.values())
-    del graph
-    return total
+        layer(x)
+    for tensor in (x, *module.parameters()):
+        storages.pop(tensor.untyped_storage().data_ptr(), None)
+    return sum(storage.nbytes() for storage in storages.values())
 
 
 def literal_bytes(shape: Shape) -> int:
@@ -169,8 +166,8 @@ def literal_bytes(shape: Shape) -> int:
     return matrix * (shape.dim // shape.heads if shape.kernel == "rbf" else 1)
 
 
-def _rows(name: str, shape: Shape, found: Costs) -> list[tuple[str, ...]]:
-    rows: list[tuple[str, ...]] = []
+def _rows(name: str, found: Costs) -> list[tuple[str, ...]]:
+    shape, rows = SHAPES[name], list[tuple[str, ...]]()
     for method, cost in found.items():
         one, two = (cost[part] / found[SOFTMAX][part] for part in ("forward_ms", "both_ms"))
         times = [f"{cost['forward_ms']:.1f}", f"{one:.2f}", f"{cost['both_ms']:.1f}", f"{two:.2f}"]

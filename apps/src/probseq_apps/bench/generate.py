@@ -5,7 +5,7 @@ videos of 4 and 8 with contexts of 2 and 4: a context and the frame after it pas
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple, cast
@@ -24,20 +24,15 @@ from pseudovideo.diffusion.image import ImageDiffusion
 from pseudovideo.diffusion.objective import DiffusionObjective
 from pseudovideo.diffusion.stages import stage_window
 from pseudovideo.diffusion.video import VideoDiffusion
-from pseudovideo.priors import (
-    AutoregressiveConfig,
-    AutoregressivePrior,
-    MaskedConfig,
-    MaskedPrior,
-)
+from pseudovideo.priors import AutoregressiveConfig, AutoregressivePrior, MaskedConfig, MaskedPrior
 from pseudovideo.spec import ImageDiffusionConfig, VideoDiffusionConfig, channel_multipliers_for
 from pseudovideo.tokenizers import TokenizerConfig, build_tokenizer
 
 CODES = 1024
-# Tokens of 1, 8 and 18 frames of CIFAR-10.
-GRIDS: dict[int, tuple[int, int, int]] = {64: (1, 8, 8), 256: (4, 8, 8), 576: (9, 8, 8)}
-# Frames that pass through a UNet together, and those of the video that they are of.
-WINDOWS: dict[int, int] = {1: 1, 3: 4, 5: 8}
+# Rows and columns of CIFAR-10's tokens, of which 1, 8 and 18 frames have 64, 256 and 576.
+SIDES = (8, 8)
+# Frames of a video; 1, 3 and 5 of them pass through a UNet together.
+LENGTHS = (1, 4, 8)
 _FRAMES, _PARTS = 8, 4
 # Tokens that slow samplers draw; steps of the masked prior; blocks of tokenizers.
 LIMIT, STEPS, DEPTH = 64, 18, 8
@@ -73,13 +68,12 @@ def bench_generate(settings: BenchGenerateSettings) -> None:
         sizes = SHORT if settings.quick else PAPER if gpu else FULL
         found = [measure(group, settings.repeats) for group in groups(sizes, device)]
     note = (
-        f"cpu, one thread, process time, medians of {settings.repeats} runs in turns; noise for "
-        "images, random weights. VideoGPT's sampler is written from a description of its code.\n"
-        f"Two times are extrapolated: VideoGPT's beyond {LIMIT} tokens, each of which costs "
-        f"the same, and that without a cache, beyond one grid of {LIMIT}, from four lengths."
+        "; noise for images, random weights. VideoGPT's sampler is written from a description of "
+        f"its code.\nTwo times are extrapolated: VideoGPT's beyond {LIMIT} tokens, each of which "
+        f"costs the same, and that without a cache, beyond one grid of {LIMIT}, from four lengths."
         + ("\nUNets and videos: on the GPU, wall time." if gpu else "")
     )
-    show([row for rows in found for row in rows], note, settings.json)
+    show([row for rows in found for row in rows], settings.repeats, note, settings.json)
 
 
 def groups(sizes: Sizes, device: torch.device) -> Iterator[list[Row]]:
@@ -100,34 +94,24 @@ def corruptions(n: int) -> list[Row]:
     blur = PseudoVideoConfig(kind="blur", num_frames=_FRAMES)
     noisy = PseudoVideoConfig(kind="high-order-noise", num_frames=_FRAMES)
 
-    def generators() -> Tensor:
+    def drawn() -> Tensor:
         seeds = map(torch.Generator().manual_seed, range(n))
         return torch.stack([torch.randn(count, generator=seeded) for seeded in seeds])
 
-    def rate(label: str, name: str, work: Callable[[], object]) -> Row:
-        return Row(label, name, timed(work), "/s", amount=n)
-
+    matrices = timed(lambda: pseudo_videos(data, blur))
+    convolution = timed(lambda: convolved(data, _FRAMES, blur.blur_rate or 0.0))
+    counter = timed(lambda: counter_normal(index, count, seed=0, epoch=0))
+    generators = timed(drawn)
+    rate = partial(Row, unit="/s", amount=n)
     return [
-        rate(
-            f"blur, {_FRAMES} frames of 3x32x32, batch {n}",
-            "matrices",
-            lambda: pseudo_videos(data, blur),
-        ),
-        rate(
-            "  by recursive convolution, 11x11",
-            "convolution",
-            lambda: convolved(data, _FRAMES, blur.blur_rate or 0.0),
-        ),
+        rate(f"blur, {_FRAMES} frames of 3x32x32, batch {n}", matrices),
+        rate("  by recursive convolution, 11x11", convolution),
         # Section 0.3 of the design: 2.5-3 times.
-        Row("  matrices against it", "convolution / matrices", goal=2.5, least=True),
-        rate("high-order noise, the same sizes", "noisy", lambda: pseudo_videos(data, noisy)),
-        rate(
-            "numbers of its noise, by a counter",
-            "counter",
-            lambda: counter_normal(index, count, seed=0, epoch=0),
-        ),
-        rate("  by a generator for each image", "generators", generators),
-        Row("  counter against it", "generators / counter"),
+        Row("  matrices against it", convolution, goal=2.5, least=True, over=matrices),
+        rate("high-order noise, the same sizes", timed(lambda: pseudo_videos(data, noisy))),
+        rate("numbers of its noise, by a counter", counter),
+        rate("  by a generator for each image", generators),
+        Row("  counter against it", generators, over=counter),
     ]
 
 
@@ -154,8 +138,9 @@ def convolved(data: Tensor, frames: int, rate: float) -> Tensor:
 
 def trainings(sizes: Sizes) -> list[Row]:
     """Steps of tokenizers, and of a prior on stored tokens or on images encoded anew."""
+    n, data, corruption = sizes.batch, noise(sizes.batch), PseudoVideoConfig(num_frames=_FRAMES)
     common: Any = {"dim": sizes.width, "codebook_size": CODES}
-    plain = TokenizerConfig(
+    image = TokenizerConfig(
         num_frames=1, temporal_patch=1, spatial_depth=DEPTH, temporal_depth=0, **common
     )
     video = TokenizerConfig(
@@ -163,11 +148,10 @@ def trainings(sizes: Sizes) -> list[Row]:
     )
     # A tokenizer that learns has another one beside it that stays, for the prior.
     encoder, prior = build_tokenizer(video).eval(), autoregressive(256)
-    data, corruption = noise(sizes.batch), PseudoVideoConfig(num_frames=_FRAMES)
 
+    @torch.no_grad()
     def encoded() -> Tensor:
-        with torch.no_grad():
-            return encoder.encode(pseudo_videos(data, corruption))
+        return encoder.encode(pseudo_videos(data, corruption))
 
     def tokenizer_step(config: TokenizerConfig) -> Case:
         # On squared error and commitment, pseudo videos included.
@@ -180,24 +164,24 @@ def trainings(sizes: Sizes) -> list[Row]:
 
         return training_step(tokenizer, loss)
 
-    tokens, n = encoded(), sizes.batch
-    name = f"tokenizer's step, width {sizes.width}, batch {n}: 1 frame"
+    tokens, one, eight = encoded(), tokenizer_step(image), tokenizer_step(video)
     stored = training_step(prior, lambda: prior.loss(tokens))
     anew = training_step(prior, lambda: prior.loss(encoded()))
     return [
-        Row(name, "one", tokenizer_step(plain), "ms"),
-        Row(f"  {_FRAMES} frames, four times the tokens", "eight", tokenizer_step(video), "ms"),
-        Row("  against 1 frame", "eight / one"),
-        Row(f"prior's step on stored tokens, batch {n}x256", "stored", stored, "ms"),
-        Row("  with images encoded anew", "encoded", anew, "ms"),
+        Row(f"tokenizer's step, width {sizes.width}, batch {n}: 1 frame", one, "ms"),
+        Row(f"  {_FRAMES} frames, four times the tokens", eight, "ms"),
+        Row("  against 1 frame", eight, over=one),
+        Row(f"prior's step on stored tokens, batch {n}x256", stored, "ms"),
+        Row("  with images encoded anew", anew, "ms"),
         # Section 0.3 of the design: 1.5-3.4 times.
-        Row("  against stored tokens", "encoded / stored", goal=1.5, least=True),
+        Row("  against stored tokens", anew, goal=1.5, least=True, over=stored),
     ]
 
 
 def autoregressive(tokens: int) -> AutoregressivePrior:
     """Return a prior of the sizes of thesis Table D.2."""
-    return AutoregressivePrior(AutoregressiveConfig(codebook_size=CODES, grid=GRIDS[tokens]))
+    grid = (tokens // math.prod(SIDES), *SIDES)
+    return AutoregressivePrior(AutoregressiveConfig(codebook_size=CODES, grid=grid))
 
 
 def samplers(batch: int, tokens: int) -> list[Row]:
@@ -207,9 +191,8 @@ def samplers(batch: int, tokens: int) -> list[Row]:
     anew is four lengths' mean where there are more tokens in all.
     """
     prior = autoregressive(tokens)
-    length = prior.grid.num_tokens
-    steps, videogpt = min(LIMIT, length), VideoGPTSampler(prior)
-    drawn = timed(lambda: videogpt.sample_tokens(batch, steps))
+    length, sampler = prior.grid.num_tokens, VideoGPTSampler(prior)
+    steps = min(LIMIT, length)
 
     def part(count: int) -> Case:
         # A prior of one row is the same network on a sequence of that length.
@@ -222,57 +205,56 @@ def samplers(batch: int, tokens: int) -> list[Row]:
     if batch * length > LIMIT:
         parts = [part(round(length * (i + 0.5) / _PARTS)) for i in range(_PARTS)]
         scale = length / _PARTS
-    cache = timed(lambda: prior.sample_tokens(batch, cache=True))
+    cache = timed(lambda: prior.sample_tokens(batch))
+    drawn = timed(lambda: sampler.sample_tokens(batch, steps))
+
+    def videogpt() -> float:
+        return drawn() * length / steps
+
+    def plain() -> float:
+        return sum(run() for run in parts) * scale
+
     rate = partial(Row, unit="/s", amount=batch * tokens)
-    few, some = 6.0 if tokens == 64 else None, 3.0 if batch == 1 else 2.0
+    some, few = 3.0 if batch == 1 else 2.0, 6.0 if tokens == 64 else None
     return [
-        rate(f"autoregressive tokens with a cache, {batch}x{tokens}", "cache", cache),
-        rate("  VideoGPT's sampler", "videogpt", lambda: drawn() * length / steps),
-        Row("  against VideoGPT's", "videogpt / cache", goal=some, least=True),
-        rate("  without a cache", "plain", lambda: sum(run() for run in parts) * scale),
-        Row("  against no cache", "plain / cache", goal=few, least=True),
+        rate(f"autoregressive tokens with a cache, {batch}x{tokens}", cache),
+        rate("  VideoGPT's sampler", videogpt),
+        Row("  against VideoGPT's", videogpt, goal=some, least=True, over=cache),
+        rate("  without a cache", plain),
+        Row("  against no cache", plain, goal=few, least=True, over=cache),
     ]
 
 
 def masked() -> list[Row]:
     """A masked prior of the sizes of thesis Table D.3 beside its passes, and beside the other."""
-    prior = MaskedPrior(MaskedConfig(codebook_size=CODES, grid=GRIDS[64]))
+    prior = MaskedPrior(MaskedConfig(codebook_size=CODES, grid=(1, *SIDES)))
     other, tokens = autoregressive(64), torch.zeros(1, prior.grid.num_tokens, dtype=torch.int64)
     everywhere = torch.ones_like(tokens, dtype=torch.bool)
     draw = timed(lambda: prior.sample_tokens(1, num_steps=STEPS))
     passes = timed(lambda: [prior(tokens, everywhere) for _ in range(STEPS)])
-    cache = timed(lambda: other.sample_tokens(1, cache=True))
+    cache = timed(lambda: other.sample_tokens(1))
     return [
-        Row(f"masked tokens, {STEPS} steps, 1x64", "masked", draw, "/s", amount=64),
+        Row(f"masked tokens, {STEPS} steps, 1x64", draw, "/s", amount=64),
         # One pass a step: more would show here.
-        Row(f"  against {STEPS} passes alone", "masked / passes", passes, goal=1.2),
-        Row("autoregressive tokens, 1x64", "other", cache, "/s", amount=64),
-        Row("  against the masked prior", "masked / other"),
+        Row(f"  against {STEPS} passes alone", draw, goal=1.2, over=passes),
+        Row("autoregressive tokens, 1x64", cache, "/s", amount=64),
+        Row("  against the masked prior", draw, over=cache),
     ]
 
 
 def distances(sizes: Sizes) -> list[Row]:
     """The Fréchet distance of moments and of few features, and by scipy."""
-    large, small = moments(sizes.dim), moments(sizes.compared)
-    few = features(sizes.few, sizes.dim, 2), features(sizes.few, sizes.dim, 3)
-
-    def row(label: str, name: str, unit: str, work: Callable[[], object]) -> Row:
-        return Row(label, name, timed(work), unit)
-
-    of = f"Fréchet distance of moments, {sizes.dim} dimensions"
-    less = f"  of {sizes.few} features on either side"
+    both, two = moments(sizes.dim), moments(sizes.compared)
+    pair = features(sizes.few, sizes.dim, 2), features(sizes.few, sizes.dim, 3)
+    large, few = timed(lambda: frechet_distance(*both)), timed(lambda: frechet_distance(*pair))
+    small, root = timed(lambda: frechet_distance(*two)), timed(lambda: distance_by_sqrtm(*two))
     return [
-        row(of, "large", "s", lambda: frechet_distance(*large)),
-        row(less, "few", "ms", lambda: frechet_distance(*few)),
-        Row("  moments against these", "large / few"),
-        row(
-            f"  of moments, {sizes.compared} dimensions",
-            "small",
-            "ms",
-            lambda: frechet_distance(*small),
-        ),
-        row("  there by scipy's sqrtm", "sqrtm", "ms", lambda: distance_by_sqrtm(*small)),
-        Row("  sqrtm against ours", "sqrtm / small"),
+        Row(f"Fréchet distance of moments, {sizes.dim} dimensions", large, "s"),
+        Row(f"  of {sizes.few} features on either side", few, "ms"),
+        Row("  moments against these", large, over=few),
+        Row(f"  of moments, {sizes.compared} dimensions", small, "ms"),
+        Row("  there by scipy's sqrtm", root, "ms"),
+        Row("  sqrtm against ours", root, over=small),
     ]
 
 
@@ -304,21 +286,24 @@ def unets(sizes: Sizes, device: torch.device) -> list[Row]:
     # Section 4 of the design; bfloat16 has a goal on a GPU alone.
     goal = 2.0 if device.type == "cuda" else None
     rows: list[Row] = []
-    for frames, length in WINDOWS.items():
-        clips = noise(sizes.clips, length, 3, side, side).to(device)
+    images: dict[str, Case] = {}
+    for length in LENGTHS:
+        frames, clips = 1 + length // 2, noise(sizes.clips, length, 3, side, side).to(device)
         exact, lean = (unet_model(length, sizes).to(device) for _ in range(2))
         lean.to(memory_format=torch.channels_last)
         of = f"UNet {sizes.base_channels}, {sizes.clips}x{frames} frames of 3x{side}x{side}"
         for work, name in ((forward, "forward pass"), (step, "training step")):
-            case = f"{name} {frames}"
+            full, half = work(exact, clips), work(lean, clips, True)
+            image = images.setdefault(name, full)
             rows += [
-                Row(f"{of}: {name}, float32", case, work(exact, clips), "ms"),
-                Row("  bfloat16 and channels last", f"{case} lean", work(lean, clips, True), "ms"),
-                Row("  against float32", f"{case} / {case} lean", goal=goal, least=True),
+                Row(f"{of}: {name}, float32", full, "ms"),
+                Row("  bfloat16 and channels last", half, "ms"),
+                Row("  against float32", full, goal=goal, least=True, over=half),
             ]
             if frames > 1:
-                both = f"{case} / {name} 1"
-                rows.append(Row("  a frame against an image alone", both, amount=frames))
+                rows.append(
+                    Row("  a frame against an image alone", full, over=image, amount=frames)
+                )
     return rows
 
 
@@ -353,16 +338,16 @@ def step(model: ImageDiffusion | VideoDiffusion, clips: Tensor, lean: bool = Fal
 
 def videos(sizes: Sizes, device: torch.device) -> list[Row]:
     """Drawing videos, stage by stage; one way, context frames don't see later ones."""
-    length, n = WINDOWS[5], sizes.drawn
+    length, n = LENGTHS[-1], sizes.drawn
     models = [unet_model(length, sizes, one_way).to(device) for one_way in (False, True)]
     draws = [partial(model.sample, n, num_steps=sizes.steps, batch_size=n) for model in models]
     both, one = (timed(draw, device) for draw in draws)
     frames = [cast("VideoDiffusion", model).evaluations_per_sample() for model in models]
     name = f"a video of {length} frames, context {length // 2}, {sizes.steps} steps a stage"
     return [
-        Row(name, "both", both, "ms", amount=n),
-        Row("  one-way conditioning", "one", one, "ms", amount=n),
-        Row("  both ways against it", "both / one"),
+        Row(name, both, "ms", amount=n),
+        Row("  one-way conditioning", one, "ms", amount=n),
+        Row("  both ways against it", both, over=one),
         Row("  frames through the network, 1,000 steps a stage", frames[0], unit="frames"),
         Row("  one-way conditioning", frames[1], unit="frames"),
         # Section 4 of the design: 2-3 times.

@@ -4,8 +4,7 @@ The streams are generated: the time of an update doesn't depend on the values.
 """
 
 import math
-import re
-import time
+import os
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -38,8 +37,9 @@ AUDIO = 9000
 FEATURES = 1000
 # The thesis learns the inducing points of OSGPR by this many Adam steps at each task.
 _ITERATIONS = 1000
-_COMPARED = (50, 150)
 _kernel = partial(RBF, 1, lengthscale=LENGTHSCALE, outputscale=_OUTPUTSCALE)
+
+Series = tuple[Tensor, Tensor]
 
 
 class Sizes(NamedTuple):
@@ -63,103 +63,101 @@ def bench_online(settings: BenchOnlineSettings) -> None:
         warnings.simplefilter("ignore", LostInformationWarning)
         rows = measure(sizes, settings.repeats)
     note = (
-        f"cpu, one thread, process time, medians of {settings.repeats} runs in turns. Generated "
-        f"streams: sines with noise, {LENGTH / LENGTHSCALE:.0f} lengthscales long, RBF kernel, "
-        f"LegS basis.\nOSGPR's time is extrapolated: that of {sizes.few} Adam steps a task plus "
-        f"{_ITERATIONS - sizes.few} times the time of one step."
+        f". Generated streams: sines with noise, {LENGTH / LENGTHSCALE:.0f} lengthscales long, RBF "
+        f"kernel, LegS basis.\nOSGPR's time is extrapolated: that of {sizes.few} Adam steps a task "
+        f"plus {_ITERATIONS - sizes.few} times the time of one step."
     )
-    show(rows, note, settings.json)
+    show(rows, settings.repeats, note, settings.json)
 
 
 def measure(sizes: Sizes, repeats: int) -> list[dict[str, Any]]:
     """Return the rows of everything."""
-    grown = {count: grown_model(count) for count in (sizes.early, sizes.late)}
-    (early, a), (late, b) = ((f"{n:,}", state_bytes(model)) for n, model in grown.items())
-    each, singles = max(sizes.singles // 4, 2), sizes.singles
+    solar, audio, singles = stream(SOLAR), stream(AUDIO), sizes.singles
     # The thesis' recurrence for random features, one explicit Euler step a point.
     euler = partial(RecurrentFeatures, num_features=FEATURES, step="euler")
-    solar, audio = stream(SOLAR), stream(AUDIO)
 
-    def tasks(M: int, name: str, series: tuple[Tensor, Tensor], goal: float) -> Row:
+    def in_tasks(basis: Callable[[], Basis], series: Series = solar) -> Case:
+        return learning(lambda: _model(basis()), series)
+
+    def task_row(M: int, series: Series, goal: float) -> Row:
         label = f"{len(series[0]):,} points in {TASKS} tasks, M={M}"
-        return Row(label, f"{name}-{M}", in_tasks(partial(LegS, M), series), "s", goal)
+        return Row(label, in_tasks(partial(LegS, M), series), "s", goal)
 
-    def one_by_one(rebase: str) -> Case:
+    def single_row(label: str, rebase: str) -> Row:
         first = solar[0][:singles], solar[1][:singles]
-        return lambda: _learn(_model(LegS(50), rebase), first, singles) / singles
+        case = learning(lambda: _model(LegS(50), rebase), first, singles)
+        return Row(label, case, "ms", 3.0, amount=singles)
 
-    rows = [
-        tasks(50, "solar", solar, 0.05),
-        tasks(150, "solar", solar, 0.25),
-        tasks(100, "audio", audio, 0.25),
-        tasks(200, "audio", audio, 0.6),
-        Row("the last 900 points of them, M=100", "batch", last_task(audio), "ms", 25.0),
-        Row("one point at a time, M=50", "move", one_by_one("task"), "ms", 3.0),
-        Row('  with rebase="grow:1.05"', "grow", one_by_one("grow:1.05"), "ms", 3.0),
-        Row(
-            f"a point after {early} others, M=50",
-            "early",
-            next_points(grown[sizes.early], each),
-            "ms",
-        ),
-        Row(
-            f"a point after {late} others, M=50", "late", next_points(grown[sizes.late], each), "ms"
-        ),
-        Row("  late against early", "late / early", goal=1.2),
-        Row(f"state after {early} points, M=50", a, unit="bytes"),
-        Row(f"state after {late} points, M=50", b, unit="bytes", goal=a),
-    ]
-    for M in _COMPARED:
-        window, steps = (window_covariance(basis, solar[0]) for basis in (LegS(M), euler(LegS(M))))
-        name = f"  by {SOLAR} Euler steps, {FEATURES} random features"
-        rows += [
-            Row(f"K_uu after {SOLAR} points, M={M}", f"window-{M}", window, "ms"),
-            Row(name, f"euler-{M}", steps, "ms"),
-            Row("  against LegS", f"euler-{M} / window-{M}", goal=100.0, least=True),
-        ]
-    recurrence = in_tasks(lambda: euler(LegS(50)), solar)
+    rows = [task_row(50, solar, 0.05), task_row(150, solar, 0.25)]
+    rows += [task_row(100, audio, 0.25), task_row(200, audio, 0.6)]
+    (fifty,) = rows[0].cases
+    nearly = _learn(_model(LegS(100)), (audio[0][:-900], audio[1][:-900]), TASKS - 1)
+    batch = timed(lambda: nearly.updated(audio[0][-900:], audio[1][-900:]), gradients=True)
+    each = max(singles // 4, 2) - 1
+    short, long = grown_model(sizes.early), grown_model(sizes.late)
+    early, late = next_points(short, each), next_points(long, each)
+    kept = state_bytes(short)
     rows += [
-        Row(f"{SOLAR} points in {TASKS} tasks by that recurrence, M=50", "euler", recurrence, "s"),
-        Row("  against LegS", "euler / solar-50"),
-        Row(f"OSGPR, M=50: one Adam step at each of {TASKS} tasks", "step", unit="ms"),
-        Row(f"  {_ITERATIONS} steps a task, extrapolated", "osgpr", unit="s"),
-        Row("  against LegS", "osgpr / solar-50", goal=500.0, least=True),
+        Row("the last 900 points of them, M=100", batch, "ms", 25.0),
+        single_row("one point at a time, M=50", "task"),
+        single_row('  with rebase="grow:1.05"', "grow:1.05"),
+        Row(f"a point after {sizes.early:,} others, M=50", early, "ms", amount=each),
+        Row(f"a point after {sizes.late:,} others, M=50", late, "ms", amount=each),
+        Row("  late against early", late, goal=1.2, over=early),
+        Row(f"state after {sizes.early:,} points, M=50", kept, "bytes"),
+        Row(f"state after {sizes.late:,} points, M=50", state_bytes(long), "bytes", kept),
+    ]
+    for M in (50, 150):
+        window, steps = (window_covariance(basis, solar[0]) for basis in (LegS(M), euler(LegS(M))))
+        rows += [
+            Row(f"K_uu after {SOLAR} points, M={M}", window, "ms"),
+            Row(f"  by {SOLAR} Euler steps, {FEATURES} random features", steps, "ms"),
+            Row("  against LegS", steps, goal=100.0, least=True, over=window),
+        ]
+    recurrence = in_tasks(lambda: euler(LegS(50)))
+    rows += [
+        Row(f"{SOLAR} points in {TASKS} tasks by that recurrence, M=50", recurrence, "s"),
+        Row("  against LegS", recurrence, over=fifty),
+    ]
+    few, more = (
+        in_tasks(partial(RandomSubset, 50, learn=AdamSteps(steps=count)))
+        for count in (sizes.few, sizes.more)
+    )
+    cases = [*(case for row in rows for case in row.cases), few, more]
+    seconds = interleaved(dict.fromkeys(cases, repeats))
+    step = (seconds[more] - seconds[few]) / (sizes.more - sizes.few)
+    osgpr = seconds[few] + (_ITERATIONS - sizes.few) * step
+    rows += [
+        Row(f"OSGPR, M=50: one Adam step at each of {TASKS} tasks", 1e3 * step, "ms"),
+        Row(f"  {_ITERATIONS} steps a task, extrapolated", osgpr, "s"),
+        Row("  against LegS", osgpr / seconds[fifty], goal=500.0, least=True),
         *memory_rows(sizes.watched),
     ]
-    cases = {str(row.value): row.case for row in rows if row.case is not None}
-    for n in (sizes.few, sizes.more):
-        cases[f"adam-{n}"] = in_tasks(lambda n=n: RandomSubset(50, learn=AdamSteps(steps=n)), solar)
-    found = interleaved(cases, dict.fromkeys(cases, repeats))
-    few, more = found[f"adam-{sizes.few}"], found[f"adam-{sizes.more}"]
-    found["step"] = (more - few) / (sizes.more - sizes.few)
-    found["osgpr"] = few + (_ITERATIONS - sizes.few) * found["step"]
-    return [row.found(found) for row in rows]
+    return [row.found(seconds) for row in rows]
 
 
 def memory_rows(count: int) -> list[Row]:
     """Learn a stream point by point and return the rows of what is kept."""
-    t, y = stream(count)
-    gp = _model(LegS(50), "grow:1.05")
+    (t, y), gp = stream(count), _model(LegS(50), "grow:1.05")
     first = max(count // 10, 50)
-    early, resident = 0, None
+    looks: list[tuple[int, int | None]] = []
     for place in log.bar(range(count), desc="memory"):
         gp.update(t[place : place + 1], y[place : place + 1])
-        if place + 1 == first:
-            # What the first updates load stays out.
-            early, resident = state_bytes(gp), _resident_bytes()
-    after = _resident_bytes()
+        if place + 1 in (first, count):  # what the first updates load stays out
+            looks.append((state_bytes(gp), _resident_bytes()))
+    (early, before), (late, after) = looks
     rows = [
-        Row(f"state after {first:,} points one by one", early, unit="bytes"),
-        Row(f"  after {count:,} points", state_bytes(gp), unit="bytes", goal=early),
+        Row(f"state after {first:,} points one by one", early, "bytes"),
+        Row(f"  after {count:,} points", late, "bytes", goal=early),
     ]
-    if resident is not None and after is not None:
+    if before is not None and after is not None:
         # The goal is what an allocator may keep.
-        grew = after - resident
-        rows.append(Row("  growth of the process in between", grew, unit="bytes", goal=2**23))
+        grew = after - before
+        rows.append(Row("  growth of the process in between", grew, "bytes", goal=2**23))
     return rows
 
 
-def stream(count: int, length: float = LENGTH) -> tuple[Tensor, Tensor]:
+def stream(count: int, length: float = LENGTH) -> Series:
     """Return two sines with noise, whose points cover a time evenly."""
     t = torch.linspace(0.0, length, count, dtype=torch.float64)
     noise = torch.randn(count, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
@@ -170,43 +168,29 @@ def _model(basis: Basis, rebase: str = "task") -> OnlineGP:
     return OnlineGP(_kernel(), Gaussian(_NOISE), basis, rebase=rebase)
 
 
-def _learn(gp: OnlineGP, series: tuple[Tensor, Tensor], parts: int) -> float:
-    """Return the seconds of learning a series in so many parts, one after the other."""
-    t, y = series
-    pairs = list(zip(t.tensor_split(parts), y.tensor_split(parts), strict=True))
-    start = time.process_time()
-    for part in pairs:
-        gp.update(*part)
-    return time.process_time() - start
+def _learn(gp: OnlineGP, series: Series, parts: int) -> OnlineGP:
+    """Let a model learn a series in so many parts, one after the other."""
+    for t, y in zip(*(column.tensor_split(parts) for column in series), strict=True):
+        gp.update(t, y)
+    return gp
 
 
-def in_tasks(basis: Callable[[], Basis], series: tuple[Tensor, Tensor]) -> Case:
-    """Time all of a series in ten tasks."""
-    return lambda: _learn(_model(basis()), series, TASKS)
-
-
-def last_task(series: tuple[Tensor, Tensor]) -> Case:
-    """Time the last of ten tasks, again and again."""
-    t, y = series
-    size = len(t) // TASKS
-    grown = _model(LegS(100))
-    _learn(grown, (t[:-size], y[:-size]), TASKS - 1)
-    return timed(lambda: grown.updated(t[-size:], y[-size:]), gradients=True)
+def learning(make: Callable[[], OnlineGP], series: Series, parts: int = TASKS) -> Case:
+    """Time learning a series in parts; the model is made outside the clock."""
+    return lambda: timed(partial(_learn, make(), series, parts), gradients=True)()
 
 
 def grown_model(count: int) -> OnlineGP:
     """Return a model of 50 inducing variables that has learned so many points."""
-    gp = _model(LegS(50))
-    _learn(gp, stream(count), math.ceil(count / 1000))
-    return gp
+    return _learn(_model(LegS(50)), stream(count), math.ceil(count / 1000))
 
 
 def next_points(grown: OnlineGP, count: int) -> Case:
-    """Time a point that comes after all others and moves the window; the model stays as it is."""
-    t, y = stream(count, length=1.0)
+    """Time points that come after all others and move the window; the model stays as it is."""
+    t, y = stream(count + 1, length=1.0)
     # The first takes the model's copy a step on, which keeps the original out of the clock.
     first, rest = (LENGTH + t[:1], y[:1]), (LENGTH + t[1:], y[1:])
-    return lambda: _learn(grown.updated(*first), rest, count - 1) / (count - 1)
+    return learning(lambda: grown.updated(*first), rest, count)
 
 
 def window_covariance(basis: Basis, t: Tensor) -> Case:
@@ -230,6 +214,5 @@ def state_bytes(gp: OnlineGP) -> int:
 
 def _resident_bytes() -> int | None:
     # The memory of this process; None where the system doesn't tell.
-    status = Path("/proc/self/status")
-    found = re.search(r"VmRSS:\s+(\d+)", status.read_text("ascii")) if status.exists() else None
-    return None if found is None else 1024 * int(found[1])
+    told = Path("/proc/self/statm")
+    return int(told.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") if told.exists() else None

@@ -13,7 +13,7 @@ from pseudovideo.priors import AutoregressivePrior
 Place = tuple[int, ...]
 
 
-class VideoGPTSampler(nn.Module):
+class VideoGPTSampler:
     """Draws one token after the other as VideoGPT does, by the weights of a prior.
 
     Written from a description of its code (Yan et al. 2021, `videogpt/attention.py`, `gpt.py`). At
@@ -24,26 +24,20 @@ class VideoGPTSampler(nn.Module):
     costs VideoGPT more: its GELU in three calls, dropout, and conditioning.
     """
 
-    mask: Tensor
-
     def __init__(self, prior: AutoregressivePrior) -> None:
-        super().__init__()
-        self.grid, dim = prior.grid, prior.config.dim
+        self.prior, dim, start = prior, prior.config.dim, prior.start
         # The projected code of a token is the prior's embedding of it.
-        self.codes = nn.Parameter(F.pad(prior.embedding.weight.detach(), (0, 256 - dim)))
-        self.fc_in = _linear(torch.eye(dim, 256).to(prior.start))
-        self.start, self.positions = prior.start, prior.positions
+        self._codes = F.pad(prior.embedding.weight.detach(), (0, 256 - dim))
+        self._fc_in = torch.eye(dim, 256).to(start)
+        self._mask = torch.ones(prior.grid.num_tokens, prior.grid.num_tokens).tril().to(start)
         blocks = cast("list[Block]", list(prior.blocks))
-        self.blocks = nn.ModuleList(_StepBlock(block, prior.grid.shape) for block in blocks)
-        self.norm, self.fc_out = _WrittenNorm(prior.norm), prior.head
-        length = prior.grid.num_tokens
-        self.register_buffer("mask", torch.ones(length, length).tril())
+        self._blocks = [_StepBlock(block, prior.grid.shape) for block in blocks]
 
     @torch.no_grad()
     def sample_tokens(self, n: int, steps: int | None = None) -> Tensor:
         """Draw token grids (n, t, h, w); of those after so many steps the rest are zeros."""
-        shape = self.grid.shape
-        tokens = torch.zeros(n, *shape, dtype=torch.int64, device=self.start.device)
+        shape = self.prior.grid.shape
+        tokens = torch.zeros(n, *shape, dtype=torch.int64, device=self._codes.device)
         places = list(itertools.product(*map(range, shape)))[:steps]
         for step, place in enumerate(places):
             before = places[max(step - 1, 0)]
@@ -53,55 +47,38 @@ class VideoGPTSampler(nn.Module):
 
     def logits(self, tokens: Tensor, before: Place, place: Place, step: int) -> Tensor:
         """Return logits (n, K) of the token at a place; the one before passes through the stack."""
-        x = self.fc_in(F.embedding(tokens, self.codes)[_at(before)])
+        prior = self.prior
+        x = F.linear(F.embedding(tokens, self._codes)[_at(before)], self._fc_in)
         if step == 0:
-            x = self.start.expand_as(x)
-        places = self.positions
-        positions = places.time[:, None, None] + places.rows[:, None] + places.columns
-        x = x + positions[None][_at(place)]
-        for block in self.blocks:
-            x = block(x, place, step, self.mask)
-        logits = self.fc_out(self.norm(x))
+            x = prior.start.expand_as(x)
+        x = x + prior.positions().unflatten(0, prior.grid.shape)[None][_at(place)]
+        for block in self._blocks:
+            x = block(x, place, step, self._mask)
+        logits = prior.head(_written_norm(prior.norm, x))
         F.cross_entropy(logits.movedim(-1, 1), tokens[_at(before)])
         return logits.flatten(1)
 
 
-class _WrittenNorm(nn.Module):
-    def __init__(self, norm: nn.LayerNorm) -> None:
-        super().__init__()
-        self.weight, self.bias, self.eps = norm.weight, norm.bias, norm.eps
-
-    def forward(self, x: Tensor) -> Tensor:
-        mean = x.mean(dim=-1, keepdim=True)
-        variance = (x - mean).square().mean(dim=-1, keepdim=True)
-        return (x - mean) * (variance + self.eps).rsqrt() * self.weight + self.bias
-
-
-class _StepBlock(nn.Module):
+class _StepBlock:
     def __init__(self, block: Block, shape: tuple[int, int, int]) -> None:
-        super().__init__()
-        self.shape, self.num_heads = shape, block.attention.num_heads
-        self.norms = nn.ModuleList(
-            map(_WrittenNorm, (block.norm_attention, block.norm_feedforward))
-        )
-        weights = block.attention.to_qkv.weight.detach().chunk(3)
-        self.to_qkv = nn.ModuleList(map(_linear, weights))
-        self.to_out, net = block.attention.to_out, block.feedforward
-        self.feedforward = nn.Sequential(net.inner, nn.GELU(), net.outer)
-        self._keys = self._values = weights[0].new_empty(0)
+        self._block, self._shape = block, shape
+        self._maps = block.attention.to_qkv.weight.detach().chunk(3)
+        self._keys = self._values = self._maps[0].new_empty(0)
 
-    def forward(self, x: Tensor, place: Place, step: int, mask: Tensor) -> Tensor:
-        x = x + self._attention(self.norms[0](x), place, step, mask)
-        return x + self.feedforward(self.norms[1](x))
+    def __call__(self, x: Tensor, place: Place, step: int, mask: Tensor) -> Tensor:
+        x = x + self._attention(_written_norm(self._block.norm_attention, x), place, step, mask)
+        net = self._block.feedforward
+        return x + net.outer(F.gelu(net.inner(_written_norm(self._block.norm_feedforward, x))))
 
     def _attention(self, x: Tensor, place: Place, step: int, mask: Tensor) -> Tensor:
         # (n, 1, 1, 1, d) → (n, heads, 1, 1, 1, c)
+        attention = self._block.attention
         q, k, v = (
-            to(x).unflatten(-1, (self.num_heads, -1)).movedim(-2, 1).contiguous()
-            for to in self.to_qkv
+            F.linear(x, weight).unflatten(-1, (attention.num_heads, -1)).movedim(-2, 1).contiguous()
+            for weight in self._maps
         )
         if step == 0:
-            shape = (*q.shape[:2], *self.shape, q.shape[-1])
+            shape = (*q.shape[:2], *self._shape, q.shape[-1])
             self._keys, self._values = q.new_zeros(shape), q.new_zeros(shape)
         slot = (slice(None), *_at(place))
         self._keys[slot], self._values[slot] = k, v
@@ -109,13 +86,13 @@ class _StepBlock(nn.Module):
         scores = q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5
         scores = scores.masked_fill(mask[[step]] == 0, -torch.inf)
         out = (scores.softmax(dim=-1) @ v).movedim(1, -2).contiguous()
-        return self.to_out(out.flatten(-2)[:, :, None, None])
+        return attention.to_out(out.flatten(-2)[:, :, None, None])
 
 
-def _linear(weight: Tensor) -> nn.Linear:
-    layer = nn.Linear(weight.shape[1], weight.shape[0], bias=False)
-    layer.weight = nn.Parameter(weight)
-    return layer
+def _written_norm(norm: nn.LayerNorm, x: Tensor) -> Tensor:
+    mean = x.mean(dim=-1, keepdim=True)
+    variance = (x - mean).square().mean(dim=-1, keepdim=True)
+    return (x - mean) * (variance + norm.eps).rsqrt() * norm.weight + norm.bias
 
 
 def _at(place: Place) -> tuple[slice, ...]:
