@@ -66,8 +66,8 @@ def finished(series, tmp_path_factory):
 @pytest.fixture
 def undrawn(monkeypatch):
     """No plots: they take longer than the runs."""
-    for name in ("metric_figures", "prediction_figures"):
-        monkeypatch.setattr(f"probseq_apps.experiments.online.{name}", lambda *_, **__: {})
+    for name in ("report.online.metric_figures", "experiments.online.prediction_figures"):
+        monkeypatch.setattr(f"probseq_apps.{name}", lambda *_, **__: {})
 
 
 def test_the_report_holds_each_method_seed_and_task_of_one_split(finished, report_of):

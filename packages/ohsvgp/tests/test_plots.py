@@ -9,6 +9,7 @@ import pytest
 import torch
 from matplotlib.axes import Axes
 from matplotlib.image import AxesImage
+from scipy import stats
 
 from ohsvgp import Bernoulli, Gaussian, LegS, OnlineGP, Path, Poisson, RandomSubset
 from ohsvgp.exact import exact_posterior
@@ -18,14 +19,17 @@ from ohsvgp.plots import (
     Metric,
     Plane,
     after_tasks_plot,
+    band,
     boundaries_plot,
     coefficients_plot,
     fit_plot,
     fits_plot,
     frames_plot,
     matrix_plot,
+    metric_figures,
     metrics_plot,
     per_task_plot,
+    prediction_figures,
     seconds_plot,
     tasks_plot,
 )
@@ -302,6 +306,56 @@ def test_forgetting_is_positive_where_earlier_tasks_have_become_worse() -> None:
     values = np.array([[0.1, np.nan, np.nan], [0.2, 0.3, np.nan], [0.5, 0.4, 9.0]])
     assert forgetting(NLPD, values) == pytest.approx((0.4 + 0.1) / 2)
     assert forgetting(ACCURACY, values) == pytest.approx(-(0.4 + 0.1) / 2)
+
+
+def test_bands_are_confidence_intervals_of_three_seeds_and_more() -> None:
+    values = [[1.0, None], [2.0, None], [4.0, None]]
+    found = band(values)
+    interval = stats.t.interval(0.95, 2, *(f([1.0, 2.0, 4.0]) for f in (np.mean, stats.sem)))
+    assert (found.mean[0] - found.half[0], found.mean[0] + found.half[0]) == pytest.approx(interval)
+    assert (np.isnan(found.mean[1]), found.seeds) == (True, 3)
+    two = band(values[:2])
+    assert (two.mean[0], np.isnan(two.half).all(), two.seeds) == (1.5, True, 2)
+
+
+def test_scores_are_drawn_over_the_seeds_and_seconds_where_time_passed() -> None:
+    def scored(offset: float, seconds: float) -> dict[str, Any]:
+        rmse = [[offset, None], [offset + 1, offset + 2]]
+        over = {"rmse": [offset, offset + 1.5], "own": [1.0, 2.0]}
+        matrix = {"rmse": rmse, "own": rmse}
+        return {"over_tasks": over, "matrix": matrix, "seconds": [seconds, 2 * seconds]}
+
+    methods = {"ohsvgp": [scored(k, 1.0 + k) for k in range(3)], "exact": [scored(5.0, 0.0)] * 3}
+    figures = metric_figures(methods, standardised=True)
+    pairs = [f"{kind}-{name}" for name in ("rmse", "own") for kind in ("per-task", "matrix")]
+    assert list(figures) == ["over-tasks", *pairs, "runtime"]
+    rmse, own = figures["over-tasks"].axes
+    assert named(rmse, "ohsvgp").tolist() == [[1.0, 1.0], [2.0, 2.5]]
+    assert rmse.get_ylabel().startswith("RMSE (standardised)")
+    assert own.get_ylabel().startswith("own")
+    assert named(figures["per-task-rmse"].axes[1], "exact").tolist() == [[2.0, 7.0]]
+    # What took no time is on no logarithmic axis.
+    assert figures["runtime"].axes[0].lines[0].get_xdata().tolist() == [6.0]  # type: ignore[union-attr]
+
+
+def test_curves_are_drawn_as_fits_or_as_boundaries() -> None:
+    shown, flat = fits(), plane()
+    one = {"t": shown.t, "mean": shown.mean, "sd": shown.sd}
+    for part, (t, y, task) in zip(("train", "test"), shown.parts, strict=True):
+        one |= {f"{part}_t": t, f"{part}_y": y, f"{part}_task": task}
+    # Of several series side by side, the first.
+    twice = {k: np.stack([one[k], 9 + one[k]], 1) for k in ("mean", "sd")}
+    twice |= {k: np.stack([one[k], 9 + one[k]]) for k in ("train_y", "test_y")}
+    moons = {"grid": flat.grid, "probability": flat.probability}
+    moons |= {"train_x": flat.x, "train_y": flat.y, "train_task": flat.task.astype(float)}
+    models = {"a": one, "b, c": one | twice, "moons": moons, "none": {"train_y": flat.y}}
+    figures = prediction_figures(models, LABELS)
+    assert list(figures) == ["boundaries", "fits", "fits-a", "fits-b-c"]
+    first, second = figures["fits"].axes
+    assert first.lines[-1].get_ydata() == pytest.approx(second.lines[-1].get_ydata())
+    assert edges(first) == pytest.approx(edges(second))
+    assert len(figures["fits-a"].axes) == K
+    assert list(prediction_figures({"moons": moons}, LABELS)) == ["boundaries"]
 
 
 TASKS = [

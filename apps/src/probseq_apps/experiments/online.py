@@ -16,7 +16,7 @@ import torch
 from ohsvgp import ExactGP, Gaussian, LostInformationWarning, OnlineGP
 from ohsvgp.likelihoods import Likelihood
 from ohsvgp.live import LiveStream
-from ohsvgp.plots import coefficients_plot
+from ohsvgp.plots import coefficients_plot, prediction_figures
 from ohsvgp.prior import PRIOR_OPTIONS, fit_prior, make_prior
 from ohsvgp.tasks import Seen, Task, curves, evaluate, learn, look, scores, starting_lengthscales
 from probseq.kernels import Kernel
@@ -27,7 +27,7 @@ from probseq_apps.engine.files import load_arrays, save_arrays
 from probseq_apps.experiment import Data, Experiment, Job, Results, RunFolder, by_row, counted
 from probseq_apps.experiments.streams import Stream, load_stream
 from probseq_apps.options import Options
-from probseq_apps.report.online import metric_figures, online_report, prediction_figures
+from probseq_apps.report.online import online_report
 from probseq_apps.settings.online import (
     METHODS,
     ONLINE,
@@ -163,8 +163,8 @@ class Online(TaskExperiment[dict[int, Stream]]):
                 *([steps] if learned else []),
             ],
             seconds="all updates",
+            standardised=standard,
             figures=lambda: {
-                **metric_figures(runs, standardised=standard),
                 **prediction_figures(self.kept(data, at), (stream.input_label, label)),
                 **({"toy": coefficients_plot()} if toy else {}),
             },

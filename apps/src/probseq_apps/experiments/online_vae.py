@@ -21,7 +21,7 @@ from probseq_apps.engine.files import save_arrays, write_atomic
 from probseq_apps.experiment import Job, Results, RunFolder, by_row, counted
 from probseq_apps.experiments.online import TaskExperiment, extent, naming, sizes
 from probseq_apps.options import Options
-from probseq_apps.report.online import metric_figures, online_report
+from probseq_apps.report.online import online_report
 from probseq_apps.settings.online import ONLINE_VAE, VAE_METHODS, OnlineVaeSettings, VaeSettings
 
 FRAMES = "frames"
@@ -141,10 +141,8 @@ class OnlineVae(TaskExperiment[Data]):
                 f"errors are in {unit}",
             ],
             seconds="all training",
-            figures=lambda: {
-                **metric_figures(runs, standardised=frame is None),
-                **({"frames": frames_plot(self.kept(data, at), frame)} if frame else {}),
-            },
+            standardised=frame is None,
+            figures=lambda: {"frames": frames_plot(self.kept(data, at), frame)} if frame else {},
         )
         return report.write(at.path)
 

@@ -15,6 +15,7 @@ from ohsvgp.plots.metrics import (
     seconds_plot,
 )
 from ohsvgp.plots.plane import Plane, boundaries_plot
+from ohsvgp.plots.streams import band, metric_figures, prediction_figures
 
 __all__ = [
     "Band",
@@ -22,14 +23,17 @@ __all__ = [
     "Metric",
     "Plane",
     "after_tasks_plot",
+    "band",
     "boundaries_plot",
     "coefficients_plot",
     "fit_plot",
     "fits_plot",
     "frames_plot",
     "matrix_plot",
+    "metric_figures",
     "metrics_plot",
     "per_task_plot",
+    "prediction_figures",
     "seconds_plot",
     "tasks_plot",
 ]
