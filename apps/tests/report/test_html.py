@@ -32,11 +32,11 @@ def report(**changed):
         return [folder / "curve.png"]
 
     parts = {
-        **{"numbers": {"experiment": "toy", "notes": ["x"]}, "title": "digits: a & b"},
-        **{"opening": "What was `done`.", "facts": ["a fact"], "legend": "what it is"},
+        **{"experiment": "toy", "recipe": "own", "settings": {"seeds": [0]}, "numbers": {}},
+        **{"data": {"name": "digits", "notes": ["a fact"]}, "title": "a & b", "legend": "means"},
+        **{"opening": "What was `done`.", "figures": dict, "pictures": draw},
         "tables": [table("test", "accuracy", "NLL"), table("other", "AUROC", "FPR95")],
         "findings": ["NLL: a is clearly better than b (better).", UNDECIDED],
-        "plots": draw,
         "details": "## More\n\n| | x |\n| --- | ---: |\n| **one** | **2** * |",
     }
     return Report(**{**parts, **changed})
@@ -54,7 +54,10 @@ def test_the_page_has_everything_and_needs_nothing(folder, capsys):
     page = (folder / "report.html").read_text()
     assert not re.search("http|<link|<script src", page)
     assert re.findall('<img alt="curve" src="data:image/png;base64,iVBOR', page)
-    assert (texts(page, "h1"), texts(page, "code")) == (["digits: a &amp; b"], ["done"])
+    assert (texts(page, "h1"), texts(page, "code")) == (
+        ["digits: a &amp; b"],
+        ["done", "own", "config.json"],
+    )
     assert "<strong>one</strong>" in page
     assert "settings.model.dim" in page
     assert "probseq-apps" in page

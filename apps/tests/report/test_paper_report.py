@@ -151,7 +151,7 @@ def test_ranks_are_over_the_tasks_that_were_run(write_run):
 def test_ours_stand_below_the_paper_s_and_the_note_tells_how_the_run_departs(write_run):
     found = {"test/accuracy": [0.70, 0.71, 0.72], "shift/severity-1/accuracy": [0.5, 0.5, 0.5]}
     changes = {"training__epochs": 20, "cgpt__alpha": 0.3, "evaluation__corruptions": ["fog"]}
-    options = {"started_from": "cifar10-small", "facts": {"train": 4500}, **changes}
+    options = {"started_from": "cifar10-small", "train": 4500, **changes}
     folder = write_run("mine", {"sgpa": found}, **options)
     lines = text_of("B.6", folder).splitlines()
     place = next(i for i, line in enumerate(lines) if line.startswith("SGPA "))

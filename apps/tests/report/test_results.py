@@ -3,7 +3,7 @@
 import pytest
 
 from probseq.summary import summarise
-from probseq_apps.report.results import Claim, compare, compare_all
+from probseq_apps.report.results import Claim, compare
 from probseq_apps.report.tables import Measure
 
 PSNR, FD = Measure("PSNR", "higher", (), " dB"), Measure("FID", "lower")
@@ -65,6 +65,6 @@ def test_one_seed_decides_nothing_however_large_the_difference():
 
 def test_rows_without_a_number_are_left_out_and_a_claim_needs_a_good_end():
     assert said(None, 25.0) is said(25.0) is said(25.0, None, 20.0) is None
-    assert compare_all([CLAIM], {"1-frame": summarise([25.0])}, PSNR) == []
+    assert compare(CLAIM, {"1-frame": summarise([25.0])}, PSNR) is None
     with pytest.raises(ValueError, match="good end, got 'seconds'"):
         said(1.0, 2.0, measure=Measure("seconds"))

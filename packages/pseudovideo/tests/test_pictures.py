@@ -13,6 +13,7 @@ from pseudovideo.plots import (
     save_grids,
     save_process,
     save_rows,
+    save_samples,
     save_strips,
     save_theorem,
 )
@@ -105,6 +106,20 @@ def test_videos_are_strips_with_the_image_on_the_right(tmp_path):
         row = found[int(found.shape[0] * height)]
         levels = [int(row[int(width * (place + 0.5) / 5)]) for place in range(5)]
         assert levels == pytest.approx(((expected + 1) * 127.5).tolist(), abs=1)
+
+
+@pytest.mark.parametrize(
+    ("frames", "names"), [(1, ["x.png"]), (3, ["x.png", "x-videos.png", "x.gif"])]
+)
+def test_samples_are_a_grid_and_videos_also_strips_and_a_film(tmp_path, frames, names):
+    samples = (random_images(70 * frames).add(1) * 127.5).byte().unflatten(0, (70, frames))
+    files = save_samples(samples[:, -1], samples, tmp_path, "x")
+    assert [file.name for file in files] == names
+    grid = pixels(files[0])[:64, :64]
+    assert np.array_equal(grid[2::4, 2::4, 0], samples[0, -1, 0].numpy())
+    if frames > 1:
+        with Image.open(files[2]) as film:
+            assert film.n_frames == frames
 
 
 @pytest.mark.parametrize("shape", [(0, 1, 8, 8), (2, 2, 8, 8)])

@@ -303,7 +303,7 @@ class Models(stages.ImageExperiment):
         for arm in settings.arms:
             jobs = [Job(arm, seed) for seed in settings.seeds]
             samples = stages.load_kept(stages.Samples, _file(at, stages.SAMPLES, jobs[0]))
-            drawn[arm] = Drawn(*samples[:2], *stages.load_kept(Film, _file(at, PROCESS, jobs[0])))
+            drawn[arm] = Drawn(*samples[:2], stages.load_kept(Film, _file(at, PROCESS, jobs[0])))
             logs[arm] = [at.path / MODELS / job.name for job in jobs]
         own, shown = self._variants.values(), dict[str, Any]()
         if self.variant is DiffusionVariant:  # pseudo videos of each arm, and their context

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from probseq.graphs import TokenLayout, flip_signs, trim_tokens
-from probseq.metrics import COVERAGE_LEVELS, LaplaceMixture, mae, ood_metrics, rmse
+from probseq.metrics import LaplaceMixture, is_constant, mae, ood_metrics, rmse
 from probseq_apps.data.molecules import load_molecules
 from probseq_apps.engine import distributed
 from probseq_apps.engine.trainer import Batch, LossParts, Step
@@ -23,7 +23,7 @@ from probseq_apps.experiments.comparison import (
     penalty_of,
 )
 from probseq_apps.options import Options
-from probseq_apps.report.regress import Predicted, is_constant, regress_report
+from probseq_apps.report.regress import regress_report
 from probseq_apps.settings.methods import Method, Row
 from sgpa import LaplaceLikelihood, RegressionModel
 
@@ -101,7 +101,7 @@ class Regress(Comparison):
         """Return metrics and what plots show, an entry a seed or one for an ensemble."""
         together = [runs] if "ensemble" in row.additions else [[run] for run in runs]
         entries = [{name: [run[name] for run in some] for name in some[0]} for some in together]
-        shown = [{name: predicted(each) for name, each in entry.items()} for entry in entries]
+        shown = [{name: (mixture(m), m[0].targets) for name, m in e.items()} for e in entries]
         return [evaluate_numbers(entry) for entry in entries], shown, ()
 
 
@@ -141,13 +141,6 @@ def regression_loss(
 def mixture(members: Members) -> LaplaceMixture:
     """Return the predictive distribution."""
     return LaplaceMixture([m.samples for m in members], [m.scale for m in members])
-
-
-def predicted(members: Members) -> Predicted:
-    """Return what plots show of the predictions of one set."""
-    levels, found, targets = (0.0, *COVERAGE_LEVELS, 1.0), mixture(members), members[0].targets
-    coverage = dict(zip(levels, found.coverage(targets, levels), strict=True))
-    return Predicted(targets, found.mean, found.variance, found.function_variance, coverage)
 
 
 def evaluate_numbers(sets: Mapping[str, Members]) -> dict[str, float | None]:

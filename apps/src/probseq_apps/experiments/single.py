@@ -14,7 +14,6 @@ from probseq_apps.engine.files import write_atomic
 from probseq_apps.experiment import Experiment, Results, RunFolder
 from probseq_apps.experiments import image_models, stages, tokens
 from probseq_apps.options import Options
-from probseq_apps.report.generate_plots import draw_grids
 from probseq_apps.settings.generate import (
     GENERATE_EVALUATE,
     GENERATE_PRIOR,
@@ -24,6 +23,7 @@ from probseq_apps.settings.generate import (
     TokenizerSettings,
 )
 from pseudovideo.evaluation import reconstruction, reference_moments
+from pseudovideo.plots import save_samples
 from pseudovideo.priors import AutoregressivePrior
 
 SAMPLES, METRICS = "samples.npz", "metrics.json"
@@ -105,7 +105,7 @@ class Sample(Experiment[Draw]):
         """Draw, and return what came out."""
         samples = data()
         stages.save_kept(at.path / SAMPLES, samples)
-        draw_grids(samples.images, samples.videos, at.path / "plots", "samples")
+        save_samples(samples.images, samples.videos, at.path / "plots", "samples")
         return f"{len(samples.images)} images in {float(samples.seconds):.1f} s: {at.path}"
 
     def _prior(self) -> Draw:

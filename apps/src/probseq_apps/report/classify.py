@@ -1,46 +1,27 @@
 """The report of `probseq classify`: tables of metrics, under shift, and of detection; plots."""
 
-import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from itertools import product
 from typing import Any, NamedTuple
 
-import torch
-from matplotlib.figure import Figure
-from torch import Tensor
-
-from probseq.figures import IN_A_PANEL, Curve, curves_plot, small_multiples
-from probseq.metrics import (
-    Predictions,
-    calibration_bins,
-    max_softmax_score,
-    ood_roc,
-    risk_coverage_curve,
-)
-from probseq.metrics.plots import reliability_diagram, risk_coverage_plot, roc_plot
+from probseq.metrics import Predictions, severities_of
+from probseq.metrics.set_plots import class_figures, shift_figures
 from probseq.summary import LABELS, Summary, average_ranks, mean_of, summarise
 from probseq_apps.data.names import CORRUPTION_GROUPS
-from probseq_apps.report.report import PAGES, Report, comparison, save_figures
-from probseq_apps.report.tables import (
-    Measure,
-    SideBySide,
-    Table,
-    summary_table,
-)
+from probseq_apps.report.report import PAGES, Report
+from probseq_apps.report.tables import Measure, SideBySide, Table, summary_table
 
 # Metrics over the seeds by name, and those of each method.
 Metrics = Mapping[str, Summary]
 Methods = Mapping[str, Metrics]
-Sets = Mapping[str, Predictions]
 # Columns of a table: the names of the metrics that each is a mean of.
 Columns = dict[Measure, list[str]]
 
 # More methods than these stand below each other, with the metrics side by side.
 _METHODS_ACROSS = 5
 _SHIFT_TITLES = {"shift": "corrupted", "cifar-c": "CIFAR-C"}
-_PLOT_TITLES = {"shift": "Corrupted test images", "cifar-c": "Published corruptions (CIFAR-C)"}
 # Of the many numbers under shift and on other data sets, those in the table of all.
 _SHIFT_SHOWN = ("accuracy", "nll", "ece")
 # Of detection: of few methods, of many, and by the variance of numbers (thesis Table B.32).
@@ -91,8 +72,8 @@ def methods_report(
             f"`{name}`: {title}; trained in {sum(seconds) / len(seconds):.1f} s a seed"
             f"{f'; temperatures {text}' if text else ''}"
         )
-    return comparison(
-        experiment,
+    return Report(
+        experiment=experiment,
         title=", ".join(results),
         opening=(
             f"{data['train']:,} training, {data['validation']:,} validation and {data['test']:,} "
@@ -106,7 +87,9 @@ def methods_report(
 
 
 def classify_report(
-    results: Mapping[str, MethodResult], rows: Mapping[str, Sequence[Sets]], **given: Any
+    results: Mapping[str, MethodResult],
+    rows: Mapping[str, Sequence[Mapping[str, Predictions]]],
+    **given: Any,
 ) -> Report:
     """Return the report of a comparison of classifiers: what was measured, and predictions."""
     methods = {name: method.summaries() for name, method in results.items()}
@@ -115,7 +98,7 @@ def classify_report(
         results,
         f"examples in {given['data']['classes']} classes",
         details=details(methods),
-        plots=lambda folder: save_figures(classify_figures(rows, methods), folder),
+        figures=lambda: {**class_figures(rows), **shift_figures(methods)},
         **given,
     )
 
@@ -172,7 +155,7 @@ def shift_tables(methods: Methods) -> list[Table]:
     """
     tables: list[Table] = []
     for kind, title in _SHIFT_TITLES.items():
-        severities = severities_of(methods, kind)
+        severities = severities_of(_names(methods), kind)
         groups = [g for g in _GROUPS if any(n.startswith(f"{kind}/{g}-") for n in _names(methods))]
         for metric in _SHIFT_DETAILS if severities else ():
             label, direction = LABELS[metric]
@@ -241,72 +224,5 @@ def _table(title: str, columns: Columns, methods: Methods) -> Table:
     return summary_table(title, list(columns), rows, counts)
 
 
-def severities_of(methods: Methods, kind: str) -> list[int]:
-    """Return the severities that were measured, in order."""
-    places = (re.match(rf"{kind}/severity-(\d+)/", name) for name in _names(methods))
-    return sorted({int(place[1]) for place in places if place})
-
-
-def classify_figures(rows: Mapping[str, Sequence[Sets]], methods: Methods) -> dict[str, Figure]:
-    """Draw everything that the predictions allow.
-
-    Curves pool the predictions of all seeds, except risk-coverage curves, which are means over
-    them; points under shift are means with standard errors. Of many methods each has a panel.
-    """
-    bins = {name: calibration_bins(*_pooled(row, "test")) for name, row in rows.items()}
-    figures = {
-        "reliability": reliability_diagram(bins),
-        "risk-coverage": risk_coverage_plot({n: _risk_coverage(row) for n, row in rows.items()}),
-    }
-    for name in next(iter(rows.values()))[0]:
-        if name.startswith("ood/"):
-            outside = name.removeprefix("ood/")
-            scores = {
-                method: [max_softmax_score(_pooled(row, part)[0]) for part in ("test", name)]
-                for method, row in rows.items()
-            }
-            figure = roc_plot({method: ood_roc(*both) for method, both in scores.items()})
-            figure.suptitle(f"Test set against {outside}, by largest probability", fontsize=10)
-            figures[f"ood-{re.sub('[^A-Za-z0-9]+', '-', outside).strip('-')}"] = figure
-    for kind, plot_title in _PLOT_TITLES.items():
-        severities, title = severities_of(methods, kind), f"{plot_title}, mean over the corruptions"
-        curves = {
-            metric: {m: _by_severity(own, kind, metric, severities) for m, own in methods.items()}
-            for metric in _SHIFT_SHOWN
-            if severities
-        }
-        if len(methods) > IN_A_PANEL:
-            for metric, own in curves.items():
-                figures[f"{kind}-{metric}"] = small_multiples(
-                    own, title=title, x_label="Severity", y_label=LABELS[metric][0]
-                )
-        elif curves:
-            labelled = {LABELS[metric][0]: own for metric, own in curves.items()}
-            figures[kind] = curves_plot(labelled, title=title, x_label="Severity")
-    return figures
-
-
 def _names(methods: Methods) -> list[str]:
     return list(next(iter(methods.values())))
-
-
-def _pooled(row: Sequence[Sets], name: str) -> tuple[Tensor, Tensor]:
-    found = [sets[name] for sets in row]
-    probs = torch.cat([predictions.log_probs.double().exp() for predictions in found])
-    return probs, torch.cat([predictions.labels for predictions in found])
-
-
-def _risk_coverage(row: Sequence[Sets]) -> tuple[Tensor, Tensor]:
-    curves: list[tuple[Tensor, Tensor]] = []
-    for sets in row:
-        confidence, predicted = sets["test"].log_probs.double().exp().max(-1)
-        curves.append(risk_coverage_curve(confidence, predicted == sets["test"].labels))
-    return curves[0][0], torch.stack([risk for _, risk in curves]).mean(0)
-
-
-def _by_severity(own: Metrics, kind: str, metric: str, severities: Sequence[int]) -> Curve:
-    """Means and standard errors by severity, 0 being the test set as it is."""
-    shown = [own[f"test/{metric}"]]
-    shown += [own[f"{kind}/severity-{severity}/{metric}"] for severity in severities]
-    means = [math.nan if s.mean is None else s.mean for s in shown]
-    return Curve([0, *severities], means, [s.standard_error or 0.0 for s in shown])

@@ -1,14 +1,17 @@
 """Reports of `probseq generate`: tables and findings of tokenizers, diffusion models and HVAEs."""
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 from probseq.summary import Summary, summarise
 from probseq_apps.data.images import GenerationData
-from probseq_apps.report.generate_plots import draw_models, draw_tokens, summary_figure
-from probseq_apps.report.report import PAGES, Report, comparison, save_figures
+from probseq_apps.report.generate_plots import (
+    draw_diffusion,
+    draw_hvae,
+    draw_tokens,
+    summary_figure,
+)
+from probseq_apps.report.report import PAGES, Report
 from probseq_apps.report.results import (
     BASE,
     FLOOR,
@@ -16,7 +19,7 @@ from probseq_apps.report.results import (
     Claim,
     Group,
     Result,
-    compare_all,
+    compare,
     digits_of,
     fd_name,
     frame_groups,
@@ -253,12 +256,12 @@ def _is_control(group: Group) -> bool:
 
 
 def findings_of(claims: Sequence[Claims], real: Result) -> list[str]:
-    """Return what the numbers say of claims."""
-    return [
-        text
-        for some, groups, measure in claims
-        for text in compare_all(some, _credible(groups, measure, real), measure)
-    ]
+    """Return a sentence for each claim whose rows were measured."""
+    told: list[str | None] = []
+    for some, groups, measure in claims:
+        rows = _credible(groups, measure, real)
+        told += [compare(claim, rows, measure) for claim in some]
+    return [text for text in told if text is not None]
 
 
 def _credible(groups: Sequence[Group], measure: Measure, real: Result) -> dict[str, Summary]:
@@ -278,14 +281,8 @@ def _credible(groups: Sequence[Group], measure: Measure, real: Result) -> dict[s
 # Tables, claims, measures of the summary's picture, and the other pictures.
 _WORKFLOWS: Mapping[str, tuple[Callable[..., Any], ...]] = {
     "generate": (token_tables, token_claims, token_measures, draw_tokens),
-    "generate-diffusion": (
-        *(diffusion_tables, diffusion_claims, diffusion_measures),
-        partial(draw_models, kind="diffusion"),
-    ),
-    "generate-hvae": (
-        *(hvae_tables, hvae_claims, hvae_measures),
-        partial(draw_models, kind="hvae"),
-    ),
+    "generate-diffusion": (diffusion_tables, diffusion_claims, diffusion_measures, draw_diffusion),
+    "generate-hvae": (hvae_tables, hvae_claims, hvae_measures, draw_hvae),
 }
 
 
@@ -317,14 +314,8 @@ def generate_report(
     trained = [result for result in results if result.get("stem") != FLOOR]
     floors = [result for result in results if result.get("stem") == FLOOR]
     findings = findings_of(claims(results), real)
-
-    def draw(plots: Path) -> list[Path]:
-        summary = {"summary": summary_figure(results, measures(results), real)}
-        more = pictures(plots, results, data, seed=settings["seeds"][0], **drawn)
-        return [*save_figures(summary, plots), *more]
-
-    return comparison(
-        experiment,
+    return Report(
+        experiment=experiment,
         recipe=recipe,
         settings=settings,
         data={"name": data.name, **counts, **facts},
@@ -341,5 +332,6 @@ def generate_report(
         },
         tables=tables(results, real),
         findings=findings,
-        plots=draw,
+        figures=lambda: {"summary": summary_figure(results, measures(results), real)},
+        pictures=lambda plots: pictures(plots, results, data, seed=settings["seeds"][0], **drawn),
     )

@@ -1,11 +1,12 @@
 """Plots of `probseq generate`: numbers, errors of frames, curves of training, and what is drawn."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Int64, UInt8
+from jaxtyping import Float, UInt8
 from matplotlib.figure import Figure
 from torch import Tensor
 
@@ -30,19 +31,20 @@ from pseudovideo.plots import (
     frame_errors_plot,
     frame_heads,
     save_gif,
-    save_grid,
     save_grids,
     save_process,
     save_rows,
+    save_samples,
     save_strips,
     save_theorem,
 )
+from pseudovideo.samples import Film
 
 # Strips of generated videos, videos of a film, and those of a film of their process.
 _STRIPS, _FILM, _ROWS = 3, 16, 4
-# Samples of a grid, videos below each other; images whose covariance the theorem is drawn for;
-# samples of each model beside others.
-_SAMPLES, _VIDEOS, _COVARIANCE, _GRID = 64, 4, 2000, 36
+# Videos below each other; images whose covariance the theorem is drawn for; samples of each model
+# beside others.
+_VIDEOS, _COVARIANCE, _GRID = 4, 2000, 36
 _STEM_LINES = ("-", "--", ":")
 
 
@@ -61,19 +63,11 @@ _CURVES = {name: [Quantity(**one) for one in found] for name, found in PAGES["cu
 
 
 class Drawn(NamedTuple):
-    """What a model drew.
+    """What a model drew."""
 
-    Attributes:
-        images: samples, bytes.
-        videos: a few of them with all their frames.
-        process: snapshots of how a few came into being, bytes.
-        done: steps or levels that were done at each snapshot.
-    """
-
-    images: UInt8[Tensor, "n c h w"]
-    videos: UInt8[Tensor, "m t c h w"]
-    process: UInt8[Tensor, "n k t c h w"]
-    done: Int64[Tensor, " k"]
+    images: UInt8[Tensor, "n c h w"]  # samples
+    videos: UInt8[Tensor, "m t c h w"]  # a few of them with all their frames
+    film: Film  # how a few came into being
 
 
 def draw_tokens(
@@ -113,28 +107,10 @@ def draw_tokens(
         labels, rows = ["truth", *arms], [truth, *arms.values()]
         files.append(save_rows(labels, rows, plots / f"reconstructions-{stem}.png", title=title))
     for name, (title, pictures, shown) in samples.items():
-        files += draw_grids(pictures, shown, plots, name, title=title)
+        files += save_samples(pictures, shown, plots, name, title=title)
     files += save_curves(tokenizer_logs, plots / "tokenizer-loss.png", _CURVES["tokenizer"])
     files += save_curves(tokenizer_logs, plots / "tokenizer-codebook.png", _CURVES["codebook"])
     return files + save_curves(prior_logs, plots / "prior-loss.png", _CURVES["prior"])
-
-
-def draw_grids(
-    images: UInt8[Tensor, "n c h w"],
-    videos: UInt8[Tensor, "m t c h w"],
-    plots: Path,
-    name: str,
-    *,
-    title: str | None = None,
-) -> list[Path]:
-    """Draw a grid of samples; of videos also strips and a film."""
-    files = [save_grid(to_unit(images[:_SAMPLES]), plots / f"{name}.png", title=title)]
-    if videos.shape[1] > 1:
-        shown = to_unit(videos)
-        files.append(save_strips(shown[:_VIDEOS], plots / f"{name}-videos.png", title=title))
-        captions = frame_captions(title or name, shown.shape[1])
-        files.append(save_gif(shown[:_FILM], plots / f"{name}.gif", captions=captions))
-    return files
 
 
 def draw_models(
@@ -184,11 +160,14 @@ def draw_models(
         files.append(save_gif(rows[:_FILM], file.with_suffix(".gif"), captions=captions))
     caption, unit = ("{} HVAE", "level") if kind == "hvae" else ("{}, predicted image", "step")
     for name, one in drawn.items():
-        file, is_video = plots / f"process-{name}.gif", one.process.shape[2] > 1
+        file, is_video = plots / f"process-{name}.gif", one.videos.shape[1] > 1
         what = name if is_video else caption.format(name)
-        frames = one.process[:_ROWS] if is_video else one.process
-        files.append(save_process(frames, one.done, file, name=what, unit=unit))
+        frames = one.film.frames[: _ROWS if is_video else None]
+        files.append(save_process(frames, one.film.done, file, name=what, unit=unit))
     return files + save_curves(logs, plots / "losses.png", _CURVES[kind])
+
+
+draw_diffusion, draw_hvae = (partial(draw_models, kind=kind) for kind in ("diffusion", "hvae"))
 
 
 def summary_figure(results: Sequence[Result], measures: Sequence[Measure], real: Result) -> Figure:

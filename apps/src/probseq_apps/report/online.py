@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from ohsvgp.plots import metric_figures
 from probseq.metrics import forgetting
 from probseq.summary import LABELS, summarise
-from probseq_apps.report.report import PAGES, Report, comparison, save_figures
+from probseq_apps.report.report import PAGES, Report
 from probseq_apps.report.tables import Measure, Table, with_interval
 
 # What was measured, by method and seed, and for each seed of a method.
@@ -43,23 +43,21 @@ def online_report(
         seconds: whose the seconds are.
         standardised: whether errors are of standardised targets.
         figures: draws what there is beside metrics.
-        parts: arguments of `comparison`.
+        parts: further fields of `Report`.
     """
     methods = {name: [*found.values()] for name, found in runs.items()}
     metrics = next(iter(methods.values()))[0]["over_tasks"]
     *first, last = [_EXPLAINED.get(metric, LABELS[metric][0]) for metric in metrics]
     listed = " and ".join(filter(None, (", ".join(first), last)))
-    return comparison(
-        experiment,
+    return Report(
+        experiment=experiment,
         recipe=recipe,
         title=", ".join(runs),
         numbers={"methods": {m: {"title": titles[m], "seeds": own} for m, own in runs.items()}},
         tables=task_tables(methods),
         legend=PAGES["online"]["legend"].format(metrics=listed, seconds=seconds),
         rows=[f"`{method}`: {titles[method]}" for method in runs],
-        plots=lambda folder: save_figures(
-            {**metric_figures(methods, standardised=standardised), **figures()}, folder
-        ),
+        figures=lambda: {**metric_figures(methods, standardised=standardised), **figures()},
         **parts,
     )
 

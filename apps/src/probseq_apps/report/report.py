@@ -29,24 +29,31 @@ _WIDTH, _SHOWN = 100, 5
 PAGES: Mapping[str, Mapping[str, Any]] = tomllib.loads(
     files("probseq_apps.report").joinpath("pages.toml").read_text(encoding="utf-8")
 )
-_FIELDS = ("title", "legend", "about_plots")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """A report: `report.json`, `report.md`, `report.html`, `plots/`, and text for the terminal."""
+    """The report of a run over several seeds.
 
-    numbers: Mapping[str, Any]  # what `report.json` holds beside versions and machine
-    title: str  # of the page
+    It is written as `report.json`, `report.md`, `report.html` and `plots/`, and as text for the
+    terminal. What `PAGES` says of the kind of experiment stands where a field is None.
+    """
+
+    experiment: str  # its kind
+    recipe: str  # that the run was started from
+    settings: Mapping[str, Any]
+    data: Mapping[str, Any]  # name, notes and sizes
+    numbers: Mapping[str, Any]  # what was measured
+    title: str | None = None  # of the page, behind the name of the data
     opening: str  # first paragraph
-    facts: Sequence[str]  # what one must know about data and settings, a line each
+    findings: Sequence[str] = ()  # what the numbers say, a sentence each
+    facts: Sequence[str] = ()  # what one must know beside the notes on the data, a line each
     tables: Sequence[Table | SideBySide]  # the first is shown in the terminal, as far as it fits
-    legend: str  # what the numbers are
-    findings: Sequence[str] = ()  # what they say, a sentence each
+    legend: str | None = None  # what the numbers are
     rows: Sequence[str] = ()  # what the rows of the tables are, a line each
     details: str = ""  # further Markdown, on the page alone
-    plots: Callable[[Path], Sequence[Path]]  # draws into a folder; gives the files
-    about_plots: str = ""  # first paragraph below their heading
+    figures: Callable[[], Mapping[str, Figure]]  # draws them, by the names of their files
+    pictures: Callable[[Path], Sequence[Path]] = lambda _: ()  # draws others into a folder
 
     def write(self, folder: Path) -> str:
         """Write `report.json`, `plots/`, and the pages; return what the terminal shows.
@@ -54,14 +61,16 @@ class Report:
         Raises:
             RuntimeError: the plots cannot be drawn; the report stands without them.
         """
-        numbers = {**self.numbers, **_machine()}
+        kept = ("experiment", "recipe", "settings", "data")
+        numbers = {**{key: getattr(self, key) for key in kept}, **self.numbers, **_machine()}
         write_atomic(folder / "report.json", json.dumps(numbers, indent=2, allow_nan=False) + "\n")
         page, text = self._page(numbers), self._text()
         # What was measured took long: it is written before plots are drawn, and shown anyway.
         write_atomic(folder / "report.md", _joined(page))
         try:
-            (folder / "plots").mkdir(exist_ok=True)
-            files = self.plots(folder / "plots")
+            plots = folder / "plots"
+            plots.mkdir(exist_ok=True)
+            files = [*save_figures(self.figures(), plots), *self.pictures(plots)]
         except (LookupError, ValueError, OSError) as error:
             print(text)
             raise RuntimeError(
@@ -69,7 +78,8 @@ class Report:
                 f"{type(error).__name__}: {error}"
             ) from error
         shown = [f"![{file.stem}](plots/{file.name})" for file in files]
-        write_atomic(folder / "report.md", _joined([*page, "## Plots", self.about_plots, *shown]))
+        about = self._words.get("about_plots", "")
+        write_atomic(folder / "report.md", _joined([*page, "## Plots", about, *shown]))
         write_html(folder)
         return f"{text}\n\nall numbers, what they are, and plots: {folder / PAGE}"
 
@@ -77,17 +87,26 @@ class Report:
         """Paragraphs of the page, without plots."""
         versions = ", ".join(f"{name} {number}" for name, number in numbers["versions"].items())
         findings = (FINDINGS, PAGES["findings"]["legend"], _listed(self.findings), "## Numbers")
+        seeds = ", ".join(map(str, self.settings["seeds"]))
+        opening = (
+            f"{self.opening} Recipe `{self.recipe}`, seeds {seeds}; all settings are in "
+            "`config.json`."
+        )
         return [
-            f"# {self.title}",
-            textwrap.fill(self.opening, 100, break_long_words=False, break_on_hyphens=False),
+            f"# {self.data['name']}: {self.title or self._words['title']}",
+            textwrap.fill(opening, 100, break_long_words=False, break_on_hyphens=False),
             *(findings if self.findings else ()),
-            _listed(self.facts),
+            _listed([*self.data["notes"], *self.facts]),
             *(table.markdown() for table in self.tables),
-            self.legend,
+            self.legend or self._words["legend"],
             _listed(self.rows),
             f"{versions}; {numbers['machine']}.",
             self.details,
         ]
+
+    @property
+    def _words(self) -> Mapping[str, Any]:
+        return PAGES.get(self.experiment, {})
 
     def _text(self) -> str:
         """Return one table and the findings that decide something, a line each."""
@@ -96,36 +115,6 @@ class Report:
         lines = [textwrap.shorten(f"- {one}", width, placeholder=" …") for one in found]
         paragraphs = [self.tables[0].screen(width), "\n".join(lines)]
         return f"\n{_joined(paragraphs)}".rstrip()
-
-
-def comparison(
-    experiment: str,
-    *,
-    recipe: str,
-    settings: Mapping[str, Any],
-    data: Mapping[str, Any],
-    opening: str,
-    numbers: Mapping[str, Any],
-    facts: Sequence[str] = (),
-    **parts: Any,
-) -> Report:
-    """Return the report of a run over several seeds.
-
-    `data` has name, notes and sizes of its data, `numbers` are what was measured, `facts` what one
-    must know beside the notes on the data, and `parts` further fields of `Report`, by default those
-    that `PAGES` has.
-    """
-    told = {"experiment": experiment, "recipe": recipe, "settings": settings, "data": data}
-    seeds = ", ".join(map(str, settings["seeds"]))
-    words = {key: value for key, value in PAGES.get(experiment, {}).items() if key in _FIELDS}
-    fields: dict[str, Any] = {**words, **parts}
-    fields["title"] = f"{data['name']}: {fields['title']}"
-    return Report(
-        numbers={**told, **numbers},
-        opening=f"{opening} Recipe `{recipe}`, seeds {seeds}; all settings are in `config.json`.",
-        facts=[*data["notes"], *facts],
-        **fields,
-    )
 
 
 def save_figures(figures: Mapping[str, Figure], folder: Path) -> list[Path]:

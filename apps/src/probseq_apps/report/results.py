@@ -183,13 +183,6 @@ def compare(claim: Claim, rows: Mapping[str, Summary], measure: Measure) -> str 
     return f"{measure.label}: {shown} is {', '.join(told)} ({outcome})."
 
 
-def compare_all(
-    claims: Sequence[Claim], rows: Mapping[str, Summary], measure: Measure
-) -> list[str]:
-    """Return a sentence for each claim whose rows were measured."""
-    return [text for claim in claims if (text := compare(claim, rows, measure)) is not None]
-
-
 def decides(finding: str) -> bool:
     """Return whether a sentence of `compare` tells means apart."""
     return not finding.endswith(("(undecided).", "(equal)."))

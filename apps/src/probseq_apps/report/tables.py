@@ -47,15 +47,11 @@ class Table(NamedTuple):
 
     def screen(self, width: int) -> str:
         """Return aligned lines, without the columns that don't fit `width`."""
-        text = self.text(width).partition("\n\n")[0]
-        return text if self.best is None else f"{text}\n\n{_KEY}"
-
-    def text(self, width: int) -> str:
-        """Return aligned lines, columns that don't fit `width` in further blocks below."""
-        if self.best is None:
-            return aligned_blocks(self.heads, self.rows, width)
-        heads = [*self.heads[:_FACTS], *(f"{head}  " for head in self.heads[_FACTS:])]
-        return aligned_blocks(heads, self.marked("{} *", "{}  "), width)
+        heads, rows, key = self.heads, self.rows, ""
+        if self.best is not None:
+            heads = [*heads[:_FACTS], *(f"{head}  " for head in heads[_FACTS:])]
+            rows, key = self.marked("{} *", "{}  "), f"\n\n{_KEY}"
+        return aligned_blocks(heads, rows, width).partition("\n\n")[0] + key
 
     def markdown(self) -> str:
         """Return a Markdown table, cells with a mark in bold."""

@@ -27,6 +27,7 @@ from probseq.metrics.regression import (
     LaplaceMixture,
     coverage_calibration_error,
     gaussian_nlpd,
+    is_constant,
     laplace_log_prob,
     laplace_predictive_variance,
     mae,
@@ -46,6 +47,7 @@ from probseq.metrics.sets import (
     class_predictions,
     ensemble,
     evaluate_sets,
+    severities_of,
 )
 
 __all__ = [
@@ -78,6 +80,7 @@ __all__ = [
     "forgetting",
     "fpr_at_tpr",
     "gaussian_nlpd",
+    "is_constant",
     "laplace_log_prob",
     "laplace_predictive_variance",
     "mae",
@@ -93,4 +96,5 @@ __all__ = [
     "roc_curve",
     "scale_log_probs",
     "selective_error",
+    "severities_of",
 ]

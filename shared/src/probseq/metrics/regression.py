@@ -227,6 +227,12 @@ class LaplaceMixture(NamedTuple):
         return torch.stack([samples.mean(0) for samples in self.samples])
 
 
+def is_constant(values: Float[Tensor, " n"]) -> bool:
+    """Return whether values differ by nothing but round-off, as variances that rank nothing."""
+    spread = values.amax() - values.amin()
+    return bool(spread <= 1e-9 * values.abs().amax())
+
+
 def _check_samples(samples: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     targets = check_vector("targets", targets).double()
     if samples.ndim != 2 or samples.shape[1] != targets.numel():

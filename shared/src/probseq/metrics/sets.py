@@ -1,7 +1,8 @@
 """Class predictions of test sets by name: samples, ensembles, and all metrics at once."""
 
+import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -90,3 +91,9 @@ def evaluate_sets(
             told = evaluate_ood(test, (probs[name], found.energy.double()), validation)
             values |= {f"{name}/{metric}": value for metric, value in told.items()}
     return values
+
+
+def severities_of(names: Iterable[str], kind: str) -> list[int]:
+    """Return the severities that :func:`evaluate_sets` measured of a kind of shift, in order."""
+    places = (re.match(rf"{kind}/severity-(\d+)/", name) for name in names)
+    return sorted({int(place[1]) for place in places if place})

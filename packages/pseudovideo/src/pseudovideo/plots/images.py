@@ -37,6 +37,9 @@ _DPI, _TITLE_SIZE, _TITLE_LETTER, _TITLE_LETTERS, _LABEL_LETTERS = 150, 9, 0.6, 
 # Samples of several models: grids of a row, inches of one, letters of its title.
 _GRIDS_ACROSS, _GRID_PANEL, _GRID_LETTERS = 3, (2.8, 2.95), 34
 
+# Samples of a grid, videos of a film, and those of them that are strips.
+_SAMPLES, _FILM, _STRIPS = 64, 16, 4
+
 
 def check_images(name: str, values: Tensor, dimensions: int) -> None:
     """Refuse what are no images.
@@ -220,6 +223,36 @@ def save_process(
         captions=[f"{name}\n{unit} {number:,} of {steps[-1]:,}" for number in steps],
         heads=frame_heads(length) if length > 1 else (),
     )
+
+
+def save_samples(
+    images: UInt8[Tensor, "n c h w"],
+    videos: UInt8[Tensor, "m t c h w"],
+    folder: Path,
+    name: str,
+    *,
+    title: str | None = None,
+) -> list[Path]:
+    """Write a grid of samples, `NAME.png`; of videos also strips and a film.
+
+    Args:
+        images: samples, bytes; the first 64 are shown.
+        videos: some of them with all their frames, the image last: the first 4 are the strips of
+            `NAME-videos.png`, the first 16 the film `NAME.gif`.
+        folder: of the files; it is made.
+        name: of the files.
+        title: stands above each; of the film the name by default.
+
+    Returns:
+        The files.
+    """
+    shown, moving = (values.float() / 127.5 - 1 for values in (images[:_SAMPLES], videos[:_FILM]))
+    files = [save_grid(shown, folder / f"{name}.png", title=title)]
+    if videos.shape[1] > 1:
+        files.append(save_strips(moving[:_STRIPS], folder / f"{name}-videos.png", title=title))
+        captions = frame_captions(title or name, videos.shape[1])
+        files.append(save_gif(moving, folder / f"{name}.gif", captions=captions))
+    return files
 
 
 def save_grid(

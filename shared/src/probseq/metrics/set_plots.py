@@ -1,0 +1,205 @@
+"""All figures of a comparison of methods on several sets, over their seeds.
+
+matplotlib comes with the extra ``plots``. Figures come by name; save one with
+``figure.savefig(path)``.
+"""
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from probseq.figures import IN_A_PANEL, Curve, curves_plot, small_multiples
+from probseq.metrics.calibration import calibration_bins
+from probseq.metrics.ood import max_softmax_score, ood_roc
+from probseq.metrics.plots import (
+    interval_coverage_plot,
+    predicted_plot,
+    reliability_diagram,
+    risk_coverage_plot,
+    roc_plot,
+    selective_error_plot,
+    spread_plot,
+)
+from probseq.metrics.regression import COVERAGE_LEVELS, LaplaceMixture, is_constant
+from probseq.metrics.selective import risk_coverage_curve, selective_error
+from probseq.metrics.sets import Predictions, severities_of
+from probseq.summary import LABELS, Summary
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["class_figures", "number_figures", "shift_figures"]
+
+# Predictive distribution and true values, by the set's name.
+NumberSets = Mapping[str, tuple[LaplaceMixture, Tensor]]
+
+_SHIFTS = {"shift": "Corrupted test images", "cifar-c": "Published corruptions (CIFAR-C)"}
+_UNDER_SHIFT = ("accuracy", "nll", "ece")
+_OUTSIDE = "ood/"
+
+
+def class_figures(
+    methods: Mapping[str, Sequence[Mapping[str, Predictions]]],
+) -> "dict[str, Figure]":
+    """Draw how sure and how right classifiers are, and what they tell from the test set.
+
+    Curves pool the predictions of all seeds, except risk-coverage curves, which are means over
+    them.
+
+    Args:
+        methods: predictions of `test` and `ood/NAME`, for each seed of each method.
+
+    Returns:
+        `reliability`, `risk-coverage`, and `ood-NAME` for each other set.
+
+    Raises:
+        MissingExtraError: matplotlib is not installed.
+    """
+    bins = {name: calibration_bins(*_pooled(seeds, "test")) for name, seeds in methods.items()}
+    risks = {name: _risk_coverage(seeds) for name, seeds in methods.items()}
+    figures = {"reliability": reliability_diagram(bins), "risk-coverage": risk_coverage_plot(risks)}
+    for name in _others(methods):
+        curves = {
+            method: ood_roc(*(max_softmax_score(_pooled(seeds, s)[0]) for s in ("test", name)))
+            for method, seeds in methods.items()
+        }
+        outside = name.removeprefix(_OUTSIDE)
+        file = re.sub("[^A-Za-z0-9]+", "-", outside).strip("-")
+        figures[f"ood-{file}"] = figure = roc_plot(curves)
+        figure.suptitle(f"Test set against {outside}, by largest probability", fontsize=10)
+    return figures
+
+
+def shift_figures(methods: Mapping[str, Mapping[str, Summary]]) -> "dict[str, Figure]":
+    """Draw accuracy, NLL and ECE by the severity of a shift: means with standard errors.
+
+    Args:
+        methods: what :func:`probseq.metrics.evaluate_sets` gives, over the seeds of each method.
+
+    Returns:
+        `shift` and `cifar-c`, as far as they were measured; of more than seven methods, each
+        metric has a figure, such as `shift-nll`, with a panel for each method.
+
+    Raises:
+        MissingExtraError: matplotlib is not installed.
+    """
+    figures: dict[str, Figure] = {}
+    for kind, title in _SHIFTS.items():
+        severities = severities_of(next(iter(methods.values())), kind)
+        if not severities:
+            continue
+        places = ["test", *(f"{kind}/severity-{severity}" for severity in severities)]
+        x, title = [0, *severities], f"{title}, mean over the corruptions"
+        curves = {
+            metric: {
+                name: _errors_by(x, [own[f"{place}/{metric}"] for place in places])
+                for name, own in methods.items()
+            }
+            for metric in _UNDER_SHIFT
+        }
+        if len(methods) > IN_A_PANEL:
+            for metric, own in curves.items():
+                figures[f"{kind}-{metric}"] = small_multiples(
+                    own, title=title, x_label="Severity", y_label=LABELS[metric][0]
+                )
+        else:
+            labelled = {LABELS[metric][0]: own for metric, own in curves.items()}
+            figures[kind] = curves_plot(labelled, title=title, x_label="Severity")
+    return figures
+
+
+def number_figures(methods: Mapping[str, Sequence[NumberSets]], target: str) -> "dict[str, Figure]":
+    """Draw how sure and how right predictions of numbers are, and what variances tell apart.
+
+    Predicted values are those of the first seed. Coverage and error by variance are means over the
+    seeds; histograms and ROC curves pool them. A method whose variance is the same everywhere tells
+    nothing apart, and is in no figure of other sets.
+
+    Args:
+        methods: distributions and true values of `test` and `ood/NAME`, for each seed.
+        target: what is predicted, for the axes.
+
+    Returns:
+        `predicted`, `coverage`, `error-by-variance`, and for each other set `ood-NAME`, of
+        standard deviations, and `ood-NAME-roc`.
+
+    Raises:
+        MissingExtraError: matplotlib is not installed.
+    """
+    tests = {method: [seed["test"] for seed in seeds] for method, seeds in methods.items()}
+    flat = {m for m, own in tests.items() if all(is_constant(found.variance) for found, _ in own)}
+    first = {method: own[0] for method, own in tests.items()}
+    levels = (0.0, *COVERAGE_LEVELS, 1.0)
+    inside = {m: [found.coverage(y, levels) for found, y in own] for m, own in tests.items()}
+    probability = torch.tensor(levels, dtype=torch.float64)
+    figures = {
+        "predicted": predicted_plot(
+            {m: (y, found.mean, found.variance) for m, (found, y) in first.items()}, target=target
+        ),
+        "coverage": interval_coverage_plot(
+            {method: (probability, torch.tensor(own).mean(0)) for method, own in inside.items()}
+        ),
+        "error-by-variance": selective_error_plot(
+            dict(_selective(method, own, method in flat) for method, own in tests.items()),
+            target=target,
+        ),
+    }
+    telling = {method: seeds for method, seeds in methods.items() if method not in flat}
+    for name in _others(methods) if telling else ():
+        outside = name.removeprefix(_OUTSIDE)
+        label = outside.replace("-", " ")
+        variances = {
+            method: [
+                torch.cat([sets[part][0].function_variance for sets in seeds])
+                for part in ("test", name)
+            ]
+            for method, seeds in telling.items()
+        }
+        deviations = {
+            method: {"Test set": test.sqrt(), label.capitalize(): other.sqrt()}
+            for method, (test, other) in variances.items()
+        }
+        figures[f"ood-{outside}"] = spread_plot(deviations, target=target)
+        curves = {method: ood_roc(*both) for method, both in variances.items()}
+        figures[f"ood-{outside}-roc"] = figure = roc_plot(curves)
+        figure.suptitle(f"Test set against {label}, by predictive variance", fontsize=10)
+    return figures
+
+
+def _others(methods: Mapping[str, Sequence[Mapping[str, object]]]) -> list[str]:
+    return [name for name in next(iter(methods.values()))[0] if name.startswith(_OUTSIDE)]
+
+
+def _pooled(seeds: Sequence[Mapping[str, Predictions]], name: str) -> tuple[Tensor, Tensor]:
+    found = [sets[name] for sets in seeds]
+    probs = torch.cat([predictions.log_probs.double().exp() for predictions in found])
+    return probs, torch.cat([predictions.labels for predictions in found])
+
+
+def _risk_coverage(seeds: Sequence[Mapping[str, Predictions]]) -> tuple[Tensor, Tensor]:
+    curves: list[tuple[Tensor, Tensor]] = []
+    for sets in seeds:
+        confidence, predicted = sets["test"].log_probs.double().exp().max(-1)
+        curves.append(risk_coverage_curve(confidence, predicted == sets["test"].labels))
+    return curves[0][0], torch.stack([risk for _, risk in curves]).mean(0)
+
+
+def _errors_by(x: Sequence[int], found: Sequence[Summary]) -> Curve:
+    means = [math.nan if one.mean is None else one.mean for one in found]
+    return Curve(x, means, [one.standard_error or 0.0 for one in found])
+
+
+def _selective(
+    name: str, seeds: Sequence[tuple[LaplaceMixture, Tensor]], flat: bool
+) -> tuple[str, tuple[Tensor, Tensor]]:
+    """Return a method's label, and the means of coverage and error over its seeds."""
+    curves = [selective_error(found.mean - y, found.variance) for found, y in seeds]
+    coverage, error = curves[0][0], torch.stack([error for _, error in curves]).mean(0)
+    if not flat:
+        return name, (coverage, error)
+    # Every choice has the same error on average.
+    return f"{name} (no order)", (torch.tensor([0.0, 1.0]), error[-1].expand(2))

@@ -1,0 +1,97 @@
+"""Figures of several sets: which there are, what is pooled over the seeds, and what is a mean."""
+
+import pytest
+import torch
+
+from probseq.metrics import LaplaceMixture, Predictions, is_constant, risk_coverage_curve
+from probseq.metrics.set_plots import class_figures, number_figures, shift_figures
+from probseq.summary import summarise
+
+NAME = "ood/swapped-edges"
+
+
+def classes(make_probs, seed, count=60):
+    probs, labels = make_probs(num_samples=count, seed=seed)
+    return Predictions(probs.log(), torch.zeros(count, dtype=torch.float64), labels)
+
+
+def numbers(seed, samples):
+    generator = torch.Generator().manual_seed(seed)
+    targets = torch.randn(20, generator=generator, dtype=torch.float64)
+    values = targets + torch.randn(samples, 20, generator=generator, dtype=torch.float64)
+    return LaplaceMixture([values], [torch.tensor(0.5, dtype=torch.float64)]), targets
+
+
+def entries(samples):
+    return [{"test": numbers(seed, samples), NAME: numbers(seed + 9, samples)} for seed in (0, 1)]
+
+
+def drawn(figure, place=0):
+    return figure.axes[0].lines[place].get_ydata().tolist()
+
+
+def test_curves_of_classes_pool_the_seeds_and_risks_are_their_means(make_probs):
+    outside = "ood/folder:/a b"
+    seeds = [
+        {"test": classes(make_probs, k), outside: classes(make_probs, 9 + k)} for k in range(2)
+    ]
+    pooled = {
+        name: Predictions(*map(torch.cat, zip(*(sets[name] for sets in seeds), strict=True)))
+        for name in seeds[0]
+    }
+    figures = class_figures({"mle": seeds})
+    assert list(figures) == ["reliability", "risk-coverage", "ood-folder-a-b"]
+    together = class_figures({"mle": [pooled]})
+    assert drawn(figures["ood-folder-a-b"]) == drawn(together["ood-folder-a-b"])
+    count = figures["reliability"].axes[1].patches
+    assert sum(bar.get_height() for bar in count) == 120
+    risks = []
+    for sets in seeds:
+        confidence, predicted = sets["test"].log_probs.exp().max(-1)
+        risks.append(risk_coverage_curve(confidence, predicted == sets["test"].labels)[1])
+    assert drawn(figures["risk-coverage"]) == pytest.approx(torch.stack(risks).mean(0).tolist())
+
+
+@pytest.mark.parametrize(
+    ("count", "names"), [(7, ["shift"]), (8, ["shift-accuracy", "shift-nll", "shift-ece"])]
+)
+def test_more_methods_than_colours_get_a_figure_for_each_metric_under_shift(count, names):
+    values = {"test": [0.9, 0.8], "shift/severity-5": [0.5, 0.3], "shift/severity-1": [0.7, None]}
+    metrics = {
+        f"{place}/{metric}": summarise(found)
+        for place, found in values.items()
+        for metric in ("accuracy", "nll", "ece")
+    }
+    figures = shift_figures({f"method-{place}": metrics for place in range(count)})
+    assert list(figures) == names
+    curve = figures[names[0]].axes[0].containers[0].lines[0]
+    assert curve.get_xdata().tolist() == [0, 1, 5]
+    assert curve.get_ydata().tolist() == pytest.approx([0.85, float("nan"), 0.4], nan_ok=True)
+    assert shift_figures({"mle": {"test/nll": summarise([0.5])}}) == {}
+
+
+def test_a_method_that_ranks_nothing_is_a_flat_line_and_in_no_figure_of_other_sets():
+    methods = {"mle": entries(1), "sgpa": entries(4)}
+    figures = number_figures(methods, "logp")
+    alone = ["predicted", "coverage", "error-by-variance"]
+    assert list(number_figures({"mle": methods["mle"]}, "logp")) == alone
+    assert list(figures) == [*alone, "ood-swapped-edges", "ood-swapped-edges-roc"]
+    flat, falling = figures["error-by-variance"].axes[0].lines
+    assert (flat.get_label(), falling.get_label()) == ("mle (no order)", "sgpa")
+    each = [(found.mean - y).abs().mean() for found, y in (sets["test"] for sets in methods["mle"])]
+    assert list(flat.get_ydata()) == pytest.approx([float(sum(each) / 2)] * 2)
+    assert [axes.get_title() for axes in figures["ood-swapped-edges"].axes] == ["sgpa"]
+
+
+def test_the_curve_of_coverage_is_the_mean_over_the_seeds():
+    def curve(found):
+        return torch.tensor(drawn(number_figures({"sgpa": found}, "x")["coverage"]))
+
+    both = entries(4)
+    assert torch.allclose(curve(both), (curve(both[:1]) + curve(both[1:])) / 2)
+
+
+def test_values_are_constant_up_to_round_off():
+    values = torch.full((5,), 0.3, dtype=torch.float64)
+    assert is_constant(values * (1 + 1e-12 * torch.arange(5)))
+    assert not is_constant(values * (1 + 1e-6 * torch.arange(5)))
