@@ -29,6 +29,7 @@ __all__ = [
     "best_names",
     "differ",
     "direction_of",
+    "interval_factor",
     "mean_of",
     "order_of",
     "summarise",
@@ -92,7 +93,7 @@ class Summary:
         """Half the width of the mean's 95% interval (Student's t); None without an error."""
         if self.standard_error is None:
             return None
-        return float(_stats().t.ppf(0.975, len(self.values) - 1)) * self.standard_error
+        return interval_factor(len(self.values)) * self.standard_error
 
     @property
     def spread(self) -> Spread:
@@ -107,6 +108,11 @@ def summarise(values: Sequence[float | None]) -> Summary:
         return Summary(tuple(values), None, None)
     error = stdev(defined) / math.sqrt(len(defined)) if len(defined) > 1 else None
     return Summary(tuple(values), fmean(defined), error)
+
+
+def interval_factor(count: int) -> float:
+    """Half the width of a mean's 95% interval (Student's t) in its standard errors."""
+    return float(_stats().t.ppf(0.975, count - 1))
 
 
 def best_names(summaries: Mapping[str, Summary], direction: Direction) -> frozenset[str]:

@@ -17,7 +17,7 @@ from ohsvgp.plots.metrics import (
     seconds_plot,
 )
 from ohsvgp.plots.plane import Plane, boundaries_plot
-from probseq.errors import require
+from probseq.summary import interval_factor
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -47,9 +47,8 @@ def band(values: Sequence[Any]) -> Band:
     mean, count = array.mean(0), len(array)
     if count < 3:
         return Band(mean, np.full_like(mean, math.nan), count)
-    stats = require("scipy.stats", extra="stats", distribution="probseq")
     error = array.std(0, ddof=1) / math.sqrt(count)
-    return Band(mean, float(stats.t.ppf(0.975, count - 1)) * error, count)
+    return Band(mean, interval_factor(count) * error, count)
 
 
 def metric_figures(
