@@ -1,8 +1,3 @@
-import math
-import subprocess
-import sys
-from itertools import pairwise
-
 import pytest
 import torch
 
@@ -12,15 +7,6 @@ from probseq_apps.engine.trainer import epoch_order
 BASE = {"epochs": 4, "batch_size": 8, "learning_rate": 1e-3}
 STEPS = {"batch_size": 8, "learning_rate": 1e-3, "steps": 100, "warmup_steps": 99}
 SCHEDULES = ("linear", "cosine", "constant")
-
-
-@pytest.mark.parametrize(
-    "values", [BASE | {"schedule": "cosine", "grad_clip": 2, "seed": 7}, STEPS]
-)
-def test_the_dictionary_form_gives_the_same_settings_back(values):
-    config = TrainConfig.from_dict(values)
-    assert TrainConfig.from_dict(config.to_dict()) == config
-    assert isinstance(config.grad_clip, float | None)
 
 
 @pytest.mark.parametrize(
@@ -56,11 +42,6 @@ def test_values_at_their_bounds_are_taken():
         TrainConfig(batch_size=8, learning_rate=1e-3)
 
 
-def test_the_settings_are_importable_without_torch():
-    code = "import sys, probseq_apps.engine.config; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
-
-
 def rates(schedule, **changes):
     values = {"epochs": 5, "batch_size": 1, "learning_rate": 1.0, "final_learning_rate": 0.1}
     config = TrainConfig(**(values | changes), schedule=schedule)
@@ -76,11 +57,9 @@ def test_the_warm_up_rises_by_equal_steps_from_near_zero_to_the_peak(schedule):
 
 @pytest.mark.parametrize("warmup", [0, 1])
 def test_the_linear_schedule_falls_by_equal_steps_from_peak_to_end(warmup):
-    cold = rates("linear", warmup_epochs=warmup)[10 * warmup :]
-    assert cold[0] == 1.0
-    assert cold[-1] == pytest.approx(0.1)
-    steps = [a - b for a, b in pairwise(cold)]
-    assert steps == pytest.approx([steps[0]] * len(steps))
+    steps = 49 - 10 * warmup
+    expected = [1.0 - 0.9 * i / steps for i in range(steps + 1)]
+    assert rates("linear", warmup_epochs=warmup)[10 * warmup :] == pytest.approx(expected)
 
 
 def test_the_cosine_schedule_agrees_with_torchs():
@@ -96,7 +75,7 @@ def test_the_cosine_schedule_agrees_with_torchs():
 
 def test_the_constant_schedule_and_a_run_of_one_step_stay_at_the_peak():
     assert set(rates("constant")) == {1.0}
-    assert math.isclose(TrainConfig(**BASE | {"epochs": 1}).step_size(0, 1), 1e-3)
+    assert TrainConfig(**BASE | {"epochs": 1}).step_size(0, 1) == pytest.approx(1e-3)
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)

@@ -63,23 +63,34 @@ def test_the_logged_loss_is_the_mean_over_examples_not_over_batches(run, tmp_pat
         assert row["parts"]["penalty"] == pytest.approx(sum(n * p for n, _, p in pair) / 33)
 
 
-def test_training_equals_a_plain_loop_written_out(run):
-    """The same steps by hand: order, step sizes and clipping from their definitions."""
-    (pixels, labels), validation = digits(num_train=70)
-    ours, hand = (DigitsTask(noise=0.0, dropout=0.0) for _ in range(2))
-    run(task=ours, data=((pixels, labels), validation), select="last", final_learning_rate=1e-3)
-    optimizer = torch.optim.Adam(hand.model.parameters(), lr=1.0)
+def train_by_hand(model, networks, loss, *, rate, clip):
+    """Nine steps by definition: order, step sizes, and each network's gradient scaled to a norm."""
+    (pixels, labels), _ = digits(num_train=70)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1.0)
     for step in range(9):
         chosen = epoch_order(0, step // 3, 70)[32 * (step % 3) : 32 * (step % 3) + 32]
-        batch = (pixels[chosen], labels[chosen])
-        loss = hand.loss(hand.model, batch, Step(step, step // 3, step / 9, None)).loss
         optimizer.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(hand.model.parameters(), 1.0)
-        warm, cold = 1e-2 * (step + 1) / 3, 1e-2 - (1e-2 - 1e-3) * (step - 3) / 5
-        optimizer.param_groups[0]["lr"] = warm if step < 3 else cold
+        loss(model, (pixels[chosen], labels[chosen]), step).backward()
+        for network in networks:
+            gradient = torch.cat([p.grad.flatten() for p in network.parameters()])
+            for parameter in network.parameters():
+                parameter.grad *= min(1.0, clip / (gradient.norm() + 1e-6))
+        optimizer.param_groups[0]["lr"] = rate(step)
         optimizer.step()
-    torch.testing.assert_close(ours.model.state_dict(), hand.model.state_dict())
+    return model.state_dict()
+
+
+def test_training_equals_a_plain_loop_written_out(run):
+    ours, hand = (DigitsTask(noise=0.0, dropout=0.0) for _ in range(2))
+    run(task=ours, data=digits(num_train=70), select="last", final_learning_rate=1e-3)
+    expected = train_by_hand(
+        hand.model,
+        [hand.model],
+        lambda model, batch, step: hand.loss(model, batch, Step(step, 0, step / 9, None)).loss,
+        rate=lambda n: 1e-2 * (n + 1) / 3 if n < 3 else 1e-2 - (1e-2 - 1e-3) * (n - 3) / 5,
+        clip=1.0,
+    )
+    torch.testing.assert_close(ours.model.state_dict(), expected)
 
 
 class Opponents(torch.nn.Module):
@@ -88,35 +99,23 @@ class Opponents(torch.nn.Module):
     def __init__(self):
         super().__init__()
         torch.manual_seed(0)
-        self.small, self.large = torch.nn.Linear(64, 1), torch.nn.Linear(64, 1)
-
-    @property
-    def networks(self):
-        return (self.small, self.large)
+        self.networks = torch.nn.ModuleList(torch.nn.Linear(64, 1) for _ in range(2))
 
     def forward(self, pixels, labels):
-        pairs = ((1e-3, self.small), (1e3, self.large))
         wanted, x = labels.float()[:, None], pixels.float() / 16
+        pairs = zip((1e-3, 1e3), self.networks, strict=True)
         return sum(scale * (net(x) - wanted).square().mean() for scale, net in pairs)
 
 
 def test_networks_that_play_against_each_other_are_clipped_each_by_itself(tmp_path):
-    (pixels, labels), _ = digits(num_train=70)
     ours, hand = Opponents(), Opponents()
     plain = {"warmup_epochs": 0, "final_learning_rate": 1e-2, "select": "last"}
-    config = settings(grad_clip=1e-3, **plain)
-    fit(ours, (pixels, labels), config, tmp_path, loss=lambda m, x, _: LossParts(m(*x), {}))
-    optimizer = torch.optim.Adam(hand.parameters(), lr=1e-2)
-    for step in range(9):
-        chosen = epoch_order(0, step // 3, 70)[32 * (step % 3) : 32 * (step % 3) + 32]
-        optimizer.zero_grad()
-        hand(pixels[chosen], labels[chosen]).backward()
-        for network in hand.networks:
-            gradient = torch.cat([p.grad.flatten() for p in network.parameters()])
-            for parameter in network.parameters():
-                parameter.grad *= min(1.0, 1e-3 / (gradient.norm() + 1e-6))
-        optimizer.step()
-    torch.testing.assert_close(ours.state_dict(), hand.state_dict(), rtol=1e-5, atol=1e-6)
+    config, (data, _) = settings(grad_clip=1e-3, **plain), digits(num_train=70)
+    fit(ours, data, config, tmp_path, loss=lambda m, x, _: LossParts(m(*x), {}))
+    expected = train_by_hand(
+        hand, hand.networks, lambda m, x, _: m(*x), rate=lambda _: 1e-2, clip=1e-3
+    )
+    torch.testing.assert_close(ours.state_dict(), expected, rtol=1e-5, atol=1e-6)
 
 
 def test_the_same_seed_gives_the_same_bits_and_another_seed_others(run):
@@ -145,36 +144,33 @@ def test_validation_comes_every_few_epochs_and_at_the_end_and_does_not_change_tr
     assert same_bits(never, often)
 
 
-def saved_steps(monkeypatch):
-    saved, save = [], loop.save_checkpoint
+@pytest.mark.parametrize(
+    ("options", "seconds", "expected"),
+    [
+        ({"epochs": 5, "checkpoint_every": 2}, 0.0, [14, 28, 35]),
+        # Five minutes are over after two steps; epochs of 7 steps end at 7 and 14, the run at 17.
+        (STEPS, 150.0, [2, 4, 6, 7, 9, 11, 13, 14, 16, 17]),
+    ],
+)
+def test_checkpoints_come_every_few_epochs_every_five_minutes_and_at_the_end(
+    run, tmp_path, monkeypatch, options, seconds, expected
+):
+    now, saved, save = [0.0], [], loop.save_checkpoint
+
+    def tick(task, loss):
+        now[0] += seconds
+        return loss
 
     def noted(root, checkpoint, config):
         saved.append(checkpoint.step)
         return save(root, checkpoint, config)
 
     monkeypatch.setattr(loop, "save_checkpoint", noted)
-    return saved
-
-
-def test_checkpoints_come_every_few_epochs_and_at_the_end(run, tmp_path, monkeypatch):
-    saved = saved_steps(monkeypatch)
-    run(epochs=5, checkpoint_every=2)
-    assert saved == [14, 28, 35]
-    names = sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir())
-    assert names == ["step-000028", "step-000035"]
-
-
-def test_a_checkpoint_is_due_when_five_minutes_have_passed_in_mid_epoch(run, monkeypatch):
-    """The clock jumps by 150 seconds a step; epochs of 7 steps end at 7 and 14, the run at 17."""
-    now, saved = [0.0], saved_steps(monkeypatch)
-
-    def tick(task, loss):
-        now[0] += 150.0
-        return loss
-
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    run(task=DigitsTask(hook=tick), **STEPS)
-    assert saved == [2, 4, 6, 7, 9, 11, 13, 14, 16, 17]
+    run(task=DigitsTask(hook=tick), **options)
+    assert saved == expected
+    kept = sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir())
+    assert kept == [f"step-{step:06d}" for step in expected[-2:]]
 
 
 @pytest.mark.parametrize("decay", [0.3, 0.999])
@@ -218,22 +214,16 @@ def test_validation_selection_and_loading_see_the_average_and_training_does_not(
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_a_loss_that_is_not_finite_stops_with_step_and_parts_before_it_spoils_the_weights(
-    run, value
-):
+def test_losses_and_scores_that_are_not_finite_stop_before_they_spoil_anything(run, value):
     task = DigitsTask(hook=at_step(5, lambda loss: loss * value))
     pattern = r"not finite at step 5: loss=(nan|inf), cross_entropy=[\d.]+, penalty="
     with pytest.raises(NonFiniteLossError, match=pattern):
         run(task=task)
     assert all(p.isfinite().all() for p in task.model.parameters())
-
-
-@pytest.mark.parametrize("value", [float("nan"), float("-inf")])
-def test_a_validation_score_that_is_not_finite_is_refused(run, value):
     task = DigitsTask()
-    task.score = lambda model, batches: value
-    with pytest.raises(ValueError, match=f"finite number, got {value} at step 7"):
-        run(task=task)
+    task.score = lambda model, batches: -value
+    with pytest.raises(ValueError, match=f"finite number, got {-value} at step 7"):
+        run(path="score", task=task)
 
 
 @pytest.mark.parametrize("total", [3, 49])
@@ -292,7 +282,9 @@ def test_weight_decay_takes_adamw(run, tmp_path):
     assert state["optimizer"]["param_groups"][0]["decoupled_weight_decay"] is True
 
 
-def test_without_a_terminal_progress_is_a_line_a_minute(run, monkeypatch, capsys):
+def test_progress_is_a_bar_on_a_terminal_and_elsewhere_a_line_a_minute(
+    tmp_path, monkeypatch, capsys
+):
     with log.bar(total=300) as bar:
         for second in range(300):
             now = time.monotonic() + second
@@ -302,19 +294,16 @@ def test_without_a_terminal_progress_is_a_line_a_minute(run, monkeypatch, capsys
     shown = capsys.readouterr().err
     assert shown.count("\n") == 4
     assert "\r" not in shown
-    run()
-    assert capsys.readouterr().err == ""
+    for terminal, words in ((False, []), (True, ["mle epoch 1/1", "penalty=", "score="])):
+        monkeypatch.setattr(sys.stderr, "isatty", lambda terminal=terminal: terminal)
+        config = settings(epochs=1, warmup_epochs=0)
+        train(DigitsTask(), digits(), tmp_path / f"{terminal}", config, label="mle")
+        shown = capsys.readouterr().err
+        assert bool(shown) is terminal
+        assert all(word in shown for word in words)
 
 
-def test_the_progress_bar_shows_epoch_parts_and_score(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    train(DigitsTask(), digits(), tmp_path, settings(epochs=2), label="mle")
-    shown = capsys.readouterr().err
-    for word in ("mle epoch 2/2", "14/14", "cross_entropy=", "penalty=", "score="):
-        assert word in shown
-
-
-def test_tensorboard_events_are_written_on_request(run, tmp_path):
+def test_tensorboard_events_are_written_on_request(run, tmp_path, monkeypatch):
     pytest.importorskip("tensorboard")
     run(tensorboard=True, epochs=2)
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -324,13 +313,10 @@ def test_tensorboard_events_are_written_on_request(run, tmp_path):
     rows = read_metrics(tmp_path / "run")
     assert [e.value for e in events.Scalars("loss")] == pytest.approx([r["loss"] for r in rows])
     assert [e.step for e in events.Scalars("parts.penalty")] == [7, 14]
-
-
-def test_tensorboard_that_is_not_installed_names_the_extra(run, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorboard", None)
     with pytest.raises(ImportError, match=r"probseq-apps\[tensorboard\]"):
-        run(tensorboard=True)
-    assert not (tmp_path / "run").exists()
+        run(path="refused", tensorboard=True)
+    assert not (tmp_path / "refused").exists()
 
 
 @pytest.mark.gpu

@@ -65,20 +65,17 @@ def test_a_signal_saves_and_exits_and_resuming_gives_the_same_bits(
     same_end(tmp_path / "whole", tmp_path / "cut")
 
 
-def test_a_signal_in_the_last_step_finishes_the_run_and_still_exits(run, tmp_path):
-    with pytest.raises(SystemExit) as left:
-        run(task=DigitsTask(hook=at_step(21, interrupt(signal.SIGTERM))))
-    assert left.value.code == 143
-    assert read_finished(tmp_path / "run")["steps"] == 21
+def test_a_signal_in_the_last_step_finishes_and_a_second_interrupt_is_immediate(run, tmp_path):
+    def stopped(step, *signums):
+        with pytest.raises((SystemExit, KeyboardInterrupt)) as left:
+            run(path=f"{step}", task=DigitsTask(hook=at_step(step, interrupt(*signums))))
+        return getattr(left.value, "code", None), checkpoint(tmp_path / f"{step}")
 
-
-def test_a_second_interrupt_is_immediate_and_one_after_a_termination_is_not(run, tmp_path):
-    with pytest.raises(KeyboardInterrupt):
-        run(task=DigitsTask(hook=at_step(3, interrupt(signal.SIGINT, signal.SIGINT))))
-    assert checkpoint(tmp_path / "run") is None
-    with pytest.raises(SystemExit) as left:
-        run(task=DigitsTask(hook=at_step(3, interrupt(signal.SIGTERM, signal.SIGINT))))
-    assert left.value.code == 143
+    code, last = stopped(21, signal.SIGTERM)
+    assert (code, last.step, read_finished(tmp_path / "21")["steps"]) == (143, 21, 21)
+    assert stopped(3, signal.SIGINT, signal.SIGINT) == (None, None)
+    # An interrupt after a termination is not a second one.
+    assert stopped(4, signal.SIGTERM, signal.SIGINT)[0] == 143
 
 
 def test_outside_the_main_thread_training_works_without_handlers(run):
@@ -114,13 +111,6 @@ def test_a_finished_run_returns_at_once_with_the_selected_weights(run, tmp_path,
     assert not loaded.model.training
 
 
-def test_loading_an_unfinished_run_is_refused(run, tmp_path):
-    with pytest.raises(SystemExit):
-        run(task=DigitsTask(hook=at_step(9, interrupt(signal.SIGTERM))))
-    with pytest.raises(FileNotFoundError, match="finished run"):
-        load_run(SharedNormNet(0.1), tmp_path / "run")
-
-
 @pytest.mark.parametrize("average", [{}, {"ema_decay": 0.9}])
 def test_the_best_weights_are_kept_over_worse_later_ones_and_over_a_resumption(
     run, tmp_path, average
@@ -153,19 +143,19 @@ def test_the_best_weights_are_kept_over_worse_later_ones_and_over_a_resumption(
     assert torch.equal(last.model.head.weight, last.copies[4])
 
 
-def test_resuming_with_other_settings_or_metadata_lists_the_keys(run, tmp_path):
-    run(metadata={"method": "mle"})
+def test_an_unfinished_run_is_not_loaded_and_goes_on_with_its_settings_and_data_alone(
+    run, tmp_path
+):
+    with pytest.raises(SystemExit):
+        run(task=DigitsTask(hook=at_step(9, interrupt(signal.SIGTERM))), metadata={"method": "mle"})
+    with pytest.raises(FileNotFoundError, match="finished run"):
+        load_run(SharedNormNet(0.1), tmp_path / "run")
     before = (tmp_path / "run" / "metrics.jsonl").read_text()
     with pytest.raises(ConfigMismatchError, match=r"method: 'mle' in the run, 'sgpa' now.*seed: 0"):
         run(metadata={"method": "sgpa"}, seed=4)
-    assert (tmp_path / "run" / "metrics.jsonl").read_text() == before
-
-
-def test_resuming_with_other_data_is_refused(run):
-    with pytest.raises(SystemExit):
-        run(task=DigitsTask(hook=at_step(3, interrupt(signal.SIGTERM))))
     with pytest.raises(ValueError, match=r"training examples must be 203.*got 204"):
-        run(data=digits(num_train=204))
+        run(data=digits(num_train=204), metadata={"method": "mle"})
+    assert (tmp_path / "run" / "metrics.jsonl").read_text() == before
 
 
 @pytest.mark.gpu
@@ -197,6 +187,7 @@ def equal(left, right):
     return left.keys() == right.keys() and all(torch.equal(left[k], right[k]) for k in left)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("signum", "code"), [(signal.SIGKILL, -9), (signal.SIGTERM, 143)])
 def test_a_run_cut_short_in_another_process_resumes_to_the_same_bits(
     launch, tmp_path, signum, code
@@ -224,8 +215,11 @@ def test_two_ranks_end_with_the_weights_of_one_process(launch, tmp_path, num_tra
     for a, b in zip(*(read_metrics(tmp_path / name) for name in ("one", "two")), strict=True):
         assert a["loss"] == pytest.approx(b["loss"], rel=1e-4)
         assert a["score"] == pytest.approx(b["score"])
+    noise = [random["loss"] for random in checkpoint(tmp_path / "two").state["random"]]
+    assert not torch.equal(*noise)
 
 
+@pytest.mark.slow
 def test_two_ranks_stop_together_and_resume_to_the_same_bits(launch, tmp_path):
     ranks = launch(tmp_path / "cut", delay=0.2, ranks=2)
     wait_for_checkpoint(tmp_path / "cut", ranks[0])
@@ -236,5 +230,3 @@ def test_two_ranks_stop_together_and_resume_to_the_same_bits(launch, tmp_path):
         assert exit_codes(launch(tmp_path / path, ranks=2)) == [0, 0]
     cut, whole = (checkpoint(tmp_path / path) for path in ("cut", "whole"))
     assert equal(cut.weights, whole.weights)
-    noise = [random["loss"] for random in whole.state["random"]]
-    assert not torch.equal(noise[0], noise[1])
