@@ -14,6 +14,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torchvision.transforms.functional import gaussian_blur
 
 from probseq.metrics.image import FeatureMoments, frechet_distance
 from probseq_apps.bench import Case, Row, measure, one_thread, show, timed, training_step
@@ -90,7 +91,7 @@ def groups(sizes: Sizes, device: torch.device) -> Iterator[list[Row]]:
 
 def corruptions(n: int) -> list[Row]:
     """Blurred and noisy videos, and where their noise comes from."""
-    data, index, count = noise(n), torch.arange(n), (_FRAMES - 1) * 3 * 32 * 32
+    data, index, count = noise(n, 3, 32, 32), torch.arange(n), (_FRAMES - 1) * 3 * 32 * 32
     blur = PseudoVideoConfig(kind="blur", num_frames=_FRAMES)
     noisy = PseudoVideoConfig(kind="high-order-noise", num_frames=_FRAMES)
 
@@ -116,9 +117,8 @@ def corruptions(n: int) -> list[Row]:
 
 
 def noise(*shape: int) -> Tensor:
-    """Return colour noise in −1..1, 32 by 32 pixels unless told."""
-    size = (*shape, 3, 32, 32) if len(shape) == 1 else shape
-    return 2 * torch.rand(size, generator=torch.Generator().manual_seed(0)) - 1
+    """Return colour noise in −1..1."""
+    return 2 * torch.rand(shape, generator=torch.Generator().manual_seed(0)) - 1
 
 
 def convolved(data: Tensor, frames: int, rate: float) -> Tensor:
@@ -126,19 +126,16 @@ def convolved(data: Tensor, frames: int, rate: float) -> Tensor:
 
     Step i has standard deviation exp(rate·i).
     """
-    video, offsets = [data], torch.arange(-5.0, 6.0, dtype=data.dtype)
+    video = [data]
     for step in range(frames - 1):
-        taps = torch.exp(-0.5 * (offsets / math.exp(rate * step)).square())
-        taps = taps / taps.sum()
-        kernel = (taps[:, None] * taps).expand(data.shape[1], 1, -1, -1)
-        bordered = F.pad(video[-1], (5, 5, 5, 5), mode="reflect")
-        video.append(F.conv2d(bordered, kernel, groups=data.shape[1]))
+        video.append(gaussian_blur(video[-1], [11, 11], [math.exp(rate * step)]))
     return torch.stack(video[::-1], dim=1)
 
 
 def trainings(sizes: Sizes) -> list[Row]:
     """Steps of tokenizers, and of a prior on stored tokens or on images encoded anew."""
-    n, data, corruption = sizes.batch, noise(sizes.batch), PseudoVideoConfig(num_frames=_FRAMES)
+    n, corruption = sizes.batch, PseudoVideoConfig(num_frames=_FRAMES)
+    data = noise(n, 3, 32, 32)
     common: Any = {"dim": sizes.width, "codebook_size": CODES}
     image = TokenizerConfig(
         num_frames=1, temporal_patch=1, spatial_depth=DEPTH, temporal_depth=0, **common
