@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+from matplotlib.lines import Line2D
 
 from probseq_apps.data.images import GenerationData
 from probseq_apps.report.generate import (
@@ -39,8 +40,7 @@ FLOORS = [tokenizer("1-frame", "patch-k-means", seed, 18.0, steps=None) for seed
 
 @pytest.fixture
 def tokenizers():
-    drawn = {"is": 7.0, "num_samples": 500, "nats_per_token": 1.5}
-    found = []
+    drawn, found = {"is": 7.0, "num_samples": 500, "nats_per_token": 1.5}, []
     for seed in (0, 1):
         for arm, psnr, fd in (("1-frame", 20.0, 31.0), ("8-frame", 24.0, 21.0)):
             samples = {"masked": {"fd": fd + 2 * seed, **drawn}}
@@ -56,18 +56,13 @@ def test_tokenizers_and_samples_stand_beside_patch_k_means_and_real_images(token
         *("1-frame, plain", "2", "160", "16", "700", "12,345"),
         *("21.00±1.00", "22.00±1.00", "79.00±1.00", "25%", "11"),
     ]
-    assert [row[0] for row in table.rows[1:4]] == [
-        *("8-frame, plain", "1-frame, layernorm", "1-frame, patch-k-means"),
-    ]
-    assert table.rows[3][4] == "—"
+    names = [row[0] for row in table.rows[1:4]]
+    assert names == ["8-frame, plain", "1-frame, layernorm", "1-frame, patch-k-means"]
     assert table.rows[-1][1:] == [*["—"] * 7, "2.50", "—", "—"]
     assert [row[0] for row in drawn.rows] == ["1-frame, plain", "8-frame, plain", REAL]
     assert drawn.rows[1][4:] == ["22.00±1.00", "7.000±0.000", "1.500±0.000", "500"]
     assert drawn.rows[-1][4:] == ["2.50", "9.000", "—", "40"]
-
-
-def test_what_was_not_measured_has_no_mean_no_column_and_no_table(tokenizers):
-    # One seed has no error, and a number that a seed lacks no mean.
+    # One seed has no error, a number that a seed lacks no mean, one that all lack no column.
     assert token_tables(tokenizers[:1], REAL_IMAGES)[0].rows[0][6] == "20.00"
     tokenizers[0]["reconstruction"]["psnr"] = None
     for one in tokenizers:
@@ -97,21 +92,22 @@ def test_controls_are_those_of_the_same_stem_and_length_with_no_more_bits():
     assert findings_of(token_claims(fewer), REAL_IMAGES)[0].endswith("(better).")
 
 
-@pytest.fixture
-def models(diffusion_result):
-    found = []
-    for seed in (0, 1):
-        for place, arm in enumerate(ARMS):
-            errors = {3: 0.02 + place / 1000, 4: 1e-4} if place else None
-            exact = {3: 0.02, 4: 1e-4} if place else None
-            fd = 10.0 + place + seed
-            found.append(diffusion_result(arm, seed, fd, errors=errors, exact=exact))
-    return found
-
-
-def test_the_table_has_all_arms_over_the_seeds_and_real_images(models):
-    table, _ = diffusion_tables(models, REAL_IMAGES)
-    image, _, video, real = table.rows
+def test_models_and_their_errors_of_frames_stand_over_the_seeds_beside_real_images(
+    diffusion_result,
+):
+    models = [
+        diffusion_result(
+            *(arm, seed, 10.0 + place + seed),
+            errors={3: 0.02 + place / 1000, 4: 1e-4} if place else None,
+            exact={3: 0.02, 4: 1e-4},
+        )
+        for seed in (0, 1)
+        for place, arm in enumerate(ARMS)
+    ]
+    errors = {5: 0.004, 6: 0.002, 7: 0.003, 8: 1e-4}
+    longer = diffusion_result("8-frame-high-order", 0, 9.0, errors=errors)
+    table, frames, more = diffusion_tables([*models, longer], REAL_IMAGES)
+    image, _, video, _, real = table.rows
     # Standard error of (12, 13): one half.
     assert video == [
         *(ARMS[2], "2", "12.50±0.50", "8.000±0.000", "—", "4", "2", "123,456", "900", "ancestral"),
@@ -119,20 +115,10 @@ def test_the_table_has_all_arms_over_the_seeds_and_real_images(models):
     ]
     assert image[4:7] == ["3.500±0.500", "1", "—"]
     assert real == [REAL, "—", "2.50", "9.000", *["—"] * 8, "40", "—", "—"]
-    for result in models:
-        result["bits_per_dim"] = result["generation"]["is"] = None
-    heads = diffusion_tables(models, {**REAL_IMAGES, "is": None})[0].heads
-    assert not [head for head in heads if "bits" in head or "IS" in head]
-
-
-def test_errors_of_frames_stand_in_thousandths_beside_the_exact_ones(models, diffusion_result):
-    errors = {5: 0.004, 6: 0.002, 7: 0.003, 8: 1e-4}
-    longer = diffusion_result("8-frame-high-order", 0, 9.0, errors=errors)
-    _, first, second = diffusion_tables([*models, longer], REAL_IMAGES)
+    # In thousandths, beside the exact ones; of several frames the mean before the image is first.
     expected = ["2", "22.00±0.00", "20.00", "0.1000±0.0000", "0.1000", "100", "4"]
-    assert first.rows[1] == [ARMS[2], *expected]
-    # The mean before the image comes first.
-    assert second.rows[0][2:6] == ["3.000", "—", "4.000", "—"]
+    assert frames.rows[1] == [ARMS[2], *expected]
+    assert more.rows[0][2:6] == ["3.000", "—", "4.000", "—"]
     assert len(diffusion_tables(models[:1], REAL_IMAGES)) == 1
 
 
@@ -158,9 +144,7 @@ def test_findings_are_of_orders_then_of_one_frame_and_of_blur(diffusion_result):
 
 
 @pytest.mark.parametrize(("heat", "count"), [(9.3, 2), (1.1, 1)])
-def test_encoders_are_compared_by_distance_where_classes_are_seen_in_samples(
-    hvae_result, heat, count
-):
+def test_encoders_are_compared_by_distance_where_samples_show_classes(hvae_result, heat, count):
     """Noise that is near by a few features beats nothing."""
     results = [
         hvae_result(arm, seed, mean + 0.1 * (seed - 1))
@@ -183,38 +167,27 @@ def write_log(folder, *values):
     return folder
 
 
-@pytest.mark.parametrize(
-    ("arms", "files"),
-    [
-        (ARMS, {"frame-errors.png", "theorem.png"}),
-        (("4-frame-blur",), set()),  # the theorem is about noise
-    ],
-)
-def test_a_report_of_diffusion_has_numbers_and_pictures_of_all_arms(
-    tmp_path, models, diffusion_result, arms, files
-):
-    found = models if arms == ARMS else [diffusion_result(arms[0], 0, 10.0)]
-    settings, parsed = DiffusionSettings(arms=arms, seeds=(0, 1)), list(map(diffusion_arm, arms))
-    videos = {a.name: (settings.videos_of(a), settings.context_of(a)) for a in parsed if a.is_video}
-    grey, drawn = torch.zeros(50, 1, 8, 8, dtype=torch.uint8), {}
-    for arm in parsed:
-        moving = grey[:20, None].expand(-1, arm.frames, -1, -1, -1)
-        film = Film(moving[:16, None].expand(-1, 5, -1, -1, -1, -1), torch.arange(5))
-        drawn[arm.name] = Drawn(grey, moving, film)
-    noise = torch.randint(256, (60, 1, 8, 8), generator=torch.Generator().manual_seed(0))
+def test_a_report_of_models_has_numbers_and_pictures(tmp_path, diffusion_result):
+    name, found = "4-frame-blur", [diffusion_result("4-frame-blur", 0, 10.0)]
+    settings, arm = DiffusionSettings(arms=(name,), seeds=(0,)), diffusion_arm(name)
+    grey = torch.zeros(50, 1, 8, 8, dtype=torch.uint8)
+    moving = grey[:20, None].expand(-1, 4, -1, -1, -1)
+    film = Film(moving[:16, None].expand(-1, 5, -1, -1, -1, -1), torch.arange(5))
     report = generate_report(
         *("generate-diffusion", found, REAL_IMAGES),
-        **{"settings": settings.to_dict(), "recipe": "own", "videos": videos, "drawn": drawn},
-        data=GenerationData("digits", noise.byte(), grey[:10], grey[:40], notes=("!",)),
-        logs={arm: [write_log(tmp_path / arm, 1.0, 0.5)] for arm in arms},
+        **{"settings": settings.to_dict(), "recipe": "own"},
+        data=GenerationData("digits", grey, grey[:10], grey[:40], notes=("!",)),
+        videos={name: (settings.videos_of(arm), settings.context_of(arm))},
+        drawn={name: Drawn(grey, moving, film)},
+        logs={name: [write_log(tmp_path / name, 1.0, 0.5)]},
     )
     report.write(tmp_path)
     numbers = json.loads((tmp_path / "report.json").read_text())
     assert (numbers["experiment"], numbers["results"]) == ("generate-diffusion", found)
+    # The theorem is about noise.
     assert {path.name for path in (tmp_path / "plots").iterdir()} == {
-        *("summary.png", "samples.png", "losses.png", *files),
-        *(f"process-{arm}.gif" for arm in arms),
-        *(f"videos-{arm}.{end}" for arm in videos for end in ("png", "gif")),
+        *("summary.png", "samples.png", "losses.png", f"process-{name}.gif"),
+        *(f"videos-{name}.{end}" for end in ("png", "gif")),
     }
 
 
@@ -223,22 +196,18 @@ def test_curves_are_means_of_what_was_logged(tmp_path, monkeypatch):
     monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda own, _: figures.append(own))
     values = ((0.5, 0.25, 0.02), (1.5, 0.75, 0.04), (0.4, 0.3), (0.4,), (2.0, -1.0))
     logs = [write_log(tmp_path / str(place), *own) for place, own in enumerate(values)]
-    runs = {
-        "1-frame, plain": logs[:2],
-        "1-frame, layernorm": logs[2:4],  # one has just begun
-        "8-frame, plain, masked": logs[4:],
-    }
-    quantities = [
-        Quantity("loss", "all", ""),
-        Quantity("loss", "masked", "Nats", -1.0, prior="masked"),
-    ]
-    assert save_curves(runs, tmp_path / "x.png", quantities) == [tmp_path / "x.png"]
-    loss, masked = figures[0].axes
-    shown = [line.get_ydata().tolist() for line in loss.get_lines()]
+    # One of the second has just begun.
+    runs = {"1-frame, plain": logs[:2], "1-frame, layernorm": logs[2:4]}
+    runs["8-frame, plain, masked"] = logs[4:]
+    quantities = [Quantity("loss", "", ""), Quantity("loss", "", "", -1.0, prior="masked")]
+    file = tmp_path / "x.png"
+    assert save_curves(runs, file, quantities) == [file]
+    loss, masked = (axes.get_lines() for axes in figures[0].axes)
+    shown = [line.get_ydata().tolist() for line in loss]
     assert shown == [[1.0, 0.5, 0.03], [0.4, 0.3], [0.4], [2.0, -1.0]]
-    assert loss.get_lines()[0].get_xdata().tolist() == [7, 14, 21]
-    styles = [(line.get_color(), line.get_linestyle()) for line in loss.get_lines()]
-    assert styles[0][0] == styles[1][0] == styles[2][0] != styles[3][0]
-    assert [dash for _, dash in styles] == ["-", "--", "--", "-"]
-    assert [line.get_ydata().tolist() for line in masked.get_lines()] == [[-2.0, 1.0]]
-    assert save_curves({"1-frame": [tmp_path / "none"]}, tmp_path / "x.png", quantities) == []
+    assert loss[0].get_xdata().tolist() == [7, 14, 21]
+    colours, dashes = ([f(line) for line in loss] for f in (Line2D.get_color, Line2D.get_linestyle))
+    assert colours[0] == colours[1] == colours[2] != colours[3]
+    assert dashes == ["-", "--", "--", "-"]
+    assert [line.get_ydata().tolist() for line in masked] == [[-2.0, 1.0]]
+    assert save_curves({"1-frame": [tmp_path / "none"]}, file, quantities) == []
