@@ -512,6 +512,8 @@ NOT_FUZZED = {
     "class_predictions": "takes what a model gives",
     "ensemble": "takes what predictors give",
     "evaluate_sets": "the metrics of each set, which are fuzzed",
+    "evaluate_numbers": "the metrics of each set, which are fuzzed",
+    "is_constant": "takes what the metrics take",
 }
 
 

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from probseq import texts
-from probseq.texts import SubwordTokenizer, build_vocabulary, encode_texts, words
+from probseq.texts import SubwordTokenizer, build_vocabulary, encode_texts, trim_padding, words
 
 TEXTS = ["the cat sat on the mat", "the hat of the cat", "a fat rat sat", "naïve größe"] * 5
 BERT = {"the": 0, "[UNK]": 1, "[CLS]": 2, "[PAD]": 3, "[SEP]": 4, "cat": 5, "sat": 6}
@@ -29,6 +29,9 @@ def test_rare_words_are_unknown_and_texts_cut_off_padded_and_never_empty():
     assert vocab.tokens == ("<pad>", "<unk>", "a")
     tokens = encode_texts(vocab, ["A b c", "a", "<br />", "?"], 2)
     assert tokens.tolist() == [[2, 1], [2, 0], [1, 0], [1, 0]]
+    assert trim_padding(tokens).tolist() == tokens.tolist()
+    assert trim_padding(tokens[1:]).tolist() == [[2], [1], [1]]
+    assert trim_padding(0 * tokens).shape == (4, 1)
 
 
 def word_level(tokens, *, unknown="[UNK]", template=False):

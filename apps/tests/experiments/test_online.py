@@ -1,4 +1,3 @@
-import io
 import math
 import signal
 import subprocess
@@ -10,18 +9,12 @@ import torch
 from safetensors.torch import load_file
 from sklearn.model_selection import train_test_split
 
-from ohsvgp import Gaussian, LegS, OnlineGP, UniformGrid
-from probseq.kernels import RBF
+from ohsvgp import UniformGrid
 from probseq_apps.cli import main, parse
 from probseq_apps.data.series import Series
 from probseq_apps.data.tables import Table
 from probseq_apps.experiment import Job, RunFolder
-from probseq_apps.experiments.online import (
-    Online,
-    build,
-    estimate,
-    live,
-)
+from probseq_apps.experiments.online import Online, build, estimate, live
 from probseq_apps.experiments.streams import Stream, cut_series, cut_table, load_stream
 from probseq_apps.options import Options
 from probseq_apps.run import run
@@ -110,12 +103,9 @@ def test_a_run_goes_on_with_what_is_missing_and_gives_the_same_report(
     (folder / "results" / "ovc-seed1.json").unlink()
     predictions = folder / "predictions" / "ohsvgp-seed0.npz"
     whole = predictions.read_bytes()
-    for damaged in (b"", whole[: len(whole) // 2], b"x" * 300):
-        predictions.write_bytes(damaged)
-        assert main(["online", "--resume", "--run-dir", str(folder)]) == 1
-        told = capsys.readouterr().err
-        assert f"{predictions} is damaged" in told
-        assert told.count("\n") == 1
+    predictions.write_bytes(whole[: len(whole) // 2])
+    assert main(["online", "--resume", "--run-dir", str(folder)]) == 1
+    assert f"{predictions} is damaged" in capsys.readouterr().err
     predictions.unlink()
     assert main(["online", "--resume", "--run-dir", str(folder)]) == 0
     assert [name for name, warm in built if not warm] == ["ovc", "ohsvgp"]
@@ -126,25 +116,20 @@ def test_a_run_goes_on_with_what_is_missing_and_gives_the_same_report(
 @pytest.mark.parametrize(
     ("given", "named"),
     [
-        (["--data", "solar"], "--data-dir"),
         (["--data", "csv:none.csv"], "none.csv"),
-        (["--data", "csv:huge.csv", "--method", "ohsvgp"], "column 'value'"),
         (["--likelihood", "poisson", "--method", "ohsvgp"], "does not suit '"),
         (["--num-tasks", "200"], "no point for evaluation"),
-        (["--resume", "--run-dir", "none"], "no experiment to resume"),
         (["--download"], "download needs data_dir"),
         (["--download", "--data-dir", "new"], "'sp500' is not fetched"),
     ],
 )
 def test_failures_are_one_line_and_write_nothing(given, named, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    rows = [f"{t},{math.sin(t / 5.0) * 1e200}" for t in range(80)]
-    (tmp_path / "huge.csv").write_text("\n".join(["time,value", *rows]))
     assert main(["online", *given]) == 1
     error = capsys.readouterr().err
     assert named in error
     assert error.count("\n") == 1
-    assert [path.name for path in tmp_path.iterdir()] == ["huge.csv"]
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -160,24 +145,23 @@ def test_a_method_that_fails_is_named_with_its_task(series, tmp_path, monkeypatc
 @pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize("columns", ["level,other", "series"])
 def test_series_side_by_side_are_learned_as_if_each_were_alone(columns, tmp_path, report_of):
-    wide, long = ["day,level,other"], ["day,series,level"]
-    for day in range(60):
-        values = math.sin(day / 4.0), 5.0 - 3.0 * math.cos(day / 5.0)
-        wide.append(f"{day},{values[0]},{values[1]}")
-        long += [f"{day},{name},{value}" for name, value in zip("ab", values, strict=True)]
+    values = [(math.sin(day / 4.0), 5.0 - 3.0 * math.cos(day / 5.0)) for day in range(60)]
+    wide = ["day,level,other", *(f"{day},{a},{b}" for day, (a, b) in enumerate(values))]
+    long = [f"{day},a,{a}\n{day},b,{b}" for day, (a, b) in enumerate(values)]
     path = tmp_path / "own.csv"
-    path.write_text("\n".join(long if columns == "series" else wide))
-    own = ["--target-column", "level", "--series-column", "series"]
-    given = own if columns == "series" else ["--target-column", columns]
     base = ["online", "--data", f"csv:{path}", "--time-column", "day", "--hyperparameters", "fixed"]
     base += [*TINY, "--lengthscale", "4", "--method", "ohsvgp", "exact", "--seeds", "0"]
-    assert main([*base, *given, "--run-dir", str(tmp_path / "both")]) == 0
-    alone = []
+
+    def learn(*given):
+        assert main([*base, "--target-column", *given, "--run-dir", str(tmp_path / given[0])]) == 0
+        return report_of(tmp_path / given[0])["methods"]
+
     path.write_text("\n".join(wide))
-    for name in ("level", "other"):
-        assert main([*base, "--target-column", name, "--run-dir", str(tmp_path / name)]) == 0
-        alone.append(report_of(tmp_path / name)["methods"])
-    for method, found in report_of(tmp_path / "both")["methods"].items():
+    alone = [learn(name) for name in ("level", "other")]
+    if columns == "series":
+        path.write_text("\n".join(["day,series,value", *long]))
+        columns = "value --series-column series"
+    for method, found in learn(*columns.split()).items():
         runs = [one[method]["seeds"]["0"]["over_tasks"] for one in alone]
         over = found["seeds"]["0"]["over_tasks"]
         assert over["nlpd"] == pytest.approx(np.mean([one["nlpd"] for one in runs], 0))
@@ -226,29 +210,22 @@ def test_points_are_sorted_by_the_first_input_or_by_their_distance_from_the_orig
     x = np.random.default_rng(0).normal(size=(60, 3)) * [1.0, 10.0, 0.1] + 4.0
     table = Table("own", x, x[:, 0], np.arange(60) % 3 == 0, ("a", "b", "c"), "y")
     first, l2 = (cut_table(table, settings(order=order)) for order in ("first", "l2"))
-    inputs = torch.cat([task.x for task in first.tasks])
-    assert (inputs[1:, 0] >= inputs[:-1, 0]).all()
+    inputs, others = (torch.cat([task.x for task in found.tasks]) for found in (first, l2))
+    for key in (inputs[:, 0], others.norm(dim=1)):
+        assert (key.diff() >= 0.0).all()
     assert inputs.mean(0).tolist() == pytest.approx([0.0] * 3, abs=1e-12)
     assert inputs.std(0, correction=0).tolist() == pytest.approx([1.0] * 3)
-    norms = torch.cat([task.x for task in l2.tasks]).norm(dim=1)
-    assert (norms[1:] >= norms[:-1]).all()
     assert (first.dim, first.grid) == (3, None)
 
 
-def wave(step, start):
-    """A sine of 80 points of one's own."""
-    time = start + step * np.arange(80.0)
-    own = Series("csv:own.csv", time, np.sin(np.arange(80) / 5.0), "t", "y")
-    return cut_series(own, ONLINE_RECIPES.load("own-series"), seed=0)
-
-
 def test_seconds_since_1970_are_learned_as_well_as_small_numbers():
-    model = ONLINE_RECIPES.load("own-series").model
-    found, expected = (
-        estimate(own, model, fourier=False, seed=0)[0].lengthscale.item()
-        for own in (wave(60.0, 1.7e9), wave(1.0, 0.0))
-    )
-    assert found / 60.0 == pytest.approx(expected, rel=0.02)
+    own, found = ONLINE_RECIPES.load("own-series"), []
+    for step, start in ((60.0, 1.7e9), (1.0, 0.0)):
+        time, values = start + step * np.arange(80.0), np.sin(np.arange(80) / 5.0)
+        stream = cut_series(Series("csv:own.csv", time, values, "t", "y"), own, seed=0)
+        kernel, _ = estimate(stream, own.model, fourier=False, seed=0)
+        found.append(kernel.lengthscale.item() / step)
+    assert found[0] == pytest.approx(found[1], rel=0.02)
 
 
 @pytest.mark.parametrize("data", ["toy", "two-moons"])
@@ -304,22 +281,6 @@ def follow(lines, **settings):
     return forecasts, complaints
 
 
-def test_forecasts_are_those_of_a_model_that_learns_point_by_point():
-    forecasts, complaints = follow(LINES[:12], horizon=2)
-    scale, noise = torch.tensor([0.7, 0.01], dtype=torch.float64)
-    model = OnlineGP(RBF(1, lengthscale=scale), Gaussian(noise), LegS(8), rebase="grow:1.05")
-    expected = []
-    for k in range(12):
-        model.update([0.25 * k], [math.sin(0.25 * k)])
-        if k:  # the first line doesn't tell the distance of the next stamp
-            found = model.predict([0.25 * (k + 1), 0.25 * (k + 2)], include_noise=True)
-            expected += zip(found.mean.tolist(), found.variance.sqrt().tolist(), strict=True)
-    told = [tuple(map(float, line.split(","))) for line in forecasts]
-    assert [row[0] for row in told[-2:]] == [3.0, 3.25]
-    assert np.array([row[1:] for row in told]) == pytest.approx(np.array(expected))
-    assert complaints == []
-
-
 @pytest.mark.slow
 def test_a_killed_process_has_lost_nothing(tmp_path):
     # Line by line: what is forecast by a model that has just learned must not differ from what is
@@ -352,28 +313,6 @@ def test_the_model_of_a_state_need_not_be_named_again_and_must_not_change(tmp_pa
     assert parse(["online", "live", "--state", str(state)]).settings.model == MODEL
     with pytest.raises(ValueError, match=r"noise 0\.01 instead of 0\.5"):
         follow([], model=LiveModel(num_inducing=8, lengthscale=0.7, noise=0.5), state=state)
-
-
-def test_state_files_that_are_none_are_refused_by_their_name(tmp_path, capsys, monkeypatch):
-    state, file = tmp_path / "good", tmp_path / "file"
-    follow(LINES[:5], state=state)
-    whole = state.read_bytes()
-    contents = {
-        **{"empty": b"", "text": b"something else", "cut": whole[:-50]},
-        "old": whole.replace(b"probseq-online-live-2", b"probseq-online-live-1"),
-    }
-    for name, content in contents.items():
-        (tmp_path / name).write_bytes(content)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "stdin", io.StringIO("".join(LINES)))
-    file.write_text("x")
-    for name in (*contents, "nowhere/state", "file/state", "n" * 300):
-        assert main(["online", "live", "--state", name]) == 1, name
-        told = capsys.readouterr()
-        assert told.err.startswith(f"probseq: error: {name} "), told.err
-        assert told.err.count("\n") == 1
-        assert told.out == ""
-    assert all((tmp_path / name).read_bytes() == content for name, content in contents.items())
 
 
 @pytest.mark.filterwarnings("ignore:.*inducing variables cannot hold the stream")

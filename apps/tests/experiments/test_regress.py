@@ -10,12 +10,7 @@ from probseq_apps.cli import main
 from probseq_apps.data.molecules import load_molecules
 from probseq_apps.engine.trainer import Step
 from probseq_apps.experiments.comparison import score
-from probseq_apps.experiments.regress import (
-    NumberPredictions,
-    evaluate_numbers,
-    function_values,
-    regression_loss,
-)
+from probseq_apps.experiments.regress import function_values, regression_loss
 from probseq_apps.methods.build import build
 from probseq_apps.settings.classify import RegressSettings
 from probseq_apps.settings.methods import METHODS, BackboneSettings
@@ -61,7 +56,7 @@ def densities(arrays):
     return np.exp(-np.abs(samples - truth) / scale) / (2 * scale)
 
 
-def test_the_report_holds_the_metrics_of_the_stored_predictions(finished, report_of):
+def test_the_report_holds_the_metrics_of_the_stored_predictions(finished, report_of, capsys):
     report = report_of(finished)
     assert (report["experiment"], report["data"]["target"]) == ("regress", "oxygens")
     for method in ("mle", "mcd", "sgpa"):
@@ -78,19 +73,11 @@ def test_the_report_holds_the_metrics_of_the_stored_predictions(finished, report
     nll = report["methods"]["sgpa+ensemble"]["metrics"]["test/nll"]
     assert nll["values"] == pytest.approx([-np.log(together.mean(0)).mean()])
     assert nll["standard_error"] is None
-
-
-def test_finished_runs_are_not_run_again_nor_as_another_kind(finished, report_of, capsys):
-    before, file = report_of(finished), finished / "sgpa" / "seed-1" / "predictions.npz"
-    time_before = file.stat().st_mtime_ns
-    assert main(["regress", "--resume", "--run-dir", str(finished)]) == 0
-    assert capsys.readouterr().out.count("finished before") == 6
-    assert file.stat().st_mtime_ns == time_before
-    assert report_of(finished) == before
     assert main(["classify", "--resume", "--run-dir", str(finished)]) == 1
     assert "of kind regress, and none of kind classify to resume" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_killed_experiment_resumes_to_the_same_numbers_and_weights(
     molecules, tmp_path, killed, report_of
 ):
@@ -198,18 +185,3 @@ def test_a_score_is_in_the_targets_unit_over_unequal_batches_and_flips_nothing()
     expected = -np.abs(MEAN + STD * np.array(OUTPUTS) - TARGETS.numpy()).mean()
     assert found == pytest.approx(expected, rel=1e-6)
     assert torch.equal(model.transformer.seen[0], tokens[:2, :3])
-
-
-def member(seed, samples):
-    generator = torch.Generator().manual_seed(seed)
-    draws = torch.randn(samples, 30, generator=generator, dtype=torch.float64)
-    half = torch.tensor(0.5, dtype=torch.float64)
-    return NumberPredictions(draws, half, torch.zeros(30, dtype=torch.float64))
-
-
-def test_a_deterministic_methods_variance_tells_nothing_apart():
-    sets = {"test": [member(0, 1)], "ood/swapped-edges": [member(1, 1)]}
-    assert evaluate_numbers(sets)["ood/swapped-edges/variance/auroc"] is None
-    # Two such models differ, and more so where they know less.
-    pair = {name: [member(seed, 1) for seed in (0, 1)] for name in sets}
-    assert evaluate_numbers(pair)["ood/swapped-edges/variance/auroc"] == 0.5

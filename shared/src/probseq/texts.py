@@ -141,6 +141,11 @@ def encode_texts(
     return tokens
 
 
+def trim_padding(tokens: Int64[Tensor, "n t"]) -> Int64[Tensor, "n s"]:
+    """Cut off the columns that are padding in every text; one column stays."""
+    return tokens[:, : max(1, int((tokens != 0).sum(1).max()))]
+
+
 def _padding_number(tokenizer: Any) -> int | None:
     if tokenizer.padding is not None:
         return tokenizer.token_to_id(tokenizer.padding["pad_token"])

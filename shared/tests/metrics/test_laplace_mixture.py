@@ -2,7 +2,12 @@ import pytest
 import torch
 from torch.distributions import Categorical, Laplace, MixtureSameFamily
 
-from probseq.metrics import COVERAGE_LEVELS, LaplaceMixture, coverage_calibration_error
+from probseq.metrics import (
+    COVERAGE_LEVELS,
+    LaplaceMixture,
+    coverage_calibration_error,
+    evaluate_numbers,
+)
 
 TARGETS = torch.randn(30, generator=torch.Generator().manual_seed(99), dtype=torch.float64)
 
@@ -58,3 +63,18 @@ def test_right_distributions_cover_as_often_as_they_say():
     error = 5 * 0.5 / 20_000**0.5
     assert found.coverage(targets, COVERAGE_LEVELS) == pytest.approx(COVERAGE_LEVELS, abs=error)
     assert found.coverage_error(targets) < 0.01
+
+
+def test_a_deterministic_models_variance_tells_nothing_apart():
+    draws = torch.randn(2, 2, 1, 30, generator=torch.Generator().manual_seed(0)).double()
+    names = ("test", "ood/other")
+    for count, known in ((1, False), (2, True)):  # two of them differ
+        sets = {
+            name: (LaplaceMixture(list(own[:count]), [torch.tensor(0.5)] * count), TARGETS)
+            for name, own in zip(names, draws, strict=True)
+        }
+        found = evaluate_numbers(sets)
+        assert found["test/mae"] == pytest.approx(
+            (draws[0, :count].mean(0) - TARGETS).abs().mean().item()
+        )
+        assert (found["ood/other/variance/auroc"] is not None) == known

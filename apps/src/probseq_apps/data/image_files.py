@@ -94,22 +94,6 @@ IMAGE_INFO: dict[str, ImageInfo] = {
 }
 
 
-# Binary files of CIFAR's authors: folder, archive, files, and bytes of labels in a row, the fine
-# one last.
-_BINARY: dict[str, tuple[str, str, dict[str, list[str]], int]] = {
-    "cifar10": (
-        *("cifar-10-batches-bin", "cifar-10-binary.tar.gz"),
-        {"train": [f"data_batch_{n}.bin" for n in range(1, 6)], "test": ["test_batch.bin"]},
-        1,
-    ),
-    "cifar100": (
-        *("cifar-100-binary", "cifar-100-binary.tar.gz"),
-        {"train": ["train.bin"], "test": ["test.bin"]},
-        2,
-    ),
-}
-
-
 def read_part(
     name: str,
     part: Literal["train", "test"],
@@ -200,10 +184,12 @@ def _read_own(name: str, part: str, folder: Path) -> Part | None:
         with reading(path, "SVHN's published file"):
             found = SVHN(str(folder), split=part)
         return labelled_images(found.data, found.labels, path)
-    if name not in _BINARY:
+    if not name.startswith("cifar"):
         return None
-    binary, packed, files, skipped = _BINARY[name]
-    kind = CIFAR10 if name == "cifar10" else CIFAR100
+    # In a row of the binary files its labels come first, the fine one last.
+    kind, skipped = (CIFAR10, 1) if name == "cifar10" else (CIFAR100, 2)
+    packed = kind.filename.replace("python", "binary")
+    binary = kind.base_folder.replace("batches-py", "batches-bin").replace("python", "binary")
     with tempfile.TemporaryDirectory() as aside:
         for inside, archive in ((binary, packed), (kind.base_folder, kind.filename)):
             root = folder
@@ -215,7 +201,8 @@ def _read_own(name: str, part: str, folder: Path) -> Part | None:
                 root = Path(aside)
             with reading(folder / inside, "CIFAR's published files"):
                 if inside == binary:
-                    contents = [(root / inside / file).read_bytes() for file in files[part]]
+                    files = kind.train_list if part == "train" else kind.test_list
+                    contents = [(root / inside / f"{file}.bin").read_bytes() for file, _ in files]
                     row = skipped + 3 * 32 * 32
                     rows = np.concatenate(
                         [np.frombuffer(content, np.uint8).reshape(-1, row) for content in contents]

@@ -23,6 +23,7 @@ from probseq.metrics import (
     fit_temperature,
     matthews_correlation,
 )
+from probseq.texts import trim_padding
 from probseq.transformers import copy_kernel_weights
 from probseq_apps.baselines.laplace import laplace_model
 from probseq_apps.baselines.sngp import fit_precision
@@ -190,11 +191,6 @@ def preparation(data: Data) -> Callable[[Tensor], Tensor]:
     return data.padded if isinstance(data, EmbeddedTextData) else trim_padding
 
 
-def trim_padding(tokens: Tensor) -> Tensor:
-    """Cut off the columns that are padding in every text; one column stays."""
-    return tokens[:, : max(1, int((tokens != 0).sum(1).max()))]
-
-
 def classification_loss(
     prepare: Callable[[Tensor], Tensor],
     augment: Callable[[Tensor, torch.Generator], Tensor],
@@ -229,13 +225,10 @@ def make_test_sets(
     Raises:
         ValueError: a set is missing or damaged, or the images cannot be corrupted.
     """
-    known = {"validation": data.validation} if len(data.validation) else {}
-    known["test"] = data.test
+    sets: dict[str, TestSet] = {"validation": data.validation} if len(data.validation) else {}
+    sets["test"] = data.test
     if not isinstance(data, ImageData):
-        known |= data.extra_tests
-    sets: dict[str, TestSet] = {name: partial(_same, part) for name, part in known.items()}
-    if not isinstance(data, ImageData):
-        return sets
+        return sets | data.extra_tests
     if settings.shift:
         sets |= _shifted(data, settings, options.data_dir)
     for name in settings.ood:
@@ -243,12 +236,8 @@ def make_test_sets(
             sets[f"ood/{name}"] = partial(_changed, data.test, rotate, _ROTATION_DEGREES)
         else:
             where: Any = {"data_dir": options.data_dir, "download": options.download}
-            sets[f"ood/{name}"] = partial(_same, load_ood_images(name, data, **where))
+            sets[f"ood/{name}"] = load_ood_images(name, data, **where)
     return sets
-
-
-def _same(part: Part) -> Part:
-    return part
 
 
 def _changed(part: Part, change: Callable[..., Tensor], *given: Any, **named: Any) -> Part:

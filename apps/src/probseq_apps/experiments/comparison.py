@@ -27,8 +27,8 @@ from probseq_apps.settings.methods import METHODS, Method, Row, parse_row, train
 # After the training, and with the Laplace approximation.
 PREDICTIONS, LAPLACE_PREDICTIONS = "predictions.npz", "predictions-kflla.npz"
 Weight = Callable[[float], float]
-# Made when it is needed: all corruptions of CIFAR-10 are two gigabytes.
-TestSet = Callable[[], Part]
+# May be made when it is needed: all corruptions of CIFAR-10 are two gigabytes.
+TestSet = Part | Callable[[], Part]
 Objective = tuple[Loss, Callable[[Tensor, Tensor], Tensor]]
 # Metrics and what plots show, an entry a seed or one for an ensemble, and temperatures.
 Measured = tuple[list[dict[str, float | None]], Sequence[Mapping[str, Any]], Sequence[float]]
@@ -126,12 +126,13 @@ class Comparison(Experiment[Loaded]):
         predictor = self.predictor(METHODS[job.row], data.data)
         kept: dict[str, dict[str, Tensor]] = {}
         with log.bar(total=None, unit=" inputs") as bar:
-            for name, make in data.sets.items():
+            for name, found in data.sets.items():
                 bar.set_description_str(f"predicting {name}")
-                part, seed = make(), derive_seed(job.seed, f"predict {name}")
+                part = found if isinstance(found, Part) else found()
+                seed = derive_seed(job.seed, f"predict {name}")
                 given: dict[str, Any] = {"device": device, "seed": seed, "progress": bar.update}
-                found = (*predictor.predict(model, part.inputs, **given), part.targets.cpu())
-                kept[name] = self._keep(model, data.data, found)._asdict()
+                outputs = (*predictor.predict(model, part.inputs, **given), part.targets.cpu())
+                kept[name] = self._keep(model, data.data, outputs)._asdict()
         save_groups(file, kept)
 
     def report(self, data: Loaded, results: Results, at: RunFolder) -> str:

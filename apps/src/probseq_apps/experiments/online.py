@@ -304,14 +304,12 @@ def live(
 
 def build_live_model(settings: LiveModel) -> OnlineGP:
     """Return a model that has seen nothing yet."""
-    basis, t0 = METHODS[settings.method].basis, settings.t0
+    basis = METHODS[settings.method].basis
     assert basis is not None
-    with suppress(TypeError, ValueError):
-        t0 = float(t0)  # pyright: ignore[reportArgumentType]
     return OnlineGP(
         *prior_of(settings),
         basis(settings, Place(settings.window)),
-        t0=t0,
+        t0=settings.t0,
         rebase=_REBASE,
         time_unit=settings.time_unit,
     )

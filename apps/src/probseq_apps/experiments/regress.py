@@ -4,12 +4,11 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from probseq.graphs import TokenLayout, flip_signs, trim_tokens
-from probseq.metrics import LaplaceMixture, is_constant, mae, ood_metrics, rmse
+from probseq.metrics import LaplaceMixture, evaluate_numbers, mae
 from probseq_apps.data.molecules import load_molecules
 from probseq_apps.engine import distributed
 from probseq_apps.engine.trainer import Batch, LossParts, Step
@@ -18,6 +17,7 @@ from probseq_apps.experiments.comparison import (
     Loaded,
     Measured,
     Objective,
+    TestSet,
     Weight,
     penalised,
     penalty_of,
@@ -44,10 +44,6 @@ class NumberPredictions(NamedTuple):
     targets: Float[Tensor, " n"]
 
 
-# One for a single model, several for an ensemble, whose distribution is the mixture of theirs.
-Members = Sequence[NumberPredictions]
-
-
 class Regress(Comparison):
     """Methods of regression on molecules, or rows of numbers."""
 
@@ -64,9 +60,9 @@ class Regress(Comparison):
             raise ValueError("download must be off: data are read from files of one's own")
         reading = settings.reading.to_dict()
         data = load_molecules(settings.data, data_dir=options.data_dir, **reading)
-        sets = {"test": lambda: data.test}
+        sets: dict[str, TestSet] = {"test": data.test}
         if settings.evaluation.ood and "swapped" in data.extra_tests:
-            sets[SWAPPED] = lambda: data.extra_tests["swapped"]
+            sets[SWAPPED] = data.extra_tests["swapped"]
         return Loaded(data, sets)
 
     def describe(self, data: Loaded) -> str:
@@ -100,9 +96,10 @@ class Regress(Comparison):
     def measure(self, row: Row, runs: Sequence[Mapping[str, NumberPredictions]]) -> Measured:
         """Return metrics and what plots show, an entry a seed or one for an ensemble."""
         together = [runs] if "ensemble" in row.additions else [[run] for run in runs]
-        entries = [{name: [run[name] for run in some] for name in some[0]} for some in together]
-        shown = [{name: (mixture(m), m[0].targets) for name, m in e.items()} for e in entries]
-        return [evaluate_numbers(entry) for entry in entries], shown, ()
+        entries = [
+            {name: mixture([run[name] for run in some]) for name in some[0]} for some in together
+        ]
+        return [evaluate_numbers(entry) for entry in entries], entries, ()
 
 
 def mean_and_std(data: Any) -> tuple[float, float]:
@@ -138,30 +135,7 @@ def regression_loss(
     return penalised(nll, output.penalty, weight, step, scale=std * likelihood.scale)
 
 
-def mixture(members: Members) -> LaplaceMixture:
-    """Return the predictive distribution."""
-    return LaplaceMixture([m.samples for m in members], [m.scale for m in members])
-
-
-def evaluate_numbers(sets: Mapping[str, Members]) -> dict[str, float | None]:
-    """Compute all metrics of one model or ensemble on `test`, and on `ood/NAME` to tell from it.
-
-    None stands where a metric is not defined: the predictive variance of a deterministic method is
-    the same everywhere and tells nothing apart.
-    """
-    test, targets = mixture(sets["test"]), sets["test"][0].targets
-    values: dict[str, float | None] = {
-        "test/mae": float(mae(test.mean, targets)),
-        "test/rmse": float(rmse(test.mean, targets)),
-        "test/nll": -float(test.log_prob(targets).mean()),
-        "test/coverage-ece": test.coverage_error(targets),
-    }
-    inside = test.variance
-    for name, members in sets.items():
-        if name.startswith("ood/"):
-            outside = mixture(members).variance
-            flat = is_constant(torch.cat([inside, outside]))
-            for metric, value in ood_metrics(inside, outside).items():
-                key = f"{name}/variance/{metric.replace('_', '-')}"
-                values[key] = None if flat else float(value)
-    return values
+def mixture(members: Sequence[NumberPredictions]) -> tuple[LaplaceMixture, Tensor]:
+    """Return the distribution of one model, or of the members of an ensemble, and true values."""
+    found = LaplaceMixture([m.samples for m in members], [m.scale for m in members])
+    return found, members[0].targets

@@ -91,9 +91,7 @@ def cut_table(table: Table, settings: OnlineSettings) -> Stream:
         x = (x - x[~table.test].mean(0)) / np.where(scale > 0.0, scale, 1.0)
         notes.append("inputs are standardised on the training points")
     key = x[:, 0] if settings.stream.order == "first" else np.linalg.norm(x, axis=1)
-    order = np.argsort(key, kind="stable")
-    found = sequential_splits(key[order], table.test[order], settings.stream.num_tasks)
-    splits = [(order[own], order[test]) for own, test in found]
+    splits = sequential_splits(key, table.test, settings.stream.num_tasks)
     y, note = _targets(table.y, splits, settings)
     grid = _plane(x) if x.shape[1] == 2 else None
     labels = (", ".join(table.columns), table.target_label, (*notes, *note))

@@ -59,19 +59,20 @@ class Task(NamedTuple):
 def sequential_splits(
     key: NDArray[np.float64], test: NDArray[np.bool_], num_tasks: int
 ) -> list[Split]:
-    """Cut points that are sorted by a key into tasks with equally many points to learn.
+    """Cut points, in the order of a key, into tasks with equally many points to learn.
 
     A point for evaluation belongs to the first task that ends at or after it, or to the last.
 
     Args:
-        key: of each point, rising.
+        key: of each point.
         test: which points are for evaluation.
         num_tasks: number of tasks.
 
     Raises:
         ValueError: there are fewer points to learn than tasks, or a task has none for evaluation.
     """
-    train, kept = np.flatnonzero(~test), np.flatnonzero(test)
+    order = np.argsort(key, kind="stable")
+    train, kept = order[~test[order]], order[test[order]]
     if len(train) < num_tasks:
         raise ValueError(
             f"num_tasks must be at most the number of training points {len(train)}, got {num_tasks}"

@@ -46,6 +46,7 @@ from probseq.metrics.sets import (
     Predictions,
     class_predictions,
     ensemble,
+    evaluate_numbers,
     evaluate_sets,
     severities_of,
 )
@@ -71,6 +72,7 @@ __all__ = [
     "ensemble",
     "entropy_score",
     "evaluate",
+    "evaluate_numbers",
     "evaluate_ood",
     "evaluate_sets",
     "expected_calibration_error",

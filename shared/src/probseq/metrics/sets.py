@@ -1,4 +1,4 @@
-"""Class predictions of test sets by name: samples, ensembles, and all metrics at once."""
+"""Predictions of test sets by name: samples, ensembles, and all metrics at once."""
 
 import re
 from collections import defaultdict
@@ -10,8 +10,9 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from probseq.metrics.evaluation import evaluate, evaluate_ood
-from probseq.metrics.ood import energy_score
+from probseq.metrics.ood import energy_score, ood_metrics
 from probseq.metrics.post_hoc import mean_log_probs, scale_log_probs
+from probseq.metrics.regression import LaplaceMixture, is_constant, mae, rmse
 
 # Sets whose inputs are shifted: of one's own making, and the published ones of CIFAR-10-C.
 SHIFTED = ("shift", "cifar-c")
@@ -97,3 +98,32 @@ def severities_of(names: Iterable[str], kind: str) -> list[int]:
     """Return the severities that :func:`evaluate_sets` measured of a kind of shift, in order."""
     places = (re.match(rf"{kind}/severity-(\d+)/", name) for name in names)
     return sorted({int(place[1]) for place in places if place})
+
+
+def evaluate_numbers(
+    sets: Mapping[str, tuple[LaplaceMixture, Float[Tensor, " n"]]],
+) -> dict[str, float | None]:
+    """Compute all metrics of one model or ensemble that predicts numbers.
+
+    Args:
+        sets: distributions and true values by name: `test`, and `ood/NAME` to tell from it.
+
+    Returns:
+        Values by name; None where the predictive variance tells nothing apart, as that of a
+        deterministic method does, which is the same everywhere.
+    """
+    test, targets = sets["test"]
+    values: dict[str, float | None] = {
+        "test/mae": float(mae(test.mean, targets)),
+        "test/rmse": float(rmse(test.mean, targets)),
+        "test/nll": -float(test.log_prob(targets).mean()),
+        "test/coverage-ece": test.coverage_error(targets),
+    }
+    inside = test.variance
+    for name in (name for name in sets if name.startswith("ood/")):
+        outside = sets[name][0].variance
+        flat = is_constant(torch.cat([inside, outside]))
+        for metric, value in ood_metrics(inside, outside).items():
+            key = f"{name}/variance/{metric.replace('_', '-')}"
+            values[key] = None if flat else float(value)
+    return values
