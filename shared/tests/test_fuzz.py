@@ -505,6 +505,7 @@ NOT_FUZZED = {
     "Predictor.<lambda>": "hands on what it is given",
     "Predictor.batch": "takes a model",
     "Predictor.predict": "takes a model",
+    "Predictor.score": "takes a model",
     "SmallClassifier": "a network of fixed sizes",
     "SmallClassifier.forward": "called by the extractor of features, which is fuzzed",
     "active_dropout": "takes a model",

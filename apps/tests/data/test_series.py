@@ -41,14 +41,6 @@ def test_the_default_series_is_what_the_shipped_file_says():
     assert series.time[6] == pytest.approx(1990.0 + 181 / 365)  # July 1, 1990
 
 
-def test_numbers_and_gaps_of_a_csv_file(read):
-    series = read("y,other,t", "1.5,a,0", ",b,1", "NaN,c,2", "-2,d,4e0")
-    assert series.time.tolist() == [0.0, 4.0]
-    assert series.values.tolist() == [1.5, -2.0]
-    assert "2 rows without a value" in series.notes[0]
-    assert (series.time_label, series.target_label) == ("t", "y")
-
-
 def test_dates_become_days_or_hours_since_the_first_and_rows_are_sorted(read, put):
     series = read("t,y", "2020-03-01,3", "2020-02-28T12:00,1", "2020-03-02T00:00Z,4")
     assert series.time.tolist() == [0.0, 1.5, 2.5]  # 2020 has a February 29
@@ -63,7 +55,6 @@ def test_dates_become_days_or_hours_since_the_first_and_rows_are_sorted(read, pu
 @pytest.mark.parametrize(
     ("lines", "named"),
     [
-        (["t,z", "0,1"], "one column 'y'"),
         (["t,y,y", "0,1,2"], "one column 'y'"),
         (["t;y", "0;1"], "one column 't'.*separate cells by commas"),
         (["t,y", "0,1", "1,two"], "line 3: a value must be a number, got 'two'"),
@@ -74,7 +65,6 @@ def test_dates_become_days_or_hours_since_the_first_and_rows_are_sorted(read, pu
         (["t,y", "0,"], "no values"),
         (["t,y", '0,"1'], "cannot be read as a table"),
         (["t,y", "0,1e200", "1,2"], r"column 'y'.*1e\+200.*overflow"),
-        (["t,y", "0,1e154", "1,1e154", "2,0"], r"column 'y'.*1e\+154.*overflow"),
         (["t,y", "0,1", "1e200,2"], r"column 't'.*overflow"),
         (["t,y", "0,0", "1,1e-200"], r"column 'y'.*1e-200.*vanishes"),
     ],
@@ -84,7 +74,10 @@ def test_what_a_csv_file_must_not_hold_is_named(lines, named, read):
         read(*lines)
 
 
-def test_large_numbers_constants_semicolons_and_several_targets_may_be_read(read):
+def test_gaps_large_numbers_constants_semicolons_and_several_targets_may_be_read(read):
+    series = read("y,other,t", "1.5,a,0", ",b,1", "NaN,c,2", "-2,d,4e0")
+    assert (series.time.tolist(), series.values.tolist()) == ([0.0, 4.0], [1.5, -2.0])
+    assert "2 rows without a value" in series.notes[0]
     assert read("t,y", "0,1e150", "1,-1e150").values.tolist() == [1e150, -1e150]
     assert read("t,y", "0,3", "1,3").values.tolist() == [3.0, 3.0]
     assert read("t;s", "0", "1", time="t;s", target="t;s").values.tolist() == [0.0, 1.0]
@@ -148,8 +141,6 @@ def test_all_columns_but_time_are_channels_and_bad_ones_are_refused(put):
     assert found.frame is None
     for text, message in (
         ("time,u\n0,1\n1,\n", "line 3: every channel needs a value"),
-        ("time,u\n0,warm\n", "line 2: a value must be a number, got 'warm'"),
-        ("time,u\nnoon,1\n", "line 2: a time stamp must be a number or an ISO date"),
         ("time\n0\n", "at least one channel"),
         ("time,u,u\n0,1,2\n", "needs one column 'u' for the channel"),
         ("time,u\n", "a header and no rows"),
@@ -159,29 +150,10 @@ def test_all_columns_but_time_are_channels_and_bad_ones_are_refused(put):
             read_csv_channels(put("bad.csv", text))
 
 
-@pytest.fixture
-def powerplant(tmp_path):
+def test_missing_tables_columns_and_names_are_named(put, tmp_path):
     arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
-    (tmp_path / "uci").mkdir()
-
-    def write(**columns):
-        parquet.write_table(arrow.table(columns), tmp_path / "uci" / "powerplant.parquet")
-
-    return write
-
-
-def test_the_seed_chooses_among_the_published_splits(powerplant, tmp_path):
-    splits = {"test0": [True, False, False], "test1": [False, True, True]}
-    powerplant(a=[1, 2, 3], b=[4.0, 5.0, 6.0], y=[7, 8, 9], **splits)
-    table = load_table("powerplant", tmp_path, seed=0)
-    assert table.x.tolist() == [[1.0, 4.0], [2.0, 5.0], [3.0, 6.0]]
-    assert (table.y.tolist(), table.columns) == ([7.0, 8.0, 9.0], ("a", "b"))
-    assert table.test.tolist() == splits["test0"]
-    assert load_table("powerplant", tmp_path, seed=3).test.tolist() == splits["test1"]
-
-
-def test_missing_tables_columns_and_names_are_named(powerplant, put, tmp_path):
-    powerplant(a=[1], y=[2])
+    file = put("uci/powerplant.parquet", b"")
+    parquet.write_table(arrow.table({"a": [1], "y": [2]}), file)
     for name, folder, message in (
         ("skillcraft", None, "--data-dir"),
         ("skillcraft", tmp_path, r"skillcraft\.parquet does not exist.*--download"),
@@ -190,7 +162,7 @@ def test_missing_tables_columns_and_names_are_named(powerplant, put, tmp_path):
     ):
         with pytest.raises(DataError, match=message):
             load_table(name, folder, seed=0)
-    put("uci/powerplant.parquet", b"PAR1")
+    file.write_bytes(b"PAR1")
     with pytest.raises(DataError, match=r"powerplant\.parquet cannot be read"):
         load_table("powerplant", tmp_path, seed=0)
 

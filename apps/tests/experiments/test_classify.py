@@ -9,8 +9,8 @@ from scipy.special import log_softmax, logsumexp
 from sklearn.metrics import accuracy_score, log_loss, roc_auc_score
 from torch import nn
 
-from probseq.metrics import accuracy, class_predictions, fit_temperature
-from probseq.transformers import KernelAttention, Predictor, TransformerOutput
+from probseq.metrics import fit_temperature
+from probseq.transformers import KernelAttention, TransformerOutput
 from probseq.transformers.spec import AttentionConfig
 from probseq_apps.cli import main
 from probseq_apps.data.images import load_images
@@ -24,7 +24,7 @@ from probseq_apps.experiments.classify import (
     preparation,
     warm_start_config,
 )
-from probseq_apps.experiments.comparison import penalty_of, score
+from probseq_apps.experiments.comparison import penalty_of
 from probseq_apps.methods.build import build
 from probseq_apps.options import Options
 from probseq_apps.settings.classify import ClassifySettings, EvaluationSettings
@@ -118,7 +118,6 @@ def test_finished_runs_are_not_run_again_and_deleted_predictions_made_anew(
     ("files", "more", "said"),
     [
         ({}, ["--data", "mnist", "--data-dir", "no", "--ood", "folder:no"], "no does not exist"),
-        ({"thesis.tex": ""}, [], "thesis.tex"),
         ({"config.json": '{"mine": 1}'}, ["--overwrite"], "no experiment to overwrite"),
     ],
 )
@@ -132,11 +131,10 @@ def test_what_cannot_be_run_writes_and_deletes_nothing(tmp_path, capsys, files, 
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == files
 
 
-@pytest.mark.parametrize("flag", ["--resume", "--overwrite"])
-def test_a_folder_in_use_is_left_to_its_process(finished, capsys, flag):
+def test_a_folder_in_use_is_left_to_its_process(finished, capsys):
     before = sorted(finished.rglob("*"))
     with sole_use(finished):
-        assert main(["classify", "--run-dir", str(finished), flag]) == 1
+        assert main(["classify", "--run-dir", str(finished), "--resume"]) == 1
     assert "another process works in" in capsys.readouterr().err
     assert sorted(finished.rglob("*")) == before
 
@@ -193,13 +191,6 @@ def test_the_loss_is_the_cross_entropy_of_augmented_inputs_and_the_weighted_pena
     assert found.loss.item() == pytest.approx(nll + expected * PENALTY, rel=1e-6)
     assert found.parts["nll"].item() == pytest.approx(nll)
     assert ("penalty" in found.parts) == (weight is not None)
-
-
-def test_scores_count_over_batches_of_unequal_sizes():
-    batches = [(LOGITS[:2], LABELS[:2]), (LOGITS[2:], LABELS[2:])]
-    predictor = Predictor(class_predictions)
-    found = score(predictor, lambda x, y: accuracy(x.exp(), y), Fixed(), batches)
-    assert found == pytest.approx(2 / 3)
 
 
 @pytest.mark.parametrize("schedule", ["linear", "cosine", "constant"])

@@ -1,19 +1,13 @@
 import numpy as np
 import pytest
 import torch
-from safetensors.numpy import load_file
 from torch import nn
 
-from probseq.graphs import TokenLayout, trim_tokens
-from probseq.transformers import Predictor, TransformerOutput
+from probseq.graphs import TokenLayout
+from probseq.transformers import TransformerOutput
 from probseq_apps.cli import main
-from probseq_apps.data.molecules import load_molecules
 from probseq_apps.engine.trainer import Step
-from probseq_apps.experiments.comparison import score
-from probseq_apps.experiments.regress import function_values, regression_loss
-from probseq_apps.methods.build import build
-from probseq_apps.settings.classify import RegressSettings
-from probseq_apps.settings.methods import METHODS, BackboneSettings
+from probseq_apps.experiments.regress import regression_loss
 from sgpa import LaplaceLikelihood, RegressionModel
 
 pytest.importorskip("rdkit")
@@ -77,25 +71,6 @@ def test_the_report_holds_the_metrics_of_the_stored_predictions(finished, report
     assert "of kind regress, and none of kind classify to resume" in capsys.readouterr().err
 
 
-@pytest.mark.slow
-def test_a_killed_experiment_resumes_to_the_same_numbers_and_weights(
-    molecules, tmp_path, killed, report_of
-):
-    more = ["--method", "sgpa", "--seeds", "0", "--epochs", "12", "--checkpoint-every", "2"]
-    command = arguments(molecules, *more, "--validate-every", "3")
-    whole, broken = tmp_path / "whole", tmp_path / "broken"
-    assert main([*command, "--run-dir", str(whole)]) == 0
-    killed(command, broken, "sgpa/seed-0/checkpoints/step-*")
-    found, expected = (
-        load_file(max(folder.glob("sgpa/seed-0/checkpoints/step-*")) / "model.safetensors")
-        for folder in (broken, whole)
-    )
-    assert "likelihood.raw_scale" in expected
-    assert expected.keys() == found.keys()
-    assert all(np.array_equal(expected[name], found[name]) for name in expected)
-    assert report_of(broken) == report_of(whole)
-
-
 def test_a_model_learns_to_count(molecules, tmp_path, report_of):
     more = ["--method", "mle", "--seeds", "0", "--epochs", "150", "--lr", "1e-2", "--no-ood"]
     more += ["--validate-every", "50", "--checkpoint-every", "150", "--dropout", "0"]
@@ -105,23 +80,6 @@ def test_a_model_learns_to_count(molecules, tmp_path, report_of):
     assert metrics["test/mae"]["mean"] < 0.6
     assert not any("ood" in name for name in metrics)
     assert stored(tmp_path / "run", "mle", 0)["test/scale"] < 0.6
-
-
-@pytest.mark.parametrize("name", ["mfvi", "cgpt", "scgpt", "kepsvgp", "kepsvgp-e", "mcd-softmax"])
-def test_every_other_method_gives_a_number_a_molecule_with_a_gradient(molecules, name):
-    settings = RegressSettings(
-        data=f"csv:{molecules}",
-        method=(name,),
-        model=BackboneSettings(depth=2, dim=8, num_heads=2, hidden_dim=8, pooling="cls"),
-    )
-    data = load_molecules(settings.data, target="oxygens")
-    model = build(METHODS[name], settings, data, seed=0)
-    output = model(data.train.inputs[:4], generator=torch.Generator().manual_seed(0))
-    weight = METHODS[name].config(settings).penalty_weight(0.7)
-    nll = -LaplaceLikelihood().log_prob(output.logits, data.train.targets[:4].float()).mean()
-    (nll + weight * output.penalty).backward()
-    assert not [key for key, value in model.named_parameters() if value.grad is None]
-    assert model.eval()(data.train.inputs[:4], num_samples=3).logits.shape == (3, 4, 1)
 
 
 # -- Losses and metrics ---------------------------------------------------------------------------
@@ -173,15 +131,3 @@ def test_the_loss_is_the_laplace_nll_of_standardised_targets_and_the_weighted_pe
     assert (signs < 0).any()
     assert torch.equal(signs[:, :2], signs[:, 2:])
     assert (seen[:, 1, [0, 1, 6, 7]] == 1).all()
-
-
-def test_a_score_is_in_the_targets_unit_over_unequal_batches_and_flips_nothing():
-    model = RegressionModel(FirstNumber(), LaplaceLikelihood(SCALE))
-    tokens, targets = batch()
-    batches = [(tokens[:2], targets[:2]), (tokens[2:], targets[2:])]
-    predictor = Predictor(lambda x: function_values(MEAN, STD, x), trim_tokens, tokens=4)
-    with torch.no_grad():
-        found = score(predictor, lambda v, t: -(v[:, 0] - t).abs().mean(), model, batches)
-    expected = -np.abs(MEAN + STD * np.array(OUTPUTS) - TARGETS.numpy()).mean()
-    assert found == pytest.approx(expected, rel=1e-6)
-    assert torch.equal(model.transformer.seen[0], tokens[:2, :3])

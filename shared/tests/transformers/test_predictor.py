@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from probseq.metrics import Predictions, class_predictions
+from probseq.metrics import Predictions, accuracy, class_predictions
 from probseq.transformers import Predictor, TransformerOutput, active_dropout
 
 
@@ -44,6 +44,14 @@ def test_a_deterministic_prediction_is_the_softmax_in_any_batch_size():
     torch.testing.assert_close(whole.log_probs.exp(), inputs().softmax(-1))
     torch.testing.assert_close(whole.energy, -inputs().double().logsumexp(-1))
     torch.testing.assert_close(single.log_probs, whole.log_probs)
+
+
+def test_scores_count_over_batches_of_unequal_sizes():
+    labels = inputs().argmax(1)
+    labels[-1] = (labels[-1] + 1) % 3
+    batches = [(inputs()[:5], labels[:5]), (inputs()[5:], labels[5:])]
+    found = Predictor(class_predictions).score(lambda x, y: accuracy(x.exp(), y), Noisy(), batches)
+    assert found == pytest.approx(8 / 9)
 
 
 def test_a_sampled_prediction_is_the_mean_of_the_samples_softmax():

@@ -228,7 +228,7 @@ def make_test_sets(
     sets: dict[str, TestSet] = {"validation": data.validation} if len(data.validation) else {}
     sets["test"] = data.test
     if not isinstance(data, ImageData):
-        return sets | data.extra_tests
+        return {**sets, **data.extra_tests}
     if settings.shift:
         sets |= _shifted(data, settings, options.data_dir)
     for name in settings.ood:

@@ -3,12 +3,11 @@
 A run has a folder `METHOD/seed-S`, with its predictions beside what `fit` writes.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
-import torch
 from torch import Tensor, nn
 
 from probseq.transformers import Predictor
@@ -17,7 +16,7 @@ from probseq_apps.engine import distributed, log
 from probseq_apps.engine.config import TrainConfig, derive_seed
 from probseq_apps.engine.files import load_groups, read_finished, save_groups
 from probseq_apps.engine.fit import fit
-from probseq_apps.engine.trainer import Batch, Loss, LossParts, Step
+from probseq_apps.engine.trainer import Loss, LossParts, Step
 from probseq_apps.experiment import Experiment, Job, Results, RunFolder, counted
 from probseq_apps.methods.build import Data, build
 from probseq_apps.report.classify import MethodResult
@@ -181,7 +180,7 @@ class Comparison(Experiment[Loaded]):
             config,
             folder,
             loss=loss,
-            score=partial(score, self.predictor(method, data), measure) if validated else None,
+            score=partial(self.predictor(method, data).score, measure) if validated else None,
             held_out=tensors(data.validation) if validated else None,
             label=label,
             metadata={**self.marks, "method": label, **kept, "attention": attention},
@@ -218,14 +217,3 @@ def penalised(
     penalty = penalty.float()
     loss = nll + weight(step.progress) * penalty
     return LossParts(loss, {"nll": nll, "penalty": penalty, **parts})
-
-
-def score(
-    predictor: Predictor,
-    measure: Callable[[Tensor, Tensor], Tensor],
-    model: nn.Module,
-    batches: Iterable[Batch],
-) -> float:
-    """Measure the mean prediction on the whole validation set."""
-    found = [(predictor.batch(model, inputs)[0], targets) for inputs, targets in batches]
-    return float(measure(*map(torch.cat, zip(*found, strict=True))))

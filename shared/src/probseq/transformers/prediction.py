@@ -1,6 +1,6 @@
 """Predictive class probabilities from S Monte Carlo samples in one batched pass."""
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
@@ -99,6 +99,16 @@ class Predictor:
         with active_dropout(model):
             logits = model(repeat_samples(prepared, samples), generator=generator).logits
         return self.reduce(logits.unflatten(0, (samples, -1)))
+
+    def score(
+        self,
+        measure: Callable[[Tensor, Tensor], Tensor],
+        model: nn.Module,
+        batches: Iterable[tuple[Tensor, Tensor]],
+    ) -> float:
+        """Measure the first of the reduced predictions on a whole set of inputs and targets."""
+        found = [(self.batch(model, inputs)[0], targets) for inputs, targets in batches]
+        return float(measure(*map(torch.cat, zip(*found, strict=True))))
 
     @torch.no_grad()
     def predict(
