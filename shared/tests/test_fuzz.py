@@ -515,6 +515,7 @@ NOT_FUZZED = {
     "evaluate_sets": "the metrics of each set, which are fuzzed",
     "evaluate_numbers": "the metrics of each set, which are fuzzed",
     "is_constant": "takes what the metrics take",
+    "severities_of": "takes names",
 }
 
 

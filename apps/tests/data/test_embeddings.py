@@ -59,10 +59,10 @@ def test_each_text_of_each_part_gets_its_own_vectors_and_label(name, tmp_path):
 
 def test_order_repeats_files_padding_and_precision_do_not_matter(name, tmp_path):
     first = load_data(name, embeddings=store(tmp_path / "mine.safetensors"))
+    exact = first.padded(first.train.inputs)
     (tmp_path / "parts").mkdir()
     for number, texts in enumerate((TEXTS[::-1][:15], TEXTS)):
         store(tmp_path / "parts" / f"{number}.safetensors", texts)
-    exact = first.padded(first.train.inputs)
     for dtype, digits in ((torch.float16, 11), (torch.bfloat16, 8)):
         half = load_data(name, embeddings=store(tmp_path / "half.safetensors", dtype=dtype))
         # Rounding to a mantissa of so many binary digits; the vectors are left on disk.

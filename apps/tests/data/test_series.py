@@ -167,16 +167,6 @@ def test_missing_tables_columns_and_names_are_named(put, tmp_path):
         load_table("powerplant", tmp_path, seed=0)
 
 
-def test_two_moons_are_drawn_by_the_seed():
-    first, again, other = (load_table("two-moons", None, seed=seed) for seed in (0, 0, 1))
-    assert np.array_equal(first.x, again.x)
-    assert not np.array_equal(first.x, other.x)
-    assert np.array_equal(np.unique(first.y), [0.0, 1.0])
-    assert first.test.sum() == 150
-    # The moons lie apart: the upper one, class 0, is higher on the left half of its arc.
-    assert first.x[first.y == 0, 1].mean() > first.x[first.y == 1, 1].mean()
-
-
 def test_points_are_read_from_the_named_columns_and_a_share_is_for_testing(put):
     path = put("own.csv", "a,y,b,z\n" + "".join(f"{i},{2 * i},{i}.5,-{i}\n" for i in range(20)))
     table = read_csv_points(path, ("b", "a"), ("y", "z"), test_share=0.25, seed=0)
