@@ -10,23 +10,22 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 
-from probseq_apps.data.images import load_generation_data, to_unit
+from probseq_apps.data.images import load_generation_data
 from probseq_apps.engine.checkpoints import load_latest_checkpoint
 from probseq_apps.engine.files import ConfigMismatchError, DamagedFileError, read_json, write_json
-from probseq_apps.experiments import image_models
+from probseq_apps.experiments import image_models, stages
 from probseq_apps.experiments.image_models import (
     Diffusion,
     DiffusionVariant,
     Hvae,
     HvaeVariant,
     load_model_images,
-    open_model,
-    train_model,
     variant_of,
 )
 from probseq_apps.experiments.stages import Samples, load_kept
 from probseq_apps.options import Options
 from probseq_apps.run import run
+from probseq_apps.settings.common import merged
 from probseq_apps.settings.generate import Features, Machine, Reading
 from probseq_apps.settings.models import (
     DiffusionEvaluation,
@@ -38,8 +37,6 @@ from probseq_apps.settings.models import (
     HvaeSettings,
     ModelTraining,
 )
-from pseudovideo.corruptions import video_moments
-from pseudovideo.evaluation import frame_prediction, mean_bits_per_dim
 from pseudovideo.samples import Film
 from pseudovideo.spec import DiffusionSpec, UNetSpec
 
@@ -83,7 +80,7 @@ class Silent:
 @pytest.fixture(scope="module", autouse=True)
 def no_report():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(image_models, "generate_report", Silent)
+        patch.setattr(stages, "generate_report", Silent)
         yield
 
 
@@ -108,7 +105,7 @@ def names(kind):
 
 
 def opened(folder):
-    return open_model(variant_of(folder), folder, device=torch.device("cpu"))[0]
+    return variant_of(folder).read(folder).model
 
 
 def one_model(settings=DIFFUSION, arm="1-frame", seed=0):
@@ -176,35 +173,27 @@ def test_samples_and_films_are_of_the_same_draws_and_weights_are_the_average(who
         assert all(torch.equal(t, checkpoint.ema[f"{prefix}{key}"]) for key, t in stored.items())
 
 
-@both
-@pytest.mark.parametrize("place", [0, 1])
-def test_the_weights_of_another_model_are_refused(whole, tmp_path, kind, place):
-    own, other = (whole[kind] / "models" / names(kind)[p] for p in (place, 1 - place))
-    shutil.copytree(own, tmp_path / "m")
-    shutil.rmtree(tmp_path / "m" / "pretrained")
-    shutil.copytree(other / "pretrained", tmp_path / "m" / "pretrained")
-    with pytest.raises(ValueError, match=r"pretrained must hold the model that .*config\.json"):
-        opened(tmp_path / "m")
-
-
 @pytest.mark.parametrize(
-    ("kind", "group", "name", "value", "said"),
+    ("kind", "changes", "said"),
     [
-        (Diffusion, "process", "schedule", "cosine", "schedule=cosine, and .* schedule=linear"),
-        (Diffusion, "frames", "context", 1, "context=1, and .* context=2"),
-        (Diffusion, "unet", "base_channels", 16, "base_channels=16, and .* base_channels=8"),
-        (Hvae, "sizes", "learned_noise_std", 0.25, "with noise_std=0.25, and"),
+        (Diffusion, {"arms": ["1-frame"]}, "class=ImageDiffusion, and .* class=VideoDiffusion"),
+        (Diffusion, {"process": {"schedule": "cosine"}}, "schedule=cosine, and .* schedule=linear"),
+        (Diffusion, {"frames": {"context": 1}}, "context=1, and .* context=2"),
+        (Diffusion, {"unet": {"num_heads": 4}}, "num_heads=4, and .* num_heads=2"),
+        (Hvae, {"arms": ["heat"]}, "class=HeatHVAE, and .* class=LearnedEncoderHVAE"),
+        (Hvae, {"sizes": {"learned_noise_std": 0.25}}, "with noise_std=0.25, and"),
     ],
 )
 def test_a_model_of_other_settings_than_its_folders_is_refused(
-    whole, tmp_path, kind, group, name, value, said
+    whole, tmp_path, kind, changes, said
 ):
     shutil.copytree(whole[kind] / "models" / names(kind)[1], tmp_path / "m")
     config = read_json(tmp_path / "m" / "config.json")
-    config["settings"][group][name] = value
+    config["settings"] = merged(config["settings"], changes)
     write_json(tmp_path / "m" / "config.json", config)
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=said) as caught:
         opened(tmp_path / "m")
+    assert "pretrained must hold the model that" in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -229,7 +218,7 @@ def test_deleted_samples_are_drawn_anew_and_what_cannot_be_has_a_remedy(whole, t
         (folder / "samples" / f"{name}.npz").unlink()
         generate(kind, run_dir=folder, resume=True)
         said = capsys.readouterr().out
-        assert f"samples of {name} were not there" in said
+        assert f"samples of {name} are not there" in said
         assert f"{name}: finished before" in said
         assert {path: path.stat().st_mtime_ns for path in before} == before
         assert_same(kind, whole[kind], folder)
@@ -318,58 +307,9 @@ def test_published_weights_are_stored_as_they_are_without_training(tmp_path, mon
     training = replace(DIFFUSION.training, steps=0)
     settings = replace(DIFFUSION, arms=("1-frame",), init_weights="w.pt", training=training)
     for _ in range(2):
-        train_model(one_model(settings), digits, tmp_path / "m", recipe="r")
+        one_model(settings).train(digits, tmp_path / "m", recipe="r", label="")
     found, given = opened(tmp_path / "m").state_dict(), published.state_dict()
     assert all(torch.equal(found[name], given[name]) for name in given)
-
-
-@pytest.mark.parametrize("arm", ["4-frame-first-order", "4-frame-high-order"])
-def test_exact_errors_are_those_of_dense_gaussian_conditioning(whole, digits, arm):
-    model, videos = opened(whole[Diffusion] / "models" / names(Diffusion)[1]), one_model(arm=arm)
-    found = videos.measure(model, digits)["frame_errors"]
-    rows = to_unit(digits.train).flatten(1).double()
-    mean = rows.mean(0)
-    covariance = (rows - mean).T @ (rows - mean) / (len(rows) - 1)
-    joint = video_moments(mean.view(1, 8, 8), covariance, videos.videos).covariance
-    for place, frame in enumerate((2, 3)):
-        given = joint[frame - 2 : frame, :, frame - 2 : frame].reshape(128, 128)
-        across = joint[frame, :, frame - 2 : frame].reshape(64, 128)
-        rest = joint[frame, :, frame] - across @ torch.linalg.pinv(given, hermitian=True) @ across.T
-        assert found["exact"][place] == pytest.approx(float(rest.trace() / 64), rel=1e-6)
-
-
-def test_a_model_that_knows_the_frames_has_no_error_and_a_blind_one_has_their_square(
-    whole, digits, monkeypatch
-):
-    model, seen = opened(whole[Diffusion] / "models" / names(Diffusion)[1]), []
-    videos = one_model(arm="4-frame-blur").videos
-
-    def errors(predict):
-        monkeypatch.setattr(type(model), "predict_frames", predict)
-        return frame_prediction(model, videos, digits.test[:4], digits.train, num_samples=2)
-
-    def knows(self, truth, frame, *, num_samples, **_):
-        seen.append(truth)
-        return truth[:, frame, None].expand(-1, num_samples, -1, -1, -1)
-
-    found = errors(knows)
-    assert (found["model"], found["exact"], found["frames"]) == ([0.0, 0.0], None, [3, 4])
-    blind = errors(lambda self, truth, frame, *, num_samples, **_: torch.zeros(4, 2, 1, 8, 8))
-    squares = seen[0].double().square().mean((0, 2, 3, 4))
-    assert blind["model"] == pytest.approx(squares[2:].tolist(), rel=1e-6)
-    assert torch.equal(seen[0][:, -1], to_unit(digits.test[:4]))
-
-
-def test_bits_per_dimension_are_a_mean_over_images_not_over_batches(whole, digits, monkeypatch):
-    model = opened(whole[Diffusion] / "models" / names(Diffusion)[0])
-
-    class Found:
-        def __init__(self, images):
-            self.total = images.flatten(1).mean(1)
-
-    monkeypatch.setattr(type(model), "bits_per_dim", lambda self, images, **_: Found(images))
-    found = mean_bits_per_dim(model, digits.test[:7], batch_size=5)
-    assert found == pytest.approx(float(to_unit(digits.test[:7]).double().mean()), abs=1e-6)
 
 
 def test_bf16_trains_with_channels_last_and_goes_on_to_the_same_bits(tmp_path, digits, monkeypatch):
@@ -383,11 +323,12 @@ def test_bf16_trains_with_channels_last_and_goes_on_to_the_same_bits(tmp_path, d
             os.kill(os.getpid(), signal.SIGTERM)
         return inner(variant, objective, *arguments)
 
+    told = {"recipe": "r", "label": ""}
     monkeypatch.setattr(DiffusionVariant, "loss", loss)
-    train_model(one, digits, tmp_path / "whole", recipe="r")
+    one.train(digits, tmp_path / "whole", **told)
     with pytest.raises(SystemExit):
-        train_model(one, digits, tmp_path / "cut", recipe="r")
-    train_model(one, digits, tmp_path / "cut", recipe="r")
+        one.train(digits, tmp_path / "cut", **told)
+    one.train(digits, tmp_path / "cut", **told)
     assert layouts == [True] * 12
     a, b = (load_file(tmp_path / n / "pretrained/model.safetensors") for n in ("whole", "cut"))
     assert all(torch.equal(a[name], b[name]) for name in a)

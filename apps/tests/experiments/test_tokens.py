@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from torch import nn
 
 from probseq.metrics.image import RandomConvolution, SmallClassifier, frechet_distance
 from probseq_apps.data.images import GenerationData, PartLabels, load_generation_data, to_unit
@@ -21,17 +20,8 @@ from probseq_apps.engine.trainer import Step
 from probseq_apps.experiment import Job, RunFolder
 from probseq_apps.experiments import single, stages, tokens
 from probseq_apps.experiments.single import Evaluate, PriorStage, Sample, TokenizerStage
-from probseq_apps.experiments.stages import Samples, load_kept, make_extractor, save_kept
-from probseq_apps.experiments.tokens import (
-    Tokens,
-    make_objective,
-    make_tokens,
-    open_prior,
-    open_tokenizer,
-    prior_loss,
-    tokenizer_loss,
-    train_prior,
-)
+from probseq_apps.experiments.stages import Samples, load_kept, make_extractor
+from probseq_apps.experiments.tokens import PriorPart, TokenizerPart, Tokens
 from probseq_apps.options import Options
 from probseq_apps.report.results import FLOOR
 from probseq_apps.run import run
@@ -104,7 +94,7 @@ def whole(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def tokenizer(whole):
-    return open_tokenizer(whole / "tokenizers" / JOB.name)
+    return TokenizerPart.open(whole / "tokenizers" / JOB.name)
 
 
 def weights(folder):
@@ -142,22 +132,16 @@ def test_a_run_leaves_results_models_samples_pictures_and_a_report(whole, report
     assert rows[-1]["parts"]["discriminator"] > 0
 
 
-def test_a_finished_run_is_only_reported_again(whole):
-    before = {path: path.stat().st_mtime_ns for path in whole.glob("*/*/metrics.jsonl")}
-    report = (whole / "report.md").read_text("utf-8")
-    generate(TINY, run_dir=whole, resume=True)
-    assert {path: path.stat().st_mtime_ns for path in before} == before
-    assert (whole / "report.md").read_text("utf-8") == report
-
-
 def test_deleted_samples_are_drawn_anew_and_what_cannot_be_has_a_remedy(
     whole, tmp_path, capsys, report_of
 ):
     folder, name = tmp_path / "lost", "masked-2-frame-plain-seed0"
     shutil.copytree(whole, folder)
+    before = {path: path.stat().st_mtime_ns for path in folder.glob("*/*/metrics.jsonl")}
     (folder / "samples" / f"{name}.npz").unlink()
     generate(TINY, run_dir=folder, resume=True)
     assert f"samples of {name} are not there and are drawn anew" in capsys.readouterr().out
+    assert {path: path.stat().st_mtime_ns for path in before} == before
     assert_same(report_of, whole, folder)
     (folder / "samples" / f"{name}.npz").unlink()
     shutil.rmtree(folder / "priors" / name)
@@ -168,6 +152,7 @@ def test_deleted_samples_are_drawn_anew_and_what_cannot_be_has_a_remedy(
     assert_same(report_of, whole, folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "until", ["tokenizers/2-frame-plain-seed0/config.json", "priors/masked-1-frame-plain-seed0"]
 )
@@ -182,7 +167,7 @@ def test_a_killed_run_goes_on_to_the_same_bits(whole, tmp_path, until, killed, r
 def test_a_tokenizer_of_its_own_stopped_in_mid_epoch_goes_on_to_the_same_bits(
     whole, tmp_path, monkeypatch, capsys
 ):
-    inner, calls = tokenizer_loss, []
+    inner, calls = TokenizerPart.loss, []
 
     def loss(*arguments):
         calls.append(None)
@@ -192,7 +177,7 @@ def test_a_tokenizer_of_its_own_stopped_in_mid_epoch_goes_on_to_the_same_bits(
 
     folder, one = tmp_path / "cut", TINY.one_tokenizer(TINY.arms[1], "plain", 0)
     with monkeypatch.context() as patch:
-        patch.setattr(tokens, "tokenizer_loss", loss)
+        patch.setattr(TokenizerPart, "loss", loss)
         with pytest.raises(SystemExit):
             run(TokenizerStage(one), Options(run_dir=folder), recipe="r")
     said = capsys.readouterr().err
@@ -223,19 +208,19 @@ def test_held_out_images_and_tokens_measure_tokenizer_and_priors(
     whole, tokenizer, digits, report_of
 ):
     (found,) = (one for one in report_of(whole)["results"] if one["arm"] == "2-frame")
-    images, model = digits.test[:30], tokenizer.tokenizer
+    images, model = digits.test[:30], tokenizer.model
     frames = model.reconstruct(videos_of(images, "test videos"))[:, -1]
     assert found["reconstruction"]["psnr"] == pytest.approx(mean_decibels(frames, images), abs=1e-4)
     learned = sum(p.numel() for p in model.parameters()) + model.quantizer.codebook.numel()
     assert found["parameters"] == learned
     held_out = model.encode(videos_of(images, "test videos"))
-    prior, _ = open_prior(whole / "priors" / f"autoregressive-{JOB.name}")
+    prior = PriorPart.open(whole / "priors" / f"autoregressive-{JOB.name}").model
     with torch.no_grad():
         log_probs = prior(held_out).double().log_softmax(-1)
     expected = -log_probs.gather(-1, held_out.flatten(1)[..., None]).mean()
     measured = found["generation"]
     assert measured["autoregressive"]["nats_per_token"] == pytest.approx(float(expected))
-    masked, _ = open_prior(whole / "priors" / f"masked-{JOB.name}")
+    masked = PriorPart.open(whole / "priors" / f"masked-{JOB.name}").model
     before = torch.get_rng_state()
     nats = mean_nats(masked, held_out, seed=derive_seed(0, "test masks"))
     assert torch.equal(torch.get_rng_state(), before)
@@ -243,44 +228,28 @@ def test_held_out_images_and_tokens_measure_tokenizer_and_priors(
     assert mean_nats(masked, held_out, seed=0) != nats
 
 
-def test_tokens_are_those_of_the_training_images_and_made_anew_for_others(
-    whole, tokenizer, digits, tmp_path
+def test_weights_and_tokens_depend_on_the_seed_alone_and_a_prior_knows_its_tokenizer(
+    whole, tokenizer, digits
 ):
     where = whole / "tokens" / JOB.name
     before = (where / "tokens.npy").stat().st_mtime_ns
-    expected = tokenizer.tokenizer.encode(videos_of(digits.train, "token videos"))
-    assert torch.equal(make_tokens(where, tokenizer, digits).tokens.long(), expected)
+    cache = tokenizer.part.tokens(tokenizer.model, digits, where)
     assert (where / "tokens.npy").stat().st_mtime_ns == before
-    few, others = (replace(digits, train=digits.train[part]) for part in (slice(9), slice(9, 18)))
-    make_tokens(tmp_path, tokenizer, few)
-    found = make_tokens(tmp_path, tokenizer, others)
-    expected = tokenizer.tokenizer.encode(videos_of(others.train, "token videos"))
-    assert torch.equal(found.tokens.long(), expected)
-
-
-def test_weights_depend_on_the_seed_alone_and_a_prior_knows_its_tokenizer(
-    whole, tokenizer, digits, tmp_path, monkeypatch
-):
-    cache, begun = make_tokens(whole / "tokens" / JOB.name, tokenizer, digits), []
-
-    def stop(prior, *_, **__):
-        begun.append(prior)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(stages, "fit", stop)
-    layers = []
+    expected = tokenizer.model.encode(videos_of(digits.train, "token videos"))
+    assert torch.equal(cache.tokens.long(), expected)
+    layers, heads = [], []
     for seed, number in ((0, 1), (0, 2), (1, 2)):
         torch.manual_seed(number)
-        before = torch.get_rng_state()
-        with pytest.raises(KeyboardInterrupt):
-            train_prior(TINY.one_prior("", "masked", seed), cache, tmp_path, recipe="r")
-        one = TINY.one_tokenizer(TINY.arms[1], "plain", seed)
-        layers.append(make_objective(one, digits).tokenizer.last_layer)
-        assert torch.equal(torch.get_rng_state(), before)
-    for first, same, other in (layers, [prior.head.weight for prior in begun]):
+        state = torch.get_rng_state()
+        prior, _ = PriorPart(TINY.one_prior("", "masked", seed)).build(cache)
+        one = TokenizerPart(TINY.one_tokenizer(TINY.arms[1], "plain", seed))
+        heads.append(prior.head.weight)
+        layers.append(one.build(digits)[1].last_layer)
+        assert torch.equal(torch.get_rng_state(), state)
+    for first, same, other in (layers, heads):
         assert torch.equal(first, same)
         assert not torch.equal(first, other)
-    assert begun[0].tokenizer_fingerprint == fingerprint(tokenizer.tokenizer)
+    assert prior.tokenizer_fingerprint == fingerprint(tokenizer.model)
 
 
 def test_the_floor_clusters_training_images_and_is_measured_on_test_images(
@@ -307,30 +276,21 @@ def test_the_floor_clusters_training_images_and_is_measured_on_test_images(
     assert (found["parameters"], found["stem"]) == (8 * 32, FLOOR)
 
 
-class Watched(nn.Module):
-    """Notes what it is called with."""
-
-    def __init__(self):
-        super().__init__()
-        self.calls = []
-
-    def forward(self, videos, *, step, generator):
-        self.calls.append((step, videos, generator))
-        return {"loss": torch.ones((), requires_grad=True), "reconstruction": torch.zeros(())}
-
-
 def test_videos_end_with_the_image_and_their_noise_is_that_of_run_epoch_and_image(digits):
-    order, generator, model = torch.tensor([5, 2, 9]), torch.Generator(), Watched()
+    order, seen = torch.tensor([5, 2, 9]), []
+
+    def objective(videos, *, step, generator):
+        seen.append((step, videos))
+        return {"loss": videos.mean(), "reconstruction": videos.mean()}
 
     def videos(chosen, *, epoch=0, seed=0):
-        step = Step(7, epoch, 0.0, generator)
-        loss, parts = tokenizer_loss(VIDEOS, seed, model, (digits.train[chosen], chosen), step)
-        assert loss.requires_grad
-        assert list(parts) == ["reconstruction"]
-        return model.calls[-1][1]
+        part = TokenizerPart(TINY.one_tokenizer(TINY.arms[1], "plain", seed))
+        step = Step(7, epoch, 0.0, torch.Generator())
+        part.loss(objective, (digits.train[chosen], chosen), step)
+        return seen[-1][1]
 
     found = videos(order)
-    assert model.calls[0][::2] == (7, generator)
+    assert seen[0][0] == 7
     assert torch.equal(found[:, -1], digits.train[order].float() / 127.5 - 1)
     assert torch.equal(found, videos(order.flip(0)).flip(0))
     assert not torch.equal(found, videos(order, epoch=1))
@@ -338,11 +298,11 @@ def test_videos_end_with_the_image_and_their_noise_is_that_of_run_epoch_and_imag
 
 
 def test_a_masked_prior_draws_its_masks_from_the_runs_generator(whole, tokenizer, digits):
-    prior, _ = open_prior(whole / "priors" / f"masked-{JOB.name}")
-    batch, losses = (tokenizer.tokenizer.encode(videos_of(digits.train[:8], "x")),), []
+    trained = PriorPart.open(whole / "priors" / f"masked-{JOB.name}")
+    batch, losses = (tokenizer.model.encode(videos_of(digits.train[:8], "x")),), []
     for seed in (0, 0, 1):
         step = Step(0, 0, 0.0, torch.Generator().manual_seed(seed))
-        losses.append(prior_loss(prior, batch, step).loss.item())
+        losses.append(trained.part.loss(trained.model, batch, step).loss.item())
     assert losses[0] == losses[1] != losses[2]
 
 
@@ -386,7 +346,7 @@ def test_evaluation_takes_the_images_and_noise_of_the_run_and_prints_numbers_alo
     assert told.out == (tmp_path / "e" / "metrics.json").read_text("utf-8")
     assert "metrics.json" in told.err
     found = json.loads(told.out)
-    frames = tokenizer.tokenizer.reconstruct(videos_of(digits.test, "test videos"))[:, -1]
+    frames = tokenizer.model.reconstruct(videos_of(digits.test, "test videos"))[:, -1]
     expected = mean_decibels(frames, digits.test)
     assert found["reconstruction"]["psnr"] == pytest.approx(expected, abs=1e-4)
     extractor = RandomConvolution(1)
@@ -485,7 +445,7 @@ def test_files_that_are_missing_damaged_or_of_something_else_are_refused_by_name
     np.savez(tmp_path / "foreign.npz", a=np.zeros(2))
     save_arrays(tmp_path / "other.npz", {"a": torch.zeros(2)})
     images = torch.zeros(3, 1, 8, 8, dtype=torch.uint8)
-    save_kept(tmp_path / "samples.npz", Samples(images, images[:, None], torch.tensor(1.0)))
+    save_arrays(tmp_path / "samples.npz", {"images": images})
     whole = (tmp_path / "samples.npz").read_bytes()
     (tmp_path / "cut.npz").write_bytes(whole[: len(whole) // 2])
     flat = {name: torch.zeros(2, 3) for name in ("frames", "done", "images", "videos", "seconds")}

@@ -18,7 +18,8 @@ from probseq_apps.report.generate import (
 )
 from probseq_apps.report.generate_plots import Drawn, Quantity, save_curves
 from probseq_apps.report.results import REAL
-from probseq_apps.settings.models import DiffusionSettings, diffusion_arm
+from probseq_apps.settings.models import DiffusionSettings
+from pseudovideo.arms import DiffusionArm
 from pseudovideo.samples import Film
 
 REAL_IMAGES = {"fd": 2.5, "fd_name": "FD(classifier)", "is": 9.0, "num_samples": 40}
@@ -169,7 +170,7 @@ def write_log(folder, *values):
 
 def test_a_report_of_models_has_numbers_and_pictures(tmp_path, diffusion_result):
     name, found = "4-frame-blur", [diffusion_result("4-frame-blur", 0, 10.0)]
-    settings, arm = DiffusionSettings(arms=(name,), seeds=(0,)), diffusion_arm(name)
+    settings, arm = DiffusionSettings(arms=(name,), seeds=(0,)), DiffusionArm.parse(name)
     grey = torch.zeros(50, 1, 8, 8, dtype=torch.uint8)
     moving = grey[:20, None].expand(-1, 4, -1, -1, -1)
     film = Film(moving[:16, None].expand(-1, 5, -1, -1, -1, -1), torch.arange(5))
@@ -177,7 +178,7 @@ def test_a_report_of_models_has_numbers_and_pictures(tmp_path, diffusion_result)
         *("generate-diffusion", found, REAL_IMAGES),
         **{"settings": settings.to_dict(), "recipe": "own"},
         data=GenerationData("digits", grey, grey[:10], grey[:40], notes=("!",)),
-        videos={name: (settings.videos_of(arm), settings.context_of(arm))},
+        videos={name: (arm.videos(settings.frames), arm.context(settings.frames))},
         drawn={name: Drawn(grey, moving, film)},
         logs={name: [write_log(tmp_path / name, 1.0, 0.5)]},
     )

@@ -18,14 +18,7 @@ from probseq_apps.engine.trainer import Step
 from probseq_apps.experiments.classify import classification_loss, preparation
 from probseq_apps.experiments.comparison import penalty_of
 from probseq_apps.experiments.image_models import DiffusionVariant, HvaeVariant
-from probseq_apps.experiments.tokens import (
-    build_prior,
-    check_tokenizer,
-    make_objective,
-    tokenizer_config,
-    tokenizer_loss,
-    video_config,
-)
+from probseq_apps.experiments.tokens import PriorPart, TokenizerPart
 from probseq_apps.methods.build import build
 from probseq_apps.settings.classify import RECIPES, REGRESS_RECIPES
 from probseq_apps.settings.common import Pick
@@ -141,8 +134,9 @@ def test_a_column_of_table_5_2_has_the_numbers_of_tables_d1_to_d3(name, stand_in
     settings = GENERATE_RECIPES.load(name)
     data, frames = name.split("-")[0], int(name.split("-")[1])
     one = settings.one_tokenizer(settings.arms[0], "layernorm", 0)
-    assert tokenizer_config(one, stand_in(data)) == paper_config(data, frames, stem="layernorm")
-    assert video_config(one.videos, frames).blur_rate == (0.01 if frames == 18 else 0.05)
+    part = TokenizerPart(one)
+    assert part.config(stand_in(data)) == paper_config(data, frames, stem="layernorm")
+    assert part.videos.blur_rate == (0.01 if frames == 18 else 0.05)
     assert one.train_config().warmup_steps == 1000
     for kind, steps in (("autoregressive", 100_000), ("masked", 200_000)):
         training = settings.one_prior("", kind, 0).train_config()
@@ -160,21 +154,20 @@ def test_a_recipe_of_paper_size_builds_its_models_and_a_narrow_one_does_a_step(n
     recipe = replace(recipe, loss=replace(recipe.loss, perceptual_weight=0.0))
     for arm in recipe.arms:
         one = recipe.one_tokenizer(arm, "plain", 0)
-        check_tokenizer(one, data)
+        TokenizerPart(one).check(data)
         with torch.device("meta"):
-            whole = build_tokenizer(tokenizer_config(one, data))
-            for kind in recipe.priors.prior:
-                build_prior(recipe.one_prior("", kind, 0), whole.grid, None)
+            whole = build_tokenizer(TokenizerPart(one).config(data))
+        for kind in recipe.priors.prior:
+            PriorPart(recipe.one_prior("", kind, 0)).check(whole.grid)
         assert sum(p.numel() for p in whole.parameters()) > 30_000_000
         narrow = replace(
             one,
             tokenizer=replace(one.tokenizer, dim=16, num_heads=2, depth=1, codebook_size=8),
             loss=replace(one.loss, adversarial_start=0),
         )
-        objective = make_objective(narrow, data)
-        batch, step = (data.train, torch.arange(2)), Step(0, 0, 0.0, torch.Generator())
-        videos = video_config(narrow.videos, arm.frames)
-        tokenizer_loss(videos, 0, objective, batch, step).loss.backward()
+        part, step = TokenizerPart(narrow), Step(0, 0, 0.0, torch.Generator())
+        objective, _ = part.build(data)
+        part.loss(objective, part.batch(data), step).loss.backward()
         trained = [p for p in objective.parameters() if p.requires_grad]
         assert all(p.grad is not None and torch.isfinite(p.grad).all() for p in trained)
 

@@ -4,12 +4,10 @@ import math
 
 import pytest
 
-from probseq_apps.experiments.image_models import DiffusionVariant
-from probseq_apps.experiments.tokens import tokenizer_config
+from probseq_apps.experiments.tokens import TokenizerPart
 from probseq_apps.settings.classify import ClassifySettings
 from probseq_apps.settings.generate import GenerateSettings, TokenizerSettings
 from probseq_apps.settings.methods import METHODS, parse_row, trained_methods
-from probseq_apps.settings.models import DiffusionSettings, diffusion_arm
 
 
 @pytest.mark.parametrize("base", METHODS)
@@ -32,25 +30,13 @@ def test_a_warm_up_is_a_share_of_the_steps():
         assert (config.steps, config.warmup_steps) == (steps, expected)
 
 
-def test_every_video_has_a_control_of_identical_frames_and_all_share_one_of_half_patches():
-    def names(**values):
-        return [arm.name for arm in GenerateSettings.from_dict(values).arms]
-
-    videos = ["8-frame", "8-frame-repeat", "18-frame", "18-frame-repeat"]
-    assert names(frames=(1, 8, 18)) == ["1-frame", *videos, "1-frame-patch2"]
-    assert names(frames=(1,)) == ["1-frame"]
-    assert names(controls=False) == ["1-frame", "8-frame"]
-    repeated = names(frames=(8,), videos={"corruption": "repeat"})
-    assert repeated == ["8-frame", "1-frame-patch2"]
-
-
 def test_tokenizers_of_the_arms_have_their_patch_and_corruption_and_controls_equal_bits(stand_in):
     settings = GenerateSettings(seeds=(3,))
     ones = {arm.name: settings.one_tokenizer(arm, "layernorm", 3) for arm in settings.arms}
     repeat = ones["8-frame-repeat"]
     found = (repeat.frames, repeat.videos.corruption, repeat.stem, repeat.seed)
     assert found == (8, "repeat", "layernorm", 3)
-    configs = {name: tokenizer_config(one, stand_in("cifar10")) for name, one in ones.items()}
+    configs = {name: TokenizerPart(one).config(stand_in("cifar10")) for name, one in ones.items()}
     patch = configs["1-frame-patch2"]
     assert (patch.patch_size, patch.spatial_depth, patch.temporal_depth) == (2, 8, 0)
     assert [config.grid.bits for config in configs.values()] == [640, 2560, 2560, 2560]
@@ -70,27 +56,3 @@ def test_priors_are_trained_where_they_are_asked_for(frames, arms, wanted):
     settings = GenerateSettings.from_dict(values)
     pairs = [(arm, stem) for arm in settings.arms for stem in settings.stem]
     assert [(arm.name, stem) for arm, stem in pairs if settings.has_priors(arm, stem)] == wanted
-
-
-@pytest.mark.parametrize(
-    ("name", "frames", "corruption", "steps"),
-    [
-        ("1-frame", 1, None, None),
-        ("1-frame-4000", 1, None, 4000),
-        ("4-frame-first-order", 4, "first-order-noise", None),
-        ("2-frame-matched", 2, "matched-noise", None),
-        ("12-frame-blur", 12, "high-order-blur", None),
-    ],
-)
-def test_an_arms_name_tells_frames_corruption_and_steps(name, frames, corruption, steps):
-    assert diffusion_arm(name) == (name, frames, corruption, steps)
-
-
-def test_a_model_has_its_arms_own_context_and_steps():
-    arms = ("1-frame-4000", "4-frame-blur", "8-frame-blur")
-    settings = DiffusionSettings.from_dict({"arms": arms, "process": {"num_steps": 500}})
-    found = [DiffusionVariant(settings.one_model(arm, 0)).config(32, 3)[1] for arm in arms]
-    assert [config.num_steps for config in found] == [4000, 500, 500]
-    assert [config.context for config in found[1:]] == [2, 4]
-    named = DiffusionSettings.from_dict({"arms": arms, "frames": {"context": 3}})
-    assert [named.context_of(diffusion_arm(arm)) for arm in arms] == [0, 3, 3]

@@ -6,9 +6,17 @@ import pytest
 import torch
 
 from probseq.metrics.image import Features, RandomConvolution, frechet_distance
-from pseudovideo.corruptions import PseudoVideoConfig, pseudo_videos
-from pseudovideo.evaluation import generation, reconstruction, reference_moments
-from pseudovideo.spec import TokenGrid
+from pseudovideo.corruptions import PseudoVideoConfig, pseudo_videos, video_moments
+from pseudovideo.diffusion.image import ImageDiffusion
+from pseudovideo.diffusion.video import VideoDiffusion
+from pseudovideo.evaluation import (
+    frame_prediction,
+    generation,
+    mean_bits_per_dim,
+    reconstruction,
+    reference_moments,
+)
+from pseudovideo.spec import ImageDiffusionConfig, TokenGrid, VideoDiffusionConfig
 
 
 def to_unit(images):
@@ -115,3 +123,64 @@ def test_ten_parts_are_scored_where_each_has_a_hundred_samples():
             for part in shares.split(count // splits)
         ]
         assert found["is"] == pytest.approx(float(sum(scores) / splits), rel=1e-9)
+
+
+UNET = {
+    **{"image_size": 8, "channels": 1, "base_channels": 8, "channel_multipliers": (1, 2)},
+    **{"num_res_blocks": 1, "attention_sizes": (4,), "num_heads": 2, "num_groups": 4},
+}
+
+
+class Knowing(VideoDiffusion):
+    """Predicts the true frame times a factor."""
+
+    factor = 1.0
+
+    def predict_frames(self, truth, frame, *, num_samples, **_):
+        self.seen = truth
+        return self.factor * truth[:, frame, None].expand(-1, num_samples, -1, -1, -1)
+
+
+@pytest.fixture(scope="module")
+def knowing():
+    return Knowing(VideoDiffusionConfig(**UNET, num_steps=30, num_frames=4, context=2))
+
+
+@pytest.mark.parametrize("kind", ["first-order-noise", "high-order-noise"])
+def test_exact_errors_are_those_of_dense_gaussian_conditioning(knowing, kind):
+    train, videos = pictures(300), PseudoVideoConfig(num_frames=4, kind=kind)
+    found = frame_prediction(knowing, videos, train[:4], train, num_samples=2)
+    rows = to_unit(train).flatten(1).double()
+    mean = rows.mean(0)
+    covariance = (rows - mean).T @ (rows - mean) / (len(rows) - 1)
+    joint = video_moments(mean.view(1, 8, 8), covariance, videos).covariance
+    for place, frame in enumerate((2, 3)):
+        given = joint[frame - 2 : frame, :, frame - 2 : frame].reshape(128, 128)
+        across = joint[frame, :, frame - 2 : frame].reshape(64, 128)
+        rest = joint[frame, :, frame] - across @ torch.linalg.pinv(given, hermitian=True) @ across.T
+        assert found["exact"][place] == pytest.approx(float(rest.trace() / 64), rel=1e-6)
+
+
+def test_a_model_that_knows_the_frames_has_no_error_and_a_blind_one_has_their_square(
+    knowing, monkeypatch
+):
+    videos, images = PseudoVideoConfig(num_frames=4, kind="high-order-blur"), pictures(4)
+    found = frame_prediction(knowing, videos, images, images, num_samples=2)
+    assert (found["model"], found["exact"], found["frames"]) == ([0.0, 0.0], None, [3, 4])
+    monkeypatch.setattr(Knowing, "factor", 0.0)
+    blind = frame_prediction(knowing, videos, images, images, num_samples=2)
+    squares = knowing.seen.double().square().mean((0, 2, 3, 4))
+    assert blind["model"] == pytest.approx(squares[2:].tolist(), rel=1e-6)
+    assert torch.equal(knowing.seen[:, -1], to_unit(images))
+
+
+def test_bits_per_dimension_are_a_mean_over_images_not_over_batches(monkeypatch):
+    model = ImageDiffusion(ImageDiffusionConfig(**UNET, num_steps=30))
+
+    class Found:
+        def __init__(self, images):
+            self.total = images.flatten(1).mean(1)
+
+    monkeypatch.setattr(ImageDiffusion, "bits_per_dim", lambda self, images, **_: Found(images))
+    found = mean_bits_per_dim(model, pictures(7), batch_size=5)
+    assert found == pytest.approx(float(to_unit(pictures(7)).double().mean()), abs=1e-6)

@@ -5,7 +5,7 @@ from pseudovideo.diffusion.image import ImageDiffusion
 from pseudovideo.diffusion.video import VideoDiffusion
 from pseudovideo.evaluation import mean_bound
 from pseudovideo.hvae import HeatHVAE, LearnedEncoderHVAE
-from pseudovideo.samples import draw_batches, film, to_bytes
+from pseudovideo.samples import draw_samples, film, to_bytes
 from pseudovideo.spec import HVAEConfig, ImageDiffusionConfig, VideoDiffusionConfig
 
 UNET = {
@@ -38,17 +38,30 @@ def test_pixels_are_rounded_to_the_nearest_byte_and_noise_beyond_is_clipped():
 def test_images_of_all_batches_and_the_first_videos_are_kept():
     counts, told = [], []
 
-    def draw(count):
-        numbers = torch.arange(sum(counts), sum(counts) + count).view(count, 1, 1, 1, 1)
-        counts.append(count)
-        # 2.6 levels above the number in the first frame, 0.6 in the last.
-        levels = numbers + torch.tensor([2.6, 0.6]).view(1, 2, 1, 1, 1)
-        return (levels / 127.5 - 1).expand(count, 2, 1, 4, 4)
+    class Counter(VideoDiffusion):
+        def __init__(self):
+            pass
 
-    images, videos = draw_batches(draw, 17, keep=10, batch_size=7, progress=told.append)
+        def sample(self, n, *, batch_size, generator):
+            assert (batch_size, generator) == (n, "own")
+            numbers = torch.arange(sum(counts), sum(counts) + n).view(n, 1, 1, 1, 1)
+            counts.append(n)
+            # 2.6 levels above the number in the first frame, 0.6 in the last.
+            levels = numbers + torch.tensor([2.6, 0.6]).view(1, 2, 1, 1, 1)
+            return (levels / 127.5 - 1).expand(n, 2, 1, 4, 4)
+
+    options = {"keep": 10, "batch_size": 7, "progress": told.append, "generator": "own"}
+    images, videos = draw_samples(Counter(), 17, **options)
     assert counts == told == [7, 7, 3]
     assert images[:, 0, 0, 0].tolist() == [number + 1 for number in range(17)]
     assert videos[:, 0, 0, 0, 0].tolist() == [number + 3 for number in range(10)]
+
+
+def test_images_are_videos_of_one_frame(models):
+    images, videos = draw_samples(models[0], 2, generator=generator(), num_steps=3)
+    assert torch.equal(videos[:, 0], images)
+    drawn = models[0].sample(2, generator=generator(), num_steps=3)
+    assert torch.equal(images, to_bytes(drawn))
 
 
 def test_films_end_with_the_samples_of_the_same_draws(models):

@@ -15,7 +15,7 @@ from pseudovideo.corruptions import PseudoVideoConfig, pseudo_videos
 from pseudovideo.pretrained import fingerprint, load_pretrained
 from pseudovideo.priors.masked import MaskedConfig, MaskedPrior
 from pseudovideo.spec import TokenizerConfig
-from pseudovideo.token_cache import TokenCache, hash_images, write_token_cache
+from pseudovideo.token_cache import TokenCache, cached_tokens, hash_images, write_token_cache
 from pseudovideo.tokenizers.tokenizer import Tokenizer, build_tokenizer
 
 BLUR = PseudoVideoConfig(num_frames=4)
@@ -205,6 +205,22 @@ def test_tokens_of_something_else_are_refused_with_what_differs(
         TokenCache.open(tmp_path, images=images[:7])
     with pytest.raises(ValueError, match="another seed: 3, not 0; write the cache anew"):
         TokenCache.open(tmp_path, seed=0)
+
+
+def test_tokens_of_the_same_are_read_and_those_of_others_are_written_anew(
+    tokenizer: Tokenizer, digits: Tensor, tmp_path: Path
+) -> None:
+    def stamp() -> int:
+        return (tmp_path / "tokens.npy").stat().st_mtime_ns
+
+    first, before = cached_tokens(tmp_path, tokenizer, digits[:8], BLUR), stamp()
+    again = cached_tokens(tmp_path, tokenizer, digits[:8], BLUR)
+    assert torch.equal(first.tokens, again.tokens)
+    assert stamp() == before
+    other = cached_tokens(tmp_path, tokenizer, digits[8:16], BLUR)
+    expected = tokenizer.encode(pseudo_videos(digits[8:16], BLUR))
+    assert torch.equal(other.tokens.long(), expected)
+    assert stamp() != before
 
 
 def test_the_hash_of_images_knows_values_order_shape_and_type(digits: Tensor) -> None:

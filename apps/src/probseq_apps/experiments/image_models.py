@@ -4,44 +4,36 @@ The folder has `models/ARM-seedS` (runs of `fit`, with the trained model in `pre
 `classifier/`, `samples/`, `process/` and `results/`.
 """
 
-import shutil
-from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
 import torch
-from jaxtyping import Float
-from torch import Tensor, nn
+from torch import nn
 
 from probseq_apps.data.images import GenerationData, to_unit
 from probseq_apps.engine import log
-from probseq_apps.engine.config import derive_seed
-from probseq_apps.engine.files import CONFIG, FINISHED, prepare_run_dir, read_finished, write_json
+from probseq_apps.engine.config import TrainConfig, derive_seed
+from probseq_apps.engine.files import CONFIG
 from probseq_apps.engine.trainer import Batch, LossParts, Step
 from probseq_apps.experiment import Job, Results, RunFolder
 from probseq_apps.experiments import stages
 from probseq_apps.options import Options
-from probseq_apps.report.generate import generate_report
 from probseq_apps.report.generate_plots import Drawn
-from probseq_apps.settings.common import config_values, saved_settings
 from probseq_apps.settings.models import (
     DIFFUSION_MODEL,
     GENERATE_DIFFUSION,
     GENERATE_HVAE,
     HVAE_MODEL,
-    DiffusionSampling,
     DiffusionSettings,
-    HvaeArm,
     HvaeSettings,
-    diffusion_arm,
 )
+from pseudovideo.arms import DiffusionArm
 from pseudovideo.corruptions import pseudo_videos
 from pseudovideo.diffusion.image import ImageDiffusion
 from pseudovideo.diffusion.objective import DiffusionObjective
 from pseudovideo.diffusion.published import load_improved_ddpm
-from pseudovideo.diffusion.unet import build_unet
 from pseudovideo.diffusion.video import VideoDiffusion
 from pseudovideo.evaluation import frame_prediction, mean_bits_per_dim, mean_bound
 from pseudovideo.hvae import HVAE, HeatHVAE, LearnedEncoderHVAE
@@ -49,77 +41,124 @@ from pseudovideo.pretrained import Pretrained
 from pseudovideo.samples import Film, film
 from pseudovideo.spec import (
     HVAEConfig,
-    ImageDiffusionConfig,
     UNetConfig,
-    VideoDiffusionConfig,
     unet_values,
 )
 
 MODELS, PROCESS = "models", "process"
 # Levels above are white.
 _THRESHOLD = 127
-# stages.Samples of a film; images at once.
+# Samples of a film; images at once.
 _FILMED, _BATCH = 16, 250
 
 
-class DiffusionVariant:
-    """A diffusion model of images or of their pseudo videos."""
+class Variant(stages.Part[GenerationData]):
+    """A model of images or of pseudo videos, with one arm and one seed in its settings."""
 
-    kind: ClassVar[str] = DIFFUSION_MODEL
+    name, model_class, layout = "model", Pretrained, torch.channels_last
 
-    def __init__(self, settings: DiffusionSettings) -> None:
-        self.settings = settings
-        self.arm, self.seed = diffusion_arm(settings.arms[0]), settings.seeds[0]
-        self.name, self.steps = self.arm.name, settings.steps_of(self.arm)
-        self.videos, self.context = settings.videos_of(self.arm), settings.context_of(self.arm)
+    def __init__(self, settings: Any) -> None:
+        super().__init__(settings)
+        self.seed: int = settings.seeds[0]
 
     def config(self, image_size: int, channels: int) -> tuple[type[Pretrained], UNetConfig]:
         """Return class and settings of the model of such images."""
-        settings, frames = self.settings, self.settings.frames
-        values: dict[str, Any] = unet_values(settings.unet, image_size, channels)
-        values |= {**settings.process.to_dict(), "num_steps": self.steps}
-        if not self.arm.is_video:
-            return ImageDiffusion, ImageDiffusionConfig(**values)
-        values |= {"masks": frames.masks, "one_way": frames.one_way, "context": self.context}
-        return VideoDiffusion, VideoDiffusionConfig(**values, num_frames=self.arm.frames)
-
-    def sampling(self, sampling: DiffusionSampling) -> "DiffusionVariant":
-        """Return the variant with another way of sampling."""
-        return DiffusionVariant(replace(self.settings, sampling=sampling))
+        raise NotImplementedError
 
     def check(self, data: GenerationData) -> None:
         """Raise if sizes or weights don't fit the images."""
-        _, config = self.config(data.image_size, data.channels)
-        if self.settings.init_weights is not None:
-            self._published(config)
         # Without memory for the weights, and without their initialisation, which takes seconds.
         with torch.device("meta"):
-            build_unet(config, in_channels=config.channels, out_channels=2 * config.channels)
+            self.build(data)
+
+    def build(self, data: GenerationData) -> tuple[nn.Module, Any]:
+        """Return a new model, twice."""
+        kind, config = self.config(data.image_size, data.channels)
+        make = partial(cast("Any", kind), config)
+        model = stages.seeded(make, derive_seed(self.seed, "weights"))
+        return model, model
+
+    def train_config(self) -> TrainConfig | None:
+        """Return the settings of the training loop; None for published weights as they are."""
+        training, machine = self.settings.training, self.settings.machine
+        return training.train_config(machine, seed=self.seed) if training.steps else None
+
+    def read(self, folder: Path) -> stages.Trained:
+        """Read the model; raise if it is not trained, damaged, or not that of the settings."""
+        trained = super().read(folder)
+        found = trained.model.config
+        size = self.settings.reading.image_size or found.image_size
+        kind, wanted = self.config(size, found.channels)
+        differing = {"class": (kind.__name__, type(trained.model).__name__)}
+        if type(trained.model) is kind:
+            differing = wanted.differs_from(found)
+        for name, (value, other) in differing.items():
+            raise ValueError(
+                f"{folder / stages.PRETRAINED} must hold the model that {folder / CONFIG} tells "
+                f"of, with {name}={value}, and holds another one with {name}={other}: copy its own "
+                "there, or train it anew"
+            )
+        return trained
+
+    def sample_options(self, data: GenerationData | None, device: torch.device) -> dict[str, Any]:
+        """Return what the model's `sample` takes."""
+        raise NotImplementedError
+
+    def draw(self, model: Any, num: int, options: dict[str, Any], *, seed: int) -> stages.Samples:
+        """Draw samples on the model's device; the seed is that of a run."""
+        return stages.draw_timed(model, num, seed=derive_seed(seed, "samples"), **options)
+
+    def generator(self, model: nn.Module, purpose: str) -> torch.Generator:
+        """Return a generator on the model's device."""
+        return stages.generator_for(model, derive_seed(self.seed, purpose))
+
+
+class DiffusionVariant(Variant):
+    """A diffusion model of images or of their pseudo videos."""
+
+    kind, settings_class = DIFFUSION_MODEL, DiffusionSettings
+
+    def __init__(self, settings: DiffusionSettings) -> None:
+        super().__init__(settings)
+        self.arm = DiffusionArm.parse(settings.arms[0])
+        self.steps = self.arm.diffusion_steps or settings.process.num_steps
+        self.videos = self.arm.videos(settings.frames)
+
+    def config(self, image_size: int, channels: int) -> tuple[type[Pretrained], UNetConfig]:
+        """Return class and settings of the model of such images."""
+        given = {name: getattr(self.settings, name) for name in ("unet", "process", "frames")}
+        config = self.arm.config(image_size, channels, **given)
+        return (VideoDiffusion if self.arm.is_video else ImageDiffusion), config
+
+    def check(self, data: GenerationData) -> None:
+        """Raise if sizes or weights don't fit the images."""
+        if self.settings.init_weights is None:
+            super().check(data)
+        else:
+            self.build(data)
         pseudo_videos(to_unit(data.train[:1]), self.videos)
 
-    def build(self, data: GenerationData) -> tuple[nn.Module, Pretrained]:
+    def build(self, data: GenerationData) -> tuple[nn.Module, Any]:
         """Return an objective, and the new model in it, with published weights if named."""
-        kind, config = self.config(data.image_size, data.channels)
-        if self.settings.init_weights is not None:
-            model: Any = self._published(config)
+        file, importance = self.settings.init_weights, self.settings.training.importance
+        if file is None:
+            _, model = super().build(data)
         else:
-            model = stages.seeded(
-                partial(cast("Any", kind), config), derive_seed(self.seed, "weights")
-            )
-        return DiffusionObjective(model, importance=self.settings.training.importance), model
-
-    def batch(self, data: GenerationData) -> Batch:
-        """Return images and their numbers."""
-        return stages.numbered(data.train)
+            try:
+                config = cast("Any", self.config(data.image_size, data.channels)[1])
+                model = load_improved_ddpm(file, config)
+            except (FileNotFoundError, ValueError) as error:
+                raise type(error)(
+                    f"init_weights must hold weights of this UNet, and {file} does not: {error}"
+                ) from error
+        return DiffusionObjective(model, importance=importance), model
 
     def loss(self, model: nn.Module, batch: Batch, step: Step) -> LossParts:
         """Return the hybrid loss of images and their numbers, each at a random diffusion step."""
-        images, index = batch
-        seed, epoch = derive_seed(self.seed, "videos"), step.epoch
-        frames = pseudo_videos(to_unit(images), self.videos, seed=seed, epoch=epoch, index=index)
+        frames = stages.videos_of(batch, self.videos, step, seed=self.seed)
         return LossParts.of(model(frames, generator=step.generator))
 
-    def sample_options(self, data: GenerationData | None, model: nn.Module) -> dict[str, Any]:
+    def sample_options(self, data: GenerationData | None, device: torch.device) -> dict[str, Any]:
         """Return what the model's `sample` takes."""
         sampling = self.settings.sampling
         return {"num_steps": sampling.sampling_steps, "eta": sampling.noise}
@@ -137,14 +176,14 @@ class DiffusionVariant:
         elif asked.likelihood_images:
             images = data.test[: asked.likelihood_images]
             counted = len(images)
-            generator = generator_for(model, derive_seed(self.seed, "likelihood"))
-            measure = partial(mean_bits_per_dim, model, images, generator=generator)
-            batches = -(-counted // _BATCH)
-            likelihood = _watched("likelihood", " steps", batches * self.steps, measure)
+            generator, total = self.generator(model, "likelihood"), -(-counted // _BATCH)
+            with log.bar(total=total * self.steps, unit=" steps", desc="likelihood") as bar:
+                given: Any = {"generator": generator, "progress": bar.update}
+                likelihood = mean_bits_per_dim(model, images, **given)
         return {
             "frames": self.arm.frames,
             "corruption": self.arm.corruption,
-            "context": self.context or None,
+            "context": self.arm.context(self.settings.frames) or None,
             "diffusion_steps": self.steps,
             "bits_per_dim": likelihood,
             "num_likelihood": counted,
@@ -157,89 +196,62 @@ class DiffusionVariant:
         }
 
     def _frame_errors(self, model: VideoDiffusion, data: GenerationData) -> dict[str, Any]:
-        asked = self.settings.evaluation
+        asked, sampling = self.settings.evaluation, self.settings.sampling
         images, samples = data.test[: asked.frame_error_images], asked.frame_error_samples
-        options = self.sample_options(data, model) | {
-            "num_samples": samples,
-            "seed": derive_seed(self.seed, "test videos"),
-            "generator": generator_for(model, derive_seed(self.seed, "frame errors")),
-        }
-        measure = partial(frame_prediction, model, self.videos, images, data.train, **options)
-        total = (self.arm.frames - self.context) * len(images) * samples
-        return _watched("frame errors", " frames", total, measure)
-
-    def _published(self, config: Any) -> ImageDiffusion:
-        file = self.settings.init_weights or ""
-        try:
-            return load_improved_ddpm(file, config)
-        except (FileNotFoundError, ValueError) as error:
-            raise type(error)(
-                f"init_weights must hold weights of this UNet, and {file} does not: {error}"
-            ) from error
+        total = (self.arm.frames - model.config.context) * len(images) * samples
+        with log.bar(total=total, unit=" frames", desc="frame errors") as bar:
+            return frame_prediction(
+                *(model, self.videos, images, data.train),
+                num_samples=samples,
+                num_steps=sampling.sampling_steps,
+                eta=sampling.noise,
+                seed=derive_seed(self.seed, "test videos"),
+                generator=self.generator(model, "frame errors"),
+                progress=bar.update,
+            )
 
 
-class HvaeVariant:
+class HvaeVariant(Variant):
     """A hierarchical VAE whose encoder blurs, or is learned."""
 
-    kind: ClassVar[str] = HVAE_MODEL
-
-    def __init__(self, settings: HvaeSettings) -> None:
-        self.settings = settings
-        self.arm: HvaeArm = settings.arms[0]
-        self.name, self.seed = str(self.arm), settings.seeds[0]
+    kind, settings_class = HVAE_MODEL, HvaeSettings
 
     def config(self, image_size: int, channels: int) -> tuple[type[HVAE], HVAEConfig]:
         """Return class and settings of the model of such images."""
-        values: dict[str, Any] = unet_values(self.settings.unet, image_size, channels)
-        values |= self.settings.levels_of(self.arm).to_dict()
-        kind = HeatHVAE if self.name == "heat" else LearnedEncoderHVAE
-        return kind, HVAEConfig(**values)
-
-    def check(self, data: GenerationData) -> None:
-        """Raise if sizes don't fit the images."""
-        with torch.device("meta"):
-            self.build(data)
-
-    def build(self, data: GenerationData) -> tuple[nn.Module, Pretrained]:
-        """Return a new model, twice."""
-        kind, config = self.config(data.image_size, data.channels)
-        model = stages.seeded(partial(kind, config), derive_seed(self.seed, "weights"))
-        return model, model
-
-    def batch(self, data: GenerationData) -> Batch:
-        """Return images."""
-        return (data.train,)
+        settings, (arm,) = self.settings, self.settings.arms
+        values: dict[str, Any] = unet_values(settings.unet, image_size, channels)
+        kind = HeatHVAE if arm == "heat" else LearnedEncoderHVAE
+        return kind, HVAEConfig(**values, **settings.levels_of(arm).to_dict())
 
     def loss(self, model: HVAE, batch: Batch, step: Step) -> LossParts:
         """Return the bound of a batch of images, estimated at a random level of each."""
         return LossParts.of(model.training_losses(to_unit(batch[0]), generator=step.generator))
 
-    def sample_options(self, data: GenerationData | None, model: nn.Module) -> dict[str, Any]:
+    def sample_options(self, data: GenerationData | None, device: torch.device) -> dict[str, Any]:
         """Return what the model's `sample` takes: the training images are heat's prior."""
-        return {"images": None if data is None else to_unit(data.train).to(device_of(model))}
+        return {"images": None if data is None else to_unit(data.train).to(device)}
 
     def measure(self, model: HVAE, data: GenerationData) -> dict[str, Any]:
         """Measure the bound in nats per dimension; that of heat lacks its prior's constant."""
         levels, images = model.config.num_levels, data.test[: self.settings.evaluation.bound_images]
-        generator = generator_for(model, derive_seed(self.seed, "bound"))
-        drawn = {"sampler": "ancestral", "sampling_steps": levels, "evaluations": levels}
         return {
             "levels": levels,
             "noise_std": model.config.noise_std,
-            "bound": mean_bound(model, images, generator=generator),
+            "bound": mean_bound(model, images, generator=self.generator(model, "bound")),
             "num_bound": len(images),
-            "generation": drawn,
+            "generation": {
+                "sampler": "ancestral",
+                "sampling_steps": levels,
+                "evaluations": levels,
+            },
         }
-
-
-Variant = DiffusionVariant | HvaeVariant
 
 
 class Models(stages.ImageExperiment):
     """Train, draw, measure and report a model for each arm and seed."""
 
     parts = (stages.SAMPLES, PROCESS, MODELS, stages.CLASSIFIER)
-
+    drawn = (stages.SAMPLES, PROCESS)
     variant: ClassVar[type[Any]]
 
     def __init__(self, settings: Any) -> None:
@@ -273,64 +285,50 @@ class Models(stages.ImageExperiment):
 
     def run(self, job: Job, data: GenerationData, at: RunFolder) -> dict[str, Any]:
         """Train a model, draw from it, and return what was measured."""
-        variant, folder = self._variants[job], at.path / MODELS / job.name
-        reference = self.reference(data, at)
-        train_model(variant, data, folder, recipe=at.recipe)
-        self._draw_missing(job, data, at)
-        model, finished = open_model(variant, folder, device=self.device)
-        samples = stages.load_kept(stages.Samples, _file(at, stages.SAMPLES, job))
+        variant, reference = self._variants[job], self.reference(data, at)
+        folder = at.path / MODELS / job.name
+        trained = variant.train(data, folder, recipe=at.recipe, label=job.name)
+        samples = stages.load_kept(stages.Samples, self._drawn(job, data, at)[0])
+        model = trained.model.to(self.device)
         found = variant.measure(model, data)
         drawn = {**reference.measure(samples.images), "seconds": float(samples.seconds)}
         return {
             "arm": job.row,
             "seed": job.seed,
             "parameters": sum(p.numel() for p in model.parameters()),
-            "steps": finished["steps"],
-            "training_seconds": finished["seconds"],
+            "steps": trained.steps,
+            "training_seconds": trained.seconds,
             **found,
             "generation": {**drawn, **found["generation"]},
         }
 
     def report(self, data: GenerationData, results: Results, at: RunFolder) -> str:
         """Write the report and return it as text; samples that were deleted are drawn anew."""
-        for job in self.jobs:
-            try:
-                if self._draw_missing(job, data, at):
-                    log.say(f"samples of {job.name} were not there and are drawn anew")
-            except FileNotFoundError as error:
-                raise stages.lost(error, job, at) from error
         settings, drawn, logs = self.settings, dict[str, Drawn](), dict[str, list[Path]]()
-        for arm in settings.arms:
-            jobs = [Job(arm, seed) for seed in settings.seeds]
-            samples = stages.load_kept(stages.Samples, _file(at, stages.SAMPLES, jobs[0]))
-            drawn[arm] = Drawn(*samples[:2], stages.load_kept(Film, _file(at, PROCESS, jobs[0])))
-            logs[arm] = [at.path / MODELS / job.name for job in jobs]
-        own, shown = self._variants.values(), dict[str, Any]()
+        files = {job: self._drawn(job, data, at) for job in self.jobs}
+        for job, (samples, process) in files.items():
+            logs.setdefault(job.row, []).append(at.path / MODELS / job.name)
+            if job.seed == settings.seeds[0]:
+                images, videos, _ = stages.load_kept(stages.Samples, samples)
+                drawn[job.row] = Drawn(images, videos, stages.load_kept(Film, process))
+        shown = dict[str, Any]()
         if self.variant is DiffusionVariant:  # pseudo videos of each arm, and their context
-            shown["videos"] = {v.name: (v.videos, v.context) for v in own if v.arm.is_video}
-        report = generate_report(
-            self.kind,
-            list(results.values()),
-            self.real(data, at),
-            settings=settings.to_dict(),
-            data=data,
-            recipe=at.recipe,
-            drawn=drawn,
-            logs=logs,
-            **shown,
-        )
-        return report.write(at.path)
+            arms = [(v.arm, v.videos) for v in self._variants.values() if v.arm.is_video]
+            shown["videos"] = {a.name: (one, a.context(settings.frames)) for a, one in arms}
+        return self.write_report(data, [*results.values()], at, drawn=drawn, logs=logs, **shown)
 
-    def _draw_missing(self, job: Job, data: GenerationData, at: RunFolder) -> bool:
-        files = [_file(at, part, job) for part in (stages.SAMPLES, PROCESS)]
-        if missing := not all(file.exists() for file in files):
+    def _drawn(self, job: Job, data: GenerationData, at: RunFolder) -> list[Path]:
+        def make() -> tuple[stages.Samples, Film]:
             variant, num = self._variants[job], self.settings.evaluation.num_samples
-            model, _ = open_model(variant, at.path / MODELS / job.name, device=self.device)
-            seed, options = derive_seed(job.seed, "samples"), variant.sample_options(data, model)
-            stages.save_kept(files[0], draw_samples(model, options, num, seed=seed))
-            options["generator"] = generator_for(model, seed)
-            stages.save_kept(files[1], film(model, min(num, _FILMED), **options))
-        return missing
+            model = variant.read(at.path / MODELS / job.name).model.to(self.device)
+            options = variant.sample_options(data, self.device)
+            generator = variant.generator(model, "samples")
+            return (
+                variant.draw(model, num, options, seed=job.seed),
+                film(model, min(num, _FILMED), generator=generator, **options),
+            )
+
+        return self.draw(job.name, job, at, make)
 
 
 class Diffusion(Models):
@@ -343,10 +341,6 @@ class Hvae(Models):
     """Hierarchical VAEs whose encoder blurs, or is learned."""
 
     kind, command, variant = GENERATE_HVAE, "generate hvae", HvaeVariant
-
-
-def _file(at: RunFolder, part: str, job: Job) -> Path:
-    return at.path / part / f"{job.name}.npz"
 
 
 def load_model_images(settings: Any, options: Options) -> GenerationData:
@@ -367,89 +361,6 @@ def load_model_images(settings: Any, options: Options) -> GenerationData:
     return replace(data, **parts, notes=(*data.notes, note))
 
 
-def train_model(variant: Variant, data: GenerationData, folder: Path, *, recipe: str) -> None:
-    """Train a model, from where it stopped, and stages.store it in `pretrained/`.
-
-    Under bf16 the weights of convolutions lie with their channels last, where these are fastest.
-    """
-    settings = variant.settings
-    identity = config_values(variant.kind, recipe, settings.to_dict())
-    if not settings.training.steps:  # published weights as they are
-        if read_finished(folder) is None:
-            prepare_run_dir(folder, identity, resume=True)
-            shutil.rmtree(folder / stages.PRETRAINED, ignore_errors=True)
-            stages.store(variant.build(data)[1], folder)
-            write_json(folder / FINISHED, {"steps": 0, "seconds": 0.0})
-        return
-
-    def build() -> tuple[nn.Module, Pretrained]:
-        trained, model = variant.build(data)
-        if settings.machine.precision == "bf16":
-            # Typed for tensors alone, in torch's own words.
-            trained.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
-        return trained, model
-
-    stages.train(
-        folder,
-        build,
-        variant.batch(data),
-        settings.training.train_config(settings.machine, seed=variant.seed),
-        loss=variant.loss,
-        identity=identity,
-        label=f"{variant.name}-seed{variant.seed}",
-    )
-
-
 def variant_of(folder: Path) -> Variant | None:
     """Return the variant whose model a folder holds; None where it holds none."""
-    if diffusion := saved_settings(folder, DIFFUSION_MODEL, DiffusionSettings):
-        return DiffusionVariant(diffusion[1])
-    hvae = saved_settings(folder, HVAE_MODEL, HvaeSettings)
-    return None if hvae is None else HvaeVariant(hvae[1])
-
-
-def open_model(
-    variant: Variant, folder: Path, *, device: torch.device
-) -> tuple[Any, Mapping[str, Any]]:
-    """Read a trained model, and how its training ended."""
-    model, finished = stages.open_trained(folder, Pretrained, "model", found=True)
-    size = variant.settings.reading.image_size or model.config.image_size
-    kind, wanted = variant.config(size, model.config.channels)
-    differing = {"class": (kind.__name__, type(model).__name__)}
-    if type(model) is kind:
-        differing = cast("Any", wanted).differs_from(model.config)
-    if differing:
-        name, (value, other) = next(iter(differing.items()))
-        raise ValueError(
-            f"{folder / stages.PRETRAINED} must hold the model that {folder / CONFIG} tells of, "
-            f"with {name}={value}, and holds another one with {name}={other}: copy its own there, "
-            "or train it anew"
-        )
-    return model.to(device), finished
-
-
-def draw_samples(model: Any, options: dict[str, Any], num: int, *, seed: int) -> stages.Samples:
-    """Draw samples from a model on its device."""
-
-    def draw(count: int, generator: torch.Generator) -> Float[Tensor, "n t c h w"]:
-        found = model.sample(count, generator=generator, batch_size=count, **options)
-        return found if isinstance(model, VideoDiffusion) else found[:, None]
-
-    return stages.collect_samples(draw, num, device_of(model), seed=seed)
-
-
-def device_of(model: nn.Module) -> torch.device:
-    """Return where a model is."""
-    return next(model.parameters()).device
-
-
-def generator_for(model: nn.Module, seed: int) -> torch.Generator:
-    """Return a generator on a model's device."""
-    return torch.Generator(device_of(model)).manual_seed(seed)
-
-
-def _watched(name: str, unit: str, total: int, measure: Callable[..., Any]) -> Any:
-    """Measure with a progress bar."""
-    with log.bar(total=total, unit=unit) as bar:
-        bar.set_description_str(name)
-        return measure(progress=bar.update)
+    return DiffusionVariant.find(folder) or HvaeVariant.find(folder)

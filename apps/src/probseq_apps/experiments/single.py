@@ -7,12 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
+
 from probseq_apps.data.images import GenerationData
 from probseq_apps.engine import distributed
-from probseq_apps.engine.config import derive_seed
-from probseq_apps.engine.files import write_atomic
+from probseq_apps.engine.files import save_arrays, write_atomic
 from probseq_apps.experiment import Experiment, Results, RunFolder
-from probseq_apps.experiments import image_models, stages, tokens
+from probseq_apps.experiments import image_models, stages
+from probseq_apps.experiments.tokens import TOKENS, PriorPart, TokenizerPart
 from probseq_apps.options import Options
 from probseq_apps.settings.generate import (
     GENERATE_EVALUATE,
@@ -20,75 +22,74 @@ from probseq_apps.settings.generate import (
     GENERATE_SAMPLE,
     GENERATE_TOKENIZER,
     PriorSettings,
-    TokenizerSettings,
 )
+from probseq_apps.settings.models import DiffusionSampling
 from pseudovideo.evaluation import reconstruction, reference_moments
 from pseudovideo.plots import save_samples
-from pseudovideo.priors import AutoregressivePrior
 
 SAMPLES, METRICS = "samples.npz", "metrics.json"
 Draw = Callable[[], stages.Samples]
 
 
-class TokenizerStage(Experiment[GenerationData]):
-    """Train one tokenizer in a folder of its own, which is that of the training loop."""
+class _Stage(Experiment[GenerationData]):
+    """Train one part in a folder of its own, which is that of the training loop."""
 
-    kind, command, parts = GENERATE_TOKENIZER, "generate tokenizer", (stages.PRETRAINED,)
-
-    def __init__(self, settings: TokenizerSettings) -> None:
+    def __init__(self, settings: Any) -> None:
         super().__init__(settings)
         self.config["train"] = settings.train_config().to_dict()
-
-    def load(self, options: Options) -> GenerationData:
-        """Read the images; raise if sizes, device or files are not as the settings want them."""
-        data = stages.load_images(self.settings, options)
-        tokens.check_tokenizer(self.settings, data)
-        return data
 
     def describe(self, data: GenerationData) -> str:
         """Return a line about the images."""
         return stages.describe_images(data)
 
+
+class TokenizerStage(_Stage):
+    """Train one tokenizer."""
+
+    kind, command, parts = GENERATE_TOKENIZER, "generate tokenizer", (stages.PRETRAINED,)
+
+    def load(self, options: Options) -> GenerationData:
+        """Read the images; raise if sizes, device or files are not as the settings want them."""
+        data = stages.load_images(self.settings, options)
+        TokenizerPart(self.settings).check(data)
+        return data
+
     def report(self, data: GenerationData, results: Results, at: RunFolder) -> str:
         """Train the tokenizer, from where it stopped, and return what came out."""
-        trained = tokens.train_tokenizer(self.settings, data, at.path, recipe=at.recipe)
-        grid = trained.tokenizer.grid
+        part, settings = TokenizerPart(self.settings), self.settings
+        label = f"tokenizer {settings.frames}-frame-{settings.stem}"
+        trained = part.train(data, at.path, recipe=at.recipe, label=label)
+        grid = trained.model.grid
         return (
-            f"{self.settings.data}, {self.settings.frames} frames: {grid.num_tokens} tokens of "
+            f"{settings.data}, {settings.frames} frames: {grid.num_tokens} tokens of "
             f"{grid.bits:g} bits after {trained.steps:,} steps in {trained.seconds:.0f} s\n"
             f"tokenizer: {at.path}"
         )
 
 
-class PriorStage(Experiment[tuple[tokens.TrainedTokenizer, GenerationData]]):
-    """Train one prior over the tokens of a tokenizer, in a folder of its own."""
+class PriorStage(_Stage):
+    """Train one prior over the tokens of a tokenizer."""
 
-    kind, command, parts = GENERATE_PRIOR, "generate prior", (stages.PRETRAINED, tokens.TOKENS)
+    kind, command, parts = GENERATE_PRIOR, "generate prior", (stages.PRETRAINED, TOKENS)
 
     def __init__(self, settings: PriorSettings) -> None:
         # The folder may be resumed from another working directory.
         super().__init__(replace(settings, tokenizer=str(Path(settings.tokenizer).resolve())))
-        self.config["train"] = settings.train_config().to_dict()
 
-    def load(self, options: Options) -> tuple[tokens.TrainedTokenizer, GenerationData]:
+    def load(self, options: Options) -> GenerationData:
         """Read the tokenizer and its images."""
-        trained = tokens.open_tokenizer(Path(self.settings.tokenizer))
-        tokens.check_prior(self.settings, trained.tokenizer.grid)
-        self.data_name = trained.settings.data
-        return trained, stages.load_images(trained.settings, options)
+        self._tokenizer = TokenizerPart.open(Path(self.settings.tokenizer))
+        PriorPart(self.settings).check(self._tokenizer.model.grid)
+        settings = self._tokenizer.part.settings
+        self.data_name = settings.data
+        return stages.load_images(settings, options)
 
-    def describe(self, data: tuple[tokens.TrainedTokenizer, GenerationData]) -> str:
-        """Return a line about the images."""
-        return stages.describe_images(data[1])
-
-    def report(
-        self, data: tuple[tokens.TrainedTokenizer, GenerationData], results: Results, at: RunFolder
-    ) -> str:
+    def report(self, data: GenerationData, results: Results, at: RunFolder) -> str:
         """Train the prior, from where it stopped, and return what came out."""
-        cache = tokens.make_tokens(at.path / tokens.TOKENS, *data)
-        _, seconds = tokens.train_prior(self.settings, cache, at.path, recipe=at.recipe)
-        steps = f"{self.settings.train_config().steps:,} steps in {seconds:.0f} s"
-        return f"{self.settings.prior} prior after {steps}: {at.path}"
+        cache = self._tokenizer.part.tokens(self._tokenizer.model, data, at.path / TOKENS)
+        label = f"{self.settings.prior} prior"
+        trained = PriorPart(self.settings).train(cache, at.path, recipe=at.recipe, label=label)
+        return f"{label} after {trained.steps:,} steps in {trained.seconds:.0f} s: {at.path}"
 
 
 class Sample(Experiment[Draw]):
@@ -98,51 +99,48 @@ class Sample(Experiment[Draw]):
 
     def load(self, options: Options) -> Draw:
         """Read what draws: prior and tokenizer, or a model; seeds are those of the run."""
-        distributed.resolve_device(self.settings.device)
-        return self._model(options) if self.settings.model else self._prior()
+        device = distributed.resolve_device(self.settings.device)
+        return self._model(options, device) if self.settings.model else self._prior(device)
 
     def report(self, data: Draw, results: Results, at: RunFolder) -> str:
         """Draw, and return what came out."""
         samples = data()
-        stages.save_kept(at.path / SAMPLES, samples)
+        save_arrays(at.path / SAMPLES, samples._asdict())
         save_samples(samples.images, samples.videos, at.path / "plots", "samples")
         return f"{len(samples.images)} images in {float(samples.seconds):.1f} s: {at.path}"
 
-    def _prior(self) -> Draw:
-        settings, device = self.settings, distributed.resolve_device(self.settings.device)
-        trained = tokens.open_tokenizer(Path(settings.tokenizer))
-        (prior, _), tokenizer = tokens.open_prior(Path(settings.prior)), trained.tokenizer
-        prior.check_tokenizer(tokenizer)
-        self.data_name = trained.settings.data
-        name = "autoregressive" if isinstance(prior, AutoregressivePrior) else "masked"
-        seed, given = derive_seed(settings.seed, f"{name} samples"), (settings.num,)
-        return lambda: tokens.draw_tokens(
-            prior.to(device), tokenizer.to(device), *given, settings.sampling, seed=seed
-        )
+    def _prior(self, device: torch.device) -> Draw:
+        settings = self.settings
+        tokenizer = TokenizerPart.open(Path(settings.tokenizer))
+        prior = PriorPart.open(Path(settings.prior))
+        prior.model.check_tokenizer(tokenizer.model)
+        self.data_name = tokenizer.part.settings.data
+        given = (prior.model.to(device), tokenizer.model.to(device), settings.num)
+        return lambda: prior.part.draw(*given, settings.sampling, seed=settings.seed)
 
-    def _model(self, options: Options) -> Draw:
-        settings, device = self.settings, distributed.resolve_device(self.settings.device)
-        folder = Path(settings.model)
+    def _model(self, options: Options, device: torch.device) -> Draw:
+        settings, folder, images = self.settings, Path(self.settings.model), None
         variant = image_models.variant_of(folder)
         if variant is None:
             raise FileNotFoundError(
                 "model must be a folder in models/ of `generate diffusion` or `generate hvae`, and "
                 f"{folder} is none"
             )
-        self.data_name, images = variant.settings.data, None
+        self.data_name = variant.settings.data
         if isinstance(variant, image_models.DiffusionVariant):
             settings.diffusion.check_steps(variant.steps)
-            variant = variant.sampling(settings.diffusion)
-        elif given := list(settings.diffusion.differs_from(type(settings.diffusion)())):
+            own = replace(variant.settings, sampling=settings.diffusion)
+            variant = image_models.DiffusionVariant(own)
+        elif given := list(settings.diffusion.differs_from(DiffusionSampling())):
             raise ValueError(
                 f"{given[0]} is for diffusion models, and {folder} holds an HVAE, whose levels are "
                 "all taken: leave it out"
             )
-        model, _ = image_models.open_model(variant, folder, device=device)
+        model = variant.read(folder).model.to(device)
         if isinstance(variant, image_models.HvaeVariant):
             images = image_models.load_model_images(variant.settings, options)
-        given, seed = variant.sample_options(images, model), derive_seed(settings.seed, "samples")
-        return lambda: image_models.draw_samples(model, given, settings.num, seed=seed)
+        own = variant.sample_options(images, device)
+        return lambda: variant.draw(model, settings.num, own, seed=settings.seed)
 
 
 class Measured(NamedTuple):
@@ -150,7 +148,7 @@ class Measured(NamedTuple):
 
     images: GenerationData
     samples: stages.Samples | None
-    trained: tokens.TrainedTokenizer | None
+    trained: stages.Trained | None
 
 
 class Evaluate(Experiment[Measured]):
@@ -164,20 +162,19 @@ class Evaluate(Experiment[Measured]):
 
     def load(self, options: Options) -> Measured:
         """Read samples, tokenizer and real images."""
-        settings = self.settings
+        settings, reading = self.settings, self.settings.reading
         distributed.resolve_device(settings.device)
         samples = trained = None
         if settings.samples is not None:
             samples = stages.load_kept(stages.Samples, Path(settings.samples))
+        name, size = settings.data, reading.image_size
         if settings.tokenizer is not None:
-            trained = tokens.open_tokenizer(Path(settings.tokenizer))
-        name, size = settings.data, settings.reading.image_size
-        if trained is not None:
-            name = name or trained.settings.data
-            size = size or trained.tokenizer.config.image_size
+            trained = TokenizerPart.open(Path(settings.tokenizer))
+            name = name or trained.part.settings.data
+            size = size or trained.model.config.image_size
         self.data_name = name or "digits"
-        images = stages.load_images(settings, options, self.data_name, size)
-        return Measured(images, samples, trained)
+        named = replace(settings, data=self.data_name, reading=replace(reading, image_size=size))
+        return Measured(stages.load_images(named, options), samples, trained)
 
     def check(self, data: Measured) -> None:
         """Raise if samples, tokenizer and data don't go together."""
@@ -191,7 +188,7 @@ class Evaluate(Experiment[Measured]):
                     f"{self.settings.samples} holds {len(samples.images)}: draw more"
                 )
         if trained is not None:
-            sizes = trained.tokenizer.config
+            sizes = trained.model.config
             shapes["tokenizer"] = (sizes.channels, sizes.image_size, sizes.image_size)
         expected = (images.channels, images.image_size, images.image_size)
         for name, shape in shapes.items():
@@ -210,13 +207,9 @@ class Evaluate(Experiment[Measured]):
         extractor = stages.make_extractor(images, settings.features, folder, **place)
         found: dict[str, Any] = {"data": images.name}
         if trained is not None:
-            found["reconstruction"] = reconstruction(
-                trained.tokenizer.to(device),
-                images.test[: settings.num_images],
-                extractor=extractor,
-                device=device,
-                **tokens.held_out_videos(trained.settings),
-            )
+            shown, tokenizer = images.test[: settings.num_images], trained.model.to(device)
+            given: Any = {"extractor": extractor, "device": device, **trained.part.held_out}
+            found["reconstruction"] = reconstruction(tokenizer, shown, **given)
         if samples is not None:
             reference = stages.Reference(extractor, reference_moments(extractor, images.train))
             found["generation"] = reference.measure(samples.images)

@@ -1,9 +1,9 @@
 """What the commands of `probseq generate` share: features, files of samples, and trained parts."""
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -18,25 +18,32 @@ from probseq.metrics.image import (
     RandomConvolution,
     SmallClassifier,
 )
+from probseq.settings import Settings
 from probseq_apps.data.images import GenerationData, load_generation_data, to_unit
 from probseq_apps.engine import distributed, log
-from probseq_apps.engine.config import TrainConfig
+from probseq_apps.engine.config import TrainConfig, derive_seed
 from probseq_apps.engine.files import (
+    FINISHED,
     MANIFEST,
     check_manifest,
     load_arrays,
+    prepare_run_dir,
     read_finished,
     save_arrays,
+    write_json,
     write_manifest,
 )
 from probseq_apps.engine.fit import fit
-from probseq_apps.engine.trainer import Batch, Loss, LossParts, Step, fork_random
+from probseq_apps.engine.trainer import Batch, LossParts, Step, fork_random
 from probseq_apps.experiment import Experiment, Job, RunFolder
 from probseq_apps.options import Options
+from probseq_apps.report.generate import generate_report
+from probseq_apps.settings.common import config_values, saved_settings
 from probseq_apps.settings.generate import Features
+from pseudovideo.corruptions import PseudoVideoConfig, pseudo_videos
 from pseudovideo.evaluation import generation, reference_moments
-from pseudovideo.pretrained import Model, Pretrained, load_pretrained
-from pseudovideo.samples import Film, draw_batches
+from pseudovideo.pretrained import Pretrained, load_pretrained
+from pseudovideo.samples import Film, draw_samples
 
 CLASSIFIER, REFERENCE, SAMPLES, PRETRAINED = "classifier", "reference", "samples", "pretrained"
 # Of the classifier; ten epochs of a small data set pass in a second.
@@ -63,6 +70,8 @@ class Samples(NamedTuple):
     seconds: Float[Tensor, ""]
 
 
+Given = TypeVar("Given")
+PartT = TypeVar("PartT", bound="Part[Any]")
 Module = TypeVar("Module", bound=nn.Module)
 Kept = TypeVar("Kept", Samples, Film)
 _DIMENSIONS = {Samples: (4, 5, 0), Film: (6, 1)}
@@ -83,26 +92,25 @@ def load_kept(kind: type[Kept], file: Path) -> Kept:
     return kind(*(arrays[name] for name in kind._fields))
 
 
-def collect_samples(
-    draw: Callable[[int, torch.Generator], Tensor], num: int, device: torch.device, *, seed: int
-) -> Samples:
-    """Draw videos part by part and keep what is needed of them."""
-    generator, start = torch.Generator(device).manual_seed(seed), time.perf_counter()
-    with log.bar(total=num, unit=" images") as bar:
-        bar.set_description_str("samples")
-        found = draw_batches(lambda count: draw(count, generator), num, progress=bar.update)
+def draw_timed(model: Any, num: int, *, seed: int, **options: Any) -> Samples:
+    """Draw from a model on its device, and keep what is needed, and how long it took."""
+    generator, start = generator_for(model, seed), time.perf_counter()
+    with log.bar(total=num, unit=" images", desc="samples") as bar:
+        options |= {"generator": generator, "progress": bar.update}
+        found = draw_samples(model, num, **options)
     seconds = time.perf_counter() - start
     return Samples(*found, torch.tensor(seconds, dtype=torch.float64))
 
 
-def save_kept(file: Path, kept: Samples | Film) -> None:
-    """Write the arrays, all or nothing."""
-    save_arrays(file, kept._asdict())
+def generator_for(model: nn.Module, seed: int) -> torch.Generator:
+    """Return a generator on a model's device."""
+    return torch.Generator(next(model.parameters()).device).manual_seed(seed)
 
 
 class ImageExperiment(Experiment[GenerationData]):
     """A comparison of models of images, measured in the same features."""
 
+    drawn: ClassVar[Sequence[str]] = (SAMPLES,)  # folders of what is drawn from a model
     _reference: Reference | None = None
 
     @property
@@ -142,13 +150,33 @@ class ImageExperiment(Experiment[GenerationData]):
         """Return what is measured of the test images as if they were samples."""
         return at.once(REFERENCE, lambda: self.reference(data, at).measure(data.test))
 
+    def write_report(
+        self, data: GenerationData, results: Sequence[Any], at: RunFolder, **drawn: Any
+    ) -> str:
+        """Write the report and return it as text; what is drawn, `generate_report` says."""
+        own: Any = {"settings": self.settings.to_dict(), "data": data, "recipe": at.recipe}
+        return generate_report(self.kind, results, self.real(data, at), **own, **drawn).write(
+            at.path
+        )
 
-def lost(error: FileNotFoundError, job: Job, at: RunFolder) -> FileNotFoundError:
-    """Return an error that says what to do where a model is gone, too."""
-    return FileNotFoundError(
-        f"{error}; delete {at.results_file(job.name)} and resume, so that all of this arm is made "
-        "anew"
-    )
+    def draw(
+        self, name: str, job: Job, at: RunFolder, make: Callable[[], Sequence[Samples | Film]]
+    ) -> list[Path]:
+        """Return the files of what is drawn from a model, made with the same seed where missing."""
+        files = [at.path / part / f"{name}.npz" for part in self.drawn]
+        if not all(file.exists() for file in files):
+            if at.has(job.name):
+                log.say(f"samples of {name} are not there and are drawn anew")
+            try:
+                found = make()
+            except FileNotFoundError as error:
+                raise FileNotFoundError(
+                    f"{error}; delete {at.results_file(job.name)} and resume, so that all of this "
+                    "arm is made anew"
+                ) from error
+            for file, kept in zip(files, found, strict=True):
+                save_arrays(file, kept._asdict())
+        return files
 
 
 def check_one_process(device: str) -> None:
@@ -158,13 +186,11 @@ def check_one_process(device: str) -> None:
         raise ValueError("generate runs in one process, and torchrun started several")
 
 
-def load_images(
-    settings: Any, options: Options, data: str | None = None, image_size: int | None = None
-) -> GenerationData:
-    """Return the images that settings name, unless others are."""
+def load_images(settings: Any, options: Options) -> GenerationData:
+    """Return the images that settings name."""
     return load_generation_data(
-        data or settings.data,
-        image_size=image_size or settings.reading.image_size,
+        settings.data,
+        image_size=settings.reading.image_size,
         data_dir=options.data_dir,
         download=options.download,
     )
@@ -178,9 +204,12 @@ def describe_images(data: GenerationData) -> str:
     )
 
 
-def numbered(images: UInt8[Tensor, "n c h w"]) -> Batch:
-    """Return images with their numbers, of which the noise of their videos is drawn."""
-    return images, torch.arange(len(images))
+def videos_of(
+    batch: Batch, videos: PseudoVideoConfig, step: Step, *, seed: int
+) -> Float[Tensor, "n t c h w"]:
+    """Return the videos of numbered images; their noise is that of seed, epoch and image."""
+    given: Any = {"seed": derive_seed(seed, "videos"), "epoch": step.epoch, "index": batch[1]}
+    return pseudo_videos(to_unit(batch[0]), videos, **given)
 
 
 def seeded(build: Callable[[], Module], seed: int) -> Module:
@@ -190,44 +219,96 @@ def seeded(build: Callable[[], Module], seed: int) -> Module:
         return build()
 
 
-def train(
-    folder: Path,
-    build: Callable[[], tuple[nn.Module, Pretrained]],
-    batch: Batch,
-    config: TrainConfig,
-    *,
-    loss: Loss,
-    identity: dict[str, Any],
-    label: str,
-) -> None:
-    """Train what `build` gives, from where it stopped, and store its model in `pretrained/`."""
-    if read_finished(folder) is not None and (folder / PRETRAINED / MANIFEST).is_file():
-        return
-    trained, model = build()
-    fit(trained, batch, config, folder, loss=loss, label=label, metadata=identity)
-    store(model, folder)
+class Trained(NamedTuple):
+    """A trained model in eval mode on the CPU, the part that it is, and how its training ended."""
+
+    part: Any
+    model: Any
+    steps: int
+    seconds: float
 
 
-def store(model: Pretrained, folder: Path) -> None:
-    """Write a trained model beside its training."""
-    model.save_pretrained(folder / PRETRAINED)
-    write_manifest(folder / PRETRAINED)
+class Part(Generic[Given]):
+    """A model that is trained in a folder of its own: a run of `fit`, with `pretrained/` in it.
 
+    Attributes:
+        kind: as `config.json` names it.
+        name: of such a part in messages.
+        settings_class: of what its training depends on.
+        model_class: of the model.
+        layout: in which the weights of convolutions lie under bf16.
+    """
 
-def open_trained(
-    folder: Path, kind: type[Model], what: str, *, found: object
-) -> tuple[Model, dict[str, Any]]:
-    """Return a trained model on the CPU, and how its training ended; raise if there is none."""
-    if not found:
-        holder = f"a folder of `generate {what}`"
-        raise FileNotFoundError(f"{what} must be {holder}, and {folder} holds none")
-    finished = read_finished(folder)
-    if finished is None:
-        raise FileNotFoundError(
-            f"{what} must be a trained one, and the training in {folder} is not finished: resume it"
-        )
-    check_manifest(folder / PRETRAINED)
-    return load_pretrained(folder / PRETRAINED, kind), finished
+    kind: ClassVar[str]
+    name: ClassVar[str]
+    settings_class: ClassVar[type[Settings]]
+    model_class: ClassVar[type[Pretrained]]
+    layout: ClassVar[torch.memory_format] = torch.contiguous_format
+
+    def __init__(self, settings: Any) -> None:
+        self.settings = settings
+
+    def build(self, data: Given) -> tuple[nn.Module, Pretrained]:
+        """Return what is trained, and the new model in it; weights depend on the seed alone."""
+        raise NotImplementedError
+
+    def batch(self, data: Any) -> Batch:
+        """Return all that is trained on: images and their numbers."""
+        return data.train, torch.arange(len(data.train))
+
+    def loss(self, model: Any, batch: Batch, step: Step) -> LossParts:
+        """Return the loss of a batch."""
+        raise NotImplementedError
+
+    def train_config(self) -> TrainConfig | None:
+        """Return the settings of the training loop; None for a model that is taken as it is."""
+        return self.settings.train_config()
+
+    def train(self, data: Given, folder: Path, *, recipe: str, label: str) -> Trained:
+        """Train the model, from where it stopped, and store it in `pretrained/`."""
+        if read_finished(folder) is None or not (folder / PRETRAINED / MANIFEST).is_file():
+            trained, model = self.build(data)
+            identity = config_values(self.kind, recipe, self.settings.to_dict())
+            if config := self.train_config():
+                if config.precision == "bf16":
+                    # Typed for tensors alone, in torch's own words.
+                    trained.to(memory_format=self.layout)  # pyright: ignore[reportCallIssue]
+                known: Any = {"loss": self.loss, "label": label, "metadata": identity}
+                fit(trained, self.batch(data), config, folder, **known)
+            else:
+                prepare_run_dir(folder, identity, resume=True)
+                write_json(folder / FINISHED, {"steps": 0, "seconds": 0.0})
+            model.save_pretrained(folder / PRETRAINED)
+            write_manifest(folder / PRETRAINED)
+        return self.read(folder)
+
+    def read(self, folder: Path) -> Trained:
+        """Read the model; raise if it is not trained, or damaged."""
+        finished = read_finished(folder)
+        if finished is None:
+            raise FileNotFoundError(
+                f"{self.name} must be a trained one, and the training in {folder} is not finished: "
+                "resume it"
+            )
+        check_manifest(folder / PRETRAINED)
+        model = load_pretrained(folder / PRETRAINED, self.model_class)
+        return Trained(self, model, finished["steps"], finished["seconds"])
+
+    @classmethod
+    def find(cls: type[PartT], folder: Path) -> PartT | None:
+        """Return the part that a folder holds; None where it holds none of this kind."""
+        saved = saved_settings(folder, cls.kind, cls.settings_class)
+        return None if saved is None else cls(saved[1])
+
+    @classmethod
+    def open(cls, folder: Path) -> Trained:
+        """Read the model of a folder; raise if it holds none, or is damaged."""
+        part = cls.find(folder)
+        if part is None:
+            raise FileNotFoundError(
+                f"{cls.name} must be a folder of `generate {cls.name}`, and {folder} holds none"
+            )
+        return part.read(folder)
 
 
 def make_extractor(

@@ -3,7 +3,7 @@
 from contextlib import suppress
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any
 
 from probseq.settings import Bound, Count, Index, NotNegative, Positive, Rate, Settings
 from probseq_apps.data.names import check_generation_name
@@ -19,22 +19,21 @@ from probseq_apps.settings.common import (
     saved_settings,
     with_data,
 )
+from pseudovideo.arms import ArmKind, TokenArm, token_arms
 from pseudovideo.spec import (
     AtLeastTwo,
     CorruptionKind,
     CorruptionSpec,
     ObjectiveConfig,
+    PriorName,
     Stem,
     TokenizerSpec,
+    TokenSampling,
     TransformerSizes,
 )
 
 GENERATE, GENERATE_TOKENIZER, GENERATE_PRIOR = "generate", "generate-tokenizer", "generate-prior"
 GENERATE_SAMPLE, GENERATE_EVALUATE = "generate-sample", "generate-evaluate"
-PriorName = Literal["autoregressive", "masked"]
-# `frames` for a length of --frames, and the controls: `repeat` for as many identical frames,
-# `patch` for one frame in patches of half the side.
-ArmKind = Literal["frames", "patch", "repeat"]
 # Tokens span two frames.
 Frames = Annotated[int, Bound("1 or even", lambda n: n == 1 or (n > 0 and n % 2 == 0))]
 
@@ -146,21 +145,6 @@ class PriorChoice(Settings):
     """Stems of those tokenizers, among --stem."""
 
 
-class Sampling(Settings):
-    """Sampling."""
-
-    temperature: NotNegative = 1.0
-    """Of the draws of tokens: below 1 likelier tokens become likelier."""
-    top_k: Count | None = None
-    """autoregressive: draw from the k likeliest tokens only."""
-    top_p: Annotated[float, Bound("in (0, 1]", lambda value: 0 < value <= 1)] | None = None
-    """autoregressive: draw from the likeliest tokens that together have probability p."""
-    num_steps: Count = 18
-    """masked: steps of the decoding."""
-    choice_temperature: NotNegative = 4.5
-    """masked: how random it is which tokens are kept."""
-
-
 class Evaluation(Settings):
     """Evaluation."""
 
@@ -174,16 +158,6 @@ class TokensEvaluation(Evaluation):
 
     num_images: AtLeastTwo | None = None
     """Test images to reconstruct; None: all."""
-
-
-class Arm(NamedTuple):
-    """One way from images to tokens."""
-
-    name: str  # in tables and folders
-    kind: ArmKind
-    frames: int  # T
-    patch_size: int  # side of a patch in pixels
-    corruption: CorruptionKind  # what makes the frames
 
 
 class OnImages(Settings):
@@ -281,7 +255,7 @@ class GenerateSettings(_Tokenizers, _Priors):
     seeds: Seeds = (0,)
     """Each tokenizer and prior is trained once per seed."""
     priors: Flat[PriorChoice] = PriorChoice()
-    sampling: Flat[Sampling] = Sampling()
+    sampling: Flat[TokenSampling] = TokenSampling()
     evaluation: Flat[TokensEvaluation] = TokensEvaluation()
 
     def check(self) -> None:
@@ -303,29 +277,16 @@ class GenerateSettings(_Tokenizers, _Priors):
             )
 
     @property
-    def arms(self) -> tuple[Arm, ...]:
-        """All arms, in the order of the tables.
+    def arms(self) -> tuple[TokenArm, ...]:
+        """All arms, in the order of the tables."""
+        own = (self.tokenizer.patch_size, self.videos.corruption)
+        return token_arms(self.frames, *own, controls=self.controls)
 
-        A video of T frames has T/2 slots of tokens, so it spends T/2 times the bits of its image.
-        Two controls spend bits on the image alone: T identical frames have exactly the bits of the
-        video; one frame in half patches has four times those of the image, which is exact for T = 8
-        only.
-        """
-        patch, corruption = self.tokenizer.patch_size, self.videos.corruption
-        arms: list[Arm] = []
-        for number in self.frames:
-            arms.append(Arm(f"{number}-frame", "frames", number, patch, corruption))
-            if self.controls and number > 1 and corruption != "repeat":
-                arms.append(Arm(f"{number}-frame-repeat", "repeat", number, patch, "repeat"))
-        if self.controls and max(self.frames) > 1:
-            arms.append(Arm(f"1-frame-patch{patch // 2}", "patch", 1, patch // 2, corruption))
-        return tuple(arms)
-
-    def has_priors(self, arm: Arm, stem: str) -> bool:
+    def has_priors(self, arm: TokenArm, stem: str) -> bool:
         """Whether priors are trained on the tokens of an arm."""
         return arm.kind in self.priors.prior_arms and stem in self.priors.prior_stem
 
-    def one_tokenizer(self, arm: Arm, stem: Stem, seed: int) -> TokenizerSettings:
+    def one_tokenizer(self, arm: TokenArm, stem: Stem, seed: int) -> TokenizerSettings:
         """Return the settings of the tokenizer of an arm."""
         shared: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(_Tokenizers)} | {
             "videos": replace(self.videos, corruption=arm.corruption),

@@ -1,10 +1,9 @@
 """Settings of `probseq generate diffusion`, `hvae`, `sample` and `evaluate`."""
 
-import re
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal
 
 from probseq.settings import Count, Index, NotNegative, Positive, Rate, Settings, Share
 from probseq_apps.data.names import check_generation_name
@@ -17,7 +16,6 @@ from probseq_apps.settings.common import (
     Pick,
     Recipes,
     Seeds,
-    check_known,
     refuse,
     saved_settings,
 )
@@ -27,17 +25,16 @@ from probseq_apps.settings.generate import (
     Features,
     OnImages,
     Reading,
-    Sampling,
     Training,
     made_with,
 )
+from pseudovideo.arms import DiffusionArm
 from pseudovideo.spec import (
     AtLeastTwo,
-    CorruptionKind,
     CorruptionSpec,
     DiffusionSpec,
     HVAESpec,
-    PseudoVideoConfig,
+    TokenSampling,
     UNetSpec,
     VideoSpec,
 )
@@ -45,49 +42,7 @@ from pseudovideo.spec import (
 GENERATE_DIFFUSION, GENERATE_HVAE = "generate-diffusion", "generate-hvae"
 # Of the folder of one model.
 DIFFUSION_MODEL, HVAE_MODEL = "generate-diffusion-model", "generate-hvae-model"
-# What stands behind "T-frame-" and makes the frames before the image.
-CORRUPTION_OF: dict[str, CorruptionKind] = {
-    "first-order": "first-order-noise",
-    "high-order": "high-order-noise",
-    "matched": "matched-noise",
-    "blur": "high-order-blur",
-}
-_NAME = re.compile(r"1-frame-(?P<steps>\d+)|(?P<frames>[1-9]\d*)-frame-(?P<kind>.+)")
 HvaeArm = Literal["heat", "learned"]
-
-
-class DiffusionArm(NamedTuple):
-    """An image model, or a model of pseudo videos."""
-
-    name: str  # in tables and folders
-    frames: int  # T; 1 for the image alone
-    corruption: CorruptionKind | None  # what makes the frames before the image
-    diffusion_steps: int | None  # of an arm that has its own number; None for that of all
-
-    @property
-    def is_video(self) -> bool:
-        """Whether it has frames before the image."""
-        return self.frames > 1
-
-
-def diffusion_arm(name: str) -> DiffusionArm:
-    """Return what an arm's name means.
-
-    - ``1-frame``: the image model; ``1-frame-4000`` with 4,000 diffusion steps.
-    - ``T-frame-first-order``, ``T-frame-high-order``, ``T-frame-matched`` (first-order noise at the
-      levels of the high-order one), ``T-frame-blur`` (high-order blur), for any even T.
-    """
-    found = _NAME.fullmatch(name)
-    frames = int(found["frames"] or 1) if found else 1
-    if found and found["steps"]:
-        refuse(int(found["steps"]) < 2, f"arms must have at least 2 diffusion steps, got {name!r}")
-        return DiffusionArm(name, 1, None, int(found["steps"]))
-    lengths = sorted({4, 8, frames} - {1})  # the thesis has 4 and 8
-    known = ["1-frame", "1-frame-4000", *(f"{t}-frame-{k}" for t in lengths for k in CORRUPTION_OF)]
-    check_known("arm", name, known)
-    odd = frames > 1 and frames % 2
-    refuse(odd, f"arms must have 1 frame or an even number, half as context, got {name!r}")
-    return DiffusionArm(name, frames, CORRUPTION_OF[found["kind"]] if found else None, None)
 
 
 class ModelTraining(Training):
@@ -196,11 +151,11 @@ class DiffusionSettings(_Models):
     def check(self) -> None:
         """Refuse unknown names and settings that don't go together."""
         super().check()
-        arms = [diffusion_arm(name) for name in self.arms]
+        arms = [DiffusionArm.parse(name) for name in self.arms]
         trained, videos = self.init_weights is not None, all(arm.is_video for arm in arms)
         for arm in arms:
-            self.sampling.check_steps(self.steps_of(arm))
-            wrong = arm.is_video and self.context_of(arm) >= arm.frames
+            self.sampling.check_steps(arm.diffusion_steps or self.process.num_steps)
+            wrong = arm.is_video and arm.context(self.frames) >= arm.frames
             refuse(wrong, f"context must be less than the {arm.frames} frames of {arm.name}")
             refuse(
                 trained and arm.is_video,
@@ -213,24 +168,10 @@ class DiffusionSettings(_Models):
             f"likelihood_images is for 1-frame arms, and arms are {', '.join(self.arms)}",
         )
 
-    def steps_of(self, arm: DiffusionArm) -> int:
-        """Return the arm's own number of diffusion steps, or that of all."""
-        return arm.diffusion_steps or self.process.num_steps
-
-    def context_of(self, arm: DiffusionArm) -> int:
-        """Return the frames C that a frame is generated from; 0 for one frame."""
-        return arm.frames // 2 if arm.frames == 1 else self.frames.context or arm.frames // 2
-
-    def videos_of(self, arm: DiffusionArm) -> PseudoVideoConfig:
-        """Return the pseudo videos of an arm."""
-        values = {name: getattr(self.frames, name) for name in CorruptionSpec().to_dict()}
-        kind = arm.corruption or "repeat"
-        return PseudoVideoConfig(**values, kind=kind, num_frames=arm.frames)
-
     def one_model(self, arm: str, seed: int) -> "DiffusionSettings":
         """Return the settings of one model."""
         asked = self.evaluation
-        if diffusion_arm(arm).is_video:
+        if DiffusionArm.parse(arm).is_video:
             asked = replace(asked, likelihood_images=0)
         return replace(self, arms=(arm,), seeds=(seed,), evaluation=asked)
 
@@ -273,7 +214,7 @@ class SampleSettings(Settings):
     the run's, too."""
     device: Device = "auto"
     """auto, cpu, cuda or cuda:N."""
-    sampling: Flat[Sampling] = Sampling()
+    sampling: Flat[TokenSampling] = TokenSampling()
     diffusion: Flat[DiffusionSampling] = DiffusionSampling()
 
     def check(self) -> None:
@@ -282,7 +223,7 @@ class SampleSettings(Settings):
         refuse(self.model and tokens, "model is in place of tokenizer and prior, got both")
         owner = "tokenizer and prior" if self.model else "model, a diffusion model"
         others = self.diffusion.differs_from(DiffusionSampling())
-        for name in self.sampling.differs_from(Sampling()) if self.model else others:
+        for name in self.sampling.differs_from(TokenSampling()) if self.model else others:
             raise ValueError(f"{name} is for {owner}, and none is named: leave it out")
 
     def check_given(self) -> None:

@@ -10,6 +10,7 @@ from torch import Tensor
 from pseudovideo.diffusion.image import ImageDiffusion
 from pseudovideo.diffusion.video import VideoDiffusion
 from pseudovideo.hvae import HVAE
+from pseudovideo.priors.base import TokenPrior
 
 
 class Film(NamedTuple):
@@ -32,27 +33,31 @@ def to_bytes(frames: Float[Tensor, "*n c h w"]) -> UInt8[Tensor, "*n c h w"]:
     return ((frames.float().clamp(-1, 1) + 1.0) * 127.5).round().to(torch.uint8).cpu()
 
 
-def draw_batches(
-    draw: Callable[[int], Float[Tensor, "b t c h w"]],
+def draw_samples(
+    model: ImageDiffusion | VideoDiffusion | HVAE | TokenPrior,
     num: int,
     *,
     keep: int = 64,
     batch_size: int = 250,
     progress: Callable[[int], object] | None = None,
+    **options: Any,
 ) -> tuple[UInt8[Tensor, "n c h w"], UInt8[Tensor, "m t c h w"]]:
     """Return the last frames of all samples, and the first samples with all their frames.
 
     Args:
-        draw: draws so many videos, the image last.
+        model: what draws.
         num: samples n.
         keep: samples m that are kept whole, fewer where there are fewer.
         batch_size: samples drawn at once.
         progress: called after each batch with the number of its samples.
+        options: of the model's `sample`, as its generator.
     """
     images: list[Tensor] = []
     videos: list[Tensor] = []
     for first in range(0, num, batch_size):
-        frames = to_bytes(draw(min(batch_size, num - first)))
+        count = min(batch_size, num - first)
+        drawn = model.sample(count, batch_size=count, **options)
+        frames = to_bytes(drawn if drawn.ndim == 5 else drawn[:, None])
         images.append(frames[:, -1])
         videos.append(frames[: max(0, keep - first)])
         if progress is not None:

@@ -28,6 +28,7 @@ CorruptionKind = Literal[
 CORRUPTIONS: tuple[CorruptionKind, ...] = get_args(CorruptionKind)
 Stem = Literal["plain", "layernorm"]
 STEMS: tuple[Stem, ...] = get_args(Stem)
+PriorName = Literal["autoregressive", "masked"]
 FrameChoice = Literal["random", "last"]
 ScheduleName = Literal["linear", "cosine"]
 TrainingMasks = Literal["stages", "random"]
@@ -68,6 +69,11 @@ class CorruptionSpec(Settings):
             raise ValueError(
                 f"beta_min must be at most beta_max={self.beta_max}, got {self.beta_min}"
             )
+
+    def for_frames(self, num_frames: int, kind: CorruptionKind) -> "PseudoVideoConfig":
+        """Return the settings of videos of so many frames."""
+        own = {name: getattr(self, name) for name in CorruptionSpec.__dataclass_fields__}
+        return PseudoVideoConfig(**own, num_frames=num_frames, kind=kind)
 
 
 class PseudoVideoConfig(CorruptionSpec):
@@ -310,6 +316,26 @@ class MaskedConfig(PriorConfig):
     """Number of blocks."""
     num_heads: Count = 8
     """Heads of every attention; must divide the width."""
+
+
+class TokenSampling(Settings):
+    """Sampling."""
+
+    temperature: NotNegative = 1.0
+    """Of the draws of tokens: below 1 likelier tokens become likelier."""
+    top_k: Count | None = None
+    """autoregressive: draw from the k likeliest tokens only."""
+    top_p: Annotated[float, Bound("in (0, 1]", lambda value: 0 < value <= 1)] | None = None
+    """autoregressive: draw from the likeliest tokens that together have probability p."""
+    num_steps: Count = 18
+    """masked: steps of the decoding."""
+    choice_temperature: NotNegative = 4.5
+    """masked: how random it is which tokens are kept."""
+
+    def options(self, prior: PriorName) -> dict[str, Any]:
+        """Return those of a kind of prior, for its `sample`."""
+        own = {"autoregressive": ("top_k", "top_p"), "masked": ("num_steps", "choice_temperature")}
+        return {name: getattr(self, name) for name in ("temperature", *own[prior])}
 
 
 class UNetSpec(Settings):

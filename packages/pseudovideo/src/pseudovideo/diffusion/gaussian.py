@@ -135,7 +135,8 @@ class GaussianDiffusion:
         if schedule not in _SCHEDULES:
             names = ", ".join(get_args(ScheduleName))
             raise ValueError(f"schedule must be one of {names}, got {schedule!r}")
-        return cls(_SCHEDULES[schedule](num_steps))
+        with torch.device("cpu"):  # its values are checked, which a model on meta has none of
+            return cls(_SCHEDULES[schedule](num_steps))
 
     @property
     def num_steps(self) -> int:

@@ -1,10 +1,16 @@
 """Priors over token grids: autoregressive (VideoGPT) and masked (MaskGIT, Phenaki)."""
 
-from typing import Any, Literal
+from typing import Any
 
 from pseudovideo.priors.autoregressive import AutoregressivePrior
 from pseudovideo.priors.masked import MaskedPrior
-from pseudovideo.spec import AutoregressiveConfig, MaskedConfig, TokenGrid, TransformerSizes
+from pseudovideo.spec import (
+    AutoregressiveConfig,
+    MaskedConfig,
+    PriorName,
+    TokenGrid,
+    TransformerSizes,
+)
 
 __all__ = [
     "AutoregressiveConfig",
@@ -16,7 +22,7 @@ __all__ = [
 
 
 def build_token_prior(
-    kind: Literal["autoregressive", "masked"],
+    kind: PriorName,
     sizes: TransformerSizes,
     grid: TokenGrid,
     *,

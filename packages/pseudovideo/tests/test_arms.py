@@ -1,0 +1,71 @@
+"""Arms of the tables: their names, and what they mean."""
+
+import pytest
+
+from pseudovideo.arms import DiffusionArm, token_arms
+from pseudovideo.spec import CorruptionSpec, DiffusionSpec, UNetSpec, VideoSpec
+
+
+@pytest.mark.parametrize(
+    ("lengths", "corruption", "controls", "names"),
+    [
+        (
+            (1, 8, 18),
+            "blur",
+            True,
+            "1-frame 8-frame 8-frame-repeat 18-frame 18-frame-repeat 1-frame-patch2",
+        ),
+        ((1,), "blur", True, "1-frame"),
+        ((1, 8), "blur", False, "1-frame 8-frame"),
+        ((8,), "repeat", True, "8-frame 1-frame-patch2"),
+    ],
+)
+def test_every_video_has_a_control_of_identical_frames_and_all_share_one_of_half_patches(
+    lengths, corruption, controls, names
+):
+    arms = token_arms(lengths, 4, corruption, controls=controls)
+    assert [arm.name for arm in arms] == names.split()
+    for arm in arms:
+        wanted = "repeat" if arm.kind == "repeat" else corruption
+        assert (arm.corruption, arm.patch_size) == (wanted, 2 if arm.kind == "patch" else 4)
+
+
+@pytest.mark.parametrize(
+    ("name", "frames", "corruption", "steps"),
+    [
+        ("1-frame", 1, None, None),
+        ("1-frame-4000", 1, None, 4000),
+        ("4-frame-first-order", 4, "first-order-noise", None),
+        ("2-frame-matched", 2, "matched-noise", None),
+        ("12-frame-blur", 12, "high-order-blur", None),
+    ],
+)
+def test_an_arms_name_tells_frames_corruption_and_steps(name, frames, corruption, steps):
+    assert DiffusionArm.parse(name) == (name, frames, corruption, steps)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("4-frame-highorder", "unknown arm '4-frame-highorder'; did you mean '4-frame-high-order'"),
+        ("6-frame-fist-order", "did you mean '6-frame-first-order'"),
+        ("3-frame-blur", "an even number, half as context, got '3-frame-blur'"),
+        ("1-frame-1", "at least 2 diffusion steps, got '1-frame-1'"),
+    ],
+)
+def test_other_names_are_refused_with_the_nearest(name, said):
+    with pytest.raises(ValueError, match=said):
+        DiffusionArm.parse(name)
+
+
+def test_a_model_has_its_arms_own_context_and_steps_and_the_videos_their_levels():
+    arms = [DiffusionArm.parse(name) for name in ("1-frame-4000", "4-frame-blur", "8-frame-blur")]
+    given = {"unet": UNetSpec(), "process": DiffusionSpec(num_steps=500)}
+    found = [arm.config(32, 3, **given, frames=VideoSpec(one_way=True)) for arm in arms]
+    assert [config.num_steps for config in found] == [4000, 500, 500]
+    sizes = [(config.num_frames, config.context, config.one_way) for config in found[1:]]
+    assert sizes == [(4, 2, True), (8, 4, True)]
+    assert [arm.context(VideoSpec(context=3)) for arm in arms] == [0, 3, 3]
+    videos = arms[1].videos(CorruptionSpec(blur_rate=0.2, beta_max=0.3))
+    assert (videos.num_frames, videos.kind) == (4, "high-order-blur")
+    assert (videos.blur_rate, videos.beta_max) == (0.2, 0.3)
