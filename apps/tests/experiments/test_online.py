@@ -252,7 +252,7 @@ def test_every_method_learns_a_first_task_far_better_than_its_prior(data, tmp_pa
 
 
 def test_a_new_basis_is_one_entry_of_the_methods(monkeypatch, tmp_path):
-    entry = Method("a grid of twice as many", "time", lambda s, _: UniformGrid(2 * s.num_inducing))
+    entry = Method("a grid of twice as many", lambda s, _: UniformGrid(2 * s.num_inducing))
     monkeypatch.setitem(METHODS, "dense", entry)
     own = OnlineSettings(
         data="toy",

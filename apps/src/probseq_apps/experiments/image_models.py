@@ -180,6 +180,7 @@ class DiffusionVariant(Variant):
             with log.bar(total=total * self.steps, unit=" steps", desc="likelihood") as bar:
                 given: Any = {"generator": generator, "progress": bar.update}
                 likelihood = mean_bits_per_dim(model, images, **given)
+        drawn = {"sampler": sampling.sampler, "sampling_steps": taken, "evaluations": evaluations}
         return {
             "frames": self.arm.frames,
             "corruption": self.arm.corruption,
@@ -188,11 +189,7 @@ class DiffusionVariant(Variant):
             "bits_per_dim": likelihood,
             "num_likelihood": counted,
             "frame_errors": errors,
-            "generation": {
-                "sampler": sampling.sampler,
-                "sampling_steps": taken,
-                "evaluations": evaluations,
-            },
+            "generation": drawn,
         }
 
     def _frame_errors(self, model: VideoDiffusion, data: GenerationData) -> dict[str, Any]:
@@ -234,16 +231,13 @@ class HvaeVariant(Variant):
     def measure(self, model: HVAE, data: GenerationData) -> dict[str, Any]:
         """Measure the bound in nats per dimension; that of heat lacks its prior's constant."""
         levels, images = model.config.num_levels, data.test[: self.settings.evaluation.bound_images]
+        drawn = {"sampler": "ancestral", "sampling_steps": levels, "evaluations": levels}
         return {
             "levels": levels,
             "noise_std": model.config.noise_std,
             "bound": mean_bound(model, images, generator=self.generator(model, "bound")),
             "num_bound": len(images),
-            "generation": {
-                "sampler": "ancestral",
-                "sampling_steps": levels,
-                "evaluations": levels,
-            },
+            "generation": drawn,
         }
 
 
@@ -273,10 +267,6 @@ class Models(stages.ImageExperiment):
         for job, variant in self._variants.items():
             if job.seed == self.settings.seeds[0]:
                 variant.check(data)
-        for name in ("likelihood_images", "frame_error_images"):
-            asked = getattr(self.settings.evaluation, name, 0)
-            if asked > len(data.test):
-                log.say(f"{name}={asked:,}: all {len(data.test):,} test images count")
         super().check(data)
 
     def describe(self, data: GenerationData) -> str:

@@ -119,7 +119,11 @@ class ImageExperiment(Experiment[GenerationData]):
         return distributed.resolve_device(self.settings.machine.device)
 
     def check(self, data: GenerationData) -> None:
-        """Raise if a file of weights is not there."""
+        """Raise if a file of weights is not there; tell of images that are asked for in vain."""
+        for name in ("num_images", "likelihood_images", "frame_error_images"):
+            asked = getattr(self.settings.evaluation, name, None) or 0
+            if asked > len(data.test):
+                log.say(f"{name}={asked:,}: all {len(data.test):,} test images count")
         weights = self.settings.evaluation.features.inception_weights
         if weights is not None and not Path(weights).is_file():
             raise FileNotFoundError(
@@ -155,9 +159,8 @@ class ImageExperiment(Experiment[GenerationData]):
     ) -> str:
         """Write the report and return it as text; what is drawn, `generate_report` says."""
         own: Any = {"settings": self.settings.to_dict(), "data": data, "recipe": at.recipe}
-        return generate_report(self.kind, results, self.real(data, at), **own, **drawn).write(
-            at.path
-        )
+        report = generate_report(self.kind, results, self.real(data, at), **own, **drawn)
+        return report.write(at.path)
 
     def draw(
         self, name: str, job: Job, at: RunFolder, make: Callable[[], Sequence[Samples | Film]]

@@ -82,7 +82,7 @@ class TokenizerPart(stages.Part[GenerationData]):
         objective = stages.seeded(make, derive_seed(self.settings.seed, "weights"))
         return objective, objective.tokenizer
 
-    def loss(self, model: nn.Module, batch: Batch, step: Step) -> LossParts:
+    def loss(self, model: Any, batch: Batch, step: Step) -> LossParts:
         """Return the objective of images and their numbers, on the videos made of them here.
 
         The videos' noise depends on the seed, the epoch and the image alone.
@@ -194,12 +194,9 @@ class Tokens(stages.ImageExperiment):
         super().check(data)
 
     def describe(self, data: GenerationData) -> str:
-        """Return a line about data and jobs, after one about images that are asked for in vain."""
-        settings, asked, note = self.settings, self.settings.evaluation.num_images, ""
-        arms = ", ".join(arm.name for arm in settings.arms)
-        if asked is not None and asked > len(data.test):
-            note = f"num_images={asked:,}: all {len(data.test):,} test images are reconstructed\n"
-        return note + self.described(data, f"{arms}; stems {', '.join(settings.stem)}")
+        """Return a line about data and jobs."""
+        arms, stems = (arm.name for arm in self.settings.arms), self.settings.stem
+        return self.described(data, f"{', '.join(arms)}; stems {', '.join(stems)}")
 
     def run(self, job: Job, data: GenerationData, at: RunFolder) -> dict[str, Any]:
         """Train, draw and measure all that a variant has."""

@@ -42,8 +42,8 @@ class Method(NamedTuple):
     """A method of the comparison."""
 
     title: str  # for reports
-    inputs: Literal["time", "points", "both"]
     basis: "Callable[[Any, Place], Basis] | None"  # None for the exact process
+    inputs: Literal["time", "points", "both"] = "time"
     follows: bool = True  # its hyperparameters can change once it has learned
     learned: bool = False  # it learns inducing points
     live: bool = False  # `online live` has it
@@ -59,7 +59,7 @@ def _learned(title: str, name: str) -> Method:
         steps = ohsvgp.AdamSteps(steps=s.learn_steps, learning_rate=s.learn_rate)
         return getattr(ohsvgp, name)(s.num_inducing, learn=steps)
 
-    return Method(title, "both", basis, learned=True)
+    return Method(title, basis, "both", learned=True)
 
 
 def _path(title: str, order: Any) -> Method:
@@ -67,7 +67,7 @@ def _path(title: str, order: Any) -> Method:
         kept: Any = {"memory": s.path_memory, "num_features": s.num_features}
         return ohsvgp.Path(s.num_inducing, order=order, **kept)
 
-    return Method(f"OHSVGP: path {title}", "points", basis)
+    return Method(f"OHSVGP: path {title}", basis, "points")
 
 
 def _features(s: "GPSettings", _: Place) -> "Basis":
@@ -77,26 +77,21 @@ def _features(s: "GPSettings", _: Place) -> "Basis":
 
 _RFF = "OHSVGP: LegS by the thesis' recurrence, random features"
 _OVFF = "OVFF: Fourier features, Matérn-5/2 kernel"
-_GRID = "moving uniform grid of inducing points"
 _OVC = "OVC: pivoted-Cholesky inducing points"
 METHODS: dict[str, Method] = {
-    "ohsvgp": Method("OHSVGP: LegS, exact covariances", "time", _own("LegS"), live=True),
-    "ohsvgp-rff": Method(_RFF, "time", _features, follows=False),
-    "ohsvgp-legt": Method(
-        "OHSVGP: LegT, a sliding window", "time", _own("LegT", "window"), live=True
-    ),
-    "ohsvgp-lagt": Method("OHSVGP: LagT, a fading past", "time", _own("LagT", "window"), live=True),
-    "ohsvgp-fout": Method(
-        "OHSVGP: FouT, a sliding window", "time", _own("FouT", "window"), live=True
-    ),
-    "cosine": Method("cosines on the window so far", "time", _own("Cosine"), live=True),
-    "grid": Method(_GRID, "time", _own("UniformGrid"), live=True),
-    "ovc": Method(_OVC, "both", _own("PivotedCholesky"), live=True),
+    "ohsvgp": Method("OHSVGP: LegS, exact covariances", _own("LegS"), live=True),
+    "ohsvgp-rff": Method(_RFF, _features, follows=False),
+    "ohsvgp-legt": Method("OHSVGP: LegT, a sliding window", _own("LegT", "window"), live=True),
+    "ohsvgp-lagt": Method("OHSVGP: LagT, a fading past", _own("LagT", "window"), live=True),
+    "ohsvgp-fout": Method("OHSVGP: FouT, a sliding window", _own("FouT", "window"), live=True),
+    "cosine": Method("cosines on the window so far", _own("Cosine"), live=True),
+    "grid": Method("moving uniform grid of inducing points", _own("UniformGrid"), live=True),
+    "ovc": Method(_OVC, _own("PivotedCholesky"), "both", live=True),
     "ovc-optz": _learned("OVC-optZ: pivoted Cholesky, then learned", "PivotedCholesky"),
     "osgpr": _learned("OSGPR: random inducing points, learned", "RandomSubset"),
     "osvgp": _learned("OSVGP: random inducing points, learned", "RandomSubset"),
-    "ovff": Method(_OVFF, "time", _own("VariationalFourier", "start", "end"), follows=False),
-    "exact": Method("exact GP that keeps all data", "both", None, follows=False),
+    "ovff": Method(_OVFF, _own("VariationalFourier", "start", "end"), follows=False),
+    "exact": Method("exact GP that keeps all data", None, "both", follows=False),
     "ohsvgp-o": _path("in the order of the tasks", "given"),
     "ohsvgp-k": _path("of most similar neighbours", "kernel-max"),
     "ohsvgp-k-min": _path("of least similar neighbours", "kernel-min"),
