@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 from probseq_apps.data.images import load_generation_data
 from probseq_apps.engine.checkpoints import load_latest_checkpoint
-from probseq_apps.engine.files import ConfigMismatchError, DamagedFileError, read_json, write_json
+from probseq_apps.engine.files import DamagedFileError, read_json, write_json
 from probseq_apps.experiments import image_models, stages
 from probseq_apps.experiments.image_models import (
     Diffusion,
@@ -261,17 +261,6 @@ def test_a_stopped_run_names_the_command_and_goes_on_to_the_same_bits(
         for part in ("weights", "ema"):  # what importance sampling has seen is part of them
             x, y = getattr(a, part), getattr(b, part)
             assert all(torch.equal(x[key], y[key]) for key in x)
-
-
-def test_an_overwritten_run_starts_anew_and_another_is_no_resumption(whole, tmp_path):
-    folder = tmp_path / "again"
-    generate(Hvae, replace(HVAE, arms=("heat",), seeds=(1,)), run_dir=folder)
-    generate(Hvae, run_dir=folder, overwrite=True)
-    assert_same(Hvae, whole[Hvae], folder)
-    assert not list(folder.glob("*/*seed1*"))
-    other = replace(HVAE, sizes=replace(HVAE.sizes, sigma_max=6.0))
-    with pytest.raises(ConfigMismatchError, match="sigma_max"):
-        generate(Hvae, other, run_dir=folder, resume=True)
 
 
 @pytest.mark.parametrize(

@@ -209,6 +209,13 @@ def test_a_stored_model_computes_the_same_bits(tmp_path):
     assert torch.equal(back.sample(3, generator=seeded()), net.sample(3, generator=seeded()))
 
 
+def test_a_model_can_be_built_on_meta_with_its_schedule():
+    with torch.device("meta"):
+        made = ImageDiffusion(config())
+    assert all(weight.is_meta for weight in made.parameters())
+    assert torch.equal(made.diffusion.betas, model().diffusion.betas)
+
+
 def test_every_weight_has_a_gradient_and_channels_last_has_the_same_one():
     gradients = []
     for memory_format in (torch.contiguous_format, torch.channels_last):
