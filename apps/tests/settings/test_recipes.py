@@ -1,6 +1,5 @@
 """Recipes: those of the papers have their numbers, and all fit their data."""
 
-import itertools
 import json
 import subprocess
 import sys
@@ -26,7 +25,6 @@ from probseq_apps.settings.generate import GENERATE_RECIPES, TOKENIZER_RECIPES
 from probseq_apps.settings.methods import METHODS, trained_methods
 from probseq_apps.settings.models import DIFFUSION_RECIPES, HVAE_RECIPES
 from probseq_apps.settings.online import ONLINE_RECIPES, ONLINE_VAE_RECIPES
-from pseudovideo.diffusion.stages import Stage
 from pseudovideo.diffusion.unet import build_unet
 from pseudovideo.tokenizers import build_tokenizer, paper_config
 
@@ -147,29 +145,18 @@ def test_a_column_of_table_5_2_has_the_numbers_of_tables_d1_to_d3(name, stand_in
 
 
 @pytest.mark.parametrize("name", ["cifar10-18-frame", "celeba-8-frame"])
-def test_a_recipe_of_paper_size_builds_its_models_and_a_narrow_one_does_a_step(name, stand_in):
+def test_a_recipe_of_paper_size_builds_its_models(name, stand_in):
     recipe = GENERATE_RECIPES.load(name)
-    data = stand_in(recipe.data)
     # Without the file of LPIPS, which nothing downloads.
     recipe = replace(recipe, loss=replace(recipe.loss, perceptual_weight=0.0))
     for arm in recipe.arms:
-        one = recipe.one_tokenizer(arm, "plain", 0)
-        TokenizerPart(one).check(data)
+        part = TokenizerPart(recipe.one_tokenizer(arm, "plain", 0))
+        part.check(stand_in(recipe.data))
         with torch.device("meta"):
-            whole = build_tokenizer(TokenizerPart(one).config(data))
+            whole = build_tokenizer(part.config(stand_in(recipe.data)))
+        assert sum(p.numel() for p in whole.parameters()) > 30_000_000
         for kind in recipe.priors.prior:
             PriorPart(recipe.one_prior("", kind, 0)).check(whole.grid)
-        assert sum(p.numel() for p in whole.parameters()) > 30_000_000
-        narrow = replace(
-            one,
-            tokenizer=replace(one.tokenizer, dim=16, num_heads=2, depth=1, codebook_size=8),
-            loss=replace(one.loss, adversarial_start=0),
-        )
-        part, step = TokenizerPart(narrow), Step(0, 0, 0.0, torch.Generator())
-        objective, _ = part.build(data)
-        part.loss(objective, part.batch(data), step).loss.backward()
-        trained = [p for p in objective.parameters() if p.requires_grad]
-        assert all(p.grad is not None and torch.isfinite(p.grad).all() for p in trained)
 
 
 def test_recipes_of_diffusion_and_hvaes_fit_their_data(stand_in):
@@ -194,22 +181,12 @@ def test_the_image_model_of_table_5_3_has_improved_ddpms_size():
 
 
 @pytest.mark.parametrize("name", ["table-5.3-cifar10", "table-5.4-celeba", "table-5.5-cifar10"])
-def test_arms_of_the_tables_have_its_stages_and_do_a_step(name, stand_in):
+def test_arms_of_the_tables_have_its_steps_over_all_stages(name, stand_in):
     settings = DIFFUSION_RECIPES.load(name)
-    unet = replace(settings.unet, base_channels=8, num_res_blocks=1, num_groups=4)
-    data = stand_in(settings.data)
     for arm in settings.arms:
-        variant = DiffusionVariant(replace(settings.one_model(arm, 0), unet=unet))
-        objective, model = variant.build(data)
-        plan = getattr(model, "stages", [Stage((), (0,))])
-        if variant.arm.frames > 1:
-            overall = len(plan) * model.config.num_steps
-            assert overall == {4: 3000, 8: 5000}[variant.arm.frames]
-        step = Step(0, 0, 0.0, torch.Generator().manual_seed(0))
-        found = variant.loss(objective, variant.batch(data), step)
-        found.loss.backward()
-        # The error of an output of zeros: each noise's own mean square, which is about 1, times the
-        # share of the stage that either video drew.
-        shares = [len(stage.latent) * len(plan) / (plan[-1].latent[0] + 1) for stage in plan]
-        errors = [(a + b) / 2 for a, b in itertools.product(shares, repeat=2)]
-        assert float(found.parts["mse"]) in [pytest.approx(error, rel=0.1) for error in errors]
+        variant = DiffusionVariant(settings.one_model(arm, 0))
+        with torch.device("meta"):
+            _, model = variant.build(stand_in(settings.data))
+        frames, stages = variant.arm.frames, len(getattr(model, "stages", [()]))
+        wanted = variant.arm.diffusion_steps or {1: 1000, 4: 3000, 8: 5000}[frames]
+        assert stages * model.config.num_steps == wanted
