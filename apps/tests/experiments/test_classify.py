@@ -17,6 +17,7 @@ from probseq_apps.data.images import load_images
 from probseq_apps.data.names import DataError
 from probseq_apps.data.parts import Part
 from probseq_apps.engine.files import sole_use
+from probseq_apps.engine.fit import fit
 from probseq_apps.engine.trainer import Step
 from probseq_apps.experiments.classify import (
     classification_loss,
@@ -148,10 +149,29 @@ def test_another_configuration_is_no_resumption(finished, capsys):
     assert "already holds a run" in capsys.readouterr().err
 
 
+SGPA = ["classify", *TINY, "--method", "sgpa", "--seeds", "0", "--no-shift"]
+
+
+def test_an_experiment_that_fails_after_a_warm_start_goes_on(tmp_path, report_of, monkeypatch):
+    arguments, fits = [*SGPA, "--epochs", "2", "--warm-start.sgpa", "1"], []
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    assert main([*arguments, "--run-dir", str(whole)]) == 0
+
+    def fail(*given, **named):
+        fits.append(named["label"])
+        return fit(*given, **named) if len(fits) == 1 else 1 // 0
+
+    with monkeypatch.context() as patch:
+        patch.setattr("probseq_apps.experiments.comparison.fit", fail)
+        assert main([*arguments, "--run-dir", str(broken)]) == 1
+    assert fits == ["sgpa warm start", "sgpa"]
+    assert main(["classify", "--resume", "--run-dir", str(broken)]) == 0
+    assert report_of(broken) == report_of(whole)
+
+
 @pytest.mark.slow
 def test_a_killed_experiment_resumes_to_the_same_numbers_and_weights(tmp_path, killed, report_of):
-    arguments = ["classify", *TINY, "--method", "sgpa", "--seeds", "0", "--no-shift"]
-    arguments += ["--epochs", "8", "--validate-every", "2", "--checkpoint-every", "2"]
+    arguments = [*SGPA, "--epochs", "8", "--validate-every", "2", "--checkpoint-every", "2"]
     arguments += ["--warm-start.sgpa", "2"]
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     assert main([*arguments, "--run-dir", str(whole)]) == 0

@@ -143,8 +143,7 @@ def test_a_method_that_fails_is_named_with_its_task(series, tmp_path, monkeypatc
 
 
 @pytest.mark.usefixtures("undrawn")
-@pytest.mark.parametrize("columns", ["level,other", "series"])
-def test_series_side_by_side_are_learned_as_if_each_were_alone(columns, tmp_path, report_of):
+def test_series_side_by_side_are_learned_as_if_each_were_alone(tmp_path, report_of):
     values = [(math.sin(day / 4.0), 5.0 - 3.0 * math.cos(day / 5.0)) for day in range(60)]
     wide = ["day,level,other", *(f"{day},{a},{b}" for day, (a, b) in enumerate(values))]
     long = [f"{day},a,{a}\n{day},b,{b}" for day, (a, b) in enumerate(values)]
@@ -158,10 +157,8 @@ def test_series_side_by_side_are_learned_as_if_each_were_alone(columns, tmp_path
 
     path.write_text("\n".join(wide))
     alone = [learn(name) for name in ("level", "other")]
-    if columns == "series":
-        path.write_text("\n".join(["day,series,value", *long]))
-        columns = "value --series-column series"
-    for method, found in learn(*columns.split()).items():
+    path.write_text("\n".join(["day,series,value", *long]))
+    for method, found in learn("value", "--series-column", "series").items():
         runs = [one[method]["seeds"]["0"]["over_tasks"] for one in alone]
         over = found["seeds"]["0"]["over_tasks"]
         assert over["nlpd"] == pytest.approx(np.mean([one["nlpd"] for one in runs], 0))
