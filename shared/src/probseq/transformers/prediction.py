@@ -1,6 +1,6 @@
 """Predictive class probabilities from S Monte Carlo samples in one batched pass."""
 
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
@@ -104,7 +104,7 @@ class Predictor:
         self,
         measure: Callable[[Tensor, Tensor], Tensor],
         model: nn.Module,
-        batches: Iterable[tuple[Tensor, Tensor]],
+        batches: Iterable[Sequence[Tensor]],
     ) -> float:
         """Measure the first of the reduced predictions on a whole set of inputs and targets."""
         found = [(self.batch(model, inputs)[0], targets) for inputs, targets in batches]
