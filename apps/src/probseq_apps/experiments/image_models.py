@@ -104,10 +104,6 @@ class Variant(stages.Part[GenerationData]):
         """Return what the model's `sample` takes."""
         raise NotImplementedError
 
-    def draw(self, model: Any, num: int, options: dict[str, Any], *, seed: int) -> stages.Samples:
-        """Draw samples on the model's device; the seed is that of a run."""
-        return stages.draw_timed(model, num, seed=derive_seed(seed, "samples"), **options)
-
     def generator(self, model: nn.Module, purpose: str) -> torch.Generator:
         """Return a generator on the model's device."""
         return stages.generator_for(model, derive_seed(self.seed, purpose))
@@ -160,8 +156,7 @@ class DiffusionVariant(Variant):
 
     def sample_options(self, data: GenerationData | None, device: torch.device) -> dict[str, Any]:
         """Return what the model's `sample` takes."""
-        sampling = self.settings.sampling
-        return {"num_steps": sampling.sampling_steps, "eta": sampling.noise}
+        return self.settings.sampling.options()
 
     def measure(
         self, model: ImageDiffusion | VideoDiffusion, data: GenerationData
@@ -193,15 +188,14 @@ class DiffusionVariant(Variant):
         }
 
     def _frame_errors(self, model: VideoDiffusion, data: GenerationData) -> dict[str, Any]:
-        asked, sampling = self.settings.evaluation, self.settings.sampling
+        asked = self.settings.evaluation
         images, samples = data.test[: asked.frame_error_images], asked.frame_error_samples
         total = (self.arm.frames - model.config.context) * len(images) * samples
         with log.bar(total=total, unit=" frames", desc="frame errors") as bar:
             return frame_prediction(
                 *(model, self.videos, images, data.train),
                 num_samples=samples,
-                num_steps=sampling.sampling_steps,
-                eta=sampling.noise,
+                **self.settings.sampling.options(),
                 seed=derive_seed(self.seed, "test videos"),
                 generator=self.generator(model, "frame errors"),
                 progress=bar.update,
@@ -312,11 +306,9 @@ class Models(stages.ImageExperiment):
             variant, num = self._variants[job], self.settings.evaluation.num_samples
             model = variant.read(at.path / MODELS / job.name).model.to(self.device)
             options = variant.sample_options(data, self.device)
-            generator = variant.generator(model, "samples")
-            return (
-                variant.draw(model, num, options, seed=job.seed),
-                film(model, min(num, _FILMED), generator=generator, **options),
-            )
+            seed, generator = derive_seed(job.seed, "samples"), variant.generator(model, "samples")
+            process = film(model, min(num, _FILMED), generator=generator, **options)
+            return stages.draw_timed(model, num, seed=seed, **options), process
 
         return self.draw(job.name, job, at, make)
 

@@ -11,6 +11,7 @@ import torch
 
 from probseq_apps.data.images import GenerationData
 from probseq_apps.engine import distributed
+from probseq_apps.engine.config import derive_seed
 from probseq_apps.engine.files import save_arrays, write_atomic
 from probseq_apps.experiment import Experiment, Results, RunFolder
 from probseq_apps.experiments import image_models, stages
@@ -139,8 +140,8 @@ class Sample(Experiment[Draw]):
         model = variant.read(folder).model.to(device)
         if isinstance(variant, image_models.HvaeVariant):
             images = image_models.load_model_images(variant.settings, options)
-        own = variant.sample_options(images, device)
-        return lambda: variant.draw(model, settings.num, own, seed=settings.seed)
+        own, seed = variant.sample_options(images, device), derive_seed(settings.seed, "samples")
+        return lambda: stages.draw_timed(model, settings.num, seed=seed, **own)
 
 
 class Measured(NamedTuple):

@@ -72,14 +72,18 @@ class TokenizerPart(stages.Part[GenerationData]):
         # Without memory for the weights, and without their initialisation, which takes seconds.
         with torch.device("meta"):
             perceptual = nn.Identity() if self.settings.loss.perceptual_weight else None
-            self._objective(self.config(data), perceptual)
+            tokenizer = build_tokenizer(self.config(data))
+            TokenizerObjective(tokenizer, self.settings.loss, perceptual)
         pseudo_videos(to_unit(data.train[:1]), self.videos)
         self._perceptual()
 
     def build(self, data: GenerationData) -> tuple[TokenizerObjective, Tokenizer]:
         """Return an objective, and the new tokenizer in it."""
-        make = partial(self._objective, self.config(data), self._perceptual())
-        objective = stages.seeded(make, derive_seed(self.settings.seed, "weights"))
+        config, perceptual = self.config(data), self._perceptual()
+        objective = stages.seeded(
+            lambda: TokenizerObjective(build_tokenizer(config), self.settings.loss, perceptual),
+            derive_seed(self.settings.seed, "weights"),
+        )
         return objective, objective.tokenizer
 
     def loss(self, model: Any, batch: Batch, step: Step) -> LossParts:
@@ -97,11 +101,6 @@ class TokenizerPart(stages.Part[GenerationData]):
         with log.bar(total=len(data.train), unit=" images", desc="tokens") as bar:
             given = (folder, tokenizer, data.train, self.videos)
             return cached_tokens(*given, seed=seed, progress=bar.update)
-
-    def _objective(
-        self, config: TokenizerConfig, perceptual: nn.Module | None
-    ) -> TokenizerObjective:
-        return TokenizerObjective(build_tokenizer(config), self.settings.loss, perceptual)
 
     def _perceptual(self) -> LPIPS | None:
         """Return LPIPS with the named weights, None where it has no weight; raise without them."""

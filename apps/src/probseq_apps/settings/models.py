@@ -3,7 +3,7 @@
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from probseq.settings import Count, Index, NotNegative, Positive, Rate, Settings, Share
 from probseq_apps.data.names import check_generation_name
@@ -75,10 +75,10 @@ class DiffusionSampling(Settings):
         own = self.sampler != "ddim"
         refuse(self.eta and own, f"eta is for sampler=ddim, got {self.eta} and {self.sampler}")
 
-    @property
-    def noise(self) -> float | None:
-        """What the models' samplers take as eta; None for ancestral."""
-        return self.eta if self.sampler == "ddim" else None
+    def options(self) -> dict[str, Any]:
+        """Return what the models' `sample` takes; no eta for ancestral."""
+        eta = self.eta if self.sampler == "ddim" else None
+        return {"num_steps": self.sampling_steps, "eta": eta}
 
     def check_steps(self, diffusion_steps: int) -> None:
         """Raise if more steps are asked for than there are."""
