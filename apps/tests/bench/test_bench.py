@@ -1,6 +1,5 @@
 """`probseq bench`: that it measures what it says; how fast anything is, is no test."""
 
-import itertools
 import json
 import math
 
@@ -10,10 +9,10 @@ import torch
 from probseq.metrics.image import frechet_distance
 from probseq_apps.bench import Row, attention, generate, interleaved, measure, online
 from probseq_apps.bench.attention import SHAPES, Shape, kept_bytes
-from probseq_apps.bench.videogpt import VideoGPTSampler
 from probseq_apps.cli import main
 from pseudovideo.corruptions import PseudoVideoConfig, pseudo_videos
 from pseudovideo.priors import AutoregressiveConfig, AutoregressivePrior, MaskedConfig
+from pseudovideo.priors.videogpt import VideoGPTSampler
 
 CPU = torch.device("cpu")
 # Few inducing variables for streams of this length, on purpose.
@@ -203,27 +202,6 @@ def test_a_unet_is_given_so_many_frames_in_the_precision_that_the_row_says(
     channels, dtype = 3 if frames == 1 else 4, torch.bfloat16 if lean else torch.float32
     assert seen == [(2 * frames, channels, inference, dtype) for inference in (True, False)]
     assert any(not torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
-
-
-@torch.no_grad()
-def test_videogpt_s_way_gives_the_prior_s_logits_and_draws_from_them():
-    model = small((2, 2, 3))
-    sampler = VideoGPTSampler(model)
-    tokens = torch.randint(7, (3, 2, 2, 3), generator=torch.Generator().manual_seed(1))
-    places = list(itertools.product(range(2), range(2), range(3)))
-    found = [
-        sampler.logits(tokens, places[max(step - 1, 0)], place, step)
-        for step, place in enumerate(places)
-    ]
-    torch.testing.assert_close(torch.stack(found, dim=1), model(tokens), rtol=1e-10, atol=1e-10)
-    # Of two tokens each pair as often as its probability, within five standard errors.
-    model = small((1, 1, 2))
-    pairs = torch.cartesian_prod(torch.arange(7), torch.arange(7)).view(49, 1, 1, 2)
-    p = model(pairs).log_softmax(-1).gather(-1, pairs.flatten(1)[..., None]).sum((1, 2)).exp()
-    torch.manual_seed(2)
-    drawn = VideoGPTSampler(model).sample_tokens(20_000).flatten(1)
-    shares = (7 * drawn[:, 0] + drawn[:, 1]).bincount(minlength=49) / 20_000
-    assert ((shares - p).abs() <= 5 * (p * (1 - p) / 20_000).sqrt() + 1e-4).all()
 
 
 def test_what_is_compared_gives_the_same():

@@ -18,7 +18,6 @@ from torchvision.transforms.functional import gaussian_blur
 
 from probseq.metrics.image import FeatureMoments, frechet_distance
 from probseq_apps.bench import Case, Row, measure, one_thread, show, timed, training_step
-from probseq_apps.bench.videogpt import VideoGPTSampler
 from probseq_apps.settings.bench import BenchGenerateSettings
 from pseudovideo.corruptions import PseudoVideoConfig, counter_normal, pseudo_videos
 from pseudovideo.diffusion.image import ImageDiffusion
@@ -26,6 +25,7 @@ from pseudovideo.diffusion.objective import DiffusionObjective
 from pseudovideo.diffusion.stages import stage_window
 from pseudovideo.diffusion.video import VideoDiffusion
 from pseudovideo.priors import AutoregressiveConfig, AutoregressivePrior, MaskedConfig, MaskedPrior
+from pseudovideo.priors.videogpt import VideoGPTSampler
 from pseudovideo.spec import ImageDiffusionConfig, VideoDiffusionConfig, channel_multipliers_for
 from pseudovideo.tokenizers import TokenizerConfig, build_tokenizer
 

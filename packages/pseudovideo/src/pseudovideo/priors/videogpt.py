@@ -1,4 +1,4 @@
-"""VideoGPT's sampler, the peer of ours in `probseq bench generate`."""
+"""VideoGPT's sampler, step by step: slow, for tests and the benchmark."""
 
 import itertools
 from typing import cast
@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pseudovideo.layers import Block
-from pseudovideo.priors import AutoregressivePrior
+from pseudovideo.priors.autoregressive import AutoregressivePrior
 
 Place = tuple[int, ...]
 
