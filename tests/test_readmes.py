@@ -197,7 +197,15 @@ def test_blocks_are_closed_and_say_their_language(readme: Path) -> None:
     assert {match["language"] for match in found} <= LANGUAGES
 
 
-@pytest.mark.parametrize("readme", readmes_with("python"), ids=name_of)
+@pytest.mark.parametrize(
+    "readme",
+    [
+        # The examples of the five methods train something.
+        pytest.param(path, marks=pytest.mark.slow if path.parents[1].name == "packages" else ())
+        for path in readmes_with("python")
+    ],
+    ids=name_of,
+)
 def test_python_blocks_run(readme: Path, tmp_path: Path) -> None:
     # Each block stays on its own lines, so that a traceback points into the README.
     script: list[str] = []

@@ -49,7 +49,8 @@ def listed(golden, command):
     return [golden.renamed(own) for own in found if golden.command_name(own) == name]
 
 
-@pytest.mark.parametrize("speed", ["fast", pytest.param("slow", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("speed", ["fast", "slow"])
 def test_commands_do_what_they_did(speed, golden):
     expected = json.loads(golden.EXPECTED.read_text("utf-8"))[speed]
     found = golden.run_scenarios(speed)
