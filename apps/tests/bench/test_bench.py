@@ -145,6 +145,7 @@ def small(grid, **changes):
 SIZES = generate.Sizes(2, ((2, 12),), 8, 1, 8, 6, 5, base_channels=32, clips=2, steps=2)
 
 
+@pytest.mark.slow
 def test_all_of_generation_is_measured_in_groups(monkeypatch):
     config = {"codebook_size": 1024, "dim": 8, "depth": 1, "num_heads": 1}
     grids = {64: (1, 2, 2), 256: (4, 8, 8), 12: (3, 2, 2)}

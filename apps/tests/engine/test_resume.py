@@ -201,6 +201,7 @@ def test_a_run_cut_short_in_another_process_resumes_to_the_same_bits(
     assert equal(fit_here(tmp_path / "cut"), fit_here(tmp_path / "whole"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_train", [203, 65])
 def test_two_ranks_end_with_the_weights_of_one_process(launch, tmp_path, num_train):
     """Slices of unequal size (batches of 11), and for 65 a last batch of one example."""
