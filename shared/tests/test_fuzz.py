@@ -509,6 +509,7 @@ NOT_FUZZED = {
     "SmallClassifier": "a network of fixed sizes",
     "SmallClassifier.forward": "called by the extractor of features, which is fuzzed",
     "active_dropout": "takes a model",
+    "without_attention": "takes a model",
     "copy_kernel_weights": "takes two models",
     "class_predictions": "takes what a model gives",
     "ensemble": "takes what predictors give",

@@ -13,6 +13,7 @@ from probseq.summary import (
     best_names,
     differ,
     direction_of,
+    judge,
     mean_of,
     order_of,
     summarise,
@@ -132,3 +133,38 @@ def test_every_metric_of_classes_has_a_label_and_a_good_end():
     assert direction_of("ood/svhn/entropy/auroc") == "higher"
     assert direction_of("test/nll") == "lower"
     assert direction_of("seconds") is None
+
+
+def differences(mean, deviation, count):
+    """Numbers of a given mean and sample standard deviation."""
+    drawn = np.random.default_rng(0).standard_normal(count)
+    return list(mean + deviation * (drawn - drawn.mean()) / drawn.std(ddof=1))
+
+
+@pytest.mark.parametrize("effect", [0.1, 0.0, -0.1])
+@pytest.mark.parametrize("mean", [-0.3, -0.05, 0.05, 0.12, 0.4])
+@pytest.mark.parametrize("deviation", [0.01, 0.1, 1.0])
+def test_a_claim_is_judged_by_the_interval_of_the_mean_difference(effect, mean, deviation):
+    def verdict(count):
+        values = differences(mean, deviation, count)
+        low, high = stats.ttest_1samp(values, 0.0).confidence_interval(0.95)
+        if high < effect:
+            return "does not hold"
+        return "holds" if mean >= effect and low > min(effect, 0.0) else "not resolved"
+
+    found = judge(differences(mean, deviation, 4), effect)
+    assert found.summary.mean == pytest.approx(mean)
+    assert found.verdict == verdict(4)
+    if found.seeds is not None:
+        assert [verdict(n) == "not resolved" for n in (found.seeds - 1, found.seeds)] == [
+            True,
+            False,
+        ]
+    elif found.verdict == "not resolved":
+        assert verdict(1000) == "not resolved"
+
+
+def test_a_single_seed_and_seeds_that_miss_a_metric_resolve_nothing():
+    assert judge([0.5], 0.1).verdict == judge([], 0.1).verdict == "not resolved"
+    assert judge([0.5, 0.5, 0.5], 0.1).verdict == "holds"
+    assert judge([0.0, 0.0], 0.1).verdict == "does not hold"

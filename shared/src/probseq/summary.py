@@ -22,6 +22,7 @@ from probseq.errors import require
 __all__ = [
     "LABELS",
     "Direction",
+    "Gain",
     "Order",
     "Spread",
     "Summary",
@@ -30,6 +31,7 @@ __all__ = [
     "differ",
     "direction_of",
     "interval_factor",
+    "judge",
     "mean_of",
     "order_of",
     "summarise",
@@ -39,6 +41,9 @@ __all__ = [
 Direction = Literal["higher", "lower"]
 # How one mean stands to another.
 Order = Literal["better", "worse", "equal", "undecided"]
+
+# What seeds say of a claimed gain.
+Verdict = Literal["holds", "does not hold", "not resolved"]
 
 # What metrics are called in tables, and their good ends, by the names that `evaluate` of
 # `probseq.metrics` and the reports of runs give them.
@@ -72,6 +77,8 @@ Spread = tuple[float, float | None, int]
 
 # Level of the two-sided test.
 _LEVEL = 0.05
+# Seeds beyond which nobody would go.
+_MOST_SEEDS = 1000
 
 
 def direction_of(metric: str) -> Direction | None:
@@ -204,6 +211,45 @@ def differ(first: Spread, second: Spread) -> bool:
     if scale == 0.0:
         return distance > 0.0
     return 2.0 * float(_stats().t.sf(distance / scale, freedom)) < _LEVEL
+
+
+@dataclass(frozen=True)
+class Gain:
+    """What paired differences say of a claimed gain."""
+
+    summary: Summary  # of the differences, positive where the claim is right
+    verdict: Verdict
+    seeds: int | None  # for "not resolved", how many would resolve it; None for too many
+
+
+def judge(differences: Sequence[float], effect: float) -> Gain:
+    """Judge a claimed gain by its differences, one for each seed.
+
+    With the 95% interval (Student's t) of the mean difference, the claim
+
+    - holds if the mean is at least `effect` and the interval is above 0, or above `effect` where
+      that is negative: a claim that nothing is lost beyond that;
+    - does not hold if the whole interval is below `effect`;
+    - else is not resolved, as it always is by a single seed. More seeds of the same mean and
+      scatter would resolve it, as many as `seeds` says.
+
+    Args:
+        differences: gains of what is claimed to be better, one for each seed.
+        effect: smallest gain worth having; a negative one is the largest loss that is allowed.
+    """
+    found = summarise(differences)
+    if found.mean is None or found.interval is None or found.standard_error is None:
+        return Gain(found, "not resolved", None)
+    count, scatter = len(differences), found.standard_error * math.sqrt(len(differences))
+    # The interval decides once it is shorter than the distance to what it must not reach.
+    reached = found.mean >= effect
+    distance = found.mean - min(effect, 0.0) if reached else effect - found.mean
+    if found.interval < distance:
+        return Gain(found, "holds" if reached else "does not hold", None)
+    for seeds in range(count + 1, _MOST_SEEDS + 1):
+        if interval_factor(seeds) * scatter / math.sqrt(seeds) < distance:
+            return Gain(found, "not resolved", seeds)
+    return Gain(found, "not resolved", None)
 
 
 def _stats() -> Any:

@@ -16,6 +16,7 @@ from probseq.transformers import (
     SoftmaxAttention,
     TransformerConfig,
     repeat_samples,
+    without_attention,
 )
 
 
@@ -156,6 +157,29 @@ def test_active_dropout_gives_each_sample_its_own_masks():
     for a, b in ((0, 1), (1, 2)):
         assert not torch.allclose(samples[a], samples[b])
     assert len(encoder.attention[0].calls[0].x) == 6
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_without_attention_the_feedforward_networks_are_left(norm):
+    encoder, x = make_encoder(settings(norm=norm), (1,)), draw(2, 5, 4)
+
+    def run():
+        return encoder(x, generator=torch.Generator().manual_seed(0))
+
+    before, penalty = run()
+    expected = x
+    for index, mlp in enumerate(encoder.feedforward):
+        first, second = encoder.norms[2 * index], encoder.norms[2 * index + 1]
+        if norm == "pre":
+            expected = expected + mlp(second(expected))
+        else:
+            expected = second(first(expected) + mlp(first(expected)))
+    with without_attention(nn.Sequential(encoder)):
+        out, same_penalty = run()
+        assert encoder(x, num_samples=3)[0].shape == (6, 5, 4)
+    assert_close(out, expected)
+    assert same_penalty == penalty
+    assert_close(run()[0], before, rtol=0, atol=0)
 
 
 def test_samples_are_folded_sample_major():

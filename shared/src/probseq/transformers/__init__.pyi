@@ -1,6 +1,6 @@
 from .attention import KernelAttention, SoftmaxAttention
 from .build import sequence_transformer, text_transformer, vision_transformer
-from .encoder import Encoder
+from .encoder import Encoder, without_attention
 from .functional import kernel_attention, rbf_matrix
 from .outputs import AttentionOutput, TransformerOutput
 from .pooling import Pooling
@@ -48,4 +48,5 @@ __all__ = [
     "sequence_transformer",
     "text_transformer",
     "vision_transformer",
+    "without_attention",
 ]

@@ -3,7 +3,8 @@
 NaN and infinity in a tensor reach the result.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from functools import partial
 
 import torch
@@ -11,6 +12,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from probseq.checks import check_counts, check_rates
+from probseq.transformers.outputs import AttentionOutput
 from probseq.transformers.protocol import TokenMap, check_num_samples, check_tokens
 from probseq.transformers.sampling import repeat_samples
 from probseq.transformers.spec import TransformerConfig
@@ -149,6 +151,26 @@ class Encoder(nn.Module):
             isinstance(module, nn.Dropout) and module.training and module.p > 0
             for module in self.modules()
         )
+
+
+@contextmanager
+def without_attention(model: nn.Module) -> Generator[None]:
+    """Make all attention layers of a transformer give zeros, and what they give again at the end.
+
+    Tokens no longer see each other: what the model still predicts owes nothing to attention. The
+    penalties stay as they are.
+    """
+    layers = [a for part in model.modules() if isinstance(part, Encoder) for a in part.attention]
+    handles = [layer.register_forward_hook(_silence) for layer in layers]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _silence(layer: nn.Module, args: object, output: AttentionOutput) -> AttentionOutput:
+    return AttentionOutput(torch.zeros_like(output[0]), output[1])
 
 
 def _fold(x: Tensor, mask: Tensor | None, num_samples: int) -> tuple[Tensor, Tensor | None]:
