@@ -3,6 +3,7 @@
 import math
 
 import pytest
+import torch
 
 from probseq.testing.attention import AttentionSuite
 from probseq.transformers import KernelAttention, SoftmaxAttention
@@ -37,6 +38,28 @@ class TestAsymmetricRBFAttention(KernelAttentionSuite):
     symmetric = False
 
 
+class TestNoisyKernelAttention(AttentionSuite):
+    long_tokens = None
+
+    def make(self, dim, num_heads):
+        return KernelAttention(dim, num_heads, noise=0.3)
+
+    def test_each_sample_adds_noise_of_that_deviation_to_the_heads(self):
+        noisy, x = self.build(), self.tokens(2, 3, 4)
+        plain = KernelAttention(4, 2).double()
+        plain.load_state_dict(noisy.state_dict())
+        generator = torch.Generator().manual_seed(0)
+        with torch.no_grad():
+            drawn = noisy(x, generator=generator, num_samples=20_000).values.unflatten(0, (-1, 2))
+            centred = drawn - plain(x).values
+        weight = noisy.to_out[0].weight.detach()
+        # W ε with ε ~ N(0, σ² I): covariance σ² W Wᵀ, the same at all tokens, none between them.
+        flat = centred.permute(1, 2, 3, 0).reshape(2 * 3 * 4, -1)
+        expected = torch.block_diag(*[0.09 * weight @ weight.mT] * 6)
+        torch.testing.assert_close(flat.cov(), expected, rtol=0, atol=0.1 * float(expected.max()))
+        torch.testing.assert_close(flat.mean(1), torch.zeros(24).double(), rtol=0, atol=0.02)
+
+
 class TestSymmetricExponentialAttention(KernelAttentionSuite):
     kernel = "exponential"
     # The kernels differ in one elementwise step.
@@ -55,6 +78,12 @@ class TestAsymmetricExponentialAttention(TestSymmetricExponentialAttention):
 def test_dropout_out_of_range_is_refused_by_name(make, dropout):
     with pytest.raises(ValueError, match=rf"dropout must be in \[0, 1\), got {dropout}"):
         make(4, 2, dropout=dropout)
+
+
+@pytest.mark.parametrize("noise", [-0.1, math.inf, math.nan])
+def test_noise_out_of_range_is_refused_by_name(noise):
+    with pytest.raises(ValueError, match=f"noise must be .* got {noise}"):
+        KernelAttention(4, 2, noise=noise)
 
 
 @pytest.mark.parametrize("make", [SoftmaxAttention, KernelAttention])

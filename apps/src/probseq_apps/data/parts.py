@@ -131,6 +131,31 @@ def stratified(
     return tuple(torch.cat(part).sort().values for part in zip(*pieces, strict=True))
 
 
+def few_rows(labels: Int64[Tensor, " n"], size: int, source: object) -> Int64[Tensor, " m"]:
+    """Return ``size`` rows with the same share of each class; fewer rows are among more."""
+    if size > len(labels):
+        raise DataError(f"train_size must be at most the {len(labels):,} of {source}, got {size:,}")
+    order = permutation(len(labels))
+    place = torch.empty(len(labels), dtype=torch.float64)
+    for number in labels.unique():
+        rows = order[labels[order] == number]
+        place[rows] = (torch.arange(len(rows), dtype=torch.float64) + 0.5) / len(rows)
+    # Of equal places those that come first in the order.
+    return order[place[order].argsort(stable=True)][:size].sort().values
+
+
+def wrong_labels(
+    labels: Int64[Tensor, " n"], share: float, num_classes: int
+) -> Int64[Tensor, " n"]:
+    """Return labels of which a share, at random, is replaced by other classes, all alike."""
+    rows = permutation(len(labels), seed=1)[: round(share * len(labels))]
+    generator = torch.Generator().manual_seed(2)
+    found = labels.clone()
+    shift = torch.randint(1, num_classes, (len(labels),), generator=generator)[: len(rows)]
+    found[rows] = (labels[rows] + shift) % num_classes
+    return found
+
+
 def labelled_images(images: NDArray[Any], labels: NDArray[Any], source: Path) -> Part:
     """Return images as bytes (N, C, H, W) with their class numbers.
 

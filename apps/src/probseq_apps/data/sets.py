@@ -1,9 +1,10 @@
 """Load a data set by its name."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -12,7 +13,7 @@ from probseq.texts import encode_texts
 from probseq_apps.data.embeddings import read_embeddings
 from probseq_apps.data.images import ImageData, load_images
 from probseq_apps.data.names import WORDS, DataError, data_kind, own_path, tokenizer_choice
-from probseq_apps.data.parts import Part
+from probseq_apps.data.parts import Part, few_rows, wrong_labels
 from probseq_apps.data.texts import (
     EmbeddedTextData,
     TextData,
@@ -21,6 +22,8 @@ from probseq_apps.data.texts import (
     make_tokenizer,
     read_parts,
 )
+
+DataT = TypeVar("DataT", ImageData, TextData, EmbeddedTextData)
 
 
 def load_data(
@@ -36,6 +39,8 @@ def load_data(
     label_column: str = "label",
     tokenizer: str = WORDS,
     embeddings: Path | None = None,
+    train_size: int | None = None,
+    label_noise: float = 0.0,
 ) -> ImageData | TextData | EmbeddedTextData:
     """Load a data set: read, check, split, and turn texts into tokens.
 
@@ -57,6 +62,9 @@ def load_data(
             learned from the training texts, or the path of a pretrained ``tokenizer.json``.
         embeddings: file or folder of precomputed contextual embeddings of the texts, which take
             the place of the tokenizer; see the module ``embeddings``.
+        train_size: labelled rows to train on; by default all. Normalisation and vocabulary are
+            still those of all, which need no labels.
+        label_noise: share of the labels for training and validation that are made wrong.
 
     Raises:
         DataError: unknown name, missing or damaged files, options that don't go together; the
@@ -65,7 +73,8 @@ def load_data(
     if data_kind(name) == "image":
         if tokenizer != WORDS or embeddings is not None:
             raise DataError(f"tokenizer and embeddings are for texts, and {name!r} holds images")
-        return load_images(name, data_dir=data_dir, download=download, image_size=image_size)
+        images = load_images(name, data_dir=data_dir, download=download, image_size=image_size)
+        return _with_labels(images, train_size, label_noise)
     if download and own_path(name) is None:
         raise DataError(f"{name!r} cannot be fetched: put its files under --data-dir yourself")
     if tokenizer != WORDS and embeddings is not None:
@@ -82,11 +91,29 @@ def load_data(
     if embeddings is not None:
         store = read_embeddings(embeddings)
         rest = _encoded(parts, partial(store.spans, max_length=length))
-        return EmbeddedTextData(**rest, tables=store.tables, max_length=length)
+        embedded = EmbeddedTextData(**rest, tables=store.tables, max_length=length)
+        return _with_labels(embedded, train_size, label_noise)
     # A tokenizer that learns sees the texts for training alone.
     vocab = make_tokenizer(tokenizer, [text for text, _ in parts.train])
     rest = _encoded(parts, partial(encode_texts, vocab, max_length=length))
-    return TextData(**rest, vocab=vocab, max_length=length)
+    texts = TextData(**rest, vocab=vocab, max_length=length)
+    return _with_labels(texts, train_size, label_noise)
+
+
+def _with_labels(data: DataT, size: int | None, noise: float) -> DataT:
+    """Return data with fewer rows to train on, and with wrong labels."""
+    notes = list(data.notes)
+    train, validation = data.train, data.validation
+    if size is not None:
+        train = train.rows(few_rows(train.targets, size, f"{data.name!r}'s training rows"))
+        notes.append(f"trained on {size:,} of {len(data.train):,} examples")
+    if noise:
+        train, validation = (
+            replace(part, targets=wrong_labels(part.targets, noise, data.num_classes))
+            for part in (train, validation)
+        )
+        notes.append(f"{noise:.0%} of the labels for training and validation are wrong")
+    return replace(data, train=train, validation=validation, notes=tuple(notes))
 
 
 def _encoded(parts: TextParts, encode: Callable[[list[str]], Tensor]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Annotated, Literal
 
-from probseq.settings import Bound, Count, Index, Settings
+from probseq.settings import Bound, Count, Index, Rate, Settings
 from probseq_apps.data.names import (
     CORRUPTION_NAMES,
     CSV_PREFIX,
@@ -96,6 +96,11 @@ class DataSettings(Settings):
     pretrained tokenizer.json."""
     embeddings: str | None = None
     """Texts: file or folder of precomputed contextual embeddings, in place of the tokenizer."""
+    train_size: Count | None = None
+    """Labelled examples to train on, chosen at random with the same share of each class; None: all
+    of them."""
+    label_noise: Rate = 0.0
+    """Share of the labels for training and validation that are replaced by wrong ones."""
 
     def check(self) -> None:
         """Refuse unknown tokenizers."""

@@ -12,12 +12,19 @@ from einops import rearrange
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from probseq.checks import check_choice, check_counts, check_positive, check_rates
+from probseq.checks import (
+    check_choice,
+    check_counts,
+    check_not_negative,
+    check_positive,
+    check_rates,
+)
 from probseq.kernels import RBF, Exponential
 from probseq.transformers.functional import kernel_attention
 from probseq.transformers.names import KernelName
 from probseq.transformers.outputs import AttentionOutput
 from probseq.transformers.protocol import TokenMap, check_tokens
+from probseq.transformers.sampling import repeat_samples
 
 
 class SoftmaxAttention(nn.Module):
@@ -76,14 +83,14 @@ class KernelAttention(nn.Module):
         symmetric: queries and keys share their projection, which makes the kernel of two tokens a
             symmetric function of them (what SGPA needs).
         initial_variance: σ² to start from; ``None``: 1 for RBF, e^-4 for exponential.
+        noise: standard deviation of Gaussian noise that is added to the heads' outputs in training
+            and in prediction: what a Gaussian process adds, without the process.
         dropout: rate on the output.
 
     Raises:
         ValueError: ``num_heads`` does not divide ``dim``, ``kernel`` is unknown, or a number is out
             of range.
     """
-
-    stochastic = False
 
     def __init__(
         self,
@@ -93,11 +100,14 @@ class KernelAttention(nn.Module):
         kernel: KernelName = "rbf",
         symmetric: bool = True,
         initial_variance: float | None = None,
+        noise: float = 0.0,
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
         check_heads(dim, num_heads)
         check_rates(dropout=dropout)
+        check_not_negative(noise=noise)
+        self.noise, self.stochastic = noise, noise > 0.0
         self.dim, self.num_heads = dim, num_heads
         self.kernel_name: KernelName = kernel
         self.kernel = attention_kernel(
@@ -134,6 +144,13 @@ class KernelAttention(nn.Module):
                 key_mask=None if mask is None else mask[:, None],
             )
             out = out * self.kernel.outputscale[:, None, None]
+            if self.stochastic:
+                out = out if num_samples is None else repeat_samples(out, num_samples)
+                # Where SGPA adds the deviation of its posterior, this adds a constant.
+                drawn = torch.randn(
+                    out.shape, generator=generator, device=out.device, dtype=out.dtype
+                )
+                out = out + self.noise * drawn
         return AttentionOutput(self.to_out(rearrange(out, "b h t d -> b t (h d)")), x.new_zeros(()))
 
 

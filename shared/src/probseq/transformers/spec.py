@@ -6,7 +6,7 @@ Importing this module loads no torch.
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 
-from probseq.settings import Count, Positive, Rate, Settings
+from probseq.settings import Count, NotNegative, Positive, Rate, Settings
 from probseq.transformers.names import KernelName, NormPlacement, PoolingName
 
 if TYPE_CHECKING:
@@ -116,12 +116,14 @@ class KernelConfig(AttentionConfig):
         kernel: rbf, exponential, or auto: RBF for images, exponential for texts.
         symmetric: queries and keys share their projection.
         initial_variance: kernel variance to start from; None: 1 for RBF, e^-4 for exponential.
+        noise: standard deviation of Gaussian noise on the heads' outputs, in prediction too.
     """
 
     penalised = False
     kernel: KernelName | Literal["auto"] = "auto"
     symmetric: bool = True
     initial_variance: Positive | None = None
+    noise: NotNegative = 0.0
 
     def build(self, place: Place) -> "nn.Module":
         """Build the attention module of one block."""
@@ -134,6 +136,7 @@ class KernelConfig(AttentionConfig):
             kernel=place.kernel if self.kernel == "auto" else self.kernel,
             symmetric=self.symmetric,
             initial_variance=place.initial_variance if own is None else own,
+            noise=self.noise,
             dropout=backbone.dropout,
         )
 
