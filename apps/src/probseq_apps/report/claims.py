@@ -1,6 +1,7 @@
 """`probseq report --claims`: what the papers claim, what runs measured, and a verdict for each."""
 
 import math
+import textwrap
 import tomllib
 from collections.abc import Iterable, Sequence
 from importlib.resources import files
@@ -8,15 +9,7 @@ from typing import NamedTuple
 
 from probseq.summary import Gain, direction_of, judge
 from probseq_apps.report.measured import MeasuredRun
-from probseq_apps.report.tables import DASH, Table, decimals_of
-
-RULE = """\
-Gain: by how much the first row is better than each of the others in the same run, seed by seed: the mean of the paired
-differences ± half of its 95% interval (Student's t), or the mean factor for seconds. A claim holds if the mean gain is at
-least the smallest one worth having and the interval is above 0 (above the largest loss that is allowed, where the claim
-is that little is lost); it does not hold if the whole interval is below; else it is not resolved, and would be with as
-many seeds as stand there, were mean and scatter to stay. Against several rows the worst verdict counts. Of several runs
-that of the recipe nearest to the paper's is taken, then the newest."""
+from probseq_apps.report.tables import DASH, decimals_of, markdown_table
 
 
 class Claim(NamedTuple):
@@ -97,21 +90,31 @@ def _gain(claim: Claim, other: str, run: MeasuredRun) -> Gain | None:
     return judge([sign * (scale(own) - scale(theirs)) for own, theirs in pairs], claim.effect)
 
 
-def claims_table(verdicts: Iterable[Verdict]) -> Table:
-    """Return the table: claim, where and what the paper says, ours, and the verdict."""
-    heads = ["claim", "paper", "printed there", "ours: gain", "run", "verdict"]
+def claims_markdown(verdicts: Iterable[Verdict]) -> str:
+    """Return the table as Markdown: claim, where and what the paper says, ours, and the verdict."""
+    heads = ["claim", "paper", "printed there", "our gain", "of", "verdict"]
     rows = [
         [
-            verdict.claim.statement,
-            verdict.claim.paper,
-            verdict.claim.printed,
-            "; ".join(_gain_text(verdict.claim, *own) for own in verdict.gains.items()) or DASH,
-            DASH if verdict.run is None else _run_text(verdict.run),
-            verdict.text,
+            *(found.claim.statement, found.claim.paper, found.claim.printed),
+            *("; ".join(_gains(found)) or DASH, _run_text(found), found.text),
         ]
-        for verdict in verdicts
+        for found in verdicts
     ]
-    return Table(heads, rows)
+    return markdown_table([heads, *rows]).replace("---:", "---")
+
+
+def claims_text(verdicts: Iterable[Verdict], width: int) -> str:
+    """Return the claims and what was found of each, for a terminal of some width."""
+    lines: list[str] = []
+    for found in verdicts:
+        measured = "; ".join(_gains(found))
+        told = f"{found.text}" + (f": {measured} ({_run_text(found)})" if measured else "")
+        lines += [found.claim.statement, *textwrap.wrap(told, width - 4, initial_indent="    ")]
+    return "\n".join(lines)
+
+
+def _gains(found: Verdict) -> list[str]:
+    return [_gain_text(found.claim, *own) for own in found.gains.items()]
 
 
 def _gain_text(claim: Claim, other: str, gain: Gain) -> str:
@@ -124,6 +127,8 @@ def _gain_text(claim: Claim, other: str, gain: Gain) -> str:
     return f"{mean:+.{digits}f}{error} over {other}"
 
 
-def _run_text(run: MeasuredRun) -> str:
-    seeds = len(run.setting("seeds"))
-    return f"{run.recipe}, {seeds} seed{'s'[: seeds - 1]}"
+def _run_text(found: Verdict) -> str:
+    if found.run is None:
+        return DASH
+    seeds = len(found.run.setting("seeds"))
+    return f"{found.run.recipe}, {seeds} seed{'s'[: seeds - 1]}"

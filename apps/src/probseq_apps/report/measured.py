@@ -107,8 +107,8 @@ def _numbers(report: Mapping[str, Any]) -> dict[str, Seeds]:
     found: dict[str, Seeds] = {}
     for name, method in report["methods"].items():
         if report["experiment"] == "online":
-            seeds = method["seeds"].values()
-            metrics = {ACCUMULATED_SECONDS: tuple(float(sum(one["seconds"])) for one in seeds)}
+            seeds = [_online_numbers(one) for one in method["seeds"].values()]
+            metrics = {key: tuple(one[key] for one in seeds) for key in seeds[0]}
         else:
             metrics = {key: tuple(values["values"]) for key, values in method["metrics"].items()}
             seconds, epochs = method["train_seconds"], report["settings"]["training"]["epochs"]
@@ -117,6 +117,16 @@ def _numbers(report: Mapping[str, Any]) -> dict[str, Seeds]:
                 metrics[SECONDS_PER_EPOCH] = tuple(value / epochs for value in seconds)
         found |= {f"{name}/{metric}": values for metric, values in metrics.items()}
     return found
+
+
+def _online_numbers(seed: Mapping[str, Any]) -> dict[str, float | None]:
+    """Return metrics after the last task, and the mean loss of the tasks before since learned."""
+    found: dict[str, float | None] = {k: own[-1] for k, own in seed["over_tasks"].items()}
+    metric, sign = ("rmse", 1.0) if "rmse" in found else ("accuracy", -1.0)
+    matrix = seed["matrix"][metric]
+    lost = [sign * (matrix[-1][task] - matrix[task][task]) for task in range(len(matrix) - 1)]
+    found["forgetting"] = sum(lost) / len(lost) if lost else None
+    return found | {ACCUMULATED_SECONDS: float(sum(seed["seconds"]))}
 
 
 def _generation_numbers(

@@ -18,6 +18,7 @@ from matplotlib.figure import Figure
 
 from probseq_apps.engine.files import flatten, write_atomic
 from probseq_apps.registry import REGISTRY, load
+from probseq_apps.report.claims import claims_markdown, claims_text, judge_claims
 from probseq_apps.report.compare import compare, fits_experiment
 from probseq_apps.report.html import write_html
 from probseq_apps.report.measured import GENERATION_FACTS, REPORT, MeasuredRun, find_runs
@@ -59,18 +60,39 @@ def report(settings: ReportSettings) -> None:
             print(f"{name.ljust(9)} {load_table(name).title}")
     if settings.table is not None:
         _paper_report(load_table(settings.table), settings)
-    for folder in () if settings.show_list or settings.table else settings.run_folders:
+    if settings.claims:
+        _claims_report(settings)
+    asked = settings.show_list or settings.table or settings.claims
+    for folder in () if asked else settings.run_folders:
         page = write_html(folder)
         print(page)
         if sys.stdout.isatty():
             webbrowser.open(page.resolve().as_uri())
 
 
+def _runs(settings: ReportSettings) -> tuple[list[MeasuredRun], list[str]]:
+    """Return the runs that are named, else those of the default folder, and notes."""
+    # Without any run, the papers' numbers stand alone.
+    default = [_DEFAULT_FOLDER] if any(_DEFAULT_FOLDER.glob(f"*/{REPORT}")) else []
+    return find_runs(settings.run_folders or default)
+
+
+def _claims_report(settings: ReportSettings) -> None:
+    """Print what was found of each claim, and write it with the papers' numbers as Markdown."""
+    runs, left_out = _runs(settings)
+    verdicts = judge_claims(runs)
+    print(claims_text(verdicts, shutil.get_terminal_size((120, 24)).columns))
+    settings.output_dir.mkdir(parents=True, exist_ok=True)
+    page = settings.output_dir / "claims.md"
+    notes = "\n".join(f"- {note}" for note in left_out)
+    parts = ("# Claims of the papers", claims_markdown(verdicts), PAGES["claims"]["rule"], notes)
+    write_atomic(page, "\n\n".join(filter(None, parts)) + "\n")
+    print(f"\nwritten: {page}")
+
+
 def _paper_report(table: PaperTable, settings: ReportSettings) -> None:
     """Print a table, and write it as Markdown and as a picture."""
-    # Without any run, the paper's numbers stand alone.
-    default = [_DEFAULT_FOLDER] if any(_DEFAULT_FOLDER.glob(f"*/{REPORT}")) else []
-    runs, left_out = find_runs(settings.run_folders or default)
+    runs, left_out = _runs(settings)
     left_out += [
         f"left out: {run.folder} is of the experiment {run.experiment!r}, and table {table.name} "
         f"{_takes(table)}"

@@ -209,8 +209,11 @@ class ReportSettings:
     cgpt:V those of CGPT's paper, kep:1 to kep:9 those of KEP-SVGP's."""
     show_list: Annotated[bool, arg(name="list")] = False
     """List the tables."""
+    claims: bool = False
+    """What the papers claim, beside what the runs say of it."""
     output_dir: Path = Path("paper-tables")
-    """Folder for the table as Markdown and as a picture; files of the same name are replaced."""
+    """Folder for the table as Markdown and as a picture (of --claims, as Markdown alone); files of
+    the same name are replaced."""
 
     def __post_init__(self) -> None:
         """Refuse an unknown table."""
@@ -219,6 +222,6 @@ class ReportSettings:
 
     def check_given(self) -> None:
         """Refuse a command line that asks for nothing, or for two things."""
-        asked = (self.table is not None, self.show_list)
-        if all(asked) or not (any(asked) or self.run_folders):
-            raise ValueError("report needs a RUN_FOLDER, --table NAME or --list")
+        asked = sum((self.table is not None, self.show_list, self.claims))
+        if asked > 1 or not (asked or self.run_folders):
+            raise ValueError("report needs a RUN_FOLDER, --table NAME, --claims or --list")
