@@ -21,7 +21,7 @@ class Job(NamedTuple):
     @property
     def name(self) -> str:
         """Of its files."""
-        return f"{self.row}-seed{self.seed}"
+        return f"{self.row.replace(':', ',')}-seed{self.seed}"
 
 
 Results = Mapping[Job, dict[str, Any]]

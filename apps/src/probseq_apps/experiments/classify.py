@@ -39,6 +39,7 @@ from probseq_apps.engine.trainer import Batch, LossParts, Step
 from probseq_apps.experiment import Job
 from probseq_apps.experiments.comparison import (
     LAPLACE_PREDICTIONS,
+    WITHOUT,
     Comparison,
     Loaded,
     Measured,
@@ -96,8 +97,8 @@ class Classify(Comparison):
             lacks = f"needs validation data, and {name!r} is split without"
             if settings.training.select == "best":
                 raise ValueError(f"select='best' {lacks}: use select='last'")
-            for method in settings.method:
-                if "ts" in parse_row(method).additions:
+            for method, row in ((name, parse_row(name)) for name in settings.method):
+                if "ts" in row.additions or len(row.trained) > 1:
                     raise ValueError(f"method {method!r} {lacks}")
         super().check(data)
 
@@ -130,6 +131,11 @@ class Classify(Comparison):
         rest = replace(config, epochs=config.epochs - epochs)
         self.fit(model, method, job.row, rest, data, folder)
         return model
+
+    def validation_loss(self, sets: Sets) -> float:
+        """Return the negative log likelihood of the validation part."""
+        found = sets["validation"]
+        return float(F.nll_loss(found.log_probs, found.labels))
 
     def measure(self, row: Row, runs: Sequence[Sets]) -> Measured:
         """Return metrics and predictions, an entry a seed or one, and temperatures."""
@@ -226,7 +232,7 @@ def make_test_sets(
         ValueError: a set is missing or damaged, or the images cannot be corrupted.
     """
     sets: dict[str, TestSet] = {"validation": data.validation} if len(data.validation) else {}
-    sets["test"] = data.test
+    sets |= {"test": data.test, WITHOUT: data.test}
     if not isinstance(data, ImageData):
         return {**sets, **data.extra_tests}
     if settings.shift:

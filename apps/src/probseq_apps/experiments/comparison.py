@@ -4,13 +4,14 @@ A run has a folder `METHOD/seed-S`, with its predictions beside what `fit` write
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 from torch import Tensor, nn
 
-from probseq.transformers import Predictor
+from probseq.transformers import Predictor, without_attention
 from probseq_apps.data.parts import Part
 from probseq_apps.engine import distributed, log
 from probseq_apps.engine.config import TrainConfig, derive_seed
@@ -21,10 +22,19 @@ from probseq_apps.experiment import Experiment, Job, Results, RunFolder, counted
 from probseq_apps.methods.build import Data, build
 from probseq_apps.report.classify import MethodResult
 from probseq_apps.report.report import Report
-from probseq_apps.settings.methods import METHODS, Method, Row, parse_row, trained_methods
+from probseq_apps.settings.methods import (
+    METHODS,
+    Method,
+    Row,
+    parse_row,
+    settings_of,
+    trained_rows,
+)
 
 # After the training, and with the Laplace approximation.
 PREDICTIONS, LAPLACE_PREDICTIONS = "predictions.npz", "predictions-kflla.npz"
+# The test set as models see it whose attention is taken out.
+WITHOUT = "without-attention"
 Weight = Callable[[float], float]
 # May be made when it is needed: all corruptions of CIFAR-10 are two gigabytes.
 TestSet = Part | Callable[[], Part]
@@ -50,7 +60,7 @@ class Comparison(Experiment[Loaded]):
         marks: what tells the folder of a run, beside method, data and settings.
     """
 
-    parts = tuple(f"{name}/seed-*" for name in METHODS)
+    parts = tuple(f"{name}*/seed-*" for name in METHODS)
     stored: ClassVar[Callable[..., Any]]
     make_report: ClassVar[Callable[..., Report]]
     fact: ClassVar[tuple[str, str]]
@@ -58,8 +68,8 @@ class Comparison(Experiment[Loaded]):
 
     def __init__(self, settings: Any) -> None:
         super().__init__(settings)
-        methods = trained_methods(settings.method)
-        self.jobs = [Job(method, seed) for seed in settings.seeds for method in methods]
+        rows = trained_rows(settings.method)
+        self.jobs = [Job(row, seed) for seed in settings.seeds for row in rows]
 
     def _form(self, data: Any) -> tuple[Callable[..., Any], Callable[[Tensor], Tensor], int]:
         """Return what outputs are reduced to, how raw inputs are prepared, and their tokens."""
@@ -71,6 +81,10 @@ class Comparison(Experiment[Loaded]):
 
     def measure(self, row: Row, runs: Sequence[Mapping[str, Any]]) -> Measured:
         """Return what is measured of the runs of a row."""
+        raise NotImplementedError
+
+    def validation_loss(self, sets: Mapping[str, Any]) -> float:
+        """Return the loss of what was predicted of the validation part."""
         raise NotImplementedError
 
     def predictor(self, method: Method, data: Any) -> Predictor:
@@ -96,8 +110,9 @@ class Comparison(Experiment[Loaded]):
 
     def check(self, data: Loaded) -> None:
         """Raise if the settings don't fit the data."""
-        for name in trained_methods(self.settings.method):
-            build(METHODS[name], self.settings, data.data, seed=0)
+        for name in trained_rows(self.settings.method):
+            settings = settings_of(name, self.settings)
+            build(parse_row(name).method, settings, data.data, seed=0)
 
     def described(self, data: Data, what: str) -> str:
         """Return notes on the data, its sizes, and what is compared."""
@@ -108,12 +123,22 @@ class Comparison(Experiment[Loaded]):
 
     def run(self, job: Job, data: Loaded, at: RunFolder) -> dict[str, Any]:
         """Train a method, from where it stopped, and store its predictions."""
-        folder = run_folder(at, job)
-        model = self.train(job, data.data, folder)
-        if distributed.is_main():
-            self.predict(model, job, data, folder)
+        folder, job_row = run_folder(at, job), parse_row(job.row)
+        one, plain = type(self)(settings_of(job.row, self.settings)), Job(job_row.base, job.seed)
+        model = one.train(plain, data.data, folder)
         ends = (read_finished(path) for path in (folder, warm_folder(folder)))
-        return {"seconds": round(sum(end["seconds"] for end in ends if end is not None), 3)}
+        found = {"seconds": round(sum(end["seconds"] for end in ends if end is not None), 3)}
+        if distributed.is_main():
+            one.predict(model, plain, data, folder)
+            if penalty_of(job_row.method, one.settings) is not None:
+                device = distributed.resolve_device(self.settings.training.device)
+                predictor, seed = (
+                    one.predictor(job_row.method, data.data),
+                    derive_seed(job.seed, "penalty"),
+                )
+                given: dict[str, Any] = {"device": device, "seed": seed}
+                found["penalty"] = predictor.penalty(model, data.data.test.inputs, **given)
+        return found
 
     def predict(self, model: nn.Module, job: Job, data: Loaded, folder: Path) -> None:
         """Predict all sets, and store it."""
@@ -130,7 +155,8 @@ class Comparison(Experiment[Loaded]):
                 part = found if isinstance(found, Part) else found()
                 seed = derive_seed(job.seed, f"predict {name}")
                 given: dict[str, Any] = {"device": device, "seed": seed, "progress": bar.update}
-                outputs = (*predictor.predict(model, part.inputs, **given), part.targets.cpu())
+                with without_attention(model) if name == WITHOUT else nullcontext():
+                    outputs = (*predictor.predict(model, part.inputs, **given), part.targets.cpu())
                 kept[name] = self._keep(model, data.data, outputs)._asdict()
         save_groups(file, kept)
 
@@ -142,17 +168,30 @@ class Comparison(Experiment[Loaded]):
         for name in settings.method:
             row = parse_row(name)
             file = LAPLACE_PREDICTIONS if "kflla" in row.additions else PREDICTIONS
-            jobs = [Job(row.base, seed) for seed in settings.seeds]
+            jobs: list[Job] = []
             runs: list[dict[str, Any]] = []
-            for job in jobs:
-                path = run_folder(at, job) / file
-                if not path.exists():  # deleted: made anew
-                    self.run(job, data, at)
-                groups = load_groups(path).items()
-                runs.append({name: self.stored(**fields) for name, fields in groups})
+            for seed in settings.seeds:
+                found: dict[Job, dict[str, Any]] = {}
+                for job in (Job(trained, seed) for trained in row.trained):
+                    path = run_folder(at, job) / file
+                    if not path.exists():  # deleted: made anew
+                        self.run(job, data, at)
+                    groups = load_groups(path).items()
+                    found[job] = {name: self.stored(**fields) for name, fields in groups}
+                best = next(iter(found))
+                if len(found) > 1:
+                    best = min(found, key=lambda job: self.validation_loss(found[job]))
+                jobs.append(best)
+                runs.append(found[best])
             metrics, shown[name], temperatures = self.measure(row, runs)
+            # Members of an ensemble have penalties of their own.
+            penalties = [results[job].get("penalty") for job in jobs]
+            penalties = penalties if len(metrics) == len(jobs) else [None]
+            pairs = zip(metrics, penalties, strict=True)
+            metrics = [{**own, "test/penalty": penalty} for own, penalty in pairs]
             seconds = [results[job]["seconds"] for job in jobs]
-            measured[name] = MethodResult(row.title, metrics, seconds, temperatures)
+            chosen = [job.row for job in jobs] if row.choices else []
+            measured[name] = MethodResult(row.title, metrics, seconds, temperatures, chosen)
         sizes = {part: len(getattr(parts, part)) for part in ("train", "validation", "test")}
         (key, attribute), notes = self.fact, list(parts.notes)
         facts = {"name": parts.name, **sizes, key: getattr(parts, attribute), "notes": notes}
@@ -189,7 +228,7 @@ class Comparison(Experiment[Loaded]):
 
 def run_folder(at: RunFolder, job: Job) -> Path:
     """Return the folder of a run inside that of the experiment."""
-    return at.path / job.row / f"seed-{job.seed}"
+    return at.path / job.row.replace(":", ",") / f"seed-{job.seed}"
 
 
 def warm_folder(folder: Path) -> Path:

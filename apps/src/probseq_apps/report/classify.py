@@ -24,6 +24,7 @@ _METHODS_ACROSS = 5
 _SHIFT_TITLES = {"shift": "corrupted", "cifar-c": "CIFAR-C"}
 # Of the many numbers under shift and on other data sets, those in the table of all.
 _SHIFT_SHOWN = ("accuracy", "nll", "ece")
+_WITHOUT_SHOWN = ("accuracy", "nll")
 # Of detection: of few methods, of many, and by the variance of numbers (thesis Table B.32).
 _OOD_SHOWN, _OF_MANY, _OF_VARIANCE = ("auroc", "fpr95"), ("auroc",), ("auroc", "aupr-out")
 _SHIFT_DETAILS = ("accuracy", "nll", "ece", "mce")
@@ -41,12 +42,14 @@ class MethodResult(NamedTuple):
         metrics: of each entry, values by name; None where a metric is not defined.
         train_seconds: of each seed.
         temperatures: of each seed; empty without temperature scaling.
+        chosen: what was chosen by validation loss, for each seed; empty where nothing was.
     """
 
     title: str
     metrics: Sequence[Mapping[str, float | None]]
     train_seconds: Sequence[float]
     temperatures: Sequence[float] = ()
+    chosen: Sequence[str] = ()
 
     def summaries(self) -> dict[str, Summary]:
         """Return the summary of each metric over the entries."""
@@ -58,19 +61,22 @@ def methods_report(
 ) -> Report:
     """Return the report of a comparison of methods; `examples` says what the data hold."""
     data, numbers, rows = parts["data"], dict[str, Any](), list[str]()
-    for name, (title, _, seconds, temperatures) in results.items():
+    for name, (title, _, seconds, temperatures, chosen) in results.items():
         found = results[name].summaries()
         numbers[name] = {
             "title": title,
             "seeds": parts["settings"]["seeds"],
             "temperatures": temperatures,
+            "chosen": chosen,
             "train_seconds": seconds,
             "metrics": {metric: asdict(summary) for metric, summary in found.items()},
         }
-        text = ", ".join(f"{temperature:.3f}" for temperature in temperatures)
+        told = ", ".join(f"{temperature:.3f}" for temperature in temperatures)
+        taken = ", ".join(chosen)
         rows.append(
             f"`{name}`: {title}; trained in {sum(seconds) / len(seconds):.1f} s a seed"
-            f"{f'; temperatures {text}' if text else ''}"
+            f"{f'; temperatures {told}' if told else ''}"
+            f"{f'; by validation loss {taken}' if taken else ''}"
         )
     return Report(
         experiment=experiment,
@@ -129,6 +135,12 @@ def metric_tables(methods: Methods) -> list[Table | SideBySide]:
                 if name not in detection.get(detector, _OOD_SHOWN if few else _OF_MANY):
                     continue
                 section, label = f"test set against {'/'.join(outside)}", f"{label}, {detector}"
+            case ["test"] if name == "penalty":
+                section, label = "test", "penalty, nats"
+            case ["without-attention"]:
+                if name not in _WITHOUT_SHOWN:
+                    continue
+                section = "test, attention taken out"
             case [section] if name in LABELS:
                 pass
             case _:

@@ -29,7 +29,6 @@ from probseq_apps.settings.methods import (
     MethodSettings,
     TrainingSettings,
     parse_row,
-    trained_methods,
 )
 
 ROTATIONS = "rotations"
@@ -138,7 +137,7 @@ class ClassifySettings(MethodSettings):
         augment = training.augment != "none"
         for name, used in {"shift": asked.shift, "ood": asked.ood, "augment": augment}.items():
             refuse(is_text and used, f"{name} is for images, and {self.data!r} holds texts")
-        for name in trained_methods(self.method):
+        for name in dict.fromkeys(parse_row(name).base for name in self.method):
             warm = self.warm_epochs(name)
             refuse(
                 warm and training.epochs - warm <= training.warmup_epochs,

@@ -4,8 +4,10 @@ A method is a line of METHODS; if its attention has settings of its own, they ar
 `MethodSettings`, named as the method says.
 """
 
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
+from itertools import product
 from typing import Annotated, Any, Literal, NamedTuple
 
 from tyro.conf import arg
@@ -21,7 +23,7 @@ from probseq.transformers.spec import (
     TransformerConfig,
 )
 from probseq_apps.engine.config import EpochTraining, TrainConfig
-from probseq_apps.settings.common import Names, Seeds, check_known, refuse
+from probseq_apps.settings.common import DISTINCT, Names, Seeds, check_known, refuse
 from sgpa.spec import SGPAConfig
 
 
@@ -52,6 +54,7 @@ _OWN_KEYS = "kernel attention with its own projection of the keys, maximum likel
 _MFVI = "kernel attention with mean-field variational weights"
 _SNGP = "kernel attention with spectral normalisation and a random-feature GP output"
 _SVDKL = "softmax attention with a stochastic variational GP output"
+_NOISE = "kernel attention with Gaussian noise on the heads' outputs"
 _CGPT = "correlated Gaussian process attention"
 _PAIR = "kernel-eigen-pair SVGP attention"
 METHODS: dict[str, Method] = {
@@ -60,6 +63,7 @@ METHODS: dict[str, Method] = {
     "kernel-rbf": Method(f"RBF kernel {_ML}", KernelConfig(kernel="rbf")),
     "kernel-exponential": Method(f"exponential kernel {_ML}", KernelConfig(kernel="exponential")),
     "kernel-asym": Method(_OWN_KEYS, _ASYMMETRIC),
+    "kernel-noise": Method(_NOISE, "kernel_noise", sampled=True),
     "mcd": Method(f"kernel {_DROPOUT}", _KERNEL, test_dropout=True, sampled=True),
     "mcd-softmax": Method(f"softmax {_DROPOUT}", _SOFTMAX, test_dropout=True, sampled=True),
     "mfvi": Method(_MFVI, _KERNEL, baseline="mfvi", sampled=True),
@@ -86,15 +90,30 @@ POST_HOC: dict[str, str] = {
 
 
 class Row(NamedTuple):
-    """A row of the report: the method whose runs are used, and some of POST_HOC, in its order."""
+    """A row of the report: the method whose runs are used, and some of POST_HOC, in its order.
+
+    Of several values of a setting, each is trained, and every seed has the one of lowest validation
+    loss.
+    """
 
     base: str
     additions: tuple[str, ...] = ()
+    choices: tuple[tuple[str, tuple[str, ...]], ...] = ()  # settings of its own, and their values
 
     @property
     def method(self) -> Method:
         """The method whose runs are used."""
         return METHODS[self.base]
+
+    @property
+    def trained(self) -> tuple[str, ...]:
+        """The rows that are trained for it, without additions, each with one value a setting."""
+        values = product(*(own for _, own in self.choices))
+        names = [name for name, _ in self.choices]
+        return tuple(
+            ":".join((self.base, *(f"{n}={v}" for n, v in zip(names, chosen, strict=True))))
+            for chosen in values
+        )
 
     @property
     def title(self) -> str:
@@ -103,9 +122,20 @@ class Row(NamedTuple):
 
 
 def parse_row(name: str) -> Row:
-    """Read a method with its additions: any of `+kflla`, `+ts`, `+ensemble` in this order."""
+    """Read a method, `mcd:dropout=0.1,0.2:weight_decay=0.1+ts`.
+
+    Behind its name come settings of its own, and additions: any of `+kflla`, `+ts`, `+ensemble` in
+    this order.
+    """
     base, *additions = name.split("+")
+    base, *given = base.split(":")
     check_known("method", base, METHODS)
+    pairs = [own.partition("=") for own in given]
+    choices = [(key, tuple(values.split(","))) for key, _, values in pairs]
+    refuse(
+        any(not (key and all(values) and DISTINCT.holds(values)) for key, values in choices),
+        f"method {name!r} must have settings as `:NAME=VALUE,VALUE`, each value once",
+    )
     for addition in additions:
         check_known(f"addition to {base!r}", addition, POST_HOC)
     ordered = [addition for addition in POST_HOC if addition in additions]
@@ -117,12 +147,36 @@ def parse_row(name: str) -> Row:
         "kflla" in additions and METHODS[base].baseline,
         f"method {name!r} must leave out kflla: {base!r} has a posterior already",
     )
-    return Row(base, tuple(additions))
+    return Row(base, tuple(additions), tuple(choices))
 
 
-def trained_methods(names: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the methods that must be trained for these rows, each once."""
-    return tuple(dict.fromkeys(parse_row(name).base for name in names))
+def trained_rows(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the rows that must be trained for these, each once."""
+    return tuple(dict.fromkeys(own for name in names for own in parse_row(name).trained))
+
+
+def settings_of(trained: str, settings: Any) -> Any:
+    """Return the settings of a row that is trained: of its method alone, with its own values.
+
+    A name is that of a setting of its attention, else of the model, else of the training.
+    """
+    row, rows = parse_row(trained), map(parse_row, settings.method)
+    names = ["+".join((row.base, *own.additions)) for own in rows if trained in own.trained]
+    changes: dict[str, Any] = {"method": tuple(dict.fromkeys(names))}
+    attention = row.method.attention
+    groups = ["training", "model", *([attention] if isinstance(attention, str) else ())]
+    # Of equal names the last: those of the attention come before all others.
+    places = {each.name: group for group in groups for each in fields(getattr(settings, group))}
+    for name, (text,) in row.choices:
+        check_known(f"setting of {row.base!r}", name, places)
+        group = places[name]
+        try:
+            value = json.loads(text)
+        except ValueError:
+            value = text
+        now = changes.get(group, getattr(settings, group))
+        changes[group] = now.from_dict({**now.to_dict(), name: value})
+    return replace(settings, **changes)
 
 
 class BackboneSettings(TransformerConfig):
@@ -160,18 +214,23 @@ class MethodSettings(Settings):
     method: Names = ("mle", "kernel", "sgpa")
     """mle (softmax attention), kernel, kernel-rbf, kernel-exponential, kernel-asym (asymmetric),
     mcd and mcd-softmax (Monte Carlo dropout), mfvi, sngp, svdkl, sgpa, cgpt, scgpt, kepsvgp,
-    kepsvgp-e and kepsvgp-r (one of its processes twice); each may be followed by +kflla (Laplace
-    approximation of the last layer), +ts (temperature scaling) and +ensemble (mean over the
-    seeds)."""
+    kepsvgp-e and kepsvgp-r (one of its processes twice); kernel-noise (Gaussian noise on the heads'
+    outputs, a control). Each may have settings of its own, sgpa:kl_scale=1,0.1 (of several values
+    that of lowest validation loss is taken), and be followed by +kflla (Laplace approximation of
+    the last layer), +ts (temperature scaling) and +ensemble (mean over the seeds)."""
     seeds: Seeds = (0, 1, 2)
     """Each method is trained once per seed."""
     sgpa: SGPAConfig = SGPAConfig()
     cgpt: CGPTConfig = CGPTConfig()
     scgpt: SCGPTConfig = SCGPTConfig()
     kepsvgp: KEPSVGPConfig = KEPSVGPConfig()
+    kernel_noise: KernelConfig = KernelConfig(noise=0.1)
 
     def check(self) -> None:
-        """Refuse unknown methods, and ensembles of one seed."""
+        """Refuse unknown methods and settings of theirs, and ensembles of one seed."""
         for name in self.method:
-            few = "ensemble" in parse_row(name).additions and len(self.seeds) < 2
+            row = parse_row(name)
+            few = "ensemble" in row.additions and len(self.seeds) < 2
             refuse(few, f"method {name!r} needs at least two seeds, got {self.seeds}")
+            for trained in row.trained if row.choices else ():
+                settings_of(trained, self)

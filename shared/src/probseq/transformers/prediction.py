@@ -111,6 +111,17 @@ class Predictor:
         return float(measure(*map(torch.cat, zip(*found, strict=True))))
 
     @torch.no_grad()
+    def penalty(
+        self, model: nn.Module, inputs: Tensor, *, device: torch.device, seed: int
+    ) -> float:
+        """Return a model's penalty on a whole set, in nats an input: for SGPA its KL divergence."""
+        generator, total = torch.Generator(device).manual_seed(seed), 0.0
+        for chunk in inputs.split(max(1, _TOKENS_AT_ONCE // self.tokens)):
+            found = model(self.prepare(chunk.to(device)), generator=generator).penalty
+            total += len(chunk) * float(found)
+        return total / len(inputs)
+
+    @torch.no_grad()
     def predict(
         self,
         model: nn.Module,
