@@ -20,11 +20,14 @@ from probseq_apps.data.names import (
 )
 from probseq_apps.data.parts import (
     Part,
+    few_rows,
     hold_out_validation,
     labelled_images,
     permutation,
     stratified,
+    wrong_labels,
 )
+from probseq_apps.data.sets import load_data
 
 
 def test_each_known_name_has_a_kind_and_each_corruption_a_function():
@@ -129,3 +132,41 @@ def test_float_images_in_0_to_1_become_bytes_in_memory_of_their_own(tmp_path):
 def test_images_and_labels_of_another_form_are_refused(tmp_path, images, labels, message):
     with pytest.raises(DataError, match=message):
         labelled_images(images, np.array(labels), tmp_path)
+
+
+def test_few_rows_have_the_shares_of_the_classes_and_are_among_more():
+    labels = torch.tensor([0] * 60 + [1] * 30 + [2] * 10)
+    before = set()
+    for size in (10, 20, 50, 100):
+        rows = few_rows(labels, size, "these rows")
+        assert (labels[rows].bincount(minlength=3) * 100 // size).tolist() == [60, 30, 10]
+        assert before <= set(rows.tolist())
+        before = set(rows.tolist())
+    with pytest.raises(
+        DataError, match="train_size must be at most the 100 of these rows, got 101"
+    ):
+        few_rows(labels, 101, "these rows")
+
+
+def test_a_share_of_the_labels_is_wrong_and_all_other_classes_are_as_likely():
+    labels = torch.arange(30_000) % 3
+    found = wrong_labels(labels, 0.2, 3)
+    wrong = found != labels
+    assert int(wrong.sum()) == 6_000
+    # Five standard errors of a binomial.
+    moved = (found - labels)[wrong] % 3
+    assert abs(int((moved == 1).sum()) - 3_000) < 5 * (6_000 / 4) ** 0.5
+    assert abs(int(wrong[labels == 0].sum()) - 2_000) < 5 * 2_000**0.5
+    assert torch.equal(wrong_labels(labels, 0.0, 3), labels)
+
+
+def test_of_few_labels_the_rest_of_a_set_stays_as_it_is():
+    whole, few = load_data("digits"), load_data("digits", train_size=50, label_noise=0.1)
+    assert (len(few.train), few.mean, few.std) == (50, whole.mean, whole.std)
+    assert torch.equal(few.validation.inputs, whole.validation.inputs)
+    assert int((few.validation.targets != whole.validation.targets).sum()) == 36
+    assert torch.equal(few.test.targets, whole.test.targets)
+    assert few.notes[-2:] == (
+        "trained on 50 of 1,079 examples",
+        "10% of the labels for training and validation are wrong",
+    )

@@ -37,7 +37,8 @@ TINY = [
 ]
 TWO_EPOCHS = [*TINY, "--epochs", "2", "--validate-every", "1", "--seeds", "0", "1"]
 SMALL_EVALUATION = ["--corruptions", "contrast", "--severities", "1", "5", "--ood", "rotations"]
-ROWS = ["mle", "kernel+ts", "kernel+ensemble", "kernel+ts+ensemble", "mcd", "sgpa"]
+CHOICE = "mle:dropout=0,0.9"
+ROWS = ["mle", "kernel+ts", "kernel+ensemble", "kernel+ts+ensemble", "mcd", "sgpa", CHOICE]
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +99,33 @@ def test_post_hoc_rows_use_the_same_runs(finished, report_of):
         assert found["values"][-1] == pytest.approx(expected, rel=1e-5)
         assert (found["standard_error"] is None) == ("ensemble" in row)
     folders = {path.name for path in finished.iterdir() if path.is_dir()}
-    assert folders == {"mle", "kernel", "mcd", "sgpa", "plots", "results"}
+    rows = {"mle", "mle,dropout=0", "mle,dropout=0.9", "kernel", "mcd", "sgpa"}
+    assert folders == rows | {"plots", "results"}
+
+
+def test_of_several_values_that_of_lowest_validation_loss_is_taken(finished, report_of):
+    row = report_of(finished)["methods"][CHOICE]
+    for seed in (0, 1):
+        losses, shown = {}, {}
+        for value in ("0", "0.9"):
+            arrays = stored(finished, f"mle,dropout={value}", seed)
+            for part, found in (("validation", losses), ("test", shown)):
+                logs, labels = (arrays[f"{part}/{name}"] for name in ("log_probs", "labels"))
+                found[f"mle:dropout={value}"] = -logs[np.arange(len(labels)), labels].mean()
+        best = min(losses, key=losses.__getitem__)
+        assert row["chosen"][seed] == best
+        assert row["metrics"]["test/nll"]["values"][seed] == pytest.approx(shown[best], rel=1e-5)
+
+
+def test_the_report_says_what_attention_adds_and_costs(finished, report_of):
+    report = report_of(finished)["methods"]
+    arrays = stored(finished, "sgpa", 1)
+    logs, labels = (arrays[f"without-attention/{name}"] for name in ("log_probs", "labels"))
+    found = report["sgpa"]["metrics"]["without-attention/accuracy"]["values"][1]
+    assert found == pytest.approx((logs.argmax(1) == labels).mean())
+    assert not np.allclose(logs, arrays["test/log_probs"])
+    assert min(report["sgpa"]["metrics"]["test/penalty"]["values"]) > 0
+    assert report["mle"]["metrics"]["test/penalty"]["values"] == [None, None]
 
 
 def test_finished_runs_are_not_run_again_and_deleted_predictions_made_anew(
@@ -109,7 +136,7 @@ def test_finished_runs_are_not_run_again_and_deleted_predictions_made_anew(
     content = deleted.read_bytes()
     deleted.unlink()
     assert main(["classify", "--resume", "--run-dir", str(finished)]) == 0
-    assert capsys.readouterr().out.count("finished before") == 8
+    assert capsys.readouterr().out.count("finished before") == 12
     assert kept.stat().st_mtime_ns == time_before
     assert deleted.read_bytes() == content
     assert report_of(finished) == before

@@ -1,13 +1,14 @@
 """What follows from settings; what they refuse is in `test_cli.py`, as a user meets it."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
 from probseq_apps.experiments.tokens import TokenizerPart
 from probseq_apps.settings.classify import ClassifySettings
 from probseq_apps.settings.generate import GenerateSettings, TokenizerSettings
-from probseq_apps.settings.methods import METHODS, parse_row, trained_methods
+from probseq_apps.settings.methods import METHODS, parse_row, settings_of, trained_rows
 
 
 @pytest.mark.parametrize("base", METHODS)
@@ -15,7 +16,40 @@ def test_a_method_s_name_is_read_back_and_trained_once(base):
     additions = ("ts", "ensemble") if METHODS[base].baseline else ("kflla", "ts", "ensemble")
     row = parse_row("+".join((base, *additions)))
     assert (row.method, row.additions) == (METHODS[base], additions)
-    assert trained_methods((f"{base}+ts", "mle", base)) == tuple(dict.fromkeys((base, "mle")))
+    assert trained_rows((f"{base}+ts", "mle", base)) == tuple(dict.fromkeys((base, "mle")))
+
+
+def test_a_method_has_settings_of_its_own_beside_those_of_all():
+    rows = ("sgpa:kl_scale=1,0.1:dropout=0.2:weight_decay=0.3+kflla", "mle", "sgpa:dropout=0.2")
+    settings = ClassifySettings(method=rows)
+    first, second, *rest = trained_rows(rows)
+    assert rest == ["mle", "sgpa:dropout=0.2"]
+    scales = {}
+    for name in (first, second):
+        own = settings_of(name, settings)
+        assert own.method == ("sgpa+kflla",)
+        assert (own.model.dropout, own.training.weight_decay) == (0.2, 0.3)
+        scales[name] = METHODS["sgpa"].config(own).kl_scale
+        assert replace(own.sgpa, kl_scale=settings.sgpa.kl_scale) == settings.sgpa
+        assert replace(own.model, dropout=settings.model.dropout) == settings.model
+    assert list(scales.values()) == [1.0, 0.1]
+    assert settings_of("mle", settings) == replace(settings, method=("mle",))
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ("sgpa:kl_scales=0.1", "unknown setting of 'sgpa' 'kl_scales'; did you mean 'kl_scale'"),
+        ("mle:kl_scale=0.1", "unknown setting of 'mle' 'kl_scale'"),
+        ("sgpa:kl_scale=2", "kl_scale must be above 0 and at most 1, got 2"),
+        ("sgpa:kl_scale", "settings as `:NAME=VALUE,VALUE`"),
+        ("sgpa:kl_scale=1,1", "each value once"),
+        ("mle:dropout=much", "dropout must be"),
+    ],
+)
+def test_a_wrong_setting_of_a_method_is_named(row, message):
+    with pytest.raises(ValueError, match=message):
+        ClassifySettings(method=(row,))
 
 
 def test_a_warm_start_of_a_method_that_is_not_compared_may_be_anything():

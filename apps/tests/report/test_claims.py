@@ -1,0 +1,93 @@
+"""The papers' claims, what they name, and what runs say of them."""
+
+import math
+import re
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from probseq.summary import LABELS
+from probseq_apps.cli import main
+from probseq_apps.registry import REGISTRY, load
+from probseq_apps.report.claims import judge_claims, load_claims
+from probseq_apps.report.measured import find_runs
+
+ECE = {"kernel": [0.10, 0.12, 0.11, 0.13], "sgpa": [0.05, 0.06, 0.04, 0.07]}
+
+
+def verdict(runs, name):
+    (found,) = [one for one in judge_claims(runs) if one.claim.name == name]
+    return found
+
+
+def test_claims_name_recipes_rows_and_metrics_that_exist():
+    kinds = [entry.settings for entry in REGISTRY.values() if entry.kind]
+    recipes = {name for settings in kinds for name in load(settings).known}
+    claims = load_claims()
+    assert len(claims) >= 30
+    for claim in claims:
+        assert set(claim.recipes) <= recipes, claim.name
+        last = claim.metric.rpartition("/")[2]
+        assert last in LABELS or claim.costs or last == "forgetting", claim.name
+
+
+def test_a_claim_is_judged_by_differences_within_the_seeds_of_one_run(write_run):
+    write_run("one", {name: {"test/ece": values} for name, values in ECE.items()})
+    runs, _ = find_runs([write_run("two", {"mle": {"test/ece": [0.1]}}).parent])
+    found = verdict(runs, "sgpa-calibration")
+    differences = np.subtract(ECE["kernel"], ECE["sgpa"])
+    half = stats.t.ppf(0.975, 3) * stats.sem(differences)
+    assert found.gains["kernel"].summary.mean == pytest.approx(differences.mean())
+    assert found.gains["kernel"].summary.interval == pytest.approx(half)
+    assert (found.text, found.run.folder.name) == ("holds", "one")
+    # MC dropout, which it is to be better than too, was not run; nor was anything of the others.
+    assert verdict(runs, "sgpa-likelihood").text == verdict(runs, "ohsvgp-solar").text == "not run"
+
+
+@pytest.mark.parametrize(
+    ("ours", "text"),
+    [
+        ([0.20, 0.21, 0.22, 0.21], "does not hold"),
+        ([0.09, 0.10, 0.02, 0.12], "not resolved: would need \\d+ seeds"),
+        ([0.07], "not resolved"),
+    ],
+)
+def test_what_seeds_leave_open_or_refute_is_said(write_run, ours, text):
+    theirs = ECE["kernel"][: len(ours)]
+    folder = write_run("run", {"kernel": {"test/ece": theirs}, "sgpa": {"test/ece": ours}})
+    assert re.fullmatch(text, verdict(find_runs([folder])[0], "sgpa-calibration").text)
+
+
+def test_of_several_rows_the_worst_counts_and_of_several_runs_the_paper_s(write_run):
+    rows = {"sgpa": [0.5, 0.51, 0.52], "kernel": [0.9, 0.91, 0.92], "mcd": [0.4, 0.41, 0.42]}
+    methods = {name: {"test/nll": values} for name, values in rows.items()}
+    folder = write_run("small", methods, started_from="digits-small").parent
+    runs, _ = find_runs([folder])
+    assert verdict(runs, "sgpa-likelihood").text == "does not hold"
+    write_run("paper", methods | {"mcd": {"test/nll": [0.8, 0.81, 0.82]}})
+    found = verdict(find_runs([folder])[0], "sgpa-likelihood")
+    assert (found.run.folder.name, found.text) == ("paper", "holds")
+
+
+def test_seconds_are_compared_by_their_factor(write_run):
+    methods = {name: {"test/nll": [0.1, 0.1, 0.1]} for name in ("sgpa", "kepsvgp")}
+    folder = write_run("run", methods, recipe="kepsvgp-cifar10-sgpa-size")
+    report = (folder / "report.json").read_text()
+    slow = '"sgpa": {"train_seconds": [120.0, 120.0, 120.0]'
+    assert slow in report
+    (folder / "report.json").write_text(report.replace(slow, slow.replace("120", "480")))
+    found = verdict(find_runs([folder])[0], "kepsvgp-seconds")
+    assert math.exp(found.gains["sgpa"].summary.mean) == pytest.approx(4.0)
+    assert found.text == "holds"
+
+
+def test_the_table_of_claims_is_printed_and_written(write_run, tmp_path, capsys):
+    folder = write_run("one", {name: {"test/ece": values} for name, values in ECE.items()})
+    pages = tmp_path / "pages"
+    assert main(["report", "--claims", str(folder), "--output-dir", str(pages)]) == 0
+    printed, page = capsys.readouterr().out, (pages / "claims.md").read_text()
+    assert re.search(r"holds: \+0\.06\d+ ± 0\.0\d+ over kernel \(sgpa-cifar10, 4 seeds\)", printed)
+    rows = [line for line in page.splitlines() if line.startswith("| SGPA is better calibrated")]
+    assert rows[0].endswith("| sgpa-cifar10, 4 seeds | holds |")
+    assert page.count("| not run |") == len(load_claims()) - 1
