@@ -5,7 +5,7 @@ import textwrap
 import tomllib
 from collections.abc import Iterable, Sequence
 from importlib.resources import files
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from probseq.summary import Gain, direction_of, judge
 from probseq_apps.report.measured import MeasuredRun
@@ -58,11 +58,11 @@ class Verdict(NamedTuple):
 def load_claims() -> list[Claim]:
     """Return the claims, in the order of the papers."""
     text = files("probseq_apps.report").joinpath("claims.toml").read_text("utf-8")
-    lists = ("than", "recipes")
-    return [
-        Claim(name=name, **{key: tuple(v) if key in lists else v for key, v in values.items()})
-        for name, values in tomllib.loads(text).items()
-    ]
+    return [_claim(name, **values) for name, values in tomllib.loads(text).items()]
+
+
+def _claim(name: str, than: list[str], recipes: list[str], **values: Any) -> Claim:
+    return Claim(name=name, than=tuple(than), recipes=tuple(recipes), **values)
 
 
 def judge_claims(runs: Sequence[MeasuredRun]) -> list[Verdict]:
