@@ -123,21 +123,21 @@ class Comparison(Experiment[Loaded]):
 
     def run(self, job: Job, data: Loaded, at: RunFolder) -> dict[str, Any]:
         """Train a method, from where it stopped, and store its predictions."""
-        folder, job_row = run_folder(at, job), parse_row(job.row)
-        one, plain = type(self)(settings_of(job.row, self.settings)), Job(job_row.base, job.seed)
+        folder, method = run_folder(at, job), parse_row(job.row).method
+        one = type(self)(settings_of(job.row, self.settings))
+        plain = Job(parse_row(job.row).base, job.seed)
         model = one.train(plain, data.data, folder)
         ends = (read_finished(path) for path in (folder, warm_folder(folder)))
-        found = {"seconds": round(sum(end["seconds"] for end in ends if end is not None), 3)}
+        seconds = round(sum(end["seconds"] for end in ends if end is not None), 3)
+        found: dict[str, Any] = {"seconds": seconds}
         if distributed.is_main():
             one.predict(model, plain, data, folder)
-            if penalty_of(job_row.method, one.settings) is not None:
+            if penalty_of(method, one.settings) is not None:
                 device = distributed.resolve_device(self.settings.training.device)
-                predictor, seed = (
-                    one.predictor(job_row.method, data.data),
-                    derive_seed(job.seed, "penalty"),
+                given: dict[str, Any] = {"device": device, "seed": derive_seed(job.seed, "penalty")}
+                found["penalty"] = one.predictor(method, data.data).penalty(
+                    model, data.data.test.inputs, **given
                 )
-                given: dict[str, Any] = {"device": device, "seed": seed}
-                found["penalty"] = predictor.penalty(model, data.data.test.inputs, **given)
         return found
 
     def predict(self, model: nn.Module, job: Job, data: Loaded, folder: Path) -> None:
