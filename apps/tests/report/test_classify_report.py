@@ -1,7 +1,14 @@
 """Tables of classifiers, over the seeds."""
 
 from probseq.summary import summarise
-from probseq_apps.report.classify import details, metric_tables, ood_tables, shift_tables
+from probseq_apps.report.classify import (
+    MethodResult,
+    details,
+    metric_tables,
+    ood_tables,
+    shift_tables,
+    silent_attention,
+)
 
 METRICS = ("accuracy", "nll", "ece", "mce")
 DETECTION = ("auroc", "aupr-in", "aupr-out", "fpr95")
@@ -90,3 +97,27 @@ def test_details_have_every_table_under_shift_and_of_detection():
     found = measured({"shift/severity-1": [0.1]}) | measured({"ood/svhn/energy": [0.9]}, DETECTION)
     assert details({"sgpa": plain | found}).count("\n| sgpa | 1 |") == 5
     assert details({"sgpa": plain}) == ""
+
+
+def test_an_attention_without_information_is_named_and_what_it_adds_is_shown():
+    values = {
+        "sgpa": [0.002, 0.004],
+        "cgpt": [-70.0, -60.0],
+        "kepsvgp": [3.0, 0.0],
+        "mle": [None, None],
+    }
+    results = {
+        name: MethodResult("", [{"test/penalty": value} for value in own], [1.0, 1.0])
+        for name, own in values.items()
+    }
+    (finding,) = silent_attention(results)
+    assert finding.startswith("sgpa: the penalty is 0.003 nats an example")
+    found = {"test/penalty": [2.0, 4.0]} | {f"without-attention/{m}": [0.1, 0.3] for m in METRICS}
+    (table,) = metric_tables({"sgpa": {name: summarise(own) for name, own in found.items()}})
+    assert table.markdown().splitlines()[2:] == [
+        "| **test** |  |",
+        "| penalty, nats | 3.0000±1.0000 |",
+        "| **test, attention taken out** |  |",
+        "| accuracy ↑ | 0.2000±0.1000 |",
+        "| NLL ↓ | 0.2000±0.1000 |",
+    ]

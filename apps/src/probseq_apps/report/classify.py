@@ -25,6 +25,8 @@ _SHIFT_TITLES = {"shift": "corrupted", "cifar-c": "CIFAR-C"}
 # Of the many numbers under shift and on other data sets, those in the table of all.
 _SHIFT_SHOWN = ("accuracy", "nll", "ece")
 _WITHOUT_SHOWN = ("accuracy", "nll")
+# Nats an example below which an attention carries no information worth the name.
+_SILENT = 0.01
 # Of detection: of few methods, of many, and by the variance of numbers (thesis Table B.32).
 _OOD_SHOWN, _OF_MANY, _OF_VARIANCE = ("auroc", "fpr95"), ("auroc",), ("auroc", "aupr-out")
 _SHIFT_DETAILS = ("accuracy", "nll", "ece", "mce")
@@ -87,9 +89,21 @@ def methods_report(
         ),
         numbers={"methods": numbers},
         tables=metric_tables({name: method.summaries() for name, method in results.items()}),
+        findings=silent_attention(results),
         rows=rows,
         **parts,
     )
+
+
+def silent_attention(results: Mapping[str, MethodResult]) -> list[str]:
+    """Return a sentence for each method whose penalty is nearly zero: it draws from its prior."""
+    found: list[str] = []
+    for name, own in results.items():
+        penalty = summarise([entry.get("test/penalty") for entry in own.metrics]).mean
+        if penalty is not None and 0.0 <= penalty < _SILENT:
+            nats = f"{penalty:.1g} nats an example"
+            found.append(f"{name}: the penalty is {nats}: its attention says nothing of the input.")
+    return found
 
 
 def classify_report(
