@@ -62,7 +62,7 @@ def test_what_seeds_leave_open_or_refute_is_said(write_run, ours, text):
 def test_of_several_rows_the_worst_counts_and_of_several_runs_the_paper_s(write_run):
     rows = {"sgpa": [0.5, 0.51, 0.52], "kernel": [0.9, 0.91, 0.92], "mcd": [0.4, 0.41, 0.42]}
     methods = {name: {"test/nll": values} for name, values in rows.items()}
-    folder = write_run("small", methods, started_from="digits-few").parent
+    folder = write_run("small", methods, started_from="digits-few-all").parent
     runs, _ = find_runs([folder])
     assert verdict(runs, "sgpa-likelihood").text == "does not hold"
     write_run("paper", methods | {"mcd": {"test/nll": [0.8, 0.81, 0.82]}})
