@@ -22,6 +22,7 @@ NEW |= {
     "--kernel-noise.no-symmetric",
     "digits-few",
     "digits-few-choices",
+    "digits-few-all",
     "cifar10-cpu",
     "cola-cpu",
 }
