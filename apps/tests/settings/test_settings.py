@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from probseq_apps.experiments.tokens import TokenizerPart
-from probseq_apps.settings.classify import ClassifySettings
+from probseq_apps.settings.classify import ClassifySettings, RegressSettings
 from probseq_apps.settings.generate import GenerateSettings, TokenizerSettings
 from probseq_apps.settings.methods import METHODS, parse_row, settings_of, trained_rows
 
@@ -34,6 +34,12 @@ def test_a_method_has_settings_of_its_own_beside_those_of_all():
         assert replace(own.model, dropout=settings.model.dropout) == settings.model
     assert list(scales.values()) == [1.0, 0.1]
     assert settings_of("mle", settings) == replace(settings, method=("mle",))
+
+
+def test_numbers_have_no_validation_loss_to_choose_by():
+    with pytest.raises(ValueError, match="must have one value of each setting"):
+        RegressSettings(method=("mcd:dropout=0.1,0.2",))
+    assert RegressSettings(method=("mcd:dropout=0.2",)).method == ("mcd:dropout=0.2",)
 
 
 @pytest.mark.parametrize(

@@ -198,6 +198,10 @@ class RegressSettings(MethodSettings):
         super().check()
         for name in self.method:
             row = parse_row(name)
+            many = len(row.trained) > 1
+            refuse(
+                many, f"method {name!r} must have one value of each setting: none is chosen here"
+            )
             for part in (row.base, *row.additions):
                 wrong = part in ("sngp", "svdkl", "kflla", "ts")
                 refuse(wrong, f"method {name!r} is for classes: leave out {part}")
