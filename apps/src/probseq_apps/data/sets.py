@@ -105,14 +105,14 @@ def _with_labels(data: DataT, size: int | None, noise: float) -> DataT:
     notes = list(data.notes)
     train, validation = data.train, data.validation
     if size is not None:
-        train = train.rows(few_rows(train.targets, size, f"{data.name!r}'s training rows"))
+        train = train.rows(few_rows(train.targets, size, f"training rows of {data.name!r}"))
         notes.append(f"trained on {size:,} of {len(data.train):,} examples")
     if noise:
         train, validation = (
             replace(part, targets=wrong_labels(part.targets, noise, data.num_classes))
             for part in (train, validation)
         )
-        notes.append(f"{noise:.0%} of the labels for training and validation are wrong")
+        notes.append(f"{100 * noise:g}% of the labels for training and validation are wrong")
     return replace(data, train=train, validation=validation, notes=tuple(notes))
 
 

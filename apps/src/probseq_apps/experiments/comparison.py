@@ -60,7 +60,7 @@ class Comparison(Experiment[Loaded]):
         marks: what tells the folder of a run, beside method, data and settings.
     """
 
-    parts = tuple(f"{name}*/seed-*" for name in METHODS)
+    parts = tuple(f"{name}{own}/seed-*" for name in METHODS for own in ("", ",*"))
     stored: ClassVar[Callable[..., Any]]
     make_report: ClassVar[Callable[..., Report]]
     fact: ClassVar[tuple[str, str]]
@@ -133,7 +133,7 @@ class Comparison(Experiment[Loaded]):
         if distributed.is_main():
             one.predict(model, plain, data, folder)
             if penalty_of(method, one.settings) is not None:
-                device = distributed.resolve_device(self.settings.training.device)
+                device = distributed.resolve_device(one.settings.training.device)
                 given: dict[str, Any] = {"device": device, "seed": derive_seed(job.seed, "penalty")}
                 found["penalty"] = one.predictor(method, data.data).penalty(
                     model, data.data.test.inputs, **given

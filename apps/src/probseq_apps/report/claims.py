@@ -81,12 +81,16 @@ def _judged(claim: Claim, runs: Sequence[MeasuredRun]) -> Verdict:
 
 def _gain(claim: Claim, other: str, run: MeasuredRun) -> Gain | None:
     """Return the gain over another row; None where the run lacks one of the two."""
-    found = [run.values(f"{row}/{claim.metric}") for row in (claim.better, other)]
-    pairs = list(zip(*(values for _, values in filter(None, found)), strict=True))
-    if None in found or any(None in pair for pair in pairs):
-        return None
+    least = 0.0 if claim.costs else -math.inf
+    found: list[list[float]] = []
+    for row in (claim.better, other):
+        _, values = run.values(f"{row}/{claim.metric}") or ("", ())
+        found.append([value for value in values if value is not None and value > least])
+        if not values or len(found[-1]) < len(values) or len(values) != len(found[0]):
+            return None
     sign = 1.0 if direction_of(claim.metric) == "higher" else -1.0
     scale = math.log if claim.costs else float
+    pairs = zip(*found, strict=True)
     return judge([sign * (scale(own) - scale(theirs)) for own, theirs in pairs], claim.effect)
 
 
@@ -109,7 +113,8 @@ def claims_text(verdicts: Iterable[Verdict], width: int) -> str:
     for found in verdicts:
         measured = "; ".join(_gains(found))
         told = f"{found.text}" + (f": {measured} ({_run_text(found)})" if measured else "")
-        lines += [found.claim.statement, *textwrap.wrap(told, width - 4, initial_indent="    ")]
+        text = textwrap.fill(told, max(40, width) - 4)
+        lines += [found.claim.statement, textwrap.indent(text, "    ")]
     return "\n".join(lines)
 
 
@@ -121,7 +126,10 @@ def _gain_text(claim: Claim, other: str, gain: Gain) -> str:
     mean, around = gain.summary.mean or 0.0, gain.summary.interval
     if claim.costs:
         low, high = (f"{math.exp(mean + sign * (around or 0.0)):.3g}" for sign in (-1, 1))
-        return f"{math.exp(mean):.3g} times [{low}, {high}] over {other}"
+        factor = f"{math.exp(mean):.3g} times"
+        return (
+            f"{factor} over {other}" if around is None else f"{factor} [{low}, {high}] over {other}"
+        )
     digits = decimals_of([mean]) - 1
     error = "" if around is None else f" ± {around:.{digits}f}"
     return f"{mean:+.{digits}f}{error} over {other}"

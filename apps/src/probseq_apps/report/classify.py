@@ -12,6 +12,7 @@ from probseq.summary import LABELS, Summary, average_ranks, mean_of, summarise
 from probseq_apps.data.names import CORRUPTION_GROUPS
 from probseq_apps.report.report import PAGES, Report
 from probseq_apps.report.tables import Measure, SideBySide, Table, summary_table
+from probseq_apps.settings.methods import parse_row
 
 # Metrics over the seeds by name, and those of each method.
 Metrics = Mapping[str, Summary]
@@ -96,13 +97,15 @@ def methods_report(
 
 
 def silent_attention(results: Mapping[str, MethodResult]) -> list[str]:
-    """Return a sentence for each method whose penalty is nearly zero: it draws from its prior."""
+    """Return a sentence for each SGPA whose KL divergence, its penalty, is nearly zero."""
     found: list[str] = []
     for name, own in results.items():
         penalty = summarise([entry.get("test/penalty") for entry in own.metrics]).mean
-        if penalty is not None and 0.0 <= penalty < _SILENT:
-            nats = f"{penalty:.1g} nats an example"
-            found.append(f"{name}: the penalty is {nats}: its attention says nothing of the input.")
+        # The penalties of other methods are no information that attention has of its input.
+        if penalty is None or parse_row(name).base != "sgpa" or abs(penalty) >= _SILENT:
+            continue
+        nats = f"{penalty:.1g} nats an example"
+        found.append(f"{name}: the penalty is {nats}: its attention says nothing of the input.")
     return found
 
 

@@ -89,6 +89,10 @@ POST_HOC: dict[str, str] = {
 }
 
 
+# Settings of model and training that methods cannot have of their own.
+_SHARED = {"epochs", "device", "compile", "tensorboard", "checkpoint_every", "select", "max_length"}
+
+
 class Row(NamedTuple):
     """A row of the report: the method whose runs are used, and some of POST_HOC, in its order.
 
@@ -132,6 +136,7 @@ def parse_row(name: str) -> Row:
     check_known("method", base, METHODS)
     pairs = [own.partition("=") for own in given]
     choices = [(key, tuple(values.split(","))) for key, _, values in pairs]
+    refuse(len(dict(choices)) < len(choices), f"method {name!r} must name each setting once")
     refuse(
         any(not (key and all(values) and DISTINCT.holds(values)) for key, values in choices),
         f"method {name!r} must have settings as `:NAME=VALUE,VALUE`, each value once",
@@ -165,8 +170,11 @@ def settings_of(trained: str, settings: Any) -> Any:
     changes: dict[str, Any] = {"method": tuple(dict.fromkeys(names))}
     attention = row.method.attention
     groups = ["training", "model", *([attention] if isinstance(attention, str) else ())]
-    # Of equal names the last: those of the attention come before all others.
+    # Of equal names the last: those of the attention come before all others. What all methods must
+    # share, or a method has fixed, is not its own.
+    fixed = _SHARED | row.method.changes.keys()
     places = {each.name: group for group in groups for each in fields(getattr(settings, group))}
+    places = {name: group for name, group in places.items() if name not in fixed}
     for name, (text,) in row.choices:
         check_known(f"setting of {row.base!r}", name, places)
         group = places[name]
