@@ -31,7 +31,7 @@ WRONG = {
     "classify --data cola --augment crop-flip": "augment is for images",
     "classify --depth two": "--depth",
     "classify --device gpu": "device must be auto, cpu, cuda or cuda:N",
-    "classify --warmup-epochs 50": "warmup_epochs must be less than epochs=50",
+    "classify --warmup-epochs 100": "warmup_epochs must be less than epochs=100",
     "classify --epochs 5 --warm-start.sgpa 5": "warmup_epochs=0 of epochs=5, got 5",
     "classify --data csv:x --tokenizer bpe:7": "bpe:SIZE",
     "classify --threads 0": "threads",

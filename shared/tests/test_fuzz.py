@@ -504,6 +504,7 @@ NOT_FUZZED = {
     "Predictor": "made of functions",
     "Predictor.<lambda>": "hands on what it is given",
     "Predictor.batch": "takes a model",
+    "Predictor.penalty": "takes a model",
     "Predictor.predict": "takes a model",
     "Predictor.score": "takes a model",
     "SmallClassifier": "a network of fixed sizes",
