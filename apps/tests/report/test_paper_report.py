@@ -117,9 +117,16 @@ def test_an_ensemble_has_no_seconds_and_a_stream_those_of_all_tasks(write_run):
     (folder / "report.json").write_text(json.dumps(report))
     assert read_run(folder).values("mle/seconds-per-epoch")
     assert read_run(folder).values("mle+ensemble/seconds-per-epoch") is None
-    online = {"seeds": {"0": {"seconds": [1.0, 2.0]}, "1": {"seconds": [3.0, 4.0]}}}
-    report |= {"experiment": "online", "methods": {"ovc": online}}
+    matrix = {"nlpd": [[0.0, None], [0.0, 0.0]], "rmse": [[0.1, None], [0.4, 0.2]]}
+    first = {"seconds": [1.0, 2.0], "over_tasks": {"nlpd": [0.7, 0.9], "rmse": [0.1, 0.3]}}
+    seeds = {
+        "0": first | {"matrix": matrix},
+        "1": first | {"matrix": matrix, "seconds": [3.0, 4.0]},
+    }
+    report |= {"experiment": "online", "methods": {"ovc": {"seeds": seeds}}}
     (folder / "report.json").write_text(json.dumps(report))
+    found = {name: read_run(folder).values(f"ovc/{name}")[1] for name in ("nlpd", "forgetting")}
+    assert found == {"nlpd": (0.9, 0.9), "forgetting": pytest.approx((0.3, 0.3))}
     assert read_run(folder).values("ovc/accumulated-seconds")[1] == (3.0, 7.0)
 
 
