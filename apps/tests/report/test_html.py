@@ -96,3 +96,14 @@ def test_the_terminal_shows_one_table_and_what_is_decided(folder, monkeypatch):
     assert sum(line.startswith("─") for line in lines) == 1
     assert "undecided" not in told
     assert last.endswith(str(folder / "report.html"))
+
+
+def test_no_method_is_left_out_of_the_terminal(folder):
+    names = ["mle:dropout=0.2:weight_decay=0.3+ts", *(f"a-long-method-{n}" for n in range(4))]
+    values = {name: [summarise([own, own])] for own, name in enumerate(names)}
+    one = summary_table("test", [Measure("NLL")], values, dict.fromkeys(names, 2))
+    lines = report(tables=[SideBySide((one,))]).write(folder).splitlines()
+    assert max(map(len, lines)) <= 100
+    told = "\n".join(lines).split()
+    assert {"weight_decay=0.3+", "ts", *names[1:]} <= set(told)
+    assert [told.count(f"{own}.0000±0.0000") for own in range(5)] == [1] * 5

@@ -142,7 +142,7 @@ def show(found: Sequence[Mapping[str, Any]], runs: int, note: str, path: Path | 
         if row["goal"] is not None:
             limit = f"{'≥' if row['least'] else '≤'} {shown(row['goal'], row['unit'])}"
             cells[-1][2:] = limit, "met" if row["met"] else "missed"
-    print(aligned_blocks(("", "measured", "goal", ""), cells, _WIDTH))
+    print("\n\n".join(aligned_blocks([("", "measured", "goal", "")], cells, _WIDTH)))
     clock = f"cpu, one thread, process time, medians of {runs} runs in turns"
     print(f"\ntorch {torch.__version__}, {clock}{note}")
     write(found, path)

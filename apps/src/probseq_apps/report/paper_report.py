@@ -114,7 +114,7 @@ def terminal_text(table: PaperTable, left_out: list[str], width: int) -> str:
     text = [textwrap.fill(f"Table {table.name}: {table.title}", width), ""]
     for group in table.groups:
         heads, *rows = _lines(table, group, lambda cell, mark: f"{cell} {mark or ' '}")
-        text += [aligned_blocks(heads, rows, width), ""]
+        text += ["\n\n".join(aligned_blocks([heads], rows, width)), ""]
     return "\n".join(text + [textwrap.fill(note, width) for note in footnotes(table, left_out)])
 
 

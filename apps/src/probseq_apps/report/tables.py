@@ -1,5 +1,6 @@
 """Tables of a report: rows, columns of means over seeds, marks, as text and as Markdown."""
 
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
@@ -51,7 +52,7 @@ class Table(NamedTuple):
         if self.best is not None:
             heads = [*heads[:_FACTS], *(f"{head}  " for head in heads[_FACTS:])]
             rows, key = self.marked("{} *", "{}  "), f"\n\n{_KEY}"
-        return aligned_blocks(heads, rows, width).partition("\n\n")[0] + key
+        return aligned_blocks([heads], rows, width)[0] + key
 
     def markdown(self) -> str:
         """Return a Markdown table, cells with a mark in bold."""
@@ -73,14 +74,16 @@ class SideBySide(NamedTuple):
     tables: tuple[Table, ...]  # their first columns are names and numbers of entries
 
     def screen(self, width: int) -> str:
-        """Return aligned lines of the first numbers of each table, cut off at `width`."""
+        """Return aligned lines of the first numbers of each table, as many blocks as they need."""
         first = self.tables[0]
-        names, counts = ([f"{row[place]}  " for row in first.rows] for place in range(_FACTS))
+        # A long name stands in several lines, `sgpa:` above `kl_scale=0.1`.
+        names = [re.sub(r"([:+])", r"\1\n", row[0]).split("\n") for row in first.rows]
+        height = max(map(len, names))
+        parts = zip(*([""] * (height - len(name)) + name for name in names), strict=True)
+        heads = [["", *(f"{part}  " for part in line)] for line in parts]
+        heads.append([first.heads[1], *(f"{row[1]}  " for row in first.rows)])
         lines = self._lines("{}", "  {}", "{} *", "{}  ", _SCREEN)
-        lines = aligned_blocks(["", *names], [[first.heads[1], *counts], *lines]).split("\n")
-        # The rule stands below the counts.
-        lines[1], lines[2] = lines[2], lines[1]
-        return "\n".join([*(line[:width] for line in lines), "", _KEY])
+        return "\n\n".join([*aligned_blocks(heads, lines, width), _KEY])
 
     def markdown(self) -> str:
         """Return one Markdown table, cells with a mark in bold."""
@@ -160,10 +163,14 @@ def markdown_table(lines: Sequence[Sequence[str]]) -> str:
 
 
 def aligned_blocks(
-    heads: Sequence[str], rows: Sequence[Sequence[str]], width: int = sys.maxsize
-) -> str:
-    """Align a table, first column to the left and the others to the right."""
-    columns = list(zip(heads, *rows, strict=True))
+    heads: Sequence[Sequence[str]], rows: Sequence[Sequence[str]], width: int = sys.maxsize
+) -> list[str]:
+    """Align a table, first column to the left and the others to the right.
+
+    A rule stands below the lines of heads. Columns that don't fit are blocks of their own, with the
+    first column again.
+    """
+    columns = list(zip(*heads, *rows, strict=True))
     widths = [max(map(len, column)) for column in columns]
     names = [cell.ljust(widths[0]) for cell in columns[0]]
     blocks, used = [[names]], widths[0]
@@ -176,8 +183,9 @@ def aligned_blocks(
     texts: list[str] = []
     for block in blocks:
         lines = ["".join(cells).rstrip() for cells in zip(*block, strict=True)]
-        texts.append("\n".join([lines[0], "─" * max(map(len, lines)), *lines[1:]]))
-    return "\n\n".join(texts)
+        lines.insert(len(heads), "─" * max(map(len, lines)))
+        texts.append("\n".join(lines).lstrip("\n"))
+    return texts
 
 
 def _number(mean: float | None, around: float | None, digits: int) -> str:
