@@ -100,10 +100,10 @@ def test_the_terminal_shows_one_table_and_what_is_decided(folder, monkeypatch):
 
 def test_no_method_is_left_out_of_the_terminal(folder):
     names = ["mle:dropout=0.2:weight_decay=0.3+ts", *(f"a-long-method-{n}" for n in range(4))]
-    values = {name: [summarise([own, own])] for own, name in enumerate(names)}
+    values = {name: [summarise([float(n)] * 2)] for n, name in enumerate(names)}
     one = summary_table("test", [Measure("NLL")], values, dict.fromkeys(names, 2))
     lines = report(tables=[SideBySide((one,))]).write(folder).splitlines()
     assert max(map(len, lines)) <= 100
     told = "\n".join(lines).split()
     assert {"weight_decay=0.3+", "ts", *names[1:]} <= set(told)
-    assert [told.count(f"{own}.0000±0.0000") for own in range(5)] == [1] * 5
+    assert [told.count(f"{n}.0000±0.0000") for n in range(5)] == [1] * 5
