@@ -13,12 +13,22 @@ from typing import Any
 import numpy as np
 import torch
 
-from ohsvgp import ExactGP, Gaussian, LostInformationWarning, OnlineGP
+from ohsvgp import AdamSteps, ExactGP, Gaussian, LostInformationWarning, OnlineGP
 from ohsvgp.likelihoods import Likelihood
 from ohsvgp.live import LiveStream
 from ohsvgp.plots import coefficients_plot, prediction_figures
 from ohsvgp.prior import PRIOR_OPTIONS, fit_prior, make_prior
-from ohsvgp.tasks import Seen, Task, curves, evaluate, learn, look, scores, starting_lengthscales
+from ohsvgp.tasks import (
+    Seen,
+    Task,
+    curves,
+    evaluate,
+    joined,
+    learn,
+    look,
+    scores,
+    starting_lengthscales,
+)
 from probseq.kernels import Kernel
 from probseq_apps.data.fetch import download_online
 from probseq_apps.data.names import CSV_PREFIX
@@ -108,20 +118,24 @@ class Online(TaskExperiment[dict[int, Stream]]):
 
     def run(self, job: Job, data: dict[int, Stream], at: RunFolder) -> dict[str, Any]:
         """Let a method learn the stream, and return what was measured."""
-        settings, stream = self.settings.model, data[job.seed]
+        settings, stream, at_once = self.settings.model, data[job.seed], METHODS[job.row].at_once
+        if at_once:
+            steps = settings.learn_steps * len(stream.tasks)
+            settings = replace(settings, learn_steps=steps)
         if job.row not in self._warm:
             warm_up(job.row, data[self.settings.seeds[0]], self.settings)
             self._warm.add(job.row)
-        steps = settings.fit_steps if settings.hyperparameters == "online" else None
+        refit = settings.fit_steps if settings.hyperparameters == "online" else None
         records, seen = list[dict[str, Any]](), list[Seen]()
         generator = torch.Generator().manual_seed(derive_seed(job.seed, "samples of counts"))
         with naming(job, 1):
             model = build(job.row, stream, settings, self._prior(job, stream), job.seed)
         for number, task in enumerate(stream.tasks, 1):
             with naming(job, number):
-                start = time.perf_counter()
-                lost = learn(model, task, steps)
-                seconds = time.perf_counter() - start
+                start, seconds, lost = time.perf_counter(), 0.0, 0.0
+                if number == 1 or not at_once:
+                    lost = learn(model, joined(stream.tasks) if at_once else task, refit)
+                    seconds = time.perf_counter() - start
                 each, over = evaluate(model, stream.tasks[:number], generator)
                 records.append({"each": each, "over": over, "seconds": seconds, "lost": lost})
                 seen.append(look(model, stream.grid))
@@ -138,8 +152,7 @@ class Online(TaskExperiment[dict[int, Stream]]):
         toy = settings.data == "toy" and settings.stream.num_tasks == 2
         learned = [name for name, own in METHODS.items() if own.learned and name in runs]
         how = f"hyperparameters: {model.hyperparameters}"
-        rate = f"{model.learn_steps:,} of rate {model.learn_rate:g} lengthscales"
-        steps = f"Adam steps a task on inducing points: {rate} ({', '.join(learned)})"
+        steps = f"{model.learn_steps:,} of rate {model.learn_rate:g} ({', '.join(learned)})"
         label = f"{stream.target_label}{' (standardised)' if standard else ''}"
         report = online_report(
             ONLINE,
@@ -160,7 +173,7 @@ class Online(TaskExperiment[dict[int, Stream]]):
             ),
             facts=[
                 f"M = {model.num_inducing}; {model.kernel} kernel; {how}",
-                *([steps] if learned else []),
+                *([f"Adam steps a task: {steps}"] if learned else []),
             ],
             seconds="all updates",
             standardised=standard,
@@ -206,6 +219,9 @@ def build(
     kernel, likelihood = prior
     basis, place = METHODS[method].basis, Place()
     options: dict[str, Any] = {"alpha": settings.alpha, "seed": seed}
+    if METHODS[method].learned == "posterior":
+        rate = settings.learn_rate
+        options["inference"] = AdamSteps(steps=settings.learn_steps, learning_rate=rate)
     if basis is None:
         assert isinstance(likelihood, Gaussian)
         return ExactGP(kernel, likelihood)

@@ -45,7 +45,8 @@ class Method(NamedTuple):
     basis: "Callable[[Any, Place], Basis] | None"  # None for the exact process
     inputs: Literal["time", "points", "both"] = "time"
     follows: bool = True  # its hyperparameters can change once it has learned
-    learned: bool = False  # it learns inducing points
+    learned: Literal["", "points", "posterior"] = ""  # what Adam learns, in `learn_steps` a task
+    at_once: bool = False  # all tasks come as one, with the steps of all
     live: bool = False  # `online live` has it
 
 
@@ -59,7 +60,12 @@ def _learned(title: str, name: str) -> Method:
         steps = ohsvgp.AdamSteps(steps=s.learn_steps, learning_rate=s.learn_rate)
         return getattr(ohsvgp, name)(s.num_inducing, learn=steps)
 
-    return Method(title, basis, "both", learned=True)
+    return Method(title, basis, "both", learned="points")
+
+
+def _at_once(method: Method) -> Method:
+    title = f"{method.title}, all tasks at once"
+    return method._replace(title=title, follows=False, at_once=True)
 
 
 def _path(title: str, order: Any) -> Method:
@@ -78,8 +84,11 @@ def _features(s: "GPSettings", _: Place) -> "Basis":
 _RFF = "OHSVGP: LegS by the thesis' recurrence, random features"
 _OVFF = "OVFF: Fourier features, Matérn-5/2 kernel"
 _OVC = "OVC: pivoted-Cholesky inducing points"
+_OVC_OPTZ = _learned("OVC-optZ: pivoted Cholesky, then learned", "PivotedCholesky")
+_OSVGP = _learned("OSVGP: random inducing points, learned", "RandomSubset")
 METHODS: dict[str, Method] = {
     "ohsvgp": Method("OHSVGP: LegS, exact covariances", _own("LegS"), live=True),
+    "ohsvgp-adam": Method("OHSVGP: q(u) by Adam", _own("LegS"), learned="posterior"),
     "ohsvgp-rff": Method(_RFF, _features, follows=False),
     "ohsvgp-legt": Method("OHSVGP: LegT, a sliding window", _own("LegT", "window"), live=True),
     "ohsvgp-lagt": Method("OHSVGP: LagT, a fading past", _own("LagT", "window"), live=True),
@@ -87,9 +96,11 @@ METHODS: dict[str, Method] = {
     "cosine": Method("cosines on the window so far", _own("Cosine"), live=True),
     "grid": Method("moving uniform grid of inducing points", _own("UniformGrid"), live=True),
     "ovc": Method(_OVC, _own("PivotedCholesky"), "both", live=True),
-    "ovc-optz": _learned("OVC-optZ: pivoted Cholesky, then learned", "PivotedCholesky"),
+    "ovc-optz": _OVC_OPTZ,
+    "ovc-optz-at-once": _at_once(_OVC_OPTZ),
     "osgpr": _learned("OSGPR: random inducing points, learned", "RandomSubset"),
-    "osvgp": _learned("OSVGP: random inducing points, learned", "RandomSubset"),
+    "osvgp": _OSVGP,
+    "osvgp-at-once": _at_once(_OSVGP),
     "ovff": Method(_OVFF, _own("VariationalFourier", "start", "end"), follows=False),
     "exact": Method("exact GP that keeps all data", None, "both", follows=False),
     "ohsvgp-o": _path("in the order of the tasks", "given"),
@@ -195,10 +206,10 @@ class GPSettings(Prior):
     """ohsvgp-rff: features in closed form, or by steps from point to point as in the thesis, which
     are too long for euler where points are sparse."""
     learn_steps: Count = 100
-    """osgpr, osvgp, ovc-optz: Adam steps on the inducing points at every task; the thesis has 1000
-    for solar and audio, 5000 for covid and 2000 for points."""
+    """osgpr, osvgp, ovc-optz: Adam steps on the inducing points at every task; ohsvgp-adam: on
+    q(u). The thesis has 1000 for solar and audio, 5000 for covid and 2000 for points."""
     learn_rate: Positive = 0.01
-    """Their step size, in lengthscales."""
+    """Their step size, in lengthscales, or standard deviations of the posterior so far."""
 
 
 class _Comparison(Settings):
@@ -251,6 +262,10 @@ class OnlineSettings(_Comparison):
             refuse(
                 method.basis is None and model.likelihood != "gaussian",
                 f"method {name!r} needs likelihood gaussian, to be exact, got {model.likelihood}",
+            )
+            refuse(
+                method.learned == "posterior" and model.likelihood == "gaussian",
+                f"method {name!r} needs another likelihood than gaussian, which is in closed form",
             )
             refuse(
                 not follows and model.hyperparameters == "online",

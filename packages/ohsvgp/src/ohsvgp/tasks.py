@@ -26,6 +26,7 @@ __all__ = [
     "cut",
     "cut_channels",
     "evaluate",
+    "joined",
     "learn",
     "look",
     "measure_tasks",
@@ -136,6 +137,12 @@ def cut(x: NDArray[Any], y: NDArray[Any], splits: Sequence[Split]) -> tuple[Task
     )
 
 
+def joined(tasks: Sequence[Task]) -> Task:
+    """Return several tasks, one after the other, as a single one; not of channels."""
+    x, y, test_x, test_y = zip(*tasks, strict=True)
+    return Task(torch.cat(x), torch.cat(y, -1), torch.cat(test_x), torch.cat(test_y, -1))
+
+
 def cut_channels(
     time: NDArray[np.float64],
     values: NDArray[np.float64],
@@ -201,9 +208,8 @@ def evaluate(
     Raises:
         ArithmeticError: a prediction is not finite.
     """
-    likelihood = model.likelihood
-    y = torch.cat([task.test_y for task in tasks], -1)
-    latent = model.predict(torch.cat([task.test_x for task in tasks]))
+    likelihood, whole = model.likelihood, joined(tasks)
+    y, latent = whole.test_y, model.predict(whole.test_x)
     counts = isinstance(likelihood, Poisson | NegativeBinomial)
     with torch.no_grad():
         density = likelihood.predictive_log_prob(latent.mean, latent.variance, y)
