@@ -44,6 +44,8 @@ WRONG = {
     "regress --method sgpa+ts": "leave out ts",
     "regress --patch-size 2": "--patch-size",
     "online --method osgpr osvgp": "the same method",
+    "online --method ohsvgp-adam": "needs another likelihood than gaussian",
+    "online --method osvgp-at-once --hyperparameters online": "cannot change its hyperparameters",
     "online --recipe solar-51": "'solar-50'",
     "online --target-column a,a": "each once, got time, a, a",
     "online --series-column s --time-column x,y": "series_column needs one",

@@ -25,6 +25,7 @@ NEW |= {
     "digits-few-all",
     "cifar10-cpu",
     "cola-cpu",
+    "rotated-mnist",
 }
 GOLDEN = Path(__file__).parent / "golden"
 

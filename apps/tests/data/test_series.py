@@ -15,6 +15,7 @@ from probseq_apps.data.series import (
     moving_digits,
     read_csv_channels,
     read_csv_series,
+    rotated_mnist,
 )
 from probseq_apps.data.tables import load_table, read_csv_points
 
@@ -131,6 +132,23 @@ def test_a_film_shows_a_real_picture_that_keeps_its_ink_and_moves_smoothly():
     centre = np.stack([(film * axis).sum((1, 2)) / ink for axis in (rows, columns)], axis=1)
     assert np.abs(np.diff(centre, axis=0)).max() < 1.0
     assert (np.ptp(centre, axis=0) > 3.0).all()
+
+
+def test_a_digit_of_mnist_turns_around_once(tmp_path):
+    images = np.zeros((3, 28, 28), dtype=np.uint8)
+    images[1, 14:24, 13:15] = 255  # a stroke from the centre downwards
+    images[2] = 7
+    parts = {"x_test": images[:1], "y_test": np.array([3]), "y_train": np.array([0, 3, 3])}
+    (tmp_path / "mnist").mkdir()
+    np.savez(tmp_path / "mnist" / "mnist.npz", x_train=images, **parts)
+    found = rotated_mnist(8, tmp_path)
+    film = found.values.reshape(8, *found.frame)
+    assert np.array_equal(film[0], images[1] / 255.0)
+    # A quarter of a turn is exact; by halves of it the stroke points to where it should.
+    assert np.allclose(film[2::2], [np.rot90(film[0], k) for k in (1, 2, 3)], atol=1e-12)
+    rows, columns = np.indices(found.frame) - 13.5
+    angles = np.arctan2((film * columns).sum((1, 2)), (film * rows).sum((1, 2)))
+    assert np.allclose(np.diff(np.unwrap(angles)), np.pi / 4, atol=1e-2)
 
 
 def test_all_columns_but_time_are_channels_and_bad_ones_are_refused(put):

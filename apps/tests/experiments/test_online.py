@@ -9,12 +9,13 @@ import torch
 from safetensors.torch import load_file
 from sklearn.model_selection import train_test_split
 
-from ohsvgp import UniformGrid
+from ohsvgp import AdamSteps, OnlineGP, RandomSubset, UniformGrid
+from ohsvgp.tasks import learn
 from probseq_apps.cli import main, parse
 from probseq_apps.data.series import Series
 from probseq_apps.data.tables import Table
 from probseq_apps.experiment import Job, RunFolder
-from probseq_apps.experiments.online import Online, build, estimate, live
+from probseq_apps.experiments.online import Online, build, estimate, live, prior_of
 from probseq_apps.experiments.streams import Stream, cut_series, cut_table, load_stream
 from probseq_apps.options import Options
 from probseq_apps.run import run
@@ -246,6 +247,44 @@ def test_every_method_learns_a_first_task_far_better_than_its_prior(data, tmp_pa
             found = experiment.run(Job(name, 0), {0: stream}, at)
             # The standard deviation of targets is one; a coin has 0.69 nats.
             assert found["over_tasks"]["nlpd"][0] < (0.6 if data == "toy" else 0.4), name
+
+
+def fixed(likelihood="gaussian", **model):
+    """Settings of four tasks of the toy whose hyperparameters are known."""
+    model |= {"hyperparameters": "fixed", "lengthscale": 0.3, "noise": 0.02, "num_inducing": 30}
+    return OnlineSettings(
+        data="toy",
+        method=("ohsvgp",),
+        stream=StreamSettings(num_tasks=4),
+        model=GPSettings(likelihood=likelihood, **model),
+    )
+
+
+def test_what_comes_at_once_is_one_update_with_the_steps_of_all_tasks(tmp_path):
+    own = fixed(learn_steps=3)
+    stream = load_stream(own, None, seed=0)
+    found = Online(own).run(Job("osvgp-at-once", 0), {0: stream}, RunFolder(tmp_path, "toy"))
+    kernel, likelihood = prior_of(own.model)
+    learned = RandomSubset(30, learn=AdamSteps(steps=12, learning_rate=own.model.learn_rate))
+    alone = OnlineGP(kernel, likelihood, learned, alpha=own.model.alpha, t0=stream.interval[0])
+    alone.update(*(torch.cat([task[part] for task in stream.tasks]) for part in (0, 1)))
+    for number, task in enumerate(stream.tasks):
+        nlpd = -alone.log_prob(task.test_x, task.test_y).mean().item()
+        column = [row[number] for row in found["matrix"]["nlpd"]]
+        assert column == [None] * number + [pytest.approx(nlpd)] * (4 - number)
+    assert [seconds > 0.0 for seconds in found["seconds"]] == [True, False, False, False]
+
+
+def test_adam_on_the_posterior_comes_to_what_natural_gradients_find():
+    own = fixed("student-t", learn_steps=300, learn_rate=0.05)
+    stream = load_stream(own, None, seed=0)
+    means = []
+    for name in ("ohsvgp", "ohsvgp-adam"):
+        model = build(name, stream, own.model, prior_of(own.model), 0)
+        learn(model, stream.tasks[0])
+        means.append(model.predict(stream.tasks[0].test_x).mean)
+    assert not torch.equal(*means)
+    assert means[0].tolist() == pytest.approx(means[1].tolist(), abs=1e-3)
 
 
 def test_a_new_basis_is_one_entry_of_the_methods(monkeypatch, tmp_path):

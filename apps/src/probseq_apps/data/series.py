@@ -15,6 +15,7 @@ from scipy import ndimage
 
 from ohsvgp.stream.clock import parse_stamp
 from probseq.checks import parse_number
+from probseq_apps.data.image_files import read_part
 from probseq_apps.data.names import (
     CSV_PREFIX,
     DataError,
@@ -300,6 +301,7 @@ _DIGIT, _SIDE = 8, 16  # pixels of scikit-learn's pictures and of the canvas
 _GREY = 16.0  # levels
 # Oscillations per hundred frames of the two waves of a path: no common period within a series.
 _WAVES = (0.9, 2.3)
+_TURNED = 3  # class of the MNIST digit that turns
 
 
 def moving_digits(num_frames: int) -> ChannelSeries:
@@ -322,9 +324,23 @@ def moving_digits(num_frames: int) -> ChannelSeries:
     path = (_SIDE - _DIGIT) * (waves + 2.0) / 4.0
     # With "grid-constant", what lies at the edge fades into the zeros outside, and doesn't vanish.
     film = [ndimage.shift(canvas, at, order=1, mode="grid-constant", cval=0.0) for at in path]
-    names = tuple(f"pixel {row},{column}" for row in range(_SIDE) for column in range(_SIDE))
-    note = (
-        f"real pictures of {labels[chosen]} from scikit-learn's digits; their motion is generated"
-    )
-    time, values = np.arange(num_frames, dtype=np.float64), np.stack(film).reshape(num_frames, -1)
-    return ChannelSeries("moving-digits", time, values, names, "frame", (_SIDE, _SIDE), (note,))
+    note = f"a real {labels[chosen]} of scikit-learn's digits; its motion is generated"
+    return _film("moving-digits", film, note)
+
+
+def rotated_mnist(num_frames: int, data_dir: Path | None) -> ChannelSeries:
+    """Make a film of MNIST's first 3, which turns around once; grey is in [0, 1]."""
+    part = read_part("mnist", "train", data_dir, download=False)
+    digit = part.inputs[part.targets == _TURNED][0, 0].numpy() / 255.0
+    angles = np.linspace(0.0, 360.0, num_frames, endpoint=False)
+    film = [ndimage.rotate(digit, angle, reshape=False, order=1) for angle in angles]
+    note = f"a real {_TURNED} of MNIST; it turns around once, {360 / num_frames:g} degrees a frame"
+    return _film("rotated-mnist", film, note)
+
+
+def _film(name: str, frames: Sequence[NDArray[np.float64]], note: str) -> ChannelSeries:
+    height, width = frames[0].shape
+    names = tuple(f"pixel {row},{column}" for row in range(height) for column in range(width))
+    time, values = np.arange(len(frames), dtype=np.float64), np.stack(frames)
+    flat = values.reshape(len(frames), -1)
+    return ChannelSeries(name, time, flat, names, "frame", (height, width), (note,))

@@ -15,14 +15,25 @@ from ohsvgp.vae import MLPDecoder, MLPEncoder, SharedSet
 from ohsvgp.vae.progress import evaluate_vae, load_progress, pack_progress
 from probseq.kernels import RBF
 from probseq_apps.data.names import own_path
-from probseq_apps.data.series import ChannelSeries, moving_digits, read_csv_channels
+from probseq_apps.data.series import (
+    ChannelSeries,
+    moving_digits,
+    read_csv_channels,
+    rotated_mnist,
+)
 from probseq_apps.engine.config import derive_seed
 from probseq_apps.engine.files import save_arrays, write_atomic
 from probseq_apps.experiment import Job, Results, RunFolder, by_row, counted
 from probseq_apps.experiments.online import TaskExperiment, extent, naming, sizes
 from probseq_apps.options import Options
 from probseq_apps.report.online import online_report
-from probseq_apps.settings.online import ONLINE_VAE, VAE_METHODS, OnlineVaeSettings, VaeSettings
+from probseq_apps.settings.online import (
+    MOVING_DIGITS,
+    ONLINE_VAE,
+    VAE_METHODS,
+    OnlineVaeSettings,
+    VaeSettings,
+)
 
 FRAMES = "frames"
 
@@ -44,11 +55,12 @@ class OnlineVae(TaskExperiment[Data]):
         if options.download:
             raise ValueError("download must be off: the data of `online vae` are read from files")
         stream, path = self.settings.stream, own_path(self.settings.data)
-        series = (
-            moving_digits(stream.num_frames)
-            if path is None
-            else read_csv_channels(path, time_column=stream.time_column)
-        )
+        if path is not None:
+            series = read_csv_channels(path, time_column=stream.time_column)
+        elif self.settings.data == MOVING_DIGITS:
+            series = moving_digits(stream.num_frames)
+        else:
+            series = rotated_mnist(stream.num_frames, options.data_dir)
         tasks = {
             seed: cut_channels(
                 series.time,

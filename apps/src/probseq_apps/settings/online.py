@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 ONLINE, ONLINE_VAE = "online", "online-vae"
 SERIES = ("sp500", "solar", "audio", "covid", "toy")
 TABLES = ("skillcraft", "powerplant", "two-moons")
-MOVING_DIGITS = "moving-digits"
+MOVING_DIGITS, ROTATED_MNIST = "moving-digits", "rotated-mnist"
 
 LikelihoodName = Literal["gaussian", "student-t", "poisson", "negative-binomial", "bernoulli"]
 KernelName = Literal["rbf", "matern12", "matern32", "matern52"]
@@ -333,7 +333,7 @@ class ChannelSettings(Settings):
     task_length: Annotated[int, Bound("at least 3", lambda length: length >= 3)] | None = None
     """Time steps of a task; None: the whole series in equal parts. Later steps are left out."""
     num_frames: Count = 200
-    """moving-digits: length of the film."""
+    """moving-digits, rotated-mnist: length of the film."""
     test_share: Fraction = 0.2
     """Share of each task's time steps, chosen at random for each seed, for evaluation."""
     time_column: str = "time"
@@ -377,9 +377,10 @@ class VaeTrainingSettings(Settings):
 class OnlineVaeSettings(_Comparison):
     """What is compared, and on what."""
 
-    known = (MOVING_DIGITS,)
+    known = (MOVING_DIGITS, ROTATED_MNIST)
     data: str = MOVING_DIGITS
-    """moving-digits (real digits on generated paths), or csv:PATH (time, and channels)."""
+    """moving-digits (a real digit on a generated path), rotated-mnist (one of MNIST, in the data
+    folder, that turns around once), or csv:PATH (time, and channels)."""
     method: Names = tuple(VAE_METHODS)
     """ohsvgp, ovc, ovc-per-dim (every latent its own inducing points), osvgp."""
     seeds: Seeds = (0, 1, 2)
