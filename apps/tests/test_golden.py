@@ -18,6 +18,8 @@ from probseq_apps.registry import REGISTRY
 NEW = {"--help", "--config", "--quiet", "--no-quiet", "--claims", "--no-claims"}
 NEW |= {"--train-size", "--label-noise", "--kernel-noise.noise", "--kernel-noise.kernel"}
 NEW |= {"--kernel-noise.initial-variance", "--kernel-noise.symmetric"}
+NEW |= {f"--sgpa-residual.{name}" for name in ("num-inducing", "initial-variance", "rho")}
+NEW |= {"--sgpa-residual.kl-scale", "--sgpa-residual.jitter"}
 NEW |= {
     "--kernel-noise.no-symmetric",
     "digits-few",

@@ -51,6 +51,14 @@ GLOBAL = HEADS | dict(
 )
 STANDARD = HEADS | dict(max_tokens=st.just(4))
 SETTINGS = dict(num_inducing=COUNTS, kernel=HEADS["kernel"], covariance=HEADS["covariance"])
+RESIDUAL = {n: HEADS[n] for n in ("dim", "num_heads", "dropout", "jitter")} | dict(
+    num_inducing=COUNTS,
+    causal=st.booleans(),
+    initial_variance=SCALES,
+    rho=SCALES,
+    num_data=st.sampled_from([None, 10]),
+)
+RESIDUAL_SETTINGS = {n: RESIDUAL[n] for n in ("num_inducing", "initial_variance", "rho", "jitter")}
 VARIANTS = st.sampled_from(["orthogonal", "decoupled", "standard"])
 CONFIGS = built(sgpa.SGPAConfig, **SETTINGS, variant=VARIANTS)
 BACKBONES, TEXT_BACKBONES = (built(TransformerConfig, **b) for b in (BACKBONE, TEXT_BACKBONE))
@@ -72,6 +80,7 @@ TEXT = dict(
 SAMPLED = dict(generator=GENERATORS, num_samples=st.none() | COUNTS)
 TOKENS = dict(tokens=labels("b t", "4"), mask=st.none() | bools("b t"))
 ATTEND = attended()
+POINTS = {name: ATTEND[name] for name in ("x", "mask")}
 MEANS = {name: ATTEND[name] for name in ("x", "mask", "token_map")}
 
 
@@ -103,6 +112,35 @@ TARGETS = [
         sgpa.SparseGPAttention.posterior,
         dict(self=modules(sgpa.SparseGPAttention, **GLOBAL), **MEANS),
         non_finite=PASSES,
+    ),
+    Target(sgpa.ResidualSparseGPAttention, RESIDUAL),
+    Target(
+        sgpa.ResidualSparseGPAttention.forward,
+        dict(self=modules(sgpa.ResidualSparseGPAttention, **RESIDUAL), **ATTEND),
+        non_finite=PASSES,
+    ),
+    Target(
+        sgpa.ResidualSparseGPAttention.posterior,
+        dict(self=modules(sgpa.ResidualSparseGPAttention, **RESIDUAL), **POINTS),
+        non_finite=PASSES,
+    ),
+    Target(
+        sgpa.ResidualSparseGPAttention.place_inducing,
+        dict(
+            self=modules(sgpa.ResidualSparseGPAttention, **RESIDUAL),
+            generator=GENERATORS,
+            **POINTS,
+        ),
+        non_finite=PASSES,
+    ),
+    Target(
+        sgpa.ResidualSparseGPAttention.kl,
+        dict(self=modules(sgpa.ResidualSparseGPAttention, **RESIDUAL)),
+    ),
+    Target(sgpa.ResidualSGPAConfig, RESIDUAL_SETTINGS),
+    Target(
+        sgpa.ResidualSGPAConfig.penalty_weight,
+        dict(self=built(sgpa.ResidualSGPAConfig, **RESIDUAL_SETTINGS), progress=SHARES),
     ),
     Target(
         sgpa.SGPAConfig,
@@ -158,7 +196,7 @@ TARGETS = [
 
 NOT_FUZZED = {
     "SparseGPAttention.train": "takes a flag",
-    "SGPAConfig.build": "called by the builders of transformers",
+    "*Config.build": "called by the builders of transformers",
     "SGPAConfig.check": "a part of its constructor",
     "*.from_kernel": "takes another layer's state",
     "RegressionModel*": "a transformer and a likelihood, each fuzzed by itself",

@@ -14,8 +14,10 @@ from sgpa.posterior import _quadratic_form
 
 class TestOrthogonalRBF(AttentionSuite):
     options = {}  # noqa: RUF012
-    compile_imports = "from sgpa import SparseGPAttention, StandardSparseGPAttention"
+    compile_imports = "from sgpa import *"
     compile_modules = (
+        "ResidualSparseGPAttention(4, 2, 3)",
+        "ResidualSparseGPAttention(4, 2, 3, causal=True)",
         "SparseGPAttention(4, 2, 3)",
         "SparseGPAttention(4, 2, 3, kernel='exponential', covariance='full')",
         "StandardSparseGPAttention(4, 2, 6)",

@@ -24,7 +24,7 @@ from probseq.transformers.spec import (
 )
 from probseq_apps.engine.config import EpochTraining, TrainConfig
 from probseq_apps.settings.common import DISTINCT, Names, Seeds, check_known, refuse
-from sgpa.spec import SGPAConfig
+from sgpa.spec import ResidualSGPAConfig, SGPAConfig
 
 
 @dataclass(frozen=True)
@@ -55,6 +55,7 @@ _MFVI = "kernel attention with mean-field variational weights"
 _SNGP = "kernel attention with spectral normalisation and a random-feature GP output"
 _SVDKL = "softmax attention with a stochastic variational GP output"
 _NOISE = "kernel attention with Gaussian noise on the heads' outputs"
+_RESIDUAL = "softmax attention with a sparse Gaussian process as its deviation"
 _CGPT = "correlated Gaussian process attention"
 _PAIR = "kernel-eigen-pair SVGP attention"
 METHODS: dict[str, Method] = {
@@ -70,6 +71,7 @@ METHODS: dict[str, Method] = {
     "sngp": Method(_SNGP, _KERNEL, baseline="sngp"),
     "svdkl": Method(_SVDKL, _SOFTMAX, baseline="svdkl", sampled=True),
     "sgpa": Method("sparse Gaussian process attention", "sgpa", warm_start=_KERNEL, sampled=True),
+    "sgpa-residual": Method(_RESIDUAL, "sgpa_residual", sampled=True),
     "cgpt": Method(_CGPT, "cgpt", warm_start=_ASYMMETRIC_RBF, sampled=True),
     "scgpt": Method(f"sparse {_CGPT}", "scgpt", warm_start=_ASYMMETRIC_RBF, sampled=True),
     "kepsvgp": Method(_PAIR, "kepsvgp", sampled=True),
@@ -221,14 +223,16 @@ class MethodSettings(Settings):
 
     method: Names = ("mle", "kernel", "sgpa")
     """mle (softmax attention), kernel, kernel-rbf, kernel-exponential, kernel-asym (asymmetric),
-    mcd and mcd-softmax (Monte Carlo dropout), mfvi, sngp, svdkl, sgpa, cgpt, scgpt, kepsvgp,
-    kepsvgp-e and kepsvgp-r (one of its processes twice); kernel-noise (Gaussian noise on the heads'
-    outputs, a control). Each may have settings of its own, sgpa:kl_scale=1,0.1 (of several values
-    that of lowest validation loss is taken), and be followed by +kflla (Laplace approximation of
-    the last layer), +ts (temperature scaling) and +ensemble (mean over the seeds)."""
+    mcd and mcd-softmax (Monte Carlo dropout), mfvi, sngp, svdkl, sgpa, sgpa-residual (softmax
+    attention and a deviation), cgpt, scgpt, kepsvgp, kepsvgp-e and kepsvgp-r (one of its processes
+    twice); kernel-noise (Gaussian noise on the heads' outputs, a control). Each may have settings
+    of its own, sgpa:kl_scale=1,0.1 (of several values that of lowest validation loss is taken), and
+    be followed by +kflla (Laplace approximation of the last layer), +ts (temperature scaling) and
+    +ensemble (mean over the seeds)."""
     seeds: Seeds = (0, 1, 2)
     """Each method is trained once per seed."""
     sgpa: SGPAConfig = SGPAConfig()
+    sgpa_residual: ResidualSGPAConfig = ResidualSGPAConfig()
     cgpt: CGPTConfig = CGPTConfig()
     scgpt: SCGPTConfig = SCGPTConfig()
     kepsvgp: KEPSVGPConfig = KEPSVGPConfig()

@@ -8,7 +8,8 @@ from .objective import (
     negative_elbo,
 )
 from .prediction import RegressionPrediction, predict_regression
-from .spec import CIFAR10, CIFAR100, COLA, IMDB, SGPAConfig
+from .residual import ResidualSparseGPAttention
+from .spec import CIFAR10, CIFAR100, COLA, IMDB, ResidualSGPAConfig, SGPAConfig
 from .standard import StandardSparseGPAttention
 
 __all__ = [
@@ -20,6 +21,8 @@ __all__ = [
     "NegativeELBO",
     "RegressionModel",
     "RegressionPrediction",
+    "ResidualSGPAConfig",
+    "ResidualSparseGPAttention",
     "SGPAConfig",
     "SparseGPAttention",
     "StandardSparseGPAttention",

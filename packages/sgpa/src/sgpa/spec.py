@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from torch import nn
 
 
+Weight = Annotated[float, Bound("above 0 and at most 1", lambda value: 0 < value <= 1)]
+
+
 class SGPAConfig(AttentionConfig):
     """Settings of sparse GP attention (thesis Eq. 3.15).
 
@@ -48,7 +51,7 @@ class SGPAConfig(AttentionConfig):
     initial_posterior: InitialPosterior = "random"
     initial_variance: Positive | None = None
     kl_anneal: Share = 0.5
-    kl_scale: Annotated[float, Bound("above 0 and at most 1", lambda value: 0 < value <= 1)] = 1.0
+    kl_scale: Weight = 1.0
     jitter: Positive = ATTENTION_JITTER
 
     def check(self) -> None:
@@ -101,6 +104,48 @@ class SGPAConfig(AttentionConfig):
             initial_posterior=self.initial_posterior,
             initial_variance=variance,
             dropout=backbone.dropout,
+            jitter=self.jitter,
+        )
+
+
+class ResidualSGPAConfig(AttentionConfig):
+    """Settings of softmax attention with a sparse GP as its deviation.
+
+    Attributes:
+        num_inducing: inducing inputs M of each head.
+        initial_variance: prior variance σ² of the deviation to start from.
+        rho: standard deviation of the whitened inducing outputs to start from; 1 is the prior's.
+        kl_scale: weight of the KL, which all training examples pay together; 1 is the ELBO.
+        jitter: relative jitter of Cholesky factors.
+
+    See :class:`~sgpa.residual.ResidualSparseGPAttention` for what these mean.
+
+    Raises:
+        ValueError: a setting is out of range.
+    """
+
+    num_inducing: Count = 16
+    initial_variance: Positive = 0.1
+    rho: Positive = 0.1
+    kl_scale: Weight = 1.0
+    jitter: Positive = ATTENTION_JITTER
+
+    def penalty_weight(self, progress: float) -> float:
+        """Return the weight of the KL divergence."""
+        return self.kl_scale
+
+    def build(self, place: Place) -> "nn.Module":
+        """Build the attention module of one block."""
+        from sgpa.residual import ResidualSparseGPAttention
+
+        return ResidualSparseGPAttention(
+            place.backbone.dim,
+            place.backbone.num_heads,
+            self.num_inducing,
+            initial_variance=self.initial_variance,
+            rho=self.rho,
+            num_data=place.num_data,
+            dropout=place.backbone.dropout,
             jitter=self.jitter,
         )
 

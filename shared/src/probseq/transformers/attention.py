@@ -65,10 +65,7 @@ class SoftmaxAttention(nn.Module):
         q, k, v = rearrange(
             self.to_qkv(x), "b t (three h d) -> three b h t d", three=3, h=self.num_heads
         ).unbind(0)
-        if mask is not None:
-            # A sequence of nothing but padding attends to its padding: finite, and never looked at.
-            mask = (mask | ~mask.any(-1, keepdim=True))[:, None, None, :]
-        out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+        out = softmax_attention(q, k, v, mask)
         return AttentionOutput(self.to_out(rearrange(out, "b h t d -> b t (h d)")), x.new_zeros(()))
 
 
@@ -152,6 +149,33 @@ class KernelAttention(nn.Module):
                 )
                 out = out + self.noise * drawn
         return AttentionOutput(self.to_out(rearrange(out, "b h t d -> b t (h d)")), x.new_zeros(()))
+
+
+def softmax_attention(
+    q: Float[Tensor, "batch heads tokens dim"],
+    k: Float[Tensor, "batch heads tokens dim"],
+    v: Float[Tensor, "batch heads tokens channels"],
+    mask: Bool[Tensor, "batch tokens"] | None = None,
+    *,
+    causal: bool = False,
+) -> Float[Tensor, "batch heads tokens channels"]:
+    r"""Compute :math:`\mathrm{softmax}(q k^\top / \sqrt d) v` of every head (thesis Eq. 3.1).
+
+    Args:
+        q: queries.
+        k: keys.
+        v: values.
+        mask: true at real tokens; the others take no part.
+        causal: whether later tokens take no part either.
+    """
+    if mask is None:
+        return F.scaled_dot_product_attention(q, k, v, is_causal=causal)
+    allowed = mask[:, None, None, :]
+    if causal:
+        allowed = allowed & mask.new_ones(q.shape[-2], k.shape[-2]).tril()
+    # What could attend to padding alone attends to all: finite, and never looked at.
+    allowed = allowed | ~allowed.any(-1, keepdim=True)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=allowed)
 
 
 def attention_kernel(

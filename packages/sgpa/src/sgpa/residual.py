@@ -1,0 +1,261 @@
+"""Softmax attention with a sparse Gaussian process as its deviation.
+
+Not in the papers. NaN and infinity in a tensor reach the result.
+"""
+
+import math
+
+import torch
+from einops import einsum, rearrange
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from probseq.checks import check_counts, check_positive, check_rates
+from probseq.gaussians import DiagonalGaussian, gauss_kl
+from probseq.kernels import RBF
+from probseq.transformers.attention import check_heads, full_precision, softmax_attention
+from probseq.transformers.functional import rbf_matrix
+from probseq.transformers.names import ATTENTION_JITTER
+from probseq.transformers.outputs import AttentionOutput
+from probseq.transformers.protocol import TokenMap, check_num_samples, check_tokens
+from sgpa.attention import draw
+from sgpa.posterior import GlobalTerms, HeadKernel, factor_from_raw, global_terms
+from sgpa.quadratic import quadratic_forms
+
+# Round-off, relative to the prior variance, can take a variance below zero by about this much.
+_VARIANCE_FLOOR = 1e-10
+
+
+class ResidualSparseGPAttention(nn.Module):
+    r"""Multi-head softmax attention plus a sparse Gaussian process of the queries.
+
+    Softmax attention is the prior mean of each head's output, :math:`\sigma g` the deviation from
+    it, with M inducing inputs z in the space of the queries that all sequences share:
+
+    .. math::
+        F_t &= \mathrm{softmax}(q_t k^\top / \sqrt d) v + \sigma g(q_t / d^{1/4}), \quad
+        g_c \sim \mathrm{GP}(0, \mathrm{RBF}), \quad
+        q(u_c) = N(L m_c, L R_c R_c^\top L^\top) \\
+        g_c(q_t) &= w_t (m_c + R_c \epsilon'_c) + \sqrt{1 - |w_t|^2}\, \epsilon_{tc}, \quad
+        w_t = k(q_t, z) L^{-\top}, \quad L L^\top = k(z, z)
+
+    for each output dimension c. :math:`\epsilon'` is one draw a sequence, so that tokens with
+    similar queries deviate alike; what the inducing inputs do not explain is drawn for each token
+    on its own. The marginals are those of the process. The KL divergence needs the parameters
+    alone:
+
+    .. math::
+        \mathrm{KL} = \tfrac12 \sum_c \big[|m_c|^2 + |R_c|^2 - 2 \log \det R_c - M\big]
+
+    As sigma goes to 0, or wherever the deviation is zero, this is softmax attention, and its
+    projections have the same names as those of
+    :class:`~probseq.transformers.attention.SoftmaxAttention`:
+    ``layer.load_state_dict(layer.state_dict() | softmax.state_dict())`` takes over trained ones;
+    :meth:`place_inducing` then puts the inducing inputs where the queries are. Cost
+    O(B T² + B T M² + M³) a head in time.
+
+    Args:
+        dim: token width.
+        num_heads: heads H; must divide ``dim``.
+        num_inducing: inducing inputs M of each head.
+        causal: whether a token attends to itself and to earlier ones alone.
+        initial_variance: σ², of all heads, to start from.
+        rho: start from R = ρI, with m = 0; 1 is the prior, where the KL divergence is 0 and the
+            deviation has the same variance everywhere.
+        num_data: number of training sequences, which pay the KL divergence together; ``None`` for
+            the whole of it as the penalty.
+        dropout: rate on the output.
+        jitter: relative jitter of Cholesky factors, the same in all dtypes.
+
+    Raises:
+        ValueError: an argument is out of range.
+
+    Example:
+        >>> import torch
+        >>> from sgpa import ResidualSparseGPAttention
+        >>> attention = ResidualSparseGPAttention(64, num_heads=4, num_inducing=16, num_data=1000)
+        >>> values, kl = attention(torch.randn(8, 50, 64))
+        >>> values.shape, kl.shape
+        (torch.Size([8, 50, 64]), torch.Size([]))
+    """
+
+    stochastic = True
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        num_inducing: int,
+        *,
+        causal: bool = False,
+        initial_variance: float = 0.1,
+        rho: float = 0.1,
+        num_data: int | None = None,
+        dropout: float = 0.0,
+        jitter: float = ATTENTION_JITTER,
+    ) -> None:
+        super().__init__()
+        check_heads(dim, num_heads)
+        check_counts(num_inducing=num_inducing)
+        if num_data is not None:
+            check_counts(num_data=num_data)
+        check_positive(initial_variance=initial_variance, rho=rho, jitter=jitter)
+        check_rates(dropout=dropout)
+        self.dim, self.num_heads, self.num_inducing = dim, num_heads, num_inducing
+        self.causal, self.jitter = causal, jitter
+        self.num_data = 1 if num_data is None else num_data
+        width = dim // num_heads
+        self.to_qkv = nn.Linear(dim, 3 * dim, bias=False)
+        self.to_out = nn.Sequential(nn.Linear(dim, dim), nn.Dropout(dropout))
+        self.kernel = RBF(width, batch_shape=(num_heads,), outputscale=initial_variance)
+        self.inducing_inputs = nn.Parameter(torch.empty(num_heads, num_inducing, width))
+        # m and, with the logarithm of its diagonal, R.
+        self.inducing_mean = nn.Parameter(torch.zeros(num_heads, num_inducing, width))
+        raw = math.log(rho) * torch.eye(num_inducing)
+        self.raw_inducing_factor = nn.Parameter(raw.repeat(num_heads, width, 1, 1))
+        # Standard normal, as tokens are behind a LayerNorm.
+        self.place_inducing(torch.randn(1, max(64, num_inducing), dim))
+
+    def forward(
+        self,
+        x: Float[Tensor, "batch tokens dim"],
+        mask: Bool[Tensor, "batch tokens"] | None = None,
+        *,
+        token_map: TokenMap | None = None,
+        generator: torch.Generator | None = None,
+        num_samples: int | None = None,
+    ) -> AttentionOutput:
+        """Draw the attention output from its posterior.
+
+        Args:
+            x: tokens, already normalised by the block.
+            mask: true at real tokens.
+            token_map: not needed: inducing inputs are queries.
+            generator: source of the draws.
+            num_samples: draw S samples from one posterior and fold them into the batch.
+
+        Returns:
+            Sampled values, ``(batch, tokens, dim)`` or ``(S * batch, tokens, dim)``, and the KL
+            divergence in nats over ``num_data``.
+
+        Raises:
+            ValueError: ``x`` or ``mask`` has a wrong shape or type, or the parameters are in half
+                precision.
+            CholeskyError: the covariance of the inducing inputs cannot be factorised.
+        """
+        check_tokens(x, mask, self.dim, getattr(self.to_qkv, "weight", x))
+        check_num_samples(num_samples)
+        queries, attended = self._attend(x, mask)
+        with torch.autocast(x.device.type, enabled=False):
+            whitened, terms = self._whitened(queries)
+            # R_c ε'_c, one a sequence: (S, H, B, M, s).
+            shape = (num_samples or 1, *attended.shape)
+            noise = draw(
+                (*shape[:3], shape[-1], self.num_inducing), like=attended, generator=generator
+            )
+            inducing = einsum(terms.factors, noise, "h c m n, s h b c n -> s h b m c")
+            # g = w (m + R ε') + √(1 − |w|²) ε.
+            residual = (1.0 - whitened.square().sum(-1, keepdim=True)).clamp(min=_VARIANCE_FLOOR)
+            noise = draw(shape, like=attended, generator=generator)
+            deviation = whitened @ (self.inducing_mean[:, None] + inducing)
+            deviation = deviation + residual.sqrt() * noise
+            samples = attended + self.kernel.outputscale.sqrt()[:, None, None, None] * deviation
+            penalty = self.kl() / self.num_data
+        samples = rearrange(samples, "s h b t c -> (s b) t (h c)")
+        return AttentionOutput(self.to_out(samples), penalty)
+
+    def kl(self) -> Float[Tensor, ""]:
+        """Return the KL divergence of all heads' inducing outputs from their prior, in nats."""
+        factors = factor_from_raw(full_precision(self.raw_inducing_factor))
+        return gauss_kl(full_precision(self.inducing_mean).mT, factors).sum()
+
+    def posterior(
+        self,
+        x: Float[Tensor, "batch tokens dim"],
+        mask: Bool[Tensor, "batch tokens"] | None = None,
+    ) -> DiagonalGaussian:
+        """Return the posterior marginals of the heads' outputs, before ``to_out`` mixes them.
+
+        Args:
+            x: tokens, already normalised by the block.
+            mask: true at real tokens.
+
+        Returns:
+            A Gaussian of shape ``(heads, batch, tokens, dim / heads)``.
+
+        Raises:
+            ValueError: ``x`` or ``mask`` has a wrong shape or dtype, or ``x`` is not finite.
+        """
+        check_tokens(x, mask, self.dim, getattr(self.to_qkv, "weight", x))
+        queries, attended = self._attend(x, mask)
+        with torch.autocast(x.device.type, enabled=False):
+            whitened, terms = self._whitened(queries)
+            variance = self.kernel.outputscale[:, None, None, None]
+            mean = attended + variance.sqrt() * (whitened @ self.inducing_mean[:, None])
+            # 1 − |w|² + |Rᵀw|².
+            rows = rearrange(whitened, "h b t m -> h (b t) m")
+            relative = (1.0 + quadratic_forms(rows, terms.factors)).clamp(min=_VARIANCE_FLOOR)
+            if bool(relative.isnan().any()) or bool(mean.isnan().any()):
+                raise ValueError("x must be finite, got tokens whose posterior is not a number")
+            relative = rearrange(relative, "h (b t) c -> h b t c", b=x.shape[0])
+            return DiagonalGaussian(mean, variance * relative)
+
+    @torch.no_grad()
+    def place_inducing(
+        self,
+        x: Float[Tensor, "batch tokens dim"],
+        mask: Bool[Tensor, "batch tokens"] | None = None,
+        *,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        """Put the inducing inputs on queries of these tokens, and set the lengthscales.
+
+        Each head has the queries of M tokens that are drawn at random, and one lengthscale,
+        ℓ² = ½ median |q − q'|² over random pairs.
+
+        Args:
+            x: tokens, already normalised by the block.
+            mask: true at real tokens.
+            generator: source of the draws.
+
+        Raises:
+            ValueError: ``x`` or ``mask`` has a wrong shape or type, there are fewer than M tokens
+                or fewer than two, or most of them are equal.
+        """
+        check_tokens(x, mask, self.dim, getattr(self.to_qkv, "weight", x))
+        queries = rearrange(self._attend(x, mask)[0], "h b t d -> h (b t) d")
+        if mask is not None:
+            queries = queries[:, mask.flatten()]
+        count, least = queries.shape[1], max(2, self.num_inducing)
+        if count < least:
+            raise ValueError(f"x must have at least {least} real tokens, got {count}")
+        order = torch.randperm(count, generator=generator, device=x.device)
+        queries = queries[:, order]
+        first, second = queries[:, : count // 2], queries[:, count // 2 : count // 2 * 2]
+        median = (first - second).square().sum(-1).median(-1).values
+        if not bool((median > 0).all()):
+            raise ValueError("x must be finite tokens of which most differ from one another")
+        self.inducing_inputs.copy_(queries[:, : self.num_inducing])
+        self.kernel.raw_lengthscale.copy_((0.5 * median).sqrt().log()[:, None, None])
+
+    def _attend(self, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Return queries q / d^¼ and softmax attention, ``(heads, batch, tokens, dim / heads)``."""
+        q, k, v = rearrange(
+            self.to_qkv(x), "b t (three h d) -> three b h t d", three=3, h=self.num_heads
+        ).unbind(0)
+        attended = softmax_attention(q, k, v, mask, causal=self.causal)
+        queries, attended = (
+            full_precision(rearrange(each, "b h t d -> h b t d")) for each in (q, attended)
+        )
+        return queries / queries.shape[-1] ** 0.25, attended
+
+    def _whitened(self, queries: Tensor) -> tuple[Tensor, GlobalTerms]:
+        """Return w = C(q, z) chol(C(z, z) + jI)⁻ᵀ with C = k / σ², and R."""
+        lengthscale = self.kernel.lengthscale
+        kernel = HeadKernel("rbf", lengthscale, self.kernel.outputscale)
+        terms = global_terms(
+            self.inducing_inputs, kernel, None, self.raw_inducing_factor, jitter=self.jitter
+        )
+        rows = rearrange(queries, "h b t d -> h (b t) d") / lengthscale - terms.centre
+        whitened = rbf_matrix(rows, terms.features) @ terms.whitener.mT
+        return rearrange(whitened, "h (b t) m -> h b t m", b=queries.shape[1]), terms
