@@ -1,5 +1,6 @@
 """Shape annotations are checked while the tests run, and only then."""
 
+import pytest
 import torch
 from jaxtyping import install_import_hook
 
@@ -9,3 +10,11 @@ install_import_hook(MEMBERS, "beartype.beartype")
 
 # One thread: the tests are small, and two threads under load are slower than one.
 torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_worker():
+    """Several processes for a run of seconds take longer than one; `--workers 2` starts them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("probseq_apps.run._default_workers", lambda: 1)
+        yield

@@ -16,7 +16,14 @@ from probseq_apps.registry import REGISTRY
 
 # Flags and recipes that came later than the tree that others are compared with.
 NEW = {"--help", "--config", "--quiet", "--no-quiet", "--claims", "--no-claims"}
-NEW |= {"--train-size", "--label-noise", "--kernel-noise.noise", "--kernel-noise.kernel"}
+NEW |= {
+    "--train-size",
+    "--label-noise",
+    "--workers",
+    "--over",
+    "--kernel-noise.noise",
+    "--kernel-noise.kernel",
+}
 NEW |= {"--kernel-noise.initial-variance", "--kernel-noise.symmetric"}
 NEW |= {f"--sgpa-residual.{name}" for name in ("num-inducing", "initial-variance", "rho")}
 NEW |= {"--sgpa-residual.kl-scale", "--sgpa-residual.jitter"}

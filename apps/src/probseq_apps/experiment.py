@@ -95,6 +95,9 @@ class Experiment(Generic[Data]):
         """Return a line about data and jobs; none where only the report is to be seen."""
         return ""
 
+    def prepare(self, data: Data, at: RunFolder) -> None:
+        """Make the files that jobs share, before several processes do them."""
+
     def run(self, job: Job, data: Data, at: RunFolder) -> Mapping[str, Any]:
         """Do a job, from where it stopped, and return what was measured."""
         raise NotImplementedError

@@ -29,6 +29,9 @@ class Options(Output):
     """Delete the run in --run-dir first."""
     threads: Count = 1
     """CPU threads of torch; more than one pays for the models of paper size only."""
+    workers: Count | None = None
+    """Processes that train at the same time; None: up to 4, as many as the machine has processors,
+    and one where it has a GPU."""
 
     def check(self) -> None:
         """Refuse options that don't go together."""

@@ -1,20 +1,25 @@
 """The driver of all experiments, and the folders that it works in."""
 
+import multiprocessing
+import os
 import re
 import shlex
 import sys
-from collections.abc import Generator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Generator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from errno import EDQUOT, EFBIG, ENOSPC
 from functools import partial
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import torch
 
 from probseq_apps.engine import distributed, log
 from probseq_apps.engine.files import RunExistsError, prepare_run_dir, sole_use, writing
+from probseq_apps.engine.signals import exit_on_sigterm
 from probseq_apps.experiment import RESULTS, Data, Experiment, Job, RunFolder
 from probseq_apps.options import Options
 from probseq_apps.settings.common import saved_kind
@@ -49,7 +54,7 @@ def run(experiment: Experiment[Data], options: Options, *, recipe: str) -> Path:
     with open_folder(experiment, options, recipe=recipe) as at:
         if told := experiment.describe(data):
             log.say(f"{told} -> {at.path}")
-        results = _do_jobs(experiment, data, at)
+        results = _do_jobs(experiment, data, at, options)
         if distributed.is_main():
             print(experiment.report(data, results, at))
         distributed.barrier()
@@ -57,20 +62,111 @@ def run(experiment: Experiment[Data], options: Options, *, recipe: str) -> Path:
 
 
 def _do_jobs(
-    experiment: Experiment[Data], data: Data, at: RunFolder
+    experiment: Experiment[Data], data: Data, at: RunFolder, options: Options
 ) -> dict[Job, dict[str, object]]:
     results: dict[Job, dict[str, object]] = {}
     jobs = experiment.jobs
+    missing = [job for job in jobs if not at.has(job.name)]
+    workers = min(options.workers or _default_workers(), len(missing))
+    parallel = workers > 1 and not experiment.brief and distributed.world_size() == 1
+    if parallel:
+        experiment.prepare(data, at)
+        _do_in_parallel(experiment, missing, options, at, workers)
     # Jobs that take long have bars of their own.
     with log.bar(total=len(jobs), unit=" runs", disable=None if experiment.brief else True) as bar:
-        for number, job in enumerate(jobs, 1):
+        for job in jobs:
             bar.set_description_str(f"{job.row}, seed {job.seed}")
-            if not experiment.brief:
-                state = ": finished before" if at.has(job.name) else ""
-                log.say(f"[{number}/{len(jobs)}] {job.name}{state}")
+            if not (experiment.brief or parallel):
+                _announce(experiment, job, "" if job in missing else ": finished before")
             results[job] = at.once(job.name, partial(experiment.run, job, data, at))
             bar.update()
     return results
+
+
+def _announce(experiment: Experiment[Any], job: Job, state: str = "") -> None:
+    number, count = experiment.jobs.index(job) + 1, len(experiment.jobs)
+    log.say(f"[{number}/{count}] {job.name}{state}")
+
+
+def _default_workers() -> int:
+    """Return how many jobs suit this machine: those on a GPU come one after the other."""
+    return 1 if torch.cuda.is_available() else min(4, os.cpu_count() or 1)
+
+
+def _do_in_parallel(
+    experiment: Experiment[Any], jobs: Sequence[Job], options: Options, at: RunFolder, workers: int
+) -> None:
+    """Do jobs in several processes, each of which takes the next; their results are files.
+
+    The first error ends them all; those that train save their state.
+    """
+    context = multiprocessing.get_context("spawn")
+    taken = context.Value("i", 0)
+    pipes = [context.Pipe(duplex=False) for _ in range(workers)]
+    processes = [
+        context.Process(
+            target=_work,
+            args=(type(experiment), experiment.settings, jobs, options, at, taken, errors),
+        )
+        for _, errors in pipes
+    ]
+    try:
+        for process in processes:
+            process.start()
+        running = list(zip(processes, (found for found, _ in pipes), strict=True))
+        while running:
+            wait([process.sentinel for process, _ in running])
+            for process, errors in running:
+                if process.exitcode:
+                    told = errors.recv() if errors.poll() else None
+                    raise told or RuntimeError(f"a worker ended with status {process.exitcode}")
+            running = [own for own in running if own[0].is_alive()]
+    finally:
+        for process in processes:
+            if process.is_alive():
+                process.terminate()
+        for process in processes:
+            if process.pid is not None:
+                process.join()
+
+
+def _work(
+    kind: type[Experiment[Any]],
+    settings: Any,
+    jobs: Sequence[Job],
+    options: Options,
+    at: RunFolder,
+    taken: Any,
+    errors: Connection,
+) -> None:
+    """Do jobs until none is left, as a process of `_do_in_parallel`."""
+    torch.set_num_threads(options.threads)
+    log.quiet, log.lines = options.quiet, True
+    Thread(target=_end_with_parent, daemon=True).start()
+    try:
+        with exit_on_sigterm():
+            experiment = kind(settings)
+            data = experiment.load(options)
+            while True:
+                with taken:
+                    number, taken.value = taken.value, taken.value + 1
+                if number >= len(jobs):
+                    break
+                job = jobs[number]
+                _announce(experiment, job)
+                at.once(job.name, partial(experiment.run, job, data, at))
+    except Exception as error:
+        if not options.debug:
+            with suppress(Exception):  # one that cannot be sent is told of by its traceback
+                errors.send(error)
+                sys.exit(1)
+        raise
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    wait([parent.sentinel] if parent else [])
+    os._exit(1)
 
 
 def check_folder(options: Options, *, kind: str) -> None:

@@ -35,7 +35,7 @@ def killed():
         with folder.with_suffix(".log").open("w") as log:
             environment = {**os.environ, "OMP_NUM_THREADS": "1"}
             process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 300
         while not list(folder.glob(until)):
             assert process.poll() is None
             assert time.monotonic() < deadline

@@ -212,6 +212,32 @@ def test_a_killed_experiment_resumes_to_the_same_numbers_and_weights(tmp_path, k
     assert report_of(broken) == report_of(whole)
 
 
+@pytest.mark.slow
+def test_killed_workers_resume_to_the_numbers_of_one_process(tmp_path, killed, report_of):
+    arguments = ["classify", "--method", "mle", "kernel", *TWO_EPOCHS, "--no-shift"]
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    assert main([*arguments, "--run-dir", str(whole)]) == 0
+    killed([*arguments, "--workers", "2"], broken, "results/*")
+    assert report_of(broken) == report_of(whole)
+
+
+@pytest.mark.slow
+def test_the_error_of_a_worker_ends_all_in_one_line(tmp_path, capfd):
+    arguments = [
+        "classify",
+        "--method",
+        "mle",
+        *TWO_EPOCHS,
+        "--no-shift",
+        "--learning-rate",
+        "1e30",
+    ]
+    assert main([*arguments, "--workers", "2", "--run-dir", str(tmp_path / "run")]) == 1
+    said = capfd.readouterr().err
+    assert said.startswith("probseq: error: the loss is not finite at step")
+    assert said.count("\n") == 1
+
+
 # -- Losses and scores ----------------------------------------------------------------------------
 
 LOGITS = torch.tensor([[2.0, 0.0], [1.0, 0.0], [0.0, 3.0]])

@@ -100,6 +100,7 @@ def record(out: Path, scenarios: dict[str, list[Step]], flags: Path = FLAGS) -> 
     used = {word for steps in scenarios.values() for step in steps for word in step.arguments}
     write_files(out / "files", weights=not used.isdisjoint(WEIGHTS))
     sys.addaudithook(_stop)
+    os.cpu_count = lambda: 1  # commands do their jobs in this process
     for name, steps in scenarios.items():
         if not all(map(importlib.util.find_spec, steps[0].needs)):
             continue

@@ -27,6 +27,7 @@ from probseq_apps.engine.files import (
 
 _LINE_SECONDS = 60.0
 quiet = False  # set by `run` for --quiet
+lines = False  # set by `run` in a process beside others: they have one terminal
 
 
 class NonFiniteLossError(FloatingPointError):
@@ -183,7 +184,7 @@ def bar(rows: Iterable[Any] | None = None, **options: Any) -> "tqdm[Any]":
     """Return a bar of `tqdm` on a terminal, and elsewhere a line a minute; none with --quiet."""
     hidden = quiet or not distributed.is_main()
     given: dict[str, Any] = {"leave": False, "dynamic_ncols": True, "disable": hidden}
-    if not sys.stderr.isatty():
+    if lines or not sys.stderr.isatty():
         given |= {"file": _Lines(), "mininterval": _LINE_SECONDS / 10}
     return tqdm(rows, **given | options)
 

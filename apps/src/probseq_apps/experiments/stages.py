@@ -137,6 +137,10 @@ class ImageExperiment(Experiment[GenerationData]):
         steps = f"{count:,} step{'' if count == 1 else 's'}"
         return f"{describe_images(data)}; {compared}; {steps} each, on {self.device}"
 
+    def prepare(self, data: GenerationData, at: RunFolder) -> None:
+        """Make the features."""
+        self.reference(data, at)
+
     def reference(self, data: GenerationData, at: RunFolder) -> Reference:
         """Return the features of the experiment, made once.
 

@@ -22,6 +22,7 @@ from probseq_apps.report.claims import claims_markdown, claims_text, judge_claim
 from probseq_apps.report.compare import compare, fits_experiment
 from probseq_apps.report.html import write_html
 from probseq_apps.report.measured import GENERATION_FACTS, REPORT, MeasuredRun, find_runs
+from probseq_apps.report.over import collect, over_markdown, over_plot
 from probseq_apps.report.papers import (
     Cell,
     Group,
@@ -62,7 +63,9 @@ def report(settings: ReportSettings) -> None:
         _paper_report(load_table(settings.table), settings)
     if settings.claims:
         _claims_report(settings)
-    asked = settings.show_list or settings.table or settings.claims
+    if settings.over is not None:
+        _over_report(settings.over, settings)
+    asked = settings.show_list or settings.table or settings.claims or settings.over
     for folder in () if asked else settings.run_folders:
         page = write_html(folder)
         print(page)
@@ -88,6 +91,19 @@ def _claims_report(settings: ReportSettings) -> None:
     parts = ("# Claims of the papers", claims_markdown(verdicts), PAGES["claims"]["rule"], notes)
     write_atomic(page, "\n\n".join(filter(None, parts)) + "\n")
     print(f"\nwritten: {page}")
+
+
+def _over_report(setting: str, settings: ReportSettings) -> None:
+    """Print and write what methods give over a setting, as Markdown and as a picture."""
+    runs, left_out = _runs(settings)
+    found = collect(runs, setting)
+    settings.output_dir.mkdir(parents=True, exist_ok=True)
+    page = settings.output_dir / f"over-{setting}.md"
+    text, picture = over_markdown(found, setting), page.with_suffix(".png")
+    notes = "\n".join(f"- {note}" for note in left_out)
+    write_atomic(page, "\n\n".join(filter(None, (text, f"![]({picture.name})", notes))) + "\n")
+    over_plot(found, setting, runs[0].data).savefig(picture, dpi=_DPI)
+    print(text, f"written: {page}, {picture}", sep="\n\n")
 
 
 def _paper_report(table: PaperTable, settings: ReportSettings) -> None:

@@ -211,6 +211,9 @@ class ReportSettings:
     """List the tables."""
     claims: bool = False
     """What the papers claim, beside what the runs say of it."""
+    over: Annotated[str | None, arg(metavar="SETTING")] = None
+    """What methods give over a number that runs differ in: train (training examples), or a setting
+    by its path, model.num_inducing."""
     output_dir: Path = Path("paper-tables")
     """Folder for the table as Markdown and as a picture (of --claims, as Markdown alone); files of
     the same name are replaced."""
@@ -222,6 +225,8 @@ class ReportSettings:
 
     def check_given(self) -> None:
         """Refuse a command line that asks for nothing, or for two things."""
-        asked = sum((self.table is not None, self.show_list, self.claims))
+        asked = sum((self.table is not None, self.over is not None, self.show_list, self.claims))
         if asked > 1 or not (asked or self.run_folders):
-            raise ValueError("report needs a RUN_FOLDER, --table NAME, --claims or --list")
+            raise ValueError(
+                "report needs a RUN_FOLDER, or one of --table, --over, --claims, --list"
+            )

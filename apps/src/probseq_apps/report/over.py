@@ -1,0 +1,87 @@
+"""`probseq report --over SETTING`: what methods give over a setting that runs differ in."""
+
+from collections.abc import Mapping, Sequence
+
+from matplotlib.figure import Figure
+
+from probseq.figures import Curve, curves_plot
+from probseq.summary import LABELS, Summary, summarise
+from probseq_apps.report.measured import MeasuredRun
+from probseq_apps.report.tables import markdown_table, with_error
+
+_METRICS = ("test/accuracy", "test/nll", "test/ece", "test/mae", "nlpd", "rmse", "forgetting")
+# Summaries by metric, method, and value of the setting.
+Found = Mapping[str, Mapping[str, Mapping[int | float, Summary]]]
+# Values this far apart stand on a logarithmic axis.
+_DECADE = 10.0
+
+
+def collect(runs: Sequence[MeasuredRun], setting: str) -> Found:
+    """Return what the methods have at each value, of two runs with one value the newer's.
+
+    The setting is a number by its path, `model.num_inducing`, or a fact of the data, `train`, the
+    number of training examples. Methods that are not in all runs are left out.
+
+    Raises:
+        ValueError: a run lacks the setting, it is no number or the same everywhere, or the runs
+            have no method or no metric in common.
+    """
+    by_value: dict[int | float, MeasuredRun] = {}
+    for run in runs:
+        value = run.facts.get(setting, run.setting(setting))
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise ValueError(
+                f"over must name a number in all runs, and in {run.folder} it is {value!r}"
+            )
+        by_value.setdefault(value, run)
+    if len(by_value) < 2:
+        raise ValueError(f"over must name what runs differ in, and {setting} has one value in all")
+    values = sorted(by_value)
+    rows = list(dict.fromkeys(name.split("/")[0] for name in by_value[values[0]].numbers))
+    found: dict[str, dict[str, dict[int | float, Summary]]] = {}
+    for metric in _METRICS:
+        for row in rows:
+            own = [by_value[value].numbers.get(f"{row}/{metric}") for value in values]
+            curve = {v: summarise(o) for v, o in zip(values, own, strict=True) if o is not None}
+            if len(curve) == len(values) and all(one.mean is not None for one in curve.values()):
+                found.setdefault(metric, {})[row] = curve
+    if not found:
+        raise ValueError("runs must have a method and a metric in common, and these have none")
+    return found
+
+
+def over_markdown(found: Found, setting: str) -> str:
+    """Return a table for each metric: a row for each method, a column for each value."""
+    write, tables = with_error(4), list[str]()
+    for metric, curves in found.items():
+        heads = [f"{_label(metric)} over {setting}", *map(str, next(iter(curves.values())))]
+        rows = [[row, *map(write, curve.values())] for row, curve in curves.items()]
+        tables.append(markdown_table([heads, *rows]))
+    return "\n\n".join(tables)
+
+
+def over_plot(found: Found, setting: str, title: str) -> Figure:
+    """Draw a panel for each metric, in it a curve for each method with its standard errors."""
+    numbers: dict[str, dict[str, Curve]] = {}
+    for metric, curves in found.items():
+        numbers[_label(metric)] = {
+            row: Curve(
+                list(curve),
+                [one.mean or 0.0 for one in curve.values()],
+                [one.standard_error or 0.0 for one in curve.values()],
+            )
+            for row, curve in curves.items()
+        }
+    figure = curves_plot(numbers, title=title, x_label=setting)
+    values = list(next(iter(next(iter(found.values())).values())))
+    for axes in figure.axes:
+        if values[0] > 0.0 and values[-1] >= _DECADE * values[0]:
+            axes.set_xscale("log")
+            axes.set_xticks(values, labels=[f"{value:g}" for value in values])
+            axes.minorticks_off()
+    return figure
+
+
+def _label(metric: str) -> str:
+    name = metric.rpartition("/")[2]
+    return LABELS.get(name, (name,))[0]
