@@ -53,6 +53,9 @@ def test_numbers_have_no_validation_loss_to_choose_by():
         ("kepsvgp-e:branches=er", "unknown setting of 'kepsvgp-e' 'branches'"),
         ("sgpa:kl_scale", "settings as `:NAME=VALUE,VALUE`"),
         ("sgpa:kl_scale=1,1", "each value once"),
+        ("sgpa:kl_scale=0.1,0.10", "must have values that differ"),
+        ("mle:kernel=rbf", "unknown setting of 'mle' 'kernel'"),
+        ("sgpa:kl_scale=2", "method 'sgpa:kl_scale=2': kl_scale must be"),
         ("mle:dropout=much", "dropout must be"),
     ],
 )

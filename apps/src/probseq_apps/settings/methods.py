@@ -5,6 +5,7 @@ A method is a line of METHODS; if its attention has settings of its own, they ar
 """
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from itertools import product
@@ -133,7 +134,7 @@ def parse_row(name: str) -> Row:
     Behind its name come settings of its own, and additions: any of `+kflla`, `+ts`, `+ensemble` in
     this order.
     """
-    base, *additions = name.split("+")
+    base, *additions = re.split(r"\+(?=[a-z])", name)  # not that of 1e+3
     base, *given = base.split(":")
     check_known("method", base, METHODS)
     pairs = [own.partition("=") for own in given]
@@ -175,6 +176,8 @@ def settings_of(trained: str, settings: Any) -> Any:
     # Of equal names the last: those of the attention come before all others. What all methods must
     # share, or a method has fixed, is not its own.
     fixed = _SHARED | row.method.changes.keys()
+    if isinstance(attention, SoftmaxConfig):
+        fixed |= {"kernel", "initial_variance"}
     places = {each.name: group for group in groups for each in fields(getattr(settings, group))}
     places = {name: group for name, group in places.items() if name not in fixed}
     for name, (text,) in row.choices:
@@ -185,7 +188,10 @@ def settings_of(trained: str, settings: Any) -> Any:
         except ValueError:
             value = text
         now = changes.get(group, getattr(settings, group))
-        changes[group] = now.from_dict({**now.to_dict(), name: value})
+        try:
+            changes[group] = now.from_dict({**now.to_dict(), name: value})
+        except ValueError as error:
+            raise ValueError(f"method {trained!r}: {error}") from error
     return replace(settings, **changes)
 
 
@@ -244,5 +250,7 @@ class MethodSettings(Settings):
             row = parse_row(name)
             few = "ensemble" in row.additions and len(self.seeds) < 2
             refuse(few, f"method {name!r} needs at least two seeds, got {self.seeds}")
-            for trained in row.trained if row.choices else ():
-                settings_of(trained, self)
+            trained = row.trained if row.choices else ()
+            same = [replace(settings_of(own, self), method=("mle",)) for own in trained]
+            twice = any(own in same[:place] for place, own in enumerate(same))
+            refuse(twice, f"method {name!r} must have values that differ")
