@@ -8,6 +8,7 @@ from importlib.resources import files
 from typing import Any, NamedTuple
 
 from probseq.summary import Gain, direction_of, judge
+from probseq_apps.report.compare import differences
 from probseq_apps.report.measured import MeasuredRun
 from probseq_apps.report.tables import DASH, decimals_of, markdown_table
 
@@ -136,7 +137,10 @@ def _gain_text(claim: Claim, other: str, gain: Gain) -> str:
 
 
 def _run_text(found: Verdict) -> str:
-    if found.run is None:
+    run, claim = found.run, found.claim
+    if run is None:
         return DASH
-    seeds = len(found.run.setting("seeds"))
-    return f"{found.run.recipe}, {seeds} seed{'s'[: seeds - 1]}"
+    seeds = len(run.setting("seeds"))
+    changes = differences(run, run.recipe, (claim.better, *claim.than))
+    changed = f" with {', '.join(changes)}" if changes else ""
+    return f"{run.recipe}{changed}, {seeds} seed{'s'[: seeds - 1]}"

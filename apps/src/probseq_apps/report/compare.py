@@ -1,12 +1,25 @@
 """A table of a paper beside what run folders hold, cell by cell."""
 
-from collections.abc import Sequence
+import json
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Literal
 
 from probseq.summary import Summary, average_ranks, differ, direction_of, summarise
+from probseq_apps.engine.files import flatten
+from probseq_apps.registry import REGISTRY, load
 from probseq_apps.report.measured import GENERATIONS, MeasuredRun, distinct
 from probseq_apps.report.papers import Cell, PaperTable, load_table
+from probseq_apps.settings.methods import METHODS
+
+_RECIPES = {entry.kind: entry.settings for entry in REGISTRY.values() if entry.kind}
+# Where a run ran, and what only decides which numbers exist.
+_NOT_COMPARED = re.compile(
+    r"data|method|seeds|arms|stem|frames|controls|lpips_weights|(reading|machine|priors)\..*"
+    r"|training\.(device|compile|tensorboard|checkpoint_every)"
+    r"|evaluation\.(shift|corruptions|severities|ood|features\.(inception_w|classifier_s).*)"
+)
 
 
 def compare(table: PaperTable, runs: Sequence[MeasuredRun]) -> PaperTable:
@@ -32,6 +45,28 @@ def compare(table: PaperTable, runs: Sequence[MeasuredRun]) -> PaperTable:
 def fits_experiment(table: PaperTable, run: MeasuredRun) -> bool:
     """Return whether a run is of a kind of experiment that a table has numbers of."""
     return table.experiment == (run.experiment if run.experiment in GENERATIONS else None)
+
+
+def differences(run: MeasuredRun, recipe: str, rows: Iterable[str]) -> list[str]:
+    """Return the settings that differ, with the recipe's; those of methods in no row left out."""
+    theirs = json.loads(json.dumps(load(_RECIPES[run.experiment]).load(recipe).to_dict()))
+    ours = dict(flatten(run.settings))
+    bases = {row.partition("+")[0].partition("-")[0] for row in rows}
+    others = {method.attention for method in METHODS.values()} - bases
+    return [
+        f"{path} {shown(ours[path])} ({shown(value)})"
+        for path, value in flatten(theirs)
+        if ours.get(path, value) != value
+        and not _NOT_COMPARED.fullmatch(path)
+        and path.removeprefix("warm_start.").partition(".")[0] not in others
+    ]
+
+
+def shown(value: object) -> str:
+    """Return a setting as text; of a long list, how many there are."""
+    if not isinstance(value, list):
+        return str(value)
+    return f"{len(value)} kinds" if len(value) > 5 else ", ".join(map(str, value))
 
 
 def _filled(cell: Cell, table: PaperTable, runs: Sequence[MeasuredRun]) -> Cell:

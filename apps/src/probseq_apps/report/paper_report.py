@@ -3,7 +3,6 @@
 Each row of the paper stands above ours.
 """
 
-import json
 import math
 import re
 import shutil
@@ -16,10 +15,10 @@ from pathlib import Path
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from probseq_apps.engine.files import flatten, write_atomic
-from probseq_apps.registry import REGISTRY, load
+from probseq_apps.engine.files import write_atomic
+from probseq_apps.registry import REGISTRY
 from probseq_apps.report.claims import claims_markdown, claims_text, judge_claims
-from probseq_apps.report.compare import compare, fits_experiment
+from probseq_apps.report.compare import compare, differences, fits_experiment, shown
 from probseq_apps.report.html import write_html
 from probseq_apps.report.measured import GENERATION_FACTS, REPORT, MeasuredRun, find_runs
 from probseq_apps.report.over import collect, over_markdown, over_plot
@@ -33,23 +32,15 @@ from probseq_apps.report.papers import (
 )
 from probseq_apps.report.report import PAGES
 from probseq_apps.report.tables import aligned_blocks, markdown_table
-from probseq_apps.settings.methods import METHODS
 
 _DEFAULT_FOLDER = Path("runs")
 MISSING = "—"
 # Inches: a letter of DejaVu Sans Mono at 9 points.
 _LETTER, _LINE, _MARGIN, _DPI = 0.0755, 0.19, 0.3, 150
 _LETTERS, _GREY = 130, "#6A6A6A"
-# Command and recipes of each experiment.
+# Command of each experiment.
 _COMMANDS = {entry.kind: f"probseq {name}" for name, entry in REGISTRY.items() if entry.kind}
-_RECIPES = {entry.kind: entry.settings for entry in REGISTRY.values() if entry.kind}
 _WORDS = PAGES["papers"]
-# Where a run ran, and what only decides which numbers exist.
-_NOT_COMPARED = re.compile(
-    r"data|method|seeds|arms|stem|frames|controls|lpips_weights|(reading|machine|priors)\..*"
-    r"|training\.(device|compile|tensorboard|checkpoint_every)"
-    r"|evaluation\.(shift|corruptions|severities|ood|features\.(inception_w|classifier_s).*)"
-)
 # A cell's text, of its number and its mark; None instead of a mark for the paper's.
 _Write = Callable[[str, str | None], str]
 
@@ -167,17 +158,17 @@ def _note(run: MeasuredRun, table: PaperTable) -> str:
     data = run.data if run.data in table.data else table.data[0]
     sizes = table.sizes.get(data, {}).items()
     told = [f"{k} {run.facts[k]} ({size})" for k, size in sizes if run.facts.get(k, size) != size]
-    told += [f"{k} {_shown(run.facts[k])}" for k in GENERATION_FACTS if run.facts.get(k)]
+    told += [f"{k} {shown(run.facts[k])}" for k in GENERATION_FACTS if run.facts.get(k)]
     parts += [", ".join(told)] if told else []
-    evaluation = {k: _shown(value) for k, value in run.settings.get("evaluation", {}).items()}
+    evaluation = {k: shown(value) for k, value in run.settings.get("evaluation", {}).items()}
     parts += [
         text.format(**evaluation)
         for kind, text in _WORDS["sources"].items()
         if any(f"/{kind}/" in cell.source for _, cell in used)
     ]
     # The nearest, where the table's rows have several.
-    bases = {method.partition("+")[0].partition("-")[0] for method, _ in used}
-    found = {recipe: _differences(run, recipe, bases) for recipe in table.recipes.get(data, ())}
+    rows = [method for method, _ in used]
+    found = {recipe: differences(run, recipe, rows) for recipe in table.recipes.get(data, ())}
     nearest = min(found, key=lambda recipe: len(found[recipe]), default=None)
     if nearest is None:
         parts.append("no recipe of the paper's setting")
@@ -186,26 +177,6 @@ def _note(run: MeasuredRun, table: PaperTable) -> str:
         unlike = f"unlike the paper's recipe {nearest} in {', '.join(other)}"
         parts.append(unlike if other else f"as the paper's recipe {nearest}")
     return "; ".join(parts) + "."
-
-
-def _differences(run: MeasuredRun, recipe: str, bases: set[str]) -> list[str]:
-    """Return the settings that differ, with the recipe's; those of unused methods left out."""
-    theirs = json.loads(json.dumps(load(_RECIPES[run.experiment]).load(recipe).to_dict()))
-    ours = dict(flatten(run.settings))
-    others = {method.attention for method in METHODS.values()} - bases
-    return [
-        f"{path} {_shown(ours[path])} ({_shown(value)})"
-        for path, value in flatten(theirs)
-        if ours.get(path, value) != value
-        and not _NOT_COMPARED.fullmatch(path)
-        and path.removeprefix("warm_start.").partition(".")[0] not in others
-    ]
-
-
-def _shown(value: object) -> str:
-    if not isinstance(value, list):
-        return str(value)
-    return f"{len(value)} kinds" if len(value) > 5 else ", ".join(map(str, value))
 
 
 def _takes(table: PaperTable) -> str:
