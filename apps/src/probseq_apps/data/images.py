@@ -19,12 +19,13 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int64, UInt8
+from jaxtyping import Float, Float64, Int64, UInt8
 from PIL import Image, ImageOps
 from torch import Tensor
 from torch.nn import functional
 
 from probseq.images import channel_statistics, match_images, to_bytes
+from probseq_apps.data.gaussian import NUM_TRAIN, gaussian_images
 from probseq_apps.data.image_files import IMAGE_INFO, read_celeba, read_part
 from probseq_apps.data.names import (
     DataError,
@@ -81,10 +82,12 @@ class PartLabels(NamedTuple):
 class GenerationData(Parts[Tensor]):
     """Square images of one size as bytes, (N, C, H, W) in each part.
 
-    ``labels`` are for the classifier that scores samples; None where there are none.
+    ``labels`` are for the classifier that scores samples; None where there are none. ``covariance``
+    is that of Gaussian images in -1..1 of mean 0, where it is known.
     """
 
     labels: PartLabels | None = None
+    covariance: Float64[Tensor, "d d"] | None = None
 
     def __post_init__(self) -> None:
         for part in ("train", "validation", "test"):
@@ -104,7 +107,7 @@ class GenerationData(Parts[Tensor]):
         return self.train.shape[-1]
 
 
-_GENERATION_SIZES = {"digits": 16, "mnist": 32, "cifar10": 32, "celeba": 64}
+_GENERATION_SIZES = {"digits": 16, "gaussian-digits": 8, "mnist": 32, "cifar10": 32, "celeba": 64}
 
 
 def load_images(
@@ -222,6 +225,7 @@ def load_generation_data(
     """Load images for generation; the parts are the same in every run.
 
     - ``digits``: scikit-learn's, 60/20/20, enlarged from 8 to 16 pixels.
+    - ``gaussian-digits``: 50,000, or as many as asked for, from a Gaussian with their covariance.
     - ``mnist``: padded with background from 28 to 32 pixels.
     - ``cifar10``: 32 pixels.
     - ``celeba``: aligned faces, the middle 140 pixels resized to 64.
@@ -250,6 +254,10 @@ def load_generation_data(
         train, validation, test = (part.inputs for part in parts)
         return GenerationData(name, train, validation, test, labels, class_names=names)
     size = image_size or _GENERATION_SIZES[name]
+    if name == "gaussian-digits":
+        digits = load_generation_data("digits", image_size=size).train
+        *drawn, covariance = gaussian_images(digits, num_train or NUM_TRAIN)
+        return GenerationData(name, *drawn, covariance=covariance)
     if name == "celeba":
         train, validation, test = read_celeba(data_dir, size, num_train, download)
         note = f"celeba: aligned images, the middle 140x140 pixels resized to {size}x{size}"

@@ -11,7 +11,7 @@ from probseq.errors import MissingExtraError
 IMAGE_NAMES = ("digits", "mnist", "fashion-mnist", "cifar10", "cifar100", "svhn")
 TEXT_NAMES = ("cola", "imdb")
 DATA_NAMES: tuple[str, ...] = IMAGE_NAMES + TEXT_NAMES
-GENERATION_NAMES = ("digits", "mnist", "cifar10", "celeba")
+GENERATION_NAMES = ("digits", "gaussian-digits", "mnist", "cifar10", "celeba")
 
 # Sets of one's own are named by a prefix and a path: "folder:/path/to/images", "csv:/path/to/file".
 FOLDER_PREFIX, CSV_PREFIX = "folder:", "csv:"

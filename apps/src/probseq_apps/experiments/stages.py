@@ -15,6 +15,7 @@ from probseq.metrics.image import (
     FeatureExtractor,
     FeatureMoments,
     InceptionFeatures,
+    ModuleFeatures,
     RandomConvolution,
     SmallClassifier,
 )
@@ -150,7 +151,10 @@ class ImageExperiment(Experiment[GenerationData]):
             folder, device = at.path / CLASSIFIER, self.settings.machine.device
             features = self.settings.evaluation.features
             extractor = make_extractor(data, features, folder, seed=0, device=device)
-            self._reference = Reference(extractor, reference_moments(extractor, data.train))
+            moments = reference_moments(extractor, data.train)
+            if data.covariance is not None:  # known, as that of two would be: scatter over 1
+                moments = FeatureMoments(2, torch.zeros_like(moments.mean), data.covariance)
+            self._reference = Reference(extractor, moments)
             self.real(data, at)
         return self._reference
 
@@ -323,11 +327,15 @@ def make_extractor(
 ) -> FeatureExtractor:
     """Return Inception if its weights are named, else a classifier, else random features.
 
+    Of Gaussian images it is the pixels: a Fréchet distance in them leaves nothing out.
+
     The classifier is trained here, as a run of its own in `folder` that can be resumed.
     """
     place = distributed.resolve_device(device)
     if settings.inception_weights is not None:
         return InceptionFeatures(settings.inception_weights).to(place)
+    if data.covariance is not None:
+        return ModuleFeatures(nn.Flatten(), name="pixels", dimension=len(data.covariance))
     if data.labels is None:
         return RandomConvolution(data.channels, seed=0).to(place)
     classifier = SmallClassifier(data.channels, len(data.class_names), seed=seed)

@@ -1,0 +1,47 @@
+"""Gaussian images with the covariance of the digits: data whose best models are known exactly."""
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float64, UInt8
+from torch import Tensor
+
+from probseq.images import to_bytes
+
+# The largest standard deviation of a pixel, of images in -1..1: beyond four of them they are cut.
+_LARGEST = 0.25
+# Standard deviation of white noise, two levels of 0..255: rounding is then noise, too.
+_WHITE = 2 / 127.5
+# Variance of rounding to a level.
+_ROUNDING = (2 / 255) ** 2 / 12
+NUM_TRAIN, _NUM_HELD_OUT = 50_000, 5_000
+
+
+class GaussianImages(NamedTuple):
+    """Images that are drawn from N(0, Σ), and Σ itself, of images in -1..1 with rounded levels."""
+
+    train: UInt8[Tensor, "n c h w"]
+    validation: UInt8[Tensor, "m c h w"]
+    test: UInt8[Tensor, "m c h w"]
+    covariance: Float64[Tensor, "d d"]
+
+
+def gaussian_images(images: UInt8[Tensor, "k c h w"], num_train: int = NUM_TRAIN) -> GaussianImages:
+    """Draw images with the covariance of others: their shape, less contrast, mean grey.
+
+    Args:
+        images: whose covariance S it is; Σ = s·S + v·I, with s such that few images are cut, and v
+            a little white noise, so that Σ has an inverse.
+        num_train: images of the training part; the others have 5,000 each.
+    """
+    rows = images.flatten(1).double() / 127.5 - 1
+    covariance = rows.T.cov()
+    covariance *= _LARGEST**2 / covariance.diagonal().max()
+    covariance += _WHITE**2 * torch.eye(len(covariance), dtype=torch.float64)
+    sizes = (num_train, _NUM_HELD_OUT, _NUM_HELD_OUT)
+    generator = torch.Generator().manual_seed(0)
+    drawn = torch.randn(sum(sizes), len(covariance), generator=generator, dtype=torch.float64)
+    drawn = drawn @ torch.linalg.cholesky(covariance).T  # x = L ε with Σ = L Lᵀ
+    levels = to_bytes(((drawn + 1) / 2).float()).unflatten(1, images.shape[1:])
+    covariance += _ROUNDING * torch.eye(len(covariance), dtype=torch.float64)
+    return GaussianImages(*levels.split(sizes), covariance)
