@@ -35,6 +35,7 @@ NEW |= {
     "cifar10-cpu",
     "cola-cpu",
     "rotated-mnist",
+    "gaussian-diffusion",
 }
 GOLDEN = Path(__file__).parent / "golden"
 

@@ -117,8 +117,8 @@ def test_models_and_their_errors_of_frames_stand_over_the_seeds_beside_real_imag
     assert image[4:7] == ["3.500±0.500", "1", "—"]
     assert real == [REAL, "—", "2.50", "9.000", *["—"] * 8, "40", "—", "—"]
     # In thousandths, beside the exact ones; of several frames the mean before the image is first.
-    expected = ["2", "22.00±0.00", "20.00", "0.1000±0.0000", "0.1000", "100", "4"]
-    assert frames.rows[1] == [ARMS[2], *expected]
+    expected = ["2", "22.00±0.00", "20.00", "0.1000±0.0000", "0.1000", "1.000±0.000"]
+    assert frames.rows[1] == [ARMS[2], *expected, "100", "4"]
     assert more.rows[0][2:6] == ["3.000", "—", "4.000", "—"]
     assert len(diffusion_tables(models[:1], REAL_IMAGES)) == 1
 
@@ -142,6 +142,29 @@ def test_findings_are_of_orders_then_of_one_frame_and_of_blur(diffusion_result):
     assert found[0].endswith("(survives).")
     assert found[1].endswith("(matched).")
     assert "clearly higher than 4-frame-high-order 12.10±0.06 (worse)." in found[-1]
+
+
+def test_distances_count_where_the_image_is_learned_and_stand_beside_their_optimum(
+    diffusion_result,
+):
+    """Of Gaussian images real ones are the optimum, and exact errors those of a perfect model."""
+    results = [
+        diffusion_result(arm, seed, mean + 0.1 * seed, errors={4: times * 1e-4}, exact={4: 1e-4})
+        for seed in range(3)
+        for arm, mean, times in ((ARMS[1], 17.0, 2.9), (ARMS[2], 12.0, 1.2))
+    ]
+    distances = [
+        text for text in findings_of(diffusion_claims(results), REAL_IMAGES) if "FD" in text
+    ]
+    assert [text.partition(" is ")[2][:13] for text in distances] == ["clearly lower"]
+    results[0]["frame_errors"]["model"] = [9e-4]
+    found = findings_of(diffusion_claims(results), REAL_IMAGES)
+    assert not [text for text in found if "FD" in text]
+    for one in results:
+        one["generation"]["fd_name"] = "FD(pixels)"
+    table, frames = diffusion_tables(results, {**REAL_IMAGES, "fd": 2.5})
+    assert table.rows[1][table.heads.index("above the optimum ↓")] == "9.60±0.06"
+    assert frames.rows[1][frames.heads.index("image / exact ↓")] == "1.200±0.000"
 
 
 @pytest.mark.parametrize(("heat", "count"), [(9.3, 2), (1.1, 1)])

@@ -42,6 +42,7 @@ def gaussian_images(images: UInt8[Tensor, "k c h w"], num_train: int = NUM_TRAIN
     generator = torch.Generator().manual_seed(0)
     drawn = torch.randn(sum(sizes), len(covariance), generator=generator, dtype=torch.float64)
     drawn = drawn @ torch.linalg.cholesky(covariance).T  # x = L ε with Σ = L Lᵀ
-    levels = to_bytes(((drawn + 1) / 2).float()).unflatten(1, images.shape[1:])
+    levels = to_bytes(((drawn + 1) / 2).float().unflatten(1, images.shape[1:]))
     covariance += _ROUNDING * torch.eye(len(covariance), dtype=torch.float64)
-    return GaussianImages(*levels.split(sizes), covariance)
+    train, validation, test = levels.split(sizes)
+    return GaussianImages(train, validation, test, covariance)

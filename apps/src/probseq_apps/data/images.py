@@ -256,8 +256,8 @@ def load_generation_data(
     size = image_size or _GENERATION_SIZES[name]
     if name == "gaussian-digits":
         digits = load_generation_data("digits", image_size=size).train
-        *drawn, covariance = gaussian_images(digits, num_train or NUM_TRAIN)
-        return GenerationData(name, *drawn, covariance=covariance)
+        train, validation, test, covariance = gaussian_images(digits, num_train or NUM_TRAIN)
+        return GenerationData(name, train, validation, test, covariance=covariance)
     if name == "celeba":
         train, validation, test = read_celeba(data_dir, size, num_train, download)
         note = f"celeba: aligned images, the middle 140x140 pixels resized to {size}x{size}"

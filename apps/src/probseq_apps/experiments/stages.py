@@ -159,8 +159,13 @@ class ImageExperiment(Experiment[GenerationData]):
         return self._reference
 
     def real(self, data: GenerationData, at: RunFolder) -> dict[str, Any]:
-        """Return what is measured of the test images as if they were samples."""
-        return at.once(REFERENCE, lambda: self.reference(data, at).measure(data.test))
+        """Return what is measured of the test images as if they were samples.
+
+        Of Gaussian images as many as samples: a distance depends on the number, and theirs is that
+        of a perfect model.
+        """
+        count = len(data.test) if data.covariance is None else self.settings.evaluation.num_samples
+        return at.once(REFERENCE, lambda: self.reference(data, at).measure(data.test[:count]))
 
     def write_report(
         self, data: GenerationData, results: Sequence[Any], at: RunFolder, **drawn: Any

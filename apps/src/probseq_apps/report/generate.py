@@ -47,6 +47,10 @@ INTERMEDIATE = Measure(
     "Squared error of the intermediate frames, in thousandths", "lower", ("intermediate",)
 )
 LAST = Measure("Squared error of the image, in thousandths", "lower", ("last",))
+# Of the image in units of the exact one; what distances count to.
+TIMES, _MOST_TIMES = ("times",), 3.0
+# The distance in which Gaussian images are known exactly.
+PIXELS = "FD(pixels)"
 BOUND = Measure("bound (nats/dim)", "lower", ("bound",))
 # Where distances of other rows are from the test images.
 _REAL_DISTANCE = "real images: test part from training part"
@@ -86,8 +90,14 @@ def token_tables(results: Sequence[Result], real: Result) -> list[Table]:
 
 def diffusion_tables(results: Sequence[Result], real: Result) -> list[Table]:
     """Return all arms, and errors of frames for each length of videos that has them."""
-    known = [{**result, "total_steps": total_steps(result)} for result in results]
-    tables = [_model_table(known, diffusion_measures(results), "generate-diffusion", real)]
+    measures, known = diffusion_measures(results), list[Result]()
+    for result in results:
+        distance, least = value_of(result, measures[0].path), value_of(real, ("fd",))
+        gap = None if distance is None or least is None else distance - least
+        known.append({**result, "total_steps": total_steps(result), "gap": gap})
+    if fd_name(results) == PIXELS:
+        measures.insert(1, Measure("above the optimum", "lower", ("gap",)))
+    tables = [_model_table(known, measures, "generate-diffusion", real)]
     every = frame_groups(results)
     for length in lengths_of(every):
         groups = [group for group in every if group.fact("frames") == length]
@@ -104,6 +114,8 @@ def diffusion_tables(results: Sequence[Result], real: Result) -> list[Table]:
             columns.append((Measure(label, "lower", model), None))
             # A property of the data: the same for all seeds.
             columns.append((Measure("exact", None, exact), plain(digits_of(groups, model))))
+        if any(group.summary(TIMES).mean is not None for group in groups):
+            columns.append((Measure("image / exact", "lower", TIMES), None))
         columns += _facts({"images": "num_images", "samples": "num_samples"})
         tables.append(_table(f"errors of frames, T = {length}", groups, columns))
     return tables
@@ -268,14 +280,18 @@ def _credible(groups: Sequence[Group], measure: Measure, real: Result) -> dict[s
     """Return a number of all groups; no distance of samples that no class is seen in.
 
     A distance of a few features cannot tell noise from poor samples: it counts where the inception
-    score is at least half of the real images'.
+    score is at least half of the real images', and, of videos of noise, where the error of the
+    image is within three times the exact one: farther off the model has not learned what is judged.
     """
     path, least = measure.path, _LEAST_SCORE * (value_of(real, ("is",)) or 0.0)
     rows = {group.name: group.summary(path) for group in groups}
     if path[0] != "generation" or path[-1] != "fd":
         return rows
+    errors = frame_groups([result for group in groups for result in group.results])
+    times = {group.name: group.summary(TIMES).mean or 0.0 for group in errors}
+    rows = {name: row for name, row in rows.items() if times.get(name, 0.0) <= _MOST_TIMES}
     scores = {group.name: group.summary((*path[:-1], "is")).mean for group in groups}
-    return {name: row for name, row in rows.items() if not least or (scores[name] or 0.0) >= least}
+    return {name: row for name, row in rows.items() if (scores[name] or 0.0) >= least}
 
 
 # Tables, claims, measures of the summary's picture, and the other pictures.

@@ -53,8 +53,9 @@ def frame_groups(results: Sequence[Result]) -> list[Group]:
     """Return errors of single frames as results of their own, of the arms that have them.
 
     Each holds in thousandths: "model" and "exact" by frame, "intermediate" and
-    "exact_intermediate", means over the frames before the image, and "last", the image's. What was
-    not measured is None. The frames of an arm are those of its first seed in all seeds.
+    "exact_intermediate", means over the frames before the image, and "last", the image's; "times",
+    the image's in units of the exact one. What was not measured is None. The frames of an arm are
+    those of its first seed in all seeds.
     """
     found: list[dict[str, Any]] = []
     for result in results:
@@ -67,7 +68,8 @@ def frame_groups(results: Sequence[Result]) -> list[Group]:
             values = dict(zip(frames, errors[kind] or [None] * len(frames), strict=True))
             own[kind] = {str(frame): _thousandths([values[frame]]) for frame in frames}
             own[label] = _thousandths([values[frame] for frame in frames if frame < image])
-        found.append({**own, "last": own["model"].get(str(image))})
+        last, least = own["model"].get(str(image)), own["exact"].get(str(image))
+        found.append({**own, "last": last, "times": last / least if last and least else None})
     return groups_of(found)
 
 

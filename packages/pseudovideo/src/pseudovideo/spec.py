@@ -16,6 +16,10 @@ from probseq.settings import (
     Rate,
     Settings,
 )
+from pseudovideo.unet_spec import UNetConfig as UNetConfig
+from pseudovideo.unet_spec import UNetSpec as UNetSpec
+from pseudovideo.unet_spec import channel_multipliers_for as channel_multipliers_for
+from pseudovideo.unet_spec import unet_values as unet_values
 
 CorruptionKind = Literal[
     "blur",
@@ -42,14 +46,6 @@ _SHORT, _SHORT_RATE, _LONG_RATE = 8, 0.05, 0.01
 _LARGEST_EXPONENT = 100.0
 # Fewest of the linear schedule, whose last variance is 20 over their number.
 _LINEAR_STEPS = 21
-# Those of 32, 64 and 256 pixels are improved DDPM's; the others halve the image as far as it goes.
-_MULTIPLIERS: dict[int, tuple[int, ...]] = {
-    16: (1, 2, 2),
-    28: (1, 2, 2),
-    32: (1, 2, 2, 2),
-    64: (1, 2, 3, 4),
-    256: (1, 1, 2, 2, 4, 4),
-}
 
 
 class CorruptionSpec(Settings):
@@ -338,96 +334,6 @@ class TokenSampling(Settings):
         return {name: getattr(self, name) for name in ("temperature", *own[prior])}
 
 
-class UNetSpec(Settings):
-    """Sizes of a UNet, whatever the images; the defaults are improved DDPM's."""
-
-    base_channels: Count = 128
-    """Channels at full size; even."""
-    channel_multipliers: tuple[Count, ...] | None = None
-    """Channels at each size as multiples of the base, from full size down, halving each time; None:
-    1 2 2 2, for 64 pixels 1 2 3 4, for 16 and fewer 1 2 2."""
-    num_res_blocks: Count = 2
-    """Residual blocks at each size on the way down; one more on the way up."""
-    attention_sizes: tuple[Count, ...] = (16, 8)
-    """Sizes in pixels at which there is attention, besides the middle."""
-    num_heads: Count = 4
-    """Attention heads; must divide the channels where there is attention."""
-    num_groups: Count = 32
-    """Groups of the normalisation; must divide all channels."""
-    dropout: Rate = 0.0
-    """Share of features that are zeroed in training."""
-
-    def check(self) -> None:
-        """Refuse a UNet without levels."""
-        if self.channel_multipliers is not None and not self.channel_multipliers:
-            raise ValueError("channel_multipliers must name at least one, got none")
-
-    def for_images(self, image_size: int, channels: int) -> "UNetConfig":
-        """Return the settings of a UNet of such images."""
-        return UNetConfig(**unet_values(self, image_size, channels))
-
-
-class UNetConfig(UNetSpec):
-    """What a UNet is built of; the defaults are improved DDPM's for 32 by 32 colour images."""
-
-    image_size: Count = 32
-    """Height and width in pixels."""
-    channels: Count = 3
-    """1 for grey images, 3 for colour."""
-    channel_multipliers: tuple[Count, ...] = (1, 2, 2, 2)
-    """Width of each level in units of `base_channels`; each level but the last halves the image.
-    See `channel_multipliers_for`."""
-
-    def check(self) -> None:
-        """Refuse what makes no UNet."""
-        super().check()
-        levels = len(self.channel_multipliers)
-        if self.image_size % 2 ** (levels - 1):
-            raise ValueError(
-                f"image_size must be a multiple of {2 ** (levels - 1)}, since a UNet of {levels} "
-                f"levels halves it {levels - 1} times, got {self.image_size}"
-            )
-        if set(self.attention_sizes) - set(self.sizes):
-            raise ValueError(
-                f"attention_sizes must be among the sizes of the feature maps {self.sizes}, "
-                f"got {self.attention_sizes}"
-            )
-        if self.base_channels % 2 or self.base_channels % self.num_groups:
-            raise ValueError(
-                f"base_channels must be even and a multiple of num_groups={self.num_groups}, "
-                f"got {self.base_channels}"
-            )
-        if self.sizes[-1] == 1 and self.widths[-1] == self.num_groups:
-            raise ValueError(
-                f"num_groups must be below the {self.widths[-1]} channels of the last level, whose "
-                "maps are single pixels: groups of one number are 0 once normalised, got "
-                f"{self.num_groups}"
-            )
-        levels_of = zip(self.widths, self.sizes, strict=True)
-        attended = {width for width, size in levels_of if size in self.attention_sizes}
-        for width in sorted(attended | {self.widths[-1]}):
-            if width % self.num_heads:
-                raise ValueError(
-                    "num_heads must divide the width of every level with attention and of the "
-                    f"last, of which one is {width}, got {self.num_heads}"
-                )
-
-    @property
-    def widths(self) -> tuple[int, ...]:
-        """Channels of each level."""
-        return tuple(self.base_channels * m for m in self.channel_multipliers)
-
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        """Height of the feature maps of each level."""
-        return tuple(self.image_size >> level for level in range(len(self.channel_multipliers)))
-
-    @property
-    def time_width(self) -> int:
-        """Width e of the time's embedding."""
-        return 4 * self.base_channels
-
-
 class DiffusionSpec(Settings):
     """The process of a diffusion model."""
 
@@ -524,27 +430,6 @@ class HVAEConfig(UNetConfig, HVAESpec):
         """Refuse what makes no UNet or no levels."""
         UNetConfig.check(self)
         HVAESpec.check(self)
-
-
-def unet_values(spec: UNetSpec, image_size: int, channels: int) -> dict[str, Any]:
-    """Return the values of a `UNetConfig`, or of a model with one, for images."""
-    multipliers = spec.channel_multipliers or channel_multipliers_for(image_size)
-    sizes = {"image_size": image_size, "channels": channels, "channel_multipliers": multipliers}
-    return {**spec.to_dict(), **sizes}
-
-
-def channel_multipliers_for(image_size: int) -> tuple[int, ...]:
-    """Return the widths of a UNet's levels: improved DDPM's at 32, 64, 256 pixels, else ours.
-
-    Raises:
-        ValueError: nobody has chosen any for this size.
-    """
-    if image_size not in _MULTIPLIERS:
-        raise ValueError(
-            f"image_size must be one of {', '.join(map(str, _MULTIPLIERS))} to have usual "
-            f"channel multipliers, got {image_size}: set channel_multipliers"
-        )
-    return _MULTIPLIERS[image_size]
 
 
 def _check_heads(dim: int, num_heads: int) -> None:
