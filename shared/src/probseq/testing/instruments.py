@@ -64,7 +64,7 @@ class OperatorRecord(TorchDispatchMode):
         return results
 
 
-def compile_failure(imports: str, modules: Sequence[str]) -> str | None:
+def compile_failure(imports: str, modules: Sequence[str], device: str = "cpu") -> str | None:
     """Compile attention modules into one graph each and compare results and gradients.
 
     In another process: the shape checks of a test session cannot be traced.
@@ -72,12 +72,13 @@ def compile_failure(imports: str, modules: Sequence[str]) -> str | None:
     Args:
         imports: statements to run first.
         modules: expressions that make the modules, of width 4, for at least 5 tokens.
+        device: cpu runs the graph as it was traced, cuda the kernels that are generated for it.
 
     Returns:
         What went wrong, or ``None``.
     """
     makers = ", ".join(f"lambda: {expression}" for expression in modules)
-    program = _PROGRAM.format(imports=imports, modules=makers)
+    program = _PROGRAM.format(imports=imports, modules=makers, device=device)
     result = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=900
     )
@@ -86,17 +87,20 @@ def compile_failure(imports: str, modules: Sequence[str]) -> str | None:
 
 _PROGRAM = """
 import torch
+import torch._inductor.config
 from torch.testing import assert_close
 {imports}
 
 torch.set_num_threads(1)
 generator = torch.Generator().manual_seed(0)
-x = torch.randn(2, 5, 4, generator=generator, dtype=torch.float64)
-mask = torch.arange(5) < torch.tensor([5, 3])[:, None]
+x = torch.randn(2, 5, 4, generator=generator, dtype=torch.float64).to("{device}")
+mask = (torch.arange(5) < torch.tensor([5, 3])[:, None]).to("{device}")
+backend = "inductor" if x.is_cuda else "aot_eager"
+torch._inductor.config.fallback_random = True  # generated kernels would draw other numbers
 for make in [{modules}]:
     torch.manual_seed(0)
-    module = make().double()
-    compiled = torch.compile(module, fullgraph=True, backend="aot_eager")
+    module = make().double().to("{device}")
+    compiled = torch.compile(module, fullgraph=True, backend=backend)
     results = []
     for function in (module, compiled):
         torch.manual_seed(1)
