@@ -232,7 +232,7 @@ def factorise(matrix: Float[Tensor, "*batch n n"]) -> Float[Tensor, "*batch n n"
         return safe_cholesky(matrix, jitter=epsilon)
     cholesky, info = torch.linalg.cholesky_ex(matrix)
     diagonal = cholesky.detach().diagonal(dim1=-2, dim2=-1)
-    if info.any() or not diagonal.isfinite().all():
+    if bool(info.any() | ~diagonal.isfinite().all()):  # one look: each waits for a GPU
         return safe_cholesky(matrix, jitter=epsilon)
     return cholesky
 
