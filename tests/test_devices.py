@@ -133,6 +133,8 @@ CASES = {
 
 def pair(case: Case) -> tuple[nn.Module, nn.Module]:
     """The same weights in float32 on the device and in float64 on the CPU."""
+    if case.shape in (IMAGES, VIDEOS):
+        pytest.importorskip("diffusers")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = case.make().float().train()
