@@ -21,7 +21,7 @@ Methods = Mapping[str, Metrics]
 Columns = dict[Measure, list[str]]
 
 # More methods than these stand below each other, with the metrics side by side.
-_METHODS_ACROSS = 5
+_METHODS_ACROSS = 6
 _SHIFT_TITLES = {"shift": "corrupted", "cifar-c": "CIFAR-C"}
 # Of the many numbers under shift and on other data sets, those in the table of all.
 _SHIFT_SHOWN = ("accuracy", "nll", "ece")
@@ -129,7 +129,7 @@ def classify_report(
 def metric_tables(methods: Methods) -> list[Table | SideBySide]:
     """Return one table for each section: test sets, then shift, then other data.
 
-    Of more than five methods, numbers under shift are means over the severities, and detection on
+    Of more than six methods, numbers under shift are means over the severities, and detection on
     other data is told by its AUROC.
     """
     few = len(methods) <= _METHODS_ACROSS
