@@ -123,6 +123,8 @@ def test_an_ensemble_has_no_seconds_and_a_stream_those_of_all_tasks(write_run):
         "0": first | {"matrix": matrix},
         "1": first | {"matrix": matrix, "seconds": [3.0, 4.0]},
     }
+    # Seeds are paired by their names, in the order of the settings.
+    report["settings"]["seeds"], seeds = [0, 1], dict(reversed(seeds.items()))
     report |= {"experiment": "online", "methods": {"ovc": {"seeds": seeds}}}
     (folder / "report.json").write_text(json.dumps(report))
     found = {name: read_run(folder).values(f"ovc/{name}")[1] for name in ("nlpd", "forgetting")}

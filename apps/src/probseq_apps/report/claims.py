@@ -86,7 +86,7 @@ def _gain(claim: Claim, other: str, run: MeasuredRun) -> Gain | None:
     found: list[list[float]] = []
     for row in (claim.better, other):
         _, values = run.values(f"{row}/{claim.metric}") or ("", ())
-        found.append([value for value in values if value is not None and value > least])
+        found.append([value for value in values if value is not None and least < value < math.inf])
         if not values or len(found[-1]) < len(values) or len(values) != len(found[0]):
             return None
     sign = 1.0 if direction_of(claim.metric) == "higher" else -1.0

@@ -107,7 +107,8 @@ def _numbers(report: Mapping[str, Any]) -> dict[str, Seeds]:
     found: dict[str, Seeds] = {}
     for name, method in report["methods"].items():
         if report["experiment"] == "online":
-            seeds = [_online_numbers(one) for one in method["seeds"].values()]
+            ran = (str(seed) for seed in report["settings"]["seeds"])
+            seeds = [_online_numbers(method["seeds"][seed]) for seed in ran]
             metrics = {key: tuple(one[key] for one in seeds) for key in seeds[0]}
         else:
             metrics = {key: tuple(values["values"]) for key, values in method["metrics"].items()}
