@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from torch.testing import assert_close
 
 from kepsvgp import KernelEigenPairAttention
 from probseq.testing.attention import AttentionSuite
@@ -124,3 +125,18 @@ def test_bad_arguments_are_refused_by_name(options, message):
     cls = KernelEigenPairAttention
     with pytest.raises(ValueError, match=message):
         cls.__init__.__wrapped__(cls.__new__(cls), 8, 2, **arguments)
+
+
+@pytest.mark.parametrize("shared_u", [True, False])
+def test_without_samples_the_output_is_the_mean_of_many_samples(shared_u):
+    torch.manual_seed(0)
+    attention = KernelEigenPairAttention(8, 2, 3, shared_u=shared_u).double().eval()
+    x = torch.randn(2, 5, 8, dtype=torch.float64)
+    drawn = attention(x, num_samples=20_000).values.unflatten(0, (20_000, 2))
+    attention.sample = False
+    found, penalty = attention(x, num_samples=2)
+    error = drawn.std(0) / math.sqrt(20_000)
+    assert_close(found[:2], found[2:], rtol=0.0, atol=0.0)
+    assert float(((found[:2] - drawn.mean(0)) / error).detach().abs().max()) < 5.0
+    attention.sample = True
+    assert_close(attention(x).penalty, penalty)

@@ -168,3 +168,17 @@ def test_sample_counts_below_one_are_refused(num_samples):
     layer = SparseGPAttention(8, 2, 3)
     with pytest.raises(ValueError, match="num_samples must be a whole number of at least 1"):
         layer(torch.zeros(1, 4, 8), num_samples=num_samples)
+
+
+@pytest.mark.parametrize("covariance", ["diag", "full"])
+def test_without_samples_the_output_is_the_posterior_s_mean(covariance):
+    torch.manual_seed(0)
+    attention = SparseGPAttention(8, 2, 3, covariance=covariance, sample=False).double().eval()
+    x = torch.randn(2, 5, 8, dtype=torch.float64)
+    heads = attention.posterior(x).mean
+    expected = attention.to_out(heads.permute(1, 2, 0, 3).reshape(2, 5, 8))
+    found, penalty = attention(x, num_samples=3)
+    assert_close(found, expected.repeat(3, 1, 1))
+    attention.sample = True
+    assert not torch.equal(attention(x).values, expected)
+    assert_close(attention(x).penalty, penalty)

@@ -97,7 +97,8 @@ def test_the_last_token_of_a_standard_layer_may_be_the_class_token():
     [
         ({"num_inducing": 0}, "num_inducing must be a whole number of at least 1, got 0"),
         ({"kl_weighting": "dataset"}, "num_data, .* must be given with .*'dataset'"),
-        ({"variant": "standard", "initial_posterior": "prior"}, "initial_posterior 'random', got"),
+        ({"variant": "standard", "initial_posterior": "prior"}, "initial_posterior 'random'"),
+        ({"variant": "standard", "sample": False}, "sample True"),
         (
             {"variant": "standard", "kl_weighting": "dataset"},
             "kl_weighting must be 'sequence'",

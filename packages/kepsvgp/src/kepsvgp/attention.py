@@ -90,6 +90,8 @@ class KernelEigenPairAttention(nn.Module):
         projection_tokens: tokens p in f(X); ``None``: 10 s, at most ``max_tokens``.
         initial_posterior: ``"prior"`` starts at q(u) = p(u) but for a random mean, ``"random"``
             draws the factors too, as the authors do.
+        sample: ``False`` takes the mean of u in place of draws, a control that tells what the noise
+            does.
         dropout: rate on the output.
 
     Raises:
@@ -119,6 +121,7 @@ class KernelEigenPairAttention(nn.Module):
         eta: float = 10.0,
         projection_tokens: int | None = None,
         initial_posterior: InitialPosterior = "prior",
+        sample: bool = True,
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
@@ -132,7 +135,7 @@ class KernelEigenPairAttention(nn.Module):
         self.dim, self.num_heads, self.rank = dim, num_heads, rank
         self.max_tokens = max_tokens
         self.branches: BranchesName = branches
-        self.shared_u = shared_u
+        self.shared_u, self.sample = shared_u, sample
         self.eta = eta
         size = _TOKENS_PER_RANK * rank if projection_tokens is None else projection_tokens
         self.projection_tokens = size if max_tokens is None else min(size, max_tokens)
@@ -195,8 +198,11 @@ class KernelEigenPairAttention(nn.Module):
             found = self._scores(picked, projected)
             shape = (num_samples or 1, x.shape[0])
             factor = lower_factor(self.raw_whitened_factor)
+            mean = self.whitened_mean
             inducing = tuple(
-                draw_inducing(self.whitened_mean, factor, shape, generator=generator)
+                draw_inducing(mean, factor, shape, generator=generator)
+                if self.sample
+                else mean.expand(*shape, *mean.shape)
                 for _ in range(self._num_inducing)
             )
             samples = merged_processes(found, inducing, self.branches, self.mixing)

@@ -31,6 +31,7 @@ class KEPSVGPConfig(AttentionConfig):
         eta: weight η of the loss of the kernel SVD.
         projection_tokens: tokens p in f(X); None: 10 s, at most the longest sequence.
         initial_posterior: prior or random.
+        sample: no-sample gives the posterior's mean, a control that tells what the noise does.
 
     See :class:`~kepsvgp.attention.KernelEigenPairAttention` for what these mean.
 
@@ -47,6 +48,7 @@ class KEPSVGPConfig(AttentionConfig):
     eta: NotNegative = 10.0
     projection_tokens: Count | None = None
     initial_posterior: InitialPosterior = "prior"
+    sample: bool = True
 
     def check(self) -> None:
         """Refuse blocks that are named twice or not at all, and ranks above the tokens in f(X)."""
@@ -89,6 +91,7 @@ class KEPSVGPConfig(AttentionConfig):
             eta=self.eta,
             projection_tokens=self.projection_tokens,
             initial_posterior=self.initial_posterior,
+            sample=self.sample,
             dropout=backbone.dropout,
         )
 

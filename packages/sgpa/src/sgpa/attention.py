@@ -52,6 +52,8 @@ class SparseGPAttention(nn.Module):
         kernel: ``"rbf"`` (images) or ``"exponential"`` (text).
         variant: ``"orthogonal"`` (3.14, better) or ``"decoupled"`` (B.14, plain).
         covariance: ``"diag"`` or ``"full"`` samples, see above.
+        sample: ``False`` gives the posterior mean in place of samples, a control that tells what
+            the noise does.
         kl_weighting: ``"sequence"``: each sequence pays the whole KL (the papers).
             ``"dataset"``: the global part is paid once for all ``num_data`` sequences.
         num_data: number of training sequences, needed for ``kl_weighting="dataset"``.
@@ -86,6 +88,7 @@ class SparseGPAttention(nn.Module):
         kernel: KernelName = "rbf",
         variant: VariantName = "orthogonal",
         covariance: CovarianceName = "diag",
+        sample: bool = True,
         kl_weighting: KLWeighting = "sequence",
         num_data: int | None = None,
         initial_posterior: InitialPosterior = "random",
@@ -113,6 +116,7 @@ class SparseGPAttention(nn.Module):
         self.dim, self.num_heads, self.num_inducing = dim, num_heads, num_inducing
         self.kernel_name: KernelName = kernel
         self.covariance: CovarianceName = covariance
+        self.sample = sample
         self.global_weight = 1.0 if num_data is None else 1.0 / num_data
         self.jitter = jitter
         width = dim // num_heads
@@ -260,8 +264,10 @@ class SparseGPAttention(nn.Module):
         """Draw heads' outputs (3.17) and lay them side by side, ``(S * batch, tokens, dim)``."""
         mean = posterior.mean
         shape = (num_samples or 1, *mean.shape)
-        noise = draw(shape, like=mean, generator=generator)
-        if self.covariance == "diag":
+        noise = draw(shape, like=mean, generator=generator) if self.sample else None
+        if noise is None:
+            samples = mean.expand(shape)
+        elif self.covariance == "diag":
             deviation = relative_variance(posterior, terms.factors).sqrt()
             samples = torch.addcmul(mean, deviation, noise)
         else:

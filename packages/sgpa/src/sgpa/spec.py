@@ -28,6 +28,7 @@ class SGPAConfig(AttentionConfig):
         variant: orthogonal, decoupled or standard (without global inducing
             inputs).
         covariance: diag samples tokens independently, full jointly.
+        sample: no-sample gives the posterior's mean, a control that tells what the noise does.
         kl_weighting: global part of the KL: once per sequence (the papers), or once per data set.
         initial_posterior: inducing outputs to start from: random (the authors') or the
             prior's.
@@ -47,6 +48,7 @@ class SGPAConfig(AttentionConfig):
     kernel: KernelName | Literal["auto"] = "auto"
     variant: VariantName | Literal["standard"] = "orthogonal"
     covariance: CovarianceName = "diag"
+    sample: bool = True
     kl_weighting: KLWeighting = "sequence"
     initial_posterior: InitialPosterior = "random"
     initial_variance: Positive | None = None
@@ -56,14 +58,11 @@ class SGPAConfig(AttentionConfig):
 
     def check(self) -> None:
         """Refuse what means nothing to the standard variant."""
-        if self.variant == "standard" and (self.kl_weighting, self.initial_posterior) != (
-            "sequence",
-            "random",
-        ):
+        given = (self.kl_weighting, self.initial_posterior, self.sample)
+        if self.variant == "standard" and given != ("sequence", "random", True):
             raise ValueError(
-                "variant='standard' has no global inducing points: kl_weighting must be "
-                f"'sequence' and initial_posterior 'random', got {self.kl_weighting!r} and "
-                f"{self.initial_posterior!r}"
+                "variant='standard' has no global inducing points and always draws: kl_weighting "
+                f"must be 'sequence', initial_posterior 'random' and sample True, got {given}"
             )
 
     def penalty_weight(self, progress: float) -> float:
@@ -99,6 +98,7 @@ class SGPAConfig(AttentionConfig):
             kernel=kernel,
             variant=self.variant,
             covariance=self.covariance,
+            sample=self.sample,
             kl_weighting=self.kl_weighting,
             num_data=place.num_data if self.kl_weighting == "dataset" else None,
             initial_posterior=self.initial_posterior,
