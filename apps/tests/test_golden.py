@@ -41,6 +41,9 @@ NEW |= {
     "cola-cpu",
     "rotated-mnist",
     "gaussian-diffusion",
+    "fair-diffusion",
+    "fair-tokens",
+    *(f"fair-hvae-{noise}" for noise in (".02", ".05", ".1", ".3")),
 }
 GOLDEN = Path(__file__).parent / "golden"
 

@@ -42,8 +42,9 @@ class Reading(Settings):
     """Data."""
 
     image_size: Count | None = None
-    """Side in pixels to bring the images to; None: 16 for digits, 32 for mnist and cifar10, 64 for
-    celeba, the files' own for a folder. The thesis has 32 for cifar10, 64 for celeba."""
+    """Side in pixels to bring the images to; None: 16 for digits, 8 for gaussian-digits, 32 for
+    mnist and cifar10, 64 for celeba, the files' own for a folder. The thesis has 32 for cifar10, 64
+    for celeba."""
 
 
 class Machine(Settings):
@@ -164,7 +165,8 @@ class OnImages(Settings):
     """What all commands that generate images share."""
 
     data: str = "digits"
-    """digits, mnist, cifar10, celeba, or folder:PATH (images of one size, in it or deeper)."""
+    """digits, gaussian-digits (Gaussian images with the digits' covariance), mnist, cifar10,
+    celeba, or folder:PATH (images of one size, in it or deeper)."""
     reading: Flat[Reading] = Reading()
     machine: Flat[Machine] = Machine()
 
