@@ -28,6 +28,14 @@ def test_methods_of_all_runs_are_summed_up_in_the_order_of_the_setting(sizes):
     assert list(found["test/nll"]) == ["sgpa"]
 
 
+def test_methods_may_be_in_runs_of_their_own(sizes, write_run):
+    for size in (100, 1000):
+        write_run(f"m{size}", {"mle": {"test/nll": [1.0, 2.0]}}, training__batch_size=size)
+    found = collect(find_runs([sizes])[0], "training.batch_size")["test/nll"]
+    assert set(found) == {"mle", "sgpa"}
+    assert all(list(curve) == [20, 100, 1000] for curve in found.values())
+
+
 @pytest.mark.parametrize(
     ("over", "said"),
     [("model.width", "is None"), ("training.epochs", "has one value in all")],

@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 
 from probseq.figures import Curve, curves_plot
 from probseq.summary import LABELS, Summary, summarise
-from probseq_apps.report.measured import MeasuredRun
+from probseq_apps.report.measured import MeasuredRun, Seeds
 from probseq_apps.report.tables import markdown_table, with_error
 
 _METRICS = ("test/accuracy", "test/nll", "test/ece", "test/mae", "nlpd", "rmse", "forgetting")
@@ -17,31 +17,35 @@ _DECADE = 10.0
 
 
 def collect(runs: Sequence[MeasuredRun], setting: str) -> Found:
-    """Return what the methods have at each value, of two runs with one value the newer's.
+    """Return what the methods have at each value; of two runs with a method, the newer's.
 
     The setting is a number by its path, `model.num_inducing`, or a fact of the data, `train`, the
-    number of training examples. Methods that are not in all runs are left out.
+    number of training examples. Methods that are not there at all values are left out.
+
+    Args:
+        runs: sorted from the newest to the oldest.
+        setting: what they differ in.
 
     Raises:
         ValueError: a run lacks the setting, it is no number or the same everywhere, or the runs
             have no method or no metric in common.
     """
-    by_value: dict[int | float, MeasuredRun] = {}
+    by_value: dict[int | float, dict[str, Seeds]] = {}
     for run in runs:
         value = run.facts.get(setting, run.setting(setting))
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise ValueError(
                 f"over must name a number in all runs, and in {run.folder} it is {value!r}"
             )
-        by_value.setdefault(value, run)
+        by_value[value] = {**run.numbers, **by_value.get(value, {})}
     if len(by_value) < 2:
         raise ValueError(f"over must name what runs differ in, and {setting} has one value in all")
     values = sorted(by_value)
-    rows = list(dict.fromkeys(name.split("/")[0] for name in by_value[values[0]].numbers))
+    rows = list(dict.fromkeys(name.split("/")[0] for name in by_value[values[0]]))
     found: dict[str, dict[str, dict[int | float, Summary]]] = {}
     for metric in _METRICS:
         for row in rows:
-            own = [by_value[value].numbers.get(f"{row}/{metric}") for value in values]
+            own = [by_value[value].get(f"{row}/{metric}") for value in values]
             curve = {v: summarise(o) for v, o in zip(values, own, strict=True) if o is not None}
             if len(curve) == len(values) and all(one.mean is not None for one in curve.values()):
                 found.setdefault(metric, {})[row] = curve
