@@ -2,8 +2,10 @@
 
 import multiprocessing
 import os
+import pickle
 import re
 import shlex
+import signal
 import sys
 from collections.abc import Generator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -90,7 +92,9 @@ def _announce(experiment: Experiment[Any], job: Job, state: str = "") -> None:
 
 def _default_workers() -> int:
     """Return how many jobs suit this machine: those on a GPU come one after the other."""
-    return 1 if torch.cuda.is_available() else min(4, os.cpu_count() or 1)
+    # Those that this process may use, where the system tells.
+    own = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return 1 if torch.cuda.is_available() else min(4, max(1, own // torch.get_num_threads()))
 
 
 def _do_in_parallel(
@@ -115,12 +119,15 @@ def _do_in_parallel(
             process.start()
         running = list(zip(processes, (found for found, _ in pipes), strict=True))
         while running:
-            wait([process.sentinel for process, _ in running])
-            for process, errors in running:
-                if process.exitcode:
-                    told = errors.recv() if errors.poll() else None
-                    raise told or RuntimeError(f"a worker ended with status {process.exitcode}")
-            running = [own for own in running if own[0].is_alive()]
+            wait([ready for process, errors in running for ready in (process.sentinel, errors)])
+            for own in list(running):
+                process, errors = own
+                if errors.poll():
+                    raise errors.recv()
+                if process.exitcode is not None:
+                    running.remove(own)
+                    if process.exitcode:
+                        raise RuntimeError(f"a worker ended with status {process.exitcode}")
     finally:
         for process in processes:
             if process.is_alive():
@@ -140,6 +147,7 @@ def _work(
     errors: Connection,
 ) -> None:
     """Do jobs until none is left, as a process of `_do_in_parallel`."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the parent, which ends them all
     torch.set_num_threads(options.threads)
     log.quiet, log.lines = options.quiet, True
     Thread(target=_end_with_parent, daemon=True).start()
@@ -155,9 +163,10 @@ def _work(
                 job = jobs[number]
                 _announce(experiment, job)
                 at.once(job.name, partial(experiment.run, job, data, at))
-    except Exception as error:
+    except (ValueError, OSError, ImportError, ArithmeticError, RuntimeError) as error:
         if not options.debug:
             with suppress(Exception):  # one that cannot be sent is told of by its traceback
+                pickle.loads(pickle.dumps(error))
                 errors.send(error)
                 sys.exit(1)
         raise

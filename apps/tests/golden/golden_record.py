@@ -101,6 +101,7 @@ def record(out: Path, scenarios: dict[str, list[Step]], flags: Path = FLAGS) -> 
     write_files(out / "files", weights=not used.isdisjoint(WEIGHTS))
     sys.addaudithook(_stop)
     os.cpu_count = lambda: 1  # commands do their jobs in this process
+    os.sched_getaffinity = lambda _: {0}
     for name, steps in scenarios.items():
         if not all(map(importlib.util.find_spec, steps[0].needs)):
             continue

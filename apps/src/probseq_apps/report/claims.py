@@ -73,7 +73,11 @@ def judge_claims(runs: Sequence[MeasuredRun]) -> list[Verdict]:
 
 def _judged(claim: Claim, runs: Sequence[MeasuredRun]) -> Verdict:
     fitting = [run for run in runs if run.recipe in claim.recipes]
-    for run in sorted(fitting, key=lambda run: -claim.recipes.index(run.recipe)):
+    rows = (claim.better, *claim.than)
+    changed = {run.folder: len(differences(run, run.recipe, rows)) for run in fitting}
+    nearest = [(-claim.recipes.index(run.recipe), changed[run.folder]) for run in fitting]
+    for place in sorted(range(len(fitting)), key=nearest.__getitem__):
+        run = fitting[place]
         gains = {other: gain for other in claim.than if (gain := _gain(claim, other, run))}
         if len(gains) == len(claim.than):
             return Verdict(claim, run, gains)

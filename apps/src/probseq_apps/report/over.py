@@ -27,9 +27,12 @@ def collect(runs: Sequence[MeasuredRun], setting: str) -> Found:
         setting: what they differ in.
 
     Raises:
-        ValueError: a run lacks the setting, it is no number or the same everywhere, or the runs
-            have no method or no metric in common.
+        ValueError: the runs are of several experiments or data sets, a run lacks the setting, it
+            is no number or the same everywhere, or the runs have no method or no metric in common.
     """
+    if len(data := {(run.experiment, run.data) for run in runs}) > 1:
+        told = ", ".join(sorted(" ".join(one) for one in data))
+        raise ValueError(f"runs must be of one experiment on one data set, got {told}")
     by_value: dict[int | float, dict[str, Seeds]] = {}
     for run in runs:
         value = run.facts.get(setting, run.setting(setting))

@@ -233,7 +233,7 @@ class ResidualSparseGPAttention(nn.Module):
         queries = queries[:, order]
         first, second = queries[:, : count // 2], queries[:, count // 2 : count // 2 * 2]
         median = (first - second).square().sum(-1).median(-1).values
-        if not bool((median > 0).all()):
+        if not (bool(queries.isfinite().all()) and bool((median > 0).all())):
             raise ValueError("x must be finite tokens of which most differ from one another")
         self.inducing_inputs.copy_(queries[:, : self.num_inducing])
         self.kernel.raw_lengthscale.copy_((0.5 * median).sqrt().log()[:, None, None])
