@@ -179,7 +179,7 @@ def check_command(words: list[str], programs: Programs) -> None:
     elif program == "pip":
         assert arguments[0] == "install"
         check_installed_paths(arguments[1:])
-    elif program in {"pytest", "ruff", "pyright", "bash"}:
+    elif program in {"pytest", "ruff", "pyright", "bash", "python"}:
         check_paths(arguments)
     else:
         assert program in {"cd", "git"}, f"{program}: teach this test how to check it"

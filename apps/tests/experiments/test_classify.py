@@ -172,7 +172,7 @@ def test_another_configuration_is_no_resumption(finished, capsys):
         main(["classify", "--method", "mle", "--run-dir", str(finished), "--resume"])
     assert stop.value.code == 2
     assert "settings.method" in capsys.readouterr().err
-    assert main(["classify", *TWO_EPOCHS, "--run-dir", str(finished)]) == 1
+    assert main(["classify", "--method", "mle", *TWO_EPOCHS, "--run-dir", str(finished)]) == 1
     assert "already holds a run" in capsys.readouterr().err
 
 

@@ -87,7 +87,8 @@ def test_a_run_with_other_settings_than_its_recipe_s_is_told(write_run, tmp_path
     changes = {"training__epochs": 3, "kepsvgp__eta": 7.0, "training__device": "cuda"}
     folder = write_run("one", methods, **changes)
     assert main(["report", "--claims", str(folder), "--output-dir", str(tmp_path)]) == 0
-    assert "sgpa-cifar10 with training.epochs 3 (600), 4 seeds)" in capsys.readouterr().out
+    told = " ".join(capsys.readouterr().out.split())
+    assert "sgpa-cifar10 with training.epochs 3 (600), 4 seeds)" in told
 
 
 def test_the_table_of_claims_is_printed_and_written(write_run, tmp_path, capsys):

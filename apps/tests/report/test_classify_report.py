@@ -53,7 +53,7 @@ def test_few_methods_have_a_column_each_with_means_errors_and_marks():
 
 
 def test_many_methods_have_a_table_for_each_section_and_means_over_the_severities():
-    _, shift, _ = metric_tables(methods(*(f"m{place}" for place in range(6))))
+    _, shift, _ = metric_tables(methods(*(f"m{place}" for place in range(7))))
     # 0.3 and 0.5 for the two seeds.
     assert shift.rows[3] == ["m3", "2", "0.4000±0.1000"]
 

@@ -5,7 +5,13 @@ import torch
 
 from probseq_apps.data.images import GenerationData
 
-SIZES = {"digits": (1, 16), "mnist": (1, 32), "cifar10": (3, 32), "celeba": (3, 64)}
+SIZES = {
+    "gaussian-digits": (1, 8),
+    "digits": (1, 16),
+    "mnist": (1, 32),
+    "cifar10": (3, 32),
+    "celeba": (3, 64),
+}
 
 
 @pytest.fixture

@@ -134,7 +134,7 @@ def parse_row(name: str) -> Row:
     Behind its name come settings of its own, and additions: any of `+kflla`, `+ts`, `+ensemble` in
     this order.
     """
-    base, *additions = re.split(r"\+(?=[a-z])", name)  # not that of 1e+3
+    base, *additions = re.split(r"\+(?![0-9])", name)  # not that of 1e+3
     base, *given = base.split(":")
     check_known("method", base, METHODS)
     pairs = [own.partition("=") for own in given]
