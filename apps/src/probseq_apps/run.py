@@ -2,13 +2,12 @@
 
 import multiprocessing
 import os
-import pickle
 import re
 import shlex
 import signal
 import sys
 from collections.abc import Generator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from errno import EDQUOT, EFBIG, ENOSPC
 from functools import partial
@@ -165,10 +164,12 @@ def _work(
                 at.once(job.name, partial(experiment.run, job, data, at))
     except (ValueError, OSError, ImportError, ArithmeticError, RuntimeError) as error:
         if not options.debug:
-            with suppress(Exception):  # one that cannot be sent is told of by its traceback
-                pickle.loads(pickle.dumps(error))
-                errors.send(error)
-                sys.exit(1)
+            # Of a kind that every process can read.
+            told = RuntimeError(str(error))
+            if isinstance(error, OSError) and error.errno is not None:
+                told = OSError(error.errno, error.strerror, error.filename)
+            errors.send(told)
+            sys.exit(1)
         raise
 
 
