@@ -146,7 +146,10 @@ class Classify(Comparison):
             pairs = zip(runs, temperatures, strict=True)
             runs = [{name: found.scaled(t) for name, found in sets.items()} for sets, t in pairs]
         if "ensemble" in row.additions:
-            runs = [{name: ensemble([sets[name] for sets in runs]) for name in runs[0]}]
+            groups = self.together(row, runs)
+            runs = [
+                {name: ensemble([sets[name] for sets in own]) for name in own[0]} for own in groups
+            ]
         return [evaluate_sets(sets, CORRUPTION_GROUPS) for sets in runs], runs, temperatures
 
     def predict(self, model: nn.Module, job: Job, data: Loaded, folder: Path) -> None:

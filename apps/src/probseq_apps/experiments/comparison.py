@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from torch import Tensor, nn
 
@@ -35,6 +35,7 @@ from probseq_apps.settings.methods import (
 PREDICTIONS, LAPLACE_PREDICTIONS = "predictions.npz", "predictions-kflla.npz"
 # The test set as models see it whose attention is taken out.
 WITHOUT = "without-attention"
+T = TypeVar("T")
 Weight = Callable[[float], float]
 # May be made when it is needed: all corruptions of CIFAR-10 are two gigabytes.
 TestSet = Part | Callable[[], Part]
@@ -78,6 +79,11 @@ class Comparison(Experiment[Loaded]):
     def _objective(self, method: Method, model: nn.Module, data: Any) -> Objective:
         """Return what is minimised, and what of validation predictions and targets is maximised."""
         raise NotImplementedError
+
+    def together(self, row: Row, runs: Sequence[T]) -> list[Sequence[T]]:
+        """Return the runs that predict together: each alone, or the members of each ensemble."""
+        size = (self.settings.ensemble_size or len(runs)) if "ensemble" in row.additions else 1
+        return [runs[start : start + size] for start in range(0, len(runs), size)]
 
     def measure(self, row: Row, runs: Sequence[Mapping[str, Any]]) -> Measured:
         """Return what is measured of the runs of a row."""
@@ -186,7 +192,7 @@ class Comparison(Experiment[Loaded]):
             metrics, shown[name], temperatures = self.measure(row, runs)
             # Members of an ensemble have penalties of their own.
             penalties = [results[job].get("penalty") for job in jobs]
-            penalties = penalties if len(metrics) == len(jobs) else [None]
+            penalties = penalties if len(metrics) == len(jobs) else [None] * len(metrics)
             pairs = zip(metrics, penalties, strict=True)
             metrics = [{**own, "test/penalty": penalty} for own, penalty in pairs]
             seconds = [results[job]["seconds"] for job in jobs]

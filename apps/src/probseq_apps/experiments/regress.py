@@ -95,10 +95,8 @@ class Regress(Comparison):
 
     def measure(self, row: Row, runs: Sequence[Mapping[str, NumberPredictions]]) -> Measured:
         """Return metrics and what plots show, an entry a seed or one for an ensemble."""
-        together = [runs] if "ensemble" in row.additions else [[run] for run in runs]
-        entries = [
-            {name: mixture([run[name] for run in some]) for name in some[0]} for some in together
-        ]
+        groups = self.together(row, runs)
+        entries = [{name: mixture([run[name] for run in own]) for name in own[0]} for own in groups]
         return [evaluate_numbers(entry) for entry in entries], entries, ()
 
 

@@ -15,7 +15,7 @@ from tyro.conf import arg
 
 from cgpt.spec import CGPTConfig, SCGPTConfig
 from kepsvgp.spec import KEPSVGPConfig
-from probseq.settings import Count, NotNegative, Positive, Settings
+from probseq.settings import Bound, Count, NotNegative, Positive, Settings
 from probseq.transformers.names import KernelName
 from probseq.transformers.spec import (
     AttentionConfig,
@@ -91,6 +91,8 @@ POST_HOC: dict[str, str] = {
     "ensemble": "deep ensemble over the seeds",
 }
 
+
+_PAIR = Bound("a whole number of at least 2", lambda value: value >= 2)
 
 # Settings of model and training that methods cannot have of their own.
 _SHARED = {"epochs", "device", "compile", "tensorboard", "checkpoint_every", "select", "max_length"}
@@ -237,6 +239,8 @@ class MethodSettings(Settings):
     +ensemble (mean over the seeds)."""
     seeds: Seeds = (0, 1, 2)
     """Each method is trained once per seed."""
+    ensemble_size: Annotated[int, _PAIR] | None = None
+    """Seeds of an ensemble, of which each takes the next ones; None: one ensemble of all."""
     sgpa: SGPAConfig = SGPAConfig()
     sgpa_residual: ResidualSGPAConfig = ResidualSGPAConfig()
     cgpt: CGPTConfig = CGPTConfig()
@@ -248,8 +252,11 @@ class MethodSettings(Settings):
         """Refuse unknown methods and settings of theirs, and ensembles of one seed."""
         for name in self.method:
             row = parse_row(name)
-            few = "ensemble" in row.additions and len(self.seeds) < 2
-            refuse(few, f"method {name!r} needs at least two seeds, got {self.seeds}")
+            count, size = len(self.seeds), self.ensemble_size
+            if "ensemble" in row.additions:
+                refuse(count < 2, f"method {name!r} needs at least two seeds, got {self.seeds}")
+                uneven = size is not None and count % size
+                refuse(uneven, f"ensemble_size must divide the number of seeds, {count}, got {size}")
             trained = row.trained if row.choices else ()
             same = [replace(settings_of(own, self), method=("mle",)) for own in trained]
             twice = any(own in same[:place] for place, own in enumerate(same))
