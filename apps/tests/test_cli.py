@@ -22,6 +22,7 @@ WRONG = {
     "classify --method kernel+ts+ts": "each addition once, in the order kflla+ts+ensemble",
     "classify --method sngp+kflla": "leave out kflla",
     "classify --method": "method must be",
+    "classify --method mle+ensemble --ensemble-size 2": "must divide the number of seeds, 5, got 2",
     "classify --seeds -1": "a whole number of at least 0",
     "classify --data folder:": "needs a path",
     "classify --recipe sgpa-cifar": "'sgpa-cifar10'",

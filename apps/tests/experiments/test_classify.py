@@ -103,6 +103,19 @@ def test_post_hoc_rows_use_the_same_runs(finished, report_of):
     assert folders == rows | {"plots", "results"}
 
 
+def test_ensembles_take_seeds_in_turn(tmp_path, report_of):
+    chosen = ["--method", "mle+ensemble", "--ensemble-size", "2", "--seeds", "3", "1", "2", "0"]
+    more = [*chosen, *TINY, "--epochs", "1", "--no-shift", "--ood", "--run-dir", str(tmp_path)]
+    assert main(["classify", *more]) == 0
+    losses = []
+    for seeds in ((3, 1), (2, 0)):
+        members = [stored(tmp_path, "mle", seed) for seed in seeds]
+        mean = np.mean([np.exp(one["test/log_probs"]) for one in members], axis=0)
+        losses.append(log_loss(members[0]["test/labels"], mean))
+    found = report_of(tmp_path)["methods"]["mle+ensemble"]["metrics"]["test/nll"]
+    assert found["values"] == pytest.approx(losses, rel=1e-5)
+
+
 def test_of_several_values_that_of_lowest_validation_loss_is_taken(finished, report_of):
     row = report_of(finished)["methods"][CHOICE]
     for seed in (0, 1):

@@ -16,7 +16,7 @@ from probseq_apps.settings.methods import METHODS
 _RECIPES = {entry.kind: entry.settings for entry in REGISTRY.values() if entry.kind}
 # Where a run ran, and what only decides which numbers exist.
 _NOT_COMPARED = re.compile(
-    r"data|method|seeds|arms|stem|frames|controls|lpips_weights|(reading|machine|priors)\..*"
+    r"method|seeds|arms|stem|frames|controls|lpips_weights|reading\.image_size|(machine|priors)\..*"
     r"|training\.(device|compile|tensorboard|checkpoint_every)"
     r"|evaluation\.(shift|corruptions|severities|ood|features\.(inception_w|classifier_s).*)"
 )
@@ -51,8 +51,9 @@ def differences(run: MeasuredRun, recipe: str, rows: Iterable[str]) -> list[str]
     """Return the settings that differ, with the recipe's; those of methods in no row left out."""
     theirs = json.loads(json.dumps(load(_RECIPES[run.experiment]).load(recipe).to_dict()))
     ours = dict(flatten(run.settings))
-    bases = {row.partition("+")[0].partition("-")[0] for row in rows}
-    others = {method.attention for method in METHODS.values()} - bases
+    bases = [METHODS.get(re.split("[+:]", row)[0]) for row in rows]
+    used = {base.attention for base in bases if base is not None}
+    others = {method.attention for method in METHODS.values()} - used
     return [
         f"{path} {shown(ours[path])} ({shown(value)})"
         for path, value in flatten(theirs)

@@ -173,7 +173,7 @@ def _note(run: MeasuredRun, table: PaperTable) -> str:
     if nearest is None:
         parts.append("no recipe of the paper's setting")
     else:
-        other = [f"data {run.data} ({data})"] * (run.data != data) + found[nearest]
+        other = found[nearest]
         unlike = f"unlike the paper's recipe {nearest} in {', '.join(other)}"
         parts.append(unlike if other else f"as the paper's recipe {nearest}")
     return "; ".join(parts) + "."
