@@ -36,6 +36,13 @@ def test_methods_may_be_in_runs_of_their_own(sizes, write_run):
     assert all(list(curve) == [20, 100, 1000] for curve in found.values())
 
 
+def test_what_else_differs_is_told(sizes, write_run, tmp_path, capsys):
+    write_run("2000", {"sgpa": {"test/nll": [0.1, 0.2]}}, training__batch_size=2000, model__depth=7)
+    arguments = ["report", str(sizes), "--over", "training.batch_size"]
+    assert main([*arguments, "--output-dir", str(tmp_path / "out")]) == 0
+    assert "the runs differ in model.depth too: 7, " in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("over", "said"),
     [("model.width", "is None"), ("training.epochs", "has one value in all")],
@@ -48,6 +55,8 @@ def test_what_is_no_number_or_the_same_in_all_runs_is_refused(sizes, over, said)
 def test_table_and_picture_are_written(sizes, tmp_path, capsys):
     arguments = ["report", str(sizes), "--over", "training.batch_size"]
     assert main([*arguments, "--output-dir", str(tmp_path / "out")]) == 0
-    (row,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("| sgpa"))
+    printed = capsys.readouterr().out
+    assert "differ in" not in printed
+    (row,) = (line for line in printed.splitlines() if line.startswith("| sgpa"))
     assert [float(cell.split("±")[0]) for cell in row.split("|")[2:-1]] == [2.1, 1.0, 0.4]
     assert {path.suffix for path in (tmp_path / "out").iterdir()} == {".md", ".png"}

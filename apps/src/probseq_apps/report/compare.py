@@ -15,7 +15,7 @@ from probseq_apps.settings.methods import METHODS
 
 _RECIPES = {entry.kind: entry.settings for entry in REGISTRY.values() if entry.kind}
 # Where a run ran, and what only decides which numbers exist.
-_NOT_COMPARED = re.compile(
+NOT_COMPARED = re.compile(
     r"method|seeds|arms|stem|frames|controls|lpips_weights|reading\.image_size|(machine|priors)\..*"
     r"|training\.(device|compile|tensorboard|checkpoint_every)"
     r"|evaluation\.(shift|corruptions|severities|ood|features\.(inception_w|classifier_s).*)"
@@ -58,7 +58,7 @@ def differences(run: MeasuredRun, recipe: str, rows: Iterable[str]) -> list[str]
         f"{path} {shown(ours[path])} ({shown(value)})"
         for path, value in flatten(theirs)
         if ours.get(path, value) != value
-        and not _NOT_COMPARED.fullmatch(path)
+        and not NOT_COMPARED.fullmatch(path)
         and path.removeprefix("warm_start.").partition(".")[0] not in others
     ]
 

@@ -6,6 +6,8 @@ from matplotlib.figure import Figure
 
 from probseq.figures import Curve, curves_plot
 from probseq.summary import LABELS, Summary, summarise
+from probseq_apps.engine.files import flatten
+from probseq_apps.report.compare import NOT_COMPARED, shown
 from probseq_apps.report.measured import MeasuredRun, Seeds
 from probseq_apps.report.tables import markdown_table, with_error
 
@@ -55,6 +57,20 @@ def collect(runs: Sequence[MeasuredRun], setting: str) -> Found:
     if not found:
         raise ValueError("runs must have a method and a metric in common, and these have none")
     return found
+
+
+def other_changes(runs: Sequence[MeasuredRun], setting: str) -> list[str]:
+    """Return what else the runs differ in, a line each: settings and their values."""
+    all_settings = [dict(flatten(run.settings)) for run in runs]
+    found = {name: [own.get(name) for own in all_settings] for name in all_settings[0]}
+    asked = {setting, f"reading.{setting}_size"}
+    return [
+        f"the runs differ in {name} too: {', '.join(dict.fromkeys(map(shown, values)))}"
+        for name, values in found.items()
+        if name not in asked
+        and not NOT_COMPARED.fullmatch(name)
+        and len(set(map(shown, values))) > 1
+    ]
 
 
 def over_markdown(found: Found, setting: str) -> str:

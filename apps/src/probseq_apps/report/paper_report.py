@@ -21,7 +21,7 @@ from probseq_apps.report.claims import claims_markdown, claims_text, judge_claim
 from probseq_apps.report.compare import compare, differences, fits_experiment, shown
 from probseq_apps.report.html import write_html
 from probseq_apps.report.measured import GENERATION_FACTS, REPORT, MeasuredRun, find_runs
-from probseq_apps.report.over import collect, over_markdown, over_plot
+from probseq_apps.report.over import collect, other_changes, over_markdown, over_plot
 from probseq_apps.report.papers import (
     Cell,
     Group,
@@ -91,10 +91,10 @@ def _over_report(setting: str, settings: ReportSettings) -> None:
     settings.output_dir.mkdir(parents=True, exist_ok=True)
     page = settings.output_dir / f"over-{setting}.md"
     text, picture = over_markdown(found, setting), page.with_suffix(".png")
-    notes = "\n".join(f"- {note}" for note in left_out)
+    notes = "\n".join(f"- {note}" for note in (*left_out, *other_changes(runs, setting)))
     write_atomic(page, "\n\n".join(filter(None, (text, f"![]({picture.name})", notes))) + "\n")
     over_plot(found, setting, runs[0].data).savefig(picture, dpi=_DPI)
-    print(text, f"written: {page}, {picture}", sep="\n\n")
+    print(*filter(None, (text, notes, f"written: {page}, {picture}")), sep="\n\n")
 
 
 def _paper_report(table: PaperTable, settings: ReportSettings) -> None:

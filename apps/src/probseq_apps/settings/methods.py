@@ -256,7 +256,9 @@ class MethodSettings(Settings):
             if "ensemble" in row.additions:
                 refuse(count < 2, f"method {name!r} needs at least two seeds, got {self.seeds}")
                 uneven = size is not None and count % size
-                refuse(uneven, f"ensemble_size must divide the number of seeds, {count}, got {size}")
+                refuse(
+                    uneven, f"ensemble_size must divide the number of seeds, {count}, got {size}"
+                )
             trained = row.trained if row.choices else ()
             same = [replace(settings_of(own, self), method=("mle",)) for own in trained]
             twice = any(own in same[:place] for place, own in enumerate(same))
