@@ -62,14 +62,15 @@ def collect(runs: Sequence[MeasuredRun], setting: str) -> Found:
 def other_changes(runs: Sequence[MeasuredRun], setting: str) -> list[str]:
     """Return what else the runs differ in, a line each: settings and their values."""
     all_settings = [dict(flatten(run.settings)) for run in runs]
-    found = {name: [own.get(name) for own in all_settings] for name in all_settings[0]}
-    asked = {setting, f"reading.{setting}_size"}
+    found = {
+        name: list(dict.fromkeys(shown(own.get(name)) for own in all_settings))
+        for name in all_settings[0]
+        if name not in (setting, f"reading.{setting}_size") and not NOT_COMPARED.fullmatch(name)
+    }
     return [
-        f"the runs differ in {name} too: {', '.join(dict.fromkeys(map(shown, values)))}"
+        f"the runs differ in {name} too: {', '.join(values)}"
         for name, values in found.items()
-        if name not in asked
-        and not NOT_COMPARED.fullmatch(name)
-        and len(set(map(shown, values))) > 1
+        if len(values) > 1
     ]
 
 
