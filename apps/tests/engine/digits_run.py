@@ -56,7 +56,7 @@ class DigitsTask:
         for pixels, labels in batches:
             right += (model(pixels.float() / 16).argmax(-1) == labels).sum().item()
             total += len(labels)
-        return right / total
+        return {"accuracy": right / total, "examples": total}
 
 
 def digits(num_train: int = 203):

@@ -45,6 +45,7 @@ def test_the_task_is_learned_and_the_log_tells_how(run, tmp_path):
     assert 0 < rows[0]["seconds"] <= rows[-1]["seconds"] <= result.seconds < 60
     assert rows[-1]["loss"] < 0.5 * rows[0]["loss"]
     assert result.best_score == max(row["score"] for row in rows) > 0.8
+    assert all(row["validation"] == {"accuracy": row["score"], "examples": 150} for row in rows)
     assert result.steps == 140
     assert result.best_step == next(r["step"] for r in rows if r["score"] == result.best_score)
     assert read_finished(tmp_path / "run")["best_score"] == result.best_score
@@ -221,7 +222,7 @@ def test_losses_and_scores_that_are_not_finite_stop_before_they_spoil_anything(r
         run(task=task)
     assert all(p.isfinite().all() for p in task.model.parameters())
     task = DigitsTask()
-    task.score = lambda model, batches: -value
+    task.score = lambda model, batches: {"score": -value}
     with pytest.raises(ValueError, match=f"finite number, got {-value} at step 7"):
         run(path="score", task=task)
 

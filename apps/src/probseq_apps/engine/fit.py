@@ -64,7 +64,7 @@ def fit(
         config: the settings.
         folder: of the run: of the one to go on with, or an empty or new one.
         loss: what is minimised.
-        score: what the best weights are selected by.
+        score: what the best weights are selected by, and what else the log has of them.
         held_out: what is scored, as `train`; given exactly if `score` is.
         label: what the progress bar calls the run.
         metadata: what else defines the run, as JSON values; compared on resume.
@@ -120,7 +120,7 @@ def load_run(model: nn.Module, folder: Path) -> FitResult:
 
 def _train(
     trainer: Trainer,
-    validate: Callable[[], float] | None,
+    validate: Callable[[], Mapping[str, float]] | None,
     config: TrainConfig,
     folder: Path,
     settings: Mapping[str, object],
@@ -143,14 +143,16 @@ def _train(
             epoch_over = last or trainer.step % a_pass == 0
             if epoch_over:
                 means = trainer.monitor.take_means()
-                scored = validate if last or epoch % config.validate_every == 0 else None
+                due = last or epoch % config.validate_every == 0
+                found = validate() if validate is not None and due else {}
                 row = {
                     "step": trainer.step,
                     "epoch": epoch,
                     "loss": means.pop("loss"),
                     "parts": means,
                     "learning_rate": trainer.learning_rate,
-                    "score": None if scored is None else scored(),
+                    "score": trainer.last_score if found else None,
+                    "validation": dict(found),
                     "seconds": round(trainer.seconds, 3),
                 }
                 if log is not None:

@@ -44,9 +44,10 @@ class Step(NamedTuple):
 # device. Under torchrun or `compile` the model comes wrapped and must be called, once.
 Loss: TypeAlias = Callable[[Any, Batch, Step], LossParts]
 
-# A score of a model on all held-out data, the higher the better, in eval mode, without gradients
-# and with the same global seed each time. Batches are of unequal sizes: count over all of them.
-Score: TypeAlias = Callable[[Any, Iterable[Batch]], float]
+# What is measured of a model on all held-out data, in eval mode, without gradients and with the
+# same global seed each time; the first is its score, the higher the better, the others are for the
+# log. Batches are of unequal sizes: count over all of them.
+Score: TypeAlias = Callable[[Any, Iterable[Batch]], Mapping[str, float]]
 
 # Steps between two looks at the losses on a CUDA device: each look waits for the device.
 _LOOK_EVERY_CUDA = 20
@@ -129,21 +130,22 @@ class Trainer:
         self.step += 1
         return looked
 
-    def validate(self, held_out: Batch, score_of: Score) -> float:
-        """Score the weights on held-out data and remember them if they are the best yet.
+    def validate(self, held_out: Batch, score_of: Score) -> Mapping[str, float]:
+        """Measure the weights on held-out data and remember them if they are the best yet.
 
         Where there is a moving average of them, it is what is scored and remembered. The main rank
         scores. Random numbers drawn here are the same each time and don't touch the training's.
         """
-        score = 0.0
+        found: Mapping[str, float] = {}
         with nullcontext() if self._average is None else self._average.applied():
             if distributed.is_main():
                 self._model.eval()
                 with fork_random(self.device), torch.no_grad(), self._precision():
                     torch.manual_seed(derive_seed(self._config.seed, "validation"))
                     parts = (tensor.split(self._config.batch_size) for tensor in held_out)
-                    score = float(score_of(self._model, zip(*parts, strict=True)))
-            self.last_score = score = distributed.broadcast(score)
+                    found = score_of(self._model, zip(*parts, strict=True))
+            found = distributed.broadcast(found)
+            self.last_score = score = next(iter(found.values()))
             if not math.isfinite(score):
                 raise ValueError(
                     f"score must be a finite number, got {score} at step {self.step}: "
@@ -153,7 +155,7 @@ class Trainer:
                 self.best_step, self.best_score = self.step, score
                 if self._config.select == "best":
                     self._best = copy_weights(self._model)
-        return score
+        return found
 
     def select(self) -> tuple[int, float | None]:
         """Put the selected weights into the model, in eval mode; return their step and score."""

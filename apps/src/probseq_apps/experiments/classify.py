@@ -20,6 +20,7 @@ from probseq.metrics import (
     class_predictions,
     ensemble,
     evaluate_sets,
+    expected_calibration_error,
     fit_temperature,
     matthews_correlation,
 )
@@ -110,11 +111,17 @@ class Classify(Comparison):
         return class_predictions, preparation(data), count_tokens(self.settings, data)
 
     def _objective(self, method: Method, model: nn.Module, data: Any) -> Objective:
-        measure = matthews_correlation if data.name == "cola" else accuracy
+        chosen = matthews_correlation if data.name == "cola" else accuracy
         augment = _AUGMENTATIONS[self.settings.training.augment]
         weight = penalty_of(method, self.settings)
         loss = partial(classification_loss, preparation(data), augment, weight)
-        return loss, lambda log_probs, labels: measure(log_probs.exp(), labels)
+
+        def measure(log_probs: Tensor, labels: Tensor) -> dict[str, Tensor]:
+            probs, nll = log_probs.exp(), F.nll_loss(log_probs, labels)
+            score = chosen(probs, labels)
+            return {"score": score, "nll": nll, "ece": expected_calibration_error(probs, labels)}
+
+        return loss, measure
 
     def train(self, job: Job, data: Any, folder: Path) -> nn.Module:
         """Return the trained model of a run, which may start from kernel attention's weights."""

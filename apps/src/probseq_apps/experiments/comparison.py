@@ -39,7 +39,7 @@ T = TypeVar("T")
 Weight = Callable[[float], float]
 # May be made when it is needed: all corruptions of CIFAR-10 are two gigabytes.
 TestSet = Part | Callable[[], Part]
-Objective = tuple[Loss, Callable[[Tensor, Tensor], Tensor]]
+Objective = tuple[Loss, Callable[[Tensor, Tensor], Mapping[str, Tensor]]]
 # Metrics and what plots show, an entry a seed or one for an ensemble, and temperatures.
 Measured = tuple[list[dict[str, float | None]], Sequence[Mapping[str, Any]], Sequence[float]]
 
@@ -77,7 +77,7 @@ class Comparison(Experiment[Loaded]):
         raise NotImplementedError
 
     def _objective(self, method: Method, model: nn.Module, data: Any) -> Objective:
-        """Return what is minimised, and what of validation predictions and targets is maximised."""
+        """Return what is minimised, and what is measured in validation, the score first."""
         raise NotImplementedError
 
     def together(self, row: Row, runs: Sequence[T]) -> list[Sequence[T]]:

@@ -79,14 +79,14 @@ class Regress(Comparison):
         return RegressionModel(super().model(method, data, seed), LaplaceLikelihood())
 
     def _objective(self, method: Method, model: nn.Module, data: Any) -> Objective:
-        """Return what is minimised, and what of validation predictions and targets is maximised.
+        """Return what is minimised, and what is measured of the validation part, the score first.
 
         The thesis selects by "validation accuracy", which regression has not.
         """
         assert isinstance(model, RegressionModel)
         weight, given = penalty_of(method, self.settings), (data.layout, mean_and_std(data))
         loss = partial(regression_loss, *given, model.likelihood, weight)
-        return loss, lambda values, targets: -mae(values.mean(1), targets)
+        return loss, lambda values, targets: {"score": -mae(values.mean(1), targets)}
 
     def _keep(self, model: nn.Module, data: Any, found: tuple[Tensor, ...]) -> NumberPredictions:
         assert isinstance(model, RegressionModel)

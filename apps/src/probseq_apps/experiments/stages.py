@@ -368,8 +368,8 @@ def classifier_loss(model: nn.Module, batch: Batch, step: Step) -> LossParts:
     return LossParts(F.cross_entropy(logits, labels), {"accuracy": right})
 
 
-def classifier_accuracy(model: nn.Module, batches: Iterable[Batch]) -> float:
+def classifier_accuracy(model: nn.Module, batches: Iterable[Batch]) -> dict[str, float]:
     """Return the share of images that the classifier is right about."""
     found = [(model(to_unit(images)).argmax(-1) == labels) for images, labels in batches]
     right = torch.cat(found)
-    return int(right.sum()) / len(right)
+    return {"accuracy": int(right.sum()) / len(right)}

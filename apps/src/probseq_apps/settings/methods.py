@@ -91,9 +91,7 @@ POST_HOC: dict[str, str] = {
     "ensemble": "deep ensemble over the seeds",
 }
 
-
-_PAIR = Bound("a whole number of at least 2", lambda value: value >= 2)
-
+SEVERAL = Bound("a whole number of at least 2", lambda value: value >= 2)
 # Settings of model and training that methods cannot have of their own.
 _SHARED = {"epochs", "device", "compile", "tensorboard", "checkpoint_every", "select", "max_length"}
 
@@ -239,7 +237,7 @@ class MethodSettings(Settings):
     +ensemble (mean over the seeds)."""
     seeds: Seeds = (0, 1, 2)
     """Each method is trained once per seed."""
-    ensemble_size: Annotated[int, _PAIR] | None = None
+    ensemble_size: Annotated[int, SEVERAL] | None = None
     """Seeds of an ensemble, of which each takes the next ones; None: one ensemble of all."""
     sgpa: SGPAConfig = SGPAConfig()
     sgpa_residual: ResidualSGPAConfig = ResidualSGPAConfig()

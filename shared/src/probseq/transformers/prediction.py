@@ -1,6 +1,6 @@
 """Predictive class probabilities from S Monte Carlo samples in one batched pass."""
 
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
@@ -102,13 +102,14 @@ class Predictor:
 
     def score(
         self,
-        measure: Callable[[Tensor, Tensor], Tensor],
+        measure: Callable[[Tensor, Tensor], Mapping[str, Tensor]],
         model: nn.Module,
         batches: Iterable[Sequence[Tensor]],
-    ) -> float:
+    ) -> dict[str, float]:
         """Measure the first of the reduced predictions on a whole set of inputs and targets."""
         found = [(self.batch(model, inputs)[0], targets) for inputs, targets in batches]
-        return float(measure(*map(torch.cat, zip(*found, strict=True))))
+        measured = measure(*map(torch.cat, zip(*found, strict=True)))
+        return {name: float(value) for name, value in measured.items()}
 
     @torch.no_grad()
     def penalty(
