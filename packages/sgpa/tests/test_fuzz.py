@@ -45,12 +45,13 @@ HEADS = dict(
 GLOBAL = HEADS | dict(
     num_inducing=COUNTS,
     variant=st.sampled_from(["orthogonal", "decoupled"]),
+    covariance=st.sampled_from(["diag", "inducing", "full"]),
     kl_weighting=st.sampled_from(["sequence", "dataset"]),
     num_data=st.sampled_from([None, 10]),
     initial_posterior=st.sampled_from(["random", "prior"]),
 )
 STANDARD = HEADS | dict(max_tokens=st.just(4))
-SETTINGS = dict(num_inducing=COUNTS, kernel=HEADS["kernel"], covariance=HEADS["covariance"])
+SETTINGS = dict(num_inducing=COUNTS, kernel=HEADS["kernel"], covariance=GLOBAL["covariance"])
 RESIDUAL = {n: HEADS[n] for n in ("dim", "num_heads", "dropout", "jitter")} | dict(
     num_inducing=COUNTS,
     causal=st.booleans(),

@@ -50,6 +50,11 @@ class TestFullCovariance(TestOrthogonalRBF):
     long_tokens = None
 
 
+class TestInducingCovariance(TestOrthogonalRBF):
+    options = {"covariance": "inducing"}  # noqa: RUF012
+    compile_modules = ("SparseGPAttention(4, 2, 3, covariance='inducing')",)
+
+
 class TestOrthogonalExponential(TestOrthogonalRBF):
     options = {"kernel": "exponential"}  # noqa: RUF012
     compile_modules = ()
@@ -170,7 +175,7 @@ def test_sample_counts_below_one_are_refused(num_samples):
         layer(torch.zeros(1, 4, 8), num_samples=num_samples)
 
 
-@pytest.mark.parametrize("covariance", ["diag", "full"])
+@pytest.mark.parametrize("covariance", ["diag", "inducing", "full"])
 def test_without_samples_the_output_is_the_posterior_s_mean(covariance):
     torch.manual_seed(0)
     attention = SparseGPAttention(8, 2, 3, covariance=covariance, sample=False).double().eval()

@@ -157,13 +157,32 @@ def test_dataset_weighting_counts_the_global_divergence_once():
     assert_close(dataset(x).penalty, kl - global_kl + global_kl / 10)
 
 
-@pytest.mark.parametrize("kernel", ["rbf", "exponential"])
 @torch.no_grad()
-def test_full_samples_have_the_dense_covariance(kernel):
-    layer, x = make_layer(kernel, covariance="full"), 0.7 * tokens(2, 4, DIM)
+def shared_covariance(layer, x, lengths):
+    """Covariance of the tokens where what the inducing inputs leave open is each token's own."""
+    covariance = dense_layer(layer, x, lengths)[1]
+    for h in range(HEADS):
+        k_g = layer.inducing_inputs[h] @ head_rows(layer.to_qk.weight, h).mT
+        k_gg = with_jitter(gram(layer, h, k_g, k_g))
+        for i, n in enumerate(lengths):
+            q = x[i, :n] @ head_rows(layer.to_qk.weight, h).mT
+            k_qg = gram(layer, h, q, k_g)
+            # K_qq − K_qg K_gg⁻¹ K_gq keeps its diagonal alone.
+            rest = gram(layer, h, q, q) - k_qg @ torch.linalg.solve(k_gg, k_qg.mT)
+            covariance[h, i, :, :n, :n] -= rest - rest.diagonal().diag()
+    return covariance
+
+
+@pytest.mark.parametrize("kernel", ["rbf", "exponential"])
+@pytest.mark.parametrize("drawn", ["inducing", "full"])
+@torch.no_grad()
+def test_joint_samples_have_the_dense_covariance(kernel, drawn):
+    layer, x = make_layer(kernel, covariance=drawn), 0.7 * tokens(2, 4, DIM)
     layer.to_out[0].weight.copy_(torch.eye(DIM))
     layer.to_out[0].bias.zero_()
     mean, covariance, _, _ = dense_layer(layer, x, (4, 3))
+    if drawn == "inducing":
+        covariance = shared_covariance(layer, x, (4, 3))
     samples = 40_000
     mask = torch.arange(4) < torch.tensor([[4], [3]])
     values = layer(
@@ -184,11 +203,11 @@ def test_full_samples_have_the_dense_covariance(kernel):
 
 
 @torch.no_grad()
-def test_diagonal_samples_keep_marginals_but_pooled_outputs_vary_too_little():
+def test_all_samples_have_the_marginals_and_pooled_outputs_vary_as_much_as_noise_is_shared():
     # Tokens close to one another, whose values a GP ties together.
     x = tokens(1, 1, DIM) + 0.1 * tokens(1, 8, DIM, seed=2)
     pooled = {}
-    for covariance in ("diag", "full"):
+    for covariance in ("diag", "inducing", "full"):
         layer = make_layer(covariance=covariance, initial_posterior="prior")
         layer.to_out[0].weight.copy_(torch.eye(DIM))
         dense = dense_layer(layer, x, (8,))[1][:, 0].flatten(0, 1)
@@ -197,9 +216,12 @@ def test_diagonal_samples_keep_marginals_but_pooled_outputs_vary_too_little():
         # The standard error of a variance from 8,000 draws is 1.6 %.
         assert_close(values.var(0), marginal, rtol=0.09, atol=0.0)
         pooled[covariance] = values.mean(1).var(0)
-        truth = dense.sum((-2, -1)) if covariance == "full" else marginal.sum(0)
+        joint = {"full": dense, "inducing": shared_covariance(layer, x, (8,))[:, 0].flatten(0, 1)}
+        truth = joint[covariance].sum((-2, -1)) if covariance in joint else marginal.sum(0)
         assert_close(pooled[covariance], truth / 64, rtol=0.09, atol=0.0)
     assert (pooled["full"] > 4 * pooled["diag"]).all()
+    assert (pooled["inducing"] > pooled["diag"]).all()
+    assert (pooled["full"] > pooled["inducing"]).all()
 
 
 @torch.no_grad()

@@ -26,6 +26,7 @@ from sgpa.posterior import (
     global_terms,
     relative_variance,
     residual_cholesky,
+    residual_deviation,
 )
 
 
@@ -39,6 +40,15 @@ class SparseGPAttention(nn.Module):
     Sampling with ``covariance="diag"`` (what the thesis does, B.5) draws each token on its own. The
     marginals are right, but whatever is pooled over tokens varies too little: noise that a real
     sample shares between tokens averages out. ``"full"`` draws tokens jointly, in O(T³).
+    ``"inducing"`` (not in the thesis) draws the inducing outputs once a sequence, and each token's
+    rest on its own: with :math:`w_t` a row of :math:`W = K_{qg} L^{-\top}`, in units of the prior,
+
+    .. math::
+        f_t = m_t + w_t \delta + \sqrt{1 - \|w_t\|^2}\, \epsilon_t, \quad
+        \delta_d = R_d \epsilon'_d.
+
+    The marginals are the same, tokens with similar queries deviate alike, and no token costs
+    O(M²) for each output dimension.
 
     Differences from the thesis: the corrections of Eqs. 3.8, 3.10 and 3.18 do not touch what is
     computed here; :math:`S_g` is stored whitened, :math:`L R_d R_d^\top L^\top`, as in the authors'
@@ -51,7 +61,7 @@ class SparseGPAttention(nn.Module):
         num_inducing: global inducing inputs M of each head.
         kernel: ``"rbf"`` (images) or ``"exponential"`` (text).
         variant: ``"orthogonal"`` (3.14, better) or ``"decoupled"`` (B.14, plain).
-        covariance: ``"diag"`` or ``"full"`` samples, see above.
+        covariance: ``"diag"``, ``"inducing"`` or ``"full"`` samples, see above.
         sample: ``False`` gives the posterior mean in place of samples, a control that tells what
             the noise does.
         kl_weighting: ``"sequence"``: each sequence pays the whole KL (the papers).
@@ -200,7 +210,9 @@ class SparseGPAttention(nn.Module):
         with torch.autocast(x.device.type, enabled=False):
             terms = self._global_terms(token_map)
             posterior = attention_posterior(queries, values, self._head_kernel(), terms, mask)
-            variance = posterior.scale.square() * relative_variance(posterior, terms.factors)
+            variance = posterior.scale.square() * relative_variance(
+                posterior.whitened, terms.factors
+            )
             if bool(variance.isnan().any()):
                 raise ValueError("x must be finite, got tokens whose posterior is not a number")
             return DiagonalGaussian(posterior.scale * posterior.mean, variance)
@@ -268,15 +280,21 @@ class SparseGPAttention(nn.Module):
         if noise is None:
             samples = mean.expand(shape)
         elif self.covariance == "diag":
-            deviation = relative_variance(posterior, terms.factors).sqrt()
+            deviation = relative_variance(posterior.whitened, terms.factors).sqrt()
             samples = torch.addcmul(mean, deviation, noise)
         else:
-            cholesky = residual_cholesky(queries, kernel, posterior, mask, jitter=self.jitter)
+            # √(1 − |w|²) ε, or chol(K_qq − WWᵀ) ε.
+            if self.covariance == "inducing":
+                rest = residual_deviation(posterior.whitened) * noise
+            else:
+                rest = residual_cholesky(queries, kernel, posterior, mask, jitter=self.jitter)
+                rest = rest @ noise
+            # W R ε'.
             coefficients = draw(
                 (*shape[:3], *terms.factors.shape[1:3]), like=mean, generator=generator
             )
             inducing = einsum(terms.factors, coefficients, "h c m n, s h b c n -> s h b m c")
-            samples = mean + cholesky @ noise + posterior.whitened @ inducing
+            samples = mean + rest + posterior.whitened @ inducing
         samples = posterior.scale * samples
         return rearrange(samples, "s h b t c -> (s b) t (h c)")
 

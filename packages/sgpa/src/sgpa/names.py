@@ -3,6 +3,7 @@
 from typing import Literal
 
 VariantName = Literal["orthogonal", "decoupled"]
-CovarianceName = Literal["diag", "full"]
+CovarianceName = Literal["diag", "inducing", "full"]
+StandardCovariance = Literal["diag", "full"]
 KLWeighting = Literal["sequence", "dataset"]
 InitialPosterior = Literal["random", "prior"]

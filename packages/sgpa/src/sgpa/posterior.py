@@ -207,17 +207,31 @@ def _quadratic_form(values: Tensor, residual: Tensor, mask: Tensor | None) -> Te
 
 
 def relative_variance(
-    posterior: AttentionPosterior, factors: Float[Tensor, "heads channels inducing inducing"]
+    whitened: Float[Tensor, "heads batch tokens inducing"],
+    factors: Float[Tensor, "heads channels inducing inducing"],
 ) -> Float[Tensor, "heads batch tokens channels"]:
     r"""Diagonal of the posterior covariance (3.15, second line) over the prior variance.
 
     .. math:: \Sigma_{d,tt} / k(q_t, q_t) = 1 - \|w_t\|^2 + \|R_d^\top w_t\|^2
 
-    with :math:`w_t` the row of ``posterior.whitened``. Clamped for round-off only.
+    with :math:`w_t` a row of ``whitened``. Clamped for round-off only.
     """
-    rows = rearrange(posterior.whitened, "h b t m -> h (b t) m")
+    rows = rearrange(whitened, "h b t m -> h (b t) m")
     relative = (1.0 + quadratic_forms(rows, factors)).clamp(min=_VARIANCE_FLOOR)
-    return rearrange(relative, "h (b t) c -> h b t c", b=posterior.whitened.shape[1])
+    return rearrange(relative, "h (b t) c -> h b t c", b=whitened.shape[1])
+
+
+def residual_deviation(
+    whitened: Float[Tensor, "*b tokens inducing"],
+) -> Float[Tensor, "*b tokens 1"]:
+    r"""Standard deviation :math:`\sqrt{1 - \|w_t\|^2}` of what the inducing inputs leave open.
+
+    It is over the prior's, and clamped for round-off only.
+
+    Args:
+        whitened: the rows :math:`w_t`.
+    """
+    return (1.0 - whitened.square().sum(-1, keepdim=True)).clamp(min=_VARIANCE_FLOOR).sqrt()
 
 
 def residual_cholesky(

@@ -19,11 +19,14 @@ from probseq.transformers.names import ATTENTION_JITTER
 from probseq.transformers.outputs import AttentionOutput
 from probseq.transformers.protocol import TokenMap, check_num_samples, check_tokens
 from sgpa.attention import draw
-from sgpa.posterior import GlobalTerms, HeadKernel, factor_from_raw, global_terms
-from sgpa.quadratic import quadratic_forms
-
-# Round-off, relative to the prior variance, can take a variance below zero by about this much.
-_VARIANCE_FLOOR = 1e-10
+from sgpa.posterior import (
+    GlobalTerms,
+    HeadKernel,
+    factor_from_raw,
+    global_terms,
+    relative_variance,
+    residual_deviation,
+)
 
 
 class ResidualSparseGPAttention(nn.Module):
@@ -155,10 +158,9 @@ class ResidualSparseGPAttention(nn.Module):
             )
             inducing = einsum(terms.factors, noise, "h c m n, s h b c n -> s h b m c")
             # g = w (m + R ε') + √(1 − |w|²) ε.
-            residual = (1.0 - whitened.square().sum(-1, keepdim=True)).clamp(min=_VARIANCE_FLOOR)
             noise = draw(shape, like=attended, generator=generator)
             deviation = whitened @ (self.inducing_mean[:, None] + inducing)
-            deviation = deviation + residual.sqrt() * noise
+            deviation = deviation + residual_deviation(whitened) * noise
             samples = attended + self.kernel.outputscale.sqrt()[:, None, None, None] * deviation
             penalty = self.kl() / self.num_data
         samples = rearrange(samples, "s h b t c -> (s b) t (h c)")
@@ -193,11 +195,9 @@ class ResidualSparseGPAttention(nn.Module):
             variance = self.kernel.outputscale[:, None, None, None]
             mean = attended + variance.sqrt() * (whitened @ self.inducing_mean[:, None])
             # 1 − |w|² + |Rᵀw|².
-            rows = rearrange(whitened, "h b t m -> h (b t) m")
-            relative = (1.0 + quadratic_forms(rows, terms.factors)).clamp(min=_VARIANCE_FLOOR)
+            relative = relative_variance(whitened, terms.factors)
             if bool(relative.isnan().any()) or bool(mean.isnan().any()):
                 raise ValueError("x must be finite, got tokens whose posterior is not a number")
-            relative = rearrange(relative, "h (b t) c -> h b t c", b=x.shape[0])
             return DiagonalGaussian(mean, variance * relative)
 
     @torch.no_grad()

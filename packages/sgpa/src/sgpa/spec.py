@@ -27,7 +27,8 @@ class SGPAConfig(AttentionConfig):
         kernel: rbf, exponential, or auto: RBF for images, exponential for texts.
         variant: orthogonal, decoupled or standard (without global inducing
             inputs).
-        covariance: diag samples tokens independently, full jointly.
+        covariance: diag samples tokens independently, full jointly, inducing shares the
+            noise of the inducing inputs between them, at half the cost of diag.
         sample: no-sample gives the posterior's mean, a control that tells what the noise does.
         kl_weighting: global part of the KL: once per sequence (the papers), or once per data set.
         initial_posterior: inducing outputs to start from: random (the authors') or the
@@ -59,10 +60,12 @@ class SGPAConfig(AttentionConfig):
     def check(self) -> None:
         """Refuse what means nothing to the standard variant."""
         given = (self.kl_weighting, self.initial_posterior, self.sample)
-        if self.variant == "standard" and given != ("sequence", "random", True):
+        shared = self.covariance == "inducing"
+        if self.variant == "standard" and (given != ("sequence", "random", True) or shared):
             raise ValueError(
                 "variant='standard' has no global inducing points and always draws: kl_weighting "
-                f"must be 'sequence', initial_posterior 'random' and sample True, got {given}"
+                "must be 'sequence', initial_posterior 'random', sample True and covariance 'diag' "
+                f"or 'full', got {(*given, self.covariance)}"
             )
 
     def penalty_weight(self, progress: float) -> float:
@@ -86,7 +89,7 @@ class SGPAConfig(AttentionConfig):
                 backbone.num_heads,
                 place.max_tokens,
                 kernel=kernel,
-                covariance=self.covariance,
+                covariance="full" if self.covariance == "full" else "diag",
                 initial_variance=variance,
                 dropout=backbone.dropout,
                 jitter=self.jitter,

@@ -19,7 +19,7 @@ from probseq.transformers.names import ATTENTION_JITTER, KernelName
 from probseq.transformers.outputs import AttentionOutput
 from probseq.transformers.protocol import TokenMap, check_num_samples, check_tokens
 from sgpa.attention import draw
-from sgpa.names import CovarianceName
+from sgpa.names import StandardCovariance
 from sgpa.posterior import HeadKernel, correlation_matrix, factor_from_raw, prior_scale
 
 
@@ -59,20 +59,20 @@ class StandardSparseGPAttention(nn.Module):
         max_tokens: int,
         *,
         kernel: KernelName = "rbf",
-        covariance: CovarianceName = "diag",
+        covariance: StandardCovariance = "diag",
         initial_variance: float | None = None,
         dropout: float = 0.0,
         jitter: float = ATTENTION_JITTER,
     ) -> None:
         super().__init__()
         check_heads(dim, num_heads)
-        check_choice("covariance", covariance, CovarianceName)
+        check_choice("covariance", covariance, StandardCovariance)
         check_counts(max_tokens=max_tokens)
         check_rates(dropout=dropout)
         check_positive(jitter=jitter)
         self.dim, self.num_heads, self.max_tokens = dim, num_heads, max_tokens
         self.kernel_name: KernelName = kernel
-        self.covariance: CovarianceName = covariance
+        self.covariance: StandardCovariance = covariance
         self.jitter = jitter
         self.kernel = attention_kernel(
             kernel, dim // num_heads, num_heads, initial_variance=initial_variance
