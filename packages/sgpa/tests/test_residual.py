@@ -25,13 +25,14 @@ def make_layer(**options):
     with torch.random.fork_rng():
         torch.manual_seed(0)
         layer = ResidualSparseGPAttention(DIM, HEADS, INDUCING, jitter=JITTER, **options).double()
+        process = layer.process
         with torch.no_grad():
             layer.to_qkv.weight.copy_(torch.randn(3 * DIM, DIM) / DIM**0.5)
-            layer.inducing_inputs.copy_(torch.randn(HEADS, INDUCING, WIDTH))
-            layer.inducing_mean.copy_(torch.randn(HEADS, INDUCING, WIDTH))
-            layer.raw_inducing_factor.copy_(0.5 * torch.randn(layer.raw_inducing_factor.shape))
-            layer.kernel.raw_lengthscale.copy_(0.2 * torch.randn(HEADS, 1, WIDTH))
-            layer.kernel.raw_outputscale.copy_(0.4 * torch.randn(HEADS))
+            process.inducing_inputs.copy_(torch.randn(HEADS, INDUCING, WIDTH))
+            process.inducing_mean.copy_(torch.randn(HEADS, INDUCING, WIDTH))
+            process.raw_inducing_factor.copy_(0.5 * torch.randn(process.raw_inducing_factor.shape))
+            process.kernel.raw_lengthscale.copy_(0.2 * torch.randn(HEADS, 1, WIDTH))
+            process.kernel.raw_outputscale.copy_(0.4 * torch.randn(HEADS))
             layer.to_out[0].weight.copy_(torch.eye(DIM))
             layer.to_out[0].bias.zero_()
     return layer.eval()
@@ -44,19 +45,20 @@ def tokens(*shape, seed=1):
 
 def gram(layer, h, x, z):
     """Kernel matrix of head h, entry by entry."""
-    scale = layer.kernel.raw_lengthscale[h, 0].exp()
+    kernel = layer.process.kernel
+    scale = kernel.raw_lengthscale[h, 0].exp()
     rows = [[torch.exp(-0.5 * ((a - b) / scale).square().sum()) for b in z] for a in x]
-    return layer.kernel.raw_outputscale[h].exp() * torch.stack([torch.stack(row) for row in rows])
+    return kernel.raw_outputscale[h].exp() * torch.stack([torch.stack(row) for row in rows])
 
 
 def inducing_moments(layer, h, c):
     """Mean and covariance of q(u) of one head and output dimension, and the prior covariance."""
-    z = layer.inducing_inputs[h]
+    z = layer.process.inducing_inputs[h]
     prior = gram(layer, h, z, z)
     prior = prior + JITTER * prior.diagonal().diag()
-    lower, raw = torch.linalg.cholesky(prior), layer.raw_inducing_factor[h, c]
+    lower, raw = torch.linalg.cholesky(prior), layer.process.raw_inducing_factor[h, c]
     root = lower @ (raw.tril(-1) + raw.diagonal().exp().diag())
-    return lower @ layer.inducing_mean[h, :, c], root @ root.mT, prior
+    return lower @ layer.process.inducing_mean[h, :, c], root @ root.mT, prior
 
 
 def softmax_of_head(layer, h, x):
@@ -83,7 +85,7 @@ def dense_layer(layer, x, lengths):
             q = q / WIDTH**0.25
             for c in range(WIDTH):
                 m_u, s_u, k_zz = inducing_moments(layer, h, c)
-                a = gram(layer, h, q, layer.inducing_inputs[h]) @ torch.linalg.inv(k_zz)
+                a = gram(layer, h, q, layer.process.inducing_inputs[h]) @ torch.linalg.inv(k_zz)
                 mean[h, i, :n, c] = attended[:, c] + a @ m_u
                 # Tokens share what u says of them, and nothing else.
                 rest = (gram(layer, h, q, q) - a @ k_zz @ a.mT).diagonal().diag()
@@ -96,7 +98,7 @@ class TestResidual(AttentionSuite):
 
     def make(self, dim, num_heads):
         layer = ResidualSparseGPAttention(dim, num_heads, 3, causal=self.causal, num_data=7)
-        torch.nn.init.normal_(layer.inducing_mean)
+        torch.nn.init.normal_(layer.process.inducing_mean)
         return layer
 
 
@@ -163,7 +165,7 @@ def test_at_the_prior_the_divergence_is_zero_and_the_variance_the_same_everywher
 @torch.no_grad()
 def test_the_start_is_certain_at_the_inducing_inputs_and_at_the_prior_far_from_them():
     layer = ResidualSparseGPAttention(DIM, HEADS, INDUCING, rho=0.1, initial_variance=2.0).double()
-    layer.jitter = JITTER
+    layer.process.jitter = JITTER
     x = tokens(1, INDUCING, DIM)
     layer.place_inducing(x)
     # R = ρI: the covariance of u is ρ² K.
@@ -178,7 +180,7 @@ def test_without_deviation_it_is_softmax_attention_to_the_last_digit(padded):
     layer = make_layer()
     softmax = SoftmaxAttention(DIM, HEADS).double()
     layer.load_state_dict(layer.state_dict() | softmax.state_dict())
-    layer.kernel.raw_outputscale.fill_(-math.inf)
+    layer.process.kernel.raw_outputscale.fill_(-math.inf)
     x = tokens(3, 5, DIM)
     mask = torch.arange(5) < torch.tensor([5, 1, 3])[:, None] if padded else None
     expected = softmax(x, mask).values
@@ -225,12 +227,12 @@ def test_inducing_inputs_are_put_on_queries_of_real_tokens():
     layer.place_inducing(x, mask, generator=torch.Generator().manual_seed(0))
     for h in range(HEADS):
         queries = x[mask] @ layer.to_qkv.weight[h * WIDTH : (h + 1) * WIDTH].mT / WIDTH**0.25
-        at = (layer.inducing_inputs[h][:, None] - queries).norm(dim=-1)
+        at = (layer.process.inducing_inputs[h][:, None] - queries).norm(dim=-1)
         assert float(at.min(-1).values.max()) < 1e-12
         assert len(set(at.argmin(-1).tolist())) == INDUCING
         # Of random pairs: half as many, and twice as many, are nearer than the median.
         squares = torch.pdist(queries).square()
-        found = 2.0 * layer.kernel.lengthscale[h].square()
+        found = 2.0 * layer.process.kernel.lengthscale[h].square()
         assert (squares.quantile(0.25) < found).all()
         assert (found < squares.quantile(0.75)).all()
 

@@ -3,52 +3,30 @@
 Not in the papers. NaN and infinity in a tensor reach the result.
 """
 
-import math
-
 import torch
-from einops import einsum, rearrange
+from einops import rearrange
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from probseq.checks import check_counts, check_positive, check_rates
-from probseq.gaussians import DiagonalGaussian, gauss_kl
-from probseq.kernels import RBF
+from probseq.checks import check_counts, check_rates
+from probseq.gaussians import DiagonalGaussian
 from probseq.transformers.attention import check_heads, full_precision, softmax_attention
-from probseq.transformers.functional import rbf_matrix
 from probseq.transformers.names import ATTENTION_JITTER
 from probseq.transformers.outputs import AttentionOutput
 from probseq.transformers.protocol import TokenMap, check_num_samples, check_tokens
-from sgpa.attention import draw
-from sgpa.posterior import (
-    GlobalTerms,
-    HeadKernel,
-    factor_from_raw,
-    global_terms,
-    relative_variance,
-    residual_deviation,
-)
+from sgpa.process import QueryProcess
 
 
 class ResidualSparseGPAttention(nn.Module):
     r"""Multi-head softmax attention plus a sparse Gaussian process of the queries.
 
-    Softmax attention is the prior mean of each head's output, :math:`\sigma g` the deviation from
-    it, with M inducing inputs z in the space of the queries that all sequences share:
+    Softmax attention is the prior mean of each head's output, a sparse GP over the space of its
+    queries the deviation from it, see :class:`~sgpa.process.QueryProcess`:
 
     .. math::
-        F_t &= \mathrm{softmax}(q_t k^\top / \sqrt d) v + \sigma g(q_t / d^{1/4}), \quad
-        g_c \sim \mathrm{GP}(0, \mathrm{RBF}), \quad
-        q(u_c) = N(L m_c, L R_c R_c^\top L^\top) \\
-        g_c(q_t) &= w_t (m_c + R_c \epsilon'_c) + \sqrt{1 - |w_t|^2}\, \epsilon_{tc}, \quad
-        w_t = k(q_t, z) L^{-\top}, \quad L L^\top = k(z, z)
+        F_t = \mathrm{softmax}(q_t k^\top / \sqrt d) v + \sigma g(q_t / d^{1/4}).
 
-    for each output dimension c. :math:`\epsilon'` is one draw a sequence, so that tokens with
-    similar queries deviate alike; what the inducing inputs do not explain is drawn for each token
-    on its own. The marginals are those of the process. The KL divergence needs the parameters
-    alone:
-
-    .. math::
-        \mathrm{KL} = \tfrac12 \sum_c \big[|m_c|^2 + |R_c|^2 - 2 \log \det R_c - M\big]
+    The KL divergence needs the parameters alone.
 
     As sigma goes to 0, or wherever the deviation is zero, this is softmax attention, and its
     projections have the same names as those of
@@ -102,20 +80,21 @@ class ResidualSparseGPAttention(nn.Module):
         check_counts(num_inducing=num_inducing)
         if num_data is not None:
             check_counts(num_data=num_data)
-        check_positive(initial_variance=initial_variance, rho=rho, jitter=jitter)
         check_rates(dropout=dropout)
-        self.dim, self.num_heads, self.num_inducing = dim, num_heads, num_inducing
-        self.causal, self.jitter = causal, jitter
+        self.dim, self.num_heads, self.causal = dim, num_heads, causal
         self.num_data = 1 if num_data is None else num_data
         width = dim // num_heads
         self.to_qkv = nn.Linear(dim, 3 * dim, bias=False)
         self.to_out = nn.Sequential(nn.Linear(dim, dim), nn.Dropout(dropout))
-        self.kernel = RBF(width, batch_shape=(num_heads,), outputscale=initial_variance)
-        self.inducing_inputs = nn.Parameter(torch.empty(num_heads, num_inducing, width))
-        # m and, with the logarithm of its diagonal, R.
-        self.inducing_mean = nn.Parameter(torch.zeros(num_heads, num_inducing, width))
-        raw = math.log(rho) * torch.eye(num_inducing)
-        self.raw_inducing_factor = nn.Parameter(raw.repeat(num_heads, width, 1, 1))
+        self.process = QueryProcess(
+            num_heads,
+            width,
+            width,
+            num_inducing,
+            initial_variance=initial_variance,
+            rho=rho,
+            jitter=jitter,
+        )
         # Standard normal, as tokens are behind a LayerNorm.
         self.place_inducing(torch.randn(1, max(64, num_inducing), dim))
 
@@ -149,27 +128,13 @@ class ResidualSparseGPAttention(nn.Module):
         check_tokens(x, mask, self.dim, getattr(self.to_qkv, "weight", x))
         check_num_samples(num_samples)
         queries, attended = self._attend(x, mask)
-        with torch.autocast(x.device.type, enabled=False):
-            whitened, terms = self._whitened(queries)
-            # R_c ε'_c, one a sequence: (S, H, B, M, s).
-            shape = (num_samples or 1, *attended.shape)
-            noise = draw(
-                (*shape[:3], shape[-1], self.num_inducing), like=attended, generator=generator
-            )
-            inducing = einsum(terms.factors, noise, "h c m n, s h b c n -> s h b m c")
-            # g = w (m + R ε') + √(1 − |w|²) ε.
-            noise = draw(shape, like=attended, generator=generator)
-            deviation = whitened @ (self.inducing_mean[:, None] + inducing)
-            deviation = deviation + residual_deviation(whitened) * noise
-            samples = attended + self.kernel.outputscale.sqrt()[:, None, None, None] * deviation
-            penalty = self.kl() / self.num_data
+        samples = attended + self.process(queries, num_samples=num_samples, generator=generator)
         samples = rearrange(samples, "s h b t c -> (s b) t (h c)")
-        return AttentionOutput(self.to_out(samples), penalty)
+        return AttentionOutput(self.to_out(samples), self.kl() / self.num_data)
 
     def kl(self) -> Float[Tensor, ""]:
         """Return the KL divergence of all heads' inducing outputs from their prior, in nats."""
-        factors = factor_from_raw(full_precision(self.raw_inducing_factor))
-        return gauss_kl(full_precision(self.inducing_mean).mT, factors).sum()
+        return self.process.kl()
 
     def posterior(
         self,
@@ -190,15 +155,10 @@ class ResidualSparseGPAttention(nn.Module):
         """
         check_tokens(x, mask, self.dim, getattr(self.to_qkv, "weight", x))
         queries, attended = self._attend(x, mask)
-        with torch.autocast(x.device.type, enabled=False):
-            whitened, terms = self._whitened(queries)
-            variance = self.kernel.outputscale[:, None, None, None]
-            mean = attended + variance.sqrt() * (whitened @ self.inducing_mean[:, None])
-            # 1 − |w|² + |Rᵀw|².
-            relative = relative_variance(whitened, terms.factors)
-            if bool(relative.isnan().any()) or bool(mean.isnan().any()):
-                raise ValueError("x must be finite, got tokens whose posterior is not a number")
-            return DiagonalGaussian(mean, variance * relative)
+        mean, variance = self.process.moments(queries)
+        if bool(variance.isnan().any()) or bool((attended + mean).isnan().any()):
+            raise ValueError("x must be finite, got tokens whose posterior is not a number")
+        return DiagonalGaussian(attended + mean, variance)
 
     @torch.no_grad()
     def place_inducing(
@@ -226,20 +186,10 @@ class ResidualSparseGPAttention(nn.Module):
         queries = rearrange(self._attend(x, mask)[0], "h b t d -> h (b t) d")
         if mask is not None:
             queries = queries[:, mask.flatten()]
-        count, least = queries.shape[1], max(2, self.num_inducing)
-        if count < least:
-            raise ValueError(f"x must have at least {least} real tokens, got {count}")
-        order = torch.randperm(count, generator=generator, device=x.device)
-        queries = queries[:, order]
-        first, second = queries[:, : count // 2], queries[:, count // 2 : count // 2 * 2]
-        median = (first - second).square().sum(-1).median(-1).values
-        if not (bool(queries.isfinite().all()) and bool((median > 0).all())):
-            raise ValueError("x must be finite tokens of which most differ from one another")
-        self.inducing_inputs.copy_(queries[:, : self.num_inducing])
-        self.kernel.raw_lengthscale.copy_((0.5 * median).sqrt().log()[:, None, None])
+        self.process.place(queries, generator=generator)
 
     def _attend(self, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Return queries q / d^¼ and softmax attention, ``(heads, batch, tokens, dim / heads)``."""
+        """Return queries and softmax attention, ``(heads, batch, tokens, dim / heads)``."""
         q, k, v = rearrange(
             self.to_qkv(x), "b t (three h d) -> three b h t d", three=3, h=self.num_heads
         ).unbind(0)
@@ -247,15 +197,4 @@ class ResidualSparseGPAttention(nn.Module):
         queries, attended = (
             full_precision(rearrange(each, "b h t d -> h b t d")) for each in (q, attended)
         )
-        return queries / queries.shape[-1] ** 0.25, attended
-
-    def _whitened(self, queries: Tensor) -> tuple[Tensor, GlobalTerms]:
-        """Return w = C(q, z) chol(C(z, z) + jI)⁻ᵀ with C = k / σ², and R."""
-        lengthscale = self.kernel.lengthscale
-        kernel = HeadKernel("rbf", lengthscale, self.kernel.outputscale)
-        terms = global_terms(
-            self.inducing_inputs, kernel, None, self.raw_inducing_factor, jitter=self.jitter
-        )
-        rows = rearrange(queries, "h b t d -> h (b t) d") / lengthscale - terms.centre
-        whitened = rbf_matrix(rows, terms.features) @ terms.whitener.mT
-        return rearrange(whitened, "h (b t) m -> h b t m", b=queries.shape[1]), terms
+        return queries, attended
