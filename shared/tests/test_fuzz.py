@@ -499,6 +499,10 @@ NOT_FUZZED = {
     "KernelConfig.build": "called by the builders of transformers",
     "SoftmaxConfig.build": "called by the builders of transformers",
     "TransformerConfig.check": "a part of its constructor",
+    **dict.fromkeys(
+        ("replace_attention", "remove_attention", "deviations", "penalty"), "DropInSuite tests it"
+    ),
+    **dict.fromkeys(("sample_predictions", "held_functions"), "DropInSuite tests it"),
     "TokenMap": "made by the backbone alone",
     "TokenMap.parameters": "takes nothing",
     "Predictor": "made of functions",

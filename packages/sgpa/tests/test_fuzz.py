@@ -59,6 +59,9 @@ RESIDUAL = {n: HEADS[n] for n in ("dim", "num_heads", "dropout", "jitter")} | di
     rho=SCALES,
     num_data=st.sampled_from([None, 10]),
 )
+PROCESS = {n: RESIDUAL[n] for n in ("num_heads", "num_inducing", "rho", "jitter")} | dict(
+    query_width=COUNTS, value_width=COUNTS, initial_variance=SCALES
+)
 RESIDUAL_SETTINGS = {n: RESIDUAL[n] for n in ("num_inducing", "initial_variance", "rho", "jitter")}
 VARIANTS = st.sampled_from(["orthogonal", "decoupled", "standard"])
 CONFIGS = built(sgpa.SGPAConfig, **SETTINGS, variant=VARIANTS)
@@ -138,6 +141,11 @@ TARGETS = [
         sgpa.ResidualSparseGPAttention.kl,
         dict(self=modules(sgpa.ResidualSparseGPAttention, **RESIDUAL)),
     ),
+    Target(sgpa.QueryProcess, PROCESS),
+    Target(
+        sgpa.QueryProcess.set_deviation,
+        dict(self=modules(sgpa.QueryProcess, **PROCESS), deviation=SCALES),
+    ),
     Target(sgpa.ResidualSGPAConfig, RESIDUAL_SETTINGS),
     Target(
         sgpa.ResidualSGPAConfig.penalty_weight,
@@ -199,6 +207,8 @@ NOT_FUZZED = {
     "SparseGPAttention.train": "takes a flag",
     "*Config.build": "called by the builders of transformers",
     "SGPAConfig.check": "a part of its constructor",
+    "QueryProcess.*": "called by the residual layer and by replace_attention, which check tokens",
+    "replace_attention": "DropInSuite tests it",
     "*.from_kernel": "takes another layer's state",
     "RegressionModel*": "a transformer and a likelihood, each fuzzed by itself",
 }

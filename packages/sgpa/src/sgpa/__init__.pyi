@@ -1,4 +1,5 @@
 from .attention import SparseGPAttention
+from .drop_in import replace_attention
 from .objective import (
     LaplaceLikelihood,
     NegativeELBO,
@@ -8,6 +9,7 @@ from .objective import (
     negative_elbo,
 )
 from .prediction import RegressionPrediction, predict_regression
+from .process import QueryProcess
 from .residual import ResidualSparseGPAttention
 from .spec import CIFAR10, CIFAR100, COLA, IMDB, ResidualSGPAConfig, SGPAConfig
 from .standard import StandardSparseGPAttention
@@ -19,6 +21,7 @@ __all__ = [
     "IMDB",
     "LaplaceLikelihood",
     "NegativeELBO",
+    "QueryProcess",
     "RegressionModel",
     "RegressionPrediction",
     "ResidualSGPAConfig",
@@ -30,6 +33,7 @@ __all__ = [
     "kl_annealing",
     "negative_elbo",
     "predict_regression",
+    "replace_attention",
 ]
 
 __version__: str

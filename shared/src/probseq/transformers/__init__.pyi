@@ -1,3 +1,11 @@
+from .adapters import (
+    deviations,
+    held_functions,
+    penalty,
+    remove_attention,
+    replace_attention,
+    sample_predictions,
+)
 from .attention import KernelAttention, SoftmaxAttention
 from .build import sequence_transformer, text_transformer, vision_transformer
 from .encoder import Encoder, without_attention
@@ -41,10 +49,16 @@ __all__ = [
     "VisionTransformer",
     "active_dropout",
     "copy_kernel_weights",
+    "deviations",
+    "held_functions",
     "kernel_attention",
+    "penalty",
     "predict_probabilities",
     "rbf_matrix",
+    "remove_attention",
     "repeat_samples",
+    "replace_attention",
+    "sample_predictions",
     "sequence_transformer",
     "text_transformer",
     "vision_transformer",

@@ -1,0 +1,259 @@
+"""Sparse GPs beside the attention of torch's, torchvision's, timm's and transformers' models."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import nn
+from torch.testing import assert_close
+
+from probseq.testing.drop_in import DropInSuite, first_tensor
+from probseq.testing.instruments import constant_noise
+from probseq.transformers import deviations, held_functions, remove_attention, sample_predictions
+from sgpa import replace_attention
+
+MASK = torch.arange(6) < torch.tensor([[6], [2], [4]])
+
+
+def tokens(*shape, seed=1):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+class Residual(DropInSuite):
+    def replace(self, model, **options):
+        if options.get("calibration") is None:
+            with pytest.warns(UserWarning, match="without calibration data"):
+                return replace_attention(model, num_inducing=8, **options)
+        return replace_attention(model, num_inducing=8, **options)
+
+    def at_prior(self, model):
+        return replace_attention(model, num_inducing=8, rho=1.0, calibration=self.inputs())
+
+    def silence(self, process):
+        process.set_deviation(0.0)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+class TestEncoder(Residual):
+    def model(self):
+        layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+        return nn.TransformerEncoder(layer, 2)
+
+    def inputs(self):
+        # True: hidden.
+        return {"src": tokens(3, 6, 16), "src_key_padding_mask": ~MASK}
+
+    def run(self, model):
+        # What a layer computes at padding depends on whether its fast path is open.
+        return super().run(model)[MASK]
+
+    @torch.no_grad()
+    def test_nested_tensors_come_back_with_the_old_attention(self):
+        model = self.new()
+        assert model.use_nested_tensor
+        self.replace(model, layers="last", calibration=self.inputs())
+        assert not model.use_nested_tensor
+        remove_attention(model)
+        assert model.use_nested_tensor
+
+    @torch.no_grad()
+    def test_hidden_tokens_change_nothing(self):
+        model, inputs = self.changed(), self.inputs()
+        junk = {**inputs, "src": inputs["src"].masked_fill(~MASK[..., None], 9.0)}
+        for noise in (0.0, 1.0):
+            with constant_noise(noise):
+                assert_close(model(**junk)[MASK], model(**inputs)[MASK])
+
+
+class TestTorchvisionViT(Residual):
+    def model(self):
+        vit = pytest.importorskip("torchvision.models.vision_transformer")
+        model = vit.VisionTransformer(8, 4, 2, 2, 16, 32, num_classes=3)
+        nn.init.normal_(model.heads.head.weight)  # zero as it comes
+        return model
+
+    def inputs(self):
+        return {"x": tokens(3, 3, 8, 8)}
+
+
+class TestTorchvisionSwin(Residual):
+    def model(self):
+        swin = pytest.importorskip("torchvision.models.swin_transformer")
+        return swin.SwinTransformer([2, 2], 8, [2], [2], [2, 2], num_classes=3)
+
+    def inputs(self):
+        return {"x": tokens(3, 3, 16, 16)}
+
+
+class TestTimm(Residual):
+    options = {}  # noqa: RUF012
+
+    def model(self):
+        timm = pytest.importorskip("timm")
+        sizes = dict(img_size=8, patch_size=4, embed_dim=16, depth=2, num_heads=2, num_classes=3)
+        return timm.models.VisionTransformer(**sizes, **self.options)
+
+    def inputs(self):
+        return {"x": tokens(3, 3, 8, 8)}
+
+
+class TestTimmWithNormalisedQueries(TestTimm):
+    options = {"qk_norm": True}  # noqa: RUF012
+
+
+def config(name, **changes):
+    transformers = pytest.importorskip("transformers")
+    sizes = dict(hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32)
+    sizes |= dict(vocab_size=20, max_position_embeddings=16, pad_token_id=0)
+    return transformers, getattr(transformers, name)(**(sizes | changes))
+
+
+class TestTransformersViT(Residual):
+    def model(self):
+        transformers, settings = config("ViTConfig", image_size=8, patch_size=4)
+        return transformers.ViTForImageClassification(settings)
+
+    def inputs(self):
+        return {"pixel_values": tokens(3, 3, 8, 8)}
+
+
+class Text(Residual):
+    def inputs(self):
+        generator = torch.Generator().manual_seed(1)
+        ids = torch.randint(3, 20, (3, 6), generator=generator)
+        return {"input_ids": ids * MASK, "attention_mask": MASK.long()}
+
+    @torch.no_grad()
+    def test_padding_changes_nothing(self):
+        model, inputs = self.changed(), self.inputs()
+        junk = {**inputs, "input_ids": torch.where(MASK, inputs["input_ids"], 7)}
+        with constant_noise(1.0):
+            first, second = (model(**given).logits for given in (inputs, junk))
+        if first.ndim == 3:  # a decoder's tokens
+            first, second = first[MASK], second[MASK]
+        assert_close(first, second)
+
+
+class TestBERT(Text):
+    def model(self):
+        transformers, settings = config("BertConfig")
+        return transformers.BertForSequenceClassification(settings)
+
+
+class TestRoBERTa(Text):
+    def model(self):
+        transformers, settings = config("RobertaConfig")
+        return transformers.RobertaForSequenceClassification(settings)
+
+
+class TestDistilBERT(Text):
+    def model(self):
+        transformers, settings = config("DistilBertConfig", dim=16, n_layers=2, n_heads=2)
+        settings.hidden_dim = 32
+        return transformers.DistilBertForSequenceClassification(settings)
+
+
+class Decoder(Text):
+    @torch.no_grad()
+    def test_token_by_token_with_the_cache_is_the_whole_sequence(self, monkeypatch):
+        # What single tokens draw for themselves is left out: the functions of a text stay.
+        monkeypatch.setattr(
+            "sgpa.process.residual_deviation", lambda w: torch.zeros_like(w[..., :1])
+        )
+        model, ids = self.changed(), self.inputs()["input_ids"].clamp(min=3)
+        steps, cache = [], None
+        with held_functions(model, generator=torch.Generator().manual_seed(0)):
+            whole = model(input_ids=ids).logits
+            for token in ids.split(1, dim=1):
+                out = model(input_ids=token, past_key_values=cache, use_cache=True)
+                steps.append(out.logits)
+                cache = out.past_key_values
+            with pytest.raises(ValueError, match="the batch must have 3 sequences"):
+                model(input_ids=ids[:2])
+        assert_close(torch.cat(steps, 1), whole, rtol=1e-4, atol=1e-5)
+        assert not torch.allclose(model(input_ids=ids).logits, whole, rtol=1e-4, atol=1e-3)
+
+
+class TestGPT2(Decoder):
+    def model(self):
+        transformers, settings = config("GPT2Config", n_embd=16, n_layer=2, n_head=2)
+        return transformers.GPT2LMHeadModel(settings)
+
+
+class TestLlama(Decoder):
+    def model(self):
+        transformers, settings = config("LlamaConfig", num_key_value_heads=1)
+        return transformers.LlamaForCausalLM(settings)
+
+
+@torch.no_grad()
+def test_multi_head_attention_deviates_as_the_residual_layer_does_in_all_its_forms():
+    x = tokens(3, 5, 16)
+    for options in ({}, {"batch_first": True}, {"bias": False}, {"kdim": 8, "vdim": 16}):
+        torch.manual_seed(0)
+        attention = nn.MultiheadAttention(16, 2, **options).eval()
+        given = x if attention.batch_first else x.transpose(0, 1)
+        key = given[..., : attention.kdim]
+        plain = attention(given, key, given)[0]
+        replace_attention(attention, num_inducing=8, calibration=(given, key, given))
+        process = deviations(attention)[""]
+        weight = (
+            attention.q_proj_weight
+            if attention.in_proj_weight is None
+            else attention.in_proj_weight
+        )
+        queries = nn.functional.linear(
+            x, weight[:16], None if attention.in_proj_bias is None else attention.in_proj_bias[:16]
+        )
+        heads = queries.unflatten(-1, (2, 8)).permute(2, 0, 1, 3)
+        with constant_noise(1.0):
+            drawn = process(heads)[0].permute(1, 2, 0, 3).flatten(2)
+            found, weights = attention(given, key, given)
+        expected = nn.functional.linear(drawn, attention.out_proj.weight)
+        expected = plain + (expected if attention.batch_first else expected.transpose(0, 1))
+        assert_close(found, expected)
+        assert weights.shape == (3, 5, 5)
+        with constant_noise(1.0):
+            single = attention(x[0], x[0, :, : attention.kdim], x[0])[0]
+            alone = found[0] if attention.batch_first else found[:, 0]
+        assert_close(single, alone)
+
+
+def test_models_without_known_attention_are_refused():
+    with pytest.raises(ValueError, match="has none among its modules: Linear, Sequential"):
+        replace_attention(nn.Sequential(nn.Linear(2, 2)))
+    with pytest.raises(ValueError, match="model must have a deviation"):
+        sample_predictions(nn.Linear(2, 2), torch.zeros(1, 2))
+
+
+def test_heads_that_do_not_go_through_the_output_weights_alone_are_refused():
+    timm = pytest.importorskip("timm")
+    attention = timm.layers.Attention(16, 2, qk_norm=True, scale_norm=True, norm_layer=nn.LayerNorm)
+    with pytest.raises(ValueError, match="cannot have a deviation: because of its norm"):
+        replace_attention(attention, calibration=tokens(3, 30, 16))
+
+
+@pytest.mark.slow
+def test_an_encoder_compiles_into_one_graph():
+    # In a process of its own: the shape checks of a test session cannot be traced.
+    code = """
+import torch, sgpa
+from probseq.transformers import penalty
+torch.manual_seed(0)
+layer = torch.nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
+model = torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+x = torch.randn(3, 20, 16)
+sgpa.replace_attention(model, layers="all", calibration=x, num_inducing=8)
+compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
+torch.manual_seed(1); expected = model(x)
+torch.manual_seed(1); found = compiled(x)
+assert torch.allclose(found, expected, atol=1e-5), (found - expected).abs().max()
+(found.square().mean() + penalty(model)).backward()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_first_tensor_of_nested_outputs():
+    assert first_tensor({"loss": None, "logits": (torch.ones(1),)}).item() == 1.0
