@@ -1,4 +1,5 @@
 from .attention import SparseGPAttention
+from .calibration import Calibrated, Candidate, calibrate
 from .drop_in import replace_attention
 from .objective import (
     LaplaceLikelihood,
@@ -19,6 +20,8 @@ __all__ = [
     "CIFAR100",
     "COLA",
     "IMDB",
+    "Calibrated",
+    "Candidate",
     "LaplaceLikelihood",
     "NegativeELBO",
     "QueryProcess",
@@ -29,6 +32,7 @@ __all__ = [
     "SGPAConfig",
     "SparseGPAttention",
     "StandardSparseGPAttention",
+    "calibrate",
     "categorical_log_likelihood",
     "kl_annealing",
     "negative_elbo",
