@@ -29,7 +29,7 @@ NEW |= {
     "--kernel-noise.noise",
     "--kernel-noise.kernel",
 }
-NEW |= {("--sgpa.covariance", "inducing")}
+NEW |= {("--sgpa.covariance", "inducing"), "--sgpa.num-features"}
 NEW |= {"--kernel-noise.initial-variance", "--kernel-noise.symmetric"}
 NEW |= {f"--sgpa-residual.{name}" for name in ("num-inducing", "initial-variance", "rho")}
 NEW |= {"--sgpa-residual.kl-scale", "--sgpa-residual.jitter"}

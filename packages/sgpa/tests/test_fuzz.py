@@ -49,6 +49,7 @@ GLOBAL = HEADS | dict(
     kl_weighting=st.sampled_from(["sequence", "dataset"]),
     num_data=st.sampled_from([None, 10]),
     initial_posterior=st.sampled_from(["random", "prior"]),
+    num_features=st.sampled_from([None, 4]),
 )
 STANDARD = HEADS | dict(max_tokens=st.just(4))
 SETTINGS = dict(num_inducing=COUNTS, kernel=HEADS["kernel"], covariance=GLOBAL["covariance"])

@@ -55,6 +55,11 @@ class TestInducingCovariance(TestOrthogonalRBF):
     compile_modules = ("SparseGPAttention(4, 2, 3, covariance='inducing')",)
 
 
+class TestFeatures(TestOrthogonalRBF):
+    options = {"num_features": 8, "covariance": "full"}  # noqa: RUF012
+    compile_modules = ("SparseGPAttention(4, 2, 3, num_features=8, covariance='full')",)
+
+
 class TestOrthogonalExponential(TestOrthogonalRBF):
     options = {"kernel": "exponential"}  # noqa: RUF012
     compile_modules = ()

@@ -3,7 +3,7 @@
 NaN and infinity in a tensor reach the result.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from einops import einsum, rearrange
@@ -27,6 +27,13 @@ from sgpa.posterior import (
     relative_variance,
     residual_cholesky,
     residual_deviation,
+)
+from sgpa.random_features import (
+    feature_posterior,
+    feature_terms,
+    features,
+    orthogonal_frequencies,
+    unspanned,
 )
 
 
@@ -70,6 +77,10 @@ class SparseGPAttention(nn.Module):
         initial_posterior: ``"random"`` draws v_g, R's strict lower triangle and the logarithm of
             its diagonal from N(0, 1) (the authors; tens of thousands of nats, for long training),
             ``"prior"`` starts where the global part of the KL divergence is zero.
+        num_features: random features r of each head in place of the kernel, even, at least M; cost
+            is O(T r (d + s)) then, and ``"full"`` samples cost no more; see
+            :mod:`sgpa.random_features`. Twice M and twice the head width are good. A trained RBF
+            layer is another one: train with the features.
         initial_variance: the prior variance σ_f² to start from; ``None`` for the authors': 1 for
             RBF, e^-4 for exponential. It is the power of the noise that training starts under.
         dropout: rate on the output.
@@ -102,6 +113,7 @@ class SparseGPAttention(nn.Module):
         kl_weighting: KLWeighting = "sequence",
         num_data: int | None = None,
         initial_posterior: InitialPosterior = "random",
+        num_features: int | None = None,
         initial_variance: float | None = None,
         dropout: float = 0.0,
         jitter: float = ATTENTION_JITTER,
@@ -121,6 +133,13 @@ class SparseGPAttention(nn.Module):
             )
         if num_data is not None:
             check_counts(num_data=num_data)
+        if num_features is not None:
+            check_counts(num_features=num_features)
+            if num_features % 2 or num_features < num_inducing:
+                raise ValueError(
+                    f"num_features must be even and at least num_inducing={num_inducing}, got "
+                    f"{num_features}"
+                )
         check_positive(jitter=jitter)
         check_rates(dropout=dropout)
         self.dim, self.num_heads, self.num_inducing = dim, num_heads, num_inducing
@@ -144,6 +163,13 @@ class SparseGPAttention(nn.Module):
         )
         raw = initial(num_heads, width, num_inducing, num_inducing)
         self.raw_inducing_factor = nn.Parameter(raw.tril())
+        # Not learned, but part of the function: saved, and never drawn again.
+        drawn = None
+        if num_features is not None:
+            heads = range(num_heads)
+            drawn = torch.stack([orthogonal_frequencies(num_features // 2, width) for _ in heads])
+        self.register_buffer("frequencies", drawn)
+        self.frequencies: Tensor | None
         self._cache = ParameterCache[GlobalTerms]()
 
     def forward(
@@ -179,9 +205,8 @@ class SparseGPAttention(nn.Module):
         queries, values = self._project(x)
         with torch.autocast(x.device.type, enabled=False):
             terms = self._global_terms(token_map)
-            kernel = self._head_kernel()
-            posterior = attention_posterior(queries, values, kernel, terms, mask)
-            samples = self._sample(queries, kernel, posterior, terms, mask, num_samples, generator)
+            posterior = self._posterior(queries, values, terms, mask)
+            samples = self._sample(queries, posterior, terms, mask, num_samples, generator)
             penalty = posterior.kl + self.global_weight * terms.kl
         return AttentionOutput(self.to_out(samples), penalty)
 
@@ -209,7 +234,7 @@ class SparseGPAttention(nn.Module):
         queries, values = self._project(x)
         with torch.autocast(x.device.type, enabled=False):
             terms = self._global_terms(token_map)
-            posterior = attention_posterior(queries, values, self._head_kernel(), terms, mask)
+            posterior = self._posterior(queries, values, terms, mask)
             variance = posterior.scale.square() * relative_variance(
                 posterior.whitened, terms.factors
             )
@@ -243,13 +268,7 @@ class SparseGPAttention(nn.Module):
                 inducing = token_map(inducing)
             rows = rearrange(self.to_qk.weight, "(h k) d -> h k d", h=self.num_heads)
             inducing = einsum(inducing, rows, "h m d, h k d -> h m k")
-            return global_terms(
-                inducing,
-                self._head_kernel(),
-                self.inducing_mean,
-                self.raw_inducing_factor,
-                jitter=self.jitter,
-            )
+            return self._terms_of(inducing)
 
         if self.training or torch.is_grad_enabled() or torch.compiler.is_compiling():
             return compute()
@@ -258,15 +277,50 @@ class SparseGPAttention(nn.Module):
         tensors = [self.inducing_inputs, self.raw_inducing_factor, self.to_qk.weight]
         if self.inducing_mean is not None:
             tensors.append(self.inducing_mean)
+        if self.frequencies is not None:
+            tensors.append(self.frequencies)
         tensors.extend(self.kernel.parameters())
         if token_map is not None:
             tensors.extend(token_map.parameters())
         return self._cache.get(tensors, compute)
 
+    def _terms_of(self, inducing: Tensor) -> GlobalTerms:
+        """Return what depends on the projected global inducing inputs alone."""
+        given = (self._head_kernel(), self.inducing_mean, self.raw_inducing_factor)
+        if self.frequencies is not None:
+            return feature_terms(inducing, *given, self.frequencies)
+        return global_terms(inducing, *given, jitter=self.jitter)
+
+    def _posterior(
+        self, queries: Tensor, values: Tensor, terms: GlobalTerms, mask: Tensor | None
+    ) -> AttentionPosterior:
+        kernel, frequencies = self._head_kernel(), self.frequencies
+        if frequencies is not None:
+            return feature_posterior(queries, values, kernel, frequencies, terms, mask)
+        return attention_posterior(queries, values, kernel, terms, mask)
+
+    def _draw_residual(
+        self,
+        queries: Tensor,
+        posterior: AttentionPosterior,
+        terms: GlobalTerms,
+        mask: Tensor | None,
+        noise: Callable[..., Tensor],
+    ) -> Tensor:
+        """Draw jointly what the inducing inputs leave open: chol(K_qq − WWᵀ) ε."""
+        kernel, mean = self._head_kernel(), posterior.mean
+        if self.frequencies is not None:
+            # φᵀ (I − QQᵀ) ε
+            scaled = queries / kernel.lengthscale[:, None] - terms.centre[:, None]
+            phi = features(scaled, self.frequencies[:, None])
+            state = noise(*mean.shape[:2], phi.shape[-1], mean.shape[-1])
+            return phi @ unspanned(state, terms)
+        root = residual_cholesky(queries, kernel, posterior, mask, jitter=self.jitter)
+        return root @ noise(*mean.shape)
+
     def _sample(
         self,
         queries: Tensor,
-        kernel: HeadKernel,
         posterior: AttentionPosterior,
         terms: GlobalTerms,
         mask: Tensor | None,
@@ -275,24 +329,23 @@ class SparseGPAttention(nn.Module):
     ) -> Tensor:
         """Draw heads' outputs (3.17) and lay them side by side, ``(S * batch, tokens, dim)``."""
         mean = posterior.mean
-        shape = (num_samples or 1, *mean.shape)
-        noise = draw(shape, like=mean, generator=generator) if self.sample else None
-        if noise is None:
-            samples = mean.expand(shape)
+
+        def noise(*shape: int) -> Tensor:
+            return draw((num_samples or 1, *shape), like=mean, generator=generator)
+
+        if not self.sample:
+            samples = mean.expand(num_samples or 1, *mean.shape)
         elif self.covariance == "diag":
             deviation = relative_variance(posterior.whitened, terms.factors).sqrt()
-            samples = torch.addcmul(mean, deviation, noise)
+            samples = torch.addcmul(mean, deviation, noise(*mean.shape))
         else:
-            # √(1 − |w|²) ε, or chol(K_qq − WWᵀ) ε.
+            # √(1 − |w|²) ε, or jointly.
             if self.covariance == "inducing":
-                rest = residual_deviation(posterior.whitened) * noise
+                rest = residual_deviation(posterior.whitened) * noise(*mean.shape)
             else:
-                rest = residual_cholesky(queries, kernel, posterior, mask, jitter=self.jitter)
-                rest = rest @ noise
+                rest = self._draw_residual(queries, posterior, terms, mask, noise)
             # W R ε'.
-            coefficients = draw(
-                (*shape[:3], *terms.factors.shape[1:3]), like=mean, generator=generator
-            )
+            coefficients = noise(*mean.shape[:2], *terms.factors.shape[1:3])
             inducing = einsum(terms.factors, coefficients, "h c m n, s h b c n -> s h b m c")
             samples = mean + rest + posterior.whitened @ inducing
         samples = posterior.scale * samples

@@ -54,15 +54,16 @@ class GlobalTerms(NamedTuple):
     Attributes:
         centre: mean scaled inducing input, the origin for squared distances, ``(H, 1, s)``.
         features: scaled and centred inducing inputs, ``(H, M, s)``.
-        whitener: inverse Cholesky factor of the inducing inputs' correlation matrix, ``(H, M, M)``.
+        whitener: inverse Cholesky factor of the inducing inputs' correlation matrix, ``(H, M, M)``;
+            with random features Qᵀ, ``(H, M, r)``, and ``features`` are φ(Z).
         mean: whitened inducing mean Lᵀ v_g, ``(H, M, s)``; ``None`` in the plain variant.
         factors: R, lower triangular, ``(H, s, M, M)``.
         kl: the part of the KL divergence that no sequence enters, summed over heads, in nats.
     """
 
     centre: Float[Tensor, "heads 1 dim"]
-    features: Float[Tensor, "heads inducing dim"]
-    whitener: Float[Tensor, "heads inducing inducing"]
+    features: Float[Tensor, "heads inducing width"]
+    whitener: Float[Tensor, "heads inducing columns"]
     mean: Float[Tensor, "heads inducing channels"] | None
     factors: Float[Tensor, "heads channels inducing inducing"]
     kl: Float[Tensor, ""]
