@@ -234,6 +234,41 @@ def test_heads_that_do_not_go_through_the_output_weights_alone_are_refused():
         replace_attention(attention, calibration=tokens(3, 30, 16))
 
 
+def test_other_modules_that_are_called_attention_are_refused():
+    # Values four times as wide as queries, each head's in a row; a projection with its own norm.
+    formers = [
+        (pytest.importorskip("timm.models.efficientformer"), {"dim": 16, "key_dim": 4}),
+        (pytest.importorskip("timm.models.levit"), {"dim": 16, "key_dim": 4}),
+    ]
+    for former, sizes in formers:
+        model = nn.Sequential(former.Attention(**sizes, num_heads=2))
+        with pytest.raises(ValueError, match="none among its modules: Attention"):
+            replace_attention(model, calibration=tokens(3, 49, 16))
+
+
+# Of an alias, which older versions know too.
+@pytest.mark.filterwarnings("ignore:.*gradient_checkpointing_enable:FutureWarning")
+def test_gradients_of_checkpointed_activations_are_those_of_the_draws():
+    model = TestLlama().changed().train()
+    given = {**TestLlama().inputs(), "use_cache": False}
+    found = []
+    for checkpointed in (False, True):
+        if checkpointed:
+            model.gradient_checkpointing_enable()
+        model.zero_grad()
+        torch.manual_seed(0)
+        sample_predictions(model, num_samples=2, **given)["logits"].square().mean().backward()
+        found.append([p.grad for p in model.parameters()])
+    assert_close(found[1], found[0])
+    # A generator of the caller's would not draw the same again.
+    with pytest.raises(ValueError, match="generator must be None"):
+        sample_predictions(model, generator=torch.Generator(), **given)
+    with pytest.raises(ValueError, match="functions not held"), held_functions(model):
+        model(**given)
+    with torch.no_grad():
+        sample_predictions(model, generator=torch.Generator(), **given)
+
+
 @pytest.mark.slow
 def test_an_encoder_compiles_into_one_graph():
     # In a process of its own: the shape checks of a test session cannot be traced.

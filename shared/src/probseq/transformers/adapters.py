@@ -221,7 +221,8 @@ def sample_predictions(
         ``logits.softmax(-1).mean(0)``.
 
     Raises:
-        ValueError: the model has no deviation, or ``num_samples`` is no whole number of at least 1.
+        ValueError: the model has no deviation, ``num_samples`` is no whole number of at least 1, or
+            there is a generator where activations are checkpointed for gradients.
     """
     check_counts(num_samples=num_samples)
 
@@ -249,7 +250,8 @@ def held_functions(
         generator: source of the draws.
 
     Raises:
-        ValueError: the model has no deviation, or a batch has another size than the first.
+        ValueError: the model has no deviation, a batch has another size than the first, or
+            activations are checkpointed for gradients.
     """
     with _drawing(model, generator=generator, holds=True):
         yield
@@ -260,6 +262,8 @@ def _drawing(
     model: nn.Module, *, generator: torch.Generator | None, holds: bool = False
 ) -> Generator[None]:
     deviations(model)
+    if generator is not None or holds:
+        _check_no_recomputation(model)
     found = [module for module in model.modules() if isinstance(module, Deviation)]
     for one in found:
         one.generator, one.holds = generator, holds or one.holds
@@ -270,6 +274,20 @@ def _drawing(
             one.generator = None
             if holds:
                 one.holds, one.held = False, None
+
+
+def _check_no_recomputation(model: nn.Module) -> None:
+    """Refuse activation checkpointing: what a backward pass draws again would be something else.
+
+    It restores the global generator alone.
+    """
+    for module in model.modules() if torch.is_grad_enabled() else ():
+        for name in ("gradient_checkpointing", "grad_checkpointing"):  # transformers, timm
+            if module.training and getattr(module, name, False) is True:
+                raise ValueError(
+                    "generator must be None, and functions not held, where a model in training "
+                    f"mode checkpoints its activations, got {name}=True: seed torch instead"
+                )
 
 
 def _unfolded(outputs: Any, samples: int) -> Any:

@@ -44,8 +44,18 @@ def _known(module: nn.Module) -> Layout | None:
     for cls in type(module).__mro__:
         if cls.__module__.partition(".")[0] in _LIBRARIES and cls.__name__ in _LAYOUTS:
             layout = _LAYOUTS[cls.__name__]
-            return layout if all(hasattr(module, part) for part in layout.parts) else None
+            named = all(hasattr(module, part) for part in layout.parts)
+            return layout if named and (layout is not _FUSED or _in_thirds(module)) else None
     return None
+
+
+def _in_thirds(module: Any) -> bool:
+    """Whether queries, keys and values have a third of a projection each.
+
+    Several models of timm call their own modules ``Attention``; some have values of another width.
+    """
+    width = getattr(module.proj, "in_features", None)
+    return width is not None and getattr(module.qkv, "out_features", None) == 3 * width
 
 
 def count_heads(module: Any) -> int:
