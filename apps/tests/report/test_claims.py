@@ -70,6 +70,14 @@ def test_of_several_rows_the_worst_counts_and_of_several_runs_the_paper_s(write_
     assert (found.run.folder.name, found.text) == ("paper", "holds")
 
 
+def test_a_run_that_keeps_to_its_recipe_counts_before_a_shortened_one_of_the_paper_s(write_run):
+    methods = {name: {"test/ece": values} for name, values in ECE.items()}
+    folder = write_run("short", methods, training__epochs=3).parent
+    assert verdict(find_runs([folder])[0], "sgpa-calibration").run.folder.name == "short"
+    write_run("whole", methods, recipe="digits-few-all")
+    assert verdict(find_runs([folder])[0], "sgpa-calibration").run.folder.name == "whole"
+
+
 def test_seconds_are_compared_by_their_factor(write_run):
     methods = {name: {"test/nll": [0.1, 0.1, 0.1]} for name in ("sgpa", "kepsvgp")}
     folder = write_run("run", methods, recipe="kepsvgp-cifar10-sgpa-size")

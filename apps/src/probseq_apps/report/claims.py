@@ -75,7 +75,10 @@ def _judged(claim: Claim, runs: Sequence[MeasuredRun]) -> Verdict:
     fitting = [run for run in runs if run.recipe in claim.recipes]
     rows = (claim.better, *claim.than)
     changed = {run.folder: len(differences(run, run.recipe, rows)) for run in fitting}
-    nearest = [(-claim.recipes.index(run.recipe), changed[run.folder]) for run in fitting]
+    nearest = [
+        (changed[run.folder] > 0, -claim.recipes.index(run.recipe), changed[run.folder])
+        for run in fitting
+    ]
     for place in sorted(range(len(fitting)), key=nearest.__getitem__):
         run = fitting[place]
         gains = {other: gain for other in claim.than if (gain := _gain(claim, other, run))}
