@@ -503,6 +503,7 @@ NOT_FUZZED = {
         ("replace_attention", "remove_attention", "deviations", "penalty"), "DropInSuite tests it"
     ),
     **dict.fromkeys(("sample_predictions", "held_functions"), "DropInSuite tests it"),
+    **dict.fromkeys(("exchange_attention", "collect_penalties"), "test_exchange tests it"),
     "TokenMap": "made by the backbone alone",
     "TokenMap.parameters": "takes nothing",
     "Predictor": "made of functions",

@@ -9,6 +9,7 @@ from .adapters import (
 from .attention import KernelAttention, SoftmaxAttention
 from .build import sequence_transformer, text_transformer, vision_transformer
 from .encoder import Encoder, without_attention
+from .exchange import collect_penalties, exchange_attention
 from .functional import kernel_attention, rbf_matrix
 from .outputs import AttentionOutput, TransformerOutput
 from .pooling import Pooling
@@ -48,8 +49,10 @@ __all__ = [
     "TransformerOutput",
     "VisionTransformer",
     "active_dropout",
+    "collect_penalties",
     "copy_kernel_weights",
     "deviations",
+    "exchange_attention",
     "held_functions",
     "kernel_attention",
     "penalty",

@@ -75,7 +75,21 @@ class DeviationModule(Protocol):
         ...
 
 
-class Deviation(nn.Module):
+class Guest(nn.Module):
+    """A module that was put into a model and can be taken out.
+
+    Attributes:
+        generator: source of its draws; ``None`` for torch's own.
+        undo: what takes it out, the last first.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.generator: torch.Generator | None = None
+        self.undo: list[Callable[[], object]] = []
+
+
+class Deviation(Guest):
     """Registered on an attention module; holds the method's module and draws for it.
 
     Args:
@@ -86,9 +100,7 @@ class Deviation(nn.Module):
     def __init__(self, process: nn.Module, heads: int) -> None:
         super().__init__()
         self.process, self.heads = process, heads
-        self.generator: torch.Generator | None = None
         self.holds, self.held = False, cast("Tensor | None", None)
-        self.undo: list[Callable[[], object]] = []
 
     def forward(
         self, queries: Float[Tensor, "batch tokens width"]
@@ -143,7 +155,7 @@ def replace_attention(
             already or cannot have one, or the calibration cannot be used. The model is as it was.
     """
     found = find_attention(model)
-    names = _chosen(list(found), layers)
+    names = choose_layers(list(found), layers)
     made = {name: _make(name, found[name], make) for name in names}
     if calibration is None:
         warnings.warn(
@@ -162,14 +174,16 @@ def replace_attention(
 
 
 def remove_attention(model: M) -> M:
-    """Take all deviations from a model, in place, which is then as it was; return it."""
-    for module in list(model.modules()):
-        deviation = getattr(module, _NAME, None)
-        if isinstance(deviation, Deviation):
-            for undo in reversed(deviation.undo):
-                undo()
-            delattr(module, _NAME)
+    """Take deviations and exchanged layers from a model, which is then as it was; return it."""
+    for guest in guests(model):
+        for undo in reversed(guest.undo):
+            undo()
     return model
+
+
+def guests(model: nn.Module) -> list[Guest]:
+    """Return what was put into a model."""
+    return [module for module in model.modules() if isinstance(module, Guest)]
 
 
 def deviations(model: nn.Module) -> dict[str, Any]:
@@ -261,18 +275,21 @@ def held_functions(
 def _drawing(
     model: nn.Module, *, generator: torch.Generator | None, holds: bool = False
 ) -> Generator[None]:
-    deviations(model)
+    found = guests(model)
+    if holds or not found:
+        deviations(model)
     if generator is not None or holds:
         _check_no_recomputation(model)
-    found = [module for module in model.modules() if isinstance(module, Deviation)]
     for one in found:
-        one.generator, one.holds = generator, holds or one.holds
+        one.generator = generator
+        if holds and isinstance(one, Deviation):
+            one.holds = True
     try:
         yield
     finally:
         for one in found:
             one.generator = None
-            if holds:
+            if holds and isinstance(one, Deviation):
                 one.holds, one.held = False, None
 
 
@@ -300,7 +317,8 @@ def _unfolded(outputs: Any, samples: int) -> Any:
     return outputs
 
 
-def _chosen(names: list[str], layers: Layers) -> list[str]:
+def choose_layers(names: list[str], layers: Layers) -> list[str]:
+    """Return the names of chosen layers."""
     if layers == "all":
         return names
     if layers == "last":
@@ -338,7 +356,7 @@ def _make(name: str, module: nn.Module, make: Make) -> Deviation:
 # -- Calls ----------------------------------------------------------------------------------------
 
 
-def _tokens(module: nn.Module, args: tuple[Any, ...], named: Mapping[str, Any]) -> Tensor:
+def tokens_of(module: nn.Module, args: tuple[Any, ...], named: Mapping[str, Any]) -> Tensor:
     """Return the tokens that make queries, ``(batch, tokens, dim)``."""
     x: Tensor = args[0] if args else next(named[name] for name in _TOKENS if name in named)
     if x.ndim == 2:  # a single sequence
@@ -353,7 +371,7 @@ def _add_deviation(
 ) -> Any:
     """Add to a module's output what its deviation draws; a forward hook."""
     deviation, layout = getattr(module, _NAME), layout_of(module)
-    tokens = _tokens(module, args, named)
+    tokens = tokens_of(module, args, named)
     drawn = deviation(layout.queries(module, tokens))
     first = output if isinstance(output, Tensor) else output[0]
     drawn, weight = drawn.to(first.dtype), layout.out(module)
@@ -368,11 +386,11 @@ def _add_deviation(
 def _attach(model: nn.Module, module: nn.Module, deviation: Deviation) -> None:
     module.add_module(_NAME, deviation)
     hook = module.register_forward_hook(_add_deviation, with_kwargs=True)
-    deviation.undo.append(hook.remove)
-    deviation.undo += _switch_off_nested_tensors(model)
+    deviation.undo += [_Detach(module), hook.remove]
+    deviation.undo += switch_off_nested_tensors(model)
 
 
-def _switch_off_nested_tensors(model: nn.Module) -> list[Callable[[], object]]:
+def switch_off_nested_tensors(model: nn.Module) -> list[Callable[[], object]]:
     """Let encoders give padded tensors to all layers; return what takes it back.
 
     They decide by their first layer whether all get nested ones, which only fused layers take.
@@ -384,6 +402,15 @@ def _switch_off_nested_tensors(model: nn.Module) -> list[Callable[[], object]]:
                 setattr(encoder, name, False)
                 found.append(_Reset(encoder, name))
     return found
+
+
+class _Detach(NamedTuple):
+    """Takes its deviation from a module."""
+
+    owner: nn.Module
+
+    def __call__(self) -> None:
+        delattr(self.owner, _NAME)
 
 
 class _Reset(NamedTuple):
@@ -406,7 +433,7 @@ def _queries(
     def look(name: str) -> Callable[..., None]:
         def hook(module: nn.Module, args: tuple[Any, ...], named: dict[str, Any]) -> None:
             layout = layout_of(module)
-            seen[name] = layout.queries(module, _tokens(module, args, named))
+            seen[name] = layout.queries(module, tokens_of(module, args, named))
 
         return hook
 
@@ -416,7 +443,7 @@ def _queries(
             hook = module.register_forward_pre_hook(look(name), with_kwargs=True)
             stack.callback(hook.remove)
         stack.callback(lambda: [setattr(part, "training", was) for part, was in modes.items()])
-        for undo in _switch_off_nested_tensors(model):
+        for undo in switch_off_nested_tensors(model):
             stack.callback(undo)
         model.eval()
         try:
