@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from probseq.corruptions import corrupt
 from probseq.images import augment3, normalize, random_crop_flip, rotate
+from probseq.laplace import laplace_model
 from probseq.metrics import (
     SHIFTED,
     Predictions,
@@ -26,7 +27,6 @@ from probseq.metrics import (
 )
 from probseq.texts import trim_padding
 from probseq.transformers import copy_kernel_weights
-from probseq_apps.baselines.laplace import laplace_model
 from probseq_apps.baselines.sngp import fit_precision
 from probseq_apps.data.image_files import available_cifar_c, read_cifar_c
 from probseq_apps.data.images import ImageData, list_all, load_ood_images
@@ -177,12 +177,13 @@ class Classify(Comparison):
         if any("kflla" in row.additions for row in rows):
             # The curvature of a method that draws is a mean over its samples.
             draws = method.sampled and not method.test_dropout
+            samples = settings.evaluation.num_samples if draws else None
+            generator = torch.Generator(device).manual_seed(derive_seed(job.seed, "laplace"))
             laplace = laplace_model(
                 model,
                 batches(parts.train),
                 validation=batches(parts.validation) if len(parts.validation) else None,
-                num_samples=settings.evaluation.num_samples if draws else None,
-                generator=torch.Generator(device).manual_seed(derive_seed(job.seed, "laplace")),
+                call=lambda own, inputs: own(inputs, generator=generator, num_samples=samples),
             )
             self.store(laplace, job, data, folder / LAPLACE_PREDICTIONS)
 

@@ -2,9 +2,9 @@
 
 import copy
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -13,10 +13,10 @@ from torch import Tensor, nn
 
 from probseq.checks import check_choice, check_positive
 from probseq.transformers.attention import full_precision
-from probseq.transformers.protocol import check_num_samples
-from probseq_apps.baselines.backbone import Backbone, check_backbone, pooled_features
 
 VarianceName = Literal["centred", "plain"]
+M = TypeVar("M", bound=nn.Module)
+Call = Callable[[nn.Module, Any], Any]
 
 # Prior precisions that are tried, equally spaced on the logarithm.
 _GRID = torch.logspace(-4, 4, 81, dtype=torch.float64)
@@ -101,29 +101,28 @@ class LaplaceLinear(nn.Module):
         self.feature_basis: Tensor
         self.per_class: Tensor
 
-    def forward(self, features: Float[Tensor, "n dim"]) -> Float[Tensor, "n classes"]:
+    def forward(self, features: Float[Tensor, "*n dim"]) -> Float[Tensor, "*n classes"]:
         """Logits, scaled."""
         logits = self.linear(features)
         with torch.autocast(features.device.type, enabled=False):
             variance = self.variance(full_precision(features))
             return full_precision(logits) / (1.0 + math.pi / 8.0 * variance).sqrt()
 
-    def variance(self, features: Float[Tensor, "n dim"]) -> Float[Tensor, "n classes"]:
+    def variance(self, features: Float[Tensor, "*n dim"]) -> Float[Tensor, "*n classes"]:
         """Variances v of the logits."""
-        return (append_one(features) @ self.feature_basis).square() @ self.per_class
+        return (_append_one(features) @ self.feature_basis).square() @ self.per_class
 
 
 def laplace_model(
-    model: nn.Module,
-    batches: Iterable[tuple[Tensor, Tensor]],
+    model: M,
+    batches: Iterable[tuple[Any, Tensor]],
     *,
     prior_precision: float | None = None,
-    validation: Iterable[tuple[Tensor, Tensor]] | None = None,
+    validation: Iterable[tuple[Any, Tensor]] | None = None,
     variance: VarianceName = "centred",
-    num_samples: int | None = None,
-    generator: torch.Generator | None = None,
-) -> nn.Module:
-    """Give the last layer of a trained model a Laplace posterior.
+    call: Call | None = None,
+) -> M:
+    """Give the last layer of a trained classifier a Laplace posterior.
 
     The curvature is the generalised Gauss-Newton's, in two Kronecker factors: the mean outer
     product of the features, the bias's one among them, and the mean softmax Hessian.
@@ -138,37 +137,37 @@ def laplace_model(
     without what connects them.
 
     Args:
-        model: any trained transformer; a copy of it is changed.
-        batches: the training set as pairs of inputs, as the model takes them, and labels.
+        model: any classifier whose logits come from an ``nn.Linear``; a copy of it is changed.
+        batches: the training set as pairs of inputs and labels.
         prior_precision: δ of the prior N(0, I/δ); ``None`` for the best on a grid from 1e-4 to
             1e4: by the evidence, or by the validation data where they are given.
         validation: pairs like the training set's; δ then has the smallest negative log likelihood
             on them. The evidence needs none, but trusts a model that is surer of its training
             data than of any others.
         variance: which variance scales the logits.
-        num_samples: the curvature is averaged over this many samples, for models that draw.
-        generator: source of these draws.
+        call: calls a model on inputs, for models that need more than inputs; what draws may fold S
+            samples into the batch, sample-major, over which the curvature is a mean. ``None``:
+            ``model(inputs)``, by keywords where inputs are a mapping.
 
     Returns:
         A copy of the model in eval mode, of the same kind, whose logits are probit-scaled.
 
     Raises:
-        ValueError: the model has no ordinary last layer, there are no batches, an argument is out
-            of range, or both ``prior_precision`` and ``validation`` are given.
+        ValueError: the logits don't come from an ``nn.Linear``, there are no batches, an argument
+            is out of range, or both ``prior_precision`` and ``validation`` are given.
     """
     if prior_precision is not None:
         check_positive(prior_precision=prior_precision)
     check_choice("variance", variance, VarianceName)
-    check_num_samples(num_samples)
     if prior_precision is not None and validation is not None:
         raise ValueError("prior_precision must be left out when validation data choose it")
-    backbone = copy.deepcopy(check_backbone(model)).eval().requires_grad_(False)
-    linear = backbone.head.linear
-    data = _last_layer_data(backbone, batches, num_samples, generator)
-    curvature, log_likelihood = _fit(linear, data, num_samples or 1)
+    changed = copy.deepcopy(model).eval().requires_grad_(False)
+    name, linear = _last_linear(changed)
+    data = _last_layer_data(changed, linear, batches, call or _call)
+    curvature, log_likelihood = _fit(linear, data)
     held = None
     if validation is not None:
-        held = list(_last_layer_data(backbone, validation, num_samples, generator))
+        held = list(_last_layer_data(changed, linear, validation, call or _call))
     given: dict[str, Any] = {"log_likelihood": log_likelihood, "variance": variance}
     candidates = (
         LaplaceLinear(linear, curvature, prior_precision=value, **given).eval()
@@ -178,29 +177,53 @@ def laplace_model(
     def score(layer: LaplaceLinear) -> float:
         return layer.log_evidence if held is None else _log_likelihood(layer, held)
 
-    backbone.head.register_module("linear", max(candidates, key=score))
-    return backbone
+    changed.set_submodule(name, max(candidates, key=score))
+    return changed
+
+
+def _last_linear(model: nn.Module) -> tuple[str, nn.Linear]:
+    """Return the last linear layer of a model, and its name."""
+    found = [(name, part) for name, part in model.named_modules() if isinstance(part, nn.Linear)]
+    for name, part in found[::-1]:
+        owner = model.get_submodule(name.rpartition(".")[0])
+        if name and type(part) is nn.Linear and not isinstance(owner, LaplaceLinear):
+            return name, part
+    raise ValueError(f"model must end with an nn.Linear, got {type(model).__name__}")
+
+
+def _call(model: nn.Module, inputs: Any) -> Any:
+    return model(**inputs) if isinstance(inputs, Mapping) else model(inputs)
 
 
 @torch.no_grad()
 def _last_layer_data(
-    model: Backbone,
-    batches: Iterable[tuple[Tensor, Tensor]],
-    num_samples: int | None,
-    generator: torch.Generator | None,
+    model: nn.Module, linear: nn.Linear, batches: Iterable[tuple[Any, Tensor]], call: Call
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """What goes into the last layer, samples folded, with one label an input."""
+    seen: list[tuple[Tensor, Tensor]] = []
+
+    def look(module: nn.Module, arguments: tuple[Any, ...], output: Tensor) -> None:
+        seen.append((arguments[0], output))
+
     labels = None
     for inputs, labels in batches:
-        features = pooled_features(model, inputs, generator=generator, num_samples=num_samples)
-        yield features, labels
+        with linear.register_forward_hook(look):
+            outputs = call(model, inputs)
+        logits = outputs if isinstance(outputs, Tensor) else getattr(outputs, "logits", None)
+        if not (isinstance(logits, Tensor) and seen) or not torch.equal(
+            seen[-1][1].flatten(), logits.flatten()
+        ):
+            kind = type(model).__name__
+            raise ValueError(f"model must end with an nn.Linear, and its logits do not: {kind}")
+        yield seen[-1][0].flatten(0, -2), labels
+        seen.clear()
     if labels is None:
         raise ValueError("batches and validation must hold data, got none")
 
 
 @torch.no_grad()
 def _fit(
-    linear: nn.Linear, data: Iterable[tuple[Tensor, Tensor]], samples: int
+    linear: nn.Linear, data: Iterable[tuple[Tensor, Tensor]]
 ) -> tuple[KroneckerCurvature, float]:
     """Curvature and log likelihood of the training set, in float64; samples share one count."""
     width, classes = linear.in_features + 1, linear.out_features
@@ -208,15 +231,16 @@ def _fit(
     hessian = outer.new_zeros(classes, classes)
     log_likelihood, num_data = 0.0, 0
     for features, labels in data:
+        samples = len(features) // len(labels)
         log_probs = linear(features).double().log_softmax(-1)
-        probs, phi = log_probs.exp(), append_one(features).double()
-        outer += phi.mT @ phi
-        hessian += torch.diag(probs.sum(0)) - probs.mT @ probs
-        log_likelihood -= float(F.nll_loss(log_probs, labels.repeat(samples), reduction="sum"))
+        probs, phi = log_probs.exp(), _append_one(features).double()
+        outer += phi.mT @ phi / samples
+        hessian += (torch.diag(probs.sum(0)) - probs.mT @ probs) / samples
+        nll = F.nll_loss(log_probs, labels.repeat(samples), reduction="sum")
+        log_likelihood -= float(nll) / samples
         num_data += len(labels)
-    rows = samples * num_data
-    curvature = KroneckerCurvature.of(outer / rows, hessian / rows, num_data)
-    return curvature, log_likelihood / samples
+    curvature = KroneckerCurvature.of(outer / num_data, hessian / num_data, num_data)
+    return curvature, log_likelihood
 
 
 @torch.no_grad()
@@ -229,6 +253,6 @@ def _log_likelihood(layer: LaplaceLinear, data: Iterable[tuple[Tensor, Tensor]])
     return total
 
 
-def append_one(features: Float[Tensor, "n dim"]) -> Float[Tensor, "n features"]:
+def _append_one(features: Float[Tensor, "*n dim"]) -> Float[Tensor, "*n features"]:
     """Append the bias's input, a one."""
     return F.pad(features, (0, 1), value=1.0)

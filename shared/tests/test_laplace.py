@@ -6,11 +6,46 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-import sgpa
-from probseq_apps.baselines.backbone import pooled_features
-from probseq_apps.baselines.laplace import KroneckerCurvature, LaplaceLinear, laplace_model
+from probseq.laplace import KroneckerCurvature, LaplaceLinear, laplace_model
+from probseq.transformers import (
+    KernelAttention,
+    SequenceTransformer,
+    SoftmaxAttention,
+    TextTransformer,
+    TransformerConfig,
+    VisionTransformer,
+)
 
-CLASSES, WIDTH = 3, 9  # eight features and the bias's one
+CLASSES, DIM = 3, 8
+WIDTH = DIM + 1  # the features and the bias's one
+
+
+def build(kind="vision", *, noise=0.0, dropout=0.0, seed=0):
+    """A small transformer of a kind and a batch that it takes, both in float64."""
+    config = TransformerConfig(depth=2, dim=DIM, num_heads=2, hidden_dim=12, dropout=dropout)
+
+    def attention(index):
+        if noise:
+            return KernelAttention(DIM, 2, noise=noise)
+        return SoftmaxAttention(DIM, 2, dropout=dropout)
+
+    images = {"image_size": 4, "patch_size": 2, "channels": 1, "num_classes": CLASSES}
+    texts = {"vocab_size": 7, "max_length": 6, "num_classes": CLASSES}
+    rows = {"input_dim": 3, "max_length": 6, "num_outputs": CLASSES}
+    generator = seeded(seed)
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        if kind == "vision":
+            model = VisionTransformer(config, **images, attention=attention)
+            return model.double(), torch.randn(5, 1, 4, 4, generator=generator).double()
+        if kind == "text":
+            model = TextTransformer(config, **texts, attention=attention)
+            inputs = torch.randint(1, 7, (5, 6), generator=generator)
+        else:
+            model = SequenceTransformer(config, **rows, attention=attention)
+            inputs = torch.randn(5, 6, 3, generator=generator).double()
+    inputs[1, 3:] = 0
+    return model.double(), inputs
 
 
 def labels_for(inputs):
@@ -29,17 +64,16 @@ def eye(size):
     return torch.eye(size).double()
 
 
-def model_of(make_model, sampled):
-    if not sampled:
-        return make_model()
-    return make_model(
-        attention=lambda index: sgpa.SparseGPAttention(8, 2, 3, initial_posterior="random")
-    )
+def drawing(generator, samples):
+    return lambda model, inputs: model(inputs, generator=generator, num_samples=samples)
 
 
 def features_of(model, inputs, **arguments):
-    found = pooled_features(model, inputs, **arguments)
-    return torch.cat([found, torch.ones_like(found[:, :1])], 1).detach()
+    """What goes into the last layer, with a one."""
+    seen = []
+    with model.head.linear.register_forward_pre_hook(lambda _, given: seen.append(given[0])):
+        model(inputs, **arguments)
+    return torch.cat([seen[0], torch.ones_like(seen[0][:, :1])], 1).detach()
 
 
 def factors(phi, weight):
@@ -67,8 +101,8 @@ def augmented(linear):
 
 @pytest.mark.parametrize("kind", ["vision", "text", "sequence"])
 @pytest.mark.parametrize("variance", ["centred", "plain"])
-def test_predictions_match_the_dense_kronecker_posterior(make_model, kind, variance):
-    model, inputs = make_model(kind)
+def test_predictions_match_the_dense_kronecker_posterior(kind, variance):
+    model, inputs = build(kind)
     model.eval()
     phi, weight = features_of(model, inputs), augmented(model.head.linear)
     covariance, _ = dense_covariance(phi, phi, weight, 0.3, len(inputs))
@@ -81,8 +115,8 @@ def test_predictions_match_the_dense_kronecker_posterior(make_model, kind, varia
     torch.testing.assert_close(adjusted(inputs).logits, expected.detach())
 
 
-def test_the_evidence_is_that_of_dense_algebra_and_the_grid_finds_its_peak(make_model):
-    model, inputs = make_model()
+def test_the_evidence_is_that_of_dense_algebra_and_the_grid_finds_its_peak():
+    model, inputs = build()
     phi, weight = features_of(model, inputs), augmented(model.head.linear)
     log_likelihood = -cross_entropy(phi @ weight.mT, labels_for(inputs), reduction="sum")
 
@@ -122,8 +156,8 @@ def test_with_one_data_point_the_posterior_is_the_exact_gauss_newton_one():
     torch.testing.assert_close(found[0], torch.diag(dense))
 
 
-def test_centred_variances_predict_closer_to_monte_carlo_than_plain_ones(make_model):
-    model, inputs = make_model(seed=4)
+def test_centred_variances_predict_closer_to_monte_carlo_than_plain_ones():
+    model, inputs = build(seed=4)
     with torch.no_grad():
         model.head.linear.weight.mul_(6.0)
     phi, weight = features_of(model, inputs), augmented(model.head.linear)
@@ -138,13 +172,13 @@ def test_centred_variances_predict_closer_to_monte_carlo_than_plain_ones(make_mo
     assert error["centred"] < 0.5 * error["plain"]
 
 
-def test_a_sure_prior_changes_nothing_and_neither_dropout_nor_copies_matter(make_model):
-    model, inputs = make_model(dropout=0.5)
+def test_a_sure_prior_changes_nothing_and_neither_dropout_nor_copies_matter():
+    model, inputs = build(dropout=0.5)
     before = copy.deepcopy(model.state_dict())
     expected = model.eval()(inputs).logits
     evidences = []
     for mode, count in ((False, None), (False, 3), (True, None)):
-        given = {"prior_precision": 1e12, "num_samples": count}
+        given = {"prior_precision": 1e12, "call": drawing(None, count)}
         adjusted = laplace_model(model.train(mode), pairs_of(inputs), **given)
         torch.testing.assert_close(adjusted(inputs).logits, expected.detach())
         evidences.append(adjusted.head.linear.log_evidence)
@@ -154,13 +188,13 @@ def test_a_sure_prior_changes_nothing_and_neither_dropout_nor_copies_matter(make
     assert all(parameter.requires_grad for parameter in model.parameters())
 
 
-def test_models_that_draw_average_their_curvature_over_the_samples(make_model):
-    model, inputs = model_of(make_model, sampled=True)
+def test_models_that_draw_average_their_curvature_over_the_samples():
+    model, inputs = build(noise=0.3)
     phi = features_of(model.eval(), inputs, generator=seeded(5), num_samples=4)
     weight = augmented(model.head.linear)
     covariance, _ = dense_covariance(phi, phi, weight, 0.5, len(inputs))
-    settings = {"prior_precision": 0.5, "variance": "plain", "num_samples": 4}
-    adjusted = laplace_model(model, pairs_of(inputs), generator=seeded(5), **settings)
+    settings = {"prior_precision": 0.5, "variance": "plain", "call": drawing(seeded(5), 4)}
+    adjusted = laplace_model(model, pairs_of(inputs), **settings)
     variances = adjusted.head.linear.variance(phi[:, :-1])
     torch.testing.assert_close(variances, diagonals(covariance))
     logits = adjusted(inputs, generator=seeded(5), num_samples=4).logits
@@ -169,8 +203,8 @@ def test_models_that_draw_average_their_curvature_over_the_samples(make_model):
 
 
 @pytest.mark.parametrize("num_samples", [None, 3])
-def test_validation_data_choose_the_prior_precision_of_the_smallest_nll(make_model, num_samples):
-    model, inputs = model_of(make_model, num_samples is not None)
+def test_validation_data_choose_the_prior_precision_of_the_smallest_nll(num_samples):
+    model, inputs = build(noise=0.3 if num_samples else 0.0)
     with torch.no_grad():
         model.head.linear.weight.mul_(8.0)  # too sure of itself
     shifted = torch.cat([inputs + 0.3, inputs - 0.3, inputs * 2.0])
@@ -179,8 +213,8 @@ def test_validation_data_choose_the_prior_precision_of_the_smallest_nll(make_mod
     held = [(shifted[:4], labels[:4]), (shifted[4:], labels[4:])]
 
     def fit(**settings):
-        given = {"num_samples": num_samples, "generator": seeded(7), **settings}
-        return laplace_model(model, pairs_of(inputs), **given)
+        call = drawing(seeded(7), num_samples)
+        return laplace_model(model, pairs_of(inputs), call=call, **settings)
 
     def nll(adjusted):
         generator = seeded(7)
@@ -199,17 +233,34 @@ def test_validation_data_choose_the_prior_precision_of_the_smallest_nll(make_mod
     assert best < nll(fit())
 
 
+def test_any_classifier_with_a_linear_layer_in_the_end_will_do():
+    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, CLASSES)).double()
+    inputs = torch.randn(6, 4, generator=seeded(1)).double()
+    adjusted = laplace_model(model, pairs_of(inputs), prior_precision=0.3, variance="plain")
+    hidden = model[:2](inputs).detach()
+    phi = torch.cat([hidden, torch.ones_like(hidden[:, :1])], 1)
+    covariance, _ = dense_covariance(phi, phi, augmented(model[2]), 0.3, len(inputs))
+    expected = model(inputs) / torch.sqrt(1 + math.pi / 8 * diagonals(covariance))
+    torch.testing.assert_close(adjusted(inputs), expected.detach())
+    named = [({"input": inputs}, labels_for(inputs))]
+    again = laplace_model(model, named, prior_precision=0.3, variance="plain")
+    assert torch.equal(again(inputs), adjusted(inputs))
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"batches": []}, "must hold data"),
         ({"validation": []}, "must hold data"),
         ({"prior_precision": 0.0}, "prior_precision"),
-        ({"num_samples": 0}, "num_samples"),
         ({"prior_precision": 1.0, "validation": []}, "validation"),
+        ({"model": nn.Sequential(nn.Flatten(), nn.Linear(16, 3), nn.ReLU())}, "its logits do not"),
+        ({"model": nn.ReLU()}, r"must end with an nn\.Linear"),
     ],
 )
-def test_senseless_arguments_are_refused(make_model, changes, message):
-    model, inputs = make_model()
+def test_senseless_arguments_are_refused(changes, message):
+    model, inputs = build()
+    if "model" in changes:
+        changes["model"].double()
     with pytest.raises(ValueError, match=message):
-        laplace_model(model, **{"batches": pairs_of(inputs), **changes})
+        laplace_model(**{"model": model, "batches": pairs_of(inputs), **changes})
