@@ -9,8 +9,8 @@ from torch import nn
 from torch.testing import assert_close
 
 from probseq.metrics import fit_temperature
-from probseq.transformers import deviations
-from sgpa import calibrate
+from probseq.transformers import deviations, penalty, remove_attention, sample_predictions
+from sgpa import calibrate, fine_tune, load_calibrated, replace_attention, tune_deviation
 
 
 class Classifier(nn.Module):
@@ -92,10 +92,8 @@ def test_an_overconfident_model_is_mended_and_a_calibrated_one_left_alone():
 
 
 def test_where_labels_are_random_far_from_the_data_a_deviation_is_chosen_and_stays():
-    model, inputs, labels = case(scale=6.0, sharpness=6.0)
-    # Every third input is far away, where the model is as sure and knows nothing.
-    inputs[::3] *= 3.0
-    labels[::3] = torch.randint(3, (len(labels[::3]),), generator=torch.Generator().manual_seed(4))
+    # Far away the model is as sure and knows nothing.
+    model, inputs, labels = shifted_case()
     found = calibrated(model, inputs, labels, tried=(0.3, 1.0, 3.0, 10.0), num_samples=32)
     nlls = {name: candidate.nll for name, candidate in found.candidates.items()}
     assert nlls["deviation"] < nlls["temperature"] - 0.02
@@ -110,14 +108,130 @@ def test_where_labels_are_random_far_from_the_data_a_deviation_is_chosen_and_sta
     assert_close(one.exp().sum(-1), torch.ones(400))
 
 
+def shifted_case():
+    """A classifier, and inputs of which every third is far away and has a random label."""
+    model, inputs, labels = case(scale=6.0, sharpness=6.0)
+    inputs[::3] *= 3.0
+    labels[::3] = torch.randint(3, (len(labels[::3]),), generator=torch.Generator().manual_seed(4))
+    return model, inputs, labels
+
+
+def test_tuned_scales_are_candidates_and_differ_from_head_to_head():
+    model, inputs, labels = shifted_case()
+    found = calibrated(model, inputs, labels, tried=(1.0,), num_samples=8, tuning_steps=60)
+    nlls = {name: candidate.nll for name, candidate in found.candidates.items()}
+    assert list(nlls)[4:] == ["tuned deviation", "tuned deviation and temperature"]
+    assert nlls["tuned deviation"] < nlls["deviation"]
+    assert found.chosen.startswith("tuned deviation")
+    (process,) = deviations(model).values()
+    first, second = process.deviation.flatten().tolist()
+    assert abs(first - second) > 0.01
+    assert found.candidates[found.chosen].deviation == pytest.approx((first + second) / 2)
+    assert process.kernel.lengthscale.std(-1).min() > 0.001
+
+
+def test_rho_is_chosen_as_sigma_is():
+    model, inputs, labels = shifted_case()
+    given = {"tried": (3.0,), "num_samples": 8}
+    nlls = {
+        rho: calibrated(model, inputs, labels, rho=rho, **given).candidates["deviation"].nll
+        for rho in ((0.1,), (2.0,), (0.1, 2.0))
+        if remove_attention(model)
+    }
+    assert nlls[0.1, 2.0] == pytest.approx(min(nlls[0.1,], nlls[2.0,]), rel=1e-6)
+    assert nlls[0.1,] != nlls[2.0,]
+
+
+def test_what_is_saved_predicts_as_before_beside_the_same_weights_alone(tmp_path):
+    model, inputs, labels = shifted_case()
+    found = calibrated(model, inputs, labels, tried=(10.0,), num_samples=32, tuning_steps=3)
+    assert found.candidates[found.chosen].deviation
+    expected = found(inputs, generator=torch.Generator().manual_seed(0))
+    found.save(tmp_path / "kept")
+    remove_attention(model)
+    again = load_calibrated(tmp_path / "kept", model.train())
+    assert torch.equal(again(inputs, generator=torch.Generator().manual_seed(0)), expected)
+    assert again.candidates == found.candidates
+    assert again.chosen == found.chosen
+    other = case(scale=6.0)[0]
+    other.head.bias.data += 1e-6
+    text = str(other)
+    with pytest.raises(ValueError, match=r"model must have the weights that .*kept was made for"):
+        load_calibrated(tmp_path / "kept", other)
+    assert str(other) == text
+    content = (tmp_path / "kept/deviation.npz").read_bytes()
+    (tmp_path / "kept/deviation.npz").write_bytes(content[:-1] + b"x")
+    with pytest.raises(ValueError, match=r"deviation\.npz is damaged"):
+        load_calibrated(tmp_path / "kept", remove_attention(model))
+    (tmp_path / "kept/calibration.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"calibration\.json is damaged"):
+        load_calibrated(tmp_path / "kept", model)
+
+
+def test_a_temperature_alone_is_saved_too(tmp_path):
+    model, inputs, labels = case(scale=6.0)
+    found = calibrated(model, inputs, labels, tried=(0.0,))
+    assert found.chosen == "temperature"
+    found.save(tmp_path)
+    assert torch.equal(load_calibrated(tmp_path, model)(inputs), found(inputs))
+
+
+def test_tuning_moves_scales_alone_and_fine_tuning_what_it_is_given():
+    model, inputs, labels = shifted_case()
+    replace_attention(model, calibration=inputs[:50], num_inducing=8)
+    batches = list(zip(inputs.split(100), labels.split(100), strict=True)) * 5
+
+    def moved(train):
+        before = {name: value.clone() for name, value in model.state_dict().items()}
+        train()
+        assert all(parameter.requires_grad for parameter in model.parameters())
+        after = model.state_dict().items()
+        return {name for name, value in after if not torch.equal(value, before[name])}
+
+    own = "attention.deviation.process."
+    scales = {f"{own}kernel.raw_lengthscale", f"{own}kernel.raw_outputscale"}
+    assert moved(lambda: tune_deviation(model, batches)) == scales
+    (process,) = deviations(model).values()
+    chosen = [*process.parameters(), *model.head.parameters()]
+    generator = torch.Generator().manual_seed(0)
+
+    def bound():
+        logits = sample_predictions(model, inputs, num_samples=30, generator=generator)["logits"]
+        nll = nn.functional.cross_entropy(logits.flatten(0, 1), labels.repeat(30))
+        return float((nll + penalty(model) / 400).detach())
+
+    before = bound()
+    trained = moved(lambda: fine_tune(model, batches, chosen, num_data=400, learning_rate=0.01))
+    names = {"head.weight", "head.bias", *scales}
+    names |= {own + part for part in ("inducing_inputs", "inducing_mean", "raw_inducing_factor")}
+    assert trained == names
+    assert bound() < before - 0.05
+
+
+def test_training_without_deviations_or_with_infinite_losses_is_refused():
+    model, inputs, labels = case(scale=1.0)
+    with pytest.raises(ValueError, match="model must have a deviation"):
+        tune_deviation(model, [(inputs, labels)])
+    with pytest.raises(ValueError, match="model must have a deviation"):
+        fine_tune(model, [(inputs, labels)], model.parameters(), num_data=5)
+    replace_attention(model, calibration=inputs, num_inducing=8)
+    with pytest.raises(ValueError, match="num_data must be a whole number of at least 1"):
+        fine_tune(model, [(inputs, labels)], model.parameters(), num_data=0)
+    with pytest.raises(ValueError, match="the loss must stay finite"):
+        tune_deviation(model, [(inputs * math.inf, labels)])
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"num_samples": 0}, "num_samples must be a whole number of at least 1, got 0"),
         ({"tried": ()}, "tried must be standard deviations of at least 0"),
         ({"tried": (-1.0,)}, "tried must be standard deviations of at least 0"),
+        ({"tried": (0.0,), "tuning_steps": 1}, "tried must have a positive one to tune from"),
+        ({"tuning_steps": -1}, "tuning_steps must be a whole number of at least 1"),
+        ({"rho": ()}, "rho must have at least one"),
         ({"layers": "first"}, "layers must be 'last', 'all', indices or names"),
-        ({"rho": math.nan}, "rho must be positive and finite"),
+        ({"rho": (math.nan,)}, "rho must be positive and finite"),
     ],
 )
 def test_bad_arguments_are_refused_and_leave_the_model(options, message):

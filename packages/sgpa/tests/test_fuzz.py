@@ -210,7 +210,10 @@ NOT_FUZZED = {
     "SGPAConfig.check": "a part of its constructor",
     "QueryProcess.*": "called by the residual layer and by replace_attention, which check tokens",
     "replace_attention": "DropInSuite tests it",
-    "calibrate": "takes a trained model: its own tests refuse bad arguments",
+    **dict.fromkeys(
+        ("calibrate", "fine_tune", "load_calibrated", "tune_deviation"),
+        "takes a trained model: test_calibration refuses bad arguments",
+    ),
     "Calibrated*": "made by calibrate",
     "*.from_kernel": "takes another layer's state",
     "RegressionModel*": "a transformer and a likelihood, each fuzzed by itself",

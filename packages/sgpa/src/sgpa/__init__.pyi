@@ -1,5 +1,6 @@
 from .attention import SparseGPAttention
-from .calibration import Calibrated, Candidate, calibrate
+from .calibrated import Calibrated, Candidate, load_calibrated
+from .calibration import calibrate
 from .drop_in import replace_attention
 from .objective import (
     LaplaceLikelihood,
@@ -14,6 +15,7 @@ from .process import QueryProcess
 from .residual import ResidualSparseGPAttention
 from .spec import CIFAR10, CIFAR100, COLA, IMDB, ResidualSGPAConfig, SGPAConfig
 from .standard import StandardSparseGPAttention
+from .tuning import fine_tune, tune_deviation
 
 __all__ = [
     "CIFAR10",
@@ -34,10 +36,13 @@ __all__ = [
     "StandardSparseGPAttention",
     "calibrate",
     "categorical_log_likelihood",
+    "fine_tune",
     "kl_annealing",
+    "load_calibrated",
     "negative_elbo",
     "predict_regression",
     "replace_attention",
+    "tune_deviation",
 ]
 
 __version__: str

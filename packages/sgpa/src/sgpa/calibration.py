@@ -1,72 +1,36 @@
-"""Calibration of a trained classifier with a sparse GP beside its attention; no training.
+"""Calibration of a trained classifier with a sparse GP beside its attention.
 
 Not in the papers.
 """
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from itertools import product
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
 from torch import Tensor, nn
 
-from probseq.checks import check_counts
+from probseq.checks import check_counts, check_positive
 from probseq.metrics import fit_temperature
-from probseq.transformers.adapters import Layers, deviations, remove_attention, sample_predictions
+from probseq.transformers.adapters import Layers, deviations, remove_attention
+from sgpa.calibrated import Calibrated, Candidate, log_probabilities
 from sgpa.drop_in import replace_attention
+from sgpa.tuning import tune_deviation
 
 # What is tried: the prior standard deviation σ of the deviation.
 DEVIATIONS = (0.0, 0.1, 0.3, 1.0, 2.0, 3.0, 4.5, 6.0)
+_TUNING_BATCH = 64
+Batches = Sequence[tuple[Any, Tensor]]
 
 
-class Candidate(NamedTuple):
-    """One way to calibrate.
-
-    Attributes:
-        deviation: prior standard deviation σ; 0 is the model as it was.
-        temperature: what logarithms of probabilities are divided by; 1 leaves them.
-        nll: negative log-likelihood of one half of the validation data with what the other half
-            chooses, in nats an example, mean over both halves.
-    """
+class _Setting(NamedTuple):
+    """Deviations of a model: their mean σ, their state, and what it then predicts of all data."""
 
     deviation: float
-    temperature: float
-    nll: float
-
-
-class Calibrated(nn.Module):
-    """A classifier that gives calibrated log-probabilities; :func:`calibrate` makes it.
-
-    Attributes:
-        model: the classifier, with its deviation if one was chosen.
-        candidates: what was tried, by name.
-        chosen: name of the candidate of the lowest negative log-likelihood.
-        num_samples: samples S of a prediction.
-    """
-
-    def __init__(
-        self, model: nn.Module, candidates: Mapping[str, Candidate], chosen: str, num_samples: int
-    ) -> None:
-        super().__init__()
-        self.model, self.candidates, self.chosen = model, dict(candidates), chosen
-        self.num_samples = num_samples
-
-    @torch.no_grad()
-    def forward(
-        self, inputs: Any, *, generator: torch.Generator | None = None
-    ) -> Float[Tensor, "batch classes"]:
-        """Return the logarithms of predictive probabilities.
-
-        Args:
-            inputs: a tensor, or a mapping of keyword arguments, as the model takes.
-            generator: source of the draws.
-        """
-        chosen = self.candidates[self.chosen]
-        samples = self.num_samples if chosen.deviation else None
-        found = _log_probs(self.model, inputs, samples, generator)
-        return (found / chosen.temperature).log_softmax(-1)
+    state: Mapping[str, Mapping[str, Tensor]]
+    log_probs: Tensor
 
 
 def calibrate(
@@ -76,18 +40,20 @@ def calibrate(
     *,
     layers: Layers = "last",
     num_inducing: int = 48,
-    rho: float = 0.1,
+    rho: Sequence[float] = (0.1,),
     tried: Sequence[float] = DEVIATIONS,
+    tuning_steps: int = 0,
     num_samples: int = 10,
     seed: int = 0,
 ) -> Calibrated:
     """Choose the variance of a sparse GP beside a classifier's attention, next to a temperature.
 
     Four candidates: the model as it is, with a temperature, with a deviation
-    (:func:`~sgpa.drop_in.replace_attention`), and with both. Each is fitted on one half of the
+    (:func:`~sgpa.drop_in.replace_attention`), and with both; two more where the scales of the
+    deviation are tuned (:func:`~sgpa.tuning.tune_deviation`). Each is fitted on one half of the
     validation data and measured on the other, and the other way round; what has the lowest negative
-    log-likelihood is fitted on all of them. Nothing is trained. To be calibrated under shift, give
-    validation data that are shifted too: both candidates then get them.
+    log-likelihood is fitted on all of them. No weight of the model is trained. To be calibrated
+    under shift, give validation data that are shifted too: all candidates then get them.
 
     Args:
         model: classifier of torch, torchvision, timm or transformers, in evaluation mode; it is
@@ -96,8 +62,9 @@ def calibrate(
         validation: batches of inputs and labels that the model was not trained on.
         layers: attention modules that get a deviation.
         num_inducing: inducing inputs M of each head.
-        rho: standard deviation of the whitened inducing outputs.
+        rho: standard deviations of the whitened inducing outputs to choose from.
         tried: standard deviations σ to choose from.
+        tuning_steps: steps of tuning, from what was chosen; 0 leaves these candidates out.
         num_samples: samples S of a prediction.
         seed: of the choice of inducing inputs and of the draws, which are the same for each σ.
 
@@ -110,115 +77,146 @@ def calibrate(
             it was.
     """
     check_counts(num_samples=num_samples)
+    if tuning_steps:
+        check_counts(tuning_steps=tuning_steps)
     if not tried or min(tried) < 0:
         raise ValueError(f"tried must be standard deviations of at least 0, got {tuple(tried)}")
+    if tuning_steps and not any(tried):
+        raise ValueError(f"tried must have a positive one to tune from, got {tuple(tried)}")
+    if not rho:
+        raise ValueError("rho must have at least one standard deviation, got none")
+    for one in rho:
+        check_positive(rho=one)
     labels = torch.cat([own.detach().cpu() for _, own in validation]) if validation else None
     if labels is None or len(labels) < 2:
         raise ValueError("validation must have batches with at least two examples in all")
     if model.training:
         raise ValueError("model must be in evaluation mode: call model.eval() first")
     generator = torch.Generator().manual_seed(seed)
-    given: dict[str, Any] = {"num_inducing": num_inducing, "rho": rho, "generator": generator}
+    given: dict[str, Any] = {"num_inducing": num_inducing, "generator": generator}
     replace_attention(model, layers=layers, calibration=calibration, **given)
     with ExitStack() as stack:
         stack.callback(remove_attention, model)
-        found = {
-            sigma: _predictions(model, validation, sigma, num_samples, seed)
-            for sigma in dict.fromkeys((0.0, *tried))
-        }
-        candidates = _candidates(found, labels)
+        search = _Search(model, validation, labels, num_samples, seed)
+        found = [
+            search.setting(sigma, one)
+            for sigma, one in product(dict.fromkeys((0.0, *tried)), rho)
+            if sigma or one == rho[0]
+        ]
+        fits = search.candidates(found, tuning_steps)
+        candidates = {name: candidate for name, (candidate, _) in fits.items()}
         chosen = min(candidates, key=lambda name: candidates[name].nll)
-        deviation = candidates[chosen].deviation
-        if deviation:
-            _set(model, deviation)
+        if candidates[chosen].deviation:
+            search.load(fits[chosen][1])
             stack.pop_all()
     return Calibrated(model, candidates, chosen, num_samples)
 
 
-def _candidates(found: Mapping[float, Tensor], labels: Tensor) -> dict[str, Candidate]:
-    """Fit and measure all candidates on predictions for each σ."""
-    classes = found[0.0].shape[-1]
-    if int(labels.min()) < 0 or int(labels.max()) >= classes:
-        raise ValueError(
-            f"labels must be in 0..{classes - 1}, the model's classes, got {int(labels.min())}.."
-            f"{int(labels.max())}"
-        )
-    halves = [torch.arange(start, len(labels), 2) for start in (0, 1)]
-    allowed = {
-        "as it is": ((0.0,), False),
-        "temperature": ((0.0,), True),
-        "deviation": (tuple(found), False),
-        "deviation and temperature": (tuple(found), True),
-    }
-    candidates: dict[str, Candidate] = {}
-    for name, (sigmas, tempered) in allowed.items():
-        held_out = list[float]()
-        for rows, others in (halves, halves[::-1]):
-            sigma, temperature = _fit(found, labels, rows, sigmas, tempered)
-            held_out.append(_nll(found[sigma][others], labels[others], temperature))
-        sigma, temperature = _fit(found, labels, torch.arange(len(labels)), sigmas, tempered)
-        candidates[name] = Candidate(sigma, temperature, sum(held_out) / 2)
-    return candidates
+class _Search:
+    """Deviations of a model, and what it predicts of validation data with them."""
+
+    def __init__(
+        self, model: nn.Module, validation: Batches, labels: Tensor, num_samples: int, seed: int
+    ) -> None:
+        self.model, self.validation, self.labels = model, validation, labels
+        self.num_samples, self.seed = num_samples, seed
+        self.processes = deviations(model)
+
+    def setting(self, sigma: float, rho: float) -> _Setting:
+        """Set σ and ρ of all heads, and predict."""
+        for process in self.processes.values():
+            process.reset(deviation=sigma, rho=rho)
+        return self._current()
+
+    def load(self, setting: _Setting) -> None:
+        """Set what a setting has."""
+        for name, state in setting.state.items():
+            self.processes[name].load_state_dict(state)
+
+    def candidates(
+        self, found: Sequence[_Setting], steps: int
+    ) -> dict[str, tuple[Candidate, _Setting]]:
+        """Fit and measure all candidates."""
+        labels, classes = self.labels, found[0].log_probs.shape[-1]
+        if int(labels.min()) < 0 or int(labels.max()) >= classes:
+            raise ValueError(
+                f"labels must be in 0..{classes - 1}, the model's classes, got "
+                f"{int(labels.min())}..{int(labels.max())}"
+            )
+        halves = [torch.arange(start, len(labels), 2) for start in (0, 1)]
+        whole, nobody = torch.arange(len(labels)), torch.arange(0)
+        fits: dict[str, list[tuple[_Setting, float, float]]] = {}
+        for rows, others in (halves, halves[::-1], (whole, nobody)):
+            groups: dict[str, Sequence[_Setting]] = {"": found[:1], "deviation": found}
+            if steps:
+                drawn = [one for one in found if one.deviation]
+                start = min(drawn, key=lambda one: _nll(one.log_probs[rows], labels[rows], 1.0))
+                groups["tuned deviation"] = [found[0], self._tuned(start, rows, steps)]
+            for name, settings in groups.items():
+                for tempered in (False, True):
+                    parts = [name, "temperature" if tempered else ""]
+                    full = " and ".join(filter(None, parts)) or "as it is"
+                    setting, temperature = _fit(settings, labels, rows, tempered)
+                    nll = _nll(setting.log_probs[others], labels[others], temperature)
+                    fits.setdefault(full, []).append((setting, temperature, nll))
+        return {
+            name: (Candidate(last[0].deviation, last[1], (one[2] + two[2]) / 2), last[0])
+            for name, (one, two, last) in fits.items()
+        }
+
+    def _tuned(self, start: _Setting, rows: Tensor, steps: int) -> _Setting:
+        """Tune the scales on some rows of the validation data."""
+        self.load(start)
+        chosen, first = set(rows.tolist()), 0
+        pieces: list[tuple[Any, Tensor]] = []
+        for inputs, labels in self.validation:
+            kept = [row for row in range(len(labels)) if first + row in chosen]
+            first += len(labels)
+            for piece in torch.tensor(kept, dtype=torch.long).split(_TUNING_BATCH):
+                pieces.append((_rows(inputs, piece), labels[piece]))
+        batches = [pieces[step % len(pieces)] for step in range(steps)]
+        tune_deviation(self.model, batches, seed=self.seed)
+        return self._current()
+
+    @torch.no_grad()
+    def _current(self) -> _Setting:
+        """Predict all validation data, in float64 on the CPU."""
+        sigma = float(torch.stack([p.deviation.mean() for p in self.processes.values()]).mean())
+        device = next(self.model.parameters()).device
+        generator = torch.Generator(device).manual_seed(self.seed)
+        samples = self.num_samples if sigma else 1
+        parts = [
+            log_probabilities(self.model, inputs, samples, generator)
+            for inputs, _ in self.validation
+        ]
+        found = torch.cat(parts).double().cpu()
+        if not bool(found.isfinite().all()):
+            raise ValueError(
+                f"model must give finite log-probabilities, and does not at sigma={sigma:g}"
+            )
+        state = {
+            name: {key: value.detach().clone() for key, value in process.state_dict().items()}
+            for name, process in self.processes.items()
+        }
+        return _Setting(sigma, state, found)
+
+
+def _rows(inputs: Any, rows: Tensor) -> Any:
+    if isinstance(inputs, Mapping):
+        return {name: value[rows] for name, value in inputs.items()}
+    return inputs[rows]
 
 
 def _fit(
-    found: Mapping[float, Tensor],
-    labels: Tensor,
-    rows: Tensor,
-    sigmas: Sequence[float],
-    tempered: bool,
-) -> tuple[float, float]:
-    """Return σ and temperature of the lowest negative log-likelihood of some rows."""
+    settings: Sequence[_Setting], labels: Tensor, rows: Tensor, tempered: bool
+) -> tuple[_Setting, float]:
+    """Return setting and temperature of the lowest negative log-likelihood of some rows."""
     fits = [
-        (sigma, fit_temperature(found[sigma][rows], labels[rows]) if tempered else 1.0)
-        for sigma in sigmas
+        (one, fit_temperature(one.log_probs[rows], labels[rows]) if tempered else 1.0)
+        for one in settings
     ]
-    return min(fits, key=lambda fit: _nll(found[fit[0]][rows], labels[rows], fit[1]))
+    return min(fits, key=lambda fit: _nll(fit[0].log_probs[rows], labels[rows], fit[1]))
 
 
 def _nll(log_probs: Tensor, labels: Tensor, temperature: float) -> float:
     return float(F.nll_loss((log_probs / temperature).log_softmax(-1), labels))
-
-
-def _set(model: nn.Module, sigma: float) -> None:
-    for process in deviations(model).values():
-        process.set_deviation(sigma)
-
-
-def _predictions(
-    model: nn.Module,
-    validation: Sequence[tuple[Any, Tensor]],
-    sigma: float,
-    num_samples: int,
-    seed: int,
-) -> Tensor:
-    """Return log-probabilities of all validation data at one σ, in float64 on the CPU."""
-    _set(model, sigma)
-    device = next(model.parameters()).device
-    generator = torch.Generator(device).manual_seed(seed)
-    samples = num_samples if sigma else 1
-    parts = [_log_probs(model, inputs, samples, generator) for inputs, _ in validation]
-    found = torch.cat(parts).double().cpu()
-    if not bool(found.isfinite().all()):
-        raise ValueError(f"model must give finite log-probabilities, and does not at sigma={sigma}")
-    return found
-
-
-@torch.no_grad()
-def _log_probs(
-    model: nn.Module, inputs: Any, num_samples: int | None, generator: torch.Generator | None
-) -> Tensor:
-    """Return the logarithm of the mean probabilities of samples; None: of the model's own."""
-    named = dict(inputs) if isinstance(inputs, Mapping) else {}
-    given = () if named else (inputs,)
-    if num_samples is None:
-        return _logits(model(*given, **named)).log_softmax(-1)
-    drawn = sample_predictions(model, *given, num_samples=num_samples, generator=generator, **named)
-    # log 1/S Σ softmax
-    return _logits(drawn).log_softmax(-1).logsumexp(0) - torch.tensor(num_samples).log()
-
-
-def _logits(outputs: Any) -> Tensor:
-    if isinstance(outputs, Mapping):
-        return outputs["logits"]
-    return outputs if isinstance(outputs, Tensor) else outputs[0]

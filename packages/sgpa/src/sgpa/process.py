@@ -182,6 +182,19 @@ class QueryProcess(nn.Module):
         self.kernel.raw_outputscale.copy_((2.0 * sigma.log()).expand(len(self.inducing_mean)))
 
     @torch.no_grad()
+    def reset(self, *, deviation: float, rho: float) -> None:
+        """Start again from m = 0, R = ρI and the prior standard deviation σ.
+
+        Raises:
+            ValueError: ρ is not positive, or σ negative or not finite.
+        """
+        check_positive(rho=rho)
+        self.set_deviation(deviation)
+        self.inducing_mean.zero_()
+        raw = math.log(rho) * torch.eye(self.num_inducing)
+        self.raw_inducing_factor.copy_(raw.expand_as(self.raw_inducing_factor))
+
+    @torch.no_grad()
     def place(
         self,
         queries: Float[Tensor, "heads rows query"],
