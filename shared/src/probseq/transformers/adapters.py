@@ -19,6 +19,7 @@ RoBERTa, DistilBERT, GPT-2, Llama, Mistral and Qwen. None of these libraries is 
 import warnings
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, TypeVar, cast
 
 import torch
@@ -29,6 +30,7 @@ from torch import Tensor, nn
 
 from probseq.checks import check_counts
 from probseq.transformers.layouts import check_layout, count_heads, find_attention, layout_of
+from probseq.transformers.prefix import shared_prefix
 from probseq.transformers.sampling import repeat_samples
 
 M = TypeVar("M", bound=nn.Module)
@@ -222,6 +224,8 @@ def sample_predictions(
 ) -> Any:
     """Call a model for S samples of the deviations, in one batch.
 
+    In evaluation mode the blocks before the first deviation run once for all samples.
+
     Args:
         model: with deviations.
         inputs: arguments; tensors of at least one axis have the batch first.
@@ -245,7 +249,13 @@ def sample_predictions(
         return repeat_samples(value, num_samples) if batched else value
 
     folded = {name: fold(value) for name, value in named.items()}
-    with _drawing(model, generator=generator):
+    found, random = guests(model), [m for m in model.modules() if hasattr(m, _NAME)]
+    alone = all(isinstance(guest, Deviation) for guest in found)
+    with ExitStack() as stack:
+        stack.enter_context(_drawing(model, generator=generator))
+        if alone:
+            call = partial(model, *inputs, **named)
+            stack.enter_context(shared_prefix(model, call, random, num_samples))
         outputs = model(*map(fold, inputs), **folded)
     return _unfolded(outputs, num_samples)
 
