@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from probseq.files import sha256, write_atomic
-from probseq.transformers.adapters import deviations, sample_predictions
+from probseq.transformers.adapters import deviations, remove_attention, sample_predictions
 from sgpa.drop_in import replace_attention
 
 _FACTS, _TENSORS = "calibration.json", "deviation.npz"
@@ -30,11 +30,13 @@ class Candidate(NamedTuple):
         temperature: what logarithms of probabilities are divided by; 1 leaves them.
         nll: negative log-likelihood of one half of the validation data with what the other half
             chooses, in nats an example, mean over both halves.
+        state: of the deviation beside each attention, by name; empty without one.
     """
 
     deviation: float
     temperature: float
     nll: float
+    state: Mapping[str, Mapping[str, Tensor]] = {}
 
 
 class Calibrated(nn.Module):
@@ -43,7 +45,8 @@ class Calibrated(nn.Module):
     Attributes:
         model: the classifier, with its deviation if one was chosen.
         candidates: what was tried, by name.
-        chosen: name of the candidate of the lowest negative log-likelihood.
+        chosen: name of the candidate that predicts, at first that of the lowest negative
+            log-likelihood; see :meth:`use`.
         num_samples: samples S of a prediction.
     """
 
@@ -51,8 +54,25 @@ class Calibrated(nn.Module):
         self, model: nn.Module, candidates: Mapping[str, Candidate], chosen: str, num_samples: int
     ) -> None:
         super().__init__()
-        self.model, self.candidates, self.chosen = model, dict(candidates), chosen
-        self.num_samples = num_samples
+        self.model, self.candidates, self.num_samples = model, dict(candidates), num_samples
+        self.use(chosen)
+
+    def use(self, name: str) -> None:
+        """Predict with a candidate: give the model its deviation, or take it away.
+
+        Raises:
+            ValueError: there is no such candidate.
+        """
+        if name not in self.candidates:
+            raise ValueError(f"name must be among {', '.join(self.candidates)}, got {name!r}")
+        remove_attention(self.model)
+        self.chosen = name
+        for layer, state in self.candidates[name].state.items():
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # inducing inputs are known, and need no data
+                inducing = state["inducing_mean"].shape[1]
+                replace_attention(self.model, layers=[layer], num_inducing=inducing)
+            deviations(self.model)[layer].load_state_dict(state)
 
     @torch.no_grad()
     def forward(
@@ -80,19 +100,18 @@ class Calibrated(nn.Module):
         """
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        processes = deviations(self.model) if self.candidates[self.chosen].deviation else {}
+        chosen = self.candidates[self.chosen]
         tensors = {
-            f"{name}/{key}": value.detach().cpu().numpy()
-            for name, process in processes.items()
-            for key, value in process.state_dict().items()
+            f"{layer}/{key}": value.cpu().numpy()
+            for layer, state in chosen.state.items()
+            for key, value in state.items()
         }
         with (folder / _TENSORS).open("wb") as file:
             np.savez(file, allow_pickle=False, **tensors)
         facts = {
             "chosen": self.chosen,
-            "candidates": {name: one._asdict() for name, one in self.candidates.items()},
+            "candidate": chosen._replace(state={})._asdict(),
             "num_samples": self.num_samples,
-            "jitter": {name: process.jitter for name, process in processes.items()},
             "model": fingerprint(self.model),
             "tensors": sha256(folder / _TENSORS),
         }
@@ -108,53 +127,43 @@ def load_calibrated(folder: str | Path, model: nn.Module) -> Calibrated:
             put into evaluation mode.
 
     Returns:
-        The calibrated model.
+        The calibrated model, with the candidate that was chosen.
 
     Raises:
         ValueError: the files are damaged or altered, or the model is another one.
         OSError: a file is not there.
 
     Example:
-        >>> import torch, sgpa
+        >>> import tempfile, torch, sgpa
         >>> from probseq.transformers import remove_attention
         >>> layer = torch.nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
         >>> model = torch.nn.Sequential(
         ...     torch.nn.TransformerEncoder(layer, 1), torch.nn.Flatten(), torch.nn.Linear(64, 3)
         ... ).eval()
         >>> tokens, labels = torch.randn(30, 4, 16), torch.randint(3, (30,))
-        >>> sgpa.calibrate(model, tokens, [(tokens, labels)], num_inducing=8).save("calibrated")
+        >>> folder = tempfile.mkdtemp()
+        >>> sgpa.calibrate(model, tokens, [(tokens, labels)], num_inducing=8).save(folder)
         >>> model = remove_attention(model)  # as it is after loading its own weights
-        >>> sgpa.load_calibrated("calibrated", model)(tokens).shape
+        >>> sgpa.load_calibrated(folder, model)(tokens).shape
         torch.Size([30, 3])
     """
     folder = Path(folder)
     try:
         facts = json.loads((folder / _FACTS).read_text(encoding="utf-8"))
-        whole, of = facts["tensors"], facts["model"]
-        candidates = {name: Candidate(**one) for name, one in facts["candidates"].items()}
-        chosen, samples = candidates[facts["chosen"]], int(facts["num_samples"])
-        jitter = dict(facts["jitter"])
+        whole, of, samples = facts["tensors"], facts["model"], int(facts["num_samples"])
+        name, candidate = str(facts["chosen"]), Candidate(**facts["candidate"])
     except (ValueError, TypeError, LookupError, AttributeError) as error:
         raise ValueError(f"{folder / _FACTS} is damaged: {error}") from error
     if sha256(folder / _TENSORS) != whole:
         raise ValueError(f"{folder / _TENSORS} is damaged: it is not the file that was saved")
     if fingerprint(model) != of:
         raise ValueError(f"model must have the weights that {folder} was made for, and has others")
-    if chosen.deviation:
-        with np.load(folder / _TENSORS, allow_pickle=False) as arrays:
-            tensors = {name: torch.from_numpy(arrays[name]) for name in arrays.files}
-        for name, own in jitter.items():
-            state = {
-                key.removeprefix(f"{name}/"): value
-                for key, value in tensors.items()
-                if key.startswith(f"{name}/")
-            }
-            inducing = state["inducing_mean"].shape[1]
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # inducing inputs are read, and need no data
-                replace_attention(model, layers=[name], num_inducing=inducing, jitter=own)
-            deviations(model)[name].load_state_dict(state)
-    return Calibrated(model.eval(), candidates, facts["chosen"], samples)
+    states: dict[str, dict[str, Tensor]] = {}
+    with np.load(folder / _TENSORS, allow_pickle=False) as arrays:
+        for place in arrays.files:
+            layer, _, key = place.rpartition("/")
+            states.setdefault(layer, {})[key] = torch.from_numpy(arrays[place])
+    return Calibrated(model.eval(), {name: candidate._replace(state=states)}, name, samples)
 
 
 def fingerprint(model: nn.Module) -> str:

@@ -4,7 +4,6 @@ Not in the papers.
 """
 
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -14,7 +13,7 @@ from torch import Tensor, nn
 
 from probseq.checks import check_counts, check_positive
 from probseq.metrics import fit_temperature
-from probseq.transformers.adapters import Layers, deviations, remove_attention
+from probseq.transformers.adapters import Layers, deviations, guests, remove_attention
 from sgpa.calibrated import Calibrated, Candidate, log_probabilities
 from sgpa.drop_in import replace_attention
 from sgpa.tuning import tune_deviation
@@ -92,23 +91,22 @@ def calibrate(
         raise ValueError("validation must have batches with at least two examples in all")
     if model.training:
         raise ValueError("model must be in evaluation mode: call model.eval() first")
+    if guests(model):
+        raise ValueError("model must be as it was trained: call remove_attention(model) first")
     generator = torch.Generator().manual_seed(seed)
     given: dict[str, Any] = {"num_inducing": num_inducing, "generator": generator}
     replace_attention(model, layers=layers, calibration=calibration, **given)
-    with ExitStack() as stack:
-        stack.callback(remove_attention, model)
+    try:
         search = _Search(model, validation, labels, num_samples, seed)
         found = [
             search.setting(sigma, one)
             for sigma, one in product(dict.fromkeys((0.0, *tried)), rho)
             if sigma or one == rho[0]
         ]
-        fits = search.candidates(found, tuning_steps)
-        candidates = {name: candidate for name, (candidate, _) in fits.items()}
-        chosen = min(candidates, key=lambda name: candidates[name].nll)
-        if candidates[chosen].deviation:
-            search.load(fits[chosen][1])
-            stack.pop_all()
+        candidates = search.candidates(found, tuning_steps)
+    finally:
+        remove_attention(model)
+    chosen = min(candidates, key=lambda name: candidates[name].nll)
     return Calibrated(model, candidates, chosen, num_samples)
 
 
@@ -133,9 +131,7 @@ class _Search:
         for name, state in setting.state.items():
             self.processes[name].load_state_dict(state)
 
-    def candidates(
-        self, found: Sequence[_Setting], steps: int
-    ) -> dict[str, tuple[Candidate, _Setting]]:
+    def candidates(self, found: Sequence[_Setting], steps: int) -> dict[str, Candidate]:
         """Fit and measure all candidates."""
         labels, classes = self.labels, found[0].log_probs.shape[-1]
         if int(labels.min()) < 0 or int(labels.max()) >= classes:
@@ -160,8 +156,8 @@ class _Search:
                     nll = _nll(setting.log_probs[others], labels[others], temperature)
                     fits.setdefault(full, []).append((setting, temperature, nll))
         return {
-            name: (Candidate(last[0].deviation, last[1], (one[2] + two[2]) / 2), last[0])
-            for name, (one, two, last) in fits.items()
+            name: Candidate(setting.deviation, temperature, (one[2] + two[2]) / 2, setting.state)
+            for name, (one, two, (setting, temperature, _)) in fits.items()
         }
 
     def _tuned(self, start: _Setting, rows: Tensor, steps: int) -> _Setting:
@@ -197,6 +193,7 @@ class _Search:
         state = {
             name: {key: value.detach().clone() for key, value in process.state_dict().items()}
             for name, process in self.processes.items()
+            if sigma
         }
         return _Setting(sigma, state, found)
 
