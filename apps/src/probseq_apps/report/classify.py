@@ -154,6 +154,8 @@ def metric_tables(methods: Methods) -> list[Table | SideBySide]:
                 section, label = f"test set against {'/'.join(outside)}", f"{label}, {detector}"
             case ["test"] if name == "penalty":
                 section, label = "test", "penalty, nats"
+            case ["validation"]:
+                section, label = "test", "validation NLL"
             case ["without-attention"]:
                 if name not in _WITHOUT_SHOWN:
                     continue

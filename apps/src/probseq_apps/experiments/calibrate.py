@@ -1,0 +1,297 @@
+"""`probseq calibrate`: models of other libraries made honest, and what each way is worth."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from probseq.corruptions import corrupt
+from probseq.laplace import laplace_model
+from probseq.metrics import (
+    Predictions,
+    class_predictions,
+    ensemble,
+    evaluate_sets,
+    fit_temperature,
+    scale_log_probs,
+)
+from probseq.transformers import active_dropout, repeat_samples, sample_predictions
+from probseq_apps.data.names import CORRUPTION_GROUPS, data_kind
+from probseq_apps.data.parts import Part, permutation
+from probseq_apps.data.sets import load_data
+from probseq_apps.engine import distributed, log
+from probseq_apps.engine.config import derive_seed
+from probseq_apps.engine.files import load_groups, save_groups
+from probseq_apps.experiment import Experiment, Job, Results, RunFolder
+from probseq_apps.experiments.classify import make_test_sets
+from probseq_apps.experiments.comparison import WITHOUT, Loaded
+from probseq_apps.experiments.pretrained import Pretrained, open_model, tokenizer_of, weights_hash
+from probseq_apps.options import Options
+from probseq_apps.report.calibrate import Calibration, calibrate_report
+from probseq_apps.settings.calibrate import parse_calibration
+from sgpa import Calibrated, calibrate
+
+CALIBRATED = "calibrated"
+_SEVERITIES = 5
+# Rows that `sgpa.calibrate` measures, and its names of them.
+_CANDIDATES = {
+    "model": "as it is",
+    "model+ts": "temperature",
+    "deviation": "deviation",
+    "deviation+ts": "deviation and temperature",
+    "tuned": "tuned deviation",
+    "tuned+ts": "tuned deviation and temperature",
+}
+# Logits (samples, inputs, classes) of a prepared batch.
+Predict = Callable[[Any], Tensor]
+
+
+class Calibrate(Experiment[Loaded]):
+    """Ways to calibrate one or several models of one data set; a job is a model."""
+
+    kind = command = "calibrate"
+    parts = ("model-seed*",)
+
+    def __init__(self, settings: Any) -> None:
+        super().__init__(settings)
+        self.jobs = [Job("model", number) for number in range(len(settings.model))]
+        # What predictions are stored of; a temperature may go with another deviation.
+        self.variants = list(dict.fromkeys(map(_variant_of, settings.method)))
+        self.device = torch.device("cpu")
+
+    def load(self, options: Options) -> Loaded:
+        """Read the data, and that out of distribution; note which weights are calibrated."""
+        settings, fit = self.settings, self.settings.fit
+        self.device = distributed.resolve_device(fit.device)
+        self.config["weights"] = [weights_hash(name) for name in settings.model]
+        given: dict[str, Any] = {**settings.reading.to_dict(), "max_length": None}
+        if data_kind(settings.data) == "text":
+            given["max_length"] = settings.max_length
+            given["tokenizer"] = str(tokenizer_of(settings.model[0]))
+        where: Any = {"data_dir": options.data_dir, "download": options.download}
+        data = load_data(settings.data, **where, **given)
+        if len(data.validation) < 2:
+            raise ValueError(f"calibration needs validation data, and {data.name!r} has none")
+        validation = _drawn(data.validation, fit.validation_size)
+        if fit.validation_corruptions:
+            validation = half_corrupted(validation, fit.validation_corruptions)
+        data = replace(data, test=_drawn(data.test, fit.test_size), validation=validation)
+        sets = make_test_sets(data, settings.evaluation, options)
+        return Loaded(data, {name: part for name, part in sets.items() if name != WITHOUT})
+
+    def check(self, data: Loaded) -> None:
+        """Raise if a model cannot be read, or does not take the data."""
+        whole = data.data
+        for name in self.settings.model:
+            found = self._open(name, whole)
+            with torch.no_grad():
+                logits = _logits(found.model, found.prepare(whole.test.inputs[:2].to(self.device)))
+            if logits.shape != (2, whole.num_classes):
+                raise ValueError(
+                    f"model {name!r} must tell {whole.num_classes} classes of {whole.name!r} "
+                    f"apart, and gives outputs of shape {tuple(logits.shape)} for two examples"
+                )
+
+    def describe(self, data: Loaded) -> str:
+        """Return the sizes of the data, and what is compared."""
+        whole, count = data.data, len(self.jobs)
+        sizes = f"{len(whole.validation):,} validation, {len(whole.test):,} test examples"
+        models = f"{count} model{'' if count == 1 else 's'}"
+        return f"{whole.name}: {sizes}; {models}, {len(self.settings.method)} methods"
+
+    def run(self, job: Job, data: Loaded, at: RunFolder) -> Mapping[str, Any]:
+        """Fit everything for one model, and store what it then predicts."""
+        folder, start = at.path / job.name, perf_counter()
+        folder.mkdir(exist_ok=True)
+        found = self._open(self.settings.model[job.seed], data.data)
+        calibrated = self._calibrated(found, data.data, derive_seed(job.seed, "calibrate"))
+        calibrated.save(folder / CALIBRATED)
+        chosen, missing = calibrated.chosen, list[str]()
+        for variant in self.variants:
+            predict = self._predict(variant, calibrated, found, data.data)
+            if predict is None:
+                missing.append(variant)
+            elif not (folder / f"{variant}.npz").exists():
+                seed = derive_seed(job.seed, variant)
+                self._store(folder / f"{variant}.npz", predict, found.prepare, data, seed)
+        candidates = {
+            row: dict(zip(("deviation", "temperature", "nll"), own[:3], strict=True))
+            for row, name in _CANDIDATES.items()
+            if (own := calibrated.candidates.get(name))
+        }
+        kept = next(row for row, name in _CANDIDATES.items() if name == chosen)
+        seconds = round(perf_counter() - start, 3)
+        return {"seconds": seconds, "candidates": candidates, "kept": kept, "missing": missing}
+
+    def report(self, data: Loaded, results: Results, at: RunFolder) -> str:
+        """Evaluate the stored predictions and write the report."""
+        whole, found = data.data, [results[job] for job in self.jobs]
+        missing = {name for own in found for name in own["missing"]}
+        measured: dict[str, Calibration] = {}
+        for name in self.settings.method:
+            row, variant = parse_calibration(name), _variant_of(name)
+            if variant in missing:
+                continue
+            files = [at.path / job.name / f"{variant}.npz" for job in self.jobs]
+            runs = [
+                {key: Predictions(**fields) for key, fields in load_groups(file).items()}
+                for file in files
+            ]
+            if "ensemble" in row.additions:
+                runs = [{key: ensemble([sets[key] for sets in runs]) for key in runs[0]}]
+            tempered, temperatures = "ts" in row.additions, list[float]()
+            losses = [held_out_nll(sets["validation"], tempered=tempered) for sets in runs]
+            if name in _CANDIDATES:
+                losses = [own["candidates"][name]["nll"] for own in found]
+            if tempered:
+                known = [sets["validation"] for sets in runs]
+                temperatures = [fit_temperature(own.log_probs, own.labels) for own in known]
+                pairs = zip(runs, temperatures, strict=True)
+                runs = [{key: own.scaled(t) for key, own in sets.items()} for sets, t in pairs]
+            metrics = [evaluate_sets(sets, CORRUPTION_GROUPS) for sets in runs]
+            drawn = row.base in ("deviation", "tuned")
+            sigmas = [own["candidates"][variant]["deviation"] for own in found] if drawn else []
+            measured[name] = Calibration(row.title, metrics, runs, losses, temperatures, sigmas)
+        notes = list(whole.notes)
+        if missing:
+            notes.append(f"left out, since a model has no dropout: {', '.join(sorted(missing))}")
+        facts = {"name": whole.name, "classes": whole.num_classes, "notes": notes}
+        facts |= {part: len(getattr(whole, part)) for part in ("train", "validation", "test")}
+        seeds = [job.seed for job in self.jobs]
+        report = calibrate_report(
+            measured,
+            [(f"{job.name}/{CALIBRATED}", results[job]["kept"]) for job in self.jobs],
+            settings={**self.settings.to_dict(), "seeds": seeds},
+            data=facts,
+            recipe=at.recipe,
+        )
+        return report.write(at.path)
+
+    def _open(self, name: str, data: Any) -> Pretrained:
+        own_scale = self.settings.normalise == "model"
+        found = open_model(name, self.settings.arguments, data, own_scale=own_scale)
+        return found._replace(model=found.model.to(self.device))
+
+    def _batches(self, found: Pretrained, part: Part) -> Iterator[tuple[Any, Tensor]]:
+        size = self.settings.fit.batch_size
+        for inputs, labels in zip(part.inputs.split(size), part.targets.split(size), strict=True):
+            yield found.prepare(inputs.to(self.device)), labels.to(self.device)
+
+    def _calibrated(self, found: Pretrained, data: Any, seed: int) -> Calibrated:
+        """Choose deviation and temperature."""
+        fit = self.settings.fit
+        tuned = any(name.startswith("tuned") for name in self.variants)
+        some = _drawn(data.train, 2 * fit.batch_size).inputs
+        return calibrate(
+            found.model,
+            found.prepare(some.to(self.device)),
+            list(self._batches(found, data.validation)),
+            layers=fit.layers,
+            num_inducing=fit.num_inducing,
+            rho=fit.rho,
+            tuning_steps=fit.tuning_steps if tuned else 0,
+            num_samples=self.settings.evaluation.num_samples,
+            seed=seed,
+        )
+
+    def _predict(
+        self, variant: str, calibrated: Calibrated, found: Pretrained, data: Any
+    ) -> Predict | None:
+        """Return how a variant predicts; None where the model has no dropout."""
+        model, samples = found.model, self.settings.evaluation.num_samples
+        name = _CANDIDATES.get(variant, _CANDIDATES["model"])
+        calibrated.use(name)
+        if calibrated.candidates[name].state:
+            generator = torch.Generator(self.device).manual_seed(0)
+            given: dict[str, Any] = {"num_samples": samples, "generator": generator}
+
+            def draw(own: nn.Module, *inputs: Any, **named: Any) -> Any:
+                return sample_predictions(own, *inputs, **named, **given)
+
+            return lambda inputs: _logits(model, inputs, draw)
+        if variant == "mcd":
+            layers = [part for part in model.modules() if isinstance(part, nn.Dropout)]
+            if not any(layer.p > 0 for layer in layers):
+                return None
+            return lambda inputs: _dropped_out(model, inputs, samples)
+        if variant == "kflla":
+            held_out = self._batches(found, data.validation)
+            train = self._batches(found, data.train)
+            model = laplace_model(model, train, validation=held_out)
+        return lambda inputs: _logits(model, inputs)[None]
+
+    @torch.no_grad()
+    def _store(
+        self, file: Path, predict: Predict, prepare: Callable[..., Any], data: Loaded, seed: int
+    ) -> None:
+        """Predict all sets into a file."""
+        kept: dict[str, dict[str, Tensor]] = {}
+        with log.bar(total=None, unit=" inputs") as bar, torch.random.fork_rng():
+            torch.manual_seed(seed)  # dropout
+            for name, given in data.sets.items():
+                part = given if isinstance(given, Part) else given()
+                bar.set_description_str(f"{file.stem}: {name}")
+                parts: list[tuple[Tensor, ...]] = []
+                for inputs in part.inputs.split(self.settings.fit.batch_size):
+                    found = class_predictions(predict(prepare(inputs.to(self.device))))
+                    parts.append(tuple(one.cpu() for one in found))
+                    bar.update(len(inputs))
+                log_probs, energy = map(torch.cat, zip(*parts, strict=True))
+                kept[name] = Predictions(log_probs, energy, part.targets.cpu())._asdict()
+        save_groups(file, kept)
+
+
+def half_corrupted(part: Part, names: tuple[str, ...]) -> Part:
+    """Return images of which every second is changed, by each corruption and severity as often."""
+    images, kinds = part.inputs.clone(), [(n, s + 1) for n in names for s in range(_SEVERITIES)]
+    for number, (name, severity) in enumerate(kinds):
+        rows = slice(2 * number, None, 2 * len(kinds))
+        if len(images[rows]):
+            images[rows] = corrupt(images[rows], name, severity, seed=number)
+    return Part(images, part.targets)
+
+
+def held_out_nll(found: Predictions, *, tempered: bool) -> float:
+    """Return the mean over two halves of the loss, at the temperature of the other half."""
+    losses: list[float] = []
+    for own, other in ((0, 1), (1, 0)):
+        log_probs, labels = found.log_probs[own::2], found.labels[own::2]
+        if tempered:
+            chosen = fit_temperature(found.log_probs[other::2], found.labels[other::2])
+            log_probs = scale_log_probs(log_probs, chosen)
+        losses.append(float(F.nll_loss(log_probs, labels)))
+    return sum(losses) / 2
+
+
+def _variant_of(name: str) -> str:
+    """Return what a row's predictions are stored as, before any temperature."""
+    row = parse_calibration(name)
+    joint = row.base in ("deviation", "tuned") and "ts" in row.additions
+    return f"{row.base}+ts" if joint else row.base
+
+
+def _drawn(part: Part, size: int | None) -> Part:
+    """Return rows drawn at random, in their order, the same in each run; None: all of them."""
+    return part if size is None else part.rows(permutation(len(part))[:size].sort().values)
+
+
+def _logits(model: nn.Module, inputs: Any, call: Callable[..., Any] | None = None) -> Tensor:
+    call = call or (lambda own, *given, **named: own(*given, **named))
+    found = call(model, **inputs) if isinstance(inputs, Mapping) else call(model, inputs)
+    if isinstance(found, Tensor):
+        return found
+    return found["logits"] if isinstance(found, Mapping) else found.logits
+
+
+def _dropped_out(model: nn.Module, inputs: Any, samples: int) -> Tensor:
+    if isinstance(inputs, Mapping):
+        inputs = {name: repeat_samples(value, samples) for name, value in inputs.items()}
+    else:
+        inputs = repeat_samples(inputs, samples)
+    with active_dropout(model):
+        return _logits(model, inputs).unflatten(0, (samples, -1))

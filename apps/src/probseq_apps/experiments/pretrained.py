@@ -1,0 +1,160 @@
+"""Models that people have: of transformers, timm and torchvision, from local files alone."""
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from probseq.errors import require
+from probseq.files import sha256
+from probseq.images import match_images, normalize
+from probseq.texts import trim_padding
+from probseq_apps.data.images import ImageData
+from probseq_apps.data.names import DataError, reading
+
+_IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
+_TOKENIZER = "tokenizer.json"
+
+
+class Pretrained(NamedTuple):
+    """A classifier in evaluation mode, and what makes a raw batch what it takes."""
+
+    model: nn.Module
+    prepare: Callable[[Tensor], Any]
+
+
+def weights_hash(name: str) -> str:
+    """Return the SHA-256 of a model's weights; raise if there are none."""
+    _, file = _parse(name)
+    if file.is_dir():
+        names = ("model.safetensors", "pytorch_model.bin")
+        file = next((file / own for own in names if (file / own).is_file()), file / names[0])
+    if not file.is_file():
+        raise DataError(f"model {name!r} has no weights: {file} is not there")
+    return sha256(file)
+
+
+def tokenizer_of(name: str) -> Path:
+    """Return the tokenizer of a folder of transformers."""
+    path = Path(name).expanduser() / _TOKENIZER
+    if not path.is_file():
+        raise DataError(f"model {name!r} must be a folder with {_TOKENIZER} for texts")
+    return path
+
+
+def open_model(name: str, arguments: tuple[str, ...], data: Any, *, own_scale: bool) -> Pretrained:
+    """Read a model; `own_scale` takes the mean and deviation that come with it.
+
+    Raises:
+        DataError: the files cannot be read, or do not fit the data.
+        MissingExtraError: its library is not installed.
+    """
+    kind, file = _parse(name)
+    config: Mapping[str, Any] = {}
+    if not kind:
+        with reading(file / "config.json", "the configuration of a model"):
+            config = json.loads((file / "config.json").read_text(encoding="utf-8"))
+        kind = "timm" if "architecture" in config else "transformers"
+    library, images = _library(kind), isinstance(data, ImageData)
+    given: dict[str, Any] = {}
+    for item in arguments:
+        key, _, value = item.partition("=")
+        given[key] = json.loads(value) if value[:1] in "0123456789[tfn-" else value
+    with reading(name, f"a model of {kind}"):
+        if kind == "transformers":
+            task = "Image" if images else "Sequence"
+            auto = getattr(library, f"AutoModelFor{task}Classification")
+            model = auto.from_pretrained(file, local_files_only=True)
+        elif config:
+            model = library.create_model(f"local-dir:{file}", pretrained=True)
+        else:
+            make = library.create_model if kind == "timm" else library.models.get_model
+            plain = name.partition(":")[2].partition("+")[0]
+            model = make(plain, num_classes=data.num_classes, **given)
+            model.load_state_dict(_state(file))
+    if not images:
+        return Pretrained(model.eval(), _Texts(model.config.pad_token_id or 0))
+    scale = _scale(kind, library, model, file) if own_scale else _scale_of(data)
+    size = scale.pop("size", None) or data.image_size
+    channels = len(scale["mean"])
+    return Pretrained(model.eval(), _Images(channels=channels, image_size=size, **scale))
+
+
+class _Images(NamedTuple):
+    """Gives images the model's size and scale."""
+
+    channels: int
+    image_size: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    def __call__(self, images: Tensor) -> Tensor:
+        fitted = match_images(images, channels=self.channels, image_size=self.image_size)
+        return normalize(fitted, self.mean, self.std)
+
+
+class _Texts(NamedTuple):
+    """Gives token numbers the tokenizer's own padding: ours is 0, and moves those before it up."""
+
+    padding: int
+
+    def __call__(self, tokens: Tensor) -> dict[str, Tensor]:
+        tokens = trim_padding(tokens)
+        own = torch.where(tokens <= self.padding, tokens - 1, tokens)
+        mask = tokens != 0
+        return {"input_ids": own.where(mask, self.padding), "attention_mask": mask.long()}
+
+
+def _parse(name: str) -> tuple[str, Path]:
+    """Return the library, "" for a folder, and the file."""
+    kind, _, rest = name.partition(":")
+    if kind not in ("timm", "torchvision"):
+        return "", Path(name).expanduser()
+    _, plus, file = rest.partition("+")
+    if not plus:
+        raise DataError(f"model {name!r} must be as {kind}:NAME+FILE")
+    return kind, Path(file).expanduser()
+
+
+def _library(kind: str) -> Any:
+    if kind == "torchvision":
+        import torchvision
+
+        return torchvision
+    return require(kind, extra="pretrained", distribution="probseq-apps")
+
+
+def _state(file: Path) -> dict[str, Tensor]:
+    if file.suffix == ".safetensors":
+        from safetensors.torch import load_file
+
+        return load_file(file)
+    return torch.load(file, map_location="cpu", weights_only=True)
+
+
+def _scale_of(data: ImageData) -> dict[str, Any]:
+    return {"mean": data.mean, "std": data.std}
+
+
+def _scale(kind: str, library: Any, model: nn.Module, folder: Path) -> dict[str, Any]:
+    """Return mean, deviation and size of the images that a model was trained with."""
+    if kind == "timm":
+        found = library.data.resolve_model_data_config(model)
+        scale = {key: tuple(found[key]) for key in ("mean", "std")}
+        patches = getattr(model, "patch_embed", None)
+        size = getattr(patches, "img_size", None) or found["input_size"][1:]
+        return {**scale, "size": int(size[0])}
+    if kind == "torchvision":
+        return {**_IMAGENET, "size": getattr(model, "image_size", None)}
+    found: Any = {"image_mean": (0.5, 0.5, 0.5), "image_std": (0.5, 0.5, 0.5)}
+    if (file := folder / "preprocessor_config.json").is_file():
+        found |= json.loads(file.read_text(encoding="utf-8"))
+    size = getattr(model.config, "image_size", None)
+    return {
+        "mean": tuple(found["image_mean"]),
+        "std": tuple(found["image_std"]),
+        "size": size[0] if isinstance(size, list) else size,
+    }

@@ -1,0 +1,83 @@
+"""The report of `probseq calibrate`: what each way to calibrate gives, and which to take."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, NamedTuple
+
+from probseq.metrics import Predictions
+from probseq.metrics.set_plots import class_figures, shift_figures
+from probseq.summary import Summary, summarise
+from probseq_apps.report.classify import details, metric_tables
+from probseq_apps.report.report import Report
+
+
+class Calibration(NamedTuple):
+    """What was measured of a way to calibrate, an entry for each model, or one for an ensemble.
+
+    Attributes:
+        title: what it is.
+        metrics: values by name; None where a metric is not defined.
+        predictions: of each set, by name.
+        losses: negative log-likelihood of validation data that chose nothing.
+        temperatures: chosen; empty without.
+        deviations: prior standard deviations chosen; empty without.
+    """
+
+    title: str
+    metrics: Sequence[Mapping[str, float | None]]
+    predictions: Sequence[Mapping[str, Predictions]]
+    losses: Sequence[float]
+    temperatures: Sequence[float]
+    deviations: Sequence[float]
+
+    def summaries(self) -> dict[str, Summary]:
+        """Return the summary of each metric over the models, the loss before all others."""
+        found = {name: summarise([one[name] for one in self.metrics]) for name in self.metrics[0]}
+        return {"validation/nll": summarise(self.losses), **found}
+
+
+def calibrate_report(
+    measured: Mapping[str, Calibration], kept: Sequence[tuple[str, str]], **given: Any
+) -> Report:
+    """Return the report: tables as those of `classify`, and what validation data recommend.
+
+    Args:
+        measured: by the names of the rows.
+        kept: for each model its folder, and the row that it holds.
+        given: what every report has.
+    """
+    methods = {name: own.summaries() for name, own in measured.items()}
+    data, numbers, rows = given["data"], dict[str, Any](), list[str]()
+    means: dict[str, float] = {}
+    for name, own in measured.items():
+        summaries = {metric: asdict(found) for metric, found in methods[name].items()}
+        chosen = {"temperatures": own.temperatures, "deviations": own.deviations}
+        numbers[name] = {"title": own.title, **chosen, "metrics": summaries}
+        means[name] = sum(own.losses) / len(own.losses)
+        told = [f"`{name}`: {own.title}"]
+        for what, values in chosen.items():
+            if values:
+                told.append(f"{what} {', '.join(f'{value:.3g}' for value in values)}")
+        rows.append("; ".join(told))
+    best, *rest = sorted(means, key=lambda name: means[name])
+    behind = f", {means[rest[0]]:.3f} of {rest[0]}" if rest else ""
+    holds = "; ".join(f"{folder}: {row}" for folder, row in kept)
+    return Report(
+        experiment="calibrate",
+        title=", ".join(measured),
+        opening=(
+            f"{data['validation']:,} validation and {data['test']:,} test examples in "
+            f"{data['classes']} classes."
+        ),
+        numbers={"methods": numbers, "recommended": best},
+        tables=metric_tables(methods),
+        findings=[f"Recommended: {best}, validation NLL {means[best]:.3f}{behind}."],
+        facts=[f"`sgpa.load_calibrated` reads {holds}."],
+        rows=rows,
+        details=details(methods),
+        figures=lambda: {
+            **class_figures({name: own.predictions for name, own in measured.items()}),
+            **shift_figures(methods),
+        },
+        **given,
+    )
