@@ -221,7 +221,7 @@ class Calibrate(Experiment[Loaded]):
             return lambda inputs: _dropped_out(model, inputs, samples)
         if variant == "kflla":
             held_out = self._batches(found, data.validation)
-            train = self._batches(found, data.train)
+            train = self._batches(found, _drawn(data.train, self.settings.fit.laplace_size))
             model = laplace_model(model, train, validation=held_out)
         return lambda inputs: _logits(model, inputs)[None]
 

@@ -56,6 +56,8 @@ class FitSettings(Settings):
     """Validation examples, drawn at random; None: all of them."""
     validation_corruptions: Annotated[tuple[str, ...], DISTINCT] = ()
     """Images: half of the validation images are changed by these, at all severities."""
+    laplace_size: Count | None = 5000
+    """Training examples that `kflla` is fitted on, drawn at random; None: all of them."""
     test_size: Count | None = None
     """Test examples, drawn at random; None: all of them."""
     batch_size: Count = 100

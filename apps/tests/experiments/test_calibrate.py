@@ -1,0 +1,218 @@
+"""`probseq calibrate` on tiny models of timm, torchvision and transformers, from local files."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from safetensors.torch import save_file
+
+import probseq_apps.cli as cli
+from probseq.metrics import fit_temperature
+from probseq_apps.data.parts import Part
+from probseq_apps.data.sets import load_data
+from probseq_apps.experiments.calibrate import half_corrupted
+from probseq_apps.experiments.pretrained import open_model
+from sgpa import load_calibrated
+
+timm = pytest.importorskip("timm", reason="timm is not installed")
+transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+
+SIZES = {"img_size": 8, "patch_size": 4, "embed_dim": 16, "depth": 2, "num_heads": 2}
+GIVEN = ["--arguments", *(f"{key}={value}" for key, value in SIZES.items()), "in_chans=1"]
+FAST = ["--num-inducing", "8", "--num-samples", "3", "--tuning-steps", "3", "--data", "digits"]
+FAST += ["--no-shift", "--threads", "1", "--quiet"]
+
+
+def tiny(seed, **changes):
+    """A timm ViT for digits, surer than it should be."""
+    torch.manual_seed(seed)
+    model = timm.create_model(
+        "vit_tiny_patch16_224", **{**SIZES, "num_classes": 10, "in_chans": 1, **changes}
+    )
+    model.head.weight.data.mul_(40.0)
+    return model.eval()
+
+
+@pytest.fixture
+def files(tmp_path):
+    """Two models of timm, one as safetensors and one as a state dict."""
+    save_file(tiny(0).state_dict(), tmp_path / "a.safetensors")
+    torch.save(tiny(1).state_dict(), tmp_path / "b.pt")
+    name = "timm:vit_tiny_patch16_224"
+    return [f"{name}+{tmp_path}/a.safetensors", f"{name}+{tmp_path}/b.pt"]
+
+
+def run(tmp_path, *words):
+    return cli.main(["calibrate", *FAST, "--run-dir", str(tmp_path / "run"), *words])
+
+
+def test_models_of_timm_are_measured_as_by_hand_and_the_folder_predicts_the_same(tmp_path, files):
+    rows = ["model", "model+ts", "deviation+ts", "tuned", "mcd", "kflla", "model+ts+ensemble"]
+    assert run(tmp_path, "--model", *files, *GIVEN, "--method", *rows, "--normalise", "data") == 0
+    report = json.loads((tmp_path / "run/report.json").read_text())
+    assert list(report["methods"]) == [row for row in rows if row != "mcd"]
+    assert "left out, since a model has no dropout: mcd" in report["data"]["notes"]
+    data = load_data("digits")
+    members = []
+    for number, file in enumerate(files):
+        model, prepare = open_model(file, tuple(GIVEN[1:]), data, own_scale=False)
+        with torch.no_grad():
+            known, test = (model(prepare(p.inputs)) for p in (data.validation, data.test))
+        assert torch.equal(test, tiny(number)(prepare(data.test.inputs)))
+        temperature = fit_temperature(known.log_softmax(-1), data.validation.targets)
+        scaled = (test / temperature).log_softmax(-1)
+        found = {name: one["metrics"] for name, one in report["methods"].items()}
+        expected = float(F.nll_loss(scaled, data.test.targets))
+        assert found["model+ts"]["test/nll"]["values"][number] == pytest.approx(expected, rel=1e-4)
+        expected = float(F.cross_entropy(test, data.test.targets))
+        assert found["model"]["test/nll"]["values"][number] == pytest.approx(expected, rel=1e-4)
+        members.append(test.log_softmax(-1).exp())
+        folder = tmp_path / f"run/model-seed{number}"
+        calibrated = load_calibrated(folder / "calibrated", model)
+        if not calibrated.candidates[calibrated.chosen].deviation:
+            stored = torch.from_numpy(np.load(folder / "model.npz")["test/log_probs"])
+            own = calibrated.candidates[calibrated.chosen].temperature
+            expected = (stored / own).log_softmax(-1)
+            torch.testing.assert_close(calibrated(prepare(data.test.inputs)), expected)
+    losses = {name: one["validation/nll"]["mean"] for name, one in found.items()}
+    assert report["recommended"] == min(losses, key=losses.get)
+    assert losses["model+ts"] < losses["model"]
+    (ensemble,) = found["model+ts+ensemble"]["test/accuracy"]["values"]
+    votes = torch.stack(members).mean(0).argmax(-1)
+    assert ensemble == pytest.approx(float((votes == data.test.targets).float().mean()))
+    assert {path.stem for path in (tmp_path / "run/plots").iterdir()} == {
+        "reliability",
+        "risk-coverage",
+    }
+
+
+def test_other_weights_are_refused_when_a_run_goes_on(tmp_path, files, capsys):
+    words = ["--model", files[0], *GIVEN, "--method", "model", "--normalise", "data"]
+    assert run(tmp_path, *words) == 0
+    assert run(tmp_path, "--resume", *words) == 0
+    save_file(tiny(2).state_dict(), tmp_path / "a.safetensors")
+    capsys.readouterr()
+    with pytest.raises(SystemExit):
+        run(tmp_path, "--resume", *words)
+    assert "weights: ['" in capsys.readouterr().err
+
+
+def test_a_folder_of_transformers_reads_texts_with_its_own_tokens(tmp_path):
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+
+    words = ["<s>", "<pad>", "</s>", "good", "bad", "film", "<unk>"]
+    tokenizer = Tokenizer(models.WordLevel({w: n for n, w in enumerate(words)}, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
+    )
+    tokenizer.enable_padding(pad_id=1, pad_token="<pad>")
+    config = transformers.RobertaConfig(
+        vocab_size=7, hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
+        intermediate_size=16, max_position_embeddings=20, num_labels=2,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    model = transformers.RobertaForSequenceClassification(config).eval()
+    folder = tmp_path / "model"
+    model.save_pretrained(folder)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    lines = [
+        f"{kind} film{' film' * (k % 5)} {k},{kind}" for k in range(60) for kind in ("good", "bad")
+    ]
+    (tmp_path / "texts.csv").write_text("\n".join(["text,label", *lines]) + "\n")
+    name = f"csv:{tmp_path}/texts.csv"
+    data = load_data(name, max_length=10, tokenizer=str(folder / "tokenizer.json"))
+    found, prepare = open_model(str(folder), (), data, own_scale=True)
+    text = ["good film film", "bad film"]
+    encoded = tokenizer.encode_batch(text)
+    from probseq.texts import encode_texts
+
+    prepared = prepare(encode_texts(data.vocab, text, 10))
+    assert prepared["input_ids"].tolist() == [one.ids for one in encoded]
+    assert prepared["attention_mask"].tolist() == [one.attention_mask for one in encoded]
+    with torch.no_grad():
+        assert torch.equal(found(**prepared).logits, model(**prepared).logits)
+    rows = ["model", "model+ts", "deviation", "mcd+ts", "kflla"]
+    words = ["--data", name, "--max-length", "10", "--method", *rows]
+    assert run(tmp_path, "--model", str(folder), *words) == 0
+    report = json.loads((tmp_path / "run/report.json").read_text())
+    assert list(report["methods"]) == rows
+
+
+def test_folders_of_timm_and_models_of_torchvision_are_read(tmp_path, monkeypatch):
+    from torchvision import models
+
+    data = load_data("digits")
+    model = tiny(0, in_chans=3)
+    timm.models.save_for_hf(
+        model, tmp_path / "timm", model_args={**SIZES, "in_chans": 3}, safe_serialization=True
+    )
+    found, prepare = open_model(str(tmp_path / "timm"), (), data, own_scale=True)
+    images = prepare(data.test.inputs[:4])
+    grey = data.test.inputs[:4].float() / 255
+    torch.testing.assert_close(images, ((grey - 0.5) / 0.5).expand(4, 3, 8, 8))
+    assert torch.equal(found(images), model(images))
+
+    def small(**given):
+        torch.manual_seed(3)
+        return models.VisionTransformer(
+            image_size=8, patch_size=4, num_layers=1, num_heads=2, hidden_dim=8, mlp_dim=8, **given
+        )
+
+    monkeypatch.setattr(models, "get_model", lambda name, **given: {"small": small}[name](**given))
+    torch.save(small(num_classes=10).state_dict(), tmp_path / "small.pt")
+    found, prepare = open_model(f"torchvision:small+{tmp_path}/small.pt", (), data, own_scale=True)
+    expected = (grey - torch.tensor([0.485, 0.456, 0.406]).view(3, 1, 1)) / torch.tensor(
+        [0.229, 0.224, 0.225]
+    ).view(3, 1, 1)
+    torch.testing.assert_close(prepare(data.test.inputs[:4]), expected)
+    assert found(prepare(data.test.inputs[:4])).shape == (4, 10)
+
+
+def test_every_second_image_is_corrupted_by_each_corruption_and_severity():
+    part = load_data("digits").validation
+    changed = half_corrupted(part, ("brightness", "contrast"))
+    same = (changed.inputs == part.inputs).flatten(1).all(1)
+    assert bool(same[1::2].all())
+    assert not bool(same[0::2].any())
+    assert torch.equal(changed.targets, part.targets)
+    few = half_corrupted(Part(part.inputs[:3], part.targets[:3]), ("brightness",))
+    assert few.inputs.shape == (3, 1, 8, 8)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "model must be given"),
+        (["--model", "timm:vit+none.pt"], "none.pt is not there"),
+        (["--model", "timm:vit"], "must be as timm:NAME+FILE"),
+        (["--model", "nowhere"], "has no weights"),
+        (["--model", "{a}", "--arguments", "img_size"], "arguments must be as img_size=32"),
+        (["--model", "{a}", "--arguments", "img_size=8"], "cannot be read as a model of timm"),
+        (["--model", "{wide}", *GIVEN, "num_classes=7"], "cannot be read as a model of timm"),
+        (["--model", "{a}", "--method", "model+ts+ts"], "must take each addition once"),
+        (["--model", "{a}", "--method", "best"], "unknown method 'best'"),
+        (["--model", "{a}", "--method", "model+ensemble"], "needs at least two models"),
+        (["--model", "{a}", "--tuning-steps", "0"], "needs tuning_steps of at least 1"),
+        (
+            ["--model", "{a}", "--data", "cola", "--data-dir", "."],
+            "a folder with tokenizer",
+        ),
+        (["--model", "{a}", "--validation-corruptions", "dust"], "unknown corruption 'dust'"),
+    ],
+)
+def test_what_cannot_be_calibrated_is_refused_before_anything_is_written(
+    tmp_path, files, capsys, words, message
+):
+    save_file(tiny(0, num_classes=7).state_dict(), tmp_path / "wide.safetensors")
+    wide = f"timm:vit_tiny_patch16_224+{tmp_path}/wide.safetensors"
+    words = [word.format(a=files[0], wide=wide) for word in words]
+    try:
+        status = run(tmp_path, *words)
+    except SystemExit as error:
+        status = error.code
+    assert status in (1, 2)
+    assert message in " ".join(capsys.readouterr().err.split())
+    assert not (tmp_path / "run").exists()
