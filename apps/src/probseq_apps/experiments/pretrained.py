@@ -120,11 +120,13 @@ def _parse(name: str) -> tuple[str, Path]:
 
 
 def _library(kind: str) -> Any:
-    if kind == "torchvision":
-        import torchvision
+    if kind == "timm":
+        return require("timm", extra="pretrained", distribution="probseq-apps")
+    if kind == "transformers":
+        return require("transformers", extra="pretrained", distribution="probseq-apps")
+    import torchvision
 
-        return torchvision
-    return require(kind, extra="pretrained", distribution="probseq-apps")
+    return torchvision
 
 
 def _state(file: Path) -> dict[str, Tensor]:
