@@ -504,6 +504,8 @@ NOT_FUZZED = {
     ),
     **dict.fromkeys(("sample_predictions", "held_functions"), "DropInSuite tests it"),
     **dict.fromkeys(("exchange_attention", "collect_penalties"), "test_exchange tests it"),
+    **dict.fromkeys(("Causal*", "bits_per_token"), "test_causal tests it"),
+    "Encoder.blocks": "takes a function",
     "TokenMap": "made by the backbone alone",
     "TokenMap.parameters": "takes nothing",
     "Predictor": "made of functions",

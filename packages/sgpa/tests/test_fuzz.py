@@ -215,6 +215,11 @@ NOT_FUZZED = {
         "takes a trained model: test_calibration refuses bad arguments",
     ),
     "Calibrated*": "made by calibrate",
+    "Causal*": "test_causal tests it",
+    **dict.fromkeys(
+        ("ResidualSparseGPAttention.init_cache", "ResidualSparseGPAttention.step"),
+        "test_causal tests it",
+    ),
     "*.from_kernel": "takes another layer's state",
     "RegressionModel*": "a transformer and a likelihood, each fuzzed by itself",
 }

@@ -1,6 +1,7 @@
 from .attention import SparseGPAttention
 from .calibrated import Calibrated, Candidate, load_calibrated
 from .calibration import calibrate
+from .causal import CausalSparseGPAttention
 from .drop_in import replace_attention
 from .objective import (
     LaplaceLikelihood,
@@ -11,7 +12,7 @@ from .objective import (
     negative_elbo,
 )
 from .prediction import RegressionPrediction, predict_regression
-from .process import QueryProcess
+from .process import CausalNoise, QueryProcess
 from .residual import ResidualSparseGPAttention
 from .spec import CIFAR10, CIFAR100, COLA, IMDB, ResidualSGPAConfig, SGPAConfig
 from .standard import StandardSparseGPAttention
@@ -24,6 +25,8 @@ __all__ = [
     "IMDB",
     "Calibrated",
     "Candidate",
+    "CausalNoise",
+    "CausalSparseGPAttention",
     "LaplaceLikelihood",
     "NegativeELBO",
     "QueryProcess",

@@ -4,6 +4,7 @@ Not in the papers. NaN and infinity in a tensor reach the result.
 """
 
 import math
+from typing import NamedTuple
 
 import torch
 from einops import einsum, rearrange
@@ -26,6 +27,53 @@ from sgpa.posterior import (
     relative_variance,
     residual_deviation,
 )
+
+
+class CausalNoise(NamedTuple):
+    """All noise of a layer: one draw for each sequence, and one for each of its tokens.
+
+    Attributes:
+        inducing: ε', ``(samples, heads, batch, width, inducing)``; ``"diag"`` does not use it.
+        token: ε, ``(samples, heads, batch, tokens, width)``.
+    """
+
+    inducing: Float[Tensor, "samples heads batch channels inducing"]
+    token: Float[Tensor, "samples heads batch tokens channels"]
+
+    def folded(self) -> "CausalNoise":
+        """Return the same noise for a batch that S samples are folded into, sample-major."""
+        return CausalNoise(
+            *(rearrange(each, "s h b ... -> 1 h (s b) ...") for each in (self.inducing, self.token))
+        )
+
+    @classmethod
+    def draw(
+        cls,
+        samples: int,
+        heads: int,
+        batch: int,
+        tokens: int,
+        width: int,
+        inducing: int,
+        *,
+        like: Tensor,
+        generator: torch.Generator | None = None,
+    ) -> "CausalNoise":
+        """Draw it in the dtype and on the device of ``like``."""
+        first = (samples, heads, batch)
+        shapes = ((*first, width, inducing), (*first, tokens, width))
+        return cls(*(draw(shape, like=like, generator=generator) for shape in shapes))
+
+    def check(self, samples: int, batch: int, tokens: int, mean: Tensor) -> None:
+        """Raise if it is not for so many samples, sequences and tokens, and that inducing mean."""
+        heads, inducing, width = mean.shape
+        first, shape = (samples, heads, batch), tuple(self.token.shape)
+        fits = shape[:3] == first and shape[-1] == width and shape[3] >= tokens
+        if not fits or tuple(self.inducing.shape) != (*first, width, inducing):
+            raise ValueError(
+                f"noise must be of {(*first, width, inducing)} and {(*first, tokens, width)}, got "
+                f"{tuple(self.inducing.shape)} and {shape}"
+            )
 
 
 class QueryProcess(nn.Module):
@@ -99,6 +147,7 @@ class QueryProcess(nn.Module):
         num_samples: int | None = None,
         generator: torch.Generator | None = None,
         inducing_noise: Float[Tensor, "samples heads batch value inducing"] | None = None,
+        token_noise: Float[Tensor, "samples heads batch tokens value"] | None = None,
     ) -> Float[Tensor, "samples heads batch tokens value"]:
         """Draw the deviation.
 
@@ -108,6 +157,7 @@ class QueryProcess(nn.Module):
             generator: source of the draws.
             inducing_noise: ε', to draw the same function as another call did, see
                 :meth:`inducing_noise`; ``None`` for a new one.
+            token_noise: ε, likewise.
 
         Returns:
             Draws, in float32 or more.
@@ -127,8 +177,9 @@ class QueryProcess(nn.Module):
                 inducing_noise = self.inducing_noise(samples, batch, generator=generator)
             # g = w m + w R ε' + √(1 − |w|²) ε.
             inducing = einsum(terms.factors, inducing_noise, "h c m n, s h b c n -> s h b m c")
-            noise = draw((samples, *mean.shape), like=mean, generator=generator)
-            deviation = mean + whitened @ inducing + residual_deviation(whitened) * noise
+            if token_noise is None:
+                token_noise = draw((samples, *mean.shape), like=mean, generator=generator)
+            deviation = mean + whitened @ inducing + residual_deviation(whitened) * token_noise
             return self.deviation * deviation
 
     def inducing_noise(

@@ -8,6 +8,8 @@ from .adapters import (
 )
 from .attention import KernelAttention, SoftmaxAttention
 from .build import sequence_transformer, text_transformer, vision_transformer
+from .causal import CausalAttentionModule, CausalKernelAttention, CausalSoftmaxAttention
+from .decoder import CausalTransformer, bits_per_token
 from .encoder import Encoder, without_attention
 from .exchange import collect_penalties, exchange_attention
 from .functional import kernel_attention, rbf_matrix
@@ -33,6 +35,10 @@ __all__ = [
     "AttentionConfig",
     "AttentionModule",
     "AttentionOutput",
+    "CausalAttentionModule",
+    "CausalKernelAttention",
+    "CausalSoftmaxAttention",
+    "CausalTransformer",
     "Encoder",
     "KernelAttention",
     "KernelConfig",
@@ -49,6 +55,7 @@ __all__ = [
     "TransformerOutput",
     "VisionTransformer",
     "active_dropout",
+    "bits_per_token",
     "collect_penalties",
     "copy_kernel_weights",
     "deviations",

@@ -97,29 +97,52 @@ class Encoder(nn.Module):
         check_num_samples(num_samples)
         if num_samples is not None and self._dropout_is_active():
             # Dropout draws too: each sample needs its own masks from the first layer on.
-            x, mask = _fold(x, mask, num_samples)
+            x = repeat_samples(x, num_samples)
+            mask = None if mask is None else repeat_samples(mask, num_samples)
             num_samples = None
-        x = self.dropout(x)
-        penalty = torch.zeros((), device=x.device)
-        for index, attention in enumerate(self.attention):
+
+        def attend(index: int, tokens: Tensor, token_map: TokenMap | None) -> AttentionOutput:
+            nonlocal mask, num_samples
+            attention = self.attention[index]
             draws = num_samples if attention.stochastic else None
-            values, layer_penalty = attention(
-                self._attention_input(index, x),
-                mask,
-                token_map=self._token_map(index),
-                generator=generator,
-                num_samples=draws,
-            )
+            given = {"token_map": token_map, "generator": generator, "num_samples": draws}
+            found: AttentionOutput = attention(tokens, mask, **given)
             if draws is not None:
-                x, mask = _fold(x, mask, draws)
+                mask = None if mask is None else repeat_samples(mask, draws)
                 num_samples = None
-            x = x + values
+            return found
+
+        x, penalty = self.blocks(self.dropout(x), attend)
+        if num_samples is not None:  # nothing random on the way: the samples are equal
+            x = repeat_samples(x, num_samples)
+        return x, penalty
+
+    def blocks(
+        self,
+        x: Float[Tensor, "batch tokens dim"],
+        attend: Callable[[int, Tensor, TokenMap | None], AttentionOutput],
+    ) -> tuple[Float[Tensor, "folded tokens dim"], Float[Tensor, ""]]:
+        """Run all blocks around any attention.
+
+        Args:
+            x: embedded tokens.
+            attend: called with a block's index, what its attention takes, and the map that this has
+                gone through since the previous attention; where it gives more rows than it was
+                given, it has folded samples into the batch.
+
+        Returns:
+            Token values and the sum of the penalties.
+        """
+        penalty = torch.zeros((), device=x.device)
+        for index in range(self.config.depth):
+            found = attend(index, self._attention_input(index, x), self._token_map(index))
+            if len(found.values) > len(x):
+                x = repeat_samples(x, len(found.values) // len(x))
+            x = x + found.values
             if self.config.norm == "post":
                 x = self._norm(2 * index)(x)
             x = self._feedforward(index, x)
-            penalty = penalty + layer_penalty
-        if num_samples is not None:  # nothing random on the way: the samples are equal
-            x, _ = _fold(x, None, num_samples)
+            penalty = penalty + found.penalty
         return x, penalty
 
     def _norm(self, index: int) -> nn.Module:
@@ -171,10 +194,3 @@ def without_attention(model: nn.Module) -> Generator[None]:
 
 def _silence(layer: nn.Module, args: object, output: AttentionOutput) -> AttentionOutput:
     return AttentionOutput(torch.zeros_like(output[0]), output[1])
-
-
-def _fold(x: Tensor, mask: Tensor | None, num_samples: int) -> tuple[Tensor, Tensor | None]:
-    return (
-        repeat_samples(x, num_samples),
-        None if mask is None else repeat_samples(mask, num_samples),
-    )
