@@ -9,7 +9,15 @@ import torch
 from hypothesis import strategies as st
 
 import ohsvgp
-from ohsvgp import LostInformationWarning, OnlineGP, OnlineSVGPVAE, bases, likelihoods, vae
+from ohsvgp import (
+    LostInformationWarning,
+    OnlineGP,
+    OnlineSVGPVAE,
+    bases,
+    layers,
+    likelihoods,
+    vae,
+)
 from ohsvgp.hippo import transitions
 from probseq import kernels
 from probseq.testing.arguments import (
@@ -18,8 +26,10 @@ from probseq.testing.arguments import (
     PASSES,
     SCALES,
     SHARES,
+    attended,
     bools,
     built,
+    modules,
     normal,
     positive,
     size,
@@ -319,6 +329,33 @@ VAE_TARGETS = [
     Target(OnlineSVGPVAE.reconstruct, dict(self=VAES, y=CHANNELS)),
 ]
 
+# -- Layers -----------------------------------------------------------------------------------
+
+LAYER = dict(dim=st.just(4), num_heads=st.sampled_from([1, 2]), lengthscale=SCALES)
+HIPPO_LAYER = LAYER | dict(
+    basis=built(bases.LegS, num_inducing=MEMBERS) | built(bases.UniformGrid, num_inducing=MEMBERS)
+)
+ATTEND = attended() | dict(
+    times=st.none() | tensors("t", lambda *a: normal(*a).sort().values, DOUBLE)
+)
+LAYER_TARGETS = [
+    Target(layers.HiPPOLayer, HIPPO_LAYER),
+    *(
+        Target(
+            method,
+            dict(
+                self=modules(layers.HiPPOLayer, **HIPPO_LAYER),
+                **{name: ATTEND[name] for name in arguments},
+            ),
+            non_finite=PASSES,
+        )
+        for method, arguments in (
+            (layers.HiPPOLayer.forward, ATTEND),
+            (layers.HiPPOLayer.posterior, ("x", "mask", "times")),
+        )
+    ),
+]
+
 # -- Mathematics beneath ----------------------------------------------------------------------
 
 
@@ -383,6 +420,7 @@ TARGETS = [
     *BASIS_TARGETS,
     *LIKELIHOOD_TARGETS,
     *VAE_TARGETS,
+    *LAYER_TARGETS,
     *OTHER_TARGETS,
 ]
 
@@ -414,12 +452,13 @@ NOT_FUZZED = {
         f"OnlineSVGPVAE.{name}": "a part of fit_task"
         for name in ("kept", "prepare", "task_bound", "amortised", "window")
     },
+    "*.forecast": "called by forward and posterior, which check",
     "Consolidation*": "a part of OnlineSVGPVAE.fit_task",
     "diagonal_fisher": "a part of OnlineSVGPVAE.fit_task",
 }
 
 
 class TestFuzz(FuzzSuite):
-    modules = (ohsvgp, bases, likelihoods, vae)
+    modules = (ohsvgp, bases, layers, likelihoods, vae)
     targets = TARGETS
     reasons = NOT_FUZZED

@@ -14,6 +14,7 @@ from .bases import (
 )
 from .exact import ExactGP, exact_posterior
 from .hyperparameters import FitInfo
+from .layers import HiPPOLayer
 from .likelihoods import Bernoulli, Gaussian, NegativeBinomial, Poisson, StudentT
 from .lost import LostInformationWarning
 from .online import OnlineGP
@@ -29,6 +30,7 @@ __all__ = [
     "FitInfo",
     "FouT",
     "Gaussian",
+    "HiPPOLayer",
     "LagT",
     "LegS",
     "LegT",

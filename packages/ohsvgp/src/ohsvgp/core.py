@@ -43,6 +43,7 @@ __all__ = [
     "online_bound",
     "positive_part",
     "posterior",
+    "precision_root",
     "predict",
     "transition",
     "uncollapsed_bound",
@@ -259,11 +260,22 @@ def posterior(site: Site) -> Posterior:
     Raises:
         CholeskyError: G holds NaN or infinity, or is far from positive semi-definite.
     """
-    eye = torch.eye(site.shift.shape[-1], dtype=site.precision.dtype, device=site.precision.device)
-    root, info = torch.linalg.cholesky_ex(eye + site.precision)
-    if bool((info != 0).any()):
-        root = safe_cholesky(eye + site.precision)
+    root = precision_root(site.precision)
     return Posterior(torch.cholesky_solve(site.shift[..., None], root)[..., 0], root)
+
+
+def precision_root(G: Float[Tensor, "*b m m"]) -> Float[Tensor, "*b m m"]:
+    """Lower Cholesky factor C of the precision of q(v), C Cᵀ = I + G.
+
+    Args:
+        G: of the site.
+
+    Raises:
+        CholeskyError: as ``posterior``.
+    """
+    eye = torch.eye(G.shape[-1], dtype=G.dtype, device=G.device)
+    root, info = torch.linalg.cholesky_ex(eye + G)
+    return safe_cholesky(eye + G) if bool((info != 0).any()) else root
 
 
 def positive_part(matrix: Float[Tensor, "*b k k"]) -> Float[Tensor, "*b k k"]:
