@@ -335,25 +335,27 @@ LAYER = dict(dim=st.just(4), num_heads=st.sampled_from([1, 2]), lengthscale=SCAL
 HIPPO_LAYER = LAYER | dict(
     basis=built(bases.LegS, num_inducing=MEMBERS) | built(bases.UniformGrid, num_inducing=MEMBERS)
 )
+MATERN_LAYER = LAYER | dict(smoothness=st.sampled_from([0.5, 1.5, 2.5]))
 ATTEND = attended() | dict(
     times=st.none() | tensors("t", lambda *a: normal(*a).sort().values, DOUBLE)
 )
 LAYER_TARGETS = [
-    Target(layers.HiPPOLayer, HIPPO_LAYER),
-    *(
-        Target(
-            method,
-            dict(
-                self=modules(layers.HiPPOLayer, **HIPPO_LAYER),
-                **{name: ATTEND[name] for name in arguments},
-            ),
-            non_finite=PASSES,
-        )
-        for method, arguments in (
-            (layers.HiPPOLayer.forward, ATTEND),
-            (layers.HiPPOLayer.posterior, ("x", "mask", "times")),
-        )
-    ),
+    target
+    for kind, settings in ((layers.HiPPOLayer, HIPPO_LAYER), (layers.MaternLayer, MATERN_LAYER))
+    for target in (
+        Target(kind, settings),
+        *(
+            Target(
+                method,
+                dict(self=modules(kind, **settings), **{name: ATTEND[name] for name in arguments}),
+                non_finite=PASSES,
+            )
+            for method, arguments in (
+                (kind.forward, ATTEND),
+                (kind.posterior, ("x", "mask", "times")),
+            )
+        ),
+    )
 ]
 
 # -- Mathematics beneath ----------------------------------------------------------------------

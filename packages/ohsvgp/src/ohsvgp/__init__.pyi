@@ -14,7 +14,7 @@ from .bases import (
 )
 from .exact import ExactGP, exact_posterior
 from .hyperparameters import FitInfo
-from .layers import HiPPOLayer
+from .layers import HiPPOLayer, MaternLayer
 from .likelihoods import Bernoulli, Gaussian, NegativeBinomial, Poisson, StudentT
 from .lost import LostInformationWarning
 from .online import OnlineGP
@@ -35,6 +35,7 @@ __all__ = [
     "LegS",
     "LegT",
     "LostInformationWarning",
+    "MaternLayer",
     "NegativeBinomial",
     "OnlineGP",
     "OnlineSVGPVAE",

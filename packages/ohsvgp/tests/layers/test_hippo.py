@@ -13,7 +13,6 @@ from ohsvgp.layers.base import absorbed
 from ohsvgp.whitening import whiten
 from probseq.kernels import RBF
 from probseq.testing.attention import AttentionSuite
-from probseq.testing.instruments import constant_noise
 
 DOUBLE = torch.float64
 
@@ -131,33 +130,6 @@ def test_heads_and_sequences_and_channels_are_independent():
                 assert_close(whole.variance[b, :, head], variance[:, 0])
 
 
-def test_a_token_of_precision_zero_is_ignored():
-    module, x = layer(LegS(6), 3.0, 1.0, dim=4), draw(8, 2, 9, 4)
-    mask = torch.ones(2, 9, dtype=torch.bool)
-    mask[0, 4] = mask[1, 0] = False
-    other = torch.where(mask[..., None], x, 50.0)
-    with constant_noise(1.0):
-        found, expected = module(other, mask), module(x, mask)
-        seen = module(x)
-    assert torch.equal(found.values, expected.values)
-    assert torch.equal(found.penalty, expected.penalty)
-    assert not torch.allclose(seen.values, expected.values)
-    law = module.posterior(x, mask)
-    assert torch.equal(law.kl[~mask], torch.zeros_like(law.kl[~mask]))
-    # What is unknown is wider.
-    assert (module.posterior(x).variance[0, 4] < law.variance[0, 4]).all()
-
-
-def test_a_later_token_changes_nothing_before():
-    module, x = layer(LegS(6), 3.0, 1.0, dim=4), draw(9, 2, 9, 4)
-    other = x.clone()
-    other[:, 5] += 10
-    with constant_noise(1.0):
-        before, after = module(x).values, module(other).values
-    assert torch.equal(before[:, :5], after[:, :5])
-    assert not torch.allclose(before[:, 5:], after[:, 5:])
-
-
 @pytest.mark.parametrize(
     "basis",
     [LegS(16), LegT(16, 5.0), LagT(16, 2.0), FouT(15, 5.0), Cosine(16), UniformGrid(16), LegS(1)],
@@ -229,17 +201,6 @@ def test_divergence_and_lost_information_are_those_of_the_states():
     assert law.lost_information.max() > 1e-3
 
 
-def test_values_are_draws_of_the_posterior_and_the_penalty_its_divergence():
-    module, x = layer(LegS(6), 3.0, 1.0, dim=4), draw(15, 2, 9, 4)
-    law = module.posterior(x)
-    for noise in (0.0, -1.5):
-        with constant_noise(noise):
-            found = module(x)
-        heads = law.mean + noise * law.variance.sqrt()[..., None]
-        assert_close(found.values, module.to_out(heads.flatten(-2)))
-        assert_close(found.penalty, law.kl.sum() / 2)
-
-
 def test_float32_parameters_give_the_relations_of_float64():
     low = layer(LegS(16), 4.0).float()
     high = layer(LegS(16), 4.0)
@@ -253,26 +214,6 @@ def test_float32_parameters_give_the_relations_of_float64():
 
 @pytest.mark.usefixtures("plain_calls")
 class TestRefusals:
-    @pytest.mark.parametrize(
-        ("times", "message"),
-        [
-            (torch.arange(4), r"times must have shape \(5\), got \(4,\)"),
-            (torch.zeros(5, dtype=torch.bool), "times must be real numbers, got torch.bool"),
-            (torch.zeros(5, dtype=torch.cfloat), "times must be real numbers, got torch.complex64"),
-            (torch.tensor([0, 1, 3, 2, 4]), "times must be finite and in order"),
-            (torch.tensor([0, 1, 2, 3, torch.nan]), "times must be finite and in order"),
-            (torch.tensor([0, 1, 2, 3, torch.inf]), "times must be finite and in order"),
-        ],
-    )
-    def test_times_are_refused_by_name(self, times, message):
-        with pytest.raises(ValueError, match=message):
-            layer(LegS(4), 1.0)(torch.zeros(2, 5, 1, dtype=DOUBLE), times=times)
-
     def test_other_bases_are_refused(self):
         with pytest.raises(ValueError, match="basis must lie on points of time"):
             layer(RecurrentFeatures(LegS(4), num_features=5), 1.0)
-
-    @pytest.mark.parametrize("bad", [0.0, -1.0, float("nan"), torch.ones(3), torch.ones(2, 1)])
-    def test_lengthscales_are_refused_by_name(self, bad):
-        with pytest.raises(ValueError, match="lengthscale must be"):
-            HiPPOLayer(4, 2, LegS(4), lengthscale=bad)

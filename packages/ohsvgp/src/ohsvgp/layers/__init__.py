@@ -2,5 +2,6 @@
 
 from ohsvgp.layers.base import TimePosterior
 from ohsvgp.layers.hippo import HiPPOLayer
+from ohsvgp.layers.matern import MaternLayer
 
-__all__ = ["HiPPOLayer", "TimePosterior"]
+__all__ = ["HiPPOLayer", "MaternLayer", "TimePosterior"]
