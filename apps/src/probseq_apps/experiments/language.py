@@ -1,0 +1,222 @@
+"""`probseq language`: decoders that predict a text token by token, and how sure they are of it."""
+
+import email
+import pkgutil
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Int64
+from torch import Tensor, nn
+
+from probseq.errors import require
+from probseq.metrics import calibration_bins, expected_calibration_error
+from probseq.transformers import (
+    CausalKernelAttention,
+    CausalSoftmaxAttention,
+    CausalTransformer,
+    bits_per_token,
+)
+from probseq_apps.data.names import DataError, reading
+from probseq_apps.data.sets import load_texts
+from probseq_apps.engine import distributed
+from probseq_apps.engine.config import TrainConfig, derive_seed
+from probseq_apps.engine.fit import fit
+from probseq_apps.engine.trainer import Batch, LossParts, Step
+from probseq_apps.experiment import Experiment, Job, Results, RunFolder, by_row, counted
+from probseq_apps.options import Options
+from probseq_apps.report.language import language_report
+from probseq_apps.settings.language import DECODERS, TEXT_PREFIX
+from sgpa import CausalSparseGPAttention, ResidualSparseGPAttention
+
+# Characters that are rarer than this are one, the unknown.
+_FEWEST = 5
+
+
+class Corpus(NamedTuple):
+    """Windows of tokens, each one longer than the context, and those of other texts."""
+
+    train: Int64[Tensor, "n t"]
+    validation: Int64[Tensor, "v t"]
+    tests: Mapping[str, Tensor]
+    vocabulary: int
+
+
+class Language(Experiment[Corpus]):
+    """Decoders on one text."""
+
+    kind = command = "language"
+    parts = tuple(f"{name}/seed-*" for name in DECODERS)
+
+    def __init__(self, settings: Any) -> None:
+        super().__init__(settings)
+        self.jobs = [Job(row, seed) for seed in settings.seeds for row in settings.method]
+
+    def load(self, options: Options) -> Corpus:
+        """Read the texts, and make tokens of them."""
+        settings = self.settings
+        distributed.join(distributed.resolve_device(settings.training.device))
+        text = read_text(settings.data, options.data_dir)
+        encode, vocabulary = tokenizer_of(settings.tokenizer, text[: int(0.8 * len(text))])
+        tokens, size, length = encode(text), settings.test_size, settings.model.context + 1
+        held = min(size, len(tokens) // 10)
+        train, validation, test = tokens.split([len(tokens) - 2 * held, held, held])
+        tests = {"test": windows(test, length)}
+        for name in settings.ood:
+            # In the middle: texts begin with titles and lists.
+            found = encode(read_text(name, options.data_dir))
+            start = max(0, (len(found) - size) // 2)
+            tests[f"ood/{name}"] = windows(found[start : start + size], length)
+        train = windows(train[: settings.train_size], length)
+        return Corpus(train, windows(validation, length), tests, vocabulary)
+
+    def check(self, data: Corpus) -> None:
+        """Raise if the settings don't fit the data."""
+        for name in self.settings.method:
+            self._model(name, data, 0)
+
+    def describe(self, data: Corpus) -> str:
+        """Return the size of the text, and what is compared."""
+        settings, tokens = self.settings, data.train.numel()
+        compared = counted(settings.method, settings.seeds)
+        return f"{settings.data}: {tokens:,} tokens of {data.vocabulary} kinds; {compared}"
+
+    def run(self, job: Job, data: Corpus, at: RunFolder) -> Mapping[str, Any]:
+        """Train a decoder, from where it stopped, and measure it."""
+        settings = self.settings
+        values = settings.to_dict()
+        kept = {name: values[name] for name in ("data", "tokenizer", "model", "process")}
+        model = self._model(job.row, data, job.seed)
+        end = fit(
+            model,
+            (data.train,),
+            TrainConfig(**settings.training.to_dict(), seed=job.seed),
+            at.path / job.row / f"seed-{job.seed}",
+            loss=self._loss,
+            score=lambda own, batches: {"score": -self._bits(own, batches)},
+            held_out=(data.validation,),
+            label=job.row,
+            metadata={"method": job.row, "train_size": settings.train_size, **kept},
+        )
+        found: dict[str, Any] = {"seconds": round(end.seconds, 3)}
+        for name, tokens in data.tests.items():
+            found[name] = self._measure(model, tokens, derive_seed(job.seed, f"predict {name}"))
+        return found
+
+    def report(self, data: Corpus, results: Results, at: RunFolder) -> str:
+        """Write the report."""
+        settings, facts = self.settings, {"name": self.settings.data, "notes": []}
+        facts |= {"train": data.train.numel(), "kinds": data.vocabulary}
+        given: dict[str, Any] = {"settings": settings.to_dict(), "data": facts}
+        report = language_report(by_row(results), list(data.tests), recipe=at.recipe, **given)
+        return report.write(at.path)
+
+    def _model(self, name: str, data: Corpus, seed: int) -> CausalTransformer:
+        settings, process = self.settings.model, self.settings.process
+        sizes = (settings.dim, settings.num_heads)
+
+        def attention(index: int) -> nn.Module:
+            match name:
+                case "softmax":
+                    return CausalSoftmaxAttention(*sizes, dropout=settings.dropout)
+                case "kernel":
+                    return CausalKernelAttention(*sizes, dropout=settings.dropout)
+                case "sgpa":
+                    given: dict[str, Any] = {"covariance": process.covariance}
+                    given |= {"num_data": len(data.train), "dropout": settings.dropout}
+                    return CausalSparseGPAttention(*sizes, process.num_inducing, **given)
+                case _:
+                    given = {"num_data": len(data.train), "dropout": settings.dropout}
+                    given["causal"] = True
+                    return ResidualSparseGPAttention(*sizes, process.num_inducing, **given)
+
+        with torch.random.fork_rng():
+            torch.manual_seed(derive_seed(seed, "weights"))
+            return CausalTransformer(
+                settings,
+                vocab_size=data.vocabulary,
+                max_length=settings.context,
+                attention=attention,
+            )
+
+    def _loss(self, model: nn.Module, batch: Batch, step: Step) -> LossParts:
+        """Return nats a token, with the weighted KL divergence: over all tokens of a sequence."""
+        (tokens,) = batch
+        output = model(tokens[:, :-1], generator=step.generator)
+        nll = F.cross_entropy(output.logits.flatten(0, 1), tokens[:, 1:].flatten())
+        kl = output.penalty / self.settings.model.context
+        # The residual form's KL divergence is over the number of sequences already.
+        residual = any(isinstance(m, ResidualSparseGPAttention) for m in model.modules())
+        weight = 1.0 if residual else self.settings.process.kl_scale * step.progress
+        return LossParts(nll + weight * kl, {"nll": nll, "kl": kl})
+
+    @torch.no_grad()
+    def _bits(self, model: nn.Module, batches: Iterable[Batch]) -> float:
+        found = [bits_per_token(model(own[:, :-1]).logits, own[:, 1:]) for (own,) in batches]
+        return float(torch.cat(found).mean())
+
+    @torch.no_grad()
+    def _measure(self, model: CausalTransformer, tokens: Tensor, seed: int) -> dict[str, Any]:
+        """Return bits, accuracy and calibration of a text's tokens, and the KL divergence."""
+        device = next(model.parameters()).device
+        generator = torch.Generator(device).manual_seed(seed)
+        drawn = any(layer.stochastic for layer in model.encoder.attention)
+        samples = self.settings.process.num_samples if drawn else 1
+        parts: list[Tensor] = []
+        kl = 0.0
+        for own in tokens.to(device).split(64):
+            output = model(own[:, :-1], num_samples=samples, generator=generator)
+            parts.append(output.logits.softmax(-1).mean(0).double().cpu())
+            kl += float(output.penalty) * len(own) / len(tokens) / (own.shape[1] - 1)
+        probs, labels = torch.cat(parts).flatten(0, 1), tokens[:, 1:].flatten()
+        bins = calibration_bins(probs, labels)
+        return {
+            "bits": float(-probs.gather(-1, labels[:, None]).log2().mean()),
+            "accuracy": float((probs.argmax(-1) == labels).double().mean()),
+            "ece": float(expected_calibration_error(probs, labels)),
+            "kl": kl,
+            "bins": {name: value.tolist() for name, value in bins._asdict().items()},
+        }
+
+
+def windows(tokens: Tensor, length: int) -> Int64[Tensor, "n t"]:
+    """Return windows of so many tokens; the last of each is the first of the next."""
+    if len(tokens) < length:
+        raise DataError(f"a text must have at least {length} tokens for each part: {len(tokens)}")
+    return tokens.unfold(0, length, length - 1).contiguous()
+
+
+def read_text(name: str, data_dir: Path | None) -> str:
+    """Return a text by its name."""
+    if name.startswith(TEXT_PREFIX):
+        path = Path(name.removeprefix(TEXT_PREFIX)).expanduser()
+        with reading(path, "a text"):
+            return path.read_text(encoding="utf-8")
+    if name == "python-docs":
+        from pydoc_data.topics import topics
+
+        return "\n".join(topics.values())
+    if name == "python-code":
+        folder = Path(email.__path__[0])
+        files = [folder / f"{module.name}.py" for module in pkgutil.iter_modules([str(folder)])]
+        return "\n".join(file.read_text(encoding="utf-8") for file in files if file.is_file())
+    return "\n".join(load_texts(name, data_dir=data_dir))
+
+
+def tokenizer_of(name: str, text: str) -> tuple[Any, int]:
+    """Return what makes tokens of a text, and the number of their kinds."""
+    if name == "characters":
+        counts = torch.tensor([ord(one) for one in text]).bincount()
+        known = (counts >= _FEWEST).nonzero().flatten()
+        numbers = torch.zeros(0x110000, dtype=torch.int64)  # 0 is the unknown character
+        numbers[known] = torch.arange(len(known)) + 1
+        return lambda text: numbers[torch.tensor([ord(one) for one in text])], len(known) + 1
+    library = require("tokenizers", extra="tokenizers", distribution="probseq-apps")
+    with reading(name, "a tokenizer"):
+        tokenizer = library.Tokenizer.from_file(name)
+    return (
+        lambda text: torch.tensor(tokenizer.encode(text, add_special_tokens=False).ids),
+        tokenizer.get_vocab_size(),
+    )

@@ -1,0 +1,110 @@
+"""`probseq language`: texts, windows, what is measured, and that a killed run goes on."""
+
+import json
+import math
+
+import pytest
+import torch
+
+import probseq_apps.cli as cli
+from probseq.transformers import CausalTransformer, bits_per_token
+from probseq_apps.engine.fit import load_run
+from probseq_apps.experiments.language import Language, read_text, tokenizer_of, windows
+from probseq_apps.options import Options
+from probseq_apps.settings.language import LanguageSettings
+
+TINY = ["--dim", "8", "--num-heads", "2", "--hidden-dim", "8", "--depth", "1", "--context", "8"]
+TINY += ["--train-size", "600", "--test-size", "200", "--epochs", "1", "--num-inducing", "3"]
+TINY += ["--num-samples", "2", "--seeds", "0", "1", "--threads", "1", "--workers", "1", "--quiet"]
+
+
+def run(tmp_path, *words):
+    return cli.main(["language", *TINY, "--run-dir", str(tmp_path / "run"), *words])
+
+
+def test_windows_hold_every_token_behind_the_first_once_as_a_target():
+    tokens = torch.arange(23)
+    found = windows(tokens, 6)
+    assert found.shape == (4, 6)
+    assert found[:, 1:].flatten().tolist() == list(range(1, 21))
+    assert torch.equal(found[1:, 0], found[:-1, -1])
+
+
+def test_characters_are_numbered_and_rare_ones_are_one():
+    encode, kinds = tokenizer_of("characters", "aaaaabbbbbbbc")
+    assert kinds == 3
+    assert encode("abcz☃").tolist() == [1, 2, 0, 0, 0]
+
+
+def test_a_tokenizer_of_a_file_takes_the_place_of_characters(tmp_path):
+    library = pytest.importorskip("tokenizers", reason="tokenizers is not installed")
+    made = library.Tokenizer(library.models.WordLevel({"the": 0, "?": 1, "is": 2}, unk_token="?"))
+    made.pre_tokenizer = library.pre_tokenizers.Whitespace()
+    made.save(str(tmp_path / "words.json"))
+    encode, kinds = tokenizer_of(str(tmp_path / "words.json"), "")
+    assert kinds == 3
+    assert encode("the cat is").tolist() == [0, 1, 2]
+
+
+def test_texts_that_every_python_has_are_long_and_differ():
+    docs, code = read_text("python-docs", None), read_text("python-code", None)
+    assert min(len(docs), len(code)) > 100_000
+    assert code.count("self.") > 10 * docs.count("self.")
+
+
+def test_all_decoders_are_measured_as_by_hand(tmp_path):
+    (tmp_path / "a.txt").write_text("how much wood would a woodchuck chuck? " * 60)
+    (tmp_path / "b.txt").write_text("she sells sea shells by the sea shore. " * 20)
+    words = ["--data", f"text:{tmp_path}/a.txt", "--ood", f"text:{tmp_path}/b.txt"]
+    assert run(tmp_path, *words) == 0
+    report = json.loads((tmp_path / "run/report.json").read_text())
+    assert list(report["methods"]) == ["softmax", "kernel", "sgpa", "sgpa-residual"]
+    found = report["methods"]["softmax"]["test"]
+    settings = LanguageSettings.from_dict(report["settings"])
+    experiment = Language(settings)
+    data = experiment.load(Options())
+    model = experiment._model("softmax", data, 0)
+    load_run(model, tmp_path / "run/softmax/seed-0")
+    assert isinstance(model, CausalTransformer)
+    tokens = data.tests["test"]
+    with torch.no_grad():
+        logits = model(tokens[:, :-1]).logits
+    assert found["bits"]["values"][0] == pytest.approx(
+        float(bits_per_token(logits, tokens[:, 1:]).mean()), rel=1e-5
+    )
+    hits = float((logits.argmax(-1) == tokens[:, 1:]).double().mean())
+    assert found["accuracy"]["values"][0] == pytest.approx(hits)
+    for own in report["methods"].values():
+        assert 0 < own["test"]["bits"]["mean"] < math.log2(data.vocabulary) + 1
+    assert report["methods"]["softmax"]["test"]["kl"]["mean"] == 0.0
+    assert report["methods"]["sgpa"]["test"]["kl"]["mean"] > 0.0
+    assert len(list((tmp_path / "run/plots").iterdir())) == 2
+    # What is finished is not done again.
+    before = (tmp_path / "run/softmax/seed-0/metrics.jsonl").stat().st_mtime_ns
+    assert run(tmp_path, "--resume", *words) == 0
+    assert (tmp_path / "run/softmax/seed-0/metrics.jsonl").stat().st_mtime_ns == before
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--method", "rnn"], "unknown method 'rnn'"),
+        (["--data", "latin"], "unknown text 'latin'"),
+        (["--data", "text:none.txt"], "none.txt cannot be read as a text"),
+        (["--data", "text:{short}"], "must have at least 9 tokens for each part"),
+        (["--tokenizer", "bytes"], "tokenizer must be characters or a tokenizer.json"),
+        (["--num-heads", "3"], "num_heads"),
+        (["--data", "imdb"], "--data-dir"),
+    ],
+)
+def test_what_cannot_be_read_is_refused_before_anything_is_written(
+    tmp_path, capsys, words, message
+):
+    (tmp_path / "short.txt").write_text("too short")
+    try:
+        status = run(tmp_path, *(word.format(short=tmp_path / "short.txt") for word in words))
+    except SystemExit as error:
+        status = error.code
+    assert status in (1, 2)
+    assert message in " ".join(capsys.readouterr().err.split())
+    assert not (tmp_path / "run").exists()
