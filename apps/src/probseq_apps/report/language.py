@@ -14,13 +14,12 @@ from probseq_apps.report.report import Report
 from probseq_apps.report.tables import summary_table
 from probseq_apps.settings.language import DECODERS
 
-_SHOWN: dict[str, Direction | None] = {
-    "bits": "lower",
-    "ece": "lower",
-    "accuracy": "higher",
-    "kl": None,
+_SHOWN = {
+    "bits": Measure("bits", "lower"),
+    "ece": Measure("ECE", "lower"),
+    "accuracy": Measure("accuracy", "higher"),
+    "kl": Measure("KL, nats"),
 }
-_HEADS = {"bits": "bits", "ece": "ECE", "accuracy": "accuracy", "kl": "KL, nats"}
 
 
 def language_report(
