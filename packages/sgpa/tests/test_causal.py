@@ -8,7 +8,13 @@ from torch import nn
 
 import sgpa
 from probseq.transformers import CausalTransformer, TransformerConfig
-from sgpa import CausalNoise, CausalSparseGPAttention, ResidualSparseGPAttention
+from sgpa import (
+    CausalFeatureAttention,
+    CausalNoise,
+    CausalSparseGPAttention,
+    ResidualSparseGPAttention,
+)
+from sgpa.random_features import features as fourier
 
 COVARIANCES = ("diag", "inducing", "full")
 DIM, HEADS, WIDTH, INDUCING = 8, 2, 4, 3
@@ -204,11 +210,17 @@ def residual(index):
     return made
 
 
+def features(index):
+    given = {"initial_posterior": "random", "tied": index == 1}
+    return CausalFeatureAttention(DIM, HEADS, INDUCING, num_features=10, **given)
+
+
 MODELS = {
     **{covariance: gp(covariance) for covariance in COVARIANCES},
     "exponential": gp("inducing", kernel="exponential", tied=True, normalise="kernel"),
     "none": gp("diag", normalise="none"),
     "residual": residual,
+    "features": features,
 }
 
 
@@ -223,6 +235,8 @@ def noise_of(model, samples, batch, length):
         count, rows = (samples, batch) if index == 0 else (1, samples * batch)
         sizes = (count, HEADS, rows, length, WIDTH, INDUCING)
         like = torch.zeros((), dtype=torch.float64)
+        if isinstance(model.encoder.attention[index], CausalFeatureAttention):
+            sizes = (count, HEADS, rows, 10, WIDTH, INDUCING)
         parts.append(CausalNoise.draw(*sizes, like=like, generator=drawn))
     return parts
 
@@ -251,6 +265,8 @@ def test_step_by_step_is_the_parallel_pass_with_the_same_noise(name):
             for index, each in enumerate(layers)
         )
         torch.testing.assert_close(sum(penalties) + globally, whole.penalty, rtol=1e-9, atol=0)
+    if name == "features":  # which have room for any number of tokens
+        return
     with pytest.raises(ValueError, match="max_tokens must be at least 18"):
         model.step(ids[:1, :1].expand(6, 1), cache)
 
@@ -280,10 +296,82 @@ def test_padding_on_the_left_changes_nothing(name):
     padded = torch.cat((torch.zeros(2, 3, dtype=torch.long), ids[:, :14]), 1)
     mask = torch.arange(17).expand(2, 17) >= 3
     later = [CausalNoise(each.inducing, each.token[..., 3:, :]) for each in noise]
+    if name == "features":
+        later = noise  # of the features, and not of tokens
     found = model(padded, mask, noise=noise)
     expected = model(ids[:, :14], noise=later)
     torch.testing.assert_close(found.logits[:, 3:], expected.logits, rtol=0, atol=1e-9)
     torch.testing.assert_close(found.penalty, expected.penalty)
+
+
+@pytest.mark.parametrize("normalise", ["none", "count"])
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("kernel_name", ["rbf", "exponential"])
+def test_random_features_are_the_process_of_their_own_kernel(normalise, tied, kernel_name):
+    # The dense algebra of the exact layer, with the covariances of the features in all places.
+    torch.manual_seed(0)
+    given = {"normalise": normalise, "tied": tied, "kernel": kernel_name}
+    made = CausalFeatureAttention(
+        DIM, HEADS, INDUCING, 10, initial_posterior="random", initial_variance=0.7, **given
+    )
+    made = made.double().eval()
+    nn.init.eye_(made.to_out[0].weight)
+    nn.init.zeros_(made.to_out[0].bias)
+    made.raw_inducing_factor.data.mul_(0.3)
+    if kernel_name == "exponential":
+        made.kernel.raw_lengthscale.data.fill_(0.7)
+    x, (centre, *_) = data(), made._global_terms(None)
+
+    def covariance(own, h, a, b):
+        ell, variance = own.kernel.lengthscale[h], own.kernel.outputscale[h]
+        parts = [fourier(one / ell - centre[h], own.frequencies[h]) for one in (a, b)]
+        if kernel_name == "exponential":
+            sizes = [torch.exp(0.5 * (one / ell).square().sum(-1, keepdim=True)) for one in (a, b)]
+            parts = [part * one for part, one in zip(parts, sizes, strict=True)]
+        return variance * parts[0] @ parts[1].mT
+
+    made.jitter = 0.0
+    with pytest.MonkeyPatch.context() as patch, torch.no_grad():
+        patch.setattr(f"{__name__}.kernel", covariance)
+        noise = made.noise(1, 2, 6, generator=seeded(5))
+        zero = CausalNoise(*(torch.zeros_like(each) for each in noise))
+        mean = made(x, noise=zero).values
+        with torch.enable_grad():
+            parts = torch.autograd.functional.jacobian(
+                lambda *each: made(x[:1], noise=CausalNoise(*each)).values.flatten(),
+                tuple(each[:, :, :1] for each in zero),
+            )
+        flat = torch.cat([part.flatten(1) for part in parts], 1)
+        found = (flat @ flat.mT).unflatten(0, (6, HEADS, WIDTH)).unflatten(-1, (6, HEADS, WIDTH))
+        q, k, v = (heads(made, x, lin) for lin in (made.to_q or made.to_k, made.to_k, made.to_v))
+        for h in range(HEADS):
+            weights = torch.ones(6) if normalise == "none" else 1.0 / (torch.arange(6) + 1)
+            weights = weights.double()
+            for t in range(6):
+                own, _ = dense(made, h, k[0, h], v[0, h], q[0, h, t : t + 1], t + 1)
+                expected = weights[t] * own[0]
+                torch.testing.assert_close(
+                    mean[0, t].unflatten(0, (HEADS, WIDTH))[h], expected, rtol=1e-6, atol=1e-8
+                )
+            _, whole = dense(made, h, k[0, h], v[0, h], q[0, h], 6)
+            whole = whole * weights[:, None] * weights[None]
+            for c in range(WIDTH):
+                scale = whole[c].diagonal().max()
+                torch.testing.assert_close(
+                    found[:, h, c, :, h, c] / scale, whole[c] / scale, rtol=0, atol=1e-6
+                )
+
+
+def test_random_features_keep_no_tokens_and_take_long_texts():
+    made = CausalFeatureAttention(8, 2, 3, num_features=16).eval()
+    cache = made.init_cache(1, 1)
+    sizes = {tuple(part.shape) for part in (cache.state, *cache.noise)}
+    with torch.no_grad():
+        for _ in range(3):
+            output, cache = made.step(torch.randn(1, 4000, 8), cache)
+    assert cache.length == 12_000
+    assert output.values.isfinite().all()
+    assert sizes == {tuple(part.shape) for part in (cache.state, *cache.noise)}
 
 
 def test_gradients_are_those_of_differences():
@@ -358,6 +446,8 @@ def test_a_text_keeps_its_noise_and_other_texts_have_theirs():
         (lambda: layer()(data(), noise=layer().noise(1, 2, 5)), "noise must be of"),
         (lambda: layer().init_cache(2, 9, noise=layer().noise(2, 2, 9)), "noise must be of"),
         (lambda: layer().init_cache(0, 9), "batch"),
+        (lambda: CausalFeatureAttention(8, 2, 4, 4), "num_features must be even and more than"),
+        (lambda: CausalFeatureAttention(8, 2, 4, normalise="kernel"), "normalise must be 'none'"),
         (lambda: ResidualSparseGPAttention(8, 2, 3).init_cache(1, 5), "causal must be True"),
         (lambda: decoder(lambda i: sgpa.SparseGPAttention(8, 2, 3)), "attention must be causal"),
     ],

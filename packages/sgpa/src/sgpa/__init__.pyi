@@ -2,6 +2,7 @@ from .attention import SparseGPAttention
 from .calibrated import Calibrated, Candidate, load_calibrated
 from .calibration import calibrate
 from .causal import CausalSparseGPAttention
+from .causal_features import CausalFeatureAttention
 from .drop_in import replace_attention
 from .objective import (
     LaplaceLikelihood,
@@ -25,6 +26,7 @@ __all__ = [
     "IMDB",
     "Calibrated",
     "Candidate",
+    "CausalFeatureAttention",
     "CausalNoise",
     "CausalSparseGPAttention",
     "LaplaceLikelihood",

@@ -432,22 +432,25 @@ class CausalSparseGPAttention(nn.Module):
     def _head_kernel(self) -> HeadKernel:
         return HeadKernel(self.kernel_name, self.kernel.lengthscale, self.kernel.outputscale)
 
+    def _terms_of(self, inducing: Tensor) -> GlobalTerms:
+        """Return what depends on the projected global inducing inputs alone."""
+        given = (self._head_kernel(), self.inducing_mean, self.raw_inducing_factor)
+        return global_terms(inducing, *given, jitter=self.jitter)
+
     def _global_terms(self, token_map: TokenMap | None) -> GlobalTerms:
         def compute() -> GlobalTerms:
             inducing = self.inducing_inputs
             if token_map is not None:
                 inducing = token_map(inducing)
             rows = rearrange(self.to_k.weight, "(h k) d -> h k d", h=self.num_heads)
-            inducing = einsum(inducing, rows, "h m d, h k d -> h m k")
-            given = (self._head_kernel(), self.inducing_mean, self.raw_inducing_factor)
-            return global_terms(inducing, *given, jitter=self.jitter)
+            return self._terms_of(einsum(inducing, rows, "h m d, h k d -> h m k"))
 
         if self.training or torch.is_grad_enabled() or torch.compiler.is_compiling():
             return compute()
         if token_map is not None and token_map.training:  # dropout may be active, each time anew
             return compute()
         tensors = [self.inducing_inputs, self.raw_inducing_factor, self.inducing_mean]
-        tensors += [self.to_k.weight, *self.kernel.parameters()]
+        tensors += [self.to_k.weight, *self.kernel.parameters(), *self.buffers()]
         if token_map is not None:
             tensors += token_map.parameters()
         return self._cache.get(tensors, compute)
