@@ -125,6 +125,20 @@ class Text(Residual):
         return {"input_ids": ids * MASK, "attention_mask": MASK.long()}
 
     @torch.no_grad()
+    def test_inducing_inputs_are_not_placed_on_padding(self):
+        inputs = self.inputs()
+        junk = {**inputs, "input_ids": torch.where(MASK, inputs["input_ids"], 7)}
+        model = self.changed()
+        placed = []
+        for given in (inputs, junk):
+            generator = torch.Generator().manual_seed(0)
+            remove_attention(model)
+            replace_attention(model, num_inducing=5, calibration=given, generator=generator)
+            (process,) = deviations(model).values()
+            placed.append(process.inducing_inputs.clone())
+        assert_close(*placed)
+
+    @torch.no_grad()
     def test_padding_changes_nothing(self):
         model, inputs = self.changed(), self.inputs()
         junk = {**inputs, "input_ids": torch.where(MASK, inputs["input_ids"], 7)}
@@ -230,8 +244,18 @@ def test_models_without_known_attention_are_refused():
 def test_heads_that_do_not_go_through_the_output_weights_alone_are_refused():
     timm = pytest.importorskip("timm")
     attention = timm.layers.Attention(16, 2, qk_norm=True, scale_norm=True, norm_layer=nn.LayerNorm)
-    with pytest.raises(ValueError, match="cannot have a deviation: because of its norm"):
+    with pytest.raises(ValueError, match="cannot have a deviation: with its norm"):
         replace_attention(attention, calibration=tokens(3, 30, 16))
+
+
+def test_cosine_attention_is_refused():
+    swin = pytest.importorskip("torchvision.models.swin_transformer")
+    model = swin.SwinTransformer(
+        [2, 2], 8, [2], [2], [2, 2], num_classes=3,
+        block=swin.SwinTransformerBlockV2, downsample_layer=swin.PatchMergingV2,
+    )  # fmt: skip
+    with pytest.raises(ValueError, match="with its logit_scale a head is not softmax attention"):
+        replace_attention(model, calibration=tokens(3, 3, 16, 16))
 
 
 def test_other_modules_that_are_called_attention_are_refused():

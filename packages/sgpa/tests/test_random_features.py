@@ -60,11 +60,14 @@ def test_variances_are_never_negative_even_where_inducing_inputs_coincide():
             layer = SparseGPAttention(4, 2, 6, num_features=8, initial_posterior="prior").double()
             layer.inducing_inputs[:, 3:] = layer.inducing_inputs[:, :3]
             x = torch.randn(1, 20, 4).double()
-        layer.raw_inducing_factor.fill_(-math.inf).tril_()  # R = 0: the least variance
-        layer.raw_inducing_factor.nan_to_num_(0.0, neginf=-50.0)
+        # R = 0: the least variance, 1 − |w|².
+        layer.raw_inducing_factor.zero_().diagonal(dim1=-2, dim2=-1).fill_(-50.0)
         queries, values = layer._project(x)
-        whitened = layer._posterior(queries, values, layer._global_terms(None), None).whitened
-        assert float((1.0 - whitened.square().sum(-1)).min()) > -1e-12
+        terms = layer._global_terms(None)
+        whitened = layer._posterior(queries, values, terms, None).whitened
+        roots = torch.einsum("hbtm,hcmn->hbtcn", whitened, terms.factors)
+        variance = 1.0 - whitened.square().sum(-1)[..., None] + roots.square().sum(-1)
+        assert float(variance.min()) > -1e-12
 
 
 @torch.no_grad()

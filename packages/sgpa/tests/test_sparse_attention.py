@@ -60,6 +60,16 @@ class TestFeatures(TestOrthogonalRBF):
     compile_modules = ("SparseGPAttention(4, 2, 3, num_features=8, covariance='full')",)
 
 
+class TestFeaturesDiag(TestOrthogonalRBF):
+    options = {"num_features": 8}  # noqa: RUF012
+    compile_modules = ()
+
+
+class TestFeaturesInducing(TestOrthogonalRBF):
+    options = {"num_features": 8, "covariance": "inducing"}  # noqa: RUF012
+    compile_modules = ()
+
+
 class TestOrthogonalExponential(TestOrthogonalRBF):
     options = {"kernel": "exponential"}  # noqa: RUF012
     compile_modules = ()

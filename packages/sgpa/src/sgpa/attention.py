@@ -46,7 +46,8 @@ class SparseGPAttention(nn.Module):
 
     Sampling with ``covariance="diag"`` (what the thesis does, B.5) draws each token on its own. The
     marginals are right, but whatever is pooled over tokens varies too little: noise that a real
-    sample shares between tokens averages out. ``"full"`` draws tokens jointly, in O(T³).
+    sample shares between tokens averages out. ``"full"`` draws tokens jointly, in O(T³), or with
+    ``num_features`` in O(T).
     ``"inducing"`` (not in the thesis) draws the inducing outputs once a sequence, and each token's
     rest on its own: with :math:`w_t` a row of :math:`W = K_{qg} L^{-\top}`, in units of the prior,
 
@@ -77,7 +78,7 @@ class SparseGPAttention(nn.Module):
         initial_posterior: ``"random"`` draws v_g, R's strict lower triangle and the logarithm of
             its diagonal from N(0, 1) (the authors; tens of thousands of nats, for long training),
             ``"prior"`` starts where the global part of the KL divergence is zero.
-        num_features: random features r of each head in place of the kernel, even, at least M; cost
+        num_features: random features r of each head in place of the kernel, even, above M; cost
             is O(T r (d + s)) then, and ``"full"`` samples cost no more; see
             :mod:`sgpa.random_features`. Twice M and twice the head width are good. A trained RBF
             layer is another one: train with the features.
@@ -135,9 +136,9 @@ class SparseGPAttention(nn.Module):
             check_counts(num_data=num_data)
         if num_features is not None:
             check_counts(num_features=num_features)
-            if num_features % 2 or num_features < num_inducing:
+            if num_features % 2 or num_features <= num_inducing:
                 raise ValueError(
-                    f"num_features must be even and at least num_inducing={num_inducing}, got "
+                    f"num_features must be even and more than num_inducing={num_inducing}, got "
                     f"{num_features}"
                 )
         check_positive(jitter=jitter)

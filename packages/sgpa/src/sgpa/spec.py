@@ -33,7 +33,7 @@ class SGPAConfig(AttentionConfig):
         kl_weighting: global part of the KL: once per sequence (the papers), or once per data set.
         initial_posterior: inducing outputs to start from: random (the authors') or the
             prior's.
-        num_features: random features of each head in place of the kernel, even, at least
+        num_features: random features of each head in place of the kernel, even, more than
             num_inducing: linear in the length of sequences.
         initial_variance: prior variance to start from; None: 1 for RBF, e^-4 for exponential.
         kl_anneal: share of the training in which the KL's weight rises from 0; 0: full from the
@@ -70,9 +70,9 @@ class SGPAConfig(AttentionConfig):
                 "must be 'sequence', initial_posterior 'random', sample True, covariance 'diag' or "
                 f"'full' and num_features None, got {(*given, self.covariance, self.num_features)}"
             )
-        if self.num_features is not None and self.num_features < self.num_inducing:
+        if self.num_features is not None and self.num_features <= self.num_inducing:
             raise ValueError(
-                f"num_features must be at least num_inducing={self.num_inducing}, "
+                f"num_features must be more than num_inducing={self.num_inducing}, "
                 f"got {self.num_features}"
             )
 

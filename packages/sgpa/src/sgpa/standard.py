@@ -33,6 +33,9 @@ class StandardSparseGPAttention(nn.Module):
     S itself as :math:`x W_s`; whitened, the KL divergence needs no inverse of K.) Column t' of R
     belongs to position t', so the layer has a longest length and is not permutation equivariant.
 
+    There are no inducing inputs that sequences share, and so neither ``covariance="inducing"`` nor
+    random features.
+
     O(T³) in time and O(T²) in memory and parameters: kept for comparison with
     :class:`~sgpa.attention.SparseGPAttention`; the thesis finds that it underfits (Table B.1).
 

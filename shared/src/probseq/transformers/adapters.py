@@ -145,8 +145,9 @@ def replace_attention(
         layers: ``"last"``, ``"all"``, indices (negative ones count from the end) or names, in the
             order of ``model.named_modules()``.
         calibration: a batch of training data that the model can be called with: a tensor, a
-            sequence of arguments, or a mapping of keyword arguments. Padding counts as data: give
-            sequences of full length. ``None`` leaves the modules as they were made.
+            sequence of arguments, or a mapping of keyword arguments. Tokens that its
+            ``attention_mask`` hides are left out; other padding counts as data: give sequences of
+            full length. ``None`` leaves the modules as they were made.
         generator: source of random choices in the calibration.
 
     Returns:
@@ -167,8 +168,11 @@ def replace_attention(
         )
     else:
         seen = _queries(model, {name: found[name] for name in names}, calibration)
+        mask = calibration.get("attention_mask") if isinstance(calibration, Mapping) else None
         for name, deviation in made.items():
             heads = rearrange(seen[name], "b t (h d) -> h (b t) d", h=deviation.heads)
+            if isinstance(mask, Tensor) and mask.shape == seen[name].shape[:2]:
+                heads = heads[:, mask.flatten() != 0]
             cast("DeviationModule", deviation.process).place(heads, generator=generator)
     for name in names:
         _attach(model, found[name], made[name])

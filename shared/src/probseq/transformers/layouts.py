@@ -95,8 +95,8 @@ def check_layout(name: str, module: nn.Module) -> Layout:
     for part in layout.empty:
         if not isinstance(getattr(module, part, None), nn.Identity | None):
             raise ValueError(
-                f"{name}, a {type(module).__name__}, cannot have a deviation: because of its "
-                f"{part} heads do not go through the output weights alone"
+                f"{name}, a {type(module).__name__}, cannot have a deviation: with its "
+                f"{part} a head is not softmax attention through the output weights alone"
             )
     heads, width, out = count_heads(module), layout.width(module), layout.out(module)
     value = width if out is None else out.shape[-1]
@@ -146,7 +146,8 @@ _FUSED = Layout(
     lambda module: module.qkv.out_features // 3,
     lambda module: module.proj.weight,
     ("qkv", "proj"),
-    ("norm", "gate"),
+    # The last two: queries of cosine attention are normalised by other means.
+    ("norm", "gate", "logit_scale", "cpb_mlp"),
 )
 _LAYOUTS: dict[str, Layout] = {
     "MultiheadAttention": Layout(
