@@ -88,6 +88,20 @@ def test_models_of_timm_are_measured_as_by_hand_and_the_folder_predicts_the_same
     }
 
 
+def test_a_run_goes_on_and_what_was_deleted_is_made_anew(tmp_path, files):
+    words = ["--model", *files, *GIVEN, "--method", "model", "deviation", "--normalise", "data"]
+    assert run(tmp_path, *words, "--workers", "2") == 0
+    report = json.loads((tmp_path / "run/report.json").read_text())["methods"]
+    # As if it had been killed in the second model; and a file of the first is lost.
+    (tmp_path / "run/results/model-seed1.json").unlink()
+    (tmp_path / "run/model-seed1/deviation.npz").unlink()
+    (tmp_path / "run/model-seed0/model.npz").unlink()
+    assert run(tmp_path, "--resume", *words) == 0
+    assert json.loads((tmp_path / "run/report.json").read_text())["methods"] == report
+    assert run(tmp_path, "--overwrite", *words, "--workers", "1") == 0
+    assert json.loads((tmp_path / "run/report.json").read_text())["methods"] == report
+
+
 def test_other_weights_are_refused_when_a_run_goes_on(tmp_path, files, capsys):
     words = ["--model", files[0], *GIVEN, "--method", "model", "--normalise", "data"]
     assert run(tmp_path, *words) == 0

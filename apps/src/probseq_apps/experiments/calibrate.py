@@ -138,6 +138,9 @@ class Calibrate(Experiment[Loaded]):
             if variant in missing:
                 continue
             files = [at.path / job.name / f"{variant}.npz" for job in self.jobs]
+            for job, file in zip(self.jobs, files, strict=True):
+                if not file.exists():  # deleted: made anew
+                    self.run(job, data, at)
             runs = [
                 {key: Predictions(**fields) for key, fields in load_groups(file).items()}
                 for file in files
