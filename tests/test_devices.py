@@ -15,7 +15,17 @@ from torch.testing import assert_close
 
 from cgpt import CorrelatedGPAttention, SparseCorrelatedGPAttention
 from kepsvgp import KernelEigenPairAttention
-from ohsvgp import AdamSteps, Bernoulli, Cosine, Gaussian, LegS, OnlineGP, PivotedCholesky
+from ohsvgp import (
+    AdamSteps,
+    Bernoulli,
+    Cosine,
+    Gaussian,
+    HiPPOLayer,
+    LegS,
+    MaternLayer,
+    OnlineGP,
+    PivotedCholesky,
+)
 from ohsvgp.vae import MLPDecoder, MLPEncoder, OnlineSVGPVAE
 from probseq.kernels import RBF
 from probseq.testing.attention import close
@@ -110,6 +120,8 @@ CASES = {
     )
     for expression, make in LAYERS.items()
 } | {
+    "HiPPOLayer": Case(lambda: HiPPOLayer(8, 2, LegS(6), lengthscale=3.0), attention, TOKENS),
+    "MaternLayer": Case(lambda: MaternLayer(8, 2, lengthscale=3.0), attention, TOKENS),
     "ImageDiffusion": Case(lambda: ImageDiffusion(ImageDiffusionConfig(**UNET)), unet, IMAGES),
     "VideoDiffusion": Case(
         lambda: VideoDiffusion(VideoDiffusionConfig(**UNET)), video_unet, VIDEOS

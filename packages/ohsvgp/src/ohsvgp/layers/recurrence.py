@@ -75,7 +75,7 @@ class Recurrence(nn.Module):
     def _chunk(self, lengths: Tensor, *, new: bool) -> Windows:
         """Windows of a few lengths, of which the first is not returned if ``new``."""
         kernel, first = self.kernel, int(new)
-        sets = [self.basis.inducing(kernel, float(length)) for length in lengths]
+        sets = [self.basis.inducing(kernel, length) for length in lengths.tolist()]
         inducing = _stacked(cast("list[PointFunctional]", sets))
         L = whiten(inducing.covariance(kernel), rel_jitter=self.rel_jitter)
         # Ψ_t = L_t⁻¹ K_{u_t f(t)}.
