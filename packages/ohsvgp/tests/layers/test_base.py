@@ -82,7 +82,7 @@ def test_time_has_no_origin_and_no_unit(kind):
 
 
 @KINDS
-def test_a_pretrained_scale_says_how_wide_the_prior_is(kind):
+def test_the_outputscale_says_how_wide_the_prior_is(kind):
     """A precise prior of great variance follows its targets; one of small variance ignores them."""
     module, x = layer(kind), draw(18, 2, 9, 4)
     y, _ = module.sites(x, None)

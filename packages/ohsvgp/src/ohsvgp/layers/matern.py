@@ -27,8 +27,8 @@ class MaternLayer(TimeLayer):
         m⁻ = A m,   P⁻ = P∞ − A (P∞ − P) Aᵀ,   A = exp(FΔ),
         a = λ P⁻_ff,   m = m⁻ + λ/(1+a) P⁻_·f (y − m⁻_f)ᵀ,   P = P⁻ − λ/(1+a) P⁻_·f P⁻_f·.
 
-    A loop over time in float64, O(T (p³ + p²s)) a head and sequence. What ``HiPPOLayer`` does for
-    any kernel and with summaries of the whole past, it does for less where the kernel is Matérn.
+    A loop over time in float64, O(T (p³ + p²s)) a head and sequence. What ``HiPPOLayer`` does
+    nearly exactly for an RBF kernel, this does exactly and for less for a Matérn kernel.
 
     Args:
         dim: token width.
