@@ -11,7 +11,7 @@ from probseq.transformers import CausalTransformer, bits_per_token
 from probseq_apps.engine.fit import load_run
 from probseq_apps.experiments.language import Language, read_text, tokenizer_of, windows
 from probseq_apps.options import Options
-from probseq_apps.settings.language import LanguageSettings
+from probseq_apps.settings.language import DECODERS, LanguageSettings
 
 TINY = ["--dim", "8", "--num-heads", "2", "--hidden-dim", "8", "--depth", "1", "--context", "8"]
 TINY += ["--train-size", "600", "--test-size", "200", "--epochs", "1", "--num-inducing", "3"]
@@ -56,9 +56,10 @@ def test_all_decoders_are_measured_as_by_hand(tmp_path):
     (tmp_path / "a.txt").write_text("how much wood would a woodchuck chuck? " * 60)
     (tmp_path / "b.txt").write_text("she sells sea shells by the sea shore. " * 20)
     words = ["--data", f"text:{tmp_path}/a.txt", "--ood", f"text:{tmp_path}/b.txt"]
+    words += ["--method", *DECODERS, "--num-features", "8"]
     assert run(tmp_path, *words) == 0
     report = json.loads((tmp_path / "run/report.json").read_text())
-    assert list(report["methods"]) == ["softmax", "kernel", "sgpa", "sgpa-residual"]
+    assert list(report["methods"]) == list(DECODERS)
     found = report["methods"]["softmax"]["test"]
     settings = LanguageSettings.from_dict(report["settings"])
     experiment = Language(settings)
@@ -90,6 +91,7 @@ def test_all_decoders_are_measured_as_by_hand(tmp_path):
     [
         (["--method", "rnn"], "unknown method 'rnn'"),
         (["--data", "latin"], "unknown text 'latin'"),
+        (["--ood", "text:"], "needs a path after the colon"),
         (["--data", "text:none.txt"], "none.txt cannot be read as a text"),
         (["--data", "text:{short}"], "must have at least 9 tokens for each part"),
         (["--tokenizer", "bytes"], "tokenizer must be characters or a tokenizer.json"),

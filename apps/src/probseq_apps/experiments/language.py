@@ -29,7 +29,7 @@ from probseq_apps.experiment import Experiment, Job, Results, RunFolder, by_row,
 from probseq_apps.options import Options
 from probseq_apps.report.language import language_report
 from probseq_apps.settings.language import DECODERS, TEXT_PREFIX
-from sgpa import CausalSparseGPAttention, ResidualSparseGPAttention
+from sgpa import CausalFeatureAttention, CausalSparseGPAttention, ResidualSparseGPAttention
 
 # Characters that are rarer than this are one, the unknown.
 _FEWEST = 5
@@ -116,6 +116,9 @@ class Language(Experiment[Corpus]):
     def _model(self, name: str, data: Corpus, seed: int) -> CausalTransformer:
         settings, process = self.settings.model, self.settings.process
         sizes = (settings.dim, settings.num_heads)
+        inducing = (*sizes, process.num_inducing)
+
+        given: dict[str, Any] = {"num_data": len(data.train), "dropout": settings.dropout}
 
         def attention(index: int) -> nn.Module:
             match name:
@@ -124,13 +127,12 @@ class Language(Experiment[Corpus]):
                 case "kernel":
                     return CausalKernelAttention(*sizes, dropout=settings.dropout)
                 case "sgpa":
-                    given: dict[str, Any] = {"covariance": process.covariance}
-                    given |= {"num_data": len(data.train), "dropout": settings.dropout}
-                    return CausalSparseGPAttention(*sizes, process.num_inducing, **given)
+                    covariance = process.covariance
+                    return CausalSparseGPAttention(*inducing, covariance=covariance, **given)
+                case "sgpa-features":
+                    return CausalFeatureAttention(*inducing, process.num_features, **given)
                 case _:
-                    given = {"num_data": len(data.train), "dropout": settings.dropout}
-                    given["causal"] = True
-                    return ResidualSparseGPAttention(*sizes, process.num_inducing, **given)
+                    return ResidualSparseGPAttention(*inducing, causal=True, **given)
 
         with torch.random.fork_rng():
             torch.manual_seed(derive_seed(seed, "weights"))

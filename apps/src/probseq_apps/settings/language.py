@@ -12,6 +12,7 @@ DECODERS = {
     "softmax": "softmax attention, maximum likelihood",
     "kernel": "kernel attention, over the number of tokens, maximum likelihood",
     "sgpa": "causal sparse Gaussian process attention, over the number of tokens",
+    "sgpa-features": "the same with random features, at constant cost a token",
     "sgpa-residual": "softmax attention with a sparse Gaussian process as its deviation",
 }
 # Texts that every Python has: its documentation, and its own code.
@@ -46,6 +47,8 @@ class ProcessSettings(Settings):
 
     num_inducing: Count = 12
     """Inducing inputs of each head."""
+    num_features: Count = 64
+    """Random features of each head of sgpa-features."""
     covariance: CovarianceName = "inducing"
     """How sgpa draws tokens together."""
     kl_scale: NotNegative = 1e-5
@@ -62,8 +65,8 @@ class LanguageSettings(Settings):
     cola, or text:PATH, a text file."""
     tokenizer: str = "characters"
     """characters of the training text, or the path of a tokenizer.json."""
-    method: Names = tuple(DECODERS)
-    """softmax, kernel, sgpa, sgpa-residual."""
+    method: Names = ("softmax", "kernel", "sgpa", "sgpa-residual")
+    """softmax, kernel, sgpa, sgpa-features, sgpa-residual."""
     seeds: Seeds = (0, 1, 2)
     """Each method is trained once per seed."""
     ood: Annotated[tuple[str, ...], DISTINCT] = ("python-code",)
@@ -81,6 +84,7 @@ class LanguageSettings(Settings):
         for name in self.method:
             check_known("method", name, DECODERS)
         for name in (self.data, *self.ood):
+            refuse(name == TEXT_PREFIX, f"text {name!r} needs a path after the colon")
             if not name.startswith(TEXT_PREFIX):
                 check_known("text", name, (*TEXTS, f"{TEXT_PREFIX}PATH"))
         given = self.tokenizer != "characters" and not self.tokenizer.endswith(".json")
