@@ -102,24 +102,21 @@ class _BlockLogDensity(torch.autograd.Function):
         mask: Tensor | None,
         jitter: float | None,
     ) -> Tensor:
-        tokens, channels = mean.shape[-2:]
+        # Products with inverse factors cost a fraction of triangular solves.
         root = masked_cholesky(keys, mask, jitter=jitter)
-        right = torch.cat([cross.mT, observations], -1)
-        solved = torch.linalg.solve_triangular(root, right, upper=False)
-        gain, whitened_keys = solved.split([tokens, channels], -1)
+        inverse = triangular_inverse(root)
+        gain, whitened_keys = inverse @ cross.mT, inverse @ observations
         schur_root = masked_cholesky(queries - gain.mT @ gain, mask, jitter=jitter)
-        residual = mean - gain.mT @ whitened_keys
-        whitened = torch.linalg.solve_triangular(schur_root, residual, upper=False)
-        ctx.save_for_backward(root, solved, schur_root, whitened, mask)
+        schur_inverse = triangular_inverse(schur_root)
+        whitened = schur_inverse @ (mean - gain.mT @ whitened_keys)
+        ctx.save_for_backward(inverse, gain, whitened_keys, schur_inverse, whitened, mask)
         return _log_normal(root, whitened_keys, mask) + _log_normal(schur_root, whitened, mask)
 
     @staticmethod
     @without_autocast
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
-        root, solved, schur_root, whitened, mask = ctx.saved_tensors
-        tokens, channels = whitened.shape[-2:]
-        gain, whitened_keys = solved.split([tokens, channels], -1)
-        inverse, schur_inverse = triangular_inverse(root), triangular_inverse(schur_root)
+        inverse, gain, whitened_keys, schur_inverse, whitened, mask = ctx.saved_tensors
+        channels = whitened.shape[-1]
         # α = C⁻¹ [ν; z], from the last block to the first.
         alpha_q = schur_inverse.mT @ whitened
         alpha_k = inverse.mT @ (whitened_keys - gain @ alpha_q)
