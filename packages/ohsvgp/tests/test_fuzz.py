@@ -448,7 +448,6 @@ NOT_FUZZED = {
     "*.predictive_*": CALLED,
     **{f"{kind}.sample": CALLED for kind in ("Bernoulli", "Gaussian", "Poisson")},
     **{f"{kind}.sample": CALLED for kind in ("NegativeBinomial", "StudentT")},
-    "OnlineGP.state_dict": "takes nothing",
     "OnlineGP.posterior_coefficients": "takes nothing",
     **{
         f"OnlineSVGPVAE.{name}": "a part of fit_task"
