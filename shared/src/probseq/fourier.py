@@ -40,7 +40,7 @@ def sample_frequencies(
     """
     nu = _stationary(kernel).smoothness
     check_counts(num_features=num_features)
-    parameter = kernel.raw_lengthscale.detach()
+    parameter = kernel.like
 
     def normal(*shape: int) -> Tensor:
         return torch.randn(
@@ -77,12 +77,12 @@ def fourier_features(
         ValueError: the last dimension of ``x`` or ``frequencies`` is not the kernel's dim, batches
             do not broadcast, or dtypes differ.
     """
-    _stationary(kernel)
+    kernel = _stationary(kernel)
     check_real(x=x, frequencies=frequencies)
-    if torch.promote_types(x.dtype, kernel.raw_lengthscale.dtype) != frequencies.dtype:
+    if torch.promote_types(x.dtype, kernel.like.dtype) != frequencies.dtype:
         raise ValueError(
             f"x, frequencies and the kernel must be of one dtype, got {x.dtype}, "
-            f"{frequencies.dtype} and {kernel.raw_lengthscale.dtype}"
+            f"{frequencies.dtype} and {kernel.like.dtype}"
         )
     for name, value in (("x", x), ("frequencies", frequencies)):
         if value.ndim < 2 or value.shape[-1] != kernel.dim:

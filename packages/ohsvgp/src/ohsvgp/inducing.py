@@ -14,7 +14,7 @@ from torch import Tensor
 from ohsvgp.markov import exponential_sums
 from probseq.kernels import Kernel, Matern12
 
-__all__ = ["Inducing", "PointFunctional", "hyperparameters"]
+__all__ = ["Inducing", "PointFunctional", "continuous", "hyperparameters"]
 
 
 class Inducing(ABC):
@@ -70,6 +70,7 @@ class PointFunctional(Inducing):
 
     def cross(self, kernel: Kernel, x: Float[Tensor, "*#b n d"]) -> Float[Tensor, "*b m n"]:
         """K_uf = W k(nodes, x)."""
+        kernel = continuous(kernel)
         if self.weights is None:
             return kernel(self.nodes, x)
         # Worth its tables for enough x.
@@ -100,6 +101,17 @@ class PointFunctional(Inducing):
         """The nodes, and the weights if there are any."""
         fields = {"nodes": self.nodes}
         return fields if self.weights is None else {**fields, "weights": self.weights}
+
+
+def continuous(kernel: Kernel) -> Kernel:
+    """The kernel without its white noise, of which inducing variables know nothing.
+
+    Raises:
+        ValueError: it is white noise and nothing else.
+    """
+    if (seen := kernel.continuous) is None:
+        raise ValueError("kernel must be more than white noise, of which nothing can be remembered")
+    return seen
 
 
 def hyperparameters(kernel: Kernel) -> Tensor:

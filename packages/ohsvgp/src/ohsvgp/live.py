@@ -232,7 +232,7 @@ class LiveStream:
                 " give the earliest that can come as t0 when the stream begins"
             )
         latest = start if last is None else last
-        lengthscale = self._in_stamps(float(self.model.kernel.lengthscale.detach().max()))
+        lengthscale = self._in_stamps(float(self.model.kernel.resolution.detach().max()))
         # A first gap may happen to be tiny; the lengthscale is the other measure of time.
         known = _FARTHEST * max(latest - start, lengthscale)
         reach = known if self.position.gaps else _RESOLUTION * lengthscale

@@ -78,7 +78,7 @@ class StreamModel:
         self.rel_jitter = rel_jitter
         self.time_unit = time_unit
         self.dtype = dtype
-        self.generator = torch.Generator(kernel.raw_lengthscale.device).manual_seed(seed)
+        self.generator = torch.Generator(kernel.like.device).manual_seed(seed)
         # A copy: what the basis draws for this kernel belongs to this model.
         self.basis = copy.deepcopy(basis)
         self.basis.bind(self.kernel, self.generator)
@@ -157,7 +157,7 @@ class StreamModel:
         state = self._state
         return Stream(
             dim=self.kernel.dim,
-            like=self.kernel.raw_lengthscale,
+            like=self.kernel.like,
             time_unit=self.time_unit,
             growth=self.growth,
             clock=self.clock,

@@ -198,7 +198,7 @@ class OnlineGP(StreamModel):
 
     def rebase(self, t_end: Any) -> UpdateInfo:
         """Move the window's end without new data; one before the end of now changes nothing."""
-        return self.update([], self.kernel.raw_lengthscale.new_zeros(0), t_end=t_end)
+        return self.update([], self.kernel.like.new_zeros(0), t_end=t_end)
 
     def energy(self, t: Any, y: Any, **options: Any) -> Float[Tensor, "*b"]:
         """``UpdateInfo.energy`` of data, differentiable, nothing absorbed; args as ``update``."""

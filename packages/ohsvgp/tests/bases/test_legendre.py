@@ -36,7 +36,7 @@ def phi(m, s, start, width):
 def test_a_wave_has_the_coefficients_of_the_closed_form_with_spherical_bessel_functions(omega):
     M, t, theta = 30, 5.0, 3.0
     m = np.arange(M)
-    for basis, width in ((LegS(M), t), (LegT(M, theta), theta)):
+    for basis, width in ((LegS(M, num_nodes=160), t), (LegT(M, theta, num_nodes=160), theta)):
         s, W = functional(basis, t)
         middle = t - width / 2
         bessel = special.spherical_jn(m, omega * width / 2)

@@ -1,6 +1,7 @@
 """How close the default nodes come to the integrals, against panels that are cut at the kink."""
 
 import math
+import re
 
 import numpy as np
 import pytest
@@ -8,19 +9,36 @@ import torch
 from scipy import special
 
 from ohsvgp import Cosine, FouT, LagT, LegS, LegT
-from probseq.kernels import RBF, Matern12, Matern32, Matern52
+from probseq.kernels import SpectralMixture, parse_kernel
 
+
+def periodic(r):
+    return np.exp(-2 * np.sin(math.pi * r / 7) ** 2)
+
+
+def matern32(r):
+    return (1 + math.sqrt(3) * r) * np.exp(-math.sqrt(3) * r)
+
+
+# Covariance at distances r in lengthscales, and the kernel of variance one with a lengthscale.
 KERNELS = {
-    RBF: lambda r: np.exp(-0.5 * r**2),
-    Matern12: lambda r: np.exp(-r),
-    Matern32: lambda r: (1 + math.sqrt(3) * r) * np.exp(-math.sqrt(3) * r),
-    Matern52: lambda r: (1 + math.sqrt(5) * r + 5 / 3 * r**2) * np.exp(-math.sqrt(5) * r),
+    "rbf({0})": lambda r: np.exp(-0.5 * r**2),
+    "matern12({0})": lambda r: np.exp(-r),
+    "matern32({0})": matern32,
+    "matern52({0})": lambda r: (1 + math.sqrt(5) * r + 5 / 3 * r**2) * np.exp(-math.sqrt(5) * r),
+    "rational_quadratic(4*{0}, .7)": lambda r: (1 + r**2 / 22.4) ** -0.7,
+    "periodic(7*{0})*rbf(9*{0})": lambda r: periodic(r) * np.exp(-0.5 * (r / 9) ** 2),
+    "0.3*periodic(7*{0})*matern32({0}) + 0.6*rbf(2*{0}) + 0.1*constant": lambda r: (
+        0.3 * periodic(r) * matern32(r) + 0.6 * np.exp(-(r**2) / 8) + 0.1
+    ),
 }
 NODES, WEIGHTS = special.roots_legendre(24)
 
 
-def make_kernel(kind, lengthscale):
-    return kind(1, lengthscale=torch.tensor(lengthscale, dtype=torch.float64))
+def make_kernel(text, lengthscale):
+    # "7*{0}" becomes a number.
+    text = re.sub(r"(?:([\d.]+)\*)?\{0\}", lambda m: repr(float(m[1] or 1) * lengthscale), text)
+    return parse_kernel(text)
 
 
 # The window is [0, 1], for LagT the past of 0, whose weight e^{−s} is below e^{−64} before −64.
@@ -88,13 +106,14 @@ def test_covariances_are_those_of_the_integrals_to_a_millionth(name, kind, M, le
         edges, end = (1 - np.cos(math.pi * np.linspace(0, 1, 61))) / 2, 1.0
         x = np.concatenate([(1 - np.cos(math.pi * np.linspace(0, 1, 121))) / 2, [-0.01, 1.01]])
 
+    kernel = make_kernel(kind, ell)
+
     def g(s):
-        return functions(name, M, ell, s)
+        return functions(name, M, float(kernel.resolution.detach()), s)
 
     def k(distance):
         return KERNELS[kind](distance / ell)
 
-    kernel = make_kernel(kind, ell)
     with torch.no_grad():
         inducing = BASES[name](M).inducing(kernel, end)
         K_uf = inducing.cross(kernel, torch.from_numpy(x)[:, None]).numpy()
@@ -107,7 +126,7 @@ def test_covariances_are_those_of_the_integrals_to_a_millionth(name, kind, M, le
 
 @pytest.mark.parametrize("lengthscales", [1.0, 10.0, 100.0])
 def test_the_mean_of_a_matern12_process_has_the_variance_of_its_closed_form(lengthscales):
-    kernel = make_kernel(Matern12, 2.0)
+    kernel = make_kernel("matern12({0})", 2.0)
     with torch.no_grad():
         K = LegS(8).inducing(kernel, 2.0 * lengthscales).covariance(kernel)
     # (1/T²) ∫∫ e^{−|s − s'|/ℓ} ds ds' with T = κℓ.
@@ -119,10 +138,27 @@ def count(basis, kernel, length):
     return basis.inducing(kernel, length).nodes.shape[-2]
 
 
-def test_smooth_kernels_take_the_nodes_of_the_basis_and_rough_ones_more_up_to_100_lengthscales():
+@pytest.mark.parametrize("kappa", [0.1, 8.0, 60.0, 320.0])
+def test_a_kernel_whose_variance_is_all_at_its_highest_frequency_is_resolved_to_a_billionth(kappa):
+    # cos κτ on windows of length 2: panels of 900 nodes are exact to round-off.
+    kernel = SpectralMixture(1, 1, mean=kappa / (2 * math.pi), deviation=1e-4).double()
+    x = torch.linspace(0, 2, 99, dtype=torch.float64)[:, None]
+    for basis, exact in [
+        (kind(M), kind(M, num_nodes=900)) for kind in (LegS, Cosine) for M in (10, 100)
+    ]:
+        with torch.no_grad():
+            few, many = basis.inducing(kernel, 2.0), exact.inducing(kernel, 2.0)
+            assert (few.cross(kernel, x) - many.cross(kernel, x)).abs().max() < 1e-9
+            assert (few.covariance(kernel) - many.covariance(kernel)).abs().max() < 1e-9
+
+
+def test_nodes_are_as_few_as_the_kernel_allows_up_to_100_lengthscales():
+    smooth = make_kernel("rbf({0})", 1.0)
     for basis in (LegS(50), LegT(50, 97.0), FouT(50, 97.0), Cosine(50)):
-        assert count(basis, make_kernel(RBF, 1.0), 97.0) == 200
-    rough = make_kernel(Matern12, 1.0)
+        assert 200 < count(basis, smooth, 97.0) < 240
+    assert count(LegS(50), smooth, 1.0) == 50
+    assert count(LegS(50), smooth, 150.0) == count(LegS(50), smooth, 1e6)
+    rough = make_kernel("matern12({0})", 1.0)
     assert count(LegS(50), rough, 1.0) < count(LegS(50), rough, 10.0)
     assert count(LegS(50), rough, 100.0) == count(LegS(50), rough, 1e6)
     assert count(LegS(50, num_nodes=70), rough, 100.0) == 70

@@ -1,12 +1,15 @@
 """Covariance functions: as functions on tensors, and as modules that hold their parameters."""
 
-from probseq.kernels.base import Kernel
-from probseq.kernels.dot_product import Exponential, cosine_features, exponential
+from probseq.kernels.base import ARDKernel, Constant, Kernel, Product, Sum
+from probseq.kernels.dot_product import Exponential, Linear, cosine_features, exponential
+from probseq.kernels.expression import parse_kernel
+from probseq.kernels.periodic import Periodic, SpectralMixture, White
 from probseq.kernels.stationary import (
     RBF,
     Matern12,
     Matern32,
     Matern52,
+    RationalQuadratic,
     StationaryKernel,
     matern12,
     matern32,
@@ -16,16 +19,26 @@ from probseq.kernels.stationary import (
 
 __all__ = [
     "RBF",
+    "ARDKernel",
+    "Constant",
     "Exponential",
     "Kernel",
+    "Linear",
     "Matern12",
     "Matern32",
     "Matern52",
+    "Periodic",
+    "Product",
+    "RationalQuadratic",
+    "SpectralMixture",
     "StationaryKernel",
+    "Sum",
+    "White",
     "cosine_features",
     "exponential",
     "matern12",
     "matern32",
     "matern52",
+    "parse_kernel",
     "rbf",
 ]

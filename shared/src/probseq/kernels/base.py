@@ -1,21 +1,37 @@
-"""What every kernel module has: positive hyperparameters per head, and checked inputs."""
+"""What every kernel module has: checked inputs, and positive hyperparameters per head."""
+
+from functools import reduce
+from operator import add, mul
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from probseq.checks import broadcastable, check_counts, check_real, check_shape
+from probseq.checks import broadcastable, check_counts, check_positive, check_real, check_shape
 from probseq.kernels.distances import check_points
 
-__all__ = ["Kernel", "check_arguments"]
+__all__ = ["ARDKernel", "Constant", "Kernel", "Product", "Spectrum", "Sum", "check_arguments"]
+
+
+class Spectrum(NamedTuple):
+    """How fast a stationary kernel of one input dimension, or one term of a sum, can vary.
+
+    Attributes:
+        band: angular frequency that all but the given share of the smooth factors' variance lies
+            below.
+        rough: smoothness ν and lengthscale of each Matérn factor, whose spectrum has no such end.
+    """
+
+    band: float
+    rough: tuple[tuple[float, float], ...] = ()
 
 
 class Kernel(nn.Module):
-    """A covariance function k(x, z) with one lengthscale per input dimension and one scale.
+    """A covariance function k(x, z).
 
-    Hyperparameters are stored as logarithms in ``raw_lengthscale`` (``*batch_shape, 1, dim``) and
-    ``raw_outputscale`` (``*batch_shape``), and read in user units through ``lengthscale`` and
-    ``outputscale``. A subclass writes ``_covariance`` and ``_variance``.
+    A subclass writes ``_covariance``, ``_variance`` and ``resolution``. Kernels of one ``dim`` are
+    added and multiplied with ``+`` and ``*``; a positive number multiplies the variance.
 
     Inputs broadcast against ``batch_shape``: with ``batch_shape=(num_heads,)``, inputs of shape
     (B, num_heads, T, dim), (num_heads, T, dim) and (T, dim) are all evaluated once per head.
@@ -25,39 +41,57 @@ class Kernel(nn.Module):
     Args:
         dim: number of input dimensions d.
         batch_shape: shape of a batch of independent kernels, e.g. ``(num_heads,)``.
-        lengthscale: initial value, broadcast to (*batch_shape, 1, dim).
-        outputscale: initial value of the variance σ_f², broadcast to (*batch_shape).
 
     Raises:
-        ValueError: ``dim`` is no whole number of at least 1, ``batch_shape`` no shape, or a
-            hyperparameter not positive and finite, or of a shape that does not broadcast.
+        ValueError: ``dim`` is no whole number of at least 1, or ``batch_shape`` no shape.
     """
 
-    def __init__(
-        self,
-        dim: int,
-        *,
-        batch_shape: tuple[int, ...] = (),
-        lengthscale: float | Tensor = 1.0,
-        outputscale: float | Tensor = 1.0,
-    ) -> None:
+    def __init__(self, dim: int, *, batch_shape: tuple[int, ...] = ()) -> None:
         super().__init__()
         check_counts(dim=dim)
         check_shape(batch_shape=batch_shape)
         self.dim = dim
         self.batch_shape = batch_shape
-        self.raw_lengthscale = _log_parameter("lengthscale", lengthscale, (*batch_shape, 1, dim))
-        self.raw_outputscale = _log_parameter("outputscale", outputscale, self.batch_shape)
 
     @property
-    def lengthscale(self) -> Float[Tensor, "*heads 1 d"]:
-        """ℓ, one per head and input dimension."""
-        return self.raw_lengthscale.exp()
+    def like(self) -> Tensor:
+        """A tensor with the dtype and device of the parameters."""
+        return next(self.parameters()).detach()
 
     @property
-    def outputscale(self) -> Float[Tensor, "*heads"]:
-        """σ_f², the variance that multiplies the kernel, one per head."""
-        return self.raw_outputscale.exp()
+    def resolution(self) -> Float[Tensor, "*heads 1 d"]:
+        """Distance over which the process changes: the lengthscale, where there is one.
+
+        Infinity for a constant or a line; the least of the parts of a sum or a product.
+        """
+        raise NotImplementedError
+
+    @property
+    def continuous(self) -> "Kernel | None":
+        """The kernel without white noise, which no projection of f sees; None if that is all."""
+        return self
+
+    def spectra(self, share: float) -> list[Spectrum] | None:
+        """The terms of a kernel of time, so that a quadrature can resolve it; None if unknown.
+
+        Args:
+            share: of the variance that may lie above ``Spectrum.band``.
+        """
+        return None
+
+    def __add__(self, other: "Kernel") -> "Kernel":
+        return Sum(self, other)
+
+    def __mul__(self, other: "Kernel | float") -> "Kernel":
+        if isinstance(other, Kernel):
+            return Product(self, other)
+        check_positive(factor=other)
+        return Product(
+            Constant(self.dim, outputscale=torch.tensor(other, dtype=torch.float64).to(self.like)),
+            self,
+        )
+
+    __rmul__ = __mul__
 
     def forward(
         self, x: Float[Tensor, "*#b n d"], z: Float[Tensor, "*#b m d"]
@@ -126,13 +160,205 @@ class Kernel(nn.Module):
                 f"{name} must have shape (..., number of points, {self.dim}), "
                 f"got {tuple(inputs.shape)}: the last dimension is the kernel's dim"
             )
-        dtype = torch.promote_types(inputs.dtype, self.raw_lengthscale.dtype)
+        dtype = torch.promote_types(inputs.dtype, self.like.dtype)
         if dtype not in (torch.float32, torch.float64):
             raise ValueError(
                 f"{name} or the kernel must be float32 or float64, and neither complex, got "
-                f"{inputs.dtype} and a kernel in {self.raw_lengthscale.dtype}: convert one"
+                f"{inputs.dtype} and a kernel in {self.like.dtype}: convert one"
             )
         return inputs.to(dtype)
+
+
+class ARDKernel(Kernel):
+    """A kernel with one lengthscale per input dimension and one scale.
+
+    Hyperparameters are stored as logarithms in ``raw_lengthscale`` (``*batch_shape, 1, dim``) and
+    ``raw_outputscale`` (``*batch_shape``), and read in user units through ``lengthscale`` and
+    ``outputscale``.
+
+    Args:
+        dim: number of input dimensions d.
+        batch_shape: shape of a batch of independent kernels, e.g. ``(num_heads,)``.
+        lengthscale: initial value, broadcast to (*batch_shape, 1, dim).
+        outputscale: initial value of the variance σ_f², broadcast to (*batch_shape).
+
+    Raises:
+        ValueError: ``dim`` is no whole number of at least 1, ``batch_shape`` no shape, or a
+            hyperparameter not positive and finite, or of a shape that does not broadcast.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        *,
+        batch_shape: tuple[int, ...] = (),
+        lengthscale: float | Tensor = 1.0,
+        outputscale: float | Tensor = 1.0,
+    ) -> None:
+        super().__init__(dim, batch_shape=batch_shape)
+        self.raw_lengthscale = log_parameter("lengthscale", lengthscale, (*batch_shape, 1, dim))
+        self.raw_outputscale = log_parameter("outputscale", outputscale, self.batch_shape)
+
+    @property
+    def lengthscale(self) -> Float[Tensor, "*heads 1 d"]:
+        """ℓ, one per head and input dimension."""
+        return self.raw_lengthscale.exp()
+
+    @property
+    def outputscale(self) -> Float[Tensor, "*heads"]:
+        """σ_f², the variance that multiplies the kernel, one per head."""
+        return self.raw_outputscale.exp()
+
+    @property
+    def resolution(self) -> Float[Tensor, "*heads 1 d"]:
+        """ℓ."""
+        return self.lengthscale
+
+
+class Constant(Kernel):
+    """k(x, z) = σ_f²: a function that has one unknown value everywhere.
+
+    Args:
+        dim: number of input dimensions.
+        batch_shape: shape of a batch of independent kernels.
+        outputscale: initial value of the variance σ_f², broadcast to (*batch_shape).
+
+    Raises:
+        ValueError: as ``ARDKernel``.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        *,
+        batch_shape: tuple[int, ...] = (),
+        outputscale: float | Tensor = 1.0,
+    ) -> None:
+        super().__init__(dim, batch_shape=batch_shape)
+        self.raw_outputscale = log_parameter("outputscale", outputscale, self.batch_shape)
+
+    @property
+    def outputscale(self) -> Float[Tensor, "*heads"]:
+        """σ_f², one per head."""
+        return self.raw_outputscale.exp()
+
+    @property
+    def resolution(self) -> Float[Tensor, "*heads 1 d"]:
+        """Infinity."""
+        return self.like.new_full((*self.batch_shape, 1, self.dim), torch.inf)
+
+    def spectra(self, share: float) -> list[Spectrum] | None:
+        """All at frequency zero."""
+        return [Spectrum(0.0)]
+
+    def _covariance(self, x: Tensor, z: Tensor) -> Tensor:
+        shape = torch.broadcast_tensors(x[..., :, None, 0], z[..., None, :, 0])[0]
+        return torch.broadcast_tensors(self.outputscale[..., None, None], shape)[0]
+
+    def _variance(self, x: Tensor) -> Tensor:
+        return torch.broadcast_tensors(self.outputscale[..., None], x[..., 0])[0]
+
+
+class _Composite(Kernel):
+    """Kernels of one ``dim`` whose batches broadcast, as ``parts``; nested ones are flattened."""
+
+    def __init__(self, *parts: Kernel) -> None:
+        if not parts:
+            raise ValueError("parts must be one kernel or more, got none")
+        dims = [part.dim for part in parts]
+        shapes = [part.batch_shape for part in parts]
+        if len(set(dims)) > 1 or not broadcastable(*shapes):
+            raise ValueError(
+                "parts must have the same dim and batch shapes that broadcast, got "
+                f"dim {dims} and batch_shape {shapes}"
+            )
+        batch = torch.broadcast_tensors(*(torch.empty(shape) for shape in shapes))[0].shape
+        super().__init__(dims[0], batch_shape=tuple(batch))
+        kind = type(self)
+        flat = [inner for part in parts for inner in (part.parts if type(part) is kind else [part])]
+        self.parts = nn.ModuleList(flat)
+
+    @property
+    def kernels(self) -> list[Kernel]:
+        """The parts."""
+        return [part for part in self.parts if isinstance(part, Kernel)]
+
+    @property
+    def resolution(self) -> Float[Tensor, "*heads 1 d"]:
+        """The least of the parts."""
+        found = torch.broadcast_tensors(*(part.resolution for part in self.kernels))
+        return torch.stack(list(found)).amin(0)
+
+
+class Sum(_Composite):
+    """k(x, z) = Σ_i k_i(x, z): the covariance of a sum of independent processes.
+
+    Args:
+        parts: kernels of one ``dim``, whose batches broadcast.
+
+    Raises:
+        ValueError: no kernels, or kernels that do not go together.
+    """
+
+    @property
+    def continuous(self) -> Kernel | None:
+        """The sum of the parts' continuous ones."""
+        kept = [part.continuous for part in self.kernels]
+        found = [part for part in kept if part is not None]
+        if len(found) == len(kept) and all(a is b for a, b in zip(kept, self.kernels, strict=True)):
+            return self
+        return Sum(*found) if found else None
+
+    def spectra(self, share: float) -> list[Spectrum] | None:
+        """Those of all parts."""
+        found = [part.spectra(share) for part in self.kernels]
+        known = [terms for terms in found if terms is not None]
+        return None if len(known) < len(found) else [term for terms in known for term in terms]
+
+    def _covariance(self, x: Tensor, z: Tensor) -> Tensor:
+        return reduce(add, (part._covariance(x, z) for part in self.kernels))
+
+    def _variance(self, x: Tensor) -> Tensor:
+        return reduce(add, (part._variance(x) for part in self.kernels))
+
+
+class Product(_Composite):
+    """k(x, z) = Π_i k_i(x, z).
+
+    The scales of the factors multiply: the evidence knows only their product.
+
+    Args:
+        parts: kernels of one ``dim``, whose batches broadcast.
+
+    Raises:
+        ValueError: no kernels, or kernels that do not go together.
+    """
+
+    @property
+    def continuous(self) -> Kernel | None:
+        """The product of the factors' continuous parts: white noise times anything is white."""
+        kept = [part.continuous for part in self.kernels]
+        found = [part for part in kept if part is not None]
+        if len(found) < len(kept):
+            return None
+        same = all(a is b for a, b in zip(found, self.kernels, strict=True))
+        return self if same else Product(*found)
+
+    def spectra(self, share: float) -> list[Spectrum] | None:
+        """Bands add: the spectrum of a product is the convolution of the factors'."""
+        terms = [Spectrum(0.0)]
+        for part in self.kernels:
+            found = part.spectra(share)
+            if found is None:
+                return None
+            terms = [Spectrum(a.band + b.band, (*a.rough, *b.rough)) for a in terms for b in found]
+        return terms
+
+    def _covariance(self, x: Tensor, z: Tensor) -> Tensor:
+        return reduce(mul, (part._covariance(x, z) for part in self.kernels))
+
+    def _variance(self, x: Tensor) -> Tensor:
+        return reduce(mul, (part._variance(x) for part in self.kernels))
 
 
 def check_arguments(x: Tensor, z: Tensor, lengthscale: Tensor, outputscale: Tensor) -> None:
@@ -165,7 +391,7 @@ def check_arguments(x: Tensor, z: Tensor, lengthscale: Tensor, outputscale: Tens
         raise ValueError(f"outputscale must not be negative, got {outputscale.tolist()}")
 
 
-def _log_parameter(name: str, value: float | Tensor, shape: tuple[int, ...]) -> nn.Parameter:
+def log_parameter(name: str, value: float | Tensor, shape: tuple[int, ...]) -> nn.Parameter:
     """Parameter that holds log(value), broadcast to ``shape``."""
     value = torch.as_tensor(value)
     if not value.is_floating_point():

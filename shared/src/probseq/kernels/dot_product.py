@@ -8,9 +8,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from probseq.checks import broadcastable, check_real
-from probseq.kernels.base import Kernel, check_arguments
+from probseq.kernels.base import ARDKernel, Spectrum, check_arguments
 
-__all__ = ["Exponential", "cosine_features", "exponential"]
+__all__ = ["Exponential", "Linear", "cosine_features", "exponential"]
 
 
 def exponential(
@@ -78,8 +78,8 @@ def cosine_features(
     return projected * torch.where(square > tiny, square, torch.ones_like(square)).rsqrt()
 
 
-class Exponential(Kernel):
-    """Exponential dot-product kernel σ_f² exp(Σ_j x_j z_j/σ_j²); see ``Kernel`` for the arguments.
+class Exponential(ARDKernel):
+    """Exponential dot-product kernel σ_f² exp(Σ_j x_j z_j/σ_j²); arguments as ``ARDKernel``.
 
     Its variance σ_f² exp(Σ_j x_j²/σ_j²) differs from point to point and is unbounded.
     """
@@ -90,3 +90,26 @@ class Exponential(Kernel):
     def _variance(self, x: Tensor) -> Tensor:
         exponent = (x / self.lengthscale).square().sum(-1)
         return torch.exp(exponent + self.raw_outputscale[..., None])
+
+
+class Linear(ARDKernel):
+    """Lines through the origin, σ_f² Σ_j x_j z_j/ℓ_j²; see ``ARDKernel`` for the arguments.
+
+    The slope in dimension j has the deviation σ_f/ℓ_j. Add a ``Constant`` for the level.
+    """
+
+    @property
+    def resolution(self) -> Float[Tensor, "*heads 1 d"]:
+        """Infinity."""
+        return torch.full_like(self.raw_lengthscale.detach(), torch.inf)
+
+    def spectra(self, share: float) -> list[Spectrum] | None:
+        """All at frequency zero: a line is one of the polynomials that a quadrature gets right."""
+        return [Spectrum(0.0)]
+
+    def _covariance(self, x: Tensor, z: Tensor) -> Tensor:
+        scale = self.outputscale[..., None, None]
+        return scale * ((x / self.lengthscale) @ (z / self.lengthscale).mT)
+
+    def _variance(self, x: Tensor) -> Tensor:
+        return self.outputscale[..., None] * (x / self.lengthscale).square().sum(-1)

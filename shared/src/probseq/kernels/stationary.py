@@ -4,13 +4,14 @@ NaN and infinity in a tensor reach the result.
 """
 
 import math
+from statistics import NormalDist
 from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from probseq.kernels.base import Kernel, check_arguments
+from probseq.kernels.base import ARDKernel, Spectrum, check_arguments, log_parameter
 from probseq.kernels.distances import scaled_squared_distance
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "Matern12",
     "Matern32",
     "Matern52",
+    "RationalQuadratic",
     "StationaryKernel",
     "matern12",
     "matern32",
@@ -190,8 +192,8 @@ class _Radial52(torch.autograd.Function):
         return grads[0] * (-1 / 6) * _Radial32.apply(u)
 
 
-class StationaryKernel(Kernel):
-    """A kernel of the scaled distance alone; see ``Kernel`` for the arguments.
+class StationaryKernel(ARDKernel):
+    """A kernel of the scaled distance alone; see ``ARDKernel`` for the arguments.
 
     Attributes:
         smoothness: ν of the Matérn family, infinity for the squared exponential. It names the
@@ -200,13 +202,20 @@ class StationaryKernel(Kernel):
 
     smoothness: ClassVar[float]
 
+    def spectra(self, share: float) -> list[Spectrum] | None:
+        """A Matérn factor, or for RBF the band of a normal spectrum with deviation 1/ℓ."""
+        ell = float(self.lengthscale.detach().min())
+        if math.isfinite(self.smoothness):
+            return [Spectrum(0.0, ((self.smoothness, ell),))]
+        return [Spectrum(-NormalDist().inv_cdf(share / 2) / ell)]
+
     def _variance(self, x: Tensor) -> Tensor:
         # Not torch.broadcast_shapes, which imports sympy: seconds in the first call of a process.
         return torch.broadcast_tensors(self.outputscale[..., None], x[..., 0])[0]
 
 
 class RBF(StationaryKernel):
-    """Squared exponential kernel σ_f² exp(−r²/2); see ``Kernel`` for the arguments."""
+    """Squared exponential kernel σ_f² exp(−r²/2); see ``ARDKernel`` for the arguments."""
 
     smoothness = math.inf
 
@@ -215,7 +224,7 @@ class RBF(StationaryKernel):
 
 
 class Matern12(StationaryKernel):
-    """Matérn kernel of smoothness 1/2, σ_f² exp(−r); see ``Kernel`` for the arguments."""
+    """Matérn kernel of smoothness 1/2, σ_f² exp(−r); see ``ARDKernel`` for the arguments."""
 
     smoothness = 0.5
 
@@ -224,7 +233,7 @@ class Matern12(StationaryKernel):
 
 
 class Matern32(StationaryKernel):
-    """Matérn kernel of smoothness 3/2: σ_f² (1 + √3 r) exp(−√3 r); arguments as ``Kernel``."""
+    """Matérn kernel of smoothness 3/2: σ_f² (1 + √3 r) exp(−√3 r); as ``ARDKernel``."""
 
     smoothness = 1.5
 
@@ -233,9 +242,66 @@ class Matern32(StationaryKernel):
 
 
 class Matern52(StationaryKernel):
-    """Matérn kernel of smoothness 5/2: σ_f² (1 + √5 r + 5r²/3) exp(−√5 r); as ``Kernel``."""
+    """Matérn kernel of smoothness 5/2: σ_f² (1 + √5 r + 5r²/3) exp(−√5 r); as ``ARDKernel``."""
 
     smoothness = 2.5
 
     def _covariance(self, x: Tensor, z: Tensor) -> Tensor:
         return _matern52(x, z, self.lengthscale, self.outputscale)
+
+
+class RationalQuadratic(ARDKernel):
+    """σ_f² (1 + r²/2α)^(−α): RBF kernels of all lengthscales about ℓ, the wider the smaller α.
+
+    Args:
+        dim: number of input dimensions d.
+        batch_shape: shape of a batch of independent kernels, e.g. ``(num_heads,)``.
+        alpha: initial value of α, broadcast to (*batch_shape).
+        lengthscale: initial value, broadcast to (*batch_shape, 1, dim).
+        outputscale: initial value of the variance σ_f², broadcast to (*batch_shape).
+
+    Raises:
+        ValueError: as ``ARDKernel``.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        *,
+        batch_shape: tuple[int, ...] = (),
+        alpha: float | Tensor = 1.0,
+        lengthscale: float | Tensor = 1.0,
+        outputscale: float | Tensor = 1.0,
+    ) -> None:
+        super().__init__(
+            dim, batch_shape=batch_shape, lengthscale=lengthscale, outputscale=outputscale
+        )
+        self.raw_alpha = log_parameter("alpha", alpha, self.batch_shape)
+
+    @property
+    def alpha(self) -> Float[Tensor, "*heads"]:
+        """α, one per head."""
+        return self.raw_alpha.exp()
+
+    def spectra(self, share: float) -> list[Spectrum] | None:
+        """By Chernoff's bound of a normal spectrum whose precision is a gamma variable.
+
+        E exp(λω) = (1 − λ²ℓ^(−2)/2α)^(−α), so that with λ = √(2α) θℓ, 0 < θ < 1,
+        P(|ω| > w) ≤ 2 (1 − θ²)^(−α) exp(−√(2α) θℓ w).
+        """
+        ell = float(self.lengthscale.detach().min())
+        alpha = float(self.alpha.detach().min())
+        theta = torch.arange(1, 100, dtype=torch.float64) / 100
+        w = (math.log(2 / share) - alpha * torch.log1p(-theta.square())) / theta
+        return [Spectrum(float(w.min()) / (math.sqrt(2 * alpha) * ell))]
+
+    def _covariance(self, x: Tensor, z: Tensor) -> Tensor:
+        # (1 + r²/2α)^(−α) = exp(−α log(1 + r²/2α)).
+        alpha = self.alpha[..., None, None]
+        scale = 1 / self.lengthscale
+        distance = scaled_squared_distance(x, z, scale, exact=False)
+        decay = torch.exp(-alpha * torch.log1p(distance / (2 * alpha)))
+        return self.outputscale[..., None, None] * decay
+
+    def _variance(self, x: Tensor) -> Tensor:
+        return torch.broadcast_tensors(self.outputscale[..., None], x[..., 0])[0]

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ohsvgp.hippo.random_features import FeatureFunctional
-from ohsvgp.inducing import Inducing, PointFunctional
+from ohsvgp.inducing import Inducing, PointFunctional, continuous
 from probseq.checks import check_counts
 from probseq.kernels import Kernel
 
@@ -71,9 +71,10 @@ class Basis(ABC):
 
         Raises:
             ValueError: M below 1, or the kernel has another input dimension or family than the
-                basis needs.
+                basis needs, or is white noise alone.
         """
         check_counts(num_inducing=self.num_inducing)
+        continuous(kernel)
 
     def refine(
         self, inducing: Inducing, objective: Callable[[Inducing], Tensor], step: Advance

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ohsvgp.bases.quadrature import QuadratureBasis, check_inside
+from ohsvgp.bases.quadrature import QuadratureBasis, check_inside, wave_degree
 from ohsvgp.hippo.legendre import gauss_legendre
 from ohsvgp.inducing import Inducing, PointFunctional
 from probseq.checks import check_positive
@@ -44,10 +44,15 @@ class FouT(QuadratureBasis):
         check_positive(window=window)
         self.window = float(window)
 
+    @property
+    def degree(self) -> float:
+        """That of M/2 waves on the window."""
+        return wave_degree(0.5 * math.pi * self.num_inducing)
+
     def inducing(self, kernel: Kernel, length: float) -> Inducing:
         """Nodes on [length − θ, length]."""
         age, weights = self.choose(_rule, kernel, self.window, self.window)
-        like = kernel.raw_lengthscale
+        like = kernel.like
         nodes = (length - self.window * age).to(like)
         return PointFunctional(nodes[:, None], weights.to(like))
 
@@ -79,6 +84,11 @@ class Cosine(QuadratureBasis):
         ValueError: M below 1 or Q below M.
     """
 
+    @property
+    def degree(self) -> float:
+        """That of M/2 waves on the window."""
+        return wave_degree(0.5 * math.pi * self.num_inducing)
+
     def inducing(self, kernel: Kernel, length: float) -> Inducing:
         """Nodes on [0, length] and the cosines of each head of the kernel."""
         nodes, cosines, weights = self._cosines(kernel, length)
@@ -104,14 +114,15 @@ class Cosine(QuadratureBasis):
     def _cosines(self, kernel: Kernel, length: float) -> tuple[Tensor, Tensor, Tensor]:
         """Nodes (Q, 1), cosines there (*heads, M, Q) and weights (1, Q) of the uniform measure."""
         nodes, weights = self.choose(_uniform, kernel, 0.5 * length, length)
-        like = kernel.raw_lengthscale
+        like = kernel.like
         x = (0.5 * length * (1 + nodes)).to(like)[:, None]
         return x, _half_waves(self.num_inducing, x.mT, kernel, length), weights.to(like)
 
 
 def _half_waves(M: int, x: Tensor, kernel: Kernel, length: float) -> Tensor:
     """cos(πn(x + ℓ)/(T + 2ℓ)) of x (1, n) with a lengthscale of shape (*heads, 1, 1)."""
-    ell = kernel.lengthscale
+    # Where nothing sets a scale, as for lines, the window does.
+    ell = torch.nan_to_num(kernel.resolution, posinf=length)
     n = torch.arange(M, dtype=x.dtype, device=x.device)[:, None]
     return (math.pi * n * ((x + ell) / (length + 2 * ell))).cos()
 

@@ -28,7 +28,7 @@ class UniformGrid(TimeBasis):
 
     def inducing(self, kernel: Kernel, length: float) -> Inducing:
         """The grid on [0, length]."""
-        like = kernel.raw_lengthscale
+        like = kernel.like
         if self.num_inducing == 1:
             return PointFunctional(like.new_full((1, 1), 0.5 * length))
         grid = torch.linspace(0.0, length, self.num_inducing, dtype=torch.float64)

@@ -54,7 +54,7 @@ class LagT(QuadratureBasis):
         """Nodes before ``length``, as far back as 64τ: before t0 too."""
         tau = self.timescale
         s, weights = self.choose(_rule, kernel, tau, _MEMORY * tau, spare=200)
-        like = kernel.raw_lengthscale
+        like = kernel.like
         nodes = (length - tau * s).to(like)
         return PointFunctional(nodes[:, None], weights.to(like))
 

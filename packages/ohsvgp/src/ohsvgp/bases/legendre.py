@@ -29,6 +29,11 @@ class LegS(QuadratureBasis):
         ValueError: M below 1 or Q below M.
     """
 
+    @property
+    def degree(self) -> float:
+        """M."""
+        return float(self.num_inducing)
+
     def inducing(self, kernel: Kernel, length: float) -> Inducing:
         """Nodes on [0, length]."""
         return _on_window(self, kernel, 0.0, length)
@@ -65,6 +70,11 @@ class LegT(QuadratureBasis):
         check_positive(window=window)
         self.window = float(window)
 
+    @property
+    def degree(self) -> float:
+        """M."""
+        return float(self.num_inducing)
+
     def inducing(self, kernel: Kernel, length: float) -> Inducing:
         """Nodes on [length − θ, length]."""
         start = length - self.window
@@ -92,7 +102,7 @@ def _on_window(
     basis: QuadratureBasis, kernel: Kernel, start: float, width: float
 ) -> PointFunctional:
     nodes, weights = basis.choose(_rule, kernel, 0.5 * width, width)
-    like = kernel.raw_lengthscale
+    like = kernel.like
     return PointFunctional((start + 0.5 * width * (1 + nodes)).to(like)[:, None], weights.to(like))
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from ohsvgp.hippo.covariance import block_covariance, legs_propagator
 from ohsvgp.hippo.legendre import scaled_legendre
 from ohsvgp.hippo.random_features import FeatureFunctional
-from ohsvgp.inducing import Inducing, hyperparameters
+from ohsvgp.inducing import Inducing, continuous, hyperparameters
 from probseq.kernels import Kernel
 
 __all__ = ["PathFeatures", "PathPoints", "cell_weights"]
@@ -89,7 +89,7 @@ class PathPoints(Inducing):
 
     def cross(self, kernel: Kernel, x: Float[Tensor, "*#b n d"]) -> Float[Tensor, "*b m n"]:
         """K_uf = W k(nodes, x), a block of nodes at a time."""
-        blocks = _blocks(self.nodes.shape[0], x.shape[-2], kernel)
+        kernel, blocks = continuous(kernel), _blocks(self.nodes.shape[0], x.shape[-2], kernel)
         parts = (self.weights[:, rows] @ kernel(self.nodes[rows], x) for rows in blocks)
         return reduce(torch.add, parts)
 
@@ -143,6 +143,7 @@ def _gram(
     kernel: Kernel, nodes: Float[Tensor, "n d"], weights: Float[Tensor, "m n"]
 ) -> Float[Tensor, "*b m m"]:
     """W k(nodes, nodes) Wᵀ by blocks of rows, each off the diagonal once."""
+    kernel = continuous(kernel)
 
     def part(rows: slice) -> Tensor:
         W, later = weights[:, rows], slice(rows.stop, None)

@@ -4,6 +4,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from ohsvgp.inducing import continuous
 from probseq.kernels import Kernel
 from probseq.linalg import default_jitter
 
@@ -32,6 +33,7 @@ def pivots(kernel: Kernel, candidates: Float[Tensor, "*#b n d"], count: int) -> 
     Returns:
         Indices of M ≤ min(n, count) points; M is the same for the whole batch.
     """
+    kernel = continuous(kernel)
     variance = kernel.diag(candidates)
     batch, n = variance.shape[:-1], variance.shape[-1]
     points = candidates.expand(*batch, n, candidates.shape[-1]).to(variance)

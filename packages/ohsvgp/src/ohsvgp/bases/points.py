@@ -75,7 +75,8 @@ class PointBasis(Basis):
             return inducing
         if not isinstance(inducing, PointFunctional):
             raise TypeError(f"inducing must be points, got {type(inducing).__name__}")
-        scale = step.kernel.lengthscale
+        # Where nothing sets a scale, as for lines, the unit of the inputs.
+        scale = torch.nan_to_num(step.kernel.resolution, posinf=1.0)
         # Not torch.broadcast_shapes, which imports sympy: seconds in the first call of a process.
         nodes = torch.broadcast_tensors(inducing.nodes[..., :1, :1], scale[..., :1])[0]
         # Each kernel of a batch gets points of its own.

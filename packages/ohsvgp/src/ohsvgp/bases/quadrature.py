@@ -11,15 +11,20 @@ from torch import Tensor
 from ohsvgp.bases.base import TimeBasis
 from probseq.checks import check_counts
 from probseq.kernels import Kernel
-from probseq.kernels.stationary import StationaryKernel
+from probseq.kernels.base import Spectrum
 
-__all__ = ["QuadratureBasis", "check_inside", "num_panels"]
+__all__ = ["QuadratureBasis", "check_inside", "num_panels", "wave_degree"]
 
-# Half of what is promised: the functions are largest at the ends of a window, and panels are as
-# long there as elsewhere.
+# Half of what is promised for Matérn kernels: functions are largest at the ends of a window, and
+# panels are as long there as elsewhere.
 _ERROR = 5e-7
-# Windows of more lengthscales get the rule of so many.
+# Of a smooth kernel's variance, what may lie above the frequencies that the nodes resolve.
+_SHARE = 1e-10
+# Windows of more Matérn lengthscales get the rule of so many, and windows of more radians of a
+# smooth kernel's band that of so many, 100 lengthscales of an RBF kernel, or of so many times M.
 _LONGEST = 100.0
+_WIDEST = 650.0
+_WAVES = 16.0
 
 Rule = Callable[[int, int, int], tuple[Tensor, Tensor]]
 
@@ -30,10 +35,13 @@ class QuadratureBasis(TimeBasis):
     Any Q is a valid model, since all covariances come from the same point values; a large Q makes
     it the model of the integral.
 
-    By default the window is cut into as many equal panels, of 2M + 100 Gauss-Legendre nodes each,
-    as bring K_uu and K_uf to within 1e-6 of those of the integrals, for a stationary kernel of
-    unit variance on a window of up to 100 lengthscales; see ``num_panels``. For an RBF kernel that
-    is one panel.
+    By default Q is as small as the kernel allows. Smooth kernels, their sums and products too, get
+    one panel of Gauss-Legendre nodes that brings K_uu and K_uf to within 1e-9 of those of the
+    integrals, on windows of up to 100 lengthscales of an RBF kernel, or 16 M radians of the
+    kernel's highest frequency. Where a Matérn kernel is part of it, the window is cut into as many
+    equal panels of 2M + 100 nodes as bring them to within 1e-6 of the variance, on windows of up
+    to 100 of its lengthscales; see ``num_panels``. A kernel whose ``spectra`` are unknown gets one
+    such panel.
 
     Thesis Eq. 4.10 to 4.17 evolve covariances of the integrals by an ODE and random features; they
     come directly here, and ``RecurrentFeatures`` is the thesis' own way.
@@ -75,52 +83,78 @@ class QuadratureBasis(TimeBasis):
         if self.num_nodes is not None:
             return rule(M, self.num_nodes, 1)
         Q = 2 * M + spare
-        return rule(M, Q, num_panels(kernel, *_profile(rule, M, Q), unit, window))
+        spectra = kernel.spectra(_SHARE)
+        if spectra is None or window == 0:
+            return rule(M, Q, 1)
+        # What M functions cannot hold need not be exact.
+        widest = max(_WIDEST, _WAVES * M) / window
+        if self.degree is None or any(term.rough for term in spectra):
+            longest = window / _LONGEST
+            known = [
+                Spectrum(min(band, widest), tuple((nu, max(ell, longest)) for nu, ell in rough))
+                for band, rough in spectra
+            ]
+            return rule(M, Q, num_panels(known, *_profile(rule, M, Q), unit))
+        # e^{iκs} on [−1, 1], κ at most half the band, and M functions of a degree: Q nodes are
+        # exact for polynomials of degree 2Q − 1.
+        band = min(widest, max((term.band for term in spectra), default=0.0)) * window
+        return rule(M, max(M, math.ceil(0.5 * (self.degree + wave_degree(0.5 * band)))), 1)
+
+    @property
+    def degree(self) -> float | None:
+        """Degree of the polynomials that the M functions are, or come within 1e-9 of.
+
+        None where they are none of the nodes' coordinate.
+        """
+        return None
+
+
+def wave_degree(kappa: float) -> float:
+    """Degree of the polynomial within 1e-9 of e^{iκs} on [−1, 1]: κ + 6κ^(1/3) + 8.
+
+    Its Legendre coefficients go by the Bessel functions J_n(κ), which vanish from there on.
+    """
+    return kappa + 6 * kappa ** (1 / 3) + 8
 
 
 def num_panels(
-    kernel: Kernel,
+    spectra: list[Spectrum],
     spacing: Float[Tensor, " q"],
     density: Float[Tensor, " q"],
     unit: float,
-    window: float,
 ) -> int:
-    """Number of equal panels that bring K_uu and K_uf to within 1e-6; 1 for other kernels.
+    """Number of equal panels that bring K_uu and K_uf to within 1e-6 of the variance.
 
     Nodes h apart take ∫ k(s − x) ds, where one of them lies at x, for Σ_j h k(jh), which is
     2 Σ_n S(2πn/h) more, n = 1, 2, …, S the kernel's spectral density (Poisson's summation):
 
-        RBF:      2√(2π) ℓ exp(−2π²ℓ²/h²)
-        Matérn-ν: 2ζ(2ν+1) A (h/2π)^{2ν+1} / ℓ^{2ν},   A = 2√π Γ(ν+½) (2ν)^ν / Γ(ν)
+        2ζ(2ν+1) A (h/2π)^{2ν+1} / ℓ^{2ν},   A = 2√π Γ(ν+½) (2ν)^ν / Γ(ν)
 
     times the density that the integral has there. That is of order h²/ℓ for Matérn-1/2, and no
-    functional of point values comes closer: between two of them the process is free.
+    functional of point values comes closer: between two of them the process is free. In a product
+    the frequencies of all factors add, and 2π/h with them.
 
     Args:
-        kernel: the kernel.
+        spectra: the terms of the kernel.
         spacing: distance of the nodes on one panel.
         density: largest |weight| of each node over its spacing.
         unit: the time that one unit of the nodes stands for.
-        window: the time that the functions weigh; of one longer than 100 lengthscales, so many
-            lengthscales are resolved.
     """
-    if not isinstance(kernel, StationaryKernel) or unit == 0:
-        return 1
     h, density = unit * spacing, density / unit
-    ell = max(float(kernel.lengthscale.detach().min()), window / _LONGEST)
-    nu = kernel.smoothness
-    if math.isinf(nu):
-        folds = (2 * math.sqrt(2 * math.pi) * ell / _ERROR * density).log().clamp_min(0)
-        needed = h * folds.sqrt() / (math.sqrt(2) * math.pi * ell)
-    else:
-        p = 2 * nu + 1
-        A = 2 * math.sqrt(math.pi) * math.gamma(nu + 0.5) * (2 * nu) ** nu / math.gamma(nu)
-        # ζ(p) < p / (p − 1).
-        # (h/2π)^p / ℓ^{2ν} = h/2π (h/2πℓ)^{2ν}, which does not overflow at long lengthscales.
-        share = h / (2 * math.pi) * (h / (2 * math.pi * ell)) ** (2 * nu)
-        error = 2 * p / (p - 1) * A * density * share
-        needed = (error / _ERROR) ** (1 / p)
-    return max(1, math.ceil(float(needed.max())))
+    most = 1.0
+    for band, rough in spectra:
+        # 2π/h is at least the kernel's frequency plus the functions', which half of the nodes hold.
+        needed = h * band / (2 * math.pi) + 0.5
+        for nu, ell in rough:
+            p = 2 * nu + 1
+            A = 2 * math.sqrt(math.pi) * math.gamma(nu + 0.5) * (2 * nu) ** nu / math.gamma(nu)
+            # ζ(p) < p / (p − 1).
+            # (h/2π)^p / ℓ^{2ν} = h/2π (h/2πℓ)^{2ν}, which does not overflow at long lengthscales.
+            share = h / (2 * math.pi) * (h / (2 * math.pi * ell)) ** (2 * nu)
+            error = 2 * p / (p - 1) * A * density * share
+            needed = needed + (error / _ERROR) ** (1 / p)
+        most = max(most, float(needed.max()))
+    return math.ceil(most)
 
 
 @lru_cache(maxsize=64)

@@ -116,7 +116,7 @@ def closed_form(basis: HiPPOBasis, kernel: Kernel, t: float) -> Float[Tensor, "*
         TypeError: ``kernel`` has no features.
     """
     kernel = feature_kernel(kernel)
-    w = kernel.frequencies[..., 0] / kernel.lengthscale[..., 0]
+    w = kernel.frequencies[..., 0] / kernel.kernel.lengthscale[..., 0]
     M = basis.num_inducing
     match basis:
         case LegS():
@@ -128,7 +128,7 @@ def closed_form(basis: HiPPOBasis, kernel: Kernel, t: float) -> Float[Tensor, "*
         case FouT():
             projected = fout_projections(M, w, t, basis.window)
     # At x = 0 the cosines' features are their amplitudes.
-    zero = kernel.lengthscale.new_zeros(1, 1)
+    zero = kernel.like.new_zeros(1, 1)
     amplitude = kernel.features(zero)[..., : w.shape[-1]]
     return torch.cat([projected.real * amplitude, projected.imag * amplitude], dim=-1)
 

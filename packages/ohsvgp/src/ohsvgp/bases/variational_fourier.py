@@ -10,7 +10,7 @@ from torch import Tensor
 from ohsvgp.bases.base import Advance, Basis
 from ohsvgp.inducing import Inducing
 from probseq.checks import check_counts
-from probseq.kernels import Kernel, Matern12, Matern32, Matern52
+from probseq.kernels import Kernel, Matern12, Matern32, Matern52, StationaryKernel
 
 __all__ = ["FourierProjections", "VariationalFourier"]
 
@@ -64,7 +64,7 @@ class FourierProjections(Inducing):
         derivatives = [cosine, ~cosine * frequencies, -frequencies.square() * cosine]
         at_start = torch.stack([column.to(rate) for column in derivatives[:order]], -1)
         B = self._scale(kernel)[..., None] * at_start
-        P = _derivative_covariance(order, rate, kernel.outputscale)
+        P = _derivative_covariance(order, rate, _matern(kernel).outputscale)
         eye = torch.eye(self.size, dtype=B.dtype, device=B.device)
         return eye + B @ torch.linalg.solve(P, B.mT)
 
@@ -115,7 +115,7 @@ class FourierProjections(Inducing):
         """1/√α_m, with α = (end − start)/(2 S(ω)), S the spectral density; half S for φ = 1."""
         order, rate = _order(kernel), _rate(kernel)[..., None]
         frequencies = self._frequencies(rate)
-        noise = _NOISE[order] * kernel.outputscale[..., None] * rate ** (2 * order - 1)
+        noise = _NOISE[order] * _matern(kernel).outputscale[..., None] * rate ** (2 * order - 1)
         density = noise / (rate.square() + frequencies.square()) ** order
         start, end, _ = self.interval.tolist()
         return (density * torch.where(frequencies == 0, 1.0, 2.0) / (end - start)).sqrt()
@@ -191,19 +191,23 @@ class VariationalFourier(Basis):
         return FourierProjections(self.num_inducing, tensors["interval"])
 
 
-def _order(kernel: Kernel) -> int:
-    """Order p = ν + ½ of the differential equation that f solves."""
+def _matern(kernel: Kernel) -> StationaryKernel:
     if not isinstance(kernel, Matern12 | Matern32 | Matern52):
         raise ValueError(
             "kernel must be Matern12, Matern32 or Matern52 for VariationalFourier, "
             f"got {type(kernel).__name__}: only their RKHS is known in closed form"
         )
-    return round(kernel.smoothness + 0.5)
+    return kernel
+
+
+def _order(kernel: Kernel) -> int:
+    """Order p = ν + ½ of the differential equation that f solves."""
+    return round(_matern(kernel).smoothness + 0.5)
 
 
 def _rate(kernel: Kernel) -> Tensor:
     """√(2ν)/ℓ of shape (*b)."""
-    return (2 * _order(kernel) - 1) ** 0.5 / kernel.lengthscale[..., 0, 0]
+    return (2 * _order(kernel) - 1) ** 0.5 / _matern(kernel).lengthscale[..., 0, 0]
 
 
 def _derivative_covariance(order: int, rate: Tensor, variance: Tensor) -> Tensor:

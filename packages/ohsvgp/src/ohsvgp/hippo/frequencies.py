@@ -50,7 +50,7 @@ def equispaced_frequencies(
         raise ValueError(f"kernel must have dim=1, got dim={kernel.dim}")
     if not (math.isfinite(length) and length >= 0):
         raise ValueError(f"length must be finite and not negative, got {length}")
-    parameter = kernel.raw_lengthscale.detach()
+    parameter = kernel.like
     # One spacing for all heads: the one that the shortest lengthscale needs.
     reach = length / float(kernel.lengthscale.detach().min()) + _REACH
     count = math.ceil(_REACH * reach / (2 * math.pi))

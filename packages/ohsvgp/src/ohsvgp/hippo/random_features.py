@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ohsvgp.inducing import Inducing
 from probseq.fourier import fourier_features
-from probseq.kernels import Kernel
+from probseq.kernels import Kernel, StationaryKernel
 
 __all__ = ["FeatureFunctional", "FeatureKernel"]
 
@@ -67,21 +67,29 @@ class FeatureFunctional(Inducing):
 class FeatureKernel(Kernel):
     """Kernel of finite rank k̂(x, z) = φ(x) φ(z)ᵀ with the random features of a stationary one.
 
-    It shares the stationary kernel's parameters.
+    Its parameters are the stationary kernel's.
 
     Args:
         kernel: the stationary kernel.
         frequencies: ω of shape (*heads, F, d), from ``probseq.fourier.sample_frequencies``.
+
+    Raises:
+        TypeError: the kernel is not stationary.
     """
 
     frequencies: Tensor
 
     def __init__(self, kernel: Kernel, frequencies: Float[Tensor, "*#heads f d"]) -> None:
+        if not isinstance(kernel, StationaryKernel):
+            raise TypeError(f"kernel must be stationary, got {type(kernel).__name__}")
         super().__init__(kernel.dim, batch_shape=kernel.batch_shape)
-        self.raw_lengthscale = kernel.raw_lengthscale
-        self.raw_outputscale = kernel.raw_outputscale
         self.kernel = kernel
         self.register_buffer("frequencies", frequencies)
+
+    @property
+    def resolution(self) -> Float[Tensor, "*heads 1 d"]:
+        """ℓ of the stationary kernel."""
+        return self.kernel.lengthscale
 
     def features(self, x: Float[Tensor, "*#b n d"]) -> Float[Tensor, "*b n g"]:
         """φ(x), g = 2F: all cosines, then all sines, each with the kernel's amplitude."""

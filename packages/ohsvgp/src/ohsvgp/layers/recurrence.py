@@ -12,7 +12,7 @@ from ohsvgp.bases.grid import UniformGrid
 from ohsvgp.bases.quadrature import QuadratureBasis
 from ohsvgp.inducing import PointFunctional
 from ohsvgp.whitening import whiten
-from probseq.kernels import Kernel
+from probseq.kernels import ARDKernel
 
 __all__ = ["Recurrence", "Windows"]
 
@@ -46,7 +46,7 @@ class Recurrence(nn.Module):
     """
 
     def __init__(
-        self, kernel: Kernel, basis: QuadratureBasis | UniformGrid, rel_jitter: float
+        self, kernel: ARDKernel, basis: QuadratureBasis | UniformGrid, rel_jitter: float
     ) -> None:
         super().__init__()
         self.kernel, self.basis, self.rel_jitter = kernel, basis, rel_jitter

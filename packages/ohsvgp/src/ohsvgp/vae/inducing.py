@@ -58,7 +58,7 @@ class _MeanKernel(Kernel):
 
     def __init__(self, kernel: Kernel) -> None:
         super().__init__(kernel.dim)
-        self.to(kernel.raw_lengthscale)
+        self.to(kernel.like)
         self.kernels = kernel
 
     def _covariance(self, x: Tensor, z: Tensor) -> Tensor:

@@ -115,7 +115,7 @@ class OnlineSVGPVAE(nn.Module):
         self.encoder = encoder
         self.decoder = decoder
         self.kernel = kernel
-        level = torch.tensor(noise, dtype=torch.float64, device=kernel.raw_lengthscale.device)
+        level = torch.tensor(noise, dtype=torch.float64, device=kernel.like.device)
         self.raw_noise = nn.Parameter(level.log(), requires_grad=learn_noise)
         self.num_latents = num_latents
         self.carry = carry
@@ -130,7 +130,7 @@ class OnlineSVGPVAE(nn.Module):
                 "with frozen networks leave learn_noise on"
             )
         self.consolidation = Consolidation(self.kept())
-        self.generator = torch.Generator(kernel.raw_lengthscale.device).manual_seed(seed)
+        self.generator = torch.Generator(kernel.like.device).manual_seed(seed)
         # A copy: what the basis draws for this kernel belongs to this model.
         self.basis = copy.deepcopy(basis)
         self.basis.bind(kernel, self.generator)
@@ -324,7 +324,7 @@ class OnlineSVGPVAE(nn.Module):
             t: stamps of shape (n,), in any order.
         """
         clock = self.memory.clock or start_clock(t, self.time_unit)
-        x = clock.internal(t).to(self.kernel.raw_lengthscale)[:, None]
+        x = clock.internal(t).to(self.kernel.like)[:, None]
         return latent_posterior(
             self.basis.prior(self.kernel),
             self.memory.state,

@@ -124,7 +124,7 @@ def read_task(
     times, _ = sorted_times(clock, t)
     if times.numel() == 0:
         raise ValueError("t must hold at least one stamp, got none")
-    x = times.to(kernel.raw_lengthscale)[:, None]
+    x = times.to(kernel.like)[:, None]
     data = as_channels(y, x.shape[0], like)
     old = memory.state
     length = max(float(times[-1]), 0.0 if old is None else old.length)

@@ -73,7 +73,7 @@ class LearnedPoints:
             )
         self.start = start.nodes
         # Points that all latents share move by the mean of their lengthscales.
-        scale = kernel.lengthscale.detach()
+        scale = torch.nan_to_num(kernel.resolution.detach(), posinf=1.0)
         shared = scale.ndim > start.nodes.ndim
         self.scale = scale.mean(tuple(range(scale.ndim - 2))) if shared else scale
         self.offset = torch.zeros_like(start.nodes).requires_grad_()

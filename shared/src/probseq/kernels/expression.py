@@ -1,0 +1,205 @@
+"""Kernels written as text, for command lines and settings files; nothing is ever evaluated."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from functools import reduce
+from operator import add, mul
+from typing import NamedTuple
+
+import torch
+
+from probseq.checks import check_counts, check_positive
+from probseq.kernels.base import Constant, Kernel
+from probseq.kernels.dot_product import Linear
+from probseq.kernels.periodic import Periodic, SpectralMixture, White
+from probseq.kernels.stationary import RBF, Matern12, Matern32, Matern52, RationalQuadratic
+
+__all__ = ["KERNELS", "parse_kernel"]
+
+
+class _Kind(NamedTuple):
+    make: Callable[..., Kernel]
+    arguments: tuple[str, ...]  # in the order that they have without names
+
+
+_SCALES = ("lengthscale", "outputscale")
+KERNELS = {
+    "rbf": _Kind(RBF, _SCALES),
+    "matern12": _Kind(Matern12, _SCALES),
+    "matern32": _Kind(Matern32, _SCALES),
+    "matern52": _Kind(Matern52, _SCALES),
+    "rational_quadratic": _Kind(RationalQuadratic, ("lengthscale", "alpha", "outputscale")),
+    "periodic": _Kind(Periodic, ("period", *_SCALES)),
+    "spectral_mixture": _Kind(SpectralMixture, ("num_components",)),
+    "linear": _Kind(Linear, ("outputscale",)),
+    "constant": _Kind(Constant, ("outputscale",)),
+    "white": _Kind(White, ("outputscale",)),
+}
+_DEEPEST = 50
+_TOKEN = re.compile(
+    r"\s*(?:(?P<number>(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)|(?P<name>[A-Za-z_]\w*)|(?P<sign>[+*(),=])"
+    r"|(?P<end>$))"
+)
+
+
+def parse_kernel(
+    text: str, dim: int = 1, *, lengthscale: float = 1.0, outputscale: float = 1.0
+) -> Kernel:
+    """Return the kernel that a text such as ``"periodic(365.25)*rbf(900) + 0.5*matern32"`` names.
+
+    Sums, products, positive numbers as factors of the variance, and brackets; names are those of
+    ``KERNELS``, with positive numbers as arguments, in order or by name. In a product only the
+    first kernel's variance is learned: the evidence knows no more than the product of all.
+
+    Args:
+        text: the expression.
+        dim: number of input dimensions.
+        lengthscale: of kernels on distances that do not say theirs (a ``periodic`` one's is 1).
+        outputscale: of each term that does not say its own.
+
+    Returns:
+        The kernel, in float64.
+
+    Raises:
+        ValueError: a word that is no kernel, an argument that it does not have or take, or signs
+            out of place; says where, counted from 1, and which name is near.
+    """
+    check_counts(dim=dim)
+    check_positive(lengthscale=lengthscale, outputscale=outputscale)
+    return _Parser(text, dim, lengthscale, outputscale).kernel()
+
+
+@dataclass
+class _Parser:
+    text: str
+    dim: int
+    lengthscale: float
+    outputscale: float
+    at: int = 0
+    depth: int = 0
+    token: str = field(default="", init=False)
+    kind: str = field(default="", init=False)
+    start: int = field(default=0, init=False)
+
+    def kernel(self) -> Kernel:
+        self.step()
+        found = self.sum()
+        if self.kind != "end":
+            raise self.error("'+', '*' or the end")
+        return found
+
+    def step(self) -> None:
+        """Read the next token."""
+        match = _TOKEN.match(self.text, self.at)
+        if match is None or match.lastgroup is None:
+            rest = self.text[self.at :]
+            self.at += len(rest) - len(rest.lstrip())
+            self.token, self.start = self.text[self.at], self.at
+            raise self.error("a kernel, a number, '+', '*' or brackets")
+        self.kind, self.token = match.lastgroup, match[match.lastgroup]
+        self.start, self.at = match.start(match.lastgroup), match.end()
+
+    def take(self, sign: str) -> bool:
+        """Pass over a sign if it is next."""
+        if self.kind != "sign" or self.token != sign:
+            return False
+        self.step()
+        return True
+
+    def sum(self) -> Kernel:
+        terms = [self.product()]
+        while self.take("+"):
+            terms.append(self.product())
+        return reduce(add, terms)
+
+    def product(self) -> Kernel:
+        factor, kernels = 1.0, list[Kernel]()
+        while True:
+            if self.kind == "number":
+                factor *= self.number()
+            else:
+                kernels.append(self.factor(first=not kernels))
+            if not self.take("*"):
+                break
+        if not kernels:
+            raise self.error("a kernel: '*' and its name")
+        found = reduce(mul, kernels)
+        if factor == 1.0:
+            return found
+        scaled = factor * found
+        next(scaled.parameters()).requires_grad_(False)
+        return scaled
+
+    def factor(self, *, first: bool) -> Kernel:
+        if self.take("("):
+            self.depth += 1
+            if self.depth > _DEEPEST:
+                raise self.error(f"at most {_DEEPEST} brackets")
+            inner = self.sum()
+            if not self.take(")"):
+                raise self.error("')'")
+            return inner
+        if self.kind != "name":
+            raise self.error("a kernel")
+        name, start = self.token, self.start
+        if name not in KERNELS:
+            raise self.error(f"one of {', '.join(KERNELS)}", near=tuple(KERNELS))
+        self.step()
+        values: dict[str, float] = {}
+        if self.take("("):
+            while not self.take(")"):
+                self.argument(name, values)
+                if not self.take(",") and self.token != ")":
+                    raise self.error("',' or ')'")
+        if "lengthscale" in KERNELS[name].arguments and name != "periodic":
+            values.setdefault("lengthscale", self.lengthscale)
+        if "outputscale" in KERNELS[name].arguments and first:
+            values.setdefault("outputscale", self.outputscale)
+        made = self.make(name, values, start)
+        if not first:
+            for parameter, value in made.named_parameters():
+                value.requires_grad_(parameter != "raw_outputscale")
+        return made
+
+    def argument(self, kernel: str, values: dict[str, float]) -> None:
+        known = KERNELS[kernel].arguments
+        if self.kind == "name":
+            if self.token not in known:
+                raise self.error(f"an argument of {kernel}: {', '.join(known)}", near=known)
+            name = self.token
+            self.step()
+            if not self.take("="):
+                raise self.error("'='")
+        elif len(values) < len(known):
+            name = known[len(values)]
+        else:
+            raise self.error(f"at most {len(known)} arguments of {kernel}: {', '.join(known)}")
+        if name in values:
+            raise self.error(f"{name} of {kernel} only once")
+        values[name] = self.number()
+
+    def number(self) -> float:
+        if self.kind != "number":
+            raise self.error("a number above 0")
+        value = float(self.token)
+        if not 0 < value < float("inf"):
+            raise self.error("a number above 0")
+        self.step()
+        return value
+
+    def make(self, name: str, values: dict[str, float], start: int) -> Kernel:
+        count = values.pop("num_components", None)
+        if count is not None and count != int(count):
+            self.token, self.start = f"{name}({count:g})", start
+            raise self.error("a whole number of components")
+        counts = {} if count is None else {"num_components": int(count)}
+        exact = {k: torch.tensor(value, dtype=torch.float64) for k, value in values.items()}
+        return KERNELS[name].make(self.dim, **counts, **exact).double()
+
+    def error(self, expected: str, near: tuple[str, ...] = ()) -> ValueError:
+        got = f"{self.token!r} at position {self.start + 1}" if self.token else "its end"
+        close = get_close_matches(self.token, near, 1)
+        hint = f": did you mean {close[0]}?" if close else ""
+        return ValueError(f"kernel {self.text!r} must have {expected}, got {got}{hint}")
