@@ -52,14 +52,38 @@ HYPERPARAMETERS = dict(
     lengthscale=SCALES,
     outputscale=SCALES,
 )
-KERNELS = [kernels.RBF, kernels.Matern12, kernels.Matern32, kernels.Matern52, kernels.Exponential]
+SCALED = {k: v for k, v in HYPERPARAMETERS.items() if k != "lengthscale"}
+KERNELS = [
+    kernels.RBF,
+    kernels.Matern12,
+    kernels.Matern32,
+    kernels.Matern52,
+    kernels.Linear,
+    kernels.Exponential,
+]
 ANY_KERNEL = st.sampled_from(KERNELS).flatmap(lambda kind: modules(kind, **HYPERPARAMETERS))
-STATIONARY = st.sampled_from(KERNELS[:-1]).flatmap(lambda kind: modules(kind, **HYPERPARAMETERS))
+STATIONARY = st.sampled_from(KERNELS[:4]).flatmap(lambda kind: modules(kind, **HYPERPARAMETERS))
 INPUTS = dict(x=tensors("n d"), z=tensors("m d"))
 PARAMETERS = dict(lengthscale=tensors("1 d", positive), outputscale=tensors("", positive))
 
 KERNEL_TARGETS = [
     *(Target(kernel, HYPERPARAMETERS) for kernel in KERNELS),
+    *(Target(kernel, SCALED) for kernel in (kernels.Constant, kernels.White)),
+    Target(kernels.Periodic, HYPERPARAMETERS | dict(period=SCALES)),
+    Target(kernels.RationalQuadratic, HYPERPARAMETERS | dict(alpha=SCALES)),
+    Target(
+        kernels.SpectralMixture,
+        dict(dim=size("d"), num_components=COUNTS, weight=SCALES, mean=SCALES, deviation=SCALES),
+    ),
+    Target(
+        kernels.parse_kernel,
+        dict(
+            kernel=st.sampled_from(["rbf", "2*periodic(3) + linear", "rbf*(", "rbf(0)", "foo", ""]),
+            dim=size("d"),
+            lengthscale=SCALES,
+            outputscale=SCALES,
+        ),
+    ),
     Target(kernels.Kernel.forward, dict(self=ANY_KERNEL, **INPUTS), non_finite=PASSES),
     Target(kernels.Kernel.diag, dict(self=ANY_KERNEL, x=INPUTS["x"]), non_finite=PASSES),
     *(
@@ -486,6 +510,8 @@ TARGETS = [
 
 NOT_FUZZED = {
     "Kernel": "abstract: its subclasses are",
+    "ARDKernel": "abstract: its subclasses are",
+    "*.spectra": "a share, given by a quadrature",
     "Kernel.extra_repr": "takes nothing",
     "KLMatching": "made by its fit, whose scores are fuzzed with what it gives",
     "LPIPS": "needs weights, and its own tests refuse bad ones",

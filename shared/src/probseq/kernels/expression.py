@@ -45,7 +45,7 @@ _TOKEN = re.compile(
 
 
 def parse_kernel(
-    text: str, dim: int = 1, *, lengthscale: float = 1.0, outputscale: float = 1.0
+    kernel: str, dim: int = 1, *, lengthscale: float = 1.0, outputscale: float = 1.0
 ) -> Kernel:
     """Return the kernel that a text such as ``"periodic(365.25)*rbf(900) + 0.5*matern32"`` names.
 
@@ -54,7 +54,7 @@ def parse_kernel(
     first kernel's variance is learned: the evidence knows no more than the product of all.
 
     Args:
-        text: the expression.
+        kernel: the expression.
         dim: number of input dimensions.
         lengthscale: of kernels on distances that do not say theirs (a ``periodic`` one's is 1).
         outputscale: of each term that does not say its own.
@@ -68,7 +68,7 @@ def parse_kernel(
     """
     check_counts(dim=dim)
     check_positive(lengthscale=lengthscale, outputscale=outputscale)
-    return _Parser(text, dim, lengthscale, outputscale).kernel()
+    return _Parser(kernel, dim, lengthscale, outputscale).kernel()
 
 
 @dataclass
@@ -200,6 +200,6 @@ class _Parser:
 
     def error(self, expected: str, near: tuple[str, ...] = ()) -> ValueError:
         got = f"{self.token!r} at position {self.start + 1}" if self.token else "its end"
-        close = get_close_matches(self.token, near, 1)
+        close = get_close_matches(self.token.lower(), near, 1)
         hint = f": did you mean {close[0]}?" if close else ""
         return ValueError(f"kernel {self.text!r} must have {expected}, got {got}{hint}")

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from probseq.errors import JitterWarning
-from probseq.kernels import Kernel
+from probseq.kernels import ARDKernel
 from probseq.linalg import safe_cholesky
 
 __all__ = ["KernelSuite"]
@@ -23,6 +23,8 @@ Array = npt.NDArray[np.float64]
 
 class KernelSuite:
     """Inherit, name the class ``Test...``, and write ``make_kernel`` and ``reference``.
+
+    Further hyperparameters than lengthscale and outputscale are to be fixed in ``random_kernel``.
 
     Attributes:
         offset: how far from the origin inputs are moved in the tests of float32.
@@ -34,7 +36,7 @@ class KernelSuite:
     float32_rtol: float = 2e-6
     log_lengthscales: tuple[float, float] = (-3.0, 3.0)
 
-    def make_kernel(self, batch_shape: tuple[int, ...], dim: int) -> Kernel:
+    def make_kernel(self, batch_shape: tuple[int, ...], dim: int) -> ARDKernel:
         """A kernel with its hyperparameters at their initial values."""
         raise NotImplementedError
 
@@ -42,7 +44,7 @@ class KernelSuite:
         """Independent value of k(x, z) at two points of shape (dim,), in float64."""
         raise NotImplementedError
 
-    def random_kernel(self, batch_shape: tuple[int, ...], dim: int, seed: int = 0) -> Kernel:
+    def random_kernel(self, batch_shape: tuple[int, ...], dim: int, seed: int = 0) -> ARDKernel:
         """A float64 kernel with random hyperparameters, distinct in every entry."""
         generator = torch.Generator().manual_seed(seed)
         kernel = self.make_kernel(batch_shape, dim).double()
@@ -96,8 +98,8 @@ class KernelSuite:
         batched = kernel(x, z)
         single = self.make_kernel((), 2).double()
         for h in range(3):
-            single.raw_lengthscale.data = kernel.raw_lengthscale.data[h]
-            single.raw_outputscale.data = kernel.raw_outputscale.data[h]
+            for one, all_of_them in zip(single.parameters(), kernel.parameters(), strict=True):
+                one.data = all_of_them.data[h]
             for b in range(4):
                 torch.testing.assert_close(batched[b, h], single(x[b, h], z[h]))
 

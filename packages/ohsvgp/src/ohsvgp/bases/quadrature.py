@@ -11,7 +11,6 @@ from torch import Tensor
 from ohsvgp.bases.base import TimeBasis
 from probseq.checks import check_counts
 from probseq.kernels import Kernel
-from probseq.kernels.base import Spectrum
 
 __all__ = ["QuadratureBasis", "check_inside", "num_panels", "wave_degree"]
 
@@ -89,12 +88,8 @@ class QuadratureBasis(TimeBasis):
         # What M functions cannot hold need not be exact.
         widest = max(_WIDEST, _WAVES * M) / window
         if self.degree is None or any(term.rough for term in spectra):
-            longest = window / _LONGEST
-            known = [
-                Spectrum(min(band, widest), tuple((nu, max(ell, longest)) for nu, ell in rough))
-                for band, rough in spectra
-            ]
-            return rule(M, Q, num_panels(known, *_profile(rule, M, Q), unit))
+            profile = _profile(rule, M, Q)
+            return rule(M, Q, num_panels(kernel, *profile, unit, window, widest=widest))
         # e^{iκs} on [−1, 1], κ at most half the band, and M functions of a degree: Q nodes are
         # exact for polynomials of degree 2Q − 1.
         band = min(widest, max((term.band for term in spectra), default=0.0)) * window
@@ -118,43 +113,61 @@ def wave_degree(kappa: float) -> float:
 
 
 def num_panels(
-    spectra: list[Spectrum],
+    kernel: Kernel,
     spacing: Float[Tensor, " q"],
     density: Float[Tensor, " q"],
     unit: float,
+    window: float,
+    *,
+    widest: float = math.inf,
 ) -> int:
     """Number of equal panels that bring K_uu and K_uf to within 1e-6 of the variance.
 
     Nodes h apart take ∫ k(s − x) ds, where one of them lies at x, for Σ_j h k(jh), which is
-    2 Σ_n S(2πn/h) more, n = 1, 2, …, S the kernel's spectral density (Poisson's summation):
+    2 Σ_n S(2πn/h) more, n = 1, 2, …, S the kernel's spectral density (Poisson's summation). Times
+    the density that the integral has there, that is about the share of the variance above 2π/h of
+    a smooth kernel times its resolution, and for a Matérn factor
 
         2ζ(2ν+1) A (h/2π)^{2ν+1} / ℓ^{2ν},   A = 2√π Γ(ν+½) (2ν)^ν / Γ(ν)
 
-    times the density that the integral has there. That is of order h²/ℓ for Matérn-1/2, and no
-    functional of point values comes closer: between two of them the process is free. In a product
-    the frequencies of all factors add, and 2π/h with them.
+    which is of order h²/ℓ for Matérn-1/2, and no functional of point values comes closer: between
+    two of them the process is free. In a product the frequencies of all factors add.
 
     Args:
-        spectra: the terms of the kernel.
+        kernel: one whose ``spectra`` are known.
         spacing: distance of the nodes on one panel.
         density: largest |weight| of each node over its spacing.
         unit: the time that one unit of the nodes stands for.
+        window: the time that the functions weigh; of one longer than 100 Matérn lengthscales, so
+            many are resolved.
+        widest: frequency up to which smooth factors are resolved.
     """
     h, density = unit * spacing, density / unit
-    most = 1.0
-    for band, rough in spectra:
-        # 2π/h is at least the kernel's frequency plus the functions', which half of the nodes hold.
-        needed = h * band / (2 * math.pi) + 0.5
-        for nu, ell in rough:
+    scale = float(kernel.resolution.detach().min())
+    weight = density * (scale if math.isfinite(scale) else window)
+    spectra = kernel.spectra(_SHARE) or []
+    bands = [torch.zeros_like(h) for _ in spectra]
+    for digits in range(1, 8) if any(term.band for term in spectra) else ():
+        # Nodes of so small a weight need no smaller share.
+        heavy = weight * 10.0 ** (1 - digits) > _ERROR
+        terms = kernel.spectra(10.0**-digits) or []
+        bands = [torch.where(heavy, term.band, b) for term, b in zip(terms, bands, strict=True)]
+    needed = [torch.ones(1, dtype=h.dtype)]
+    for term, band in zip(spectra, bands, strict=True):
+        # The functions' own frequencies take at most half of the nodes.
+        waves = h * band.clamp_max(widest) / (2 * math.pi)
+        count = waves + 0.5 * (waves > 0)
+        for nu, lengthscale in term.rough:
+            ell = max(lengthscale, window / _LONGEST)
             p = 2 * nu + 1
             A = 2 * math.sqrt(math.pi) * math.gamma(nu + 0.5) * (2 * nu) ** nu / math.gamma(nu)
             # ζ(p) < p / (p − 1).
             # (h/2π)^p / ℓ^{2ν} = h/2π (h/2πℓ)^{2ν}, which does not overflow at long lengthscales.
             share = h / (2 * math.pi) * (h / (2 * math.pi * ell)) ** (2 * nu)
             error = 2 * p / (p - 1) * A * density * share
-            needed = needed + (error / _ERROR) ** (1 / p)
-        most = max(most, float(needed.max()))
-    return math.ceil(most)
+            count = count + (error / _ERROR) ** (1 / p)
+        needed.append(count)
+    return math.ceil(max(float(count.max()) for count in needed))
 
 
 @lru_cache(maxsize=64)
