@@ -188,6 +188,16 @@ class Decoder(Text):
         assert_close(torch.cat(steps, 1), whole, rtol=1e-4, atol=1e-5)
         assert not torch.allclose(model(input_ids=ids).logits, whole, rtol=1e-4, atol=1e-3)
 
+    @torch.no_grad()
+    def test_a_cache_of_the_callers_sees_the_samples_and_nothing_else(self):
+        cache = pytest.importorskip("transformers").DynamicCache
+        model, ids = self.changed("last"), self.inputs()["input_ids"]
+        torch.manual_seed(0)
+        found = sample_predictions(model, num_samples=2, input_ids=ids, past_key_values=cache())
+        torch.manual_seed(0)
+        expected = model(ids.repeat(2, 1), past_key_values=cache())
+        assert_close(found["logits"].flatten(0, 1), expected.logits)
+
 
 class TestGPT2(Decoder):
     def model(self):
@@ -291,6 +301,47 @@ def test_gradients_of_checkpointed_activations_are_those_of_the_draws():
         model(**given)
     with torch.no_grad():
         sample_predictions(model, generator=torch.Generator(), **given)
+
+
+def test_a_generator_is_refused_where_timm_checkpoints_in_evaluation_mode():
+    model = TestTimm().changed().eval()
+    model.set_grad_checkpointing(True)
+    with pytest.raises(ValueError, match="generator must be None"):
+        sample_predictions(model, generator=torch.Generator(), **TestTimm().inputs())
+
+
+@torch.no_grad()
+def test_samples_have_the_attention_maps_of_all_layers():
+    suite = TestBERT()
+    model = suite.changed("last")
+    model.set_attn_implementation("eager")
+    given = {**suite.inputs(), "output_attentions": True}
+    plain = [each.shape for each in model(**given).attentions]
+    found = sample_predictions(model, num_samples=2, **given)["attentions"]
+    assert [each.shape[1:] for each in found] == plain
+    assert_close(found[0], model(**given).attentions[0].expand(2, *plain[0]))
+
+
+@torch.no_grad()
+def test_a_model_that_changes_its_inputs_does_so_once_for_each_sample():
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+            self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+
+        def forward(self, x):
+            return self.encoder(x.mul_(2.0))
+
+    torch.manual_seed(0)
+    model, x = Model().eval(), tokens(3, 20, 16)
+    replace_attention(model, num_inducing=8, calibration=x.clone())
+    for process in deviations(model).values():
+        process.set_deviation(0.0)
+    given = x.clone()
+    found = sample_predictions(model, given, num_samples=2)
+    assert_close(given, x)
+    assert_close(found[1], model.encoder(2.0 * x))
 
 
 @pytest.mark.slow

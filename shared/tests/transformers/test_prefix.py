@@ -106,3 +106,72 @@ def test_a_refused_call_leaves_the_model(x):
         run(model, x[..., :3])
     assert all("forward" not in vars(part) for part in model.modules())
     assert not any(part._forward_hooks or part._forward_pre_hooks for part in model.modules())
+
+
+class Around(nn.Module):
+    """What ``before`` gives goes through noise, and ``after``; some of them may be the same."""
+
+    def __init__(self, before, *blocks):
+        super().__init__()
+        torch.manual_seed(0)
+        self.blocks, self.noise = nn.ModuleList(blocks), Noise()
+        self.before = before
+
+    def forward(self, x):
+        return self.noise(self.before(self.blocks, x))
+
+
+class Added(nn.Module):
+    def forward(self, x):
+        x += 1.0
+        return 2.0 * x
+
+
+class Swapped(nn.Module):
+    def forward(self, x):
+        return x.transpose(0, 1)
+
+
+def tokens_first(blocks, x):
+    return blocks[0](x.transpose(0, 1)).transpose(0, 1)
+
+
+def inside_tokens_first(blocks, x):
+    x = blocks[0](x)  # (tokens, batch, dim)
+    return torch.cumsum(x, 0).transpose(0, 1)  # mixes tokens
+
+
+AROUND = {
+    "tokens before the batch": lambda: Around(tokens_first, nn.Linear(4, 4)),
+    "a block that swaps them": lambda: Around(inside_tokens_first, Swapped()),
+    "a table without a batch": lambda: Around(
+        lambda blocks, x: x + blocks[0](torch.ones(1, 5, 4)), nn.Linear(4, 4)
+    ),
+    "an input changed in place": lambda: Around(
+        lambda blocks, x: (y := 3.0 * x) + blocks[0](y), Added()
+    ),
+}
+
+
+@pytest.mark.parametrize("batch", [1, 2, 3, 5])
+@pytest.mark.parametrize("kind", AROUND)
+def test_what_has_no_batch_first_or_changes_its_input_is_not_shared(kind, batch):
+    model, x = AROUND[kind]().eval(), torch.randn(batch, 5, 4)
+    expected = model(x.repeat(3, 1, 1))
+    torch.testing.assert_close(run(model, x), expected)
+
+
+def test_a_block_that_is_called_behind_the_noise_too_runs_there(x):
+    model = Around(lambda blocks, x: blocks[0](x), nn.Linear(4, 4)).eval()
+    model.forward = lambda x: model.blocks[0](model.noise(model.blocks[0](x)))
+    expected = model(x.repeat(3, 1, 1))
+    torch.testing.assert_close(run(model, x), expected)
+
+
+def test_hooks_act_once_and_see_all_samples(x):
+    model, seen = Model().eval(), []
+    model.blocks[2].register_forward_hook(lambda module, args, output: 2.0 * output)
+    model.blocks[1].linear.register_forward_hook(lambda module, args, _: seen.append(len(args[0])))
+    expected = model(x.repeat(3, 1, 1))
+    torch.testing.assert_close(run(model, x), expected)
+    assert seen == [6, 2, 6]  # a whole run; to look; and then for all samples

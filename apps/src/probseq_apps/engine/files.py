@@ -103,7 +103,7 @@ def save_arrays(path: Path, tensors: Mapping[str, "Tensor"]) -> None:
 
     arrays = {name: value.numpy() for name, value in tensors.items()}
     content = io.BytesIO()
-    np.savez(content, allow_pickle=False, sha256=np.array(_arrays_digest(arrays)), **arrays)
+    np.savez(content, sha256=np.array(_arrays_digest(arrays)), **arrays)
     write_atomic(path, content.getvalue())
 
 

@@ -107,7 +107,7 @@ class Calibrated(nn.Module):
             for key, value in state.items()
         }
         with (folder / _TENSORS).open("wb") as file:
-            np.savez(file, allow_pickle=False, **tensors)
+            np.savez(file, **tensors)
         facts = {
             "chosen": self.chosen,
             "candidate": chosen._replace(state={})._asdict(),

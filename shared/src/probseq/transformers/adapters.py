@@ -30,7 +30,7 @@ from torch import Tensor, nn
 
 from probseq.checks import check_counts
 from probseq.transformers.layouts import check_layout, count_heads, find_attention, layout_of
-from probseq.transformers.prefix import shared_prefix
+from probseq.transformers.prefix import is_value, shared_prefix
 from probseq.transformers.sampling import repeat_samples
 
 M = TypeVar("M", bound=nn.Module)
@@ -252,13 +252,20 @@ def sample_predictions(
         batched = isinstance(value, Tensor) and value.ndim > 0
         return repeat_samples(value, num_samples) if batched else value
 
+    def copy(value: Any) -> Any:
+        return value.clone() if isinstance(value, Tensor) else value
+
     folded = {name: fold(value) for name, value in named.items()}
     found, random = guests(model), [m for m in model.modules() if hasattr(m, _NAME)]
+    # A cache of the caller's, for one, must not see the batch twice.
     alone = all(isinstance(guest, Deviation) for guest in found)
+    alone = alone and all(map(is_value, (*inputs, *named.values())))
     with ExitStack() as stack:
         stack.enter_context(_drawing(model, generator=generator))
         if alone:
-            call = partial(model, *inputs, **named)
+            # Copies: a model that changes its inputs in place must not do so twice.
+            copied = {name: copy(value) for name, value in named.items()}
+            call = partial(model, *map(copy, inputs), **copied)
             stack.enter_context(shared_prefix(model, call, random, num_samples))
         outputs = model(*map(fold, inputs), **folded)
     return _unfolded(outputs, num_samples)
@@ -313,11 +320,12 @@ def _check_no_recomputation(model: nn.Module) -> None:
     It restores the global generator alone.
     """
     for module in model.modules() if torch.is_grad_enabled() else ():
-        for name in ("gradient_checkpointing", "grad_checkpointing"):  # transformers, timm
-            if module.training and getattr(module, name, False) is True:
+        # timm recomputes in every mode, transformers in training mode.
+        for name in ("grad_checkpointing", *["gradient_checkpointing"] * module.training):
+            if getattr(module, name, False) is True:
                 raise ValueError(
-                    "generator must be None, and functions not held, where a model in training "
-                    f"mode checkpoints its activations, got {name}=True: seed torch instead"
+                    "generator must be None, and functions not held, where a model checkpoints its "
+                    f"activations for gradients, got {name}=True: seed torch instead"
                 )
 
 
