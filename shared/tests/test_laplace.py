@@ -247,9 +247,37 @@ def test_any_classifier_with_a_linear_layer_in_the_end_will_do():
     assert torch.equal(again(inputs), adjusted(inputs))
 
 
+def test_a_layer_without_a_bias_has_no_uncertain_one():
+    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, CLASSES, bias=False)).double()
+    inputs = torch.randn(6, 4, generator=seeded(1)).double()
+    adjusted = laplace_model(model, pairs_of(inputs), prior_precision=0.3, variance="plain")
+    phi, weight = model[:2](inputs).detach(), model[2].weight.detach()
+    # (N A ⊗ H + δI)⁻¹, element by element.
+    probs = (phi @ weight.T).softmax(-1)
+    hessian = (torch.diag(probs.sum(0)) - probs.T @ probs) / len(phi)
+    precision = torch.kron(phi.T @ phi, hessian) + 0.3 * torch.eye(8 * CLASSES).double()
+    covariance = precision.inverse().reshape(8, CLASSES, 8, CLASSES)
+    variance = torch.einsum("ni,icjc,nj->nc", phi, covariance, phi)
+    torch.testing.assert_close(adjusted[2].variance(phi), variance)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_models_in_half_precision_are_near_those_in_double(dtype):
+    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, CLASSES)).to(dtype)
+    inputs = torch.randn(6, 4, generator=seeded(1)).to(dtype)
+    halved = laplace_model(model, pairs_of(inputs), prior_precision=0.3)
+    exact = laplace_model(model.double(), pairs_of(inputs.double()), prior_precision=0.3)
+    found = halved(inputs)
+    assert found.dtype == torch.float32
+    # Round-off of the logits and of the features.
+    torch.testing.assert_close(found.double(), exact(inputs.double()), atol=0.02, rtol=0.02)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        ({"batches": [(build()[1], torch.arange(3))]}, r"labels must be int64 of shape \(batch,\)"),
+        ({"batches": [(build()[1], torch.arange(5))]}, "labels must be from 0 to 2"),
         ({"batches": []}, "must hold data"),
         ({"validation": []}, "must hold data"),
         ({"prior_precision": 0.0}, "prior_precision"),

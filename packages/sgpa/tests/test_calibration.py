@@ -131,6 +131,19 @@ def test_tuned_scales_are_candidates_and_differ_from_head_to_head():
     assert process.kernel.lengthscale.std(-1).min() > 0.001
 
 
+def test_keyword_arguments_that_are_no_tensors_reach_the_model():
+    model, inputs, labels = case(scale=1.0)
+    plain = model.forward
+    model.forward = lambda tokens, double: plain(tokens * (2.0 if double else 1.0))
+    given = {"num_inducing": 16, "num_samples": 2, "tried": (1.0,), "tuning_steps": 2}
+    named = {"tokens": inputs, "double": True}
+    found = calibrate(model, {"tokens": inputs[:50], "double": True}, [(named, labels)], **given)
+    del model.forward
+    other = calibrate(remove_attention(model), 2.0 * inputs[:50], [(2.0 * inputs, labels)], **given)
+    for name, own in found.candidates.items():
+        assert own[:3] == other.candidates[name][:3]
+
+
 def test_other_candidates_can_be_used_and_the_first_again():
     model, inputs, labels = shifted_case()
     text = str(model)
@@ -237,6 +250,8 @@ def test_training_without_deviations_or_with_infinite_losses_is_refused():
         fine_tune(model, [(inputs, labels)], model.parameters(), num_data=0)
     with pytest.raises(ValueError, match="the loss must stay finite"):
         tune_deviation(model, [(inputs * math.inf, labels)])
+    with pytest.raises(ValueError, match="labels must be int64"):
+        tune_deviation(model, [(inputs, labels[:5])])
 
 
 @pytest.mark.parametrize(
@@ -265,8 +280,13 @@ def test_bad_validation_data_and_models_are_refused_and_leave_the_model():
     text = str(model)
     with pytest.raises(ValueError, match="validation must have batches with at least two"):
         calibrate(model, inputs, [])
-    with pytest.raises(ValueError, match="labels"):
+    with pytest.raises(ValueError, match="labels must be from 0 to 2"):
         calibrated(model, inputs, labels + 1)
+    # As many in all, but not batch by batch.
+    moved = [(inputs[:100], labels[:150]), (inputs[100:], labels[150:])]
+    for wrong in (moved, [(inputs, labels[:300])], [(inputs, labels.float())]):
+        with pytest.raises(ValueError, match=r"labels must be int64 of shape \(batch,\)"):
+            calibrate(model, inputs[:50], wrong, num_inducing=16)
     with pytest.raises(ValueError, match=r"model must be in evaluation mode: call model\.eval"):
         calibrated(model.train(), inputs, labels)
     model.eval().head.weight.data.fill_(math.nan)

@@ -4,14 +4,14 @@ import copy
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, cast
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from probseq.checks import check_choice, check_positive
+from probseq.checks import check_choice, check_labels, check_positive
 from probseq.transformers.attention import full_precision
 
 VarianceName = Literal["centred", "plain"]
@@ -28,7 +28,7 @@ class KroneckerCurvature:
 
     Attributes:
         feature_basis: U, eigenvectors of A, the mean of :math:`\phi\phi^\top`, φ the layer's input
-            with a one appended for the bias.
+            with a one appended for the bias, if there is one.
         class_basis: V, eigenvectors of H, the mean of :math:`\operatorname{diag} p - p p^\top`.
         eigenvalues: :math:`N a_i h_j`.
     """
@@ -96,8 +96,9 @@ class LaplaceLinear(nn.Module):
             basis = (basis - basis.mean(0)) * math.sqrt(classes / (classes - 1))
         # Logit c's variance is Σ_ij (φᵀu_i)² V_cj² / (N a_i h_j + δ).
         per_class = (curvature.eigenvalues + prior_precision).reciprocal() @ basis.square().mT
-        self.register_buffer("feature_basis", curvature.feature_basis.to(linear.weight))
-        self.register_buffer("per_class", per_class.to(linear.weight))
+        like = full_precision(linear.weight)
+        self.register_buffer("feature_basis", curvature.feature_basis.to(like))
+        self.register_buffer("per_class", per_class.to(like))
         self.feature_basis: Tensor
         self.per_class: Tensor
 
@@ -110,7 +111,8 @@ class LaplaceLinear(nn.Module):
 
     def variance(self, features: Float[Tensor, "*n dim"]) -> Float[Tensor, "*n classes"]:
         """Variances v of the logits."""
-        return (_append_one(features) @ self.feature_basis).square() @ self.per_class
+        basis, per_class = full_precision(self.feature_basis), full_precision(self.per_class)
+        return (_phi(self.linear, features) @ basis).square() @ per_class
 
 
 def laplace_model(
@@ -153,8 +155,9 @@ def laplace_model(
         A copy of the model in eval mode, of the same kind, whose logits are probit-scaled.
 
     Raises:
-        ValueError: the logits don't come from an ``nn.Linear``, there are no batches, an argument
-            is out of range, or both ``prior_precision`` and ``validation`` are given.
+        ValueError: the logits don't come from an ``nn.Linear``, there are no batches, labels are
+            not those of the inputs, an argument is out of range, or both ``prior_precision`` and
+            ``validation`` are given.
     """
     if prior_precision is not None:
         check_positive(prior_precision=prior_precision)
@@ -215,7 +218,10 @@ def _last_layer_data(
         ):
             kind = type(model).__name__
             raise ValueError(f"model must end with an nn.Linear, and its logits do not: {kind}")
-        yield seen[-1][0].flatten(0, -2), labels
+        features, rows = (each.flatten(0, -2) for each in seen[-1])
+        whole = len(labels) > 0 and len(rows) % len(labels) == 0
+        check_labels(labels, rows.unflatten(0, (-1, len(labels))) if whole else rows)
+        yield features, labels
         seen.clear()
     if labels is None:
         raise ValueError("batches and validation must hold data, got none")
@@ -226,14 +232,14 @@ def _fit(
     linear: nn.Linear, data: Iterable[tuple[Tensor, Tensor]]
 ) -> tuple[KroneckerCurvature, float]:
     """Curvature and log likelihood of the training set, in float64; samples share one count."""
-    width, classes = linear.in_features + 1, linear.out_features
+    width, classes = _phi(linear, linear.weight).shape[-1], linear.out_features
     outer = torch.zeros(width, width, dtype=torch.float64, device=linear.weight.device)
     hessian = outer.new_zeros(classes, classes)
     log_likelihood, num_data = 0.0, 0
     for features, labels in data:
         samples = len(features) // len(labels)
         log_probs = linear(features).double().log_softmax(-1)
-        probs, phi = log_probs.exp(), _append_one(features).double()
+        probs, phi = log_probs.exp(), _phi(linear, features).double()
         outer += phi.mT @ phi / samples
         hessian += (torch.diag(probs.sum(0)) - probs.mT @ probs) / samples
         nll = F.nll_loss(log_probs, labels.repeat(samples), reduction="sum")
@@ -253,6 +259,7 @@ def _log_likelihood(layer: LaplaceLinear, data: Iterable[tuple[Tensor, Tensor]])
     return total
 
 
-def _append_one(features: Float[Tensor, "*n dim"]) -> Float[Tensor, "*n features"]:
-    """Append the bias's input, a one."""
-    return F.pad(features, (0, 1), value=1.0)
+def _phi(linear: nn.Linear, features: Float[Tensor, "*n dim"]) -> Float[Tensor, "*n features"]:
+    """Append the bias's input, a one, if there is a bias."""
+    bias = cast("Tensor | None", linear.bias)
+    return features if bias is None else F.pad(features, (0, 1), value=1.0)

@@ -129,6 +129,21 @@ def test_padding_on_the_left_and_on_the_right_changes_nothing(name):
     torch.testing.assert_close(model(left, mask).logits[:, 3:], expected, rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("name", MAKERS)
+def test_steps_keep_no_graph_of_the_tokens_before(name):
+    model = decoder(name)
+    output, cache = model.step(ids(), model.init_cache(2))
+    assert not output.logits.requires_grad
+    assert not any(tensor.requires_grad for layer in cache.layers for tensor in layer[:2])
+
+
+@torch.no_grad()
+def test_layers_that_draw_nothing_take_samples_and_noise():
+    model, tokens = decoder(), ids()
+    drawn = model(tokens, num_samples=3, noise=[None]).logits
+    torch.testing.assert_close(drawn, model(tokens).logits.expand(3, -1, -1, -1))
+
+
 @torch.no_grad()
 def test_generated_tokens_follow_the_distribution_of_the_next_one():
     model, tokens = decoder(), ids(4, 1)
@@ -147,9 +162,10 @@ def test_bits_are_those_of_the_mean_probability():
     tokens = ids(5)
     probs = logits.softmax(-1).mean(0)
     expected = -probs.gather(-1, tokens[..., None])[..., 0].log2()
-    torch.testing.assert_close(bits_per_token(logits, tokens), expected)
+    torch.testing.assert_close(bits_per_token(logits, tokens), expected, rtol=1e-12, atol=0)
     single = logits[0].softmax(-1).gather(-1, tokens[..., None])[..., 0]
-    torch.testing.assert_close(bits_per_token(logits[0], tokens), -single.log2())
+    found = bits_per_token(logits[0], tokens)
+    torch.testing.assert_close(found, -single.log2(), rtol=1e-12, atol=0)
 
 
 @pytest.mark.parametrize(
@@ -164,6 +180,7 @@ def test_bits_are_those_of_the_mean_probability():
         (lambda: decoder().generate(ids(), 299), "with at most 300 tokens"),
         (lambda: decoder().init_cache(0), "batch"),
         (lambda: decoder().step(ids(4), decoder().init_cache(2, 3)), "max_tokens must be at least"),
+        (lambda: decoder().step(ids(4, 1), decoder().init_cache(2)), "cache's 2 sequences, got 1"),
         (
             lambda: CausalTransformer(
                 TransformerConfig(depth=1, dim=8, num_heads=2, hidden_dim=8),

@@ -101,7 +101,7 @@ def save_arrays(path: Path, tensors: Mapping[str, "Tensor"]) -> None:
     """Write tensors as plain arrays by name, with their hash, all or nothing."""
     import numpy as np
 
-    arrays = {name: value.numpy() for name, value in tensors.items()}
+    arrays: dict[str, Any] = {name: value.numpy() for name, value in tensors.items()}
     content = io.BytesIO()
     np.savez(content, sha256=np.array(_arrays_digest(arrays)), **arrays)
     write_atomic(path, content.getvalue())

@@ -5,6 +5,7 @@ Not in the papers.
 
 import hashlib
 import json
+import math
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 
 from probseq.files import sha256, write_atomic
 from probseq.transformers.adapters import deviations, remove_attention, sample_predictions
+from probseq.transformers.attention import full_precision
 from sgpa.drop_in import replace_attention
 
 _FACTS, _TENSORS = "calibration.json", "deviation.npz"
@@ -101,7 +103,7 @@ class Calibrated(nn.Module):
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         chosen = self.candidates[self.chosen]
-        tensors = {
+        tensors: dict[str, Any] = {
             f"{layer}/{key}": value.cpu().numpy()
             for layer, state in chosen.state.items()
             for key, value in state.items()
@@ -187,10 +189,10 @@ def log_probabilities(
     named = dict(inputs) if isinstance(inputs, Mapping) else {}
     given = () if named else (inputs,)
     if num_samples is None:
-        return _logits(model(*given, **named)).log_softmax(-1)
+        return full_precision(_logits(model(*given, **named))).log_softmax(-1)
     drawn = sample_predictions(model, *given, num_samples=num_samples, generator=generator, **named)
     # log 1/S Σ softmax
-    return _logits(drawn).log_softmax(-1).logsumexp(0) - torch.tensor(num_samples).log()
+    return full_precision(_logits(drawn)).log_softmax(-1).logsumexp(0) - math.log(num_samples)
 
 
 def _logits(outputs: Any) -> Tensor:

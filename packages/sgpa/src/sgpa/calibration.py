@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from probseq.checks import check_counts, check_positive
+from probseq.checks import check_counts, check_labels, check_positive
 from probseq.metrics import fit_temperature
 from probseq.transformers.adapters import Layers, deviations, guests, remove_attention
 from sgpa.calibrated import Calibrated, Candidate, log_probabilities
@@ -72,8 +72,8 @@ def calibrate(
 
     Raises:
         ValueError: the model has no attention that is known, an argument cannot be used, there are
-            fewer than two validation examples, or the predictions are not finite; the model is as
-            it was.
+            fewer than two validation examples, labels that are not those of the inputs, or the
+            predictions are not finite; the model is as it was.
     """
     check_counts(num_samples=num_samples)
     if tuning_steps:
@@ -133,12 +133,7 @@ class _Search:
 
     def candidates(self, found: Sequence[_Setting], steps: int) -> dict[str, Candidate]:
         """Fit and measure all candidates."""
-        labels, classes = self.labels, found[0].log_probs.shape[-1]
-        if int(labels.min()) < 0 or int(labels.max()) >= classes:
-            raise ValueError(
-                f"labels must be in 0..{classes - 1}, the model's classes, got "
-                f"{int(labels.min())}..{int(labels.max())}"
-            )
+        labels = self.labels
         halves = [torch.arange(start, len(labels), 2) for start in (0, 1)]
         whole, nobody = torch.arange(len(labels)), torch.arange(0)
         fits: dict[str, list[tuple[_Setting, float, float]]] = {}
@@ -181,11 +176,11 @@ class _Search:
         device = next(self.model.parameters()).device
         generator = torch.Generator(device).manual_seed(self.seed)
         samples = self.num_samples if sigma else 1
-        parts = [
-            log_probabilities(self.model, inputs, samples, generator)
-            for inputs, _ in self.validation
-        ]
-        found = torch.cat(parts).double().cpu()
+        parts: list[Tensor] = []
+        for inputs, labels in self.validation:
+            parts.append(log_probabilities(self.model, inputs, samples, generator).double().cpu())
+            check_labels(labels.cpu(), parts[-1])
+        found = torch.cat(parts)
         if not bool(found.isfinite().all()):
             raise ValueError(
                 f"model must give finite log-probabilities, and does not at sigma={sigma:g}"
@@ -200,7 +195,8 @@ class _Search:
 
 def _rows(inputs: Any, rows: Tensor) -> Any:
     if isinstance(inputs, Mapping):
-        return {name: value[rows] for name, value in inputs.items()}
+        batched = (name for name, value in inputs.items() if isinstance(value, Tensor))
+        return {**inputs, **{name: inputs[name][rows] for name in batched}}
     return inputs[rows]
 
 

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from probseq.checks import check_counts, check_not_negative, check_positive
+from probseq.checks import check_counts, check_labels, check_not_negative, check_positive
 from probseq.transformers.adapters import deviations, penalty
 from sgpa.calibrated import log_probabilities
 
@@ -110,7 +110,9 @@ def _descend(
     with _only(model, parameters), torch.enable_grad():
         for inputs, labels in batches:
             found = log_probabilities(model, inputs, num_samples, generator)
-            value = loss(F.nll_loss(found, labels.to(found.device)))
+            labels = labels.to(found.device)
+            check_labels(labels, found)
+            value = loss(F.nll_loss(found, labels))
             if not bool(value.isfinite()):
                 raise ValueError(
                     f"the loss must stay finite, got {float(value.detach())}: train slower"

@@ -46,7 +46,7 @@ class CausalAttentionModule(AttentionModule, Protocol):
         *,
         token_map: TokenMap | None = None,
     ) -> tuple[AttentionOutput, Any]:
-        """Attend from the next tokens; the cache that was given must not be used again."""
+        """Attend from the next tokens, without gradients; the old cache is used up."""
         ...
 
 
@@ -120,6 +120,7 @@ class CausalSoftmaxAttention(SoftmaxAttention):
         width = self.dim // self.num_heads
         return KeyValueCache.empty(batch, self.num_heads, max_tokens, width, self.to_qkv.weight)
 
+    @torch.no_grad()
     def step(
         self,
         x: Float[Tensor, "batch new dim"],
@@ -205,6 +206,7 @@ class CausalKernelAttention(KernelAttention):
         like = full_precision(self.to_v.weight)
         return KeyValueCache.empty(batch, self.num_heads, max_tokens, width, like)
 
+    @torch.no_grad()
     def step(
         self,
         x: Float[Tensor, "batch new dim"],

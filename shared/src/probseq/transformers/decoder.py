@@ -1,5 +1,6 @@
 """Decoder with a pluggable attention module, its cache and sampling of texts. Experimental."""
 
+import math
 from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple, cast
@@ -22,10 +23,12 @@ class DecoderCache(NamedTuple):
 
     Attributes:
         layers: caches of the attention layers.
+        batch: number of sequences.
         length: number of tokens.
     """
 
     layers: tuple[Any, ...]
+    batch: int
     length: int
 
 
@@ -140,12 +143,13 @@ class CausalTransformer(nn.Module):
         for index, module in enumerate(cast("Iterable[Any]", self.encoder.attention)):
             given = {} if noise is None or not module.stochastic else {"noise": noise[index]}
             layers.append(module.init_cache(batch, room, generator=generator, **given))
-        return DecoderCache(tuple(layers), 0)
+        return DecoderCache(tuple(layers), batch, 0)
 
+    @torch.no_grad()
     def step(
         self, tokens: Int[Tensor, "batch new"], cache: DecoderCache
     ) -> tuple[TransformerOutput, DecoderCache]:
-        """Predict behind the next tokens, without those before them.
+        """Predict behind the next tokens, without those before them and without gradients.
 
         Args:
             tokens: ids of the next tokens, one or more of each sequence.
@@ -158,6 +162,10 @@ class CausalTransformer(nn.Module):
             ValueError: the tokens have a wrong shape, an id out of range, or no room.
         """
         self._check(tokens, cache.length)
+        if len(tokens) != cache.batch:
+            raise ValueError(
+                f"tokens must be of the cache's {cache.batch} sequences, got {len(tokens)}"
+            )
         start, end = cache.length, cache.length + tokens.shape[1]
         layers: list[Any] = []
 
@@ -170,7 +178,7 @@ class CausalTransformer(nn.Module):
         x = self.embed(tokens) + self.position(torch.arange(start, end, device=tokens.device))
         found, penalty = self.encoder.blocks(self.encoder.dropout(x), attend)
         logits = self.to_logits(self.norm(found))
-        return TransformerOutput(logits, penalty), DecoderCache(tuple(layers), end)
+        return TransformerOutput(logits, penalty), DecoderCache(tuple(layers), cache.batch, end)
 
     @torch.no_grad()
     def generate(
@@ -230,7 +238,10 @@ class CausalTransformer(nn.Module):
             folded = True
             return found
 
-        return self.encoder.blocks(self.encoder.dropout(x), attend)
+        x, penalty = self.encoder.blocks(self.encoder.dropout(x), attend)
+        if not folded and num_samples is not None:  # nothing random: the samples are equal
+            x = repeat_samples(x, num_samples)
+        return x, penalty
 
     def _check(self, tokens: Tensor, others: int) -> None:
         if tokens.ndim != 2 or 0 in tokens.shape or tokens.shape[1] + others > self.max_length:
@@ -260,5 +271,5 @@ def bits_per_token(
     """
     log_probs = logits.log_softmax(-1)
     if logits.ndim == 4:
-        log_probs = log_probs.logsumexp(0) - torch.tensor(float(len(logits))).log()
-    return -log_probs.gather(-1, tokens[..., None])[..., 0] / torch.tensor(2.0).log()
+        log_probs = log_probs.logsumexp(0) - math.log(len(logits))
+    return -log_probs.gather(-1, tokens[..., None])[..., 0] / math.log(2.0)
