@@ -16,6 +16,7 @@ from ohsvgp import (
     bases,
     layers,
     likelihoods,
+    means,
     vae,
 )
 from ohsvgp.hippo import transitions
@@ -173,6 +174,7 @@ def model_targets():
     yield Target(OnlineGP.updated, dict(self=models(), t=times(2.0), y=UPDATE["y"]))
     yield Target(OnlineGP.rebase, dict(self=models(), t_end=SCALES))
     yield Target(OnlineGP.rebase, dict(self=models(calendar=True), t_end=times(0.0, True, "1")))
+    yield Target(OnlineGP.decompose, dict(self=models(), t=times(0.5)))
     yield Target(OnlineGP.reconstruct, dict(self=models(least=1), t=times(0.5)))
     yield Target(
         OnlineGP.load_state_dict,
@@ -184,6 +186,7 @@ GP_ARGUMENTS = dict(
     kernel=kernel(),
     likelihood=LIKELIHOODS,
     basis=TIME_BASES,
+    mean=st.sampled_from([None, means.Trend(), means.Level() + means.Seasonal(2.0, 1)]),
     whitening=st.sampled_from(["chol", "eig"]),
     alpha=SHARES,
     rel_jitter=st.sampled_from([None, 1e-5]),
@@ -197,6 +200,13 @@ GP_ARGUMENTS = dict(
 POINT_GP_ARGUMENTS = GP_ARGUMENTS | dict(
     kernel=kernel(2), basis=POINT_BASES, rebase=st.just("task")
 )
+
+MEAN_TARGETS = [
+    Target(means.Level, dict(deviation=SCALES)),
+    Target(means.Trend, dict(level=SCALES, slope=SCALES)),
+    Target(means.Seasonal, dict(period=SCALES, harmonics=COUNTS, deviation=SCALES)),
+    Target(means.Regressors, dict(function=st.just(torch.sin), count=COUNTS, deviation=SCALES)),
+]
 
 BASIS_TARGETS = [
     Target(bases.AdamSteps, dict(steps=COUNTS, learning_rate=SCALES)),
@@ -419,6 +429,7 @@ TARGETS = [
     Target(OnlineGP, GP_ARGUMENTS),
     Target(OnlineGP, POINT_GP_ARGUMENTS),
     *model_targets(),
+    *MEAN_TARGETS,
     *BASIS_TARGETS,
     *LIKELIHOOD_TARGETS,
     *VAE_TARGETS,
@@ -449,6 +460,8 @@ NOT_FUZZED = {
     **{f"{kind}.sample": CALLED for kind in ("Bernoulli", "Gaussian", "Poisson")},
     **{f"{kind}.sample": CALLED for kind in ("NegativeBinomial", "StudentT")},
     "OnlineGP.posterior_coefficients": "takes nothing",
+    "*.scaled": "called by update and predict",
+    "*.without_learning": "takes nothing",
     **{
         f"OnlineSVGPVAE.{name}": "a part of fit_task"
         for name in ("kept", "prepare", "task_bound", "amortised", "window")

@@ -17,6 +17,7 @@ from .hyperparameters import FitInfo
 from .layers import HiPPOLayer, MaternLayer
 from .likelihoods import Bernoulli, Gaussian, NegativeBinomial, Poisson, StudentT
 from .lost import LostInformationWarning
+from .means import Level, Regressors, Seasonal, Trend
 from .online import OnlineGP
 from .state import UpdateInfo
 from .tasks import Task
@@ -34,6 +35,7 @@ __all__ = [
     "LagT",
     "LegS",
     "LegT",
+    "Level",
     "LostInformationWarning",
     "MaternLayer",
     "NegativeBinomial",
@@ -44,8 +46,11 @@ __all__ = [
     "Poisson",
     "RandomSubset",
     "RecurrentFeatures",
+    "Regressors",
+    "Seasonal",
     "StudentT",
     "Task",
+    "Trend",
     "UniformGrid",
     "UpdateInfo",
     "VariationalFourier",

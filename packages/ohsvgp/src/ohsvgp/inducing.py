@@ -6,12 +6,14 @@ come from one joint Gaussian: no predictive variance can be negative, whatever t
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from ohsvgp.markov import exponential_sums
+from ohsvgp.whitening import Whitening, whiten
 from probseq.kernels import Kernel, Matern12
 
 __all__ = ["Inducing", "PointFunctional", "continuous", "hyperparameters"]
@@ -36,6 +38,20 @@ class Inducing(ABC):
     @abstractmethod
     def cross_inducing(self, kernel: Kernel, other: "Inducing") -> Float[Tensor, "*b m k"]:
         """Prior covariance K_ab of this set (rows) and another one of the same kind (columns)."""
+
+    def whitened(
+        self,
+        K: Float[Tensor, "*b m m"],
+        *,
+        method: Literal["chol", "eig"],
+        rel_jitter: float | None,
+    ) -> Whitening:
+        """``whiten`` of K_uu."""
+        return whiten(K, method=method, rel_jitter=rel_jitter)
+
+    def noise(self, jitter: Float[Tensor, "*b"]) -> Float[Tensor, "*b m"]:
+        """What the jitter of a whitening adds to the variance of each variable."""
+        return jitter[..., None].expand(*jitter.shape, self.num_inducing)
 
     @property
     def points(self) -> Tensor | None:

@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ohsvgp.bases.base import Basis
 from ohsvgp.bases.learning import AdamSteps
@@ -13,6 +13,7 @@ from ohsvgp.inference.natural import natural_update
 from ohsvgp.inference.variational import variational_update
 from ohsvgp.likelihoods import Likelihood
 from ohsvgp.lost import Losses
+from ohsvgp.means import Mean, WithMean
 from ohsvgp.process import Process
 from ohsvgp.saved import (
     basis_settings,
@@ -44,6 +45,7 @@ class StreamModel:
         likelihood: Likelihood,
         basis: Basis,
         *,
+        mean: Mean | None = None,
         whitening: Literal["chol", "eig"] = "chol",
         alpha: float = 0.1,
         rel_jitter: float | None = None,
@@ -80,7 +82,9 @@ class StreamModel:
         self.dtype = dtype
         self.generator = torch.Generator(kernel.like.device).manual_seed(seed)
         # A copy: what the basis draws for this kernel belongs to this model.
-        self.basis = copy.deepcopy(basis)
+        own = copy.deepcopy(basis)
+        self.mean = mean
+        self.basis = own if mean is None else WithMean(own, mean)
         self.basis.bind(self.kernel, self.generator)
         if not self.of_time and (t0 is not None or rebase != "task"):
             raise ValueError(
@@ -143,7 +147,7 @@ class StreamModel:
         """What two models must share for one to read the other's state."""
         parts = {"kernel": self.kernel, "likelihood": self.likelihood}
         return {
-            **{name: type(part).__name__ for name, part in parts.items()},
+            **{name: _kind(part) for name, part in parts.items()},
             **{f"{name}_parameters": module_shapes(part) for name, part in parts.items()},
             "dim": self.kernel.dim,
             "kernel_batch": list(self.kernel.batch_shape),
@@ -203,6 +207,12 @@ class StreamModel:
                 f"a model must stay of its kind, got {differences(now, self._identity)}: make a "
                 "new OnlineGP"
             )
+
+
+def _kind(module: nn.Module) -> str:
+    """Class of a module; of a sum or product, with those of its parts."""
+    kinds = [type(part).__name__ for part in module.modules()]
+    return " ".join(kind for kind in kinds if kind != "ModuleList")
 
 
 def twin(generator: torch.Generator) -> torch.Generator:

@@ -9,11 +9,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ohsvgp.bases.points import PointBasis
 from ohsvgp.exact import log_marginal_likelihood
 from ohsvgp.hyperparameters import FitInfo, fit
 from ohsvgp.likelihoods import Gaussian
 from ohsvgp.lost import warn_of_loss
+from ohsvgp.means import MeanKernel, parts_of
 from ohsvgp.model import StreamModel, twin
 from ohsvgp.state import UpdateInfo
 from ohsvgp.stream.arrays import as_targets
@@ -46,6 +46,8 @@ class OnlineGP(StreamModel):
         kernel: covariance function; converted to float64 in place.
         likelihood: observation model; converted to float64 in place.
         basis: how inducing variables follow the stream.
+        mean: trends, seasons or regressors beside the process, whose weights are learned exactly;
+            None for a process of mean zero.
         whitening: "chol", or "eig" to drop directions instead of adding jitter.
         alpha: how a moving inducing set takes what the new variables do not explain of the old
             ones, from 0 to 1: as known exactly, which is the thesis' variational bound and
@@ -185,13 +187,13 @@ class OnlineGP(StreamModel):
         kernel, likelihood = self.kernel, self.likelihood
         search = partial(fit, kernel, likelihood, targets=batch.targets(), steps=steps)
         x, y, chosen = batch.data
+        prior = kernel if self.mean is None else MeanKernel(kernel, self.mean)
         if self._state is None and isinstance(likelihood, Gaussian) and len(x) <= _MAX_EXACT:
             return search(
-                lambda: log_marginal_likelihood(kernel, likelihood.noise, x, y, mask=chosen).sum(),
+                lambda: log_marginal_likelihood(prior, likelihood.noise, x, y, mask=chosen).sum(),
                 name="evidence",
             )
-        still = self.basis.without_learning() if isinstance(self.basis, PointBasis) else self.basis
-        process = replace(self.process, basis=still)
+        process = replace(self.process, basis=self.basis.without_learning())
         return search(
             lambda: process.energy(self._state, batch, twin(self.generator)).sum(), name="energy"
         )
@@ -286,12 +288,45 @@ class OnlineGP(StreamModel):
     def posterior_coefficients(self) -> JointGaussian:
         """Law q(u) of the inducing variables: of f's projections on the basis (thesis C.2).
 
+        With a ``mean``, of the process without it.
+
         Raises:
             ValueError: no data yet.
         """
         state = self._ready("posterior_coefficients")
+        weights = 0 if self.mean is None else self.mean.num_weights
         with torch.no_grad():
-            return self.process.project(state).to(self.dtype)
+            law = self.process.project(state).to(self.dtype)
+        M = law.mean.shape[-1] - weights
+        return JointGaussian(law.mean[..., :M], law.covariance[..., :M, :M])
+
+    def decompose(self, t: Any) -> dict[str, DiagonalGaussian]:
+        """Posterior of each part that f is the sum of: terms of the kernel, parts of the mean.
+
+        Their means add up to ``predict``'s. Their variances do not: the data know sums of parts
+        better than the parts.
+
+        Args:
+            t: inputs, anywhere and in any order.
+
+        Returns:
+            Laws by name, in the order of the model: the class of a term, numbered from the second
+            of its kind on.
+
+        Raises:
+            ValueError: bad inputs.
+        """
+        x, process = self._inputs(t), self.process
+        with torch.no_grad():
+            laws = [
+                (name, process.part(self._state, part, x).to(self.dtype))
+                for name, part in parts_of(process.prior)
+            ]
+        found: dict[str, DiagonalGaussian] = {}
+        for name, law in laws:
+            known = sum(other.split(" ")[0] == name for other in found)
+            found[f"{name} {known + 1}" if known else name] = law
+        return found
 
     def reconstruct(self, t: Any) -> DiagonalGaussian:
         """F ≈ Σ u_m g_m(t), u ~ q(u): the finite-basis picture of the posterior (thesis C.2).

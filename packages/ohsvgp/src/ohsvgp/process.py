@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ohsvgp import core
-from ohsvgp.bases.base import Advance, Basis, TimeBasis
+from ohsvgp.bases.base import Advance, Basis
 from ohsvgp.core import Bound, Site
 from ohsvgp.inducing import Inducing, hyperparameters
 from ohsvgp.inference.natural import natural_update
@@ -217,6 +217,20 @@ class Process:
             return core.predict(now.moments, P, K_ss, full_cov=True)
         return core.predict(now.moments, P, K_ss)
 
+    def part(self, state: OnlineState | None, part: Kernel, x: Tensor) -> DiagonalGaussian:
+        """Posterior at x of one of the independent processes that f is the sum of.
+
+        Args:
+            state: what is remembered; None before the first data.
+            part: its kernel, one of ``ohsvgp.means.parts_of(prior)``.
+            x: inputs.
+        """
+        K_ss = part.diag(x)
+        if state is None or part.continuous is None:
+            return DiagonalGaussian(torch.zeros_like(K_ss), K_ss)
+        now = self.current(state)
+        return core.predict(now.moments, core.features(part, now.inducing, now.whitening, x), K_ss)
+
     def project(self, state: OnlineState, inducing: Inducing | None = None) -> Gaussian:
         """Posterior of the variables of an inducing set; of the state's own if None."""
         now, prior = self.current(state), self.prior
@@ -250,7 +264,7 @@ class Process:
         """The inducing set after the new inputs, optimised if the basis does so."""
         if state is not None and batch.length == state.length:
             # A set that the window alone makes is the same set then, without its jitter's noise.
-            same = isinstance(self.basis, TimeBasis) and not changed
+            same = self.basis.of_window and not changed
             if same or self.stays:
                 return state.inducing
         step = Advance(

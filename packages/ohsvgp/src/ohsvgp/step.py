@@ -13,7 +13,7 @@ from ohsvgp.inference.natural import natural_update
 from ohsvgp.likelihoods import Gaussian, Likelihood
 from ohsvgp.state import OnlineState
 from ohsvgp.stream.batch import Data
-from ohsvgp.whitening import Whitening, whiten
+from ohsvgp.whitening import Whitening
 from probseq.kernels import Kernel
 
 __all__ = ["Move", "absorb", "empty_site", "move"]
@@ -65,7 +65,7 @@ def move(
     if old is not None and inducing is old.inducing and not changed:
         return Move(inducing, old.whitening, core.carry(old.site, None))
     K_bb = inducing.covariance(kernel)
-    whitening = whiten(K_bb, method=method, rel_jitter=rel_jitter)
+    whitening = inducing.whitened(K_bb, method=method, rel_jitter=rel_jitter)
     if old is None:
         empty = empty_site(inducing.num_inducing, K_bb)
         return Move(inducing, whitening, core.carry(empty, None))
@@ -73,14 +73,14 @@ def move(
     prior_a = torch.eye(R_a.matrix.shape[-1], dtype=K_bb.dtype, device=K_bb.device)
     if inducing is old.inducing:
         # The jitter is noise on u itself, so the same set shares it.
-        K_ab = K_bb + torch.diag_embed(whitening.jitter[..., None].expand(K_bb.shape[:-1]))
+        K_ab = K_bb + torch.diag_embed(inducing.noise(whitening.jitter))
         prior_a = core.transition(R_a, K_ab, R_a)
     else:
         K_ab = old.inducing.cross_inducing(kernel, inducing)
         if changed:
             K_aa = old.inducing.covariance(kernel)
-            jitter = R_a.jitter[..., None].expand(K_aa.shape[:-1])
-            prior_a = core.transition(R_a, K_aa + torch.diag_embed(jitter), R_a)
+            jitter = torch.diag_embed(old.inducing.noise(R_a.jitter))
+            prior_a = core.transition(R_a, K_aa + jitter, R_a)
     T = core.transition(R_a, K_ab, whitening)
     # v_a | v_b ~ N(T v_b, R_a K_aa R_aᵀ − T Tᵀ).
     carried = core.carry(old.site, T, prior_a - T @ T.mT, alpha=alpha)

@@ -46,10 +46,12 @@ class Basis(ABC):
         num_inducing: M.
         fixed_hyperparameters: whether the sets depend on the kernel's hyperparameters in a way
             that cannot be redone later, so that these must stay once data have been absorbed.
+        of_window: whether the window alone makes the set.
     """
 
     num_inducing: int
     fixed_hyperparameters: bool = False
+    of_window: bool = False
 
     @abstractmethod
     def advance(self, step: Advance) -> Inducing:
@@ -89,6 +91,10 @@ class Basis(ABC):
         """
         return inducing
 
+    def without_learning(self) -> "Basis":
+        """The same rule where ``refine`` learns nothing, as the fit of hyperparameters needs it."""
+        return self
+
     def tensors(self) -> dict[str, Tensor]:
         """What ``bind`` drew, to be saved with the model's state."""
         return {}
@@ -126,6 +132,8 @@ class Basis(ABC):
 
 class TimeBasis(Basis):
     """A basis whose inducing set depends on the window [t0, t0 + length] only."""
+
+    of_window = True
 
     @abstractmethod
     def inducing(self, kernel: Kernel, length: float) -> Inducing:

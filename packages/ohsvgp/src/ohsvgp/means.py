@@ -1,0 +1,450 @@
+"""Trends and seasons beside the process: weights that are learned exactly, however long the stream.
+
+f(t) = g(t) + φ(t)ᵀβ with g the process of the kernel and β ~ N(0, diag(s²)), so that f has the
+kernel k(t, t') + φ(t)ᵀ diag(s²) φ(t'). The weights, in units of s, join the inducing variables:
+b = β/s is independent of u a priori, has covariance I and cov(b, f(x)) = s φ(x). What the data say
+of them is therefore in the same site as what they say of u, never lost when the window moves, and
+their uncertainty is in each forecast. Not in the thesis.
+"""
+
+import copy
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ohsvgp.bases.base import Advance, Basis
+from ohsvgp.inducing import Inducing
+from ohsvgp.whitening import Whitening
+from probseq.checks import check_counts, check_positive
+from probseq.kernels import Kernel, Sum
+
+__all__ = ["Level", "Mean", "MeanKernel", "Regressors", "Seasonal", "Trend", "WithMean", "parts_of"]
+
+
+class Mean(ABC):
+    """Features φ of the inputs with weights β ~ N(0, diag(s²)); means are added with ``+``."""
+
+    times_only: bool = False
+
+    @property
+    @abstractmethod
+    def num_weights(self) -> int:
+        """Number of features p."""
+
+    @abstractmethod
+    def scaled(self, x: Float[Tensor, "*b n d"]) -> Float[Tensor, "*b n p"]:
+        """S φ(x): the features times the deviations of their weights.
+
+        Args:
+            x: inputs; times are counted from t0 in the model's ``time_unit``.
+        """
+
+    @property
+    def parts(self) -> "tuple[Mean, ...]":
+        """The means that this is a sum of."""
+        return (self,)
+
+    def __add__(self, other: "Mean") -> "Mean":
+        return _Several((*self.parts, *other.parts))
+
+
+@dataclass(frozen=True)
+class Level(Mean):
+    """A constant β ~ N(0, s²).
+
+    Args:
+        deviation: s, in units of y.
+
+    Raises:
+        ValueError: s not above 0.
+    """
+
+    deviation: float = 10.0
+
+    def __post_init__(self) -> None:
+        check_positive(deviation=self.deviation)
+
+    @property
+    def num_weights(self) -> int:
+        """1."""
+        return 1
+
+    def scaled(self, x: Tensor) -> Tensor:
+        """The constant s."""
+        return x.new_full((*x.shape[:-1], 1), self.deviation)
+
+
+@dataclass(frozen=True)
+class Trend(Mean):
+    """A line β_0 + β_1 t through the window's start t0.
+
+    Args:
+        level: deviation of β_0, in units of y.
+        slope: deviation of β_1, in units of y per unit of time.
+
+    Raises:
+        ValueError: a deviation not above 0.
+    """
+
+    level: float = 10.0
+    slope: float = 1.0
+    times_only = True
+
+    def __post_init__(self) -> None:
+        check_positive(level=self.level, slope=self.slope)
+
+    @property
+    def num_weights(self) -> int:
+        """2."""
+        return 2
+
+    def scaled(self, x: Tensor) -> Tensor:
+        """1 and t, each times its deviation."""
+        return torch.cat([torch.full_like(x, self.level), self.slope * x], -1)
+
+
+@dataclass(frozen=True)
+class Seasonal(Mean):
+    """A periodic function Σ_k a_k cos(2πkt/p) + b_k sin(2πkt/p), the same in each period.
+
+    Args:
+        period: p, in units of time.
+        harmonics: number of waves k = 1, 2, ….
+        deviation: of each a_k and b_k, in units of y.
+
+    Raises:
+        ValueError: p or the deviation not above 0, or ``harmonics`` below 1.
+    """
+
+    period: float
+    harmonics: int = 3
+    deviation: float = 1.0
+    times_only = True
+
+    def __post_init__(self) -> None:
+        check_positive(period=self.period, deviation=self.deviation)
+        check_counts(harmonics=self.harmonics)
+
+    @property
+    def num_weights(self) -> int:
+        """Twice the harmonics."""
+        return 2 * self.harmonics
+
+    def scaled(self, x: Tensor) -> Tensor:
+        """Cosines and sines times their deviation."""
+        k = torch.arange(1, self.harmonics + 1, dtype=x.dtype, device=x.device)
+        phase = 2 * math.pi / self.period * x * k
+        return self.deviation * torch.cat([phase.cos(), phase.sin()], -1)
+
+
+@dataclass(frozen=True)
+class Regressors(Mean):
+    """Features of the user's own: holidays, temperatures, an intervention.
+
+    The function is no part of a saved state: give the same one to the model that loads it.
+
+    Args:
+        function: gives features (*b, n, p) of inputs (*b, n, d); times are counted from t0 in the
+            model's ``time_unit``. Must know the inputs of a forecast too.
+        count: p.
+        deviation: of each weight, in units of y.
+
+    Raises:
+        ValueError: ``count`` below 1, or the deviation not above 0.
+    """
+
+    function: Callable[[Tensor], Tensor] = field(repr=False)
+    count: int
+    deviation: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_positive(deviation=self.deviation)
+        check_counts(count=self.count)
+
+    @property
+    def num_weights(self) -> int:
+        """The count given."""
+        return self.count
+
+    def scaled(self, x: Tensor) -> Tensor:
+        """The features times their deviation.
+
+        Raises:
+            ValueError: the function gives another shape than (*b, n, p), or values that are not
+                finite.
+        """
+        found = self.function(x)
+        if found.shape != (*x.shape[:-1], self.count) or not bool(found.isfinite().all()):
+            raise ValueError(
+                f"function must give finite features of shape {(*x.shape[:-1], self.count)}, got "
+                f"{tuple(found.shape)}{'' if found.isfinite().all() else ' with NaN or infinity'}"
+            )
+        return self.deviation * found.to(x)
+
+
+@dataclass(frozen=True)
+class _Several(Mean):
+    """The sum of means."""
+
+    means: tuple[Mean, ...]
+
+    @property
+    def num_weights(self) -> int:
+        return sum(mean.num_weights for mean in self.means)
+
+    @property
+    def parts(self) -> tuple[Mean, ...]:
+        return self.means
+
+    def scaled(self, x: Tensor) -> Tensor:
+        return torch.cat([mean.scaled(x) for mean in self.means], -1)
+
+
+class MeanKernel(Kernel):
+    """k(x, z) + φ(x)ᵀ diag(s²) φ(z): the process and the mean together.
+
+    Args:
+        kernel: k, of the process.
+        mean: φ and s.
+    """
+
+    def __init__(self, kernel: Kernel, mean: Mean) -> None:
+        super().__init__(kernel.dim, batch_shape=kernel.batch_shape)
+        self.process = kernel
+        self.mean = mean
+
+    @property
+    def resolution(self) -> Float[Tensor, "*heads 1 d"]:
+        """That of the process."""
+        return self.process.resolution
+
+    def _covariance(self, x: Tensor, z: Tensor) -> Tensor:
+        return self.process(x, z) + self.mean.scaled(x) @ self.mean.scaled(z).mT
+
+    def _variance(self, x: Tensor) -> Tensor:
+        return self.process.diag(x) + self.mean.scaled(x).square().sum(-1)
+
+
+class _MeanPart(Kernel):
+    """One part of a mean as a kernel of its own."""
+
+    def __init__(self, kernel: MeanKernel, index: int) -> None:
+        super().__init__(kernel.dim, batch_shape=kernel.batch_shape)
+        self.process, self.mean, self.index = kernel.process, kernel.mean, index
+
+    def scaled(self, x: Tensor) -> Tensor:
+        """Return the features of the whole mean, zero but for this part's."""
+        columns = [
+            part.scaled(x) * float(i == self.index) for i, part in enumerate(self.mean.parts)
+        ]
+        return torch.cat(columns, -1)
+
+    def _variance(self, x: Tensor) -> Tensor:
+        return self.scaled(x).square().sum(-1)
+
+
+@dataclass(frozen=True, eq=False)
+class BesideMean(Inducing):
+    """Inducing variables u of the process, then the weights b of the mean in units of s.
+
+    The kernels that the methods are given must be a ``MeanKernel`` or one of its ``parts_of``.
+
+    Attributes:
+        variables: u.
+        mean: φ and s.
+    """
+
+    variables: Inducing
+    mean: Mean
+
+    @property
+    def num_inducing(self) -> int:
+        """M + p."""
+        return self.variables.num_inducing + self.mean.num_weights
+
+    @property
+    def points(self) -> Tensor | None:
+        """Those of u."""
+        return self.variables.points
+
+    def covariance(self, kernel: Kernel) -> Float[Tensor, "*b m m"]:
+        """K_uu and I, in blocks."""
+        K = self.variables.covariance(process_of(kernel))
+        return _blocks(K, self._eye(K))
+
+    def whitened(
+        self, K: Tensor, *, method: Literal["chol", "eig"], rel_jitter: float | None
+    ) -> Whitening:
+        """R_u and I, in blocks: the weights need no jitter."""
+        M = self.variables.num_inducing
+        R = self.variables.whitened(K[..., :M, :M], method=method, rel_jitter=rel_jitter)
+        eye = self._eye(K)
+        root = R.root if R.root.shape[-1] == 0 else _blocks(R.root, eye)
+        rank = R.rank + self.mean.num_weights
+        return R._replace(matrix=_blocks(R.matrix, eye), root=root, rank=rank)
+
+    def noise(self, jitter: Tensor) -> Float[Tensor, "*b m"]:
+        """The jitter of u, and none of the weights."""
+        return torch.nn.functional.pad(self.variables.noise(jitter), (0, self.mean.num_weights))
+
+    def cross(self, kernel: Kernel, x: Float[Tensor, "*#b n d"]) -> Float[Tensor, "*b m n"]:
+        """K_uf, then s φ(x)."""
+        if isinstance(kernel, _MeanPart):
+            M = self.variables.num_inducing
+            b = kernel.scaled(x).mT
+            return torch.cat([b.new_zeros(*b.shape[:-2], M, b.shape[-1]), b], -2)
+        K = self.variables.cross(process_of(kernel), x)
+        if isinstance(kernel, MeanKernel):
+            b = self.mean.scaled(x).mT
+        else:
+            b = K.new_zeros(self.mean.num_weights, K.shape[-1])
+        return torch.cat([K, b.expand(*K.shape[:-2], *b.shape[-2:])], -2)
+
+    def cross_inducing(self, kernel: Kernel, other: Inducing) -> Float[Tensor, "*b m k"]:
+        """K_ab and I, in blocks.
+
+        Raises:
+            TypeError: ``other`` has no weights of the same mean.
+        """
+        if not isinstance(other, BesideMean):
+            raise TypeError(f"other must have weights like this set, got {type(other).__name__}")
+        K = self.variables.cross_inducing(process_of(kernel), other.variables)
+        return _blocks(K, self._eye(K))
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Those of u."""
+        return self.variables.tensors()
+
+    def _eye(self, like: Tensor) -> Tensor:
+        return torch.eye(self.mean.num_weights, dtype=like.dtype, device=like.device)
+
+
+class WithMean(Basis):
+    """A basis for the process beside a mean, whose weights join its inducing variables.
+
+    Args:
+        basis: of the process.
+        mean: the features.
+    """
+
+    def __init__(self, basis: Basis, mean: Mean) -> None:
+        self.basis, self.mean = basis, mean
+        self.num_inducing = basis.num_inducing + mean.num_weights
+        self.fixed_hyperparameters = basis.fixed_hyperparameters
+        self.of_window = basis.of_window
+        self.described = repr(mean)
+
+    def bind(self, kernel: Kernel, generator: torch.Generator) -> None:
+        """Refuse trends of points that are no times, and what the basis refuses.
+
+        Args:
+            kernel: the model's kernel.
+            generator: the model's source of randomness.
+
+        Raises:
+            ValueError: as the basis says, or a trend or season of other inputs than times.
+        """
+        if kernel.dim != 1 and any(part.times_only for part in self.mean.parts):
+            raise ValueError(
+                f"mean must be Level or Regressors for points of dim {kernel.dim}, got "
+                f"{self.mean}: trends and seasons are of times"
+            )
+        self.basis.bind(kernel, generator)
+
+    def prior(self, kernel: Kernel) -> MeanKernel:
+        """The kernel of the sum."""
+        return MeanKernel(self.basis.prior(kernel), self.mean)
+
+    def advance(self, step: Advance) -> Inducing:
+        """The basis' set beside the weights; the set itself if it stays."""
+        inner = self.basis.advance(self._step(step))
+        old = step.previous
+        if isinstance(old, BesideMean) and inner is old.variables:
+            return old
+        return BesideMean(inner, self.mean)
+
+    def refine(
+        self, inducing: Inducing, objective: Callable[[Inducing], Tensor], step: Advance
+    ) -> Inducing:
+        """As the basis does."""
+        if not isinstance(inducing, BesideMean) or inducing is step.previous:
+            return inducing
+        start = inducing.variables
+        found = self.basis.refine(
+            start, lambda candidate: objective(BesideMean(candidate, self.mean)), self._step(step)
+        )
+        return inducing if found is start else BesideMean(found, self.mean)
+
+    def without_learning(self) -> Basis:
+        """The same of the basis that does not learn."""
+        twin = copy.copy(self)
+        twin.basis = self.basis.without_learning()
+        return twin
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Those of the basis."""
+        return self.basis.tensors()
+
+    def load_tensors(self, tensors: dict[str, Tensor]) -> None:
+        """Hand them to the basis.
+
+        Raises:
+            ValueError: as the basis says.
+        """
+        self.basis.load_tensors(tensors)
+
+    def restore(self, tensors: dict[str, Tensor]) -> Inducing:
+        """The set that gave the tensors."""
+        return BesideMean(self.basis.restore(tensors), self.mean)
+
+    def functions(
+        self, kernel: Kernel, x: Float[Tensor, "n 1"], length: float
+    ) -> Float[Tensor, "*b m n"]:
+        """Those of the basis, then s φ(x).
+
+        Raises:
+            ValueError: as the basis says.
+        """
+        g = self.basis.functions(kernel, x, length)
+        b = self.mean.scaled(x).mT
+        return torch.cat([g, b.expand(*g.shape[:-2], *b.shape)], -2)
+
+    def _step(self, step: Advance) -> Advance:
+        old = step.previous
+        return Advance(
+            process_of(step.kernel),
+            old.variables if isinstance(old, BesideMean) else old,
+            step.inputs,
+            step.length,
+            step.origin,
+            step.generator,
+        )
+
+
+def parts_of(prior: Kernel) -> list[tuple[str, Kernel]]:
+    """Return the terms of a sum of kernels and of a mean, with the names of their classes."""
+    process = process_of(prior)
+    terms = process.kernels if isinstance(process, Sum) else [process]
+    found = [(type(term).__name__, term) for term in terms]
+    if isinstance(prior, MeanKernel):
+        means = enumerate(prior.mean.parts)
+        found += [(type(part).__name__, _MeanPart(prior, i)) for i, part in means]
+    return found
+
+
+def process_of(kernel: Kernel) -> Kernel:
+    """The kernel of the process in a ``MeanKernel``; any other one is that itself."""
+    return kernel.process if isinstance(kernel, MeanKernel) else kernel
+
+
+def _blocks(a: Tensor, b: Tensor) -> Tensor:
+    """The block diagonal matrix of a, which may have batch dimensions, and b."""
+    pad = torch.nn.functional.pad
+    rows, columns = a.shape[-2:]
+    return pad(a, (0, b.shape[-1], 0, b.shape[-2])) + pad(b, (columns, 0, rows, 0))
