@@ -202,6 +202,14 @@ POINT_GP_ARGUMENTS = GP_ARGUMENTS | dict(
 )
 
 MEAN_TARGETS = [
+    Target(
+        ohsvgp.Refit,
+        dict(
+            when=st.sampled_from(["first", "every:2", "every:0", "drift", "x"]),
+            steps=COUNTS,
+            restarts=st.integers(-1, 2),
+        ),
+    ),
     Target(means.Level, dict(deviation=SCALES)),
     Target(means.Trend, dict(level=SCALES, slope=SCALES)),
     Target(means.Seasonal, dict(period=SCALES, harmonics=COUNTS, deviation=SCALES)),
@@ -462,6 +470,7 @@ NOT_FUZZED = {
     "OnlineGP.posterior_coefficients": "takes nothing",
     "*.scaled": "called by update and predict",
     "*.without_learning": "takes nothing",
+    "Refit.due": "called by update",
     **{
         f"OnlineSVGPVAE.{name}": "a part of fit_task"
         for name in ("kept", "prepare", "task_bound", "amortised", "window")

@@ -13,7 +13,7 @@ from .bases import (
     VariationalFourier,
 )
 from .exact import ExactGP, exact_posterior
-from .hyperparameters import FitInfo
+from .hyperparameters import FitInfo, Refit
 from .layers import HiPPOLayer, MaternLayer
 from .likelihoods import Bernoulli, Gaussian, NegativeBinomial, Poisson, StudentT
 from .lost import LostInformationWarning
@@ -46,6 +46,7 @@ __all__ = [
     "Poisson",
     "RandomSubset",
     "RecurrentFeatures",
+    "Refit",
     "Regressors",
     "Seasonal",
     "StudentT",

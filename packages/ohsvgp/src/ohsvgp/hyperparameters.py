@@ -1,24 +1,30 @@
 """Hyperparameters by maximum likelihood, before the stream starts or between its batches."""
 
+import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from ohsvgp.likelihoods import Gaussian, Likelihood
-from probseq.checks import check_counts
+from probseq.checks import check_counts, check_whole
 from probseq.errors import CholeskyError, JitterWarning
 from probseq.kernels import Kernel
 
-__all__ = ["FitInfo", "fit"]
+__all__ = ["FitInfo", "Refit", "fit"]
 
 # Nats per target below the best that hyperparameters count where the objective fails.
 _PENALTY = 1.0
 # The noise stays above this share of the mean square of y: at zero the evidence has no maximum
 # for targets that the kernel can interpolate.
 _NOISE_FLOOR = 1e-6
+# Nats per target and unit of a logarithm below which a gradient counts as zero.
+_FLAT = 1e-3
+# Probability of errors below which a batch counts as drift.
+_UNLIKELY = 1e-3
 
 
 class FitInfo(NamedTuple):
@@ -33,6 +39,8 @@ class FitInfo(NamedTuple):
         failures: how often it could not be (an indefinite or non-finite matrix); those
             hyperparameters were left again.
         last_failure: the error of the last of them; empty without any.
+        converged: whether the gradient there, in nats per target and unit of a logarithm, is below
+            1e-3 in each parameter: more steps would find little more near by.
     """
 
     objective: Literal["evidence", "energy"]
@@ -41,6 +49,57 @@ class FitInfo(NamedTuple):
     evaluations: int
     failures: int
     last_failure: str
+    converged: bool
+
+
+@dataclass(frozen=True)
+class Refit:
+    """When a model fits its hyperparameters by itself, on the batch that it is about to absorb.
+
+    After the first batch the objective is the online energy, in which the old site stands for all
+    data before, so that the whole stream so far has its say (thesis section 4.3).
+
+    Args:
+        when: "first" for the first batch only; "every:5" for it and every fifth update after it;
+            "drift" for it and batches that the model before them gives a probability below 1e-3,
+            by the sum of their squared standardised errors.
+        steps: of ``OnlineGP.fit_hyperparameters``.
+        priors: of ``OnlineGP.fit_hyperparameters``.
+        restarts: of ``OnlineGP.fit_hyperparameters``, for the first batch.
+
+    Raises:
+        ValueError: another ``when``, ``steps`` below 1 or ``restarts`` below 0.
+    """
+
+    when: str = "first"
+    steps: int = 50
+    priors: Mapping[str, tuple[float, float]] | None = None
+    restarts: int = 0
+
+    def __post_init__(self) -> None:
+        check_counts(steps=self.steps)
+        check_whole(restarts=self.restarts)
+        if self.when not in ("first", "drift") and self.period is None:
+            raise ValueError(f'when must be "first", "every:5" or "drift", got {self.when!r}')
+
+    @property
+    def period(self) -> int | None:
+        """Updates from one fit to the next; None if they are not counted."""
+        word, _, count = self.when.partition(":")
+        return int(count) if word == "every" and count.isdigit() and int(count) > 0 else None
+
+    def due(self, updates: int, probability: Callable[[], float]) -> bool:
+        """Whether to fit before an update.
+
+        Args:
+            updates: how many there were before.
+            probability: of errors at least as large as those of the batch, asked if it matters.
+        """
+        if updates == 0:
+            return True
+        if self.period is not None:
+            return updates % self.period == 0
+        return self.when == "drift" and probability() < _UNLIKELY
 
 
 def fit(
@@ -51,6 +110,9 @@ def fit(
     targets: Tensor,
     steps: int,
     name: Literal["evidence", "energy"],
+    priors: Mapping[str, tuple[float, float]] | None = None,
+    restarts: int = 0,
+    seed: int = 0,
 ) -> FitInfo:
     """Maximise an objective by L-BFGS over the parameters of kernel and likelihood, in place.
 
@@ -61,17 +123,33 @@ def fit(
         likelihood: observation model.
         objective: its value in nats at the parameters of now, differentiable in them.
         targets: those that the objective takes; the loss is per target.
-        steps: iterations at most.
+        steps: iterations at most, of each start.
         name: of the objective.
+        priors: log-normal laws of parameters by name, as (median, factor): two thirds of the mass
+            lies within the factor of the median. The objective is then that of greatest posterior.
+        restarts: further starts, each a factor e^ε away from the first in each parameter, ε of
+            deviation 1.
+        seed: of the ε.
 
     Raises:
-        ValueError: ``steps`` below 1, no targets, no parameter that requires gradients, or the
-            evidence of zeros, which has no maximum in the noise.
+        ValueError: ``steps`` below 1, ``restarts`` below 0, a prior of a parameter that is not
+            fitted, or one whose numbers are no median above 0 and factor above 1, no targets, no
+            parameter that requires gradients, or the evidence of zeros, which has no maximum in
+            the noise.
         CholeskyError: the objective cannot be computed at the parameters of now.
     """
     check_counts(steps=steps)
-    candidates = [*kernel.parameters(), *likelihood.parameters()]
-    parameters = [parameter for parameter in candidates if parameter.requires_grad]
+    check_whole(restarts=restarts)
+    if restarts < 0:
+        raise ValueError(f"restarts must be a whole number of at least 0, got {restarts}")
+    named = {
+        f"{part}.{parameter}": value
+        for part, module in (("kernel", kernel), ("likelihood", likelihood))
+        for parameter, value in module.named_parameters()
+        if value.requires_grad
+    }
+    parameters = list(named.values())
+    laws = [_prior(name, law, named) for name, law in (priors or {}).items()]
     if not parameters:
         raise ValueError("model must have parameters that require gradients, got none")
     if targets.numel() < 1:
@@ -89,14 +167,28 @@ def fit(
         lowest = torch.minimum(share, 0.1 * likelihood.noise.detach())
         pairs = zip(parameters, floors, strict=True)
         floors = [lowest if raw is likelihood.raw_noise else zero for raw, zero in pairs]
-    search = _Objective(objective, parameters, floors, targets.numel())
-    free = [z.requires_grad_() for z in search.start()]
-    optimizer = torch.optim.LBFGS(free, max_iter=steps, line_search_fn="strong_wolfe")
+
+    def posterior() -> Tensor:
+        value = objective()
+        for raw, centre, width in laws:
+            value = value - 0.5 * ((raw - centre) / width).square().sum()
+        return value
+
+    search = _Objective(posterior, parameters, floors, targets.numel())
+    first, generator = search.start(), torch.Generator().manual_seed(seed)
     try:
         with warnings.catch_warnings():
             # On the way matrices may need more jitter; the model tells if they do in the end.
             warnings.simplefilter("ignore", JitterWarning)
-            optimizer.step(lambda: search.loss(free))
+            for attempt in range(1 + restarts):
+                free = [
+                    (z + bool(attempt) * torch.randn(z.shape, generator=generator).to(z))
+                    .detach()
+                    .requires_grad_()
+                    for z in first
+                ]
+                optimizer = torch.optim.LBFGS(free, max_iter=steps, line_search_fn="strong_wolfe")
+                optimizer.step(lambda free=free: search.loss(free))
     finally:
         search.restore()
     return FitInfo(
@@ -106,7 +198,20 @@ def fit(
         evaluations=search.evaluations,
         failures=search.failures,
         last_failure=search.last_failure,
+        converged=search.slope < _FLAT,
     )
+
+
+def _prior(
+    name: str, law: tuple[float, float], named: Mapping[str, Tensor]
+) -> tuple[Tensor, float, float]:
+    """Return a parameter, the logarithm of its median and that of its factor."""
+    if name not in named:
+        raise ValueError(f"priors must be of {', '.join(named)}, got {name!r}")
+    median, factor = law
+    if not (0 < median < math.inf and 1 < factor < math.inf):
+        raise ValueError(f"priors must be (median above 0, factor above 1), got {law} of {name}")
+    return named[name], math.log(median), math.log(factor)
 
 
 class _Objective:
@@ -140,6 +245,7 @@ class _Objective:
         self.evaluations = 1
         self.before, _ = self._evaluate()
         self.value = self.before
+        self.slope = math.inf
         self.values = [parameter.detach().clone() for parameter in parameters]
 
     def start(self) -> list[Tensor]:
@@ -164,9 +270,10 @@ class _Objective:
         for i, z in enumerate(free):
             # d raw/d z = exp(z)/(floor + exp(z)).
             slope = torch.zeros_like(z) if gradients is None else gradients[i]
-            z.grad = -slope * torch.sigmoid(z - self.log_floors[i]) / self.count
-        if value > self.value:
+            z.grad = -slope * torch.sigmoid(z.detach() - self.log_floors[i]) / self.count
+        if gradients is not None and value >= self.value:
             self.value = value
+            self.slope = max(float(z.grad.abs().max()) for z in free if z.grad is not None)
             self.values = [parameter.detach().clone() for parameter in self.parameters]
         return free[0].new_tensor(-value / self.count)
 

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from ohsvgp.bases.base import Basis
 from ohsvgp.bases.learning import AdamSteps
+from ohsvgp.hyperparameters import Refit
 from ohsvgp.inference.natural import natural_update
 from ohsvgp.inference.variational import variational_update
 from ohsvgp.likelihoods import Likelihood
@@ -53,6 +54,7 @@ class StreamModel:
         rebase: str = "task",
         time_unit: str = "D",
         inference: Literal["natural"] | AdamSteps = "natural",
+        refit: Refit | None = None,
         dtype: torch.dtype = torch.float64,
         seed: int = 0,
     ) -> None:
@@ -72,6 +74,7 @@ class StreamModel:
             self._infer = natural_update
         self.growth = growth_factor(rebase)
         check_whole(seed=seed)
+        self.seed = seed
         check_jitter(rel_jitter)
         self.kernel = kernel.double()
         self.likelihood = likelihood.double()
@@ -90,10 +93,17 @@ class StreamModel:
             raise ValueError(
                 f"t0 and rebase must be left out for points of dim {kernel.dim}: they have no time"
             )
+        if refit is not None and refit.when != "first" and self.basis.fixed_hyperparameters:
+            raise ValueError(
+                f'refit must be "first" for {type(basis).__name__}, whose hyperparameters must '
+                f"stay once data have been absorbed, got {refit.when!r}"
+            )
         nanoseconds(time_unit)
         self.clock: Clock | None = None if t0 is None else start_clock([t0], time_unit)
         self._state: OnlineState | None = None
         self._losses = Losses()
+        self.refit = refit
+        self.updates = 0
         self._identity = self._settings()
 
     @property
@@ -116,6 +126,7 @@ class StreamModel:
                 "likelihood": self.likelihood.state_dict(),
                 "basis": self.basis.tensors(),
                 "clock": clock_tensors(self.clock),
+                "updates": {"": torch.tensor(self.updates)},
                 **({} if self._state is None else self._state.to_tensors()),
             },
         )
@@ -142,6 +153,7 @@ class StreamModel:
         self.clock = clock_from_tensors(groups.get("clock", {}))
         self._state = OnlineState.from_tensors(groups, self.basis.restore)
         self._losses = Losses()
+        self.updates = int(groups["updates"][""])
 
     def _settings(self) -> dict[str, Any]:
         """What two models must share for one to read the other's state."""

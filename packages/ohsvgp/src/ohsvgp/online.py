@@ -1,31 +1,28 @@
 """Gaussian processes that learn from a stream."""
 
 import copy
-from dataclasses import replace
-from functools import partial
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from typing import Any, Literal, overload
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ohsvgp.exact import log_marginal_likelihood
-from ohsvgp.hyperparameters import FitInfo, fit
-from ohsvgp.likelihoods import Gaussian
+from ohsvgp.fitting import batch_probability, fit_process
+from ohsvgp.hyperparameters import FitInfo
 from ohsvgp.lost import warn_of_loss
-from ohsvgp.means import MeanKernel, parts_of
+from ohsvgp.means import parts_of
 from ohsvgp.model import StreamModel, twin
 from ohsvgp.state import UpdateInfo
 from ohsvgp.stream.arrays import as_targets
+from ohsvgp.stream.batch import Batch
 from probseq.checks import check_counts
 from probseq.gaussians import DiagonalGaussian
 from probseq.gaussians import Gaussian as JointGaussian
 from probseq.linalg import default_jitter
 
 __all__ = ["OnlineGP"]
-
-# Up to here the exact evidence takes at most about a second an evaluation.
-_MAX_EXACT = 2000
 
 
 class OnlineGP(StreamModel):
@@ -60,6 +57,7 @@ class OnlineGP(StreamModel):
         time_unit: numpy's code of the unit that calendar stamps are counted in, e.g. "D" or "h".
         inference: for other likelihoods than the Gaussian, whose updates are in closed form:
             natural-gradient steps, or Adam on the uncollapsed bound, as the thesis has it.
+        refit: when updates fit the hyperparameters first; None for only when told.
         dtype: of predictions, samples and log densities, float32 or float64.
         seed: of the model's own random numbers (random inducing points, random features).
 
@@ -117,11 +115,13 @@ class OnlineGP(StreamModel):
         """
         batch = self._read(t, y, mask=mask, missing=missing, sort=sort, t_end=t_end)
         generator = twin(self.generator)
-        state, info = self.process.update(self._state, batch, generator)
-        before, self._losses = self._losses, self._losses.after(info)
+        with self._refitted(batch):
+            state, info = self.process.update(self._state, batch, generator)
+        told, self._losses = self._losses.warned, self._losses.after(info)
         self.clock, self.generator, self._state = batch.clock, generator, state
+        self.updates += 1
         # Last: warnings may be errors.
-        if self._losses.warned and not before.warned:
+        if self._losses.warned and not told:
             warn_of_loss(info)
         return info
 
@@ -152,6 +152,8 @@ class OnlineGP(StreamModel):
         mask: Any = None,
         missing: Literal["raise", "drop"] = "raise",
         steps: int = 100,
+        priors: Mapping[str, tuple[float, float]] | None = None,
+        restarts: int = 0,
     ) -> FitInfo:
         """Fit the parameters of kernel and likelihood to data, without absorbing them.
 
@@ -167,35 +169,32 @@ class OnlineGP(StreamModel):
             y: targets.
             mask: False at targets to be ignored.
             missing: what NaN in y means.
-            steps: iterations of L-BFGS at most.
+            steps: iterations of L-BFGS at most, of each start.
+            priors: (median, factor) of log-normal laws by a parameter's name, such as
+                "kernel.raw_lengthscale", in user units: two thirds of the mass lies within the
+                factor of the median.
+            restarts: further starts, drawn around the parameters of now by ``seed``.
 
         Returns:
-            The objective before and after, and how often it failed.
+            The objective before and after, how often it failed, and whether the search converged.
 
         Raises:
-            ValueError: bad data, ``steps`` below 1, no parameter to fit, a noise to be fitted to
+            ValueError: bad data, ``steps`` below 1, ``restarts`` below 0, priors of what is not
+                fitted, no parameter to fit, a noise to be fitted to
                 zeros by the evidence, or data have been absorbed under a basis whose
                 hyperparameters must stay.
             CholeskyError: the objective cannot be computed at the hyperparameters before.
         """
-        if self._state is not None and self.basis.fixed_hyperparameters:
-            raise ValueError(
-                f"kernel must keep its hyperparameters once {type(self.basis).__name__} has "
-                "absorbed data: fit them before the first update"
-            )
         batch = self._read(t, y, mask=mask, missing=missing)
-        kernel, likelihood = self.kernel, self.likelihood
-        search = partial(fit, kernel, likelihood, targets=batch.targets(), steps=steps)
-        x, y, chosen = batch.data
-        prior = kernel if self.mean is None else MeanKernel(kernel, self.mean)
-        if self._state is None and isinstance(likelihood, Gaussian) and len(x) <= _MAX_EXACT:
-            return search(
-                lambda: log_marginal_likelihood(prior, likelihood.noise, x, y, mask=chosen).sum(),
-                name="evidence",
-            )
-        process = replace(self.process, basis=self.basis.without_learning())
-        return search(
-            lambda: process.energy(self._state, batch, twin(self.generator)).sum(), name="energy"
+        return fit_process(
+            self.process,
+            self._state,
+            batch,
+            self.generator,
+            steps=steps,
+            priors=priors,
+            restarts=restarts,
+            seed=self.seed,
         )
 
     def rebase(self, t_end: Any) -> UpdateInfo:
@@ -340,3 +339,38 @@ class OnlineGP(StreamModel):
         state = self._ready("reconstruct")
         with torch.no_grad():
             return self.process.reconstruct(state, self._inputs(t)).to(self.dtype)
+
+    @contextmanager
+    def _refitted(self, batch: Batch) -> Generator[None]:
+        """Fit the hyperparameters if it is time, and take them back if what follows fails."""
+        refit, state = self.refit, self._state
+        due = refit is not None and batch.targets().numel() > 0
+        if (
+            refit is None
+            or not due
+            or not refit.due(
+                self.updates,
+                lambda: 1.0 if state is None else batch_probability(self.process, state, batch),
+            )
+        ):
+            yield
+            return
+        parameters = [*self.kernel.parameters(), *self.likelihood.parameters()]
+        before = [parameter.detach().clone() for parameter in parameters]
+        try:
+            fit_process(
+                self.process,
+                state,
+                batch,
+                self.generator,
+                steps=refit.steps,
+                priors=refit.priors,
+                restarts=0 if state else refit.restarts,
+                seed=self.seed,
+            )
+            yield
+        except BaseException:
+            with torch.no_grad():
+                for parameter, value in zip(parameters, before, strict=True):
+                    parameter.copy_(value)
+            raise

@@ -1,0 +1,113 @@
+"""Fit the hyperparameters of a process to a batch, and tell whether a batch calls for it."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+
+import torch
+
+from ohsvgp.exact import log_marginal_likelihood
+from ohsvgp.hyperparameters import FitInfo, fit
+from ohsvgp.likelihoods import Gaussian
+from ohsvgp.means import MeanKernel, WithMean
+from ohsvgp.process import Process
+from ohsvgp.state import OnlineState
+from ohsvgp.stream.batch import Batch
+
+__all__ = ["batch_probability", "fit_process"]
+
+# Up to here the exact evidence takes at most about a second an evaluation.
+_MAX_EXACT = 2000
+
+
+def fit_process(
+    process: Process,
+    state: OnlineState | None,
+    batch: Batch,
+    generator: torch.Generator,
+    *,
+    steps: int,
+    priors: Mapping[str, tuple[float, float]] | None,
+    restarts: int,
+    seed: int,
+) -> FitInfo:
+    """Maximise the evidence of a batch, or the online energy, over kernel and likelihood, in place.
+
+    Args:
+        process: what has the parameters.
+        state: what is remembered; None before the first data.
+        batch: the data.
+        generator: of the inducing set; each evaluation starts from its state.
+        steps: of ``hyperparameters.fit``, as are the next ones.
+        priors: laws of parameters.
+        restarts: further starts.
+        seed: of these.
+
+    Raises:
+        ValueError: as ``OnlineGP.fit_hyperparameters``.
+        CholeskyError: the objective cannot be computed at the parameters of now.
+    """
+    if state is not None and process.basis.fixed_hyperparameters:
+        raise ValueError(
+            f"kernel must keep its hyperparameters once {type(process.basis).__name__} has "
+            "absorbed data: fit them before the first update"
+        )
+    kernel, likelihood, basis = process.kernel, process.likelihood, process.basis
+    search = partial(
+        fit,
+        kernel,
+        likelihood,
+        targets=batch.targets(),
+        steps=steps,
+        priors=priors,
+        restarts=restarts,
+        seed=seed,
+    )
+    x, y, chosen = batch.data
+    if state is None and isinstance(likelihood, Gaussian) and len(x) <= _MAX_EXACT:
+        prior = MeanKernel(kernel, basis.mean) if isinstance(basis, WithMean) else kernel
+        return search(
+            lambda: log_marginal_likelihood(prior, likelihood.noise, x, y, mask=chosen).sum(),
+            name="evidence",
+        )
+    still = replace(process, basis=basis.without_learning())
+
+    def energy() -> torch.Tensor:
+        twin = torch.Generator(generator.device)
+        twin.set_state(generator.get_state())
+        return still.energy(state, batch, twin).sum()
+
+    return search(energy, name="energy")
+
+
+def batch_probability(process: Process, state: OnlineState, batch: Batch) -> float:
+    """Probability under the model of errors at least as large as those of a batch.
+
+    Of the sum of squares (y − m)ᵀ S⁻¹ (y − m), S the joint covariance of Gaussian targets: χ² with
+    as many degrees of freedom as targets. For other likelihoods S is diagonal and this is rough.
+
+    Args:
+        process: the model.
+        state: what it knew before the batch.
+        batch: the data, one point or more.
+    """
+    x, y, mask = batch.data
+    chosen = torch.ones_like(y, dtype=torch.bool) if mask is None else mask.expand_as(y)
+    with torch.no_grad():
+        if isinstance(process.likelihood, Gaussian):
+            law = process.predict(state, x, full_cov=True)
+            noise = process.likelihood.noise[..., None].expand(y.shape)
+            # Hidden targets are as predicted, and independent of the others.
+            both = chosen[..., None] & chosen[..., None, :]
+            S = (law.covariance + torch.diag_embed(noise)) * both + torch.diag_embed(
+                (~chosen).to(y)
+            )
+            root = torch.linalg.cholesky(S)
+            error = ((y - law.mean) * chosen)[..., None]
+            square = torch.linalg.solve_triangular(root, error, upper=False).square().sum()
+        else:
+            latent = process.predict(state, x)
+            law = process.likelihood.predictive_moments(latent.mean, latent.variance)
+            square = ((y - law.mean).square() / law.variance * chosen).sum()
+    degrees = chosen.sum().to(square)
+    return float(torch.special.gammaincc(0.5 * degrees, 0.5 * square))

@@ -1,0 +1,194 @@
+"""Fits that updates make by themselves, priors of parameters, and restarts."""
+
+import copy
+import math
+
+import pytest
+import torch
+from scipy import stats
+
+from ohsvgp import Cosine, Gaussian, LegS, OnlineGP, Poisson, Refit, Seasonal, VariationalFourier
+from ohsvgp.exact import log_marginal_likelihood
+from ohsvgp.fitting import batch_probability
+from probseq.errors import CholeskyError
+from probseq.kernels import RBF, Matern32, Periodic
+
+
+def draw(t, kernel, noise, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    K = kernel.double()(t[:, None], t[:, None]).detach() + noise * torch.eye(len(t))
+    return torch.linalg.cholesky(K) @ torch.randn(len(t), generator=generator, dtype=torch.float64)
+
+
+T = torch.linspace(0, 20, 120, dtype=torch.float64)
+Y = draw(T, RBF(1, lengthscale=0.8, outputscale=2.0), 0.1)
+
+
+def learn(refit, parts=6, basis=None, kernel=None, y=Y, **options):
+    gp = OnlineGP(kernel or RBF(1), Gaussian(0.5), basis or Cosine(40), refit=refit, **options)
+    seen = []
+    for part in torch.arange(len(y)).chunk(parts):
+        gp.update(T[part], y[part])
+        seen.append(gp.kernel.lengthscale.item())
+    return gp, seen
+
+
+def changes(seen, first=1.0):
+    return [a != b for a, b in zip([first, *seen[:-1]], seen, strict=True)]
+
+
+def test_first_fits_once_every_counts_updates_and_none_leaves_all_alone():
+    assert changes(learn(None)[1]) == [False] * 6
+    assert changes(learn(Refit("first"))[1]) == [True] + [False] * 5
+    assert changes(learn(Refit("every:2"))[1]) == [True, False] * 3
+
+
+def test_the_first_fit_is_fit_hyperparameters_on_the_first_batch():
+    by_hand = OnlineGP(RBF(1), Gaussian(0.5), Cosine(40))
+    by_hand.fit_hyperparameters(T[:20], Y[:20], steps=7)
+    by_hand.update(T[:20], Y[:20])
+    gp = OnlineGP(RBF(1), Gaussian(0.5), Cosine(40), refit=Refit(steps=7))
+    gp.update(T[:20], Y[:20])
+    assert torch.equal(gp.predict(T).mean, by_hand.predict(T).mean)
+
+
+def test_fits_along_the_stream_come_near_those_that_see_all_of_it():
+    gp, _ = learn(Refit("every:1", steps=30), alpha=0.0)
+    whole = OnlineGP(RBF(1), Gaussian(0.5), LegS(10))
+    best = whole.fit_hyperparameters(T, Y).after
+    noise = gp.likelihood.noise.item()
+    reached = float(log_marginal_likelihood(gp.kernel, noise, T[:, None], Y).detach())
+    start = float(log_marginal_likelihood(RBF(1).double(), 0.5, T[:, None], Y).detach())
+    assert reached > best - 0.1 * (best - start)
+
+
+def test_drift_is_seen_where_the_scale_changes_and_hardly_elsewhere():
+    y = Y.clone()
+    y[60:] *= 5
+    known = RBF(1, lengthscale=0.8, outputscale=2.0)
+    _, seen = learn(Refit("drift"), parts=4, kernel=copy.deepcopy(known), y=y)
+    assert changes(seen)[:3] == [True, False, True]
+
+
+def test_the_probability_of_a_batch_is_uniform_under_the_model():
+    kernel, found = RBF(1, lengthscale=0.8, outputscale=2.0), []
+    for seed in range(60):
+        y = draw(T[:60], kernel, 0.1, seed)
+        gp = OnlineGP(copy.deepcopy(kernel), Gaussian(0.1), Cosine(40))
+        gp.update(T[:30], y[:30])
+        batch = gp._read(T[30:60], y[30:60])
+        found.append(batch_probability(gp.process, gp.state, batch))
+    assert stats.kstest(found, "uniform").pvalue > 1e-3
+
+
+def test_hidden_targets_have_no_say_in_the_probability():
+    gp, _ = learn(None, y=Y[:60], parts=3)
+    shown = gp._read(T[60:70:2], Y[60:70:2])
+    y, mask = Y[60:70].clone(), torch.arange(10) % 2 == 0
+    y[~mask] = 100.0
+    hidden = gp._read(T[60:70], y, mask=mask)
+    probabilities = [batch_probability(gp.process, gp.state, batch) for batch in (shown, hidden)]
+    assert probabilities[0] == pytest.approx(probabilities[1], rel=1e-6)
+
+
+def test_counts_drift_too():
+    generator = torch.Generator().manual_seed(0)
+    gp = OnlineGP(RBF(1, lengthscale=5.0, outputscale=0.1), Poisson(), LegS(8))
+    gp.update(T[:60], torch.poisson(torch.ones(60), generator=generator))
+    usual = gp._read(T[60:90], torch.poisson(torch.ones(30), generator=generator))
+    many = gp._read(T[60:90], torch.poisson(8 * torch.ones(30), generator=generator))
+    assert batch_probability(gp.process, gp.state, usual) > 0.01
+    assert batch_probability(gp.process, gp.state, many) < 1e-6
+
+
+def test_a_saved_model_goes_on_counting():
+    half = 3
+    gp = OnlineGP(RBF(1), Gaussian(0.5), Cosine(40), refit=Refit("every:2", steps=5))
+    parts = torch.arange(120).chunk(6)
+    for part in parts[:half]:
+        gp.update(T[part], Y[part])
+    again = OnlineGP(RBF(1), Gaussian(0.5), Cosine(40), refit=Refit("every:2", steps=5))
+    again.load_state_dict(gp.state_dict())
+    for part in parts[half:]:
+        gp.update(T[part], Y[part])
+        again.update(T[part], Y[part])
+    assert torch.equal(gp.predict(T).mean, again.predict(T).mean)
+
+
+def test_an_update_that_fails_takes_its_fit_back(monkeypatch):
+    gp = OnlineGP(RBF(1), Gaussian(0.5), Cosine(40), refit=Refit("every:1", steps=3))
+    gp.update(T[:60], Y[:60])
+    before = [parameter.clone() for parameter in gp.kernel.parameters()]
+
+    def fail(*_):
+        raise CholeskyError("no")
+
+    monkeypatch.setattr("ohsvgp.process.Process.update", fail)
+    with pytest.raises(CholeskyError):
+        gp.update(T[60:], Y[60:])
+    assert all(torch.equal(a, b) for a, b in zip(before, gp.kernel.parameters(), strict=True))
+
+
+def test_priors_are_those_of_the_log_normal_and_hold_a_parameter_near_their_median():
+    gp = OnlineGP(RBF(1), Gaussian(0.5), LegS(10))
+    law = {"kernel.raw_lengthscale": (3.0, 1.05)}
+    info = gp.fit_hyperparameters(T[:40], Y[:40], priors=law)
+    assert 2.2 < gp.kernel.lengthscale.item() < 3.2
+    evidence = log_marginal_likelihood(gp.kernel, gp.likelihood.noise, T[:40, None], Y[:40])
+    raw = gp.kernel.raw_lengthscale.item()
+    # The normal density of the logarithm, without its constant.
+    law = stats.norm(math.log(3.0), math.log(1.05))
+    penalty = law.logpdf(raw) - law.logpdf(math.log(3.0))
+    assert info.after == pytest.approx(float(evidence.detach()) + penalty, abs=1e-6)
+
+
+def test_restarts_find_what_one_start_does_not():
+    # A period of half the truth's is a local maximum.
+    wave = (2 * torch.pi * T / 5).sin() + 0.3 * (2 * torch.pi * T / 2.5).sin()
+    y = wave + 0.05 * draw(T, RBF(1, lengthscale=0.01), 1e-6)
+
+    def fit(restarts):
+        gp = OnlineGP(Periodic(1, period=1.3), Gaussian(0.5), LegS(10), seed=1)
+        return gp.fit_hyperparameters(T, y, restarts=restarts, steps=60).after
+
+    assert fit(12) > fit(0) + 50
+
+
+def test_a_search_says_whether_it_converged():
+    gp = OnlineGP(RBF(1), Gaussian(0.5), LegS(10))
+    assert not gp.fit_hyperparameters(T, Y, steps=1).converged
+    assert gp.fit_hyperparameters(T, Y).converged
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Refit("often"), 'when must be "first", "every:5" or "drift", got \'often\''),
+        (lambda: Refit("every:0"), "when must be"),
+        (lambda: Refit(steps=0), "steps must be"),
+        (
+            lambda: OnlineGP(
+                Matern32(1), Gaussian(), VariationalFourier(9, 0.0, 5.0), refit=Refit("drift")
+            ),
+            'refit must be "first" for VariationalFourier',
+        ),
+        (lambda: model().fit_hyperparameters(T, Y, restarts=-1), "restarts must be"),
+        (
+            lambda: model().fit_hyperparameters(T, Y, priors={"lengthscale": (1.0, 2.0)}),
+            "priors must be of kernel.raw_lengthscale, .*, got 'lengthscale'",
+        ),
+        (
+            lambda: model().fit_hyperparameters(
+                T, Y, priors={"kernel.raw_lengthscale": (1.0, 1.0)}
+            ),
+            "priors must be .median above 0, factor above 1",
+        ),
+    ],
+)
+def test_bad_arguments_are_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def model():
+    return OnlineGP(RBF(1), Gaussian(0.5), LegS(10), mean=Seasonal(3.0))
