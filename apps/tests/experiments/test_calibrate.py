@@ -96,7 +96,9 @@ def test_a_run_goes_on_and_what_was_deleted_is_made_anew(tmp_path, files):
     (tmp_path / "run/results/model-seed1.json").unlink()
     (tmp_path / "run/model-seed1/deviation.npz").unlink()
     (tmp_path / "run/model-seed0/model.npz").unlink()
+    (tmp_path / "run/model-seed0/calibrated/deviation.npz").unlink()
     assert run(tmp_path, "--resume", *words) == 0
+    assert (tmp_path / "run/model-seed0/calibrated/deviation.npz").exists()
     assert json.loads((tmp_path / "run/report.json").read_text())["methods"] == report
     assert run(tmp_path, "--overwrite", *words, "--workers", "1") == 0
     assert json.loads((tmp_path / "run/report.json").read_text())["methods"] == report
@@ -155,6 +157,29 @@ def test_a_folder_of_transformers_reads_texts_with_its_own_tokens(tmp_path):
     assert list(report["methods"]) == rows
 
 
+def test_decoders_have_no_last_layer_for_laplace(tmp_path):
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    words = ["<pad>", "<s>", "</s>", "good", "bad", "film", "<unk>"]
+    tokenizer = Tokenizer(models.WordLevel({w: n for n, w in enumerate(words)}, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.enable_padding(pad_id=0, pad_token="<pad>")
+    config = transformers.GPT2Config(
+        vocab_size=7, n_embd=16, n_layer=1, n_head=2, n_positions=20, num_labels=2,
+        pad_token_id=0, bos_token_id=1, eos_token_id=2,
+    )  # fmt: skip
+    transformers.GPT2ForSequenceClassification(config).save_pretrained(tmp_path / "model")
+    tokenizer.save(str(tmp_path / "model/tokenizer.json"))
+    lines = [f"{kind} film {k},{kind}" for k in range(60) for kind in ("good", "bad")]
+    (tmp_path / "texts.csv").write_text("\n".join(["text,label", *lines]) + "\n")
+    words = ["--data", f"csv:{tmp_path}/texts.csv", "--max-length", "10"]
+    words += ["--method", "model", "kflla", "kflla+ts"]
+    assert run(tmp_path, "--model", str(tmp_path / "model"), *words) == 0
+    report = json.loads((tmp_path / "run/report.json").read_text())
+    assert list(report["methods"]) == ["model"]
+    assert any(note.endswith("a linear layer: kflla") for note in report["data"]["notes"])
+
+
 def test_folders_of_timm_and_models_of_torchvision_are_read(tmp_path, monkeypatch):
     from torchvision import models
 
@@ -206,6 +231,7 @@ def test_every_second_image_is_corrupted_by_each_corruption_and_severity():
         (["--model", "{a}", "--arguments", "img_size"], "arguments must be as img_size=32"),
         (["--model", "{a}", "--arguments", "img_size=8"], "cannot be read as a model of timm"),
         (["--model", "{wide}", *GIVEN, "num_classes=7"], "cannot be read as a model of timm"),
+        (["--model", "{conv}", "--arguments", "in_chans=1"], "model must have attention that is"),
         (["--model", "{a}", "--method", "model+ts+ts"], "must take each addition once"),
         (["--model", "{a}", "--method", "best"], "unknown method 'best'"),
         (["--model", "{a}", "--method", "model+ensemble"], "needs at least two models"),
@@ -222,7 +248,10 @@ def test_what_cannot_be_calibrated_is_refused_before_anything_is_written(
 ):
     save_file(tiny(0, num_classes=7).state_dict(), tmp_path / "wide.safetensors")
     wide = f"timm:vit_tiny_patch16_224+{tmp_path}/wide.safetensors"
-    words = [word.format(a=files[0], wide=wide) for word in words]
+    convolutions = timm.create_model("test_resnet", num_classes=10, in_chans=1)
+    save_file(convolutions.state_dict(), tmp_path / "conv.safetensors")
+    conv = f"timm:test_resnet+{tmp_path}/conv.safetensors"
+    words = [word.format(a=files[0], wide=wide, conv=conv) for word in words]
     try:
         status = run(tmp_path, *words)
     except SystemExit as error:

@@ -21,6 +21,8 @@ from probseq.metrics import (
     scale_log_probs,
 )
 from probseq.transformers import active_dropout, repeat_samples, sample_predictions
+from probseq.transformers.adapters import choose_layers
+from probseq.transformers.layouts import check_layout, find_attention
 from probseq_apps.data.names import CORRUPTION_GROUPS, data_kind
 from probseq_apps.data.parts import Part, permutation
 from probseq_apps.data.sets import load_data
@@ -37,6 +39,7 @@ from probseq_apps.settings.calibrate import parse_calibration
 from sgpa import Calibrated, calibrate
 
 CALIBRATED = "calibrated"
+_SAVED = (f"{CALIBRATED}/calibration.json", f"{CALIBRATED}/deviation.npz")
 _SEVERITIES = 5
 # Rows that `sgpa.calibrate` measures, and its names of them.
 _CANDIDATES = {
@@ -46,6 +49,11 @@ _CANDIDATES = {
     "deviation+ts": "deviation and temperature",
     "tuned": "tuned deviation",
     "tuned+ts": "tuned deviation and temperature",
+}
+# What a model may lack that a variant needs.
+_LACKS = {
+    "mcd": "a model has no dropout",
+    "kflla": "the logits of a model do not come from a linear layer",
 }
 # Logits (samples, inputs, classes) of a prepared batch.
 Predict = Callable[[Any], Tensor]
@@ -85,10 +93,13 @@ class Calibrate(Experiment[Loaded]):
         return Loaded(data, {name: part for name, part in sets.items() if name != WITHOUT})
 
     def check(self, data: Loaded) -> None:
-        """Raise if a model cannot be read, or does not take the data."""
+        """Raise if a model cannot be read or calibrated, or does not take the data."""
         whole = data.data
         for name in self.settings.model:
             found = self._open(name, whole)
+            modules = find_attention(found.model)
+            for layer in choose_layers(list(modules), self.settings.fit.layers):
+                check_layout(layer, modules[layer])
             with torch.no_grad():
                 logits = _logits(found.model, found.prepare(whole.test.inputs[:2].to(self.device)))
             if logits.shape != (2, whole.num_classes):
@@ -132,15 +143,16 @@ class Calibrate(Experiment[Loaded]):
         """Evaluate the stored predictions and write the report."""
         whole, found = data.data, [results[job] for job in self.jobs]
         missing = {name for own in found for name in own["missing"]}
+        kept = [*_SAVED, *(f"{name}.npz" for name in self.variants if name not in missing)]
+        for job in self.jobs:
+            if not all((at.path / job.name / name).exists() for name in kept):
+                self.run(job, data, at)  # deleted: made anew
         measured: dict[str, Calibration] = {}
         for name in self.settings.method:
             row, variant = parse_calibration(name), _variant_of(name)
             if variant in missing:
                 continue
             files = [at.path / job.name / f"{variant}.npz" for job in self.jobs]
-            for job, file in zip(self.jobs, files, strict=True):
-                if not file.exists():  # deleted: made anew
-                    self.run(job, data, at)
             runs = [
                 {key: Predictions(**fields) for key, fields in load_groups(file).items()}
                 for file in files
@@ -161,8 +173,7 @@ class Calibrate(Experiment[Loaded]):
             sigmas = [own["candidates"][variant]["deviation"] for own in found] if drawn else []
             measured[name] = Calibration(row.title, metrics, runs, losses, temperatures, sigmas)
         notes = list(whole.notes)
-        if missing:
-            notes.append(f"left out, since a model has no dropout: {', '.join(sorted(missing))}")
+        notes += [f"left out, since {_LACKS[name]}: {name}" for name in sorted(missing)]
         facts = {"name": whole.name, "classes": whole.num_classes, "notes": notes}
         facts |= {part: len(getattr(whole, part)) for part in ("train", "validation", "test")}
         seeds = [job.seed for job in self.jobs]
@@ -205,7 +216,7 @@ class Calibrate(Experiment[Loaded]):
     def _predict(
         self, variant: str, calibrated: Calibrated, found: Pretrained, data: Any
     ) -> Predict | None:
-        """Return how a variant predicts; None where the model has no dropout."""
+        """Return how a variant predicts; None where the model lacks what it needs."""
         model, samples = found.model, self.settings.evaluation.num_samples
         name = _CANDIDATES.get(variant, _CANDIDATES["model"])
         calibrated.use(name)
@@ -225,6 +236,8 @@ class Calibrate(Experiment[Loaded]):
         if variant == "kflla":
             held_out = self._batches(found, data.validation)
             train = self._batches(found, _drawn(data.train, self.settings.fit.laplace_size))
+            if not _ends_with_linear(model, next(self._batches(found, data.validation))):
+                return None
             model = laplace_model(model, train, validation=held_out)
         return lambda inputs: _logits(model, inputs)[None]
 
@@ -289,6 +302,15 @@ def _logits(model: nn.Module, inputs: Any, call: Callable[..., Any] | None = Non
     if isinstance(found, Tensor):
         return found
     return found["logits"] if isinstance(found, Mapping) else found.logits
+
+
+def _ends_with_linear(model: nn.Module, batch: tuple[Any, Tensor]) -> bool:
+    """Whether a model's logits come from a linear layer; of decoders only the last token's do."""
+    try:
+        laplace_model(model, [batch], prior_precision=1.0)
+    except ValueError:
+        return False
+    return True
 
 
 def _dropped_out(model: nn.Module, inputs: Any, samples: int) -> Tensor:
