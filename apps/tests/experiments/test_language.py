@@ -8,8 +8,9 @@ import torch
 
 import probseq_apps.cli as cli
 from probseq.transformers import CausalTransformer, bits_per_token
+from probseq_apps.data.names import DataError
 from probseq_apps.engine.fit import load_run
-from probseq_apps.experiments.language import Language, read_text, tokenizer_of, windows
+from probseq_apps.experiments.language import Corpus, Language, read_text, tokenizer_of, windows
 from probseq_apps.options import Options
 from probseq_apps.settings.language import DECODERS, LanguageSettings
 
@@ -38,12 +39,19 @@ def test_characters_are_numbered_and_rare_ones_are_one():
 
 def test_a_tokenizer_of_a_file_takes_the_place_of_characters(tmp_path):
     library = pytest.importorskip("tokenizers", reason="tokenizers is not installed")
-    made = library.Tokenizer(library.models.WordLevel({"the": 0, "?": 1, "is": 2}, unk_token="?"))
+    made = library.Tokenizer(library.models.WordLevel({"the": 0, "?": 1, "is": 4}, unk_token="?"))
     made.pre_tokenizer = library.pre_tokenizers.Whitespace()
+    made.enable_truncation(2)
+    made.enable_padding(length=9)
     made.save(str(tmp_path / "words.json"))
     encode, kinds = tokenizer_of(str(tmp_path / "words.json"), "")
-    assert kinds == 3
-    assert encode("the cat is").tolist() == [0, 1, 2]
+    assert kinds == 5
+    assert encode("the cat is").tolist() == [0, 1, 4]
+    made.model = library.models.WordLevel({"the": 0}, unk_token="?")
+    made.save(str(tmp_path / "words.json"))
+    encode, _ = tokenizer_of(str(tmp_path / "words.json"), "")
+    with pytest.raises(DataError, match=r"words\.json cannot be read as a tokenizer of the text"):
+        encode("the cat is")
 
 
 def test_texts_that_every_python_has_are_long_and_differ():
@@ -86,6 +94,18 @@ def test_all_decoders_are_measured_as_by_hand(tmp_path):
     assert (tmp_path / "run/softmax/seed-0/metrics.jsonl").stat().st_mtime_ns == before
 
 
+def test_bits_of_what_a_sure_model_gets_wrong_are_finite():
+    experiment, tokens = Language(LanguageSettings()), torch.tensor([[0, 0, 1, 1, 2]])
+    model = experiment._model("softmax", Corpus(tokens, tokens, {}, 3), 0).eval()
+    model.to_logits.weight.data.mul_(1e4)
+    with torch.no_grad():
+        logits = model(tokens[:, :-1]).logits
+    nats = -logits.double().log_softmax(-1).gather(-1, tokens[:, 1:, None])
+    assert nats.max() > 200  # less than any float32 is left of the probability
+    found = experiment._measure(model, tokens, 0)
+    assert found["bits"] == pytest.approx(float(nats.mean()) / math.log(2), rel=1e-6)
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -94,6 +114,8 @@ def test_all_decoders_are_measured_as_by_hand(tmp_path):
         (["--ood", "text:"], "needs a path after the colon"),
         (["--data", "text:none.txt"], "none.txt cannot be read as a text"),
         (["--data", "text:{short}"], "must have at least 9 tokens for each part"),
+        (["--data", "text:{empty}"], "must have at least 9 tokens for each part"),
+        (["--ood", "text:{empty}"], "must have at least 9 tokens for each part"),
         (["--tokenizer", "bytes"], "tokenizer must be characters or a tokenizer.json"),
         (["--num-heads", "3"], "num_heads"),
         (["--data", "imdb"], "--data-dir"),
@@ -102,9 +124,11 @@ def test_all_decoders_are_measured_as_by_hand(tmp_path):
 def test_what_cannot_be_read_is_refused_before_anything_is_written(
     tmp_path, capsys, words, message
 ):
-    (tmp_path / "short.txt").write_text("too short")
+    names = {name: tmp_path / f"{name}.txt" for name in ("short", "empty")}
+    names["short"].write_text("too short")
+    names["empty"].write_text("")
     try:
-        status = run(tmp_path, *(word.format(short=tmp_path / "short.txt") for word in words))
+        status = run(tmp_path, *(word.format(**names) for word in words))
     except SystemExit as error:
         status = error.code
     assert status in (1, 2)

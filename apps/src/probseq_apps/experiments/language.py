@@ -167,15 +167,17 @@ class Language(Experiment[Corpus]):
         drawn = any(layer.stochastic for layer in model.encoder.attention)
         samples = self.settings.process.num_samples if drawn else 1
         parts: list[Tensor] = []
+        bits: list[Tensor] = []
         kl = 0.0
         for own in tokens.to(device).split(64):
             output = model(own[:, :-1], num_samples=samples, generator=generator)
             parts.append(output.logits.softmax(-1).mean(0).double().cpu())
+            bits.append(bits_per_token(output.logits, own[:, 1:]).double().cpu())
             kl += float(output.penalty) * len(own) / len(tokens) / (own.shape[1] - 1)
         probs, labels = torch.cat(parts).flatten(0, 1), tokens[:, 1:].flatten()
         bins = calibration_bins(probs, labels)
         return {
-            "bits": float(-probs.gather(-1, labels[:, None]).log2().mean()),
+            "bits": float(torch.cat(bits).mean()),
             "accuracy": float((probs.argmax(-1) == labels).double().mean()),
             "ece": float(expected_calibration_error(probs, labels)),
             "kl": kl,
@@ -210,15 +212,25 @@ def read_text(name: str, data_dir: Path | None) -> str:
 def tokenizer_of(name: str, text: str) -> tuple[Any, int]:
     """Return what makes tokens of a text, and the number of their kinds."""
     if name == "characters":
-        counts = torch.tensor([ord(one) for one in text]).bincount()
+        counts = _characters(text).bincount()
         known = (counts >= _FEWEST).nonzero().flatten()
         numbers = torch.zeros(0x110000, dtype=torch.int64)  # 0 is the unknown character
         numbers[known] = torch.arange(len(known)) + 1
-        return lambda text: numbers[torch.tensor([ord(one) for one in text])], len(known) + 1
+        return lambda text: numbers[_characters(text)], len(known) + 1
     library = require("tokenizers", extra="tokenizers", distribution="probseq-apps")
     with reading(name, "a tokenizer"):
         tokenizer = library.Tokenizer.from_file(name)
-    return (
-        lambda text: torch.tensor(tokenizer.encode(text, add_special_tokens=False).ids),
-        tokenizer.get_vocab_size(),
-    )
+    tokenizer.no_truncation()  # what it was saved with would cut the whole text
+    tokenizer.no_padding()
+
+    def encode(text: str) -> Tensor:
+        with reading(name, "a tokenizer of the text"):
+            ids = tokenizer.encode(text, add_special_tokens=False).ids
+        return torch.tensor(ids, dtype=torch.int64)
+
+    # Numbers of a vocabulary may have gaps.
+    return encode, 1 + max(tokenizer.get_vocab().values())
+
+
+def _characters(text: str) -> Int64[Tensor, " n"]:
+    return torch.tensor([ord(one) for one in text], dtype=torch.int64)
