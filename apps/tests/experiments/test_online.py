@@ -168,6 +168,24 @@ def test_series_side_by_side_are_learned_as_if_each_were_alone(tmp_path, report_
 
 
 @pytest.mark.usefixtures("undrawn")
+def test_trends_and_seasons_reach_the_model_and_kernels_are_read_as_text(tmp_path, report_of):
+    path, rows = tmp_path / "own.csv", ["time,value"]
+    rows += [f"{t},{0.05 * t + math.sin(t * math.pi / 10):.6f}" for t in range(200)]
+    path.write_text("\n".join(rows) + "\n")
+    common = ["online", "--data", f"csv:{path}", "--num-tasks", "4", "--seeds", "0", "--quiet"]
+
+    def error(name, *more):
+        assert main([*common, *more, "--run-dir", str(tmp_path / name)]) == 0
+        numbers = report_of(tmp_path / name)["methods"]["cosine"]["seeds"]["0"]
+        assert 0 <= numbers["over_tasks"]["coverage"][-1] <= 1
+        return numbers["over_tasks"]["rmse"][-1]
+
+    few = ["--method", "cosine", "--num-inducing", "4"]
+    assert error("mean", *few, "--trend", "--season", "20") < 0.01
+    assert error("none", *few) > 0.1
+    assert error("kernel", *few, "--kernel", "periodic(20)*rbf(1000) + 100*linear") < 0.1
+
+
 def test_points_of_a_file_are_learned_in_the_order_of_their_inputs(tmp_path, report_of):
     x = np.random.default_rng(0).normal(size=(90, 2))
     path = tmp_path / "points.csv"

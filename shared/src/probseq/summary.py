@@ -45,9 +45,9 @@ Order = Literal["better", "worse", "equal", "undecided"]
 # What seeds say of a claimed gain.
 Verdict = Literal["holds", "does not hold", "not resolved"]
 
-# What metrics are called in tables, and their good ends, by the names that `evaluate` of
-# `probseq.metrics` and the reports of runs give them.
-LABELS: dict[str, tuple[str, Direction]] = {
+# What metrics are called in tables, and their good ends (None for one in the middle), by the names
+# that `evaluate` of `probseq.metrics` and the reports of runs give them.
+LABELS: dict[str, tuple[str, Direction | None]] = {
     "accuracy": ("accuracy", "higher"),
     "mcc": ("MCC", "higher"),
     "nll": ("NLL", "lower"),
@@ -62,6 +62,7 @@ LABELS: dict[str, tuple[str, Direction]] = {
     "mae": ("MAE", "lower"),
     "rmse": ("RMSE", "lower"),
     "coverage-ece": ("coverage error", "lower"),
+    "coverage": ("coverage of 95 %", None),
     "auroc": ("AUROC", "higher"),
     "aupr-out": ("AUPR-out", "higher"),
     "aupr-in": ("AUPR-in", "higher"),

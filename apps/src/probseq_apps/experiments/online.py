@@ -17,7 +17,7 @@ from ohsvgp import AdamSteps, ExactGP, Gaussian, LostInformationWarning, OnlineG
 from ohsvgp.likelihoods import Likelihood
 from ohsvgp.live import LiveStream
 from ohsvgp.plots import coefficients_plot, prediction_figures
-from ohsvgp.prior import PRIOR_OPTIONS, fit_prior, make_prior
+from ohsvgp.prior import PRIOR_OPTIONS, fit_prior, make_mean, make_prior
 from ohsvgp.tasks import (
     Seen,
     Task,
@@ -230,6 +230,7 @@ def build(
         # Unless it is given, the window is as long as the first task.
         window = settings.window or float(stream.tasks[0].x.max()) - first
         place, options["t0"] = Place(window, first, last), first
+    options["mean"] = make_mean(trend=settings.trend, season=settings.season)
     return OnlineGP(kernel, likelihood, basis(settings, place), **options)
 
 
@@ -252,7 +253,8 @@ def estimate(
     starts = [replace(settings, lengthscale=scale) for scale in scales]
     priors = [prior_of(start, stream.dim) for start in starts]
     x, y = task.x[chosen], task.y[..., chosen]
-    return fit_prior(priors, x, y, steps=settings.fit_steps, seed=seed)
+    mean = make_mean(trend=settings.trend, season=settings.season)
+    return fit_prior(priors, x, y, steps=settings.fit_steps, seed=seed, mean=mean)
 
 
 def prior_of(settings: Prior, dim: int = 1) -> tuple[Kernel, Likelihood]:
@@ -325,6 +327,7 @@ def build_live_model(settings: LiveModel) -> OnlineGP:
     return OnlineGP(
         *prior_of(settings),
         basis(settings, Place(settings.window)),
+        mean=make_mean(trend=settings.trend, season=settings.season),
         t0=settings.t0,
         rebase=_REBASE,
         time_unit=settings.time_unit,

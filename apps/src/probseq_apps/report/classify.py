@@ -231,7 +231,7 @@ def ood_tables(methods: Methods) -> list[Table]:
             names = [f"ood/{outside}/{detector}/{metric}" for outside in outsides]
             means = [{name: own[key].mean for name, own in methods.items()} for key in names]
             tasks = [{n: mean for n, mean in one.items() if mean is not None} for one in means]
-            ranks, rank = average_ranks(tasks, direction), f"{detector} {label}"
+            ranks, rank = average_ranks(tasks, direction or "higher"), f"{detector} {label}"
             for name, own in ranked.items():
                 own[rank] = summarise([ranks.get(name)])
             columns[Measure(rank, "lower")] = [rank]

@@ -26,7 +26,6 @@ TABLES = ("skillcraft", "powerplant", "two-moons")
 MOVING_DIGITS, ROTATED_MNIST = "moving-digits", "rotated-mnist"
 
 LikelihoodName = Literal["gaussian", "student-t", "poisson", "negative-binomial", "bernoulli"]
-KernelName = Literal["rbf", "matern12", "matern32", "matern52"]
 STANDARDISED: tuple[LikelihoodName, ...] = ("gaussian", "student-t")
 
 
@@ -171,16 +170,30 @@ class Prior(Settings):
     """Inducing variables M."""
     likelihood: LikelihoodName = "gaussian"
     """How targets scatter; `online` standardises them for gaussian and student-t."""
-    kernel: KernelName = "rbf"
-    """Prior covariance; ovff always has matern52."""
+    kernel: str = "rbf"
+    """Prior covariance: rbf, matern12, matern32, matern52, rational_quadratic, periodic, linear,
+    constant, white, or sums and products such as "periodic(365.25)*rbf(900) + 0.5*matern32", with
+    period, lengthscale and variance in brackets; ovff always has matern52."""
+    trend: bool = False
+    """A line beside the process, whose weights are learned exactly."""
+    season: tuple[Positive, ...] = ()
+    """Periods of seasons beside the process, three harmonics each, in the units of the inputs."""
     lengthscale: Positive = 1.0
-    """Of the kernel, in the units of the inputs; where to start from unless fixed."""
+    """Of kernels that don't say theirs, in the units of the inputs; where to start from unless
+    fixed."""
     outputscale: Positive = 1.0
-    """Prior variance; where to start from unless fixed."""
+    """Variance of terms that don't say theirs; where to start from unless fixed."""
     noise: Positive = 0.1
     """Variance of gaussian noise; squared scale of student-t; where to start from unless fixed."""
     dispersion: Positive = 1.0
     """negative-binomial: the variance of a count with mean m is m + m²/dispersion."""
+
+    def check(self) -> None:
+        """Refuse what is no kernel."""
+        if self.kernel not in ("rbf", "matern12", "matern32", "matern52"):
+            from probseq.kernels import parse_kernel  # late: it loads torch
+
+            parse_kernel(self.kernel)
 
 
 class GPSettings(Prior):
@@ -260,6 +273,10 @@ class OnlineSettings(_Comparison):
                 f"method {name!r} is for {_INPUTS.get(method.inputs)}, and {self.data!r} is not",
             )
             refuse(
+                (model.trend or bool(model.season)) and not (self.of_time and method.basis),
+                f"trend and season need series and a method that is online, got {name!r}",
+            )
+            refuse(
                 method.basis is None and model.likelihood != "gaussian",
                 f"method {name!r} needs likelihood gaussian, to be exact, got {model.likelihood}",
             )
@@ -289,6 +306,7 @@ class LiveModel(Prior):
 
     def check(self) -> None:
         """Refuse an unknown method, an offset of what has none, and what is no stamp."""
+        super().check()
         check_known("method", self.method, _LIVE)
         if self.t0 is not None:
             from ohsvgp.stream.clock import parse_stamp  # late: it loads torch

@@ -2,6 +2,8 @@
 
 import math
 from collections.abc import Callable, Iterable
+from functools import reduce
+from operator import add
 from typing import Literal
 
 import torch
@@ -16,19 +18,19 @@ from ohsvgp.likelihoods import (
     Poisson,
     StudentT,
 )
+from ohsvgp.means import Mean, Seasonal, Trend
 from ohsvgp.online import OnlineGP
 from probseq.errors import CholeskyError
-from probseq.kernels import RBF, Kernel, Matern12, Matern32, Matern52
+from probseq.kernels import Kernel, parse_kernel
 
-__all__ = ["PRIOR_OPTIONS", "fit_prior", "make_prior"]
+__all__ = ["PRIOR_OPTIONS", "fit_prior", "make_mean", "make_prior"]
 
 PRIOR_OPTIONS = ("kernel", "likelihood", "lengthscale", "outputscale", "noise", "dispersion")
-_KERNELS = {"rbf": RBF, "matern12": Matern12, "matern32": Matern32, "matern52": Matern52}
 
 
 def make_prior(
     *,
-    kernel: Literal["rbf", "matern12", "matern32", "matern52"] = "rbf",
+    kernel: str = "rbf",
     likelihood: Literal[
         "gaussian", "student-t", "poisson", "negative-binomial", "bernoulli"
     ] = "gaussian",
@@ -41,13 +43,16 @@ def make_prior(
     """Return covariance and observation model, whose numbers keep their digits.
 
     Args:
-        kernel: name of the covariance.
+        kernel: the covariance, of ``probseq.kernels.parse_kernel``.
         likelihood: name of the observation model.
-        lengthscale: of each dimension.
-        outputscale: prior variance.
+        lengthscale: of kernels that do not say theirs.
+        outputscale: variance of terms that do not say theirs.
         noise: variance of Gaussian noise; squared scale of Student's t.
         dispersion: of negative binomial counts.
         dim: of the inputs.
+
+    Raises:
+        ValueError: a mistake in ``kernel``.
     """
 
     def double(value: float) -> Tensor:
@@ -60,13 +65,30 @@ def make_prior(
         "negative-binomial": lambda: NegativeBinomial(double(dispersion)),
         "bernoulli": Bernoulli,
     }
-    scales = double(lengthscale).expand(dim)
-    covariance = _KERNELS[kernel](dim, lengthscale=scales, outputscale=double(outputscale))
+    covariance = parse_kernel(kernel, dim, lengthscale=lengthscale, outputscale=outputscale)
     return covariance, made[likelihood]()
 
 
+def make_mean(*, trend: bool, season: Iterable[float]) -> Mean | None:
+    """Return a line and seasons for targets of about unit size; None for neither.
+
+    Args:
+        trend: whether there is a line, whose slope may reach ten units of y in a unit of time.
+        season: periods, of three harmonics each.
+    """
+    parts: list[Mean] = [Trend(10.0, 10.0)] if trend else []
+    parts += [Seasonal(period, 3, deviation=3.0) for period in season]
+    return reduce(add, parts) if parts else None
+
+
 def fit_prior(
-    priors: Iterable[tuple[Kernel, Likelihood]], x: Tensor, y: Tensor, *, steps: int, seed: int = 0
+    priors: Iterable[tuple[Kernel, Likelihood]],
+    x: Tensor,
+    y: Tensor,
+    *,
+    steps: int,
+    seed: int = 0,
+    mean: Mean | None = None,
 ) -> tuple[Kernel, Likelihood]:
     """Return the prior whose evidence on some data is greatest, each fitted to them in place.
 
@@ -76,6 +98,7 @@ def fit_prior(
         y: targets.
         steps: iterations of each fit at most.
         seed: of models whose evidence is no exact one.
+        mean: of the model.
 
     Raises:
         CholeskyError: the evidence can be computed for none of them.
@@ -83,7 +106,7 @@ def fit_prior(
     best, most, failure = None, -math.inf, CholeskyError("there is no prior to start from")
     for prior in priors:
         # With as many inducing points as points: the exact evidence.
-        model = OnlineGP(*prior, PivotedCholesky(len(x)), seed=seed)
+        model = OnlineGP(*prior, PivotedCholesky(len(x)), mean=mean, seed=seed)
         try:
             evidence = model.fit_hyperparameters(x, y, steps=steps).after
         except CholeskyError as error:

@@ -14,6 +14,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from ohsvgp.exact import ExactGP
 from ohsvgp.likelihoods import Bernoulli, NegativeBinomial, Poisson
+from ohsvgp.likelihoods import Gaussian as GaussianNoise
 from ohsvgp.lost import LostInformationWarning
 from ohsvgp.online import OnlineGP
 from probseq.metrics import coverage_calibration_error, rmse
@@ -44,6 +45,8 @@ Seen = tuple[Tensor | None, dict[str, Tensor]]
 _START_SHARES = (1.0 / 3.0, 1.0 / 10.0, 1.0 / 30.0)
 # Of a task: one point for evaluation, and two that make a curve.
 _LEAST_POINTS = 3
+# Deviations from the mean that 95 % of a normal law lie within.
+_REACH = 1.959963984540054
 # Draws of a count, for the coverage of thesis Eq. 4.20.
 _SAMPLES = 100
 
@@ -203,7 +206,8 @@ def evaluate(
         generator: draws counts, of whose likelihoods the coverage is measured (thesis Eq. 4.20).
 
     Returns:
-        Of each and over all: `nlpd` in nats; `rmse`, or of classes `accuracy`; of counts `ece`.
+        Of each and over all: `nlpd` in nats; `rmse`, or of classes `accuracy`; with Gaussian noise
+        `coverage`, the share inside intervals of 95 %; of counts `ece`.
 
     Raises:
         ArithmeticError: a prediction is not finite.
@@ -215,7 +219,8 @@ def evaluate(
         density = likelihood.predictive_log_prob(latent.mean, latent.variance, y)
         if not bool(density.isfinite().all()):
             raise ArithmeticError("nlpd of the predictions is not finite")
-        mean = likelihood.predictive_moments(latent.mean, latent.variance).mean
+        law = likelihood.predictive_moments(latent.mean, latent.variance)
+        mean, reach = law.mean, _REACH * law.variance.sqrt()
         samples = mean[None]
         if counts:
             noise = torch.randn(_SAMPLES, *y.shape, dtype=y.dtype, generator=generator)
@@ -229,6 +234,9 @@ def evaluate(
             found["accuracy"] = ((own > 0.5) == (truth > 0.5)).double().mean()
         else:
             found["rmse"] = rmse(own, truth)
+        if isinstance(likelihood, GaussianNoise):
+            inside = (own - truth).abs() < reach[..., part].flatten()
+            found["coverage"] = inside.double().mean()
         if counts:
             found["ece"] = coverage_calibration_error(samples[..., part].flatten(1), truth)
         return found
