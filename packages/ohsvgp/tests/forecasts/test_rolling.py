@@ -129,6 +129,7 @@ def window_gp(study: Study) -> Forecaster:
     def fit(t: Tensor, y: Tensor, ahead: Tensor) -> tuple[np.ndarray, np.ndarray]:
         t, y = t[-400:], y[-400:]
         centre, scale, origin = y.mean(), y.std(), t[-1]
+        torch.manual_seed(0)
         noise = gpytorch.likelihoods.GaussianLikelihood().double()
         model = Exact((t - origin)[:, None], (y - centre) / scale, noise)
         objective = gpytorch.mlls.ExactMarginalLogLikelihood(noise, model)
@@ -173,21 +174,14 @@ def ets(study: Study) -> Forecaster:
 
     def fit(t: Tensor, y: Tensor, ahead: Tensor) -> tuple[np.ndarray, np.ndarray]:
         _, values, places = _regular(study, t, y, ahead)
-        last = np.flatnonzero(np.isnan(values))
-        values[last] = np.interp(last, np.flatnonzero(~np.isnan(values)), values[~np.isnan(values)])
-        model = ETSModel(
-            pd.Series(values),
-            trend="add",
-            damped_trend=True,
-            seasonal="add",
-            seasonal_periods=study.season,
-        )
+        known = ~np.isnan(values)
+        values = np.interp(np.arange(len(values)), np.flatnonzero(known), values[known])
+        season = {"seasonal": "add", "seasonal_periods": study.season}
+        model = ETSModel(pd.Series(values), trend="add", damped_trend=True, **season)
         found = model.fit(disp=False, maxiter=100)
         law = found.get_prediction(len(values), len(values) + int(places.max()))
-        mean, variance = (
-            np.asarray(x)[places] for x in (law.predicted_mean, law.forecast_variance)
-        )
-        return mean, np.sqrt(variance)
+        mean, variance = np.asarray(law.predicted_mean), np.asarray(law.forecast_variance)
+        return mean[places], np.sqrt(variance[places])
 
     return on_all_so_far(fit)
 
@@ -209,7 +203,8 @@ def naive(study: Study) -> Forecaster:
 
     def fit(t: Tensor, y: Tensor, ahead: Tensor) -> tuple[np.ndarray, np.ndarray]:
         grid, values, places = _regular(study, t, y, ahead)
-        values = np.interp(np.arange(len(grid)), np.flatnonzero(~np.isnan(values)), y.numpy())
+        known = ~np.isnan(values)
+        values = np.interp(np.arange(len(grid)), np.flatnonzero(known), values[known])
         seasons = 1 + places // study.season
         back = len(values) + places - study.season * seasons
         error = np.std(values[study.season :] - values[: -study.season])
@@ -266,7 +261,7 @@ def test_two_years_of_weekly_co2_are_forecast_better_than_by_the_season_before()
     pytest.importorskip("statsmodels", reason="statsmodels has the series")
     study = weekly_co2()
     found, plain = (
-        scores(study, METHODS[name](study), most=6) for name in ("Cosine", "seasonal naive")
+        scores(study, METHODS[name](study), most=4) for name in ("Cosine", "seasonal naive")
     )
     assert found["MASE"] < 0.8 * plain["MASE"]
     assert found["CRPS"] < 0.8 * plain["CRPS"]
