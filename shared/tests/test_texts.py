@@ -75,6 +75,17 @@ def test_without_a_padding_token_all_numbers_move_up():
         encode(tokenizer, "b")
 
 
+@pytest.mark.parametrize("tokens", [BERT, {"a": 0, "[UNK]": 1, "b": 7}])
+def test_own_numbers_are_those_before_the_move(tokens):
+    raw = word_level(tokens)
+    tokenizer = SubwordTokenizer(raw)
+    own = tokenizer.own_numbers(99)
+    assert len(own) == len(tokenizer)
+    for text in (" ".join(word for word in tokens if word != "[PAD]"), "zebra"):
+        assert [own[number] for number in encode(tokenizer, text)] == raw.encode(text).ids
+    assert own[0] == own[encode(tokenizer, "")[0]] == 99
+
+
 def test_neither_padding_alone_nor_padding_inside_a_text_is_left():
     tokenizer = SubwordTokenizer(word_level(BERT))
     assert encode(tokenizer, "the [PAD] cat") == [1, 5]

@@ -10,6 +10,7 @@ from safetensors.torch import save_file
 
 import probseq_apps.cli as cli
 from probseq.metrics import fit_temperature
+from probseq.texts import encode_texts
 from probseq_apps.data.parts import Part
 from probseq_apps.data.sets import load_data
 from probseq_apps.experiments.calibrate import half_corrupted
@@ -143,8 +144,6 @@ def test_a_folder_of_transformers_reads_texts_with_its_own_tokens(tmp_path):
     found, prepare = open_model(str(folder), (), data, own_scale=True)
     text = ["good film film", "bad film"]
     encoded = tokenizer.encode_batch(text)
-    from probseq.texts import encode_texts
-
     prepared = prepare(encode_texts(data.vocab, text, 10))
     assert prepared["input_ids"].tolist() == [one.ids for one in encoded]
     assert prepared["attention_mask"].tolist() == [one.attention_mask for one in encoded]
@@ -157,23 +156,27 @@ def test_a_folder_of_transformers_reads_texts_with_its_own_tokens(tmp_path):
     assert list(report["methods"]) == rows
 
 
-def test_decoders_have_no_last_layer_for_laplace(tmp_path):
+def test_decoders_have_their_own_numbers_without_padding_and_no_last_layer(tmp_path):
     from tokenizers import Tokenizer, models, pre_tokenizers
 
-    words = ["<pad>", "<s>", "</s>", "good", "bad", "film", "<unk>"]
+    words = ["<unk>", "<s>", "</s>", "good", "bad", "film", "more"]
     tokenizer = Tokenizer(models.WordLevel({w: n for n, w in enumerate(words)}, unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    tokenizer.enable_padding(pad_id=0, pad_token="<pad>")
     config = transformers.GPT2Config(
         vocab_size=7, n_embd=16, n_layer=1, n_head=2, n_positions=20, num_labels=2,
-        pad_token_id=0, bos_token_id=1, eos_token_id=2,
+        pad_token_id=2, bos_token_id=1, eos_token_id=2,
     )  # fmt: skip
     transformers.GPT2ForSequenceClassification(config).save_pretrained(tmp_path / "model")
     tokenizer.save(str(tmp_path / "model/tokenizer.json"))
     lines = [f"{kind} film {k},{kind}" for k in range(60) for kind in ("good", "bad")]
     (tmp_path / "texts.csv").write_text("\n".join(["text,label", *lines]) + "\n")
-    words = ["--data", f"csv:{tmp_path}/texts.csv", "--max-length", "10"]
-    words += ["--method", "model", "kflla", "kflla+ts"]
+    name = f"csv:{tmp_path}/texts.csv"
+    data = load_data(name, max_length=10, tokenizer=str(tmp_path / "model/tokenizer.json"))
+    _, prepare = open_model(str(tmp_path / "model"), (), data, own_scale=True)
+    prepared = prepare(encode_texts(data.vocab, ["bad film more", "good", ""], 10))
+    assert prepared["input_ids"].tolist() == [[4, 5, 6], [3, 2, 2], [2, 2, 2]]
+    assert prepared["attention_mask"].tolist() == [[1, 1, 1], [1, 0, 0], [1, 0, 0]]
+    words = ["--data", name, "--max-length", "10", "--method", "model", "kflla", "kflla+ts"]
     assert run(tmp_path, "--model", str(tmp_path / "model"), *words) == 0
     report = json.loads((tmp_path / "run/report.json").read_text())
     assert list(report["methods"]) == ["model"]
@@ -188,6 +191,9 @@ def test_folders_of_timm_and_models_of_torchvision_are_read(tmp_path, monkeypatc
     timm.models.save_for_hf(
         model, tmp_path / "timm", model_args={**SIZES, "in_chans": 3}, safe_serialization=True
     )
+    save_file(tiny(0).state_dict(), tmp_path / "named.safetensors")
+    file = f"timm:vit_tiny_patch16_224+{tmp_path}/named.safetensors"
+    open_model(file, (*GIVEN[1:], "global_pool=token", "fc_norm=null"), data, own_scale=True)
     found, prepare = open_model(str(tmp_path / "timm"), (), data, own_scale=True)
     images = prepare(data.test.inputs[:4])
     grey = data.test.inputs[:4].float() / 255

@@ -100,6 +100,14 @@ class SubwordTokenizer:
     def __len__(self) -> int:
         return self._empty + 1
 
+    def own_numbers(self, padding: int) -> list[int]:
+        """Return the tokenizer's own number of each of ours, `padding` where it has none."""
+        own = [padding] * len(self)
+        for number, moved in enumerate(self._moved):
+            if number != self._padding:
+                own[moved] = number
+        return own
+
     def encode_all(self, texts: Iterable[str], max_length: int) -> Iterator[list[int]]:
         """Yield 1 to `max_length` numbers for each text.
 

@@ -62,7 +62,10 @@ def open_model(name: str, arguments: tuple[str, ...], data: Any, *, own_scale: b
     given: dict[str, Any] = {}
     for item in arguments:
         key, _, value = item.partition("=")
-        given[key] = json.loads(value) if value[:1] in "0123456789[tfn-" else value
+        try:
+            given[key] = json.loads(value)
+        except ValueError:
+            given[key] = value
     with reading(name, f"a model of {kind}"):
         if kind == "transformers":
             task = "Image" if images else "Sequence"
@@ -76,7 +79,8 @@ def open_model(name: str, arguments: tuple[str, ...], data: Any, *, own_scale: b
             model = make(plain, num_classes=data.num_classes, **given)
             model.load_state_dict(_state(file))
     if not images:
-        return Pretrained(model.eval(), _Texts(model.config.pad_token_id or 0))
+        own = data.vocab.own_numbers(model.config.pad_token_id or 0)
+        return Pretrained(model.eval(), _Texts(torch.tensor(own)))
     scale = _scale(kind, library, model, file) if own_scale else _scale_of(data)
     size = scale.pop("size", None) or data.image_size
     channels = len(scale["mean"])
@@ -97,15 +101,18 @@ class _Images(NamedTuple):
 
 
 class _Texts(NamedTuple):
-    """Gives token numbers the tokenizer's own padding: ours is 0, and moves those before it up."""
+    """Gives tokens the tokenizer's own numbers, and a mask.
 
-    padding: int
+    Attributes:
+        own: of each of our numbers, 0 being padding.
+    """
+
+    own: Tensor
 
     def __call__(self, tokens: Tensor) -> dict[str, Tensor]:
         tokens = trim_padding(tokens)
-        own = torch.where(tokens <= self.padding, tokens - 1, tokens)
-        mask = tokens != 0
-        return {"input_ids": own.where(mask, self.padding), "attention_mask": mask.long()}
+        own = self.own.to(tokens.device)[tokens]
+        return {"input_ids": own, "attention_mask": (tokens != 0).long()}
 
 
 def _parse(name: str) -> tuple[str, Path]:
