@@ -30,7 +30,14 @@ from ohsvgp.vae import MLPDecoder, MLPEncoder, OnlineSVGPVAE
 from probseq.kernels import RBF
 from probseq.testing.attention import close
 from probseq.testing.instruments import compile_failure, constant_noise
-from probseq.transformers import KernelAttention, SoftmaxAttention
+from probseq.transformers import (
+    CausalSoftmaxAttention,
+    CausalTransformer,
+    KernelAttention,
+    SoftmaxAttention,
+    TransformerConfig,
+    remove_attention,
+)
 from pseudovideo import (
     AutoregressivePrior,
     HeatHVAE,
@@ -47,7 +54,14 @@ from pseudovideo.spec import (
     MaskedConfig,
     VideoDiffusionConfig,
 )
-from sgpa import SparseGPAttention
+from sgpa import (
+    CausalFeatureAttention,
+    CausalSparseGPAttention,
+    ResidualSparseGPAttention,
+    SparseGPAttention,
+    calibrate,
+    load_calibrated,
+)
 
 DEVICE = os.environ.get("PROBSEQ_DEVICE", "cuda")
 pytestmark = [
@@ -120,6 +134,11 @@ CASES = {
     )
     for expression, make in LAYERS.items()
 } | {
+    "CausalSparseGPAttention": Case(lambda: CausalSparseGPAttention(8, 2, 3), attention, TOKENS),
+    "CausalFeatureAttention": Case(lambda: CausalFeatureAttention(8, 2, 3, 8), attention, TOKENS),
+    "ResidualSparseGPAttention": Case(
+        lambda: ResidualSparseGPAttention(8, 2, 3, causal=True), attention, TOKENS
+    ),
     "HiPPOLayer": Case(lambda: HiPPOLayer(8, 2, LegS(6), lengthscale=3.0), attention, TOKENS),
     "MaternLayer": Case(lambda: MaternLayer(8, 2, lengthscale=3.0), attention, TOKENS),
     "ImageDiffusion": Case(lambda: ImageDiffusion(ImageDiffusionConfig(**UNET)), unet, IMAGES),
@@ -225,6 +244,43 @@ def test_an_autoencoder_with_online_processes_learns_and_predicts_on_the_device(
     for part in torch.arange(40).chunk(2):
         model.fit_task(t[part], y[part], epochs=2)
     assert model.predict(t).mean.device.type == DEVICE
+
+
+def test_a_calibrated_model_is_saved_and_read_on_the_device(tmp_path):
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+    encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+    model = nn.Sequential(encoder, nn.Flatten(), nn.Linear(64, 3)).eval().to(DEVICE)
+    tokens, labels = torch.randn(40, 4, 16, device=DEVICE), torch.arange(40, device=DEVICE) % 3
+    given = {"num_inducing": 8, "num_samples": 2, "tried": (1.0,), "tuning_steps": 2}
+    found = calibrate(model, tokens, [(tokens, labels)], **given)
+    found.use("tuned deviation")
+
+    def predicted(calibrated: nn.Module) -> Tensor:
+        return calibrated(tokens, generator=torch.Generator(DEVICE).manual_seed(0))
+
+    expected = predicted(found)
+    found.save(tmp_path)
+    again = predicted(load_calibrated(tmp_path, remove_attention(model)))
+    assert again.device.type == DEVICE
+    assert_close(again, expected)
+
+
+def test_a_decoder_goes_on_from_its_cache_on_the_device():
+    torch.manual_seed(0)
+    config = TransformerConfig(depth=2, dim=8, num_heads=2, hidden_dim=8)
+    model = CausalTransformer(
+        config, vocab_size=7, max_length=9, attention=lambda index: CausalSoftmaxAttention(8, 2)
+    )
+    model = model.eval().to(DEVICE)
+    start = torch.arange(6, device=DEVICE).view(2, 3)
+    tokens = model.generate(start, 6, generator=torch.Generator(DEVICE).manual_seed(0))
+    cache = model.init_cache(2)
+    steps: list[Tensor] = []
+    for part in tokens.split(3, 1):
+        output, cache = model.step(part, cache)
+        steps.append(output.logits)
+    assert_close(torch.cat(steps, 1), model(tokens).logits, rtol=1e-4, atol=1e-5)
 
 
 def test_compiled_layers_agree_with_plain_ones():

@@ -93,7 +93,7 @@ def calibrate(
         raise ValueError("model must be in evaluation mode: call model.eval() first")
     if guests(model):
         raise ValueError("model must be as it was trained: call remove_attention(model) first")
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator(next(model.parameters()).device).manual_seed(seed)
     given: dict[str, Any] = {"num_inducing": num_inducing, "generator": generator}
     replace_attention(model, layers=layers, calibration=calibration, **given)
     try:
