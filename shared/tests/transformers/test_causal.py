@@ -62,6 +62,15 @@ def test_kernel_attention_sums_over_each_prefix(kernel, symmetric, normalise):
     torch.testing.assert_close(layer(x).values, expected.flatten(-2))
 
 
+@pytest.mark.parametrize(("kernel", "symmetric", "normalise"), CASES)
+def test_all_that_is_learned_has_a_gradient(kernel, symmetric, normalise):
+    layer = CausalKernelAttention(
+        DIM, HEADS, kernel=kernel, symmetric=symmetric, normalise=normalise
+    )
+    layer(data().float()).values.sum().backward()
+    assert all(p.grad is not None for p in layer.parameters() if p.requires_grad)
+
+
 def test_the_exponential_kernel_normalised_by_itself_is_softmax_attention():
     torch.manual_seed(0)
     softmax = plain(CausalSoftmaxAttention(DIM, HEADS))

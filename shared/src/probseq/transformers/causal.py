@@ -180,6 +180,8 @@ class CausalKernelAttention(KernelAttention):
             dropout=dropout,
         )
         self.normalise: NormaliserName = normalise
+        if normalise == "kernel":  # σ² cancels: unused, it would break distributed training
+            self.kernel.raw_outputscale.requires_grad_(False)
 
     def forward(
         self,
