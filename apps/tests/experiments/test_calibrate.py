@@ -156,7 +156,7 @@ def test_a_folder_of_transformers_reads_texts_with_its_own_tokens(tmp_path):
     assert list(report["methods"]) == rows
 
 
-def test_decoders_have_their_own_numbers_without_padding_and_no_last_layer(tmp_path):
+def test_decoders_have_their_own_numbers_without_padding_and_no_last_layer(tmp_path, capsys):
     from tokenizers import Tokenizer, models, pre_tokenizers
 
     words = ["<unk>", "<s>", "</s>", "good", "bad", "film", "more"]
@@ -181,6 +181,10 @@ def test_decoders_have_their_own_numbers_without_padding_and_no_last_layer(tmp_p
     report = json.loads((tmp_path / "run/report.json").read_text())
     assert list(report["methods"]) == ["model"]
     assert any(note.endswith("a linear layer: kflla") for note in report["data"]["notes"])
+    capsys.readouterr()
+    words[-3:] = ["kflla"]
+    assert run(tmp_path, "--model", str(tmp_path / "model"), *words, "--overwrite") == 1
+    assert "method must have one that the models can take" in capsys.readouterr().err
 
 
 def test_folders_of_timm_and_models_of_torchvision_are_read(tmp_path, monkeypatch):

@@ -23,7 +23,7 @@ from probseq.metrics import (
 from probseq.transformers import active_dropout, repeat_samples, sample_predictions
 from probseq.transformers.adapters import choose_layers
 from probseq.transformers.layouts import check_layout, find_attention
-from probseq_apps.data.names import CORRUPTION_GROUPS, data_kind
+from probseq_apps.data.names import CORRUPTION_GROUPS, DataError, data_kind
 from probseq_apps.data.parts import Part, permutation
 from probseq_apps.data.sets import load_data
 from probseq_apps.engine import distributed, log
@@ -174,6 +174,8 @@ class Calibrate(Experiment[Loaded]):
             measured[name] = Calibration(row.title, metrics, runs, losses, temperatures, sigmas)
         notes = list(whole.notes)
         notes += [f"left out, since {_LACKS[name]}: {name}" for name in sorted(missing)]
+        if not measured:
+            raise DataError(f"method must have one that the models can take: {'; '.join(notes)}")
         facts = {"name": whole.name, "classes": whole.num_classes, "notes": notes}
         facts |= {part: len(getattr(whole, part)) for part in ("train", "validation", "test")}
         seeds = [job.seed for job in self.jobs]
