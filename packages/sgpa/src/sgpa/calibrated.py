@@ -4,6 +4,7 @@ Not in the papers.
 """
 
 import hashlib
+import io
 import json
 import math
 import warnings
@@ -108,8 +109,9 @@ class Calibrated(nn.Module):
             for layer, state in chosen.state.items()
             for key, value in state.items()
         }
-        with (folder / _TENSORS).open("wb") as file:
-            np.savez(file, **tensors)
+        content = io.BytesIO()
+        np.savez(content, **tensors)
+        write_atomic(folder / _TENSORS, content.getvalue())
         facts = {
             "chosen": self.chosen,
             "candidate": chosen._replace(state={})._asdict(),
