@@ -131,6 +131,17 @@ def test_tuned_scales_are_candidates_and_differ_from_head_to_head():
     assert process.kernel.lengthscale.std(-1).min() > 0.001
 
 
+def test_a_last_batch_of_one_example_is_tuned_on_by_its_half_alone():
+    model, inputs, labels = case(scale=1.0)
+    batches = [(inputs[:10], labels[:10]), (inputs[10:11], labels[10:11])]
+    given = {"num_inducing": 16, "num_samples": 2, "tried": (1.0,), "tuning_steps": 3}
+    found = calibrate(model, inputs, batches, **given)
+    whole = calibrate(remove_attention(model), inputs, [(inputs[:11], labels[:11])], **given)
+    for name in ("as it is", "temperature"):
+        assert found.candidates[name].nll == pytest.approx(whole.candidates[name].nll)
+    assert math.isfinite(found.candidates["tuned deviation"].nll)
+
+
 def test_keyword_arguments_that_are_no_tensors_reach_the_model():
     model, inputs, labels = case(scale=1.0)
     plain = model.forward

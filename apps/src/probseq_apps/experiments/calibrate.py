@@ -100,12 +100,13 @@ class Calibrate(Experiment[Loaded]):
             modules = find_attention(found.model)
             for layer in choose_layers(list(modules), self.settings.fit.layers):
                 check_layout(layer, modules[layer])
+            some = whole.test.inputs[:2].to(self.device)
             with torch.no_grad():
-                logits = _logits(found.model, found.prepare(whole.test.inputs[:2].to(self.device)))
-            if logits.shape != (2, whole.num_classes):
+                logits = _logits(found.model, found.prepare(some))
+            if logits.shape != (len(some), whole.num_classes):
                 raise ValueError(
                     f"model {name!r} must tell {whole.num_classes} classes of {whole.name!r} "
-                    f"apart, and gives outputs of shape {tuple(logits.shape)} for two examples"
+                    f"apart, and gives outputs of shape {tuple(logits.shape)} for {len(some)}"
                 )
 
     def describe(self, data: Loaded) -> str:
@@ -174,6 +175,8 @@ class Calibrate(Experiment[Loaded]):
             measured[name] = Calibration(row.title, metrics, runs, losses, temperatures, sigmas)
         notes = list(whole.notes)
         notes += [f"left out, since {_LACKS[name]}: {name}" for name in sorted(missing)]
+        if any(parse_calibration(name).base == "kflla" for name in measured):
+            notes.append("the validation data of kflla chose its prior precision: its NLL is low")
         if not measured:
             raise DataError(f"method must have one that the models can take: {'; '.join(notes)}")
         facts = {"name": whole.name, "classes": whole.num_classes, "notes": notes}

@@ -18,7 +18,8 @@ class Calibration(NamedTuple):
         title: what it is.
         metrics: values by name; None where a metric is not defined.
         predictions: of each set, by name.
-        losses: negative log-likelihood of validation data that chose nothing.
+        losses: negative log-likelihood of validation data that chose nothing; of `kflla` they
+            chose the prior precision.
         temperatures: chosen; empty without.
         deviations: prior standard deviations chosen; empty without.
     """

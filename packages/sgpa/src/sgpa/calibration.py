@@ -163,7 +163,8 @@ class _Search:
         for inputs, labels in self.validation:
             kept = [row for row in range(len(labels)) if first + row in chosen]
             first += len(labels)
-            for piece in torch.tensor(kept, dtype=torch.long).split(_TUNING_BATCH):
+            # A batch of a single example is in one half alone.
+            for piece in torch.tensor(kept).split(_TUNING_BATCH) if kept else ():
                 pieces.append((_rows(inputs, piece), labels[piece]))
         batches = [pieces[step % len(pieces)] for step in range(steps)]
         tune_deviation(self.model, batches, seed=self.seed)
