@@ -149,7 +149,7 @@ def test_steps_keep_no_graph_of_the_tokens_before(name):
 @torch.no_grad()
 def test_layers_that_draw_nothing_take_samples_and_noise():
     model, tokens = decoder(), ids()
-    drawn = model(tokens, num_samples=3, noise=[None]).logits
+    drawn = model(tokens, num_samples=3, noise=[None, None]).logits
     torch.testing.assert_close(drawn, model(tokens).logits.expand(3, -1, -1, -1))
 
 
@@ -188,6 +188,8 @@ def test_bits_are_those_of_the_mean_probability():
         (lambda: decoder().generate(ids(), 5, temperature=0.0), "temperature"),
         (lambda: decoder().generate(ids(), 299), "with at most 300 tokens"),
         (lambda: decoder().init_cache(0), "batch"),
+        (lambda: decoder().init_cache(2, noise=[]), "noise must have one entry for each of the 2"),
+        (lambda: decoder()(ids(), noise=[None] * 3), "one entry for each of the 2 layers"),
         (lambda: decoder().step(ids(4), decoder().init_cache(2, 3)), "max_tokens must be at least"),
         (lambda: decoder().step(ids(4, 1), decoder().init_cache(2)), "cache's 2 sequences, got 1"),
         (

@@ -98,10 +98,11 @@ class CausalTransformer(nn.Module):
 
         Raises:
             ValueError: ``tokens`` or ``mask`` has a wrong shape or type, or holds an id out of
-                range, or padding is not on the left.
+                range, padding is not on the left, or ``noise`` is not of all layers.
         """
         check_num_samples(num_samples)
         self._check(tokens, 0)
+        self._check_noise(noise)
         if mask is None:
             places = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
         else:
@@ -136,8 +137,9 @@ class CausalTransformer(nn.Module):
             noise: of each layer, see :meth:`forward`; ``None`` draws it.
 
         Raises:
-            ValueError: a count is no whole number of at least 1.
+            ValueError: a count is no whole number of at least 1, or ``noise`` is not of all layers.
         """
+        self._check_noise(noise)
         room = self.max_length if max_tokens is None else max_tokens
         layers: list[Any] = []
         for index, module in enumerate(cast("Iterable[Any]", self.encoder.attention)):
@@ -242,6 +244,13 @@ class CausalTransformer(nn.Module):
         if not folded and num_samples is not None:  # nothing random: the samples are equal
             x = repeat_samples(x, num_samples)
         return x, penalty
+
+    def _check_noise(self, noise: Sequence[Any] | None) -> None:
+        if noise is not None and len(noise) != len(self.encoder.attention):
+            raise ValueError(
+                f"noise must have one entry for each of the {len(self.encoder.attention)} layers, "
+                f"None where nothing is drawn, got {len(noise)}"
+            )
 
     def _check(self, tokens: Tensor, others: int) -> None:
         if tokens.ndim != 2 or 0 in tokens.shape or tokens.shape[1] + others > self.max_length:
