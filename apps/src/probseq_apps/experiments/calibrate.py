@@ -176,7 +176,7 @@ class Calibrate(Experiment[Loaded]):
         notes = list(whole.notes)
         notes += [f"left out, since {_LACKS[name]}: {name}" for name in sorted(missing)]
         if any(parse_calibration(name).base == "kflla" for name in measured):
-            notes.append("the validation data of kflla chose its prior precision: its NLL is low")
+            notes.append("the validation data of kflla chose its prior precision too")
         if not measured:
             raise DataError(f"method must have one that the models can take: {'; '.join(notes)}")
         facts = {"name": whole.name, "classes": whole.num_classes, "notes": notes}
