@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from probseq.checks import check_counts
-from probseq.kernels.base import ARDKernel, Kernel, Spectrum, log_parameter
+from probseq.kernels.base import ARDKernel, Constant, Kernel, Spectrum, log_parameter
 
 __all__ = ["Periodic", "SpectralMixture", "White"]
 
@@ -161,40 +161,12 @@ class SpectralMixture(Kernel):
         return torch.broadcast_tensors(self.weight.sum(-1)[..., None], x[..., 0])[0]
 
 
-class White(Kernel):
-    """σ_f² where x = z, else 0: a value of its own at each input.
+class White(Constant):
+    """σ_f² where x = z, else 0: a value of its own at each input; see ``Constant``.
 
     Beside a ``Gaussian`` likelihood it is more noise; beside counts it is overdispersion. No
     inducing variable sees it: what it was at a stamp is not remembered.
-
-    Args:
-        dim: number of input dimensions.
-        batch_shape: shape of a batch of independent kernels.
-        outputscale: initial value of the variance σ_f², broadcast to (*batch_shape).
-
-    Raises:
-        ValueError: as ``ARDKernel``.
     """
-
-    def __init__(
-        self,
-        dim: int,
-        *,
-        batch_shape: tuple[int, ...] = (),
-        outputscale: float | Tensor = 1.0,
-    ) -> None:
-        super().__init__(dim, batch_shape=batch_shape)
-        self.raw_outputscale = log_parameter("outputscale", outputscale, self.batch_shape)
-
-    @property
-    def outputscale(self) -> Float[Tensor, "*heads"]:
-        """σ_f², one per head."""
-        return self.raw_outputscale.exp()
-
-    @property
-    def resolution(self) -> Float[Tensor, "*heads 1 d"]:
-        """Infinity: nothing resolves it."""
-        return self.like.new_full((*self.batch_shape, 1, self.dim), torch.inf)
 
     @property
     def continuous(self) -> Kernel | None:
@@ -208,6 +180,3 @@ class White(Kernel):
     def _covariance(self, x: Tensor, z: Tensor) -> Tensor:
         same = (x[..., :, None, :] == z[..., None, :, :]).all(-1)
         return self.outputscale[..., None, None] * same
-
-    def _variance(self, x: Tensor) -> Tensor:
-        return torch.broadcast_tensors(self.outputscale[..., None], x[..., 0])[0]
