@@ -138,7 +138,8 @@ def measure(sizes: Sizes, repeats: int) -> list[dict[str, Any]]:
 
 def memory_rows(count: int) -> list[Row]:
     """Learn a stream point by point and return the rows of what is kept."""
-    (t, y), gp = stream(count), _model(LegS(50), "grow:1.05")
+    # LegS takes more nodes up to a hundred lengthscales: both looks are at longer windows.
+    (t, y), gp = stream(count, 20 * LENGTH), _model(LegS(50), "grow:1.05")
     first = max(count // 10, 50)
     looks: list[tuple[int, int | None]] = []
     for place in log.bar(range(count), desc="memory"):
