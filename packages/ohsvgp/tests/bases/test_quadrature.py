@@ -155,8 +155,8 @@ def test_a_kernel_whose_variance_is_all_at_its_highest_frequency_is_resolved_to_
 def test_nodes_are_as_few_as_the_kernel_allows_up_to_100_lengthscales():
     smooth = make_kernel("rbf({0})", 1.0)
     for basis in (LegS(50), LegT(50, 97.0), FouT(50, 97.0), Cosine(50)):
-        assert 200 < count(basis, smooth, 97.0) < 240
-    assert count(LegS(50), smooth, 1.0) == 50
+        assert 200 < count(basis, smooth, 97.0) <= 240
+    assert count(LegS(50), smooth, 1.0) == 64
     assert count(LegS(50), smooth, 150.0) == count(LegS(50), smooth, 1e6)
     rough = make_kernel("matern12({0})", 1.0)
     assert count(LegS(50), rough, 1.0) < count(LegS(50), rough, 10.0)

@@ -24,6 +24,8 @@ _SHARE = 1e-10
 _LONGEST = 100.0
 _WIDEST = 650.0
 _WAVES = 16.0
+# Nodes are taken in multiples of this.
+_STEP = 16
 
 Rule = Callable[[int, int, int], tuple[Tensor, Tensor]]
 
@@ -93,7 +95,9 @@ class QuadratureBasis(TimeBasis):
         # e^{iκs} on [−1, 1], κ at most half the band, and M functions of a degree: Q nodes are
         # exact for polynomials of degree 2Q − 1.
         band = min(widest, max((term.band for term in spectra), default=0.0)) * window
-        return rule(M, max(M, math.ceil(0.5 * (self.degree + wave_degree(0.5 * band)))), 1)
+        enough = max(M, 0.5 * (self.degree + wave_degree(0.5 * band)))
+        # In steps: a window that grows a little at a time shall not make a new rule each time.
+        return rule(M, _STEP * math.ceil(enough / _STEP), 1)
 
     @property
     def degree(self) -> float | None:
