@@ -94,8 +94,9 @@ def test_with_more_variables_than_needed_it_is_the_exact_filter_up_to_jitter(ell
 
 
 # More stamps than are worked on at once, irregular, with repeated ones; a lengthscale so short
-# that windows differ in the number of their nodes.
-@pytest.mark.parametrize(("basis", "ell"), [(LegS(8), 3.0), (LegS(5), 0.02), (Cosine(6), 2.0)])
+# that windows differ in the number of their nodes. Four cosines: six are so nearly dependent on the
+# first windows that the order of sums shows in the tenth digit.
+@pytest.mark.parametrize(("basis", "ell"), [(LegS(8), 3.0), (LegS(5), 0.02), (Cosine(4), 2.0)])
 def test_it_equals_the_online_process_updated_point_by_point(basis, ell):
     gaps = draw(4, 70).abs()
     gaps[[0, 1, 20, 64, 65]] = 0
