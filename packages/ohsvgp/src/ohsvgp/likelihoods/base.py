@@ -52,6 +52,27 @@ class Likelihood(nn.Module, ABC):
         """Mean and variance of y when f ~ N(mean, variance)."""
 
     @abstractmethod
+    def predictive_cdf(
+        self, mean: Float[Tensor, "*#n"], variance: Float[Tensor, "*#n"], y: Float[Tensor, "*#n"]
+    ) -> Float[Tensor, "*n"]:
+        """P(Y ≤ y) when f ~ N(mean, variance), elementwise."""
+
+    @abstractmethod
+    def quantile(
+        self, mean: Float[Tensor, "*#n"], variance: Float[Tensor, "*#n"], p: float | Tensor
+    ) -> Float[Tensor, "*n"]:
+        """The least y with P(Y ≤ y) ≥ p when f ~ N(mean, variance), elementwise; no gradients.
+
+        Args:
+            mean: of f.
+            variance: of f.
+            p: one level, or many that broadcast against the mean.
+
+        Raises:
+            ValueError: a level that is not above 0 and below 1.
+        """
+
+    @abstractmethod
     def sample(
         self, f: Float[Tensor, "*n"], generator: torch.Generator | None = None
     ) -> Float[Tensor, "*n"]:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from ohsvgp.likelihoods.quadrature import Derivatives, QuadratureLikelihood
+from ohsvgp.likelihoods.quantiles import probabilities
 from probseq.gaussians import DiagonalGaussian
 
 __all__ = ["Bernoulli"]
@@ -37,6 +38,17 @@ class Bernoulli(QuadratureLikelihood):
         z = mean / (1 + variance).sqrt()
         p = torch.special.ndtr(z)
         return DiagonalGaussian(p, p * torch.special.ndtr(-z))
+
+    def predictive_cdf(self, mean: Tensor, variance: Tensor, y: Tensor) -> Tensor:
+        """P(Y = 0) = Φ(−mean/√(1 + variance)) from 0 on, 1 from 1 on."""
+        zero = torch.special.ndtr(-mean / (1 + variance).sqrt())
+        return torch.where(y < 0, 0.0, torch.where(y < 1, zero, 1.0))
+
+    @torch.no_grad()
+    def quantile(self, mean: Tensor, variance: Tensor, p: float | Tensor) -> Tensor:
+        """1 where P(Y = 0) < p, else 0."""
+        levels = probabilities(p, mean)
+        return (self.predictive_cdf(mean, variance, torch.zeros_like(mean)) < levels).to(mean)
 
     def sample(self, f: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """Labels with probability Φ(f)."""

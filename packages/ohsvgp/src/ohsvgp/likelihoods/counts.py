@@ -1,19 +1,44 @@
 """What likelihoods of counts with a logarithmic link share."""
 
 import math
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from ohsvgp.likelihoods.quadrature import QuadratureLikelihood, log_integral, positive_root
+from ohsvgp.likelihoods.quantiles import invert, log_odds, probabilities
 
-__all__ = ["CountLikelihood", "bounded_exp"]
+__all__ = ["FLANK", "Arrival", "CountLikelihood", "bounded_exp"]
 
 # exp(−½ 8.7²) is round-off of 1 in float64.
 _REACH = 8.7
+# exp(−37) is.
+FLANK = 37.0
+_POINT = 1e-6
+# Edges of a millionth of the width beside flanks of many widths.
+_HALF_NODES = 192
 _NEWTON_STEPS = 60
 # Standard deviations that the centre of a rule may lie beside the peak.
 _SETTLED = 1e-3
+
+
+class Arrival(NamedTuple):
+    """Law of a real number with a log-concave density.
+
+    Attributes:
+        mode: where the density is largest.
+        width: one over the root of its logarithm's curvature there.
+        tail: distance from the mode beyond which nothing is left of exponential flanks.
+        log_density: of numbers less the mode.
+    """
+
+    mode: Tensor
+    width: Tensor
+    tail: Tensor
+    log_density: Callable[[Tensor], Tensor]
 
 
 class CountLikelihood(QuadratureLikelihood):
@@ -57,6 +82,50 @@ class CountLikelihood(QuadratureLikelihood):
             if bool((moved <= _SETTLED * curvature.rsqrt()).all()):
                 break
         return f, curvature.rsqrt()
+
+    @abstractmethod
+    def arrival(self, y: Tensor) -> "Arrival":
+        """Law of T: at most y events come by f where the next one comes later, T > f.
+
+        Args:
+            y: counts.
+        """
+
+    def predictive_cdf(self, mean: Tensor, variance: Tensor, y: Tensor) -> Tensor:
+        """P(T > f), f ~ N(mean, variance): the mixture of Φ((T − mean)/√variance) over T."""
+        mean, variance, y = torch.broadcast_tensors(mean, variance, y)
+        log_odds_of = self._log_odds(mean, variance, y.floor().clamp_min(0))
+        return torch.where(y < 0, 0.0, log_odds_of.sigmoid())
+
+    @torch.no_grad()
+    def quantile(self, mean: Tensor, variance: Tensor, p: float | Tensor) -> Tensor:
+        """By counts between whole ones, for which T has a law too, then the next whole one."""
+        mean, variance, levels = torch.broadcast_tensors(mean, variance, probabilities(p, mean))
+        target = log_odds(levels.log())
+        z = invert(lambda z: self._log_odds(mean, variance, z.expm1()), target)
+        # The root lies in (k − 1, k]; round-off may have taken it across a whole number.
+        y = (z.expm1() - 0.5).round().clamp_min(0)
+        return y + (self._log_odds(mean, variance, y) < target)
+
+    def _log_odds(self, mean: Tensor, variance: Tensor, y: Tensor) -> Tensor:
+        """Log P(Y ≤ y) − log P(Y > y), y ≥ 0."""
+        law = self.arrival(y)
+        # A Gaussian so much narrower than T's law is a point.
+        deviation = torch.maximum(positive_root(variance), _POINT * law.width)
+        # The tail that does not hold the mode has its peak between the mode and the mean.
+        sign = torch.where(mean > law.mode, 1.0, -1.0)
+
+        def log_integrand(w: Tensor) -> Tensor:
+            edge = sign * (w + (law.mode - mean)) / deviation
+            return law.log_density(w) + torch.special.log_ndtr(edge)
+
+        narrow = law.width.square() + deviation.square()
+        centre = (mean - law.mode) * law.width.square() / narrow
+        scale = law.width * deviation * narrow.rsqrt()
+        reach = (mean - law.mode).abs() + _REACH * (deviation + law.width) + law.tail
+        places = (part.detach() for part in (centre, scale, reach))
+        tail = log_integral(log_integrand, *places, half_nodes=_HALF_NODES)
+        return sign * log_odds(tail)
 
     def check_targets(self, y: Tensor) -> None:
         """Refuse anything but non-negative integers.

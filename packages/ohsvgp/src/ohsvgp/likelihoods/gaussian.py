@@ -7,6 +7,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ohsvgp.likelihoods.base import Expectations, Likelihood, log_positive
+from ohsvgp.likelihoods.quantiles import probabilities
 from probseq.gaussians import DiagonalGaussian
 
 __all__ = ["Gaussian"]
@@ -51,6 +52,16 @@ class Gaussian(Likelihood):
     def predictive_moments(self, mean: Tensor, variance: Tensor) -> DiagonalGaussian:
         """N(mean, variance + σ²)."""
         return DiagonalGaussian(mean, variance + self.noise[..., None])
+
+    def predictive_cdf(self, mean: Tensor, variance: Tensor, y: Tensor) -> Tensor:
+        """Φ((y − mean)/√(variance + σ²))."""
+        return torch.special.ndtr((y - mean) / (variance + self.noise[..., None]).sqrt())
+
+    @torch.no_grad()
+    def quantile(self, mean: Tensor, variance: Tensor, p: float | Tensor) -> Tensor:
+        """Mean + √(variance + σ²) Φ⁻¹(p)."""
+        z = torch.special.ndtri(probabilities(p, mean))
+        return mean + (variance + self.noise[..., None]).sqrt() * z
 
     def sample(self, f: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """F plus noise."""

@@ -6,8 +6,9 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 
 from ohsvgp.likelihoods.base import log_positive
-from ohsvgp.likelihoods.counts import CountLikelihood, bounded_exp
+from ohsvgp.likelihoods.counts import FLANK, Arrival, CountLikelihood, bounded_exp
 from ohsvgp.likelihoods.quadrature import Derivatives
+from ohsvgp.likelihoods.quantiles import stirling
 from probseq.gaussians import DiagonalGaussian
 
 __all__ = ["NegativeBinomial"]
@@ -52,6 +53,22 @@ class NegativeBinomial(CountLikelihood):
         rate = bounded_exp(mean + 0.5 * variance)
         excess = variance.expm1() + bounded_exp(variance) / self.dispersion[..., None]
         return DiagonalGaussian(rate, rate + rate.square() * excess)
+
+    def arrival(self, y: Tensor) -> Arrival:
+        """Log r A/B, A and B of Gamma laws of shapes y + 1 and r."""
+        r = self.dispersion[..., None]
+        a = y + 1
+
+        def log_density(w: Tensor) -> Tensor:
+            # a t − (a + r) softplus(t) − log B(a, r) at t = log(a/r) + w, which is the same with
+            # −t for t and a for r: the smaller one outside, so that no large terms cancel.
+            less = torch.minimum(a, r)
+            u = torch.where(a < r, -w, w)
+            shrunk = (less / (a + r) * (-u).clamp_max(300.0).expm1()).log1p()
+            return stirling(a) + stirling(r) - stirling(a + r) - less * u - (a + r) * shrunk
+
+        width = (1 / a + 1 / r).sqrt()
+        return Arrival(a.log(), width, FLANK / a + FLANK / r, log_density)
 
     def sample(self, f: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """Poisson counts of a rate with the Gamma distribution of shape r and mean exp(f)."""

@@ -4,8 +4,9 @@ import torch
 from torch import Tensor
 
 from ohsvgp.likelihoods.base import Expectations
-from ohsvgp.likelihoods.counts import CountLikelihood, bounded_exp
+from ohsvgp.likelihoods.counts import FLANK, Arrival, CountLikelihood, bounded_exp
 from ohsvgp.likelihoods.quadrature import Derivatives
+from ohsvgp.likelihoods.quantiles import exp_rest, stirling
 from probseq.gaussians import DiagonalGaussian
 
 __all__ = ["Poisson"]
@@ -28,6 +29,16 @@ class Poisson(CountLikelihood):
         """E[exp f], and E[exp f] + Var[exp f]."""
         rate = bounded_exp(mean + 0.5 * variance)
         return DiagonalGaussian(rate, rate + rate.square() * variance.expm1())
+
+    def arrival(self, y: Tensor) -> Arrival:
+        """Log of the time of event y + 1 at rate one, which has the Gamma law of shape y + 1."""
+        a = y + 1
+
+        def log_density(w: Tensor) -> Tensor:
+            # a t − exp t − log Γ(a) at t = log a + w.
+            return stirling(a) - a * exp_rest(w)
+
+        return Arrival(a.log(), a.rsqrt(), FLANK / a, log_density)
 
     def sample(self, f: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """Counts of mean exp(f)."""

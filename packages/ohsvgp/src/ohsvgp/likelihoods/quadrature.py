@@ -66,7 +66,11 @@ class QuadratureLikelihood(Likelihood):
 
 
 def log_integral(
-    log_integrand: Callable[[Tensor], Tensor], centre: Tensor, scale: Tensor, reach: Tensor
+    log_integrand: Callable[[Tensor], Tensor],
+    centre: Tensor,
+    scale: Tensor,
+    reach: Tensor,
+    half_nodes: int = _HALF_NODES,
 ) -> Tensor:
     """Log ∫ exp(log_integrand(x)) dx, stable wherever the integrand's peak is and however low.
 
@@ -79,14 +83,15 @@ def log_integral(
         centre: near the peak.
         scale: width of the peak.
         reach: distance from the centre at which the integrand is negligible.
+        half_nodes: on either side of the centre.
 
     Returns:
         The logarithms, of the centre's shape.
     """
     limit = torch.asinh(reach / scale)
-    steps = torch.arange(-_HALF_NODES, _HALF_NODES + 1, dtype=centre.dtype, device=centre.device)
-    s = (steps / _HALF_NODES).view(-1, *(1,) * centre.ndim) * limit
-    log_step = (scale * limit / _HALF_NODES * s.cosh()).log()
+    steps = torch.arange(-half_nodes, half_nodes + 1, dtype=centre.dtype, device=centre.device)
+    s = (steps / half_nodes).view(-1, *(1,) * centre.ndim) * limit
+    log_step = (scale * limit / half_nodes * s.cosh()).log()
     return torch.logsumexp(log_integrand(centre + scale * s.sinh()) + log_step, 0)
 
 

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from ohsvgp.likelihoods.base import Expectations, Likelihood, log_positive
 from ohsvgp.likelihoods.quadrature import log_integral
+from ohsvgp.likelihoods.quantiles import invert, log_odds, probabilities
 from probseq.gaussians import DiagonalGaussian
 
 __all__ = ["StudentT"]
@@ -106,6 +107,36 @@ class StudentT(Likelihood):
         centre = (df + 1).log() - (df + distance / (noise + variance)).log()
         width = (2 / (df + 1)).sqrt().expand(centre.shape)
         reach = 2 * _DECAY / (df + 1) + (variance / noise).log1p() + 9 * width
+        return log_integral(log_integrand, centre.detach(), width.detach(), reach.detach())
+
+    def predictive_cdf(self, mean: Tensor, variance: Tensor, y: Tensor) -> Tensor:
+        """The mixture of Φ((y − mean)/√(variance + s²/τ)) over τ ~ Gamma(ν/2, ν/2)."""
+        tail = self._log_tail(variance, (y - mean).abs()).exp()
+        return torch.where(y < mean, tail, 1 - tail)
+
+    @torch.no_grad()
+    def quantile(self, mean: Tensor, variance: Tensor, p: float | Tensor) -> Tensor:
+        """Mean ± x, where the tail beyond x is min(p, 1 − p)."""
+        mean, variance, levels = torch.broadcast_tensors(mean, variance, probabilities(p, mean))
+        unit = (variance + self.scale[..., None].square()).sqrt()
+        # A power-law tail's log odds are all but linear in z, x = unit · sinh z.
+        target = -log_odds(torch.minimum(levels, 1 - levels).log())
+        z = invert(lambda z: -log_odds(self._log_tail(variance, unit * z.sinh())), target)
+        return mean + (levels - 0.5).sign() * unit * z.sinh()
+
+    def _log_tail(self, variance: Tensor, distance: Tensor) -> Tensor:
+        """Log P(Y > mean + distance), in log τ as ``predictive_log_prob``."""
+        df, noise = self.df[..., None], self.scale[..., None].square()
+        shape = 0.5 * df
+        constant = shape * shape.log() - shape.lgamma()
+
+        def log_integrand(u: Tensor) -> Tensor:
+            z = -distance / (variance + noise * (-u).exp()).sqrt()
+            return constant + shape * (u - u.exp()) + torch.special.log_ndtr(z)
+
+        centre = (df + 1).log() - (df + distance.square() / (noise + variance)).log()
+        width = (2 / (df + 1)).sqrt().expand(centre.shape)
+        reach = 2 * _DECAY / df + (variance / noise).log1p() + 9 * width
         return log_integral(log_integrand, centre.detach(), width.detach(), reach.detach())
 
     def predictive_moments(self, mean: Tensor, variance: Tensor) -> DiagonalGaussian:
