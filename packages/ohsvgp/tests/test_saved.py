@@ -184,9 +184,9 @@ def test_the_state_of_another_schema_is_refused() -> None:
     gp = model()
     gp.update(T, Y)
     state = gp.state_dict()
-    text = bytes(state["identity"].tolist()).replace(b'"schema": 2', b'"schema": 0')
+    text = bytes(state["identity"].tolist()).replace(b'"schema": 3', b'"schema": 0')
     state["identity"] = torch.tensor(list(text), dtype=torch.uint8)
-    with pytest.raises(ValueError, match="schema 0 instead of 2"):
+    with pytest.raises(ValueError, match="schema 0 instead of 3"):
         model().load_state_dict(state)
 
 

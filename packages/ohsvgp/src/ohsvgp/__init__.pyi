@@ -13,6 +13,7 @@ from .bases import (
     VariationalFourier,
 )
 from .exact import ExactGP, exact_posterior
+from .forecasts import ExtrapolationWarning, Forecast
 from .hyperparameters import FitInfo, Refit
 from .layers import HiPPOLayer, MaternLayer
 from .likelihoods import Bernoulli, Gaussian, NegativeBinomial, Poisson, StudentT
@@ -28,7 +29,9 @@ __all__ = [
     "Bernoulli",
     "Cosine",
     "ExactGP",
+    "ExtrapolationWarning",
     "FitInfo",
+    "Forecast",
     "FouT",
     "Gaussian",
     "HiPPOLayer",

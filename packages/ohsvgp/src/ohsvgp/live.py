@@ -13,9 +13,8 @@ absorbed skipped; forecasts are then those of an uninterrupted run to the last b
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from statistics import median_low
 from typing import Any
 
 import numpy as np
@@ -25,6 +24,7 @@ from safetensors.torch import load_file, save
 from ohsvgp.live_state import SCHEMA, read_facts
 from ohsvgp.online import OnlineGP
 from ohsvgp.stream.clock import parse_stamp
+from ohsvgp.stream.pace import Pace
 from probseq.checks import check_counts, check_positive, parse_number
 from probseq.files import write_atomic
 
@@ -38,34 +38,26 @@ _LAST_SECOND = np.iinfo(np.int64).max // _NANOSECONDS
 _FARTHEST = 1e6
 # Where there is no span yet: after so many lengthscales, stamps in float64 are no finer than one.
 _RESOLUTION = 1e15
-# Of so many gaps the median is the step: one that stands out, or a few, say nothing.
-_GAPS = 9
 
 
 @dataclass
-class Position:
+class Position(Pace):
     """How far a stream has come; stamps of dates are in seconds since 1970.
 
     Attributes:
         lines: lines of input that were read, those passed over too.
         calendar: whether stamps are dates; None before it is known.
         start: t0.
-        last: the latest stamp.
-        gaps: times between the latest stamps.
     """
 
     lines: int = 0
     calendar: bool | None = None
     start: float | None = None
-    last: float | None = None
-    gaps: list[float] = field(default_factory=list[float])
 
     def pass_to(self, stamp: float) -> None:
         """Take up a stamp; a late one changes nothing."""
-        if self.last is not None and stamp > self.last:
-            self.gaps = [*self.gaps, stamp - self.last][-_GAPS:]
+        super().pass_to(stamp)
         self.start = stamp if self.start is None else self.start
-        self.last = stamp if self.last is None else max(self.last, stamp)
 
 
 class LiveStream:
@@ -253,7 +245,7 @@ class LiveStream:
     def _step(self) -> float | None:
         if self.step is not None:
             return self._in_stamps(self.step)
-        return median_low(self.position.gaps) if self.position.gaps else None
+        return self.position.step
 
     def _take_up(self, path: Path) -> None:
         facts = read_facts(path)

@@ -4,6 +4,7 @@ import copy
 from functools import partial
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -23,12 +24,15 @@ from ohsvgp.saved import (
     differences,
     generator_from_tensors,
     module_shapes,
+    pace_from_tensors,
+    pace_tensors,
     pack,
     unpack,
 )
 from ohsvgp.state import OnlineState
 from ohsvgp.stream.batch import Batch, Stream
 from ohsvgp.stream.clock import Clock, nanoseconds, start_clock
+from ohsvgp.stream.pace import Pace
 from ohsvgp.stream.window import growth_factor
 from ohsvgp.whitening import check_jitter
 from probseq.checks import check_whole
@@ -102,6 +106,8 @@ class StreamModel:
         self.clock: Clock | None = None if t0 is None else start_clock([t0], time_unit)
         self._state: OnlineState | None = None
         self._losses = Losses()
+        self.pace = Pace()
+        self.told_beyond = False
         self.refit = refit
         self.updates = 0
         self._identity = self._settings()
@@ -127,6 +133,7 @@ class StreamModel:
                 "basis": self.basis.tensors(),
                 "clock": clock_tensors(self.clock),
                 "updates": {"": torch.tensor(self.updates)},
+                "pace": pace_tensors(self.pace),
                 **({} if self._state is None else self._state.to_tensors()),
             },
         )
@@ -153,6 +160,8 @@ class StreamModel:
         self.clock = clock_from_tensors(groups.get("clock", {}))
         self._state = OnlineState.from_tensors(groups, self.basis.restore)
         self._losses = Losses()
+        self.told_beyond = False
+        self.pace = pace_from_tensors(groups.get("pace", {}))
         self.updates = int(groups["updates"][""])
 
     def _settings(self) -> dict[str, Any]:
@@ -182,9 +191,28 @@ class StreamModel:
             series=() if state is None else tuple(state.site.shift.shape[:-1]),
         )
 
-    def _inputs(self, t: Any) -> Tensor:
+    def inputs(self, t: Any) -> Tensor:
+        """Inputs as ``process`` takes them, shape (n, dim); times are told since t0.
+
+        Args:
+            t: stamps or points, in any order.
+
+        Raises:
+            ValueError: bad inputs.
+        """
         self._check_kind()
         return self._stream().inputs(t)
+
+    def user_inputs(self, x: Tensor) -> np.ndarray:
+        """Stamps or points of a user, of ``inputs``.
+
+        Args:
+            x: shape (n, dim).
+        """
+        if not self.of_time:
+            return x.detach().cpu().numpy()
+        clock = self.clock or Clock(0.0)
+        return np.array([clock.user(length) for length in x[:, 0].tolist()])
 
     def _read(self, t: Any, y: Any, **options: Any) -> Batch:
         self._check_kind()

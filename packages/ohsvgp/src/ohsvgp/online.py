@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ohsvgp.fitting import batch_probability, fit_process
+from ohsvgp.forecasts import Forecast, make_forecast
 from ohsvgp.hyperparameters import FitInfo
 from ohsvgp.lost import warn_of_loss
 from ohsvgp.means import parts_of
@@ -120,6 +121,8 @@ class OnlineGP(StreamModel):
         told, self._losses = self._losses.warned, self._losses.after(info)
         self.clock, self.generator, self._state = batch.clock, generator, state
         self.updates += 1
+        if self.of_time:
+            self.pace = self.pace.after(batch.data.x[:, 0].tolist())
         # Last: warnings may be errors.
         if self._losses.warned and not told:
             warn_of_loss(info)
@@ -234,12 +237,29 @@ class OnlineGP(StreamModel):
                 "full_cov and include_noise exclude each other: noise is independent across "
                 "points, add it to the covariance's diagonal"
             )
-        x = self._inputs(t)
+        x = self.inputs(t)
         with torch.no_grad():
             latent = self.process.predict(self._state, x, full_cov=full_cov)
             if include_noise:
                 latent = self.likelihood.predictive_moments(latent.mean, latent.variance)
             return latent.to(self.dtype)
+
+    def forecast(self, t: Any, *, step: float | None = None) -> Forecast:
+        """Law of new values: mean, variance, quantiles, intervals and joint draws.
+
+        Args:
+            t: stamps not before t0, or points; or a whole number of steps beyond the latest stamp.
+            step: time between steps, in units of time; the median of the latest gaps if None.
+
+        Raises:
+            ValueError: bad inputs, stamps before t0, fewer than one step, steps of points or
+                before data, or a ``step`` that is not above 0, or needed and not given.
+
+        Warns:
+            ExtrapolationWarning: posterior variances of f beyond the data exceed 95 % of the
+                prior's; once a model.
+        """
+        return make_forecast(self, t, step, stacklevel=3)
 
     def sample(
         self, t: Any, num_samples: int, generator: torch.Generator | None = None
@@ -258,7 +278,7 @@ class OnlineGP(StreamModel):
             ValueError: bad inputs, or S below 1.
         """
         check_counts(num_samples=num_samples)
-        x = self._inputs(t)
+        x = self.inputs(t)
         with torch.no_grad():
             law = self.process.predict(self._state, x, full_cov=True)
             # What round-off does to a posterior is a share of the prior's variance, not of its own.
@@ -276,7 +296,7 @@ class OnlineGP(StreamModel):
         Raises:
             ValueError: bad inputs or targets.
         """
-        x = self._inputs(t)
+        x = self.inputs(t)
         targets = as_targets(y, x.shape[0], None, x)
         self.likelihood.check_targets(targets)
         with torch.no_grad():
@@ -315,7 +335,7 @@ class OnlineGP(StreamModel):
         Raises:
             ValueError: bad inputs.
         """
-        x, process = self._inputs(t), self.process
+        x, process = self.inputs(t), self.process
         with torch.no_grad():
             laws = [
                 (name, process.part(self._state, part, x).to(self.dtype))
@@ -338,7 +358,7 @@ class OnlineGP(StreamModel):
         """
         state = self._ready("reconstruct")
         with torch.no_grad():
-            return self.process.reconstruct(state, self._inputs(t)).to(self.dtype)
+            return self.process.reconstruct(state, self.inputs(t)).to(self.dtype)
 
     @contextmanager
     def _refitted(self, batch: Batch) -> Generator[None]:

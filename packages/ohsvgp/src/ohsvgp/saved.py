@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from ohsvgp.bases.base import Basis
 from ohsvgp.stream.clock import Clock
+from ohsvgp.stream.pace import Pace
 
 __all__ = [
     "basis_settings",
@@ -19,11 +20,13 @@ __all__ = [
     "fresh",
     "generator_from_tensors",
     "module_shapes",
+    "pace_from_tensors",
+    "pace_tensors",
     "pack",
     "unpack",
 ]
 
-_SCHEMA = 2
+_SCHEMA = 3
 _NO_UNIT = -1
 
 
@@ -139,6 +142,20 @@ def clock_from_tensors(tensors: Mapping[str, Tensor]) -> Clock | None:
         return None
     unit = int(tensors["unit"])
     return Clock(tensors["origin"].item(), None if unit == _NO_UNIT else unit)
+
+
+def pace_tensors(pace: Pace) -> dict[str, Tensor]:
+    """The latest stamp and the gaps before it, in one vector; nothing of none."""
+    held = [] if pace.last is None else [pace.last, *pace.gaps]
+    return {"": torch.tensor(held, dtype=torch.float64)} if held else {}
+
+
+def pace_from_tensors(tensors: Mapping[str, Tensor]) -> Pace:
+    """The pace of ``pace_tensors``."""
+    if not tensors:
+        return Pace()
+    last, *gaps = tensors[""].tolist()
+    return Pace(last, gaps)
 
 
 def basis_settings(basis: Basis, name: str = "basis") -> dict[str, Any]:

@@ -1,0 +1,195 @@
+"""Laws of new values of a stream: intervals, quantiles and draws."""
+
+import copy
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from numbers import Integral
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ohsvgp.likelihoods import Likelihood
+from ohsvgp.model import StreamModel
+from probseq.checks import check_counts, check_positive
+from probseq.gaussians import Gaussian as JointGaussian
+from probseq.linalg import default_jitter
+
+__all__ = ["ExtrapolationWarning", "Forecast", "make_forecast", "stamps_ahead"]
+
+# Of the prior's variance: what is left above it, the data know nothing of.
+_PRIOR = 0.95
+
+
+class ExtrapolationWarning(UserWarning):
+    """A forecast reaches so far beyond the data that the prior answers."""
+
+
+@dataclass(frozen=True, eq=False)
+class Forecast:
+    """Law of new values y at n stamps; later updates of the model do not change it.
+
+    Not in the papers.
+
+    Attributes:
+        stamps: numbers or ``datetime64``, shape (n,); points of shape (n, dim).
+        latent: joint law of f, without noise, in float64.
+        prior: variance of f before any data, shape (n,) or (*b, n).
+        likelihood: law of y given f.
+        dtype: of what the methods return.
+    """
+
+    stamps: np.ndarray
+    latent: JointGaussian
+    prior: Tensor
+    likelihood: Likelihood
+    dtype: torch.dtype = torch.float64
+
+    @property
+    def mean(self) -> Float[Tensor, "*b n"]:
+        """Mean of y."""
+        return self._moments()[0].to(self.dtype)
+
+    @property
+    def variance(self) -> Float[Tensor, "*b n"]:
+        """Variance of y, noise included."""
+        return self._moments()[1].to(self.dtype)
+
+    def quantile(self, p: float | Sequence[float] | Tensor) -> Float[Tensor, "..."]:
+        """The least y with P(Y ≤ y) ≥ p, stamp by stamp; of counts whole numbers.
+
+        Args:
+            p: a level of shape (*b, n), or q of them of shape (q, *b, n).
+
+        Raises:
+            ValueError: levels that are not above 0 and below 1, or in more than one dimension.
+        """
+        mean = self.latent.mean
+        levels = torch.as_tensor(p, dtype=mean.dtype, device=mean.device)
+        if levels.ndim > 1:
+            raise ValueError(f"p must be a level or a list of them, got {tuple(levels.shape)}")
+        levels = levels.reshape(*levels.shape, *(1,) * mean.ndim)
+        # Round-off takes variances of a posterior below zero.
+        variance = self.latent.variance.clamp_min(0.0)
+        return (
+            self.likelihood.quantile(mean, variance, levels)
+            .reshape(*levels.shape[: levels.ndim - mean.ndim], *mean.shape)
+            .to(self.dtype)
+        )
+
+    def interval(self, level: float) -> tuple[Float[Tensor, "*b n"], Float[Tensor, "*b n"]]:
+        """Lower and upper end of what holds y with a probability, as much below as above.
+
+        Args:
+            level: the probability, such as 0.95.
+
+        Raises:
+            ValueError: ``level`` not above 0 and below 1.
+        """
+        if not 0.0 < level < 1.0:
+            raise ValueError(f"level must be above 0 and below 1, got {level}")
+        low, high = self.quantile([0.5 * (1.0 - level), 0.5 * (1.0 + level)])
+        return low, high
+
+    def sample(
+        self, num_samples: int, generator: torch.Generator | None = None
+    ) -> Float[Tensor, "s *b n"]:
+        """Draws of y, jointly over the stamps.
+
+        Args:
+            num_samples: S.
+            generator: source of randomness; torch's own if None.
+
+        Raises:
+            ValueError: S below 1.
+        """
+        check_counts(num_samples=num_samples)
+        # What round-off does to a posterior is a share of the prior's variance, not of its own.
+        jitter = torch.diag_embed(default_jitter(self.prior.dtype) * self.prior)
+        law = JointGaussian(self.latent.mean, self.latent.covariance + jitter)
+        with torch.no_grad():
+            f = law.rsample((num_samples,), generator=generator)
+            return self.likelihood.sample(f, generator).to(self.dtype)
+
+    def _moments(self) -> tuple[Tensor, Tensor]:
+        with torch.no_grad():
+            law = self.likelihood.predictive_moments(
+                self.latent.mean, self.latent.variance.clamp_min(0.0)
+            )
+        return law.mean, law.variance
+
+
+def make_forecast(model: StreamModel, t: Any, step: float | None, *, stacklevel: int) -> Forecast:
+    """Forecast of a model; ``OnlineGP.forecast``.
+
+    Args:
+        model: the model.
+        t: stamps, points, or a number of steps ahead.
+        step: between steps ahead.
+        stacklevel: of the caller to whom a warning is told.
+
+    Raises:
+        ValueError: as ``OnlineGP.forecast``.
+
+    Warns:
+        ExtrapolationWarning: once a model.
+    """
+    x = stamps_ahead(model, t, step)
+    process, state = model.process, model.state
+    with torch.no_grad():
+        latent = process.predict(state, x, full_cov=True)
+        prior = process.prior.diag(x)
+    stamps = model.user_inputs(x)
+    forecast = Forecast(stamps, latent, prior, copy.deepcopy(model.likelihood), model.dtype)
+    last = model.pace.last
+    if last is not None and len(x) and not model.told_beyond:
+        lost = (latent.variance > _PRIOR * prior).reshape(-1, len(x)).all(0) & (x[:, 0] > last)
+        if bool(lost.any()):
+            model.told_beyond = True
+            first = stamps[int(lost.nonzero()[0, 0])]
+            warnings.warn(
+                f"from {first} on the forecast is the prior's: the data, which end at "
+                f"{model.user_inputs(x.new_tensor([[last]]))[0]}, explain less than 5 % of f's "
+                "variance there. Put what should go on into mean=, or a periodic or linear kernel",
+                ExtrapolationWarning,
+                stacklevel=stacklevel,
+            )
+    return forecast
+
+
+def stamps_ahead(model: StreamModel, t: Any, step: float | None) -> Tensor:
+    """Inputs of a forecast, shape (n, dim), times told since t0.
+
+    Args:
+        model: the model.
+        t: stamps, points, or a number of steps ahead.
+        step: between steps ahead, in units of time.
+
+    Raises:
+        ValueError: as ``OnlineGP.forecast``.
+    """
+    if not isinstance(t, Integral):
+        if step is not None:
+            raise ValueError(f"step must be left out where t holds stamps, got {step}")
+        x = model.inputs(t)
+        if model.of_time and x.numel() and float(x.min()) < 0:
+            first = model.user_inputs(x.new_zeros(1, 1))[0]
+            raise ValueError(
+                f"t must not lie before t0={first}, got {model.user_inputs(x.min()[None, None])[0]}"
+            )
+        return x
+    if not model.of_time:
+        raise ValueError(f"t must be points of dim {model.kernel.dim}, got {t}: they have no steps")
+    check_counts(t=t)
+    if step is not None:
+        check_positive(step=step)
+    last, step = model.pace.last, model.pace.step if step is None else step
+    if last is None:
+        raise ValueError(f"t must be stamps before the first update, got {t} steps ahead")
+    if step is None:
+        raise ValueError("step must be given where there are no two different stamps, got None")
+    count = torch.arange(1, int(t) + 1, dtype=torch.float64)
+    return (last + step * count).to(model.kernel.like)[:, None]

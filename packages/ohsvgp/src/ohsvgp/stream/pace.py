@@ -1,0 +1,41 @@
+"""How fast the stamps of a stream come."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from statistics import median_low
+
+__all__ = ["Pace"]
+
+# Of so many gaps the median is the step: one that stands out, or a few, say nothing.
+GAPS = 9
+
+
+@dataclass
+class Pace:
+    """The latest stamp, and the gaps before it.
+
+    Attributes:
+        last: the latest stamp; None before the first.
+        gaps: times between the latest stamps.
+    """
+
+    last: float | None = None
+    gaps: list[float] = field(default_factory=list[float])
+
+    def pass_to(self, stamp: float) -> None:
+        """Take up a stamp; a late one changes nothing."""
+        if self.last is not None and stamp > self.last:
+            self.gaps = [*self.gaps, stamp - self.last][-GAPS:]
+        self.last = stamp if self.last is None else max(self.last, stamp)
+
+    def after(self, stamps: Iterable[float]) -> "Pace":
+        """A new pace that has taken up sorted stamps; this one stays as it is."""
+        later = Pace(self.last, self.gaps)
+        for stamp in sorted(set(stamps))[-GAPS - 1 :]:
+            later.pass_to(stamp)
+        return later
+
+    @property
+    def step(self) -> float | None:
+        """The median of the latest gaps; None before there is one."""
+        return median_low(self.gaps) if self.gaps else None
