@@ -1,7 +1,7 @@
 """What an observation model p(y | f) is asked for."""
 
 from abc import ABC, abstractmethod
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -27,7 +27,13 @@ class Expectations(NamedTuple):
 
 
 class Likelihood(nn.Module, ABC):
-    """Observation model, independent across points; parameters are stored unconstrained."""
+    """Observation model, independent across points; parameters are stored unconstrained.
+
+    Attributes:
+        continuous: whether y may be any number; otherwise it is a whole one.
+    """
+
+    continuous: ClassVar[bool] = True
 
     @abstractmethod
     def log_prob(self, f: Float[Tensor, "*#n"], y: Float[Tensor, "*#n"]) -> Float[Tensor, "*n"]:

@@ -19,6 +19,8 @@ class Bernoulli(QuadratureLikelihood):
     form, ∫ Φ(f) N(f; m, v) df = Φ(m/√(1 + v)), exact in both tails.
     """
 
+    continuous = False
+
     def derivatives(self, f: Tensor, y: Tensor) -> Derivatives:
         """Log Φ(z) with z = ±f; its slope φ(z)/Φ(z) grows linearly where the label is wrong."""
         sign = 2 * y - 1

@@ -44,6 +44,8 @@ class Arrival(NamedTuple):
 class CountLikelihood(QuadratureLikelihood):
     """Counts 0, 1, 2, … of mean exp(f)."""
 
+    continuous = False
+
     def start(self, y: Tensor) -> Tensor:
         """At the likelihood's peak: from far below it, a step of length one ends far above it."""
         return (y + 0.5).log()

@@ -1,0 +1,158 @@
+"""Watch whether one-step-ahead predictions of a stream hold: errors, coverage, scores, drift."""
+
+import math
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ohsvgp.online import OnlineGP
+from probseq.checks import check_positive
+
+__all__ = ["Monitor", "standard_errors"]
+
+_LEVELS = (0.5, 0.9, 0.95)
+# Of a two-sided CUSUM: quickest for shifts of one standard deviation.
+_ALLOWANCE = 0.5
+_THRESHOLD = 5.0
+
+
+def standard_errors(gp: OnlineGP, t: Any, y: Any) -> Float[Tensor, "*b n"]:
+    """Errors of a model's predictions, standard normal where these hold.
+
+    z = Φ⁻¹((P(Y < y) + P(Y ≤ y))/2): (y − mean)/sd of a Gaussian; of counts and labels the middle
+    of the step at y, which makes their errors a little smaller than standard.
+
+    Args:
+        gp: a model that has not seen the targets; it stays as it is.
+        t: stamps or points, shape (n,) or (n, dim).
+        y: targets of shape (*b, n).
+
+    Raises:
+        ValueError: inputs or targets that ``OnlineGP.log_prob`` refuses.
+    """
+    gp.log_prob(t, y)  # refuses bad targets
+    latent = gp.predict(t)
+    mean, variance = latent.mean.double(), latent.variance.double()
+    targets = torch.as_tensor(y, dtype=torch.float64, device=mean.device)
+    with torch.no_grad():
+        cdf = gp.likelihood.predictive_cdf
+        below = targets if gp.likelihood.continuous else targets - 1
+        shares = 0.5 * (cdf(mean, variance, below) + cdf(mean, variance, targets))
+    # What lies beyond the reach of float64 is eight standard deviations away.
+    tiny = torch.finfo(shares.dtype).eps / 2
+    return torch.special.ndtri(shares.clamp(tiny, 1 - tiny))
+
+
+class Monitor:
+    """Running coverage, mean log score and drift of predictions, each before its update.
+
+    Not in the papers. Drift is told by a two-sided CUSUM of the standard errors z (Page 1954),
+    high ← max(0, high + z − ½), low ← max(0, low − z − ½), when either passes ``threshold``; both
+    then start again.
+
+    Args:
+        forgetting: share of an observation's weight that is left after each later one; 1 keeps
+            all.
+        threshold: of the sums. 5 tells of drift once in some 465 observations where there
+            is none, and some 10 observations after errors have moved by a standard deviation.
+
+    Raises:
+        ValueError: ``forgetting`` not in (0, 1], or ``threshold`` not above 0.
+
+    Example:
+        >>> from ohsvgp import Gaussian, LegS, OnlineGP
+        >>> from ohsvgp.monitor import Monitor
+        >>> from probseq.kernels import RBF
+        >>> gp, monitor = OnlineGP(RBF(1), Gaussian(0.1), LegS(10)), Monitor()
+        >>> for t in range(3):
+        ...     drifted = monitor.see(gp, [t], [0.1 * t])
+        ...     info = gp.update([t], [0.1 * t])
+        >>> monitor.coverage[0.95], drifted
+        (1.0, False)
+    """
+
+    def __init__(self, *, forgetting: float = 1.0, threshold: float = _THRESHOLD) -> None:
+        if not 0.0 < forgetting <= 1.0:
+            raise ValueError(f"forgetting must be above 0 and at most 1, got {forgetting}")
+        check_positive(threshold=threshold)
+        self.forgetting, self.threshold = forgetting, threshold
+        names = ("seen", "weight", "score", "high", "low", "drifts")
+        self._held = dict.fromkeys((*names, *map(_name, _LEVELS)), 0.0)
+
+    def see(self, gp: OnlineGP, t: Any, y: Any) -> bool:
+        """Compare a model's predictions with the targets that its next update will learn.
+
+        Args:
+            gp: a model that has not seen the targets; it stays as it is.
+            t: stamps or points.
+            y: targets of shape (n,), in order.
+
+        Returns:
+            Whether they tell of drift.
+
+        Raises:
+            ValueError: inputs or targets that ``OnlineGP.log_prob`` refuses, or several series.
+        """
+        scores = gp.log_prob(t, y)
+        if scores.ndim != 1:
+            raise ValueError(f"y must be one series of shape (n,), got {tuple(scores.shape)}")
+        errors = standard_errors(gp, t, y)
+        drifts = self._held["drifts"]
+        for error, score in zip(errors.tolist(), scores.tolist(), strict=True):
+            self._take(error, score)
+        return self._held["drifts"] > drifts
+
+    @property
+    def coverage(self) -> dict[float, float]:
+        """Share of targets in the intervals of 50, 90 and 95 %; NaN before the first."""
+        return {level: self._mean(_name(level)) for level in _LEVELS}
+
+    @property
+    def score(self) -> float:
+        """Mean log predictive density in nats; NaN before the first."""
+        return self._mean("score")
+
+    @property
+    def drifts(self) -> int:
+        """How often drift was told."""
+        return int(self._held["drifts"])
+
+    def state_dict(self) -> dict[str, float]:
+        """All that was seen, as a flat dict of numbers that JSON can hold."""
+        return dict(self._held)
+
+    def load_state_dict(self, numbers: dict[str, float]) -> None:
+        """Take over what ``state_dict`` gave.
+
+        Raises:
+            ValueError: other names, or something that is no finite number.
+        """
+        if set(numbers) != set(self._held):
+            raise ValueError(f"numbers must have names {sorted(self._held)}, got {sorted(numbers)}")
+        if not all(map(math.isfinite, numbers.values())):
+            raise ValueError(f"numbers must be finite, got {numbers}")
+        self._held = {name: float(held) for name, held in numbers.items()}
+
+    def _take(self, error: float, score: float) -> None:
+        held = self._held
+        held["seen"] += 1
+        share = 0.5 * (1.0 + math.erf(error / math.sqrt(2.0)))
+        new = {"weight": 1.0, "score": score}
+        for level in _LEVELS:
+            new[_name(level)] = float(abs(2.0 * share - 1.0) <= level)
+        for name, value in new.items():
+            held[name] = self.forgetting * held[name] + value
+        held["high"] = max(0.0, held["high"] + error - _ALLOWANCE)
+        held["low"] = max(0.0, held["low"] - error - _ALLOWANCE)
+        if max(held["high"], held["low"]) > self.threshold:
+            held["high"] = held["low"] = 0.0
+            held["drifts"] += 1
+
+    def _mean(self, name: str) -> float:
+        return self._held[name] / self._held["weight"] if self._held["seen"] else math.nan
+
+
+def _name(level: float) -> str:
+    return f"inside_{level:g}"
