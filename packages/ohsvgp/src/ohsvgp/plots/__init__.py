@@ -5,6 +5,7 @@ Save one with ``figure.savefig(path)``.
 
 from ohsvgp.plots.coefficients import coefficients_plot
 from ohsvgp.plots.fits import Fits, after_tasks_plot, fit_plot, fits_plot, tasks_plot
+from ohsvgp.plots.forecasts import forecast_plot
 from ohsvgp.plots.frames import frames_plot
 from ohsvgp.plots.metrics import (
     Band,
@@ -28,6 +29,7 @@ __all__ = [
     "coefficients_plot",
     "fit_plot",
     "fits_plot",
+    "forecast_plot",
     "frames_plot",
     "matrix_plot",
     "metric_figures",

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["Fits", "after_tasks_plot", "fit_plot", "fits_plot", "tasks_plot"]
+__all__ = ["Fits", "after_tasks_plot", "fit_plot", "fits_plot", "read_series", "tasks_plot"]
 
 _ACROSS_TASKS = 5
 _BELOW = 0.14
@@ -97,7 +97,7 @@ def fit_plot(
         MissingExtraError: matplotlib is not installed.
     """
     check_counts(num_points=num_points)
-    times, values = _read(gp, t, y)
+    times, values = read_series(gp, t, y)
     grid = _between(times, num_points)
     mean, sd, inducing = _predict(gp, grid)
     seen = (times, values, np.zeros(len(times), dtype=int))
@@ -125,7 +125,7 @@ def tasks_plot(
         MissingExtraError: matplotlib is not installed.
     """
     check_counts(tasks=len(tasks), num_points=num_points)
-    read = [_read(gp, t, y) for t, y in tasks]
+    read = [read_series(gp, t, y) for t, y in tasks]
     times, values = (np.concatenate(part) for part in zip(*read, strict=True))
     numbers = np.repeat(np.arange(len(read)), [len(t) for t, _ in read])
     grid, found = _between(times, num_points), []
@@ -295,7 +295,7 @@ def _points(
     )
 
 
-def _read(gp: OnlineGP, t: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
+def read_series(gp: OnlineGP, t: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
     """Times as users give them, in order, and values."""
     if not gp.of_time:
         raise ValueError(f"gp must be a model of times, got points of dim {gp.kernel.dim}")
