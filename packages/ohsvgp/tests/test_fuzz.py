@@ -443,6 +443,81 @@ OTHER_TARGETS = [
     ),
 ]
 
+# -- Estimators -------------------------------------------------------------------------------
+
+POINTS_AND_TARGETS = dict(
+    X=tensors("n 2", dtype=DOUBLE), y=tensors("n", dtype=DOUBLE) | tensors("n k", dtype=DOUBLE)
+)
+
+
+@st.composite
+def estimators(draw):
+    """Regressors of points; half of them have learned a batch of one series."""
+
+    def estimator(fitted, **arguments):
+        model = ohsvgp.OnlineGPRegressor(**arguments, fit_steps=2)
+        x = torch.arange(6, dtype=DOUBLE).reshape(3, 2)
+        return model.fit(x, x.sin().sum(-1)) if fitted else model
+
+    return draw(
+        built(estimator, fitted=st.booleans(), basis=POINT_BASES, normalize_y=st.booleans())
+    )
+
+
+def river_model(kind):
+    return built(kind, warmup=st.just(3))
+
+
+ROW = st.fixed_dictionaries({"a": SCALES, "b": SCALES})
+ESTIMATOR_TARGETS = [
+    Target(ohsvgp.OnlineGPRegressor.fit, dict(self=estimators(), **POINTS_AND_TARGETS)),
+    Target(ohsvgp.OnlineGPRegressor.partial_fit, dict(self=estimators(), **POINTS_AND_TARGETS)),
+    Target(ohsvgp.OnlineGPRegressor.score, dict(self=estimators(), **POINTS_AND_TARGETS)),
+    Target(
+        ohsvgp.OnlineGPRegressor.predict,
+        dict(
+            self=estimators(),
+            X=POINTS_AND_TARGETS["X"],
+            return_std=st.booleans(),
+            return_cov=st.booleans(),
+        ),
+    ),
+    Target(
+        ohsvgp.OnlineGPRegressor.sample_y,
+        dict(
+            self=estimators(),
+            X=POINTS_AND_TARGETS["X"],
+            n_samples=COUNTS,
+            random_state=st.integers(0, 9),
+        ),
+    ),
+    *(
+        Target(kind, dict(regressor=st.none(), warmup=COUNTS))
+        for kind in (ohsvgp.RiverRegressor, ohsvgp.RiverForecaster)
+    ),
+    Target(
+        ohsvgp.RiverRegressor.learn_one,
+        dict(self=river_model(ohsvgp.RiverRegressor), x=ROW, y=SCALES),
+    ),
+    Target(
+        ohsvgp.RiverRegressor.predict_one,
+        dict(self=river_model(ohsvgp.RiverRegressor), x=ROW, with_dist=st.just(False)),
+    ),
+    Target(
+        ohsvgp.RiverForecaster.learn_one,
+        dict(self=river_model(ohsvgp.RiverForecaster), y=SCALES, x=st.none()),
+    ),
+    Target(
+        ohsvgp.RiverForecaster.forecast,
+        dict(
+            self=river_model(ohsvgp.RiverForecaster),
+            horizon=st.integers(-1, 3),
+            xs=st.none(),
+            with_dist=st.just(False),
+        ),
+    ),
+]
+
 TARGETS = [
     Target(OnlineGP, GP_ARGUMENTS),
     Target(OnlineGP, POINT_GP_ARGUMENTS),
@@ -453,6 +528,7 @@ TARGETS = [
     *VAE_TARGETS,
     *LAYER_TARGETS,
     *OTHER_TARGETS,
+    *ESTIMATOR_TARGETS,
 ]
 
 CALLED = "called by OnlineGP and OnlineSVGPVAE, which check"
@@ -483,6 +559,8 @@ NOT_FUZZED = {
     "Forecast*": "made by OnlineGP.forecast; its laws are tested",
     "*.scaled": "called by update and predict",
     "*.without_learning": "takes nothing",
+    "OnlineGPRegressor": "stores its arguments; fit checks them",
+    "OnlineGPRegressor.*et_params": "arguments by name, tested by scikit-learn's checks",
     "Refit.due": "called by update",
     **{
         f"OnlineSVGPVAE.{name}": "a part of fit_task"

@@ -12,6 +12,7 @@ from .bases import (
     UniformGrid,
     VariationalFourier,
 )
+from .estimators import OnlineGPRegressor
 from .exact import ExactGP, exact_posterior
 from .forecasts import ExtrapolationWarning, Forecast
 from .hyperparameters import FitInfo, Refit
@@ -20,6 +21,7 @@ from .likelihoods import Bernoulli, Gaussian, NegativeBinomial, Poisson, Student
 from .lost import LostInformationWarning
 from .means import Level, Regressors, Seasonal, Trend
 from .online import OnlineGP
+from .river import RiverForecaster, RiverRegressor
 from .state import UpdateInfo
 from .tasks import Task
 from .vae import OnlineSVGPVAE
@@ -43,6 +45,7 @@ __all__ = [
     "MaternLayer",
     "NegativeBinomial",
     "OnlineGP",
+    "OnlineGPRegressor",
     "OnlineSVGPVAE",
     "Path",
     "PivotedCholesky",
@@ -51,6 +54,8 @@ __all__ = [
     "RecurrentFeatures",
     "Refit",
     "Regressors",
+    "RiverForecaster",
+    "RiverRegressor",
     "Seasonal",
     "StudentT",
     "Task",

@@ -1,0 +1,277 @@
+"""Online Gaussian processes with scikit-learn's habits, which is not needed to use them.
+
+Experimental. Not in the papers.
+"""
+
+import copy
+import sys
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ohsvgp.bases import LegS, PivotedCholesky
+from ohsvgp.bases.base import Basis
+from ohsvgp.hyperparameters import Refit
+from ohsvgp.likelihoods import Gaussian, Likelihood, StudentT
+from ohsvgp.means import Mean
+from ohsvgp.online import OnlineGP
+from ohsvgp.stream.arrays import as_array, as_targets, real_numbers
+from probseq.checks import check_counts, check_whole
+from probseq.kernels import RBF, Kernel
+
+__all__ = ["OnlineGPRegressor"]
+
+
+@dataclass(kw_only=True, eq=False)
+class OnlineGPRegressor:
+    """Regressor that learns batch by batch, as estimators of scikit-learn do (experimental).
+
+    One column of X is time; several are points, in any order. Targets of shape (n, k) are k
+    independent series under one prior. Arguments are stored as they are: ``fit`` copies them.
+
+    Args:
+        kernel: covariance of as many dimensions as X has columns; None for an RBF kernel with a
+            lengthscale a column, which starts at the column's standard deviation, for times at a
+            tenth of it.
+        likelihood: observation model; None for Gaussian noise that starts at 0.1.
+        basis: how inducing variables follow the data; None for ``LegS(100)`` for times and for
+            points ``PivotedCholesky(256)``, whose accuracy doesn't hang on the order of the rows.
+        mean: of ``OnlineGP``.
+        rebase: of ``OnlineGP``.
+        alpha: of ``OnlineGP``, not the noise.
+        normalize_y: whether y is centred and scaled by mean and standard deviation of the first
+            batch, which ``kernel`` and ``likelihood`` then speak of.
+        fit_steps: iterations at most of the fit of the hyperparameters to the first batch; 0 for
+            none.
+        random_state: seed of all that is random.
+
+    Attributes:
+        gp_: the ``OnlineGP``, of normalised targets.
+        n_features_in_: columns of X.
+        y_mean_: what was taken from the targets, a number a series.
+        y_scale_: what they were divided by then.
+
+    Example:
+        >>> import numpy as np
+        >>> from ohsvgp import OnlineGPRegressor
+        >>> X = np.linspace(0, 20, 200)[:, None]
+        >>> model = OnlineGPRegressor().fit(X[:100], np.sin(X[:100, 0]))
+        >>> model.partial_fit(X[100:], np.sin(X[100:, 0])).score(X, np.sin(X[:, 0])) > 0.999
+        True
+    """
+
+    kernel: Kernel | None = None
+    likelihood: Likelihood | None = None
+    basis: Basis | None = None
+    mean: Mean | None = None
+    rebase: str = "task"
+    alpha: float = 0.1
+    normalize_y: bool = True
+    fit_steps: int = 50
+    random_state: int = 0
+
+    def fit(self, X: Any, y: Any) -> "OnlineGPRegressor":
+        """Forget everything and learn a first batch.
+
+        Args:
+            X: inputs of shape (n, columns).
+            y: targets of shape (n,) or (n, k).
+
+        Raises:
+            ValueError: bad shapes, NaN or infinity, ``normalize_y`` with a likelihood that is not
+                of real targets, and what ``OnlineGP`` refuses. The model is then as it was before.
+        """
+        check_whole(random_state=self.random_state, fit_steps=self.fit_steps)
+        if self.normalize_y and not isinstance(self.likelihood, Gaussian | StudentT | None):
+            kind = type(self.likelihood).__name__
+            raise ValueError(f"normalize_y must be False with {kind}, got {self.normalize_y}")
+        points = _points(X)
+        targets = _targets(y, len(points))
+        columns = points.shape[1]
+        mean = targets.mean(dim=-1) if self.normalize_y else targets.new_zeros(targets.shape[:-1])
+        scale = targets.std(dim=-1, correction=0)
+        scale = scale.where((scale > 0) & self.normalize_y, 1.0)
+        spread = points.std(dim=0, correction=0)
+        spread = spread.where(spread > 0, 1.0)
+        gp = OnlineGP(
+            copy.deepcopy(self.kernel) or RBF(columns, lengthscale=spread / (10 ** (columns == 1))),
+            copy.deepcopy(self.likelihood) or Gaussian(0.1),
+            self.basis or (LegS(100) if columns == 1 else PivotedCholesky(256)),
+            mean=copy.deepcopy(self.mean),
+            rebase=self.rebase,
+            alpha=self.alpha,
+            # Equal targets say nothing of the hyperparameters.
+            refit=Refit(steps=self.fit_steps) if self.fit_steps and targets.std() > 0 else None,
+            seed=self.random_state,
+        )
+        _absorb(gp, points, (targets - mean[..., None]) / scale[..., None])
+        self.gp_, self.y_mean_, self.y_scale_ = gp, mean.numpy(), scale.numpy()
+        self.n_features_in_ = columns
+        return self
+
+    def partial_fit(self, X: Any, y: Any) -> "OnlineGPRegressor":
+        """Learn a batch beside those before; the first is ``fit``'s.
+
+        Args:
+            X: inputs of shape (n, columns); times not before the first.
+            y: targets of shape (n,) or (n, k).
+
+        Raises:
+            ValueError: as ``fit``, or X or y of another width than before.
+        """
+        if not self.__sklearn_is_fitted__():
+            return self.fit(X, y)
+        points = self._inputs(X)
+        targets = _targets(y, len(points))
+        if targets.shape[:-1] != self.y_mean_.shape:
+            raise ValueError(
+                f"y must have as many series as before, {self.y_mean_.size}, got shape "
+                f"{np.shape(y)} and before {(len(points), *self.y_mean_.shape)}"
+            )
+        mean, scale = (torch.from_numpy(a)[..., None] for a in (self.y_mean_, self.y_scale_))
+        _absorb(self.gp_, points, (targets - mean) / scale)
+        return self
+
+    def predict(self, X: Any, return_std: bool = False, return_cov: bool = False) -> Any:
+        """Return the mean of y, and if asked its standard deviation or covariance, noise included.
+
+        Args:
+            X: inputs of shape (n, columns).
+            return_std: whether to return (mean, standard deviation), each of the mean's shape.
+            return_cov: whether to return (mean, covariance), the latter of shape (n, n) or
+                (n, n, k).
+
+        Returns:
+            Mean of shape (n,) or (n, k), or a pair.
+
+        Raises:
+            ValueError: not fitted, bad X, both options, or ``return_cov`` with a likelihood that is
+                not of real targets.
+        """
+        if return_std and return_cov:
+            raise ValueError("return_std and return_cov exclude each other: ask for one of them")
+        inputs = self._inputs(X)
+        law = self.gp_.predict(_stamps(inputs), include_noise=True)
+        mean = law.mean.numpy().T * self.y_scale_ + self.y_mean_
+        if return_std:
+            return mean, law.variance.sqrt().numpy().T * self.y_scale_
+        if not return_cov:
+            return mean
+        if not isinstance(self.gp_.likelihood, Gaussian | StudentT):
+            raise ValueError("return_cov must be False with a likelihood of other than real y")
+        latent = self.gp_.predict(_stamps(inputs), full_cov=True).covariance
+        # Cov y = Cov f + diag(Var y − Var f)
+        noise = law.variance - latent.diagonal(dim1=-2, dim2=-1)
+        covariance = latent + torch.diag_embed(noise)
+        return mean, covariance.movedim((-2, -1), (0, 1)).numpy() * self.y_scale_**2
+
+    def sample_y(self, X: Any, n_samples: int = 1, random_state: int = 0) -> np.ndarray:
+        """Return draws of y, noise included, jointly over the inputs.
+
+        Args:
+            X: inputs of shape (n, columns).
+            n_samples: S.
+            random_state: seed.
+
+        Returns:
+            Draws of shape (n, S) or (n, k, S).
+
+        Raises:
+            ValueError: not fitted, bad X or S below 1.
+        """
+        check_counts(n_samples=n_samples)
+        check_whole(random_state=random_state)
+        generator = torch.Generator().manual_seed(random_state)
+        f = self.gp_.sample(_stamps(self._inputs(X)), n_samples, generator)
+        y = self.gp_.likelihood.sample(f, generator).movedim((-1, 0), (0, -1)).detach().numpy()
+        return y * self.y_scale_[..., None] + self.y_mean_[..., None]
+
+    def score(self, X: Any, y: Any) -> float:
+        """Return R² = 1 − Σ(y − mean)² / Σ(y − ȳ)², averaged over series.
+
+        Args:
+            X: inputs of shape (n, columns).
+            y: targets of shape (n,) or (n, k), no series constant.
+
+        Raises:
+            ValueError: not fitted, or bad X or y.
+        """
+        predicted = torch.from_numpy(self.predict(X).T.copy())
+        targets = _targets(y, predicted.shape[-1])
+        errors = (targets - predicted).square().sum(-1)
+        spread = (targets - targets.mean(-1, keepdim=True)).square().sum(-1)
+        return float((1 - errors / spread).mean())
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Return the arguments by name; ``deep`` changes nothing."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    def set_params(self, **params: Any) -> "OnlineGPRegressor":
+        """Replace arguments; what was learned stays until the next ``fit``.
+
+        Raises:
+            ValueError: a name that is no argument.
+        """
+        if unknown := params.keys() - self.get_params().keys():
+            raise ValueError(f"params must be of {list(self.get_params())}, got {sorted(unknown)}")
+        for name, value in params.items():
+            setattr(self, name, value)
+        return self
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "gp_")
+
+    def __sklearn_tags__(self) -> Any:
+        # Only scikit-learn calls this: its classes are where it was loaded.
+        utils = sys.modules["sklearn.utils"]
+        return utils.Tags(
+            estimator_type="regressor",
+            target_tags=utils.TargetTags(required=True, multi_output=True),
+            regressor_tags=utils.RegressorTags(),
+        )
+
+    def _inputs(self, X: Any) -> Tensor:
+        if not self.__sklearn_is_fitted__():
+            raise ValueError("OnlineGPRegressor has learned nothing: call fit or partial_fit first")
+        points = _points(X)
+        if points.shape[1] != self.n_features_in_:
+            raise ValueError(
+                f"X has {points.shape[1]} features, but OnlineGPRegressor is expecting "
+                f"{self.n_features_in_} features as input"
+            )
+        return points
+
+
+def _absorb(gp: OnlineGP, points: Tensor, targets: Tensor) -> None:
+    gp.update(_stamps(points), targets, sort=gp.of_time)
+
+
+def _stamps(points: Tensor) -> Tensor:
+    """Times of shape (n,) from one column, else the points."""
+    return points[:, 0] if points.shape[1] == 1 else points
+
+
+def _points(X: Any) -> Tensor:
+    wanted = "be a dense array of real numbers, not a sparse one"
+    points = torch.from_numpy(real_numbers(as_array(X, "X"), "X", wanted))
+    if points.ndim != 2 or 0 in points.shape:
+        raise ValueError(
+            f"X must have shape (rows, columns), got {tuple(points.shape)}. Reshape your data with "
+            "X.reshape(-1, 1) if it is times"
+        )
+    if not points.isfinite().all():
+        raise ValueError(f"X must be finite, got {int((~points.isfinite()).sum())} NaN or infinite")
+    return points
+
+
+def _targets(y: Any, count: int) -> Tensor:
+    """Targets (n,) or (n, k) as series of shape (n,) or (k, n)."""
+    array = real_numbers(as_array(y, "y"), "y", "be an array of real numbers")
+    if array.ndim not in (1, 2) or len(array) != count or array.size == 0:
+        raise ValueError(f"y must have shape ({count},) or ({count}, k), got {array.shape}")
+    return as_targets(
+        np.ascontiguousarray(array.T), count, None, torch.empty(0, dtype=torch.float64)
+    )

@@ -1,0 +1,193 @@
+"""Online Gaussian processes with river's habits, which is not needed to use them.
+
+river's pipelines and evaluations take models of its own classes: ``class Regressor(RiverRegressor,
+river.base.Regressor): "Ours"`` makes one, and ``river.time_series.base.Forecaster`` likewise.
+
+Experimental. Not in the papers.
+"""
+
+import math
+from collections.abc import Hashable, Mapping
+from numbers import Real
+from statistics import NormalDist, fmean
+from typing import Any
+
+from ohsvgp.estimators import OnlineGPRegressor
+from probseq.checks import check_counts
+
+__all__ = ["RiverForecaster", "RiverRegressor"]
+
+
+class _FromFirsts:
+    """Learns one row at a time; the first ones are kept until there are enough to fit to."""
+
+    def __init__(self, regressor: OnlineGPRegressor | None, warmup: int) -> None:
+        check_counts(warmup=warmup)
+        self.regressor = regressor
+        self.warmup = warmup
+        self._model: OnlineGPRegressor | None = None
+        self._firsts: list[tuple[list[float], float]] = []
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(regressor={self.regressor!r}, warmup={self.warmup})"
+
+    def _make(self) -> OnlineGPRegressor:
+        return OnlineGPRegressor() if self.regressor is None else self.regressor
+
+    def _learn(self, row: list[float], y: float) -> None:
+        rows = [*self._firsts, (row, _number("y", y))]
+        if self._model is None and len(rows) < self.warmup:
+            self._firsts = rows
+            return
+        model = self._model or OnlineGPRegressor(**self._make().get_params())
+        model.partial_fit([row for row, _ in rows], [y for _, y in rows])
+        self._model, self._firsts = model, []
+
+    def _predict(self, rows: list[list[float]]) -> list[NormalDist]:
+        if self._model is None:
+            seen = [y for _, y in self._firsts] or [0.0]
+            centre = fmean(seen)
+            spread = fmean([(y - centre) ** 2 for y in seen]) ** 0.5 or 1.0
+            return [NormalDist(centre, spread)] * len(rows)
+        pairs = zip(*self._model.predict(rows, return_std=True), strict=True)
+        return [NormalDist(float(mean), float(std)) for mean, std in pairs]
+
+
+class RiverRegressor(_FromFirsts):
+    """Regressor on dicts of features, one at a time, like those of river (experimental).
+
+    The features of the first dict, in the order of their names, are the columns of X, and every
+    later dict has the same. Until ``warmup`` rows have come, predictions are mean and standard
+    deviation of the targets so far, 0 and 1 without any.
+
+    Args:
+        regressor: what learns, copied before; None for ``OnlineGPRegressor()``.
+        warmup: rows of the first batch, which y is scaled by and the hyperparameters are fitted to.
+
+    Raises:
+        ValueError: ``warmup`` below 1.
+
+    Example:
+        >>> from ohsvgp import RiverRegressor
+        >>> model = RiverRegressor(warmup=20)
+        >>> for i in range(40):
+        ...     model.learn_one({"a": i / 10, "b": i % 3}, i / 10 + i % 3)
+        >>> abs(model.predict_one({"a": 2.55, "b": 1}) - 3.55) < 0.05
+        True
+    """
+
+    def __init__(self, regressor: OnlineGPRegressor | None = None, warmup: int = 50) -> None:
+        super().__init__(regressor, warmup)
+        self._features: list[Hashable] | None = None
+
+    def learn_one(self, x: Mapping[Hashable, Any], y: float) -> None:
+        """Learn one observation.
+
+        Args:
+            x: numbers by the names of features.
+            y: target.
+
+        Raises:
+            ValueError: no features, others than before, or values that are no finite numbers. The
+                model is then as it was before.
+        """
+        features = self._ordered(x)
+        self._learn(_row(features, x), y)
+        self._features = features
+
+    def predict_one(self, x: Mapping[Hashable, Any], with_dist: bool = False) -> float | NormalDist:
+        """Return the mean of y, or its normal distribution, noise included.
+
+        Args:
+            x: numbers by the names of features.
+            with_dist: whether to return the distribution.
+
+        Raises:
+            ValueError: other features than learned, or values that are no finite numbers.
+        """
+        found = self._predict([_row(self._ordered(x), x)])[0]
+        return found if with_dist else found.mean
+
+    def _ordered(self, x: Mapping[Hashable, Any]) -> list[Hashable]:
+        return sorted(x, key=str) if self._features is None else self._features
+
+
+class RiverForecaster(_FromFirsts):
+    """Forecaster of a series of equal steps, like those of river (experimental).
+
+    The i-th target is at time i. Until ``warmup`` targets have come, forecasts are mean and
+    standard deviation of the targets so far, 0 and 1 without any.
+
+    Args:
+        regressor: what learns, copied before; None for ``OnlineGPRegressor(rebase="grow:1.05")``.
+            Its ``mean`` says what trends and seasons there are beyond the kernel's lengthscale.
+        warmup: targets of the first batch, which y is scaled by and the hyperparameters are fitted
+            to.
+
+    Raises:
+        ValueError: ``warmup`` below 1.
+
+    Example:
+        >>> import math
+        >>> from ohsvgp import RiverForecaster
+        >>> model = RiverForecaster(warmup=60)
+        >>> for i in range(100):
+        ...     model.learn_one(math.sin(i / 5))
+        >>> abs(model.forecast(2)[1] - math.sin(101 / 5)) < 0.05
+        True
+    """
+
+    def __init__(self, regressor: OnlineGPRegressor | None = None, warmup: int = 50) -> None:
+        super().__init__(regressor, warmup)
+        self._count = 0
+
+    def learn_one(self, y: float, x: Mapping[Hashable, Any] | None = None) -> None:
+        """Learn the target of the next step.
+
+        Args:
+            y: target.
+            x: None: other variables are not learned from.
+
+        Raises:
+            ValueError: y is no finite number, or an x. The model is then as it was before.
+        """
+        if x is not None:
+            raise ValueError(f"x must be None, got {x}: other variables are not learned from")
+        self._learn([float(self._count)], y)
+        self._count += 1
+
+    def forecast(
+        self, horizon: int, xs: list[Mapping[Hashable, Any]] | None = None, with_dist: bool = False
+    ) -> list[float] | list[NormalDist]:
+        """Return the means of the next targets, or their normal distributions, noise included.
+
+        Args:
+            horizon: number of steps ahead.
+            xs: None: other variables are not learned from.
+            with_dist: whether to return the distributions.
+
+        Raises:
+            ValueError: ``horizon`` below 1, or xs.
+        """
+        check_counts(horizon=horizon)
+        if xs is not None:
+            raise ValueError(f"xs must be None, got {xs}: other variables are not learned from")
+        found = self._predict([[float(self._count + i)] for i in range(horizon)])
+        return found if with_dist else [law.mean for law in found]
+
+    def _make(self) -> OnlineGPRegressor:
+        return OnlineGPRegressor(rebase="grow:1.05") if self.regressor is None else self.regressor
+
+
+def _row(features: list[Hashable], x: Mapping[Hashable, Any]) -> list[float]:
+    if not features:
+        raise ValueError("x must have features, got none")
+    if set(x) != set(features):
+        raise ValueError(f"x must have the features {features}, got {list(x)}")
+    return [_number(f"x[{name!r}]", x[name]) for name in features]
+
+
+def _number(name: str, value: Any) -> float:
+    if not isinstance(value, Real) or not math.isfinite(value):
+        raise ValueError(f"{name} must be a finite number, got {value!r}")
+    return float(value)

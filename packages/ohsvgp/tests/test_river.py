@@ -1,0 +1,188 @@
+"""Processes as models of river."""
+
+import copy
+import math
+import pickle
+from statistics import NormalDist
+
+import numpy as np
+import pytest
+from river import (
+    base,
+    checks,
+    compose,
+    dummy,
+    evaluate,
+    metrics,
+    preprocessing,
+    stats,
+    time_series,
+)
+
+from ohsvgp import (
+    Gaussian,
+    LegS,
+    OnlineGPRegressor,
+    RiverForecaster,
+    RiverRegressor,
+    Seasonal,
+    Trend,
+)
+from probseq.kernels import RBF
+
+
+class Regressor(RiverRegressor, base.Regressor):
+    """A regressor of river's own class."""
+
+
+class Forecaster(RiverForecaster, time_series.base.Forecaster):
+    """A forecaster of river's own class."""
+
+
+FEATURES = "a kernel needs every column: a dict of other features is refused by name"
+ALONE = "other variables are not learned from, and refused by name"
+EXPECTED = {
+    "Regressor": {
+        "check_emerging_features": FEATURES,
+        "check_disappearing_features": FEATURES,
+        "check_radically_disappearing_features": FEATURES,
+    },
+    "Forecaster": {"check_learn_one": ALONE, "check_forecast": ALONE},
+}
+
+
+def fixed(**more) -> OnlineGPRegressor:
+    """For points, with given hyperparameters."""
+    return OnlineGPRegressor(kernel=RBF(2), likelihood=Gaussian(0.01), fit_steps=0, **more)
+
+
+def rows(n: int = 40) -> list[tuple[dict[str, float], float]]:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(n, 2))
+    return [({"b": b, "a": a}, 4 + math.sin(a) + b) for a, b in x.tolist()]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", [Regressor(OnlineGPRegressor(fit_steps=5)), Forecaster()])
+def test_checks_of_river_pass_but_for_those_with_a_reason(model, plain_calls) -> None:
+    refused, passed = set(), 0
+    for check in checks.yield_checks(model):
+        if check.__name__ in EXPECTED[type(model).__name__]:
+            with pytest.raises(ValueError, match="x must"):
+                check(model.clone())
+            refused.add(check.__name__)
+        else:
+            check(model.clone())
+            passed += 1
+    assert refused == set(EXPECTED[type(model).__name__])
+    assert passed >= 14
+
+
+def test_rows_are_learned_as_the_estimator_learns_them() -> None:
+    model, expected = RiverRegressor(fixed(), warmup=10), fixed()
+    data = rows()
+    for x, y in data:
+        model.learn_one(x, y)
+    # Columns are in the order of their names.
+    X = [[x["a"], x["b"]] for x, _ in data]
+    expected.fit(X[:10], [y for _, y in data[:10]])
+    for row, (_, y) in zip(X[10:], data[10:], strict=True):
+        expected.partial_fit([row], [y])
+
+    mean, std = expected.predict([[0.3, -0.2]], return_std=True)
+    found = model.predict_one({"b": -0.2, "a": 0.3}, with_dist=True)
+    assert found == NormalDist(mean[0], std[0])
+    assert model.predict_one({"a": 0.3, "b": -0.2}) == mean[0]
+
+
+@pytest.mark.parametrize("model", [RiverRegressor(warmup=5), RiverForecaster(warmup=5)])
+def test_before_the_first_batch_the_targets_are_what_is_known(model) -> None:
+    def predict() -> NormalDist:
+        if isinstance(model, RiverRegressor):
+            return model.predict_one({"a": 1.0}, with_dist=True)
+        return model.forecast(3, with_dist=True)[2]
+
+    model = copy.deepcopy(model)
+    assert predict() == NormalDist(0, 1)
+    for i, y in enumerate([1.0, 3.0, 8.0]):
+        model.learn_one(*(({"a": i}, y) if isinstance(model, RiverRegressor) else (y,)))
+    assert predict().mean == 4
+    np.testing.assert_allclose(predict().variance, np.var([1.0, 3.0, 8.0]))
+
+
+def test_a_regressor_works_in_pipelines_and_evaluations_of_river() -> None:
+    def error(model) -> float:
+        pipeline = compose.Pipeline(preprocessing.StandardScaler(), model)
+        return evaluate.progressive_val_score(rows(150), pipeline, metrics.MAE()).get()
+
+    learned = error(Regressor(fixed(), warmup=20))
+    assert learned < 0.5 * error(dummy.StatisticRegressor(stats.Mean()))
+
+
+def test_a_forecaster_continues_trends_and_waves() -> None:
+    regressor = OnlineGPRegressor(
+        mean=Trend(3.0, 3.0) + Seasonal(8 * math.pi, 1), basis=LegS(40), rebase="grow:1.05"
+    )
+    model = RiverForecaster(regressor, warmup=60)
+    truth = 7 + 0.1 * np.arange(130) + np.sin(np.arange(130) / 4)
+    for y in truth[:120]:
+        model.learn_one(y)
+    forecast = model.forecast(10)
+    assert all(isinstance(mean, float) for mean in forecast)
+    np.testing.assert_allclose(forecast, truth[120:], atol=0.05)
+    assert model._model.gp_.growth == 1.05
+    assert regressor.__sklearn_is_fitted__() is False
+
+
+def test_a_forecaster_grows_its_window_when_nothing_is_said() -> None:
+    model = RiverForecaster(warmup=5)
+    for i in range(6):
+        model.learn_one(math.sin(i))
+    assert model._model.gp_.growth == 1.05
+
+
+@pytest.mark.parametrize("warmup", [10, 100])
+def test_copies_go_on_as_the_original(warmup) -> None:
+    data = rows(20)
+    model = RiverRegressor(fixed(), warmup=warmup)
+    for x, y in data[:15]:
+        model.learn_one(x, y)
+    for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        own = copy.deepcopy(model)
+        for x, y in data[15:]:
+            twin.learn_one(x, y)
+            own.learn_one(x, y)
+        assert twin.predict_one(data[0][0]) == own.predict_one(data[0][0])
+        assert twin.predict_one(data[0][0]) != model.predict_one(data[0][0])
+
+
+@pytest.mark.parametrize("warmup", [2, 100])
+def test_refusals_name_what_came_and_leave_the_model_as_it_was(warmup) -> None:
+    model = RiverRegressor(fixed(), warmup=warmup)
+    with pytest.raises(ValueError, match="x must have features, got none"):
+        model.learn_one({}, 1.0)
+    for x, y in rows(5):
+        model.learn_one(x, y)
+    before = model.predict_one({"a": 0.0, "b": 0.0})
+    for x, y, words in (
+        ({"a": 1.0}, 1.0, r"x must have the features \['a', 'b'\], got \['a'\]"),
+        ({"a": 1.0, "b": 1.0, "c": 1.0}, 1.0, r"got \['a', 'b', 'c'\]"),
+        ({"a": 1.0, "b": "1"}, 1.0, r"x\['b'\] must be a finite number, got '1'"),
+        ({"a": 1.0, "b": math.nan}, 1.0, r"x\['b'\] must be a finite number, got nan"),
+        ({"a": 1.0, "b": 1.0}, math.inf, "y must be a finite number, got inf"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            model.learn_one(x, y)
+        assert model.predict_one({"a": 0.0, "b": 0.0}) == before
+    with pytest.raises(ValueError, match="warmup must be"):
+        RiverRegressor(warmup=0)
+
+
+def test_a_forecaster_refuses_other_variables() -> None:
+    model = RiverForecaster()
+    with pytest.raises(ValueError, match="x must be None, got"):
+        model.learn_one(1.0, {"a": 1.0})
+    with pytest.raises(ValueError, match="xs must be None, got"):
+        model.forecast(1, [{"a": 1.0}])
+    with pytest.raises(ValueError, match="horizon"):
+        model.forecast(0)
