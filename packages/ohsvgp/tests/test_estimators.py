@@ -169,8 +169,10 @@ def test_copies_predict_the_same_and_clones_know_nothing() -> None:
         np.testing.assert_array_equal(twin.predict(X), model_again.predict(X))
         assert not np.array_equal(twin.predict(X), model.predict(X))
     fresh = clone(model)
-    with pytest.raises(ValueError, match="learned nothing"):
+    with pytest.raises(ValueError, match="nothing has been learned yet"):
         fresh.predict(X)
+    with pytest.raises(ValueError, match="nothing has been learned yet"):
+        fresh.sample_y(X)
     assert fresh.kernel is not model.kernel
     np.testing.assert_array_equal(fresh.fit(X, y).predict(X), model.predict(X))
 
