@@ -189,13 +189,14 @@ def test_it_works_in_searches_and_pipelines() -> None:
 
 def test_other_bases_and_options_reach_the_process() -> None:
     X, y = plane()
-    model = fixed(2, basis=Path(15), alpha=0.7, random_state=3).fit(X, y)
+    model = fixed(2, basis=Path(15), alpha=0.7, random_state=3).fit(X, y).partial_fit(X + 1, y)
     gp = OnlineGP(
         RBF(2, lengthscale=0.9, outputscale=1.3), Gaussian(0.02), Path(15), alpha=0.7, seed=3
     )
     with torch.no_grad():
         gp.likelihood.raw_noise.copy_(model.gp_.likelihood.raw_noise)
-    gp.update(X, (y - y.mean()) / y.std())
+    for points in (X, X + 1):
+        gp.update(points, (y - y.mean()) / y.std())
     np.testing.assert_allclose(
         model.predict(X), gp.predict(X).mean.numpy() * y.std() + y.mean(), rtol=1e-10
     )
