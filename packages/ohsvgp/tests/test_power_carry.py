@@ -205,3 +205,13 @@ def test_round_off_of_the_covariance_times_a_large_precision_does_no_harm() -> N
     torch.testing.assert_close(found.site.precision, old.precision)
     torch.testing.assert_close(found.site.shift, old.shift)
     assert float(found.lost_information) == 0.0
+
+
+def test_a_precision_that_round_off_made_indefinite_is_that_of_its_positive_part() -> None:
+    old, T, C = problem(5, 3, rank=2, inside=True)
+    # Far below what matters, and beyond what the diagonal's own round-off hides.
+    worn = Site(old.precision - 1e-12 * torch.eye(5, dtype=torch.float64), old.shift)
+    for mine, expected in zip(
+        carry(worn, T, C, alpha=0.5).site, carry(old, T, C, alpha=0.5).site, strict=True
+    ):
+        torch.testing.assert_close(mine, expected, rtol=1e-9, atol=1e-10)

@@ -154,6 +154,7 @@ def carry(
     C: Float[Tensor, "*#b m m"] | None = None,
     *,
     alpha: float = 0.0,
+    moments: Posterior | None = None,
 ) -> Carried:
     """Carry the old site to the new inducing set, v_a | v_b ~ N(T v_b, C).
 
@@ -173,52 +174,51 @@ def carry(
         T: from ``transition``; None where the inducing set stays.
         C: covariance of v_a given v_b, R_a K_aa R_aᵀ − T Tᵀ under the kernel of now; None for 0.
         alpha: α in [0, 1].
+        moments: ``posterior`` of ``old``, where it is known.
 
     Returns:
         The factor; its scale is that of t_a over the integral of t_a against N(0, I).
     """
-    partition = log_partition(old, posterior(old))
+    q = posterior(old) if moments is None else moments
+    partition = log_partition(old, q)
     none = torch.zeros_like(old.precision[..., 0, 0])
     if T is None:
         return Carried(old, -partition, none)
-    scale = lost = none
-    shrunk = old
-    if C is not None and alpha == 0:
-        lost = 0.5 * (old.precision * C).sum((-2, -1))
-        scale = -lost
-    elif C is not None:
-        # G_a = F Fᵀ, h_a = F k + r: only S = I + α Fᵀ C F is inverted.
-        F, k, r = _square_root(old)
-        eye = torch.eye(F.shape[-1], dtype=F.dtype, device=F.device)
-        FCF = F.mT @ C @ F
-        root, info = torch.linalg.cholesky_ex(eye + alpha * FCF)
-        if bool((info != 0).any()):
-            # Round-off of C, which a large G_a multiplies.
-            root = torch.linalg.cholesky(eye + alpha * positive_part(FCF))
-        W = torch.linalg.solve_triangular(root, F.mT, upper=False)
-        # (I + α G_a C)⁻¹ h_a = F S⁻¹ (k − α Fᵀ C r) + r.
-        rest = k[..., None] - alpha * (F.mT @ (C @ r[..., None]))
-        solved = torch.linalg.solve_triangular(root, rest, upper=False)
-        h = (W.mT @ solved)[..., 0] + r
-        # (I + α G_a C)⁻¹ G_a = F S⁻¹ Fᵀ.
-        shrunk = Site(W.mT @ W, h)
-        # log|I + α G_a C| = log|S|.
-        lost = root.diagonal(dim1=-2, dim2=-1).log().sum(-1) / alpha
-        # h_aᵀ (I + α C G_a)⁻¹ C h_a = h_aᵀ C (I + α G_a C)⁻¹ h_a.
-        scale = 0.5 * alpha * (old.shift * (C @ h[..., None])[..., 0]).sum(-1) - lost
-    site = Site(T.mT @ shrunk.precision @ T, (T.mT @ shrunk.shift[..., None])[..., 0])
+    if C is None or alpha == 0:
+        lost = none if C is None else 0.5 * (old.precision * C).sum((-2, -1))
+        site = Site(T.mT @ old.precision @ T, (T.mT @ old.shift[..., None])[..., 0])
+        return Carried(site, -lost - partition, lost)
+    # G_a = F Fᵀ and, since (I + G_a) m = h_a, h_a = F Fᵀ m + m: only S = I + α Fᵀ C F is inverted.
+    F, m = _square_root(old.precision), q.mean[..., None]
+    FCF = F.mT @ C @ F
+    eye = torch.eye(F.shape[-1], dtype=F.dtype, device=F.device)
+    root, info = torch.linalg.cholesky_ex(eye + alpha * FCF)
+    if bool((info != 0).any()):
+        # Round-off of C, which a large G_a multiplies.
+        root = torch.linalg.cholesky(eye + alpha * positive_part(FCF))
+    # (I + α G_a C)⁻¹ h_a = F S⁻¹ Fᵀ (m − α C m) + m, and (I + α G_a C)⁻¹ G_a = F S⁻¹ Fᵀ.
+    rest = F.mT @ (m - alpha * (C @ m))
+    solved = torch.linalg.solve_triangular(root, rest, upper=False)
+    W = torch.linalg.solve_triangular(root, F.mT @ T, upper=False)
+    site = Site(W.mT @ W, (W.mT @ solved + T.mT @ m)[..., 0])
+    # log|I + α G_a C| = log|S|.
+    lost = root.diagonal(dim1=-2, dim2=-1).log().sum(-1) / alpha
+    # h_aᵀ (I + α C G_a)⁻¹ C h_a = h_aᵀ C (I + α G_a C)⁻¹ h_a.
+    h = F @ torch.linalg.solve_triangular(root.mT, solved, upper=True) + m
+    scale = 0.5 * alpha * (old.shift * (C @ h)[..., 0]).sum(-1) - lost
     return Carried(site, scale - partition, lost)
 
 
-def _square_root(site: Site) -> tuple[Tensor, Tensor, Tensor]:
-    """F, k and r with G = F Fᵀ, h = F k + r and Fᵀ r = 0, but for eigenvalues below round-off."""
-    values, vectors = torch.linalg.eigh(site.precision)
-    kept = values > values.shape[-1] * torch.finfo(values.dtype).eps * values[..., -1:]
-    roots = torch.where(kept, values, 0).sqrt()
-    along = (vectors.mT @ site.shift[..., None])[..., 0]
-    k = torch.where(kept, along / torch.where(kept, roots, 1), 0)
-    r = (vectors @ torch.where(kept, 0, along)[..., None])[..., 0]
-    return vectors * roots[..., None, :], k, r
+def _square_root(G: Tensor) -> Tensor:
+    """F with F Fᵀ = G, but for round-off."""
+    # Its own round-off makes a singular G regular, as a rule.
+    shift = torch.finfo(G.dtype).eps * G.diagonal(dim1=-2, dim2=-1).sum(-1)
+    eye = torch.eye(G.shape[-1], dtype=G.dtype, device=G.device)
+    F, info = torch.linalg.cholesky_ex(G + shift[..., None, None] * eye)
+    if not bool((info != 0).any()):
+        return F
+    values, vectors = torch.linalg.eigh(G)
+    return vectors * values.clamp_min(0).sqrt()[..., None, :]
 
 
 def whitened_update(
@@ -299,6 +299,7 @@ def online_bound(
     noise: Float[Tensor, "*#b"],
     *,
     mask: Tensor | None = None,
+    moments: Posterior | None = None,
 ) -> Bound:
     """Collapsed online bound of Bui et al. 2017 for the Gaussian likelihood, whitened.
 
@@ -315,6 +316,7 @@ def online_bound(
         y: targets.
         noise: σ².
         mask: True at points that count; all if None.
+        moments: ``posterior`` of ``new``, where it is known.
 
     Returns:
         F with what was lost.
@@ -328,7 +330,7 @@ def online_bound(
         -1
     )
     # −½ log|I + G_b| + ½ h_bᵀ(I + G_b)⁻¹h_b.
-    evidence = log_partition(new, posterior(new))
+    evidence = log_partition(new, posterior(new) if moments is None else moments)
     value = evidence + carried.log_scale + local - unexplained
     return Bound(value, carried.lost_information.expand(value.shape), unexplained)
 

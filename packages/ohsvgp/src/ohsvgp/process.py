@@ -122,9 +122,9 @@ class Process:
         with torch.no_grad():
             inducing = self._advance(state, batch, generator, changed)
             step = self._move(state, inducing, changed)
-            site, bound = absorb(self.prior, self.likelihood, step, batch.data, self.infer)
+            site, moments, bound = absorb(self.prior, self.likelihood, step, batch.data, self.infer)
         now = hyperparameters(self.kernel)
-        new = OnlineState(inducing, step.whitening, site, now, batch.length, batch.count)
+        new = OnlineState(inducing, step.whitening, site, now, batch.length, batch.count, moments)
         info = UpdateInfo(
             energy=bound.value,
             lost_information=bound.lost_information,
@@ -152,7 +152,7 @@ class Process:
         # With gradients: sets of cosines and of features depend on hyperparameters themselves.
         inducing = self._advance(state, batch, generator, True)
         step = self._move(state, inducing, True)
-        return absorb(self.prior, self.likelihood, step, batch.data)[1].value
+        return absorb(self.prior, self.likelihood, step, batch.data).bound.value
 
     def current(self, state: OnlineState) -> OnlineState:
         """The state under the kernel's hyperparameters of now.
@@ -280,7 +280,7 @@ class Process:
         def objective(candidate: Inducing) -> Tensor:
             with torch.enable_grad():
                 step = self._move(state, candidate, changed)
-                return absorb(self.prior, self.likelihood, step, batch.data)[1].value.sum()
+                return absorb(self.prior, self.likelihood, step, batch.data).bound.value.sum()
 
         return self.basis.refine(inducing, objective, step)
 

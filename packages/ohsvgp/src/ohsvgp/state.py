@@ -54,6 +54,7 @@ class OnlineState:
         hyperparameters: the kernel's raw parameters when the whitening was made, as one vector.
         length: end of the window minus t0.
         count: number of points absorbed.
+        known: moments of q(v), where they have been computed.
     """
 
     inducing: Inducing
@@ -62,11 +63,12 @@ class OnlineState:
     hyperparameters: Tensor
     length: float
     count: int
+    known: Posterior | None = None
 
     @cached_property
     def moments(self) -> Posterior:
         """Of q(v); factorised once per state."""
-        return posterior(self.site)
+        return posterior(self.site) if self.known is None else self.known
 
     def kept(
         self, restore: Callable[[dict[str, Tensor]], Inducing], old: "OnlineState | None"
@@ -85,7 +87,7 @@ class OnlineState:
         return replace(
             self,
             inducing=inducing,
-            whitening=Whitening(*map(fresh, self.whitening)),
+            whitening=Whitening(**{k: fresh(v) for k, v in self.whitening.tensors().items()}),
             site=Site(*map(fresh, self.site)),
         )
 
@@ -93,7 +95,7 @@ class OnlineState:
         """Groups of tensors that ``from_tensors`` reads."""
         return {
             "inducing": self.inducing.tensors(),
-            "whitening": self.whitening._asdict(),
+            "whitening": self.whitening.tensors(),
             "site": self.site._asdict(),
             "hyperparameters": {"": self.hyperparameters},
             "length": {"": torch.tensor(self.length, dtype=torch.float64)},

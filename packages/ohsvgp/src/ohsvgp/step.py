@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ohsvgp import core
-from ohsvgp.core import Bound, Carried, Site
+from ohsvgp.core import Bound, Carried, Posterior, Site
 from ohsvgp.inducing import Inducing
 from ohsvgp.inference.natural import natural_update
 from ohsvgp.likelihoods import Gaussian, Likelihood
@@ -16,7 +16,7 @@ from ohsvgp.stream.batch import Data
 from ohsvgp.whitening import Whitening
 from probseq.kernels import Kernel
 
-__all__ = ["Move", "absorb", "empty_site", "move"]
+__all__ = ["Absorbed", "Move", "absorb", "empty_site", "move"]
 
 
 class Move(NamedTuple):
@@ -31,6 +31,20 @@ class Move(NamedTuple):
     inducing: Inducing
     whitening: Whitening
     carried: Carried
+
+
+class Absorbed(NamedTuple):
+    """What new data leave.
+
+    Attributes:
+        site: on v_b.
+        moments: of q(v_b).
+        bound: the online bound of the data.
+    """
+
+    site: Site
+    moments: Posterior
+    bound: Bound
 
 
 def empty_site(M: int, like: Tensor) -> Site:
@@ -63,14 +77,14 @@ def move(
         The new set with what ``absorb`` needs.
     """
     if old is not None and inducing is old.inducing and not changed:
-        return Move(inducing, old.whitening, core.carry(old.site, None))
+        return Move(inducing, old.whitening, core.carry(old.site, None, moments=old.moments))
     K_bb = inducing.covariance(kernel)
     whitening = inducing.whitened(K_bb, method=method, rel_jitter=rel_jitter)
     if old is None:
         empty = empty_site(inducing.num_inducing, K_bb)
         return Move(inducing, whitening, core.carry(empty, None))
     R_a = old.whitening
-    prior_a = torch.eye(R_a.matrix.shape[-1], dtype=K_bb.dtype, device=K_bb.device)
+    prior_a = torch.eye(old.inducing.num_inducing, dtype=K_bb.dtype, device=K_bb.device)
     if inducing is old.inducing:
         # The jitter is noise on u itself, so the same set shares it.
         K_ab = K_bb + torch.diag_embed(inducing.noise(whitening.jitter))
@@ -83,7 +97,7 @@ def move(
             prior_a = core.transition(R_a, K_aa + jitter, R_a)
     T = core.transition(R_a, K_ab, whitening)
     # v_a | v_b ~ N(T v_b, R_a K_aa R_aᵀ − T Tᵀ).
-    carried = core.carry(old.site, T, prior_a - T @ T.mT, alpha=alpha)
+    carried = core.carry(old.site, T, prior_a - T @ T.mT, alpha=alpha, moments=old.moments)
     return Move(inducing, whitening, carried)
 
 
@@ -93,7 +107,7 @@ def absorb(
     step: Move,
     data: Data,
     infer: Callable[..., tuple[Site, Bound]] = natural_update,
-) -> tuple[Site, Bound]:
+) -> Absorbed:
     """The new site on v_b and the online bound of the new data.
 
     In closed form for the Gaussian likelihood, by natural-gradient steps or Adam for others.
@@ -106,15 +120,20 @@ def absorb(
         infer: ``natural_update``, or ``variational_update`` with its steps given.
 
     Returns:
-        The site and the bound.
+        The site, its moments and the bound.
     """
     Psi = core.features(kernel, step.inducing, step.whitening, data.x)
     K_ff = kernel.diag(data.x)
     if not isinstance(likelihood, Gaussian):
-        return infer(likelihood, step.carried, Psi, K_ff, data.y, mask=data.mask)
+        site, bound = infer(likelihood, step.carried, Psi, K_ff, data.y, mask=data.mask)
+        return Absorbed(site, core.posterior(site), bound)
     noise = likelihood.noise
     precision = (1 / noise)[..., None].expand(*noise.shape, data.y.shape[-1])
     if data.mask is not None:
         precision = precision * data.mask
     new = core.whitened_update(step.carried.site, Psi, precision, precision * data.y)
-    return new, core.online_bound(step.carried, new, Psi, K_ff, data.y, noise, mask=data.mask)
+    moments = core.posterior(new)
+    bound = core.online_bound(
+        step.carried, new, Psi, K_ff, data.y, noise, mask=data.mask, moments=moments
+    )
+    return Absorbed(new, moments, bound)

@@ -20,18 +20,31 @@ class Whitening(NamedTuple):
     """A factor R of the inverse of K_uu; v = R u has covariance I.
 
     Attributes:
-        matrix: R of shape (*b, M, M). By eigenvalues, rows of dropped directions are zero.
-        root: L = R⁻¹, lower triangular; empty, (*b, 0, 0), by eigenvalues.
         jitter: absolute jitter that was added to K_uu, shape (*b); zero by eigenvalues.
         relative_jitter: the same in units of the mean of K_uu's diagonal.
         rank: number of directions kept, shape (*b), integers; M for the Cholesky factor.
+        root: L = R⁻¹, lower triangular, shape (*b, M, M); None by eigenvalues.
+        directions: R by eigenvalues, rows of dropped directions zero; None where L is.
     """
 
-    matrix: Float[Tensor, "*b m m"]
-    root: Float[Tensor, "*b r r"]
     jitter: Float[Tensor, "*b"]
     relative_jitter: Float[Tensor, "*b"]
     rank: Tensor
+    root: Float[Tensor, "*b m m"] | None = None
+    directions: Float[Tensor, "*b m m"] | None = None
+
+    @property
+    def matrix(self) -> Float[Tensor, "*b m m"]:
+        """R."""
+        if self.directions is not None:
+            return self.directions
+        if self.root is None:
+            raise ValueError("root or directions must be given")
+        return triangular_inverse(self.root)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What there is, by field name."""
+        return {name: part for name, part in self._asdict().items() if part is not None}
 
     def apply(self, K: Float[Tensor, "*#b m n"]) -> Float[Tensor, "*b m n"]:
         """R K, by a triangular solve where there is a Cholesky factor.
@@ -42,7 +55,7 @@ class Whitening(NamedTuple):
         Args:
             K: covariances of u, in the rows.
         """
-        if self.root.shape[-1] == 0:
+        if self.root is None:
             return self.matrix @ K
         return torch.linalg.solve_triangular(self.root, K, upper=False)
 
@@ -85,14 +98,14 @@ def whiten(
         if K_uu.requires_grad:
             matrix = matrix + _variation(K_uu, values, vectors, kept, scale)
         none = torch.zeros_like(values[..., 0])
-        return Whitening(matrix, matrix[..., :0, :0], none, none, kept.sum(-1))
+        return Whitening(none, none, kept.sum(-1), directions=matrix)
     tries = 1 + max(0, round(math.log10(_MAX_RELATIVE_JITTER / relative)))
     L = safe_cholesky(K_uu, jitter=relative, max_tries=tries)
     # What the factor holds more than K_uu does is what safe_cholesky added to the diagonal.
     variance = K_uu.detach().diagonal(dim1=-2, dim2=-1)
     jitter = (L.detach().square().sum(-1) - variance).mean(-1)
     rank = torch.full(K_uu.shape[:-2], K_uu.shape[-1], device=K_uu.device)
-    return Whitening(triangular_inverse(L), L, jitter, jitter / variance.mean(-1), rank)
+    return Whitening(jitter, jitter / variance.mean(-1), rank, root=L)
 
 
 def check_jitter(rel_jitter: float | None) -> None:

@@ -35,6 +35,8 @@ def scaled_legendre(M: int, s: Float[Tensor, " n"]) -> Float[Tensor, "m n"]:
     """
     rows = [torch.ones_like(s), s]
     for m in range(1, M - 1):
-        rows.append(((2 * m + 1) * s * rows[m] - m * rows[m - 1]) / (m + 1))
+        # (m+1) P_{m+1} = (2m+1) s P_m − m P_{m−1}, with whole numbers, which are exact.
+        product = torch.addcmul(-m * rows[m - 1], s, rows[m], value=2 * m + 1)
+        rows.append(product / (m + 1))
     scale = (2 * torch.arange(M, dtype=s.dtype, device=s.device) + 1).sqrt()
     return scale[:, None] * torch.stack(rows[:M])

@@ -83,7 +83,10 @@ class Recurrence(nn.Module):
         Psi = core.features(kernel, inducing, L, t)[..., 0]
         # T_t = L_{t−1}⁻¹ K_{t−1,t} L_t⁻ᵀ, I where the window stays.
         before, after = _part(inducing, slice(-1)), _part(inducing, slice(1, None))
-        old, now = (type(L)(*(field[part] for field in L)) for part in (slice(-1), slice(1, None)))
+        old, now = (
+            type(L)(**{name: field[part] for name, field in L.tensors().items()})
+            for part in (slice(-1), slice(1, None))
+        )
         moved = core.transition(old, before.cross_inducing(kernel, after), now)
         eye = torch.eye(moved.shape[-1], dtype=moved.dtype, device=moved.device)
         T = torch.where((lengths.diff() == 0)[:, None, None, None], eye, moved)
