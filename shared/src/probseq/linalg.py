@@ -112,28 +112,28 @@ def triangular_inverse(L: Float[Tensor, "*b n n"]) -> Float[Tensor, "*b n n"]:
 def _with_jitter(matrix: Tensor, relative: Tensor) -> Tensor:
     """A + relative·mean(diag A)·I, with one ``relative`` per batch member."""
     diagonal = matrix.diagonal(dim1=-2, dim2=-1)
-    added = (relative * diagonal.mean(-1))[..., None]
-    return matrix + torch.diag_embed(added.expand(diagonal.shape))
+    raised = diagonal + relative[..., None] * diagonal.mean(-1, keepdim=True)
+    return matrix.diagonal_scatter(raised, dim1=-2, dim2=-1)
 
 
 def _search(matrix: Tensor, jitter: float, max_tries: int) -> tuple[Tensor, Tensor]:
     """Factor and the relative jitter that it took, per batch member."""
     relative = torch.full(matrix.shape[:-2], jitter, dtype=matrix.dtype, device=matrix.device)
-    failed = torch.zeros_like(relative, dtype=torch.bool)
+    done = torch.zeros_like(relative, dtype=torch.bool)
     for tries in range(max_tries):
-        relative = torch.where(failed, relative * _GROWTH, relative)
+        if tries > 0:
+            relative = torch.where(done, relative, relative * _GROWTH)
         L, info = torch.linalg.cholesky_ex(_with_jitter(matrix, relative))
         # Some backends report success on NaN and infinity; those always reach L's diagonal.
-        finite = L.detach().diagonal(dim1=-2, dim2=-1).isfinite().all(-1)
-        failed = (info != 0) | ~finite
-        if not failed.any():
+        done = L.detach().diagonal(dim1=-2, dim2=-1).isfinite().all(-1) & (info == 0)
+        if bool(done.all()):
             if tries > 0:
                 _warn(relative, jitter)
             return L, relative
         if tries == 0:
             _refuse_nonfinite(matrix)
     raise CholeskyError(
-        f"{int(failed.sum())} of {failed.numel()} matrices of size {matrix.shape[-1]} are not "
+        f"{int((~done).sum())} of {done.numel()} matrices of size {matrix.shape[-1]} are not "
         f"positive definite even with a relative jitter of {float(relative.max()):.0e}: use "
         "float64, a larger jitter, fewer or better separated inputs, or a shorter lengthscale"
     )
