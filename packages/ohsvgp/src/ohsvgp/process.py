@@ -24,6 +24,9 @@ from probseq.kernels import Kernel
 
 __all__ = ["Process"]
 
+# Inputs predicted at once: their covariances stay in the processor's cache.
+_BLOCK = 1024
+
 
 @dataclass(frozen=True, eq=False)
 class Process:
@@ -212,10 +215,19 @@ class Process:
             mean = torch.zeros_like(K_ss[..., 0] if full_cov else K_ss)
             return Gaussian(mean, K_ss) if full_cov else DiagonalGaussian(mean, K_ss)
         now = self.current(state)
-        P = core.features(prior, now.inducing, now.whitening, x)
         if full_cov:
+            P = core.features(prior, now.inducing, now.whitening, x)
             return core.predict(now.moments, P, K_ss, full_cov=True)
-        return core.predict(now.moments, P, K_ss)
+        parts = [
+            core.predict(now.moments, core.features(prior, now.inducing, now.whitening, part), k)
+            for part, k in zip(x.split(_BLOCK, -2), K_ss.split(_BLOCK, -1), strict=True)
+        ]
+        if len(parts) == 1:
+            return parts[0]
+        return DiagonalGaussian(
+            torch.cat([part.mean for part in parts], -1),
+            torch.cat([part.variance for part in parts], -1),
+        )
 
     def part(self, state: OnlineState | None, part: Kernel, x: Tensor) -> DiagonalGaussian:
         """Posterior at x of one of the independent processes that f is the sum of.
