@@ -155,15 +155,15 @@ def test_covariances_of_kept_inputs_are_those_of_the_plain_functional(kernel: Ke
         assert float(torch.linalg.eigvalsh(joint).min()) > -1e-12
 
 
-@pytest.mark.parametrize("entries", [1, 40])
-def test_blocks_of_rows_change_nothing(entries: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("tile", [1, 4])
+def test_tiles_change_nothing(tile: int, monkeypatch: pytest.MonkeyPatch) -> None:
     kernel = RBF(DIM, batch_shape=(2,), lengthscale=torch.tensor([0.4, 1.0])[:, None, None])
     kernel = kernel.double()
     x, _ = stream(9)
     whole = walk(bound(kernel, 5, memory="inputs"), kernel, [x])
     expected = whole.covariance(kernel)
     assert expected.shape == (2, 5, 5)
-    monkeypatch.setattr(path_inducing, "_BLOCK_ENTRIES", entries)
+    monkeypatch.setattr(path_inducing, "_TILE", tile)
     blocks = walk(bound(kernel, 5, memory="inputs"), kernel, [x])
     torch.testing.assert_close(blocks.covariance(kernel), expected)
     crossed = blocks.cross(kernel, x)
@@ -204,3 +204,31 @@ def test_sets_of_different_kinds_have_no_covariance() -> None:
     kept = walk(bound(kernel, 3, memory="inputs"), kernel, [x])
     with pytest.raises(TypeError, match="other must be a PathPoints"):
         kept.cross_inducing(kernel, PointFunctional(x))
+
+
+@pytest.mark.parametrize("order", ["given", "kernel-max"])
+@torch.no_grad()
+def test_what_is_kept_of_the_last_batch_is_what_is_computed_anew(order: str) -> None:
+    kernel = RBF(DIM, lengthscale=0.7).double()
+    x, _ = stream(40)
+    basis = bound(kernel, 6, memory="inputs", order=order)
+    first = walk(basis, kernel, [x[:15]])
+    second = basis.advance(Advance(kernel, first, x[15:32], 32.0))
+    third = basis.advance(Advance(kernel, basis.restore(second.tensors()), x[32:], 40.0))
+    for old, new, batch in ((first, second, x[15:32]), (second, third, x[32:])):
+        restored = basis.restore(old.tensors()), basis.restore(new.tensors())
+        torch.testing.assert_close(new.cross(kernel, batch), restored[1].cross(kernel, batch))
+        torch.testing.assert_close(
+            old.cross_inducing(kernel, new), restored[0].cross_inducing(kernel, restored[1])
+        )
+    # Two batches later, and under other hyperparameters, it is another one.
+    plain = [basis.restore(each.tensors()) for each in (first, third)]
+    torch.testing.assert_close(
+        first.cross_inducing(kernel, third), plain[0].cross_inducing(kernel, plain[1])
+    )
+    kernel.raw_lengthscale += 0.1
+    torch.testing.assert_close(third.cross(kernel, x[32:]), plain[1].cross(kernel, x[32:]))
+    torch.testing.assert_close(
+        second.cross_inducing(kernel, third),
+        basis.restore(second.tensors()).cross_inducing(kernel, plain[1]),
+    )

@@ -1,12 +1,12 @@
 """Inducing sets along a path: remembered by features of the inputs, or by the inputs."""
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import reduce
+from typing import NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int64
 from torch import Tensor
 
 from ohsvgp.hippo.covariance import block_covariance, legs_propagator
@@ -15,10 +15,10 @@ from ohsvgp.hippo.random_features import FeatureFunctional
 from ohsvgp.inducing import Inducing, continuous, hyperparameters
 from probseq.kernels import Kernel
 
-__all__ = ["PathFeatures", "PathPoints", "cell_weights"]
+__all__ = ["PathFeatures", "PathPoints", "Recent", "cell_weights"]
 
-# Entries of a kernel matrix held at once: 64 MB in float64.
-_BLOCK_ENTRIES = 2**23
+# Rows and columns of a kernel matrix held at once: 2 MB in float64, which caches hold.
+_TILE = 512
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,6 +37,20 @@ class PathFeatures(FeatureFunctional):
         return {"coefficients": self.coefficients, "last": self.last}
 
 
+class Recent(NamedTuple):
+    """Covariances at the inputs that a path was lengthened by, in the order of their batch.
+
+    Attributes:
+        x: the inputs, shape (n, d).
+        mixed: C W_newᵀ, C that of the set before and f(x), shape (*b, M, M); None at first.
+        cross: K_uf of the set with them and f(x), shape (*b, M, n).
+    """
+
+    x: Float[Tensor, "n d"]
+    mixed: Float[Tensor, "*b m m"] | None
+    cross: Float[Tensor, "*b m n"]
+
+
 @dataclass(frozen=True, eq=False)
 class PathPoints(Inducing):
     """u = W f(inputs of the path), without ever a kernel matrix of all of them in memory.
@@ -45,19 +59,26 @@ class PathPoints(Inducing):
         nodes: all inputs so far in the path's order, shape (n, d).
         weights: W of shape (M, n).
         gram: K_uu under ``hyperparameters``, so that the next batch only adds to it.
-        hyperparameters: the kernel's raw parameters that ``gram`` belongs to.
+        hyperparameters: the kernel's raw parameters that ``gram`` and ``recent`` belong to.
+        recent: what an update by the last batch asks for again; None where it was restored.
     """
 
     nodes: Float[Tensor, "n d"]
     weights: Float[Tensor, "m n"]
     gram: Float[Tensor, "*b m m"]
     hyperparameters: Float[Tensor, " p"]
+    recent: Recent | None = None
 
     @classmethod
-    def of(cls, M: int, nodes: Float[Tensor, "n d"], kernel: Kernel) -> "PathPoints":
-        """The first set of a stream."""
+    def of(
+        cls, M: int, x: Float[Tensor, "n d"], order: Int64[Tensor, " n"], kernel: Kernel
+    ) -> "PathPoints":
+        """The first set of a stream, of inputs x in an order."""
+        nodes = x[order]
         weights = cell_weights(M, 0, nodes.shape[0]).to(nodes)
-        return cls(nodes, weights, _gram(kernel, nodes, weights), hyperparameters(kernel))
+        K_uf = _cross(kernel, nodes, weights, nodes)
+        recent = Recent(x, None, K_uf[..., order.argsort()])
+        return cls(nodes, weights, K_uf @ weights.mT, hyperparameters(kernel), recent)
 
     @property
     def num_inducing(self) -> int:
@@ -69,29 +90,31 @@ class PathPoints(Inducing):
         """Where the path ends."""
         return self.nodes[-1]
 
-    def extended(self, x: Float[Tensor, "n d"], kernel: Kernel) -> "PathPoints":
-        """The set after new inputs: u_b = R u_a + W_new f(x)."""
-        nodes = torch.cat([self.nodes, x])
+    def extended(
+        self, x: Float[Tensor, "n d"], order: Int64[Tensor, " n"], kernel: Kernel
+    ) -> "PathPoints":
+        """The set after new inputs x in an order: u_b = R u_a + W_new f(x)."""
+        added = x[order]
+        nodes = torch.cat([self.nodes, added])
         M, old = self.weights.shape
         weights = cell_weights(M, 0, nodes.shape[0]).to(nodes)
         new = weights[:, old:]
         R = legs_propagator(M, float(old), float(nodes.shape[0]), like=nodes)
-        C = self.cross(kernel, x) @ new.mT
-        gram = block_covariance(self.covariance(kernel), R, C, _gram(kernel, x, new))
-        return PathPoints(nodes, weights, gram, hyperparameters(kernel))
+        C = self.cross(kernel, added)
+        within, mixed = _cross(kernel, added, new, added), C @ new.mT
+        gram = block_covariance(self.covariance(kernel), R, mixed, within @ new.mT)
+        recent = Recent(x, mixed, (R @ C + within)[..., order.argsort()])
+        return PathPoints(nodes, weights, gram, hyperparameters(kernel), recent)
 
     def covariance(self, kernel: Kernel) -> Float[Tensor, "*b m m"]:
         """K_uu, computed anew where hyperparameters changed or gradients must reach them."""
-        wanted = torch.is_grad_enabled() and any(p.requires_grad for p in kernel.parameters())
-        if not wanted and torch.equal(self.hyperparameters, hyperparameters(kernel)):
-            return self.gram
-        return _gram(kernel, self.nodes, self.weights)
+        return self.gram if self._holds(kernel) else _gram(kernel, self.nodes, self.weights)
 
     def cross(self, kernel: Kernel, x: Float[Tensor, "*#b n d"]) -> Float[Tensor, "*b m n"]:
-        """K_uf = W k(nodes, x), a block of nodes at a time."""
-        kernel, blocks = continuous(kernel), _blocks(self.nodes.shape[0], x.shape[-2], kernel)
-        parts = (self.weights[:, rows] @ kernel(self.nodes[rows], x) for rows in blocks)
-        return reduce(torch.add, parts)
+        """K_uf = W k(nodes, x), a tile of kernel values at a time."""
+        if self.recent is not None and torch.equal(self.recent.x, x) and self._holds(kernel):
+            return self.recent.cross
+        return _cross(kernel, self.nodes, self.weights, x)
 
     def cross_inducing(self, kernel: Kernel, other: Inducing) -> Float[Tensor, "*b m k"]:
         """K_ab; K_aa Rᵀ + cov(u_a, f(x_new)) W_newᵀ if the other set is this one, lengthened.
@@ -105,8 +128,15 @@ class PathPoints(Inducing):
             return self.cross(kernel, other.nodes) @ other.weights.mT
         (M, old), n = self.weights.shape, other.nodes.shape[0]
         R = legs_propagator(M, float(old), float(n), like=self.nodes)
-        new = self.cross(kernel, other.nodes[old:]) @ other.weights[:, old:].mT
-        return self.covariance(kernel) @ R.mT + new
+        return self.covariance(kernel) @ R.mT + self._mixed(kernel, other)
+
+    def _mixed(self, kernel: Kernel, other: "PathPoints") -> Tensor:
+        """Covariance of u_a and f(x_new), times W_newᵀ."""
+        old = self.nodes.shape[0]
+        recent = other.recent if other._holds(kernel) else None
+        if recent is None or recent.mixed is None or old + len(recent.x) != len(other.nodes):
+            return self.cross(kernel, other.nodes[old:]) @ other.weights[:, old:].mT
+        return recent.mixed
 
     def tensors(self) -> dict[str, Tensor]:
         """All but the weights, which follow from the number of nodes."""
@@ -115,6 +145,11 @@ class PathPoints(Inducing):
             "gram": self.gram,
             "hyperparameters": self.hyperparameters,
         }
+
+    def _holds(self, kernel: Kernel) -> bool:
+        """Whether what is kept is that of the kernel, and no gradients must reach it."""
+        wanted = torch.is_grad_enabled() and any(p.requires_grad for p in kernel.parameters())
+        return not wanted and torch.equal(self.hyperparameters, hyperparameters(kernel))
 
     def _begins(self, other: "PathPoints") -> bool:
         shared = other.nodes[: self.nodes.shape[0]]
@@ -142,22 +177,36 @@ def cell_weights(M: int, start: int, stop: int) -> Float[Tensor, "m n"]:
 def _gram(
     kernel: Kernel, nodes: Float[Tensor, "n d"], weights: Float[Tensor, "m n"]
 ) -> Float[Tensor, "*b m m"]:
-    """W k(nodes, nodes) Wᵀ by blocks of rows, each off the diagonal once."""
-    kernel = continuous(kernel)
+    """W k(nodes, nodes) Wᵀ, tiles off the diagonal once."""
 
-    def part(rows: slice) -> Tensor:
-        W, later = weights[:, rows], slice(rows.stop, None)
-        within = W @ kernel(nodes[rows], nodes[rows]) @ W.mT
-        if rows.stop == nodes.shape[0]:
+    def part(now: slice) -> Tensor:
+        x, W = nodes[now], weights[:, now]
+        within = _cross(kernel, x, W, x) @ W.mT
+        if now.start == 0:
             return within
-        mixed = W @ kernel(nodes[rows], nodes[later]) @ weights[:, later].mT
+        mixed = _cross(kernel, nodes[: now.start], weights[:, : now.start], x) @ W.mT
         return within + mixed + mixed.mT
 
-    return reduce(torch.add, map(part, _blocks(nodes.shape[0], nodes.shape[0], kernel)))
+    return reduce(torch.add, map(part, _tiles(nodes.shape[0])))
 
 
-def _blocks(count: int, columns: int, kernel: Kernel) -> Iterator[slice]:
-    """Slices of rows whose kernel values stay within the memory that a block may take."""
-    heads = math.prod(kernel.batch_shape)
-    size = max(1, _BLOCK_ENTRIES // max(1, columns * heads))
-    return (slice(start, min(start + size, count)) for start in range(0, count, size))
+def _cross(
+    kernel: Kernel,
+    nodes: Float[Tensor, "n d"],
+    weights: Float[Tensor, "m n"],
+    x: Float[Tensor, "*#b k d"],
+) -> Float[Tensor, "*b m k"]:
+    """W k(nodes, x), a tile of kernel values at a time."""
+    kernel = continuous(kernel)
+    columns = [
+        reduce(
+            torch.add,
+            (weights[:, rows] @ kernel(nodes[rows], part) for rows in _tiles(nodes.shape[0])),
+        )
+        for part in x.split(_TILE, -2)
+    ]
+    return torch.cat(columns, -1)
+
+
+def _tiles(count: int) -> Iterator[slice]:
+    return (slice(start, min(start + _TILE, count)) for start in range(0, count, _TILE))
