@@ -9,7 +9,8 @@ import warnings
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from statistics import median, quantiles
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,13 +20,17 @@ from ohsvgp import (
     Gaussian,
     LegS,
     LostInformationWarning,
+    NegativeBinomial,
     OnlineGP,
     RandomSubset,
     RecurrentFeatures,
+    UniformGrid,
 )
+from ohsvgp import Path as InputPath
 from ohsvgp.bases import Advance, Basis
 from probseq.kernels import RBF
 from probseq_apps.bench import Case, Row, interleaved, one_thread, show, timed
+from probseq_apps.bench.streaming import StreamingGP, numpy_predictor
 from probseq_apps.engine import log
 from probseq_apps.settings.bench import BenchOnlineSettings
 
@@ -35,8 +40,9 @@ LENGTHSCALE, _OUTPUTSCALE, _NOISE = 0.40, 0.77, 0.0075
 # As many points as the thesis' audio series has, over as many lengthscales.
 AUDIO = 9000
 FEATURES = 1000
-# The thesis learns the inducing points of OSGPR by this many Adam steps at each task.
-_ITERATIONS = 1000
+# The thesis learns the inducing points of OSGPR by this many Adam steps at each task, and q(u) of
+# counts by so many.
+_ITERATIONS, _COUNT_ITERATIONS = 1000, 5000
 _kernel = partial(RBF, 1, lengthscale=LENGTHSCALE, outputscale=_OUTPUTSCALE)
 
 Series = tuple[Tensor, Tensor]
@@ -51,6 +57,10 @@ class Sizes(NamedTuple):
     more: int = 25  # of the longer one
     early: int = 1_000  # points of the short stream
     late: int = 100_000  # points of the long stream
+    predicted: int = 10_000  # inputs that are predicted at once
+    counts: int = 600  # points of the stream of counts
+    inputs: int = 8_611  # of four dimensions, learned at once
+    batched: int = 1_000_000  # points of the stream that comes in 1,000 batches
 
 
 def bench_online(settings: BenchOnlineSettings) -> None:
@@ -58,14 +68,17 @@ def bench_online(settings: BenchOnlineSettings) -> None:
     sizes = Sizes(settings.long)
     if settings.quick:
         sizes = Sizes(min(500, settings.long), singles=40, few=2, more=6, late=10_000)
+        sizes = sizes._replace(predicted=1_000, counts=100, inputs=500, batched=10_000)
     with one_thread(), warnings.catch_warnings():
         # Speed is measured on streams that are too long for M.
         warnings.simplefilter("ignore", LostInformationWarning)
         rows = measure(sizes, settings.repeats)
     note = (
         f". Generated streams: sines with noise, {LENGTH / LENGTHSCALE:.0f} lengthscales long, RBF "
-        f"kernel, LegS basis.\nOSGPR's time is extrapolated: that of {sizes.few} Adam steps a task "
-        f"plus {_ITERATIONS - sizes.few} times the time of one step."
+        f"kernel, LegS basis.\nTimes of {_ITERATIONS:,} and {_COUNT_ITERATIONS:,} Adam steps are "
+        f"extrapolated: those of {sizes.few} steps a task plus the others times that of one step.\n"
+        "The streaming GP is Bui et al.'s in explicit form, on points that are given; Maddox et "
+        "al. take a step\nof Adam on its bound at each task."
     )
     show(rows, settings.repeats, note, settings.json)
 
@@ -119,11 +132,14 @@ def measure(sizes: Sizes, repeats: int) -> list[dict[str, Any]]:
         Row(f"{SOLAR} points in {TASKS} tasks by that recurrence, M=50", recurrence, "s"),
         Row("  against LegS", recurrence, over=fifty),
     ]
+    others = [*streaming_rows(solar), *prediction_rows(sizes.predicted), *path_rows(sizes.inputs)]
+    others += single_rows(singles)
+    counts = count_cases(sizes)
     few, more = (
         in_tasks(partial(RandomSubset, 50, learn=AdamSteps(steps=count)))
         for count in (sizes.few, sizes.more)
     )
-    cases = [*(case for row in rows for case in row.cases), few, more]
+    cases = [*(case for row in (*rows, *others) for case in row.cases), few, more, *counts]
     seconds = interleaved(dict.fromkeys(cases, repeats))
     step = (seconds[more] - seconds[few]) / (sizes.more - sizes.few)
     osgpr = seconds[few] + (_ITERATIONS - sizes.few) * step
@@ -132,6 +148,9 @@ def measure(sizes: Sizes, repeats: int) -> list[dict[str, Any]]:
         Row(f"  {_ITERATIONS} steps a task, extrapolated", osgpr, "s"),
         Row("  against LegS", osgpr / seconds[fifty], goal=500.0, least=True),
         *memory_rows(sizes.watched),
+        *others,
+        *count_rows(sizes, *(seconds[case] for case in counts)),
+        *batched_rows(sizes.batched),
     ]
     return [row.found(seconds) for row in rows]
 
@@ -156,6 +175,133 @@ def memory_rows(count: int) -> list[Row]:
         grew = after - before
         rows.append(Row("  growth of the process in between", grew, "bytes", goal=2**23))
     return rows
+
+
+def streaming_rows(series: Series) -> list[Row]:
+    """Return the rows of streaming GPs in explicit form, beside ours."""
+
+    def streaming(M: int, learn: bool) -> Case:
+        def run() -> float:
+            gp = StreamingGP(_kernel().double(), _NOISE, learn=learn)
+
+            def work() -> None:
+                for t, y in zip(*(part.tensor_split(TASKS) for part in series), strict=True):
+                    points = torch.linspace(0.0, float(t[-1]), M, dtype=t.dtype)
+                    gp.update(t[:, None], y, points[:, None])
+
+            return timed(work, gradients=True)()
+
+        return run
+
+    rows: list[Row] = []
+    for M, against_legs, against_grid in ((50, 6.0, 8.0), (150, 4.0, 6.0)):
+        plain, learned = streaming(M, learn=False), streaming(M, learn=True)
+        legs = learning(lambda M=M: _model(LegS(M)), series)
+        grid = learning(lambda M=M: _model(UniformGrid(M)), series)
+        rows += [
+            Row(f"{SOLAR} points in {TASKS} tasks by UniformGrid, M={M}", grid, "s"),
+            Row("  by a streaming GP", plain, "s"),
+            Row("    against LegS", plain, over=legs),
+            Row("    against UniformGrid", plain, over=grid),
+            Row("  by a streaming GP with a step of Adam a task", learned, "s"),
+            Row("    against LegS", learned, goal=against_legs, least=True, over=legs),
+            Row("    against UniformGrid", learned, goal=against_grid, least=True, over=grid),
+        ]
+    return rows
+
+
+def prediction_rows(count: int) -> list[Row]:
+    """Return the rows of many predictions at once, and of the same in numpy."""
+    gp = _learn(_model(LegS(100)), stream(AUDIO), TASKS)
+    t, _ = stream(count)
+    ours, plain = timed(lambda: gp.predict(t)), timed(numpy_predictor(gp, t))
+    return [
+        Row(f"{count:,} predictions, M=100", ours, "ms"),
+        Row("  by the same formulas in numpy", plain, "ms"),
+        Row("  against ours", plain, goal=1.0, least=True, over=ours),
+    ]
+
+
+def path_rows(count: int) -> list[Row]:
+    """Return the rows of a first update along a path through inputs of four dimensions."""
+    draw = partial(torch.randn, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    x = draw(count, 4)
+    y = x.sum(-1).sin() + 0.1 * draw(count)
+
+    def path(memory: Literal["features", "inputs"]) -> Case:
+        def make() -> OnlineGP:
+            return OnlineGP(RBF(4), Gaussian(_NOISE), InputPath(256, memory=memory))
+
+        return learning(make, (x, y), 1)
+
+    label = f"{count:,} inputs of four dimensions at once, M=256"
+    return [
+        Row(f"{label}: inputs", path("inputs"), "s", 2.0),
+        Row("  features", path("features"), "s", 2.0),
+    ]
+
+
+def single_rows(count: int) -> list[Row]:
+    """Return the rows of the median and of the slowest of points that come one by one."""
+    t, y = (part[:count] for part in stream(SOLAR))
+
+    def each(pick: Callable[[list[float]], float]) -> Case:
+        def run() -> float:
+            gp = _model(LegS(100), "grow:1.05")
+            parts = zip(t.split(1), y.split(1), strict=True)
+            return pick([timed(partial(gp.update, *part), gradients=True)() for part in parts])
+
+        return run
+
+    slowest = each(lambda seconds: quantiles(seconds, n=100, method="inclusive")[98])
+    return [
+        Row('one point, rebase="grow:1.05", M=100: median', each(median), "ms", 1.0),
+        Row("  99th percentile", slowest, "ms"),
+    ]
+
+
+def count_cases(sizes: Sizes) -> tuple[Case, Case, Case]:
+    """Return the cases of counts in tasks: by natural gradients, few Adam steps, and more."""
+    days = torch.arange(float(sizes.counts), dtype=torch.float64)
+    rate = 20 + 15 * (days / 15).sin()
+    deaths = torch.poisson(rate, generator=torch.Generator().manual_seed(0))
+
+    def case(inference: Literal["natural"] | AdamSteps) -> Case:
+        def make() -> OnlineGP:
+            kernel = RBF(1, lengthscale=10.0)
+            return OnlineGP(kernel, NegativeBinomial(10.0), LegS(15), inference=inference)
+
+        return learning(make, (days, deaths), 5)
+
+    few, more = (case(AdamSteps(steps=count)) for count in (sizes.few, sizes.more))
+    return case("natural"), few, more
+
+
+def count_rows(sizes: Sizes, natural: float, few: float, more: float) -> list[Row]:
+    """Return the rows of counts."""
+    step = (more - few) / (sizes.more - sizes.few)
+    adam = few + (_COUNT_ITERATIONS - sizes.few) * step
+    return [
+        Row(f"{sizes.counts} counts in 5 tasks, negative binomial, M=15", 1e3 * natural, "ms"),
+        Row(f"  by {_COUNT_ITERATIONS:,} Adam steps a task, extrapolated", adam, "s"),
+        Row("  against natural gradients", adam / natural, goal=1500.0, least=True),
+    ]
+
+
+def batched_rows(count: int) -> list[Row]:
+    """Learn a long stream in 1,000 batches and return the rows of time and memory."""
+    (t, y), gp = stream(count, 10 * LENGTH), _model(LegS(50))
+    seconds: list[float] = []
+    kept: list[int] = []
+    for part in log.bar(list(zip(t.chunk(1000), y.chunk(1000), strict=True)), desc="batches"):
+        seconds.append(timed(partial(gp.update, *part), gradients=True)())
+        kept.append(state_bytes(gp) if len(seconds) in (200, 1000) else 0)
+    early, late = median(seconds[150:250]), median(seconds[-100:])
+    return [
+        Row(f"{count:,} points in 1,000 batches, M=50: the last ones", 1e3 * late, "ms"),
+        Row("  against the 200th", late / early, goal=1.2),
+        Row("  state", kept[-1], "bytes", goal=kept[199]),
+    ]
 
 
 def stream(count: int, length: float = LENGTH) -> Series:
