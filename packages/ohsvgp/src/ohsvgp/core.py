@@ -321,18 +321,22 @@ def online_bound(
     Returns:
         F with what was lost.
     """
-    weight = torch.ones_like(y) if mask is None else mask.to(y.dtype)
-    precision = weight / noise[..., None]
+    variance = noise[..., None]
+
+    def total(terms: Tensor) -> Tensor:
+        return (terms if mask is None else terms * mask).sum(-1)
+
     # ½ Σ (k(x_i, x_i) − |Ψ_i|²)/σ².
-    unexplained = 0.5 * (precision * (K_ff - Psi.square().sum(-2))).sum(-1)
+    unexplained = 0.5 * total((K_ff - Psi.square().sum(-2)) / variance)
     # −½ Σ [y_i²/σ² + log 2πσ²].
-    local = -0.5 * (precision * y.square() + weight * (2 * math.pi * noise[..., None]).log()).sum(
-        -1
-    )
+    local = -0.5 * total(y.square() / variance + (2 * math.pi * variance).log())
     # −½ log|I + G_b| + ½ h_bᵀ(I + G_b)⁻¹h_b.
     evidence = log_partition(new, posterior(new) if moments is None else moments)
     value = evidence + carried.log_scale + local - unexplained
-    return Bound(value, carried.lost_information.expand(value.shape), unexplained)
+    lost, unexplained = (
+        part.expand(value.shape) for part in (carried.lost_information, unexplained)
+    )
+    return Bound(value, lost, unexplained)
 
 
 def uncollapsed_bound(

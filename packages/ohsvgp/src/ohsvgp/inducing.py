@@ -39,6 +39,12 @@ class Inducing(ABC):
     def cross_inducing(self, kernel: Kernel, other: "Inducing") -> Float[Tensor, "*b m k"]:
         """Prior covariance K_ab of this set (rows) and another one of the same kind (columns)."""
 
+    def covariances(
+        self, kernel: Kernel, old: "Inducing"
+    ) -> tuple[Float[Tensor, "*b m m"], Float[Tensor, "*b k m"]]:
+        """K_bb of this set b, and K_ab of the set a before it (rows) and this one."""
+        return self.covariance(kernel), old.cross_inducing(kernel, self)
+
     def whitened(
         self,
         K: Float[Tensor, "*b m m"],
@@ -105,8 +111,17 @@ class PointFunctional(Inducing):
             raise TypeError(
                 f"other must be a PointFunctional like this set, got {type(other).__name__}"
             )
-        K = self.cross(kernel, other.nodes)
-        return K if other.weights is None else K @ other.weights.mT
+        return _weighted(self.cross(kernel, other.nodes), other.weights)
+
+    def covariances(
+        self, kernel: Kernel, old: Inducing
+    ) -> tuple[Float[Tensor, "*b m m"], Float[Tensor, "*b k m"]]:
+        """W_b k(nodes_b, nodes) by one call of the kernel for the nodes of both sets."""
+        if not isinstance(old, PointFunctional) or self.nodes.ndim + old.nodes.ndim > 4:
+            return super().covariances(kernel, old)
+        nodes = torch.cat([self.nodes, old.nodes])
+        K_b, K_a = self.cross(kernel, nodes).split([len(self.nodes), len(old.nodes)], -1)
+        return _weighted(K_b, self.weights), _weighted(K_a, old.weights).mT
 
     @property
     def points(self) -> Tensor | None:
@@ -117,6 +132,11 @@ class PointFunctional(Inducing):
         """The nodes, and the weights if there are any."""
         fields = {"nodes": self.nodes}
         return fields if self.weights is None else {**fields, "weights": self.weights}
+
+
+def _weighted(K: Tensor, weights: Tensor | None) -> Tensor:
+    """K Wᵀ."""
+    return K if weights is None else K @ weights.mT
 
 
 def continuous(kernel: Kernel) -> Kernel:

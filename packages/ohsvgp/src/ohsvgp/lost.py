@@ -37,15 +37,15 @@ class Losses(NamedTuple):
 
         By the update, counted against the observations since the last move, or in all.
         """
-        lost = float(info.lost_information.max()) + float(info.unexplained.max())
+        carried = float(info.lost_information.max())
+        lost = carried + float(info.unexplained.max())
         total, seen = self.total + lost, self.seen + info.n_new
         # A window that grows in steps pays at a step for all observations since the last one.
         since = self.since_move + info.n_new
         much = any(
             nats > max(_LEAST, _MUCH * count) for nats, count in ((lost, since), (total, seen))
         )
-        moved = float(info.lost_information.max()) > 0
-        return Losses(total, seen, 0 if moved else since, self.warned or much)
+        return Losses(total, seen, 0 if carried > 0 else since, self.warned or much)
 
 
 def warn_of_loss(info: UpdateInfo) -> None:

@@ -126,7 +126,8 @@ class Process:
             inducing = self._advance(state, batch, generator, changed)
             step = self._move(state, inducing, changed)
             site, moments, bound = absorb(self.prior, self.likelihood, step, batch.data, self.infer)
-        now = hyperparameters(self.kernel)
+        known = None if changed or state is None else state.hyperparameters
+        now = hyperparameters(self.kernel) if known is None else known
         new = OnlineState(inducing, step.whitening, site, now, batch.length, batch.count, moments)
         info = UpdateInfo(
             energy=bound.value,

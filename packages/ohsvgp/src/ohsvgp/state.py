@@ -77,17 +77,20 @@ class OnlineState:
 
         Args:
             restore: makes an inducing set of its tensors, ``Basis.restore``.
-            old: the state before. Its set stays the same object if it is this one's, which tells
-                that it did not move.
+            old: the state before, whose tensors are fresh. Its set stays the same object if it is
+                this one's, which tells that it did not move.
         """
         inducing = self.inducing
         if old is None or inducing is not old.inducing:
             tensors = inducing.tensors().items()
             inducing = restore({name: fresh(tensor) for name, tensor in tensors})
+        whitening = self.whitening
+        if old is None or whitening is not old.whitening:
+            whitening = Whitening(**{k: fresh(v) for k, v in whitening.tensors().items()})
         return replace(
             self,
             inducing=inducing,
-            whitening=Whitening(**{k: fresh(v) for k, v in self.whitening.tensors().items()}),
+            whitening=whitening,
             site=Site(*map(fresh, self.site)),
         )
 

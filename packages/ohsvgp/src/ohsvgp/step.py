@@ -78,7 +78,10 @@ def move(
     """
     if old is not None and inducing is old.inducing and not changed:
         return Move(inducing, old.whitening, core.carry(old.site, None, moments=old.moments))
-    K_bb = inducing.covariance(kernel)
+    if old is None or inducing is old.inducing:
+        K_ab = K_bb = inducing.covariance(kernel)
+    else:
+        K_bb, K_ab = inducing.covariances(kernel, old.inducing)
     whitening = inducing.whitened(K_bb, method=method, rel_jitter=rel_jitter)
     if old is None:
         empty = empty_site(inducing.num_inducing, K_bb)
@@ -89,12 +92,10 @@ def move(
         # The jitter is noise on u itself, so the same set shares it.
         K_ab = K_bb + torch.diag_embed(inducing.noise(whitening.jitter))
         prior_a = core.transition(R_a, K_ab, R_a)
-    else:
-        K_ab = old.inducing.cross_inducing(kernel, inducing)
-        if changed:
-            K_aa = old.inducing.covariance(kernel)
-            jitter = torch.diag_embed(old.inducing.noise(R_a.jitter))
-            prior_a = core.transition(R_a, K_aa + jitter, R_a)
+    elif changed:
+        K_aa = old.inducing.covariance(kernel)
+        jitter = torch.diag_embed(old.inducing.noise(R_a.jitter))
+        prior_a = core.transition(R_a, K_aa + jitter, R_a)
     T = core.transition(R_a, K_ab, whitening)
     # v_a | v_b ~ N(T v_b, R_a K_aa R_aᵀ − T Tᵀ).
     carried = core.carry(old.site, T, prior_a - T @ T.mT, alpha=alpha, moments=old.moments)

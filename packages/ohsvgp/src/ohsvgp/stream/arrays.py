@@ -63,10 +63,10 @@ def as_mask(mask: Any, y: Any, missing: str, like: Tensor) -> Tensor | None:
     """
     if missing not in ("raise", "drop"):
         raise ValueError(f'missing must be "raise" or "drop", got {missing!r}')
+    if mask is None and missing == "raise":
+        return None
     targets = torch.atleast_1d(as_real(y, like, "y"))
     if mask is None:
-        if missing == "raise":
-            return None
         hidden = targets.isnan()
         return ~hidden if bool(hidden.any()) else None
     if missing == "drop":

@@ -233,8 +233,7 @@ def sorted_times(clock: Clock, t: Any, *, sort: bool = False) -> tuple[Tensor, T
     times = clock.internal(t)
     order = torch.argsort(times, stable=True) if sort else None
     times = times if order is None else times[order]
-    back = times[1:] < times[:-1]
-    if bool(back.any()):
+    if len(times) > 1 and bool((back := times[1:] < times[:-1]).any()):
         where = int(back.nonzero()[0, 0]) + 1
         raise ValueError(
             f"t must be sorted, got a stamp before its predecessor at position {where}: "
