@@ -1,9 +1,10 @@
 """The moving grid is sparse regression with inducing points on an even grid."""
 
 import numpy as np
+import pytest
 import torch
 
-from ohsvgp import Gaussian, OnlineGP
+from ohsvgp import Gaussian, LegS, OnlineGP
 from ohsvgp.bases.grid import UniformGrid
 from probseq.kernels import RBF
 
@@ -42,3 +43,16 @@ def test_two_updates_equal_the_dense_formula_of_streaming_sparse_regression():
     predicted = gp.predict(new)
     np.testing.assert_allclose(predicted.mean, B.T @ mean_b, atol=1e-7)
     np.testing.assert_allclose(predicted.variance, variance, atol=1e-7)
+
+
+@pytest.mark.parametrize("basis", [UniformGrid(6), LegS(4, num_nodes=9)])
+@pytest.mark.parametrize("batch", [(), (2,)])
+def test_covariances_of_two_sets_at_once_are_those_of_each(basis, batch):
+    kernel = RBF(1, batch_shape=batch, lengthscale=0.7).double()
+    old, new = basis.inducing(kernel, 3.0), basis.inducing(kernel, 4.0)
+    for a, b in ((old, new), (UniformGrid(3).inducing(kernel, 1.0), new)):
+        K_bb, K_ab = b.covariances(kernel, a)
+        W_a, W_b = (np.eye(len(s.nodes)) if s.weights is None else s.weights for s in (a, b))
+        for found, W, nodes in ((K_bb, W_b, b.nodes), (K_ab, W_a, a.nodes)):
+            expected = torch.as_tensor(W) @ kernel(nodes, b.nodes) @ torch.as_tensor(W_b).mT
+            torch.testing.assert_close(found, expected)

@@ -166,26 +166,30 @@ def _ascend(
         w, g = _kept(found.curvature, mask), _kept(found.gradient, mask)
         b = (Phi @ (w * (f - offset) + g)[..., None])[..., 0]
         tried = _evaluate(problem, _information(Phi, w), b)
-        step = _choose(tried.value > step.value, tried, step)
-    rate = torch.ones_like(step.value)
+        higher = tried.value > step.value
+        step = tried if bool(higher.all()) else _choose(higher, tried, step)
+    rate, whole = torch.ones_like(step.value), True
     for _ in range(iterations):
         # Where the steps lead: with H = Φ diag(w) Φᵀ, b is Φ (w ∘ (m − offset) + g).
         H = _information(Phi, _kept(step.curvature, mask))
         g = _kept(step.gradient, mask)
         b = (H @ step.mean[..., None] + Phi @ g[..., None])[..., 0]
-        tried = _evaluate(
-            problem,
-            step.H + rate[..., None, None] * (H - step.H),
-            step.b + rate[..., None] * (b - step.b),
-        )
+        if whole:
+            tried = _evaluate(problem, H, b)
+        else:
+            part = step.H + rate[..., None, None] * (H - step.H)
+            tried = _evaluate(problem, part, step.b + rate[..., None] * (b - step.b))
         gain = tried.value - step.value
         # NaN and minus infinity count as falls; round-off doesn't.
         better = gain >= -8 * torch.finfo(y.dtype).eps * step.value.abs()
-        step = _choose(better, tried, step)
+        kept = bool(better.all())
+        step = tried if kept else _choose(better, tried, step)
         least = (8 * torch.finfo(y.dtype).eps * step.value.abs()).clamp_min(_WORTHWHILE)
-        if bool((better & (gain <= least)).all()):
+        if kept and bool((gain <= least).all()):
             break
-        rate = torch.where(better, (2 * rate).clamp_max(1), 0.5 * rate)
+        if not (whole and kept):
+            rate = torch.where(better, (2 * rate).clamp_max(1), 0.5 * rate)
+            whole = bool((rate == 1).all())
     # Back to v: z = rootᵀ(v − m̂).
     G = root @ step.H @ root.mT
     h = (root @ step.b[..., None] + G @ prior.mean[..., None])[..., 0]
@@ -214,8 +218,6 @@ def _evaluate(problem: _Problem, H: Tensor, b: Tensor) -> _Step:
 
 
 def _choose(better: Tensor, tried: _Step, step: _Step) -> _Step:
-    if bool(better.all()):
-        return tried
     return _Step(
         *(
             torch.where(better.view(better.shape + (1,) * (new.ndim - better.ndim)), new, last)

@@ -45,8 +45,9 @@ class NegativeBinomial(CountLikelihood):
         wide, count = r.double(), y.double()
         constant = ((count + wide).lgamma() - wide.lgamma() - (count + 1).lgamma()).to(y.dtype)
         p = t.sigmoid()
+        slope = (y + r) * p
         value = constant - y * softplus(-t) - r * softplus(t)
-        return Derivatives(value, y - (y + r) * p, -(y + r) * p * (1 - p))
+        return Derivatives(value, y - slope, slope * (p - 1))
 
     def predictive_moments(self, mean: Tensor, variance: Tensor) -> DiagonalGaussian:
         """E[μ], and E[μ + μ²/r] + Var[μ], of the log-normal μ."""
