@@ -284,10 +284,11 @@ class BesideMean(Inducing):
         """R_u and I, in blocks: the weights need no jitter."""
         M = self.variables.num_inducing
         R = self.variables.whitened(K[..., :M, :M], method=method, rel_jitter=rel_jitter)
-        eye = self._eye(K)
-        root = R.root if R.root.shape[-1] == 0 else _blocks(R.root, eye)
+        root, directions = (
+            None if part is None else _blocks(part, self._eye(K)) for part in (R.root, R.directions)
+        )
         rank = R.rank + self.mean.num_weights
-        return R._replace(matrix=_blocks(R.matrix, eye), root=root, rank=rank)
+        return R._replace(rank=rank, root=root, directions=directions)
 
     def noise(self, jitter: Tensor) -> Float[Tensor, "*b m"]:
         """The jitter of u, and none of the weights."""
