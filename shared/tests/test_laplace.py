@@ -292,3 +292,30 @@ def test_senseless_arguments_are_refused(changes, message):
         changes["model"].double()
     with pytest.raises(ValueError, match=message):
         laplace_model(**{"model": model, "batches": pairs_of(inputs), **changes})
+
+
+class Twins(nn.Module):
+    """Logits from a layer that neither comes first nor last among the linear layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.trunk, self.head, self.other = nn.Linear(4, 6), nn.Linear(6, 3), nn.Linear(6, 3)
+
+    def forward(self, x):
+        features = self.trunk(x).tanh()
+        self.auxiliary = self.other(features)
+        return self.head(features)
+
+
+def test_the_layer_whose_outputs_are_the_logits_is_found_wherever_it_is():
+    torch.manual_seed(0)
+    model, inputs = Twins().double(), torch.randn(9, 4).double()
+    plain = nn.Sequential(model.trunk, nn.Tanh(), model.head)
+    found, expected = (
+        laplace_model(each, pairs_of(inputs), prior_precision=1.0) for each in (model, plain)
+    )
+    assert isinstance(found.head, LaplaceLinear)
+    assert type(found.other) is nn.Linear
+    torch.testing.assert_close(found(inputs), expected(inputs))
+    with pytest.raises(ValueError, match="that were called are: trunk, other, head"):
+        laplace_model(model, pairs_of(inputs), call=lambda own, x: 2 * own(x))

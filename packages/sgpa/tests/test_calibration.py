@@ -291,6 +291,14 @@ def test_bad_validation_data_and_models_are_refused_and_leave_the_model():
     text = str(model)
     with pytest.raises(ValueError, match="validation must have batches with at least two"):
         calibrate(model, inputs, [])
+    empty = (inputs[:0], labels[:0])
+    with pytest.raises(ValueError, match="examples in each batch, got an empty batch"):
+        calibrate(model, inputs, [(inputs, labels), empty])
+    with (
+        torch.inference_mode(),
+        pytest.raises(ValueError, match=r"called outside torch\.inference_mode"),
+    ):
+        calibrated(model, inputs, labels)
     with pytest.raises(ValueError, match="labels must be from 0 to 2"):
         calibrated(model, inputs, labels + 1)
     # As many in all, but not batch by batch.

@@ -3,7 +3,9 @@
 import copy
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Literal, TypeVar, cast
 
 import torch
@@ -165,12 +167,14 @@ def laplace_model(
     if prior_precision is not None and validation is not None:
         raise ValueError("prior_precision must be left out when validation data choose it")
     changed = copy.deepcopy(model).eval().requires_grad_(False)
-    name, linear = _last_linear(changed)
-    data = _last_layer_data(changed, linear, batches, call or _call)
-    curvature, log_likelihood = _fit(linear, data)
+    layers = _linear_layers(changed)
+    data = _last_layer_data(changed, layers, batches, call or _call)
+    first = next(data)
+    ((name, linear),) = layers.items()
+    curvature, log_likelihood = _fit(linear, chain([first], data))
     held = None
     if validation is not None:
-        held = list(_last_layer_data(changed, linear, validation, call or _call))
+        held = list(_last_layer_data(changed, layers, validation, call or _call))
     given: dict[str, Any] = {"log_likelihood": log_likelihood, "variance": variance}
     candidates = (
         LaplaceLinear(linear, curvature, prior_precision=value, **given).eval()
@@ -184,14 +188,24 @@ def laplace_model(
     return changed
 
 
-def _last_linear(model: nn.Module) -> tuple[str, nn.Linear]:
-    """Return the last linear layer of a model, and its name."""
-    found = [(name, part) for name, part in model.named_modules() if isinstance(part, nn.Linear)]
-    for name, part in found[::-1]:
-        owner = model.get_submodule(name.rpartition(".")[0])
-        if name and type(part) is nn.Linear and not isinstance(owner, LaplaceLinear):
-            return name, part
-    raise ValueError(f"model must end with an nn.Linear, got {type(model).__name__}")
+def _linear_layers(model: nn.Module) -> dict[str, nn.Linear]:
+    """Return linear layers by name, without those of a Laplace posterior."""
+    return {
+        name: part
+        for name, part in model.named_modules()
+        if name
+        and type(part) is nn.Linear
+        and not isinstance(model.get_submodule(name.rpartition(".")[0]), LaplaceLinear)
+    }
+
+
+def _logits(outputs: Any) -> Tensor | None:
+    logits = outputs if isinstance(outputs, Tensor) else getattr(outputs, "logits", None)
+    return logits if isinstance(logits, Tensor) else None
+
+
+def _equal(output: Tensor, logits: Tensor | None) -> bool:
+    return logits is not None and torch.equal(output.flatten(), logits.flatten())
 
 
 def _call(model: nn.Module, inputs: Any) -> Any:
@@ -200,25 +214,42 @@ def _call(model: nn.Module, inputs: Any) -> Any:
 
 @torch.no_grad()
 def _last_layer_data(
-    model: nn.Module, linear: nn.Linear, batches: Iterable[tuple[Any, Tensor]], call: Call
+    model: nn.Module,
+    layers: dict[str, nn.Linear],
+    batches: Iterable[tuple[Any, Tensor]],
+    call: Call,
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """What goes into the last layer, samples folded, with one label an input."""
-    seen: list[tuple[Tensor, Tensor]] = []
+    """What goes into the last layer, samples folded, with one label an input.
 
-    def look(module: nn.Module, arguments: tuple[Any, ...], output: Tensor) -> None:
-        seen.append((arguments[0], output))
-
+    Args:
+        model: the classifier.
+        layers: where the logits may come from, by name; at the first batch all are taken out but
+            that of which the output is the logits, the one called last if there are several.
+        batches: inputs and labels.
+        call: calls the model.
+    """
+    seen: list[tuple[str, Tensor, Tensor]] = []
     labels = None
     for inputs, labels in batches:
-        with linear.register_forward_hook(look):
-            outputs = call(model, inputs)
-        logits = outputs if isinstance(outputs, Tensor) else getattr(outputs, "logits", None)
-        if not (isinstance(logits, Tensor) and seen) or not torch.equal(
-            seen[-1][1].flatten(), logits.flatten()
-        ):
-            kind = type(model).__name__
-            raise ValueError(f"model must end with an nn.Linear, and its logits do not: {kind}")
-        features, rows = (each.flatten(0, -2) for each in seen[-1])
+        with ExitStack() as hooks:
+            for name, layer in layers.items():
+
+                def look(module: Any, given: Any, output: Tensor, *, name: str = name) -> None:
+                    seen.append((name, given[0], output))
+
+                hooks.enter_context(layer.register_forward_hook(look))
+            logits = _logits(call(model, inputs))
+        last = next((each for each in seen[::-1] if _equal(each[2], logits)), None)
+        if last is None:
+            called = ", ".join(dict.fromkeys(name for name, _, _ in seen)) or "none"
+            raise ValueError(
+                "model must end with an nn.Linear, and its logits do not: "
+                f"{type(model).__name__}, whose linear layers that were called are: {called}"
+            )
+        name = last[0]
+        for other in layers.keys() - {name}:
+            del layers[other]
+        features, rows = (each.flatten(0, -2) for each in last[1:])
         whole = len(labels) > 0 and len(rows) % len(labels) == 0
         check_labels(labels, rows.unflatten(0, (-1, len(labels))) if whole else rows)
         yield features, labels

@@ -41,6 +41,8 @@ from sgpa import Calibrated, calibrate
 CALIBRATED = "calibrated"
 _SAVED = (f"{CALIBRATED}/calibration.json", f"{CALIBRATED}/deviation.npz")
 _SEVERITIES = 5
+# Training inputs at least, on whose queries the inducing inputs are put.
+_CALIBRATION = 64
 # Rows that `sgpa.calibrate` measures, and its names of them.
 _CANDIDATES = {
     "model": "as it is",
@@ -136,6 +138,9 @@ class Calibrate(Experiment[Loaded]):
             for row, name in _CANDIDATES.items()
             if (own := calibrated.candidates.get(name))
         }
+        if "kflla" in self.variants and "kflla" not in missing:
+            calibrated.use(_CANDIDATES["model"])
+            candidates |= self._laplace_losses(found, data.data)
         kept = next(row for row, name in _CANDIDATES.items() if name == chosen)
         seconds = round(perf_counter() - start, 3)
         return {"seconds": seconds, "candidates": candidates, "kept": kept, "missing": missing}
@@ -162,7 +167,7 @@ class Calibrate(Experiment[Loaded]):
                 runs = [{key: ensemble([sets[key] for sets in runs]) for key in runs[0]}]
             tempered, temperatures = "ts" in row.additions, list[float]()
             losses = [held_out_nll(sets["validation"], tempered=tempered) for sets in runs]
-            if name in _CANDIDATES:
+            if name in found[0]["candidates"]:
                 losses = [own["candidates"][name]["nll"] for own in found]
             if tempered:
                 known = [sets["validation"] for sets in runs]
@@ -175,8 +180,6 @@ class Calibrate(Experiment[Loaded]):
             measured[name] = Calibration(row.title, metrics, runs, losses, temperatures, sigmas)
         notes = list(whole.notes)
         notes += [f"left out, since {_LACKS[name]}: {name}" for name in sorted(missing)]
-        if any(parse_calibration(name).base == "kflla" for name in measured):
-            notes.append("the validation data of kflla chose its prior precision too")
         if not measured:
             raise DataError(f"method must have one that the models can take: {'; '.join(notes)}")
         facts = {"name": whole.name, "classes": whole.num_classes, "notes": notes}
@@ -205,7 +208,7 @@ class Calibrate(Experiment[Loaded]):
         """Choose deviation and temperature."""
         fit = self.settings.fit
         tuned = any(name.startswith("tuned") for name in self.variants)
-        some = _drawn(data.train, 2 * fit.batch_size).inputs
+        some = _drawn(data.train, max(2 * fit.batch_size, _CALIBRATION)).inputs
         return calibrate(
             found.model,
             found.prepare(some.to(self.device)),
@@ -239,12 +242,38 @@ class Calibrate(Experiment[Loaded]):
                 return None
             return lambda inputs: _dropped_out(model, inputs, samples)
         if variant == "kflla":
-            held_out = self._batches(found, data.validation)
-            train = self._batches(found, _drawn(data.train, self.settings.fit.laplace_size))
             if not _ends_with_linear(model, next(self._batches(found, data.validation))):
                 return None
-            model = laplace_model(model, train, validation=held_out)
+            model = self._laplace(found, data, data.validation)
         return lambda inputs: _logits(model, inputs)[None]
+
+    def _laplace(self, found: Pretrained, data: Any, validation: Part) -> nn.Module:
+        """Return a last-layer Laplace posterior whose prior is chosen on some validation data."""
+        train = self._batches(found, _drawn(data.train, self.settings.fit.laplace_size))
+        return laplace_model(found.model, train, validation=self._batches(found, validation))
+
+    @torch.no_grad()
+    def _laplace_losses(self, found: Pretrained, data: Any) -> dict[str, dict[str, float]]:
+        """Return its loss on halves of the validation data that chose neither prior nor T."""
+        held, losses = data.validation, torch.zeros(2)
+        for own in (0, 1):
+            chosen = held.rows(torch.arange(own, len(held), 2))
+            model = self._laplace(found, data, chosen)
+            known, rest = (
+                [(_logits(model, x).double().log_softmax(-1), y) for x, y in batches]
+                for batches in (
+                    self._batches(found, chosen),
+                    self._batches(found, held.rows(torch.arange(1 - own, len(held), 2))),
+                )
+            )
+            (log_probs, labels), (other, truth) = (
+                map(torch.cat, zip(*part, strict=True)) for part in (known, rest)
+            )
+            scaled = scale_log_probs(other, fit_temperature(log_probs, labels))
+            losses += torch.stack([F.nll_loss(each, truth).cpu() for each in (other, scaled)]) / 2
+        return {
+            row: {"nll": float(x)} for row, x in zip(("kflla", "kflla+ts"), losses, strict=True)
+        }
 
     @torch.no_grad()
     def _store(

@@ -18,8 +18,7 @@ class Calibration(NamedTuple):
         title: what it is.
         metrics: values by name; None where a metric is not defined.
         predictions: of each set, by name.
-        losses: negative log-likelihood of validation data that chose nothing; of `kflla` they
-            chose the prior precision.
+        losses: negative log-likelihood of validation data that chose nothing.
         temperatures: chosen; empty without.
         deviations: prior standard deviations chosen; empty without.
     """

@@ -19,7 +19,7 @@ from sgpa.drop_in import replace_attention
 from sgpa.tuning import tune_deviation
 
 # What is tried: the prior standard deviation σ of the deviation.
-DEVIATIONS = (0.0, 0.1, 0.3, 1.0, 2.0, 3.0, 4.5, 6.0)
+DEVIATIONS = (0.0, 0.1, 0.3, 1.0, 2.0, 3.0, 4.5, 6.0, 10.0, 20.0)
 _TUNING_BATCH = 64
 Batches = Sequence[tuple[Any, Tensor]]
 
@@ -76,6 +76,8 @@ def calibrate(
             predictions are not finite; the model is as it was.
     """
     check_counts(num_samples=num_samples)
+    if torch.is_inference_mode_enabled():
+        raise ValueError("calibrate must be called outside torch.inference_mode()")
     if tuning_steps:
         check_counts(tuning_steps=tuning_steps)
     if not tried or min(tried) < 0:
@@ -89,6 +91,8 @@ def calibrate(
     labels = torch.cat([own.detach().cpu() for _, own in validation]) if validation else None
     if labels is None or len(labels) < 2:
         raise ValueError("validation must have batches with at least two examples in all")
+    if not all(len(own) for _, own in validation):
+        raise ValueError("validation must have examples in each batch, got an empty batch")
     if model.training:
         raise ValueError("model must be in evaluation mode: call model.eval() first")
     if guests(model):
