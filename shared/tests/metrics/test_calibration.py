@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from torchmetrics.functional.classification import multiclass_calibration_error
 
 from probseq.metrics import (
+    CalibrationBins,
     calibration_bins,
     expected_calibration_error,
     maximum_calibration_error,
@@ -69,6 +70,20 @@ def test_bins_hold_counts_means_and_hit_rates(make_probs, mode):
         p, h = np.mean(group, axis=0) if group else (0.0, 0.0)
         assert float(bins.confidence[b]) == pytest.approx(p, abs=1e-12)
         assert float(bins.accuracy[b]) == pytest.approx(h, abs=1e-12)
+
+
+def test_bins_of_parts_merge_into_those_of_all():
+    probs = torch.randn(200, 5, generator=torch.Generator().manual_seed(0)).double().softmax(-1)
+    labels = torch.arange(200) % 5
+    whole = calibration_bins(probs, labels)
+    parts = [calibration_bins(probs[rows], labels[rows]) for rows in torch.arange(200).split(33)]
+    merged = CalibrationBins.merged(parts)
+    for one, other in zip(merged, whole, strict=True):
+        torch.testing.assert_close(one, other)
+    with pytest.raises(ValueError, match="bins with the same edges"):
+        CalibrationBins.merged([])
+    with pytest.raises(ValueError, match="bins with the same edges"):
+        CalibrationBins.merged([whole, calibration_bins(probs, labels, 3)])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

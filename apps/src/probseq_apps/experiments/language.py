@@ -12,7 +12,7 @@ from jaxtyping import Int64
 from torch import Tensor, nn
 
 from probseq.errors import require
-from probseq.metrics import calibration_bins, expected_calibration_error
+from probseq.metrics import CalibrationBins, calibration_bins
 from probseq.transformers import (
     CausalKernelAttention,
     CausalSoftmaxAttention,
@@ -33,6 +33,8 @@ from sgpa import CausalFeatureAttention, CausalSparseGPAttention, ResidualSparse
 
 # Characters that are rarer than this are one, the unknown.
 _FEWEST = 5
+# Probabilities at once: 128 MB in float64.
+_PROBABILITIES = 2**24
 
 
 class Corpus(NamedTuple):
@@ -166,20 +168,20 @@ class Language(Experiment[Corpus]):
         generator = torch.Generator(device).manual_seed(seed)
         drawn = any(layer.stochastic for layer in model.encoder.attention)
         samples = self.settings.process.num_samples if drawn else 1
-        parts: list[Tensor] = []
+        parts: list[CalibrationBins] = []
         bits: list[Tensor] = []
-        kl = 0.0
-        for own in tokens.to(device).split(64):
+        kl, rows = 0.0, _PROBABILITIES // (samples * tokens.shape[1] * model.vocab_size)
+        for own in tokens.to(device).split(min(64, max(1, rows))):
             output = model(own[:, :-1], num_samples=samples, generator=generator)
-            parts.append(output.logits.softmax(-1).mean(0).double().cpu())
+            probs = output.logits.softmax(-1).mean(0).double().flatten(0, 1)
+            parts.append(calibration_bins(probs.cpu(), own[:, 1:].flatten().cpu()))
             bits.append(bits_per_token(output.logits, own[:, 1:]).double().cpu())
             kl += float(output.penalty) * len(own) / len(tokens) / (own.shape[1] - 1)
-        probs, labels = torch.cat(parts).flatten(0, 1), tokens[:, 1:].flatten()
-        bins = calibration_bins(probs, labels)
+        bins = CalibrationBins.merged(parts)
         return {
             "bits": float(torch.cat(bits).mean()),
-            "accuracy": float((probs.argmax(-1) == labels).double().mean()),
-            "ece": float(expected_calibration_error(probs, labels)),
+            "accuracy": float((bins.count * bins.accuracy).sum() / bins.count.sum()),
+            "ece": float(bins.expected_error()),
             "kl": kl,
             "bins": {name: value.tolist() for name, value in bins._asdict().items()},
         }

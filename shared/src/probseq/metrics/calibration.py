@@ -7,6 +7,7 @@ average over mini-batches is biased upwards and has no place here.
 Deviation from the thesis: B.13 prints arg max; the maximum is meant.
 """
 
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import torch
@@ -35,6 +36,24 @@ class CalibrationBins(NamedTuple):
     count: Int[Tensor, " b"]  # pyright: ignore[reportIncompatibleMethodOverride]
     confidence: Float[Tensor, " b"]
     accuracy: Float[Tensor, " b"]
+
+    @classmethod
+    def merged(cls, parts: "Sequence[CalibrationBins]") -> "CalibrationBins":
+        """Return the bins of all predictions of several parts, which have the same edges.
+
+        Raises:
+            ValueError: no parts, or other edges.
+        """
+        if not parts or not all(torch.equal(part.edges, parts[0].edges) for part in parts):
+            raise ValueError("parts must hold bins with the same edges")
+        count = torch.stack([part.count for part in parts])
+        total = count.sum(0)
+
+        def mean(values: list[Tensor]) -> Tensor:
+            return (count * torch.stack(values)).sum(0) / total.clamp_min(1)
+
+        confidence = mean([part.confidence for part in parts])
+        return cls(parts[0].edges, total, confidence, mean([part.accuracy for part in parts]))
 
     def expected_error(self) -> Float[Tensor, ""]:
         """ECE = Σ_b (n_b / n) |accuracy_b − confidence_b| (thesis Eq. B.12)."""
