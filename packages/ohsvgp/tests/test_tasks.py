@@ -145,13 +145,17 @@ def test_metrics_of_each_task_and_of_all_points_at_once():
     assert each[0]["nlpd"] == pytest.approx(-density(1.0))
     assert over["nlpd"] == pytest.approx(-(density(1.0) + density(3.0) + density(0.0)) / 3)
     assert over["rmse"] == pytest.approx(math.sqrt(5 / 3))
+    # E|Y − y| − ½ E|Y − Y'| of N(1, 0.75).
+    law = stats.norm(1.0, math.sqrt(0.75))
+    errors = [law.expect(lambda x, y=y: abs(x - y), epsabs=1e-9) for y in (1.0, 3.0, 0.0)]
+    assert over["crps"] == pytest.approx(sum(errors) / 3 - math.sqrt(0.75 / math.pi))
 
 
 def test_classes_have_accuracy_in_place_of_errors():
     each, over = measured(Constant(0.7, 0.2, Bernoulli()), task(1.0, 1.0), task(0.0))
     assert [found["accuracy"] for found in each] == [1.0, 0.0]
     assert over["accuracy"] == pytest.approx(2 / 3)
-    assert list(over) == ["nlpd", "accuracy"]
+    assert list(over) == ["nlpd", "crps", "accuracy"]
 
 
 def test_counts_have_a_coverage_that_is_small_for_exact_predictions_only():

@@ -70,6 +70,7 @@ LABELS: dict[str, tuple[str, Direction | None]] = {
     "fid": ("FID", "lower"),
     "is": ("IS", "higher"),
     "nlpd": ("NLPD", "lower"),
+    "crps": ("CRPS", "lower"),
     "psnr": ("PSNR (dB)", "higher"),
 }
 

@@ -206,8 +206,8 @@ def evaluate(
         generator: draws counts, of whose likelihoods the coverage is measured (thesis Eq. 4.20).
 
     Returns:
-        Of each and over all: `nlpd` in nats; `rmse`, or of classes `accuracy`; with Gaussian noise
-        `coverage`, the share inside intervals of 95 %; of counts `ece`.
+        Of each and over all: `nlpd` in nats; `crps`; `rmse`, or of classes `accuracy`; with
+        Gaussian noise `coverage`, the share inside intervals of 95 %; of counts `ece`.
 
     Raises:
         ArithmeticError: a prediction is not finite.
@@ -219,6 +219,7 @@ def evaluate(
         density = likelihood.predictive_log_prob(latent.mean, latent.variance, y)
         if not bool(density.isfinite().all()):
             raise ArithmeticError("nlpd of the predictions is not finite")
+        ranked = likelihood.predictive_crps(latent.mean, latent.variance, y)
         law = likelihood.predictive_moments(latent.mean, latent.variance)
         mean, reach = law.mean, _REACH * law.variance.sqrt()
         samples = mean[None]
@@ -229,7 +230,7 @@ def evaluate(
 
     def measure(part: slice) -> dict[str, Tensor]:
         own, truth = mean[..., part].flatten(), y[..., part].flatten()
-        found = {"nlpd": -density[..., part].mean()}
+        found = {"nlpd": -density[..., part].mean(), "crps": ranked[..., part].mean()}
         if isinstance(likelihood, Bernoulli):
             found["accuracy"] = ((own > 0.5) == (truth > 0.5)).double().mean()
         else:

@@ -79,6 +79,15 @@ class Likelihood(nn.Module, ABC):
         """
 
     @abstractmethod
+    def predictive_crps(
+        self, mean: Float[Tensor, "*#n"], variance: Float[Tensor, "*#n"], y: Float[Tensor, "*#n"]
+    ) -> Float[Tensor, "*n"]:
+        """CRPS ∫ (P(Y ≤ x) − 1{y ≤ x})² dx when f ~ N(mean, variance), elementwise; no gradients.
+
+        In the unit of y; lower is better (Gneiting and Raftery 2007, Eq. 20). Not in the papers.
+        """
+
+    @abstractmethod
     def sample(
         self, f: Float[Tensor, "*n"], generator: torch.Generator | None = None
     ) -> Float[Tensor, "*n"]:

@@ -52,6 +52,11 @@ class Bernoulli(QuadratureLikelihood):
         levels = probabilities(p, mean)
         return (self.predictive_cdf(mean, variance, torch.zeros_like(mean)) < levels).to(mean)
 
+    @torch.no_grad()
+    def predictive_crps(self, mean: Tensor, variance: Tensor, y: Tensor) -> Tensor:
+        """(P(y = 1) − y)²: the distribution function has one step between 0 and 1."""
+        return (self.predictive_moments(mean, variance).mean - y).square()
+
     def sample(self, f: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """Labels with probability Φ(f)."""
         return torch.bernoulli(torch.special.ndtr(f), generator=generator)

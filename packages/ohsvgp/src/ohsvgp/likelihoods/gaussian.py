@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ohsvgp.likelihoods.base import Expectations, Likelihood, log_positive
-from ohsvgp.likelihoods.quantiles import probabilities
+from ohsvgp.likelihoods.quantiles import folded_mean, probabilities
 from probseq.gaussians import DiagonalGaussian
 
 __all__ = ["Gaussian"]
@@ -62,6 +62,12 @@ class Gaussian(Likelihood):
         """Mean + √(variance + σ²) Φ⁻¹(p)."""
         z = torch.special.ndtri(probabilities(p, mean))
         return mean + (variance + self.noise[..., None]).sqrt() * z
+
+    @torch.no_grad()
+    def predictive_crps(self, mean: Tensor, variance: Tensor, y: Tensor) -> Tensor:
+        """σ (z (2Φ(z) − 1) + 2φ(z) − 1/√π), z = (y − mean)/σ, of σ² = variance + noise."""
+        sd = (variance + self.noise[..., None]).sqrt()
+        return folded_mean(y - mean, sd) - sd / math.sqrt(math.pi)
 
     def sample(self, f: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """F plus noise."""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-__all__ = ["exp_rest", "invert", "log_odds", "probabilities", "stirling"]
+__all__ = ["exp_rest", "folded_mean", "invert", "log_odds", "probabilities", "stirling"]
 
 # The last place that is looked at, where exp and sinh can still be squared.
 _FARTHEST = 340.0
@@ -78,6 +78,18 @@ def invert(function: Callable[[Tensor], Tensor], target: Tensor) -> Tensor:
         if bool(((high - low <= 4 * eps * high) | none_under).all()):
             break
     return torch.where(none_under, 0.0, high)
+
+
+def folded_mean(mean: Tensor, sd: Tensor) -> Tensor:
+    """E|X| of X ~ N(mean, sd²), 2 sd φ(mean/sd) + mean (2Φ(mean/sd) − 1).
+
+    Args:
+        mean: of X.
+        sd: above 0.
+    """
+    z = mean / sd
+    density = (-0.5 * z.square()).exp() / math.sqrt(2 * math.pi)
+    return 2 * sd * density + mean * torch.special.erf(z / math.sqrt(2))
 
 
 def exp_rest(x: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from ohsvgp.likelihoods.base import Expectations, Likelihood, log_positive
 from ohsvgp.likelihoods.quadrature import log_integral
-from ohsvgp.likelihoods.quantiles import invert, log_odds, probabilities
+from ohsvgp.likelihoods.quantiles import folded_mean, invert, log_odds, probabilities
 from probseq.gaussians import DiagonalGaussian
 
 __all__ = ["StudentT"]
@@ -19,6 +19,8 @@ _NUM_NODES = 96
 _FIRST, _LAST = math.log(1e-7), math.log(40.0)
 # exp(−37) is round-off of 1 in float64.
 _DECAY = 37.0
+# Of the rule for mixtures over log τ.
+_NUM_SCALES = 160
 
 
 class StudentT(Likelihood):
@@ -123,6 +125,29 @@ class StudentT(Likelihood):
         target = -log_odds(torch.minimum(levels, 1 - levels).log())
         z = invert(lambda z: -log_odds(self._log_tail(variance, unit * z.sinh())), target)
         return mean + (levels - 0.5).sign() * unit * z.sinh()
+
+    @torch.no_grad()
+    def predictive_crps(self, mean: Tensor, variance: Tensor, y: Tensor) -> Tensor:
+        """E|Y − y| − ½ E|Y − Y'| of the mixture over τ; infinite for ν ≤ 1.
+
+        With σ² = variance + s²/τ these are E|N(y − mean, σ²)| and E √((σ² + σ'²)/(2π)).
+        """
+        mean, variance, y = torch.broadcast_tensors(mean, variance, y)
+        df, noise = self.df[..., None], self.scale[..., None].square()
+        shape = 0.5 * df
+        # The mean errors of single scales fall off slower in log τ, but their tails cancel.
+        rate = torch.minimum(df - 0.5, shape + 0.5).clamp_min(0.5)
+        spread = (2 * _DECAY / shape).sqrt()
+        first, last = -(_DECAY / rate + spread), (_DECAY / shape + spread).log1p()
+        index = torch.linspace(0.0, 1.0, _NUM_SCALES, dtype=y.dtype, device=y.device)
+        u = first + index.view(-1, *(1,) * y.ndim) * (last - first)
+        weight = (shape * (u - u.exp())).exp()
+        weight = weight / weight.sum(0)
+        total = variance + noise * (-u).exp()
+        error = (weight * folded_mean(y - mean, total.sqrt())).sum(0)
+        pairs = zip(weight, total, strict=True)
+        between = sum(w * (weight * (total + own).sqrt()).sum(0) for w, own in pairs)
+        return torch.where(df > 1, error - between / math.sqrt(2 * math.pi), torch.inf)
 
     def _log_tail(self, variance: Tensor, distance: Tensor) -> Tensor:
         """Log P(Y > mean + distance), in log τ as ``predictive_log_prob``."""

@@ -26,6 +26,7 @@ __all__ = ["band", "metric_figures", "prediction_figures"]
 
 _METRICS = {
     "nlpd": Metric("NLPD (nats)"),
+    "crps": Metric("CRPS"),
     "rmse": Metric("RMSE"),
     "ece": Metric("ECE", largest=1.0),
     "accuracy": Metric("Accuracy", lower_is_better=False, largest=1.0),
