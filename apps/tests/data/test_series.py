@@ -47,7 +47,7 @@ def test_dates_become_days_or_hours_since_the_first_and_rows_are_sorted(read, pu
     assert series.time.tolist() == [0.0, 1.5, 2.5]  # 2020 has a February 29
     assert series.values.tolist() == [1.0, 3.0, 4.0]
     text = "when\tu\n2020-01-01T03:00\t3\n2020-01-01T00:00\t1\n2020-01-02\t4\n"
-    channels = read_csv_channels(put("a.tsv", text), time_column="when")
+    channels = read_csv_channels(put("a.tsv", text), "when")
     assert channels.time.tolist() == [0.0, 3.0, 24.0]
     assert channels.values[:, 0].tolist() == [1.0, 3.0, 4.0]
     assert series.notes == channels.notes == ("rows are sorted by time",)

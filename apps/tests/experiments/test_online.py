@@ -31,6 +31,7 @@ from probseq_apps.settings.online import (
 )
 
 ROWS = ["ohsvgp", "ovc", "osgpr", "exact"]
+POINTS = ["--inputs", "a", "b", "--method", "ovc", "--num-tasks", "1"]
 TINY = ["--num-tasks", "3", "--num-inducing", "6", "--learn-steps", "2", "--seeds", "0", "1"]
 
 
@@ -45,7 +46,7 @@ def series(tmp_path_factory):
 
 
 def arguments(path, *more):
-    columns = ["--time-column", "day", "--target-column", "level"]
+    columns = ["--time", "day", "--target", "level"]
     return ["online", "--data", f"csv:{path}", *columns, *TINY, "--method", *ROWS, *more]
 
 
@@ -120,17 +121,23 @@ def test_a_run_goes_on_with_what_is_missing_and_gives_the_same_report(
         (["--data", "csv:none.csv"], "none.csv"),
         (["--likelihood", "poisson", "--method", "ohsvgp"], "does not suit '"),
         (["--num-tasks", "200"], "no point for evaluation"),
+        (["--data", "csv:own.csv"], "column 'time' for the time"),
+        (["--data", "csv:own.csv", "--time", "dya"], "did you mean 'day'?"),
+        (["--data", "csv:own.csv", "--time", "day"], "own.csv, line 3: a time stamp must be"),
+        (["--data", "csv:own.csv", *POINTS, "--time", "day"], "own.csv, line 3: a time stamp"),
+        (["--data", "csv:own.csv", *POINTS, "--likelihood", "bernoulli"], "labels 0 and 1"),
         (["--download"], "download needs data_dir"),
         (["--download", "--data-dir", "new"], "'sp500' is not fetched"),
     ],
 )
 def test_failures_are_one_line_and_write_nothing(given, named, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.csv").write_text("day,a,b,value\n1,1,2,0\ntwo,2,1,5\n")
     assert main(["online", *given]) == 1
     error = capsys.readouterr().err
     assert named in error
     assert error.count("\n") == 1
-    assert not list(tmp_path.iterdir())
+    assert [path.name for path in tmp_path.iterdir()] == ["own.csv"]
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -149,17 +156,17 @@ def test_series_side_by_side_are_learned_as_if_each_were_alone(tmp_path, report_
     wide = ["day,level,other", *(f"{day},{a},{b}" for day, (a, b) in enumerate(values))]
     long = [f"{day},a,{a}\n{day},b,{b}" for day, (a, b) in enumerate(values)]
     path = tmp_path / "own.csv"
-    base = ["online", "--data", f"csv:{path}", "--time-column", "day", "--hyperparameters", "fixed"]
+    base = ["online", "--data", f"csv:{path}", "--time", "day", "--hyperparameters", "fixed"]
     base += [*TINY, "--lengthscale", "4", "--method", "ohsvgp", "exact", "--seeds", "0"]
 
     def learn(*given):
-        assert main([*base, "--target-column", *given, "--run-dir", str(tmp_path / given[0])]) == 0
+        assert main([*base, "--target", *given, "--run-dir", str(tmp_path / given[0])]) == 0
         return report_of(tmp_path / given[0])["methods"]
 
     path.write_text("\n".join(wide))
     alone = [learn(name) for name in ("level", "other")]
     path.write_text("\n".join(["day,series,value", *long]))
-    for method, found in learn("value", "--series-column", "series").items():
+    for method, found in learn("value", "--series", "series").items():
         runs = [one[method]["seeds"]["0"]["over_tasks"] for one in alone]
         over = found["seeds"]["0"]["over_tasks"]
         assert over["nlpd"] == pytest.approx(np.mean([one["nlpd"] for one in runs], 0))
@@ -186,18 +193,38 @@ def test_trends_and_seasons_reach_the_model_and_kernels_are_read_as_text(tmp_pat
     assert error("kernel", *few, "--kernel", "periodic(20)*rbf(1000) + 100*linear") < 0.1
 
 
-def test_points_of_a_file_are_learned_in_the_order_of_their_inputs(tmp_path, report_of):
-    x = np.random.default_rng(0).normal(size=(90, 2))
-    path = tmp_path / "points.csv"
-    path.write_text("\n".join(["a,b,y", *(f"{a},{b},{a + b**2}" for a, b in x)]))
-    base = ["online", "--data", f"csv:{path}", "--time-column", "a,b", "--target-column", "y"]
-    more = ["--num-inducing", "20", "--method", "ohsvgp-k", "ovc", "--seeds", "0"]
-    assert main([*base, *TINY, *more, "--run-dir", str(tmp_path / "run")]) == 0
-    report = report_of(tmp_path / "run")
+def test_recipes_of_points_take_a_file_of_ones_own_with_its_inputs_or_other_methods(capsys):
+    recipe = ["online", "--recipe", "powerplant-l2", "--data", "csv:own.csv", "--target", "y"]
+    assert parse([*recipe, "--inputs", "a", "b"]).settings.stream.order == "l2"
+    assert parse([*recipe, "--time", "day", "--method", "cosine"]).settings.of_time
+    with pytest.raises(SystemExit, match="2"):
+        parse([*recipe, "--time", "day"])
+    error = capsys.readouterr().err
+    assert "'ohsvgp-o' is for points" in error
+    assert error.endswith("name methods for series, or name inputs\n")
+
+
+def test_points_of_a_file_are_learned_in_the_order_of_their_inputs_or_stamps(tmp_path, report_of):
+    x, path = np.random.default_rng(0).normal(size=(90, 2)), tmp_path / "points.csv"
+    day = np.datetime64("2024-01-01") + np.argsort(np.argsort(-x[:, 1]))
+    rows = [f"{a},{b},{a + b**2},{int(a > b)},{d}" for (a, b), d in zip(x, day, strict=True)]
+    path.write_text("\n".join(["a,b,y,label,day", *rows]))
+    base = ["online", "--data", f"csv:{path}", "--inputs", "a", "b", *TINY, "--seeds", "0"]
+    base += ["--num-inducing", "20", "--method", "ohsvgp-k", "ovc"]
+
+    def learn(*given):
+        folder = tmp_path / given[1]
+        assert main([*base, *given, "--run-dir", str(folder)]) == 0
+        with np.load(folder / "predictions" / "ovc-seed0.npz") as arrays:
+            return report_of(folder), arrays["train_x"]
+
+    report, inputs = learn("--target", "y")
     assert (report["data"]["input"], sum(report["data"]["test"])) == ("a, b", 18)
     assert report["methods"]["ovc"]["seeds"]["0"]["over_tasks"]["rmse"][-1] < 0.5
-    with np.load(tmp_path / "run" / "predictions" / "ovc-seed0.npz") as arrays:
-        assert (np.diff(arrays["train_x"][:, 0]) >= 0).all()
+    assert (np.diff(inputs[:, 0]) >= 0).all()
+    labelled, inputs = learn("--target", "label", "--likelihood", "bernoulli", "--time", "day")
+    assert labelled["methods"]["ovc"]["seeds"]["0"]["over_tasks"]["accuracy"][-1] > 0.8
+    assert (np.diff(inputs[:, 1]) <= 0).all()
 
 
 # -- Streams and models ---------------------------------------------------------------------------

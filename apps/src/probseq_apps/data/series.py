@@ -13,7 +13,6 @@ from jaxtyping import Float64
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from ohsvgp.stream.clock import parse_stamp
 from probseq.checks import parse_number
 from probseq_apps.data.image_files import read_part
 from probseq_apps.data.names import (
@@ -24,7 +23,7 @@ from probseq_apps.data.names import (
     reading,
     unknown_name_message,
 )
-from probseq_apps.data.tables import csv_header, published_file, read_rows
+from probseq_apps.data.tables import Stamps, csv_header, published_file, read_rows
 
 SERIES_NAMES = ("sp500", "toy", "solar", "audio", "covid")
 
@@ -33,7 +32,6 @@ _SAMPLES_PER_MS = 4
 _AUDIO_NOISE = 0.1
 _COVID_DAYS = (date(2020, 3, 1), date(2021, 2, 28))
 _TOY_POINTS, _TOY_NOISE = 240, 0.1
-_SECONDS = {"hours": 3_600.0, "days": 86_400.0}
 _EMPTY = ("", "na", "nan", "null", "none")
 
 
@@ -90,36 +88,6 @@ def load_series(
     return readers[name](data_folder(name, data_dir))
 
 
-class _Stamps:
-    """The time stamps of a column, cell by cell: numbers, or ISO 8601 dates and times."""
-
-    def __init__(self, column: str) -> None:
-        self._column = column
-        self._calendar: bool | None = None
-
-    def parse(self, cell: str) -> float:
-        """Return a stamp, in seconds since 1970 for a date; a time without a zone is UTC."""
-        stamp, calendar = parse_stamp(cell)
-        if self._calendar not in (None, calendar):
-            raise ValueError(
-                f"column {self._column!r} must hold numbers or dates, got both: {cell!r}"
-            )
-        self._calendar = calendar
-        return stamp / 10**9 if calendar else stamp
-
-    def in_order(
-        self, times: Sequence[float], values: NDArray[np.float64], unit: str
-    ) -> tuple[NDArray[np.float64], str, NDArray[np.float64], tuple[str, ...]]:
-        """Sort rows by time; dates are counted from the first one."""
-        time, notes = np.array(times), ()
-        if (np.diff(time) < 0.0).any():
-            order = np.argsort(time, kind="stable")
-            time, values, notes = time[order], values[order], ("rows are sorted by time",)
-        if not self._calendar:
-            return time, self._column, values, notes
-        return (time - time[0]) / _SECONDS[unit], f"{unit} since the first stamp", values, notes
-
-
 _Row = tuple[float, str, list[float]]  # stamp, series, targets
 
 
@@ -130,7 +98,7 @@ def read_csv_series(path: Path, columns: Columns) -> Series:
     order; targets numbers, or empty, `NA`, `NaN`, `null` or `none` for a gap. Several targets, or
     several series, are learned side by side: at the stamps that all of them have.
     """
-    stamps = _Stamps(columns.time)
+    stamps = Stamps(columns.time)
 
     def parse(stamp: str, *cells: str) -> _Row | None:
         numbers, series = (cells[:-1], cells[-1]) if columns.series else (cells, "")
@@ -194,20 +162,20 @@ def _check_squares(path: Path, column: str, numbers: NDArray[np.float64]) -> Non
         )
 
 
-def read_csv_channels(path: Path, *, time_column: str = "time") -> ChannelSeries:
+def read_csv_channels(path: Path, column: str = "time") -> ChannelSeries:
     """Read a CSV file with a header: a time column, and channels in all others."""
     header = csv_header(path)
-    names = tuple(name for name in header if name != time_column)
-    if header == [time_column]:
-        raise DataError(f"{path} needs at least one channel beside {time_column!r}")
-    stamps = _Stamps(time_column)
+    names = tuple(name for name in header if name != column)
+    if header == [column]:
+        raise DataError(f"{path} needs at least one channel beside {column!r}")
+    stamps = Stamps(column)
 
     def parse(stamp: str, *cells: str) -> tuple[float, list[float]]:
         if "" in map(str.strip, cells):
             raise ValueError("every channel needs a value: fill the gap, or leave the row out")
         return stamps.parse(stamp), [parse_number(cell) for cell in cells]
 
-    wanted = [(time_column, "time"), *((name, "channel") for name in names)]
+    wanted = [(column, "time"), *((name, "channel") for name in names)]
     rows = read_rows(path, wanted, parse)
     if not rows:
         raise DataError(f"{path} holds a header and no rows")

@@ -11,18 +11,22 @@ from typing import Any, TypeVar
 
 import numpy as np
 from jaxtyping import Bool, Float64
+from numpy.typing import NDArray
 
+from ohsvgp.stream.clock import parse_stamp
 from probseq.checks import parse_number
 from probseq.errors import require
 from probseq_apps.data.names import (
     CSV_PREFIX,
     DataError,
     data_folder,
+    nearest_name,
     reading,
     unknown_name_message,
 )
 
 T = TypeVar("T")
+_SECONDS = {"hours": 3_600.0, "days": 86_400.0}
 
 
 def read_rows(
@@ -52,11 +56,13 @@ def read_rows(
         header = next(rows, (1, list[str]()))[1]
         for column, purpose in columns:
             if header.count(column) != 1:
-                semicolons = len(header) == 1 and ";" in header[0]
+                near = None if column in header else nearest_name(column, header)
+                hint = f": did you mean {near!r}?" if near else ""
+                if len(header) == 1 and ";" in header[0]:
+                    hint = ": separate cells by commas, not semicolons"
                 raise DataError(
                     f"{path} needs one column {column!r} for the {purpose} in its header, "
-                    f"which has {header}"
-                    f"{': separate cells by commas, not semicolons' if semicolons else ''}"
+                    f"which has {header}{hint}"
                 )
         width, places = len(header), [header.index(column) for column, _ in columns]
     found: list[T] = []
@@ -104,6 +110,36 @@ def published_file(path: Path) -> Path:
     return path
 
 
+class Stamps:
+    """The time stamps of a column, cell by cell: numbers, or ISO 8601 dates and times."""
+
+    def __init__(self, column: str) -> None:
+        self._column = column
+        self._calendar: bool | None = None
+
+    def parse(self, cell: str) -> float:
+        """Return a stamp, in seconds since 1970 for a date; a time without a zone is UTC."""
+        stamp, calendar = parse_stamp(cell)
+        if self._calendar not in (None, calendar):
+            raise ValueError(
+                f"column {self._column!r} must hold numbers or dates, got both: {cell!r}"
+            )
+        self._calendar = calendar
+        return stamp / 10**9 if calendar else stamp
+
+    def in_order(
+        self, times: Sequence[float], values: NDArray[np.float64], unit: str
+    ) -> tuple[NDArray[np.float64], str, NDArray[np.float64], tuple[str, ...]]:
+        """Sort rows by time; dates are counted from the first one."""
+        time, notes = np.array(times), ()
+        if (np.diff(time) < 0.0).any():
+            order = np.argsort(time, kind="stable")
+            time, values, notes = time[order], values[order], ("rows are sorted by time",)
+        if not self._calendar:
+            return time, self._column, values, notes
+        return (time - time[0]) / _SECONDS[unit], f"{unit} since the first stamp", values, notes
+
+
 TABLE_NAMES = ("skillcraft", "powerplant", "two-moons")
 
 _MOONS, _MOONS_TEST, _MOONS_NOISE = 600, 150, 0.1
@@ -120,6 +156,7 @@ class Table:
     columns: tuple[str, ...]  # names of the inputs
     target_label: str  # what the targets are
     notes: tuple[str, ...] = ()  # what a reader of results must know about the data
+    stamps: Float64[np.ndarray, " n"] | None = None  # the order of the points, where it is known
 
     def __len__(self) -> int:
         return self.x.shape[0]
@@ -153,18 +190,31 @@ def load_table(name: str, data_dir: Path | None, *, seed: int) -> Table:
 
 
 def read_csv_points(
-    path: Path, inputs: Sequence[str], targets: Sequence[str], *, test_share: float, seed: int
+    path: Path,
+    inputs: Sequence[str],
+    targets: Sequence[str],
+    time: str | None = None,
+    *,
+    test_share: float,
+    seed: int,
 ) -> Table:
     """Read points from columns of a CSV file with a header; a random share is for evaluation."""
     columns = [*((name, "input") for name in inputs), *((name, "target") for name in targets)]
-    rows = read_rows(path, columns, lambda *cells: [parse_number(cell) for cell in cells])
+    stamps = None if time is None else Stamps(time)
+
+    def parse(*cells: str) -> list[float]:
+        at = [] if stamps is None else [stamps.parse(cells[-1])]
+        return [*map(parse_number, cells[: len(columns)]), *at]
+
+    rows = read_rows(path, [*columns, *([] if time is None else [(time, "time")])], parse)
     if len(rows) < 2:
         raise DataError(f"{path} holds {len(rows)} points, and two are the fewest")
     values, count = np.array(rows), len(inputs)
     size = min(max(1, round(test_share * len(values))), len(values) - 1)
-    y = values[:, count:].T if len(targets) > 1 else values[:, count]
-    test = _drawn(len(values), size, seed)
-    return Table(f"{CSV_PREFIX}{path}", values[:, :count], y, test, (*inputs,), ", ".join(targets))
+    y = values[:, count : len(columns)].T if len(targets) > 1 else values[:, count]
+    test, order = _drawn(len(values), size, seed), None if time is None else values[:, -1]
+    names = (*inputs,), ", ".join(targets)
+    return Table(f"{CSV_PREFIX}{path}", values[:, :count], y, test, *names, stamps=order)
 
 
 def _two_moons(seed: int) -> Table:

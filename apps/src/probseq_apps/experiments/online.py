@@ -98,7 +98,8 @@ class Online(TaskExperiment[dict[int, Stream]]):
         return {seed: load_stream(settings, options.data_dir, seed=seed) for seed in settings.seeds}
 
     def check(self, data: dict[int, Stream]) -> None:
-        """Raise if the likelihood does not suit the targets."""
+        """Raise if the settings don't go together, or the likelihood does not suit the targets."""
+        self.settings.check_given()
         _, likelihood = prior_of(self.settings.model)
         for stream in data.values():
             try:

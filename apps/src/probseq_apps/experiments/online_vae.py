@@ -56,7 +56,7 @@ class OnlineVae(TaskExperiment[Data]):
             raise ValueError("download must be off: the data of `online vae` are read from files")
         stream, path = self.settings.stream, own_path(self.settings.data)
         if path is not None:
-            series = read_csv_channels(path, time_column=stream.time_column)
+            series = read_csv_channels(path, stream.time)
         elif self.settings.data == MOVING_DIGITS:
             series = moving_digits(stream.num_frames)
         else:

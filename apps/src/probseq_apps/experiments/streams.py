@@ -46,12 +46,12 @@ def load_stream(settings: OnlineSettings, data_dir: Path | None, *, seed: int) -
     """Read a data set and cut it into tasks, in the same way for all methods."""
     stream, own = settings.stream, own_path(settings.data)
     if settings.of_time:
-        columns = Columns(stream.time_column, stream.targets, stream.series_column)
+        columns = Columns(stream.time or "time", stream.target, stream.series)
         series = load_series(settings.data, data_dir, columns=columns)
         return cut_series(series, settings, seed=seed)
     if own is None:
         return cut_table(load_table(settings.data, data_dir, seed=seed), settings)
-    names = (stream.inputs, stream.targets)
+    names = (stream.inputs, stream.target, stream.time)
     return cut_table(
         read_csv_points(own, *names, test_share=stream.test_share, seed=seed), settings
     )
@@ -81,7 +81,7 @@ def cut_series(series: Series, settings: OnlineSettings, *, seed: int) -> Stream
 
 
 def cut_table(table: Table, settings: OnlineSettings) -> Stream:
-    """Sort points by their first input or distance from the origin, and cut them into tasks.
+    """Sort points by stamp, first input or distance from the origin, and cut them into tasks.
 
     Inputs are standardised on the training points, but for two moons, whose inputs are a plane.
     """
@@ -90,7 +90,9 @@ def cut_table(table: Table, settings: OnlineSettings) -> Stream:
         scale = x[~table.test].std(0)
         x = (x - x[~table.test].mean(0)) / np.where(scale > 0.0, scale, 1.0)
         notes.append("inputs are standardised on the training points")
-    key = x[:, 0] if settings.stream.order == "first" else np.linalg.norm(x, axis=1)
+    key = table.stamps
+    if key is None:
+        key = x[:, 0] if settings.stream.order == "first" else np.linalg.norm(x, axis=1)
     splits = sequential_splits(key, table.test, settings.stream.num_tasks)
     y, note = _targets(table.y, splits, settings)
     grid = _plane(x) if x.shape[1] == 2 else None

@@ -15,7 +15,16 @@ from ohsvgp.live_state import saved_settings
 from probseq.settings import Bound, Count, NotNegative, Positive, Settings, Share
 from probseq_apps.data.names import CSV_PREFIX, own_path
 from probseq_apps.engine.config import Fraction
-from probseq_apps.settings.common import Flat, Names, Pick, Recipes, Seeds, check_known, refuse
+from probseq_apps.settings.common import (
+    DISTINCT,
+    Flat,
+    Names,
+    Pick,
+    Recipes,
+    Seeds,
+    check_known,
+    refuse,
+)
 
 if TYPE_CHECKING:
     from ohsvgp.bases import Basis
@@ -133,34 +142,28 @@ class StreamSettings(Settings):
     num_tasks: Count = 10
     """Parts that the training points come in, one after the other, of equal size."""
     order: Literal["first", "l2"] = "first"
-    """Points: sort them by their first input or by their distance from the origin."""
+    """Points without a time: sort them by their first input or distance from the origin."""
     test_share: Fraction = 0.2
     """Share of the points (series from csv: of each task's), at random, for evaluation."""
-    time_column: str = "time"
-    """csv: column of the stamps, numbers or ISO dates (which become days); several, with commas
-    between, are the inputs of points."""
-    target_column: str = "value"
-    """csv: column of the numbers; several, with commas between, are learned side by side."""
-    series_column: str | None = None
+    time: str | None = None
+    """csv: column of the stamps, numbers or ISO dates (which become days); None: `time`. Points
+    come in its order where it is given."""
+    target: Names = ("value",)
+    """csv: column of the numbers, or labels 0 and 1; several are learned side by side."""
+    inputs: Annotated[tuple[str, ...], DISTINCT] = ()
+    """csv: columns of the inputs of points; none for a series over time."""
+    series: str | None = None
     """csv: column that tells which series a row belongs to; learned side by side too."""
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        """Columns of the inputs."""
-        return tuple(self.time_column.split(","))
-
-    @property
-    def targets(self) -> tuple[str, ...]:
-        """Columns of the targets."""
-        return tuple(self.target_column.split(","))
 
     def check(self) -> None:
         """Refuse columns that don't go together."""
-        names = [*self.inputs, *self.targets, *filter(None, [self.series_column])]
+        names = [*self.inputs, *self.target, *filter(None, [self.time, self.series])]
         if not all(names) or len(set(names)) < len(names):
             raise ValueError(f"columns must be named, and each once, got {', '.join(names)}")
-        if self.series_column is not None and len(self.inputs) + len(self.targets) > 2:
-            raise ValueError("series_column needs one time_column and one target_column")
+        if len(self.inputs) == 1:
+            raise ValueError(f"inputs need two columns or more: give {self.inputs[0]!r} as time")
+        if self.series is not None and (self.inputs or len(self.target) > 1):
+            raise ValueError("series needs one target, and no inputs")
 
 
 class Prior(Settings):
@@ -254,23 +257,29 @@ class OnlineSettings(_Comparison):
     @property
     def of_time(self) -> bool:
         """Whether the inputs are times."""
-        own = self.data.startswith(CSV_PREFIX) and len(self.stream.inputs) > 1
+        own = self.data.startswith(CSV_PREFIX) and self.stream.inputs
         return self.data not in TABLES and not own
 
     def check(self) -> None:
-        """Refuse unknown names and settings that don't go together."""
+        """Refuse unknown names."""
         super().check()
-        model = self.model
-        twice = {"osgpr", "osvgp"} <= set(self.method)
-        refuse(twice, "method must not name osgpr and osvgp: they are the same method")
         for name in self.method:
             check_known("method", name, METHODS)
+
+    def check_given(self) -> None:
+        """Refuse methods, data and a model that don't go together, once all of them are known."""
+        model, inputs = self.model, "time" if self.of_time else "points"
+        twice = {"osgpr", "osvgp"} <= set(self.method)
+        refuse(twice, "method must not name osgpr and osvgp: they are the same method")
+        other = ", or name inputs" if self.of_time else ", or no inputs"
+        other = other if self.data.startswith(CSV_PREFIX) else ""
+        for name in self.method:
             method, kept = METHODS[name], model.path_memory == "inputs"
             follows = method.follows and (method.inputs != "points" or kept)
-            inputs = "time" if self.of_time else "points"
             refuse(
                 method.inputs not in (inputs, "both"),
-                f"method {name!r} is for {_INPUTS.get(method.inputs)}, and {self.data!r} is not",
+                f"method {name!r} is for {_INPUTS.get(method.inputs)}, and {self.data!r} is not: "
+                f"name methods for {_INPUTS[inputs]}{other}",
             )
             refuse(
                 (model.trend or bool(model.season)) and not (self.of_time and method.basis),
@@ -354,7 +363,7 @@ class ChannelSettings(Settings):
     """moving-digits, rotated-mnist: length of the film."""
     test_share: Fraction = 0.2
     """Share of each task's time steps, chosen at random for each seed, for evaluation."""
-    time_column: str = "time"
+    time: str = "time"
     """csv: column of the stamps, numbers or ISO dates; all other columns are channels."""
 
 
