@@ -211,6 +211,45 @@ POINT_GP_ARGUMENTS = GP_ARGUMENTS | dict(
     kernel=kernel(2), basis=POINT_BASES, rebase=st.just("task")
 )
 
+
+def output_models(batches=0):
+    """Processes of two outputs."""
+
+    def make(kernel, basis, covariance, noise):
+        gp = ohsvgp.MultiOutputGP(kernel, covariance, noise, basis)
+        with warnings.catch_warnings(action="ignore", category=LostInformationWarning):
+            for batch in range(batches):
+                gp.update([batch + 0.0, batch + 0.5], [[0.0, 1.0], [1.0, 1.0]])
+        return gp
+
+    return built(make, kernel=kernel(), basis=TIME_BASES, covariance=MATRICES, noise=SCALES)
+
+
+MATRICES = st.sampled_from([torch.eye(2), torch.tensor([[2.0, 1.0], [1.0, 1.0]])])
+OUTPUTS = tensors("n 2", normal, DOUBLE)
+OUTPUT_UPDATE = dict(self=output_models(1), t=times(2.0), y=OUTPUTS)
+OUTPUT_TARGETS = [
+    Target(
+        ohsvgp.MultiOutputGP,
+        dict(kernel=kernel(), covariance=MATRICES, noise=SCALES | MATRICES, basis=TIME_BASES),
+    ),
+    Target(ohsvgp.MultiOutputGP.update, OUTPUT_UPDATE | dict(missing=st.just("drop"))),
+    Target(ohsvgp.MultiOutputGP.partial_fit, OUTPUT_UPDATE),
+    Target(
+        ohsvgp.MultiOutputGP.fit_hyperparameters,
+        dict(self=output_models(), t=times(), y=OUTPUTS, steps=st.just(1), restarts=st.just(0)),
+    ),
+    Target(ohsvgp.MultiOutputGP.log_prob, OUTPUT_UPDATE),
+    Target(
+        ohsvgp.MultiOutputGP.predict,
+        dict(self=output_models(1), t=times(0.5), include_noise=st.booleans()),
+    ),
+    Target(
+        ohsvgp.MultiOutputGP.sample,
+        dict(self=output_models(1), t=times(0.5), num_samples=COUNTS, generator=GENERATORS),
+    ),
+]
+
 MEAN_TARGETS = [
     Target(
         ohsvgp.Refit,
@@ -522,6 +561,7 @@ TARGETS = [
     Target(OnlineGP, GP_ARGUMENTS),
     Target(OnlineGP, POINT_GP_ARGUMENTS),
     *model_targets(),
+    *OUTPUT_TARGETS,
     *MEAN_TARGETS,
     *BASIS_TARGETS,
     *LIKELIHOOD_TARGETS,
@@ -556,6 +596,7 @@ NOT_FUZZED = {
     **{f"{kind}.sample": CALLED for kind in ("Bernoulli", "Gaussian", "Poisson")},
     **{f"{kind}.sample": CALLED for kind in ("NegativeBinomial", "StudentT")},
     "OnlineGP.posterior_coefficients": "takes nothing",
+    "MultiOutputGP.*state_dict": "is OnlineGP's",
     "Forecast*": "made by OnlineGP.forecast; its laws are tested",
     "*.scaled": "called by update and predict",
     "*.without_learning": "takes nothing",

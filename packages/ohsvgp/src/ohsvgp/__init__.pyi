@@ -21,6 +21,7 @@ from .likelihoods import Bernoulli, Gaussian, NegativeBinomial, Poisson, Student
 from .lost import LostInformationWarning
 from .means import Level, Regressors, Seasonal, Trend
 from .online import OnlineGP
+from .outputs import MultiOutputGP
 from .river import RiverForecaster, RiverRegressor
 from .state import UpdateInfo
 from .tasks import Task
@@ -43,6 +44,7 @@ __all__ = [
     "Level",
     "LostInformationWarning",
     "MaternLayer",
+    "MultiOutputGP",
     "NegativeBinomial",
     "OnlineGP",
     "OnlineGPRegressor",

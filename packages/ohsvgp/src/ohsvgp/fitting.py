@@ -14,10 +14,10 @@ from ohsvgp.process import Process
 from ohsvgp.state import OnlineState
 from ohsvgp.stream.batch import Batch
 
-__all__ = ["batch_probability", "fit_process"]
+__all__ = ["MAX_EXACT", "batch_probability", "fit_process"]
 
 # Up to here the exact evidence takes at most about a second an evaluation.
-_MAX_EXACT = 2000
+MAX_EXACT = 2000
 
 
 def fit_process(
@@ -64,7 +64,7 @@ def fit_process(
         seed=seed,
     )
     x, y, chosen = batch.data
-    if state is None and isinstance(likelihood, Gaussian) and len(x) <= _MAX_EXACT:
+    if state is None and isinstance(likelihood, Gaussian) and len(x) <= MAX_EXACT:
         prior = MeanKernel(kernel, basis.mean) if isinstance(basis, WithMean) else kernel
         return search(
             lambda: log_marginal_likelihood(prior, likelihood.noise, x, y, mask=chosen).sum(),

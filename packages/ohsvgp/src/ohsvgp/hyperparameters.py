@@ -270,7 +270,8 @@ class _Objective:
         for i, z in enumerate(free):
             # d raw/d z = exp(z)/(floor + exp(z)).
             slope = torch.zeros_like(z) if gradients is None else gradients[i]
-            z.grad = -slope * torch.sigmoid(z.detach() - self.log_floors[i]) / self.count
+            slope = -slope * torch.sigmoid(z.detach() - self.log_floors[i]) / self.count
+            z.grad = slope.contiguous()  # L-BFGS takes a view of it
         if gradients is not None and value >= self.value:
             self.value = value
             self.slope = max(float(z.grad.abs().max()) for z in free if z.grad is not None)

@@ -1,0 +1,322 @@
+"""Streams of several outputs with covariance between them: intrinsic coregionalisation.
+
+Not in the papers.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from ohsvgp.bases.base import Basis
+from ohsvgp.exact import log_marginal_likelihood
+from ohsvgp.fitting import MAX_EXACT
+from ohsvgp.hyperparameters import FitInfo, fit
+from ohsvgp.likelihoods import Gaussian
+from ohsvgp.online import OnlineGP
+from ohsvgp.state import OnlineState, UpdateInfo
+from ohsvgp.stream.arrays import as_real
+from probseq.gaussians import Gaussian as JointGaussian
+from probseq.kernels import Constant, Kernel, Product
+
+__all__ = ["MultiOutputGP"]
+
+
+class MultiOutputGP:
+    """Sparse Gaussian process with D outputs y(t) = f(t) + ε that learns from a stream.
+
+    The prior is that of intrinsic coregionalisation, cov[f(s), f(t)] = B k(s, t), the noise is
+    ε ~ N(0, Σ). With the eigenvalues d and eigenvectors U of L⁻¹BL⁻ᵀ, Σ = LLᵀ, and V = LU,
+
+        B = V diag(d) Vᵀ,    Σ = V Vᵀ,    z = V⁻¹y,
+
+    the z_j are independent series with prior d_j k(s, t) and noise of variance one: an ``OnlineGP``
+    of D series learns them, in closed form and at their cost, O(D M³) a move of the window in place
+    of the dense O(D³M³). All outputs of a stamp are observed, or none.
+
+    Args:
+        kernel: k, without batch dimensions; converted to float64 in place.
+        covariance: B, shape (D, D), positive definite, e.g. AAᵀ + diag(v).
+        noise: Σ, shape (D, D), or variances, one number or of shape (D,).
+        basis: as in ``OnlineGP``, as are the options but ``mean``, ``inference`` and ``refit``.
+        **options: of ``OnlineGP``.
+
+    Raises:
+        ValueError: as ``OnlineGP``; a kernel with batch dimensions, matrices of other shapes, or
+            which are not symmetric and positive definite.
+
+    Example:
+        >>> import torch
+        >>> from ohsvgp import LegS, MultiOutputGP
+        >>> from probseq.kernels import RBF
+        >>> t = torch.linspace(0.0, 10.0, 100)
+        >>> y = torch.stack([t.sin(), t.sin() + 0.1 * t.cos()], dim=-1)  # (100, 2)
+        >>> B = torch.tensor([[1.0, 0.9], [0.9, 1.0]])
+        >>> gp = MultiOutputGP(RBF(1), B, 0.01, LegS(20))
+        >>> info = gp.update(t, y)
+        >>> law = gp.predict(t[:5])
+        >>> law.mean.shape, law.covariance.shape
+        (torch.Size([5, 2]), torch.Size([5, 2, 2]))
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        covariance: Any,
+        noise: Any,
+        basis: Basis,
+        **options: Any,
+    ) -> None:
+        if refused := sorted({"mean", "inference", "refit", "likelihood"} & options.keys()):
+            raise ValueError(f"options must leave out what one output alone has, got {refused}")
+        if kernel.batch_shape:
+            raise ValueError(f"kernel must have no batch dimensions, got {kernel.batch_shape}")
+        B = _positive_definite("covariance", as_real(covariance, kernel.like, "covariance"))
+        Sigma = as_real(noise, kernel.like, "noise").double()
+        if Sigma.ndim < 2:
+            if Sigma.ndim and Sigma.shape != B.shape[:1]:
+                raise ValueError(
+                    f"noise must be a number, of shape ({len(B)},) or ({len(B)}, {len(B)}), "
+                    f"got {tuple(Sigma.shape)}"
+                )
+            Sigma = torch.diag(Sigma.expand(len(B)))
+        Sigma = _positive_definite("noise", Sigma)
+        if Sigma.shape != B.shape:
+            raise ValueError(
+                f"noise must be of shape {tuple(B.shape)} like covariance, got {tuple(Sigma.shape)}"
+            )
+        # L⁻¹ B L⁻ᵀ = U diag(d) Uᵀ;   V⁻¹ = Uᵀ L⁻¹.
+        L = torch.linalg.cholesky(Sigma)
+        inner = torch.linalg.solve_triangular(L, B, upper=False)
+        inner = torch.linalg.solve_triangular(L, inner.mT, upper=False)
+        d, U = torch.linalg.eigh(0.5 * (inner + inner.mT))
+        if not bool((d > 0).all()):
+            raise ValueError(f"covariance must be positive definite, got eigenvalues {d.tolist()}")
+        scales = Constant(kernel.dim, batch_shape=(len(B),), outputscale=d).to(B)
+        self._mixed = _MixedNoise(torch.linalg.solve_triangular(L.mT, U, upper=True).mT)
+        self.gp = OnlineGP(Product(scales, kernel), self._mixed, basis, **options)
+        self._scales = scales
+
+    @property
+    def covariance(self) -> Float[Tensor, "d d"]:
+        """B = V diag(d) Vᵀ."""
+        V = self._mixed.mixing()
+        return ((V * self._scales.outputscale) @ V.mT).detach()
+
+    @property
+    def noise(self) -> Float[Tensor, "d d"]:
+        """Σ = V Vᵀ."""
+        V = self._mixed.mixing()
+        return (V @ V.mT).detach()
+
+    @property
+    def state(self) -> OnlineState | None:
+        """What is remembered of the series z; None before the first update."""
+        return self.gp.state
+
+    def update(
+        self, t: Any, y: Any, *, missing: Literal["raise", "drop"] = "raise", **options: Any
+    ) -> UpdateInfo:
+        """Absorb new observations; ``partial_fit`` is the same.
+
+        Args:
+            t: as in ``OnlineGP.update``.
+            y: targets of shape (n, D).
+            missing: what a stamp without any output means: an error, or a gap ("drop").
+            **options: ``sort`` and ``t_end`` of ``OnlineGP.update``.
+
+        Returns:
+            As ``OnlineGP.update``; the energy is that of y, summed over outputs, and what is lost
+            is of each series z.
+
+        Raises:
+            ValueError: as ``OnlineGP.update``; stamps of which some outputs are missing.
+        """
+        z, rows = self._series(y, missing)
+        info = self.gp.update(t, z, mask=rows, **options)
+        count = z.shape[-1] if rows is None else int(rows.sum())
+        # log p(y) = Σ_j log p(z_j) − n log|V|.
+        energy = info.energy.sum() - count * self._mixed.log_det().detach()
+        return info._replace(energy=energy)
+
+    partial_fit = update
+
+    def fit_hyperparameters(
+        self,
+        t: Any,
+        y: Any,
+        *,
+        missing: Literal["raise", "drop"] = "raise",
+        steps: int = 100,
+        priors: Mapping[str, tuple[float, float]] | None = None,
+        restarts: int = 0,
+    ) -> FitInfo:
+        """Fit kernel, B and Σ to data, without absorbing them; B and Σ only before the first.
+
+        Before the first update by the exact evidence, over V, d and the kernel, of at most 2000
+        stamps. Later by the online energy over d and the kernel: V stays, as what is remembered
+        is of series that it defines. Only the product of B and k's variance is determined.
+
+        Args:
+            t: as in ``update``; so are y and missing.
+            y: targets.
+            missing: what a stamp without any output means.
+            steps: of ``OnlineGP.fit_hyperparameters``, as are the next ones.
+            priors: of parameters of the kernel, by their names in ``gp.gp.kernel``.
+            restarts: further starts.
+
+        Raises:
+            ValueError: as ``OnlineGP.fit_hyperparameters``; more than 2000 stamps before the first
+                update.
+        """
+        z, rows = self._series(y, missing)
+        given: dict[str, Any] = {"steps": steps, "priors": priors, "restarts": restarts}
+        if self.gp.state is not None:
+            return self.gp.fit_hyperparameters(t, z, mask=rows, **given)
+        count = z.shape[-1] if rows is None else int(rows.sum())
+        if count > MAX_EXACT:
+            raise ValueError(f"t must hold at most {MAX_EXACT} stamps to fit first, got {count}")
+        x, outputs = self.gp.inputs(t), self._mixed.mixing().detach() @ z
+        if rows is not None:
+            x, outputs = x[rows], outputs[:, rows]
+        kernel, mixed = self.gp.kernel, self._mixed
+
+        def evidence() -> Tensor:
+            # Σ_j log N(z_j; 0, d_j K + I) − n log|V|.
+            series = mixed.unmixing @ outputs
+            found = log_marginal_likelihood(kernel, mixed.noise, x, series).sum()
+            return found - count * mixed.log_det()
+
+        mixed.unmixing.requires_grad_(True)
+        try:
+            return fit(
+                kernel,
+                mixed,
+                evidence,
+                targets=outputs,
+                name="evidence",
+                seed=self.gp.seed,
+                **given,
+            )
+        finally:
+            mixed.unmixing.requires_grad_(False)
+
+    def predict(self, t: Any, *, include_noise: bool = False) -> JointGaussian:
+        """Law of all outputs of f, or of new y, at each input; the prior before any update.
+
+        Args:
+            t: n inputs, anywhere and in any order.
+            include_noise: add Σ.
+
+        Returns:
+            Mean of shape (n, D), covariance of shape (n, D, D), between the outputs of an input.
+
+        Raises:
+            ValueError: bad inputs.
+        """
+        law = self.gp.predict(t, include_noise=include_noise)
+        # E y = V E z,   cov y = V diag(var z) Vᵀ.
+        V = self._mixed.mixing().detach().to(law.mean)
+        mean, variance = law.mean.mT @ V.mT, law.variance.mT
+        return JointGaussian(mean, (V * variance[:, None, :]) @ V.mT)
+
+    def sample(
+        self, t: Any, num_samples: int, generator: torch.Generator | None = None
+    ) -> Float[Tensor, "s n d"]:
+        """Draws of f from the posterior, jointly over inputs and outputs.
+
+        Args:
+            t: n inputs.
+            num_samples: S.
+            generator: source of randomness; torch's own if None.
+
+        Raises:
+            ValueError: bad inputs, or S below 1.
+        """
+        z = self.gp.sample(t, num_samples, generator)
+        return z.mT @ self._mixed.mixing().detach().to(z).mT
+
+    def log_prob(self, t: Any, y: Any) -> Float[Tensor, " n"]:
+        """Log predictive density of all outputs of each stamp, noise included, in nats.
+
+        Args:
+            t: n inputs.
+            y: targets of shape (n, D).
+
+        Raises:
+            ValueError: bad inputs or targets.
+        """
+        z, _ = self._series(y, "raise")
+        found = self.gp.log_prob(t, z)
+        return found.sum(-2) - self._mixed.log_det().detach().to(found)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Everything that predictions and further updates need, as a flat dict of tensors."""
+        return self.gp.state_dict()
+
+    def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
+        """Take over a saved state, B and Σ included; as ``OnlineGP.load_state_dict``.
+
+        Args:
+            tensors: from ``state_dict`` of a model made with the same arguments.
+
+        Raises:
+            ValueError: as ``OnlineGP.load_state_dict``.
+        """
+        self.gp.load_state_dict(tensors)
+
+    def _series(self, y: Any, missing: str) -> tuple[Tensor, Tensor | None]:
+        """Return z = V⁻¹y of shape (D, n), and True where a stamp has its outputs; None for all."""
+        outputs = as_real(y, self.gp.kernel.like, "y")
+        size = len(self._mixed.unmixing)
+        if outputs.ndim != 2 or outputs.shape[-1] != size:
+            raise ValueError(f"y must have shape (n, {size}), got {tuple(outputs.shape)}")
+        if missing not in ("raise", "drop"):
+            raise ValueError(f'missing must be "raise" or "drop", got {missing!r}')
+        hidden = outputs.isnan()
+        rows = ~hidden.all(-1)
+        if bool((hidden.any(-1) & rows).any()):
+            first = int((hidden.any(-1) & rows).nonzero()[0, 0])
+            raise ValueError(
+                f"y must have all outputs of a stamp or none, and row {first} has some: leave it "
+                "out, or give each output an OnlineGP of its own"
+            )
+        if missing == "raise" and not bool(rows.all()):
+            raise ValueError(
+                f'y must be finite, got {int((~rows).sum())} rows of NaN: pass missing="drop"'
+            )
+        z = self._mixed.unmixing.detach() @ outputs.mT
+        return z, None if bool(rows.all()) else rows
+
+
+class _MixedNoise(Gaussian):
+    """Unit noise of the series z = V⁻¹y, and V⁻¹."""
+
+    def __init__(self, unmixing: Tensor) -> None:
+        super().__init__(torch.ones(len(unmixing), dtype=torch.float64))
+        self.raw_noise.requires_grad_(False)
+        self.unmixing = nn.Parameter(unmixing.contiguous(), requires_grad=False)
+
+    def mixing(self) -> Tensor:
+        """V."""
+        return torch.linalg.inv(self.unmixing)
+
+    def log_det(self) -> Tensor:
+        """log|det V|."""
+        return -torch.linalg.slogdet(self.unmixing).logabsdet
+
+
+def _positive_definite(name: str, matrix: Tensor) -> Tensor:
+    matrix = matrix.double()
+    size = matrix.shape[-1] if matrix.ndim else 0
+    if matrix.shape != (size, size) or size < 1:
+        raise ValueError(f"{name} must have shape (D, D), got {tuple(matrix.shape)}")
+    symmetric = bool(matrix.isfinite().all()) and torch.allclose(matrix, matrix.mT)
+    if not symmetric or int(torch.linalg.cholesky_ex(matrix).info):
+        raise ValueError(
+            f"{name} must be symmetric and positive definite, e.g. AAᵀ + diag(v), got "
+            f"{matrix.tolist()}"
+        )
+    return matrix
