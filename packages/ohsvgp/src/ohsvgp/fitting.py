@@ -6,6 +6,7 @@ from functools import partial
 
 import torch
 
+from ohsvgp.bases.base import CAN_FOLLOW
 from ohsvgp.exact import log_marginal_likelihood
 from ohsvgp.hyperparameters import FitInfo, fit
 from ohsvgp.likelihoods import Gaussian
@@ -50,7 +51,7 @@ def fit_process(
     if state is not None and process.basis.fixed_hyperparameters:
         raise ValueError(
             f"kernel must keep its hyperparameters once {type(process.basis).__name__} has "
-            "absorbed data: fit them before the first update"
+            f"absorbed data: fit them before the first update. {CAN_FOLLOW}"
         )
     kernel, likelihood, basis = process.kernel, process.likelihood, process.basis
     search = partial(

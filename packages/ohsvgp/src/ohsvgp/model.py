@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ohsvgp.bases.base import Basis
+from ohsvgp.bases.base import CAN_FOLLOW, Basis
 from ohsvgp.bases.learning import AdamSteps
 from ohsvgp.hyperparameters import Refit
 from ohsvgp.inference.natural import natural_update
@@ -100,7 +100,7 @@ class StreamModel:
         if refit is not None and refit.when != "first" and self.basis.fixed_hyperparameters:
             raise ValueError(
                 f'refit must be "first" for {type(basis).__name__}, whose hyperparameters must '
-                f"stay once data have been absorbed, got {refit.when!r}"
+                f"stay once data have been absorbed, got {refit.when!r}. {CAN_FOLLOW}"
             )
         nanoseconds(time_unit)
         self.clock: Clock | None = None if t0 is None else start_clock([t0], time_unit)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ohsvgp import core
-from ohsvgp.bases.base import Advance, Basis
+from ohsvgp.bases.base import CAN_FOLLOW, Advance, Basis
 from ohsvgp.core import Bound, Site
 from ohsvgp.inducing import Inducing, hyperparameters
 from ohsvgp.inference.natural import natural_update
@@ -184,7 +184,8 @@ class Process:
         if changed and self.basis.fixed_hyperparameters:
             raise ValueError(
                 f"kernel must keep its hyperparameters once {type(self.basis).__name__} has "
-                "absorbed data, they were changed: its inducing variables cannot be made again"
+                "absorbed data, they were changed: its inducing variables cannot be made again. "
+                f"{CAN_FOLLOW}"
             )
         return changed
 

@@ -7,6 +7,7 @@ from ohsvgp.plots.coefficients import coefficients_plot
 from ohsvgp.plots.fits import Fits, after_tasks_plot, fit_plot, fits_plot, tasks_plot
 from ohsvgp.plots.forecasts import forecast_plot
 from ohsvgp.plots.frames import frames_plot
+from ohsvgp.plots.memory import memory_plot
 from ohsvgp.plots.metrics import (
     Band,
     Metric,
@@ -32,6 +33,7 @@ __all__ = [
     "forecast_plot",
     "frames_plot",
     "matrix_plot",
+    "memory_plot",
     "metric_figures",
     "metrics_plot",
     "per_task_plot",
