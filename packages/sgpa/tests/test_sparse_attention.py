@@ -8,7 +8,8 @@ import torch
 from torch.testing import assert_close
 
 from probseq.testing.attention import AttentionSuite
-from sgpa import SparseGPAttention, StandardSparseGPAttention
+from probseq.transformers import TransformerConfig, vision_transformer
+from sgpa import SGPAConfig, SparseGPAttention, StandardSparseGPAttention
 from sgpa.posterior import _quadratic_form
 
 
@@ -202,3 +203,26 @@ def test_without_samples_the_output_is_the_posterior_s_mean(covariance):
     attention.sample = True
     assert not torch.equal(attention(x).values, expected)
     assert_close(attention(x).penalty, penalty)
+
+
+def test_without_samples_a_model_runs_once_and_copies_its_end():
+    config = TransformerConfig(depth=2, dim=8, num_heads=2, hidden_dim=12)
+    seen = []
+    torch.manual_seed(0)
+    for sample in (True, False):
+        model = vision_transformer(
+            config,
+            SGPAConfig(num_inducing=3, sample=sample),
+            image_size=4,
+            patch_size=2,
+            channels=1,
+            num_classes=3,
+        ).eval()
+        rows = []
+        last = model.encoder.attention[-1]
+        last.register_forward_hook(lambda own, given, found, rows=rows: rows.append(len(given[0])))
+        logits = model(torch.randn(2, 1, 4, 4), num_samples=5).logits
+        assert logits.shape == (5, 2, 3)
+        seen.append(rows)
+    assert seen == [[10], [2]]
+    assert torch.equal(logits, logits[:1].expand(5, 2, 3))

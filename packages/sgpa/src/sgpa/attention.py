@@ -99,8 +99,6 @@ class SparseGPAttention(nn.Module):
         (torch.Size([8, 50, 64]), torch.Size([]))
     """
 
-    stochastic = True
-
     def __init__(
         self,
         dim: int,
@@ -146,7 +144,8 @@ class SparseGPAttention(nn.Module):
         self.dim, self.num_heads, self.num_inducing = dim, num_heads, num_inducing
         self.kernel_name: KernelName = kernel
         self.covariance: CovarianceName = covariance
-        self.sample = sample
+        # Means alone: samples are equal, and an encoder copies them at its end.
+        self.sample = self.stochastic = sample
         self.global_weight = 1.0 if num_data is None else 1.0 / num_data
         self.jitter = jitter
         width = dim // num_heads
