@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ohsvgp.bases import LegS, PivotedCholesky
+from ohsvgp.bases import Cosine, PivotedCholesky
 from ohsvgp.bases.base import Basis
 from ohsvgp.hyperparameters import Refit
 from ohsvgp.likelihoods import Gaussian, Likelihood, StudentT
@@ -37,7 +37,7 @@ class OnlineGPRegressor:
             lengthscale a column, which starts at the column's standard deviation, for times at a
             tenth of it.
         likelihood: observation model; None for Gaussian noise that starts at 0.1.
-        basis: how inducing variables follow the data; None for ``LegS(100)`` for times and for
+        basis: how inducing variables follow the data; None for ``Cosine(100)`` for times and for
             points ``PivotedCholesky(256)``, whose accuracy doesn't hang on the order of the rows.
         mean: of ``OnlineGP``.
         rebase: of ``OnlineGP``.
@@ -100,7 +100,7 @@ class OnlineGPRegressor:
         gp = OnlineGP(
             copy.deepcopy(self.kernel) or RBF(columns, lengthscale=spread / (10 ** (columns == 1))),
             copy.deepcopy(self.likelihood) or Gaussian(0.1),
-            self.basis or (LegS(100) if columns == 1 else PivotedCholesky(256)),
+            self.basis or (Cosine(100) if columns == 1 else PivotedCholesky(256)),
             mean=copy.deepcopy(self.mean),
             rebase=self.rebase,
             alpha=self.alpha,
