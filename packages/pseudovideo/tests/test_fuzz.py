@@ -644,6 +644,8 @@ TARGETS = [*AVERAGE_TARGETS, *CORRUPTION_TARGETS, *DIFFUSION_TARGETS, *HVAE_TARG
 READS = "reads files that its own tests damage"
 NOT_FUZZED = {
     "load_*": READS,
+    "from_ddpm_pipeline": READS,
+    "to_ddpm_pipeline": "takes a model; what it cannot hold is tested",
     "*Spec*": "plain settings: `probseq.settings` is tested with all of its types",
     "TransformerSizes": "plain settings",
     "*.check": "what a setting's own bounds do not say; takes nothing",

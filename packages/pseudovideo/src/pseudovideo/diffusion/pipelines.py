@@ -1,0 +1,187 @@
+"""Image diffusion models as diffusers' `DDPMPipeline`, and back."""
+
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from probseq.errors import require
+from pseudovideo.diffusion.gaussian import GaussianDiffusion
+from pseudovideo.diffusion.image import ImageDiffusion
+from pseudovideo.spec import ImageDiffusionConfig
+
+_MODEL_STEPS = 1000  # of the scale on which a UNet is told the time
+# Where in their range the variances of diffusers' fixed kinds lie: at the posterior's, at β.
+_FIXED = {"fixed_small": -1.0, "fixed_large": 1.0}
+# β of diffusers' schedulers are in float32.
+_TOLERANCE = 1e-5
+# Settings of a UNet that change nothing of what it computes.
+_FREE = {"sample_size", "num_train_timesteps", "time_embedding_type"}
+
+
+def to_ddpm_pipeline(
+    model: ImageDiffusion, *, variance: Literal["learned", "fixed"] = "learned"
+) -> Any:
+    """Return a copy of a model as diffusers' `DDPMPipeline`.
+
+    Its `save_pretrained` writes a folder that `diffusers.DDPMPipeline.from_pretrained` reads
+    without this package. Sampled in all steps it draws from the same Gaussians as
+    `ImageDiffusion.sample`, with other noise. Where the process has not 1,000 steps, the sinusoids
+    of the times are stored as a learned embedding.
+
+    Args:
+        model: the model.
+        variance: "learned", or "fixed": the network's variances are left out for those of the
+            posterior, as diffusers' other schedulers (DDIM, DPM-Solver++, UniPC) need it.
+
+    Raises:
+        ValueError: another `variance`, or attention at levels of different width: diffusers fixes
+            the width of a head, the model the number of heads.
+        MissingExtraError: diffusers is not installed.
+    """
+    if variance not in ("learned", "fixed"):
+        raise ValueError(f'variance must be "learned" or "fixed", got {variance!r}')
+    diffusers = require("diffusers", extra="diffusion", distribution="pseudovideo")
+    config, process = model.config, model.diffusion
+    widths = {
+        width
+        for width, size in zip(config.widths, config.sizes, strict=True)
+        if size in config.attention_sizes
+    } | {config.widths[-1]}
+    if len(widths) > 1:
+        raise ValueError(
+            "model must have attention at levels of one width, the last among them, to be a "
+            f"UNet2DModel of diffusers, got {sorted(widths)}: its heads have one width everywhere"
+        )
+    weights = {
+        name: value.detach().cpu().clone() for name, value in model.unet.state_dict().items()
+    }
+    own: Any = model.unet
+    settings = {name: value for name, value in own.config.items() if not name.startswith("_")}
+    settings["attention_head_dim"] = config.widths[-1] // config.num_heads
+    steps = config.num_steps
+    if steps != _MODEL_STEPS:
+        settings |= {"time_embedding_type": "learned", "num_train_timesteps": steps}
+        weights["time_proj.weight"] = _sinusoids(model)
+    if variance == "fixed":
+        settings["out_channels"] = config.channels
+        for name in ("conv_out.weight", "conv_out.bias"):
+            weights[name] = weights[name][: config.channels].clone()
+    unet = diffusers.UNet2DModel(**settings)
+    unet.load_state_dict(weights)
+    scheduler = diffusers.DDPMScheduler(
+        num_train_timesteps=steps,
+        trained_betas=process.betas.tolist(),
+        variance_type="learned_range" if variance == "learned" else "fixed_small",
+        clip_sample=True,
+        prediction_type="epsilon",
+    )
+    return diffusers.DDPMPipeline(unet=unet.eval(), scheduler=scheduler)
+
+
+def from_ddpm_pipeline(folder: Path | str) -> ImageDiffusion:
+    """Return the model of a folder that diffusers' `DDPMPipeline.save_pretrained` wrote.
+
+    Fixed variances become learned ones that are constant. Only safetensors are read.
+
+    Args:
+        folder: with `model_index.json`, `unet` and `scheduler`.
+
+    Raises:
+        FileNotFoundError: it is not there.
+        ValueError: it holds something else, a UNet that is not improved DDPM's, or a process
+            without its linear or cosine schedule.
+        MissingExtraError: diffusers is not installed.
+    """
+    diffusers = require("diffusers", extra="diffusion", distribution="pseudovideo")
+    folder = Path(folder)
+    if not (folder / "model_index.json").is_file():
+        raise FileNotFoundError(f"{folder} must hold a DDPMPipeline, and has no model_index.json")
+    unet = diffusers.UNet2DModel.from_pretrained(
+        folder / "unet", use_safetensors=True, local_files_only=True
+    )
+    scheduler = diffusers.DDPMScheduler.from_pretrained(folder / "scheduler", local_files_only=True)
+    fixed = _check_scheduler(folder, scheduler.config)
+    config = _config_of(folder, unet.config, scheduler)
+    model = ImageDiffusion(config)
+    expected = dict(to_ddpm_pipeline(model).unet.config)
+    expected["out_channels"] = unet.config.out_channels
+    wrong = sorted(
+        name
+        for name, value in expected.items()
+        if not name.startswith("_")
+        and name not in _FREE
+        and _plain(unet.config.get(name)) != _plain(value)
+    )
+    outputs = config.channels * (1 if fixed is not None else 2)
+    if wrong or unet.config.out_channels != outputs:
+        found = {name: unet.config.get(name) for name in wrong or ["out_channels"]}
+        raise ValueError(f"{folder} must hold a UNet of improved DDPM, and it differs in {found}")
+    weights = dict(unet.state_dict())
+    times = weights.pop("time_proj.weight", None)
+    if (times is None) != (config.num_steps == _MODEL_STEPS) or (
+        times is not None and not torch.allclose(times, _sinusoids(model), atol=1e-5)
+    ):
+        raise ValueError(f"{folder} must tell its UNet the times on a scale of 1,000 steps")
+    if fixed is not None:
+        last = "conv_out."
+        weights[f"{last}weight"] = _doubled(weights[f"{last}weight"], 0.0)
+        weights[f"{last}bias"] = _doubled(weights[f"{last}bias"], fixed)
+    model.unet.load_state_dict(weights)
+    return model.eval()
+
+
+def _check_scheduler(folder: Path, config: Any) -> float | None:
+    """Return where fixed variances lie in their range; None for learned ones."""
+    kind = config.variance_type
+    known = kind == "learned_range" or kind in _FIXED
+    clips = config.clip_sample and config.clip_sample_range == 1.0 and not config.thresholding
+    if not (known and clips and config.prediction_type == "epsilon"):
+        raise ValueError(
+            f"{folder} must predict noise, keep images in -1..1 and have a variance_type of "
+            f"learned_range, {' or '.join(_FIXED)}, got "
+            f"prediction_type={config.prediction_type!r}, clip_sample={config.clip_sample}, "
+            f"variance_type={kind!r}"
+        )
+    return _FIXED.get(kind)
+
+
+def _config_of(folder: Path, unet: Any, scheduler: Any) -> ImageDiffusionConfig:
+    steps = len(scheduler.betas)
+    widths, size = unet.block_out_channels, unet.sample_size
+    attends = ["Attn" in name for name in unet.down_block_types]
+    head = unet.attention_head_dim or widths[-1]
+    given: dict[str, Any] = {
+        "image_size": size,
+        "channels": unet.in_channels,
+        "base_channels": widths[0],
+        "channel_multipliers": tuple(width // widths[0] for width in widths),
+        "num_res_blocks": unet.layers_per_block,
+        "attention_sizes": tuple(size >> level for level, own in enumerate(attends) if own),
+        "num_heads": max(1, widths[-1] // head),
+        "num_groups": unet.norm_num_groups,
+        "dropout": unet.dropout,
+        "num_steps": steps,
+    }
+    for schedule in ("linear", "cosine"):
+        config = ImageDiffusionConfig(**given, schedule=schedule)
+        betas = GaussianDiffusion.make(steps, schedule).betas
+        if torch.allclose(scheduler.betas.double(), betas, rtol=_TOLERANCE, atol=1e-7):
+            return config
+    raise ValueError(f"{folder} must have the linear or the cosine schedule of {steps} steps")
+
+
+def _doubled(tensor: Tensor, value: float) -> Tensor:
+    return torch.cat([tensor, torch.full_like(tensor, value)])
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, (list, tuple)) else value
+
+
+def _sinusoids(model: ImageDiffusion) -> Tensor:
+    """Sinusoids of all times, as the UNet makes them."""
+    unet: Any = model.unet
+    times = torch.arange(model.config.num_steps, device=next(model.unet.parameters()).device)
+    return unet.time_proj(model.diffusion.model_times(times)).cpu()
