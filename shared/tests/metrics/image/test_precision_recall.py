@@ -31,6 +31,18 @@ def by_loops(real, fake, k):
     return covered(fake, real), covered(real, fake)
 
 
+def balls_by_loops(real, fake, k):
+    """Density and coverage by definition."""
+    real, fake = real.tolist(), fake.tolist()
+    radii = [
+        sorted(math.dist(a, b) for j, b in enumerate(real) if j != i)[k - 1]
+        for i, a in enumerate(real)
+    ]
+    inside = [[math.dist(p, a) <= r for a, r in zip(real, radii, strict=True)] for p in fake]
+    covered = [any(column) for column in zip(*inside, strict=True)]
+    return sum(map(sum, inside)) / (k * len(fake)), sum(covered) / len(real)
+
+
 @settings(max_examples=40, deadline=None)
 @given(
     n=st.integers(5, 40),
@@ -43,6 +55,7 @@ def test_it_is_the_slow_loops(n, m, d, k, seed):
     real, fake = features(n, d, seed=seed), features(m, d, seed=seed + 1, spread=0.8, shift=0.7)
     found = precision_recall(real, fake, neighbours=k)
     assert (found.precision, found.recall) == pytest.approx(by_loops(real, fake, k))
+    assert (found.density, found.coverage) == pytest.approx(balls_by_loops(real, fake, k))
     assert found.neighbours == k
 
 

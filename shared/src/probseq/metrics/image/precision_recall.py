@@ -1,8 +1,11 @@
-"""Improved precision and recall of samples (Kynkäänniemi et al. 2019).
+"""Improved precision and recall of samples (Kynkäänniemi et al. 2019), density and coverage.
 
 The manifold of a set of features is a union of balls: around each feature, as far as its k-th
 nearest neighbour in the set. Precision is the part of the samples that lies in the manifold of the
 real features, recall the part of the real features that lies in the manifold of the samples.
+Density and coverage (Naeem et al. 2020) use the balls of the real features alone, so that samples
+far from all others do no harm: how many balls a sample lies in, over k, and the part of the balls
+with a sample.
 """
 
 from collections.abc import Iterator
@@ -27,11 +30,16 @@ class PrecisionRecall(NamedTuple):
     Attributes:
         precision: part of the samples that could be real, 0..1.
         recall: part of the real features that could be drawn, 0..1.
+        density: mean number of real features' balls that a sample lies in, over k; 1 on average for
+            samples that are real, more where they crowd among many real features.
+        coverage: part of the real features whose ball holds a sample, 0..1.
         neighbours: k.
     """
 
     precision: float
     recall: float
+    density: float
+    coverage: float
     neighbours: int
 
 
@@ -57,7 +65,7 @@ def precision_recall(
     Example:
         >>> line = torch.arange(5.0)[:, None]  # balls of radius 1
         >>> precision_recall(line, torch.tensor([[2.5], [8.0]]), neighbours=1)
-        PrecisionRecall(precision=0.5, recall=1.0, neighbours=1)
+        PrecisionRecall(precision=0.5, recall=1.0, density=1.0, coverage=0.4, neighbours=1)
     """
     real, fake = check_features("real", real), check_features("fake", fake)
     check_same_dimension(real=real.shape[1], fake=fake.shape[1])
@@ -75,11 +83,16 @@ def precision_recall(
     real_radii = _squared_radii(real, neighbours) + slack
     fake_radii = _squared_radii(fake, neighbours) + slack
     covered = torch.zeros_like(real_radii, dtype=torch.bool)
-    realistic = 0
+    met, realistic, inside = torch.zeros_like(covered), 0, 0
     for rows, distances in _blocks(fake, real):
-        realistic += int((distances <= real_radii).any(dim=1).sum())
+        within = distances <= real_radii
+        realistic += int(within.any(dim=1).sum())
+        inside += int(within.sum())
+        met |= within.any(dim=0)
         covered |= (distances <= fake_radii[rows, None]).any(dim=0)
-    return PrecisionRecall(realistic / len(fake), float(covered.double().mean()), neighbours)
+    recall, coverage = (float(each.double().mean()) for each in (covered, met))
+    precision, density = realistic / len(fake), inside / (neighbours * len(fake))
+    return PrecisionRecall(precision, recall, density, coverage, neighbours)
 
 
 def _squared_radii(x: Tensor, neighbours: int) -> Tensor:
