@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from ohsvgp.likelihoods import Likelihood
@@ -57,6 +57,12 @@ class Forecast:
     def variance(self) -> Float[Tensor, "*b n"]:
         """Variance of y, noise included."""
         return self._moments()[1].to(self.dtype)
+
+    @property
+    def beyond(self) -> Bool[Tensor, " n"]:
+        """Where the prior answers: the data explain less than 5 % of f's variance in any series."""
+        explained = self.latent.variance <= _PRIOR * self.prior
+        return ~explained.reshape(-1, len(self.stamps)).any(0)
 
     def quantile(self, p: float | Sequence[float] | Tensor) -> Float[Tensor, "..."]:
         """The least y with P(Y ≤ y) ≥ p, stamp by stamp; of counts whole numbers.
@@ -146,7 +152,7 @@ def make_forecast(model: StreamModel, t: Any, step: float | None, *, stacklevel:
     forecast = Forecast(stamps, latent, prior, copy.deepcopy(model.likelihood), model.dtype)
     last = model.pace.last
     if last is not None and len(x) and not model.told_beyond:
-        lost = (latent.variance > _PRIOR * prior).reshape(-1, len(x)).all(0) & (x[:, 0] > last)
+        lost = forecast.beyond & (x[:, 0] > last)
         if bool(lost.any()):
             model.told_beyond = True
             first = stamps[int(lost.nonzero()[0, 0])]

@@ -1,35 +1,53 @@
 """A stream that is learned line by line, forecasts, and survives being killed.
 
-A line is ``t,y``: a number or an ISO date, and a number. Empty lines and those that begin with #
-are passed over. A line that cannot be understood, or whose stamp lies before t0 or absurdly far
-ahead, is named and skipped: a stream must not stop at one bad line. After each other line there is
-a forecast, one line ``t,mean,sd`` for each stamp, with the noise of a new value in it.
+A line is ``t,y``: a number or an ISO date, and a number, or nothing (NA, NaN, null) where the value
+is missing. Empty lines and those that begin with # are passed over; each other line is answered by
+an object, see ``LiveStream.answer``. One that cannot be understood, or whose stamp lies before t0
+or absurdly far ahead, is refused in its answer: a stream must not stop at one bad line.
 
-The state is written after the update and before its forecast is told: what was told is never lost.
+The first lines are kept and learned at once: they give the hyperparameters, and the mean and
+deviation by which real numbers are standardised. Then each line is learned by itself, and the
+hyperparameters are fitted anew when ``refit`` of the model says so.
+
+The state is written after the update and before its answer is told: what was told is never lost.
 After a crash the stream goes on with the lines that were not absorbed, or from its beginning, those
-absorbed skipped; forecasts are then those of an uninterrupted run to the last bit.
+absorbed skipped; answers are then those of an uninterrupted run to the last bit.
+
+Not in the papers.
 """
 
+import copy
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import fmean, pstdev
 from typing import Any
 
 import numpy as np
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 
-from ohsvgp.live_state import SCHEMA, read_facts
+from ohsvgp.forecasts import ExtrapolationWarning
+from ohsvgp.live_state import SCHEMA, checksum, read_facts
+from ohsvgp.lost import Losses, LostInformationWarning
+from ohsvgp.monitor import Monitor
 from ohsvgp.online import OnlineGP
+from ohsvgp.prior import fit_prior
 from ohsvgp.stream.clock import parse_stamp
 from ohsvgp.stream.pace import Pace
+from ohsvgp.tasks import starting_lengthscales
 from probseq.checks import check_counts, check_positive, parse_number
 from probseq.files import write_atomic
+from probseq.kernels import ARDKernel
 
-__all__ = ["LiveStream", "Position"]
+__all__ = ["LEVEL", "LiveStream", "Position"]
 
+# Probability of the intervals that are told.
+LEVEL = 0.95
 _NANOSECONDS = 1_000_000_000
 # What int64 nanoseconds since 1970 reach, in seconds.
 _LAST_SECOND = np.iinfo(np.int64).max // _NANOSECONDS
@@ -38,6 +56,7 @@ _LAST_SECOND = np.iinfo(np.int64).max // _NANOSECONDS
 _FARTHEST = 1e6
 # Where there is no span yet: after so many lengthscales, stamps in float64 are no finer than one.
 _RESOLUTION = 1e15
+_MISSING = ("", "na", "nan", "null", "none")
 
 
 @dataclass
@@ -48,11 +67,21 @@ class Position(Pace):
         lines: lines of input that were read, those passed over too.
         calendar: whether stamps are dates; None before it is known.
         start: t0.
+        kept: stamps and values of the first lines, until they are learned.
+        centre: subtracted from values before they are learned.
+        scale: what they are divided by then.
+        losses: of the updates so far, as ``Losses``.
+        answer: the last one that was told.
     """
 
     lines: int = 0
     calendar: bool | None = None
     start: float | None = None
+    kept: list[list[float]] = field(default_factory=list[list[float]])
+    centre: float = 0.0
+    scale: float = 1.0
+    losses: list[Any] = field(default_factory=lambda: list[Any](Losses()))
+    answer: str = ""
 
     def pass_to(self, stamp: float) -> None:
         """Take up a stamp; a late one changes nothing."""
@@ -65,28 +94,29 @@ class LiveStream:
 
     Args:
         model: times in, one series; it has seen nothing yet. ``rebase="grow:1.05"`` saves it most
-            factorisations.
+            factorisations; without ``refit`` its hyperparameters stay.
         file: of the state; taken up if it is there, else made. None keeps the state in memory.
         settings: what the model is, as JSON can hold it: kept in the file, where other settings
             are refused.
-        offset: subtracted from each value and added to each forecast, for a process of mean zero.
+        warmup: lines that are learned at once at the beginning; if they are two or more, real
+            numbers are standardised by their mean and deviation, hence not before two differ.
         horizon: stamps to forecast after each line.
         step: time between them; None for the median of the latest gaps between stamps.
 
     Raises:
-        ValueError: a model of points, ``horizon`` below 1, ``step`` not above 0, or a file that is
-            damaged or belongs to another model.
+        ValueError: a model of points, ``warmup`` or ``horizon`` below 1, ``step`` not above 0, or a
+            file that is damaged or belongs to another model.
         OSError: the file cannot be read or written.
 
     Example:
-        >>> from ohsvgp import Gaussian, LegS, OnlineGP
+        >>> from ohsvgp import Gaussian, LegS, OnlineGP, Refit
         >>> from ohsvgp.live import LiveStream
         >>> from probseq.kernels import RBF
-        >>> model = OnlineGP(RBF(1), Gaussian(0.01), LegS(20), rebase="grow:1.05")
-        >>> stream = LiveStream(model)
-        >>> forecasts = list(stream.follow(["0,1.0", "0.5,1.2", "1.0,1.1"]))
-        >>> [forecast.split(",")[0] for forecast in forecasts]
-        ['1.0', '1.5']
+        >>> model = OnlineGP(RBF(1), Gaussian(0.1), LegS(20), rebase="grow:1.05", refit=Refit())
+        >>> stream = LiveStream(model, warmup=3)
+        >>> answers = [stream.answer(line) for line in ["0,1.0", "0.5,1.2", "1,0.9", "1.5,"]]
+        >>> [len(answer["forecasts"]) for answer in answers], answers[-1]["alerts"][0]
+        ([0, 0, 1, 1], 'missing')
     """
 
     def __init__(
@@ -95,17 +125,17 @@ class LiveStream:
         file: Path | None = None,
         *,
         settings: Mapping[str, Any] | None = None,
-        offset: float = 0.0,
+        warmup: int = 20,
         horizon: int = 1,
         step: float | None = None,
     ) -> None:
         if not model.of_time:
             raise ValueError(f"model must be one of times, got points of dim {model.kernel.dim}")
-        check_counts(horizon=horizon)
+        check_counts(warmup=warmup, horizon=horizon)
         if step is not None:
             check_positive(step=step)
-        self.model, self.file, self.position = model, file, Position()
-        self.offset, self.horizon, self.step = offset, horizon, step
+        self.model, self.file, self.position, self.monitor = model, file, Position(), Monitor()
+        self.warmup, self.horizon, self.step = warmup, horizon, step
         self._settings = json.dumps(dict(settings or {}), sort_keys=True)
         if (clock := model.clock) is not None:
             self.position.calendar = clock.unit is not None
@@ -115,102 +145,171 @@ class LiveStream:
         self.save()  # a file that cannot be written is told before anything is learned
 
     def follow(
-        self,
-        lines: Iterable[str],
-        *,
-        complain: Callable[[str], None] | None = None,
-        every: int = 1,
-        replay: bool = False,
+        self, lines: Iterable[str], *, every: int = 1, replay: bool = False
     ) -> Iterator[str]:
-        """Read lines to their end, and tell the forecasts after each.
+        """Read lines to their end, and tell what answers each.
 
         Args:
             lines: the stream.
-            complain: takes a message about each line that cannot be understood.
             every: lines between two savings of the state.
-            replay: lines begin at the stream's first one: skip those that the state has absorbed.
+            replay: lines begin at the stream's first one: skip those that the state has absorbed,
+                but tell the last answer again, which a crash may have kept from being told.
 
         Yields:
-            Lines ``t,mean,sd``.
+            What ``answer`` returns, as JSON in one line.
 
         Raises:
             OSError: the state cannot be written.
         """
         skip = self.position.lines if replay else 0
+        if skip and self.position.answer:
+            yield self.position.answer
         unsaved = 0
         for number, line in enumerate(lines, 1):
             if number <= skip:
                 continue
-            try:
-                learned = self.learn(line)
-            except ValueError as error:
-                learned = False
-                if complain is not None:
-                    complain(f"line {number} skipped: {error}")
+            answer = self.answer(line)
+            text = json.dumps(answer) if answer else ""
+            self.position.answer = text or self.position.answer
             unsaved += 1
             if unsaved == every:
                 self.save()
                 unsaved = 0
-            if learned:
-                yield from self.forecast()
+            if text:
+                yield text
         if unsaved:
             self.save()
 
-    def learn(self, line: str) -> bool:
-        """Read a line; whether there was something to learn in it.
+    def answer(self, line: str) -> dict[str, Any] | None:
+        """Learn a line and forecast.
 
-        Raises:
-            ValueError: the line cannot be understood, or its stamp lies before t0 or absurdly far
-                ahead.
+        Args:
+            line: ``t,y``.
+
+        Returns:
+            None if there is nothing in it; else values that JSON can hold: ``line``, its number;
+            ``t``; ``y``, None if it is missing; ``error``, its standardised error
+            (``ohsvgp.monitor.standard_errors``), None if there was no forecast; ``alerts``: of
+            "missing", "drift" (``Monitor``), "lost information" (as ``LostInformationWarning``) and
+            "extrapolation" (the prior forecasts); and ``forecasts`` with ``horizon``, ``t``,
+            ``mean``, ``low`` and ``high`` each, ends of the interval of 95 %: none before the first
+            lines are learned. Or ``line`` and ``refused``, why it was not learned.
         """
         self.position.lines += 1
         text = line.strip()
         if not text or text.startswith("#"):
-            return False
-        cells = text.split(",")
-        if len(cells) != 2:
-            raise ValueError(f"a line must be t,y, got {text!r}")
-        stamp, calendar = _seconds(cells[0].strip())
-        value = parse_number(cells[1].strip())
-        if self.position.calendar not in (None, calendar):
-            kinds = ("numbers", "dates")
-            raise ValueError(
-                f"stamps must be {kinds[not calendar]} like those before, got {cells[0]!r}"
-            )
-        self._check_place(stamp, cells[0].strip())
-        self.model.update(_times([stamp], calendar), [value - self.offset])
-        self.position.calendar = calendar
-        self.position.pass_to(stamp)
-        return True
-
-    def forecast(self) -> list[str]:
-        """Lines ``t,mean,sd`` for the next stamps; none before their distance is known."""
-        last, step = self.position.last, self._step()
-        if last is None or step is None:
-            return []
-        stamps = [last + step * (k + 1) for k in range(self.horizon)]
-        calendar = bool(self.position.calendar)
-        found = self.model.predict(_times(stamps, calendar), include_noise=True)
-        means = (found.mean + self.offset).tolist()
-        deviations = found.variance.clamp(min=0.0).sqrt().tolist()
-        shown = [_stamp_text(stamp, calendar) for stamp in stamps]
-        return [
-            f"{t},{mean!r},{sd!r}" for t, mean, sd in zip(shown, means, deviations, strict=True)
-        ]
+            return None
+        told: dict[str, Any] = {"line": self.position.lines}
+        with warnings.catch_warnings():  # they are among the alerts
+            warnings.simplefilter("ignore", LostInformationWarning)
+            warnings.simplefilter("ignore", ExtrapolationWarning)
+            try:
+                return told | self._take(text)
+            except ValueError as error:
+                return told | {"refused": str(error)}
 
     def save(self) -> None:
         """Write the state, all or nothing; nothing without a file."""
         if self.file is None:
             return
-        facts = {
-            "schema": SCHEMA,
-            "model": self._settings,
-            "position": json.dumps(vars(self.position)),
-        }
+        held = {"position": vars(self.position), "monitor": self.monitor.state_dict()}
+        position = json.dumps(held)
+        facts = {"schema": SCHEMA, "model": self._settings, "position": position}
+        facts["sha256"] = checksum(self._settings, position)
         try:
             write_atomic(self.file, save(self.model.state_dict(), metadata=facts))
         except OSError as error:
             raise OSError(f"{self.file} cannot be written: {error.strerror}") from error
+
+    def _take(self, text: str) -> dict[str, Any]:
+        """Learn a line that is not empty."""
+        cells = [cell.strip() for cell in text.split(",")]
+        if len(cells) != 2:
+            raise ValueError(f"a line must be t,y, got {text!r}")
+        stamp, calendar = _seconds(cells[0])
+        value = None if cells[1].lower() in _MISSING else parse_number(cells[1])
+        if self.position.calendar not in (None, calendar):
+            kinds = ("numbers", "dates")
+            raise ValueError(
+                f"stamps must be {kinds[not calendar]} like those before, got {cells[0]!r}"
+            )
+        self._check_place(stamp, cells[0])
+        times, error, alerts = _times([stamp], calendar), None, list[str]()
+        if value is None:
+            alerts.append("missing")
+        elif self.model.updates == 0:
+            self.model.likelihood.check_targets(torch.tensor([value], dtype=torch.float64))
+            self._keep(stamp, value, calendar)
+        else:
+            target = [(value - self.position.centre) / self.position.scale]
+            if self.monitor.see(self.model, times, target):
+                alerts.append("drift")
+            (error,) = self.monitor.errors
+            losses = Losses(*self.position.losses).after(self.model.update(times, target))
+            self.position.losses = [*losses._replace(warned=False)]
+            if losses.warned:
+                alerts.append("lost information")
+        self.position.calendar = calendar
+        self.position.pass_to(stamp)
+        forecasts, beyond = self._forecasts()
+        if beyond:
+            alerts.append("extrapolation")
+        shown = _shown(stamp, calendar)
+        return {"t": shown, "y": value, "error": error, "alerts": alerts, "forecasts": forecasts}
+
+    def _keep(self, stamp: float, value: float, calendar: bool) -> None:
+        """Keep one of the first lines, and learn them at once when they are enough."""
+        here = self.position
+        here.kept.append([stamp, value])
+        if len(here.kept) < self.warmup:
+            return
+        stamps, values = zip(*sorted(here.kept), strict=True)
+        if self.warmup > 1 and self.model.likelihood.continuous:
+            centre, scale = fmean(values), pstdev(values)
+            if not scale > 0.0:  # the oldest of equal values says no more than the others
+                del here.kept[0]
+                return
+            here.centre, here.scale = centre, scale
+        targets = [(value - here.centre) / here.scale for value in values]
+        self._start(stamps, targets)
+        if self.model.clock is None:
+            here.start = stamps[0]
+        info = self.model.update(_times(stamps, calendar), targets)
+        here.losses, here.kept = [*Losses().after(info)._replace(warned=False)], []
+
+    def _start(self, stamps: Sequence[float], targets: list[float]) -> None:
+        """Take the likeliest of several lengthscales to fit from: nobody knows their unit."""
+        model, refit = self.model, self.model.refit
+        if refit is None or not isinstance(model.kernel, ARDKernel):
+            return
+        unit = self._in_stamps(1.0)
+        x = (torch.tensor(stamps, dtype=torch.float64) - stamps[0]) / unit
+        priors = [(copy.deepcopy(model.kernel), copy.deepcopy(model.likelihood))]
+        for lengthscale in starting_lengthscales(x):
+            kernel, likelihood = copy.deepcopy(priors[0])
+            with torch.no_grad():
+                kernel.raw_lengthscale.fill_(math.log(lengthscale))
+            priors.append((kernel, likelihood))
+        y = torch.tensor(targets, dtype=torch.float64)
+        best = fit_prior(priors, x, y, steps=refit.steps, seed=model.seed, mean=model.mean)
+        for own, fitted in zip((model.kernel, model.likelihood), best, strict=True):
+            own.load_state_dict(fitted.state_dict())
+
+    def _forecasts(self) -> tuple[list[dict[str, Any]], bool]:
+        """Forecasts, none before the distance of stamps is known; and whether the prior answers."""
+        here, step = self.position, self._step()
+        if self.model.updates == 0 or here.last is None or step is None:
+            return [], False
+        calendar = bool(here.calendar)
+        stamps = [here.last + step * (k + 1) for k in range(self.horizon)]
+        law = self.model.forecast(_times(stamps, calendar))
+        rows = zip(*(part.tolist() for part in (law.mean, *law.interval(LEVEL))), strict=True)
+        told: list[dict[str, Any]] = []
+        for k, (stamp, row) in enumerate(zip(stamps, rows, strict=True), 1):
+            numbers = [here.centre + here.scale * number for number in row]
+            named = zip(("mean", "low", "high"), numbers, strict=True)
+            told.append({"horizon": k, "t": _shown(stamp, calendar)} | dict(named))
+        return told, bool(law.beyond.any())
 
     def _check_place(self, stamp: float, text: str) -> None:
         """Refuse a stamp before t0, and one that would stretch the window beyond all use."""
@@ -220,7 +319,7 @@ class LiveStream:
         # The clock's t0 in seconds may be off by one digit of float64.
         if stamp < math.nextafter(start, -math.inf):
             raise ValueError(
-                f"the stamp must not lie before {_stamp_text(start, bool(calendar))}, got {text!r}:"
+                f"the stamp must not lie before {_shown(start, bool(calendar))}, got {text!r}:"
                 " give the earliest that can come as t0 when the stream begins"
             )
         latest = start if last is None else last
@@ -232,7 +331,7 @@ class LiveStream:
             unit = " seconds" if calendar else ""
             raise ValueError(
                 f"the stamp must lie within {reach:g}{unit} of the latest, "
-                f"{_stamp_text(latest, bool(calendar))}, to go by the stream so far, got {text!r}"
+                f"{_shown(latest, bool(calendar))}, to go by the stream so far, got {text!r}"
             )
 
     def _in_stamps(self, time: float) -> float:
@@ -262,7 +361,9 @@ class LiveStream:
             )
         try:
             self.model.load_state_dict(load_file(path))
-            self.position = Position(**json.loads(facts["position"]))
+            held = json.loads(facts["position"])
+            self.position = Position(**held["position"])
+            self.monitor.load_state_dict(held["monitor"])
         except (SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as error:
             raise ValueError(f"{path} is damaged: {error}") from error
 
@@ -273,7 +374,7 @@ def _seconds(text: str) -> tuple[float, bool]:
     return (stamp / _NANOSECONDS if calendar else stamp), calendar
 
 
-def _times(stamps: list[float], calendar: bool) -> np.ndarray:
+def _times(stamps: Sequence[float], calendar: bool) -> np.ndarray:
     if not calendar:
         return np.array(stamps)
     if any(abs(stamp) > _LAST_SECOND for stamp in stamps):
@@ -281,7 +382,8 @@ def _times(stamps: list[float], calendar: bool) -> np.ndarray:
     return np.array([round(stamp * _NANOSECONDS) for stamp in stamps], dtype="datetime64[ns]")
 
 
-def _stamp_text(stamp: float, calendar: bool) -> str:
+def _shown(stamp: float, calendar: bool) -> float | str:
+    """A stamp as JSON can hold it."""
     if not calendar:
-        return repr(stamp)
+        return stamp
     return str(np.datetime_as_string(np.datetime64(round(stamp), "s")))

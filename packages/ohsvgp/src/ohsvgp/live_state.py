@@ -1,13 +1,14 @@
 """State files of live streams: what they tell without torch."""
 
+import hashlib
 import json
 import struct
 from pathlib import Path
 from typing import Any
 
-__all__ = ["SCHEMA", "read_facts", "saved_settings"]
+__all__ = ["SCHEMA", "checksum", "read_facts", "saved_settings"]
 
-SCHEMA = "probseq-online-live-2"
+SCHEMA = "probseq-online-live-3"
 _LARGEST_HEADER = 1 << 24
 
 
@@ -41,9 +42,17 @@ def read_facts(path: Path) -> dict[str, str] | None:
         raise OSError(f"{path} cannot be read: {error.strerror}") from error
     try:
         facts = json.loads(header)["__metadata__"]
-        schema, _, _ = facts["schema"], facts["model"], facts["position"]
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        schema, sha256 = facts["schema"], facts["sha256"]
+        damaged = schema == SCHEMA and sha256 != checksum(facts["model"], facts["position"])
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"{path} is no state of a live stream, or damaged") from error
     if schema != SCHEMA:
         raise ValueError(f"{path} is from another version: {schema!r} instead of {SCHEMA!r}")
+    if damaged:
+        raise ValueError(f"{path} is damaged: its checksum is another")
     return facts
+
+
+def checksum(model: str, position: str) -> str:
+    """SHA-256 over the text that a state file holds; its tensors have a checksum of their own."""
+    return hashlib.sha256(f"{model}\n{position}".encode()).hexdigest()

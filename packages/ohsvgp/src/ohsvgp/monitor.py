@@ -58,6 +58,9 @@ class Monitor:
         threshold: of the sums. 5 tells of drift once in some 465 observations where there
             is none, and some 10 observations after errors have moved by a standard deviation.
 
+    Attributes:
+        errors: standard errors of what was seen last.
+
     Raises:
         ValueError: ``forgetting`` not in (0, 1], or ``threshold`` not above 0.
 
@@ -80,6 +83,7 @@ class Monitor:
         self.forgetting, self.threshold = forgetting, threshold
         names = ("seen", "weight", "score", "high", "low", "drifts")
         self._held = dict.fromkeys((*names, *map(_name, _LEVELS)), 0.0)
+        self.errors: list[float] = []
 
     def see(self, gp: OnlineGP, t: Any, y: Any) -> bool:
         """Compare a model's predictions with the targets that its next update will learn.
@@ -98,9 +102,9 @@ class Monitor:
         scores = gp.log_prob(t, y)
         if scores.ndim != 1:
             raise ValueError(f"y must be one series of shape (n,), got {tuple(scores.shape)}")
-        errors = standard_errors(gp, t, y)
+        self.errors = standard_errors(gp, t, y).tolist()
         drifts = self._held["drifts"]
-        for error, score in zip(errors.tolist(), scores.tolist(), strict=True):
+        for error, score in zip(self.errors, scores.tolist(), strict=True):
             self._take(error, score)
         return self._held["drifts"] > drifts
 
