@@ -30,7 +30,7 @@ NEW |= {
     "--kernel-noise.kernel",
 }
 NEW |= {("--sgpa.covariance", "inducing"), "--sgpa.num-features"}
-NEW |= {"--trend", "--no-trend", "--season", "--inputs"}
+NEW |= {"--trend", "--no-trend", "--season", "--inputs", "--hyperparameters", "--lines"}
 NEW |= {"--kernel-noise.initial-variance", "--kernel-noise.symmetric"}
 NEW |= {f"--sgpa-residual.{name}" for name in ("num-inducing", "initial-variance", "rho")}
 NEW |= {"--sgpa-residual.kl-scale", "--sgpa-residual.jitter"}

@@ -1,3 +1,5 @@
+import io
+import json
 import math
 import signal
 import subprocess
@@ -9,13 +11,19 @@ import torch
 from safetensors.torch import load_file
 from sklearn.model_selection import train_test_split
 
-from ohsvgp import AdamSteps, OnlineGP, RandomSubset, UniformGrid
+from ohsvgp import AdamSteps, OnlineGP, RandomSubset, Refit, UniformGrid
 from ohsvgp.tasks import learn
 from probseq_apps.cli import main, parse
 from probseq_apps.data.series import Series
 from probseq_apps.data.tables import Table
 from probseq_apps.experiment import Job, RunFolder
-from probseq_apps.experiments.online import Online, build, estimate, live, prior_of
+from probseq_apps.experiments.online import (
+    Online,
+    build,
+    build_live_model,
+    estimate,
+    prior_of,
+)
 from probseq_apps.experiments.streams import Stream, cut_series, cut_table, load_stream
 from probseq_apps.options import Options
 from probseq_apps.run import run
@@ -24,7 +32,6 @@ from probseq_apps.settings.online import (
     ONLINE_RECIPES,
     GPSettings,
     LiveModel,
-    LiveSettings,
     Method,
     OnlineSettings,
     StreamSettings,
@@ -351,53 +358,93 @@ def test_a_new_basis_is_one_entry_of_the_methods(monkeypatch, tmp_path):
 
 # -- online live ----------------------------------------------------------------------------------
 
-MODEL = LiveModel(num_inducing=8, lengthscale=0.7, noise=0.01)
 LINES = [f"{0.25 * k},{math.sin(0.25 * k)}\n" for k in range(40)]
+FLAGS = ["--num-inducing", "8", "--lengthscale", "0.7", "--noise", "0.01", "--warmup", "10"]
+MODEL = LiveModel(num_inducing=8, lengthscale=0.7, noise=0.01, warmup=10)
 
 
-def follow(lines, **settings):
-    """Forecasts and complaints, as lists of lines."""
-    forecasts, complaints = [], []
-    live(LiveSettings(**({"model": MODEL} | settings)), lines, forecasts.append, complaints.append)
-    return forecasts, complaints
+@pytest.fixture
+def follow(monkeypatch, capsys):
+    """Answers to lines of standard input, and what is said beside them."""
+
+    def run(lines, *given):
+        monkeypatch.setattr("sys.stdin", io.StringIO("".join(lines)))
+        code = main(["online", "live", *FLAGS, *given])
+        told = capsys.readouterr()
+        return code, [json.loads(line) for line in told.out.splitlines()], told.err
+
+    return run
 
 
 @pytest.mark.slow
-def test_a_killed_process_has_lost_nothing(tmp_path):
-    # Line by line: what is forecast by a model that has just learned must not differ from what is
-    # forecast by one that has just been loaded.
+def test_a_killed_process_has_lost_nothing(tmp_path, follow):
+    # Line by line: what answers a model that has just learned must not differ from what answers
+    # one that has just been loaded.
     state, whole = tmp_path / "state", tmp_path / "whole"
-    model = ["--num-inducing", "8", "--lengthscale", "0.7", "--noise", "0.01"]
-    command = [sys.executable, "-m", "probseq_apps", "online", "live", *model, "--state", state]
+    command = [sys.executable, "-m", "probseq_apps", "online", "live", *FLAGS, "--state", state]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     process = subprocess.Popen(command, **pipes)
     told = []
-    for number, line in enumerate(LINES[:15]):
+    for line in LINES[:15]:
         process.stdin.write(line)
         process.stdin.flush()
-        if number:
-            told.append(process.stdout.readline())  # while its input is still open
+        told.append(process.stdout.readline())  # while its input is still open
     process.send_signal(signal.SIGKILL)
     process.communicate()
     rest = subprocess.run(
         command, input="".join(LINES[15:]), capture_output=True, text=True, check=True
     )
-    expected, _ = follow(LINES, state=whole)
-    assert "".join(told).splitlines() + rest.stdout.splitlines() == expected
+    _, expected, _ = follow(LINES, "--state", str(whole))
+    found = "".join(told).splitlines() + rest.stdout.splitlines()
+    assert [json.loads(line) for line in found] == expected
     found, wanted = load_file(state), load_file(whole)
     assert all(torch.equal(found[name], wanted[name]) for name in found.keys() | wanted.keys())
 
 
-def test_the_model_of_a_state_need_not_be_named_again_and_must_not_change(tmp_path):
+def test_a_file_of_lines_is_followed_like_standard_input_and_from_where_it_was(tmp_path, follow):
+    state, file = str(tmp_path / "state"), tmp_path / "lines.csv"
+    code, whole, _ = follow(LINES, "--horizon", "2")
+    assert code == 0
+    assert [len(answer["forecasts"]) for answer in whole] == [0] * 9 + [2] * 31
+    given = ("--horizon", "2", "--state", state, "--lines", str(file))
+    file.write_text("".join(LINES[:25]))
+    assert follow([], *given)[1] == whole[:25]
+    file.write_text("".join(LINES))
+    assert follow([], *given)[1] == whole[24:]
+    code, answers, error = follow([], *given[:-1], str(tmp_path / "none.csv"))
+    assert (code, answers, error.count("\n")) == (1, [], 1)
+    assert "none.csv" in error
+
+
+def test_the_model_of_a_state_need_not_be_named_again_and_must_not_change(tmp_path, follow):
+    state = str(tmp_path / "state")
+    follow(LINES[:5], "--state", state)
+    assert parse(["online", "live", "--state", state]).settings.model == MODEL
+    code, answers, error = follow([], "--state", state, "--noise", "0.5")
+    assert (code, answers, error.count("\n")) == (1, [], 1)
+    assert "noise 0.01 instead of 0.5" in error
+
+
+def test_hyperparameters_are_fixed_or_fitted_when_it_is_time():
+    for when, refit in (("fixed", None), ("first", Refit()), ("every:5", Refit("every:5"))):
+        assert build_live_model(LiveModel(hyperparameters=when)).refit == refit
+
+
+def test_settings_that_say_nothing_of_a_stream_are_refused(capsys):
+    named = {
+        "--hyperparameters often": 'hyperparameters: when must be "first", "every:5" or "drift"',
+        "--t0 yesterday": "t0: a time stamp must be a number or an ISO date",
+    }
+    for given, message in named.items():
+        with pytest.raises(SystemExit, match="2"):
+            main(["online", "live", *given.split()])
+        assert message in " ".join(capsys.readouterr().err.replace("│", " ").split())
+
+
+def test_what_is_no_state_is_refused_in_one_line_and_stays(tmp_path, follow):
     state = tmp_path / "state"
-    follow(LINES[:5], state=state)
-    assert parse(["online", "live", "--state", str(state)]).settings.model == MODEL
-    with pytest.raises(ValueError, match=r"noise 0\.01 instead of 0\.5"):
-        follow([], model=LiveModel(num_inducing=8, lengthscale=0.7, noise=0.5), state=state)
-
-
-@pytest.mark.filterwarnings("ignore:.*inducing variables cannot hold the stream")
-def test_a_warning_is_one_plain_line():
-    _, complaints = follow(LINES, model=LiveModel(num_inducing=2, lengthscale=0.1, noise=0.01))
-    assert [line[:36] for line in complaints] == ["warning: 2 inducing variables cannot"]
-    assert "\n" not in complaints[0]
+    state.write_text("something else")
+    code, answers, error = follow(LINES, "--state", str(state))
+    assert (code, answers, error.count("\n")) == (1, [], 1)
+    assert f"{state} is no state of a live stream" in error
+    assert state.read_text() == "something else"

@@ -79,7 +79,7 @@ def step_leaves(
         for name, (_, choices, default) in read_help(out).items():
             found[f"help: {old.get(name, name)}"] = ("settings", (choices, default))
     elif arguments[:2] == ["online", "live"]:
-        found |= _flat(list(csv.reader(out.splitlines())), "", "out")
+        found |= _flat([json.loads(row) for row in out.splitlines()], "", "out")
     else:
         found |= _text_leaves("out", out, masked=bench)
     found |= _text_leaves("err", record["err"], masked=bench)

@@ -4,7 +4,7 @@ import copy
 import sys
 import time
 import warnings
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ohsvgp import AdamSteps, ExactGP, Gaussian, LostInformationWarning, OnlineGP
+from ohsvgp import AdamSteps, ExactGP, Gaussian, OnlineGP, Refit
 from ohsvgp.likelihoods import Likelihood
 from ohsvgp.live import LiveStream
 from ohsvgp.plots import coefficients_plot, prediction_figures
@@ -291,39 +291,35 @@ def warm_up(method: str, stream: Stream, settings: OnlineSettings) -> None:
 
 
 def live_command(settings: LiveSettings) -> None:
-    """Follow the stream on standard input to its end."""
-    tell = partial(print, flush=True)
-    live(settings, sys.stdin, tell, partial(tell, file=sys.stderr))
+    """Follow the stream to its end; print what answers each line."""
+    if settings.lines is None:
+        live(settings, sys.stdin, settings.replay)
+        return
+    with settings.lines.open(encoding="utf-8") as lines:
+        live(settings, lines, True)
 
 
-def live(
-    settings: LiveSettings,
-    lines: Iterable[str],
-    tell: Callable[[str], None],
-    complain: Callable[[str], None],
-) -> None:
-    """Read lines to the end; tell the forecasts after each, complain of what is wrong or lost."""
+def live(settings: LiveSettings, lines: Iterable[str], replay: bool) -> None:
+    """Print an answer to each line; what else there is to warn of is a plain line of its own."""
     torch.set_num_threads(settings.threads)
     stream = LiveStream(
         build_live_model(settings.model),
         settings.state,
         settings=settings.model.to_dict(),
-        offset=settings.model.offset,
+        warmup=settings.model.warmup,
         horizon=settings.horizon,
         step=settings.step,
     )
     with warnings.catch_warnings():
-        # A plain line, without a place in our sources.
-        warnings.simplefilter("always", LostInformationWarning)
-        warnings.showwarning = lambda message, *_: complain(f"warning: {message}")
-        given: Any = {"every": settings.every, "replay": settings.replay}
-        for text in stream.follow(lines, complain=complain, **given):
-            tell(text)
+        tell = partial(print, file=sys.stderr, flush=True)
+        warnings.showwarning = lambda message, *_: tell(f"warning: {message}")
+        for answer in stream.follow(lines, every=settings.every, replay=replay):
+            print(answer, flush=True)
 
 
 def build_live_model(settings: LiveModel) -> OnlineGP:
     """Return a model that has seen nothing yet."""
-    basis = METHODS[settings.method].basis
+    basis, when = METHODS[settings.method].basis, settings.hyperparameters
     assert basis is not None
     return OnlineGP(
         *prior_of(settings),
@@ -332,4 +328,5 @@ def build_live_model(settings: LiveModel) -> OnlineGP:
         t0=settings.t0,
         rebase=_REBASE,
         time_unit=settings.time_unit,
+        refit=None if when == "fixed" else Refit(when),
     )

@@ -304,8 +304,12 @@ class LiveModel(Prior):
 
     method: Annotated[str, arg(metavar=f"{{{','.join(_LIVE)}}}")] = "ohsvgp"
     """How inducing variables follow the stream; legt, lagt and fout forget the older past."""
-    offset: float = 0.0
-    """Subtracted from each value, added to each forecast: the process has mean zero."""
+    hyperparameters: str = "first"
+    """fixed: those given; first: fitted to the first lines, from there on fixed; every:100: fitted
+    anew each hundred lines on the online bound; drift: when a line is very unlikely."""
+    warmup: Count = 20
+    """First lines, learned at once; gaussian and student-t: in units of their deviation from their
+    mean, which all values take. 1: each line by itself, as it is."""
     window: Positive = 10.0
     """Length of the sliding window, or the time in which the past fades."""
     time_unit: Literal["s", "m", "h", "D", "W"] = "D"
@@ -314,18 +318,20 @@ class LiveModel(Prior):
     """Earliest stamp that can come, a number or an ISO date; None: the first that does."""
 
     def check(self) -> None:
-        """Refuse an unknown method, an offset of what has none, and what is no stamp."""
+        """Refuse an unknown method or time to fit, and what is no stamp."""
         super().check()
         check_known("method", self.method, _LIVE)
-        if self.t0 is not None:
-            from ohsvgp.stream.clock import parse_stamp  # late: it loads torch
+        if (self.hyperparameters, self.t0) in (("fixed", None), ("first", None)):
+            return
+        from ohsvgp import Refit  # late: these load torch
+        from ohsvgp.stream.clock import parse_stamp
 
+        for name, read in (("hyperparameters", Refit), ("t0", parse_stamp)):
+            value = getattr(self, name)
             try:
-                parse_stamp(self.t0)
+                read(value) if value not in (None, "fixed") else None
             except ValueError as error:
-                raise ValueError(f"t0: {error}") from None
-        wrong = self.offset and self.likelihood not in STANDARDISED
-        refuse(wrong, f"offset must be 0 for likelihood {self.likelihood}")
+                raise ValueError(f"{name}: {error}") from None
 
 
 class LiveSettings(Settings):
@@ -341,8 +347,10 @@ class LiveSettings(Settings):
     may be left out and must not differ."""
     every: Count = 1
     """Lines between two savings of the state."""
+    lines: Path | None = None
+    """File of the stream from its first line; None: standard input."""
     replay: bool = False
-    """The input starts at the stream's first line: skip those that the state has absorbed."""
+    """Standard input starts at the stream's first line: skip those that the state has absorbed."""
     threads: Count = 1
     """CPU threads of torch."""
 
