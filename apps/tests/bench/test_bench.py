@@ -113,7 +113,7 @@ def test_rows_of_online_updates_are_measured_and_ratios_are_of_the_rows_above(mo
     for name, value in {"SOLAR": 40, "AUDIO": 1000, "FEATURES": 20}.items():
         monkeypatch.setattr(online, name, value)
     monkeypatch.setattr(online, "_resident_bytes", iter([1000, 1001]).__next__)
-    few = {"predicted": 30, "counts": 20, "inputs": 12, "batched": 2000}
+    few = {"predicted": 30, "counts": 20, "inputs": 12, "batched": 2000, "answered": 9}
     sizes = online.Sizes(100, singles=8, few=1, more=2, early=60, late=120, **few)
     rows = online.measure(sizes, 1)
     values = [row["value"] for row in rows]
@@ -133,6 +133,14 @@ def test_rows_of_online_updates_are_measured_and_ratios_are_of_the_rows_above(mo
     assert values[42] == pytest.approx(values[41] / values[40])
     assert values[49] == pytest.approx(1e3 * values[48] / values[47])
     assert values[46] >= values[45]
+    # Percentiles of answers, and all of them in the bins of a histogram.
+    for start in (len(values) - 20, len(values) - 10):
+        assert values[start] <= values[start + 1] <= values[start + 2]
+        assert sum(values[start + 3 : start + 10]) == 9
+        ends = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, math.inf)
+        middle = next(end for end in ends if values[start] < end)
+        below = sum(values[start + 3 : start + 4 + ends.index(middle)])
+        assert below >= 5  # of nine, the median and those before it
 
 
 def test_a_model_that_is_timed_on_new_points_stays_as_it_is():

@@ -8,8 +8,10 @@ import os
 import warnings
 from collections.abc import Callable
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from statistics import median, quantiles
+from tempfile import TemporaryDirectory
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -28,6 +30,7 @@ from ohsvgp import (
 )
 from ohsvgp import Path as InputPath
 from ohsvgp.bases import Advance, Basis
+from ohsvgp.live import LiveStream
 from probseq.kernels import RBF
 from probseq_apps.bench import Case, Row, interleaved, one_thread, show, timed
 from probseq_apps.bench.streaming import StreamingGP, numpy_predictor
@@ -43,6 +46,8 @@ FEATURES = 1000
 # The thesis learns the inducing points of OSGPR by this many Adam steps at each task, and q(u) of
 # counts by so many.
 _ITERATIONS, _COUNT_ITERATIONS = 1000, 5000
+# First lines of a live stream, and ends of the bins of its histogram in ms.
+_FIRST, _ENDS = 20, (1, 2, 4, 8, 16, 32)
 _kernel = partial(RBF, 1, lengthscale=LENGTHSCALE, outputscale=_OUTPUTSCALE)
 
 Series = tuple[Tensor, Tensor]
@@ -61,6 +66,7 @@ class Sizes(NamedTuple):
     counts: int = 600  # points of the stream of counts
     inputs: int = 8_611  # of four dimensions, learned at once
     batched: int = 1_000_000  # points of the stream that comes in 1,000 batches
+    answered: int = 1_000  # lines of a live stream
 
 
 def bench_online(settings: BenchOnlineSettings) -> None:
@@ -68,7 +74,7 @@ def bench_online(settings: BenchOnlineSettings) -> None:
     sizes = Sizes(settings.long)
     if settings.quick:
         sizes = Sizes(min(500, settings.long), singles=40, few=2, more=6, late=10_000)
-        sizes = sizes._replace(predicted=1_000, counts=100, inputs=500, batched=10_000)
+        sizes = sizes._replace(predicted=1_000, counts=100, inputs=500, batched=10_000, answered=40)
     with one_thread(), warnings.catch_warnings():
         # Speed is measured on streams that are too long for M.
         warnings.simplefilter("ignore", LostInformationWarning)
@@ -151,6 +157,7 @@ def measure(sizes: Sizes, repeats: int) -> list[dict[str, Any]]:
         *others,
         *count_rows(sizes, *(seconds[case] for case in counts)),
         *batched_rows(sizes.batched),
+        *answer_rows(sizes.answered),
     ]
     return [row.found(seconds) for row in rows]
 
@@ -258,6 +265,26 @@ def single_rows(count: int) -> list[Row]:
         Row('one point, rebase="grow:1.05", M=100: median', each(median), "ms", 1.0),
         Row("  99th percentile", slowest, "ms"),
     ]
+
+
+def answer_rows(count: int) -> list[Row]:
+    """Return the rows of how long a live stream takes to answer a line and to save its state."""
+    (t, y), rows = stream(count + _FIRST), list[Row]()
+    lines = [f"{at},{value}" for at, value in zip(t.tolist(), y.tolist(), strict=True)]
+    for M in (50, 200):
+        with TemporaryDirectory() as folder:
+            model = _model(LegS(M), "grow:1.05")
+            live = LiveStream(model, Path(folder) / "state", warmup=_FIRST)
+            told = live.follow(lines)
+            found = [1e3 * timed(partial(next, told), gradients=True)() for _ in lines][_FIRST:]
+        label = f"a line of a live stream, M={M}: median"
+        for name, share in ((label, 50), ("  90th percentile", 90), ("  99th percentile", 99)):
+            cuts = quantiles(found, n=100, method="inclusive")
+            rows.append(Row(name, cuts[share - 1], "ms"))
+        for low, high in pairwise((0, *_ENDS, math.inf)):
+            name = f"  {low} to {high} ms" if high < math.inf else f"  {low} ms and more"
+            rows.append(Row(name, sum(low <= one < high for one in found), "lines"))
+    return rows
 
 
 def count_cases(sizes: Sizes) -> tuple[Case, Case, Case]:
