@@ -8,6 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ohsvgp.online import OnlineGP
+from ohsvgp.stream.arrays import as_targets
 from probseq.checks import check_positive
 
 __all__ = ["Monitor", "standard_errors"]
@@ -32,17 +33,24 @@ def standard_errors(gp: OnlineGP, t: Any, y: Any) -> Float[Tensor, "*b n"]:
     Raises:
         ValueError: inputs or targets that ``OnlineGP.log_prob`` refuses.
     """
-    gp.log_prob(t, y)  # refuses bad targets
-    latent = gp.predict(t)
-    mean, variance = latent.mean.double(), latent.variance.double()
-    targets = torch.as_tensor(y, dtype=torch.float64, device=mean.device)
+    return _judged(gp, t, y)[1]
+
+
+def _judged(gp: OnlineGP, t: Any, y: Any) -> tuple[Tensor, Tensor]:
+    """Log densities of targets, and their standard errors."""
+    x, likelihood = gp.inputs(t), gp.likelihood
+    targets = as_targets(y, x.shape[0], None, x)
+    likelihood.check_targets(targets)
     with torch.no_grad():
-        cdf = gp.likelihood.predictive_cdf
-        below = targets if gp.likelihood.continuous else targets - 1
-        shares = 0.5 * (cdf(mean, variance, below) + cdf(mean, variance, targets))
+        latent = gp.process.predict(gp.state, x)
+        law = (latent.mean, latent.variance)
+        scores = likelihood.predictive_log_prob(*law, targets)
+        below = targets if likelihood.continuous else targets - 1
+        cdf = likelihood.predictive_cdf
+        shares = 0.5 * (cdf(*law, below) + cdf(*law, targets))
     # What lies beyond the reach of float64 is eight standard deviations away.
     tiny = torch.finfo(shares.dtype).eps / 2
-    return torch.special.ndtri(shares.clamp(tiny, 1 - tiny))
+    return scores, torch.special.ndtri(shares.clamp(tiny, 1 - tiny))
 
 
 class Monitor:
@@ -99,10 +107,10 @@ class Monitor:
         Raises:
             ValueError: inputs or targets that ``OnlineGP.log_prob`` refuses, or several series.
         """
-        scores = gp.log_prob(t, y)
+        scores, errors = _judged(gp, t, y)
         if scores.ndim != 1:
             raise ValueError(f"y must be one series of shape (n,), got {tuple(scores.shape)}")
-        self.errors = standard_errors(gp, t, y).tolist()
+        self.errors = errors.tolist()
         drifts = self._held["drifts"]
         for error, score in zip(self.errors, scores.tolist(), strict=True):
             self._take(error, score)
