@@ -49,6 +49,7 @@ WRONG = {
     "online --method osvgp-at-once --hyperparameters online": "cannot change its hyperparameters",
     "online --recipe solar-51": "'solar-50'",
     "online --target a --inputs a b": "each once, got a, b, a",
+    "online --target time": "each once, got time, time",
     "online --series s --target x y": "series needs one target",
     "online live --replay": "replay needs state",
     "online live --method osgpr": "unknown method 'osgpr'",

@@ -71,7 +71,7 @@ def test_dates_become_days_or_hours_since_the_first_and_rows_are_sorted(read, pu
     ],
 )
 def test_what_a_csv_file_must_not_hold_is_named(lines, named, read):
-    with pytest.raises(DataError, match=r"own\.csv.*" + named):
+    with pytest.raises(ValueError, match=r"own\.csv.*" + named):
         read(*lines)
 
 

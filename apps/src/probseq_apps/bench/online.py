@@ -274,16 +274,14 @@ def answer_rows(count: int) -> list[Row]:
     for M in (50, 200):
         with TemporaryDirectory() as folder:
             model = _model(LegS(M), "grow:1.05")
-            live = LiveStream(model, Path(folder) / "state", warmup=_FIRST)
-            told = live.follow(lines)
+            told = LiveStream(model, Path(folder) / "state", warmup=_FIRST).follow(lines)
             found = [1e3 * timed(partial(next, told), gradients=True)() for _ in lines][_FIRST:]
-        label = f"a line of a live stream, M={M}: median"
-        for name, share in ((label, 50), ("  90th percentile", 90), ("  99th percentile", 99)):
-            cuts = quantiles(found, n=100, method="inclusive")
-            rows.append(Row(name, cuts[share - 1], "ms"))
+        cuts = quantiles(found, n=100, method="inclusive")
+        rows.append(Row(f"a line of a live stream, M={M}: median", cuts[49], "ms"))
+        rows += [Row(f"  {share}th percentile", cuts[share - 1], "ms") for share in (90, 99)]
         for low, high in pairwise((0, *_ENDS, math.inf)):
-            name = f"  {low} to {high} ms" if high < math.inf else f"  {low} ms and more"
-            rows.append(Row(name, sum(low <= one < high for one in found), "lines"))
+            count = sum(low <= one < high for one in found)
+            rows.append(Row(f"  {low} to {high} ms", count, "lines"))
     return rows
 
 

@@ -13,6 +13,7 @@ from jaxtyping import Float64
 from numpy.typing import NDArray
 from scipy import ndimage
 
+from ohsvgp.stream.columns import StampColumn, check_squares
 from probseq.checks import parse_number
 from probseq_apps.data.image_files import read_part
 from probseq_apps.data.names import (
@@ -23,7 +24,7 @@ from probseq_apps.data.names import (
     reading,
     unknown_name_message,
 )
-from probseq_apps.data.tables import Stamps, csv_header, published_file, read_rows
+from probseq_apps.data.tables import csv_header, published_file, read_rows
 
 SERIES_NAMES = ("sp500", "toy", "solar", "audio", "covid")
 
@@ -98,7 +99,7 @@ def read_csv_series(path: Path, columns: Columns) -> Series:
     order; targets numbers, or empty, `NA`, `NaN`, `null` or `none` for a gap. Several targets, or
     several series, are learned side by side: at the stamps that all of them have.
     """
-    stamps = Stamps(columns.time)
+    stamps = StampColumn(columns.time)
 
     def parse(stamp: str, *cells: str) -> _Row | None:
         numbers, series = (cells[:-1], cells[-1]) if columns.series else (cells, "")
@@ -120,7 +121,7 @@ def read_csv_series(path: Path, columns: Columns) -> Series:
         times, values, names, note = _side_by_side(path, rows)
         notes += note
     for name, numbers in ((columns.time, np.array(times)), *zip(names, values.T, strict=True)):
-        _check_squares(path, name, numbers)
+        check_squares(numbers, f"{path}: column {name!r}")
     time, label, values, moved = stamps.in_order(times, values, "days")
     values = values.T if len(names) > 1 else values[:, 0]
     return Series(f"{CSV_PREFIX}{path}", time, values, label, ", ".join(names), (*notes, *moved))
@@ -145,30 +146,13 @@ def _side_by_side(
     return list(whole), values, names, notes
 
 
-def _check_squares(path: Path, column: str, numbers: NDArray[np.float64]) -> None:
-    """Refuse numbers whose squares, which all methods take, overflow or vanish."""
-    with np.errstate(over="ignore", under="ignore"):
-        total, std = float(np.square(numbers).sum()), float(numbers.std())
-    size, spread = float(np.abs(numbers).max()), numbers.max() - numbers.min()
-    if not (math.isfinite(total) and math.isfinite(std)):
-        raise DataError(
-            f"{path}: column {column!r} holds numbers up to {size:g} in size, whose squares "
-            "overflow: give them in a larger unit"
-        )
-    if std == 0.0 and spread > 0.0:
-        raise DataError(
-            f"{path}: column {column!r} holds numbers that differ by {spread:g} at most, whose "
-            "square vanishes: give them in a smaller unit"
-        )
-
-
 def read_csv_channels(path: Path, column: str = "time") -> ChannelSeries:
     """Read a CSV file with a header: a time column, and channels in all others."""
     header = csv_header(path)
     names = tuple(name for name in header if name != column)
     if header == [column]:
         raise DataError(f"{path} needs at least one channel beside {column!r}")
-    stamps = Stamps(column)
+    stamps = StampColumn(column)
 
     def parse(stamp: str, *cells: str) -> tuple[float, list[float]]:
         if "" in map(str.strip, cells):

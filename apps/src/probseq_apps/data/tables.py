@@ -11,9 +11,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 from jaxtyping import Bool, Float64
-from numpy.typing import NDArray
 
-from ohsvgp.stream.clock import parse_stamp
+from ohsvgp.stream.columns import StampColumn
 from probseq.checks import parse_number
 from probseq.errors import require
 from probseq_apps.data.names import (
@@ -26,7 +25,6 @@ from probseq_apps.data.names import (
 )
 
 T = TypeVar("T")
-_SECONDS = {"hours": 3_600.0, "days": 86_400.0}
 
 
 def read_rows(
@@ -110,36 +108,6 @@ def published_file(path: Path) -> Path:
     return path
 
 
-class Stamps:
-    """The time stamps of a column, cell by cell: numbers, or ISO 8601 dates and times."""
-
-    def __init__(self, column: str) -> None:
-        self._column = column
-        self._calendar: bool | None = None
-
-    def parse(self, cell: str) -> float:
-        """Return a stamp, in seconds since 1970 for a date; a time without a zone is UTC."""
-        stamp, calendar = parse_stamp(cell)
-        if self._calendar not in (None, calendar):
-            raise ValueError(
-                f"column {self._column!r} must hold numbers or dates, got both: {cell!r}"
-            )
-        self._calendar = calendar
-        return stamp / 10**9 if calendar else stamp
-
-    def in_order(
-        self, times: Sequence[float], values: NDArray[np.float64], unit: str
-    ) -> tuple[NDArray[np.float64], str, NDArray[np.float64], tuple[str, ...]]:
-        """Sort rows by time; dates are counted from the first one."""
-        time, notes = np.array(times), ()
-        if (np.diff(time) < 0.0).any():
-            order = np.argsort(time, kind="stable")
-            time, values, notes = time[order], values[order], ("rows are sorted by time",)
-        if not self._calendar:
-            return time, self._column, values, notes
-        return (time - time[0]) / _SECONDS[unit], f"{unit} since the first stamp", values, notes
-
-
 TABLE_NAMES = ("skillcraft", "powerplant", "two-moons")
 
 _MOONS, _MOONS_TEST, _MOONS_NOISE = 600, 150, 0.1
@@ -200,7 +168,7 @@ def read_csv_points(
 ) -> Table:
     """Read points from columns of a CSV file with a header; a random share is for evaluation."""
     columns = [*((name, "input") for name in inputs), *((name, "target") for name in targets)]
-    stamps = None if time is None else Stamps(time)
+    stamps = None if time is None else StampColumn(time)
 
     def parse(*cells: str) -> list[float]:
         at = [] if stamps is None else [stamps.parse(cells[-1])]

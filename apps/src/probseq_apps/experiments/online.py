@@ -4,8 +4,8 @@ import copy
 import sys
 import time
 import warnings
-from collections.abc import Generator, Iterable, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -291,29 +291,21 @@ def warm_up(method: str, stream: Stream, settings: OnlineSettings) -> None:
 
 
 def live_command(settings: LiveSettings) -> None:
-    """Follow the stream to its end; print what answers each line."""
-    if settings.lines is None:
-        live(settings, sys.stdin, settings.replay)
-        return
-    with settings.lines.open(encoding="utf-8") as lines:
-        live(settings, lines, True)
-
-
-def live(settings: LiveSettings, lines: Iterable[str], replay: bool) -> None:
-    """Print an answer to each line; what else there is to warn of is a plain line of its own."""
+    """Follow the stream to its end, and print what answers each line."""
     torch.set_num_threads(settings.threads)
-    stream = LiveStream(
-        build_live_model(settings.model),
-        settings.state,
-        settings=settings.model.to_dict(),
-        warmup=settings.model.warmup,
-        horizon=settings.horizon,
-        step=settings.step,
-    )
-    with warnings.catch_warnings():
+    given, model, whole = settings.lines, settings.model, settings.replay or bool(settings.lines)
+    with (
+        nullcontext(sys.stdin) if given is None else given.open(encoding="utf-8") as lines,
+        warnings.catch_warnings(),
+    ):
+        # A plain line, without a place in our sources.
         tell = partial(print, file=sys.stderr, flush=True)
         warnings.showwarning = lambda message, *_: tell(f"warning: {message}")
-        for answer in stream.follow(lines, every=settings.every, replay=replay):
+        options: Any = {"horizon": settings.horizon, "step": settings.step, "warmup": model.warmup}
+        stream = LiveStream(
+            build_live_model(model), settings.state, settings=model.to_dict(), **options
+        )
+        for answer in stream.follow(lines, every=settings.every, replay=whole):
             print(answer, flush=True)
 
 

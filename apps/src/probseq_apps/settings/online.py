@@ -157,7 +157,8 @@ class StreamSettings(Settings):
 
     def check(self) -> None:
         """Refuse columns that don't go together."""
-        names = [*self.inputs, *self.target, *filter(None, [self.time, self.series])]
+        stamps = self.time or ("" if self.inputs else "time")
+        names = [*self.inputs, *self.target, *filter(None, [stamps, self.series])]
         if not all(names) or len(set(names)) < len(names):
             raise ValueError(f"columns must be named, and each once, got {', '.join(names)}")
         if len(self.inputs) == 1:

@@ -1,0 +1,90 @@
+"""Columns of a table as series: stamps read cell by cell, rows in order, numbers that suit."""
+
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ohsvgp.stream.clock import parse_stamp
+
+__all__ = ["StampColumn", "check_squares"]
+
+_SECONDS = {"hours": 3_600.0, "days": 86_400.0}
+
+
+class StampColumn:
+    """The time stamps of a column, cell by cell: numbers, or ISO 8601 dates and times.
+
+    Args:
+        name: of the column, for errors.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._calendar: bool | None = None
+
+    def parse(self, cell: str) -> float:
+        """Return a stamp, in seconds since 1970 for a date; a time without a zone is UTC.
+
+        Args:
+            cell: its text.
+
+        Raises:
+            ValueError: no stamp, or a date after numbers, or the reverse.
+        """
+        stamp, calendar = parse_stamp(cell)
+        if self._calendar not in (None, calendar):
+            raise ValueError(f"column {self.name!r} must hold numbers or dates, got both: {cell!r}")
+        self._calendar = calendar
+        return stamp / 10**9 if calendar else stamp
+
+    def in_order(
+        self,
+        times: Sequence[float],
+        values: NDArray[np.float64],
+        unit: Literal["hours", "days"],
+    ) -> tuple[NDArray[np.float64], str, NDArray[np.float64], tuple[str, ...]]:
+        """Sort rows by time; dates are counted from the first one.
+
+        Args:
+            times: stamps that were parsed, shape (n,).
+            values: rows beside them, shape (n, ...).
+            unit: that dates are counted in.
+
+        Returns:
+            Times, what they are counted in, rows, and a note if they were sorted.
+        """
+        time, notes = np.array(times), ()
+        if (np.diff(time) < 0.0).any():
+            order = np.argsort(time, kind="stable")
+            time, values, notes = time[order], values[order], ("rows are sorted by time",)
+        if not self._calendar:
+            return time, self.name, values, notes
+        return (time - time[0]) / _SECONDS[unit], f"{unit} since the first stamp", values, notes
+
+
+def check_squares(numbers: NDArray[np.float64], name: str) -> None:
+    """Refuse numbers whose squares, which all methods take, overflow or vanish.
+
+    Args:
+        numbers: one or more.
+        name: what they are, for the error.
+
+    Raises:
+        ValueError: they do.
+    """
+    with np.errstate(over="ignore", under="ignore"):
+        total, std = float(np.square(numbers).sum()), float(numbers.std())
+    size, spread = float(np.abs(numbers).max()), numbers.max() - numbers.min()
+    if not (math.isfinite(total) and math.isfinite(std)):
+        raise ValueError(
+            f"{name} holds numbers up to {size:g} in size, whose squares overflow: give them in a "
+            "larger unit"
+        )
+    if std == 0.0 and spread > 0.0:
+        raise ValueError(
+            f"{name} holds numbers that differ by {spread:g} at most, whose square vanishes: give "
+            "them in a smaller unit"
+        )
