@@ -96,6 +96,18 @@ def test_the_first_lines_give_hyperparameters_mean_and_deviation() -> None:
     np.testing.assert_array_equal(plain.predict(t).mean, still.predict(t).mean)
 
 
+def test_fits_to_single_lines_follow_the_stream_and_keep_its_noise() -> None:
+    # Errors stay of size one, though each fit sees one line.
+    noise = torch.randn(150, generator=torch.Generator().manual_seed(0)).tolist()
+    lines = [f"{k},{math.sin(0.26 * k) + 0.15 * noise[k]}\n" for k in range(150)]
+    model = made(1.0, 0.1, num_inducing=40, refit=Refit("every:4", steps=10))
+    answers = run(lines, model=model, warmup=40)
+    errors = np.array([answer["error"] for answer in answers[40:]])
+    assert 0.6 < np.square(errors).mean() < 1.7
+    fitted = float(model.likelihood.noise.detach()) * pstdev([a["y"] for a in answers[:40]]) ** 2
+    assert 0.5 * 0.15**2 < fitted < 2 * 0.15**2
+
+
 def test_first_lines_may_come_out_of_order_and_equal_ones_are_not_learned() -> None:
     one, other = run([*LINES[:1], *LINES[3:0:-1], LINES[4]], warmup=4), run(LINES[:5], warmup=4)
     assert one[-1] == other[-1]
