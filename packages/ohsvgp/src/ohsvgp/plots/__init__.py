@@ -4,6 +4,7 @@ Save one with ``figure.savefig(path)``.
 """
 
 from ohsvgp.plots.coefficients import coefficients_plot
+from ohsvgp.plots.components import components_plot
 from ohsvgp.plots.fits import Fits, after_tasks_plot, fit_plot, fits_plot, tasks_plot
 from ohsvgp.plots.forecasts import forecast_plot
 from ohsvgp.plots.frames import frames_plot
@@ -28,6 +29,7 @@ __all__ = [
     "band",
     "boundaries_plot",
     "coefficients_plot",
+    "components_plot",
     "fit_plot",
     "fits_plot",
     "forecast_plot",
