@@ -181,6 +181,15 @@ def test_lines_that_say_nothing_are_passed_over_and_wrong_ones_refused() -> None
     assert [answer["line"] for answer in answers[-5:]] == [13, 14, 15, 16, 17]
 
 
+def test_values_whose_squares_are_infinite_are_refused_and_the_state_can_be_read(tmp_path) -> None:
+    file = tmp_path / "state"
+    lines = [*LINES[:3], "0.9,-1e300\n", "0.9,1e90\n"]
+    answers = run(lines, file)
+    assert refused(answers) == {4: "y must lie within ±1e+100, got '-1e300'"}
+    assert math.isfinite(answers[-1]["error"])
+    assert run([*lines, "0.95,1\n"], file, replay=True)[-1]["line"] == 6
+
+
 def test_a_wild_stamp_is_refused_and_a_long_silence_is_not() -> None:
     wild = ["1e300,1\n", "3e6,1\n"]
     answers = run([*LINES[:9], *wild, *LINES[9:]])

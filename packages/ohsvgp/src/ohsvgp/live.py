@@ -57,6 +57,8 @@ _LAST_SECOND = np.iinfo(np.int64).max // _NANOSECONDS
 _FARTHEST = 1e6
 # Where there is no span yet: after so many lengthscales, stamps in float64 are no finer than one.
 _RESOLUTION = 1e15
+# The squares of larger values, and scores made of them, are no numbers any more.
+_LARGEST = 1e100
 # Of the prior of fits to a single line: two thirds of its mass lie within it.
 _FACTOR = 1.2
 _MISSING = ("", "na", "nan", "null", "none")
@@ -232,6 +234,8 @@ class LiveStream:
             raise ValueError(f"a line must be t,y, got {text!r}")
         stamp, calendar = _seconds(cells[0])
         value = None if cells[1].lower() in _MISSING else parse_number(cells[1])
+        if value is not None and abs(value) > _LARGEST:
+            raise ValueError(f"y must lie within ±{_LARGEST:g}, got {cells[1]!r}")
         if self.position.calendar not in (None, calendar):
             kinds = ("numbers", "dates")
             raise ValueError(
