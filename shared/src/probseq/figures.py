@@ -43,7 +43,9 @@ __all__ = [
 
 # Okabe and Ito's colours, told apart under every common colour-blindness; black is kept for data.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
+# Of lines that guide the eye, such as perfect calibration.
 GUIDE = "#1A1A1A"
+# Of data that a model has seen.
 SEEN = "#8A8A8A"
 # More curves than these are told apart in a panel each, by :func:`small_multiples`.
 IN_A_PANEL = 7

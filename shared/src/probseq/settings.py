@@ -56,6 +56,7 @@ class Bound(NamedTuple):
     holds: Callable[[Any], bool]
 
 
+# Kinds of numbers that settings hold, each with what a refusal says of it.
 Count = Annotated[int, Bound("a whole number of at least 1", lambda value: value >= 1)]
 Index = Annotated[int, Bound("a whole number of at least 0", lambda value: value >= 0)]
 Positive = Annotated[float, Bound("positive and finite", lambda value: value > 0)]

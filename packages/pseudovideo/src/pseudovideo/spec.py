@@ -21,6 +21,7 @@ from pseudovideo.unet_spec import UNetSpec as UNetSpec
 from pseudovideo.unet_spec import channel_multipliers_for as channel_multipliers_for
 from pseudovideo.unet_spec import unet_values as unet_values
 
+# How the frames before an image are made from it.
 CorruptionKind = Literal[
     "blur",
     "high-order-blur",
@@ -29,11 +30,15 @@ CorruptionKind = Literal[
     "matched-noise",
     "repeat",
 ]
+# All kinds of corruption.
 CORRUPTIONS: tuple[CorruptionKind, ...] = get_args(CorruptionKind)
+# How a tokenizer embeds patches.
 Stem = Literal["plain", "layernorm"]
+# All stems.
 STEMS: tuple[Stem, ...] = get_args(Stem)
 PriorName = Literal["autoregressive", "masked"]
 FrameChoice = Literal["random", "last"]
+# How the noise of a diffusion grows.
 ScheduleName = Literal["linear", "cosine"]
 TrainingMasks = Literal["stages", "random"]
 TRAINING_MASKS: tuple[TrainingMasks, ...] = get_args(TrainingMasks)

@@ -44,11 +44,13 @@ __all__ = [
     "unit",
 ]
 
+# Of all tensors of one call: mostly float32 and float64.
 DTYPES: SearchStrategy[torch.dtype] = st.shared(
     st.sampled_from([torch.float32, torch.float64] * 3 + [torch.float16, torch.bfloat16]),
     key="dtype",
 )
 
+# Strategies of numbers, of shares in [0, 1], and of generators.
 COUNTS = st.integers(1, 3)
 SCALES = st.sampled_from([0.5, 1.0, 2.0])
 SHARES = st.sampled_from([0.0, 0.5, 1.0])
