@@ -288,6 +288,8 @@ def classifier_features():
 
 EXTRACTORS = built(random_convolution) | built(module_features) | built(classifier_features)
 
+DRAWN = dict(draws=st.integers(2, 3), level=st.just(0.9), generator=GENERATORS)
+
 IMAGE_TARGETS = [
     Target(image.psnr, PAIR, non_finite="infinity where the two are identical"),
     Target(image.mean_psnr, PAIR, non_finite="One identical image makes it infinite"),
@@ -347,6 +349,15 @@ IMAGE_TARGETS = [
         image.precision_recall,
         dict(real=tensors("3 d"), fake=tensors("3 d"), neighbours=st.integers(1, 2)),
     ),
+    Target(
+        image.precision_recall_intervals,
+        dict(real=tensors("3 d"), fake=tensors("3 d"), neighbours=st.just(2), **DRAWN),
+    ),
+    Target(image.frechet_interval, dict(real=MOMENTS, fake=tensors("m d"), **DRAWN)),
+    Target(image.kernel_interval, dict(real=tensors("n d"), fake=tensors("m d"), **DRAWN)),
+    Target(image.inception_interval, dict(probabilities=tensors("n k", probabilities), **DRAWN)),
+    Target(image.nearest, dict(features=tensors("n d"), references=tensors("m d"))),
+    Target(image.memorisation, dict(test=tensors("m", positive), fake=tensors("n", positive))),
     Target(image.distance_name, dict(extractor=EXTRACTORS)),
 ]
 
@@ -540,6 +551,8 @@ NOT_FUZZED = {
     "Predictor.penalty": "takes a model",
     "Predictor.predict": "takes a model",
     "Predictor.score": "takes a model",
+    "lpips_diversity": "takes LPIPS, which needs an optional library",
+    "torch_fidelity_metrics": "another library's numbers, tested beside ours",
     "SmallClassifier": "a network of fixed sizes",
     "SmallClassifier.forward": "called by the extractor of features, which is fuzzed",
     "active_dropout": "takes a model",

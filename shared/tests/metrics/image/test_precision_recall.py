@@ -111,7 +111,7 @@ def test_many_features_are_met_in_blocks_with_the_same_result(monkeypatch):
     for block in (1, 200, 83 * 61):
         largest.clear()
         # The package has a function of the module's name.
-        module = importlib.import_module("probseq.metrics.image.precision_recall")
+        module = importlib.import_module("probseq.metrics.image._features")
         monkeypatch.setattr(module, "_BLOCK", block)
         assert precision_recall(real, fake) == whole
         # A row is the least.

@@ -4,9 +4,9 @@ The mathematics needs torch alone; LPIPS and Inception features come with the ex
 Images are floats in −1..1 of shape (n, c, h, w). Nothing is downloaded unless asked for.
 
 These numbers follow a run and compare models that are measured alike. For a number that is to stand
-beside those of papers, write the samples to lossless files and let torch-fidelity read them and the
-reference's: it has the papers' resizing and networks, Inception for FID, KID and inception score,
-VGG-16 for precision and recall.
+beside those of papers, `torch_fidelity_metrics` with `InceptionFeatures` is torch-fidelity's own;
+papers take VGG-16's features for precision and recall, which torch-fidelity has for files of
+samples.
 """
 
 from probseq.metrics.image.extractors import (
@@ -18,34 +18,58 @@ from probseq.metrics.image.extractors import (
     SmallClassifier,
     extract_features,
 )
+from probseq.metrics.image.fidelity import torch_fidelity_metrics
 from probseq.metrics.image.frechet import FeatureMoments, frechet_distance
 from probseq.metrics.image.inception import INCEPTION_SHA256, InceptionFeatures, distance_name
 from probseq.metrics.image.inception_score import InceptionScore, inception_score
+from probseq.metrics.image.intervals import (
+    Interval,
+    frechet_interval,
+    inception_interval,
+    kernel_interval,
+)
 from probseq.metrics.image.kernel_distance import KernelDistance, kernel_distance
-from probseq.metrics.image.lpips import LPIPS
-from probseq.metrics.image.precision_recall import PrecisionRecall, precision_recall
+from probseq.metrics.image.lpips import LPIPS, Diversity, lpips_diversity
+from probseq.metrics.image.memorisation import Memorisation, Nearest, memorisation, nearest
+from probseq.metrics.image.precision_recall import (
+    PrecisionRecall,
+    precision_recall,
+    precision_recall_intervals,
+)
 from probseq.metrics.image.psnr import mean_psnr, psnr
 
 __all__ = [
     "INCEPTION_SHA256",
     "LPIPS",
     "ClassifierFeatures",
+    "Diversity",
     "FeatureExtractor",
     "FeatureMoments",
     "Features",
     "InceptionFeatures",
     "InceptionScore",
+    "Interval",
     "KernelDistance",
+    "Memorisation",
     "ModuleFeatures",
+    "Nearest",
     "PrecisionRecall",
     "RandomConvolution",
     "SmallClassifier",
     "distance_name",
     "extract_features",
     "frechet_distance",
+    "frechet_interval",
+    "inception_interval",
     "inception_score",
     "kernel_distance",
+    "kernel_interval",
+    "lpips_diversity",
     "mean_psnr",
+    "memorisation",
+    "nearest",
     "precision_recall",
+    "precision_recall_intervals",
     "psnr",
+    "torch_fidelity_metrics",
 ]

@@ -1,8 +1,14 @@
-"""Checks of the feature matrices that distances between image sets share."""
+"""What distances between image sets share: checks of feature matrices, squared distances."""
 
+from collections.abc import Iterator
+
+import torch
 from torch import Tensor
 
 from probseq.metrics._checks import check_finite
+
+# Distances in a matrix: 128 MB of float64.
+_BLOCK = 2**24
 
 
 def check_features(name: str, features: Tensor) -> Tensor:
@@ -27,3 +33,12 @@ def check_same_dimension(**widths: int) -> None:
             f"{first} and {second} must have features of the same dimension, got {widths[first]} "
             f"and {widths[second]}: take both from the same extractor"
         )
+
+
+def distance_blocks(x: Tensor, y: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """Numbers of some rows of x, and their squared distances |x|² − 2x·y + |y|² to all of y."""
+    squares = y.square().sum(dim=1)
+    for rows in torch.arange(len(x), device=x.device).split(max(1, _BLOCK // len(y))):
+        part = x[rows]
+        products = torch.addmm(squares, part, y.T, alpha=-2.0)
+        yield rows, (products + part.square().sum(dim=1, keepdim=True)).clamp_min(0.0)

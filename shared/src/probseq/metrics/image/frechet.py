@@ -155,7 +155,7 @@ def _root_trace(first: Tensor | FeatureMoments, second: Tensor | FeatureMoments)
         return _root_sum(_centred(first), second.covariance)
     if isinstance(second, Tensor):
         return _root_sum(_centred(second), first.covariance)
-    return _root_sum(_factor(first.covariance), second.covariance)
+    return _root_sum(covariance_factor(first.covariance), second.covariance)
 
 
 def _root_sum(factor: Tensor, covariance: Tensor) -> Tensor:
@@ -170,7 +170,7 @@ def _centred(features: Tensor) -> Tensor:
     return centred.T / (len(features) - 1) ** 0.5
 
 
-def _factor(covariance: Tensor) -> Tensor:
+def covariance_factor(covariance: Float[Tensor, "d d"]) -> Float[Tensor, "d r"]:
     """A with A Aᵀ = S: Cholesky, or from eigenvectors where S is singular.
 
     No jitter: √ makes 1e-8·tr S of a jitter of 1e-16, a thousandfold.

@@ -92,10 +92,11 @@ def _draw(features: Tensor, size: int, generator: torch.Generator | None) -> Ten
 
 def _squared_mmd(x: Tensor, y: Tensor) -> Tensor:
     m = len(x)
-    k_xx, k_yy, k_xy = _kernel(x, x), _kernel(y, y), _kernel(x, y)
+    k_xx, k_yy, k_xy = polynomial_kernel(x, x), polynomial_kernel(y, y), polynomial_kernel(x, y)
     within = k_xx.sum() - k_xx.trace() + k_yy.sum() - k_yy.trace()
     return within / (m * (m - 1)) - 2.0 * k_xy.mean()
 
 
-def _kernel(x: Tensor, y: Tensor) -> Tensor:
+def polynomial_kernel(x: Float[Tensor, "n d"], y: Float[Tensor, "m d"]) -> Float[Tensor, "n m"]:
+    """(x·y/d + 1)³."""
     return (x @ y.T / x.shape[1] + 1.0).pow(3)

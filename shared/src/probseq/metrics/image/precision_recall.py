@@ -8,7 +8,6 @@ far from all others do no harm: how many balls a sample lies in, over k, and the
 with a sample.
 """
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
@@ -16,12 +15,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from probseq.checks import check_counts
-from probseq.metrics.image._features import check_features, check_same_dimension
+from probseq.metrics.image._features import check_features, check_same_dimension, distance_blocks
+from probseq.metrics.image.intervals import Interval, draw_weights, quantile_of
 
-# Distances in a matrix: 128 MB of float64.
-_BLOCK = 2**24
 # Round-off of a squared distance, in units of the largest squared norm.
 _ROUND_OFF = 1e-12
+# Neighbours beyond the k-th that are looked at where some are missing.
+_FURTHER = 60
 
 
 class PrecisionRecall(NamedTuple):
@@ -67,6 +67,66 @@ def precision_recall(
         >>> precision_recall(line, torch.tensor([[2.5], [8.0]]), neighbours=1)
         PrecisionRecall(precision=0.5, recall=1.0, density=1.0, coverage=0.4, neighbours=1)
     """
+    real, fake = _checked(real, fake, neighbours)
+    weights = torch.ones(1, len(fake), dtype=torch.float64, device=fake.device)
+    precision, recall, density, coverage = _measured(real, fake, neighbours, weights)[0].tolist()
+    return PrecisionRecall(precision, recall, density, coverage, neighbours)
+
+
+def precision_recall_intervals(
+    real: Float[Tensor, "n d"],
+    fake: Float[Tensor, "m d"],
+    *,
+    neighbours: int = 3,
+    draws: int = 200,
+    level: float = 0.95,
+    generator: torch.Generator | None = None,
+) -> dict[str, Interval]:
+    """Precision, recall, density and coverage with intervals, for these numbers of features.
+
+    Samples are drawn anew as in `probseq.metrics.image.intervals`, the real features stay. A sample
+    drawn twice is its own neighbour and another is missing, so that recall and coverage of drawn
+    samples are too low: their spread s counts alone, around the estimate. Of a share p the interval
+    is Wilson's for p(1 − p)/s² samples, or for all where p is 0 or 1.
+
+    Args:
+        real: features of the reference.
+        fake: features of samples.
+        neighbours: k.
+        draws: how often samples are drawn anew.
+        level: of the intervals.
+        generator: draws; None is torch's own.
+
+    Returns:
+        An interval for each of the four, by name; the value is the estimate.
+
+    Raises:
+        ValueError: as `precision_recall`, no two draws, or a level outside 0..1.
+    """
+    real, fake = _checked(real, fake, neighbours)
+    drawn = draw_weights(len(fake), draws, generator).to(fake)
+    weights = torch.cat([torch.ones_like(drawn[:1]), drawn])
+    found = _measured(real, fake, neighbours, weights)
+    z, spread = quantile_of(level), found[1:].std(dim=0)
+    intervals: dict[str, Interval] = {}
+    for place, name in enumerate(PrecisionRecall._fields[:4]):
+        value, error = float(found[0, place]), float(spread[place])
+        low, high = max(value - z * error, 0.0), value + z * error
+        if name != "density":
+            count = value * (1.0 - value) / error**2 if 0.0 < value < 1.0 and error else len(fake)
+            # (p + z²/2N ± z √(p(1 − p)/N + z²/4N²)) / (1 + z²/N)
+            around = z * (value * (1.0 - value) / count + (z / (2.0 * count)) ** 2) ** 0.5
+            low, high = (
+                min(
+                    max((value + z**2 / (2.0 * count) + sign * around) / (1.0 + z**2 / count), 0), 1
+                )
+                for sign in (-1.0, 1.0)
+            )
+        intervals[name] = Interval(value, value, low, high, draws)
+    return intervals
+
+
+def _checked(real: Tensor, fake: Tensor, neighbours: int) -> tuple[Tensor, Tensor]:
     real, fake = check_features("real", real), check_features("fake", fake)
     check_same_dimension(real=real.shape[1], fake=fake.shape[1])
     most = min(len(real), len(fake)) - 1
@@ -76,38 +136,50 @@ def precision_recall(
             f"{neighbours}"
         )
     check_counts(neighbours=neighbours)
+    return real, fake
+
+
+def _measured(
+    real: Tensor, fake: Tensor, neighbours: int, weights: Float[Tensor, "b m"]
+) -> Float[Tensor, "b 4"]:
+    """Precision, recall, density and coverage where each sample is there so many times."""
     # Distances don't feel a shift, and keep more digits near the origin.
     origin = real.mean(dim=0)
     real, fake = real - origin, fake - origin
     slack = _ROUND_OFF * torch.stack([x.square().sum(dim=1).amax() for x in (real, fake)]).amax()
-    real_radii = _squared_radii(real, neighbours) + slack
-    fake_radii = _squared_radii(fake, neighbours) + slack
-    covered = torch.zeros_like(real_radii, dtype=torch.bool)
-    met, realistic, inside = torch.zeros_like(covered), 0, 0
-    for rows, distances in _blocks(fake, real):
-        within = distances <= real_radii
-        realistic += int(within.any(dim=1).sum())
-        inside += int(within.sum())
-        met |= within.any(dim=0)
-        covered |= (distances <= fake_radii[rows, None]).any(dim=0)
-    recall, coverage = (float(each.double().mean()) for each in (covered, met))
+    ones = torch.ones(1, len(real), dtype=real.dtype, device=real.device)
+    real_radii = _squared_radii(real, neighbours, ones)[0] + slack
+    # No ball around a sample that is not there.
+    fake_radii = _squared_radii(fake, neighbours, weights) + slack
+    fake_radii[weights == 0] = -1.0
+    realistic, inside = torch.zeros_like(weights[:, 0]), torch.zeros_like(weights[:, 0])
+    met = torch.zeros(len(weights), len(real), dtype=torch.bool, device=real.device)
+    covered = torch.zeros_like(met)
+    for rows, distances in distance_blocks(fake, real):
+        within, own = distances <= real_radii, weights[:, rows]
+        realistic += own @ within.any(dim=1).to(own)
+        inside += own @ within.sum(dim=1).to(own)
+        met |= own @ within.to(own) > 0
+        for draw, radii in enumerate(fake_radii[:, rows]):
+            covered[draw] |= (distances <= radii[:, None]).any(dim=0)
+    recall, coverage = (each.double().mean(dim=1) for each in (covered, met))
     precision, density = realistic / len(fake), inside / (neighbours * len(fake))
-    return PrecisionRecall(precision, recall, density, coverage, neighbours)
+    return torch.stack([precision, recall, density, coverage], dim=1)
 
 
-def _squared_radii(x: Tensor, neighbours: int) -> Tensor:
-    """Squared distance of each feature to its k-th nearest neighbour."""
-    radii = torch.empty_like(x[:, 0])
-    for rows, distances in _blocks(x, x):
-        distances.scatter_(1, rows[:, None], torch.inf)  # to itself
-        radii[rows] = distances.kthvalue(neighbours, dim=1).values
-    return radii
-
-
-def _blocks(x: Tensor, y: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """Numbers of some rows of x, and their squared distances |x|² − 2x·y + |y|² to all of y."""
-    squares = y.square().sum(dim=1)
-    for rows in torch.arange(len(x), device=x.device).split(max(1, _BLOCK // len(y))):
-        part = x[rows]
-        products = torch.addmm(squares, part, y.T, alpha=-2.0)
-        yield rows, (products + part.square().sum(dim=1, keepdim=True)).clamp_min(0.0)
+def _squared_radii(
+    x: Tensor, neighbours: int, weights: Float[Tensor, "b n"]
+) -> Float[Tensor, "b n"]:
+    """Squared distance of each feature to its k-th nearest neighbour, its own copies among them."""
+    radii = torch.empty_like(weights)
+    single = len(weights) == 1
+    # Of features drawn anew the k-th is among so many, but once in 10¹² times.
+    most = min(len(x), neighbours + 1 if single else neighbours + _FURTHER)
+    for rows, distances in distance_blocks(x, x):
+        distances.scatter_(1, rows[:, None], -1.0)  # itself is first
+        near, places = distances.topk(most, dim=1, largest=False)
+        # Neighbours up to each place; of itself, the copies.
+        count = weights[:, places].cumsum(dim=2) - 1.0
+        place = (count < neighbours).sum(dim=2).clamp_max(most - 1)
+        radii[:, rows] = near.expand(len(weights), -1, -1).gather(2, place[..., None])[..., 0]
+    return radii.clamp_min(0.0)
