@@ -2,7 +2,7 @@
 
 import csv
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -25,8 +25,6 @@ from probseq_apps.data.names import (
     unknown_name_message,
 )
 from probseq_apps.data.tables import csv_header, published_file, read_rows
-
-SERIES_NAMES = ("sp500", "toy", "solar", "audio", "covid")
 
 _STRETCH = slice(20_000, 31_250)  # of the sub-band: 9,000 samples to learn and 2,250 to test
 _SAMPLES_PER_MS = 4
@@ -81,12 +79,9 @@ def load_series(
     """Read a series."""
     if name.startswith(CSV_PREFIX) and (path := own_path(name)) is not None:
         return read_csv_series(path, columns or Columns("time", ("value",)))
-    if name in ("sp500", "toy"):
-        return _sp500() if name == "sp500" else _toy()
-    readers = {"solar": _solar, "audio": _audio, "covid": _covid}
-    if name not in readers:
-        raise DataError(unknown_name_message("series", name, (*SERIES_NAMES, "csv:PATH")))
-    return readers[name](data_folder(name, data_dir))
+    if name not in READERS:
+        raise DataError(unknown_name_message("series", name, (*READERS, "csv:PATH")))
+    return READERS[name](data_dir)
 
 
 _Row = tuple[float, str, list[float]]  # stamp, series, targets
@@ -168,7 +163,7 @@ def read_csv_channels(path: Path, column: str = "time") -> ChannelSeries:
     return ChannelSeries(f"{CSV_PREFIX}{path}", time, table, names, label, notes=notes)
 
 
-def _sp500() -> Series:
+def _sp500(data_dir: Path | None) -> Series:
     """Read the monthly S&P 500 index since 1990, of matplotlib's sample data."""
     import matplotlib  # late: slow to import
 
@@ -190,7 +185,7 @@ def _year(day: date) -> float:
     return day.year + (day - start) / (end - start)
 
 
-def _toy() -> Series:
+def _toy(data_dir: Path | None) -> Series:
     """Make two sines with a little noise, for the small figures of the thesis."""
     time = np.linspace(0.0, 3.0, _TOY_POINTS)
     noise = _TOY_NOISE * np.random.default_rng(0).standard_normal(_TOY_POINTS)
@@ -199,19 +194,21 @@ def _toy() -> Series:
     return Series("toy", time, values, "t", "y", (note,))
 
 
-def _solar(folder: Path) -> Series:
+def _solar(data_dir: Path | None) -> Series:
     """Read the total solar irradiance by year (Lean 2004), x = (year − 1610.5)/10."""
     series = read_csv_series(
-        published_file(folder / "solar_irradiance" / "solar_irradiance.csv"),
+        published_file(
+            data_folder("solar", data_dir) / "solar_irradiance" / "solar_irradiance.csv"
+        ),
         Columns("year", ("tsi_11yr_cycle_plus_background",)),
     )
     time = (series.time - 1610.5) / 10.0
     return Series("solar", time, series.values, "decades since 1610.5", "irradiance")
 
 
-def _audio(folder: Path) -> Series:
+def _audio(data_dir: Path | None) -> Series:
     """Read a stretch of the demodulated sub-band of Bui and Turner 2014."""
-    path = published_file(folder / "audio_subband" / "audio_subband.npz")
+    path = published_file(data_folder("audio", data_dir) / "audio_subband" / "audio_subband.npz")
     # Opened here: of a damaged archive numpy leaves its own file open.
     with (
         reading(path, "an NPZ file of the sub-band"),
@@ -233,9 +230,11 @@ def _audio(folder: Path) -> Series:
     return Series("audio", time, values, "ms", "sub-band", (note,))
 
 
-def _covid(folder: Path) -> Series:
+def _covid(data_dir: Path | None) -> Series:
     """Read the daily deaths in Santa Catarina, March 2020 to February 2021."""
-    path = published_file(folder / "covid_deaths_brazil" / "santa_catarina.csv")
+    path = published_file(
+        data_folder("covid", data_dir) / "covid_deaths_brazil" / "santa_catarina.csv"
+    )
     columns = (("date", "time"), ("new_deaths", "target"))
     rows = read_rows(path, columns, lambda *row: (date.fromisoformat(row[0]), parse_number(row[1])))
     rows = [(day, count) for day, count in rows if _COVID_DAYS[0] <= day <= _COVID_DAYS[1]]
@@ -248,6 +247,15 @@ def _covid(folder: Path) -> Series:
     time = np.array([(day - days[0]).days for day in days], dtype=np.float64)
     return Series("covid", time, counts.clip(min=0.0), "days", "deaths", tuple(notes))
 
+
+# Each is given the folder of --data-dir.
+READERS: dict[str, Callable[[Path | None], Series]] = {
+    "sp500": _sp500,
+    "toy": _toy,
+    "solar": _solar,
+    "audio": _audio,
+    "covid": _covid,
+}
 
 _DIGIT, _SIDE = 8, 16  # pixels of scikit-learn's pictures and of the canvas
 _GREY = 16.0  # levels
