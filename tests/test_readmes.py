@@ -1,7 +1,8 @@
-"""Every code block of every README works.
+"""Every code block of every README, and of every page of the site, works.
 
-Python blocks run, in the order of the page, as one script. Shell blocks are not run, because they
-install, download or train: each command line is given to the real parser of its program instead.
+Python blocks run, in the order of the page, as one script; those of `Extend` under pytest. Shell
+blocks are not run, because they install, download or train: each command line is given to the real
+parser of its program instead.
 """
 
 import json
@@ -21,7 +22,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 READMES = sorted(
     path
-    for pattern in ("*.md", "shared/*.md", "apps/*.md", "packages/*/*.md")
+    for pattern in ("*.md", "shared/*.md", "apps/*.md", "packages/*/*.md", "apps/docs/**/*.md")
     for path in ROOT.glob(pattern)
     if path.name != "CHANGELOG.md"
 )
@@ -200,8 +201,10 @@ def test_blocks_are_closed_and_say_their_language(readme: Path) -> None:
 @pytest.mark.parametrize(
     "readme",
     [
-        # The examples of the five methods train something.
-        pytest.param(path, marks=pytest.mark.slow if path.parents[1].name == "packages" else ())
+        # The examples of the five methods and of the site train something.
+        pytest.param(
+            path, marks=pytest.mark.slow if {"packages", "docs"} & set(path.parts[-4:]) else ()
+        )
         for path in readmes_with("python")
     ],
     ids=name_of,
@@ -211,10 +214,11 @@ def test_python_blocks_run(readme: Path, tmp_path: Path) -> None:
     script: list[str] = []
     for first_line, body in blocks(readme, "python"):
         script += [""] * (first_line - 1 - len(script)) + body.splitlines()
-    path = tmp_path / f"{readme.parent.name}_readme.py"
+    path = tmp_path / f"{readme.parent.name}_{readme.stem}.py"
     path.write_text("\n".join(script) + "\n", encoding="utf-8")
+    suite = ["-m", "pytest", "-q", "-p", "no:cacheprovider"] * (readme.parent.name == "extend")
     finished = subprocess.run(
-        [sys.executable, path.name],
+        [sys.executable, *suite, path.name],
         cwd=tmp_path,
         env={**os.environ, "MPLBACKEND": "Agg", "OMP_NUM_THREADS": "1"},
         capture_output=True,
