@@ -6,6 +6,7 @@ from .diffusion import (
     VideoDiffusion,
 )
 from .hvae import HeatHVAE, LearnedEncoderHVAE
+from .pipeline import PseudoVideoPipeline
 from .pretrained import load_pretrained
 from .priors import AutoregressivePrior, MaskedPrior
 from .spec import (
@@ -50,6 +51,7 @@ __all__ = [
     "ObjectiveConfig",
     "PatchKMeans",
     "PseudoVideoConfig",
+    "PseudoVideoPipeline",
     "TokenCache",
     "TokenGrid",
     "TokenizerConfig",

@@ -5,16 +5,17 @@ Nothing is unpickled: a folder from a stranger holds numbers and plain settings.
 
 import hashlib
 import json
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import fields
 from importlib import import_module
+from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 import torch
 from safetensors.torch import load_file, save_file
-from torch import nn
+from torch import Tensor, nn
 
 from pseudovideo.folders import CONFIG, SavedFolder, write_folder
 
@@ -44,6 +45,19 @@ class Pretrained(nn.Module):
 
     config_class: ClassVar[type[Any]]
     config: Any
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return next(self._weights()).device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Precision of the weights."""
+        return next(self._weights()).dtype
+
+    def _weights(self) -> Iterator[Tensor]:
+        return chain(self.parameters(), self.buffers())
 
     def save_pretrained(self, folder: Path | str) -> None:
         """Write `config.json` and `model.safetensors`; each file appears whole or not at all.

@@ -1,5 +1,6 @@
 """Image diffusion models as diffusers' `DDPMPipeline`, and back."""
 
+import json
 from pathlib import Path
 from typing import Any, Literal
 
@@ -9,7 +10,7 @@ from torch import Tensor
 from probseq.errors import require
 from pseudovideo.diffusion.gaussian import GaussianDiffusion
 from pseudovideo.diffusion.image import ImageDiffusion
-from pseudovideo.spec import ImageDiffusionConfig
+from pseudovideo.spec import ImageDiffusionConfig, UNetConfig
 
 _MODEL_STEPS = 1000  # of the scale on which a UNet is told the time
 # Where in their range the variances of diffusers' fixed kinds lie: at the posterior's, at β.
@@ -43,16 +44,12 @@ def to_ddpm_pipeline(
     if variance not in ("learned", "fixed"):
         raise ValueError(f'variance must be "learned" or "fixed", got {variance!r}')
     diffusers = require("diffusers", extra="diffusion", distribution="pseudovideo")
-    config, process = model.config, model.diffusion
-    widths = {
-        width
-        for width, size in zip(config.widths, config.sizes, strict=True)
-        if size in config.attention_sizes
-    } | {config.widths[-1]}
-    if len(widths) > 1:
+    config = model.config
+    if not heads_have_one_width(config):
         raise ValueError(
             "model must have attention at levels of one width, the last among them, to be a "
-            f"UNet2DModel of diffusers, got {sorted(widths)}: its heads have one width everywhere"
+            f"UNet2DModel of diffusers, got {sorted(_attention_widths(config))}: its heads have "
+            "one width everywhere"
         )
     weights = {
         name: value.detach().cpu().clone() for name, value in model.unet.state_dict().items()
@@ -70,20 +67,49 @@ def to_ddpm_pipeline(
             weights[name] = weights[name][: config.channels].clone()
     unet = diffusers.UNet2DModel(**settings)
     unet.load_state_dict(weights)
-    scheduler = diffusers.DDPMScheduler(
-        num_train_timesteps=steps,
+    scheduler = ddpm_scheduler(model.diffusion, variance=variance)
+    return diffusers.DDPMPipeline(unet=unet.eval(), scheduler=scheduler)
+
+
+def ddpm_scheduler(
+    process: GaussianDiffusion, *, variance: Literal["learned", "fixed"] = "learned"
+) -> Any:
+    """Return diffusers' `DDPMScheduler` of a process that was learned.
+
+    Fewer steps are spread evenly from the last to the first, as `GaussianDiffusion.respaced` does.
+
+    Args:
+        process: in all its steps.
+        variance: "learned", or "fixed" for the posterior's.
+
+    Raises:
+        MissingExtraError: diffusers is not installed.
+    """
+    diffusers = require("diffusers", extra="diffusion", distribution="pseudovideo")
+    return diffusers.DDPMScheduler(
+        num_train_timesteps=process.num_steps,
         trained_betas=process.betas.tolist(),
         variance_type="learned_range" if variance == "learned" else "fixed_small",
         clip_sample=True,
         prediction_type="epsilon",
+        timestep_spacing="linspace",
     )
-    return diffusers.DDPMPipeline(unet=unet.eval(), scheduler=scheduler)
+
+
+def heads_have_one_width(config: UNetConfig) -> bool:
+    """Whether attention is at levels of one width alone, as diffusers' `UNet2DModel` needs it.
+
+    Args:
+        config: of the UNet.
+    """
+    return len(_attention_widths(config)) == 1
 
 
 def from_ddpm_pipeline(folder: Path | str) -> ImageDiffusion:
     """Return the model of a folder that diffusers' `DDPMPipeline.save_pretrained` wrote.
 
-    Fixed variances become learned ones that are constant. Only safetensors are read.
+    Fixed variances become learned ones that are constant, and so does the posterior's where the
+    scheduler has none. Only safetensors are read.
 
     Args:
         folder: with `model_index.json`, `unet` and `scheduler`.
@@ -102,7 +128,8 @@ def from_ddpm_pipeline(folder: Path | str) -> ImageDiffusion:
         folder / "unet", use_safetensors=True, local_files_only=True
     )
     scheduler = diffusers.DDPMScheduler.from_pretrained(folder / "scheduler", local_files_only=True)
-    fixed = _check_scheduler(folder, scheduler.config)
+    own = json.loads((folder / "scheduler" / "scheduler_config.json").read_text(encoding="utf-8"))
+    fixed = _check_scheduler(folder, scheduler.config, own.get("_class_name"))
     config = _config_of(folder, unet.config, scheduler)
     model = ImageDiffusion(config)
     expected = dict(to_ddpm_pipeline(model).unet.config)
@@ -132,9 +159,18 @@ def from_ddpm_pipeline(folder: Path | str) -> ImageDiffusion:
     return model.eval()
 
 
-def _check_scheduler(folder: Path, config: Any) -> float | None:
-    """Return where fixed variances lie in their range; None for learned ones."""
-    kind = config.variance_type
+def _attention_widths(config: UNetConfig) -> set[int]:
+    sizes = zip(config.widths, config.sizes, strict=True)
+    # There is always attention in the middle.
+    return {width for width, size in sizes if size in config.attention_sizes} | {config.widths[-1]}
+
+
+def _check_scheduler(folder: Path, config: Any, name: str | None) -> float | None:
+    """Return where fixed variances lie in their range; None for learned ones.
+
+    Schedulers other than DDPM's have none, and those of the posterior stand in.
+    """
+    kind = config.variance_type if name == "DDPMScheduler" else "fixed_small"
     known = kind == "learned_range" or kind in _FIXED
     clips = config.clip_sample and config.clip_sample_range == 1.0 and not config.thresholding
     if not (known and clips and config.prediction_type == "epsilon"):

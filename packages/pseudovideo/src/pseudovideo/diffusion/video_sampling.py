@@ -43,6 +43,34 @@ def frame_noise(
     return torch.stack(parts, dim=1)
 
 
+def stage_network(
+    network: VideoUNet, stage: Stage, observed: Float[Tensor, "b k c h w"]
+) -> Callable[[Tensor, Tensor], Tensor]:
+    """Return what predicts the latent frames of a stage given its observed ones.
+
+    It takes noisy frames (b, l, c, h, w) and the model's times (b,) to noise and variances
+    (b, l, 2c, h, w). A one-way network sees the observed frames here, once, else they pass through
+    it at each call.
+
+    Args:
+        network: predicts noise and variances.
+        stage: which frames.
+        observed: pixels of its observed frames.
+    """
+    given, count = observed.shape[1], len(stage.latent)
+    window = stage_window(stage, len(observed), device=observed.device)
+    memories = None
+    if network.one_way and given:
+        with torch.no_grad():
+            memories = network.remember(observed, window.frames[:, :given])
+        window, observed = Window(*(part[:, given:] for part in window)), observed[:, :0]
+
+    def predict(x: Tensor, times: Tensor) -> Tensor:
+        return network(torch.cat([observed, x], dim=1), times, window, memories)[:, -count:]
+
+    return predict
+
+
 def sample_stage(
     network: VideoUNet,
     diffusion: GaussianDiffusion,
@@ -57,8 +85,6 @@ def sample_stage(
 ) -> Float[Tensor, "b l c h w"]:
     """Draw the latent frames of a stage given its observed ones.
 
-    A one-way network sees the observed frames once, else they pass through it at each step.
-
     Args:
         network: predicts noise and variances.
         diffusion: the process, respaced for fewer steps.
@@ -72,19 +98,12 @@ def sample_stage(
         eta: None for ancestral sampling, else η of DDIM.
         watch: called after each step t with t and the latent frames.
     """
-    batch, given = observed.shape[:2]
-    count, shape = len(stage.latent), observed.shape[2:]
-    window = stage_window(stage, batch, device=observed.device)
-    memories = None
-    if network.one_way and given:
-        with torch.no_grad():
-            memories = network.remember(observed, window.frames[:, :given])
-        window, observed = Window(*(part[:, given:] for part in window)), observed[:, :0]
+    batch, count, shape = len(observed), len(stage.latent), observed.shape[2:]
+    predict = stage_network(network, stage, observed)
 
-    def predict(x: Tensor, times: Tensor) -> Tensor:
+    def flat(x: Tensor, times: Tensor) -> Tensor:
         # All frames of a video have the same time.
-        pixels = torch.cat([observed, unfolded(x)], dim=1)
-        return network(pixels, times[::count], window, memories)[:, -count:].flatten(0, 1)
+        return predict(unfolded(x), times[::count]).flatten(0, 1)
 
     def noise(step: int) -> Tensor:
         drawn = frame_noise(numbers, stage.latent, shape, seed=seed, step=step)
@@ -94,7 +113,7 @@ def sample_stage(
         return x.unflatten(0, (batch, count))
 
     x = denoise(
-        predict,
+        flat,
         noise(diffusion.num_steps),
         diffusion,
         step_noise=noise,
