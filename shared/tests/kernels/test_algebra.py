@@ -114,3 +114,22 @@ def test_spectra_expand_products_and_are_unknown_where_a_part_has_none():
     assert (RBF(1) + Exponential(1)).spectra(1e-8) is None
     assert (RBF(1) * Exponential(1)).spectra(1e-8) is None
     assert White(1).spectra(1e-8) == []
+
+
+@pytest.mark.parametrize(
+    "kernel", [rbf(), Constant(2), White(2), Linear(2), Periodic(2) + White(2)]
+)
+def test_variances_and_covariances_have_the_wider_dtype(kernel):
+    x = points(3, 2)
+    for own, given, expected in (
+        (torch.float32, torch.float64, torch.float64),
+        (torch.float64, torch.float32, torch.float64),
+        (torch.float32, torch.float32, torch.float32),
+    ):
+        found = kernel.to(own)
+        assert found(x.to(given), x.to(given)).dtype == found.diag(x.to(given)).dtype == expected
+
+
+def test_only_kernels_are_added():
+    with pytest.raises(TypeError, match="unsupported operand"):
+        rbf() + 3

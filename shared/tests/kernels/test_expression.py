@@ -63,13 +63,38 @@ def test_scales_that_are_not_given_are_those_of_the_caller():
     assert matern.outputscale.item() == pytest.approx(4, rel=1e-12)
 
 
-def test_one_variance_of_a_product_is_learned():
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("3*rbf*periodic", 1),
+        ("rbf*(periodic)", 1),
+        ("rbf*(2*periodic)", 1),
+        ("(2*rbf)*(3*periodic)", 1),
+        ("rbf*(periodic + linear)", 2),
+        ("(periodic + linear)*rbf", 2),
+        ("rbf*(periodic*(linear + white)*rbf + constant)", 3),
+    ],
+)
+def test_as_many_variances_of_a_product_are_learned_as_the_evidence_knows(text, count):
+    kernel = parse_kernel(text, outputscale=4.0)
     learned = [
-        name
-        for name, parameter in parse_kernel("3*rbf*periodic").named_parameters()
+        parameter
+        for name, parameter in kernel.named_parameters()
         if parameter.requires_grad and name.endswith("outputscale")
     ]
-    assert len(learned) == 1
+    assert len(learned) == count
+    # No direction of them leaves the kernel as it is.
+    x = torch.linspace(0.1, 2, 7, dtype=torch.float64)[:, None]
+    entries = kernel(x, x).flatten()
+    J = [torch.stack(torch.autograd.grad(k, learned, retain_graph=True)) for k in entries]
+    assert torch.linalg.matrix_rank(torch.stack(J)) == count
+
+
+def test_brackets_change_no_scale():
+    x = torch.zeros(1, 1, dtype=torch.float64)
+    for text, variance in (("rbf*(matern12)", 4), ("(rbf)*((matern12*rbf))", 4), ("(rbf)", 4)):
+        found = parse_kernel(text, outputscale=4.0).diag(x).item()
+        assert found == pytest.approx(variance, rel=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -89,7 +114,10 @@ def test_one_variance_of_a_product_is_learned():
         ("rbf(1, lengthscale=2)", "lengthscale of rbf only once"),
         ("rbf(1 2)", "',' or '\\)', got '2' at position 7"),
         ("spectral_mixture(2.5)", "a whole number of components"),
-        ("(" * 1000 + "rbf", "at most 50 brackets"),
+        ("spectral_mixture(1e9)", "a whole number of components, at most 1000"),
+        ("rational_quadratic(outputscale=2, 3)", "the name of an argument .* got '3' at position"),
+        ("(" * 900 + "rbf", "at most 50 brackets"),
+        ("+".join(["rbf"] * 300), "at most 1000 characters, got 1199"),
         ("__import__('os').system('true')", "one of rbf, .* got '__import__' at position 1"),
         ("rbf(lengthscale=rbf)", "a number above 0, got 'rbf'"),
     ],

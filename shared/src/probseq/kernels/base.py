@@ -79,8 +79,8 @@ class Kernel(nn.Module):
         """
         return None
 
-    def __add__(self, other: "Kernel") -> "Kernel":
-        return Sum(self, other)
+    def __add__(self, other: object) -> "Kernel":
+        return Sum(self, other) if isinstance(other, Kernel) else NotImplemented
 
     def __mul__(self, other: "Kernel | float") -> "Kernel":
         if isinstance(other, Kernel):
@@ -121,7 +121,7 @@ class Kernel(nn.Module):
                 f"batch_shape={self.batch_shape}, got {tuple(x.shape)} and {tuple(z.shape)}"
             )
         with torch.autocast(x.device.type, enabled=False):
-            return self._covariance(x, z)
+            return self._covariance(x, z).to(dtype)
 
     def diag(self, x: Float[Tensor, "*#b n d"]) -> Float[Tensor, "*#b n"]:
         """Variances k(x_i, x_i): the diagonal of ``kernel(x, x)`` in O(n).
@@ -142,7 +142,7 @@ class Kernel(nn.Module):
                 f"got {tuple(x.shape)}"
             )
         with torch.autocast(x.device.type, enabled=False):
-            return self._variance(x)
+            return self._variance(x).to(x.dtype)
 
     def extra_repr(self) -> str:
         """The constructor's sizes, for ``print(model)``."""

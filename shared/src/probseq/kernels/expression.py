@@ -38,6 +38,8 @@ KERNELS = {
     "white": _Kind(White, ("outputscale",)),
 }
 _DEEPEST = 50
+_LONGEST = 1000  # characters
+_MOST = 1000  # components
 _TOKEN = re.compile(
     r"\s*(?:(?P<number>(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)|(?P<name>[A-Za-z_]\w*)|(?P<sign>[+*(),=])"
     r"|(?P<end>$))"
@@ -50,8 +52,9 @@ def parse_kernel(
     """Return the kernel that a text such as ``"periodic(365.25)*rbf(900) + 0.5*matern32"`` names.
 
     Sums, products, positive numbers as factors of the variance, and brackets; names are those of
-    ``KERNELS``, with positive numbers as arguments, in order or by name. In a product only the
-    first kernel's variance is learned: the evidence knows no more than the product of all.
+    ``KERNELS``, with positive numbers as arguments, in order or, after those, by name. In a product
+    only the first kernel's variance is learned: the evidence knows no more than the product of all.
+    Of a later factor that is a sum the first term's variance is fixed, at one if it says none.
 
     Args:
         kernel: the expression.
@@ -64,10 +67,13 @@ def parse_kernel(
 
     Raises:
         ValueError: a word that is no kernel, an argument that it does not have or take, or signs
-            out of place; says where, counted from 1, and which name is near.
+            out of place; says where, counted from 1, and which name is near. Or a text of more
+            than 1000 characters.
     """
     check_counts(dim=dim)
     check_positive(lengthscale=lengthscale, outputscale=outputscale)
+    if len(kernel) > _LONGEST:
+        raise ValueError(f"kernel must have at most {_LONGEST} characters, got {len(kernel)}")
     return _Parser(kernel, dim, lengthscale, outputscale).kernel()
 
 
@@ -108,19 +114,23 @@ class _Parser:
         self.step()
         return True
 
-    def sum(self) -> Kernel:
-        terms = [self.product()]
+    def sum(self, *, first: bool = True) -> Kernel:
+        """Read terms; those of a factor that is not the first of its product say less."""
+        scale = self.outputscale
+        self.outputscale = scale if first else 1.0
+        terms = [self.product(first=first)]
         while self.take("+"):
             terms.append(self.product())
+        self.outputscale = scale
         return reduce(add, terms)
 
-    def product(self) -> Kernel:
+    def product(self, *, first: bool = True) -> Kernel:
         factor, kernels = 1.0, list[Kernel]()
         while True:
             if self.kind == "number":
                 factor *= self.number()
             else:
-                kernels.append(self.factor(first=not kernels))
+                kernels.append(self.factor(first=first and not kernels))
             if not self.take("*"):
                 break
         if not kernels:
@@ -137,7 +147,7 @@ class _Parser:
             self.depth += 1
             if self.depth > _DEEPEST:
                 raise self.error(f"at most {_DEEPEST} brackets")
-            inner = self.sum()
+            inner = self.sum(first=first)
             if not self.take(")"):
                 raise self.error("')'")
             return inner
@@ -148,9 +158,10 @@ class _Parser:
             raise self.error(f"one of {', '.join(KERNELS)}", near=tuple(KERNELS))
         self.step()
         values: dict[str, float] = {}
+        named = False
         if self.take("("):
             while not self.take(")"):
-                self.argument(name, values)
+                named = self.argument(name, values, named=named)
                 if not self.take(",") and self.token != ")":
                     raise self.error("',' or ')'")
         if "lengthscale" in KERNELS[name].arguments and name != "periodic":
@@ -163,15 +174,18 @@ class _Parser:
                 value.requires_grad_(parameter != "raw_outputscale")
         return made
 
-    def argument(self, kernel: str, values: dict[str, float]) -> None:
+    def argument(self, kernel: str, values: dict[str, float], *, named: bool) -> bool:
+        """Read an argument, and return whether it has its name."""
         known = KERNELS[kernel].arguments
-        if self.kind == "name":
+        if by_name := self.kind == "name":
             if self.token not in known:
                 raise self.error(f"an argument of {kernel}: {', '.join(known)}", near=known)
             name = self.token
             self.step()
             if not self.take("="):
                 raise self.error("'='")
+        elif named:
+            raise self.error(f"the name of an argument of {kernel}, as the one before")
         elif len(values) < len(known):
             name = known[len(values)]
         else:
@@ -179,6 +193,7 @@ class _Parser:
         if name in values:
             raise self.error(f"{name} of {kernel} only once")
         values[name] = self.number()
+        return by_name
 
     def number(self) -> float:
         if self.kind != "number":
@@ -191,9 +206,9 @@ class _Parser:
 
     def make(self, name: str, values: dict[str, float], start: int) -> Kernel:
         count = values.pop("num_components", None)
-        if count is not None and count != int(count):
+        if count is not None and (count != int(count) or count > _MOST):
             self.token, self.start = f"{name}({count:g})", start
-            raise self.error("a whole number of components")
+            raise self.error(f"a whole number of components, at most {_MOST}")
         counts = {} if count is None else {"num_components": int(count)}
         exact = {k: torch.tensor(value, dtype=torch.float64) for k, value in values.items()}
         return KERNELS[name].make(self.dim, **counts, **exact).double()

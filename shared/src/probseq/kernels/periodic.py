@@ -164,8 +164,8 @@ class SpectralMixture(Kernel):
 class White(Constant):
     """σ_f² where x = z, else 0: a value of its own at each input; see ``Constant``.
 
-    Beside a ``Gaussian`` likelihood it is more noise; beside counts it is overdispersion. No
-    inducing variable sees it: what it was at a stamp is not remembered.
+    Beside a Gaussian likelihood it is more noise. No inducing variable sees it: what it was at an
+    input is not remembered, and each observation of one input has its own.
     """
 
     @property

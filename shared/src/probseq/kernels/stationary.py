@@ -284,7 +284,7 @@ class RationalQuadratic(ARDKernel):
         return self.raw_alpha.exp()
 
     def spectra(self, share: float) -> list[Spectrum] | None:
-        """By Chernoff's bound of a normal spectrum whose precision is a gamma variable.
+        """By Chernoff's bound of a normal spectrum whose variance is a gamma variable.
 
         E exp(λω) = (1 − λ²ℓ^(−2)/2α)^(−α), so that with λ = √(2α) θℓ, 0 < θ < 1,
         P(|ω| > w) ≤ 2 (1 − θ²)^(−α) exp(−√(2α) θℓ w).
