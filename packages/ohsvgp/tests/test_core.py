@@ -292,7 +292,7 @@ def test_a_batch_is_a_stack_of_single_calls() -> None:
     precision = (1 / noise)[:, None].expand(3, 6)
     Psi = core.features(kernel, u, R, x)
     batch = core.whitened_update(empty(3).site, Psi, precision, precision * y)
-    bound = core.online_bound(empty(3), batch, Psi, kernel.diag(x), y, noise)
+    bound = core.online_bound(empty(3), batch, Psi, kernel.diag(x), y, noise[:, None])
     law = core.predict(core.posterior(batch), Psi, kernel.diag(x))
     for i in range(3):
         single = core.whitened_update(empty(3).site, Psi, precision[i], precision[i] * y[i])

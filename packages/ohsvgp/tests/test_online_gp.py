@@ -12,11 +12,24 @@ import pytest
 import torch
 from torch import Tensor
 
-from ohsvgp import Bernoulli, Cosine, Gaussian, LegS, OnlineGP, RandomSubset, UniformGrid
+from ohsvgp import (
+    Bernoulli,
+    Cosine,
+    Gaussian,
+    LegS,
+    Level,
+    OnlineGP,
+    Poisson,
+    RandomSubset,
+    UniformGrid,
+    exact_posterior,
+)
 from ohsvgp.bases import Basis, RecurrentFeatures
+from ohsvgp.exact import log_marginal_likelihood
 from ohsvgp.likelihoods import Likelihood
 from ohsvgp.lost import LostInformationWarning
-from probseq.kernels import RBF, Kernel
+from ohsvgp.means import MeanKernel
+from probseq.kernels import RBF, Kernel, White
 
 NOISE = 0.02
 GRID = torch.linspace(-1, 12, 40, dtype=torch.float64)
@@ -460,3 +473,23 @@ def test_an_end_beyond_the_growth_of_the_window_holds() -> None:
     gp = model(rebase="grow:1.5")
     gp.update([10.0, 12.0], [0.1, 0.1])
     assert gp.update([14.0], [0.1], t_end=100.0).t_end == 100.0
+
+
+@pytest.mark.parametrize("mean", [None, Level(2.0)])
+def test_white_noise_of_the_kernel_is_noise_of_the_observations(mean) -> None:
+    generator = torch.Generator().manual_seed(0)
+    t = torch.linspace(0, 8, 60, dtype=torch.float64)
+    y = t.sin() + 0.8 * torch.randn(60, generator=generator, dtype=torch.float64)
+    kernel = (RBF(1) + White(1, outputscale=0.5)).double()
+    gp = OnlineGP(copy.deepcopy(kernel), Gaussian(0.1), UniformGrid(40), mean=mean, alpha=0.0)
+    energy = sum(float(gp.update(t[p], y[p], t_end=8.0).energy) for p in torch.arange(60).split(9))
+    prior = kernel if mean is None else MeanKernel(kernel, mean)
+    noise, X, new = gp.likelihood.noise.detach(), t[:, None], t[::7] + 0.05
+    exact = exact_posterior(prior, noise, X, y, new[:, None])
+    law = gp.predict(new)
+    torch.testing.assert_close(law.mean, exact.mean.detach(), rtol=0, atol=1e-4)
+    torch.testing.assert_close(law.variance, exact.variance.detach(), rtol=0, atol=1e-4)
+    evidence = float(log_marginal_likelihood(prior, noise, X, y).detach())
+    assert evidence - 1e-3 < energy <= evidence
+    with pytest.raises(ValueError, match="no white noise beside another likelihood"):
+        OnlineGP(copy.deepcopy(kernel), Poisson(), UniformGrid(40))

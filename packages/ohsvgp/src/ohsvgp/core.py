@@ -296,7 +296,7 @@ def online_bound(
     Psi: Float[Tensor, "*#b k n"],
     K_ff: Float[Tensor, "*#b n"],
     y: Float[Tensor, "*#b n"],
-    noise: Float[Tensor, "*#b"],
+    noise: Float[Tensor, "..."],
     *,
     mask: Tensor | None = None,
     moments: Posterior | None = None,
@@ -314,22 +314,21 @@ def online_bound(
         Psi: Ψ at the new inputs.
         K_ff: prior variances k(x, x) there.
         y: targets.
-        noise: σ².
+        noise: σ², of a shape that broadcasts with y.
         mask: True at points that count; all if None.
         moments: ``posterior`` of ``new``, where it is known.
 
     Returns:
         F with what was lost.
     """
-    variance = noise[..., None]
 
     def total(terms: Tensor) -> Tensor:
         return (terms if mask is None else terms * mask).sum(-1)
 
     # ½ Σ (k(x_i, x_i) − |Ψ_i|²)/σ².
-    unexplained = 0.5 * total((K_ff - Psi.square().sum(-2)) / variance)
+    unexplained = 0.5 * total((K_ff - Psi.square().sum(-2)) / noise)
     # −½ Σ [y_i²/σ² + log 2πσ²].
-    local = -0.5 * total(y.square() / variance + (2 * math.pi * variance).log())
+    local = -0.5 * total(y.square() / noise + (2 * math.pi * noise).log())
     # −½ log|I + G_b| + ½ h_bᵀ(I + G_b)⁻¹h_b.
     evidence = log_partition(new, posterior(new) if moments is None else moments)
     value = evidence + carried.log_scale + local - unexplained

@@ -224,6 +224,12 @@ class MeanKernel(Kernel):
         """That of the process."""
         return self.process.resolution
 
+    @property
+    def continuous(self) -> Kernel | None:
+        """The mean beside the process' continuous part."""
+        kept = self.process.continuous
+        return self if kept is self.process or kept is None else MeanKernel(kept, self.mean)
+
     def _covariance(self, x: Tensor, z: Tensor) -> Tensor:
         return self.process(x, z) + self.mean.scaled(x) @ self.mean.scaled(z).mT
 

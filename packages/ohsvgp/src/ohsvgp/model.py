@@ -11,9 +11,10 @@ from torch import Tensor, nn
 from ohsvgp.bases.base import CAN_FOLLOW, Basis
 from ohsvgp.bases.learning import AdamSteps
 from ohsvgp.hyperparameters import Refit
+from ohsvgp.inducing import continuous
 from ohsvgp.inference.natural import natural_update
 from ohsvgp.inference.variational import variational_update
-from ohsvgp.likelihoods import Likelihood
+from ohsvgp.likelihoods import Gaussian, Likelihood
 from ohsvgp.lost import Losses
 from ohsvgp.means import Mean, WithMean
 from ohsvgp.process import Process
@@ -93,6 +94,11 @@ class StreamModel:
         self.mean = mean
         self.basis = own if mean is None else WithMean(own, mean)
         self.basis.bind(self.kernel, self.generator)
+        if continuous(self.kernel) is not self.kernel and not isinstance(likelihood, Gaussian):
+            raise ValueError(
+                "kernel must have no white noise beside another likelihood than Gaussian, got "
+                f"{type(likelihood).__name__}: for more noise take NegativeBinomial or StudentT"
+            )
         if not self.of_time and (t0 is not None or rebase != "task"):
             raise ValueError(
                 f"t0 and rebase must be left out for points of dim {kernel.dim}: they have no time"

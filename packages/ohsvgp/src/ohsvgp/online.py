@@ -64,8 +64,8 @@ class OnlineGP(StreamModel):
 
     Raises:
         ValueError: an option that is not one of the above, ``rel_jitter`` not in (0, 1e-4],
-            ``alpha`` not in [0, 1], a kernel that the basis cannot serve, or ``t0`` or ``rebase``
-            for points, not times.
+            ``alpha`` not in [0, 1], a kernel that the basis cannot serve, white noise in it beside
+            another likelihood than the Gaussian, or ``t0`` or ``rebase`` for points, not times.
 
     Example:
         >>> import torch

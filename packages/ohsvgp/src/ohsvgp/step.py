@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ohsvgp import core
 from ohsvgp.core import Bound, Carried, Posterior, Site
-from ohsvgp.inducing import Inducing
+from ohsvgp.inducing import Inducing, continuous
 from ohsvgp.inference.natural import natural_update
 from ohsvgp.likelihoods import Gaussian, Likelihood
 from ohsvgp.state import OnlineState
@@ -123,13 +123,16 @@ def absorb(
     Returns:
         The site, its moments and the bound.
     """
+    smooth = continuous(kernel)
     Psi = core.features(kernel, step.inducing, step.whitening, data.x)
-    K_ff = kernel.diag(data.x)
+    K_ff = smooth.diag(data.x)
     if not isinstance(likelihood, Gaussian):
         site, bound = infer(likelihood, step.carried, Psi, K_ff, data.y, mask=data.mask)
         return Absorbed(site, core.posterior(site), bound)
-    noise = likelihood.noise
-    precision = (1 / noise)[..., None].expand(*noise.shape, data.y.shape[-1])
+    noise = likelihood.noise[..., None]
+    if smooth is not kernel:  # white noise of the kernel is noise of the observations
+        noise = noise + kernel.diag(data.x) - K_ff
+    precision = (1 / noise).expand(*noise.shape[:-1], data.y.shape[-1])
     if data.mask is not None:
         precision = precision * data.mask
     new = core.whitened_update(step.carried.site, Psi, precision, precision * data.y)
