@@ -109,7 +109,9 @@ class Videos(CorruptionSpec):
     corruption: CorruptionKind = "blur"
     """What makes the frames before the image: blur (recursive), high-order-blur (of the mean of all
     cleaner frames), first-order-noise, high-order-noise, matched-noise (first-order noise at the
-    levels of high-order-noise), or repeat (identical frames)."""
+    levels of high-order-noise), repeat (identical frames), pyramid (means of blocks), low-pass (low
+    frequencies), colour (grey first), patch-mask (hidden patches), or blur-noise (blur and
+    first-order noise)."""
 
 
 class PriorSizes(TransformerSizes):

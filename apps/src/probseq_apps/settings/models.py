@@ -137,7 +137,8 @@ class DiffusionSettings(_Models):
     arms: Names = ("1-frame", "4-frame-first-order", "4-frame-high-order")
     """Models to compare: 1-frame (improved DDPM), 1-frame-4000 (with 4,000 diffusion steps),
     T-frame-first-order, T-frame-high-order, T-frame-matched (first-order noise at the levels of the
-    high-order one), T-frame-blur (high-order blur), for any even T."""
+    high-order one), T-frame-blur (high-order blur), T-frame-first-order-blur, T-frame-pyramid,
+    T-frame-low-pass, T-frame-colour, T-frame-patch-mask, T-frame-blur-noise, for any even T."""
     init_weights: str | None = None
     """File of published improved-DDPM weights (.pt) that 1-frame arms start from; the UNet must be
     theirs: for CIFAR-10 --unet.num-res-blocks 3 --unet.dropout 0.3 --process.schedule cosine, arm

@@ -29,6 +29,11 @@ CorruptionKind = Literal[
     "high-order-noise",
     "matched-noise",
     "repeat",
+    "pyramid",
+    "low-pass",
+    "colour",
+    "patch-mask",
+    "blur-noise",
 ]
 # All kinds of corruption.
 CORRUPTIONS: tuple[CorruptionKind, ...] = get_args(CorruptionKind)
@@ -63,6 +68,8 @@ class CorruptionSpec(Settings):
     """Variance of the noise step next to the image."""
     beta_max: Rate = 0.05
     """Variance of the last noise step; linear between."""
+    mask_patch: Count = 4
+    """Side of a patch that patch-mask hides, in pixels; must divide the images' sides."""
 
     def check(self) -> None:
         """Refuse noise that falls."""
@@ -85,8 +92,10 @@ class PseudoVideoConfig(CorruptionSpec):
     kind: CorruptionKind = "blur"
     """`blur` (recursive), `high-order-blur` (blur of the mean of all cleaner frames),
     `first-order-noise` and `high-order-noise` (section 5.4.2), `matched-noise` (first-order noise
-    with the signal-to-noise ratios of the high-order one, an ablation), or `repeat` (T identical
-    frames, a control of equal bits)."""
+    with the signal-to-noise ratios of the high-order one, an ablation), `repeat` (T identical
+    frames, a control of equal bits); not of the thesis are `pyramid` (means of 2, 4, 8 ... pixels),
+    `low-pass` (a share t/T of the frequencies), `colour` (grey first), `patch-mask` (a share t/T of
+    the patches) and `blur-noise` (first-order noise on `blur`)."""
 
     def check(self) -> None:
         """Refuse what makes no video."""
@@ -100,7 +109,7 @@ class PseudoVideoConfig(CorruptionSpec):
     @property
     def random(self) -> bool:
         """Whether videos of one image differ between epochs."""
-        return self.num_frames > 1 and self.kind.endswith("noise")
+        return self.num_frames > 1 and self.kind.endswith(("noise", "mask"))
 
 
 def check_blur_rate(name: str, rate: float, num_frames: int) -> None:
@@ -354,6 +363,30 @@ class DiffusionSpec(Settings):
                 f"num_steps must be at least {_LINEAR_STEPS} with schedule=linear, whose noise "
                 f"would fill the last step with fewer, got {self.num_steps}: take more, or "
                 "schedule=cosine"
+            )
+
+
+class DesignSpec(DiffusionSpec):
+    """How designs of pseudo videos are judged."""
+
+    schedule: ScheduleName = "cosine"
+    context: Count | None = None
+    """Frames that a frame is generated from, the first so many jointly; None: half of them."""
+    sampling_steps: AtLeastTwo = 50
+    """Diffusion steps of a stage that are taken, evenly spread."""
+    ridge: NotNegative = 1e-3
+    """What the learner doesn't make out: it leaves unused what varies by less among its inputs, for
+    images in -1..1; 0 for an exact one."""
+    num_masks: Count = 8
+    """Orders of patches that patch-mask is averaged over."""
+
+    def check(self) -> None:
+        """Refuse more steps than there are."""
+        super().check()
+        if self.sampling_steps > self.num_steps:
+            raise ValueError(
+                f"sampling_steps must be at most num_steps={self.num_steps}, got "
+                f"{self.sampling_steps}"
             )
 
 

@@ -3,7 +3,13 @@
 import pytest
 import torch
 
-from pseudovideo.corruptions import CORRUPTIONS, PseudoVideoConfig, pseudo_videos, video_moments
+from pseudovideo.corruptions import (
+    CORRUPTIONS,
+    PseudoVideoConfig,
+    noise_coefficients,
+    pseudo_videos,
+    video_moments,
+)
 
 
 def random_moments(c, h, w, seed=0):
@@ -14,10 +20,19 @@ def random_moments(c, h, w, seed=0):
     return mean, factor
 
 
-@pytest.mark.parametrize("kind", CORRUPTIONS)
+SIZES = {
+    "blur": (1, 6, 6),
+    "high-order-blur": (1, 6, 6),
+    "blur-noise": (1, 6, 6),
+    "pyramid": (1, 8, 8),
+    "low-pass": (1, 6, 5),
+    "colour": (3, 2, 2),
+}
+
+
+@pytest.mark.parametrize("kind", [kind for kind in CORRUPTIONS if kind != "patch-mask"])
 def test_drawn_videos_have_these_moments(kind):
-    blurred = kind.endswith("blur")
-    size, draws = ((1, 6, 6) if blurred else (2, 2, 1)), 20_000
+    size, draws = SIZES.get(kind, (2, 2, 1)), 20_000
     mean, factor = random_moments(*size)
     config = PseudoVideoConfig(num_frames=4, kind=kind, beta_min=0.01, beta_max=0.2)
     generator = torch.Generator().manual_seed(1)
@@ -55,3 +70,43 @@ def test_first_order_covariance_of_two_frames_is_the_chains():
 def test_a_covariance_of_other_pixels_is_refused():
     with pytest.raises(ValueError, match=r"shape \(4, 4\), got \(3, 3\)"):
         video_moments(torch.zeros(1, 2, 2), torch.eye(3), PseudoVideoConfig(kind="repeat"))
+
+
+def test_masked_videos_have_these_moments_given_the_order_of_the_patches():
+    """Two patches of 2x2 pixels in 2x6: the videos of many images with one order."""
+    mean, factor = random_moments(1, 2, 6)
+    config = PseudoVideoConfig(num_frames=3, kind="patch-mask", mask_patch=2)
+    hidden = torch.tensor([0.3, -1.0, 0.9], dtype=torch.float64)
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(20_000, 12, generator=generator, dtype=torch.float64) @ factor.mT
+    x = x.view(-1, 1, 2, 6) + mean
+    first, second = x.clone(), x.clone()
+    first[..., :2] = first[..., 4:] = 0  # the middle patch is the first to be seen
+    second[..., 4:] = 0
+    videos = torch.stack([first, second, x], dim=1).flatten(1)
+    found = video_moments(mean, factor @ factor.mT, config, hidden=hidden)
+    covariance = found.covariance.flatten(2).flatten(0, 1)
+    spread = covariance.diagonal().clamp_min(1e-12).sqrt()
+    scale = spread[:, None] * spread
+    assert float(((videos.mT.cov() - covariance) / scale).abs().max()) < 0.05
+    assert float(((videos.mean(0) - found.mean.flatten()) / spread).abs().max()) < 0.04
+    with pytest.raises(ValueError, match="hidden must be given for kind=patch-mask"):
+        video_moments(mean, factor @ factor.mT, config)
+
+
+def test_a_mixture_has_the_covariance_of_its_parts():
+    """Cov(z_s, z_t) = a_s a_t A_s Σ A_tᵀ + (L Lᵀ)_st I."""
+    mean, factor = random_moments(1, 6, 6)
+    covariance = factor @ factor.mT
+
+    def config(kind):
+        return PseudoVideoConfig(num_frames=4, kind=kind, beta_min=0.01, beta_max=0.2)
+
+    mixed, blurred = (
+        video_moments(mean, covariance, config(kind)).covariance for kind in ("blur-noise", "blur")
+    )
+    a, L = noise_coefficients(config("first-order-noise"))
+    eye = torch.eye(36, dtype=torch.float64)
+    expected = torch.einsum("s,t,sitj->sitj", a, a, blurred)
+    expected = expected + torch.einsum("st,ij->sitj", L @ L.mT, eye)
+    torch.testing.assert_close(mixed, expected)

@@ -1,5 +1,6 @@
 """Pseudo videos: an image behind its own corruptions."""
 
+from pseudovideo.corruptions.base import Corruption, ImageShape
 from pseudovideo.corruptions.blur import blur_matrices
 from pseudovideo.corruptions.counter import counter_normal
 from pseudovideo.corruptions.gaussian import (
@@ -8,6 +9,7 @@ from pseudovideo.corruptions.gaussian import (
     prediction_error,
     prediction_errors,
 )
+from pseudovideo.corruptions.kinds import KINDS, Mixture
 from pseudovideo.corruptions.moments import VideoMoments, video_moments
 from pseudovideo.corruptions.noise import noise_coefficients, noise_schedule
 from pseudovideo.corruptions.videos import pseudo_videos
@@ -15,7 +17,11 @@ from pseudovideo.spec import CORRUPTIONS, CorruptionKind, PseudoVideoConfig
 
 __all__ = [
     "CORRUPTIONS",
+    "KINDS",
+    "Corruption",
     "CorruptionKind",
+    "ImageShape",
+    "Mixture",
     "PredictionErrors",
     "PseudoVideoConfig",
     "VideoMoments",

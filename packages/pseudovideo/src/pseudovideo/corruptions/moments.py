@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from probseq.checks import check_real, check_sizes
-from pseudovideo.corruptions.noise import noise_coefficients
+from pseudovideo.corruptions.kinds import KINDS
 from pseudovideo.corruptions.videos import corrupted_signal
 from pseudovideo.spec import PseudoVideoConfig
 
@@ -28,7 +28,11 @@ class VideoMoments(NamedTuple):
 
 
 def video_moments(
-    mean: Float[Tensor, "c h w"], covariance: Float[Tensor, "n n"], config: PseudoVideoConfig
+    mean: Float[Tensor, "c h w"],
+    covariance: Float[Tensor, "n n"],
+    config: PseudoVideoConfig,
+    *,
+    hidden: Float[Tensor, " draws"] | None = None,
 ) -> VideoMoments:
     """Moments of the videos of images with mean μ and covariance Σ, whatever their distribution.
 
@@ -39,10 +43,12 @@ def video_moments(
         mean: μ, which also says how pixels are arranged.
         covariance: Σ, symmetric.
         config: the kind of video.
+        hidden: what the order of the patches of `patch-mask` is drawn from: the moments are those
+            given this order, P standard normal numbers, the smallest's patch shown first.
 
     Raises:
         ValueError: tensors other than float32 and float64, a covariance that is not that of c·h·w
-            pixels, or images that are too small to be blurred.
+            pixels, no such videos of such images, or `hidden` is missing.
     """
     check_sizes("mean", mean, "c", "h", "w")
     check_sizes("covariance", covariance, mean.numel(), mean.numel())
@@ -50,13 +56,15 @@ def video_moments(
 
     def frames(rows: Tensor) -> Tensor:
         images = rows.reshape(-1, *mean.shape)
-        return torch.cat([corrupted_signal(images, config), images[:, None]], dim=1).flatten(2)
+        known = None if hidden is None else hidden.to(rows).expand(len(images), -1)
+        signal = corrupted_signal(images, config, hidden=known)
+        return torch.cat([signal, images[:, None]], dim=1).flatten(2)
 
     # The linear map takes one side of Σ, then the other: first (n, T, n), then (T·n, T, n).
     once = frames(covariance).movedim(0, -1)
     both = frames(once).unflatten(0, once.shape[:2])
-    if config.random:
-        mixing = noise_coefficients(config)[1].to(both)
-        added = both.diagonal(dim1=1, dim2=3)
-        added += (mixing @ mixing.mT)[..., None]
+    found = KINDS[config.kind].mixing(config)
+    if found is not None:
+        added = both[:-1, :, :-1].diagonal(dim1=1, dim2=3)
+        added += (found @ found.mT).to(both)[..., None]
     return VideoMoments(frames(mean)[0], both)

@@ -5,11 +5,72 @@ all cleaner frames (high order; thesis section 5.4.2). Both recursions are linea
 video is z = a·x + L ε with a and L from the same recursion on their rows.
 """
 
+from dataclasses import dataclass
+
 import torch
-from jaxtyping import Float64
+from jaxtyping import Float, Float64
 from torch import Tensor
 
-from pseudovideo.spec import PseudoVideoConfig
+from pseudovideo.corruptions.base import Corruption, ImageShape
+from pseudovideo.spec import CorruptionKind, PseudoVideoConfig
+
+
+@dataclass(frozen=True)
+class Noise(Corruption):
+    """Frames a_t·x + (L ε)_t.
+
+    Args:
+        high_order: around the mean of all cleaner frames, and not around the next one.
+        matched: first-order noise at the signal-to-noise ratios of the high-order one.
+    """
+
+    high_order: bool = False
+    matched: bool = False
+
+    def schedule(self, config: PseudoVideoConfig) -> Float64[Tensor, " steps"]:
+        """Return β_1..β_{T−1}, see `noise_schedule`."""
+        betas = torch.linspace(
+            config.beta_min, config.beta_max, config.num_frames - 1, dtype=torch.float64
+        )
+        if not self.matched:
+            return betas
+        mean, mixing = _recursion(betas, high_order=True)
+        signal, noise = mean.square(), mixing.square().sum(-1)
+        # From the image on: ᾱ = 1, …, the noisiest frame's.
+        kept = (signal / (signal + noise)).flip(0)
+        return 1 - kept[1:] / kept[:-1]
+
+    def coefficients(
+        self, config: PseudoVideoConfig
+    ) -> tuple[Float64[Tensor, " T"], Float64[Tensor, "T steps"]]:
+        """Return a and L of all frames, see `noise_coefficients`."""
+        return _recursion(self.schedule(config), high_order=self.high_order)
+
+    def operators(
+        self, config: PseudoVideoConfig, shape: ImageShape
+    ) -> tuple[Float64[Tensor, " steps"], ...]:
+        """Return a."""
+        return (self.coefficients(config)[0][:-1],)
+
+    def signal(
+        self,
+        images: Float[Tensor, "b c h w"],
+        operators: tuple[Tensor, ...],
+        hidden: Float[Tensor, "b draws"] | None,
+    ) -> Float[Tensor, "b steps c h w"]:
+        """Return a_t·x."""
+        return operators[0][:, None, None, None] * images[:, None]
+
+    def mixing(self, config: PseudoVideoConfig) -> Float64[Tensor, "steps steps"]:
+        """Return L."""
+        return self.coefficients(config)[1][:-1]
+
+
+NOISES: dict[CorruptionKind, Noise] = {
+    "first-order-noise": Noise(),
+    "high-order-noise": Noise(high_order=True),
+    "matched-noise": Noise(matched=True),
+}
 
 
 def noise_schedule(config: PseudoVideoConfig) -> Float64[Tensor, " steps"]:
@@ -22,17 +83,11 @@ def noise_schedule(config: PseudoVideoConfig) -> Float64[Tensor, " steps"]:
 
     Args:
         config: kind and betas.
+
+    Raises:
+        ValueError: `config.kind` is no noise.
     """
-    betas = torch.linspace(
-        config.beta_min, config.beta_max, config.num_frames - 1, dtype=torch.float64
-    )
-    if config.kind != "matched-noise":
-        return betas
-    mean, mixing = _recursion(betas, high_order=True)
-    signal, noise = mean.square(), mixing.square().sum(-1)
-    # From the image on: ᾱ = 1, …, the noisiest frame's.
-    kept = (signal / (signal + noise)).flip(0)
-    return 1 - kept[1:] / kept[:-1]
+    return _noise(config).schedule(config)
 
 
 def noise_coefficients(
@@ -49,9 +104,13 @@ def noise_coefficients(
     Raises:
         ValueError: `config.kind` is no noise.
     """
-    if not config.kind.endswith("noise"):
+    return _noise(config).coefficients(config)
+
+
+def _noise(config: PseudoVideoConfig) -> Noise:
+    if config.kind not in NOISES:
         raise ValueError(f"config.kind must be a kind of noise, got {config.kind!r}")
-    return _recursion(noise_schedule(config), high_order=config.kind == "high-order-noise")
+    return NOISES[config.kind]
 
 
 def _recursion(betas: Tensor, *, high_order: bool) -> tuple[Tensor, Tensor]:

@@ -3,16 +3,13 @@
 On a GPU, where values are not looked at: NaN and infinity in a tensor reach the result.
 """
 
-from functools import lru_cache
-from typing import cast
-
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from pseudovideo.corruptions.blur import blur_matrices, cosine_basis, high_order_multipliers
+from pseudovideo.corruptions.base import ImageShape
 from pseudovideo.corruptions.counter import counter_normal
-from pseudovideo.corruptions.noise import noise_coefficients
+from pseudovideo.corruptions.kinds import KINDS, kept_operators
 from pseudovideo.spec import PseudoVideoConfig
 
 # Resized images go beyond −1 and 1 by round-off.
@@ -41,8 +38,8 @@ def pseudo_videos(
         Videos in the images' dtype. Noise carries values outside −1..1.
 
     Raises:
-        ValueError: images are no floats (b, c, h, w) in −1..1, are too small to be blurred, or
-            `index` has another length.
+        ValueError: images are no floats (b, c, h, w) in −1..1, have no videos of this kind at
+            their size, or `index` has another length.
     """
     _check_images(images)
     if index is not None and (index.is_floating_point() or index.dtype == torch.bool):
@@ -55,83 +52,50 @@ def pseudo_videos(
     # Under autocast the products would be made in half precision.
     with torch.autocast(images.device.type, enabled=False):
         exact = images.float() if images.dtype in (torch.float16, torch.bfloat16) else images
-        frames = corrupted_signal(exact, config)
+        hidden = noise = mixing = None
         if config.random:
             if index is None:
                 index = torch.arange(len(images))
+            _, mixing = kept_operators(config, _shape(exact), exact.device, exact.dtype)
+            steps, drawn = (
+                config.num_frames - 1,
+                KINDS[config.kind].num_hidden(config, _shape(exact)),
+            )
+            count = drawn + (0 if mixing is None else steps * exact.shape[1:].numel())
             # The hash is of 64 bits: narrower integers would wrap at their own width.
-            index, count = index.to(images.device, torch.int64), frames.shape[1:].numel()
-            noise = counter_normal(index, count, seed=seed, epoch=epoch).to(frames.dtype)
-            _, mixing = _coefficients(config, frames.device, frames.dtype)
+            index = index.to(images.device, torch.int64)
+            normals = counter_normal(index, count, seed=seed, epoch=epoch).to(exact.dtype)
+            hidden, noise = normals[:, :drawn], normals[:, drawn:]
+        frames = corrupted_signal(exact, config, hidden=hidden)
+        if mixing is not None and noise is not None:
             frames = frames + torch.einsum("ts,bschw->btchw", mixing, noise.view(frames.shape))
         return torch.cat([frames.to(images.dtype), images[:, None]], dim=1)
 
 
 def corrupted_signal(
-    images: Float[Tensor, "b c h w"], config: PseudoVideoConfig
+    images: Float[Tensor, "b c h w"],
+    config: PseudoVideoConfig,
+    *,
+    hidden: Float[Tensor, "b draws"] | None = None,
 ) -> Float[Tensor, "b steps c h w"]:
-    """The part of the frames 1..T−1 that is linear in the images: all of a blur, a_t·x of noise.
+    """The part of the frames 1..T−1 that is linear in the images, A_t x.
 
     Args:
         images: float32 or float64, any values.
         config: the kind of video.
+        hidden: standard normal numbers that the A_t of each image depend on, for `patch-mask`.
 
     Raises:
-        ValueError: the images are too small to be blurred.
+        ValueError: there are no such videos of images of this shape, or `hidden` is missing.
     """
-    steps, (height, width) = config.num_frames - 1, images.shape[-2:]
-    device, dtype = images.device, images.dtype
-    if config.kind == "repeat" or steps == 0:
-        return images[:, None].expand(-1, steps, -1, -1, -1)
-    rate = cast(float, config.blur_rate)  # a config has a number in the place of None
-    if config.kind == "blur":
-        rows, columns = (
-            _recursive(size, config.num_frames, rate, device, dtype) for size in (height, width)
-        )
-        return torch.einsum("tih,bchw,tjw->btcij", rows, images, columns)
-    if config.kind == "high-order-blur":
-        V, V_inv, U, U_inv, multipliers = _spectral(
-            height, width, config.num_frames, rate, device, dtype
-        )
-        spectrum = V_inv @ images @ U_inv.mT
-        return V @ (spectrum[:, None] * multipliers[:, None]) @ U.mT
-    mean, _ = _coefficients(config, device, dtype)
-    return mean[:, None, None, None] * images[:, None]
+    if config.num_frames == 1:
+        return images[:, None].expand(-1, 0, -1, -1, -1)
+    operators, _ = kept_operators(config, _shape(images), images.device, images.dtype)
+    return KINDS[config.kind].signal(images, operators, hidden)
 
 
-@lru_cache(maxsize=16)
-def _recursive(
-    size: int, num_frames: int, rate: float, device: torch.device, dtype: torch.dtype
-) -> Tensor:
-    """Matrices of all frames but the image, kept on the device."""
-    # What is made in inference mode could not be used in training later.
-    with torch.inference_mode(False):
-        return blur_matrices(size, num_frames, rate)[:-1].to(device, dtype)
-
-
-@lru_cache(maxsize=16)
-def _spectral(
-    height: int,
-    width: int,
-    num_frames: int,
-    rate: float,
-    device: torch.device,
-    dtype: torch.dtype,
-) -> tuple[Tensor, ...]:
-    """Both axes' bases and the multipliers of all frames but the image, kept on the device."""
-    with torch.inference_mode(False):
-        multipliers = high_order_multipliers(height, width, num_frames, rate)[:-1]
-        parts = (*cosine_basis(height), *cosine_basis(width), multipliers)
-        return tuple(part.to(device, dtype) for part in parts)
-
-
-@lru_cache(maxsize=16)
-def _coefficients(
-    config: PseudoVideoConfig, device: torch.device, dtype: torch.dtype
-) -> tuple[Tensor, ...]:
-    """Those of the noise of all frames but the image, kept on the device."""
-    with torch.inference_mode(False):
-        return tuple(part[:-1].to(device, dtype) for part in noise_coefficients(config))
+def _shape(images: Tensor) -> ImageShape:
+    return ImageShape(*images.shape[1:])
 
 
 def _check_images(images: Tensor) -> None:

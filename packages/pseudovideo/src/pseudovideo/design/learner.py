@@ -1,0 +1,122 @@
+"""What a limited learner draws: a diffusion model whose denoisers are linear and regularised.
+
+A stage draws frames z from given frames c through noisy ones y = √ᾱ z + √(1−ᾱ) ε, as
+`VideoDiffusion` does. The learner's predictor of the noise is the linear one that minimises
+
+    E‖ε − W (y, c)‖² + κ‖W‖²,
+
+which is the best of all predictors for Gaussian videos and κ = 0, and else leaves unused what
+varies by less than κ among its inputs: in a training that is cut short, those directions of the
+inputs are learned last (the ridge is what early stopping of a linear model comes to, κ about one
+over step size times steps). Such are the small differences between a noisy frame and the frames
+that it is given, which the last frames of videos are made of.
+
+In the eigenbasis of R = V_zz − B_κ V_cz with B_κ = V_zc (V_cc + κI)⁻¹ all steps are diagonal:
+
+    W y-part  √(1−ᾱ) / s,  c-part  −√(1−ᾱ)√ᾱ / s · B_κ,  with s = ᾱ r + 1 − ᾱ + κ,
+
+so that a whole stage is one eigendecomposition and a recursion of numbers.
+"""
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float64
+from torch import Tensor
+
+from pseudovideo.design.law import Law, innovation, part, regression
+from pseudovideo.diffusion.gaussian import GaussianDiffusion
+from pseudovideo.diffusion.stages import Stage
+
+
+class Draw(NamedTuple):
+    """How a stage draws frames: ẑ = H c + noise of covariance Q.
+
+    Attributes:
+        gain: H, without columns for the first stage.
+        noise: Q.
+    """
+
+    gain: Float64[Tensor, "blocks l g"]
+    noise: Float64[Tensor, "blocks l l"]
+
+
+def exact_draw(law: Law, stage: Stage) -> Draw:
+    """The true conditional law: H = V_zc V_cc⁻¹ and Q = V_zz − H V_cz."""
+    return Draw(_gain(law, stage, 0.0), innovation(law, stage.latent, stage.observed))
+
+
+def mean_error(law: Law, stage: Stage) -> Draw:
+    """Errors of the conditional mean, as large as its own variation: Q = H V_cc Hᵀ."""
+    gain = _gain(law, stage, 0.0)
+    return Draw(gain, gain @ part(law, stage.observed, stage.observed) @ gain.mT)
+
+
+def limited_draw(law: Law, stage: Stage, process: GaussianDiffusion, ridge: float) -> Draw:
+    """What ancestral steps with the regularised denoisers draw.
+
+    Args:
+        law: of the videos.
+        stage: frames that are drawn, and given ones.
+        process: the diffusion's steps that are taken.
+        ridge: κ.
+    """
+    B = _gain(law, stage, ridge)
+    # R = V_zz − B V_cz = U diag(r) Uᵀ
+    residual = part(law, stage.latent, stage.latent)
+    residual = residual - B @ part(law, stage.observed, stage.latent)
+    r, U = torch.linalg.eigh((residual + residual.mT) / 2)
+    squares = (U.mT @ B).square().sum(-1)
+    # Along an eigenvector y = h·(Uᵀ B c) + √v·n, from pure noise on.
+    h, v = torch.zeros_like(r), torch.ones_like(r)
+    before = torch.cat((torch.ones(1).to(r), process.alpha_bars.to(r)[:-1]))
+    steps = zip(process.alpha_bars.to(r), before, process.betas.to(r), strict=True)
+    for step, (kept, earlier, beta) in reversed([*enumerate(steps)]):
+        noise = 1 - kept
+        # Mean and variance of q(y_{s−1} | y_s, x₀).
+        from_image = beta * earlier.sqrt() / noise
+        from_state = (1 - earlier) * (1 - beta).sqrt() / noise
+        least = beta * (1 - earlier) / noise
+        s = kept * r + noise + ridge
+        # x̂₀ = (y − √(1−ᾱ) ε̂)/√ᾱ with ε̂ = √(1−ᾱ) (y − √ᾱ Bc)/s
+        of_state = from_image * (1 - noise / s) / kept.sqrt() + from_state
+        of_given = from_image * noise / s
+        # E(ε − ε̂)² = 1 − (1−ᾱ)/s − κ (1−ᾱ)/s² (1 + ᾱ b²), and of x̂₀ (1−ᾱ)/ᾱ times that.
+        error = 1 - noise / s - ridge * noise / s**2 * (1 + kept * squares)
+        # The learned variance at its best, within its range: β̃ + from_image² E(x₀ − x̂₀)² (one
+        # number for all pixels), at most β; none in the last step.
+        added = least + from_image**2 * noise / kept * error.mean().clamp_min(0)
+        added = torch.minimum(added, beta) if step else torch.zeros_like(added)
+        h, v = of_state * h + of_given, of_state**2 * v + added
+    rotated = U * h[:, None]
+    return Draw(rotated @ (U.mT @ B), (U * v[:, None]) @ U.mT)
+
+
+def chain(law: Law, draws: dict[Stage, Draw]) -> Law:
+    """The law of videos that are drawn stage after stage.
+
+    ẑ_l = H ẑ_g + ξ: Cov(ẑ_l, ẑ_s) = H Cov(ẑ_g, ẑ_s) for earlier frames s, and
+    Cov(ẑ_l) = H Cov(ẑ_g) Hᵀ + Q.
+
+    Args:
+        law: of the true videos; its shape counts.
+        draws: of all stages, in their order.
+    """
+    blocks, frames, pixels = law.shape[:3]
+    drawn = torch.zeros(blocks, frames * pixels, frames * pixels).to(law)
+    for stage, (gain, noise) in draws.items():
+        start, end = stage.latent[0] * pixels, (stage.latent[-1] + 1) * pixels
+        own = drawn[:, start:end, start:end]
+        if stage.observed:
+            first = stage.observed[0] * pixels
+            across = gain @ drawn[:, first:start, :start]
+            drawn[:, start:end, :start], drawn[:, :start, start:end] = across, across.mT
+            own += across[:, :, first:] @ gain.mT
+        own += noise
+    return drawn.view(law.shape)
+
+
+def _gain(law: Law, stage: Stage, ridge: float) -> Tensor:
+    if not stage.observed:
+        return law.new_zeros(len(law), len(stage.latent) * law.shape[2], 0)
+    return regression(law, stage.latent, stage.observed, ridge=ridge)
