@@ -220,7 +220,8 @@ def _measure(law: Law, plan: tuple[Stage, ...], pixels: int) -> Tensor:
     residual = torch.stack([_log2_det(eye + P / ROUNDING) / 2 for P in left])
     bits = residual - torch.cat((residual[1:], residual.new_zeros(1)))
     # KL(p‖chain) = Σ_t H(z_t | z_{t−C..t−1}) − H(z_t | z_{<t})
-    forgotten = sum((_log2_det(S) - _log2_det(R)) / 2 for S, R in zip(window, exact, strict=True))
+    entropies = [torch.stack([_log2_det(S) for S in each]).sum() / 2 for each in (window, exact)]
+    forgotten = entropies[0] - entropies[1]
     # Σ_t G_t Cov(m_t) G_tᵀ: the chain's law with errors in the place of innovations.
     errs = chain(law, {stage: mean_error(law, stage) for stage in plan})
     image = [last]
