@@ -45,6 +45,8 @@ PriorName = Literal["autoregressive", "masked"]
 FrameChoice = Literal["random", "last"]
 # How the noise of a diffusion grows.
 ScheduleName = Literal["linear", "cosine"]
+Prediction = Literal["epsilon", "x0", "v"]
+PREDICTIONS: tuple[Prediction, ...] = get_args(Prediction)
 TrainingMasks = Literal["stages", "random"]
 TRAINING_MASKS: tuple[TrainingMasks, ...] = get_args(TrainingMasks)
 
@@ -355,6 +357,9 @@ class DiffusionSpec(Settings):
     """Steps S from an image, or a frame, to noise."""
     schedule: ScheduleName = "linear"
     """How noise grows: linear (1e-4 to 0.02 at 1,000 steps, rescaled for others), or cosine."""
+    prediction: Prediction = "epsilon"
+    """What the network predicts: epsilon (the noise), x0 (the image), or v (a mixture of both with
+    the variance of images, from which the image follows without a division)."""
 
     def check(self) -> None:
         """Refuse a linear schedule that would fill a step with noise."""

@@ -64,6 +64,72 @@ def test_image_and_noise_are_predicted_as_they_were_mixed(diffusion):
     torch.testing.assert_close(diffusion.predict_noise(x_t, x0, t), noise, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.parametrize("prediction", ["epsilon", "x0", "v"])
+@pytest.mark.parametrize("schedule", ["linear", "cosine"])
+def test_what_is_learned_gives_image_and_noise_back(schedule, prediction):
+    diffusion = GaussianDiffusion.make(1000, schedule, prediction)
+    x0, noise, t = normal(3, 2, 4, 4), normal(3, 2, 4, 4, seed=1), torch.tensor([1, 400, 990])
+    x_t = diffusion.add_noise(x0, noise, t)
+    found = diffusion.image_and_noise(diffusion.target(x0, noise, t), x_t, t)
+    torch.testing.assert_close(found, (x0, noise), rtol=1e-8, atol=1e-8)
+
+
+def test_v_is_the_slope_of_the_noisy_image_in_its_angle():
+    """With √ᾱ = cos φ and √(1−ᾱ) = sin φ, x_t = cos φ x_0 + sin φ ε, and v is dx_t/dφ."""
+    diffusion = GaussianDiffusion.make(1000, "cosine", "v")
+    x0, noise, t, width = normal(1, 1, 4, 4), normal(1, 1, 4, 4, seed=1), 400, 1e-5
+    angle = math.acos(math.sqrt(float(diffusion.alpha_bars[t])))
+    ahead, back = (math.cos(angle + h) * x0 + math.sin(angle + h) * noise for h in (width, -width))
+    slope = (ahead - back) / (2 * width)
+    torch.testing.assert_close(diffusion.target(x0, noise, t), slope, rtol=1e-8, atol=1e-8)
+
+
+@pytest.mark.parametrize("prediction", ["epsilon", "x0", "v"])
+@pytest.mark.parametrize("t", [1, 30, 600, 998])
+def test_the_best_prediction_of_gaussian_images_gives_the_exact_reversal(t, prediction):
+    """E[target | x_t] and E[x_{t−1} | x_t], each by conditioning the joint Gaussian of a pixel."""
+    diffusion, mean, std = GaussianDiffusion.make(1000, "cosine", prediction), 0.3, 0.4
+    # x_0, x_{t−1} and x_t of independent x_0, noise up to t−1, and noise of step t.
+    kept, before, beta = (float(v) for v in (*diffusion.alpha_bars[[t, t - 1]], diffusion.betas[t]))
+    mixing = torch.tensor(
+        [
+            [1.0, 0.0, 0.0],
+            [math.sqrt(before), math.sqrt(1 - before), 0.0],
+            [math.sqrt(kept), math.sqrt((1 - beta) * (1 - before)), math.sqrt(beta)],
+        ],
+        dtype=torch.float64,
+    )
+    covariance = mixing * torch.tensor([std**2, 1.0, 1.0]) @ mixing.T
+    means = mixing @ torch.tensor([mean, 0.0, 0.0], dtype=torch.float64)
+    x_t = normal(2, 1, 3, 3)
+    x0, earlier = (
+        means[i] + covariance[i, 2] / covariance[2, 2] * (x_t - means[2]) for i in (0, 1)
+    )
+    noise = (x_t - math.sqrt(kept) * x0) / math.sqrt(1 - kept)
+    best = {
+        "epsilon": noise,
+        "x0": x0,
+        "v": math.sqrt(kept) * noise - math.sqrt(1 - kept) * x0,
+    }
+    output = torch.cat((best[prediction], torch.zeros_like(x_t)), dim=1)
+    reverse = diffusion.reverse(output, x_t, t, limit=None)
+    torch.testing.assert_close(reverse.x0, x0, rtol=1e-8, atol=1e-8)
+    torch.testing.assert_close(reverse.mean, earlier, rtol=1e-8, atol=1e-8)
+    # Without noise DDIM moves image and noise to the level before.
+    moved = math.sqrt(before) * x0 + math.sqrt(1 - before) * noise
+    found = diffusion.ddim_step(output, x_t, t, eta=0.0, limit=None)
+    torch.testing.assert_close(found, moved, rtol=1e-8, atol=1e-8)
+
+
+def test_fewer_steps_keep_what_is_predicted():
+    assert GaussianDiffusion.make(100, "cosine", "v").respaced(10).prediction == "v"
+
+
+def test_an_unknown_prediction_is_refused(plain_calls):
+    with pytest.raises(ValueError, match="prediction must be one of epsilon, x0, v, got 'noise'"):
+        GaussianDiffusion(cosine_betas(10), prediction="noise")
+
+
 def test_each_entry_has_its_own_step(diffusion):
     x_t, output, noise = normal(4, 1, 3, 3), normal(4, 2, 3, 3, seed=1), normal(4, 1, 3, 3, seed=2)
     t = torch.tensor([0, 7, 7, 999])

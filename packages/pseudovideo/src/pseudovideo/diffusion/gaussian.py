@@ -1,4 +1,4 @@
-"""Gaussian diffusion with a predicted noise and learned variances (Ho et al.; improved DDPM).
+"""Gaussian diffusion with learned variances (Ho et al.; improved DDPM).
 
 Steps are numbered 0..S−1 as in improved DDPM; ᾱ is the product of 1−β up to and with a step, and
 ᾱ' the one before (1 at step 0).
@@ -35,7 +35,7 @@ from pseudovideo.diffusion.schedules import (
     cosine_betas,
     linear_betas,
 )
-from pseudovideo.spec import ScheduleName
+from pseudovideo.spec import PREDICTIONS, Prediction, ScheduleName
 
 Times = Int64[Tensor, " #n"] | Int64[Tensor, ""] | int
 """Steps: one of each entry, or one for all."""
@@ -72,16 +72,21 @@ class GaussianDiffusion:
         timesteps: number of each step in the process that the network was trained on; None: this
             is that process.
         original_steps: steps of that process.
+        prediction: what the first half of a network's channels is: the noise ε, the image x_0, or
+            v = √ᾱ ε − √(1−ᾱ) x_0 (Salimans & Ho 2022, "Progressive distillation for fast sampling
+            of diffusion models", appendix D), from which the image follows without a division.
 
     Attributes:
         betas: float64 (S,).
         alpha_bars: ᾱ, float64 (S,).
         timesteps: as above, a tuple.
         original_steps: as above.
+        prediction: as above.
 
     Raises:
-        ValueError: fewer than two steps, betas outside (0, 1), an ᾱ_S above 0.01, or timesteps
-            that are no ascending numbers of the original steps, one for each beta.
+        ValueError: fewer than two steps, betas outside (0, 1), an ᾱ_S above 0.01, timesteps that
+            are no ascending numbers of the original steps, one for each beta, or an unknown
+            prediction.
     """
 
     def __init__(
@@ -90,8 +95,14 @@ class GaussianDiffusion:
         *,
         timesteps: Sequence[int] | None = None,
         original_steps: int | None = None,
+        prediction: Prediction = "epsilon",
     ) -> None:
         check_betas(betas)
+        if prediction not in PREDICTIONS:
+            raise ValueError(
+                f"prediction must be one of {', '.join(PREDICTIONS)}, got {prediction!r}"
+            )
+        self.prediction: Prediction = prediction
         self.betas = betas = betas.cpu()
         self.timesteps = tuple(range(len(betas)) if timesteps is None else timesteps)
         self.original_steps = len(betas) if original_steps is None else original_steps
@@ -122,21 +133,25 @@ class GaussianDiffusion:
         self._moved: dict[tuple[str, torch.device, torch.dtype], Tensor] = {}
 
     @classmethod
-    def make(cls, num_steps: int, schedule: ScheduleName) -> "GaussianDiffusion":
+    def make(
+        cls, num_steps: int, schedule: ScheduleName, prediction: Prediction = "epsilon"
+    ) -> "GaussianDiffusion":
         """The process of a named schedule.
 
         Args:
             num_steps: S.
             schedule: `linear` or `cosine`.
+            prediction: as of the class.
 
         Raises:
-            ValueError: there is no such schedule, or it has no such number of steps.
+            ValueError: there is no such schedule or prediction, or the schedule has no such number
+                of steps.
         """
         if schedule not in _SCHEDULES:
             names = ", ".join(get_args(ScheduleName))
             raise ValueError(f"schedule must be one of {names}, got {schedule!r}")
         with torch.device("cpu"):  # its values are checked, which a model on meta has none of
-            return cls(_SCHEDULES[schedule](num_steps))
+            return cls(_SCHEDULES[schedule](num_steps), prediction=prediction)
 
     @property
     def num_steps(self) -> int:
@@ -174,6 +189,30 @@ class GaussianDiffusion:
         difference = self._at("inverse_signal", t, x_t) * x_t - x0
         return difference / self._at("noise_to_signal", t, x_t)
 
+    def target(
+        self, x0: Float[Tensor, "n c h w"], noise: Float[Tensor, "n c h w"], t: Times
+    ) -> Float[Tensor, "n c h w"]:
+        """What a network learns to predict: ε, x_0, or v = √ᾱ_t ε − √(1−ᾱ_t) x_0."""
+        self._check(t, x0=x0, noise=noise)
+        if self.prediction == "v":
+            return self._at("signal", t, x0) * noise - self._at("noise", t, x0) * x0
+        return noise if self.prediction == "epsilon" else x0
+
+    def image_and_noise(
+        self, predicted: Float[Tensor, "n c h w"], x_t: Float[Tensor, "n c h w"], t: Times
+    ) -> tuple[Float[Tensor, "n c h w"], Float[Tensor, "n c h w"]]:
+        """The image and the noise of a prediction.
+
+        Of v: x_0 = √ᾱ_t x_t − √(1−ᾱ_t) v and ε = √(1−ᾱ_t) x_t + √ᾱ_t v.
+        """
+        if self.prediction == "epsilon":
+            return self.predict_x0(x_t, predicted, t), predicted
+        if self.prediction == "x0":
+            return predicted, self.predict_noise(x_t, predicted, t)
+        self._check(t, x_t=x_t, predicted=predicted)
+        signal, noise = self._at("signal", t, x_t), self._at("noise", t, x_t)
+        return signal * x_t - noise * predicted, noise * x_t + signal * predicted
+
     def posterior(
         self, x0: Float[Tensor, "n c h w"], x_t: Float[Tensor, "n c h w"], t: Times
     ) -> tuple[Float[Tensor, "n c h w"], Float[Tensor, "n c h w"]]:
@@ -195,8 +234,9 @@ class GaussianDiffusion:
     ) -> Reverse:
         """p(x_{t−1} | x_t) of what a network returns.
 
-        Its first half of channels is the noise ε, its second v places the variance between the
-        posterior's and β on the logarithmic scale (improved DDPM, equation 15, with (v+1)/2).
+        Its first half of channels is what `prediction` says, its second places the variance between
+        the posterior's and β on the logarithmic scale (improved DDPM, equation 15; −1 is the
+        posterior's, 1 is β).
 
         Args:
             output: of the network, with twice the channels of the images.
@@ -208,8 +248,8 @@ class GaussianDiffusion:
             ValueError: `output` has another number of channels, or `limit` is not positive.
         """
         _check_limit(limit)
-        eps, position = split_output(output, x_t)
-        x0 = self.predict_x0(x_t, eps, t)
+        predicted, position = split_output(output, x_t)
+        x0, _ = self.image_and_noise(predicted, x_t, t)
         x0 = x0 if limit is None else x0.clamp(-limit, limit)
         mean, least = self.posterior(x0, x_t, t)
         share = (position + 1) / 2
@@ -273,8 +313,8 @@ class GaussianDiffusion:
         _check_limit(limit)
         if noise is not None:
             self._check(t, x_t=x_t, noise=noise)
-        eps, _ = split_output(output, x_t)
-        x0 = self.predict_x0(x_t, eps, t)
+        predicted, _ = split_output(output, x_t)
+        x0, eps = self.image_and_noise(predicted, x_t, t)
         if limit is not None:
             x0 = x0.clamp(-limit, limit)
             eps = self.predict_noise(x_t, x0, t)
@@ -318,6 +358,7 @@ class GaussianDiffusion:
             1 - kept / before,
             timesteps=[self.timesteps[step] for step in steps],
             original_steps=self.original_steps,
+            prediction=self.prediction,
         )
 
     def _check(self, t: Times, **images: Tensor) -> None:
@@ -354,7 +395,7 @@ class GaussianDiffusion:
 def split_output(
     output: Float[Tensor, "n channels h w"], x_t: Float[Tensor, "n c h w"]
 ) -> tuple[Float[Tensor, "n c h w"], Float[Tensor, "n c h w"]]:
-    """The two halves of a network's channels: noise ε and place v of the variance.
+    """The two halves of a network's channels: what it predicts, and the place of the variance.
 
     Args:
         output: of the network; lifted to float32 at least.
@@ -372,8 +413,8 @@ def split_output(
             f"got {tuple(output.shape)}"
         )
     lifted = output.to(torch.promote_types(output.dtype, torch.float32))
-    eps, position = lifted.chunk(2, dim=1)
-    return eps, position
+    predicted, position = lifted.chunk(2, dim=1)
+    return predicted, position
 
 
 def _check_limit(limit: float | None) -> None:

@@ -47,7 +47,9 @@ class ImageDiffusion(Pretrained):
     def __init__(self, config: ImageDiffusionConfig) -> None:
         super().__init__()
         self.config = config
-        self.diffusion = GaussianDiffusion.make(config.num_steps, config.schedule)
+        self.diffusion = GaussianDiffusion.make(
+            config.num_steps, config.schedule, config.prediction
+        )
         self.unet = build_unet(
             config, in_channels=config.channels, out_channels=2 * config.channels
         )

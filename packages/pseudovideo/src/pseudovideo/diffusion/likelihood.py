@@ -147,7 +147,8 @@ def bits_per_dim(
             times = diffusion.model_times(torch.full((len(x0),), t, device=x0.device))
             output = model(x_t, times)
             terms.append(vlb_terms(diffusion, output, x0, x_t, t, limit=1.0))
-            eps, _ = split_output(output, x_t)
+            predicted, _ = split_output(output, x_t)
+            _, eps = diffusion.image_and_noise(predicted, x_t, t)
             errors.append((eps - noise).square().flatten(1).mean(1))
             if progress is not None:
                 progress(1)

@@ -28,7 +28,7 @@ class HybridLosses(NamedTuple):
 
     Attributes:
         loss: (n,), mse + S/1000 · vlb.
-        mse: (n,), squared error of the predicted noise, mean over the dimensions.
+        mse: (n,), squared error of what is predicted, mean over the dimensions.
         vlb: (n,), the bound's term of step t in bits per dimension.
     """
 
@@ -45,14 +45,14 @@ def hybrid_losses(
     noise: Float[Tensor, "n c h w"],
     t: Int64[Tensor, " n"],
 ) -> HybridLosses:
-    """Squared error of the noise, plus the bound as a loss of the variances alone.
+    """Squared error of the prediction, plus the bound as a loss of the variances alone.
 
     The mean is frozen in the bound: its gradient reaches the second half of the channels only, as
     the squared error's reaches the first.
 
     Args:
         diffusion: the process.
-        output: of the network for `x_t`: noise and variances.
+        output: of the network for `x_t`: prediction and variances.
         x0: images.
         x_t: their noisy states.
         noise: what was added.
@@ -63,9 +63,9 @@ def hybrid_losses(
     """
     check_floating(x0=x0, noise=noise)
     check_same_shape(x_t=x_t, x0=x0, noise=noise)
-    eps, position = split_output(output, x_t)
-    frozen = torch.cat((eps.detach(), position), dim=1)
-    mse = (eps - noise).square().flatten(1).mean(1)
+    predicted, position = split_output(output, x_t)
+    frozen = torch.cat((predicted.detach(), position), dim=1)
+    mse = (predicted - diffusion.target(x0, noise, t)).square().flatten(1).mean(1)
     vlb = vlb_terms(diffusion, frozen, x0, x_t, t, limit=None)
     return HybridLosses(mse + _VLB_WEIGHT * diffusion.num_steps * vlb, mse, vlb)
 
@@ -242,7 +242,7 @@ class DiffusionObjective(nn.Module):
 
         Returns:
             Scalars, weighted means over the batch that are unbiased however steps are drawn:
-            `loss`, the only one with a gradient, `mse` of the noise, and `vlb`, the bound's mean
+            `loss`, the only one with a gradient, `mse` of the prediction, and `vlb`, the mean
             term in bits per dimension; S times that, plus the prior's, is the bound.
 
         Raises:

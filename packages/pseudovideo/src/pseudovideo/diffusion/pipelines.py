@@ -10,11 +10,17 @@ from torch import Tensor
 from probseq.errors import require
 from pseudovideo.diffusion.gaussian import GaussianDiffusion
 from pseudovideo.diffusion.image import ImageDiffusion
-from pseudovideo.spec import ImageDiffusionConfig, UNetConfig
+from pseudovideo.spec import ImageDiffusionConfig, Prediction, UNetConfig
 
 _MODEL_STEPS = 1000  # of the scale on which a UNet is told the time
 # Where in their range the variances of diffusers' fixed kinds lie: at the posterior's, at β.
 _FIXED = {"fixed_small": -1.0, "fixed_large": 1.0}
+# Names of predictions at diffusers.
+_PREDICTIONS: dict[str, Prediction] = {
+    "epsilon": "epsilon",
+    "sample": "x0",
+    "v_prediction": "v",
+}
 # β of diffusers' schedulers are in float32.
 _TOLERANCE = 1e-5
 # Settings of a UNet that change nothing of what it computes.
@@ -91,7 +97,7 @@ def ddpm_scheduler(
         trained_betas=process.betas.tolist(),
         variance_type="learned_range" if variance == "learned" else "fixed_small",
         clip_sample=True,
-        prediction_type="epsilon",
+        prediction_type=next(k for k, own in _PREDICTIONS.items() if own == process.prediction),
         timestep_spacing="linspace",
     )
 
@@ -173,10 +179,10 @@ def _check_scheduler(folder: Path, config: Any, name: str | None) -> float | Non
     kind = config.variance_type if name == "DDPMScheduler" else "fixed_small"
     known = kind == "learned_range" or kind in _FIXED
     clips = config.clip_sample and config.clip_sample_range == 1.0 and not config.thresholding
-    if not (known and clips and config.prediction_type == "epsilon"):
+    if not (known and clips and config.prediction_type in _PREDICTIONS):
         raise ValueError(
-            f"{folder} must predict noise, keep images in -1..1 and have a variance_type of "
-            f"learned_range, {' or '.join(_FIXED)}, got "
+            f"{folder} must have a prediction_type of {', '.join(_PREDICTIONS)}, keep images in "
+            f"-1..1 and have a variance_type of learned_range, {' or '.join(_FIXED)}, got "
             f"prediction_type={config.prediction_type!r}, clip_sample={config.clip_sample}, "
             f"variance_type={kind!r}"
         )
@@ -199,6 +205,7 @@ def _config_of(folder: Path, unet: Any, scheduler: Any) -> ImageDiffusionConfig:
         "num_groups": unet.norm_num_groups,
         "dropout": unet.dropout,
         "num_steps": steps,
+        "prediction": _PREDICTIONS[scheduler.config.prediction_type],
     }
     for schedule in ("linear", "cosine"):
         config = ImageDiffusionConfig(**given, schedule=schedule)

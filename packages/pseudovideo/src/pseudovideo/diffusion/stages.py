@@ -88,9 +88,10 @@ def draw_windows(
 ) -> Window:
     """What the videos of a training batch are trained on.
 
-    `stages` draws one of the sampler's own stages for each video, all equally likely. They have C
-    or C+1 frames; all windows have C+1 slots, and the C frames of the first stage leave one to
-    padding, which changes nothing.
+    `stages` draws one of the sampler's own stages for each video, each as often as it has latent
+    frames: the first with probability C/T, any other with 1/T. They have C or C+1 frames; all
+    windows have C+1 slots, and the C frames of the first stage leave one to padding, which changes
+    nothing.
 
     `random` draws as the training loop of flexible video diffusion (Harvey et al. 2022) does with
     C+1 frames at most: evenly spaced sets of frames from the whole video, latent first and then
@@ -112,7 +113,9 @@ def draw_windows(
     if masks == "stages":
         table = _table(plan)
         origin = "cpu" if generator is None else generator.device
-        drawn = torch.randint(len(plan), (batch,), generator=generator, device=origin)
+        # A frame of the video, alike, and the stage that generates it.
+        frame = torch.randint(num_frames, (batch,), generator=generator, device=origin)
+        drawn = (frame - context + 1).clamp(min=0)
         # The generator's device is the videos' as a rule: then nothing waits for the other side.
         drawn = drawn.to(device)
         return Window(*(part.to(device)[drawn] for part in table))

@@ -47,7 +47,9 @@ class VideoDiffusion(Pretrained):
     def __init__(self, config: VideoDiffusionConfig) -> None:
         super().__init__()
         self.config = config
-        self.diffusion = GaussianDiffusion.make(config.num_steps, config.schedule)
+        self.diffusion = GaussianDiffusion.make(
+            config.num_steps, config.schedule, config.prediction
+        )
         self.stages = stages(config.num_frames, config.context)
         self.network = VideoUNet(config, one_way=config.one_way)
 
@@ -60,10 +62,9 @@ class VideoDiffusion(Pretrained):
     ) -> HybridLosses:
         """L_hybrid of each video: the latent frames of one window stand for all its frames.
 
-        Stages being drawn alike, the sum over latent frames is scaled by stages/T, so that the
-        expectation is the mean over the video's frames, as they count in the video's bound. The
-        mean over the latent frames of a window would count the image twice as much as the frames
-        of the first window, which are the hardest.
+        It is the mean over the window's latent frames. Stages being drawn as often as they have
+        such frames, its expectation is the mean over the video's frames, as they count in the
+        video's bound.
 
         The bound's term of t = 0 takes corrupted frames for 8-bit images as the last frame is. Its
         value is no code length of such frames then; it still trains their variances.
@@ -101,7 +102,7 @@ class VideoDiffusion(Pretrained):
         pixels = torch.where(given, clean, x_t.unflatten(0, (batch, slots)))
         output = self.network(pixels, self.diffusion.model_times(t), window).flatten(0, 1)
         losses = hybrid_losses(self.diffusion, output, x0, x_t, eps, steps)
-        weights = window.latent * (len(self.stages) / config.num_frames)
+        weights = window.latent / window.latent.sum(1, keepdim=True)
         return HybridLosses(
             *((weights * part.unflatten(0, (batch, slots))).sum(1) for part in losses)
         )
