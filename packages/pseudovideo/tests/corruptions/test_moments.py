@@ -90,7 +90,7 @@ def test_masked_videos_have_these_moments_given_the_order_of_the_patches():
     scale = spread[:, None] * spread
     assert float(((videos.mT.cov() - covariance) / scale).abs().max()) < 0.05
     assert float(((videos.mean(0) - found.mean.flatten()) / spread).abs().max()) < 0.04
-    with pytest.raises(ValueError, match="hidden must be given for kind=patch-mask"):
+    with pytest.raises(ValueError, match=r"hidden must be given for config\.kind=patch-mask"):
         video_moments(mean, factor @ factor.mT, config)
 
 

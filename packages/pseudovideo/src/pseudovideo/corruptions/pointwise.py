@@ -19,7 +19,7 @@ class Colour(Corruption):
     ) -> tuple[Float64[Tensor, "steps c c"], ...]:
         """Return A; refuse grey images."""
         if shape.channels < 2:
-            raise ValueError("images must have colours for kind=colour, got 1 channel")
+            raise ValueError("images must have colours for config.kind=colour, got 1 channel")
         saturation = torch.linspace(0, 1, config.num_frames, dtype=torch.float64)[:-1, None, None]
         eye = torch.eye(shape.channels, dtype=torch.float64)
         return (saturation * eye + (1 - saturation) / shape.channels,)
@@ -49,13 +49,13 @@ class PatchMask(Corruption):
         if shape.height % side or shape.width % side:
             raise ValueError(
                 f"images must be a whole number of patches of mask_patch={side} pixels on each "
-                f"side for kind=patch-mask, got {shape.height}x{shape.width}"
+                f"side for config.kind=patch-mask, got {shape.height}x{shape.width}"
             )
         rows, columns = shape.height // side, shape.width // side
         if rows * columns < config.num_frames:
             raise ValueError(
                 f"images must have at least num_frames={config.num_frames} patches of "
-                f"mask_patch={side} pixels for kind=patch-mask, got {rows * columns} in "
+                f"mask_patch={side} pixels for config.kind=patch-mask, got {rows * columns} in "
                 f"{shape.height}x{shape.width}"
             )
         numbers = torch.arange(rows * columns).view(rows, columns)
@@ -75,7 +75,9 @@ class PatchMask(Corruption):
     ) -> Float[Tensor, "b steps c h w"]:
         """Return the patches that are shown."""
         if hidden is None:
-            raise ValueError("hidden must be given for kind=patch-mask: its frames depend on it")
+            raise ValueError(
+                "hidden must be given for config.kind=patch-mask: its frames depend on it"
+            )
         shown, grid = operators
         ranks = hidden.argsort(-1).argsort(-1)[:, grid.long()]
         visible = ranks[:, None] < shown[:, None, None]

@@ -84,7 +84,7 @@ class Pyramid(Separable):
         if size % 2**halvings:
             most = (size & -size).bit_length()
             raise ValueError(
-                f"images must halve {halvings} times on each side for kind=pyramid and "
+                f"images must halve {halvings} times on each side for config.kind=pyramid and "
                 f"num_frames={config.num_frames}, got {size} pixels, which allow at most "
                 f"num_frames={most}"
             )
@@ -107,7 +107,7 @@ class LowPass(Separable):
         if size < config.num_frames:
             raise ValueError(
                 f"images must have at least num_frames={config.num_frames} pixels on each side for "
-                f"kind=low-pass, a frequency more in each frame, got {size}"
+                f"config.kind=low-pass, a frequency more in each frame, got {size}"
             )
         V = _cosines(size)
         kept = [-(-size * t // config.num_frames) for t in range(1, config.num_frames)]
