@@ -63,7 +63,9 @@ def test_continuous_integration_runs_the_tests_as_the_readme_does(root: Path) ->
     readme = (root / "README.md").read_text(encoding="utf-8")
     commands = (root / ".ci" / "run").read_text(encoding="utf-8").splitlines()
     (command,) = re.findall(
-        r"^pip install uv && (uv run pytest.*?) +# runs the tests$", readme, re.M
+        r"python3 -m pip install uv && python3 -m (uv run pytest.*?) +# runs the tests$",
+        readme,
+        re.M,
     )
     assert f'{command} -m "" || status=$?' in commands
 

@@ -180,6 +180,8 @@ def check_command(words: list[str], programs: Programs) -> None:
     elif program == "pip":
         assert arguments[0] == "install"
         check_installed_paths(arguments[1:])
+    elif program in {"python", "python3"} and arguments[:1] == ["-m"]:
+        check_command(arguments[1:], programs)
     elif program in {"pytest", "ruff", "pyright", "bash", "python"}:
         check_paths(arguments)
     else:
@@ -262,4 +264,6 @@ def test_a_wrong_command_is_recognised(command: str, programs: Programs) -> None
 def test_relative_links_lead_somewhere(readme: Path) -> None:
     text = FENCE.sub("", readme.read_text(encoding="utf-8"))
     targets = re.findall(r"\]\((?!https?://|#|mailto:)([^)#\s]+)", text)
-    assert not [target for target in targets if not (readme.parent / target).exists()]
+    paths = [readme.parent / target for target in targets]
+    # The pages of tutorials are made of scripts.
+    assert not [own for own in paths if not (own.exists() or own.with_suffix(".py").exists())]

@@ -6,6 +6,7 @@ the tree.
 """
 
 import os
+from copy import deepcopy
 from pathlib import Path
 
 import jupytext
@@ -16,9 +17,9 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 from nbconvert import MarkdownExporter
 from nbformat import NotebookNode
+from nbformat.v4 import new_code_cell
 
-# Pictures as sharp as a screen shows them, and one thread: the same numbers on every machine.
-SET_UP = "%config InlineBackend.figure_formats = ['png']\n%config InlineBackend.rc = {}"
+# One thread: as good as the same numbers on every machine.
 THREADS = {"OMP_NUM_THREADS": "1"}
 SECONDS = 300
 
@@ -47,6 +48,8 @@ def execute(notebook: NotebookNode, path: Path) -> None:
         PluginError: a cell raises.
     """
     os.environ |= THREADS
+    # A figure at the end of a cell is shown; the page leaves this cell out.
+    notebook.cells.insert(0, new_code_cell("%matplotlib inline", id="inline"))
     notebook.metadata.kernelspec = {
         "name": "python3",
         "display_name": "Python 3",
@@ -60,8 +63,10 @@ def execute(notebook: NotebookNode, path: Path) -> None:
 
 def pages(notebook: NotebookNode, name: str) -> dict[str, str | bytes]:
     """Return the page, the pictures and the notebook of a tutorial by their file names."""
+    shown = deepcopy(notebook)
+    shown.cells = [cell for cell in shown.cells if cell.get("id") != "inline"]
     body, resources = MarkdownExporter().from_notebook_node(
-        notebook, resources={"unique_key": name, "output_files_dir": "pictures"}
+        shown, resources={"unique_key": name, "output_files_dir": "pictures"}
     )
     links = f"[Script]({name}.py){{download}} · [Notebook]({name}.ipynb){{download}}\n"
     title, rest = body.lstrip().split("\n", 1)

@@ -111,7 +111,7 @@ def test_calendar_stamps_are_drawn_as_dates() -> None:
     days = pd.date_range("2024-02-27", periods=6, freq="D")
     gp = OnlineGP(RBF(1, lengthscale=3.0), Gaussian(0.1), LegS(4))
     gp.update(days, np.arange(6.0))
-    (axes,) = fit_plot(gp, days, np.arange(6.0)).axes
+    (axes,) = fit_plot(gp, days, pd.Series(np.arange(6.0))).axes
     (line,) = [line for line in axes.lines if line.get_label() == "training points, latest task"]
     assert list(pd.to_datetime(np.asarray(line.get_xdata()))) == list(days)
 

@@ -6,9 +6,9 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from ohsvgp.online import OnlineGP
+from ohsvgp.stream.arrays import as_array, real_numbers
 from ohsvgp.stream.clock import sorted_times, start_clock
 from probseq.checks import check_counts
 from probseq.figures import COLOURS, GUIDE, SEEN, headline, label_bottom, legend, panels
@@ -301,7 +301,7 @@ def read_series(gp: OnlineGP, t: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
         raise ValueError(f"gp must be a model of times, got points of dim {gp.kernel.dim}")
     clock = gp.clock or start_clock(t, gp.time_unit)
     lengths, _ = sorted_times(clock, t)
-    values = torch.as_tensor(y).detach().double().cpu().numpy()
+    values = real_numbers(as_array(y, "y"), "y", "be an array of real numbers")
     if values.shape != lengths.shape:
         raise ValueError(f"y must have shape {tuple(lengths.shape)}, got {values.shape}")
     return np.array([clock.user(length) for length in lengths.tolist()]), values
