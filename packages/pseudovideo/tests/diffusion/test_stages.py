@@ -54,7 +54,7 @@ def test_the_window_of_a_stage_has_no_padding():
     assert (window.observed ^ window.latent).all()
 
 
-def test_training_windows_are_the_samplers_stages_all_equally_likely():
+def test_training_windows_are_the_samplers_stages_as_often_as_they_have_latent_frames():
     plan = stages(4, 2)
     window = draw_windows(
         6_000, num_frames=4, context=2, generator=torch.Generator().manual_seed(0)
@@ -63,8 +63,8 @@ def test_training_windows_are_the_samplers_stages_all_equally_likely():
     drawn = rows(window)
     counts = [drawn.count(tuple(stage)) for stage in plan]
     assert sum(counts) == 6_000
-    # Five standard deviations of a share of 1/3.
-    np.testing.assert_allclose(counts, 2_000, atol=5 * (6_000 * 2 / 9) ** 0.5)
+    # Five standard deviations of a share of 1/2.
+    np.testing.assert_allclose(counts, [3_000, 1_500, 1_500], atol=5 * (6_000 / 4) ** 0.5)
 
 
 def test_windows_depend_on_the_generator_alone():

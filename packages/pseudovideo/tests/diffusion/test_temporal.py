@@ -4,7 +4,12 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from pseudovideo.diffusion.temporal import RelativePositions, TemporalAttention
+from pseudovideo.diffusion.temporal import (
+    RelativePositions,
+    TemporalAttention,
+    distance_features,
+    relative_positions,
+)
 
 
 def attention(*, channels=8, heads=2, groups=2, seed=0):
@@ -22,6 +27,25 @@ def inputs(b=2, s=3, *, channels=8, size=2, seed=1):
         return torch.randn(shape, generator=generator, dtype=torch.float64)
 
     return draw(b * s, channels, size, size), draw(b * s, 6)
+
+
+def features(frames, others=None, dtype=torch.float64):
+    return distance_features(frames, frames if others is None else others, dtype)
+
+
+def attend(layer, hidden, temb, frames, allowed, memory=(None, None, None)):
+    """The attention of some frames, and what is left of them."""
+    kept, kept_frames, kept_temb = memory
+    temb = temb.unflatten(0, frames.shape)
+    others, other_temb = frames, temb
+    if kept is not None:
+        others = torch.cat([kept_frames, frames], 1)
+        other_temb = torch.cat([kept_temb, temb], 1)
+    phi = features(frames, others, hidden.dtype)
+    (positions,) = relative_positions([layer], phi, temb, other_temb)
+    mask = torch.where(allowed, 0.0, -math.inf).to(hidden.dtype)
+    out, own = layer(hidden, positions, mask, kept)
+    return out, (own, frames, temb)
 
 
 FRAMES = torch.tensor([[0, 1, 2], [3, 5, 2]])
@@ -83,7 +107,7 @@ def test_attention_is_the_formula_worked_out_in_loops():
     allowed = ALL.clone()
     allowed[0, 0, 2] = allowed[1, 1, 0] = False
     with torch.no_grad():
-        out, _ = layer(hidden, temb, FRAMES, allowed)
+        out, _ = attend(layer, hidden, temb, FRAMES, allowed)
         torch.testing.assert_close(
             out, slow(layer, hidden, temb, FRAMES, allowed), rtol=0, atol=1e-12
         )
@@ -94,7 +118,10 @@ def test_relative_positions_tell_before_from_after():
     net = RelativePositions(4, 2, 6).double()
     for parameter in net.parameters():
         torch.nn.init.normal_(parameter)
-    vectors = net(torch.tensor([[[2, -2, 0]]]), torch.randn(1, 1, 6, dtype=torch.float64))[0, 0]
+    vectors = net(
+        features(torch.tensor([[2]]), torch.tensor([[0, 4, 2]])),
+        torch.randn(1, 1, 6, dtype=torch.float64),
+    )[0, 0]
     for a, b in [(0, 1), (0, 2), (1, 2)]:
         assert (vectors[a] - vectors[b]).abs().min() > 1e-3
 
@@ -102,12 +129,29 @@ def test_relative_positions_tell_before_from_after():
 def test_a_new_site_leaves_frames_as_they_are_bit_for_bit():
     layer = TemporalAttention(8, num_heads=2, num_groups=2, time_channels=6)
     hidden, temb = (part.float() for part in inputs())
-    assert torch.equal(layer(hidden, temb, FRAMES, ALL)[0], hidden)
+    assert torch.equal(attend(layer, hidden, temb, FRAMES, ALL)[0], hidden)
 
 
 def test_new_relative_positions_are_zero():
     net = RelativePositions(4, 2, 6)
-    assert not net(torch.tensor([[[3, -1]]]), torch.randn(1, 1, 6)).any()
+    assert not net(
+        features(torch.tensor([[3]]), torch.tensor([[0, 4]]), torch.float32), torch.randn(1, 1, 6)
+    ).any()
+
+
+def test_positions_of_many_sites_are_those_of_each():
+    sites = [attention(channels=channels, seed=channels) for channels in (8, 4, 8)]
+    temb = inputs()[1].unflatten(0, (2, 3))
+    found = relative_positions(sites, features(FRAMES), temb, temb)
+    for site, positions in zip(sites, found, strict=True):
+        for net, vectors, order in [
+            (site.positions_k, positions.for_keys, (0, 1, 3, 2, 4)),
+            (site.positions_v, positions.for_values, (0, 1, 4, 2, 3)),
+        ]:
+            expected = net(features(FRAMES), temb)
+            torch.testing.assert_close(vectors.permute(order), expected, rtol=0, atol=1e-13)
+        expected = site.positions_q(features(FRAMES), temb).transpose(2, 3)
+        torch.testing.assert_close(positions.for_queries, expected, rtol=0, atol=1e-13)
 
 
 @pytest.mark.parametrize("order", [(2, 0, 1), (1, 0, 2)])
@@ -118,16 +162,16 @@ def test_the_order_of_the_slots_means_nothing(order):
     def mixed(rows):
         return rows.unflatten(0, (2, 3))[:, order].flatten(0, 1)
 
-    out, _ = layer(hidden, temb, FRAMES, ALL)
-    again, _ = layer(mixed(hidden), mixed(temb), FRAMES[:, order], ALL)
+    out, _ = attend(layer, hidden, temb, FRAMES, ALL)
+    again, _ = attend(layer, mixed(hidden), mixed(temb), FRAMES[:, order], ALL)
     torch.testing.assert_close(again, mixed(out), rtol=0, atol=1e-12)
 
 
 def test_only_distances_of_frames_count():
     layer, (hidden, temb) = attention(), inputs()
-    out, _ = layer(hidden, temb, FRAMES, ALL)
-    shifted, _ = layer(hidden, temb, FRAMES + 4, ALL)
-    stretched, _ = layer(hidden, temb, FRAMES * 2, ALL)
+    out, _ = attend(layer, hidden, temb, FRAMES, ALL)
+    shifted, _ = attend(layer, hidden, temb, FRAMES + 4, ALL)
+    stretched, _ = attend(layer, hidden, temb, FRAMES * 2, ALL)
     assert torch.equal(shifted, out)
     assert (stretched - out).abs().max() > 1e-3
 
@@ -138,7 +182,7 @@ def test_a_frame_that_may_not_be_seen_has_no_influence():
     allowed[:, :2, 2] = False
     hidden.requires_grad_()
     temb.requires_grad_()
-    out, _ = layer(hidden, temb, FRAMES, allowed)
+    out, _ = attend(layer, hidden, temb, FRAMES, allowed)
     seen = out.unflatten(0, (2, 3))[:, :2]
     direction = torch.randn(seen.shape, generator=torch.Generator().manual_seed(2)).double()
     by_hidden, by_temb = torch.autograd.grad((seen * direction).sum(), [hidden, temb])
@@ -152,11 +196,11 @@ def test_remembered_frames_are_attended_to_as_if_they_were_there():
     split = hidden.unflatten(0, (2, 3)), temb.unflatten(0, (2, 3))
     allowed = ALL.clone()
     allowed[:, :2, 2] = False
-    out, _ = layer(hidden, temb, FRAMES, allowed)
+    out, _ = attend(layer, hidden, temb, FRAMES, allowed)
     first = [part[:, :2].flatten(0, 1) for part in split]
     last = [part[:, 2:].flatten(0, 1) for part in split]
-    kept, memory = layer(*first, FRAMES[:, :2], ALL[:, :2, :2])
-    new, _ = layer(*last, FRAMES[:, 2:], ALL[:, 2:], memory)
+    kept, memory = attend(layer, *first, FRAMES[:, :2], ALL[:, :2, :2])
+    new, _ = attend(layer, *last, FRAMES[:, 2:], ALL[:, 2:], memory)
     whole = out.unflatten(0, (2, 3))
     torch.testing.assert_close(kept.unflatten(0, (2, 2)), whole[:, :2], rtol=0, atol=1e-12)
     torch.testing.assert_close(new.unflatten(0, (2, 1)), whole[:, 2:], rtol=0, atol=1e-12)
@@ -164,7 +208,7 @@ def test_remembered_frames_are_attended_to_as_if_they_were_there():
 
 def test_all_weights_are_learned():
     layer, (hidden, temb) = attention(), inputs()
-    layer(hidden, temb, FRAMES, ALL)[0].square().sum().backward()
+    attend(layer, hidden, temb, FRAMES, ALL)[0].square().sum().backward()
     for name, parameter in layer.named_parameters():
         assert parameter.grad is not None
         assert parameter.grad.abs().max() > 0, name

@@ -7,6 +7,7 @@ from tiny_video import SIZES, frames, shaken
 
 from pseudovideo.diffusion.image import ImageDiffusion
 from pseudovideo.diffusion.stages import Stage, Window, draw_windows, stage_window
+from pseudovideo.diffusion.temporal import distance_features, relative_positions
 from pseudovideo.diffusion.unet import build_unet
 from pseudovideo.diffusion.video_unet import VideoUNet
 from pseudovideo.hvae import HeatHVAE, HVAEConfig
@@ -47,9 +48,14 @@ def block_by_block(network, pixels, times, window, allowed):
     temb = unet.time_embedding(unet.time_proj(times).to(pixels.dtype))
     indicator = window.observed.to(pixels.dtype)[..., None, None, None]
     x = torch.cat([pixels, indicator.expand_as(pixels[:, :, :1])], dim=2).flatten(0, 1)
+    features = distance_features(window.frames, window.frames, x.dtype)
+    mask = torch.where(allowed, 0.0, -torch.inf).to(x.dtype)
+    temb_rows = temb.unflatten(0, (videos, slots))
 
     def attend(x, attention):
-        x, _ = next(sites)(x, temb, window.frames, allowed)
+        site = next(sites)
+        (positions,) = relative_positions([site], features, temb_rows, temb_rows)
+        x, _ = site(x, positions, mask)
         rows = attention.group_norm(x.flatten(2)).mT
         q, k, v = (
             to(rows).unflatten(-1, (attention.heads, -1)).transpose(1, 2)

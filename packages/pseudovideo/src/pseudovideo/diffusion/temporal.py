@@ -1,10 +1,11 @@
 """Attention between the frames of a video, with relative positions (Harvey et al. 2022)."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
-from einops import rearrange
-from jaxtyping import Bool, Float, Int64
+import torch.nn.functional as F
+from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 
@@ -12,23 +13,48 @@ class Memory(NamedTuple):
     """What an attention site keeps of frames, for later frames to attend to.
 
     Attributes:
-        keys: per place d of the image and head h.
+        keys: per head h, with the places d of the image last.
         values: likewise.
-        temb: the embedding of the frames' diffusion times.
-        frames: their numbers in the video.
     """
 
-    keys: Float[Tensor, "b d h k f"]
-    values: Float[Tensor, "b d h k f"]
-    temb: Float[Tensor, "b k e"]
-    frames: Int64[Tensor, "b k"]
+    keys: Float[Tensor, "b k h f d"]
+    values: Float[Tensor, "b k h f d"]
+
+
+class Positions(NamedTuple):
+    """The vectors of `RelativePositions` at one attention site, for slots i and frames j they see.
+
+    Attributes:
+        for_queries: R^q_ji.
+        for_keys: R^k_ij.
+        for_values: R^v_ij.
+    """
+
+    for_queries: Float[Tensor, "b j h i f"]
+    for_keys: Float[Tensor, "b i h j f"]
+    for_values: Float[Tensor, "b i h f j"]
+
+
+def distance_features(
+    frames: Int64[Tensor, "b i"], others: Int64[Tensor, "b j"], dtype: torch.dtype
+) -> Float[Tensor, "b i j 3"]:
+    """Return φ(d) = (log(1+max(d,0)), log(1+max(−d,0)), [d=0]) of the distances of frames.
+
+    Args:
+        frames: numbers of frames i.
+        others: numbers of frames j, which d = i − j is counted from.
+        dtype: of the result.
+    """
+    d = (frames[:, :, None] - others[:, None]).to(dtype)
+    return torch.stack(
+        [d.clamp_min(0).log1p(), (-d).clamp_min(0).log1p(), (d == 0).to(dtype)], dim=-1
+    )
 
 
 class RelativePositions(nn.Module):
     """A vector for each pair of frames: R_ij = W silu(A·temb_i + B·φ(i−j)).
 
-    φ(d) = (log(1+max(d,0)), log(1+max(−d,0)), [d=0]): the signed distance of frame i from j. W is
-    zero at first, so that a new network has no positions.
+    W is zero at first, so that a new network has no positions.
 
     Args:
         channels: of the site.
@@ -44,21 +70,15 @@ class RelativePositions(nn.Module):
         self.out = _zero(nn.Linear(channels, channels))
 
     def forward(
-        self, distances: Int64[Tensor, "b i j"], temb: Float[Tensor, "b i e"]
+        self, features: Float[Tensor, "b i j 3"], temb: Float[Tensor, "b i e"]
     ) -> Float[Tensor, "b i j h f"]:
         """Vectors of all pairs.
 
         Args:
-            distances: number of frame i less that of frame j.
+            features: φ of `distance_features`.
             temb: embedding of frame i's diffusion time.
         """
-        d = distances.to(temb.dtype)
-        features = torch.stack(
-            [d.clamp_min(0).log1p(), (-d).clamp_min(0).log1p(), (d == 0).to(d.dtype)], dim=-1
-        )
-        hidden = self.time(temb)[:, :, None] + self.distance(features)
-        vectors = self.out(nn.functional.silu(hidden))
-        return rearrange(vectors, "b i j (h f) -> b i j h f", h=self.num_heads)
+        return _vectors([self], features, temb)[0]
 
 
 class TemporalAttention(nn.Module):
@@ -97,59 +117,95 @@ class TemporalAttention(nn.Module):
     def forward(
         self,
         hidden: Float[Tensor, "bs c y x"],
-        temb: Float[Tensor, "bs e"],
-        frames: Int64[Tensor, "b s"],
-        allowed: Bool[Tensor, "b s k"],
+        positions: Positions,
+        mask: Float[Tensor, "b s k"],
         memory: Memory | None = None,
     ) -> tuple[Float[Tensor, "bs c y x"], Memory]:
         """Attend.
 
         Args:
             hidden: features of the frames, s slots for each of b videos.
-            temb: embedding of each frame's diffusion time.
-            frames: numbers of the frames in their videos.
-            allowed: whether slot i may attend to frame j; those of `memory` come first.
+            positions: of slots i and frames j; those of `memory` come first.
+            mask: 0 where slot i may attend to frame j, else −∞, likewise.
             memory: further frames to attend to.
 
         Returns:
             The features, and what a later call needs to attend to these frames.
         """
-        height, slots = hidden.shape[2], frames.shape[1]
-        tokens = rearrange(self.norm(hidden), "(b s) c y x -> b (y x) s c", s=slots)
-        qkv = rearrange(self.to_qkv(tokens), "b d s (n h f) -> n b d h s f", n=3, h=self.num_heads)
-        q, k, v = qkv.unbind(0)
-        temb = rearrange(temb, "(b s) e -> b s e", s=slots)
-        own = Memory(k, v, temb, frames)
-        seen = own if memory is None else _joined(memory, own)
-        weights = self._weights(q * self.scale, temb, frames, seen, allowed).to(v.dtype)
-        distances = frames[:, :, None] - seen.frames[:, None]
-        vectors = self.positions_v(distances, temb)
-        out = weights @ seen.values + torch.einsum("bdhij,bijhf->bdhif", weights, vectors)
-        out = self.to_out(rearrange(out, "b d h s f -> b d s (h f)"))
-        return hidden + rearrange(out, "b (y x) s c -> (b s) c y x", y=height), own
-
-    def _weights(
-        self, q: Tensor, temb: Tensor, frames: Tensor, seen: Memory, allowed: Tensor
-    ) -> Tensor:
-        """Attention of slots i to frames j, (b, d, h, i, j); `q` holds the scale."""
-        distances = frames[:, :, None] - seen.frames[:, None]
-        for_keys = self.positions_k(distances, temb)
-        for_queries = self.positions_q(-distances.mT, seen.temb)
+        # Places stay last, as they are in images: nothing is laid out anew, and what frames are to
+        # each other, a few numbers at each place, is worked out at all places at once.
+        qkv = _mapped(self.to_qkv, self.norm(hidden).flatten(2))
+        qkv = qkv.view(*mask.shape[:2], 3, self.num_heads, -1, qkv.shape[-1])
+        q, k, v = qkv.unbind(2)
+        keys, values = own = Memory(k, v)
+        if memory is not None:
+            keys, values = (torch.cat(both, dim=1) for both in zip(memory, own, strict=True))
+        # q_i·k_j + q_i·R^k_ij + k_j·R^q_ji, each (b, i, h, j, d)
         logits = (
-            q @ seen.keys.mT
-            + torch.einsum("bdhif,bijhf->bdhij", q, for_keys)
-            + torch.einsum("bdhjf,bjihf->bdhij", seen.keys * self.scale, for_queries)
+            (q[:, :, :, None] * keys.transpose(1, 2)[:, None]).sum(-2)
+            + positions.for_keys @ q
+            + (positions.for_queries @ keys).transpose(1, 3)
         )
-        return logits.masked_fill(~allowed[:, None, None], -torch.inf).softmax(-1)
+        logits = torch.add(mask[:, :, None, :, None], logits, alpha=self.scale)
+        weights = logits.softmax(3).to(v.dtype)
+        # Σ_j a_ij v_j + Σ_j a_ij R^v_ij, each (b, i, h, f, d)
+        out = (weights[..., None, :] * values.transpose(1, 2)[:, None]).sum(3)
+        out = (out + positions.for_values @ weights).flatten(2, 3).flatten(0, 1)
+        return hidden + _mapped(self.to_out, out).view_as(hidden), own
 
 
-def _joined(memory: Memory, own: Memory) -> Memory:
-    return Memory(
-        torch.cat([memory.keys, own.keys], dim=3),
-        torch.cat([memory.values, own.values], dim=3),
-        torch.cat([memory.temb, own.temb], dim=1),
-        torch.cat([memory.frames, own.frames], dim=1),
-    )
+def relative_positions(
+    sites: Sequence[TemporalAttention],
+    features: Float[Tensor, "b i j 3"],
+    temb: Float[Tensor, "b i e"],
+    others: Float[Tensor, "b j e"],
+) -> list[Positions]:
+    """Return the vectors of all sites: of those of one width at once, since each costs so little.
+
+    Args:
+        sites: the attentions.
+        features: φ of the distances of slots i from frames j.
+        temb: embedding of the slots' diffusion times.
+        others: embedding of the frames' diffusion times.
+    """
+    found: dict[TemporalAttention, Positions] = {}
+    # φ(−d) has the first two numbers of φ(d) in the other order.
+    back = features.transpose(1, 2)[..., [1, 0, 2]]
+    for shape in {site.to_out.weight.shape for site in sites}:
+        alike = [site for site in sites if site.to_out.weight.shape == shape]
+        for_queries = _vectors([site.positions_q for site in alike], back, others)
+        nets = [net for site in alike for net in (site.positions_k, site.positions_v)]
+        both = _vectors(nets, features, temb).unflatten(0, (-1, 2))
+        parts = (
+            for_queries.transpose(3, 4),
+            both[:, 0].transpose(3, 4),
+            both[:, 1].permute(0, 1, 2, 4, 5, 3),
+        )
+        for site, *part in zip(alike, *(part.unbind(0) for part in parts), strict=True):
+            found[site] = Positions(*part)
+    return [found[site] for site in sites]
+
+
+def _vectors(nets: Sequence[RelativePositions], features: Tensor, temb: Tensor) -> Tensor:
+    """What networks of one width give, (n, b, i, j, h, f)."""
+
+    def joined(name: str) -> tuple[Tensor, Tensor]:
+        layers = [net.get_submodule(name) for net in nets]
+        weights, biases = zip(*((layer.weight, layer.bias) for layer in layers), strict=True)
+        return torch.cat(weights), torch.cat(biases)
+
+    hidden = F.linear(temb, *joined("time"))[:, :, None] + F.linear(features, *joined("distance"))
+    # (b, i, j, n·c) → (n, b·i·j, c)
+    hidden = F.silu(hidden).unflatten(-1, (len(nets), -1)).flatten(0, 2).transpose(0, 1)
+    weight, bias = (part.unflatten(0, (len(nets), -1)) for part in joined("out"))
+    vectors = torch.baddbmm(bias[:, None], hidden, weight.mT)
+    return vectors.view(len(nets), *features.shape[:3], nets[0].num_heads, -1)
+
+
+def _mapped(linear: nn.Linear, x: Float[Tensor, "n c d"]) -> Float[Tensor, "n o d"]:
+    """W x + b over the second dimension."""
+    weight = linear.weight.expand(len(x), -1, -1)
+    return torch.baddbmm(linear.bias[:, None], weight, x)
 
 
 def _zero(linear: nn.Linear) -> nn.Linear:

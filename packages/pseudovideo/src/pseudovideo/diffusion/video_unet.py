@@ -1,6 +1,7 @@
 """The UNet of video diffusion: the image model's on each frame, and attention between frames."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -9,42 +10,74 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
 
 from pseudovideo.diffusion.stages import Window
-from pseudovideo.diffusion.temporal import Memory, TemporalAttention
+from pseudovideo.diffusion.temporal import (
+    Memory,
+    Positions,
+    TemporalAttention,
+    distance_features,
+    relative_positions,
+)
 from pseudovideo.diffusion.unet import apply_unet, attentions, build_unet
 from pseudovideo.spec import UNetConfig
 
 
-class _Pass(NamedTuple):
-    """Frames on their way through a network, as its temporal attentions need to know them.
+class Memories(NamedTuple):
+    """What a network keeps of observed frames.
 
     Attributes:
         frames: their numbers.
-        allowed: which of them may attend to which.
-        memories: of frames that don't pass, one for each attention.
-        made: what each attention keeps of those that do.
+        temb: embedding of their diffusion times.
+        sites: what each of its temporal attentions keeps of them, in the order of use.
     """
 
-    frames: Int64[Tensor, "b s"]
-    allowed: Bool[Tensor, "b s k"]
-    memories: tuple[Memory, ...] | None
-    made: list[Memory]
+    frames: Int64[Tensor, "b k"]
+    temb: Float[Tensor, "b k e"]
+    sites: tuple[Memory, ...]
+
+
+@dataclass
+class _Pass:
+    """Frames on their way through a network, as its temporal attentions need to know them.
+
+    Attributes:
+        features: of the distances of slots from the frames that they may attend to.
+        mask: 0 where they may, −∞ elsewhere.
+        memories: of frames that don't pass.
+        made: what each attention keeps of those that do.
+        temb: embedding of the slots' diffusion times; None before it is made.
+        positions: what follows for each attention.
+    """
+
+    features: Float[Tensor, "b s k 3"]
+    mask: Float[Tensor, "b s k"]
+    memories: Memories | None
+    made: list[Memory] = field(default_factory=list[Memory])
+    temb: Float[Tensor, "b s e"] | None = None
+    positions: Sequence[Positions] = ()
 
 
 class _Sites:
     """Where attentions, which diffusers calls with features alone, find the pass they are part of.
 
+    Args:
+        temporal: the attentions between frames, in the order of use.
+
     Attributes:
         current: the pass; None between passes.
-        temb: embedding of its diffusion times; None before it is made.
     """
 
-    current: _Pass | None = None
-    temb: Float[Tensor, "bs e"] | None = None
+    def __init__(self, temporal: Sequence[TemporalAttention]) -> None:
+        self.temporal = temporal
+        self.current: _Pass | None = None
 
     def keep_time(self, module: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:
         """Note the embedding of time: a forward hook of the module that makes it."""
-        if self.current is not None:
-            self.temb = output
+        now = self.current
+        if now is not None:
+            now.temb = others = output.unflatten(0, now.mask.shape[:2])
+            if now.memories is not None:
+                others = torch.cat([now.memories.temb, others], dim=1)
+            now.positions = relative_positions(self.temporal, now.features, now.temb, others)
 
 
 class _BetweenFrames:
@@ -75,10 +108,11 @@ class _BetweenFrames:
         attention_mask: Tensor | None = None,
         temb: Tensor | None = None,
     ) -> Tensor:
-        now, time = self.sites.current, self.sites.temb
-        if now is not None and time is not None:
-            memory = None if now.memories is None else now.memories[self.number]
-            hidden_states, own = self.temporal(hidden_states, time, now.frames, now.allowed, memory)
+        now = self.sites.current
+        if now is not None and now.positions:
+            memory = None if now.memories is None else now.memories.sites[self.number]
+            positions = now.positions[self.number]
+            hidden_states, own = self.temporal(hidden_states, positions, now.mask, memory)
             now.made.append(own)
         return self.spatial(attn, hidden_states, encoder_hidden_states, attention_mask, temb)
 
@@ -111,7 +145,7 @@ class VideoUNet(nn.Module):
             for attention in attentions(self.unet)
         )
         # The way to diffusers' attentions that needs no knowledge of what is around them.
-        self._sites = _Sites()
+        self._sites = _Sites(cast("list[TemporalAttention]", list(self.temporal)))
         self.unet.get_submodule("time_embedding").register_forward_hook(self._sites.keep_time)
         for number, attention in enumerate(attentions(self.unet)):
             temporal = cast(TemporalAttention, self.temporal[number])
@@ -124,7 +158,7 @@ class VideoUNet(nn.Module):
         pixels: Float[Tensor, "b s c h w"],
         times: Float[Tensor, " b"],
         window: Window,
-        memories: tuple[Memory, ...] | None = None,
+        memories: Memories | None = None,
     ) -> Float[Tensor, "b s o h w"]:
         """Predict the noise and the variances of frames.
 
@@ -142,7 +176,7 @@ class VideoUNet(nn.Module):
 
     def remember(
         self, pixels: Float[Tensor, "b k c h w"], frames: Int64[Tensor, "b k"]
-    ) -> tuple[Memory, ...]:
+    ) -> Memories:
         """Pass observed frames through the network once.
 
         Args:
@@ -150,7 +184,7 @@ class VideoUNet(nn.Module):
             frames: their numbers in their videos.
 
         Returns:
-            Their keys and values at each attention site.
+            Their numbers, and their keys and values at each attention site.
 
         Raises:
             ValueError: the network is not `one_way`: what observed frames are to others then
@@ -163,23 +197,28 @@ class VideoUNet(nn.Module):
         return self._run(pixels, pixels.new_zeros(len(pixels)), window, None)[1]
 
     def _run(
-        self, pixels: Tensor, times: Tensor, window: Window, memories: tuple[Memory, ...] | None
-    ) -> tuple[Tensor, tuple[Memory, ...]]:
+        self, pixels: Tensor, times: Tensor, window: Window, memories: Memories | None
+    ) -> tuple[Tensor, Memories]:
         slots = pixels.shape[1]
         frame_times = repeat(times, "b -> b s", s=slots)
         if self.one_way:
             frame_times = frame_times.masked_fill(window.observed, 0.0)
-        remembered = 0 if memories is None else memories[0].frames.shape[1]
-        allowed = _allowed(window, one_way=self.one_way, remembered=remembered)
+        seen = window.frames if memories is None else torch.cat([memories.frames, window.frames], 1)
+        allowed = _allowed(window, one_way=self.one_way, remembered=seen.shape[1] - slots)
+        # In the precision of the weights, whatever the pixels have.
+        weight = next(self.temporal.parameters())
+        features = distance_features(window.frames, seen, weight.dtype)
+        mask = features.new_zeros(allowed.shape).masked_fill(~allowed, -torch.inf)
         indicator = window.observed.to(pixels.dtype)[:, :, None, None, None]
         given = torch.cat([pixels, indicator.expand_as(pixels[:, :, :1])], dim=2)
-        made: list[Memory] = []
-        self._sites.current = _Pass(window.frames, allowed, memories, made)
+        self._sites.current = now = _Pass(features, mask, memories)
         try:
             output = apply_unet(self.unet, given.flatten(0, 1), frame_times.flatten())
         finally:
-            self._sites.current = self._sites.temb = None
-        return rearrange(output, "(b s) o h w -> b s o h w", s=slots), tuple(made)
+            self._sites.current = None
+        assert now.temb is not None
+        output = rearrange(output, "(b s) o h w -> b s o h w", s=slots)
+        return output, Memories(window.frames, now.temb, tuple(now.made))
 
 
 def _allowed(window: Window, *, one_way: bool, remembered: int) -> Bool[Tensor, "b s k"]:
