@@ -4,6 +4,7 @@ import copy
 import pickle
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from sklearn.base import clone
@@ -243,3 +244,14 @@ def test_refusals_name_what_came_and_leave_the_model_as_it_was() -> None:
     for argument in ("random_state", "fit_steps"):
         with pytest.raises(ValueError, match=argument):
             clone(model).set_params(**{argument: None}).fit(X, y)
+
+
+def test_columns_of_a_table_keep_their_names_and_their_order():
+    X, y = np.random.default_rng(0).normal(size=(30, 2)), np.arange(30.0)
+    table = pd.DataFrame(X, columns=["a", "b"])
+    model = OnlineGPRegressor(fit_steps=0).fit(table, y)
+    assert list(model.feature_names_in_) == ["a", "b"]
+    np.testing.assert_array_equal(model.predict(table), model.predict(X))
+    with pytest.raises(ValueError, match=r"columns \['a', 'b'\] in this order, got \['b', 'a'\]"):
+        model.predict(table[["b", "a"]])
+    assert not hasattr(model.fit(X, y), "feature_names_in_")

@@ -51,6 +51,7 @@ class OnlineGPRegressor:
     Attributes:
         gp_: the ``OnlineGP``, of normalised targets.
         n_features_in_: columns of X.
+        feature_names_in_: their names; absent where X had none.
         y_mean_: what was taken from the targets, a number a series.
         y_scale_: what they were divided by then.
 
@@ -113,6 +114,11 @@ class OnlineGPRegressor:
         _absorb(gp, points, (targets - mean[..., None]) / scale[..., None])
         self.gp_, self.y_mean_, self.y_scale_ = gp, mean.numpy(), scale.numpy()
         self.n_features_in_ = columns
+        names = _names(X)
+        if names is not None:
+            self.feature_names_in_ = names
+        else:
+            vars(self).pop("feature_names_in_", None)
         return self
 
     def partial_fit(self, X: Any, y: Any) -> "OnlineGPRegressor":
@@ -241,6 +247,12 @@ class OnlineGPRegressor:
         if not self.__sklearn_is_fitted__():
             raise ValueError("X must come after fit or partial_fit: nothing has been learned yet")
         points = _points(X)
+        # Columns in another order are other inputs, and nothing else would tell.
+        names, own = _names(X), getattr(self, "feature_names_in_", None)
+        if names is not None and own is not None and list(names) != list(own):
+            raise ValueError(
+                f"X must have the columns {list(own)} in this order, got {list(names)}"
+            )
         if points.shape[1] != self.n_features_in_:
             raise ValueError(
                 f"X has {points.shape[1]} features, but OnlineGPRegressor is expecting "
@@ -256,6 +268,13 @@ def _absorb(gp: OnlineGP, points: Tensor, targets: Tensor) -> None:
 def _stamps(points: Tensor) -> Tensor:
     """Times of shape (n,) from one column, else the points."""
     return points[:, 0] if points.shape[1] == 1 else points
+
+
+def _names(X: Any) -> np.ndarray | None:
+    """Names of a table's columns; None where it has none, or they are no texts."""
+    names = list(getattr(X, "columns", ()))
+    known = bool(names) and all(isinstance(name, str) for name in names)
+    return np.asarray(names, dtype=object) if known else None
 
 
 def _points(X: Any) -> Tensor:
