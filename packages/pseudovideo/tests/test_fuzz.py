@@ -656,7 +656,6 @@ NOT_FUZZED = {
     "Corruption.*": "the kinds' methods are called by pseudo_videos and video_moments",
     "Mixture*": "made of two kinds by the registry; it has no values to check",
     "load_*": READS,
-    "PseudoVideoPipeline*": "diffusers' own habits; what it adds is tested",
     "from_ddpm_pipeline": READS,
     "to_ddpm_pipeline": "takes a model; what it cannot hold is tested",
     "*Spec*": "plain settings: `probseq.settings` is tested with all of its types",

@@ -16,12 +16,12 @@ from pseudovideo import (
     HVAEConfig,
     ImageDiffusion,
     ImageDiffusionConfig,
-    PseudoVideoPipeline,
     VideoDiffusion,
     VideoDiffusionConfig,
 )
 from pseudovideo.diffusion import to_ddpm_pipeline
 from pseudovideo.diffusion.stages import Stage, stage_window
+from pseudovideo.pipeline import PseudoVideoPipeline
 
 # Of numpy, where diffusers' schedulers make arrays of tensors.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")

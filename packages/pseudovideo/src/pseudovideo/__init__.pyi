@@ -6,7 +6,6 @@ from .diffusion import (
     VideoDiffusion,
 )
 from .hvae import HeatHVAE, LearnedEncoderHVAE
-from .pipeline import PseudoVideoPipeline
 from .pretrained import load_pretrained
 from .priors import AutoregressivePrior, MaskedPrior
 from .spec import (
@@ -51,7 +50,6 @@ __all__ = [
     "ObjectiveConfig",
     "PatchKMeans",
     "PseudoVideoConfig",
-    "PseudoVideoPipeline",
     "TokenCache",
     "TokenGrid",
     "TokenizerConfig",
