@@ -193,7 +193,8 @@ def test_a_generator_for_each_sample_makes_it_the_same_in_any_batch():
             return drawn(pipeline, n=len(seeds), generator=own, output_type="pt").frames
 
         both = draw(1, 2)
-        torch.testing.assert_close(draw(2)[0], both[1], atol=1e-5, rtol=0)
+        # Float32 sums differ with the size of the batch, by 5e-5 after the steps; samples by 0.05.
+        torch.testing.assert_close(draw(2)[0], both[1], atol=1e-3, rtol=0)
         assert (both[0] - both[1]).abs().mean() > 0.05
 
 
