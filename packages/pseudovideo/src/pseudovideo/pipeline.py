@@ -336,7 +336,7 @@ class PseudoVideoPipeline(diffusers.DiffusionPipeline):
             parameters=f"{sum(p.numel() for p in self.model.parameters()):,}",
             steps=f"{config.num_steps:,}",
             schedule=config.schedule,
-            library="diffusers" if kind == "DDPMPipeline" else "pseudovideo",
+            library="diffusers" if kind == "DDPMPipeline" else "pseudovideo.pipeline",
             kind=kind,
         )
         (folder / _CARD).write_text(card, encoding="utf-8")
