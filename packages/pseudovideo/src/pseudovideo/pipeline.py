@@ -336,7 +336,8 @@ class PseudoVideoPipeline(diffusers.DiffusionPipeline):
             parameters=f"{sum(p.numel() for p in self.model.parameters()):,}",
             steps=f"{config.num_steps:,}",
             schedule=config.schedule,
-            library="diffusers" if kind == "DDPMPipeline" else "pseudovideo.pipeline",
+            library="diffusers" if kind == "DDPMPipeline" else "pseudovideo",
+            module="diffusers" if kind == "DDPMPipeline" else __name__,
             kind=kind,
         )
         (folder / _CARD).write_text(card, encoding="utf-8")
