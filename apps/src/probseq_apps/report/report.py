@@ -87,10 +87,11 @@ class Report:
         """Paragraphs of the page, without plots."""
         versions = ", ".join(f"{name} {number}" for name, number in numbers["versions"].items())
         findings = (FINDINGS, PAGES["findings"]["legend"], _listed(self.findings), "## Numbers")
-        seeds = ", ".join(map(str, self.settings["seeds"]))
+        # What is computed exactly has no seeds.
+        seeds = ", ".join(map(str, self.settings.get("seeds", ())))
         opening = (
-            f"{self.opening} Recipe `{self.recipe}`, seeds {seeds}; all settings are in "
-            "`config.json`."
+            f"{self.opening} Recipe `{self.recipe}`{seeds and f', seeds {seeds}'}; all settings "
+            "are in `config.json`."
         )
         return [
             f"# {self.data['name']}: {self.title or self._words['title']}",

@@ -350,16 +350,11 @@ class TokenSampling(Settings):
         return {name: getattr(self, name) for name in ("temperature", *own[prior])}
 
 
-class DiffusionSpec(Settings):
-    """The process of a diffusion model."""
-
+class _ProcessSettings(Settings):
     num_steps: AtLeastTwo = 1000
     """Steps S from an image, or a frame, to noise."""
     schedule: ScheduleName = "linear"
     """How noise grows: linear (1e-4 to 0.02 at 1,000 steps, rescaled for others), or cosine."""
-    prediction: Prediction = "epsilon"
-    """What the network predicts: epsilon (the noise), x0 (the image), or v (a mixture of both with
-    the variance of images, from which the image follows without a division)."""
 
     def check(self) -> None:
         """Refuse a linear schedule that would fill a step with noise."""
@@ -371,7 +366,15 @@ class DiffusionSpec(Settings):
             )
 
 
-class DesignSpec(DiffusionSpec):
+class DiffusionSpec(_ProcessSettings):
+    """The process of a diffusion model."""
+
+    prediction: Prediction = "epsilon"
+    """What the network predicts: epsilon (the noise), x0 (the image), or v (a mixture of both with
+    the variance of images, from which the image follows without a division)."""
+
+
+class DesignSpec(_ProcessSettings):
     """How designs of pseudo videos are judged."""
 
     schedule: ScheduleName = "cosine"

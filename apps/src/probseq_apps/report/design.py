@@ -1,0 +1,74 @@
+"""The report of `probseq generate design`."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from probseq_apps.data.images import GenerationData
+from probseq_apps.report.report import Report
+from probseq_apps.report.tables import DASH, Table
+from pseudovideo.design import Design
+from pseudovideo.plots import design_plot
+from pseudovideo.spec import PseudoVideoConfig
+
+_FRAMES = ("errors", "image_errors", "bits")
+_HEADS = ["design", "C", "distance ↓", "error of the image, ‰", "largest share", "forgotten"]
+
+
+def design_values(design: Design) -> dict[str, Any]:
+    """Return a design as `design_of` reads it."""
+    lists = {name: getattr(design, name).tolist() for name in _FRAMES}
+    return design._asdict() | {"videos": design.videos.to_dict()} | lists
+
+
+def design_of(values: Mapping[str, Any]) -> Design:
+    """Return the design that `design_values` wrote."""
+    own: dict[str, Any] = dict(values)
+    own["videos"] = PseudoVideoConfig.from_dict(own["videos"])
+    own |= {name: torch.tensor(own[name], dtype=torch.float64) for name in _FRAMES}
+    return Design(**own)
+
+
+def design_report(
+    results: Mapping[str, Mapping[str, Any]],
+    *,
+    settings: Mapping[str, Any],
+    data: GenerationData,
+    recipe: str,
+) -> Report:
+    """Return the report of designs.
+
+    Args:
+        results: what `design_values` gave of each, by name.
+        settings: of the run.
+        data: the images.
+        recipe: that the run was started from.
+    """
+    found = {name: design_of(values) for name, values in results.items()}
+    ranked = dict(sorted(found.items(), key=lambda item: item[1].distance))
+    count, size = len(data.train), data.image_size
+    shape = f"{data.channels}x{size}x{size}"
+    return Report(
+        experiment="generate-design",
+        recipe=recipe,
+        settings=settings,
+        data={"name": data.name, "train": count, "image_size": size, "notes": list(data.notes)},
+        opening=f"{count:,} images of {shape}; κ = {settings['design']['ridge']:g}.",
+        numbers={"designs": {name: results[name] for name in ranked}},
+        tables=[Table([*_HEADS, "passed on"], [_cells(*item) for item in ranked.items()])],
+        figures=lambda: {"designs": design_plot(ranked)},
+    )
+
+
+def _cells(name: str, design: Design) -> list[str]:
+    video = design.context > 0
+    return [
+        name,
+        str(design.context) if video else DASH,
+        f"{design.distance:.4f}",
+        f"{1000 * design.errors[-1]:.3f}",
+        f"{design.largest_share:.0%}",
+        f"{design.forgotten:z.2f}" if video else DASH,
+        f"{design.amplification:.2f}" if video else DASH,
+    ]
