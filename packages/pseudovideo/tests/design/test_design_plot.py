@@ -53,3 +53,13 @@ def test_without_the_image_alone_nothing_is_drawn_for_it():
 def test_an_empty_ranking_is_refused():
     with pytest.raises(ValueError, match="at least one"):
         design_plot({})
+
+
+@pytest.mark.parametrize("frames", [4, 8, 18])
+def test_the_legend_of_long_videos_lies_within_the_picture(frames):
+    figure = design_plot({"image": DESIGNS["image"], "long": design([1.0] * frames, 0.1, 0.2)})
+    figure.draw_without_rendering()
+    box = figure.legends[0].get_window_extent()
+    assert box.x0 >= 0
+    assert box.x1 <= figure.bbox.width
+    assert len(figure.legends[0].get_texts()) == frames + 1

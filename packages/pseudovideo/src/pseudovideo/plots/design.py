@@ -18,7 +18,7 @@ _TITLE = (
     "the top; nothing was trained"
 )
 # Height of a row in inches, and of what stands around the rows; entries of the legend in a row.
-_ROW, _AROUND, _ACROSS = 0.3, 1.3, 9
+_ROW, _AROUND, _ACROSS = 0.3, 1.6, 6
 _BAR: dict[str, Any] = {"height": 0.66, "edgecolor": "white", "linewidth": 0.4}
 
 
