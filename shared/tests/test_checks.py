@@ -32,8 +32,8 @@ from probseq.checks import (
 @pytest.mark.parametrize(
     ("check", "good", "bad"),
     [
-        (check_counts, (1, 7), (0, -1, 1.0, math.nan, "1", None)),
-        (check_positive, (1e-300, 3, 1e300), (0, -1.0, math.inf, math.nan)),
+        (check_counts, (1, 7), (0, -1, 1.0, math.nan, "1", None, True)),
+        (check_positive, (1e-300, 3, 1e300), (0, -1.0, math.inf, math.nan, "1", None, [1.0])),
         (check_not_negative, (0, 0.0, 3, 1e300), (-1e-300, math.inf, math.nan)),
         (check_rates, (0, 0.0, 0.999), (-0.1, 1.0, math.nan, math.inf)),
     ],

@@ -448,3 +448,17 @@ def test_what_is_no_state_is_refused_in_one_line_and_stays(tmp_path, follow):
     assert (code, answers, error.count("\n")) == (1, [], 1)
     assert f"{state} is no state of a live stream" in error
     assert state.read_text() == "something else"
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_a_live_stream_goes_on_after_a_line_that_is_no_text(
+    tmp_path, monkeypatch, capsys, given
+) -> None:
+    lines = tmp_path / "lines"
+    lines.write_bytes(b"\xef\xbb\xbf0,1\n1,\xff\n2,3\n")
+    with lines.open(encoding="utf-8") as stdin:
+        monkeypatch.setattr("sys.stdin", stdin)
+        assert main(["online", "live", *FLAGS, *(["--lines", str(lines)] if given else [])]) == 0
+    told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [one["line"] for one in told] == [1, 2, 3]
+    assert ["refused" in one for one in told] == [False, True, False]

@@ -255,3 +255,25 @@ def test_columns_of_a_table_keep_their_names_and_their_order():
     with pytest.raises(ValueError, match=r"columns \['a', 'b'\] in this order, got \['b', 'a'\]"):
         model.predict(table[["b", "a"]])
     assert not hasattr(model.fit(X, y), "feature_names_in_")
+
+
+def test_equal_targets_and_columns_are_not_scaled_by_their_round_off() -> None:
+    # The mean of seven numbers 0.1 is not 0.1 to the last digit.
+    X, y = np.full((7, 2), 0.1), np.full(7, 0.1)
+    X[:, 1] = np.arange(7)
+    model = OnlineGPRegressor(fit_steps=5).fit(X, y)
+    assert model.y_scale_ == 1.0
+    assert float(model.gp_.kernel.lengthscale.detach().flatten()[0]) == 1.0
+    assert model.score(X, np.ones(7)) == 0.0
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, 1e200])
+def test_targets_that_have_no_variance_are_refused_by_name(wrong) -> None:
+    X, y = plane(20)
+    y[3] = wrong
+    with pytest.raises(ValueError, match=r"^y must (be finite, got 1|have a finite variance)"):
+        OnlineGPRegressor().fit(X, y)
+    with pytest.raises(ValueError, match=r"^X must (be finite, got 1|have a finite variance)"):
+        OnlineGPRegressor().fit(np.stack([y, y], 1)[:, :1], X[:, 0])
+    with pytest.raises(ValueError, match=r"^fit_steps must"):
+        OnlineGPRegressor(fit_steps=-1).fit(X, X[:, 0])

@@ -19,7 +19,7 @@ from ohsvgp import (
     Trend,
 )
 from ohsvgp.exact import exact_posterior
-from probseq.kernels import RBF
+from probseq.kernels import RBF, White
 
 DOUBLE = torch.float64
 T = torch.arange(40, dtype=DOUBLE) / 4
@@ -206,3 +206,42 @@ def test_levels_are_refused_by_name() -> None:
         forecast.quantile([0.5, 0.0])
     with pytest.raises(ValueError, match="p must be a level or a list of them"):
         forecast.quantile([[0.5]])
+
+
+@pytest.mark.usefixtures("plain_calls")
+@pytest.mark.parametrize("value", ["a", None, 1j, ["a"], True])
+def test_levels_that_are_no_numbers_are_refused_by_name(value) -> None:
+    forecast = learned().forecast(2)
+    with pytest.raises(ValueError, match=r"^p must be"):
+        forecast.quantile(value)
+    with pytest.raises(ValueError, match=r"^level must be"):
+        forecast.interval(value)
+
+
+@pytest.mark.usefixtures("plain_calls")
+def test_steps_are_no_truth_values_and_no_texts() -> None:
+    gp = learned()
+    for steps in (True, np.True_):
+        with pytest.raises(ValueError, match=r"^t must be a whole number"):
+            gp.forecast(steps)
+    for step in ("a", [1.0]):
+        with pytest.raises(ValueError, match=r"^step must be"):
+            gp.forecast(2, step=step)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"^num_samples must be"):
+        gp.forecast(2).sample(True)
+
+
+def test_white_noise_of_the_kernel_changes_nothing_of_where_the_prior_answers() -> None:
+    smooth = RBF(1, lengthscale=1.5)
+    noisy = OnlineGP(smooth + White(1, outputscale=50.0), Gaussian(0.04), LegS(20))
+    plain = OnlineGP(smooth, Gaussian(50.04), LegS(20))
+    y = 30 * T.sin()
+    found = []
+    for gp in (noisy, plain):
+        gp.update(T, y)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ExtrapolationWarning)
+            found.append(gp.forecast(torch.linspace(5, 30, 60, dtype=DOUBLE)).beyond)
+    assert found[1].any()
+    assert not found[1].all()
+    torch.testing.assert_close(found[0], found[1])

@@ -192,3 +192,37 @@ def test_bad_arguments_are_refused(make, message):
 
 def model():
     return OnlineGP(RBF(1), Gaussian(0.5), LegS(10), mean=Seasonal(3.0))
+
+
+def test_gaps_and_moved_ends_are_no_first_batch() -> None:
+    t = torch.linspace(0.0, 9.0, 60, dtype=torch.float64)
+    y = t.sin()
+    start = {"t0": 0.0, "refit": Refit("first", steps=5)}
+    late, early = (OnlineGP(RBF(1), Gaussian(0.1), LegS(15), **start) for _ in range(2))
+    late.rebase(1.0)
+    late.update(t[:3], torch.full((3,), torch.nan, dtype=torch.float64), missing="drop")
+    for gp in (late, early):
+        gp.update(t, y)
+    assert late.updates == 1
+    assert float(early.likelihood.noise.detach()) < 0.05  # fitted
+    torch.testing.assert_close(late.likelihood.noise, early.likelihood.noise)
+
+
+@pytest.mark.usefixtures("plain_calls")
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        ({"when": "every:²"}, "when"),
+        ({"when": None}, "when"),
+        ({"restarts": -1}, "restarts"),
+        ({"steps": True}, "steps"),
+        ({"priors": 3}, "priors"),
+        *(
+            ({"priors": {"likelihood.raw_noise": law}}, "priors")
+            for law in (3.0, (1.0,), ("a", 2.0), (1.0, 0.5), (1.0, 2.0, 3.0))
+        ),
+    ],
+)
+def test_a_schedule_is_checked_when_it_is_made(options, name) -> None:
+    with pytest.raises(ValueError, match=f"^{name} must"):
+        Refit(**options)

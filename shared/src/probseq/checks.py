@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from numbers import Integral
+from numbers import Integral, Real
 from typing import get_args
 
 import torch
@@ -45,7 +45,7 @@ def check_counts(**counts: object) -> None:
         ValueError: a count is not a whole number of at least 1; the message names it.
     """
     for name, value in counts.items():
-        if not isinstance(value, Integral) or value < 1:
+        if value is True or not isinstance(value, Integral) or value < 1:
             raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
 
 
@@ -67,7 +67,7 @@ def check_positive(**values: float | int) -> None:
         ValueError: a value is not positive and finite; the message names it.
     """
     for name, value in values.items():
-        if not 0.0 < value < math.inf:
+        if not isinstance(value, Real) or not 0.0 < value < math.inf:
             raise ValueError(f"{name} must be positive and finite, got {value!r}")
 
 

@@ -8,6 +8,7 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
+from io import TextIOWrapper
 from typing import Any
 
 import numpy as np
@@ -294,8 +295,12 @@ def live_command(settings: LiveSettings) -> None:
     """Follow the stream to its end, and print what answers each line."""
     torch.set_num_threads(settings.threads)
     given, model, whole = settings.lines, settings.model, settings.replay or bool(settings.lines)
+    # What is no UTF-8 is refused in the answer to its line; a mark before the first is passed over.
+    reading: Any = {"encoding": "utf-8-sig", "errors": "replace"}
+    if given is None and isinstance(sys.stdin, TextIOWrapper):
+        sys.stdin.reconfigure(**reading)
     with (
-        nullcontext(sys.stdin) if given is None else given.open(encoding="utf-8") as lines,
+        nullcontext(sys.stdin) if given is None else given.open(**reading) as lines,
         warnings.catch_warnings(),
     ):
         # A plain line, without a place in our sources.

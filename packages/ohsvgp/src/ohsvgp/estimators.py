@@ -87,6 +87,8 @@ class OnlineGPRegressor:
                 of real targets, and what ``OnlineGP`` refuses. The model is then as it was before.
         """
         check_whole(random_state=self.random_state, fit_steps=self.fit_steps)
+        if self.fit_steps < 0:
+            raise ValueError(f"fit_steps must be at least 0, got {self.fit_steps}")
         if self.normalize_y and not isinstance(self.likelihood, Gaussian | StudentT | None):
             kind = type(self.likelihood).__name__
             raise ValueError(f"normalize_y must be False with {kind}, got {self.normalize_y}")
@@ -94,9 +96,9 @@ class OnlineGPRegressor:
         targets = _targets(y, len(points))
         columns = points.shape[1]
         mean = targets.mean(dim=-1) if self.normalize_y else targets.new_zeros(targets.shape[:-1])
-        scale = targets.std(dim=-1, correction=0)
-        scale = scale.where((scale > 0) & self.normalize_y, 1.0)
-        spread = points.std(dim=0, correction=0)
+        deviation = _deviation("y", targets)
+        scale = deviation.where((deviation > 0) & self.normalize_y, 1.0)
+        spread = _deviation("X", points.T)
         spread = spread.where(spread > 0, 1.0)
         gp = OnlineGP(
             copy.deepcopy(self.kernel) or RBF(columns, lengthscale=spread / (10 ** (columns == 1))),
@@ -106,9 +108,7 @@ class OnlineGPRegressor:
             rebase=self.rebase,
             alpha=self.alpha,
             # Equal targets say nothing of the hyperparameters.
-            refit=Refit(steps=self.fit_steps)
-            if self.fit_steps and targets.std(correction=0) > 0
-            else None,
+            refit=Refit(steps=self.fit_steps) if self.fit_steps and deviation.any() else None,
             seed=self.random_state,
         )
         _absorb(gp, points, (targets - mean[..., None]) / scale[..., None])
@@ -202,9 +202,11 @@ class OnlineGPRegressor:
     def score(self, X: Any, y: Any) -> float:
         """Return R² = 1 − Σ(y − mean)² / Σ(y − ȳ)², averaged over series.
 
+        Of a constant series 0, or 1 where it is met exactly, as scikit-learn has it.
+
         Args:
             X: inputs of shape (n, columns).
-            y: targets of shape (n,) or (n, k), no series constant.
+            y: targets of shape (n,) or (n, k).
 
         Raises:
             ValueError: not fitted, or bad X or y.
@@ -213,7 +215,9 @@ class OnlineGPRegressor:
         targets = _targets(y, predicted.shape[-1])
         errors = (targets - predicted).square().sum(-1)
         spread = (targets - targets.mean(-1, keepdim=True)).square().sum(-1)
-        return float((1 - errors / spread).mean())
+        constant = (targets == targets[..., :1]).all(-1)
+        share = (errors / spread).where(~constant, (errors > 0).to(errors))
+        return float((1 - share).mean())
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Return the arguments by name; ``deep`` changes nothing."""
@@ -265,6 +269,15 @@ def _absorb(gp: OnlineGP, points: Tensor, targets: Tensor) -> None:
     gp.update(_stamps(points), targets, sort=gp.of_time)
 
 
+def _deviation(name: str, rows: Tensor) -> Tensor:
+    """Standard deviations of rows; 0 where they are round-off of equal numbers."""
+    found = rows.std(dim=-1, correction=0)
+    if not found.isfinite().all():
+        raise ValueError(f"{name} must have a finite variance: give it in a larger unit")
+    eps = torch.finfo(rows.dtype).eps * rows.shape[-1]
+    return found.where(found > eps * rows.mean(dim=-1).abs(), 0.0)
+
+
 def _stamps(points: Tensor) -> Tensor:
     """Times of shape (n,) from one column, else the points."""
     return points[:, 0] if points.shape[1] == 1 else points
@@ -295,6 +308,10 @@ def _targets(y: Any, count: int) -> Tensor:
     array = real_numbers(as_array(y, "y"), "y", "be an array of real numbers")
     if array.ndim not in (1, 2) or len(array) != count or array.size == 0:
         raise ValueError(f"y must have shape ({count},) or ({count}, k), got {array.shape}")
+    if not np.isfinite(array).all():
+        raise ValueError(
+            f"y must be finite, got {int((~np.isfinite(array)).sum())} NaN or infinite"
+        )
     return as_targets(
         np.ascontiguousarray(array.T), count, None, torch.empty(0, dtype=torch.float64)
     )

@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from ohsvgp.inducing import continuous
 from ohsvgp.likelihoods import Likelihood
 from ohsvgp.model import StreamModel
 from probseq.checks import check_counts, check_positive
@@ -20,8 +21,8 @@ from probseq.linalg import default_jitter
 
 __all__ = ["ExtrapolationWarning", "Forecast", "make_forecast", "stamps_ahead"]
 
-# Of the prior's variance: what is left above it, the data know nothing of.
-_PRIOR = 0.95
+# Of the prior's variance: where data explain less, the prior answers.
+_EXPLAINED = 0.05
 
 
 class ExtrapolationWarning(UserWarning):
@@ -38,6 +39,7 @@ class Forecast:
         stamps: numbers or ``datetime64``, shape (n,); points of shape (n, dim).
         latent: joint law of f, without noise, in float64.
         prior: variance of f before any data, shape (n,) or (*b, n).
+        smooth: that without the kernel's white noise, of which data tell nothing; the same shape.
         likelihood: law of y given f.
         dtype: of what the methods return.
     """
@@ -45,6 +47,7 @@ class Forecast:
     stamps: np.ndarray
     latent: JointGaussian
     prior: Tensor
+    smooth: Tensor
     likelihood: Likelihood
     dtype: torch.dtype = torch.float64
 
@@ -60,8 +63,11 @@ class Forecast:
 
     @property
     def beyond(self) -> Bool[Tensor, " n"]:
-        """Where the prior answers: the data explain less than 5 % of f's variance in any series."""
-        explained = self.latent.variance <= _PRIOR * self.prior
+        """Where the prior answers: the data explain less than 5 % of f's variance in any series.
+
+        Of what f is beside the kernel's white noise.
+        """
+        explained = self.prior - self.latent.variance >= _EXPLAINED * self.smooth
         return ~explained.reshape(-1, len(self.stamps)).any(0)
 
     def quantile(self, p: float | Sequence[float] | Tensor) -> Float[Tensor, "..."]:
@@ -74,7 +80,7 @@ class Forecast:
             ValueError: levels that are not above 0 and below 1, or in more than one dimension.
         """
         mean = self.latent.mean
-        levels = torch.as_tensor(p, dtype=mean.dtype, device=mean.device)
+        levels = _levels("p", p, mean)
         if levels.ndim > 1:
             raise ValueError(f"p must be a level or a list of them, got {tuple(levels.shape)}")
         levels = levels.reshape(*levels.shape, *(1,) * mean.ndim)
@@ -95,9 +101,10 @@ class Forecast:
         Raises:
             ValueError: ``level`` not above 0 and below 1.
         """
-        if not 0.0 < level < 1.0:
-            raise ValueError(f"level must be above 0 and below 1, got {level}")
-        low, high = self.quantile([0.5 * (1.0 - level), 0.5 * (1.0 + level)])
+        width = _levels("level", level, self.latent.mean)
+        if width.ndim or not 0.0 < float(width) < 1.0:
+            raise ValueError(f"level must be above 0 and below 1, got {level!r}")
+        low, high = self.quantile(torch.stack([0.5 * (1.0 - width), 0.5 * (1.0 + width)]))
         return low, high
 
     def sample(
@@ -128,6 +135,13 @@ class Forecast:
         return law.mean, law.variance
 
 
+def _levels(name: str, value: object, like: Tensor) -> Tensor:
+    try:
+        return torch.as_tensor(value, dtype=like.dtype, device=like.device)
+    except (TypeError, ValueError, RuntimeError):
+        raise ValueError(f"{name} must be of numbers above 0 and below 1, got {value!r}") from None
+
+
 def make_forecast(model: StreamModel, t: Any, step: float | None, *, stacklevel: int) -> Forecast:
     """Forecast of a model; ``OnlineGP.forecast``.
 
@@ -147,9 +161,9 @@ def make_forecast(model: StreamModel, t: Any, step: float | None, *, stacklevel:
     process, state = model.process, model.state
     with torch.no_grad():
         latent = process.predict(state, x, full_cov=True)
-        prior = process.prior.diag(x)
+        prior, smooth = process.prior.diag(x), continuous(process.prior).diag(x)
     stamps = model.user_inputs(x)
-    forecast = Forecast(stamps, latent, prior, copy.deepcopy(model.likelihood), model.dtype)
+    forecast = Forecast(stamps, latent, prior, smooth, copy.deepcopy(model.likelihood), model.dtype)
     last = model.pace.last
     if last is not None and len(x) and not model.told_beyond:
         lost = forecast.beyond & (x[:, 0] > last)
@@ -177,7 +191,7 @@ def stamps_ahead(model: StreamModel, t: Any, step: float | None) -> Tensor:
     Raises:
         ValueError: as ``OnlineGP.forecast``.
     """
-    if not isinstance(t, Integral):
+    if not isinstance(t, Integral | np.bool_):
         if step is not None:
             raise ValueError(f"step must be left out where t holds stamps, got {step}")
         x = model.inputs(t)

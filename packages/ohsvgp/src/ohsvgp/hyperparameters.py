@@ -2,9 +2,10 @@
 
 import math
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from numbers import Real
+from typing import Any, Literal, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -68,7 +69,8 @@ class Refit:
         restarts: of ``OnlineGP.fit_hyperparameters``, for the first batch.
 
     Raises:
-        ValueError: another ``when``, ``steps`` below 1 or ``restarts`` below 0.
+        ValueError: another ``when``, ``steps`` below 1, ``restarts`` below 0, or priors that are no
+            pairs of a median above 0 and a factor above 1.
     """
 
     when: str = "first"
@@ -77,16 +79,16 @@ class Refit:
     restarts: int = 0
 
     def __post_init__(self) -> None:
-        check_counts(steps=self.steps)
-        check_whole(restarts=self.restarts)
+        _check_search(self.steps, self.priors, self.restarts)
         if self.when not in ("first", "drift") and self.period is None:
             raise ValueError(f'when must be "first", "every:5" or "drift", got {self.when!r}')
 
     @property
     def period(self) -> int | None:
         """Updates from one fit to the next; None if they are not counted."""
-        word, _, count = self.when.partition(":")
-        return int(count) if word == "every" and count.isdigit() and int(count) > 0 else None
+        word, _, count = str(self.when).partition(":")
+        counted = word == "every" and count.isascii() and count.isdigit() and int(count) > 0
+        return int(count) if counted else None
 
     def due(self, updates: int, probability: Callable[[], float]) -> bool:
         """Whether to fit before an update.
@@ -138,10 +140,7 @@ def fit(
             the noise.
         CholeskyError: the objective cannot be computed at the parameters of now.
     """
-    check_counts(steps=steps)
-    check_whole(restarts=restarts)
-    if restarts < 0:
-        raise ValueError(f"restarts must be a whole number of at least 0, got {restarts}")
+    _check_search(steps, priors, restarts)
     named = {
         f"{part}.{parameter}": value
         for part, module in (("kernel", kernel), ("likelihood", likelihood))
@@ -202,6 +201,25 @@ def fit(
     )
 
 
+def _check_search(steps: object, priors: object, restarts: int) -> None:
+    check_counts(steps=steps)
+    check_whole(restarts=restarts)
+    if restarts < 0:
+        raise ValueError(f"restarts must be a whole number of at least 0, got {restarts}")
+    if priors is None:
+        return
+    if not isinstance(priors, Mapping):
+        raise ValueError(f"priors must map names of parameters to pairs, got {priors!r}")
+    for name, law in cast("Mapping[object, Any]", priors).items():
+        pair = isinstance(law, Sequence) and [x for x in law if isinstance(x, Real)]
+        if not pair or not len(law) == len(pair) == 2:
+            pair = (0, 0)
+        if not (0 < pair[0] < math.inf and 1 < pair[1] < math.inf):
+            raise ValueError(
+                f"priors must be (median above 0, factor above 1), got {law} of {name}"
+            )
+
+
 def _prior(
     name: str, law: tuple[float, float], named: Mapping[str, Tensor]
 ) -> tuple[Tensor, float, float]:
@@ -209,8 +227,6 @@ def _prior(
     if name not in named:
         raise ValueError(f"priors must be of {', '.join(named)}, got {name!r}")
     median, factor = law
-    if not (0 < median < math.inf and 1 < factor < math.inf):
-        raise ValueError(f"priors must be (median above 0, factor above 1), got {law} of {name}")
     return named[name], math.log(median), math.log(factor)
 
 

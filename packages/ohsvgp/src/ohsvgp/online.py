@@ -120,7 +120,8 @@ class OnlineGP(StreamModel):
             state, info = self.process.update(self._state, batch, generator)
         told, self._losses = self._losses.warned, self._losses.after(info)
         self.clock, self.generator, self._state = batch.clock, generator, state
-        self.updates += 1
+        # Gaps and moved ends teach nothing.
+        self.updates += batch.targets().numel() > 0
         if self.of_time:
             self.pace = self.pace.after(batch.data.x[:, 0].tolist())
         # Last: warnings may be errors.
@@ -363,7 +364,7 @@ class OnlineGP(StreamModel):
     @contextmanager
     def _refitted(self, batch: Batch) -> Generator[None]:
         """Fit the hyperparameters if it is time, and take them back if what follows fails."""
-        refit, state = self.refit, self._state
+        refit, state = self.refit, self._state if self.updates else None
         due = refit is not None and batch.targets().numel() > 0
         if (
             refit is None

@@ -5,6 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+import scipy.integrate
 import scipy.stats
 import torch
 from scipy.integrate import quad
@@ -92,6 +93,18 @@ def test_large_counts_are_scored_by_an_integral() -> None:
     y = [3000.0, 3050.0, 2500.0, 128.0, 127.0, 0.0]
     wanted = [np.square(cdf - (own <= k)).sum() for own in y]
     np.testing.assert_allclose(found(Poisson(), mean, variance, y), wanted, rtol=1e-6)
+
+
+@pytest.mark.parametrize(("mean", "variance"), [(3.0, 4.0), (0.0, 9.0)])
+def test_counts_of_a_wide_rate_are_scored_to_the_end_of_their_tail(mean, variance) -> None:
+    likelihood, law = COUNTS["binomial"]
+    cdf = mixture(law, mean, variance)
+    first, rest = cdf(np.arange(1000.0)), np.exp(np.linspace(math.log(1e3), 24.0, 4001))
+    # scipy's distribution functions are steps: the integral from 1000 on is the sum.
+    tail = scipy.integrate.simpson(np.square(1 - cdf(rest)) * rest, x=np.log(rest))
+    y = [0.0, 7.0, 300.0]
+    wanted = [np.square(first - (own <= np.arange(1000.0))).sum() + tail for own in y]
+    np.testing.assert_allclose(found(likelihood, mean, variance, y), wanted, rtol=2e-5)
 
 
 @pytest.mark.parametrize("name", [*CONTINUOUS, *COUNTS])

@@ -137,9 +137,11 @@ class CountLikelihood(QuadratureLikelihood):
         )
 
         def integral(sign: int, start: Tensor, end: Tensor) -> Tensor:
-            half = 0.5 * (end - start)
-            share = (sign * self._log_odds(mean, variance, start + half * (1 + nodes))).sigmoid()
-            return half * (weights * share.square()).sum(0)
+            # Over log k: variances of f make tails of k that are long beside their beginning.
+            half = 0.5 * (end / start).log()
+            k = start * (half * (1 + nodes)).exp()
+            share = (sign * self._log_odds(mean, variance, k)).sigmoid()
+            return half * (weights * k * share.square()).sum(0)
 
         def step(x: Tensor) -> tuple[Tensor, Tensor]:
             below, above = (self.predictive_cdf(mean, variance, x + side) for side in (-0.5, 0.5))
