@@ -77,6 +77,9 @@ class PseudoVideoPipeline(diffusers.DiffusionPipeline):
         scheduler: of diffusers, for the process of the model; None: its DDPM scheduler.
         trained_on: for the model card, such as the name of the data set.
         license: for the model card, such as "mit".
+
+    Raises:
+        ValueError: the model has classes, which are drawn by its own `sample`.
     """
 
     _optional_components = (_SCHEDULER,)
@@ -90,6 +93,11 @@ class PseudoVideoPipeline(diffusers.DiffusionPipeline):
         license: str | None = None,
     ) -> None:
         super().__init__()
+        if model.config.num_classes is not None:
+            raise ValueError(
+                "model must have no classes, as this pipeline takes no labels, got "
+                f"num_classes={model.config.num_classes}: draw with the model's own `sample`"
+            )
         self.model: ImageDiffusion | VideoDiffusion
         self.scheduler: Any
         self.register_modules(model=model, scheduler=scheduler or ddpm_scheduler(model.diffusion))

@@ -18,6 +18,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from pseudovideo.folders import CONFIG, SavedFolder, write_folder
+from pseudovideo.spec import ClassSpec
 
 # Not `typing.Self`, which the tests' shape checks cannot read in a decorated method.
 Model = TypeVar("Model", bound="Pretrained")
@@ -34,6 +35,8 @@ _MODELS = (
     "HeatHVAE",
     "LearnedEncoderHVAE",
 )
+# Settings that a folder names only where there are classes.
+_OF_CLASSES = frozenset(field.name for field in fields(ClassSpec))
 
 
 class Pretrained(nn.Module):
@@ -94,7 +97,7 @@ class Pretrained(nn.Module):
         folder = Path(folder)
         saved = SavedFolder(folder, cls.__name__, (WEIGHTS,))
         known = {field.name for field in fields(cls.config_class)}
-        if saved.config.keys() != known:
+        if not known - _OF_CLASSES <= saved.config.keys() <= known:
             raise ValueError(
                 f"{folder / CONFIG} must have the settings {sorted(known)}, got "
                 f"{sorted(saved.config)}: it was written by another version"
@@ -172,6 +175,8 @@ def _settings(model: Pretrained) -> dict[str, Any]:
     """Settings by name, for JSON."""
     config = model.config
     values = {field.name: getattr(config, field.name) for field in fields(config)}
+    if values.get("num_classes", 0) is None:
+        values = {name: value for name, value in values.items() if name not in _OF_CLASSES}
     for name, value in values.items():
         try:
             back = _from_json(json.loads(json.dumps(value, allow_nan=False)))

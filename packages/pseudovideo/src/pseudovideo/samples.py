@@ -8,8 +8,10 @@ from jaxtyping import Float, Int64, UInt8
 from torch import Tensor
 
 from pseudovideo.diffusion.image import ImageDiffusion
+from pseudovideo.diffusion.sampling import conditioned
 from pseudovideo.diffusion.video import VideoDiffusion
 from pseudovideo.hvae import HVAE
+from pseudovideo.labels import NO_CLASSES, sample_classes
 from pseudovideo.priors.base import TokenPrior
 
 
@@ -37,6 +39,7 @@ def draw_samples(
     model: ImageDiffusion | VideoDiffusion | HVAE | TokenPrior,
     num: int,
     *,
+    labels: Int64[Tensor, " n"] | None = None,
     keep: int = 64,
     batch_size: int = 250,
     progress: Callable[[int], object] | None = None,
@@ -47,6 +50,7 @@ def draw_samples(
     Args:
         model: what draws.
         num: samples n.
+        labels: class of each, as of the model's `sample`.
         keep: samples m that are kept whole, fewer where there are fewer.
         batch_size: samples drawn at once.
         progress: called after each batch with the number of its samples.
@@ -56,6 +60,8 @@ def draw_samples(
     videos: list[Tensor] = []
     for first in range(0, num, batch_size):
         count = min(batch_size, num - first)
+        if labels is not None:
+            options["labels"] = labels[first : first + count]
         drawn = model.sample(count, batch_size=count, **options)
         frames = to_bytes(drawn if drawn.ndim == 5 else drawn[:, None])
         images.append(frames[:, -1])
@@ -93,6 +99,12 @@ def film(
     stages = model.stages if isinstance(model, VideoDiffusion) else ()
     total = max(1, len(stages)) * diffusion.num_steps
     every = max(1, total // snapshots)
+    classes = NO_CLASSES
+    if isinstance(model, ImageDiffusion):  # whose predictions are shown, of the same classes
+        asked = options.get("labels"), options.get("guidance", 1.0)
+        device = next(model.parameters()).device
+        classes = sample_classes(model.config, n, *asked, generator=generator, device=device)
+        options["labels"] = classes.labels
 
     def watch(left: int, state: Tensor) -> None:
         if left and (total - left) % every:
@@ -108,7 +120,7 @@ def film(
         else:
             # What follows is step left − 1, and this is what it will head for.
             times = torch.full((len(state),), left - 1, device=state.device)
-            output = model(state, diffusion.model_times(times))
+            output = conditioned(model, classes)(state, diffusion.model_times(times))
             shown = diffusion.reverse(output, state, left - 1).x0[:, None]
         frames.append(shown)
 

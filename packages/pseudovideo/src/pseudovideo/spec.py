@@ -16,6 +16,7 @@ from probseq.settings import (
     Rate,
     Settings,
 )
+from pseudovideo.unet_spec import ClassSpec as ClassSpec
 from pseudovideo.unet_spec import UNetConfig as UNetConfig
 from pseudovideo.unet_spec import UNetSpec as UNetSpec
 from pseudovideo.unet_spec import channel_multipliers_for as channel_multipliers_for

@@ -1,4 +1,4 @@
-"""Settings of UNets, for `pseudovideo.spec`; importing this module loads no torch."""
+"""Settings of UNets and of classes, for `pseudovideo.spec`; importing this loads no torch."""
 
 from typing import Any
 
@@ -43,7 +43,29 @@ class UNetSpec(Settings):
         return UNetConfig(**unet_values(self, image_size, channels))
 
 
-class UNetConfig(UNetSpec):
+class ClassSpec(Settings):
+    """Classes of what a model learns; a folder of a model without any does not name these."""
+
+    num_classes: Count | None = None
+    """Classes K, with labels 0..K-1; None: the model knows none and takes no labels."""
+    label_dropout: Rate = 0.0
+    """Probability with which training hides a label, so that the model learns to do without one as
+    well, which guidance needs; 0 for a model that always has one."""
+
+    def check(self) -> None:
+        """Refuse labels that are hidden where there are none."""
+        if self.label_dropout and self.num_classes is None:
+            raise ValueError(
+                f"label_dropout must be 0 without num_classes, got {self.label_dropout}"
+            )
+
+    @property
+    def num_tokens(self) -> int | None:
+        """What a network may be told: the classes, and where labels are hidden that of none."""
+        return None if self.num_classes is None else self.num_classes + (self.label_dropout > 0)
+
+
+class UNetConfig(UNetSpec, ClassSpec):
     """What a UNet is built of; the defaults are improved DDPM's for 32 by 32 colour images."""
 
     image_size: Count = 32
@@ -56,7 +78,8 @@ class UNetConfig(UNetSpec):
 
     def check(self) -> None:
         """Refuse what makes no UNet."""
-        super().check()
+        UNetSpec.check(self)
+        ClassSpec.check(self)
         levels = len(self.channel_multipliers)
         if self.image_size % 2 ** (levels - 1):
             raise ValueError(

@@ -22,7 +22,7 @@ class Model(nn.Module):
         self.layer = nn.Conv2d(1, 2, 1)
         self.seen = []
 
-    def training_losses(self, images, t, *, generator=None):
+    def training_losses(self, images, t, labels=None, *, generator=None):
         self.seen.append((images, t))
         image = images[:, -1] if images.ndim == 5 else images
         noise = noise_like(image, generator)
@@ -129,7 +129,7 @@ def test_losses_of_each_video_are_weighted_by_their_own_step():
     objective.times.losses.copy_(torch.tensor([1.0, 2, 3, 4])[:, None].expand(4, 10))
     p = objective.times.probabilities.clone()
 
-    def losses(images, t, *, generator=None):
+    def losses(images, t, labels=None, *, generator=None):
         values = 4 * p[t]
         return HybridLosses(values, values, values)
 

@@ -24,7 +24,7 @@ def models():
     both = video_model(), video_model(one_way=True)
     for model in both:
 
-        def forward(pixels, times, window, memories=None, network=model.network):
+        def forward(pixels, times, window, memories=None, labels=None, network=model.network):
             output = video_unet.VideoUNet.forward(network, pixels, times, window, memories)
             return output + torch.cat([pixels, 0 * pixels], dim=2)
 
@@ -191,7 +191,7 @@ def ideal_network(monkeypatch, model, covariance):
     For frames z ~ N(0, K) it tells E[ε | x_t, z_S] by conditioning densely.
     """
 
-    def predict(pixels, times, window, memories=None):
+    def predict(pixels, times, window, memories=None, labels=None):
         t = int((times[0] / 1000 * model.config.num_steps).round())
         ab = model.diffusion.alpha_bars[t]
         numbers, observed = window.frames[0].tolist(), window.observed[0]
@@ -285,7 +285,7 @@ def test_predicted_frames_depend_on_their_context_alone(models):
 def test_frames_with_noise_go_beyond_the_range_of_images(monkeypatch, models):
     model = models[0]
 
-    def far_out(pixels, times, window, memories=None):
+    def far_out(pixels, times, window, memories=None, labels=None):
         t = int((times[0] / 1000 * model.config.num_steps).round())
         ab = model.diffusion.alpha_bars[t]
         value = torch.tensor([1.5, -4.0, 7.0, 2.0])[window.frames][..., None, None, None]

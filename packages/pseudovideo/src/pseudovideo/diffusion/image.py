@@ -5,6 +5,7 @@ NaN and infinity in a tensor reach the result.
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int64
@@ -17,6 +18,7 @@ from pseudovideo.diffusion.objective import HybridLosses, hybrid_losses
 from pseudovideo.diffusion.respacing import StepChoice
 from pseudovideo.diffusion.sampling import (
     at_least_float32,
+    conditioned,
     denoise,
     draw_noise,
     draw_seed,
@@ -24,6 +26,7 @@ from pseudovideo.diffusion.sampling import (
     sampling_process,
 )
 from pseudovideo.diffusion.unet import apply_unet, build_unet
+from pseudovideo.labels import Classes, check_labels, dropped_labels, sample_classes
 from pseudovideo.pretrained import Pretrained, eval_mode
 from pseudovideo.spec import ImageDiffusionConfig
 
@@ -55,27 +58,35 @@ class ImageDiffusion(Pretrained):
         )
 
     def forward(
-        self, x_t: Float[Tensor, "b c h w"], times: Float[Tensor, " b"]
+        self,
+        x_t: Float[Tensor, "b c h w"],
+        times: Float[Tensor, " b"],
+        labels: Int64[Tensor, " b"] | None = None,
     ) -> Float[Tensor, "b o h w"]:
         """Noise and places of the variances, each of all channels.
 
         Args:
             x_t: noisy images.
             times: of `diffusion.model_times`: steps on the scale of 1,000.
+            labels: class of each, where the model has classes; `num_classes` itself says nothing
+                of the class, where the model was trained with `label_dropout`.
 
         Raises:
-            ValueError: states or times of another shape, or no floats.
+            ValueError: states or times of another shape, or no floats; labels that are not the
+                model's.
         """
         side = self.config.image_size
         check_sizes("x_t", x_t, "b", self.config.channels, side, side)
         check_sizes("times", times, len(x_t))
         check_floating(x_t=x_t, times=times)
-        return apply_unet(self.unet, x_t, times)
+        check_labels(labels, self.config, len(x_t), none=True)
+        return apply_unet(self.unet, x_t, times, labels)
 
     def training_losses(
         self,
         images: Float[Tensor, "b c h w"],
         t: Int64[Tensor, " b"],
+        labels: Int64[Tensor, " b"] | None = None,
         *,
         generator: torch.Generator | None = None,
     ) -> HybridLosses:
@@ -84,16 +95,22 @@ class ImageDiffusion(Pretrained):
         Args:
             images: in −1..1.
             t: steps, 0..S−1.
-            generator: draws the noise.
+            labels: class of each image, where the model has classes; in train mode hidden with
+                probability `label_dropout`.
+            generator: draws the noise, and which labels are hidden.
 
         Raises:
-            ValueError: images of another kind than the model's, or steps that are not theirs.
+            ValueError: images or labels of another kind than the model's, or steps that are not
+                theirs.
         """
         self._check(images)
         check_sizes("t", t, len(images))
         noise = noise_like(images, generator)
         x_t = self.diffusion.add_noise(images, noise, t)
-        output = self(x_t, self.diffusion.model_times(t))
+        tokens = dropped_labels(
+            labels, self.config, len(images), training=self.training, generator=generator
+        )
+        output = self(x_t, self.diffusion.model_times(t), tokens)
         return hybrid_losses(self.diffusion, output, images, x_t, noise, t)
 
     @torch.no_grad()
@@ -101,6 +118,8 @@ class ImageDiffusion(Pretrained):
         self,
         n: int,
         *,
+        labels: Int64[Tensor, " n"] | None = None,
+        guidance: float = 1.0,
         num_steps: StepChoice | None = None,
         eta: float | None = None,
         generator: torch.Generator | None = None,
@@ -112,6 +131,11 @@ class ImageDiffusion(Pretrained):
 
         Args:
             n: number of images.
+            labels: class of each image, where the model has classes; None draws them, all classes
+                being equally likely.
+            guidance: g of ε = ε_u + g (ε_c − ε_u), see `conditioned`. 1 is the model of the class;
+                more makes images more typical of it, and less varied; 0 leaves the class out.
+                Other values than these two take twice the evaluations.
             num_steps: steps to take, 2 at least, see `GaussianDiffusion.respaced` (also for why
                 "ddimN" is refused where N is small); None takes all.
             eta: None draws from the model's Gaussians; a number in 0..1 is η of DDIM.
@@ -126,11 +150,15 @@ class ImageDiffusion(Pretrained):
             In −1..1, on the model's device and in its precision, at least float32.
 
         Raises:
-            ValueError: `n` or `batch_size` is below 1, `num_steps` is no choice of steps, or `eta`
-                is outside 0..1.
+            ValueError: `n` or `batch_size` is below 1, `num_steps` is no choice of steps, `eta`
+                is outside 0..1, labels are not the model's, or `guidance` is not 1 and the model
+                was trained without `label_dropout`.
         """
         diffusion = sampling_process(self.diffusion, num_steps, eta, n=n, batch_size=batch_size)
         seed, weight = draw_seed(generator), next(self.unet.parameters())
+        classes = sample_classes(
+            self.config, n, labels, guidance, generator=generator, device=weight.device
+        )
         done: list[Tensor] = []
         with eval_mode(self):
             for numbers in torch.arange(n, device=weight.device).split(batch_size):
@@ -138,7 +166,9 @@ class ImageDiffusion(Pretrained):
                 start = noise(diffusion.num_steps).to(at_least_float32(weight))
                 if watch is not None:
                     watch(diffusion.num_steps, start)
-                done.append(denoise(self, start, diffusion, step_noise=noise, eta=eta, watch=watch))
+                model = conditioned(self, classes.of(numbers))
+                given: Any = {"step_noise": noise, "eta": eta, "watch": watch}
+                done.append(denoise(model, start, diffusion, **given))
                 if progress is not None:
                     progress(len(numbers))
         return torch.cat(done)
@@ -146,6 +176,7 @@ class ImageDiffusion(Pretrained):
     def bits_per_dim(
         self,
         images: Float[Tensor, "b c h w"],
+        labels: Int64[Tensor, " b"] | None = None,
         *,
         generator: torch.Generator | None = None,
         progress: Callable[[int], object] | None = None,
@@ -154,16 +185,20 @@ class ImageDiffusion(Pretrained):
 
         Args:
             images: levels k/127.5 − 1 of 8-bit images.
+            labels: class of each image, where the model has classes: the bound is that on
+                −log₂ p(image | class) then.
             generator: draws the one seed that all noise follows from.
             progress: called after each step with 1.
 
         Raises:
-            ValueError: images of another kind than the model's.
+            ValueError: images or labels of another kind than the model's.
         """
         self._check(images)
+        check_labels(labels, self.config, len(images))
+        model = conditioned(self, Classes(labels))
         with eval_mode(self):
             return bits_per_dim(
-                self, images, self.diffusion, generator=generator, progress=progress
+                model, images, self.diffusion, generator=generator, progress=progress
             )
 
     def _noise(self, numbers: Int64[Tensor, " b"], seed: int, step: int) -> Tensor:

@@ -208,11 +208,12 @@ class DiffusionModel(Protocol):
         self,
         images: Float[Tensor, "b ..."],
         t: Int64[Tensor, " b"],
+        labels: Int64[Tensor, " b"] | None = None,
         /,
         *,
         generator: torch.Generator | None = None,
     ) -> HybridLosses:
-        """Losses (b,) at steps t."""
+        """Losses (b,) at steps t, of images or videos of these classes."""
         ...
 
 
@@ -230,7 +231,11 @@ class DiffusionObjective(nn.Module):
         self.times = (ImportanceTimes if importance else UniformTimes)(model.diffusion.num_steps)
 
     def forward(
-        self, videos: Float[Tensor, "b T c h w"], *, generator: torch.Generator | None = None
+        self,
+        videos: Float[Tensor, "b T c h w"],
+        labels: Int64[Tensor, " b"] | None = None,
+        *,
+        generator: torch.Generator | None = None,
     ) -> dict[str, Tensor]:
         """The loss and what to log of it.
 
@@ -238,7 +243,8 @@ class DiffusionObjective(nn.Module):
 
         Args:
             videos: frames in −1..1, the image last.
-            generator: draws steps and noise.
+            labels: class of each, where the model has classes.
+            generator: draws steps and noise, and which labels are hidden.
 
         Returns:
             Scalars, weighted means over the batch that are unbiased however steps are drawn:
@@ -246,14 +252,14 @@ class DiffusionObjective(nn.Module):
             term in bits per dimension; S times that, plus the prior's, is the bound.
 
         Raises:
-            ValueError: no videos, or videos of another kind than the model's.
+            ValueError: no videos, or videos or labels of another kind than the model's.
         """
         if not len(videos):
             raise ValueError(f"videos must not be empty, got shape {tuple(videos.shape)}")
         t, weights = self.times.sample(len(videos), generator)
         t, weights = t.to(videos.device), weights.to(videos.device)
         inputs = videos if hasattr(self.model.config, "num_frames") else videos[:, -1]
-        losses = self.model.training_losses(inputs, t, generator=generator)
+        losses = self.model.training_losses(inputs, t, labels, generator=generator)
         if torch.is_grad_enabled():
             self.times.update(t, losses.loss)
         return {

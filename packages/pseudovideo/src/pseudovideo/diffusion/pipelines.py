@@ -43,7 +43,8 @@ def to_ddpm_pipeline(
             posterior, as diffusers' other schedulers (DDIM, DPM-Solver++, UniPC) need it.
 
     Raises:
-        ValueError: another `variance`, or attention at levels of different width: diffusers fixes
+        ValueError: another `variance`, a model of classes, which `DDPMPipeline` has no labels for,
+            or attention at levels of different width: diffusers fixes
             the width of a head, the model the number of heads.
         MissingExtraError: diffusers is not installed.
     """
@@ -51,6 +52,11 @@ def to_ddpm_pipeline(
         raise ValueError(f'variance must be "learned" or "fixed", got {variance!r}')
     diffusers = require("diffusers", extra="diffusion", distribution="pseudovideo")
     config = model.config
+    if config.num_classes is not None:
+        raise ValueError(
+            "model must have no classes to be a DDPMPipeline, which gives its UNet no labels, got "
+            f"num_classes={config.num_classes}"
+        )
     if not heads_have_one_width(config):
         raise ValueError(
             "model must have attention at levels of one width, the last among them, to be a "

@@ -63,10 +63,15 @@ def load_improved_ddpm(path: Path | str, config: ImageDiffusionConfig) -> ImageD
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: the file is none of finite tensors, or holds another architecture; the message
-            says which.
+        ValueError: `config` has classes, or the file is none of finite tensors, or holds another
+            architecture; the message says which.
     """
     path = Path(path)
+    if config.num_classes is not None:
+        raise ValueError(
+            "config must be of a model without classes, as weights of these are not read, got "
+            f"num_classes={config.num_classes}"
+        )
     weights = _read(path)
     _check_architecture(weights, config, path)
     model = ImageDiffusion(config)

@@ -16,9 +16,12 @@ from probseq.checks import check_counts, check_floating, check_sizes
 from pseudovideo.corruptions.counter import counter_normal
 from pseudovideo.diffusion.gaussian import GaussianDiffusion
 from pseudovideo.diffusion.respacing import StepChoice
+from pseudovideo.labels import Classes
 
 Network = Callable[[Tensor, Tensor], Tensor]
 """Takes x_t (n, c, h, w) and the model's times (n,) to noise and variances (n, 2c, h, w)."""
+LabelledNetwork = Callable[[Tensor, Tensor, Tensor | None], Tensor]
+"""Takes tokens of classes as well, see `Classes.tokens`."""
 
 _FRAME = 1 << 32
 
@@ -96,6 +99,28 @@ def sampling_process(
             f"num_steps must choose from the {diffusion.num_steps} steps of the process, got "
             f"{num_steps!r}: {error}"
         ) from error
+
+
+def conditioned(network: LabelledNetwork, classes: Classes) -> Network:
+    """The network of samples of some classes, guided towards them where asked.
+
+    ε = ε_u + g (ε_c − ε_u) (Ho & Salimans 2022, equation 6, with g = 1 + w), both from one batch.
+    The variances are those with the class: they were learned for its means.
+
+    Args:
+        network: of noise and variances.
+        classes: of the samples, in the order in which they come.
+    """
+
+    def predict(x: Tensor, times: Tensor) -> Tensor:
+        output = network(classes.twice(x), classes.twice(times), classes.tokens)
+        if not classes.guided:
+            return output
+        channels = x.shape[1]
+        variances = output[: len(x), channels:]
+        return torch.cat([classes.mixed(output[:, :channels]), variances], dim=1)
+
+    return predict
 
 
 def denoise(

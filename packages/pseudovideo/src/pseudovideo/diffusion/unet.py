@@ -8,7 +8,7 @@ ends each residual block, each attention and the network is initialised with zer
 
 from typing import Any
 
-from jaxtyping import Float
+from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from probseq.checks import check_counts
@@ -18,6 +18,9 @@ from pseudovideo.spec import UNetConfig
 
 def build_unet(config: UNetConfig, *, in_channels: int, out_channels: int) -> nn.Module:
     """Improved DDPM's UNet with fresh weights; its output is exactly 0.
+
+    Where the config has classes, each has a learned vector that is added to the embedding of the
+    time, as improved DDPM and diffusers (`num_class_embeds`) do; also the token of none.
 
     Args:
         config: sizes.
@@ -52,6 +55,7 @@ def build_unet(config: UNetConfig, *, in_channels: int, out_channels: int) -> nn
         freq_shift=0,
         downsample_padding=1,
         dropout=config.dropout,
+        num_class_embeds=config.num_tokens,
     )
     for module in unet.modules():
         if isinstance(module, diffusers.models.attention_processor.Attention):
@@ -64,7 +68,10 @@ def build_unet(config: UNetConfig, *, in_channels: int, out_channels: int) -> nn
 
 
 def apply_unet(
-    unet: nn.Module, x: Float[Tensor, "b c h w"], times: Float[Tensor, " b"]
+    unet: nn.Module,
+    x: Float[Tensor, "b c h w"],
+    times: Float[Tensor, " b"],
+    labels: Int64[Tensor, " b"] | None = None,
 ) -> Float[Tensor, "b o h w"]:
     """Return the output of a UNet.
 
@@ -73,8 +80,10 @@ def apply_unet(
         x: input, in any precision: what is around the network may need more digits than its
             weights have.
         times: steps on the scale of 1,000; fractions are allowed.
+        labels: tokens of the classes, where the network has them.
     """
-    return unet(x.to(next(unet.parameters()).dtype), times, return_dict=False)[0]
+    weight = next(unet.parameters())
+    return unet(x.to(weight.dtype), times, class_labels=labels, return_dict=False)[0]
 
 
 def attentions(unet: nn.Module) -> list[Any]:

@@ -23,6 +23,7 @@ from pseudovideo.diffusion.sampling import (
 from pseudovideo.diffusion.stages import draw_windows, stages
 from pseudovideo.diffusion.video_sampling import Watch, frame_noise, sample_stage, sample_videos
 from pseudovideo.diffusion.video_unet import VideoUNet
+from pseudovideo.labels import Classes, check_labels, dropped_labels, sample_classes
 from pseudovideo.pretrained import Pretrained, eval_mode
 from pseudovideo.spec import VideoDiffusionConfig
 
@@ -57,6 +58,7 @@ class VideoDiffusion(Pretrained):
         self,
         videos: Float[Tensor, "b T c h w"],
         t: Int64[Tensor, " b"],
+        labels: Int64[Tensor, " b"] | None = None,
         *,
         generator: torch.Generator | None = None,
     ) -> HybridLosses:
@@ -75,10 +77,13 @@ class VideoDiffusion(Pretrained):
         Args:
             videos: in −1..1 but for their noise, the image last.
             t: steps, 0..S−1.
-            generator: draws windows and noise.
+            labels: class of each video, where the model has classes; in train mode hidden with
+                probability `label_dropout`.
+            generator: draws windows and noise, and which labels are hidden.
 
         Raises:
-            ValueError: videos of another kind than the model's, or steps that are not theirs.
+            ValueError: videos or labels of another kind than the model's, or steps that are not
+                theirs.
         """
         self._check(videos)
         check_sizes("t", t, len(videos))
@@ -98,9 +103,11 @@ class VideoDiffusion(Pretrained):
         noise = noise_like(clean, generator)
         x0, eps, steps = clean.flatten(0, 1), noise.flatten(0, 1), repeat(t, "b -> (b s)", s=slots)
         x_t = self.diffusion.add_noise(x0, eps, steps)
+        tokens = dropped_labels(labels, config, batch, training=self.training, generator=generator)
         given = window.observed[:, :, None, None, None]
         pixels = torch.where(given, clean, x_t.unflatten(0, (batch, slots)))
-        output = self.network(pixels, self.diffusion.model_times(t), window).flatten(0, 1)
+        times = self.diffusion.model_times(t)
+        output = self.network(pixels, times, window, labels=tokens).flatten(0, 1)
         losses = hybrid_losses(self.diffusion, output, x0, x_t, eps, steps)
         weights = window.latent / window.latent.sum(1, keepdim=True)
         return HybridLosses(
@@ -112,6 +119,8 @@ class VideoDiffusion(Pretrained):
         self,
         n: int,
         *,
+        labels: Int64[Tensor, " n"] | None = None,
+        guidance: float = 1.0,
         num_steps: StepChoice | None = None,
         eta: float | None = None,
         generator: torch.Generator | None = None,
@@ -123,6 +132,9 @@ class VideoDiffusion(Pretrained):
 
         Args:
             n: number of videos.
+            labels: class of each video, where the model has classes; None draws them, all classes
+                being equally likely.
+            guidance: as of `ImageDiffusion.sample`, in all stages.
             num_steps: steps to take in each stage, 2 at least, see `GaussianDiffusion.respaced`
                 (also for why "ddimN" is refused where N is small); None takes all.
             eta: None draws from the model's Gaussians; a number in 0..1 is η of DDIM.
@@ -140,11 +152,15 @@ class VideoDiffusion(Pretrained):
             −1..1.
 
         Raises:
-            ValueError: `n` or `batch_size` is below 1, `num_steps` is no choice of steps, or `eta`
-                is outside 0..1.
+            ValueError: `n` or `batch_size` is below 1, `num_steps` is no choice of steps, `eta`
+                is outside 0..1, labels are not the model's, or `guidance` is not 1 and the model
+                was trained without `label_dropout`.
         """
         diffusion = sampling_process(self.diffusion, num_steps, eta, n=n, batch_size=batch_size)
         seed, weight = draw_seed(generator), next(self.parameters())
+        classes = sample_classes(
+            self.config, n, labels, guidance, generator=generator, device=weight.device
+        )
         done: list[Tensor] = []
         with eval_mode(self):
             for numbers in torch.arange(n, device=weight.device).split(batch_size):
@@ -162,6 +178,7 @@ class VideoDiffusion(Pretrained):
                     start.to(at_least_float32(weight)),
                     numbers=numbers,
                     seed=seed,
+                    classes=classes.of(numbers),
                     eta=eta,
                     watch=watch,
                 )
@@ -176,6 +193,7 @@ class VideoDiffusion(Pretrained):
         videos: Float[Tensor, "b T c h w"],
         frame: int,
         *,
+        labels: Int64[Tensor, " b"] | None = None,
         num_samples: int,
         num_steps: StepChoice | None = None,
         eta: float | None = None,
@@ -188,6 +206,7 @@ class VideoDiffusion(Pretrained):
         Args:
             videos: true videos, on the model's device.
             frame: number of the frame, C..T−1.
+            labels: class of each video, where the model has classes.
             num_samples: samples K for each video.
             num_steps: as of `sample`.
             eta: as of `sample`.
@@ -196,12 +215,14 @@ class VideoDiffusion(Pretrained):
             progress: called after each batch with the number of its samples.
 
         Raises:
-            ValueError: as of `sample`; videos of another kind than the model's or not finite, or a
+            ValueError: as of `sample`; videos or labels of another kind than the model's, videos
+                that are not finite, or a
                 frame of the first window, which has no context.
         """
         self._check(videos)
         if not videos.isfinite().all():
             raise ValueError("videos must be finite, got NaN or infinity")
+        check_labels(labels, self.config, len(videos))
         check_whole(frame=frame)
         config = self.config
         if not config.context <= frame < config.num_frames:
@@ -213,7 +234,7 @@ class VideoDiffusion(Pretrained):
             self.diffusion, num_steps, eta, num_samples=num_samples, batch_size=batch_size
         )
         stage = self.stages[frame - config.context + 1]
-        seed, done = draw_seed(generator), list[Tensor]()
+        seed, done, classes = draw_seed(generator), list[Tensor](), Classes(labels)
         contexts = videos[:, list(stage.observed)].to(at_least_float32(next(self.parameters())))
         every = torch.arange(len(videos) * num_samples, device=videos.device)
         with eval_mode(self):
@@ -226,6 +247,7 @@ class VideoDiffusion(Pretrained):
                     clip=frame == config.num_frames - 1,
                     numbers=numbers,
                     seed=seed,
+                    classes=classes.of(numbers // num_samples),
                     eta=eta,
                 )
                 done.append(drawn[:, 0])

@@ -7,9 +7,10 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from pseudovideo.diffusion.gaussian import GaussianDiffusion
-from pseudovideo.diffusion.sampling import denoise, draw_noise
+from pseudovideo.diffusion.sampling import conditioned, denoise, draw_noise
 from pseudovideo.diffusion.stages import Stage, Window, stage_window
 from pseudovideo.diffusion.video_unet import VideoUNet
+from pseudovideo.labels import NO_CLASSES, Classes
 
 Watch = Callable[[int, Tensor], None]
 """Takes the number of steps that are left and what has been reached."""
@@ -44,7 +45,10 @@ def frame_noise(
 
 
 def stage_network(
-    network: VideoUNet, stage: Stage, observed: Float[Tensor, "b k c h w"]
+    network: VideoUNet,
+    stage: Stage,
+    observed: Float[Tensor, "b k c h w"],
+    labels: Int64[Tensor, " b"] | None = None,
 ) -> Callable[[Tensor, Tensor], Tensor]:
     """Return what predicts the latent frames of a stage given its observed ones.
 
@@ -56,17 +60,19 @@ def stage_network(
         network: predicts noise and variances.
         stage: which frames.
         observed: pixels of its observed frames.
+        labels: token of each video's class, where the network has them.
     """
     given, count = observed.shape[1], len(stage.latent)
     window = stage_window(stage, len(observed), device=observed.device)
     memories = None
     if network.one_way and given:
         with torch.no_grad():
-            memories = network.remember(observed, window.frames[:, :given])
+            memories = network.remember(observed, window.frames[:, :given], labels)
         window, observed = Window(*(part[:, given:] for part in window)), observed[:, :0]
 
     def predict(x: Tensor, times: Tensor) -> Tensor:
-        return network(torch.cat([observed, x], dim=1), times, window, memories)[:, -count:]
+        pixels = torch.cat([observed, x], dim=1)
+        return network(pixels, times, window, memories, labels)[:, -count:]
 
     return predict
 
@@ -80,6 +86,7 @@ def sample_stage(
     clip: bool,
     numbers: Int64[Tensor, " b"],
     seed: int,
+    classes: Classes = NO_CLASSES,
     eta: float | None = None,
     watch: Watch | None = None,
 ) -> Float[Tensor, "b l c h w"]:
@@ -95,15 +102,18 @@ def sample_stage(
             network is, and must not run away: theirs are kept within `FRAME_LIMIT`.
         numbers: of the samples, counted over all batches.
         seed: of all samples.
+        classes: of these samples.
         eta: None for ancestral sampling, else η of DDIM.
         watch: called after each step t with t and the latent frames.
     """
     batch, count, shape = len(observed), len(stage.latent), observed.shape[2:]
-    predict = stage_network(network, stage, observed)
+    # Once with the class and once without, where guided.
+    seen = classes.twice(observed)
+    predict = stage_network(network, stage, seen, classes.tokens)
 
-    def flat(x: Tensor, times: Tensor) -> Tensor:
+    def flat(x: Tensor, times: Tensor, _: Tensor | None) -> Tensor:
         # All frames of a video have the same time.
-        return predict(unfolded(x), times[::count]).flatten(0, 1)
+        return predict(x.unflatten(0, (len(seen), count)), times[::count]).flatten(0, 1)
 
     def noise(step: int) -> Tensor:
         drawn = frame_noise(numbers, stage.latent, shape, seed=seed, step=step)
@@ -113,7 +123,7 @@ def sample_stage(
         return x.unflatten(0, (batch, count))
 
     x = denoise(
-        flat,
+        conditioned(flat, classes),
         noise(diffusion.num_steps),
         diffusion,
         step_noise=noise,
@@ -132,6 +142,7 @@ def sample_videos(
     *,
     numbers: Int64[Tensor, " b"],
     seed: int,
+    classes: Classes = NO_CLASSES,
     eta: float | None = None,
     watch: Watch | None = None,
 ) -> Float[Tensor, "b T c h w"]:
@@ -145,6 +156,7 @@ def sample_videos(
             frames that are not begun.
         numbers: of the samples, counted over all batches.
         seed: of all samples.
+        classes: of these samples.
         eta: None for ancestral sampling, else η of DDIM.
         watch: called at first and after each step with the number of steps that are left in all
             stages, and the videos as they are.
@@ -171,6 +183,7 @@ def sample_videos(
             clip=stage.latent[0] == videos.shape[1] - 1,
             numbers=numbers,
             seed=seed,
+            classes=classes,
             eta=eta,
             watch=seen if watch else None,
         )

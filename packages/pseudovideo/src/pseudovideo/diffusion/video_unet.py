@@ -159,6 +159,7 @@ class VideoUNet(nn.Module):
         times: Float[Tensor, " b"],
         window: Window,
         memories: Memories | None = None,
+        labels: Int64[Tensor, " b"] | None = None,
     ) -> Float[Tensor, "b s o h w"]:
         """Predict the noise and the variances of frames.
 
@@ -168,20 +169,25 @@ class VideoUNet(nn.Module):
             window: which frames these are.
             memories: of `remember`: frames to attend to that need not pass through the network
                 again. They must be all that is observed; `one_way` only.
+            labels: token of each video's class, where the network has them.
 
         Returns:
             Outputs of all slots; those of the latent slots are of use.
         """
-        return self._run(pixels, times, window, memories)[0]
+        return self._run(pixels, times, window, memories, labels)[0]
 
     def remember(
-        self, pixels: Float[Tensor, "b k c h w"], frames: Int64[Tensor, "b k"]
+        self,
+        pixels: Float[Tensor, "b k c h w"],
+        frames: Int64[Tensor, "b k"],
+        labels: Int64[Tensor, " b"] | None = None,
     ) -> Memories:
         """Pass observed frames through the network once.
 
         Args:
             pixels: the frames.
             frames: their numbers in their videos.
+            labels: as of `forward`.
 
         Returns:
             Their numbers, and their keys and values at each attention site.
@@ -194,10 +200,15 @@ class VideoUNet(nn.Module):
             raise ValueError("one_way must be True for observed frames to be kept, got False")
         observed = torch.ones_like(frames, dtype=torch.bool)
         window = Window(frames, observed, ~observed)
-        return self._run(pixels, pixels.new_zeros(len(pixels)), window, None)[1]
+        return self._run(pixels, pixels.new_zeros(len(pixels)), window, None, labels)[1]
 
     def _run(
-        self, pixels: Tensor, times: Tensor, window: Window, memories: Memories | None
+        self,
+        pixels: Tensor,
+        times: Tensor,
+        window: Window,
+        memories: Memories | None,
+        labels: Tensor | None,
     ) -> tuple[Tensor, Memories]:
         slots = pixels.shape[1]
         frame_times = repeat(times, "b -> b s", s=slots)
@@ -211,9 +222,10 @@ class VideoUNet(nn.Module):
         mask = features.new_zeros(allowed.shape).masked_fill(~allowed, -torch.inf)
         indicator = window.observed.to(pixels.dtype)[:, :, None, None, None]
         given = torch.cat([pixels, indicator.expand_as(pixels[:, :, :1])], dim=2)
+        tokens = None if labels is None else repeat(labels, "b -> (b s)", s=slots)
         self._sites.current = now = _Pass(features, mask, memories)
         try:
-            output = apply_unet(self.unet, given.flatten(0, 1), frame_times.flatten())
+            output = apply_unet(self.unet, given.flatten(0, 1), frame_times.flatten(), tokens)
         finally:
             self._sites.current = None
         assert now.temb is not None

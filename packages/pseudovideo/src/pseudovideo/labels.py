@@ -1,0 +1,162 @@
+"""Classes of what is learned and drawn, and classifier-free guidance (Ho & Salimans 2022).
+
+A model of K classes knows the tokens 0..K−1, and where it was trained with `label_dropout` the
+token K, which says nothing of the class.
+"""
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from probseq.checks import check_integers, check_not_negative
+from pseudovideo.spec import ClassSpec
+
+
+class Classes(NamedTuple):
+    """The classes of n samples, and how strongly they are asked for.
+
+    Attributes:
+        labels: class of each sample; None of a model without classes.
+        guidance: g of f = f_u + g (f_c − f_u), with what the network says of the class, f_c, and
+            without it, f_u. 1 is f_c and 0 is f_u, each by one evaluation.
+        none: the token that says nothing of the class.
+    """
+
+    labels: Int64[Tensor, " n"] | None = None
+    guidance: float = 1.0
+    none: int = 0
+
+    def of(self, numbers: Int64[Tensor, " b"]) -> "Classes":
+        """Return the classes of some samples."""
+        return self if self.labels is None else self._replace(labels=self.labels[numbers])
+
+    @property
+    def guided(self) -> bool:
+        """Whether there are two evaluations, made as one batch of twice the size."""
+        return self.labels is not None and self.guidance not in (0.0, 1.0)
+
+    @property
+    def tokens(self) -> Int64[Tensor, " m"] | None:
+        """What the network is told: the classes, then where guided as often the token of none."""
+        if self.labels is None or self.guidance == 1.0:
+            return self.labels
+        none = torch.full_like(self.labels, self.none)
+        return torch.cat([self.labels, none]) if self.guided else none
+
+    def twice(self, x: Float[Tensor, "b ..."]) -> Float[Tensor, "m ..."]:
+        """Return the network's input for `tokens`."""
+        return torch.cat([x, x]) if self.guided else x
+
+    def mixed(self, output: Float[Tensor, "m ..."]) -> Float[Tensor, "b ..."]:
+        """Return f_u + g (f_c − f_u) of the network's output for `tokens`."""
+        if not self.guided:
+            return output
+        conditional, free = output.chunk(2)
+        return free + self.guidance * (conditional - free)
+
+
+NO_CLASSES = Classes()
+"""Of models without classes."""
+
+
+def sample_classes(
+    spec: ClassSpec,
+    n: int,
+    labels: Int64[Tensor, " n"] | None,
+    guidance: float,
+    *,
+    generator: torch.Generator | None,
+    device: torch.device,
+) -> Classes:
+    """Return the classes of samples; without labels all classes are equally likely.
+
+    Args:
+        spec: the model's.
+        n: number of samples.
+        labels: class of each; None draws them where the model has classes.
+        guidance: g, see `Classes`.
+        generator: of that draw.
+        device: the model's.
+
+    Raises:
+        ValueError: labels that are not the model's, or guidance that it was not trained for.
+    """
+    check_not_negative(guidance=guidance)
+    if guidance != 1.0 and not spec.label_dropout:
+        raise ValueError(
+            "guidance must be 1 for a model that was not trained with label_dropout, and so knows "
+            f"nothing without a label, got {guidance}"
+        )
+    if labels is None and spec.num_classes is not None:
+        where = None if generator is None else generator.device
+        labels = torch.randint(spec.num_classes, (n,), generator=generator, device=where)
+    # On the CPU, where labels out of range are seen: on a GPU they would end the process.
+    check_labels(labels.cpu() if isinstance(labels, Tensor) else labels, spec, n)
+    placed = None if labels is None else labels.to(device)
+    return Classes(placed, float(guidance), spec.num_classes or 0)
+
+
+def check_labels(
+    labels: Int64[Tensor, " n"] | None, spec: ClassSpec, count: int, *, none: bool = False
+) -> None:
+    """Refuse labels that are not the model's.
+
+    Args:
+        labels: what was given; its values are looked at on the CPU only, where that costs no
+            synchronisation.
+        spec: the model's.
+        count: how many there must be.
+        none: whether the token that says nothing is one of them, where the model knows it.
+
+    Raises:
+        ValueError: labels for a model without classes, none for one with classes, not one int64 for
+            each, or a class that is not there.
+    """
+    if spec.num_classes is None:
+        if labels is not None:
+            found = tuple(labels.shape) if isinstance(labels, Tensor) else labels
+            raise ValueError(
+                f"labels must be None for a model of num_classes=None, got some of shape {found}"
+            )
+        return
+    last = spec.num_classes - 1 + int(none and spec.label_dropout > 0)
+    wanted = f"int64 of shape ({count},) in 0..{last}"
+    if not isinstance(labels, Tensor):
+        raise ValueError(
+            f"labels must be {wanted} for a model of num_classes={spec.num_classes}, got {labels!r}"
+        )
+    if labels.shape != (count,) or labels.dtype != torch.int64:
+        raise ValueError(
+            f"labels must be {wanted}, got {labels.dtype} of shape {tuple(labels.shape)}"
+        )
+    check_integers(0, last, labels=labels)
+
+
+def dropped_labels(
+    labels: Int64[Tensor, " n"] | None,
+    spec: ClassSpec,
+    count: int,
+    *,
+    training: bool,
+    generator: torch.Generator | None,
+) -> Int64[Tensor, " n"] | None:
+    """Return the tokens to train with: each is, with probability `label_dropout`, that of none.
+
+    Args:
+        labels: classes.
+        spec: the model's.
+        count: how many there must be.
+        training: whether the model is in train mode; in eval mode no label is dropped.
+        generator: of the draws.
+
+    Raises:
+        ValueError: as of `check_labels`.
+    """
+    check_labels(labels, spec, count)
+    if labels is None or not (training and spec.label_dropout):
+        return labels
+    device = labels.device if generator is None else generator.device
+    chance = torch.rand(count, generator=generator, device=device).to(labels.device)
+    return labels.masked_fill(chance < spec.label_dropout, spec.num_classes or 0)

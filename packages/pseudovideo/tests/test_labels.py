@@ -1,0 +1,144 @@
+"""Labels of models with classes: what is refused, what is hidden, and folders."""
+
+import json
+import math
+
+import pytest
+import torch
+
+from pseudovideo.diffusion import ImageDiffusion
+from pseudovideo.labels import check_labels, dropped_labels, sample_classes
+from pseudovideo.pretrained import fingerprint, load_pretrained
+from pseudovideo.samples import draw_samples, film
+from pseudovideo.spec import ClassSpec, ImageDiffusionConfig
+
+NONE, PLAIN = ClassSpec(), ClassSpec(num_classes=3)
+HIDDEN = ClassSpec(num_classes=3, label_dropout=0.25)
+SIZES = {"image_size": 4, "channels": 1, "base_channels": 8, "channel_multipliers": (1, 2)}
+SIZES |= {"num_res_blocks": 1, "attention_sizes": (), "num_heads": 2, "num_groups": 4}
+
+
+def seeded(seed):
+    return torch.Generator().manual_seed(seed)
+
+
+def model(**changes):
+    torch.manual_seed(0)
+    return ImageDiffusion(
+        ImageDiffusionConfig(**SIZES, num_steps=6, schedule="cosine", **changes)
+    ).eval()
+
+
+@pytest.mark.parametrize(
+    ("spec", "labels", "message"),
+    [
+        (NONE, torch.zeros(2, dtype=torch.int64), "labels must be None .* got some of shape"),
+        (PLAIN, None, r"int64 of shape \(2,\) in 0..2 for a model of num_classes=3, got None"),
+        (PLAIN, [0, 1], r"in 0..2 for a model of num_classes=3, got \[0, 1\]"),
+        (PLAIN, torch.zeros(3, dtype=torch.int64), r"shape \(2,\) .* got torch.int64 of shape"),
+        (PLAIN, torch.zeros(2, 1, dtype=torch.int64), r"got torch.int64 of shape \(2, 1\)"),
+        (PLAIN, torch.zeros(2, dtype=torch.int32), "got torch.int32"),
+        (PLAIN, torch.zeros(2), "got torch.float32"),
+        (PLAIN, torch.tensor([0, 3]), "labels must be from 0 to 2, got 0 to 3"),
+        (PLAIN, torch.tensor([-1, 0]), "labels must be from 0 to 2, got -1 to 0"),
+        (HIDDEN, torch.tensor([0, 3]), "labels must be from 0 to 2, got 0 to 3"),
+    ],
+)
+@pytest.mark.usefixtures("plain_calls")
+def test_labels_that_are_not_the_models_are_refused(spec, labels, message):
+    with pytest.raises(ValueError, match=message):
+        check_labels(labels, spec, 2)
+    if labels is not None:
+        with pytest.raises(ValueError, match=message):
+            sample_classes(spec, 2, labels, 1.0, generator=None, device=torch.device("cpu"))
+
+
+def test_the_token_of_none_is_a_label_of_networks_that_know_it_alone():
+    check_labels(torch.tensor([0, 3]), HIDDEN, 2, none=True)
+    with pytest.raises(ValueError, match="from 0 to 2"):
+        check_labels(torch.tensor([0, 3]), PLAIN, 2, none=True)
+
+
+@pytest.mark.parametrize(
+    ("spec", "guidance", "message"),
+    [
+        (PLAIN, 2.0, "guidance must be 1 for a model .* without|not trained with label_dropout"),
+        (PLAIN, 0.0, "not trained with label_dropout"),
+        (NONE, 2.0, "not trained with label_dropout"),
+        (HIDDEN, -1.0, "guidance must be finite and not negative, got -1.0"),
+        (HIDDEN, math.nan, "guidance must be finite and not negative, got nan"),
+    ],
+)
+def test_guidance_that_a_model_was_not_trained_for_is_refused(spec, guidance, message):
+    labels = None if spec is NONE else torch.zeros(2, dtype=torch.int64)
+    with pytest.raises(ValueError, match=message):
+        sample_classes(spec, 2, labels, guidance, generator=None, device=torch.device("cpu"))
+
+
+def test_labels_cannot_be_hidden_where_there_are_none():
+    with pytest.raises(ValueError, match=r"label_dropout must be 0 .* got 0\.1"):
+        ClassSpec(label_dropout=0.1)
+    with pytest.raises(ValueError, match="label_dropout must be 0 without num_classes"):
+        ImageDiffusionConfig(label_dropout=0.1)
+
+
+def test_labels_that_are_not_given_are_drawn_evenly():
+    found = sample_classes(
+        PLAIN, 30_000, None, 1.0, generator=seeded(0), device=torch.device("cpu")
+    ).labels
+    share = found.bincount(minlength=3) / len(found)
+    # Five standard deviations of a share of a third.
+    assert (share - 1 / 3).abs().max() < 5 * math.sqrt(2 / 9 / len(found))
+
+
+def test_training_hides_its_share_of_labels_and_nothing_else_does():
+    labels = torch.arange(30_000) % 3
+    generator = seeded(0)
+    tokens = dropped_labels(labels, HIDDEN, len(labels), training=True, generator=generator)
+    hidden = tokens == 3
+    assert (hidden.double().mean() - 0.25).abs() < 5 * math.sqrt(0.25 * 0.75 / len(labels))
+    assert torch.equal(tokens[~hidden], labels[~hidden])
+    kept = dropped_labels(labels, HIDDEN, len(labels), training=False, generator=None)
+    assert torch.equal(kept, labels)
+    # Without it no random number is drawn: training without classes stays what it was.
+    state = generator.get_state()
+    dropped_labels(labels, PLAIN, len(labels), training=True, generator=generator)
+    assert torch.equal(generator.get_state(), state)
+
+
+def test_folders_name_classes_only_where_there_are_any(tmp_path):
+    known = model(num_classes=3, label_dropout=0.2)
+    for name, one in (("without", model()), ("with", known)):
+        one.save_pretrained(tmp_path / name)
+        back = load_pretrained(tmp_path / name)
+        assert back.config == one.config
+        assert fingerprint(back) == fingerprint(one)
+    settings = json.loads((tmp_path / "without" / "config.json").read_text())["config"]
+    assert not {"num_classes", "label_dropout"} & settings.keys()
+    labels = torch.tensor([2, 0])
+    drawn = [
+        one.sample(2, labels=labels, guidance=1.5, generator=seeded(1))
+        for one in (known, load_pretrained(tmp_path / "with"))
+    ]
+    assert torch.equal(*drawn)
+
+
+def test_samples_and_films_have_the_labels_that_were_asked_for():
+    """Batches of two have theirs; a film's predictions are of the class, too."""
+    known = model(num_classes=3, label_dropout=0.2)
+    for parameter in known.parameters():  # much is 0 at first, and hides the class
+        torch.nn.init.normal_(parameter, std=0.3)
+    labels = torch.tensor([2, 0, 1, 1])
+
+    found, _ = draw_samples(known, 4, labels=labels, batch_size=2, generator=seeded(1))
+    generator = seeded(1)
+    parts = [known.sample(2, labels=part, generator=generator) for part in (labels[:2], labels[2:])]
+    expected = ((torch.cat(parts) + 1) * 127.5).round().to(torch.uint8)
+    assert torch.equal(found, expected)
+    shown = [
+        film(known, 4, labels=each, generator=seeded(1)).frames for each in (labels, labels * 0)
+    ]
+    assert torch.equal(shown[0][1], shown[1][1])
+    assert not torch.equal(shown[0][0, 1], shown[1][0, 1])
+    last = known.sample(4, labels=labels, generator=seeded(1))
+    assert torch.equal(shown[0][:, -1, 0], ((last + 1) * 127.5).round().to(torch.uint8))
