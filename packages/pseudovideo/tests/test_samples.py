@@ -108,7 +108,7 @@ def test_the_bound_is_a_mean_over_images_not_over_batches(models, monkeypatch):
             self.total = images.flatten(1).mean(1)
 
     model = HeatHVAE(HVAEConfig(**UNET, num_levels=4, sigma_max=5.0))
-    monkeypatch.setattr(type(model), "bound", lambda self, images, generator: Found(images))
+    monkeypatch.setattr(type(model), "bound", lambda self, images, *_, **__: Found(images))
     images = torch.randint(0, 256, (7, 1, 8, 8), generator=generator()).to(torch.uint8)
     expected = float((images.double() / 127.5 - 1).mean())
     assert mean_bound(model, images, batch_size=5) == pytest.approx(expected, abs=1e-6)

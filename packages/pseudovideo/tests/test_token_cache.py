@@ -401,3 +401,52 @@ def test_a_seed_of_numpy_is_stored_as_a_number(
 ) -> None:
     write_token_cache(tmp_path, tokenizer, digits[:2], BLUR, seed=np.int64(3))
     assert TokenCache.open(tmp_path).seed == 3
+
+
+# Labels
+
+
+def images_of(n: int) -> Tensor:
+    return torch.rand(n, 1, 16, 16, generator=torch.Generator().manual_seed(7)) * 2 - 1
+
+
+def test_labels_are_stored_beside_tokens_and_checked(tmp_path: Path) -> None:
+    tokenizer, given = small_tokenizer(), images_of(6)
+    labels = torch.tensor([0, 2, 1, 1, 0, 2])
+    cache = write_token_cache(tmp_path, tokenizer, given, BLUR, labels=labels)
+    assert torch.equal(cache.labels, labels)
+    assert cache.labels.dtype == torch.int64
+    again = TokenCache.open(tmp_path, tokenizer=tokenizer, labels=labels)
+    assert torch.equal(again.labels, labels)
+    with pytest.raises(ValueError, match=r"holds tokens with other labels; write the cache anew"):
+        TokenCache.open(tmp_path, labels=labels.flip(0))
+    np.save(tmp_path / "labels.npy", labels.flip(0).numpy())
+    with pytest.raises(ValueError, match=r"labels\.npy is damaged"):
+        TokenCache.open(tmp_path)
+    (tmp_path / "labels.npy").unlink()
+    with pytest.raises(FileNotFoundError, match=r"has no file labels\.npy"):
+        TokenCache.open(tmp_path)
+
+
+def test_a_cache_that_lacks_the_labels_is_written_anew_and_one_without_drops_them(
+    tmp_path: Path,
+) -> None:
+    tokenizer, given, labels = small_tokenizer(), images_of(4), torch.tensor([1, 0, 1, 0])
+    assert write_token_cache(tmp_path, tokenizer, given, BLUR).labels is None
+    with pytest.raises(ValueError, match=r"holds tokens with no labels"):
+        TokenCache.open(tmp_path, labels=labels)
+    found = cached_tokens(tmp_path, tokenizer, given, BLUR, labels=labels)
+    assert torch.equal(found.labels, labels)
+    assert torch.equal(cached_tokens(tmp_path, tokenizer, given, BLUR).labels, labels)
+    # The file of labels is left there, and is no part of it.
+    assert write_token_cache(tmp_path, tokenizer, given, BLUR).labels is None
+
+
+@pytest.mark.usefixtures("plain_calls")
+@pytest.mark.parametrize(
+    "labels", [torch.zeros(3, dtype=torch.int64), torch.zeros(4), torch.tensor([0, -1, 0, 0])]
+)
+def test_labels_that_are_none_are_refused(labels: Tensor, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="labels must be"):
+        write_token_cache(tmp_path, small_tokenizer(), images_of(4), BLUR, labels=labels)
+    assert not (tmp_path / "config.json").exists()

@@ -144,8 +144,7 @@ class PriorPart(stages.Part[TokenCache]):
 
     def loss(self, model: Prior, batch: Batch, step: Step) -> LossParts:
         """Return the nats per token: of all, or of those that a masked prior's masks hide."""
-        noise = {"generator": step.generator} if isinstance(model, MaskedPrior) else {}
-        return LossParts(model.loss(batch[0], **noise), {})
+        return LossParts(model.loss(batch[0], generator=step.generator), {})
 
     def draw(
         self, prior: Prior, tokenizer: Tokenizer, num: int, sampling: TokenSampling, *, seed: int

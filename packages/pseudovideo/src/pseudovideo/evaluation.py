@@ -1,7 +1,7 @@
 """What is measured of models: reconstructions, samples, likelihoods, and errors of frames."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -168,6 +168,7 @@ def generation(
 def mean_bits_per_dim(
     model: ImageDiffusion,
     images: UInt8[Tensor, "n c h w"],
+    labels: Int64[Tensor, " n"] | None = None,
     *,
     generator: torch.Generator | None = None,
     batch_size: int = _BATCH,
@@ -178,14 +179,17 @@ def mean_bits_per_dim(
     Args:
         model: of images.
         images: the test part, as bytes.
+        labels: class of each, where the model has classes.
         generator: of the noise, on the model's device.
         batch_size: images at a time.
         progress: called with the number of steps that are done, S for a batch.
     """
     device = next(model.parameters()).device
     found = [
-        model.bits_per_dim(_unit(part.to(device)), generator=generator, progress=progress).total
-        for part in images.split(batch_size)
+        model.bits_per_dim(
+            _unit(part.to(device)), own, generator=generator, progress=progress
+        ).total
+        for part, own in _labelled(images, labels, batch_size, device)
     ]
     return float(torch.cat(found).double().mean())
 
@@ -193,6 +197,7 @@ def mean_bits_per_dim(
 def mean_bound(
     model: HVAE,
     images: UInt8[Tensor, "n c h w"],
+    labels: Int64[Tensor, " n"] | None = None,
     *,
     generator: torch.Generator | None = None,
     batch_size: int = _BATCH,
@@ -202,12 +207,15 @@ def mean_bound(
     Args:
         model: of images.
         images: the test part, as bytes.
+        labels: class of each, where the model has classes.
         generator: of the noise, on the model's device.
         batch_size: images at a time.
     """
     device = next(model.parameters()).device
-    parts = (_unit(part.to(device)) for part in images.split(batch_size))
-    found = [model.bound(part, generator).total for part in parts]
+    found = [
+        model.bound(_unit(part.to(device)), generator, labels=own).total
+        for part, own in _labelled(images, labels, batch_size, device)
+    ]
     return float(torch.cat(found).double().mean())
 
 
@@ -232,6 +240,7 @@ def encode_images(
 def mean_nats(
     prior: AutoregressivePrior | MaskedPrior,
     tokens: Int64[Tensor, "n t h w"],
+    labels: Int64[Tensor, " n"] | None = None,
     *,
     seed: int = 0,
     batch_size: int = _BATCH,
@@ -241,6 +250,7 @@ def mean_nats(
     Args:
         prior: on the tokens' device.
         tokens: of `encode_images`.
+        labels: class of each, where the prior has classes.
         seed: of the masks; the global random generators are left as they were.
         batch_size: token grids at a time.
     """
@@ -248,8 +258,8 @@ def mean_nats(
     devices = [tokens.device] if tokens.device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices), torch.no_grad():
         torch.manual_seed(seed)
-        for part in tokens.split(batch_size):
-            total += len(part) * float(prior.loss(part))
+        for part, own in _labelled(tokens, labels, batch_size, tokens.device):
+            total += len(part) * float(prior.loss(part, own))
     return total / len(tokens)
 
 
@@ -259,6 +269,7 @@ def frame_prediction(
     images: UInt8[Tensor, "n c h w"],
     train: UInt8[Tensor, "m c h w"],
     *,
+    labels: Int64[Tensor, " n"] | None = None,
     num_samples: int,
     num_steps: int | None = None,
     eta: float | None = None,
@@ -273,6 +284,7 @@ def frame_prediction(
         corruption: the videos that it was trained on.
         images: the test part, as bytes.
         train: the training part, whose covariance the exact errors have.
+        labels: class of each test image, where the model has classes.
         num_samples: draws of each frame.
         num_steps: as of `VideoDiffusion.sample`.
         eta: as of `VideoDiffusion.sample`.
@@ -297,6 +309,7 @@ def frame_prediction(
         samples = model.predict_frames(
             truth,
             frame,
+            labels=None if labels is None else labels.to(device),
             num_samples=num_samples,
             num_steps=num_steps,
             eta=eta,
@@ -318,6 +331,15 @@ def frame_prediction(
         "num_images": len(images),
         "num_samples": num_samples,
     }
+
+
+def _labelled(
+    values: Tensor, labels: Tensor | None, batch_size: int, device: torch.device
+) -> Iterator[tuple[Tensor, Tensor | None]]:
+    """Yield batches, with their labels on a device where there are any."""
+    for index in torch.arange(len(values)).split(batch_size):
+        own = None if labels is None else labels[index.to(labels.device)].to(device)
+        yield values[index.to(values.device)], own
 
 
 def _unit(images: UInt8[Tensor, "*n c h w"]) -> Float[Tensor, "*n c h w"]:

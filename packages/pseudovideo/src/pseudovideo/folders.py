@@ -62,8 +62,10 @@ class SavedFolder:
         folder: the folder.
         kind: the class whose folder it must be; None for any.
         files: names of all its files but `config.json`.
+        optional: names of files that it may have beside them.
 
     Attributes:
+        files: names of those that it has, `config.json` among them.
         kind: the class whose folder it is.
         config: what it tells of itself.
 
@@ -72,7 +74,13 @@ class SavedFolder:
         ValueError: `config.json` is damaged, or tells of another class or version.
     """
 
-    def __init__(self, folder: Path, kind: str | None, files: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        kind: str | None,
+        files: tuple[str, ...],
+        optional: tuple[str, ...] = (),
+    ) -> None:
         for name in (CONFIG, *files):
             if not (folder / name).is_file():
                 raise FileNotFoundError(
@@ -97,7 +105,7 @@ class SavedFolder:
             values.keys() != {"format", "class", "config"}
             or not isinstance(values["config"], dict)
             or not isinstance(hashes, dict)
-            or hashes.keys() != {CONFIG, *files}
+            or not {CONFIG, *files} <= hashes.keys() <= {CONFIG, *files, *optional}
             or hashes.pop(CONFIG) != _hash_values(values, hashes)
         ):
             raise ValueError(
@@ -106,6 +114,7 @@ class SavedFolder:
             )
         if kind not in (None, values["class"]):
             raise ValueError(f"{folder} holds a {values['class']}, not a {kind}")
+        self.files = frozenset({CONFIG, *hashes})
         self.kind, self.config = str(values["class"]), values["config"]
         self._folder, self._hashes = folder, hashes
 
@@ -113,9 +122,14 @@ class SavedFolder:
         """Return the path of a file whose content is what was written.
 
         Raises:
+            FileNotFoundError: it is not there.
             ValueError: it is not.
         """
         path = self._folder / name
+        if not path.is_file():
+            raise FileNotFoundError(
+                f"{self._folder} must hold a saved {self.kind}, and has no file {name}"
+            )
         if sha256(path) != self._hashes[name]:
             raise ValueError(
                 f"{path} is damaged, or belongs to other settings than those beside it: it does "

@@ -7,7 +7,7 @@ token K, which says nothing of the class.
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Float, Int64, Shaped
 from torch import Tensor
 
 from probseq.checks import check_integers, check_not_negative
@@ -45,7 +45,7 @@ class Classes(NamedTuple):
         none = torch.full_like(self.labels, self.none)
         return torch.cat([self.labels, none]) if self.guided else none
 
-    def twice(self, x: Float[Tensor, "b ..."]) -> Float[Tensor, "m ..."]:
+    def twice(self, x: Shaped[Tensor, "b ..."]) -> Shaped[Tensor, "m ..."]:
         """Return the network's input for `tokens`."""
         return torch.cat([x, x]) if self.guided else x
 

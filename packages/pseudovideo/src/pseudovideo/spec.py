@@ -292,7 +292,7 @@ class ObjectiveConfig(Settings):
             raise ValueError(f"frame_weights must not all be 0, got {self.frame_weights}")
 
 
-class PriorConfig(TransformerSizes):
+class PriorConfig(TransformerSizes, ClassSpec):
     """What a prior over tokens is built of."""
 
     codebook_size: AtLeastTwo
@@ -305,7 +305,8 @@ class PriorConfig(TransformerSizes):
 
     def check(self) -> None:
         """Refuse what makes no grid or no transformer."""
-        super().check()
+        TransformerSizes.check(self)
+        ClassSpec.check(self)
         TokenGrid(codebook_size=self.codebook_size, shape=self.grid)
 
 

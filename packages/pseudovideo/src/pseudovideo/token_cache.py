@@ -1,8 +1,8 @@
 """Tokens of a set of images on disk: encoded once, then read as often as a prior is trained.
 
-A folder holds `tokens.npy`, int16 of shape (n, t, h, w), and `config.json`, which says whose tokens
-they are (see `folders`). A writer that is killed leaves the folder as it was, and the next starts
-anew.
+A folder holds `tokens.npy`, int16 of shape (n, t, h, w), where there are classes also `labels.npy`,
+int64 of shape (n,), and `config.json`, which says whose tokens they are (see `folders`). A writer
+that is killed leaves the folder as it was, and the next starts anew.
 """
 
 import contextlib
@@ -10,6 +10,7 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,11 +20,12 @@ from torch import Tensor
 from probseq.checks import check_counts, check_whole
 from pseudovideo.corruptions import pseudo_videos
 from pseudovideo.folders import CONFIG, SavedFolder, write_folder
+from pseudovideo.labels import check_labels
 from pseudovideo.pretrained import fingerprint
-from pseudovideo.spec import PseudoVideoConfig, TokenGrid
+from pseudovideo.spec import ClassSpec, PseudoVideoConfig, TokenGrid
 from pseudovideo.tokenizers.tokenizer import Tokenizer
 
-TOKENS = "tokens.npy"
+TOKENS, LABELS = "tokens.npy", "labels.npy"
 _LARGEST_CODEBOOK = 2**15  # int16 holds 0..32,767.
 
 
@@ -40,6 +42,7 @@ class TokenCache:
         seed: of the videos. Tokens of random corruptions are those of (seed, epoch 0): a prior
             sees one draw of the noise per image.
         images_hash: of the images, see `hash_images`.
+        labels: (n,), classes of the images; None where none were stored.
     """
 
     tokens: Int16[Tensor, "n t h w"]
@@ -48,6 +51,7 @@ class TokenCache:
     corruption: PseudoVideoConfig
     seed: int
     images_hash: str
+    labels: Int64[Tensor, " n"] | None = None
 
     @classmethod
     def open(
@@ -57,6 +61,7 @@ class TokenCache:
         tokenizer: Tokenizer | None = None,
         config: PseudoVideoConfig | None = None,
         images: Shaped[Tensor, "n c h w"] | None = None,
+        labels: Int64[Tensor, " n"] | None = None,
         seed: int | None = None,
     ) -> "TokenCache":
         """Read what `write_token_cache` wrote; what is given is compared with it.
@@ -66,6 +71,7 @@ class TokenCache:
             tokenizer: whose tokens they must be.
             config: settings that the videos must have.
             images: what the tokens must be of.
+            labels: the classes that must be stored beside them.
             seed: that the videos must have.
 
         Raises:
@@ -75,7 +81,7 @@ class TokenCache:
                 something else than is given; the message says what differs.
         """
         folder = Path(folder)
-        saved = SavedFolder(folder, cls.__name__, (TOKENS,))
+        saved = SavedFolder(folder, cls.__name__, (TOKENS,), (LABELS,))
         values = saved.config
         expected = {
             "tokenizer": None if tokenizer is None else fingerprint(tokenizer),
@@ -98,6 +104,12 @@ class TokenCache:
             raise ValueError(
                 f"{folder / CONFIG} was written by another version: {error}"
             ) from error
+        stored = None
+        if LABELS in saved.files:
+            stored = torch.from_numpy(np.load(saved.checked(LABELS), allow_pickle=False))
+        if labels is not None and not (stored is not None and torch.equal(stored, labels.cpu())):
+            held = "no labels" if stored is None else "other labels"
+            raise ValueError(f"{folder} holds tokens with {held}; write the cache anew")
         # Mode c, copy on write: torch warns of arrays that it may not write to.
         tokens = np.load(saved.checked(TOKENS), mmap_mode="c", allow_pickle=False)
         return cls(
@@ -107,6 +119,7 @@ class TokenCache:
             corruption=corruption,
             seed=values["seed"],
             images_hash=values["images"],
+            labels=stored,
         )
 
 
@@ -116,6 +129,7 @@ def write_token_cache(
     images: Shaped[Tensor, "n c h w"],
     config: PseudoVideoConfig,
     *,
+    labels: Int64[Tensor, " n"] | None = None,
     seed: int = 0,
     batch_size: int = 256,
     progress: Callable[[int], object] | None = None,
@@ -127,6 +141,7 @@ def write_token_cache(
         tokenizer: encodes in eval mode, in which its codebook stands still; its mode comes back.
         images: floating point in −1..1, or uint8 (then 2x/255 − 1, batch by batch).
         config: which videos are made of them.
+        labels: classes of the images from 0 on, stored beside the tokens.
         seed: of random corruptions; the draw is the one of epoch 0.
         batch_size: videos that are encoded at once.
         progress: called after each batch with the number of its images.
@@ -135,11 +150,14 @@ def write_token_cache(
         The stored cache.
 
     Raises:
-        ValueError: images or settings that don't fit the tokenizer, or more than 32,768 codes.
+        ValueError: images or settings that don't fit the tokenizer, labels that are not one int64
+            of at least 0 for each image, or more than 32,768 codes.
     """
     check_whole(seed=seed)
     folder, seed = Path(folder), int(seed)
     _check_arguments(tokenizer, images, config, batch_size)
+    if labels is not None:
+        check_labels(labels.cpu(), ClassSpec(num_classes=2**63 - 1), len(images))
     shape = (len(images), *tokenizer.grid.shape)
     values = {
         "codebook_size": tokenizer.grid.codebook_size,
@@ -150,6 +168,8 @@ def write_token_cache(
         "images": hash_images(images),
     }
     with write_folder(folder, TokenCache.__name__, values) as aside:
+        if labels is not None:
+            np.save(aside / LABELS, labels.cpu().numpy().astype("<i8"), allow_pickle=False)
         stored = np.lib.format.open_memmap(
             aside / TOKENS, mode="w+", dtype=np.dtype("<i2"), shape=shape
         )
@@ -211,6 +231,7 @@ def cached_tokens(
     images: Shaped[Tensor, "n c h w"],
     config: PseudoVideoConfig,
     *,
+    labels: Int64[Tensor, " n"] | None = None,
     seed: int = 0,
     progress: Callable[[int], object] | None = None,
 ) -> TokenCache:
@@ -219,8 +240,15 @@ def cached_tokens(
     Arguments are those of `write_token_cache`.
     """
     with contextlib.suppress(FileNotFoundError, ValueError):
-        return TokenCache.open(folder, tokenizer=tokenizer, config=config, images=images, seed=seed)
-    return write_token_cache(folder, tokenizer, images, config, seed=seed, progress=progress)
+        known: dict[str, Any] = {
+            "tokenizer": tokenizer,
+            "config": config,
+            "images": images,
+            "labels": labels,
+        }
+        return TokenCache.open(folder, **known, seed=seed)
+    given: dict[str, Any] = {"labels": labels, "seed": seed, "progress": progress}
+    return write_token_cache(folder, tokenizer, images, config, **given)
 
 
 def hash_images(images: Shaped[Tensor, "n c h w"]) -> str:

@@ -15,6 +15,7 @@ from torch import Tensor
 from probseq.checks import check_counts, check_floating, check_integers, check_sizes
 from pseudovideo.diffusion.sampling import at_least_float32, draw_noise, draw_seed, noise_like
 from pseudovideo.diffusion.unet import apply_unet, build_unet
+from pseudovideo.labels import check_labels, dropped_labels, sample_classes
 from pseudovideo.pretrained import Pretrained, eval_mode
 from pseudovideo.spec import HVAEConfig
 
@@ -57,6 +58,9 @@ class HVAE(Pretrained):
     loss is the bound itself, theirs its squared distances alone, which is the same but for
     constants that no parameter moves.
 
+    Of a model of classes the decoder is told the class, as improved DDPM's UNet is, and the encoder
+    is not: loss and bound are those of p(x | class) with q(z_t|x).
+
     Args:
         config: sizes and settings.
     """
@@ -86,68 +90,98 @@ class HVAE(Pretrained):
 
     @abstractmethod
     def draw_prior(
-        self, numbers: Int64[Tensor, " b"], images: Float[Tensor, "n c h w"] | None, *, seed: int
+        self,
+        numbers: Int64[Tensor, " b"],
+        images: Float[Tensor, "n c h w"] | None,
+        *,
+        seed: int,
+        labels: Int64[Tensor, " b"] | None = None,
+        image_labels: Int64[Tensor, " n"] | None = None,
     ) -> Float[Tensor, "b c h w"]:
-        """z_T of the samples with these numbers."""
+        """z_T of the samples with these numbers, and of these classes."""
 
     def decode(
-        self, z: Float[Tensor, "b c h w"], t: Int64[Tensor, " b"]
+        self,
+        z: Float[Tensor, "b c h w"],
+        t: Int64[Tensor, " b"],
+        labels: Int64[Tensor, " b"] | None = None,
     ) -> Float[Tensor, "b c h w"]:
-        """μ_θ(z_t, t), the mean of p(z_{t−1}|z_t).
+        """μ_θ(z_t, t), the mean of p(z_{t−1}|z_t), or of p(z_{t−1}|z_t, class).
 
         Args:
             z: frames of level t.
             t: 1..T.
+            labels: class of each, where the model has classes; `num_classes` itself says nothing
+                of the class, where the model was trained with `label_dropout`.
 
         Raises:
-            ValueError: frames of another kind than the model's, or levels that are not theirs.
+            ValueError: frames or labels of another kind than the model's, or levels that are not
+                theirs.
         """
         self._check_levels("z", z, t, 1)
-        return z + apply_unet(self.decoder, z, t * (1000 / self.config.num_levels))
+        check_labels(labels, self.config, len(z), none=True)
+        return z + apply_unet(self.decoder, z, t * (1000 / self.config.num_levels), labels)
 
     def training_losses(
-        self, images: Float[Tensor, "b c h w"], *, generator: torch.Generator | None = None
+        self,
+        images: Float[Tensor, "b c h w"],
+        labels: Int64[Tensor, " b"] | None = None,
+        *,
+        generator: torch.Generator | None = None,
     ) -> dict[str, Tensor]:
         """An unbiased estimate of the bound: T times the cost of one step, drawn for each image.
 
         Args:
             images: in −1..1.
-            generator: draws t from 1..T, both included, and the noise of z_t.
+            labels: class of each image, where the model has classes; in train mode hidden with
+                probability `label_dropout`.
+            generator: draws t from 1..T, both included, the noise of z_t, and which labels are
+                hidden.
 
         Returns:
             Scalars: `loss`, the bound in nats per dimension, the only one with a gradient; its
             parts `steps` and `prior`; and `mse`, the mean squared error of the less blurred frame.
 
         Raises:
-            ValueError: the images are not the model's.
+            ValueError: the images or the labels are not the model's.
         """
         self._check_images(images)
         levels = self.config.num_levels
         device = images.device if generator is None else generator.device
         t = torch.randint(1, levels + 1, (len(images),), generator=generator, device=device)
         noise = noise_like(images, generator)
-        terms = self.level_terms(images, t.to(images.device), noise)
+        tokens = dropped_labels(
+            labels, self.config, len(images), training=self.training, generator=generator
+        )
+        terms = self.level_terms(images, t.to(images.device), noise, tokens)
         steps, prior = levels * terms.step.mean(), levels * terms.prior.mean()
         parts = {"steps": steps, "prior": prior, "mse": terms.mse.mean()}
         return {"loss": steps + prior, **{name: part.detach() for name, part in parts.items()}}
 
     @torch.no_grad()
     def bound(
-        self, images: Float[Tensor, "b c h w"], generator: torch.Generator | None = None
+        self,
+        images: Float[Tensor, "b c h w"],
+        generator: torch.Generator | None = None,
+        *,
+        labels: Int64[Tensor, " b"] | None = None,
     ) -> Bound:
         """The negative evidence lower bound with all of its T steps, one z_t each, in eval mode.
 
         Args:
             images: in −1..1.
             generator: draws the noise.
+            labels: class of each image, where the model has classes: the bound is that on
+                −log p(image | class) then.
 
         Returns:
             Nats per dimension, see `Bound`; `HeatHVAE` says what its own leaves out.
 
         Raises:
-            ValueError: the images are not the model's, or not finite.
+            ValueError: the images or the labels are not the model's, or not finite.
         """
         self._check_images(images)
+        check_labels(labels, self.config, len(images))
         if not images.isfinite().all():
             raise ValueError("images must be finite, got NaN or infinity")
         seed = draw_seed(generator)
@@ -157,7 +191,8 @@ class HVAE(Pretrained):
             # Level by level: T times the batch at once would need T times the memory.
             for level in range(1, self.config.num_levels + 1):
                 noise = self._noise(numbers, seed, level=level)
-                levels.append(self.level_terms(images, torch.full_like(numbers, level), noise))
+                t = torch.full_like(numbers, level)
+                levels.append(self.level_terms(images, t, noise, labels))
         steps = torch.stack([terms.step for terms in levels], dim=1)
         prior = levels[-1].prior
         return Bound(steps.sum(1) + prior, steps, prior)
@@ -167,6 +202,7 @@ class HVAE(Pretrained):
         images: Float[Tensor, "b c h w"],
         t: Int64[Tensor, " b"],
         noise: Float[Tensor, "b c h w"],
+        labels: Int64[Tensor, " b"] | None = None,
     ) -> LevelTerms:
         """What level t adds to the bound; its sum over t = 1..T is the bound.
 
@@ -176,13 +212,14 @@ class HVAE(Pretrained):
             images: in −1..1.
             t: level of each image, 1..T.
             noise: standard normal.
+            labels: as of `decode`.
         """
         config = self.config
         images = images.to(at_least_float32(images))
         # One pass of the encoder for both of the levels that a step connects.
         frames = self.encode(torch.cat([images, images]), torch.cat([t, t - 1]))
         frame, target = frames.chunk(2)
-        mean = self.decode(frame + config.noise_std * noise, t)
+        mean = self.decode(frame + config.noise_std * noise, t, labels)
         mse = (target - mean).square().flatten(1).mean(1)
         step = step_costs(mse, t, noise_std=config.noise_std, delta=config.delta)
         prior = self.prior_kl(frame)
@@ -194,6 +231,9 @@ class HVAE(Pretrained):
         n: int,
         *,
         images: Float[Tensor, "m c h w"] | None = None,
+        image_labels: Int64[Tensor, " m"] | None = None,
+        labels: Int64[Tensor, " n"] | None = None,
+        guidance: float = 1.0,
         generator: torch.Generator | None = None,
         batch_size: int = 256,
         progress: Callable[[int], object] | None = None,
@@ -208,6 +248,13 @@ class HVAE(Pretrained):
             n: number of images.
             images: what the prior of `HeatHVAE` consists of, the training images;
                 `LearnedEncoderHVAE` has no use for them.
+            image_labels: their classes, where the model has classes: the prior of a class is the
+                images of that class.
+            labels: class of each sample, where the model has classes; None draws them, all classes
+                being equally likely.
+            guidance: g of μ = μ_u + g (μ_c − μ_u) in each step of the decoder, with the class and
+                without. 1 is the model of the class; 0 leaves the class out, of the prior too.
+                Other values than these two take twice the evaluations.
             generator: draws the one seed that all noise follows from. Each sample has noise of
                 its own: it depends neither on `batch_size` nor, but for round-off, on the others.
             batch_size: images drawn at once.
@@ -219,19 +266,28 @@ class HVAE(Pretrained):
             In −1..1, on the model's device and in its precision, at least float32.
 
         Raises:
-            ValueError: `n` or `batch_size` is below 1, or the prior's images are missing or
-                not the model's.
+            ValueError: `n` or `batch_size` is below 1, the prior's images or their labels are
+                missing or not the model's, labels are not the model's, or `guidance` is not 1 and
+                the model was trained without `label_dropout`.
         """
         check_counts(n=n, batch_size=batch_size)
         seed, levels = draw_seed(generator), self.config.num_levels
+        device = self._weight.device
+        drawn = sample_classes(self.config, n, labels, guidance, generator=generator, device=device)
         done: list[Tensor] = []
         with eval_mode(self):
-            for numbers in torch.arange(n, device=self._weight.device).split(batch_size):
-                z = self.draw_prior(numbers, images, seed=seed)
+            for numbers in torch.arange(n, device=device).split(batch_size):
+                classes = drawn.of(numbers)
+                asked = classes.labels if guidance else None
+                z = self.draw_prior(
+                    numbers, images, seed=seed, labels=asked, image_labels=image_labels
+                )
                 if watch is not None:
                     watch(levels, z)
                 for level in range(levels, 0, -1):
-                    z = self.decode(z, torch.full_like(numbers, level))
+                    frames = classes.twice(z)
+                    t = torch.full((len(frames),), level, device=device)
+                    z = classes.mixed(self.decode(frames, t, classes.tokens))
                     if level > 1:
                         z = z + self.config.delta * self._noise(numbers, seed, level=level - 1)
                     if watch is not None:

@@ -20,6 +20,7 @@ from torch import Tensor
 from probseq.checks import check_floating, check_sizes
 from pseudovideo.diffusion.sampling import at_least_float32, draw_noise
 from pseudovideo.hvae.base import HVAE
+from pseudovideo.labels import check_labels
 from pseudovideo.spec import HVAEConfig
 
 
@@ -145,7 +146,13 @@ class HeatHVAE(HVAE):
         return last.new_zeros(len(last))
 
     def draw_prior(
-        self, numbers: Int64[Tensor, " b"], images: Float[Tensor, "n c h w"] | None, *, seed: int
+        self,
+        numbers: Int64[Tensor, " b"],
+        images: Float[Tensor, "n c h w"] | None,
+        *,
+        seed: int,
+        labels: Int64[Tensor, " b"] | None = None,
+        image_labels: Int64[Tensor, " n"] | None = None,
     ) -> Float[Tensor, "b c h w"]:
         """A training image each, blurred to level T, with noise of standard deviation δ.
 
@@ -153,9 +160,12 @@ class HeatHVAE(HVAE):
             numbers: of the samples.
             images: the training images, in −1..1.
             seed: of the choice and of the noise.
+            labels: class of each sample: its image is one of that class. None: of any.
+            image_labels: classes of the images.
 
         Raises:
-            ValueError: the images are missing, not the model's, or not finite.
+            ValueError: the images are missing, not the model's, or not finite; or the same of their
+                labels, where samples have classes, or no image is of a class that is asked for.
         """
         if images is None:
             raise ValueError(
@@ -165,14 +175,40 @@ class HeatHVAE(HVAE):
         self._check_images(images)
         normal = draw_noise(numbers, (), seed=seed, step=_CHOICE)
         # Evenly spread, as Φ of a normal number is; in float64, for sets of any size.
-        places = torch.special.ndtr(normal.double()).mul(len(images)).long()
-        chosen = images[places.clamp(max=len(images) - 1).to(images.device)]
+        share = torch.special.ndtr(normal.double())
+        if labels is None:
+            places = share.mul(len(images)).long().clamp(max=len(images) - 1)
+        else:
+            places = self._places_of_classes(share, labels, image_labels, len(images))
+        chosen = images[places.to(images.device)]
         chosen = chosen.to(self._weight.device, at_least_float32(self._weight))
         if not chosen.isfinite().all():
             raise ValueError("images must be finite, got NaN or infinity")
         levels = torch.full_like(numbers, self.config.num_levels)
         noise = self._noise(numbers, seed, level=self.config.num_levels)
         return self.encode(chosen, levels) + self.config.delta * noise
+
+    def _places_of_classes(
+        self, share: Tensor, labels: Tensor, image_labels: Tensor | None, count: int
+    ) -> Int64[Tensor, " b"]:
+        """Numbers of images of the samples' classes, `share` in 0..1 being the place among them."""
+        if image_labels is None:
+            raise ValueError(
+                f"image_labels must be the classes of the {count} images, as the prior of a class "
+                "is the blurred images of that class, got None"
+            )
+        check_labels(image_labels, self.config, count)
+        given = image_labels.to(labels.device)
+        numbers = given.bincount(minlength=self.config.num_classes or 0)
+        own = numbers[labels]
+        if not own.all():
+            missing = int(labels[own == 0].min())
+            raise ValueError(
+                "images must have some of every class that is drawn, as they are its prior, got "
+                f"none of class {missing}"
+            )
+        first = (numbers.cumsum(0) - numbers)[labels]
+        return given.argsort(stable=True)[first + (share * own).long().minimum(own - 1)]
 
 
 @lru_cache(maxsize=16)

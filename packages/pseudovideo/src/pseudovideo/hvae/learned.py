@@ -3,6 +3,8 @@
 NaN and infinity in a tensor reach the result.
 """
 
+from dataclasses import replace
+
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
@@ -31,7 +33,9 @@ class LearnedEncoderHVAE(HVAE):
     def __init__(self, config: HVAEConfig) -> None:
         super().__init__(config)
         channels = config.channels
-        self.encoder = build_unet(config, in_channels=channels, out_channels=channels)
+        # Not told the class: it sees the image.
+        plain = replace(config, num_classes=None, label_dropout=0.0)
+        self.encoder = build_unet(plain, in_channels=channels, out_channels=channels)
 
     def encode(
         self, images: Float[Tensor, "b c h w"], t: Int64[Tensor, " b"]
@@ -58,13 +62,21 @@ class LearnedEncoderHVAE(HVAE):
         return standard_normal_kl(last, self.config.noise_std)
 
     def draw_prior(
-        self, numbers: Int64[Tensor, " b"], images: Float[Tensor, "n c h w"] | None, *, seed: int
+        self,
+        numbers: Int64[Tensor, " b"],
+        images: Float[Tensor, "n c h w"] | None,
+        *,
+        seed: int,
+        labels: Int64[Tensor, " b"] | None = None,
+        image_labels: Int64[Tensor, " n"] | None = None,
     ) -> Float[Tensor, "b c h w"]:
-        """Standard normal frames.
+        """Standard normal frames, of every class.
 
         Args:
             numbers: of the samples.
             images: unused: this prior needs none.
             seed: of the noise.
+            labels: unused.
+            image_labels: unused.
         """
         return self._noise(numbers, seed, level=self.config.num_levels)

@@ -6,6 +6,7 @@ from pseudovideo.priors.autoregressive import AutoregressivePrior
 from pseudovideo.priors.masked import MaskedPrior
 from pseudovideo.spec import (
     AutoregressiveConfig,
+    ClassSpec,
     MaskedConfig,
     PriorName,
     TokenGrid,
@@ -27,6 +28,7 @@ def build_token_prior(
     grid: TokenGrid,
     *,
     tokenizer_fingerprint: str | None = None,
+    classes: ClassSpec | None = None,
 ) -> AutoregressivePrior | MaskedPrior:
     """Return a new prior over token grids.
 
@@ -35,11 +37,13 @@ def build_token_prior(
         sizes: of its transformer.
         grid: of the tokenizer.
         tokenizer_fingerprint: see `TokenPrior`.
+        classes: that it knows; None for a prior without.
     """
     values: dict[str, Any] = {
         **{name: getattr(sizes, name) for name in ("dim", "depth", "num_heads")},
         **{"codebook_size": grid.codebook_size, "grid": grid.shape},
         "tokenizer_fingerprint": tokenizer_fingerprint,
+        **(classes or ClassSpec()).to_dict(),
     }
     if kind == "autoregressive":
         return AutoregressivePrior(AutoregressiveConfig(**values))

@@ -15,6 +15,13 @@ from jaxtyping import Float, Int64, Integer
 from torch import Tensor, nn
 
 from probseq.checks import check_counts
+from pseudovideo.labels import (
+    NO_CLASSES,
+    Classes,
+    check_labels,
+    dropped_labels,
+    sample_classes,
+)
 from pseudovideo.layers import Block, StackDecoder
 from pseudovideo.priors.base import AxisPositions, Decoder, TokenPrior
 from pseudovideo.priors.sampling import check_options, draw
@@ -26,7 +33,7 @@ class AutoregressivePrior(TokenPrior):
 
     Tokens are ordered slot by slot, the blurriest first, each slot row by row. What predicts token
     i sees token i − 1 (a learned start for the first) plus the position of token i, which is a sum
-    of one learned vector per axis.
+    of one learned vector per axis. Of a prior with classes each has a start of its own.
 
     Args:
         config: sizes.
@@ -42,7 +49,8 @@ class AutoregressivePrior(TokenPrior):
         grid = TokenGrid(codebook_size=config.codebook_size, shape=config.grid)
         super().__init__(grid, config.tokenizer_fingerprint)
         self.config = config
-        self.start = nn.Parameter(0.02 * torch.randn(config.dim))
+        rows = () if config.num_tokens is None else (config.num_tokens,)
+        self.start = nn.Parameter(0.02 * torch.randn(*rows, config.dim))
         self.embedding = nn.Embedding(config.codebook_size, config.dim)
         nn.init.normal_(self.embedding.weight, std=0.02)
         self.positions = AxisPositions(config.grid, config.dim)
@@ -54,34 +62,53 @@ class AutoregressivePrior(TokenPrior):
         # Every token is as likely as any other before training, as in VideoGPT.
         nn.init.zeros_(self.head.weight)
 
-    def forward(self, tokens: Integer[Tensor, "b t h w"]) -> Float[Tensor, "b n K"]:
+    def forward(
+        self, tokens: Integer[Tensor, "b t h w"], labels: Int64[Tensor, " b"] | None = None
+    ) -> Float[Tensor, "b n K"]:
         """Logits of each token given those before it.
 
         Args:
             tokens: token grids of any integer type.
+            labels: class of each, where the prior has classes; `num_classes` itself says nothing of
+                the class, where the prior was trained with `label_dropout`.
 
         Raises:
-            ValueError: tokens that are not of this prior's grid.
+            ValueError: tokens that are not of this prior's grid, or labels that are not its own.
         """
-        return self._logits(self._sequences(tokens)[:, :-1])
+        check_labels(labels, self.config, len(tokens), none=True)
+        return self._logits(self._sequences(tokens)[:, :-1], labels)
 
-    def loss(self, tokens: Integer[Tensor, "b t h w"]) -> Float[Tensor, ""]:
+    def loss(
+        self,
+        tokens: Integer[Tensor, "b t h w"],
+        labels: Int64[Tensor, " b"] | None = None,
+        *,
+        generator: torch.Generator | None = None,
+    ) -> Float[Tensor, ""]:
         """Mean of −log p(token | tokens before it), in nats per token.
 
         Args:
             tokens: token grids of any integer type.
+            labels: class of each, where the prior has classes; in train mode hidden with
+                probability `label_dropout`.
+            generator: draws which labels are hidden; torch's global one if not given.
 
         Raises:
-            ValueError: tokens that are not of this prior's grid.
+            ValueError: tokens that are not of this prior's grid, or labels that are not its own.
         """
         sequences = self._sequences(tokens)
-        logits = self._logits(sequences[:, :-1])
+        told = dropped_labels(
+            labels, self.config, len(tokens), training=self.training, generator=generator
+        )
+        logits = self._logits(sequences[:, :-1], told)
         return F.cross_entropy(logits.flatten(0, 1), sequences.flatten())
 
     def sample_tokens(
         self,
         n: int,
         *,
+        labels: Int64[Tensor, " n"] | None = None,
+        guidance: float = 1.0,
         temperature: float = 1.0,
         top_k: int | None = None,
         top_p: float | None = None,
@@ -92,6 +119,11 @@ class AutoregressivePrior(TokenPrior):
 
         Args:
             n: number of grids.
+            labels: class of each grid, where the prior has classes; None draws them, all classes
+                being equally likely.
+            guidance: g of l = l_u + g (l_c − l_u) of the logits with the class and without it. 1 is
+                the prior of the class and 0 leaves it out; other values than these two take twice
+                the passes.
             temperature: divides the logits; 0 takes the most likely token each time.
             top_k: draw from so many of the most likely tokens only.
             top_p: draw from the smallest set of likely tokens that has this mass.
@@ -100,19 +132,22 @@ class AutoregressivePrior(TokenPrior):
                 anew at each token: slower, and the same up to rounding.
 
         Raises:
-            ValueError: `n` below 1, or an option outside its range.
+            ValueError: `n` below 1, an option outside its range, labels that are not the prior's,
+                or `guidance` that is not 1 where it was trained without `label_dropout`.
         """
         check_counts(n=n)
         check_options(temperature=temperature, top_k=top_k, top_p=top_p)
+        device = self.start.device
+        classes = sample_classes(
+            self.config, n, labels, guidance, generator=generator, device=device
+        )
         # The cached steps are plain products of the weights, which autocast would mix with others.
-        with torch.inference_mode(), torch.autocast(self.start.device.type, enabled=False):
-            tokens = torch.empty(
-                n, self.grid.num_tokens, dtype=torch.int64, device=self.start.device
-            )
-            logits_at = self._cached(tokens) if cache else self._recomputed(tokens)
-            for i, logits in enumerate(logits_at):
+        with torch.inference_mode(), torch.autocast(device.type, enabled=False):
+            tokens = torch.empty(n, self.grid.num_tokens, dtype=torch.int64, device=device)
+            step = self._cached if cache else self._recomputed
+            for i, logits in enumerate(step(tokens, classes)):
                 tokens[:, i] = draw(
-                    logits,
+                    classes.mixed(logits),
                     temperature=temperature,
                     top_k=top_k,
                     top_p=top_p,
@@ -126,6 +161,8 @@ class AutoregressivePrior(TokenPrior):
         n: int,
         tokenizer: Decoder,
         *,
+        labels: Int64[Tensor, " n"] | None = None,
+        guidance: float = 1.0,
         temperature: float = 1.0,
         top_k: int | None = None,
         top_p: float | None = None,
@@ -137,6 +174,8 @@ class AutoregressivePrior(TokenPrior):
         Args:
             n: number of videos.
             tokenizer: whose tokens this prior has learned; decodes them, on the prior's device.
+            labels: see `sample_tokens`.
+            guidance: see `sample_tokens`.
             temperature: see `sample_tokens`.
             top_k: see `sample_tokens`.
             top_p: see `sample_tokens`.
@@ -149,41 +188,52 @@ class AutoregressivePrior(TokenPrior):
         Raises:
             ValueError: as of `sample_tokens`, or the tokenizer is another one.
         """
-        draw_tokens = partial(
-            self.sample_tokens,
-            temperature=temperature,
-            top_k=top_k,
-            top_p=top_p,
+        draw_tokens = partial(self.sample_tokens, temperature=temperature, top_k=top_k, top_p=top_p)
+        return self._sample_frames(
+            n,
+            tokenizer,
+            draw_tokens,
+            labels=labels,
+            guidance=guidance,
             generator=generator,
+            batch_size=batch_size,
         )
-        return self._sample_frames(n, tokenizer, draw_tokens, batch_size=batch_size)
 
     def _stack(self) -> list[Block]:
         return cast("list[Block]", list(self.blocks))
 
-    def _logits(self, before: Int64[Tensor, "b m"]) -> Float[Tensor, "b m+1 K"]:
+    def _starts(self, batch: int, labels: Tensor | None) -> Float[Tensor, "b d"]:
+        return self.start.expand(batch, -1) if labels is None else F.embedding(labels, self.start)
+
+    def _logits(
+        self, before: Int64[Tensor, "b m"], labels: Int64[Tensor, " b"] | None = None
+    ) -> Float[Tensor, "b m+1 K"]:
         """Of the first m + 1 tokens, given the first m."""
-        start = self.start.expand(len(before), 1, -1)
+        start = self._starts(len(before), labels)[:, None]
         x = torch.cat([start, self.embedding(before)], dim=1)
         x = x + self.positions()[: x.shape[1]]
         for block in self._stack():
             x = block(x, causal=True)
         return self.head(self.norm(x))
 
-    def _recomputed(self, tokens: Int64[Tensor, "b n"]) -> Iterator[Float[Tensor, "b K"]]:
+    def _recomputed(
+        self, tokens: Int64[Tensor, "b n"], classes: Classes = NO_CLASSES
+    ) -> Iterator[Float[Tensor, "m K"]]:
         """Logits of one token after the other, while the caller fills them in."""
         for i in range(tokens.shape[1]):
-            yield self._logits(tokens[:, :i])[:, -1]
+            yield self._logits(classes.twice(tokens[:, :i]), classes.tokens)[:, -1]
 
-    def _cached(self, tokens: Int64[Tensor, "b n"]) -> Iterator[Float[Tensor, "b K"]]:
+    def _cached(
+        self, tokens: Int64[Tensor, "b n"], classes: Classes = NO_CLASSES
+    ) -> Iterator[Float[Tensor, "m K"]]:
         """The same through the keys and values of earlier tokens."""
-        batch, length = tokens.shape
+        batch, length = len(classes.twice(tokens)), tokens.shape[1]
         decoder = StackDecoder(self._stack(), batch, length)
         embedding, head = self.embedding.weight, self.head.weight.t().contiguous()
-        width, scale, shift = self.start.shape, self.norm.weight, self.norm.bias
-        x = self.start.expand(batch, -1)
+        width, scale, shift = self.start.shape[-1:], self.norm.weight, self.norm.bias
+        x = self._starts(batch, classes.tokens)
         for i, position in enumerate(self.positions()):
             if i:
-                x = F.embedding(tokens[:, i - 1], embedding)
+                x = F.embedding(classes.twice(tokens[:, i - 1]), embedding)
             x = decoder.step(x + position)
             yield torch.mm(torch.layer_norm(x, width, scale, shift), head)

@@ -10,6 +10,7 @@ from jaxtyping import Float, Int64, Integer
 from torch import Tensor, nn
 
 from probseq.checks import check_counts
+from pseudovideo.labels import sample_classes
 from pseudovideo.pretrained import Pretrained, fingerprint
 from pseudovideo.spec import TokenGrid
 from pseudovideo.token_cache import TokenCache
@@ -65,7 +66,13 @@ class TokenPrior(Pretrained):
 
     @abstractmethod
     def sample_tokens(
-        self, n: int, *, temperature: float = 1.0, generator: torch.Generator | None = None
+        self,
+        n: int,
+        *,
+        labels: Int64[Tensor, " n"] | None = None,
+        guidance: float = 1.0,
+        temperature: float = 1.0,
+        generator: torch.Generator | None = None,
     ) -> Int64[Tensor, "n t h w"]:
         """Draw token grids; subclasses have further options."""
 
@@ -75,6 +82,8 @@ class TokenPrior(Pretrained):
         n: int,
         tokenizer: Decoder,
         *,
+        labels: Int64[Tensor, " n"] | None = None,
+        guidance: float = 1.0,
         temperature: float = 1.0,
         generator: torch.Generator | None = None,
         batch_size: int = 256,
@@ -85,8 +94,11 @@ class TokenPrior(Pretrained):
         self,
         n: int,
         tokenizer: Decoder,
-        draw: Callable[[int], Int64[Tensor, "b t h w"]],
+        draw: Callable[..., Int64[Tensor, "b t h w"]],
         *,
+        labels: Int64[Tensor, " n"] | None,
+        guidance: float,
+        generator: torch.Generator | None,
         batch_size: int,
     ) -> Float[Tensor, "n f c y x"]:
         """Draw token grids and decode them, batch by batch.
@@ -94,24 +106,39 @@ class TokenPrior(Pretrained):
         Args:
             n: number of videos.
             tokenizer: decodes; on the prior's device.
-            draw: `sample_tokens` with its options set, called with the size of each batch.
+            draw: `sample_tokens` with its other options set, called with the size and the classes
+                of each batch.
+            labels: class of each video; None draws them, where the prior has classes.
+            guidance: see `sample_tokens`.
+            generator: see `sample_tokens`.
             batch_size: videos that are drawn and decoded at once.
 
         Returns:
             Frames; the last one is the image.
 
         Raises:
-            ValueError: `n` or `batch_size` is below 1, or the tokenizer is not the prior's.
+            ValueError: `n` or `batch_size` is below 1, the tokenizer is not the prior's, or labels
+                and guidance are not.
         """
         check_counts(n=n, batch_size=batch_size)
         self.check_tokenizer(tokenizer)
+        device = next(self.parameters()).device
+        classes = sample_classes(
+            self.config, n, labels, guidance, generator=generator, device=device
+        )
+
+        def drawn(start: int) -> Int64[Tensor, "b t h w"]:
+            numbers = torch.arange(start, min(start + batch_size, n), device=device)
+            own = classes.of(numbers).labels
+            return draw(len(numbers), labels=own, guidance=guidance, generator=generator)
+
         with torch.no_grad():
-            first = tokenizer.decode(draw(min(batch_size, n)))
+            first = tokenizer.decode(drawn(0))
             # Laid out once: a list and its concatenation would hold all frames twice.
             frames = first.new_empty((n, *first.shape[1:]))
             frames[: len(first)] = first
             for start in range(batch_size, n, batch_size):
-                decoded = tokenizer.decode(draw(min(batch_size, n - start)))
+                decoded = tokenizer.decode(drawn(start))
                 frames[start : start + batch_size] = decoded
         return frames
 

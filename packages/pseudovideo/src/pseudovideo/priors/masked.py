@@ -14,6 +14,7 @@ from jaxtyping import Bool, Float, Int64, Integer
 from torch import Tensor, nn
 
 from probseq.checks import check_counts, check_integers, check_sizes
+from pseudovideo.labels import check_labels, dropped_labels, sample_classes
 from pseudovideo.layers import Block
 from pseudovideo.priors.base import AxisPositions, Decoder, TokenPrior
 from pseudovideo.priors.sampling import check_options, draw
@@ -27,6 +28,7 @@ class MaskedPrior(TokenPrior):
 
     Chang et al. 2022 (MaskGIT), Villegas et al. 2022 (Phenaki). Every masked place has the same
     learned vector in the place of its token, so that a network pass tells of all of them at once.
+    Of a prior with classes each has a learned vector that is added to every token.
 
     Args:
         config: the settings.
@@ -51,12 +53,17 @@ class MaskedPrior(TokenPrior):
         )
         self.norm = nn.LayerNorm(config.dim)
         self.head = nn.Linear(config.dim, config.codebook_size)
+        self.classes = None
+        if config.num_tokens is not None:
+            self.classes = nn.Embedding(config.num_tokens, config.dim)
+            nn.init.normal_(self.classes.weight, std=0.02)
 
     def forward(
         self,
         tokens: Int64[Tensor, "b n"],
         masked: Bool[Tensor, "b n"],
         places: Int64[Tensor, "b m"] | None = None,
+        labels: Int64[Tensor, " b"] | None = None,
     ) -> Float[Tensor, "b m k"]:
         """Logits of the tokens given those that aren't masked.
 
@@ -64,9 +71,12 @@ class MaskedPrior(TokenPrior):
             tokens: in raster order, the blurriest slot first; any token where masked.
             masked: where the token is not to be looked at.
             places: where logits are wanted; everywhere if not given.
+            labels: class of each sequence, where the prior has classes; `num_classes` itself says
+                nothing of the class, where the prior was trained with `label_dropout`.
 
         Raises:
-            ValueError: tokens that are not of this prior's grid, or a mask of another shape.
+            ValueError: tokens that are not of this prior's grid, labels that are not its own, or a
+                mask of another shape.
         """
         check_sizes("tokens", tokens, "b", self.grid.num_tokens)
         check_integers(0, self.grid.codebook_size - 1, tokens=tokens)
@@ -75,7 +85,10 @@ class MaskedPrior(TokenPrior):
                 f"masked must be boolean of shape (b, n)={tuple(tokens.shape)}, got "
                 f"{masked.dtype} of shape {tuple(masked.shape)}"
             )
+        check_labels(labels, self.config, len(tokens), none=True)
         x = torch.where(masked[..., None], self.mask, self.embedding(tokens)) + self.positions()
+        if self.classes is not None:
+            x = x + self.classes(labels)[:, None]
         for block in self.blocks:
             x = block(x)
         if places is not None:
@@ -83,20 +96,30 @@ class MaskedPrior(TokenPrior):
         return self.head(self.norm(x))
 
     def loss(
-        self, tokens: Integer[Tensor, "b t h w"], *, generator: torch.Generator | None = None
+        self,
+        tokens: Integer[Tensor, "b t h w"],
+        labels: Int64[Tensor, " b"] | None = None,
+        *,
+        generator: torch.Generator | None = None,
     ) -> Float[Tensor, ""]:
         """Mean of −log p over the masked tokens of a batch, in nats per token.
 
         Args:
             tokens: token grids of any integer type.
-            generator: draws the masks; torch's global one if not given.
+            labels: class of each, where the prior has classes; in train mode hidden with
+                probability `label_dropout`.
+            generator: draws the masks, and which labels are hidden; torch's global one if not
+                given.
 
         Raises:
-            ValueError: tokens that are not of this prior's grid.
+            ValueError: tokens that are not of this prior's grid, or labels that are not its own.
         """
         sequences = self._sequences(tokens)
         masked = draw_masks(sequences, generator=generator)
-        logits = self(sequences, masked)
+        told = dropped_labels(
+            labels, self.config, len(tokens), training=self.training, generator=generator
+        )
+        logits = self(sequences, masked, labels=told)
         # -100 is what the loss passes over.
         targets = sequences.masked_fill(~masked, -100)
         return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
@@ -106,6 +129,8 @@ class MaskedPrior(TokenPrior):
         self,
         n: int,
         *,
+        labels: Int64[Tensor, " n"] | None = None,
+        guidance: float = 1.0,
         num_steps: int = 18,
         temperature: float = 1.0,
         choice_temperature: float = 4.5,
@@ -115,10 +140,16 @@ class MaskedPrior(TokenPrior):
 
         Each step draws a token for every masked place, and keeps those of the largest confidence
         log p(token) + τ(1 − s/S)·Gumbel, as many as `unmasking_schedule` says. A kept token never
-        changes. p is the network's own, whatever the temperature of the draw.
+        changes. p is the network's own, whatever the temperature of the draw, and the guided one
+        where there is guidance.
 
         Args:
             n: number of grids.
+            labels: class of each grid, where the prior has classes; None draws them, all classes
+                being equally likely.
+            guidance: g of l = l_u + g (l_c − l_u) of the logits with the class and without it. 1 is
+                the prior of the class and 0 leaves it out; other values than these two take twice
+                the passes, each step's in one batch.
             num_steps: S, the network passes; a grid of fewer tokens takes as many as it has, since
                 every step keeps at least one.
             temperature: of the draw of tokens; 0 takes the likeliest.
@@ -126,20 +157,25 @@ class MaskedPrior(TokenPrior):
             generator: draws; torch's global one if not given.
 
         Raises:
-            ValueError: `n` or `num_steps` is below 1, or a temperature is negative.
+            ValueError: `n` or `num_steps` is below 1, a temperature is negative, labels are not
+                the prior's, or `guidance` is not 1 and it was trained without `label_dropout`.
         """
         check_counts(n=n)
         check_options(temperature=temperature, top_k=None, top_p=None)
         if not (math.isfinite(choice_temperature) and choice_temperature >= 0.0):
             raise ValueError(f"choice_temperature must be at least 0, got {choice_temperature}")
         left = unmasking_schedule(self.grid.num_tokens, num_steps)
+        classes = sample_classes(
+            self.config, n, labels, guidance, generator=generator, device=self.mask.device
+        )
         tokens = torch.zeros(n, self.grid.num_tokens, dtype=torch.int64, device=self.mask.device)
         masked = torch.ones_like(tokens, dtype=torch.bool)
         # The masked places of each sequence: all have equally many, so that the head and the draw
         # work on these alone.
         places = torch.arange(self.grid.num_tokens, device=self.mask.device).repeat(n, 1)
         for step, still_masked in enumerate(left, start=1):
-            logits = self(tokens, masked, places)
+            state = (classes.twice(part) for part in (tokens, masked, places))
+            logits = classes.mixed(self(*state, labels=classes.tokens))
             drawn = draw(logits, temperature=temperature, generator=generator)
             confidence = logits.log_softmax(-1).gather(-1, drawn[..., None])[..., 0]
             noise = choice_temperature * (1.0 - step / len(left))
@@ -157,6 +193,8 @@ class MaskedPrior(TokenPrior):
         n: int,
         tokenizer: Decoder,
         *,
+        labels: Int64[Tensor, " n"] | None = None,
+        guidance: float = 1.0,
         num_steps: int = 18,
         temperature: float = 1.0,
         choice_temperature: float = 4.5,
@@ -168,6 +206,8 @@ class MaskedPrior(TokenPrior):
         Args:
             n: number of videos.
             tokenizer: whose tokens this prior has learned; decodes them, on the prior's device.
+            labels: see `sample_tokens`.
+            guidance: see `sample_tokens`.
             num_steps: see `sample_tokens`.
             temperature: see `sample_tokens`.
             choice_temperature: see `sample_tokens`.
@@ -185,9 +225,16 @@ class MaskedPrior(TokenPrior):
             num_steps=num_steps,
             temperature=temperature,
             choice_temperature=choice_temperature,
-            generator=generator,
         )
-        return self._sample_frames(n, tokenizer, draw_tokens, batch_size=batch_size)
+        return self._sample_frames(
+            n,
+            tokenizer,
+            draw_tokens,
+            labels=labels,
+            guidance=guidance,
+            generator=generator,
+            batch_size=batch_size,
+        )
 
 
 def draw_masks(

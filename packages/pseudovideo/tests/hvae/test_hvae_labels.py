@@ -1,0 +1,152 @@
+"""Classes of HVAEs: the decoder's, the heat prior's, and guidance."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from pseudovideo.diffusion.sampling import draw_noise, draw_seed
+from pseudovideo.hvae import HVAE, HeatHVAE, LearnedEncoderHVAE, heat_blur
+from pseudovideo.pretrained import load_pretrained
+
+Make = Callable[..., Any]
+KINDS = [HeatHVAE, LearnedEncoderHVAE]
+LABELS = torch.tensor([0, 1, 2, 1, 0])
+
+
+def seeded(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def shaken(kind: type[HVAE], config: Any, **classes: Any) -> HVAE:
+    """Weights that are nowhere zero, in float64."""
+    torch.manual_seed(0)
+    model = kind(replace(config, **classes)).double().eval().requires_grad_(False)
+    generator = seeded(5)
+    for parameter in model.parameters():
+        parameter += 0.1 * torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+    return model
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_model_of_one_class_is_a_model_of_none(kind: type[HVAE], tiny: Make, few: Tensor) -> None:
+    images, zeros = few.double(), torch.zeros(5, dtype=torch.int64)
+    known = shaken(kind, tiny(), num_classes=1)
+    weights = dict(known.state_dict())
+    vector = weights.pop("decoder.class_embedding.weight")[0]
+    name = "decoder.time_embedding.linear_2.bias"
+    weights[name] = weights[name] + vector
+    plain = shaken(kind, tiny())
+    plain.load_state_dict(weights)
+    close = {"rtol": 1e-10, "atol": 1e-12}
+    torch.testing.assert_close(
+        known.bound(images, seeded(1), labels=zeros).total,
+        plain.bound(images, seeded(1)).total,
+        **close,
+    )
+    torch.testing.assert_close(
+        known.training_losses(images, zeros, generator=seeded(2))["loss"],
+        plain.training_losses(images, generator=seeded(2))["loss"],
+        **close,
+    )
+    torch.testing.assert_close(
+        known.sample(3, images=images, image_labels=zeros, generator=seeded(3)),
+        plain.sample(3, images=images, generator=seeded(3)),
+        **close,
+    )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("guidance", [0.0, 1.0, 2.5])
+def test_guided_samples_are_those_of_the_formula(
+    kind: type[HVAE], guidance: float, tiny: Make, few: Tensor
+) -> None:
+    images, labels, none = few.double(), torch.tensor([2, 0, 1]), torch.full((3,), 3)
+    model = shaken(kind, tiny(num_levels=3), num_classes=3, label_dropout=0.2)
+    given = {"images": images, "image_labels": LABELS, "generator": seeded(4)}
+    drawn = model.sample(3, labels=labels, guidance=guidance, **given)
+    numbers, seed = torch.arange(3), draw_seed(seeded(4))
+    prior = {"labels": labels, "image_labels": LABELS} if guidance else {}
+    z = model.draw_prior(numbers, images, seed=seed, **prior)
+    for level in (3, 2, 1):
+        t = torch.full((3,), level)
+        told, free = model.decode(z, t, labels), model.decode(z, t, none)
+        z = (1 - guidance) * free + guidance * told
+        if level > 1:
+            noise = draw_noise(numbers, (1, 8, 8), seed=seed, step=level - 1).double()
+            z = z + model.config.delta * noise
+    torch.testing.assert_close(drawn, z.clamp(-1, 1), rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_samples_of_a_class_do_not_depend_on_the_classes_of_others(
+    kind: type[HVAE], tiny: Make, few: Tensor
+) -> None:
+    model = shaken(kind, tiny(), num_classes=3, label_dropout=0.2)
+    given = {"images": few.double(), "image_labels": LABELS, "guidance": 2.0}
+    first, second, batches = (
+        model.sample(4, labels=torch.tensor(labels), generator=seeded(1), batch_size=size, **given)
+        for labels, size in (([0, 1, 2, 1], 4), ([0, 2, 2, 0], 4), ([0, 1, 2, 1], 3))
+    )
+    torch.testing.assert_close(first[[0, 2]], second[[0, 2]], rtol=1e-10, atol=1e-12)
+    assert (first[[1, 3]] - second[[1, 3]]).flatten(1).abs().amax(1).min() > 1e-3
+    torch.testing.assert_close(batches, first, rtol=1e-10, atol=1e-12)
+
+
+def test_the_prior_of_a_class_is_its_blurred_images(tiny: Make, few: Tensor) -> None:
+    # Little noise and little blur: the image behind each z_T can be told.
+    model = HeatHVAE(replace(tiny(noise_std=0.05, sigma_max=0.6), num_classes=3))
+    labels = torch.arange(3000) % 3
+    z = model.draw_prior(torch.arange(3000), few, seed=3, labels=labels, image_labels=LABELS)
+    blurred = heat_blur(few, torch.full((5,), 0.6, dtype=torch.float64))
+    chosen = (z[:, None] - blurred).square().mean((2, 3, 4)).argmin(1)
+    assert torch.equal(LABELS[chosen], labels)
+    counts = chosen.bincount(minlength=5)
+    assert counts[2] == 1000
+    # Both images of a class come as often: five standard deviations of a binomial count.
+    assert (counts[[0, 1, 3, 4]] - 500).abs().max() < 5 * (1000 / 4) ** 0.5
+
+
+def test_the_learned_encoder_is_not_told_the_class(tiny: Make) -> None:
+    model = LearnedEncoderHVAE(replace(tiny(), num_classes=3))
+    assert not any("encoder.class" in name for name in model.state_dict())
+    assert model.state_dict()["decoder.class_embedding.weight"].shape[0] == 3
+
+
+@pytest.mark.usefixtures("plain_calls")
+def test_labels_of_another_kind_are_refused(tiny: Make, few: Tensor) -> None:
+    known, plain = HeatHVAE(replace(tiny(), num_classes=3)), HeatHVAE(tiny())
+    zeros, t = torch.zeros(5, dtype=torch.int64), torch.ones(5, dtype=torch.int64)
+    for refused in (
+        lambda: known.training_losses(few),
+        lambda: known.bound(few),
+        lambda: known.decode(few, t, zeros + 3),
+        lambda: known.sample(5, images=few, image_labels=LABELS, labels=zeros.int()),
+        lambda: known.sample(5, images=few, image_labels=LABELS[:4], labels=zeros),
+        lambda: plain.training_losses(few, zeros),
+        lambda: plain.bound(few, labels=zeros),
+        lambda: plain.sample(5, images=few, labels=zeros),
+    ):
+        with pytest.raises(ValueError, match="labels must be"):
+            refused()
+    with pytest.raises(ValueError, match=r"image_labels must be the classes of the 5 images"):
+        known.sample(5, images=few, labels=zeros)
+    with pytest.raises(ValueError, match=r"some of every class .* none of class 2"):
+        known.sample(1, images=few, image_labels=LABELS % 2, labels=torch.tensor([2]))
+    with pytest.raises(ValueError, match="guidance must be 1"):
+        known.sample(5, images=few, image_labels=LABELS, labels=zeros, guidance=2.0)
+
+
+def test_a_saved_model_of_classes_draws_the_same(tmp_path: Any, tiny: Make) -> None:
+    model = shaken(LearnedEncoderHVAE, tiny(), num_classes=3, label_dropout=0.2)
+    model.save_pretrained(tmp_path)
+    # Frozen as the other is: torch's linear layers round otherwise where weights have gradients.
+    again = load_pretrained(tmp_path).requires_grad_(False)
+    drawn = [
+        one.sample(2, labels=torch.tensor([2, 0]), guidance=2.0, generator=seeded(1))
+        for one in (model, again)
+    ]
+    assert torch.equal(*drawn)
