@@ -181,6 +181,8 @@ def test_bits_per_dimension_are_a_mean_over_images_not_over_batches(monkeypatch)
         def __init__(self, images):
             self.total = images.flatten(1).mean(1)
 
-    monkeypatch.setattr(ImageDiffusion, "bits_per_dim", lambda self, images, **_: Found(images))
+    monkeypatch.setattr(
+        ImageDiffusion, "bits_per_dim", lambda self, images, *_, **__: Found(images)
+    )
     found = mean_bits_per_dim(model, pictures(7), batch_size=5)
     assert found == pytest.approx(float(to_unit(pictures(7)).double().mean()), abs=1e-6)

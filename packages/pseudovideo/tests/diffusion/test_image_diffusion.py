@@ -103,7 +103,7 @@ def test_the_network_is_told_steps_on_the_scale_of_1000(monkeypatch):
     monkeypatch.setattr(
         ImageDiffusion,
         "forward",
-        lambda self, x, times: (told.append(times), forward(self, x, times))[1],
+        lambda self, x, times, labels=None: (told.append(times), forward(self, x, times))[1],
     )
     net.training_losses(images(3), torch.tensor([0, 1, 3999]))
     assert told[0].tolist() == [0.0, 0.25, 999.75]
@@ -164,7 +164,7 @@ def test_fewer_steps_are_passes_of_the_network(monkeypatch):
     monkeypatch.setattr(
         ImageDiffusion,
         "forward",
-        lambda self, x, times: (calls.append(len(x)), forward(self, x, times))[1],
+        lambda self, x, times, labels=None: (calls.append(len(x)), forward(self, x, times))[1],
     )
     for num_steps, count in ((None, 40), (5, 5), (np.int64(5), 5), ("ddim20", 20), ((2, 3), 5)):
         calls.clear()
