@@ -229,8 +229,11 @@ def test_a_signal_ends_online_with_the_command_that_goes_on(
         "probseq_apps.experiments.online.Online.run", lambda *_: signal.raise_signal(number)
     )
     before = signal.getsignal(signal.SIGTERM)
+    # What a shell starts in the background ignores Ctrl-C.
+    interrupts = signal.signal(signal.SIGINT, signal.default_int_handler)
     arguments = ["online", "--data", "toy", "--method", "ohsvgp", "--run-dir", str(tmp_path / "r")]
     ended = main(arguments) if code == 130 else exit_code(arguments)
+    signal.signal(signal.SIGINT, interrupts)
     assert ended == code
     hint = f"stopped; go on with: probseq online --run-dir {tmp_path / 'r'} --resume\n"
     assert capsys.readouterr().err.startswith(hint)

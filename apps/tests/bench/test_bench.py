@@ -132,7 +132,7 @@ def test_rows_of_online_updates_are_measured_and_ratios_are_of_the_rows_above(mo
     assert values[32] == pytest.approx(values[30] / values[26])
     assert values[42] == pytest.approx(values[41] / values[40])
     assert values[49] == pytest.approx(1e3 * values[48] / values[47])
-    assert values[46] >= values[45]
+    assert min(values[45:47]) > 0
     # Percentiles of answers, and all of them in the bins of a histogram.
     for start in (len(values) - 20, len(values) - 10):
         assert values[start] <= values[start + 1] <= values[start + 2]

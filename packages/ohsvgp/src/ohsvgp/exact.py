@@ -1,7 +1,7 @@
 """The exact Gaussian process in O(n³): what the online methods approximate."""
 
 import math
-from typing import Literal, overload
+from typing import Any, Literal, overload
 
 import torch
 from jaxtyping import Bool, Float
@@ -41,17 +41,17 @@ class ExactGP:
         self._x: list[Tensor] = []
         self._y: list[Tensor] = []
 
-    def update(self, t: Tensor, y: Tensor) -> None:
+    def update(self, t: Any, y: Any) -> None:
         """Keep data; nothing is kept if some of it is refused.
 
         Args:
-            t: times (n,) or points (n, d).
+            t: times (n,) or points (n, d), a tensor or an array.
             y: targets (*b, n), with the *b of all that was kept before.
 
         Raises:
             ValueError: NaN or infinity, whole numbers, or shapes that don't go together.
         """
-        points = self._points(t)
+        points, y = self._points(t), torch.as_tensor(y)
         check_floating(y=y)
         series = self._y[0].shape[:-1] if self._y else y.shape[:-1]
         check_sizes("y", y, *series, len(points))
@@ -59,7 +59,7 @@ class ExactGP:
         self._x.append(points)
         self._y.append(y.double())
 
-    def predict(self, t: Tensor, *, include_noise: bool = False) -> DiagonalGaussian:
+    def predict(self, t: Any, *, include_noise: bool = False) -> DiagonalGaussian:
         """Posterior of f, or mean and variance of y, given all data.
 
         Raises:
@@ -74,8 +74,9 @@ class ExactGP:
                 latent = self.likelihood.predictive_moments(latent.mean, latent.variance)
             return latent
 
-    def _points(self, t: Tensor) -> Tensor:
+    def _points(self, t: Any) -> Tensor:
         """Return times or points as points in float64."""
+        t = torch.as_tensor(t)
         check_floating(t=t)
         points = t[:, None] if t.ndim == 1 else t
         check_sizes("t", points, "n", self.kernel.dim)

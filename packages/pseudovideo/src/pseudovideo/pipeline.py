@@ -33,6 +33,8 @@ from pseudovideo.diffusion.video import VideoDiffusion
 from pseudovideo.diffusion.video_sampling import FRAME_LIMIT, stage_network
 from pseudovideo.pretrained import eval_mode, load_pretrained
 
+__all__ = ["PseudoVideoPipeline"]
+
 diffusers: Any = require("diffusers", extra="diffusion", distribution="pseudovideo")
 huggingface_hub: Any = require("huggingface_hub", extra="diffusion", distribution="pseudovideo")
 

@@ -62,6 +62,7 @@ KINDS: dict[CorruptionKind, Corruption] = {
     "patch-mask": PatchMask(),
     "blur-noise": Mixture(Blur(), Noise()),
 }
+"""The corruption that each kind of a configuration names."""
 
 
 @lru_cache(maxsize=32)

@@ -188,18 +188,21 @@ def relative_positions(
 
 def _vectors(nets: Sequence[RelativePositions], features: Tensor, temb: Tensor) -> Tensor:
     """What networks of one width give, (n, b, i, j, h, f)."""
-
-    def joined(name: str) -> tuple[Tensor, Tensor]:
-        layers = [net.get_submodule(name) for net in nets]
-        weights, biases = zip(*((layer.weight, layer.bias) for layer in layers), strict=True)
-        return torch.cat(weights), torch.cat(biases)
-
-    hidden = F.linear(temb, *joined("time"))[:, :, None] + F.linear(features, *joined("distance"))
+    time = F.linear(temb, *_joined(nets, "time"))
+    distance = F.linear(features, *_joined(nets, "distance"))
     # (b, i, j, n·c) → (n, b·i·j, c)
-    hidden = F.silu(hidden).unflatten(-1, (len(nets), -1)).flatten(0, 2).transpose(0, 1)
-    weight, bias = (part.unflatten(0, (len(nets), -1)) for part in joined("out"))
+    hidden = F.silu(time[:, :, None] + distance)
+    hidden = hidden.unflatten(-1, (len(nets), -1)).flatten(0, 2).transpose(0, 1)
+    weight, bias = (part.unflatten(0, (len(nets), -1)) for part in _joined(nets, "out"))
     vectors = torch.baddbmm(bias[:, None], hidden, weight.mT)
     return vectors.view(len(nets), *features.shape[:3], nets[0].num_heads, -1)
+
+
+def _joined(nets: Sequence[RelativePositions], name: str) -> tuple[Tensor, Tensor]:
+    """Return weights and biases of one layer of all networks, one below the other."""
+    layers = [net.get_submodule(name) for net in nets]
+    weights, biases = zip(*((layer.weight, layer.bias) for layer in layers), strict=True)
+    return torch.cat(weights), torch.cat(biases)
 
 
 def _mapped(linear: nn.Linear, x: Float[Tensor, "n c d"]) -> Float[Tensor, "n o d"]:

@@ -1,7 +1,6 @@
 """The UNet of video diffusion: the image model's on each frame, and attention between frames."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -35,8 +34,7 @@ class Memories(NamedTuple):
     sites: tuple[Memory, ...]
 
 
-@dataclass
-class _Pass:
+class _Pass(NamedTuple):
     """Frames on their way through a network, as its temporal attentions need to know them.
 
     Attributes:
@@ -44,16 +42,12 @@ class _Pass:
         mask: 0 where they may, −∞ elsewhere.
         memories: of frames that don't pass.
         made: what each attention keeps of those that do.
-        temb: embedding of the slots' diffusion times; None before it is made.
-        positions: what follows for each attention.
     """
 
     features: Float[Tensor, "b s k 3"]
     mask: Float[Tensor, "b s k"]
     memories: Memories | None
-    made: list[Memory] = field(default_factory=list[Memory])
-    temb: Float[Tensor, "b s e"] | None = None
-    positions: Sequence[Positions] = ()
+    made: list[Memory]
 
 
 class _Sites:
@@ -64,20 +58,24 @@ class _Sites:
 
     Attributes:
         current: the pass; None between passes.
+        temb: embedding of its slots' diffusion times (b, s, e); of use once it is made.
+        positions: what follows for each attention; none before it is made.
     """
 
     def __init__(self, temporal: Sequence[TemporalAttention]) -> None:
         self.temporal = temporal
         self.current: _Pass | None = None
+        self.temb: Tensor = torch.empty(0)
+        self.positions: Sequence[Positions] = ()
 
     def keep_time(self, module: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:
         """Note the embedding of time: a forward hook of the module that makes it."""
         now = self.current
         if now is not None:
-            now.temb = others = output.unflatten(0, now.mask.shape[:2])
+            self.temb = others = output.unflatten(0, now.mask.shape[:2])
             if now.memories is not None:
                 others = torch.cat([now.memories.temb, others], dim=1)
-            now.positions = relative_positions(self.temporal, now.features, now.temb, others)
+            self.positions = relative_positions(self.temporal, now.features, self.temb, others)
 
 
 class _BetweenFrames:
@@ -109,9 +107,9 @@ class _BetweenFrames:
         temb: Tensor | None = None,
     ) -> Tensor:
         now = self.sites.current
-        if now is not None and now.positions:
+        if now is not None and self.sites.positions:
             memory = None if now.memories is None else now.memories.sites[self.number]
-            positions = now.positions[self.number]
+            positions = self.sites.positions[self.number]
             hidden_states, own = self.temporal(hidden_states, positions, now.mask, memory)
             now.made.append(own)
         return self.spatial(attn, hidden_states, encoder_hidden_states, attention_mask, temb)
@@ -223,14 +221,14 @@ class VideoUNet(nn.Module):
         indicator = window.observed.to(pixels.dtype)[:, :, None, None, None]
         given = torch.cat([pixels, indicator.expand_as(pixels[:, :, :1])], dim=2)
         tokens = None if labels is None else repeat(labels, "b -> (b s)", s=slots)
-        self._sites.current = now = _Pass(features, mask, memories)
+        self._sites.current = now = _Pass(features, mask, memories, [])
         try:
             output = apply_unet(self.unet, given.flatten(0, 1), frame_times.flatten(), tokens)
+            temb = self._sites.temb
         finally:
-            self._sites.current = None
-        assert now.temb is not None
+            self._sites.current, self._sites.temb, self._sites.positions = None, torch.empty(0), ()
         output = rearrange(output, "(b s) o h w -> b s o h w", s=slots)
-        return output, Memories(window.frames, now.temb, tuple(now.made))
+        return output, Memories(window.frames, temb, tuple(now.made))
 
 
 def _allowed(window: Window, *, one_way: bool, remembered: int) -> Bool[Tensor, "b s k"]:
