@@ -1,6 +1,6 @@
 """Which basis when: what inducing variables cost against the exact process, as M grows.
 
-``python packages/ohsvgp/tests/forecasts/test_bases.py DATA PICTURE`` prints the README's tables
+``python packages/ohsvgp/tests/forecasts/test_bases.py DATA PICTURE`` prints Reproduce's tables
 and draws its picture in some minutes; DATA is the folder of data sets, and a drawn series needs
 none. ``Spaced`` and ``Fading`` are bases of a user's own: one keeps its resolution everywhere,
 the other near the end.

@@ -1,6 +1,6 @@
 """Forecasts from rolling origins: a stream of fixed size against refits on all data so far.
 
-``python packages/ohsvgp/tests/forecasts/test_rolling.py DATA`` prints the README's tables in some
+``python packages/ohsvgp/tests/forecasts/test_rolling.py DATA`` prints Reproduce's tables in some
 minutes; DATA is the folder of data sets, without which solar irradiance is left out. At each
 origin the forecast of the next stretch is scored, then the stretch is learned: by ``OnlineGP`` from
 its state, by the others with all data so far, or those of a window.

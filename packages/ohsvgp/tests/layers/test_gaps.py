@@ -1,6 +1,6 @@
 """Gaps in series of irregular stamps: probabilistic layers against a recurrence without variance.
 
-``python packages/ohsvgp/tests/layers/test_gaps.py DATA`` prints the README's tables in some
+``python packages/ohsvgp/tests/layers/test_gaps.py DATA`` prints Reproduce's tables in some
 minutes; DATA is the folder of data sets, without which there is one table.
 """
 
