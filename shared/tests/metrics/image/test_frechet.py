@@ -35,6 +35,11 @@ def test_it_is_the_formula_with_a_matrix_square_root(n, m):
     assert float(frechet_distance(real, fake)) == pytest.approx(by_sqrtm(real, fake), rel=1e-9)
 
 
+def test_matrices_of_several_blocks_are_the_formula_too():
+    real, fake = features(700, 300, seed=7), features(650, 300, seed=8, spread=1.7)
+    assert float(frechet_distance(real, fake)) == pytest.approx(by_sqrtm(real, fake), rel=1e-9)
+
+
 def test_it_is_torch_fidelitys_number():
     metric = pytest.importorskip("torch_fidelity.metric_fid")
     real, fake = features(300, 16, seed=3), features(250, 16, seed=4, shift=-0.2)
