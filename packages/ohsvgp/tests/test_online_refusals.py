@@ -43,6 +43,24 @@ def assert_unchanged(gp: OnlineGP, act: Callable[[], object]) -> None:
     assert gp.state is state
 
 
+@pytest.mark.usefixtures("plain_calls")
+@pytest.mark.parametrize(
+    ("part", "message"),
+    [
+        ({"kernel": "rbf"}, "kernel must be a Kernel, got 'rbf'"),
+        ({"kernel": RBF}, "kernel must be a Kernel, got <class"),
+        ({"likelihood": 0.1}, "likelihood must be a Likelihood, got 0.1"),
+        ({"basis": 10}, "basis must be a Basis, got 10"),
+        ({"mean": 3.0}, "mean must be a Mean, got 3.0"),
+        ({"alpha": "a"}, "alpha must be from 0 to 1, got 'a'"),
+    ],
+)
+def test_what_is_no_part_of_a_model_is_refused_by_name(part, message) -> None:
+    parts: dict[str, Any] = {"kernel": RBF(1), "likelihood": Gaussian(0.1), "basis": LegS(6)}
+    with pytest.raises(ValueError, match=re.escape(message)):
+        OnlineGP(**(parts | part))
+
+
 BAD_UPDATES: list[tuple[str, tuple[Any, Any], dict[str, Any], str]] = [
     ("NaN stamp", ([6.0, NAN], [0.0, 0.0]), {}, "t must be finite, got nan at position 1"),
     ("infinite stamp", ([INF], [0.0]), {}, "t must be finite, got inf at position 0"),

@@ -2,6 +2,7 @@
 
 import copy
 from functools import partial
+from numbers import Real
 from typing import Any, Literal
 
 import numpy as np
@@ -42,6 +43,12 @@ from probseq.kernels import Kernel
 __all__ = ["StreamModel", "twin"]
 
 
+def _check_kind(name: str, part: object, kind: type) -> None:
+    """Refuse what is no part of a model, such as the name of a kernel."""
+    if not isinstance(part, kind):
+        raise ValueError(f"{name} must be a {kind.__name__}, got {part!r}")
+
+
 class StreamModel:
     """Arguments, state and saved form of ``OnlineGP``."""
 
@@ -63,10 +70,15 @@ class StreamModel:
         dtype: torch.dtype = torch.float64,
         seed: int = 0,
     ) -> None:
+        _check_kind("kernel", kernel, Kernel)
+        _check_kind("likelihood", likelihood, Likelihood)
+        _check_kind("basis", basis, Basis)
+        if mean is not None:
+            _check_kind("mean", mean, Mean)
         if whitening not in ("chol", "eig"):
             raise ValueError(f'whitening must be "chol" or "eig", got {whitening!r}')
-        if not 0 <= alpha <= 1:
-            raise ValueError(f"alpha must be from 0 to 1, got {alpha}")
+        if not isinstance(alpha, Real) or not 0 <= alpha <= 1:
+            raise ValueError(f"alpha must be from 0 to 1, got {alpha!r}")
         if dtype not in (torch.float32, torch.float64):
             raise ValueError(f"dtype must be torch.float32 or torch.float64, got {dtype}")
         if isinstance(inference, AdamSteps):
