@@ -169,7 +169,7 @@ def _root_sum(factor: Tensor, covariance: Tensor) -> Tensor:
 
 
 def _lower_product(factor: Tensor, covariance: Tensor) -> Tensor:
-    """Lower blocks of Aᵀ S A, which eigvalsh reads, of a lower triangular A: a third of the work."""
+    """Lower blocks of Aᵀ S A, which eigvalsh reads, of a lower triangular A: half of the work."""
     parts = [slice(i, i + _BLOCK) for i in range(0, len(factor), _BLOCK)]
     # S A, column block by column block: the rows of A above it are zero
     columns = [covariance[:, b.start :] @ factor[b.start :, b] for b in parts]
