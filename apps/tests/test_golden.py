@@ -119,7 +119,7 @@ def test_every_flag_and_choice_of_a_command_is_in_the_list(command, golden, told
         missing += [
             (names[0], choice) for choice, ways in wanted.items() if not ways & (used | NEW)
         ]
-    assert not missing
+    assert not missing, f"into a step of golden/commands.toml, or NEW or LATER here: {missing}"
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import re
 from itertools import dropwhile, takewhile
 from typing import Any
 
-from griffe import Attribute, Docstring, Extension, Object
+from griffe import Attribute, Docstring, Extension, Module, Object
 
 ROLE = re.compile(r":(?P<role>[a-z]+):`(?P<text>[^`]+)`")
 EXAMPLE = re.compile(r"^( *)Example:$", re.M)
@@ -19,6 +19,10 @@ class Docstrings(Extension):
         if obj.docstring is not None:
             text = EXAMPLE.sub(r"\1Examples:", obj.docstring.value)
             obj.docstring.value = ROLE.sub(role, DISPLAY.sub(display, text))
+
+    def on_package(self, *, pkg: Module, **_: Any) -> None:
+        """Rewrite the docstring of a package, which is told of only beside that of its stub."""
+        self.on_object(obj=pkg)
 
     def on_attribute(self, *, attr: Attribute, **_: Any) -> None:
         """Take the comment beside a field, or those above a constant."""

@@ -1,4 +1,7 @@
-r"""Turn the equations of a page, `\(...\)` and `\[...\]`, into MathML, which needs no script."""
+r"""Turn the equations of a page, `\(...\)` and `\[...\]`, into MathML, which needs no script.
+
+In tables a number stays on one line with its error.
+"""
 
 import html
 import re
@@ -9,11 +12,14 @@ from latex2mathml.converter import convert
 EQUATION = re.compile(
     r'<(?P<tag>span|div) class="arithmatex">\\[(\[](?P<tex>.*?)\\[)\]]</(?P=tag)>', re.S
 )
+CELL = re.compile(r"<td.*?</td>", re.S)
 
 
 def on_page_content(content: str, **_: Any) -> str:
-    """Return a page with its equations in MathML."""
-    return EQUATION.sub(equation, content)
+    """Return a page with its equations in MathML, and unbroken numbers in its tables."""
+    return EQUATION.sub(
+        equation, CELL.sub(lambda cell: cell[0].replace(" ± ", "\xa0±\xa0"), content)
+    )
 
 
 def equation(match: re.Match[str]) -> str:

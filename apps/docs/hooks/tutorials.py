@@ -5,7 +5,9 @@ text. The page, the notebook and the script itself become files of the site; non
 the tree.
 """
 
+import logging
 import os
+import re
 from copy import deepcopy
 from pathlib import Path
 
@@ -14,14 +16,16 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 from nbclient import NotebookClient
-from nbclient.exceptions import CellExecutionError
+from nbclient.exceptions import CellExecutionError, CellTimeoutError
 from nbconvert import MarkdownExporter
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell
 
 # One thread: as good as the same numbers on every machine.
 THREADS = {"OMP_NUM_THREADS": "1"}
-SECONDS = 300
+SECONDS = 900  # of a cell; the longest takes a minute of an idle processor
+WIDE = 1000  # pixels; pictures with more have small print
+LOGGER = logging.getLogger("mkdocs.hooks.tutorials")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -30,6 +34,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         path = Path(script.abs_src_path or "")
         notebook = jupytext.read(path, fmt="py:percent")
         if config.extra["run_tutorials"]:
+            LOGGER.info("Running %s", script.src_uri)
             execute(notebook, path)
         for uri, content in pages(notebook, path.stem).items():
             files.append(File.generated(config, f"learn/{uri}", content=content))
@@ -45,7 +50,7 @@ def execute(notebook: NotebookNode, path: Path) -> None:
     """Run the cells of a notebook and keep their outputs in it.
 
     Raises:
-        PluginError: a cell raises.
+        PluginError: a cell raises, or takes too long.
     """
     os.environ |= THREADS
     # A figure at the end of a cell is shown; the page leaves this cell out.
@@ -56,9 +61,12 @@ def execute(notebook: NotebookNode, path: Path) -> None:
         "language": "python",
     }
     try:
-        NotebookClient(notebook, timeout=SECONDS).execute()
-    except CellExecutionError as error:
+        NotebookClient(notebook, timeout=SECONDS, coalesce_streams=True).execute()
+    except (CellExecutionError, CellTimeoutError) as error:
         raise PluginError(f"{path.name} stops: {error}") from error
+    for cell in notebook.cells:  # warnings name folders of this machine
+        if outputs := cell.get("outputs"):
+            cell.outputs = [own for own in outputs if own.get("name") != "stderr"]
 
 
 def pages(notebook: NotebookNode, name: str) -> dict[str, str | bytes]:
@@ -69,6 +77,9 @@ def pages(notebook: NotebookNode, name: str) -> dict[str, str | bytes]:
         shown, resources={"unique_key": name, "output_files_dir": "pictures"}
     )
     links = f"[Script]({name}.py){{download}} · [Notebook]({name}.ipynb){{download}}\n"
+    for picture, content in resources["outputs"].items():
+        if int.from_bytes(content[16:20]) > WIDE:  # of a PNG file, its width
+            body = re.sub(rf"\]\({re.escape(picture)}\)", r"\g<0>{ .wide }", body)
     title, rest = body.lstrip().split("\n", 1)
     return {
         f"{name}.md": f"{title}\n\n{links}\n{rest}",

@@ -35,7 +35,8 @@ print(f"lengthscale {kernel.lengthscale.item():.1f} years")
 
 # %% [markdown]
 # Ten years at a time follow. `Monitor` asks for a forecast before each batch is learned, and counts
-# how many of the new values were inside their intervals of 95 %.
+# how many of the new values were inside their intervals of 95 %. A warning says that 60 functions
+# no longer hold every detail of so long a past; the intervals show whether forecasts suffer.
 
 # %%
 monitor = Monitor()

@@ -85,8 +85,7 @@ def fit(model: nn.Module, steps: int = 300) -> nn.Module:
     return model.eval()
 
 
-fit(plain)
-fit(exchanged)
+plain, exchanged = fit(plain), fit(exchanged)
 
 # %% [markdown]
 # ## One line asks for the mean of several predictions

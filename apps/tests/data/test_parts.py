@@ -11,6 +11,7 @@ from probseq_apps.data.images import ImageData, load_images
 from probseq_apps.data.names import (
     CORRUPTION_NAMES,
     DATA_NAMES,
+    SERIES_NAMES,
     DataError,
     check_generation_name,
     data_kind,
@@ -27,6 +28,7 @@ from probseq_apps.data.parts import (
     stratified,
     wrong_labels,
 )
+from probseq_apps.data.series import READERS
 from probseq_apps.data.sets import load_data
 
 
@@ -34,6 +36,7 @@ def test_each_known_name_has_a_kind_and_each_corruption_a_function():
     kinds = {name: data_kind(name) for name in DATA_NAMES}
     assert {name for name, kind in kinds.items() if kind == "image"} == {"digits", *IMAGE_INFO}
     assert {name for name, kind in kinds.items() if kind == "text"} == {"cola", "imdb"}
+    assert set(READERS) == set(SERIES_NAMES)
     assert (data_kind("folder:/a/b"), data_kind("csv:x.csv")) == ("image", "text")
     assert str(own_path("folder:/a:b")) == "/a:b"
     assert own_path("digits") is None

@@ -6,13 +6,13 @@ import pytest
 from scipy.stats import rankdata
 
 from probseq.summary import LABELS
-from probseq_apps.data.names import DATA_NAMES, GENERATION_NAMES
+from probseq_apps.data.names import DATA_NAMES, GENERATION_NAMES, SERIES_NAMES
 from probseq_apps.engine.files import flatten
 from probseq_apps.registry import REGISTRY, load
 from probseq_apps.report.measured import ACCUMULATED_SECONDS, SECONDS_PER_EPOCH
 from probseq_apps.report.papers import load_table, resolve_name, table_names
 from probseq_apps.settings.methods import parse_row
-from probseq_apps.settings.online import METHODS, SERIES
+from probseq_apps.settings.online import METHODS
 
 ALL = table_names()
 # Ends of metrics: of ranks, times, a time that no report has, none where nothing is trained.
@@ -61,7 +61,7 @@ def test_rows_are_full_numbers_are_read_to_the_last_digit_and_names_are_ours(nam
             assert len(row.cells) == len(group.heads)
             if row.method is None:
                 assert row.label in ("Standard SGPA", "Decoupled SGPA (Cheng and Boots, 2017)")
-            elif table.experiment is None and table.data[0] in SERIES:
+            elif table.experiment is None and table.data[0] in SERIES_NAMES:
                 assert row.method in METHODS
             elif table.experiment is None:
                 parsed = parse_row(row.method)
@@ -74,7 +74,7 @@ def test_rows_are_full_numbers_are_read_to_the_last_digit_and_names_are_ours(nam
                 # The copied NLL of Table B.10.
                 slip = (name, group.heads.index("NLL ↓") if "NLL ↓" in group.heads else 0)
                 assert value.target or (slip == ("B.10", 2) and cell is row.cells[2])
-                assert cell.data in (*DATA_NAMES, "zinc", *SERIES, *GENERATION_NAMES)
+                assert cell.data in (*DATA_NAMES, "zinc", *SERIES_NAMES, *GENERATION_NAMES)
                 assert cell.metric.rpartition("/")[2] in KNOWN
                 assert "{" not in cell.metric.replace("{shift}", "")
                 assert set(cell.where) <= PATHS

@@ -11,6 +11,8 @@ from probseq.errors import MissingExtraError
 IMAGE_NAMES = ("digits", "mnist", "fashion-mnist", "cifar10", "cifar100", "svhn")
 TEXT_NAMES = ("cola", "imdb")
 DATA_NAMES: tuple[str, ...] = IMAGE_NAMES + TEXT_NAMES
+SERIES_NAMES = ("sp500", "solar", "audio", "covid", "toy")
+TABLE_NAMES = ("skillcraft", "powerplant", "two-moons")
 GENERATION_NAMES = ("digits", "gaussian-digits", "mnist", "cifar10", "celeba")
 
 # Sets of one's own are named by a prefix and a path: "folder:/path/to/images", "csv:/path/to/file".

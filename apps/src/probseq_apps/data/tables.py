@@ -17,6 +17,7 @@ from probseq.checks import parse_number
 from probseq.errors import require
 from probseq_apps.data.names import (
     CSV_PREFIX,
+    TABLE_NAMES,
     DataError,
     data_folder,
     nearest_name,
@@ -107,8 +108,6 @@ def published_file(path: Path) -> Path:
         )
     return path
 
-
-TABLE_NAMES = ("skillcraft", "powerplant", "two-moons")
 
 _MOONS, _MOONS_TEST, _MOONS_NOISE = 600, 150, 0.1
 

@@ -13,7 +13,7 @@ from tyro.conf import arg
 import ohsvgp
 from ohsvgp.live_state import saved_settings
 from probseq.settings import Bound, Count, NotNegative, Positive, Settings, Share
-from probseq_apps.data.names import CSV_PREFIX, own_path
+from probseq_apps.data.names import CSV_PREFIX, SERIES_NAMES, TABLE_NAMES, own_path
 from probseq_apps.engine.config import Fraction
 from probseq_apps.settings.common import (
     DISTINCT,
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from ohsvgp.bases import Basis
 
 ONLINE, ONLINE_VAE = "online", "online-vae"
-SERIES = ("sp500", "solar", "audio", "covid", "toy")
-TABLES = ("skillcraft", "powerplant", "two-moons")
 MOVING_DIGITS, ROTATED_MNIST = "moving-digits", "rotated-mnist"
 
 LikelihoodName = Literal["gaussian", "student-t", "poisson", "negative-binomial", "bernoulli"]
@@ -246,7 +244,7 @@ class _Comparison(Settings):
 class OnlineSettings(_Comparison):
     """What is compared, and on what."""
 
-    known = (*SERIES, *TABLES)
+    known = (*SERIES_NAMES, *TABLE_NAMES)
     data: str = "sp500"
     """sp500 (monthly index that matplotlib ships), toy (two sines); solar, audio, covid (series)
     and skillcraft, powerplant (points), files in the data folder; two-moons (points); or csv:PATH,
@@ -259,7 +257,7 @@ class OnlineSettings(_Comparison):
     def of_time(self) -> bool:
         """Whether the inputs are times."""
         own = self.data.startswith(CSV_PREFIX) and self.stream.inputs
-        return self.data not in TABLES and not own
+        return self.data not in TABLE_NAMES and not own
 
     def check(self) -> None:
         """Refuse unknown names."""

@@ -64,7 +64,7 @@ class Kernel(nn.Module):
 
         Infinity for a constant or a line; the least of the parts of a sum or a product.
         """
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} has no resolution")
 
     @property
     def continuous(self) -> "Kernel | None":
