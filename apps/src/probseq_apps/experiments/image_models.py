@@ -34,6 +34,7 @@ from pseudovideo.corruptions import pseudo_videos
 from pseudovideo.diffusion.image import ImageDiffusion
 from pseudovideo.diffusion.objective import DiffusionObjective
 from pseudovideo.diffusion.published import load_improved_ddpm
+from pseudovideo.diffusion.solvers import solver_evaluations
 from pseudovideo.diffusion.video import VideoDiffusion
 from pseudovideo.evaluation import frame_prediction, mean_bits_per_dim, mean_bound
 from pseudovideo.hvae import HVAE, HeatHVAE, LearnedEncoderHVAE
@@ -163,10 +164,11 @@ class DiffusionVariant(Variant):
     ) -> dict[str, Any]:
         """Measure the likelihood of images, or the errors of frames."""
         sampling, asked = self.settings.sampling, self.settings.evaluation
-        taken = evaluations = sampling.sampling_steps or self.steps
+        taken, solver = sampling.sampling_steps or self.steps, sampling.solver
+        evaluations = solver_evaluations(solver, taken)
         likelihood, errors, counted = None, None, 0
         if isinstance(model, VideoDiffusion):
-            evaluations = model.evaluations_per_sample(sampling.sampling_steps)
+            evaluations = model.evaluations_per_sample(sampling.sampling_steps, solver)
             errors = self._frame_errors(model, data) if asked.frame_error_images else None
         elif asked.likelihood_images:
             images = data.test[: asked.likelihood_images]

@@ -34,6 +34,7 @@ from pseudovideo.spec import (
     CorruptionSpec,
     DiffusionSpec,
     HVAESpec,
+    SolverName,
     TokenSampling,
     UNetSpec,
     VideoSpec,
@@ -65,8 +66,9 @@ class DiffusionSampling(Settings):
 
     sampling_steps: AtLeastTwo | None = None
     """Diffusion steps that are taken, evenly spread; None: all."""
-    sampler: Literal["ancestral", "ddim"] = "ancestral"
-    """ancestral (each step draws noise as in training), or ddim (few steps, less or no noise)."""
+    sampler: Literal["ancestral", "ddim"] | SolverName = "ancestral"
+    """ancestral (each step draws noise as in training), ddim (few steps, less or no noise), or a
+    solver of the equation without noise: dpm++, unipc, or heun (two evaluations a step)."""
     eta: Share = 0.0
     """ddim: noise of its steps, from 0 for none to 1 for that of ancestral ones."""
 
@@ -76,9 +78,14 @@ class DiffusionSampling(Settings):
         refuse(self.eta and own, f"eta is for sampler=ddim, got {self.eta} and {self.sampler}")
 
     def options(self) -> dict[str, Any]:
-        """Return what the models' `sample` takes; no eta for ancestral."""
+        """Return what the models' `sample` takes; eta for ddim alone."""
         eta = self.eta if self.sampler == "ddim" else None
-        return {"num_steps": self.sampling_steps, "eta": eta}
+        return {"num_steps": self.sampling_steps, "eta": eta, "solver": self.solver}
+
+    @property
+    def solver(self) -> SolverName | None:
+        """The solver among the samplers."""
+        return None if self.sampler in ("ancestral", "ddim") else self.sampler
 
     def check_steps(self, diffusion_steps: int) -> None:
         """Raise if more steps are asked for than there are."""

@@ -28,7 +28,7 @@ from pseudovideo.diffusion.image import ImageDiffusion
 from pseudovideo.diffusion.video import VideoDiffusion
 from pseudovideo.hvae import HVAE
 from pseudovideo.priors import AutoregressivePrior, MaskedPrior
-from pseudovideo.spec import TokenGrid
+from pseudovideo.spec import SolverName, TokenGrid
 
 # Ten parts as in papers, where a part has so many samples; one part of everything below.
 _SPLITS, _LEAST_PART = 10, 100
@@ -273,6 +273,7 @@ def frame_prediction(
     num_samples: int,
     num_steps: int | None = None,
     eta: float | None = None,
+    solver: SolverName | None = None,
     seed: int = 0,
     generator: torch.Generator | None = None,
     progress: Callable[[int], object] | None = None,
@@ -288,6 +289,7 @@ def frame_prediction(
         num_samples: draws of each frame.
         num_steps: as of `VideoDiffusion.sample`.
         eta: as of `VideoDiffusion.sample`.
+        solver: as of `VideoDiffusion.sample`.
         seed: of the videos' noise.
         generator: of the draws, on the model's device.
         progress: called with the number of frames that are drawn.
@@ -313,6 +315,7 @@ def frame_prediction(
             num_samples=num_samples,
             num_steps=num_steps,
             eta=eta,
+            solver=solver,
             generator=generator,
             batch_size=_BATCH,
             progress=progress,

@@ -6,6 +6,7 @@ of `ImageDiffusion.sample` and `VideoDiffusion.sample` are exact in their noise 
 
 import inspect
 import json
+import math
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
@@ -135,8 +136,9 @@ class PseudoVideoPipeline(diffusers.DiffusionPipeline):
             `PseudoVideoOutput`, or its images and frames as a tuple.
 
         Raises:
-            ValueError: a number is below 1, more steps than the process has, an unknown
-                `output_type`, or unknown names of tensors.
+            ValueError: a number is below 1, more steps than the process has, steps or a
+                prediction that the scheduler can't do, an unknown `output_type`, or unknown names
+                of tensors.
         """
         model, config = self.model, self.model.config
         steps = config.num_steps if num_inference_steps is None else num_inference_steps
@@ -160,6 +162,7 @@ class PseudoVideoPipeline(diffusers.DiffusionPipeline):
             batch_size, count, config.channels, size, size, device=device, dtype=dtype
         )
         schedulers = [self._scheduler(stage.latent[-1] + 1 < count) for stage in plan]
+        self._check_scheduler(steps)
         for scheduler in schedulers:
             scheduler.set_timesteps(steps, device=device)
         done, total = 0, sum(len(scheduler.timesteps) for scheduler in schedulers)
@@ -331,6 +334,30 @@ class PseudoVideoPipeline(diffusers.DiffusionPipeline):
         if corrupted and own.config.get("clip_sample"):
             own.register_to_config(clip_sample_range=FRAME_LIMIT)
         return own
+
+    def _check_scheduler(self, steps: int) -> None:
+        """Refuse what the scheduler can't do, by walking it with zeros for what is predicted."""
+        kind, own = type(self.scheduler).__name__, self.scheduler.config.get("prediction_type")
+        expected = ddpm_scheduler(self.model.diffusion).config.prediction_type
+        if own != expected:
+            raise ValueError(
+                f"scheduler must have the model's prediction_type {expected!r}, got {own!r}"
+            )
+        scheduler, x, reason = self._scheduler(False), torch.ones(1, 1, 1, 1), "NaN or infinity"
+        told = torch.zeros(1, 2 if _has_variances(scheduler) else 1, 1, 1)
+        options = {"generator": torch.Generator()} if _draws(scheduler) else {}
+        try:
+            scheduler.set_timesteps(steps)
+            for t in scheduler.timesteps:
+                scheduler.scale_model_input(x, t)
+                x = scheduler.step(told, t, x, **options).prev_sample
+        except (NotImplementedError, ValueError) as error:
+            x, reason = x * math.nan, str(error)
+        if not x.isfinite().all():
+            raise ValueError(
+                f"num_inference_steps must be what the scheduler can do, got {steps} for {kind} of "
+                f"prediction_type {own!r}: {reason}"
+            )
 
     def _write_card(self, folder: Path, name: str) -> None:
         """Write the model card; `name` is where the pipeline is read from."""

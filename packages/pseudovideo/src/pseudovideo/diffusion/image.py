@@ -28,7 +28,7 @@ from pseudovideo.diffusion.sampling import (
 from pseudovideo.diffusion.unet import apply_unet, build_unet
 from pseudovideo.labels import Classes, check_labels, dropped_labels, sample_classes
 from pseudovideo.pretrained import Pretrained, eval_mode
-from pseudovideo.spec import ImageDiffusionConfig
+from pseudovideo.spec import ImageDiffusionConfig, SolverName
 
 
 class ImageDiffusion(Pretrained):
@@ -122,6 +122,7 @@ class ImageDiffusion(Pretrained):
         guidance: float = 1.0,
         num_steps: StepChoice | None = None,
         eta: float | None = None,
+        solver: SolverName | None = None,
         generator: torch.Generator | None = None,
         batch_size: int = 64,
         progress: Callable[[int], object] | None = None,
@@ -139,6 +140,8 @@ class ImageDiffusion(Pretrained):
             num_steps: steps to take, 2 at least, see `GaussianDiffusion.respaced` (also for why
                 "ddimN" is refused where N is small); None takes all.
             eta: None draws from the model's Gaussians; a number in 0..1 is η of DDIM.
+            solver: in place of both, dpm++, unipc or heun: solvers of the probability flow, which
+                leave the learned variances out; heun evaluates the network twice a step.
             generator: draws the one seed that all noise follows from. Each sample has noise of
                 its own: it depends neither on `batch_size` nor, but for round-off, on the others.
             batch_size: images drawn at once.
@@ -151,10 +154,12 @@ class ImageDiffusion(Pretrained):
 
         Raises:
             ValueError: `n` or `batch_size` is below 1, `num_steps` is no choice of steps, `eta`
-                is outside 0..1, labels are not the model's, or `guidance` is not 1 and the model
-                was trained without `label_dropout`.
+                is outside 0..1 or given with a solver, `solver` is unknown, labels are not the
+                model's, or `guidance` is not 1 and the model was trained without `label_dropout`.
         """
-        diffusion = sampling_process(self.diffusion, num_steps, eta, n=n, batch_size=batch_size)
+        diffusion = sampling_process(
+            self.diffusion, num_steps, eta, solver, n=n, batch_size=batch_size
+        )
         seed, weight = draw_seed(generator), next(self.unet.parameters())
         classes = sample_classes(
             self.config, n, labels, guidance, generator=generator, device=weight.device
@@ -167,8 +172,8 @@ class ImageDiffusion(Pretrained):
                 if watch is not None:
                     watch(diffusion.num_steps, start)
                 model = conditioned(self, classes.of(numbers))
-                given: Any = {"step_noise": noise, "eta": eta, "watch": watch}
-                done.append(denoise(model, start, diffusion, **given))
+                options: Any = {"eta": eta, "solver": solver, "watch": watch}
+                done.append(denoise(model, start, diffusion, step_noise=noise, **options))
                 if progress is not None:
                     progress(len(numbers))
         return torch.cat(done)

@@ -16,7 +16,9 @@ from probseq.checks import check_counts, check_floating, check_sizes
 from pseudovideo.corruptions.counter import counter_normal
 from pseudovideo.diffusion.gaussian import GaussianDiffusion
 from pseudovideo.diffusion.respacing import StepChoice
+from pseudovideo.diffusion.solvers import check_solver, solve
 from pseudovideo.labels import Classes
+from pseudovideo.spec import SolverName
 
 Network = Callable[[Tensor, Tensor], Tensor]
 """Takes x_t (n, c, h, w) and the model's times (n,) to noise and variances (n, 2c, h, w)."""
@@ -74,6 +76,7 @@ def sampling_process(
     diffusion: GaussianDiffusion,
     num_steps: StepChoice | None,
     eta: float | None,
+    solver: SolverName | None,
     **counts: int,
 ) -> GaussianDiffusion:
     """The process that a sampler walks; refuses what makes no samples.
@@ -82,6 +85,7 @@ def sampling_process(
         diffusion: that was learned.
         num_steps: steps to take; None takes all.
         eta: None or η of DDIM.
+        solver: None or a solver of the probability flow, which goes without `eta`.
         counts: numbers that must be 1 at least, by the names of the arguments.
 
     Raises:
@@ -90,6 +94,10 @@ def sampling_process(
     check_counts(**counts)
     if eta is not None and not 0 <= eta <= 1:
         raise ValueError(f"eta must lie in 0..1, got {eta}")
+    if solver is not None:
+        check_solver(solver)
+        if eta is not None:
+            raise ValueError(f"eta must be None with a solver, got {eta} and {solver!r}")
     if num_steps is None:
         return diffusion
     try:
@@ -130,6 +138,7 @@ def denoise(
     *,
     step_noise: Callable[[int], Tensor],
     eta: float | None = None,
+    solver: SolverName | None = None,
     limit: float = 1.0,
     watch: Callable[[int, Tensor], None] | None = None,
 ) -> Float[Tensor, "n c h w"]:
@@ -142,6 +151,7 @@ def denoise(
         step_noise: standard normal noise (n, c, h, w) of step t; asked for where it has a part,
             which it never has at t = 0.
         eta: None draws from the model's own Gaussians (ancestral); a number is η of DDIM.
+        solver: in place of both, a solver of the probability flow, see `solve`.
         limit: predicted images are kept within ±limit.
         watch: called after each step with its t and with what it came to; the last, t = 0, is the
             result. Must not change it.
@@ -157,6 +167,8 @@ def denoise(
     check_sizes("x_start", x_start, "n", "c", "h", "w")
     if not (x_start.is_meta or x_start.isfinite().all()):
         raise ValueError("x_start must be finite, got NaN or infinity")
+    if solver is not None:
+        return solve(model, x_start, diffusion, solver=solver, limit=limit, watch=watch)
     x = x_start
     with torch.no_grad():
         for t in reversed(range(diffusion.num_steps)):

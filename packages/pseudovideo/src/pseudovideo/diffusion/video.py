@@ -20,12 +20,13 @@ from pseudovideo.diffusion.sampling import (
     noise_like,
     sampling_process,
 )
+from pseudovideo.diffusion.solvers import solver_evaluations
 from pseudovideo.diffusion.stages import draw_windows, stages
 from pseudovideo.diffusion.video_sampling import Watch, frame_noise, sample_stage, sample_videos
 from pseudovideo.diffusion.video_unet import VideoUNet
 from pseudovideo.labels import Classes, check_labels, dropped_labels, sample_classes
 from pseudovideo.pretrained import Pretrained, eval_mode
-from pseudovideo.spec import VideoDiffusionConfig
+from pseudovideo.spec import SolverName, VideoDiffusionConfig
 
 
 class VideoDiffusion(Pretrained):
@@ -123,6 +124,7 @@ class VideoDiffusion(Pretrained):
         guidance: float = 1.0,
         num_steps: StepChoice | None = None,
         eta: float | None = None,
+        solver: SolverName | None = None,
         generator: torch.Generator | None = None,
         batch_size: int = 64,
         progress: Callable[[int], object] | None = None,
@@ -138,6 +140,8 @@ class VideoDiffusion(Pretrained):
             num_steps: steps to take in each stage, 2 at least, see `GaussianDiffusion.respaced`
                 (also for why "ddimN" is refused where N is small); None takes all.
             eta: None draws from the model's Gaussians; a number in 0..1 is η of DDIM.
+            solver: in place of both, dpm++, unipc or heun: solvers of the probability flow, which
+                leave the learned variances out; heun evaluates the network twice a step.
             generator: draws the one seed that all noise follows from. Each frame of each sample
                 has noise of its own: it depends neither on `batch_size` nor, but for round-off, on
                 other samples, nor on frames of later stages.
@@ -153,10 +157,12 @@ class VideoDiffusion(Pretrained):
 
         Raises:
             ValueError: `n` or `batch_size` is below 1, `num_steps` is no choice of steps, `eta`
-                is outside 0..1, labels are not the model's, or `guidance` is not 1 and the model
-                was trained without `label_dropout`.
+                is outside 0..1 or given with a solver, `solver` is unknown, labels are not the
+                model's, or `guidance` is not 1 and the model was trained without `label_dropout`.
         """
-        diffusion = sampling_process(self.diffusion, num_steps, eta, n=n, batch_size=batch_size)
+        diffusion = sampling_process(
+            self.diffusion, num_steps, eta, solver, n=n, batch_size=batch_size
+        )
         seed, weight = draw_seed(generator), next(self.parameters())
         classes = sample_classes(
             self.config, n, labels, guidance, generator=generator, device=weight.device
@@ -180,6 +186,7 @@ class VideoDiffusion(Pretrained):
                     seed=seed,
                     classes=classes.of(numbers),
                     eta=eta,
+                    solver=solver,
                     watch=watch,
                 )
                 done.append(drawn)
@@ -197,6 +204,7 @@ class VideoDiffusion(Pretrained):
         num_samples: int,
         num_steps: StepChoice | None = None,
         eta: float | None = None,
+        solver: SolverName | None = None,
         generator: torch.Generator | None = None,
         batch_size: int = 64,
         progress: Callable[[int], object] | None = None,
@@ -210,6 +218,7 @@ class VideoDiffusion(Pretrained):
             num_samples: samples K for each video.
             num_steps: as of `sample`.
             eta: as of `sample`.
+            solver: as of `sample`.
             generator: draws the one seed that all noise follows from.
             batch_size: samples drawn at once.
             progress: called after each batch with the number of its samples.
@@ -231,7 +240,7 @@ class VideoDiffusion(Pretrained):
                 f"got {frame}"
             )
         diffusion = sampling_process(
-            self.diffusion, num_steps, eta, num_samples=num_samples, batch_size=batch_size
+            self.diffusion, num_steps, eta, solver, num_samples=num_samples, batch_size=batch_size
         )
         stage = self.stages[frame - config.context + 1]
         seed, done, classes = draw_seed(generator), list[Tensor](), Classes(labels)
@@ -249,22 +258,27 @@ class VideoDiffusion(Pretrained):
                     seed=seed,
                     classes=classes.of(numbers // num_samples),
                     eta=eta,
+                    solver=solver,
                 )
                 done.append(drawn[:, 0])
                 if progress is not None:
                     progress(len(numbers))
         return torch.cat(done).unflatten(0, (len(videos), num_samples))
 
-    def evaluations_per_sample(self, num_steps: StepChoice | None = None) -> int:
+    def evaluations_per_sample(
+        self, num_steps: StepChoice | None = None, solver: SolverName | None = None
+    ) -> int:
         """Frames that pass through the network for one video.
 
         Args:
             num_steps: as of `sample`.
+            solver: as of `sample`.
 
         Raises:
-            ValueError: `num_steps` is no choice of steps.
+            ValueError: `num_steps` is no choice of steps, or `solver` is unknown.
         """
-        steps = sampling_process(self.diffusion, num_steps, None).num_steps
+        taken = sampling_process(self.diffusion, num_steps, None, solver).num_steps
+        steps = solver_evaluations(solver, taken)
         # Observed frames of one-way networks pass once, else at each step.
         passes = 1 if self.config.one_way else steps
         return sum(

@@ -11,6 +11,7 @@ from pseudovideo.diffusion.sampling import conditioned, denoise, draw_noise
 from pseudovideo.diffusion.stages import Stage, Window, stage_window
 from pseudovideo.diffusion.video_unet import VideoUNet
 from pseudovideo.labels import NO_CLASSES, Classes
+from pseudovideo.spec import SolverName
 
 Watch = Callable[[int, Tensor], None]
 """Takes the number of steps that are left and what has been reached."""
@@ -88,6 +89,7 @@ def sample_stage(
     seed: int,
     classes: Classes = NO_CLASSES,
     eta: float | None = None,
+    solver: SolverName | None = None,
     watch: Watch | None = None,
 ) -> Float[Tensor, "b l c h w"]:
     """Draw the latent frames of a stage given its observed ones.
@@ -104,6 +106,7 @@ def sample_stage(
         seed: of all samples.
         classes: of these samples.
         eta: None for ancestral sampling, else η of DDIM.
+        solver: in place of both, a solver of the probability flow, anew in each stage.
         watch: called after each step t with t and the latent frames.
     """
     batch, count, shape = len(observed), len(stage.latent), observed.shape[2:]
@@ -128,6 +131,7 @@ def sample_stage(
         diffusion,
         step_noise=noise,
         eta=eta,
+        solver=solver,
         limit=1.0 if clip else FRAME_LIMIT,
         watch=None if watch is None else lambda t, x: watch(t, unfolded(x)),
     )
@@ -144,6 +148,7 @@ def sample_videos(
     seed: int,
     classes: Classes = NO_CLASSES,
     eta: float | None = None,
+    solver: SolverName | None = None,
     watch: Watch | None = None,
 ) -> Float[Tensor, "b T c h w"]:
     """Draw whole videos, stage after stage.
@@ -158,6 +163,7 @@ def sample_videos(
         seed: of all samples.
         classes: of these samples.
         eta: None for ancestral sampling, else η of DDIM.
+        solver: in place of both, a solver of the probability flow, anew in each stage.
         watch: called at first and after each step with the number of steps that are left in all
             stages, and the videos as they are.
     """
@@ -185,6 +191,7 @@ def sample_videos(
             seed=seed,
             classes=classes,
             eta=eta,
+            solver=solver,
             watch=seen if watch else None,
         )
         videos[:, latent] = drawn.to(videos.dtype)
