@@ -37,7 +37,7 @@ from probseq_apps.settings.models import (
     HvaeSettings,
     ModelTraining,
 )
-from pseudovideo.samples import Film
+from pseudovideo.samples import Film, draw_samples
 from pseudovideo.spec import DiffusionSpec, UNetSpec
 
 UNET = UNetSpec(
@@ -337,3 +337,23 @@ def test_pixels_above_127_are_white_all_others_black_and_colour_is_not_binarised
         Image.new("RGB", (8, 8), (number, 2, 3)).save(tmp_path / f"{number}.png")
     with pytest.raises(ValueError, match=r"binarize is for grey images, and .* has 3 channels"):
         load_model_images(replace(HVAE, data=f"folder:{tmp_path}"), Options())
+
+
+@pytest.mark.parametrize("arm", ["1-frame", "4-frame-high-order"])
+def test_solvers_draw_the_samples_and_are_counted(tmp_path, arm):
+    sampling = DiffusionSampling(sampling_steps=3, sampler="heun")
+    asked = replace(DIFFUSION.evaluation, likelihood_images=0, frame_error_images=0)
+    settings = replace(DIFFUSION, arms=(arm,), sampling=sampling, evaluation=asked)
+    generate(Diffusion, settings, run_dir=tmp_path / "run")
+    tmp_path = tmp_path / "run"
+    found = results(tmp_path)[f"{arm}-seed0"]["generation"]
+    # Four passes of each stage; the first has two frames, the others two given and one of theirs.
+    passed = {"1-frame": 4, "4-frame-high-order": 4 * (2 + 3 + 3)}[arm]
+    expected = {"sampler": "heun", "sampling_steps": 3, "evaluations": passed}
+    assert {name: found[name] for name in expected} == expected
+    model = opened(tmp_path / "models" / f"{arm}-seed0")
+    generator = one_model(arm=arm).generator(model, "samples")
+    own = {"num_steps": 3, "solver": "heun", "generator": generator}
+    images, _ = draw_samples(model, 20, **own)
+    kept = load_kept(Samples, tmp_path / "samples" / f"{arm}-seed0.npz")
+    assert torch.equal(images, kept.images)
