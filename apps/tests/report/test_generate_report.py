@@ -20,6 +20,7 @@ from probseq_apps.report.generate_plots import Drawn, Quantity, save_curves
 from probseq_apps.report.results import REAL
 from probseq_apps.settings.models import DiffusionSettings
 from pseudovideo.arms import DiffusionArm
+from pseudovideo.reference import Copies
 from pseudovideo.samples import Film
 
 REAL_IMAGES = {"fd": 2.5, "fd_name": "FD(classifier)", "is": 9.0, "num_samples": 40}
@@ -196,13 +197,14 @@ def test_a_report_of_models_has_numbers_and_pictures(tmp_path, diffusion_result)
     settings, arm = DiffusionSettings(arms=(name,), seeds=(0,)), DiffusionArm.parse(name)
     grey = torch.zeros(50, 1, 8, 8, dtype=torch.uint8)
     moving = grey[:20, None].expand(-1, 4, -1, -1, -1)
-    film = Film(moving[:16, None].expand(-1, 5, -1, -1, -1, -1), torch.arange(5))
+    film = Film(moving[:16, None].expand(-1, 5, -1, -1, -1, -1), torch.arange(5), torch.tensor(1))
     report = generate_report(
         *("generate-diffusion", found, REAL_IMAGES),
         **{"settings": settings.to_dict(), "recipe": "own"},
         data=GenerationData("digits", grey, grey[:10], grey[:40], notes=("!",)),
         videos={name: (arm.videos(settings.frames), arm.context(settings.frames))},
-        drawn={name: Drawn(grey, moving, film)},
+        drawn={name: Drawn(grey, moving, film, moving[:4], Copies([0, 1], [2, 3], [4, 5]))},
+        features="classifier",
         logs={name: [write_log(tmp_path / name, 1.0, 0.5)]},
     )
     report.write(tmp_path)
@@ -212,6 +214,7 @@ def test_a_report_of_models_has_numbers_and_pictures(tmp_path, diffusion_result)
     assert {path.name for path in (tmp_path / "plots").iterdir()} == {
         *("summary.png", "samples.png", "losses.png", f"process-{name}.gif"),
         *(f"videos-{name}.{end}" for end in ("png", "gif")),
+        *(f"{what}-{name}.png" for what in ("between", "nearest")),
     }
 
 

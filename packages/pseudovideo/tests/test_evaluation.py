@@ -5,16 +5,14 @@ import math
 import pytest
 import torch
 
-from probseq.metrics.image import Features, RandomConvolution, frechet_distance
+from probseq.metrics.image import RandomConvolution, frechet_distance
 from pseudovideo.corruptions import PseudoVideoConfig, pseudo_videos, video_moments
 from pseudovideo.diffusion.image import ImageDiffusion
 from pseudovideo.diffusion.video import VideoDiffusion
 from pseudovideo.evaluation import (
     frame_prediction,
-    generation,
     mean_bits_per_dim,
     reconstruction,
-    reference_moments,
 )
 from pseudovideo.spec import ImageDiffusionConfig, TokenGrid, VideoDiffusionConfig
 
@@ -87,42 +85,6 @@ def test_an_image_that_comes_back_exactly_leaves_the_mean_undefined():
     found = reconstruction(Levels(), images, config, RandomConvolution(1))
     assert found["psnr"] is None
     assert found["fd"] == pytest.approx(0.0, abs=1e-9)
-
-
-def test_the_training_images_themselves_are_at_no_distance():
-    images, extractor = pictures(200), RandomConvolution(1)
-    reference = reference_moments(extractor, images, batch_size=64)
-    assert reference.count == 200
-    same = generation(images, reference, extractor)
-    assert same["fd"] == pytest.approx(0.0, abs=1e-6)
-    dark = generation(images.flip(0) // 2, reference, extractor)
-    assert dark["fd"] > 0.1
-    # In bytes or in -1..1.
-    scaled = generation(to_unit(images.flip(0) // 2), reference, extractor)
-    assert scaled["fd"] == pytest.approx(dark["fd"], rel=1e-6)
-    assert (same["is"], same["is_std"], same["num_samples"]) == (None, None, 200)
-
-
-def test_ten_parts_are_scored_where_each_has_a_hundred_samples():
-    class Classes:
-        name, dimension = "classes", 2
-
-        def __call__(self, images):
-            probabilities = images.flatten(1)[:, :3].add(1.01).float()
-            shares = probabilities / probabilities.sum(dim=1, keepdim=True)
-            return Features(images.flatten(1)[:, :2], shares)
-
-    images, extractor = pictures(1000), Classes()
-    reference = reference_moments(extractor, images)
-    for count, splits in ((1000, 10), (999, 1)):
-        found = generation(images[:count], reference, extractor)
-        assert found["is_splits"] == splits
-        shares = extractor(to_unit(images[:count])).probabilities.double()
-        scores = [
-            (part * (part / part.mean(dim=0)).log()).sum(dim=1).mean().exp()
-            for part in shares.split(count // splits)
-        ]
-        assert found["is"] == pytest.approx(float(sum(scores) / splits), rel=1e-9)
 
 
 UNET = {

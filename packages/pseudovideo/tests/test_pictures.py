@@ -165,6 +165,10 @@ def test_a_film_of_videos_has_a_row_a_sample_and_a_column_a_frame(tmp_path):
     process = (frames, torch.tensor([7]))
     (found,) = film_pictures(save_process(*process, tmp_path / "p.gif", name="video", unit="step"))
     grid = found[-130:]
+    own = {"name": "video", "unit": "step", "stages": 7}  # the caption tells of the last stage
+    (staged,) = film_pictures(save_process(*process, tmp_path / "p.gif", **own))
+    assert (staged[-130:] == grid).all()
+    assert (staged != found).any()
     middles = [grid[row, 32::66].mean(1).tolist() for row in (32, 98)]
     assert middles[0] == pytest.approx(shades.tolist(), abs=2)
     assert middles[1] == pytest.approx((255 - shades.int()).tolist(), abs=2)

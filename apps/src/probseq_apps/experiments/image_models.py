@@ -38,19 +38,20 @@ from pseudovideo.diffusion.solvers import solver_evaluations
 from pseudovideo.diffusion.video import VideoDiffusion
 from pseudovideo.evaluation import frame_prediction, mean_bits_per_dim, mean_bound
 from pseudovideo.hvae import HVAE, HeatHVAE, LearnedEncoderHVAE
+from pseudovideo.interpolation import interpolate
 from pseudovideo.pretrained import Pretrained
-from pseudovideo.samples import Film, film
+from pseudovideo.samples import Film, film, to_bytes
 from pseudovideo.spec import (
     HVAEConfig,
     UNetConfig,
     unet_values,
 )
 
-MODELS, PROCESS = "models", "process"
+MODELS, PROCESS, BETWEEN = "models", "process", "interpolations"
 # Levels above are white.
 _THRESHOLD = 127
-# Samples of a film; images at once.
-_FILMED, _BATCH = 16, 250
+# Samples of a film; images at once; samples beside training images; pairs of samples.
+_FILMED, _BATCH, _COPIES, _PAIRS = 16, 250, 8, 4
 
 
 class Variant(stages.Part[GenerationData]):
@@ -240,8 +241,8 @@ class HvaeVariant(Variant):
 class Models(stages.ImageExperiment):
     """Train, draw, measure and report a model for each arm and seed."""
 
-    parts = (stages.SAMPLES, PROCESS, MODELS, stages.CLASSIFIER)
-    drawn = (stages.SAMPLES, PROCESS)
+    parts = (stages.SAMPLES, PROCESS, BETWEEN, MODELS, stages.CLASSIFIER)
+    drawn = (stages.SAMPLES, PROCESS, BETWEEN)
     variant: ClassVar[type[Any]]
 
     def __init__(self, settings: Any) -> None:
@@ -278,6 +279,8 @@ class Models(stages.ImageExperiment):
         model = trained.model.to(self.device)
         found = variant.measure(model, data)
         drawn = {**reference.measure(samples.images), "seconds": float(samples.seconds)}
+        if samples.videos.shape[1] > 1:
+            drawn["frames"] = reference.measure_videos(samples.videos, variant.videos)
         return {
             "arm": job.row,
             "seed": job.seed,
@@ -292,25 +295,32 @@ class Models(stages.ImageExperiment):
         """Write the report and return it as text; samples that were deleted are drawn anew."""
         settings, drawn, logs = self.settings, dict[str, Drawn](), dict[str, list[Path]]()
         files = {job: self._drawn(job, data, at) for job in self.jobs}
-        for job, (samples, process) in files.items():
+        reference = self.reference(data, at)
+        for job, (samples, process, between) in files.items():
             logs.setdefault(job.row, []).append(at.path / MODELS / job.name)
             if job.seed == settings.seeds[0]:
                 images, videos, _ = stages.load_kept(stages.Samples, samples)
-                drawn[job.row] = Drawn(images, videos, stages.load_kept(Film, process))
+                own = stages.load_kept(Film, process), stages.load_kept(stages.Between, between)
+                copies = reference.copies(images, _COPIES)
+                drawn[job.row] = Drawn(images, videos, own[0], own[1].images, copies)
         shown = dict[str, Any]()
         if self.variant is DiffusionVariant:  # pseudo videos of each arm, and their context
             arms = [(v.arm, v.videos) for v in self._variants.values() if v.arm.is_video]
             shown["videos"] = {a.name: (one, a.context(settings.frames)) for a, one in arms}
-        return self.write_report(data, [*results.values()], at, drawn=drawn, logs=logs, **shown)
+        given: Any = {"drawn": drawn, "logs": logs, "features": reference.extractor.name}
+        return self.write_report(data, [*results.values()], at, **given, **shown)
 
     def _drawn(self, job: Job, data: GenerationData, at: RunFolder) -> list[Path]:
-        def make() -> tuple[stages.Samples, Film]:
+        def make() -> tuple[stages.Samples, Film, stages.Between]:
             variant, num = self._variants[job], self.settings.evaluation.num_samples
             model = variant.read(at.path / MODELS / job.name).model.to(self.device)
             options = variant.sample_options(data, self.device)
             seed, generator = derive_seed(job.seed, "samples"), variant.generator(model, "samples")
             process = film(model, min(num, _FILMED), generator=generator, **options)
-            return stages.draw_timed(model, num, seed=seed, **options), process
+            own = {name: given for name, given in options.items() if name != "eta"}
+            own["generator"] = variant.generator(model, "interpolations")
+            between = stages.Between(to_bytes(interpolate(model, _PAIRS, **own)))
+            return stages.draw_timed(model, num, seed=seed, **options), process, between
 
         return self.draw(job.name, job, at, make)
 

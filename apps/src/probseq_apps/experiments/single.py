@@ -25,7 +25,7 @@ from probseq_apps.settings.generate import (
     PriorSettings,
 )
 from probseq_apps.settings.models import DiffusionSampling
-from pseudovideo.evaluation import reconstruction, reference_moments
+from pseudovideo.evaluation import reconstruction
 from pseudovideo.plots import save_samples
 
 SAMPLES, METRICS = "samples.npz", "metrics.json"
@@ -180,6 +180,7 @@ class Evaluate(Experiment[Measured]):
     def check(self, data: Measured) -> None:
         """Raise if samples, tokenizer and data don't go together."""
         images, samples, trained = data
+        stages.check_features(self.settings.features)
         shapes: dict[str, tuple[int, ...]] = {}
         if samples is not None:
             shapes["samples"] = tuple(samples.images.shape[1:])
@@ -205,16 +206,16 @@ class Evaluate(Experiment[Measured]):
         settings, device = self.settings, distributed.resolve_device(self.settings.device)
         place: dict[str, Any] = {"seed": settings.seed, "device": settings.device}
         folder = at.path / stages.CLASSIFIER
-        extractor = stages.make_extractor(images, settings.features, folder, **place)
+        reference = stages.make_reference(images, settings.features, folder, **place)
         found: dict[str, Any] = {"data": images.name}
         if trained is not None:
             shown, tokenizer = images.test[: settings.num_images], trained.model.to(device)
-            given: Any = {"extractor": extractor, "device": device, **trained.part.held_out}
+            given: Any = {"extractor": reference.extractor, "device": device}
+            given |= trained.part.held_out
             found["reconstruction"] = reconstruction(tokenizer, shown, **given)
         if samples is not None:
-            reference = stages.Reference(extractor, reference_moments(extractor, images.train))
             found["generation"] = reference.measure(samples.images)
-            found["real images"] = reference.measure(images.test)
+            found["real images"] = reference.real
         text = json.dumps(found, indent=2, allow_nan=False)
         write_atomic(at.path / METRICS, f"{text}\n")
         # The numbers alone are on standard output.

@@ -10,7 +10,9 @@ import torch.nn.functional as F
 from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 
+from probseq.errors import require
 from probseq.metrics.image import (
+    LPIPS,
     ClassifierFeatures,
     FeatureExtractor,
     FeatureMoments,
@@ -42,25 +44,16 @@ from probseq_apps.report.generate import generate_report
 from probseq_apps.settings.common import config_values, saved_settings
 from probseq_apps.settings.generate import Features
 from pseudovideo.corruptions import PseudoVideoConfig, pseudo_videos
-from pseudovideo.evaluation import generation, reference_moments
 from pseudovideo.pretrained import Pretrained, load_pretrained
+from pseudovideo.reference import Reference
 from pseudovideo.samples import Film, draw_samples
 
 CLASSIFIER, REFERENCE, SAMPLES, PRETRAINED = "classifier", "reference", "samples", "pretrained"
 # Of the classifier; ten epochs of a small data set pass in a second.
 _TRAINING = {"batch_size": 64, "learning_rate": 1e-3, "schedule": "cosine", "select": "last"}
 _EVERY = {"validate_every": 10, "checkpoint_every": 10}
-
-
-class Reference(NamedTuple):
-    """Features that all models of an experiment are measured by, and those of training images."""
-
-    extractor: FeatureExtractor
-    moments: FeatureMoments
-
-    def measure(self, images: UInt8[Tensor, "n c h w"]) -> dict[str, Any]:
-        """Measure samples."""
-        return generation(images, self.moments, self.extractor)
+# Videos whose frames are kept and measured.
+_KEPT = 1000
 
 
 class Samples(NamedTuple):
@@ -71,16 +64,23 @@ class Samples(NamedTuple):
     seconds: Float[Tensor, ""]
 
 
+class Between(NamedTuple):
+    """Images between pairs of samples, a row for each pair."""
+
+    images: UInt8[Tensor, "n k c h w"]
+
+
 Given = TypeVar("Given")
 PartT = TypeVar("PartT", bound="Part[Any]")
 Module = TypeVar("Module", bound=nn.Module)
-Kept = TypeVar("Kept", Samples, Film)
-_DIMENSIONS = {Samples: (4, 5, 0), Film: (6, 1)}
+Kept = TypeVar("Kept", Samples, Film, Between)
+_DIMENSIONS = {Samples: (4, 5, 0), Film: (6, 1, 0), Between: (5,)}
+_NAMES = {Samples: "samples", Film: "process", Between: "interpolations"}
 
 
 def load_kept(kind: type[Kept], file: Path) -> Kept:
-    """Read samples or a film; raise if it is not there, damaged, or something else."""
-    what = "samples" if kind is Samples else "process"
+    """Read what was drawn; raise if it is not there, damaged, or something else."""
+    what = _NAMES[kind]
     if not file.is_file():
         raise FileNotFoundError(f"{what} must be a file of {what}, and {file} is not there")
     arrays = load_arrays(file)
@@ -97,7 +97,7 @@ def draw_timed(model: Any, num: int, *, seed: int, **options: Any) -> Samples:
     """Draw from a model on its device, and keep what is needed, and how long it took."""
     generator, start = generator_for(model, seed), time.perf_counter()
     with log.bar(total=num, unit=" images", desc="samples") as bar:
-        options |= {"generator": generator, "progress": bar.update}
+        options |= {"generator": generator, "progress": bar.update, "keep": _KEPT}
         found = draw_samples(model, num, **options)
     seconds = time.perf_counter() - start
     return Samples(*found, torch.tensor(seconds, dtype=torch.float64))
@@ -125,12 +125,7 @@ class ImageExperiment(Experiment[GenerationData]):
             asked = getattr(self.settings.evaluation, name, None) or 0
             if asked > len(data.test):
                 log.say(f"{name}={asked:,}: all {len(data.test):,} test images count")
-        weights = self.settings.evaluation.features.inception_weights
-        if weights is not None and not Path(weights).is_file():
-            raise FileNotFoundError(
-                f"inception_weights must be a file of Inception's weights, and {weights} is not "
-                "there"
-            )
+        check_features(self.settings.evaluation.features)
 
     def described(self, data: GenerationData, compared: str) -> str:
         """Return a line about data and jobs."""
@@ -150,11 +145,7 @@ class ImageExperiment(Experiment[GenerationData]):
         if self._reference is None:
             folder, device = at.path / CLASSIFIER, self.settings.machine.device
             features = self.settings.evaluation.features
-            extractor = make_extractor(data, features, folder, seed=0, device=device)
-            moments = reference_moments(extractor, data.train)
-            if data.covariance is not None:  # known, as that of two would be: scatter over 1
-                moments = FeatureMoments(2, torch.zeros_like(moments.mean), data.covariance)
-            self._reference = Reference(extractor, moments)
+            self._reference = make_reference(data, features, folder, seed=0, device=device)
             self.real(data, at)
         return self._reference
 
@@ -176,7 +167,11 @@ class ImageExperiment(Experiment[GenerationData]):
         return report.write(at.path)
 
     def draw(
-        self, name: str, job: Job, at: RunFolder, make: Callable[[], Sequence[Samples | Film]]
+        self,
+        name: str,
+        job: Job,
+        at: RunFolder,
+        make: Callable[[], Sequence[Samples | Film | Between]],
     ) -> list[Path]:
         """Return the files of what is drawn from a model, made with the same seed where missing."""
         files = [at.path / part / f"{name}.npz" for part in self.drawn]
@@ -325,6 +320,36 @@ class Part(Generic[Given]):
                 f"{cls.name} must be a folder of `generate {cls.name}`, and {folder} holds none"
             )
         return part.read(folder)
+
+
+def check_features(settings: Features) -> None:
+    """Raise if a file of weights is not there, or a library."""
+    for name, file in (
+        ("inception_weights", settings.inception_weights),
+        ("diversity_weights", settings.diversity_weights),
+    ):
+        if file is not None and not Path(file).is_file():
+            raise FileNotFoundError(f"{name} must be a file of weights, and {file} is not there")
+    if settings.diversity_weights is not None:
+        LPIPS("alex", weights=settings.diversity_weights)
+    if settings.metrics == "torch-fidelity":
+        require("torch_fidelity", extra="image", distribution="probseq")
+
+
+def make_reference(
+    data: GenerationData, settings: Features, folder: Path, *, seed: int, device: str
+) -> Reference:
+    """Return what samples are measured against; arguments as of `make_extractor`."""
+    extractor = make_extractor(data, settings, folder, seed=seed, device=device)
+    known: dict[str, Any] = {"fidelity": settings.metrics == "torch-fidelity"}
+    if data.covariance is not None:  # as that of two would be: scatter over 1
+        known["moments"] = FeatureMoments(
+            2, data.covariance.new_zeros(len(data.covariance)), data.covariance
+        )
+    if settings.diversity_weights is not None:
+        lpips = LPIPS("alex", weights=settings.diversity_weights)
+        known["lpips"] = lpips.to(distributed.resolve_device(device))
+    return Reference(extractor, data.train, data.test, **known)
 
 
 def make_extractor(

@@ -34,6 +34,7 @@ from pseudovideo.corruptions import pseudo_videos
 from pseudovideo.evaluation import ImageCoder, encode_images, mean_nats, reconstruction
 from pseudovideo.priors import AutoregressivePrior, MaskedPrior, build_token_prior
 from pseudovideo.priors.base import TokenPrior
+from pseudovideo.reference import Copies
 from pseudovideo.spec import PriorName, TokenGrid, TokenizerConfig, TokenSampling
 from pseudovideo.token_cache import TokenCache, cached_tokens
 from pseudovideo.tokenizers import PatchKMeans, Tokenizer, build_tokenizer
@@ -42,8 +43,8 @@ from pseudovideo.tokenizers.objective import TokenizerObjective
 TOKENIZERS, TOKENS, PRIORS = "tokenizers", "tokens", "priors"
 # Images that k-means clusters: enough for its codebook, few enough for minutes.
 _KMEANS_IMAGES = 4000
-# Test images whose reconstructions are shown.
-_SHOWN = 10
+# Test images whose reconstructions are shown; samples beside training images.
+_SHOWN, _COPIES = 10, 8
 Prior = AutoregressivePrior | MaskedPrior
 
 
@@ -225,6 +226,9 @@ class Tokens(stages.ImageExperiment):
                     **reference.measure(samples.images),
                     "seconds": float(samples.seconds),
                 }
+                if part.videos.num_frames > 1:
+                    frames = reference.measure_videos(samples.videos, part.videos)
+                    found["generation"][name]["frames"] = frames
         return found
 
     def report(self, data: GenerationData, results: Results, at: RunFolder) -> str:
@@ -232,7 +236,8 @@ class Tokens(stages.ImageExperiment):
         settings, seed = self.settings, self.settings.seeds[0]
         floors: list[dict[str, Any]] = []
         shown: dict[str, dict[str, Tensor]] = {}
-        samples: dict[str, tuple[str, Tensor, Tensor]] = {}
+        samples: dict[str, tuple[str, Tensor, Tensor, Copies]] = {}
+        reference = self.reference(data, at)
         logs: dict[str, dict[str, list[Path]]] = {TOKENIZERS: {}, PRIORS: {}}
         for job, (arm, part) in self._variants.items():
             stem, folder = part.settings.stem, at.path / TOKENIZERS / job.name
@@ -252,7 +257,9 @@ class Tokens(stages.ImageExperiment):
                 logs[PRIORS].setdefault(label, []).append(at.path / PRIORS / name)
                 if job.seed == seed:
                     title = f"{prior.capitalize()} prior, {arm.name}, stem {stem}, seed {seed}"
-                    samples[f"samples-{name}"] = (title, *self._samples(prior, job, at)[:2])
+                    images, videos, _ = self._samples(prior, job, at)
+                    copies = reference.copies(images, _COPIES)
+                    samples[name] = (title, images, videos, copies)
         return self.write_report(
             data,
             [*results.values(), *floors],
@@ -260,6 +267,7 @@ class Tokens(stages.ImageExperiment):
             videos=settings.videos.for_frames(max(settings.frames), settings.videos.corruption),
             reconstructed=shown,
             samples=samples,
+            features=reference.extractor.name,
             tokenizer_logs=logs[TOKENIZERS],
             prior_logs=logs[PRIORS],
         )

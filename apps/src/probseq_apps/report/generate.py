@@ -21,6 +21,7 @@ from probseq_apps.report.results import (
     Result,
     compare,
     digits_of,
+    entry_of,
     fd_name,
     frame_groups,
     frames_of,
@@ -29,6 +30,7 @@ from probseq_apps.report.results import (
     lengths_of,
     priors_of,
     sample_measures,
+    unranked,
     value_of,
 )
 from probseq_apps.report.tables import (
@@ -41,6 +43,7 @@ from probseq_apps.report.tables import (
     plain,
     with_error,
 )
+from pseudovideo.quality_tables import frame_table, quality_table
 
 PSNR = Measure("PSNR", "higher", ("reconstruction", "psnr"), " dB")
 INTERMEDIATE = Measure(
@@ -54,7 +57,7 @@ PIXELS = "FD(pixels)"
 BOUND = Measure("bound (nats/dim)", "lower", ("bound",))
 # Where distances of other rows are from the test images.
 _REAL_DISTANCE = "real images: test part from training part"
-_LEAST_SCORE, _WHOLE = 0.5, plain(0)
+_WHOLE = plain(0)
 
 # A column: a number over the seeds with its error, or as it is written; without a good end and a
 # writer, what all seeds share.
@@ -85,6 +88,8 @@ def token_tables(results: Sequence[Result], real: Result) -> list[Table]:
         columns += [(nats, None), (Measure(f"{prior}: samples", None, (*at, "num_samples")), None)]
     if drawn := groups_of([result for result in results if result.get("generation")]):
         tables.append(_table("samples", drawn, columns, real))
+        paths = [("generation", prior) for prior in priors_of(results)]
+        tables += _quality_tables(drawn, real, paths)
     return tables
 
 
@@ -118,12 +123,13 @@ def diffusion_tables(results: Sequence[Result], real: Result) -> list[Table]:
             columns.append((Measure("image / exact", "lower", TIMES), None))
         columns += _facts({"images": "num_images", "samples": "num_samples"})
         tables.append(_table(f"errors of frames, T = {length}", groups, columns))
-    return tables
+    return [*tables, *_quality_tables(groups_of(results), real)]
 
 
 def hvae_tables(results: Sequence[Result], real: Result) -> list[Table]:
     """Return both arms, and real images."""
-    return [_model_table(results, [*hvae_measures(results), BOUND], "generate-hvae", real)]
+    table = _model_table(results, [*hvae_measures(results), BOUND], "generate-hvae", real)
+    return [table, *_quality_tables(groups_of(results), real)]
 
 
 def _model_table(
@@ -136,6 +142,30 @@ def _model_table(
         (Measure("sampling s", None, ("generation", "seconds")), _WHOLE),
     ]
     return _table("arm", groups_of(results), columns, real)
+
+
+def _quality_tables(
+    groups: Sequence[Group], real: Result, paths: Sequence[tuple[str, ...]] = (("generation",),)
+) -> list[Table]:
+    """Return what is measured of samples and of their frames; what is not ranked stands below."""
+    rows: dict[bool, dict[str, list[Result]]] = {False: {}, True: {}}
+    for path in paths:
+        poor = unranked(groups, real, path)
+        for group in groups:
+            name = ", ".join([group.name, *path[1:]])
+            name += " (not ranked)" * (group.name in poor)
+            own = [entry_of(result, path) for result in group.results]
+            if None not in own:
+                rows[group.name in poor][name] = own
+    every = {**rows[False], **rows[True]}
+    videos = {
+        name: [one["frames"] for one in own]
+        for name, own in every.items()
+        if all("frames" in one for one in own)
+    }
+    heads, cells = quality_table({**every, REAL: [real]})
+    tables = [Table(heads, cells)] if len(heads) > 2 else []
+    return [*tables, Table(*frame_table(videos))] if videos else tables
 
 
 def _facts(paths: Mapping[str, str]) -> list[Column]:
@@ -151,6 +181,10 @@ def _table(
 ) -> Table:
     """Return a row for each group, and one of what is measured of real images, if anything is."""
     trained = [group for group in groups if group.stem != FLOOR]
+    paths = {m.path[:-1] for m, _ in columns if m.path[:1] + m.path[-1:] == ("generation", "fd")}
+    poor = {path: unranked(groups, real or {}, path) for path in paths}
+    # What is not ranked at all stands below.
+    groups = sorted(groups, key=lambda g: bool(poor) and all(g.name in p for p in poor.values()))
     cells: list[list[str]] = [
         [group.name for group in groups],
         [str(len(g.results)) for g in groups],
@@ -163,7 +197,13 @@ def _table(
             ends.append(fact_text((real or {}).get(path[-1])))
         else:
             write = write or with_error(digits_of(trained, path))
-            cells.append([write(group.summary(path)) for group in groups])
+            shown = [write(group.summary(path)) for group in groups]
+            if path[-1] == "fd":
+                shown = [
+                    f"not ranked ({cell})" if group.name in poor.get(path[:-1], ()) else cell
+                    for group, cell in zip(groups, shown, strict=True)
+                ]
+            cells.append(shown)
             ends.append(write(summarise([value_of(real or {}, path[-1:])])))
     rows = [list(row) for row in zip(*cells, strict=True)]
     heads = [title, "n", *(measure.head for measure, _ in columns)]
@@ -277,21 +317,20 @@ def findings_of(claims: Sequence[Claims], real: Result) -> list[str]:
 
 
 def _credible(groups: Sequence[Group], measure: Measure, real: Result) -> dict[str, Summary]:
-    """Return a number of all groups; no distance of samples that no class is seen in.
+    """Return a number of all groups; no distance of samples that are not ranked.
 
-    A distance of a few features cannot tell noise from poor samples: it counts where the inception
-    score is at least half of the real images', and, of videos of noise, where the error of the
-    image is within three times the exact one: farther off the model has not learned what is judged.
+    Nor of videos of noise where the error of the image is above three times the exact one: the
+    model has not learned what is judged.
     """
-    path, least = measure.path, _LEAST_SCORE * (value_of(real, ("is",)) or 0.0)
+    path = measure.path
     rows = {group.name: group.summary(path) for group in groups}
     if path[0] != "generation" or path[-1] != "fd":
         return rows
     errors = frame_groups([result for group in groups for result in group.results])
     times = {group.name: group.summary(TIMES).mean or 0.0 for group in errors}
     rows = {name: row for name, row in rows.items() if times.get(name, 0.0) <= _MOST_TIMES}
-    scores = {group.name: group.summary((*path[:-1], "is")).mean for group in groups}
-    return {name: row for name, row in rows.items() if (scores[name] or 0.0) >= least}
+    poor = unranked(groups, real, path[:-1])
+    return {name: row for name, row in rows.items() if name not in poor}
 
 
 # Tables, claims, measures of the summary's picture, and the other pictures.
@@ -348,6 +387,7 @@ def generate_report(
         },
         tables=tables(results, real),
         findings=findings,
+        legend=f"{PAGES[experiment]['legend']}\n\n{PAGES['samples']['legend']}",
         figures=lambda: {"summary": summary_figure(results, measures(results), real)},
         pictures=lambda plots: pictures(plots, results, data, seed=settings["seeds"][0], **drawn),
     )

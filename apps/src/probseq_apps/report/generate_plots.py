@@ -21,6 +21,7 @@ from probseq_apps.report.results import (
     frame_groups,
     frames_of,
     groups_of,
+    unranked,
     value_of,
 )
 from probseq_apps.report.tables import Measure
@@ -30,6 +31,8 @@ from pseudovideo.plots import (
     frame_captions,
     frame_errors_plot,
     frame_heads,
+    save_between,
+    save_copies,
     save_gif,
     save_grids,
     save_process,
@@ -38,6 +41,7 @@ from pseudovideo.plots import (
     save_strips,
     save_theorem,
 )
+from pseudovideo.reference import Copies
 from pseudovideo.samples import Film
 
 # Strips of generated videos, videos of a film, and those of a film of their process.
@@ -45,6 +49,7 @@ _STRIPS, _FILM, _ROWS = 3, 16, 4
 # Videos below each other; images whose covariance the theorem is drawn for; samples of each model
 # beside others.
 _VIDEOS, _COVARIANCE, _GRID = 4, 2000, 36
+_NEAREST = "samples that are most like training images"
 _STEM_LINES = ("-", "--", ":")
 
 
@@ -68,6 +73,8 @@ class Drawn(NamedTuple):
     images: UInt8[Tensor, "n c h w"]  # samples
     videos: UInt8[Tensor, "m t c h w"]  # a few of them with all their frames
     film: Film  # how a few came into being
+    between: UInt8[Tensor, "n k c h w"]  # images between pairs of samples
+    copies: Copies  # samples that are most like training images, and these
 
 
 def draw_tokens(
@@ -78,7 +85,8 @@ def draw_tokens(
     seed: int,
     videos: PseudoVideoConfig,
     reconstructed: Mapping[str, Mapping[str, Float[Tensor, "n c h w"]]],
-    samples: Mapping[str, tuple[str, Tensor, Tensor]],
+    samples: Mapping[str, tuple[str, Tensor, Tensor, Copies]],
+    features: str,
     tokenizer_logs: Mapping[str, Sequence[Path]],
     prior_logs: Mapping[str, Sequence[Path]],
 ) -> list[Path]:
@@ -90,7 +98,8 @@ def draw_tokens(
         seed: whose samples are shown.
         videos: settings of the longest pseudo videos.
         reconstructed: of test images, by stem and arm.
-        samples: title, images and videos by the file's name.
+        samples: title, images, videos and likely copies by the prior's name.
+        features: what nearness of images is measured in.
         tokenizer_logs: folders of all seeds by arm and stem.
         prior_logs: the same by arm, stem and prior.
     """
@@ -106,8 +115,12 @@ def draw_tokens(
         title = f"Test images and their reconstructions, stem {stem}, seed {seed}"
         labels, rows = ["truth", *arms], [truth, *arms.values()]
         files.append(save_rows(labels, rows, plots / f"reconstructions-{stem}.png", title=title))
-    for name, (title, pictures, shown) in samples.items():
-        files += save_samples(pictures, shown, plots, name, title=title)
+    for name, (title, pictures, shown, copies) in samples.items():
+        files += save_samples(pictures, shown, plots, f"samples-{name}", title=title)
+        own = {"features": features, "title": f"{title}: {_NEAREST}"}
+        files.append(
+            save_copies(copies, pictures, data.train, plots / f"nearest-{name}.png", **own)
+        )
     files += save_curves(tokenizer_logs, plots / "tokenizer-loss.png", _CURVES["tokenizer"])
     files += save_curves(tokenizer_logs, plots / "tokenizer-codebook.png", _CURVES["codebook"])
     return files + save_curves(prior_logs, plots / "prior-loss.png", _CURVES["prior"])
@@ -122,6 +135,7 @@ def draw_models(
     seed: int,
     drawn: Mapping[str, Drawn],
     logs: Mapping[str, Sequence[Path]],
+    features: str,
     videos: Mapping[str, tuple[PseudoVideoConfig, int]] | None = None,
 ) -> list[Path]:
     """Draw what a run of `generate diffusion` or `generate hvae` made.
@@ -134,6 +148,7 @@ def draw_models(
         seed: whose samples are shown.
         drawn: what the models of this seed drew, by name.
         logs: folders of all seeds by the model's name.
+        features: what nearness of images is measured in.
         videos: settings and context length of the models of videos.
     """
     errors = {group.name: _frame_errors(group) for group in frame_groups(results)}
@@ -158,12 +173,19 @@ def draw_models(
         files.append(save_rows(labels, strips, file, heads, title=title))
         captions = frame_captions(name, rows.shape[1])
         files.append(save_gif(rows[:_FILM], file.with_suffix(".gif"), captions=captions))
+    for name, one in drawn.items():
+        title = f"{name}, seed {seed}: images between two samples"
+        files.append(save_between(one.between, plots / f"between-{name}.png", title=title))
+        own = {"features": features, "title": f"{name}, seed {seed}: {_NEAREST}"}
+        file = plots / f"nearest-{name}.png"
+        files.append(save_copies(one.copies, one.images, data.train, file, **own))
     caption, unit = ("{} HVAE", "level") if kind == "hvae" else ("{}, predicted image", "step")
     for name, one in drawn.items():
         file, is_video = plots / f"process-{name}.gif", one.videos.shape[1] > 1
         what = name if is_video else caption.format(name)
         frames = one.film.frames[: _ROWS if is_video else None]
-        files.append(save_process(frames, one.film.done, file, name=what, unit=unit))
+        own = {"name": what, "unit": unit, "stages": int(one.film.stages)}
+        files.append(save_process(frames, one.film.done, file, **own))
     return files + save_curves(logs, plots / "losses.png", _CURVES[kind])
 
 
@@ -173,9 +195,12 @@ draw_diffusion, draw_hvae = (partial(draw_models, kind=kind) for kind in ("diffu
 def summary_figure(results: Sequence[Result], measures: Sequence[Measure], real: Result) -> Figure:
     """Draw numbers of all variants over the seeds beside those of real images, a colour a stem."""
     groups: dict[str, Group] = {}
-    for group in groups_of(results):
+    every = groups_of(results)
+    poor = unranked(every, real)
+    for group in every:
         bits = group.fact("bits")
-        groups[group.name if bits is None else f"{group.name}\n{bits:,.0f} bits"] = group
+        name = group.name if bits is None else f"{group.name}\n{bits:,.0f} bits"
+        groups[f"{name}\n(not ranked)" if group.name in poor else name] = group
     stems = {name: group.stem or name for name, group in groups.items()}
     kinds = list(dict.fromkeys(stems.values()))
     bars: list[Bars] = []

@@ -3,7 +3,7 @@
 from contextlib import suppress
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from probseq.settings import Bound, Count, Index, NotNegative, Positive, Rate, Settings
 from probseq_apps.data.names import check_generation_name
@@ -67,6 +67,11 @@ class Features(Settings):
     distance is called FD."""
     classifier_steps: Count = 300
     """Optimizer steps of that classifier."""
+    diversity_weights: str | None = None
+    """File of torchvision's AlexNet weights (alexnet-owt-7be5be79.pth), with which LPIPS measures
+    how unlike each other samples are; None leaves it out."""
+    metrics: Literal["ours", "torch-fidelity"] = "ours"
+    """torch-fidelity: beside ours also that library's own numbers, for final figures."""
 
 
 class Training(Settings):

@@ -1,4 +1,4 @@
-"""What is measured of models: reconstructions, samples, likelihoods, and errors of frames."""
+"""What is measured of models: reconstructions, likelihoods, and errors of frames."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -10,11 +10,9 @@ from torch import Tensor
 
 from probseq.metrics.image import (
     FeatureExtractor,
-    FeatureMoments,
     distance_name,
     extract_features,
     frechet_distance,
-    inception_score,
     psnr,
 )
 from pseudovideo.corruptions import (
@@ -30,8 +28,6 @@ from pseudovideo.hvae import HVAE
 from pseudovideo.priors import AutoregressivePrior, MaskedPrior
 from pseudovideo.spec import SolverName, TokenGrid
 
-# Ten parts as in papers, where a part has so many samples; one part of everything below.
-_SPLITS, _LEAST_PART = 10, 100
 # Enough for the covariance of 32x32 colour images; with more of them its product alone takes long.
 _SPECTRUM_IMAGES = 20_000
 _BATCH = 250
@@ -111,57 +107,6 @@ def reconstruction(
         "num_images": len(images),
         "usage": float((counts > 0).double().mean()),
         "perplexity": float(torch.special.entr(shares).sum().exp()),
-    }
-
-
-def reference_moments(
-    extractor: FeatureExtractor, images: UInt8[Tensor, "n c h w"], *, batch_size: int = 1024
-) -> FeatureMoments:
-    """Return the moments of the features of a data set, which `generation` takes many times.
-
-    Args:
-        extractor: of the features.
-        images: the training part, that samples are compared with.
-        batch_size: images whose features are held at once.
-    """
-    first, *others = images.split(batch_size)
-    moments = FeatureMoments.of(extract_features(extractor, first).features)
-    for part in others:
-        moments = moments.update(extract_features(extractor, part).features)
-    return moments
-
-
-def generation(
-    images: Float[Tensor, "n c h w"] | UInt8[Tensor, "n c h w"],
-    reference: FeatureMoments,
-    extractor: FeatureExtractor,
-) -> dict[str, Any]:
-    """Measure samples.
-
-    Args:
-        images: samples, or real images as if they were some, in -1..1 or as bytes.
-        reference: `reference_moments` of the training images under the same extractor.
-        extractor: of the features.
-
-    Returns:
-        fd, fd_name: Fréchet distance from the reference.
-        is, is_std: inception score and its standard deviation over the splits; None without
-            classes.
-        is_splits: ten, or one where a tenth would be fewer than 100 samples.
-        num_samples: how many samples.
-    """
-    found, count = extract_features(extractor, images), len(images)
-    score, spread, splits = None, None, None
-    if found.probabilities is not None:
-        splits = _SPLITS if count >= _SPLITS * _LEAST_PART else 1
-        score, spread, *_ = inception_score(found.probabilities, splits=splits)
-    return {
-        "fd": _defined(frechet_distance(reference, found.features)),
-        "fd_name": distance_name(extractor),
-        "is": score,
-        "is_std": spread,
-        "is_splits": splits,
-        "num_samples": count,
     }
 
 

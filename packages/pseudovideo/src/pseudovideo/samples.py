@@ -24,10 +24,12 @@ class Film(NamedTuple):
     Attributes:
         frames: of n samples at k snapshots.
         done: denoising steps, over all stages, or levels that were done; rising to their total.
+        stages: how many there are, of as many steps each.
     """
 
     frames: UInt8[Tensor, "n k t c h w"]
     done: Int64[Tensor, " k"]
+    stages: Int64[Tensor, ""]
 
 
 def to_bytes(frames: Float[Tensor, "*n c h w"]) -> UInt8[Tensor, "*n c h w"]:
@@ -93,7 +95,8 @@ def film(
     if isinstance(model, HVAE):
         options["watch"] = lambda level, z: frames.append(z[:, None])
         model.sample(n, generator=generator, batch_size=n, **options)
-        return Film(to_bytes(torch.stack(frames, 1)), torch.arange(len(frames)))
+        one = torch.tensor(1)
+        return Film(to_bytes(torch.stack(frames, 1)), torch.arange(len(frames)), one)
     steps = options.get("num_steps")
     diffusion = model.diffusion if steps is None else model.diffusion.respaced(steps)
     stages = model.stages if isinstance(model, VideoDiffusion) else ()
@@ -125,4 +128,5 @@ def film(
         frames.append(shown)
 
     model.sample(n, generator=generator, batch_size=n, watch=watch, **options)
-    return Film(to_bytes(torch.stack(frames, 1)), torch.tensor(done))
+    parts = torch.tensor(max(1, len(stages)))
+    return Film(to_bytes(torch.stack(frames, 1)), torch.tensor(done), parts)

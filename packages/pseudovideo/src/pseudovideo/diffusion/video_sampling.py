@@ -91,6 +91,7 @@ def sample_stage(
     eta: float | None = None,
     solver: SolverName | None = None,
     watch: Watch | None = None,
+    start: Float[Tensor, "b l c h w"] | None = None,
 ) -> Float[Tensor, "b l c h w"]:
     """Draw the latent frames of a stage given its observed ones.
 
@@ -108,6 +109,7 @@ def sample_stage(
         eta: None for ancestral sampling, else η of DDIM.
         solver: in place of both, a solver of the probability flow, anew in each stage.
         watch: called after each step t with t and the latent frames.
+        start: the noise of the latent frames to start from; None draws it.
     """
     batch, count, shape = len(observed), len(stage.latent), observed.shape[2:]
     # Once with the class and once without, where guided.
@@ -127,7 +129,7 @@ def sample_stage(
 
     x = denoise(
         conditioned(flat, classes),
-        noise(diffusion.num_steps),
+        noise(diffusion.num_steps) if start is None else start.flatten(0, 1),
         diffusion,
         step_noise=noise,
         eta=eta,
@@ -193,6 +195,7 @@ def sample_videos(
             eta=eta,
             solver=solver,
             watch=seen if watch else None,
+            start=videos[:, latent],
         )
         videos[:, latent] = drawn.to(videos.dtype)
     return videos

@@ -15,7 +15,7 @@ from torch import Tensor
 from probseq.checks import check_counts, check_floating, check_integers, check_sizes
 from pseudovideo.diffusion.sampling import at_least_float32, draw_noise, draw_seed, noise_like
 from pseudovideo.diffusion.unet import apply_unet, build_unet
-from pseudovideo.labels import check_labels, dropped_labels, sample_classes
+from pseudovideo.labels import Classes, check_labels, dropped_labels, sample_classes
 from pseudovideo.pretrained import Pretrained, eval_mode
 from pseudovideo.spec import HVAEConfig
 
@@ -271,8 +271,7 @@ class HVAE(Pretrained):
                 the model was trained without `label_dropout`.
         """
         check_counts(n=n, batch_size=batch_size)
-        seed, levels = draw_seed(generator), self.config.num_levels
-        device = self._weight.device
+        seed, device = draw_seed(generator), self._weight.device
         drawn = sample_classes(self.config, n, labels, guidance, generator=generator, device=device)
         done: list[Tensor] = []
         with eval_mode(self):
@@ -283,19 +282,39 @@ class HVAE(Pretrained):
                     numbers, images, seed=seed, labels=asked, image_labels=image_labels
                 )
                 if watch is not None:
-                    watch(levels, z)
-                for level in range(levels, 0, -1):
-                    frames = classes.twice(z)
-                    t = torch.full((len(frames),), level, device=device)
-                    z = classes.mixed(self.decode(frames, t, classes.tokens))
-                    if level > 1:
-                        z = z + self.config.delta * self._noise(numbers, seed, level=level - 1)
-                    if watch is not None:
-                        watch(level - 1, z)
-                done.append(z.clamp(-1, 1))
+                    watch(self.config.num_levels, z)
+                done.append(self.descend(z, numbers, classes, seed=seed, watch=watch).clamp(-1, 1))
                 if progress is not None:
                     progress(len(numbers))
         return torch.cat(done)
+
+    def descend(
+        self,
+        z: Float[Tensor, "b c h w"],
+        numbers: Int64[Tensor, " b"],
+        classes: Classes,
+        *,
+        seed: int,
+        watch: Callable[[int, Tensor], None] | None = None,
+    ) -> Float[Tensor, "b c h w"]:
+        """z_0 of z_T, level by level; arguments as of `sample`.
+
+        Args:
+            z: frames of level T.
+            numbers: of the samples: those with the same have the same noise.
+            classes: of the samples.
+            seed: of the noise.
+            watch: called after every step with t−1 and z_{t−1}.
+        """
+        for level in range(self.config.num_levels, 0, -1):
+            frames = classes.twice(z)
+            t = torch.full((len(frames),), level, device=z.device)
+            z = classes.mixed(self.decode(frames, t, classes.tokens))
+            if level > 1:
+                z = z + self.config.delta * self._noise(numbers, seed, level=level - 1)
+            if watch is not None:
+                watch(level - 1, z)
+        return z
 
     def _noise(self, numbers: Int64[Tensor, " b"], seed: int, *, level: int) -> Tensor:
         """Standard normal frames of one level, in the decoder's precision, at least float32."""

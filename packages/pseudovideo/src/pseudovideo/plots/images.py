@@ -203,6 +203,7 @@ def save_process(
     *,
     name: str,
     unit: str,
+    stages: int = 1,
 ) -> Path:
     """Write how samples come into being as an animated GIF: images in a grid, videos in rows.
 
@@ -212,15 +213,24 @@ def save_process(
         file: the file; its folder is made.
         name: what is shown, the first line of each caption.
         unit: of what was done, `step` or `level`.
+        stages: of a video, of as many steps each; captions tell which is going on.
     """
     snapshots, length = frames.shape[1:3]
-    steps = done.tolist()
+    total = int(done[-1])
+
+    def told(number: int) -> str:
+        if stages == 1:
+            return f"{unit} {number:,} of {total:,}"
+        each = total // stages
+        stage = max(0, number - 1) // each
+        return f"stage {stage + 1} of {stages}, {unit} {number - stage * each:,} of {each:,}"
+
     return save_gif(
         rearrange(frames.float() / 127.5 - 1, "n k t c h w -> (n t) k c h w"),
         file,
         seconds_per_frame=min(_LONGEST, max(_SHORTEST, _FILM_SECONDS / snapshots)),
         columns=length if length > 1 else None,
-        captions=[f"{name}\n{unit} {number:,} of {steps[-1]:,}" for number in steps],
+        captions=[f"{name}\n{told(number)}" for number in done.tolist()],
         heads=frame_heads(length) if length > 1 else (),
     )
 

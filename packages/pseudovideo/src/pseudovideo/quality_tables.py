@@ -1,0 +1,102 @@
+"""Tables of what `pseudovideo.reference` measures of samples: heads and cells, as text."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+from pseudovideo.reference import SHARES
+
+# Keys of `measure` (inner ones after a point), what tables call them, the names of their intervals,
+# and the decimals of their numbers; None: as many as suit the largest.
+_COLUMNS = (
+    ("fd_unbiased", "{fd}, unbiased ↓", "fd", None),
+    ("is_unbiased", "IS, unbiased ↑", "is", None),
+    ("kid", "KID ↓", "kid", None),
+    ("precision", "precision ↑", "precision", 2),
+    ("recall", "recall ↑", "recall", 2),
+    ("density", "density", "density", 2),
+    ("coverage", "coverage ↑", "coverage", 2),
+    ("lpips", "LPIPS diversity", "", 3),
+    ("nearer", "nearer", "", 2),
+    ("c_t", "C_T", "", 1),
+    ("nearer_pixels", "nearer, pixels", "", 2),
+    ("c_t_pixels", "C_T, pixels", "", 1),
+    ("torch_fidelity.fd", "torch-fidelity: {fd} ↓", "", None),
+    ("torch_fidelity.is", "torch-fidelity: IS ↑", "", None),
+    ("torch_fidelity.kid", "torch-fidelity: KID ↓", "", None),
+    ("torch_fidelity.precision", "torch-fidelity: precision ↑", "", 2),
+    ("torch_fidelity.recall", "torch-fidelity: recall ↑", "", 2),
+)
+
+
+def quality_table(
+    rows: Mapping[str, Sequence[Mapping[str, Any]]],
+) -> tuple[list[str], list[list[str]]]:
+    """Return heads and cells of a table of what `measure` says, a row for each model.
+
+    Args:
+        rows: measurements over the seeds by the row's name; cells are means over the seeds, with
+            the mean ends of the 95% intervals. What no row has is left out.
+    """
+    every = [one for own in rows.values() for one in own]
+    heads, columns = ["quality of samples", "n"], list[list[str]]()
+    for key, head, interval, digits in _COLUMNS:
+        if any(_entry(one, key) is not None for one in every):
+            heads.append(head.format(fd=every[0].get("fd_name", "FD")))
+            digits = _decimals(_entry(one, key) for one in every) if digits is None else digits
+            columns.append([_cell(own, key, interval, digits) for own in rows.values()])
+    names = [[name, str(len(own))] for name, own in rows.items()]
+    return heads, [[*name, *cells] for name, *cells in zip(names, *columns, strict=True)]
+
+
+def frame_table(
+    rows: Mapping[str, Sequence[Mapping[str, Mapping[str, Any]]]],
+) -> tuple[list[str], list[list[str]]]:
+    """Return heads and cells of a table of what `measure_videos` says, a row for each frame.
+
+    Args:
+        rows: measurements over the seeds by the model's name.
+    """
+    heads = ["frames of samples", "n", "FD ↓", "FD, real test videos", "KID ↓", "precision ↑"]
+    heads += ["recall ↑", "density", "coverage ↑", "videos"]
+    every = [of_frame for own in rows.values() for one in own for of_frame in one.values()]
+    kinds: list[tuple[str, int]] = [
+        *((key, _decimals(one.get(key) for one in every)) for key in ("fd", "real_fd", "kid")),
+        *((share, 2) for share in SHARES),
+    ]
+    cells: list[list[str]] = []
+    for name, own in rows.items():
+        for head in own[0]:
+            of_frame = [one[head] for one in own]
+            shown = head if head in ("image", "video") else f"frame {head}"
+            row = [f"{name}, {'whole video' if shown == 'video' else shown}", str(len(own))]
+            for key, digits in kinds:
+                row.append(_cell(of_frame, key, key, digits))
+            cells.append([*row, f"{of_frame[0]['num_videos']:,}"])
+    return heads, cells
+
+
+def _entry(one: Mapping[str, Any], key: str) -> float | None:
+    outer, _, inner = key.partition(".")
+    found: Any = one.get(outer)
+    return (found or {}).get(inner) if inner else found
+
+
+def _decimals(values: Iterable[float | None]) -> int:
+    """Four for numbers below 1, none from 1,000 on."""
+    largest = max((abs(value) for value in values if value is not None), default=0.0)
+    return 4 - sum(largest >= bound for bound in (1.0, 10.0, 100.0, 1000.0))
+
+
+def _cell(own: Sequence[Mapping[str, Any]], key: str, interval: str, digits: int) -> str:
+    """Mean over the seeds, and the mean ends of the intervals; a dash where a seed lacks it."""
+    values = [_entry(one, key) for one in own]
+    known = [float(value) for value in values if value is not None]
+    if len(known) < len(values):
+        return "—"
+    ends = [one.get("intervals", {}).get(interval) for one in own]
+    around = ""
+    if all(ends):
+        low, high = (fmean(end[place] for end in ends) for place in (0, 1))
+        around = f" [{low:.{digits}f}, {high:.{digits}f}]"
+    return f"{fmean(known):.{digits}f}{around}"
