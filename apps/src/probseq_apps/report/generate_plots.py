@@ -184,7 +184,7 @@ def draw_models(
         file, is_video = plots / f"process-{name}.gif", one.videos.shape[1] > 1
         what = name if is_video else caption.format(name)
         frames = one.film.frames[: _ROWS if is_video else None]
-        own = {"name": what, "unit": unit, "stages": int(one.film.stages)}
+        own: Any = {"name": what, "unit": unit, "stages": int(one.film.stages)}
         files.append(save_process(frames, one.film.done, file, **own))
     return files + save_curves(logs, plots / "losses.png", _CURVES[kind])
 
