@@ -10,7 +10,6 @@ import torch.nn.functional as F
 from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 
-from probseq.errors import require
 from probseq.metrics.image import (
     LPIPS,
     ClassifierFeatures,
@@ -20,6 +19,7 @@ from probseq.metrics.image import (
     ModuleFeatures,
     RandomConvolution,
     SmallClassifier,
+    check_torch_fidelity,
 )
 from probseq.settings import Settings
 from probseq_apps.data.images import GenerationData, load_generation_data, to_unit
@@ -333,7 +333,7 @@ def check_features(settings: Features) -> None:
     if settings.diversity_weights is not None:
         LPIPS("alex", weights=settings.diversity_weights)
     if settings.metrics == "torch-fidelity":
-        require("torch_fidelity", extra="image", distribution="probseq")
+        check_torch_fidelity()
 
 
 def make_reference(

@@ -11,6 +11,7 @@ from probseq.errors import MissingExtraError
 from probseq.metrics.image import (
     ClassifierFeatures,
     RandomConvolution,
+    check_torch_fidelity,
     extract_features,
     frechet_distance,
     inception_score,
@@ -99,8 +100,12 @@ def test_bad_images_and_counts_are_refused(plain_calls):
 
 def test_without_the_extra_its_name_is_told(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch_fidelity", None)
-    with pytest.raises(MissingExtraError, match=r"torch_fidelity is needed.*probseq\[image\]"):
-        torch_fidelity_metrics(RandomConvolution(1), images(9, 1), images(9, 2))
+    for call in (
+        check_torch_fidelity,
+        lambda: torch_fidelity_metrics(RandomConvolution(1), images(9, 1), images(9, 2)),
+    ):
+        with pytest.raises(MissingExtraError, match=r"torch_fidelity is needed.*probseq\[image\]"):
+            call()
 
 
 class _Rows(nn.Module):

@@ -18,7 +18,7 @@ from probseq.metrics.image.extractors import (
     SmallClassifier,
     extract_features,
 )
-from probseq.metrics.image.fidelity import torch_fidelity_metrics
+from probseq.metrics.image.fidelity import check_torch_fidelity, torch_fidelity_metrics
 from probseq.metrics.image.frechet import FeatureMoments, frechet_distance
 from probseq.metrics.image.inception import INCEPTION_SHA256, InceptionFeatures, distance_name
 from probseq.metrics.image.inception_score import InceptionScore, inception_score
@@ -56,6 +56,7 @@ __all__ = [
     "PrecisionRecall",
     "RandomConvolution",
     "SmallClassifier",
+    "check_torch_fidelity",
     "distance_name",
     "extract_features",
     "frechet_distance",

@@ -38,6 +38,15 @@ class _Levels(Dataset[Tensor]):
         return self.images[index]
 
 
+def check_torch_fidelity() -> None:
+    """Raise if torch-fidelity is not installed, before what it shall measure is made.
+
+    Raises:
+        MissingExtraError: names the extra.
+    """
+    require("torch_fidelity", extra="image", distribution="probseq")
+
+
 def torch_fidelity_metrics(
     extractor: FeatureExtractor,
     real: UInt8[Tensor, "n c h w"],
