@@ -169,14 +169,14 @@ def test_recipes_of_diffusion_and_hvaes_fit_their_data(stand_in):
         side = settings.reading.image_size or (16 if settings.data == "digits" else 32)
         noise = {"heat": settings.sizes.noise_std, "learned": settings.sizes.learned_noise_std}
         for arm in settings.arms:
-            _, config = HvaeVariant(settings.one_model(arm, 0)).config(side, 1)
+            _, config = HvaeVariant(settings.one_model(arm, 0)).config(side, 1, {})
             assert config.noise_std == noise[arm]
 
 
 def test_the_image_model_of_table_5_3_has_improved_ddpms_size():
     one = DiffusionVariant(DIFFUSION_RECIPES.load("table-5.3-cifar10").one_model("1-frame", 0))
     with torch.device("meta"):
-        unet = build_unet(one.config(32, 3)[1], in_channels=3, out_channels=6)
+        unet = build_unet(one.config(32, 3, {})[1], in_channels=3, out_channels=6)
     assert sum(p.numel() for p in unet.parameters()) == 39_629_062
 
 

@@ -1,9 +1,11 @@
 """Arms of the tables: their names, and what they mean."""
 
+from dataclasses import replace
+
 import pytest
 
 from pseudovideo.arms import DiffusionArm, token_arms
-from pseudovideo.spec import CorruptionSpec, DiffusionSpec, UNetSpec, VideoSpec
+from pseudovideo.spec import ClassSpec, CorruptionSpec, DiffusionSpec, UNetSpec, VideoSpec
 
 
 @pytest.mark.parametrize(
@@ -68,6 +70,10 @@ def test_a_model_has_its_arms_own_context_and_steps_and_the_videos_their_levels(
     sizes = [(config.num_frames, config.context, config.one_way) for config in found[1:]]
     assert sizes == [(4, 2, True), (8, 4, True)]
     assert [arm.context(VideoSpec(context=3)) for arm in arms] == [0, 3, 3]
+    classes = ClassSpec(num_classes=2, label_dropout=0.1, class_names=("a", "b"))
+    for arm, plain in zip(arms, found, strict=True):
+        known = arm.config(32, 3, **given, frames=VideoSpec(one_way=True), classes=classes)
+        assert known == replace(plain, **classes.to_dict())
     videos = arms[1].videos(CorruptionSpec(blur_rate=0.2, beta_max=0.3))
     assert (videos.num_frames, videos.kind) == (4, "high-order-blur")
     assert (videos.blur_rate, videos.beta_max) == (0.2, 0.3)

@@ -7,7 +7,13 @@ import pytest
 import torch
 
 from pseudovideo.diffusion import ImageDiffusion
-from pseudovideo.labels import check_labels, dropped_labels, sample_classes
+from pseudovideo.labels import (
+    check_labels,
+    class_numbers,
+    draw_labels,
+    dropped_labels,
+    sample_classes,
+)
 from pseudovideo.pretrained import fingerprint, load_pretrained
 from pseudovideo.samples import draw_samples, film
 from pseudovideo.spec import ClassSpec, ImageDiffusionConfig
@@ -91,6 +97,47 @@ def test_labels_that_are_not_given_are_drawn_evenly():
     assert (share - 1 / 3).abs().max() < 5 * math.sqrt(2 / 9 / len(found))
 
 
+def test_labels_are_drawn_with_the_shares_of_the_training_images_each_from_its_place_alone():
+    spec = ClassSpec(num_classes=3, class_counts=(1, 5, 2))
+    found = draw_labels(spec, 30_000, seed=4)
+    share, wanted = found.bincount(minlength=3) / len(found), torch.tensor([1, 5, 2]) / 8
+    # Five standard deviations of a share.
+    assert ((share - wanted).abs() < 5 * (wanted * (1 - wanted) / len(found)).sqrt()).all()
+    assert torch.equal(draw_labels(spec, 7, seed=4), found[:7])
+    assert not torch.equal(draw_labels(spec, 30_000, seed=5), found)
+    assert draw_labels(NONE, 3, seed=0) is None
+
+
+def test_classes_are_found_by_name_else_by_number():
+    spec = ClassSpec(num_classes=3, class_names=("cat", "10", "2"))
+    assert class_numbers(spec, ["2", "cat", "1", "0"]).tolist() == [2, 0, 1, 0]
+    assert class_numbers(PLAIN, ["2", "0"]).tolist() == [2, 0]
+    for one, known in ((spec, "cat, 10, 2"), (PLAIN, "0, 1, 2")):
+        with pytest.raises(
+            ValueError, match=rf"by name \({known}\) or by number \(0..2\), got '3'"
+        ):
+            class_numbers(one, ["1", "3"])
+    with pytest.raises(ValueError, match=r"by name \(0, .*, 9, ...\) or by number \(0..11\)"):
+        class_numbers(ClassSpec(num_classes=12), ["-1"])
+    with pytest.raises(ValueError, match="labels must be left out for a model without classes"):
+        class_numbers(NONE, ["0"])
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"class_names": ("a", "b")}, "class_names must be num_classes=3, got 2"),
+        ({"class_counts": (1, 2, 3, 4)}, "class_counts must be num_classes=3, got 4"),
+        ({"class_names": ("a", "b", "a")}, "class_names must be .* without repetitions"),
+        ({"class_counts": (1, 0, 3)}, "class_counts must be .* at least 1"),
+        ({"num_classes": None, "class_names": ("a",)}, "class_names must be num_classes=0, got 1"),
+    ],
+)
+def test_names_and_counts_are_those_of_all_classes(changes, said):
+    with pytest.raises(ValueError, match=said):
+        ClassSpec(**{"num_classes": 3, **changes})
+
+
 def test_training_hides_its_share_of_labels_and_nothing_else_does():
     labels = torch.arange(30_000) % 3
     generator = seeded(0)
@@ -107,14 +154,15 @@ def test_training_hides_its_share_of_labels_and_nothing_else_does():
 
 
 def test_folders_name_classes_only_where_there_are_any(tmp_path):
-    known = model(num_classes=3, label_dropout=0.2)
+    named = {"class_names": ("a", "b", "c"), "class_counts": (4, 1, 9)}
+    known = model(num_classes=3, label_dropout=0.2, **named)
     for name, one in (("without", model()), ("with", known)):
         one.save_pretrained(tmp_path / name)
         back = load_pretrained(tmp_path / name)
         assert back.config == one.config
         assert fingerprint(back) == fingerprint(one)
     settings = json.loads((tmp_path / "without" / "config.json").read_text())["config"]
-    assert not {"num_classes", "label_dropout"} & settings.keys()
+    assert not {"num_classes", "label_dropout", *named} & settings.keys()
     labels = torch.tensor([2, 0])
     drawn = [
         one.sample(2, labels=labels, guidance=1.5, generator=seeded(1))

@@ -9,6 +9,7 @@ from pseudovideo.corruptions import PseudoVideoConfig
 from pseudovideo.plots import (
     FrameErrors,
     frame_errors_plot,
+    save_classes,
     save_grid,
     save_grids,
     save_process,
@@ -17,6 +18,7 @@ from pseudovideo.plots import (
     save_strips,
     save_theorem,
 )
+from pseudovideo.plots import images as plotted
 
 
 def random_images(n, c=1, size=16, seed=0):
@@ -32,6 +34,25 @@ def pixels(file):
 def as_bytes(image):
     levels = ((image.clamp(-1, 1) + 1) * 127.5).round().byte()
     return levels.expand(3, -1, -1).movedim(0, -1).numpy()
+
+
+def test_samples_stand_in_the_row_of_their_class_below_each_other(tmp_path, monkeypatch):
+    images, labels = torch.arange(5, dtype=torch.uint8), torch.tensor([3, 0, 3, 3, 0])
+    images = images[:, None, None, None].expand(-1, 1, 4, 4)
+    seen = []
+
+    def save_rows(names, rows, file, *, title):
+        seen.append((names, rows, file))
+        return file
+
+    monkeypatch.setattr(plotted, "save_rows", save_rows)
+    save_classes(images, labels, "abcd", tmp_path / "classes.png")
+    (names, rows, file) = seen[0]
+    assert (names, file) == (["a", "d"], tmp_path / "classes.png")
+    shown = [((row + 1) * 127.5).round().int()[:, 0, 0, 0].tolist() for row in rows]
+    assert shown == [[1, 4, 255], [0, 2, 3]]  # white where a class has fewer
+    save_classes(images, labels * 0, "abcd", tmp_path / "classes.png")
+    assert len(seen[1][1]) == 1
 
 
 @pytest.mark.parametrize("c", [1, 3])
@@ -120,6 +141,12 @@ def test_samples_are_a_grid_and_videos_also_strips_and_a_film(tmp_path, frames, 
     if frames > 1:
         with Image.open(files[2]) as film:
             assert film.n_frames == frames
+    # Of classes the grid has a row each, ten samples wide, behind the name.
+    labels = torch.arange(70) % 2
+    names = {"labels": labels, "class_names": ("cat", "dog")}
+    files = save_samples(samples[:, -1], samples, tmp_path, "x", **names)
+    row = pixels(files[0])[20, :, 0]
+    assert len(row) > 10 * plotted.LEAST_LABELLED > len(grid)
 
 
 @pytest.mark.parametrize("shape", [(0, 1, 8, 8), (2, 2, 8, 8)])

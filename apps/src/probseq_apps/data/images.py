@@ -82,8 +82,8 @@ class PartLabels(NamedTuple):
 class GenerationData(Parts[Tensor]):
     """Square images of one size as bytes, (N, C, H, W) in each part.
 
-    ``labels`` are for the classifier that scores samples; None where there are none. ``covariance``
-    is that of Gaussian images in -1..1 of mean 0, where it is known.
+    ``labels`` are for models of classes and for the classifier that scores samples; None where
+    there are none. ``covariance`` is that of Gaussian images in -1..1 of mean 0, where it is known.
     """
 
     labels: PartLabels | None = None
@@ -105,6 +105,14 @@ class GenerationData(Parts[Tensor]):
     def image_size(self) -> int:
         """Height and width in pixels."""
         return self.train.shape[-1]
+
+    @property
+    def class_counts(self) -> dict[str, int]:
+        """Training images of each class by its name; none without labels."""
+        if self.labels is None:
+            return {}
+        counts = self.labels.train.bincount(minlength=len(self.class_names))
+        return dict(zip(self.class_names, counts.tolist(), strict=True))
 
 
 _GENERATION_SIZES = {"digits": 16, "gaussian-digits": 8, "mnist": 32, "cifar10": 32, "celeba": 64}

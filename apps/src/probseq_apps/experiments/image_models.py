@@ -4,18 +4,19 @@ The folder has `models/ARM-seedS` (runs of `fit`, with the trained model in `pre
 `classifier/`, `samples/`, `process/` and `results/`.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, Literal, cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from probseq_apps.data.images import GenerationData, to_unit
 from probseq_apps.engine import log
 from probseq_apps.engine.config import TrainConfig, derive_seed
-from probseq_apps.engine.files import CONFIG
+from probseq_apps.engine.files import CONFIG, read_json
 from probseq_apps.engine.trainer import Batch, LossParts, Step
 from probseq_apps.experiment import Job, Results, RunFolder
 from probseq_apps.experiments import stages
@@ -63,9 +64,26 @@ class Variant(stages.Part[GenerationData]):
         super().__init__(settings)
         self.seed: int = settings.seeds[0]
 
-    def config(self, image_size: int, channels: int) -> tuple[type[Pretrained], UNetConfig]:
-        """Return class and settings of the model of such images."""
+    def config(
+        self, image_size: int, channels: int, counts: Mapping[str, int]
+    ) -> tuple[type[Pretrained], UNetConfig]:
+        """Return class and settings of the model of such images and of these classes."""
         raise NotImplementedError
+
+    def classes(self, data: GenerationData) -> dict[str, int]:
+        """Return the training images of each class that the model is told of, if of any."""
+        return stages.told_classes(self.settings.classes, data)
+
+    def labels(
+        self, data: GenerationData, part: Literal["train", "test"], count: int | None = None
+    ) -> Tensor | None:
+        """Return a part's first labels, as the model is told them; None of one without classes."""
+        return stages.labels_of(self.settings.classes, data, part, count)
+
+    def batch(self, data: GenerationData) -> Batch:
+        """Return images and their numbers, and of classes the labels."""
+        own = self.labels(data, "train")
+        return super().batch(data) if own is None else (*super().batch(data), own)
 
     def check(self, data: GenerationData) -> None:
         """Raise if sizes or weights don't fit the images."""
@@ -75,7 +93,7 @@ class Variant(stages.Part[GenerationData]):
 
     def build(self, data: GenerationData) -> tuple[nn.Module, Any]:
         """Return a new model, twice."""
-        kind, config = self.config(data.image_size, data.channels)
+        kind, config = self.config(data.image_size, data.channels, self.classes(data))
         make = partial(cast("Any", kind), config)
         model = stages.seeded(make, derive_seed(self.seed, "weights"))
         return model, model
@@ -90,7 +108,8 @@ class Variant(stages.Part[GenerationData]):
         trained = super().read(folder)
         found = trained.model.config
         size = self.settings.reading.image_size or found.image_size
-        kind, wanted = self.config(size, found.channels)
+        counts = read_json(folder / CONFIG).get("classes", {})
+        kind, wanted = self.config(size, found.channels, counts)
         differing = {"class": (kind.__name__, type(trained.model).__name__)}
         if type(trained.model) is kind:
             differing = wanted.differs_from(found)
@@ -122,10 +141,13 @@ class DiffusionVariant(Variant):
         self.steps = self.arm.diffusion_steps or settings.process.num_steps
         self.videos = self.arm.videos(settings.frames)
 
-    def config(self, image_size: int, channels: int) -> tuple[type[Pretrained], UNetConfig]:
-        """Return class and settings of the model of such images."""
+    def config(
+        self, image_size: int, channels: int, counts: Mapping[str, int]
+    ) -> tuple[type[Pretrained], UNetConfig]:
+        """Return class and settings of the model of such images and of these classes."""
         given = {name: getattr(self.settings, name) for name in ("unet", "process", "frames")}
-        config = self.arm.config(image_size, channels, **given)
+        classes = self.settings.classes.spec(counts)
+        config = self.arm.config(image_size, channels, **given, classes=classes)
         return (VideoDiffusion if self.arm.is_video else ImageDiffusion), config
 
     def check(self, data: GenerationData) -> None:
@@ -143,7 +165,7 @@ class DiffusionVariant(Variant):
             _, model = super().build(data)
         else:
             try:
-                config = cast("Any", self.config(data.image_size, data.channels)[1])
+                config = cast("Any", self.config(data.image_size, data.channels, {})[1])
                 model = load_improved_ddpm(file, config)
             except (FileNotFoundError, ValueError) as error:
                 raise type(error)(
@@ -154,11 +176,11 @@ class DiffusionVariant(Variant):
     def loss(self, model: nn.Module, batch: Batch, step: Step) -> LossParts:
         """Return the hybrid loss of images and their numbers, each at a random diffusion step."""
         frames = stages.videos_of(batch, self.videos, step, seed=self.seed)
-        return LossParts.of(model(frames, generator=step.generator))
+        return LossParts.of(model(frames, *batch[2:], generator=step.generator))
 
     def sample_options(self, data: GenerationData | None, device: torch.device) -> dict[str, Any]:
         """Return what the model's `sample` takes."""
-        return self.settings.sampling.options()
+        return {**self.settings.sampling.options(), "guidance": self.settings.classes.guidance}
 
     def measure(
         self, model: ImageDiffusion | VideoDiffusion, data: GenerationData
@@ -177,7 +199,8 @@ class DiffusionVariant(Variant):
             generator, total = self.generator(model, "likelihood"), -(-counted // _BATCH)
             with log.bar(total=total * self.steps, unit=" steps", desc="likelihood") as bar:
                 given: Any = {"generator": generator, "progress": bar.update}
-                likelihood = mean_bits_per_dim(model, images, **given)
+                labels = self.labels(data, "test", counted)
+                likelihood = mean_bits_per_dim(model, images, labels, **given)
         drawn = {"sampler": sampling.sampler, "sampling_steps": taken, "evaluations": evaluations}
         return {
             "frames": self.arm.frames,
@@ -193,10 +216,12 @@ class DiffusionVariant(Variant):
     def _frame_errors(self, model: VideoDiffusion, data: GenerationData) -> dict[str, Any]:
         asked = self.settings.evaluation
         images, samples = data.test[: asked.frame_error_images], asked.frame_error_samples
+        labels = self.labels(data, "test", len(images))
         total = (self.arm.frames - model.config.context) * len(images) * samples
         with log.bar(total=total, unit=" frames", desc="frame errors") as bar:
             return frame_prediction(
                 *(model, self.videos, images, data.train),
+                labels=labels,
                 num_samples=samples,
                 **self.settings.sampling.options(),
                 seed=derive_seed(self.seed, "test videos"),
@@ -210,29 +235,39 @@ class HvaeVariant(Variant):
 
     kind, settings_class = HVAE_MODEL, HvaeSettings
 
-    def config(self, image_size: int, channels: int) -> tuple[type[HVAE], HVAEConfig]:
-        """Return class and settings of the model of such images."""
+    def config(
+        self, image_size: int, channels: int, counts: Mapping[str, int]
+    ) -> tuple[type[HVAE], HVAEConfig]:
+        """Return class and settings of the model of such images and of these classes."""
         settings, (arm,) = self.settings, self.settings.arms
-        values: dict[str, Any] = unet_values(settings.unet, image_size, channels)
+        classes = settings.classes.spec(counts)
+        values: dict[str, Any] = unet_values(settings.unet, image_size, channels, classes)
         kind = HeatHVAE if arm == "heat" else LearnedEncoderHVAE
         return kind, HVAEConfig(**values, **settings.levels_of(arm).to_dict())
 
     def loss(self, model: HVAE, batch: Batch, step: Step) -> LossParts:
         """Return the bound of a batch of images, estimated at a random level of each."""
-        return LossParts.of(model.training_losses(to_unit(batch[0]), generator=step.generator))
+        given = (to_unit(batch[0]), *batch[2:])
+        return LossParts.of(model.training_losses(*given, generator=step.generator))
 
     def sample_options(self, data: GenerationData | None, device: torch.device) -> dict[str, Any]:
         """Return what the model's `sample` takes: the training images are heat's prior."""
-        return {"images": None if data is None else to_unit(data.train).to(device)}
+        given: dict[str, Any] = {"images": None, "guidance": self.settings.classes.guidance}
+        if data is not None:
+            given["images"] = to_unit(data.train).to(device)
+            given["image_labels"] = self.labels(data, "train")
+        return given
 
     def measure(self, model: HVAE, data: GenerationData) -> dict[str, Any]:
         """Measure the bound in nats per dimension; that of heat lacks its prior's constant."""
         levels, images = model.config.num_levels, data.test[: self.settings.evaluation.bound_images]
         drawn = {"sampler": "ancestral", "sampling_steps": levels, "evaluations": levels}
+        labels = self.labels(data, "test", len(images))
+        generator = self.generator(model, "bound")
         return {
             "levels": levels,
             "noise_std": model.config.noise_std,
-            "bound": mean_bound(model, images, generator=self.generator(model, "bound")),
+            "bound": mean_bound(model, images, labels, generator=generator),
             "num_bound": len(images),
             "generation": drawn,
         }
@@ -299,10 +334,12 @@ class Models(stages.ImageExperiment):
         for job, (samples, process, between) in files.items():
             logs.setdefault(job.row, []).append(at.path / MODELS / job.name)
             if job.seed == settings.seeds[0]:
-                images, videos, _ = stages.load_kept(stages.Samples, samples)
+                found = stages.load_kept(stages.Samples, samples)
                 own = stages.load_kept(Film, process), stages.load_kept(stages.Between, between)
-                copies = reference.copies(images, _COPIES)
-                drawn[job.row] = Drawn(images, videos, own[0], own[1].images, copies)
+                copies = reference.copies(found.images, _COPIES)
+                drawn[job.row] = Drawn(
+                    found.images, found.videos, own[0], own[1].images, copies, found.labels
+                )
         shown = dict[str, Any]()
         if self.variant is DiffusionVariant:  # pseudo videos of each arm, and their context
             arms = [(v.arm, v.videos) for v in self._variants.values() if v.arm.is_video]
@@ -316,11 +353,15 @@ class Models(stages.ImageExperiment):
             model = variant.read(at.path / MODELS / job.name).model.to(self.device)
             options = variant.sample_options(data, self.device)
             seed, generator = derive_seed(job.seed, "samples"), variant.generator(model, "samples")
-            process = film(model, min(num, _FILMED), generator=generator, **options)
-            own = {name: given for name, given in options.items() if name != "eta"}
+            labels, few = stages.labels_for(model, num, seed=seed), min(num, _FILMED)
+            first, pairs = (None if labels is None else labels[:n] for n in (few, _PAIRS))
+            process = film(model, few, labels=first, generator=generator, **options)
+            # Between two samples by DDIM without noise, whatever draws them
+            own = {name: given for name, given in options.items() if name not in ("eta", "solver")}
             own["generator"] = variant.generator(model, "interpolations")
-            between = stages.Between(to_bytes(interpolate(model, _PAIRS, **own)))
-            return stages.draw_timed(model, num, seed=seed, **options), process, between
+            between = stages.Between(to_bytes(interpolate(model, _PAIRS, labels=pairs, **own)))
+            samples = stages.draw_timed(model, num, seed=seed, labels=labels, **options)
+            return samples, process, between
 
         return self.draw(job.name, job, at, make)
 

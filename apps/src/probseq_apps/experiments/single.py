@@ -4,6 +4,7 @@ import json
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,7 +13,7 @@ import torch
 from probseq_apps.data.images import GenerationData
 from probseq_apps.engine import distributed
 from probseq_apps.engine.config import derive_seed
-from probseq_apps.engine.files import save_arrays, write_atomic
+from probseq_apps.engine.files import write_atomic
 from probseq_apps.experiment import Experiment, Results, RunFolder
 from probseq_apps.experiments import image_models, stages
 from probseq_apps.experiments.tokens import TOKENS, PriorPart, TokenizerPart
@@ -26,10 +27,17 @@ from probseq_apps.settings.generate import (
 )
 from probseq_apps.settings.models import DiffusionSampling
 from pseudovideo.evaluation import reconstruction
+from pseudovideo.labels import check_guidance, class_numbers
 from pseudovideo.plots import save_samples
 
 SAMPLES, METRICS = "samples.npz", "metrics.json"
-Draw = Callable[[], stages.Samples]
+
+
+class Draw(NamedTuple):
+    """What draws, and the names of its classes."""
+
+    make: Callable[[], stages.Samples]
+    class_names: tuple[str, ...]
 
 
 class _Stage(Experiment[GenerationData]):
@@ -80,16 +88,22 @@ class PriorStage(_Stage):
     def load(self, options: Options) -> GenerationData:
         """Read the tokenizer and its images."""
         self._tokenizer = TokenizerPart.open(Path(self.settings.tokenizer))
-        PriorPart(self.settings).check(self._tokenizer.model.grid)
         settings = self._tokenizer.part.settings
         self.data_name = settings.data
-        return stages.load_images(settings, options)
+        data = stages.load_images(settings, options)
+        counts = stages.told_classes(self.settings.classes, data)
+        self._prior = PriorPart(self.settings, counts)
+        self._prior.check(self._tokenizer.model.grid)
+        if counts:
+            self.config["classes"] = counts
+        return data
 
     def report(self, data: GenerationData, results: Results, at: RunFolder) -> str:
         """Train the prior, from where it stopped, and return what came out."""
-        cache = self._tokenizer.part.tokens(self._tokenizer.model, data, at.path / TOKENS)
         label = f"{self.settings.prior} prior"
-        trained = PriorPart(self.settings).train(cache, at.path, recipe=at.recipe, label=label)
+        labels = stages.labels_of(self.settings.classes, data, "train")
+        cache = self._tokenizer.part.tokens(self._tokenizer.model, data, at.path / TOKENS, labels)
+        trained = self._prior.train(cache, at.path, recipe=at.recipe, label=label)
         return f"{label} after {trained.steps:,} steps in {trained.seconds:.0f} s: {at.path}"
 
 
@@ -105,9 +119,10 @@ class Sample(Experiment[Draw]):
 
     def report(self, data: Draw, results: Results, at: RunFolder) -> str:
         """Draw, and return what came out."""
-        samples = data()
-        save_arrays(at.path / SAMPLES, samples._asdict())
-        save_samples(samples.images, samples.videos, at.path / "plots", "samples")
+        samples = data.make()
+        stages.save_kept(samples, at.path / SAMPLES)
+        own: Any = {"labels": samples.labels, "class_names": data.class_names}
+        save_samples(samples.images, samples.videos, at.path / "plots", "samples", **own)
         return f"{len(samples.images)} images in {float(samples.seconds):.1f} s: {at.path}"
 
     def _prior(self, device: torch.device) -> Draw:
@@ -117,7 +132,9 @@ class Sample(Experiment[Draw]):
         prior.model.check_tokenizer(tokenizer.model)
         self.data_name = tokenizer.part.settings.data
         given = (prior.model.to(device), tokenizer.model.to(device), settings.num)
-        return lambda: prior.part.draw(*given, settings.sampling, seed=settings.seed)
+        own: Any = {"seed": settings.seed, **self._classes(prior.model)}
+        draw = partial(prior.part.draw, *given, settings.sampling, **own)
+        return Draw(draw, prior.model.config.names)
 
     def _model(self, options: Options, device: torch.device) -> Draw:
         settings, folder, images = self.settings, Path(self.settings.model), None
@@ -140,8 +157,24 @@ class Sample(Experiment[Draw]):
         model = variant.read(folder).model.to(device)
         if isinstance(variant, image_models.HvaeVariant):
             images = image_models.load_model_images(variant.settings, options)
+            found = tuple(variant.classes(images))
+            if found != model.config.names:
+                raise ValueError(
+                    f"{images.name} must have the classes that the model was trained on "
+                    f"({', '.join(model.config.names)}), got {', '.join(found)}"
+                )
         own, seed = variant.sample_options(images, device), derive_seed(settings.seed, "samples")
-        return lambda: stages.draw_timed(model, settings.num, seed=seed, **own)
+        own |= self._classes(model)
+        return Draw(
+            partial(stages.draw_timed, model, settings.num, seed=seed, **own), model.config.names
+        )
+
+    def _classes(self, model: Any) -> dict[str, Any]:
+        """Return labels and guidance; raise if the model does not know them."""
+        asked, num, guidance = self.settings.labels, self.settings.num, self.settings.guidance
+        check_guidance(model.config, guidance)
+        labels = class_numbers(model.config, asked).repeat(num)[:num] if asked else None
+        return {"labels": labels, "guidance": guidance}
 
 
 class Measured(NamedTuple):

@@ -3,11 +3,11 @@
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, UInt8
+from jaxtyping import Float, Int64, UInt8
 from torch import Tensor, nn
 
 from probseq.metrics.image import (
@@ -42,8 +42,9 @@ from probseq_apps.experiment import Experiment, Job, RunFolder
 from probseq_apps.options import Options
 from probseq_apps.report.generate import generate_report
 from probseq_apps.settings.common import config_values, saved_settings
-from probseq_apps.settings.generate import Features
+from probseq_apps.settings.generate import ClassTraining, Features
 from pseudovideo.corruptions import PseudoVideoConfig, pseudo_videos
+from pseudovideo.labels import draw_labels
 from pseudovideo.pretrained import Pretrained, load_pretrained
 from pseudovideo.reference import Reference
 from pseudovideo.samples import Film, draw_samples
@@ -62,6 +63,7 @@ class Samples(NamedTuple):
     images: UInt8[Tensor, "n c h w"]
     videos: UInt8[Tensor, "m t c h w"]
     seconds: Float[Tensor, ""]
+    labels: Int64[Tensor, " n"] | None = None  # of samples of classes
 
 
 class Between(NamedTuple):
@@ -74,7 +76,7 @@ Given = TypeVar("Given")
 PartT = TypeVar("PartT", bound="Part[Any]")
 Module = TypeVar("Module", bound=nn.Module)
 Kept = TypeVar("Kept", Samples, Film, Between)
-_DIMENSIONS = {Samples: (4, 5, 0), Film: (6, 1, 0), Between: (5,)}
+_DIMENSIONS = {Samples: (4, 5, 0, 1), Film: (6, 1, 0), Between: (5,)}
 _NAMES = {Samples: "samples", Film: "process", Between: "interpolations"}
 
 
@@ -85,22 +87,40 @@ def load_kept(kind: type[Kept], file: Path) -> Kept:
         raise FileNotFoundError(f"{what} must be a file of {what}, and {file} is not there")
     arrays = load_arrays(file)
     for name, count in zip(kind._fields, _DIMENSIONS[kind], strict=True):
+        if name in kind._field_defaults and name not in arrays:
+            continue
         found = f"{arrays[name].ndim}" if name in arrays else "none"
         if found != str(count):
             raise ValueError(
                 f"{what} must have {name} of {count} dimensions, and {file} has {found}"
             )
-    return kind(*(arrays[name] for name in kind._fields))
+    return kind(**{name: arrays[name] for name in kind._fields if name in arrays})
 
 
-def draw_timed(model: Any, num: int, *, seed: int, **options: Any) -> Samples:
-    """Draw from a model on its device, and keep what is needed, and how long it took."""
+def save_kept(kept: Samples | Film | Between, file: Path) -> None:
+    """Write samples or a film."""
+    save_arrays(file, {name: found for name, found in kept._asdict().items() if found is not None})
+
+
+def draw_timed(
+    model: Any, num: int, *, seed: int, labels: Tensor | None = None, **options: Any
+) -> Samples:
+    """Draw from a model on its device, and keep what is needed, and how long it took.
+
+    Without labels those of a model of classes are drawn, see `labels_for`.
+    """
+    labels = labels_for(model, num, seed=seed) if labels is None else labels
     generator, start = generator_for(model, seed), time.perf_counter()
     with log.bar(total=num, unit=" images", desc="samples") as bar:
         options |= {"generator": generator, "progress": bar.update, "keep": _KEPT}
-        found = draw_samples(model, num, **options)
+        found = draw_samples(model, num, labels=labels, **options)
     seconds = time.perf_counter() - start
-    return Samples(*found, torch.tensor(seconds, dtype=torch.float64))
+    return Samples(*found, torch.tensor(seconds, dtype=torch.float64), labels)
+
+
+def labels_for(model: Any, num: int, *, seed: int) -> Int64[Tensor, " n"] | None:
+    """Return the classes of samples: of fewer samples the first; None of a model without."""
+    return draw_labels(model.config, num, seed=derive_seed(seed, "labels"))
 
 
 def generator_for(model: nn.Module, seed: int) -> torch.Generator:
@@ -125,6 +145,8 @@ class ImageExperiment(Experiment[GenerationData]):
             asked = getattr(self.settings.evaluation, name, None) or 0
             if asked > len(data.test):
                 log.say(f"{name}={asked:,}: all {len(data.test):,} test images count")
+        if counts := told_classes(self.settings.classes, data):
+            self.config["classes"] = counts
         check_features(self.settings.evaluation.features)
 
     def described(self, data: GenerationData, compared: str) -> str:
@@ -186,7 +208,7 @@ class ImageExperiment(Experiment[GenerationData]):
                     "arm is made anew"
                 ) from error
             for file, kept in zip(files, found, strict=True):
-                save_arrays(file, kept._asdict())
+                save_kept(kept, file)
         return files
 
 
@@ -205,6 +227,37 @@ def load_images(settings: Any, options: Options) -> GenerationData:
         data_dir=options.data_dir,
         download=options.download,
     )
+
+
+def told_classes(settings: ClassTraining, data: GenerationData) -> dict[str, int]:
+    """Return the training images of each class that models are told of; none without labels.
+
+    Raises:
+        ValueError: labels are asked for, and there are none, or none of a class.
+    """
+    if not settings.labels:
+        return {}
+    counts = data.class_counts
+    for name in (name for name, count in counts.items() if not count):
+        raise ValueError(
+            f"labels needs training images of each class, and {data.name} has none of {name!r}"
+        )
+    if not counts:
+        raise ValueError(
+            f"labels needs data with classes, and {data.name} has none: leave it out, or take a "
+            "folder with a sub-folder for each class"
+        )
+    return counts
+
+
+def labels_of(
+    settings: ClassTraining,
+    data: GenerationData,
+    part: Literal["train", "test"],
+    count: int | None = None,
+) -> Int64[Tensor, " n"] | None:
+    """Return a part's first labels, as models are told them; None of models without classes."""
+    return getattr(data.labels, part)[:count] if settings.labels else None
 
 
 def describe_images(data: GenerationData) -> str:
@@ -264,8 +317,12 @@ class Part(Generic[Given]):
         raise NotImplementedError
 
     def batch(self, data: Any) -> Batch:
-        """Return all that is trained on: images and their numbers."""
+        """Return all that is trained on: images and their numbers, and of classes the labels."""
         return data.train, torch.arange(len(data.train))
+
+    def classes(self, data: Given) -> dict[str, int]:
+        """Return the training images of each class that the model is told of, if of any."""
+        return {}
 
     def loss(self, model: Any, batch: Batch, step: Step) -> LossParts:
         """Return the loss of a batch."""
@@ -280,6 +337,8 @@ class Part(Generic[Given]):
         if read_finished(folder) is None or not (folder / PRETRAINED / MANIFEST).is_file():
             trained, model = self.build(data)
             identity = config_values(self.kind, recipe, self.settings.to_dict())
+            if classes := self.classes(data):
+                identity["classes"] = classes
             if config := self.train_config():
                 if config.precision == "bf16":
                     # Typed for tensors alone, in torch's own words.

@@ -4,12 +4,13 @@ A tokenizer's folder and a prior's are runs of `fit` with the trained model in `
 of `run` are in `tokenizers/` and `priors/`, beside `tokens/`, `samples/` and `classifier/`.
 """
 
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from jaxtyping import Float, UInt8
+from jaxtyping import Float, Int64, UInt8
 from torch import Tensor, nn
 
 from probseq.metrics.image import LPIPS
@@ -95,13 +96,19 @@ class TokenizerPart(stages.Part[GenerationData]):
         frames = stages.videos_of(batch, self.videos, step, seed=self.settings.seed)
         return LossParts.of(model(frames, step=step.number, generator=step.generator))
 
-    def tokens(self, tokenizer: Tokenizer, data: GenerationData, folder: Path) -> TokenCache:
+    def tokens(
+        self,
+        tokenizer: Tokenizer,
+        data: GenerationData,
+        folder: Path,
+        labels: Int64[Tensor, " n"] | None = None,
+    ) -> TokenCache:
         """Encode the training images once; tokens that are there and fit are taken."""
         tokenizer = tokenizer.to(distributed.resolve_device(self.settings.machine.device))
         seed = derive_seed(self.settings.seed, "token videos")
         with log.bar(total=len(data.train), unit=" images", desc="tokens") as bar:
             given = (folder, tokenizer, data.train, self.videos)
-            return cached_tokens(*given, seed=seed, progress=bar.update)
+            return cached_tokens(*given, labels=labels, seed=seed, progress=bar.update)
 
     def _perceptual(self) -> LPIPS | None:
         """Return LPIPS with the named weights, None where it has no weight; raise without them."""
@@ -125,6 +132,14 @@ class PriorPart(stages.Part[TokenCache]):
     kind, name = GENERATE_PRIOR, "prior"
     settings_class, model_class = PriorSettings, TokenPrior
 
+    def __init__(self, settings: PriorSettings, counts: Mapping[str, int] | None = None) -> None:
+        super().__init__(settings)
+        self._counts = dict(counts or {})
+
+    def classes(self, data: TokenCache) -> dict[str, int]:
+        """Return the training images of each class that the prior is told of, if of any."""
+        return self._counts
+
     def check(self, grid: TokenGrid) -> None:
         """Raise if sizes or device are not as the settings want them."""
         distributed.resolve_device(self.settings.machine.device)
@@ -140,24 +155,32 @@ class PriorPart(stages.Part[TokenCache]):
         return prior, prior
 
     def batch(self, data: TokenCache) -> Batch:
-        """Return the tokens."""
-        return (data.tokens,)
+        """Return the tokens, and of classes the labels."""
+        return (data.tokens,) if data.labels is None else (data.tokens, data.labels)
 
     def loss(self, model: Prior, batch: Batch, step: Step) -> LossParts:
         """Return the nats per token: of all, or of those that a masked prior's masks hide."""
-        return LossParts(model.loss(batch[0], generator=step.generator), {})
+        return LossParts(model.loss(*batch, generator=step.generator), {})
 
     def draw(
-        self, prior: Prior, tokenizer: Tokenizer, num: int, sampling: TokenSampling, *, seed: int
+        self,
+        prior: Prior,
+        tokenizer: Tokenizer,
+        num: int,
+        sampling: TokenSampling,
+        *,
+        seed: int,
+        **options: Any,
     ) -> stages.Samples:
         """Draw videos on the tokenizer's device; the seed is that of a run."""
         kind = self.settings.prior
-        options = {"tokenizer": tokenizer, **sampling.options(kind)}
+        options |= {"tokenizer": tokenizer, **sampling.options(kind)}
         return stages.draw_timed(prior, num, seed=derive_seed(seed, f"{kind} samples"), **options)
 
     def _prior(self, grid: TokenGrid, tokenizer: str | None) -> Prior:
         name, sizes = self.settings.prior, self.settings.sizes(self.settings.prior)
-        return build_token_prior(name, sizes, grid, tokenizer_fingerprint=tokenizer)
+        own: Any = {"classes": self.settings.classes.spec(self._counts)}
+        return build_token_prior(name, sizes, grid, tokenizer_fingerprint=tokenizer, **own)
 
 
 class Tokens(stages.ImageExperiment):
@@ -188,7 +211,7 @@ class Tokens(stages.ImageExperiment):
         for job, (_, part) in self._variants.items():
             if job.seed == self.settings.seeds[0]:
                 part.check(data)
-                for prior in self._priors(job).values():
+                for prior in self._priors(job, data).values():
                     prior.check(part.config(data).grid)
         super().check(data)
 
@@ -210,10 +233,12 @@ class Tokens(stages.ImageExperiment):
             "tokenizer_seconds": trained.seconds,
             "reconstruction": self._reconstruct(part, tokenizer, data, at),
         }
-        if priors := self._priors(job):
-            cache = part.tokens(tokenizer, data, at.path / TOKENS / job.name)
+        if priors := self._priors(job, data):
+            labels = stages.labels_of(self.settings.classes, data, "train")
+            cache = part.tokens(tokenizer, data, at.path / TOKENS / job.name, labels)
             images = data.test[: self.settings.evaluation.num_images]
             held_out = encode_images(tokenizer, images, **part.held_out, device=self.device)
+            test = stages.labels_of(self.settings.classes, data, "test", len(images))
             found["generation"] = {}
             seed = derive_seed(job.seed, "test masks")
             for name, prior in priors.items():
@@ -221,7 +246,9 @@ class Tokens(stages.ImageExperiment):
                 learned = prior.train(cache, folder, recipe=at.recipe, label=folder.name)
                 samples = self._samples(name, job, at)
                 found["generation"][name] = {
-                    "nats_per_token": mean_nats(learned.model.to(self.device), held_out, seed=seed),
+                    "nats_per_token": mean_nats(
+                        learned.model.to(self.device), held_out, test, seed=seed
+                    ),
                     "training_seconds": learned.seconds,
                     **reference.measure(samples.images),
                     "seconds": float(samples.seconds),
@@ -236,7 +263,7 @@ class Tokens(stages.ImageExperiment):
         settings, seed = self.settings, self.settings.seeds[0]
         floors: list[dict[str, Any]] = []
         shown: dict[str, dict[str, Tensor]] = {}
-        samples: dict[str, tuple[str, Tensor, Tensor, Copies]] = {}
+        samples: dict[str, tuple[str, stages.Samples, Copies]] = {}
         reference = self.reference(data, at)
         logs: dict[str, dict[str, list[Path]]] = {TOKENIZERS: {}, PRIORS: {}}
         for job, (arm, part) in self._variants.items():
@@ -250,16 +277,15 @@ class Tokens(stages.ImageExperiment):
                 shown.setdefault(stem, {})[arm.name] = images
         for prior in settings.priors.prior:
             for job, (arm, part) in self._variants.items():
-                if prior not in self._priors(job):
+                if prior not in self._priors(job, data):
                     continue
                 stem, name = part.settings.stem, f"{prior}-{job.name}"
                 label = f"{arm.name}, {stem}, {prior}"
                 logs[PRIORS].setdefault(label, []).append(at.path / PRIORS / name)
                 if job.seed == seed:
                     title = f"{prior.capitalize()} prior, {arm.name}, stem {stem}, seed {seed}"
-                    images, videos, _ = self._samples(prior, job, at)
-                    copies = reference.copies(images, _COPIES)
-                    samples[name] = (title, images, videos, copies)
+                    drawn = self._samples(prior, job, at)
+                    samples[name] = (title, drawn, reference.copies(drawn.images, _COPIES))
         return self.write_report(
             data,
             [*results.values(), *floors],
@@ -272,11 +298,13 @@ class Tokens(stages.ImageExperiment):
             prior_logs=logs[PRIORS],
         )
 
-    def _priors(self, job: Job) -> dict[PriorName, PriorPart]:
+    def _priors(self, job: Job, data: GenerationData) -> dict[PriorName, PriorPart]:
         settings, (arm, part) = self.settings, self._variants[job]
         names = settings.priors.prior if settings.has_priors(arm, part.settings.stem) else ()
-        folder = f"{TOKENIZERS}/{job.name}"
-        return {name: PriorPart(settings.one_prior(folder, name, job.seed)) for name in names}
+        folder, counts = f"{TOKENIZERS}/{job.name}", stages.told_classes(settings.classes, data)
+        return {
+            name: PriorPart(settings.one_prior(folder, name, job.seed), counts) for name in names
+        }
 
     def _reconstruct(
         self, part: TokenizerPart, coder: ImageCoder, data: GenerationData, at: RunFolder
@@ -292,7 +320,8 @@ class Tokens(stages.ImageExperiment):
             tokenizer = TokenizerPart.open(at.path / TOKENIZERS / job.name).model.to(self.device)
             trained = PriorPart.open(at.path / PRIORS / name)
             given = (trained.model.to(self.device), tokenizer, settings.evaluation.num_samples)
-            return [trained.part.draw(*given, settings.sampling, seed=job.seed)]
+            own: Any = {"seed": job.seed, "guidance": settings.classes.guidance}
+            return [trained.part.draw(*given, settings.sampling, **own)]
 
         (file,) = self.draw(name, job, at, make)
         return stages.load_kept(stages.Samples, file)

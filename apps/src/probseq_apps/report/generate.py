@@ -341,6 +341,16 @@ _WORKFLOWS: Mapping[str, tuple[Callable[..., Any], ...]] = {
 }
 
 
+def _class_facts(classes: Mapping[str, Any]) -> list[str]:
+    """Return what models and samples know of classes, in a line, if anything."""
+    if not classes["labels"]:
+        return []
+    return [
+        "models are told the images' classes, and samples have the training images' shares of them "
+        f"(guidance {classes['guidance']:g})"
+    ]
+
+
 def generate_report(
     experiment: str,
     results: Sequence[Result],
@@ -379,6 +389,7 @@ def generate_report(
             f"{counts['test']:,} test images of {channels}x{size}x{size}"
             f"{PAGES[experiment]['about'].format(**settings)}."
         ),
+        facts=_class_facts(settings["classes"]),
         numbers={
             "results": trained,
             **({"floors": floors} if floors else {}),

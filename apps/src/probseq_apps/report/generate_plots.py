@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from jaxtyping import Float, UInt8
+from jaxtyping import Float, Int64, UInt8
 from matplotlib.figure import Figure
 from torch import Tensor
 
@@ -32,6 +32,7 @@ from pseudovideo.plots import (
     frame_errors_plot,
     frame_heads,
     save_between,
+    save_classes,
     save_copies,
     save_gif,
     save_grids,
@@ -75,6 +76,7 @@ class Drawn(NamedTuple):
     film: Film  # how a few came into being
     between: UInt8[Tensor, "n k c h w"]  # images between pairs of samples
     copies: Copies  # samples that are most like training images, and these
+    labels: Int64[Tensor, " n"] | None = None  # classes of the samples, if they have any
 
 
 def draw_tokens(
@@ -85,7 +87,7 @@ def draw_tokens(
     seed: int,
     videos: PseudoVideoConfig,
     reconstructed: Mapping[str, Mapping[str, Float[Tensor, "n c h w"]]],
-    samples: Mapping[str, tuple[str, Tensor, Tensor, Copies]],
+    samples: Mapping[str, tuple[str, Any, Copies]],
     features: str,
     tokenizer_logs: Mapping[str, Sequence[Path]],
     prior_logs: Mapping[str, Sequence[Path]],
@@ -98,7 +100,7 @@ def draw_tokens(
         seed: whose samples are shown.
         videos: settings of the longest pseudo videos.
         reconstructed: of test images, by stem and arm.
-        samples: title, images, videos and likely copies by the prior's name.
+        samples: title, samples (images, videos, labels) and likely copies by the prior's name.
         features: what nearness of images is measured in.
         tokenizer_logs: folders of all seeds by arm and stem.
         prior_logs: the same by arm, stem and prior.
@@ -115,11 +117,12 @@ def draw_tokens(
         title = f"Test images and their reconstructions, stem {stem}, seed {seed}"
         labels, rows = ["truth", *arms], [truth, *arms.values()]
         files.append(save_rows(labels, rows, plots / f"reconstructions-{stem}.png", title=title))
-    for name, (title, pictures, shown, copies) in samples.items():
-        files += save_samples(pictures, shown, plots, f"samples-{name}", title=title)
+    for name, (title, drawn, copies) in samples.items():
+        told: Any = {"title": title, "labels": drawn.labels, "class_names": data.class_names}
+        files += save_samples(drawn.images, drawn.videos, plots, f"samples-{name}", **told)
         own = {"features": features, "title": f"{title}: {_NEAREST}"}
         files.append(
-            save_copies(copies, pictures, data.train, plots / f"nearest-{name}.png", **own)
+            save_copies(copies, drawn.images, data.train, plots / f"nearest-{name}.png", **own)
         )
     files += save_curves(tokenizer_logs, plots / "tokenizer-loss.png", _CURVES["tokenizer"])
     files += save_curves(tokenizer_logs, plots / "tokenizer-codebook.png", _CURVES["codebook"])
@@ -164,6 +167,11 @@ def draw_models(
     shown = {REAL: to_unit(data.test[: max(map(len, shown.values()))]), **shown}
     title = f"{data.name}: samples, seed {seed}"
     files.append(save_grids(shown, plots / "samples.png", title=title))
+    for name, one in drawn.items():
+        if one.labels is not None:
+            own: Any = {"title": f"{name}, seed {seed}: samples by class"}
+            file = plots / f"classes-{name}.png"
+            files.append(save_classes(one.images, one.labels, data.class_names, file, **own))
     for name, (config, _) in (videos or {}).items():
         rows = to_unit(drawn[name].videos)
         file, heads = plots / f"videos-{name}.png", frame_heads(rows.shape[1])

@@ -1,5 +1,6 @@
 """Settings of `probseq generate run`, `tokenizer` and `prior`; recipes: `recipes/tokens.toml`."""
 
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import fields, replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from probseq_apps.settings.common import (
 from pseudovideo.arms import ArmKind, TokenArm, token_arms
 from pseudovideo.spec import (
     AtLeastTwo,
+    ClassSpec,
     CorruptionKind,
     CorruptionSpec,
     ObjectiveConfig,
@@ -34,6 +36,8 @@ from pseudovideo.spec import (
 
 GENERATE, GENERATE_TOKENIZER, GENERATE_PRIOR = "generate", "generate-tokenizer", "generate-prior"
 GENERATE_SAMPLE, GENERATE_EVALUATE = "generate-sample", "generate-evaluate"
+# Of labels, where nothing else is said.
+_HIDDEN = 0.1
 # Tokens span two frames.
 Frames = Annotated[int, Bound("1 or even", lambda n: n == 1 or (n > 0 and n % 2 == 0))]
 
@@ -117,6 +121,48 @@ class Videos(CorruptionSpec):
     levels of high-order-noise), repeat (identical frames), pyramid (means of blocks), low-pass (low
     frequencies), colour (grey first), patch-mask (hidden patches), or blur-noise (blur and
     first-order noise)."""
+
+
+class ClassTraining(Settings):
+    """Classes."""
+
+    labels: bool = False
+    """Learn with the images' classes, of a folder the names of its sub-folders, so that samples may
+    be of a class."""
+    label_dropout: Rate | None = None
+    """Share of the labels that training hides, which guidance needs; None: 0.1 with --labels."""
+
+    def check(self) -> None:
+        """Refuse what needs labels without them."""
+        needless = self.label_dropout is not None and not self.labels
+        refuse(needless, f"label_dropout needs labels, got {self.label_dropout} without them")
+
+    def spec(self, counts: Mapping[str, int]) -> ClassSpec:
+        """Return what a model is told of classes, whose training images these are."""
+        if not self.labels:
+            return ClassSpec()
+        hidden = _HIDDEN if self.label_dropout is None else self.label_dropout
+        names, numbers = tuple(counts), tuple(counts.values())
+        own: dict[str, Any] = {"class_names": names, "class_counts": numbers}
+        return ClassSpec(num_classes=len(names), label_dropout=hidden, **own)
+
+
+class Classes(ClassTraining):
+    """Classes."""
+
+    guidance: NotNegative = 1.0
+    """How far samples are led to their classes: 1 as learned, more makes them more typical and less
+    varied, 0 leaves the class out; others than these two take twice the evaluations."""
+
+    def check(self) -> None:
+        """Refuse guidance of what was not learned."""
+        super().check()
+        told = self.guidance != 1.0
+        refuse(told and not self.labels, f"guidance needs labels, got {self.guidance} without them")
+        refuse(
+            told and self.label_dropout == 0,
+            f"guidance needs label_dropout above 0, got {self.guidance} and label_dropout=0",
+        )
 
 
 class PriorSizes(TransformerSizes):
@@ -222,6 +268,7 @@ class _Priors(Settings):
     masked: PriorSizes = PriorSizes(dim=512, depth=6, num_heads=8, steps=200_000, warmup=0.005)
     """MaskGIT and Phenaki."""
     prior_training: PriorTraining = PriorTraining()
+    classes: Flat[ClassTraining] = ClassTraining()
     machine: Flat[Machine] = Machine()
 
     def sizes(self, prior: PriorName) -> PriorSizes:
@@ -264,6 +311,7 @@ class GenerateSettings(_Tokenizers, _Priors):
     seeds: Seeds = (0,)
     """Each tokenizer and prior is trained once per seed."""
     priors: Flat[PriorChoice] = PriorChoice()
+    classes: Flat[Classes] = Classes()
     sampling: Flat[TokenSampling] = TokenSampling()
     evaluation: Flat[TokensEvaluation] = TokensEvaluation()
 
@@ -306,6 +354,8 @@ class GenerateSettings(_Tokenizers, _Priors):
     def one_prior(self, tokenizer: str, prior: PriorName, seed: int) -> PriorSettings:
         """Return the settings of a prior on the tokens of a tokenizer."""
         shared = {field.name: getattr(self, field.name) for field in fields(_Priors)}
+        own = self.classes
+        shared["classes"] = ClassTraining(labels=own.labels, label_dropout=own.label_dropout)
         return PriorSettings(**shared, tokenizer=tokenizer, prior=prior, seed=seed)
 
 

@@ -21,6 +21,7 @@ from probseq_apps.settings.common import (
 )
 from probseq_apps.settings.generate import (
     GENERATE_RECIPES,
+    Classes,
     Evaluation,
     Features,
     OnImages,
@@ -136,6 +137,7 @@ class _Models(OnImages):
     seeds: Seeds = (0,)
     """Each model is trained once per seed."""
     unet: UNetSpec = UNetSpec()
+    classes: Flat[Classes] = Classes()
 
 
 class DiffusionSettings(_Models):
@@ -169,6 +171,8 @@ class DiffusionSettings(_Models):
                 trained and arm.is_video,
                 f"init_weights are those of an image model, and {arm.name} is one of videos",
             )
+        both = trained and self.classes.labels
+        refuse(both, "init_weights are those of a model without classes: leave labels out")
         none = not (self.training.steps or trained)
         refuse(none, "steps must be at least 1 without init_weights, got 0")
         refuse(
@@ -220,6 +224,10 @@ class SampleSettings(Settings):
     seed: Index = 0
     """Of the draws: that of a run's model gives the run's own samples, from a prior where --num is
     the run's, too."""
+    labels: tuple[str, ...] = ()
+    """Classes to draw in turn, by name or number; none: all, with the training images' shares."""
+    guidance: NotNegative = 1.0
+    """How far samples are led to their classes, as of `generate run` and `diffusion`."""
     device: Device = "auto"
     """auto, cpu, cuda or cuda:N."""
     sampling: Flat[TokenSampling] = TokenSampling()
@@ -279,13 +287,18 @@ HVAE_RECIPES = Recipes("hvae", HvaeSettings)
 def sample_defaults(pick: Pick) -> SampleSettings:
     """Return what drew the samples of the run that a prior or a model lies in."""
     if pick.model is not None:
-        found = None
+        own: dict[str, Any] = {}
         with suppress(ValueError, OSError):
-            found = saved_settings(Path(pick.model), DIFFUSION_MODEL, DiffusionSettings)
-        sampling = DiffusionSampling() if found is None else found[1].sampling
-        return SampleSettings(model=pick.model, diffusion=sampling)
+            folder = Path(pick.model)
+            if found := saved_settings(folder, DIFFUSION_MODEL, DiffusionSettings):
+                own = {"diffusion": found[1].sampling, "guidance": found[1].classes.guidance}
+            elif found := saved_settings(folder, HVAE_MODEL, HvaeSettings):
+                own = {"guidance": found[1].classes.guidance}
+        return SampleSettings(model=pick.model, **own)
     run = made_with(Path(pick.prior[0])) if pick.prior else None
-    return SampleSettings() if run is None else SampleSettings(sampling=run.sampling)
+    if run is None:
+        return SampleSettings()
+    return SampleSettings(sampling=run.sampling, guidance=run.classes.guidance)
 
 
 def evaluate_defaults(pick: Pick) -> EvaluateSettings:

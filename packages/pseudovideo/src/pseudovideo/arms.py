@@ -9,6 +9,7 @@ from difflib import get_close_matches
 from typing import Any, Literal, NamedTuple
 
 from pseudovideo.spec import (
+    ClassSpec,
     CorruptionKind,
     CorruptionSpec,
     DiffusionSpec,
@@ -134,9 +135,11 @@ class DiffusionArm(NamedTuple):
         unet: UNetSpec,
         process: DiffusionSpec,
         frames: VideoSpec,
+        classes: ClassSpec | None = None,
     ) -> ImageDiffusionConfig | VideoDiffusionConfig:
-        """Return the settings of its model of such images."""
-        values: dict[str, Any] = {**unet_values(unet, image_size, channels), **process.to_dict()}
+        """Return the settings of its model of such images, and of these classes."""
+        values: dict[str, Any] = unet_values(unet, image_size, channels, classes)
+        values |= process.to_dict()
         values["num_steps"] = self.diffusion_steps or process.num_steps
         if not self.is_video:
             return ImageDiffusionConfig(**values)

@@ -4,6 +4,7 @@ A model of K classes knows the tokens 0..K−1, and where it was trained with `l
 token K, which says nothing of the class.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -11,7 +12,11 @@ from jaxtyping import Float, Int64, Shaped
 from torch import Tensor
 
 from probseq.checks import check_integers, check_not_negative
+from pseudovideo.corruptions.counter import counter_normal
 from pseudovideo.spec import ClassSpec
+
+# The stream of random numbers that classes are drawn from, and the names that an error tells.
+_CLASSES, _TOLD = -1, 10
 
 
 class Classes(NamedTuple):
@@ -70,12 +75,12 @@ def sample_classes(
     generator: torch.Generator | None,
     device: torch.device,
 ) -> Classes:
-    """Return the classes of samples; without labels all classes are equally likely.
+    """Return the classes of samples.
 
     Args:
         spec: the model's.
         n: number of samples.
-        labels: class of each; None draws them where the model has classes.
+        labels: class of each; None draws them where the model has classes, see `draw_labels`.
         guidance: g, see `Classes`.
         generator: of that draw.
         device: the model's.
@@ -83,19 +88,81 @@ def sample_classes(
     Raises:
         ValueError: labels that are not the model's, or guidance that it was not trained for.
     """
+    check_guidance(spec, guidance)
+    if labels is None and spec.num_classes is not None:
+        where = None if generator is None else generator.device
+        seed = int(torch.randint(2**63 - 1, (), generator=generator, device=where))
+        labels = draw_labels(spec, n, seed=seed)
+    # On the CPU, where labels out of range are seen: on a GPU they would end the process.
+    check_labels(labels.cpu() if isinstance(labels, Tensor) else labels, spec, n)
+    placed = None if labels is None else labels.to(device)
+    return Classes(placed, float(guidance), spec.num_classes or 0)
+
+
+def draw_labels(spec: ClassSpec, n: int, *, seed: int) -> Int64[Tensor, " n"] | None:
+    """Return the classes of n samples, each class as likely as it is among the training images.
+
+    A label depends on the seed and on its place alone: of fewer samples the first are the same.
+
+    Args:
+        spec: the model's.
+        n: number of samples.
+        seed: of the draws.
+
+    Returns:
+        On the CPU; None for a model without classes.
+    """
+    if spec.num_classes is None:
+        return None
+    counts = torch.tensor(spec.class_counts or (1,) * spec.num_classes, dtype=torch.float64)
+    ends = counts.cumsum(0)
+    normal = counter_normal(torch.arange(n), 1, seed=seed, epoch=_CLASSES)[:, 0]
+    # Φ of a normal number is evenly spread: class k where c_0 + … + c_{k-1} <= u < c_0 + … + c_k.
+    uniform = torch.special.ndtr(normal.double()) * ends[-1]
+    return torch.searchsorted(ends, uniform, right=True)
+
+
+def class_numbers(spec: ClassSpec, asked: Sequence[str]) -> Int64[Tensor, " k"]:
+    """Return the labels of classes by name, or by number where no class has that name.
+
+    Args:
+        spec: the model's.
+        asked: names or numbers, as a command line has them.
+
+    Raises:
+        ValueError: a class that is not there, or a model without classes.
+    """
+    known = spec.names
+    if not known:
+        raise ValueError(f"labels must be left out for a model without classes, got {asked[0]}")
+    numbers = {str(number): number for number in range(len(known))}
+    numbers |= {name: number for number, name in enumerate(known)}
+    for one in asked:
+        if one not in numbers:
+            told = ", ".join(known[:_TOLD]) + (", ..." if len(known) > _TOLD else "")
+            raise ValueError(
+                f"labels must be classes of the model, by name ({told}) or by number "
+                f"(0..{len(known) - 1}), got {one!r}"
+            )
+    return torch.tensor([numbers[one] for one in asked], dtype=torch.int64)
+
+
+def check_guidance(spec: ClassSpec, guidance: float) -> None:
+    """Refuse guidance that a model was not trained for.
+
+    Args:
+        spec: the model's.
+        guidance: g, see `Classes`.
+
+    Raises:
+        ValueError: it is negative, or not 1 where the model always had a label.
+    """
     check_not_negative(guidance=guidance)
     if guidance != 1.0 and not spec.label_dropout:
         raise ValueError(
             "guidance must be 1 for a model that was not trained with label_dropout, and so knows "
             f"nothing without a label, got {guidance}"
         )
-    if labels is None and spec.num_classes is not None:
-        where = None if generator is None else generator.device
-        labels = torch.randint(spec.num_classes, (n,), generator=generator, device=where)
-    # On the CPU, where labels out of range are seen: on a GPU they would end the process.
-    check_labels(labels.cpu() if isinstance(labels, Tensor) else labels, spec, n)
-    placed = None if labels is None else labels.to(device)
-    return Classes(placed, float(guidance), spec.num_classes or 0)
 
 
 def check_labels(

@@ -1,9 +1,10 @@
 """Settings of UNets and of classes, for `pseudovideo.spec`; importing this loads no torch."""
 
-from typing import Any
+from typing import Annotated, Any
 
-from probseq.settings import Count, Rate, Settings
+from probseq.settings import Bound, Count, Rate, Settings
 
+_DISTINCT = Bound("without repetitions", lambda names: len(set(names)) == len(names))
 # Those of 32, 64 and 256 pixels are improved DDPM's; the others halve the image as far as it goes.
 _MULTIPLIERS: dict[int, tuple[int, ...]] = {
     16: (1, 2, 2),
@@ -51,13 +52,29 @@ class ClassSpec(Settings):
     label_dropout: Rate = 0.0
     """Probability with which training hides a label, so that the model learns to do without one as
     well, which guidance needs; 0 for a model that always has one."""
+    class_names: Annotated[tuple[str, ...], _DISTINCT] | None = None
+    """Names of the classes, in the order of their labels; None: they are their numbers."""
+    class_counts: tuple[Count, ...] | None = None
+    """Training images of each class: samples that nobody names a class for have these shares.
+    None: all classes are equally likely."""
 
     def check(self) -> None:
-        """Refuse labels that are hidden where there are none."""
+        """Refuse labels that are hidden where there are none, and other numbers of names."""
+        for name in ("class_names", "class_counts"):
+            given = getattr(self, name)
+            if given is not None and len(given) != (self.num_classes or 0):
+                raise ValueError(
+                    f"{name} must be num_classes={self.num_classes or 0}, got {len(given)}"
+                )
         if self.label_dropout and self.num_classes is None:
             raise ValueError(
                 f"label_dropout must be 0 without num_classes, got {self.label_dropout}"
             )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the classes, or else their numbers."""
+        return self.class_names or tuple(map(str, range(self.num_classes or 0)))
 
     @property
     def num_tokens(self) -> int | None:
@@ -127,11 +144,13 @@ class UNetConfig(UNetSpec, ClassSpec):
         return 4 * self.base_channels
 
 
-def unet_values(spec: UNetSpec, image_size: int, channels: int) -> dict[str, Any]:
-    """Return the values of a `UNetConfig`, or of a model with one, for images."""
+def unet_values(
+    spec: UNetSpec, image_size: int, channels: int, classes: ClassSpec | None = None
+) -> dict[str, Any]:
+    """Return the values of a `UNetConfig`, or of a model with one, for images and their classes."""
     multipliers = spec.channel_multipliers or channel_multipliers_for(image_size)
     sizes = {"image_size": image_size, "channels": channels, "channel_multipliers": multipliers}
-    return {**spec.to_dict(), **sizes}
+    return {**spec.to_dict(), **sizes, **(classes or ClassSpec()).to_dict()}
 
 
 def channel_multipliers_for(image_size: int) -> tuple[int, ...]:

@@ -111,7 +111,8 @@ def test_the_prior_of_a_class_is_its_blurred_images(tiny: Make, few: Tensor) -> 
 
 
 def test_the_learned_encoder_is_not_told_the_class(tiny: Make) -> None:
-    model = LearnedEncoderHVAE(replace(tiny(), num_classes=3))
+    named = {"class_names": ("a", "b", "c"), "class_counts": (1, 2, 3)}
+    model = LearnedEncoderHVAE(replace(tiny(), num_classes=3, **named))
     assert not any("encoder.class" in name for name in model.state_dict())
     assert model.state_dict()["decoder.class_embedding.weight"].shape[0] == 3
 

@@ -132,8 +132,8 @@ class ImageDiffusion(Pretrained):
 
         Args:
             n: number of images.
-            labels: class of each image, where the model has classes; None draws them, all classes
-                being equally likely.
+            labels: class of each image, where the model has classes; None draws them
+                (`draw_labels`).
             guidance: g of ε = ε_u + g (ε_c − ε_u), see `conditioned`. 1 is the model of the class;
                 more makes images more typical of it, and less varied; 0 leaves the class out.
                 Other values than these two take twice the evaluations.

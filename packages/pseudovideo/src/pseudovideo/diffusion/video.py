@@ -134,8 +134,8 @@ class VideoDiffusion(Pretrained):
 
         Args:
             n: number of videos.
-            labels: class of each video, where the model has classes; None draws them, all classes
-                being equally likely.
+            labels: class of each video, where the model has classes; None draws them
+                (`draw_labels`).
             guidance: as of `ImageDiffusion.sample`, in all stages.
             num_steps: steps to take in each stage, 2 at least, see `GaussianDiffusion.respaced`
                 (also for why "ddimN" is refused where N is small); None takes all.

@@ -250,8 +250,8 @@ class HVAE(Pretrained):
                 `LearnedEncoderHVAE` has no use for them.
             image_labels: their classes, where the model has classes: the prior of a class is the
                 images of that class.
-            labels: class of each sample, where the model has classes; None draws them, all classes
-                being equally likely.
+            labels: class of each sample, where the model has classes; None draws them
+                (`draw_labels`).
             guidance: g of μ = μ_u + g (μ_c − μ_u) in each step of the decoder, with the class and
                 without. 1 is the model of the class; 0 leaves the class out, of the prior too.
                 Other values than these two take twice the evaluations.

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from pseudovideo.diffusion.unet import apply_unet, build_unet
 from pseudovideo.hvae.base import HVAE, standard_normal_kl
-from pseudovideo.spec import HVAEConfig
+from pseudovideo.spec import ClassSpec, HVAEConfig
 
 
 class LearnedEncoderHVAE(HVAE):
@@ -34,7 +34,7 @@ class LearnedEncoderHVAE(HVAE):
         super().__init__(config)
         channels = config.channels
         # Not told the class: it sees the image.
-        plain = replace(config, num_classes=None, label_dropout=0.0)
+        plain = replace(config, **ClassSpec().to_dict())
         self.encoder = build_unet(plain, in_channels=channels, out_channels=channels)
 
     def encode(

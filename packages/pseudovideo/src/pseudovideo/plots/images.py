@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 from einops import rearrange
 from jaxtyping import Float, Int64, UInt8
 from torch import Tensor
@@ -39,6 +40,8 @@ _GRIDS_ACROSS, _GRID_PANEL, _GRID_LETTERS = 3, (2.8, 2.95), 34
 
 # Samples of a grid, videos of a film, and those of them that are strips.
 _SAMPLES, _FILM, _STRIPS = 64, 16, 4
+# Classes of a picture, and samples of each.
+_CLASSES, _OF_CLASS = 20, 10
 
 
 def check_images(name: str, values: Tensor, dimensions: int) -> None:
@@ -242,6 +245,8 @@ def save_samples(
     name: str,
     *,
     title: str | None = None,
+    labels: Int64[Tensor, " n"] | None = None,
+    class_names: Sequence[str] = (),
 ) -> list[Path]:
     """Write a grid of samples, `NAME.png`; of videos also strips and a film.
 
@@ -252,17 +257,48 @@ def save_samples(
         folder: of the files; it is made.
         name: of the files.
         title: stands above each; of the film the name by default.
+        labels: classes of the samples; where given, the grid is that of `save_classes`.
+        class_names: names of all classes.
 
     Returns:
         The files.
     """
     shown, moving = (values.float() / 127.5 - 1 for values in (images[:_SAMPLES], videos[:_FILM]))
-    files = [save_grid(shown, folder / f"{name}.png", title=title)]
+    if labels is None:
+        files = [save_grid(shown, folder / f"{name}.png", title=title)]
+    else:
+        file = folder / f"{name}.png"
+        files = [save_classes(images, labels, class_names, file, title=title)]
     if videos.shape[1] > 1:
         files.append(save_strips(moving[:_STRIPS], folder / f"{name}-videos.png", title=title))
         captions = frame_captions(title or name, videos.shape[1])
         files.append(save_gif(moving, folder / f"{name}.gif", captions=captions))
     return files
+
+
+def save_classes(
+    images: UInt8[Tensor, "n c h w"],
+    labels: Int64[Tensor, " n"],
+    class_names: Sequence[str],
+    file: Path,
+    *,
+    title: str | None = None,
+) -> Path:
+    """Write samples in a row for each class with its name, as PNG.
+
+    Args:
+        images: samples, bytes; the first 10 of each of the first 20 classes are shown, and white
+            where there are fewer.
+        labels: their classes; those without samples have no row.
+        class_names: names of all classes.
+        file: the file; its folder is made.
+        title: stands above all.
+    """
+    found = labels.unique()[:_CLASSES].tolist()
+    own = [images[labels == label][:_OF_CLASS].float() / 127.5 - 1 for label in found]
+    longest = max(map(len, own))
+    rows = [torch.cat([row, row.new_ones(longest - len(row), *row.shape[1:])]) for row in own]
+    return save_rows([class_names[label] for label in found], rows, file, title=title)
 
 
 def save_grid(

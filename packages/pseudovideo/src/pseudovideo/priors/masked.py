@@ -145,8 +145,8 @@ class MaskedPrior(TokenPrior):
 
         Args:
             n: number of grids.
-            labels: class of each grid, where the prior has classes; None draws them, all classes
-                being equally likely.
+            labels: class of each grid, where the prior has classes; None draws them
+                (`draw_labels`).
             guidance: g of l = l_u + g (l_c − l_u) of the logits with the class and without it. 1 is
                 the prior of the class and 0 leaves it out; other values than these two take twice
                 the passes, each step's in one batch.
