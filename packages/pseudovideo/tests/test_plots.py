@@ -10,6 +10,7 @@ from PIL import Image, ImageSequence
 from probseq.errors import MissingExtraError
 from pseudovideo.corruptions import PseudoVideoConfig, pseudo_videos
 from pseudovideo.plots import frame_captions, frame_heads, images, save_gif, tiles
+from pseudovideo.plots.images import BETWEEN, GAP
 
 
 def random_images(n, c=1, size=16, seed=0):
@@ -26,20 +27,22 @@ def pictures(file):
         return [np.asarray(f.convert("RGB")).astype(int) for f in ImageSequence.Iterator(film)]
 
 
-def test_tiles_stand_in_rows_with_white_between_and_small_ones_are_enlarged():
+def test_tiles_stand_in_rows_with_grey_between_and_small_ones_are_enlarged():
     images = torch.stack([torch.full((1, 2, 3), shade) for shade in (-1.0, 0.0, 7.0)])
     found = tiles(images, 2, least=6)
-    assert found.shape == (2 * 4 + 2, 2 * 6 + 2, 3)
+    assert found.shape == (2 * 4 + GAP, 2 * 6 + GAP, 3)
     assert (found[:4, :6] == 0).all()
-    assert (found[:4, 8:] == 128).all()
-    assert (found[:, 6:8] == 255).all()
-    assert (found[4:] == 255).all()
+    assert (found[:4, 6 + GAP :] == 128).all()
+    assert (found[4 + GAP :, :6] == 255).all()
+    assert (found[:, 6 : 6 + GAP] == BETWEEN).all()
+    assert (found[4 : 4 + GAP] == BETWEEN).all()
 
 
 @pytest.mark.parametrize("c", [1, 3])
 def test_a_gif_has_the_frames_in_order_and_stays_at_the_image(tmp_path, c):
     config = PseudoVideoConfig(num_frames=6)
-    videos = pseudo_videos(random_images(3, c, size=64), config)
+    smooth = torch.nn.functional.interpolate(random_images(3, c), 64, mode="bilinear")
+    videos = pseudo_videos(smooth, config)
     file = save_gif(videos, tmp_path / "videos.gif", seconds_per_frame=0.1)
     with Image.open(file) as animation:
         assert animation.info["loop"] == 0
@@ -47,7 +50,7 @@ def test_a_gif_has_the_frames_in_order_and_stays_at_the_image(tmp_path, c):
         times = [f.info["duration"] for f in ImageSequence.Iterator(animation)]
     assert times == [100] * 5 + [400]
     for frame, shown in enumerate(frames):
-        error = np.abs(shown[:64, 66:130].astype(int) - as_bytes(videos[1, frame]))
+        error = np.abs(shown[:64, 64 + GAP : 128 + GAP].astype(int) - as_bytes(videos[1, frame]))
         # Grey is exact; colours are the nearest of 256.
         assert error.max() == 0 if c == 1 else error.mean() < 12
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from einops import rearrange
 from jaxtyping import Float, Int64, UInt8
 from torch import Tensor
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from PIL import Image
 
-# White between two images, in pixels as they are drawn.
-GAP = 2
+# Between two images: pixels as they are drawn, of a grey that neither black nor white runs into.
+GAP, BETWEEN = 2, 112
 # Small images are drawn larger, at least this many pixels wide; more beside labels.
 LEAST_CELL, LEAST_LABELLED = 64, 96
 # The last picture stays for so many: it is the result.
@@ -68,20 +69,22 @@ def side(count: int) -> int:
 
 
 def tiles(images: Tensor, columns: int, least: int = LEAST_CELL) -> UInt8[np.ndarray, "y x 3"]:
-    """Images in rows on white, small ones enlarged by a whole factor.
+    """Images in rows, grey between them, small ones enlarged by a whole factor (bicubic).
 
     Args:
         images: (n, c, h, w) in -1..1; values beyond are clamped.
         columns: images in a row.
         least: pixels that an image is wide at least.
     """
-    values = images.detach().float().clamp(-1, 1).add(1).mul(127.5).round().byte().cpu()
-    pixels = values.expand(-1, 3, -1, -1).movedim(1, -1).numpy()
-    factor = max(1, -(-least // pixels.shape[2]))
-    pixels = pixels.repeat(factor, axis=1).repeat(factor, axis=2)
+    values = images.detach().float().cpu().clamp(-1, 1)
+    factor = max(1, -(-least // values.shape[3]))
+    if factor > 1:
+        values = F.interpolate(values, scale_factor=factor, mode="bicubic").clamp(-1, 1)
+    pixels = values.add(1).mul(127.5).round().byte().expand(-1, 3, -1, -1).movedim(1, -1).numpy()
     count, height, width, _ = pixels.shape
     rows = -(-count // columns)
-    canvas = np.full((rows * (height + GAP) - GAP, columns * (width + GAP) - GAP, 3), 255, np.uint8)
+    shape = (rows * (height + GAP) - GAP, columns * (width + GAP) - GAP, 3)
+    canvas = np.full(shape, BETWEEN, np.uint8)
     for place, image in enumerate(pixels):
         row, column = divmod(place, columns)
         top, left = row * (height + GAP), column * (width + GAP)
