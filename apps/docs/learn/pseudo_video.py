@@ -107,5 +107,5 @@ print(f"mean loss of the first 20 steps {first:.3f}, of the last {last:.3f}")
 show(model.eval().sample(4, num_steps=20), "drawn videos, the image on the right")
 
 # %% [markdown]
-# `probseq generate diffusion` trains to the end, with the digits' classes, and compares with a model
-# of the images alone.
+# `probseq generate diffusion` trains to the end, with the digits' classes, and compares with a
+# model of the images alone.

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from probseq_apps.data.images import GenerationData
+from probseq_apps.data.images import GenerationData, PartLabels
 
 SIZES = {
     "gaussian-digits": (1, 8),
@@ -16,12 +16,13 @@ SIZES = {
 
 @pytest.fixture
 def stand_in():
-    """Two images of the size that a data set's have."""
+    """Ten images of the size that a data set's have."""
 
     def make(name):
         channels, side = SIZES.get(name, (3, 32))
         generator = torch.Generator().manual_seed(0)
-        images = torch.randint(0, 256, (2, channels, side, side), generator=generator)
-        return GenerationData(name, *[images.to(torch.uint8)] * 3)
+        images = torch.randint(0, 256, (10, channels, side, side), generator=generator)
+        labels = PartLabels(*[torch.arange(10)] * 3) if name == "digits" else None
+        return GenerationData(name, *[images.to(torch.uint8)] * 3, labels=labels)
 
     return make
