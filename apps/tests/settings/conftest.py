@@ -18,11 +18,12 @@ SIZES = {
 def stand_in():
     """Ten images of the size that a data set's have."""
 
-    def make(name):
-        channels, side = SIZES.get(name, (3, 32))
+    def make(name, side=None):
+        channels, own = SIZES.get(name, (3, 32))
+        side = side or own
         generator = torch.Generator().manual_seed(0)
         images = torch.randint(0, 256, (10, channels, side, side), generator=generator)
         labels = PartLabels(*[torch.arange(10)] * 3) if name == "digits" else None
-        return GenerationData(name, *[images.to(torch.uint8)] * 3, labels=labels)
+        return GenerationData(name, *[images.to(torch.uint8)] * 3, labels, class_names=(*"0123456789",))
 
     return make

@@ -163,7 +163,8 @@ def test_recipes_of_diffusion_and_hvaes_fit_their_data(stand_in):
     for name in DIFFUSION_RECIPES.known:
         settings = DIFFUSION_RECIPES.load(name)
         for arm in settings.arms:
-            DiffusionVariant(settings.one_model(arm, 0)).check(stand_in(settings.data))
+            images = stand_in(settings.data, settings.reading.image_size)
+            DiffusionVariant(settings.one_model(arm, 0)).check(images)
     for name in HVAE_RECIPES.known:
         settings = HVAE_RECIPES.load(name)
         side = settings.reading.image_size or (16 if settings.data == "digits" else 32)
