@@ -72,7 +72,7 @@ WRONG = {
     "generate diffusion --arms 1-frame-1": "at least 2 diffusion steps",
     "generate diffusion --eta 0.5": "eta is for sampler=ddim",
     "generate diffusion --arms 4-frame-blur --likelihood-images 3": "is for 1-frame arms",
-    "generate diffusion --label-dropout 0.2": "label_dropout needs labels, got 0.2 without them",
+    "generate hvae --label-dropout 0.2": "label_dropout needs labels, got 0.2 without them",
     "generate run --guidance 2": "guidance needs labels, got 2.0 without them",
     "generate prior --tokenizer t --label-dropout 0": "label_dropout needs labels, got 0.0",
     "generate hvae --labels --label-dropout 1": "label_dropout must be in [0, 1)",

@@ -47,8 +47,9 @@ from probseq_apps.settings.models import (
     sample_defaults,
 )
 from pseudovideo.corruptions import PseudoVideoConfig, pseudo_videos
-from pseudovideo.evaluation import generation, mean_nats, reference_moments
+from pseudovideo.evaluation import mean_nats
 from pseudovideo.pretrained import fingerprint
+from pseudovideo.reference import Reference
 from pseudovideo.samples import Film
 from pseudovideo.spec import ObjectiveConfig, TokenizerSpec
 from pseudovideo.tokenizers import PatchKMeans
@@ -402,8 +403,8 @@ def test_a_classifier_of_the_digits_knows_them_and_has_never_seen_the_test_image
         assert torch.equal(same(to_unit(digits.test)).features, found.features)
     right = (found.probabilities.argmax(dim=1) == digits.labels.test).float().mean()
     assert float(right) > 0.9
-    reference = reference_moments(extractor, digits.train)
-    real, wrong = (generation(part.test, reference, extractor) for part in (digits, other))
+    reference = Reference(extractor, digits.train, digits.test)
+    real, wrong = (reference.measure(part.test) for part in (digits, other))
     assert wrong["fd"] > 10 * real["fd"]
     assert wrong["is"] < 0.7 * real["is"]
 

@@ -98,7 +98,7 @@ def interpolate(
                 z = slerp(first, second, weight).flatten(0, 1)
             drawn = model.descend(z, rows, classes, seed=seed)
         else:
-            diffusion = sampling_process(model.diffusion, num_steps, 0.0)
+            diffusion = sampling_process(model.diffusion, num_steps, 0.0, None)
             config = model.config
             frames = model.config.num_frames if isinstance(model, VideoDiffusion) else 1
             shape = (config.channels, config.image_size, config.image_size)
