@@ -552,6 +552,7 @@ NOT_FUZZED = {
     "Predictor.predict": "takes a model",
     "Predictor.score": "takes a model",
     "lpips_diversity": "takes LPIPS, which needs an optional library",
+    "check_torch_fidelity": "takes no arguments",
     "torch_fidelity_metrics": "another library's numbers, tested beside ours",
     "SmallClassifier": "a network of fixed sizes",
     "SmallClassifier.forward": "called by the extractor of features, which is fuzzed",
