@@ -8,15 +8,37 @@ import time
 import pytest
 
 from probseq_apps.cli import main
+from probseq_apps.experiments import stages
 
 
 def _timeless(values):
-    times = {"seconds", "train_seconds", "training_seconds", "tokenizer_seconds"}
     if isinstance(values, list):
         return [_timeless(value) for value in values]
     if not isinstance(values, dict):
         return values
-    return {key: _timeless(value) for key, value in values.items() if key not in times}
+    return {key: _timeless(value) for key, value in values.items() if not key.endswith("seconds")}
+
+
+class _Silent:
+    def __init__(self, *_, **__):
+        pass
+
+    def write(self, folder):
+        return "reported"
+
+
+@pytest.fixture(scope="module")
+def no_report():
+    """Reports have tests of their own, and their pictures take longer than small models."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stages, "generate_report", _Silent)
+        yield
+
+
+@pytest.fixture(scope="session")
+def timeless():
+    """Takes the seconds out of results."""
+    return _timeless
 
 
 @pytest.fixture(scope="session")

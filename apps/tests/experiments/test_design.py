@@ -8,13 +8,14 @@ import torch
 from PIL import Image
 
 from probseq_apps.cli import main
-from probseq_apps.data.images import load_generation_data, to_unit
+from probseq_apps.data.images import load_generation_data
 from probseq_apps.experiments.design import Designs
 from probseq_apps.report.design import design_of
 from probseq_apps.settings.design import DesignSettings
 from pseudovideo import PseudoVideoConfig
 from pseudovideo.corruptions import ImageShape
 from pseudovideo.design import image_covariance, rank_designs
+from pseudovideo.pixels import to_unit
 from pseudovideo.spec import DesignSpec
 
 COMMAND = "generate design --kinds blur high-order-noise --frames 2 4 --sampling-steps 20"

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from probseq_apps.data.images import load_generation_data
 from probseq_apps.engine.checkpoints import load_latest_checkpoint
 from probseq_apps.engine.files import DamagedFileError, read_json, write_json
-from probseq_apps.experiments import image_models, stages
+from probseq_apps.experiments import image_models
 from probseq_apps.experiments.image_models import (
     Diffusion,
     DiffusionVariant,
@@ -64,24 +64,8 @@ HVAE = HvaeSettings(
     evaluation=HvaeEvaluation(**FEATURES, bound_images=30),
 )
 KINDS = {Diffusion: DIFFUSION, Hvae: HVAE}
+pytestmark = pytest.mark.usefixtures("no_report")
 both = pytest.mark.parametrize("kind", KINDS)
-
-
-class Silent:
-    """Reports have tests of their own, and their pictures take longer than these models."""
-
-    def __init__(self, *_, **__):
-        pass
-
-    def write(self, folder):
-        return "reported"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def no_report():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(stages, "generate_report", Silent)
-        yield
 
 
 def generate(kind, settings=None, **options):
@@ -89,7 +73,7 @@ def generate(kind, settings=None, **options):
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory):
+def whole(tmp_path_factory, no_report):
     """Runs that were never interrupted."""
     folder = tmp_path_factory.mktemp("runs")
     return {kind: generate(kind, run_dir=folder / kind.kind) for kind in KINDS}

@@ -7,7 +7,7 @@ import torch
 from PIL import Image
 
 from probseq_apps.cli import main
-from probseq_apps.data.images import load_generation_data, to_unit
+from probseq_apps.data.images import load_generation_data
 from probseq_apps.engine.config import derive_seed
 from probseq_apps.engine.files import read_json
 from probseq_apps.experiments import stages
@@ -18,6 +18,7 @@ from probseq_apps.settings.generate import Classes, ClassTraining, PriorSettings
 from probseq_apps.settings.models import DiffusionSettings, HvaeSettings
 from pseudovideo.evaluation import mean_bound
 from pseudovideo.labels import draw_labels
+from pseudovideo.pixels import to_unit
 from pseudovideo.pretrained import load_pretrained
 from pseudovideo.spec import ClassSpec
 from pseudovideo.token_cache import TokenCache
@@ -46,6 +47,7 @@ MODELS = {
         for frames in (1, 2)
     ),
 }
+pytestmark = pytest.mark.usefixtures("no_report")
 each = pytest.mark.parametrize("command", COMMANDS)
 
 
@@ -54,26 +56,8 @@ def tell(text, *more):
     return main([*text.split(), *map(str, more)])
 
 
-class Silent:
-    """Most reports are not looked at, and their pictures take longer than these models."""
-
-    def __init__(self, *_, **__):
-        pass
-
-    def write(self, folder):
-        return "reported"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def silence():
-    """Reports are written where this is taken back."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(stages, "generate_report", Silent)
-        yield
-
-
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory):
+def whole(tmp_path_factory, no_report):
     """Runs with labels that were never interrupted, each made when it is asked for."""
     folder, made = tmp_path_factory.mktemp("runs"), {}
 
@@ -81,7 +65,7 @@ def whole(tmp_path_factory):
         if command not in made:
             made[command] = folder / command
             with pytest.MonkeyPatch.context() as patch:
-                if command == "diffusion":
+                if command == "diffusion":  # the one report that is looked at
                     patch.setattr(stages, "generate_report", generate_report)
                 assert tell(f"{COMMANDS[command]} {TOLD} --run-dir", made[command]) == 0
         return made[command]
@@ -92,13 +76,6 @@ def whole(tmp_path_factory):
 @pytest.fixture(scope="module")
 def digits():
     return load_generation_data("digits", image_size=8)
-
-
-def timeless(found):
-    """Results without the seconds that they took."""
-    if not isinstance(found, dict):
-        return found
-    return {key: timeless(value) for key, value in found.items() if not key.endswith("seconds")}
 
 
 def drawn(folder, model):
@@ -126,6 +103,9 @@ def test_run_and_model_tell_of_their_classes_and_samples_have_the_training_image
         cache = TokenCache.open(folder / "tokens/2-frame-plain-seed0")
         assert torch.equal(cache.labels, digits.labels.train)
     if command == "diffusion":
+        image = read_json(folder / "results/1-frame-seed0.json")["generation"]
+        # Guided: with the class and without.
+        assert (image["sampling_steps"], image["evaluations"]) == (3, 6)
         plots = {path.name for path in (folder / "plots").iterdir()}
         assert {"classes-1-frame.png", "classes-2-frame-high-order.png"} <= plots
         page = (folder / "report.md").read_text("utf-8")
@@ -214,7 +194,9 @@ def test_a_prior_of_its_own_learns_the_classes_of_the_tokenizer_s_images(whole, 
         ("run", "priors/masked-1-frame-plain-seed0"),
     ],
 )
-def test_a_killed_run_of_classes_goes_on_to_the_same_bytes(whole, tmp_path, command, until, killed):
+def test_a_killed_run_of_classes_goes_on_to_the_same_bytes(
+    whole, tmp_path, command, until, killed, timeless
+):
     folder = tmp_path / "killed"
     killed(f"{COMMANDS[command]} {TOLD}".split(), folder, until)
     for file in (whole(command) / "results").iterdir():

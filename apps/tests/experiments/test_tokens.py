@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 from probseq.metrics.image import RandomConvolution, frechet_distance
-from probseq_apps.data.images import load_generation_data, to_unit
+from probseq_apps.data.images import load_generation_data
 from probseq_apps.engine.config import derive_seed
 from probseq_apps.engine.files import ConfigMismatchError, save_arrays, write_json
 from probseq_apps.engine.log import read_metrics
@@ -48,6 +48,7 @@ from probseq_apps.settings.models import (
 )
 from pseudovideo.corruptions import PseudoVideoConfig, pseudo_videos
 from pseudovideo.evaluation import mean_nats
+from pseudovideo.pixels import to_unit
 from pseudovideo.pretrained import fingerprint
 from pseudovideo.reference import Reference
 from pseudovideo.samples import Film

@@ -56,7 +56,7 @@ def test_the_middle_of_independent_noise_is_noise():
 
 
 @pytest.mark.parametrize("name", ["image", "video", "heat", "learned"])
-def test_ends_are_samples_and_points_between_change_bit_by_bit(models, name):
+def test_ends_are_samples_and_points_between_change_gradually(models, name):
     model, images = models[name], None
     if name == "heat":
         images = torch.rand(6, 1, 8, 8, generator=generator()) * 2 - 1

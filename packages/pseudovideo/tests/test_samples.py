@@ -5,7 +5,8 @@ from pseudovideo.diffusion.image import ImageDiffusion
 from pseudovideo.diffusion.video import VideoDiffusion
 from pseudovideo.evaluation import mean_bound
 from pseudovideo.hvae import HeatHVAE, LearnedEncoderHVAE
-from pseudovideo.samples import draw_samples, film, to_bytes
+from pseudovideo.pixels import to_bytes, to_unit
+from pseudovideo.samples import draw_samples, film
 from pseudovideo.spec import HVAEConfig, ImageDiffusionConfig, VideoDiffusionConfig
 
 UNET = {
@@ -33,6 +34,9 @@ def generator(seed=5):
 def test_pixels_are_rounded_to_the_nearest_byte_and_noise_beyond_is_clipped():
     pixels = torch.tensor([-2.0, -1.0, 0.6 / 127.5 - 1, 0.0, 1.0, 1.5]).view(1, 1, 1, 6)
     assert to_bytes(pixels).flatten().tolist() == [0, 0, 1, 128, 255, 255]
+    every = torch.arange(256, dtype=torch.uint8).view(1, 1, 16, 16)
+    assert to_unit(every).aminmax() == (-1, 1)
+    assert torch.equal(to_bytes(to_unit(every)), every)
 
 
 def test_images_of_all_batches_and_the_first_videos_are_kept():

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float, Float64, Int64, UInt8
+from jaxtyping import Float64, Int64, UInt8
 from PIL import Image, ImageOps
 from torch import Tensor
 from torch.nn import functional
@@ -293,11 +293,6 @@ def load_generation_data(
     return GenerationData(
         *(name, train, validation, test, labels), class_names=data.class_names, notes=notes
     )
-
-
-def to_unit(images: UInt8[Tensor, "*n c h w"]) -> Float[Tensor, "*n c h w"]:
-    """Scale bytes 0..255 to -1..1, the range of the models."""
-    return images.to(torch.float32) / 127.5 - 1
 
 
 def _resized(images: UInt8[Tensor, "n c h h"], size: int) -> UInt8[Tensor, "n c s s"]:

@@ -5,13 +5,14 @@ from typing import Any
 from jaxtyping import Float64
 from torch import Tensor
 
-from probseq_apps.data.images import GenerationData, load_generation_data, to_unit
+from probseq_apps.data.images import GenerationData, load_generation_data
 from probseq_apps.experiment import Experiment, Job, Results, RunFolder
 from probseq_apps.options import Options
 from probseq_apps.report.design import design_report, design_values
 from probseq_apps.settings.design import DesignSettings
 from pseudovideo.corruptions import ImageShape
 from pseudovideo.design import check_design, image_covariance, measure_design
+from pseudovideo.pixels import to_unit
 
 
 class Designs(Experiment[GenerationData]):

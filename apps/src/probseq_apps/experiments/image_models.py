@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal, cast
 import torch
 from torch import Tensor, nn
 
-from probseq_apps.data.images import GenerationData, to_unit
+from probseq_apps.data.images import GenerationData
 from probseq_apps.engine import log
 from probseq_apps.engine.config import TrainConfig, derive_seed
 from probseq_apps.engine.files import CONFIG, read_json
@@ -40,8 +40,9 @@ from pseudovideo.diffusion.video import VideoDiffusion
 from pseudovideo.evaluation import frame_prediction, mean_bits_per_dim, mean_bound
 from pseudovideo.hvae import HVAE, HeatHVAE, LearnedEncoderHVAE
 from pseudovideo.interpolation import interpolate
+from pseudovideo.pixels import to_bytes, to_unit
 from pseudovideo.pretrained import Pretrained
-from pseudovideo.samples import Film, film, to_bytes
+from pseudovideo.samples import Film, film
 from pseudovideo.spec import (
     HVAEConfig,
     UNetConfig,
@@ -201,7 +202,8 @@ class DiffusionVariant(Variant):
                 given: Any = {"generator": generator, "progress": bar.update}
                 labels = self.labels(data, "test", counted)
                 likelihood = mean_bits_per_dim(model, images, labels, **given)
-        drawn = {"sampler": sampling.sampler, "sampling_steps": taken, "evaluations": evaluations}
+        drawn: dict[str, Any] = {"sampler": sampling.sampler, "sampling_steps": taken}
+        drawn["evaluations"] = evaluations * self.settings.classes.passes
         return {
             "frames": self.arm.frames,
             "corruption": self.arm.corruption,
@@ -261,7 +263,8 @@ class HvaeVariant(Variant):
     def measure(self, model: HVAE, data: GenerationData) -> dict[str, Any]:
         """Measure the bound in nats per dimension; that of heat lacks its prior's constant."""
         levels, images = model.config.num_levels, data.test[: self.settings.evaluation.bound_images]
-        drawn = {"sampler": "ancestral", "sampling_steps": levels, "evaluations": levels}
+        evaluations = levels * self.settings.classes.passes
+        drawn = {"sampler": "ancestral", "sampling_steps": levels, "evaluations": evaluations}
         labels = self.labels(data, "test", len(images))
         generator = self.generator(model, "bound")
         return {

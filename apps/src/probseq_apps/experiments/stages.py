@@ -22,7 +22,7 @@ from probseq.metrics.image import (
     check_torch_fidelity,
 )
 from probseq.settings import Settings
-from probseq_apps.data.images import GenerationData, load_generation_data, to_unit
+from probseq_apps.data.images import GenerationData, load_generation_data
 from probseq_apps.engine import distributed, log
 from probseq_apps.engine.config import TrainConfig, derive_seed
 from probseq_apps.engine.files import (
@@ -45,6 +45,7 @@ from probseq_apps.settings.common import config_values, saved_settings
 from probseq_apps.settings.generate import ClassTraining, Features
 from pseudovideo.corruptions import PseudoVideoConfig, pseudo_videos
 from pseudovideo.labels import draw_labels
+from pseudovideo.pixels import to_unit
 from pseudovideo.pretrained import Pretrained, load_pretrained
 from pseudovideo.reference import Reference
 from pseudovideo.samples import Film, draw_samples

@@ -14,7 +14,7 @@ from jaxtyping import Float, Int64, UInt8
 from torch import Tensor, nn
 
 from probseq.metrics.image import LPIPS
-from probseq_apps.data.images import GenerationData, to_unit
+from probseq_apps.data.images import GenerationData
 from probseq_apps.engine import distributed, log
 from probseq_apps.engine.config import derive_seed
 from probseq_apps.engine.trainer import Batch, LossParts, Step
@@ -33,6 +33,7 @@ from probseq_apps.settings.generate import (
 from pseudovideo.arms import TokenArm
 from pseudovideo.corruptions import pseudo_videos
 from pseudovideo.evaluation import ImageCoder, encode_images, mean_nats, reconstruction
+from pseudovideo.pixels import to_unit
 from pseudovideo.priors import AutoregressivePrior, MaskedPrior, build_token_prior
 from pseudovideo.priors.base import TokenPrior
 from pseudovideo.reference import Copies

@@ -164,6 +164,11 @@ class Classes(ClassTraining):
             f"guidance needs label_dropout above 0, got {self.guidance} and label_dropout=0",
         )
 
+    @property
+    def passes(self) -> int:
+        """Evaluations where there would be one: with the class and without, where guided."""
+        return 1 if self.guidance in (0.0, 1.0) else 2
+
 
 class PriorSizes(TransformerSizes):
     """Sizes and length of the training of a prior."""

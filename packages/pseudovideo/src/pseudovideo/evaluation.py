@@ -25,6 +25,7 @@ from pseudovideo.diffusion.errors import frame_errors
 from pseudovideo.diffusion.image import ImageDiffusion
 from pseudovideo.diffusion.video import VideoDiffusion
 from pseudovideo.hvae import HVAE
+from pseudovideo.pixels import to_unit
 from pseudovideo.priors import AutoregressivePrior, MaskedPrior
 from pseudovideo.spec import SolverName, TokenGrid
 
@@ -88,7 +89,7 @@ def reconstruction(
     size = tokenizer.grid.codebook_size
     counts = torch.zeros(size, dtype=torch.int64)
     for index in torch.arange(len(images)).split(batch_size):
-        originals = _unit(images[index].to(device))
+        originals = to_unit(images[index].to(device))
         videos = pseudo_videos(originals, corruption, seed=seed, index=index.to(device))
         tokens = tokenizer.encode(videos)
         frames = tokenizer.decode(tokens)
@@ -100,9 +101,9 @@ def reconstruction(
     reference = extract_features(extractor, images).features
     shares = counts.double() / counts.sum()
     return {
-        "psnr": _defined(torch.cat(of_last).mean()),
-        "psnr_all_frames": _defined(torch.cat(of_all).mean()),
-        "fd": _defined(frechet_distance(reference, features)),
+        "psnr": number_or_none(torch.cat(of_last).mean()),
+        "psnr_all_frames": number_or_none(torch.cat(of_all).mean()),
+        "fd": number_or_none(frechet_distance(reference, features)),
         "fd_name": distance_name(extractor),
         "num_images": len(images),
         "usage": float((counts > 0).double().mean()),
@@ -132,7 +133,7 @@ def mean_bits_per_dim(
     device = next(model.parameters()).device
     found = [
         model.bits_per_dim(
-            _unit(part.to(device)), own, generator=generator, progress=progress
+            to_unit(part.to(device)), own, generator=generator, progress=progress
         ).total
         for part, own in _labelled(images, labels, batch_size, device)
     ]
@@ -158,7 +159,7 @@ def mean_bound(
     """
     device = next(model.parameters()).device
     found = [
-        model.bound(_unit(part.to(device)), generator, labels=own).total
+        model.bound(to_unit(part.to(device)), generator, labels=own).total
         for part, own in _labelled(images, labels, batch_size, device)
     ]
     return float(torch.cat(found).double().mean())
@@ -176,7 +177,7 @@ def encode_images(
     """Return the tokens of the videos of images, on `device`; arguments as of `reconstruction`."""
     found: list[Tensor] = []
     for index in torch.arange(len(images)).split(batch_size):
-        part = _unit(images[index].to(device))
+        part = to_unit(images[index].to(device))
         videos = pseudo_videos(part, corruption, seed=seed, index=index.to(device))
         found.append(tokenizer.encode(videos))
     return torch.cat(found)
@@ -249,7 +250,7 @@ def frame_prediction(
     """
     device, context = next(model.parameters()).device, model.config.context
     index = torch.arange(len(images), device=device)
-    truth = pseudo_videos(_unit(images.to(device)), corruption, seed=seed, index=index)
+    truth = pseudo_videos(to_unit(images.to(device)), corruption, seed=seed, index=index)
     predicted = range(context, model.config.num_frames)
     errors: list[float] = []
     for frame in predicted:
@@ -268,7 +269,7 @@ def frame_prediction(
         errors.append(float(frame_errors(truth[:, frame], samples).mean()))
     exact = None
     if corruption.random:
-        spectrum = image_spectrum(_unit(train[:_SPECTRUM_IMAGES]).to(device))
+        spectrum = image_spectrum(to_unit(train[:_SPECTRUM_IMAGES]).to(device))
         found = prediction_errors(spectrum, corruption, context=context).next_frame
         # Entries begin with the second frame.
         exact = found[context - 1 :].tolist()
@@ -290,11 +291,7 @@ def _labelled(
         yield values[index.to(values.device)], own
 
 
-def _unit(images: UInt8[Tensor, "*n c h w"]) -> Float[Tensor, "*n c h w"]:
-    return images.to(torch.float32) / 127.5 - 1
-
-
-def _defined(value: Tensor) -> float | None:
+def number_or_none(value: Tensor) -> float | None:
     """Return a number that JSON can hold; None for infinity."""
     plain = float(value)
     return plain if math.isfinite(plain) else None

@@ -1,6 +1,5 @@
 """What samples are measured against: real images in the features of one extractor."""
 
-import math
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -28,7 +27,8 @@ from probseq.metrics.image import (
     torch_fidelity_metrics,
 )
 from pseudovideo.corruptions import PseudoVideoConfig, pseudo_videos
-from pseudovideo.samples import to_bytes
+from pseudovideo.evaluation import number_or_none
+from pseudovideo.pixels import to_bytes, to_unit
 
 # Samples whose inception score is below this share of the real images' are not ranked.
 LEAST_SCORE = 0.5
@@ -157,7 +157,7 @@ class Reference:
             measured |= {f"nearer{end}": nearer.nearer, f"c_t{end}": nearer.c_t}
         measured["lpips"] = None
         if self.lpips is not None and count > 1:
-            diversity = lpips_diversity(self.lpips, _unit(images), generator=self._generator)
+            diversity = lpips_diversity(self.lpips, to_unit(images), generator=self._generator)
             measured["lpips"] = diversity.mean
         measured["intervals"] = {name: [one.low, one.high] for name, one in intervals.items()}
         if self.fidelity and min(count, len(self.train)) > _NEIGHBOURS:
@@ -199,8 +199,8 @@ class Reference:
             intervals = self._compare(real, fake)
             values = {name: intervals[name].value for name in intervals}
             found[head] = {
-                "fd": _defined(frechet_distance(real, fake)) if count > 1 else None,
-                "real_fd": _defined(frechet_distance(real, test)) if seen > 1 else None,
+                "fd": number_or_none(frechet_distance(real, fake)) if count > 1 else None,
+                "real_fd": number_or_none(frechet_distance(real, test)) if seen > 1 else None,
                 **{name: values.get(name) for name in ("kid", *SHARES)},
                 "intervals": {name: [one.low, one.high] for name, one in intervals.items()},
                 "num_videos": count,
@@ -234,7 +234,7 @@ class Reference:
         return torch.Generator().manual_seed(_SEED)
 
     def _distance(self, features: Tensor) -> float | None:
-        return _defined(frechet_distance(self.moments, features))
+        return number_or_none(frechet_distance(self.moments, features))
 
     def _compare(self, real: Tensor, fake: Tensor) -> dict[str, Interval]:
         """Kernel distance and the four shares, as far as there are enough features."""
@@ -268,19 +268,9 @@ def _videos_of(
 ) -> UInt8[Tensor, "n t c h w"]:
     parts = zip(images.split(256), index.split(256), strict=True)
     return torch.cat(
-        [to_bytes(pseudo_videos(_unit(own), corruption, seed=_SEED, index=i)) for own, i in parts]
+        [to_bytes(pseudo_videos(to_unit(own), corruption, seed=_SEED, index=i)) for own, i in parts]
     )
 
 
 def _flat(images: UInt8[Tensor, "n c h w"]) -> Float[Tensor, "n d"]:
-    return _unit(images).flatten(1)
-
-
-def _unit(images: UInt8[Tensor, "*n c h w"]) -> Float[Tensor, "*n c h w"]:
-    return images.to(torch.float32) / 127.5 - 1
-
-
-def _defined(value: Tensor) -> float | None:
-    """Return a number that JSON can hold; None for infinity."""
-    plain = float(value)
-    return plain if math.isfinite(plain) else None
+    return to_unit(images).flatten(1)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Float, Int64, UInt8
+from jaxtyping import Int64, UInt8
 from torch import Tensor
 
 from pseudovideo.diffusion.image import ImageDiffusion
@@ -12,6 +12,7 @@ from pseudovideo.diffusion.sampling import conditioned
 from pseudovideo.diffusion.video import VideoDiffusion
 from pseudovideo.hvae import HVAE
 from pseudovideo.labels import NO_CLASSES, sample_classes
+from pseudovideo.pixels import to_bytes
 from pseudovideo.priors.base import TokenPrior
 
 
@@ -30,11 +31,6 @@ class Film(NamedTuple):
     frames: UInt8[Tensor, "n k t c h w"]
     done: Int64[Tensor, " k"]
     stages: Int64[Tensor, ""]
-
-
-def to_bytes(frames: Float[Tensor, "*n c h w"]) -> UInt8[Tensor, "*n c h w"]:
-    """Return pixels in −1..1 as bytes on the CPU; the noise of pseudo videos goes beyond."""
-    return ((frames.float().clamp(-1, 1) + 1.0) * 127.5).round().to(torch.uint8).cpu()
 
 
 def draw_samples(

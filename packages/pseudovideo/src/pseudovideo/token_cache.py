@@ -21,6 +21,7 @@ from probseq.checks import check_counts, check_whole
 from pseudovideo.corruptions import pseudo_videos
 from pseudovideo.folders import CONFIG, SavedFolder, write_folder
 from pseudovideo.labels import check_labels
+from pseudovideo.pixels import to_unit
 from pseudovideo.pretrained import fingerprint
 from pseudovideo.spec import ClassSpec, PseudoVideoConfig, TokenGrid
 from pseudovideo.tokenizers.tokenizer import Tokenizer
@@ -211,7 +212,7 @@ def _encode(
     device = next(tokenizer.parameters()).device
     images = images.to(device)
     if images.dtype == torch.uint8:
-        images = images / 127.5 - 1.0
+        images = to_unit(images)
     index = torch.arange(start, start + len(images), device=device)
     # Outside of inference mode, whose tensors cannot be trained on: blur matrices are kept.
     videos = pseudo_videos(images, config, seed=seed, epoch=0, index=index)

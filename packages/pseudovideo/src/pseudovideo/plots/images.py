@@ -17,6 +17,7 @@ from torch import Tensor
 
 from probseq.errors import require
 from probseq.figures import headline, panels
+from pseudovideo.pixels import to_bytes, to_unit
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -76,11 +77,11 @@ def tiles(images: Tensor, columns: int, least: int = LEAST_CELL) -> UInt8[np.nda
         columns: images in a row.
         least: pixels that an image is wide at least.
     """
-    values = images.detach().float().cpu().clamp(-1, 1)
+    values = images.detach().float().clamp(-1, 1)
     factor = max(1, -(-least // values.shape[3]))
     if factor > 1:
-        values = F.interpolate(values, scale_factor=factor, mode="bicubic").clamp(-1, 1)
-    pixels = values.add(1).mul(127.5).round().byte().expand(-1, 3, -1, -1).movedim(1, -1).numpy()
+        values = F.interpolate(values, scale_factor=factor, mode="bicubic")
+    pixels = to_bytes(values).expand(-1, 3, -1, -1).movedim(1, -1).numpy()
     count, height, width, _ = pixels.shape
     rows = -(-count // columns)
     shape = (rows * (height + GAP) - GAP, columns * (width + GAP) - GAP, 3)
@@ -232,7 +233,7 @@ def save_process(
         return f"stage {stage + 1} of {stages}, {unit} {number - stage * each:,} of {each:,}"
 
     return save_gif(
-        rearrange(frames.float() / 127.5 - 1, "n k t c h w -> (n t) k c h w"),
+        rearrange(to_unit(frames), "n k t c h w -> (n t) k c h w"),
         file,
         seconds_per_frame=min(_LONGEST, max(_SHORTEST, _FILM_SECONDS / snapshots)),
         columns=length if length > 1 else None,
@@ -266,7 +267,7 @@ def save_samples(
     Returns:
         The files.
     """
-    shown, moving = (values.float() / 127.5 - 1 for values in (images[:_SAMPLES], videos[:_FILM]))
+    shown, moving = (to_unit(values) for values in (images[:_SAMPLES], videos[:_FILM]))
     if labels is None:
         files = [save_grid(shown, folder / f"{name}.png", title=title)]
     else:
@@ -298,7 +299,7 @@ def save_classes(
         title: stands above all.
     """
     found = labels.unique()[:_CLASSES].tolist()
-    own = [images[labels == label][:_OF_CLASS].float() / 127.5 - 1 for label in found]
+    own = [to_unit(images[labels == label][:_OF_CLASS]) for label in found]
     longest = max(map(len, own))
     rows = [torch.cat([row, row.new_ones(longest - len(row), *row.shape[1:])]) for row in own]
     return save_rows([class_names[label] for label in found], rows, file, title=title)

@@ -5,6 +5,7 @@ from pathlib import Path
 from jaxtyping import UInt8
 from torch import Tensor
 
+from pseudovideo.pixels import to_unit
 from pseudovideo.plots.images import save_rows
 from pseudovideo.reference import Copies
 
@@ -30,7 +31,7 @@ def save_copies(
     """
     rows = [samples[copies.samples], train[copies.by_pixels], train[copies.by_features]]
     labels = ["sample", "nearest training image by pixels", f"nearest by {features}"]
-    return save_rows(labels, [_unit(row) for row in rows], file, title=title)
+    return save_rows(labels, [to_unit(row) for row in rows], file, title=title)
 
 
 def save_between(rows: UInt8[Tensor, "n k c h w"], file: Path, *, title: str) -> Path:
@@ -43,8 +44,4 @@ def save_between(rows: UInt8[Tensor, "n k c h w"], file: Path, *, title: str) ->
     """
     labels = [f"pair {number + 1}" for number in range(len(rows))]
     heads = ["sample", *[""] * (rows.shape[1] - 2), "sample"]
-    return save_rows(labels, [_unit(row) for row in rows], file, heads, title=title)
-
-
-def _unit(images: UInt8[Tensor, "n c h w"]) -> Tensor:
-    return images.float() / 127.5 - 1
+    return save_rows(labels, [to_unit(row) for row in rows], file, heads, title=title)
