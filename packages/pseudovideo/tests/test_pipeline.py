@@ -349,6 +349,64 @@ def test_a_pipeline_goes_to_the_hub_with_its_card_unless_there_is_one(monkeypatc
     np.testing.assert_array_equal(drawn(again).frames, drawn(pipeline).frames)
 
 
+CLASSES = {"num_classes": 3, "label_dropout": 0.1}
+
+
+@pytest.mark.parametrize("scheduler", ["DDPMScheduler", "DPMSolverMultistepScheduler"])
+@pytest.mark.parametrize("kind", ["image", "video"])
+def test_labels_and_guidance_mix_the_noise_with_the_class_and_without(monkeypatch, kind, scheduler):
+    """A network that tells a number by the token, and one that tells the guided mixture."""
+    model = image_model(**CLASSES) if kind == "image" else video_model(**CLASSES)
+    told = torch.tensor([-0.3, 0.2, 0.5, 0.1])  # of the classes, and without one
+    network, where, seen = (model, 1, []) if kind == "image" else (model.network, 2, [])
+
+    def forward(x, times, *others):
+        seen.append(others[-1].tolist())
+        noise = told[others[-1]].view(-1, *[1] * (x.ndim - 1)).expand_as(x)
+        return torch.cat([noise, torch.zeros_like(noise)], dim=where)
+
+    monkeypatch.setattr(network, "forward", forward)
+    pipeline = pipeline_of(model)
+    own = getattr(diffusers, scheduler).from_config(pipeline.scheduler.config, variance_type=None)
+    labels, guidance = torch.tensor([2, 0]), 2.5
+    pipeline.scheduler = own if "Multi" in scheduler else pipeline.scheduler
+    found = drawn(pipeline, 3, labels=labels, guidance=guidance, output_type="pt").frames
+    assert set(map(tuple, seen)) == {(2, 0, 3, 3)}
+    # What the network says of the class itself, where that is the mixture.
+    mixed = told[3] + guidance * (told[labels] - told[3])
+    monkeypatch.setattr(
+        network,
+        "forward",
+        lambda x, times, *others: torch.cat(
+            [mixed.view(-1, *[1] * (x.ndim - 1)).expand_as(x), torch.zeros_like(x)], dim=where
+        ),
+    )
+    expected = drawn(pipeline, 3, labels=labels, output_type="pt").frames
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+    assert (
+        found - drawn(pipeline, 3, labels=labels, seed=4, output_type="pt").frames
+    ).abs().max() > 0.1
+
+
+def test_pipelines_of_classes_draw_them_and_come_back_from_their_folder(tmp_path):
+    for name, model in (("i", image_model(**CLASSES)), ("v", video_model(**CLASSES))):
+        pipeline = pipeline_of(model)
+        pipeline.save_pretrained(tmp_path / name)
+        again = PseudoVideoPipeline.from_pretrained(tmp_path / name)
+        for given in ({}, {"labels": torch.tensor([1, 2]), "guidance": 3.0}):
+            first, second = drawn(pipeline, **given), drawn(again, **given)
+            np.testing.assert_array_equal(first.frames, second.frames)
+        pipeline.to(torch.float64)
+        each = [torch.Generator().manual_seed(seed) for seed in (5, 6)]
+        alone = pipeline(1, [torch.Generator().manual_seed(6)], 3, output_type="np").frames
+        both = pipeline(2, each, 3, output_type="np").frames
+        np.testing.assert_allclose(both[1:], alone, rtol=0, atol=1e-9)
+    with pytest.raises(ValueError, match="guidance must be 1"):
+        drawn(pipeline_of(image_model()), guidance=2.0)
+    with pytest.raises(ValueError, match="labels must"):
+        drawn(pipeline, labels=torch.tensor([1, 3]))
+
+
 def test_damaged_weights_are_refused_by_their_name(tmp_path):
     pipeline_of(video_model()).save_pretrained(tmp_path)
     path = tmp_path / "model" / "model.safetensors"

@@ -17,6 +17,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from einops import rearrange
+from jaxtyping import Int64
 from torch import Tensor
 
 from probseq.checks import check_counts
@@ -28,10 +29,11 @@ from pseudovideo.diffusion.pipelines import (
     heads_have_one_width,
     to_ddpm_pipeline,
 )
-from pseudovideo.diffusion.sampling import at_least_float32
+from pseudovideo.diffusion.sampling import LabelledNetwork, at_least_float32, conditioned
 from pseudovideo.diffusion.stages import Stage
 from pseudovideo.diffusion.video import VideoDiffusion
 from pseudovideo.diffusion.video_sampling import FRAME_LIMIT, stage_network
+from pseudovideo.labels import Classes, sample_classes
 from pseudovideo.pretrained import eval_mode, load_pretrained
 
 __all__ = ["PseudoVideoPipeline"]
@@ -70,19 +72,16 @@ class PseudoVideoPipeline(diffusers.DiffusionPipeline):
     learned variances.
 
     A model of images is saved as diffusers' `DDPMPipeline`, which then reads and samples the folder
-    to the same bits, unless it has attention at levels of different widths: diffusers has no such
-    UNet. With a scheduler that does not use them the learned variances are left out. All others
-    are saved as `Pretrained` saves them, checked by their sha256 when they are read. Weights are in
-    safetensors; nothing is unpickled.
+    to the same bits, unless it has classes, which that has no labels for, or attention at levels of
+    different widths: diffusers has no such UNet. With a scheduler that does not use them the
+    learned variances are left out. All others are saved as `Pretrained` saves them, checked by
+    their sha256 when they are read. Weights are in safetensors; nothing is unpickled.
 
     Args:
         model: what draws.
         scheduler: of diffusers, for the process of the model; None: its DDPM scheduler.
         trained_on: for the model card, such as the name of the data set.
         license: for the model card, such as "mit".
-
-    Raises:
-        ValueError: the model has classes, which are drawn by its own `sample`.
     """
 
     _optional_components = (_SCHEDULER,)
@@ -96,11 +95,6 @@ class PseudoVideoPipeline(diffusers.DiffusionPipeline):
         license: str | None = None,
     ) -> None:
         super().__init__()
-        if model.config.num_classes is not None:
-            raise ValueError(
-                "model must have no classes, as this pipeline takes no labels, got "
-                f"num_classes={model.config.num_classes}: draw with the model's own `sample`"
-            )
         self.model: ImageDiffusion | VideoDiffusion
         self.scheduler: Any
         self.register_modules(model=model, scheduler=scheduler or ddpm_scheduler(model.diffusion))
@@ -112,6 +106,8 @@ class PseudoVideoPipeline(diffusers.DiffusionPipeline):
         batch_size: int = 1,
         generator: torch.Generator | list[torch.Generator] | None = None,
         num_inference_steps: int | None = None,
+        labels: Int64[Tensor, " n"] | None = None,
+        guidance: float = 1.0,
         output_type: Literal["pil", "np", "pt"] = "pil",
         return_dict: bool = True,
         callback_on_step_end: Callable[[Any, int, Any, dict[str, Any]], dict[str, Any]]
@@ -125,6 +121,8 @@ class PseudoVideoPipeline(diffusers.DiffusionPipeline):
             generator: of the noise; several, one for each sample, make samples that don't depend
                 on the others.
             num_inference_steps: of the scheduler in each stage; None: all of the process.
+            labels: class of each sample, where the model has classes; None draws them.
+            guidance: as of the model's `sample`.
             output_type: what is returned: "pil", "np" or "pt".
             return_dict: False returns a tuple.
             callback_on_step_end: called as `callback(pipeline, step, timestep, {"frames": ...})`
@@ -137,8 +135,9 @@ class PseudoVideoPipeline(diffusers.DiffusionPipeline):
 
         Raises:
             ValueError: a number is below 1, more steps than the process has, steps or a
-                prediction that the scheduler can't do, an unknown `output_type`, or unknown names
-                of tensors.
+                prediction that the scheduler can't do, an unknown `output_type`, unknown names of
+                tensors, labels that are not the model's, or `guidance` that is not 1 where it was
+                trained without `label_dropout`.
         """
         model, config = self.model, self.model.config
         steps = config.num_steps if num_inference_steps is None else num_inference_steps
@@ -163,13 +162,14 @@ class PseudoVideoPipeline(diffusers.DiffusionPipeline):
         )
         schedulers = [self._scheduler(stage.latent[-1] + 1 < count) for stage in plan]
         self._check_scheduler(steps)
+        classes = self._classes(batch_size, labels, guidance, generator, device)
         for scheduler in schedulers:
             scheduler.set_timesteps(steps, device=device)
         done, total = 0, sum(len(scheduler.timesteps) for scheduler in schedulers)
         with eval_mode(model), self.progress_bar(total=total) as bar:
             for stage, scheduler in zip(plan, schedulers, strict=True):
                 latent = list(stage.latent)
-                predict = self._predictor(stage, frames)
+                predict = self._predictor(stage, frames, classes)
                 options = {"generator": generator} if _draws(scheduler) else {}
                 x = diffusers.utils.torch_utils.randn_tensor(
                     (batch_size, len(latent) * config.channels, size, size),
@@ -219,7 +219,9 @@ class PseudoVideoPipeline(diffusers.DiffusionPipeline):
         if folder.is_file():
             raise ValueError(f"save_directory must be a folder, got the file {folder}")
         folder.mkdir(parents=True, exist_ok=True)
-        if isinstance(model, ImageDiffusion) and heads_have_one_width(model.config):
+        config = model.config
+        plain = config.num_classes is None and heads_have_one_width(config)
+        if isinstance(model, ImageDiffusion) and plain:
             variance = "learned" if _has_variances(self.scheduler) else "fixed"
             pipeline = to_ddpm_pipeline(model, variance=variance)
             pipeline.scheduler = self.scheduler
@@ -311,20 +313,47 @@ class PseudoVideoPipeline(diffusers.DiffusionPipeline):
             "scaled_dot_product_attention and for videos also between frames"
         )
 
-    def _predictor(self, stage: Stage, frames: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
+    def _classes(
+        self,
+        n: int,
+        labels: Tensor | None,
+        guidance: float,
+        generator: torch.Generator | list[torch.Generator] | None,
+        device: torch.device,
+    ) -> Classes:
+        """Return the classes of samples; with a generator for each, of its own where drawn."""
+        config, first = self.model.config, generator
+        if isinstance(generator, list):
+            first = generator[0]
+            if labels is None and config.num_classes is not None:
+                each = [
+                    sample_classes(config, 1, None, 1.0, generator=g, device=device)
+                    for g in generator
+                ]
+                labels = torch.cat([one.labels for one in each if one.labels is not None])
+        return sample_classes(config, n, labels, guidance, generator=first, device=device)
+
+    def _predictor(
+        self, stage: Stage, frames: Tensor, classes: Classes
+    ) -> Callable[[Tensor, Tensor], Tensor]:
         """Return noise and variances (n, 2lc, h, w) of (n, lc, h, w) at a time of the scheduler."""
         model, count = self.model, len(stage.latent)
         scale = 1000 / model.config.num_steps
-        network = None
+        network: LabelledNetwork = model
         if isinstance(model, VideoDiffusion):
-            network = stage_network(model.network, stage, frames[:, list(stage.observed)])
+            seen = classes.twice(frames[:, list(stage.observed)])
+            of_stage = stage_network(model.network, stage, seen, classes.tokens)
+
+            def joined(x: Tensor, times: Tensor, _: Tensor | None) -> Tensor:
+                output = of_stage(_frames(x, count).to(frames.dtype), times)
+                return rearrange(output, "n l (k c) h w -> n (k l c) h w", k=2)
+
+            network = joined
+        guided = conditioned(network, classes)
 
         def predict(x: Tensor, t: Tensor) -> Tensor:
             times = (t.double() * scale).to(x.device, torch.float32).expand(len(x))
-            if network is None:
-                return model(x, times).to(frames.dtype)
-            output = network(_frames(x, count).to(frames.dtype), times).to(frames.dtype)
-            return rearrange(output, "n l (k c) h w -> n (k l c) h w", k=2)
+            return guided(x, times).to(frames.dtype)
 
         return predict
 

@@ -16,7 +16,6 @@ from pseudovideo.diffusion.objective import DiffusionObjective
 from pseudovideo.diffusion.published import load_improved_ddpm
 from pseudovideo.diffusion.sampling import conditioned, denoise
 from pseudovideo.labels import Classes
-from pseudovideo.pipeline import PseudoVideoPipeline
 from pseudovideo.spec import ImageDiffusionConfig, VideoDiffusionConfig
 
 GUIDED = {"num_classes": 3, "label_dropout": 0.2}
@@ -295,9 +294,6 @@ def test_labels_are_refused_by_all_that_takes_them():
 def test_models_of_classes_are_no_ddpm_pipelines(tmp_path):
     with pytest.raises(ValueError, match=r"model must have no classes .* got num_classes=3"):
         to_ddpm_pipeline(image_model(num_classes=3))
-    for known in (image_model(num_classes=3), video_model(num_classes=3)):
-        with pytest.raises(ValueError, match=r"this pipeline takes no labels, got num_classes=3"):
-            PseudoVideoPipeline(known)
     plain = to_ddpm_pipeline(image_model(num_steps=40))
     settings = {k: v for k, v in plain.unet.config.items() if not k.startswith("_")}
     unet = diffusers.UNet2DModel(**settings | {"num_class_embeds": 3})

@@ -64,6 +64,13 @@ def check_images(name: str, values: Tensor, dimensions: int) -> None:
         )
 
 
+def with_folder(file: Path | str) -> Path:
+    """Return the path of a file, whose folder is made."""
+    path = Path(file)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path
+
+
 def side(count: int) -> int:
     """Images in a row of a grid that has as many rows."""
     return int(np.ceil(np.sqrt(count)))
@@ -107,7 +114,7 @@ def frame_captions(name: str, count: int) -> list[str]:
 
 def save_gif(
     videos: Float[Tensor, "n T c h w"],
-    file: Path,
+    file: Path | str,
     *,
     seconds_per_frame: float = 0.25,
     columns: int | None = None,
@@ -150,7 +157,7 @@ def save_gif(
     palettes = [p.convert("L") if grey else p.quantize(256) for p in pictures]
     unit = round(1000 * seconds_per_frame)
     durations = [unit] * (len(palettes) - 1) + [_HOLD * unit]
-    file.parent.mkdir(parents=True, exist_ok=True)
+    file = with_folder(file)
     first, *others = palettes
     first.save(file, save_all=True, append_images=others, duration=durations, loop=0)
     return file
@@ -206,7 +213,7 @@ def _font() -> Any:
 def save_process(
     frames: UInt8[Tensor, "n k t c h w"],
     done: Int64[Tensor, " k"],
-    file: Path,
+    file: Path | str,
     *,
     name: str,
     unit: str,
@@ -284,7 +291,7 @@ def save_classes(
     images: UInt8[Tensor, "n c h w"],
     labels: Int64[Tensor, " n"],
     class_names: Sequence[str],
-    file: Path,
+    file: Path | str,
     *,
     title: str | None = None,
 ) -> Path:
@@ -307,7 +314,7 @@ def save_classes(
 
 def save_grid(
     images: Float[Tensor, "n c h w"],
-    file: Path,
+    file: Path | str,
     *,
     columns: int | None = None,
     title: str | None = None,
@@ -325,7 +332,7 @@ def save_grid(
     """
     check_images("images", images, 4)
     canvas = tiles(images, columns or side(len(images)))
-    file.parent.mkdir(parents=True, exist_ok=True)
+    file = with_folder(file)
     if title is None:
         _picture(canvas).save(file)
     else:
@@ -335,7 +342,9 @@ def save_grid(
     return file
 
 
-def save_grids(grids: Mapping[str, Float[Tensor, "_ c h w"]], file: Path, *, title: str) -> Path:
+def save_grids(
+    grids: Mapping[str, Float[Tensor, "_ c h w"]], file: Path | str, *, title: str
+) -> Path:
     """Write several grids of images side by side, such as samples of several models, as PNG.
 
     Args:
@@ -354,7 +363,7 @@ def save_grids(grids: Mapping[str, Float[Tensor, "_ c h w"]], file: Path, *, tit
         axes.set_axis_off()
         axes.set_title(textwrap.fill(label, _GRID_LETTERS), fontsize=10)
     headline(figure, title, 11)
-    file.parent.mkdir(parents=True, exist_ok=True)
+    file = with_folder(file)
     figure.savefig(file)
     return file
 
@@ -362,7 +371,7 @@ def save_grids(grids: Mapping[str, Float[Tensor, "_ c h w"]], file: Path, *, tit
 def save_rows(
     labels: Sequence[str],
     rows: Sequence[Tensor],
-    file: Path,
+    file: Path | str,
     heads: Sequence[str] = (),
     *,
     title: str | None = None,
@@ -394,13 +403,13 @@ def save_rows(
     axes.set_xticks([cell * (place + 0.5) for place in range(len(heads))], list(heads))
     axes.tick_params(length=0, labelsize=8, labeltop=True, labelbottom=False)
     axes.spines[:].set_visible(False)
-    file.parent.mkdir(parents=True, exist_ok=True)
+    file = with_folder(file)
     _save(figure, file)
     return file
 
 
 def save_strips(
-    videos: Float[Tensor, "n T c h w"], file: Path, *, title: str | None = None
+    videos: Float[Tensor, "n T c h w"], file: Path | str, *, title: str | None = None
 ) -> Path:
     """Write videos as strips, one below the other, the image on the right, as PNG.
 

@@ -14,7 +14,7 @@ def save_copies(
     copies: Copies,
     samples: UInt8[Tensor, "n c h w"],
     train: UInt8[Tensor, "m c h w"],
-    file: Path,
+    file: Path | str,
     *,
     features: str,
     title: str,
@@ -34,7 +34,7 @@ def save_copies(
     return save_rows(labels, [to_unit(row) for row in rows], file, title=title)
 
 
-def save_between(rows: UInt8[Tensor, "n k c h w"], file: Path, *, title: str) -> Path:
+def save_between(rows: UInt8[Tensor, "n k c h w"], file: Path | str, *, title: str) -> Path:
     """Write images between pairs of samples, a row for each pair, as PNG.
 
     Args:

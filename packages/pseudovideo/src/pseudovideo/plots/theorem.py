@@ -16,6 +16,7 @@ from pseudovideo.corruptions import (
     image_spectrum,
     prediction_errors,
 )
+from pseudovideo.plots.images import with_folder
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -47,7 +48,7 @@ _TICKS = 8
 
 def save_theorem(
     images: Float[Tensor, "n c h w"],
-    file: Path,
+    file: Path | str,
     config: PseudoVideoConfig,
     *,
     context: int | None = None,
@@ -72,7 +73,7 @@ def save_theorem(
         "Theorem 5.4.1: the best predictions of noise videos of Gaussian images with this data "
         "set's covariance"
     )
-    file.parent.mkdir(parents=True, exist_ok=True)
+    file = with_folder(file)
     theorem_plot(errors, title=title).savefig(file)
     return file
 
