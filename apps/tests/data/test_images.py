@@ -12,10 +12,10 @@ from probseq_apps.data.images import (
     load_generation_data,
     load_images,
     load_ood_images,
-    to_unit,
 )
 from probseq_apps.data.names import DataError
 from probseq_apps.data.parts import Part, hold_out_validation
+from pseudovideo.pixels import to_unit
 
 
 @pytest.fixture

@@ -10,12 +10,14 @@ from probseq_apps.engine.files import (
     ConfigMismatchError,
     DamagedFileError,
     RunExistsError,
+    check_manifest,
     load_arrays,
     prepare_run_dir,
     read_finished,
     read_json,
     save_arrays,
     write_json,
+    write_manifest,
 )
 from probseq_apps.engine.log import MetricsLog, read_metrics
 
@@ -165,6 +167,13 @@ def test_json_that_is_no_object_or_of_another_version_is_refused_by_name(tmp_pat
     (tmp_path / "finished.json").write_text(text)
     with pytest.raises(ValueError, match=r"finished\.json (is dam|has form)"):
         read_finished(tmp_path)
+
+
+def test_a_manifest_does_not_list_what_its_own_killed_writer_left(tmp_path):
+    (tmp_path / "model.safetensors").write_text("weights")
+    (tmp_path / ".tmp-manifest.json").write_text("half")
+    write_manifest(tmp_path)
+    assert check_manifest(tmp_path)["files"].keys() == {"model.safetensors"}
 
 
 def test_a_full_disk_names_the_file_and_what_to_do(tmp_path):

@@ -122,6 +122,14 @@ def test_a_crash_before_the_first_file_leaves_the_old_model(
     assert Toy.from_pretrained(tmp_path).config.scale == 0.1
 
 
+def test_what_killed_writers_left_is_cleared(tmp_path: Path) -> None:
+    (tmp_path / ".tmp-killed").mkdir()
+    (tmp_path / ".tmp-killed" / "model.safetensors").write_text("half")
+    (tmp_path / ".tmp-manifest.json").write_text("half")  # a file of somebody else's writer
+    toy().save_pretrained(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [CONFIG, "model.safetensors"]
+
+
 @pytest.mark.parametrize(
     "value", [[1, 2], Path("a"), float("nan"), {1: 2}, ToyConfig(), ((1, [2]),)]
 )

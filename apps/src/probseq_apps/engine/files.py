@@ -153,7 +153,8 @@ def load_groups(path: Path) -> dict[str, dict[str, "Tensor"]]:
 
 def write_manifest(folder: Path, **facts: object) -> None:
     """List the files of a folder with size and hash, beside facts; nothing unlisted is loaded."""
-    paths = [path for path in sorted(folder.iterdir()) if path.name != MANIFEST]
+    own = (MANIFEST, f".tmp-{MANIFEST}")  # the second is left by a writer that was killed
+    paths = [path for path in sorted(folder.iterdir()) if path.name not in own]
     for path in paths:
         files.sync(path)
     write_json(folder / MANIFEST, {**facts, "files": {p.name: _entry(p) for p in paths}})

@@ -38,8 +38,11 @@ def write_folder(folder: Path, kind: str, config: dict[str, Any]) -> Generator[P
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"folder must be a directory, got the file {folder}")
     folder.mkdir(parents=True, exist_ok=True)
-    for leftover in folder.glob(f"{_ASIDE}*"):
-        shutil.rmtree(leftover)
+    for leftover in folder.glob(f"{_ASIDE}*"):  # of writers that were killed
+        if leftover.is_dir():
+            shutil.rmtree(leftover)
+        else:
+            leftover.unlink()
     with tempfile.TemporaryDirectory(dir=folder, prefix=_ASIDE) as name:
         aside = Path(name)
         yield aside
