@@ -35,6 +35,7 @@ NEW |= {"--kernel-noise.initial-variance", "--kernel-noise.symmetric"}
 NEW |= {f"--sgpa-residual.{name}" for name in ("num-inducing", "initial-variance", "rho")}
 NEW |= {"--sgpa-residual.kl-scale", "--sgpa-residual.jitter"}
 NEW |= {"--mask-patch", "--process.prediction", "--metrics", "--diversity-weights"}
+NEW |= {"--video-weights"}
 NEW |= {"--labels", "--no-labels", "--label-dropout", "--guidance"}
 NEW |= {("--sampler", solver) for solver in ("dpm++", "unipc", "heun")}
 NEW |= {

@@ -7,6 +7,7 @@ from probseq.metrics.image import (
     LPIPS,
     FeatureMoments,
     Features,
+    I3DFeatures,
     RandomConvolution,
     extract_features,
     frechet_distance,
@@ -18,6 +19,7 @@ from probseq.metrics.image import (
     precision_recall,
 )
 from pseudovideo.corruptions import PseudoVideoConfig, pseudo_videos
+from pseudovideo.pixels import to_bytes
 from pseudovideo.quality_tables import frame_table, quality_table
 from pseudovideo.reference import Reference, is_ranked
 
@@ -157,6 +159,44 @@ def test_frames_are_measured_against_the_same_frames_of_real_videos():
     shuffled = reference.measure_videos(mixed, corruption)
     assert all(shuffled[head]["fd"] == pytest.approx(0, abs=1e-6) for head in ("1", "3", "image"))
     assert shuffled["video"]["fd"] > 0.01
+
+
+class Motion(I3DFeatures):
+    """Without that network: mean of all frames, and of the changes between them."""
+
+    def __init__(self):
+        super(I3DFeatures, self).__init__("motion", 10)
+
+    def of(self, videos, *, batch_size=8):
+        frames = to_unit(videos).flatten(2)[..., :5]
+        return torch.cat([frames.mean(1), frames.diff(dim=1).abs().mean(1)], dim=1)
+
+
+def test_whole_videos_are_measured_in_their_own_features():
+    corruption = PseudoVideoConfig(num_frames=4, kind="blur")
+    train, test, motion = pictures(60), pictures(25, seed=1), Motion()
+    fake = pictures(40 * 4, seed=5).unflatten(0, (40, 4))
+    plain = Reference(RandomConvolution(1), train, test).measure_videos(fake, corruption)
+    reference = Reference(RandomConvolution(1), train, test, video_features=motion)
+    found = reference.measure_videos(fake, corruption)
+    rows = torch.randperm(60, generator=torch.Generator().manual_seed(0))[:40]
+    real, tested = (
+        motion.of(to_bytes(pseudo_videos(to_unit(images), corruption)))
+        for images in (train[rows], test)
+    )
+    fvd = found["video"].pop("fvd")
+    assert fvd == pytest.approx(float(frechet_distance(real, motion.of(fake))), rel=1e-4)
+    real_fvd = found["video"].pop("real_fvd")
+    assert real_fvd == pytest.approx(float(frechet_distance(real, tested)), rel=1e-4)
+    assert found["video"].pop("fvd_name") == "FVD(motion)"
+    assert found == plain
+
+    found["video"] |= {"fvd": fvd, "real_fvd": real_fvd, "fvd_name": "FVD(motion)"}
+    heads, rows = frame_table({"blur": [found]})
+    assert heads[-3:] == ["FVD(motion) ↓", "FVD(motion), real test videos", "videos"]
+    assert rows[-1][-3].startswith(f"{fvd:.2f}"[:3])
+    assert [row[-3] for row in rows[:-1]] == ["—"] * 4
+    assert frame_table({"blur": [plain]})[0][-2:] == ["coverage ↑", "videos"]
 
 
 def test_the_nearest_training_images_are_found_by_pixels_and_by_features():

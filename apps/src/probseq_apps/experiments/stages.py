@@ -15,6 +15,7 @@ from probseq.metrics.image import (
     ClassifierFeatures,
     FeatureExtractor,
     FeatureMoments,
+    I3DFeatures,
     InceptionFeatures,
     ModuleFeatures,
     RandomConvolution,
@@ -387,11 +388,14 @@ def check_features(settings: Features) -> None:
     for name, file in (
         ("inception_weights", settings.inception_weights),
         ("diversity_weights", settings.diversity_weights),
+        ("video_weights", settings.video_weights),
     ):
         if file is not None and not Path(file).is_file():
             raise FileNotFoundError(f"{name} must be a file of weights, and {file} is not there")
     if settings.diversity_weights is not None:
         LPIPS("alex", weights=settings.diversity_weights)
+    if settings.video_weights is not None:
+        I3DFeatures(settings.video_weights)
     if settings.metrics == "torch-fidelity":
         check_torch_fidelity()
 
@@ -409,6 +413,9 @@ def make_reference(
     if settings.diversity_weights is not None:
         lpips = LPIPS("alex", weights=settings.diversity_weights)
         known["lpips"] = lpips.to(distributed.resolve_device(device))
+    if settings.video_weights is not None:
+        video_features = I3DFeatures(settings.video_weights)
+        known["video_features"] = video_features.to(distributed.resolve_device(device))
     return Reference(extractor, data.train, data.test, **known)
 
 

@@ -55,15 +55,19 @@ def frame_table(
     """Return heads and cells of a table of what `measure_videos` says, a row for each frame.
 
     Args:
-        rows: measurements over the seeds by the model's name.
+        rows: measurements over the seeds by the model's name. What no row has is left out.
     """
     heads = ["frames of samples", "n", "FD ↓", "FD, real test videos", "KID ↓", "precision ↑"]
-    heads += ["recall ↑", "density", "coverage ↑", "videos"]
+    heads += ["recall ↑", "density", "coverage ↑"]
     every = [of_frame for own in rows.values() for one in own for of_frame in one.values()]
     kinds: list[tuple[str, int]] = [
         *((key, _decimals(one.get(key) for one in every)) for key in ("fd", "real_fd", "kid")),
         *((share, 2) for share in SHARES),
     ]
+    if names := [str(one["fvd_name"]) for one in every if "fvd_name" in one]:
+        heads += [f"{names[0]} ↓", f"{names[0]}, real test videos"]
+        kinds += [(key, _decimals(one.get(key) for one in every)) for key in ("fvd", "real_fvd")]
+    heads.append("videos")
     cells: list[list[str]] = []
     for name, own in rows.items():
         for head in own[0]:

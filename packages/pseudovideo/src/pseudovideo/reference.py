@@ -12,6 +12,7 @@ from probseq.metrics.image import (
     LPIPS,
     FeatureExtractor,
     FeatureMoments,
+    I3DFeatures,
     Interval,
     distance_name,
     extract_features,
@@ -65,6 +66,7 @@ class Reference:
         test: images that no model has seen.
         moments: of the training images' features where they are known, as of Gaussian images.
         lpips: measures the diversity of samples, if there is one.
+        video_features: of whole videos, for a Fréchet video distance, if there are weights.
         fidelity: whether torch-fidelity measures samples, too.
     """
 
@@ -76,6 +78,7 @@ class Reference:
         *,
         moments: FeatureMoments | None = None,
         lpips: LPIPS | None = None,
+        video_features: I3DFeatures | None = None,
         fidelity: bool = False,
     ) -> None:
         for name, images in (("train", train), ("test", test)):
@@ -85,7 +88,7 @@ class Reference:
                     f"{tuple(images.shape)}"
                 )
         self.extractor, self.train, self.test = extractor, train, test
-        self.lpips, self.fidelity = lpips, fidelity
+        self.lpips, self.video_features, self.fidelity = lpips, video_features, fidelity
         self._known = moments
         # A few training images are the same for all models.
         self._order = torch.randperm(len(train), generator=torch.Generator().manual_seed(_SEED))
@@ -182,15 +185,19 @@ class Reference:
         Returns:
             By frame ("1", "2", …, "image") and "video": fd, kid and the four shares as in
             `measure`, against as many training videos; real_fd, the distance of as many test
-            videos; num_videos.
+            videos; num_videos. Of "video" also fvd, real_fvd and fvd_name, the same in
+            `video_features`, if there are any.
         """
         check_sizes("videos", videos, "k", corruption.num_frames, *self.train.shape[1:])
         count = min(len(videos), len(self.train))
         rows, seen = self._order[:count], min(len(self.test), count)
-        known = self._frame_features(_videos_of(self.train[rows], corruption, rows))
         index = torch.arange(seen) + len(self.train)  # noise that no training video has
-        tested = self._frame_features(_videos_of(self.test[:seen], corruption, index))
-        own = self._frame_features(videos[:count])
+        compared = (
+            _videos_of(self.train[rows], corruption, rows),
+            videos[:count],
+            _videos_of(self.test[:seen], corruption, index),
+        )
+        known, own, tested = (self._frame_features(one) for one in compared)
         heads = [*map(str, range(1, corruption.num_frames)), "image"]
         sets = {head: (known[:, t], own[:, t], tested[:, t]) for t, head in enumerate(heads)}
         sets["video"] = (known.flatten(1), own.flatten(1), tested.flatten(1))
@@ -199,11 +206,18 @@ class Reference:
             intervals = self._compare(real, fake)
             values = {name: intervals[name].value for name in intervals}
             found[head] = {
-                "fd": number_or_none(frechet_distance(real, fake)) if count > 1 else None,
-                "real_fd": number_or_none(frechet_distance(real, test)) if seen > 1 else None,
+                "fd": _distance_of(real, fake),
+                "real_fd": _distance_of(real, test),
                 **{name: values.get(name) for name in ("kid", *SHARES)},
                 "intervals": {name: [one.low, one.high] for name, one in intervals.items()},
                 "num_videos": count,
+            }
+        if self.video_features is not None:
+            real, fake, test = (self.video_features.of(one) for one in compared)
+            found["video"] |= {
+                "fvd": _distance_of(real, fake),
+                "real_fvd": _distance_of(real, test),
+                "fvd_name": f"FVD({self.video_features.name})",
             }
         return found
 
@@ -261,6 +275,10 @@ def is_ranked(score: float | None, real: float | None) -> bool:
     inception score is at least half of the real images', or where there are no classes.
     """
     return score is None or real is None or score >= LEAST_SCORE * real
+
+
+def _distance_of(real: Tensor, fake: Tensor) -> float | None:
+    return number_or_none(frechet_distance(real, fake)) if min(len(real), len(fake)) > 1 else None
 
 
 def _videos_of(

@@ -20,6 +20,7 @@ from probseq.metrics.image.extractors import (
 )
 from probseq.metrics.image.fidelity import check_torch_fidelity, torch_fidelity_metrics
 from probseq.metrics.image.frechet import FeatureMoments, frechet_distance
+from probseq.metrics.image.i3d import I3DFeatures
 from probseq.metrics.image.inception import INCEPTION_SHA256, InceptionFeatures, distance_name
 from probseq.metrics.image.inception_score import InceptionScore, inception_score
 from probseq.metrics.image.intervals import (
@@ -46,6 +47,7 @@ __all__ = [
     "FeatureExtractor",
     "FeatureMoments",
     "Features",
+    "I3DFeatures",
     "InceptionFeatures",
     "InceptionScore",
     "Interval",

@@ -216,13 +216,14 @@ def extract_features(
     if len(images) == 0:
         raise ValueError("images must hold at least one image, got none")
     device = _device(extractor)
-    parts = [extractor(_levels(batch.to(device))) for batch in images.split(batch_size)]
+    parts = [extractor(levels_to_unit(batch.to(device))) for batch in images.split(batch_size)]
     probabilities = [part.probabilities.cpu() for part in parts if part.probabilities is not None]
     features = torch.cat([part.features.cpu() for part in parts])
     return Features(features, torch.cat(probabilities) if probabilities else None)
 
 
-def _levels(images: Tensor) -> Tensor:
+def levels_to_unit(images: Tensor) -> Tensor:
+    """Return levels of 0..255 as floats in −1..1; floats stay."""
     return images.float() / 127.5 - 1.0 if images.dtype == torch.uint8 else images
 
 
