@@ -8,6 +8,7 @@ ends each residual block, each attention and the network is initialised with zer
 
 from typing import Any
 
+import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
@@ -61,6 +62,7 @@ def build_unet(config: UNetConfig, *, in_channels: int, out_channels: int) -> nn
         if isinstance(module, diffusers.models.attention_processor.Attention):
             _set_heads(module, config.num_heads)
             _zero(module.to_out[0])
+            module.register_forward_hook(_lay_out)
         elif isinstance(module, diffusers.models.resnet.ResnetBlock2D):
             _zero(module.conv2)
     _zero(unet.conv_out)
@@ -102,6 +104,21 @@ def _set_heads(attention: Any, num_heads: int) -> None:
     attention.heads = attention.sliceable_head_dim = num_heads
     # Only the processors that don't read the head's width off the tensors look at it.
     attention.scale = (attention.inner_dim // num_heads) ** -0.5
+
+
+def _lay_out(attention: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor:
+    """Lay out an attention's output as its input, channels first or last, where gradients follow.
+
+    Diffusers leaves the channels last, whatever the input has. Convolutions of channels-first
+    weights would copy them, and then their gradients, in each step of a training. Without gradients
+    outputs stay those of diffusers to the last bit.
+    """
+    if not output.requires_grad:
+        return output
+    given: Tensor = args[0]
+    last = given.is_contiguous(memory_format=torch.channels_last) and not given.is_contiguous()
+    form = torch.channels_last if last else torch.contiguous_format
+    return output.contiguous(memory_format=form)
 
 
 def _zero(layer: Any) -> None:
