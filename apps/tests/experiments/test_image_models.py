@@ -258,6 +258,10 @@ def test_a_stopped_run_names_the_command_and_goes_on_to_the_same_bits(
             {"evaluation": DiffusionEvaluation(features=Features(inception_weights="no.pth"))},
             "inception_weights must be a file",
         ),
+        (
+            {"evaluation": DiffusionEvaluation(video_weights="other.pt")},
+            "weights must hold the tensors of I3D",
+        ),
         ({"arms": ("1-frame",), "init_weights": "missing.pt"}, "init_weights must .*missing.pt"),
         ({"arms": ("1-frame",), "init_weights": "other.pt"}, "init_weights must hold weights of"),
     ],

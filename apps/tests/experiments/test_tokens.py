@@ -17,7 +17,7 @@ from probseq_apps.engine.files import ConfigMismatchError, save_arrays, write_js
 from probseq_apps.engine.log import read_metrics
 from probseq_apps.engine.trainer import Step
 from probseq_apps.experiment import Job, RunFolder
-from probseq_apps.experiments import single, tokens
+from probseq_apps.experiments import single, stages, tokens
 from probseq_apps.experiments.single import Evaluate, PriorStage, Sample, TokenizerStage
 from probseq_apps.experiments.stages import Samples, load_kept, make_extractor
 from probseq_apps.experiments.tokens import PriorPart, TokenizerPart, Tokens
@@ -390,6 +390,24 @@ def test_without_labels_features_are_random_and_missing_weights_are_named(tmp_pa
     with pytest.raises(FileNotFoundError, match=r"none\.pth"):
         make_extractor(data, settings, tmp_path, **given)
     assert not list(tmp_path.iterdir())
+
+
+def test_videos_are_measured_in_i3d_where_its_weights_are_named(tmp_path, digits, monkeypatch):
+    made = []
+
+    class Named(torch.nn.Module):
+        def __init__(self, weights):
+            super().__init__()
+            made.append(weights)
+
+    monkeypatch.setattr(stages, "I3DFeatures", Named)
+    monkeypatch.setattr(stages, "Reference", lambda *_, **known: known.get("video_features"))
+    given = {"seed": 0, "device": "cpu"}
+    data = replace(digits, labels=None)
+    assert stages.make_reference(data, Features(), tmp_path, **given) is None
+    found = stages.make_reference(data, Features(), tmp_path, **given, video_weights="i3d.pt")
+    assert isinstance(found, Named)
+    assert made == ["i3d.pt"]
 
 
 def test_a_classifier_of_the_digits_knows_them_and_has_never_seen_the_test_images(tmp_path, digits):

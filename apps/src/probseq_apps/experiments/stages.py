@@ -149,7 +149,11 @@ class ImageExperiment(Experiment[GenerationData]):
                 log.say(f"{name}={asked:,}: all {len(data.test):,} test images count")
         if counts := told_classes(self.settings.classes, data):
             self.config["classes"] = counts
-        check_features(self.settings.evaluation.features)
+        check_features(self.settings.evaluation.features, self._video_weights)
+
+    @property
+    def _video_weights(self) -> str | None:
+        return getattr(self.settings.evaluation, "video_weights", None)
 
     def described(self, data: GenerationData, compared: str) -> str:
         """Return a line about data and jobs."""
@@ -169,7 +173,9 @@ class ImageExperiment(Experiment[GenerationData]):
         if self._reference is None:
             folder, device = at.path / CLASSIFIER, self.settings.machine.device
             features = self.settings.evaluation.features
-            self._reference = make_reference(data, features, folder, seed=0, device=device)
+            self._reference = make_reference(
+                data, features, folder, seed=0, device=device, video_weights=self._video_weights
+            )
             self.real(data, at)
         return self._reference
 
@@ -383,25 +389,31 @@ class Part(Generic[Given]):
         return part.read(folder)
 
 
-def check_features(settings: Features) -> None:
+def check_features(settings: Features, video_weights: str | None = None) -> None:
     """Raise if a file of weights is not there, or a library."""
     for name, file in (
         ("inception_weights", settings.inception_weights),
         ("diversity_weights", settings.diversity_weights),
-        ("video_weights", settings.video_weights),
+        ("video_weights", video_weights),
     ):
         if file is not None and not Path(file).is_file():
             raise FileNotFoundError(f"{name} must be a file of weights, and {file} is not there")
     if settings.diversity_weights is not None:
         LPIPS("alex", weights=settings.diversity_weights)
-    if settings.video_weights is not None:
-        I3DFeatures(settings.video_weights)
+    if video_weights is not None:
+        I3DFeatures(video_weights)
     if settings.metrics == "torch-fidelity":
         check_torch_fidelity()
 
 
 def make_reference(
-    data: GenerationData, settings: Features, folder: Path, *, seed: int, device: str
+    data: GenerationData,
+    settings: Features,
+    folder: Path,
+    *,
+    seed: int,
+    device: str,
+    video_weights: str | None = None,
 ) -> Reference:
     """Return what samples are measured against; arguments as of `make_extractor`."""
     extractor = make_extractor(data, settings, folder, seed=seed, device=device)
@@ -413,8 +425,8 @@ def make_reference(
     if settings.diversity_weights is not None:
         lpips = LPIPS("alex", weights=settings.diversity_weights)
         known["lpips"] = lpips.to(distributed.resolve_device(device))
-    if settings.video_weights is not None:
-        video_features = I3DFeatures(settings.video_weights)
+    if video_weights is not None:
+        video_features = I3DFeatures(video_weights)
         known["video_features"] = video_features.to(distributed.resolve_device(device))
     return Reference(extractor, data.train, data.test, **known)
 

@@ -74,9 +74,6 @@ class Features(Settings):
     diversity_weights: str | None = None
     """File of torchvision's AlexNet weights (alexnet-owt-7be5be79.pth), with which LPIPS measures
     how unlike each other samples are; None leaves it out."""
-    video_weights: str | None = None
-    """File of I3D's weights by the names of pytorch-i3d (i3d_pretrained_400.pt), with which a
-    Fréchet video distance is measured; None leaves it out."""
     metrics: Literal["ours", "torch-fidelity"] = "ours"
     """torch-fidelity: beside ours also that library's own numbers, for final figures."""
 
@@ -215,7 +212,15 @@ class Evaluation(Settings):
     features: Flat[Features] = Features()
 
 
-class TokensEvaluation(Evaluation):
+class VideoEvaluation(Evaluation):
+    """Evaluation."""
+
+    video_weights: str | None = None
+    """File of I3D's weights by the names of pytorch-i3d (i3d_pretrained_400.pt), with which a
+    Fréchet video distance is measured where videos are drawn; None leaves it out."""
+
+
+class TokensEvaluation(VideoEvaluation):
     """Evaluation."""
 
     num_images: AtLeastTwo | None = None

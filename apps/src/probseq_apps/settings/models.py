@@ -27,6 +27,7 @@ from probseq_apps.settings.generate import (
     OnImages,
     Reading,
     Training,
+    VideoEvaluation,
     made_with,
 )
 from pseudovideo.arms import DiffusionArm
@@ -107,7 +108,7 @@ class DiffusionTraining(ModelTraining):
     """Draw diffusion steps by their past losses, instead of all alike."""
 
 
-class DiffusionEvaluation(Evaluation):
+class DiffusionEvaluation(VideoEvaluation):
     """Evaluation."""
 
     likelihood_images: Index = 0
