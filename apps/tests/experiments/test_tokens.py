@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from probseq.metrics.image import RandomConvolution, frechet_distance
+from probseq.metrics.image import I3DFeatures, RandomConvolution, frechet_distance
 from probseq_apps.data.images import load_generation_data
 from probseq_apps.engine.config import derive_seed
 from probseq_apps.engine.files import ConfigMismatchError, save_arrays, write_json
@@ -395,18 +395,17 @@ def test_without_labels_features_are_random_and_missing_weights_are_named(tmp_pa
 def test_videos_are_measured_in_i3d_where_its_weights_are_named(tmp_path, digits, monkeypatch):
     made = []
 
-    class Named(torch.nn.Module):
+    class Named(I3DFeatures):
         def __init__(self, weights):
-            super().__init__()
+            super(I3DFeatures, self).__init__("named", 1)
             made.append(weights)
 
     monkeypatch.setattr(stages, "I3DFeatures", Named)
-    monkeypatch.setattr(stages, "Reference", lambda *_, **known: known.get("video_features"))
-    given = {"seed": 0, "device": "cpu"}
-    data = replace(digits, labels=None)
-    assert stages.make_reference(data, Features(), tmp_path, **given) is None
+    data, given = replace(digits, labels=None), {"seed": 0, "device": "cpu"}
+    plain = stages.make_reference(data, Features(), tmp_path, **given)
+    assert plain.video_features is None
     found = stages.make_reference(data, Features(), tmp_path, **given, video_weights="i3d.pt")
-    assert isinstance(found, Named)
+    assert isinstance(found.video_features, Named)
     assert made == ["i3d.pt"]
 
 

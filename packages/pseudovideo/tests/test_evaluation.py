@@ -7,6 +7,7 @@ import torch
 
 from probseq.metrics.image import RandomConvolution, frechet_distance
 from pseudovideo.corruptions import PseudoVideoConfig, pseudo_videos, video_moments
+from pseudovideo.corruptions.noise import NOISES
 from pseudovideo.diffusion.image import ImageDiffusion
 from pseudovideo.diffusion.video import VideoDiffusion
 from pseudovideo.evaluation import (
@@ -14,7 +15,12 @@ from pseudovideo.evaluation import (
     mean_bits_per_dim,
     reconstruction,
 )
-from pseudovideo.spec import ImageDiffusionConfig, TokenGrid, VideoDiffusionConfig
+from pseudovideo.spec import (
+    CORRUPTIONS,
+    ImageDiffusionConfig,
+    TokenGrid,
+    VideoDiffusionConfig,
+)
 
 
 def to_unit(images):
@@ -121,6 +127,14 @@ def test_exact_errors_are_those_of_dense_gaussian_conditioning(knowing, kind):
         across = joint[frame, :, frame - 2 : frame].reshape(64, 128)
         rest = joint[frame, :, frame] - across @ torch.linalg.pinv(given, hermitian=True) @ across.T
         assert found["exact"][place] == pytest.approx(float(rest.trace() / 64), rel=1e-6)
+
+
+@pytest.mark.parametrize("kind", sorted({*CORRUPTIONS} - {"colour"}))
+def test_all_kinds_of_videos_are_predicted_and_noise_alone_has_exact_errors(knowing, kind):
+    videos, images = PseudoVideoConfig(num_frames=4, kind=kind), pictures(40)
+    found = frame_prediction(knowing, videos, images[:2], images, num_samples=2)
+    assert found["model"] == [0.0, 0.0]
+    assert (found["exact"] is None) == (kind not in NOISES)
 
 
 def test_a_model_that_knows_the_frames_has_no_error_and_a_blind_one_has_their_square(

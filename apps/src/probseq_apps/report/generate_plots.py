@@ -110,7 +110,7 @@ def draw_tokens(
     if videos.num_frames > 1:
         shown = pseudo_videos(to_unit(data.test[:_VIDEOS]), videos)
         files.append(save_strips(shown, plots / "pseudo-videos.png"))
-    if videos.random:
+    if videos.is_noise:
         images = to_unit(data.train[:_COVARIANCE])
         files.append(save_theorem(images, plots / "theorem.png", videos))
     for stem, arms in reconstructed.items():
@@ -158,7 +158,7 @@ def draw_models(
     errors = {group.name: _frame_errors(group) for group in frame_groups(results)}
     figures = {"frame-errors": frame_errors_plot(errors)} if errors else {}
     files = save_figures(figures, plots)
-    noisy = [one for one in (videos or {}).values() if one[0].random]
+    noisy = [one for one in (videos or {}).values() if one[0].is_noise]
     if noisy:
         config, context = max(noisy, key=lambda one: one[0].num_frames)
         images = to_unit(data.train[:_COVARIANCE])

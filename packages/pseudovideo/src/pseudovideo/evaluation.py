@@ -245,7 +245,7 @@ def frame_prediction(
         model: squared error of the model's conditional mean, per pixel; see `frame_errors`.
         exact: of noise the least error that is possible for Gaussian images with the training
             images' covariance, which is that of the best linear prediction for the images
-            themselves; None of blur.
+            themselves; None of other kinds.
         num_images, num_samples: how many.
     """
     device, context = next(model.parameters()).device, model.config.context
@@ -268,7 +268,7 @@ def frame_prediction(
         )
         errors.append(float(frame_errors(truth[:, frame], samples).mean()))
     exact = None
-    if corruption.random:
+    if corruption.is_noise:
         spectrum = image_spectrum(to_unit(train[:_SPECTRUM_IMAGES]).to(device))
         found = prediction_errors(spectrum, corruption, context=context).next_frame
         # Entries begin with the second frame.

@@ -36,6 +36,8 @@ CorruptionKind = Literal[
     "patch-mask",
     "blur-noise",
 ]
+# Those that add noise, and nothing else.
+_NOISES = ("first-order-noise", "high-order-noise", "matched-noise")
 # All kinds of corruption.
 CORRUPTIONS: tuple[CorruptionKind, ...] = get_args(CorruptionKind)
 # How a tokenizer embeds patches.
@@ -115,6 +117,11 @@ class PseudoVideoConfig(CorruptionSpec):
     def random(self) -> bool:
         """Whether videos of one image differ between epochs."""
         return self.num_frames > 1 and self.kind.endswith(("noise", "mask"))
+
+    @property
+    def is_noise(self) -> bool:
+        """Whether frames are the image with noise, so that their least errors are closed forms."""
+        return self.num_frames > 1 and self.kind in _NOISES
 
 
 def check_blur_rate(name: str, rate: float, num_frames: int) -> None:
