@@ -14,7 +14,9 @@ from statistics import median, quantiles
 from tempfile import TemporaryDirectory
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
 import torch
+from scipy.linalg import solve_triangular
 from torch import Tensor
 
 from ohsvgp import (
@@ -30,10 +32,11 @@ from ohsvgp import (
 )
 from ohsvgp import Path as InputPath
 from ohsvgp.bases import Advance, Basis
+from ohsvgp.inducing import PointFunctional
 from ohsvgp.live import LiveStream
+from ohsvgp.reference import StreamingGP
 from probseq.kernels import RBF
 from probseq_apps.bench import Case, Row, interleaved, one_thread, show, timed
-from probseq_apps.bench.streaming import StreamingGP, numpy_predictor
 from probseq_apps.engine import log
 from probseq_apps.settings.bench import BenchOnlineSettings
 
@@ -227,6 +230,35 @@ def prediction_rows(count: int) -> list[Row]:
         Row("  by the same formulas in numpy", plain, "ms"),
         Row("  against ours", plain, goal=1.0, least=True, over=ours),
     ]
+
+
+def numpy_predictor(gp: OnlineGP, x: Tensor) -> Callable[[], tuple[np.ndarray, np.ndarray]]:
+    """Return the prediction of a model at times x as a function in numpy, given its arrays.
+
+    With L Lᵀ = K_uu and C Cᵀ = I + G, of P = L⁻¹ W k(z, x) and A = C⁻¹ P:
+
+        mean = Pᵀ m,   variance = k(x, x) − Σ P² + Σ A².
+
+    Raises:
+        ValueError: no data yet, or a kernel, basis or whitening that is not that of the bench.
+    """
+    state, kernel = gp.state, gp.kernel
+    if state is None or state.whitening.root is None or not isinstance(kernel, RBF):
+        raise ValueError("gp must have data, an RBF kernel and a Cholesky factor")
+    if not isinstance(state.inducing, PointFunctional) or state.inducing.weights is None:
+        raise ValueError(f"gp must have a basis with quadrature, got {type(gp.basis).__name__}")
+    z, t = state.inducing.nodes[:, 0].numpy(), x.numpy()
+    W, L = state.inducing.weights.numpy(), state.whitening.root.numpy()
+    m, C = state.moments.mean.numpy(), state.moments.root.numpy()
+    ell, scale = float(kernel.lengthscale.detach()), float(kernel.outputscale.detach())
+
+    def predict() -> tuple[np.ndarray, np.ndarray]:
+        K = scale * np.exp(-0.5 * ((z[:, None] - t) / ell) ** 2)
+        P = solve_triangular(L, W @ K, lower=True)
+        A = solve_triangular(C, P, lower=True)
+        return P.T @ m, scale - (P**2).sum(0) + (A**2).sum(0)
+
+    return predict
 
 
 def path_rows(count: int) -> list[Row]:

@@ -1,22 +1,17 @@
-"""References of `probseq bench online`, written as their formulas stand.
+"""A streaming sparse GP as its formulas stand: the yardstick of the tests and of the benchmark.
 
-A streaming sparse GP in explicit form (Bui, Nguyen and Turner 2017), its posterior in the form and
-with the step of Adam in which Maddox et al. 2021 take it; and a prediction in numpy.
+It is that of Bui, Nguyen and Turner 2017 in explicit form, its posterior in the form and with the
+step of Adam in which Maddox et al. 2021 take it. Nothing here is meant to be fast.
 """
 
-from collections.abc import Callable
 from typing import NamedTuple
 
-import numpy as np
 import torch
-from scipy.linalg import solve_triangular
 from torch import Tensor
 
-from ohsvgp import OnlineGP
-from ohsvgp.inducing import PointFunctional
-from probseq.kernels import RBF, Kernel
+from probseq.kernels import Kernel
 
-__all__ = ["StreamingGP", "StreamingState", "numpy_predictor"]
+__all__ = ["StreamingGP", "StreamingState"]
 
 _LEARNING_RATE = 1e-2
 
@@ -44,6 +39,8 @@ class StreamingGP:
 
         C_b = K_bf K_fb/σ² + K_ba D_a⁻¹ K_ab,   c_b = K_bf y/σ² + K_ba S_a⁻¹ m_a,
         m_b = K_bb (K_bb + C_b)⁻¹ c_b,          S_b = K_bb (K_bb + C_b)⁻¹ K_bb.
+
+    :class:`ohsvgp.OnlineGP` with :class:`ohsvgp.UniformGrid` and ``alpha=0`` is the same model.
 
     Args:
         kernel: covariance function in float64.
@@ -147,32 +144,3 @@ class StreamingGP:
     def _with_jitter(self, matrix: Tensor) -> Tensor:
         scale = self.jitter * matrix.diagonal().mean()
         return matrix + scale * torch.eye(len(matrix), dtype=matrix.dtype)
-
-
-def numpy_predictor(gp: OnlineGP, x: Tensor) -> Callable[[], tuple[np.ndarray, np.ndarray]]:
-    """Return the prediction of a model at times x as a function in numpy, given its arrays.
-
-    With L Lᵀ = K_uu and C Cᵀ = I + G, of P = L⁻¹ W k(z, x) and A = C⁻¹ P:
-
-        mean = Pᵀ m,   variance = k(x, x) − Σ P² + Σ A².
-
-    Raises:
-        ValueError: no data yet, or a kernel, basis or whitening that is not that of the bench.
-    """
-    state, kernel = gp.state, gp.kernel
-    if state is None or state.whitening.root is None or not isinstance(kernel, RBF):
-        raise ValueError("gp must have data, an RBF kernel and a Cholesky factor")
-    if not isinstance(state.inducing, PointFunctional) or state.inducing.weights is None:
-        raise ValueError(f"gp must have a basis with quadrature, got {type(gp.basis).__name__}")
-    z, t = state.inducing.nodes[:, 0].numpy(), x.numpy()
-    W, L = state.inducing.weights.numpy(), state.whitening.root.numpy()
-    m, C = state.moments.mean.numpy(), state.moments.root.numpy()
-    ell, scale = float(kernel.lengthscale.detach()), float(kernel.outputscale.detach())
-
-    def predict() -> tuple[np.ndarray, np.ndarray]:
-        K = scale * np.exp(-0.5 * ((z[:, None] - t) / ell) ** 2)
-        P = solve_triangular(L, W @ K, lower=True)
-        A = solve_triangular(C, P, lower=True)
-        return P.T @ m, scale - (P**2).sum(0) + (A**2).sum(0)
-
-    return predict
