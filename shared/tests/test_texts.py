@@ -1,11 +1,19 @@
 """Texts as numbers of words and of subwords."""
 
 import random
+import unicodedata
 
 import pytest
 
 from probseq import texts
-from probseq.texts import SubwordTokenizer, build_vocabulary, encode_texts, trim_padding, words
+from probseq.texts import (
+    SubwordTokenizer,
+    build_vocabulary,
+    encode_texts,
+    train_byte_pairs,
+    trim_padding,
+    words,
+)
 
 TEXTS = ["the cat sat on the mat", "the hat of the cat", "a fat rat sat", "naïve größe"] * 5
 BERT = {"the": 0, "[UNK]": 1, "[CLS]": 2, "[PAD]": 3, "[SEP]": 4, "cat": 5, "sat": 6}
@@ -98,3 +106,19 @@ def test_chunks_keep_the_order(monkeypatch):
     whole = list(tokenizer.encode_all(TEXTS, 30))
     monkeypatch.setattr(texts, "_TEXTS_AT_ONCE", 3)
     assert list(tokenizer.encode_all(iter(TEXTS), 30)) == whole
+
+
+def test_learned_byte_pairs_give_every_text_back():
+    pytest.importorskip("tokenizers")
+    tokenizer = train_byte_pairs(TEXTS, 300)
+    decode = tokenizer._tokenizer.decode
+    for text in ("the cat sat", "ÜBER naïve 日本語 🙂", "e\u0301", "<pad> [PAD] \x00"):
+        numbers = encode(tokenizer, text, 99)
+        assert 0 < min(numbers) <= max(numbers) < len(tokenizer) - 1
+        expected = unicodedata.normalize("NFC", text).lower()
+        assert decode([number - 1 for number in numbers]) == f" {expected}"
+    assert len(encode(tokenizer, "the cat")) == 2
+    assert len(encode(tokenizer, "qqqq")) == 5  # with the space in front
+    assert encode(tokenizer, "THE<br />Cat") == encode(tokenizer, "the cat")
+    assert len(train_byte_pairs(TEXTS, 270)) == 270
+    assert len(encode(train_byte_pairs(TEXTS, 258), "größe", 99)) == 1 + len("größe".encode())

@@ -1,6 +1,7 @@
 """Files of precomputed contextual embeddings, such as ELMo's: one vector a token of each text.
 
-A file is in the safetensors format (plain arrays, nothing is unpickled), read memory-mapped:
+`probseq.transformers.SequenceTransformer` takes such vectors, and `probseq classify` such files. A
+file is in the safetensors format (extra ``embeddings``), plain arrays that are read memory-mapped:
 
 - ``embeddings`` (R, E): the vectors of all texts, one after the other, without padding; float16,
   bfloat16 or float32.
@@ -21,11 +22,11 @@ import numpy as np
 import torch
 from jaxtyping import Int64
 from numpy.typing import NDArray
-from safetensors import safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
-from probseq_apps.data.names import DataError, reading
+from probseq.errors import require
+
+__all__ = ["DTYPES", "EmbeddingStore", "read_embeddings", "write_embeddings"]
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 _ROWS_AT_ONCE = 16_384
@@ -41,7 +42,7 @@ class EmbeddingStore(NamedTuple):
     def spans(self, texts: Sequence[str], max_length: int) -> Int64[Tensor, "n 3"]:
         """Return (table, start, length) of the vectors of texts, cut off at ``max_length``."""
         if missing := [text for text in texts if _hash(text) not in self.places]:
-            raise DataError(
+            raise ValueError(
                 f"{self.source} has no embeddings for {len(missing)} of {len(texts)} texts, the "
                 f"first is {missing[0][:60]!r}: write them for the very texts of the data set"
             )
@@ -63,13 +64,13 @@ def write_embeddings(
 
     Args:
         path: file to write; its name ends in ``.safetensors``.
-        texts: the texts, as ``load_texts`` gives them; one given twice is stored once.
+        texts: the texts; one given twice is stored once.
         embeddings: for each text its vectors (tokens, E); rows of zeros at the end are padding and
             dropped, so (N, T, E) in one piece will do as well.
         dtype: how they are stored: float16, bfloat16 or float32.
 
     Raises:
-        DataError: texts and embeddings are not equally many, a text has no vector, or vectors are
+        ValueError: texts and embeddings are not equally many, a text has no vector, or vectors are
             of different widths, not finite, or zero.
 
     Example:
@@ -81,29 +82,30 @@ def write_embeddings(
         >>> store.spans(["another one"], max_length=10).tolist()
         [[0, 2, 2]]
     """
+    library = require("safetensors.torch", extra="embeddings", distribution="probseq")
     if dtype not in DTYPES or path.suffix != ".safetensors":
-        raise DataError(
+        raise ValueError(
             f"embeddings are stored as {', '.join(map(str, DTYPES))} in a file named "
             f"*.safetensors, got {dtype} and {path.name!r}"
         )
     pieces: dict[bytes, Tensor] = {}
     for row, (text, vectors) in enumerate(zip_longest(texts, embeddings)):
         if text is None or vectors is None:
-            raise DataError(
+            raise ValueError(
                 "there must be as many texts as embeddings, but there are no more "
                 f"{'texts' if text is None else 'embeddings'} after {row}"
             )
         piece = _stripped(torch.as_tensor(vectors), dtype, f"embedding {row}")
         if pieces and piece.shape[1] != (width := next(iter(pieces.values())).shape[1]):
-            raise DataError(
+            raise ValueError(
                 f"embedding {row} must be of width {width} as those before it, got {piece.shape[1]}"
             )
         pieces.setdefault(_hash(text), piece)
     if not pieces:
-        raise DataError(f"there are no texts to write to {path}")
+        raise ValueError(f"there are no texts to write to {path}")
     hashes = np.frombuffer(b"".join(pieces), dtype=np.uint8).reshape(-1, 32)
     temporary = path.with_name(f".tmp-{path.name}")
-    save_file(
+    library.save_file(
         {
             "embeddings": torch.cat(list(pieces.values())),
             "lengths": torch.tensor([len(piece) for piece in pieces.values()]),
@@ -118,13 +120,13 @@ def read_embeddings(path: Path) -> EmbeddingStore:
     """Open a file that ``write_embeddings`` wrote, or a folder of them."""
     files = sorted(path.glob("*.safetensors")) if path.is_dir() else [path]
     if not files or not files[0].is_file():
-        raise DataError(f"{path} holds no embeddings: expected a file *.safetensors or a folder")
+        raise ValueError(f"{path} holds no embeddings: expected a file *.safetensors or a folder")
     tables: list[Tensor] = []
     places: dict[bytes, tuple[int, int, int]] = {}
     for number, file in enumerate(files):
         table, lengths, hashes = _read_file(file)
         if tables and table.shape[1] != tables[0].shape[1]:
-            raise DataError(
+            raise ValueError(
                 f"{file} has vectors of width {table.shape[1]}, but {files[0]} of "
                 f"{tables[0].shape[1]}"
             )
@@ -136,9 +138,11 @@ def read_embeddings(path: Path) -> EmbeddingStore:
 
 
 def _read_file(path: Path) -> tuple[Tensor, Tensor, list[bytes]]:
-    with reading(path, "a safetensors file of embeddings"), safe_open(path, framework="pt") as file:
-        names = ("embeddings", "lengths", "texts")
-        table, lengths, texts = (file.get_tensor(name) for name in names)  # memory-mapped
+    library = require("safetensors", extra="embeddings", distribution="probseq")
+    try:
+        with library.safe_open(path, framework="pt") as file:
+            names = ("embeddings", "lengths", "texts")
+            table, lengths, texts = (file.get_tensor(name) for name in names)  # memory-mapped
         fit = (
             table.ndim == 2
             and table.dtype in DTYPES
@@ -154,6 +158,10 @@ def _read_file(path: Path) -> tuple[Tensor, Tensor, list[bytes]]:
                 f"(N, 32), as write_embeddings stores them; it has {found}, and lengths that sum "
                 f"to {int(lengths.sum())}"
             )
+    except (library.SafetensorError, OSError, ValueError) as error:
+        raise ValueError(
+            f"{path} cannot be read as a safetensors file of embeddings: {error}"
+        ) from error
     _check_vectors(table, str(path))
     return table, lengths, [row.tobytes() for row in texts.numpy()]
 
@@ -161,14 +169,14 @@ def _read_file(path: Path) -> tuple[Tensor, Tensor, list[bytes]]:
 def _stripped(vectors: Tensor, dtype: torch.dtype, source: str) -> Tensor:
     """Rows as they are stored, without the padding at their end."""
     if vectors.ndim != 2 or not vectors.is_floating_point():
-        raise DataError(
+        raise ValueError(
             f"{source} must be floating (tokens, width), got {vectors.dtype} of shape "
             f"{tuple(vectors.shape)}"
         )
     stored = vectors.detach().to("cpu", dtype)
     real = (stored != 0).any(1).nonzero()
     if len(real) == 0:
-        raise DataError(f"{source} must have at least one vector, got none but zeros")
+        raise ValueError(f"{source} must have at least one vector, got none but zeros")
     stored = stored[: int(real[-1]) + 1]
     _check_vectors(stored, source)
     return stored.contiguous()
@@ -182,7 +190,8 @@ def _check_vectors(table: Tensor, source: str) -> None:
         ):
             if wrong.any():
                 row = first * _ROWS_AT_ONCE + int(wrong.nonzero()[0])
-                raise DataError(f"{source}: row {row} of the embeddings ({table.dtype}) has {what}")
+                found = f"row {row} of the embeddings ({table.dtype})"
+                raise ValueError(f"{source}: {found} has {what}")
 
 
 def _hash(text: str) -> bytes:

@@ -10,11 +10,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import torch
 from jaxtyping import Int64
 from torch import Tensor
+
+from probseq.errors import require
 
 PAD, UNKNOWN = "<pad>", "<unk>"
 _UNKNOWN_ID = 1
@@ -97,6 +100,12 @@ class SubwordTokenizer:
         self._moved = [number + (number < first) for number in range(self._top)]
         self._empty = self._top + (self._padding is None)
 
+    @classmethod
+    def from_file(cls, path: Path) -> "SubwordTokenizer":
+        """Read a pretrained ``tokenizer.json`` (extra ``tokenizers``)."""
+        library = require("tokenizers", extra="tokenizers", distribution="probseq")
+        return cls(library.Tokenizer.from_str(path.read_text("utf-8")))
+
     def __len__(self) -> int:
         return self._empty + 1
 
@@ -134,6 +143,31 @@ class SubwordTokenizer:
                 # Padding inside a text is its name in plain letters, and would hide it.
                 kept = [self._moved[i] for i in encoding.ids if i != self._padding]
                 yield kept or [self._empty]
+
+
+def train_byte_pairs(texts: Iterable[str], size: int) -> SubwordTokenizer:
+    """Learn a byte-level tokenizer by byte pair encoding (Sennrich et al. 2016).
+
+    Texts are lower-cased, as for words. Every byte is a token, so no text is unknown.
+
+    Args:
+        texts: what it learns from.
+        size: numbers in all, at least 258: all bytes, padding, and a text without any token.
+    """
+    library = require("tokenizers", extra="tokenizers", distribution="probseq")
+    parts, normalizers = library.pre_tokenizers, library.normalizers
+    tokenizer = library.Tokenizer(library.models.BPE())
+    tokenizer.normalizer = normalizers.Sequence([normalizers.NFC(), normalizers.Lowercase()])
+    tokenizer.pre_tokenizer = parts.ByteLevel(add_prefix_space=True)
+    tokenizer.decoder = library.decoders.ByteLevel()
+    trainer = library.trainers.BpeTrainer(
+        vocab_size=size - 2,  # padding, and a text without any token
+        min_frequency=2,
+        initial_alphabet=sorted(parts.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator((drop_line_breaks(text) for text in texts), trainer)
+    return SubwordTokenizer(tokenizer)
 
 
 Tokenizer = Vocabulary | SubwordTokenizer

@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from probseq.embeddings import read_embeddings
 from probseq.texts import encode_texts
-from probseq_apps.data.embeddings import read_embeddings
 from probseq_apps.data.images import ImageData, load_images
 from probseq_apps.data.names import WORDS, DataError, data_kind, own_path, tokenizer_choice
 from probseq_apps.data.parts import Part, few_rows, wrong_labels
@@ -61,7 +61,7 @@ def load_data(
         tokenizer: what turns texts into numbers: ``"words"``, ``"bpe:SIZE"`` (byte pairs), both
             learned from the training texts, or the path of a pretrained ``tokenizer.json``.
         embeddings: file or folder of precomputed contextual embeddings of the texts, which take
-            the place of the tokenizer; see the module ``embeddings``.
+            the place of the tokenizer; see `probseq.embeddings`.
         train_size: labelled rows to train on; by default all. Normalisation and vocabulary are
             still those of all, which need no labels.
         label_noise: share of the labels for training and validation that are made wrong.
@@ -140,7 +140,7 @@ def load_texts(
     text_column: str = "text",
     label_column: str = "label",
 ) -> list[str]:
-    """Load all texts of a text set, each once: what ``write_embeddings`` wants embeddings of."""
+    """Load all texts of a text set, each once: those to write embeddings of."""
     if data_kind(name) != "text":
         raise DataError(f"{name!r} holds images, but texts are needed")
     # What one part loses as a repeat stands in another: every split holds all texts.

@@ -21,7 +21,7 @@ numbers are words, byte pairs learned from the training texts, or a pretrained t
 two are the work of the library ``tokenizers`` (extra ``tokenizers``), and nothing is fetched.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -31,8 +31,7 @@ from jaxtyping import Float32, Int64
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from probseq.errors import require
-from probseq.texts import SubwordTokenizer, Tokenizer, build_vocabulary, drop_line_breaks
+from probseq.texts import SubwordTokenizer, Tokenizer, build_vocabulary, train_byte_pairs
 from probseq_apps.data.names import DataError, data_folder, own_path, reading, tokenizer_choice
 from probseq_apps.data.parts import Part, Parts, hold_out_validation, permutation, stratified
 from probseq_apps.data.tables import read_parquet, read_rows
@@ -226,27 +225,6 @@ def _pieces(rows: Rows, parts: Sequence[Tensor]) -> list[Rows]:
     return [[rows[row] for row in part.tolist()] for part in parts]
 
 
-def train_byte_pairs(texts: Iterable[str], size: int) -> SubwordTokenizer:
-    """Learn a byte-level tokenizer by byte pair encoding (Sennrich et al. 2016).
-
-    Texts are lower-cased, as for words. Every byte is a token, so no text is unknown.
-    """
-    library = require("tokenizers", extra="tokenizers", distribution="probseq-apps")
-    parts, normalizers = library.pre_tokenizers, library.normalizers
-    tokenizer = library.Tokenizer(library.models.BPE())
-    tokenizer.normalizer = normalizers.Sequence([normalizers.NFC(), normalizers.Lowercase()])
-    tokenizer.pre_tokenizer = parts.ByteLevel(add_prefix_space=True)
-    tokenizer.decoder = library.decoders.ByteLevel()
-    trainer = library.trainers.BpeTrainer(
-        vocab_size=size - 2,  # padding, and a text without any token
-        min_frequency=2,
-        initial_alphabet=sorted(parts.ByteLevel.alphabet()),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator((drop_line_breaks(text) for text in texts), trainer)
-    return SubwordTokenizer(tokenizer)
-
-
 def make_tokenizer(name: str, train_texts: Sequence[str]) -> Tokenizer:
     """Build the tokenizer that an option names.
 
@@ -256,9 +234,8 @@ def make_tokenizer(name: str, train_texts: Sequence[str]) -> Tokenizer:
     """
     choice = tokenizer_choice(name)
     if isinstance(choice, Path):
-        library = require("tokenizers", extra="tokenizers", distribution="probseq-apps")
         with reading(choice, "a tokenizer.json"):
-            return SubwordTokenizer(library.Tokenizer.from_str(choice.read_text("utf-8")))
+            return SubwordTokenizer.from_file(choice)
     if isinstance(choice, int):
         return train_byte_pairs(train_texts, choice)
     return build_vocabulary(train_texts)
