@@ -8,9 +8,8 @@ import torch
 
 import probseq_apps.cli as cli
 from probseq.transformers import CausalTransformer, bits_per_token
-from probseq_apps.data.names import DataError
 from probseq_apps.engine.fit import load_run
-from probseq_apps.experiments.language import Corpus, Language, read_text, tokenizer_of, windows
+from probseq_apps.experiments.language import Corpus, Language, read_text
 from probseq_apps.options import Options
 from probseq_apps.settings.language import DECODERS, LanguageSettings
 
@@ -21,37 +20,6 @@ TINY += ["--num-samples", "2", "--seeds", "0", "1", "--threads", "1", "--workers
 
 def run(tmp_path, *words):
     return cli.main(["language", *TINY, "--run-dir", str(tmp_path / "run"), *words])
-
-
-def test_windows_hold_every_token_behind_the_first_once_as_a_target():
-    tokens = torch.arange(23)
-    found = windows(tokens, 6)
-    assert found.shape == (4, 6)
-    assert found[:, 1:].flatten().tolist() == list(range(1, 21))
-    assert torch.equal(found[1:, 0], found[:-1, -1])
-
-
-def test_characters_are_numbered_and_rare_ones_are_one():
-    encode, kinds = tokenizer_of("characters", "aaaaabbbbbbbc")
-    assert kinds == 3
-    assert encode("abcz☃").tolist() == [1, 2, 0, 0, 0]
-
-
-def test_a_tokenizer_of_a_file_takes_the_place_of_characters(tmp_path):
-    library = pytest.importorskip("tokenizers", reason="tokenizers is not installed")
-    made = library.Tokenizer(library.models.WordLevel({"the": 0, "?": 1, "is": 4}, unk_token="?"))
-    made.pre_tokenizer = library.pre_tokenizers.Whitespace()
-    made.enable_truncation(2)
-    made.enable_padding(length=9)
-    made.save(str(tmp_path / "words.json"))
-    encode, kinds = tokenizer_of(str(tmp_path / "words.json"), "")
-    assert kinds == 5
-    assert encode("the cat is").tolist() == [0, 1, 4]
-    made.model = library.models.WordLevel({"the": 0}, unk_token="?")
-    made.save(str(tmp_path / "words.json"))
-    encode, _ = tokenizer_of(str(tmp_path / "words.json"), "")
-    with pytest.raises(DataError, match=r"words\.json cannot be read as a tokenizer of the text"):
-        encode("the cat is")
 
 
 def test_texts_that_every_python_has_are_long_and_differ():

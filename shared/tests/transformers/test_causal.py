@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from probseq.metrics import calibration_bins
 from probseq.transformers import (
     CausalKernelAttention,
     CausalSoftmaxAttention,
@@ -14,6 +15,7 @@ from probseq.transformers import (
     SoftmaxAttention,
     TransformerConfig,
     bits_per_token,
+    evaluate_tokens,
 )
 
 DIM, HEADS, WIDTH = 8, 2, 4
@@ -175,6 +177,21 @@ def test_bits_are_those_of_the_mean_probability():
     single = logits[0].softmax(-1).gather(-1, tokens[..., None])[..., 0]
     found = bits_per_token(logits[0], tokens)
     torch.testing.assert_close(found, -single.log2(), rtol=1e-12, atol=0)
+
+
+def test_a_decoder_is_measured_as_by_hand_in_batches_of_any_size(monkeypatch):
+    model, tokens = decoder(), ids(6, batch=5)
+    found = evaluate_tokens(model, tokens)
+    with torch.no_grad():
+        logits = model(tokens[:, :-1]).logits
+    assert found.bits == pytest.approx(float(bits_per_token(logits, tokens[:, 1:]).mean()))
+    assert found.accuracy == float((logits.argmax(-1) == tokens[:, 1:]).double().mean())
+    bins = calibration_bins(logits.softmax(-1).flatten(0, 1), tokens[:, 1:].flatten())
+    assert found.ece == pytest.approx(float(bins.expected_error()))
+    assert found.kl == 0.0
+    monkeypatch.setattr("probseq.transformers.decoder._PROBABILITIES", 2 * 6 * 7)
+    again = evaluate_tokens(model, tokens)
+    assert again[:4] == pytest.approx(found[:4])
 
 
 @pytest.mark.parametrize(

@@ -11,15 +11,15 @@ import torch.nn.functional as F
 from jaxtyping import Int64
 from torch import Tensor, nn
 
-from probseq.errors import require
-from probseq.metrics import CalibrationBins, calibration_bins
+from probseq.texts import TextEncoder, character_encoder, subword_encoder, token_windows
 from probseq.transformers import (
     CausalKernelAttention,
     CausalSoftmaxAttention,
     CausalTransformer,
     bits_per_token,
+    evaluate_tokens,
 )
-from probseq_apps.data.names import DataError, reading
+from probseq_apps.data.names import reading
 from probseq_apps.data.sets import load_texts
 from probseq_apps.engine import distributed
 from probseq_apps.engine.config import TrainConfig, derive_seed
@@ -30,11 +30,6 @@ from probseq_apps.options import Options
 from probseq_apps.report.language import language_report
 from probseq_apps.settings.language import DECODERS, TEXT_PREFIX
 from sgpa import CausalFeatureAttention, CausalSparseGPAttention, ResidualSparseGPAttention
-
-# Characters that are rarer than this are one, the unknown.
-_FEWEST = 5
-# Probabilities at once: 128 MB in float64.
-_PROBABILITIES = 2**24
 
 
 class Corpus(NamedTuple):
@@ -65,14 +60,14 @@ class Language(Experiment[Corpus]):
         tokens, size, length = encode(text), settings.test_size, settings.model.context + 1
         held = min(size, len(tokens) // 10)
         train, validation, test = tokens.split([len(tokens) - 2 * held, held, held])
-        tests = {"test": windows(test, length)}
+        tests = {"test": token_windows(test, length)}
         for name in settings.ood:
             # In the middle: texts begin with titles and lists.
             found = encode(read_text(name, options.data_dir))
             start = max(0, (len(found) - size) // 2)
-            tests[f"ood/{name}"] = windows(found[start : start + size], length)
-        train = windows(train[: settings.train_size], length)
-        return Corpus(train, windows(validation, length), tests, vocabulary)
+            tests[f"ood/{name}"] = token_windows(found[start : start + size], length)
+        train = token_windows(train[: settings.train_size], length)
+        return Corpus(train, token_windows(validation, length), tests, vocabulary)
 
     def check(self, data: Corpus) -> None:
         """Raise if the settings don't fit the data."""
@@ -161,37 +156,13 @@ class Language(Experiment[Corpus]):
         found = [bits_per_token(model(own[:, :-1]).logits, own[:, 1:]) for (own,) in batches]
         return float(torch.cat(found).mean())
 
-    @torch.no_grad()
     def _measure(self, model: CausalTransformer, tokens: Tensor, seed: int) -> dict[str, Any]:
         """Return bits, accuracy and calibration of a text's tokens, and the KL divergence."""
-        device = next(model.parameters()).device
-        generator = torch.Generator(device).manual_seed(seed)
-        drawn = any(layer.stochastic for layer in model.encoder.attention)
-        samples = self.settings.process.num_samples if drawn else 1
-        parts: list[CalibrationBins] = []
-        bits: list[Tensor] = []
-        kl, rows = 0.0, _PROBABILITIES // (samples * tokens.shape[1] * model.vocab_size)
-        for own in tokens.to(device).split(min(64, max(1, rows))):
-            output = model(own[:, :-1], num_samples=samples, generator=generator)
-            probs = output.logits.softmax(-1).mean(0).double().flatten(0, 1)
-            parts.append(calibration_bins(probs.cpu(), own[:, 1:].flatten().cpu()))
-            bits.append(bits_per_token(output.logits, own[:, 1:]).double().cpu())
-            kl += float(output.penalty) * len(own) / len(tokens) / (own.shape[1] - 1)
-        bins = CalibrationBins.merged(parts)
-        return {
-            "bits": float(torch.cat(bits).mean()),
-            "accuracy": float((bins.count * bins.accuracy).sum() / bins.count.sum()),
-            "ece": float(bins.expected_error()),
-            "kl": kl,
-            "bins": {name: value.tolist() for name, value in bins._asdict().items()},
-        }
-
-
-def windows(tokens: Tensor, length: int) -> Int64[Tensor, "n t"]:
-    """Return windows of so many tokens; the last of each is the first of the next."""
-    if len(tokens) < length:
-        raise DataError(f"a text must have at least {length} tokens for each part: {len(tokens)}")
-    return tokens.unfold(0, length, length - 1).contiguous()
+        generator = torch.Generator(next(model.parameters()).device).manual_seed(seed)
+        samples = self.settings.process.num_samples
+        found = evaluate_tokens(model, tokens, num_samples=samples, generator=generator)
+        bins = {name: value.tolist() for name, value in found.bins._asdict().items()}
+        return {**found._asdict(), "bins": bins}
 
 
 def read_text(name: str, data_dir: Path | None) -> str:
@@ -211,28 +182,9 @@ def read_text(name: str, data_dir: Path | None) -> str:
     return "\n".join(load_texts(name, data_dir=data_dir))
 
 
-def tokenizer_of(name: str, text: str) -> tuple[Any, int]:
-    """Return what makes tokens of a text, and the number of their kinds."""
+def tokenizer_of(name: str, text: str) -> TextEncoder:
+    """Return what makes tokens of a text."""
     if name == "characters":
-        counts = _characters(text).bincount()
-        known = (counts >= _FEWEST).nonzero().flatten()
-        numbers = torch.zeros(0x110000, dtype=torch.int64)  # 0 is the unknown character
-        numbers[known] = torch.arange(len(known)) + 1
-        return lambda text: numbers[_characters(text)], len(known) + 1
-    library = require("tokenizers", extra="tokenizers", distribution="probseq-apps")
+        return character_encoder(text)
     with reading(name, "a tokenizer"):
-        tokenizer = library.Tokenizer.from_file(name)
-    tokenizer.no_truncation()  # what it was saved with would cut the whole text
-    tokenizer.no_padding()
-
-    def encode(text: str) -> Tensor:
-        with reading(name, "a tokenizer of the text"):
-            ids = tokenizer.encode(text, add_special_tokens=False).ids
-        return torch.tensor(ids, dtype=torch.int64)
-
-    # Numbers of a vocabulary may have gaps.
-    return encode, 1 + max(tokenizer.get_vocab().values())
-
-
-def _characters(text: str) -> Int64[Tensor, " n"]:
-    return torch.tensor([ord(one) for one in text], dtype=torch.int64)
+        return subword_encoder(Path(name))

@@ -9,7 +9,7 @@ from .adapters import (
 from .attention import KernelAttention, SoftmaxAttention
 from .build import sequence_transformer, text_transformer, vision_transformer
 from .causal import CausalAttentionModule, CausalKernelAttention, CausalSoftmaxAttention
-from .decoder import CausalTransformer, bits_per_token
+from .decoder import CausalTransformer, TokenMetrics, bits_per_token, evaluate_tokens
 from .encoder import Encoder, without_attention
 from .exchange import collect_penalties, exchange_attention
 from .functional import kernel_attention, rbf_matrix
@@ -51,6 +51,7 @@ __all__ = [
     "SoftmaxConfig",
     "TextTransformer",
     "TokenMap",
+    "TokenMetrics",
     "TransformerConfig",
     "TransformerOutput",
     "VisionTransformer",
@@ -59,6 +60,7 @@ __all__ = [
     "collect_penalties",
     "copy_kernel_weights",
     "deviations",
+    "evaluate_tokens",
     "exchange_attention",
     "held_functions",
     "kernel_attention",

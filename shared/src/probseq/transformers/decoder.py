@@ -10,12 +10,16 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from probseq.checks import check_counts, check_positive
+from probseq.metrics import CalibrationBins, calibration_bins
 from probseq.transformers.encoder import AttentionFactory, Encoder
 from probseq.transformers.outputs import AttentionOutput, TransformerOutput
 from probseq.transformers.padded import checked_mask
 from probseq.transformers.protocol import TokenMap, check_num_samples
 from probseq.transformers.sampling import repeat_samples
 from probseq.transformers.spec import TransformerConfig
+
+# Probabilities at once: 128 MB in float64.
+_PROBABILITIES = 2**24
 
 
 class DecoderCache(NamedTuple):
@@ -282,3 +286,60 @@ def bits_per_token(
     if logits.ndim == 4:
         log_probs = log_probs.logsumexp(0) - math.log(len(logits))
     return -log_probs.gather(-1, tokens[..., None])[..., 0] / math.log(2.0)
+
+
+class TokenMetrics(NamedTuple):
+    """What a decoder is worth on a text.
+
+    Attributes:
+        bits: mean of −log₂ p over the tokens.
+        accuracy: share of tokens that were the most probable one.
+        ece: expected calibration error of the most probable ones.
+        kl: mean penalty a token, in nats.
+        bins: accuracy and confidence by confidence.
+    """
+
+    bits: float
+    accuracy: float
+    ece: float
+    kl: float
+    bins: CalibrationBins
+
+
+@torch.no_grad()
+def evaluate_tokens(
+    model: CausalTransformer,
+    tokens: Int[Tensor, "windows length"],
+    *,
+    num_samples: int = 10,
+    generator: torch.Generator | None = None,
+) -> TokenMetrics:
+    """Measure how well a decoder predicts each token of windows from those before it.
+
+    Args:
+        model: the decoder, in eval mode.
+        tokens: windows of a text, see :func:`probseq.texts.token_windows`; nothing is asked of the
+            first token of each.
+        num_samples: Monte Carlo samples of a decoder that draws; another needs none.
+        generator: source of the draws.
+    """
+    device = next(model.parameters()).device
+    drawn = any(layer.stochastic for layer in model.encoder.attention)
+    samples = num_samples if drawn else 1
+    parts: list[CalibrationBins] = []
+    bits: list[Tensor] = []
+    kl, rows = 0.0, _PROBABILITIES // (samples * tokens.shape[1] * model.vocab_size)
+    for own in tokens.to(device).split(min(64, max(1, rows))):
+        output = model(own[:, :-1], num_samples=samples, generator=generator)
+        probs = output.logits.softmax(-1).mean(0).double().flatten(0, 1)
+        parts.append(calibration_bins(probs.cpu(), own[:, 1:].flatten().cpu()))
+        bits.append(bits_per_token(output.logits, own[:, 1:]).double().cpu())
+        kl += float(output.penalty) * len(own) / len(tokens) / (own.shape[1] - 1)
+    bins = CalibrationBins.merged(parts)
+    return TokenMetrics(
+        bits=float(torch.cat(bits).mean()),
+        accuracy=float((bins.count * bins.accuracy).sum() / bins.count.sum()),
+        ece=float(bins.expected_error()),
+        kl=kl,
+        bins=bins,
+    )
