@@ -1,4 +1,18 @@
-"""Tables of a report: rows, columns of means over seeds, marks, as text and as Markdown."""
+"""Tables of means over seeds, the best of each column marked, as text and as Markdown.
+
+Importing this module loads no torch; marks are of Welch's t-test (extra ``stats``).
+
+Example:
+    >>> from probseq.summary import summarise
+    >>> from probseq.tables import Measure, summary_table
+    >>> nll = {"a": [summarise([0.10, 0.11, 0.12])], "b": [summarise([0.50, 0.51, 0.52])]}
+    >>> table = summary_table("test", [Measure.of("nll")], nll, {"a": 3, "b": 3})
+    >>> print(table.markdown())
+    | test | n | NLL ↓ |
+    | --- | ---: | ---: |
+    | a | 3 | **0.1100±0.0058** * |
+    | b | 3 | 0.5100±0.0058 |
+"""
 
 import re
 import sys
@@ -6,6 +20,23 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from probseq.summary import LABELS, Direction, Summary, best_names
+
+__all__ = [
+    "DASH",
+    "Measure",
+    "SideBySide",
+    "Table",
+    "Writer",
+    "aligned_blocks",
+    "decimals_of",
+    "fact_text",
+    "markdown_table",
+    "percent",
+    "plain",
+    "summary_table",
+    "with_error",
+    "with_interval",
+]
 
 # Makes a cell of a number.
 Writer = Callable[[Summary], str]
@@ -108,7 +139,14 @@ def summary_table(
     rows: Mapping[str, Sequence[Summary]],
     counts: Mapping[str, int],
 ) -> Table:
-    """Return a table of means with standard errors, the best of each column marked."""
+    """Return a table of means with standard errors, the best of each column marked.
+
+    Args:
+        title: head of the column of names.
+        measures: what the columns are.
+        rows: a summary a column, by the name of the row.
+        counts: number of entries behind each row.
+    """
     best = {
         (row, place + _FACTS)
         for place, measure in enumerate(measures)

@@ -1,0 +1,87 @@
+"""Tables of means over seeds."""
+
+import pytest
+
+from probseq.summary import summarise
+from probseq.tables import (
+    DASH,
+    Measure,
+    SideBySide,
+    Table,
+    aligned_blocks,
+    decimals_of,
+    fact_text,
+    percent,
+    plain,
+    summary_table,
+    with_error,
+    with_interval,
+)
+
+ROWS = {
+    "sgpa": [summarise([0.91, 0.92, 0.93]), summarise([None, 1.0, 2.0])],
+    "sgpa:kl_scale=0.1+ts": [summarise([0.70, 0.71, 0.72]), summarise([3.0, 3.0, 3.0])],
+}
+MEASURES = [Measure.of("accuracy"), Measure("seconds")]
+
+
+@pytest.fixture
+def table():
+    return summary_table("test", MEASURES, ROWS, dict.fromkeys(ROWS, 3))
+
+
+def test_the_best_of_a_column_with_a_good_end_is_marked_and_what_a_seed_lacks_is_a_dash(table):
+    assert table.heads == ["test", "n", "accuracy ↑", "seconds"]
+    assert table.best == {(0, 2)}
+    lines = table.markdown().splitlines()
+    assert lines[2] == f"| sgpa | 3 | **0.9200±0.0058** * | {DASH} |"
+    assert lines[3] == "| sgpa:kl_scale=0.1+ts | 3 | 0.7100±0.0058 | 3.0000±0.0000 |"
+
+
+def test_a_screen_aligns_numbers_to_the_right_and_leaves_out_columns_that_do_not_fit(table):
+    head, rule, first, second, *_ = table.screen(80).splitlines()
+    assert len(head) == len(rule) == len(first) == len(second)
+    assert first.index("*") == second.index("0.7100±0.0058") + len("0.7100±0.0058 ")
+    assert "seconds" not in table.screen(45)
+    assert "accuracy" in table.screen(45)
+    assert "best mean" not in Table(table.heads, table.rows).screen(80)
+
+
+def test_columns_that_do_not_fit_are_blocks_with_the_names_again():
+    heads, rows = [["x", "aa", "bbb"]], [["one", "1", "2"], ["two", "3", "4"]]
+    (whole,) = aligned_blocks(heads, rows)
+    assert whole.splitlines() == ["x    aa  bbb", "─" * 12, "one   1    2", "two   3    4"]
+    first, second = aligned_blocks(heads, rows, width=8)
+    assert first.splitlines()[2:] == ["one   1", "two   3"]
+    assert second.splitlines()[2:] == ["one    2", "two    4"]
+
+
+def test_turned_tables_have_a_column_for_each_row(table):
+    side = SideBySide((table,))
+    assert side.markdown().splitlines()[:3] == [
+        "|  | sgpa (n=3) | sgpa:kl_scale=0.1+ts (n=3) |",
+        "| --- | ---: | ---: |",
+        "| **test** |  |  |",
+    ]
+    # A long name stands in several lines.
+    assert [line.split() for line in side.screen(100).splitlines()[:3]] == [
+        ["sgpa:"],
+        ["kl_scale=0.1+"],
+        ["sgpa", "ts"],
+    ]
+
+
+def test_numbers_are_written_with_their_error_or_interval_or_alone():
+    found, none = summarise([1.0, 2.0, 3.0]), summarise([None, 1.0])
+    assert with_error(2)(found) == "2.00±0.58"
+    # t of 2 degrees of freedom: 4.303 standard errors.
+    assert with_interval(2)(found) == "2.00±2.48"
+    assert plain(0)(summarise([1234.0])) == "1,234"
+    assert percent(summarise([0.25])) == "25%"
+    assert {write(none) for write in (with_error(2), plain(1), percent)} == {DASH}
+    assert [fact_text(value) for value in (None, 12345, "a")] == [DASH, "12,345", "a"]
+
+
+@pytest.mark.parametrize(("largest", "digits"), [(0.5, 4), (-1.0, 3), (10.0, 2), (5000.0, 1)])
+def test_decimals_suit_the_largest_mean(largest, digits):
+    assert decimals_of([0.1, None, largest]) == digits
