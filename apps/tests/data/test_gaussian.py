@@ -1,10 +1,8 @@
-"""Gaussian images: their moments, and that few are cut."""
+"""Gaussian images with the digits' covariance: their moments, and that few are cut."""
 
 import torch
 
-from probseq_apps.data.gaussian import gaussian_images
 from probseq_apps.data.images import load_generation_data
-from pseudovideo.corruptions import image_spectrum
 
 
 def test_gaussian_digits_have_the_covariance_they_come_with():
@@ -21,15 +19,3 @@ def test_gaussian_digits_have_the_covariance_they_come_with():
     fourth = rows.pow(4).mean(0) / variance.square()
     assert ((fourth - 3).abs() < 5 * (96 / n) ** 0.5).all()
     assert ((data.train == 0) | (data.train == 255)).double().mean() < 1e-4
-
-
-def test_their_correlations_are_those_of_the_digits():
-    digits = load_generation_data("digits", image_size=8).train
-    drawn = gaussian_images(digits, num_train=10)
-    own, covariance = (digits.flatten(1).double() / 127.5 - 1).T.cov(), drawn.covariance
-    off = ~torch.eye(64, dtype=torch.bool)
-    ratios = (covariance / own)[off & (own.abs() > 1e-3)]
-    torch.testing.assert_close(ratios, ratios[:1].expand_as(ratios), rtol=1e-9, atol=0)
-    assert torch.equal(drawn.train, gaussian_images(digits, num_train=10).train)
-    assert len(drawn.train) == 10
-    assert image_spectrum(drawn.test.float() / 127.5 - 1)[-1] > 1e-4

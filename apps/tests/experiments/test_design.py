@@ -10,11 +10,10 @@ from PIL import Image
 from probseq_apps.cli import main
 from probseq_apps.data.images import load_generation_data
 from probseq_apps.experiments.design import Designs
-from probseq_apps.report.design import design_of
 from probseq_apps.settings.design import DesignSettings
 from pseudovideo import PseudoVideoConfig
 from pseudovideo.corruptions import ImageShape
-from pseudovideo.design import image_covariance, rank_designs
+from pseudovideo.design import Design, image_covariance, rank_designs
 from pseudovideo.pixels import to_unit
 from pseudovideo.spec import DesignSpec
 
@@ -41,7 +40,7 @@ def test_the_order_and_the_numbers_are_those_of_the_package(folder):
         image_covariance(images), ImageShape(1, 8, 8), videos, DesignSpec(sampling_steps=20)
     )
     designs = json.loads((folder / "report.json").read_text("utf-8"))["designs"]
-    found = [design_of(values) for values in designs.values()]
+    found = [Design.from_dict(values) for values in designs.values()]
     assert [design.videos for design in found] == [design.videos for design in wanted]
     for own, other in zip(found, wanted, strict=True):
         assert own.distance == pytest.approx(other.distance, rel=1e-6)

@@ -25,7 +25,6 @@ from torch import Tensor
 from torch.nn import functional
 
 from probseq.images import channel_statistics, match_images, to_bytes
-from probseq_apps.data.gaussian import NUM_TRAIN, gaussian_images
 from probseq_apps.data.image_files import IMAGE_INFO, read_celeba, read_part
 from probseq_apps.data.names import (
     DataError,
@@ -42,6 +41,7 @@ from probseq_apps.data.parts import (
     permutation,
     stratified,
 )
+from pseudovideo.gaussian_images import NUM_TRAIN, gaussian_images
 
 _ENDINGS = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 _VALIDATION_FOLDERS = ("val", "validation", "valid")

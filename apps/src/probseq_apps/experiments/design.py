@@ -8,7 +8,7 @@ from torch import Tensor
 from probseq_apps.data.images import GenerationData, load_generation_data
 from probseq_apps.experiment import Experiment, Job, Results, RunFolder
 from probseq_apps.options import Options
-from probseq_apps.report.design import design_report, design_values
+from probseq_apps.report.design import design_report
 from probseq_apps.settings.design import DesignSettings
 from pseudovideo.corruptions import ImageShape
 from pseudovideo.design import check_design, image_covariance, measure_design
@@ -57,7 +57,7 @@ class Designs(Experiment[GenerationData]):
         if self._covariance is None:
             self._covariance = image_covariance(to_unit(data.train))
         given = (self._videos[job], self.settings.design)
-        return design_values(measure_design(self._covariance, _shape(data), *given))
+        return measure_design(self._covariance, _shape(data), *given).to_dict()
 
     def report(self, data: GenerationData, results: Results, at: RunFolder) -> str:
         """Write the report."""

@@ -3,31 +3,13 @@
 from collections.abc import Mapping
 from typing import Any
 
-import torch
-
+from probseq.tables import DASH, Table
 from probseq_apps.data.images import GenerationData
 from probseq_apps.report.report import Report
-from probseq_apps.report.tables import DASH, Table
 from pseudovideo.design import Design
 from pseudovideo.plots import design_plot
-from pseudovideo.spec import PseudoVideoConfig
 
-_FRAMES = ("errors", "image_errors", "bits")
 _HEADS = ["design", "C", "distance ↓", "error of the image, ‰", "largest share", "forgotten"]
-
-
-def design_values(design: Design) -> dict[str, Any]:
-    """Return a design as `design_of` reads it."""
-    lists = {name: getattr(design, name).tolist() for name in _FRAMES}
-    return design._asdict() | {"videos": design.videos.to_dict()} | lists
-
-
-def design_of(values: Mapping[str, Any]) -> Design:
-    """Return the design that `design_values` wrote."""
-    own: dict[str, Any] = dict(values)
-    own["videos"] = PseudoVideoConfig.from_dict(own["videos"])
-    own |= {name: torch.tensor(own[name], dtype=torch.float64) for name in _FRAMES}
-    return Design(**own)
 
 
 def design_report(
@@ -40,12 +22,12 @@ def design_report(
     """Return the report of designs.
 
     Args:
-        results: what `design_values` gave of each, by name.
+        results: each design by `Design.to_dict`, by name.
         settings: of the run.
         data: the images.
         recipe: that the run was started from.
     """
-    found = {name: design_of(values) for name, values in results.items()}
+    found = {name: Design.from_dict(values) for name, values in results.items()}
     ranked = dict(sorted(found.items(), key=lambda item: item[1].distance))
     count, size = len(data.train), data.image_size
     shape = f"{data.channels}x{size}x{size}"

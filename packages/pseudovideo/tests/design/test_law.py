@@ -1,5 +1,6 @@
 """Laws of videos and what follows from them, against drawn videos and other ways to compute."""
 
+import json
 import math
 
 import pytest
@@ -10,6 +11,7 @@ from pseudovideo import PseudoVideoConfig
 from pseudovideo.corruptions import ImageShape, prediction_errors, pseudo_videos, video_moments
 from pseudovideo.design import (
     ROUNDING,
+    Design,
     check_design,
     gaussian_distance,
     image_covariance,
@@ -251,3 +253,11 @@ def test_designs_that_cannot_be_measured_are_refused(shape, videos, changes, mes
 def test_more_sampling_steps_than_there_are_are_refused():
     with pytest.raises(ValueError, match="sampling_steps must be at most num_steps=10, got 50"):
         DesignSpec(num_steps=10)
+
+
+def test_a_design_comes_back_from_json():
+    found = measure_design(covariance(), SHAPE, config("blur", 3), SPEC)
+    again = Design.from_dict(json.loads(json.dumps(found.to_dict())))
+    assert again.videos == found.videos
+    for own, other in zip(found[1:], again[1:], strict=True):
+        assert torch.equal(torch.as_tensor(own), torch.as_tensor(other))

@@ -17,8 +17,8 @@ out, see `learner`: `distance` is the Fréchet distance of the images that it dr
 are ranked.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float64
@@ -36,6 +36,7 @@ from pseudovideo.spec import DesignSpec, PseudoVideoConfig
 
 # Numbers of a matrix; five or so are held at once.
 _LARGEST = 6500
+_BY_FRAME = ("errors", "image_errors", "bits")
 
 
 class Design(NamedTuple):
@@ -70,6 +71,18 @@ class Design(NamedTuple):
     def largest_share(self) -> float:
         """Largest share of the bits that a frame adds: 1/T where the work is spread evenly."""
         return float(self.bits.max() / self.bits.sum())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, for JSON."""
+        lists = {name: getattr(self, name).tolist() for name in _BY_FRAME}
+        return self._asdict() | {"videos": self.videos.to_dict()} | lists
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "Design":
+        """Return the design that `to_dict` wrote."""
+        own = {**values, "videos": PseudoVideoConfig.from_dict(values["videos"])}
+        own |= {name: torch.tensor(own[name], dtype=torch.float64) for name in _BY_FRAME}
+        return cls(**own)
 
 
 def design_stages(videos: PseudoVideoConfig, spec: DesignSpec) -> tuple[Stage, ...]:

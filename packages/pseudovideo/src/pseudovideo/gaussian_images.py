@@ -1,4 +1,8 @@
-"""Gaussian images with the covariance of the digits: data whose best models are known exactly."""
+"""Gaussian images with the covariance of others: data whose best models are known exactly.
+
+The best prediction of a diffusion model, its likelihood and the Fréchet distance in pixels are in
+closed form for them, so that what a model has not learned can be told from what nobody can.
+"""
 
 from typing import NamedTuple
 
@@ -7,6 +11,8 @@ from jaxtyping import Float64, UInt8
 from torch import Tensor
 
 from probseq.images import to_bytes
+
+__all__ = ["NUM_TRAIN", "GaussianImages", "gaussian_images"]
 
 # The largest standard deviation of a pixel, of images in -1..1: beyond four of them they are cut.
 _LARGEST = 0.25
@@ -33,7 +39,15 @@ def gaussian_images(images: UInt8[Tensor, "k c h w"], num_train: int = NUM_TRAIN
         images: whose covariance S it is; Σ = s·S + v·I, with s such that few images are cut, and v
             a little white noise, so that Σ has an inverse.
         num_train: images of the training part; the others have 5,000 each.
+
+    Raises:
+        ValueError: there are fewer than two images, or no part has any.
     """
+    if len(images) < 2 or num_train < 1:
+        raise ValueError(
+            "images and num_train must be at least 2 and 1, for a covariance and images of it, got "
+            f"{len(images)} and {num_train}"
+        )
     rows = images.flatten(1).double() / 127.5 - 1
     covariance = rows.T.cov()
     covariance *= _LARGEST**2 / covariance.diagonal().max()
