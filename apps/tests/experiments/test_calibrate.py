@@ -9,12 +9,12 @@ import torch.nn.functional as F
 from safetensors.torch import save_file
 
 import probseq_apps.cli as cli
+from probseq.corruptions import half_corrupted
 from probseq.laplace import laplace_model
 from probseq.metrics import fit_temperature
 from probseq.texts import encode_texts
 from probseq_apps.data.parts import Part
 from probseq_apps.data.sets import load_data
-from probseq_apps.experiments.calibrate import half_corrupted
 from probseq_apps.experiments.pretrained import open_model
 from sgpa import load_calibrated
 
@@ -82,7 +82,7 @@ def test_models_of_timm_are_measured_as_by_hand_and_the_folder_predicts_the_same
     assert report["recommended"] == min(losses, key=losses.get)
     assert losses["model+ts"] < losses["model"]
     names = report["settings"]["fit"]["validation_corruptions"]
-    held = half_corrupted(data.validation, tuple(names))
+    held = Part(half_corrupted(data.validation.inputs, names), data.validation.targets)
     crossed: list[float] = []
     for file in files:  # neither the prior precision nor the loss sees the other half
         model, prepare = open_model(file, tuple(GIVEN[1:]), data, own_scale=False)
@@ -231,17 +231,6 @@ def test_folders_of_timm_and_models_of_torchvision_are_read(tmp_path, monkeypatc
     ).view(3, 1, 1)
     torch.testing.assert_close(prepare(data.test.inputs[:4]), expected)
     assert found(prepare(data.test.inputs[:4])).shape == (4, 10)
-
-
-def test_every_second_image_is_corrupted_by_each_corruption_and_severity():
-    part = load_data("digits").validation
-    changed = half_corrupted(part, ("brightness", "contrast"))
-    same = (changed.inputs == part.inputs).flatten(1).all(1)
-    assert bool(same[1::2].all())
-    assert not bool(same[0::2].any())
-    assert torch.equal(changed.targets, part.targets)
-    few = half_corrupted(Part(part.inputs[:3], part.targets[:3]), ("brightness",))
-    assert few.inputs.shape == (3, 1, 8, 8)
 
 
 @pytest.mark.parametrize(

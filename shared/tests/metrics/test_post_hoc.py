@@ -3,7 +3,7 @@ import pytest
 import torch
 from scipy.optimize import minimize_scalar
 
-from probseq.metrics import fit_temperature, mean_log_probs, scale_log_probs
+from probseq.metrics import fit_temperature, held_out_nll, mean_log_probs, scale_log_probs
 
 
 def overconfident(seed, scale):
@@ -69,3 +69,19 @@ def test_what_are_no_predictions_is_refused():
         fit_temperature(torch.zeros(0, 3), torch.zeros(0, dtype=torch.int64))
     with pytest.raises(ValueError, match="temperature must be positive"):
         scale_log_probs(torch.zeros(1, 3), 0.0)
+
+
+def test_the_loss_of_a_half_is_at_the_temperature_of_the_other():
+    log_probs, labels = overconfident(2, 3.0)
+    halves = [(log_probs[k::2], labels[k::2]) for k in (0, 1)]
+    plain = [negative_log_likelihood(*half, 1.0) for half in halves]
+    assert held_out_nll(log_probs, labels, tempered=False) == pytest.approx(sum(plain) / 2)
+    chosen = [fit_temperature(*half) for half in halves[::-1]]
+    crossed = [negative_log_likelihood(*half, t) for half, t in zip(halves, chosen, strict=True)]
+    found = held_out_nll(log_probs, labels, tempered=True)
+    assert found == pytest.approx(sum(crossed) / 2, rel=1e-5)
+    assert found < sum(plain) / 2
+    with pytest.raises(ValueError, match="N at least 2"):
+        held_out_nll(log_probs[:1], labels[:1], tempered=False)
+    with pytest.raises(ValueError, match="labels"):
+        held_out_nll(log_probs, labels + 5, tempered=False)

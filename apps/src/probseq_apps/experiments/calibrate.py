@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from probseq.corruptions import corrupt
+from probseq.corruptions import half_corrupted
 from probseq.laplace import laplace_model
 from probseq.metrics import (
     Predictions,
@@ -18,6 +18,7 @@ from probseq.metrics import (
     ensemble,
     evaluate_sets,
     fit_temperature,
+    held_out_nll,
     scale_log_probs,
 )
 from probseq.transformers import active_dropout, repeat_samples, sample_predictions
@@ -40,7 +41,6 @@ from sgpa import Calibrated, calibrate
 
 CALIBRATED = "calibrated"
 _SAVED = (f"{CALIBRATED}/calibration.json", f"{CALIBRATED}/deviation.npz")
-_SEVERITIES = 5
 # Training inputs at least, on whose queries the inducing inputs are put.
 _CALIBRATION = 64
 # Rows that `sgpa.calibrate` measures, and its names of them.
@@ -89,7 +89,8 @@ class Calibrate(Experiment[Loaded]):
             raise ValueError(f"calibration needs validation data, and {data.name!r} has none")
         validation = _drawn(data.validation, fit.validation_size)
         if fit.validation_corruptions:
-            validation = half_corrupted(validation, fit.validation_corruptions)
+            changed = half_corrupted(validation.inputs, fit.validation_corruptions)
+            validation = replace(validation, inputs=changed)
         data = replace(data, test=_drawn(data.test, fit.test_size), validation=validation)
         sets = make_test_sets(data, settings.evaluation, options)
         return Loaded(data, {name: part for name, part in sets.items() if name != WITHOUT})
@@ -166,11 +167,11 @@ class Calibrate(Experiment[Loaded]):
             if "ensemble" in row.additions:
                 runs = [{key: ensemble([sets[key] for sets in runs]) for key in runs[0]}]
             tempered, temperatures = "ts" in row.additions, list[float]()
-            losses = [held_out_nll(sets["validation"], tempered=tempered) for sets in runs]
+            known = [sets["validation"] for sets in runs]
+            losses = [held_out_nll(p.log_probs, p.labels, tempered=tempered) for p in known]
             if name in found[0]["candidates"]:
                 losses = [own["candidates"][name]["nll"] for own in found]
             if tempered:
-                known = [sets["validation"] for sets in runs]
                 temperatures = [fit_temperature(own.log_probs, own.labels) for own in known]
                 pairs = zip(runs, temperatures, strict=True)
                 runs = [{key: own.scaled(t) for key, own in sets.items()} for sets, t in pairs]
@@ -294,28 +295,6 @@ class Calibrate(Experiment[Loaded]):
                 log_probs, energy = map(torch.cat, zip(*parts, strict=True))
                 kept[name] = Predictions(log_probs, energy, part.targets.cpu())._asdict()
         save_groups(file, kept)
-
-
-def half_corrupted(part: Part, names: tuple[str, ...]) -> Part:
-    """Return images of which every second is changed, by each corruption and severity as often."""
-    images, kinds = part.inputs.clone(), [(n, s + 1) for n in names for s in range(_SEVERITIES)]
-    for number, (name, severity) in enumerate(kinds):
-        rows = slice(2 * number, None, 2 * len(kinds))
-        if len(images[rows]):
-            images[rows] = corrupt(images[rows], name, severity, seed=number)
-    return Part(images, part.targets)
-
-
-def held_out_nll(found: Predictions, *, tempered: bool) -> float:
-    """Return the mean over two halves of the loss, at the temperature of the other half."""
-    losses: list[float] = []
-    for own, other in ((0, 1), (1, 0)):
-        log_probs, labels = found.log_probs[own::2], found.labels[own::2]
-        if tempered:
-            chosen = fit_temperature(found.log_probs[other::2], found.labels[other::2])
-            log_probs = scale_log_probs(log_probs, chosen)
-        losses.append(float(F.nll_loss(log_probs, labels)))
-    return sum(losses) / 2
 
 
 def _variant_of(name: str) -> str:

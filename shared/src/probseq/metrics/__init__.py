@@ -20,7 +20,12 @@ from probseq.metrics.ood import (
     ood_metrics,
     ood_roc,
 )
-from probseq.metrics.post_hoc import fit_temperature, mean_log_probs, scale_log_probs
+from probseq.metrics.post_hoc import (
+    fit_temperature,
+    held_out_nll,
+    mean_log_probs,
+    scale_log_probs,
+)
 from probseq.metrics.ranking import RocCurve, auroc, average_precision, fpr_at_tpr, roc_curve
 from probseq.metrics.regression import (
     COVERAGE_LEVELS,
@@ -82,6 +87,7 @@ __all__ = [
     "forgetting",
     "fpr_at_tpr",
     "gaussian_nlpd",
+    "held_out_nll",
     "is_constant",
     "laplace_log_prob",
     "laplace_predictive_variance",

@@ -73,6 +73,35 @@ def fit_temperature(log_probs: Float[Tensor, "n c"], labels: Int[Tensor, " n"]) 
     return min(max(float(log_temperature.detach().exp()), _SMALLEST), _LARGEST)
 
 
+def held_out_nll(
+    log_probs: Float[Tensor, "n c"], labels: Int[Tensor, " n"], *, tempered: bool
+) -> float:
+    """Return the mean negative log-likelihood over two halves, every second row each.
+
+    Args:
+        log_probs: logarithms of the predictive probabilities.
+        labels: true classes, 0..C-1.
+        tempered: scale each half by the temperature that is best for the other: what temperature
+            scaling is worth on data that did not choose it.
+
+    Raises:
+        ValueError: a bad shape, fewer than two rows, or labels out of range; with `tempered` also
+            NaN or infinity.
+    """
+    if log_probs.ndim != 2 or len(log_probs) < 2:
+        raise ValueError(
+            f"log_probs must have shape (N, C), N at least 2, got {tuple(log_probs.shape)}"
+        )
+    labels = check_labels(labels, *log_probs.shape)
+    losses: list[float] = []
+    for own, other in ((0, 1), (1, 0)):
+        scaled = log_probs[own::2]
+        if tempered:
+            scaled = scale_log_probs(scaled, fit_temperature(log_probs[other::2], labels[other::2]))
+        losses.append(float(torch.nn.functional.nll_loss(scaled, labels[own::2])))
+    return sum(losses) / 2
+
+
 def mean_log_probs(members: Sequence[Float[Tensor, "n c"]]) -> Float[Tensor, "n c"]:
     """Return the logarithm of the mean of the members' probabilities: a deep ensemble.
 
