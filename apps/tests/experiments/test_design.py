@@ -56,7 +56,7 @@ def test_the_page_has_the_picture_and_says_what_the_order_depends_on(folder):
     with Image.open(folder / "plots" / "designs.png") as picture:
         assert picture.width > 1000
     page = (folder / "report.md").read_text("utf-8")
-    assert "The order depends on κ, and no training has confirmed it yet" in page
+    assert "The order depends on κ; short trainings" in page
     assert "κ = 0.001. Recipe `digits-design`; all settings" in page
     assert (folder / "report.html").is_file()
 
