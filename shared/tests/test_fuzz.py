@@ -245,6 +245,10 @@ METRIC_TARGETS = [
     Target(metrics.energy_score, dict(logits=tensors("n c"), temperature=SCALES)),
     Target(metrics.scale_log_probs, dict(log_probs=tensors("n c"), temperature=SCALES)),
     Target(metrics.fit_temperature, dict(log_probs=tensors("n c"), labels=PREDICTED["labels"])),
+    Target(
+        metrics.held_out_nll,
+        dict(log_probs=tensors("n c"), labels=PREDICTED["labels"], tempered=st.booleans()),
+    ),
     Target(metrics.mean_log_probs, dict(members=st.tuples(tensors("n c"), tensors("n c")))),
     *(
         Target(function, dict(in_scores=tensors("n"), out_scores=tensors("m")))
@@ -530,6 +534,9 @@ NOT_FUZZED = {
     "LPIPS.train": "takes a flag",
     "InceptionFeatures": "needs weights, and its own tests refuse bad ones",
     "InceptionFeatures.forward": "needs weights",
+    "I3DFeatures": "needs weights, and its own tests refuse bad ones",
+    "I3DFeatures.forward": "needs weights",
+    "I3DFeatures.of": "needs weights",
     "AttentionConfig": "abstract: its subclasses are",
     "evaluate_ood": "the scores and metrics of two pairs, each fuzzed by itself",
     "AttentionConfig.penalty_weight": "one",
@@ -541,7 +548,7 @@ NOT_FUZZED = {
     ),
     **dict.fromkeys(("sample_predictions", "held_functions"), "DropInSuite tests it"),
     **dict.fromkeys(("exchange_attention", "collect_penalties"), "test_exchange tests it"),
-    **dict.fromkeys(("Causal*", "bits_per_token"), "test_causal tests it"),
+    **dict.fromkeys(("Causal*", "bits_per_token", "evaluate_tokens"), "test_causal tests it"),
     "Encoder.blocks": "takes a function",
     "TokenMap": "made by the backbone alone",
     "TokenMap.parameters": "takes nothing",

@@ -29,6 +29,7 @@ from probseq.errors import require
 __all__ = ["DTYPES", "EmbeddingStore", "read_embeddings", "write_embeddings"]
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
+"""What vectors may be stored in."""
 _ROWS_AT_ONCE = 16_384
 
 

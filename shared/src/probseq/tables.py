@@ -42,6 +42,7 @@ __all__ = [
 Writer = Callable[[Summary], str]
 
 DASH = "—"
+"""What stands where there is no number."""
 _GAP = 2
 _KEY = "mean ± standard error; * best mean, and those that Welch's t-test cannot tell from it"
 # Rows of each table that the terminal shows.
