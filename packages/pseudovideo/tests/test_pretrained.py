@@ -126,8 +126,11 @@ def test_what_killed_writers_left_is_cleared(tmp_path: Path) -> None:
     (tmp_path / ".tmp-killed").mkdir()
     (tmp_path / ".tmp-killed" / "model.safetensors").write_text("half")
     (tmp_path / ".tmp-manifest.json").write_text("half")  # a file of somebody else's writer
+    (tmp_path / "other").mkdir()
+    (tmp_path / ".tmp-link").symlink_to(tmp_path / "other")
     toy().save_pretrained(tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == [CONFIG, "model.safetensors"]
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == [CONFIG, "model.safetensors", "other"]
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ def write_folder(folder: Path, kind: str, config: dict[str, Any]) -> Generator[P
         raise ValueError(f"folder must be a directory, got the file {folder}")
     folder.mkdir(parents=True, exist_ok=True)
     for leftover in folder.glob(f"{_ASIDE}*"):  # of writers that were killed
-        if leftover.is_dir():
+        if leftover.is_dir() and not leftover.is_symlink():
             shutil.rmtree(leftover)
         else:
             leftover.unlink()

@@ -189,6 +189,10 @@ class Reference:
             `video_features`, if there are any.
         """
         check_sizes("videos", videos, "k", corruption.num_frames, *self.train.shape[1:])
+        if videos.dtype != torch.uint8 or not len(videos):
+            raise ValueError(
+                f"videos must be bytes, at least one, got {len(videos)} of {videos.dtype}"
+            )
         count = min(len(videos), len(self.train))
         rows, seen = self._order[:count], min(len(self.test), count)
         index = torch.arange(seen) + len(self.train)  # noise that no training video has

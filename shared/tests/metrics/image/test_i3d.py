@@ -129,7 +129,7 @@ def test_short_videos_hold_their_frames_and_grey_ones_are_colour(file, videos):
     short = videos[:, :4, :1]
     held = short.repeat_interleave(3, dim=1).expand(-1, -1, 3, -1, -1)
     torch.testing.assert_close(extractor.of(short), extractor.of(held), rtol=1e-4, atol=1e-5)
-    one = extractor(short[1:].float() / 127.5 - 1)
+    one = extractor(short[1:].double() / 127.5 - 1)
     torch.testing.assert_close(extractor.of(short, batch_size=1)[1:], one, rtol=1e-4, atol=1e-5)
 
 
@@ -142,7 +142,9 @@ def test_other_files_and_other_videos_are_refused(file, videos, tmp_path):
     torch.save(lacking, tmp_path / "lacking.pt")
     torch.save({"logits.conv3d.weight": print}, tmp_path / "code.pt")
     torch.save([1, 2], tmp_path / "list.pt")
-    for name in ("text", "lacking", "code", "list"):
+    (tmp_path / "empty.pt").write_bytes(b"")
+    torch.save(torch.zeros(3), tmp_path / "tensor.pt")
+    for name in ("text", "lacking", "code", "list", "empty", "tensor"):
         named = re.escape(str(tmp_path / f"{name}.pt"))
         with pytest.raises(ValueError, match=rf"weights must hold the tensors of I3D.*{named}"):
             I3DFeatures(tmp_path / f"{name}.pt")

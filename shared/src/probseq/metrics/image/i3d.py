@@ -32,6 +32,16 @@ _MIXED = {
     "Mixed_5c": (832, 384, (192, 384), (48, 128), 128),
 }
 _WIDTH, _HEAD = 1024, "logits.conv3d.weight"
+# What torch raises of files that hold something else, are cut off, or empty.
+_FOREIGN = (
+    pickle.UnpicklingError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+    EOFError,
+    LookupError,
+    AttributeError,
+)
 
 
 class I3DFeatures(FrozenExtractor):
@@ -71,10 +81,10 @@ class I3DFeatures(FrozenExtractor):
             tensors = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
             network = _I3D(len(tensors[_HEAD]))
             network.load_state_dict(tensors)
-        except (pickle.UnpicklingError, RuntimeError, TypeError, EOFError, KeyError) as error:
+        except _FOREIGN as error:
             raise ValueError(
                 "weights must hold the tensors of I3D by the names of pytorch-i3d and nothing "
-                f"else, and {weights} does not: {str(error).splitlines()[0]}"
+                f"else, and {weights} does not: {' '.join(str(error).split())[:200]}"
             ) from error
         super().__init__(f"i3d-{sha256[:8]}", len(tensors[_HEAD]))
         self.sha256, self.network = sha256, network
@@ -90,7 +100,12 @@ class I3DFeatures(FrozenExtractor):
         Raises:
             ValueError: bad videos.
         """
+        if videos.ndim != 5 or not videos.numel():
+            raise ValueError(
+                f"videos must have shape (n, t, c, h, w), none of them 0, got {tuple(videos.shape)}"
+            )
         frames = as_colour(check_images("videos", videos.flatten(0, 1)))
+        frames = frames.to(next(self.parameters()).dtype)
         frames = F.interpolate(frames, size=(_SIDE, _SIDE), mode="bilinear", align_corners=False)
         shown = frames.unflatten(0, videos.shape[:2])
         repeats = math.ceil(_FEWEST_FRAMES / videos.shape[1])
@@ -112,12 +127,9 @@ class I3DFeatures(FrozenExtractor):
             ValueError: no video, a batch size below 1, or bad videos.
         """
         check_counts(batch_size=batch_size)
-        if videos.ndim != 5 or not videos.numel():
-            raise ValueError(
-                f"videos must have shape (n, t, c, h, w), none of them 0, got {tuple(videos.shape)}"
-            )
         device = next(self.parameters()).device
-        parts = videos.split(batch_size)
+        # No video is a part of its own: it is refused.
+        parts = videos.split(batch_size) if len(videos) else (videos,)
         return torch.cat([self(levels_to_unit(part.to(device))).cpu() for part in parts])
 
 
