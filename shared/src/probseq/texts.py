@@ -24,6 +24,8 @@ _UNKNOWN_ID = 1
 _LINE_BREAK = re.compile(r"<br\s*/?>", re.IGNORECASE)
 # A word keeps its inner apostrophes ("won't"); every other sign is a token of its own.
 _TOKEN = re.compile(r"\w+(?:'\w+)*|[^\w\s]")
+# All bytes, padding, and a text without any token.
+_FEWEST_PAIRS = 258
 # What tokenizers call padding if they don't say so in a section of their own.
 _PADDING_NAMES = ("[PAD]", "<pad>", "<PAD>", "<|pad|>")
 _TEXTS_AT_ONCE = 1_000  # an encoding holds far more than its numbers
@@ -68,7 +70,18 @@ class Vocabulary:
 def build_vocabulary(
     texts: Iterable[str], *, min_frequency: int = 2, max_size: int = 20_000
 ) -> Vocabulary:
-    """Learn a vocabulary: the most frequent words, ties in alphabetical order."""
+    """Learn a vocabulary: the most frequent words, ties in alphabetical order.
+
+    Args:
+        texts: what it learns from.
+        min_frequency: how often a word must occur.
+        max_size: numbers in all, at least 2: padding, and unknown words.
+
+    Raises:
+        ValueError: `max_size` is below 2.
+    """
+    if max_size < 2:
+        raise ValueError(f"max_size must be at least 2, got {max_size}")
     counts: Counter[str] = Counter()
     for text in texts:
         counts.update(words(text))
@@ -153,7 +166,13 @@ def train_byte_pairs(texts: Iterable[str], size: int) -> SubwordTokenizer:
     Args:
         texts: what it learns from.
         size: numbers in all, at least 258: all bytes, padding, and a text without any token.
+
+    Raises:
+        ValueError: `size` is below 258.
+        MissingExtraError: tokenizers is not installed.
     """
+    if size < _FEWEST_PAIRS:
+        raise ValueError(f"size must be at least {_FEWEST_PAIRS}, got {size}")
     library = require("tokenizers", extra="tokenizers", distribution="probseq")
     parts, normalizers = library.pre_tokenizers, library.normalizers
     tokenizer = library.Tokenizer(library.models.BPE())
@@ -244,8 +263,10 @@ def token_windows(tokens: Int64[Tensor, " n"], length: int) -> Int64[Tensor, "k 
     """Return windows of so many tokens; the last of each is the first of the next.
 
     Raises:
-        ValueError: the text is shorter than a window.
+        ValueError: the text is shorter than a window, or that than 2 tokens.
     """
+    if length < 2:
+        raise ValueError(f"length must be at least 2, got {length}")
     if len(tokens) < length:
         raise ValueError(f"a text must have at least {length} tokens for each part: {len(tokens)}")
     return tokens.unfold(0, length, length - 1).contiguous()

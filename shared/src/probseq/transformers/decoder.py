@@ -322,7 +322,15 @@ def evaluate_tokens(
             first token of each.
         num_samples: Monte Carlo samples of a decoder that draws; another needs none.
         generator: source of the draws.
+
+    Raises:
+        ValueError: `tokens` are no windows of at least 2, or `num_samples` is below 1.
     """
+    check_counts(num_samples=num_samples)
+    if tokens.ndim != 2 or len(tokens) == 0 or tokens.shape[1] < 2:
+        raise ValueError(
+            f"tokens must be (windows, length) of at least 1 and 2, got {tuple(tokens.shape)}"
+        )
     device = next(model.parameters()).device
     drawn = any(layer.stochastic for layer in model.encoder.attention)
     samples = num_samples if drawn else 1
