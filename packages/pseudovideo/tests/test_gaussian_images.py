@@ -43,3 +43,5 @@ def test_a_covariance_needs_two_images(images):
     for given in ((images[:1], 10), (images, 0)):
         with pytest.raises(ValueError, match="must be at least 2 and 1"):
             gaussian_images(*given)
+    with pytest.raises(ValueError, match="images must differ, and all 7 are the same"):
+        gaussian_images(images[:1].expand(7, -1, -1, -1))

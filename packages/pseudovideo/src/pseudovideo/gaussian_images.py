@@ -41,7 +41,7 @@ def gaussian_images(images: UInt8[Tensor, "k c h w"], num_train: int = NUM_TRAIN
         num_train: images of the training part; the others have 5,000 each.
 
     Raises:
-        ValueError: there are fewer than two images, or no part has any.
+        ValueError: there are fewer than two images, or no part has any, or all images are the same.
     """
     if len(images) < 2 or num_train < 1:
         raise ValueError(
@@ -50,6 +50,8 @@ def gaussian_images(images: UInt8[Tensor, "k c h w"], num_train: int = NUM_TRAIN
         )
     rows = images.flatten(1).double() / 127.5 - 1
     covariance = rows.T.cov()
+    if bool((images == images[:1]).all()):
+        raise ValueError(f"images must differ, and all {len(images)} are the same")
     covariance *= _LARGEST**2 / covariance.diagonal().max()
     covariance += _WHITE**2 * torch.eye(len(covariance), dtype=torch.float64)
     sizes = (num_train, _NUM_HELD_OUT, _NUM_HELD_OUT)
