@@ -14,11 +14,13 @@ their ending, are passed over.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import torch
+from einops import rearrange
 from jaxtyping import Float64, Int64, UInt8
 from PIL import Image, ImageOps
 from torch import Tensor
@@ -35,6 +37,7 @@ from probseq_apps.data.names import (
 )
 from probseq_apps.data.parts import (
     MAX_VALIDATION,
+    SPLIT_SEED,
     Part,
     Parts,
     hold_out_validation,
@@ -130,8 +133,8 @@ def load_images(
 
     Validation of the standard sets is 10% of the training images, at most 5,000, by a fixed
     permutation: CIFAR has 45,000 / 5,000 / 10,000 images. They are normalised by the customary
-    constants of ``IMAGE_INFO``, the digits (split 60/20/20) and folders by those of the training
-    part.
+    constants of ``IMAGE_INFO``, the digits (split 60/20/20), sets of them and folders by those of
+    the training part.
 
     Args:
         name: one of ``IMAGE_NAMES`` or ``folder:PATH``, see above.
@@ -148,6 +151,10 @@ def load_images(
     elif name == "digits":
         names = tuple("0123456789")
         train, validation, test = _digits()
+    elif name == "digit-sets":
+        names = ("1", "2", "3", "4")
+        sizes = (10_000, 1_000, 2_000)
+        train, validation, test = map(_digit_sets, _digits(), sizes)
     else:
         return _standard(name, data_dir, download, limit)
     mean, std = channel_statistics(train.inputs)
@@ -162,6 +169,29 @@ def _digits() -> list[Part]:
     images = (torch.as_tensor(levels) * (255 / 16)).round().to(torch.uint8).view(-1, 1, 8, 8)
     whole = Part(images, torch.as_tensor(classes, dtype=torch.int64))
     return [whole.rows(part) for part in stratified(whole.targets, 0.2, "0123456789")]
+
+
+def _digit_sets(digits: Part, size: int) -> Part:
+    """Return images of 2x2 digits, labelled by how many different digits each shows.
+
+    The task of counting unique characters (Lee et al. 2019, Set Transformer, section 5.2): what a
+    place shows says nothing alone, it has to be compared with the others. All counts are equally
+    frequent.
+    """
+    generator = torch.Generator().manual_seed(SPLIT_SEED)
+    uniform = partial(torch.rand, generator=generator, dtype=torch.float64)
+    distinct = torch.randint(1, 5, (size, 1), generator=generator)
+    # Four different digits, of which the first `distinct` are shown, and some of these repeatedly.
+    classes = uniform(size, 10).argsort(1)[:, :4]
+    repeats = (uniform(size, 4) * distinct).long()
+    columns = torch.arange(4).where(torch.arange(4) < distinct, repeats)
+    classes = classes.gather(1, columns).gather(1, uniform(size, 4).argsort(1))
+    # Of each class an image at random.
+    by_class, counts = digits.targets.argsort(stable=True), digits.targets.bincount()
+    start = counts.cumsum(0) - counts
+    chosen = by_class[start[classes] + (uniform(size, 4) * counts[classes]).long()]
+    images = rearrange(digits.inputs[chosen], "n (r c) 1 h w -> n 1 (r h) (c w)", r=2)
+    return Part(images, distinct[:, 0] - 1)
 
 
 def _standard(name: str, data_dir: Path | None, download: bool, limit: int | None) -> ImageData:
@@ -188,7 +218,7 @@ def load_test_images(name: str, *, data_dir: Path | None = None, download: bool 
     """Load the test images alone; the training files of a standard set need not be there."""
     if data_kind(name) != "image":
         raise DataError(f"{name!r} holds texts, but images are needed")
-    if own_path(name) is not None or name == "digits":
+    if own_path(name) is not None or name in ("digits", "digit-sets"):
         return load_images(name).test
     return read_part(name, "test", data_dir, download)
 

@@ -8,7 +8,7 @@ from typing import Literal
 
 from probseq.errors import MissingExtraError
 
-IMAGE_NAMES = ("digits", "mnist", "fashion-mnist", "cifar10", "cifar100", "svhn")
+IMAGE_NAMES = ("digits", "digit-sets", "mnist", "fashion-mnist", "cifar10", "cifar100", "svhn")
 TEXT_NAMES = ("cola", "imdb")
 DATA_NAMES: tuple[str, ...] = IMAGE_NAMES + TEXT_NAMES
 SERIES_NAMES = ("sp500", "solar", "audio", "covid", "toy")

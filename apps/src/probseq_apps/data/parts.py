@@ -131,11 +131,16 @@ def stratified(
     return tuple(torch.cat(part).sort().values for part in zip(*pieces, strict=True))
 
 
-def few_rows(labels: Int64[Tensor, " n"], size: int, source: object) -> Int64[Tensor, " m"]:
-    """Return ``size`` rows with the same share of each class; fewer rows are among more."""
+def few_rows(
+    labels: Int64[Tensor, " n"], size: int, source: object, seed: int = SPLIT_SEED
+) -> Int64[Tensor, " m"]:
+    """Return ``size`` rows with the same share of each class; fewer rows are among more.
+
+    Another seed gives other rows.
+    """
     if size > len(labels):
         raise DataError(f"train_size must be at most the {len(labels):,} of {source}, got {size:,}")
-    order = permutation(len(labels))
+    order = permutation(len(labels), seed=seed)
     place = torch.empty(len(labels), dtype=torch.float64)
     for number in labels.unique():
         rows = order[labels[order] == number]

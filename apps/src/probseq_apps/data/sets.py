@@ -13,7 +13,7 @@ from probseq.embeddings import read_embeddings
 from probseq.texts import encode_texts
 from probseq_apps.data.images import ImageData, load_images
 from probseq_apps.data.names import WORDS, DataError, data_kind, own_path, tokenizer_choice
-from probseq_apps.data.parts import Part, few_rows, wrong_labels
+from probseq_apps.data.parts import SPLIT_SEED, Part, few_rows, wrong_labels
 from probseq_apps.data.texts import (
     EmbeddedTextData,
     TextData,
@@ -74,7 +74,7 @@ def load_data(
         if tokenizer != WORDS or embeddings is not None:
             raise DataError(f"tokenizer and embeddings are for texts, and {name!r} holds images")
         images = load_images(name, data_dir=data_dir, download=download, image_size=image_size)
-        return _with_labels(images, train_size, label_noise)
+        return with_labels(images, train_size, label_noise)
     if download and own_path(name) is None:
         raise DataError(f"{name!r} cannot be fetched: put its files under --data-dir yourself")
     if tokenizer != WORDS and embeddings is not None:
@@ -92,20 +92,28 @@ def load_data(
         store = read_embeddings(embeddings)
         rest = _encoded(parts, partial(store.spans, max_length=length))
         embedded = EmbeddedTextData(**rest, tables=store.tables, max_length=length)
-        return _with_labels(embedded, train_size, label_noise)
+        return with_labels(embedded, train_size, label_noise)
     # A tokenizer that learns sees the texts for training alone.
     vocab = make_tokenizer(tokenizer, [text for text, _ in parts.train])
     rest = _encoded(parts, partial(encode_texts, vocab, max_length=length))
     texts = TextData(**rest, vocab=vocab, max_length=length)
-    return _with_labels(texts, train_size, label_noise)
+    return with_labels(texts, train_size, label_noise)
 
 
-def _with_labels(data: DataT, size: int | None, noise: float) -> DataT:
-    """Return data with fewer rows to train on, and with wrong labels."""
+def with_labels(data: DataT, size: int | None, noise: float, *, seed: int = SPLIT_SEED) -> DataT:
+    """Return data with fewer rows to train on, and with wrong labels.
+
+    Args:
+        data: the data set.
+        size: rows to train on; None: all.
+        noise: share of the labels for training and validation that are made wrong.
+        seed: of the choice of the rows.
+    """
     notes = list(data.notes)
     train, validation = data.train, data.validation
     if size is not None:
-        train = train.rows(few_rows(train.targets, size, f"training rows of {data.name!r}"))
+        source = f"training rows of {data.name!r}"
+        train = train.rows(few_rows(train.targets, size, source, seed))
         notes.append(f"trained on {size:,} of {len(data.train):,} examples")
     if noise:
         train, validation = (

@@ -1,6 +1,7 @@
 """`probseq classify`: train methods on one data set, measure them, and compare."""
 
 import math
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -27,19 +28,22 @@ from probseq.metrics import (
 )
 from probseq.texts import trim_padding
 from probseq.transformers import copy_kernel_weights
+from probseq_apps.baselines.estimators import MOST_ROWS_OF_GP, fit_estimator
 from probseq_apps.baselines.sngp import fit_precision
 from probseq_apps.data.image_files import available_cifar_c, read_cifar_c
 from probseq_apps.data.images import ImageData, list_all, load_ood_images
 from probseq_apps.data.names import CORRUPTION_GROUPS, CORRUPTION_NAMES, DataError, own_path
 from probseq_apps.data.parts import Part
-from probseq_apps.data.sets import load_data
+from probseq_apps.data.sets import load_data, with_labels
 from probseq_apps.data.texts import EmbeddedTextData, TextData
 from probseq_apps.engine import distributed
 from probseq_apps.engine.config import TrainConfig, derive_seed
+from probseq_apps.engine.files import save_groups
 from probseq_apps.engine.trainer import Batch, LossParts, Step
-from probseq_apps.experiment import Job
+from probseq_apps.experiment import Job, RunFolder
 from probseq_apps.experiments.comparison import (
     LAPLACE_PREDICTIONS,
+    PREDICTIONS,
     WITHOUT,
     Comparison,
     Loaded,
@@ -49,6 +53,7 @@ from probseq_apps.experiments.comparison import (
     Weight,
     penalised,
     penalty_of,
+    run_folder,
     tensors,
     warm_folder,
 )
@@ -88,8 +93,19 @@ class Classify(Comparison):
         given["embeddings"] = None if reading.embeddings is None else Path(reading.embeddings)
         given["max_length"] = settings.model.max_length if settings.is_text else None
         where: Any = {"data_dir": options.data_dir, "download": options.download}
-        data = load_data(settings.data, **where, **given)
-        return Loaded(data, make_test_sets(data, settings.evaluation, options))
+        given |= {"train_size": None, "label_noise": 0.0}
+        whole = load_data(settings.data, **where, **given)
+        data = self._labelled(whole, settings.seeds[0])
+        return Loaded(data, make_test_sets(data, settings.evaluation, options), whole)
+
+    def _labelled(self, whole: Data, seed: int) -> Data:
+        """Return the data with the labels of a seed; members of an ensemble share theirs."""
+        settings, reading = self.settings, self.settings.reading
+        if any("ensemble" in parse_row(name).additions for name in settings.method):
+            seeds = settings.seeds
+            size = settings.ensemble_size or len(seeds)
+            seed = seeds[seeds.index(seed) // size * size]
+        return with_labels(whole, reading.train_size, reading.label_noise, seed=seed)
 
     def check(self, data: Loaded) -> None:
         """Raise if the settings don't fit the data."""
@@ -101,6 +117,12 @@ class Classify(Comparison):
             for method, row in ((name, parse_row(name)) for name in settings.method):
                 if "ts" in row.additions or len(row.trained) > 1:
                     raise ValueError(f"method {method!r} {lacks}")
+        if len(data.data.train) > MOST_ROWS_OF_GP:
+            for method in (each for each in settings.method if parse_row(each).base == "gp"):
+                raise ValueError(
+                    f"method {method!r} takes at most {MOST_ROWS_OF_GP:,} training examples, and "
+                    f"{name!r} has {len(data.data.train):,}: leave it out, or set train_size"
+                )
         super().check(data)
 
     def describe(self, data: Loaded) -> str:
@@ -158,6 +180,26 @@ class Classify(Comparison):
                 {name: ensemble([sets[name] for sets in own]) for name in own[0]} for own in groups
             ]
         return [evaluate_sets(sets, CORRUPTION_GROUPS) for sets in runs], runs, temperatures
+
+    def run(self, job: Job, data: Loaded, at: RunFolder) -> dict[str, Any]:
+        """Train a method, or fit an estimator, and store its predictions."""
+        data = data._replace(data=self._labelled(data.whole, job.seed))
+        if not METHODS[parse_row(job.row).base].estimator:
+            return super().run(job, data, at)
+        started = time.process_time()
+        predict = fit_estimator(job.row, data.data, seed=derive_seed(job.seed, "weights"))
+        seconds = round(time.process_time() - started, 3)
+        sets: dict[str, dict[str, Tensor]] = {}
+        for name, source in data.sets.items():
+            if name != WITHOUT:
+                part = source if isinstance(source, Part) else source()
+                log_probs = predict(part)
+                # No logits, hence no energy to tell inputs apart by.
+                energy = torch.full_like(log_probs[:, 0], math.nan)
+                sets[name] = Predictions(log_probs, energy, part.targets)._asdict()
+        if distributed.is_main():
+            save_groups(run_folder(at, job) / PREDICTIONS, sets)
+        return {"seconds": seconds}
 
     def predict(self, model: nn.Module, job: Job, data: Loaded, folder: Path) -> None:
         """Fit what is fitted after the training, and predict all sets."""

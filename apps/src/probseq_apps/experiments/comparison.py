@@ -45,10 +45,11 @@ Measured = tuple[list[dict[str, float | None]], Sequence[Mapping[str, Any]], Seq
 
 
 class Loaded(NamedTuple):
-    """The data set, and what trained models predict, by name."""
+    """The data set, what trained models predict, by name, and the set with all of its labels."""
 
     data: Any
     sets: dict[str, TestSet]
+    whole: Any = None
 
 
 class Comparison(Experiment[Loaded]):
@@ -117,8 +118,9 @@ class Comparison(Experiment[Loaded]):
     def check(self, data: Loaded) -> None:
         """Raise if the settings don't fit the data."""
         for name in trained_rows(self.settings.method):
-            settings = settings_of(name, self.settings)
-            build(parse_row(name).method, settings, data.data, seed=0)
+            method = parse_row(name).method
+            if not method.estimator:
+                build(method, settings_of(name, self.settings), data.data, seed=0)
 
     def described(self, data: Data, what: str) -> str:
         """Return notes on the data, its sizes, and what is compared."""
@@ -198,6 +200,14 @@ class Comparison(Experiment[Loaded]):
             seconds = [results[job]["seconds"] for job in jobs]
             chosen = [job.row for job in jobs] if row.choices else []
             measured[name] = MethodResult(row.title, metrics, seconds, temperatures, chosen)
+        # A metric that a method lacks, as one without attention does that of its absence.
+        names = dict.fromkeys(
+            metric for one in measured.values() for entry in one.metrics for metric in entry
+        )
+        measured = {
+            name: one._replace(metrics=[{m: entry.get(m) for m in names} for entry in one.metrics])
+            for name, one in measured.items()
+        }
         sizes = {part: len(getattr(parts, part)) for part in ("train", "validation", "test")}
         (key, attribute), notes = self.fact, list(parts.notes)
         facts = {"name": parts.name, **sizes, key: getattr(parts, attribute), "notes": notes}

@@ -96,8 +96,8 @@ class DataSettings(Settings):
     embeddings: str | None = None
     """Texts: file or folder of precomputed contextual embeddings, in place of the tokenizer."""
     train_size: Count | None = None
-    """Labelled examples to train on, chosen at random with the same share of each class; None: all
-    of them."""
+    """Labelled examples to train on, chosen at random with the same share of each class: others for
+    each seed, but for the members of an ensemble; None: all of them."""
     label_noise: Rate = 0.0
     """Share of the labels for training and validation that are replaced by wrong ones."""
 
@@ -121,8 +121,9 @@ class ClassifySettings(MethodSettings):
     """What is compared, and on what."""
 
     data: str = "digits"
-    """digits, mnist, fashion-mnist, cifar10, cifar100, svhn, cola, imdb; or a set of one's own:
-    folder:PATH (images in one folder per class) or csv:PATH (texts and labels, CSV or TSV)."""
+    """digits, digit-sets (how many of four digits differ), mnist, fashion-mnist, cifar10, cifar100,
+    svhn, cola, imdb; or a set of one's own: folder:PATH (images in one folder per class) or
+    csv:PATH (texts and labels, CSV or TSV)."""
     reading: Flat[DataSettings] = DataSettings()
     model: Flat[ImageAndTextSettings] = ImageAndTextSettings()
     warm_start: WarmStart = WarmStart()
@@ -185,7 +186,8 @@ class RegressSettings(MethodSettings):
     data: str = ZINC
     """zinc (files in the data folder), or csv:PATH (CSV or TSV of molecules, or of numbers)."""
     method: Names = ("mle", "kernel", "mcd", "sgpa")
-    """As of `classify`, but for sngp, svdkl, +kflla and +ts; +ensemble: the mixture over seeds."""
+    """As of `classify`, but for logreg, mlp, knn, gp, sngp, svdkl, +kflla and +ts; +ensemble: the
+    mixture over seeds."""
     reading: Flat[MoleculeSettings] = MoleculeSettings()
     model: Flat[BackboneSettings] = BackboneSettings()
     training: Flat[TrainingSettings] = TrainingSettings()
@@ -204,6 +206,7 @@ class RegressSettings(MethodSettings):
             )
             for part in (row.base, *row.additions):
                 wrong = part in ("sngp", "svdkl", "kflla", "ts")
+                wrong = wrong or (part == row.base and row.method.estimator)
                 refuse(wrong, f"method {name!r} is for classes: leave out {part}")
 
 

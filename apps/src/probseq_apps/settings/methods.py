@@ -33,9 +33,11 @@ class Method:
     """A method that is trained."""
 
     title: str  # for reports
-    attention: str | AttentionConfig  # of each block; or the field of the settings that holds it
+    # Of each block; or the field of the settings that holds it.
+    attention: str | AttentionConfig = field(default_factory=SoftmaxConfig)
     changes: Mapping[str, Any] = field(default_factory=dict[str, Any])  # of its attention
     baseline: Literal["mfvi", "sngp", "svdkl"] | None = None  # changes the transformer beside it
+    estimator: bool = False  # of scikit-learn, and no transformer at all
     sampled: bool = False  # the prediction is a mean over Monte Carlo samples
     test_dropout: bool = False  # dropout stays active in prediction
     warm_start: AttentionConfig | None = None  # whose weights it may start from, see `WarmStart`
@@ -60,6 +62,10 @@ _RESIDUAL = "softmax attention with a sparse Gaussian process as its deviation"
 _CGPT = "correlated Gaussian process attention"
 _PAIR = "kernel-eigen-pair SVGP attention"
 METHODS: dict[str, Method] = {
+    "logreg": Method("logistic regression", estimator=True),
+    "mlp": Method("multilayer perceptron", estimator=True),
+    "knn": Method("nearest neighbours", estimator=True),
+    "gp": Method("Gaussian process classifier", estimator=True),
     "mle": Method(f"softmax {_ML}", _SOFTMAX),
     "kernel": Method(f"kernel {_ML}", _KERNEL),
     "kernel-rbf": Method(f"RBF kernel {_ML}", KernelConfig(kernel="rbf")),
@@ -155,6 +161,11 @@ def parse_row(name: str) -> Row:
         "kflla" in additions and METHODS[base].baseline,
         f"method {name!r} must leave out kflla: {base!r} has a posterior already",
     )
+    refuse(
+        METHODS[base].estimator and (choices or "kflla" in additions),
+        f"method {name!r} must be {base!r} with ts or ensemble behind it, or alone: it is no "
+        "transformer, and its settings are chosen by validation data",
+    )
     return Row(base, tuple(additions), tuple(choices))
 
 
@@ -228,7 +239,8 @@ class MethodSettings(Settings):
     """Which methods are compared, and the settings of their attention."""
 
     method: Names = ("mle", "kernel", "sgpa")
-    """mle (softmax attention), kernel, kernel-rbf, kernel-exponential, kernel-asym (asymmetric),
+    """logreg, mlp, knn, gp (of scikit-learn, no transformers); mle (softmax attention), kernel,
+    kernel-rbf, kernel-exponential, kernel-asym (asymmetric),
     mcd and mcd-softmax (Monte Carlo dropout), mfvi, sngp, svdkl, sgpa, sgpa-residual (softmax
     attention and a deviation), cgpt, scgpt, kepsvgp, kepsvgp-e and kepsvgp-r (one of its processes
     twice); kernel-noise (Gaussian noise on the heads' outputs, a control). Each may have settings

@@ -66,7 +66,8 @@ def evaluate_ood(
     """Return how well scores of predictions tell another set from the test set.
 
     Args:
-        inside: probabilities and energies of the test set.
+        inside: probabilities and energies of the test set; where these are NaN, as of models that
+            have no logits, that score is left out.
         outside: the same of the other set, the positive class.
         validation: probabilities and labels to fit the typical predictions of ``kl-matching`` on;
             without them, or where a class is missing from them, that score is left out.
@@ -91,9 +92,7 @@ def evaluate_ood(
 
 def _scores(probs: Tensor, energy: Tensor, matching: KLMatching | None) -> dict[str, Tensor]:
     """Return scores that grow with the distance from the training distribution."""
-    found = {
-        "max-softmax": max_softmax_score(probs),
-        "entropy": entropy_score(probs),
-        "energy": energy,
-    }
+    found = {"max-softmax": max_softmax_score(probs), "entropy": entropy_score(probs)}
+    if not energy.isnan().all():
+        found["energy"] = energy
     return found if matching is None else found | {"kl-matching": matching.score(probs)}

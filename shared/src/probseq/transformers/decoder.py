@@ -39,8 +39,8 @@ class DecoderCache(NamedTuple):
 class CausalTransformer(nn.Module):
     """Transformer that predicts each token from those before it.
 
-    Learned token and position embeddings; the logits of a token depend on it and on earlier ones
-    alone. With layers that draw, p(next token) is the mean over samples of the softmax, where a
+    Learned token and position embeddings, which start from N(0, 1/dim); the logits of a token
+    depend on it and on earlier ones alone. With layers that draw, p(next token) is the mean over samples of the softmax, where a
     sample keeps its noise along the whole sequence.
 
     Args:
@@ -68,7 +68,7 @@ class CausalTransformer(nn.Module):
         self.embed = nn.Embedding(vocab_size, config.dim)
         self.position = nn.Embedding(max_length, config.dim)
         for embedding in (self.embed, self.position):
-            nn.init.normal_(embedding.weight, std=0.02)
+            nn.init.normal_(embedding.weight, std=config.dim**-0.5)
         self.encoder = Encoder(config, attention)
         for module in self.encoder.attention:
             if not hasattr(module, "init_cache"):

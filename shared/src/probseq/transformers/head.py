@@ -15,17 +15,18 @@ class PooledHead(nn.Module):
     Args:
         config: settings of the backbone.
         num_outputs: width of the output.
+        max_tokens: longest sequence, without a class token.
 
     Raises:
         ValueError: ``num_outputs`` is no whole number of at least 1.
     """
 
-    def __init__(self, config: TransformerConfig, num_outputs: int) -> None:
+    def __init__(self, config: TransformerConfig, num_outputs: int, max_tokens: int) -> None:
         super().__init__()
         check_counts(num_outputs=num_outputs)
         self.norm = nn.LayerNorm(config.dim) if config.final_norm else nn.Identity()
-        self.pooling = Pooling(config.pooling, config.dim)
-        self.linear = nn.Linear(config.dim, num_outputs)
+        self.pooling = Pooling(config.pooling, config.dim, max_tokens)
+        self.linear = nn.Linear(self.pooling.output_dim, num_outputs)
 
     def forward(
         self,

@@ -3,7 +3,7 @@
 from typing import Literal
 
 KernelName = Literal["rbf", "exponential"]
-PoolingName = Literal["mean", "sequence", "cls"]
+PoolingName = Literal["mean", "sequence", "cls", "flatten"]
 NormPlacement = Literal["pre", "post"]
 
 ATTENTION_JITTER = 1e-6

@@ -1,4 +1,4 @@
-"""What the backbones for sequences of differing lengths share: positions, padding, class token."""
+"""What the backbones share: learned positions, class token, padding, encoder and head."""
 
 import torch
 from torch import Tensor, nn
@@ -9,10 +9,12 @@ from probseq.transformers.outputs import TransformerOutput
 from probseq.transformers.spec import TransformerConfig
 
 
-class PaddedTransformer(nn.Module):
-    """Base class of the backbones whose sequences are padded to one length.
+class PooledTransformer(nn.Module):
+    """Base class of the backbones that read their outputs off pooled tokens.
 
-    A subclass builds its embedding, checks its inputs and calls ``_classified``.
+    A subclass builds its embedding, checks its inputs and calls ``_classified``. Positions and
+    class token start from N(0, 1), as in the code of SGPA and KEP-SVGP: at the scale of embedded
+    tokens, so that pooling by the mean sees from the first step on where a token stands.
 
     Args:
         config: settings of the backbone; ``pooling="cls"`` puts a learned token in front.
@@ -38,25 +40,26 @@ class PaddedTransformer(nn.Module):
         self.embed = embed
         self.class_token = self.positions = None
         if config.pooling == "cls":
-            self.class_token = nn.Parameter(0.02 * torch.randn(1, 1, config.dim))
+            self.class_token = nn.Parameter(torch.randn(1, 1, config.dim))
         if positions:
-            self.positions = nn.Parameter(0.02 * torch.randn(1, max_length, config.dim))
+            self.positions = nn.Parameter(torch.randn(1, max_length, config.dim))
         self.encoder = Encoder(config, attention)
-        self.head = PooledHead(config, num_outputs)
+        self.head = PooledHead(config, num_outputs, max_length)
 
     def _classified(
         self,
         x: Tensor,
-        mask: Tensor,
+        mask: Tensor | None,
         generator: torch.Generator | None,
         num_samples: int | None,
     ) -> TransformerOutput:
-        """Run embedded tokens (B, T, dim) with their mask (B, T) through encoder and head."""
+        """Run embedded tokens (B, T, dim), with their mask (B, T), through encoder and head."""
         if self.positions is not None:
             x = x + self.positions[:, : x.shape[1]]
         if self.class_token is not None:
             x = torch.cat([self.class_token.expand(len(x), -1, -1), x], 1)
-            mask = torch.cat([mask.new_ones(len(x), 1), mask], 1)
+            if mask is not None:
+                mask = torch.cat([mask.new_ones(len(x), 1), mask], 1)
         x, penalty = self.encoder(x, mask, generator=generator, num_samples=num_samples)
         return TransformerOutput(self.head(x, mask, num_samples), penalty)
 

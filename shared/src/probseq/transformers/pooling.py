@@ -7,6 +7,7 @@ import torch
 from einops import einsum
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
+from torch.nn.functional import pad
 
 from probseq.checks import check_choice, check_counts
 from probseq.transformers.names import PoolingName
@@ -19,23 +20,28 @@ class Pooling(nn.Module):
     Args:
         kind: ``"mean"`` over real tokens; ``"sequence"``: softmax of a learned score over tokens
             (what SGPA's vision transformers use, where the thesis says mean pooling); ``"cls"``:
-            the first token.
+            the first token; ``"flatten"``: all tokens side by side, zeros in place of padding.
         dim: token width.
+        max_tokens: longest sequence; ``"flatten"`` alone needs it.
+
+    Attributes:
+        output_dim: width of the vector, ``dim``, or ``max_tokens * dim`` of ``"flatten"``.
 
     Raises:
-        ValueError: ``kind`` is none of the three, or ``dim`` no whole number of at least 1.
+        ValueError: ``kind`` is none of the four, or a number is no whole number of at least 1.
     """
 
-    def __init__(self, kind: PoolingName, dim: int) -> None:
+    def __init__(self, kind: PoolingName, dim: int, max_tokens: int = 1) -> None:
         super().__init__()
         check_choice("kind", kind, PoolingName)
-        check_counts(dim=dim)
-        self.kind, self.dim = kind, dim
+        check_counts(dim=dim, max_tokens=max_tokens)
+        self.kind, self.dim, self.max_tokens = kind, dim, max_tokens
+        self.output_dim = dim * max_tokens if kind == "flatten" else dim
         self.score = nn.Linear(dim, 1) if kind == "sequence" else None
 
     def forward(
         self, x: Float[Tensor, "batch tokens dim"], mask: Bool[Tensor, "batch tokens"] | None = None
-    ) -> Float[Tensor, "batch dim"]:
+    ) -> Float[Tensor, "batch output_dim"]:
         """Pool ``x``; a sequence of nothing but padding gives zeros.
 
         Args:
@@ -43,7 +49,8 @@ class Pooling(nn.Module):
             mask: true at real tokens; ``None`` means all are real.
 
         Raises:
-            ValueError: ``x`` or ``mask`` has a wrong shape or type.
+            ValueError: ``x`` or ``mask`` has a wrong shape or type, or there are more tokens than
+                ``"flatten"`` has room for.
         """
         check_tokens(
             x,
@@ -54,6 +61,15 @@ class Pooling(nn.Module):
         )
         if self.kind == "cls":
             return x[:, 0]
+        if self.kind == "flatten":
+            room = self.max_tokens - x.shape[1]
+            if room < 0:
+                raise ValueError(
+                    f"x must have at most max_tokens={self.max_tokens} tokens, got {x.shape[1]}"
+                )
+            if mask is not None:
+                x = x.masked_fill(~mask.unsqueeze(-1), 0.0)
+            return pad(x, (0, 0, 0, room)).flatten(1)
         if self.score is None:
             weights = torch.ones_like(x[..., 0])
         else:

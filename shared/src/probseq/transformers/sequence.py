@@ -10,12 +10,12 @@ from torch import Tensor, nn
 from probseq.checks import check_counts
 from probseq.transformers.encoder import AttentionFactory
 from probseq.transformers.outputs import TransformerOutput
-from probseq.transformers.padded import PaddedTransformer, checked_mask, refuse_hidden_sequences
+from probseq.transformers.padded import PooledTransformer, checked_mask, refuse_hidden_sequences
 from probseq.transformers.protocol import check_dtype
 from probseq.transformers.spec import TransformerConfig
 
 
-class SequenceTransformer(PaddedTransformer):
+class SequenceTransformer(PooledTransformer):
     """Transformer encoder over vectors: contextual embeddings, atoms of a molecule, measurements.
 
     A linear layer brings the vectors to the token width. Rows of zeros are padding. Sequences may

@@ -22,8 +22,8 @@ class TransformerConfig(Settings):
         num_heads: heads H; must divide dim.
         hidden_dim: width of the MLP between attention layers.
         dropout: rate after embeddings, attention and in the MLP.
-        pooling: how tokens become one vector: their mean, a learned weighting (sequence), or a
-            class token (cls).
+        pooling: how tokens become one vector: their mean, a learned weighting (sequence), a
+            class token (cls), or all side by side (flatten).
         norm: layer norm before each sub-layer (pre) or after each residual sum (post).
         shared_norm: one LayerNorm for all blocks (SGPA's code) instead of two a block.
         final_norm: a LayerNorm before pooling.

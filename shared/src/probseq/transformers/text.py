@@ -7,13 +7,13 @@ from torch import Tensor, nn
 from probseq.checks import check_counts
 from probseq.transformers.encoder import AttentionFactory
 from probseq.transformers.outputs import TransformerOutput
-from probseq.transformers.padded import PaddedTransformer, checked_mask, refuse_hidden_sequences
+from probseq.transformers.padded import PooledTransformer, checked_mask, refuse_hidden_sequences
 from probseq.transformers.spec import TransformerConfig
 
 PADDING = 0
 
 
-class TextTransformer(PaddedTransformer):
+class TextTransformer(PooledTransformer):
     """Transformer encoder over token ids, with learned token and position embeddings.
 
     Id 0 is padding. Sequences may be of any length up to ``max_length``.

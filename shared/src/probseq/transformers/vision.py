@@ -9,14 +9,14 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from probseq.checks import check_counts
-from probseq.transformers.encoder import AttentionFactory, Encoder
-from probseq.transformers.head import PooledHead
+from probseq.transformers.encoder import AttentionFactory
 from probseq.transformers.outputs import TransformerOutput
+from probseq.transformers.padded import PooledTransformer
 from probseq.transformers.protocol import check_dtype
 from probseq.transformers.spec import TransformerConfig
 
 
-class VisionTransformer(nn.Module):
+class VisionTransformer(PooledTransformer):
     """Vision transformer (Dosovitskiy et al. 2021).
 
     Args:
@@ -53,17 +53,17 @@ class VisionTransformer(nn.Module):
         num_classes: int,
         attention: AttentionFactory,
     ) -> None:
-        super().__init__()
-        num_tokens = count_tokens(config, image_size=image_size, patch_size=patch_size)
+        count_tokens(config, image_size=image_size, patch_size=patch_size)  # checks the sizes
         check_counts(channels=channels, num_classes=num_classes)
+        super().__init__(
+            config,
+            embed=nn.Conv2d(channels, config.dim, patch_size, stride=patch_size),
+            max_length=(image_size // patch_size) ** 2,
+            positions=True,
+            num_outputs=num_classes,
+            attention=attention,
+        )
         self.image_size, self.channels = image_size, channels
-        self.embed = nn.Conv2d(channels, config.dim, patch_size, stride=patch_size)
-        self.class_token = None
-        if config.pooling == "cls":
-            self.class_token = nn.Parameter(0.02 * torch.randn(1, 1, config.dim))
-        self.positions = nn.Parameter(0.02 * torch.randn(1, num_tokens, config.dim))
-        self.encoder = Encoder(config, attention)
-        self.head = PooledHead(config, num_classes)
 
     def forward(
         self,
@@ -93,10 +93,7 @@ class VisionTransformer(nn.Module):
             )
         check_dtype("images", images, getattr(self.embed, "weight", images), half=True)
         x = rearrange(self.embed(images), "b d h w -> b (h w) d")
-        if self.class_token is not None:
-            x = torch.cat([self.class_token.expand(len(x), -1, -1), x], 1)
-        x, penalty = self.encoder(x + self.positions, generator=generator, num_samples=num_samples)
-        return TransformerOutput(self.head(x, None, num_samples), penalty)
+        return self._classified(x, None, generator, num_samples)
 
 
 def count_tokens(config: TransformerConfig, *, image_size: int, patch_size: int) -> int:

@@ -1,0 +1,130 @@
+"""Classifiers that need no transformer, from scikit-learn: what anybody would try first.
+
+Images are their normalised pixels, texts the counts of their tokens weighted by inverse document
+frequency, and embedded texts the mean of their vectors.
+"""
+
+import warnings
+from collections.abc import Callable
+from functools import partial
+from itertools import pairwise
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float32
+from scipy.sparse import csr_matrix
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.feature_extraction.text import TfidfTransformer
+from sklearn.gaussian_process import GaussianProcessClassifier
+from sklearn.gaussian_process.kernels import RBF, ConstantKernel
+from sklearn.linear_model import LogisticRegression
+from sklearn.neighbors import KNeighborsClassifier
+from sklearn.neural_network import MLPClassifier
+from torch import Tensor
+
+from probseq.images import normalize
+from probseq_apps.data.images import ImageData
+from probseq_apps.data.parts import Part
+from probseq_apps.data.texts import EmbeddedTextData, TextData
+
+Data: TypeAlias = ImageData | TextData | EmbeddedTextData
+# Rows of numbers: an array, or a sparse matrix.
+Features: TypeAlias = Any
+
+MOST_ROWS_OF_GP = 2_000
+"""A Gaussian process classifier factorises a covariance of all training rows, many times."""
+_SMALLEST = float(np.finfo(np.float32).tiny)
+
+
+class Smoothed(KNeighborsClassifier):
+    """Nearest neighbours, and one more neighbour that is a little of every class.
+
+    Plain shares are 0 for classes without a neighbour, and the likelihood then is 0 as well.
+    """
+
+    def predict_proba(self, X: Features) -> np.ndarray:
+        """Return (k·share + 1/C) / (k + 1)."""
+        shares = super().predict_proba(X)
+        return (self.n_neighbors * shares + 1 / shares.shape[1]) / (self.n_neighbors + 1)
+
+
+def _candidates(name: str, features: Features, seed: int) -> list[Any]:
+    """Return estimators of one kind, of which validation data choose; the first is the default."""
+    match name:
+        case "logreg":
+            return [LogisticRegression(C=c, max_iter=1000) for c in (1.0, 0.01, 0.1, 10.0, 100.0)]
+        case "mlp":
+            make = partial(MLPClassifier, (128,), max_iter=500, random_state=seed % 2**32)
+            return [make(alpha=alpha) for alpha in (1e-2, 1e-4, 1.0, 10.0)]
+        case "knn":
+            return [Smoothed(n_neighbors=k) for k in (5, 1, 3, 10, 30)]
+        case _:
+            # Its hyperparameters maximise the evidence, from the typical distance of two rows on.
+            scale = float(np.sqrt(2 * features.var(0).sum()))
+            return [GaussianProcessClassifier(ConstantKernel(10.0) * RBF(scale))]
+
+
+def fit_estimator(
+    name: str, data: Data, *, seed: int
+) -> Callable[[Part], Float32[Tensor, "n classes"]]:
+    """Fit a classifier and return what predicts the logarithms of class probabilities.
+
+    What it has to be told (C, α, k) is chosen by the likelihood of the validation part, if there is
+    one.
+
+    Args:
+        name: `logreg`, `mlp` (128 hidden units), `knn` or `gp` (RBF kernel, one against the rest).
+        data: the data set.
+        seed: of the networks' weights.
+    """
+    featurise = _featuriser(data)
+    features, labels = featurise(data.train.inputs), data.train.targets.numpy()
+
+    def predict(estimator: Any, part: Part) -> Tensor:
+        probs = np.full((len(part), data.num_classes), _SMALLEST)
+        # A class without training rows has no column.
+        probs[:, estimator.classes_] = estimator.predict_proba(featurise(part.inputs))
+        return torch.as_tensor(probs).clamp(_SMALLEST).log().float()
+
+    def loss(estimator: Any) -> float:
+        return float(F.nll_loss(predict(estimator, data.validation), data.validation.targets))
+
+    candidates = _candidates(name, features, seed)
+    if len(data.validation) == 0:
+        candidates = candidates[:1]
+    with warnings.catch_warnings():
+        # Of two candidates that have not converged the better one still counts.
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        fitted = [each.fit(features, labels) for each in candidates]
+    return partial(predict, min(fitted, key=loss) if len(fitted) > 1 else fitted[0])
+
+
+def _featuriser(data: Data) -> Callable[[Tensor], Features]:
+    """Return what makes rows of numbers of raw inputs."""
+    if isinstance(data, ImageData):
+        return lambda images: normalize(images, data.mean, data.std).flatten(1).numpy()
+    if isinstance(data, EmbeddedTextData):
+        return partial(_mean_vectors, data)
+    weights = TfidfTransformer(sublinear_tf=True)
+    weights.fit(_counts(data.train.inputs, len(data.vocab)))
+    return lambda tokens: weights.transform(_counts(tokens, len(data.vocab)))
+
+
+def _counts(tokens: Tensor, size: int) -> csr_matrix:
+    """Return how often each token stands in each text; padding (0) is not counted."""
+    rows, columns = (tokens > 0).nonzero(as_tuple=True)
+    ones = np.ones(len(rows), dtype=np.float32)
+    places = (rows.numpy(), tokens[rows, columns].numpy())
+    return csr_matrix((ones, places), shape=(len(tokens), size))  # equal places add up
+
+
+def _mean_vectors(data: EmbeddedTextData, spans: Tensor) -> np.ndarray:
+    means: list[Tensor] = []
+    bounds = [*range(0, len(spans), 256), len(spans)]
+    for start, end in pairwise(bounds):
+        vectors = data.padded(spans[start:end])
+        lengths = (vectors != 0).any(-1).sum(-1, keepdim=True).clamp(min=1)
+        means.append(vectors.sum(1) / lengths)
+    return torch.cat(means).numpy()
