@@ -240,3 +240,19 @@ def test_fewer_training_images_are_exactly_as_many_as_asked_for(write_mnist, tmp
     ):
         with pytest.raises(DataError, match=message):
             load_generation_data("mnist", data_dir=tmp_path, num_train=count)
+
+
+def test_sets_of_digits_are_labelled_by_how_many_different_ones_they_show():
+    digits, sets = load_images("digits"), load_images("digit-sets")
+    for part in ("train", "validation", "test"):
+        source, made = getattr(digits, part), getattr(sets, part)
+        classes = {
+            image.numpy().tobytes(): int(label)
+            for image, label in zip(source.inputs, source.targets, strict=True)
+        }
+        for image, label in zip(made.inputs[:300], made.targets[:300], strict=True):
+            quarters = [image[:, i : i + 8, j : j + 8] for i in (0, 8) for j in (0, 8)]
+            shown = {classes[quarter.contiguous().numpy().tobytes()] for quarter in quarters}
+            assert sets.class_names[label] == str(len(shown))
+        shares = made.targets.bincount(minlength=4) / len(made)
+        assert (shares - 0.25).abs().max() < 4 * (0.25 * 0.75 / len(made)) ** 0.5

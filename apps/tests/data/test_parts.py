@@ -34,7 +34,11 @@ from probseq_apps.data.sets import load_data
 
 def test_each_known_name_has_a_kind_and_each_corruption_a_function():
     kinds = {name: data_kind(name) for name in DATA_NAMES}
-    assert {name for name, kind in kinds.items() if kind == "image"} == {"digits", *IMAGE_INFO}
+    assert {name for name, kind in kinds.items() if kind == "image"} == {
+        "digits",
+        "digit-sets",
+        *IMAGE_INFO,
+    }
     assert {name for name, kind in kinds.items() if kind == "text"} == {"cola", "imdb"}
     assert set(READERS) == set(SERIES_NAMES)
     assert (data_kind("folder:/a/b"), data_kind("csv:x.csv")) == ("image", "text")
@@ -49,7 +53,7 @@ def test_each_known_name_has_a_kind_and_each_corruption_a_function():
     [
         (data_kind, "cifar_10", "did you mean 'cifar10'"),
         (data_kind, "CoLA", "did you mean 'cola'"),
-        (data_kind, "xyzzy", "'xyzzy'; known: digits, mnist"),
+        (data_kind, "xyzzy", "'xyzzy'; known: digits, digit-sets, mnist"),
         (data_kind, "csv:", "needs a path after the colon"),
         (check_generation_name, "svhn", "unknown data set for generation"),
         (check_generation_name, "folder:", "needs a path"),

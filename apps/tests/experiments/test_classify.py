@@ -32,13 +32,23 @@ from probseq_apps.settings.classify import ClassifySettings, EvaluationSettings
 from probseq_apps.settings.methods import METHODS, Method, TrainingSettings
 
 TINY = [
+    *("--data", "digits"),
     *("--depth", "2", "--dim", "16", "--heads", "2", "--hidden-dim", "16", "--patch-size", "4"),
     *("--sgpa.num-inducing", "4", "--num-samples", "3", "--threads", "1", "--device", "cpu"),
 ]
 TWO_EPOCHS = [*TINY, "--epochs", "2", "--validate-every", "1", "--seeds", "0", "1"]
 SMALL_EVALUATION = ["--corruptions", "contrast", "--severities", "1", "5", "--ood", "rotations"]
 CHOICE = "mle:dropout=0,0.9"
-ROWS = ["mle", "kernel+ts", "kernel+ensemble", "kernel+ts+ensemble", "mcd", "sgpa", CHOICE]
+ROWS = [
+    "logreg",
+    "mle",
+    "kernel+ts",
+    "kernel+ensemble",
+    "kernel+ts+ensemble",
+    "mcd",
+    "sgpa",
+    CHOICE,
+]
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +109,7 @@ def test_post_hoc_rows_use_the_same_runs(finished, report_of):
         assert found["values"][-1] == pytest.approx(expected, rel=1e-5)
         assert (found["standard_error"] is None) == ("ensemble" in row)
     folders = {path.name for path in finished.iterdir() if path.is_dir()}
-    rows = {"mle", "mle,dropout=0", "mle,dropout=0.9", "kernel", "mcd", "sgpa"}
+    rows = {"logreg", "mle", "mle,dropout=0", "mle,dropout=0.9", "kernel", "mcd", "sgpa"}
     assert folders == rows | {"plots", "results"}
 
 
@@ -149,7 +159,7 @@ def test_finished_runs_are_not_run_again_and_deleted_predictions_made_anew(
     content = deleted.read_bytes()
     deleted.unlink()
     assert main(["classify", "--resume", "--run-dir", str(finished)]) == 0
-    assert capsys.readouterr().out.count("finished before") == 12
+    assert capsys.readouterr().out.count("finished before") == 14
     assert kept.stat().st_mtime_ns == time_before
     assert deleted.read_bytes() == content
     assert report_of(finished) == before

@@ -120,6 +120,8 @@ def test_every_method_of_every_recipe_takes_a_training_step(name):
     data = imitation(settings)
     batch = (data.train.inputs[:2], data.train.targets[:2])
     for method in {row.base: row.method for row in map(parse_row, settings.method)}.values():
+        if method.estimator:
+            continue
         model, weight = build(method, settings, data, seed=0), penalty_of(method, settings)
         told = (preparation(data), lambda x, generator: x, weight)
         loss = classification_loss(*told, model, batch, Step(1, 0, 0.5, torch.Generator())).loss

@@ -13,7 +13,9 @@ from probseq_apps.settings.methods import METHODS, parse_row, settings_of, train
 
 @pytest.mark.parametrize("base", METHODS)
 def test_a_method_s_name_is_read_back_and_trained_once(base):
-    additions = ("ts", "ensemble") if METHODS[base].baseline else ("kflla", "ts", "ensemble")
+    method = METHODS[base]
+    plain = method.baseline or method.estimator
+    additions = ("ts", "ensemble") if plain else ("kflla", "ts", "ensemble")
     row = parse_row("+".join((base, *additions)))
     assert (row.method, row.additions) == (METHODS[base], additions)
     assert trained_rows((f"{base}+ts", "mle", base)) == tuple(dict.fromkeys((base, "mle")))

@@ -189,6 +189,17 @@ def test_samples_are_folded_sample_major():
         repeat_samples(x, 0)
 
 
+@torch.no_grad()
+def test_flattened_tokens_keep_their_places_and_padding_is_zero():
+    pooling, x = Pooling("flatten", 4, max_tokens=6).double(), draw(2, 5, 4)
+    mask = torch.tensor([[True] * 5, [True, True, True, False, False]])
+    pooled = pooling(x.masked_fill(~mask[..., None], math.nan), mask).unflatten(1, (6, 4))
+    assert torch.equal(pooled[0], torch.cat([x[0], torch.zeros(1, 4, dtype=x.dtype)]))
+    assert torch.equal(pooled[1], torch.cat([x[1, :3], torch.zeros(3, 4, dtype=x.dtype)]))
+    with pytest.raises(ValueError, match="x must have at most max_tokens=6 tokens, got 7"):
+        pooling(draw(2, 7, 4))
+
+
 @pytest.mark.parametrize("kind", ["mean", "sequence", "cls"])
 def test_pooling_equals_a_loop_over_real_tokens(kind):
     with torch.random.fork_rng():

@@ -46,8 +46,8 @@ class Smoothed(KNeighborsClassifier):
 
     def predict_proba(self, X: Features) -> np.ndarray:
         """Return (k·share + 1/C) / (k + 1)."""
-        shares = super().predict_proba(X)
-        return (self.n_neighbors * shares + 1 / shares.shape[1]) / (self.n_neighbors + 1)
+        shares, count = np.asarray(super().predict_proba(X)), float(self.n_neighbors or 0)
+        return (count * shares + 1 / shares.shape[1]) / (count + 1)
 
 
 def _candidates(name: str, features: Features, seed: int) -> list[Any]:

@@ -23,7 +23,7 @@ from probseq_apps.data.texts import (
     read_parts,
 )
 
-DataT = TypeVar("DataT", ImageData, TextData, EmbeddedTextData)
+DataT = TypeVar("DataT", bound=ImageData | TextData | EmbeddedTextData)
 
 
 def load_data(

@@ -40,8 +40,8 @@ class CausalTransformer(nn.Module):
     """Transformer that predicts each token from those before it.
 
     Learned token and position embeddings, which start from N(0, 1/dim); the logits of a token
-    depend on it and on earlier ones alone. With layers that draw, p(next token) is the mean over samples of the softmax, where a
-    sample keeps its noise along the whole sequence.
+    depend on it and on earlier ones alone. With layers that draw, p(next token) is the mean over
+    samples of the softmax, where a sample keeps its noise along the whole sequence.
 
     Args:
         config: settings of the backbone; pooling is not used.

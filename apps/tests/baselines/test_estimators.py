@@ -1,0 +1,90 @@
+import numpy as np
+import pytest
+import torch
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import log_loss
+from sklearn.neighbors import KNeighborsClassifier
+
+from probseq.texts import build_vocabulary, encode_texts
+from probseq_apps.baselines.estimators import fit_estimator
+from probseq_apps.data.images import load_images
+from probseq_apps.data.parts import Part
+from probseq_apps.data.sets import with_labels
+from probseq_apps.data.texts import EmbeddedTextData, TextData
+
+TEXTS = ["a good film", "bad bad film", "good good", "a bad one", "good one", "bad"]
+LABELS = torch.tensor([1, 0, 1, 0, 1, 0])
+
+
+def test_logistic_regression_has_the_likeliest_penalty_of_the_validation_part():
+    data = with_labels(load_images("digits"), 60, 0.0)
+    pixels = [
+        (part.inputs.double().flatten(1).numpy() / 255 - data.mean[0]) / data.std[0]
+        for part in (data.train, data.validation, data.test)
+    ]
+    labels = data.validation.targets.numpy()
+    losses, probabilities = [], []
+    for penalty in (0.01, 0.1, 1.0, 10.0, 100.0):
+        model = LogisticRegression(C=penalty, max_iter=1000).fit(pixels[0], data.train.targets)
+        losses.append(log_loss(labels, model.predict_proba(pixels[1])))
+        probabilities.append(model.predict_proba(pixels[2]))
+    probs = fit_estimator("logreg", data, seed=0)(data.test).exp().numpy()
+    errors = [np.abs(probs - expected).max() for expected in probabilities]
+    # The optimiser stops where its gradient is small, in float32 here.
+    assert np.argmin(errors) == np.argmin(losses)
+    assert min(errors) < 0.02
+
+
+def test_nearest_neighbours_have_one_more_that_is_a_little_of_every_class():
+    data = with_labels(load_images("digits"), 60, 0.0)
+    pixels = [part.inputs.double().flatten(1).numpy() for part in (data.train, data.test)]
+    probs = fit_estimator("knn", data, seed=0)(data.test).exp().double()
+    closest = []
+    for count in (1, 3, 5, 10, 30):
+        model = KNeighborsClassifier(count).fit(pixels[0], data.train.targets)
+        expected = (count * model.predict_proba(pixels[1]) + 0.1) / (count + 1)
+        # Rounding may change which of equally far images are neighbours.
+        closest.append(np.mean(np.abs(probs.numpy() - expected).max(1) < 1e-6))
+    assert max(closest) > 0.99
+
+
+@pytest.mark.parametrize("name", ["mlp", "gp"])
+def test_few_labels_are_learned_and_a_class_without_any_is_possible(name):
+    data = with_labels(load_images("digits"), 60, 0.0)
+    seen = data.train.targets != 3
+    object.__setattr__(data, "train", data.train.rows(seen))
+    log_probs = fit_estimator(name, data, seed=2**40)(data.test)
+    assert torch.isfinite(log_probs).all()
+    assert log_probs[:, 3].max() < -80
+    rest = data.test.targets != 3
+    assert (log_probs.argmax(-1) == data.test.targets)[rest].double().mean() > 0.7
+
+
+def test_texts_are_counts_weighted_by_inverse_document_frequency():
+    vocab = build_vocabulary(TEXTS)
+    tokens = encode_texts(vocab, TEXTS, max_length=4)
+    whole, none = Part(tokens, LABELS), Part(tokens[:0], LABELS[:0])
+    data = TextData(
+        *("texts", whole, none, whole), class_names=("neg", "pos"), vocab=vocab, max_length=4
+    )
+    vectors = TfidfVectorizer(sublinear_tf=True, token_pattern=r"\w+").fit_transform(TEXTS)
+    expected = LogisticRegression(C=1.0, max_iter=1000).fit(vectors, LABELS).predict_proba(vectors)
+    np.testing.assert_allclose(
+        fit_estimator("logreg", data, seed=0)(whole).exp(), expected, atol=1e-3
+    )
+
+
+def test_embedded_texts_are_the_mean_of_their_vectors():
+    generator = torch.Generator().manual_seed(0)
+    table = torch.randn(12, 3, generator=generator)
+    spans = torch.tensor([[0, 2 * row, 1 + row % 2] for row in range(6)])
+    whole, none = Part(spans, LABELS), Part(spans[:0], LABELS[:0])
+    data = EmbeddedTextData(
+        *("texts", whole, none, whole), class_names=("neg", "pos"), tables=(table,), max_length=2
+    )
+    means = np.stack([table[start : start + n].mean(0) for _, start, n in spans.tolist()])
+    expected = LogisticRegression(C=1.0, max_iter=1000).fit(means, LABELS).predict_proba(means)
+    np.testing.assert_allclose(
+        fit_estimator("logreg", data, seed=0)(whole).exp(), expected, atol=1e-3
+    )
