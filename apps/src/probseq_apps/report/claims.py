@@ -1,6 +1,7 @@
 """`probseq report --claims`: what the papers claim, what runs measured, and a verdict for each."""
 
 import math
+import re
 import textwrap
 import tomllib
 from collections.abc import Iterable, Sequence
@@ -92,7 +93,7 @@ def _gain(claim: Claim, other: str, run: MeasuredRun) -> Gain | None:
     least = 0.0 if claim.costs else -math.inf
     found: list[list[float]] = []
     for row in (claim.better, other):
-        _, values = run.values(f"{row}/{claim.metric}") or ("", ())
+        _, values = run.values(f"{_row_of(row, run)}/{claim.metric}") or ("", ())
         found.append([value for value in values if value is not None and least < value < math.inf])
         if not values or len(found[-1]) < len(values) or len(values) != len(found[0]):
             return None
@@ -100,6 +101,13 @@ def _gain(claim: Claim, other: str, run: MeasuredRun) -> Gain | None:
     scale = math.log if claim.costs else float
     pairs = zip(*found, strict=True)
     return judge([sign * (scale(own) - scale(theirs)) for own, theirs in pairs], claim.effect)
+
+
+def _row_of(name: str, run: MeasuredRun) -> str:
+    """Return a row of a run: that of the name, or the first with settings of its own."""
+    rows: Sequence[str] = run.settings.get("method", ())
+    matches = (row for row in rows if re.sub(":[^+]*", "", row) == name)
+    return name if name in rows else next(matches, name)
 
 
 def claims_markdown(verdicts: Iterable[Verdict]) -> str:
