@@ -52,8 +52,6 @@ NEW |= {
     "digit-sets-ensembles",
     ("--pooling", "flatten"),
     "cifar10-cpu",
-    "cola-cpu",
-    "cola-cpu-pairs",
     "rotated-mnist",
     "gaussian-diffusion",
     "fair-diffusion",

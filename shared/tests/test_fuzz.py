@@ -463,7 +463,7 @@ TRANSFORMER_TARGETS = [
     ),
     Target(transformers.rbf_matrix, INPUTS, non_finite=PASSES),
     Target(transformers.repeat_samples, dict(x=tensors("b n"), num_samples=COUNTS)),
-    Target(Pooling, dict(kind=BACKBONE["pooling"], dim=COUNTS)),
+    Target(Pooling, dict(kind=BACKBONE["pooling"], dim=COUNTS, max_tokens=COUNTS)),
     Target(
         Pooling.forward,
         dict(

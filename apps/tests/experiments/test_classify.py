@@ -366,3 +366,15 @@ def test_published_corruptions_are_those_asked_for(tmp_path):
         assert shifted == {f"cifar-c/{name}/{severity}" for name in listed for severity in (1, 5)}
     with pytest.raises(DataError, match="none of the corruptions contrast"):
         make(data, tmp_path, corruptions=("contrast",))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("recipe", ["digit-sets", "digits-few", "digits-small"])
+def test_softmax_attention_is_at_least_as_good_as_logistic_regression(recipe, tmp_path, report_of):
+    folder = tmp_path / "run"
+    short = ["--no-shift", "--ood", "--seeds", "0", "1", "--run-dir", str(folder)]
+    assert main(["classify", "--recipe", recipe, "--method", "logreg", "mle", *short]) == 0
+    methods = report_of(folder)["methods"]
+    linear, softmax = (methods[name]["metrics"]["test/accuracy"] for name in ("logreg", "mle"))
+    # Of 359 test images one standard error is .013: .70 against .27, .93 to .92, .98 to .97.
+    assert softmax["mean"] >= linear["mean"] - 0.013

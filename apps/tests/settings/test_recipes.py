@@ -100,8 +100,8 @@ def test_other_data_change_what_a_recipe_says_of_its_own():
 def imitation(settings):
     """Two training examples of the shape of a recipe's data."""
     labels = torch.tensor([0, 1])
-    if settings.data == "digits":
-        return load_images("digits")
+    if settings.data in ("digits", "digit-sets"):
+        return load_images(settings.data)
     if settings.is_text:
         vocab = build_vocabulary(["the cat sat on the mat"] * 5)
         split = Part(torch.randint(1, len(vocab), (2, settings.model.max_length)), labels)

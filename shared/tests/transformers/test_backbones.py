@@ -226,7 +226,7 @@ def test_impossible_sizes_are_refused_by_name():
 
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
-@pytest.mark.parametrize("pooling", ["mean", "sequence", "cls"])
+@pytest.mark.parametrize("pooling", ["mean", "sequence", "cls", "flatten"])
 def test_no_parameter_is_unused_in_training(pooling, norm):
     for shared_norm in (True, False):
         changes = {"pooling": pooling, "norm": norm, "shared_norm": shared_norm}

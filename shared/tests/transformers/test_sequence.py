@@ -39,7 +39,7 @@ def draw(*shape, seed=0):
 
 
 @pytest.mark.parametrize("positions", [True, False])
-@pytest.mark.parametrize("pooling", ["mean", "sequence", "cls"])
+@pytest.mark.parametrize("pooling", ["mean", "sequence", "cls", "flatten"])
 @torch.no_grad()
 def test_outputs_equal_a_loop_over_the_vectors(pooling, positions):
     model, x = make(pooling=pooling, positions=positions), draw(2, 5, 3)
@@ -132,7 +132,7 @@ def test_samples_are_the_single_pass_and_share_no_dropout_mask():
     assert not any(torch.allclose(logits[0], logits[s]) for s in range(1, 4))
 
 
-@pytest.mark.parametrize("pooling", ["mean", "sequence", "cls"])
+@pytest.mark.parametrize("pooling", ["mean", "sequence", "cls", "flatten"])
 @pytest.mark.parametrize("positions", [True, False])
 def test_no_parameter_is_unused_in_training(pooling, positions):
     model = make(pooling=pooling, positions=positions).train()

@@ -64,14 +64,14 @@ BACKBONE: dict[str, SearchStrategy[Any]] = {
     "num_heads": st.sampled_from([1, 2]),
     "hidden_dim": COUNTS,
     "dropout": st.sampled_from([0.0, 0.1]),
-    "pooling": st.sampled_from(["mean", "sequence", "cls"]),
+    "pooling": st.sampled_from(["mean", "sequence", "cls", "flatten"]),
     "norm": st.sampled_from(["pre", "post"]),
     "shared_norm": st.booleans(),
     "final_norm": st.booleans(),
 }
 """Settings of a small transformer of images."""
 
-TEXT_BACKBONE = BACKBONE | {"pooling": st.sampled_from(["mean", "cls"])}
+TEXT_BACKBONE = BACKBONE | {"pooling": st.sampled_from(["mean", "cls", "flatten"])}
 """Settings of a small transformer of sequences of different lengths."""
 
 # Not hypothesis' DrawFn, a protocol that shape checks of test sessions cannot look into.

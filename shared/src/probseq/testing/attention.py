@@ -114,7 +114,7 @@ class AttentionSuite:
             assert_close(second.values[mask[order]], first.values[order][mask[order]])
             assert_close(second.penalty, first.penalty)
 
-    @pytest.mark.parametrize("pooling", ["mean", "sequence", "cls"])
+    @pytest.mark.parametrize("pooling", ["mean", "sequence", "cls", "flatten"])
     def test_padding_changes_nothing_in_pooled_logits(self, pooling: Any) -> None:
         config = TransformerConfig(depth=2, dim=4, num_heads=2, hidden_dim=8, pooling=pooling)
         with torch.random.fork_rng():
