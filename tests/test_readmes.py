@@ -222,7 +222,7 @@ def test_python_blocks_run(readme: Path, tmp_path: Path) -> None:
     finished = subprocess.run(
         [sys.executable, *suite, path.name],
         cwd=tmp_path,
-        env={**os.environ, "MPLBACKEND": "Agg", "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "MPLBACKEND": "Agg"},
         capture_output=True,
         text=True,
         timeout=300,

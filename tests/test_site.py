@@ -3,7 +3,6 @@
 import importlib
 import importlib.util
 import json
-import os
 import pkgutil
 import re
 import subprocess
@@ -30,7 +29,6 @@ def site(root: Path, uv: str, tmp_path_factory) -> Path:
     finished = subprocess.run(
         [uv, *build, "--site-dir", str(folder)],
         cwd=root,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         timeout=1200,

@@ -18,7 +18,6 @@ from probseq.gaussians import conditional, gauss_kl
 from probseq.kernels import RBF, Exponential, Matern12, Matern32, Matern52
 from probseq.linalg import safe_cholesky
 
-torch.set_num_threads(1)
 generator = torch.Generator().manual_seed(0)
 
 def compiled(function):

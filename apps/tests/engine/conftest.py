@@ -1,6 +1,5 @@
 """The small digits task, which also runs in processes of its own."""
 
-import multiprocessing
 import socket
 import sys
 from pathlib import Path
@@ -26,11 +25,10 @@ def run(tmp_path):
 
 
 @pytest.fixture
-def launch():
+def launch(processes):
     """Start the task in a process of its own, or in several that know one another."""
-    # A server that has imported torch once forks each of them: ten seconds saved a process.
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch._dynamo", "sklearn.datasets", "probseq_apps.engine.fit"])
+    needed = ["torch._dynamo", "sklearn.datasets", "probseq_apps.engine.fit"]
+    processes.set_forkserver_preload(needed)  # ten seconds saved a process
     running = []
 
     def start(run_dir, *, ranks=1, **options):
@@ -42,7 +40,7 @@ def launch():
             place |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
             arguments = (run_dir, place if ranks > 1 else {})
             running.append(
-                context.Process(target=digits_run.train_elsewhere, args=arguments, kwargs=options)
+                processes.Process(target=digits_run.train_elsewhere, args=arguments, kwargs=options)
             )
             running[-1].start()
         return running[-ranks:]

@@ -89,7 +89,6 @@ def fit_here(folder, *, deterministic=False, num_train=203, hook=None):
 def train_elsewhere(folder, environment, *, delay=0.0, **options):
     """Body of another process: train with the environment that torchrun would give it."""
     os.environ.update({name: str(value) for name, value in environment.items()})
-    torch.set_num_threads(1)
     fit_here(folder, hook=lambda _, loss: time.sleep(delay) or loss, **options)
 
 

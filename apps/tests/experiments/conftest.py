@@ -1,5 +1,4 @@
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -55,8 +54,7 @@ def killed():
         command = [sys.executable, "-m", "probseq_apps", *arguments, "--run-dir", str(folder)]
         # A file and not a pipe: nobody reads it, and a full pipe stops the writer.
         with folder.with_suffix(".log").open("w") as log:
-            environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-            process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
+            process = subprocess.Popen(command, stdout=log, stderr=log)
         deadline = time.monotonic() + 300
         while not list(folder.glob(until)):
             assert process.poll() is None

@@ -9,9 +9,6 @@ from torch import Tensor
 
 install_import_hook(["probseq", "cgpt"], "beartype.beartype")
 
-# One thread: the tests are small, and two threads under load are slower than one.
-torch.set_num_threads(1)
-
 
 def kernel(a: Tensor, b: Tensor) -> Tensor:
     """The canonical kernel by its definition."""

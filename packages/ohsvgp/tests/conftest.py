@@ -6,13 +6,9 @@ from pathlib import Path
 import jaxtyping
 import numpy as np
 import pytest
-import torch
 from jaxtyping import install_import_hook
 
 install_import_hook(["probseq", "ohsvgp"], "beartype.beartype")
-
-# One thread: the tests are small, and two threads under load are slower than one.
-torch.set_num_threads(1)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -2,8 +2,10 @@
 
 import json
 import math
-import subprocess
-import sys
+import random
+import signal
+import time
+from multiprocessing.context import BaseContext
 from pathlib import Path
 from statistics import fmean, pstdev
 from typing import Any
@@ -265,47 +267,31 @@ def test_a_stream_that_is_stopped_after_each_line_answers_to_the_last_bit(tmp_pa
     assert parts == run(lines, model=made(**options), warmup=12)
 
 
-# One interpreter that has torch makes a child each time, and kills it at a random moment after a
-# few lines.
-KILLED = """
-import os, random, signal, sys, time
-sys.path.insert(0, sys.argv[1])
-from pathlib import Path
-from test_live import LINES, LiveStream, made, run
-
-run(LINES, warmup=8)  # loads what is loaded late
-random.seed(3)
-path, end, kills = Path(sys.argv[3]), None, -1
-path.touch()
-while end != 0:
-    before, kills = path.read_text().count("\\n"), kills + 1
-    child, end = os.fork(), None
-    if not child:
-        with path.open("a", buffering=1) as out:
-            stream = LiveStream(made(), Path(sys.argv[2]), warmup=8)
-            for answer in stream.follow(LINES, replay=True):
-                print(answer, file=out)
-        os._exit(0)
-    lines = before + random.randint(2, 12)  # the first one may be told again
-    while end is None and path.read_text().count("\\n") < lines:
-        time.sleep(0.001)
-        pid, status = os.waitpid(child, os.WNOHANG)
-        end = status if pid else None
-    if end is None:
-        time.sleep(random.uniform(0.0, 0.02))
-        os.kill(child, signal.SIGKILL)
-        end = os.waitpid(child, 0)[1]
-print(kills)
-"""
+def follow_into(state: Path, out: Path) -> None:
+    """Learn all lines and append each answer to a file."""
+    with out.open("a", buffering=1) as file:
+        for answer in LiveStream(made(), state, warmup=8).follow(LINES, replay=True):
+            print(answer, file=file)
 
 
-def test_a_process_that_is_killed_at_any_moment_loses_nothing(tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    given = [str(Path(__file__).parent), str(tmp_path / "state"), str(out)]
-    command = [sys.executable, "-c", KILLED, *given]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
-    assert done.returncode == 0, done.stderr
-    assert int(done.stdout) > 2
+def test_a_process_that_is_killed_at_any_moment_loses_nothing(
+    tmp_path: Path, processes: BaseContext
+) -> None:
+    out, moments = tmp_path / "out", random.Random(3)
+    out.touch()
+    kills, child = -1, None
+    while child is None or child.exitcode != 0:
+        kills, told = kills + 1, out.read_text().count("\n")
+        child = processes.Process(target=follow_into, args=(tmp_path / "state", out))
+        child.start()
+        lines = told + moments.randint(2, 12)  # the first one may be told again
+        while child.is_alive() and out.read_text().count("\n") < lines:
+            time.sleep(0.001)
+        child.join(moments.uniform(0.0, 0.02))
+        child.kill()
+        child.join()
+        assert child.exitcode in (0, -signal.SIGKILL)
+    assert kills > 2
     whole = list(LiveStream(made(), warmup=8).follow(LINES))
     # Told once or, where a crash may have come between, again; never another one.
     assert list(dict.fromkeys(out.read_text().splitlines())) == whole

@@ -10,9 +10,6 @@ from jaxtyping import install_import_hook
 
 install_import_hook(["probseq", "pseudovideo"], "beartype.beartype")
 
-# One thread: the tests are small, and two threads under load are slower than one.
-torch.set_num_threads(1)
-
 
 @pytest.fixture
 def plain_calls() -> Iterator[None]:

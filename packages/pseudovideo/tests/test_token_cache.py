@@ -1,8 +1,8 @@
 import json
 import os
 import signal
-import warnings
 from collections.abc import Callable
+from multiprocessing.context import BaseContext
 from pathlib import Path
 from typing import Any
 
@@ -286,27 +286,21 @@ def test_the_last_of_32768_codes_survives_int16(
 # Crashes and damage
 
 
+def kill_this_process(_: int) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 def test_a_killed_writer_leaves_nothing_that_opens_and_the_next_one_starts_anew(
-    tokenizer: Tokenizer, digits: Tensor, tmp_path: Path
+    tokenizer: Tokenizer, digits: Tensor, tmp_path: Path, processes: BaseContext
 ) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of threads: torch has one here
-        child = os.fork()
-    if not child:  # a fork: a new interpreter would load torch for seconds
-        try:
-            signal.alarm(60)
-            torch.set_num_threads(1)  # the threads of the parent's pool are not here
-            write_token_cache(
-                tmp_path,
-                tokenizer,
-                digits[:9],
-                BLUR,
-                batch_size=3,
-                progress=lambda _: os.kill(os.getpid(), signal.SIGKILL),
-            )
-        finally:
-            os._exit(1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    writer = processes.Process(
+        target=write_token_cache,
+        args=(tmp_path, tokenizer, digits[:9], BLUR),
+        kwargs={"batch_size": 3, "progress": kill_this_process},
+    )
+    writer.start()
+    writer.join()
+    assert writer.exitcode == -signal.SIGKILL
     assert len(leftovers(tmp_path)) == 1
     with pytest.raises(FileNotFoundError, match=r"has no file config\.json"):
         TokenCache.open(tmp_path)

@@ -300,7 +300,6 @@ def test_an_encoder_learns_through_the_codes():
 
 
 def _train_one_of_two_ranks(rank, folder, initial, batches):
-    torch.set_num_threads(1)
     torch.distributed.init_process_group(
         "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2
     )
@@ -318,15 +317,19 @@ def _train_one_of_two_ranks(rank, folder, initial, batches):
     torch.distributed.destroy_process_group()
 
 
-# Forked children need no second import of torch; they do forward passes only.
-@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
-def test_two_ranks_have_the_codebook_of_the_whole_batch(tmp_path):
+def test_two_ranks_have_the_codebook_of_the_whole_batch(tmp_path, processes):
     whole = _quantizer(revive_below=0.0)
     initial = copy.deepcopy(whole.state_dict())
     batches = [_inputs(30, 5, seed=seed) for seed in range(3)]
-    torch.multiprocessing.start_processes(
-        _train_one_of_two_ranks, (tmp_path, initial, batches), nprocs=2, start_method="fork"
-    )
+    started = [
+        processes.Process(target=_train_one_of_two_ranks, args=(rank, tmp_path, initial, batches))
+        for rank in range(2)
+    ]
+    for process in started:
+        process.start()
+    for process in started:
+        process.join()
+    assert [process.exitcode for process in started] == [0, 0]
     ranks = [torch.load(tmp_path / f"{rank}.pt") for rank in range(2)]
     for number, batch in enumerate(batches):
         out = whole(batch)
