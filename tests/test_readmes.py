@@ -225,7 +225,6 @@ def test_python_blocks_run(readme: Path, tmp_path: Path) -> None:
         env={**os.environ, "MPLBACKEND": "Agg"},
         capture_output=True,
         text=True,
-        timeout=300,
         check=False,
     )
     assert finished.returncode == 0, finished.stdout + finished.stderr

@@ -31,7 +31,6 @@ def site(root: Path, uv: str, tmp_path_factory) -> Path:
         cwd=root,
         capture_output=True,
         text=True,
-        timeout=1200,
         check=False,
     )
     assert finished.returncode == 0, finished.stdout + finished.stderr

@@ -82,7 +82,5 @@ assert_close(
 
 @pytest.mark.slow
 def test_cholesky_kernels_and_conditioning_compile_into_one_graph():
-    result = subprocess.run(
-        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=200
-    )
+    result = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True)
     assert result.returncode == 0, result.stderr

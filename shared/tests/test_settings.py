@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from probseq.settings import (
@@ -124,6 +124,7 @@ def test_a_subclass_has_the_settings_and_the_rules_of_its_base():
         Inherits(depth=3)
 
 
+@settings(deadline=None)
 @given(
     st.builds(
         Everything,

@@ -16,14 +16,14 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 from nbclient import NotebookClient
-from nbclient.exceptions import CellExecutionError, CellTimeoutError
+from nbclient.exceptions import CellExecutionError
 from nbconvert import MarkdownExporter
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell
 
 # One thread: as good as the same numbers on every machine.
 THREADS = {"OMP_NUM_THREADS": "1"}
-SECONDS = 900  # of a cell; the longest takes a minute of an idle processor
+SECONDS = 900  # until a kernel has started; cells may take longer
 WIDE = 1000  # pixels; pictures with more have small print
 LOGGER = logging.getLogger("mkdocs.hooks.tutorials")
 
@@ -50,7 +50,7 @@ def execute(notebook: NotebookNode, path: Path) -> None:
     """Run the cells of a notebook and keep their outputs in it.
 
     Raises:
-        PluginError: a cell raises, or takes too long.
+        PluginError: a cell raises.
     """
     os.environ |= THREADS
     # A figure at the end of a cell is shown; the page leaves this cell out.
@@ -61,8 +61,10 @@ def execute(notebook: NotebookNode, path: Path) -> None:
         "language": "python",
     }
     try:
-        NotebookClient(notebook, timeout=SECONDS, coalesce_streams=True).execute()
-    except (CellExecutionError, CellTimeoutError) as error:
+        NotebookClient(
+            notebook, timeout=None, startup_timeout=SECONDS, coalesce_streams=True
+        ).execute()
+    except CellExecutionError as error:
         raise PluginError(f"{path.name} stops: {error}") from error
     for cell in notebook.cells:  # warnings name folders of this machine
         if outputs := cell.get("outputs"):

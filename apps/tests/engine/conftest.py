@@ -48,4 +48,4 @@ def launch(processes):
     yield start
     for process in running:
         process.kill()
-        process.join(30)
+        process.join()

@@ -42,7 +42,7 @@ def test_the_task_is_learned_and_the_log_tells_how(run, tmp_path):
     assert [row["epoch"] for row in rows] == list(range(1, 21))
     assert [row["step"] for row in rows] == [7 * e for e in range(1, 21)]
     assert [row["learning_rate"] for row in rows[::19]] == pytest.approx([1e-2, 1e-5])
-    assert 0 < rows[0]["seconds"] <= rows[-1]["seconds"] <= result.seconds < 60
+    assert 0 < rows[0]["seconds"] <= rows[-1]["seconds"] <= result.seconds
     assert rows[-1]["loss"] < 0.5 * rows[0]["loss"]
     assert result.best_score == max(row["score"] for row in rows) > 0.8
     assert all(row["validation"] == {"accuracy": row["score"], "examples": 150} for row in rows)

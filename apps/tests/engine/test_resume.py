@@ -82,7 +82,7 @@ def test_outside_the_main_thread_training_works_without_handlers(run):
     results = []
     thread = threading.Thread(target=lambda: results.append(run(epochs=2)))
     thread.start()
-    thread.join(60)
+    thread.join()
     assert results[0][1].steps == 14
 
 
@@ -170,16 +170,14 @@ def test_a_resumed_run_on_cuda_ends_like_an_uninterrupted_one(run):
 
 
 def wait_for_checkpoint(run_dir, process):
-    deadline = time.monotonic() + 60
     while not list(run_dir.glob("checkpoints/step-*")):
         assert process.is_alive()
-        assert time.monotonic() < deadline
         time.sleep(0.02)
 
 
 def exit_codes(processes):
     for process in processes:
-        process.join(60)
+        process.join()
     return [process.exitcode for process in processes]
 
 

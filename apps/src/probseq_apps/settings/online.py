@@ -351,7 +351,7 @@ class LiveSettings(Settings):
     replay: bool = False
     """Standard input starts at the stream's first line: skip those that the state has absorbed."""
     threads: Count = 1
-    """CPU threads of torch."""
+    """CPU threads of torch; more make updates of a line no faster."""
 
     def check(self) -> None:
         """Refuse what needs a state without one."""

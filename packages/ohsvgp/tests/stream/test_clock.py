@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ohsvgp import Gaussian, LegS, OnlineGP
@@ -101,6 +101,7 @@ def test_one_stamp_is_an_array_of_one() -> None:
         assert clock.internal(pd.Timestamp(DAYS[1])).tolist() == [2.0]
 
 
+@settings(deadline=None)
 @given(st.floats(-1e6, 1e6), st.floats(0, 1e6))
 def test_a_clock_turns_back_what_it_turned(origin: float, length: float) -> None:
     clock = Clock(origin)
@@ -132,6 +133,7 @@ def test_five_centuries_fit_into_every_unit(unit: str, origin: int) -> None:
     assert np.abs(error.astype(np.int64)).max() <= 2**11
 
 
+@settings(deadline=None)
 @given(st.integers(-(2**62), 2**62), st.integers(0, 2**53), st.booleans())
 def test_nanoseconds_near_the_origin_survive(origin: int, distance: int, back: bool) -> None:
     clock = Clock(origin, nanoseconds("ns"))
