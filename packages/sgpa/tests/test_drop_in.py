@@ -191,7 +191,7 @@ class Decoder(Text):
     @torch.no_grad()
     def test_a_cache_of_the_callers_sees_the_samples_and_nothing_else(self):
         cache = pytest.importorskip("transformers").DynamicCache
-        model, ids = self.changed("last"), self.inputs()["input_ids"]
+        model, ids = self.changed("last").double(), self.inputs()["input_ids"]
         torch.manual_seed(0)
         found = sample_predictions(model, num_samples=2, input_ids=ids, past_key_values=cache())
         torch.manual_seed(0)
