@@ -126,6 +126,7 @@ def test_one_output_informs_the_others_and_points_of_several_dimensions_serve():
     assert float(known.square().mean()) < 0.2 * float(unknown.square().mean())
 
 
+@pytest.mark.slow
 def test_the_fit_is_of_the_dense_evidence_and_finds_b_and_sigma():
     generator, n = torch.Generator().manual_seed(0), 400
     B, Sigma = matrices(3)

@@ -52,6 +52,7 @@ def test_the_first_fit_is_fit_hyperparameters_on_the_first_batch():
     assert torch.equal(gp.predict(T).mean, by_hand.predict(T).mean)
 
 
+@pytest.mark.slow
 def test_fits_along_the_stream_come_near_those_that_see_all_of_it():
     gp, _ = learn(Refit("every:1", steps=30), alpha=0.0)
     whole = OnlineGP(RBF(1), Gaussian(0.5), LegS(10))
@@ -142,6 +143,7 @@ def test_priors_are_those_of_the_log_normal_and_hold_a_parameter_near_their_medi
     assert info.after == pytest.approx(float(evidence.detach()) + penalty, abs=1e-6)
 
 
+@pytest.mark.slow
 def test_restarts_find_what_one_start_does_not():
     # A period of half the truth's is a local maximum.
     wave = (2 * torch.pi * T / 5).sin() + 0.3 * (2 * torch.pi * T / 2.5).sin()

@@ -110,6 +110,7 @@ def test_before_the_first_batch_the_targets_are_what_is_known(model) -> None:
     np.testing.assert_allclose(predict().variance, np.var([1.0, 3.0, 8.0]))
 
 
+@pytest.mark.slow
 def test_a_regressor_works_in_pipelines_and_evaluations_of_river() -> None:
     def error(model) -> float:
         pipeline = compose.Pipeline(preprocessing.StandardScaler(), model)

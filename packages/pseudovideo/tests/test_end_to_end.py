@@ -17,6 +17,8 @@ from pseudovideo.token_cache import TokenCache, write_token_cache
 from pseudovideo.tokenizers.objective import ObjectiveConfig, TokenizerObjective
 from pseudovideo.tokenizers.tokenizer import Tokenizer, build_tokenizer
 
+pytestmark = pytest.mark.slow
+
 BLUR = PseudoVideoConfig(num_frames=4)
 TRAIN = 1500
 

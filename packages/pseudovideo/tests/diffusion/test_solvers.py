@@ -126,9 +126,9 @@ def test_few_steps_from_pure_noise_are_close_already(solver):
 
 
 @pytest.mark.parametrize("solver", SOLVERS)
-def test_every_number_of_steps_ends_at_finite_images(solver):
+def test_few_steps_and_all_steps_end_at_finite_images(solver):
     learned, x = GaussianDiffusion.make(40, "cosine"), start(2, 1, 2, 2)
-    for steps in range(2, 41):
+    for steps in (2, 3, 4, 5, 6, 7, 11, 20, 39, 40):
         process = learned.respaced(steps)
         found = solve(exact_network(process, MEAN, STD), x, process, solver=solver)
         assert found.isfinite().all()
@@ -240,8 +240,9 @@ def test_stages_converge_to_the_flow_of_the_conditional_gaussian(monkeypatch, so
     assert errors[1] < 0.02 * float(std)
 
 
-@pytest.mark.parametrize("solver", SOLVERS)
-@pytest.mark.parametrize("one_way", [False, True])
+@pytest.mark.parametrize(
+    ("solver", "one_way"), [*((solver, False) for solver in SOLVERS), (SOLVERS[0], True)]
+)
 def test_frames_that_are_done_stay_bit_identical_and_batches_do_not_matter(solver, one_way):
     model, seen, passed = video_model(one_way=one_way), [], []
     drawn = model.sample(

@@ -67,6 +67,7 @@ def test_it_computes_what_improved_ddpm_computes(config):
     torch.testing.assert_close(unet(x, times).sample, expected, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_at_64_pixels_it_is_theirs_in_every_size():
     config = UNetConfig(

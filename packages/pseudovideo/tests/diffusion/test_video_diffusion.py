@@ -163,10 +163,9 @@ def test_with_one_frame_and_no_temporal_output_samples_are_the_image_models(imag
     assert (expected.abs() < 1).any()
 
 
-@pytest.mark.parametrize("one_way", [False, True])
-def test_a_stored_model_comes_back_bit_for_bit(tmp_path, one_way):
+def test_a_stored_model_comes_back_bit_for_bit(tmp_path):
     torch.manual_seed(0)
-    model = VideoDiffusion(VideoDiffusionConfig(**SIZES, one_way=one_way, masks="random")).eval()
+    model = VideoDiffusion(VideoDiffusionConfig(**SIZES, one_way=True, masks="random")).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter += 0.05 * torch.randn_like(parameter)
@@ -226,9 +225,9 @@ def test_videos_of_another_kind_are_refused(shape):
         model.predict_frames(torch.zeros(shape), 2, num_samples=2)
 
 
-@pytest.mark.parametrize("one_way", [False, True])
 @pytest.mark.parametrize(
-    ("dtype", "found"), [(torch.bfloat16, torch.float32), (torch.float64, torch.float64)]
+    ("dtype", "found", "one_way"),
+    [(torch.bfloat16, torch.float32, True), (torch.float64, torch.float64, False)],
 )
 def test_models_of_other_precisions_compute_what_one_in_float32_does(dtype, found, one_way):
     model, videos = video_model(one_way=one_way).float(), frames(2, 4, 1, 8, 8).float()

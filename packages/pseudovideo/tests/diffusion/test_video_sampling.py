@@ -215,6 +215,7 @@ def gaussian_video():
     return 0.04 * mean[:, None] * mean + mixing @ mixing.T, kind
 
 
+@pytest.mark.slow
 def test_the_ideal_network_draws_the_videos_of_the_context_window(monkeypatch):
     model = video_model(num_steps=200, context=1)
     covariance, _ = gaussian_video()

@@ -353,6 +353,7 @@ def digit_tokens(digits: Tensor) -> Tensor:
     return torch.as_tensor(means.predict(patches)).long().reshape(-1, 1, 4, 4)
 
 
+@pytest.mark.slow
 def test_training_on_digits_learns_more_than_each_places_own_frequencies(
     digit_tokens: Tensor,
 ) -> None:

@@ -235,6 +235,7 @@ def test_the_perceptual_network_is_no_part_of_the_trained_state():
     assert without.perceptual is without.discriminator is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("frames", [1, 2])
 def test_digits_are_learnt_with_all_terms_on(digits, frames):
     torch.manual_seed(0)

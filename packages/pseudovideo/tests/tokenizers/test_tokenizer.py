@@ -166,6 +166,7 @@ def test_encoding_and_decoding_learn_nothing(trained: tuple[Tokenizer, Tensor]) 
     assert fingerprint(tokenizer) != before, "a training step moves the codebook"
 
 
+@pytest.mark.slow
 def test_training_beats_the_mean_image_and_lowers_the_loss(digits: Tensor) -> None:
     torch.manual_seed(0)
     videos = digits[:64, None]

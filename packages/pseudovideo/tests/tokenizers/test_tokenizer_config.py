@@ -99,6 +99,7 @@ def test_columns_that_the_table_lacks_are_refused(settings: Any, plain_calls: No
         paper_config(*settings)
 
 
+@pytest.mark.slow
 def test_a_tokenizer_of_the_papers_size_starts() -> None:
     torch.manual_seed(0)
     tokenizer = build_tokenizer(paper_config("cifar10", 8)).eval()

@@ -110,6 +110,7 @@ def videos():
     return torch.randint(0, 256, (2, 16, 3, 20, 28), generator=generator).to(torch.uint8)
 
 
+@pytest.mark.slow
 def test_logits_are_those_of_the_layers_one_by_one(file, videos):
     extractor = I3DFeatures(file)
     levels = videos[0].double() / 127.5 - 1
@@ -124,6 +125,7 @@ def test_logits_are_those_of_the_layers_one_by_one(file, videos):
     assert not any(p.requires_grad for p in extractor.parameters())
 
 
+@pytest.mark.slow
 def test_short_videos_hold_their_frames_and_grey_ones_are_colour(file, videos):
     extractor = I3DFeatures(file).train()  # batch norms stay those of the file
     short = videos[:, :4, :1]
