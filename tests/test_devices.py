@@ -1,11 +1,13 @@
 """Layers and models on a GPU: the CPU's numbers in float64, half precision, compiled.
 
-PROBSEQ_DEVICE=cpu runs the same tests without a GPU.
+PROBSEQ_DEVICE=pretend, the default without a GPU, looks for tensors on the wrong device, see
+test_pretend.py; PROBSEQ_DEVICE=cpu runs the same tests on the CPU.
 """
 
 import copy
 import os
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import pytest
@@ -63,13 +65,12 @@ from sgpa import (
     load_calibrated,
 )
 
-DEVICE = os.environ.get("PROBSEQ_DEVICE", "cuda")
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(
-        DEVICE == "cuda" and not torch.cuda.is_available(), reason="needs a CUDA device"
-    ),
-]
+DEVICE = os.environ.get("PROBSEQ_DEVICE", "cuda" if torch.cuda.is_available() else "pretend")
+if DEVICE == "pretend":
+    if not hasattr(torch.utils.backend_registration, "_setup_privateuseone_for_python_backend"):
+        pytest.skip("torch has no devices written in Python", allow_module_level=True)
+    import pretend
+pytestmark = [pytest.mark.gpu, *([pytest.mark.slow] if DEVICE == "pretend" else [])]
 # Errors relative to the largest value. Autocast's are errors of products of several layers.
 FLOAT32, BFLOAT16 = 1e-4, 0.1
 LAYERS: dict[str, Callable[..., nn.Module]] = {
@@ -91,6 +92,13 @@ UNET: Any = {
     **{"num_res_blocks": 1, "attention_sizes": (4,), "num_heads": 2, "num_groups": 4},
 }
 PRIOR: Any = {"codebook_size": 8, "grid": (1, 2, 2), "dim": 8, "depth": 2, "num_heads": 2}
+
+
+@pytest.fixture(autouse=True)
+def _pretended():
+    """The device that pretends is there inside of its context."""
+    with pretend.device() if DEVICE == "pretend" else nullcontext():
+        yield
 
 
 class Case(NamedTuple):
@@ -200,6 +208,7 @@ def test_float32_agrees_with_float64_on_the_cpu(name, monkeypatch):
         close(actual, wanted, FLOAT32)
 
 
+@pytest.mark.skipif(DEVICE == "pretend", reason="it has no kernels of its own")
 @pytest.mark.parametrize("name", CASES)
 def test_bfloat16_under_autocast_agrees_within_its_bound(name):
     case = CASES[name]
@@ -283,6 +292,7 @@ def test_a_decoder_goes_on_from_its_cache_on_the_device():
     assert_close(torch.cat(steps, 1), model(tokens).logits, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.skipif(DEVICE == "pretend", reason="it has no kernels of its own")
 def test_compiled_layers_agree_with_plain_ones():
     layers = {make: layer.format(dim=4) for layer, make in LAYERS.items()}  # one of each class
     makers = {make.__name__: make.__module__.partition(".")[0] for make in layers}

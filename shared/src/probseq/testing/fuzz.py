@@ -394,7 +394,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = parser.parse_args(arguments)
     torch.set_num_threads(1)
     tables = {
-        member.name: [t for t in _load_targets(member) if chosen.only in str(t)]
+        member.name: [t for t in load_targets(member) if chosen.only in str(t)]
         for member in chosen.members
         if (member / "tests" / "test_fuzz.py").is_file()
     }
@@ -427,7 +427,7 @@ def _print_row(member: str, report: Report, seconds: float) -> None:
     print(_ROW.format(member, *counts, report.calls, f"{seconds:.0f}"), flush=True)
 
 
-def _load_targets(member: Path) -> list[Target]:
+def load_targets(member: Path) -> list[Target]:
     spec = importlib.util.spec_from_file_location(
         f"fuzz_{member.name}", member / "tests" / "test_fuzz.py"
     )
