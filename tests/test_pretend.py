@@ -120,6 +120,7 @@ def test_training_keeps_to_the_device(tmp_path, monkeypatch):
 
 def test_methods_are_trained_and_measured_on_the_device(tmp_path, monkeypatch):
     monkeypatch.setattr(distributed, "resolve_device", lambda _: pretend.HERE)
-    words = """classify --method mle sgpa --depth 1 --dim 8 --heads 2 --hidden-dim 8 --patch-size 4
-        --sgpa.num-inducing 4 --num-samples 2 --epochs 1 --seeds 0 --workers 1 --run-dir"""
+    words = """classify --method mle sgpa --depth 1 --dim 8 --heads 2 --hidden-dim 8
+        --patch-size 4 --sgpa.num-inducing 4 --num-samples 2 --epochs 1 --train-size 64 --seeds 0
+        --workers 1 --quiet --run-dir"""
     assert main([*words.split(), str(tmp_path / "run")]) == 0
