@@ -428,6 +428,7 @@ def _print_row(member: str, report: Report, seconds: float) -> None:
 
 
 def load_targets(member: Path) -> list[Target]:
+    """Return the table of a member, by its folder."""
     spec = importlib.util.spec_from_file_location(
         f"fuzz_{member.name}", member / "tests" / "test_fuzz.py"
     )
