@@ -162,7 +162,7 @@ def test_a_small_fit_lowers_the_negative_elbo_and_beats_chance(variant):
     images, labels = bars(256, seed=1)
     generator = torch.Generator().manual_seed(2)
     optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
-    losses, steps = [], 80
+    losses, steps = [], 160
     for step in range(steps):
         batch = torch.randint(0, 256, (64,), generator=generator)
         out = model(images[batch], generator=generator)
