@@ -45,6 +45,7 @@ __all__ = [
     "posterior",
     "precision_root",
     "predict",
+    "residual",
     "transition",
     "uncollapsed_bound",
     "whitened_update",
@@ -210,15 +211,25 @@ def carry(
 
 
 def _square_root(G: Tensor) -> Tensor:
-    """F with F Fᵀ = G, but for round-off."""
+    """F with F Fᵀ = G, but for round-off of each variable's own information."""
+    scaled, scale = _scaled(G)
     # Its own round-off makes a singular G regular, as a rule.
-    shift = torch.finfo(G.dtype).eps * G.diagonal(dim1=-2, dim2=-1).sum(-1)
-    eye = torch.eye(G.shape[-1], dtype=G.dtype, device=G.device)
-    F, info = torch.linalg.cholesky_ex(G + shift[..., None, None] * eye)
-    if not bool((info != 0).any()):
-        return F
-    values, vectors = torch.linalg.eigh(G)
-    return vectors * values.clamp_min(0).sqrt()[..., None, :]
+    shift = torch.finfo(G.dtype).eps * G.shape[-1] * scaled.diagonal(dim1=-2, dim2=-1)
+    F, info = torch.linalg.cholesky_ex(scaled + torch.diag_embed(shift))
+    if bool((info != 0).any()):
+        values, vectors = torch.linalg.eigh(scaled)
+        F = vectors * values.clamp_min(0).sqrt()[..., None, :]
+    return scale[..., None] * F
+
+
+def _scaled(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """D⁻¹ A D⁻¹ of unit diagonal, and D: no variable is then the round-off of another.
+
+    A row of no diagonal stays as it is.
+    """
+    variance = matrix.diagonal(dim1=-2, dim2=-1)
+    scale = torch.where(variance > 0, variance, 1).sqrt()
+    return matrix / scale[..., None] / scale[..., None, :], scale
 
 
 def whitened_update(
@@ -275,7 +286,11 @@ def precision_root(G: Float[Tensor, "*b m m"]) -> Float[Tensor, "*b m m"]:
     """
     eye = torch.eye(G.shape[-1], dtype=G.dtype, device=G.device)
     root, info = torch.linalg.cholesky_ex(eye + G)
-    return safe_cholesky(eye + G) if bool((info != 0).any()) else root
+    if not bool((info != 0).any()):
+        return root
+    # Of variables in one unit: jitter of the largest would drown the others.
+    scaled, scale = _scaled(eye + G)
+    return scale[..., None] * safe_cholesky(scaled)
 
 
 def positive_part(matrix: Float[Tensor, "*b k k"]) -> Float[Tensor, "*b k k"]:
@@ -300,6 +315,7 @@ def online_bound(
     *,
     mask: Tensor | None = None,
     moments: Posterior | None = None,
+    weights: int = 0,
 ) -> Bound:
     """Collapsed online bound of Bui et al. 2017 for the Gaussian likelihood, whitened.
 
@@ -317,6 +333,7 @@ def online_bound(
         noise: σ², of a shape that broadcasts with y.
         mask: True at points that count; all if None.
         moments: ``posterior`` of ``new``, where it is known.
+        weights: of ``residual``.
 
     Returns:
         F with what was lost.
@@ -326,7 +343,7 @@ def online_bound(
         return (terms if mask is None else terms * mask).sum(-1)
 
     # ½ Σ (k(x_i, x_i) − |Ψ_i|²)/σ².
-    unexplained = 0.5 * total((K_ff - Psi.square().sum(-2)) / noise)
+    unexplained = 0.5 * total(residual(K_ff, Psi, weights) / noise)
     # −½ Σ [y_i²/σ² + log 2πσ²].
     local = -0.5 * total(y.square() / noise + (2 * math.pi * noise).log())
     # −½ log|I + G_b| + ½ h_bᵀ(I + G_b)⁻¹h_b.
@@ -375,11 +392,16 @@ def uncollapsed_bound(
 
 @overload
 def predict(
-    moments: Posterior, P: Tensor, K_ss: Tensor, *, full_cov: Literal[False] = False
+    moments: Posterior,
+    P: Tensor,
+    K_ss: Tensor,
+    *,
+    full_cov: Literal[False] = False,
+    weights: int = 0,
 ) -> DiagonalGaussian: ...
 @overload
 def predict(
-    moments: Posterior, P: Tensor, K_ss: Tensor, *, full_cov: Literal[True]
+    moments: Posterior, P: Tensor, K_ss: Tensor, *, full_cov: Literal[True], weights: int = 0
 ) -> Gaussian: ...
 def predict(
     moments: Posterior,
@@ -387,6 +409,7 @@ def predict(
     K_ss: Float[Tensor, "*#b n"] | Float[Tensor, "*#b n n"],
     *,
     full_cov: bool = False,
+    weights: int = 0,
 ) -> DiagonalGaussian | Gaussian:
     """Posterior of f at new inputs: mean Pᵀ(I + G)⁻¹h, variance k** − ΣP² + Σ(C⁻¹P)².
 
@@ -395,16 +418,35 @@ def predict(
         P: Ψ at the new inputs, from ``features``.
         K_ss: prior covariance there if ``full_cov``, else its diagonal.
         full_cov: whether to return the covariance of f or only its diagonal.
+        weights: of ``residual``.
 
     Returns:
-        ``Gaussian`` if ``full_cov``, else ``DiagonalGaussian``, whose variances are kept above
-        round-off of the prior's: they are positive by construction, but for round-off.
+        ``Gaussian`` if ``full_cov``, else ``DiagonalGaussian``. Variances are kept above round-off
+        of ``K_ss``: they are positive by construction, but for round-off.
     """
     mean = (P.mT @ moments.mean[..., None])[..., 0]
     A = torch.linalg.solve_triangular(moments.root, P, upper=False)
+    floor = torch.finfo(K_ss.dtype).eps
     if full_cov:
-        covariance = K_ss - P.mT @ P + A.mT @ A
+        U = P[..., : P.shape[-2] - weights, :]
+        covariance = K_ss - U.mT @ U + A.mT @ A
+        least = floor * K_ss.detach().diagonal(dim1=-2, dim2=-1)
+        short = (least - covariance.diagonal(dim1=-2, dim2=-1)).clamp_min(0)
+        covariance = covariance + torch.diag_embed(short)
         return Gaussian(mean, covariance.expand(*mean.shape, mean.shape[-1]))
-    variance = K_ss - P.square().sum(-2) + A.square().sum(-2)
-    floor = torch.finfo(K_ss.dtype).eps * K_ss.detach()
-    return DiagonalGaussian(mean, torch.maximum(variance, floor).expand(mean.shape))
+    variance = residual(K_ss, P, weights) + A.square().sum(-2)
+    return DiagonalGaussian(mean, torch.maximum(variance, floor * K_ss.detach()).expand(mean.shape))
+
+
+def residual(
+    K_ff: Float[Tensor, "*#b n"], Psi: Float[Tensor, "*#b m n"], weights: int = 0
+) -> Float[Tensor, "*b n"]:
+    """Prior variance of f given u: k(x, x) − ΣΨ².
+
+    Args:
+        K_ff: k(x, x), without the mean's s²φ² if there are weights.
+        Psi: Ψ at x.
+        weights: the last so many variables are the weights of a mean, which leave nothing of it:
+            s²φ² − s²φ² would be round-off of a wide prior, and is left out.
+    """
+    return K_ff - Psi[..., : Psi.shape[-2] - weights, :].square().sum(-2)

@@ -8,6 +8,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from ohsvgp.likelihoods import Gaussian as GaussianNoise
+from ohsvgp.means import MeanKernel, process_of
 from probseq.checks import check_finite, check_floating, check_sizes
 from probseq.gaussians import DiagonalGaussian, Gaussian
 from probseq.kernels import Kernel
@@ -134,15 +135,26 @@ def exact_posterior(
     """
     check_finite(x=x, y=y, x_new=x_new)
     L = _root(kernel, noise, x, y)
-    A = torch.linalg.solve_triangular(L, kernel(x, x_new), upper=False)
-    mean = (_whitened(L, y)[..., None, :] @ A)[..., 0, :]
+    process = process_of(kernel)
+    A = torch.linalg.solve_triangular(L, process(x, x_new), upper=False)
+    white = _whitened(L, y)
+    mean, beyond = torch.zeros_like(x_new[..., 0]), A[..., :0, :]
+    if isinstance(kernel, MeanKernel):
+        Q, R, S = _weights(kernel, L, x)
+        # E β/s = R⁻¹Qᵀ(L⁻¹y; 0); the weights leave f* uncertain by BᵀB, B = R⁻ᵀ((sφ*)ᵀ − SᵀA).
+        new = kernel.mean.scaled(x_new)
+        b = torch.linalg.solve_triangular(R, (_pad(white, R)[..., None, :] @ Q).mT, upper=True)
+        white, mean = white - (S @ b)[..., 0], (new @ b)[..., 0]
+        beyond = torch.linalg.solve_triangular(R.mT, new.mT - S.mT @ A, upper=False)
+    mean = mean + (white[..., None, :] @ A)[..., 0, :]
     if full_cov:
-        return Gaussian(mean, (kernel(x_new, x_new) - A.mT @ A).expand(*mean.shape, mean.shape[-1]))
-    prior = kernel.diag(x_new)
+        covariance = process(x_new, x_new) - A.mT @ A + beyond.mT @ beyond
+        return Gaussian(mean, covariance.expand(*mean.shape, mean.shape[-1]))
+    prior = process.diag(x_new)
     # What the true difference cannot fall below, round-off does.
     floor = torch.finfo(prior.dtype).eps * prior.detach()
-    variance = torch.maximum(prior - A.square().sum(-2), floor)
-    return DiagonalGaussian(mean, variance.expand(mean.shape))
+    variance = prior - A.square().sum(-2) + beyond.square().sum(-2)
+    return DiagonalGaussian(mean, torch.maximum(variance, floor).expand(mean.shape))
 
 
 def log_marginal_likelihood(
@@ -174,13 +186,20 @@ def log_marginal_likelihood(
     y = y if mask is None else y.masked_fill(~mask, 0.0)
     alpha = _whitened(L, y)
     log_det = 2 * L.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+    if isinstance(kernel, MeanKernel):
+        # |K + ΦS²Φᵀ| = |K| |R|², and yᵀ(K + ΦS²Φᵀ)⁻¹y is the square of what the weights leave.
+        Q, R, _ = _weights(kernel, L, x, mask)
+        log_det = log_det + 2 * R.diagonal(dim1=-2, dim2=-1).abs().log().sum(-1)
+        alpha = _pad(alpha, R)
+        for _ in range(2):  # the first difference is of large numbers
+            alpha = alpha - ((alpha[..., None, :] @ Q) @ Q.mT)[..., 0, :]
     return -0.5 * (alpha.square().sum(-1) + log_det + count * math.log(2 * math.pi))
 
 
 def _root(
     kernel: Kernel, noise: Tensor | float, x: Tensor, y: Tensor, mask: Tensor | None = None
 ) -> Tensor:
-    """Cholesky factor of K_ff + σ²I; hidden points are independent and have variance one."""
+    """Cholesky factor of K_ff + σ²I without a mean; hidden points are independent, of unit size."""
     if x.ndim < 2 or y.ndim < 1 or x.shape[-2] != y.shape[-1]:
         raise ValueError(
             "x and y must have the shapes (..., n, d) and (..., n), got "
@@ -189,13 +208,35 @@ def _root(
     noise = torch.as_tensor(noise, dtype=y.dtype, device=y.device)
     if not bool((noise > 0).all()):
         raise ValueError(f"noise must be a variance above 0, got {noise.tolist()}")
-    covariance = kernel(x, x)
+    covariance = process_of(kernel)(x, x)
     diagonal = noise[..., None].expand(*noise.shape, y.shape[-1])
     if mask is not None:
         covariance = covariance * (mask[..., None] & mask[..., None, :])
         diagonal = torch.where(mask, diagonal, torch.ones_like(diagonal))
     total = covariance + torch.diag_embed(diagonal)
     return safe_cholesky(total, jitter=torch.finfo(total.dtype).eps, max_tries=_JITTER_TRIES)
+
+
+def _weights(
+    kernel: MeanKernel, L: Tensor, x: Tensor, mask: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Q and R of (S; I) = QR, S = L⁻¹ΦS: the square root of the weights' precision I + SᵀS.
+
+    K + ΦS²Φᵀ itself would lose the process beside a wide prior of the weights.
+    """
+    features = kernel.mean.scaled(x)
+    if mask is not None:
+        features = features * mask[..., None]
+    S = torch.linalg.solve_triangular(
+        L, features.expand(*L.shape[:-2], *features.shape[-2:]), upper=False
+    )
+    eye = torch.eye(S.shape[-1], dtype=S.dtype, device=S.device).expand(*S.shape[:-2], -1, -1)
+    Q, R = torch.linalg.qr(torch.cat([S, eye], -2))
+    return Q, R, S
+
+
+def _pad(white: Tensor, R: Tensor) -> Tensor:
+    return torch.nn.functional.pad(white, (0, R.shape[-1]))
 
 
 def _whitened(L: Tensor, y: Tensor) -> Tensor:

@@ -2,8 +2,9 @@
 
 import copy
 import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from numbers import Integral
 from typing import Any
 
@@ -14,8 +15,10 @@ from torch import Tensor
 
 from ohsvgp.inducing import continuous
 from ohsvgp.likelihoods import Likelihood
+from ohsvgp.means import process_of
 from ohsvgp.model import StreamModel
 from probseq.checks import check_counts, check_positive
+from probseq.gaussians import DiagonalGaussian
 from probseq.gaussians import Gaussian as JointGaussian
 from probseq.linalg import default_jitter
 
@@ -37,19 +40,29 @@ class Forecast:
 
     Attributes:
         stamps: numbers or ``datetime64``, shape (n,); points of shape (n, dim).
-        latent: joint law of f, without noise, in float64.
+        marginal: law of f stamp by stamp, without noise, in float64.
         prior: variance of f before any data, shape (n,) or (*b, n).
         smooth: that without the kernel's white noise, of which data tell nothing; the same shape.
+        beside: that without the mean.
         likelihood: law of y given f.
+        joint: computes ``latent``.
         dtype: of what the methods return.
     """
 
     stamps: np.ndarray
-    latent: JointGaussian
+    marginal: DiagonalGaussian
     prior: Tensor
     smooth: Tensor
+    beside: Tensor
     likelihood: Likelihood
+    joint: Callable[[], JointGaussian] = field(repr=False)
     dtype: torch.dtype = torch.float64
+
+    @cached_property
+    def latent(self) -> JointGaussian:
+        """Joint law of f, without noise, in float64; made when first asked for, in O(n²)."""
+        with torch.no_grad():
+            return self.joint()
 
     @property
     def mean(self) -> Float[Tensor, "*b n"]:
@@ -67,7 +80,7 @@ class Forecast:
 
         Of what f is beside the kernel's white noise.
         """
-        explained = self.prior - self.latent.variance >= _EXPLAINED * self.smooth
+        explained = self.prior - self.marginal.variance >= _EXPLAINED * self.smooth
         return ~explained.reshape(-1, len(self.stamps)).any(0)
 
     def quantile(self, p: float | Sequence[float] | Tensor) -> Float[Tensor, "..."]:
@@ -79,15 +92,13 @@ class Forecast:
         Raises:
             ValueError: levels that are not above 0 and below 1, or in more than one dimension.
         """
-        mean = self.latent.mean
+        mean = self.marginal.mean
         levels = _levels("p", p, mean)
         if levels.ndim > 1:
             raise ValueError(f"p must be a level or a list of them, got {tuple(levels.shape)}")
         levels = levels.reshape(*levels.shape, *(1,) * mean.ndim)
-        # Round-off takes variances of a posterior below zero.
-        variance = self.latent.variance.clamp_min(0.0)
         return (
-            self.likelihood.quantile(mean, variance, levels)
+            self.likelihood.quantile(mean, self.marginal.variance, levels)
             .reshape(*levels.shape[: levels.ndim - mean.ndim], *mean.shape)
             .to(self.dtype)
         )
@@ -101,7 +112,7 @@ class Forecast:
         Raises:
             ValueError: ``level`` not above 0 and below 1.
         """
-        width = _levels("level", level, self.latent.mean)
+        width = _levels("level", level, self.marginal.mean)
         if width.ndim or not 0.0 < float(width) < 1.0:
             raise ValueError(f"level must be above 0 and below 1, got {level!r}")
         low, high = self.quantile(torch.stack([0.5 * (1.0 - width), 0.5 * (1.0 + width)]))
@@ -120,18 +131,17 @@ class Forecast:
             ValueError: S below 1.
         """
         check_counts(num_samples=num_samples)
-        # What round-off does to a posterior is a share of the prior's variance, not of its own.
-        jitter = torch.diag_embed(default_jitter(self.prior.dtype) * self.prior)
-        law = JointGaussian(self.latent.mean, self.latent.covariance + jitter)
+        latent = self.latent
+        # What round-off does to a posterior is a share of the process' variance, not of its own.
+        jitter = torch.diag_embed(default_jitter(self.beside.dtype) * self.beside)
+        law = JointGaussian(latent.mean, latent.covariance + jitter)
         with torch.no_grad():
             f = law.rsample((num_samples,), generator=generator)
             return self.likelihood.sample(f, generator).to(self.dtype)
 
     def _moments(self) -> tuple[Tensor, Tensor]:
         with torch.no_grad():
-            law = self.likelihood.predictive_moments(
-                self.latent.mean, self.latent.variance.clamp_min(0.0)
-            )
+            law = self.likelihood.predictive_moments(self.marginal.mean, self.marginal.variance)
         return law.mean, law.variance
 
 
@@ -160,10 +170,23 @@ def make_forecast(model: StreamModel, t: Any, step: float | None, *, stacklevel:
     x = stamps_ahead(model, t, step)
     process, state = model.process, model.state
     with torch.no_grad():
-        latent = process.predict(state, x, full_cov=True)
+        marginal = process.predict(state, x)
         prior, smooth = process.prior.diag(x), continuous(process.prior).diag(x)
+        beside = process_of(process.prior).diag(x)
+    # Later fits change parameters in place.
+    kernel, likelihood = copy.deepcopy((model.kernel, model.likelihood))
+    still = replace(process, kernel=kernel, likelihood=likelihood)
     stamps = model.user_inputs(x)
-    forecast = Forecast(stamps, latent, prior, smooth, copy.deepcopy(model.likelihood), model.dtype)
+    forecast = Forecast(
+        stamps,
+        marginal,
+        prior,
+        smooth,
+        beside,
+        likelihood,
+        lambda: still.predict(state, x, full_cov=True),
+        model.dtype,
+    )
     last = model.pace.last
     if last is not None and len(x) and not model.told_beyond:
         lost = forecast.beyond & (x[:, 0] > last)

@@ -27,6 +27,11 @@ class Inducing(ABC):
     def num_inducing(self) -> int:
         """M."""
 
+    @property
+    def num_weights(self) -> int:
+        """How many of them, at the end, are weights of a mean; see ``core.residual``."""
+        return 0
+
     @abstractmethod
     def covariance(self, kernel: Kernel) -> Float[Tensor, "*b m m"]:
         """Prior covariance K_uu."""

@@ -24,7 +24,18 @@ from ohsvgp.whitening import Whitening
 from probseq.checks import check_counts, check_positive
 from probseq.kernels import Kernel, Sum
 
-__all__ = ["Level", "Mean", "MeanKernel", "Regressors", "Seasonal", "Trend", "WithMean", "parts_of"]
+__all__ = [
+    "Level",
+    "Mean",
+    "MeanKernel",
+    "Regressors",
+    "Seasonal",
+    "Trend",
+    "WithMean",
+    "parts_of",
+    "process_of",
+    "variance_beside",
+]
 
 
 class Mean(ABC):
@@ -275,6 +286,11 @@ class BesideMean(Inducing):
         return self.variables.num_inducing + self.mean.num_weights
 
     @property
+    def num_weights(self) -> int:
+        """P."""
+        return self.mean.num_weights
+
+    @property
     def points(self) -> Tensor | None:
         """Those of u."""
         return self.variables.points
@@ -448,6 +464,13 @@ def parts_of(prior: Kernel) -> list[tuple[str, Kernel]]:
 def process_of(kernel: Kernel) -> Kernel:
     """The kernel of the process in a ``MeanKernel``; any other one is that itself."""
     return kernel.process if isinstance(kernel, MeanKernel) else kernel
+
+
+def variance_beside(kernel: Kernel, x: Tensor) -> Tensor:
+    """Return the prior variance at x that weights do not explain: of a part of the mean none."""
+    if isinstance(kernel, _MeanPart):
+        return torch.zeros_like(x[..., 0])
+    return process_of(kernel).diag(x)
 
 
 def _blocks(a: Tensor, b: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ from ohsvgp.core import Bound, Site
 from ohsvgp.inducing import Inducing, hyperparameters
 from ohsvgp.inference.natural import natural_update
 from ohsvgp.likelihoods import Likelihood
+from ohsvgp.means import process_of, variance_beside
 from ohsvgp.saved import fresh
 from ohsvgp.state import OnlineState, UpdateInfo
 from ohsvgp.step import Move, absorb, move
@@ -212,16 +213,23 @@ class Process:
             full_cov: the covariance of all inputs instead of variances.
         """
         prior = self.prior
-        K_ss = prior(x, x) if full_cov else prior.diag(x)
+        known = prior if state is None else process_of(prior)
+        K_ss = known(x, x) if full_cov else known.diag(x)
         if state is None:
             mean = torch.zeros_like(K_ss[..., 0] if full_cov else K_ss)
             return Gaussian(mean, K_ss) if full_cov else DiagonalGaussian(mean, K_ss)
         now = self.current(state)
+        weights = now.inducing.num_weights
         if full_cov:
             P = core.features(prior, now.inducing, now.whitening, x)
-            return core.predict(now.moments, P, K_ss, full_cov=True)
+            return core.predict(now.moments, P, K_ss, full_cov=True, weights=weights)
         parts = [
-            core.predict(now.moments, core.features(prior, now.inducing, now.whitening, part), k)
+            core.predict(
+                now.moments,
+                core.features(prior, now.inducing, now.whitening, part),
+                k,
+                weights=weights,
+            )
             for part, k in zip(x.split(_BLOCK, -2), K_ss.split(_BLOCK, -1), strict=True)
         ]
         if len(parts) == 1:
@@ -243,7 +251,9 @@ class Process:
         if state is None or part.continuous is None:
             return DiagonalGaussian(torch.zeros_like(K_ss), K_ss)
         now = self.current(state)
-        return core.predict(now.moments, core.features(part, now.inducing, now.whitening, x), K_ss)
+        P = core.features(part, now.inducing, now.whitening, x)
+        weights = now.inducing.num_weights
+        return core.predict(now.moments, P, variance_beside(part, x), weights=weights)
 
     def project(self, state: OnlineState, inducing: Inducing | None = None) -> Gaussian:
         """Posterior of the variables of an inducing set; of the state's own if None."""

@@ -11,6 +11,7 @@ from ohsvgp.core import Bound, Carried, Posterior, Site
 from ohsvgp.inducing import Inducing, continuous
 from ohsvgp.inference.natural import natural_update
 from ohsvgp.likelihoods import Gaussian, Likelihood
+from ohsvgp.means import process_of
 from ohsvgp.state import OnlineState
 from ohsvgp.stream.batch import Data
 from ohsvgp.whitening import Whitening
@@ -125,19 +126,29 @@ def absorb(
     """
     smooth = continuous(kernel)
     Psi = core.features(kernel, step.inducing, step.whitening, data.x)
-    K_ff = smooth.diag(data.x)
+    K_ff, weights = process_of(smooth).diag(data.x), step.inducing.num_weights
     if not isinstance(likelihood, Gaussian):
-        site, bound = infer(likelihood, step.carried, Psi, K_ff, data.y, mask=data.mask)
+        site, bound = infer(
+            likelihood, step.carried, Psi, K_ff, data.y, mask=data.mask, weights=weights
+        )
         return Absorbed(site, core.posterior(site), bound)
     noise = likelihood.noise[..., None]
     if smooth is not kernel:  # white noise of the kernel is noise of the observations
-        noise = noise + kernel.diag(data.x) - K_ff
+        noise = noise + process_of(kernel).diag(data.x) - K_ff
     precision = (1 / noise).expand(*noise.shape[:-1], data.y.shape[-1])
     if data.mask is not None:
         precision = precision * data.mask
     new = core.whitened_update(step.carried.site, Psi, precision, precision * data.y)
     moments = core.posterior(new)
     bound = core.online_bound(
-        step.carried, new, Psi, K_ff, data.y, noise, mask=data.mask, moments=moments
+        step.carried,
+        new,
+        Psi,
+        K_ff,
+        data.y,
+        noise,
+        mask=data.mask,
+        moments=moments,
+        weights=weights,
     )
     return Absorbed(new, moments, bound)

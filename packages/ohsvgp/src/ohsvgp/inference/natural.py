@@ -30,6 +30,7 @@ from ohsvgp.core import (
     positive_part,
     posterior,
     predict,
+    residual,
     uncollapsed_bound,
 )
 from ohsvgp.likelihoods import Likelihood
@@ -51,6 +52,7 @@ def natural_update(
     *,
     mask: Tensor | None = None,
     iterations: int = 100,
+    weights: int = 0,
 ) -> tuple[Site, Bound]:
     """Absorb new data by natural-gradient steps on the online bound.
 
@@ -67,6 +69,7 @@ def natural_update(
         y: targets; any value in the support where masked.
         mask: True at points that count; all if None.
         iterations: most steps to take.
+        weights: of ``core.residual``.
 
     Returns:
         The site on v_b, without gradients, and the bound there. The bound is differentiable in the
@@ -80,8 +83,9 @@ def natural_update(
     site = Site(carried.site.precision.detach(), carried.site.shift.detach())
     if y.shape[-1]:
         with torch.no_grad():
-            site = _ascend(likelihood, site, Psi, K_ff, y, mask, iterations)
-    return site, site_bound(likelihood, carried, site, Psi, K_ff, y, mask=mask)
+            site = _ascend(likelihood, site, Psi, K_ff, y, mask, iterations, weights)
+    bound = site_bound(likelihood, carried, site, Psi, K_ff, y, mask=mask, weights=weights)
+    return site, bound
 
 
 def site_bound(
@@ -93,6 +97,7 @@ def site_bound(
     y: Float[Tensor, "*#b n"],
     *,
     mask: Tensor | None = None,
+    weights: int = 0,
 ) -> Bound:
     """Online bound of new data at a given site on v_b.
 
@@ -104,12 +109,13 @@ def site_bound(
         K_ff: prior variances there.
         y: targets.
         mask: True at points that count; all if None.
+        weights: of ``core.residual``.
     """
     q = posterior(site)
-    f = predict(q, Psi, K_ff)
+    f = predict(q, Psi, K_ff, weights=weights)
     found = likelihood.expectations(f.mean, f.variance, y)
     # To second order, E[log p] falls by half its curvature times the variance beyond u.
-    unexplained = 0.5 * found.curvature.clamp_min(0) * (K_ff - Psi.square().sum(-2))
+    unexplained = 0.5 * found.curvature.clamp_min(0) * (residual(K_ff, Psi, weights))
     expected, unexplained = (
         _kept(part, mask).sum(-1) for part in (found.log_prob, unexplained.detach())
     )
@@ -147,6 +153,7 @@ def _ascend(
     y: Tensor,
     mask: Tensor | None,
     iterations: int,
+    weights: int,
 ) -> Site:
     prior = posterior(carried)
     Phi = torch.linalg.solve_triangular(prior.root, Psi, upper=False)
@@ -155,10 +162,9 @@ def _ascend(
         Q, Phi = torch.linalg.qr(Phi)
         root = root @ Q
     offset = (Psi.mT @ prior.mean[..., None])[..., 0]
-    residual = K_ff - Psi.square().sum(-2)
-    problem = _Problem(likelihood, Phi, offset, residual, y, mask)
+    problem = _Problem(likelihood, Phi, offset, residual(K_ff, Psi, weights), y, mask)
     # Not torch.broadcast_shapes, which imports sympy: seconds for the first update of a process.
-    batch = torch.broadcast_tensors(offset, residual, y)[0].shape[:-1]
+    batch = torch.broadcast_tensors(offset, problem.residual, y)[0].shape[:-1]
     nothing = Phi.new_zeros(*batch, Phi.shape[-2], Phi.shape[-2])
     step = _evaluate(problem, nothing, nothing[..., 0])
     if (f := likelihood.start(y)) is not None:

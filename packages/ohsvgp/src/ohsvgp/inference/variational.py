@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ohsvgp.core import Bound, Carried, Site, positive_part, posterior
+from ohsvgp.core import Bound, Carried, Site, positive_part, posterior, residual
 from ohsvgp.inference.natural import site_bound
 from ohsvgp.likelihoods import Likelihood
 from probseq.checks import check_counts, check_positive
@@ -27,6 +27,7 @@ def variational_update(
     mask: Tensor | None = None,
     steps: int = 5000,
     learning_rate: float = 0.01,
+    weights: int = 0,
 ) -> tuple[Site, Bound]:
     """Absorb new data by Adam on the mean and a lower triangular factor of the covariance.
 
@@ -45,6 +46,7 @@ def variational_update(
         mask: True at points that count; all if None.
         steps: of Adam.
         learning_rate: of Adam.
+        weights: of ``core.residual``.
 
     Returns:
         The site on v_b and the bound there, as ``natural_update`` does.
@@ -56,8 +58,10 @@ def variational_update(
     check_positive(learning_rate=learning_rate)
     site = Site(carried.site.precision.detach(), carried.site.shift.detach())
     if y.shape[-1]:
-        site = _fit(likelihood, site, Psi.detach(), K_ff.detach(), y, mask, steps, learning_rate)
-    return site, site_bound(likelihood, carried, site, Psi, K_ff, y, mask=mask)
+        data = (Psi.detach(), K_ff.detach(), y, mask)
+        site = _fit(likelihood, site, *data, steps, learning_rate, weights)
+    bound = site_bound(likelihood, carried, site, Psi, K_ff, y, mask=mask, weights=weights)
+    return site, bound
 
 
 def _fit(
@@ -69,12 +73,13 @@ def _fit(
     mask: Tensor | None,
     steps: int,
     learning_rate: float,
+    weights: int,
 ) -> Site:
     known = posterior(carried)
     Phi = torch.linalg.solve_triangular(known.root, Psi, upper=False)
     offset = (Psi.mT @ known.mean[..., None])[..., 0]
-    residual = K_ff - Psi.square().sum(-2)
-    batch = torch.broadcast_tensors(offset, residual, y)[0].shape[:-1]
+    rest = residual(K_ff, Psi, weights)
+    batch = torch.broadcast_tensors(offset, rest, y)[0].shape[:-1]
     M = Psi.shape[-2]
     mean = Psi.new_zeros(*batch, M)
     factor = torch.eye(M, dtype=Psi.dtype, device=Psi.device).repeat(*batch, 1, 1)
@@ -83,7 +88,7 @@ def _fit(
     for _ in range(steps):
         with torch.enable_grad():
             m = offset + (Phi.mT @ mean[..., None])[..., 0]
-            c = residual + (factor.tril().mT @ Phi).square().sum(-2)
+            c = rest + (factor.tril().mT @ Phi).square().sum(-2)
             log_prob = likelihood.expectations(m, c, y).log_prob
             kept = log_prob if mask is None else torch.where(mask, log_prob, 0)
             loss = gauss_kl(mean, factor).sum() - kept.sum()
