@@ -112,7 +112,14 @@ def test_rows_of_online_updates_are_measured_and_ratios_are_of_the_rows_above(mo
     for name, value in {"SOLAR": 40, "AUDIO": 1000, "FEATURES": 20}.items():
         monkeypatch.setattr(online, name, value)
     monkeypatch.setattr(online, "_resident_bytes", iter([1000, 1001]).__next__)
-    few = {"predicted": 30, "counts": 20, "inputs": 12, "batched": 2000, "answered": 9}
+    few = {
+        "predicted": 30,
+        "counts": 20,
+        "inputs": 12,
+        "batched": 2000,
+        "answered": 9,
+        "batches": 4,
+    }
     sizes = online.Sizes(100, singles=8, few=1, more=2, early=60, late=120, **few)
     rows = online.measure(sizes, 1)
     values = [row["value"] for row in rows]
@@ -132,6 +139,8 @@ def test_rows_of_online_updates_are_measured_and_ratios_are_of_the_rows_above(mo
     assert values[42] == pytest.approx(values[41] / values[40])
     assert values[49] == pytest.approx(1e3 * values[48] / values[47])
     assert min(values[45:47]) > 0
+    # Every basis of live streams after two batches and four, its state and its update.
+    assert sum("4 batches: state" in row["label"] for row in rows) == 7
     # Percentiles of answers, and all of them in the bins of a histogram.
     for start in (len(values) - 20, len(values) - 10):
         assert values[start] <= values[start + 1] <= values[start + 2]

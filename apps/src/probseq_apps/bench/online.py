@@ -39,6 +39,7 @@ from probseq.kernels import RBF
 from probseq_apps.bench import Case, Row, interleaved, one_thread, show, timed
 from probseq_apps.engine import log
 from probseq_apps.settings.bench import BenchOnlineSettings
+from probseq_apps.settings.online import METHODS, LiveModel, Place
 
 # Length and hyperparameters of the thesis' solar series, in ten tasks.
 SOLAR, TASKS, LENGTH = 391, 10, 39.0
@@ -70,6 +71,7 @@ class Sizes(NamedTuple):
     inputs: int = 8_611  # of four dimensions, learned at once
     batched: int = 1_000_000  # points of the stream that comes in 1,000 batches
     answered: int = 1_000  # lines of a live stream
+    batches: int = 160  # of the stream on which every basis is watched
 
 
 def bench_online(settings: BenchOnlineSettings) -> None:
@@ -77,7 +79,9 @@ def bench_online(settings: BenchOnlineSettings) -> None:
     sizes = Sizes(settings.long)
     if settings.quick:
         sizes = Sizes(min(500, settings.long), singles=40, few=2, more=6, late=10_000)
-        sizes = sizes._replace(predicted=1_000, counts=100, inputs=500, batched=10_000, answered=40)
+        sizes = sizes._replace(
+            predicted=1_000, counts=100, inputs=500, batched=10_000, answered=40, batches=8
+        )
     with one_thread(), warnings.catch_warnings():
         # Speed is measured on streams that are too long for M.
         warnings.simplefilter("ignore", LostInformationWarning)
@@ -159,6 +163,7 @@ def measure(sizes: Sizes, repeats: int) -> list[dict[str, Any]]:
         *memory_rows(sizes.watched),
         *others,
         *count_rows(sizes, *(seconds[case] for case in counts)),
+        *growth_rows(sizes.batches),
         *batched_rows(sizes.batched),
         *answer_rows(sizes.answered),
     ]
@@ -359,6 +364,28 @@ def batched_rows(count: int) -> list[Row]:
         Row("  against the 200th", late / early, goal=1.2),
         Row("  state", kept[-1], "bytes", goal=kept[199]),
     ]
+
+
+def growth_rows(count: int) -> list[Row]:
+    """Return the rows of state and update of every basis against the length of the stream."""
+    # A batch is 10 points and 5 lengthscales long; what the first updates load stays out.
+    t, y = stream(10 * count, 5 * LENGTHSCALE * count)
+    parts = list(zip(t.chunk(count), y.chunk(count), strict=True))
+    looks = sorted({max(count // 4**k, 2) for k in range(4)})
+    rows = list[Row]()
+    for name, method in METHODS.items():
+        if not method.live or method.basis is None:
+            continue
+        gp = _model(method.basis(LiveModel(num_inducing=100), Place(10.0)))
+        for place, part in enumerate(parts, 1):
+            seconds = timed(partial(gp.update, *part), gradients=True)()
+            if place in looks:
+                label = f"{name}, M=100, {place} batches"
+                rows += [
+                    Row(f"{label}: state", state_bytes(gp), "bytes"),
+                    Row("  update", 1e3 * seconds, "ms"),
+                ]
+    return rows
 
 
 def stream(count: int, length: float = LENGTH) -> Series:

@@ -33,10 +33,11 @@ class OnlineGP(StreamModel):
 
     Inducing variables follow the stream as ``basis`` says; the posterior on them is carried along
     exactly where the inducing set stays, and by the online bound of Bui et al. 2017 or its form of
-    power EP (``alpha``) where it moves. Memory is O(M²), whatever the length of the stream. All
-    algebra is in float64: K_uu of smooth kernels is nearly singular. With
-    two threads of torch updates of a few points are no faster and take twice the processor time:
-    ``torch.set_num_threads(1)``.
+    power EP (``alpha``) where it moves. Memory is O(M²), whatever the length of the stream, and
+    O(MQ) of bases with Q quadrature nodes, which grow with the window up to a limit
+    (``QuadratureBasis``); ``Path(memory="inputs")`` keeps all inputs. All algebra is in float64:
+    K_uu of smooth kernels is nearly singular. With two threads of torch updates of a few points are
+    no faster and take twice the processor time: ``torch.set_num_threads(1)``.
 
     Inputs are torch tensors, numpy arrays, lists or pandas series. With a kernel of dim 1 they are
     times of shape (n,), numbers or calendar stamps; otherwise points of shape (n, dim). Targets

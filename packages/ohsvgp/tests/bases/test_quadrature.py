@@ -8,7 +8,7 @@ import pytest
 import torch
 from scipy import special
 
-from ohsvgp import Cosine, FouT, LagT, LegS, LegT
+from ohsvgp import Cosine, FouT, Gaussian, LagT, LegS, LegT, OnlineGP
 from probseq.kernels import SpectralMixture, parse_kernel
 
 
@@ -158,8 +158,24 @@ def test_nodes_are_as_few_as_the_kernel_allows_up_to_100_lengthscales():
         assert 200 < count(basis, smooth, 97.0) <= 240
     assert count(LegS(50), smooth, 1.0) == 64
     assert count(LegS(50), smooth, 150.0) == count(LegS(50), smooth, 1e6)
+    # Beyond, 240 for M = 100: the state of a long stream is that of 100 lengthscales.
+    assert count(LegS(100), smooth, 1e6) == count(LegS(100), smooth, 100.0) == 240
     rough = make_kernel("matern12({0})", 1.0)
     assert count(LegS(50), rough, 1.0) < count(LegS(50), rough, 10.0)
     assert count(LegS(50), rough, 100.0) == count(LegS(50), rough, 1e6)
     assert count(LegS(50, num_nodes=70), rough, 100.0) == 70
     assert count(LegS(50), rough, 0.0) == 200
+
+
+def test_beyond_the_limit_of_nodes_predictions_are_those_of_the_integrals():
+    # Three times as long as M = 20 functions resolve, and 200 lengthscales of 700 nodes' accuracy.
+    t = torch.linspace(0.0, 200.0, 400, dtype=torch.float64)
+    found = []
+    for basis in (LegS(20), LegS(20, num_nodes=700)):
+        gp = OnlineGP(make_kernel("rbf({0})", 1.0), Gaussian(0.01), basis)
+        for part in torch.arange(400).chunk(4):
+            gp.update(t[part], (0.1 * t[part]).sin())
+        found.append(gp.predict(t))
+    few, many = found
+    assert (few.mean - many.mean).abs().max() < 1e-3
+    assert (few.variance / many.variance - 1).abs().max() < 1e-3

@@ -20,10 +20,11 @@ _ERROR = 5e-7
 # Of a smooth kernel's variance, what may lie above the frequencies that the nodes resolve.
 _SHARE = 1e-10
 # Windows of more Matérn lengthscales get the rule of so many, and windows of more radians of a
-# smooth kernel's band that of so many, 100 lengthscales of an RBF kernel, or of so many times M.
+# smooth kernel's band that of so many, 100 lengthscales of an RBF kernel, or of so many times M:
+# polynomials of degree M resolve 2M.
 _LONGEST = 100.0
 _WIDEST = 650.0
-_WAVES = 16.0
+_WAVES = 6.5
 # Nodes are taken in multiples of this.
 _STEP = 16
 
@@ -38,11 +39,14 @@ class QuadratureBasis(TimeBasis):
 
     By default Q is as small as the kernel allows. Smooth kernels, their sums and products too, get
     one panel of Gauss-Legendre nodes that brings K_uu and K_uf to within 1e-9 of those of the
-    integrals, on windows of up to 100 lengthscales of an RBF kernel, or 16 M radians of the
-    kernel's highest frequency. Where a Matérn kernel is part of it, the window is cut into as many
-    equal panels of 2M + 100 nodes as bring them to within 1e-6 of the variance, on windows of up
-    to 100 of its lengthscales; see ``num_panels``. A kernel whose ``spectra`` are unknown gets one
-    such panel.
+    integrals, on windows of up to 100 lengthscales of an RBF kernel, or M if that is more. Where a
+    Matérn kernel is part of it, the window is cut into as many equal panels of 2M + 100 nodes as
+    bring them to within 1e-6 of the variance, on windows of up to 100 of its lengthscales; see
+    ``num_panels``. A kernel whose ``spectra`` are unknown gets one such panel.
+
+    Q grows with the window until it is that long, and state and cost of an update with it, to some
+    240 nodes of an RBF kernel at M = 100, 2.3 M beyond: what M functions cannot hold need not be
+    exact. ``num_nodes`` keeps it constant.
 
     Thesis Eq. 4.10 to 4.17 evolve covariances of the integrals by an ODE and random features; they
     come directly here, and ``RecurrentFeatures`` is the thesis' own way.
