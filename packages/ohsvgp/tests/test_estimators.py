@@ -241,9 +241,9 @@ def test_refusals_name_what_came_and_leave_the_model_as_it_was() -> None:
         model.sample_y(X, 0)
     with pytest.raises(ValueError, match=r"params must be of .*, got \['noise'\]"):
         model.set_params(noise=1.0)
-    for argument in ("random_state", "fit_steps"):
+    for argument, value in (("random_state", "one"), ("fit_steps", None)):
         with pytest.raises(ValueError, match=argument):
-            clone(model).set_params(**{argument: None}).fit(X, y)
+            clone(model).set_params(**{argument: value}).fit(X, y)
 
 
 def test_columns_of_a_table_keep_their_names_and_their_order():
@@ -277,3 +277,24 @@ def test_targets_that_have_no_variance_are_refused_by_name(wrong) -> None:
         OnlineGPRegressor().fit(np.stack([y, y], 1)[:, :1], X[:, 0])
     with pytest.raises(ValueError, match=r"^fit_steps must"):
         OnlineGPRegressor(fit_steps=-1).fit(X, X[:, 0])
+
+
+def test_seeds_are_scikit_learns_and_columns_may_be_dates():
+    X, y = plane()
+    for state in (None, np.random.RandomState(0), np.int64(3)):
+        model = OnlineGPRegressor(fit_steps=1, random_state=state).fit(X, y)
+        assert model.sample_y(X[:2], 3, random_state=state).shape == (2, 3)
+    stamps = pd.date_range("2024-01-01", periods=60, freq="12h")
+    y = np.sin(np.arange(60) / 5)
+    numbers = OnlineGPRegressor().fit(np.arange(60)[:, None] / 2 + 19_723, y)
+    for table in (
+        pd.DataFrame({"t": stamps}),
+        pd.DataFrame({"t": stamps.tz_localize("UTC")}),
+        stamps.to_numpy()[:, None],
+    ):
+        model = OnlineGPRegressor().fit(table[:50], y[:50]).partial_fit(table[50:], y[50:])
+        np.testing.assert_allclose(
+            model.predict(table), numbers.predict(np.arange(60)[:, None] / 2 + 19_723), atol=0.02
+        )
+    mixed = pd.DataFrame({"t": stamps, "a": np.cos(np.arange(60) / 3)})
+    assert OnlineGPRegressor().fit(mixed, y).score(mixed, y) > 0.9

@@ -3,6 +3,7 @@
 import copy
 import math
 import pickle
+from datetime import date, datetime, timedelta
 from statistics import NormalDist
 
 import numpy as np
@@ -11,6 +12,7 @@ from river import (
     base,
     checks,
     compose,
+    datasets,
     dummy,
     evaluate,
     metrics,
@@ -181,9 +183,46 @@ def test_refusals_name_what_came_and_leave_the_model_as_it_was(warmup) -> None:
 
 def test_a_forecaster_refuses_other_variables() -> None:
     model = RiverForecaster()
-    with pytest.raises(ValueError, match="x must be None, got"):
-        model.learn_one(1.0, {"a": 1.0})
-    with pytest.raises(ValueError, match="xs must be None, got"):
-        model.forecast(1, [{"a": 1.0}])
+    with pytest.raises(ValueError, match="other variables are not learned from"):
+        model.learn_one(1.0, {"a": 1.0, "b": 2.0})
+    with pytest.raises(ValueError, match="other variables are not learned from"):
+        model.forecast(1, [{"a": 1.0, "b": 2.0}])
     with pytest.raises(ValueError, match="horizon"):
         model.forecast(0)
+
+
+def test_evaluations_hand_a_forecaster_its_stamps():
+    model = Forecaster(warmup=36)
+    found = evaluate.evaluate(datasets.AirlinePassengers(), model, metrics.MAE(), horizon=2)
+    assert all(0 < error < 300 for error in np.ravel(found.get()))
+    ahead = model.forecast(1, xs=[{"month": date(1961, 1, 1)}])
+    assert np.isfinite(ahead).all()
+
+
+def test_a_forecaster_takes_dates_numbers_and_gaps():
+    by_date, by_number = RiverForecaster(warmup=20), RiverForecaster(warmup=20)
+    for k in range(40):
+        y = None if k in (5, 30) else math.sin(k / 5)
+        by_date.learn_one(y, {"day": date(2024, 1, 1) + timedelta(days=2 * k)})
+        by_number.learn_one(y, {"t": np.float32(2 * k)})
+    (first,) = by_date.forecast(1, xs=[{"day": datetime(2024, 1, 1) + timedelta(days=81)}])
+    (second,) = by_number.forecast(1, xs=[{"t": 81}])
+    assert first == pytest.approx(second, abs=1e-3)
+    assert first == pytest.approx(math.sin(40.5 / 5), abs=0.1)
+    for xs in (None, [{"t": 1, "other": 2}], [{"other": 1}], [{}], [{"t": "soon"}]):
+        with pytest.raises(ValueError, match="x"):
+            by_number.forecast(1, xs=xs)
+    with pytest.raises(ValueError, match="xs must hold 2 stamps, got 1"):
+        by_number.forecast(2, xs=[{"t": 81}])
+
+
+def test_a_single_feature_is_a_number_in_any_order():
+    model, rng = RiverRegressor(warmup=30), np.random.default_rng(0)
+    for k, a in enumerate(rng.normal(size=80)):
+        model.learn_one({"a": None} if k == 40 else {"a": a}, 3 * a)
+    model.learn_one({"a": 0.5}, None)
+    assert model.predict_one({"a": 0.7}) == pytest.approx(2.1, abs=0.2)
+    flags = RiverRegressor(warmup=10)
+    for k in range(20):
+        flags.learn_one({"a": np.bool_(k % 2), "b": k % 3}, np.float64(k % 2))
+    assert flags.predict_one({"a": np.True_, "b": 1}) == pytest.approx(1, abs=0.1)

@@ -19,18 +19,20 @@ from ohsvgp.likelihoods import Gaussian, Likelihood, StudentT
 from ohsvgp.means import Mean
 from ohsvgp.online import OnlineGP
 from ohsvgp.stream.arrays import as_array, as_targets, real_numbers
+from ohsvgp.stream.clock import stamps
 from probseq.checks import check_counts, check_whole
 from probseq.kernels import RBF, Kernel
 
-__all__ = ["OnlineGPRegressor"]
+__all__ = ["OnlineGPRegressor", "days"]
 
 
 @dataclass(kw_only=True, eq=False)
 class OnlineGPRegressor:
     """Regressor that learns batch by batch, as estimators of scikit-learn do (experimental).
 
-    One column of X is time; several are points, in any order. Targets of shape (n, k) are k
-    independent series under one prior. Arguments are stored as they are: ``fit`` copies them.
+    One column of X is time; several are points, in any order. Columns of dates count in days.
+    Targets of shape (n, k) are k independent series under one prior. Arguments are stored as they
+    are: ``fit`` copies them.
 
     Args:
         kernel: covariance of as many dimensions as X has columns; None for an RBF kernel with a
@@ -46,7 +48,8 @@ class OnlineGPRegressor:
             batch, which ``kernel`` and ``likelihood`` then speak of.
         fit_steps: iterations at most of the fit of the hyperparameters to the first batch; 0 for
             none.
-        random_state: seed of all that is random.
+        random_state: seed of all that is random, a ``RandomState`` to draw it from, or None for
+            another one each time.
 
     Attributes:
         gp_: the ``OnlineGP``, of normalised targets.
@@ -73,7 +76,7 @@ class OnlineGPRegressor:
     alpha: float = 0.1
     normalize_y: bool = True
     fit_steps: int = 50
-    random_state: int = 0
+    random_state: Any = 0
 
     def fit(self, X: Any, y: Any) -> "OnlineGPRegressor":
         """Forget everything and learn a first batch.
@@ -86,7 +89,8 @@ class OnlineGPRegressor:
             ValueError: bad shapes, NaN or infinity, ``normalize_y`` with a likelihood that is not
                 of real targets, and what ``OnlineGP`` refuses. The model is then as it was before.
         """
-        check_whole(random_state=self.random_state, fit_steps=self.fit_steps)
+        check_whole(fit_steps=self.fit_steps)
+        seed = _seed(self.random_state)
         if self.fit_steps < 0:
             raise ValueError(f"fit_steps must be at least 0, got {self.fit_steps}")
         if self.normalize_y and not isinstance(self.likelihood, Gaussian | StudentT | None):
@@ -109,7 +113,7 @@ class OnlineGPRegressor:
             alpha=self.alpha,
             # Equal targets say nothing of the hyperparameters.
             refit=Refit(steps=self.fit_steps) if self.fit_steps and deviation.any() else None,
-            seed=self.random_state,
+            seed=seed,
         )
         _absorb(gp, points, (targets - mean[..., None]) / scale[..., None])
         self.gp_, self.y_mean_, self.y_scale_ = gp, mean.numpy(), scale.numpy()
@@ -177,13 +181,13 @@ class OnlineGPRegressor:
         covariance = latent + torch.diag_embed(noise)
         return mean, covariance.movedim((-2, -1), (0, 1)).numpy() * self.y_scale_**2
 
-    def sample_y(self, X: Any, n_samples: int = 1, random_state: int = 0) -> np.ndarray:
+    def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> np.ndarray:
         """Return draws of y, noise included, jointly over the inputs.
 
         Args:
             X: inputs of shape (n, columns).
             n_samples: S.
-            random_state: seed.
+            random_state: as the model's.
 
         Returns:
             Draws of shape (n, S) or (n, k, S).
@@ -192,8 +196,7 @@ class OnlineGPRegressor:
             ValueError: not fitted, bad X or S below 1.
         """
         check_counts(n_samples=n_samples)
-        check_whole(random_state=random_state)
-        generator = torch.Generator().manual_seed(random_state)
+        generator = torch.Generator().manual_seed(_seed(random_state))
         points = self._inputs(X)
         f = self.gp_.sample(_stamps(points), n_samples, generator)
         y = self.gp_.likelihood.sample(f, generator).movedim((-1, 0), (0, -1)).detach().numpy()
@@ -290,9 +293,43 @@ def _names(X: Any) -> np.ndarray | None:
     return np.asarray(names, dtype=object) if known else None
 
 
+def _seed(random_state: Any) -> int:
+    """A seed: given, drawn from a ``RandomState``, or another one each time if None.
+
+    Raises:
+        ValueError: neither.
+    """
+    if random_state is None:
+        return int(np.random.default_rng().integers(2**31))
+    if isinstance(random_state, np.random.RandomState):
+        return int(random_state.randint(2**31 - 1))
+    check_whole(random_state=random_state)
+    return int(random_state)
+
+
+def days(column: Any, name: str) -> np.ndarray:
+    """Return dates as days since 1970, shape (n,); numbers stay.
+
+    Args:
+        column: dates, of numpy, pandas or Python, or numbers.
+        name: of the argument, for errors.
+
+    Raises:
+        ValueError: something else among them.
+    """
+    values, calendar = stamps(column, name=name)
+    return values / 86_400e9 if calendar else values
+
+
 def _points(X: Any) -> Tensor:
     wanted = "be a dense array of real numbers, not a sparse one"
-    points = torch.from_numpy(real_numbers(as_array(X, "X"), "X", wanted))
+    table = X
+    if hasattr(X, "dtypes") and hasattr(X, "columns"):
+        if any(getattr(kind, "kind", "") == "M" for kind in X.dtypes):
+            table = np.stack([_numbers(X[name]) for name in X.columns], axis=-1)
+    elif getattr(getattr(X, "dtype", None), "kind", "") == "M" and np.ndim(X) == 2:
+        table = np.stack([days(column, "X") for column in np.asarray(X).T], axis=-1)
+    points = torch.from_numpy(real_numbers(as_array(table, "X"), "X", wanted))
     if points.ndim != 2 or 0 in points.shape:
         raise ValueError(
             f"X must have shape (rows, columns), got {tuple(points.shape)}. Reshape your data with "
@@ -301,6 +338,11 @@ def _points(X: Any) -> Tensor:
     if not points.isfinite().all():
         raise ValueError(f"X must be finite, got {int((~points.isfinite()).sum())} NaN or infinite")
     return points
+
+
+def _numbers(column: Any) -> np.ndarray:
+    """A table's column as numbers: dates, with a zone too, as days."""
+    return days(column, "X") if getattr(column.dtype, "kind", "") == "M" else column.to_numpy()
 
 
 def _targets(y: Any, count: int) -> Tensor:

@@ -8,11 +8,14 @@ Experimental. Not in the papers.
 
 import math
 from collections.abc import Hashable, Mapping
+from datetime import date
 from numbers import Real
 from statistics import NormalDist, fmean
 from typing import Any
 
-from ohsvgp.estimators import OnlineGPRegressor
+import numpy as np
+
+from ohsvgp.estimators import OnlineGPRegressor, days
 from probseq.checks import check_counts
 
 __all__ = ["RiverForecaster", "RiverRegressor"]
@@ -57,7 +60,8 @@ class RiverRegressor(_FromFirsts):
     """Regressor on dicts of features, one at a time, like those of river (experimental).
 
     The features of the first dict, in the order of their names, are the columns of X, and every
-    later dict has the same. Until ``warmup`` rows have come, predictions are mean and standard
+    later dict has the same; they come in any order, a single one too, unless the regressor's
+    ``kernel`` is one of times. Until ``warmup`` rows have come, predictions are mean and standard
     deviation of the targets so far, 0 and 1 without any.
 
     Args:
@@ -82,19 +86,21 @@ class RiverRegressor(_FromFirsts):
         super().__init__(regressor, warmup)
         self._features: list[Hashable] | None = None
 
-    def learn_one(self, x: Mapping[Hashable, Any], y: float) -> None:
+    def learn_one(self, x: Mapping[Hashable, Any], y: Any) -> None:
         """Learn one observation.
 
         Args:
             x: numbers by the names of features.
-            y: target.
+            y: target; nothing is learned where it or a feature is None, which is missing.
 
         Raises:
             ValueError: no features, others than before, or values that are no finite numbers. The
                 model is then as it was before.
         """
         features = self._ordered(x)
-        self._learn(_row(features, x), y)
+        if y is None or None in x.values():
+            return
+        self._learn(self._columns(_row(features, x)), y)
         self._features = features
 
     def predict_one(self, x: Mapping[Hashable, Any], with_dist: bool = False) -> float | NormalDist:
@@ -107,17 +113,23 @@ class RiverRegressor(_FromFirsts):
         Raises:
             ValueError: other features than learned, or values that are no finite numbers.
         """
-        found = self._predict([_row(self._ordered(x), x)])[0]
+        found = self._predict([self._columns(_row(self._ordered(x), x))])[0]
         return found if with_dist else found.mean
+
+    def _columns(self, row: list[float]) -> list[float]:
+        """The columns of X: one alone would be time, and have an order."""
+        of_time = self.regressor is not None and getattr(self.regressor.kernel, "dim", 2) == 1
+        return row if len(row) > 1 or of_time else [*row, 0.0]
 
     def _ordered(self, x: Mapping[Hashable, Any]) -> list[Hashable]:
         return sorted(x, key=str) if self._features is None else self._features
 
 
 class RiverForecaster(_FromFirsts):
-    """Forecaster of a series of equal steps, like those of river (experimental).
+    """Forecaster of a series, like those of river (experimental).
 
-    The i-th target is at time i. Until ``warmup`` targets have come, forecasts are mean and
+    The i-th target is at time i, or at the date or number in its dict, as river's evaluations hand
+    it. Until ``warmup`` targets have come, forecasts are mean and
     standard deviation of the targets so far, 0 and 1 without any.
 
     Args:
@@ -143,21 +155,25 @@ class RiverForecaster(_FromFirsts):
     def __init__(self, regressor: OnlineGPRegressor | None = None, warmup: int = 50) -> None:
         super().__init__(regressor, warmup)
         self._count = 0
+        self._key: Hashable = None
 
-    def learn_one(self, y: float, x: Mapping[Hashable, Any] | None = None) -> None:
+    def learn_one(self, y: Any, x: Mapping[Hashable, Any] | None = None) -> None:
         """Learn the target of the next step.
 
         Args:
-            y: target.
-            x: None: other variables are not learned from.
+            y: target; None for a gap.
+            x: its stamp by any name, a date or a number; None for equal steps.
 
         Raises:
-            ValueError: y is no finite number, or an x. The model is then as it was before.
+            ValueError: y is no finite number, x holds no stamp, or other variables, from which
+                nothing is learned, or some targets have a stamp and some none. The model is then as
+                it was before.
         """
-        if x is not None:
-            raise ValueError(f"x must be None, got {x}: other variables are not learned from")
-        self._learn([float(self._count)], y)
+        time = self._time(x, self._count)
+        if y is not None:
+            self._learn([time], y)
         self._count += 1
+        self._key = next(iter(x), None) if x else None
 
     def forecast(
         self, horizon: int, xs: list[Mapping[Hashable, Any]] | None = None, with_dist: bool = False
@@ -166,20 +182,38 @@ class RiverForecaster(_FromFirsts):
 
         Args:
             horizon: number of steps ahead.
-            xs: None: other variables are not learned from.
+            xs: their stamps, where targets have some; else None.
             with_dist: whether to return the distributions.
 
         Raises:
-            ValueError: ``horizon`` below 1, or xs.
+            ValueError: ``horizon`` below 1, or xs that are not as many, or no stamps as before.
         """
         check_counts(horizon=horizon)
-        if xs is not None:
-            raise ValueError(f"xs must be None, got {xs}: other variables are not learned from")
-        found = self._predict([[float(self._count + i)] for i in range(horizon)])
+        if xs is not None and len(xs) != horizon:
+            raise ValueError(f"xs must hold {horizon} stamps, got {len(xs)}")
+        ahead = [None if xs is None else xs[i] for i in range(horizon)]
+        found = self._predict([[self._time(x, self._count + i)] for i, x in enumerate(ahead)])
         return found if with_dist else [law.mean for law in found]
 
     def _make(self) -> OnlineGPRegressor:
         return OnlineGPRegressor(rebase="grow:1.05") if self.regressor is None else self.regressor
+
+    def _time(self, x: Mapping[Hashable, Any] | None, index: int) -> float:
+        """Days since 1970 of a date, the number in x, or the index without x."""
+        if self._count and (self._key is not None) != bool(x):
+            wanted = "a stamp" if self._key is not None else "None"
+            raise ValueError(f"x must be {wanted} as before, got {x}")
+        if not x:
+            return float(index)
+        if len(x) > 1 or self._key not in (None, *x):
+            raise ValueError(
+                f"x must hold a stamp{'' if self._key is None else f' {self._key!r}'} alone, got "
+                f"{dict(x)}: other variables are not learned from"
+            )
+        ((name, value),) = x.items()
+        if isinstance(value, date | np.datetime64):
+            return float(days([value], f"x[{name!r}]")[0])
+        return _number(f"x[{name!r}]", value)
 
 
 def _row(features: list[Hashable], x: Mapping[Hashable, Any]) -> list[float]:
@@ -191,6 +225,6 @@ def _row(features: list[Hashable], x: Mapping[Hashable, Any]) -> list[float]:
 
 
 def _number(name: str, value: Any) -> float:
-    if not isinstance(value, Real) or not math.isfinite(value):
+    if not isinstance(value, Real | np.bool_) or not math.isfinite(value):
         raise ValueError(f"{name} must be a finite number, got {value!r}")
     return float(value)
