@@ -320,13 +320,13 @@ def test_state_files_that_are_none_are_refused_by_their_name(tmp_path: Path) -> 
     run(LINES[:5], tmp_path / "good")
     whole = (tmp_path / "good").read_bytes()
     nested = b"[" * 100_000
-    header = b'{"__metadata__": {"schema": "probseq-online-live-3"}}'
+    header = b'{"__metadata__": {"schema": "probseq-online-live-4"}}'
     contents = {
         **{"empty": b"", "noise": bytes(range(256)) * 9, "text": b"something else"},
         **{"short": whole[:100], "cut": whole[:-50], "header": whole[: whole.index(b"}}") + 2]},
         "deep": len(nested).to_bytes(8, "little") + nested,
         "bare": len(header).to_bytes(8, "little") + header,
-        "old": whole.replace(b"probseq-online-live-3", b"probseq-online-live-2"),
+        "old": whole.replace(b"probseq-online-live-4", b"probseq-online-live-3"),
         "position": whole.replace(b'lines\\": 5', b'lines\\": 4'),
         "settings": whole.replace(b'noise\\": 0.01', b'noise\\": 0.02'),
         "tensors": whole[:-1] + bytes([whole[-1] ^ 1]),
@@ -361,3 +361,52 @@ def test_points_and_impossible_forecasts_are_refused() -> None:
             LiveStream(made(), **{name: 0})
     with pytest.raises(ValueError, match="step"):
         LiveStream(made(), step=0.0)
+
+
+REGIMES = {
+    "on": lambda k, e: 50 + e if k >= 30 else 0.01 * e,
+    "on after equal values": lambda k, e: 50 + e if k >= 30 else 0.1 * 3 + 1e-17 * (k % 2),
+    "level": lambda k, e: e + 20 * (k >= 30),
+    "variance": lambda k, e: e * (1 + 0.06 * max(k - 30, 0)),
+    "ramp": lambda k, e: e + 0.3 * max(k - 30, 0),
+}
+
+
+@pytest.mark.parametrize("name", REGIMES)
+@pytest.mark.parametrize("when", ["first", "every:10"])
+def test_units_follow_a_stream_that_changes(name: str, when: str) -> None:
+    noise = np.random.default_rng(0).normal(size=120)
+    kernel = RBF(1, lengthscale=1.0)
+    model = OnlineGP(
+        kernel, Gaussian(0.1), LegS(20), rebase="grow:1.05", refit=Refit(when, steps=10)
+    )
+    stream, ahead, inside, widths = LiveStream(model, warmup=20), {}, [], []
+    for k, e in enumerate(noise.tolist()):
+        y = REGIMES[name](k, e)
+        if k >= 60:
+            inside.append(ahead["low"] <= y <= ahead["high"])
+            widths.append(ahead["high"] - ahead["low"])
+        answer = stream.answer(f"{k},{y!r}")
+        assert answer is not None
+        ahead = answer["forecasts"][0] if answer["forecasts"] else {}
+    assert fmean(inside) >= 0.85
+    assert max(widths) < 60
+
+
+def test_intervals_that_miss_grow_and_those_that_hold_shrink_to_the_models() -> None:
+    # The noise of the model is a ninth of that of the stream: 95 % hold a half.
+    noise = np.random.default_rng(0).normal(size=220)
+    shares = []
+    for widen in (True, False):
+        model = OnlineGP(RBF(1, lengthscale=100.0), Gaussian(1 / 9), LegS(5), rebase="grow:1.05")
+        stream, inside, ahead = LiveStream(model, warmup=1, horizon=3, widen=widen), [], {}
+        for k, y in enumerate(noise.tolist()):
+            if k in ahead:
+                inside.append(ahead[k][0] <= y <= ahead[k][1])
+            for row in (stream.answer(f"{k},{y}") or {})["forecasts"]:
+                if row["horizon"] == 3:
+                    ahead[round(row["t"])] = (row["low"], row["high"])
+        shares.append(fmean(inside[50:]))
+    widened, plain = shares
+    assert plain < 0.6
+    assert 0.88 < widened < 0.99

@@ -24,7 +24,7 @@ from probseq_apps.data.names import (
     reading,
     unknown_name_message,
 )
-from probseq_apps.data.tables import csv_header, published_file, read_rows
+from probseq_apps.data.tables import Marks, csv_header, published_file, read_rows
 
 _STRETCH = slice(20_000, 31_250)  # of the sub-band: 9,000 samples to learn and 2,250 to test
 _SAMPLES_PER_MS = 4
@@ -35,11 +35,12 @@ _EMPTY = ("", "na", "nan", "null", "none")
 
 
 class Columns(NamedTuple):
-    """Columns of a CSV file: stamps, targets, and which series a row belongs to."""
+    """Columns of a CSV file: stamps, targets, and which series a row belongs to; how it looks."""
 
     time: str
     targets: tuple[str, ...]
     series: str | None = None
+    marks: Marks = Marks()
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,11 +102,11 @@ def read_csv_series(path: Path, columns: Columns) -> Series:
         at = stamps.parse(stamp)
         if any(cell.strip().lower() in _EMPTY for cell in numbers):
             return None
-        return at, series, [parse_number(cell) for cell in numbers]
+        return at, series, [columns.marks.number(cell) for cell in numbers]
 
     wanted = [(columns.time, "time"), *((name, "target") for name in columns.targets)]
     wanted += [(columns.series, "series")] if columns.series else []
-    found = read_rows(path, wanted, parse)
+    found = read_rows(path, wanted, parse, marks=columns.marks)
     rows = [row for row in found if row is not None]
     if not rows:
         raise DataError(f"{path} holds no values in column {', '.join(map(repr, columns.targets))}")

@@ -7,7 +7,7 @@ import csv
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from jaxtyping import Bool, Float64
@@ -28,27 +28,54 @@ from probseq_apps.data.names import (
 T = TypeVar("T")
 
 
+class Marks(NamedTuple):
+    """How a table is written."""
+
+    separator: str | None = None  # between cells; None: tabs in .tsv and .tab, else commas
+    decimal: str = "."  # of numbers
+    encoding: str = "utf-8-sig"
+
+    def number(self, cell: str) -> float:
+        """Read a number.
+
+        Raises:
+            ValueError: it is none.
+        """
+        if self.decimal == ",":
+            if "." in cell:
+                raise ValueError(f"numbers must have the decimal mark ',', got {cell!r}")
+            cell = cell.replace(",", ".")
+        elif cell.count(",") == 1:
+            raise ValueError(f"a value must be a number, got {cell!r}: --decimal , reads it so")
+        return parse_number(cell)
+
+
+_PLAIN = Marks()
+
+
 def read_rows(
     path: Path,
     columns: Sequence[tuple[str, str]] | int,
     parse: Callable[..., T],
     *,
     literal_quotes: bool = False,
+    marks: Marks = _PLAIN,
 ) -> list[T]:
     """Return what a function makes of the cells of each row that isn't blank.
 
     Args:
-        path: the file, in UTF-8; cells are separated by tabs in `.tsv` and `.tab`, else by commas.
+        path: the file.
         columns: names of the columns in the header, and what they are for; or the number of columns
             of a file without a header.
         parse: takes their cells; of its `ValueError` a `DataError` with file and line is made.
         literal_quotes: quotation marks are letters like any other.
+        marks: how it is written; spaces after separators are no part of cells.
 
     Raises:
         DataError: the file is missing or cannot be read, its header doesn't have each column once,
             or a row has another number of cells.
     """
-    rows = _rows(path, literal_quotes)
+    rows = _rows(path, literal_quotes, marks)
     if isinstance(columns, int):
         width, places = columns, range(columns)
     else:
@@ -57,8 +84,8 @@ def read_rows(
             if header.count(column) != 1:
                 near = None if column in header else nearest_name(column, header)
                 hint = f": did you mean {near!r}?" if near else ""
-                if len(header) == 1 and ";" in header[0]:
-                    hint = ": separate cells by commas, not semicolons"
+                if len(header) == 1 and (other := [mark for mark in ";\t|," if mark in header[0]]):
+                    hint = f": --separator {other[0]!r} separates its cells"
                 raise DataError(
                     f"{path} needs one column {column!r} for the {purpose} in its header, "
                     f"which has {header}{hint}"
@@ -75,14 +102,17 @@ def read_rows(
     return found
 
 
-def _rows(path: Path, literal_quotes: bool = False) -> Iterator[tuple[int, list[str]]]:
+def _rows(
+    path: Path, literal_quotes: bool = False, marks: Marks = _PLAIN
+) -> Iterator[tuple[int, list[str]]]:
     if not path.is_file():
         raise DataError(f"{path} does not exist or is no file")
-    delimiter = "\t" if path.suffix.lower() in (".tsv", ".tab") else ","
+    delimiter = marks.separator or ("\t" if path.suffix.lower() in (".tsv", ".tab") else ",")
     quoting = csv.QUOTE_NONE if literal_quotes else csv.QUOTE_MINIMAL
-    with reading(path, "a table"), path.open(encoding="utf-8-sig", newline="") as file:
+    with reading(path, "a table"), path.open(encoding=marks.encoding, newline="") as file:
         # strict: a quote that is never closed would swallow the rest of the file.
-        reader = csv.reader(file, delimiter=delimiter, quoting=quoting, strict=True)
+        form: Any = {"delimiter": delimiter, "quoting": quoting, "strict": True}
+        reader = csv.reader(file, skipinitialspace=not literal_quotes, **form)
         for row in reader:
             if row:
                 yield reader.line_num, row
@@ -164,6 +194,7 @@ def read_csv_points(
     *,
     test_share: float,
     seed: int,
+    marks: Marks = _PLAIN,
 ) -> Table:
     """Read points from columns of a CSV file with a header; a random share is for evaluation."""
     columns = [*((name, "input") for name in inputs), *((name, "target") for name in targets)]
@@ -171,9 +202,10 @@ def read_csv_points(
 
     def parse(*cells: str) -> list[float]:
         at = [] if stamps is None else [stamps.parse(cells[-1])]
-        return [*map(parse_number, cells[: len(columns)]), *at]
+        return [*map(marks.number, cells[: len(columns)]), *at]
 
-    rows = read_rows(path, [*columns, *([] if time is None else [(time, "time")])], parse)
+    wanted = [*columns, *([] if time is None else [(time, "time")])]
+    rows = read_rows(path, wanted, parse, marks=marks)
     if len(rows) < 2:
         raise DataError(f"{path} holds {len(rows)} points, and two are the fewest")
     values, count = np.array(rows), len(inputs)

@@ -256,7 +256,9 @@ def estimate(
     priors = [prior_of(start, stream.dim) for start in starts]
     x, y = task.x[chosen], task.y[..., chosen]
     mean = make_mean(trend=settings.trend, season=settings.season)
-    return fit_prior(priors, x, y, steps=settings.fit_steps, seed=seed, mean=mean)
+    # The papers' evidence has no limits.
+    options: Any = {"mean": mean, "limited": stream.name.startswith(CSV_PREFIX)}
+    return fit_prior(priors, x, y, steps=settings.fit_steps, seed=seed, **options)
 
 
 def prior_of(settings: Prior, dim: int = 1) -> tuple[Kernel, Likelihood]:
@@ -296,7 +298,7 @@ def live_command(settings: LiveSettings) -> None:
     torch.set_num_threads(settings.threads)
     given, model, whole = settings.lines, settings.model, settings.replay or bool(settings.lines)
     # What is no UTF-8 is refused in the answer to its line; a mark before the first is passed over.
-    reading: Any = {"encoding": "utf-8-sig", "errors": "replace"}
+    reading: Any = {"encoding": settings.encoding, "errors": "replace"}
     if given is None and isinstance(sys.stdin, TextIOWrapper):
         sys.stdin.reconfigure(**reading)
     with (
@@ -306,7 +308,8 @@ def live_command(settings: LiveSettings) -> None:
         # A plain line, without a place in our sources.
         tell = partial(print, file=sys.stderr, flush=True)
         warnings.showwarning = lambda message, *_: tell(f"warning: {message}")
-        options: Any = {"horizon": settings.horizon, "step": settings.step, "warmup": model.warmup}
+        names = ("horizon", "step", "separator", "decimal", "widen")
+        options: Any = {name: getattr(settings, name) for name in names} | {"warmup": model.warmup}
         stream = LiveStream(
             build_live_model(model), settings.state, settings=model.to_dict(), **options
         )

@@ -1,7 +1,7 @@
 """Data sets of `probseq online` as streams of tasks."""
 
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor
 from ohsvgp.tasks import Split, Task, cut, sequential_splits, standardised, stratified_splits
 from probseq_apps.data.names import CSV_PREFIX, own_path
 from probseq_apps.data.series import Columns, Series, load_series
-from probseq_apps.data.tables import Table, load_table, read_csv_points
+from probseq_apps.data.tables import Marks, Table, load_table, read_csv_points
 from probseq_apps.settings.online import STANDARDISED, OnlineSettings
 
 _GRID = 500
@@ -45,16 +45,16 @@ class Stream(NamedTuple):
 def load_stream(settings: OnlineSettings, data_dir: Path | None, *, seed: int) -> Stream:
     """Read a data set and cut it into tasks, in the same way for all methods."""
     stream, own = settings.stream, own_path(settings.data)
+    marks = Marks(stream.separator, stream.decimal, stream.encoding)
     if settings.of_time:
-        columns = Columns(stream.time or "time", stream.target, stream.series)
+        columns = Columns(stream.time or "time", stream.target, stream.series, marks)
         series = load_series(settings.data, data_dir, columns=columns)
         return cut_series(series, settings, seed=seed)
     if own is None:
         return cut_table(load_table(settings.data, data_dir, seed=seed), settings)
     names = (stream.inputs, stream.target, stream.time)
-    return cut_table(
-        read_csv_points(own, *names, test_share=stream.test_share, seed=seed), settings
-    )
+    drawn: Any = {"test_share": stream.test_share, "seed": seed}
+    return cut_table(read_csv_points(own, *names, marks=marks, **drawn), settings)
 
 
 def cut_series(series: Series, settings: OnlineSettings, *, seed: int) -> Stream:

@@ -3,6 +3,7 @@
 Importable without torch; docstrings of fields are the help. A method is an entry of `METHODS`.
 """
 
+import codecs
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 from tyro.conf import arg
 
 import ohsvgp
-from ohsvgp.live_state import saved_settings
+from ohsvgp.live_state import check_marks, saved_settings
 from probseq.settings import Bound, Count, NotNegative, Positive, Settings, Share
 from probseq_apps.data.names import CSV_PREFIX, SERIES_NAMES, TABLE_NAMES, own_path
 from probseq_apps.engine.config import Fraction
@@ -152,6 +153,12 @@ class StreamSettings(Settings):
     """csv: columns of the inputs of points; none for a series over time."""
     series: str | None = None
     """csv: column that tells which series a row belongs to; learned side by side too."""
+    separator: str | None = None
+    """csv: between cells; None: tabs in .tsv and .tab, else commas."""
+    decimal: Literal[".", ","] = "."
+    """csv: mark of decimals in numbers."""
+    encoding: str = "utf-8-sig"
+    """csv: of the text, such as utf-8-sig or latin-1."""
 
     def check(self) -> None:
         """Refuse columns that don't go together."""
@@ -163,6 +170,9 @@ class StreamSettings(Settings):
             raise ValueError(f"inputs need two columns or more: give {self.inputs[0]!r} as time")
         if self.series is not None and (self.inputs or len(self.target) > 1):
             raise ValueError("series needs one target, and no inputs")
+        check_text(self.encoding)
+        if self.separator is not None:
+            check_marks(self.separator, self.decimal)
 
 
 class Prior(Settings):
@@ -352,9 +362,19 @@ class LiveSettings(Settings):
     """Standard input starts at the stream's first line: skip those that the state has absorbed."""
     threads: Count = 1
     """CPU threads of torch; more make updates of a line no faster."""
+    separator: str = ","
+    """Between stamp and value."""
+    decimal: Literal[".", ","] = "."
+    """Mark of decimals in numbers."""
+    encoding: str = "utf-8-sig"
+    """Of the lines, such as utf-8-sig or latin-1."""
+    widen: bool = True
+    """Widen intervals by what the stream has shown; else they are the model's."""
 
     def check(self) -> None:
-        """Refuse what needs a state without one."""
+        """Refuse what needs a state without one, and marks that cannot be told apart."""
+        check_text(self.encoding)
+        check_marks(self.separator, self.decimal)
         if self.replay and self.state is None:
             raise ValueError("replay needs state: name the file that knows what was absorbed")
 
@@ -428,6 +448,14 @@ class OnlineVaeSettings(_Comparison):
         super().check()
         for name in self.method:
             check_known("method", name, VAE_METHODS)
+
+
+def check_text(encoding: str) -> None:
+    """Refuse what is no encoding of text."""
+    try:
+        codecs.lookup(encoding)
+    except LookupError:
+        raise ValueError(f"encoding must be one that Python knows, got {encoding!r}") from None
 
 
 def live_defaults(pick: Pick) -> LiveSettings:

@@ -10,6 +10,7 @@ from ohsvgp.bases.base import CAN_FOLLOW
 from ohsvgp.exact import log_marginal_likelihood
 from ohsvgp.hyperparameters import FitInfo, fit
 from ohsvgp.likelihoods import Gaussian
+from ohsvgp.limits import data_limits, near_limits
 from ohsvgp.means import MeanKernel, WithMean
 from ohsvgp.process import Process
 from ohsvgp.state import OnlineState
@@ -19,6 +20,8 @@ __all__ = ["MAX_EXACT", "batch_probability", "fit_process"]
 
 # Up to here the exact evidence takes at most about a second an evaluation.
 MAX_EXACT = 2000
+# Fewer targets along a stream move each parameter by a factor of two at most.
+_FEW = 10
 
 
 def fit_process(
@@ -31,6 +34,7 @@ def fit_process(
     priors: Mapping[str, tuple[float, float]] | None,
     restarts: int,
     seed: int,
+    limited: bool,
 ) -> FitInfo:
     """Maximise the evidence of a batch, or the online energy, over kernel and likelihood, in place.
 
@@ -43,6 +47,7 @@ def fit_process(
         priors: laws of parameters.
         restarts: further starts.
         seed: of these.
+        limited: whether parameters stay within ``data_limits``.
 
     Raises:
         ValueError: as ``OnlineGP.fit_hyperparameters``.
@@ -54,6 +59,13 @@ def fit_process(
             f"absorbed data: fit them before the first update. {CAN_FOLLOW}"
         )
     kernel, likelihood, basis = process.kernel, process.likelihood, process.basis
+    x, y, chosen = batch.data
+    features = basis.mean.scaled(x) if isinstance(basis, WithMean) else None
+    limits = data_limits(kernel, likelihood, x, y, chosen, features) if limited else None
+    if limits is not None and state is not None and batch.targets().numel() < _FEW:
+        # Alone, a line that is met would take the noise to nothing, and one that is missed the
+        # variance to no end.
+        limits = near_limits(kernel, likelihood)
     search = partial(
         fit,
         kernel,
@@ -63,8 +75,8 @@ def fit_process(
         priors=priors,
         restarts=restarts,
         seed=seed,
+        limits=limits,
     )
-    x, y, chosen = batch.data
     if state is None and isinstance(likelihood, Gaussian) and len(x) <= MAX_EXACT:
         prior = MeanKernel(kernel, basis.mean) if isinstance(basis, WithMean) else kernel
         return search(

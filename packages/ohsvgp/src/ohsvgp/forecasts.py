@@ -17,6 +17,7 @@ from ohsvgp.inducing import continuous
 from ohsvgp.likelihoods import Likelihood
 from ohsvgp.means import process_of
 from ohsvgp.model import StreamModel
+from ohsvgp.stream.calendar import calendar_ahead
 from probseq.checks import check_counts, check_positive
 from probseq.gaussians import DiagonalGaussian
 from probseq.gaussians import Gaussian as JointGaussian
@@ -229,9 +230,17 @@ def stamps_ahead(model: StreamModel, t: Any, step: float | None) -> Tensor:
     check_counts(t=t)
     if step is not None:
         check_positive(step=step)
-    last, step = model.pace.last, model.pace.step if step is None else step
+    last, told, step = model.pace.last, step, model.pace.step if step is None else step
     if last is None:
         raise ValueError(f"t must be stamps before the first update, got {t} steps ahead")
+    clock = model.clock
+    if told is None and clock is not None and clock.unit is not None:
+        second = clock.unit / 10**9
+        at = clock.origin / 10**9 + last * second
+        gaps = [gap * second for gap in model.pace.gaps]
+        if (ahead := calendar_ahead(at, gaps, int(t))) is not None:
+            stamps = np.array([round(stamp) for stamp in ahead], dtype="datetime64[s]")
+            return clock.internal(stamps).to(model.kernel.like)[:, None]
     if step is None:
         raise ValueError("step must be given where there are no two different stamps, got None")
     count = torch.arange(1, int(t) + 1, dtype=torch.float64)

@@ -3,6 +3,7 @@
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any, Literal, NamedTuple, cast
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ohsvgp.likelihoods import Gaussian, Likelihood
+from ohsvgp.limits import Limits
 from probseq.checks import check_counts, check_whole
 from probseq.errors import CholeskyError, JitterWarning
 from probseq.kernels import Kernel
@@ -42,6 +44,8 @@ class FitInfo(NamedTuple):
         last_failure: the error of the last of them; empty without any.
         converged: whether the gradient there, in nats per target and unit of a logarithm, is below
             1e-3 in each parameter: more steps would find little more near by.
+        at_limit: names of parameters within a factor of two of their limits, which the data do not
+            determine.
     """
 
     objective: Literal["evidence", "energy"]
@@ -51,6 +55,7 @@ class FitInfo(NamedTuple):
     failures: int
     last_failure: str
     converged: bool
+    at_limit: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -67,6 +72,7 @@ class Refit:
         steps: of ``OnlineGP.fit_hyperparameters``.
         priors: of ``OnlineGP.fit_hyperparameters``.
         restarts: of ``OnlineGP.fit_hyperparameters``, for the first batch.
+        limited: of ``OnlineGP.fit_hyperparameters``.
 
     Raises:
         ValueError: another ``when``, ``steps`` below 1, ``restarts`` below 0, or priors that are no
@@ -77,6 +83,7 @@ class Refit:
     steps: int = 50
     priors: Mapping[str, tuple[float, float]] | None = None
     restarts: int = 0
+    limited: bool = True
 
     def __post_init__(self) -> None:
         _check_search(self.steps, self.priors, self.restarts)
@@ -115,6 +122,7 @@ def fit(
     priors: Mapping[str, tuple[float, float]] | None = None,
     restarts: int = 0,
     seed: int = 0,
+    limits: Mapping[str, Limits] | None = None,
 ) -> FitInfo:
     """Maximise an objective by L-BFGS over the parameters of kernel and likelihood, in place.
 
@@ -132,12 +140,14 @@ def fit(
         restarts: further starts, each a factor e^ε away from the first in each parameter, ε of
             deviation 1.
         seed: of the ε.
+        limits: of parameters by name, which hold the values of now; without them the noise alone
+            has a lower one.
 
     Raises:
         ValueError: ``steps`` below 1, ``restarts`` below 0, a prior of a parameter that is not
             fitted, or one whose numbers are no median above 0 and factor above 1, no targets, no
-            parameter that requires gradients, or the evidence of zeros, which has no maximum in
-            the noise.
+            parameter that requires gradients, or without limits the evidence of zeros, which has no
+            maximum in the noise.
         CholeskyError: the objective cannot be computed at the parameters of now.
     """
     _check_search(steps, priors, restarts)
@@ -148,13 +158,20 @@ def fit(
         if value.requires_grad
     }
     parameters = list(named.values())
-    laws = [_prior(name, law, named) for name, law in (priors or {}).items()]
+    limits = {} if limits is None else limits
+    weak = {name: side.law for name, side in limits.items() if side.law and name in named}
+    laws = [_prior(name, law, named) for name, law in (weak | dict(priors or {})).items()]
     if not parameters:
         raise ValueError("model must have parameters that require gradients, got none")
     if targets.numel() < 1:
         raise ValueError("y must hold at least one target to fit hyperparameters, got none")
-    floors = [torch.zeros_like(parameter.detach()) for parameter in parameters]
-    if isinstance(likelihood, Gaussian):
+    none = Limits(torch.zeros(()), torch.full((), math.inf))
+    sides = [(limits.get(name, none), raw) for name, raw in named.items()]
+    chosen = [
+        side._replace(low=side.low.to(raw).expand_as(raw), high=side.high.to(raw).expand_as(raw))
+        for side, raw in sides
+    ]
+    if isinstance(likelihood, Gaussian) and "likelihood.raw_noise" not in limits:
         free = likelihood.raw_noise.requires_grad
         if name == "evidence" and free and not bool(targets.any()):
             raise ValueError(
@@ -164,8 +181,11 @@ def fit(
         # A noise that the user chose lower than that may stay.
         share = _NOISE_FLOOR * targets.square().mean()
         lowest = torch.minimum(share, 0.1 * likelihood.noise.detach())
-        pairs = zip(parameters, floors, strict=True)
-        floors = [lowest if raw is likelihood.raw_noise else zero for raw, zero in pairs]
+        pairs = zip(parameters, chosen, strict=True)
+        chosen = [
+            side._replace(low=lowest) if raw is likelihood.raw_noise else side
+            for raw, side in pairs
+        ]
 
     def posterior() -> Tensor:
         value = objective()
@@ -173,7 +193,7 @@ def fit(
             value = value - 0.5 * ((raw - centre) / width).square().sum()
         return value
 
-    search = _Objective(posterior, parameters, floors, targets.numel())
+    search = _Objective(posterior, parameters, chosen, targets.numel())
     first, generator = search.start(), torch.Generator().manual_seed(seed)
     try:
         with warnings.catch_warnings():
@@ -198,6 +218,7 @@ def fit(
         failures=search.failures,
         last_failure=search.last_failure,
         converged=search.slope < _FLAT,
+        at_limit=tuple(name for name, at in zip(named, search.at_limit(), strict=True) if at),
     )
 
 
@@ -233,12 +254,13 @@ def _prior(
 class _Objective:
     """The objective as a function of free coordinates z, and the best parameters met so far.
 
-    A raw parameter is a logarithm: raw = log(floor + exp(z)), or z itself where the floor is zero.
+    A raw parameter is a logarithm. With limits a and b, exp(raw) = (e^z + a)/(1 + e^z/b), which is
+    all but e^z between them: raw = z + log(1 + a e^−z) − log(1 + e^z/b).
 
     Args:
         function: objective in nats at the parameters' values of now.
         parameters: what is fitted.
-        floors: lower limits in user units, zero for none.
+        limits: in user units, zero and infinity for none.
         count: number of targets; the loss is per target.
 
     Raises:
@@ -249,12 +271,12 @@ class _Objective:
         self,
         function: Callable[[], Tensor],
         parameters: list[nn.Parameter],
-        floors: list[Tensor],
+        limits: list[Limits],
         count: int,
     ) -> None:
         self.function = function
         self.parameters = parameters
-        self.log_floors = [floor.log() for floor in floors]
+        self.logs = [(side.low.log(), side.high.log()) for side in limits]
         self.count = count
         self.failures = 0
         self.last_failure = ""
@@ -263,18 +285,49 @@ class _Objective:
         self.value = self.before
         self.slope = math.inf
         self.values = [parameter.detach().clone() for parameter in parameters]
+        if any(side.start is not None for side in limits):
+            # Far from the data's units searches go astray.
+            self._try(
+                [
+                    raw if side.start is None else side.start.log()
+                    for raw, side in zip(self.values, limits, strict=True)
+                ]
+            )
+
+    def _try(self, values: list[Tensor]) -> None:
+        """Start from other values if the objective is higher there."""
+        self._write(values)
+        with suppress(CholeskyError):
+            value, _ = self._evaluate()
+            if value > self.value:
+                self.value, self.values = value, values
+        self.evaluations += 1
+        self.restore()
 
     def start(self) -> list[Tensor]:
         """Coordinates of the parameters of now."""
-        pairs = zip(self.values, self.log_floors, strict=True)
-        return [raw + torch.log1p(-(floor - raw).exp()) for raw, floor in pairs]
+        return [
+            raw + torch.log1p(-(low - raw).exp()) - torch.log1p(-(raw - high).exp())
+            for raw, (low, high) in zip(self.values, self.logs, strict=True)
+        ]
+
+    def at_limit(self) -> list[bool]:
+        """Whether some of each parameter lies within a factor of two of a limit."""
+        near = math.log(2)
+        return [
+            bool(((raw < low + near) | (raw > high - near)).any())
+            for raw, (low, high) in zip(self.values, self.logs, strict=True)
+        ]
 
     def loss(self, free: list[Tensor]) -> Tensor:
         """Minus the objective per target at coordinates whose gradients are set.
 
         Where it cannot be computed it is one nat above the least so far, and flat.
         """
-        raw = [torch.logaddexp(z, low) for z, low in zip(free, self.log_floors, strict=True)]
+        raw = [
+            torch.logaddexp(z, low) - torch.nn.functional.softplus(z - high)
+            for z, (low, high) in zip(free, self.logs, strict=True)
+        ]
         self._write(raw)
         self.evaluations += 1
         try:
@@ -284,9 +337,10 @@ class _Objective:
             self.last_failure = str(error)
             value, gradients = self.value - _PENALTY * self.count, None
         for i, z in enumerate(free):
-            # d raw/d z = exp(z)/(floor + exp(z)).
+            # d raw/d z = σ(z − log a) − σ(z − log b).
             slope = torch.zeros_like(z) if gradients is None else gradients[i]
-            slope = -slope * torch.sigmoid(z.detach() - self.log_floors[i]) / self.count
+            below, above = (torch.sigmoid(z.detach() - side) for side in self.logs[i])
+            slope = -slope * (below - above) / self.count
             z.grad = slope.contiguous()  # L-BFGS takes a view of it
         if gradients is not None and value >= self.value:
             self.value = value

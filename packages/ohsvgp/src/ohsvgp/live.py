@@ -1,14 +1,22 @@
 """A stream that is learned line by line, forecasts, and survives being killed.
 
 A line is ``t,y``: a number or an ISO date, and a number, or nothing (NA, NaN, null) where the value
-is missing. Empty lines and those that begin with # are passed over; each other line is answered by
-an object, see ``LiveStream.answer``. One that cannot be understood, or whose stamp lies before t0
-or absurdly far ahead, is refused in its answer: a stream must not stop at one bad line.
+is missing; another separator and decimal mark can be named. Empty lines and those that begin with #
+are passed over; each other line is answered by an object, see ``LiveStream.answer``. One that
+cannot be understood, or whose stamp lies before t0 or absurdly far ahead, is refused in its answer:
+a stream must not stop at one bad line.
 
 The first lines are kept and learned at once: they give the hyperparameters, and the mean and
 deviation by which real numbers are standardised. Then each line is learned by itself, and the
 hyperparameters are fitted anew when ``refit`` of the model says so, from a line each: under a prior
-that they stay within a fifth or so.
+that they stay within a fifth or so, and by a factor of two at most.
+
+Where half of the lines since one lie beyond 99 % of what the model expects, and there are as many
+as it began with, it has no longer the stream's units: it starts anew from these lines, and forgets
+those before. Intervals are widened, horizon by horizon, by what the stream has shown: after each
+line that an interval missed its reach grows by a fifth, after each that it held it shrinks by a
+hundredth, but not below the model's. This is adaptive conformal inference (Gibbs and Candès 2021)
+on the logarithm of the reach: the share of misses tends to 5 %.
 
 The state is written after the update and before its answer is told: what was told is never lost.
 After a crash the stream goes on with the lines that were not absorbed, or from its beginning, those
@@ -31,13 +39,15 @@ import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
+from torch import Tensor
 
-from ohsvgp.forecasts import ExtrapolationWarning
-from ohsvgp.live_state import SCHEMA, checksum, read_facts
+from ohsvgp.forecasts import ExtrapolationWarning, Forecast
+from ohsvgp.live_state import SCHEMA, check_marks, checksum, read_facts
 from ohsvgp.lost import Losses, LostInformationWarning
 from ohsvgp.monitor import Monitor
 from ohsvgp.online import OnlineGP
 from ohsvgp.prior import fit_prior
+from ohsvgp.stream.calendar import calendar_ahead
 from ohsvgp.stream.clock import parse_stamp
 from ohsvgp.stream.pace import Pace
 from ohsvgp.tasks import starting_lengthscales
@@ -62,6 +72,12 @@ _LARGEST = 1e100
 # Of the prior of fits to a single line: two thirds of its mass lie within it.
 _FACTOR = 1.2
 _MISSING = ("", "na", "nan", "null", "none")
+# Values whose deviation is less than this share of their size are equal.
+_ROUND_OFF = 1e-12
+# Standardised errors beyond it come once in a hundred; a new start takes so many lines at least.
+_FAR, _FEWEST = 2.576, 5
+# Of reaches: steps of their logarithm, and the largest, at which tails are still numbers.
+_RATE, _FARTHEST_REACH = 0.2, 4.0
 
 
 @dataclass
@@ -71,21 +87,29 @@ class Position(Pace):
     Attributes:
         lines: lines of input that were read, those passed over too.
         calendar: whether stamps are dates; None before it is known.
+        zoned: whether they name their time zone.
         start: t0.
         kept: stamps and values of the first lines, until they are learned.
         centre: subtracted from values before they are learned.
         scale: what they are divided by then.
         losses: of the updates so far, as ``Losses``.
+        recent: latest stamps, values and errors.
+        told: horizon, stamp, low and high end of intervals whose values have not come.
+        reach: of the interval of each horizon, in units of the model's.
         answer: the last one that was told.
     """
 
     lines: int = 0
     calendar: bool | None = None
+    zoned: bool | None = None
     start: float | None = None
     kept: list[list[float]] = field(default_factory=list[list[float]])
     centre: float = 0.0
     scale: float = 1.0
     losses: list[Any] = field(default_factory=lambda: list[Any](Losses()))
+    recent: list[list[float]] = field(default_factory=list[list[float]])
+    told: list[list[float]] = field(default_factory=list[list[float]])
+    reach: list[float] = field(default_factory=list[float])
     answer: str = ""
 
     def pass_to(self, stamp: float) -> None:
@@ -106,11 +130,17 @@ class LiveStream:
         warmup: lines that are learned at once at the beginning; if they are two or more, real
             numbers are standardised by their mean and deviation, hence not before two differ.
         horizon: stamps to forecast after each line.
-        step: time between them; None for the median of the latest gaps between stamps.
+        step: time between them; None for months, quarters, years or business days where the latest
+            stamps come so, else the median of their gaps.
+        separator: between the cells of a line.
+        decimal: mark of decimals in numbers, "." or ",".
+        widen: whether intervals are widened by what the stream has shown; else they are the
+            model's.
 
     Raises:
-        ValueError: a model of points, ``warmup`` or ``horizon`` below 1, ``step`` not above 0, or a
-            file that is damaged or belongs to another model.
+        ValueError: a model of points, ``warmup`` or ``horizon`` below 1, ``step`` not above 0, a
+            separator that is no mark of its own, or a file that is damaged or belongs to another
+            model.
         OSError: the file cannot be read or written.
 
     Example:
@@ -133,7 +163,12 @@ class LiveStream:
         warmup: int = 20,
         horizon: int = 1,
         step: float | None = None,
+        separator: str = ",",
+        decimal: str = ".",
+        widen: bool = True,
     ) -> None:
+        check_marks(separator, decimal)
+        self.separator, self.decimal = separator, decimal
         if not model.of_time:
             raise ValueError(f"model must be one of times, got points of dim {model.kernel.dim}")
         check_counts(warmup=warmup, horizon=horizon)
@@ -141,7 +176,7 @@ class LiveStream:
             check_positive(step=step)
         self.model, self.file, self.position, self.monitor = model, file, Position(), Monitor()
         self.warmup, self.horizon, self.step = warmup, horizon, step
-        self._refit = model.refit
+        self._refit, self._widen, self._blank = model.refit, widen, copy.deepcopy(model)
         self._settings = json.dumps(dict(settings or {}), sort_keys=True)
         if (clock := model.clock) is not None:
             self.position.calendar = clock.unit is not None
@@ -196,10 +231,11 @@ class LiveStream:
             None if there is nothing in it; else values that JSON can hold: ``line``, its number;
             ``t``; ``y``, None if it is missing; ``error``, its standardised error
             (``ohsvgp.monitor.standard_errors``), None if there was no forecast; ``alerts``: of
-            "missing", "drift" (``Monitor``), "lost information" (as ``LostInformationWarning``) and
-            "extrapolation" (the prior forecasts); and ``forecasts`` with ``horizon``, ``t``,
-            ``mean``, ``low`` and ``high`` each, ends of the interval of 95 %: none before the first
-            lines are learned. Or ``line`` and ``refused``, why it was not learned.
+            "missing", "drift" (``Monitor``), "lost information" (as ``LostInformationWarning``),
+            "anew" (the model has started anew) and "extrapolation" (the prior forecasts); and
+            ``forecasts`` with ``horizon``, ``t``, ``mean``, ``low`` and ``high`` each, ends of the
+            interval of 95 %: none before the first lines are learned. Or ``line`` and ``refused``,
+            why it was not learned.
         """
         self.position.lines += 1
         text = line.strip()
@@ -229,17 +265,25 @@ class LiveStream:
 
     def _take(self, text: str) -> dict[str, Any]:
         """Learn a line that is not empty."""
-        cells = [cell.strip() for cell in text.split(",")]
-        if len(cells) != 2:
-            raise ValueError(f"a line must be t,y, got {text!r}")
-        stamp, calendar = _seconds(cells[0])
-        value = None if cells[1].lower() in _MISSING else parse_number(cells[1])
+        cells = [cell.strip() for cell in text.split(self.separator)]
+        marks = ";\t|" if len(cells) == 2 else ";\t|,"
+        others = [mark for mark in marks if mark in text and mark != self.separator]
+        if len(cells) != 2 or others:
+            hint = f": --separator {others[0]!r} separates its cells" if others else ""
+            raise ValueError(f"a line must be t{self.separator}y, got {text!r}{hint}")
+        stamp, calendar, zoned = self._seconds(cells[0])
+        value = None if cells[1].lower() in _MISSING else self._number(cells[1])
         if value is not None and abs(value) > _LARGEST:
             raise ValueError(f"y must lie within ±{_LARGEST:g}, got {cells[1]!r}")
         if self.position.calendar not in (None, calendar):
             kinds = ("numbers", "dates")
             raise ValueError(
                 f"stamps must be {kinds[not calendar]} like those before, got {cells[0]!r}"
+            )
+        if self.position.zoned not in (None, zoned):
+            raise ValueError(
+                f"stamps must {'all' if self.position.zoned else 'not'} name their time zone like "
+                f"those before, got {cells[0]!r}"
             )
         self._check_place(stamp, cells[0])
         times, error, alerts = _times([stamp], calendar), None, list[str]()
@@ -258,13 +302,41 @@ class LiveStream:
             self.position.losses = [*losses._replace(warned=False)]
             if losses.warned:
                 alerts.append("lost information")
-        self.position.calendar = calendar
+            if self._astray(stamp, value, error):
+                alerts.append("anew")
+                self._start_anew()
+        if value is not None:
+            self._judge(stamp, value)
+        self.position.calendar, self.position.zoned = calendar, zoned
         self.position.pass_to(stamp)
         forecasts, beyond = self._forecasts()
         if beyond:
             alerts.append("extrapolation")
         shown = _shown(stamp, calendar)
         return {"t": shown, "y": value, "error": error, "alerts": alerts, "forecasts": forecasts}
+
+    def _number(self, cell: str) -> float:
+        """Read a number with the decimal mark of the stream.
+
+        Raises:
+            ValueError: it is none.
+        """
+        if self.decimal == ",":
+            if "." in cell:
+                raise ValueError(f"numbers must have the decimal mark ',', got {cell!r}")
+            return parse_number(cell.replace(",", "."))
+        try:
+            return parse_number(cell)
+        except ValueError as error:
+            hint = ": --decimal , reads it so" if cell.count(",") == 1 else ""
+            raise ValueError(f"{error}{hint}") from None
+
+    def _seconds(self, cell: str) -> tuple[float, bool, bool]:
+        """Read a number, or a date in seconds since 1970, and whether it is one, with a zone."""
+        if self.decimal == "," and cell.count(",") == 1 and "-" not in cell[1:]:
+            return self._number(cell), False, False
+        stamp, calendar, zoned = parse_stamp(cell)
+        return (stamp / _NANOSECONDS if calendar else stamp), calendar, zoned
 
     def _keep(self, stamp: float, value: float, calendar: bool) -> None:
         """Keep one of the first lines, and learn them at once when they are enough."""
@@ -275,7 +347,8 @@ class LiveStream:
         stamps, values = zip(*sorted(here.kept), strict=True)
         if self.warmup > 1 and self.model.likelihood.continuous:
             centre, scale = fmean(values), pstdev(values)
-            if not scale > 0.0:  # the oldest of equal values says no more than the others
+            # The oldest of equal values, but for round-off, says no more than the others.
+            if not scale > _ROUND_OFF * max(map(abs, values)):
                 del here.kept[0]
                 return
             here.centre, here.scale = centre, scale
@@ -285,6 +358,56 @@ class LiveStream:
             here.start = stamps[0]
         info = self.model.update(_times(stamps, calendar), targets)
         here.losses, here.kept = [*Losses().after(info)._replace(warned=False)], []
+
+    def _astray(self, stamp: float, value: float, error: float) -> bool:
+        """Whether half of the lines since one are far out, and they are enough to start from."""
+        here = self.position
+        here.recent = [*here.recent, [stamp, value, error]][-2 * self.warmup :]
+        if self.warmup < _FEWEST or self._refit is None:
+            return False
+        far = [abs(error) > _FAR for *_, error in here.recent]
+        for first in range(len(far) - self.warmup + 1):
+            if far[first] and 2 * sum(far[first:]) >= len(far) - first:
+                here.recent = here.recent[first:]
+                return True
+        return False
+
+    def _start_anew(self) -> None:
+        """Forget all but the latest lines, and learn these as the first ones of a stream."""
+        here, blank = self.position, copy.deepcopy(self._blank)
+        lines, here.recent, here.kept = here.recent, [], []
+        if blank.clock is None:
+            here.start = min(stamp for stamp, *_ in lines)
+        here.centre, here.scale, self.model = 0.0, 1.0, blank
+        for stamp, value, _ in sorted(lines):
+            if self.model.updates == 0:
+                self._keep(stamp, value, bool(here.calendar))
+            else:
+                times = _times([stamp], bool(here.calendar))
+                self.model.update(times, [(value - here.centre) / here.scale])
+
+    def _judge(self, stamp: float, value: float) -> None:
+        """Widen or narrow the intervals of the horizons that told of a stamp."""
+        here, near = self.position, 0.25 * (self._step() or 0.0)
+        for k, at, low, high in here.told:
+            if abs(at - stamp) <= near:
+                missed = not low <= value <= high
+                change = math.exp(_RATE * (missed - (1.0 - LEVEL)))
+                here.reach[int(k)] = min(max(1.0, here.reach[int(k)] * change), _FARTHEST_REACH)
+        here.told = [row for row in here.told if row[1] > stamp + near]
+
+    def _interval(self, law: Forecast) -> tuple[Tensor, Tensor]:
+        """Ends of the interval of each horizon, as wide as the stream has shown."""
+        here = self.position
+        here.reach += [1.0] * (self.horizon - len(here.reach))
+        if not self._widen or max(here.reach) == 1.0:
+            return law.interval(LEVEL)
+        reach = torch.tensor(here.reach[: self.horizon], dtype=torch.float64)
+        half = torch.special.ndtri(reach.new_tensor(0.5 * (1.0 - LEVEL)))
+        tails = torch.special.ndtr(reach * half)
+        ends = law.quantile(torch.cat([tails, 1 - tails])).unflatten(0, (2, -1))
+        low, high = ends.diagonal(dim1=-2, dim2=-1)
+        return low, high
 
     def _hold(self) -> None:
         """Give a fit a log-normal prior around the hyperparameters of now: one line says little.
@@ -326,14 +449,19 @@ class LiveStream:
         if self.model.updates == 0 or here.last is None or step is None:
             return [], False
         calendar = bool(here.calendar)
-        stamps = [here.last + step * (k + 1) for k in range(self.horizon)]
+        stamps = None
+        if calendar and self.step is None:
+            stamps = calendar_ahead(here.last, here.gaps, self.horizon)
+        if stamps is None:
+            stamps = [here.last + step * (k + 1) for k in range(self.horizon)]
         law = self.model.forecast(_times(stamps, calendar))
-        rows = zip(*(part.tolist() for part in (law.mean, *law.interval(LEVEL))), strict=True)
+        rows = zip(*(part.tolist() for part in (law.mean, *self._interval(law))), strict=True)
         told: list[dict[str, Any]] = []
         for k, (stamp, row) in enumerate(zip(stamps, rows, strict=True), 1):
             numbers = [here.centre + here.scale * number for number in row]
             named = zip(("mean", "low", "high"), numbers, strict=True)
             told.append({"horizon": k, "t": _shown(stamp, calendar)} | dict(named))
+            here.told.append([k - 1.0, stamp, *numbers[1:]])
         return told, bool(law.beyond.any())
 
     def _check_place(self, stamp: float, text: str) -> None:
@@ -391,12 +519,6 @@ class LiveStream:
             self.monitor.load_state_dict(held["monitor"])
         except (SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as error:
             raise ValueError(f"{path} is damaged: {error}") from error
-
-
-def _seconds(text: str) -> tuple[float, bool]:
-    """A number, or a date in seconds since 1970, and whether it is one."""
-    stamp, calendar = parse_stamp(text)
-    return (stamp / _NANOSECONDS if calendar else stamp), calendar
 
 
 def _times(stamps: Sequence[float], calendar: bool) -> np.ndarray:

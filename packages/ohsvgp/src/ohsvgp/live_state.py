@@ -1,4 +1,4 @@
-"""State files of live streams: what they tell without torch."""
+"""Live streams without torch: what their state files tell, and the marks of their lines."""
 
 import hashlib
 import json
@@ -6,9 +6,9 @@ import struct
 from pathlib import Path
 from typing import Any
 
-__all__ = ["SCHEMA", "checksum", "read_facts", "saved_settings"]
+__all__ = ["SCHEMA", "check_marks", "checksum", "read_facts", "saved_settings"]
 
-SCHEMA = "probseq-online-live-3"
+SCHEMA = "probseq-online-live-4"
 _LARGEST_HEADER = 1 << 24
 
 
@@ -51,6 +51,25 @@ def read_facts(path: Path) -> dict[str, str] | None:
     if damaged:
         raise ValueError(f"{path} is damaged: its checksum is another")
     return facts
+
+
+def check_marks(separator: str, decimal: str) -> None:
+    """Refuse marks of lines that could not be told apart from what is in the cells.
+
+    Args:
+        separator: between cells.
+        decimal: of numbers.
+
+    Raises:
+        ValueError: no single mark, one of numbers and dates, or both the same.
+    """
+    if decimal not in (".", ","):
+        raise ValueError(f"decimal must be '.' or ',', got {decimal!r}")
+    if len(separator) != 1 or separator.isalnum() or separator in " .+-:#" or separator == decimal:
+        raise ValueError(
+            "separator must be one mark that is in no number or date, such as ',', ';' or a tab, "
+            f"and not the decimal one, got {separator!r}"
+        )
 
 
 def checksum(model: str, position: str) -> str:

@@ -25,6 +25,9 @@ from probseq.linalg import default_jitter
 
 __all__ = ["OnlineGP"]
 
+# Counts from here on know their rate to a hundredth.
+_LARGE_COUNTS = 1e4
+
 
 class OnlineGP(StreamModel):
     """Sparse Gaussian process that absorbs a stream and never sees old data again (thesis ch. 4).
@@ -129,7 +132,9 @@ class OnlineGP(StreamModel):
             self.pace = self.pace.after(batch.data.x[:, 0].tolist())
         # Last: warnings may be errors.
         if self._losses.warned and not told:
-            warn_of_loss(info)
+            targets = batch.targets()
+            large = not self.likelihood.continuous and float(targets.mean()) > _LARGE_COUNTS
+            warn_of_loss(info, large_counts=large)
         return info
 
     partial_fit = update
@@ -161,6 +166,7 @@ class OnlineGP(StreamModel):
         steps: int = 100,
         priors: Mapping[str, tuple[float, float]] | None = None,
         restarts: int = 0,
+        limited: bool = True,
     ) -> FitInfo:
         """Fit the parameters of kernel and likelihood to data, without absorbing them.
 
@@ -181,13 +187,16 @@ class OnlineGP(StreamModel):
                 "kernel.raw_lengthscale", in user units: two thirds of the mass lies within the
                 factor of the median.
             restarts: further starts, drawn around the parameters of now by ``seed``.
+            limited: whether parameters stay within wide limits in the units of the data
+                (``ohsvgp.limits.data_limits``), which matter where data say nothing of them; by
+                fewer than ten targets beside a state each moves by a factor of two at most.
 
         Returns:
             The objective before and after, how often it failed, and whether the search converged.
 
         Raises:
             ValueError: bad data, ``steps`` below 1, ``restarts`` below 0, priors of what is not
-                fitted, no parameter to fit, a noise to be fitted to
+                fitted, no parameter to fit, without limits a noise to be fitted to
                 zeros by the evidence, or data have been absorbed under a basis whose
                 hyperparameters must stay.
             CholeskyError: the objective cannot be computed at the hyperparameters before.
@@ -202,6 +211,7 @@ class OnlineGP(StreamModel):
             priors=priors,
             restarts=restarts,
             seed=self.seed,
+            limited=limited,
         )
 
     def rebase(self, t_end: Any) -> UpdateInfo:
@@ -253,7 +263,8 @@ class OnlineGP(StreamModel):
 
         Args:
             t: stamps not before t0, or points; or a whole number of steps beyond the latest stamp.
-            step: time between steps, in units of time; the median of the latest gaps if None.
+            step: time between steps, in units of time. If None, months, quarters, years or business
+                days where the latest stamps come so, else the median of the latest gaps.
 
         Raises:
             ValueError: bad inputs, stamps before t0, fewer than one step, steps of points or
@@ -391,6 +402,7 @@ class OnlineGP(StreamModel):
                 priors=refit.priors,
                 restarts=0 if state else refit.restarts,
                 seed=self.seed,
+                limited=refit.limited,
             )
             yield
         except BaseException:

@@ -89,6 +89,7 @@ def fit_prior(
     steps: int,
     seed: int = 0,
     mean: Mean | None = None,
+    limited: bool = True,
 ) -> tuple[Kernel, Likelihood]:
     """Return the prior whose evidence on some data is greatest, each fitted to them in place.
 
@@ -99,6 +100,7 @@ def fit_prior(
         steps: iterations of each fit at most.
         seed: of models whose evidence is no exact one.
         mean: of the model.
+        limited: of ``OnlineGP.fit_hyperparameters``.
 
     Raises:
         CholeskyError: the evidence can be computed for none of them.
@@ -108,7 +110,7 @@ def fit_prior(
         # With as many inducing points as points: the exact evidence.
         model = OnlineGP(*prior, PivotedCholesky(len(x)), mean=mean, seed=seed)
         try:
-            evidence = model.fit_hyperparameters(x, y, steps=steps).after
+            evidence = model.fit_hyperparameters(x, y, steps=steps, limited=limited).after
         except CholeskyError as error:
             failure = error
             continue

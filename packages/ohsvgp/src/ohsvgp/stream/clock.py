@@ -4,7 +4,7 @@ import math
 import re
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -12,13 +12,40 @@ from torch import Tensor
 
 from ohsvgp.stream.arrays import as_array, real_numbers
 
-__all__ = ["Clock", "nanoseconds", "parse_stamp", "sorted_times", "stamps", "start_clock"]
+__all__ = [
+    "Clock",
+    "Stamp",
+    "nanoseconds",
+    "parse_stamp",
+    "sorted_times",
+    "stamps",
+    "start_clock",
+]
 
 # What int64 nanoseconds reach on both sides of 1970.
 _LAST_YEAR = 292
 _LAST_SECOND = np.iinfo(np.int64).max // 10**9 - 1
 _LAST_NANOSECOND = np.iinfo(np.int64).max
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+# ISO 8601 dates that Python does not read: months, and weeks, which begin on Monday.
+_MONTH, _WEEK = re.compile(r"\d{4}-\d\d"), re.compile(r"\d{4}-?W\d\d")
+# A date and, after T or a space, a time and a zone.
+_MOMENT = re.compile(r"([\dW-]+)(?:[Tt ]([\d:.,]+) ?(Z|UTC|GMT|[+-][\d:.]+)?)?", re.IGNORECASE)
+_DIGITS = re.compile(r"\d{8}")
+
+
+class Stamp(NamedTuple):
+    """A time stamp that was read.
+
+    Attributes:
+        value: the number, or nanoseconds since 1970 in UTC.
+        calendar: whether it is a date or time.
+        zoned: whether it names its zone.
+    """
+
+    value: float | int
+    calendar: bool
+    zoned: bool = False
 
 
 @dataclass(frozen=True)
@@ -148,61 +175,93 @@ def stamps(t: Any, *, name: str) -> tuple[np.ndarray, bool]:
     return values, False
 
 
-def parse_stamp(text: str) -> tuple[float | int, bool]:
+def parse_stamp(text: str) -> Stamp:
     """Read a number, or an ISO 8601 date or time as nanoseconds since 1970.
 
-    A time without a zone is taken as UTC; one with a zone is converted to UTC.
+    A time without a zone is taken as UTC; one with a zone, "UTC" too, is converted to UTC. Months
+    and weeks stand for their first day. Eight digits that are a date are one.
 
     Args:
-        text: such as "3.5", "2021-02-28", "2021-02-28T12:30" or "2021-02-28 12:30:00.25+01:00".
-
-    Returns:
-        The stamp, and whether it is a date or time.
+        text: such as "3.5", "2021-02-28", "2021-02", "2021-W08", "20210228", "2021-02-28T12:30" or
+            "2021-02-28 12:30:00.25+01:00".
 
     Raises:
         ValueError: neither, or not finite.
     """
+    text = text.strip()
+    digits = bool(_DIGITS.fullmatch(text))
     try:
         number = float(text)
     except ValueError:
+        number = None
+    if number is None or digits:
         try:
-            moment = datetime.fromisoformat(text.strip())
+            return _moment(text)
         except ValueError:
-            raise ValueError(
-                f"a time stamp must be a number or an ISO date such as 2021-02-28, got {text!r}"
-            ) from None
-        zoned = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-        # Python's times end at microseconds, and cut off the digits beyond.
-        beyond = re.search(r"[.,]\d{6}(\d{1,3})", text)
-        rest = int(beyond[1].ljust(3, "0")) if beyond else 0
-        return (zoned - _EPOCH) // timedelta(microseconds=1) * 1000 + rest, True
+            if number is None:
+                raise ValueError(
+                    "a time stamp must be a number or an ISO date such as 2021-02-28, or "
+                    f"2021-02-28T12:30, got {text!r}"
+                ) from None
     if not math.isfinite(number):
         raise ValueError(f"a time stamp must be finite, got {text!r}")
-    return number, False
+    return Stamp(number, False)
+
+
+def _moment(text: str) -> Stamp:
+    """Read a date or time.
+
+    Raises:
+        ValueError: it is none.
+    """
+    found = _MOMENT.fullmatch(text)
+    if found is None:
+        raise ValueError(text)
+    day, time, zone = found.groups()
+    if _MONTH.fullmatch(day) or _WEEK.fullmatch(day):
+        day += "-01" if _MONTH.fullmatch(day) else "-1" if "-" in day else "1"
+    offset = "" if zone is None else "Z" if zone[0].isalpha() else zone
+    moment = datetime.fromisoformat(day if time is None else f"{day}T{time}{offset}")
+    known = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    # Python's times end at microseconds, and cut off the digits beyond.
+    beyond = re.search(r"[.,]\d{6}(\d{1,3})", text)
+    rest = int(beyond[1].ljust(3, "0")) if beyond else 0
+    value = (known - _EPOCH) // timedelta(microseconds=1) * 1000 + rest
+    return Stamp(value, True, zone is not None)
 
 
 def _parse_stamps(stamps: list[Any], name: str) -> tuple[np.ndarray, bool]:
     """Read strings, dates and times (pandas' too) by their text."""
-    parsed: list[float | int] = []
-    kinds: set[bool] = set()
+    read: list[Stamp] = []
     for where, stamp in enumerate(stamps):
         if isinstance(stamp, date) and str(stamp) == "NaT":
             raise ValueError(f"{name} must hold dates, got NaT at position {where}")
         try:
-            value, calendar = parse_stamp(str(stamp))
+            found = parse_stamp(str(stamp))
         except ValueError:
             raise ValueError(
                 f"{name} must hold finite numbers or ISO dates such as 2021-02-28, "
                 f"got {str(stamp)!r} at position {where}"
             ) from None
-        if calendar and abs(value) > _LAST_SECOND * 10**9:
+        if found.calendar and abs(found.value) > _LAST_SECOND * 10**9:
             raise _out_of_reach(stamp, name)
-        parsed.append(value)
-        kinds.add(calendar)
-    if len(kinds) > 1:
+        read.append(found)
+    calendar = any(stamp.calendar for stamp in read)
+    if calendar and not all(stamp.calendar for stamp in read):
+        # Eight digits of which some are no date are numbers, all of them.
+        if all(
+            _DIGITS.fullmatch(str(stamp)) or not read[i].calendar for i, stamp in enumerate(stamps)
+        ):
+            return np.array([float(stamp) for stamp in stamps]), False
         raise ValueError(f"{name} must hold numbers or calendar stamps, got both")
-    calendar = kinds == {True}
-    return np.array(parsed, dtype=np.int64 if calendar else np.float64), calendar
+    for where, (first, stamp) in enumerate(zip(read[:1] * len(read), read, strict=True)):
+        if first.zoned != stamp.zoned:
+            raise ValueError(
+                f"{name} must hold stamps that all name their time zone, or none, got "
+                f"{str(stamps[0])!r} at position 0 and {str(stamps[where])!r} at position {where}"
+            )
+    values = [stamp.value for stamp in read]
+    return np.array(values, dtype=np.int64 if calendar else np.float64), calendar
 
 
 def _calendar_nanoseconds(array: np.ndarray, name: str) -> np.ndarray:

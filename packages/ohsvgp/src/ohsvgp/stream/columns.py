@@ -24,6 +24,7 @@ class StampColumn:
     def __init__(self, name: str) -> None:
         self.name = name
         self._calendar: bool | None = None
+        self._first: tuple[str, bool] | None = None
 
     def parse(self, cell: str) -> float:
         """Return a stamp, in seconds since 1970 for a date; a time without a zone is UTC.
@@ -32,12 +33,19 @@ class StampColumn:
             cell: its text.
 
         Raises:
-            ValueError: no stamp, or a date after numbers, or the reverse.
+            ValueError: no stamp, or a date after numbers, or the reverse; or one that names its
+                zone after one that does not, or the reverse.
         """
-        stamp, calendar = parse_stamp(cell)
+        stamp, calendar, zoned = parse_stamp(cell)
         if self._calendar not in (None, calendar):
             raise ValueError(f"column {self.name!r} must hold numbers or dates, got both: {cell!r}")
         self._calendar = calendar
+        self._first = self._first or (cell, zoned)
+        if self._first[1] != zoned:
+            raise ValueError(
+                f"column {self.name!r} must hold stamps that all name their time zone, or none, "
+                f"got {self._first[0]!r} first and {cell!r}"
+            )
         return stamp / 10**9 if calendar else stamp
 
     def in_order(

@@ -1,0 +1,177 @@
+"""Limits of hyperparameters in the units of data, within which a fit looks for them.
+
+Where data say nothing of a parameter its likelihood rises for ever, or is flat: the noise of zeros,
+the lengthscale of a constant, the degrees of freedom of Student's t without outliers. A prior that
+is uniform in the logarithm within wide limits changes no fit that data determine and stops those.
+The dispersion of few counts, whose small values explain any zeros by a tail without end, has a
+log-normal one.
+Not in the papers.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from ohsvgp.likelihoods import Likelihood
+from probseq.kernels import Kernel, RationalQuadratic, StationaryKernel
+
+__all__ = ["Limits", "data_limits", "near_limits"]
+
+# Of targets whose spread is less than this share of their size, nothing but round-off is left.
+_ROUND_OFF = 1e-12
+# Around values that lie beyond the limits, or searches could not leave them.
+_ROOM = 3.0
+
+
+class Limits(NamedTuple):
+    """Where a parameter is looked for, in user units, in shapes that broadcast with it.
+
+    Attributes:
+        low: lower limit.
+        high: upper limit.
+        start: where a search may start instead of the value of now, which is far outside.
+        law: (median, factor) of a log-normal law between the limits; None for a uniform one.
+    """
+
+    low: Tensor
+    high: Tensor
+    start: Tensor | None = None
+    law: tuple[float, float] | None = None
+
+
+class _Units(NamedTuple):
+    """Squares of the deviations of the series, limits of lengthscales, and shares of a variance."""
+
+    least: Tensor
+    most: Tensor
+    span: Tensor
+    gap: Tensor
+    scales: tuple[float, float]
+
+
+def data_limits(
+    kernel: Kernel,
+    likelihood: Likelihood,
+    x: Tensor,
+    y: Tensor,
+    mask: Tensor | None = None,
+    features: Tensor | None = None,
+) -> dict[str, Limits]:
+    """Return the limits of all parameters of a model, by their names.
+
+    | parameter | from | to |
+    |---|---|---|
+    | lengthscale of times | a tenth of their mean gap | 100 times their span |
+    | of points | 1/1000 of a column's span | 1000 times |
+    | outputscale, weight | 1e-6 of the targets' mean square | 1e6 times |
+    | noise, scale² | 1e-6 of it | 10 times |
+    | outputscale beside counts and labels | 1e-4 of 1 + the mean square of log(y + ½) | 4 times |
+    | dispersion, log-normal of median 3 and factor 3 | 0.01 | 1e6 |
+    | df | 2.1 | 1000 |
+    | alpha | 0.01 | 1000 |
+    | period | a tenth of its value now | 10 times |
+    | others | 1e-6 of their value now | 1e6 times |
+
+    The targets' mean square is of what their mean's features leave, the least over series from
+    below and the largest from above; the prior variance of now where nothing is left. Limits are
+    widened to hold a third and three times the values of now.
+
+    Args:
+        kernel: covariance function.
+        likelihood: observation model.
+        x: inputs, shape (n, d).
+        y: targets, shape (*b, n).
+        mask: True at targets that count; all if None.
+        features: those of the mean, shape (n, p).
+    """
+    units = _units(kernel, likelihood, x, y, mask, features)
+    found: dict[str, Limits] = {}
+    for part, module in (("kernel", kernel), ("likelihood", likelihood)):
+        for path, owner in module.named_modules(prefix=part):
+            for name, raw in owner.named_parameters(recurse=False):
+                now = raw.detach().exp()
+                low, high = _limits(name, owner, now, units)
+                outside = bool(((now < low) | (now > high)).any())
+                found[f"{path}.{name}"] = Limits(
+                    torch.minimum(low, now / _ROOM),
+                    torch.maximum(high, now * _ROOM),
+                    (low * high).sqrt().expand_as(now) if outside else None,
+                    (3.0, 3.0) if name == "raw_dispersion" else None,
+                )
+    return found
+
+
+def near_limits(kernel: Kernel, likelihood: Likelihood) -> dict[str, Limits]:
+    """Return limits of half and twice the values of now.
+
+    Args:
+        kernel: covariance function.
+        likelihood: observation model.
+    """
+    parts = {"kernel": kernel, "likelihood": likelihood}
+    return {
+        f"{part}.{name}": Limits(0.5 * raw.detach().exp(), 2 * raw.detach().exp())
+        for part, module in parts.items()
+        for name, raw in module.named_parameters()
+    }
+
+
+def _limits(name: str, owner: nn.Module, now: Tensor, units: _Units) -> tuple[Tensor, Tensor]:
+    least, most, (low, high) = units.least, units.most, units.scales
+    one = torch.ones_like(least)
+    match name:
+        case "raw_lengthscale" if isinstance(owner, StationaryKernel | RationalQuadratic):
+            return units.gap, units.span
+        case "raw_mean" | "raw_deviation":  # frequencies
+            return 1 / units.span, 1 / units.gap
+        case "raw_outputscale" | "raw_weight":
+            return low * least, high * most
+        case "raw_noise":
+            return 1e-6 * least, 10 * most
+        case "raw_scale":
+            return 1e-3 * least.sqrt(), (10 * most).sqrt()
+        case "raw_dispersion":
+            return 1e-2 * one, 1e6 * one
+        case "raw_df":
+            return 2.1 * one, 1e3 * one
+        case "raw_alpha":
+            return 1e-2 * one, 1e3 * one
+        case "raw_period":
+            return now / 10, now * 10
+        case _:
+            return now / 1e6, now * 1e6
+
+
+def _units(
+    kernel: Kernel,
+    likelihood: Likelihood,
+    x: Tensor,
+    y: Tensor,
+    mask: Tensor | None,
+    features: Tensor | None,
+) -> _Units:
+    counted = torch.ones_like(y, dtype=torch.bool) if mask is None else mask.expand_as(y)
+    if likelihood.continuous:
+        scales, targets = (1e-6, 1e6), y
+    else:
+        scales, latent = (1e-4, 4.0), likelihood.start(y)
+        # Of odds a deviation of five.
+        targets = torch.full_like(y, 5.0) if latent is None else (1 + latent.square()).sqrt()
+    rest = targets * counted
+    if likelihood.continuous and features is not None:
+        # Features of any units: each of length one.
+        length = features.norm(dim=-2, keepdim=True)
+        basis = torch.linalg.qr(features / length.where(length > 0, 1.0)).Q
+        rest = (rest - (rest @ basis) @ basis.mT) * counted
+    size, squares = ((part * counted).square().sum(-1).flatten() for part in (targets, rest))
+    count = counted.sum(-1).clamp_min(1).flatten()
+    squares = (squares / count)[squares > _ROUND_OFF**2 * size]
+    if not len(squares):
+        squares = kernel.diag(x).detach().flatten()
+    # Of points columns have extents, and no gaps.
+    low, high = (0.1 / len(x), 100.0) if x.shape[-1] == 1 else (1e-3, 1e3)
+    span = (x.amax(0) - x.amin(0)).to(y)
+    now = kernel.resolution.detach().min()
+    span = span.where(span > 0, now if bool(now.isfinite()) else 1.0)
+    return _Units(squares.min(), squares.max(), high * span, low * span, scales)
