@@ -225,6 +225,14 @@ def output_models(batches=0):
     return built(make, kernel=kernel(), basis=TIME_BASES, covariance=MATRICES, noise=SCALES)
 
 
+@functools.wraps(ohsvgp.MultiOutputGP.forecast)
+def forecast_outputs(self, t, **options):
+    """Return the interval of at most ten steps."""
+    with warnings.catch_warnings(action="ignore", category=ohsvgp.ExtrapolationWarning):
+        law = ohsvgp.MultiOutputGP.forecast(self, 10 if type(t) is int and t > 10 else t, **options)
+    return law.interval(0.9)
+
+
 MATRICES = st.sampled_from([torch.eye(2), torch.tensor([[2.0, 1.0], [1.0, 1.0]])])
 OUTPUTS = tensors("n 2", normal, DOUBLE)
 OUTPUT_UPDATE = dict(self=output_models(1), t=times(2.0), y=OUTPUTS)
@@ -244,6 +252,7 @@ OUTPUT_TARGETS = [
         ohsvgp.MultiOutputGP.predict,
         dict(self=output_models(1), t=times(0.5), include_noise=st.booleans()),
     ),
+    Target(forecast_outputs, dict(self=output_models(1), t=times(0.5), step=st.none())),
     Target(
         ohsvgp.MultiOutputGP.sample,
         dict(self=output_models(1), t=times(0.5), num_samples=COUNTS, generator=GENERATORS),

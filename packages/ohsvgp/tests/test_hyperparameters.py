@@ -15,6 +15,7 @@ from ohsvgp import Gaussian, LegS, OnlineGP, Poisson
 from ohsvgp.bases.points import AdamSteps, RandomSubset
 from ohsvgp.bases.variational_fourier import VariationalFourier
 from ohsvgp.hyperparameters import _Objective
+from ohsvgp.limits import Limits
 from probseq.errors import CholeskyError, JitterWarning
 from probseq.kernels import RBF, Matern52, rbf
 
@@ -182,7 +183,12 @@ def test_noise_that_is_already_below_the_floor_may_stay() -> None:
 def test_the_slope_in_free_coordinates_is_that_of_the_loss_above_a_floor() -> None:
     parameter = nn.Parameter(torch.tensor(0.3, dtype=torch.float64))
     floor = torch.tensor(0.8, dtype=torch.float64)
-    objective = _Objective(lambda: -(parameter - 2.0).square(), [parameter], [floor], 5)
+    objective = _Objective(
+        lambda: -(parameter - 2.0).square(),
+        [parameter],
+        [Limits(floor, torch.full_like(floor, torch.inf))],
+        5,
+    )
     z = objective.start()[0]
     # exp(0.3) = 0.8 + exp(z).
     assert math.isclose(float(z), math.log(math.exp(0.3) - 0.8), rel_tol=1e-12)

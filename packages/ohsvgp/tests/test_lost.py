@@ -1,9 +1,12 @@
 """When a loss is worth a warning."""
 
+import pytest
 import torch
 
+from ohsvgp import LegS, LostInformationWarning, OnlineGP, Poisson
 from ohsvgp.lost import Losses
 from ohsvgp.state import UpdateInfo
+from probseq.kernels import RBF
 
 
 def update(old: float | list[float], new: float | list[float], n: int) -> UpdateInfo:
@@ -47,3 +50,10 @@ def test_the_series_that_loses_most_counts_and_a_warning_stays_given() -> None:
     losses = Losses().after(update([0.0, 3.0], [0.0, 0.0], 2))
     assert losses.warned
     assert losses.after(update(0.0, 0.0, 10**6)).warned
+
+
+def test_large_counts_are_told_what_to_take_instead():
+    t = torch.linspace(0.0, 60.0, 200, dtype=torch.float64)
+    gp = OnlineGP(RBF(1), Poisson(), LegS(8))
+    with pytest.warns(LostInformationWarning, match="Gaussian likelihood of their logarithms"):
+        gp.update(t, (1e6 * (1 + 0.5 * t.sin())).round())

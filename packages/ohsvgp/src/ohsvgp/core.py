@@ -215,11 +215,11 @@ def _square_root(G: Tensor) -> Tensor:
     scaled, scale = _scaled(G)
     # Its own round-off makes a singular G regular, as a rule.
     shift = torch.finfo(G.dtype).eps * G.shape[-1] * scaled.diagonal(dim1=-2, dim2=-1)
-    F, info = torch.linalg.cholesky_ex(scaled + torch.diag_embed(shift))
+    root, info = torch.linalg.cholesky_ex(scaled + torch.diag_embed(shift))
     if bool((info != 0).any()):
         values, vectors = torch.linalg.eigh(scaled)
-        F = vectors * values.clamp_min(0).sqrt()[..., None, :]
-    return scale[..., None] * F
+        root = vectors * values.clamp_min(0).sqrt()[..., None, :]
+    return scale[..., None] * root
 
 
 def _scaled(matrix: Tensor) -> tuple[Tensor, Tensor]:

@@ -11,6 +11,10 @@ __all__ = ["Losses", "LostInformationWarning", "warn_of_loss"]
 # standard deviations were found above it only.
 _MUCH = 0.1
 _LEAST = 1.0
+_LARGE = (
+    ". Counts as large as these tell their rate so precisely that few variables hold it: take a "
+    "Gaussian likelihood of their logarithms, whose noise is fitted"
+)
 
 
 class LostInformationWarning(UserWarning):
@@ -48,11 +52,12 @@ class Losses(NamedTuple):
         return Losses(total, seen, 0 if carried > 0 else since, self.warned or much)
 
 
-def warn_of_loss(info: UpdateInfo) -> None:
+def warn_of_loss(info: UpdateInfo, *, large_counts: bool = False) -> None:
     """Tell the caller of ``OnlineGP.update`` what the update lost.
 
     Args:
         info: of the update.
+        large_counts: whether targets are counts of many thousands, which know f to a hundredth.
 
     Warns:
         LostInformationWarning: always.
@@ -62,7 +67,7 @@ def warn_of_loss(info: UpdateInfo) -> None:
         f"{info.rank} inducing variables cannot hold the stream: this update lost {old:.3g} nats "
         f"of what was known and {new:.3g} of {info.n_new} new observations, and predictions may be "
         "surer than they are right. Take a larger num_inducing or another basis; UpdateInfo tells "
-        "lost_information and unexplained of every update",
+        f"lost_information and unexplained of every update{_LARGE if large_counts else ''}",
         LostInformationWarning,
         stacklevel=3,
     )

@@ -3,9 +3,13 @@
 Not in the papers.
 """
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -13,15 +17,22 @@ from torch import Tensor, nn
 from ohsvgp.bases.base import Basis
 from ohsvgp.exact import log_marginal_likelihood
 from ohsvgp.fitting import MAX_EXACT
+from ohsvgp.forecasts import Forecast, make_forecast
 from ohsvgp.hyperparameters import FitInfo, fit
 from ohsvgp.likelihoods import Gaussian
+from ohsvgp.likelihoods.quantiles import probabilities
+from ohsvgp.limits import Limits, data_limits
 from ohsvgp.online import OnlineGP
 from ohsvgp.state import OnlineState, UpdateInfo
 from ohsvgp.stream.arrays import as_real
+from probseq.errors import CholeskyError
 from probseq.gaussians import Gaussian as JointGaussian
 from probseq.kernels import Constant, Kernel, Product
 
-__all__ = ["MultiOutputGP"]
+__all__ = ["MultiOutputGP", "OutputForecast"]
+
+# Of an output's mean square: noise that its prior keeps.
+_NOISE_SHARE = 1e-6
 
 
 class MultiOutputGP:
@@ -152,6 +163,7 @@ class MultiOutputGP:
         steps: int = 100,
         priors: Mapping[str, tuple[float, float]] | None = None,
         restarts: int = 0,
+        limited: bool = True,
     ) -> FitInfo:
         """Fit kernel, B and Σ to data, without absorbing them; B and Σ only before the first.
 
@@ -166,6 +178,10 @@ class MultiOutputGP:
             steps: of ``OnlineGP.fit_hyperparameters``, as are the next ones.
             priors: of parameters of the kernel, by their names in ``gp.gp.kernel``.
             restarts: further starts.
+            limited: as in ``OnlineGP.fit_hyperparameters``. B and Σ of the first fit are then
+                looked for in units of the outputs' root mean squares, with a prior
+                exp(−½ψ tr Σ⁻¹), ψ of n stamps n · 1e-6 there, which keeps the noise of outputs that
+                are the same from vanishing.
 
         Raises:
             ValueError: as ``OnlineGP.fit_hyperparameters``; more than 2000 stamps before the first
@@ -173,6 +189,7 @@ class MultiOutputGP:
         """
         z, rows = self._series(y, missing)
         given: dict[str, Any] = {"steps": steps, "priors": priors, "restarts": restarts}
+        given["limited"] = limited
         if self.gp.state is not None:
             return self.gp.fit_hyperparameters(t, z, mask=rows, **given)
         count = z.shape[-1] if rows is None else int(rows.sum())
@@ -181,27 +198,64 @@ class MultiOutputGP:
         x, outputs = self.gp.inputs(t), self._mixed.mixing().detach() @ z
         if rows is not None:
             x, outputs = x[rows], outputs[:, rows]
-        kernel, mixed = self.gp.kernel, self._mixed
+        kernel, mixed, scales = self.gp.kernel, self._mixed, self._scales
+        del given["limited"]
+        unit, ridge, limits = torch.ones_like(outputs[:, :1]), 0.0, None
+        if limited:
+            square = outputs.square().mean(-1, keepdim=True)
+            unit = square.where(square > 0, self.covariance.diagonal()[:, None]).sqrt()
+            ridge = _NOISE_SHARE * count
+            limits = data_limits(kernel, mixed, x, outputs / unit)
+            del limits["likelihood.unmixing"]  # no logarithm
+            like = scales.outputscale.detach()
+            ratios = Limits(torch.full_like(like, 1e-4), torch.full_like(like, 1e7))
+            name = next(n for n, p in kernel.named_parameters() if p is scales.raw_outputscale)
+            limits[f"kernel.{name}"] = Limits(
+                torch.minimum(ratios.low, like), torch.maximum(ratios.high, like)
+            )
+        scaled = outputs / unit
 
-        def evidence() -> Tensor:
-            # Σ_j log N(z_j; 0, d_j K + I) − n log|V|.
-            series = mixed.unmixing @ outputs
+        def evidence(ridge: float = ridge) -> Tensor:
+            # Σ_j log N(z_j; 0, d_j K + I) − n log|V|, of outputs in their units: V there is V/unit.
+            series = mixed.unmixing @ scaled
             found = log_marginal_likelihood(kernel, mixed.noise, x, series).sum()
-            return found - count * mixed.log_det()
+            log_det = mixed.log_det() + unit.log().sum()
+            return found - count * log_det - 0.5 * ridge * mixed.unmixing.square().sum()
 
-        mixed.unmixing.requires_grad_(True)
+        before, held = -math.inf, [*kernel.parameters(), mixed.unmixing]
+        values = [parameter.detach().clone() for parameter in held]
         try:
-            return fit(
+            with torch.no_grad():
+                mixed.unmixing.mul_(unit.mT)
+                far = (mixed.unmixing @ scaled).square().mean(-1) / (1 + scales.outputscale)
+                with suppress(CholeskyError):
+                    before = float(evidence(0.0))
+                if limited and bool(((far < 1e-3) | (far > 1e3)).any() | math.isinf(before)):
+                    # In the data's units: signals ten times their noise.
+                    mixed.unmixing.copy_(math.sqrt(10.0) * torch.eye(len(unit)))
+                    scales.raw_outputscale.fill_(math.log(10.0))
+            mixed.unmixing.requires_grad_(True)
+            info = fit(
                 kernel,
                 mixed,
                 evidence,
                 targets=outputs,
                 name="evidence",
                 seed=self.gp.seed,
+                limits=limits,
                 **given,
             )
+            with torch.no_grad():
+                info = info._replace(before=before, after=float(evidence(0.0)))
+                mixed.unmixing.div_(unit.mT)
+        except BaseException:
+            with torch.no_grad():
+                for parameter, value in zip(held, values, strict=True):
+                    parameter.copy_(value)
+            raise
         finally:
             mixed.unmixing.requires_grad_(False)
+        return info
 
     def predict(self, t: Any, *, include_noise: bool = False) -> JointGaussian:
         """Law of all outputs of f, or of new y, at each input; the prior before any update.
@@ -221,6 +275,22 @@ class MultiOutputGP:
         V = self._mixed.mixing().detach().to(law.mean)
         mean, variance = law.mean.mT @ V.mT, law.variance.mT
         return JointGaussian(mean, (V * variance[:, None, :]) @ V.mT)
+
+    def forecast(self, t: Any, *, step: float | None = None) -> "OutputForecast":
+        """Law of new values of all outputs: moments, quantiles, intervals and joint draws.
+
+        Args:
+            t: as in ``OnlineGP.forecast``, as is the step.
+            step: between steps ahead.
+
+        Raises:
+            ValueError: as ``OnlineGP.forecast``.
+
+        Warns:
+            ExtrapolationWarning: as ``OnlineGP.forecast``.
+        """
+        series = make_forecast(self.gp, t, step, stacklevel=3)
+        return OutputForecast(series, self._mixed.mixing().detach())
 
     def sample(
         self, t: Any, num_samples: int, generator: torch.Generator | None = None
@@ -289,6 +359,83 @@ class MultiOutputGP:
             )
         z = self._mixed.unmixing.detach() @ outputs.mT
         return z, None if bool(rows.all()) else rows
+
+
+@dataclass(frozen=True, eq=False)
+class OutputForecast:
+    """Law of new values y of D outputs at n stamps; later updates of the model do not change it.
+
+    Attributes:
+        series: that of z = V⁻¹y.
+        mixing: V, shape (D, D).
+    """
+
+    series: Forecast
+    mixing: Tensor
+
+    @property
+    def stamps(self) -> np.ndarray:
+        """Numbers or ``datetime64``, shape (n,)."""
+        return self.series.stamps
+
+    @property
+    def mean(self) -> Float[Tensor, "n d"]:
+        """Mean of y."""
+        mean = self.series.mean
+        return mean.mT @ self.mixing.to(mean).mT
+
+    @property
+    def covariance(self) -> Float[Tensor, "n d d"]:
+        """Covariance of the outputs of a stamp, V diag(var z) Vᵀ, noise included."""
+        variance = self.series.variance.mT
+        V = self.mixing.to(variance)
+        return (V * variance[:, None, :]) @ V.mT
+
+    @property
+    def variance(self) -> Float[Tensor, "n d"]:
+        """Variance of each output, noise included."""
+        return self.covariance.diagonal(dim1=-2, dim2=-1)
+
+    def quantile(self, p: float | Sequence[float] | Tensor) -> Float[Tensor, "..."]:
+        """The y with P(Y ≤ y) = p, of each stamp and output by itself.
+
+        Args:
+            p: a level, or q of them for a result of shape (q, n, D).
+
+        Raises:
+            ValueError: levels that are not above 0 and below 1.
+        """
+        mean = self.mean
+        levels = probabilities(torch.as_tensor(p, dtype=mean.dtype), mean)
+        z = torch.special.ndtri(levels).reshape(*levels.shape, 1, 1)
+        return mean + z * self.variance.sqrt()
+
+    def interval(self, level: float) -> tuple[Float[Tensor, "n d"], Float[Tensor, "n d"]]:
+        """Lower and upper end of what holds each output with a probability.
+
+        Args:
+            level: the probability, such as 0.95.
+
+        Raises:
+            ValueError: ``level`` not above 0 and below 1.
+        """
+        low, high = self.quantile([0.5 * (1.0 - level), 0.5 * (1.0 + level)])
+        return low, high
+
+    def sample(
+        self, num_samples: int, generator: torch.Generator | None = None
+    ) -> Float[Tensor, "s n d"]:
+        """Draws of y, jointly over stamps and outputs.
+
+        Args:
+            num_samples: S.
+            generator: source of randomness; torch's own if None.
+
+        Raises:
+            ValueError: S below 1.
+        """
+        z = self.series.sample(num_samples, generator)
+        return z.mT @ self.mixing.to(z).mT
 
 
 class _MixedNoise(Gaussian):

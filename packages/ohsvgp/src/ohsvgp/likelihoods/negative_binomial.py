@@ -19,6 +19,8 @@ class NegativeBinomial(CountLikelihood):
 
     p(y | f) = Γ(y + r)/(Γ(r) y!) · (r/(μ + r))^r · (μ/(μ + r))^y; Poisson as r → ∞.
 
+    For counts of many thousands take a ``Gaussian`` of their logarithms, as with ``Poisson``.
+
     Args:
         dispersion: r, a number or one per series.
         learnable: whether fits of hyperparameters change r.

@@ -13,7 +13,11 @@ __all__ = ["Poisson"]
 
 
 class Poisson(CountLikelihood):
-    """Y ~ Poisson(exp f); expectations are in closed form, E[exp f] = exp(mean + variance/2)."""
+    """Y ~ Poisson(exp f); expectations are in closed form, E[exp f] = exp(mean + variance/2).
+
+    Counts of many thousands know f so precisely that M variables seldom hold it: take a
+    ``Gaussian`` of their logarithms, whose noise is fitted.
+    """
 
     def derivatives(self, f: Tensor, y: Tensor) -> Derivatives:
         """Y f − exp f − log y!, and its derivatives."""
