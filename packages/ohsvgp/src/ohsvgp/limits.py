@@ -21,7 +21,7 @@ __all__ = ["Limits", "data_limits", "near_limits"]
 # Of targets whose spread is less than this share of their size, nothing but round-off is left.
 _ROUND_OFF = 1e-12
 # Around values that lie beyond the limits, or searches could not leave them.
-_ROOM = 3.0
+_NEAR, _ROOM = 1.1, 3.0
 
 
 class Limits(NamedTuple):
@@ -75,7 +75,7 @@ def data_limits(
 
     The targets' mean square is of what their mean's features leave, the least over series from
     below and the largest from above; the prior variance of now where nothing is left. Limits are
-    widened to hold a third and three times the values of now.
+    widened by a factor of three where the values of now lie beyond.
 
     Args:
         kernel: covariance function.
@@ -94,8 +94,8 @@ def data_limits(
                 low, high = _limits(name, owner, now, units)
                 outside = bool(((now < low) | (now > high)).any())
                 found[f"{path}.{name}"] = Limits(
-                    torch.minimum(low, now / _ROOM),
-                    torch.maximum(high, now * _ROOM),
+                    torch.where(now < _NEAR * low, now / _ROOM, low),
+                    torch.where(now * _NEAR > high, now * _ROOM, high),
                     (low * high).sqrt().expand_as(now) if outside else None,
                     (3.0, 3.0) if name == "raw_dispersion" else None,
                 )

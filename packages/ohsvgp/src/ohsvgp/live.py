@@ -302,11 +302,10 @@ class LiveStream:
             self.position.losses = [*losses._replace(warned=False)]
             if losses.warned:
                 alerts.append("lost information")
+            self._judge(stamp, value)
             if self._astray(stamp, value, error):
                 alerts.append("anew")
                 self._start_anew()
-        if value is not None:
-            self._judge(stamp, value)
         self.position.calendar, self.position.zoned = calendar, zoned
         self.position.pass_to(stamp)
         forecasts, beyond = self._forecasts()
@@ -367,7 +366,8 @@ class LiveStream:
             return False
         far = [abs(error) > _FAR for *_, error in here.recent]
         for first in range(len(far) - self.warmup + 1):
-            if far[first] and 2 * sum(far[first:]) >= len(far) - first:
+            # Two at once: one alone may be an outlier of what was before.
+            if far[first] and far[first + 1] and 2 * sum(far[first:]) >= len(far) - first:
                 here.recent = here.recent[first:]
                 return True
         return False
@@ -376,6 +376,7 @@ class LiveStream:
         """Forget all but the latest lines, and learn these as the first ones of a stream."""
         here, blank = self.position, copy.deepcopy(self._blank)
         lines, here.recent, here.kept = here.recent, [], []
+        here.told, here.reach = [], []
         if blank.clock is None:
             here.start = min(stamp for stamp, *_ in lines)
         here.centre, here.scale, self.model = 0.0, 1.0, blank
