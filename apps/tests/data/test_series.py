@@ -17,7 +17,7 @@ from probseq_apps.data.series import (
     read_csv_series,
     rotated_mnist,
 )
-from probseq_apps.data.tables import load_table, read_csv_points
+from probseq_apps.data.tables import Marks, load_table, read_csv_points
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def test_the_default_series_is_what_the_shipped_file_says():
 
 
 def test_dates_become_days_or_hours_since_the_first_and_rows_are_sorted(read, put):
-    series = read("t,y", "2020-03-01,3", "2020-02-28T12:00,1", "2020-03-02T00:00Z,4")
+    series = read("t,y", "2020-03-01,3", "2020-02-28T12:00,1", "2020-03-02T00:00,4")
     assert series.time.tolist() == [0.0, 1.5, 2.5]  # 2020 has a February 29
     assert series.values.tolist() == [1.0, 3.0, 4.0]
     text = "when\tu\n2020-01-01T03:00\t3\n2020-01-01T00:00\t1\n2020-01-02\t4\n"
@@ -57,7 +57,9 @@ def test_dates_become_days_or_hours_since_the_first_and_rows_are_sorted(read, pu
     ("lines", "named"),
     [
         (["t,y,y", "0,1,2"], "one column 'y'"),
-        (["t;y", "0;1"], "one column 't'.*separate cells by commas"),
+        (["t;y", "0;1"], "one column 't'.*--separator ';' separates its cells"),
+        (["t,y", "0,1", '1,"2,5"'], "--decimal , reads it so"),
+        (["t,y", "2024-01-01,1", "2024-01-02T00:00Z,2"], "line 3: .*time zone"),
         (["t,y", "0,1", "1,two"], "line 3: a value must be a number, got 'two'"),
         (["t,y", "0,1", "soon,2"], "line 3.*'soon'"),
         (["t,y", "0,1", "inf,2"], "line 3.*finite"),
@@ -86,6 +88,16 @@ def test_gaps_large_numbers_constants_semicolons_and_several_targets_may_be_read
     assert series.time.tolist() == [1.0, 2.0]
     assert series.values.tolist() == [[2.0, 4.0], [3.0, 5.0]]
     assert series.target_label == "y, z"
+
+
+def test_tables_of_other_marks_are_read(tmp_path):
+    path = tmp_path / "german.csv"
+    path.write_bytes("Tag; Größe\n2024-01; 1,5\n2024-02; 2,25\n".encode("latin-1"))
+    marks = Marks(";", ",", "latin-1")
+    series = read_csv_series(path, Columns("Tag", ("Größe",), marks=marks))
+    assert (series.time.tolist(), series.values.tolist()) == ([0.0, 31.0], [1.5, 2.25])
+    with pytest.raises(DataError, match="cannot be read as a table"):
+        read_csv_series(path, Columns("Tag", ("Größe",)))
 
 
 def test_series_in_rows_stand_side_by_side_at_stamps_that_all_have(read):
