@@ -36,6 +36,7 @@ NEW |= {f"--sgpa-residual.{name}" for name in ("num-inducing", "initial-variance
 NEW |= {"--sgpa-residual.kl-scale", "--sgpa-residual.jitter"}
 NEW |= {"--mask-patch", "--process.prediction", "--metrics", "--diversity-weights"}
 NEW |= {"--video-weights"}
+NEW |= {"--separator", "--decimal", "--encoding", "--widen", "--no-widen"}
 NEW |= {"--labels", "--no-labels", "--label-dropout", "--guidance"}
 NEW |= {("--sampler", solver) for solver in ("dpm++", "unipc", "heun")}
 NEW |= {

@@ -58,7 +58,14 @@ def test_the_table_is_printed_and_the_numbers_are_written(monkeypatch, tmp_path,
     monkeypatch.setattr(online, "measure", lambda *given: (asked.append(given), found)[1])
     threads = torch.get_num_threads()
     assert main(["bench", "online", "--quick", "--repeats", "2", "--json", str(path)]) == 0
-    quick = {"predicted": 1_000, "counts": 100, "inputs": 500, "batched": 10_000, "answered": 40}
+    quick = {
+        "predicted": 1_000,
+        "counts": 100,
+        "inputs": 500,
+        "batched": 10_000,
+        "answered": 40,
+        "batches": 8,
+    }
     assert asked == [(online.Sizes(500, singles=40, few=2, more=6, late=10_000, **quick), 2)]
     assert torch.get_num_threads() == threads
     printed = capsys.readouterr().out

@@ -193,7 +193,8 @@ def test_a_forecaster_refuses_other_variables() -> None:
 
 def test_evaluations_hand_a_forecaster_its_stamps():
     model = Forecaster(warmup=36)
-    found = evaluate.evaluate(datasets.AirlinePassengers(), model, metrics.MAE(), horizon=2)
+    stream = list(datasets.AirlinePassengers())  # which closes its file
+    found = evaluate.evaluate(stream, model, metrics.MAE(), horizon=2)
     assert all(0 < error < 300 for error in np.ravel(found.get()))
     ahead = model.forecast(1, xs=[{"month": date(1961, 1, 1)}])
     assert np.isfinite(ahead).all()

@@ -135,6 +135,14 @@ _METHOD_HELP = (
 )
 
 
+def check_text(encoding: str) -> None:
+    """Refuse what is no encoding of text."""
+    try:
+        codecs.lookup(encoding)
+    except LookupError:
+        raise ValueError(f"encoding must be one that Python knows, got {encoding!r}") from None
+
+
 class StreamSettings(Settings):
     """Stream."""
 
@@ -448,14 +456,6 @@ class OnlineVaeSettings(_Comparison):
         super().check()
         for name in self.method:
             check_known("method", name, VAE_METHODS)
-
-
-def check_text(encoding: str) -> None:
-    """Refuse what is no encoding of text."""
-    try:
-        codecs.lookup(encoding)
-    except LookupError:
-        raise ValueError(f"encoding must be one that Python knows, got {encoding!r}") from None
 
 
 def live_defaults(pick: Pick) -> LiveSettings:

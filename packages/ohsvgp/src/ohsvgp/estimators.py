@@ -288,7 +288,7 @@ def _stamps(points: Tensor) -> Tensor:
 
 def _names(X: Any) -> np.ndarray | None:
     """Names of a table's columns; None where it has none, or they are no texts."""
-    names = list(getattr(X, "columns", ()))
+    names: list[Any] = list(getattr(X, "columns", ()))
     known = bool(names) and all(isinstance(name, str) for name in names)
     return np.asarray(names, dtype=object) if known else None
 

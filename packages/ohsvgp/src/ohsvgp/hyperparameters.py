@@ -232,7 +232,7 @@ def _check_search(steps: object, priors: object, restarts: int) -> None:
     if not isinstance(priors, Mapping):
         raise ValueError(f"priors must map names of parameters to pairs, got {priors!r}")
     for name, law in cast("Mapping[object, Any]", priors).items():
-        pair = isinstance(law, Sequence) and [x for x in law if isinstance(x, Real)]
+        pair: Any = isinstance(law, Sequence) and [x for x in law if isinstance(x, Real)]
         if not pair or not len(law) == len(pair) == 2:
             pair = (0, 0)
         if not (0 < pair[0] < math.inf and 1 < pair[1] < math.inf):

@@ -7,7 +7,7 @@ Experimental. Not in the papers.
 """
 
 import math
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from datetime import date
 from numbers import Real
 from statistics import NormalDist, fmean
@@ -37,7 +37,7 @@ class _FromFirsts:
     def _make(self) -> OnlineGPRegressor:
         return OnlineGPRegressor() if self.regressor is None else self.regressor
 
-    def _learn(self, row: list[float], y: float) -> None:
+    def _learn(self, row: list[float], y: Any) -> None:
         rows = [*self._firsts, (row, _number("y", y))]
         if self._model is None and len(rows) < self.warmup:
             self._firsts = rows
@@ -176,7 +176,10 @@ class RiverForecaster(_FromFirsts):
         self._key = next(iter(x), None) if x else None
 
     def forecast(
-        self, horizon: int, xs: list[Mapping[Hashable, Any]] | None = None, with_dist: bool = False
+        self,
+        horizon: int,
+        xs: Sequence[Mapping[Hashable, Any]] | None = None,
+        with_dist: bool = False,
     ) -> list[float] | list[NormalDist]:
         """Return the means of the next targets, or their normal distributions, noise included.
 
