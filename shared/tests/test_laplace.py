@@ -6,7 +6,13 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from probseq.laplace import KroneckerCurvature, LaplaceLinear, laplace_model
+from probseq.laplace import (
+    KroneckerCurvature,
+    LaplaceLinear,
+    laplace_model,
+    last_linear,
+    linear_inputs,
+)
 from probseq.transformers import (
     KernelAttention,
     SequenceTransformer,
@@ -245,6 +251,28 @@ def test_any_classifier_with_a_linear_layer_in_the_end_will_do():
     named = [({"input": inputs}, labels_for(inputs))]
     again = laplace_model(model, named, prior_precision=0.3, variance="plain")
     assert torch.equal(again(inputs), adjusted(inputs))
+
+
+def test_a_layer_that_is_called_on_all_tokens_counts_at_the_one_whose_logits_are_returned():
+    torch.manual_seed(0)
+    head, lengths = nn.Linear(4, CLASSES).double(), torch.tensor([3, 1, 2])
+    tokens = torch.randn(3, 3, 4).double()
+
+    class Reader(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.head = head
+
+        def forward(self, tokens):
+            return {"logits": self.head(tokens)[torch.arange(3), lengths - 1]}
+
+    pairs, last = [(tokens, torch.tensor([0, 2, 1]))], tokens[torch.arange(3), lengths - 1]
+    name, ((features, _),) = last_linear(Reader(), pairs)
+    assert torch.equal(features, last)
+    assert torch.equal(linear_inputs(Reader(), name, tokens), last)
+    found = laplace_model(Reader(), pairs, prior_precision=0.5)
+    plain = laplace_model(nn.Sequential(head), [(last, pairs[0][1])], prior_precision=0.5)
+    torch.testing.assert_close(found(tokens)["logits"], plain(last))
 
 
 def test_a_layer_without_a_bias_has_no_uncertain_one():

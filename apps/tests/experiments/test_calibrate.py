@@ -7,6 +7,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 from safetensors.torch import save_file
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import log_loss
+from sklearn.preprocessing import StandardScaler
 
 import probseq_apps.cli as cli
 from probseq.corruptions import half_corrupted
@@ -51,7 +54,8 @@ def run(tmp_path, *words):
 
 
 def test_models_of_timm_are_measured_as_by_hand_and_the_folder_predicts_the_same(tmp_path, files):
-    rows = ["model", "model+ts", "deviation+ts", "tuned", "mcd", "kflla", "model+ts+ensemble"]
+    rows = ["model", "model+ts", "deviation+ts", "tuned", "mcd", "kflla", "probe", "heads+ts"]
+    rows += ["model+ts+ensemble"]
     assert run(tmp_path, "--model", *files, *GIVEN, "--method", *rows, "--normalise", "data") == 0
     report = json.loads((tmp_path / "run/report.json").read_text())
     assert list(report["methods"]) == [row for row in rows if row != "mcd"]
@@ -169,7 +173,7 @@ def test_a_folder_of_transformers_reads_texts_with_its_own_tokens(tmp_path):
     assert list(report["methods"]) == rows
 
 
-def test_decoders_have_their_own_numbers_without_padding_and_no_last_layer(tmp_path, capsys):
+def test_decoders_have_their_own_numbers_without_padding_and_the_last_token_s_features(tmp_path):
     from tokenizers import Tokenizer, models, pre_tokenizers
 
     words = ["<unk>", "<s>", "</s>", "good", "bad", "film", "more"]
@@ -189,15 +193,46 @@ def test_decoders_have_their_own_numbers_without_padding_and_no_last_layer(tmp_p
     prepared = prepare(encode_texts(data.vocab, ["bad film more", "good", ""], 10))
     assert prepared["input_ids"].tolist() == [[4, 5, 6], [3, 2, 2], [2, 2, 2]]
     assert prepared["attention_mask"].tolist() == [[1, 1, 1], [1, 0, 0], [1, 0, 0]]
-    words = ["--data", name, "--max-length", "10", "--method", "model", "kflla", "kflla+ts"]
+    rows = ["model", "kflla", "kflla+ts", "probe"]
+    words = ["--data", name, "--max-length", "10", "--method", *rows]
     assert run(tmp_path, "--model", str(tmp_path / "model"), *words) == 0
     report = json.loads((tmp_path / "run/report.json").read_text())
-    assert list(report["methods"]) == ["model"]
-    assert any(note.endswith("a linear layer: kflla") for note in report["data"]["notes"])
-    capsys.readouterr()
-    words[-3:] = ["kflla"]
-    assert run(tmp_path, "--model", str(tmp_path / "model"), *words, "--overwrite") == 1
-    assert "method must have one that the models can take" in capsys.readouterr().err
+    assert list(report["methods"]) == rows
+    losses = [report["methods"][row]["metrics"]["test/nll"]["mean"] for row in ("model", "probe")]
+    assert losses[1] < 0.1 < losses[0]
+
+
+def test_a_model_without_attention_gets_all_rows_but_the_deviation(tmp_path, capsys):
+    torch.manual_seed(0)
+    model = timm.create_model("test_resnet", num_classes=10, in_chans=1, drop_rate=0.0).eval()
+    save_file(model.state_dict(), tmp_path / "conv.safetensors")
+    words = ["--model", f"timm:test_resnet+{tmp_path}/conv.safetensors", "--normalise", "data"]
+    words += ["--arguments", "in_chans=1"]
+    assert run(tmp_path, *words) == 0
+    report = json.loads((tmp_path / "run/report.json").read_text())
+    rows = [f"{row}{ts}" for row in ("model", "kflla", "probe", "heads") for ts in ("", "+ts")]
+    assert list(report["methods"]) == rows
+    assert "left out, since the attention of a model is none that" in report["data"]["notes"][-1]
+    data = load_data("digits")
+    _, prepare = open_model(words[1], ("in_chans=1",), data, own_scale=False)
+
+    def features(part):
+        with torch.no_grad():
+            return model.forward_head(model.forward_features(prepare(part.inputs)), pre_logits=True)
+
+    train, held, test = map(features, (data.train, data.validation, data.test))
+    scaler = StandardScaler().fit(train)
+    fits = [
+        LogisticRegression(C=c, max_iter=3000).fit(scaler.transform(train), data.train.targets)
+        for c in (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)
+    ]
+    nll = [log_loss(data.validation.targets, f.predict_proba(scaler.transform(held))) for f in fits]
+    best = fits[int(np.argmin(nll))]
+    expected = log_loss(data.test.targets, best.predict_proba(scaler.transform(test)))
+    found = {row: report["methods"][row]["metrics"] for row in rows}
+    assert found["probe"]["test/nll"]["mean"] == pytest.approx(expected, rel=0.01)
+    assert found["heads"]["test/nll"]["mean"] < found["model"]["test/nll"]["mean"] - 0.5
+    assert found["heads"]["validation/nll"]["mean"] < found["model"]["validation/nll"]["mean"] - 0.5
 
 
 def test_folders_of_timm_and_models_of_torchvision_are_read(tmp_path, monkeypatch):
@@ -243,7 +278,10 @@ def test_folders_of_timm_and_models_of_torchvision_are_read(tmp_path, monkeypatc
         (["--model", "{a}", "--arguments", "img_size"], "arguments must be as img_size=32"),
         (["--model", "{a}", "--arguments", "img_size=8"], "cannot be read as a model of timm"),
         (["--model", "{wide}", *GIVEN, "num_classes=7"], "cannot be read as a model of timm"),
-        (["--model", "{conv}", "--arguments", "in_chans=1"], "model must have attention that is"),
+        (
+            ["--model", "{conv}", "--arguments", "in_chans=1", "--method", "deviation", "tuned+ts"],
+            "model must have attention that is",
+        ),
         (["--model", "{a}", "--method", "model+ts+ts"], "must take each addition once"),
         (["--model", "{a}", "--method", "best"], "unknown method 'best'"),
         (["--model", "{a}", "--method", "model+ensemble"], "needs at least two models"),

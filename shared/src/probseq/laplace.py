@@ -2,7 +2,7 @@
 
 import copy
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import chain
@@ -117,6 +117,10 @@ class LaplaceLinear(nn.Module):
         return (_phi(self.linear, features) @ basis).square() @ per_class
 
 
+def _call(model: nn.Module, inputs: Any) -> Any:
+    return model(**inputs) if isinstance(inputs, Mapping) else model(inputs)
+
+
 def laplace_model(
     model: M,
     batches: Iterable[tuple[Any, Tensor]],
@@ -167,25 +171,46 @@ def laplace_model(
     if prior_precision is not None and validation is not None:
         raise ValueError("prior_precision must be left out when validation data choose it")
     changed = copy.deepcopy(model).eval().requires_grad_(False)
-    layers = _linear_layers(changed)
-    data = _last_layer_data(changed, layers, batches, call or _call)
-    first = next(data)
-    ((name, linear),) = layers.items()
-    curvature, log_likelihood = _fit(linear, chain([first], data))
+    call = call or _call
+    name, features = last_linear(changed, batches, call=call)
+    linear = cast("nn.Linear", changed.get_submodule(name))
     held = None
     if validation is not None:
-        held = list(_last_layer_data(changed, layers, validation, call or _call))
-    given: dict[str, Any] = {"log_likelihood": log_likelihood, "variance": variance}
-    candidates = (
-        LaplaceLinear(linear, curvature, prior_precision=value, **given).eval()
-        for value in (_GRID.tolist() if prior_precision is None else [prior_precision])
-    )
+        held = list(last_linear(changed, validation, call=call)[1])
+    precisions = None if prior_precision is None else (prior_precision,)
+    layers = laplace_layers(linear, features, prior_precisions=precisions, variance=variance)
 
     def score(layer: LaplaceLinear) -> float:
         return layer.log_evidence if held is None else _log_likelihood(layer, held)
 
-    changed.set_submodule(name, max(candidates, key=score))
+    changed.set_submodule(name, max(layers, key=score))
     return changed
+
+
+def laplace_layers(
+    linear: nn.Linear,
+    data: Iterable[tuple[Float[Tensor, "*n features"], Tensor]],
+    *,
+    prior_precisions: Sequence[float] | None = None,
+    variance: VarianceName = "centred",
+) -> Iterator[LaplaceLinear]:
+    """Yield a last layer with its Laplace posterior for each prior precision.
+
+    Args:
+        linear: the layer, with its weights at the mode.
+        data: of the training set what goes into the layer, and labels; see :func:`last_linear`.
+        prior_precisions: δ to try; ``None`` for a grid from 1e-4 to 1e4.
+        variance: see :func:`laplace_model`.
+    """
+    curvature, log_likelihood = _fit(linear, data)
+    for value in _GRID.tolist() if prior_precisions is None else prior_precisions:
+        yield LaplaceLinear(
+            linear,
+            curvature,
+            prior_precision=value,
+            log_likelihood=log_likelihood,
+            variance=variance,
+        ).eval()
 
 
 def _linear_layers(model: nn.Module) -> dict[str, nn.Linear]:
@@ -200,19 +225,85 @@ def _linear_layers(model: nn.Module) -> dict[str, nn.Linear]:
 
 
 def _logits(outputs: Any) -> Tensor | None:
-    logits = outputs if isinstance(outputs, Tensor) else getattr(outputs, "logits", None)
+    if isinstance(outputs, Mapping):
+        logits = outputs.get("logits")
+    else:
+        logits = outputs if isinstance(outputs, Tensor) else getattr(outputs, "logits", None)
     return logits if isinstance(logits, Tensor) else None
 
 
 def _equal(output: Tensor, logits: Tensor | None) -> bool:
-    return logits is not None and torch.equal(output.flatten(), logits.flatten())
+    """Whether the logits are a layer's outputs: of all its rows, or of one token of each."""
+    if logits is None or output.shape[-1] != logits.shape[-1]:
+        return False
+    if output.ndim == logits.ndim + 1 and output.shape[:-2] == logits.shape[:-1]:
+        return bool((output == logits[..., None, :]).all(-1).any(-1).all())
+    return torch.equal(output.flatten(), logits.flatten())
 
 
-def _call(model: nn.Module, inputs: Any) -> Any:
-    return model(**inputs) if isinstance(inputs, Mapping) else model(inputs)
+def last_linear(
+    model: nn.Module, batches: Iterable[tuple[Any, Tensor]], *, call: Call | None = None
+) -> tuple[str, Iterator[tuple[Float[Tensor, "rows features"], Tensor]]]:
+    """Return the linear layer that a classifier's logits come from, and what goes into it.
+
+    Args:
+        model: any classifier, in evaluation mode. Of a layer that is called on all tokens, where
+            the logits are those of one, only that token counts.
+        batches: pairs of inputs and labels.
+        call: see :func:`laplace_model`.
+
+    Returns:
+        The layer's name, that of the last such layer if there are several, and an iterator over
+        features and labels of the batches, samples folded.
+
+    Raises:
+        ValueError: the logits don't come from an ``nn.Linear``, there are no batches, or labels are
+            not those of the inputs.
+    """
+    layers = _linear_layers(model)
+    data = _last_layer_data(model, layers, batches, call or _call)
+    first = next(data)
+    (name,) = layers
+    return name, chain([first], data)
+
+
+def linear_inputs(model: nn.Module, name: str, inputs: Any) -> Float[Tensor, "rows features"]:
+    """Return what goes into a linear layer of which a classifier's outputs are the logits.
+
+    Args:
+        model: the classifier, in evaluation mode.
+        name: of the layer, see :func:`last_linear`.
+        inputs: of the model; a mapping is given by keywords.
+    """
+    seen, logits = _watched(model, {name: cast("nn.Linear", model.get_submodule(name))}, inputs)
+    _, features, output = seen[-1]
+    return _rows_of(features, output, cast("Tensor", logits))[0]
 
 
 @torch.no_grad()
+def _watched(
+    model: nn.Module, layers: Mapping[str, nn.Linear], inputs: Any, call: Call = _call
+) -> tuple[list[tuple[str, Tensor, Tensor]], Tensor | None]:
+    """Call a model; return inputs and outputs of layers at each of their calls, and the logits."""
+    seen: list[tuple[str, Tensor, Tensor]] = []
+    with ExitStack() as hooks:
+        for name, layer in layers.items():
+
+            def look(module: Any, given: Any, output: Tensor, *, name: str = name) -> None:
+                seen.append((name, given[0], output))
+
+            hooks.enter_context(layer.register_forward_hook(look))
+        return seen, _logits(call(model, inputs))
+
+
+def _rows_of(features: Tensor, output: Tensor, logits: Tensor) -> tuple[Tensor, Tensor]:
+    """Return a layer's inputs and outputs of the logits' rows: all, or one token's of each row."""
+    if output.shape != logits.shape and output.ndim == logits.ndim + 1:
+        token = (output == logits[..., None, :]).all(-1).int().argmax(-1)[..., None, None]
+        features, output = (each.take_along_dim(token, -2) for each in (features, output))
+    return features.flatten(0, -2), output.flatten(0, -2)
+
+
 def _last_layer_data(
     model: nn.Module,
     layers: dict[str, nn.Linear],
@@ -228,32 +319,23 @@ def _last_layer_data(
         batches: inputs and labels.
         call: calls the model.
     """
-    seen: list[tuple[str, Tensor, Tensor]] = []
     labels = None
     for inputs, labels in batches:
-        with ExitStack() as hooks:
-            for name, layer in layers.items():
-
-                def look(module: Any, given: Any, output: Tensor, *, name: str = name) -> None:
-                    seen.append((name, given[0], output))
-
-                hooks.enter_context(layer.register_forward_hook(look))
-            logits = _logits(call(model, inputs))
+        seen, logits = _watched(model, layers, inputs, call)
         last = next((each for each in seen[::-1] if _equal(each[2], logits)), None)
-        if last is None:
+        if last is None or logits is None:
             called = ", ".join(dict.fromkeys(name for name, _, _ in seen)) or "none"
             raise ValueError(
                 "model must end with an nn.Linear, and its logits do not: "
                 f"{type(model).__name__}, whose linear layers that were called are: {called}"
             )
-        name = last[0]
+        name, features, output = last
         for other in layers.keys() - {name}:
             del layers[other]
-        features, rows = (each.flatten(0, -2) for each in last[1:])
+        features, rows = _rows_of(features, output, logits)
         whole = len(labels) > 0 and len(rows) % len(labels) == 0
         check_labels(labels, rows.unflatten(0, (-1, len(labels))) if whole else rows)
         yield features, labels
-        seen.clear()
     if labels is None:
         raise ValueError("batches and validation must hold data, got none")
 

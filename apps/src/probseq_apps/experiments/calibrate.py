@@ -1,17 +1,16 @@
 """`probseq calibrate`: models of other libraries made honest, and what each way is worth."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from probseq.corruptions import half_corrupted
-from probseq.laplace import laplace_model
+from probseq.laplace import laplace_layers, last_linear, linear_inputs
 from probseq.metrics import (
     Predictions,
     class_predictions,
@@ -19,11 +18,11 @@ from probseq.metrics import (
     evaluate_sets,
     fit_temperature,
     held_out_nll,
-    scale_log_probs,
 )
 from probseq.transformers import active_dropout, repeat_samples, sample_predictions
 from probseq.transformers.adapters import choose_layers
 from probseq.transformers.layouts import check_layout, find_attention
+from probseq_apps.baselines.heads import Head, choose_head, linear_probes, mlp_heads
 from probseq_apps.data.names import CORRUPTION_GROUPS, DataError, data_kind
 from probseq_apps.data.parts import Part, permutation
 from probseq_apps.data.sets import load_data
@@ -52,13 +51,19 @@ _CANDIDATES = {
     "tuned": "tuned deviation",
     "tuned+ts": "tuned deviation and temperature",
 }
+# Rows that need nothing of a model but what goes into its last layer.
+_HEADS = ("kflla", "probe", "heads")
 # What a model may lack that a variant needs.
 _LACKS = {
     "mcd": "a model has no dropout",
-    "kflla": "the logits of a model do not come from a linear layer",
+    **dict.fromkeys(_HEADS, "the logits of a model do not come from a linear layer"),
+    **dict.fromkeys(
+        ("deviation", "deviation+ts", "tuned", "tuned+ts"),
+        "the attention of a model is none that can have a deviation",
+    ),
 }
-# Logits (samples, inputs, classes) of a prepared batch.
-Predict = Callable[[Any], Tensor]
+# Logits (samples, inputs, classes) of a prepared batch, of one variant or several.
+Predict = Callable[[Any], Sequence[Tensor]]
 
 
 class Calibrate(Experiment[Loaded]):
@@ -100,9 +105,8 @@ class Calibrate(Experiment[Loaded]):
         whole = data.data
         for name in self.settings.model:
             found = self._open(name, whole)
-            modules = find_attention(found.model)
-            for layer in choose_layers(list(modules), self.settings.fit.layers):
-                check_layout(layer, modules[layer])
+            if all(variant in _CANDIDATES and variant[:5] != "model" for variant in self.variants):
+                self._check_attention(found.model)
             some = whole.test.inputs[:2].to(self.device)
             with torch.no_grad():
                 logits = _logits(found.model, found.prepare(some))
@@ -126,22 +130,31 @@ class Calibrate(Experiment[Loaded]):
         found = self._open(self.settings.model[job.seed], data.data)
         calibrated = self._calibrated(found, data.data, derive_seed(job.seed, "calibrate"))
         calibrated.save(folder / CALIBRATED)
-        chosen, missing = calibrated.chosen, list[str]()
-        for variant in self.variants:
-            predict = self._predict(variant, calibrated, found, data.data)
-            if predict is None:
-                missing.append(variant)
-            elif not (folder / f"{variant}.npz").exists():
-                seed = derive_seed(job.seed, variant)
-                self._store(folder / f"{variant}.npz", predict, found.prepare, data, seed)
+        chosen = calibrated.chosen
         candidates = {
             row: dict(zip(("deviation", "temperature", "nll"), own[:3], strict=True))
             for row, name in _CANDIDATES.items()
             if (own := calibrated.candidates.get(name))
         }
-        if "kflla" in self.variants and "kflla" not in missing:
-            calibrated.use(_CANDIDATES["model"])
-            candidates |= self._laplace_losses(found, data.data)
+        missing, heads = list[str](), [name for name in _HEADS if name in self.variants]
+        for variant in (name for name in self.variants if name not in heads):
+            predict = self._predict(variant, calibrated, found)
+            if predict is None:
+                missing.append(variant)
+            else:
+                seed = derive_seed(job.seed, variant)
+                self._store(folder, [variant], predict, found.prepare, data, seed)
+        calibrated.use(_CANDIDATES["model"])
+        if heads:
+            try:
+                layer, _ = last_linear(found.model, self._batches(found, data.data.validation))
+            except ValueError:
+                missing += heads
+            else:
+                seed = derive_seed(job.seed, "heads")
+                predict, losses = self._fit_heads(heads, found, layer, data.data, seed)
+                self._store(folder, heads, predict, found.prepare, data, 0)
+                candidates |= {name: {"nll": value} for name, value in losses.items()}
         kept = next(row for row, name in _CANDIDATES.items() if name == chosen)
         seconds = round(perf_counter() - start, 3)
         return {"seconds": seconds, "candidates": candidates, "kept": kept, "missing": missing}
@@ -210,6 +223,9 @@ class Calibrate(Experiment[Loaded]):
         fit = self.settings.fit
         tuned = any(name.startswith("tuned") for name in self.variants)
         some = _drawn(data.train, max(2 * fit.batch_size, _CALIBRATION)).inputs
+        more: dict[str, Any] = {"tuning_steps": fit.tuning_steps if tuned else 0}
+        if not self._deviates(found.model):
+            more = {"tried": (0.0,)}
         return calibrate(
             found.model,
             found.prepare(some.to(self.device)),
@@ -217,84 +233,114 @@ class Calibrate(Experiment[Loaded]):
             layers=fit.layers,
             num_inducing=fit.num_inducing,
             rho=fit.rho,
-            tuning_steps=fit.tuning_steps if tuned else 0,
             num_samples=self.settings.evaluation.num_samples,
             seed=seed,
+            **more,
         )
 
-    def _predict(
-        self, variant: str, calibrated: Calibrated, found: Pretrained, data: Any
-    ) -> Predict | None:
-        """Return how a variant predicts; None where the model lacks what it needs."""
+    def _check_attention(self, model: nn.Module) -> None:
+        """Raise if a model's attention cannot have a deviation."""
+        modules = find_attention(model)
+        for layer in choose_layers(list(modules), self.settings.fit.layers):
+            check_layout(layer, modules[layer])
+
+    def _deviates(self, model: nn.Module) -> bool:
+        """Whether a model's attention, as it was trained, can have a deviation."""
+        try:
+            self._check_attention(model)
+        except ValueError:
+            return False
+        return True
+
+    def _predict(self, variant: str, calibrated: Calibrated, found: Pretrained) -> Predict | None:
+        """Return how a variant predicts that is no head; None where the model lacks what it needs.
+
+        The model has the variant's deviation then.
+        """
         model, samples = found.model, self.settings.evaluation.num_samples
-        name = _CANDIDATES.get(variant, _CANDIDATES["model"])
-        calibrated.use(name)
-        if calibrated.candidates[name].state:
-            generator = torch.Generator(self.device).manual_seed(0)
-            given: dict[str, Any] = {"num_samples": samples, "generator": generator}
-
-            def draw(own: nn.Module, *inputs: Any, **named: Any) -> Any:
-                return sample_predictions(own, *inputs, **named, **given)
-
-            return lambda inputs: _logits(model, inputs, draw)
         if variant == "mcd":
+            calibrated.use(_CANDIDATES["model"])
             layers = [part for part in model.modules() if isinstance(part, nn.Dropout)]
             if not any(layer.p > 0 for layer in layers):
                 return None
-            return lambda inputs: _dropped_out(model, inputs, samples)
-        if variant == "kflla":
-            if not _ends_with_linear(model, next(self._batches(found, data.validation))):
-                return None
-            model = self._laplace(found, data, data.validation)
-        return lambda inputs: _logits(model, inputs)[None]
+            return lambda inputs: [_dropped_out(model, inputs, samples)]
+        name = _CANDIDATES[variant]
+        if variant != "model" and not self._deviates(model):
+            return None
+        calibrated.use(name)
+        if not calibrated.candidates[name].state:
+            return lambda inputs: [_logits(model, inputs)[None]]
+        generator = torch.Generator(self.device).manual_seed(0)
+        given: dict[str, Any] = {"num_samples": samples, "generator": generator}
 
-    def _laplace(self, found: Pretrained, data: Any, validation: Part) -> nn.Module:
-        """Return a last-layer Laplace posterior whose prior is chosen on some validation data."""
-        train = self._batches(found, _drawn(data.train, self.settings.fit.laplace_size))
-        return laplace_model(found.model, train, validation=self._batches(found, validation))
+        def draw(own: nn.Module, *inputs: Any, **named: Any) -> Any:
+            return sample_predictions(own, *inputs, **named, **given)
 
-    @torch.no_grad()
-    def _laplace_losses(self, found: Pretrained, data: Any) -> dict[str, dict[str, float]]:
-        """Return its loss on halves of the validation data that chose neither prior nor T."""
-        held, losses = data.validation, torch.zeros(2)
-        for own in (0, 1):
-            chosen = held.rows(torch.arange(own, len(held), 2))
-            model = self._laplace(found, data, chosen)
-            known, rest = (
-                [(_logits(model, x).double().log_softmax(-1), y) for x, y in batches]
-                for batches in (
-                    self._batches(found, chosen),
-                    self._batches(found, held.rows(torch.arange(1 - own, len(held), 2))),
-                )
-            )
-            (log_probs, labels), (other, truth) = (
-                map(torch.cat, zip(*part, strict=True)) for part in (known, rest)
-            )
-            scaled = scale_log_probs(other, fit_temperature(log_probs, labels))
-            losses += torch.stack([F.nll_loss(each, truth).cpu() for each in (other, scaled)]) / 2
-        return {
-            row: {"nll": float(x)} for row, x in zip(("kflla", "kflla+ts"), losses, strict=True)
-        }
+        return lambda inputs: [_logits(model, inputs, draw)]
+
+    def _fit_heads(
+        self, names: Sequence[str], found: Pretrained, layer: str, data: Any, seed: int
+    ) -> tuple[Predict, dict[str, float]]:
+        """Fit heads on what goes into a layer; return how they predict, and their losses."""
+        model, losses, heads = found.model, dict[str, float](), list[Head]()
+        some = _drawn(data.train, self.settings.fit.head_size)
+        (known, labels), (held, truth) = (
+            map(torch.cat, zip(*last_linear(model, self._batches(found, part))[1], strict=True))
+            for part in (some, data.validation)
+        )
+        given: Any = (known, labels, data.num_classes)
+        linear: Any = model.get_submodule(layer)
+        for name in names:
+            candidates: Iterable[Head] = {
+                "kflla": lambda: map(_one_sample, laplace_layers(linear, [(known, labels)])),
+                "probe": lambda: linear_probes(*given),
+                "heads": lambda: mlp_heads(*given, seed=seed),
+            }[name]()
+            choice = choose_head(candidates, held, truth)
+            heads.append(choice.head)
+            losses |= {name: choice.nll, f"{name}+ts": choice.tempered_nll}
+
+        def predict(inputs: Any) -> list[Tensor]:
+            features = linear_inputs(model, layer, inputs)
+            return [head(features) for head in heads]
+
+        return predict, losses
 
     @torch.no_grad()
     def _store(
-        self, file: Path, predict: Predict, prepare: Callable[..., Any], data: Loaded, seed: int
+        self,
+        folder: Path,
+        names: Sequence[str],
+        predict: Predict,
+        prepare: Callable[..., Any],
+        data: Loaded,
+        seed: int,
     ) -> None:
-        """Predict all sets into a file."""
-        kept: dict[str, dict[str, Tensor]] = {}
+        """Predict all sets into a file for each variant, unless all are there."""
+        files = [folder / f"{name}.npz" for name in names]
+        if all(file.exists() for file in files):
+            return
+        stored = [dict[str, dict[str, Tensor]]() for _ in names]
         with log.bar(total=None, unit=" inputs") as bar, torch.random.fork_rng():
             torch.manual_seed(seed)  # dropout
             for name, given in data.sets.items():
                 part = given if isinstance(given, Part) else given()
-                bar.set_description_str(f"{file.stem}: {name}")
-                parts: list[tuple[Tensor, ...]] = []
+                bar.set_description_str(f"{', '.join(names)}: {name}")
+                batches: list[list[tuple[Tensor, ...]]] = [[] for _ in names]
                 for inputs in part.inputs.split(self.settings.fit.batch_size):
-                    found = class_predictions(predict(prepare(inputs.to(self.device))))
-                    parts.append(tuple(one.cpu() for one in found))
+                    logits = predict(prepare(inputs.to(self.device)))
+                    for own, rows in zip(batches, logits, strict=True):
+                        own.append(tuple(one.cpu() for one in class_predictions(rows)))
                     bar.update(len(inputs))
-                log_probs, energy = map(torch.cat, zip(*parts, strict=True))
-                kept[name] = Predictions(log_probs, energy, part.targets.cpu())._asdict()
-        save_groups(file, kept)
+                for own, sets in zip(batches, stored, strict=True):
+                    log_probs, energy = map(torch.cat, zip(*own, strict=True))
+                    sets[name] = Predictions(log_probs, energy, part.targets.cpu())._asdict()
+        for file, sets in zip(files, stored, strict=True):
+            save_groups(file, sets)
+
+
+def _one_sample(head: Callable[[Tensor], Tensor]) -> Head:
+    return lambda features: head(features)[None]
 
 
 def _variant_of(name: str) -> str:
@@ -315,15 +361,6 @@ def _logits(model: nn.Module, inputs: Any, call: Callable[..., Any] | None = Non
     if isinstance(found, Tensor):
         return found
     return found["logits"] if isinstance(found, Mapping) else found.logits
-
-
-def _ends_with_linear(model: nn.Module, batch: tuple[Any, Tensor]) -> bool:
-    """Whether a model's logits come from a linear layer; of decoders only the last token's do."""
-    try:
-        laplace_model(model, [batch], prior_precision=1.0)
-    except ValueError:
-        return False
-    return True
 
 
 def _dropped_out(model: nn.Module, inputs: Any, samples: int) -> Tensor:

@@ -7,13 +7,15 @@ from probseq_apps.data.names import CORRUPTION_NAMES, WORDS, data_kind
 from probseq_apps.settings.classify import DataSettings, EvaluationSettings
 from probseq_apps.settings.common import DISTINCT, SOME, Flat, Names, Recipes, check_known, refuse
 
-# What is fitted on validation data, or on the training data (the Laplace approximation).
+# What is fitted on validation data, or on the training data (the last three).
 BASES = {
     "model": "the model as it is",
     "deviation": "a sparse Gaussian process beside its attention",
     "tuned": "the same, its scales tuned on validation data",
     "mcd": "Monte Carlo dropout",
     "kflla": "Kronecker-factored Laplace approximation of the last layer's posterior",
+    "probe": "logistic regression on what goes into the last layer",
+    "heads": "five small networks on what goes into the last layer",
 }
 ADDITIONS = {"ts": "temperature scaling", "ensemble": "mean over the models"}
 
@@ -56,8 +58,9 @@ class FitSettings(Settings):
     """Validation examples, drawn at random; None: all of them."""
     validation_corruptions: Annotated[tuple[str, ...], DISTINCT] = ()
     """Images: half of the validation images are changed by these, at all severities."""
-    laplace_size: Count | None = 5000
-    """Training examples that `kflla` is fitted on, drawn at random; None: all of them."""
+    head_size: Count | None = 5000
+    """Training examples that `kflla`, `probe` and `heads` are fitted on, drawn at random; None: all
+    of them."""
     test_size: Count | None = None
     """Test examples, drawn at random; None: all of them."""
     batch_size: Count = 100
@@ -83,8 +86,9 @@ class CalibrateSettings(Settings):
     data: str = "cifar10"
     """As of `classify`: what the models were trained on."""
     method: Names = (*(f"{b}{a}" for b in BASES for a in ("", "+ts")),)
-    """model, deviation, tuned, mcd (where the model has dropout), kflla; each may be followed by
-    +ts (temperature scaling) and +ensemble (mean over the models)."""
+    """model, deviation and tuned (where the attention is known), mcd (where the model has dropout),
+    kflla, probe and heads (where logits come from a linear layer); each may be followed by +ts
+    (temperature scaling) and +ensemble (mean over the models)."""
     normalise: Literal["model", "data"] = "model"
     """Mean and deviation that images are normalised by: those that come with the model, or the
     training set's."""

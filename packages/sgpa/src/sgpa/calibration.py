@@ -62,7 +62,8 @@ def calibrate(
         layers: attention modules that get a deviation.
         num_inducing: inducing inputs M of each head.
         rho: standard deviations of the whitened inducing outputs to choose from.
-        tried: standard deviations σ to choose from.
+        tried: standard deviations σ to choose from; with 0 alone the model may be any classifier,
+            and gets a temperature at most.
         tuning_steps: steps of tuning, from what was chosen; 0 leaves these candidates out.
         num_samples: samples S of a prediction.
         seed: of the choice of inducing inputs and of the draws, which are the same for each σ.
@@ -99,7 +100,8 @@ def calibrate(
         raise ValueError("model must be as it was trained: call remove_attention(model) first")
     generator = torch.Generator(next(model.parameters()).device).manual_seed(seed)
     given: dict[str, Any] = {"num_inducing": num_inducing, "generator": generator}
-    replace_attention(model, layers=layers, calibration=calibration, **given)
+    if any(tried):
+        replace_attention(model, layers=layers, calibration=calibration, **given)
     try:
         search = _Search(model, validation, labels, num_samples, seed)
         found = [
@@ -122,7 +124,7 @@ class _Search:
     ) -> None:
         self.model, self.validation, self.labels = model, validation, labels
         self.num_samples, self.seed = num_samples, seed
-        self.processes = deviations(model)
+        self.processes = deviations(model) if guests(model) else {}
 
     def setting(self, sigma: float, rho: float) -> _Setting:
         """Set σ and ρ of all heads, and predict."""
@@ -177,10 +179,12 @@ class _Search:
     @torch.no_grad()
     def _current(self) -> _Setting:
         """Predict all validation data, in float64 on the CPU."""
-        sigma = float(torch.stack([p.deviation.mean() for p in self.processes.values()]).mean())
+        sigmas = [float(process.deviation.mean()) for process in self.processes.values()]
+        sigma = sum(sigmas) / max(len(sigmas), 1)
         device = next(self.model.parameters()).device
         generator = torch.Generator(device).manual_seed(self.seed)
-        samples = self.num_samples if sigma else 1
+        # One draw of a deviation that is zero, and none where there is no deviation.
+        samples = self.num_samples if sigma else 1 if self.processes else None
         parts: list[Tensor] = []
         for inputs, labels in self.validation:
             parts.append(log_probabilities(self.model, inputs, samples, generator).double().cpu())
