@@ -9,8 +9,8 @@ from torch import nn
 from torch.testing import assert_close
 
 from probseq.metrics import fit_temperature
-from probseq.transformers import deviations, penalty, remove_attention, sample_predictions
-from sgpa import calibrate, fine_tune, load_calibrated, replace_attention, tune_deviation
+from probseq.transformers import deviations, fine_tune, penalty, remove_attention
+from sgpa import calibrate, load_calibrated, replace_attention, tune_deviation
 
 
 class Classifier(nn.Module):
@@ -218,7 +218,17 @@ def test_a_temperature_alone_is_saved_too(tmp_path):
     assert torch.equal(load_calibrated(tmp_path, model)(inputs), found(inputs))
 
 
-def test_tuning_moves_scales_alone_and_fine_tuning_what_it_is_given():
+def test_a_temperature_alone_needs_no_attention_that_is_known():
+    _, inputs, labels = case(scale=6.0)
+    plain = nn.Sequential(nn.Flatten(), nn.Linear(32, 3)).eval()
+    found = calibrate(plain, inputs, [(inputs, labels)], tried=(0.0,))
+    temperature = fit_temperature(plain(inputs).double().log_softmax(-1), labels)
+    assert found.candidates["temperature"].temperature == pytest.approx(temperature, rel=1e-5)
+    with pytest.raises(ValueError, match="model must have attention that is known"):
+        calibrate(plain, inputs, [(inputs, labels)])
+
+
+def test_tuning_moves_scales_alone():
     model, inputs, labels = shifted_case()
     replace_attention(model, calibration=inputs[:50], num_inducing=8)
     batches = list(zip(inputs.split(100), labels.split(100), strict=True)) * 5
@@ -233,32 +243,43 @@ def test_tuning_moves_scales_alone_and_fine_tuning_what_it_is_given():
     own = "attention.deviation.process."
     scales = {f"{own}kernel.raw_lengthscale", f"{own}kernel.raw_outputscale"}
     assert moved(lambda: tune_deviation(model, batches)) == scales
-    (process,) = deviations(model).values()
-    chosen = [*process.parameters(), *model.head.parameters()]
-    generator = torch.Generator().manual_seed(0)
-
-    def bound():
-        logits = sample_predictions(model, inputs, num_samples=30, generator=generator)["logits"]
-        nll = nn.functional.cross_entropy(logits.flatten(0, 1), labels.repeat(30))
-        return float((nll + penalty(model) / 400).detach())
-
-    before = bound()
-    trained = moved(lambda: fine_tune(model, batches, chosen, num_data=400, learning_rate=0.01))
-    names = {"head.weight", "head.bias", *scales}
-    names |= {own + part for part in ("inducing_inputs", "inducing_mean", "raw_inducing_factor")}
-    assert trained == names
-    assert bound() < before - 0.05
 
 
-def test_training_without_deviations_or_with_infinite_losses_is_refused():
+def test_fine_tuning_starts_at_the_model_with_a_small_deviation_and_moves_its_scales_most():
+    model, inputs, labels = shifted_case()
+    batches = list(zip(inputs.split(100), labels.split(100), strict=True))
+
+    def put(model, calibration):
+        return replace_attention(model, calibration=calibration, num_inducing=8)
+
+    def tuned(steps, seed=0):
+        model = shifted_case()[0]
+        given = {"uncertainty": put, "steps": steps, "every": steps, "seed": seed}
+        return fine_tune(model, batches, [(inputs[:60], labels[:60])], num_samples=4, **given)
+
+    given = {"steps": 1, "every": 1, "learning_rates": (1e-9, 1e-9)}
+    start = fine_tune(model, batches, [(inputs[:60], labels[:60])], uncertainty=put, **given)
+    assert float(penalty(start.model)) < 1.0
+    plain = shifted_case()[0](inputs)["logits"]
+    noise = (start.model(inputs)["logits"] - plain).std() / plain.std()
+    assert 0.0 < noise < 0.5
+    one, again, other = tuned(40), tuned(40), tuned(40, seed=1)
+    (first, second, third) = (
+        next(iter(deviations(each.model).values())) for each in (one, again, other)
+    )
+    assert torch.equal(first.inducing_inputs, second.inducing_inputs)
+    assert not torch.equal(first.inducing_inputs, third.inducing_inputs)
+    assert one.losses[40] < one.losses[0] - 0.05
+    (before,) = deviations(start.model).values()
+    moved = (first.kernel.raw_outputscale - before.kernel.raw_outputscale).abs().mean()
+    assert moved > 0.3
+
+
+def test_tuning_without_deviations_or_with_infinite_losses_is_refused():
     model, inputs, labels = case(scale=1.0)
     with pytest.raises(ValueError, match="model must have a deviation"):
         tune_deviation(model, [(inputs, labels)])
-    with pytest.raises(ValueError, match="model must have a deviation"):
-        fine_tune(model, [(inputs, labels)], model.parameters(), num_data=5)
     replace_attention(model, calibration=inputs, num_inducing=8)
-    with pytest.raises(ValueError, match="num_data must be a whole number of at least 1"):
-        fine_tune(model, [(inputs, labels)], model.parameters(), num_data=0)
     with pytest.raises(ValueError, match="the loss must stay finite"):
         tune_deviation(model, [(inputs * math.inf, labels)])
     with pytest.raises(ValueError, match="labels must be int64"):

@@ -212,6 +212,22 @@ class TestLlama(Decoder):
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("batch_first", [True, False])
+def test_a_deviation_starts_with_a_hundredth_of_the_variance_of_the_attention_s_output(batch_first):
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=batch_first)
+    model, given = nn.TransformerEncoder(layer, 2).eval(), tokens(30, 8, 16)
+    attention, seen = model.layers[-1].self_attn, []
+    attention.register_forward_hook(lambda module, args, output: seen.append(output[0]))
+    model(given)
+    plain = seen[-1].flatten(0, 1).var(0).mean()
+    replace_attention(model, num_inducing=8, calibration=given)
+    attention.register_forward_hook(lambda module, args, output: seen.append(output[0]))
+    with torch.no_grad():
+        drawn = torch.stack([model(given) * 0 + seen[-1] for _ in range(100)])
+    assert_close(drawn.var(0).mean(), 0.01 * plain, rtol=0.1, atol=0.0)
+
+
 def test_multi_head_attention_deviates_as_the_residual_layer_does_in_all_its_forms():
     x = tokens(3, 5, 16).double()  # Cholesky factors enlarge what batches of other sizes round
     for options in ({}, {"batch_first": True}, {"bias": False}, {"kdim": 8, "vdim": 16}):

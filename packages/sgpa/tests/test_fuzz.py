@@ -211,7 +211,7 @@ NOT_FUZZED = {
     "QueryProcess.*": "called by the residual layer and by replace_attention, which check tokens",
     "replace_attention": "DropInSuite tests it",
     **dict.fromkeys(
-        ("calibrate", "fine_tune", "load_calibrated", "tune_deviation"),
+        ("calibrate", "load_calibrated", "tune_deviation"),
         "takes a trained model: test_calibration refuses bad arguments",
     ),
     "Calibrated*": "made by calibrate",

@@ -237,6 +237,22 @@ def test_inducing_inputs_are_put_on_queries_of_real_tokens():
         assert (found < squares.quantile(0.75)).all()
 
 
+def test_the_variance_to_start_from_is_a_hundredth_of_the_attention_s_or_what_is_given():
+    torch.manual_seed(0)
+    x, mask = tokens(6, 20, DIM).double(), torch.arange(20) < torch.tensor([[20], [5]] * 3)
+    layer = ResidualSparseGPAttention(DIM, HEADS, INDUCING).double()
+    layer.place_inducing(x, mask)
+    q, k, v = layer.to_qkv(x).chunk(3, -1)
+    heads = [each.unflatten(-1, (HEADS, -1)).transpose(1, 2) for each in (q, k, v)]
+    hidden = torch.nn.functional.scaled_dot_product_attention(*heads, attn_mask=mask[:, None, None])
+    rows = hidden.transpose(1, 2)[mask].flatten(1)
+    expected = 0.01 * rows.var(0, correction=0).mean()
+    assert_close(layer.process.deviation.square().flatten(), expected.repeat(HEADS))
+    fixed = ResidualSparseGPAttention(DIM, HEADS, INDUCING, initial_variance=0.3).double()
+    fixed.place_inducing(x)
+    assert_close(fixed.process.deviation.square().flatten(), torch.full((HEADS,), 0.3).double())
+
+
 def test_tokens_that_cannot_place_inducing_inputs_are_refused_and_change_nothing():
     layer = make_layer()
     before = {name: value.clone() for name, value in layer.state_dict().items()}

@@ -17,7 +17,7 @@ from .process import CausalNoise, QueryProcess
 from .residual import ResidualSparseGPAttention
 from .spec import CIFAR10, CIFAR100, COLA, IMDB, ResidualSGPAConfig, SGPAConfig
 from .standard import StandardSparseGPAttention
-from .tuning import fine_tune, tune_deviation
+from .tuning import tune_deviation
 
 __all__ = [
     "CIFAR10",
@@ -41,7 +41,6 @@ __all__ = [
     "StandardSparseGPAttention",
     "calibrate",
     "categorical_log_likelihood",
-    "fine_tune",
     "kl_annealing",
     "load_calibrated",
     "negative_elbo",

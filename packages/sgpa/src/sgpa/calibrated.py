@@ -6,7 +6,6 @@ Not in the papers.
 import hashlib
 import io
 import json
-import math
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,8 +17,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from probseq.files import sha256, write_atomic
-from probseq.transformers.adapters import deviations, remove_attention, sample_predictions
-from probseq.transformers.attention import full_precision
+from probseq.transformers.adapters import deviations, log_probabilities, remove_attention
 from sgpa.drop_in import replace_attention
 
 _FACTS, _TENSORS = "calibration.json", "deviation.npz"
@@ -179,25 +177,3 @@ def fingerprint(model: nn.Module) -> str:
             content = value.detach().cpu().contiguous().flatten().view(torch.uint8)
             found.update(content.numpy().tobytes())
     return found.hexdigest()
-
-
-def log_probabilities(
-    model: nn.Module,
-    inputs: Any,
-    num_samples: int | None,
-    generator: torch.Generator | None = None,
-) -> Float[Tensor, "batch classes"]:
-    """Return the logarithm of the mean probabilities of samples; ``None``: of the model's own."""
-    named = dict(inputs) if isinstance(inputs, Mapping) else {}
-    given = () if named else (inputs,)
-    if num_samples is None:
-        return full_precision(_logits(model(*given, **named))).log_softmax(-1)
-    drawn = sample_predictions(model, *given, num_samples=num_samples, generator=generator, **named)
-    # log 1/S Σ softmax
-    return full_precision(_logits(drawn)).log_softmax(-1).logsumexp(0) - math.log(num_samples)
-
-
-def _logits(outputs: Any) -> Tensor:
-    if isinstance(outputs, Mapping):
-        return outputs["logits"]
-    return outputs if isinstance(outputs, Tensor) else outputs[0]

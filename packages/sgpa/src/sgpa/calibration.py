@@ -13,8 +13,14 @@ from torch import Tensor, nn
 
 from probseq.checks import check_counts, check_labels, check_positive
 from probseq.metrics import fit_temperature
-from probseq.transformers.adapters import Layers, deviations, guests, remove_attention
-from sgpa.calibrated import Calibrated, Candidate, log_probabilities
+from probseq.transformers.adapters import (
+    Layers,
+    deviations,
+    guests,
+    log_probabilities,
+    remove_attention,
+)
+from sgpa.calibrated import Calibrated, Candidate
 from sgpa.drop_in import replace_attention
 from sgpa.tuning import tune_deviation
 

@@ -22,8 +22,8 @@ def replace_attention(
     layers: Layers = "last",
     calibration: Any = None,
     num_inducing: int = 48,
-    initial_variance: float = 1.0,
-    rho: float = 0.1,
+    initial_variance: float | None = None,
+    rho: float = 1.0,
     jitter: float = ATTENTION_JITTER,
     generator: torch.Generator | None = None,
 ) -> M:
@@ -39,8 +39,10 @@ def replace_attention(
         calibration: a batch of training data that the model can be called with, on whose queries
             the inducing inputs are put.
         num_inducing: inducing inputs M of each head.
-        initial_variance: prior variance σ² of the deviation.
-        rho: standard deviation of the whitened inducing outputs; small where the data are.
+        initial_variance: prior variance σ² of the deviation; ``None`` for a hundredth of the
+            variance that the attention's output has over the tokens of ``calibration``.
+        rho: standard deviation of the whitened inducing outputs: 1 starts from the prior, where the
+            KL divergence is 0; .1 is small where the data are, for a deviation that is not trained.
         jitter: relative jitter of Cholesky factors.
         generator: source of the choice of inducing inputs.
 

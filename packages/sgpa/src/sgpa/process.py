@@ -28,6 +28,9 @@ from sgpa.posterior import (
     residual_deviation,
 )
 
+# Of the variance of attention's output, where σ² starts.
+_SHARE = 0.01
+
 
 class CausalNoise(NamedTuple):
     """All noise of a layer: one draw for each sequence, and one for each of its tokens.
@@ -97,9 +100,11 @@ class QueryProcess(nn.Module):
         query_width: width d of a head's queries.
         value_width: width of a head's output.
         num_inducing: inducing inputs M of each head.
-        initial_variance: σ², of all heads, to start from.
-        rho: start from R = ρI, with m = 0; 1 is the prior, where the KL divergence is 0 and the
-            deviation has the same variance everywhere.
+        initial_variance: σ², of all heads, to start from; ``None`` for a hundredth of the variance
+            of the attention's output, where :meth:`place` is told that, else of 1.
+        rho: start from R = ρI, with m = 0. 1 is the prior, where the KL divergence is 0 and the
+            deviation has the same variance everywhere; .1 is small where the data are, at 1.8 nats
+            for each inducing output.
         jitter: relative jitter of Cholesky factors, the same in all dtypes.
 
     Attributes:
@@ -118,8 +123,8 @@ class QueryProcess(nn.Module):
         value_width: int,
         num_inducing: int,
         *,
-        initial_variance: float = 0.1,
-        rho: float = 0.1,
+        initial_variance: float | None = None,
+        rho: float = 1.0,
         jitter: float = ATTENTION_JITTER,
     ) -> None:
         super().__init__()
@@ -129,6 +134,9 @@ class QueryProcess(nn.Module):
             value_width=value_width,
             num_inducing=num_inducing,
         )
+        self.initial_variance = initial_variance
+        if initial_variance is None:
+            initial_variance = _SHARE
         check_positive(initial_variance=initial_variance, rho=rho, jitter=jitter)
         self.num_inducing, self.jitter, self.sample = num_inducing, jitter, True
         self.kernel = RBF(query_width, batch_shape=(num_heads,), outputscale=initial_variance)
@@ -250,15 +258,18 @@ class QueryProcess(nn.Module):
         self,
         queries: Float[Tensor, "heads rows query"],
         *,
+        variance: float | None = None,
         generator: torch.Generator | None = None,
     ) -> None:
-        """Put the inducing inputs on queries, and set the lengthscales.
+        """Put the inducing inputs on queries, and set the lengthscales and the variance.
 
         Each head has M of its queries, drawn at random, and one lengthscale,
-        ℓ² = ½ median |q − q'|² over random pairs.
+        ℓ² = ½ median |q − q'|² over random pairs; σ² is a hundredth of the variance that the
+        attention's output has, unless an initial variance was given.
 
         Args:
             queries: q of real tokens, not scaled.
+            variance: of the attention's output over tokens, as of the heads' outputs.
             generator: source of the draws.
 
         Raises:
@@ -277,6 +288,8 @@ class QueryProcess(nn.Module):
             raise ValueError("x must be finite tokens of which most differ from one another")
         self.inducing_inputs.copy_(queries[:, : self.num_inducing])
         self.kernel.raw_lengthscale.copy_((0.5 * median).sqrt().log()[:, None, None])
+        if variance and self.initial_variance is None:
+            self.set_deviation(math.sqrt(_SHARE * variance))
 
     @torch.no_grad()
     def unexplained(

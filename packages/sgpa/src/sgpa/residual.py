@@ -55,7 +55,8 @@ class ResidualSparseGPAttention(nn.Module):
         num_heads: heads H; must divide ``dim``.
         num_inducing: inducing inputs M of each head.
         causal: whether a token attends to itself and to earlier ones alone.
-        initial_variance: σ², of all heads, to start from.
+        initial_variance: σ², of all heads, to start from; ``None`` for a hundredth of the variance
+            of softmax attention's output, each time that inducing inputs are placed.
         rho: start from R = ρI, with m = 0; 1 is the prior, where the KL divergence is 0 and the
             deviation has the same variance everywhere.
         num_data: number of training sequences, which pay the KL divergence together; ``None`` for
@@ -84,8 +85,8 @@ class ResidualSparseGPAttention(nn.Module):
         num_inducing: int,
         *,
         causal: bool = False,
-        initial_variance: float = 0.1,
-        rho: float = 0.1,
+        initial_variance: float | None = None,
+        rho: float = 1.0,
         num_data: int | None = None,
         dropout: float = 0.0,
         jitter: float = ATTENTION_JITTER,
@@ -246,10 +247,11 @@ class ResidualSparseGPAttention(nn.Module):
         *,
         generator: torch.Generator | None = None,
     ) -> None:
-        """Put the inducing inputs on queries of these tokens, and set the lengthscales.
+        """Put the inducing inputs on queries of these tokens, and set lengthscales and variance.
 
         Each head has the queries of M tokens that are drawn at random, and one lengthscale,
-        ℓ² = ½ median |q − q'|² over random pairs.
+        ℓ² = ½ median |q − q'|² over random pairs; σ² is a hundredth of the variance that softmax
+        attention's output has over the tokens, unless an initial variance was given.
 
         Args:
             x: tokens, already normalised by the block.
@@ -261,10 +263,13 @@ class ResidualSparseGPAttention(nn.Module):
                 or fewer than two, or most of them are equal.
         """
         check_tokens(x, mask, self.dim, getattr(self.to_qkv, "weight", x))
-        queries = rearrange(self._attend(x, mask)[0], "h b t d -> h (b t) d")
+        queries, attended = (
+            rearrange(each, "h b t d -> h (b t) d") for each in self._attend(x, mask)
+        )
         if mask is not None:
-            queries = queries[:, mask.flatten()]
-        self.process.place(queries, generator=generator)
+            queries, attended = (each[:, mask.flatten()] for each in (queries, attended))
+        variance = float(attended.var(1, correction=0).mean())
+        self.process.place(queries, variance=variance, generator=generator)
 
     def _attend(self, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
         """Return queries and softmax attention, ``(heads, batch, tokens, dim / heads)``."""

@@ -125,7 +125,8 @@ class ResidualSGPAConfig(AttentionConfig):
 
     Attributes:
         num_inducing: inducing inputs M of each head.
-        initial_variance: prior variance σ² of the deviation to start from.
+        initial_variance: prior variance σ² of the deviation to start from; None: a hundredth of the
+            variance of softmax attention's output.
         rho: standard deviation of the whitened inducing outputs to start from; 1 is the prior's.
         kl_scale: weight of the KL, which all training examples pay together; 1 is the ELBO.
         jitter: relative jitter of Cholesky factors.
@@ -137,8 +138,8 @@ class ResidualSGPAConfig(AttentionConfig):
     """
 
     num_inducing: Count = 16
-    initial_variance: Positive = 0.1
-    rho: Positive = 0.1
+    initial_variance: Positive | None = None
+    rho: Positive = 1.0
     kl_scale: Weight = 1.0
     jitter: Positive = ATTENTION_JITTER
 

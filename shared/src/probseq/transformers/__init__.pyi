@@ -12,6 +12,7 @@ from .causal import CausalAttentionModule, CausalKernelAttention, CausalSoftmaxA
 from .decoder import CausalTransformer, TokenMetrics, bits_per_token, evaluate_tokens
 from .encoder import Encoder, without_attention
 from .exchange import collect_penalties, exchange_attention
+from .fine_tuning import FineTuned, fine_tune
 from .functional import kernel_attention, rbf_matrix
 from .outputs import AttentionOutput, TransformerOutput
 from .pooling import Pooling
@@ -40,6 +41,7 @@ __all__ = [
     "CausalSoftmaxAttention",
     "CausalTransformer",
     "Encoder",
+    "FineTuned",
     "KernelAttention",
     "KernelConfig",
     "Place",
@@ -62,6 +64,7 @@ __all__ = [
     "deviations",
     "evaluate_tokens",
     "exchange_attention",
+    "fine_tune",
     "held_functions",
     "kernel_attention",
     "penalty",

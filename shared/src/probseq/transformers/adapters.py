@@ -16,6 +16,7 @@ torchvision's Swin, timm's ``Attention`` and ``WindowAttention``, and of transfo
 RoBERTa, DistilBERT, GPT-2, Llama, Mistral and Qwen. None of these libraries is imported here.
 """
 
+import math
 import warnings
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -29,6 +30,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from probseq.checks import check_counts
+from probseq.transformers.attention import full_precision
 from probseq.transformers.layouts import check_layout, count_heads, find_attention, layout_of
 from probseq.transformers.prefix import is_value, shared_prefix
 from probseq.transformers.sampling import repeat_samples
@@ -67,9 +69,14 @@ class DeviationModule(Protocol):
         self,
         queries: Float[Tensor, "heads rows query"],
         *,
+        variance: float,
         generator: torch.Generator | None = None,
     ) -> None:
-        """Fit to queries of data, before any training."""
+        """Fit to queries of data, before any training.
+
+        The variance is that of the attention's output over the data's tokens, as if it were of the
+        heads' outputs: a deviation of that variance in each would double the output's.
+        """
         ...
 
     def kl(self) -> Float[Tensor, ""]:
@@ -170,10 +177,19 @@ def replace_attention(
         seen = _queries(model, {name: found[name] for name in names}, calibration)
         mask = calibration.get("attention_mask") if isinstance(calibration, Mapping) else None
         for name, deviation in made.items():
-            heads = rearrange(seen[name], "b t (h d) -> h (b t) d", h=deviation.heads)
-            if isinstance(mask, Tensor) and mask.shape == seen[name].shape[:2]:
-                heads = heads[:, mask.flatten() != 0]
-            cast("DeviationModule", deviation.process).place(heads, generator=generator)
+            queries, outputs = seen[name]
+            heads = rearrange(queries, "b t (h d) -> h (b t) d", h=deviation.heads)
+            outputs = full_precision(outputs).flatten(0, 1)
+            if isinstance(mask, Tensor) and mask.shape == queries.shape[:2]:
+                real = mask.flatten() != 0
+                heads, outputs = heads[:, real], outputs[real]
+            variance = outputs.var(0, correction=0).mean()
+            weight = layout_of(found[name]).out(found[name])
+            if weight is not None:
+                # Heads' outputs of variance 1 have Σ_j W_ij² behind the output weights.
+                variance = variance / full_precision(weight).square().sum(-1).mean()
+            process = cast("DeviationModule", deviation.process)
+            process.place(heads, variance=float(variance), generator=generator)
     for name in names:
         _attach(model, found[name], made[name])
     return model
@@ -269,6 +285,28 @@ def sample_predictions(
             stack.enter_context(shared_prefix(model, call, random, num_samples))
         outputs = model(*map(fold, inputs), **folded)
     return _unfolded(outputs, num_samples)
+
+
+def log_probabilities(
+    model: nn.Module,
+    inputs: Any,
+    num_samples: int | None,
+    generator: torch.Generator | None = None,
+) -> Float[Tensor, "batch classes"]:
+    """Return the logarithm of the mean probabilities of samples; ``None``: of the model's own."""
+    named = dict(inputs) if isinstance(inputs, Mapping) else {}
+    given = () if named else (inputs,)
+    if num_samples is None:
+        return full_precision(_logits(model(*given, **named))).log_softmax(-1)
+    drawn = sample_predictions(model, *given, num_samples=num_samples, generator=generator, **named)
+    # log 1/S Σ softmax
+    return full_precision(_logits(drawn)).log_softmax(-1).logsumexp(0) - math.log(num_samples)
+
+
+def _logits(outputs: Any) -> Tensor:
+    if isinstance(outputs, Mapping):
+        return outputs["logits"]
+    return outputs if isinstance(outputs, Tensor) else outputs[0]
 
 
 @contextmanager
@@ -448,21 +486,26 @@ class _Reset(NamedTuple):
 @torch.no_grad()
 def _queries(
     model: nn.Module, chosen: Mapping[str, nn.Module], calibration: Any
-) -> dict[str, Tensor]:
-    """Return the queries that modules see when a model is called, ``(batch, tokens, width)``."""
-    seen: dict[str, Tensor] = {}
+) -> dict[str, tuple[Tensor, Tensor]]:
+    """Return queries and outputs of modules as a model is called, ``(batch, tokens, width)``."""
+    seen: dict[str, tuple[Tensor, Tensor]] = {}
 
     def look(name: str) -> Callable[..., None]:
-        def hook(module: nn.Module, args: tuple[Any, ...], named: dict[str, Any]) -> None:
-            layout = layout_of(module)
-            seen[name] = layout.queries(module, tokens_of(module, args, named))
+        def hook(
+            module: nn.Module, args: tuple[Any, ...], named: dict[str, Any], output: Any
+        ) -> None:
+            queries = layout_of(module).queries(module, tokens_of(module, args, named))
+            first = output if isinstance(output, Tensor) else output[0]
+            if first.ndim == 3 and not getattr(module, "batch_first", True):
+                first = first.transpose(0, 1)
+            seen[name] = queries, first.reshape(*queries.shape[:2], first.shape[-1])
 
         return hook
 
     modes = {module: module.training for module in model.modules()}
     with ExitStack() as stack:
         for name, module in chosen.items():
-            hook = module.register_forward_pre_hook(look(name), with_kwargs=True)
+            hook = module.register_forward_hook(look(name), with_kwargs=True)
             stack.callback(hook.remove)
         stack.callback(lambda: [setattr(part, "training", was) for part, was in modes.items()])
         for undo in switch_off_nested_tensors(model):

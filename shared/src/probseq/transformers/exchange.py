@@ -26,6 +26,7 @@ M = TypeVar("M", bound=nn.Module)
 # Layers in which each token attends to all real ones, by nothing but queries and keys.
 _PLAIN = (
     *("MultiheadAttention", "Attention", "ViTAttention", "ViTSelfAttention"),
+    *("Dinov2Attention", "Dinov2SelfAttention"),
     *("BertSelfAttention", "RobertaSelfAttention", "DistilBertSelfAttention"),
 )
 

@@ -160,6 +160,7 @@ _LAYOUTS: dict[str, Layout] = {
     **dict.fromkeys(("ShiftedWindowAttention", "Attention", "WindowAttention"), _FUSED),
     # transformers
     "ViTSelfAttention": _separate("query", None),
+    "Dinov2SelfAttention": _separate("query", None),
     "BertSelfAttention": _separate("query", None),
     "RobertaSelfAttention": _separate("query", None),
     "DistilBertSelfAttention": _separate("q_lin", "out_lin"),
@@ -171,7 +172,10 @@ _LAYOUTS: dict[str, Layout] = {
         ("q_attn",),
     ),
     **dict.fromkeys(
-        ("ViTAttention", "LlamaAttention", "MistralAttention", "Qwen2Attention", "Qwen3Attention"),
+        (
+            *("ViTAttention", "Dinov2Attention"),
+            *("LlamaAttention", "MistralAttention", "Qwen2Attention", "Qwen3Attention"),
+        ),
         _separate("q_proj", "o_proj"),
     ),
 }
