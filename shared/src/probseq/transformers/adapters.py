@@ -187,7 +187,7 @@ def replace_attention(
             weight = layout_of(found[name]).out(found[name])
             if weight is not None:
                 # Heads' outputs of variance 1 have Σ_j W_ij² behind the output weights.
-                variance = variance / full_precision(weight).square().sum(-1).mean()
+                variance = variance / full_precision(weight.detach()).square().sum(-1).mean()
             process = cast("DeviationModule", deviation.process)
             process.place(heads, variance=float(variance), generator=generator)
     for name in names:

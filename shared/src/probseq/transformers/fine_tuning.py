@@ -148,13 +148,17 @@ def fine_tune(
         model.eval().requires_grad_(False)
         try:
             tuning = _FineTuning(model, train, validation, frozen, uncertainty == "laplace")
-            return tuning.run(uncertainty, steps, every, learning_rates, num_samples)
+            if callable(uncertainty):
+                # What it puts in switches them off, and on again as it is taken out.
+                _undo(undo)
+                tuning.put(uncertainty, num_samples)
+                undo = switch_off_nested_tensors(model)
+            return tuning.run(steps, every, learning_rates)
         finally:
             for parameter in model.parameters():
                 parameter.requires_grad_(gradients.get(parameter, True))
                 parameter.grad = None
-            for each in undo:
-                each()
+            _undo(undo)
 
 
 class _Batch(NamedTuple):
@@ -178,6 +182,7 @@ class _FineTuning:
     ) -> None:
         train, held = list(train) if frozen else train, list(validation)
         self.model, self.train, self.device = model, train, next(model.parameters()).device
+        self.laplace, self.samples = laplace, cast("int | None", None)
         first = next(iter(train), None)
         if first is None or not held:
             raise ValueError("train and validation must hold batches, got none")
@@ -191,7 +196,7 @@ class _FineTuning:
             self.new |= set(model.get_submodule(self.head).parameters())
         except ValueError:
             if laplace:
-                raise
+                raise  # before the training
         self.lower = _Lower(blocks[:-1] if frozen else [])
         if not frozen:
             self.trained = set(model.parameters())
@@ -199,28 +204,23 @@ class _FineTuning:
         self.held = [self._batch(*each) for each in held]
         self.num_data = sum(len(labels) for _, labels in train)
 
-    def run(
-        self,
-        uncertainty: str | Insert | None,
-        steps: int,
-        every: int,
-        learning_rates: tuple[float, float],
-        num_samples: int,
-    ) -> FineTuned:
+    def put(self, uncertainty: Insert, num_samples: int) -> None:
+        """Put layers that draw into the model."""
+        uncertainty(self.model, calibration=self.first)
+        self.samples = num_samples
+        if any(isinstance(part, Guest) for b in self.lower.blocks for part in b.modules()):
+            self.lower = _Lower([])
+
+    def run(self, steps: int, every: int, learning_rates: tuple[float, float]) -> FineTuned:
         """Train."""
-        model, samples = self.model, None
-        if callable(uncertainty):
-            uncertainty(model, calibration=self.first)
-            samples = num_samples
-            if any(isinstance(part, Guest) for b in self.lower.blocks for part in b.modules()):
-                self.lower = _Lower([])  # they draw
+        model = self.model
         optimizer = self._optimizer(*learning_rates)
         parameters = [each for group in optimizer.param_groups for each in group["params"]]
         best, state = float("inf"), list[Tensor]()
         losses, weight, batches = dict[int, float](), None, self._batches()
         for step in range(steps + 1):
             if step % every == 0 or step == steps:
-                losses[step] = self._nll(samples)[0]
+                losses[step] = self._nll()[0]
                 if losses[step] < best:
                     best = losses[step]
                     state = [each.detach().clone() for each in parameters]
@@ -229,9 +229,9 @@ class _FineTuning:
         with torch.no_grad():
             for parameter, value in zip(parameters, state, strict=True):
                 parameter.copy_(value)
-        if uncertainty == "laplace":
+        if self.laplace:
             self._add_laplace()
-        return FineTuned(model, self._nll(samples)[1], samples, losses)
+        return FineTuned(model, self._nll()[1], self.samples, losses)
 
     def _optimizer(self, pretrained: float, new: float) -> torch.optim.Optimizer:
         """Let what is trained have gradients, in groups."""
@@ -277,13 +277,13 @@ class _FineTuning:
         return weight
 
     @torch.no_grad()
-    def _nll(self, samples: int | None) -> tuple[float, float]:
+    def _nll(self) -> tuple[float, float]:
         """Return the validation data's loss with the best temperature, and that temperature."""
         generator = torch.Generator(self.device).manual_seed(0)  # the same draws at each look
         found: list[Tensor] = []
         for batch in self.held:
-            with self.lower.replay(batch.hidden, samples or 1):
-                log_probs = log_probabilities(self.model, batch.inputs, samples, generator)
+            with self.lower.replay(batch.hidden):
+                log_probs = log_probabilities(self.model, batch.inputs, self.samples, generator)
             check_labels(batch.labels, log_probs)
             found.append(log_probs)
         log_probs, labels = torch.cat(found).double(), torch.cat([b.labels for b in self.held])
@@ -328,6 +328,11 @@ class _FineTuning:
         return [(_moved(inputs, self.device), labels.to(self.device)) for inputs, labels in batches]
 
 
+def _undo(changes: Iterable[Callable[[], object]]) -> None:
+    for each in changes:
+        each()
+
+
 def _call(model: nn.Module, inputs: Any) -> Any:
     return model(**inputs) if isinstance(inputs, Mapping) else model(inputs)
 
@@ -356,19 +361,24 @@ class _Lower:
         return seen[-1] if seen else None
 
     @contextmanager
-    def replay(self, hidden: Any, num_samples: int = 1) -> Generator[None]:
-        """Let the last one give what was recorded, S times, the others what they are given."""
+    def replay(self, hidden: Any) -> Generator[None]:
+        """Let the last one give what was recorded, the others what they are given.
 
-        def copies(value: Any) -> Any:
-            return repeat_samples(value, num_samples) if isinstance(value, Tensor) else value
-
-        def last(*args: Any, **named: Any) -> Any:
-            alone = isinstance(hidden, Tensor)
-            return copies(hidden) if alone else tuple(map(copies, hidden))
+        Where a batch holds several copies of what was recorded, so does what is given.
+        """
 
         def earlier(*args: Any, **named: Any) -> Any:
             first = args[0] if args else next(iter(named.values()))
             return first if isinstance(hidden, Tensor) else (first, *[None] * (len(hidden) - 1))
+
+        def last(*args: Any, **named: Any) -> Any:
+            first = args[0] if args else next(iter(named.values()))
+
+            def copies(value: Any) -> Any:
+                batched = isinstance(value, Tensor)
+                return repeat_samples(value, len(first) // len(value)) if batched else value
+
+            return copies(hidden) if isinstance(hidden, Tensor) else tuple(map(copies, hidden))
 
         blocks = self.blocks if hidden is not None else []
         for block in blocks:
