@@ -65,8 +65,8 @@ def replace_attention(
     """
 
     def make(heads: int, query_width: int, value_width: int) -> nn.Module:
-        options = {"initial_variance": initial_variance, "rho": rho, "jitter": jitter}
-        return QueryProcess(heads, query_width, value_width, num_inducing, **options)
+        options: dict[str, Any] = {"initial_variance": initial_variance, "rho": rho}
+        return QueryProcess(heads, query_width, value_width, num_inducing, jitter=jitter, **options)
 
     given: dict[str, Any] = {"calibration": calibration, "generator": generator}
     return adapters.replace_attention(model, make, layers=layers, **given)
