@@ -22,10 +22,11 @@ def tokens(*shape, seed=1):
 
 class Residual(DropInSuite):
     def replace(self, model, **options):
+        options = {"num_inducing": 8, "rho": 0.1, **options}  # away from the prior
         if options.get("calibration") is None:
             with pytest.warns(UserWarning, match="without calibration data"):
-                return replace_attention(model, num_inducing=8, **options)
-        return replace_attention(model, num_inducing=8, **options)
+                return replace_attention(model, **options)
+        return replace_attention(model, **options)
 
     def at_prior(self, model):
         return replace_attention(model, num_inducing=8, rho=1.0, calibration=self.inputs())
