@@ -134,7 +134,7 @@ def test_a_small_fit_lowers_the_loss_and_beats_chance(attention):
     images, labels = bars(256, seed=1)
     generator = torch.Generator().manual_seed(2)
     optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
-    losses, penalties, steps = [], [], 50
+    losses, penalties, steps = [], [], 100
     for step in range(steps):
         batch = torch.randint(0, 256, (32,), generator=generator)
         out = model(images[batch], generator=generator)
