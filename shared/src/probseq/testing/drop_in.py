@@ -101,7 +101,9 @@ class DropInSuite:
     @torch.no_grad()
     def test_samples_in_one_batch_are_those_of_single_calls(self) -> None:
         model = self.changed().double()
-        inputs = {name: _cast(value, torch.float64) for name, value in self.inputs().items()}
+        inputs: dict[str, Any] = {
+            name: _cast(value, torch.float64) for name, value in self.inputs().items()
+        }
         for noise in (0.0, 1.0):
             with constant_noise(noise):
                 together = first_tensor(sample_predictions(model, num_samples=3, **inputs))
