@@ -35,6 +35,7 @@ from pseudovideo.corruptions import pseudo_videos
 from pseudovideo.diffusion.image import ImageDiffusion
 from pseudovideo.diffusion.objective import DiffusionObjective
 from pseudovideo.diffusion.published import load_improved_ddpm
+from pseudovideo.diffusion.sampling import sampling_process
 from pseudovideo.diffusion.solvers import solver_evaluations
 from pseudovideo.diffusion.video import VideoDiffusion
 from pseudovideo.evaluation import frame_prediction, mean_bits_per_dim, mean_bound
@@ -189,7 +190,8 @@ class DiffusionVariant(Variant):
         """Measure the likelihood of images, or the errors of frames."""
         sampling, asked = self.settings.sampling, self.settings.evaluation
         taken, solver = sampling.sampling_steps or self.steps, sampling.solver
-        evaluations = solver_evaluations(solver, taken)
+        process = sampling_process(model.diffusion, sampling.sampling_steps, None, solver)
+        evaluations = solver_evaluations(solver, process)
         likelihood, errors, counted = None, None, 0
         if isinstance(model, VideoDiffusion):
             evaluations = model.evaluations_per_sample(sampling.sampling_steps, solver)

@@ -70,7 +70,7 @@ class DiffusionSampling(Settings):
     """Diffusion steps that are taken, evenly spread; None: all."""
     sampler: Literal["ancestral", "ddim"] | SolverName = "ancestral"
     """ancestral (each step draws noise as in training), ddim (few steps, less or no noise), or a
-    solver of the equation without noise: dpm++, unipc, or heun (two evaluations a step)."""
+    solver of the equation without noise: dpm++, unipc, or heun (up to two evaluations a step)."""
     eta: Share = 0.0
     """ddim: noise of its steps, from 0 for none to 1 for that of ancestral ones."""
 

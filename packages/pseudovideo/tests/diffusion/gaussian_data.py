@@ -23,10 +23,10 @@ def exact_network(diffusion, mean, std, place=None):
     variance = posterior + (before.sqrt() * betas / (1 - kept)) ** 2 * left
     least = torch.cat((posterior[1:2], posterior[1:])).log()
     places = 2 * (variance.log() - least) / (betas.log() - least) - 1
-    scale = 1000 / diffusion.original_steps
+    scale, numbers = 1000 / diffusion.original_steps, torch.tensor(diffusion.timesteps)
 
     def network(x, times):
-        steps = [diffusion.timesteps.index(round(float(time) / scale)) for time in times]
+        steps = torch.searchsorted(numbers, (times / scale).round().long())
         a, b, abar, v = (
             table[steps].reshape(-1, 1, 1, 1) for table in (slope, offset, kept, places)
         )

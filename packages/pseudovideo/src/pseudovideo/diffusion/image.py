@@ -141,7 +141,7 @@ class ImageDiffusion(Pretrained):
                 "ddimN" is refused where N is small); None takes all.
             eta: None draws from the model's Gaussians; a number in 0..1 is η of DDIM.
             solver: in place of both, dpm++, unipc or heun: solvers of the probability flow, which
-                leave the learned variances out; heun evaluates the network twice a step.
+                leave the learned variances out; heun evaluates the network up to twice a step.
             generator: draws the one seed that all noise follows from. Each sample has noise of
                 its own: it depends neither on `batch_size` nor, but for round-off, on the others.
             batch_size: images drawn at once.

@@ -141,7 +141,7 @@ class VideoDiffusion(Pretrained):
                 (also for why "ddimN" is refused where N is small); None takes all.
             eta: None draws from the model's Gaussians; a number in 0..1 is η of DDIM.
             solver: in place of both, dpm++, unipc or heun: solvers of the probability flow, which
-                leave the learned variances out; heun evaluates the network twice a step.
+                leave the learned variances out; heun evaluates the network up to twice a step.
             generator: draws the one seed that all noise follows from. Each frame of each sample
                 has noise of its own: it depends neither on `batch_size` nor, but for round-off, on
                 other samples, nor on frames of later stages.
@@ -277,8 +277,8 @@ class VideoDiffusion(Pretrained):
         Raises:
             ValueError: `num_steps` is no choice of steps, or `solver` is unknown.
         """
-        taken = sampling_process(self.diffusion, num_steps, None, solver).num_steps
-        steps = solver_evaluations(solver, taken)
+        process = sampling_process(self.diffusion, num_steps, None, solver)
+        steps = solver_evaluations(solver, process)
         # Observed frames of one-way networks pass once, else at each step.
         passes = 1 if self.config.one_way else steps
         return sum(
