@@ -1,5 +1,6 @@
 """Images to classify and to generate: folders of one's own, sizes, out-of-distribution data."""
 
+import tracemalloc
 from itertools import chain
 
 import numpy as np
@@ -7,6 +8,8 @@ import pytest
 import torch
 from PIL import Image
 
+from probseq_apps.data import image_folders
+from probseq_apps.data.image_folders import read_images
 from probseq_apps.data.images import (
     ImageData,
     load_generation_data,
@@ -137,6 +140,128 @@ def test_a_damaged_image_is_named(flat, save, monkeypatch, length):
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100 if length == 1_300 else 400)
     with pytest.raises(DataError, match=r"cat.5\.png cannot be read as an image"):
         load_images(f"folder:{flat}", image_size=8)
+
+
+def test_a_picture_is_read_as_it_is_seen(tmp_path):
+    """A red bar at the top that the camera held sideways, and blue that alpha hides."""
+    for number in range(20):
+        Image.fromarray(np.full((8, 8), number, dtype=np.uint8)).save(tmp_path / f"{number:02}.png")
+    upright = np.zeros((8, 8, 3), dtype=np.uint8)
+    upright[:2, :, 0] = 255
+    for orientation, stored in ((6, np.rot90(upright)), (3, upright[::-1, ::-1])):
+        exif = Image.Exif()
+        exif[0x0112] = orientation
+        picture = Image.fromarray(np.ascontiguousarray(stored))
+        picture.save(tmp_path / f"turned{orientation}.png", exif=exif)
+    hidden = np.zeros((8, 8, 4), dtype=np.uint8)
+    hidden[..., 2], hidden[:4, :, 3] = 255, 128
+    Image.fromarray(hidden).save(tmp_path / "hidden.png")
+    palette = Image.fromarray(np.zeros((8, 8), dtype=np.uint8)).convert("P")
+    palette.save(tmp_path / "palette.png", transparency=0)
+    names = [f"turned{orientation}.png" for orientation in (6, 3)]
+    turned, other, layered, whole = read_images(
+        [tmp_path / name for name in (*names, "hidden.png", "palette.png")], None
+    ).pixels
+    for image in (turned, other):
+        np.testing.assert_array_equal(image.permute(1, 2, 0).numpy(), upright)
+    assert (whole == 255).all()
+    assert (layered[:, 4:] == 255).all()
+    assert layered[:, 0, 0].tolist() == [127, 127, 255]
+    notes = load_generation_data(f"folder:{tmp_path}").notes
+    assert any("2 of 24 images were turned as their EXIF orientation says" in n for n in notes)
+    assert any("2 of 24 images have transparent pixels and were laid on white" in n for n in notes)
+    assert any("20 of 24 images were grey and became colour" in n for n in notes)
+
+
+def test_turned_images_have_the_size_that_is_seen(tmp_path):
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    Image.new("L", (4, 12)).save(tmp_path / "a.png", exif=exif)
+    with pytest.raises(DataError, match="has 12x4 pixels"):
+        read_images([tmp_path / "a.png"], None)
+
+
+def test_folders_are_read_at_any_depth_and_what_was_changed_or_passed_over_is_told(
+    save, put, tmp_path
+):
+    for label, name in enumerate(("cat", "dog")):
+        for number in range(6):
+            save(f"{name}/{number}.png", value=20 * number + label)
+            save(f"{name}/more/{number}/deep.jfif", value=20 * number + 10 + label)
+    root = tmp_path
+    put("cat/phone.heic", b"?")
+    put("dog/.hidden/x.png", b"?")
+    put("dog/more/.x/y.png", b"?")
+    put("dog/README", b"?")
+    data = load_images(f"folder:{root}")
+    assert sum(sizes(data)) == 24
+    assert torch.cat([p.targets for p in (data.train, data.test)]).bincount().min() > 9
+    assert data.notes == (
+        f"{root.name}: 2 files were passed over because of their ending: .heic (1), none (1)",
+    )
+    save("cat/wide.png", size=(20, 10))
+    notes = load_images(f"folder:{root}", image_size=12).notes
+    assert any("1 of 25 images were cropped to their middle square" in note for note in notes)
+    assert any("25 of 25 images were enlarged to 12 pixels" in note for note in notes)
+    assert any(
+        "1 of 25 images were reduced to 8" in n
+        for n in load_images(f"folder:{root}", image_size=8).notes
+    )
+
+
+def test_images_of_the_training_part_among_the_others_are_counted(save, tmp_path):
+    for part, count in (("train", 12), ("val", 3), ("test", 4)):
+        for number in range(count):
+            save(f"{part}/{number}.png", value=number + (100 if part == "val" else 0))
+    save("test/other.png", value=200)
+    notes = load_generation_data(f"folder:{tmp_path}").notes
+    assert notes == (f"{tmp_path.name}: 4 of 5 test images are in the training part, too",)
+
+
+def test_all_files_that_cannot_be_read_are_named_before_others_are_decoded(
+    flat, put, save, monkeypatch
+):
+    for name in ("cat/3.png", "dog/4.png"):
+        put(name, b"no image")
+    path = flat / "dog" / "5.png"
+    save("dog/5.png")
+    path.write_bytes(path.read_bytes()[:100])  # its header is sound
+    decoded = []
+    as_seen = image_folders.as_seen
+    monkeypatch.setattr(
+        image_folders, "as_seen", lambda *args: decoded.append(args) or as_seen(*args)
+    )
+    with pytest.raises(DataError, match=r"2 of 20 images .*3\.png.*; .*4\.png.*skip_unreadable"):
+        load_images(f"folder:{flat}")
+    assert not decoded
+    data = load_images(f"folder:{flat}", skip_unreadable=True)
+    assert sum(sizes(data)) == 17
+    for part in (data.train, data.validation, data.test):
+        assert torch.equal(part.inputs[:, 0, 0, 0] % 10, part.targets)
+    assert "3 files that cannot be read were left out" in data.notes[0]
+    assert load_generation_data(f"folder:{flat}", skip_unreadable=True).notes == data.notes
+
+
+def test_a_folder_is_in_memory_once(save, tmp_path):
+    """Python's and numpy's own memory at its highest, against the images' bytes."""
+    for number in range(60):
+        save(f"{number}.bmp", size=(128, 128), value=number)
+    tensors = []
+    empty = torch.empty
+
+    def counted(*shape, **options):
+        tensors.append(empty(*shape, **options))
+        return tensors[-1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch, "empty", counted)
+        tracemalloc.start()
+        read = read_images(sorted(tmp_path.iterdir()), None)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    assert read.pixels.nbytes == 60 * 3 * 128**2
+    # Torch's tensors are not traced.
+    assert peak + sum(tensor.nbytes for tensor in tensors) < 1.5 * read.pixels.nbytes
 
 
 def test_a_folder_serves_as_out_of_distribution_data_without_classes_or_parts(flat, save):

@@ -1,6 +1,7 @@
 """Models as pipelines of diffusers: what is drawn, folders, cards, and the way to the hub."""
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 
 import diffusers
@@ -24,7 +25,10 @@ from pseudovideo.diffusion.stages import Stage, stage_window
 from pseudovideo.pipeline import PseudoVideoPipeline
 
 # Of numpy, where diffusers' schedulers make arrays of tensors.
-pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:__array_wrap__ must accept:DeprecationWarning"),
+]
 SIZES = {
     "image_size": 8,
     "channels": 1,
@@ -91,14 +95,14 @@ def test_a_folder_with_another_scheduler_is_sampled_by_it_here_and_by_diffusers(
     pipeline.save_pretrained(tmp_path)
     again = PseudoVideoPipeline.from_pretrained(tmp_path)
     assert type(again.scheduler) is scheduler
-    expected = drawn(pipeline).images
-    np.testing.assert_array_equal(drawn(again).images, expected)
+    expected = drawn(pipeline, 20).images
+    np.testing.assert_array_equal(drawn(again, 20).images, expected)
     if kind != "HeunDiscrete":  # DDPMPipeline does not scale the input as Heun's needs it
         plain = diffusers.DDPMPipeline.from_pretrained(tmp_path, use_safetensors=True)
         if kind == "UniPCMultistep":  # whose step takes no generator, which the pipeline gives it
             step = plain.scheduler.step
             plain.scheduler.step = lambda *args, generator: step(*args)
-        np.testing.assert_array_equal(drawn(plain).images, expected)
+        np.testing.assert_array_equal(drawn(plain, 20).images, expected)
 
 
 @pytest.mark.parametrize(
@@ -108,7 +112,12 @@ def test_a_folder_with_another_scheduler_is_sampled_by_it_here_and_by_diffusers(
         ("PNDM", "x0", 10, "got 10 for PNDMScheduler of prediction_type 'sample': "),
         ("EulerAncestralDiscrete", "x0", 10, "of prediction_type 'sample': "),
         # Twice at the same step, as its steps are rounded.
-        ("DPMSolverMultistep", "v", 40, "got 40 for DPMSolver.* 'v_prediction': NaN or infinity"),
+        ("DPMSolverMultistep", "v", 40, "got 40 for DPMSolver.* 'v_prediction': .* would be nan"),
+        # From pure noise, by slopes that differ by thousands.
+        ("HeunDiscrete", "epsilon", 5, "got 5 for HeunDiscrete.* would be .* times as wide"),
+        ("PNDM", "epsilon", 20, "got 20 for PNDMScheduler .* times as wide as they should"),
+        ("UnCLIP", "epsilon", 20, "got 20 for UnCLIPScheduler .* times as wide as they should"),
+        ("LCM", "epsilon", 20, "got 20 for LCMScheduler .* ValueError: `original_steps`: 50"),
     ],
 )
 def test_what_a_scheduler_cannot_do_is_refused_before_the_network_is_asked(
@@ -129,17 +138,99 @@ def test_a_scheduler_of_another_prediction_is_refused():
         pipeline(2, num_inference_steps=5)
 
 
+SOUND = {"DDIM", "DDIMParallel", "DDPM", "DDPMParallel", "DEISMultistep", "DPMSolverMultistep"}
+SOUND |= {"DPMSolverSinglestep", "EulerAncestralDiscrete", "EulerDiscrete", "HeunDiscrete"}
+SOUND |= {"KDPM2AncestralDiscrete", "KDPM2Discrete", "LMSDiscrete", "SASolver", "UniPCMultistep"}
+OTHER = {"CogVideoXDDIM", "DDIMInverse", "DPMSolverMultistepInverse", "EDMEuler", "LCM", "PNDM"}
+OTHER |= {"CMStochasticIterative", "FlowMatchEulerDiscrete", "IPNDM", "UnCLIP"}
+REFUSED = "^scheduler must|^num_inference_steps must"
+
+
+def test_every_scheduler_of_diffusers_draws_what_the_exact_network_tells_or_is_refused(monkeypatch):
+    """Pixels of N(0.1, 0.3²); with the settings of ours, and with those of its own."""
+    model = image_model()
+    kept = model.diffusion.alpha_bars
+    odds = (kept / (1 - kept)).log()
+
+    def forward(x, times, tokens):
+        t = (times.double() * 0.04).clamp(0, 39)[:1]
+        odd = torch.lerp(odds[t.floor().long()], odds[t.ceil().long()], t % 1)
+        abar = odd.sigmoid()
+        x0 = 0.1 + abar.sqrt() * 0.09 / (abar * 0.09 + 1 - abar) * (x - abar.sqrt() * 0.1)
+        eps = (x - abar.sqrt() * x0) / (1 - abar).sqrt()
+        return torch.cat([eps, torch.zeros_like(eps)], dim=1)
+
+    monkeypatch.setattr(model, "forward", forward)
+    pipeline = pipeline_of(model)
+    own = pipeline.scheduler.config
+    for name in sorted(SOUND | OTHER):
+        kind = getattr(diffusers, f"{name}Scheduler")
+        for made in (lambda kind=kind: kind.from_config(own), kind):
+            pipeline.scheduler = made()
+            sound = name in SOUND and made is not kind
+            with nullcontext() if sound else pytest.raises(ValueError, match=REFUSED):
+                images = drawn(pipeline, 20, n=16, output_type="pt").images * 2 - 1
+            if sound:
+                assert float(images.mean()) == pytest.approx(0.1, abs=0.05), name
+                assert float(images.std()) == pytest.approx(0.3, abs=0.07), name
+
+
+@pytest.mark.parametrize("kind", ["DPMSolverMultistep", "DPMSolverSinglestep", "SASolver"])
+def test_schedulers_of_many_channels_wait_for_no_learned_variances(kind, tmp_path):
+    """Two frames of three channels at once: those schedulers cut what they take as noise to 3."""
+    pipeline = pipeline_of(video_model(channels=3))
+    scheduler = getattr(diffusers, f"{kind}Scheduler")
+    pipeline.scheduler = scheduler.from_config(pipeline.scheduler.config)
+    assert pipeline.scheduler.config.variance_type == "learned_range"
+    assert drawn(pipeline, 20).frames.shape == (2, 4, 8, 8, 3)
+    images = pipeline_of(image_model())
+    images.scheduler = scheduler.from_config(images.scheduler.config)
+    images.save_pretrained(tmp_path)
+    saved = json.loads((tmp_path / "scheduler" / "scheduler_config.json").read_text())
+    assert saved["variance_type"] is None
+
+
+@pytest.mark.usefixtures("plain_calls")
+@pytest.mark.parametrize(
+    ("scheduler", "message"),
+    [
+        (diffusers.DDIMScheduler(), "process of 40 steps, .* this DDIMScheduler has no ᾱ of these"),
+        (diffusers.DDIMScheduler(num_train_timesteps=40), "DDIM.* another ᾱ, whose root differs"),
+        (diffusers.EDMEulerScheduler(prediction_type="epsilon"), "EDMEulerScheduler has no ᾱ"),
+        (diffusers.DDIMScheduler, "be an object of a scheduler of diffusers, got a type"),
+    ],
+)
+def test_schedulers_of_other_processes_are_refused(scheduler, message):
+    pipeline = pipeline_of(image_model())
+    pipeline.scheduler = scheduler
+    with pytest.raises(ValueError, match=f"^scheduler must .*{message}"):
+        pipeline(2, num_inference_steps=20)
+    pipeline = pipeline_of(image_model())
+    inverse = diffusers.DPMSolverMultistepInverseScheduler
+    pipeline.scheduler = inverse.from_config(pipeline.scheduler.config)
+    with pytest.raises(ValueError, match="starts at step 0, which is no pure noise"):
+        pipeline(2, num_inference_steps=20)
+
+
+@pytest.mark.usefixtures("plain_calls")
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_a_list_of_generators_has_one_for_each_sample(count):
+    generators = [torch.Generator()] * count
+    with pytest.raises(ValueError, match=f"list of one for each of 2 samples, got {count}"):
+        pipeline_of(image_model())(2, generators, num_inference_steps=20)
+
+
 @pytest.mark.parametrize("kind", ["fixed_small", "fixed_large"])
 def test_folders_of_diffusers_with_fixed_variances_are_drawn_from_to_the_last_bit(tmp_path, kind):
     plain = to_ddpm_pipeline(image_model(num_steps=1000), variance="fixed")
     plain.scheduler = diffusers.DDPMScheduler(variance_type=kind)
     plain.save_pretrained(tmp_path / "theirs")
     pipeline = PseudoVideoPipeline.from_pretrained(tmp_path / "theirs")
-    expected = drawn(plain).images
-    np.testing.assert_array_equal(drawn(pipeline).images, expected)
+    expected = drawn(plain, 20).images
+    np.testing.assert_array_equal(drawn(pipeline, 20).images, expected)
     pipeline.save_pretrained(tmp_path / "ours")
     again = diffusers.DDPMPipeline.from_pretrained(tmp_path / "ours", use_safetensors=True)
-    np.testing.assert_array_equal(drawn(again).images, expected)
+    np.testing.assert_array_equal(drawn(again, 20).images, expected)
 
 
 def slow_video(model, steps, noises):

@@ -25,6 +25,7 @@ from torch import Tensor
 from probseq_apps.data.fetch import fetch_images
 from probseq_apps.data.names import DataError, data_folder, reading, unknown_name_message
 from probseq_apps.data.parts import MAX_VALIDATION, Part, check_labels, labelled_images
+from probseq_apps.data.pictures import as_seen
 from probseq_apps.data.tables import read_parquet
 from probseq_apps.engine import log
 
@@ -239,7 +240,7 @@ def _read_tables(paths: Sequence[Path], mode: str, limit: int | None) -> Part:
                 reading(f"{path}, row {row}", "an image"),
                 Image.open(io.BytesIO(cell["bytes"])) as image,
             ):
-                images.append(np.asarray(image.convert(mode)))
+                images.append(np.asarray(as_seen(image, mode)[0]))
         with reading(path, "images of one size"):
             pixels = np.stack(images)
         parts.append(labelled_images(pixels, labels, path))
@@ -359,7 +360,7 @@ def _faces(
 
 def _face(path: Path | zipfile.Path, image_size: int) -> NDArray[np.uint8]:
     with reading(path, "an image"), Image.open(io.BytesIO(path.read_bytes())) as image:
-        whole = image.convert("RGB")
+        whole, _ = as_seen(image, "RGB")
     if whole.size != _FACE:
         raise DataError(
             f"{path} must have 178x218 pixels, as the published aligned images, "

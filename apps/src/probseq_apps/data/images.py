@@ -1,39 +1,27 @@
 """Image sets: digits, standard sets, CelebA, folders of one's own; to classify and to generate.
 
-Files of the standard sets are read in ``image_files``. Folders, with or without classes, have the
-layouts ``ROOT/*.png``, ``ROOT/CLASS/*.png``, or ``ROOT/train`` and ``ROOT/test``, each in one of
-these forms, with ``ROOT/val`` (or ``validation``, ``valid``) or else a tenth of the training images
-for validation. A folder without parts is split by a fixed permutation: to classify, 80/10/10 with
-equal shares of each class; to generate, 81/9/10.
-
-All images must be square and of one size, or ``image_size`` is given: then the shorter side is
-resized to it and the middle is cut out. If every image is grey, one channel is kept; if any is in
-colour, all become colour. Transparency is dropped. Hidden files, and files that aren't images by
-their ending, are passed over.
+Files of the standard sets are read in ``image_files``, folders of one's own in ``image_folders``.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from einops import rearrange
 from jaxtyping import Float64, Int64, UInt8
-from PIL import Image, ImageOps
 from torch import Tensor
 from torch.nn import functional
 
 from probseq.images import channel_statistics, match_images, to_bytes
 from probseq_apps.data.image_files import IMAGE_INFO, read_celeba, read_part
+from probseq_apps.data.image_folders import list_all, read_folder, read_images
 from probseq_apps.data.names import (
     DataError,
     check_generation_name,
     data_kind,
     own_path,
-    reading,
 )
 from probseq_apps.data.parts import (
     MAX_VALIDATION,
@@ -41,18 +29,9 @@ from probseq_apps.data.parts import (
     Part,
     Parts,
     hold_out_validation,
-    permutation,
     stratified,
 )
 from pseudovideo.gaussian_images import NUM_TRAIN, gaussian_images
-
-_ENDINGS = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
-_VALIDATION_FOLDERS = ("val", "validation", "valid")
-_GREY_MODES = frozenset(("1", "L", "LA"))
-_FEWEST = 20  # to generate: two for the test, one for validation
-
-# Paths of images, and the sub-folder of each: empty where it lies in the folder itself.
-_Listing = list[tuple[Path, str]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,6 +107,7 @@ def load_images(
     download: bool = False,
     image_size: int | None = None,
     limit: int | None = None,
+    skip_unreadable: bool = False,
 ) -> ImageData:
     """Load an image set for classification.
 
@@ -143,13 +123,17 @@ def load_images(
         image_size: side to resize the images of a folder to.
         limit: take no more than so many of the first training images of a standard set,
             validation included, and decode no more of them.
+        skip_unreadable: leave files of a folder out that can't be read; the notes count them.
     """
     path = own_path(name)
     if path is not None:
         name = f"folder:{path}"
-        (train, validation, test), names = read_folder(path, image_size=image_size, classes=True)
+        parts, names, notes = read_folder(
+            path, image_size=image_size, classes=True, skip_unreadable=skip_unreadable
+        )
+        train, validation, test = parts
     elif name == "digits":
-        names = tuple("0123456789")
+        names, notes = tuple("0123456789"), ()
         train, validation, test = _digits()
     elif name == "digit-sets":
         names = ("1", "2", "3", "4")
@@ -158,7 +142,8 @@ def load_images(
     else:
         return _standard(name, data_dir, download, limit)
     mean, std = channel_statistics(train.inputs)
-    return ImageData(name, train, validation, test, mean, std, class_names=names)
+    parts = (train, validation, test)
+    return ImageData(name, *parts, mean, std, class_names=names, notes=notes)
 
 
 def _digits() -> list[Part]:
@@ -237,7 +222,7 @@ def load_ood_images(
         raise DataError(f"out-of-distribution data must differ from {like.name!r} itself")
     path = own_path(name)
     if data_kind(name) == "image" and path is not None:
-        found = read_images([image for image, _ in list_all(path)], like.image_size)
+        found = read_images([image for image, _ in list_all(path)], like.image_size).pixels
         other = Part(found, torch.zeros(len(found), dtype=torch.int64))
     else:
         other = load_test_images(name, data_dir=data_dir, download=download)
@@ -259,6 +244,7 @@ def load_generation_data(
     data_dir: Path | None = None,
     download: bool = False,
     num_train: int | None = None,
+    skip_unreadable: bool = False,
 ) -> GenerationData:
     """Load images for generation; the parts are the same in every run.
 
@@ -280,6 +266,7 @@ def load_generation_data(
         download: fetch missing files into ``data_dir``.
         num_train: read only so many training images, and of MNIST and CIFAR a ninth as many for
             validation.
+        skip_unreadable: leave files of a folder out that can't be read; the notes count them.
     """
     check_generation_name(name)
     for setting, value in (("image_size", image_size), ("num_train", num_train)):
@@ -287,10 +274,14 @@ def load_generation_data(
             raise DataError(f"{setting} must be at least 1, got {value}")
     path = own_path(name)
     if path is not None:
-        parts, names = read_folder(path, image_size=image_size, num_train=num_train)
+        parts, names, notes = read_folder(
+            path, image_size=image_size, num_train=num_train, skip_unreadable=skip_unreadable
+        )
         labels = PartLabels(*(part.targets for part in parts)) if names else None
         train, validation, test = (part.inputs for part in parts)
-        return GenerationData(name, train, validation, test, labels, class_names=names)
+        return GenerationData(
+            *(name, train, validation, test, labels), class_names=names, notes=notes
+        )
     size = image_size or _GENERATION_SIZES[name]
     if name == "gaussian-digits":
         digits = load_generation_data("digits", image_size=size).train
@@ -332,147 +323,3 @@ def _resized(images: UInt8[Tensor, "n c h h"], size: int) -> UInt8[Tensor, "n c 
     # Chunks: the float copy of a whole training set need not fit.
     chunks = images.split(1000)
     return torch.cat([to_bytes(functional.avg_pool2d(c.float() / 255, block)) for c in chunks])
-
-
-def read_folder(
-    root: Path,
-    *,
-    image_size: int | None = None,
-    num_train: int | None = None,
-    classes: bool = False,
-) -> tuple[list[Part], tuple[str, ...]]:
-    """Return training, validation and test part, and the class names: none without classes.
-
-    Args:
-        root: the folder; the module's text tells its layout.
-        image_size: side in pixels to crop and resize to.
-        num_train: read only so many of the training images, chosen by a fixed permutation.
-        classes: the images are to be classified; every part needs folders of classes.
-    """
-    if image_size is not None and image_size < 1:
-        raise DataError(f"image_size must be at least 1, got {image_size}")
-    parts = _given_parts(root, classes) if (root / "train").is_dir() else _split(root, classes)
-    if num_train is not None:
-        count = len(parts[0])
-        if num_train > count:
-            raise DataError(f"num_train must be at most {count} for {root}, got {num_train}")
-        parts[0] = _rows(parts[0], permutation(count)[:num_train].sort().values)
-    names = tuple(sorted({name for part in parts for _, name in part}))
-    if "" in names or len(names) < 2:
-        names = ()
-    numbers = [names.index(name) if names else 0 for part in parts for _, name in part]
-    pixels = read_images([path for part in parts for path, _ in part], image_size)
-    sizes = [len(part) for part in parts]
-    split = zip(pixels.split(sizes), torch.tensor(numbers).split(sizes), strict=True)
-    return [Part(inputs, targets) for inputs, targets in split], names
-
-
-def list_all(root: Path) -> _Listing:
-    """Return the images of ``ROOT/test``, or else of the folder; raise if there are none."""
-    return _list(root / "test" if (root / "test").is_dir() else root, mixed=True)
-
-
-def _list(folder: Path, *, classes: bool = False, mixed: bool = False) -> _Listing:
-    """Return the images of a folder and of those in it, without hidden ones, in order."""
-    if not folder.is_dir():
-        raise DataError(f"image folder {folder} does not exist or is no directory")
-    names = sorted(p.name for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
-    if classes and len(names) < 2:
-        raise DataError(
-            f"{folder} needs at least two sub-folders, one for each class, it has {len(names)}"
-        )
-    found: _Listing = []
-    for name in names if classes else ("", *names):
-        images = [
-            (path, name)
-            for path in sorted((folder / name).iterdir())
-            if path.suffix.lower() in _ENDINGS and not path.name.startswith(".")
-        ]
-        if classes and not images:
-            raise DataError(f"{folder / name} holds no images ({', '.join(_ENDINGS)})")
-        found += images
-    filled = {name for _, name in found}
-    if not found:
-        raise DataError(f"image folder {folder} holds no images, nor do folders in it")
-    if not mixed and "" in filled and len(filled) > 1:
-        raise DataError(
-            f"image folder {folder} holds images and folders of images ({min(filled - {''})}): "
-            "leave all of them in the folder itself, or all in folders"
-        )
-    return found
-
-
-def _given_parts(root: Path, classes: bool) -> list[_Listing]:
-    if not (root / "test").is_dir():
-        raise DataError(f"{root} has a folder train but no folder test: add it")
-    validation = [root / n for n in _VALIDATION_FOLDERS if (root / n).is_dir()][:1]
-    folders = [root / "train", *validation, root / "test"]
-    parts = [_list(folder, classes=classes) for folder in folders]
-    known = {name for _, name in parts[0]}
-    for folder, part in zip(folders, parts, strict=True):
-        if classes and (unknown := sorted({name for _, name in part} - known)):
-            raise DataError(
-                f"{folder} has classes that the training part lacks: {', '.join(unknown)}"
-            )
-    if not validation:
-        kept, held = hold_out_validation(len(parts[0]))
-        if not classes and not len(held):
-            raise DataError(
-                f"{root / 'train'} needs at least 10 images, of which a tenth is for validation, "
-                f"or {root / 'val'} must be there; it holds {len(parts[0])}"
-            )
-        parts[:1] = [_rows(parts[0], kept), _rows(parts[0], held)]
-    return parts
-
-
-def _split(root: Path, classes: bool) -> list[_Listing]:
-    found = _list(root, classes=classes)
-    count = len(found)
-    if classes:
-        names = sorted({name for _, name in found})
-        labels = torch.tensor([names.index(name) for _, name in found])
-        return [_rows(found, part) for part in stratified(labels, 0.1, names)]
-    if count < _FEWEST:
-        raise DataError(
-            f"{root} needs at least {_FEWEST} images, for training, validation and test, "
-            f"it holds {count}"
-        )
-    test, rest = permutation(count).split([count // 10, count - count // 10])
-    kept, held = hold_out_validation(len(rest))
-    return [_rows(found, part.sort().values) for part in (rest[kept], rest[held], test)]
-
-
-def _rows(found: _Listing, numbers: Tensor) -> _Listing:
-    return [found[number] for number in numbers.tolist()]
-
-
-def read_images(paths: Sequence[Path], image_size: int | None) -> UInt8[Tensor, "n c h w"]:
-    """Read image files, all grey or all in colour, see the module's text."""
-    # First the headers alone: mixed sizes are refused before anything is decoded.
-    modes: set[str] = set()
-    first = None
-    for path in paths:
-        with reading(path, "an image"), Image.open(path) as image:
-            size, mode = image.size, image.mode
-        if mode.startswith(("I", "F")):
-            raise DataError(
-                f"{path} has more than 8 bits a channel (mode {mode}): convert it first"
-            )
-        modes.add(mode)
-        first = first or size
-        if image_size is None and (size != first or size[0] != size[1]):
-            raise DataError(
-                f"images must be square and all of one size: {paths[0]} has {first[0]}x{first[1]} "
-                f"pixels, {path} has {size[0]}x{size[1]}; set image_size to crop and resize them"
-            )
-    grey = modes <= _GREY_MODES
-    decoded: list[np.ndarray] = []
-    for path in paths:
-        with reading(path, "an image"), Image.open(path) as image:
-            whole = image.convert("L" if grey else "RGB")
-        if image_size is not None and whole.size != (image_size, image_size):
-            side = (image_size, image_size)
-            whole = ImageOps.fit(whole, side, method=Image.Resampling.BILINEAR)
-        decoded.append(np.asarray(whole))
-    images = torch.from_numpy(np.stack(decoded))
-    return images.unsqueeze(1) if grey else images.permute(0, 3, 1, 2).contiguous()

@@ -232,6 +232,7 @@ def load_images(settings: Any, options: Options) -> GenerationData:
     return load_generation_data(
         settings.data,
         image_size=settings.reading.image_size,
+        skip_unreadable=settings.reading.skip_unreadable,
         data_dir=options.data_dir,
         download=options.download,
     )

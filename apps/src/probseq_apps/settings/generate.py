@@ -49,6 +49,8 @@ class Reading(Settings):
     """Side in pixels to bring the images to; None: 16 for digits, 8 for gaussian-digits, 32 for
     mnist and cifar10, 64 for celeba, the files' own for a folder. The thesis has 32 for cifar10, 64
     for celeba."""
+    skip_unreadable: bool = False
+    """Leave out files of a folder that cannot be read, instead of refusing the folder."""
 
 
 class Machine(Settings):

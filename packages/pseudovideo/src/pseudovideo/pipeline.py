@@ -4,11 +4,8 @@ What is sampled with any of diffusers' schedulers, loaded, saved and shared in i
 of `ImageDiffusion.sample` and `VideoDiffusion.sample` are exact in their noise and steps instead.
 """
 
-import inspect
 import json
-import math
 from collections.abc import Callable, Sequence
-from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from string import Template
@@ -30,6 +27,12 @@ from pseudovideo.diffusion.pipelines import (
     to_ddpm_pipeline,
 )
 from pseudovideo.diffusion.sampling import LabelledNetwork, at_least_float32, conditioned
+from pseudovideo.diffusion.schedulers import (
+    check_scheduler,
+    copy_scheduler,
+    draws,
+    has_variances,
+)
 from pseudovideo.diffusion.stages import Stage
 from pseudovideo.diffusion.video import VideoDiffusion
 from pseudovideo.diffusion.video_sampling import FRAME_LIMIT, stage_network
@@ -134,8 +137,9 @@ class PseudoVideoPipeline(diffusers.DiffusionPipeline):
             `PseudoVideoOutput`, or its images and frames as a tuple.
 
         Raises:
-            ValueError: a number is below 1, more steps than the process has, steps or a
-                prediction that the scheduler can't do, an unknown `output_type`, unknown names of
+            ValueError: a number is below 1, more steps than the process has, a scheduler of
+                another process or prediction, steps that it can't do, generators that are not one
+                for each sample, an unknown `output_type`, unknown names of
                 tensors, labels that are not the model's, or `guidance` that is not 1 where it was
                 trained without `label_dropout`.
         """
@@ -154,6 +158,12 @@ class PseudoVideoPipeline(diffusers.DiffusionPipeline):
             raise ValueError(
                 f"callback_on_step_end_tensor_inputs must be of frames, got {', '.join(unknown)}"
             )
+        if isinstance(generator, list) and len(generator) != batch_size:
+            raise ValueError(
+                f"generator must be one, or a list of one for each of {batch_size} samples, got "
+                f"{len(generator)}"
+            )
+        check_scheduler(self.scheduler, model.diffusion, steps)
         device, dtype = self._execution_device, at_least_float32(next(model.parameters()))
         plan = model.stages if isinstance(model, VideoDiffusion) else (Stage((), (0,)),)
         count, size = plan[-1].latent[-1] + 1, config.image_size
@@ -161,7 +171,6 @@ class PseudoVideoPipeline(diffusers.DiffusionPipeline):
             batch_size, count, config.channels, size, size, device=device, dtype=dtype
         )
         schedulers = [self._scheduler(stage.latent[-1] + 1 < count) for stage in plan]
-        self._check_scheduler(steps)
         classes = self._classes(batch_size, labels, guidance, generator, device)
         for scheduler in schedulers:
             scheduler.set_timesteps(steps, device=device)
@@ -170,7 +179,7 @@ class PseudoVideoPipeline(diffusers.DiffusionPipeline):
             for stage, scheduler in zip(plan, schedulers, strict=True):
                 latent = list(stage.latent)
                 predict = self._predictor(stage, frames, classes)
-                options = {"generator": generator} if _draws(scheduler) else {}
+                options = {"generator": generator} if draws(scheduler) else {}
                 x = diffusers.utils.torch_utils.randn_tensor(
                     (batch_size, len(latent) * config.channels, size, size),
                     generator=generator,
@@ -180,7 +189,7 @@ class PseudoVideoPipeline(diffusers.DiffusionPipeline):
                 x = x * scheduler.init_noise_sigma
                 for t in scheduler.timesteps:
                     output = predict(scheduler.scale_model_input(x, t), t)
-                    if not _has_variances(scheduler):
+                    if not has_variances(scheduler):
                         output = output.chunk(2, dim=1)[0]
                     x = scheduler.step(output, t, x, **options).prev_sample
                     if callback_on_step_end is not None:
@@ -222,9 +231,9 @@ class PseudoVideoPipeline(diffusers.DiffusionPipeline):
         config = model.config
         plain = config.num_classes is None and heads_have_one_width(config)
         if isinstance(model, ImageDiffusion) and plain:
-            variance = "learned" if _has_variances(self.scheduler) else "fixed"
+            variance = "learned" if has_variances(self.scheduler) else "fixed"
             pipeline = to_ddpm_pipeline(model, variance=variance)
-            pipeline.scheduler = self.scheduler
+            pipeline.scheduler = copy_scheduler(self.scheduler)
             pipeline.save_pretrained(folder)
         else:
             model.save_pretrained(folder / _MODEL)
@@ -359,34 +368,10 @@ class PseudoVideoPipeline(diffusers.DiffusionPipeline):
 
     def _scheduler(self, corrupted: bool) -> Any:
         """Return a scheduler for one stage; corrupted frames go beyond the range of images."""
-        own = deepcopy(self.scheduler)
-        if corrupted and own.config.get("clip_sample"):
-            own.register_to_config(clip_sample_range=FRAME_LIMIT)
-        return own
-
-    def _check_scheduler(self, steps: int) -> None:
-        """Refuse what the scheduler can't do, by walking it with zeros for what is predicted."""
-        kind, own = type(self.scheduler).__name__, self.scheduler.config.get("prediction_type")
-        expected = ddpm_scheduler(self.model.diffusion).config.prediction_type
-        if own != expected:
-            raise ValueError(
-                f"scheduler must have the model's prediction_type {expected!r}, got {own!r}"
-            )
-        scheduler, x, reason = self._scheduler(False), torch.ones(1, 1, 1, 1), "NaN or infinity"
-        told = torch.zeros(1, 2 if _has_variances(scheduler) else 1, 1, 1)
-        options = {"generator": torch.Generator()} if _draws(scheduler) else {}
-        try:
-            scheduler.set_timesteps(steps)
-            for t in scheduler.timesteps:
-                scheduler.scale_model_input(x, t)
-                x = scheduler.step(told, t, x, **options).prev_sample
-        except (NotImplementedError, ValueError) as error:
-            x, reason = x * math.nan, str(error)
-        if not x.isfinite().all():
-            raise ValueError(
-                f"num_inference_steps must be what the scheduler can do, got {steps} for {kind} of "
-                f"prediction_type {own!r}: {reason}"
-            )
+        scheduler = copy_scheduler(self.scheduler)
+        if corrupted and scheduler.config.get("clip_sample"):
+            scheduler.register_to_config(clip_sample_range=FRAME_LIMIT)
+        return scheduler
 
     def _write_card(self, folder: Path, name: str) -> None:
         """Write the model card; `name` is where the pipeline is read from."""
@@ -419,16 +404,6 @@ class PseudoVideoPipeline(diffusers.DiffusionPipeline):
 
 def _frames(x: Tensor, count: int) -> Tensor:
     return x.unflatten(1, (count, -1))
-
-
-def _has_variances(scheduler: Any) -> bool:
-    """Whether a scheduler takes the network's variances beside its noise."""
-    ddpm = isinstance(scheduler, diffusers.DDPMScheduler)
-    return ddpm and scheduler.config.variance_type == "learned_range"
-
-
-def _draws(scheduler: Any) -> bool:
-    return "generator" in inspect.signature(scheduler.step).parameters
 
 
 def _as_type(frames: Tensor, output_type: str) -> Any:

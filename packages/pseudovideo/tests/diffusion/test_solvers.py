@@ -128,6 +128,7 @@ def slow_multistep(kept, std, corrected):
     """
     alpha, sigma = np.sqrt(kept), np.sqrt(1 - kept)
     lam, x, images, order = np.log(alpha / sigma), 1.0, {}, 1
+    first = x
     last = len(kept) - 1
     for i in range(last, -1, -1):
         images[i] = x * alpha[i] * std**2 / (kept[i] * std**2 + 1 - kept[i])

@@ -1,0 +1,317 @@
+"""Folders of images of one's own: their layouts, what is in them, and how they are read.
+
+Folders, with or without classes, have the layouts ``ROOT/*.png``, ``ROOT/CLASS/*.png``, or
+``ROOT/train`` and ``ROOT/test``, each in one of these forms, with ``ROOT/val`` (or ``validation``,
+``valid``) or else a tenth of the training images for validation. Images may lie in folders of the
+class folders, at any depth. A folder without parts is split by a fixed permutation: to classify,
+80/10/10 with equal shares of each class; to generate, 81/9/10.
+
+All images must be square and of one size, or ``image_size`` is given: then the shorter side is
+resized to it and the middle is cut out. If every image is grey, one channel is kept; if any is in
+colour, all become colour. Images are turned as their EXIF orientation says, and what is transparent
+is laid on white. Hidden files are passed over, and so are files that aren't images by their ending.
+Notes tell how many images were changed or passed over, and how.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import UInt8
+from PIL import Image, ImageOps
+from torch import Tensor
+
+from probseq_apps.data.names import DataError, reading
+from probseq_apps.data.parts import Part, hold_out_validation, permutation, stratified
+from probseq_apps.data.pictures import ORIENTATION, as_seen
+
+_ENDINGS = (
+    *(".avif", ".bmp", ".gif", ".jfif", ".jpe", ".jpeg", ".jpg", ".pgm", ".png", ".ppm"),
+    *(".tif", ".tiff", ".webp"),
+)
+_VALIDATION_FOLDERS = ("val", "validation", "valid")
+_GREY_MODES = frozenset(("1", "L", "LA", "La"))
+_FEWEST = 20  # to generate: two for the test, one for validation
+_ON_THEIR_SIDE = (5, 6, 7, 8)  # orientations of EXIF
+_MOST_NAMED = 10
+
+# Paths of images, and the sub-folder of each: empty where it lies in the folder itself.
+_Listing = list[tuple[Path, str]]
+
+
+@dataclass(frozen=True, eq=False)
+class Decoded:
+    """Images of files.
+
+    Attributes:
+        pixels: (n, c, h, w) of those that could be read.
+        rows: their numbers among the files.
+        notes: how many were changed, and how.
+    """
+
+    pixels: UInt8[Tensor, "n c h w"]
+    rows: list[int]
+    notes: tuple[str, ...]
+
+
+def read_folder(
+    root: Path,
+    *,
+    image_size: int | None = None,
+    num_train: int | None = None,
+    classes: bool = False,
+    skip_unreadable: bool = False,
+) -> tuple[list[Part], tuple[str, ...], tuple[str, ...]]:
+    """Return training, validation and test part, the class names (none without), and notes.
+
+    Args:
+        root: the folder; the module's text tells its layout.
+        image_size: side in pixels to crop and resize to.
+        num_train: read only so many of the training images, chosen by a fixed permutation.
+        classes: the images are to be classified; every part needs folders of classes.
+        skip_unreadable: leave files out that can't be read, instead of refusing all.
+    """
+    if image_size is not None and image_size < 1:
+        raise DataError(f"image_size must be at least 1, got {image_size}")
+    unknown: Counter[str] = Counter()
+    split = _given_parts if (root / "train").is_dir() else _split
+    parts = split(root, classes, unknown)
+    if num_train is not None:
+        count = len(parts[0])
+        if num_train > count:
+            raise DataError(f"num_train must be at most {count} for {root}, got {num_train}")
+        parts[0] = _rows(parts[0], permutation(count)[:num_train].sort().values)
+    names = tuple(sorted({name for part in parts for _, name in part}))
+    if "" in names or len(names) < 2:
+        names = ()
+    paths = [path for part in parts for path, _ in part]
+    decoded = read_images(paths, image_size, skip_unreadable=skip_unreadable)
+    of_part = [number for number, part in enumerate(parts) for _ in part]
+    sizes = [Counter(of_part[row] for row in decoded.rows)[number] for number in range(len(parts))]
+    labels = [names.index(name) if names else 0 for part in parts for _, name in part]
+    targets = torch.tensor([labels[row] for row in decoded.rows], dtype=torch.int64)
+    pieces = zip(decoded.pixels.split(sizes), targets.split(sizes), strict=True)
+    found = [Part(inputs, targets) for inputs, targets in pieces]
+    notes = list(decoded.notes)
+    if unknown:
+        endings = ", ".join(f"{ending} ({count})" for ending, count in sorted(unknown.items()))
+        notes.append(f"{unknown.total()} files were passed over because of their ending: {endings}")
+    known = {_digest(image) for image in found[0].inputs}
+    for number, what in ((1, "validation"), (2, "test")):
+        count = sum(_digest(image) in known for image in found[number].inputs)
+        if count:
+            notes.append(
+                f"{count} of {len(found[number])} {what} images are in the training part, too"
+            )
+    return found, names, tuple(f"{root.name}: {note}" for note in notes)
+
+
+def _digest(image: Tensor) -> bytes:
+    return blake2b(image.numpy().tobytes(), digest_size=16).digest()
+
+
+def list_all(root: Path) -> _Listing:
+    """Return the images of ``ROOT/test``, or else of the folder; raise if there are none."""
+    return _list(root / "test" if (root / "test").is_dir() else root, mixed=True)
+
+
+def _list(
+    folder: Path,
+    *,
+    classes: bool = False,
+    mixed: bool = False,
+    unknown: Counter[str] | None = None,
+) -> _Listing:
+    """Return the images of a folder and of those in it, at any depth, without hidden ones.
+
+    Args:
+        folder: where they are.
+        classes: folders in it are classes.
+        mixed: images may lie in the folder itself and in folders.
+        unknown: counts the endings of files that are passed over.
+    """
+    if not folder.is_dir():
+        raise DataError(f"image folder {folder} does not exist or is no directory")
+    names = sorted(p.name for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
+    if classes and len(names) < 2:
+        raise DataError(
+            f"{folder} needs at least two sub-folders, one for each class, it has {len(names)}"
+        )
+    found: _Listing = []
+    for name in names if classes else ("", *names):
+        images: _Listing = []
+        for path in sorted((folder / name).rglob("*") if name else folder.iterdir()):
+            hidden = any(step.startswith(".") for step in path.relative_to(folder).parts)
+            if hidden or not path.is_file():
+                continue
+            if path.suffix.lower() in _ENDINGS:
+                images.append((path, name))
+            elif unknown is not None:
+                unknown[path.suffix.lower() or "none"] += 1
+        if classes and not images:
+            raise DataError(f"{folder / name} holds no images ({', '.join(_ENDINGS)})")
+        found += images
+    filled = {name for _, name in found}
+    if not found:
+        raise DataError(
+            f"image folder {folder} holds no images ({', '.join(_ENDINGS)}), nor do folders in it"
+        )
+    if not mixed and "" in filled and len(filled) > 1:
+        raise DataError(
+            f"image folder {folder} holds images and folders of images ({min(filled - {''})}): "
+            "leave all of them in the folder itself, or all in folders"
+        )
+    return found
+
+
+def _given_parts(root: Path, classes: bool, unknown: Counter[str]) -> list[_Listing]:
+    if not (root / "test").is_dir():
+        raise DataError(f"{root} has a folder train but no folder test: add it")
+    validation = [root / n for n in _VALIDATION_FOLDERS if (root / n).is_dir()][:1]
+    folders = [root / "train", *validation, root / "test"]
+    parts = [_list(folder, classes=classes, unknown=unknown) for folder in folders]
+    known = {name for _, name in parts[0]}
+    for folder, part in zip(folders, parts, strict=True):
+        if classes and (unknown := sorted({name for _, name in part} - known)):
+            raise DataError(
+                f"{folder} has classes that the training part lacks: {', '.join(unknown)}"
+            )
+    if not validation:
+        kept, held = hold_out_validation(len(parts[0]))
+        if not classes and not len(held):
+            raise DataError(
+                f"{root / 'train'} needs at least 10 images, of which a tenth is for validation, "
+                f"or {root / 'val'} must be there; it holds {len(parts[0])}"
+            )
+        parts[:1] = [_rows(parts[0], kept), _rows(parts[0], held)]
+    return parts
+
+
+def _split(root: Path, classes: bool, unknown: Counter[str]) -> list[_Listing]:
+    found = _list(root, classes=classes, unknown=unknown)
+    count = len(found)
+    if classes:
+        names = sorted({name for _, name in found})
+        labels = torch.tensor([names.index(name) for _, name in found])
+        return [_rows(found, part) for part in stratified(labels, 0.1, names)]
+    if count < _FEWEST:
+        raise DataError(
+            f"{root} needs at least {_FEWEST} images, for training, validation and test, "
+            f"it holds {count}"
+        )
+    test, rest = permutation(count).split([count // 10, count - count // 10])
+    kept, held = hold_out_validation(len(rest))
+    return [_rows(found, part.sort().values) for part in (rest[kept], rest[held], test)]
+
+
+def _rows(found: _Listing, numbers: Tensor) -> _Listing:
+    return [found[number] for number in numbers.tolist()]
+
+
+def read_images(
+    paths: Sequence[Path], image_size: int | None, *, skip_unreadable: bool = False
+) -> Decoded:
+    """Read image files, all grey or all in colour, see the module's text.
+
+    Args:
+        paths: of the files.
+        image_size: side in pixels to crop and resize to; None: all are square and of one size.
+        skip_unreadable: leave files out that can't be read, instead of refusing all.
+
+    Raises:
+        DataError: files can't be read, which are named, or are not square and of one size.
+    """
+    # First the headers alone: what can't be read, or has another size, is refused before anything
+    # is decoded.
+    broken: dict[int, str] = {}
+    sizes: dict[int, tuple[int, int]] = {}
+    modes: dict[int, str] = {}
+    for row, path in enumerate(paths):
+        try:
+            sizes[row], modes[row] = _header(path)
+        except DataError as error:
+            broken[row] = str(error)
+    if broken and not skip_unreadable:
+        raise _unreadable(broken, len(paths))
+    if image_size is None:
+        _check_sizes(paths, sizes)
+    grey = set(modes.values()) <= _GREY_MODES
+    height = width = image_size or next(iter(sizes.values()), (1, 1))[0]
+    # One array that is filled, not a list that is stacked: large folders are in memory once.
+    pixels = torch.empty(len(sizes), 1 if grey else 3, height, width, dtype=torch.uint8)
+    rows: list[int] = []
+    changes: Counter[str] = Counter()
+    for row in sizes:
+        try:
+            image, changed = _decode(paths[row], "L" if grey else "RGB", image_size)
+        except DataError as error:
+            broken[row] = str(error)
+            continue
+        array = torch.from_numpy(np.array(image))
+        pixels[len(rows)] = array[None] if grey else array.permute(2, 0, 1)
+        rows.append(row)
+        changes.update(changed)
+    if not grey:
+        changes["were grey and became colour"] = sum(mode in _GREY_MODES for mode in modes.values())
+    if broken and (not skip_unreadable or not rows):
+        raise _unreadable(broken, len(paths))
+    notes = [f"{count} of {len(rows)} images {how}" for how, count in changes.items() if count]
+    if broken:
+        notes.append(f"{len(broken)} files that cannot be read were left out: {_listed(broken)}")
+    return Decoded(pixels[: len(rows)], rows, tuple(notes))
+
+
+def _header(path: Path) -> tuple[tuple[int, int], str]:
+    """Return width and height, as the image is to be seen, and its mode."""
+    with reading(path, "an image"), Image.open(path) as image:
+        size, mode = image.size, image.mode
+        # Of a PNG Pillow decodes all before it tells the orientation, which squares don't need.
+        turned = size[0] != size[1] and image.getexif().get(ORIENTATION) in _ON_THEIR_SIDE
+    if mode.startswith(("I", "F")):
+        raise DataError(f"{path} has more than 8 bits a channel (mode {mode}): convert it first")
+    return (size[::-1] if turned else size), mode
+
+
+def _check_sizes(paths: Sequence[Path], sizes: dict[int, tuple[int, int]]) -> None:
+    first = next(iter(sizes), 0)
+    for row, (width, height) in sizes.items():
+        if (width, height) != sizes[first] or width != height:
+            raise DataError(
+                f"images must be square and all of one size: {paths[first]} has "
+                f"{sizes[first][0]}x{sizes[first][1]} pixels, {paths[row]} has {width}x{height}; "
+                "set image_size to crop and resize them"
+            )
+
+
+def _decode(path: Path, mode: str, image_size: int | None) -> tuple[Image.Image, list[str]]:
+    """Return an image as it is to be seen, and what was done to it."""
+    with reading(path, "an image"), Image.open(path) as file:
+        image, changed = as_seen(file, mode)
+    if image_size is not None and image.size != (image_size, image_size):
+        if image.width != image.height:
+            changed.append("were cropped to their middle square")
+        if (shorter := min(image.size)) != image_size:
+            how = "enlarged" if shorter < image_size else "reduced"
+            changed.append(f"were {how} to {image_size} pixels")
+        side = (image_size, image_size)
+        image = ImageOps.fit(image, side, method=Image.Resampling.BILINEAR)
+    return image, changed
+
+
+def _unreadable(broken: dict[int, str], total: int) -> DataError:
+    if len(broken) == 1:
+        return DataError(next(iter(broken.values())))
+    return DataError(
+        f"{len(broken)} of {total} images cannot be read: {_listed(broken)}; mend or remove them, "
+        "or leave them out with skip_unreadable"
+    )
+
+
+def _listed(broken: dict[int, str]) -> str:
+    named = list(broken.values())[:_MOST_NAMED]
+    more = len(broken) - len(named)
+    return "; ".join(named) + (f"; and {more} more" if more else "")
