@@ -11,6 +11,7 @@ import pytest
 import torch
 from diffusers.utils import hub_utils
 from huggingface_hub.errors import EntryNotFoundError
+from safetensors.torch import load_file
 
 from pseudovideo import (
     HeatHVAE,
@@ -97,12 +98,78 @@ def test_a_folder_with_another_scheduler_is_sampled_by_it_here_and_by_diffusers(
     assert type(again.scheduler) is scheduler
     expected = drawn(pipeline, 20).images
     np.testing.assert_array_equal(drawn(again, 20).images, expected)
-    if kind != "HeunDiscrete":  # DDPMPipeline does not scale the input as Heun's needs it
+    index = json.loads((tmp_path / "model_index.json").read_text())
+    if index["_class_name"] == "DDPMPipeline":
         plain = diffusers.DDPMPipeline.from_pretrained(tmp_path, use_safetensors=True)
-        if kind == "UniPCMultistep":  # whose step takes no generator, which the pipeline gives it
-            step = plain.scheduler.step
-            plain.scheduler.step = lambda *args, generator: step(*args)
         np.testing.assert_array_equal(drawn(plain, 20).images, expected)
+    # Whose input DDPMPipeline does not scale, and whose step takes no generator, which it gives it.
+    assert (index["_class_name"] == "DDPMPipeline") == (kind in ("DPMSolverMultistep", "DDIM"))
+
+
+@pytest.mark.parametrize("changes", [{"clip_sample": False}, {"thresholding": True}])
+def test_folders_with_other_settings_of_the_scheduler_come_back(tmp_path, changes):
+    pipeline = pipeline_of(image_model())
+    scheduler = type(pipeline.scheduler).from_config(pipeline.scheduler.config, **changes)
+    pipeline.scheduler = scheduler
+    pipeline.save_pretrained(tmp_path)
+    again = PseudoVideoPipeline.from_pretrained(tmp_path)
+    np.testing.assert_array_equal(drawn(again).images, drawn(pipeline).images)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_is_stored_and_read_as_such(tmp_path, dtype):
+    pipeline = pipeline_of(image_model().to(dtype))
+    pipeline.save_pretrained(tmp_path)
+    stored = load_file(tmp_path / "unet" / "diffusion_pytorch_model.safetensors")
+    assert {value.dtype for value in stored.values()} == {dtype}
+    state = PseudoVideoPipeline.from_pretrained(tmp_path).model.state_dict()
+    for name, value in pipeline.model.state_dict().items():
+        assert torch.equal(value, state[name]), name
+
+
+class Wrapper(torch.nn.Module):
+    """As DistributedDataParallel holds what it is around."""
+
+    def __init__(self, module):
+        super().__init__()
+        self.module = module
+
+    def forward(self, *args, **options):
+        return self.module(*args, **options)
+
+
+@pytest.mark.parametrize("wrap", [torch.compile, Wrapper])
+def test_a_pipeline_with_a_wrapped_network_comes_back(tmp_path, wrap):
+    model = image_model()
+    expected = {name: value.clone() for name, value in model.state_dict().items()}
+    model.unet = wrap(model.unet)
+    pipeline_of(model).save_pretrained(tmp_path)
+    state = PseudoVideoPipeline.from_pretrained(tmp_path).model.state_dict()
+    assert all(torch.equal(value, state[name]) for name, value in expected.items())
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("model_index.json", "{"),
+        ("model_index.json", "[1]"),
+        ("model_index.json", '{"_class_name": "DDPMPipeline"}'),
+        ("scheduler/scheduler_config.json", "{"),
+        ("scheduler/scheduler_config.json", "[]"),
+        ("unet/config.json", "{"),
+        ("unet/diffusion_pytorch_model.safetensors", "no weights"),
+    ],
+)
+def test_damaged_folders_are_named(tmp_path, name, content):
+    pipeline_of(image_model()).save_pretrained(tmp_path)
+    (tmp_path / name).write_text(content)
+    with pytest.raises(ValueError, match=f"^{tmp_path}.* is damaged|has a UNet"):
+        PseudoVideoPipeline.from_pretrained(tmp_path)
+
+
+def test_what_is_neither_folder_nor_repository_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match="nowhere is neither a folder nor a repository"):
+        PseudoVideoPipeline.from_pretrained(tmp_path / "nowhere")
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
+from torch.nn.utils.parametrizations import spectral_norm, weight_norm
 
 from pseudovideo.folders import CONFIG
 from pseudovideo.pretrained import WEIGHTS, Pretrained, fingerprint, load_pretrained
@@ -76,6 +77,57 @@ def test_settings_and_every_tensor_come_back_bit_for_bit(tmp_path: Path) -> None
         assert torch.equal(mine, theirs), name
     assert back.tied.weight is back.first.weight
     assert sorted(os.listdir(tmp_path / "a" / "b")) == [CONFIG, WEIGHTS]
+
+
+class Wrapper(nn.Module):
+    """As DistributedDataParallel holds what it is around."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [torch.compile, Wrapper, lambda part: Wrapper(torch.compile(part)), weight_norm, spectral_norm],
+)
+def test_parts_that_are_wrapped_or_parametrised_are_stored_plain(
+    wrap: Callable[[nn.Module], nn.Module], tmp_path: Path
+) -> None:
+    model = toy()
+    model.tied = nn.Linear(3, 3, bias=False)  # of its own, as parametrised weights can't be tied
+    model.first = wrap(model.first)
+    inner = model.first
+    while (wrapped := getattr(inner, "_orig_mod", getattr(inner, "module", None))) is not None:
+        inner = wrapped
+    model.eval()
+    with torch.no_grad():
+        weight = inner.weight.clone()
+    model.tied.weight = nn.Parameter(weight)
+    before = torch.random.get_rng_state()
+    model.save_pretrained(tmp_path)
+    assert torch.equal(torch.random.get_rng_state(), before)
+    again = Toy.from_pretrained(tmp_path)
+    assert torch.equal(again.first.weight, weight)
+    assert torch.equal(again.first.bias, inner.bias)
+
+
+def test_a_model_with_other_weights_than_its_class_is_refused_before_its_folder_has_them(
+    tmp_path: Path,
+) -> None:
+    model = toy()
+    model.extra = nn.Linear(2, 2)
+    with pytest.raises(ValueError, match=r"weights of its class alone .*, and has extra\.weight"):
+        model.save_pretrained(tmp_path)
+    model = toy()
+    model.first = nn.Identity()
+    with pytest.raises(ValueError, match=r"must have the weights first\.weight to be stored"):
+        model.save_pretrained(tmp_path)
+    model = toy()
+    model.first = nn.Linear(7, 7)
+    with pytest.raises(ValueError, match=r"does not hold the weights that config\.json tells of"):
+        model.save_pretrained(tmp_path)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_second_model_takes_the_place_of_the_first(tmp_path: Path) -> None:

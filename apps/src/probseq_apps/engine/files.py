@@ -87,7 +87,12 @@ def read_json(path: Path) -> dict[str, Any]:
             f"{path} has format {values['format']!r}, and this version of probseq reads format "
             f"{FORMAT}: read it with the version that wrote it"
         )
-    if values.pop("sha256", None) != _digest(values):
+    digest = values.pop("sha256", None)
+    if isinstance(digest, dict):  # of each file, as models have it
+        raise ForeignFileError(
+            f"{path} is of a model that save_pretrained wrote, and no run's: name the run's folder"
+        )
+    if digest != _digest(values):
         raise DamagedFileError(f"{path} {_OTHER}")
     del values["format"]
     return values

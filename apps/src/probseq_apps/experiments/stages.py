@@ -363,6 +363,7 @@ class Part(Generic[Given]):
 
     def read(self, folder: Path) -> Trained:
         """Read the model; raise if it is not trained, or damaged."""
+        folder = run_folder(folder)
         finished = read_finished(folder)
         if finished is None:
             raise FileNotFoundError(
@@ -376,7 +377,7 @@ class Part(Generic[Given]):
     @classmethod
     def find(cls: type[PartT], folder: Path) -> PartT | None:
         """Return the part that a folder holds; None where it holds none of this kind."""
-        saved = saved_settings(folder, cls.kind, cls.settings_class)
+        saved = saved_settings(run_folder(folder), cls.kind, cls.settings_class)
         return None if saved is None else cls(saved[1])
 
     @classmethod
@@ -388,6 +389,12 @@ class Part(Generic[Given]):
                 f"{cls.name} must be a folder of `generate {cls.name}`, and {folder} holds none"
             )
         return part.read(folder)
+
+
+def run_folder(folder: Path) -> Path:
+    """Return the folder of the run whose model a folder holds: itself, or that it lies in."""
+    inside = folder.name == PRETRAINED and (folder / MANIFEST).is_file()
+    return folder.parent if inside and (folder.parent / CONFIG).is_file() else folder
 
 
 def check_features(settings: Features, video_weights: str | None = None) -> None:

@@ -24,6 +24,7 @@ from pseudovideo.diffusion.pipelines import (
     ddpm_scheduler,
     from_ddpm_pipeline,
     heads_have_one_width,
+    reading_folder,
     to_ddpm_pipeline,
 )
 from pseudovideo.diffusion.sampling import LabelledNetwork, at_least_float32, conditioned
@@ -32,6 +33,7 @@ from pseudovideo.diffusion.schedulers import (
     copy_scheduler,
     draws,
     has_variances,
+    runs_in_ddpm_pipeline,
 )
 from pseudovideo.diffusion.stages import Stage
 from pseudovideo.diffusion.video import VideoDiffusion
@@ -75,8 +77,9 @@ class PseudoVideoPipeline(diffusers.DiffusionPipeline):
     learned variances.
 
     A model of images is saved as diffusers' `DDPMPipeline`, which then reads and samples the folder
-    to the same bits, unless it has classes, which that has no labels for, or attention at levels of
-    different widths: diffusers has no such UNet. With a scheduler that does not use them the
+    to the same bits, unless it has classes, which that has no labels for, attention at levels of
+    different widths: diffusers has no such UNet, or a scheduler that `DDPMPipeline` does not give
+    what it needs, as Euler's. With a scheduler that does not use them the
     learned variances are left out. All others are saved as `Pretrained` saves them, checked by
     their sha256 when they are read. Weights are in safetensors; nothing is unpickled.
 
@@ -230,14 +233,14 @@ class PseudoVideoPipeline(diffusers.DiffusionPipeline):
         folder.mkdir(parents=True, exist_ok=True)
         config = model.config
         plain = config.num_classes is None and heads_have_one_width(config)
-        if isinstance(model, ImageDiffusion) and plain:
+        if isinstance(model, ImageDiffusion) and plain and runs_in_ddpm_pipeline(self.scheduler):
             variance = "learned" if has_variances(self.scheduler) else "fixed"
             pipeline = to_ddpm_pipeline(model, variance=variance)
             pipeline.scheduler = copy_scheduler(self.scheduler)
             pipeline.save_pretrained(folder)
         else:
             model.save_pretrained(folder / _MODEL)
-            self.scheduler.save_pretrained(folder / _SCHEDULER)
+            copy_scheduler(self.scheduler).save_pretrained(folder / _SCHEDULER)
             self.save_config(folder)
         index = json.loads((folder / _INDEX).read_text(encoding="utf-8"))
         index |= {"_trained_on": self.trained_on, "_license": self.license}
@@ -277,18 +280,24 @@ class PseudoVideoPipeline(diffusers.DiffusionPipeline):
             raise ValueError(f"use_safetensors must be True, got {use_safetensors}")
         folder = Path(pretrained_model_name_or_path)
         if not folder.is_dir():
-            found = huggingface_hub.snapshot_download(
-                str(pretrained_model_name_or_path),
-                revision=revision,
-                token=token,
-                cache_dir=cache_dir,
-                local_files_only=local_files_only,
-                allow_patterns=_FILES,
-            )
+            try:
+                found = huggingface_hub.snapshot_download(
+                    str(pretrained_model_name_or_path),
+                    revision=revision,
+                    token=token,
+                    cache_dir=cache_dir,
+                    local_files_only=local_files_only,
+                    allow_patterns=_FILES,
+                )
+            except (OSError, ValueError) as error:  # of the hub
+                raise FileNotFoundError(
+                    f"{folder} is neither a folder nor a repository that can be read: {error}"
+                ) from error
             folder = Path(found)
         if not (folder / _INDEX).is_file():
             raise FileNotFoundError(f"{folder} must hold a pipeline, and has no {_INDEX}")
-        index = json.loads((folder / _INDEX).read_text(encoding="utf-8"))
+        with reading_folder(folder):
+            index = dict(json.loads((folder / _INDEX).read_text(encoding="utf-8")))
         kind = index.get("_class_name")
         if kind == diffusers.DDPMPipeline.__name__:
             model = from_ddpm_pipeline(folder)
@@ -298,13 +307,16 @@ class PseudoVideoPipeline(diffusers.DiffusionPipeline):
             raise ValueError(f"{folder} must hold a {cls.__name__} or DDPMPipeline, got a {kind}")
         if not isinstance(model, (ImageDiffusion, VideoDiffusion)):
             raise ValueError(f"{folder} must hold a diffusion model, got a {type(model).__name__}")
-        name = index[_SCHEDULER][1]
+        with reading_folder(folder):
+            name = str(index[_SCHEDULER][1])
         own = getattr(diffusers, name, None)
         if not (isinstance(own, type) and issubclass(own, diffusers.SchedulerMixin)):
             raise ValueError(f"{folder} must have a scheduler of diffusers, got {name}")
+        with reading_folder(folder / _SCHEDULER):
+            scheduler = own.from_pretrained(folder / _SCHEDULER, local_files_only=True)
         return cls(
             model if torch_dtype is None else model.to(torch_dtype),
-            own.from_pretrained(folder / _SCHEDULER, local_files_only=True),
+            scheduler,
             index.get("_trained_on"),
             index.get("_license"),
         )

@@ -5,7 +5,7 @@ Nothing is unpickled: a folder from a stranger holds numbers and plain settings.
 
 import hashlib
 import json
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import fields
 from importlib import import_module
@@ -23,6 +23,8 @@ from pseudovideo.spec import ClassSpec
 # Not `typing.Self`, which the tests' shape checks cannot read in a decorated method.
 Model = TypeVar("Model", bound="Pretrained")
 WEIGHTS = "model.safetensors"
+# Names under which torch.compile and DistributedDataParallel hold what they are around.
+_WRAPPERS = ("_orig_mod", "module")
 # Classes that a folder may hold; imported when one does.
 _MODELS = (
     "VQVAE",
@@ -68,19 +70,26 @@ class Pretrained(nn.Module):
         `config.json` comes last and holds the sha256 of both: a folder in which a crash left new
         weights beside old settings is refused when it is read instead of giving another model.
 
+        Parts may be compiled, parametrised, as by `weight_norm`, or in the `module` of a wrapper:
+        the plain weights are stored. What was written is loaded once before the folder has it.
+
         Args:
             folder: made if it is not there.
 
         Raises:
-            ValueError: a setting would not come back from JSON as it is, or `folder` is a file.
+            ValueError: a setting would not come back from JSON as it is, `folder` is a file, or
+                the model lacks weights of its class or has other ones.
         """
         settings = _settings(self)
+        with torch.random.fork_rng(devices=[]):  # its weights are drawn, and thrown away
+            plain = type(self)(self.config)
         tensors = {
             name: tensor.detach().to("cpu", copy=True).contiguous()
-            for name, tensor in self.state_dict().items()
+            for name, tensor in plain_tensors(self, plain.state_dict()).items()
         }
         with write_folder(Path(folder), type(self).__name__, settings) as aside:
             save_file(tensors, aside / WEIGHTS)
+            _fill(plain, load_file(aside / WEIGHTS), folder)
 
     @classmethod
     def from_pretrained(cls: type[Model], folder: Path | str) -> Model:
@@ -105,17 +114,65 @@ class Pretrained(nn.Module):
         path = saved.checked(WEIGHTS)
         tensors = load_file(path)
         model = cls(cls.config_class(**{k: _from_json(v) for k, v in saved.config.items()}))
-        try:
-            # In the precision they were stored in: copying would turn them to float32.
-            for name, tensor in model.state_dict(keep_vars=True).items():
-                if name in tensors:
-                    tensor.data = tensor.data.to(tensors[name].dtype)
-            model.load_state_dict(tensors, strict=True)
-        except RuntimeError as error:
-            raise ValueError(
-                f"{path} does not hold the weights that {CONFIG} tells of: {error}"
-            ) from error
+        _fill(model, tensors, path)
         return model.eval()
+
+
+def plain_tensors(module: nn.Module, names: Iterable[str]) -> dict[str, Tensor]:
+    """Return tensors of a module by their names without wrappers around its parts.
+
+    Args:
+        module: parts of it may be compiled, parametrised, or in the `module` of a wrapper.
+        names: of all tensors that it must have.
+
+    Raises:
+        ValueError: it lacks a tensor, or has another one.
+    """
+    found: dict[str, Tensor] = {}
+    for name in names:
+        owner: Any = module
+        for step in name.split("."):
+            while isinstance(owner, nn.Module) and step not in _names_of(owner):
+                owner = next((getattr(owner, w) for w in _WRAPPERS if w in owner._modules), None)
+            owner = getattr(owner, step, None)
+        if not isinstance(owner, Tensor):
+            raise ValueError(f"model must have the weights {name} to be stored, and has none")
+        found[name] = owner
+    known = {_unwrapped(name) for name in found}
+    for name in module.state_dict():
+        if _unwrapped(name) not in known and "parametrizations" not in name.split("."):
+            raise ValueError(
+                f"model must have the weights of its class alone to be stored, and has {name}: "
+                "take off what was put around its parts"
+            )
+    return found
+
+
+def _unwrapped(name: str) -> str:
+    return ".".join(step for step in name.split(".") if step not in _WRAPPERS)
+
+
+def _names_of(module: nn.Module) -> set[str]:
+    parametrised = getattr(module, "parametrizations", ())
+    return {*module._parameters, *module._buffers, *module._modules, *parametrised}
+
+
+def _fill(model: nn.Module, tensors: dict[str, Tensor], source: object) -> None:
+    """Give a model its weights, in their precision.
+
+    Raises:
+        ValueError: they are of another model.
+    """
+    try:
+        # In the precision they were stored in: copying would turn them to float32.
+        for name, tensor in model.state_dict(keep_vars=True).items():
+            if name in tensors:
+                tensor.data = tensor.data.to(tensors[name].dtype)
+        model.load_state_dict(tensors, strict=True)
+    except RuntimeError as error:
+        raise ValueError(
+            f"{source} does not hold the weights that {CONFIG} tells of: {error}"
+        ) from error
 
 
 @contextmanager

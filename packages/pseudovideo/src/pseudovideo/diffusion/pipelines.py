@@ -1,15 +1,19 @@
 """Image diffusion models as diffusers' `DDPMPipeline`, and back."""
 
 import json
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from safetensors import safe_open
 from torch import Tensor
 
 from probseq.errors import require
 from pseudovideo.diffusion.gaussian import GaussianDiffusion
 from pseudovideo.diffusion.image import ImageDiffusion
+from pseudovideo.pretrained import plain_tensors
 from pseudovideo.spec import ImageDiffusionConfig, Prediction, UNetConfig
 
 _MODEL_STEPS = 1000  # of the scale on which a UNet is told the time
@@ -63,21 +67,23 @@ def to_ddpm_pipeline(
             f"UNet2DModel of diffusers, got {sorted(_attention_widths(config))}: its heads have "
             "one width everywhere"
         )
+    with torch.random.fork_rng(devices=[]):  # its weights are drawn, and thrown away
+        plain: Any = ImageDiffusion(config).unet
     weights = {
-        name: value.detach().cpu().clone() for name, value in model.unet.state_dict().items()
+        name: value.detach().cpu().clone()
+        for name, value in plain_tensors(model.unet, plain.state_dict()).items()
     }
-    own: Any = model.unet
-    settings = {name: value for name, value in own.config.items() if not name.startswith("_")}
+    settings = {name: value for name, value in plain.config.items() if not name.startswith("_")}
     settings["attention_head_dim"] = config.widths[-1] // config.num_heads
     steps = config.num_steps
     if steps != _MODEL_STEPS:
         settings |= {"time_embedding_type": "learned", "num_train_timesteps": steps}
-        weights["time_proj.weight"] = _sinusoids(model)
+        weights["time_proj.weight"] = _sinusoids(plain, model.diffusion)
     if variance == "fixed":
         settings["out_channels"] = config.channels
         for name in ("conv_out.weight", "conv_out.bias"):
             weights[name] = weights[name][: config.channels].clone()
-    unet = diffusers.UNet2DModel(**settings)
+    unet = diffusers.UNet2DModel(**settings).to(model.dtype)
     unet.load_state_dict(weights)
     scheduler = ddpm_scheduler(model.diffusion, variance=variance)
     return diffusers.DDPMPipeline(unet=unet.eval(), scheduler=scheduler)
@@ -136,11 +142,19 @@ def from_ddpm_pipeline(folder: Path | str) -> ImageDiffusion:
     folder = Path(folder)
     if not (folder / "model_index.json").is_file():
         raise FileNotFoundError(f"{folder} must hold a DDPMPipeline, and has no model_index.json")
-    unet = diffusers.UNet2DModel.from_pretrained(
-        folder / "unet", use_safetensors=True, local_files_only=True
-    )
-    scheduler = diffusers.DDPMScheduler.from_pretrained(folder / "scheduler", local_files_only=True)
-    own = json.loads((folder / "scheduler" / "scheduler_config.json").read_text(encoding="utf-8"))
+    with reading_folder(folder / "unet"):
+        unet = diffusers.UNet2DModel.from_pretrained(
+            folder / "unet",
+            torch_dtype=_stored_dtype(folder / "unet"),
+            use_safetensors=True,
+            local_files_only=True,
+        )
+    with reading_folder(folder / "scheduler"):
+        path = folder / "scheduler" / "scheduler_config.json"
+        own = dict(json.loads(path.read_text(encoding="utf-8")))
+        scheduler = diffusers.DDPMScheduler.from_pretrained(
+            folder / "scheduler", local_files_only=True
+        )
     fixed = _check_scheduler(folder, scheduler.config, own.get("_class_name"))
     config = _config_of(folder, unet.config, scheduler)
     model = ImageDiffusion(config)
@@ -160,15 +174,44 @@ def from_ddpm_pipeline(folder: Path | str) -> ImageDiffusion:
     weights = dict(unet.state_dict())
     times = weights.pop("time_proj.weight", None)
     if (times is None) != (config.num_steps == _MODEL_STEPS) or (
-        times is not None and not torch.allclose(times, _sinusoids(model), atol=1e-5)
+        times is not None
+        and not torch.allclose(times, _sinusoids(model.unet, model.diffusion).to(times), atol=1e-5)
     ):
         raise ValueError(f"{folder} must tell its UNet the times on a scale of 1,000 steps")
     if fixed is not None:
         last = "conv_out."
         weights[f"{last}weight"] = _doubled(weights[f"{last}weight"], 0.0)
         weights[f"{last}bias"] = _doubled(weights[f"{last}bias"], fixed)
+    model = model.to(unet.dtype)
     model.unet.load_state_dict(weights)
     return model.eval()
+
+
+@contextmanager
+def reading_folder(folder: Path) -> Generator[None]:
+    """Name the folder in what a library raises of files that are missing or damaged.
+
+    Raises:
+        FileNotFoundError: it is not there.
+        ValueError: what it holds is damaged.
+    """
+    if not folder.is_dir():
+        raise FileNotFoundError(f"{folder} must be a folder of a pipeline, and is not there")
+    try:
+        yield
+    except Exception as error:  # JSON, safetensors, torch and the hub have a dozen kinds
+        reason = " ".join(str(error).split())
+        raise ValueError(f"{folder} is damaged: {type(error).__name__}: {reason}") from error
+
+
+def _stored_dtype(folder: Path) -> torch.dtype:
+    """Return the precision of the weights in a folder; float32 where they have several."""
+    found: set[str] = set()
+    for path in folder.glob("*.safetensors"):
+        with safe_open(path, framework="pt") as file:
+            found |= {file.get_slice(name).get_dtype() for name in file.keys()}  # noqa: SIM118
+    names = {"F16": torch.float16, "BF16": torch.bfloat16, "F64": torch.float64}
+    return names.get(next(iter(found)), torch.float32) if len(found) == 1 else torch.float32
 
 
 def _attention_widths(config: UNetConfig) -> set[int]:
@@ -229,8 +272,6 @@ def _plain(value: Any) -> Any:
     return list(value) if isinstance(value, (list, tuple)) else value
 
 
-def _sinusoids(model: ImageDiffusion) -> Tensor:
-    """Sinusoids of all times, as the UNet makes them."""
-    unet: Any = model.unet
-    times = torch.arange(model.config.num_steps, device=next(model.unet.parameters()).device)
-    return unet.time_proj(model.diffusion.model_times(times)).cpu()
+def _sinusoids(unet: Any, process: GaussianDiffusion) -> Tensor:
+    """Sinusoids of all times, as a UNet makes them."""
+    return unet.time_proj(process.model_times(torch.arange(process.num_steps)))

@@ -45,6 +45,21 @@ def draws(scheduler: Any) -> bool:
     return "generator" in inspect.signature(scheduler.step).parameters
 
 
+def runs_in_ddpm_pipeline(scheduler: Any) -> bool:
+    """Return whether `DDPMPipeline` samples with a scheduler as it should be, and we read it back.
+
+    That pipeline gives its network what the scheduler walks, from standard normal noise, and each
+    step a generator; what it keeps images to is checked when its folder is read.
+    """
+    config, tried = scheduler.config, copy_scheduler(scheduler)
+    tried.set_timesteps(2)
+    one = torch.ones(1)
+    scaled = float(tried.scale_model_input(one, tried.timesteps[0])) * float(tried.init_noise_sigma)
+    keeps = config.get("clip_sample", True) and config.get("clip_sample_range", 1.0) == 1.0
+    other = config.get("thresholding") or config.get("rescale_betas_zero_snr")
+    return draws(scheduler) and scaled == 1 == float(tried.init_noise_sigma) and keeps and not other
+
+
 def copy_scheduler(scheduler: Any) -> Any:
     """Return a copy that waits for no variances, unless it is DDPM's, which alone is given them.
 

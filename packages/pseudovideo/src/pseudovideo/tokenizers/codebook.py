@@ -15,15 +15,18 @@ def nearest_codes(
     """Index of the closest code, argmin_k ‖x − e_k‖² = argmin_k ‖e_k‖² − 2 xᵀe_k (eq. 5.5).
 
     Matrix products, some ten thousand points at a time. Of codes that are exactly equally far the
-    lowest index is taken.
+    lowest index is taken. Both are taken from the codes' mean, far from which the squares would
+    lose the digits in which the distances differ.
 
     Args:
         points: x.
         codebook: e, of the same type.
     """
+    origin = codebook.mean(dim=0)
+    codebook = codebook - origin
     norms = codebook.square().sum(dim=-1)
     nearest = [
-        torch.addmm(norms, piece, codebook.T, alpha=-2).argmin(dim=-1)
+        torch.addmm(norms, piece - origin, codebook.T, alpha=-2).argmin(dim=-1)
         for piece in points.split(_PIECE)
     ]
     return torch.cat(nearest)

@@ -101,7 +101,9 @@ class LPIPS(nn.Module):
                 f"images must be at least {least} pixels high and wide for the trunk {self.net}, "
                 f"got {tuple(images.shape[-2:])}: resize them"
             )
-        return self.network(as_colour(images), as_colour(references)).reshape(len(images))
+        dtype = next(self.parameters()).dtype
+        first, second = (as_colour(each).to(dtype) for each in (images, references))
+        return self.network(first, second).reshape(len(images))
 
 
 class Diversity(NamedTuple):

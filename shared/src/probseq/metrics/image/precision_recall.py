@@ -18,7 +18,7 @@ from probseq.checks import check_counts
 from probseq.metrics.image._features import check_features, check_same_dimension, distance_blocks
 from probseq.metrics.image.intervals import Interval, draw_weights, quantile_of
 
-# Round-off of a squared distance, in units of the largest squared norm.
+# Round-off of a squared distance |x|² − 2x·y + |y|², in units of |x|² + |y|².
 _ROUND_OFF = 1e-12
 # Neighbours beyond the k-th that are looked at where some are missing.
 _FURTHER = 60
@@ -143,19 +143,21 @@ def _measured(
     real: Tensor, fake: Tensor, neighbours: int, weights: Float[Tensor, "b m"]
 ) -> Float[Tensor, "b 4"]:
     """Precision, recall, density and coverage where each sample is there so many times."""
-    # Distances don't feel a shift, and keep more digits near the origin.
-    origin = real.mean(dim=0)
+    # Distances don't feel a shift, and keep more digits near the origin. Not the mean, which a
+    # single feature far from all others moves away from them.
+    origin = real.median(dim=0).values
     real, fake = real - origin, fake - origin
-    slack = _ROUND_OFF * torch.stack([x.square().sum(dim=1).amax() for x in (real, fake)]).amax()
+    real_slack, fake_slack = (_ROUND_OFF * x.square().sum(dim=1) for x in (real, fake))
     ones = torch.ones(1, len(real), dtype=real.dtype, device=real.device)
-    real_radii = _squared_radii(real, neighbours, ones)[0] + slack
+    real_radii = _squared_radii(real, neighbours, ones)[0]
     # No ball around a sample that is not there.
-    fake_radii = _squared_radii(fake, neighbours, weights) + slack
-    fake_radii[weights == 0] = -1.0
+    fake_radii = _squared_radii(fake, neighbours, weights)
+    fake_radii[weights == 0] = -torch.inf
     realistic, inside = torch.zeros_like(weights[:, 0]), torch.zeros_like(weights[:, 0])
     met = torch.zeros(len(weights), len(real), dtype=torch.bool, device=real.device)
     covered = torch.zeros_like(met)
     for rows, distances in distance_blocks(fake, real):
+        distances = distances - fake_slack[rows, None] - real_slack
         within, own = distances <= real_radii, weights[:, rows]
         realistic += own @ within.any(dim=1).to(own)
         inside += own @ within.sum(dim=1).to(own)
