@@ -15,6 +15,7 @@ from probseq_apps.data.images import (
     load_generation_data,
     load_images,
     load_ood_images,
+    load_test_images,
 )
 from probseq_apps.data.names import DataError
 from probseq_apps.data.parts import Part, hold_out_validation
@@ -381,3 +382,11 @@ def test_sets_of_digits_are_labelled_by_how_many_different_ones_they_show():
             assert sets.class_names[label] == str(len(shown))
         shares = made.targets.bincount(minlength=4) / len(made)
         assert (shares - 0.25).abs().max() < 4 * (0.25 * 0.75 / len(made)) ** 0.5
+
+
+def test_a_folder_that_is_named_without_its_prefix_is_suggested(tmp_path, monkeypatch):
+    (tmp_path / "own").mkdir()
+    monkeypatch.chdir(tmp_path)
+    for load in (load_images, load_generation_data, load_test_images):
+        with pytest.raises(DataError, match="did you mean 'folder:own'"):
+            load("own")

@@ -201,3 +201,11 @@ def test_a_full_disk_names_the_file_and_what_to_do(tmp_path):
         assert line.startswith(f"{tmp_path / name} cannot be written: ")
         assert line.endswith("make room or name another folder, and go on with --resume")
     assert not list(tmp_path.rglob(".tmp-*"))
+
+
+def test_a_models_own_settings_are_not_called_damaged(tmp_path):
+    """They are of an intact folder, which nobody should delete."""
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"format": 1, "class": "VQVAE", "sha256": {"config.json": "0"}}))
+    with pytest.raises(ForeignFileError, match="is of a model that save_pretrained wrote"):
+        read_json(path)

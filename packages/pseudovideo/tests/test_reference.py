@@ -217,7 +217,9 @@ def test_samples_without_classes_or_with_half_the_score_are_ranked():
 def test_tables_have_means_over_seeds_with_their_intervals():
     reference = Reference(Classes(), pictures(60), pictures(30, seed=1))
     runs = [reference.measure(pictures(40, seed=seed)) for seed in (2, 3)]
-    heads, rows = quality_table({"model": runs, "real images": [reference.real]})
+    heads, rows = quality_table(
+        {"model": runs, "real images": [reference.real(len(reference.test))]}
+    )
     assert heads[:5] == [
         "quality of samples",
         "n",

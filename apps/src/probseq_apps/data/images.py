@@ -125,7 +125,7 @@ def load_images(
             validation included, and decode no more of them.
         skip_unreadable: leave files of a folder out that can't be read; the notes count them.
     """
-    path = own_path(name)
+    path, notes = own_path(name), ()
     if path is not None:
         name = f"folder:{path}"
         parts, names, notes = read_folder(
@@ -133,7 +133,7 @@ def load_images(
         )
         train, validation, test = parts
     elif name == "digits":
-        names, notes = tuple("0123456789"), ()
+        names = tuple("0123456789")
         train, validation, test = _digits()
     elif name == "digit-sets":
         names = ("1", "2", "3", "4")

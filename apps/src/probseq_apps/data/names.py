@@ -60,7 +60,9 @@ def nearest_name(name: str, known: Iterable[str]) -> str | None:
 def unknown_name_message(what: str, name: str, known: Iterable[str]) -> str:
     """Say that a name is unknown, with the nearest known name and the list of all."""
     known = tuple(known)
-    nearest = nearest_name(name, known)
+    folder = f"{FOLDER_PREFIX}PATH"
+    is_folder = folder in known and Path(name).expanduser().is_dir()
+    nearest = f"{FOLDER_PREFIX}{name}" if is_folder else nearest_name(name, known)
     hint = f"; did you mean {nearest!r}?" if nearest else ";"
     return f"unknown {what} {name!r}{hint} known: {', '.join(known)}"
 

@@ -248,7 +248,7 @@ class Evaluate(Experiment[Measured]):
             found["reconstruction"] = reconstruction(tokenizer, shown, **given)
         if samples is not None:
             found["generation"] = reference.measure(samples.images)
-            found["real images"] = reference.real
+            found["real images"] = reference.real(len(samples.images))
         text = json.dumps(found, indent=2, allow_nan=False)
         write_atomic(at.path / METRICS, f"{text}\n")
         # The numbers alone are on standard output.

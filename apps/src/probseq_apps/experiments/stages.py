@@ -27,6 +27,7 @@ from probseq_apps.data.images import GenerationData, load_generation_data
 from probseq_apps.engine import distributed, log
 from probseq_apps.engine.config import TrainConfig, derive_seed
 from probseq_apps.engine.files import (
+    CONFIG,
     FINISHED,
     MANIFEST,
     check_manifest,
@@ -180,13 +181,9 @@ class ImageExperiment(Experiment[GenerationData]):
         return self._reference
 
     def real(self, data: GenerationData, at: RunFolder) -> dict[str, Any]:
-        """Return what is measured of the test images as if they were samples.
-
-        Of Gaussian images as many as samples: a distance depends on the number, and theirs is that
-        of a perfect model.
-        """
-        count = len(data.test) if data.covariance is None else self.settings.evaluation.num_samples
-        return at.once(REFERENCE, lambda: self.reference(data, at).measure(data.test[:count]))
+        """Return what is measured of as many test images as samples, as if they were these."""
+        count = self.settings.evaluation.num_samples
+        return at.once(REFERENCE, lambda: self.reference(data, at).real(count))
 
     def write_report(
         self, data: GenerationData, results: Sequence[Any], at: RunFolder, **drawn: Any

@@ -4,9 +4,37 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
+_MOST = 10.0  # noise of pseudo videos goes beyond ±1, and not so far
+
+
+def check_pixels(**images: Tensor) -> None:
+    """Refuse what is no image in −1..1, or noise around one: NaN, infinity, levels of 0..255.
+
+    Values are looked at on the CPU only, where that costs no synchronisation.
+
+    Raises:
+        ValueError: names the tensor, and its range.
+    """
+    for name, tensor in images.items():
+        looked_at = tensor.device.type == "cpu" and not torch.compiler.is_compiling()
+        if looked_at and tensor.numel():
+            low, high = (float(end) for end in tensor.detach().aminmax())
+            # Written so that NaN, for which every comparison is false, is refused too.
+            if not (low >= -_MOST and high <= _MOST):
+                raise ValueError(
+                    f"{name} must be finite, and images in -1..1, got values from {low:g} to "
+                    f"{high:g}: scale levels of 0..255 by x / 127.5 - 1"
+                )
+
 
 def to_bytes(images: Float[Tensor, "*n c h w"]) -> UInt8[Tensor, "*n c h w"]:
-    """Return pixels in −1..1 as bytes on the CPU; the noise of pseudo videos goes beyond."""
+    """Return pixels in −1..1 as bytes on the CPU; the noise of pseudo videos goes beyond.
+
+    Raises:
+        ValueError: NaN.
+    """
+    if images.isnan().any():  # which would be black
+        raise ValueError("images must be numbers to be bytes, got NaN")
     return ((images.float().clamp(-1, 1) + 1.0) * 127.5).round().to(torch.uint8).cpu()
 
 

@@ -175,9 +175,27 @@ def _fill(model: nn.Module, tensors: dict[str, Tensor], source: object) -> None:
         ) from error
 
 
+def check_weights(model: nn.Module) -> None:
+    """Refuse a model whose weights are NaN or infinite; waits for the device once.
+
+    Raises:
+        ValueError: names a tensor.
+    """
+    weights = {name: value for name, value in model.named_parameters() if not value.is_meta}
+    if not weights or torch.stack([value.isfinite().all() for value in weights.values()]).all():
+        return
+    name = next(name for name, value in weights.items() if not value.isfinite().all())
+    raise ValueError(f"model must have finite weights, got NaN or infinity in {name}")
+
+
 @contextmanager
 def eval_mode(model: nn.Module) -> Generator[None]:
-    """Context manager of eval mode; then each part has the mode again that it had before."""
+    """Context manager of eval mode; then each part has the mode again that it had before.
+
+    Raises:
+        ValueError: the model has weights that are not finite, of which nothing could be drawn.
+    """
+    check_weights(model)
     training = [module for module in model.modules() if module.training]
     model.eval()
     try:

@@ -98,10 +98,20 @@ class Reference:
         """Moments of the training images' features."""
         return self._known or FeatureMoments.of(self._train)
 
-    @cached_property
-    def real(self) -> dict[str, Any]:
-        """What `measure` says of the test images, as if they were samples."""
-        return self.measure(self.test)
+    def real(self, count: int) -> dict[str, Any]:
+        """Return what `measure` says of as many test images as samples, as if they were these.
+
+        Distance and shares depend on the number: they are None where the test part has fewer.
+
+        Args:
+            count: of the samples.
+        """
+        found = self.measure(self.test[:count])
+        if len(self.test) < count:
+            found |= dict.fromkeys(("fd", *SHARES))
+            for name in SHARES:
+                found["intervals"].pop(name, None)
+        return found
 
     def measure(self, images: UInt8[Tensor, "k c h w"]) -> dict[str, Any]:
         """Measure samples.

@@ -18,6 +18,15 @@ def test_the_nearest_code_is_that_of_a_loop():
     assert nearest_codes(points, codebook).tolist() == expected
 
 
+def test_the_nearest_code_is_found_far_from_zero():
+    """Inputs 100 of their spreads off zero, in float32."""
+    points, codebook = _points(500, 8), _points(64, 8, seed=1)
+    expected = torch.cdist(points, codebook).argmin(dim=1)
+    found = nearest_codes((points + 100).float(), (codebook + 100).float())
+    # Rounding of the inputs themselves is 4e-6.
+    assert (found == expected).double().mean() > 0.99
+
+
 def test_clusters_are_summed_as_in_a_loop_without_points_that_are_not_finite():
     points = _points(6, 2)
     points[4, 1] = torch.nan

@@ -217,3 +217,11 @@ def test_no_warning_reaches_the_user():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         LPIPS("alex", random_trunk=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_images_of_another_precision_than_the_trunk_are_taken(dtype):
+    metric = LPIPS("alex", random_trunk=True).to(dtype)
+    first, second = torch.rand(2, 2, 3, 64, 64, generator=torch.Generator().manual_seed(0)) * 2 - 1
+    expected = LPIPS("alex", random_trunk=True)(first, second)
+    torch.testing.assert_close(metric(first, second).float(), expected, rtol=0.05, atol=0.01)

@@ -130,3 +130,14 @@ def test_bad_features_and_neighbours_are_refused(plain_calls):
         precision_recall(good[..., None], good)
     with pytest.raises(ValueError, match="fake must be finite, got 1 NaN"):
         precision_recall(good, good.where(good != good[3, 1], torch.nan))
+
+
+def test_one_feature_far_from_all_others_does_not_widen_the_balls_of_these():
+    """Samples at a distance of 1 from balls of radius about 0.1."""
+    real = features(40, 3, spread=0.02)
+    fake = features(40, 3, seed=1, spread=0.02, shift=1.0)
+    assert precision_recall(real, fake).precision == 0.0
+    real[0] = fake[0] = 3e6
+    found = precision_recall(real, fake)
+    assert found.precision == pytest.approx(1 / 40)  # itself
+    assert found[:2] == pytest.approx(by_loops(real, fake, 3))

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from probseq.checks import check_counts, check_floating, check_sizes, check_whole
 from pseudovideo.corruptions.noise import noise_coefficients
+from pseudovideo.pixels import check_pixels
 from pseudovideo.spec import PseudoVideoConfig
 
 
@@ -62,8 +63,7 @@ def check_some_images(images: Float[Tensor, "n c h w"]) -> None:
             "images must be at least 2, not empty, to have a covariance, got shape "
             f"{tuple(images.shape)}"
         )
-    if not images.isfinite().all():
-        raise ValueError("images must be finite, got NaN or infinity")
+    check_pixels(images=images)
 
 
 def prediction_error(

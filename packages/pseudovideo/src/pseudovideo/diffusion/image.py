@@ -27,6 +27,7 @@ from pseudovideo.diffusion.sampling import (
 )
 from pseudovideo.diffusion.unet import apply_unet, build_unet
 from pseudovideo.labels import Classes, check_labels, dropped_labels, sample_classes
+from pseudovideo.pixels import check_pixels
 from pseudovideo.pretrained import Pretrained, eval_mode
 from pseudovideo.spec import ImageDiffusionConfig, SolverName
 
@@ -219,3 +220,4 @@ class ImageDiffusion(Pretrained):
                 f"images must be floats of shape (batch, {', '.join(map(str, shape))}) with "
                 f"values in -1..1, got {images.dtype} of shape {tuple(images.shape)}"
             )
+        check_pixels(images=images)

@@ -11,6 +11,7 @@ from torch import Tensor
 from probseq.checks import check_floating, check_sizes
 from pseudovideo.diffusion.gaussian import GaussianDiffusion, Times, split_output
 from pseudovideo.diffusion.sampling import Network, at_least_float32, draw_noise, draw_seed
+from pseudovideo.pixels import check_pixels
 
 # 256 levels in −1..1: half the distance between two.
 _HALF_BIN = 1 / 255
@@ -137,6 +138,7 @@ def bits_per_dim(
     check_floating(x0=x0)
     if not (x0.numel() and (x0.is_meta or x0.isfinite().all())):
         raise ValueError("x0, the images, must be finite and not empty")
+    check_pixels(x0=x0)
     seed, numbers = draw_seed(generator), torch.arange(len(x0), device=x0.device)
     terms: list[Tensor] = []
     errors: list[Tensor] = []

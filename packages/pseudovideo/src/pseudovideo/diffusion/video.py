@@ -25,6 +25,7 @@ from pseudovideo.diffusion.stages import draw_windows, stages
 from pseudovideo.diffusion.video_sampling import Watch, frame_noise, sample_stage, sample_videos
 from pseudovideo.diffusion.video_unet import VideoUNet
 from pseudovideo.labels import Classes, check_labels, dropped_labels, sample_classes
+from pseudovideo.pixels import check_pixels
 from pseudovideo.pretrained import Pretrained, eval_mode
 from pseudovideo.spec import SolverName, VideoDiffusionConfig
 
@@ -296,3 +297,4 @@ class VideoDiffusion(Pretrained):
                 f"videos must be floats of shape (batch, {', '.join(map(str, shape))}), got "
                 f"{videos.dtype} of shape {tuple(videos.shape)}"
             )
+        check_pixels(videos=videos)

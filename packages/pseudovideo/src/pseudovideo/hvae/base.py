@@ -16,6 +16,7 @@ from probseq.checks import check_counts, check_floating, check_integers, check_s
 from pseudovideo.diffusion.sampling import at_least_float32, draw_noise, draw_seed, noise_like
 from pseudovideo.diffusion.unet import apply_unet, build_unet
 from pseudovideo.labels import Classes, check_labels, dropped_labels, sample_classes
+from pseudovideo.pixels import check_pixels
 from pseudovideo.pretrained import Pretrained, eval_mode
 from pseudovideo.spec import HVAEConfig
 
@@ -337,6 +338,7 @@ class HVAE(Pretrained):
                 f"images must be floats of shape (batch, {', '.join(map(str, shape))}), "
                 f"got {images.dtype} of shape {tuple(images.shape)}"
             )
+        check_pixels(images=images)
 
     @property
     def _weight(self) -> Tensor:

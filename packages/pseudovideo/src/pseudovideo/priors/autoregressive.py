@@ -23,6 +23,7 @@ from pseudovideo.labels import (
     sample_classes,
 )
 from pseudovideo.layers import Block, StackDecoder
+from pseudovideo.pretrained import check_weights
 from pseudovideo.priors.base import AxisPositions, Decoder, TokenPrior
 from pseudovideo.priors.sampling import check_options, draw
 from pseudovideo.spec import AutoregressiveConfig, TokenGrid
@@ -137,6 +138,7 @@ class AutoregressivePrior(TokenPrior):
         """
         check_counts(n=n)
         check_options(temperature=temperature, top_k=top_k, top_p=top_p)
+        check_weights(self)
         device = self.start.device
         classes = sample_classes(
             self.config, n, labels, guidance, generator=generator, device=device

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from probseq.checks import check_counts, check_integers, check_sizes
 from pseudovideo.labels import check_labels, dropped_labels, sample_classes
 from pseudovideo.layers import Block
+from pseudovideo.pretrained import check_weights
 from pseudovideo.priors.base import AxisPositions, Decoder, TokenPrior
 from pseudovideo.priors.sampling import check_options, draw
 from pseudovideo.spec import MaskedConfig, TokenGrid
@@ -164,6 +165,7 @@ class MaskedPrior(TokenPrior):
         check_options(temperature=temperature, top_k=None, top_p=None)
         if not (math.isfinite(choice_temperature) and choice_temperature >= 0.0):
             raise ValueError(f"choice_temperature must be at least 0, got {choice_temperature}")
+        check_weights(self)
         left = unmasking_schedule(self.grid.num_tokens, num_steps)
         classes = sample_classes(
             self.config, n, labels, guidance, generator=generator, device=self.mask.device

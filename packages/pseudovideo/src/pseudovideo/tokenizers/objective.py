@@ -8,6 +8,7 @@ import torch.distributed
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from pseudovideo.pixels import check_pixels
 from pseudovideo.spec import ObjectiveConfig
 from pseudovideo.tokenizers.adversarial import (
     adaptive_weight,
@@ -114,6 +115,7 @@ class TokenizerObjective(nn.Module):
         Raises:
             ValueError: the videos are not the tokenizer's.
         """
+        check_pixels(videos=videos)
         output = self.tokenizer(videos)
         # Autocast decodes in bfloat16; losses are sums of many small squares.
         decoded = output.reconstruction.to(videos.dtype)

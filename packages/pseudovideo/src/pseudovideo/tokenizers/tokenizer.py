@@ -10,7 +10,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from probseq.transformers.protocol import check_dtype
-from pseudovideo.pretrained import Pretrained
+from pseudovideo.pretrained import Pretrained, check_weights
 from pseudovideo.spec import Stem, TokenGrid, TokenizerConfig
 from pseudovideo.tokenizers.quantizer import VectorQuantizer
 from pseudovideo.tokenizers.transformer import Decoder, Encoder
@@ -105,6 +105,7 @@ class Tokenizer(Pretrained):
         """
         check_shape(videos, self.config)
         check_range(videos)
+        check_weights(self)
         return self.quantizer.encode(self.encoder(videos.to(self.last_layer.dtype)))
 
     @torch.no_grad()
@@ -118,6 +119,7 @@ class Tokenizer(Pretrained):
             ValueError: the grid or the values are not this tokenizer's.
         """
         check_indices(indices, self.grid)
+        check_weights(self)
         return self.decoder(self.quantizer.lookup(indices)).clamp(-1.0, 1.0)
 
     def reconstruct(self, videos: Float[Tensor, "b f c y x"]) -> Float[Tensor, "b f c y x"]:
