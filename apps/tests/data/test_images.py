@@ -387,6 +387,6 @@ def test_sets_of_digits_are_labelled_by_how_many_different_ones_they_show():
 def test_a_folder_that_is_named_without_its_prefix_is_suggested(tmp_path, monkeypatch):
     (tmp_path / "own").mkdir()
     monkeypatch.chdir(tmp_path)
-    for load in (load_images, load_generation_data, load_test_images):
+    for load in (load_generation_data, load_test_images):
         with pytest.raises(DataError, match="did you mean 'folder:own'"):
             load("own")

@@ -9,6 +9,7 @@ from probseq_apps.engine.checkpoints import Checkpoint, save_checkpoint
 from probseq_apps.engine.files import (
     ConfigMismatchError,
     DamagedFileError,
+    ForeignFileError,
     RunExistsError,
     check_manifest,
     load_arrays,
