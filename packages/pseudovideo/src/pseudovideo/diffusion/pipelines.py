@@ -199,6 +199,8 @@ def reading_folder(folder: Path) -> Generator[None]:
         raise FileNotFoundError(f"{folder} must be a folder of a pipeline, and is not there")
     try:
         yield
+    except FileNotFoundError:
+        raise
     except Exception as error:  # JSON, safetensors, torch and the hub have a dozen kinds
         reason = " ".join(str(error).split())
         raise ValueError(f"{folder} is damaged: {type(error).__name__}: {reason}") from error

@@ -52,12 +52,17 @@ def runs_in_ddpm_pipeline(scheduler: Any) -> bool:
     step a generator; what it keeps images to is checked when its folder is read.
     """
     config, tried = scheduler.config, copy_scheduler(scheduler)
-    tried.set_timesteps(2)
-    one = torch.ones(1)
-    scaled = float(tried.scale_model_input(one, tried.timesteps[0])) * float(tried.init_noise_sigma)
     keeps = config.get("clip_sample", True) and config.get("clip_sample_range", 1.0) == 1.0
-    other = config.get("thresholding") or config.get("rescale_betas_zero_snr")
-    return draws(scheduler) and scaled == 1 == float(tried.init_noise_sigma) and keeps and not other
+    if not (keeps and draws(scheduler)):
+        return False
+    if config.get("thresholding") or config.get("rescale_betas_zero_snr"):
+        return False
+    try:
+        tried.set_timesteps(min(20, config.num_train_timesteps))
+        scaled = tried.scale_model_input(torch.ones(1), tried.timesteps[0])
+    except _OF_SCHEDULERS:
+        return False
+    return float(scaled) == 1.0 and float(tried.init_noise_sigma) == 1.0
 
 
 def copy_scheduler(scheduler: Any) -> Any:
