@@ -25,8 +25,8 @@ _OF_SCHEDULERS = (
     TypeError,
     ValueError,
 )
-# Of √ᾱ, which schedulers have in float32, and of the width of what they draw.
-_MAX_DIFFERENCE, _MAX_ERROR = 1e-3, 0.3
+# Of √ᾱ, which schedulers may rescale to end at 0, and of the width of what they draw.
+_MAX_DIFFERENCE, _MAX_ERROR = 5e-3, 0.3
 _PIXELS = 1024
 
 
