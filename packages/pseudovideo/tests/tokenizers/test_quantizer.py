@@ -43,8 +43,9 @@ def test_each_input_gets_its_nearest_code_projected_back():
 
 
 def test_of_equally_near_codes_the_first_is_taken():
-    quantizer = VectorQuantizer(3, 2, 2).eval()
-    quantizer.codebook.copy_(torch.tensor([[5.0, 5.0], [1.0, 0.0], [-1.0, 0.0]]))
+    # The mean of these codes is a number of float32, and distances from it are exact.
+    quantizer = VectorQuantizer(4, 2, 2).eval()
+    quantizer.codebook.copy_(torch.tensor([[5.0, 5.0], [1.0, 0.0], [-1.0, 0.0], [-5.0, -5.0]]))
     assert quantizer.encode(torch.tensor([[0.0, 2.0], [-0.1, 0.0]])).tolist() == [1, 2]
 
 
