@@ -14,8 +14,8 @@ def nearest_codes(
 ) -> Int64[Tensor, " n"]:
     """Index of the closest code, argmin_k ‖x − e_k‖² = argmin_k ‖e_k‖² − 2 xᵀe_k (eq. 5.5).
 
-    Matrix products, some ten thousand points at a time. Of codes that are equally far as computed the
-    lowest index is taken. Both are taken from the codes' mean, far from which the squares would
+    Matrix products, some ten thousand points at a time. Of codes that are equally far the lowest
+    index is taken. Both are taken from the codes' mean, far from which the squares would
     lose the digits in which the distances differ.
 
     Args:
