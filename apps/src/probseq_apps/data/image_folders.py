@@ -176,9 +176,9 @@ def _given_parts(root: Path, classes: bool, unknown: Counter[str]) -> list[_List
     parts = [_list(folder, classes=classes, unknown=unknown) for folder in folders]
     known = {name for _, name in parts[0]}
     for folder, part in zip(folders, parts, strict=True):
-        if classes and (unknown := sorted({name for _, name in part} - known)):
+        if classes and (lacking := sorted({name for _, name in part} - known)):
             raise DataError(
-                f"{folder} has classes that the training part lacks: {', '.join(unknown)}"
+                f"{folder} has classes that the training part lacks: {', '.join(lacking)}"
             )
     if not validation:
         kept, held = hold_out_validation(len(parts[0]))
@@ -273,7 +273,8 @@ def _header(path: Path) -> tuple[tuple[int, int], str]:
         turned = size[0] != size[1] and image.getexif().get(ORIENTATION) in _ON_THEIR_SIDE
     if mode.startswith(("I", "F")):
         raise DataError(f"{path} has more than 8 bits a channel (mode {mode}): convert it first")
-    return (size[::-1] if turned else size), mode
+    width, height = size
+    return ((height, width) if turned else (width, height)), mode
 
 
 def _check_sizes(paths: Sequence[Path], sizes: dict[int, tuple[int, int]]) -> None:

@@ -31,7 +31,8 @@ from probseq.transformers import copy_kernel_weights
 from probseq_apps.baselines.estimators import MOST_ROWS_OF_GP, fit_estimator
 from probseq_apps.baselines.sngp import fit_precision
 from probseq_apps.data.image_files import available_cifar_c, read_cifar_c
-from probseq_apps.data.images import ImageData, list_all, load_ood_images
+from probseq_apps.data.image_folders import list_all
+from probseq_apps.data.images import ImageData, load_ood_images
 from probseq_apps.data.names import CORRUPTION_GROUPS, CORRUPTION_NAMES, DataError, own_path
 from probseq_apps.data.parts import Part
 from probseq_apps.data.sets import load_data, with_labels
