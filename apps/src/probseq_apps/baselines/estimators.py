@@ -22,6 +22,7 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 from sklearn.linear_model import LogisticRegression
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.neural_network import MLPClassifier
+from threadpoolctl import threadpool_limits
 from torch import Tensor
 
 from probseq.images import normalize
@@ -94,7 +95,8 @@ def fit_estimator(
     candidates = _candidates(name, features, seed)
     if len(data.validation) == 0:
         candidates = candidates[:1]
-    with warnings.catch_warnings():
+    # As many threads as torch has: two on a busy core spin, and several jobs may run at a time.
+    with warnings.catch_warnings(), threadpool_limits(torch.get_num_threads()):
         # Of two candidates that have not converged the better one still counts.
         warnings.simplefilter("ignore", ConvergenceWarning)
         fitted = [each.fit(features, labels) for each in candidates]
