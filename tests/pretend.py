@@ -29,6 +29,12 @@ INDEXED = {aten.index, aten.index_put, aten.index_put_, aten._unsafe_index, aten
 class Module(_DummyBackendModule):
     """What `torch.pretend` offers."""
 
+    def get_rng_state(self, device: object = None) -> Tensor:
+        return torch.get_rng_state()
+
+    def set_rng_state(self, state: Tensor, device: object = None) -> None:
+        """Do nothing: the random numbers are the CPU's."""
+
     def get_amp_supported_dtype(self) -> list[torch.dtype]:
         return [torch.bfloat16, torch.float16]
 

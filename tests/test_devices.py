@@ -1,6 +1,6 @@
 """Layers and models on a GPU: the CPU's numbers in float64, half precision, compiled.
 
-PROBSEQ_DEVICE=pretend, the default without a GPU, looks for tensors on the wrong device, see
+PROBSEQ_DEVICE=pretend looks for tensors on the wrong device, in a process of its own, see
 test_pretend.py; PROBSEQ_DEVICE=cpu runs the same tests on the CPU.
 """
 
@@ -65,7 +65,9 @@ from sgpa import (
     load_calibrated,
 )
 
-DEVICE = os.environ.get("PROBSEQ_DEVICE", "cuda" if torch.cuda.is_available() else "pretend")
+DEVICE = os.environ.get("PROBSEQ_DEVICE", "cuda" if torch.cuda.is_available() else "")
+if not DEVICE:
+    pytest.skip("there is no GPU; PROBSEQ_DEVICE=pretend needs none", allow_module_level=True)
 if DEVICE == "pretend":
     if not hasattr(torch.utils.backend_registration, "_setup_privateuseone_for_python_backend"):
         pytest.skip("torch has no devices written in Python", allow_module_level=True)

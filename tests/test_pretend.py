@@ -1,5 +1,6 @@
 """All public functions, the training engine and a comparison on a device that only pretends."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,9 @@ from probseq_apps.engine.config import TrainConfig
 from probseq_apps.engine.fit import fit
 from probseq_apps.engine.trainer import LossParts
 
+if os.environ.get("PROBSEQ_DEVICE") != "pretend":
+    # torch keeps a device for the rest of a process, and looks for its random numbers.
+    pytest.skip("PROBSEQ_DEVICE=pretend runs these", allow_module_level=True)
 if not hasattr(torch.utils.backend_registration, "_setup_privateuseone_for_python_backend"):
     pytest.skip("torch has no devices written in Python", allow_module_level=True)
 
