@@ -75,6 +75,17 @@ def test_texts_are_counts_weighted_by_inverse_document_frequency():
     )
 
 
+@pytest.mark.parametrize("name", ["logreg", "mlp", "knn", "gp"])
+def test_every_estimator_takes_a_few_texts(name):
+    vocab = build_vocabulary(TEXTS)
+    whole = Part(encode_texts(vocab, TEXTS, max_length=4), LABELS)
+    data = TextData(
+        *("texts", whole, whole, whole), class_names=("neg", "pos"), vocab=vocab, max_length=4
+    )
+    log_probs = fit_estimator(name, data, seed=0)(whole)
+    torch.testing.assert_close(log_probs.exp().sum(-1), torch.ones(6))
+
+
 def test_embedded_texts_are_the_mean_of_their_vectors():
     generator = torch.Generator().manual_seed(0)
     table = torch.randn(12, 3, generator=generator)

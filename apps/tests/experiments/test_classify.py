@@ -368,6 +368,13 @@ def test_published_corruptions_are_those_asked_for(tmp_path):
         make(data, tmp_path, corruptions=("contrast",))
 
 
+def test_rows_of_one_class_are_refused_before_anything_is_written(tmp_path, capsys):
+    arguments = ["--method", "logreg", "--train-size", "1", "--seeds", "3", "4"]
+    assert main(["classify", *TINY, *arguments, "--run-dir", str(tmp_path / "run")]) == 1
+    assert "'logreg' needs training examples of two classes, and seed 3" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("recipe", ["digit-sets", "digits-few", "digits-small"])
 def test_softmax_attention_is_at_least_as_good_as_logistic_regression(recipe, tmp_path, report_of):

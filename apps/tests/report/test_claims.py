@@ -80,7 +80,7 @@ def test_a_run_that_keeps_to_its_recipe_counts_before_a_shortened_one_of_the_pap
 
 def test_a_row_with_settings_of_its_own_stands_for_its_method(write_run):
     rows = {"sgpa:dropout=0.1": [0.01, 0.02, 0.03], "sgpa:sample=false": [0.9, 0.9, 0.9]}
-    rows |= {"kernel:dropout=0.2": [0.2, 0.21, 0.22], "kernel:dropout=0.2+ts": [0.0, 0.0, 0.0]}
+    rows |= {"kernel:dropout=1e+3": [0.2, 0.21, 0.22], "kernel:dropout=0.2+ts": [0.0, 0.0, 0.0]}
     methods = {name: {"test/ece": values} for name, values in rows.items()}
     folder = write_run("run", methods)
     found = verdict(find_runs([folder])[0], "sgpa-calibration")

@@ -60,7 +60,8 @@ def _candidates(name: str, features: Features, seed: int) -> list[Any]:
             make = partial(MLPClassifier, (128,), max_iter=500, random_state=seed % 2**32)
             return [make(alpha=alpha) for alpha in (1e-2, 1e-4, 1.0, 10.0)]
         case "knn":
-            return [Smoothed(n_neighbors=k) for k in (5, 1, 3, 10, 30)]
+            counts = dict.fromkeys(min(k, features.shape[0]) for k in (5, 1, 3, 10, 30))
+            return [Smoothed(n_neighbors=count) for count in counts]
         case _:
             # Its hyperparameters maximise the evidence, from the typical distance of two rows on.
             scale = float(np.sqrt(2 * features.var(0).sum()))
@@ -80,13 +81,14 @@ def fit_estimator(
         data: the data set.
         seed: of the networks' weights.
     """
-    featurise = _featuriser(data)
+    featurise = _featuriser(data, dense=name == "gp")
     features, labels = featurise(data.train.inputs), data.train.targets.numpy()
 
     def predict(estimator: Any, part: Part) -> Tensor:
         probs = np.full((len(part), data.num_classes), _SMALLEST)
-        # A class without training rows has no column.
-        probs[:, estimator.classes_] = estimator.predict_proba(featurise(part.inputs))
+        with threadpool_limits(torch.get_num_threads()):
+            # A class without training rows has no column.
+            probs[:, estimator.classes_] = estimator.predict_proba(featurise(part.inputs))
         return torch.as_tensor(probs).clamp(_SMALLEST).log().float()
 
     def loss(estimator: Any) -> float:
@@ -103,15 +105,20 @@ def fit_estimator(
     return partial(predict, min(fitted, key=loss) if len(fitted) > 1 else fitted[0])
 
 
-def _featuriser(data: Data) -> Callable[[Tensor], Features]:
-    """Return what makes rows of numbers of raw inputs."""
+def _featuriser(data: Data, *, dense: bool) -> Callable[[Tensor], Features]:
+    """Return what makes rows of numbers of raw inputs, those of texts as a sparse matrix or not."""
     if isinstance(data, ImageData):
         return lambda images: normalize(images, data.mean, data.std).flatten(1).numpy()
     if isinstance(data, EmbeddedTextData):
         return partial(_mean_vectors, data)
     weights = TfidfTransformer(sublinear_tf=True)
     weights.fit(_counts(data.train.inputs, len(data.vocab)))
-    return lambda tokens: weights.transform(_counts(tokens, len(data.vocab)))
+
+    def weighted(tokens: Tensor) -> Features:
+        rows: Any = weights.transform(_counts(tokens, len(data.vocab)))
+        return rows.toarray() if dense else rows
+
+    return weighted
 
 
 def _counts(tokens: Tensor, size: int) -> csr_matrix:

@@ -97,7 +97,9 @@ class Classify(Comparison):
         given |= {"train_size": None, "label_noise": 0.0}
         whole = load_data(settings.data, **where, **given)
         data = self._labelled(whole, settings.seeds[0])
-        return Loaded(data, make_test_sets(data, settings.evaluation, options), whole)
+        # What is out of distribution must not be in the training rows of any seed.
+        every = replace(data, train=whole.train)
+        return Loaded(data, make_test_sets(every, settings.evaluation, options), whole)
 
     def _labelled(self, whole: Data, seed: int) -> Data:
         """Return the data with the labels of a seed; members of an ensemble share theirs."""
@@ -118,6 +120,14 @@ class Classify(Comparison):
             for method, row in ((name, parse_row(name)) for name in settings.method):
                 if "ts" in row.additions or len(row.trained) > 1:
                     raise ValueError(f"method {method!r} {lacks}")
+        for method in (each for each in settings.method if parse_row(each).method.estimator):
+            for seed in settings.seeds:
+                labels = self._labelled(data.whole, seed).train.targets
+                if len(labels.unique()) < 2:
+                    raise ValueError(
+                        f"method {method!r} needs training examples of two classes, and seed "
+                        f"{seed} has {len(labels)} of one: raise train_size, or leave it out"
+                    )
         if len(data.data.train) > MOST_ROWS_OF_GP:
             for method in (each for each in settings.method if parse_row(each).base == "gp"):
                 raise ValueError(
@@ -187,9 +197,11 @@ class Classify(Comparison):
         data = data._replace(data=self._labelled(data.whole, job.seed))
         if not METHODS[parse_row(job.row).base].estimator:
             return super().run(job, data, at)
-        started = time.process_time()
+        if not distributed.is_main():
+            return {}
+        started = time.perf_counter()
         predict = fit_estimator(job.row, data.data, seed=derive_seed(job.seed, "weights"))
-        seconds = round(time.process_time() - started, 3)
+        seconds = round(time.perf_counter() - started, 3)
         sets: dict[str, dict[str, Tensor]] = {}
         for name, source in data.sets.items():
             if name != WITHOUT:
@@ -198,8 +210,7 @@ class Classify(Comparison):
                 # No logits, hence no energy to tell inputs apart by.
                 energy = torch.full_like(log_probs[:, 0], math.nan)
                 sets[name] = Predictions(log_probs, energy, part.targets)._asdict()
-        if distributed.is_main():
-            save_groups(run_folder(at, job) / PREDICTIONS, sets)
+        save_groups(run_folder(at, job) / PREDICTIONS, sets)
         return {"seconds": seconds}
 
     def predict(self, model: nn.Module, job: Job, data: Loaded, folder: Path) -> None:

@@ -106,7 +106,7 @@ def _gain(claim: Claim, other: str, run: MeasuredRun) -> Gain | None:
 def _row_of(name: str, run: MeasuredRun) -> str:
     """Return a row of a run: that of the name, or the first with settings of its own."""
     rows: Sequence[str] = run.settings.get("method", ())
-    matches = (row for row in rows if re.sub(":[^+]*", "", row) == name)
+    matches = (row for row in rows if re.sub(r":(?:[^+]|\+(?=[0-9]))*", "", row) == name)
     return name if name in rows else next(matches, name)
 
 
