@@ -10,7 +10,7 @@ from scipy import stats
 from probseq.summary import LABELS
 from probseq_apps.cli import main
 from probseq_apps.registry import REGISTRY, load
-from probseq_apps.report.claims import judge_claims, load_claims
+from probseq_apps.report.claims import claims_text, judge_claims, load_claims
 from probseq_apps.report.measured import find_runs
 
 ECE = {"kernel": [0.10, 0.12, 0.11, 0.13], "sgpa": [0.05, 0.06, 0.04, 0.07]}
@@ -86,6 +86,8 @@ def test_a_row_with_settings_of_its_own_stands_for_its_method(write_run):
     found = verdict(find_runs([folder])[0], "sgpa-calibration")
     assert found.gains["kernel"].summary.mean == pytest.approx(0.19)
     assert found.text == "holds"
+    text = claims_text([found], 1000)
+    assert "3 seeds, row sgpa:dropout=0.1, row kernel:dropout=1e+3)" in text
 
 
 def test_seconds_are_compared_by_their_factor(write_run):

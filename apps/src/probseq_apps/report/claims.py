@@ -155,7 +155,8 @@ def _run_text(found: Verdict) -> str:
     run, claim = found.run, found.claim
     if run is None:
         return DASH
-    seeds = len(run.setting("seeds"))
-    changes = differences(run, run.recipe, (claim.better, *claim.than))
+    seeds, rows = len(run.setting("seeds")), (claim.better, *claim.than)
+    changes = differences(run, run.recipe, rows)
     changed = f" with {', '.join(changes)}" if changes else ""
-    return f"{run.recipe}{changed}, {seeds} seed{'s'[: seeds - 1]}"
+    variants = [f", row {row}" for name in rows if (row := _row_of(name, run)) != name]
+    return f"{run.recipe}{changed}, {seeds} seed{'s'[: seeds - 1]}{''.join(variants)}"
