@@ -7,11 +7,13 @@ import shlex
 import signal
 import sys
 from collections.abc import Generator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from errno import EDQUOT, EFBIG, ENOSPC
-from functools import partial
-from multiprocessing.connection import Connection, wait
+from functools import cached_property, partial
+from multiprocessing.connection import wait
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -24,6 +26,8 @@ from probseq_apps.engine.signals import exit_on_sigterm
 from probseq_apps.experiment import RESULTS, Data, Experiment, Job, RunFolder
 from probseq_apps.options import Options
 from probseq_apps.settings.common import saved_kind
+
+_worker: "_Worker | None" = None  # of a process of `_do_in_parallel`
 
 
 def run(experiment: Experiment[Data], options: Options, *, recipe: str) -> Path:
@@ -99,78 +103,67 @@ def _default_workers() -> int:
 def _do_in_parallel(
     experiment: Experiment[Any], jobs: Sequence[Job], options: Options, at: RunFolder, workers: int
 ) -> None:
-    """Do jobs in several processes, each of which takes the next; their results are files.
+    """Do jobs in several processes; their results are files.
 
     The first error ends them all; those that train save their state.
     """
+    start = _Worker(type(experiment), experiment.settings, options, at)
     context = multiprocessing.get_context("spawn")
-    taken = context.Value("i", 0)
-    pipes = [context.Pipe(duplex=False) for _ in range(workers)]
-    processes = [
-        context.Process(
-            target=_work,
-            args=(type(experiment), experiment.settings, jobs, options, at, taken, errors),
-        )
-        for _, errors in pipes
-    ]
-    try:
-        for process in processes:
-            process.start()
-        running = list(zip(processes, (found for found, _ in pipes), strict=True))
-        while running:
-            wait([ready for process, errors in running for ready in (process.sentinel, errors)])
-            for own in list(running):
-                process, errors = own
-                if errors.poll():
-                    raise errors.recv()
-                if process.exitcode is not None:
-                    running.remove(own)
-                    if process.exitcode:
-                        raise RuntimeError(f"a worker ended with status {process.exitcode}")
-    finally:
-        for process in processes:
-            if process.is_alive():
+    with ProcessPoolExecutor(workers, context, _start_worker, (start,)) as pool:
+        try:
+            for done in as_completed([pool.submit(_do_job, job) for job in jobs]):
+                done.result()
+        except BaseException as error:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in multiprocessing.active_children():
                 process.terminate()
-        for process in processes:
-            if process.pid is not None:
-                process.join()
+            if isinstance(error, BrokenProcessPool):
+                raise RuntimeError("a process ended before its job was done") from error
+            raise
 
 
-def _work(
-    kind: type[Experiment[Any]],
-    settings: Any,
-    jobs: Sequence[Job],
-    options: Options,
-    at: RunFolder,
-    taken: Any,
-    errors: Connection,
-) -> None:
-    """Do jobs until none is left, as a process of `_do_in_parallel`."""
+class _Worker:
+    """What a process needs for its jobs; data are loaded by the first of them."""
+
+    def __init__(
+        self, kind: type[Experiment[Any]], settings: Any, options: Options, at: RunFolder
+    ) -> None:
+        self.kind, self.settings, self.options, self.at = kind, settings, options, at
+
+    @cached_property
+    def loaded(self) -> tuple[Experiment[Any], Any]:
+        """The experiment and its data."""
+        experiment = self.kind(self.settings)
+        return experiment, experiment.load(self.options)
+
+
+def _start_worker(worker: _Worker) -> None:
+    global _worker
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the parent, which ends them all
-    torch.set_num_threads(options.threads)
-    log.quiet, log.lines = options.quiet, True
+    torch.set_num_threads(worker.options.threads)
+    log.quiet, log.lines = worker.options.quiet, True
     Thread(target=_end_with_parent, daemon=True).start()
+    _worker = worker
+
+
+def _do_job(job: Job) -> None:
+    """Do a job in a process of `_do_in_parallel`."""
+    assert _worker is not None
+    at, options = _worker.at, _worker.options
     try:
         with exit_on_sigterm():
-            experiment = kind(settings)
-            data = experiment.load(options)
-            while True:
-                with taken:
-                    number, taken.value = taken.value, taken.value + 1
-                if number >= len(jobs):
-                    break
-                job = jobs[number]
-                _announce(experiment, job)
-                at.once(job.name, partial(experiment.run, job, data, at))
+            experiment, data = _worker.loaded
+            _announce(experiment, job)
+            at.once(job.name, partial(experiment.run, job, data, at))
+    except SystemExit:
+        os._exit(1)  # else the pool gives this process the next job
     except (ValueError, OSError, ImportError, ArithmeticError, RuntimeError) as error:
-        if not options.debug:
-            # Of a kind that every process can read.
-            told = RuntimeError(str(error))
-            if isinstance(error, OSError) and error.errno is not None:
-                told = OSError(error.errno, error.strerror, error.filename)
-            errors.send(told)
-            sys.exit(1)
-        raise
+        if options.debug:
+            raise
+        # Of a kind that every process can read.
+        if isinstance(error, OSError) and error.errno is not None:
+            raise OSError(error.errno, error.strerror, error.filename) from None
+        raise RuntimeError(str(error)) from None
 
 
 def _end_with_parent() -> None:
