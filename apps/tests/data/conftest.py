@@ -1,18 +1,10 @@
-"""Real data beside the repository, and what several tests write."""
+"""What several tests write."""
 
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
-
-
-@pytest.fixture(scope="session")
-def shared_data() -> Path:
-    for folder in Path(__file__).resolve().parents:
-        if (folder / "uv.lock").is_file() and (data := folder.parent / "shared" / "data").is_dir():
-            return data
-    pytest.skip("no folder shared/data beside the repository")
 
 
 @pytest.fixture
