@@ -6,12 +6,12 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss
 from sklearn.neighbors import KNeighborsClassifier
 
-from probseq.texts import build_vocabulary, encode_texts
 from probseq_apps.baselines.estimators import fit_estimator
 from probseq_apps.data.images import load_images
 from probseq_apps.data.parts import Part
 from probseq_apps.data.sets import with_labels
 from probseq_apps.data.texts import EmbeddedTextData, TextData
+from probseq_apps.data.tokenizers import build_vocabulary, encode_texts
 
 TEXTS = ["a good film", "bad bad film", "good good", "a bad one", "good one", "bad"]
 LABELS = torch.tensor([1, 0, 1, 0, 1, 0])

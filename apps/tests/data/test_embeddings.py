@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file
 from torch.testing import assert_close
 
-from probseq.embeddings import write_embeddings
+from probseq_apps.data.embeddings import write_embeddings
 from probseq_apps.data.sets import load_data
 
 WIDTH = 4

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from probseq.errors import MissingExtraError
-from probseq.graphs import TokenLayout, num_tokens, tokenize
-from probseq.molecules import ATOM_FEATURES, BOND_FEATURES, molecule_graph
+from probseq_apps.data.graphs import TokenLayout, num_tokens, tokenize
+from probseq_apps.data.molecule_graphs import ATOM_FEATURES, BOND_FEATURES, molecule_graph
 from probseq_apps.data.molecules import load_molecules
 from probseq_apps.data.names import DataError
 

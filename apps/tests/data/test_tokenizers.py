@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from probseq.errors import MissingExtraError
-from probseq.texts import build_vocabulary, encode_texts, train_byte_pairs
 from probseq_apps.data.names import DataError
 from probseq_apps.data.sets import load_data, load_texts
 from probseq_apps.data.texts import make_tokenizer, read_parts
+from probseq_apps.data.tokenizers import build_vocabulary, encode_texts, train_byte_pairs
 
 library = pytest.importorskip("tokenizers")
 
@@ -29,7 +29,7 @@ def test_a_file_that_is_no_tokenizer_is_named(tmp_path, content):
 def test_without_the_library_its_extra_is_named_and_words_still_work(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "tokenizers", None)
     for name in ("bpe:300", str(tmp_path / "t.json")):
-        with pytest.raises(MissingExtraError, match=r"pip install 'probseq\[tokenizers\]'"):
+        with pytest.raises(MissingExtraError, match=r"pip install 'probseq-apps\[tokenizers\]'"):
             make_tokenizer(name, TEXTS)
     assert make_tokenizer("words", TEXTS) == build_vocabulary(TEXTS)
 

@@ -15,9 +15,9 @@ import probseq_apps.cli as cli
 from probseq.corruptions import half_corrupted
 from probseq.laplace import laplace_model
 from probseq.metrics import fit_temperature
-from probseq.texts import encode_texts
 from probseq_apps.data.parts import Part
 from probseq_apps.data.sets import load_data
+from probseq_apps.data.tokenizers import encode_texts
 from probseq_apps.experiments.pretrained import open_model
 from sgpa import load_calibrated
 

@@ -3,9 +3,9 @@ import pytest
 import torch
 from torch import nn
 
-from probseq.graphs import TokenLayout
 from probseq.transformers import TransformerOutput
 from probseq_apps.cli import main
+from probseq_apps.data.graphs import TokenLayout
 from probseq_apps.engine.trainer import Step
 from probseq_apps.experiments.regress import regression_loss
 from sgpa import LaplaceLikelihood, RegressionModel

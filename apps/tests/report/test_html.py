@@ -6,9 +6,9 @@ import re
 import pytest
 
 from probseq.summary import summarise
-from probseq.tables import Measure, SideBySide, summary_table
 from probseq_apps.cli import main
 from probseq_apps.report.report import Report
+from probseq_apps.report.tables import Measure, SideBySide, summary_table
 
 PNG = b"\x89PNG\r\n\x1a\n picture"
 UNDECIDED = "AUROC: a is not told from b (undecided)."

@@ -3,8 +3,8 @@
 import pytest
 
 from probseq.summary import summarise
-from probseq.tables import Measure
 from probseq_apps.report.results import Claim, compare
+from probseq_apps.report.tables import Measure
 
 PSNR, FD = Measure("PSNR", "higher", (), " dB"), Measure("FID", "lower")
 NAMES = ("1-frame", "8-frame", "8-frame-repeat", "1-frame-patch2")

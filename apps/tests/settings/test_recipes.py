@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from probseq.texts import build_vocabulary
 from probseq_apps.data.image_files import IMAGE_INFO
 from probseq_apps.data.images import ImageData, load_images
 from probseq_apps.data.parts import Part
 from probseq_apps.data.texts import TextData
+from probseq_apps.data.tokenizers import build_vocabulary
 from probseq_apps.engine.trainer import Step
 from probseq_apps.experiments.classify import classification_loss, preparation
 from probseq_apps.experiments.comparison import penalty_of

@@ -10,9 +10,7 @@ The mathematics is plain functions on tensors, in modules to be imported by name
 - ``probseq.metrics``: calibration, selective prediction and out-of-distribution scores.
 - ``probseq.files``: files that no crash tears.
 - ``probseq.summary``: means over seeds and which differences they support, without torch.
-- ``probseq.tables``: tables of such means, as text and as Markdown.
 - ``probseq.images``, ``probseq.corruptions``: transforms, augmentation and corruptions of images.
-- ``probseq.graphs``: graphs as sequences of tokens.
 - ``probseq.settings``: the base of all settings, which loads no torch.
 - ``probseq.testing``: test suites to inherit from; needs pytest.
 

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from probseq.tables import aligned_blocks
 from probseq_apps.engine import log
+from probseq_apps.report.tables import aligned_blocks
 
 # Gives the seconds of what is timed.
 Case = Callable[[], float]

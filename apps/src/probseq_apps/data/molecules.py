@@ -9,8 +9,8 @@ each for validation and test unless said otherwise, the rest for training.
 The target of `zinc` is a column `score`, logP - SA here; the benchmark's has a penalty for large
 cycles, too, and is normalised. Errors are reported in the target's own unit.
 
-A molecule is a graph of its atoms, see `probseq.molecules`; a salt, or any SMILES with a dot in it,
-is one of several components.
+A molecule is a graph of its atoms, see `probseq_apps.data.molecule_graphs`; a salt, or any SMILES
+with a dot in it, is one of several components.
 """
 
 from dataclasses import dataclass
@@ -22,8 +22,8 @@ from torch import Tensor
 
 from probseq.checks import parse_number
 from probseq.errors import require
-from probseq.graphs import Graph, TokenLayout, num_tokens, stack_tokens, swap_edges
-from probseq.molecules import ATOM_FEATURES, BOND_FEATURES, molecule_graph
+from probseq_apps.data.graphs import Graph, TokenLayout, num_tokens, stack_tokens, swap_edges
+from probseq_apps.data.molecule_graphs import ATOM_FEATURES, BOND_FEATURES, molecule_graph
 from probseq_apps.data.names import DataError, data_folder, own_path
 from probseq_apps.data.parts import Part, Parts, permutation
 from probseq_apps.data.tables import csv_header, read_rows

@@ -9,8 +9,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from probseq.embeddings import read_embeddings
-from probseq.texts import encode_texts
+from probseq_apps.data.embeddings import read_embeddings
 from probseq_apps.data.images import ImageData, load_images
 from probseq_apps.data.names import WORDS, DataError, data_kind, own_path, tokenizer_choice
 from probseq_apps.data.parts import SPLIT_SEED, Part, few_rows, wrong_labels
@@ -22,6 +21,7 @@ from probseq_apps.data.texts import (
     make_tokenizer,
     read_parts,
 )
+from probseq_apps.data.tokenizers import encode_texts
 
 DataT = TypeVar("DataT", bound=ImageData | TextData | EmbeddedTextData)
 
@@ -61,7 +61,7 @@ def load_data(
         tokenizer: what turns texts into numbers: ``"words"``, ``"bpe:SIZE"`` (byte pairs), both
             learned from the training texts, or the path of a pretrained ``tokenizer.json``.
         embeddings: file or folder of precomputed contextual embeddings of the texts, which take
-            the place of the tokenizer; see `probseq.embeddings`.
+            the place of the tokenizer; see `probseq_apps.data.embeddings`.
         train_size: labelled rows to train on; by default all. Normalisation and vocabulary are
             still those of all, which need no labels.
         label_noise: share of the labels for training and validation that are made wrong.

@@ -31,10 +31,15 @@ from jaxtyping import Float32, Int64
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from probseq.texts import SubwordTokenizer, Tokenizer, build_vocabulary, train_byte_pairs
 from probseq_apps.data.names import DataError, data_folder, own_path, reading, tokenizer_choice
 from probseq_apps.data.parts import Part, Parts, hold_out_validation, permutation, stratified
 from probseq_apps.data.tables import read_parquet, read_rows
+from probseq_apps.data.tokenizers import (
+    SubwordTokenizer,
+    Tokenizer,
+    build_vocabulary,
+    train_byte_pairs,
+)
 
 TextProtocol = Literal["thesis", "official"]
 SENTIMENTS = ("neg", "pos")

@@ -26,7 +26,6 @@ from probseq.metrics import (
     fit_temperature,
     matthews_correlation,
 )
-from probseq.texts import trim_padding
 from probseq.transformers import copy_kernel_weights
 from probseq_apps.baselines.estimators import MOST_ROWS_OF_GP, fit_estimator
 from probseq_apps.baselines.sngp import fit_precision
@@ -37,6 +36,7 @@ from probseq_apps.data.names import CORRUPTION_GROUPS, CORRUPTION_NAMES, DataErr
 from probseq_apps.data.parts import Part
 from probseq_apps.data.sets import load_data, with_labels
 from probseq_apps.data.texts import EmbeddedTextData, TextData
+from probseq_apps.data.tokenizers import trim_padding
 from probseq_apps.engine import distributed
 from probseq_apps.engine.config import TrainConfig, derive_seed
 from probseq_apps.engine.files import save_groups

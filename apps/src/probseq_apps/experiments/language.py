@@ -11,7 +11,6 @@ import torch.nn.functional as F
 from jaxtyping import Int64
 from torch import Tensor, nn
 
-from probseq.texts import TextEncoder, character_encoder, subword_encoder, token_windows
 from probseq.transformers import (
     CausalKernelAttention,
     CausalSoftmaxAttention,
@@ -21,6 +20,12 @@ from probseq.transformers import (
 )
 from probseq_apps.data.names import reading
 from probseq_apps.data.sets import load_texts
+from probseq_apps.data.tokenizers import (
+    TextEncoder,
+    character_encoder,
+    subword_encoder,
+    token_windows,
+)
 from probseq_apps.engine import distributed
 from probseq_apps.engine.config import TrainConfig, derive_seed
 from probseq_apps.engine.fit import fit

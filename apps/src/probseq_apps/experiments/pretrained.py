@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from probseq.errors import require
 from probseq.files import sha256
 from probseq.images import match_images, normalize
-from probseq.texts import trim_padding
 from probseq_apps.data.images import ImageData
 from probseq_apps.data.names import DataError, reading
+from probseq_apps.data.tokenizers import trim_padding
 
 _IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
 _TOKENIZER = "tokenizer.json"

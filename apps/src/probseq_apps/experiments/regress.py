@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from probseq.graphs import TokenLayout, flip_signs, trim_tokens
 from probseq.metrics import LaplaceMixture, evaluate_numbers, mae
+from probseq_apps.data.graphs import TokenLayout, flip_signs, trim_tokens
 from probseq_apps.data.molecules import load_molecules
 from probseq_apps.engine import distributed
 from probseq_apps.engine.trainer import Batch, LossParts, Step

@@ -5,10 +5,10 @@ from dataclasses import asdict
 from typing import Any, NamedTuple
 
 from probseq.metrics import Predictions
-from probseq.metrics.set_plots import class_figures, shift_figures
 from probseq.summary import Summary, summarise
 from probseq_apps.report.classify import details, metric_tables
 from probseq_apps.report.report import Report
+from probseq_apps.report.set_plots import class_figures, shift_figures
 
 
 class Calibration(NamedTuple):

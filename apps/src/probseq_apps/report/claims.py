@@ -9,9 +9,9 @@ from importlib.resources import files
 from typing import Any, NamedTuple
 
 from probseq.summary import Gain, direction_of, judge
-from probseq.tables import DASH, decimals_of, markdown_table
 from probseq_apps.report.compare import differences
 from probseq_apps.report.measured import MeasuredRun
+from probseq_apps.report.tables import DASH, decimals_of, markdown_table
 
 
 class Claim(NamedTuple):

@@ -7,11 +7,11 @@ from itertools import product
 from typing import Any, NamedTuple
 
 from probseq.metrics import Predictions, severities_of
-from probseq.metrics.set_plots import class_figures, shift_figures
 from probseq.summary import LABELS, Summary, average_ranks, mean_of, summarise
-from probseq.tables import Measure, SideBySide, Table, summary_table
 from probseq_apps.data.names import CORRUPTION_GROUPS
 from probseq_apps.report.report import PAGES, Report
+from probseq_apps.report.set_plots import class_figures, shift_figures
+from probseq_apps.report.tables import Measure, SideBySide, Table, summary_table
 from probseq_apps.settings.methods import parse_row
 
 # Metrics over the seeds by name, and those of each method.

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from probseq.tables import DASH, Table
 from probseq_apps.data.images import GenerationData
 from probseq_apps.report.report import Report
+from probseq_apps.report.tables import DASH, Table
 from pseudovideo.design import Design
 from pseudovideo.plots import design_plot
 

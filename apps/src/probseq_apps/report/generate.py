@@ -4,16 +4,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from probseq.summary import Summary, summarise
-from probseq.tables import (
-    DASH,
-    Measure,
-    Table,
-    Writer,
-    fact_text,
-    percent,
-    plain,
-    with_error,
-)
 from probseq_apps.data.images import GenerationData
 from probseq_apps.report.generate_plots import (
     draw_diffusion,
@@ -42,6 +32,16 @@ from probseq_apps.report.results import (
     sample_measures,
     unranked,
     value_of,
+)
+from probseq_apps.report.tables import (
+    DASH,
+    Measure,
+    Table,
+    Writer,
+    fact_text,
+    percent,
+    plain,
+    with_error,
 )
 from pseudovideo.quality_tables import frame_table, quality_table
 

@@ -11,7 +11,6 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from probseq.figures import GUIDE, Bars, Trained, bars_plot, line_style, training_plot
-from probseq.tables import Measure
 from probseq_apps.data.images import GenerationData
 from probseq_apps.engine.log import read_metrics
 from probseq_apps.report.report import PAGES, save_figures
@@ -25,6 +24,7 @@ from probseq_apps.report.results import (
     unranked,
     value_of,
 )
+from probseq_apps.report.tables import Measure
 from pseudovideo.corruptions import PseudoVideoConfig, pseudo_videos
 from pseudovideo.pixels import to_unit
 from pseudovideo.plots import (

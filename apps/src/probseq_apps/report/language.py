@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 from probseq.metrics import CalibrationBins
 from probseq.metrics.plots import reliability_diagram
 from probseq.summary import Summary, summarise
-from probseq.tables import Measure, summary_table
 from probseq_apps.report.report import Report
+from probseq_apps.report.tables import Measure, summary_table
 from probseq_apps.settings.language import DECODERS
 
 _SHOWN = {

@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 from ohsvgp.plots import metric_figures
 from probseq.metrics import forgetting
 from probseq.summary import LABELS, summarise
-from probseq.tables import Measure, Table, with_interval
 from probseq_apps.report.report import PAGES, Report
+from probseq_apps.report.tables import Measure, Table, with_interval
 
 # What was measured, by method and seed, and for each seed of a method.
 Runs = Mapping[str, Mapping[str, Mapping[str, Any]]]

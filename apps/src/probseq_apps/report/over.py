@@ -6,10 +6,10 @@ from matplotlib.figure import Figure
 
 from probseq.figures import Curve, curves_plot
 from probseq.summary import LABELS, Summary, summarise
-from probseq.tables import markdown_table, with_error
 from probseq_apps.engine.files import flatten
 from probseq_apps.report.compare import NOT_COMPARED, shown
 from probseq_apps.report.measured import MeasuredRun, Seeds
+from probseq_apps.report.tables import markdown_table, with_error
 
 _METRICS = ("test/accuracy", "test/nll", "test/ece", "test/mae", "nlpd", "rmse", "forgetting")
 # Summaries by metric, method, and value of the setting.

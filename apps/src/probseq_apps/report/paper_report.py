@@ -15,7 +15,6 @@ from pathlib import Path
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from probseq.tables import aligned_blocks, markdown_table
 from probseq_apps.engine.files import write_atomic
 from probseq_apps.registry import REGISTRY
 from probseq_apps.report.claims import claims_markdown, claims_text, judge_claims
@@ -32,6 +31,7 @@ from probseq_apps.report.papers import (
     table_names,
 )
 from probseq_apps.report.report import PAGES
+from probseq_apps.report.tables import aligned_blocks, markdown_table
 
 _DEFAULT_FOLDER = Path("runs")
 MISSING = "—"

@@ -24,9 +24,9 @@ from typing import Annotated, Any, Literal, NamedTuple
 from tyro.conf import Positional, arg
 
 from probseq.summary import Spread, Summary, direction_of
-from probseq.tables import Measure
 from probseq_apps.data.names import unknown_name_message
 from probseq_apps.report.measured import MeasuredRun, distinct
+from probseq_apps.report.tables import Measure
 
 # The first two are of the thesis, whose tables have names of their own.
 _PAPERS = ("thesis", "ohsvgp", "cgpt", "kep")

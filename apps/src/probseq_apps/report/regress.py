@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from probseq.metrics.set_plots import NumberSets, number_figures
 from probseq_apps.report.classify import MethodResult, methods_report
 from probseq_apps.report.report import Report
+from probseq_apps.report.set_plots import NumberSets, number_figures
 
 
 def regress_report(

@@ -14,10 +14,10 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from probseq.tables import SideBySide, Table
 from probseq_apps.engine.files import write_atomic
 from probseq_apps.report.html import FINDINGS, PAGE, write_html
 from probseq_apps.report.results import decides
+from probseq_apps.report.tables import SideBySide, Table
 
 _PACKAGES = (
     *("probseq-apps", "probseq", "sgpa", "cgpt-transformer", "kepsvgp", "ohsvgp", "pseudovideo"),

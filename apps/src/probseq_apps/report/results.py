@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from probseq.summary import Order, Summary, order_of, summarise
-from probseq.tables import Measure, decimals_of, with_error
+from probseq_apps.report.tables import Measure, decimals_of, with_error
 from pseudovideo.reference import is_ranked
 
 # One entry of `results/`, as JSON holds it.

@@ -318,8 +318,7 @@ def evaluate_tokens(
 
     Args:
         model: the decoder, in eval mode.
-        tokens: windows of a text, see :func:`probseq.texts.token_windows`; nothing is asked of the
-            first token of each.
+        tokens: windows of a text; nothing is asked of the first token of each.
         num_samples: Monte Carlo samples of a decoder that draws; another needs none.
         generator: source of the draws.
 

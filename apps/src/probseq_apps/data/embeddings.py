@@ -22,9 +22,9 @@ import numpy as np
 import torch
 from jaxtyping import Int64
 from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor
-
-from probseq.errors import require
 
 __all__ = ["DTYPES", "EmbeddingStore", "read_embeddings", "write_embeddings"]
 
@@ -83,7 +83,6 @@ def write_embeddings(
         >>> store.spans(["another one"], max_length=10).tolist()
         [[0, 2, 2]]
     """
-    library = require("safetensors.torch", extra="embeddings", distribution="probseq")
     if dtype not in DTYPES or path.suffix != ".safetensors":
         raise ValueError(
             f"embeddings are stored as {', '.join(map(str, DTYPES))} in a file named "
@@ -106,7 +105,7 @@ def write_embeddings(
         raise ValueError(f"there are no texts to write to {path}")
     hashes = np.frombuffer(b"".join(pieces), dtype=np.uint8).reshape(-1, 32)
     temporary = path.with_name(f".tmp-{path.name}")
-    library.save_file(
+    save_file(
         {
             "embeddings": torch.cat(list(pieces.values())),
             "lengths": torch.tensor([len(piece) for piece in pieces.values()]),
@@ -139,9 +138,8 @@ def read_embeddings(path: Path) -> EmbeddingStore:
 
 
 def _read_file(path: Path) -> tuple[Tensor, Tensor, list[bytes]]:
-    library = require("safetensors", extra="embeddings", distribution="probseq")
     try:
-        with library.safe_open(path, framework="pt") as file:
+        with safe_open(path, framework="pt") as file:
             names = ("embeddings", "lengths", "texts")
             table, lengths, texts = (file.get_tensor(name) for name in names)  # memory-mapped
         fit = (
@@ -159,7 +157,7 @@ def _read_file(path: Path) -> tuple[Tensor, Tensor, list[bytes]]:
                 f"(N, 32), as write_embeddings stores them; it has {found}, and lengths that sum "
                 f"to {int(lengths.sum())}"
             )
-    except (library.SafetensorError, OSError, ValueError) as error:
+    except (SafetensorError, OSError, ValueError) as error:
         raise ValueError(
             f"{path} cannot be read as a safetensors file of embeddings: {error}"
         ) from error

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from probseq.graphs import Graph
+from probseq_apps.data.graphs import Graph
 
 # The last place of each is for all others.
 ELEMENTS = ("C", "N", "O", "F", "Si", "P", "S", "Cl", "Se", "Br", "I", "B", "other")

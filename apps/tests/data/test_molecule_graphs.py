@@ -1,6 +1,13 @@
 import pytest
 
-from probseq.molecules import ATOM_FEATURES, BOND_FEATURES, BONDS, CHARGES, ELEMENTS, molecule_graph
+from probseq_apps.data.molecule_graphs import (
+    ATOM_FEATURES,
+    BOND_FEATURES,
+    BONDS,
+    CHARGES,
+    ELEMENTS,
+    molecule_graph,
+)
 
 chem = pytest.importorskip("rdkit.Chem")
 

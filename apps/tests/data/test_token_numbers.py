@@ -6,8 +6,8 @@ import unicodedata
 import pytest
 import torch
 
-from probseq import texts
-from probseq.texts import (
+from probseq_apps.data import tokenizers
+from probseq_apps.data.tokenizers import (
     SubwordTokenizer,
     build_vocabulary,
     character_encoder,
@@ -108,7 +108,7 @@ def test_neither_padding_alone_nor_padding_inside_a_text_is_left():
 def test_chunks_keep_the_order(monkeypatch):
     tokenizer = SubwordTokenizer(word_level(BERT))
     whole = list(tokenizer.encode_all(TEXTS, 30))
-    monkeypatch.setattr(texts, "_TEXTS_AT_ONCE", 3)
+    monkeypatch.setattr(tokenizers, "_TEXTS_AT_ONCE", 3)
     assert list(tokenizer.encode_all(iter(TEXTS), 30)) == whole
 
 

@@ -1,13 +1,10 @@
 """Files of precomputed contextual embeddings."""
 
-import sys
-
 import pytest
 import torch
 
-from probseq import embeddings
-from probseq.embeddings import read_embeddings, write_embeddings
-from probseq.errors import MissingExtraError
+from probseq_apps.data import embeddings
+from probseq_apps.data.embeddings import read_embeddings, write_embeddings
 
 safetensors = pytest.importorskip("safetensors.torch")
 WIDTH = 4
@@ -37,16 +34,6 @@ def test_files_that_are_missing_or_differ_in_width_are_named(tmp_path):
         write_embeddings(tmp_path / f"{name}.safetensors", ["a"], [torch.ones(2, width)])
     with pytest.raises(ValueError, match=r"wide\.safetensors has vectors of width 5.* of 4"):
         read_embeddings(tmp_path)
-
-
-def test_without_the_library_its_extra_is_named(tmp_path, monkeypatch):
-    path = tmp_path / "a.safetensors"
-    write_embeddings(path, ["a"], [torch.ones(2, WIDTH)])
-    for name in ("safetensors", "safetensors.torch"):
-        monkeypatch.setitem(sys.modules, name, None)
-    for call in (lambda: read_embeddings(path), lambda: write_embeddings(path, [], [])):
-        with pytest.raises(MissingExtraError, match=r"probseq\[embeddings\]"):
-            call()
 
 
 @pytest.mark.parametrize(

@@ -116,7 +116,7 @@ class SubwordTokenizer:
     @classmethod
     def from_file(cls, path: Path) -> "SubwordTokenizer":
         """Read a pretrained ``tokenizer.json`` (extra ``tokenizers``)."""
-        library = require("tokenizers", extra="tokenizers", distribution="probseq")
+        library = require("tokenizers", extra="tokenizers", distribution="probseq-apps")
         return cls(library.Tokenizer.from_str(path.read_text("utf-8")))
 
     def __len__(self) -> int:
@@ -173,7 +173,7 @@ def train_byte_pairs(texts: Iterable[str], size: int) -> SubwordTokenizer:
     """
     if size < _FEWEST_PAIRS:
         raise ValueError(f"size must be at least {_FEWEST_PAIRS}, got {size}")
-    library = require("tokenizers", extra="tokenizers", distribution="probseq")
+    library = require("tokenizers", extra="tokenizers", distribution="probseq-apps")
     parts, normalizers = library.pre_tokenizers, library.normalizers
     tokenizer = library.Tokenizer(library.models.BPE())
     tokenizer.normalizer = normalizers.Sequence([normalizers.NFC(), normalizers.Lowercase()])
@@ -243,7 +243,7 @@ def subword_encoder(path: Path) -> TextEncoder:
     Raises:
         ValueError: by the encoder, of a text that the tokenizer cannot read.
     """
-    library = require("tokenizers", extra="tokenizers", distribution="probseq")
+    library = require("tokenizers", extra="tokenizers", distribution="probseq-apps")
     tokenizer = library.Tokenizer.from_file(str(path))
     tokenizer.no_truncation()  # what it was saved with would cut the whole text
     tokenizer.no_padding()

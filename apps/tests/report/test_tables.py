@@ -3,7 +3,7 @@
 import pytest
 
 from probseq.summary import summarise
-from probseq.tables import (
+from probseq_apps.report.tables import (
     DASH,
     Measure,
     SideBySide,

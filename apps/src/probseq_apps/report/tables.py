@@ -4,7 +4,7 @@ Importing this module loads no torch; marks are of Welch's t-test (extra ``stats
 
 Example:
     >>> from probseq.summary import summarise
-    >>> from probseq.tables import Measure, summary_table
+    >>> from probseq_apps.report.tables import Measure, summary_table
     >>> nll = {"a": [summarise([0.10, 0.11, 0.12])], "b": [summarise([0.50, 0.51, 0.52])]}
     >>> table = summary_table("test", [Measure.of("nll")], nll, {"a": 3, "b": 3})
     >>> print(table.markdown())

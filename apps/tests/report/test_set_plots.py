@@ -4,15 +4,17 @@ import pytest
 import torch
 
 from probseq.metrics import LaplaceMixture, Predictions, is_constant, risk_coverage_curve
-from probseq.metrics.set_plots import class_figures, number_figures, shift_figures
 from probseq.summary import summarise
+from probseq_apps.report.set_plots import class_figures, number_figures, shift_figures
 
 NAME = "ood/swapped-edges"
 
 
-def classes(make_probs, seed, count=60):
-    probs, labels = make_probs(num_samples=count, seed=seed)
-    return Predictions(probs.log(), torch.zeros(count, dtype=torch.float64), labels)
+def classes(seed, count=60):
+    generator = torch.Generator().manual_seed(seed)
+    logits = 1.5 * torch.randn(count, 5, generator=generator, dtype=torch.float64)
+    labels = torch.multinomial((0.5 * logits).softmax(dim=1), 1, generator=generator)[:, 0]
+    return Predictions(logits.log_softmax(dim=1), torch.zeros(count, dtype=torch.float64), labels)
 
 
 def numbers(seed, samples):
@@ -30,11 +32,9 @@ def drawn(figure, place=0):
     return figure.axes[0].lines[place].get_ydata().tolist()
 
 
-def test_curves_of_classes_pool_the_seeds_and_risks_are_their_means(make_probs):
+def test_curves_of_classes_pool_the_seeds_and_risks_are_their_means():
     outside = "ood/folder:/a b"
-    seeds = [
-        {"test": classes(make_probs, k), outside: classes(make_probs, 9 + k)} for k in range(2)
-    ]
+    seeds = [{"test": classes(k), outside: classes(9 + k)} for k in range(2)]
     pooled = {
         name: Predictions(*map(torch.cat, zip(*(sets[name] for sets in seeds), strict=True)))
         for name in seeds[0]

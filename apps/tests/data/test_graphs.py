@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 import torch
 
-from probseq.graphs import (
+from probseq.transformers import SequenceTransformer, SoftmaxAttention, TransformerConfig
+from probseq_apps.data.graphs import (
     Graph,
     TokenLayout,
     adjacency,
@@ -14,7 +15,6 @@ from probseq.graphs import (
     tokenize,
     trim_tokens,
 )
-from probseq.transformers import SequenceTransformer, SoftmaxAttention, TransformerConfig
 
 # A chain of six with a branch: no automorphism, no repeated eigenvalue.
 BRANCHED = [(0, 1), (1, 2), (2, 3), (3, 4), (4, 5), (2, 6)]
