@@ -198,13 +198,19 @@ def find_attention(model: nn.Module) -> dict[str, nn.Module]:
         if _known(part) is not None
     }
     if not found:
-        seen = {type(part).__name__ for part in model.modules()}
-        like = sorted(name for name in seen if "attention" in name.lower()) or sorted(seen)
+        seen = {type(part): _named(type(part)) for part in model.modules()}
+        # Subclasses with a forward of their own are not known, whatever they are called.
+        like = [name for cls, name in seen.items() if "attention" in str(cls.__mro__).lower()]
         raise ValueError(
             f"model must have attention that is known ({', '.join(_LAYOUTS)}, or a class with a "
-            f"Layout), and has none among its modules: {', '.join(like)}"
+            f"Layout), and has none among its modules: {', '.join(sorted(like or seen.values()))}"
         )
     return found
+
+
+def _named(cls: type[nn.Module]) -> str:
+    """Return a class's name, and where it is if others have that name."""
+    return f"{cls.__module__}.{cls.__name__}" if cls.__name__ in _LAYOUTS else cls.__name__
 
 
 def check_layout(name: str, module: nn.Module) -> Layout:
