@@ -104,7 +104,7 @@ import sys
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 import torch, sgpa
 from test_other_models import Classifier, changed, draws
-from probseq.transformers import deviations, remove_attention, sample_predictions
+from probseq.transformers import *
 
 def compiled(model):
     return torch.compile(model, backend="eager")
@@ -141,15 +141,21 @@ def answers(model):
     return found
 
 # Factors of Cholesky enlarge what compiled and shared computations round in another order.
+def held(model):
+    with held_functions(model, generator=torch.Generator().manual_seed(0)):
+        return model(x)
+
 x, data = draws(4, 5, 16).double(), draws(20, 5, 16).double()
 new = lambda: Classifier().double().eval()
 plain = new()(x)
-expected = answers(changed(new(), data))
+expected = answers(other := changed(new(), data))
 assert not torch.allclose(expected[0], expected[1], atol=1e-3)
 with torch.no_grad():
     for put in (outside, called, in_place, a_layer, an_attention):
         model = put(new())
         found = answers(changed(model, data))
+        one, two = (held(each) for each in (model, other))
+        torch.testing.assert_close(one, two, msg=lambda text: put.__name__ + text)
         torch.testing.assert_close(found, expected, msg=lambda text: put.__name__ + text)
         remove_attention(model)
         torch.testing.assert_close(model(x), plain, msg=lambda text: put.__name__ + text)
@@ -371,6 +377,16 @@ def test_a_layout_of_ones_own_makes_a_class_known():
         drawn = process(heads)[0].permute(1, 2, 0, 3).flatten(2)
         found = model(x)
     assert_close(found, plain + drawn @ model[0].to_out.weight.mT)
+
+
+def test_a_layout_that_names_what_is_not_there_is_refused(monkeypatch):
+    for layout, message in (
+        (Layout("to_q", "to_out", heads="count"), "must have what its layout names, .* no 'to_q'"),
+        (Layout("to_qkv", "to_out", fused=True), "Own must have a number of heads: num_heads"),
+    ):
+        monkeypatch.setattr(Own, "layout", layout)
+        with pytest.raises(ValueError, match=message):
+            changed(nn.Sequential(Own()))
 
 
 class Reversed(nn.MultiheadAttention):

@@ -292,6 +292,18 @@ def test_masks_of_timm_show():
         new(x, square.tril())
 
 
+@torch.no_grad()
+def test_a_halved_model_keeps_its_new_layers_in_full_precision():
+    model, given = new(encoder)
+    exchange_attention(model, SoftmaxAttention)
+    expected = model(**given)
+    found = model.bfloat16()(given["src"].bfloat16(), src_key_padding_mask=~MASK)
+    assert found.dtype == torch.bfloat16
+    assert_close(found.float()[MASK], expected[MASK], rtol=0.1, atol=0.1)
+    (layer,) = (m for m in model.modules() if isinstance(m, SoftmaxAttention))
+    assert {p.dtype for p in layer.parameters()} == {torch.float32}
+
+
 def test_threads_collect_their_own_penalties():
     model, given = new(encoder)
     exchange_attention(model, Penalised, layers="all")

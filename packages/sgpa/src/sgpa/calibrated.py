@@ -162,7 +162,10 @@ def load_calibrated(folder: str | Path, model: nn.Module) -> Calibrated:
     if sha256(folder / _TENSORS) != whole:
         raise ValueError(f"{folder / _TENSORS} is damaged: it is not the file that was saved")
     if fingerprint(model) != of:
-        raise ValueError(f"model must have the weights that {folder} was made for, and has others")
+        raise ValueError(
+            f"model must have the weights that {folder} was made for, and has others, or "
+            "the same in another precision: convert it afterwards"
+        )
     states: dict[str, dict[str, Tensor]] = {}
     with np.load(folder / _TENSORS, allow_pickle=False) as arrays:
         for place in arrays.files:

@@ -44,8 +44,8 @@ from probseq.transformers.calls import (
     with_state,
 )
 from probseq.transformers.layouts import (
+    Layout,
     check_layout,
-    count_heads,
     find_attention,
     layout_of,
     plain_name,
@@ -127,11 +127,12 @@ class Deviation(Guest):
     Args:
         process: the method's module.
         heads: number of heads.
+        layout: of the attention module.
     """
 
-    def __init__(self, process: nn.Module, heads: int) -> None:
+    def __init__(self, process: nn.Module, heads: int, layout: Layout) -> None:
         super().__init__()
-        self.process, self.heads = process, heads
+        self.process, self.heads, self.layout = process, heads, layout
         # Encoders of torch go past the forward of a layer's modules unless one has a hook.
         self.register_forward_pre_hook(_nothing)
 
@@ -170,12 +171,13 @@ class Deviating(Changed):
     def forward(self, *args: Any, **named: Any) -> Any:
         """Call the module, and add what its deviation draws."""
         named_too = dict(zip(self.probseq_arguments, args, strict=False)) | named
-        layout, tokens = layout_of(self), tokens_of(self, named_too[self.probseq_arguments[0]])
-        queries = layout.queries(self, tokens)
-        drawn = getattr(self, _NAME)(queries, named_too.get("past_key_values"))
+        deviation: Deviation = getattr(self, _NAME)
+        tokens = tokens_of(self, named_too[self.probseq_arguments[0]])
+        queries = deviation.layout.queries(self, tokens)
+        drawn = deviation(queries, named_too.get("past_key_values"))
         output = super().forward(*args, **named)
         first = output if isinstance(output, Tensor) else output[0]
-        drawn = layout.project(self, drawn.to(first.dtype))
+        drawn = deviation.layout.project(self, drawn.to(first.dtype))
         if first.ndim == 3 and not getattr(self, "batch_first", True):
             drawn = drawn.transpose(0, 1)
         first = first + drawn.reshape(first.shape)
@@ -240,7 +242,7 @@ def replace_attention(
                 heads, outputs = heads[:, real], outputs[real]
             variance = outputs.var(0, correction=0).mean()
             # Heads' outputs of variance 1 have Σ_j W_ij² behind the output weights.
-            layout = layout_of(found[name])
+            layout = deviation.layout
             unit = torch.eye(layout.widths(found[name])[1]).to(seen[name][1])
             with torch.no_grad():
                 weight = full_precision(layout.project(found[name], unit))
@@ -304,11 +306,13 @@ def sample_predictions(
 ) -> Any:
     """Call a model for S samples of the deviations, in one batch.
 
-    In evaluation mode the blocks before the first deviation run once for all samples.
+    In evaluation mode the blocks before the first deviation run once for all samples. Several
+    threads may call one model.
 
     Args:
         model: with deviations.
-        inputs: arguments; tensors of at least one axis have the batch first.
+        inputs: arguments; tensors of at least one axis have the batch first, or a first axis of 1
+            where they are for all inputs.
         num_samples: S.
         generator: source of the draws.
         named: keyword arguments, likewise.
@@ -319,8 +323,9 @@ def sample_predictions(
         ``logits.softmax(-1).mean(0)``.
 
     Raises:
-        ValueError: the model has no deviation, ``num_samples`` is no whole number of at least 1, or
-            there is a generator where activations are checkpointed for gradients.
+        ValueError: the model has no deviation or reaches none, ``num_samples`` is no whole number
+            of at least 1, the batch is not the first axis of what goes in and comes out, or there
+            is a generator where activations are checkpointed for gradients.
     """
     check_counts(num_samples=num_samples)
     batch = _batch_size({**{str(place): each for place, each in enumerate(inputs)}, **named})
@@ -395,15 +400,16 @@ def held_functions(
     """Let all calls inside read the same random functions, one for each sequence of the batch.
 
     A decoder that is called token by token with its cache needs it: one sample of a text has one
-    function in each layer. The batch must keep its size and order: no beam search.
+    function in each layer. The batch must keep its size and order: caches refuse to be reordered,
+    as beam search does. Other threads are not concerned.
 
     Args:
         model: with deviations.
         generator: source of the draws.
 
     Raises:
-        ValueError: the model has no deviation, a batch has another size than the first, or
-            activations are checkpointed for gradients.
+        ValueError: the model has no deviation, a batch has another size than the first, a cache is
+            reordered, or activations are checkpointed for gradients.
     """
     functions = Functions()
     with functions.leaving, _drawing(model, generator=generator, functions=functions):
@@ -480,10 +486,10 @@ def choose_layers(names: list[str], layers: Layers) -> list[str]:
 def _make(name: str, module: nn.Module, make: Make) -> Deviation:
     if hasattr(module, _NAME):
         raise ValueError(f"{name} has a deviation already: take it away with remove_attention")
-    layout, heads = check_layout(name, module), count_heads(module)
-    query, value = layout.widths(module)
-    made = make(heads, query // heads, value // heads)
-    return Deviation(like(module, made), heads).train(module.training)
+    layout = check_layout(name, module)
+    heads, (query, value) = layout.count(module), layout.widths(module)
+    made = like(module, make(heads, query // heads, value // heads))
+    return Deviation(made, heads, layout).train(module.training)
 
 
 def like(module: nn.Module, made: M) -> M:

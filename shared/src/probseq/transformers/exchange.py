@@ -21,7 +21,7 @@ from probseq.transformers.adapters import (
     tokens_of,
 )
 from probseq.transformers.calls import State, acting, argument_names, with_state
-from probseq.transformers.layouts import check_layout, count_heads, find_attention
+from probseq.transformers.layouts import check_layout, find_attention, layout_of
 from probseq.transformers.protocol import AttentionModule
 
 M = TypeVar("M", bound=nn.Module)
@@ -49,7 +49,7 @@ class ExchangedAttention(Guest):
         self.attention = attention
         # What encoders of torch look at.
         self.batch_first: bool = getattr(old, "batch_first", True)
-        self.num_heads = count_heads(old)
+        self.num_heads = layout_of(old).count(old)
         self._qkv_same_embed_dim = True
         self.names = argument_names(type(old))
         self.library = type(old).__module__.partition(".")[0]
@@ -63,8 +63,9 @@ class ExchangedAttention(Guest):
         """
         named = dict(zip(self.names, inputs, strict=False)) | named
         first: Tensor = named.pop(self.names[0])
-        x = tokens_of(self, first)
-        values: Tensor = self._attend(x, self._real(x, first, named))
+        # In full precision where the model is halved.
+        x = tokens_of(self, first.to(next(self.attention.parameters(), first).dtype))
+        values: Tensor = self._attend(x, self._real(x, first, named)).to(first.dtype)
         if not self.batch_first and first.ndim == 3:
             values = values.transpose(0, 1)
         values = values.reshape(first.shape)
@@ -205,7 +206,7 @@ def _make(name: str, module: Any, make: Callable[[int, int], nn.Module]) -> Exch
             f"{name}, a {kind}, must take and return tokens as wide as its heads are together, got "
             f"{sorted(ends)} for {width}"
         )
-    made = make(width, count_heads(module))
+    made = make(width, layout.count(module))
     if not isinstance(made, AttentionModule):
         raise ValueError(f"make must return an attention module, got {type(made).__name__}")
     return ExchangedAttention(like(module, made), module).train(module.training)

@@ -63,6 +63,19 @@ class Layout:
         """Return the names of layers that a module must have."""
         return tuple(name for name in (self.query, self.out) if name)
 
+    def count(self, module: Any) -> int:
+        """Return the number of heads.
+
+        Raises:
+            ValueError: a module does not tell it.
+        """
+        names = (self.heads,) if self.heads else _COUNTS
+        for owner in (module, getattr(module, "config", None)):
+            for name in names:
+                if hasattr(owner, name):
+                    return int(getattr(owner, name))
+        raise ValueError(f"{type(module).__name__} must have a number of heads: {', '.join(names)}")
+
     def widths(self, module: Any) -> tuple[int, int]:
         """Return the widths of all queries and of all heads' outputs.
 
@@ -91,7 +104,7 @@ class Layout:
             queries = queries + bias
         if norm is None:
             return queries
-        return norm(queries.unflatten(-1, (count_heads(module), -1))).flatten(-2)
+        return norm(queries.unflatten(-1, (self.count(module), -1))).flatten(-2)
 
     def project(self, module: Any, heads: Tensor) -> Tensor:
         """Return by how much the output changes where heads' outputs change, by the layer."""
@@ -164,17 +177,6 @@ def _in_thirds(layout: Layout, module: Any) -> bool:
     return width == 3 * _features(module, str(layout.out), _INPUTS)
 
 
-def count_heads(module: Any) -> int:
-    """Return the number of heads of an attention module."""
-    layout = _known(module)
-    names = (layout.heads,) if layout is not None and layout.heads else _COUNTS
-    for owner in (module, getattr(module, "config", None)):
-        for name in names:
-            if hasattr(owner, name):
-                return int(getattr(owner, name))
-    raise ValueError(f"{type(module).__name__} must have a number of heads: {', '.join(names)}")
-
-
 def plain_name(model: Any, name: str) -> str:
     """Return a module's or a weight's name without what compilers and the like put around."""
     parts, owner = list[str](), model
@@ -222,6 +224,9 @@ def check_layout(name: str, module: nn.Module) -> Layout:
     """
     layout = layout_of(module)
     who = f"{name or 'the model'}, a {type(module).__name__},"
+    for part in layout.parts():
+        if not hasattr(module, part):
+            raise ValueError(f"{who} must have what its layout names, and has no {part!r}")
     for part in layout.empty:
         if not isinstance(getattr(module, part, None), nn.Identity | None):
             raise ValueError(
@@ -233,7 +238,7 @@ def check_layout(name: str, module: nn.Module) -> Layout:
             f"{who} cannot have a deviation: its forward was set on it, as hooks of accelerate do, "
             "and would go past; put in the deviation first"
         )
-    heads, (width, value) = count_heads(module), layout.widths(module)
+    heads, (width, value) = layout.count(module), layout.widths(module)
     if width % heads or value % heads:
         raise ValueError(
             f"{who} must have heads of equal widths, got {heads} heads for queries of width "
