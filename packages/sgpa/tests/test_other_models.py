@@ -220,6 +220,26 @@ def test_a_model_with_deviations_is_stored_as_it_is():
     assert deviations(model)
 
 
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_deviations_of_blocks_that_are_attention_are_taken_away_in_any_order(order):
+    class Layers(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = nn.ModuleList(nn.MultiheadAttention(16, 2) for _ in range(2))
+
+        def forward(self, x):
+            for layer in self.layers:
+                x = layer(x, x, x)[0]
+            return x
+
+    model = Layers().eval()
+    for layer in order:
+        changed(model, draws(20, 5, 16), layers=[layer])
+    assert list(deviations(model)) == ["layers.0", "layers.1"]
+    remove_attention(model)
+    assert [type(layer) for layer in model.layers] == [nn.MultiheadAttention] * 2
+
+
 class Lora(nn.Module):
     """A layer and a product of rank two beside it, which is part of what the layer computes."""
 

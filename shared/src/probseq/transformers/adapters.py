@@ -143,21 +143,21 @@ class Deviation(Guest):
         """Draw the deviation of the heads' outputs, side by side."""
         batch = len(queries)
         state.reached(batch)
-        given: dict[str, Any] = {"generator": state.generator}
+        noise: Tensor | None = None
         heads = rearrange(queries, "b t (h d) -> h b t d", h=self.heads)
         process = cast("DeviationModule", self.process)
         if state.functions is not None:
             state.functions.refuse_reordering(cache)
-            noise = state.functions.noise
-            if self not in noise:
-                noise[self] = process.inducing_noise(1, batch, **given)
-            if noise[self].shape[2] != batch:
+            noises = state.functions.noise
+            if self not in noises:
+                noises[self] = process.inducing_noise(1, batch, generator=state.generator)
+            noise = noises[self]
+            if noise.shape[2] != batch:
                 raise ValueError(
-                    f"the batch must have {noise[self].shape[2]} sequences, as when its functions "
-                    f"were drawn, got {batch}"
+                    f"the batch must have {noise.shape[2]} sequences, as when its functions were "
+                    f"drawn, got {batch}"
                 )
-            given["inducing_noise"] = noise[self]
-        (drawn,) = process(heads, **given)
+        (drawn,) = process(heads, generator=state.generator, inducing_noise=noise)
         return rearrange(drawn, "h b t s -> b t (h s)")
 
 

@@ -1,4 +1,4 @@
-"""What a call of a model has of its own: it lives in a context, for threads share the model."""
+"""What a call of a model needs to know: it lives in a context, for threads share the model."""
 
 import functools
 import inspect
@@ -82,7 +82,7 @@ def acting(modules: Iterable[nn.Module], **changes: Any) -> Generator[None]:
 
 
 def state_of(module: nn.Module) -> State:
-    """Return what the call that this is a part of has for a module."""
+    """Return what this thread's call has for a module."""
     call = _CALL.get()
     return _NO_STATE if call is None else call.states.get(module, _NO_STATE)
 
@@ -90,7 +90,7 @@ def state_of(module: nn.Module) -> State:
 def with_state(function: Callable[..., Any]) -> Callable[..., Any]:
     """Let a method take the module's state before its arguments, and compilers leave it alone."""
 
-    def with_own(self: nn.Module, *args: Any) -> Any:
+    def in_call(self: nn.Module, *args: Any) -> Any:
         return function(self, state_of(self), *args)
 
     @functools.wraps(function)
@@ -98,8 +98,8 @@ def with_state(function: Callable[..., Any]) -> Callable[..., Any]:
         if _CALL.get() is None:  # what compilers guard
             return function(self, _NO_STATE, *args)
         if torch.compiler.is_compiling():
-            return torch.compiler.disable(with_own)(self, *args)
-        return with_own(self, *args)
+            return torch.compiler.disable(in_call)(self, *args)
+        return in_call(self, *args)
 
     return method
 
@@ -119,11 +119,7 @@ class Changed(nn.Module):
     probseq_arguments: tuple[str, ...] = ()
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
-        base, changes = type(self), list[type[Changed]]()
-        while issubclass(base, Changed):
-            changes.append(base.__mro__[1])
-            base = base.probseq_base
-        return _new, (base, changes), self.__getstate__()
+        return _new, _parts(type(self)), self.__getstate__()
 
 
 class Opened(Changed):
@@ -142,34 +138,46 @@ def argument_names(cls: type[nn.Module]) -> tuple[str, ...]:
 
 
 @functools.cache
-def _changed(base: type[Any], change: type[Any]) -> type[Any]:
+def _changed(base: Any, changes: tuple[type[Changed], ...]) -> Any:
+    """Return a class with others before it, the last of them first."""
+    if not changes:
+        return base
+    base = _changed(base, changes[:-1])
     names = base.probseq_arguments if issubclass(base, Changed) else argument_names(base)
-    own = {"probseq_base": base, "probseq_arguments": names, "__module__": base.__module__}
-    return type(base.__name__, (change, base), own)
+    members = {"probseq_base": base, "probseq_arguments": names, "__module__": base.__module__}
+    return type(base.__name__, (changes[-1], base), members)
 
 
-def _new(base: type[nn.Module], changes: list[type[Changed]]) -> nn.Module:
-    cls: Any = base
-    for change in reversed(changes):
-        cls = _changed(cls, change)
+def _parts(cls: type[Any]) -> tuple[type[nn.Module], tuple[type[Changed], ...]]:
+    """Return a class as it was, and what is before it."""
+    if not issubclass(cls, Changed):
+        return cls, ()
+    base, changes = _parts(cls.probseq_base)
+    return base, (*changes, cls.__mro__[1])
+
+
+def _new(base: type[nn.Module], changes: tuple[type[Changed], ...]) -> nn.Module:
+    cls = _changed(base, changes)
     return cls.__new__(cls)
 
 
 def change_class(module: nn.Module, change: type[Changed]) -> Undo:
     """Put a class before that of a module; return what takes it away."""
-    base = type(module)
-    module.__class__ = _changed(base, change)
-    return _SetBack(module, base)
+    base, changes = _parts(type(module))
+    module.__class__ = _changed(base, (*changes, change))
+    return _TakeAway(module, change)
 
 
-class _SetBack(NamedTuple):
-    """Gives a module its class back."""
+class _TakeAway(NamedTuple):
+    """Takes a class from before that of a module."""
 
     module: nn.Module
-    base: type[nn.Module]
+    change: type[Changed]
 
     def __call__(self) -> None:
-        self.module.__class__ = self.base
+        base, changes = _parts(type(self.module))
+        others = tuple(each for each in changes if each is not self.change)
+        self.module.__class__ = _changed(base, others)
 
 
 # -- Compiled models ------------------------------------------------------------------------------
@@ -178,8 +186,8 @@ class _SetBack(NamedTuple):
 def is_compiled(model: nn.Module) -> bool:
     """Whether a model or what is in it is compiled: what is put in its place would not be seen."""
     return any(
-        hasattr(part, "_orig_mod") or getattr(part, "_compiled_call_impl", None) is not None
-        for part in model.modules()
+        hasattr(each, "_orig_mod") or getattr(each, "_compiled_call_impl", None) is not None
+        for each in model.modules()
     )
 
 

@@ -59,7 +59,7 @@ class Layout:
     bias: str | None = None
     empty: tuple[str, ...] = ()
 
-    def parts(self) -> tuple[str, ...]:
+    def layers(self) -> tuple[str, ...]:
         """Return the names of layers that a module must have."""
         return tuple(name for name in (self.query, self.out) if name)
 
@@ -156,13 +156,13 @@ def layout_of(module: nn.Module) -> Layout:
 
 def _known(module: nn.Module) -> Layout | None:
     """Return a module's layout; none of subclasses with a forward of their own."""
-    own = getattr(type(module), "layout", None)
-    if isinstance(own, Layout):
-        return own
+    layout = getattr(type(module), "layout", None)
+    if isinstance(layout, Layout):
+        return layout
     for cls in type(module).__mro__:
         homes, layout = _LAYOUTS.get(cls.__name__, ((), _BERT))
         if f"{cls.__module__}.".startswith(homes):
-            there = all(hasattr(module, part) for part in layout.parts())
+            there = all(hasattr(module, name) for name in layout.layers())
             return layout if there and (not layout.fused or _in_thirds(layout, module)) else None
         if "forward" in vars(cls) and not issubclass(cls, Changed):
             return None
@@ -224,9 +224,9 @@ def check_layout(name: str, module: nn.Module) -> Layout:
     """
     layout = layout_of(module)
     who = f"{name or 'the model'}, a {type(module).__name__},"
-    for part in layout.parts():
-        if not hasattr(module, part):
-            raise ValueError(f"{who} must have what its layout names, and has no {part!r}")
+    for layer in layout.layers():
+        if not hasattr(module, layer):
+            raise ValueError(f"{who} must have what its layout names, and has no {layer!r}")
     for part in layout.empty:
         if not isinstance(getattr(module, part, None), nn.Identity | None):
             raise ValueError(

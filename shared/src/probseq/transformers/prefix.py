@@ -112,12 +112,12 @@ def _record(
 
     def look(block: nn.Module) -> Callable[..., Any]:
         def record(forward: Callable[..., Any], *args: Any, **named: Any) -> Any:
-            given = (*args, *named.values())
-            before = _versions(given)
+            values = (*args, *named.values())
+            before = _versions(values)
             output = forward(*args, **named)
             rows = args[0].shape[0] if args and _batched(args[0], None) else 0
             fits = rows and all(one is None or _batched(one, rows) for one in _parts(output))
-            if fits and all(map(is_value, given)) and _versions(given) == before:
+            if fits and all(map(is_value, values)) and _versions(values) == before:
                 known = _Output(output, _versions(_parts(output)), args[0].shape)
                 outputs[block].append(known)
             else:
