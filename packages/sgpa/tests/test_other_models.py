@@ -229,7 +229,7 @@ def test_deviations_of_blocks_that_are_attention_are_taken_away_in_any_order(ord
 
         def forward(self, x):
             for layer in self.layers:
-                x = layer(x, x, x)[0]
+                x = layer(query=x, key=x, value=x)[0]
             return x
 
     model = Layers().eval()

@@ -177,10 +177,9 @@ class Deviating(Changed):
         drawn = deviation(queries, named_too.get("past_key_values"))
         output = super().forward(*args, **named)
         first = output if isinstance(output, Tensor) else output[0]
-        drawn = deviation.layout.project(self, drawn.to(first.dtype))
-        if first.ndim == 3 and not getattr(self, "batch_first", True):
-            drawn = drawn.transpose(0, 1)
-        first = first + drawn.reshape(first.shape)
+        first = first + as_tokens(
+            self, deviation.layout.project(self, drawn.to(first.dtype)), first
+        )
         return first if isinstance(output, Tensor) else (first, *output[1:])
 
 
@@ -511,6 +510,13 @@ def tokens_of(module: nn.Module, x: Tensor) -> Tensor:
     return x.flatten(1, -2)
 
 
+def as_tokens(module: nn.Module, values: Tensor, x: Tensor) -> Tensor:
+    """Return values of tokens, ``(batch, tokens, dim)``, in the shape of a module's argument."""
+    if x.ndim == 3 and not getattr(module, "batch_first", True):
+        values = values.transpose(0, 1)
+    return values.reshape(x.shape)
+
+
 def _attach(model: nn.Module, module: nn.Module, deviation: Deviation) -> None:
     module.add_module(_NAME, deviation)
     deviation.undo += [_Detach(module), change_class(module, Deviating), *open_blocks(model)]
@@ -561,7 +567,8 @@ def _queries(
         def hook(module: Any, args: tuple[Any, ...], named: dict[str, Any], output: Any) -> None:
             x = args[0] if args else named[argument_names(type(module))[0]]
             first = output if isinstance(output, Tensor) else output[0]
-            seen[name] = x.clone(), first.clone()
+            # Copies, for a model may change them afterwards.
+            seen[name] = tokens_of(module, x).clone(), tokens_of(module, first).clone()
 
         return hook
 
@@ -584,14 +591,10 @@ def _queries(
             raise ValueError(
                 f"calibration must be a batch that the model takes: {error}"
             ) from error
-    missing = ", ".join(chosen.keys() - seen.keys())
-    if missing:
-        raise ValueError(f"calibration must reach all layers that are chosen, and not {missing}")
-    return {name: _seen(chosen[name], *each) for name, each in seen.items()}
-
-
-def _seen(module: nn.Module, x: Tensor, first: Tensor) -> tuple[Tensor, Tensor]:
-    queries = layout_of(module).queries(module, tokens_of(module, x))
-    if first.ndim == 3 and not getattr(module, "batch_first", True):
-        first = first.transpose(0, 1)
-    return queries, first.reshape(*queries.shape[:2], first.shape[-1])
+        missing = ", ".join(chosen.keys() - seen.keys())
+        if missing:
+            raise ValueError(f"calibration must reach all layers that are chosen, not {missing}")
+        return {
+            name: (layout_of(chosen[name]).queries(chosen[name], tokens), outputs)
+            for name, (tokens, outputs) in seen.items()
+        }

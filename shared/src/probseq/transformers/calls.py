@@ -134,6 +134,8 @@ class Opened(Changed):
 
 def argument_names(cls: type[nn.Module]) -> tuple[str, ...]:
     """Return the names of a forward's arguments."""
+    if issubclass(cls, Changed):
+        return cls.probseq_arguments
     return tuple(inspect.signature(cls.forward).parameters)[1:]
 
 
@@ -143,8 +145,8 @@ def _changed(base: Any, changes: tuple[type[Changed], ...]) -> Any:
     if not changes:
         return base
     base = _changed(base, changes[:-1])
-    names = base.probseq_arguments if issubclass(base, Changed) else argument_names(base)
-    members = {"probseq_base": base, "probseq_arguments": names, "__module__": base.__module__}
+    members = {"probseq_base": base, "probseq_arguments": argument_names(base)}
+    members["__module__"] = base.__module__
     return type(base.__name__, (changes[-1], base), members)
 
 

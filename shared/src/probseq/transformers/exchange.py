@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from probseq.transformers.adapters import (
     Guest,
     Layers,
+    as_tokens,
     choose_layers,
     guests,
     like,
@@ -66,9 +67,7 @@ class ExchangedAttention(Guest):
         # In full precision where the model is halved.
         x = tokens_of(self, first.to(next(self.attention.parameters(), first).dtype))
         values: Tensor = self._attend(x, self._real(x, first, named)).to(first.dtype)
-        if not self.batch_first and first.ndim == 3:
-            values = values.transpose(0, 1)
-        values = values.reshape(first.shape)
+        values = as_tokens(self, values, first)
         # Of all others the second value is weights.
         return values if self.library == "timm" else (values, None)
 
