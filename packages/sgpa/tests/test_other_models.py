@@ -449,3 +449,21 @@ def test_other_modules_of_timm_that_are_called_attention_are_refused_by_name():
     for attention, name in ((fastvit, "fastvit"), (nest, "nest")):
         with pytest.raises(ValueError, match=rf"modules: timm\.models\.{name}\.Attention"):
             changed(nn.Sequential(attention))
+
+
+@torch.no_grad()
+def test_the_bias_of_beits_queries_counts():
+    timm = pytest.importorskip("timm")
+    attention, x = (
+        timm.models.beit.Attention(16, 2, qkv_bias=True).double(),
+        draws(4, 5, 16).double(),
+    )
+    nn.init.normal_(attention.q_bias)
+    plain = attention(x)
+    changed(attention, draws(20, 5, 16).double())
+    (process,) = deviations(attention).values()
+    queries = nn.functional.linear(x, attention.qkv.weight[:16], attention.q_bias)
+    with constant_noise(1.0):
+        drawn = process(queries.unflatten(-1, (2, 8)).permute(2, 0, 1, 3))[0]
+        found = attention(x)
+    assert_close(found, plain + drawn.permute(1, 2, 0, 3).flatten(2) @ attention.proj.weight.mT)
