@@ -547,6 +547,7 @@ NOT_FUZZED = {
         ("replace_attention", "remove_attention", "deviations", "penalty"), "DropInSuite tests it"
     ),
     **dict.fromkeys(("sample_predictions", "held_functions"), "DropInSuite tests it"),
+    "Layout*": "takes attention modules of other libraries",
     **dict.fromkeys(("exchange_attention", "collect_penalties"), "test_exchange tests it"),
     **dict.fromkeys(("fine_tune", "FineTuned*"), "test_fine_tuning refuses bad arguments"),
     **dict.fromkeys(("Causal*", "bits_per_token", "evaluate_tokens"), "test_causal tests it"),

@@ -202,6 +202,16 @@ def test_decoders_have_their_own_numbers_without_padding_and_the_last_token_s_fe
     assert losses[1] < 0.1 < losses[0]
 
 
+def test_arguments_of_models_are_read_as_json_or_python_writes_them(tmp_path):
+    given = [f"{name}={value}" for name, value in SIZES.items()]
+    model = timm.create_model("vit_tiny_patch16_224", num_classes=10, in_chans=1, **SIZES)
+    save_file(model.state_dict(), tmp_path / "vit.safetensors")
+    name = f"timm:vit_tiny_patch16_224+{tmp_path}/vit.safetensors"
+    given += ["in_chans=1", "proj_drop_rate=.25", "qkv_bias=True", "reg_tokens=0"]
+    found = open_model(name, tuple(given), load_data("digits"), own_scale=False).model
+    assert found.blocks[0].attn.proj_drop.p == 0.25
+
+
 def test_a_model_without_attention_gets_all_rows_but_the_deviation(tmp_path, capsys):
     torch.manual_seed(0)
     model = timm.create_model("test_resnet", num_classes=10, in_chans=1, drop_rate=0.0).eval()

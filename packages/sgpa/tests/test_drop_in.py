@@ -189,6 +189,20 @@ class Decoder(Text):
         assert_close(torch.cat(steps, 1), whole, rtol=1e-4, atol=1e-5)
         assert not torch.allclose(model(input_ids=ids).logits, whole, rtol=1e-4, atol=1e-5)
 
+    @pytest.mark.filterwarnings("ignore:.*attention mask")
+    def test_beam_search_which_moves_texts_between_rows_is_refused_where_functions_are_held(self):
+        model, ids = self.changed(), self.inputs()["input_ids"].clamp(min=3)
+        given = {"max_new_tokens": 3, "pad_token_id": 0, "eos_token_id": 1}
+        with held_functions(model):
+            assert len(model.generate(ids, **given)) == 3
+        with held_functions(model), pytest.raises(ValueError, match="not be used in beam search"):
+            model.generate(ids, num_beams=2, **given)
+        assert len(model.generate(ids, num_beams=2, **given)) == 3
+        cache = pytest.importorskip("transformers").DynamicCache()
+        with held_functions(model):
+            model(input_ids=ids, past_key_values=cache)
+        cache.reorder_cache(torch.tensor([2, 1, 0]))  # afterwards
+
     @torch.no_grad()
     def test_a_cache_of_the_callers_sees_the_samples_and_nothing_else(self):
         cache = pytest.importorskip("transformers").DynamicCache
@@ -294,7 +308,7 @@ def test_other_modules_that_are_called_attention_are_refused():
     ]
     for former, sizes in formers:
         model = nn.Sequential(former.Attention(**sizes, num_heads=2))
-        with pytest.raises(ValueError, match="none among its modules: Attention"):
+        with pytest.raises(ValueError, match=r"modules: timm\.models\.\w+\.Attention"):
             replace_attention(model, calibration=tokens(3, 49, 16))
 
 

@@ -1,6 +1,8 @@
 """A method's layers in the place of other libraries': calls, masks, penalties, and back."""
 
 import copy
+import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -203,3 +205,120 @@ def test_what_cannot_be_exchanged_is_refused_and_changes_nothing():
     causal = nn.Transformer.generate_square_subsequent_mask(6)
     with pytest.raises(ValueError, match=r"attention must be to all|the mask must be one"):
         model(given["src"], mask=causal)
+
+
+def exchanged(batch_first=True):
+    """Attention of torch, and softmax attention with its weights in the same place."""
+    torch.manual_seed(0)
+    old = nn.MultiheadAttention(DIM, HEADS, batch_first=batch_first).eval()
+    nn.init.zeros_(old.in_proj_bias)
+    return old, exchange_attention(nn.Sequential(old), with_weights_of(old))[0].eval()
+
+
+def with_weights_of(old):
+    def make(dim, heads):
+        layer = SoftmaxAttention(dim, heads)
+        layer.load_state_dict(weights(old))
+        return layer
+
+    return make
+
+
+@pytest.mark.parametrize("batch_first", [True, False])
+@pytest.mark.parametrize("form", ["boolean", "float", "by place"])
+@torch.no_grad()
+def test_masks_of_torch_hide(batch_first, form):
+    old, new = exchanged(batch_first)
+    x, hidden = tokens(3, 6, DIM), ~MASK
+    given = x if batch_first else x.transpose(0, 1)
+    if form == "float":
+        hidden = torch.zeros(3, 6).masked_fill(hidden, -torch.inf)
+    args, named = (), {"key_padding_mask": hidden}
+    if form == "by place":
+        args, named = (hidden,), {}
+    one, other = (attention(given, given, given, *args, **named)[0] for attention in (old, new))
+    if not batch_first:
+        one, other = one.transpose(0, 1), other.transpose(0, 1)
+    assert_close(other[MASK], one[MASK])
+
+
+@torch.no_grad()
+def test_a_mask_between_tokens_is_not_taken_for_one_of_padding():
+    old, new = exchanged()
+    x = tokens(6, 6, DIM)  # as many sequences as tokens
+    nothing = torch.zeros(6, 6, dtype=torch.bool)
+    assert_close(new(x, x, x, attn_mask=nothing)[0], old(x, x, x, attn_mask=nothing)[0])
+    for mask in (nothing.clone(), torch.zeros(6, 6)):
+        mask[:, 3:] = True if mask.dtype == torch.bool else -torch.inf
+        with pytest.raises(ValueError, match="the mask must be one of real tokens, the same"):
+            new(x, x, x, attn_mask=mask)
+    with pytest.raises(ValueError, match="one with a bias"):
+        new(x, x, x, attn_mask=torch.full((6, 6), -0.5))
+    with pytest.raises(ValueError, match=r"query, key and value must be one tensor.* got value"):
+        new(x, x, x.clone())
+
+
+@torch.no_grad()
+def test_a_single_sequence_has_no_batch():
+    for batch_first in (True, False):
+        old, new = exchanged(batch_first)
+        x = tokens(6, DIM)
+        expected, found = (attention(x, x, x)[0] for attention in (old, new))
+        assert found.shape == (6, DIM)
+        assert_close(found, expected)
+        hidden = torch.arange(6) > 3
+        expected, found = (
+            attention(x, x, x, key_padding_mask=hidden)[0] for attention in (old, new)
+        )
+        assert_close(found[:4], expected[:4])
+
+
+def timm_attention():
+    timm = pytest.importorskip("timm")
+    torch.manual_seed(0)
+    old = timm.layers.Attention(DIM, HEADS).eval()
+    return old, exchange_attention(nn.Sequential(old), with_weights_of(old))[0].eval()
+
+
+@torch.no_grad()
+def test_masks_of_timm_show():
+    old, new = timm_attention()
+    x, shown = tokens(3, 6, DIM), MASK[:, None, None].expand(3, 1, 6, 6)
+    for mask in (shown, torch.zeros(3, 1, 6, 6).masked_fill(~shown, -torch.inf)):
+        assert_close(new(x, attn_mask=mask)[MASK], old(x, attn_mask=mask)[MASK])
+    x, square = tokens(6, 6, DIM), torch.ones(6, 6, dtype=torch.bool)
+    assert_close(new(x, square), old(x, square))
+    with pytest.raises(ValueError, match="the mask must be one of real tokens"):
+        new(x, square.tril())
+
+
+@torch.no_grad()
+def test_a_halved_model_keeps_its_new_layers_in_full_precision():
+    model, given = new(encoder)
+    exchange_attention(model, SoftmaxAttention)
+    expected = model(**given)
+    found = model.bfloat16()(given["src"].bfloat16(), src_key_padding_mask=~MASK)
+    assert found.dtype == torch.bfloat16
+    assert_close(found.float()[MASK], expected[MASK], rtol=0.1, atol=0.1)
+    (layer,) = (m for m in model.modules() if isinstance(m, SoftmaxAttention))
+    assert {p.dtype for p in layer.parameters()} == {torch.float32}
+
+
+def test_threads_collect_their_own_penalties():
+    model, given = new(encoder)
+    exchange_attention(model, Penalised, layers="all")
+
+    def collect(number):
+        with collect_penalties(model) as penalties:
+            for _ in range(1 + number % 3):
+                model(**given)
+            return len(penalties)
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            found = list(pool.map(collect, range(24)))
+    finally:
+        sys.setswitchinterval(before)
+    assert found == [2 * (1 + number % 3) for number in range(24)]

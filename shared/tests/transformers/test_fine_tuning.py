@@ -1,6 +1,8 @@
 """Fine-tuning: against a plain loop, with the lower blocks computed once, in all libraries."""
 
 import math
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -254,3 +256,29 @@ def test_senseless_arguments_are_refused_and_gradients_come_back(changes, messag
     with pytest.raises(ValueError, match=message):
         fine_tune(**given)
     assert all(parameter.requires_grad for parameter in given["model"].parameters())
+
+
+@pytest.mark.slow
+def test_a_compiled_model_is_trained_as_it_is_written():
+    # In a process of its own: the shape checks of a test session cannot be traced.
+    code = """
+import torch
+from torch import nn
+from probseq.transformers import fine_tune
+
+def new():
+    torch.manual_seed(0)
+    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), 3)
+    return nn.Sequential(encoder, nn.Flatten(), nn.Linear(64, 3)).eval()
+
+x, y = torch.randn(40, 4, 16, generator=torch.Generator().manual_seed(0)), torch.arange(40) % 3
+expected = fine_tune(new(), [(x, y)], [(x, y)], steps=5, uncertainty="laplace")
+for called in (False, True):
+    model = torch.compile(new(), backend="eager")
+    with torch.no_grad():
+        model(x) if called else None
+    found = fine_tune(model, [(x, y)], [(x, y)], steps=5, uncertainty="laplace")
+    torch.testing.assert_close(found(x), expected(x))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]

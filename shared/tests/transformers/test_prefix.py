@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from probseq.transformers.prefix import shared_prefix
+from probseq.transformers.calls import state_of
+from probseq.transformers.prefix import open_blocks, shared_prefix
 
 
 class Block(nn.Module):
@@ -23,6 +24,7 @@ class Block(nn.Module):
 
 class Noise(nn.Module):
     def forward(self, x):
+        state_of(self).reached(len(x))
         return x + torch.randn(x.shape, generator=torch.Generator().manual_seed(1))
 
 
@@ -50,9 +52,17 @@ def rows(model):
 
 
 def run(model, x, samples=3):
-    folded = x.repeat(samples, 1, 1)
-    with shared_prefix(model, lambda: model(x), [model.noise], samples):
-        return model(folded)
+    folded, undo = x.repeat(samples, 1, 1), open_blocks(model)
+    try:
+        with shared_prefix(model, lambda: model(x), [model.noise], samples):
+            return model(folded)
+    finally:
+        for one in undo:
+            one()
+
+
+def block():
+    return nn.Sequential(nn.Linear(4, 4))
 
 
 @pytest.fixture
@@ -67,7 +77,13 @@ def test_samples_are_those_of_a_whole_run_and_the_prefix_is_computed_once(x):
     assert torch.equal(run(model, x), expected)
     assert rows(model) == [4, 2, 2, 6]  # the first block is called twice
     assert torch.equal(model(x.repeat(3, 1, 1)), expected)  # and nothing stays behind
-    assert all("forward" not in vars(part) for part in model.modules())
+    assert {type(part) for part in model.modules()} == {
+        Model,
+        Block,
+        Noise,
+        nn.ModuleList,
+        nn.Linear,
+    }
 
 
 def test_gradients_flow_through_what_is_shared(x):
@@ -104,7 +120,13 @@ def test_a_refused_call_leaves_the_model(x):
     model = Model().eval()
     with pytest.raises(RuntimeError, match="shapes"):
         run(model, x[..., :3])
-    assert all("forward" not in vars(part) for part in model.modules())
+    assert {type(part) for part in model.modules()} == {
+        Model,
+        Block,
+        Noise,
+        nn.ModuleList,
+        nn.Linear,
+    }
     assert not any(part._forward_hooks or part._forward_pre_hooks for part in model.modules())
 
 
@@ -122,12 +144,16 @@ class Around(nn.Module):
 
 
 class Added(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inside = nn.Identity()
+
     def forward(self, x):
         x += 1.0
         return 2.0 * x
 
 
-class Swapped(nn.Module):
+class Swapped(Added):
     def forward(self, x):
         return x.transpose(0, 1)
 
@@ -142,10 +168,10 @@ def inside_tokens_first(blocks, x):
 
 
 AROUND = {
-    "tokens before the batch": lambda: Around(tokens_first, nn.Linear(4, 4)),
+    "tokens before the batch": lambda: Around(tokens_first, block()),
     "a block that swaps them": lambda: Around(inside_tokens_first, Swapped()),
     "a table without a batch": lambda: Around(
-        lambda blocks, x: x + blocks[0](torch.ones(1, 5, 4)), nn.Linear(4, 4)
+        lambda blocks, x: x + blocks[0](torch.ones(1, 5, 4)), block()
     ),
     "an input changed in place": lambda: Around(
         lambda blocks, x: (y := 3.0 * x) + blocks[0](y), Added()
@@ -162,7 +188,7 @@ def test_what_has_no_batch_first_or_changes_its_input_is_not_shared(kind, batch)
 
 
 def test_a_block_that_is_called_behind_the_noise_too_runs_there(x):
-    model = Around(lambda blocks, x: blocks[0](x), nn.Linear(4, 4)).eval()
+    model = Around(lambda blocks, x: blocks[0](x), block()).eval()
     model.forward = lambda x: model.blocks[0](model.noise(model.blocks[0](x)))
     expected = model(x.repeat(3, 1, 1))
     torch.testing.assert_close(run(model, x), expected)

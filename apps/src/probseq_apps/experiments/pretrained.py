@@ -1,5 +1,6 @@
 """Models that people have: of transformers, timm and torchvision, from local files alone."""
 
+import ast
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -62,10 +63,7 @@ def open_model(name: str, arguments: tuple[str, ...], data: Any, *, own_scale: b
     given: dict[str, Any] = {}
     for item in arguments:
         key, _, value = item.partition("=")
-        try:
-            given[key] = json.loads(value)
-        except ValueError:
-            given[key] = value
+        given[key] = _literal(value)
     with reading(name, f"a model of {kind}"):
         if kind == "transformers":
             task = "Image" if images else "Sequence"
@@ -85,6 +83,16 @@ def open_model(name: str, arguments: tuple[str, ...], data: Any, *, own_scale: b
     size = scale.pop("size", None) or data.image_size
     channels = len(scale["mean"])
     return Pretrained(model.eval(), _Images(channels=channels, image_size=size, **scale))
+
+
+def _literal(text: str) -> Any:
+    """Return the value that a text is in JSON or in Python, as .2 and True are; else the text."""
+    for read in (json.loads, ast.literal_eval):
+        try:
+            return read(text)
+        except (ValueError, SyntaxError):
+            continue
+    return text
 
 
 class _Images(NamedTuple):

@@ -18,9 +18,9 @@ class ParameterCache(Generic[T]):
     """
 
     def __init__(self) -> None:
-        self._key: tuple[object, ...] | None = None
-        self._tensors: list[Tensor] = []
-        self._value: T | None = None
+        # Key, value and tensors together, for other threads that read them; while the tensors live,
+        # no other can be given their address.
+        self._known: tuple[tuple[object, ...], T, list[Tensor]] | None = None
 
     def get(self, tensors: Iterable[Tensor], compute: Callable[[], T]) -> T:
         """Return the remembered value, or compute and remember it.
@@ -33,19 +33,17 @@ class ParameterCache(Generic[T]):
         if any(tensor.is_inference() for tensor in tensors):  # these carry no version counter
             return compute()
         key = tuple((t.data_ptr(), t._version, t.device, t.dtype) for t in tensors)
-        if self._value is None or key != self._key:
+        known = self._known
+        if known is None or key != known[0]:
             # Not in inference mode, or a later pass with plain no_grad could not use the value.
             with torch.inference_mode(False), torch.no_grad():
-                self._value = compute()
-            self._key = key
-            # While these live, no other tensor can be given their address.
-            self._tensors = [tensor.detach() for tensor in tensors]
-        return self._value
+                known = key, compute(), [tensor.detach() for tensor in tensors]
+            self._known = known
+        return known[1]
 
     def clear(self) -> None:
         """Forget the value."""
-        self._key = self._value = None
-        self._tensors = []
+        self._known = None
 
     def __reduce__(self) -> tuple[type, tuple[()]]:
         return type(self), ()

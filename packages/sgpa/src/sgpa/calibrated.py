@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from probseq.files import sha256, write_atomic
 from probseq.transformers.adapters import deviations, log_probabilities, remove_attention
+from probseq.transformers.layouts import plain_name
 from sgpa.drop_in import replace_attention
 
 _FACTS, _TENSORS = "calibration.json", "deviation.npz"
@@ -60,6 +61,8 @@ class Calibrated(nn.Module):
 
     def use(self, name: str) -> None:
         """Predict with a candidate: give the model its deviation, or take it away.
+
+        Threads may predict with one model at the same time, but none while this changes it.
 
         Raises:
             ValueError: there is no such candidate.
@@ -159,7 +162,10 @@ def load_calibrated(folder: str | Path, model: nn.Module) -> Calibrated:
     if sha256(folder / _TENSORS) != whole:
         raise ValueError(f"{folder / _TENSORS} is damaged: it is not the file that was saved")
     if fingerprint(model) != of:
-        raise ValueError(f"model must have the weights that {folder} was made for, and has others")
+        raise ValueError(
+            f"model must have the weights that {folder} was made for, and has others, or "
+            "the same in another precision: convert it afterwards"
+        )
     states: dict[str, dict[str, Tensor]] = {}
     with np.load(folder / _TENSORS, allow_pickle=False) as arrays:
         for place in arrays.files:
@@ -169,9 +175,13 @@ def load_calibrated(folder: str | Path, model: nn.Module) -> Calibrated:
 
 
 def fingerprint(model: nn.Module) -> str:
-    """Return the SHA-256 of a model's weights and their names, deviations left out."""
+    """Return the SHA-256 of a model's weights and their names, deviations left out.
+
+    What compilers, parallel models and PEFT put around a model has no weights and no name.
+    """
     found = hashlib.sha256()
-    for name, value in sorted(model.state_dict().items()):
+    weights = {plain_name(model, name): value for name, value in model.state_dict().items()}
+    for name, value in sorted(weights.items()):
         if isinstance(value, Tensor) and "deviation.process." not in name:
             found.update(f"{name} {value.dtype} {tuple(value.shape)};".encode())
             content = value.detach().cpu().contiguous().flatten().view(torch.uint8)

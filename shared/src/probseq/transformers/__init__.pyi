@@ -14,6 +14,7 @@ from .encoder import Encoder, without_attention
 from .exchange import collect_penalties, exchange_attention
 from .fine_tuning import FineTuned, fine_tune
 from .functional import kernel_attention, rbf_matrix
+from .layouts import Layout
 from .outputs import AttentionOutput, TransformerOutput
 from .pooling import Pooling
 from .prediction import Predictor, active_dropout, predict_probabilities
@@ -44,6 +45,7 @@ __all__ = [
     "FineTuned",
     "KernelAttention",
     "KernelConfig",
+    "Layout",
     "Place",
     "Pooling",
     "Predictor",

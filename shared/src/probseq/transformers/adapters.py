@@ -12,8 +12,10 @@ with F the softmax attention and f the deviation of each head. Queries are as th
 them, normalised where the layer normalises them, and without rotary positions.
 
 What is known: ``nn.MultiheadAttention`` (also in ``nn.TransformerEncoder`` and torchvision's ViT),
-torchvision's Swin, timm's ``Attention`` and ``WindowAttention``, and of transformers ViT, BERT,
-RoBERTa, DistilBERT, GPT-2, Llama, Mistral and Qwen. None of these libraries is imported here.
+torchvision's Swin, timm's ``Attention`` and ``WindowAttention``, and of transformers ViT, DeiT,
+DINOv2, BERT, RoBERTa, XLM-R, ELECTRA, DistilBERT, GPT-2, Llama, Mistral and Qwen; others by a
+:class:`~probseq.transformers.layouts.Layout` of one's own. None of these libraries is imported
+here. Layers are called, so that whatever is in them counts; the model may be compiled.
 """
 
 import math
@@ -24,15 +26,31 @@ from functools import partial
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, TypeVar, cast
 
 import torch
-import torch.nn.functional as F
 from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from probseq.checks import check_counts
 from probseq.transformers.attention import full_precision
-from probseq.transformers.layouts import check_layout, count_heads, find_attention, layout_of
-from probseq.transformers.prefix import is_value, shared_prefix
+from probseq.transformers.calls import (
+    Changed,
+    Functions,
+    State,
+    Undo,
+    acting,
+    argument_names,
+    change_class,
+    eager,
+    with_state,
+)
+from probseq.transformers.layouts import (
+    Layout,
+    check_layout,
+    find_attention,
+    layout_of,
+    plain_name,
+)
+from probseq.transformers.prefix import is_value, open_blocks, shared_prefix
 from probseq.transformers.sampling import repeat_samples
 
 M = TypeVar("M", bound=nn.Module)
@@ -41,8 +59,6 @@ Layers: TypeAlias = Literal["last", "all"] | Sequence[int] | Sequence[str]
 Make: TypeAlias = Callable[[int, int, int], nn.Module]
 # The name of what is added to an attention module.
 _NAME = "deviation"
-# What attention modules call their tokens.
-_TOKENS = ("query", "hidden_states", "x")
 
 
 class DeviationModule(Protocol):
@@ -88,14 +104,21 @@ class Guest(nn.Module):
     """A module that was put into a model and can be taken out.
 
     Attributes:
-        generator: source of its draws; ``None`` for torch's own.
         undo: what takes it out, the last first.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.generator: torch.Generator | None = None
-        self.undo: list[Callable[[], object]] = []
+        self.undo: list[Undo] = []
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Guest":
+        """Stay in full precision where the model is halved."""
+
+        def wide(tensor: Tensor) -> Tensor:
+            new = fn(tensor)
+            return tensor.to(new.device) if new.is_floating_point() and new.itemsize < 4 else new
+
+        return super()._apply(wide, recurse)
 
 
 class Deviation(Guest):
@@ -104,32 +127,60 @@ class Deviation(Guest):
     Args:
         process: the method's module.
         heads: number of heads.
+        layout: of the attention module.
     """
 
-    def __init__(self, process: nn.Module, heads: int) -> None:
+    def __init__(self, process: nn.Module, heads: int, layout: Layout) -> None:
         super().__init__()
-        self.process, self.heads = process, heads
-        self.holds, self.held = False, cast("Tensor | None", None)
+        self.process, self.heads, self.layout = process, heads, layout
+        # Encoders of torch go past the forward of a layer's modules unless one has a hook.
+        self.register_forward_pre_hook(_nothing)
 
+    @with_state
     def forward(
-        self, queries: Float[Tensor, "batch tokens width"]
+        self, state: State, queries: Float[Tensor, "batch tokens width"], cache: Any
     ) -> Float[Tensor, "batch tokens value"]:
         """Draw the deviation of the heads' outputs, side by side."""
-        given: dict[str, Any] = {"generator": self.generator}
+        batch = len(queries)
+        state.reached(batch)
+        noise: Tensor | None = None
         heads = rearrange(queries, "b t (h d) -> h b t d", h=self.heads)
         process = cast("DeviationModule", self.process)
-        if self.holds:
-            batch = len(queries)
-            if self.held is None:
-                self.held = process.inducing_noise(1, batch, **given)
-            if self.held.shape[2] != batch:
+        if state.functions is not None:
+            state.functions.refuse_reordering(cache)
+            noises = state.functions.noise
+            if self not in noises:
+                noises[self] = process.inducing_noise(1, batch, generator=state.generator)
+            noise = noises[self]
+            if noise.shape[2] != batch:
                 raise ValueError(
-                    f"the batch must have {self.held.shape[2]} sequences, as when its functions "
-                    f"were drawn, got {batch}"
+                    f"the batch must have {noise.shape[2]} sequences, as when its functions were "
+                    f"drawn, got {batch}"
                 )
-            given["inducing_noise"] = self.held
-        (drawn,) = process(heads, **given)
+        (drawn,) = process(heads, generator=state.generator, inducing_noise=noise)
         return rearrange(drawn, "h b t s -> b t (h s)")
+
+
+def _nothing(*_: Any) -> None:
+    pass
+
+
+class Deviating(Changed):
+    """An attention module to whose output a deviation is added."""
+
+    def forward(self, *args: Any, **named: Any) -> Any:
+        """Call the module, and add what its deviation draws."""
+        named_too = dict(zip(self.probseq_arguments, args, strict=False)) | named
+        deviation: Deviation = getattr(self, _NAME)
+        tokens = tokens_of(self, named_too[self.probseq_arguments[0]])
+        queries = deviation.layout.queries(self, tokens)
+        drawn = deviation(queries, named_too.get("past_key_values"))
+        output = super().forward(*args, **named)
+        first = output if isinstance(output, Tensor) else output[0]
+        first = first + as_tokens(
+            self, deviation.layout.project(self, drawn.to(first.dtype)), first
+        )
+        return first if isinstance(output, Tensor) else (first, *output[1:])
 
 
 def replace_attention(
@@ -178,18 +229,28 @@ def replace_attention(
         mask = calibration.get("attention_mask") if isinstance(calibration, Mapping) else None
         for name, deviation in made.items():
             queries, outputs = seen[name]
+            if len(queries) > 1 and bool((queries == queries[:1]).all()):
+                raise ValueError(
+                    f"layers must be without {name}, whose queries are the same for all inputs, "
+                    "as where learned queries pool tokens"
+                )
             heads = rearrange(queries, "b t (h d) -> h (b t) d", h=deviation.heads)
             outputs = full_precision(outputs).flatten(0, 1)
             if isinstance(mask, Tensor) and mask.shape == queries.shape[:2]:
                 real = mask.flatten() != 0
                 heads, outputs = heads[:, real], outputs[real]
             variance = outputs.var(0, correction=0).mean()
-            weight = layout_of(found[name]).out(found[name])
-            if weight is not None:
-                # Heads' outputs of variance 1 have Σ_j W_ij² behind the output weights.
-                variance = variance / full_precision(weight.detach()).square().sum(-1).mean()
+            # Heads' outputs of variance 1 have Σ_j W_ij² behind the output weights.
+            layout = deviation.layout
+            unit = torch.eye(layout.widths(found[name])[1]).to(seen[name][1])
+            with torch.no_grad():
+                weight = full_precision(layout.project(found[name], unit))
+            variance = variance / weight.square().sum(0).mean()
             process = cast("DeviationModule", deviation.process)
-            process.place(heads, variance=float(variance), generator=generator)
+            try:
+                process.place(heads, variance=float(variance), generator=generator)
+            except ValueError as error:
+                raise ValueError(f"calibration, at the queries of {name}: {error}") from error
     for name in names:
         _attach(model, found[name], made[name])
     return model
@@ -215,7 +276,7 @@ def deviations(model: nn.Module) -> dict[str, Any]:
         ValueError: there are none.
     """
     found = {
-        name.removesuffix(f".{_NAME}").removesuffix(_NAME): module.process
+        plain_name(model, name).removesuffix(_NAME).removesuffix("."): module.process
         for name, module in model.named_modules()
         if isinstance(module, Deviation)
     }
@@ -244,11 +305,13 @@ def sample_predictions(
 ) -> Any:
     """Call a model for S samples of the deviations, in one batch.
 
-    In evaluation mode the blocks before the first deviation run once for all samples.
+    In evaluation mode the blocks before the first deviation run once for all samples. Several
+    threads may call one model.
 
     Args:
         model: with deviations.
-        inputs: arguments; tensors of at least one axis have the batch first.
+        inputs: arguments; tensors of at least one axis have the batch first, or a first axis of 1
+            where they are for all inputs.
         num_samples: S.
         generator: source of the draws.
         named: keyword arguments, likewise.
@@ -259,32 +322,52 @@ def sample_predictions(
         ``logits.softmax(-1).mean(0)``.
 
     Raises:
-        ValueError: the model has no deviation, ``num_samples`` is no whole number of at least 1, or
-            there is a generator where activations are checkpointed for gradients.
+        ValueError: the model has no deviation or reaches none, ``num_samples`` is no whole number
+            of at least 1, the batch is not the first axis of what goes in and comes out, or there
+            is a generator where activations are checkpointed for gradients.
     """
     check_counts(num_samples=num_samples)
+    batch = _batch_size({**{str(place): each for place, each in enumerate(inputs)}, **named})
 
     def fold(value: Any) -> Any:
-        batched = isinstance(value, Tensor) and value.ndim > 0
-        return repeat_samples(value, num_samples) if batched else value
+        shared = not isinstance(value, Tensor) or value.ndim == 0 or len(value) != batch
+        return value if shared else repeat_samples(value, num_samples)
 
     def copy(value: Any) -> Any:
         return value.clone() if isinstance(value, Tensor) else value
 
-    folded = {name: fold(value) for name, value in named.items()}
-    found, random = guests(model), [m for m in model.modules() if hasattr(m, _NAME)]
-    # A cache of the caller's, for one, must not see the batch twice.
-    alone = all(isinstance(guest, Deviation) for guest in found)
-    alone = alone and all(map(is_value, (*inputs, *named.values())))
+    folded, reached = {name: fold(value) for name, value in named.items()}, list[int]()
     with ExitStack() as stack:
-        stack.enter_context(_drawing(model, generator=generator))
-        if alone:
+        stack.enter_context(_drawing(model, generator=generator, reached=reached.append))
+        single = None
+        # A cache of the caller's, for one, must not see the batch twice.
+        if all(map(is_value, (*inputs, *named.values()))):
             # Copies: a model that changes its inputs in place must not do so twice.
             copied = {name: copy(value) for name, value in named.items()}
             call = partial(model, *map(copy, inputs), **copied)
-            stack.enter_context(shared_prefix(model, call, random, num_samples))
+            single = stack.enter_context(shared_prefix(model, call, guests(model), num_samples))
         outputs = model(*map(fold, inputs), **folded)
-    return _unfolded(outputs, num_samples)
+    if not reached:
+        raise ValueError(
+            f"model must call its attention layers, and {type(model).__name__} has reached none "
+            "with a deviation: is it a compiled, traced or scripted copy?"
+        )
+    whole = num_samples * batch
+    if reached[0] % whole or (single is not None and reached[0] != num_samples * single):
+        raise ValueError(
+            f"inputs must have the batch as their first axis: {num_samples} samples of {batch} "
+            f"inputs were {reached[0]} sequences for the attention"
+        )
+    return _unfolded(outputs, num_samples, whole)
+
+
+def _batch_size(arguments: Mapping[str, Any]) -> int:
+    """Return the length of the first axes, but those of 1, which are for all inputs."""
+    shapes = {k: tuple(v.shape) for k, v in arguments.items() if isinstance(v, Tensor) and v.ndim}
+    sizes = {shape[0] for shape in shapes.values()} - {1}
+    if len(sizes) > 1:
+        raise ValueError(f"inputs must have the batch as their first axis, got shapes {shapes}")
+    return sizes.pop() if sizes else 1
 
 
 def log_probabilities(
@@ -316,40 +399,33 @@ def held_functions(
     """Let all calls inside read the same random functions, one for each sequence of the batch.
 
     A decoder that is called token by token with its cache needs it: one sample of a text has one
-    function in each layer. The batch must keep its size and order: no beam search.
+    function in each layer. The batch must keep its size and order: caches refuse to be reordered,
+    as beam search does. Other threads are not concerned.
 
     Args:
         model: with deviations.
         generator: source of the draws.
 
     Raises:
-        ValueError: the model has no deviation, a batch has another size than the first, or
-            activations are checkpointed for gradients.
+        ValueError: the model has no deviation, a batch has another size than the first, a cache is
+            reordered, or activations are checkpointed for gradients.
     """
-    with _drawing(model, generator=generator, holds=True):
+    functions = Functions()
+    with functions.leaving, _drawing(model, generator=generator, functions=functions):
         yield
 
 
 @contextmanager
 def _drawing(
-    model: nn.Module, *, generator: torch.Generator | None, holds: bool = False
+    model: nn.Module, *, generator: torch.Generator | None, **changes: Any
 ) -> Generator[None]:
-    found = guests(model)
+    found, holds = guests(model), "functions" in changes
     if holds or not found:
         deviations(model)
     if generator is not None or holds:
         _check_no_recomputation(model)
-    for one in found:
-        one.generator = generator
-        if holds and isinstance(one, Deviation):
-            one.holds = True
-    try:
+    with acting(found, generator=generator, **changes):
         yield
-    finally:
-        for one in found:
-            one.generator = None
-            if holds and isinstance(one, Deviation):
-                one.holds, one.held = False, None
 
 
 def _check_no_recomputation(model: nn.Module) -> None:
@@ -367,13 +443,18 @@ def _check_no_recomputation(model: nn.Module) -> None:
                 )
 
 
-def _unfolded(outputs: Any, samples: int) -> Any:
+def _unfolded(outputs: Any, samples: int, whole: int) -> Any:
     if isinstance(outputs, Tensor):
+        if outputs.ndim and len(outputs) % whole:
+            raise ValueError(
+                "model must return tensors with the batch as their first axis, got shape "
+                f"{tuple(outputs.shape)} for {samples} samples of {whole // samples} inputs"
+            )
         return outputs.unflatten(0, (samples, -1)) if outputs.ndim else outputs
     if isinstance(outputs, Mapping):
-        return {name: _unfolded(value, samples) for name, value in outputs.items()}
+        return {name: _unfolded(value, samples, whole) for name, value in outputs.items()}
     if isinstance(outputs, tuple | list):
-        return tuple(_unfolded(value, samples) for value in outputs)
+        return tuple(_unfolded(value, samples, whole) for value in outputs)
     return outputs
 
 
@@ -404,21 +485,24 @@ def choose_layers(names: list[str], layers: Layers) -> list[str]:
 def _make(name: str, module: nn.Module, make: Make) -> Deviation:
     if hasattr(module, _NAME):
         raise ValueError(f"{name} has a deviation already: take it away with remove_attention")
-    layout, heads = check_layout(name, module), count_heads(module)
-    width, out = layout.width(module), layout.out(module)
-    value = width if out is None else out.shape[-1]
-    first = next(module.parameters())
-    dtype = first.dtype if first.dtype == torch.float64 else torch.float32
-    made = make(heads, width // heads, value // heads)
-    return Deviation(made, heads).to(first.device, dtype).train(module.training)
+    layout = check_layout(name, module)
+    heads, (query, value) = layout.count(module), layout.widths(module)
+    made = like(module, make(heads, query // heads, value // heads))
+    return Deviation(made, heads, layout).train(module.training)
+
+
+def like(module: nn.Module, made: M) -> M:
+    """Return what was made on the device and in the dtype of a module, but not in less."""
+    tensors = (*module.parameters(), *module.buffers(), torch.empty(0))  # some are quantised
+    wide = any(each.dtype == torch.float64 for each in tensors)
+    return made.to(tensors[0].device, torch.float64 if wide else torch.float32)
 
 
 # -- Calls ----------------------------------------------------------------------------------------
 
 
-def tokens_of(module: nn.Module, args: tuple[Any, ...], named: Mapping[str, Any]) -> Tensor:
-    """Return the tokens that make queries, ``(batch, tokens, dim)``."""
-    x: Tensor = args[0] if args else next(named[name] for name in _TOKENS if name in named)
+def tokens_of(module: nn.Module, x: Tensor) -> Tensor:
+    """Return a module's first argument as ``(batch, tokens, dim)``."""
     if x.ndim == 2:  # a single sequence
         return x[None]
     if not getattr(module, "batch_first", True):
@@ -426,36 +510,25 @@ def tokens_of(module: nn.Module, args: tuple[Any, ...], named: Mapping[str, Any]
     return x.flatten(1, -2)
 
 
-def _add_deviation(
-    module: nn.Module, args: tuple[Any, ...], named: dict[str, Any], output: Any
-) -> Any:
-    """Add to a module's output what its deviation draws; a forward hook."""
-    deviation, layout = getattr(module, _NAME), layout_of(module)
-    tokens = tokens_of(module, args, named)
-    drawn = deviation(layout.queries(module, tokens))
-    first = output if isinstance(output, Tensor) else output[0]
-    drawn, weight = drawn.to(first.dtype), layout.out(module)
-    if weight is not None:
-        drawn = F.linear(drawn, weight)
-    if first.ndim == 3 and not getattr(module, "batch_first", True):
-        drawn = drawn.transpose(0, 1)
-    first = first + drawn.reshape(first.shape)
-    return first if isinstance(output, Tensor) else (first, *output[1:])
+def as_tokens(module: nn.Module, values: Tensor, x: Tensor) -> Tensor:
+    """Return values of tokens, ``(batch, tokens, dim)``, in the shape of a module's argument."""
+    if x.ndim == 3 and not getattr(module, "batch_first", True):
+        values = values.transpose(0, 1)
+    return values.reshape(x.shape)
 
 
 def _attach(model: nn.Module, module: nn.Module, deviation: Deviation) -> None:
     module.add_module(_NAME, deviation)
-    hook = module.register_forward_hook(_add_deviation, with_kwargs=True)
-    deviation.undo += [_Detach(module), hook.remove]
+    deviation.undo += [_Detach(module), change_class(module, Deviating), *open_blocks(model)]
     deviation.undo += switch_off_nested_tensors(model)
 
 
-def switch_off_nested_tensors(model: nn.Module) -> list[Callable[[], object]]:
+def switch_off_nested_tensors(model: nn.Module) -> list[Undo]:
     """Let encoders give padded tensors to all layers; return what takes it back.
 
     They decide by their first layer whether all get nested ones, which only fused layers take.
     """
-    found = list[Callable[[], object]]()
+    found = list[Undo]()
     for encoder in model.modules():
         for name in ("use_nested_tensor", "enable_nested_tensor"):
             if isinstance(encoder, nn.TransformerEncoder) and getattr(encoder, name, False):
@@ -491,14 +564,11 @@ def _queries(
     seen: dict[str, tuple[Tensor, Tensor]] = {}
 
     def look(name: str) -> Callable[..., None]:
-        def hook(
-            module: nn.Module, args: tuple[Any, ...], named: dict[str, Any], output: Any
-        ) -> None:
-            queries = layout_of(module).queries(module, tokens_of(module, args, named))
+        def hook(module: Any, args: tuple[Any, ...], named: dict[str, Any], output: Any) -> None:
+            x = args[0] if args else named[argument_names(type(module))[0]]
             first = output if isinstance(output, Tensor) else output[0]
-            if first.ndim == 3 and not getattr(module, "batch_first", True):
-                first = first.transpose(0, 1)
-            seen[name] = queries, first.reshape(*queries.shape[:2], first.shape[-1])
+            # Copies, for a model may change them afterwards.
+            seen[name] = tokens_of(module, x).clone(), tokens_of(module, first).clone()
 
         return hook
 
@@ -510,6 +580,7 @@ def _queries(
         stack.callback(lambda: [setattr(part, "training", was) for part, was in modes.items()])
         for undo in switch_off_nested_tensors(model):
             stack.callback(undo)
+        stack.enter_context(eager())
         model.eval()
         try:
             if isinstance(calibration, Mapping):
@@ -520,7 +591,10 @@ def _queries(
             raise ValueError(
                 f"calibration must be a batch that the model takes: {error}"
             ) from error
-    missing = ", ".join(chosen.keys() - seen.keys())
-    if missing:
-        raise ValueError(f"calibration must reach all layers that are chosen, and not {missing}")
-    return seen
+        missing = ", ".join(chosen.keys() - seen.keys())
+        if missing:
+            raise ValueError(f"calibration must reach all layers that are chosen, not {missing}")
+        return {
+            name: (layout_of(chosen[name]).queries(chosen[name], tokens), outputs)
+            for name, (tokens, outputs) in seen.items()
+        }

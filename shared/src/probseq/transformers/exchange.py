@@ -14,20 +14,23 @@ from torch import Tensor, nn
 from probseq.transformers.adapters import (
     Guest,
     Layers,
+    as_tokens,
     choose_layers,
     guests,
+    like,
     switch_off_nested_tensors,
     tokens_of,
 )
-from probseq.transformers.layouts import check_layout, count_heads, find_attention
+from probseq.transformers.calls import State, acting, argument_names, with_state
+from probseq.transformers.layouts import check_layout, find_attention, layout_of
 from probseq.transformers.protocol import AttentionModule
 
 M = TypeVar("M", bound=nn.Module)
 # Layers in which each token attends to all real ones, by nothing but queries and keys.
 _PLAIN = (
-    *("MultiheadAttention", "Attention", "ViTAttention", "ViTSelfAttention"),
-    *("Dinov2Attention", "Dinov2SelfAttention"),
-    *("BertSelfAttention", "RobertaSelfAttention", "DistilBertSelfAttention"),
+    *("MultiheadAttention", "Attention", "ViTAttention", "ViTSelfAttention", "DeiTAttention"),
+    *("Dinov2Attention", "Dinov2SelfAttention", "DistilBertSelfAttention", "BertSelfAttention"),
+    *("RobertaSelfAttention", "XLMRobertaSelfAttention", "ElectraSelfAttention"),
 )
 
 
@@ -47,11 +50,10 @@ class ExchangedAttention(Guest):
         self.attention = attention
         # What encoders of torch look at.
         self.batch_first: bool = getattr(old, "batch_first", True)
-        self.num_heads = count_heads(old)
+        self.num_heads = layout_of(old).count(old)
         self._qkv_same_embed_dim = True
-        # Layers of timm return a tensor, all others two values, of which the second is weights.
-        self.alone = type(old).__module__.startswith("timm.")
-        self.penalties: list[Tensor] | None = None
+        self.names = argument_names(type(old))
+        self.library = type(old).__module__.partition(".")[0]
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
         """Attend.
@@ -60,41 +62,65 @@ class ExchangedAttention(Guest):
             ValueError: the call is of attention to another sequence, or has a mask that is more
                 than one of real tokens.
         """
-        x = tokens_of(self, inputs, named)
-        values, penalty = self.attention(x, self._real(x, inputs, named), generator=self.generator)
-        if self.penalties is not None:
-            self.penalties.append(penalty)
-        if not self.batch_first:
-            values = values.transpose(0, 1)
-        return values if self.alone else (values, None)
+        named = dict(zip(self.names, inputs, strict=False)) | named
+        first: Tensor = named.pop(self.names[0])
+        # In full precision where the model is halved.
+        x = tokens_of(self, first.to(next(self.attention.parameters(), first).dtype))
+        values: Tensor = self._attend(x, self._real(x, first, named)).to(first.dtype)
+        values = as_tokens(self, values, first)
+        # Of all others the second value is weights.
+        return values if self.library == "timm" else (values, None)
 
-    def _real(self, x: Tensor, inputs: tuple[Any, ...], named: Mapping[str, Any]) -> Tensor | None:
+    @with_state
+    def _attend(self, state: State, x: Tensor, real: Tensor | None) -> Tensor:
+        state.reached(len(x))
+        values, penalty = self.attention(x, real, generator=state.generator)
+        if state.penalties is not None:
+            state.penalties.append(penalty)
+        return values
+
+    def _real(self, x: Tensor, first: Tensor, named: Mapping[str, Any]) -> Tensor | None:
         """Return where tokens are real, ``(batch, tokens)``."""
-        first = inputs[0] if inputs else next(iter(named.values()))
-        others = (*inputs[1:3], named.get("key"), named.get("value"))
-        others = (*others, named.get("encoder_hidden_states"))
-        if any(isinstance(o, Tensor) and o.ndim == 3 and o is not first for o in others):
-            raise ValueError(
-                "query, key and value must be one tensor: cross-attention is not known"
-            )
         if named.get("is_causal") or named.get("past_key_values") is not None:
             raise ValueError("attention must be to all tokens, got a causal call")
-        padding = named.get("key_padding_mask")  # here a mask hides
-        if padding is not None:
-            return padding == 0
-        mask = named.get("attention_mask", named.get("attn_mask"))
-        if mask is None:
-            return None
-        rows = mask.expand(len(x), *mask.shape[1:]) if mask.ndim in (2, 4) else mask
-        allowed = rows == 0 if rows.is_floating_point() else rows.bool()
-        row = allowed[:, 0, 0] if allowed.ndim == 4 else allowed
-        same = allowed.ndim == 2 or bool((allowed == row[:, None, None]).all())
+        rows = list[Tensor]()
+        for name, value in named.items():
+            if name == "key_padding_mask" and value is not None:
+                rows.append(~_hidden(value, True).reshape(x.shape[:2]))
+            elif name in ("attn_mask", "attention_mask") and value is not None:
+                rows.append(self._shown(x, value))
+            elif isinstance(value, Tensor) and not (value is first and name in ("key", "value")):
+                raise ValueError(
+                    "query, key and value must be one tensor, with no more than a mask: "
+                    f"cross-attention and positions are not known, got {name}"
+                )
+        return torch.stack(rows).all(0) if rows else None
+
+    def _shown(self, x: Tensor, mask: Tensor) -> Tensor:
+        """Return the tokens that a mask of attention shows to all, ``(batch, tokens)``."""
+        shown = ~_hidden(mask, self.library == "torch")
+        if self.library == "transformers" and shown.ndim == 2:  # that of its fused kernels
+            return shown
+        row, same = shown.new_ones(x.shape[:2]), bool(shown.all())
+        if shown.ndim == 4:  # batch, heads, queries, keys
+            shown = shown.expand(len(x), *shown.shape[1:])
+            row = shown[:, 0, 0]
+            same = bool((shown == row[:, None, None]).all())
         if row.shape != x.shape[:2] or not same:
             raise ValueError(
                 "the mask must be one of real tokens, the same for all heads and queries, got "
                 f"shape {tuple(mask.shape)}"
             )
         return row
+
+
+def _hidden(mask: Tensor, hides: bool) -> Tensor:
+    """Return what a mask hides: a boolean or whole number one hides or shows."""
+    if not mask.is_floating_point():
+        return (mask != 0) == hides
+    if bool(((mask != 0) & (mask > -1e4)).any()):
+        raise ValueError("the mask must be one of real tokens, got one with a bias")
+    return mask != 0
 
 
 def exchange_attention(
@@ -148,14 +174,8 @@ def collect_penalties(model: nn.Module) -> Generator[list[Tensor]]:
     if not found:
         raise ValueError("model must have an exchanged layer: use exchange_attention")
     penalties: list[Tensor] = []
-    before = [one.penalties for one in found]
-    for one in found:
-        one.penalties = penalties
-    try:
+    with acting(found, penalties=penalties):
         yield penalties
-    finally:
-        for one, old in zip(found, before, strict=True):
-            one.penalties = old
 
 
 class _PutBack(NamedTuple):
@@ -173,22 +193,19 @@ class _PutBack(NamedTuple):
 
 def _make(name: str, module: Any, make: Callable[[int, int], nn.Module]) -> ExchangedAttention:
     kind = type(module).__name__
-    causal = getattr(module, "is_decoder", False) or getattr(module, "is_causal", False)
-    if kind not in _PLAIN or causal or not name:
+    more = ("is_decoder", "is_causal", "window_size")  # the last with a bias of positions
+    if kind not in _PLAIN or not name or any(getattr(module, each, False) for each in more):
         raise ValueError(
             f"{name or 'the model itself'}, a {kind}, cannot be exchanged: it must be a part of "
             f"the model, of {', '.join(_PLAIN)}, and let all tokens attend to all"
         )
-    layout = check_layout(name, module)
-    width, out = layout.width(module), layout.out(module)
-    if out is not None and out.shape[0] != out.shape[1]:
+    width = (layout := check_layout(name, module)).widths(module)[0]
+    if {width} != (ends := layout.token_widths(module)):
         raise ValueError(
-            f"{name}, a {kind}, must return tokens as wide as its heads are together, got "
-            f"{out.shape[0]} for {out.shape[1]}"
+            f"{name}, a {kind}, must take and return tokens as wide as its heads are together, got "
+            f"{sorted(ends)} for {width}"
         )
-    first = next(module.parameters())
-    made = make(width, count_heads(module))
+    made = make(width, layout.count(module))
     if not isinstance(made, AttentionModule):
         raise ValueError(f"make must return an attention module, got {type(made).__name__}")
-    dtype = first.dtype if first.dtype == torch.float64 else torch.float32
-    return ExchangedAttention(made.to(first.device, dtype), module).train(module.training)
+    return ExchangedAttention(like(module, made), module).train(module.training)

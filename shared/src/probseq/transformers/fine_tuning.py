@@ -25,6 +25,7 @@ from probseq.transformers.adapters import (
     penalty,
     switch_off_nested_tensors,
 )
+from probseq.transformers.calls import eager
 from probseq.transformers.exchange import ExchangedAttention, collect_penalties
 from probseq.transformers.sampling import repeat_samples
 
@@ -143,7 +144,7 @@ def fine_tune(
     device = next(model.parameters()).device
     undo = switch_off_nested_tensors(model)
     gradients = {parameter: parameter.requires_grad for parameter in model.parameters()}
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+    with eager(), torch.random.fork_rng([device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
         model.eval().requires_grad_(False)
         try:

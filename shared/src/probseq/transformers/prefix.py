@@ -3,11 +3,12 @@
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 
+from probseq.transformers.calls import Opened, Undo, acting, change_class, is_compiled
 from probseq.transformers.sampling import repeat_samples
 
 
@@ -15,40 +16,57 @@ class _ReachedError(Exception):
     """The first random layer is reached: what comes before it is known."""
 
 
+def open_blocks(model: nn.Module) -> list[Undo]:
+    """Let calls share what blocks give; return what takes it back.
+
+    Blocks are the members of an ``nn.ModuleList`` or ``nn.Sequential`` with modules inside.
+    """
+    blocks = {
+        block: None
+        for owner in model.modules()
+        if isinstance(owner, nn.ModuleList | nn.Sequential)
+        for block in owner
+        if not isinstance(block, Opened) and next(block.children(), None) is not None
+    }
+    return [change_class(block, Opened) for block in blocks]
+
+
 @contextmanager
 def shared_prefix(
     model: nn.Module, call: Callable[[], object], random: Sequence[nn.Module], num_samples: int
-) -> Generator[None]:
+) -> Generator[int | None]:
     """Let blocks that come before all random layers give what they gave for one sample, S times.
 
-    The model is called once up to its first random layer. Blocks are the members of an
-    ``nn.ModuleList`` or ``nn.Sequential`` that take and give tensors with the batch first. A block
-    is left alone that takes anything that it could change, like a cache, that changes a tensor in
-    place, or with hooks on it or inside, which see all samples then. A model in training mode or
-    compiled, or with tokens before the batch, runs as a whole.
+    The model is called once up to its first random layer. Blocks count that are opened
+    (:func:`open_blocks`), and take and give tensors with the batch first. A block is left alone
+    that takes anything that it could change, like a cache, that changes a tensor in place, or with
+    hooks on it or inside, which see all samples then. With tokens before the batch a model runs as
+    a whole; in training mode or compiled it is not called before.
 
     Args:
         model: with random layers.
         call: calls it on the batch, not repeated.
-        random: its random layers.
+        random: its random layers, which tell their state when they are reached.
         num_samples: number of samples S, in which the batch is repeated inside.
+
+    Yields:
+        The number of sequences that reached the first random layer; ``None`` if it was not called.
     """
-    blocks = list(_blocks(model))
+    training = any(part.training for part in model.modules())
+    if training or num_samples == 1 or is_compiled(model):
+        yield None
+        return
     tokens_first = any(
         isinstance(part, nn.MultiheadAttention) and not part.batch_first for part in model.modules()
     )
-    training = any(part.training for part in model.modules())
-    if tokens_first or training or hasattr(model, "_orig_mod") or num_samples == 1:
-        yield
-        return
-    outputs = _record(blocks, call, random)
+    blocks = [part for part in model.modules() if isinstance(part, Opened)]
+    outputs, sequences = _record([] if tokens_first else blocks, call, random)
     with ExitStack() as stack:
-        for block, found in outputs.items():
-            kept = [one for one in found if one is not None and one.is_unchanged()]
-            if len(kept) == len(found) and not _is_hooked(block):
-                stack.callback(_restore, block)
-                block.forward = _Replay(block, kept, num_samples)
-        yield
+        for block, known in outputs.items():
+            good = [one for one in known if one is not None and one.is_unchanged()]
+            if sequences and len(good) == len(known) and not _is_hooked(block):
+                stack.enter_context(acting([block], forward=_Replay(good, num_samples)))
+        yield sequences
 
 
 class _Output(NamedTuple):
@@ -68,13 +86,13 @@ class _Replay:
     Later calls, and those whose first axis is not that of the samples, are the block's own.
     """
 
-    def __init__(self, block: nn.Module, outputs: list[_Output], num_samples: int) -> None:
-        self._block, self._outputs, self._samples = block, iter(outputs), num_samples
+    def __init__(self, outputs: list[_Output], num_samples: int) -> None:
+        self._outputs, self._samples = iter(outputs), num_samples
 
-    def __call__(self, *args: Any, **named: Any) -> Any:
+    def __call__(self, forward: Callable[..., Any], *args: Any, **named: Any) -> Any:
         known = next(self._outputs, None)
         if known is None or args[0].shape != (self._samples * known.tokens[0], *known.tokens[1:]):
-            return type(self._block).forward(self._block, *args, **named)
+            return forward(*args, **named)
         if isinstance(known.output, Tensor):
             return repeat_samples(known.output, self._samples)
         return tuple(
@@ -82,48 +100,44 @@ class _Replay:
         )
 
 
-def _restore(block: nn.Module) -> None:
-    del block.forward  # the instance's own; that of its class is back
-
-
-def _blocks(model: nn.Module) -> Iterable[nn.Module]:
-    for owner in model.modules():
-        if isinstance(owner, nn.ModuleList | nn.Sequential):
-            yield from (block for block in owner if "forward" not in vars(block))
-
-
 def _record(
     blocks: Iterable[nn.Module], call: Callable[[], object], random: Sequence[nn.Module]
-) -> dict[nn.Module, list[_Output | None]]:
-    """Return what blocks give at each call before the first random layer; None for what cannot."""
+) -> tuple[dict[nn.Module, list[_Output | None]], int | None]:
+    """Return what blocks give at each call before the first random layer; None for what cannot.
+
+    And the number of sequences there.
+    """
     outputs: dict[nn.Module, list[_Output | None]] = defaultdict(list)
-    before: dict[nn.Module, list[int]] = {}
+    sequences: int | None = None
 
-    def look(block: nn.Module, args: tuple[Any, ...], named: dict[str, Any]) -> None:
-        before[block] = _versions((*args, *named.values()))
+    def look(block: nn.Module) -> Callable[..., Any]:
+        def record(forward: Callable[..., Any], *args: Any, **named: Any) -> Any:
+            values = (*args, *named.values())
+            before = _versions(values)
+            output = forward(*args, **named)
+            rows = args[0].shape[0] if args and _batched(args[0], None) else 0
+            fits = rows and all(one is None or _batched(one, rows) for one in _parts(output))
+            if fits and all(map(is_value, values)) and _versions(values) == before:
+                known = _Output(output, _versions(_parts(output)), args[0].shape)
+                outputs[block].append(known)
+            else:
+                outputs[block].append(None)
+            return output
 
-    def keep(block: nn.Module, args: tuple[Any, ...], named: dict[str, Any], output: Any) -> None:
-        given = (*args, *named.values())
-        rows = args[0].shape[0] if args and _batched(args[0], None) else 0
-        fits = rows and all(one is None or _batched(one, rows) for one in _parts(output))
-        if fits and all(map(is_value, given)) and _versions(given) == before[block]:
-            found = _Output(output, _versions(_parts(output)), args[0].shape)
-            outputs[block].append(found)
-        else:
-            outputs[block].append(None)
+        return record
 
-    def stop(module: nn.Module, args: object) -> None:
+    def stop(count: int) -> None:
+        nonlocal sequences
+        sequences = count
         raise _ReachedError
 
     with ExitStack() as stack:
-        for block in dict.fromkeys(blocks):
-            stack.enter_context(block.register_forward_pre_hook(look, with_kwargs=True))
-            stack.enter_context(block.register_forward_hook(keep, with_kwargs=True))
-        for module in random:
-            stack.enter_context(module.register_forward_pre_hook(stop))
+        for block in blocks:
+            stack.enter_context(acting([block], forward=look(block)))
+        stack.enter_context(acting(random, reached=stop))
         with suppress(_ReachedError):
             call()
-    return outputs
+    return outputs, cast("int | None", sequences)
 
 
 def _is_hooked(block: nn.Module) -> bool:
