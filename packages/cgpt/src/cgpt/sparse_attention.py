@@ -29,7 +29,7 @@ from cgpt.sparse_regulariser import (
     log_density,
 )
 from probseq.checks import check_choice, check_counts, check_positive, check_rates
-from probseq.gaussians import DiagonalGaussian
+from probseq.gaussians import DiagonalGaussian, standard_normal
 from probseq.transformers.attention import check_heads
 from probseq.transformers.names import ATTENTION_JITTER
 from probseq.transformers.outputs import AttentionOutput
@@ -299,9 +299,7 @@ class SparseCorrelatedGPAttention(nn.Module):
         root = covariance_root(posterior, self.noise.square())
 
         def draw(shape: torch.Size) -> Tensor:
-            return torch.randn(
-                (num_samples, *shape), generator=generator, device=root.device, dtype=root.dtype
-            )
+            return standard_normal((num_samples, *shape), like=root, generator=generator)
 
         coefficients = posterior.coefficients
         coefficients = coefficients + root @ draw(coefficients.shape)

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
+from probseq.operators import opaque
 from probseq.precision import without_autocast
 
 # exp2 costs less than exp on a CPU.
@@ -82,41 +83,50 @@ class _WhitenedFeatures(torch.autograd.Function):
         return grad_inputs, grad_inducing, matrix.mT @ grads[0]
 
 
+@opaque(lambda inputs, features: features.new_empty(features.shape[0], *features.shape[-1:] * 2))
+def _form(inputs: Tensor, features: Tensor) -> Tensor:
+    channels = features.shape[-1]
+    # Each tile's part is exact to round-off; a float32 sum of hundreds of them would not be.
+    wide = torch.float64 if inputs.shape[1] > _LONG else features.dtype
+    form = features.new_zeros(len(features), channels, channels, dtype=wide)
+    for item, row, column, kernel, _ in _tiles(inputs):
+        part = features[item, row].mT @ (kernel @ features[item, column])
+        form[item] += part
+        if row != column:
+            form[item] += part.mT
+    return form.to(features.dtype)
+
+
+@opaque(lambda grad, inputs, features: (torch.empty_like(inputs), torch.empty_like(features)))
+def _form_gradients(grad: Tensor, inputs: Tensor, features: Tensor) -> tuple[Tensor, Tensor]:
+    # Both factors Φ, and both arguments of κ, pass a gradient on: that of E plus its transpose.
+    symmetric = grad + grad.mT
+    weighted = features @ symmetric
+    grad_inputs, smoothed = torch.zeros_like(inputs), torch.zeros_like(features)
+    sums = inputs.new_zeros(*inputs.shape[:-1], 1)
+    for item, row, column, kernel, buffer in _tiles(inputs):
+        smoothed[item, row].baddbmm_(kernel, features[item, column])
+        torch.bmm(weighted[item, row], features[item, column].mT, out=buffer).mul_(kernel)
+        # Σ_j G_ij (x_j - x_i); the second term waits for the whole sum.
+        grad_inputs[item, row].baddbmm_(buffer, inputs[item, column])
+        sums[item, row] += buffer.sum(-1, keepdim=True)
+        if row != column:
+            smoothed[item, column].baddbmm_(kernel.mT, features[item, row])
+            grad_inputs[item, column].baddbmm_(buffer.mT, inputs[item, row])
+            sums[item, column] += buffer.sum(-2)[..., None]
+    return grad_inputs.addcmul_(sums, inputs, value=-1.0), smoothed @ symmetric
+
+
 class _KernelForm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, inputs: Tensor, features: Tensor) -> Tensor:
         ctx.save_for_backward(inputs, features)
-        channels = features.shape[-1]
-        # Each tile's part is exact to round-off; a float32 sum of hundreds of them would not be.
-        wide = torch.float64 if inputs.shape[1] > _LONG else features.dtype
-        form = features.new_zeros(len(features), channels, channels, dtype=wide)
-        for item, row, column, kernel, _ in _tiles(inputs):
-            part = features[item, row].mT @ (kernel @ features[item, column])
-            form[item] += part
-            if row != column:
-                form[item] += part.mT
-        return form.to(features.dtype)
+        return _form(inputs, features)
 
     @staticmethod
     @without_autocast
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor]:
-        inputs, features = ctx.saved_tensors
-        # Both factors Φ, and both arguments of κ, pass a gradient on: that of E plus its transpose.
-        symmetric = grads[0] + grads[0].mT
-        weighted = features @ symmetric
-        grad_inputs, smoothed = torch.zeros_like(inputs), torch.zeros_like(features)
-        sums = inputs.new_zeros(*inputs.shape[:-1], 1)
-        for item, row, column, kernel, grad in _tiles(inputs):
-            smoothed[item, row].baddbmm_(kernel, features[item, column])
-            torch.bmm(weighted[item, row], features[item, column].mT, out=grad).mul_(kernel)
-            # Σ_j G_ij (x_j - x_i); the second term waits for the whole sum.
-            grad_inputs[item, row].baddbmm_(grad, inputs[item, column])
-            sums[item, row] += grad.sum(-1, keepdim=True)
-            if row != column:
-                smoothed[item, column].baddbmm_(kernel.mT, features[item, row])
-                grad_inputs[item, column].baddbmm_(grad.mT, inputs[item, row])
-                sums[item, column] += grad.sum(-2)[..., None]
-        return grad_inputs.addcmul_(sums, inputs, value=-1.0), smoothed @ symmetric
+        return _form_gradients(*grads, *ctx.saved_tensors)
 
 
 def _log2_norms(inputs: Tensor) -> Tensor:

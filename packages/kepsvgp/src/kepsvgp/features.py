@@ -151,7 +151,7 @@ class _Projection(torch.autograd.Function):
 
     @staticmethod
     def forward(x: Tensor, weight: Tensor) -> Tensor:
-        return torch.bmm(weight.expand(len(x), -1, -1), x.mT)
+        return torch.bmm(weight.expand(x.shape[0], -1, -1), x.mT)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
@@ -161,7 +161,7 @@ class _Projection(torch.autograd.Function):
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, Tensor]:
         x, weight = ctx.saved_tensors
         (grad,) = grad_outputs
-        grad_x = torch.bmm(grad.mT, weight.expand(len(x), -1, -1))
+        grad_x = torch.bmm(grad.mT, weight.expand(x.shape[0], -1, -1))
         # The sum over the batch as it goes.
         return grad_x, torch.addbmm(torch.zeros_like(weight), grad, x, beta=0)
 

@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from probseq.checks import check_choice, check_counts, check_positive, check_rates
-from probseq.gaussians import DiagonalGaussian
+from probseq.gaussians import DiagonalGaussian, standard_normal
 from probseq.transformers.attention import attention_kernel, check_heads, full_precision
 from probseq.transformers.names import ATTENTION_JITTER, KernelName
 from probseq.transformers.outputs import AttentionOutput
@@ -331,7 +331,7 @@ class SparseGPAttention(nn.Module):
         mean = posterior.mean
 
         def noise(*shape: int) -> Tensor:
-            return draw((num_samples or 1, *shape), like=mean, generator=generator)
+            return standard_normal((num_samples or 1, *shape), like=mean, generator=generator)
 
         if not self.sample:
             samples = mean.expand(num_samples or 1, *mean.shape)
@@ -350,8 +350,3 @@ class SparseGPAttention(nn.Module):
             samples = mean + rest + posterior.whitened @ inducing
         samples = posterior.scale * samples
         return rearrange(samples, "s h b t c -> (s b) t (h c)")
-
-
-def draw(shape: tuple[int, ...], *, like: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Draw standard normal noise on the device and in the dtype of ``like``."""
-    return torch.randn(shape, generator=generator, device=like.device, dtype=like.dtype)

@@ -37,6 +37,7 @@ from sgpa.posterior import (
     prior_scale,
     relative_variance,
     residual_deviation,
+    whiten,
 )
 from sgpa.process import CausalNoise
 
@@ -329,10 +330,7 @@ class CausalSparseGPAttention(nn.Module):
         return queries - centre, keys - centre, values
 
     def _whitened(self, scaled: Tensor, terms: GlobalTerms) -> Tensor:
-        """Return w = C(x, Z) chol(C(Z, Z) + jI)⁻ᵀ."""
-        rows = rearrange(scaled, "h b t d -> h (b t) d")
-        whitened = rbf_matrix(rows, terms.features) @ terms.whitener.mT
-        return rearrange(whitened, "h (b t) m -> h b t m", b=scaled.shape[1])
+        return whiten(scaled, terms)
 
     def _mean(
         self,

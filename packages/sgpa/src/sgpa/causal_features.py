@@ -95,7 +95,7 @@ class CausalFeatureAttention(CausalSparseGPAttention):
         """
         check_tokens(x, mask, self.dim, getattr(self.to_v, "weight", x))
         check_num_samples(num_samples)
-        batch, samples = len(x), num_samples or 1
+        batch, samples = x.shape[0], num_samples or 1
         if noise is None:
             noise = self.noise(samples, batch, x.shape[1], generator=generator)
         noise.check(samples, batch, self.num_features, self.inducing_mean)

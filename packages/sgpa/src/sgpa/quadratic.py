@@ -17,6 +17,8 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
 
+from probseq.operators import opaque
+
 # Entries of w that are negligible beside a unit variance: their squares are denormal numbers, which
 # slow a CPU down tenfold.
 _NEGLIGIBLE = 1e-15
@@ -52,19 +54,47 @@ def flush(x: Tensor) -> Tensor:
     return F.hardshrink(x, _NEGLIGIBLE)
 
 
+@opaque(lambda rows, factors: rows.new_empty(*rows.shape[:2], factors.shape[1]))
+def _forms(rows: Tensor, factors: Tensor) -> Tensor:
+    dims = factors.shape[1]
+    halves = _halves(factors)
+    out = rows.new_empty(*rows.shape[:2], dims)
+    for head, chunk, buffer in _chunks(rows, halves):
+        block = flush(rows[head, chunk])
+        target = out[head, chunk].copy_(-block.square().sum(-1, keepdim=True))
+        for start, half in halves:
+            product = _product(block[:, start:], half[head], buffer)
+            target += product.square_().unflatten(-1, (-1, dims)).sum(-2)
+    return out
+
+
+@opaque(lambda grad, rows, factors: (torch.empty_like(rows), torch.empty_like(factors)))
+def _forms_gradients(grad: Tensor, rows: Tensor, factors: Tensor) -> tuple[Tensor, Tensor]:
+    dims = factors.shape[1]
+    halves = _halves(factors)
+    grad_rows, grad_factors = torch.empty_like(rows), torch.zeros_like(factors)
+    grad_halves = [torch.zeros_like(half) for _, half in halves]
+    for head, chunk, buffer in _chunks(rows, halves):
+        block = flush(rows[head, chunk])
+        weight = 2.0 * grad[head, chunk].unsqueeze(-2)
+        grad_rows[head, chunk] = -weight.sum(-1) * block
+        for (start, half), grad_half in zip(halves, grad_halves, strict=True):
+            part = block[:, start:]
+            # d‖Rᵀw‖² = 2 (wᵀR)(Rᵀdw + dRᵀw): both gradients need the product, weighted.
+            product = _product(part, half[head], buffer)
+            product.unflatten(-1, (-1, dims)).mul_(weight)
+            grad_rows[head, chunk, start:].addmm_(product, half[head].mT)
+            grad_half[head].addmm_(part.mT, product)
+    for (start, _), grad_half in zip(halves, grad_halves, strict=True):
+        matrices = rearrange(grad_half, "h m (n d) -> h d m n", d=dims)
+        grad_factors[..., start:, start : start + matrices.shape[-1]] = matrices.tril()
+    return grad_rows, grad_factors
+
+
 class _QuadraticForms(torch.autograd.Function):
     @staticmethod
     def forward(rows: Tensor, factors: Tensor) -> Tensor:
-        dims = factors.shape[1]
-        halves = _halves(factors)
-        out = rows.new_empty(*rows.shape[:2], dims)
-        for head, chunk, buffer in _chunks(rows, halves):
-            block = flush(rows[head, chunk])
-            target = out[head, chunk].copy_(-block.square().sum(-1, keepdim=True))
-            for start, half in halves:
-                product = _product(block[:, start:], half[head], buffer)
-                target += product.square_().unflatten(-1, (-1, dims)).sum(-2)
-        return out
+        return _forms(rows, factors)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
@@ -72,26 +102,7 @@ class _QuadraticForms(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, Tensor]:
-        (rows, factors), (grad,) = ctx.saved_tensors, grad_outputs
-        dims = factors.shape[1]
-        halves = _halves(factors)
-        grad_rows, grad_factors = torch.empty_like(rows), torch.zeros_like(factors)
-        grad_halves = [torch.zeros_like(half) for _, half in halves]
-        for head, chunk, buffer in _chunks(rows, halves):
-            block = flush(rows[head, chunk])
-            weight = 2.0 * grad[head, chunk].unsqueeze(-2)
-            grad_rows[head, chunk] = -weight.sum(-1) * block
-            for (start, half), grad_half in zip(halves, grad_halves, strict=True):
-                part = block[:, start:]
-                # d‖Rᵀw‖² = 2 (wᵀR)(Rᵀdw + dRᵀw): both gradients need the product, weighted.
-                product = _product(part, half[head], buffer)
-                product.unflatten(-1, (-1, dims)).mul_(weight)
-                grad_rows[head, chunk, start:].addmm_(product, half[head].mT)
-                grad_half[head].addmm_(part.mT, product)
-        for (start, _), grad_half in zip(halves, grad_halves, strict=True):
-            matrices = rearrange(grad_half, "h m (n d) -> h d m n", d=dims)
-            grad_factors[..., start:, start : start + matrices.shape[-1]] = matrices.tril()
-        return grad_rows, grad_factors
+        return _forms_gradients(*grad_outputs, *ctx.saved_tensors)
 
 
 def _halves(factors: Tensor) -> list[tuple[int, Tensor]]:

@@ -11,14 +11,13 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from probseq.checks import check_choice, check_counts, check_positive, check_rates
-from probseq.gaussians import gauss_kl
+from probseq.gaussians import gauss_kl, standard_normal
 from probseq.linalg import safe_cholesky
 from probseq.transformers.attention import attention_kernel, check_heads, full_precision
 from probseq.transformers.functional import kernel_attention
 from probseq.transformers.names import ATTENTION_JITTER, KernelName
 from probseq.transformers.outputs import AttentionOutput
 from probseq.transformers.protocol import TokenMap, check_num_samples, check_tokens
-from sgpa.attention import draw
 from sgpa.names import StandardCovariance
 from sgpa.posterior import HeadKernel, correlation_matrix, factor_from_raw, prior_scale
 
@@ -142,7 +141,7 @@ class StandardSparseGPAttention(nn.Module):
             # B.5 with m and S whitened: Σ_d KL[N(L⁻¹ m_d, R Rᵀ) ‖ N(0, I)], a mean over the batch.
             whitened = torch.linalg.solve_triangular(cholesky, relative_mean, upper=False)
             penalty = gauss_kl(whitened.mT, factor[:, :, None]).sum() / x.shape[0]
-            noise = draw((num_samples or 1, *mean.shape), like=mean, generator=generator)
+            noise = standard_normal((num_samples or 1, *mean.shape), like=mean, generator=generator)
             if self.covariance == "diag":
                 samples = mean + root.square().sum(-1, keepdim=True).sqrt() * noise
             else:

@@ -19,6 +19,7 @@ from probseq.checks import (
     check_positive,
     check_rates,
 )
+from probseq.gaussians import standard_normal
 from probseq.kernels import RBF, Exponential
 from probseq.transformers.functional import kernel_attention
 from probseq.transformers.names import KernelName
@@ -144,9 +145,7 @@ class KernelAttention(nn.Module):
             if self.stochastic:
                 out = out if num_samples is None else repeat_samples(out, num_samples)
                 # Where SGPA adds the deviation of its posterior, this adds a constant.
-                drawn = torch.randn(
-                    out.shape, generator=generator, device=out.device, dtype=out.dtype
-                )
+                drawn = standard_normal(out.shape, like=out, generator=generator)
                 out = out + self.noise * drawn
         return AttentionOutput(self.to_out(rearrange(out, "b h t d -> b t (h d)")), x.new_zeros(()))
 
