@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from einops import rearrange
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
@@ -24,13 +25,10 @@ from cgpt.sparse import (
     sparse_features,
     sparse_posterior,
 )
-from cgpt.sparse_projection import project_heads
-from cgpt.sparse_regulariser import (
-    log_density,
-)
+from cgpt.sparse_regulariser import log_density
 from probseq.checks import check_choice, check_counts, check_positive, check_rates
 from probseq.gaussians import DiagonalGaussian, standard_normal
-from probseq.transformers.attention import check_heads
+from probseq.transformers.attention import check_heads, full_precision
 from probseq.transformers.names import ATTENTION_JITTER
 from probseq.transformers.outputs import AttentionOutput
 from probseq.transformers.protocol import TokenMap, check_num_samples, check_tokens
@@ -250,13 +248,16 @@ class SparseCorrelatedGPAttention(nn.Module):
         scales = torch.cat([inverse.flatten()] * 3 + [torch.ones_like(inverse).flatten()])
         centres = torch.stack([self.inducing.centre(), self.key_inducing.centre()])
         origin = (centres.mean(0) * inverse).detach()
-        tokens = project_heads(x, scales[:, None] * self.to_qokv.weight, origin)
+        tokens = F.linear(x, scales[:, None] * self.to_qokv.weight)
+        tokens = rearrange(tokens, "b t (four h w) -> four h b t w", four=4, h=self.num_heads)
+        *inputs, values = full_precision(tokens)
         with torch.autocast(x.device.type, enabled=False):
+            queries, canonical, keys = (each - origin[:, None] for each in inputs)
             inducing, key_inducing = (
-                inputs(tokens[1], inverse, origin, mask)
-                for inputs in (self.inducing, self.key_inducing)
+                make(canonical, inverse, origin, mask)
+                for make in (self.inducing, self.key_inducing)
             )
-        return _Inputs(*tokens, inducing, key_inducing)
+        return _Inputs(queries, canonical, keys, values, inducing, key_inducing)
 
     def _predict(self, inputs: "_Inputs", mask: Tensor | None) -> "_Prediction":
         features = sparse_features(

@@ -15,7 +15,6 @@ from kepsvgp.features import (
     ProjectionTokens,
     kernel_matrix,
     pick_tokens,
-    project,
     projection_weights,
     scores,
 )
@@ -260,10 +259,7 @@ class KernelEigenPairAttention(nn.Module):
             # Zero tokens have zero scores: padding is out of every sum from here on.
             x = x.masked_fill(~mask[..., None], 0.0)
         projected = rearrange(
-            project(x, self.to_qk.weight),
-            "b (two h k) t -> b two h k t",
-            two=2,
-            h=self.num_heads,
+            self.to_qk(x), "b t (two h k) -> b two h k t", two=2, h=self.num_heads
         )
         return pick_tokens(x, mask, self.projection_tokens), full_precision(projected)
 
