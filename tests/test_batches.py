@@ -22,7 +22,7 @@ class Images(torch.nn.Module):
 class Texts(torch.nn.Module):
     def __init__(self, attention, pooling):
         super().__init__()
-        config = TransformerConfig(depth=2, dim=4, num_heads=2, hidden_dim=4, pooling=pooling)
+        config = TransformerConfig(depth=1, dim=4, num_heads=2, hidden_dim=4, pooling=pooling)
         sizes = {"vocab_size": 9, "max_length": 6, "num_classes": 3}
         self.model = text_transformer(config, attention, **sizes)
 

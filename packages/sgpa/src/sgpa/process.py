@@ -332,7 +332,7 @@ class QueryProcess(nn.Module):
                 self.inducing_inputs, kernel, None, self.raw_inducing_factor, jitter=self.jitter
             )
 
-        if self.training or torch.is_grad_enabled() or torch.compiler.is_compiling():
-            return compute()
-        tensors = [self.inducing_inputs, self.raw_inducing_factor, *self.kernel.parameters()]
-        return self._cache.get(tensors, compute)
+        def tensors() -> list[Tensor]:
+            return [self.inducing_inputs, self.raw_inducing_factor, *self.kernel.parameters()]
+
+        return self._cache.get(compute, tensors, fresh=self.training)
