@@ -22,7 +22,7 @@ from probseq.transformers.attention import full_precision
 from probseq.transformers.causal import causal_linear
 from probseq.transformers.outputs import AttentionOutput
 from probseq.transformers.protocol import TokenMap, check_num_samples
-from sgpa.causal import CausalSparseGPAttention
+from sgpa.beyond.causal import CausalSparseGPAttention
 from sgpa.posterior import GlobalTerms, prior_scale
 from sgpa.process import CausalNoise
 from sgpa.random_features import feature_terms, features, orthogonal_frequencies
