@@ -25,6 +25,8 @@ OWN_NAMES = (
 # Reusable test suites, imported only by test files, which have pytest.
 TEST_SUITES = "testing"
 TEST_TOOLS = {"pytest", "hypothesis"}
+# Folders of what a package has beside its paper.
+BESIDE_THE_PAPER = ("beyond", "integrations", "plots")
 UNPICKLERS = {"_pickle", "dill", "cloudpickle", "joblib", "shelve"}
 
 
@@ -99,6 +101,17 @@ def test_a_member_imports_only_the_members_below_it(member, members) -> None:
         for path, tree in parsed_sources(member).items()
         for module in imported_modules(tree)
         if top_level_name(module) in ours - allowed
+    ]
+    assert not wrong
+
+
+def test_files_of_the_paper_import_nothing_that_is_not_in_it(member) -> None:
+    beside = tuple(f"{member.import_name}.{name}" for name in BESIDE_THE_PAPER)
+    wrong = [
+        f"{name} imports {target}"
+        for name, targets in imports_between_modules(member).items()
+        for target in targets
+        if target.startswith(beside) and not name.startswith(beside)
     ]
     assert not wrong
 

@@ -30,6 +30,7 @@ class TestDefault(CorrelatedSuite):
     compile_imports = "from cgpt import CorrelatedGPAttention"
     compile_modules = (
         "CorrelatedGPAttention(4, 2)",
+        "CorrelatedGPAttention(4, 2, conditional='exact')",
         "CorrelatedGPAttention(4, 2, regulariser='jensen', sample_in_training=True)",
     )
 

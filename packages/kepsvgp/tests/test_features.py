@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from kepsvgp.features import kernel_matrix, pick_tokens, project, scores
+from kepsvgp.features import kernel_matrix, pick_tokens, scores
 
 
 def picks(n, size):
@@ -42,14 +42,6 @@ def test_a_sequence_of_padding_picks_nothing():
     rows, available = pick_tokens(torch.ones(2, 3, 2), torch.zeros(2, 3, dtype=torch.bool), 2)
     assert not rows.any()
     assert available.tolist() == [0, 0]
-
-
-def test_projecting_is_a_linear_layer_with_tokens_last():
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(3, 4, 5, generator=generator, dtype=torch.float64, requires_grad=True)
-    weight = torch.randn(6, 5, generator=generator, dtype=torch.float64, requires_grad=True)
-    assert_close(project(x, weight), torch.nn.functional.linear(x, weight).mT)
-    torch.autograd.gradcheck(project, (x, weight))
 
 
 def test_scores_of_a_cosine_map_have_the_right_gradient_and_vanish_without_direction():

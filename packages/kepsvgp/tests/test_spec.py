@@ -145,7 +145,7 @@ def test_predictions_are_those_of_single_passes_averaged(average):
 @torch.no_grad()
 def single_pass(model, tokens, noise):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torch, "randn", lambda shape, **options: noise.view(shape))
+        patch.setattr(torch.Tensor, "normal_", lambda empty, **_: noise.view(empty.shape))
         return model(tokens).logits
 
 

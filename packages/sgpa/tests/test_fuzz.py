@@ -205,7 +205,6 @@ TARGETS = [
 ]
 
 NOT_FUZZED = {
-    "SparseGPAttention.train": "takes a flag",
     "*Config.build": "called by the builders of transformers",
     "SGPAConfig.check": "a part of its constructor",
     "QueryProcess.*": "called by the residual layer and by replace_attention, which check tokens",

@@ -22,6 +22,9 @@ class TestOrthogonalRBF(AttentionSuite):
         "SparseGPAttention(4, 2, 3)",
         "SparseGPAttention(4, 2, 3, kernel='exponential', covariance='full')",
         "StandardSparseGPAttention(4, 2, 6)",
+        "CausalSparseGPAttention(4, 2, 3)",
+        "CausalSparseGPAttention(4, 2, 3, covariance='full')",
+        "CausalFeatureAttention(4, 2, 3, 8)",
     )
 
     def make(self, dim, num_heads):
@@ -101,19 +104,36 @@ class TestStandardFull(TestStandard):
 
 
 @torch.no_grad()
-def test_float32_and_float64_are_one_model_where_the_inducing_inputs_are_hard_to_tell_apart():
-    for seed in (1, 2):
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"kernel": "exponential"},
+        {"kernel": "exponential", "num_features": 16},
+        {"kernel": "rbf", "num_inducing": 32},
+    ],
+)
+def test_float32_and_float64_are_one_model_where_the_inducing_inputs_are_hard_to_tell_apart(
+    options,
+):
+    options = {"num_inducing": 8, **options}
+    for seed, offset in ((1, 0.0), (1, 30.0), (2, 30.0)):
         with torch.random.fork_rng():
             torch.manual_seed(seed)
-            low = SparseGPAttention(8, 2, 8, kernel="exponential")
-            # All tokens, and inducing inputs over the usual lengthscale of e⁴, nearly alike.
-            x = torch.randn(2, 16, 8) + 30.0
-        found, expected = low.posterior(x), copy.deepcopy(low).double().posterior(x.double())
+            low = SparseGPAttention(8, 2, **options).eval()
+            x = torch.randn(2, 16, 8) + offset
+        mask = torch.arange(16) < torch.tensor([16, 5])[:, None]
+        if low.kernel_name == "rbf":  # e⁴ is what the exponential kernel starts with
+            low.kernel.raw_lengthscale += 4.0
+        high = copy.deepcopy(low).double()
+        found, expected = low.posterior(x, mask), high.posterior(x.double(), mask)
         for moment in ("mean", "variance"):
-            exact = getattr(expected, moment)
-            # A relative jitter of 1e-6 leaves round-off of 6e-8 some percent of what it decides.
-            tolerance = 0.05 * float(exact.abs().max())
-            assert_close(getattr(found, moment).double(), exact, rtol=0.0, atol=tolerance)
+            exact = getattr(expected, moment)[:, mask]
+            # Forty times the round-off of the inputs' squares.
+            tolerance = 5e-6 * float(exact.abs().max())
+            assert_close(getattr(found, moment)[:, mask].double(), exact, rtol=0.0, atol=tolerance)
+        assert_close(
+            low(x, mask).penalty.double(), high(x.double(), mask).penalty, rtol=1e-6, atol=0
+        )
 
 
 @torch.no_grad()

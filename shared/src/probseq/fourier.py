@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from probseq.checks import broadcastable, check_counts, check_real
+from probseq.gaussians import standard_normal
 from probseq.kernels import Kernel, StationaryKernel
 
 __all__ = ["fourier_features", "sample_frequencies"]
@@ -43,9 +44,7 @@ def sample_frequencies(
     parameter = kernel.like
 
     def normal(*shape: int) -> Tensor:
-        return torch.randn(
-            shape, generator=generator, dtype=parameter.dtype, device=parameter.device
-        )
+        return standard_normal(shape, like=parameter, generator=generator)
 
     frequencies = normal(*kernel.batch_shape, num_features, kernel.dim)
     if math.isinf(nu):

@@ -168,6 +168,17 @@ class Gaussian:
         return -0.5 * (mahalanobis + log_det + self.mean.shape[-1] * math.log(2 * math.pi))
 
 
+def standard_normal(
+    shape: tuple[int, ...], *, like: Tensor, generator: torch.Generator | None = None
+) -> Float[Tensor, "..."]:
+    """Draw standard normal noise, on the device and in the dtype of ``like``.
+
+    The numbers are those of ``torch.randn``, which takes no generator where a compiled graph leaves
+    the size of the batch open.
+    """
+    return like.new_empty(shape).normal_(generator=generator)
+
+
 def gauss_kl(
     q_mu: Float[Tensor, "*b m"],
     q_sqrt: Float[Tensor, "*#b m m"] | Float[Tensor, "*#b m"],
@@ -312,9 +323,7 @@ def _noise(
     like: Tensor, sample_shape: tuple[int, ...], generator: torch.Generator | None
 ) -> Tensor:
     check_shape(sample_shape=sample_shape)
-    return torch.randn(
-        (*sample_shape, *like.shape), generator=generator, dtype=like.dtype, device=like.device
-    )
+    return standard_normal((*sample_shape, *like.shape), like=like, generator=generator)
 
 
 def _refuse_dtype(dtype: torch.dtype) -> None:

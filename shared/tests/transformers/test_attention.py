@@ -11,11 +11,14 @@ from probseq.transformers import KernelAttention, SoftmaxAttention
 
 class TestSoftmaxAttention(AttentionSuite):
     half = True
-    compile_imports = "from probseq.transformers import KernelAttention, SoftmaxAttention"
+    compile_imports = "from probseq.transformers import *"
     compile_modules = (
         "SoftmaxAttention(4, 2)",
         "KernelAttention(4, 2)",
         "KernelAttention(4, 2, kernel='exponential', symmetric=False)",
+        "KernelAttention(4, 2, noise=0.1)",
+        "CausalSoftmaxAttention(4, 2)",
+        "CausalKernelAttention(4, 2)",
     )
 
     def make(self, dim, num_heads):

@@ -5,6 +5,7 @@ NaN and infinity in a tensor reach the result.
 
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from einops import rearrange
@@ -29,14 +30,13 @@ from cgpt.regulariser import (
     joint_log_density,
     marginals_log_density,
 )
-from probseq.checks import check_choice, check_positive, check_rates
+from probseq.checks import check_choice, check_positive
 from probseq.gaussians import Gaussian
-from probseq.transformers.attention import check_heads, full_precision, split_heads
-from probseq.transformers.outputs import AttentionOutput
-from probseq.transformers.protocol import TokenMap, check_num_samples, check_tokens
+from probseq.transformers.attention import MultiHeadAttention, full_precision, split_heads
+from probseq.transformers.protocol import TokenMap
 
 
-class CorrelatedGPAttention(nn.Module):
+class CorrelatedGPAttention(MultiHeadAttention):
     r"""Multi-head attention as the prediction of one Gaussian process from another (CGPT, Eq. 25).
 
     Queries and keys are two views of one canonical process, z_q(x) = σ_q z_o(x W_q) and
@@ -99,7 +99,7 @@ class CorrelatedGPAttention(nn.Module):
         (torch.Size([8, 50, 64]), torch.Size([]))
     """
 
-    stochastic = True
+    first = "to_q"
 
     def __init__(
         self,
@@ -118,12 +118,10 @@ class CorrelatedGPAttention(nn.Module):
         dropout: float = 0.0,
         jitter: float | None = None,
     ) -> None:
-        super().__init__()
-        check_heads(dim, num_heads)
+        super().__init__(dim, num_heads, dropout)
         check_choice("conditional", conditional, ConditionalName)
         check_choice("regulariser", regulariser, RegulariserName)
         check_choice("canonical_prior", canonical_prior, CanonicalPrior)
-        check_rates(dropout=dropout)
         check_positive(noise=noise, nugget=nugget, query_scale=query_scale, key_scale=key_scale)
         if lengthscale is None:
             # nn.Linear's weights have the variance 1 / (3 dim), layer-normalised tokens the square
@@ -134,7 +132,6 @@ class CorrelatedGPAttention(nn.Module):
             check_positive(jitter=jitter)
         if conditional == "exact":
             check_exact(regulariser, canonical_prior)
-        self.dim, self.num_heads = dim, num_heads
         self.noise, self.nugget, self.jitter = noise, nugget, jitter
         self.regulariser: RegulariserName = regulariser
         self.canonical_prior: CanonicalPrior = canonical_prior
@@ -165,53 +162,30 @@ class CorrelatedGPAttention(nn.Module):
         """σ_k, the prior standard deviation of z_k."""
         return self.raw_key_scale.exp()
 
-    def forward(
+    def _attend(
         self,
-        x: Float[Tensor, "batch tokens dim"],
-        mask: Bool[Tensor, "batch tokens"] | None = None,
-        *,
-        token_map: TokenMap | None = None,
-        generator: torch.Generator | None = None,
-        num_samples: int | None = None,
-    ) -> AttentionOutput:
-        """Predict (training) or draw from the prediction (evaluation).
-
-        Args:
-            x: tokens, already normalised by the block.
-            mask: true at real tokens.
-            token_map: not used.
-            generator: source of the draws.
-            num_samples: draw S samples and fold them into the batch; in training without draws they
-                are S times the mean.
-
-        Returns:
-            Values, ``(batch, tokens, dim)`` or ``(S * batch, tokens, dim)``, and the negative log
-            density in nats a sequence.
-
-        Raises:
-            ValueError: ``x`` or ``mask`` has a wrong shape or type, or ``num_samples`` is below 1.
-            CholeskyError: a covariance cannot be factorised.
-        """
-        check_tokens(x, mask, self.dim, getattr(self.to_q, "weight", x))
-        check_num_samples(num_samples)
-        queries, keys, latent_inputs, values = self._project(x, mask)
-        with torch.autocast(x.device.type, enabled=False):
-            joint, latent = self._covariances(queries, keys, latent_inputs, mask)
-            mean = predictive_mean(joint, values)
-            penalty = -self._log_density(joint, latent, mean, values, mask).sum(-1).mean()
-            samples = mean.expand(num_samples or 1, *mean.shape)
-            if not self.training or self.sample_in_training:
-                samples = draw_samples(
-                    mean,
-                    predictive_covariance(joint, mask, jitter=self.jitter),
-                    mask,
-                    num_samples=num_samples or 1,
-                    prior_variance=self.query_scale.square(),
-                    jitter=self.jitter,
-                    generator=generator,
-                )
-        samples = rearrange(samples, "s b h t c -> (s b) t (h c)")
-        return AttentionOutput(self.to_out(samples), penalty)
+        tokens: Any,
+        mask: Tensor | None,
+        token_map: TokenMap | None,
+        num_samples: int | None,
+        generator: torch.Generator | None,
+    ) -> tuple[Tensor, Tensor]:
+        queries, keys, latent_inputs, values = tokens
+        joint, latent = self._covariances(queries, keys, latent_inputs, mask)
+        mean = predictive_mean(joint, values)
+        penalty = -self._log_density(joint, latent, mean, values, mask).sum(-1).mean()
+        samples = mean.expand(num_samples or 1, *mean.shape)
+        if not self.training or self.sample_in_training:
+            samples = draw_samples(
+                mean,
+                predictive_covariance(joint, mask, jitter=self.jitter),
+                mask,
+                num_samples=num_samples or 1,
+                prior_variance=self.query_scale.square(),
+                jitter=self.jitter,
+                generator=generator,
+            )
+        return rearrange(samples, "s b h t c -> (s b) t (h c)"), penalty
 
     def posterior(
         self,
@@ -232,8 +206,7 @@ class CorrelatedGPAttention(nn.Module):
             ValueError: ``x`` or ``mask`` has a wrong shape or type.
             CholeskyError: a covariance cannot be factorised.
         """
-        check_tokens(x, mask, self.dim, getattr(self.to_q, "weight", x))
-        queries, keys, latent_inputs, values = self._project(x, mask)
+        queries, keys, latent_inputs, values = self.project(x, mask)
         with torch.autocast(x.device.type, enabled=False):
             joint, _ = self._covariances(queries, keys, latent_inputs, mask)
             mean = predictive_mean(joint, values).mT

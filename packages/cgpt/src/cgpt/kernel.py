@@ -7,7 +7,7 @@ exact, and several times slower.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from probseq.operators import opaque
 from probseq.precision import without_autocast
 
 # exp2 costs less than exp on a CPU.
@@ -74,31 +75,45 @@ def canonical_kernels(
     return matrices if mask is None else matrices.masked_fill(~mask, 0.0)
 
 
+def _square(tokens: Tensor, log_scales: Tensor, rows: Sequence[int], _: Sequence[int]) -> Tensor:
+    return tokens.new_empty(len(rows), *tokens.shape[1:-1], tokens.shape[-2])
+
+
+@opaque(_square)
+def _matrices(
+    tokens: Tensor, log_scales: Tensor, rows: Sequence[int], columns: Sequence[int]
+) -> Tensor:
+    flat = tokens.flatten(1, -3)
+    offsets = _LOG2E * log_scales.expand(-1, *tokens.shape[1:-2], 1, 1).flatten(1, -3)
+    items, n = flat.shape[1:3]
+    out = tokens.new_empty(len(rows), items, n, n)
+    elements = _GPU_CHUNK if tokens.device.type == "cuda" else _CPU_CHUNK
+    step = max(1, min(items, elements // n**2))
+    buffer = tokens.new_empty(step, n, n, dtype=torch.float64)
+    for start in range(0, items, step):
+        chunk = slice(start, start + step)
+        # Rows [x, −½|x|², 1] and columns [x', 1, −½|x'|²], made once a set.
+        wide = flat[:, chunk].double()
+        half = -0.5 * wide.square().sum(-1, keepdim=True)
+        left = torch.cat([wide, half, torch.ones_like(half)], -1) * _LOG2E
+        right = torch.cat([wide, torch.ones_like(half), half], -1).mT
+        for pair, (row, column) in enumerate(zip(rows, columns, strict=True)):
+            product = torch.bmm(left[row], right[column], out=buffer[: wide.shape[1]])
+            exponent = out[pair, chunk].copy_(product).add_(offsets[pair, chunk])
+            F.threshold(exponent, _CUTOFF[tokens.dtype], _UNDERFLOW, inplace=True).exp2_()
+    return out.unflatten(1, tokens.shape[1:-2])
+
+
 class _CanonicalKernels(torch.autograd.Function):
-    """Each kernel in one piece of memory: neither differences nor distances are kept."""
+    """Each kernel in one piece of memory: neither differences nor distances are kept.
+
+    By autograd a step of the layer takes 1.1 to 1.2 times as long and 1.4 times the memory.
+    """
 
     @staticmethod
     def forward(tokens: Tensor, log_scales: Tensor, pairs: Pairs) -> Tensor:
-        flat = tokens.flatten(1, -3)
-        offsets = _LOG2E * log_scales.expand(-1, *tokens.shape[1:-2], 1, 1).flatten(1, -3)
-        items, n = flat.shape[1:3]
-        out = tokens.new_empty(len(pairs), items, n, n)
-        step = max(
-            1, min(items, (_GPU_CHUNK if tokens.device.type == "cuda" else _CPU_CHUNK) // n**2)
-        )
-        buffer = tokens.new_empty(step, n, n, dtype=torch.float64)
-        for start in range(0, items, step):
-            chunk = slice(start, start + step)
-            # Rows [x, −½|x|², 1] and columns [x', 1, −½|x'|²], made once a set.
-            wide = flat[:, chunk].double()
-            half = -0.5 * wide.square().sum(-1, keepdim=True)
-            rows = torch.cat([wide, half, torch.ones_like(half)], -1) * _LOG2E
-            columns = torch.cat([wide, torch.ones_like(half), half], -1).mT
-            for pair, (row, column) in enumerate(pairs):
-                product = torch.bmm(rows[row], columns[column], out=buffer[: wide.shape[1]])
-                exponent = out[pair, chunk].copy_(product).add_(offsets[pair, chunk])
-                F.threshold(exponent, _CUTOFF[tokens.dtype], _UNDERFLOW, inplace=True).exp2_()
-        return out.unflatten(1, tokens.shape[1:-2])
+        rows, columns = zip(*pairs, strict=True)
+        return _matrices(tokens, log_scales, rows, columns)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Pairs], output: Tensor) -> None:

@@ -25,7 +25,7 @@ Powers of σ have gone, and what is factorised has no eigenvalue below σ²: flo
 Shapes: H heads, B sequences, T tokens, m and l inducing inputs, s output dimensions. Tensors are
 laid out ``(H, B, T, ...)``; inducing inputs are ``(H, 1, m, dim)`` where all sequences share them.
 All inputs are already divided by the lengthscales, and near the origin (see
-:mod:`cgpt.sparse_kernels`).
+:func:`~probseq.transformers.functional.rbf_matrix`).
 """
 
 from typing import NamedTuple
@@ -37,9 +37,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from cgpt.names import SparseConditional
-from cgpt.sparse_kernels import whitened_features
 from probseq.kernels.distances import scaled_squared_distance
 from probseq.linalg import safe_cholesky, triangular_inverse
+from probseq.transformers.functional import rbf_matrix
 from probseq.transformers.names import ATTENTION_JITTER
 
 
@@ -259,6 +259,6 @@ def _features(inputs: Tensor, inducing: Tensor, whitener: Tensor, mask: Tensor |
     # Where all sequences share the inducing inputs, one product a head serves the whole batch.
     pattern = "h (b t) d" if inducing.shape[1] == 1 else "(h b) t d"
     rows = rearrange(inputs, f"h b t d -> {pattern}")
-    features = whitened_features(rows, inducing.flatten(0, 1), whitener.flatten(0, 1))
+    features = rbf_matrix(rows, inducing.flatten(0, 1)) @ whitener.flatten(0, 1)
     features = rearrange(features, f"{pattern} -> h b t d", b=inputs.shape[1], h=inputs.shape[0])
     return features if mask is None else features.masked_fill(~mask[None, :, :, None], 0.0)

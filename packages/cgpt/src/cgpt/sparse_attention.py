@@ -5,9 +5,10 @@ NaN and infinity in a tensor reach the result.
 
 import math
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from einops import rearrange
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
@@ -24,20 +25,16 @@ from cgpt.sparse import (
     sparse_features,
     sparse_posterior,
 )
-from cgpt.sparse_projection import project_heads
-from cgpt.sparse_regulariser import (
-    log_density,
-)
-from probseq.checks import check_choice, check_counts, check_positive, check_rates
-from probseq.gaussians import DiagonalGaussian
-from probseq.transformers.attention import check_heads
+from cgpt.sparse_regulariser import log_density
+from probseq.checks import check_choice, check_counts, check_positive
+from probseq.gaussians import DiagonalGaussian, standard_normal
+from probseq.transformers.attention import MultiHeadAttention, full_precision
 from probseq.transformers.names import ATTENTION_JITTER
-from probseq.transformers.outputs import AttentionOutput
-from probseq.transformers.protocol import TokenMap, check_num_samples, check_tokens
+from probseq.transformers.protocol import TokenMap
 from probseq.transformers.sampling import repeat_samples
 
 
-class SparseCorrelatedGPAttention(nn.Module):
+class SparseCorrelatedGPAttention(MultiHeadAttention):
     r"""Multi-head attention between two correlated GPs, through inducing inputs (SCGPT).
 
     Queries, keys and canonical inputs are three projections of the tokens, so that attention is not
@@ -86,7 +83,7 @@ class SparseCorrelatedGPAttention(nn.Module):
         (torch.Size([8, 50, 64]), torch.Size([]))
     """
 
-    stochastic = True
+    first = "to_qokv"
 
     def __init__(
         self,
@@ -106,22 +103,19 @@ class SparseCorrelatedGPAttention(nn.Module):
         dropout: float = 0.0,
         jitter: float = ATTENTION_JITTER,
     ) -> None:
-        super().__init__()
-        check_heads(dim, num_heads)
+        super().__init__(dim, num_heads, dropout)
         check_choice("conditional", conditional, SparseConditional)
         check_choice("regulariser", regulariser, RegulariserName)
         check_choice("canonical_prior", canonical_prior, CanonicalPrior)
         check_choice("inducing", inducing, InducingName)
         num_key_inducing = num_inducing if num_key_inducing is None else num_key_inducing
         check_counts(num_inducing=num_inducing, num_key_inducing=num_key_inducing)
-        check_rates(dropout=dropout)
         check_positive(noise=noise, jitter=jitter)
         if (inducing == "mixed") != (max_tokens is not None):
             raise ValueError(
                 "max_tokens, the longest sequence, must be given with inducing='mixed' and only "
                 f"then, got inducing={inducing!r}, max_tokens={max_tokens}"
             )
-        self.dim, self.num_heads = dim, num_heads
         self.conditional: SparseConditional = conditional
         self.regulariser: RegulariserName = regulariser
         self.canonical_prior: CanonicalPrior = canonical_prior
@@ -165,47 +159,21 @@ class SparseCorrelatedGPAttention(nn.Module):
         """σ, the standard deviation of the noise."""
         return self.raw_noise.exp()
 
-    def forward(
+    def _attend(
         self,
-        x: Float[Tensor, "batch tokens dim"],
-        mask: Bool[Tensor, "batch tokens"] | None = None,
-        *,
-        token_map: TokenMap | None = None,
-        generator: torch.Generator | None = None,
-        num_samples: int | None = None,
-    ) -> AttentionOutput:
-        """Predict z_q: its mean in training, a sample in evaluation.
-
-        Args:
-            x: tokens, already normalised by the block.
-            mask: true at real tokens.
-            token_map: not needed here.
-            generator: source of the draws.
-            num_samples: draw S samples and fold them into the batch; S copies of the mean where
-                none are drawn.
-
-        Returns:
-            Values, ``(batch, tokens, dim)`` or ``(S * batch, tokens, dim)``, and minus the
-            regulariser in nats a sequence.
-
-        Raises:
-            ValueError: ``x`` or ``mask`` has a wrong shape or type, or ``x`` is too long.
-            CholeskyError: a covariance cannot be factorised.
-        """
-        check_tokens(x, mask, self.dim, getattr(self.to_qokv, "weight", x))
-        check_num_samples(num_samples)
-        inputs = self._project(x, mask)
-        with torch.autocast(x.device.type, enabled=False):
-            prediction = self._predict(inputs, mask)
-            penalty = -self._log_density(prediction, mask).sum(0).mean()
-            if self.training and not self.sample_in_training:
-                out = prediction.features.queries @ prediction.posterior.coefficients
-                out = rearrange(out, "h b t d -> b t (h d)")
-                if num_samples is not None:
-                    out = repeat_samples(out, num_samples)
-            else:
-                out = self._sample(prediction, num_samples or 1, generator)
-        return AttentionOutput(self.to_out(out), penalty)
+        tokens: Any,
+        mask: Tensor | None,
+        token_map: TokenMap | None,
+        num_samples: int | None,
+        generator: torch.Generator | None,
+    ) -> tuple[Tensor, Tensor]:
+        prediction = self._predict(tokens, mask)
+        penalty = -self._log_density(prediction, mask).sum(0).mean()
+        if not self.training or self.sample_in_training:
+            return self._sample(prediction, num_samples or 1, generator), penalty
+        out = prediction.features.queries @ prediction.posterior.coefficients
+        out = rearrange(out, "h b t d -> b t (h d)")
+        return out if num_samples is None else repeat_samples(out, num_samples), penalty
 
     def posterior(
         self,
@@ -221,8 +189,7 @@ class SparseCorrelatedGPAttention(nn.Module):
         Returns:
             A Gaussian of shape ``(heads, batch, tokens, dim / heads)``.
         """
-        check_tokens(x, mask, self.dim, getattr(self.to_qokv, "weight", x))
-        inputs = self._project(x, mask)
+        inputs = self.project(x, mask)
         with torch.autocast(x.device.type, enabled=False):
             _, features, posterior, noise = self._predict(inputs, mask)
             root = covariance_root(posterior, self.noise.square())
@@ -250,13 +217,16 @@ class SparseCorrelatedGPAttention(nn.Module):
         scales = torch.cat([inverse.flatten()] * 3 + [torch.ones_like(inverse).flatten()])
         centres = torch.stack([self.inducing.centre(), self.key_inducing.centre()])
         origin = (centres.mean(0) * inverse).detach()
-        tokens = project_heads(x, scales[:, None] * self.to_qokv.weight, origin)
+        tokens = F.linear(x, scales[:, None] * self.to_qokv.weight)
+        tokens = rearrange(tokens, "b t (four h w) -> four h b t w", four=4, h=self.num_heads)
+        *inputs, values = full_precision(tokens)
         with torch.autocast(x.device.type, enabled=False):
+            queries, canonical, keys = (each - origin[:, None] for each in inputs)
             inducing, key_inducing = (
-                inputs(tokens[1], inverse, origin, mask)
-                for inputs in (self.inducing, self.key_inducing)
+                make(canonical, inverse, origin, mask)
+                for make in (self.inducing, self.key_inducing)
             )
-        return _Inputs(*tokens, inducing, key_inducing)
+        return _Inputs(queries, canonical, keys, values, inducing, key_inducing)
 
     def _predict(self, inputs: "_Inputs", mask: Tensor | None) -> "_Prediction":
         features = sparse_features(
@@ -299,9 +269,7 @@ class SparseCorrelatedGPAttention(nn.Module):
         root = covariance_root(posterior, self.noise.square())
 
         def draw(shape: torch.Size) -> Tensor:
-            return torch.randn(
-                (num_samples, *shape), generator=generator, device=root.device, dtype=root.dtype
-            )
+            return standard_normal((num_samples, *shape), like=root, generator=generator)
 
         coefficients = posterior.coefficients
         coefficients = coefficients + root @ draw(coefficients.shape)

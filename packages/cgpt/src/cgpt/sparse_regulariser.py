@@ -30,7 +30,6 @@ one z_o for both (``"joint"``).
 """
 
 import math
-from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
@@ -38,9 +37,8 @@ from torch import Tensor
 
 from cgpt.names import CanonicalPrior, RegulariserName
 from cgpt.sparse import SparseFeatures, SparsePosterior, factorise
-from cgpt.sparse_kernels import kernel_form
 from probseq.linalg import triangular_inverse
-from probseq.precision import without_autocast
+from probseq.transformers.functional import kernel_attention
 
 
 def prior_root(
@@ -71,8 +69,7 @@ def prior_root(
     whiteners = [triangular_inverse(L).mT for L in (posterior.cholesky, key_cholesky)]
     parts = features.canonical[..., :m], features.canonical[..., m:]
     whitened = torch.cat([part @ X for part, X in zip(parts, whiteners, strict=True)], -1)
-    form = kernel_form(canonical.flatten(0, 1), whitened.flatten(0, 1))
-    covariance = form.unflatten(0, canonical.shape[:2])
+    covariance = kernel_form(canonical, whitened)
     variance = noise_variance[:, None, None, None]
     if canonical_prior == "noisy":
         covariance = covariance + variance * (whitened.mT @ whitened)
@@ -156,38 +153,26 @@ def log_density(
     inner = eye + root.mT @ gram_root
     # yᵀ(Λ + UΩUᵀ)⁻¹y = yᵀΛ⁻¹y - rightᵀ inner⁻¹ right.
     right = root.mT @ torch.cat([query_values, key_values], -2)
-    log_determinant, explained = _log_determinant_and_square(inner, right)
+    cholesky = factorise(inner)
+    log_determinant = 2.0 * cholesky.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+    half = torch.linalg.solve_triangular(cholesky, right, upper=False)
+    explained = half.square().sum((-2, -1))
     return -0.5 * (squares - explained + channels * (log_determinant + log_noise))
 
 
-def _log_determinant_and_square(matrix: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
-    """Return log|A| and tr(BᵀA⁻¹B), A = ``matrix``, B = ``right``."""
-    result: tuple[Tensor, Tensor] = _LogDeterminantAndSquare.apply(matrix, right)  # pyright: ignore[reportAssignmentType]
-    return result
+def kernel_form(
+    inputs: Float[Tensor, "heads batch tokens dim"],
+    features: Float[Tensor, "heads batch tokens channels"],
+) -> Float[Tensor, "heads batch channels channels"]:
+    r"""Compute :math:`\Phi^\top K_{oo} \Phi` in O(T) memory.
 
-
-class _LogDeterminantAndSquare(torch.autograd.Function):
-    """One factorisation, and gradients that need no derivative of it."""
-
-    @staticmethod
-    def forward(ctx: Any, matrix: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
-        cholesky = factorise(matrix)
-        half = torch.linalg.solve_triangular(cholesky, right, upper=False)
-        ctx.save_for_backward(cholesky, half)
-        log_determinant = 2.0 * cholesky.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-        return log_determinant, torch.linalg.vector_norm(half, dim=(-2, -1)).square()
-
-    @staticmethod
-    @without_autocast
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor]:
-        cholesky, half = ctx.saved_tensors
-        by_determinant, by_square = (grad[..., None, None] for grad in grads)
-        inverse_root = triangular_inverse(cholesky).mT
-        solution = inverse_root @ half
-        weighted = by_square * solution
-        # d log|A| = tr(A⁻¹ dA); d tr(BᵀA⁻¹B) = 2 tr(SᵀdB) - tr(Sᵀ dA S), S = A⁻¹B.
-        grad_matrix = by_determinant * inverse_root @ inverse_root.mT - weighted @ solution.mT
-        return grad_matrix, 2.0 * weighted
+    Args:
+        inputs: :math:`X_o`, divided by the lengthscales.
+        features: Φ; rows that are zero take no part.
+    """
+    smoothed = kernel_attention(inputs, inputs, features, kernel="rbf")
+    # The sum over tokens in float64: what is factorised next has a small floor.
+    return (features.double().mT @ smoothed.double()).to(features.dtype)
 
 
 def _weighted(rows: Tensor, others: Tensor, noise: Tensor, product: Tensor | None = None) -> Tensor:

@@ -4,7 +4,7 @@ NaN and infinity in a tensor reach the result.
 """
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from einops import rearrange
@@ -15,7 +15,6 @@ from kepsvgp.features import (
     ProjectionTokens,
     kernel_matrix,
     pick_tokens,
-    project,
     projection_weights,
     scores,
 )
@@ -27,10 +26,9 @@ from kepsvgp.merging import (
     merged_processes,
 )
 from kepsvgp.names import BranchesName, InitialPosterior, MergeName
-from probseq.checks import check_choice, check_counts, check_not_negative, check_rates
-from probseq.transformers.attention import check_heads, full_precision
-from probseq.transformers.outputs import AttentionOutput
-from probseq.transformers.protocol import TokenMap, check_num_samples, check_tokens
+from probseq.checks import check_choice, check_counts, check_not_negative
+from probseq.transformers.attention import MultiHeadAttention, full_precision
+from probseq.transformers.protocol import TokenMap
 
 _TOKENS_PER_RANK = 10
 
@@ -48,7 +46,7 @@ class Penalties(NamedTuple):
     ksvd: Float[Tensor, ""]
 
 
-class KernelEigenPairAttention(nn.Module):
+class KernelEigenPairAttention(MultiHeadAttention):
     r"""Multi-head attention as a pair of sparse GPs over the singular functions of its kernel.
 
     Each head's kernel :math:`\kappa(x, y) = \langle f(X)\phi_q(x), f(X)\phi_k(y)\rangle` is
@@ -106,8 +104,6 @@ class KernelEigenPairAttention(nn.Module):
         (torch.Size([8, 50, 64]), torch.Size([]))
     """
 
-    stochastic = True
-
     def __init__(
         self,
         dim: int,
@@ -124,15 +120,13 @@ class KernelEigenPairAttention(nn.Module):
         sample: bool = True,
         dropout: float = 0.0,
     ) -> None:
-        super().__init__()
-        check_heads(dim, num_heads)
+        super().__init__(dim, num_heads, dropout)
         check_choice("merge", merge, MergeName)
         check_choice("branches", branches, BranchesName)
         check_choice("initial_posterior", initial_posterior, InitialPosterior)
         check_not_negative(eta=eta)
         _check_rank(rank, max_tokens, projection_tokens)
-        check_rates(dropout=dropout)
-        self.dim, self.num_heads, self.rank = dim, num_heads, rank
+        self.rank = rank
         self.max_tokens = max_tokens
         self.branches: BranchesName = branches
         self.shared_u, self.sample = shared_u, sample
@@ -165,49 +159,28 @@ class KernelEigenPairAttention(nn.Module):
         """The lower triangular factors L_d of their covariances."""
         return self.singular_values[:, None, :, None] * lower_factor(self.raw_whitened_factor)
 
-    def forward(
+    def _attend(
         self,
-        x: Float[Tensor, "batch tokens dim"],
-        mask: Bool[Tensor, "batch tokens"] | None = None,
-        *,
-        token_map: TokenMap | None = None,
-        generator: torch.Generator | None = None,
-        num_samples: int | None = None,
-    ) -> AttentionOutput:
-        """Draw the attention output from its posterior.
-
-        Args:
-            x: tokens, already normalised by the block.
-            mask: true at real tokens.
-            token_map: not used.
-            generator: source of the draws.
-            num_samples: draw S samples from one posterior and fold them into the batch.
-
-        Returns:
-            Sampled values, ``(batch, tokens, dim)`` or ``(S * batch, tokens, dim)``, and the
-            penalty: the KL divergence in nats a sequence, plus ``eta`` times the loss of the
-            kernel SVD.
-
-        Raises:
-            ValueError: ``x`` or ``mask`` has a wrong shape or type, or there are more tokens than
-                ``max_tokens``.
-        """
-        check_num_samples(num_samples)
-        picked, projected = self._project(x, mask)
-        with torch.autocast(x.device.type, enabled=False):
-            found = self._scores(picked, projected)
-            shape = (num_samples or 1, x.shape[0])
-            factor = lower_factor(self.raw_whitened_factor)
-            mean = self.whitened_mean
-            inducing = tuple(
-                draw_inducing(mean, factor, shape, generator=generator)
-                if self.sample
-                else mean.expand(*shape, *mean.shape)
-                for _ in range(self._num_inducing)
-            )
-            samples = merged_processes(found, inducing, self.branches, self.mixing)
-            parts = self._penalties(found, picked, factor)
-        return AttentionOutput(self.to_out(samples), parts.kl + self.eta * parts.ksvd)
+        tokens: Any,
+        mask: Tensor | None,
+        token_map: TokenMap | None,
+        num_samples: int | None,
+        generator: torch.Generator | None,
+    ) -> tuple[Tensor, Tensor]:
+        picked, projected = tokens
+        found = self._scores(picked, projected)
+        shape = (num_samples or 1, projected.shape[0])
+        factor = lower_factor(self.raw_whitened_factor)
+        mean = self.whitened_mean
+        inducing = tuple(
+            draw_inducing(mean, factor, shape, generator=generator)
+            if self.sample
+            else mean.expand(*shape, *mean.shape)
+            for _ in range(self._num_inducing)
+        )
+        samples = merged_processes(found, inducing, self.branches, self.mixing)
+        parts = self._penalties(found, picked, factor)
+        return samples, parts.kl + self.eta * parts.ksvd
 
     def penalties(
         self,
@@ -223,7 +196,7 @@ class KernelEigenPairAttention(nn.Module):
         Raises:
             ValueError: as in :meth:`forward`.
         """
-        picked, projected = self._project(x, mask)
+        picked, projected = self.project(x, mask)
         with torch.autocast(x.device.type, enabled=False):
             factor = lower_factor(self.raw_whitened_factor)
             return self._penalties(self._scores(picked, projected), picked, factor)
@@ -242,7 +215,7 @@ class KernelEigenPairAttention(nn.Module):
         Raises:
             ValueError: as in :meth:`forward`.
         """
-        picked, projected = self._project(x, mask)
+        picked, projected = self.project(x, mask)
         with torch.autocast(x.device.type, enabled=False):
             return kernel_matrix(projected, full_precision(picked.rows))
 
@@ -251,7 +224,6 @@ class KernelEigenPairAttention(nn.Module):
         return 1 if self.shared_u else 2
 
     def _project(self, x: Tensor, mask: Tensor | None) -> tuple[ProjectionTokens, Tensor]:
-        check_tokens(x, mask, self.dim, getattr(self.to_qk, "weight", x))
         if self.max_tokens is not None and x.shape[1] > self.max_tokens:
             raise ValueError(
                 f"x must have at most max_tokens={self.max_tokens} tokens, got {x.shape[1]}"
@@ -260,10 +232,7 @@ class KernelEigenPairAttention(nn.Module):
             # Zero tokens have zero scores: padding is out of every sum from here on.
             x = x.masked_fill(~mask[..., None], 0.0)
         projected = rearrange(
-            project(x, self.to_qk.weight),
-            "b (two h k) t -> b two h k t",
-            two=2,
-            h=self.num_heads,
+            self.to_qk(x), "b t (two h k) -> b two h k t", two=2, h=self.num_heads
         )
         return pick_tokens(x, mask, self.projection_tokens), full_precision(projected)
 

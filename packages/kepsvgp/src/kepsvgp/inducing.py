@@ -19,7 +19,7 @@ from einops import einsum
 from jaxtyping import Float
 from torch import Tensor
 
-from probseq.gaussians import gauss_kl
+from probseq.gaussians import gauss_kl, standard_normal
 
 
 def lower_factor(
@@ -75,7 +75,5 @@ def draw_inducing(
     Returns:
         ``(*shape, heads, channels, rank)``.
     """
-    noise = torch.randn(
-        (*shape, *mean.shape), generator=generator, dtype=mean.dtype, device=mean.device
-    )
+    noise = standard_normal((*shape, *mean.shape), like=mean, generator=generator)
     return mean + einsum(factor, noise, "h d i j, ... h d j -> ... h d i")

@@ -1,8 +1,8 @@
 from .attention import SparseGPAttention
+from .beyond.causal import CausalSparseGPAttention
+from .beyond.causal_features import CausalFeatureAttention
 from .calibrated import Calibrated, Candidate, load_calibrated
 from .calibration import calibrate
-from .causal import CausalSparseGPAttention
-from .causal_features import CausalFeatureAttention
 from .drop_in import replace_attention
 from .objective import (
     LaplaceLikelihood,

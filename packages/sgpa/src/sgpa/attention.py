@@ -4,18 +4,19 @@ NaN and infinity in a tensor reach the result.
 """
 
 from collections.abc import Callable, Mapping
+from typing import Any, cast
 
 import torch
 from einops import einsum, rearrange
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from probseq.checks import check_choice, check_counts, check_positive, check_rates
-from probseq.gaussians import DiagonalGaussian
-from probseq.transformers.attention import attention_kernel, check_heads, full_precision
+from probseq.checks import check_choice, check_counts, check_positive
+from probseq.gaussians import DiagonalGaussian, standard_normal
+from probseq.kernels import RBF, Exponential
+from probseq.transformers.attention import MultiHeadAttention, attention_kernel, full_precision
 from probseq.transformers.names import ATTENTION_JITTER, KernelName
-from probseq.transformers.outputs import AttentionOutput
-from probseq.transformers.protocol import TokenMap, check_num_samples, check_tokens
+from probseq.transformers.protocol import TokenMap
 from sgpa.cache import ParameterCache
 from sgpa.names import CovarianceName, InitialPosterior, KLWeighting, VariantName
 from sgpa.posterior import (
@@ -37,7 +38,57 @@ from sgpa.random_features import (
 )
 
 
-class SparseGPAttention(nn.Module):
+class InducingAttention(MultiHeadAttention):
+    """Base of sparse GP attention: what depends on global inducing inputs, computed once."""
+
+    key: str = "to_qk"
+    kernel: RBF | Exponential
+    kernel_name: KernelName
+    inducing_inputs: nn.Parameter
+    raw_inducing_factor: nn.Parameter
+    jitter: float
+
+    def __init__(self, dim: int, num_heads: int, dropout: float) -> None:
+        super().__init__(dim, num_heads, dropout)
+        self._cache = ParameterCache[GlobalTerms]()
+
+    def train(self, mode: bool = True) -> "InducingAttention":
+        """Set training or evaluation mode; either way the cache starts empty."""
+        self._cache.clear()
+        return super().train(mode)
+
+    def _head_kernel(self) -> HeadKernel:
+        return HeadKernel(self.kernel_name, self.kernel.lengthscale, self.kernel.outputscale)
+
+    def _global_terms(self, token_map: TokenMap | None) -> GlobalTerms:
+        weight: Tensor = getattr(self, self.key).weight
+
+        def compute() -> GlobalTerms:
+            inducing = (
+                self.inducing_inputs if token_map is None else token_map(self.inducing_inputs)
+            )
+            rows = rearrange(weight, "(h k) d -> h k d", h=self.num_heads)
+            return self._terms_of(einsum(inducing, rows, "h m d, h k d -> h m k"))
+
+        def tensors() -> list[Tensor] | None:
+            inputs = [self.inducing_inputs, self.raw_inducing_factor, weight, *self.buffers()]
+            inputs += self.kernel.parameters()
+            mean: Any = self.inducing_mean  # None in the plain variant
+            inputs += [] if mean is None else [mean]
+            if token_map is None:
+                return inputs
+            # In training mode its dropout may be active, each time anew.
+            return None if token_map.training else [*inputs, *token_map.parameters()]
+
+        return self._cache.get(compute, tensors, fresh=self.training)
+
+    def _terms_of(self, inducing: Tensor) -> GlobalTerms:
+        """Return what depends on the projected global inducing inputs alone."""
+        kernel, factor, mean = self._head_kernel(), self.raw_inducing_factor, self.inducing_mean
+        return global_terms(inducing, kernel, cast("Any", mean), factor, jitter=self.jitter)
+
+
+class SparseGPAttention(InducingAttention):
     r"""Multi-head self-attention whose heads are sparse Gaussian processes (thesis Eq. 3.15).
 
     Each head's output is a sample from a GP posterior: its mean is kernel attention corrected by M
@@ -117,8 +168,7 @@ class SparseGPAttention(nn.Module):
         dropout: float = 0.0,
         jitter: float = ATTENTION_JITTER,
     ) -> None:
-        super().__init__()
-        check_heads(dim, num_heads)
+        super().__init__(dim, num_heads, dropout)
         check_choice("variant", variant, VariantName)
         check_choice("covariance", covariance, CovarianceName)
         check_choice("kl_weighting", kl_weighting, KLWeighting)
@@ -140,8 +190,7 @@ class SparseGPAttention(nn.Module):
                     f"{num_features}"
                 )
         check_positive(jitter=jitter)
-        check_rates(dropout=dropout)
-        self.dim, self.num_heads, self.num_inducing = dim, num_heads, num_inducing
+        self.num_inducing = num_inducing
         self.kernel_name: KernelName = kernel
         self.covariance: CovarianceName = covariance
         # Means alone: samples are equal, and an encoder copies them at its end.
@@ -170,45 +219,20 @@ class SparseGPAttention(nn.Module):
             drawn = torch.stack([orthogonal_frequencies(num_features // 2, width) for _ in heads])
         self.register_buffer("frequencies", drawn)
         self.frequencies: Tensor | None
-        self._cache = ParameterCache[GlobalTerms]()
 
-    def forward(
+    def _attend(
         self,
-        x: Float[Tensor, "batch tokens dim"],
-        mask: Bool[Tensor, "batch tokens"] | None = None,
-        *,
-        token_map: TokenMap | None = None,
-        generator: torch.Generator | None = None,
-        num_samples: int | None = None,
-    ) -> AttentionOutput:
-        """Draw the attention output from its posterior.
-
-        Args:
-            x: tokens, already normalised by the block.
-            mask: true at real tokens.
-            token_map: the map that the tokens went through since the previous attention output;
-                the global inducing inputs go through it too (3.16). ``None`` in the first block.
-            generator: source of the draws.
-            num_samples: draw S samples from one posterior and fold them into the batch.
-
-        Returns:
-            Sampled values, ``(batch, tokens, dim)`` or ``(S * batch, tokens, dim)``, and the KL
-            divergence in nats a sequence.
-
-        Raises:
-            ValueError: ``x`` or ``mask`` has a wrong shape or type, or the parameters are in half
-                precision.
-            CholeskyError: a covariance cannot be factorised.
-        """
-        check_tokens(x, mask, self.dim, getattr(self.to_qk, "weight", x))
-        check_num_samples(num_samples)
-        queries, values = self._project(x)
-        with torch.autocast(x.device.type, enabled=False):
-            terms = self._global_terms(token_map)
-            posterior = self._posterior(queries, values, terms, mask)
-            samples = self._sample(queries, posterior, terms, mask, num_samples, generator)
-            penalty = posterior.kl + self.global_weight * terms.kl
-        return AttentionOutput(self.to_out(samples), penalty)
+        tokens: Any,
+        mask: Tensor | None,
+        token_map: TokenMap | None,
+        num_samples: int | None,
+        generator: torch.Generator | None,
+    ) -> tuple[Tensor, Tensor]:
+        queries, values = tokens
+        terms = self._global_terms(token_map)
+        posterior = self._posterior(queries, values, terms, mask)
+        samples = self._sample(queries, posterior, terms, mask, num_samples, generator)
+        return samples, posterior.kl + self.global_weight * terms.kl
 
     def posterior(
         self,
@@ -230,8 +254,7 @@ class SparseGPAttention(nn.Module):
         Raises:
             ValueError: ``x`` or ``mask`` has a wrong shape or dtype, or ``x`` is not finite.
         """
-        check_tokens(x, mask, self.dim, getattr(self.to_qk, "weight", x))
-        queries, values = self._project(x)
+        queries, values = self.project(x, mask)
         with torch.autocast(x.device.type, enabled=False):
             terms = self._global_terms(token_map)
             posterior = self._posterior(queries, values, terms, mask)
@@ -246,50 +269,18 @@ class SparseGPAttention(nn.Module):
         """Return its state with what symmetric kernel attention has; inducing variables stay."""
         return {**self.state_dict(), **weights}
 
-    def train(self, mode: bool = True) -> "SparseGPAttention":
-        """Set training or evaluation mode; either way the cache starts empty."""
-        self._cache.clear()
-        return super().train(mode)
-
-    def _project(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def _project(self, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
         queries, values = (
             full_precision(rearrange(linear(x), "b t (h d) -> h b t d", h=self.num_heads))
             for linear in (self.to_qk, self.to_v)
         )
         return queries, values
 
-    def _head_kernel(self) -> HeadKernel:
-        return HeadKernel(self.kernel_name, self.kernel.lengthscale, self.kernel.outputscale)
-
-    def _global_terms(self, token_map: TokenMap | None) -> GlobalTerms:
-        def compute() -> GlobalTerms:
-            inducing = self.inducing_inputs
-            if token_map is not None:
-                inducing = token_map(inducing)
-            rows = rearrange(self.to_qk.weight, "(h k) d -> h k d", h=self.num_heads)
-            inducing = einsum(inducing, rows, "h m d, h k d -> h m k")
-            return self._terms_of(inducing)
-
-        if self.training or torch.is_grad_enabled() or torch.compiler.is_compiling():
-            return compute()
-        if token_map is not None and token_map.training:  # dropout may be active, each time anew
-            return compute()
-        tensors = [self.inducing_inputs, self.raw_inducing_factor, self.to_qk.weight]
-        if self.inducing_mean is not None:
-            tensors.append(self.inducing_mean)
-        if self.frequencies is not None:
-            tensors.append(self.frequencies)
-        tensors.extend(self.kernel.parameters())
-        if token_map is not None:
-            tensors.extend(token_map.parameters())
-        return self._cache.get(tensors, compute)
-
     def _terms_of(self, inducing: Tensor) -> GlobalTerms:
-        """Return what depends on the projected global inducing inputs alone."""
-        given = (self._head_kernel(), self.inducing_mean, self.raw_inducing_factor)
-        if self.frequencies is not None:
-            return feature_terms(inducing, *given, self.frequencies)
-        return global_terms(inducing, *given, jitter=self.jitter)
+        if self.frequencies is None:
+            return super()._terms_of(inducing)
+        kernel, mean, factor = self._head_kernel(), self.inducing_mean, self.raw_inducing_factor
+        return feature_terms(inducing, kernel, mean, factor, self.frequencies)
 
     def _posterior(
         self, queries: Tensor, values: Tensor, terms: GlobalTerms, mask: Tensor | None
@@ -331,7 +322,7 @@ class SparseGPAttention(nn.Module):
         mean = posterior.mean
 
         def noise(*shape: int) -> Tensor:
-            return draw((num_samples or 1, *shape), like=mean, generator=generator)
+            return standard_normal((num_samples or 1, *shape), like=mean, generator=generator)
 
         if not self.sample:
             samples = mean.expand(num_samples or 1, *mean.shape)
@@ -350,8 +341,3 @@ class SparseGPAttention(nn.Module):
             samples = mean + rest + posterior.whitened @ inducing
         samples = posterior.scale * samples
         return rearrange(samples, "s h b t c -> (s b) t (h c)")
-
-
-def draw(shape: tuple[int, ...], *, like: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Draw standard normal noise on the device and in the dtype of ``like``."""
-    return torch.randn(shape, generator=generator, device=like.device, dtype=like.dtype)

@@ -1,6 +1,6 @@
 """A value computed from parameters, kept until one of them changes."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Generic, TypeVar
 
 import torch
@@ -22,22 +22,28 @@ class ParameterCache(Generic[T]):
         # no other can be given their address.
         self._known: tuple[tuple[object, ...], T, list[Tensor]] | None = None
 
-    def get(self, tensors: Iterable[Tensor], compute: Callable[[], T]) -> T:
+    def get(
+        self, compute: Callable[[], T], tensors: Callable[[], list[Tensor] | None], *, fresh: bool
+    ) -> T:
         """Return the remembered value, or compute and remember it.
 
         Args:
-            tensors: all tensors on which the value depends.
-            compute: computes the value; called without gradients.
+            compute: computes the value; where it is remembered, without gradients.
+            tensors: returns all tensors on which the value depends; ``None`` where it is random.
+            fresh: compute it whatever is remembered, as where gradients are taken or a graph is
+                traced.
         """
-        tensors = list(tensors)
-        if any(tensor.is_inference() for tensor in tensors):  # these carry no version counter
+        if fresh or torch.is_grad_enabled() or torch.compiler.is_compiling():
             return compute()
-        key = tuple((t.data_ptr(), t._version, t.device, t.dtype) for t in tensors)
+        inputs = tensors()
+        if inputs is None or any(t.is_inference() for t in inputs):  # no version counter there
+            return compute()
+        key = tuple((t.data_ptr(), t._version, t.device, t.dtype) for t in inputs)
         known = self._known
         if known is None or key != known[0]:
             # Not in inference mode, or a later pass with plain no_grad could not use the value.
             with torch.inference_mode(False), torch.no_grad():
-                known = key, compute(), [tensor.detach() for tensor in tensors]
+                known = key, compute(), [tensor.detach() for tensor in inputs]
             self._known = known
         return known[1]
 

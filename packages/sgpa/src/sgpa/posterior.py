@@ -53,9 +53,9 @@ class GlobalTerms(NamedTuple):
 
     Attributes:
         centre: mean scaled inducing input, the origin for squared distances, ``(H, 1, s)``.
-        features: scaled and centred inducing inputs, ``(H, M, s)``.
-        whitener: inverse Cholesky factor of the inducing inputs' correlation matrix, ``(H, M, M)``;
-            with random features Qᵀ, ``(H, M, r)``, and ``features`` are φ(Z).
+        features: scaled and centred inducing inputs, ``(H, M, s)``, in float64.
+        whitener: inverse Cholesky factor of the inducing inputs' correlation matrix, ``(H, M, M)``,
+            in float64; with random features Qᵀ, ``(H, M, r)``, and ``features`` are φ(Z).
         mean: whitened inducing mean Lᵀ v_g, ``(H, M, s)``; ``None`` in the plain variant.
         factors: R, lower triangular, ``(H, s, M, M)``.
         kl: the part of the KL divergence that no sequence enters, summed over heads, in nats.
@@ -124,7 +124,9 @@ def global_terms(
     """
     scaled = inducing / kernel.lengthscale
     centre = scaled.detach().mean(-2, keepdim=True)
-    features = scaled - centre
+    # In float64: where inducing inputs are nearly alike, the inverse of chol(C + jI) multiplies
+    # round-off of C by up to 1/√j.
+    features = scaled.double() - centre
     # L = D chol(C + jI).
     cholesky = safe_cholesky(correlation_matrix(features), jitter=jitter)
     whitener = flush(triangular_inverse(cholesky))
@@ -133,7 +135,7 @@ def global_terms(
     # Lᵀ v_g = chol(C + jI)ᵀ D v_g.
     whitened_mean = None
     if mean is not None:
-        whitened_mean = cholesky.mT @ (prior_scale(scaled, kernel) * mean)
+        whitened_mean = cholesky.mT.to(mean.dtype) @ (prior_scale(scaled, kernel) * mean)
     # Σ_d KL[N(Lᵀ v_g,d, R_d R_dᵀ) ‖ N(0, I)].
     means = torch.zeros_like(factors[..., 0]) if whitened_mean is None else whitened_mean.mT
     kl = gauss_kl(means, factors).sum()
@@ -180,10 +182,7 @@ def attention_posterior(
     mean = kernel_attention(
         scaled, scaled, values, kernel="rbf", key_mask=None if mask is None else mask[None]
     )
-    # W.
-    rows = rearrange(scaled, "h b t d -> h (b t) d") - terms.centre
-    whitened = rbf_matrix(rows, terms.features) @ terms.whitener.mT
-    whitened = rearrange(whitened, "h (b t) m -> h b t m", b=values.shape[1])
+    whitened = whiten(scaled - terms.centre[:, None], terms)
     # B v = C v - W Wᵀ v, or C v in the plain variant.
     residual = mean if terms.mean is None else mean - whitened @ (whitened.mT @ values)
     # ½ Σ_d v_dᵀ B v_d, averaged over the batch.
@@ -191,6 +190,21 @@ def attention_posterior(
     # m = B v + W Lᵀ v_g.
     mean = residual if terms.mean is None else residual + whitened @ terms.mean[:, None]
     return AttentionPosterior(mean, whitened, scale, kl)
+
+
+def whiten(
+    centred: Float[Tensor, "heads batch tokens dim"], terms: GlobalTerms
+) -> Float[Tensor, "heads batch tokens inducing"]:
+    r"""Return W = C(q, Z) chol(C(Z, Z) + jI)⁻ᵀ, in float64 up to the last step.
+
+    Args:
+        centred: q over the lengthscales, minus ``terms.centre``.
+        terms: see :func:`global_terms`.
+    """
+    # One product a head for the whole batch.
+    rows = rearrange(centred, "h b t d -> h (b t) d").double()
+    whitened = (rbf_matrix(rows, terms.features) @ terms.whitener.mT).to(centred.dtype)
+    return rearrange(whitened, "h (b t) m -> h b t m", b=centred.shape[1])
 
 
 def _quadratic_form(values: Tensor, residual: Tensor, mask: Tensor | None) -> Tensor:

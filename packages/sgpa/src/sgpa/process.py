@@ -12,12 +12,10 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from probseq.checks import check_counts, check_positive
-from probseq.gaussians import gauss_kl
+from probseq.gaussians import gauss_kl, standard_normal
 from probseq.kernels import RBF
 from probseq.transformers.attention import full_precision
-from probseq.transformers.functional import rbf_matrix
 from probseq.transformers.names import ATTENTION_JITTER
-from sgpa.attention import draw
 from sgpa.cache import ParameterCache
 from sgpa.posterior import (
     GlobalTerms,
@@ -26,6 +24,7 @@ from sgpa.posterior import (
     global_terms,
     relative_variance,
     residual_deviation,
+    whiten,
 )
 
 # Of the variance of attention's output, where σ² starts.
@@ -65,7 +64,7 @@ class CausalNoise(NamedTuple):
         """Draw it in the dtype and on the device of ``like``."""
         first = (samples, heads, batch)
         shapes = ((*first, width, inducing), (*first, tokens, width))
-        return cls(*(draw(shape, like=like, generator=generator) for shape in shapes))
+        return cls(*(standard_normal(shape, like=like, generator=generator) for shape in shapes))
 
     def check(self, samples: int, batch: int, tokens: int, mean: Tensor) -> None:
         """Raise if it is not for so many samples, sequences and tokens, and that inducing mean."""
@@ -186,7 +185,9 @@ class QueryProcess(nn.Module):
             # g = w m + w R ε' + √(1 − |w|²) ε.
             inducing = einsum(terms.factors, inducing_noise, "h c m n, s h b c n -> s h b m c")
             if token_noise is None:
-                token_noise = draw((samples, *mean.shape), like=mean, generator=generator)
+                token_noise = standard_normal(
+                    (samples, *mean.shape), like=mean, generator=generator
+                )
             deviation = mean + whitened @ inducing + residual_deviation(whitened) * token_noise
             return self.deviation * deviation
 
@@ -196,7 +197,7 @@ class QueryProcess(nn.Module):
         """Draw ε', which decides the function that each sequence of a batch has."""
         heads, inducing, value = self.inducing_mean.shape
         shape = (num_samples, heads, batch, value, inducing)
-        return draw(shape, like=full_precision(self.inducing_mean), generator=generator)
+        return standard_normal(shape, like=full_precision(self.inducing_mean), generator=generator)
 
     def moments(
         self, queries: Float[Tensor, "heads batch tokens query"]
@@ -321,9 +322,8 @@ class QueryProcess(nn.Module):
     def _whitened(self, queries: Tensor) -> tuple[Tensor, GlobalTerms]:
         """Return w = C(q, z) chol(C(z, z) + jI)⁻ᵀ with C = k / σ², and R."""
         terms, lengthscale = self._terms(), full_precision(self.kernel.lengthscale)
-        rows = rearrange(self._scaled(queries), "h b t d -> h (b t) d") / lengthscale - terms.centre
-        whitened = rbf_matrix(rows, terms.features) @ terms.whitener.mT
-        return rearrange(whitened, "h (b t) m -> h b t m", b=queries.shape[1]), terms
+        centred = self._scaled(queries) / lengthscale[:, None] - terms.centre[:, None]
+        return whiten(centred, terms), terms
 
     def _terms(self) -> GlobalTerms:
         def compute() -> GlobalTerms:
@@ -332,7 +332,7 @@ class QueryProcess(nn.Module):
                 self.inducing_inputs, kernel, None, self.raw_inducing_factor, jitter=self.jitter
             )
 
-        if self.training or torch.is_grad_enabled() or torch.compiler.is_compiling():
-            return compute()
-        tensors = [self.inducing_inputs, self.raw_inducing_factor, *self.kernel.parameters()]
-        return self._cache.get(tensors, compute)
+        def tensors() -> list[Tensor]:
+            return [self.inducing_inputs, self.raw_inducing_factor, *self.kernel.parameters()]
+
+        return self._cache.get(compute, tensors, fresh=self.training)

@@ -95,11 +95,13 @@ def feature_terms(
     # Covariances do not depend on the centre, but a draw of one function's features does.
     centre = scaled.mean(-2, keepdim=True)
     phi = features(scaled - centre, frequencies)
-    # φ(Z)ᵀ = Q U with diag U > 0, so that Uᵀ = chol K_gg.
-    basis, upper = torch.linalg.qr(phi.mT)
+    # φ(Z)ᵀ = Q U with diag U > 0, so that Uᵀ = chol K_gg; in float64, because columns of inputs
+    # that are nearly alike leave round-off of Q to decide.
+    basis, upper = torch.linalg.qr(features((scaled - centre).double(), frequencies.double()).mT)
     signs = upper.diagonal(dim1=-2, dim2=-1).sign()
     signs = torch.where(signs == 0, torch.ones_like(signs), signs)
-    basis, upper = basis * signs[:, None], signs[..., None] * upper
+    basis = (basis * signs[:, None]).to(phi.dtype)
+    upper = (signs[..., None] * upper).to(phi.dtype)
     # R_d.
     factors = factor_from_raw(raw_factor)
     # c = Lᵀ v_g = U D v_g.

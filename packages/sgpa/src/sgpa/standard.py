@@ -4,26 +4,24 @@ NaN and infinity in a tensor reach the result.
 """
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from einops import rearrange
-from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from probseq.checks import check_choice, check_counts, check_positive, check_rates
-from probseq.gaussians import gauss_kl
+from probseq.checks import check_choice, check_counts, check_positive
+from probseq.gaussians import gauss_kl, standard_normal
 from probseq.linalg import safe_cholesky
-from probseq.transformers.attention import attention_kernel, check_heads, full_precision
+from probseq.transformers.attention import MultiHeadAttention, attention_kernel, full_precision
 from probseq.transformers.functional import kernel_attention
 from probseq.transformers.names import ATTENTION_JITTER, KernelName
-from probseq.transformers.outputs import AttentionOutput
-from probseq.transformers.protocol import TokenMap, check_num_samples, check_tokens
-from sgpa.attention import draw
+from probseq.transformers.protocol import TokenMap
 from sgpa.names import StandardCovariance
 from sgpa.posterior import HeadKernel, correlation_matrix, factor_from_raw, prior_scale
 
 
-class StandardSparseGPAttention(nn.Module):
+class StandardSparseGPAttention(MultiHeadAttention):
     r"""Attention as an SVGP whose inducing inputs are the sequence's own keys (thesis Eq. 3.4).
 
     With q = k the posterior is :math:`m_d = K_{qq} v_d`, :math:`\Sigma = S`, and S must follow the
@@ -53,8 +51,6 @@ class StandardSparseGPAttention(nn.Module):
         ValueError: an argument is out of range.
     """
 
-    stochastic = True
-
     def __init__(
         self,
         dim: int,
@@ -67,13 +63,11 @@ class StandardSparseGPAttention(nn.Module):
         dropout: float = 0.0,
         jitter: float = ATTENTION_JITTER,
     ) -> None:
-        super().__init__()
-        check_heads(dim, num_heads)
+        super().__init__(dim, num_heads, dropout)
         check_choice("covariance", covariance, StandardCovariance)
         check_counts(max_tokens=max_tokens)
-        check_rates(dropout=dropout)
         check_positive(jitter=jitter)
-        self.dim, self.num_heads, self.max_tokens = dim, num_heads, max_tokens
+        self.max_tokens = max_tokens
         self.kernel_name: KernelName = kernel
         self.covariance: StandardCovariance = covariance
         self.jitter = jitter
@@ -89,18 +83,7 @@ class StandardSparseGPAttention(nn.Module):
         """Return its state with what symmetric kernel attention has; the covariance stays."""
         return {**self.state_dict(), **weights}
 
-    def forward(
-        self,
-        x: Float[Tensor, "batch tokens dim"],
-        mask: Bool[Tensor, "batch tokens"] | None = None,
-        *,
-        token_map: TokenMap | None = None,
-        generator: torch.Generator | None = None,
-        num_samples: int | None = None,
-    ) -> AttentionOutput:
-        """Draw the attention output from its posterior; see ``SparseGPAttention.forward``."""
-        check_tokens(x, mask, self.dim, getattr(self.to_qk, "weight", x))
-        check_num_samples(num_samples)
+    def _project(self, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         tokens = x.shape[1]
         if tokens > self.max_tokens:
             raise ValueError(
@@ -110,42 +93,51 @@ class StandardSparseGPAttention(nn.Module):
             full_precision(rearrange(linear(x), "b t (h d) -> h b t d", h=self.num_heads))
             for linear in (self.to_qk, self.to_v, self.to_factor)
         )
-        raw = raw[..., :tokens].tril()
-        with torch.autocast(x.device.type, enabled=False):
-            kernel = HeadKernel(self.kernel_name, self.kernel.lengthscale, self.kernel.outputscale)
-            scaled = queries / kernel.lengthscale[:, None]
-            correlation = correlation_matrix(scaled)
-            if mask is not None:
-                # Padding: independent of all else, at the prior, without a value.
-                real = (mask[:, :, None] & mask[:, None, :])[None]
-                eye = torch.eye(tokens, dtype=raw.dtype, device=raw.device)
-                correlation = torch.where(real, correlation, eye)
-                raw = raw.masked_fill(~real, 0.0)
-                values = values.masked_fill(~mask[None, :, :, None], 0.0)
-            # K_qq = D C D and L = D chol(C + jI), with D the prior standard deviations.
-            scale = prior_scale(scaled, kernel)
-            cholesky = safe_cholesky(correlation, jitter=self.jitter)
-            # L R.
-            factor = factor_from_raw(raw)
-            root = scale * (cholesky @ factor)
-            # m = K_qq v = D C D v.
-            relative_mean = kernel_attention(
-                scaled,
-                scaled,
-                scale * values,
-                kernel="rbf",
-                key_mask=None if mask is None else mask[None],
-            )
-            if mask is not None:
-                relative_mean = relative_mean.masked_fill(~mask[None, :, :, None], 0.0)
-            mean = scale * relative_mean
-            # B.5 with m and S whitened: Σ_d KL[N(L⁻¹ m_d, R Rᵀ) ‖ N(0, I)], a mean over the batch.
-            whitened = torch.linalg.solve_triangular(cholesky, relative_mean, upper=False)
-            penalty = gauss_kl(whitened.mT, factor[:, :, None]).sum() / x.shape[0]
-            noise = draw((num_samples or 1, *mean.shape), like=mean, generator=generator)
-            if self.covariance == "diag":
-                samples = mean + root.square().sum(-1, keepdim=True).sqrt() * noise
-            else:
-                samples = mean + root @ noise
-        samples = rearrange(samples, "s h b t c -> (s b) t (h c)")
-        return AttentionOutput(self.to_out(samples), penalty)
+        return queries, values, raw[..., :tokens].tril()
+
+    def _attend(
+        self,
+        tokens: Any,
+        mask: Tensor | None,
+        token_map: TokenMap | None,
+        num_samples: int | None,
+        generator: torch.Generator | None,
+    ) -> tuple[Tensor, Tensor]:
+        queries, values, raw = tokens
+        batch, length = queries.shape[1:3]
+        kernel = HeadKernel(self.kernel_name, self.kernel.lengthscale, self.kernel.outputscale)
+        scaled = queries / kernel.lengthscale[:, None]
+        correlation = correlation_matrix(scaled)
+        if mask is not None:
+            # Padding: independent of all else, at the prior, without a value.
+            real = (mask[:, :, None] & mask[:, None, :])[None]
+            eye = torch.eye(length, dtype=raw.dtype, device=raw.device)
+            correlation = torch.where(real, correlation, eye)
+            raw = raw.masked_fill(~real, 0.0)
+            values = values.masked_fill(~mask[None, :, :, None], 0.0)
+        # K_qq = D C D and L = D chol(C + jI), with D the prior standard deviations.
+        scale = prior_scale(scaled, kernel)
+        cholesky = safe_cholesky(correlation, jitter=self.jitter)
+        # L R.
+        factor = factor_from_raw(raw)
+        root = scale * (cholesky @ factor)
+        # m = K_qq v = D C D v.
+        relative_mean = kernel_attention(
+            scaled,
+            scaled,
+            scale * values,
+            kernel="rbf",
+            key_mask=None if mask is None else mask[None],
+        )
+        if mask is not None:
+            relative_mean = relative_mean.masked_fill(~mask[None, :, :, None], 0.0)
+        mean = scale * relative_mean
+        # B.5 with m and S whitened: Σ_d KL[N(L⁻¹ m_d, R Rᵀ) ‖ N(0, I)], a mean over the batch.
+        whitened = torch.linalg.solve_triangular(cholesky, relative_mean, upper=False)
+        penalty = gauss_kl(whitened.mT, factor[:, :, None]).sum() / batch
+        noise = standard_normal((num_samples or 1, *mean.shape), like=mean, generator=generator)
+        if self.covariance == "diag":
+            samples = mean + root.square().sum(-1, keepdim=True).sqrt() * noise
+        else:
+            samples = mean + root @ noise
+        return rearrange(samples, "s h b t c -> (s b) t (h c)"), penalty

@@ -16,7 +16,12 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from probseq.errors import JitterWarning
-from probseq.testing.instruments import OperatorRecord, compile_failure, constant_noise
+from probseq.testing.instruments import (
+    OperatorRecord,
+    batch_failure,
+    compile_failure,
+    constant_noise,
+)
 from probseq.transformers import AttentionModule, TextTransformer, TransformerConfig
 
 __all__ = ["AttentionSuite"]
@@ -25,8 +30,8 @@ __all__ = ["AttentionSuite"]
 class AttentionSuite:
     """Inherit, name the class ``Test...``, and write ``make``.
 
-    A stochastic module must take its noise from ``torch.randn(..., generator=generator)``: the
-    tests replace it by constants.
+    A stochastic module must take its noise from ``torch.randn(..., generator=generator)`` or
+    ``torch.empty(...).normal_(generator=generator)``: the tests replace it by constants.
 
     Attributes:
         permuted_noises: constant noises under which permuting tokens permutes the values; empty for
@@ -338,6 +343,13 @@ class AttentionSuite:
         failure = compile_failure(self.compile_imports, self.compile_modules)
         check(failure is None, failure or "")
 
+    @pytest.mark.slow
+    def test_one_graph_serves_batches_of_every_size(self) -> None:
+        if not self.compile_modules:
+            return  # Another suite names this module.
+        failure = batch_failure(self.compile_imports, self.compile_modules)
+        check(failure is None, failure or "")
+
     def test_wrong_tokens_and_masks_are_refused_by_name(self) -> None:
         module = self.build()
         # Unwrapped, because shape checks switched on by a test session would refuse first.
@@ -400,7 +412,7 @@ def fixed_noise(value: float) -> Generator[None]:
             yield
     finally:
         drawn = not torch.equal(torch.get_rng_state(), before)
-        check(not drawn, "draw noise by torch.randn(..., generator=generator) alone")
+        check(not drawn, "draw noise by torch.randn or normal_ alone")
 
 
 def gradients(loss: Tensor, x: Tensor, module: nn.Module) -> tuple[Tensor, ...]:

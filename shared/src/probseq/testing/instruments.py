@@ -11,14 +11,14 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-__all__ = ["OperatorRecord", "compile_failure", "constant_noise"]
+__all__ = ["OperatorRecord", "batch_failure", "compile_failure", "constant_noise"]
 
 _HALF = (torch.bfloat16, torch.float16)
 
 
 @contextmanager
 def constant_noise(value: float) -> Generator[None]:
-    """Replace every draw of ``torch.randn`` by ``value``: 0 gives means, 1 means plus deviations.
+    """Replace every standard normal draw by ``value``: 0 gives means, 1 means plus deviations.
 
     Args:
         value: what every entry of every draw becomes.
@@ -33,8 +33,12 @@ def constant_noise(value: float) -> Generator[None]:
         shape = size if isinstance(size[0], int) else tuple(size[0])
         return torch.full(shape, value, dtype=dtype, device=device)
 
+    def fill(empty: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
+        return empty.fill_(value)
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch, "randn", constant)
+        patch.setattr(Tensor, "normal_", fill)
         yield
 
 
@@ -77,19 +81,70 @@ def compile_failure(imports: str, modules: Sequence[str], device: str = "cpu") -
     Returns:
         What went wrong, or ``None``.
     """
+    return _failure(_HEAD + _COMPILE, imports, modules, device)
+
+
+def batch_failure(imports: str, modules: Sequence[str]) -> str | None:
+    """Compile and export attention modules once for batches of every size.
+
+    Three sizes: compiled into one graph, which torch makes anew for the second size and keeps for
+    the third, into one whose sizes are all open, and exported with an open batch.
+
+    Args:
+        imports: as of :func:`compile_failure`.
+        modules: likewise.
+
+    Returns:
+        What went wrong, or ``None``.
+    """
+    return _failure(_HEAD + _BATCHES, imports, modules, "cpu")
+
+
+def _failure(program: str, imports: str, modules: Sequence[str], device: str) -> str | None:
     makers = ", ".join(f"lambda: {expression}" for expression in modules)
-    program = _PROGRAM.format(imports=imports, modules=makers, device=device)
+    program = program.format(imports=imports, modules=makers, device=device)
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     return None if result.returncode == 0 else result.stderr
 
 
-_PROGRAM = """
+_HEAD = """
 import torch
 from torch.testing import assert_close
 {imports}
 
 torch.set_num_threads(1)
 generator = torch.Generator().manual_seed(0)
+"""
+_BATCHES = """
+from torch._dynamo.testing import CompileCounter
+
+def inputs(batch):
+    x = torch.randn(batch, 5, 4, generator=generator, dtype=torch.float64)
+    return x, torch.arange(5) < torch.tensor([5, 3, 4, 2, 5])[:batch, None]
+
+for make in [{modules}]:
+    torch.manual_seed(0)
+    module = make().double().eval()
+    counters = {{None: CompileCounter(), True: CompileCounter()}}
+    functions = [
+        torch.compile(module, fullgraph=True, backend=counter, dynamic=dynamic)
+        for dynamic, counter in counters.items()
+    ]
+    with torch.no_grad():
+        batch = {{0: torch.export.Dim("batch", max=64)}}
+        exported = torch.export.export(module, inputs(3), dynamic_shapes=(batch, batch))
+        for function in (*functions, exported.module()):
+            torch._dynamo.reset()
+            for size in (3, 5, 2):
+                given = inputs(size)
+                torch.manual_seed(1)
+                expected = module(*given)
+                torch.manual_seed(1)
+                assert_close(tuple(function(*given)), tuple(expected))
+    graphs = [counter.frame_count for counter in counters.values()]
+    assert graphs[0] <= 2 and graphs[1] == 1, (module, "graphs for three sizes", graphs)
+"""
+_COMPILE = """
 x = torch.randn(2, 5, 4, generator=generator, dtype=torch.float64).to("{device}")
 mask = (torch.arange(5) < torch.tensor([5, 3])[:, None]).to("{device}")
 backend = "aot_eager"

@@ -5,6 +5,7 @@ NaN and infinity in a tensor reach the result.
 
 import math
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -19,15 +20,111 @@ from probseq.checks import (
     check_positive,
     check_rates,
 )
+from probseq.gaussians import standard_normal
 from probseq.kernels import RBF, Exponential
 from probseq.transformers.functional import kernel_attention
 from probseq.transformers.names import KernelName
 from probseq.transformers.outputs import AttentionOutput
-from probseq.transformers.protocol import TokenMap, check_tokens
+from probseq.transformers.protocol import TokenMap, check_num_samples, check_tokens
 from probseq.transformers.sampling import repeat_samples
 
 
-class SoftmaxAttention(nn.Module):
+class MultiHeadAttention(nn.Module):
+    """Base of attention modules: checks, precision, and the projection behind the heads.
+
+    A subclass makes its projections, the last of them ``to_out``, and writes ``_project`` and
+    ``_attend``.
+
+    Args:
+        dim: token width.
+        num_heads: heads; must divide ``dim``.
+        dropout: rate on the output.
+
+    Attributes:
+        stochastic: whether a forward pass draws.
+        takes_half: whether parameters may be in half precision.
+        first: name of the projection that the tokens meet first.
+
+    Raises:
+        ValueError: ``num_heads`` does not divide ``dim``, or ``dropout`` is out of range.
+    """
+
+    stochastic: bool = True
+    takes_half: bool = False
+    first: str = "to_qk"
+    to_out: nn.Module
+
+    def __init__(self, dim: int, num_heads: int, dropout: float) -> None:
+        super().__init__()
+        check_heads(dim, num_heads)
+        check_rates(dropout=dropout)
+        self.dim, self.num_heads = dim, num_heads
+
+    def forward(
+        self,
+        x: Float[Tensor, "batch tokens dim"],
+        mask: Bool[Tensor, "batch tokens"] | None = None,
+        *,
+        token_map: TokenMap | None = None,
+        generator: torch.Generator | None = None,
+        num_samples: int | None = None,
+    ) -> AttentionOutput:
+        """Attend, or draw what attention gives; see the class.
+
+        Args:
+            x: tokens, already normalised by the block.
+            mask: true at real tokens.
+            token_map: the map that the tokens went through since the previous attention output;
+                global inducing inputs go through it too. ``None`` in the first block.
+            generator: source of the draws.
+            num_samples: draw S samples from one posterior and fold them into the batch.
+
+        Returns:
+            Values, ``(batch, tokens, dim)`` or ``(S * batch, tokens, dim)``, and the penalty in
+            nats a sequence.
+
+        Raises:
+            ValueError: ``x`` or ``mask`` has a wrong shape or type, the parameters are in a
+                precision that the module does not work in, or ``num_samples`` is below 1.
+            CholeskyError: a covariance cannot be factorised.
+        """
+        check_num_samples(num_samples)
+        tokens = self.project(x, mask)
+        with torch.autocast(x.device.type, enabled=False):
+            out, penalty = self._attend(tokens, mask, token_map, num_samples, generator)
+        return AttentionOutput(self.to_out(out), penalty)
+
+    def project(self, x: Tensor, mask: Tensor | None) -> Any:
+        """Check tokens and mask, and return the tokens' projections.
+
+        Raises:
+            ValueError: as in :meth:`forward`.
+        """
+        self._check(x, mask)
+        return self._project(x, mask)
+
+    def _check(self, x: Tensor, mask: Tensor | None) -> None:
+        weight = getattr(getattr(self, self.first), "weight", x)
+        check_tokens(x, mask, self.dim, weight, half=self.takes_half)
+
+    def _project(self, x: Tensor, mask: Tensor | None) -> Any:
+        """Return what ``_attend`` takes, in the precision that it needs."""
+        raise NotImplementedError
+
+    def _attend(
+        self,
+        tokens: Any,
+        mask: Tensor | None,
+        token_map: TokenMap | None,
+        num_samples: int | None,
+        generator: torch.Generator | None,
+        /,
+    ) -> tuple[Tensor, Tensor]:
+        """Return the heads' outputs side by side, ``(S * batch, tokens, ...)``, and the penalty."""
+        raise NotImplementedError
+
+
+class SoftmaxAttention(MultiHeadAttention):
     """Scaled dot-product attention (thesis Eq. 3.1).
 
     Args:
@@ -41,35 +138,23 @@ class SoftmaxAttention(nn.Module):
         ValueError: ``num_heads`` does not divide ``dim``, or ``dropout`` is out of range.
     """
 
-    stochastic = False
+    stochastic, takes_half, first = False, True, "to_qkv"
 
     def __init__(self, dim: int, num_heads: int, *, dropout: float = 0.0) -> None:
-        super().__init__()
-        check_heads(dim, num_heads)
-        check_rates(dropout=dropout)
-        self.dim, self.num_heads = dim, num_heads
+        super().__init__(dim, num_heads, dropout)
         self.to_qkv = nn.Linear(dim, 3 * dim, bias=False)
         self.to_out = nn.Sequential(nn.Linear(dim, dim), nn.Dropout(dropout))
 
-    def forward(
-        self,
-        x: Float[Tensor, "batch tokens dim"],
-        mask: Bool[Tensor, "batch tokens"] | None = None,
-        *,
-        token_map: TokenMap | None = None,
-        generator: torch.Generator | None = None,
-        num_samples: int | None = None,
-    ) -> AttentionOutput:
-        """Attend; see :class:`~probseq.transformers.protocol.AttentionModule`."""
-        check_tokens(x, mask, self.dim, getattr(self.to_qkv, "weight", x), half=True)
-        q, k, v = rearrange(
-            self.to_qkv(x), "b t (three h d) -> three b h t d", three=3, h=self.num_heads
-        ).unbind(0)
+    def _project(self, x: Tensor, mask: Tensor | None) -> list[Tensor]:
+        return split_heads(self.to_qkv(x).chunk(3, -1), self.num_heads)
+
+    def _attend(self, tokens: Any, mask: Tensor | None, *_: Any) -> tuple[Tensor, Tensor]:
+        q, k, v = tokens
         out = softmax_attention(q, k, v, mask)
-        return AttentionOutput(self.to_out(rearrange(out, "b h t d -> b t (h d)")), x.new_zeros(()))
+        return rearrange(out, "b h t d -> b t (h d)"), out.new_zeros(())
 
 
-class KernelAttention(nn.Module):
+class KernelAttention(MultiHeadAttention):
     r"""Kernel attention :math:`F_h = K_{qk} v` (Tsai et al. 2019; thesis Eq. 3.2), not normalised.
 
     Args:
@@ -100,12 +185,9 @@ class KernelAttention(nn.Module):
         noise: float = 0.0,
         dropout: float = 0.0,
     ) -> None:
-        super().__init__()
-        check_heads(dim, num_heads)
-        check_rates(dropout=dropout)
+        super().__init__(dim, num_heads, dropout)
         check_not_negative(noise=noise)
         self.noise, self.stochastic = noise, noise > 0.0
-        self.dim, self.num_heads = dim, num_heads
         self.kernel_name: KernelName = kernel
         self.kernel = attention_kernel(
             kernel, dim // num_heads, num_heads, initial_variance=initial_variance
@@ -115,40 +197,33 @@ class KernelAttention(nn.Module):
         self.to_v = nn.Linear(dim, dim, bias=False)
         self.to_out = nn.Sequential(nn.Linear(dim, dim), nn.Dropout(dropout))
 
-    def forward(
+    def _project(self, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        q, v = map(full_precision, split_heads((self.to_qk(x), self.to_v(x)), self.num_heads))
+        if self.to_k is None:
+            return q, q, v
+        return q, full_precision(split_heads((self.to_k(x),), self.num_heads)[0]), v
+
+    def _attend(
         self,
-        x: Float[Tensor, "batch tokens dim"],
-        mask: Bool[Tensor, "batch tokens"] | None = None,
-        *,
-        token_map: TokenMap | None = None,
-        generator: torch.Generator | None = None,
-        num_samples: int | None = None,
-    ) -> AttentionOutput:
-        """Attend; see :class:`~probseq.transformers.protocol.AttentionModule`."""
-        check_tokens(x, mask, self.dim, getattr(self.to_v, "weight", x))
-        q, v = split_heads((self.to_qk(x), self.to_v(x)), self.num_heads)
-        k = q if self.to_k is None else split_heads((self.to_k(x),), self.num_heads)[0]
-        with torch.autocast(x.device.type, enabled=False):
-            # Not normalised by a sum, a kernel is no place for half precision.
-            inverse_lengthscale = self.kernel.lengthscale.reciprocal()
-            queries = full_precision(q) * inverse_lengthscale
-            keys = queries if k is q else full_precision(k) * inverse_lengthscale
-            out = kernel_attention(
-                queries,
-                keys,
-                full_precision(v),
-                kernel=self.kernel_name,
-                key_mask=None if mask is None else mask[:, None],
-            )
-            out = out * self.kernel.outputscale[:, None, None]
-            if self.stochastic:
-                out = out if num_samples is None else repeat_samples(out, num_samples)
-                # Where SGPA adds the deviation of its posterior, this adds a constant.
-                drawn = torch.randn(
-                    out.shape, generator=generator, device=out.device, dtype=out.dtype
-                )
-                out = out + self.noise * drawn
-        return AttentionOutput(self.to_out(rearrange(out, "b h t d -> b t (h d)")), x.new_zeros(()))
+        tokens: Any,
+        mask: Tensor | None,
+        token_map: TokenMap | None,
+        num_samples: int | None,
+        generator: torch.Generator | None,
+        /,
+    ) -> tuple[Tensor, Tensor]:
+        q, k, v = tokens
+        inverse_lengthscale = self.kernel.lengthscale.reciprocal()
+        queries = q * inverse_lengthscale
+        keys = queries if k is q else k * inverse_lengthscale
+        key_mask = None if mask is None else mask[:, None]
+        out = kernel_attention(queries, keys, v, kernel=self.kernel_name, key_mask=key_mask)
+        out = out * self.kernel.outputscale[:, None, None]
+        if self.stochastic:
+            out = out if num_samples is None else repeat_samples(out, num_samples)
+            # Where SGPA adds the deviation of its posterior, this adds a constant.
+            out = out + self.noise * standard_normal(out.shape, like=out, generator=generator)
+        return rearrange(out, "b h t d -> b t (h d)"), out.new_zeros(())
 
 
 def softmax_attention(

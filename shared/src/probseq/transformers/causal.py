@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 import torch
 import torch.nn.functional as F
 from einops import rearrange
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
 from probseq.checks import check_choice, check_counts
@@ -23,7 +23,7 @@ from probseq.transformers.attention import (
 from probseq.transformers.functional import rbf_matrix
 from probseq.transformers.names import KernelName
 from probseq.transformers.outputs import AttentionOutput
-from probseq.transformers.protocol import AttentionModule, TokenMap, check_tokens
+from probseq.transformers.protocol import AttentionModule, TokenMap
 
 NormaliserName = Literal["none", "count", "kernel"]
 # Rows of a kernel matrix that are there at the same time.
@@ -99,19 +99,9 @@ class KeyValueCache(NamedTuple):
 class CausalSoftmaxAttention(SoftmaxAttention):
     """Softmax attention of a decoder; its arguments are those of :class:`SoftmaxAttention`."""
 
-    def forward(
-        self,
-        x: Float[Tensor, "batch tokens dim"],
-        mask: Bool[Tensor, "batch tokens"] | None = None,
-        *,
-        token_map: TokenMap | None = None,
-        generator: torch.Generator | None = None,
-        num_samples: int | None = None,
-    ) -> AttentionOutput:
-        """Attend; see :class:`~probseq.transformers.protocol.AttentionModule`."""
-        check_tokens(x, mask, self.dim, getattr(self.to_qkv, "weight", x), half=True)
-        q, k, v = self._project(x)
-        return self._output(softmax_attention(q, k, v, mask, causal=True), x)
+    def _attend(self, tokens: Any, mask: Tensor | None, *_: Any) -> tuple[Tensor, Tensor]:
+        q, k, v = tokens
+        return _merged(softmax_attention(q, k, v, mask, causal=True))
 
     def init_cache(
         self, batch: int, max_tokens: int, *, generator: torch.Generator | None = None
@@ -129,16 +119,10 @@ class CausalSoftmaxAttention(SoftmaxAttention):
         token_map: TokenMap | None = None,
     ) -> tuple[AttentionOutput, KeyValueCache]:
         """Attend from the next tokens; see :class:`CausalAttentionModule`."""
-        q, k, v = self._project(x)
+        q, k, v = self._project(x, None)
         cache = cache.append(k, v)
-        return self._output(cache.attend(q), x), cache
-
-    def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        q, k, v = split_heads(self.to_qkv(x).chunk(3, -1), self.num_heads)
-        return q, k, v
-
-    def _output(self, out: Tensor, x: Tensor) -> AttentionOutput:
-        return AttentionOutput(self.to_out(rearrange(out, "b h t d -> b t (h d)")), x.new_zeros(()))
+        out, penalty = _merged(cache.attend(q))
+        return AttentionOutput(self.to_out(out), penalty), cache
 
 
 class CausalKernelAttention(KernelAttention):
@@ -183,22 +167,12 @@ class CausalKernelAttention(KernelAttention):
         if normalise == "kernel":  # σ² cancels: unused, it would break distributed training
             self.kernel.raw_outputscale.requires_grad_(False)
 
-    def forward(
-        self,
-        x: Float[Tensor, "batch tokens dim"],
-        mask: Bool[Tensor, "batch tokens"] | None = None,
-        *,
-        token_map: TokenMap | None = None,
-        generator: torch.Generator | None = None,
-        num_samples: int | None = None,
-    ) -> AttentionOutput:
-        """Attend; see :class:`~probseq.transformers.protocol.AttentionModule`."""
-        check_tokens(x, mask, self.dim, getattr(self.to_v, "weight", x))
-        q, k, v = self._project(x)
+    def _attend(self, tokens: Any, mask: Tensor | None, *_: Any) -> tuple[Tensor, Tensor]:
+        q, k, v = tokens
         weight = torch.ones_like(v[..., :1])
         if mask is not None:
             weight = weight.masked_fill(~mask[:, None, :, None], 0.0)
-        return self._output(self._attend(q, k, v * weight, weight), x)
+        return _merged(self._sum(q, k, v * weight, weight))
 
     def init_cache(
         self, batch: int, max_tokens: int, *, generator: torch.Generator | None = None
@@ -217,39 +191,40 @@ class CausalKernelAttention(KernelAttention):
         token_map: TokenMap | None = None,
     ) -> tuple[AttentionOutput, KeyValueCache]:
         """Attend from the next tokens; see :class:`CausalAttentionModule`."""
-        q, k, v = self._project(x)
+        q, k, v = self._project(x, None)
         cache = cache.append(k, v)
         keys, values = cache.known()
-        return self._output(
-            self._attend(q, keys, values, torch.ones_like(values[..., :1])), x
-        ), cache
+        with torch.autocast(x.device.type, enabled=False):
+            out, penalty = _merged(self._sum(q, keys, values, torch.ones_like(values[..., :1])))
+        return AttentionOutput(self.to_out(out), penalty), cache
 
-    def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _project(self, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         """Return queries and keys over the lengthscales, and values."""
         found = (self.to_qk(x), (self.to_k or self.to_qk)(x), self.to_v(x))
         q, k, v = map(full_precision, split_heads(found, self.num_heads))
         return q / self.kernel.lengthscale, k / self.kernel.lengthscale, v
 
-    def _attend(self, q: Tensor, k: Tensor, v: Tensor, weight: Tensor) -> Tensor:
+    def _sum(self, q: Tensor, k: Tensor, v: Tensor, weight: Tensor) -> Tensor:
         """Return a_t σ² Σ_{j≤t} k(q_t, k_j) v_j; weights are 1 at real tokens."""
-        with torch.autocast(q.device.type, enabled=False):
 
-            def matrix(rows: slice, columns: slice) -> Tensor:
-                if self.kernel_name == "rbf":
-                    return rbf_matrix(q[..., rows, :], k[..., columns, :])
-                return torch.exp(q[..., rows, :] @ k[..., columns, :].mT)
+        def matrix(rows: slice, columns: slice) -> Tensor:
+            if self.kernel_name == "rbf":
+                return rbf_matrix(q[..., rows, :], k[..., columns, :])
+            return torch.exp(q[..., rows, :] @ k[..., columns, :].mT)
 
-            if self.normalise == "kernel":
-                out = causal_sum(matrix, torch.cat((v, weight), -1), q.shape[-2])
-                total = out[..., -1:]
-                return out[..., :-1] / total.masked_fill(total <= 0.0, 1.0)  # padding sees nothing
-            out = self.kernel.outputscale[:, None, None] * causal_sum(matrix, v, q.shape[-2])
-            if self.normalise == "none":
-                return out
-            return out / weight.cumsum(-2)[..., -q.shape[-2] :, :].clamp(min=1.0)
+        if self.normalise == "kernel":
+            out = causal_sum(matrix, torch.cat((v, weight), -1), q.shape[-2])
+            total = out[..., -1:]
+            return out[..., :-1] / total.masked_fill(total <= 0.0, 1.0)  # padding sees nothing
+        out = self.kernel.outputscale[:, None, None] * causal_sum(matrix, v, q.shape[-2])
+        if self.normalise == "none":
+            return out
+        return out / weight.cumsum(-2)[..., -q.shape[-2] :, :].clamp(min=1.0)
 
-    def _output(self, out: Tensor, x: Tensor) -> AttentionOutput:
-        return AttentionOutput(self.to_out(rearrange(out, "b h t d -> b t (h d)")), x.new_zeros(()))
+
+def _merged(out: Tensor) -> tuple[Tensor, Tensor]:
+    """Return heads side by side, and no penalty."""
+    return rearrange(out, "b h t d -> b t (h d)"), out.new_zeros(())
 
 
 def causal_sum(

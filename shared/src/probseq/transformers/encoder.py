@@ -136,8 +136,8 @@ class Encoder(nn.Module):
         penalty = torch.zeros((), device=x.device)
         for index in range(self.config.depth):
             found = attend(index, self._attention_input(index, x), self._token_map(index))
-            if len(found.values) > len(x):
-                x = repeat_samples(x, len(found.values) // len(x))
+            if found.values.shape[0] > x.shape[0]:
+                x = repeat_samples(x, found.values.shape[0] // x.shape[0])
             x = x + found.values
             if self.config.norm == "post":
                 x = self._norm(2 * index)(x)

@@ -57,9 +57,9 @@ class PooledTransformer(nn.Module):
         if self.positions is not None:
             x = x + self.positions[:, : x.shape[1]]
         if self.class_token is not None:
-            x = torch.cat([self.class_token.expand(len(x), -1, -1), x], 1)
+            x = torch.cat([self.class_token.expand(x.shape[0], -1, -1), x], 1)
             if mask is not None:
-                mask = torch.cat([mask.new_ones(len(x), 1), mask], 1)
+                mask = torch.cat([mask.new_ones(x.shape[0], 1), mask], 1)
         x, penalty = self.encoder(x, mask, generator=generator, num_samples=num_samples)
         return TransformerOutput(self.head(x, mask, num_samples), penalty)
 

@@ -11,6 +11,7 @@ from jaxtyping import Bool, Float, Float64, Real
 from torch import Tensor, nn
 
 from probseq.checks import check_sizes
+from probseq.gaussians import standard_normal
 from probseq.kernels.stationary import StationaryKernel
 from probseq.transformers.attention import check_heads, full_precision
 from probseq.transformers.outputs import AttentionOutput
@@ -107,9 +108,7 @@ class TimeLayer(nn.Module, ABC):
         check_num_samples(num_samples)
         law = self._law(x, mask, times)
         shape = (1 if num_samples is None else num_samples, *law.mean.shape)
-        noise = torch.randn(
-            shape, generator=generator, dtype=law.mean.dtype, device=law.mean.device
-        )
+        noise = standard_normal(shape, like=law.mean, generator=generator)
         # f(t) = mean_t + √var_t ε_t.
         samples = law.mean + law.variance.sqrt()[..., None] * noise
         values = self.to_out(samples.flatten(-2).flatten(0, 1))

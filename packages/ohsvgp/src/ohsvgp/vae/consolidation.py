@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ohsvgp.vae.objective import gaussian_log_density, latent_samples
-from probseq.gaussians import DiagonalGaussian
+from probseq.gaussians import DiagonalGaussian, standard_normal
 
 __all__ = ["Consolidation", "diagonal_fisher", "predictive_fisher"]
 
@@ -116,7 +116,7 @@ def predictive_fisher(
         generator: source of randomness.
     """
     mean = decoder(latent_samples(latent, 1, generator)[0])
-    noises = torch.randn(mean.shape, generator=generator, dtype=mean.dtype, device=mean.device)
+    noises = standard_normal(mean.shape, like=mean, generator=generator)
     y = (mean + noise.sqrt() * noises).detach()
     return diagonal_fisher(gaussian_log_density(y, mean, noise).sum(-1), parameters)
 

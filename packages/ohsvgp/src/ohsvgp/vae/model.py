@@ -27,7 +27,7 @@ from ohsvgp.vae.task import Task, TaskInfo, Window, as_channels, read_task, rela
 from ohsvgp.vae.training import LearnedPoints, train
 from ohsvgp.whitening import check_jitter
 from probseq.checks import check_counts, check_not_negative, check_positive, check_whole
-from probseq.gaussians import DiagonalGaussian
+from probseq.gaussians import DiagonalGaussian, standard_normal
 from probseq.kernels import Kernel
 
 __all__ = ["OnlineSVGPVAE"]
@@ -358,7 +358,7 @@ class OnlineSVGPVAE(nn.Module):
         mean = self._decode(latent_samples(self.latent(t), num_samples, generator))
         if not include_noise:
             return mean
-        noise = torch.randn(mean.shape, generator=generator, dtype=mean.dtype, device=mean.device)
+        noise = standard_normal(mean.shape, like=mean, generator=generator)
         return mean + self.noise.sqrt() * noise
 
     def predict(

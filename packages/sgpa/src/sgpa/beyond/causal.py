@@ -19,24 +19,23 @@ from einops import einsum, rearrange
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from probseq.checks import check_choice, check_counts, check_positive, check_rates
+from probseq.checks import check_choice, check_counts, check_positive
 from probseq.errors import CholeskyError
-from probseq.transformers.attention import attention_kernel, check_heads, full_precision
+from probseq.transformers.attention import attention_kernel, full_precision
 from probseq.transformers.causal import NormaliserName, causal_linear, causal_sum, check_room
 from probseq.transformers.functional import rbf_matrix
 from probseq.transformers.names import ATTENTION_JITTER, KernelName
 from probseq.transformers.outputs import AttentionOutput
-from probseq.transformers.protocol import TokenMap, check_num_samples, check_tokens
-from sgpa.cache import ParameterCache
+from probseq.transformers.protocol import TokenMap, check_num_samples
+from sgpa.attention import InducingAttention
 from sgpa.names import CovarianceName, InitialPosterior
 from sgpa.posterior import (
     GlobalTerms,
-    HeadKernel,
     correlation_matrix,
-    global_terms,
     prior_scale,
     relative_variance,
     residual_deviation,
+    whiten,
 )
 from sgpa.process import CausalNoise
 
@@ -61,7 +60,7 @@ class CausalCache(NamedTuple):
     length: int
 
 
-class CausalSparseGPAttention(nn.Module):
+class CausalSparseGPAttention(InducingAttention):
     r"""Multi-head attention of a decoder whose heads are sparse Gaussian processes.
 
     The output is a draw of :math:`a_t f(q_t)`. The penalty is the online KL divergence, from token
@@ -108,7 +107,7 @@ class CausalSparseGPAttention(nn.Module):
         torch.Size([2, 1, 64])
     """
 
-    stochastic = True
+    first, key = "to_v", "to_k"
 
     def __init__(
         self,
@@ -126,8 +125,7 @@ class CausalSparseGPAttention(nn.Module):
         dropout: float = 0.0,
         jitter: float = ATTENTION_JITTER,
     ) -> None:
-        super().__init__()
-        check_heads(dim, num_heads)
+        super().__init__(dim, num_heads, dropout)
         check_counts(num_inducing=num_inducing)
         check_choice("normalise", normalise, NormaliserName)
         check_choice("covariance", covariance, CovarianceName)
@@ -135,8 +133,7 @@ class CausalSparseGPAttention(nn.Module):
         if num_data is not None:
             check_counts(num_data=num_data)
         check_positive(jitter=jitter)
-        check_rates(dropout=dropout)
-        self.dim, self.num_heads, self.num_inducing = dim, num_heads, num_inducing
+        self.num_inducing = num_inducing
         self.kernel_name: KernelName = kernel
         self.normalise: NormaliserName = normalise
         self.covariance: CovarianceName = covariance
@@ -152,7 +149,6 @@ class CausalSparseGPAttention(nn.Module):
         self.inducing_mean = nn.Parameter(initial(num_heads, num_inducing, width))
         raw = initial(num_heads, width, num_inducing, num_inducing)
         self.raw_inducing_factor = nn.Parameter(raw.tril())
-        self._cache = ParameterCache[GlobalTerms]()
 
     def forward(
         self,
@@ -183,7 +179,7 @@ class CausalSparseGPAttention(nn.Module):
             ValueError: ``x``, ``mask`` or ``noise`` has a wrong shape or type.
             CholeskyError: a covariance cannot be factorised.
         """
-        check_tokens(x, mask, self.dim, getattr(self.to_v, "weight", x))
+        self._check(x, mask)
         check_num_samples(num_samples)
         batch, tokens = x.shape[:2]
         if noise is None:
@@ -191,7 +187,7 @@ class CausalSparseGPAttention(nn.Module):
         noise.check(num_samples or 1, batch, tokens, self.inducing_mean)
         with torch.autocast(x.device.type, enabled=False):
             terms = self._global_terms(token_map)
-            q, k, v = self._project(x, terms, mask)
+            q, k, v = self._scaled(x, terms, mask)
             w_q, w_k = (self._whitened(each, terms) for each in (q, k))
             state = v.new_zeros(*v.shape[:2], self.num_inducing, v.shape[-1] - 1)
             mean, _ = self._mean(q, k, v, w_q, w_k, terms, state)
@@ -214,10 +210,10 @@ class CausalSparseGPAttention(nn.Module):
         token_map: TokenMap | None = None,
     ) -> Float[Tensor, "batch tokens"]:
         """Return KL(q_t ‖ q_{t−1}) of each token, summed over heads, in nats."""
-        check_tokens(x, mask, self.dim, getattr(self.to_v, "weight", x))
+        self._check(x, mask)
         with torch.autocast(x.device.type, enabled=False):
             terms = self._global_terms(token_map)
-            _, k, v = self._project(x, terms, mask)
+            _, k, v = self._scaled(x, terms, mask)
             return self._online(v, self._whitened(k, terms)).sum(0)
 
     def noise(
@@ -283,12 +279,12 @@ class CausalSparseGPAttention(nn.Module):
             ValueError: ``x`` has a wrong shape or type, or there is no room.
             CholeskyError: a covariance cannot be factorised.
         """
-        check_tokens(x, None, self.dim, getattr(self.to_v, "weight", x))
+        self._check(x, None)
         start, end = cache.length, cache.length + x.shape[1]
         check_room(end, cache.keys.shape[2])
         with torch.autocast(x.device.type, enabled=False):
             terms = self._global_terms(token_map)
-            q, k, v = self._project(x, terms, None)
+            q, k, v = self._scaled(x, terms, None)
             w_q, w_k = (self._whitened(each, terms) for each in (q, k))
             cache.keys[:, :, start:end], cache.values[:, :, start:end] = k, v
             keys, values = cache.keys[:, :, :end], cache.values[:, :, :end]
@@ -303,12 +299,7 @@ class CausalSparseGPAttention(nn.Module):
             penalty = self._online(v, w_k).sum((0, 2)).mean()
         return AttentionOutput(self.to_out(out), penalty), cache._replace(state=state, length=end)
 
-    def train(self, mode: bool = True) -> "CausalSparseGPAttention":
-        """Set training or evaluation mode; either way the cache of parameters starts empty."""
-        self._cache.clear()
-        return super().train(mode)
-
-    def _project(
+    def _scaled(
         self, x: Tensor, terms: GlobalTerms, mask: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return centred q/ℓ and k/ℓ, and [d(k) v, d(k)], zero at padding."""
@@ -329,10 +320,7 @@ class CausalSparseGPAttention(nn.Module):
         return queries - centre, keys - centre, values
 
     def _whitened(self, scaled: Tensor, terms: GlobalTerms) -> Tensor:
-        """Return w = C(x, Z) chol(C(Z, Z) + jI)⁻ᵀ."""
-        rows = rearrange(scaled, "h b t d -> h (b t) d")
-        whitened = rbf_matrix(rows, terms.features) @ terms.whitener.mT
-        return rearrange(whitened, "h (b t) m -> h b t m", b=scaled.shape[1])
+        return whiten(scaled, terms)
 
     def _mean(
         self,
@@ -428,32 +416,6 @@ class CausalSparseGPAttention(nn.Module):
         """Return KL(q_t ‖ q_{t−1}) = ½ |v_t|² (1 − |w(k_t)|²), ``(heads, batch, tokens)``."""
         left = (1.0 - w_k.square().sum(-1)).clamp(min=0.0)
         return 0.5 * v[..., :-1].square().sum(-1) * left
-
-    def _head_kernel(self) -> HeadKernel:
-        return HeadKernel(self.kernel_name, self.kernel.lengthscale, self.kernel.outputscale)
-
-    def _terms_of(self, inducing: Tensor) -> GlobalTerms:
-        """Return what depends on the projected global inducing inputs alone."""
-        given = (self._head_kernel(), self.inducing_mean, self.raw_inducing_factor)
-        return global_terms(inducing, *given, jitter=self.jitter)
-
-    def _global_terms(self, token_map: TokenMap | None) -> GlobalTerms:
-        def compute() -> GlobalTerms:
-            inducing = self.inducing_inputs
-            if token_map is not None:
-                inducing = token_map(inducing)
-            rows = rearrange(self.to_k.weight, "(h k) d -> h k d", h=self.num_heads)
-            return self._terms_of(einsum(inducing, rows, "h m d, h k d -> h m k"))
-
-        if self.training or torch.is_grad_enabled() or torch.compiler.is_compiling():
-            return compute()
-        if token_map is not None and token_map.training:  # dropout may be active, each time anew
-            return compute()
-        tensors = [self.inducing_inputs, self.raw_inducing_factor, self.inducing_mean]
-        tensors += [self.to_k.weight, *self.kernel.parameters(), *self.buffers()]
-        if token_map is not None:
-            tensors += token_map.parameters()
-        return self._cache.get(tensors, compute)
 
 
 def _correlations(q: Tensor, k: Tensor) -> Callable[[slice, slice], Tensor]:

@@ -21,8 +21,8 @@ from probseq.checks import check_counts
 from probseq.transformers.attention import full_precision
 from probseq.transformers.causal import causal_linear
 from probseq.transformers.outputs import AttentionOutput
-from probseq.transformers.protocol import TokenMap, check_num_samples, check_tokens
-from sgpa.causal import CausalSparseGPAttention
+from probseq.transformers.protocol import TokenMap, check_num_samples
+from sgpa.beyond.causal import CausalSparseGPAttention
 from sgpa.posterior import GlobalTerms, prior_scale
 from sgpa.process import CausalNoise
 from sgpa.random_features import feature_terms, features, orthogonal_frequencies
@@ -93,9 +93,9 @@ class CausalFeatureAttention(CausalSparseGPAttention):
 
         The noise of :meth:`noise` has one row for each feature in place of one for each token.
         """
-        check_tokens(x, mask, self.dim, getattr(self.to_v, "weight", x))
+        self._check(x, mask)
         check_num_samples(num_samples)
-        batch, samples = len(x), num_samples or 1
+        batch, samples = x.shape[0], num_samples or 1
         if noise is None:
             noise = self.noise(samples, batch, x.shape[1], generator=generator)
         noise.check(samples, batch, self.num_features, self.inducing_mean)
@@ -130,7 +130,7 @@ class CausalFeatureAttention(CausalSparseGPAttention):
         self, x: Float[Tensor, "batch new dim"], cache: Any, *, token_map: TokenMap | None = None
     ) -> tuple[AttentionOutput, Any]:
         """Draw the output of the next tokens; see :meth:`CausalSparseGPAttention.step`."""
-        check_tokens(x, None, self.dim, getattr(self.to_v, "weight", x))
+        self._check(x, None)
         with torch.autocast(x.device.type, enabled=False):
             terms = self._global_terms(token_map)
             found = self._advance(x, None, terms, cache.state, cache.noise, cache.length)
@@ -148,7 +148,7 @@ class CausalFeatureAttention(CausalSparseGPAttention):
         start: int,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return the heads' outputs side by side, the KL divergence of a sequence, and S."""
-        q, k, v = self._project(x, terms, mask)
+        q, k, v = self._scaled(x, terms, mask)
         phi, basis = features(q, self.frequencies[:, None]), terms.whitener[:, None]
         w_q = self._whitened(q, terms)
         # φ(q)ᵀ (I − QQᵀ)

@@ -1,0 +1,1 @@
+"""What is not in the papers: attention of decoders."""
