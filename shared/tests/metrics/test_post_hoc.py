@@ -40,10 +40,11 @@ def test_scaling_is_softmax_of_logits_over_temperature():
     torch.testing.assert_close(scale_log_probs(logits.log_softmax(-1), 1.0), logits.log_softmax(-1))
 
 
-def test_predictions_without_an_optimum_end_at_the_bounds():
+def test_predictions_without_an_optimum_end_at_the_bounds_with_a_warning():
     logits = torch.eye(3)
-    assert fit_temperature(logits.log_softmax(-1), torch.arange(3)) == 0.05
-    assert fit_temperature(logits.log_softmax(-1), torch.tensor([1, 2, 0])) == 20.0
+    for labels, bound in ((torch.arange(3), 0.05), (torch.tensor([1, 2, 0]), 20.0)):
+        with pytest.warns(UserWarning, match=f"the temperature {bound:g} is a bound of the search"):
+            assert fit_temperature(logits.log_softmax(-1), labels) == bound
 
 
 def test_an_ensemble_is_the_mean_of_the_members_softmax():

@@ -16,9 +16,9 @@ from probseq.metrics import (
     class_predictions,
     ensemble,
     evaluate_sets,
-    fit_temperature,
     held_out_nll,
 )
+from probseq.metrics.post_hoc import search_temperature
 from probseq.transformers import active_dropout, repeat_samples, sample_predictions
 from probseq.transformers.adapters import choose_layers
 from probseq.transformers.layouts import check_layout, find_attention
@@ -185,7 +185,7 @@ class Calibrate(Experiment[Loaded]):
             if name in found[0]["candidates"]:
                 losses = [own["candidates"][name]["nll"] for own in found]
             if tempered:
-                temperatures = [fit_temperature(own.log_probs, own.labels) for own in known]
+                temperatures = [search_temperature(own.log_probs, own.labels) for own in known]
                 pairs = zip(runs, temperatures, strict=True)
                 runs = [{key: own.scaled(t) for key, own in sets.items()} for sets, t in pairs]
             metrics = [evaluate_sets(sets, CORRUPTION_GROUPS) for sets in runs]
