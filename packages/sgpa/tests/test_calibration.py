@@ -1,5 +1,6 @@
 """Calibration after training: what is chosen, what is left alone, what is refused."""
 
+import copy
 import gc
 import math
 
@@ -8,9 +9,16 @@ import pytest
 import torch
 from torch import nn
 from torch.testing import assert_close
+from torch.utils.checkpoint import checkpoint
 
 from probseq.metrics import fit_temperature
-from probseq.transformers import deviations, fine_tune, penalty, remove_attention
+from probseq.transformers import (
+    deviations,
+    fine_tune,
+    penalty,
+    remove_attention,
+    sample_predictions,
+)
 from sgpa import calibrate, load_calibrated, replace_attention, tune_deviation
 
 
@@ -276,6 +284,39 @@ def test_tuning_moves_scales_alone():
     own = "attention.deviation.process."
     scales = {f"{own}kernel.raw_lengthscale", f"{own}kernel.raw_outputscale"}
     assert moved(lambda: tune_deviation(model, batches)) == scales
+
+
+class Checkpointed(Classifier):
+    """Recomputes its attention for gradients, by hand."""
+
+    reentrant = False
+
+    def forward(self, tokens):
+        plain = super().forward
+        call = lambda x: plain(x)["logits"]  # noqa: E731
+        return {"logits": checkpoint(call, tokens, use_reentrant=self.reentrant)}
+
+
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")  # in the last call
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_tuning_of_a_model_that_recomputes_activations_follows_the_draws(reentrant):
+    model, inputs, labels = shifted_case()
+    inputs.requires_grad_()  # else the older form has no gradients
+    replace_attention(model, calibration=inputs[:50], num_inducing=8)
+    other = copy.deepcopy(model)
+    other.__class__, other.reentrant = Checkpointed, reentrant
+    for each in (model, other):
+        tune_deviation(each, [(inputs, labels)] * 5)
+    found, expected = (deviations(each)["attention"].kernel.state_dict() for each in (other, model))
+    assert_close(found, expected)
+    before = replace_attention(case(scale=6.0)[0], calibration=inputs[:50], num_inducing=8)
+    assert not torch.allclose(
+        expected["raw_outputscale"], deviations(before)["attention"].kernel.raw_outputscale
+    )
+    with pytest.raises(ValueError, match="generator must be None inside torch"):
+        sample_predictions(other, inputs, generator=torch.Generator())
+    with torch.no_grad():
+        sample_predictions(other, inputs.detach(), generator=torch.Generator())
 
 
 def test_fine_tuning_starts_at_the_model_with_a_small_deviation_and_moves_its_scales_most():

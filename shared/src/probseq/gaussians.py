@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from probseq.checks import broadcastable, check_real, check_shape
+from probseq.checks import broadcastable, check_generator, check_real, check_shape
 from probseq.linalg import safe_cholesky
 
 __all__ = ["DiagonalGaussian", "Gaussian", "conditional", "gauss_kl"]
@@ -312,6 +312,7 @@ def _noise(
     like: Tensor, sample_shape: tuple[int, ...], generator: torch.Generator | None
 ) -> Tensor:
     check_shape(sample_shape=sample_shape)
+    check_generator(generator)
     return torch.randn(
         (*sample_shape, *like.shape), generator=generator, dtype=like.dtype, device=like.device
     )

@@ -5,6 +5,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from cgpt.covariances import JointCovariance, masked_cholesky
+from probseq.checks import check_generator
 
 # Round-off of a predictive covariance in float32, a difference, relative to the prior's variance:
 # where the keys determine the queries, nothing else would be left to factorise. It is the same in
@@ -79,6 +80,7 @@ def draw_samples(
     floor = _FLOOR * prior_variance[:, None, None]
     eye = torch.eye(mean.shape[-2], dtype=mean.dtype, device=mean.device)
     root = masked_cholesky(covariance + floor * eye, mask, jitter=jitter)
+    check_generator(generator)
     noise = torch.randn(
         (num_samples, *mean.shape), generator=generator, dtype=mean.dtype, device=mean.device
     )

@@ -28,7 +28,13 @@ from cgpt.sparse_projection import project_heads
 from cgpt.sparse_regulariser import (
     log_density,
 )
-from probseq.checks import check_choice, check_counts, check_positive, check_rates
+from probseq.checks import (
+    check_choice,
+    check_counts,
+    check_generator,
+    check_positive,
+    check_rates,
+)
 from probseq.gaussians import DiagonalGaussian
 from probseq.transformers.attention import check_heads
 from probseq.transformers.names import ATTENTION_JITTER
@@ -295,6 +301,7 @@ class SparseCorrelatedGPAttention(nn.Module):
         self, prediction: "_Prediction", num_samples: int, generator: torch.Generator | None
     ) -> Tensor:
         """Draw ν + √noise ε₁ + W_q root ε₂, jointly over tokens."""
+        check_generator(generator)
         inputs, features, posterior, noise = prediction
         root = covariance_root(posterior, self.noise.square())
 

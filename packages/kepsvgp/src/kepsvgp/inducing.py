@@ -19,6 +19,7 @@ from einops import einsum
 from jaxtyping import Float
 from torch import Tensor
 
+from probseq.checks import check_generator
 from probseq.gaussians import gauss_kl
 
 
@@ -75,6 +76,7 @@ def draw_inducing(
     Returns:
         ``(*shape, heads, channels, rank)``.
     """
+    check_generator(generator)
     noise = torch.randn(
         (*shape, *mean.shape), generator=generator, dtype=mean.dtype, device=mean.device
     )

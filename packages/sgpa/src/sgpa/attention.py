@@ -10,7 +10,13 @@ from einops import einsum, rearrange
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from probseq.checks import check_choice, check_counts, check_positive, check_rates
+from probseq.checks import (
+    check_choice,
+    check_counts,
+    check_generator,
+    check_positive,
+    check_rates,
+)
 from probseq.gaussians import DiagonalGaussian
 from probseq.transformers.attention import attention_kernel, check_heads, full_precision
 from probseq.transformers.names import ATTENTION_JITTER, KernelName
@@ -354,4 +360,5 @@ class SparseGPAttention(nn.Module):
 
 def draw(shape: tuple[int, ...], *, like: Tensor, generator: torch.Generator | None) -> Tensor:
     """Draw standard normal noise on the device and in the dtype of ``like``."""
+    check_generator(generator)
     return torch.randn(shape, generator=generator, device=like.device, dtype=like.dtype)

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from probseq.checks import (
     check_choice,
     check_counts,
+    check_generator,
     check_not_negative,
     check_positive,
     check_rates,
@@ -144,6 +145,7 @@ class KernelAttention(nn.Module):
             if self.stochastic:
                 out = out if num_samples is None else repeat_samples(out, num_samples)
                 # Where SGPA adds the deviation of its posterior, this adds a constant.
+                check_generator(generator)
                 drawn = torch.randn(
                     out.shape, generator=generator, device=out.device, dtype=out.dtype
                 )

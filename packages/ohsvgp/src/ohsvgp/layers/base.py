@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float, Float64, Real
 from torch import Tensor, nn
 
-from probseq.checks import check_sizes
+from probseq.checks import check_generator, check_sizes
 from probseq.kernels.stationary import StationaryKernel
 from probseq.transformers.attention import check_heads, full_precision
 from probseq.transformers.outputs import AttentionOutput
@@ -107,6 +107,7 @@ class TimeLayer(nn.Module, ABC):
         check_num_samples(num_samples)
         law = self._law(x, mask, times)
         shape = (1 if num_samples is None else num_samples, *law.mean.shape)
+        check_generator(generator)
         noise = torch.randn(
             shape, generator=generator, dtype=law.mean.dtype, device=law.mean.device
         )
