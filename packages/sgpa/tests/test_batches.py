@@ -41,6 +41,12 @@ def collate(rows):
     return {"x": torch.stack([x for x, _ in rows]), "labels": torch.stack([y for _, y in rows])}
 
 
+def read_only(tensor):
+    array = tensor.numpy().copy()
+    array.flags.writeable = False
+    return array
+
+
 X, Y = data()
 SET = TensorDataset(X, Y)
 # Batches of all rows, so that fine-tuning's steps are the same in any order.
@@ -52,7 +58,8 @@ KINDS = {
     "list of a pair": lambda: [X, Y],
     "mapping": lambda: {"x": X, "labels": Y},
     "array of labels": lambda: [(X, Y.numpy().astype(np.int32))],
-    "arrays": lambda: (X.float().double().numpy()[::-1][::-1], Y.numpy()),
+    "arrays": lambda: (X.flip(0).numpy()[::-1], Y.flip(0).numpy()[::-1]),
+    "read-only arrays": lambda: (read_only(X), read_only(Y)),
     "array in a mapping": lambda: [{"x": X.numpy(), "labels": Y.tolist()}],
     "list of labels": lambda: (X, Y.tolist()),
 }

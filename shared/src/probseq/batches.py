@@ -75,7 +75,9 @@ def _tensors(inputs: Any, model: nn.Module | None, device: torch.device | None =
     if isinstance(inputs, Mapping):
         return {key: _tensors(value, model, device) for key, value in inputs.items()}
     if isinstance(inputs, np.ndarray):
-        inputs = torch.from_numpy(np.require(inputs, requirements=("C", "W")))
+        # torch takes no negative strides, and warns of what cannot be written.
+        writeable = inputs.flags.writeable
+        inputs = torch.from_numpy(np.ascontiguousarray(inputs) if writeable else inputs.copy())
         if model is not None and inputs.is_floating_point():
             dtypes = (each.dtype for each in model.parameters() if each.is_floating_point())
             inputs = inputs.to(next(dtypes, inputs.dtype))
@@ -84,8 +86,8 @@ def _tensors(inputs: Any, model: nn.Module | None, device: torch.device | None =
 
 def _classes(labels: Any, name: str) -> Tensor:
     if not isinstance(labels, Tensor):
-        array = np.asarray(labels)
-        labels = torch.tensor(array) if array.dtype.kind in "iuf" else array
+        array = np.array(labels, order="C")
+        labels = torch.from_numpy(array) if array.dtype.kind in "iuf" else array
     whole = isinstance(labels, Tensor) and not (labels.is_floating_point() or labels.is_complex())
     if not whole or labels.dtype == torch.bool or labels.ndim != 1:
         raise ValueError(

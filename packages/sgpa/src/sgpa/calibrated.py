@@ -125,12 +125,13 @@ def load_calibrated(folder: str | Path, model: nn.Module) -> Calibrated:
         >>> model = torch.nn.Sequential(
         ...     torch.nn.TransformerEncoder(layer, 1), torch.nn.Flatten(), torch.nn.Linear(64, 3)
         ... ).eval()
-        >>> tokens, labels = torch.randn(30, 4, 16), torch.randint(3, (30,))
+        >>> tokens = torch.randn(100, 4, 16)
+        >>> labels = (5 * model(tokens)).softmax(-1).multinomial(1)[:, 0]
         >>> folder = tempfile.mkdtemp()
         >>> sgpa.calibrate(model, tokens, [(tokens, labels)], num_inducing=8).save(folder)
         >>> model = remove_attention(model)  # as it is after loading its own weights
         >>> sgpa.load_calibrated(folder, model)(tokens).shape
-        torch.Size([30, 3])
+        torch.Size([100, 3])
     """
     folder = Path(folder)
     try:
