@@ -1,5 +1,7 @@
 """Data as people have them give the same in all functions that read batches."""
 
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -8,9 +10,10 @@ from torch.testing import assert_close
 from torch.utils.data import DataLoader, TensorDataset
 
 from probseq.batches import read_batches
-from probseq.laplace import laplace_model
-from probseq.metrics import evaluate
-from probseq.transformers import fine_tune
+from probseq.laplace import LaplaceLinear, laplace_model
+from probseq.metrics import evaluate, mean_log_probs
+from probseq.transformers import active_dropout, fine_tune
+from probseq.transformers.adapters import log_probabilities
 from sgpa import calibrate
 
 
@@ -156,3 +159,32 @@ def test_what_is_no_data_is_refused_by_name(wrong, message):
         fine_tune(Classifier(), wrong, plain())
     with pytest.raises(ValueError, match=f"probs {message}"):
         evaluate(wrong)
+
+
+def perceptron():
+    return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Dropout(0.3), nn.Linear(8, 3)), X.float()
+
+
+def residual_network():
+    model = pytest.importorskip("timm").create_model("test_resnet", num_classes=3, drop_rate=0.3)
+    return model, X.float().repeat(1, 48).view(60, 3, 8, 8)
+
+
+@pytest.mark.parametrize("build", [perceptron, residual_network])
+def test_what_needs_no_attention_takes_any_classifier(build):
+    torch.manual_seed(0)
+    model, inputs = build()
+    with torch.no_grad():
+        logits = 5.0 * model.eval()(inputs)
+    batch = (inputs, logits.softmax(-1).multinomial(1)[:, 0])
+    with pytest.warns(UserWarning, match="candidates with a deviation are left out"):
+        found = calibrate(model, inputs, batch)
+    assert_close(found(inputs).exp().sum(-1), torch.ones(60))
+    members = [found(inputs)]
+    tuned = fine_tune(copy.deepcopy(model), batch, batch, uncertainty="laplace", steps=2, every=2)
+    for other in (laplace_model(model, batch), tuned.model):
+        assert sum(isinstance(part, LaplaceLinear) for part in other.modules()) == 1
+        members.append(log_probabilities(other, inputs, None).detach())
+    assert evaluate(mean_log_probs(members).exp(), batch[1])["nll"] < 2.0
+    with active_dropout(model), torch.no_grad():
+        assert not torch.equal(model(inputs), model(inputs))
