@@ -165,9 +165,9 @@ def check_generator(generator: torch.Generator | None) -> None:
     frame = sys._getframe() if checkpointing else None  # pyright: ignore[reportPrivateUsage]
     while frame is not None and checkpointing is not None:
         if frame.f_code.co_filename == checkpointing.__file__:
-            # Its older form calls without gradients at first.
-            given = (each for each in frame.f_locals.get("args", ()) if isinstance(each, Tensor))
-            if torch.is_grad_enabled() or any(each.requires_grad for each in given):
+            # Its older form calls without gradients at first, but knows where they will go.
+            node = frame.f_locals.get("ctx")
+            if torch.is_grad_enabled() or getattr(node, "next_functions", ()):
                 raise ValueError(
                     "generator must be None inside torch.utils.checkpoint, which cannot draw the "
                     "same again for gradients: seed torch instead"
