@@ -375,6 +375,13 @@ def test_rows_of_one_class_are_refused_before_anything_is_written(tmp_path, caps
     assert not (tmp_path / "run").exists()
 
 
+def test_dropout_that_drops_nothing_is_refused_before_anything_is_trained(tmp_path, capsys):
+    arguments = ["--method", "mcd:dropout=0", "--run-dir", str(tmp_path / "run")]
+    assert main(["classify", *TINY, *arguments]) == 1
+    assert "'mcd:dropout=0' needs dropout above 0" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("recipe", ["digit-sets", "digits-few", "digits-small"])
 def test_softmax_attention_is_at_least_as_good_as_logistic_regression(recipe, tmp_path, report_of):

@@ -73,6 +73,11 @@ def active_dropout(model: nn.Module) -> Generator[None]:
             part.training = False
 
 
+def has_dropout(model: nn.Module) -> bool:
+    """Return whether a model has anything that :func:`active_dropout` switches on."""
+    return any(map(_drops, model.modules()))
+
+
 def _drops(module: nn.Module) -> bool:
     parts = (module, *module.children())
     if any(isinstance(part, _DropoutNd) and part.p > 0 for part in parts):
