@@ -41,7 +41,7 @@ def scale_log_probs(log_probs: Float[Tensor, "n c"], temperature: float) -> Floa
 def fit_temperature(log_probs: Float[Tensor, "n c"], labels: Int[Tensor, " n"]) -> float:
     """Return the temperature of the smallest negative log-likelihood, within 0.05 and 20.
 
-    It is found by L-BFGS on log T, in float64. One of these bounds comes with a warning.
+    It is found by Newton's steps in 1/T, in float64. One of these bounds comes with a warning.
 
     Args:
         log_probs: logarithms of the predictive probabilities on validation data.
@@ -83,20 +83,30 @@ def search_temperature(log_probs: Float[Tensor, "n c"], labels: Int[Tensor, " n"
     """Return what :func:`fit_temperature` does, without a warning."""
     log_probs = _check_rows("log_probs", log_probs).detach().double()
     labels = check_labels(labels, *log_probs.shape)
-    log_temperature = log_probs.new_zeros(()).requires_grad_()
-    optimizer = torch.optim.LBFGS(
-        [log_temperature], max_iter=100, tolerance_grad=1e-9, line_search_fn="strong_wolfe"
-    )
+    right = log_probs.gather(-1, labels[:, None])[:, 0]
 
-    def closure() -> Tensor:
-        optimizer.zero_grad()
-        loss = torch.nn.functional.cross_entropy(log_probs / log_temperature.exp(), labels)
-        loss.backward()
-        return loss
+    def derivatives(inverse: float) -> tuple[float, float]:
+        # Of the loss in 1/T, in which it is convex: E_p[l] − l_y and var_p[l].
+        probs = (inverse * log_probs).softmax(-1)
+        mean = (probs * log_probs).sum(-1)
+        variance = (probs * (log_probs - mean[:, None]).square()).sum(-1)
+        return float((mean - right).mean()), float(variance.mean())
 
-    with torch.enable_grad():
-        optimizer.step(closure)  # pyright: ignore[reportArgumentType]  (returns a tensor, as documented)
-    return min(max(float(log_temperature.detach().exp()), _SMALLEST), _LARGEST)
+    if bool((log_probs == log_probs[:, :1]).all()):
+        return 1.0  # any temperature is the same
+    low, high, inverse = 1.0 / _LARGEST, 1.0 / _SMALLEST, 1.0
+    if derivatives(low)[0] >= 0.0:
+        return _LARGEST
+    if derivatives(high)[0] <= 0.0:
+        return _SMALLEST
+    for _ in range(100):
+        slope, curvature = derivatives(inverse)
+        low, high = (low, inverse) if slope > 0.0 else (inverse, high)
+        newton = inverse - slope / curvature if curvature > 0.0 else 0.0
+        before, inverse = inverse, newton if low <= newton <= high else math.sqrt(low * high)
+        if abs(inverse - before) <= 1e-12 * before:
+            break
+    return 1.0 / inverse
 
 
 def held_out_nll(
