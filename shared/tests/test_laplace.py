@@ -9,6 +9,7 @@ from torch.nn.functional import cross_entropy
 from probseq.laplace import (
     KroneckerCurvature,
     LaplaceLinear,
+    laplace_layers,
     laplace_model,
     last_linear,
     linear_inputs,
@@ -273,6 +274,39 @@ def test_a_layer_that_is_called_on_all_tokens_counts_at_the_one_whose_logits_are
     found = laplace_model(Reader(), pairs, prior_precision=0.5)
     plain = laplace_model(nn.Sequential(head), [(last, pairs[0][1])], prior_precision=0.5)
     torch.testing.assert_close(found(tokens)["logits"], plain(last))
+
+
+def test_logits_of_several_tokens_are_those_of_their_row_s_label():
+    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, CLASSES)).double()
+    tokens = torch.randn(5, 2, 4, generator=seeded(1)).double()
+    log_probs = model(tokens).log_softmax(-1).detach()
+    labels = labels_for(tokens)
+
+    def likelihood(labels):
+        return sum(log_probs[row, :, label].mean() for row, label in enumerate(labels))
+
+    def evidence(labels):
+        return laplace_model(model, [(tokens, labels)], prior_precision=1.0)[2].log_evidence
+
+    # Labels have no part in the curvature.
+    expected = likelihood(labels) - likelihood(labels.flip(0))
+    assert abs(expected) > 0.1
+    assert evidence(labels) - evidence(labels.flip(0)) == pytest.approx(float(expected))
+    with pytest.raises(ValueError, match=r"another size than 5, where logits are of shape \(5, 5,"):
+        laplace_model(model, [(tokens[:, :1].expand(5, 5, 4), labels)])
+
+
+def test_the_evidence_chooses_before_any_layer_is_made(monkeypatch):
+    made, init = [], LaplaceLinear.__init__
+    monkeypatch.setattr(
+        LaplaceLinear, "__init__", lambda self, *a, **k: (made.append(self), init(self, *a, **k))[1]
+    )
+    model, inputs = build()
+    found = laplace_model(model, pairs_of(inputs)).head.linear
+    assert made == [found]
+    data = [(features_of(model.eval(), inputs)[:, :-1], labels_for(inputs))]
+    best = max(laplace_layers(model.head.linear, data), key=lambda layer: layer.log_evidence)
+    assert found.prior_precision == best.prior_precision
 
 
 def test_a_layer_without_a_bias_has_no_uncertain_one():

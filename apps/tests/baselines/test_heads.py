@@ -8,7 +8,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from probseq.metrics import fit_temperature
+from probseq.metrics.post_hoc import search_temperature
 from probseq_apps.baselines.heads import choose_head, linear_probes, mlp_heads
 
 
@@ -79,7 +79,7 @@ def test_what_is_chosen_is_measured_on_the_half_that_did_not_choose_it():
             key=lambda f: float(F.cross_entropy(f * features[known], labels[known])),
         )
         losses.append(float(F.cross_entropy(best * features[other], labels[other])))
-        temperature = fit_temperature((best * features[known]).log_softmax(-1), labels[known])
+        temperature = search_temperature((best * features[known]).log_softmax(-1), labels[known])
         logits = best * features[other] / temperature
         tempered.append(float(F.cross_entropy(logits, labels[other])))
     assert choice.nll == pytest.approx(np.mean(losses), rel=1e-5)

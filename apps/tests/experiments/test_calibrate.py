@@ -14,7 +14,7 @@ from sklearn.preprocessing import StandardScaler
 import probseq_apps.cli as cli
 from probseq.corruptions import half_corrupted
 from probseq.laplace import laplace_model
-from probseq.metrics import fit_temperature
+from probseq.metrics.post_hoc import search_temperature
 from probseq_apps.data.parts import Part
 from probseq_apps.data.sets import load_data
 from probseq_apps.data.tokenizers import encode_texts
@@ -59,7 +59,8 @@ def test_models_of_timm_are_measured_as_by_hand_and_the_folder_predicts_the_same
     assert run(tmp_path, "--model", *files, *GIVEN, "--method", *rows, "--normalise", "data") == 0
     report = json.loads((tmp_path / "run/report.json").read_text())
     assert list(report["methods"]) == [row for row in rows if row != "mcd"]
-    assert report["data"]["notes"][-1] == "left out, since a model has no dropout: mcd"
+    left = "left out, since a model has no dropout that changes what it predicts: mcd"
+    assert report["data"]["notes"][-1] == left
     data = load_data("digits")
     members = []
     for number, file in enumerate(files):
@@ -67,7 +68,7 @@ def test_models_of_timm_are_measured_as_by_hand_and_the_folder_predicts_the_same
         with torch.no_grad():
             known, test = (model(prepare(p.inputs)) for p in (data.validation, data.test))
         assert torch.equal(test, tiny(number)(prepare(data.test.inputs)))
-        temperature = fit_temperature(known.log_softmax(-1), data.validation.targets)
+        temperature = search_temperature(known.log_softmax(-1), data.validation.targets)
         scaled = (test / temperature).log_softmax(-1)
         found = {name: one["metrics"] for name, one in report["methods"].items()}
         expected = float(F.nll_loss(scaled, data.test.targets))
@@ -82,6 +83,9 @@ def test_models_of_timm_are_measured_as_by_hand_and_the_folder_predicts_the_same
             own = calibrated.candidates[calibrated.chosen].temperature
             expected = (stored / own).log_softmax(-1)
             torch.testing.assert_close(calibrated(prepare(data.test.inputs)), expected)
+    marked = "(a bound)" in (tmp_path / "run/report.html").read_text()
+    temperatures = [t for one in report["methods"].values() for t in one["temperatures"]]
+    assert marked == (20.0 in temperatures)
     losses = {name: one["validation/nll"]["mean"] for name, one in found.items()}
     assert report["recommended"] == min(losses, key=losses.get)
     assert losses["model+ts"] < losses["model"]
@@ -243,6 +247,24 @@ def test_a_model_without_attention_gets_all_rows_but_the_deviation(tmp_path, cap
     assert found["probe"]["test/nll"]["mean"] == pytest.approx(expected, rel=0.01)
     assert found["heads"]["test/nll"]["mean"] < found["model"]["test/nll"]["mean"] - 0.5
     assert found["heads"]["validation/nll"]["mean"] < found["model"]["validation/nll"]["mean"] - 0.5
+
+
+def test_a_model_of_unknown_attention_gets_all_rows_but_the_deviation_and_its_own_dropout(tmp_path):
+    given = {**SIZES, "in_chans": 1, "embed_dim": 24, "attn_drop_rate": 0.5}
+    torch.manual_seed(0)
+    model = timm.create_model("eva02_tiny_patch14_224", num_classes=10, **given)
+    torch.nn.init.normal_(model.head.weight, std=3.0)
+    for block in model.blocks:  # as wide as if it were trained
+        block.attn.proj.weight.data.mul_(30.0)
+    save_file(model.state_dict(), tmp_path / "eva.safetensors")
+    words = ["--model", f"timm:eva02_tiny_patch14_224+{tmp_path}/eva.safetensors"]
+    words += ["--arguments", *(f"{key}={value}" for key, value in given.items())]
+    rows = ["model+ts", "model", "mcd", "kflla", "probe"]
+    assert run(tmp_path, *words, "--normalise", "data", "--method", *rows, "deviation") == 0
+    report = json.loads((tmp_path / "run/report.json").read_text())
+    assert list(report["methods"]) == rows
+    loss = {row: report["methods"][row]["metrics"]["test/nll"]["mean"] for row in rows}
+    assert abs(loss["mcd"] - loss["model"]) > 0.01
 
 
 def test_folders_of_timm_and_models_of_torchvision_are_read(tmp_path, monkeypatch):

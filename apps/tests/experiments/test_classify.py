@@ -9,7 +9,7 @@ from scipy.special import log_softmax, logsumexp
 from sklearn.metrics import accuracy_score, log_loss, roc_auc_score
 from torch import nn
 
-from probseq.metrics import fit_temperature
+from probseq.metrics.post_hoc import search_temperature
 from probseq.transformers import KernelAttention, TransformerOutput
 from probseq.transformers.spec import AttentionConfig
 from probseq_apps.cli import main
@@ -95,7 +95,7 @@ def test_post_hoc_rows_use_the_same_runs(finished, report_of):
     labels, temperatures = runs[0]["test/labels"], report["kernel+ts"]["temperatures"]
     for run, temperature in zip(runs, temperatures, strict=True):
         known = (run[f"validation/{name}"] for name in ("log_probs", "labels"))
-        assert temperature == pytest.approx(fit_temperature(*map(torch.from_numpy, known)))
+        assert temperature == pytest.approx(search_temperature(*map(torch.from_numpy, known)))
     plain = [run["test/log_probs"] for run in runs]
     scaled = [log_softmax(x / t, axis=1) for x, t in zip(plain, temperatures, strict=True)]
     for row, members in (
@@ -372,6 +372,13 @@ def test_rows_of_one_class_are_refused_before_anything_is_written(tmp_path, caps
     arguments = ["--method", "logreg", "--train-size", "1", "--seeds", "3", "4"]
     assert main(["classify", *TINY, *arguments, "--run-dir", str(tmp_path / "run")]) == 1
     assert "'logreg' needs training examples of two classes, and seed 3" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_dropout_that_drops_nothing_is_refused_before_anything_is_trained(tmp_path, capsys):
+    arguments = ["--method", "mcd:dropout=0", "--run-dir", str(tmp_path / "run")]
+    assert main(["classify", *TINY, *arguments]) == 1
+    assert "'mcd:dropout=0' needs dropout above 0" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
 
 

@@ -1,5 +1,7 @@
 """Calibration after training: what is chosen, what is left alone, what is refused."""
 
+import copy
+import gc
 import math
 
 import numpy as np
@@ -7,9 +9,16 @@ import pytest
 import torch
 from torch import nn
 from torch.testing import assert_close
+from torch.utils.checkpoint import checkpoint
 
 from probseq.metrics import fit_temperature
-from probseq.transformers import deviations, fine_tune, penalty, remove_attention
+from probseq.transformers import (
+    deviations,
+    fine_tune,
+    penalty,
+    remove_attention,
+    sample_predictions,
+)
 from sgpa import calibrate, load_calibrated, replace_attention, tune_deviation
 
 
@@ -218,14 +227,46 @@ def test_a_temperature_alone_is_saved_too(tmp_path):
     assert torch.equal(load_calibrated(tmp_path, model)(inputs), found(inputs))
 
 
-def test_a_temperature_alone_needs_no_attention_that_is_known():
+def test_a_model_without_attention_that_is_known_gets_a_temperature_and_a_warning():
     _, inputs, labels = case(scale=6.0)
     plain = nn.Sequential(nn.Flatten(), nn.Linear(32, 3)).eval()
-    found = calibrate(plain, inputs, [(inputs, labels)], tried=(0.0,))
+    labels = torch.where(torch.arange(400) % 4 > 0, plain(inputs).argmax(-1), labels)
+    given = {"tuning_steps": 3}
+    with pytest.warns(UserWarning, match="deviation are left out: model must have attention that"):
+        found = calibrate(plain, inputs, [(inputs, labels)], **given)
     temperature = fit_temperature(plain(inputs).double().log_softmax(-1), labels)
     assert found.candidates["temperature"].temperature == pytest.approx(temperature, rel=1e-5)
+    assert not any(one.deviation for one in found.candidates.values())
+    silent = calibrate(plain, inputs, [(inputs, labels)], tried=(0.0,))
+    assert silent.candidates["temperature"] == found.candidates["temperature"]
     with pytest.raises(ValueError, match="model must have attention that is known"):
-        calibrate(plain, inputs, [(inputs, labels)])
+        calibrate(plain, inputs, [(inputs, labels)], layers=[0])
+
+
+def test_a_temperature_at_its_bound_is_told():
+    model, inputs, _ = case(scale=6.0)
+    wrong = model(inputs)["logits"].argmin(-1)
+    with pytest.warns(UserWarning, match="the temperature 20 is a bound of the search"):
+        found = calibrated(model, inputs, wrong, tried=(0.0,))
+    assert found.chosen == "temperature"
+
+
+def test_predictions_of_one_deviation_are_held_at_a_time():
+    model, inputs, labels = case(scale=6.0)
+    alive, plain = [], model.forward
+
+    def forward(tokens):
+        if len(tokens) == len(inputs):  # the first of each deviation
+            found = (each for each in gc.get_objects() if type(each) is torch.Tensor)
+            alive.append(sum(each.numel() == len(inputs) * 3 for each in found))
+        return plain(tokens)
+
+    model.forward = forward
+    tried = (0.1, 0.2, 0.3, 1.0, 3.0)
+    given = {"num_inducing": 8, "num_samples": 1, "tried": tried}
+    calibrate(model, inputs[:50], [(inputs, labels)], **given)
+    assert len(alive) >= 6
+    assert max(alive) <= alive[0]
 
 
 def test_tuning_moves_scales_alone():
@@ -243,6 +284,39 @@ def test_tuning_moves_scales_alone():
     own = "attention.deviation.process."
     scales = {f"{own}kernel.raw_lengthscale", f"{own}kernel.raw_outputscale"}
     assert moved(lambda: tune_deviation(model, batches)) == scales
+
+
+class Checkpointed(Classifier):
+    """Recomputes its attention for gradients, by hand."""
+
+    reentrant = False
+
+    def forward(self, tokens):
+        plain = super().forward
+        call = lambda x: plain(x)["logits"]  # noqa: E731
+        return {"logits": checkpoint(call, tokens, use_reentrant=self.reentrant)}
+
+
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")  # without gradients
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_tuning_of_a_model_that_recomputes_activations_follows_the_draws(reentrant):
+    model, inputs, labels = shifted_case()
+    inputs.requires_grad_()  # else the older form has no gradients
+    replace_attention(model, calibration=inputs[:50], num_inducing=8)
+    other = copy.deepcopy(model)
+    other.__class__, other.reentrant = Checkpointed, reentrant
+    for each in (model, other):
+        tune_deviation(each, [(inputs, labels)] * 5)
+    found, expected = (deviations(each)["attention"].kernel.state_dict() for each in (other, model))
+    assert_close(found, expected)
+    before = replace_attention(case(scale=6.0)[0], calibration=inputs[:50], num_inducing=8)
+    assert not torch.allclose(
+        expected["raw_outputscale"], deviations(before)["attention"].kernel.raw_outputscale
+    )
+    with pytest.raises(ValueError, match="generator must be None inside torch"):
+        sample_predictions(other, inputs, generator=torch.Generator())
+    with torch.no_grad():
+        sample_predictions(other, inputs, generator=torch.Generator())
 
 
 def test_fine_tuning_starts_at_the_model_with_a_small_deviation_and_moves_its_scales_most():
@@ -361,9 +435,11 @@ def test_bad_validation_data_and_models_are_refused_and_leave_the_model():
         calibrated(model, inputs, labels + 1)
     # As many in all, but not batch by batch.
     moved = [(inputs[:100], labels[:150]), (inputs[100:], labels[150:])]
-    for wrong in (moved, [(inputs, labels[:300])], [(inputs, labels.float())]):
+    for wrong in (moved, [(inputs, labels[:300])]):
         with pytest.raises(ValueError, match=r"labels must be int64 of shape \(batch,\)"):
             calibrate(model, inputs[:50], wrong, num_inducing=16)
+    with pytest.raises(ValueError, match="validation must have labels that are whole numbers"):
+        calibrate(model, inputs[:50], [(inputs, labels.float())], num_inducing=16)
     with pytest.raises(ValueError, match=r"model must be in evaluation mode: call model\.eval"):
         calibrated(model.train(), inputs, labels)
     model.eval().head.weight.data.fill_(math.nan)

@@ -1,6 +1,7 @@
 """Checks of arguments that several packages make; the errors name the argument."""
 
 import math
+import sys
 from collections.abc import Sequence
 from numbers import Integral, Real
 from typing import get_args
@@ -13,6 +14,7 @@ __all__ = [
     "check_choice",
     "check_counts",
     "check_floating",
+    "check_generator",
     "check_integers",
     "check_labels",
     "check_not_negative",
@@ -147,6 +149,30 @@ def check_floating(**tensors: Tensor) -> None:
     for name, tensor in tensors.items():
         if not tensor.is_floating_point():
             raise ValueError(f"{name} must be of a floating dtype, got {tensor.dtype}: convert it")
+
+
+def check_generator(generator: torch.Generator | None) -> None:
+    """Refuse a generator inside ``torch.utils.checkpoint``, where gradients need the draws again.
+
+    A backward pass repeats the call, with torch's own generators as they were and no other.
+
+    Raises:
+        ValueError: there is a generator, and gradients will be computed.
+    """
+    if generator is None or torch.compiler.is_compiling():
+        return
+    checkpointing = sys.modules.get("torch.utils.checkpoint")
+    frame = sys._getframe() if checkpointing else None  # pyright: ignore[reportPrivateUsage]
+    while frame is not None and checkpointing is not None:
+        if frame.f_code.co_filename == checkpointing.__file__:
+            # Its older form calls without gradients at first, but knows where they will go.
+            node = frame.f_locals.get("ctx")
+            if torch.is_grad_enabled() or getattr(node, "next_functions", ()):
+                raise ValueError(
+                    "generator must be None inside torch.utils.checkpoint, which cannot draw the "
+                    "same again for gradients: seed torch instead"
+                )
+        frame = frame.f_back
 
 
 def check_finite(**tensors: Tensor) -> None:

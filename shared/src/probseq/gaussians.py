@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from probseq.checks import broadcastable, check_real, check_shape
+from probseq.checks import broadcastable, check_generator, check_real, check_shape
 from probseq.linalg import safe_cholesky
 
 __all__ = ["DiagonalGaussian", "Gaussian", "conditional", "gauss_kl"]
@@ -175,7 +175,11 @@ def standard_normal(
 
     The numbers are those of ``torch.randn``, which takes no generator where a compiled graph leaves
     the size of the batch open.
+
+    Raises:
+        ValueError: there is a generator where activations are checkpointed for gradients.
     """
+    check_generator(generator)
     return like.new_empty(shape).normal_(generator=generator)
 
 

@@ -2,9 +2,10 @@
 
 import copy
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from typing import Any, Literal, TypeVar, cast
 
@@ -13,6 +14,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from probseq.batches import call_model, on_device, read_batches
 from probseq.checks import check_choice, check_labels, check_positive
 from probseq.transformers.attention import full_precision
 
@@ -90,8 +92,8 @@ class LaplaceLinear(nn.Module):
         super().__init__()
         self.linear = linear
         self.prior_precision = prior_precision
-        squared_norm = sum(float(p.detach().double().square().sum()) for p in linear.parameters())
-        self.log_evidence = curvature.log_evidence(log_likelihood, squared_norm, prior_precision)
+        norm = _squared_norm(linear)
+        self.log_evidence = curvature.log_evidence(log_likelihood, norm, prior_precision)
         basis = curvature.class_basis
         classes = len(basis)
         if variance == "centred" and classes > 1:
@@ -117,16 +119,12 @@ class LaplaceLinear(nn.Module):
         return (_phi(self.linear, features) @ basis).square() @ per_class
 
 
-def _call(model: nn.Module, inputs: Any) -> Any:
-    return model(**inputs) if isinstance(inputs, Mapping) else model(inputs)
-
-
 def laplace_model(
     model: M,
-    batches: Iterable[tuple[Any, Tensor]],
+    batches: Iterable[Any],
     *,
     prior_precision: float | None = None,
-    validation: Iterable[tuple[Any, Tensor]] | None = None,
+    validation: Iterable[Any] | None = None,
     variance: VarianceName = "centred",
     call: Call | None = None,
 ) -> M:
@@ -146,10 +144,11 @@ def laplace_model(
 
     Args:
         model: any classifier whose logits come from an ``nn.Linear``; a copy of it is changed.
-        batches: the training set as pairs of inputs and labels.
+        batches: the training set, see :func:`~probseq.batches.read_batches`; read once. Where a
+            model gives logits of several tokens for a label, the curvature is a mean over them.
         prior_precision: δ of the prior N(0, I/δ); ``None`` for the best on a grid from 1e-4 to
             1e4: by the evidence, or by the validation data where they are given.
-        validation: pairs like the training set's; δ then has the smallest negative log likelihood
+        validation: batches like the training set's; δ then has the smallest negative log likelihood
             on them. The evidence needs none, but trusts a model that is surer of its training
             data than of any others.
         variance: which variance scales the logits.
@@ -171,19 +170,21 @@ def laplace_model(
     if prior_precision is not None and validation is not None:
         raise ValueError("prior_precision must be left out when validation data choose it")
     changed = copy.deepcopy(model).eval().requires_grad_(False)
-    call = call or _call
+    call = call or call_model
     name, features = last_linear(changed, batches, call=call)
-    linear = cast("nn.Linear", changed.get_submodule(name))
-    held = None
+    linear, held = cast("nn.Linear", changed.get_submodule(name)), None
     if validation is not None:
-        held = list(last_linear(changed, validation, call=call)[1])
-    precisions = None if prior_precision is None else (prior_precision,)
-    layers = laplace_layers(linear, features, prior_precisions=precisions, variance=variance)
-
-    def score(layer: LaplaceLinear) -> float:
-        return layer.log_evidence if held is None else _log_likelihood(layer, held)
-
-    changed.set_submodule(name, max(layers, key=score))
+        known = read_batches(validation, changed, name="validation")
+        held = list(last_linear(changed, known, call=call)[1])
+    fit = _fit(linear, features)
+    if held is not None:
+        layers = _layers(linear, *fit, _GRID.tolist(), variance)
+        layer = max(layers, key=lambda each: _log_likelihood(each, held))
+    else:
+        evidence = partial(fit[0].log_evidence, fit[1], _squared_norm(linear))
+        chosen = prior_precision or float(max(_GRID.tolist(), key=evidence))
+        (layer,) = _layers(linear, *fit, [chosen], variance)
+    changed.set_submodule(name, layer)
     return changed
 
 
@@ -191,26 +192,32 @@ def laplace_layers(
     linear: nn.Linear,
     data: Iterable[tuple[Float[Tensor, "*n features"], Tensor]],
     *,
-    prior_precisions: Sequence[float] | None = None,
     variance: VarianceName = "centred",
 ) -> Iterator[LaplaceLinear]:
-    """Yield a last layer with its Laplace posterior for each prior precision.
+    """Yield a last layer with its Laplace posterior for each prior precision from 1e-4 to 1e4.
 
     Args:
         linear: the layer, with its weights at the mode.
         data: of the training set what goes into the layer, and labels; see :func:`last_linear`.
-        prior_precisions: δ to try; ``None`` for a grid from 1e-4 to 1e4.
         variance: see :func:`laplace_model`.
     """
-    curvature, log_likelihood = _fit(linear, data)
-    for value in _GRID.tolist() if prior_precisions is None else prior_precisions:
-        yield LaplaceLinear(
-            linear,
-            curvature,
-            prior_precision=value,
-            log_likelihood=log_likelihood,
-            variance=variance,
-        ).eval()
+    yield from _layers(linear, *_fit(linear, data), _GRID.tolist(), variance)
+
+
+def _layers(
+    linear: nn.Linear,
+    curvature: KroneckerCurvature,
+    log_likelihood: float,
+    precisions: Iterable[float],
+    variance: VarianceName,
+) -> Iterator[LaplaceLinear]:
+    given: Any = {"log_likelihood": log_likelihood, "variance": variance}
+    for precision in precisions:
+        yield LaplaceLinear(linear, curvature, prior_precision=precision, **given).eval()
+
+
+def _squared_norm(linear: nn.Linear) -> float:
+    return sum(float(each.detach().double().square().sum()) for each in linear.parameters())
 
 
 def _linear_layers(model: nn.Module) -> dict[str, nn.Linear]:
@@ -242,14 +249,14 @@ def _equal(output: Tensor, logits: Tensor | None) -> bool:
 
 
 def last_linear(
-    model: nn.Module, batches: Iterable[tuple[Any, Tensor]], *, call: Call | None = None
+    model: nn.Module, batches: Iterable[Any], *, call: Call | None = None
 ) -> tuple[str, Iterator[tuple[Float[Tensor, "rows features"], Tensor]]]:
     """Return the linear layer that a classifier's logits come from, and what goes into it.
 
     Args:
         model: any classifier, in evaluation mode. Of a layer that is called on all tokens, where
             the logits are those of one, only that token counts.
-        batches: pairs of inputs and labels.
+        batches: see :func:`~probseq.batches.read_batches`.
         call: see :func:`laplace_model`.
 
     Returns:
@@ -257,11 +264,11 @@ def last_linear(
         features and labels of the batches, samples folded.
 
     Raises:
-        ValueError: the logits don't come from an ``nn.Linear``, there are no batches, or labels are
-            not those of the inputs.
+        ValueError: the logits don't come from an ``nn.Linear``, there are no batches, labels are
+            not those of the inputs, or as many tokens as labels could be samples.
     """
     layers = _linear_layers(model)
-    data = _last_layer_data(model, layers, batches, call or _call)
+    data = _last_layer_data(model, layers, batches, call or call_model)
     first = next(data)
     (name,) = layers
     return name, chain([first], data)
@@ -282,7 +289,7 @@ def linear_inputs(model: nn.Module, name: str, inputs: Any) -> Float[Tensor, "ro
 
 @torch.no_grad()
 def _watched(
-    model: nn.Module, layers: Mapping[str, nn.Linear], inputs: Any, call: Call = _call
+    model: nn.Module, layers: Mapping[str, nn.Linear], inputs: Any, call: Call = call_model
 ) -> tuple[list[tuple[str, Tensor, Tensor]], Tensor | None]:
     """Call a model; return inputs and outputs of layers at each of their calls, and the logits."""
     seen: list[tuple[str, Tensor, Tensor]] = []
@@ -293,21 +300,34 @@ def _watched(
                 seen.append((name, given[0], output))
 
             hooks.enter_context(layer.register_forward_hook(look))
-        return seen, _logits(call(model, inputs))
+        return seen, _logits(call(model, on_device(inputs, model)))
 
 
-def _rows_of(features: Tensor, output: Tensor, logits: Tensor) -> tuple[Tensor, Tensor]:
-    """Return a layer's inputs and outputs of the logits' rows: all, or one token's of each row."""
+def _rows_of(
+    features: Tensor, output: Tensor, logits: Tensor, num_labels: int | None = None
+) -> tuple[Tensor, Tensor]:
+    """Return a layer's inputs and outputs of the logits' rows: all, or one token's of each row.
+
+    Several rows of a label are sample-major: in one axis, or in an axis before that of the labels.
+    """
     if output.shape != logits.shape and output.ndim == logits.ndim + 1:
         token = (output == logits[..., None, :]).all(-1).int().argmax(-1)[..., None, None]
         features, output = (each.take_along_dim(token, -2) for each in (features, output))
+    several = output.ndim > 2 and output[..., 0].numel() != num_labels
+    if several and len(output) == num_labels:
+        if output.shape[-2] == num_labels:
+            raise ValueError(
+                f"batches must have another size than {num_labels}, where logits are of shape "
+                f"{tuple(output.shape)}: labels could be those of either axis"
+            )
+        features, output = (each.flatten(1, -2).transpose(0, 1) for each in (features, output))
     return features.flatten(0, -2), output.flatten(0, -2)
 
 
 def _last_layer_data(
     model: nn.Module,
     layers: dict[str, nn.Linear],
-    batches: Iterable[tuple[Any, Tensor]],
+    batches: Iterable[Any],
     call: Call,
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """What goes into the last layer, samples folded, with one label an input.
@@ -320,7 +340,7 @@ def _last_layer_data(
         call: calls the model.
     """
     labels = None
-    for inputs, labels in batches:
+    for inputs, labels in read_batches(batches, model):
         seen, logits = _watched(model, layers, inputs, call)
         last = next((each for each in seen[::-1] if _equal(each[2], logits)), None)
         if last is None or logits is None:
@@ -332,7 +352,8 @@ def _last_layer_data(
         name, features, output = last
         for other in layers.keys() - {name}:
             del layers[other]
-        features, rows = _rows_of(features, output, logits)
+        features, rows = _rows_of(features, output, logits, len(labels))
+        labels = labels.to(rows.device)
         whole = len(labels) > 0 and len(rows) % len(labels) == 0
         check_labels(labels, rows.unflatten(0, (-1, len(labels))) if whole else rows)
         yield features, labels

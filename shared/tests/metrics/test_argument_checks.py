@@ -1,6 +1,7 @@
 """What came in wrong is named, with what was expected, before any arithmetic."""
 
 import inspect
+from itertools import product
 
 import pytest
 import torch
@@ -78,6 +79,24 @@ def test_bfloat16_rows_of_a_thousand_classes_are_accepted():
     probs = torch.randn(50, 1000, generator=generator).softmax(dim=1).bfloat16()
     assert float((probs.float().sum(dim=1) - 1).abs().max()) > 1e-4
     assert 0.0 <= float(m.accuracy(probs, torch.zeros(50, dtype=torch.int64))) <= 1.0
+
+
+@pytest.mark.parametrize(
+    ("metrics", "good"),
+    [
+        (ON_PROBS[:-1], (GOOD, LABELS)),  # a class method cannot be unwrapped
+        (ON_SCORES + ON_CONFIDENCE, (SCORES, FLAGS)),
+        ([m.rmse, m.mae], (SCORES, SCORES)),
+        ([m.fit_temperature, m.held_out_nll], (GOOD.log(), LABELS)),
+    ],
+)
+def test_what_is_no_tensor_is_refused_by_name(metrics, good):
+    for metric, place in product(metrics, (0, 1)):
+        for wrong in (good[place].numpy(), good[place].tolist()):
+            given = [wrong if k == place else value for k, value in enumerate(good)]
+            more = {"tempered": True} if metric is m.held_out_nll else {}
+            with pytest.raises(TypeError, match=f"must be a tensor, got {type(wrong).__name__}"):
+                inspect.unwrap(metric)(*given, **more)
 
 
 @pytest.mark.parametrize("metric", ON_SCORES + ON_CONFIDENCE)

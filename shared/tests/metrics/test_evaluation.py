@@ -1,3 +1,5 @@
+import numpy as np
+import pytest
 import torch
 
 from probseq import metrics
@@ -20,6 +22,28 @@ def test_all_metrics_are_those_of_the_single_functions():
     assert found["failure-fpr95"] == float(metrics.failure_fpr(confidence, right))
     assert "mcc" not in found
     assert "mcc" in metrics.evaluate(*predictions(1, classes=2))
+
+
+def test_arrays_lists_and_batches_are_taken_and_one_hot_labels_refused_by_name():
+    probs, labels = predictions(0)
+    expected = metrics.evaluate(probs, labels)
+    pairs = zip(probs.split(20), labels.split(20), strict=True)
+    named = ({"probs": rows.numpy(), "labels": own} for rows, own in pairs)
+    for given in (
+        (probs.numpy(), labels.numpy().astype(np.uint8)),
+        (probs.tolist(), labels.tolist()),
+        ((probs, labels),),
+        (named,),
+        ([(probs[:7], labels[:7].int()), (probs[7:], labels[7:])],),
+    ):
+        assert metrics.evaluate(*given) == pytest.approx(expected, rel=1e-12)
+    one_hot = torch.nn.functional.one_hot(labels)
+    with pytest.raises(ValueError, match=r"labels that are whole numbers .* shape \(50, 3\)"):
+        metrics.evaluate(probs, one_hot)
+    with pytest.raises(ValueError, match=r"labels that are whole numbers .* got torch.float64"):
+        metrics.evaluate(probs, labels.double().numpy())
+    with pytest.raises(ValueError, match="probs must hold data, got none"):
+        metrics.evaluate([])
 
 
 def test_failures_of_a_model_without_any_are_not_defined():

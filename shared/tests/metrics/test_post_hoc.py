@@ -40,10 +40,33 @@ def test_scaling_is_softmax_of_logits_over_temperature():
     torch.testing.assert_close(scale_log_probs(logits.log_softmax(-1), 1.0), logits.log_softmax(-1))
 
 
-def test_predictions_without_an_optimum_end_at_the_bounds():
+def test_predictions_without_an_optimum_end_at_the_bounds_with_a_warning():
     logits = torch.eye(3)
-    assert fit_temperature(logits.log_softmax(-1), torch.arange(3)) == 0.05
-    assert fit_temperature(logits.log_softmax(-1), torch.tensor([1, 2, 0])) == 20.0
+    for labels, bound in ((torch.arange(3), 0.05), (torch.tensor([1, 2, 0]), 20.0)):
+        with pytest.warns(UserWarning, match=f"the temperature {bound:g} is a bound of the search"):
+            assert fit_temperature(logits.log_softmax(-1), labels) == bound
+
+
+def test_a_temperature_of_predictions_that_have_none_is_one():
+    assert fit_temperature(torch.full((4, 3), 1 / 3).log(), torch.tensor([0, 1, 2, 0])) == 1.0
+
+
+def test_temperatures_are_found_to_round_off_by_few_passes_over_the_data(monkeypatch):
+    passes, softmax = [], torch.Tensor.softmax
+    generator = torch.Generator().manual_seed(0)
+    logits = 30.0 * torch.randn(400, 9, generator=generator).double()
+    labels = torch.multinomial((logits / 30).softmax(-1), 1, generator=generator)[:, 0]
+    monkeypatch.setattr(
+        torch.Tensor, "softmax", lambda own, axis: (passes.append(1), softmax(own, axis))[1]
+    )
+    inverse = torch.tensor(
+        1.0 / fit_temperature((logits / 3).log_softmax(-1), labels), dtype=torch.float64
+    )
+    assert len(passes) < 20
+    inverse.requires_grad_()
+    loss = torch.nn.functional.cross_entropy(inverse * (logits / 3), labels)
+    (slope,) = torch.autograd.grad(loss, inverse)
+    assert abs(float(slope)) < 1e-10
 
 
 def test_an_ensemble_is_the_mean_of_the_members_softmax():

@@ -208,6 +208,7 @@ def images(rows, seed):
     return drawn + 2.0 * F.one_hot(labels, 3)[:, :, None, None], labels
 
 
+@pytest.mark.filterwarnings("ignore:the temperature 0.05 is a bound")  # these are easy
 @pytest.mark.parametrize(
     ("build", "draw"),
     [

@@ -14,7 +14,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from probseq.checks import check_labels
-from probseq.metrics import class_predictions, fit_temperature, scale_log_probs
+from probseq.metrics import class_predictions, scale_log_probs
+from probseq.metrics.post_hoc import search_temperature
 from probseq.transformers.attention import full_precision
 
 # Logits (samples, rows, classes) of features (rows, width).
@@ -171,7 +172,7 @@ def choose_head(
     nll, tempered = 0.0, 0.0
     for name, known, others in (("even", even, odd), ("odd", odd, even)):
         log_probs = _log_probs(best[name][1], features)
-        temperature = fit_temperature(log_probs[known], labels[known])
+        temperature = search_temperature(log_probs[known], labels[known])
         nll += float(F.nll_loss(log_probs[others], labels[others])) / 2
         scaled = scale_log_probs(log_probs[others], temperature)
         tempered += float(F.nll_loss(scaled, labels[others])) / 2

@@ -1,5 +1,6 @@
 """`probseq calibrate`: models of other libraries made honest, and what each way is worth."""
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,12 +17,10 @@ from probseq.metrics import (
     class_predictions,
     ensemble,
     evaluate_sets,
-    fit_temperature,
     held_out_nll,
 )
+from probseq.metrics.post_hoc import search_temperature
 from probseq.transformers import active_dropout, repeat_samples, sample_predictions
-from probseq.transformers.adapters import choose_layers
-from probseq.transformers.layouts import check_layout, find_attention
 from probseq_apps.baselines.heads import Head, choose_head, linear_probes, mlp_heads
 from probseq_apps.data.names import CORRUPTION_GROUPS, DataError, data_kind
 from probseq_apps.data.parts import Part, permutation
@@ -37,6 +36,7 @@ from probseq_apps.options import Options
 from probseq_apps.report.calibrate import Calibration, calibrate_report
 from probseq_apps.settings.calibrate import parse_calibration
 from sgpa import Calibrated, calibrate
+from sgpa.calibration import check_attention
 
 CALIBRATED = "calibrated"
 _SAVED = (f"{CALIBRATED}/calibration.json", f"{CALIBRATED}/deviation.npz")
@@ -55,7 +55,7 @@ _CANDIDATES = {
 _HEADS = ("kflla", "probe", "heads")
 # What a model may lack that a variant needs.
 _LACKS = {
-    "mcd": "a model has no dropout",
+    "mcd": "a model has no dropout that changes what it predicts",
     **dict.fromkeys(_HEADS, "the logits of a model do not come from a linear layer"),
     **dict.fromkeys(
         ("deviation", "deviation+ts", "tuned", "tuned+ts"),
@@ -106,7 +106,7 @@ class Calibrate(Experiment[Loaded]):
         for name in self.settings.model:
             found = self._open(name, whole)
             if all(variant in _CANDIDATES and variant[:5] != "model" for variant in self.variants):
-                self._check_attention(found.model)
+                check_attention(found.model, self.settings.fit.layers)
             some = whole.test.inputs[:2].to(self.device)
             with torch.no_grad():
                 logits = _logits(found.model, found.prepare(some))
@@ -138,7 +138,8 @@ class Calibrate(Experiment[Loaded]):
         }
         missing, heads = list[str](), [name for name in _HEADS if name in self.variants]
         for variant in (name for name in self.variants if name not in heads):
-            predict = self._predict(variant, calibrated, found)
+            some = data.data.validation.inputs[: self.settings.fit.batch_size].to(self.device)
+            predict = self._predict(variant, calibrated, found, found.prepare(some))
             if predict is None:
                 missing.append(variant)
             else:
@@ -185,7 +186,7 @@ class Calibrate(Experiment[Loaded]):
             if name in found[0]["candidates"]:
                 losses = [own["candidates"][name]["nll"] for own in found]
             if tempered:
-                temperatures = [fit_temperature(own.log_probs, own.labels) for own in known]
+                temperatures = [search_temperature(own.log_probs, own.labels) for own in known]
                 pairs = zip(runs, temperatures, strict=True)
                 runs = [{key: own.scaled(t) for key, own in sets.items()} for sets, t in pairs]
             metrics = [evaluate_sets(sets, CORRUPTION_GROUPS) for sets in runs]
@@ -226,43 +227,41 @@ class Calibrate(Experiment[Loaded]):
         more: dict[str, Any] = {"tuning_steps": fit.tuning_steps if tuned else 0}
         if not self._deviates(found.model):
             more = {"tried": (0.0,)}
-        return calibrate(
-            found.model,
-            found.prepare(some.to(self.device)),
-            list(self._batches(found, data.validation)),
-            layers=fit.layers,
-            num_inducing=fit.num_inducing,
-            rho=fit.rho,
-            num_samples=self.settings.evaluation.num_samples,
-            seed=seed,
-            **more,
-        )
-
-    def _check_attention(self, model: nn.Module) -> None:
-        """Raise if a model's attention cannot have a deviation."""
-        modules = find_attention(model)
-        for layer in choose_layers(list(modules), self.settings.fit.layers):
-            check_layout(layer, modules[layer])
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "the temperature")  # the report marks bounds
+            return calibrate(
+                found.model,
+                found.prepare(some.to(self.device)),
+                self._batches(found, data.validation),
+                layers=fit.layers,
+                num_inducing=fit.num_inducing,
+                rho=fit.rho,
+                num_samples=self.settings.evaluation.num_samples,
+                seed=seed,
+                **more,
+            )
 
     def _deviates(self, model: nn.Module) -> bool:
         """Whether a model's attention, as it was trained, can have a deviation."""
         try:
-            self._check_attention(model)
+            check_attention(model, self.settings.fit.layers)
         except ValueError:
             return False
         return True
 
-    def _predict(self, variant: str, calibrated: Calibrated, found: Pretrained) -> Predict | None:
+    def _predict(
+        self, variant: str, calibrated: Calibrated, found: Pretrained, some: Any
+    ) -> Predict | None:
         """Return how a variant predicts that is no head; None where the model lacks what it needs.
 
-        The model has the variant's deviation then.
+        The model has the variant's deviation then. On some inputs two draws of dropout must differ.
         """
         model, samples = found.model, self.settings.evaluation.num_samples
         if variant == "mcd":
             calibrated.use(_CANDIDATES["model"])
-            layers = [part for part in model.modules() if isinstance(part, nn.Dropout)]
-            if not any(layer.p > 0 for layer in layers):
-                return None
+            with torch.random.fork_rng(), torch.no_grad():
+                if torch.equal(*_dropped_out(model, some, 2)):
+                    return None
             return lambda inputs: [_dropped_out(model, inputs, samples)]
         name = _CANDIDATES[variant]
         if variant != "model" and not self._deviates(model):

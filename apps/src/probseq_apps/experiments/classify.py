@@ -23,9 +23,9 @@ from probseq.metrics import (
     ensemble,
     evaluate_sets,
     expected_calibration_error,
-    fit_temperature,
     matthews_correlation,
 )
+from probseq.metrics.post_hoc import search_temperature
 from probseq.transformers import copy_kernel_weights
 from probseq_apps.baselines.estimators import MOST_ROWS_OF_GP, fit_estimator
 from probseq_apps.baselines.sngp import fit_precision
@@ -182,7 +182,7 @@ class Classify(Comparison):
         temperatures: list[float] = []
         if "ts" in row.additions:
             known = [sets["validation"] for sets in runs]
-            temperatures = [fit_temperature(found.log_probs, found.labels) for found in known]
+            temperatures = [search_temperature(found.log_probs, found.labels) for found in known]
             pairs = zip(runs, temperatures, strict=True)
             runs = [{name: found.scaled(t) for name, found in sets.items()} for sets, t in pairs]
         if "ensemble" in row.additions:

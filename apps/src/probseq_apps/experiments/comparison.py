@@ -12,6 +12,8 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 from torch import Tensor, nn
 
 from probseq.transformers import Predictor, without_attention
+from probseq.transformers.prediction import has_dropout
+from probseq_apps.data.names import DataError
 from probseq_apps.data.parts import Part
 from probseq_apps.engine import distributed, log
 from probseq_apps.engine.config import TrainConfig, derive_seed
@@ -120,7 +122,9 @@ class Comparison(Experiment[Loaded]):
         for name in trained_rows(self.settings.method):
             method = parse_row(name).method
             if not method.estimator:
-                build(method, settings_of(name, self.settings), data.data, seed=0)
+                model = build(method, settings_of(name, self.settings), data.data, seed=0)
+                if method.test_dropout and not has_dropout(model):
+                    raise DataError(f"method {name!r} needs dropout above 0, to draw from")
 
     def described(self, data: Data, what: str) -> str:
         """Return notes on the data, its sizes, and what is compared."""

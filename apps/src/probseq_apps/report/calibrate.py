@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from probseq.metrics import Predictions
 from probseq.summary import Summary, summarise
-from probseq_apps.report.classify import details, metric_tables
+from probseq_apps.report.classify import details, metric_tables, temperatures_text
 from probseq_apps.report.report import Report
 from probseq_apps.report.set_plots import class_figures, shift_figures
 
@@ -55,9 +55,10 @@ def calibrate_report(
         numbers[name] = {"title": own.title, **chosen, "metrics": summaries}
         means[name] = sum(own.losses) / len(own.losses)
         told = [f"`{name}`: {own.title}"]
-        for what, values in chosen.items():
-            if values:
-                told.append(f"{what} {', '.join(f'{value:.3g}' for value in values)}")
+        if own.temperatures:
+            told.append(f"temperatures {temperatures_text(own.temperatures)}")
+        if own.deviations:
+            told.append(f"deviations {', '.join(f'{each:.3g}' for each in own.deviations)}")
         rows.append("; ".join(told))
     best, *rest = sorted(means, key=lambda name: means[name])
     behind = f", {means[rest[0]]:.3f} of {rest[0]}" if rest else ""

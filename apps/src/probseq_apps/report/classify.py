@@ -7,6 +7,7 @@ from itertools import product
 from typing import Any, NamedTuple
 
 from probseq.metrics import Predictions, severities_of
+from probseq.metrics.post_hoc import is_bound
 from probseq.summary import LABELS, Summary, average_ranks, mean_of, summarise
 from probseq_apps.data.names import CORRUPTION_GROUPS
 from probseq_apps.report.report import PAGES, Report
@@ -59,6 +60,11 @@ class MethodResult(NamedTuple):
         return {name: summarise([one[name] for one in self.metrics]) for name in self.metrics[0]}
 
 
+def temperatures_text(temperatures: Sequence[float]) -> str:
+    """Return temperatures to read, those that are bounds of the search marked."""
+    return ", ".join(f"{each:.3f}{' (a bound)' if is_bound(each) else ''}" for each in temperatures)
+
+
 def methods_report(
     experiment: str, results: Mapping[str, MethodResult], examples: str, **parts: Any
 ) -> Report:
@@ -74,7 +80,7 @@ def methods_report(
             "train_seconds": seconds,
             "metrics": {metric: asdict(summary) for metric, summary in found.items()},
         }
-        told = ", ".join(f"{temperature:.3f}" for temperature in temperatures)
+        told = temperatures_text(temperatures)
         taken = ", ".join(chosen)
         rows.append(
             f"`{name}`: {title}; trained in {sum(seconds) / len(seconds):.1f} s a seed"

@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float
 from torch import Tensor, nn
 
 from probseq.files import sha256, write_atomic
-from probseq.transformers.adapters import deviations, log_probabilities, remove_attention
+from probseq.transformers.adapters import deviations, remove_attention
+from probseq.transformers.fine_tuning import Tempered
 from probseq.transformers.layouts import plain_name
 from sgpa.drop_in import replace_attention
 
@@ -41,22 +41,20 @@ class Candidate(NamedTuple):
     state: Mapping[str, Mapping[str, Tensor]] = {}
 
 
-class Calibrated(nn.Module):
+class Calibrated(Tempered):
     """A classifier that gives calibrated log-probabilities; :func:`calibrate` makes it.
 
     Attributes:
-        model: the classifier, with its deviation if one was chosen.
         candidates: what was tried, by name.
         chosen: name of the candidate that predicts, at first that of the lowest negative
             log-likelihood; see :meth:`use`.
-        num_samples: samples S of a prediction.
     """
 
     def __init__(
         self, model: nn.Module, candidates: Mapping[str, Candidate], chosen: str, num_samples: int
     ) -> None:
-        super().__init__()
-        self.model, self.candidates, self.num_samples = model, dict(candidates), num_samples
+        super().__init__(model, 1.0, num_samples)
+        self.candidates = dict(candidates)
         self.use(chosen)
 
     def use(self, name: str) -> None:
@@ -70,28 +68,13 @@ class Calibrated(nn.Module):
         if name not in self.candidates:
             raise ValueError(f"name must be among {', '.join(self.candidates)}, got {name!r}")
         remove_attention(self.model)
-        self.chosen = name
+        self.chosen, self.temperature = name, self.candidates[name].temperature
         for layer, state in self.candidates[name].state.items():
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # inducing inputs are known, and need no data
                 inducing = state["inducing_mean"].shape[1]
                 replace_attention(self.model, layers=[layer], num_inducing=inducing)
             deviations(self.model)[layer].load_state_dict(state)
-
-    @torch.no_grad()
-    def forward(
-        self, inputs: Any, *, generator: torch.Generator | None = None
-    ) -> Float[Tensor, "batch classes"]:
-        """Return the logarithms of predictive probabilities.
-
-        Args:
-            inputs: a tensor, or a mapping of keyword arguments, as the model takes.
-            generator: source of the draws.
-        """
-        chosen = self.candidates[self.chosen]
-        samples = self.num_samples if chosen.deviation else None
-        found = log_probabilities(self.model, inputs, samples, generator)
-        return (found / chosen.temperature).log_softmax(-1)
 
     def save(self, folder: str | Path) -> None:
         """Write what was chosen and the deviation, if there is one; the model's weights stay out.
@@ -145,12 +128,13 @@ def load_calibrated(folder: str | Path, model: nn.Module) -> Calibrated:
         >>> model = torch.nn.Sequential(
         ...     torch.nn.TransformerEncoder(layer, 1), torch.nn.Flatten(), torch.nn.Linear(64, 3)
         ... ).eval()
-        >>> tokens, labels = torch.randn(30, 4, 16), torch.randint(3, (30,))
+        >>> tokens = torch.randn(100, 4, 16)
+        >>> labels = (5 * model(tokens)).softmax(-1).multinomial(1)[:, 0]
         >>> folder = tempfile.mkdtemp()
         >>> sgpa.calibrate(model, tokens, [(tokens, labels)], num_inducing=8).save(folder)
         >>> model = remove_attention(model)  # as it is after loading its own weights
         >>> sgpa.load_calibrated(folder, model)(tokens).shape
-        torch.Size([30, 3])
+        torch.Size([100, 3])
     """
     folder = Path(folder)
     try:

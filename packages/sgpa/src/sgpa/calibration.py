@@ -3,7 +3,8 @@
 Not in the papers.
 """
 
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -11,15 +12,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from probseq.batches import device_of, on_device, read_batches
 from probseq.checks import check_counts, check_labels, check_positive
-from probseq.metrics import fit_temperature
+from probseq.metrics.post_hoc import search_temperature, warn_at_bound
 from probseq.transformers.adapters import (
     Layers,
+    choose_layers,
     deviations,
     guests,
     log_probabilities,
     remove_attention,
 )
+from probseq.transformers.layouts import check_layout, find_attention
 from sgpa.calibrated import Calibrated, Candidate
 from sgpa.drop_in import replace_attention
 from sgpa.tuning import tune_deviation
@@ -27,21 +31,34 @@ from sgpa.tuning import tune_deviation
 # What is tried: the prior standard deviation σ of the deviation.
 DEVIATIONS = (0.0, 0.1, 0.3, 1.0, 2.0, 3.0, 4.5, 6.0, 10.0, 20.0)
 _TUNING_BATCH = 64
-Batches = Sequence[tuple[Any, Tensor]]
+# Rows that choose and rows that measure: each half in turn, and all that choose in the end.
+_EVEN, _ODD = slice(0, None, 2), slice(1, None, 2)
+_SPLITS = ((_EVEN, _ODD), (_ODD, _EVEN), (slice(None), slice(0)))
+
+
+class _Fit(NamedTuple):
+    """A temperature, and negative log-likelihoods of rows that chose it and of the others."""
+
+    temperature: float
+    chosen: float
+    other: float
 
 
 class _Setting(NamedTuple):
-    """Deviations of a model: their mean σ, their state, and what it then predicts of all data."""
+    """Deviations of a model: their mean σ, their state, and fits of each split without and with T.
+
+    What it predicts is not kept: that would be all classes of all data, for each σ.
+    """
 
     deviation: float
     state: Mapping[str, Mapping[str, Tensor]]
-    log_probs: Tensor
+    fits: Sequence[tuple[_Fit, _Fit]]
 
 
 def calibrate(
     model: nn.Module,
     calibration: Any,
-    validation: Sequence[tuple[Any, Tensor]],
+    validation: Iterable[Any],
     *,
     layers: Layers = "last",
     num_inducing: int = 48,
@@ -62,23 +79,25 @@ def calibrate(
 
     Args:
         model: classifier of torch, torchvision, timm or transformers, in evaluation mode; it is
-            changed in place where a deviation is chosen, else it stays as it was.
+            changed in place where a deviation is chosen, else it stays as it was. Any other, whose
+            attention is unknown or that has none, gets a temperature at most, with a warning.
         calibration: a batch of training inputs, a tensor or a mapping of keyword arguments.
-        validation: batches of inputs and labels that the model was not trained on.
+        validation: data that the model was not trained on, see
+            :func:`~probseq.batches.read_batches`; read once, and kept.
         layers: attention modules that get a deviation.
         num_inducing: inducing inputs M of each head.
         rho: standard deviations of the whitened inducing outputs to choose from.
-        tried: standard deviations σ to choose from; with 0 alone the model may be any classifier,
-            and gets a temperature at most.
+        tried: standard deviations σ to choose from; with 0 alone there is no deviation.
         tuning_steps: steps of tuning, from what was chosen; 0 leaves these candidates out.
         num_samples: samples S of a prediction.
         seed: of the choice of inducing inputs and of the draws, which are the same for each σ.
 
     Returns:
-        The calibrated model, with what each candidate reached.
+        The calibrated model, with what each candidate reached; a temperature at the bounds of its
+        search comes with a warning.
 
     Raises:
-        ValueError: the model has no attention that is known, an argument cannot be used, there are
+        ValueError: the layers named cannot have a deviation, an argument cannot be used, there are
             fewer than two validation examples, labels that are not those of the inputs, or the
             predictions are not finite; the model is as it was.
     """
@@ -95,21 +114,30 @@ def calibrate(
         raise ValueError("rho must have at least one standard deviation, got none")
     for one in rho:
         check_positive(rho=one)
-    labels = torch.cat([own.detach().cpu() for _, own in validation]) if validation else None
-    if labels is None or len(labels) < 2:
+    held = list(read_batches(validation, model, name="validation"))
+    if sum(len(labels) for _, labels in held) < 2:
         raise ValueError("validation must have batches with at least two examples in all")
-    if not all(len(own) for _, own in validation):
+    if not all(len(labels) for _, labels in held):
         raise ValueError("validation must have examples in each batch, got an empty batch")
     if model.training:
         raise ValueError("model must be in evaluation mode: call model.eval() first")
     if guests(model):
         raise ValueError("model must be as it was trained: call remove_attention(model) first")
-    generator = torch.Generator(next(model.parameters()).device).manual_seed(seed)
+    if any(tried):
+        try:
+            check_attention(model, layers)
+        except ValueError as error:
+            if layers not in ("last", "all"):
+                raise
+            warnings.warn(f"candidates with a deviation are left out: {error}", stacklevel=2)
+            tried, tuning_steps = (0.0,), 0
+    generator = torch.Generator(device_of(model)).manual_seed(seed)
     given: dict[str, Any] = {"num_inducing": num_inducing, "generator": generator}
     if any(tried):
+        calibration = on_device(calibration, model)
         replace_attention(model, layers=layers, calibration=calibration, **given)
     try:
-        search = _Search(model, validation, labels, num_samples, seed)
+        search = _Search(model, held, num_samples, seed)
         found = [
             search.setting(sigma, one)
             for sigma, one in product(dict.fromkeys((0.0, *tried)), rho)
@@ -119,16 +147,33 @@ def calibrate(
     finally:
         remove_attention(model)
     chosen = min(candidates, key=lambda name: candidates[name].nll)
+    warn_at_bound(candidates[chosen].temperature)
     return Calibrated(model, candidates, chosen, num_samples)
+
+
+def check_attention(model: nn.Module, layers: Layers) -> None:
+    """Raise if layers of a model cannot have a deviation.
+
+    Args:
+        model: any classifier, as it was trained.
+        layers: see :func:`calibrate`.
+
+    Raises:
+        ValueError: the model has no attention that is known, a layer is not there, or cannot have
+            one.
+    """
+    modules = find_attention(model)
+    for layer in choose_layers(list(modules), layers):
+        check_layout(layer, modules[layer])
 
 
 class _Search:
     """Deviations of a model, and what it predicts of validation data with them."""
 
     def __init__(
-        self, model: nn.Module, validation: Batches, labels: Tensor, num_samples: int, seed: int
+        self, model: nn.Module, held: Sequence[tuple[Any, Tensor]], num_samples: int, seed: int
     ) -> None:
-        self.model, self.validation, self.labels = model, validation, labels
+        self.model, self.held = model, held
         self.num_samples, self.seed = num_samples, seed
         self.processes = deviations(model) if guests(model) else {}
 
@@ -145,38 +190,36 @@ class _Search:
 
     def candidates(self, found: Sequence[_Setting], steps: int) -> dict[str, Candidate]:
         """Fit and measure all candidates."""
-        labels = self.labels
-        halves = [torch.arange(start, len(labels), 2) for start in (0, 1)]
-        whole, nobody = torch.arange(len(labels)), torch.arange(0)
-        fits: dict[str, list[tuple[_Setting, float, float]]] = {}
-        for rows, others in (halves, halves[::-1], (whole, nobody)):
+        fits: dict[str, list[tuple[_Setting, _Fit]]] = {}
+        for split, (rows, _) in enumerate(_SPLITS):
             groups: dict[str, Sequence[_Setting]] = {"": found[:1], "deviation": found}
             if steps:
                 drawn = [one for one in found if one.deviation]
-                start = min(drawn, key=lambda one: _nll(one.log_probs[rows], labels[rows], 1.0))
+                start = min(drawn, key=lambda one: one.fits[split][False].chosen)
                 groups["tuned deviation"] = [found[0], self._tuned(start, rows, steps)]
             for name, settings in groups.items():
                 for tempered in (False, True):
                     parts = [name, "temperature" if tempered else ""]
                     full = " and ".join(filter(None, parts)) or "as it is"
-                    setting, temperature = _fit(settings, labels, rows, tempered)
-                    nll = _nll(setting.log_probs[others], labels[others], temperature)
-                    fits.setdefault(full, []).append((setting, temperature, nll))
+                    setting = min(settings, key=lambda one: one.fits[split][tempered].chosen)
+                    fits.setdefault(full, []).append((setting, setting.fits[split][tempered]))
         return {
-            name: Candidate(setting.deviation, temperature, (one[2] + two[2]) / 2, setting.state)
-            for name, (one, two, (setting, temperature, _)) in fits.items()
+            name: Candidate(
+                setting.deviation, whole.temperature, (one.other + two.other) / 2, setting.state
+            )
+            for name, ((_, one), (_, two), (setting, whole)) in fits.items()
         }
 
-    def _tuned(self, start: _Setting, rows: Tensor, steps: int) -> _Setting:
+    def _tuned(self, start: _Setting, rows: slice, steps: int) -> _Setting:
         """Tune the scales on some rows of the validation data."""
         self.load(start)
-        chosen, first = set(rows.tolist()), 0
         pieces: list[tuple[Any, Tensor]] = []
-        for inputs, labels in self.validation:
-            kept = [row for row in range(len(labels)) if first + row in chosen]
-            first += len(labels)
+        chosen = torch.zeros(sum(len(labels) for _, labels in self.held), dtype=torch.bool)
+        chosen[rows] = True
+        sizes = [len(labels) for _, labels in self.held]
+        for (inputs, labels), here in zip(self.held, chosen.split(sizes), strict=True):
             # A batch of a single example is in one half alone.
-            for piece in torch.tensor(kept).split(_TUNING_BATCH) if kept else ():
+            for piece in here.nonzero().flatten().split(_TUNING_BATCH) if here.any() else ():
                 pieces.append((_rows(inputs, piece), labels[piece]))
         batches = [pieces[step % len(pieces)] for step in range(steps)]
         tune_deviation(self.model, batches, seed=self.seed)
@@ -184,18 +227,19 @@ class _Search:
 
     @torch.no_grad()
     def _current(self) -> _Setting:
-        """Predict all validation data, in float64 on the CPU."""
+        """Predict all validation data; fit temperatures in float64 on the CPU."""
         sigmas = [float(process.deviation.mean()) for process in self.processes.values()]
         sigma = sum(sigmas) / max(len(sigmas), 1)
-        device = next(self.model.parameters()).device
-        generator = torch.Generator(device).manual_seed(self.seed)
+        generator = torch.Generator(device_of(self.model)).manual_seed(self.seed)
         # One draw of a deviation that is zero, and none where there is no deviation.
         samples = self.num_samples if sigma else 1 if self.processes else None
         parts: list[Tensor] = []
-        for inputs, labels in self.validation:
-            parts.append(log_probabilities(self.model, inputs, samples, generator).double().cpu())
+        for inputs, labels in self.held:
+            given = on_device(inputs, self.model)
+            parts.append(log_probabilities(self.model, given, samples, generator).cpu())
             check_labels(labels.cpu(), parts[-1])
         found = torch.cat(parts)
+        del parts
         if not bool(found.isfinite().all()):
             raise ValueError(
                 f"model must give finite log-probabilities, and does not at sigma={sigma:g}"
@@ -205,7 +249,12 @@ class _Search:
             for name, process in self.processes.items()
             if sigma
         }
-        return _Setting(sigma, state, found)
+        labels = torch.cat([own.cpu() for _, own in self.held])
+        fits = [
+            (_fit(found, labels, *split, False), _fit(found, labels, *split, True))
+            for split in _SPLITS
+        ]
+        return _Setting(sigma, state, fits)
 
 
 def _rows(inputs: Any, rows: Tensor) -> Any:
@@ -215,16 +264,12 @@ def _rows(inputs: Any, rows: Tensor) -> Any:
     return inputs[rows]
 
 
-def _fit(
-    settings: Sequence[_Setting], labels: Tensor, rows: Tensor, tempered: bool
-) -> tuple[_Setting, float]:
-    """Return setting and temperature of the lowest negative log-likelihood of some rows."""
-    fits = [
-        (one, fit_temperature(one.log_probs[rows], labels[rows]) if tempered else 1.0)
-        for one in settings
-    ]
-    return min(fits, key=lambda fit: _nll(fit[0].log_probs[rows], labels[rows], fit[1]))
+def _fit(log_probs: Tensor, labels: Tensor, rows: slice, others: slice, tempered: bool) -> _Fit:
+    """Fit a temperature, or take 1, and measure it."""
 
+    def nll(part: slice) -> float:
+        scaled = (log_probs[part].double() / temperature).log_softmax(-1)
+        return float(F.nll_loss(scaled, labels[part]))
 
-def _nll(log_probs: Tensor, labels: Tensor, temperature: float) -> float:
-    return float(F.nll_loss((log_probs / temperature).log_softmax(-1), labels))
+    temperature = search_temperature(log_probs[rows], labels[rows]) if tempered else 1.0
+    return _Fit(temperature, nll(rows), nll(others))

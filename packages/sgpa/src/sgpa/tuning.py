@@ -3,23 +3,25 @@
 Not in the papers.
 """
 
-from collections.abc import Generator, Iterable
-from contextlib import contextmanager
+from collections.abc import Iterable
 from typing import Any
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import nn
 
-from probseq.checks import check_counts, check_labels, check_positive
+from probseq.batches import on_device, read_batches
+from probseq.checks import check_counts, check_positive
 from probseq.transformers.adapters import deviations, log_probabilities
-
-Batches = Iterable[tuple[Any, Tensor]]
+from probseq.transformers.fine_tuning import (
+    descend,
+    negative_log_likelihood,
+    only_new_gradients,
+)
 
 
 def tune_deviation(
     model: nn.Module,
-    batches: Batches,
+    batches: Iterable[Any],
     *,
     learning_rate: float = 0.05,
     num_samples: int = 5,
@@ -33,7 +35,7 @@ def tune_deviation(
 
     Args:
         model: classifier with deviations that are not zero, in evaluation mode.
-        batches: of inputs and labels.
+        batches: see :func:`~probseq.batches.read_batches`; read once.
         learning_rate: of Adam.
         num_samples: samples S of a prediction.
         seed: of the draws.
@@ -46,32 +48,9 @@ def tune_deviation(
     check_positive(learning_rate=learning_rate)
     check_counts(num_samples=num_samples)
     optimizer = torch.optim.Adam(scales, learning_rate)
-    generator = torch.Generator(scales[0].device).manual_seed(seed)
-    with _only(model, scales), torch.enable_grad():
-        for inputs, labels in batches:
-            log_probs = log_probabilities(model, inputs, num_samples, generator)
-            labels = labels.to(log_probs.device)
-            check_labels(labels, log_probs)
-            loss = F.nll_loss(log_probs, labels)
-            if not bool(loss.isfinite()):
-                raise ValueError(
-                    f"the loss must stay finite, got {float(loss.detach())}: train slower"
-                )
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-
-
-@contextmanager
-def _only(model: nn.Module, parameters: list[nn.Parameter]) -> Generator[None]:
-    """Let only some parameters of a model have gradients, and all that had some in the end."""
-    had = {parameter: parameter.requires_grad for parameter in model.parameters()}
-    try:
-        model.requires_grad_(False)
-        for parameter in parameters:
-            parameter.requires_grad_(True)
-        yield
-    finally:
-        for parameter, before in had.items():
-            parameter.requires_grad_(before)
-            parameter.grad = None
+    with only_new_gradients(model, seed), torch.enable_grad():
+        for scale in scales:
+            scale.requires_grad_(True)
+        for inputs, labels in read_batches(batches, model):
+            log_probs = log_probabilities(model, on_device(inputs, model), num_samples)
+            descend(negative_log_likelihood(log_probs, labels), optimizer)

@@ -16,8 +16,15 @@ def _shape(tensor: Tensor) -> tuple[int, ...]:
     return tuple(tensor.shape)
 
 
+def check_tensor(name: str, values: object) -> None:
+    """Raise TypeError if values are no tensor."""
+    if not isinstance(values, Tensor):
+        raise TypeError(f"{name} must be a tensor, got {type(values).__name__}")
+
+
 def as_float(name: str, values: Tensor) -> Tensor:
     """Return floating-point ``values`` in float32 or float64; reject the rest by name."""
+    check_tensor(name, values)
     if not values.is_floating_point():
         raise ValueError(
             f"{name} must be a floating-point tensor, got {values.dtype}: convert it with .float()"
@@ -41,6 +48,7 @@ def check_finite(name: str, values: Tensor) -> Tensor:
 
 def check_vector(name: str, values: Tensor) -> Tensor:
     """Return ``check_finite(values)`` of shape (N,)."""
+    check_tensor(name, values)
     if values.ndim != 1:
         raise ValueError(f"{name} must have shape (N,), got {_shape(values)}")
     return check_finite(name, values)
@@ -56,6 +64,7 @@ def check_probs(probs: Tensor, name: str = "probs") -> Tensor:
     Raises:
         ValueError: not two-dimensional, empty, NaN, negative, or a row doesn't sum to 1.
     """
+    check_tensor(name, probs)
     if probs.ndim != 2 or probs.numel() == 0:
         raise ValueError(
             f"{name} must have shape (N, C) with N, C >= 1, got {_shape(probs)}: "
@@ -83,6 +92,7 @@ def check_labels(labels: Tensor, num_samples: int, num_classes: int) -> Tensor:
     Raises:
         ValueError: another shape, not integers, or outside 0..C-1.
     """
+    check_tensor("labels", labels)
     if _shape(labels) != (num_samples,):
         raise ValueError(f"labels must have shape (N,)=({num_samples},), got {_shape(labels)}")
     if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
@@ -103,6 +113,7 @@ def check_flags(name: str, flags: Tensor, num_samples: int) -> Tensor:
     Raises:
         ValueError: another shape, or not boolean.
     """
+    check_tensor(name, flags)
     if _shape(flags) != (num_samples,):
         raise ValueError(f"{name} must have shape (N,)=({num_samples},), got {_shape(flags)}")
     if flags.dtype != torch.bool:
@@ -112,6 +123,8 @@ def check_flags(name: str, flags: Tensor, num_samples: int) -> Tensor:
 
 def check_same_shape(name: str, values: Tensor, other_name: str, other: Tensor) -> None:
     """Reject shapes that differ: broadcasting (N,) with (N, 1) would average N² differences."""
+    check_tensor(name, values)
+    check_tensor(other_name, other)
     if values.shape != other.shape:
         raise ValueError(
             f"{name} must have the shape of {other_name}, {_shape(other)}, got {_shape(values)}"

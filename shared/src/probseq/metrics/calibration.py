@@ -86,7 +86,7 @@ def calibration_bins(
         ValueError: a bad shape, NaN, rows that don't sum to 1, labels out of range, a number of
             bins that is no whole number of at least 1, or an unknown mode.
     """
-    probs = check_probs(probs.detach())
+    probs = check_probs(probs).detach()
     labels = check_labels(labels, *probs.shape)
     check_counts(num_bins=num_bins)
     if mode == "top":

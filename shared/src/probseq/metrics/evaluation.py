@@ -1,11 +1,14 @@
 """All metrics of class predictions at once, by name."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+from probseq.batches import read_batches
+from probseq.metrics._checks import check_probs
 from probseq.metrics.calibration import expected_calibration_error, maximum_calibration_error
 from probseq.metrics.classification import accuracy, brier, matthews_correlation, nll
 from probseq.metrics.ood import (
@@ -28,12 +31,14 @@ _CONFIDENCE = {"aurc": aurc, "e-aurc": e_aurc}
 _FAILURES = {"failure-auroc": failure_auroc, "failure-fpr95": failure_fpr}
 
 
-def evaluate(probs: Float[Tensor, "n c"], labels: Int64[Tensor, " n"]) -> dict[str, float | None]:
+def evaluate(probs: Any, labels: Any = None) -> dict[str, float | None]:
     """Return accuracy, likelihood, calibration and selective prediction of a classifier.
 
     Args:
-        probs: predicted probabilities.
-        labels: true classes.
+        probs: predicted probabilities, ``(n, classes)``, as a tensor, an array or rows of a list;
+            or, without labels, batches of both, see :func:`~probseq.batches.read_batches`; those
+            that are mappings have them under ``"probs"`` and ``"labels"``.
+        labels: true classes, one whole number a row.
 
     Returns:
         Values by name: accuracy, nll, ece, classwise-ece, mce, brier, aurc, e-aurc, of two classes
@@ -43,11 +48,16 @@ def evaluate(probs: Float[Tensor, "n c"], labels: Int64[Tensor, " n"]) -> dict[s
     Raises:
         ValueError: an argument has another shape or type, or is out of range.
     """
-    confidence, predicted = probs.max(-1)
-    right = predicted == labels
+    found = list(read_batches(probs if labels is None else (probs, labels), name="probs"))
+    if not found:
+        raise ValueError("probs must hold data, got none")
+    probs = torch.cat([_probabilities(rows) for rows, _ in found])
+    labels = torch.cat([classes.to(probs.device) for _, classes in found])
     values: dict[str, float | None] = {
         name: float(metric(probs, labels)) for name, metric in _CLASSES.items()
     }
+    confidence, predicted = probs.max(-1)
+    right = predicted == labels
     values |= {name: float(metric(confidence, right)) for name, metric in _CONFIDENCE.items()}
     if probs.shape[-1] == 2:
         values["mcc"] = float(matthews_correlation(probs, labels))
@@ -56,6 +66,11 @@ def evaluate(probs: Float[Tensor, "n c"], labels: Int64[Tensor, " n"]) -> dict[s
         name: float(metric(confidence, right)) if both else None
         for name, metric in _FAILURES.items()
     }
+
+
+def _probabilities(rows: Any) -> Tensor:
+    rows = rows.get("probs") if isinstance(rows, Mapping) else rows
+    return check_probs(torch.tensor(rows, dtype=torch.float64) if isinstance(rows, list) else rows)
 
 
 def evaluate_ood(

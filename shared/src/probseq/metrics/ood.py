@@ -114,7 +114,7 @@ class KLMatching:
             ValueError: a bad shape, NaN, rows that don't sum to 1, labels out of range, or an
                 unknown mode.
         """
-        probs = check_probs(probs.detach())
+        probs = check_probs(probs).detach()
         labels = check_labels(labels, *probs.shape)
         if mode not in ("true-class", "predicted-class"):
             raise ValueError(f"mode must be 'true-class' or 'predicted-class', got {mode!r}")
@@ -211,7 +211,7 @@ def ood_roc(
 
 def _labelled(in_scores: Tensor, out_scores: Tensor) -> tuple[Tensor, Tensor]:
     """All scores, and whether they are of OOD samples."""
-    in_scores = check_vector("in_scores", in_scores.detach())
-    out_scores = check_vector("out_scores", out_scores.detach())
+    in_scores = check_vector("in_scores", in_scores).detach()
+    out_scores = check_vector("out_scores", out_scores).detach()
     scores = torch.cat([in_scores.double(), out_scores.double()])
     return scores, torch.arange(scores.numel(), device=scores.device) >= in_scores.numel()

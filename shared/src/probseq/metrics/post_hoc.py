@@ -4,6 +4,7 @@ All functions take logarithms of predictive probabilities, so that nothing under
 """
 
 import math
+import warnings
 from collections.abc import Sequence
 
 import torch
@@ -11,7 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from probseq.checks import check_positive
-from probseq.metrics._checks import check_finite, check_labels, check_same_shape
+from probseq.metrics._checks import check_finite, check_labels, check_same_shape, check_tensor
 
 # A model that is right on the whole validation set has its best temperature at 0.
 _SMALLEST, _LARGEST = 0.05, 20.0
@@ -40,7 +41,7 @@ def scale_log_probs(log_probs: Float[Tensor, "n c"], temperature: float) -> Floa
 def fit_temperature(log_probs: Float[Tensor, "n c"], labels: Int[Tensor, " n"]) -> float:
     """Return the temperature of the smallest negative log-likelihood, within 0.05 and 20.
 
-    It is found by L-BFGS on log T, in float64.
+    It is found by Newton's steps in 1/T, in float64. One of these bounds comes with a warning.
 
     Args:
         log_probs: logarithms of the predictive probabilities on validation data.
@@ -55,22 +56,57 @@ def fit_temperature(log_probs: Float[Tensor, "n c"], labels: Int[Tensor, " n"]) 
         >>> scale_log_probs(log_probs, temperature).exp()[0]
         tensor([0.7000, 0.3000])
     """
+    temperature = search_temperature(log_probs, labels)
+    warn_at_bound(temperature)
+    return temperature
+
+
+def is_bound(temperature: float) -> bool:
+    """Return whether a temperature is the lowest or the highest that :func:`fit_temperature` gives.
+
+    Predictions are then all right or worth nothing, or labels are not theirs.
+    """
+    return temperature in (_SMALLEST, _LARGEST)
+
+
+def warn_at_bound(temperature: float) -> None:
+    """Warn if a temperature is a bound of the search."""
+    if is_bound(temperature):
+        warnings.warn(
+            f"the temperature {temperature:g} is a bound of the search, {_SMALLEST} to "
+            f"{_LARGEST:g}: predictions that are all right, or labels that are not theirs",
+            stacklevel=3,
+        )
+
+
+def search_temperature(log_probs: Float[Tensor, "n c"], labels: Int[Tensor, " n"]) -> float:
+    """Return what :func:`fit_temperature` does, without a warning."""
     log_probs = _check_rows("log_probs", log_probs).detach().double()
     labels = check_labels(labels, *log_probs.shape)
-    log_temperature = log_probs.new_zeros(()).requires_grad_()
-    optimizer = torch.optim.LBFGS(
-        [log_temperature], max_iter=100, tolerance_grad=1e-9, line_search_fn="strong_wolfe"
-    )
+    right = log_probs.gather(-1, labels[:, None])[:, 0]
 
-    def closure() -> Tensor:
-        optimizer.zero_grad()
-        loss = torch.nn.functional.cross_entropy(log_probs / log_temperature.exp(), labels)
-        loss.backward()
-        return loss
+    def derivatives(inverse: float) -> tuple[float, float]:
+        # Of the loss in 1/T, in which it is convex: E_p[l] − l_y and var_p[l].
+        probs = (inverse * log_probs).softmax(-1)
+        mean = (probs * log_probs).sum(-1)
+        variance = (probs * (log_probs - mean[:, None]).square()).sum(-1)
+        return float((mean - right).mean()), float(variance.mean())
 
-    with torch.enable_grad():
-        optimizer.step(closure)  # pyright: ignore[reportArgumentType]  (returns a tensor, as documented)
-    return min(max(float(log_temperature.detach().exp()), _SMALLEST), _LARGEST)
+    if bool((log_probs == log_probs[:, :1]).all()):
+        return 1.0  # any temperature is the same
+    low, high, inverse = 1.0 / _LARGEST, 1.0 / _SMALLEST, 1.0
+    if derivatives(low)[0] >= 0.0:
+        return _LARGEST
+    if derivatives(high)[0] <= 0.0:
+        return _SMALLEST
+    for _ in range(100):
+        slope, curvature = derivatives(inverse)
+        low, high = (low, inverse) if slope > 0.0 else (inverse, high)
+        newton = inverse - slope / curvature if curvature > 0.0 else 0.0
+        before, inverse = inverse, newton if low <= newton <= high else math.sqrt(low * high)
+        if abs(inverse - before) <= 1e-12 * before:
+            break
+    return 1.0 / inverse
 
 
 def held_out_nll(
@@ -88,6 +124,7 @@ def held_out_nll(
         ValueError: a bad shape, fewer than two rows, or labels out of range; with `tempered` also
             NaN or infinity.
     """
+    check_tensor("log_probs", log_probs)
     if log_probs.ndim != 2 or len(log_probs) < 2:
         raise ValueError(
             f"log_probs must have shape (N, C), N at least 2, got {tuple(log_probs.shape)}"
@@ -97,7 +134,9 @@ def held_out_nll(
     for own, other in ((0, 1), (1, 0)):
         scaled = log_probs[own::2]
         if tempered:
-            scaled = scale_log_probs(scaled, fit_temperature(log_probs[other::2], labels[other::2]))
+            scaled = scale_log_probs(
+                scaled, search_temperature(log_probs[other::2], labels[other::2])
+            )
         losses.append(float(torch.nn.functional.nll_loss(scaled, labels[own::2])))
     return sum(losses) / 2
 
@@ -122,6 +161,7 @@ def mean_log_probs(members: Sequence[Float[Tensor, "n c"]]) -> Float[Tensor, "n 
 
 
 def _check_rows(name: str, log_probs: Tensor) -> Tensor:
+    check_tensor(name, log_probs)
     if log_probs.ndim != 2:
         raise ValueError(f"{name} must have shape (N, C), got {tuple(log_probs.shape)}")
     return check_finite(name, log_probs)

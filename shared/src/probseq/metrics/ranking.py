@@ -30,7 +30,7 @@ class RocCurve(NamedTuple):
 def _checked(
     scores: Tensor, positive: Tensor, *, names: tuple[str, str], both: bool
 ) -> tuple[Tensor, Tensor]:
-    scores = check_vector(names[0], scores.detach())
+    scores = check_vector(names[0], scores).detach()
     positive = check_flags(names[1], positive, scores.numel())
     hits = int(positive.sum())
     if hits == 0 or (both and hits == positive.numel()):

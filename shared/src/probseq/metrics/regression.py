@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from probseq.metrics._checks import check_finite, check_same_shape, check_vector
+from probseq.metrics._checks import check_finite, check_same_shape, check_tensor, check_vector
 
 # Thesis Eq. 4.20: c_k = 0.05, 0.15, ..., 0.95.
 COVERAGE_LEVELS = tuple((2 * k + 1) / 20 for k in range(10))
@@ -97,7 +97,7 @@ def coverage_calibration_error(
     Raises:
         ValueError: bad shapes, NaN or infinity, or fewer than two samples.
     """
-    samples, targets = _check_samples(samples.detach(), targets)
+    samples, targets = _check_samples(samples, targets)
     if samples.shape[0] < 2:
         raise ValueError(f"samples must hold at least 2 draws, got shape {tuple(samples.shape)}")
     ordered = samples.sort(dim=0).values
@@ -235,6 +235,7 @@ def is_constant(values: Float[Tensor, " n"]) -> bool:
 
 def _check_samples(samples: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     targets = check_vector("targets", targets).double()
+    check_tensor("samples", samples)
     if samples.ndim != 2 or samples.shape[1] != targets.numel():
         raise ValueError(
             f"samples must have shape (S, N)=(S, {targets.numel()}), got {tuple(samples.shape)}: "

@@ -35,7 +35,7 @@ def risk_coverage_curve(
     Raises:
         ValueError: bad shapes, NaN or infinity, or nothing given.
     """
-    confidence = check_vector("confidence", confidence.detach())
+    confidence = check_vector("confidence", confidence).detach()
     correct = check_flags("correct", correct, confidence.numel())
     order = confidence.argsort(descending=True, stable=True)
     taken = torch.arange(1, order.numel() + 1, device=order.device)
@@ -62,8 +62,8 @@ def selective_error(
         >>> selective_error(torch.tensor([3.0, -1.0]), torch.tensor([0.2, 0.1]))[1].tolist()
         [1.0, 2.0]
     """
-    error = check_vector("error", error.detach())
-    variance = check_vector("variance", variance.detach())
+    error = check_vector("error", error).detach()
+    variance = check_vector("variance", variance).detach()
     if error.shape != variance.shape:
         raise ValueError(
             f"error and variance must have equal lengths, got {len(error)} and {len(variance)}"

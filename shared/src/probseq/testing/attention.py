@@ -8,12 +8,14 @@ import inspect
 import warnings
 from collections.abc import Generator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.testing import assert_close
+from torch.utils.checkpoint import checkpoint
 
 from probseq.errors import JitterWarning
 from probseq.testing.instruments import (
@@ -245,6 +247,28 @@ class AttentionSuite:
         check(torch.equal(before, torch.get_rng_state()), "the global generator was used")
         check(torch.equal(same[0], same[1]), "one seed, two values")
         check(torch.equal(same[0], same[2]) != module.stochastic, "another seed")
+
+    @pytest.mark.parametrize("reentrant", [False, True])
+    def test_recomputed_activations_have_the_gradients_of_the_draws(self, reentrant: bool) -> None:
+        module, found = self.build(), list[list[Tensor | None]]()
+        x = self.tokens(2, 5, 4).requires_grad_()
+
+        def call(x: Tensor, generator: torch.Generator | None = None) -> Tensor:
+            return module(x, generator=generator).values
+
+        for run in (call, partial(checkpoint, call, use_reentrant=reentrant)):
+            with torch.random.fork_rng():
+                torch.manual_seed(0)
+                run(x).square().sum().backward()
+            found.append([each.grad for each in (x, *module.parameters())])
+            for each in (x, *module.parameters()):
+                each.grad = None
+        assert_close(found[1], found[0])
+        if module.stochastic:
+            with pytest.raises(ValueError, match="generator must be None inside torch"):
+                checkpoint(call, x, torch.Generator(), use_reentrant=reentrant)
+        with torch.no_grad():
+            checkpoint(call, x, torch.Generator(), use_reentrant=reentrant)
 
     def test_many_samples_equal_many_single_draws_in_law(self) -> None:
         module, x = self.build(), self.tokens(2, 2, 4)

@@ -14,9 +14,10 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from probseq.batches import call_model, on_device, read_batches
 from probseq.checks import check_counts, check_labels, check_positive
 from probseq.laplace import laplace_model, last_linear
-from probseq.metrics import fit_temperature
+from probseq.metrics.post_hoc import search_temperature, warn_at_bound
 from probseq.transformers.adapters import (
     Deviation,
     Guest,
@@ -29,33 +30,24 @@ from probseq.transformers.calls import eager
 from probseq.transformers.exchange import ExchangedAttention, collect_penalties
 from probseq.transformers.sampling import repeat_samples
 
-Batches: TypeAlias = Iterable[tuple[Any, Tensor]]
 # Puts something into a model, in place, with a batch of its training inputs as `calibration`.
 Insert: TypeAlias = Callable[..., nn.Module]
 # Of the logarithms of a deviation's scales, which move by a few in all.
 _SCALES_RATE = 0.05
 
 
-class FineTuned(nn.Module):
-    """A classifier that gives calibrated log-probabilities; :func:`fine_tune` makes it.
+class Tempered(nn.Module):
+    """A classifier that gives log-probabilities at a temperature.
 
     Attributes:
-        model: the fine-tuned classifier.
+        model: the classifier.
         temperature: what logarithms of probabilities are divided by.
-        num_samples: samples S of a prediction; ``None`` where nothing is drawn.
-        losses: negative log-likelihood of the validation data, with the best temperature, by step.
+        num_samples: samples S of a prediction, where the model has something that draws.
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        temperature: float,
-        num_samples: int | None,
-        losses: Mapping[int, float],
-    ) -> None:
+    def __init__(self, model: nn.Module, temperature: float, num_samples: int | None) -> None:
         super().__init__()
-        self.model, self.temperature = model, temperature
-        self.num_samples, self.losses = num_samples, dict(losses)
+        self.model, self.temperature, self.num_samples = model, temperature, num_samples
 
     @torch.no_grad()
     def forward(
@@ -67,14 +59,34 @@ class FineTuned(nn.Module):
             inputs: a tensor, or a mapping of keyword arguments, as the model takes.
             generator: source of the draws.
         """
-        log_probs = log_probabilities(self.model, inputs, self.num_samples, generator)
+        samples = self.num_samples if guests(self.model) else None
+        inputs = on_device(inputs, self.model)
+        log_probs = log_probabilities(self.model, inputs, samples, generator)
         return (log_probs / self.temperature).log_softmax(-1)
+
+
+class FineTuned(Tempered):
+    """A classifier that gives calibrated log-probabilities; :func:`fine_tune` makes it.
+
+    Attributes:
+        losses: negative log-likelihood of the validation data, with the best temperature, by step.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        temperature: float,
+        num_samples: int | None,
+        losses: Mapping[int, float],
+    ) -> None:
+        super().__init__(model, temperature, num_samples)
+        self.losses = dict(losses)
 
 
 def fine_tune(
     model: nn.Module,
-    train: Batches,
-    validation: Batches,
+    train: Iterable[Any],
+    validation: Iterable[Any],
     *,
     uncertainty: str | Insert | None = None,
     frozen: bool = True,
@@ -100,9 +112,9 @@ def fine_tune(
 
     Args:
         model: classifier of torch, torchvision, timm or transformers; its last layer may be new.
-        train: batches of inputs (a tensor, or a mapping of keyword arguments) and labels, for
-            example a loader. Read once where blocks are frozen, and its batches are kept; else once
-            each pass, and once before to count the examples.
+        train: the training data, see :func:`~probseq.batches.read_batches`. Read once where blocks
+            are frozen, or where it can be read only once, and its batches are kept; else once each
+            pass, and once before to count the examples.
         validation: batches likewise; read once.
         uncertainty: ``"laplace"`` for a Laplace posterior of the last layer after the training; or
             what puts layers into the model, called as ``uncertainty(model, calibration=inputs)``
@@ -118,7 +130,7 @@ def fine_tune(
         seed: of all random choices.
 
     Returns:
-        The model, with its temperature.
+        The model, with its temperature; one at the bounds of its search comes with a warning.
 
     Raises:
         ValueError: an argument is out of range, there are no batches, labels are not those of the
@@ -141,12 +153,9 @@ def fine_tune(
         check_positive(learning_rates=rate)
     if isinstance(uncertainty, str) and uncertainty != "laplace":
         raise ValueError(f"uncertainty must be 'laplace', a function or None, got {uncertainty!r}")
-    device = next(model.parameters()).device
     undo = switch_off_nested_tensors(model)
-    gradients = {parameter: parameter.requires_grad for parameter in model.parameters()}
-    with eager(), torch.random.fork_rng([device] if device.type == "cuda" else []):
-        torch.manual_seed(seed)
-        model.eval().requires_grad_(False)
+    with eager(), only_new_gradients(model, seed):
+        model.eval()
         try:
             tuning = _FineTuning(model, train, validation, frozen, uncertainty == "laplace")
             if callable(uncertainty):
@@ -154,12 +163,47 @@ def fine_tune(
                 _undo(undo)
                 tuning.put(uncertainty, num_samples)
                 undo = switch_off_nested_tensors(model)
-            return tuning.run(steps, every, learning_rates)
+            tuned = tuning.run(steps, every, learning_rates)
+        finally:
+            _undo(undo)
+    warn_at_bound(tuned.temperature)
+    return tuned
+
+
+@contextmanager
+def only_new_gradients(model: nn.Module, seed: int) -> Generator[None]:
+    """Switch the gradients of all parameters off, and seed torch's own generators.
+
+    Both are as they were in the end. Draws of a training must be of these generators, which
+    activation checkpointing restores.
+    """
+    device = next(model.parameters()).device
+    before = {parameter: parameter.requires_grad for parameter in model.parameters()}
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        model.requires_grad_(False)
+        try:
+            yield
         finally:
             for parameter in model.parameters():
-                parameter.requires_grad_(gradients.get(parameter, True))
+                parameter.requires_grad_(before.get(parameter, True))
                 parameter.grad = None
-            _undo(undo)
+
+
+def negative_log_likelihood(log_probs: Tensor, labels: Tensor) -> Float[Tensor, ""]:
+    """Return the mean over examples; raise if labels are not those of the predictions."""
+    labels = labels.to(log_probs.device)
+    check_labels(labels, log_probs)
+    return F.nll_loss(log_probs, labels)
+
+
+def descend(loss: Tensor, optimizer: torch.optim.Optimizer) -> None:
+    """Take a step; raise if the loss is not finite."""
+    if not bool(loss.isfinite()):
+        raise ValueError(f"the loss must stay finite, got {float(loss.detach())}: train slower")
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
 
 
 class _Batch(NamedTuple):
@@ -176,24 +220,29 @@ class _FineTuning:
     def __init__(
         self,
         model: nn.Module,
-        train: Batches,
-        validation: Batches,
+        train: Iterable[Any],
+        validation: Iterable[Any],
         frozen: bool,
         laplace: bool,
     ) -> None:
-        train, held = list(train) if frozen else train, list(validation)
+        if frozen or isinstance(train, Iterator):
+            train = list(read_batches(train, model, name="train"))
+        held = list(read_batches(validation, model, name="validation"))
         self.model, self.train, self.device = model, train, next(model.parameters()).device
         self.laplace, self.samples = laplace, cast("int | None", None)
-        first = next(iter(train), None)
+        first, self.num_data = None, 0
+        for inputs, labels in read_batches(train, model, name="train"):
+            first = first or (inputs, labels)
+            self.num_data += len(labels)
         if first is None or not held:
             raise ValueError("train and validation must hold batches, got none")
-        self.first = _moved(first[0], self.device)
+        self.first = on_device(first[0], model)
         blocks, behind = _last_blocks(model, self.first)
         self.trained = {p for part in behind for p in part.parameters()} or set(model.parameters())
         self.new = set[nn.Parameter]()
         self.head: str | None = None
         try:
-            self.head, _ = last_linear(model, self._moved([first]), call=_call)
+            self.head, _ = last_linear(model, [first])
             self.new |= set(model.get_submodule(self.head).parameters())
         except ValueError:
             if laplace:
@@ -203,7 +252,6 @@ class _FineTuning:
             self.trained = set(model.parameters())
         self.data = [self._batch(*each) for each in train] if frozen else None
         self.held = [self._batch(*each) for each in held]
-        self.num_data = sum(len(labels) for _, labels in train)
 
     def put(self, uncertainty: Insert, num_samples: int) -> None:
         """Put layers that draw into the model."""
@@ -259,22 +307,14 @@ class _FineTuning:
             exchanged = any(isinstance(guest, ExchangedAttention) for guest in guests(model))
             with collect_penalties(model) if exchanged else nullcontext([]) as penalties:
                 log_probs = log_probabilities(model, batch.inputs, None)
-            check_labels(batch.labels, log_probs)
-            nll = F.nll_loss(log_probs, batch.labels)
+            nll = negative_log_likelihood(log_probs, batch.labels)
             if any(isinstance(guest, Deviation) for guest in guests(model)):
                 penalties = [*penalties, penalty(model)]
             total = torch.stack(penalties).sum() if penalties else nll.new_zeros(())
             if weight is None:
                 start = max(float(total.detach().abs()), torch.finfo(torch.float32).tiny)
                 weight = min(1.0 / self.num_data, float(nll.detach()) / start)
-            loss = nll + weight * total
-            if not bool(loss.isfinite()):
-                raise ValueError(
-                    f"the loss must stay finite, got {float(loss.detach())}: train slower"
-                )
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
+            descend(nll + weight * total, optimizer)
         return weight
 
     @torch.no_grad()
@@ -288,7 +328,7 @@ class _FineTuning:
             check_labels(batch.labels, log_probs)
             found.append(log_probs)
         log_probs, labels = torch.cat(found).double(), torch.cat([b.labels for b in self.held])
-        temperature = fit_temperature(log_probs, labels)
+        temperature = search_temperature(log_probs, labels)
         scaled = (log_probs / temperature).log_softmax(-1)
         return float(F.nll_loss(scaled, labels)), temperature
 
@@ -297,13 +337,13 @@ class _FineTuning:
 
         def call(model: nn.Module, batch: _Batch) -> Any:
             with self.lower.replay(batch.hidden):
-                return _call(model, batch.inputs)
+                return call_model(model, batch.inputs)
 
         def features(batches: Iterable[_Batch]) -> list[tuple[Tensor, Tensor]]:
             return list(last_linear(self.model, ((b, b.labels) for b in batches), call=call)[1])
 
         held = features(self.held)
-        train = (self._batch(*each) for each in self.train) if self.data is None else self.data
+        train = self._read() if self.data is None else self.data
         head: Any = self.model.get_submodule(name := cast("str", self.head))
         (layer,) = laplace_model(nn.Sequential(head), features(train), validation=held)
         self.model.set_submodule(name, layer)
@@ -315,33 +355,24 @@ class _FineTuning:
                 yield self.data[place]
         while True:
             count = 0
-            for inputs, labels in self.train:
+            for batch in self._read():
                 count += 1
-                yield self._batch(inputs, labels)
+                yield batch
             if not count:
                 raise ValueError("train must be readable again and again, and has no batches now")
 
-    def _batch(self, inputs: Any, labels: Tensor) -> _Batch:
-        ((inputs, labels),) = self._moved([(inputs, labels)])
-        return _Batch(inputs, labels, self.lower.record(self.model, inputs))
+    def _read(self) -> Iterator[_Batch]:
+        for inputs, labels in read_batches(self.train, self.model, name="train"):
+            yield self._batch(inputs, labels)
 
-    def _moved(self, batches: Batches) -> list[tuple[Any, Tensor]]:
-        return [(_moved(inputs, self.device), labels.to(self.device)) for inputs, labels in batches]
+    def _batch(self, inputs: Any, labels: Tensor) -> _Batch:
+        inputs = on_device(inputs, self.model)
+        return _Batch(inputs, labels.to(self.device), self.lower.record(self.model, inputs))
 
 
 def _undo(changes: Iterable[Callable[[], object]]) -> None:
     for each in changes:
         each()
-
-
-def _call(model: nn.Module, inputs: Any) -> Any:
-    return model(**inputs) if isinstance(inputs, Mapping) else model(inputs)
-
-
-def _moved(inputs: Any, device: torch.device) -> Any:
-    if isinstance(inputs, Mapping):
-        return {name: _moved(value, device) for name, value in inputs.items()}
-    return inputs.to(device) if isinstance(inputs, Tensor) else inputs
 
 
 class _Lower:
@@ -358,7 +389,7 @@ class _Lower:
             hook = self.blocks[-1].register_forward_hook(lambda _, given, out: seen.append(out))
             with ExitStack() as stack:
                 stack.callback(hook.remove)
-                _call(model, inputs)
+                call_model(model, inputs)
         return seen[-1] if seen else None
 
     @contextmanager
@@ -413,7 +444,7 @@ def _last_blocks(model: nn.Module, inputs: Any) -> tuple[list[nn.Module], list[n
         for module in model.modules():
             hook = module.register_forward_pre_hook(look, with_kwargs=True)
             stack.callback(hook.remove)
-        _call(model, inputs)
+        call_model(model, inputs)
     lists: list[list[nn.Module]] = []
     inside = set[nn.Module]()
     for owner in model.modules():  # owners before what they hold

@@ -1,5 +1,6 @@
 """Predictive class probabilities from S Monte Carlo samples in one batched pass."""
 
+import re
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -8,12 +9,15 @@ from typing import Literal
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn.modules.dropout import _DropoutNd  # pyright: ignore[reportPrivateUsage]
 
 from probseq.checks import check_choice, check_counts
 from probseq.transformers.outputs import TransformerOutput
 from probseq.transformers.sampling import repeat_samples
 
 AverageName = Literal["probabilities", "logits"]
+# Names of rates of dropout, not of whole paths or layers.
+_RATE = re.compile(r"^(?!drop_prob$)(?!.*(path|layer)).*drop")
 # Tokens, samples included, that go through a model at once.
 _TOKENS_AT_ONCE = 65_536
 
@@ -53,18 +57,35 @@ def predict_probabilities(
 
 @contextmanager
 def active_dropout(model: nn.Module) -> Generator[None]:
-    """Switch the dropout layers of a model in eval mode on, and off again at the end.
+    """Switch the dropout of a model in eval mode on, and off again at the end.
 
-    Predictions are Monte Carlo dropout then (Gal and Ghahramani 2016); other layers stay as they
-    are.
+    Predictions are Monte Carlo dropout then (Gal and Ghahramani 2016), unless there is nothing that
+    drops: compare two draws. What drops are layers of dropout, and modules that hold one or its
+    rate, such as attention, and drop by a function; other layers stay as they are.
     """
-    layers = [part for part in model.modules() if isinstance(part, nn.Dropout)]
-    layers = [layer.train() for layer in layers if not layer.training]
+    switched = [part for part in model.modules() if _drops(part) and not part.training]
+    for part in switched:
+        part.training = True  # not that of what is inside
     try:
         yield
     finally:
-        for layer in layers:
-            layer.eval()
+        for part in switched:
+            part.training = False
+
+
+def has_dropout(model: nn.Module) -> bool:
+    """Return whether a model has anything that :func:`active_dropout` switches on."""
+    return any(map(_drops, model.modules()))
+
+
+def _drops(module: nn.Module) -> bool:
+    parts = (module, *module.children())
+    if any(isinstance(part, _DropoutNd) and part.p > 0 for part in parts):
+        return True
+    return any(
+        _RATE.search(name) is not None and isinstance(rate, float) and 0.0 < rate < 1.0
+        for name, rate in vars(module).items()
+    )
 
 
 @dataclass(frozen=True)
