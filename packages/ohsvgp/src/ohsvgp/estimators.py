@@ -21,7 +21,7 @@ from ohsvgp.online import OnlineGP
 from ohsvgp.stream.arrays import as_array, as_targets, real_numbers
 from ohsvgp.stream.clock import stamps
 from probseq.checks import check_counts, check_whole
-from probseq.kernels import RBF, Kernel
+from probseq.kernels import RBF, Kernel, Walk
 
 __all__ = ["OnlineGPRegressor", "days"]
 
@@ -37,7 +37,7 @@ class OnlineGPRegressor:
     Args:
         kernel: covariance of as many dimensions as X has columns; None for an RBF kernel with a
             lengthscale a column, which starts at the column's standard deviation, for times at a
-            tenth of it.
+            tenth of it, beside a ``Walk``.
         likelihood: observation model; None for Gaussian noise that starts at 0.1.
         basis: how inducing variables follow the data; None for ``Cosine(100)`` for times and for
             points ``PivotedCholesky(256)``, whose accuracy doesn't hang on the order of the rows.
@@ -105,7 +105,7 @@ class OnlineGPRegressor:
         spread = _deviation("X", points.T)
         spread = spread.where(spread > 0, 1.0)
         gp = OnlineGP(
-            copy.deepcopy(self.kernel) or RBF(columns, lengthscale=spread / (10 ** (columns == 1))),
+            copy.deepcopy(self.kernel) or _kernel(points, spread),
             copy.deepcopy(self.likelihood) or Gaussian(0.1),
             self.basis or (Cosine(100) if columns == 1 else PivotedCholesky(256)),
             mean=copy.deepcopy(self.mean),
@@ -266,6 +266,15 @@ class OnlineGPRegressor:
                 f"{self.n_features_in_} features as input"
             )
         return points
+
+
+def _kernel(points: Tensor, spread: Tensor) -> Kernel:
+    """The default: of times beside a level that wanders, so that forecasts stay where it is."""
+    if points.shape[1] > 1:
+        return RBF(points.shape[1], lengthscale=spread)
+    gaps = points[:, 0].unique().diff()
+    step = gaps.median() if len(gaps) else spread[0]
+    return RBF(1, lengthscale=spread / 10) + Walk(step=step, outputscale=0.1)
 
 
 def _absorb(gp: OnlineGP, points: Tensor, targets: Tensor) -> None:
