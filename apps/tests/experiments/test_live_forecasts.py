@@ -28,7 +28,7 @@ from probseq.kernels import Kernel
 from probseq_apps.experiments.online import build_live_model
 from probseq_apps.settings.online import LiveModel
 
-MOST = 300  # lines of a series
+MOST = 200  # lines of a series
 
 
 class Series(NamedTuple):
@@ -150,8 +150,8 @@ def naive(series: Series, lines: list[int], h: int) -> float:
     return min(fmean(abs(y[k] - y[k - back]) for k in lines) for back in backs)
 
 
-def ets(series: Series, every: int = 5) -> Scores:
-    """Exponential smoothing of statsmodels, damped trend and season, at each fifth line."""
+def ets(series: Series, every: int = 8) -> Scores:
+    """Exponential smoothing of statsmodels, damped trend and season, at each eighth line."""
     from statsmodels.tsa.exponential_smoothing.ets import ETSModel
 
     began, H, y = time.process_time(), series.horizon, np.array(series.values[:MOST])
@@ -180,7 +180,6 @@ def spaced(series: Series) -> OnlineGP:
 
 METHODS: dict[str, Callable[[Series], Scores]] = {
     "fading 50": lambda s: live(s, default(s)),
-    "fading 100": lambda s: live(s, default(s, num_inducing=100)),
     "a third of the lines": lambda s: live(s, spaced(s)),
     "Cosine 50": lambda s: live(s, default(s, method="cosine")),
     "LegS 50": lambda s: live(s, default(s, method="ohsvgp")),

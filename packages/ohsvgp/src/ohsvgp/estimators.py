@@ -78,12 +78,14 @@ class OnlineGPRegressor:
     fit_steps: int = 50
     random_state: Any = 0
 
-    def fit(self, X: Any, y: Any) -> "OnlineGPRegressor":
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "OnlineGPRegressor":
         """Forget everything and learn a first batch.
 
         Args:
             X: inputs of shape (n, columns).
             y: targets of shape (n,) or (n, k).
+            sample_weight: what the noise of each row is divided by, shape (n,), above 0; of
+                Gaussian noise only.
 
         Raises:
             ValueError: bad shapes, NaN or infinity, ``normalize_y`` with a likelihood that is not
@@ -115,7 +117,7 @@ class OnlineGPRegressor:
             refit=Refit(steps=self.fit_steps) if self.fit_steps and deviation.any() else None,
             seed=seed,
         )
-        _absorb(gp, points, (targets - mean[..., None]) / scale[..., None])
+        _absorb(gp, points, (targets - mean[..., None]) / scale[..., None], sample_weight)
         self.gp_, self.y_mean_, self.y_scale_ = gp, mean.numpy(), scale.numpy()
         self.n_features_in_ = columns
         names = _names(X)
@@ -125,18 +127,19 @@ class OnlineGPRegressor:
             vars(self).pop("feature_names_in_", None)
         return self
 
-    def partial_fit(self, X: Any, y: Any) -> "OnlineGPRegressor":
+    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> "OnlineGPRegressor":
         """Learn a batch beside those before; the first is ``fit``'s.
 
         Args:
             X: inputs of shape (n, columns); times not before the first.
             y: targets of shape (n,) or (n, k).
+            sample_weight: as ``fit``'s.
 
         Raises:
             ValueError: as ``fit``, or X or y of another width than before.
         """
         if not self.__sklearn_is_fitted__():
-            return self.fit(X, y)
+            return self.fit(X, y, sample_weight)
         points = self._inputs(X)
         targets = _targets(y, len(points))
         if targets.shape[:-1] != self.y_mean_.shape:
@@ -145,7 +148,7 @@ class OnlineGPRegressor:
                 f"{np.shape(y)} and before {(len(points), *self.y_mean_.shape)}"
             )
         mean, scale = (torch.from_numpy(a)[..., None] for a in (self.y_mean_, self.y_scale_))
-        _absorb(self.gp_, points, (targets - mean) / scale)
+        _absorb(self.gp_, points, (targets - mean) / scale, sample_weight)
         return self
 
     def predict(self, X: Any, return_std: bool = False, return_cov: bool = False) -> Any:
@@ -277,8 +280,11 @@ def _kernel(points: Tensor, spread: Tensor) -> Kernel:
     return RBF(1, lengthscale=spread / 10) + Walk(step=step, outputscale=0.1)
 
 
-def _absorb(gp: OnlineGP, points: Tensor, targets: Tensor) -> None:
-    gp.update(_stamps(points), targets, sort=gp.of_time)
+def _absorb(gp: OnlineGP, points: Tensor, targets: Tensor, sample_weight: Any) -> None:
+    if sample_weight is not None and np.shape(sample_weight) != (len(points),):
+        shape = np.shape(sample_weight)
+        raise ValueError(f"sample_weight must have shape ({len(points)},), got {shape}")
+    gp.update(_stamps(points), targets, sort=gp.of_time, weights=sample_weight)
 
 
 def _deviation(name: str, rows: Tensor) -> Tensor:
