@@ -220,6 +220,18 @@ def study(data: Path) -> None:
         print(f"| {name} | {' | '.join([*row, f'{shares[max(shares)]:.2f}'])} |")
 
 
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_live_forecasts_are_no_worse_than_last_value_and_seasonal_naive() -> None:
+    pytest.importorskip("river", reason="river has the series")
+    series = passengers()
+    scores = live(series, default(series))
+    assert max(ratios(series, scores)) < 1.05
+    # Before: .68 a year ahead.
+    assert 0.88 < fmean(scores.held[1].values()) < 1
+    assert 0.85 < fmean(scores.held[12].values()) < 1
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")

@@ -281,10 +281,15 @@ def _kernel(points: Tensor, spread: Tensor) -> Kernel:
 
 
 def _absorb(gp: OnlineGP, points: Tensor, targets: Tensor, sample_weight: Any) -> None:
-    if sample_weight is not None and np.shape(sample_weight) != (len(points),):
-        shape = np.shape(sample_weight)
-        raise ValueError(f"sample_weight must have shape ({len(points)},), got {shape}")
-    gp.update(_stamps(points), targets, sort=gp.of_time, weights=sample_weight)
+    if sample_weight is None:
+        gp.update(_stamps(points), targets, sort=gp.of_time)
+        return
+    weights = real_numbers(as_array(sample_weight, "sample_weight"), "sample_weight", "be numbers")
+    if weights.shape != (len(points),):
+        raise ValueError(f"sample_weight must have shape ({len(points)},), got {weights.shape}")
+    if not (weights > 0).all():
+        raise ValueError(f"sample_weight must be above zero, got {weights.min():g}: leave rows out")
+    gp.update(_stamps(points), targets, sort=gp.of_time, weights=weights)
 
 
 def _deviation(name: str, rows: Tensor) -> Tensor:
