@@ -69,6 +69,7 @@ PARAMETERS = dict(lengthscale=tensors("1 d", positive), outputscale=tensors("", 
 KERNEL_TARGETS = [
     *(Target(kernel, HYPERPARAMETERS) for kernel in KERNELS),
     *(Target(kernel, SCALED) for kernel in (kernels.Constant, kernels.White)),
+    Target(kernels.Walk, dict(dim=size("d"), step=SCALES, outputscale=SCALES)),
     Target(kernels.Periodic, HYPERPARAMETERS | dict(period=SCALES)),
     Target(kernels.RationalQuadratic, HYPERPARAMETERS | dict(alpha=SCALES)),
     Target(

@@ -16,7 +16,16 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
-from ohsvgp import Gaussian, LegS, OnlineGP, OnlineGPRegressor, Path, PivotedCholesky, Poisson
+from ohsvgp import (
+    Cosine,
+    Gaussian,
+    LegS,
+    OnlineGP,
+    OnlineGPRegressor,
+    Path,
+    PivotedCholesky,
+    Poisson,
+)
 from probseq.kernels import RBF
 
 WORDS = "refuses with a ValueError that names the argument, in the project's own words"
@@ -27,6 +36,8 @@ EXPECTED = {
     "check_dtype_object": WORDS,
     "check_estimators_empty_data_messages": WORDS,
     "check_requires_y_none": WORDS,
+    "check_sample_weight_equivalence_on_dense_data": "weights divide the noise: rows that are "
+    "repeated tell of the noise too, and those of weight zero are refused",
 }
 
 
@@ -298,3 +309,25 @@ def test_seeds_are_scikit_learns_and_columns_may_be_dates():
         )
     mixed = pd.DataFrame({"t": stamps, "a": np.cos(np.arange(60) / 3)})
     assert OnlineGPRegressor().fit(mixed, y).score(mixed, y) > 0.9
+
+
+def test_sample_weights_divide_the_noise() -> None:
+    t = np.linspace(0, 6, 40)
+    y = np.sin(t) + 0.3 * np.random.default_rng(0).normal(size=40)
+    weight = np.where(np.arange(40) % 2, 4.0, 0.5)
+    kernel, options = RBF(1).double(), {"fit_steps": 0, "normalize_y": False}
+    model = OnlineGPRegressor(kernel=kernel, likelihood=Gaussian(0.1), basis=Cosine(40), **options)
+    model.fit(t[:25, None], y[:25], sample_weight=weight[:25])
+    model.partial_fit(t[25:, None], y[25:], sample_weight=weight[25:])
+    with torch.no_grad():
+        K = kernel(torch.from_numpy(t)[:, None], torch.from_numpy(t)[:, None]).numpy()
+    expected = K @ np.linalg.solve(K + np.diag(0.1 / weight), y)
+    np.testing.assert_allclose(model.predict(t[:, None]), expected, atol=1e-5)
+    # Fits know of them: the same data with a noise four times as large.
+    fitted = OnlineGPRegressor().fit(t[:, None], y, sample_weight=np.full(40, 4.0))
+    again = OnlineGPRegressor().fit(t[:, None], y)
+    noise = [float(m.gp_.likelihood.noise.detach()) for m in (fitted, again)]
+    assert noise[0] == pytest.approx(4 * noise[1], rel=0.02)
+    for bad, message in (([1.0], r"shape \(40,\)"), (np.zeros(40), "above zero")):
+        with pytest.raises(ValueError, match=message):
+            OnlineGPRegressor().fit(t[:, None], y, sample_weight=bad)

@@ -285,6 +285,7 @@ BASIS_TARGETS = [
             (bases.LagT, dict(timescale=SCALES, num_nodes=st.none() | st.integers(4, 8))),
             (bases.FouT, dict(window=SCALES, num_nodes=st.none() | st.integers(4, 8))),
             (bases.UniformGrid, {}),
+            (bases.Fading, {}),
             (bases.PivotedCholesky, dict(learn=st.none() | ADAM)),
             (bases.RandomSubset, dict(learn=st.none() | ADAM)),
             (bases.VariationalFourier, dict(start=st.just(0.0), end=SCALES)),

@@ -17,7 +17,7 @@ from ohsvgp import (
     StudentT,
 )
 from ohsvgp.limits import data_limits
-from probseq.kernels import RBF
+from probseq.kernels import RBF, Walk
 
 # Few inducing variables, and forecasts that the prior gives.
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -42,6 +42,8 @@ SERIES = {
     "line": T,
     "wave": PLAIN,
     "rounded": (3 * WAVE).round(),
+    "growth": (T / 4).exp(),
+    "saw": T % 7,
 }
 SCALES = (1e-6, 1.0, 1e9)
 CASES = [
@@ -146,3 +148,17 @@ def test_forecasts_of_outputs_have_the_moments_of_predictions_and_of_their_draws
     low, high = ahead.interval(0.9)
     inside = ((draws > low) & (draws < high)).double().mean(0)
     torch.testing.assert_close(inside, torch.full_like(inside, 0.9), rtol=0, atol=0.01)
+
+
+def test_the_variance_of_a_walk_is_looked_for_around_a_share_of_the_steps():
+    kernel = (RBF(1) + Walk(step=0.5)).double()
+    y = PLAIN.numpy()
+    found = data_limits(kernel, Gaussian(0.1).double(), T[:, None], PLAIN)
+    median, factor = found["kernel.parts.1.raw_outputscale"].law
+    rate = 0.05 * ((y[1:] - y[:-1]) ** 2).mean()  # stamps are one apart
+    assert median == pytest.approx(rate * 500 / 2, rel=1e-6)
+    assert factor == 3.0
+    assert "kernel.parts.1.raw_lengthscale" in found
+    # In other units of time and targets the same process.
+    other = data_limits(kernel, Gaussian(0.1).double(), 7 * T[:, None], 10 * PLAIN)
+    assert other["kernel.parts.1.raw_outputscale"].law[0] == pytest.approx(median * 100 / 7)

@@ -137,11 +137,15 @@ def test_a_forecaster_continues_trends_and_waves() -> None:
     assert regressor.__sklearn_is_fitted__() is False
 
 
-def test_a_forecaster_grows_its_window_when_nothing_is_said() -> None:
-    model = RiverForecaster(warmup=5)
-    for i in range(6):
-        model.learn_one(math.sin(i))
-    assert model._model.gp_.growth == 1.05
+def test_forecasts_stay_where_the_series_is_and_not_at_the_mean_of_the_first() -> None:
+    # A random walk that has left its start far behind.
+    steps = np.random.default_rng(3).normal(size=160)
+    values = np.cumsum(steps) + 0.3 * np.arange(160)
+    model = RiverForecaster(warmup=40)
+    for y in values.tolist():
+        model.learn_one(y)
+    assert np.abs(np.array(model.forecast(10)) - values[-1]).max() < 6
+    assert abs(values[-1] - values[:40].mean()) > 30
 
 
 @pytest.mark.parametrize("warmup", [10, 100])

@@ -12,6 +12,7 @@ from probseq.kernels import (
     Periodic,
     RationalQuadratic,
     SpectralMixture,
+    Walk,
     White,
     parse_kernel,
 )
@@ -45,6 +46,7 @@ def double(value):
             RationalQuadratic(1, lengthscale=double(2.0), alpha=double(0.7)),
         ),
         ("spectral_mixture(3)", SpectralMixture(1, 3)),
+        ("walk(2, .5)", Walk(step=double(2.0), outputscale=double(0.5))),
     ],
 )
 def test_text_is_the_kernel_that_it_names(text, made):

@@ -14,6 +14,7 @@ from probseq.kernels import (
     Matern12,
     Matern32,
     Matern52,
+    Walk,
     exponential,
     matern12,
     matern32,
@@ -234,3 +235,20 @@ def test_functions_refuse_bad_arguments_by_name(function, changes, message):
     # Unwrapped, because the shape checks of the tests would refuse first.
     with pytest.raises(ValueError, match=message):
         inspect.unwrap(function)(**(arguments | changes))
+
+
+def test_a_walk_has_the_increments_of_a_random_walk_and_a_lengthscale_that_stays() -> None:
+    kernel = Walk(step=0.5, outputscale=3.0).double()
+    assert [name for name, raw in kernel.named_parameters() if raw.requires_grad] == [
+        "raw_outputscale"
+    ]
+    t = torch.tensor([0.0, 0.5, 1.0, 5.0], dtype=torch.float64)[:, None]
+    with torch.no_grad():
+        K = kernel(t, t)
+    torch.testing.assert_close(K, 3 * torch.exp(-torch.cdist(t, t) / 500))
+    # var(f(s) − f(t)) is 2σ²h/1000 of h steps.
+    increments = K.diagonal() + K[0, 0] - 2 * K[0]
+    wanted = 2 * 3 * torch.tensor([0.0, 1, 2, 10], dtype=torch.float64) / 1000
+    torch.testing.assert_close(increments, wanted, rtol=0.01, atol=1e-12)
+    kernel.set_step(2.0)
+    assert float(kernel.lengthscale.detach()) == pytest.approx(2000.0)

@@ -261,10 +261,12 @@ def estimate(
     return fit_prior(priors, x, y, steps=settings.fit_steps, seed=seed, **options)
 
 
-def prior_of(settings: Prior, dim: int = 1) -> tuple[Kernel, Likelihood]:
+def prior_of(
+    settings: Prior, dim: int = 1, season: Sequence[float] = ()
+) -> tuple[Kernel, Likelihood]:
     """Return covariance, with a lengthscale for each dimension, and observation model."""
     values = settings.to_dict()
-    return make_prior(**{name: values[name] for name in PRIOR_OPTIONS}, dim=dim)
+    return make_prior(**{name: values[name] for name in PRIOR_OPTIONS}, dim=dim, season=season)
 
 
 def warm_up(method: str, stream: Stream, settings: OnlineSettings) -> None:
@@ -322,11 +324,11 @@ def build_live_model(settings: LiveModel) -> OnlineGP:
     basis, when = METHODS[settings.method].basis, settings.hyperparameters
     assert basis is not None
     return OnlineGP(
-        *prior_of(settings),
+        *prior_of(settings, season=settings.season),
         basis(settings, Place(settings.window)),
-        mean=make_mean(trend=settings.trend, season=settings.season),
+        mean=make_mean(trend=settings.trend, season=()),
         t0=settings.t0,
-        rebase=_REBASE,
+        rebase="task" if settings.method == "fading" else _REBASE,
         time_unit=settings.time_unit,
         refit=None if when == "fixed" else Refit(when),
     )

@@ -101,6 +101,7 @@ METHODS: dict[str, Method] = {
     "ohsvgp-lagt": Method("OHSVGP: LagT, a fading past", _own("LagT", "window"), live=True),
     "ohsvgp-fout": Method("OHSVGP: FouT, a sliding window", _own("FouT", "window"), live=True),
     "cosine": Method("cosines on the window so far", _own("Cosine"), live=True),
+    "fading": Method("the latest stamps, older ones the thinner", _own("Fading"), live=True),
     "grid": Method("moving uniform grid of inducing points", _own("UniformGrid"), live=True),
     "ovc": Method(_OVC, _own("PivotedCholesky"), "both", live=True),
     "ovc-optz": _OVC_OPTZ,
@@ -319,11 +320,18 @@ class OnlineSettings(_Comparison):
 class LiveModel(Prior):
     """Model."""
 
-    method: Annotated[str, arg(metavar=f"{{{','.join(_LIVE)}}}")] = "ohsvgp"
-    """How inducing variables follow the stream; legt, lagt and fout forget the older past."""
-    hyperparameters: str = "first"
-    """fixed: those given; first: fitted to the first lines, from there on fixed; every:100: fitted
-    anew each hundred lines on the online bound; drift: when a line is very unlikely."""
+    kernel: str = "rbf + walk"
+    """Prior covariance, as in `online`: by default swings about a level that wanders."""
+    season: tuple[Positive, ...] = ()
+    """Periods of patterns that change slowly from one to the next, in time_unit."""
+    method: Annotated[str, arg(metavar=f"{{{','.join(_LIVE)}}}")] = "fading"
+    """How inducing variables follow the stream: fading are the latest stamps and, the thinner the
+    older, those before; ohsvgp, cosine and grid are spread over all of it; legt, lagt and fout
+    forget the older past."""
+    hyperparameters: str = "every:50"
+    """fixed: those given; first: fitted to the first lines, from there on fixed; every:50: fitted
+    anew to the latest hundred each fifty lines, and sooner after few; drift: when a line is very
+    unlikely."""
     warmup: Count = 20
     """First lines, learned at once; gaussian and student-t: in units of their deviation from their
     mean, which all values take. 1: each line by itself, as it is."""

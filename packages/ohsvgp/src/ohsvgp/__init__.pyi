@@ -1,6 +1,7 @@
 from .bases import (
     AdamSteps,
     Cosine,
+    Fading,
     FouT,
     LagT,
     LegS,
@@ -33,6 +34,7 @@ __all__ = [
     "Cosine",
     "ExactGP",
     "ExtrapolationWarning",
+    "Fading",
     "FitInfo",
     "Forecast",
     "FouT",

@@ -21,7 +21,7 @@ from ohsvgp.online import OnlineGP
 from ohsvgp.stream.arrays import as_array, as_targets, real_numbers
 from ohsvgp.stream.clock import stamps
 from probseq.checks import check_counts, check_whole
-from probseq.kernels import RBF, Kernel
+from probseq.kernels import RBF, Kernel, Walk
 
 __all__ = ["OnlineGPRegressor", "days"]
 
@@ -37,7 +37,7 @@ class OnlineGPRegressor:
     Args:
         kernel: covariance of as many dimensions as X has columns; None for an RBF kernel with a
             lengthscale a column, which starts at the column's standard deviation, for times at a
-            tenth of it.
+            tenth of it, beside a ``Walk``.
         likelihood: observation model; None for Gaussian noise that starts at 0.1.
         basis: how inducing variables follow the data; None for ``Cosine(100)`` for times and for
             points ``PivotedCholesky(256)``, whose accuracy doesn't hang on the order of the rows.
@@ -78,12 +78,14 @@ class OnlineGPRegressor:
     fit_steps: int = 50
     random_state: Any = 0
 
-    def fit(self, X: Any, y: Any) -> "OnlineGPRegressor":
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "OnlineGPRegressor":
         """Forget everything and learn a first batch.
 
         Args:
             X: inputs of shape (n, columns).
             y: targets of shape (n,) or (n, k).
+            sample_weight: what the noise of each row is divided by, shape (n,), above 0; of
+                Gaussian noise only.
 
         Raises:
             ValueError: bad shapes, NaN or infinity, ``normalize_y`` with a likelihood that is not
@@ -105,7 +107,7 @@ class OnlineGPRegressor:
         spread = _deviation("X", points.T)
         spread = spread.where(spread > 0, 1.0)
         gp = OnlineGP(
-            copy.deepcopy(self.kernel) or RBF(columns, lengthscale=spread / (10 ** (columns == 1))),
+            copy.deepcopy(self.kernel) or _kernel(points, spread),
             copy.deepcopy(self.likelihood) or Gaussian(0.1),
             self.basis or (Cosine(100) if columns == 1 else PivotedCholesky(256)),
             mean=copy.deepcopy(self.mean),
@@ -115,7 +117,7 @@ class OnlineGPRegressor:
             refit=Refit(steps=self.fit_steps) if self.fit_steps and deviation.any() else None,
             seed=seed,
         )
-        _absorb(gp, points, (targets - mean[..., None]) / scale[..., None])
+        _absorb(gp, points, (targets - mean[..., None]) / scale[..., None], sample_weight)
         self.gp_, self.y_mean_, self.y_scale_ = gp, mean.numpy(), scale.numpy()
         self.n_features_in_ = columns
         names = _names(X)
@@ -125,18 +127,19 @@ class OnlineGPRegressor:
             vars(self).pop("feature_names_in_", None)
         return self
 
-    def partial_fit(self, X: Any, y: Any) -> "OnlineGPRegressor":
+    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> "OnlineGPRegressor":
         """Learn a batch beside those before; the first is ``fit``'s.
 
         Args:
             X: inputs of shape (n, columns); times not before the first.
             y: targets of shape (n,) or (n, k).
+            sample_weight: as ``fit``'s.
 
         Raises:
             ValueError: as ``fit``, or X or y of another width than before.
         """
         if not self.__sklearn_is_fitted__():
-            return self.fit(X, y)
+            return self.fit(X, y, sample_weight)
         points = self._inputs(X)
         targets = _targets(y, len(points))
         if targets.shape[:-1] != self.y_mean_.shape:
@@ -145,7 +148,7 @@ class OnlineGPRegressor:
                 f"{np.shape(y)} and before {(len(points), *self.y_mean_.shape)}"
             )
         mean, scale = (torch.from_numpy(a)[..., None] for a in (self.y_mean_, self.y_scale_))
-        _absorb(self.gp_, points, (targets - mean) / scale)
+        _absorb(self.gp_, points, (targets - mean) / scale, sample_weight)
         return self
 
     def predict(self, X: Any, return_std: bool = False, return_cov: bool = False) -> Any:
@@ -268,8 +271,25 @@ class OnlineGPRegressor:
         return points
 
 
-def _absorb(gp: OnlineGP, points: Tensor, targets: Tensor) -> None:
-    gp.update(_stamps(points), targets, sort=gp.of_time)
+def _kernel(points: Tensor, spread: Tensor) -> Kernel:
+    """The default: of times beside a level that wanders, so that forecasts stay where it is."""
+    if points.shape[1] > 1:
+        return RBF(points.shape[1], lengthscale=spread)
+    gaps = points[:, 0].unique().diff()
+    step = gaps.median() if len(gaps) else spread[0]
+    return RBF(1, lengthscale=spread / 10) + Walk(step=step, outputscale=0.1)
+
+
+def _absorb(gp: OnlineGP, points: Tensor, targets: Tensor, sample_weight: Any) -> None:
+    if sample_weight is None:
+        gp.update(_stamps(points), targets, sort=gp.of_time)
+        return
+    weights = real_numbers(as_array(sample_weight, "sample_weight"), "sample_weight", "be numbers")
+    if weights.shape != (len(points),):
+        raise ValueError(f"sample_weight must have shape ({len(points)},), got {weights.shape}")
+    if not (weights > 0).all():
+        raise ValueError(f"sample_weight must be above zero, got {weights.min():g}: leave rows out")
+    gp.update(_stamps(points), targets, sort=gp.of_time, weights=weights)
 
 
 def _deviation(name: str, rows: Tensor) -> Tensor:

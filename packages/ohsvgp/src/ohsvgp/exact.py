@@ -164,6 +164,7 @@ def log_marginal_likelihood(
     y: Float[Tensor, "*#b n"],
     *,
     mask: Bool[Tensor, "*#b n"] | None = None,
+    weights: Float[Tensor, "*#b n"] | None = None,
 ) -> Float[Tensor, "*b"]:
     """Log N(y; 0, K_ff + σ²I) in nats, one per series.
 
@@ -173,6 +174,7 @@ def log_marginal_likelihood(
         x: inputs.
         y: targets; leading dimensions are independent series.
         mask: True at points that count; all if None.
+        weights: what the noise of each point is divided by; one if None.
 
     Returns:
         The log evidence, differentiable in kernel and noise.
@@ -181,7 +183,7 @@ def log_marginal_likelihood(
         ValueError: x and y of different length, or σ² not above 0.
         CholeskyError: the matrix holds NaN or infinity, or the noise is below round-off.
     """
-    L = _root(kernel, noise, x, y, mask)
+    L = _root(kernel, noise, x, y, mask, weights)
     count = y.shape[-1] if mask is None else mask.sum(-1)
     y = y if mask is None else y.masked_fill(~mask, 0.0)
     alpha = _whitened(L, y)
@@ -197,7 +199,12 @@ def log_marginal_likelihood(
 
 
 def _root(
-    kernel: Kernel, noise: Tensor | float, x: Tensor, y: Tensor, mask: Tensor | None = None
+    kernel: Kernel,
+    noise: Tensor | float,
+    x: Tensor,
+    y: Tensor,
+    mask: Tensor | None = None,
+    weights: Tensor | None = None,
 ) -> Tensor:
     """Cholesky factor of K_ff + σ²I without a mean; hidden points are independent, of unit size."""
     if x.ndim < 2 or y.ndim < 1 or x.shape[-2] != y.shape[-1]:
@@ -210,6 +217,7 @@ def _root(
         raise ValueError(f"noise must be a variance above 0, got {noise.tolist()}")
     covariance = process_of(kernel)(x, x)
     diagonal = noise[..., None].expand(*noise.shape, y.shape[-1])
+    diagonal = diagonal if weights is None else diagonal / weights
     if mask is not None:
         covariance = covariance * (mask[..., None] & mask[..., None, :])
         diagonal = torch.where(mask, diagonal, torch.ones_like(diagonal))

@@ -59,7 +59,7 @@ def fit_process(
             f"absorbed data: fit them before the first update. {CAN_FOLLOW}"
         )
     kernel, likelihood, basis = process.kernel, process.likelihood, process.basis
-    x, y, chosen = batch.data
+    x, y, chosen, weights = batch.data
     features = basis.mean.scaled(x) if isinstance(basis, WithMean) else None
     limits = data_limits(kernel, likelihood, x, y, chosen, features) if limited else None
     if limits is not None and state is not None and batch.targets().numel() < _FEW:
@@ -80,7 +80,9 @@ def fit_process(
     if state is None and isinstance(likelihood, Gaussian) and len(x) <= MAX_EXACT:
         prior = MeanKernel(kernel, basis.mean) if isinstance(basis, WithMean) else kernel
         return search(
-            lambda: log_marginal_likelihood(prior, likelihood.noise, x, y, mask=chosen).sum(),
+            lambda: log_marginal_likelihood(
+                prior, likelihood.noise, x, y, mask=chosen, weights=weights
+            ).sum(),
             name="evidence",
         )
     still = replace(process, basis=basis.without_learning())
@@ -104,12 +106,13 @@ def batch_probability(process: Process, state: OnlineState, batch: Batch) -> flo
         state: what it knew before the batch.
         batch: the data, one point or more.
     """
-    x, y, mask = batch.data
+    x, y, mask, weights = batch.data
     chosen = torch.ones_like(y, dtype=torch.bool) if mask is None else mask.expand_as(y)
     with torch.no_grad():
         if isinstance(process.likelihood, Gaussian):
             law = process.predict(state, x, full_cov=True)
             noise = process.likelihood.noise[..., None].expand(y.shape)
+            noise = noise if weights is None else noise / weights
             # Hidden targets are as predicted, and independent of the others.
             both = chosen[..., None] & chosen[..., None, :]
             S = (law.covariance + torch.diag_embed(noise)) * both + torch.diag_embed(

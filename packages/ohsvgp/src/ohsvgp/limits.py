@@ -4,7 +4,8 @@ Where data say nothing of a parameter its likelihood rises for ever, or is flat:
 the lengthscale of a constant, the degrees of freedom of Student's t without outliers. A prior that
 is uniform in the logarithm within wide limits changes no fit that data determine and stops those.
 The dispersion of few counts, whose small values explain any zeros by a tail without end, has a
-log-normal one.
+log-normal one. So has the variance of a ``Walk``: a short series is often explained by swings about
+a mean just as well, to which forecasts would then turn back.
 Not in the papers.
 """
 
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from ohsvgp.likelihoods import Likelihood
-from probseq.kernels import Kernel, RationalQuadratic, StationaryKernel
+from probseq.kernels import Kernel, RationalQuadratic, StationaryKernel, Walk
 
 __all__ = ["Limits", "data_limits", "near_limits"]
 
@@ -22,6 +23,8 @@ __all__ = ["Limits", "data_limits", "near_limits"]
 _ROUND_OFF = 1e-12
 # Around values that lie beyond the limits, or searches could not leave them.
 _NEAR, _ROOM = 1.1, 3.0
+# Of a walk: its share of the squares of the targets' steps, and the factor of its law.
+_SHARE, _FACTOR = 0.05, 3.0
 
 
 class Limits(NamedTuple):
@@ -41,13 +44,14 @@ class Limits(NamedTuple):
 
 
 class _Units(NamedTuple):
-    """Squares of the deviations of the series, limits of lengthscales, and shares of a variance."""
+    """Squares of deviations, limits of lengthscales, shares of a variance, squared steps a time."""
 
     least: Tensor
     most: Tensor
     span: Tensor
     gap: Tensor
     scales: tuple[float, float]
+    rate: Tensor
 
 
 def data_limits(
@@ -67,6 +71,7 @@ def data_limits(
     | outputscale, weight | 1e-6 of the targets' mean square | 1e6 times |
     | noise, scale² | 1e-6 of it | 10 times |
     | outputscale beside counts and labels | 1e-4 of 1 + the mean square of log(y + ½) | 4 times |
+    | of a walk, log-normal: a step has 1/20 of the mean square of steps, factor 3 | as others | |
     | dispersion, log-normal of median 3 and factor 3 | 0.01 | 1e6 |
     | df | 2.1 | 1000 |
     | alpha | 0.01 | 1000 |
@@ -93,11 +98,16 @@ def data_limits(
                 now = raw.detach().exp()
                 low, high = _limits(name, owner, now, units)
                 outside = bool(((now < low) | (now > high)).any())
+                law = (3.0, 3.0) if name == "raw_dispersion" else None
+                if isinstance(owner, Walk) and name == "raw_outputscale":
+                    # A step of h has the variance 2σ²h/ℓ.
+                    median = _SHARE * units.rate * 0.5 * owner.lengthscale.detach().max()
+                    law = (float(median.clamp(low.max(), high.min())), _FACTOR)
                 found[f"{path}.{name}"] = Limits(
                     torch.where(now < _NEAR * low, now / _ROOM, low),
                     torch.where(now * _NEAR > high, now * _ROOM, high),
                     (low * high).sqrt().expand_as(now) if outside else None,
-                    (3.0, 3.0) if name == "raw_dispersion" else None,
+                    law,
                 )
     return found
 
@@ -155,9 +165,8 @@ def _units(
     if likelihood.continuous:
         scales, targets = (1e-6, 1e6), y
     else:
-        scales, latent = (1e-4, 4.0), likelihood.start(y)
-        # Of odds a deviation of five.
-        targets = torch.full_like(y, 5.0) if latent is None else (1 + latent.square()).sqrt()
+        scales, targets = (1e-4, 4.0), _latent(likelihood, y)
+        targets = (targets.square() + (likelihood.start(y) is not None)).sqrt()
     rest = targets * counted
     if likelihood.continuous and features is not None:
         # Features of any units: each of length one.
@@ -174,4 +183,16 @@ def _units(
     span = (x.amax(0) - x.amin(0)).to(y)
     now = kernel.resolution.detach().min()
     span = span.where(span > 0, now if bool(now.isfinite()) else 1.0)
-    return _Units(squares.min(), squares.max(), high * span, low * span, scales)
+    steps, gaps = _latent(likelihood, y).diff(), x[:, 0].diff()
+    both = counted[..., 1:] & counted[..., :-1] & (gaps > 0)
+    gained, time = (steps.square() * both).sum(), (gaps * both).sum()
+    rate = gained / time if time > 0 else squares.max() / span.max()
+    return _Units(squares.min(), squares.max(), high * span, low * span, scales, rate)
+
+
+def _latent(likelihood: Likelihood, y: Tensor) -> Tensor:
+    """Targets, or what a process beside counts has for them; a deviation of five of odds."""
+    if likelihood.continuous:
+        return y
+    found = likelihood.start(y)
+    return 5.0 * (2 * y - 1) if found is None else found

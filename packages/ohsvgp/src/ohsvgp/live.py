@@ -8,15 +8,17 @@ a stream must not stop at one bad line.
 
 The first lines are kept and learned at once: they give the hyperparameters, and the mean and
 deviation by which real numbers are standardised. Then each line is learned by itself, and the
-hyperparameters are fitted anew when ``refit`` of the model says so, from a line each: under a prior
-that they stay within a fifth or so, and by a factor of two at most.
+hyperparameters are fitted anew when ``refit`` of the model says so, by the evidence of the latest
+hundred lines; after few lines where these have doubled, and where two in a row are very unlikely.
 
 Where half of the lines since one lie beyond 99 % of what the model expects, and there are as many
-as it began with, it has no longer the stream's units: it starts anew from these lines, and forgets
-those before. Intervals are widened, horizon by horizon, by what the stream has shown: after each
-line that an interval missed its reach grows by a fifth, after each that it held it shrinks by a
-hundredth, but not below the model's. This is adaptive conformal inference (Gibbs and Candès 2021)
-on the logarithm of the reach: the share of misses tends to 5 %.
+as it began with, or where the squares of so many are a sixteenth of what it expects, it has no
+longer the stream's units: it starts anew from these lines, and forgets those before.
+
+Intervals are widened, horizon by horizon, by what the stream has shown: after each line that an
+interval missed its reach grows by a fifth, after each that it held it shrinks by a hundredth, but
+not below the model's. This is adaptive conformal inference (Gibbs and Candès 2021) on the logarithm
+of the reach: the share of misses tends to 5 %.
 
 The state is written after the update and before its answer is told: what was told is never lost.
 After a crash the stream goes on with the lines that were not absorbed, or from its beginning, those
@@ -30,7 +32,8 @@ import json
 import math
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean, pstdev
 from typing import Any
@@ -42,18 +45,19 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from ohsvgp.forecasts import ExtrapolationWarning, Forecast
-from ohsvgp.live_state import SCHEMA, check_marks, checksum, read_facts
+from ohsvgp.live_state import SCHEMA, checksum, read_facts
 from ohsvgp.lost import Losses, LostInformationWarning
 from ohsvgp.monitor import Monitor
 from ohsvgp.online import OnlineGP
 from ohsvgp.prior import fit_prior
 from ohsvgp.stream.calendar import calendar_ahead
-from ohsvgp.stream.clock import parse_stamp
+from ohsvgp.stream.lines import LineReader
 from ohsvgp.stream.pace import Pace
 from ohsvgp.tasks import starting_lengthscales
-from probseq.checks import check_counts, check_positive, parse_number
+from probseq.checks import check_counts, check_positive
+from probseq.errors import CholeskyError
 from probseq.files import write_atomic
-from probseq.kernels import ARDKernel
+from probseq.kernels import ARDKernel, Sum, Walk
 
 __all__ = ["LEVEL", "LiveStream", "Position"]
 
@@ -67,15 +71,14 @@ _LAST_SECOND = np.iinfo(np.int64).max // _NANOSECONDS
 _FARTHEST = 1e6
 # Where there is no span yet: after so many lengthscales, stamps in float64 are no finer than one.
 _RESOLUTION = 1e15
-# The squares of larger values, and scores made of them, are no numbers any more.
-_LARGEST = 1e100
-# Of the prior of fits to a single line: two thirds of its mass lie within it.
-_FACTOR = 1.2
-_MISSING = ("", "na", "nan", "null", "none")
+# Lines that later fits see.
+_LATEST = 100
 # Values whose deviation is less than this share of their size are equal.
 _ROUND_OFF = 1e-12
 # Standardised errors beyond it come once in a hundred; a new start takes so many lines at least.
 _FAR, _FEWEST = 2.576, 5
+# … and this one once in a thousand. Mean squares of twenty that are below it hardly ever come.
+_UNLIKELY, _NEAR = 3.291, 0.0625
 # Of reaches: steps of their logarithm, and the largest, at which tails are still numbers.
 _RATE, _FARTHEST_REACH = 0.2, 4.0
 
@@ -94,6 +97,8 @@ class Position(Pace):
         scale: what they are divided by then.
         losses: of the updates so far, as ``Losses``.
         recent: latest stamps, values and errors.
+        fitted: lines that the latest fit saw.
+        since: lines since then.
         told: horizon, stamp, low and high end of intervals whose values have not come.
         reach: of the interval of each horizon, in units of the model's.
         answer: the last one that was told.
@@ -108,6 +113,8 @@ class Position(Pace):
     scale: float = 1.0
     losses: list[Any] = field(default_factory=lambda: list[Any](Losses()))
     recent: list[list[float]] = field(default_factory=list[list[float]])
+    fitted: int = 0
+    since: int = 0
     told: list[list[float]] = field(default_factory=list[list[float]])
     reach: list[float] = field(default_factory=list[float])
     answer: str = ""
@@ -167,8 +174,7 @@ class LiveStream:
         decimal: str = ".",
         widen: bool = True,
     ) -> None:
-        check_marks(separator, decimal)
-        self.separator, self.decimal = separator, decimal
+        self._reader = LineReader(separator, decimal)
         if not model.of_time:
             raise ValueError(f"model must be one of times, got points of dim {model.kernel.dim}")
         check_counts(warmup=warmup, horizon=horizon)
@@ -176,7 +182,8 @@ class LiveStream:
             check_positive(step=step)
         self.model, self.file, self.position, self.monitor = model, file, Position(), Monitor()
         self.warmup, self.horizon, self.step = warmup, horizon, step
-        self._refit, self._widen, self._blank = model.refit, widen, copy.deepcopy(model)
+        self._refit, self._widen, model.refit = model.refit, widen, None
+        self._blank = copy.deepcopy(model)
         self._settings = json.dumps(dict(settings or {}), sort_keys=True)
         if (clock := model.clock) is not None:
             self.position.calendar = clock.unit is not None
@@ -265,27 +272,19 @@ class LiveStream:
 
     def _take(self, text: str) -> dict[str, Any]:
         """Learn a line that is not empty."""
-        cells = [cell.strip() for cell in text.split(self.separator)]
-        marks = ";\t|" if len(cells) == 2 else ";\t|,"
-        others = [mark for mark in marks if mark in text and mark != self.separator]
-        if len(cells) != 2 or others:
-            hint = f": --separator {others[0]!r} separates its cells" if others else ""
-            raise ValueError(f"a line must be t{self.separator}y, got {text!r}{hint}")
-        stamp, calendar, zoned = self._seconds(cells[0])
-        value = None if cells[1].lower() in _MISSING else self._number(cells[1])
-        if value is not None and abs(value) > _LARGEST:
-            raise ValueError(f"y must lie within ±{_LARGEST:g}, got {cells[1]!r}")
-        if self.position.calendar not in (None, calendar):
+        cell, stamp, calendar, zoned, value = self._reader.read(text)
+        here = self.position
+        if here.calendar not in (None, calendar):
             kinds = ("numbers", "dates")
             raise ValueError(
-                f"stamps must be {kinds[not calendar]} like those before, got {cells[0]!r}"
+                f"stamps must be {kinds[not calendar]} like those before, got {cell!r}"
             )
-        if self.position.zoned not in (None, zoned):
+        if here.zoned not in (None, zoned):
             raise ValueError(
-                f"stamps must {'all' if self.position.zoned else 'not'} name their time zone like "
-                f"those before, got {cells[0]!r}"
+                f"stamps must {'all' if here.zoned else 'not'} name their time zone like those "
+                f"before, got {cell!r}"
             )
-        self._check_place(stamp, cells[0])
+        self._check_place(stamp, cell)
         times, error, alerts = _times([stamp], calendar), None, list[str]()
         if value is None:
             alerts.append("missing")
@@ -293,49 +292,28 @@ class LiveStream:
             self.model.likelihood.check_targets(torch.tensor([value], dtype=torch.float64))
             self._keep(stamp, value, calendar)
         else:
-            target = [(value - self.position.centre) / self.position.scale]
+            target = [(value - here.centre) / here.scale]
             if self.monitor.see(self.model, times, target):
                 alerts.append("drift")
             (error,) = self.monitor.errors
-            self._hold()
-            losses = Losses(*self.position.losses).after(self.model.update(times, target))
-            self.position.losses = [*losses._replace(warned=False)]
+            here.recent = [*here.recent, [stamp, value, error]][-max(2 * self.warmup, _LATEST) :]
+            if self._due():
+                self._fit(here.recent[-_LATEST:])
+            losses = Losses(*here.losses).after(self.model.update(times, target))
+            here.losses = [*losses._replace(warned=False)]
             if losses.warned:
                 alerts.append("lost information")
             self._judge(stamp, value)
-            if self._astray(stamp, value, error):
+            if self._astray():
                 alerts.append("anew")
                 self._start_anew()
-        self.position.calendar, self.position.zoned = calendar, zoned
-        self.position.pass_to(stamp)
+        here.calendar, here.zoned = calendar, zoned
+        here.pass_to(stamp)
         forecasts, beyond = self._forecasts()
         if beyond:
             alerts.append("extrapolation")
         shown = _shown(stamp, calendar)
         return {"t": shown, "y": value, "error": error, "alerts": alerts, "forecasts": forecasts}
-
-    def _number(self, cell: str) -> float:
-        """Read a number with the decimal mark of the stream.
-
-        Raises:
-            ValueError: it is none.
-        """
-        if self.decimal == ",":
-            if "." in cell:
-                raise ValueError(f"numbers must have the decimal mark ',', got {cell!r}")
-            return parse_number(cell.replace(",", "."))
-        try:
-            return parse_number(cell)
-        except ValueError as error:
-            hint = ": --decimal , reads it so" if cell.count(",") == 1 else ""
-            raise ValueError(f"{error}{hint}") from None
-
-    def _seconds(self, cell: str) -> tuple[float, bool, bool]:
-        """Read a number, or a date in seconds since 1970, and whether it is one, with a zone."""
-        if self.decimal == "," and cell.count(",") == 1 and "-" not in cell[1:]:
-            return self._number(cell), False, False
-        stamp, calendar, zoned = parse_stamp(cell)
-        return (stamp / _NANOSECONDS if calendar else stamp), calendar, zoned
 
     def _keep(self, stamp: float, value: float, calendar: bool) -> None:
         """Keep one of the first lines, and learn them at once when they are enough."""
@@ -351,41 +329,87 @@ class LiveStream:
                 del here.kept[0]
                 return
             here.centre, here.scale = centre, scale
-        targets = [(value - here.centre) / here.scale for value in values]
-        self._start(stamps, targets)
         if self.model.clock is None:
             here.start = stamps[0]
+        here.recent = [[stamp, value, 0.0] for stamp, value in here.kept]
+        self._fit(here.recent, first=True)
+        targets = [(value - here.centre) / here.scale for value in values]
         info = self.model.update(_times(stamps, calendar), targets)
         here.losses, here.kept = [*Losses().after(info)._replace(warned=False)], []
 
-    def _astray(self, stamp: float, value: float, error: float) -> bool:
-        """Whether half of the lines since one are far out, and they are enough to start from."""
-        here = self.position
-        here.recent = [*here.recent, [stamp, value, error]][-2 * self.warmup :]
-        if self.warmup < _FEWEST or self._refit is None:
+    def _due(self) -> bool:
+        """Whether to fit the hyperparameters anew before the latest line is learned."""
+        here, refit = self.position, self._refit
+        here.since += 1
+        far = [abs(error) > _UNLIKELY for *_, error in here.recent[-2:]]
+        if refit is None or refit.period is None:
+            return refit is not None and refit.when == "drift" and far[-1]
+        return here.since >= min(refit.period, here.fitted) or (here.since > 1 and all(far))
+
+    def _fit(self, lines: list[list[float]], *, first: bool = False) -> None:
+        """Fit the hyperparameters to lines; at first from several lengthscales, of unknown unit."""
+        here, model, refit = self.position, self.model, self._refit
+        if refit is None:
+            return
+        stamps, values, _ = zip(*sorted(lines), strict=True)
+        unit, start = self._in_stamps(1.0), here.start or 0.0
+        x = (torch.tensor(stamps, dtype=torch.float64) - start) / unit
+        y = (torch.tensor(values, dtype=torch.float64) - here.centre) / here.scale
+        options: Any = {"steps": refit.steps, "priors": refit.priors, "limited": refit.limited}
+        if first:
+            options["restarts"] = refit.restarts
+            for part in model.kernel.modules():
+                if isinstance(part, Walk) and len(x) > 1:
+                    part.set_step(x.diff().median())
+        priors = [copy.deepcopy((model.kernel, model.likelihood))]
+        for lengthscale in starting_lengthscales(x) if first else ():
+            kernel, likelihood = copy.deepcopy(priors[0])
+            term = kernel.kernels[0] if isinstance(kernel, Sum) else kernel
+            if isinstance(term, ARDKernel) and not isinstance(term, Walk):
+                with torch.no_grad():
+                    term.raw_lengthscale.fill_(math.log(lengthscale))
+                priors.append((kernel, likelihood))
+        with suppress(CholeskyError):
+            best = fit_prior(priors, x, y, seed=model.seed, mean=model.mean, **options)
+            for own, fitted in zip((model.kernel, model.likelihood), best, strict=True):
+                own.load_state_dict(fitted.state_dict())
+        here.fitted, here.since = len(lines), 0
+
+    def _astray(self) -> bool:
+        """Whether the latest lines are far out, or all near, and enough to start anew from.
+
+        Half of those since one; or as many as the model began with whose squares are a sixteenth of
+        what it expects, as those after a jump that a fit took for the stream's variance.
+        """
+        here, count = self.position, self.warmup
+        rows = here.recent[-2 * count :]
+        if count < _FEWEST or self._refit is None or len(rows) < count:
             return False
-        far = [abs(error) > _FAR for *_, error in here.recent]
-        for first in range(len(far) - self.warmup + 1):
+        errors = [error for *_, error in rows]
+        far = [abs(error) > _FAR for error in errors]
+        first = len(rows) - count
+        # What the model was fitted to are no forecasts, and have no errors.
+        calm = all(errors[first:]) and fmean(e * e for e in errors[first:]) < _NEAR
+        if not calm:
             # Two at once: one alone may be an outlier of what was before.
-            if far[first] and far[first + 1] and 2 * sum(far[first:]) >= len(far) - first:
-                here.recent = here.recent[first:]
-                return True
-        return False
+            begins = range(first + 1)
+            begins = (
+                k for k in begins if far[k] and far[k + 1] and 2 * sum(far[k:]) >= len(far) - k
+            )
+            first = next(begins, None)
+        if first is None:
+            return False
+        here.recent = rows[first:]
+        return True
 
     def _start_anew(self) -> None:
         """Forget all but the latest lines, and learn these as the first ones of a stream."""
-        here, blank = self.position, copy.deepcopy(self._blank)
-        lines, here.recent, here.kept = here.recent, [], []
-        here.told, here.reach = [], []
-        if blank.clock is None:
-            here.start = min(stamp for stamp, *_ in lines)
-        here.centre, here.scale, self.model = 0.0, 1.0, blank
-        for stamp, value, _ in sorted(lines):
-            if self.model.updates == 0:
-                self._keep(stamp, value, bool(here.calendar))
-            else:
-                times = _times([stamp], bool(here.calendar))
-                self.model.update(times, [(value - here.centre) / here.scale])
+        here = self.position
+        here.told, here.reach, here.centre, here.scale = [], [], 0.0, 1.0
+        self.model = copy.deepcopy(self._blank)
+        *here.kept, (stamp, value) = [row[:2] for row in here.recent]
+        here.recent = []
+        self._keep(stamp, value, bool(here.calendar))
 
     def _judge(self, stamp: float, value: float) -> None:
         """Widen or narrow the intervals of the horizons that told of a stamp."""
@@ -409,40 +433,6 @@ class LiveStream:
         ends = law.quantile(torch.cat([tails, 1 - tails])).unflatten(0, (2, -1))
         low, high = ends.diagonal(dim1=-2, dim2=-1)
         return low, high
-
-    def _hold(self) -> None:
-        """Give a fit a log-normal prior around the hyperparameters of now: one line says little.
-
-        Alone, a line that is met would take the noise to nothing.
-        """
-        if self._refit is None or self._refit.when == "first":
-            return
-        parts = {"kernel": self.model.kernel, "likelihood": self.model.likelihood}
-        around = {
-            f"{part}.{name}": (math.exp(float(raw.detach())), _FACTOR)
-            for part, module in parts.items()
-            for name, raw in module.named_parameters()
-            if raw.requires_grad and raw.numel() == 1
-        }
-        self.model.refit = replace(self._refit, priors=around | dict(self._refit.priors or {}))
-
-    def _start(self, stamps: Sequence[float], targets: list[float]) -> None:
-        """Take the likeliest of several lengthscales to fit from: nobody knows their unit."""
-        model, refit = self.model, self.model.refit
-        if refit is None or not isinstance(model.kernel, ARDKernel):
-            return
-        unit = self._in_stamps(1.0)
-        x = (torch.tensor(stamps, dtype=torch.float64) - stamps[0]) / unit
-        priors = [(copy.deepcopy(model.kernel), copy.deepcopy(model.likelihood))]
-        for lengthscale in starting_lengthscales(x):
-            kernel, likelihood = copy.deepcopy(priors[0])
-            with torch.no_grad():
-                kernel.raw_lengthscale.fill_(math.log(lengthscale))
-            priors.append((kernel, likelihood))
-        y = torch.tensor(targets, dtype=torch.float64)
-        best = fit_prior(priors, x, y, steps=refit.steps, seed=model.seed, mean=model.mean)
-        for own, fitted in zip((model.kernel, model.likelihood), best, strict=True):
-            own.load_state_dict(fitted.state_dict())
 
     def _forecasts(self) -> tuple[list[dict[str, Any]], bool]:
         """Forecasts, none before the distance of stamps is known; and whether the prior answers."""

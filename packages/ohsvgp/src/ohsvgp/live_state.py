@@ -8,7 +8,7 @@ from typing import Any
 
 __all__ = ["SCHEMA", "check_marks", "checksum", "read_facts", "saved_settings"]
 
-SCHEMA = "probseq-online-live-4"
+SCHEMA = "probseq-online-live-5"
 _LARGEST_HEADER = 1 << 24
 
 

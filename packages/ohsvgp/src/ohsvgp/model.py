@@ -236,6 +236,9 @@ class StreamModel:
         self._check_kind()
         batch = self._stream().batch(t, y, **options)
         self.likelihood.check_targets(batch.targets())
+        if batch.data.weights is not None and not isinstance(self.likelihood, Gaussian):
+            kind = type(self.likelihood).__name__
+            raise ValueError(f"weights must be left out with {kind}: they divide Gaussian noise")
         return batch
 
     @property

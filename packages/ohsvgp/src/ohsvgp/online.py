@@ -94,6 +94,7 @@ class OnlineGP(StreamModel):
         missing: Literal["raise", "drop"] = "raise",
         sort: bool = False,
         t_end: Any = None,
+        weights: Any = None,
     ) -> UpdateInfo:
         """Absorb new observations; one is enough. ``partial_fit`` is the same.
 
@@ -106,6 +107,8 @@ class OnlineGP(StreamModel):
             missing: what NaN in y means: an error, or a gap ("drop").
             sort: sort by time first.
             t_end: move the window's end at least to here; it never moves back.
+            weights: what the Gaussian noise of each target is divided by, of y's shape (leading
+                dimensions may be left out).
 
         Returns:
             The online objective, the information lost by moving, and what the factorisation took.
@@ -120,7 +123,9 @@ class OnlineGP(StreamModel):
             LostInformationWarning: more than a nat, and more than a tenth of a nat per observation,
                 was lost since the inducing set last moved, or in all; once a model.
         """
-        batch = self._read(t, y, mask=mask, missing=missing, sort=sort, t_end=t_end)
+        batch = self._read(
+            t, y, mask=mask, missing=missing, sort=sort, t_end=t_end, weights=weights
+        )
         generator = twin(self.generator)
         with self._refitted(batch):
             state, info = self.process.update(self._state, batch, generator)
@@ -147,7 +152,7 @@ class OnlineGP(StreamModel):
         Args:
             t: as in ``update``; so are y and the options.
             y: targets.
-            options: mask, missing, sort, t_end.
+            options: mask, missing, sort, t_end, weights.
         """
         later = copy.copy(self)
         # At once, for what a basis holds of the kernel.

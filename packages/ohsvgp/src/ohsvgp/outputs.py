@@ -4,7 +4,7 @@ Not in the papers.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -33,6 +33,8 @@ __all__ = ["MultiOutputGP", "OutputForecast"]
 
 # Of an output's mean square: noise that its prior keeps.
 _NOISE_SHARE = 1e-6
+# Of the precision of a series: what an output that says nothing of it adds.
+_LEAST = 1e-12
 
 
 class MultiOutputGP:
@@ -45,7 +47,9 @@ class MultiOutputGP:
 
     the z_j are independent series with prior d_j k(s, t) and noise of variance one: an ``OnlineGP``
     of D series learns them, in closed form and at their cost, O(D M³) a move of the window in place
-    of the dense O(D³M³). All outputs of a stamp are observed, or none.
+    of the dense O(D³M³). Where some outputs of a stamp are missing, those that are there tell of
+    several z at once: their law given these has the right means and variances, and is then taken
+    for independent, by observations of each z whose noise leads to these (assumed density).
 
     Args:
         kernel: k, without batch dimensions; converted to float64 in place.
@@ -135,7 +139,7 @@ class MultiOutputGP:
         Args:
             t: as in ``OnlineGP.update``.
             y: targets of shape (n, D).
-            missing: what a stamp without any output means: an error, or a gap ("drop").
+            missing: what NaN in y means: an error, or a gap ("drop").
             **options: ``sort`` and ``t_end`` of ``OnlineGP.update``.
 
         Returns:
@@ -143,16 +147,41 @@ class MultiOutputGP:
             is of each series z.
 
         Raises:
-            ValueError: as ``OnlineGP.update``; stamps of which some outputs are missing.
+            ValueError: as ``OnlineGP.update``.
         """
         z, rows = self._series(y, missing)
         info = self.gp.update(t, z, mask=rows, **options)
         count = z.shape[-1] if rows is None else int(rows.sum())
         # log p(y) = Σ_j log p(z_j) − n log|V|.
         energy = info.energy.sum() - count * self._mixed.log_det().detach()
+        for stamp, seen in self._partial(t, y) if rows is not None else ():
+            energy = energy + self._see_some(stamp, seen)
         return info._replace(energy=energy)
 
     partial_fit = update
+
+    def _partial(self, t: Any, y: Any) -> Iterator[tuple[Any, Tensor]]:
+        """Stamps of which some outputs are missing, and these, NaN where they are."""
+        outputs, x = as_real(y, self.gp.kernel.like, "y").double(), self.gp.inputs(t)
+        some = outputs.isnan().any(-1) & ~outputs.isnan().all(-1)
+        for index in some.nonzero()[:, 0].tolist():
+            yield self.gp.user_inputs(x[index : index + 1]), outputs[index]
+
+    def _see_some(self, stamp: Any, y: Tensor) -> Tensor:
+        """Learn a stamp with some outputs, and return their log density."""
+        latent, V = self.gp.predict(stamp), self._mixed.mixing().detach()
+        mean, variance = latent.mean[:, 0].double(), latent.variance[:, 0].double()
+        there = ~y.isnan()
+        A = V[there]
+        S = (A * variance) @ A.mT + A @ A.mT
+        error = y[there] - A @ mean
+        # Of z given A z + ε: cov z Aᵀ S⁻¹.
+        gain = torch.linalg.solve(S, A * variance).mT
+        new = variance - (gain * (A * variance).mT).sum(-1)
+        precision = (1 / new - 1 / variance).clamp_min(_LEAST / variance)
+        target = mean + gain @ error / (new * precision)
+        self.gp.update(stamp, target[:, None], weights=precision[:, None])
+        return JointGaussian(y.new_zeros(len(error)), S).log_prob(error)
 
     def fit_hyperparameters(
         self,
@@ -174,7 +203,7 @@ class MultiOutputGP:
         Args:
             t: as in ``update``; so are y and missing.
             y: targets.
-            missing: what a stamp without any output means.
+            missing: what NaN in y means; stamps of which some outputs are missing do not count.
             steps: of ``OnlineGP.fit_hyperparameters``, as are the next ones.
             priors: of parameters of the kernel, by their names in ``gp.gp.kernel``.
             restarts: further starts.
@@ -345,17 +374,10 @@ class MultiOutputGP:
             raise ValueError(f"y must have shape (n, {size}), got {tuple(outputs.shape)}")
         if missing not in ("raise", "drop"):
             raise ValueError(f'missing must be "raise" or "drop", got {missing!r}')
-        hidden = outputs.isnan()
-        rows = ~hidden.all(-1)
-        if bool((hidden.any(-1) & rows).any()):
-            first = int((hidden.any(-1) & rows).nonzero()[0, 0])
-            raise ValueError(
-                f"y must have all outputs of a stamp or none, and row {first} has some: leave it "
-                "out, or give each output an OnlineGP of its own"
-            )
+        rows = ~outputs.isnan().any(-1)
         if missing == "raise" and not bool(rows.all()):
             raise ValueError(
-                f'y must be finite, got {int((~rows).sum())} rows of NaN: pass missing="drop"'
+                f'y must be finite, got {int((~rows).sum())} rows with NaN: pass missing="drop"'
             )
         z = self._mixed.unmixing.detach() @ outputs.mT
         return z, None if bool(rows.all()) else rows

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterable
 from functools import reduce
 from operator import add
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -21,7 +21,7 @@ from ohsvgp.likelihoods import (
 from ohsvgp.means import Mean, Seasonal, Trend
 from ohsvgp.online import OnlineGP
 from probseq.errors import CholeskyError
-from probseq.kernels import Kernel, parse_kernel
+from probseq.kernels import RBF, Kernel, Periodic, parse_kernel
 
 __all__ = ["PRIOR_OPTIONS", "fit_prior", "make_mean", "make_prior"]
 
@@ -39,6 +39,7 @@ def make_prior(
     noise: float = 0.1,
     dispersion: float = 1.0,
     dim: int = 1,
+    season: Iterable[float] = (),
 ) -> tuple[Kernel, Likelihood]:
     """Return covariance and observation model, whose numbers keep their digits.
 
@@ -50,6 +51,8 @@ def make_prior(
         noise: variance of Gaussian noise; squared scale of Student's t.
         dispersion: of negative binomial counts.
         dim: of the inputs.
+        season: periods of further terms of the covariance, each a pattern that changes slowly from
+            one period to the next; the periods are not learned.
 
     Raises:
         ValueError: a mistake in ``kernel``.
@@ -66,6 +69,12 @@ def make_prior(
         "bernoulli": Bernoulli,
     }
     covariance = parse_kernel(kernel, dim, lengthscale=lengthscale, outputscale=outputscale)
+    for period in season:
+        pattern = Periodic(dim, period=double(period), outputscale=outputscale)
+        change = RBF(dim, lengthscale=double(10 * period))
+        for known in (pattern.raw_period, change.raw_outputscale):
+            known.requires_grad_(False)
+        covariance = covariance + (pattern * change).double()
     return covariance, made[likelihood]()
 
 
@@ -82,35 +91,33 @@ def make_mean(*, trend: bool, season: Iterable[float]) -> Mean | None:
 
 
 def fit_prior(
-    priors: Iterable[tuple[Kernel, Likelihood]],
+    starts: Iterable[tuple[Kernel, Likelihood]],
     x: Tensor,
     y: Tensor,
     *,
-    steps: int,
     seed: int = 0,
     mean: Mean | None = None,
-    limited: bool = True,
+    **options: Any,
 ) -> tuple[Kernel, Likelihood]:
     """Return the prior whose evidence on some data is greatest, each fitted to them in place.
 
     Args:
-        priors: kernels and likelihoods to start from.
+        starts: kernels and likelihoods to start from.
         x: inputs, few enough for the exact evidence.
         y: targets.
-        steps: iterations of each fit at most.
         seed: of models whose evidence is no exact one.
         mean: of the model.
-        limited: of ``OnlineGP.fit_hyperparameters``.
+        **options: of ``OnlineGP.fit_hyperparameters``.
 
     Raises:
         CholeskyError: the evidence can be computed for none of them.
     """
     best, most, failure = None, -math.inf, CholeskyError("there is no prior to start from")
-    for prior in priors:
+    for prior in starts:
         # With as many inducing points as points: the exact evidence.
         model = OnlineGP(*prior, PivotedCholesky(len(x)), mean=mean, seed=seed)
         try:
-            evidence = model.fit_hyperparameters(x, y, steps=steps, limited=limited).after
+            evidence = model.fit_hyperparameters(x, y, **options).after
         except CholeskyError as error:
             failure = error
             continue

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from ohsvgp.bases import Fading
 from ohsvgp.estimators import OnlineGPRegressor, days
 from probseq.checks import check_counts
 
@@ -133,7 +134,7 @@ class RiverForecaster(_FromFirsts):
     standard deviation of the targets so far, 0 and 1 without any.
 
     Args:
-        regressor: what learns, copied before; None for ``OnlineGPRegressor(rebase="grow:1.05")``.
+        regressor: what learns, copied before; None for ``OnlineGPRegressor(basis=Fading(100))``.
             Its ``mean`` says what trends and seasons there are beyond the kernel's lengthscale.
         warmup: targets of the first batch, which y is scaled by and the hyperparameters are fitted
             to.
@@ -199,7 +200,7 @@ class RiverForecaster(_FromFirsts):
         return found if with_dist else [law.mean for law in found]
 
     def _make(self) -> OnlineGPRegressor:
-        return OnlineGPRegressor(rebase="grow:1.05") if self.regressor is None else self.regressor
+        return OnlineGPRegressor(basis=Fading(100)) if self.regressor is None else self.regressor
 
     def _time(self, x: Mapping[Hashable, Any] | None, index: int) -> float:
         """Days since 1970 of a date, the number in x, or the index without x."""

@@ -135,6 +135,8 @@ def absorb(
     noise = likelihood.noise[..., None]
     if smooth is not kernel:  # white noise of the kernel is noise of the observations
         noise = noise + process_of(kernel).diag(data.x) - K_ff
+    if data.weights is not None:
+        noise = noise / data.weights
     precision = (1 / noise).expand(*noise.shape[:-1], data.y.shape[-1])
     if data.mask is not None:
         precision = precision * data.mask

@@ -14,7 +14,14 @@ from probseq.checks import check_counts, check_positive
 from probseq.kernels.base import Constant, Kernel
 from probseq.kernels.dot_product import Linear
 from probseq.kernels.periodic import Periodic, SpectralMixture, White
-from probseq.kernels.stationary import RBF, Matern12, Matern32, Matern52, RationalQuadratic
+from probseq.kernels.stationary import (
+    RBF,
+    Matern12,
+    Matern32,
+    Matern52,
+    RationalQuadratic,
+    Walk,
+)
 
 __all__ = ["KERNELS", "parse_kernel"]
 
@@ -33,6 +40,7 @@ KERNELS = {
     "rational_quadratic": _Kind(RationalQuadratic, ("lengthscale", "alpha", "outputscale")),
     "periodic": _Kind(Periodic, ("period", *_SCALES)),
     "spectral_mixture": _Kind(SpectralMixture, ("num_components",)),
+    "walk": _Kind(Walk, ("step", "outputscale")),
     "linear": _Kind(Linear, ("outputscale",)),
     "constant": _Kind(Constant, ("outputscale",)),
     "white": _Kind(White, ("outputscale",)),
@@ -171,7 +179,8 @@ class _Parser:
         made = self.make(name, values, start)
         if not first:
             for parameter, value in made.named_parameters():
-                value.requires_grad_(parameter != "raw_outputscale")
+                if parameter == "raw_outputscale":
+                    value.requires_grad_(False)
         return made
 
     def argument(self, kernel: str, values: dict[str, float], *, named: bool) -> bool:

@@ -21,6 +21,7 @@ __all__ = [
     "Matern52",
     "RationalQuadratic",
     "StationaryKernel",
+    "Walk",
     "matern12",
     "matern32",
     "matern52",
@@ -230,6 +231,34 @@ class Matern12(StationaryKernel):
 
     def _covariance(self, x: Tensor, z: Tensor) -> Tensor:
         return _matern12(x, z, self.lengthscale, self.outputscale)
+
+
+class Walk(Matern12):
+    """A level that wanders: `Matern12` whose lengthscale, a thousand steps, is not learned.
+
+    Over lags that data see it is a random walk from an unknown level, of variance 2σ_f²/1000 a
+    step: forecasts stay where the series is, and do not turn back to its mean.
+
+    Args:
+        dim: number of input dimensions d.
+        step: distance of the stamps of a series.
+        outputscale: initial value of the variance σ_f².
+
+    Raises:
+        ValueError: as ``ARDKernel``.
+    """
+
+    def __init__(
+        self, dim: int = 1, *, step: float | Tensor = 1.0, outputscale: float | Tensor = 1.0
+    ) -> None:
+        super().__init__(dim, lengthscale=step, outputscale=outputscale)
+        self.set_step(step)
+        self.raw_lengthscale.requires_grad_(False)
+
+    def set_step(self, step: float | Tensor) -> None:
+        """Set the lengthscale to a thousand steps."""
+        with torch.no_grad():
+            self.raw_lengthscale.copy_(torch.as_tensor(step).log() + math.log(1000.0))
 
 
 class Matern32(StationaryKernel):

@@ -1,6 +1,7 @@
 """How inducing variables follow a stream."""
 
 from ohsvgp.bases.base import Advance, Basis, TimeBasis
+from ohsvgp.bases.fading import Fading
 from ohsvgp.bases.fourier import Cosine, FouT
 from ohsvgp.bases.grid import UniformGrid
 from ohsvgp.bases.laguerre import LagT
@@ -16,6 +17,7 @@ __all__ = [
     "Advance",
     "Basis",
     "Cosine",
+    "Fading",
     "FouT",
     "LagT",
     "LegS",

@@ -6,7 +6,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["as_array", "as_mask", "as_points", "as_real", "as_targets", "real_numbers"]
+__all__ = [
+    "as_array",
+    "as_mask",
+    "as_points",
+    "as_real",
+    "as_targets",
+    "as_weights",
+    "real_numbers",
+]
 
 
 def as_points(t: Any, dim: int, like: Tensor) -> Tensor:
@@ -53,6 +61,22 @@ def as_targets(
             'or missing="drop"'
         )
     return targets
+
+
+def as_weights(weights: Any, targets: Tensor, order: Tensor | None) -> Tensor:
+    """Weights of targets, in the given order.
+
+    Raises:
+        ValueError: a shape that does not broadcast with the targets', or no finite numbers above 0.
+    """
+    found = torch.atleast_1d(as_real(weights, targets, "weights"))
+    if found.shape != targets.shape[targets.ndim - found.ndim :]:
+        raise ValueError(
+            f"weights must have shape {tuple(targets.shape)} like y, got {tuple(found.shape)}"
+        )
+    if not bool(((found > 0) & found.isfinite()).all()):
+        raise ValueError(f"weights must be finite and above 0, got {float(found.min()):g}")
+    return found if order is None else found[..., order]
 
 
 def as_mask(mask: Any, y: Any, missing: str, like: Tensor) -> Tensor | None:

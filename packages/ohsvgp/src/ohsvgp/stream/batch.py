@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from ohsvgp.stream.arrays import as_mask, as_points, as_targets
+from ohsvgp.stream.arrays import as_mask, as_points, as_targets, as_weights
 from ohsvgp.stream.clock import Clock, sorted_times, stamps, start_clock
 from ohsvgp.stream.window import next_length
 
@@ -19,11 +19,13 @@ class Data(NamedTuple):
         x: inputs of shape (n, d), times counted from t0.
         y: targets of shape (*b, n), zero where masked.
         mask: True at points that count; None for all.
+        weights: what the noise of each target is divided by; None for one.
     """
 
     x: Tensor
     y: Tensor
     mask: Tensor | None = None
+    weights: Tensor | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,6 +98,7 @@ class Stream:
         missing: str = "raise",
         sort: bool = False,
         t_end: Any = None,
+        weights: Any = None,
     ) -> Batch:
         """Check and convert the arguments of ``OnlineGP.update``.
 
@@ -106,6 +109,7 @@ class Stream:
             missing: "raise" or "drop".
             sort: whether to sort by time.
             t_end: where the window shall end at least.
+            weights: of targets.
 
         Raises:
             ValueError: as ``OnlineGP.update``.
@@ -121,16 +125,18 @@ class Stream:
                 )
             x = as_points(t, self.dim, self.like)
             count = x.shape[0] + self.count
-            return Batch(Clock(0.0), self._data(x, y, chosen, None), float(count), count)
+            return Batch(Clock(0.0), self._data(x, y, chosen, weights, None), float(count), count)
         clock = self.clock or start_clock(t, self.time_unit, sort=sort)
         times, order = sorted_times(clock, t, sort=sort)
         end = None if t_end is None else _end(clock, t_end)
         last = float(times[-1]) if times.numel() else None
         length = next_length(self.growth, self.length, last, end)
-        data = self._data(times.to(self.like)[:, None], y, chosen, order)
+        data = self._data(times.to(self.like)[:, None], y, chosen, weights, order)
         return Batch(clock, data, length, times.numel() + self.count)
 
-    def _data(self, x: Tensor, y: Any, mask: Tensor | None, order: Tensor | None) -> Data:
+    def _data(
+        self, x: Tensor, y: Any, mask: Tensor | None, weights: Any, order: Tensor | None
+    ) -> Data:
         if order is not None and mask is not None:
             mask = mask[..., order]
         targets = as_targets(y, x.shape[0], mask, x, order)
@@ -139,7 +145,9 @@ class Stream:
                 f"y must have shape {(*self.series, x.shape[0])} like the series before, "
                 f"got {tuple(targets.shape)}"
             )
-        return Data(x, targets, mask)
+        if weights is not None:
+            weights = as_weights(weights, targets, order)
+        return Data(x, targets, mask, weights)
 
 
 def _end(clock: Clock, t_end: Any) -> float:

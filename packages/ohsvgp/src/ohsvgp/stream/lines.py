@@ -1,0 +1,87 @@
+"""Stamps and values from lines of text."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ohsvgp.live_state import check_marks
+from ohsvgp.stream.clock import parse_stamp
+from probseq.checks import parse_number
+
+__all__ = ["Line", "LineReader"]
+
+_NANOSECONDS = 1_000_000_000
+# The squares of larger values, and scores made of them, are no numbers any more.
+_LARGEST = 1e100
+_MISSING = ("", "na", "nan", "null", "none")
+
+
+class Line(NamedTuple):
+    """What a line says.
+
+    Attributes:
+        text: of the stamp.
+        stamp: a number, or seconds since 1970.
+        calendar: whether it is a date.
+        zoned: whether it names its time zone.
+        value: None where it is missing.
+    """
+
+    text: str
+    stamp: float
+    calendar: bool
+    zoned: bool
+    value: float | None
+
+
+@dataclass(frozen=True)
+class LineReader:
+    """Reads lines ``t,y``.
+
+    Args:
+        separator: between the cells of a line.
+        decimal: mark of decimals in numbers, "." or ",".
+
+    Raises:
+        ValueError: a separator that is no mark of its own.
+    """
+
+    separator: str = ","
+    decimal: str = "."
+
+    def __post_init__(self) -> None:
+        check_marks(self.separator, self.decimal)
+
+    def read(self, text: str) -> Line:
+        """Read a line that is not empty.
+
+        Raises:
+            ValueError: it is no stamp and value.
+        """
+        cells = [cell.strip() for cell in text.split(self.separator)]
+        marks = ";\t|" if len(cells) == 2 else ";\t|,"
+        others = [mark for mark in marks if mark in text and mark != self.separator]
+        if len(cells) != 2 or others:
+            hint = f": --separator {others[0]!r} separates its cells" if others else ""
+            raise ValueError(f"a line must be t{self.separator}y, got {text!r}{hint}")
+        stamp, calendar, zoned = self._stamp(cells[0])
+        value = None if cells[1].lower() in _MISSING else self._number(cells[1])
+        if value is not None and abs(value) > _LARGEST:
+            raise ValueError(f"y must lie within ±{_LARGEST:g}, got {cells[1]!r}")
+        return Line(cells[0], stamp, calendar, zoned, value)
+
+    def _number(self, cell: str) -> float:
+        if self.decimal == ",":
+            if "." in cell:
+                raise ValueError(f"numbers must have the decimal mark ',', got {cell!r}")
+            return parse_number(cell.replace(",", "."))
+        try:
+            return parse_number(cell)
+        except ValueError as error:
+            hint = ": --decimal , reads it so" if cell.count(",") == 1 else ""
+            raise ValueError(f"{error}{hint}") from None
+
+    def _stamp(self, cell: str) -> tuple[float, bool, bool]:
+        if self.decimal == "," and cell.count(",") == 1 and "-" not in cell[1:]:
+            return self._number(cell), False, False
+        stamp, calendar, zoned = parse_stamp(cell)
+        return (stamp / _NANOSECONDS if calendar else stamp), calendar, zoned
